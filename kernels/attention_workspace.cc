@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention_workspace.h"
+
+#include <algorithm>
+
+namespace terrace::kernels {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Keys and values, then one query block: its packed queries, scores, probabilities, output and statistics.
+int64_t ForwardBytes(const AttentionScratch& s) {
+  const int64_t packed = 2 * s.keys * s.head_dim + kAttentionQueryBlock * s.head_dim +
+                         kAttentionKeyBlock * kAttentionQueryBlock;
+  const int64_t f32 = (kAttentionKeyBlock + s.head_dim + 4) * kAttentionQueryBlock;
+  return packed * s.element_bytes + f32 * 4;
+}
+
+// Three forms of keys and values, four of queries and output gradients, three f32 gradients, two statistics, and the
+// probabilities and score gradients of one block.
+int64_t BackwardBytes(const AttentionScratch& s) {
+  const int64_t block = kAttentionGradBlock * kAttentionGradBlock;
+  const int64_t packed = 7 * s.keys * s.head_dim + 3 * block;
+  const int64_t f32 = 3 * s.keys * s.head_dim + 2 * s.keys + 2 * block;
+  return packed * s.element_bytes + f32 * 4;
+}
+
+}  // namespace
+
+AttentionScratch AttentionScratchSizes(Op op, const AttentionAttrs& attrs, int64_t head_dim) {
+  AttentionScratch s;
+  s.keys = RoundUp(attrs.sequence, kAttentionPad);
+  s.head_dim = RoundUp(head_dim, kAttentionPad);
+  // f32 values as three bf16 parts take 6 bytes; values rounded to bf16 take 4 where the CPU computes in f32.
+  s.element_bytes = attrs.precision == MatmulPrecision::kF32 ? 6 : 4;
+  if (op == Op::kAttention && attrs.window > 0) {
+    const int64_t seen = attrs.window + kAttentionQueryChunk + kAttentionPad;
+    s.keys = std::min(s.keys, RoundUp(seen, kAttentionPad));
+  }
+  // Each piece starts aligned.
+  const int64_t bytes = op == Op::kAttention ? ForwardBytes(s) : BackwardBytes(s);
+  s.bytes = RoundUp(bytes, kAlignment) + 16 * kAlignment;
+  return s;
+}
+
+int64_t AttentionWorkspaceBytes(Op op, const AttentionAttrs& attrs,
+                                std::span<const TensorShape> operands, int threads) {
+  return AttentionScratchSizes(op, attrs, operands[0].size[2]).bytes * threads;
+}
+
+}  // namespace terrace::kernels
