@@ -1,0 +1,146 @@
+// FLOPs, bytes and workspace of each op.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/attention_workspace.h"
+#include "kernels/gemm_workspace.h"
+#include "kernels/op_table.h"
+#include "kernels/row_blocks.h"
+
+namespace terrace::kernels {
+namespace {
+
+using Operands = std::span<const TensorShape>;
+
+// Operations for one element of operand `operand` (the one every element of the op's work belongs to). A division, a
+// square root and an exponential count as one each.
+struct ElementCost {
+  int operand = 0;
+  int64_t flops = 0;
+  int optional = -1;            // an operand whose presence adds `optional_flops` an element
+  int64_t optional_flops = 0;
+};
+
+// x * sigmoid(x (a + b x^2)) and its derivative.
+constexpr int64_t kGeluFlops = 8;
+constexpr int64_t kGeluGradFlops = 16;
+
+ElementCost CostOfElement(Op op) {
+  switch (op) {
+    case Op::kEmbedding: return {.operand = 3, .optional = 2, .optional_flops = 1};
+    case Op::kEmbeddingGrad: return {.operand = 1, .flops = 1, .optional = 3, .optional_flops = 1};
+    case Op::kLayerNorm: return {.operand = 0, .flops = 7, .optional = 2, .optional_flops = 1};
+    case Op::kLayerNormGrad: return {.operand = 0, .flops = 13, .optional = 5, .optional_flops = 1};
+    case Op::kRmsNorm: return {.operand = 0, .flops = 4};
+    case Op::kRmsNormGrad: return {.operand = 0, .flops = 9, .optional = 4, .optional_flops = 1};
+    case Op::kBiasGrad: return {.operand = 0, .flops = 1};
+    case Op::kGelu: return {.operand = 0, .flops = kGeluFlops};
+    case Op::kGeluGrad: return {.operand = 0, .flops = kGeluGradFlops + 1};
+    case Op::kSwiglu: return {.operand = 0, .flops = 5};
+    case Op::kSwigluGrad: return {.operand = 0, .flops = 11};
+    case Op::kRope: return {.operand = 0, .flops = 3};
+    case Op::kAdd: return {.operand = 0, .flops = 1};
+    case Op::kSquaredNorm: return {.operand = 0, .flops = 2};
+    case Op::kSumStats: return {.operand = 0, .flops = 1};
+    case Op::kGradScale: return {.operand = 0, .flops = 1};
+    case Op::kAdamw: return {.operand = 0, .flops = 15};
+    default: return {};
+  }
+}
+
+int64_t MatmulFlops(const MatmulAttrs& attrs, Operands operands) {
+  const TensorShape& a = operands[0];
+  const TensorShape& c = operands[2];
+  const int64_t k = attrs.transpose_a ? a.size[0] : a.size[1];
+  int64_t per_element = 2 * k;
+  for (int extra : {3, 4}) per_element += operands[extra].absent() ? 0 : 1;
+  if (attrs.epilogue == Epilogue::kGelu) per_element += kGeluFlops;
+  if (attrs.epilogue == Epilogue::kGeluGrad) per_element += kGeluGradFlops + 1;
+  return c.Elements() * per_element;
+}
+
+// (query, key) pairs of one sequence that the causal mask and the window let through.
+int64_t VisiblePairs(const AttentionAttrs& attrs) {
+  const int64_t s = attrs.sequence;
+  const int64_t w = attrs.window == 0 ? s : std::min(attrs.window, s);
+  return w * (w + 1) / 2 + (s - w) * w;
+}
+
+// `products` matrix products with the head dimension; the softmax between them is not counted.
+int64_t AttentionFlops(const AttentionAttrs& attrs, Operands operands, int64_t products) {
+  const TensorShape& q = operands[0];
+  const int64_t sequences = q.size[0] / attrs.sequence;
+  return sequences * q.size[1] * VisiblePairs(attrs) * 2 * q.size[2] * products;
+}
+
+// `products` matrix products of the size of the logits'; the softmax is not counted.
+int64_t LossFlops(Operands operands, int64_t products) {
+  return 2 * operands[0].Elements() * operands[1].rows() * products;
+}
+
+// Elements of operand `index` that the op can touch: of a looked-up table no more rows than there are look-ups.
+int64_t TouchedElements(Op op, Operands operands, int index) {
+  const TensorShape& shape = operands[index];
+  int64_t rows = shape.rows();
+  if (op == Op::kEmbedding && index == 1) rows = std::min(rows, operands[0].rows());
+  if (op == Op::kEmbeddingGrad && index == 2) rows = std::min(rows, operands[0].rows());
+  if (op == Op::kGatherRows && index == 0) rows = std::min(rows, operands[1].rows());
+  return rows * shape.RowElements();
+}
+
+}  // namespace
+
+int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
+  switch (op) {
+    case Op::kMatmul: return MatmulFlops(std::get<MatmulAttrs>(attrs), operands);
+    case Op::kAttention: return AttentionFlops(std::get<AttentionAttrs>(attrs), operands, 2);
+    case Op::kAttentionGrad: return AttentionFlops(std::get<AttentionAttrs>(attrs), operands, 5);
+    case Op::kLmHeadLoss: return LossFlops(operands, 1);
+    case Op::kLmHeadLossGrad: return LossFlops(operands, 3);
+    default: break;
+  }
+  const ElementCost cost = CostOfElement(op);
+  const bool extra = cost.optional >= 0 && !operands[cost.optional].absent();
+  return operands[cost.operand].Elements() * (cost.flops + (extra ? cost.optional_flops : 0));
+}
+
+int64_t BytesMoved(Op op, const OpAttrs& attrs, Operands operands) {
+  int64_t bytes = 0;
+  for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+    if (operands[i].absent()) continue;
+    const int64_t crossings = OperandAccess(op, attrs, i) == Access::kUpdate ? 2 : 1;
+    bytes += crossings * TouchedElements(op, operands, i) * SizeOf(operands[i].dtype);
+  }
+  return bytes;
+}
+
+int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threads) {
+  switch (op) {
+    case Op::kLayerNormGrad:
+      return RowSumBytes(operands[1].rows(), operands[1].size[1], operands[8].absent() ? 1 : 2);
+    case Op::kRmsNormGrad: {
+      const int64_t columns = operands[2].rows();
+      return RowSumBytes(operands[1].Elements() / columns, columns, 1);
+    }
+    case Op::kBiasGrad: return RowSumBytes(operands[0].rows(), operands[0].size[1], 1);
+    case Op::kSquaredNorm:
+      return SumBlocks(operands[0].Elements()) * int64_t{sizeof(double)};
+    case Op::kMatmul: {
+      const auto& matmul = std::get<MatmulAttrs>(attrs);
+      const TensorShape& a = operands[0];
+      const TensorShape& c = operands[2];
+      const int64_t k = matmul.transpose_a ? a.size[0] : a.size[1];
+      return GemmWorkspaceBytes(c.size[0], c.size[1], k, matmul.precision, threads);
+    }
+    case Op::kAttention:
+    case Op::kAttentionGrad:
+      return AttentionWorkspaceBytes(op, std::get<AttentionAttrs>(attrs), operands, threads);
+    case Op::kLmHeadLoss:
+    case Op::kLmHeadLossGrad:
+      return LmHeadWorkspaceBytes(op, std::get<LossAttrs>(attrs), operands, threads);
+    default: return 0;
+  }
+}
+
+}  // namespace terrace::kernels

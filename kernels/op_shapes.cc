@@ -1,0 +1,327 @@
+// Matches operands against the symbolic shapes of the op table, then applies the few rules that are not a matching.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/op_table.h"
+
+namespace terrace::kernels {
+namespace {
+
+// Above this a size is a mistake or an attack; below it no byte count can overflow.
+constexpr int64_t kMaxSpanElements = int64_t{1} << 56;
+
+std::string Number(int64_t value) { return std::to_string(value); }
+
+// A sentence about one operand: "matmul: operand 'bias' is f32[7], must ...".
+std::string Complain(const OpRow& row, int index, const TensorShape& shape, const std::string& must) {
+  return std::string(row.name) + ": operand '" + std::string(row.operands[index].name) + "' is " +
+         shape.ToString() + ", must " + must;
+}
+
+std::string ComplainAttr(const OpRow& row, std::string_view attr, const std::string& value,
+                         const std::string& must) {
+  return std::string(row.name) + ": attribute '" + std::string(attr) + "' is " + value + ", must " +
+         must;
+}
+
+bool SizesAreSane(const TensorShape& shape) {
+  if (shape.dims < 0 || shape.dims > kMaxDims || SizeOf(shape.dtype) == 0) return false;
+  int64_t row_elements = 1;
+  for (int d = 0; d < shape.dims; ++d) {
+    if (shape.size[d] < 1 || shape.size[d] > kMaxSpanElements) return false;
+    if (d > 0 && __builtin_mul_overflow(row_elements, shape.size[d], &row_elements)) return false;
+  }
+  int64_t span = 0;
+  return !__builtin_mul_overflow(shape.rows(), std::max(shape.row_stride, row_elements), &span) &&
+         span <= kMaxSpanElements;
+}
+
+std::string CheckElements(const OpRow& row, int index, const TensorShape& shape,
+                          std::optional<DType>* activation) {
+  const bool real = shape.dtype == DType::kF32 || shape.dtype == DType::kBF16;
+  switch (row.operands[index].elements) {
+    case Elements::kI32:
+      return shape.dtype == DType::kI32 ? "" : Complain(row, index, shape, "have i32 elements");
+    case Elements::kF32:
+      return shape.dtype == DType::kF32 ? "" : Complain(row, index, shape, "have f32 elements");
+    case Elements::kFloat:
+      return real ? "" : Complain(row, index, shape, "have f32 or bf16 elements");
+    case Elements::kActivation: break;
+  }
+  if (!real) return Complain(row, index, shape, "have f32 or bf16 elements");
+  if (activation->value_or(shape.dtype) != shape.dtype) {
+    return Complain(row, index, shape,
+                    "have " + std::string(Name(**activation)) +
+                        " elements like the op's other activations");
+  }
+  *activation = shape.dtype;
+  return "";
+}
+
+std::string CheckStride(const OpRow& row, int index, const TensorShape& shape) {
+  if (shape.row_stride < shape.RowElements()) {
+    return Complain(row, index, shape,
+                    "have a row stride of at least " + Number(shape.RowElements()));
+  }
+  if (shape.dense() || (row.operands[index].strided && shape.dims > 1)) return "";
+  return Complain(row, index, shape, "be dense");
+}
+
+// The sizes that the symbols of a row stand for, filled by the first operand that has them.
+struct Bindings {
+  struct Symbol {
+    int64_t size = 0;
+    int operand = -1;  // who bound it; -1: nobody yet
+  };
+  std::array<Symbol, 128> symbols = {};
+  std::vector<int64_t> leading;  // what ".." stands for
+  int leading_operand = -1;
+};
+
+std::vector<std::string_view> Split(std::string_view dims) {
+  std::vector<std::string_view> parts;
+  while (!dims.empty()) {
+    const size_t comma = std::min(dims.find(','), dims.size());
+    parts.push_back(dims.substr(0, comma));
+    dims.remove_prefix(std::min(comma + 1, dims.size()));
+  }
+  return parts;
+}
+
+std::string MatchSymbol(const OpRow& row, int index, const TensorShape& shape, int d,
+                        std::string_view symbol, Bindings* bindings) {
+  const int64_t size = shape.size[d];
+  const std::string must = "have dimension " + Number(d) + " equal to ";
+  if (symbol[0] >= '0' && symbol[0] <= '9') {
+    return size == symbol[0] - '0' ? "" : Complain(row, index, shape, must + std::string(symbol));
+  }
+  auto& bound = bindings->symbols[static_cast<unsigned char>(symbol[0])];
+  if (bound.operand < 0) bound = {.size = size, .operand = index};
+  if (bound.size == size) return "";
+  return Complain(row, index, shape,
+                  must + std::string(symbol) + " = " + Number(bound.size) + ", as in '" +
+                      std::string(row.operands[bound.operand].name) + "'");
+}
+
+std::string MatchLeading(const OpRow& row, int index, const TensorShape& shape, int leading_dims,
+                         Bindings* bindings) {
+  const std::vector<int64_t> leading(shape.size.begin(), shape.size.begin() + leading_dims);
+  if (bindings->leading_operand < 0) {
+    bindings->leading = leading;
+    bindings->leading_operand = index;
+  }
+  if (bindings->leading == leading) return "";
+  std::string sizes;
+  for (int64_t size : bindings->leading) sizes += (sizes.empty() ? "" : ",") + Number(size);
+  return Complain(row, index, shape,
+                  "have dimensions [" + sizes + "], as '" +
+                      std::string(row.operands[bindings->leading_operand].name) + "' has");
+}
+
+// The symbols of operand `index` in the order in which it is stored.
+std::vector<std::string_view> StoredSymbols(const OpRow& row, const OpAttrs& attrs, int index) {
+  std::vector<std::string_view> symbols = Split(row.operands[index].dims);
+  if (row.op != Op::kMatmul || index > 1) return symbols;
+  const auto& matmul = std::get<MatmulAttrs>(attrs);
+  if (index == 0 ? matmul.transpose_a : matmul.transpose_b) std::swap(symbols[0], symbols[1]);
+  return symbols;
+}
+
+std::string MatchDims(const OpRow& row, const OpAttrs& attrs, int index, const TensorShape& shape,
+                      Bindings* bindings) {
+  std::vector<std::string_view> symbols = StoredSymbols(row, attrs, index);
+  const bool any_leading = symbols.front() == "..";
+  if (any_leading) symbols.erase(symbols.begin());
+  const int leading_dims = shape.dims - static_cast<int>(symbols.size());
+  if (any_leading ? leading_dims < 1 : leading_dims != 0) {
+    return Complain(row, index, shape,
+                    "have the dimensions " + std::string(row.operands[index].dims));
+  }
+  if (any_leading) {
+    std::string error = MatchLeading(row, index, shape, leading_dims, bindings);
+    if (!error.empty()) return error;
+  }
+  for (int d = leading_dims; d < shape.dims; ++d) {
+    std::string error = MatchSymbol(row, index, shape, d, symbols[d - leading_dims], bindings);
+    if (!error.empty()) return error;
+  }
+  return "";
+}
+
+using Operands = std::span<const TensorShape>;
+
+std::string CheckEmbedding(const OpRow& row, const EmbeddingAttrs& attrs, int index, Operands operands) {
+  if (operands[index].absent()) return "";
+  if (attrs.sequence < 1) {
+    return ComplainAttr(row, "sequence", Number(attrs.sequence),
+                        "be at least 1 where there is a table of positions");
+  }
+  if (operands[index].rows() >= attrs.sequence) return "";
+  return Complain(row, index, operands[index],
+                  "have a row for each of the sequence's " + Number(attrs.sequence) + " positions");
+}
+
+std::string CheckNorm(const OpRow& row, const NormAttrs& attrs) {
+  if (attrs.epsilon >= 0 && std::isfinite(attrs.epsilon)) return "";
+  return ComplainAttr(row, "epsilon", std::to_string(attrs.epsilon), "be finite and not negative");
+}
+
+// The rank of `x` where the table leaves it open: rows, or rows of heads.
+std::string CheckRmsNorm(const OpRow& row, const NormAttrs& attrs, int index, Operands operands) {
+  const TensorShape& x = operands[index];
+  if (x.dims != 2 && x.dims != 3) {
+    return Complain(row, index, x, "be of shape [n,d] or [n,heads,d]");
+  }
+  return CheckNorm(row, attrs);
+}
+
+std::string CheckMatmul(const OpRow& row, const MatmulAttrs& attrs, Operands operands) {
+  constexpr int kBias = 3, kResidual = 4, kAux = 5;
+  for (int index : {kBias, kResidual, kAux}) {
+    if (attrs.accumulate && !operands[index].absent()) {
+      return Complain(row, index, operands[index], "be absent when the product is accumulated");
+    }
+  }
+  const TensorShape& aux = operands[kAux];
+  switch (attrs.epilogue) {
+    case Epilogue::kNone:
+      return aux.absent() ? "" : Complain(row, kAux, aux, "be absent without an epilogue");
+    case Epilogue::kGelu: break;
+    case Epilogue::kGeluGrad:
+      if (aux.absent()) return Complain(row, kAux, aux, "be given for the gelu_grad epilogue");
+      break;
+    default:
+      return ComplainAttr(row, "epilogue", Number(static_cast<int>(attrs.epilogue)),
+                          "be none, gelu or gelu_grad");
+  }
+  if (!attrs.accumulate) return "";
+  return ComplainAttr(row, "accumulate", "true", "be false with an epilogue");
+}
+
+std::string CheckRope(const OpRow& row, const RopeAttrs& attrs, Operands operands) {
+  constexpr int kX = 0, kTable = 1;
+  if (attrs.sequence < 1) {
+    return ComplainAttr(row, "sequence", Number(attrs.sequence), "be at least 1");
+  }
+  if (operands[kX].size[2] % 2 != 0) {
+    return Complain(row, kX, operands[kX], "have an even last dimension");
+  }
+  if (operands[kTable].rows() >= attrs.sequence) return "";
+  return Complain(row, kTable, operands[kTable],
+                  "have a row for each of the sequence's " + Number(attrs.sequence) + " positions");
+}
+
+std::string CheckAttention(const OpRow& row, const AttentionAttrs& attrs, Operands operands) {
+  constexpr int kQ = 0, kK = 1, kLse = 4;
+  const TensorShape& q = operands[kQ];
+  const TensorShape& lse = operands[kLse];
+  if (attrs.sequence < 1) {
+    return ComplainAttr(row, "sequence", Number(attrs.sequence), "be at least 1");
+  }
+  if (attrs.window < 0) {
+    return ComplainAttr(row, "window", Number(attrs.window), "be 0 (no window) or more");
+  }
+  if (!(attrs.scale > 0) || !std::isfinite(attrs.scale)) {
+    return ComplainAttr(row, "scale", std::to_string(attrs.scale), "be finite and above 0");
+  }
+  if (q.rows() % attrs.sequence != 0) {
+    return Complain(row, kQ, q, "have a multiple of the sequence length " + Number(attrs.sequence) +
+                                    " as its rows");
+  }
+  if (q.size[1] % operands[kK].size[1] != 0) {
+    return Complain(row, kK, operands[kK],
+                    "have a number of heads that divides the query's " + Number(q.size[1]));
+  }
+  const int64_t batch = q.rows() / attrs.sequence;
+  if (lse.size[0] == batch && lse.size[2] == attrs.sequence) return "";
+  return Complain(row, kLse, lse, "be [batch,heads,sequence] = [" + Number(batch) + "," +
+                                      Number(q.size[1]) + "," + Number(attrs.sequence) + "]");
+}
+
+std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs) {
+  const auto beta_error = [&row](std::string_view name, float beta) {
+    return beta >= 0 && beta < 1
+               ? ""
+               : ComplainAttr(row, name, std::to_string(beta), "be at least 0 and below 1");
+  };
+  std::string error = beta_error("beta1", attrs.beta1);
+  if (error.empty()) error = beta_error("beta2", attrs.beta2);
+  if (!error.empty()) return error;
+  if (!(attrs.epsilon >= 0)) {
+    return ComplainAttr(row, "epsilon", std::to_string(attrs.epsilon), "not be negative");
+  }
+  if (attrs.weight_decay >= 0) return "";
+  return ComplainAttr(row, "weight_decay", std::to_string(attrs.weight_decay), "not be negative");
+}
+
+// What no matching of shapes can say.
+std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands operands) {
+  switch (row.op) {
+    case Op::kEmbedding: return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 2, operands);
+    case Op::kEmbeddingGrad:
+      return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 3, operands);
+    case Op::kLayerNorm:
+    case Op::kLayerNormGrad: return CheckNorm(row, std::get<NormAttrs>(attrs));
+    case Op::kRmsNorm: return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 0, operands);
+    case Op::kRmsNormGrad: return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 1, operands);
+    case Op::kMatmul: return CheckMatmul(row, std::get<MatmulAttrs>(attrs), operands);
+    case Op::kRope: return CheckRope(row, std::get<RopeAttrs>(attrs), operands);
+    case Op::kAttention:
+    case Op::kAttentionGrad:
+      return CheckAttention(row, std::get<AttentionAttrs>(attrs), operands);
+    case Op::kLmHeadLoss:
+    case Op::kLmHeadLossGrad: {
+      const int64_t chunk_rows = std::get<LossAttrs>(attrs).chunk_rows;
+      if (chunk_rows > 0) return "";
+      return ComplainAttr(row, "chunk_rows", Number(chunk_rows), "be at least 1");
+    }
+    case Op::kAdamw: return CheckAdamw(row, std::get<AdamwAttrs>(attrs));
+    default: return "";
+  }
+}
+
+std::string CheckOperand(const OpRow& row, const OpAttrs& attrs, int index,
+                         const TensorShape& shape, std::optional<DType>* activation,
+                         Bindings* bindings) {
+  if (shape.absent()) {
+    return row.operands[index].optional ? "" : Complain(row, index, shape, "be given");
+  }
+  if (!SizesAreSane(shape)) {
+    return std::string(row.name) + ": operand '" + std::string(row.operands[index].name) +
+           "' must have 1 to " + Number(kMaxDims) +
+           " dimensions, each at least 1, and fewer than 2^56 elements";
+  }
+  std::string error = CheckElements(row, index, shape, activation);
+  if (error.empty()) error = CheckStride(row, index, shape);
+  if (error.empty()) error = MatchDims(row, attrs, index, shape, bindings);
+  return error;
+}
+
+}  // namespace
+
+std::string CheckShapes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands) {
+  const OpRow* row = FindRow(op);
+  if (row == nullptr) return "op " + Number(static_cast<int>(op)) + " does not exist";
+  if (attrs.index() != row->attrs) {
+    return std::string(row->name) + ": the attributes are those of another op";
+  }
+  const int count = OperandCount(op);
+  if (static_cast<int>(operands.size()) != count) {
+    return std::string(row->name) + ": got " + Number(static_cast<int64_t>(operands.size())) +
+           " operands, must be " + Number(count) + " with absent ones counted";
+  }
+  std::optional<DType> activation;
+  Bindings bindings;
+  for (int i = 0; i < count; ++i) {
+    std::string error = CheckOperand(*row, attrs, i, operands[i], &activation, &bindings);
+    if (!error.empty()) return error;
+  }
+  return CheckOwnRules(*row, attrs, operands);
+}
+
+}  // namespace terrace::kernels
