@@ -1,0 +1,48 @@
+// From a model and a layout to one program per pipeline stage, every buffer at a fixed offset. The passes in order:
+//
+//   forward.h   stage graph of one micro-batch      autodiff.h  one backward rule per op
+//   step.h      micro-batches, accumulation, gradient buckets and their all-reduce, clipping, AdamW; "eval", "infer"
+//   streams.h   streams and waits                   liveness.h  who meets whom, under happens-before
+//   pack.h      offsets
+//
+// Pure and deterministic: the same input gives the same bytes. The result is not trusted: proto/program_check.h checks it.
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/model/model.h"
+#include "proto/v1/job.pb.h"
+#include "proto/v1/plan.pb.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+struct CompileInput {
+  const v1::JobSpec* spec = nullptr;  // validated
+  const Model* model = nullptr;
+  v1::Layout layout;                  // complete: no zero fields
+  int64_t external_bytes = 0;         // allowed outside the arenas
+  int64_t device_limit_bytes = 0;     // 0: none; not enforced here (the caller sees arena bytes)
+};
+
+// INVALID_ARGUMENT when the layout asks for what this compiler cannot do.
+absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input);
+
+struct InferInput {
+  const Model* model = nullptr;
+  std::string job;             // named in the program
+  int64_t sequence_length = 0;
+  std::string precision;       // "fp32", "bf16"
+  int threads = 1;
+};
+// A program with the weights and one sequence "infer": LOAD_PROMPT, the forward pass of one row of sequence_length tokens,
+// the logits of one position (the row index of LOAD_PROMPT). No gradients, no optimizer state.
+absl::StatusOr<v1::Program> CompileInfer(const InferInput& input);
+
+}  // namespace terrace

@@ -1,0 +1,58 @@
+// A transformer's architecture, read from a Hugging Face config.json or a preset: every number the compiler needs, no
+// framework's names left. gpt2, llama, mistral, qwen2 and qwen3.
+//
+// In: the text of config.json. Out: ModelConfig, or INVALID_ARGUMENT that lists every problem (key, value, rule, way out).
+// Pure and thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace terrace {
+
+enum class NormKind { kLayerNorm, kRmsNorm };
+enum class MlpKind { kGelu, kSwiglu };
+
+struct RopeConfig {
+  // One angle per pair of elements of a head: angle(position, i) = position * inverse_frequency[i]. Scaling (linear, dynamic
+  // at the trained length, llama3, yarn, longrope) is applied already. Empty: no rotary embedding.
+  std::vector<double> inverse_frequency;
+  double attention_factor = 1.0;  // multiplies cos and sin (YaRN, arXiv 2309.00071, section 3.4)
+};
+
+struct ModelConfig {
+  std::string family;  // "gpt2", "llama", "mistral", "qwen2", "qwen3"
+  int64_t vocabulary = 0;
+  int64_t hidden = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t intermediate = 0;
+  int64_t max_positions = 0;
+  NormKind norm = NormKind::kRmsNorm;
+  double norm_epsilon = 1e-5;
+  MlpKind mlp = MlpKind::kSwiglu;
+  bool learned_positions = false;
+  RopeConfig rope;
+  bool qkv_bias = false;
+  bool attention_out_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;         // RMSNorm over each head of q and k (qwen3)
+  bool tied_embeddings = false;
+  bool fused_qkv = false;       // one c_attn tensor (gpt2)
+  bool conv1d_weights = false;  // linear weights stored [in, out] (gpt2) instead of [out, in]
+  std::vector<int64_t> window;  // per layer; 0: full attention
+  double initializer_range = 0.02;
+};
+
+// `sequence_length` is what the job trains with: it must fit the positions, and dynamic scalings depend on it.
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, int64_t sequence_length);
+
+}  // namespace terrace

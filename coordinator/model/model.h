@@ -1,0 +1,57 @@
+// A model as tensors with global names: what is trained, stored, initialised and counted. Names and shapes are the Hugging
+// Face Hub's, so that a checkpoint loads in `transformers` unchanged.
+//
+// Pure and thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/model/config.h"
+
+namespace terrace {
+
+// What a tensor is for; with the layer it identifies it.
+enum class TensorRole {
+  kTokenEmbedding, kPositionEmbedding, kFinalNorm, kFinalNormBias, kLmHead,
+  kAttentionNorm, kAttentionNormBias, kQkv, kQkvBias, kQ, kQBias, kK, kKBias, kV, kVBias, kQNorm, kKNorm,
+  kAttentionOut, kAttentionOutBias, kMlpNorm, kMlpNormBias,
+  kMlpUp, kMlpUpBias, kMlpGate, kMlpDown, kMlpDownBias,
+};
+
+enum class Init { kNormal, kOnes, kZeros };
+
+struct Tensor {
+  std::string name;            // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  // as stored
+  TensorRole role;
+  int64_t layer = -1;          // -1: not in a layer
+  Init init = Init::kNormal;
+  double stddev = 0.0;         // of kNormal
+  int64_t elements() const;
+};
+
+struct Model {
+  ModelConfig config;
+  std::vector<Tensor> tensors;  // in order of use in the forward pass; a tied LM head is not listed
+  // Names a checkpoint may carry besides: the tied LM head -> the embedding.
+  std::map<std::string, std::string> tied;
+
+  int64_t Parameters() const;  // tied tensors once
+  // Null when the model has no such tensor.
+  const Tensor* Find(TensorRole role, int64_t layer = -1) const;
+};
+
+Model BuildModel(const ModelConfig& config);
+
+// Model FLOPs of one token, forward and backward, no recompute: 6 x (parameters in matrix products) + causal attention
+// (12 L h s, halved; Korthikanti et al. 2022, arXiv 2205.05198, appendix A). The embedding look-up counts nothing, the LM
+// head counts.
+double FlopsPerToken(const Model& model, int64_t sequence_length);
+
+}  // namespace terrace

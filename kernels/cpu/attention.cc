@@ -1,0 +1,77 @@
+// kAttention: splits the queries into tasks and lets an engine compute them (attention.h).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/attention.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "kernels/cpu/kernels.h"
+
+namespace terrace::kernels::cpu {
+namespace {
+
+// Later queries see more keys, so their tasks come first: the last task to start is a short one.
+AttentionTask TaskAt(const AttentionProblem& p, int64_t chunks, int64_t index) {
+  const int64_t pairs = p.batch * p.kv_heads;
+  const int64_t chunk = chunks - 1 - index / pairs;
+  const int64_t pair = index % pairs;
+  const int64_t first = chunk * kAttentionQueryChunk;
+  return {.sequence_index = pair / p.kv_heads,
+          .kv_head = pair % p.kv_heads,
+          .first_query = first,
+          .end_query = std::min(first + kAttentionQueryChunk, p.attrs.sequence)};
+}
+
+}  // namespace
+
+AttentionProblem::AttentionProblem(Op op, const AttentionAttrs& attributes, const TensorView& q,
+                                   const TensorView& k)
+    : attrs(attributes),
+      batch(q.size[0] / attributes.sequence),
+      heads(q.size[1]),
+      kv_heads(k.size[1]),
+      head_dim(q.size[2]),
+      scratch(AttentionScratchSizes(op, attributes, q.size[2])) {}
+
+HeadRows AttentionProblem::Rows(const TensorView& view, int64_t sequence_index,
+                                int64_t head) const {
+  const int64_t offset =
+      sequence_index * attrs.sequence * view.row_stride + head * head_dim;
+  return {.data = view.as<std::byte>() + offset * SizeOf(view.dtype),
+          .dtype = view.dtype,
+          .row_stride = view.row_stride};
+}
+
+float* AttentionProblem::Lse(const TensorView& lse, int64_t sequence_index, int64_t head) const {
+  return lse.as<float>() + sequence_index * lse.row_stride + head * attrs.sequence;
+}
+
+AttentionEngine FindAttentionEngine(MatmulPrecision) { return F32AttentionEngine(); }
+
+Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
+                 const Context& context) {
+  const auto& attributes = std::get<AttentionAttrs>(attrs);
+  if (!(attributes.scale > 0)) return {"attention: attribute scale must be positive"};
+  const AttentionProblem problem(Op::kAttention, attributes, operands[0], operands[1]);
+  if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
+    return {"attention: the workspace is smaller than WorkspaceBytes for this thread count"};
+  }
+  const AttentionOperands io{.q = operands[0],
+                             .k = operands[1],
+                             .v = operands[2],
+                             .o = operands[3],
+                             .lse = operands[4]};
+  const AttentionEngine engine = FindAttentionEngine(attributes.precision);
+  const int64_t chunks = (attributes.sequence + kAttentionQueryChunk - 1) / kAttentionQueryChunk;
+  const int64_t tasks = chunks * problem.batch * problem.kv_heads;
+#pragma omp parallel for schedule(dynamic) num_threads(context.threads)
+  for (int64_t i = 0; i < tasks; ++i) {
+    engine.forward(problem, io, TaskAt(problem, chunks, i),
+                   Scratch(context.workspace + omp_get_thread_num() * problem.scratch.bytes));
+  }
+  return {};
+}
+
+}  // namespace terrace::kernels::cpu

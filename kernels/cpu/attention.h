@@ -1,0 +1,90 @@
+// What the two attention ops share: the problem in plain numbers, its operands by head, one thread's scratch, and the
+// engines that compute one task of it.
+//
+// attention.cc and attention_grad.cc split an op into tasks and run them on threads; an engine (attention_f32.cc on any
+// CPU, attention_amx.cc on those with AMX) computes one task. No task adds to what another one writes, so results do not
+// depend on the number of threads. Engines keep queries in vector lanes (scores are held transposed, [keys, queries]):
+// softmax then needs no horizontal reductions.
+//
+// Owns nothing. Thread-compatible: one scratch a thread.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/attention_workspace.h"
+#include "kernels/kernel.h"
+#include "kernels/op.h"
+
+namespace terrace::kernels::cpu {
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+// The rows that one head of one sequence occupies: row r starts `r * row_stride` elements after `data`.
+struct HeadRows {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t row_stride = 0;
+};
+
+struct AttentionProblem {
+  AttentionProblem(Op op, const AttentionAttrs& attributes, const TensorView& q,
+                   const TensorView& k);
+
+  AttentionAttrs attrs;
+  int64_t batch, heads, kv_heads, head_dim;
+  AttentionScratch scratch;
+
+  int64_t group() const { return heads / kv_heads; }  // query heads that share one kv head
+  // First key that `query` sees.
+  int64_t FirstKey(int64_t query) const {
+    return attrs.window > 0 && query >= attrs.window ? query - attrs.window + 1 : 0;
+  }
+  HeadRows Rows(const TensorView& view, int64_t sequence_index, int64_t head) const;
+  // The log-sum-exp of one head of one sequence, `sequence` floats.
+  float* Lse(const TensorView& lse, int64_t sequence_index, int64_t head) const;
+};
+
+// Queries [first_query, end_query) of all query heads of one kv head of one sequence.
+struct AttentionTask {
+  int64_t sequence_index, kv_head, first_query, end_query;
+};
+
+// The operands of both ops, in op.h's names; those that the forward op lacks are empty.
+struct AttentionOperands {
+  TensorView q, k, v, o, lse, d_o, dq, dk, dv;
+};
+
+// Hands out consecutive 64-byte aligned pieces of one thread's workspace.
+class Scratch {
+ public:
+  explicit Scratch(std::byte* memory) : next_(memory) {}
+  template <typename T>
+  T* Take(int64_t count) {
+    T* piece = reinterpret_cast<T*>(next_);
+    next_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return piece;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+struct AttentionEngine {
+  void (*forward)(const AttentionProblem&, const AttentionOperands&, const AttentionTask&, Scratch);
+  // All queries of one kv head of one sequence, whatever the task's query range says.
+  void (*backward)(const AttentionProblem&, const AttentionOperands&, const AttentionTask&,
+                   Scratch);
+};
+
+// The fastest engine of this CPU for products of that precision.
+AttentionEngine FindAttentionEngine(MatmulPrecision precision);
+
+// Any CPU; multiplies in f32 whatever the precision asked for.
+AttentionEngine F32AttentionEngine();
+
+}  // namespace terrace::kernels::cpu

@@ -1,0 +1,390 @@
+// The attention engine for any CPU: f32 products and softmax through Highway, at the widest vectors that the CPU has.
+//
+// Keys and values are packed once a task as dense f32 rows, zero-padded; queries (and output gradients) in panels of 32,
+// transposed, [head_dim, 32]. A piece of the scores is [keys, 32 queries], in L1. All five products of the backward pass
+// are one micro-kernel: A by broadcast with any strides, B and C by vectors.
+//
+// SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_f32.cc"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "hwy/highway.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/attention.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::CappedTag<float, 16>;
+using V = hn::Vec<D>;
+inline constexpr D kD;
+inline constexpr int64_t kPanel = kAttentionQueryBlock;
+inline constexpr int64_t kKeys = kAttentionKeyBlock;
+// Rows of the micro-kernel: eight by two vectors where there are 32 registers, else four by two.
+inline constexpr int64_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
+inline constexpr float kMasked = -3e38f;
+
+inline int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(kD)); }
+
+// C[m,n] = (+=) A[m,k] B[k,n]; element (i, p) of A is a[i * a_row + p * a_col]. m is a multiple of 8, n of 32.
+template <bool kAccumulate>
+void Multiply(int64_t m, int64_t n, int64_t k, const float* HWY_RESTRICT a, int64_t a_row,
+              int64_t a_col, const float* HWY_RESTRICT b, int64_t b_row, float* HWY_RESTRICT c,
+              int64_t c_row) {
+  const int64_t lanes = Lanes();
+  for (int64_t i = 0; i < m; i += kRows) {
+    for (int64_t j = 0; j < n; j += 2 * lanes) {
+      V sum[kRows][2];
+      for (int64_t r = 0; r < kRows; ++r) {
+        float* row = c + (i + r) * c_row + j;
+        sum[r][0] = kAccumulate ? hn::Load(kD, row) : hn::Zero(kD);
+        sum[r][1] = kAccumulate ? hn::Load(kD, row + lanes) : hn::Zero(kD);
+      }
+      const float* a_block = a + i * a_row;
+      const float* b_block = b + j;
+      for (int64_t p = 0; p < k; ++p) {
+        const V b0 = hn::Load(kD, b_block + p * b_row);
+        const V b1 = hn::Load(kD, b_block + p * b_row + lanes);
+        for (int64_t r = 0; r < kRows; ++r) {
+          const V factor = hn::Set(kD, a_block[r * a_row + p * a_col]);
+          sum[r][0] = hn::MulAdd(factor, b0, sum[r][0]);
+          sum[r][1] = hn::MulAdd(factor, b1, sum[r][1]);
+        }
+      }
+      for (int64_t r = 0; r < kRows; ++r) {
+        float* row = c + (i + r) * c_row + j;
+        hn::Store(sum[r][0], kD, row);
+        hn::Store(sum[r][1], kD, row + lanes);
+      }
+    }
+  }
+}
+
+// 2^x for x <= 127, within 2 ulp; 0 below 2^-126. NaN stays NaN.
+HWY_INLINE V Exp2(V x) {
+  const hn::RebindToSigned<D> di;
+  const V whole = hn::Round(x);
+  const V f = hn::Sub(x, whole);
+  V y = hn::Set(kD, 0.00015345812f);  // minimax on [-1/2, 1/2], relative error 2e-9
+  y = hn::MulAdd(y, f, hn::Set(kD, 0.0013399931f));
+  y = hn::MulAdd(y, f, hn::Set(kD, 0.0096184890f));
+  y = hn::MulAdd(y, f, hn::Set(kD, 0.055503288f));
+  y = hn::MulAdd(y, f, hn::Set(kD, 0.24022647f));
+  y = hn::MulAdd(y, f, hn::Set(kD, 0.69314721f));
+  y = hn::MulAdd(y, f, hn::Set(kD, 1.0f));
+  const auto exponent =
+      hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, whole), hn::Set(di, 127)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(kD, -126.0f)), hn::Mul(y, hn::BitCast(kD, exponent)));
+}
+
+float FromBF16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+uint16_t ToBF16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+void LoadRow(const HeadRows& rows, int64_t row, int64_t count, int64_t padded,
+             float* HWY_RESTRICT out) {
+  if (rows.dtype == DType::kF32) {
+    std::memcpy(out, static_cast<const float*>(rows.data) + row * rows.row_stride, count * 4);
+  } else {
+    const auto* in = static_cast<const uint16_t*>(rows.data) + row * rows.row_stride;
+    for (int64_t i = 0; i < count; ++i) out[i] = FromBF16(in[i]);
+  }
+  for (int64_t i = count; i < padded; ++i) out[i] = 0;
+}
+
+void StoreRow(const HeadRows& rows, int64_t row, int64_t count, float factor,
+              const float* HWY_RESTRICT values) {
+  if (rows.dtype == DType::kF32) {
+    auto* out = static_cast<float*>(rows.data) + row * rows.row_stride;
+    for (int64_t i = 0; i < count; ++i) out[i] = values[i] * factor;
+  } else {
+    auto* out = static_cast<uint16_t*>(rows.data) + row * rows.row_stride;
+    for (int64_t i = 0; i < count; ++i) out[i] = ToBF16(values[i] * factor);
+  }
+}
+
+// Rows [first, first + count) of a sequence as dense rows; rows from `end` on are zero.
+void PackRows(const HeadRows& rows, int64_t first, int64_t count, int64_t end, int64_t head_dim,
+              int64_t padded, float* out) {
+  for (int64_t r = 0; r < count; ++r) {
+    const bool inside = first + r < end;
+    LoadRow(rows, inside ? first + r : 0, inside ? head_dim : 0, padded, out + r * padded);
+  }
+}
+
+// [32, padded] to [padded, 32].
+void TransposePanel(const float* HWY_RESTRICT rows, int64_t padded, float* HWY_RESTRICT panel) {
+  for (int64_t i = 0; i < padded; ++i) {
+    for (int64_t r = 0; r < kPanel; ++r) panel[i * kPanel + r] = rows[r * padded + i];
+  }
+}
+
+// One if the piece of `keys` keys from `key` and 32 queries from `query` holds pairs that must not see each other.
+bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t keys, int64_t query) {
+  return key + keys - 1 > query || key < p.FirstKey(query + kPanel - 1);
+}
+
+// Calls visit(row, lane offset, mask of the queries that see that key) for each vector of a piece.
+template <typename Visit>
+HWY_INLINE void ForEachMasked(const AttentionProblem& p, int64_t key, int64_t keys, int64_t query,
+                              const Visit& visit) {
+  const hn::RebindToSigned<D> di;
+  const int64_t reach = p.attrs.sequence + kPanel;  // beyond any query, padded ones included
+  const int64_t window = p.attrs.window > 0 ? std::min(p.attrs.window, reach) : reach;
+  for (int64_t lane = 0; lane < kPanel; lane += Lanes()) {
+    const auto queries = hn::Iota(di, static_cast<int32_t>(query + lane));
+    for (int64_t r = 0; r < keys; ++r) {
+      const auto first = hn::Set(di, static_cast<int32_t>(key + r));
+      const auto last = hn::Set(di, static_cast<int32_t>(key + r + window));
+      const auto visible = hn::AndNot(hn::Lt(queries, first), hn::Lt(queries, last));
+      visit(r * kPanel + lane, hn::RebindMask(kD, visible));
+    }
+  }
+}
+
+// Online softmax of one panel of queries (Milakov and Gimelshein 2018, arXiv 1805.02867), in powers of two.
+struct Panel {
+  float* scores;   // [128, 32], becomes probabilities
+  float* output;   // [head_dim, 32], not yet divided by `sum`
+  float* maximum;  // [32], of the scores times scale * log2(e)
+  float* sum;      // [32]
+};
+
+void StartPanel(const Panel& panel, int64_t padded) {
+  std::fill_n(panel.output, padded * kPanel, 0.0f);
+  std::fill_n(panel.maximum, kPanel, kMasked);
+  std::fill_n(panel.sum, kPanel, 0.0f);
+}
+
+void Softmax(const Panel& panel, int64_t keys, int64_t padded, float scale) {
+  const V factor = hn::Set(kD, scale * kLog2E);
+  for (int64_t lane = 0; lane < kPanel; lane += Lanes()) {
+    V top = hn::Load(kD, panel.scores + lane);
+    for (int64_t r = 1; r < keys; ++r) {
+      top = hn::Max(top, hn::Load(kD, panel.scores + r * kPanel + lane));
+    }
+    const V before = hn::Load(kD, panel.maximum + lane);
+    const V maximum = hn::Max(before, hn::Mul(top, factor));
+    const V decay = Exp2(hn::Sub(before, maximum));
+    V sum = hn::Mul(hn::Load(kD, panel.sum + lane), decay);
+    for (int64_t r = 0; r < keys; ++r) {
+      float* at = panel.scores + r * kPanel + lane;
+      const V value = Exp2(hn::MulSub(hn::Load(kD, at), factor, maximum));
+      hn::Store(value, kD, at);
+      sum = hn::Add(sum, value);
+    }
+    hn::Store(sum, kD, panel.sum + lane);
+    hn::Store(maximum, kD, panel.maximum + lane);
+    if (hn::AllTrue(kD, hn::Eq(before, maximum))) continue;
+    for (int64_t i = 0; i < padded; ++i) {
+      float* at = panel.output + i * kPanel + lane;
+      hn::Store(hn::Mul(hn::Load(kD, at), decay), kD, at);
+    }
+  }
+}
+
+void FinishPanel(const AttentionProblem& p, const Panel& panel, const HeadRows& out, float* lse,
+                 int64_t query, int64_t end) {
+  float row[256];
+  for (int64_t r = 0; r < kPanel && query + r < end; ++r) {
+    for (int64_t i = 0; i < p.head_dim; ++i) row[i] = panel.output[i * kPanel + r];
+    StoreRow(out, query + r, p.head_dim, 1.0f / panel.sum[r], row);
+    lse[query + r] = panel.maximum[r] * kLn2 + std::log(panel.sum[r]);
+  }
+}
+
+void Forward(const AttentionProblem& p, const AttentionOperands& io, const AttentionTask& task,
+             Scratch scratch) {
+  const int64_t padded = p.scratch.head_dim, sequence = p.attrs.sequence;
+  const int64_t base = p.FirstKey(task.first_query) / kPanel * kPanel;
+  const int64_t count = (task.end_query - base + kPanel - 1) / kPanel * kPanel;
+  float* keys = scratch.Take<float>(count * padded);
+  float* values = scratch.Take<float>(count * padded);
+  float* rows = scratch.Take<float>(kPanel * padded);
+  const Panel panel{.scores = scratch.Take<float>(kKeys * kPanel),
+                    .output = scratch.Take<float>(padded * kPanel),
+                    .maximum = scratch.Take<float>(kPanel),
+                    .sum = scratch.Take<float>(kPanel)};
+  float* queries = scratch.Take<float>(kPanel * padded);
+  PackRows(p.Rows(io.k, task.sequence_index, task.kv_head), base, count, sequence, p.head_dim,
+           padded, keys);
+  PackRows(p.Rows(io.v, task.sequence_index, task.kv_head), base, count, sequence, p.head_dim,
+           padded, values);
+  for (int64_t g = 0; g < p.group(); ++g) {
+    const int64_t head = task.kv_head * p.group() + g;
+    for (int64_t query = task.first_query; query < task.end_query; query += kPanel) {
+      PackRows(p.Rows(io.q, task.sequence_index, head), query, kPanel, sequence, p.head_dim, padded,
+               rows);
+      TransposePanel(rows, padded, queries);
+      StartPanel(panel, padded);
+      const int64_t end = query + kPanel;
+      for (int64_t key = p.FirstKey(query) / kPanel * kPanel; key < end; key += kKeys) {
+        const int64_t n = std::min(kKeys, end - key);
+        Multiply<false>(n, kPanel, padded, keys + (key - base) * padded, padded, 1, queries, kPanel,
+                        panel.scores, kPanel);
+        const bool masked = NeedsMask(p, key, n, query);
+        if (masked) {
+          ForEachMasked(p, key, n, query, [&](int64_t at, auto visible) HWY_ATTR {
+            const V score = hn::Load(kD, panel.scores + at);
+            hn::Store(hn::IfThenElse(visible, score, hn::Set(kD, kMasked)), kD, panel.scores + at);
+          });
+        }
+        Softmax(panel, n, padded, p.attrs.scale);
+        Multiply<true>(padded, kPanel, n, values + (key - base) * padded, 1, padded, panel.scores,
+                       kPanel, panel.output, kPanel);
+      }
+      FinishPanel(p, panel, p.Rows(io.o, task.sequence_index, head),
+                  p.Lse(io.lse, task.sequence_index, head), query, task.end_query);
+    }
+  }
+}
+
+// One query head of the backward pass: its packed operands and what they are turned into.
+struct GradHead {
+  float* q;        // [sequence, head_dim]
+  float* d_o;      // the same
+  float* q_t;      // panels [head_dim, 32]
+  float* d_o_t;    // the same
+  float* lse;      // [sequence], times log2(e)
+  float* delta;    // [sequence], sum over head_dim of d_o * o (Dao 2023, section 3.2)
+  float* dq;       // [sequence, head_dim]
+  float* p;        // [128 keys, 32 queries], probabilities
+  float* ds;       // the same, their gradient, then that of the scores
+  const float* k;  // [sequence, head_dim]
+  const float* v;
+  float* dk;
+  float* dv;
+};
+
+void PackGradHead(const AttentionProblem& p, const AttentionOperands& io, int64_t sequence_index,
+                  int64_t head, const GradHead& h) {
+  const int64_t padded = p.scratch.head_dim, count = p.scratch.keys, end = p.attrs.sequence;
+  const HeadRows out = p.Rows(io.o, sequence_index, head);
+  PackRows(p.Rows(io.q, sequence_index, head), 0, count, end, p.head_dim, padded, h.q);
+  PackRows(p.Rows(io.d_o, sequence_index, head), 0, count, end, p.head_dim, padded, h.d_o);
+  for (int64_t r = 0; r < count; r += kPanel) {
+    TransposePanel(h.q + r * padded, padded, h.q_t + r * padded);
+    TransposePanel(h.d_o + r * padded, padded, h.d_o_t + r * padded);
+  }
+  const float* lse = p.Lse(io.lse, sequence_index, head);
+  float row[256 + kAttentionPad];
+  for (int64_t r = 0; r < count; ++r) {
+    h.lse[r] = r < end ? lse[r] * kLog2E : 0.0f;
+    LoadRow(out, std::min(r, end - 1), p.head_dim, padded, row);
+    V sum = hn::Zero(kD);
+    for (int64_t i = 0; i < padded; i += Lanes()) {
+      sum = hn::MulAdd(hn::LoadU(kD, row + i), hn::Load(kD, h.d_o + r * padded + i), sum);
+    }
+    h.delta[r] = hn::GetLane(hn::SumOfLanes(kD, sum));
+  }
+  std::fill_n(h.dq, count * padded, 0.0f);
+}
+
+// Scores to probabilities, their gradients to those of the scores (before the factor `scale`).
+void SoftmaxGrad(const GradHead& h, int64_t query, int64_t keys, float scale) {
+  const V factor = hn::Set(kD, scale * kLog2E);
+  for (int64_t lane = 0; lane < kPanel; lane += Lanes()) {
+    const V lse = hn::Load(kD, h.lse + query + lane);
+    const V delta = hn::Load(kD, h.delta + query + lane);
+    for (int64_t r = 0; r < keys; ++r) {
+      float* p = h.p + r * kPanel + lane;
+      float* ds = h.ds + r * kPanel + lane;
+      const V probability = Exp2(hn::MulSub(hn::Load(kD, p), factor, lse));
+      hn::Store(probability, kD, p);
+      hn::Store(hn::Mul(probability, hn::Sub(hn::Load(kD, ds), delta)), kD, ds);
+    }
+  }
+}
+
+// What the piece of `keys` keys from `key` and 32 queries from `query` adds to dq, dk and dv.
+void GradPiece(const AttentionProblem& p, const GradHead& h, int64_t key, int64_t keys,
+               int64_t query) {
+  const int64_t padded = p.scratch.head_dim;
+  const int64_t k_at = key * padded, q_at = query * padded;
+  Multiply<false>(keys, kPanel, padded, h.k + k_at, padded, 1, h.q_t + q_at, kPanel, h.p, kPanel);
+  Multiply<false>(keys, kPanel, padded, h.v + k_at, padded, 1, h.d_o_t + q_at, kPanel, h.ds,
+                  kPanel);
+  if (NeedsMask(p, key, keys, query)) {
+    ForEachMasked(p, key, keys, query, [&](int64_t at, auto visible) HWY_ATTR {
+      const V score = hn::Load(kD, h.p + at);
+      hn::Store(hn::IfThenElse(visible, score, hn::Set(kD, kMasked)), kD, h.p + at);
+    });
+  }
+  SoftmaxGrad(h, query, keys, p.attrs.scale);
+  Multiply<true>(keys, padded, kPanel, h.p, kPanel, 1, h.d_o + q_at, padded, h.dv + k_at, padded);
+  Multiply<true>(keys, padded, kPanel, h.ds, kPanel, 1, h.q + q_at, padded, h.dk + k_at, padded);
+  Multiply<true>(kPanel, padded, keys, h.ds, 1, kPanel, h.k + k_at, padded, h.dq + q_at, padded);
+}
+
+void StoreGrad(const HeadRows& out, const float* values, int64_t rows, int64_t head_dim,
+               int64_t padded, float factor) {
+  for (int64_t r = 0; r < rows; ++r) StoreRow(out, r, head_dim, factor, values + r * padded);
+}
+
+void Backward(const AttentionProblem& p, const AttentionOperands& io, const AttentionTask& task,
+              Scratch scratch) {
+  const int64_t padded = p.scratch.head_dim, count = p.scratch.keys, end = p.attrs.sequence;
+  const int64_t size = count * padded;
+  float* k = scratch.Take<float>(size);
+  float* v = scratch.Take<float>(size);
+  PackRows(p.Rows(io.k, task.sequence_index, task.kv_head), 0, count, end, p.head_dim, padded, k);
+  PackRows(p.Rows(io.v, task.sequence_index, task.kv_head), 0, count, end, p.head_dim, padded, v);
+  const GradHead h{.q = scratch.Take<float>(size),
+                   .d_o = scratch.Take<float>(size),
+                   .q_t = scratch.Take<float>(size),
+                   .d_o_t = scratch.Take<float>(size),
+                   .lse = scratch.Take<float>(count),
+                   .delta = scratch.Take<float>(count),
+                   .dq = scratch.Take<float>(size),
+                   .p = scratch.Take<float>(kKeys * kPanel),
+                   .ds = scratch.Take<float>(kKeys * kPanel),
+                   .k = k,
+                   .v = v,
+                   .dk = scratch.Take<float>(size),
+                   .dv = scratch.Take<float>(size)};
+  std::fill_n(h.dk, size, 0.0f);
+  std::fill_n(h.dv, size, 0.0f);
+  const float scale = p.attrs.scale;
+  for (int64_t g = 0; g < p.group(); ++g) {
+    const int64_t head = task.kv_head * p.group() + g;
+    PackGradHead(p, io, task.sequence_index, head, h);
+    for (int64_t query = 0; query < end; query += kPanel) {
+      const int64_t last = query + kPanel;
+      for (int64_t key = p.FirstKey(query) / kPanel * kPanel; key < last; key += kKeys) {
+        GradPiece(p, h, key, std::min(kKeys, last - key), query);
+      }
+    }
+    StoreGrad(p.Rows(io.dq, task.sequence_index, head), h.dq, end, p.head_dim, padded, scale);
+  }
+  StoreGrad(p.Rows(io.dk, task.sequence_index, task.kv_head), h.dk, end, p.head_dim, padded, scale);
+  StoreGrad(p.Rows(io.dv, task.sequence_index, task.kv_head), h.dv, end, p.head_dim, padded, 1.0f);
+}
+
+AttentionEngine Engine() { return {.forward = Forward, .backward = Backward}; }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace terrace::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace::kernels::cpu {
+
+HWY_EXPORT(Engine);
+
+AttentionEngine F32AttentionEngine() { return HWY_DYNAMIC_DISPATCH(Engine)(); }
+
+}  // namespace terrace::kernels::cpu
+#endif

@@ -1,0 +1,43 @@
+// kAttentionGrad: one task for each kv head of each sequence, so that the sums of dk and dv over the query heads that share
+// it have one fixed order (attention.h).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <omp.h>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/kernels.h"
+
+namespace terrace::kernels::cpu {
+
+Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
+                     const Context& context) {
+  const auto& attributes = std::get<AttentionAttrs>(attrs);
+  if (!(attributes.scale > 0)) return {"attention_grad: attribute scale must be positive"};
+  const AttentionProblem problem(Op::kAttentionGrad, attributes, operands[0], operands[1]);
+  if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
+    return {"attention_grad: the workspace is smaller than WorkspaceBytes for this thread count"};
+  }
+  const AttentionOperands io{.q = operands[0],
+                             .k = operands[1],
+                             .v = operands[2],
+                             .o = operands[3],
+                             .lse = operands[4],
+                             .d_o = operands[5],
+                             .dq = operands[6],
+                             .dk = operands[7],
+                             .dv = operands[8]};
+  const AttentionEngine engine = FindAttentionEngine(attributes.precision);
+  const int64_t tasks = problem.batch * problem.kv_heads;
+#pragma omp parallel for schedule(dynamic) num_threads(context.threads)
+  for (int64_t i = 0; i < tasks; ++i) {
+    const AttentionTask task{.sequence_index = i / problem.kv_heads,
+                             .kv_head = i % problem.kv_heads,
+                             .first_query = 0,
+                             .end_query = attributes.sequence};
+    engine.backward(problem, io, task,
+                    Scratch(context.workspace + omp_get_thread_num() * problem.scratch.bytes));
+  }
+  return {};
+}
+
+}  // namespace terrace::kernels::cpu

@@ -1,0 +1,24 @@
+// Programs as listings for people, and for golden tests: arenas, buffers, then one line an instruction. The format is in
+// docs/program.md. Pure: the same program gives the same bytes. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+struct ProgramTextOptions {
+  std::string_view sequence;  // only this sequence; empty: all
+  bool buffers = true;        // the buffer table
+};
+std::string ProgramText(const v1::Program& program, const ProgramTextOptions& options = {});
+
+// "61.2 GiB", "12.0 KiB", "17 B".
+std::string FormatBytes(int64_t bytes);
+
+}  // namespace terrace

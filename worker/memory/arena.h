@@ -1,0 +1,41 @@
+// One contiguous reservation of exact size: what a program's offsets point into. Reserved with mmap (2 MiB pages where the
+// system grants them), touched completely before admission, so that no page fault and no out-of-memory waits in the steps.
+//
+// Owns the memory. Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace terrace {
+
+class Arena {
+ public:
+  // RESOURCE_EXHAUSTED with the bytes when the system refuses. `name` shows in /proc/<pid>/maps where the kernel can name
+  // anonymous memory ("terrace-arena-0"). `bytes` is rounded up to the page size only.
+  static absl::StatusOr<Arena> Reserve(std::string_view name, int64_t bytes);
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+  ~Arena();
+
+  // Writes one byte to every page, with `threads` threads.
+  void Touch(int threads);
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }            // as asked for
+  int64_t reserved_bytes() const { return reserved_; }  // as mapped
+
+ private:
+  Arena(std::byte* data, int64_t bytes, int64_t reserved) : data_(data), bytes_(bytes), reserved_(reserved) {}
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  int64_t reserved_ = 0;
+};
+
+}  // namespace terrace
