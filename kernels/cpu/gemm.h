@@ -35,6 +35,10 @@ struct Gemm {
   Matrix aux;                   // data null: none
 };
 
+// Once per process, before the first RunGemm: asks the operating system for AMX state where there is AMX. `threads` is the
+// largest number a context will carry.
+Status PrepareGemm(int threads);
+
 // Runs with context.threads threads. REQUIRES: context.workspace_bytes >= GemmWorkspaceBytes(...) (kernels/gemm_workspace.h).
 Status RunGemm(const Gemm& gemm, const Context& context);
 
