@@ -13,8 +13,8 @@ namespace {
 
 using Operands = std::span<const TensorShape>;
 
-// Operations for one element of operand `operand` (the one every element of the op's work belongs to). A division, a
-// square root and an exponential count as one each.
+// Operations for one element of operand `operand`, the one that the op's loop runs over. A division, a square root and an
+// exponential count as one each.
 struct ElementCost {
   int operand = 0;
   int64_t flops = 0;
@@ -137,8 +137,13 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
     case Op::kAttentionGrad:
       return AttentionWorkspaceBytes(op, std::get<AttentionAttrs>(attrs), operands, threads);
     case Op::kLmHeadLoss:
-    case Op::kLmHeadLossGrad:
-      return LmHeadWorkspaceBytes(op, std::get<LossAttrs>(attrs), operands, threads);
+    case Op::kLmHeadLossGrad: {
+      const auto& loss = std::get<LossAttrs>(attrs);
+      const TensorShape& hidden = operands[0];
+      return LmHeadWorkspaceBytes(hidden.size[0], hidden.size[1], operands[1].size[0],
+                                  loss.chunk_rows, op == Op::kLmHeadLossGrad, hidden.dtype,
+                                  loss.precision, threads);
+    }
     default: return 0;
   }
 }
