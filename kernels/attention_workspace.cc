@@ -12,9 +12,9 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Keys and values, then one query block: its packed queries, scores, probabilities, output and statistics.
+// Keys and values, then one query block: its queries in two forms, scores, probabilities, output and statistics.
 int64_t ForwardBytes(const AttentionScratch& s) {
-  const int64_t packed = 2 * s.keys * s.head_dim + kAttentionQueryBlock * s.head_dim +
+  const int64_t packed = 2 * s.keys * s.head_dim + 2 * kAttentionQueryBlock * s.head_dim +
                          kAttentionKeyBlock * kAttentionQueryBlock;
   const int64_t f32 = (kAttentionKeyBlock + s.head_dim + 4) * kAttentionQueryBlock;
   return packed * s.element_bytes + f32 * 4;
