@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/op_codec.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+namespace {
+
+using kernels::Op;
+using kernels::OpAttrs;
+using v1::ComputeOp;
+
+// One encoder an alternative of OpAttrs; std::visit refuses to compile when one is missing.
+struct Encoder {
+  ComputeOp* out;
+
+  void operator()(const kernels::NoAttrs&) const { out->clear_attrs(); }
+  void operator()(const kernels::EmbeddingAttrs& a) const {
+    out->mutable_embedding()->set_sequence(a.sequence);
+  }
+  void operator()(const kernels::NormAttrs& a) const {
+    out->mutable_norm()->set_epsilon(a.epsilon);
+    out->mutable_norm()->set_accumulate(a.accumulate);
+  }
+  void operator()(const kernels::MatmulAttrs& a) const {
+    v1::MatmulAttrs* m = out->mutable_matmul();
+    m->set_transpose_a(a.transpose_a);
+    m->set_transpose_b(a.transpose_b);
+    m->set_accumulate(a.accumulate);
+    m->set_epilogue(static_cast<v1::Epilogue>(a.epilogue));
+    m->set_precision(static_cast<v1::MatmulPrecision>(a.precision));
+  }
+  void operator()(const kernels::AccumulateAttrs& a) const {
+    out->mutable_accumulate()->set_accumulate(a.accumulate);
+  }
+  void operator()(const kernels::RopeAttrs& a) const {
+    out->mutable_rope()->set_sequence(a.sequence);
+    out->mutable_rope()->set_inverse(a.inverse);
+  }
+  void operator()(const kernels::AttentionAttrs& a) const {
+    v1::AttentionAttrs* m = out->mutable_attention();
+    m->set_sequence(a.sequence);
+    m->set_window(a.window);
+    m->set_scale(a.scale);
+    m->set_precision(static_cast<v1::MatmulPrecision>(a.precision));
+  }
+  void operator()(const kernels::LossAttrs& a) const {
+    v1::LossAttrs* m = out->mutable_loss();
+    m->set_chunk_rows(a.chunk_rows);
+    m->set_accumulate(a.accumulate);
+    m->set_precision(static_cast<v1::MatmulPrecision>(a.precision));
+  }
+  void operator()(const kernels::FillAttrs& a) const { out->mutable_fill()->set_value(a.value); }
+  void operator()(const kernels::ClipAttrs& a) const {
+    out->mutable_clip()->set_clip_grad_norm(a.clip_grad_norm);
+  }
+  void operator()(const kernels::AdamwAttrs& a) const {
+    v1::AdamwAttrs* m = out->mutable_adamw();
+    m->set_beta1(a.beta1);
+    m->set_beta2(a.beta2);
+    m->set_epsilon(a.epsilon);
+    m->set_weight_decay(a.weight_decay);
+  }
+};
+
+absl::StatusOr<kernels::MatmulPrecision> DecodePrecision(v1::MatmulPrecision precision) {
+  switch (precision) {
+    case v1::MATMUL_F32: return kernels::MatmulPrecision::kF32;
+    case v1::MATMUL_BF16: return kernels::MatmulPrecision::kBF16;
+    default: break;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "precision: got ", static_cast<int>(precision), ", must be MATMUL_F32 or MATMUL_BF16"));
+}
+
+absl::StatusOr<OpAttrs> DecodeMatmul(const v1::MatmulAttrs& m) {
+  const auto precision = DecodePrecision(m.precision());
+  if (!precision.ok()) return precision.status();
+  if (!v1::Epilogue_IsValid(m.epilogue())) {
+    return absl::InvalidArgumentError(absl::StrCat("epilogue: got ", static_cast<int>(m.epilogue()),
+                                                   ", must be NONE, GELU or GELU_GRAD"));
+  }
+  return kernels::MatmulAttrs{.transpose_a = m.transpose_a(),
+                              .transpose_b = m.transpose_b(),
+                              .accumulate = m.accumulate(),
+                              .epilogue = static_cast<kernels::Epilogue>(m.epilogue()),
+                              .precision = *precision};
+}
+
+absl::StatusOr<OpAttrs> DecodeAttention(const v1::AttentionAttrs& m) {
+  const auto precision = DecodePrecision(m.precision());
+  if (!precision.ok()) return precision.status();
+  return kernels::AttentionAttrs{.sequence = m.sequence(),
+                                 .window = m.window(),
+                                 .scale = m.scale(),
+                                 .precision = *precision};
+}
+
+absl::StatusOr<OpAttrs> DecodeLoss(const v1::LossAttrs& m) {
+  const auto precision = DecodePrecision(m.precision());
+  if (!precision.ok()) return precision.status();
+  return kernels::LossAttrs{
+      .chunk_rows = m.chunk_rows(), .accumulate = m.accumulate(), .precision = *precision};
+}
+
+absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
+  switch (c.attrs_case()) {
+    case ComputeOp::ATTRS_NOT_SET: return kernels::NoAttrs{};
+    case ComputeOp::kEmbedding:
+      return kernels::EmbeddingAttrs{.sequence = c.embedding().sequence()};
+    case ComputeOp::kNorm:
+      return kernels::NormAttrs{.epsilon = c.norm().epsilon(), .accumulate = c.norm().accumulate()};
+    case ComputeOp::kMatmul: return DecodeMatmul(c.matmul());
+    case ComputeOp::kAccumulate:
+      return kernels::AccumulateAttrs{.accumulate = c.accumulate().accumulate()};
+    case ComputeOp::kRope:
+      return kernels::RopeAttrs{.sequence = c.rope().sequence(), .inverse = c.rope().inverse()};
+    case ComputeOp::kAttention: return DecodeAttention(c.attention());
+    case ComputeOp::kLoss: return DecodeLoss(c.loss());
+    case ComputeOp::kFill: return kernels::FillAttrs{.value = c.fill().value()};
+    case ComputeOp::kClip: return kernels::ClipAttrs{.clip_grad_norm = c.clip().clip_grad_norm()};
+    case ComputeOp::kAdamw:
+      return kernels::AdamwAttrs{.beta1 = c.adamw().beta1(),
+                                 .beta2 = c.adamw().beta2(),
+                                 .epsilon = c.adamw().epsilon(),
+                                 .weight_decay = c.adamw().weight_decay()};
+  }
+  return absl::InvalidArgumentError("attributes of an unknown kind");
+}
+
+// The alternative of OpAttrs that `op` takes.
+OpAttrs DefaultAttrs(Op op) {
+  switch (op) {
+    case Op::kEmbedding:
+    case Op::kEmbeddingGrad: return kernels::EmbeddingAttrs{};
+    case Op::kLayerNorm:
+    case Op::kLayerNormGrad:
+    case Op::kRmsNorm:
+    case Op::kRmsNormGrad: return kernels::NormAttrs{};
+    case Op::kMatmul: return kernels::MatmulAttrs{};
+    case Op::kBiasGrad: return kernels::AccumulateAttrs{};
+    case Op::kRope: return kernels::RopeAttrs{};
+    case Op::kAttention:
+    case Op::kAttentionGrad: return kernels::AttentionAttrs{};
+    case Op::kLmHeadLoss:
+    case Op::kLmHeadLossGrad: return kernels::LossAttrs{};
+    case Op::kFill: return kernels::FillAttrs{};
+    case Op::kGradScale: return kernels::ClipAttrs{};
+    case Op::kAdamw: return kernels::AdamwAttrs{};
+    case Op::kGelu:
+    case Op::kGeluGrad:
+    case Op::kSwiglu:
+    case Op::kSwigluGrad:
+    case Op::kGatherRows:
+    case Op::kCast:
+    case Op::kAdd:
+    case Op::kSquaredNorm:
+    case Op::kSumStats: return kernels::NoAttrs{};
+  }
+  return kernels::NoAttrs{};
+}
+
+// Larger than any tensor; keeps every product of sizes inside int64_t.
+constexpr int64_t kMaxElements = int64_t{1} << 48;
+
+absl::Status ShapeError(const v1::Operand& operand, const std::string& rule) {
+  std::string sizes;
+  for (int64_t size : operand.shape()) absl::StrAppend(&sizes, sizes.empty() ? "" : ",", size);
+  return absl::InvalidArgumentError(absl::StrCat("operand of buffer ", operand.buffer(), ": got [",
+                                                 sizes, "] of dtype ",
+                                                 static_cast<int>(operand.dtype()), ", row stride ",
+                                                 operand.row_stride(), "; must ", rule));
+}
+
+}  // namespace
+
+void EncodeOp(Op op, const OpAttrs& attrs, ComputeOp* compute) {
+  compute->set_op(std::string(kernels::Name(op)));
+  std::visit(Encoder{compute}, attrs);
+}
+
+absl::StatusOr<DecodedOp> DecodeOp(const ComputeOp& compute) {
+  DecodedOp decoded;
+  if (!kernels::ParseOp(compute.op(), &decoded.op)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("op: got '", compute.op(), "', must be a name of the op table"));
+  }
+  absl::StatusOr<OpAttrs> attrs = DecodeAttrs(compute);
+  if (!attrs.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(compute.op(), ": ", attrs.status().message()));
+  }
+  if (attrs->index() != DefaultAttrs(decoded.op).index()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        compute.op(), ": carries attributes of another op (field ",
+        static_cast<int>(compute.attrs_case()), "), must carry its own"));
+  }
+  decoded.attrs = *std::move(attrs);
+  return decoded;
+}
+
+v1::DType EncodeDType(kernels::DType dtype) { return static_cast<v1::DType>(dtype); }
+
+absl::StatusOr<kernels::TensorShape> DecodeShape(const v1::Operand& operand) {
+  kernels::TensorShape shape;
+  if (operand.access() == v1::ACCESS_UNSPECIFIED) return shape;
+  if (operand.dtype() == v1::DTYPE_UNSPECIFIED || !v1::DType_IsValid(operand.dtype())) {
+    return ShapeError(operand, "have one of the dtypes of program.proto");
+  }
+  if (operand.shape_size() < 1 || operand.shape_size() > kernels::kMaxDims) {
+    return ShapeError(operand, absl::StrCat("have 1 to ", kernels::kMaxDims, " dimensions"));
+  }
+  shape.dtype = static_cast<kernels::DType>(operand.dtype());
+  shape.dims = operand.shape_size();
+  int64_t elements = 1;
+  for (int d = 0; d < shape.dims; ++d) {
+    const int64_t size = operand.shape(d);
+    if (size < 1 || size > kMaxElements / elements) {
+      return ShapeError(operand, "have sizes of at least 1 and fewer than 2^48 elements");
+    }
+    elements *= size;
+    shape.size[d] = size;
+  }
+  const int64_t row = shape.RowElements();
+  shape.row_stride = operand.row_stride() == 0 ? row : operand.row_stride();
+  if (shape.row_stride < row || shape.row_stride > kMaxElements / shape.rows()) {
+    return ShapeError(operand, "have a row stride of 0 (dense) or at least one row's elements");
+  }
+  return shape;
+}
+
+}  // namespace terrace
