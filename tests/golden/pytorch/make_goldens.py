@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Makes the numeric goldens of this folder with PyTorch and transformers; README.md describes the files.
+
+    python3 make_goldens.py            writes every model's folder beside this script
+    python3 make_goldens.py --check    compares with what is there (to 1e-5), writes nothing
+
+Needs torch, transformers and safetensors. The test suite needs none of them: the files are committed.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import argparse
+import json
+import math
+import pathlib
+import sys
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+HERE = pathlib.Path(__file__).resolve().parent
+BATCH, SEQUENCE, VOCAB = 2, 24, 96
+HYPERPARAMETERS = {
+    "optimizer": "adamw",
+    "steps": 10,
+    "warmup_steps": 3,
+    "lr": 2e-3,
+    "min_lr": 2e-4,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    # Some gradients are zero in exact arithmetic (the key part of gpt2's c_attn.bias) and rounding in practice. A larger
+    # epsilon than usual keeps AdamW from turning that rounding into steps of the full learning rate.
+    "epsilon": 1e-6,
+    "weight_decay": 0.1,
+    "clip_grad_norm": 1.0,
+}
+LLAMA_LIKE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-6,
+    "attention_dropout": 0.0,
+    "torch_dtype": "float32",
+}
+CONFIGS = {
+    "gpt2": {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": VOCAB,
+        "n_positions": 32,
+        "n_embd": 24,
+        "n_layer": 2,
+        "n_head": 3,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+    },
+    "llama": LLAMA_LIKE | {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    },
+    "mistral": LLAMA_LIKE | {
+        "model_type": "mistral",
+        "architectures": ["MistralForCausalLM"],
+        "sliding_window": 7,
+        "tie_word_embeddings": False,
+    },
+    "qwen2": LLAMA_LIKE | {
+        "model_type": "qwen2",
+        "architectures": ["Qwen2ForCausalLM"],
+        "use_sliding_window": False,
+        "tie_word_embeddings": True,
+    },
+    "qwen3": LLAMA_LIKE | {
+        "model_type": "qwen3",
+        "architectures": ["Qwen3ForCausalLM"],
+        "hidden_size": 24,
+        "head_dim": 16,
+        "use_sliding_window": False,
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+def randomize(model, seed):
+    """Every parameter away from its special value, so that a forgotten one shows."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() >= 2:
+                is_table = "embed" in name or "wte" in name or "wpe" in name
+                parameter.copy_(noise * (0.5 if is_table else 1.2 / math.sqrt(parameter.shape[1])))
+            elif name.endswith("bias"):
+                parameter.copy_(noise * 0.1)
+            else:
+                parameter.copy_(1 + noise * 0.1)
+
+
+def make_batch(seed):
+    generator = torch.Generator().manual_seed(seed)
+    stream = torch.randint(0, VOCAB, (BATCH, SEQUENCE + 1), generator=generator)
+    return stream[:, :-1].contiguous(), stream[:, 1:].contiguous()
+
+
+def learning_rate(step):
+    h = HYPERPARAMETERS
+    if step < h["warmup_steps"]:
+        return h["lr"] * (step + 1) / h["warmup_steps"]
+    done = (step - h["warmup_steps"]) / (h["steps"] - h["warmup_steps"])
+    return h["min_lr"] + 0.5 * (h["lr"] - h["min_lr"]) * (1 + math.cos(math.pi * done))
+
+
+def forward(model, tokens, targets):
+    logits = model(tokens).logits
+    loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(),
+                                             targets.reshape(-1))
+    return logits, loss
+
+
+def make_optimizer(model):
+    h = HYPERPARAMETERS
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": h["weight_decay"]},
+              {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=h["lr"], betas=(h["beta1"], h["beta2"]), eps=h["epsilon"],
+                             foreach=False, fused=False)
+
+
+def train(model, tokens, targets):
+    """Ten steps on one batch. Clipping multiplies by min(1, clip / norm), without torch's 1e-6 in the denominator."""
+    optimizer = make_optimizer(model)
+    losses, norms, rates = [], [], []
+    for step in range(HYPERPARAMETERS["steps"]):
+        model.zero_grad()
+        _, loss = forward(model, tokens, targets)
+        loss.backward()
+        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in model.parameters()))
+        factor = min(1.0, HYPERPARAMETERS["clip_grad_norm"] / norm)
+        for parameter in model.parameters():
+            parameter.grad.mul_(factor)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step)
+        optimizer.step()
+        losses.append(loss.item())
+        norms.append(norm)
+        rates.append(learning_rate(step))
+    return losses, norms, rates
+
+
+def load(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager",
+                                                dtype=torch.float32).train()
+
+
+def save_model(name, folder, seed):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIGS[name], indent=2) + "\n")
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder),
+                                             attn_implementation="eager", dtype=torch.float32)
+    randomize(model, seed)
+    tensors = {n: p.detach().clone().contiguous() for n, p in model.named_parameters()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def compute(folder, tokens, targets):
+    model = load(folder)
+    logits, loss = forward(model, tokens, targets)
+    loss.backward()
+    tensors = {"logits": logits.detach().clone()}
+    for name, parameter in model.named_parameters():
+        tensors[f"grad.{name}"] = parameter.grad.clone()
+    losses, norms, rates = train(model, tokens, targets)
+    for name, parameter in model.named_parameters():
+        tensors[f"step10.{name}"] = parameter.detach().clone()
+    numbers = {"loss": loss.item(), "losses": losses, "grad_norms": norms, "learning_rates": rates,
+               "hyperparameters": HYPERPARAMETERS}
+    return tensors, numbers
+
+
+def write(name, seed):
+    folder = HERE / name
+    save_model(name, folder, seed)
+    tokens, targets = make_batch(seed + 100)
+    save_file({"tokens": tokens.int(), "targets": targets.int()}, folder / "batch.safetensors")
+    tensors, numbers = compute(folder, tokens, targets)
+    save_file(tensors, folder / "expected.safetensors")
+    (folder / "expected.json").write_text(json.dumps(numbers, indent=2) + "\n")
+    size = sum(f.stat().st_size for f in folder.iterdir())
+    print(f"{name}: loss {numbers['loss']:.6f} -> {numbers['losses'][-1]:.6f}, "
+          f"grad norm {numbers['grad_norms'][0]:.3f}, {size} bytes")
+
+
+def check(name):
+    """True when this PyTorch computes what the committed files say."""
+    folder = HERE / name
+    batch = load_file(folder / "batch.safetensors")
+    tensors, numbers = compute(folder, batch["tokens"].long(), batch["targets"].long())
+    expected = load_file(folder / "expected.safetensors")
+    stored = json.loads((folder / "expected.json").read_text())
+    worst = max(float((tensors[k] - expected[k]).abs().max()) for k in expected)
+    worst = max([worst] + [abs(a - b) for a, b in zip(numbers["losses"], stored["losses"])])
+    print(f"{name}: largest difference {worst:.2e}")
+    return worst < 1e-5
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare instead of write")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    if arguments.check:
+        sys.exit(0 if all([check(name) for name in CONFIGS]) else 1)
+    for seed, name in enumerate(CONFIGS):
+        write(name, seed)
+
+
+if __name__ == "__main__":
+    main()
