@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/program_text.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+// A table whose columns are as wide as their widest cell, up to a limit: a wider cell pushes the
+// rest of its own line only.
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+  struct Column {
+    Align align = Align::kLeft;
+    size_t width_max = 40;
+  };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  void Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+  void Print(std::string* out) const {
+    std::vector<size_t> widths(columns_.size(), 0);
+    for (const auto& row : rows_) {
+      for (size_t i = 0; i < row.size(); ++i) {
+        const size_t width = std::min(row[i].size(), columns_[i].width_max);
+        widths[i] = std::max(widths[i], width);
+      }
+    }
+    for (const auto& row : rows_) PrintRow(row, widths, out);
+  }
+
+ private:
+  void PrintRow(const std::vector<std::string>& row, const std::vector<size_t>& widths,
+                std::string* out) const {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (widths[i] == 0) continue;  // a column that is empty everywhere
+      if (!line.empty()) line += "  ";
+      const size_t pad = widths[i] > row[i].size() ? widths[i] - row[i].size() : 0;
+      if (columns_[i].align == Align::kRight) line.append(pad, ' ');
+      line += row[i];
+      if (columns_[i].align == Align::kLeft) line.append(pad, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(out, line, "\n");
+  }
+
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+constexpr Table::Column kRight = {.align = Table::Align::kRight};
+
+// An enum value as listings write it: lower case; a value of a newer version as its number.
+template <typename Enum>
+std::string EnumText(Enum value, const std::string& (*name)(Enum)) {
+  const std::string& text = name(value);
+  return text.empty() ? absl::StrCat(static_cast<int>(value)) : absl::AsciiStrToLower(text);
+}
+
+std::string PhaseText(v1::Phase phase) {
+  if (phase == v1::OPTIMIZER_STEP) return "optimizer";
+  return phase == v1::PHASE_UNSPECIFIED ? "-" : EnumText(phase, &v1::Phase_Name<v1::Phase>);
+}
+
+template <typename Numbers>
+std::string ShapeText(const Numbers& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ","), "]");
+}
+
+std::string IndexText(int32_t index) { return index < 0 ? "-" : absl::StrCat(index); }
+
+std::string BufferName(const v1::Program& program, uint32_t id) {
+  if (id >= static_cast<uint32_t>(program.buffers_size())) return absl::StrCat("?", id);
+  return program.buffers(id).name();
+}
+
+char AccessLetter(v1::Access access) {
+  switch (access) {
+    case v1::READ:
+      return 'r';
+    case v1::WRITE:
+      return 'w';
+    case v1::UPDATE:
+      return 'u';
+    default:
+      return '?';
+  }
+}
+
+std::string OperandText(const v1::Program& program, const v1::Operand& operand) {
+  if (operand.access() == v1::ACCESS_UNSPECIFIED) return "-";
+  std::string text = absl::StrCat(std::string(1, AccessLetter(operand.access())), ":",
+                                  BufferName(program, operand.buffer()));
+  if (operand.offset() != 0) absl::StrAppend(&text, "+", operand.offset());
+  return text;
+}
+
+std::string OpText(const v1::Program& program, const v1::Instruction& instruction) {
+  switch (instruction.kind_case()) {
+    case v1::Instruction::kCompute:
+      return instruction.compute().op();
+    case v1::Instruction::kCollective: {
+      const v1::CollectiveOp& op = instruction.collective();
+      const bool known = op.group() < static_cast<uint32_t>(program.groups_size());
+      return absl::StrCat(
+          EnumText(op.kind(), &v1::CollectiveKind_Name<v1::CollectiveKind>), " ",
+          known ? program.groups(op.group()).name() : absl::StrCat("?", op.group()));
+    }
+    case v1::Instruction::kInput:
+      return EnumText(instruction.input().kind(), &v1::InputKind_Name<v1::InputKind>);
+    case v1::Instruction::kOutput:
+      return EnumText(instruction.output().kind(), &v1::OutputKind_Name<v1::OutputKind>);
+    case v1::Instruction::KIND_NOT_SET:
+      break;
+  }
+  return "?";
+}
+
+std::string OperandsText(const v1::Program& program, const v1::Instruction& instruction) {
+  std::string text = absl::StrJoin(instruction.operands(), " ",
+                                   [&program](std::string* out, const v1::Operand& operand) {
+                                     out->append(OperandText(program, operand));
+                                   });
+  if (instruction.compute().workspace().access() != v1::ACCESS_UNSPECIFIED) {
+    const v1::Operand& workspace = instruction.compute().workspace();
+    absl::StrAppend(&text, " ws:", BufferName(program, workspace.buffer()));
+    if (workspace.offset() != 0) absl::StrAppend(&text, "+", workspace.offset());
+  }
+  return text;
+}
+
+std::string WaitsText(const v1::Instruction& instruction) {
+  if (instruction.waits_size() == 0) return "";
+  return absl::StrCat("after ",
+                      absl::StrJoin(instruction.waits(), " ", [](std::string* out, uint32_t id) {
+                        absl::StrAppendFormat(out, "%04d", id);
+                      }));
+}
+
+std::string StreamName(const v1::Program& program, uint32_t id) {
+  if (id >= static_cast<uint32_t>(program.streams_size())) return absl::StrCat("?", id);
+  return program.streams(id).name();
+}
+
+void PrintSequence(const v1::Program& program, const v1::Sequence& sequence, std::string* out) {
+  absl::StrAppend(out, "\nsequence ", sequence.name(), "  ", sequence.instructions_size(),
+                  " instructions\n");
+  Table table({{}, {}, {}, kRight, kRight, {}, {.width_max = 64}, {}, {}});
+  table.Add({"id", "stream", "phase", "layer", "mb", "op", "operands", "waits", "text"});
+  for (const v1::Instruction& instruction : sequence.instructions()) {
+    table.Add({absl::StrFormat("%04d", instruction.id()), StreamName(program, instruction.stream()),
+               PhaseText(instruction.phase()), IndexText(instruction.layer()),
+               IndexText(instruction.micro_batch()), OpText(program, instruction),
+               OperandsText(program, instruction), WaitsText(instruction), instruction.text()});
+  }
+  table.Print(out);
+}
+
+struct Uses {
+  int64_t first = -1;
+  int64_t last = -1;
+};
+
+// First and last instruction that names each buffer, in its own sequence.
+std::vector<Uses> FindUses(const v1::Program& program) {
+  std::vector<Uses> uses(program.buffers_size());
+  const auto note = [&](const v1::Sequence& sequence, const v1::Operand& operand,
+                        int64_t position) {
+    if (operand.access() == v1::ACCESS_UNSPECIFIED || operand.buffer() >= uses.size()) return;
+    if (program.buffers(operand.buffer()).sequence() != sequence.name()) return;
+    Uses& use = uses[operand.buffer()];
+    if (use.first < 0) use.first = position;
+    use.last = position;
+  };
+  for (const v1::Sequence& sequence : program.sequences()) {
+    for (int i = 0; i < sequence.instructions_size(); ++i) {
+      const v1::Instruction& instruction = sequence.instructions(i);
+      for (const v1::Operand& operand : instruction.operands()) note(sequence, operand, i);
+      note(sequence, instruction.compute().workspace(), i);
+    }
+  }
+  return uses;
+}
+
+std::string LifeText(const v1::Buffer& buffer, const Uses& uses) {
+  if (buffer.lifetime() == v1::PERSISTENT) return "persistent";
+  if (uses.first < 0) return absl::StrCat(buffer.sequence(), " never");
+  return absl::StrFormat("%s %04d..%04d", buffer.sequence(), uses.first, uses.last);
+}
+
+void PrintBuffers(const v1::Program& program, std::string_view only_sequence, std::string* out) {
+  const std::vector<Uses> uses = FindUses(program);
+  Table table({kRight, {}, {}, {}, {}, kRight, {}, kRight, {}});
+  table.Add({"id", "buffer", "class", "type", "shape", "arena", "offset", "bytes", "life"});
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    const v1::Buffer& buffer = program.buffers(i);
+    const bool of_other_sequence =
+        buffer.lifetime() != v1::PERSISTENT && buffer.sequence() != only_sequence;
+    if (!only_sequence.empty() && of_other_sequence) continue;
+    table.Add({absl::StrCat(i), buffer.name(),
+               EnumText(buffer.class_(), &v1::BufferClass_Name<v1::BufferClass>),
+               EnumText(buffer.dtype(), &v1::DType_Name<v1::DType>), ShapeText(buffer.shape()),
+               absl::StrCat(buffer.arena()), absl::StrFormat("0x%08x", buffer.offset()),
+               absl::StrCat(buffer.bytes()), LifeText(buffer, uses[i])});
+  }
+  absl::StrAppend(out, "\nbuffers  ", program.buffers_size(), "\n");
+  table.Print(out);
+}
+
+void PrintArenas(const v1::Program& program, std::string* out) {
+  for (const v1::Arena& arena : program.arenas()) {
+    absl::StrAppendFormat(out, "arena %d   %s  %d bytes (%s)", arena.id(),
+                          EnumText(arena.tier(), &v1::Tier_Name<v1::Tier>), arena.bytes(),
+                          FormatBytes(arena.bytes()));
+    if (arena.lower_bound_bytes() > 0) {
+      absl::StrAppendFormat(
+          out, "  %.2f %% over the lower bound",
+          100.0 * (static_cast<double>(arena.bytes()) / arena.lower_bound_bytes() - 1.0));
+    }
+    *out += "\n";
+  }
+}
+
+void PrintHeader(const v1::Program& program, std::string* out) {
+  int instructions = 0;
+  for (const v1::Sequence& sequence : program.sequences())
+    instructions += sequence.instructions_size();
+  absl::StrAppend(out, "program ", program.job(), "  stage ", program.stage(), " of ",
+                  program.stages(), "  ranks ", program.ranks(), "  threads ", program.threads(),
+                  "  ", instructions, " instructions\n");
+  PrintArenas(program, out);
+  absl::StrAppend(
+      out, "outside   ", FormatBytes(program.external_bytes()), "  limit ",
+      program.device_limit_bytes() == 0 ? "none" : FormatBytes(program.device_limit_bytes()), "\n");
+  absl::StrAppend(out, "streams  ");
+  for (const v1::Stream& stream : program.streams()) absl::StrAppend(out, " ", stream.name());
+  *out += "\n";
+  for (const v1::Group& group : program.groups()) {
+    absl::StrAppend(out, "group     ", group.name(), " ");
+    for (const v1::Group::Ranks& ranks : group.instances()) {
+      absl::StrAppend(out, " {", absl::StrJoin(ranks.rank(), " "), "}");
+    }
+    *out += "\n";
+  }
+}
+
+}  // namespace
+
+std::string FormatBytes(int64_t bytes) {
+  static constexpr std::array<const char*, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  const double magnitude = std::abs(static_cast<double>(bytes));
+  if (magnitude < 1024) return absl::StrCat(bytes, " B");
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  // 1023.95 would print as 1024.0.
+  while (std::abs(value) >= 1023.95 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+std::string ProgramText(const v1::Program& program, const ProgramTextOptions& options) {
+  std::string out;
+  PrintHeader(program, &out);
+  if (options.buffers) PrintBuffers(program, options.sequence, &out);
+  for (const v1::Sequence& sequence : program.sequences()) {
+    if (options.sequence.empty() || sequence.name() == options.sequence) {
+      PrintSequence(program, sequence, &out);
+    }
+  }
+  return out;
+}
+
+}  // namespace terrace
