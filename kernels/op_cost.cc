@@ -13,8 +13,8 @@ namespace {
 
 using Operands = std::span<const TensorShape>;
 
-// Operations for one element of operand `operand`, the one that the op's loop runs over. A division, a square root and an
-// exponential count as one each.
+// Operations for one element of operand `operand`, the one that the op's loop runs over. A
+// division, a square root and an exponential count as one each.
 struct ElementCost {
   int operand = 0;
   int64_t flops = 0;
@@ -79,7 +79,8 @@ int64_t LossFlops(Operands operands, int64_t products) {
   return 2 * operands[0].Elements() * operands[1].rows() * products;
 }
 
-// Elements of operand `index` that the op can touch: of a looked-up table no more rows than there are look-ups.
+// Elements of operand `index` that the op can touch: of a looked-up table no more rows than there
+// are look-ups.
 int64_t TouchedElements(Op op, Operands operands, int index) {
   const TensorShape& shape = operands[index];
   int64_t rows = shape.rows();

@@ -1,4 +1,5 @@
-// Matches operands against the symbolic shapes of the op table, then applies the few rules that are not a matching.
+// Matches operands against the symbolic shapes of the op table, then applies the few rules that are
+// not a matching.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -18,7 +19,8 @@ constexpr int64_t kMaxSpanElements = int64_t{1} << 56;
 std::string Number(int64_t value) { return std::to_string(value); }
 
 // A sentence about one operand: "matmul: operand 'bias' is f32[7], must ...".
-std::string Complain(const OpRow& row, int index, const TensorShape& shape, const std::string& must) {
+std::string Complain(const OpRow& row, int index, const TensorShape& shape,
+                     const std::string& must) {
   return std::string(row.name) + ": operand '" + std::string(row.operands[index].name) + "' is " +
          shape.ToString() + ", must " + must;
 }
@@ -51,13 +53,14 @@ std::string CheckElements(const OpRow& row, int index, const TensorShape& shape,
       return shape.dtype == DType::kF32 ? "" : Complain(row, index, shape, "have f32 elements");
     case Elements::kFloat:
       return real ? "" : Complain(row, index, shape, "have f32 or bf16 elements");
-    case Elements::kActivation: break;
+    case Elements::kActivation:
+      break;
   }
   if (!real) return Complain(row, index, shape, "have f32 or bf16 elements");
   if (activation->value_or(shape.dtype) != shape.dtype) {
-    return Complain(row, index, shape,
-                    "have " + std::string(Name(**activation)) +
-                        " elements like the op's other activations");
+    return Complain(
+        row, index, shape,
+        "have " + std::string(Name(**activation)) + " elements like the op's other activations");
   }
   *activation = shape.dtype;
   return "";
@@ -155,7 +158,8 @@ std::string MatchDims(const OpRow& row, const OpAttrs& attrs, int index, const T
 
 using Operands = std::span<const TensorShape>;
 
-std::string CheckEmbedding(const OpRow& row, const EmbeddingAttrs& attrs, int index, Operands operands) {
+std::string CheckEmbedding(const OpRow& row, const EmbeddingAttrs& attrs, int index,
+                           Operands operands) {
   if (operands[index].absent()) return "";
   if (attrs.sequence < 1) {
     return ComplainAttr(row, "sequence", Number(attrs.sequence),
@@ -191,7 +195,8 @@ std::string CheckMatmul(const OpRow& row, const MatmulAttrs& attrs, Operands ope
   switch (attrs.epilogue) {
     case Epilogue::kNone:
       return aux.absent() ? "" : Complain(row, kAux, aux, "be absent without an epilogue");
-    case Epilogue::kGelu: break;
+    case Epilogue::kGelu:
+      break;
     case Epilogue::kGeluGrad:
       if (aux.absent()) return Complain(row, kAux, aux, "be given for the gelu_grad epilogue");
       break;
@@ -230,8 +235,9 @@ std::string CheckAttention(const OpRow& row, const AttentionAttrs& attrs, Operan
     return ComplainAttr(row, "scale", std::to_string(attrs.scale), "be finite and above 0");
   }
   if (q.rows() % attrs.sequence != 0) {
-    return Complain(row, kQ, q, "have a multiple of the sequence length " + Number(attrs.sequence) +
-                                    " as its rows");
+    return Complain(
+        row, kQ, q,
+        "have a multiple of the sequence length " + Number(attrs.sequence) + " as its rows");
   }
   if (q.size[1] % operands[kK].size[1] != 0) {
     return Complain(row, kK, operands[kK],
@@ -239,8 +245,9 @@ std::string CheckAttention(const OpRow& row, const AttentionAttrs& attrs, Operan
   }
   const int64_t batch = q.rows() / attrs.sequence;
   if (lse.size[0] == batch && lse.size[2] == attrs.sequence) return "";
-  return Complain(row, kLse, lse, "be [batch,heads,sequence] = [" + Number(batch) + "," +
-                                      Number(q.size[1]) + "," + Number(attrs.sequence) + "]");
+  return Complain(row, kLse, lse,
+                  "be [batch,heads,sequence] = [" + Number(batch) + "," + Number(q.size[1]) + "," +
+                      Number(attrs.sequence) + "]");
 }
 
 std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs) {
@@ -262,15 +269,21 @@ std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs) {
 // What no matching of shapes can say.
 std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands operands) {
   switch (row.op) {
-    case Op::kEmbedding: return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 2, operands);
+    case Op::kEmbedding:
+      return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 2, operands);
     case Op::kEmbeddingGrad:
       return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 3, operands);
     case Op::kLayerNorm:
-    case Op::kLayerNormGrad: return CheckNorm(row, std::get<NormAttrs>(attrs));
-    case Op::kRmsNorm: return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 0, operands);
-    case Op::kRmsNormGrad: return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 1, operands);
-    case Op::kMatmul: return CheckMatmul(row, std::get<MatmulAttrs>(attrs), operands);
-    case Op::kRope: return CheckRope(row, std::get<RopeAttrs>(attrs), operands);
+    case Op::kLayerNormGrad:
+      return CheckNorm(row, std::get<NormAttrs>(attrs));
+    case Op::kRmsNorm:
+      return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 0, operands);
+    case Op::kRmsNormGrad:
+      return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 1, operands);
+    case Op::kMatmul:
+      return CheckMatmul(row, std::get<MatmulAttrs>(attrs), operands);
+    case Op::kRope:
+      return CheckRope(row, std::get<RopeAttrs>(attrs), operands);
     case Op::kAttention:
     case Op::kAttentionGrad:
       return CheckAttention(row, std::get<AttentionAttrs>(attrs), operands);
@@ -280,8 +293,10 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       if (chunk_rows > 0) return "";
       return ComplainAttr(row, "chunk_rows", Number(chunk_rows), "be at least 1");
     }
-    case Op::kAdamw: return CheckAdamw(row, std::get<AdamwAttrs>(attrs));
-    default: return "";
+    case Op::kAdamw:
+      return CheckAdamw(row, std::get<AdamwAttrs>(attrs));
+    default:
+      return "";
   }
 }
 

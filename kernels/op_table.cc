@@ -38,6 +38,7 @@ constexpr OperandRow Optional(OperandRow row) {
   return row;
 }
 
+// clang-format off
 constexpr OpRow kRows[] = {
     {Op::kEmbedding, "embedding", AttrsOf<EmbeddingAttrs>(),
      {Dense("tokens", "T", kI32, kRead), Dense("table", "V,h", kF32, kRead),
@@ -121,6 +122,7 @@ constexpr OpRow kRows[] = {
       Dense("m", "n", kF32, kUpdate), Dense("v", "n", kF32, kUpdate),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead)}},
 };
+// clang-format on
 
 constexpr bool RowsFollowTheEnum() {
   int value = 1;

@@ -1,8 +1,10 @@
-// The rows of the op table, for the three files that interpret it (op_table.cc, op_shapes.cc, op_cost.cc).
+// The rows of the op table, for the three files that interpret it (op_table.cc, op_shapes.cc,
+// op_cost.cc).
 //
-// One row an op: its name, the attributes it takes and its operands in order, each with the shape it must have. A shape is
-// a list of symbols, one a dimension: a number stands for itself, a letter for whatever size the first operand that uses
-// the letter has, and a leading ".." for any number of dimensions, the same wherever it appears in the row.
+// One row an op: its name, the attributes it takes and its operands in order, each with the shape
+// it must have. A shape is a list of symbols, one a dimension: a number stands for itself, a letter
+// for whatever size the first operand that uses the letter has, and a leading ".." for any number
+// of dimensions, the same wherever it appears in the row.
 //
 // Internal to kernels/. Thread-safe: constants.
 //

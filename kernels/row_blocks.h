@@ -1,7 +1,9 @@
-// How sums over rows are cut so that their value does not depend on the number of threads: into blocks of rows fixed by
-// the shape alone. Each block's partial sums lie in the workspace; they are added in block order.
+// How sums over rows are cut so that their value does not depend on the number of threads: into
+// blocks of rows fixed by the shape alone. Each block's partial sums lie in the workspace; they are
+// added in block order.
 //
-// Read by op_cost.cc (how large the workspace is) and by the CPU kernels (what lies in it). Thread-safe: no state.
+// Read by op_cost.cc (how large the workspace is) and by the CPU kernels (what lies in it).
+// Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

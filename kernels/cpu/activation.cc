@@ -1,0 +1,140 @@
+// GELU (tanh form), SwiGLU and their gradients. gelu(x) = x sigmoid(2u) with u = sqrt(2/pi) (x +
+// 0.044715 x^3), which is the tanh form rewritten: it keeps its relative accuracy where the tanh
+// form cancels.
+//
+// SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/activation.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include "hwy/highway.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308f;
+constexpr float kCubic = kTwoSqrtTwoOverPi * 0.044715f;
+
+// 2u, as x (a + b x^2).
+HWY_INLINE V GeluArgument(V x, V x2) {
+  const D d;
+  return hn::Mul(x, hn::MulAdd(x2, hn::Set(d, kCubic), hn::Set(d, kTwoSqrtTwoOverPi)));
+}
+
+HWY_INLINE V GeluOf(V x) { return hn::Mul(x, Sigmoid(GeluArgument(x, hn::Mul(x, x))).sigmoid); }
+
+// s + x s (1 - s) (2u)'.
+HWY_INLINE V GeluDerivative(V x) {
+  const D d;
+  const V x2 = hn::Mul(x, x);
+  const SigmoidParts s = Sigmoid(GeluArgument(x, x2));
+  const V slope = hn::MulAdd(x2, hn::Set(d, 3 * kCubic), hn::Set(d, kTwoSqrtTwoOverPi));
+  const V ss = hn::Mul(hn::Mul(s.sigmoid, s.sigmoid), s.exp_minus);
+  return hn::MulAdd(hn::Mul(x, slope), ss, s.sigmoid);
+}
+
+void GeluTile(const Tile& tile) {
+  ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* x = tile.as<T>(0);
+    T* y = tile.as<T>(1);
+    ForVectors(tile.count, [&](int64_t i, auto access)
+                               HWY_ATTR { access.Store(GeluOf(access.Load(x + i)), y + i); });
+  });
+}
+
+void GeluGradTile(const Tile& tile) {
+  ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* dy = tile.as<T>(0);
+    const T* x = tile.as<T>(1);
+    T* dx = tile.as<T>(2);
+    ForVectors(tile.count, [&](int64_t i, auto access) HWY_ATTR {
+      const V slope = GeluDerivative(access.Load(x + i));
+      access.Store(hn::Mul(access.Load(dy + i), slope), dx + i);
+    });
+  });
+}
+
+void SwigluTile(const Tile& tile) {
+  ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* gate = tile.as<T>(0);
+    const T* up = tile.as<T>(1);
+    T* y = tile.as<T>(2);
+    ForVectors(tile.count, [&](int64_t i, auto access) HWY_ATTR {
+      const V g = access.Load(gate + i);
+      const V silu = hn::Mul(g, Sigmoid(g).sigmoid);
+      access.Store(hn::Mul(silu, access.Load(up + i)), y + i);
+    });
+  });
+}
+
+void SwigluGradTile(const Tile& tile) {
+  ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* dy = tile.as<T>(0);
+    const T* gate = tile.as<T>(1);
+    const T* up = tile.as<T>(2);
+    T* dgate = tile.as<T>(3);
+    T* dup = tile.as<T>(4);
+    ForVectors(tile.count, [&](int64_t i, auto access) HWY_ATTR {
+      const V g = access.Load(gate + i);
+      const V u = access.Load(up + i);
+      const V dv = access.Load(dy + i);
+      const SigmoidParts s = Sigmoid(g);
+      // silu' = s + g s (1 - s)
+      const V ss = hn::Mul(hn::Mul(s.sigmoid, s.sigmoid), s.exp_minus);
+      const V slope = hn::MulAdd(g, ss, s.sigmoid);
+      access.Store(hn::Mul(hn::Mul(dv, u), slope), dgate + i);
+      access.Store(hn::Mul(dv, hn::Mul(g, s.sigmoid)), dup + i);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace::kernels::cpu {
+
+HWY_EXPORT(GeluTile);
+HWY_EXPORT(GeluGradTile);
+HWY_EXPORT(SwigluTile);
+HWY_EXPORT(SwigluGradTile);
+
+Status Gelu(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
+  ForEachTile(operands, context.threads, [](const Tile& tile) {
+    HWY_DYNAMIC_DISPATCH(GeluTile)(tile);
+  });
+  return {};
+}
+
+Status GeluGrad(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
+  ForEachTile(operands, context.threads, [](const Tile& tile) {
+    HWY_DYNAMIC_DISPATCH(GeluGradTile)(tile);
+  });
+  return {};
+}
+
+Status Swiglu(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
+  ForEachTile(operands, context.threads, [](const Tile& tile) {
+    HWY_DYNAMIC_DISPATCH(SwigluTile)(tile);
+  });
+  return {};
+}
+
+Status SwigluGrad(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
+  ForEachTile(operands, context.threads, [](const Tile& tile) {
+    HWY_DYNAMIC_DISPATCH(SwigluGradTile)(tile);
+  });
+  return {};
+}
+
+}  // namespace terrace::kernels::cpu
+#endif  // HWY_ONCE

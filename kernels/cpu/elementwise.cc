@@ -1,0 +1,100 @@
+// Cast, add, fill and row gathering.
+//
+// SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_index.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+void CastTile(const Tile& tile) {
+  ByType(tile.dtype[0], [&](auto* x_type) HWY_ATTR {
+    ByType(tile.dtype[1], [&](auto* y_type) HWY_ATTR {
+      const auto* x = tile.as<std::remove_pointer_t<decltype(x_type)>>(0);
+      auto* y = tile.as<std::remove_pointer_t<decltype(y_type)>>(1);
+      ForVectors(tile.count,
+                 [=](int64_t i, auto access) HWY_ATTR { access.Store(access.Load(x + i), y + i); });
+    });
+  });
+}
+
+void AddTile(const Tile& tile) {
+  ByType(tile.dtype[0], [&](auto* x_type) HWY_ATTR {
+    ByType(tile.dtype[1], [&](auto* y_type) HWY_ATTR {
+      const auto* x = tile.as<std::remove_pointer_t<decltype(x_type)>>(0);
+      auto* y = tile.as<std::remove_pointer_t<decltype(y_type)>>(1);
+      ForVectors(tile.count, [=](int64_t i, auto access) HWY_ATTR {
+        access.Store(hn::Add(access.Load(y + i), access.Load(x + i)), y + i);
+      });
+    });
+  });
+}
+
+void FillTile(const Tile& tile, float value) {
+  ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
+    auto* x = tile.as<std::remove_pointer_t<decltype(type)>>(0);
+    const V v = hn::Set(D(), value);
+    ForVectors(tile.count, [=](int64_t i, auto access) HWY_ATTR { access.Store(v, x + i); });
+  });
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace::kernels::cpu {
+
+HWY_EXPORT(CastTile);
+HWY_EXPORT(AddTile);
+HWY_EXPORT(FillTile);
+
+Status Cast(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
+  ForEachTile(operands, context.threads, [](const Tile& tile) {
+    HWY_DYNAMIC_DISPATCH(CastTile)(tile);
+  });
+  return {};
+}
+
+Status Add(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
+  ForEachTile(operands, context.threads, [](const Tile& tile) {
+    HWY_DYNAMIC_DISPATCH(AddTile)(tile);
+  });
+  return {};
+}
+
+Status Fill(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+  const float value = std::get<FillAttrs>(attrs).value;
+  ForEachTile(operands, context.threads, [value](const Tile& tile) {
+    HWY_DYNAMIC_DISPATCH(FillTile)(tile, value);
+  });
+  return {};
+}
+
+Status GatherRows(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
+  const TensorView& x = operands[0];
+  const TensorView& index = operands[1];
+  const TensorView& y = operands[2];
+  Status status = CheckRowIndex("gather_rows: index", index, x.rows());
+  if (!status.ok()) return status;
+  const int64_t bytes = x.RowElements() * SizeOf(x.dtype);
+  ParallelFor(y.rows(), x.RowElements(), context.threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      std::memcpy(Address(y, row, 0), Address(x, index.as<const int32_t>()[row], 0), bytes);
+    }
+  });
+  return {};
+}
+
+}  // namespace terrace::kernels::cpu
+#endif  // HWY_ONCE

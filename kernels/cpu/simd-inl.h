@@ -1,0 +1,144 @@
+// What the vectorised kernels share: f32 arithmetic on f32 or bf16 memory, tails, sums in a fixed
+// order, sigmoid.
+//
+// Included once for each instruction set by foreach_target.h, after hwy/highway.h; hence no #pragma
+// once. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#if defined(TERRACE_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TERRACE_KERNELS_CPU_SIMD_INL_H_
+#undef TERRACE_KERNELS_CPU_SIMD_INL_H_
+#else
+#define TERRACE_KERNELS_CPU_SIMD_INL_H_
+#endif
+
+#include <cstring>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "kernels/tensor_view.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using BF16 = hwy::bfloat16_t;
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+HWY_INLINE V LoadVector(const float* p) { return hn::LoadU(D(), p); }
+HWY_INLINE void StoreVector(V v, float* p) { hn::StoreU(v, D(), p); }
+
+HWY_INLINE V LoadVector(const BF16* p) {
+  const hn::RebindToUnsigned<D> d32;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p));
+  return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+
+// Rounds to nearest even. A NaN stays one: its upper bits are kept and the quiet bit is set.
+HWY_INLINE void StoreVector(V v, BF16* p) {
+  const hn::RebindToUnsigned<D> d32;
+  const hn::RebindToSigned<D> di32;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::BitCast(d32, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fff)));
+  const auto nan = hn::Or(bits, hn::Set(d32, 0x400000));
+  const auto is_nan = hn::RebindMask(d32, hn::IsNaN(v));
+  const auto upper = hn::ShiftRight<16>(hn::IfThenElse(is_nan, nan, rounded));
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di32, upper)), d16, reinterpret_cast<uint16_t*>(p));
+}
+
+// How a loop body touches memory: a whole vector, or the last few elements of a row. A tail loads
+// zeros past the end.
+struct WholeVector {
+  template <typename T>
+  HWY_INLINE V Load(const T* p) const {
+    return LoadVector(p);
+  }
+  template <typename T>
+  HWY_INLINE void Store(V v, T* p) const {
+    StoreVector(v, p);
+  }
+  // v where the lane holds an element, else 0.
+  HWY_INLINE V Keep(V v) const { return v; }
+};
+struct Tail {
+  size_t count = 0;
+
+  template <typename T>
+  HWY_INLINE V Load(const T* p) const {
+    HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(float)] = {};
+    std::memcpy(buffer, p, count * sizeof(T));
+    return LoadVector(buffer);
+  }
+  template <typename T>
+  HWY_INLINE void Store(V v, T* p) const {
+    HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(float)];
+    StoreVector(v, buffer);
+    std::memcpy(p, buffer, count * sizeof(T));
+  }
+  HWY_INLINE V Keep(V v) const { return hn::IfThenElseZero(hn::FirstN(D(), count), v); }
+};
+
+// Calls body(i, access) for i = 0, N, 2N, ... while i < count.
+template <typename Body>
+HWY_INLINE void ForVectors(int64_t count, const Body& body) {
+  const int64_t lanes = hn::Lanes(D());
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) body(i, WholeVector());
+  if (i < count) body(i, Tail{static_cast<size_t>(count - i)});
+}
+
+// Sum over count elements of value(i, access), on four chains because an addition takes four
+// cycles. The values of a tail past the end are not counted.
+template <typename Value>
+HWY_INLINE float SumVectors(int64_t count, const Value& value) {
+  const int64_t lanes = hn::Lanes(D());
+  V sum0 = hn::Zero(D()), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    sum0 = hn::Add(sum0, value(i, WholeVector()));
+    sum1 = hn::Add(sum1, value(i + lanes, WholeVector()));
+    sum2 = hn::Add(sum2, value(i + 2 * lanes, WholeVector()));
+    sum3 = hn::Add(sum3, value(i + 3 * lanes, WholeVector()));
+  }
+  for (; i + lanes <= count; i += lanes) sum0 = hn::Add(sum0, value(i, WholeVector()));
+  if (i < count) {
+    const Tail tail{static_cast<size_t>(count - i)};
+    sum1 = hn::Add(sum1, tail.Keep(value(i, tail)));
+  }
+  return hn::GetLane(hn::SumOfLanes(D(), hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
+}
+
+// 1 / (1 + exp(-x)) and exp(-x) beside it, for 1 - sigmoid without cancellation. Relative error
+// about 3e-7.
+struct SigmoidParts {
+  V sigmoid;
+  V exp_minus;
+};
+HWY_INLINE SigmoidParts Sigmoid(V x) {
+  const D d;
+  // Beyond +-87 the exponential leaves the range of normal floats. Max and Min return the number
+  // when the other is NaN on x86, so the caller's NaN would be lost here; every caller multiplies
+  // by x again.
+  const V z = hn::Min(hn::Max(hn::Neg(x), hn::Set(d, -87.0f)), hn::Set(d, 87.0f));
+  const V e = hn::Exp(d, z);
+  return {hn::Div(hn::Set(d, 1.0f), hn::Add(hn::Set(d, 1.0f), e)), e};
+}
+
+// Calls f with a null pointer of the element type.
+template <typename F>
+HWY_INLINE void ByType(DType dtype, const F& f) {
+  if (dtype == DType::kBF16) {
+    f(static_cast<BF16*>(nullptr));
+  } else {
+    f(static_cast<float*>(nullptr));
+  }
+}
+
+}  // namespace terrace::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard of one instruction set
