@@ -1,6 +1,9 @@
 // One contiguous reservation of exact size: what a program's offsets point into. Reserved with mmap (2 MiB pages where the
 // system grants them), touched completely before admission, so that no page fault and no out-of-memory waits in the steps.
 //
+// Visible from outside: in /proc/<pid>/maps the mapping right behind the page "/memfd:terrace-arena-0" is the arena, and
+// nothing else; inaccessible pages lie on both sides, so that an overrun is a crash and not a wrong number.
+//
 // Owns the memory. Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -17,8 +20,8 @@ namespace terrace {
 
 class Arena {
  public:
-  // RESOURCE_EXHAUSTED with the bytes when the system refuses. `name` shows in /proc/<pid>/maps where the kernel can name
-  // anonymous memory ("terrace-arena-0"). `bytes` is rounded up to the page size only.
+  // RESOURCE_EXHAUSTED with the bytes when the system refuses. `bytes` is rounded up to the page size only. The memory is
+  // zero.
   static absl::StatusOr<Arena> Reserve(std::string_view name, int64_t bytes);
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
@@ -33,6 +36,7 @@ class Arena {
 
  private:
   Arena(std::byte* data, int64_t bytes, int64_t reserved) : data_(data), bytes_(bytes), reserved_(reserved) {}
+  std::byte* span_ = nullptr;  // the whole mapping, guard pages included
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   int64_t reserved_ = 0;
