@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/memory_store.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/strings.h"
+
+namespace terrace {
+
+absl::Status MemoryStore::Commit(const Transaction& transaction) {
+  absl::MutexLock lock(&mutex_);
+  for (const v1::Job& job : transaction.jobs) {
+    auto found = jobs_.find(job.id());
+    const int64_t stored = found == jobs_.end() ? 0 : found->second.version();
+    if (stored != job.version()) {
+      return absl::AbortedError(absl::StrCat("job ", job.id(), " is at version ", stored,
+                                             " in the store, not at ", job.version()));
+    }
+  }
+  for (const v1::Job& job : transaction.jobs) {
+    if (job.version() == 0) order_.push_back(job.id());
+    v1::Job& stored = jobs_[job.id()];
+    stored = job;
+    stored.set_version(job.version() + 1);
+  }
+  for (const StoredProgram& program : transaction.programs) {
+    programs_.try_emplace(program.sha256, program.bytes);
+  }
+  for (const v1::JobEvent& event : transaction.events) {
+    std::deque<v1::JobEvent>& tail = events_[event.job()];
+    tail.push_back(event);
+    if (static_cast<int64_t>(tail.size()) > kEventsKeptPerJob) tail.pop_front();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Job> MemoryStore::GetJob(std::string_view id) const {
+  absl::MutexLock lock(&mutex_);
+  auto found = jobs_.find(id);
+  if (found == jobs_.end()) return absl::NotFoundError(absl::StrCat("no job ", Absl(id)));
+  return found->second;
+}
+
+absl::StatusOr<std::vector<v1::Job>> MemoryStore::ListJobs() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::Job> jobs;
+  for (const std::string& id : order_) jobs.push_back(jobs_.find(id)->second);
+  return jobs;
+}
+
+absl::StatusOr<std::string> MemoryStore::GetProgram(std::string_view sha256) const {
+  absl::MutexLock lock(&mutex_);
+  auto found = programs_.find(sha256);
+  if (found == programs_.end()) {
+    return absl::NotFoundError(absl::StrCat("no program ", Absl(sha256)));
+  }
+  return found->second;
+}
+
+absl::StatusOr<std::vector<v1::JobEvent>> MemoryStore::Events(std::string_view job,
+                                                              int64_t after_sequence,
+                                                              int64_t limit) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::JobEvent> events;
+  auto found = events_.find(job);
+  if (found == events_.end()) return events;
+  for (const v1::JobEvent& event : found->second) {
+    if (static_cast<int64_t>(events.size()) == limit) break;
+    if (event.sequence() > after_sequence) events.push_back(event);
+  }
+  return events;
+}
+
+absl::StatusOr<int64_t> MemoryStore::LastSequence(std::string_view job) const {
+  absl::MutexLock lock(&mutex_);
+  auto found = events_.find(job);
+  if (found == events_.end() || found->second.empty()) return 0;
+  return found->second.back().sequence();
+}
+
+}  // namespace terrace

@@ -1,0 +1,36 @@
+// A Store in memory: for tests and simulations. Nothing outlives it. Thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/store/store.h"
+
+namespace terrace {
+
+class MemoryStore final : public Store {
+ public:
+  absl::Status Commit(const Transaction& transaction) override;
+  absl::StatusOr<v1::Job> GetJob(std::string_view id) const override;
+  absl::StatusOr<std::vector<v1::Job>> ListJobs() const override;
+  absl::StatusOr<std::string> GetProgram(std::string_view sha256) const override;
+  absl::StatusOr<std::vector<v1::JobEvent>> Events(std::string_view job, int64_t after_sequence,
+                                                   int64_t limit) const override;
+  absl::StatusOr<int64_t> LastSequence(std::string_view job) const override;
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::map<std::string, v1::Job, std::less<>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> order_ ABSL_GUARDED_BY(mutex_);  // ids by submission
+  std::map<std::string, std::string, std::less<>> programs_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::deque<v1::JobEvent>, std::less<>> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/sqlite_store.h"
+
+#include <sqlite3.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kFormat = 1;  // of the tables below
+
+constexpr char kTables[] = R"sql(
+  CREATE TABLE IF NOT EXISTS jobs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, version INTEGER NOT NULL, data BLOB NOT NULL);
+  CREATE TABLE IF NOT EXISTS programs (sha256 TEXT PRIMARY KEY, data BLOB NOT NULL);
+  CREATE TABLE IF NOT EXISTS events (
+    job TEXT NOT NULL, sequence INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job, sequence)) WITHOUT ROWID;
+)sql";
+
+absl::StatusCode CodeOf(int sqlite_code) {
+  switch (sqlite_code & 0xff) {  // the primary code
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED: return absl::StatusCode::kUnavailable;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB: return absl::StatusCode::kDataLoss;
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_CANTOPEN: return absl::StatusCode::kPermissionDenied;
+    case SQLITE_FULL: return absl::StatusCode::kResourceExhausted;
+    default: return absl::StatusCode::kInternal;
+  }
+}
+
+std::string_view WayOut(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnavailable:
+      return "; another coordinator uses this state directory: stop it or choose another --state-dir";
+    case absl::StatusCode::kDataLoss:
+      return "; the file is damaged or not a Terrace store: move it away or restore a copy";
+    case absl::StatusCode::kPermissionDenied:
+      return "; the folder must exist and be writable by this user";
+    case absl::StatusCode::kResourceExhausted: return "; free space on that disk";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+void SqliteStore::CloseDatabase::operator()(sqlite3* database) const { sqlite3_close(database); }
+void SqliteStore::FinalizeStatement::operator()(sqlite3_stmt* statement) const {
+  sqlite3_finalize(statement);
+}
+
+// One prepared statement with its parameters: bind in order, then Next until it says false. Thread-compatible.
+class SqliteStore::Query {
+ public:
+  Query(const SqliteStore& store, const char* sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store.mutex_)
+      : store_(store) {
+    sqlite3_stmt* statement = nullptr;
+    sqlite3_prepare_v2(store.database_.get(), sql, -1, &statement, nullptr);
+    statement_.reset(statement);
+  }
+
+  // The bytes must outlive the query.
+  Query& Text(std::string_view value) {
+    sqlite3_bind_text(statement_.get(), ++bound_, value.data(), static_cast<int>(value.size()),
+                      SQLITE_STATIC);
+    return *this;
+  }
+  Query& Blob(std::string_view value) {
+    sqlite3_bind_blob64(statement_.get(), ++bound_, value.data(), value.size(), SQLITE_STATIC);
+    return *this;
+  }
+  Query& Int(int64_t value) {
+    sqlite3_bind_int64(statement_.get(), ++bound_, value);
+    return *this;
+  }
+
+  // Steps to the next row; false when there is none.
+  absl::StatusOr<bool> Next(std::string_view doing)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
+    if (statement_ == nullptr) return store_.Error(doing);
+    const int code = sqlite3_step(statement_.get());
+    if (code == SQLITE_ROW) return true;
+    if (code == SQLITE_DONE) return false;
+    return store_.Error(doing);
+  }
+  absl::Status Run(std::string_view doing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
+    return Next(doing).status();
+  }
+
+  int64_t ColumnInt(int column) const { return sqlite3_column_int64(statement_.get(), column); }
+  // Valid until the next call of Next.
+  std::string_view ColumnBlob(int column) const {
+    const void* data = sqlite3_column_blob(statement_.get(), column);
+    return {static_cast<const char*>(data),
+            static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column))};
+  }
+  template <typename Message>
+  absl::Status ColumnMessage(int column, Message* message) const {
+    const std::string_view bytes = ColumnBlob(column);
+    if (message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(absl::StrCat(store_.path_, ": a stored message cannot be read",
+                                            Absl(WayOut(absl::StatusCode::kDataLoss))));
+  }
+
+ private:
+  const SqliteStore& store_;
+  StatementPtr statement_;
+  int bound_ = 0;
+};
+
+absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(std::string_view path) {
+  sqlite3* raw = nullptr;
+  const std::string file(path);
+  sqlite3_open_v2(file.c_str(), &raw,
+                  SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  std::unique_ptr<SqliteStore> store(new SqliteStore(path, Database(raw)));
+  absl::MutexLock lock(&store->mutex_);
+  RETURN_IF_ERROR(store->Initialise());
+  return store;
+}
+
+absl::Status SqliteStore::Initialise() {
+  if (sqlite3_errcode(database_.get()) != SQLITE_OK) return Error("opening");
+  // Exclusive before the journal mode: then the log needs no shared memory and the lock is held from the first access on.
+  RETURN_IF_ERROR(Execute("PRAGMA locking_mode = EXCLUSIVE"));
+  RETURN_IF_ERROR(Execute("PRAGMA journal_mode = WAL"));
+  RETURN_IF_ERROR(Execute("PRAGMA synchronous = FULL"));
+  RETURN_IF_ERROR(CheckFormat());
+  // BEGIN EXCLUSIVE fails right here, not at the first job, when the file is read-only or held by somebody else.
+  RETURN_IF_ERROR(Execute("BEGIN EXCLUSIVE"));
+  RETURN_IF_ERROR(Execute(kTables));
+  RETURN_IF_ERROR(Execute(absl::StrCat("PRAGMA user_version = ", kFormat).c_str()));
+  return Execute("COMMIT");
+}
+
+absl::Status SqliteStore::CheckFormat() {
+  Query version(*this, "PRAGMA user_version");
+  ASSIGN_OR_RETURN(const bool has_version, version.Next("reading the format of"));
+  const int64_t format = has_version ? version.ColumnInt(0) : 0;
+  if (format > kFormat) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, " has format ", format, ", this coordinator reads up to ", kFormat,
+                     ": a newer Terrace wrote it, start that version"));
+  }
+  Query check(*this, "PRAGMA quick_check(1)");
+  ASSIGN_OR_RETURN(const bool has_answer, check.Next("checking"));
+  if (has_answer && check.ColumnBlob(0) == "ok") return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path_, ": ", has_answer ? Absl(check.ColumnBlob(0)) : "no answer",
+                                          Absl(WayOut(absl::StatusCode::kDataLoss))));
+}
+
+absl::Status SqliteStore::Error(std::string_view doing) const {
+  const absl::StatusCode code = CodeOf(sqlite3_extended_errcode(database_.get()));
+  return absl::Status(code, absl::StrCat(Absl(doing), " ", path_, ": ",
+                                         sqlite3_errmsg(database_.get()), Absl(WayOut(code))));
+}
+
+absl::Status SqliteStore::Execute(const char* sql) const {
+  if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) == SQLITE_OK) {
+    return absl::OkStatus();
+  }
+  return Error("writing");
+}
+
+absl::Status SqliteStore::Commit(const Transaction& transaction) {
+  absl::MutexLock lock(&mutex_);
+  if (transaction.durability != durability_) {  // may change only outside a transaction
+    const bool synced = transaction.durability == Durability::kSynced;
+    RETURN_IF_ERROR(Execute(synced ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL"));
+    durability_ = transaction.durability;
+  }
+  RETURN_IF_ERROR(Execute("BEGIN"));
+  absl::Status status = WriteAll(transaction);
+  if (status.ok()) status = Execute("COMMIT");
+  // A failed COMMIT may leave the transaction open, a full disk may have rolled it back already.
+  if (!status.ok() && sqlite3_get_autocommit(database_.get()) == 0) {
+    Execute("ROLLBACK").IgnoreError();
+  }
+  return status;
+}
+
+absl::Status SqliteStore::WriteAll(const Transaction& transaction) {
+  for (const v1::Job& job : transaction.jobs) RETURN_IF_ERROR(WriteJob(job));
+  for (const StoredProgram& program : transaction.programs) RETURN_IF_ERROR(WriteProgram(program));
+  for (const v1::JobEvent& event : transaction.events) RETURN_IF_ERROR(WriteEvent(event));
+  return absl::OkStatus();
+}
+
+absl::Status SqliteStore::WriteJob(const v1::Job& job) {
+  int64_t stored = 0;
+  {
+    Query version(*this, "SELECT version FROM jobs WHERE id = ?");
+    ASSIGN_OR_RETURN(const bool found, version.Text(job.id()).Next("reading"));
+    if (found) stored = version.ColumnInt(0);
+  }
+  if (stored != job.version()) {
+    return absl::AbortedError(absl::StrCat("job ", job.id(), " is at version ", stored,
+                                           " in the store, not at ", job.version()));
+  }
+  v1::Job next = job;
+  next.set_version(stored + 1);
+  const std::string bytes = next.SerializeAsString();
+  if (stored == 0) {
+    Query insert(*this, "INSERT INTO jobs (id, version, data) VALUES (?, ?, ?)");
+    return insert.Text(job.id()).Int(next.version()).Blob(bytes).Run("writing");
+  }
+  Query update(*this, "UPDATE jobs SET version = ?, data = ? WHERE id = ?");
+  return update.Int(next.version()).Blob(bytes).Text(job.id()).Run("writing");
+}
+
+absl::Status SqliteStore::WriteProgram(const StoredProgram& program) {
+  Query insert(*this, "INSERT OR IGNORE INTO programs (sha256, data) VALUES (?, ?)");
+  return insert.Text(program.sha256).Blob(program.bytes).Run("writing");
+}
+
+absl::Status SqliteStore::WriteEvent(const v1::JobEvent& event) {
+  const std::string bytes = event.SerializeAsString();
+  Query insert(*this, "INSERT OR REPLACE INTO events (job, sequence, data) VALUES (?, ?, ?)");
+  RETURN_IF_ERROR(insert.Text(event.job()).Int(event.sequence()).Blob(bytes).Run("writing"));
+  Query trim(*this, "DELETE FROM events WHERE job = ? AND sequence <= ?");
+  return trim.Text(event.job()).Int(event.sequence() - kEventsKeptPerJob).Run("writing");
+}
+
+absl::StatusOr<v1::Job> SqliteStore::GetJob(std::string_view id) const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this, "SELECT data FROM jobs WHERE id = ?");
+  ASSIGN_OR_RETURN(const bool found, query.Text(id).Next("reading"));
+  if (!found) return absl::NotFoundError(absl::StrCat("no job ", Absl(id)));
+  v1::Job job;
+  RETURN_IF_ERROR(query.ColumnMessage(0, &job));
+  return job;
+}
+
+absl::StatusOr<std::vector<v1::Job>> SqliteStore::ListJobs() const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this, "SELECT data FROM jobs ORDER BY number");
+  std::vector<v1::Job> jobs;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, query.Next("reading"));
+    if (!more) return jobs;
+    RETURN_IF_ERROR(query.ColumnMessage(0, &jobs.emplace_back()));
+  }
+}
+
+absl::StatusOr<std::string> SqliteStore::GetProgram(std::string_view sha256) const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this, "SELECT data FROM programs WHERE sha256 = ?");
+  ASSIGN_OR_RETURN(const bool found, query.Text(sha256).Next("reading"));
+  if (!found) return absl::NotFoundError(absl::StrCat("no program ", Absl(sha256)));
+  return std::string(query.ColumnBlob(0));
+}
+
+absl::StatusOr<std::vector<v1::JobEvent>> SqliteStore::Events(std::string_view job,
+                                                              int64_t after_sequence,
+                                                              int64_t limit) const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this,
+              "SELECT data FROM events WHERE job = ? AND sequence > ? ORDER BY sequence LIMIT ?");
+  query.Text(job).Int(after_sequence).Int(limit);
+  std::vector<v1::JobEvent> events;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, query.Next("reading"));
+    if (!more) return events;
+    RETURN_IF_ERROR(query.ColumnMessage(0, &events.emplace_back()));
+  }
+}
+
+absl::StatusOr<int64_t> SqliteStore::LastSequence(std::string_view job) const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this, "SELECT MAX(sequence) FROM events WHERE job = ?");
+  ASSIGN_OR_RETURN(const bool found, query.Text(job).Next("reading"));
+  return found ? query.ColumnInt(0) : 0;
+}
+
+}  // namespace terrace

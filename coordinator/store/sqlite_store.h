@@ -1,0 +1,68 @@
+// A Store in one SQLite file: the embedded default.
+//
+// Write-ahead log; a kSynced commit is an fsync, a kBuffered one is not. The file is held exclusively while open, so that
+// two coordinators never share a state directory; the operating system drops the lock of a process that was killed.
+// Thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/store/store.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace terrace {
+
+class SqliteStore final : public Store {
+ public:
+  // Opens or creates the file. UNAVAILABLE: another process holds it. DATA_LOSS: it is damaged or no store.
+  // PERMISSION_DENIED: it cannot be written. FAILED_PRECONDITION: a newer Terrace wrote it.
+  static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(std::string_view path);
+
+  absl::Status Commit(const Transaction& transaction) override;
+  absl::StatusOr<v1::Job> GetJob(std::string_view id) const override;
+  absl::StatusOr<std::vector<v1::Job>> ListJobs() const override;
+  absl::StatusOr<std::string> GetProgram(std::string_view sha256) const override;
+  absl::StatusOr<std::vector<v1::JobEvent>> Events(std::string_view job, int64_t after_sequence,
+                                                   int64_t limit) const override;
+  absl::StatusOr<int64_t> LastSequence(std::string_view job) const override;
+
+ private:
+  struct CloseDatabase {
+    void operator()(sqlite3* database) const;
+  };
+  struct FinalizeStatement {
+    void operator()(sqlite3_stmt* statement) const;
+  };
+  using Database = std::unique_ptr<sqlite3, CloseDatabase>;
+  using StatementPtr = std::unique_ptr<sqlite3_stmt, FinalizeStatement>;
+  class Query;
+
+  SqliteStore(std::string_view path, Database database)
+      : path_(path), database_(std::move(database)) {}
+
+  absl::Status Initialise() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckFormat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Execute(const char* sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteAll(const Transaction& transaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteJob(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteProgram(const StoredProgram& program) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteEvent(const v1::JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Error(std::string_view doing) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string path_;
+  mutable absl::Mutex mutex_;
+  Database database_ ABSL_GUARDED_BY(mutex_);
+  Durability durability_ ABSL_GUARDED_BY(mutex_) = Durability::kSynced;
+};
+
+}  // namespace terrace

@@ -1,0 +1,62 @@
+// Where the coordinator keeps what must outlive it: jobs, programs by hash, and the tail of each job's events.
+//
+// Writes are transactions: all of one is stored or nothing. A job is written with the version its writer observed; a stored
+// job that has moved on since makes the whole transaction ABORTED. A kSynced transaction is durable when Commit returns OK;
+// a kBuffered one survives the death of the process, not that of the machine (step events, progress).
+//
+// Implementations pass tests/conformance/store_conformance.h. Thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+// Only this many of a job's newest events are kept: what `watch` can replay.
+inline constexpr int64_t kEventsKeptPerJob = 4096;
+
+struct StoredProgram {
+  std::string sha256;
+  std::string bytes;  // as proto/program_hash.h serialises it
+};
+
+enum class Durability { kSynced, kBuffered };
+
+struct Transaction {
+  // Each with the version observed, 0 for a new job; it is stored with that version + 1.
+  std::vector<v1::Job> jobs;
+  std::vector<StoredProgram> programs;  // one that is there already is left alone
+  std::vector<v1::JobEvent> events;     // sequences grow by one per job; the writer numbers them
+  Durability durability = Durability::kSynced;
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // ABORTED: a job's version is not the stored one. RESOURCE_EXHAUSTED: the disk is full. Nothing is stored then.
+  virtual absl::Status Commit(const Transaction& transaction) = 0;
+
+  // NOT_FOUND when there is none.
+  virtual absl::StatusOr<v1::Job> GetJob(std::string_view id) const = 0;
+  // In order of submission.
+  virtual absl::StatusOr<std::vector<v1::Job>> ListJobs() const = 0;
+  // The bytes of a program. NOT_FOUND when there is none of that hash.
+  virtual absl::StatusOr<std::string> GetProgram(std::string_view sha256) const = 0;
+  // At most `limit` kept events of the job with a larger sequence than `after_sequence`, in order.
+  virtual absl::StatusOr<std::vector<v1::JobEvent>> Events(std::string_view job,
+                                                           int64_t after_sequence,
+                                                           int64_t limit) const = 0;
+  // Of the job's newest event; 0 when it has none.
+  virtual absl::StatusOr<int64_t> LastSequence(std::string_view job) const = 0;
+};
+
+}  // namespace terrace

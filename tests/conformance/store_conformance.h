@@ -1,0 +1,128 @@
+// What every Store promises, as one suite: instantiate StoreConformance with a factory per implementation.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "coordinator/store/store.h"
+
+namespace terrace {
+
+struct StoreFactory {
+  std::string name;
+  std::function<std::unique_ptr<Store>()> make;
+};
+
+class StoreConformance : public testing::TestWithParam<StoreFactory> {
+ protected:
+  void SetUp() override { store_ = GetParam().make(); }
+
+  static v1::Job MakeJob(const std::string& id, int64_t version = 0) {
+    v1::Job job;
+    job.set_id(id);
+    job.set_version(version);
+    return job;
+  }
+  static v1::JobEvent MakeEvent(const std::string& job, int64_t sequence) {
+    v1::JobEvent event;
+    event.set_job(job);
+    event.set_sequence(sequence);
+    event.mutable_step()->set_step(sequence * 10);
+    return event;
+  }
+  absl::Status Put(const v1::Job& job) { return store_->Commit({.jobs = {job}}); }
+
+  std::unique_ptr<Store> store_;
+};
+
+TEST_P(StoreConformance, AStoredJobIsReadBackOneVersionOn) {
+  v1::Job job = MakeJob("a-1");
+  job.set_state(v1::QUEUED);
+  job.mutable_spec()->set_name("a");
+  ASSERT_TRUE(Put(job).ok());
+  const auto read = store_->GetJob("a-1");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->version(), 1);
+  EXPECT_EQ(read->state(), v1::QUEUED);
+  EXPECT_EQ(read->spec().name(), "a");
+}
+
+TEST_P(StoreConformance, MissingThingsAreNotFound) {
+  EXPECT_EQ(store_->GetJob("nobody").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->GetProgram("00").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*store_->LastSequence("nobody"), 0);
+  EXPECT_TRUE(store_->Events("nobody", 0, 10)->empty());
+}
+
+TEST_P(StoreConformance, AWriterWhoObservedAnOldVersionIsAborted) {
+  ASSERT_TRUE(Put(MakeJob("a-1")).ok());
+  ASSERT_TRUE(Put(MakeJob("a-1", 1)).ok());
+  EXPECT_EQ(Put(MakeJob("a-1", 1)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Put(MakeJob("a-1", 0)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Put(MakeJob("b-2", 3)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(store_->GetJob("a-1")->version(), 2);
+}
+
+TEST_P(StoreConformance, ATransactionIsAllOrNothing) {
+  ASSERT_TRUE(Put(MakeJob("a-1")).ok());
+  Transaction transaction{
+      .jobs = {MakeJob("b-2"), MakeJob("a-1", 7)},
+      .programs = {{.sha256 = "aa", .bytes = "program"}},
+      .events = {MakeEvent("b-2", 1)},
+  };
+  EXPECT_EQ(store_->Commit(transaction).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(store_->GetJob("b-2").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->GetProgram("aa").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(store_->Events("b-2", 0, 10)->empty());
+  transaction.jobs[1].set_version(1);
+  EXPECT_TRUE(store_->Commit(transaction).ok());
+  EXPECT_EQ(*store_->GetProgram("aa"), "program");
+}
+
+TEST_P(StoreConformance, JobsAreListedInOrderOfSubmission) {
+  for (const char* id : {"z-1", "a-2", "m-3"}) ASSERT_TRUE(Put(MakeJob(id)).ok());
+  ASSERT_TRUE(Put(MakeJob("z-1", 1)).ok());
+  const auto jobs = store_->ListJobs();
+  ASSERT_EQ(jobs->size(), 3);
+  EXPECT_EQ((*jobs)[0].id(), "z-1");
+  EXPECT_EQ((*jobs)[1].id(), "a-2");
+  EXPECT_EQ((*jobs)[2].id(), "m-3");
+}
+
+TEST_P(StoreConformance, AProgramIsBytesUnderAHashAndIsWrittenOnce) {
+  const std::string bytes("\0\x01 binary \0", 11);
+  ASSERT_TRUE(store_->Commit({.programs = {{.sha256 = "ab", .bytes = bytes}}}).ok());
+  ASSERT_TRUE(store_->Commit({.programs = {{.sha256 = "ab", .bytes = bytes}}}).ok());
+  EXPECT_EQ(*store_->GetProgram("ab"), bytes);
+}
+
+TEST_P(StoreConformance, EventsAreReadFromASequenceOn) {
+  Transaction transaction{.durability = Durability::kBuffered};
+  for (int i = 1; i <= 5; ++i) transaction.events.push_back(MakeEvent("a-1", i));
+  transaction.events.push_back(MakeEvent("b-2", 1));
+  ASSERT_TRUE(store_->Commit(transaction).ok());
+  const auto events = store_->Events("a-1", 2, 2);
+  ASSERT_EQ(events->size(), 2);
+  EXPECT_EQ((*events)[0].sequence(), 3);
+  EXPECT_EQ((*events)[1].step().step(), 40);
+  EXPECT_EQ(*store_->LastSequence("a-1"), 5);
+  EXPECT_EQ(*store_->LastSequence("b-2"), 1);
+}
+
+TEST_P(StoreConformance, OnlyTheNewestEventsOfAJobAreKept) {
+  Transaction transaction{.durability = Durability::kBuffered};
+  for (int64_t i = 1; i <= kEventsKeptPerJob + 100; ++i) {
+    transaction.events.push_back(MakeEvent("a-1", i));
+  }
+  ASSERT_TRUE(store_->Commit(transaction).ok());
+  const auto events = store_->Events("a-1", 0, 2 * kEventsKeptPerJob);
+  ASSERT_EQ(static_cast<int64_t>(events->size()), kEventsKeptPerJob);
+  EXPECT_EQ(events->front().sequence(), 101);
+}
+
+}  // namespace terrace
