@@ -21,7 +21,7 @@ enum class TensorRole {
   kTokenEmbedding, kPositionEmbedding, kFinalNorm, kFinalNormBias, kLmHead,
   kAttentionNorm, kAttentionNormBias, kQkv, kQkvBias, kQ, kQBias, kK, kKBias, kV, kVBias, kQNorm, kKNorm,
   kAttentionOut, kAttentionOutBias, kMlpNorm, kMlpNormBias,
-  kMlpUp, kMlpUpBias, kMlpGate, kMlpDown, kMlpDownBias,
+  kMlpUp, kMlpUpBias, kMlpGate, kMlpGateBias, kMlpDown, kMlpDownBias,
 };
 
 enum class Init { kNormal, kOnes, kZeros };

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/model/config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/model/json_reader.h"
+#include "coordinator/model/rope.h"
+
+namespace terrace {
+namespace {
+
+// Limits far above any published model, far below what would overflow 64-bit byte counts.
+constexpr int64_t kMaxVocabulary = 1 << 24;
+constexpr int64_t kMaxWidth = 1 << 20;
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxHeads = 4096;
+constexpr int64_t kMaxPositions = 1 << 26;
+constexpr int64_t kMaxHeadDim = 256;
+
+void ReadGpt2(JsonReader& json, ModelConfig* config) {
+  config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary, 50257);
+  config->hidden = json.Int("n_embd", 1, kMaxWidth, 768);
+  config->layers = json.Int("n_layer", 1, kMaxLayers, 12);
+  config->heads = json.Int("n_head", 1, kMaxHeads, 12);
+  config->kv_heads = config->heads;
+  config->head_dim = config->hidden / config->heads;
+  config->intermediate = json.Int("n_inner", 1, kMaxWidth, 4 * config->hidden);
+  config->max_positions = json.Int("n_positions", 1, kMaxPositions, json.Int("n_ctx", 1, kMaxPositions, 1024));
+  config->norm = NormKind::kLayerNorm;
+  config->norm_epsilon = json.Real("layer_norm_epsilon", 0, 1, 1e-5);
+  config->mlp = MlpKind::kGelu;
+  config->learned_positions = true;
+  config->qkv_bias = config->attention_out_bias = config->mlp_bias = true;
+  config->tied_embeddings = json.Bool("tie_word_embeddings", true);
+  config->fused_qkv = config->conv1d_weights = true;
+  const std::string activation = json.String("activation_function", "gelu_new");
+  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
+    json.Problem("activation_function", absl::StrCat("\"", activation, "\""), "gelu_new or gelu_pytorch_tanh");
+  }
+  if (!json.Bool("scale_attn_weights", true)) json.Problem("scale_attn_weights", "false", "true");
+  if (json.Bool("scale_attn_by_inverse_layer_idx", false)) {
+    json.Problem("scale_attn_by_inverse_layer_idx", "true", "false");
+  }
+}
+
+void ReadWindows(JsonReader& json, ModelConfig* config) {
+  const bool is_qwen = config->family == "qwen2" || config->family == "qwen3";
+  const bool on = json.Has("sliding_window") && (!is_qwen || json.Bool("use_sliding_window", false));
+  const int64_t window = on ? json.Int("sliding_window", 1, kMaxPositions) : 0;
+  const std::vector<std::string> types = json.Strings("layer_types");
+  if (!types.empty() && static_cast<int64_t>(types.size()) != config->layers) {
+    json.Problem("layer_types", absl::StrCat(types.size(), " entries"),
+                 absl::StrCat(config->layers, " entries, one a layer"));
+    return;
+  }
+  config->window.assign(config->layers, 0);
+  const int64_t first = is_qwen ? json.Int("max_window_layers", 0, kMaxLayers, 28) : 0;
+  for (int64_t layer = 0; layer < config->layers; ++layer) {
+    bool sliding = window > 0 && layer >= first;
+    if (!types.empty()) {
+      const std::string& type = types[layer];
+      if (type != "full_attention" && type != "sliding_attention") {
+        json.Problem("layer_types", absl::StrCat("\"", type, "\""), "full_attention or sliding_attention");
+        return;
+      }
+      sliding = type == "sliding_attention";
+      if (sliding && window == 0) {
+        json.Problem("sliding_window", "nothing", "a whole number where layer_types has sliding_attention");
+        return;
+      }
+    }
+    config->window[layer] = sliding ? window : 0;
+  }
+}
+
+// llama, mistral, qwen2, qwen3: one shape with four sets of defaults (those of the Hugging Face configuration classes).
+void ReadLlamaLike(JsonReader& json, ModelConfig* config) {
+  const std::string& family = config->family;
+  config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary);
+  config->hidden = json.Int("hidden_size", 1, kMaxWidth);
+  config->layers = json.Int("num_hidden_layers", 1, kMaxLayers);
+  config->heads = json.Int("num_attention_heads", 1, kMaxHeads);
+  const int64_t default_kv_heads = family == "llama" ? config->heads : family == "mistral" ? 8 : 32;
+  config->kv_heads = json.Int("num_key_value_heads", 1, kMaxHeads, default_kv_heads);
+  const int64_t default_head_dim = family == "qwen3" ? 128 : config->hidden / config->heads;
+  config->head_dim = json.Int("head_dim", 1, kMaxHeadDim, default_head_dim);
+  config->intermediate = json.Int("intermediate_size", 1, kMaxWidth);
+  config->max_positions = json.Int("max_position_embeddings", 1, kMaxPositions, 2048);
+  config->norm_epsilon = json.Real("rms_norm_eps", 0, 1, 1e-6);
+  config->tied_embeddings = json.Bool("tie_word_embeddings", false);
+  config->qk_norm = family == "qwen3";
+  const bool attention_bias = (family == "llama" || family == "qwen3") && json.Bool("attention_bias", false);
+  config->qkv_bias = family == "qwen2" || attention_bias;
+  config->attention_out_bias = attention_bias;
+  config->mlp_bias = family == "llama" && json.Bool("mlp_bias", false);
+  const std::string activation = json.String("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") {
+    json.Problem("hidden_act", absl::StrCat("\"", activation, "\""), "silu");
+  }
+  if (json.Real("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
+    json.Problem("partial_rotary_factor", "a part", "1 (the whole head is rotated)");
+  }
+  ReadWindows(json, config);
+}
+
+void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_length) {
+  const bool gpt2 = config.family == "gpt2";
+  if (config.hidden % config.heads != 0 && gpt2) {
+    json.Problem("n_embd", absl::StrCat(config.hidden), absl::StrCat("a multiple of n_head ", config.heads));
+  }
+  if (config.heads % config.kv_heads != 0) {
+    json.Problem("num_key_value_heads", absl::StrCat(config.kv_heads),
+                 absl::StrCat("a divisor of num_attention_heads ", config.heads));
+  }
+  if (config.head_dim % 2 != 0 || config.head_dim < 1 || config.head_dim > kMaxHeadDim) {
+    json.Problem("head_dim", absl::StrCat(config.head_dim), absl::StrCat("even, from 2 to ", kMaxHeadDim));
+  }
+  if (sequence_length > config.max_positions) {
+    const char* key = gpt2 ? "n_positions" : "max_position_embeddings";
+    json.Problem(key, absl::StrCat(config.max_positions),
+                 absl::StrCat("at least data.sequence_length ", sequence_length),
+                 "lower data.sequence_length or raise it here");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, int64_t sequence_length) {
+  const nlohmann::json json = nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded() || !json.is_object()) {
+    return absl::InvalidArgumentError("model.config: the text is not a JSON object; give a Hugging Face config.json");
+  }
+  std::vector<std::string> problems;
+  JsonReader reader(json, "", &problems);
+  ModelConfig config;
+  config.family = reader.String("model_type", "");
+  config.initializer_range = reader.Real("initializer_range", 0, 10, 0.02);
+  if (config.family == "gpt2") {
+    ReadGpt2(reader, &config);
+    config.window.assign(config.layers, 0);
+  } else if (config.family == "llama" || config.family == "mistral" || config.family == "qwen2" ||
+             config.family == "qwen3") {
+    ReadLlamaLike(reader, &config);
+    if (problems.empty()) {
+      config.rope = ReadRope(json, {config.head_dim, config.max_positions, sequence_length}, &problems);
+    }
+  } else {
+    reader.Problem("model_type", config.family.empty() ? "nothing" : absl::StrCat("\"", config.family, "\""),
+                   "one of gpt2, llama, mistral, qwen2, qwen3", "other architectures are not supported");
+  }
+  if (problems.empty()) CheckShape(reader, config, sequence_length);
+  if (problems.empty()) return config;
+  return absl::InvalidArgumentError(absl::StrCat("model.config: ", absl::StrJoin(problems, "\nmodel.config: ")));
+}
+
+}  // namespace terrace

@@ -1,0 +1,23 @@
+// The rotary frequencies of a model, with the scaling variants of the Hugging Face configs: default, linear, dynamic, yarn,
+// llama3, longrope. Problems are gathered in the reader's list. Pure.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "coordinator/model/config.h"
+#include "coordinator/model/json_reader.h"
+
+namespace terrace {
+
+struct RopeInput {
+  int64_t head_dim = 0;
+  int64_t max_positions = 0;
+  int64_t sequence_length = 0;  // what the job trains with: "dynamic" and "longrope" depend on it
+};
+
+// Reads rope_theta and rope_scaling (or rope_parameters, the newer form) of the config.
+RopeConfig ReadRope(const nlohmann::json& config, const RopeInput& input, std::vector<std::string>* problems);
+
+}  // namespace terrace

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/model/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "coordinator/model/presets.h"
+
+namespace terrace {
+namespace {
+
+Model Build(std::string_view preset) {
+  auto config = ParseModelConfig(FindPreset(preset)->config_json, 128);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return BuildModel(*config);
+}
+
+TEST(ModelTest, Gpt2NamesAndShapesAreTheHubs) {
+  const Model model = Build("gpt2");
+  const Tensor* qkv = model.Find(TensorRole::kQkv, 3);
+  ASSERT_NE(qkv, nullptr);
+  EXPECT_EQ(qkv->name, "transformer.h.3.attn.c_attn.weight");
+  EXPECT_EQ(qkv->shape, (std::vector<int64_t>{768, 2304}));
+  EXPECT_EQ(model.Find(TensorRole::kPositionEmbedding)->shape, (std::vector<int64_t>{1024, 768}));
+  EXPECT_EQ(model.tied.at("lm_head.weight"), "transformer.wte.weight");
+  EXPECT_EQ(model.Find(TensorRole::kLmHead), nullptr);
+}
+
+TEST(ModelTest, Gpt2ResidualProjectionsStartSmaller) {
+  const Model model = Build("gpt2");
+  EXPECT_DOUBLE_EQ(model.Find(TensorRole::kMlpDown, 0)->stddev, 0.02 / std::sqrt(24.0));
+  EXPECT_DOUBLE_EQ(model.Find(TensorRole::kMlpUp, 0)->stddev, 0.02);
+}
+
+TEST(ModelTest, Qwen3HasHeadNormsAndUntiedHead) {
+  const Model model = Build("qwen3-8b");
+  EXPECT_EQ(model.Find(TensorRole::kQNorm, 0)->name, "model.layers.0.self_attn.q_norm.weight");
+  EXPECT_EQ(model.Find(TensorRole::kK, 0)->shape, (std::vector<int64_t>{1024, 4096}));
+  EXPECT_EQ(model.Find(TensorRole::kLmHead)->name, "lm_head.weight");
+  EXPECT_TRUE(model.tied.empty());
+}
+
+TEST(ModelTest, NamesAreUnique) {
+  for (const Preset& preset : Presets()) {
+    const Model model = Build(preset.name);
+    std::set<std::string> names;
+    for (const Tensor& tensor : model.tensors) EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
+  }
+}
+
+TEST(ModelTest, FlopsPerTokenOfGpt2AreSixTimesTheMatricesPlusCausalAttention) {
+  const Model model = Build("gpt2");
+  const double matrices = 12.0 * 12 * 768 * 768 + 50257.0 * 768;  // 12 h^2 a layer, and the head
+  EXPECT_DOUBLE_EQ(FlopsPerToken(model, 128), 6 * matrices + 12.0 * 12 * 768 * 128 / 2);
+}
+
+TEST(ModelTest, AWindowLowersAttentionFlops) {
+  Model model = Build("mistral-7b-v0.1");
+  const double at_window = FlopsPerToken(model, 4096);
+  const double beyond = FlopsPerToken(model, 8192);
+  const double attention_at = 12.0 * 32 * 4096 * 4096 / 2;
+  EXPECT_NEAR(beyond - at_window, attention_at / 2, 1);  // w (1 - w/2s): 3/4 w against 1/2 w
+}
+
+}  // namespace
+}  // namespace terrace
