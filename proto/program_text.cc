@@ -10,57 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/strings.h"
+#include "proto/text_table.h"
 
 namespace terrace {
 namespace {
 
-// A table whose columns are as wide as their widest cell, up to a limit: a wider cell pushes the
-// rest of its own line only.
-class Table {
- public:
-  enum class Align { kLeft, kRight };
-  struct Column {
-    Align align = Align::kLeft;
-    size_t width_max = 40;
-  };
-
-  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-
-  void Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-
-  void Print(std::string* out) const {
-    std::vector<size_t> widths(columns_.size(), 0);
-    for (const auto& row : rows_) {
-      for (size_t i = 0; i < row.size(); ++i) {
-        const size_t width = std::min(row[i].size(), columns_[i].width_max);
-        widths[i] = std::max(widths[i], width);
-      }
-    }
-    for (const auto& row : rows_) PrintRow(row, widths, out);
-  }
-
- private:
-  void PrintRow(const std::vector<std::string>& row, const std::vector<size_t>& widths,
-                std::string* out) const {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (widths[i] == 0) continue;  // a column that is empty everywhere
-      if (!line.empty()) line += "  ";
-      const size_t pad = widths[i] > row[i].size() ? widths[i] - row[i].size() : 0;
-      if (columns_[i].align == Align::kRight) line.append(pad, ' ');
-      line += row[i];
-      if (columns_[i].align == Align::kLeft) line.append(pad, ' ');
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    absl::StrAppend(out, line, "\n");
-  }
-
-  std::vector<Column> columns_;
-  std::vector<std::vector<std::string>> rows_;
-};
-
-constexpr Table::Column kRight = {.align = Table::Align::kRight};
+constexpr TextTable::Column kRight = {.align = TextTable::Align::kRight};
 
 // An enum value as listings write it: lower case; a value of a newer version as its number.
 template <typename Enum>
@@ -157,7 +112,7 @@ std::string StreamName(const v1::Program& program, uint32_t id) {
 void PrintSequence(const v1::Program& program, const v1::Sequence& sequence, std::string* out) {
   absl::StrAppend(out, "\nsequence ", sequence.name(), "  ", sequence.instructions_size(),
                   " instructions\n");
-  Table table({{}, {}, {}, kRight, kRight, {}, {.width_max = 64}, {}, {}});
+  TextTable table({{}, {}, {}, kRight, kRight, {}, {.width_max = 64}, {}, {}});
   table.Add({"id", "stream", "phase", "layer", "mb", "op", "operands", "waits", "text"});
   for (const v1::Instruction& instruction : sequence.instructions()) {
     table.Add({absl::StrFormat("%04d", instruction.id()), StreamName(program, instruction.stream()),
@@ -165,7 +120,7 @@ void PrintSequence(const v1::Program& program, const v1::Sequence& sequence, std
                IndexText(instruction.micro_batch()), OpText(program, instruction),
                OperandsText(program, instruction), WaitsText(instruction), instruction.text()});
   }
-  table.Print(out);
+  table.AppendTo(out);
 }
 
 struct Uses {
@@ -202,7 +157,7 @@ std::string LifeText(const v1::Buffer& buffer, const Uses& uses) {
 
 void PrintBuffers(const v1::Program& program, std::string_view only_sequence, std::string* out) {
   const std::vector<Uses> uses = FindUses(program);
-  Table table({kRight, {}, {}, {}, {}, kRight, {}, kRight, {}});
+  TextTable table({kRight, {}, {}, {}, {}, kRight, {}, kRight, {}});
   table.Add({"id", "buffer", "class", "type", "shape", "arena", "offset", "bytes", "life"});
   for (int i = 0; i < program.buffers_size(); ++i) {
     const v1::Buffer& buffer = program.buffers(i);
@@ -216,7 +171,7 @@ void PrintBuffers(const v1::Program& program, std::string_view only_sequence, st
                absl::StrCat(buffer.bytes()), LifeText(buffer, uses[i])});
   }
   absl::StrAppend(out, "\nbuffers  ", program.buffers_size(), "\n");
-  table.Print(out);
+  table.AppendTo(out);
 }
 
 void PrintArenas(const v1::Program& program, std::string* out) {

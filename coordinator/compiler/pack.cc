@@ -2,10 +2,11 @@
 #include "coordinator/compiler/pack.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <numeric>
-#include <optional>
+#include <functional>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -106,11 +107,92 @@ Placement Place(const Problem& problem, const std::vector<int>& order) {
   return placement;
 }
 
-std::vector<int> BySize(const Problem& problem) {
-  std::vector<int> order(problem.items.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return problem.items[a].bytes > problem.items[b].bytes; });
+// The orders of the portfolio. A class is a power of two: buffers of about the same size or life go
+// in by time, so that they dovetail. docs/memory.md says which order wins where.
+enum class Order {
+  kSize,               // largest first
+  kSizeClassStart,     // by size class, then birth
+  kSizeClassEnd,       // by size class, then death, last first
+  kLifeClassStart,     // by life class, longest first, then birth
+  kLifeClassEnd,       // by life class, then death, last first
+  kArea,               // largest bytes x life first
+  kLongThenSize,       // the longest `long_percent` % by birth, the rest by size
+  kLongThenSizeClass,  // the same, the rest by size class, then birth
+};
+
+struct Strategy {
+  Order order = Order::kSize;
+  int long_percent = 0;
+};
+
+// The likeliest winners first.
+constexpr Strategy kPortfolio[] = {
+    {Order::kSizeClassStart},
+    {Order::kSize},
+    {Order::kSizeClassEnd},
+    {Order::kLongThenSize, 2},
+    {Order::kLongThenSizeClass, 5},
+    {Order::kLongThenSize, 10},
+    {Order::kLongThenSizeClass, 10},
+    {Order::kLongThenSize, 20},
+    {Order::kLongThenSizeClass, 40},
+    {Order::kLongThenSize, 60},
+    {Order::kLifeClassEnd},
+    {Order::kLifeClassStart},
+    {Order::kArea},
+};
+
+// One part in this many over the lower bound is good enough to stop: 0.5 %.
+constexpr int64_t kGoodEnoughPart = 200;
+
+using Key = std::array<int64_t, 3>;
+
+int64_t Class(int64_t value) { return std::bit_width(static_cast<uint64_t>(value)); }
+
+// Items of smaller keys go first, of equal keys by their index. Integers only: the same on every
+// machine.
+Key KeyOf(const Item& item, Order order, int long_life) {
+  const bool is_long = item.life() >= long_life;
+  switch (order) {
+    case Order::kSize:
+      return {-item.bytes, item.begin, -item.end};
+    case Order::kSizeClassStart:
+      return {-Class(item.bytes), item.begin, -item.bytes};
+    case Order::kSizeClassEnd:
+      return {-Class(item.bytes), -item.end, -item.bytes};
+    case Order::kLifeClassStart:
+      return {-Class(item.life()), item.begin, -item.bytes};
+    case Order::kLifeClassEnd:
+      return {-Class(item.life()), -item.end, -item.bytes};
+    case Order::kArea:
+      return {-(item.bytes / kPackAlignment) * item.life(), item.begin, 0};
+    case Order::kLongThenSize:
+      return is_long ? Key{0, item.begin, -item.bytes} : Key{1, -item.bytes, item.begin};
+    case Order::kLongThenSizeClass:
+      return is_long ? Key{-64, item.begin, -item.bytes}
+                     : Key{-Class(item.bytes), item.begin, -item.bytes};
+  }
+  return {};
+}
+
+// The life that `percent` % of the items reach.
+int LongLife(const std::vector<Item>& items, int percent) {
+  std::vector<int> lives;
+  for (const Item& item : items) lives.push_back(item.life());
+  const auto nth = lives.begin() + lives.size() * percent / 100;
+  std::nth_element(lives.begin(), nth, lives.end(), std::greater<>());
+  return *nth;
+}
+
+std::vector<int> MakeOrder(const Problem& problem, const Strategy& strategy) {
+  const int long_life = LongLife(problem.items, strategy.long_percent);
+  std::vector<std::pair<Key, int>> keyed;
+  for (int i = 0; i < static_cast<int>(problem.items.size()); ++i) {
+    keyed.push_back({KeyOf(problem.items[i], strategy.order, long_life), i});
+  }
+  std::sort(keyed.begin(), keyed.end());
+  std::vector<int> order;
+  for (const auto& [key, item] : keyed) order.push_back(item);
   return order;
 }
 
@@ -118,11 +200,21 @@ std::vector<int> BySize(const Problem& problem) {
 
 absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers) {
   RETURN_IF_ERROR(CheckBuffers(buffers));
+  Packing best;
+  if (buffers.empty()) return best;
   const Problem problem = BuildProblem(buffers);
-  const Placement best = Place(problem, BySize(problem));
-  return Packing{.offsets = best.offsets,
-                 .arena_bytes = best.arena_bytes,
-                 .lower_bound_bytes = problem.lower_bound_bytes};
+  best.lower_bound_bytes = problem.lower_bound_bytes;
+  const int64_t good_enough_bytes =
+      problem.lower_bound_bytes + problem.lower_bound_bytes / kGoodEnoughPart;
+  for (const Strategy& strategy : kPortfolio) {
+    Placement placement = Place(problem, MakeOrder(problem, strategy));
+    if (best.offsets.empty() || placement.arena_bytes < best.arena_bytes) {
+      best.offsets = std::move(placement.offsets);
+      best.arena_bytes = placement.arena_bytes;
+    }
+    if (best.arena_bytes <= good_enough_bytes) break;
+  }
+  return best;
 }
 
 }  // namespace terrace
