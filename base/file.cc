@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kLockPollMs = 20;
+constexpr size_t kWriteChunkBytes = size_t{64} << 20;  // under the system's 2 GiB limit of one call
+
+absl::StatusOr<UniqueFd> OpenForReading(const std::string& path, struct stat* info) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return FileError(errno, "open", path);
+  if (::fstat(fd.get(), info) != 0) return FileError(errno, "read", path);
+  if (S_ISDIR(info->st_mode)) return FileError(EISDIR, "read", path);
+  if (!S_ISREG(info->st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": not a regular file"));
+  }
+  return fd;
+}
+
+}  // namespace
+
+absl::Status FileError(int error, std::string_view action, std::string_view path) {
+  const std::string message = absl::StrCat("cannot ", Absl(action), " ", Absl(path), ": ",
+                                           std::error_code(error, std::generic_category()).message());
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(absl::StrCat(message, "; free some space or choose another folder"));
+    case EISDIR:
+    case ENOTDIR:
+      return absl::InvalidArgumentError(message);
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    default:
+      return absl::Status(absl::ErrnoToStatusCode(error), message);
+  }
+}
+
+absl::StatusOr<MappedFile> MappedFile::Open(std::string_view path_view) {
+  const std::string path(path_view);
+  struct stat info = {};
+  ASSIGN_OR_RETURN(UniqueFd fd, OpenForReading(path, &info));
+  MappedFile file;
+  file.modified_unix_ns_ = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  if (info.st_size == 0) return file;
+  void* data = ::mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) return FileError(errno, "map", path);
+  file.data_ = static_cast<const std::byte*>(data);
+  file.size_ = info.st_size;
+  return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(modified_unix_ns_, other.modified_unix_ns_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+absl::StatusOr<std::string> ReadTextFile(std::string_view path, int64_t limit_bytes) {
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  if (static_cast<int64_t>(file.bytes().size()) > limit_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(Absl(path), " has ", file.bytes().size(),
+                                                   " bytes, more than the limit of ", limit_bytes));
+  }
+  return std::string(file.text());
+}
+
+absl::StatusOr<UniqueFd> CreateFile(std::string_view path) {
+  UniqueFd fd(::open(std::string(path).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) return FileError(errno, "create", path);
+  return fd;
+}
+
+absl::Status WriteAll(const UniqueFd& fd, std::span<const std::byte> bytes, std::string_view path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd.get(), bytes.data(), std::min(bytes.size(), kWriteChunkBytes));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return FileError(errno, "write", path);
+    bytes = bytes.subspan(written);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteSyncedFile(std::string_view path, std::string_view text) {
+  ASSIGN_OR_RETURN(const UniqueFd fd, CreateFile(path));
+  RETURN_IF_ERROR(WriteAll(fd, std::as_bytes(std::span(text)), path));
+  return SyncFile(fd, path);
+}
+
+absl::Status SyncFile(const UniqueFd& fd, std::string_view path) {
+  return ::fsync(fd.get()) == 0 ? absl::OkStatus() : FileError(errno, "sync", path);
+}
+
+absl::Status SyncDirectory(std::string_view path) {
+  UniqueFd fd(::open(std::string(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return FileError(errno, "open", path);
+  return SyncFile(fd, path);
+}
+
+absl::Status Rename(std::string_view from, std::string_view to) {
+  if (::rename(std::string(from).c_str(), std::string(to).c_str()) == 0) return absl::OkStatus();
+  return FileError(errno, absl::StrCat("rename ", Absl(from), " to"), to);
+}
+
+absl::Status MakeDirectories(std::string_view path) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path), error);
+  return error ? FileError(error.value(), "create the folder", path) : absl::OkStatus();
+}
+
+absl::Status RemoveAll(std::string_view path) {
+  std::error_code error;
+  std::filesystem::remove_all(std::filesystem::path(path), error);
+  return error ? FileError(error.value(), "remove", path) : absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> LockFile(std::string_view path, int64_t timeout_ms) {
+  UniqueFd fd(::open(std::string(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd.valid()) return FileError(errno, "open the lock", path);
+  for (int64_t waited_ms = 0; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; waited_ms += kLockPollMs) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return FileError(errno, "lock", path);
+    if (waited_ms >= timeout_ms) {
+      return absl::UnavailableError(absl::StrCat("another process holds ", Absl(path)));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(kLockPollMs));
+  }
+  return fd;
+}
+
+}  // namespace terrace

@@ -1,0 +1,44 @@
+// The table of the job spec's keys: what each is called, accepts, defaults to and means. Parsing, validation, the JSON schema
+// and the reference page are all read off it, so a key is added in one place (docs/checklists/new_spec_field.md).
+//
+// A key's path is also the path of the JobSpec field that receives it, unless `field` names another one.
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+enum class KeyKind {
+  kString,
+  kPath,         // a string, made absolute against the spec's folder
+  kPathOrWord,   // one of `choices` as it is, or a path
+  kPaths,        // one path or a list of paths
+  kChoice,       // one of `choices`
+  kInteger,      // in [low, high]
+  kReal,         // in [low, high]
+  kBytes,        // 1073741824, 80GiB, 512MiB, 16KiB, ... in [low, high]
+  kBetas,        // a list of two numbers in [0, 1)
+  kNodes,        // N or MIN:MAX
+  kModelConfig,  // preset name, path of a config.json, or the config itself as a mapping
+};
+
+struct SpecKey {
+  std::string_view path;
+  KeyKind kind;
+  std::string_view fallback;  // as it would be written; "" means none
+  bool required;
+  double low, high;
+  std::vector<std::string_view> choices;
+  std::string_view field;     // path of the JobSpec field when it differs from `path`
+  std::string_view meaning;   // one line for people
+};
+
+// In the order of the reference page: parents before children, grouped by section.
+const std::vector<SpecKey>& SpecKeys();
+
+}  // namespace terrace

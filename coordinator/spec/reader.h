@@ -1,0 +1,53 @@
+// Walks the YAML tree along the key table: finds each key, converts its value, gathers problems with line and column.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/spec/keys.h"
+#include "proto/v1/job.pb.h"
+
+namespace YAML {
+class Node;
+}
+
+namespace terrace {
+
+// Thread-compatible.
+class SpecReader {
+ public:
+  explicit SpecReader(std::string_view base_directory) : base_directory_(base_directory) {}
+
+  // Reads `root` into `spec`. Problems are in problems() afterwards; `spec` is meaningful only without any.
+  void Read(const YAML::Node& root, v1::JobSpec* spec);
+
+  // Adds a problem found elsewhere (validate.cc), placed at the key when the text has it.
+  void Problem(std::string_view path, std::string_view got, std::string_view must, std::string_view way_out = {});
+  const std::vector<std::string>& problems() const { return problems_; }
+
+ private:
+  struct Place {
+    int line = 0, column = 0;
+  };
+  // Visits every mapping: limits, duplicate and unknown keys; remembers where each known key stands.
+  void Walk(const YAML::Node& node, const std::string& path, int depth);
+  void CheckKey(const YAML::Node& key, const std::string& path, const std::string& child);
+  void Unknown(const std::string& path, const std::string& key);
+  void ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadBetas(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadNodes(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  std::string Absolute(const std::string& path) const;
+
+  std::string base_directory_;
+  std::map<std::string, Place> places_;
+  std::vector<std::string> problems_;
+  int nodes_ = 0;
+  bool too_large_ = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/spec/validate.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kMaxNameLength = 63;  // of a label in DNS and Kubernetes
+
+bool IsName(const std::string& name) {
+  auto good = [](unsigned char c) { return std::islower(c) || std::isdigit(c) || c == '-' || c == '_' || c == '.'; };
+  return !name.empty() && name.size() <= kMaxNameLength && std::isalnum(static_cast<unsigned char>(name[0])) &&
+         std::all_of(name.begin(), name.end(), good);
+}
+
+// What a name can be turned into: for the message.
+std::string Suggested(const std::string& name) {
+  std::string out;
+  for (unsigned char c : name.substr(0, kMaxNameLength)) {
+    out += std::isalnum(c) ? static_cast<char>(std::tolower(c)) : '-';
+  }
+  while (!out.empty() && out[0] == '-') out.erase(0, 1);
+  return out;
+}
+
+}  // namespace
+
+void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
+  if (!IsName(spec->name())) {
+    reader.Problem("name", absl::StrCat("\"", spec->name().substr(0, 80), "\""),
+                   absl::StrCat("1 to ", kMaxNameLength, " of a-z, 0-9, '-', '_', '.', starting with a letter or digit"),
+                   Suggested(spec->name()));
+  }
+  const v1::TrainSpec& train = spec->train();
+  if (train.schedule().warmup_steps() > train.steps()) {
+    reader.Problem("train.schedule.warmup_steps", absl::StrCat(train.schedule().warmup_steps()),
+                   absl::StrCat("at most train.steps ", train.steps()));
+  }
+  if (train.schedule().min_lr() > train.optimizer().lr()) {
+    reader.Problem("train.schedule.min_lr", absl::StrCat(train.schedule().min_lr()),
+                   absl::StrCat("at most train.optimizer.lr ", train.optimizer().lr()));
+  }
+  const v1::LayoutSpec& layout = spec->layout();
+  if (layout.micro_batch() > train.global_batch()) {
+    reader.Problem("layout.micro_batch", absl::StrCat(layout.micro_batch()),
+                   absl::StrCat("at most train.global_batch ", train.global_batch()));
+  }
+  if (layout.dp() > 0 && train.global_batch() % layout.dp() != 0) {
+    reader.Problem("layout.dp", absl::StrCat(layout.dp()),
+                   absl::StrCat("a divisor of train.global_batch ", train.global_batch()));
+  }
+  if (spec->data().validation_fraction() == 0 && spec->data().validation_size() == 0) {
+    reader.Problem("data.validation_fraction", "0", "above 0 when data.validation is empty", "0.05");
+  }
+}
+
+}  // namespace terrace

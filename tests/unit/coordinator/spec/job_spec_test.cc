@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/spec/job_spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr char kMinimal[] = R"(name: books
+model: {config: gpt2}
+data: {train: [books.txt]}
+train: {steps: 10, global_batch: 8}
+)";
+
+v1::JobSpec Parse(const std::string& yaml) {
+  const auto spec = ParseJobSpec(yaml, "/jobs");
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return spec.ok() ? *spec : v1::JobSpec();
+}
+
+std::string ErrorOf(const std::string& yaml) {
+  const auto spec = ParseJobSpec(yaml, "/jobs");
+  EXPECT_EQ(spec.status().code(), absl::StatusCode::kInvalidArgument) << yaml;
+  return std::string(spec.status().message());
+}
+
+TEST(JobSpecTest, DefaultsAreFilledIn) {
+  const v1::JobSpec spec = Parse(kMinimal);
+  EXPECT_EQ(spec.model().init(), "random");
+  EXPECT_EQ(spec.data().tokenizer(), "bytes");
+  EXPECT_EQ(spec.data().sequence_length(), 1024);
+  EXPECT_DOUBLE_EQ(spec.train().optimizer().lr(), 3e-4);
+  EXPECT_DOUBLE_EQ(spec.train().optimizer().beta2(), 0.95);
+  EXPECT_EQ(spec.train().precision(), "bf16");
+  EXPECT_EQ(spec.layout().zero(), -1);
+  EXPECT_EQ(spec.layout().micro_batch(), 0u);
+  EXPECT_EQ(spec.resources().nodes_max(), 1u);
+  EXPECT_EQ(spec.checkpoint().directory(), "/jobs/checkpoints/books");
+  EXPECT_EQ(spec.max_restarts(), 3);
+  EXPECT_EQ(spec.yaml(), kMinimal);
+}
+
+TEST(JobSpecTest, EveryKindOfValueIsRead) {
+  const v1::JobSpec spec = Parse(R"(
+name: all
+model: {config: {model_type: gpt2, n_layer: 2, layer_norm_epsilon: 1e-5, scale: "3"}, init: weights/model.safetensors}
+data: {train: a.txt, validation: [/v/b.txt, c.jsonl], tokenizer: tok.json, sequence_length: 64}
+train:
+  steps: 1_000
+  global_batch: 1e2
+  optimizer: {lr: 6e-4, betas: [0.8, 0.9]}
+  precision: fp32
+layout: {dp: 4, micro_batch: 5, bucket_size: 25MiB}
+resources: {nodes: "1:4", device_memory: 1.5GiB}
+)");
+  const nlohmann::json config = nlohmann::json::parse(spec.model().config_json());
+  EXPECT_EQ(config["n_layer"], 2);
+  EXPECT_EQ(config["layer_norm_epsilon"], 1e-5);
+  EXPECT_EQ(config["scale"], "3");
+  EXPECT_EQ(spec.model().init(), "/jobs/weights/model.safetensors");
+  EXPECT_THAT(spec.data().train(), ElementsAre("/jobs/a.txt"));
+  EXPECT_THAT(spec.data().validation(), ElementsAre("/v/b.txt", "/jobs/c.jsonl"));
+  EXPECT_EQ(spec.train().steps(), 1000);
+  EXPECT_EQ(spec.train().global_batch(), 100);
+  EXPECT_DOUBLE_EQ(spec.train().optimizer().beta1(), 0.8);
+  EXPECT_EQ(spec.layout().bucket_bytes(), 25 << 20);
+  EXPECT_EQ(spec.resources().nodes_max(), 4u);
+  EXPECT_EQ(spec.resources().device_memory(), int64_t{3} << 29);
+}
+
+TEST(JobSpecTest, LayoutAutoIsTheDefaultLayout) {
+  EXPECT_EQ(Parse(absl::StrCat(kMinimal, "layout: auto\n")).layout().SerializeAsString(),
+            Parse(kMinimal).layout().SerializeAsString());
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: fast\n")), HasSubstr("layout: got \"fast\", must be auto or a mapping"));
+}
+
+TEST(JobSpecTest, AllProblemsAreReportedAtOnceWithTheirPlaces) {
+  const std::string error = ErrorOf(R"(name: books
+model: {config: gpt2, atention: full}
+data: {train: [books.txt], sequence_length: long}
+train:
+  steps: 0
+  schedule: {name: cosin}
+)");
+  EXPECT_THAT(error, HasSubstr("line 2, column 23: model.atention: got an unknown key"));
+  EXPECT_THAT(error, HasSubstr("try model.attention"));
+  EXPECT_THAT(error, HasSubstr("line 3, column 28: data.sequence_length: got \"long\""));
+  EXPECT_THAT(error, HasSubstr("line 5, column 3: train.steps: got \"0\", must be a whole number from 1"));
+  EXPECT_THAT(error, AllOf(HasSubstr("train.schedule.name: got \"cosin\""), HasSubstr("try cosine")));
+  EXPECT_THAT(error, HasSubstr("train.global_batch: got nothing"));
+}
+
+TEST(JobSpecTest, AKeyInTheWrongSectionIsPointedHome) {
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "learning: 1\nsequence_length: 5\n")), HasSubstr("try data.sequence_length"));
+}
+
+TEST(JobSpecTest, DuplicateKeysAreRefused) {
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "name: again\n")), HasSubstr("name: got the key twice"));
+}
+
+TEST(JobSpecTest, MalformedYamlNamesLineAndColumn) {
+  EXPECT_THAT(ErrorOf("name: [a\nmodel: }"), AllOf(HasSubstr("line 2"), HasSubstr("is not YAML")));
+  EXPECT_THAT(ErrorOf("- a\n- b\n"), HasSubstr("must be a mapping"));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("must be a mapping"));
+}
+
+TEST(JobSpecTest, AWordWhereASectionBelongsIsRefused) {
+  EXPECT_THAT(ErrorOf("name: a\nmodel: gpt2\ndata: {train: x}\ntrain: {steps: 1, global_batch: 1}\n"),
+              HasSubstr("model: got \"gpt2\", must be a mapping"));
+}
+
+TEST(JobSpecTest, CrossFieldRules) {
+  EXPECT_THAT(ErrorOf("name: Big Job\nmodel: {config: gpt2}\ndata: {train: x}\n"
+                      "train: {steps: 5, global_batch: 6, schedule: {warmup_steps: 9, min_lr: 1}}\nlayout: {dp: 4, micro_batch: 7}\n"),
+              AllOf(HasSubstr("try big-job"), HasSubstr("at most train.steps 5"), HasSubstr("at most train.optimizer.lr"),
+                    HasSubstr("a divisor of train.global_batch 6"), HasSubstr("at most train.global_batch 6")));
+}
+
+TEST(JobSpecTest, WhatThisVersionLacksIsRefusedNotIgnored) {
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {tp: 2, zero: 3}\n")),
+              AllOf(HasSubstr("layout.tp: got \"2\", must be 1"), HasSubstr("layout.zero: got \"3\", must be 0")));
+}
+
+TEST(JobSpecTest, SizesNeedSense) {
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "resources: {device_memory: lots}\n")), HasSubstr("512MiB or 80GiB"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "resources: {device_memory: -1GiB}\n")), HasSubstr("a size of at least"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "train2: {x: nan}\n")), HasSubstr("train2: got an unknown key"));
+}
+
+TEST(JobSpecTest, AliasBombsAndDeepNestingAreRefused) {
+  std::string bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\n";
+  for (char c = 'b'; c < 'j'; ++c) {
+    const char p = c - 1;
+    absl::StrAppend(&bomb, std::string(1, c), ": &", std::string(1, c), " [");
+    for (int i = 0; i < 10; ++i) absl::StrAppend(&bomb, i ? "," : "", "*", std::string(1, p));
+    absl::StrAppend(&bomb, "]\n");
+  }
+  EXPECT_THAT(ErrorOf(bomb), HasSubstr("must be smaller"));
+  std::string deep = "name: " + std::string(200, '[') + std::string(200, ']');
+  EXPECT_THAT(ErrorOf(deep), HasSubstr("must be smaller"));
+  EXPECT_THAT(ErrorOf(std::string(2 << 20, 'x')), HasSubstr("must be at most"));
+}
+
+TEST(JobSpecTest, RandomTextNeverCrashes) {
+  std::mt19937 random(7);
+  const std::string alphabet = "abc: {}[],&*!|>-\n\t\"'#%@`0.1~?<\xff";
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = round % 2 ? kMinimal : "";
+    for (int i = 0; i < 30; ++i) {
+      text.insert(random() % (text.size() + 1), 1, alphabet[random() % alphabet.size()]);
+    }
+    (void)ParseJobSpec(text, "/jobs");
+  }
+}
+
+}  // namespace
+}  // namespace terrace

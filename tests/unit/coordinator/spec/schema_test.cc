@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_split.h"
+#include "base/strings.h"
+#include "coordinator/spec/job_spec.h"
+#include "coordinator/spec/keys.h"
+
+namespace terrace {
+namespace {
+
+TEST(SchemaTest, EveryKeyOfTheTableIsThereWithItsMeaning) {
+  const nlohmann::json schema = nlohmann::json::parse(JobSpecJsonSchema());
+  for (const SpecKey& key : SpecKeys()) {
+    nlohmann::json node = schema;
+    for (absl::string_view part : absl::StrSplit(Absl(key.path), '.')) {
+      if (node.contains("anyOf")) node = nlohmann::json(node["anyOf"][1]);
+      node = nlohmann::json(node["properties"][std::string(part)]);
+      ASSERT_FALSE(node.is_null()) << key.path;
+    }
+    EXPECT_EQ(node["description"], std::string(key.meaning)) << key.path;
+  }
+}
+
+TEST(SchemaTest, RequiredKeysAreRequired) {
+  const nlohmann::json schema = nlohmann::json::parse(JobSpecJsonSchema());
+  EXPECT_EQ(schema["required"], nlohmann::json({"name", "model", "data", "train"}));
+  EXPECT_EQ(schema["properties"]["train"]["required"], nlohmann::json({"steps", "global_batch"}));
+  EXPECT_FALSE(schema["properties"]["train"]["additionalProperties"].get<bool>());
+}
+
+}  // namespace
+}  // namespace terrace
