@@ -2,6 +2,7 @@
 find_package(Threads REQUIRED)
 find_package(absl CONFIG REQUIRED)
 find_package(Protobuf REQUIRED)
+unset(re2_FOUND CACHE)  # set by pkg_check_modules below; gRPC's Findre2 would skip its target on a second configure
 find_package(gRPC CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)
