@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/kernels.h"
 
 namespace terrace::kernels::cpu {
@@ -48,7 +50,9 @@ float* AttentionProblem::Lse(const TensorView& lse, int64_t sequence_index, int6
   return lse.as<float>() + sequence_index * lse.row_stride + head * attrs.sequence;
 }
 
-AttentionEngine FindAttentionEngine(MatmulPrecision) { return F32AttentionEngine(); }
+AttentionEngine FindAttentionEngine(MatmulPrecision precision) {
+  return AmxReady() ? AmxAttentionEngine(precision) : F32AttentionEngine();
+}
 
 Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
                  const Context& context) {
