@@ -1,0 +1,29 @@
+// One family of instructions, one file: how it is prepared from the program and what a stream's thread then calls.
+//
+// Prepare* fills kernel, attributes, group and handler; operands are resolved before. INVALID_ARGUMENT with the instruction's
+// text when it cannot run here. The handlers are thread-compatible: each stream executes its own instructions.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "absl/status/status.h"
+#include "proto/v1/program.pb.h"
+#include "worker/rank/prepared_program.h"
+
+namespace terrace {
+
+struct InstructionPreparation {
+  const v1::Program* program = nullptr;
+  const v1::Instruction* source = nullptr;
+  const PrepareOptions* options = nullptr;
+};
+
+absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstruction* out);     // run_compute.cc
+absl::Status PrepareCollective(const InstructionPreparation& in, PreparedInstruction* out);  // run_collective.cc
+absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction* out);       // run_input.cc
+absl::Status PrepareOutput(const InstructionPreparation& in, PreparedInstruction* out);      // run_output.cc
+
+// "instruction 17 (matmul layer 3 c_fc): <problem>".
+absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& instruction, std::string_view problem);
+
+}  // namespace terrace

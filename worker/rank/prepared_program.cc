@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/prepared_program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "proto/op_codec.h"
+#include "worker/rank/handlers.h"
+
+namespace terrace {
+
+absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& instruction, std::string_view problem) {
+  return absl::Status(code, absl::StrCat("instruction ", instruction.id(), " (", instruction.text(),
+                                         "): ", Absl(problem)));
+}
+
+namespace {
+
+absl::StatusOr<kernels::TensorView> ResolveOperand(const v1::Program& program, const v1::Operand& operand,
+                                                   std::span<std::byte* const> arenas) {
+  ASSIGN_OR_RETURN(const kernels::TensorShape shape, DecodeShape(operand));
+  kernels::TensorView view;
+  static_cast<kernels::TensorShape&>(view) = shape;
+  if (view.absent()) return view;
+  const v1::Buffer& buffer = program.buffers(operand.buffer());
+  view.data = arenas[buffer.arena()] + buffer.offset() + operand.offset();
+  return view;
+}
+
+absl::Status PrepareFamily(const InstructionPreparation& in, PreparedInstruction* out) {
+  switch (in.source->kind_case()) {
+    case v1::Instruction::kCompute: return PrepareCompute(in, out);
+    case v1::Instruction::kCollective: return PrepareCollective(in, out);
+    case v1::Instruction::kInput: return PrepareInput(in, out);
+    case v1::Instruction::kOutput: return PrepareOutput(in, out);
+    case v1::Instruction::KIND_NOT_SET: break;
+  }
+  return InstructionError(absl::StatusCode::kInvalidArgument, *in.source, "unknown kind of instruction");
+}
+
+// Buffers that a checkpoint reads while the next step runs.
+std::vector<bool> StateBuffers(const v1::Program& program) {
+  std::vector<bool> is_state(program.buffers_size());
+  for (const v1::StateRange& range : program.state()) is_state[range.buffer()] = true;
+  return is_state;
+}
+
+bool WritesState(const v1::Instruction& instruction, const std::vector<bool>& is_state) {
+  return std::any_of(instruction.operands().begin(), instruction.operands().end(), [&](const v1::Operand& operand) {
+    return (operand.access() == v1::WRITE || operand.access() == v1::UPDATE) && is_state[operand.buffer()];
+  });
+}
+
+// Turns the waits of one instruction into positions. `seen` holds, per stream waited for, the largest position that the
+// waiting stream already knows to be finished.
+void ResolveWaits(const v1::Program& program, const v1::Sequence& sequence, const std::vector<int32_t>& positions,
+                  std::vector<int32_t>* seen, PreparedInstruction* out) {
+  std::vector<int32_t> wanted(program.streams_size(), 0);
+  for (uint32_t id : out->source->waits()) {
+    int32_t& position = wanted[sequence.instructions(id).stream()];
+    position = std::max(position, positions[id] + 1);
+  }
+  for (uint32_t stream = 0; stream < wanted.size(); ++stream) {
+    if (stream == out->source->stream() || wanted[stream] <= (*seen)[stream]) continue;
+    (*seen)[stream] = wanted[stream];
+    out->waits.push_back({stream, wanted[stream]});
+    out->waits_for_collective |= program.streams(stream).kind() == v1::COLLECTIVE;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program, const v1::Sequence& sequence,
+                                                 const PrepareOptions& options) {
+  PreparedSequence prepared;
+  prepared.name = sequence.name();
+  for (const v1::Stream& stream : program.streams()) prepared.streams.push_back({.kind = stream.kind()});
+  const std::vector<bool> is_state = StateBuffers(program);
+  std::vector<int32_t> positions;  // by id: of the instruction within its stream
+  std::vector<std::vector<int32_t>> seen(program.streams_size(), std::vector<int32_t>(program.streams_size(), 0));
+  for (const v1::Instruction& source : sequence.instructions()) {
+    PreparedInstruction instruction;
+    instruction.source = &source;
+    for (const v1::Operand& operand : source.operands()) {
+      ASSIGN_OR_RETURN(instruction.operands.emplace_back(), ResolveOperand(program, operand, options.arenas));
+    }
+    RETURN_IF_ERROR(PrepareFamily({&program, &source, &options}, &instruction));
+    ResolveWaits(program, sequence, positions, &seen[source.stream()], &instruction);
+    instruction.writes_state = WritesState(source, is_state);
+    PreparedStream& stream = prepared.streams[source.stream()];
+    positions.push_back(static_cast<int32_t>(stream.instructions.size()));
+    stream.instructions.push_back(std::move(instruction));
+  }
+  for (PreparedStream& stream : prepared.streams) stream.slices.resize(stream.instructions.size());
+  return prepared;
+}
+
+}  // namespace terrace

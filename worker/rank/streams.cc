@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/streams.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "worker/rank/step_scope.h"
+
+namespace terrace {
+Streams::Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence)
+    : clock_(clock), fence_(fence) {
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    streams_.push_back(std::make_unique<Stream>());
+    if (kinds[i] == v1::COMPUTE) caller_stream_ = i;
+  }
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    if (i != caller_stream_) streams_[i]->thread = std::thread(&Streams::ThreadMain, this, i);
+  }
+}
+
+Streams::~Streams() {
+  stopping_.store(true);
+  run_.fetch_add(1);
+  run_.notify_all();
+  for (auto& stream : streams_) {
+    if (stream->thread.joinable()) stream->thread.join();
+  }
+}
+
+absl::Status Streams::Run(PreparedSequence* sequence, SequenceIo* io) {
+  sequence_ = sequence;
+  io_ = io;
+  failed_.store(false);
+  for (auto& stream : streams_) stream->finished.store(0, std::memory_order_relaxed);
+  run_.fetch_add(1, std::memory_order_release);
+  run_.notify_all();
+  Execute(caller_stream_);
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    // One more than its instructions: the thread has let go of the sequence.
+    WaitFor({static_cast<uint32_t>(i), static_cast<int32_t>(sequence->streams[i].instructions.size()) + 1});
+  }
+  if (!failed_.load()) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(failure_, absl::OkStatus());
+}
+
+void Streams::ThreadMain(size_t stream) {
+  for (uint32_t seen = 0;;) {
+    run_.wait(seen, std::memory_order_acquire);
+    seen = run_.load(std::memory_order_acquire);
+    if (stopping_.load()) return;
+    Execute(stream);
+  }
+}
+
+void Streams::Execute(size_t stream) {
+  const StepScope scope;
+  PreparedStream& prepared = sequence_->streams[stream];
+  for (size_t i = 0; i < prepared.instructions.size(); ++i) {
+    if (absl::Status status = ExecuteOne(&prepared, i); !status.ok()) {
+      Fail(std::move(status));
+      break;
+    }
+    if (failed_.load(std::memory_order_relaxed)) break;
+    Publish(stream, static_cast<int32_t>(i) + 1);
+  }
+  Publish(stream, static_cast<int32_t>(prepared.instructions.size()) + 1);
+}
+
+absl::Status Streams::ExecuteOne(PreparedStream* stream, size_t index) {
+  const PreparedInstruction& instruction = stream->instructions[index];
+  for (const WaitPoint& point : instruction.waits) {
+    if (!WaitFor(point)) return absl::OkStatus();
+  }
+  if (instruction.writes_state && fence_ != nullptr) fence_->WaitUntilUnread();
+  Slice& slice = stream->slices[index];
+  slice.start_ns = clock_->MonotonicNanos();
+  RETURN_IF_ERROR(instruction.run(instruction, io_));
+  slice.end_ns = clock_->MonotonicNanos();
+  return absl::OkStatus();
+}
+
+// False when the run has failed: the waited-for result will never be there.
+bool Streams::WaitFor(const WaitPoint& point) {
+  std::atomic<int32_t>& finished = streams_[point.stream]->finished;
+  for (int32_t seen = finished.load(std::memory_order_acquire); seen < point.position;
+       seen = finished.load(std::memory_order_acquire)) {
+    finished.wait(seen, std::memory_order_acquire);
+  }
+  return !failed_.load(std::memory_order_acquire);
+}
+
+void Streams::Publish(size_t stream, int32_t finished) {
+  std::atomic<int32_t>& counter = streams_[stream]->finished;
+  counter.store(finished, std::memory_order_release);
+  counter.notify_all();
+}
+
+void Streams::Fail(absl::Status status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (failure_.ok()) failure_ = std::move(status);
+  }
+  failed_.store(true, std::memory_order_release);
+}
+
+}  // namespace terrace

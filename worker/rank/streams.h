@@ -1,0 +1,75 @@
+// The streams of the CPU backend: one thread each, except the compute stream, which is the thread that calls Run (the one
+// whose OpenMP pool is warm). Each stream executes its instructions in order and publishes how many have finished; other
+// streams wait for that number.
+//
+// Run is used only on the thread that made the object. Inside it there are no locks and no allocation: a counter a stream,
+// waited for with a short spin and then a futex.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "worker/rank/prepared_program.h"
+#include "worker/rank/sequence_io.h"
+
+namespace terrace {
+
+// Holds instructions back from overwriting what somebody still reads. Called before each instruction that writes state.
+class StateFence {
+ public:
+  virtual ~StateFence() = default;
+  virtual void WaitUntilUnread() = 0;
+};
+
+class Streams {
+ public:
+  // `fence` may be null. Borrows both.
+  Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence);
+  ~Streams();
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+
+  // Executes the whole sequence. The first failure of any stream ends all of them and is returned.
+  absl::Status Run(PreparedSequence* sequence, SequenceIo* io);
+
+ private:
+  struct alignas(64) Stream {
+    std::atomic<int32_t> finished{0};  // instructions of the present run, plus one at its end
+    std::thread thread;                // not joinable for the caller's stream
+  };
+
+  void ThreadMain(size_t stream);
+  void Execute(size_t stream);
+  absl::Status ExecuteOne(PreparedStream* stream, size_t index);
+  bool WaitFor(const WaitPoint& point);
+  void Publish(size_t stream, int32_t finished);
+  void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Constant after construction.
+  const Clock* const clock_;
+  StateFence* const fence_;
+  size_t caller_stream_ = 0;
+  std::vector<std::unique_ptr<Stream>> streams_;
+
+  // Of the present run; written by Run while the threads sleep.
+  PreparedSequence* sequence_ = nullptr;
+  SequenceIo* io_ = nullptr;
+  std::atomic<uint32_t> run_{0};  // number of runs started; the threads wait for it to grow
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> failed_{false};
+
+  absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace
