@@ -25,27 +25,35 @@ constexpr char kTables[] = R"sql(
 absl::StatusCode CodeOf(int sqlite_code) {
   switch (sqlite_code & 0xff) {  // the primary code
     case SQLITE_BUSY:
-    case SQLITE_LOCKED: return absl::StatusCode::kUnavailable;
+    case SQLITE_LOCKED:
+      return absl::StatusCode::kUnavailable;
     case SQLITE_CORRUPT:
-    case SQLITE_NOTADB: return absl::StatusCode::kDataLoss;
+    case SQLITE_NOTADB:
+      return absl::StatusCode::kDataLoss;
     case SQLITE_READONLY:
     case SQLITE_PERM:
-    case SQLITE_CANTOPEN: return absl::StatusCode::kPermissionDenied;
-    case SQLITE_FULL: return absl::StatusCode::kResourceExhausted;
-    default: return absl::StatusCode::kInternal;
+    case SQLITE_CANTOPEN:
+      return absl::StatusCode::kPermissionDenied;
+    case SQLITE_FULL:
+      return absl::StatusCode::kResourceExhausted;
+    default:
+      return absl::StatusCode::kInternal;
   }
 }
 
 std::string_view WayOut(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kUnavailable:
-      return "; another coordinator uses this state directory: stop it or choose another --state-dir";
+      return "; another coordinator uses this state directory: stop it or choose another "
+             "--state-dir";
     case absl::StatusCode::kDataLoss:
       return "; the file is damaged or not a Terrace store: move it away or restore a copy";
     case absl::StatusCode::kPermissionDenied:
       return "; the folder must exist and be writable by this user";
-    case absl::StatusCode::kResourceExhausted: return "; free space on that disk";
-    default: return "";
+    case absl::StatusCode::kResourceExhausted:
+      return "; free space on that disk";
+    default:
+      return "";
   }
 }
 
@@ -56,7 +64,8 @@ void SqliteStore::FinalizeStatement::operator()(sqlite3_stmt* statement) const {
   sqlite3_finalize(statement);
 }
 
-// One prepared statement with its parameters: bind in order, then Next until it says false. Thread-compatible.
+// One prepared statement with its parameters: bind in order, then Next until it says false.
+// Thread-compatible.
 class SqliteStore::Query {
  public:
   Query(const SqliteStore& store, const char* sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store.mutex_)
@@ -82,8 +91,7 @@ class SqliteStore::Query {
   }
 
   // Steps to the next row; false when there is none.
-  absl::StatusOr<bool> Next(std::string_view doing)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
+  absl::StatusOr<bool> Next(std::string_view doing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
     if (statement_ == nullptr) return store_.Error(doing);
     const int code = sqlite3_step(statement_.get());
     if (code == SQLITE_ROW) return true;
@@ -130,12 +138,14 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(std::string_view 
 
 absl::Status SqliteStore::Initialise() {
   if (sqlite3_errcode(database_.get()) != SQLITE_OK) return Error("opening");
-  // Exclusive before the journal mode: then the log needs no shared memory and the lock is held from the first access on.
+  // Exclusive before the journal mode: then the log needs no shared memory and the lock is held
+  // from the first access on.
   RETURN_IF_ERROR(Execute("PRAGMA locking_mode = EXCLUSIVE"));
   RETURN_IF_ERROR(Execute("PRAGMA journal_mode = WAL"));
   RETURN_IF_ERROR(Execute("PRAGMA synchronous = FULL"));
   RETURN_IF_ERROR(CheckFormat());
-  // BEGIN EXCLUSIVE fails right here, not at the first job, when the file is read-only or held by somebody else.
+  // BEGIN EXCLUSIVE fails right here, not at the first job, when the file is read-only or held by
+  // somebody else.
   RETURN_IF_ERROR(Execute("BEGIN EXCLUSIVE"));
   RETURN_IF_ERROR(Execute(kTables));
   RETURN_IF_ERROR(Execute(absl::StrCat("PRAGMA user_version = ", kFormat).c_str()));
@@ -154,7 +164,8 @@ absl::Status SqliteStore::CheckFormat() {
   Query check(*this, "PRAGMA quick_check(1)");
   ASSIGN_OR_RETURN(const bool has_answer, check.Next("checking"));
   if (has_answer && check.ColumnBlob(0) == "ok") return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path_, ": ", has_answer ? Absl(check.ColumnBlob(0)) : "no answer",
+  return absl::DataLossError(absl::StrCat(path_, ": ",
+                                          has_answer ? Absl(check.ColumnBlob(0)) : "no answer",
                                           Absl(WayOut(absl::StatusCode::kDataLoss))));
 }
 

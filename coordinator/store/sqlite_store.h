@@ -1,8 +1,8 @@
 // A Store in one SQLite file: the embedded default.
 //
-// Write-ahead log; a kSynced commit is an fsync, a kBuffered one is not. The file is held exclusively while open, so that
-// two coordinators never share a state directory; the operating system drops the lock of a process that was killed.
-// Thread-safe.
+// Write-ahead log; a kSynced commit is an fsync, a kBuffered one is not. The file is held
+// exclusively while open, so that two coordinators never share a state directory; the operating
+// system drops the lock of a process that was killed. Thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,8 +24,9 @@ namespace terrace {
 
 class SqliteStore final : public Store {
  public:
-  // Opens or creates the file. UNAVAILABLE: another process holds it. DATA_LOSS: it is damaged or no store.
-  // PERMISSION_DENIED: it cannot be written. FAILED_PRECONDITION: a newer Terrace wrote it.
+  // Opens or creates the file. UNAVAILABLE: another process holds it. DATA_LOSS: it is damaged or
+  // no store. PERMISSION_DENIED: it cannot be written. FAILED_PRECONDITION: a newer Terrace wrote
+  // it.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(std::string_view path);
 
   absl::Status Commit(const Transaction& transaction) override;

@@ -1,8 +1,10 @@
-// Where the coordinator keeps what must outlive it: jobs, programs by hash, and the tail of each job's events.
+// Where the coordinator keeps what must outlive it: jobs, programs by hash, and the tail of each
+// job's events.
 //
-// Writes are transactions: all of one is stored or nothing. A job is written with the version its writer observed; a stored
-// job that has moved on since makes the whole transaction ABORTED. A kSynced transaction is durable when Commit returns OK;
-// a kBuffered one survives the death of the process, not that of the machine (step events, progress).
+// Writes are transactions: all of one is stored or nothing. A job is written with the version its
+// writer observed; a stored job that has moved on since makes the whole transaction ABORTED. A
+// kSynced transaction is durable when Commit returns OK; a kBuffered one survives the death of the
+// process, not that of the machine (step events, progress).
 //
 // Implementations pass tests/conformance/store_conformance.h. Thread-safe.
 //
@@ -42,7 +44,8 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // ABORTED: a job's version is not the stored one. RESOURCE_EXHAUSTED: the disk is full. Nothing is stored then.
+  // ABORTED: a job's version is not the stored one. RESOURCE_EXHAUSTED: the disk is full. Nothing
+  // is stored then.
   virtual absl::Status Commit(const Transaction& transaction) = 0;
 
   // NOT_FOUND when there is none.

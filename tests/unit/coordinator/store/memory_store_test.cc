@@ -7,7 +7,8 @@ namespace terrace {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(MemoryStore, StoreConformance,
-                         testing::Values(StoreFactory{"memory", [] { return std::make_unique<MemoryStore>(); }}),
+                         testing::Values(StoreFactory{
+                             "memory", [] { return std::make_unique<MemoryStore>(); }}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -27,7 +27,8 @@ std::unique_ptr<Store> MakeStore() {
   return std::move(store).value();
 }
 
-INSTANTIATE_TEST_SUITE_P(SqliteStore, StoreConformance, testing::Values(StoreFactory{"sqlite", MakeStore}),
+INSTANTIATE_TEST_SUITE_P(SqliteStore, StoreConformance,
+                         testing::Values(StoreFactory{"sqlite", MakeStore}),
                          [](const auto& info) { return info.param.name; });
 
 class SqliteStoreTest : public testing::Test {
@@ -73,7 +74,8 @@ TEST_F(SqliteStoreTest, ASecondCoordinatorOnTheSameFileIsRefused) {
   ASSERT_TRUE(first.ok());
   const auto second = SqliteStore::Open(file_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_NE(second.status().message().find("another coordinator"), absl::string_view::npos) << second.status();
+  EXPECT_NE(second.status().message().find("another coordinator"), absl::string_view::npos)
+      << second.status();
 }
 
 TEST_F(SqliteStoreTest, AFileThatIsNoStoreIsDataLoss) {

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/jobs/job_state.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+bool IsOneOf(v1::JobState state, std::initializer_list<v1::JobState> states) {
+  return std::find(states.begin(), states.end(), state) != states.end();
+}
+
+// Changes state, reason and sentence of one job; a helper so that each rule below reads as one
+// line.
+class Mover {
+ public:
+  Mover(const v1::Job& job, int64_t unix_ms) : next_{job, false}, unix_ms_(unix_ms) {}
+
+  Transition Stay() { return std::move(next_); }
+
+  Transition To(v1::JobState state, v1::Reason reason, std::string message) {
+    v1::Job& job = next_.job;
+    next_.changed |= job.state() != state || job.reason() != reason || job.message() != message;
+    if (state == v1::RUNNING && job.started_unix_ms() == 0) job.set_started_unix_ms(unix_ms_);
+    if (HasEnded(state)) job.set_finished_unix_ms(unix_ms_);
+    job.set_state(state);
+    job.set_reason(reason);
+    job.set_message(std::move(message));
+    return std::move(next_);
+  }
+
+  // The job, to change more of it.
+  v1::Job& Change() {
+    next_.changed = true;
+    return next_.job;
+  }
+  const v1::Job& job() const { return next_.job; }
+
+ private:
+  Transition next_;
+  int64_t unix_ms_;
+};
+
+absl::Status Illegal(const v1::Job& job, std::string_view what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", job.id(), " is ", v1::JobState_Name(job.state()), ": ", Absl(what)));
+}
+
+std::string RestartPoint(const v1::Job& job) {
+  const int64_t step = job.progress().checkpoint_step();
+  return step == 0 ? "from the beginning (no checkpoint yet)"
+                   : absl::StrCat("from the checkpoint of step ", step);
+}
+
+// The gang is broken: again from the last checkpoint, if there are restarts left.
+Transition Recover(Mover mover, v1::Reason reason, const std::string& what) {
+  const v1::Job& job = mover.job();
+  if (job.cancel_requested()) {
+    return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
+                    absl::StrCat("cancelled, without a last checkpoint: ", what));
+  }
+  if (job.restarts_without_progress() >= job.spec().max_restarts()) {
+    return mover.To(v1::FAILED, v1::REASON_RESTARTS_EXHAUSTED,
+                    absl::StrCat(what, "; gave up after ", job.restarts_without_progress(),
+                                 " restarts without a new checkpoint (max_restarts: ",
+                                 job.spec().max_restarts(), ")"));
+  }
+  v1::Job& next = mover.Change();
+  next.set_restarts(job.restarts() + 1);
+  next.set_restarts_without_progress(job.restarts_without_progress() + 1);
+  return mover.To(v1::RECOVERING, reason,
+                  absl::StrCat(what, "; restarts ", RestartPoint(job), " (restart ",
+                               job.restarts_without_progress(), " of ", job.spec().max_restarts(),
+                               " without progress)"));
+}
+
+std::string Describe(const RankView& view) {
+  switch (view.presence) {
+    case Presence::kLost:
+      return absl::StrCat("worker ", view.worker, " with rank ", view.rank, " was lost");
+    case Presence::kMissing:
+      return absl::StrCat("worker ", view.worker, " no longer has rank ", view.rank);
+    default:
+      return absl::StrCat("rank ", view.rank, " on ", view.worker, ": ",
+                          view.report.message().empty() ? "failed" : view.report.message());
+  }
+}
+
+struct Failure {
+  v1::Reason reason = v1::REASON_NONE;  // NONE: nothing failed
+  std::string message;
+};
+
+// What broke the gang. When one rank dies its peers fail for want of it, so a reason that a restart
+// cannot cure wins, then a lost worker, then the first rank.
+Failure FindFailure(absl::Span<const RankView> ranks, bool missing_is_failure) {
+  Failure found;
+  int found_weight = 0;
+  for (const RankView& view : ranks) {
+    int weight = 0;
+    v1::Reason reason = v1::REASON_RANK_DIED;
+    if (view.presence == Presence::kLost) {
+      weight = 2;
+      reason = v1::REASON_WORKER_LOST;
+    } else if (view.presence == Presence::kMissing && missing_is_failure) {
+      weight = 1;
+    } else if (view.presence == Presence::kReported && view.report.state() == v1::RANK_FAILED) {
+      if (view.report.reason() != v1::REASON_NONE) reason = view.report.reason();
+      weight = IsPermanent(reason) ? 3 : 1;
+    }
+    if (weight <= found_weight) continue;
+    found_weight = weight;
+    found = {reason, Describe(view)};
+  }
+  return found;
+}
+
+bool All(absl::Span<const RankView> ranks, bool (*holds)(const v1::RankReport&)) {
+  return std::all_of(ranks.begin(), ranks.end(), [holds](const RankView& view) {
+    return view.presence == Presence::kReported && holds(view.report);
+  });
+}
+
+bool IsPrepared(const v1::RankReport& report) {
+  return report.state() == v1::RANK_READY || report.state() == v1::RANK_RUNNING ||
+         report.state() == v1::RANK_SUCCEEDED;
+}
+bool HasSucceeded(const v1::RankReport& report) { return report.state() == v1::RANK_SUCCEEDED; }
+bool HasDoneAllSteps(const v1::RankReport& report) {
+  return HasSucceeded(report) && !report.stopped_early();
+}
+
+Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks) {
+  if (All(ranks, HasDoneAllSteps)) {
+    return mover.To(v1::SUCCEEDED, v1::REASON_COMPLETED, "all steps are done");
+  }
+  if (All(ranks, HasSucceeded)) {
+    if (!mover.job().cancel_requested()) {
+      return Recover(std::move(mover), v1::REASON_WORKER_LOST, "a worker stopped its ranks");
+    }
+    return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
+                    "cancelled after a last checkpoint");
+  }
+  return mover.Stay();
+}
+
+// ---- one rule an input ------------------------------------------------------------------------
+
+class Rules {
+ public:
+  Rules(const v1::Job& job, int64_t unix_ms) : job_(job), mover_(job, unix_ms) {}
+
+  absl::StatusOr<Transition> operator()(const PlanningStarted&) {
+    if (!IsOneOf(job_.state(), {v1::PENDING, v1::QUEUED, v1::RECOVERING})) {
+      return Illegal(job_, "it cannot be planned now");
+    }
+    return mover_.To(v1::PLANNING, v1::REASON_NONE, "");
+  }
+
+  absl::StatusOr<Transition> operator()(const Planned& input) {
+    if (!IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING})) {
+      return Illegal(job_, "it takes no plan now");
+    }
+    *mover_.Change().mutable_plan() = input.plan;
+    return mover_.To(v1::QUEUED, v1::REASON_NONE, "");
+  }
+
+  absl::StatusOr<Transition> operator()(const Refused& input) {
+    if (!IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING})) {
+      return Illegal(job_, "it was admitted already");
+    }
+    return mover_.To(v1::FAILED, input.reason, input.message);
+  }
+
+  absl::StatusOr<Transition> operator()(const MustWait& input) {
+    switch (job_.state()) {
+      case v1::PENDING:
+      case v1::PLANNING:
+      case v1::QUEUED:
+        return mover_.To(v1::QUEUED, input.reason, input.message);
+      case v1::RECOVERING:
+        return mover_.To(v1::RECOVERING, input.reason, input.message);
+      default:
+        return Illegal(job_, "it does not wait for devices");
+    }
+  }
+
+  absl::StatusOr<Transition> operator()(const Placed& input) {
+    if (!IsOneOf(job_.state(), {v1::QUEUED, v1::RECOVERING}) || !job_.has_plan()) {
+      return Illegal(job_, "it cannot be placed now");
+    }
+    v1::Job& next = mover_.Change();
+    *next.mutable_placement() = input.placement;
+    next.set_epoch(job_.epoch() + 1);
+    return mover_.To(v1::STARTING, v1::REASON_NONE, "");
+  }
+
+  absl::StatusOr<Transition> operator()(const RanksObserved& input) {
+    if (!IsOneOf(job_.state(), {v1::STARTING, v1::RUNNING, v1::RECOVERING})) {
+      return Illegal(job_, "it has no ranks");
+    }
+    // While a gang starts, a missing rank is one whose start command is still to be carried out.
+    Failure failure = FindFailure(input.ranks, job_.state() == v1::RUNNING);
+    if (IsPermanent(failure.reason)) {
+      return mover_.To(v1::FAILED, failure.reason, std::move(failure.message));
+    }
+    if (job_.state() == v1::RECOVERING) return mover_.Stay();
+    if (failure.reason != v1::REASON_NONE) {
+      return Recover(std::move(mover_), failure.reason, failure.message);
+    }
+    if (job_.state() == v1::RUNNING) return ObserveRunning(std::move(mover_), input.ranks);
+    if (!All(input.ranks, IsPrepared)) return mover_.Stay();
+    return mover_.To(v1::RUNNING, v1::REASON_NONE, "");
+  }
+
+  absl::StatusOr<Transition> operator()(const Progressed& input) {
+    if (!IsOneOf(job_.state(), {v1::STARTING, v1::RUNNING})) {
+      return Illegal(job_, "it makes no progress");
+    }
+    v1::Job& next = mover_.Change();
+    if (input.progress.checkpoint_step() > job_.progress().checkpoint_step()) {
+      next.set_restarts_without_progress(0);
+    }
+    *next.mutable_progress() = input.progress;
+    return mover_.Stay();
+  }
+
+  absl::StatusOr<Transition> operator()(const CancelAsked& input) {
+    if (HasEnded(job_.state())) return Illegal(job_, "it has ended already");
+    if (job_.state() != v1::RUNNING || input.force) {
+      mover_.Change().set_cancel_requested(true);
+      mover_.Change().set_cancel_force(input.force);
+      return mover_.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER, "cancelled");
+    }
+    if (job_.cancel_requested()) return mover_.Stay();
+    mover_.Change().set_cancel_requested(true);
+    return mover_.To(v1::RUNNING, v1::REASON_CANCELLED_BY_USER, "stops after a last checkpoint");
+  }
+
+ private:
+  const v1::Job& job_;
+  Mover mover_;
+};
+
+}  // namespace
+
+bool HasEnded(v1::JobState state) {
+  return IsOneOf(state, {v1::SUCCEEDED, v1::FAILED, v1::CANCELLED});
+}
+
+bool HoldsDevices(v1::JobState state) { return IsOneOf(state, {v1::STARTING, v1::RUNNING}); }
+
+bool IsPermanent(v1::Reason reason) {
+  switch (reason) {
+    case v1::REASON_INVALID_SPEC:
+    case v1::REASON_DOES_NOT_FIT:
+    case v1::REASON_DATA_ERROR:
+    case v1::REASON_WEIGHTS_ERROR:
+    case v1::REASON_CHECKPOINT_ERROR:
+    case v1::REASON_NON_FINITE_LOSS:
+      return true;
+    default:
+      return false;
+  }
+}
+
+v1::Job NewJob(std::string_view id, const v1::JobSpec& spec, int64_t unix_ms) {
+  v1::Job job;
+  job.set_id(std::string(id));
+  *job.mutable_spec() = spec;
+  job.set_state(v1::PENDING);
+  job.set_submitted_unix_ms(unix_ms);
+  job.mutable_progress()->set_steps(spec.train().steps());
+  return job;
+}
+
+absl::StatusOr<Transition> Apply(const v1::Job& job, const JobInput& input, int64_t unix_ms) {
+  return std::visit(Rules(job, unix_ms), input);
+}
+
+std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks) {
+  std::vector<Action> actions;
+  const auto add = [&actions](Action::Kind kind, const RankView& view) {
+    auto same = std::find_if(actions.begin(), actions.end(),
+                             [&](const Action& action) { return action.worker == view.worker; });
+    if (same == actions.end()) same = actions.insert(actions.end(), {kind, view.worker, {}});
+    if (kind == Action::Kind::kStart) same->ranks.push_back(view.rank);
+  };
+  for (const RankView& view : ranks) {
+    const v1::RankState state = view.report.state();
+    if (job.state() == v1::STARTING && view.presence == Presence::kMissing) {
+      add(Action::Kind::kStart, view);
+    } else if (job.state() == v1::RUNNING && view.presence == Presence::kReported) {
+      const bool alive = state != v1::RANK_SUCCEEDED && state != v1::RANK_FAILED;
+      if (state == v1::RANK_READY) {
+        add(Action::Kind::kGo, view);
+      } else if (job.cancel_requested() && alive) {
+        add(Action::Kind::kStopWithCheckpoint, view);
+      }
+    }
+  }
+  return actions;
+}
+
+bool IsStray(const v1::Job* job, const v1::RankReport& report) {
+  return job == nullptr || !HoldsDevices(job->state()) || job->epoch() != report.epoch();
+}
+
+}  // namespace terrace

@@ -1,0 +1,106 @@
+// The life of a job as pure functions: what happened goes in, the next Job comes out, and what is
+// to be done is read off it.
+//
+//   PENDING -> PLANNING -> QUEUED -> STARTING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED
+//                            ^                    |   ^
+//                            +--- RECOVERING <----+   +- a rank or worker was lost: the whole gang
+//                            restarts
+//
+// Actions follow from the stored state and from what workers report, never from the moment of a
+// transition: a coordinator that dies between writing and acting acts after its restart. No clock,
+// no I/O. docs/jobs.md has the whole diagram. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/v1/job.pb.h"
+#include "proto/v1/worker.pb.h"
+
+namespace terrace {
+
+// SUCCEEDED, FAILED or CANCELLED: nothing happens to it any more.
+bool HasEnded(v1::JobState state);
+// STARTING or RUNNING: its placement's devices are its own.
+bool HoldsDevices(v1::JobState state);
+// True when a rank that failed for this reason would fail for it again: wrong data, a full disk, a
+// loss that is no number.
+bool IsPermanent(v1::Reason reason);
+
+// A job just accepted: PENDING.
+v1::Job NewJob(std::string_view id, const v1::JobSpec& spec, int64_t unix_ms);
+
+// What is known of one rank of a placement.
+enum class Presence {
+  kReported,  // its worker reports it: `report` is set
+  kMissing,   // its worker reports, but not this rank
+  kAway,      // its worker is silent, not yet given up
+  kLost,      // its worker was given up
+};
+struct RankView {
+  uint32_t rank = 0;
+  std::string worker;
+  Presence presence = Presence::kAway;
+  v1::RankReport report;
+};
+
+// What may happen to a job.
+struct PlanningStarted {};
+struct Planned {
+  v1::Plan plan;
+};
+struct Refused {  // invalid, or nothing fits
+  v1::Reason reason = v1::REASON_NONE;
+  std::string message;
+};
+struct MustWait {  // for devices, or for a worker that could hold it
+  v1::Reason reason = v1::REASON_NONE;
+  std::string message;
+};
+struct Placed {
+  v1::Placement placement;
+};
+struct RanksObserved {
+  std::vector<RankView> ranks;  // all of the placement
+};
+struct Progressed {
+  v1::Progress progress;
+};
+struct CancelAsked {
+  bool force = false;
+};
+using JobInput = std::variant<PlanningStarted, Planned, Refused, MustWait, Placed, RanksObserved,
+                              Progressed, CancelAsked>;
+
+struct Transition {
+  v1::Job job;
+  bool changed = false;  // false: `job` is as before and need not be written
+};
+
+// FAILED_PRECONDITION when `input` cannot happen in the job's state; the message names both.
+absl::StatusOr<Transition> Apply(const v1::Job& job, const JobInput& input, int64_t unix_ms);
+
+// What a worker is to be told. All are idempotent, so they are repeated until the reports show
+// their effect.
+struct Action {
+  enum class Kind { kStart, kGo, kStopWithCheckpoint };
+  Kind kind = Kind::kStart;
+  std::string worker;
+  std::vector<uint32_t> ranks;  // of kStart; the others concern all of the job's ranks there
+  bool operator==(const Action&) const = default;
+};
+// One action at most per worker, in order of rank.
+std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks);
+
+// True when a reported rank must be killed and forgotten: its job has ended, is unknown (null), or
+// has moved on to another epoch.
+bool IsStray(const v1::Job* job, const v1::RankReport& report);
+
+}  // namespace terrace

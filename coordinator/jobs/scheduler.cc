@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/jobs/scheduler.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "proto/program_text.h"
+
+namespace terrace {
+namespace {
+
+// What a job needs: `nodes` workers with these devices each.
+struct Need {
+  uint32_t nodes = 1;
+  uint32_t devices = 1;      // per node
+  uint32_t threads = 0;      // per device; 0: any
+  int64_t device_bytes = 0;  // 0: any
+  bool cuda = false;
+};
+
+bool Matches(const Need& need, const NodeView& node) {
+  return !need.cuda && node.devices >= need.devices && node.threads_per_device >= need.threads &&
+         (node.device_memory_bytes == 0 || node.device_memory_bytes >= need.device_bytes);
+}
+
+uint32_t FreeDevices(const NodeView& node) {
+  return node.devices - std::min<uint32_t>(node.devices, static_cast<uint32_t>(node.used.size()));
+}
+
+std::string Count(int64_t n, const std::string& thing) {
+  return absl::StrCat(n, " ", thing, n == 1 ? "" : "s");
+}
+
+std::string Describe(const Need& need) {
+  std::string text = absl::StrCat(Count(need.nodes, "worker"), " with ",
+                                  Count(need.devices, need.cuda ? "CUDA device" : "device"));
+  if (need.device_bytes > 0) absl::StrAppend(&text, " of ", FormatBytes(need.device_bytes));
+  if (need.threads > 0) absl::StrAppend(&text, " and ", Count(need.threads, "thread"), " a device");
+  if (need.nodes > 1) absl::StrAppend(&text, " each");
+  return text;
+}
+
+// "needs 2 workers with 4 devices each; 1 of the 3 registered matches (the largest offers 2
+// devices)"
+std::string NoMatchMessage(const Need& need, uint32_t matching, absl::Span<const NodeView> nodes) {
+  std::string text = absl::StrCat("needs ", Describe(need), "; ");
+  if (nodes.empty()) return absl::StrCat(text, "no worker is registered: start terrace-worker");
+  absl::StrAppend(&text, matching, " of the ", nodes.size(), " registered ",
+                  matching == 1 ? "matches" : "match");
+  const NodeView& largest =
+      *std::max_element(nodes.begin(), nodes.end(),
+                        [](const NodeView& a, const NodeView& b) { return a.devices < b.devices; });
+  absl::StrAppend(&text, " (", largest.name, " offers ", Count(largest.devices, "device"));
+  if (largest.device_memory_bytes > 0) {
+    absl::StrAppend(&text, " of ", FormatBytes(largest.device_memory_bytes));
+  }
+  return absl::StrCat(text, " with ", Count(largest.threads_per_device, "thread"),
+                      "): start more workers or ask for less under resources");
+}
+
+Need NeedOfSpec(const v1::JobSpec& spec) {
+  const v1::ResourceSpec& resources = spec.resources();
+  return {.nodes = std::max<uint32_t>(1, resources.nodes_min()),
+          .devices = std::max<uint32_t>(1, resources.devices_per_node()),
+          .device_bytes = resources.device_memory(),
+          .cuda = resources.device() == "cuda"};
+}
+
+// Nodes that the pinned degrees of parallelism ask for; 0 when nothing is pinned.
+uint32_t PinnedNodes(const v1::JobSpec& spec, uint32_t devices_per_node) {
+  const v1::LayoutSpec& layout = spec.layout();
+  if (layout.dp() == 0) return 0;
+  const auto degree = [](uint32_t pinned) { return std::max<uint32_t>(1, pinned); };
+  const uint32_t ranks =
+      layout.dp() * degree(layout.tp()) * degree(layout.pp()) * degree(layout.cp());
+  return (ranks + devices_per_node - 1) / devices_per_node;
+}
+
+Need NeedOfPlan(const v1::Job& job) {
+  const v1::Layout& layout = job.plan().layout();
+  Need need = NeedOfSpec(job.spec());
+  need.nodes = std::max<uint32_t>(1, layout.nodes());
+  need.devices = (std::max<uint32_t>(1, layout.ranks()) + need.nodes - 1) / need.nodes;
+  // Threads that the user pinned may exceed what a worker offers: that is the user's choice.
+  if (job.spec().resources().threads_per_device() == 0) need.threads = layout.threads_per_rank();
+  for (const v1::StageMemory& stage : job.plan().memory()) {
+    need.device_bytes = std::max(need.device_bytes, stage.arena_bytes() + stage.external_bytes());
+  }
+  return need;
+}
+
+// Takes the devices of one gang: ranks in order, node after node.
+v1::Placement Take(uint32_t ranks, uint32_t ranks_per_node, const std::vector<NodeView*>& nodes) {
+  v1::Placement placement;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    NodeView& node = *nodes[rank / ranks_per_node];
+    uint32_t device = 0;
+    while (node.used.contains(device)) ++device;
+    node.used.insert(device);
+    v1::Placement::Rank* placed = placement.add_ranks();
+    placed->set_rank(rank);
+    placed->set_worker(node.name);
+    placed->set_device(device);
+  }
+  return placement;
+}
+
+class Round {
+ public:
+  explicit Round(absl::Span<const NodeView> nodes) : nodes_(nodes.begin(), nodes.end()) {}
+
+  Decision Consider(const v1::Job& job) {
+    Decision decision{.job = job.id()};
+    const Need need = NeedOfPlan(job);
+    std::vector<NodeView*> matching;
+    for (NodeView& node : nodes_) {
+      if (Matches(need, node)) matching.push_back(&node);
+    }
+    if (matching.size() < need.nodes) {
+      decision.reason = v1::REASON_NO_MATCHING_WORKER;
+      decision.message = NoMatchMessage(need, static_cast<uint32_t>(matching.size()), nodes_);
+      return decision;
+    }
+    std::vector<NodeView*> free = FreeAmong(matching, need.devices);
+    if (free.size() >= need.nodes) {
+      decision.placement =
+          Take(std::max<uint32_t>(1, job.plan().layout().ranks()), need.devices, free);
+      return decision;
+    }
+    decision.reason = v1::REASON_WAITING_FOR_DEVICES;
+    decision.message = WaitMessage(need, matching, free.size());
+    for (const NodeView* node : matching) held_.emplace(node->name, job.id());
+    return decision;
+  }
+
+ private:
+  // The fullest first, so that empty workers stay whole for larger jobs; then by name.
+  std::vector<NodeView*> FreeAmong(const std::vector<NodeView*>& matching, uint32_t devices) const {
+    std::vector<NodeView*> free;
+    for (NodeView* node : matching) {
+      if (!held_.contains(node->name) && FreeDevices(*node) >= devices) free.push_back(node);
+    }
+    std::sort(free.begin(), free.end(), [](const NodeView* a, const NodeView* b) {
+      return std::make_tuple(FreeDevices(*a), a->name) < std::make_tuple(FreeDevices(*b), b->name);
+    });
+    return free;
+  }
+
+  std::string WaitMessage(const Need& need, const std::vector<NodeView*>& matching,
+                          size_t enough) const {
+    uint32_t devices = 0;
+    uint32_t free = 0;
+    std::string ahead;
+    for (const NodeView* node : matching) {
+      devices += node->devices;
+      free += FreeDevices(*node);
+      auto held = held_.find(node->name);
+      if (held != held_.end()) ahead = held->second;
+    }
+    std::string text =
+        absl::StrCat("needs ", Describe(need), "; ", free, " of the ", devices, " devices on ",
+                     Count(matching.size(), "matching worker"), " are free now");
+    if (!ahead.empty()) return absl::StrCat(text, ", and job ", ahead, " is ahead of it");
+    if (need.nodes > 1) absl::StrAppend(&text, " (", Count(enough, "worker"), " would do)");
+    return text;
+  }
+
+  std::vector<NodeView> nodes_;
+  std::map<std::string, std::string> held_;  // node -> the waiting job that keeps it
+};
+
+}  // namespace
+
+absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeView> nodes) {
+  Need need = NeedOfSpec(spec);
+  const uint32_t pinned = PinnedNodes(spec, need.devices);
+  if (pinned > 0) need.nodes = std::max(need.nodes, pinned);
+  std::vector<const NodeView*> matching;
+  for (const NodeView& node : nodes) {
+    if (Matches(need, node)) matching.push_back(&node);
+  }
+  if (matching.size() < need.nodes) {
+    return absl::NotFoundError(NoMatchMessage(need, static_cast<uint32_t>(matching.size()), nodes));
+  }
+  std::sort(matching.begin(), matching.end(), [](const NodeView* a, const NodeView* b) {
+    // The best first: a job that may take fewer workers than there are takes those.
+    return std::make_tuple(a->threads_per_device, a->device_memory_bytes, b->name) >
+           std::make_tuple(b->threads_per_device, b->device_memory_bytes, a->name);
+  });
+  const uint32_t wanted =
+      pinned > 0 ? need.nodes : std::max(need.nodes, spec.resources().nodes_max());
+  matching.resize(std::min<size_t>(matching.size(), wanted));
+
+  Budget budget{.nodes = static_cast<uint32_t>(matching.size())};
+  budget.ranks = budget.nodes * need.devices;
+  budget.profile = matching.back()->profile;  // a step is as slow as its slowest rank
+  budget.threads_per_rank = matching.back()->threads_per_device;
+  for (const NodeView* node : matching) {
+    if (node->device_memory_bytes == 0) continue;
+    budget.device_memory_bytes =
+        budget.device_memory_bytes == 0
+            ? node->device_memory_bytes
+            : std::min(budget.device_memory_bytes, node->device_memory_bytes);
+  }
+  if (spec.resources().device_memory() > 0) {
+    budget.device_memory_bytes = spec.resources().device_memory();
+  }
+  if (spec.resources().threads_per_device() > 0) {
+    budget.threads_per_rank = spec.resources().threads_per_device();
+  }
+  return budget;
+}
+
+std::vector<Decision> Schedule(absl::Span<const v1::Job* const> waiting,
+                               absl::Span<const NodeView> nodes) {
+  std::vector<const v1::Job*> order(waiting.begin(), waiting.end());
+  std::stable_sort(order.begin(), order.end(), [](const v1::Job* a, const v1::Job* b) {
+    return std::make_tuple(-a->spec().priority(), a->submitted_unix_ms()) <
+           std::make_tuple(-b->spec().priority(), b->submitted_unix_ms());
+  });
+  Round round(nodes);
+  std::vector<Decision> decisions;
+  for (const v1::Job* job : order) decisions.push_back(round.Consider(*job));
+  return decisions;
+}
+
+}  // namespace terrace

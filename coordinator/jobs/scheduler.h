@@ -1,0 +1,48 @@
+// Who runs where: gang placement, all or nothing, higher priority first and then first come, first
+// served.
+//
+// A job that must wait for devices keeps the workers that match it from the jobs behind it, so that
+// a stream of small jobs never starves a large one; a job that no worker could hold keeps nothing.
+// Pure and deterministic. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "coordinator/planner/planner.h"
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+struct NodeView {
+  std::string name;
+  uint32_t devices = 0;
+  int64_t device_memory_bytes = 0;  // each; 0: not limited
+  uint32_t threads_per_device = 1;
+  v1::HardwareProfile profile;
+  std::set<uint32_t> used;  // devices that hold ranks or are promised
+};
+
+// What the planner may count on: the most workers the spec allows among those that could hold their
+// share of it were they free. NOT_FOUND when they are too few, with a sentence that names the
+// numbers.
+absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeView> nodes);
+
+struct Decision {
+  std::string job;
+  v1::Placement placement;  // without ranks: the job waits, for `reason`
+  v1::Reason reason = v1::REASON_NONE;
+  std::string message;
+};
+// One decision for each of `waiting` (planned jobs, in any order), in the order in which they were
+// considered. `nodes` are those that take ranks now.
+std::vector<Decision> Schedule(absl::Span<const v1::Job* const> waiting,
+                               absl::Span<const NodeView> nodes);
+
+}  // namespace terrace

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/jobs/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+NodeView Node(const std::string& name, uint32_t devices, std::set<uint32_t> used = {}) {
+  return {.name = name, .devices = devices, .threads_per_device = 2, .used = std::move(used)};
+}
+
+v1::Job Waiting(const std::string& id, uint32_t ranks, uint32_t nodes = 1, int64_t submitted = 1,
+                int32_t priority = 0) {
+  v1::Job job;
+  job.set_id(id);
+  job.set_submitted_unix_ms(submitted);
+  job.mutable_spec()->set_priority(priority);
+  job.mutable_plan()->mutable_layout()->set_ranks(ranks);
+  job.mutable_plan()->mutable_layout()->set_nodes(nodes);
+  job.mutable_plan()->mutable_layout()->set_threads_per_rank(1);
+  return job;
+}
+
+std::vector<Decision> Decide(const std::vector<v1::Job>& jobs, const std::vector<NodeView>& nodes) {
+  std::vector<const v1::Job*> pointers;
+  for (const v1::Job& job : jobs) pointers.push_back(&job);
+  return Schedule(pointers, nodes);
+}
+
+TEST(ScheduleTest, AGangIsPlacedNodeAfterNodeOnFreeDevices) {
+  const auto decisions = Decide({Waiting("a", 4, 2)}, {Node("w0", 3, {1}), Node("w1", 2)});
+  ASSERT_EQ(decisions[0].placement.ranks_size(), 4);
+  const v1::Placement& placement = decisions[0].placement;
+  EXPECT_EQ(placement.ranks(0).worker(), "w0");
+  EXPECT_EQ(placement.ranks(0).device(), 0);
+  EXPECT_EQ(placement.ranks(1).device(), 2) << "device 1 is used";
+  EXPECT_EQ(placement.ranks(2).worker(), "w1");
+  EXPECT_EQ(placement.ranks(3).rank(), 3);
+}
+
+TEST(ScheduleTest, PlacementIsAllOrNothing) {
+  const auto decisions = Decide({Waiting("a", 4, 2)}, {Node("w0", 2), Node("w1", 2, {0})});
+  EXPECT_EQ(decisions[0].placement.ranks_size(), 0);
+  EXPECT_EQ(decisions[0].reason, v1::REASON_WAITING_FOR_DEVICES);
+  EXPECT_THAT(decisions[0].message, HasSubstr("needs 2 workers with 2 devices"));
+  EXPECT_THAT(decisions[0].message, HasSubstr("3 of the 4 devices"));
+}
+
+TEST(ScheduleTest, AJobThatNoWorkerCouldHoldSaysWhatTheLargestOffers) {
+  const auto decisions = Decide({Waiting("a", 4)}, {Node("w0", 2)});
+  EXPECT_EQ(decisions[0].reason, v1::REASON_NO_MATCHING_WORKER);
+  EXPECT_THAT(decisions[0].message, HasSubstr("needs 1 worker with 4 devices"));
+  EXPECT_THAT(decisions[0].message, HasSubstr("w0 offers 2 devices"));
+  EXPECT_THAT(Decide({Waiting("a", 1)}, {})[0].message, HasSubstr("no worker is registered"));
+}
+
+TEST(ScheduleTest, PriorityGoesBeforeAgeAndAgeBeforeName) {
+  const auto decisions =
+      Decide({Waiting("young", 1, 1, 30), Waiting("old", 1, 1, 10), Waiting("urgent", 1, 1, 20, 5)},
+             {Node("w0", 1)});
+  EXPECT_EQ(decisions[0].job, "urgent");
+  EXPECT_EQ(decisions[0].placement.ranks_size(), 1);
+  EXPECT_EQ(decisions[1].job, "old");
+  EXPECT_THAT(decisions[2].message, HasSubstr("job old is ahead"));
+}
+
+TEST(ScheduleTest, ASmallJobDoesNotOvertakeALargeOneThatWaits) {
+  const auto decisions =
+      Decide({Waiting("large", 2, 1, 1), Waiting("small", 1, 1, 2)}, {Node("w0", 2, {0})});
+  EXPECT_EQ(decisions[0].reason, v1::REASON_WAITING_FOR_DEVICES);
+  EXPECT_EQ(decisions[1].placement.ranks_size(), 0);
+  EXPECT_THAT(decisions[1].message, HasSubstr("job large is ahead of it"));
+}
+
+TEST(ScheduleTest, AJobThatNoWorkerMatchesHoldsNobodyUp) {
+  const auto decisions =
+      Decide({Waiting("huge", 64, 1, 1), Waiting("small", 1, 1, 2)}, {Node("w0", 1)});
+  EXPECT_EQ(decisions[0].reason, v1::REASON_NO_MATCHING_WORKER);
+  EXPECT_EQ(decisions[1].placement.ranks_size(), 1);
+}
+
+TEST(ScheduleTest, TheFullestWorkerThatFitsIsTaken) {
+  const auto decisions = Decide({Waiting("a", 1)}, {Node("w0", 4), Node("w1", 4, {0, 1, 2})});
+  EXPECT_EQ(decisions[0].placement.ranks(0).worker(), "w1");
+}
+
+TEST(ScheduleTest, AProgramIsNotPlacedWhereItsBytesOrThreadsDoNotFit) {
+  v1::Job job = Waiting("a", 1);
+  v1::StageMemory* stage = job.mutable_plan()->add_memory();
+  stage->set_arena_bytes(900);
+  stage->set_external_bytes(200);
+  NodeView small = Node("w0", 1);
+  small.device_memory_bytes = 1000;
+  EXPECT_EQ(Decide({job}, {small})[0].reason, v1::REASON_NO_MATCHING_WORKER);
+  small.device_memory_bytes = 1100;
+  EXPECT_EQ(Decide({job}, {small})[0].placement.ranks_size(), 1);
+  job.mutable_plan()->mutable_layout()->set_threads_per_rank(3);
+  EXPECT_EQ(Decide({job}, {small})[0].reason, v1::REASON_NO_MATCHING_WORKER);
+  job.mutable_spec()->mutable_resources()->set_threads_per_device(3);
+  EXPECT_EQ(Decide({job}, {small})[0].placement.ranks_size(), 1) << "the user pinned the threads";
+}
+
+TEST(ScheduleTest, TwoJobsNeverShareADevice) {
+  const auto decisions =
+      Decide({Waiting("a", 1), Waiting("b", 1), Waiting("c", 1)}, {Node("w0", 2)});
+  EXPECT_EQ(decisions[0].placement.ranks(0).device(), 0);
+  EXPECT_EQ(decisions[1].placement.ranks(0).device(), 1);
+  EXPECT_EQ(decisions[2].reason, v1::REASON_WAITING_FOR_DEVICES);
+}
+
+TEST(BudgetTest, TheWeakestChosenWorkerSetsTheRates) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_nodes_min(1);
+  spec.mutable_resources()->set_nodes_max(2);
+  spec.mutable_resources()->set_devices_per_node(2);
+  NodeView strong = Node("w0", 2);
+  strong.threads_per_device = 8;
+  strong.device_memory_bytes = 1000;
+  NodeView weak = Node("w1", 2);
+  weak.device_memory_bytes = 500;
+  weak.profile.set_name("weak");
+  const auto budget = BudgetFor(spec, {strong, weak});
+  ASSERT_TRUE(budget.ok()) << budget.status();
+  EXPECT_EQ(budget->nodes, 2);
+  EXPECT_EQ(budget->ranks, 4);
+  EXPECT_EQ(budget->threads_per_rank, 2);
+  EXPECT_EQ(budget->device_memory_bytes, 500);
+  EXPECT_EQ(budget->profile.name(), "weak");
+}
+
+TEST(BudgetTest, WhatTheSpecPinsWins) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_device_memory(300);
+  spec.mutable_resources()->set_threads_per_device(5);
+  spec.mutable_layout()->set_dp(2);
+  NodeView node = Node("w0", 4);
+  node.device_memory_bytes = 500;
+  const auto budget = BudgetFor(spec, {node, node, node});
+  ASSERT_TRUE(budget.ok());
+  EXPECT_EQ(budget->nodes, 2) << "dp: 2 with one device a node";
+  EXPECT_EQ(budget->device_memory_bytes, 300);
+  EXPECT_EQ(budget->threads_per_rank, 5);
+}
+
+TEST(BudgetTest, TooFewMatchingWorkersAreNamed) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_nodes_min(2);
+  spec.mutable_resources()->set_devices_per_node(4);
+  const auto budget = BudgetFor(spec, {Node("w0", 4), Node("w1", 2)});
+  EXPECT_EQ(budget.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(budget.status().message()), HasSubstr("1 of the 2 registered matches"));
+}
+
+TEST(BudgetTest, ThereIsNoCudaWorker) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_device("cuda");
+  EXPECT_THAT(std::string(BudgetFor(spec, {Node("w0", 4)}).status().message()),
+              HasSubstr("CUDA device"));
+}
+
+}  // namespace
+}  // namespace terrace
