@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/emit.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "proto/op_codec.h"
+
+namespace terrace::compiler {
+namespace {
+
+using kernels::Access;
+using kernels::SizeOf;
+
+class Emitter {
+ public:
+  Emitter(const EmitInput& input, v1::Program* program)
+      : graph_(*input.graph), input_(input), program_(*program) {}
+
+  absl::Status Run() {
+    v1::Arena* arena = program_.add_arenas();
+    arena->set_tier(v1::DEVICE);
+    Buffers();
+    for (const v1::Stream& stream : graph_.streams) *program_.add_streams() = stream;
+    for (const v1::Group& group : graph_.groups) *program_.add_groups() = group;
+    for (const Sequence& sequence : graph_.sequences) RETURN_IF_ERROR(EmitSequence(sequence));
+    for (const Parameter& parameter : input_.parameters->all()) State(parameter);
+    for (const Tensor& tensor : input_.model->tensors) Initializer(tensor);
+    for (const auto& [name, holder] : input_.model->tied) (*program_.mutable_tied())[name] = holder;
+    RopeTable();
+    return absl::OkStatus();
+  }
+
+ private:
+  // One buffer for each value that lies in no other: what persists first, then the steps', in order of creation.
+  void Buffers() {
+    buffers_.assign(graph_.values.size(), kNone);
+    for (const v1::Lifetime lifetime : {v1::PERSISTENT, v1::STEP}) {
+      for (size_t i = 0; i < graph_.values.size(); ++i) {
+        const Value& value = graph_.values[i];
+        if (value.inside == kNone && value.lifetime == lifetime) AddBuffer(value, &buffers_[i]);
+      }
+    }
+  }
+
+  void AddBuffer(const Value& value, int* id) {
+    *id = program_.buffers_size();
+    v1::Buffer* buffer = program_.add_buffers();
+    buffer->set_id(*id);
+    buffer->set_name(value.name);
+    buffer->set_class_(value.cls);
+    buffer->set_dtype(EncodeDType(value.dtype));
+    for (int64_t size : value.shape) buffer->add_shape(size);
+    buffer->set_bytes(value.elements() * SizeOf(value.dtype));
+    buffer->set_lifetime(value.lifetime);
+    if (value.sequence != kNone) buffer->set_sequence(graph_.sequences[value.sequence].name);
+  }
+
+  absl::Status EmitSequence(const Sequence& sequence) {
+    v1::Sequence* out = program_.add_sequences();
+    out->set_name(sequence.name);
+    for (const Node& node : sequence.nodes) {
+      RETURN_IF_ERROR(CheckShapes(node));
+      EmitNode(node, out);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckShapes(const Node& node) {
+    const Compute* compute = node.compute();
+    if (compute == nullptr) return absl::OkStatus();
+    const std::string error = kernels::CheckShapes(compute->op, compute->attrs, ShapesOf(node));
+    if (error.empty()) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("compiled an op that breaks its own rule: ", error,
+                                            " (layer ", node.layer, ", ", node.text, ")"));
+  }
+
+  void EmitNode(const Node& node, v1::Sequence* sequence) {
+    v1::Instruction* out = sequence->add_instructions();
+    out->set_id(sequence->instructions_size() - 1);
+    EmitKind(node, out);
+    for (int i = 0; i < static_cast<int>(node.operands.size()); ++i) {
+      EmitOperand(node.operands[i], AccessOf(node, i), out->add_operands());
+    }
+    out->set_stream(node.stream);
+    for (int wait : node.waits) out->add_waits(wait);
+    out->set_phase(node.phase);
+    out->set_layer(node.layer);
+    out->set_micro_batch(node.micro_batch);
+    out->set_text(node.text);
+  }
+
+  void EmitKind(const Node& node, v1::Instruction* out) {
+    if (const Compute* compute = node.compute()) {
+      EncodeOp(compute->op, compute->attrs, out->mutable_compute());
+      if (!node.workspace.absent()) {
+        EmitOperand(node.workspace, Access::kWrite, out->mutable_compute()->mutable_workspace());
+      }
+    } else if (const auto* collective = std::get_if<Collective>(&node.what)) {
+      out->mutable_collective()->set_kind(collective->kind);
+      out->mutable_collective()->set_group(collective->group);
+    } else if (const auto* load = std::get_if<Input>(&node.what)) {
+      out->mutable_input()->set_kind(load->kind);
+    } else {
+      out->mutable_output()->set_kind(std::get<Output>(node.what).kind);
+    }
+  }
+
+  void EmitOperand(const Slice& slice, Access access, v1::Operand* out) {
+    if (slice.absent() || access == Access::kNone) return;
+    const Slice root = graph_.Root(slice);
+    out->set_access(static_cast<v1::Access>(access));
+    out->set_buffer(buffers_[root.value]);
+    out->set_offset(root.offset * SizeOf(root.shape.dtype));
+    out->set_dtype(EncodeDType(root.shape.dtype));
+    for (int d = 0; d < root.shape.dims; ++d) out->add_shape(root.shape.size[d]);
+    if (!root.shape.dense()) out->set_row_stride(root.shape.row_stride);
+  }
+
+  void State(const Parameter& parameter) {
+    StateOfKind(parameter, v1::WEIGHT, parameter.weight);
+    if (parameter.adam_m == kNone) return;
+    StateOfKind(parameter, v1::ADAM_M, parameter.adam_m);
+    StateOfKind(parameter, v1::ADAM_V, parameter.adam_v);
+  }
+
+  void StateOfKind(const Parameter& parameter, v1::StateKind kind, int value) {
+    Slice root = graph_.Root(graph_.Whole(value));
+    for (const Tensor* tensor : parameter.tensors) {
+      v1::StateRange* range = program_.add_state();
+      range->set_tensor(tensor->name);
+      range->set_kind(kind);
+      for (int64_t size : tensor->shape) range->add_shape(size);
+      range->set_elements(tensor->elements());
+      range->set_buffer(buffers_[root.value]);
+      range->set_offset(root.offset * SizeOf(root.shape.dtype));
+      range->set_dtype(EncodeDType(root.shape.dtype));
+      root.offset += tensor->elements();
+    }
+  }
+
+  void Initializer(const Tensor& tensor) {
+    v1::Initializer* out = program_.add_initializers();
+    out->set_tensor(tensor.name);
+    for (int64_t size : tensor.shape) out->add_shape(size);
+    if (tensor.init == Init::kNormal) {
+      out->set_kind(v1::Initializer::NORMAL);
+      out->set_stddev(static_cast<float>(tensor.stddev));
+    } else {
+      out->set_kind(v1::Initializer::CONSTANT);
+      out->set_mean(tensor.init == Init::kOnes ? 1.0f : 0.0f);
+    }
+  }
+
+  void RopeTable() {
+    if (input_.rope_table == kNone) return;
+    const RopeConfig& rope = input_.model->config.rope;
+    v1::RopeTable* out = program_.add_rope_tables();
+    out->set_buffer(buffers_[input_.rope_table]);
+    for (double frequency : rope.inverse_frequency) out->add_inverse_frequency(frequency);
+    out->set_attention_factor(rope.attention_factor);
+  }
+
+  const Graph& graph_;
+  const EmitInput& input_;
+  v1::Program& program_;
+  std::vector<int> buffers_;  // by value; kNone for one that lies in another
+};
+
+}  // namespace
+
+absl::Status Emit(const EmitInput& input, v1::Program* program) {
+  return Emitter(input, program).Run();
+}
+
+}  // namespace terrace::compiler

@@ -1,0 +1,24 @@
+// Writes a finished graph as a v1::Program: buffers, instructions, the state manifest and initializers. Offsets inside
+// arenas are not its business (place.h). Pure and deterministic.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "absl/status/status.h"
+#include "coordinator/compiler/graph.h"
+#include "coordinator/compiler/parameters.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace::compiler {
+
+struct EmitInput {
+  const Graph* graph = nullptr;
+  const Model* model = nullptr;
+  const Parameters* parameters = nullptr;
+  int rope_table = kNone;  // value
+};
+
+// Adds to `program`, whose scalar fields and rules the caller sets. INTERNAL when a node breaks the op table's rules.
+absl::Status Emit(const EmitInput& input, v1::Program* program);
+
+}  // namespace terrace::compiler

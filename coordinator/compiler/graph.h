@@ -1,0 +1,105 @@
+// The compiler's own form of a stage: values and the operations on them, in the order in which they will be emitted. Passes
+// append to it or rewrite it; emit.h turns it into a v1::Program.
+//
+// A value is a piece of memory with an element type and a shape. A slice is a rectangle of a value: what an operation
+// touches. A value may lie inside another one (a tensor in its layer's weights, a gradient in its bucket), so that a pass
+// can group memory without rewriting the operations that use it.
+//
+// Thread-compatible: plain data.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/op.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace::compiler {
+
+inline constexpr int kNone = -1;
+
+using Dims = std::vector<int64_t>;
+
+struct Value {
+  std::string name;
+  v1::BufferClass cls = v1::ACTIVATION;
+  kernels::DType dtype = kernels::DType::kF32;
+  Dims shape;
+  v1::Lifetime lifetime = v1::STEP;
+  int sequence = kNone;       // of a STEP value: the one sequence that uses it
+  int inside = kNone;         // another value that holds this one ...
+  int64_t inside_offset = 0;  // ... from this element on
+
+  int64_t elements() const;
+};
+
+// Elements offset, offset + 1, ... of `value`, as a tensor whose rows may be strided.
+struct Slice {
+  int value = kNone;
+  int64_t offset = 0;  // elements
+  kernels::TensorShape shape;
+
+  bool absent() const { return value == kNone; }
+};
+
+kernels::TensorShape DenseShape(kernels::DType dtype, const Dims& dims);
+
+// The same memory as a tensor of other dimensions: dimension 0 stays, the rest is cut anew.
+Slice Reshape(Slice slice, const Dims& dims);
+// Columns [begin, begin + count) of a two-dimensional slice.
+Slice Columns(Slice slice, int64_t begin, int64_t count);
+
+struct Compute {
+  kernels::Op op = kernels::Op::kFill;
+  kernels::OpAttrs attrs;
+};
+struct Collective {
+  v1::CollectiveKind kind = v1::ALL_REDUCE;
+  int group = 0;
+};
+struct Input {
+  v1::InputKind kind = v1::LOAD_BATCH;
+};
+struct Output {
+  v1::OutputKind kind = v1::STEP_STATS;
+};
+
+struct Node {
+  std::variant<Compute, Collective, Input, Output> what;
+  std::vector<Slice> operands;  // in the order of kernels/op.h or program.proto
+  Slice workspace;              // set by workspace.h
+  v1::Phase phase = v1::FORWARD;
+  int layer = kNone;
+  int micro_batch = kNone;
+  std::string text;
+  int stream = 0;          // set by streams.h
+  std::vector<int> waits;  // set by streams.h
+
+  const Compute* compute() const { return std::get_if<Compute>(&what); }
+};
+
+kernels::Access AccessOf(const Node& node, int operand);
+std::vector<kernels::TensorShape> ShapesOf(const Node& node);
+
+struct Sequence {
+  std::string name;
+  std::vector<Node> nodes;
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Sequence> sequences;
+  std::vector<v1::Stream> streams;  // set by streams.h
+  std::vector<v1::Group> groups;
+
+  int Add(Value value);
+  Slice Whole(int value) const;
+  // The slice of the outermost value that holds `slice`.
+  Slice Root(Slice slice) const;
+};
+
+}  // namespace terrace::compiler
