@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/op_case.h"
+
+#include <utility>
+
+namespace terrace::kernels::conformance {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+using Source = GradientOperand::Source;
+
+constexpr DType kF32 = DType::kF32;
+constexpr DType kBF16 = DType::kBF16;
+constexpr DType kI32 = DType::kI32;
+
+TensorShape Dense(DType dtype, const Sizes& sizes) {
+  TensorShape shape = {.dtype = dtype, .dims = static_cast<int>(sizes.size())};
+  for (size_t d = 0; d < sizes.size(); ++d) shape.size[d] = sizes[d];
+  shape.row_stride = shape.RowElements();
+  return shape;
+}
+
+const TensorShape kAbsent;
+
+// Element type of the activations, and whether their rows have gaps.
+struct Form {
+  std::string name;
+  DType dtype = kF32;
+  int64_t gap = 0;
+
+  TensorShape Act(const Sizes& sizes) const {
+    TensorShape shape = Dense(dtype, sizes);
+    if (shape.dims > 1) shape.row_stride += gap;
+    return shape;
+  }
+};
+
+const Form kForms[] = {
+    {"f32", kF32, 0}, {"bf16", kBF16, 0}, {"f32_strided", kF32, 5}, {"bf16_strided", kBF16, 24}};
+
+class CaseList {
+ public:
+  OpCase& Add(Op op, const std::string& suffix, OpAttrs attrs, std::vector<TensorShape> operands) {
+    cases_.push_back({.name = std::string(Name(op)) + "_" + suffix,
+                      .op = op,
+                      .attrs = std::move(attrs),
+                      .operands = std::move(operands)});
+    return cases_.back();
+  }
+  void Add(OpCase op_case) { cases_.push_back(std::move(op_case)); }
+  std::vector<OpCase> Take() { return std::move(cases_); }
+
+ private:
+  std::vector<OpCase> cases_;
+};
+
+std::string Text(int64_t value) { return std::to_string(value); }
+
+void AddEmbedding(const Form& form, CaseList* list) {
+  list->Add(Op::kEmbedding, form.name + "_small", EmbeddingAttrs{},
+            {Dense(kI32, {7}), Dense(kF32, {11, 5}), kAbsent, form.Act({7, 5})});
+  list->Add(
+      Op::kEmbedding, form.name + "_positions", EmbeddingAttrs{.sequence = 60},
+      {Dense(kI32, {600}), Dense(kF32, {50, 192}), Dense(kF32, {64, 192}), form.Act({600, 192})});
+}
+
+void AddNorms(const Form& form, CaseList* list) {
+  for (const auto& [n, d] : {std::pair<int64_t, int64_t>{3, 7}, {333, 200}, {70, 512}}) {
+    const std::string suffix = form.name + "_" + Text(n) + "x" + Text(d);
+    const TensorShape x = form.Act({n, d});
+    const TensorShape weight = Dense(kF32, {d});
+    const TensorShape statistic = Dense(kF32, {n});
+    list->Add(Op::kLayerNorm, suffix, NormAttrs{}, {x, weight, weight, x, statistic, statistic});
+    list->Add(Op::kLayerNorm, suffix + "_no_bias", NormAttrs{.epsilon = 1e-3f},
+              {x, weight, kAbsent, x, statistic, statistic});
+    list->Add(Op::kRmsNorm, suffix, NormAttrs{}, {x, weight, x, statistic});
+  }
+  const TensorShape heads = form.Act({200, 4, 64});
+  list->Add(Op::kRmsNorm, form.name + "_heads", NormAttrs{.epsilon = 1e-6f},
+            {heads, Dense(kF32, {64}), heads, Dense(kF32, {200, 4})});
+}
+
+struct Product {
+  int64_t m = 0, n = 0, k = 0;
+};
+
+std::vector<TensorShape> MatmulOperands(const Form& form, const Product& p,
+                                        const MatmulAttrs& attrs, DType c_dtype) {
+  const Form c_form = {.dtype = c_dtype, .gap = form.gap};
+  return {form.Act(attrs.transpose_a ? Sizes{p.k, p.m} : Sizes{p.m, p.k}),
+          form.Act(attrs.transpose_b ? Sizes{p.n, p.k} : Sizes{p.k, p.n}),
+          c_form.Act({p.m, p.n}),
+          kAbsent,
+          kAbsent,
+          kAbsent};
+}
+
+void AddMatmulLayouts(const Form& form, CaseList* list) {
+  for (const Product& p : {Product{3, 5, 7}, Product{130, 176, 100}}) {
+    for (int bits = 0; bits < 16; ++bits) {
+      const MatmulAttrs attrs = {
+          .transpose_a = (bits & 1) != 0,
+          .transpose_b = (bits & 2) != 0,
+          .accumulate = (bits & 4) != 0,
+          .precision = (bits & 8) != 0 ? MatmulPrecision::kBF16 : MatmulPrecision::kF32};
+      const std::string suffix = form.name + "_" + Text(p.m) + "x" + Text(p.n) + "x" + Text(p.k) +
+                                 (attrs.transpose_a ? "_ta" : "") +
+                                 (attrs.transpose_b ? "_tb" : "") +
+                                 (attrs.accumulate ? "_acc" : "") + ((bits & 8) ? "_fast" : "");
+      const DType c_dtype = attrs.accumulate ? kF32 : form.dtype;
+      list->Add(Op::kMatmul, suffix, attrs, MatmulOperands(form, p, attrs, c_dtype));
+    }
+  }
+}
+
+void AddMatmulEpilogues(const Form& form, CaseList* list) {
+  const Product p = {66, 72, 40};
+  for (MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
+    const std::string suffix = form.name + (precision == MatmulPrecision::kBF16 ? "_fast" : "");
+    const auto add = [&](const std::string& name, Epilogue epilogue, bool bias, bool residual,
+                         bool aux) -> OpCase& {
+      const MatmulAttrs attrs = {.transpose_b = true, .epilogue = epilogue, .precision = precision};
+      std::vector<TensorShape> operands = MatmulOperands(form, p, attrs, form.dtype);
+      if (bias) operands[3] = Dense(kF32, {p.n});
+      if (residual) operands[4] = operands[2];
+      if (aux) operands[5] = operands[2];
+      return list->Add(Op::kMatmul, suffix + "_" + name, attrs, operands);
+    };
+    add("bias", Epilogue::kNone, true, false, false);
+    add("residual", Epilogue::kNone, true, true, false);
+    add("residual_in_place", Epilogue::kNone, true, true, false).shared = {{4, 2}};
+    add("gelu", Epilogue::kGelu, true, false, true);
+    add("gelu_not_kept", Epilogue::kGelu, true, false, false);
+    add("gelu_grad", Epilogue::kGeluGrad, false, false, true);
+  }
+  // Every mixture of element types.
+  for (int bits = 0; bits < 8 && form.name == "f32"; ++bits) {
+    std::vector<TensorShape> operands = MatmulOperands(form, p, {}, kF32);
+    std::string suffix = "types";
+    for (int i = 0; i < 3; ++i) {
+      operands[i].dtype = (bits >> i & 1) != 0 ? kBF16 : kF32;
+      suffix += "_" + std::string(Name(operands[i].dtype));
+    }
+    list->Add(Op::kMatmul, suffix, MatmulAttrs{}, operands);
+  }
+}
+
+void AddActivations(const Form& form, CaseList* list) {
+  const Sizes sizes[] = {{3, 7}, {300, 173}, {5, 3, 70}, {70001}};
+  for (const Sizes& size : sizes) {
+    const TensorShape x = form.Act(size);
+    std::string suffix = form.name;
+    for (int64_t s : size) suffix += "_" + Text(s);
+    list->Add(Op::kGelu, suffix, NoAttrs{}, {x, x});
+    if (size.size() == 2) list->Add(Op::kSwiglu, suffix, NoAttrs{}, {x, x, x});
+  }
+  const TensorShape x = form.Act({40, 50});
+  list->Add(Op::kGelu, form.name + "_in_place", NoAttrs{}, {x, x}).shared = {{1, 0}};
+}
+
+void AddRope(const Form& form, CaseList* list) {
+  for (bool inverse : {false, true}) {
+    const std::string suffix = form.name + (inverse ? "_inverse" : "");
+    list->Add(Op::kRope, suffix + "_small", RopeAttrs{.sequence = 5, .inverse = inverse},
+              {form.Act({10, 3, 6}), Dense(kF32, {5, 6})});
+    list->Add(Op::kRope, suffix, RopeAttrs{.sequence = 100, .inverse = inverse},
+              {form.Act({300, 4, 64}), Dense(kF32, {128, 64})});
+  }
+}
+
+void AddAttention(const Form& form, CaseList* list) {
+  struct Shape {
+    int64_t batch, sequence, heads, kv_heads, head_dim, window;
+  };
+  const Shape shapes[] = {{2, 9, 2, 1, 8, 0}, {2, 130, 4, 2, 64, 0}, {1, 200, 2, 2, 32, 17}};
+  for (const Shape& s : shapes) {
+    for (MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
+      const AttentionAttrs attrs = {
+          .sequence = s.sequence, .window = s.window, .scale = 0.25f, .precision = precision};
+      const TensorShape q = form.Act({s.batch * s.sequence, s.heads, s.head_dim});
+      const TensorShape k = form.Act({s.batch * s.sequence, s.kv_heads, s.head_dim});
+      list->Add(Op::kAttention,
+                form.name + "_" + Text(s.sequence) + "x" + Text(s.head_dim) +
+                    (precision == MatmulPrecision::kBF16 ? "_fast" : ""),
+                attrs, {q, k, k, q, Dense(kF32, {s.batch, s.heads, s.sequence})});
+    }
+  }
+}
+
+void AddLoss(const Form& form, CaseList* list) {
+  struct Shape {
+    int64_t tokens, hidden, vocab, chunk_rows;
+  };
+  for (const Shape& s : {Shape{5, 7, 13, 2}, Shape{130, 64, 300, 64}, Shape{96, 40, 256, 1000}}) {
+    for (MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
+      list->Add(Op::kLmHeadLoss,
+                form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) +
+                    (precision == MatmulPrecision::kBF16 ? "_fast" : ""),
+                LossAttrs{.chunk_rows = s.chunk_rows, .precision = precision},
+                {form.Act({s.tokens, s.hidden}), Dense(kF32, {s.vocab, s.hidden}),
+                 Dense(kI32, {s.tokens}), Dense(kF32, {2})});
+    }
+  }
+}
+
+void AddCopies(const Form& form, CaseList* list) {
+  list->Add(Op::kGatherRows, form.name, NoAttrs{},
+            {form.Act({90, 70}), Dense(kI32, {1000}), form.Act({1000, 70})});
+  for (DType to : {kF32, kBF16}) {
+    const std::string suffix = form.name + "_to_" + std::string(Name(to));
+    const TensorShape x = form.Act({123, 457});
+    TensorShape y = x;
+    y.dtype = to;
+    list->Add(Op::kCast, suffix, NoAttrs{}, {x, y});
+    list->Add(Op::kAdd, suffix, NoAttrs{}, {x, y});
+    list->Add(Op::kCast, suffix + "_flat", NoAttrs{}, {form.Act({999}), Dense(to, {999})});
+  }
+  list->Add(Op::kFill, form.name, FillAttrs{.value = 0.375f}, {form.Act({211, 333})});
+  list->Add(Op::kFill, form.name + "_zero", FillAttrs{}, {form.Act({3, 5, 7})});
+}
+
+// Ops of the optimizer step, which know no activation types.
+void AddStepOps(CaseList* list) {
+  for (DType dtype : {kF32, kBF16}) {
+    for (const Sizes& size : {Sizes{1}, Sizes{200003}, Sizes{300, 257}}) {
+      list->Add(Op::kSquaredNorm,
+                std::string(Name(dtype)) + "_" + Text(size.size()) + "d_" + Text(size[0]),
+                NoAttrs{}, {Dense(dtype, size), Dense(kF32, {1})});
+    }
+  }
+  for (int64_t n : {1, 37}) {
+    list->Add(Op::kSumStats, Text(n), NoAttrs{}, {Dense(kF32, {n, 2}), Dense(kF32, {2})});
+    for (const auto& [name, clip] :
+         {std::pair<std::string, float>{"off", 0.0f}, {"tight", 1e-3f}, {"loose", 1e6f}}) {
+      list->Add(Op::kGradScale, Text(n) + "_clip_" + name, ClipAttrs{.clip_grad_norm = clip},
+                {Dense(kF32, {n}), Dense(kF32, {2}), Dense(kF32, {4})});
+    }
+  }
+  for (int64_t n : {1, 15, 70001}) {
+    const TensorShape x = Dense(kF32, {n});
+    const TensorShape four = Dense(kF32, {4});
+    list->Add(Op::kAdamw, Text(n), AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f},
+              {x, x, x, x, four, four});
+  }
+}
+
+OpAttrs GradientAttrs(const GradientRule& rule, const OpCase& forward, bool accumulate) {
+  if (rule.gradient == Op::kBiasGrad) return AccumulateAttrs{.accumulate = accumulate};
+  OpAttrs attrs = forward.attrs;
+  if (auto* norm = std::get_if<NormAttrs>(&attrs)) norm->accumulate = accumulate;
+  if (auto* loss = std::get_if<LossAttrs>(&attrs)) loss->accumulate = accumulate;
+  if (auto* rope = std::get_if<RopeAttrs>(&attrs)) rope->inverse = !rope->inverse;
+  return attrs;
+}
+
+bool HasGradient(const GradientRule& rule, const OpCase& forward) {
+  if (rule.gradient != Op::kBiasGrad) return true;
+  const auto& matmul = std::get<MatmulAttrs>(forward.attrs);
+  return !forward.operands[3].absent() && matmul.epilogue == Epilogue::kNone;
+}
+
+OpCase GradientOf(const GradientRule& rule, const std::shared_ptr<const OpCase>& forward,
+                  bool accumulate) {
+  OpCase gradient = {.name = std::string(Name(rule.gradient)) + "_of_" + forward->name +
+                             (accumulate ? "_acc" : ""),
+                     .op = rule.gradient,
+                     .attrs = GradientAttrs(rule, *forward, accumulate),
+                     .forward = forward};
+  for (const GradientOperand& operand : rule.operands) {
+    gradient.operands.push_back(
+        operand.source == Source::kOwn ? kAbsent : forward->operands[operand.forward]);
+  }
+  return gradient;
+}
+
+// The gradient with a residual, apart and in place of dx; and with dx in place of dy.
+void AddResidualForms(const OpCase& plain, int residual, int dx, CaseList* list) {
+  OpCase with_residual = plain;
+  with_residual.name += "_residual";
+  with_residual.operands[residual] = plain.operands[dx];
+  list->Add(with_residual);
+  with_residual.name += "_in_place";
+  with_residual.shared = {{residual, dx}};
+  list->Add(with_residual);
+  OpCase over_dy = plain;
+  over_dy.name += "_over_dy";
+  over_dy.shared = {{0, dx}};
+  list->Add(over_dy);
+}
+
+void AddVariants(const OpCase& gradient, CaseList* list) {
+  const auto in_place = [&](std::vector<SharedMemory> shared) {
+    OpCase variant = gradient;
+    variant.name += "_in_place";
+    variant.shared = std::move(shared);
+    list->Add(variant);
+  };
+  if (gradient.op == Op::kLayerNormGrad) AddResidualForms(gradient, 5, 6, list);
+  if (gradient.op == Op::kRmsNormGrad) AddResidualForms(gradient, 4, 5, list);
+  if (gradient.op == Op::kGeluGrad && gradient.forward->shared.empty()) in_place({{2, 0}});
+  if (gradient.op == Op::kSwigluGrad) in_place({{3, 1}, {4, 2}});
+}
+
+std::vector<OpCase> ForwardCases() {
+  CaseList list;
+  for (const Form& form : kForms) {
+    AddEmbedding(form, &list);
+    AddNorms(form, &list);
+    AddMatmulLayouts(form, &list);
+    AddMatmulEpilogues(form, &list);
+    AddActivations(form, &list);
+    AddRope(form, &list);
+    AddAttention(form, &list);
+    AddLoss(form, &list);
+    AddCopies(form, &list);
+  }
+  AddStepOps(&list);
+  return list.Take();
+}
+
+GradientOperand Forward(int i) { return {Source::kForward, i}; }
+GradientOperand Seed(int i) { return {Source::kSeed, i}; }
+GradientOperand Derivative(int i) { return {Source::kDerivative, i}; }
+
+const std::vector<GradientRule>& GradientRules() {
+  static const std::vector<GradientRule> rules = {
+      {Op::kEmbedding, Op::kEmbeddingGrad, {Forward(0), Seed(3), Derivative(1), Derivative(2)}},
+      {Op::kLayerNorm,
+       Op::kLayerNormGrad,
+       {Seed(3),
+        Forward(0),
+        Forward(1),
+        Forward(4),
+        Forward(5),
+        {},
+        Derivative(0),
+        Derivative(1),
+        Derivative(2)}},
+      {Op::kRmsNorm,
+       Op::kRmsNormGrad,
+       {Seed(2), Forward(0), Forward(1), Forward(3), {}, Derivative(0), Derivative(1)}},
+      {Op::kMatmul, Op::kBiasGrad, {Seed(2), Derivative(3)}},
+      {Op::kGelu, Op::kGeluGrad, {Seed(1), Forward(0), Derivative(0)}},
+      {Op::kSwiglu,
+       Op::kSwigluGrad,
+       {Seed(2), Forward(0), Forward(1), Derivative(0), Derivative(1)}},
+      {Op::kRope, Op::kRope, {{Source::kSeedDerivative, 0}, Forward(1)}},
+      {Op::kAttention,
+       Op::kAttentionGrad,
+       {Forward(0), Forward(1), Forward(2), Forward(3), Forward(4), Seed(3), Derivative(0),
+        Derivative(1), Derivative(2)}},
+      {Op::kLmHeadLoss,
+       Op::kLmHeadLossGrad,
+       {Forward(0), Forward(1), Forward(2), Forward(3), Derivative(0), Derivative(1)}},
+  };
+  return rules;
+}
+
+bool Accumulates(const GradientRule& rule) {
+  return rule.gradient == Op::kLayerNormGrad || rule.gradient == Op::kRmsNormGrad ||
+         rule.gradient == Op::kBiasGrad || rule.gradient == Op::kLmHeadLossGrad;
+}
+
+bool IsF32(const OpCase& op_case) {
+  for (const TensorShape& shape : op_case.operands) {
+    if (shape.dtype == kBF16) return false;
+  }
+  return std::visit(
+      [](const auto& attrs) {
+        if constexpr (requires { attrs.precision; }) {
+          return attrs.precision == MatmulPrecision::kF32;
+        } else {
+          return true;
+        }
+      },
+      op_case.attrs);
+}
+
+}  // namespace
+
+const GradientRule* FindGradientRule(Op gradient) {
+  for (const GradientRule& rule : GradientRules()) {
+    if (rule.gradient == gradient) return &rule;
+  }
+  return nullptr;
+}
+
+std::vector<OpCase> AllCases() {
+  CaseList list;
+  for (const OpCase& forward : ForwardCases()) {
+    list.Add(forward);
+    for (const GradientRule& rule : GradientRules()) {
+      if (rule.forward != forward.op || rule.gradient == Op::kRope) continue;
+      if (!HasGradient(rule, forward)) continue;
+      const auto shared_forward = std::make_shared<const OpCase>(forward);
+      const OpCase gradient = GradientOf(rule, shared_forward, false);
+      list.Add(gradient);
+      AddVariants(gradient, &list);
+      if (Accumulates(rule)) list.Add(GradientOf(rule, shared_forward, true));
+    }
+  }
+  return list.Take();
+}
+
+std::vector<OpCase> DifferentiableCases() {
+  CaseList list;
+  for (const OpCase& forward : ForwardCases()) {
+    for (const GradientRule& rule : GradientRules()) {
+      if (rule.forward != forward.op || !HasGradient(rule, forward) || !IsF32(forward)) continue;
+      list.Add(GradientOf(rule, std::make_shared<const OpCase>(forward), false));
+    }
+  }
+  return list.Take();
+}
+
+}  // namespace terrace::kernels::conformance

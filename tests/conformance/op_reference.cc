@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/op_reference.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+namespace terrace::kernels::conformance {
+namespace {
+
+using Shapes = std::span<const TensorShape>;
+using Operands = std::span<Values>;
+
+int64_t Index(double value) { return static_cast<int64_t>(value); }
+
+// Sets an output to zeros, unless it is added to.
+void Begin(Values* values, const TensorShape& shape, bool accumulate) {
+  if (!accumulate) values->assign(shape.Elements(), 0.0);
+}
+
+void EmbeddingRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t h = shapes[1].size[1];
+  Begin(&operands[3], shapes[3], false);
+  for (int64_t t = 0; t < shapes[3].rows(); ++t) {
+    for (int64_t i = 0; i < h; ++i) {
+      double sum = operands[1][Index(operands[0][t]) * h + i];
+      if (!shapes[2].absent()) sum += operands[2][t % attrs.sequence * h + i];
+      operands[3][t * h + i] = sum;
+    }
+  }
+}
+
+void EmbeddingGradRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t h = shapes[1].size[1];
+  for (int64_t t = 0; t < shapes[1].rows(); ++t) {
+    for (int64_t i = 0; i < h; ++i) {
+      const double dx = operands[1][t * h + i];
+      operands[2][Index(operands[0][t]) * h + i] += dx;
+      if (!shapes[3].absent()) operands[3][t % attrs.sequence * h + i] += dx;
+    }
+  }
+}
+
+void LayerNormRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t d = shapes[0].size[1];
+  for (int output : {3, 4, 5}) Begin(&operands[output], shapes[output], false);
+  for (int64_t row = 0; row < shapes[0].rows(); ++row) {
+    const double* x = &operands[0][row * d];
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < d; ++i) mean += x[i] / d;
+    for (int64_t i = 0; i < d; ++i) variance += (x[i] - mean) * (x[i] - mean) / d;
+    const double rstd = 1 / std::sqrt(variance + attrs.epsilon);
+    operands[4][row] = mean;
+    operands[5][row] = rstd;
+    for (int64_t i = 0; i < d; ++i) {
+      const double bias = shapes[2].absent() ? 0 : operands[2][i];
+      operands[3][row * d + i] = (x[i] - mean) * rstd * operands[1][i] + bias;
+    }
+  }
+}
+
+// One row of either norm's gradient: x_hat and rstd given, `centred` for LayerNorm.
+struct NormGradRow {
+  int64_t d = 0;
+  const double* dy = nullptr;
+  const double* weight = nullptr;
+  Values x_hat;
+  double rstd = 0;
+  bool centred = false;
+};
+
+void AddNormGradRow(const NormGradRow& row, double* dx, double* dweight) {
+  double mean_g = 0, mean_gx = 0;
+  for (int64_t i = 0; i < row.d; ++i) {
+    const double g = row.dy[i] * row.weight[i];
+    if (row.centred) mean_g += g / row.d;
+    mean_gx += g * row.x_hat[i] / row.d;
+  }
+  for (int64_t i = 0; i < row.d; ++i) {
+    const double g = row.dy[i] * row.weight[i];
+    dx[i] += row.rstd * (g - mean_g - row.x_hat[i] * mean_gx);
+    dweight[i] += row.dy[i] * row.x_hat[i];
+  }
+}
+
+void LayerNormGradRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t d = shapes[1].size[1];
+  const bool has_bias = !shapes[8].absent();
+  Begin(&operands[6], shapes[6], false);
+  if (!shapes[5].absent()) operands[6] = operands[5];
+  Begin(&operands[7], shapes[7], attrs.accumulate);
+  if (has_bias) Begin(&operands[8], shapes[8], attrs.accumulate);
+  for (int64_t n = 0; n < shapes[1].rows(); ++n) {
+    NormGradRow row = {.d = d,
+                       .dy = &operands[0][n * d],
+                       .weight = operands[2].data(),
+                       .x_hat = Values(d),
+                       .rstd = operands[4][n],
+                       .centred = true};
+    for (int64_t i = 0; i < d; ++i) {
+      row.x_hat[i] = (operands[1][n * d + i] - operands[3][n]) * row.rstd;
+    }
+    AddNormGradRow(row, &operands[6][n * d], operands[7].data());
+    for (int64_t i = 0; has_bias && i < d; ++i) operands[8][i] += row.dy[i];
+  }
+}
+
+void RmsNormRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t d = shapes[1].rows();
+  Begin(&operands[2], shapes[2], false);
+  Begin(&operands[3], shapes[3], false);
+  for (int64_t n = 0; n < shapes[3].Elements(); ++n) {
+    const double* x = &operands[0][n * d];
+    double squares = 0;
+    for (int64_t i = 0; i < d; ++i) squares += x[i] * x[i] / d;
+    const double rstd = 1 / std::sqrt(squares + attrs.epsilon);
+    operands[3][n] = rstd;
+    for (int64_t i = 0; i < d; ++i) operands[2][n * d + i] = x[i] * rstd * operands[1][i];
+  }
+}
+
+void RmsNormGradRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t d = shapes[2].rows();
+  Begin(&operands[5], shapes[5], false);
+  if (!shapes[4].absent()) operands[5] = operands[4];
+  Begin(&operands[6], shapes[6], attrs.accumulate);
+  for (int64_t n = 0; n < shapes[3].Elements(); ++n) {
+    NormGradRow row = {.d = d,
+                       .dy = &operands[0][n * d],
+                       .weight = operands[2].data(),
+                       .x_hat = Values(d),
+                       .rstd = operands[3][n]};
+    for (int64_t i = 0; i < d; ++i) row.x_hat[i] = operands[1][n * d + i] * row.rstd;
+    AddNormGradRow(row, &operands[5][n * d], operands[6].data());
+  }
+}
+
+double GeluOf(double x) {
+  const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+  return 0.5 * x * (1 + std::tanh(u));
+}
+
+double GeluSlope(double x) {
+  const double c = std::sqrt(2 / std::numbers::pi);
+  const double t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
+
+void MatmulRef(const MatmulAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t m = shapes[2].size[0];
+  const int64_t n = shapes[2].size[1];
+  const int64_t k = shapes[0].size[attrs.transpose_a ? 0 : 1];
+  Values a = operands[0];
+  Values b = operands[1];
+  if (attrs.precision == MatmulPrecision::kBF16) {
+    for (double& value : a) value = RoundToBF16(value);
+    for (double& value : b) value = RoundToBF16(value);
+  }
+  const bool keep = attrs.epilogue == Epilogue::kGelu && !shapes[5].absent();
+  if (keep) Begin(&operands[5], shapes[5], false);
+  Begin(&operands[2], shapes[2], attrs.accumulate);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t p = 0; p < k; ++p) {
+        sum += a[attrs.transpose_a ? p * m + i : i * k + p] *
+               b[attrs.transpose_b ? j * k + p : p * n + j];
+      }
+      const int64_t at = i * n + j;
+      if (!shapes[3].absent()) sum += operands[3][j];
+      if (!shapes[4].absent()) sum += operands[4][at];
+      if (keep) operands[5][at] = sum;
+      if (attrs.epilogue == Epilogue::kGelu) sum = GeluOf(sum);
+      if (attrs.epilogue == Epilogue::kGeluGrad) sum *= GeluSlope(operands[5][at]);
+      operands[2][at] += sum;
+    }
+  }
+}
+
+void BiasGradRef(const AccumulateAttrs& attrs, Shapes shapes, Operands operands) {
+  Begin(&operands[1], shapes[1], attrs.accumulate);
+  const int64_t d = shapes[1].rows();
+  for (size_t i = 0; i < operands[0].size(); ++i) operands[1][i % d] += operands[0][i];
+}
+
+void SwigluRef(Operands operands) {
+  operands[2].resize(operands[0].size());
+  for (size_t i = 0; i < operands[0].size(); ++i) {
+    const double gate = operands[0][i];
+    operands[2][i] = gate / (1 + std::exp(-gate)) * operands[1][i];
+  }
+}
+
+void SwigluGradRef(Operands operands) {
+  operands[3].resize(operands[0].size());
+  operands[4].resize(operands[0].size());
+  for (size_t i = 0; i < operands[0].size(); ++i) {
+    const double dy = operands[0][i], gate = operands[1][i], up = operands[2][i];
+    const double s = 1 / (1 + std::exp(-gate));
+    operands[3][i] = dy * up * (s + gate * s * (1 - s));
+    operands[4][i] = dy * gate * s;
+  }
+}
+
+void RopeRef(const RopeAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t d = shapes[0].size[2];
+  for (int64_t t = 0; t < shapes[0].rows(); ++t) {
+    const double* angles = &operands[1][t % attrs.sequence * d];
+    for (int64_t head = 0; head < shapes[0].size[1]; ++head) {
+      double* x = &operands[0][(t * shapes[0].size[1] + head) * d];
+      for (int64_t i = 0; i < d / 2; ++i) {
+        const double cos = angles[i];
+        const double sin = attrs.inverse ? -angles[d / 2 + i] : angles[d / 2 + i];
+        const double a = x[i], b = x[d / 2 + i];
+        x[i] = a * cos - b * sin;
+        x[d / 2 + i] = b * cos + a * sin;
+      }
+    }
+  }
+}
+
+// One query of one head: where it, its keys and its results lie.
+struct Query {
+  int64_t row = 0, first_key_row = 0, head = 0, kv_head = 0;
+  int64_t lse_index = 0;
+};
+
+// Calls body for every query of the batch.
+template <typename Body>
+void ForEachQuery(const AttentionAttrs& attrs, Shapes shapes, const Body& body) {
+  const int64_t heads = shapes[0].size[1];
+  const int64_t group = heads / shapes[1].size[1];
+  for (int64_t row = 0; row < shapes[0].rows(); ++row) {
+    const int64_t position = row % attrs.sequence;
+    const int64_t seen = attrs.window == 0 ? position + 1 : std::min(attrs.window, position + 1);
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t batch = row / attrs.sequence;
+      body(Query{.row = row,
+                 .first_key_row = row - seen + 1,
+                 .head = head,
+                 .kv_head = head / group,
+                 .lse_index = (batch * heads + head) * attrs.sequence + position});
+    }
+  }
+}
+
+double Dot(const double* a, const double* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void AttentionRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t d = shapes[0].size[2];
+  Begin(&operands[3], shapes[3], false);
+  Begin(&operands[4], shapes[4], false);
+  ForEachQuery(attrs, shapes, [&](const Query& query) {
+    const double* q = &operands[0][(query.row * shapes[0].size[1] + query.head) * d];
+    double* o = &operands[3][(query.row * shapes[0].size[1] + query.head) * d];
+    const auto kv = [&](int operand, int64_t row) {
+      return &operands[operand][(row * shapes[1].size[1] + query.kv_head) * d];
+    };
+    double largest = -std::numeric_limits<double>::infinity();
+    for (int64_t j = query.first_key_row; j <= query.row; ++j) {
+      largest = std::max(largest, attrs.scale * Dot(q, kv(1, j), d));
+    }
+    double sum = 0;
+    for (int64_t j = query.first_key_row; j <= query.row; ++j) {
+      const double p = std::exp(attrs.scale * Dot(q, kv(1, j), d) - largest);
+      sum += p;
+      for (int64_t i = 0; i < d; ++i) o[i] += p * kv(2, j)[i];
+    }
+    for (int64_t i = 0; i < d; ++i) o[i] /= sum;
+    operands[4][query.lse_index] = largest + std::log(sum);
+  });
+}
+
+void AttentionGradRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t d = shapes[0].size[2];
+  for (int output : {6, 7, 8}) Begin(&operands[output], shapes[output], false);
+  ForEachQuery(attrs, shapes, [&](const Query& query) {
+    const int64_t q_at = (query.row * shapes[0].size[1] + query.head) * d;
+    const double* q = &operands[0][q_at];
+    const double* grad = &operands[5][q_at];
+    const double delta = Dot(grad, &operands[3][q_at], d);
+    for (int64_t j = query.first_key_row; j <= query.row; ++j) {
+      const int64_t kv_at = (j * shapes[1].size[1] + query.kv_head) * d;
+      const double* k = &operands[1][kv_at];
+      const double p = std::exp(attrs.scale * Dot(q, k, d) - operands[4][query.lse_index]);
+      const double ds = attrs.scale * p * (Dot(grad, &operands[2][kv_at], d) - delta);
+      for (int64_t i = 0; i < d; ++i) {
+        operands[6][q_at + i] += ds * k[i];
+        operands[7][kv_at + i] += ds * q[i];
+        operands[8][kv_at + i] += p * grad[i];
+      }
+    }
+  });
+}
+
+// Both loss ops; the gradients are outputs 4 and 5 where `with_gradients`.
+void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operands operands) {
+  const int64_t h = shapes[0].size[1];
+  const int64_t vocab = shapes[1].rows();
+  Begin(&operands[3], shapes[3], false);
+  if (with_gradients) {
+    Begin(&operands[4], shapes[4], false);
+    Begin(&operands[5], shapes[5], attrs.accumulate);
+  }
+  for (int64_t t = 0; t < shapes[0].rows(); ++t) {
+    const int64_t target = Index(operands[2][t]);
+    if (target < 0) continue;
+    const double* hidden = &operands[0][t * h];
+    Values logits(vocab);
+    for (int64_t v = 0; v < vocab; ++v) logits[v] = Dot(hidden, &operands[1][v * h], h);
+    const double largest = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (double logit : logits) sum += std::exp(logit - largest);
+    const double lse = largest + std::log(sum);
+    operands[3][0] += lse - logits[target];
+    operands[3][1] += 1;
+    for (int64_t v = 0; with_gradients && v < vocab; ++v) {
+      const double g = std::exp(logits[v] - lse) - (v == target ? 1 : 0);
+      for (int64_t i = 0; i < h; ++i) {
+        operands[4][t * h + i] += g * operands[1][v * h + i];
+        operands[5][v * h + i] += g * hidden[i];
+      }
+    }
+  }
+}
+
+void GatherRowsRef(Shapes shapes, Operands operands) {
+  const int64_t h = shapes[0].size[1];
+  operands[2].resize(shapes[2].Elements());
+  for (size_t i = 0; i < operands[2].size(); ++i) {
+    operands[2][i] = operands[0][Index(operands[1][i / h]) * h + i % h];
+  }
+}
+
+void GradScaleRef(const ClipAttrs& attrs, Operands operands) {
+  double sum = 0;
+  for (double square : operands[0]) sum += square;
+  const double tokens = operands[1][1];
+  const double norm = std::sqrt(sum) / tokens;
+  const double shrink = attrs.clip_grad_norm > 0 ? std::min(1.0, attrs.clip_grad_norm / norm) : 1.0;
+  operands[2] = {shrink / tokens, norm, operands[1][0] / tokens, 0.0};
+}
+
+void AdamwRef(const AdamwAttrs& attrs, Operands operands) {
+  const double lr = operands[5][0];
+  const double beta1 = attrs.beta1, beta2 = attrs.beta2;
+  for (size_t i = 0; i < operands[0].size(); ++i) {
+    const double g = operands[0][i] * operands[4][0];
+    double& param = operands[1][i];
+    double& m = operands[2][i];
+    double& v = operands[3][i];
+    param -= lr * attrs.weight_decay * param;
+    m = beta1 * m + (1 - beta1) * g;
+    v = beta2 * v + (1 - beta2) * g * g;
+    const double denominator = std::sqrt(v) / std::sqrt(operands[5][2]) + attrs.epsilon;
+    param -= lr / operands[5][1] * m / denominator;
+  }
+}
+
+template <typename F>
+void MapTo(Operands operands, int from, int to, const F& f) {
+  operands[to].resize(operands[from].size());
+  for (size_t i = 0; i < operands[from].size(); ++i) operands[to][i] = f(i);
+}
+
+}  // namespace
+
+double RoundToBF16(double value) {
+  // From double in one step: through f32 a value could be rounded twice.
+  if (!std::isfinite(value) || value == 0) return value;
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  const double ulp = std::ldexp(1.0, std::max(exponent, -125) - 8);
+  return std::nearbyint(value / ulp) * ulp;
+}
+
+double RoundTo(DType dtype, double value) {
+  if (dtype == DType::kBF16) return RoundToBF16(value);
+  return dtype == DType::kF32 ? static_cast<float>(value) : value;
+}
+
+void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands) {
+  switch (op) {
+    case Op::kEmbedding:
+      return EmbeddingRef(std::get<EmbeddingAttrs>(attrs), shapes, operands);
+    case Op::kEmbeddingGrad:
+      return EmbeddingGradRef(std::get<EmbeddingAttrs>(attrs), shapes, operands);
+    case Op::kLayerNorm:
+      return LayerNormRef(std::get<NormAttrs>(attrs), shapes, operands);
+    case Op::kLayerNormGrad:
+      return LayerNormGradRef(std::get<NormAttrs>(attrs), shapes, operands);
+    case Op::kRmsNorm:
+      return RmsNormRef(std::get<NormAttrs>(attrs), shapes, operands);
+    case Op::kRmsNormGrad:
+      return RmsNormGradRef(std::get<NormAttrs>(attrs), shapes, operands);
+    case Op::kMatmul:
+      return MatmulRef(std::get<MatmulAttrs>(attrs), shapes, operands);
+    case Op::kBiasGrad:
+      return BiasGradRef(std::get<AccumulateAttrs>(attrs), shapes, operands);
+    case Op::kGelu:
+      return MapTo(operands, 0, 1, [&](size_t i) { return GeluOf(operands[0][i]); });
+    case Op::kGeluGrad:
+      return MapTo(operands, 1, 2,
+                   [&](size_t i) { return operands[0][i] * GeluSlope(operands[1][i]); });
+    case Op::kSwiglu:
+      return SwigluRef(operands);
+    case Op::kSwigluGrad:
+      return SwigluGradRef(operands);
+    case Op::kRope:
+      return RopeRef(std::get<RopeAttrs>(attrs), shapes, operands);
+    case Op::kAttention:
+      return AttentionRef(std::get<AttentionAttrs>(attrs), shapes, operands);
+    case Op::kAttentionGrad:
+      return AttentionGradRef(std::get<AttentionAttrs>(attrs), shapes, operands);
+    case Op::kLmHeadLoss:
+      return LossRef(std::get<LossAttrs>(attrs), false, shapes, operands);
+    case Op::kLmHeadLossGrad:
+      return LossRef(std::get<LossAttrs>(attrs), true, shapes, operands);
+    case Op::kGatherRows:
+      return GatherRowsRef(shapes, operands);
+    case Op::kCast:
+      operands[1] = operands[0];
+      return;
+    case Op::kFill:
+      operands[0].assign(shapes[0].Elements(), std::get<FillAttrs>(attrs).value);
+      return;
+    case Op::kAdd:
+      return MapTo(operands, 0, 1, [&](size_t i) { return operands[0][i] + operands[1][i]; });
+    case Op::kSquaredNorm:
+      operands[1] = {Dot(operands[0].data(), operands[0].data(), shapes[0].Elements())};
+      return;
+    case Op::kSumStats:
+      operands[1] = {0.0, 0.0};
+      for (size_t i = 0; i < operands[0].size(); ++i) operands[1][i % 2] += operands[0][i];
+      return;
+    case Op::kGradScale:
+      return GradScaleRef(std::get<ClipAttrs>(attrs), operands);
+    case Op::kAdamw:
+      return AdamwRef(std::get<AdamwAttrs>(attrs), operands);
+  }
+}
+
+}  // namespace terrace::kernels::conformance
