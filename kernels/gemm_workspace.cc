@@ -3,18 +3,22 @@
 
 #include <algorithm>
 
+#include "kernels/gemm_blocking.h"
+
 namespace terrace::kernels {
 namespace {
 
 constexpr int64_t kAlignment = 64;
 
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t RoundUp(int64_t value, int64_t multiple) { return CeilDiv(value, multiple) * multiple; }
 
 }  // namespace
 
 int64_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k, MatmulPrecision precision, int threads) {
-  (void)m, (void)k, (void)precision;
-  return RoundUp(n * 4, kAlignment) * threads;
+  const GemmArithmetic& amx = precision == MatmulPrecision::kBF16 ? kAmxBF16Arithmetic : kAmxSplitArithmetic;
+  const int64_t bytes = std::max(GemmBlocking(amx, m, n, k).WorkspaceBytes(threads),
+                                 GemmBlocking(kVectorArithmetic, m, n, k).WorkspaceBytes(threads));
+  return RoundUp(bytes, kAlignment);
 }
 
 int64_t LmHeadWorkspaceBytes(int64_t rows, int64_t hidden, int64_t vocab, int64_t chunk_rows, bool grad,

@@ -36,21 +36,26 @@ bool AmxReady();
 
 inline void AmxFence() { asm volatile("" ::: "memory"); }
 
-// All eight tiles as 16 rows of 64 bytes, while this object lives. REQUIRES: AmxReady().
+// All eight tiles as 16 rows of 64 bytes.
+TERRACE_AMX inline void AmxConfigureTiles() {
+  struct alignas(64) Config {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  const Config config;
+  asm volatile("ldtilecfg %0" ::"m"(config));
+}
+// Unused tiles are not saved at context switches.
+TERRACE_AMX inline void AmxReleaseTiles() { asm volatile("tilerelease"); }
+
+// Configured tiles, while this object lives. REQUIRES: AmxReady().
 class AmxTiles {
  public:
-  TERRACE_AMX AmxTiles() {
-    struct alignas(64) Config {
-      uint8_t palette = 1;
-      uint8_t start_row = 0;
-      uint8_t reserved[14] = {};
-      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    };
-    const Config config;
-    asm volatile("ldtilecfg %0" ::"m"(config));
-  }
-  TERRACE_AMX ~AmxTiles() { asm volatile("tilerelease"); }
+  AmxTiles() { AmxConfigureTiles(); }
+  ~AmxTiles() { AmxReleaseTiles(); }
   AmxTiles(const AmxTiles&) = delete;
   AmxTiles& operator=(const AmxTiles&) = delete;
 };

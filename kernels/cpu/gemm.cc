@@ -1,91 +1,203 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/gemm.h"
 
+#include <omp.h>
+
 #include <algorithm>
-#include <bit>
-#include <cmath>
+
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/gemm_engine.h"
 
 namespace terrace::kernels::cpu {
 namespace {
 
-float ToBF16AndBack(float value) {
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (!std::isnan(value)) bits += 0x7fff + ((bits >> 16) & 1);
-  return std::bit_cast<float>(bits & 0xffff0000u);
+struct Range {
+  int64_t begin = 0, end = 0;
+};
+
+// Piece `index` of `count` nearly equal pieces of [0, size).
+Range Piece(int64_t size, int64_t index, int64_t count) {
+  return {size * index / count, size * (index + 1) / count};
 }
 
-float Load(const Matrix& matrix, int64_t row, int64_t column) {
-  const int64_t index = row * matrix.row_stride + column;
-  if (matrix.dtype == DType::kF32) return static_cast<const float*>(matrix.data)[index];
-  return std::bit_cast<float>(uint32_t{static_cast<const uint16_t*>(matrix.data)[index]} << 16);
-}
+// One product on one engine: where everything lies in the workspace, and what each thread does.
+class BlockedGemm {
+ public:
+  BlockedGemm(const GemmEngine& engine, const Gemm& gemm, std::byte* workspace)
+      : engine_(engine),
+        gemm_(gemm),
+        cut_(engine.arithmetic, gemm.m, gemm.n, gemm.k),
+        a_{gemm.a.data, gemm.a.dtype, gemm.a.row_stride, !gemm.transpose_a, gemm.m, gemm.k},
+        b_{gemm.b.data, gemm.b.dtype, gemm.b.row_stride, gemm.transpose_b, gemm.n, gemm.k},
+        shared_(workspace),
+        all_sums_(reinterpret_cast<float*>(shared_ + cut_.SharedBytes())),
+        threads_(shared_ + cut_.SharedBytes() + cut_.AllSumsBytes()) {}
 
-void Store(const Matrix& matrix, int64_t row, int64_t column, float value) {
-  const int64_t index = row * matrix.row_stride + column;
-  if (matrix.dtype == DType::kF32) {
-    static_cast<float*>(matrix.data)[index] = value;
-  } else {
-    static_cast<uint16_t*>(matrix.data)[index] = std::bit_cast<uint32_t>(ToBF16AndBack(value)) >> 16;
-  }
-}
-
-float Gelu(float x) {
-  return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
-}
-
-float GeluDerivative(float x) {
-  const float t = std::tanh(0.7978845608f * (x + 0.044715f * x * x * x));
-  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
-}
-
-void StoreRow(const Gemm& gemm, int64_t row, const float* sums) {
-  for (int64_t j = 0; j < gemm.n; ++j) {
-    float value = sums[j];
-    if (gemm.accumulate) value += Load(gemm.c, row, j);
-    if (gemm.bias != nullptr) value += gemm.bias[j];
-    if (gemm.residual.data != nullptr) value += Load(gemm.residual, row, j);
-    if (gemm.epilogue == Epilogue::kGelu) {
-      if (gemm.aux.data != nullptr) Store(gemm.aux, row, j, value);
-      value = Gelu(value);
-    } else if (gemm.epilogue == Epilogue::kGeluGrad) {
-      value *= GeluDerivative(Load(gemm.aux, row, j));
+  void RunThread(int64_t index, int64_t count) const {
+    const Share share = ShareOf(index, count);
+    Scratch scratch(cut_, threads_ + index * cut_.ThreadBytes());
+    if (engine_.begin_thread != nullptr) engine_.begin_thread();
+    BlockJob job;
+    for (int64_t first = 0; first < cut_.chunks; first += cut_.chunks_at_once) {
+      const Range chunks{first, std::min(cut_.chunks, first + cut_.chunks_at_once)};
+      if (first > 0) Barrier(count);  // everybody is done with the shared panels
+      PackShared(chunks, index, count);
+      Barrier(count);
+      MultiplyGroup(chunks, share, &scratch, &job);
     }
-    Store(gemm.c, row, j, value);
+    engine_.finish(job);
+    if (engine_.end_thread != nullptr) engine_.end_thread();
   }
-}
 
-void MultiplyRow(const Gemm& gemm, int64_t row, float* sums) {
-  std::fill(sums, sums + gemm.n, 0.0f);
-  const bool round = gemm.precision == MatmulPrecision::kBF16;
-  for (int64_t p = 0; p < gemm.k; ++p) {
-    float a = gemm.transpose_a ? Load(gemm.a, p, row) : Load(gemm.a, row, p);
-    if (round) a = ToBF16AndBack(a);
-    for (int64_t j = 0; j < gemm.n; ++j) {
-      float b = gemm.transpose_b ? Load(gemm.b, j, p) : Load(gemm.b, p, j);
-      if (round) b = ToBF16AndBack(b);
-      sums[j] += a * b;
+ private:
+  struct Share {
+    Range own;     // private panels
+    Range others;  // shared panels
+  };
+  struct Scratch {
+    Scratch(const GemmBlocking& cut, std::byte* memory)
+        : panels(memory),
+          sums(reinterpret_cast<float*>(memory + cut.PrivateBytes())),
+          products(sums + cut.panels_at_once * kBlock) {}
+    std::byte* panels;
+    float* sums;
+    float* products;  // two blocks, in turns
+    int turn = 0;
+  };
+  static constexpr int64_t kBlock = kGemmPanel * kGemmPanel;
+
+  static void Barrier(int64_t count) {
+    if (count == 1) return;  // perhaps inside somebody else's parallel region
+#pragma omp barrier
+  }
+
+  // Threads that find no private panel left divide the shared side.
+  Share ShareOf(int64_t index, int64_t count) const {
+    const int64_t across = std::min(count, cut_.private_panels);
+    const int64_t along = std::min(count / across, cut_.shared_panels);
+    if (index >= across * along) return {};
+    return {Piece(cut_.private_panels, index % across, across),
+            Piece(cut_.shared_panels, index / across, along)};
+  }
+
+  void Pack(bool a_side, int64_t panel, int64_t chunk, std::byte* to) const {
+    const PanelRange range{panel * kGemmPanel, chunk * cut_.chunk, ChunkK(chunk)};
+    if (a_side) {
+      engine_.pack_a(a_, range, to);
+    } else {
+      engine_.pack_b(b_, range, to);
     }
   }
-}
+
+  int64_t ChunkK(int64_t chunk) const {
+    const int64_t left = gemm_.k - chunk * cut_.chunk;
+    return std::clamp(CeilDiv(left, engine_.arithmetic.step) * engine_.arithmetic.step, int64_t{0}, cut_.chunk);
+  }
+
+  std::byte* PanelAt(std::byte* panels, int64_t panel, int64_t chunk_in_group) const {
+    return panels + (panel * cut_.chunks_at_once + chunk_in_group) * cut_.panel_chunk_bytes;
+  }
+
+  void PackShared(Range chunks, int64_t index, int64_t count) const {
+    const int64_t per_panel = chunks.end - chunks.begin;
+    const Range mine = Piece(cut_.shared_panels * per_panel, index, count);
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const int64_t panel = i / per_panel, c = i % per_panel;
+      Pack(!cut_.rows_private, panel, chunks.begin + c, PanelAt(shared_, panel, c));
+    }
+  }
+
+  void MultiplyGroup(Range chunks, const Share& share, Scratch* scratch, BlockJob* job) const {
+    const int64_t own = share.own.end - share.own.begin;
+    const int64_t turns = CeilDiv(own, cut_.panels_at_once);
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      const Range piece = Piece(own, turn, turns);
+      const Range panels{share.own.begin + piece.begin, share.own.begin + piece.end};
+      for (int64_t p = panels.begin; p < panels.end; ++p) {
+        for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+          Pack(cut_.rows_private, p, c, PanelAt(scratch->panels, p - panels.begin, c - chunks.begin));
+        }
+      }
+      for (int64_t other = share.others.begin; other < share.others.end; ++other) {
+        for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+          const std::byte* resident = PanelAt(shared_, other, c - chunks.begin);
+          for (int64_t p = panels.begin; p < panels.end; ++p) {
+            const int64_t local = p - panels.begin;
+            MultiplyBlock(PanelAt(scratch->panels, local, c - chunks.begin), resident, p, other, c,
+                          cut_.keeps_all_sums() ? all_sums_ + (p * cut_.shared_panels + other) * kBlock
+                                                : scratch->sums + local * kBlock,
+                          scratch, job);
+          }
+        }
+      }
+    }
+  }
+
+  void MultiplyBlock(const std::byte* own, const std::byte* resident, int64_t own_panel, int64_t other_panel,
+                     int64_t chunk, float* sums, Scratch* scratch, BlockJob* job) const {
+    const bool rows_private = cut_.rows_private;
+    const bool first = chunk == 0, last = chunk + 1 == cut_.chunks;
+    float* block = first && !last ? sums : scratch->products + (scratch->turn ^= 1) * kBlock;
+    engine_.multiply({.a = rows_private ? own : resident,
+                      .b = rows_private ? resident : own,
+                      .k = ChunkK(chunk),
+                      .stream_a = rows_private,
+                      .block = block},
+                     *job);
+    if (first && !last) {
+      *job = {};
+      return;
+    }
+    *job = {.product = block,
+            .sums = first ? nullptr : sums,
+            .last = last,
+            .gemm = &gemm_,
+            .row = (rows_private ? own_panel : other_panel) * kGemmPanel,
+            .column = (rows_private ? other_panel : own_panel) * kGemmPanel};
+  }
+
+  const GemmEngine& engine_;
+  const Gemm& gemm_;
+  const GemmBlocking cut_;
+  const PackSource a_, b_;
+  std::byte* const shared_;
+  float* const all_sums_;
+  std::byte* const threads_;
+};
+
+// Waking a thread costs about as much as this many floating-point operations.
+constexpr int64_t kFlopsWorthAThread = 8 << 20;
 
 }  // namespace
 
 Status PrepareGemm(int threads) {
-  (void)threads;
+  AmxReady();
+  // The team of the first product would otherwise be made during it.
+#pragma omp parallel num_threads(threads)
+  {
+  }
+  return {};
+}
+
+bool HasGemmPath(GemmPath path) { return path == GemmPath::kVectors || AmxReady(); }
+
+Status RunGemmOn(GemmPath path, const Gemm& gemm, const Context& context) {
+  const GemmEngine engine =
+      path == GemmPath::kAmx ? AmxGemmEngine(gemm.precision) : VectorGemmEngine(gemm.precision);
+  const BlockedGemm blocked(engine, gemm, context.workspace);
+  const int64_t worth = 2 * gemm.m * gemm.n * gemm.k / kFlopsWorthAThread;
+  const int threads = static_cast<int>(std::clamp<int64_t>(worth, 1, context.threads));
+  if (threads == 1) {
+    blocked.RunThread(0, 1);
+    return {};
+  }
+#pragma omp parallel num_threads(threads)
+  blocked.RunThread(omp_get_thread_num(), omp_get_num_threads());
   return {};
 }
 
 Status RunGemm(const Gemm& gemm, const Context& context) {
-  const int64_t row_floats = (gemm.n + 15) / 16 * 16;
-  float* sums = reinterpret_cast<float*>(context.workspace);
-#pragma omp parallel for num_threads(context.threads) schedule(static)
-  for (int t = 0; t < context.threads; ++t) {
-    for (int64_t row = t; row < gemm.m; row += context.threads) {
-      MultiplyRow(gemm, row, sums + t * row_floats);
-      StoreRow(gemm, row, sums + t * row_floats);
-    }
-  }
-  return {};
+  return RunGemmOn(AmxReady() ? GemmPath::kAmx : GemmPath::kVectors, gemm, context);
 }
 
 }  // namespace terrace::kernels::cpu

@@ -1,0 +1,137 @@
+// The product's engine for any CPU: f32 multiply-adds on the widest vectors that it has. bf16 products multiply operands
+// rounded to bf16, which f32 arithmetic does exactly.
+//
+// A panel's chunk is [k, 32] f32, for A and B alike.
+//
+// SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_vectors.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include <algorithm>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/gemm_engine.h"
+#include "kernels/cpu/gemm_finish-inl.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+// The micro-kernel's rows, beside two vectors of columns: as many accumulators as the registers hold.
+constexpr int64_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
+
+// v rounded to bf16, still as f32.
+HWY_INLINE V RoundToBF16(V v) {
+  HWY_ALIGN BF16 buffer[HWY_MAX_BYTES / sizeof(float)];
+  StoreVector(v, buffer);
+  return LoadVector(buffer);
+}
+
+template <bool kRound, typename Access>
+HWY_INLINE V LoadOperand(const PackSource& source, int64_t index, Access access) {
+  if (source.dtype == DType::kBF16) return access.Load(static_cast<const BF16*>(source.data) + index);
+  const V v = access.Load(static_cast<const float*>(source.data) + index);
+  return kRound ? RoundToBF16(v) : v;
+}
+
+// A stored row holds one k of every line: copied as it is.
+template <bool kRound>
+void PackRowsOfK(const PackSource& source, const PanelRange& range, float* panel) {
+  const int64_t lines = std::clamp<int64_t>(source.lines - range.first_line, 0, kGemmPanel);
+  for (int64_t p = 0; p < range.k; ++p) {
+    float* to = panel + p * kGemmPanel;
+    const int64_t k = range.first_k + p;
+    const int64_t valid = k < source.k ? lines : 0;
+    std::fill(to + valid, to + kGemmPanel, 0.0f);
+    const int64_t from = k * source.stride + range.first_line;
+    ForVectors(valid, [&](int64_t i, auto access)
+                          HWY_ATTR { access.Store(LoadOperand<kRound>(source, from + i, access), to + i); });
+  }
+}
+
+// A stored row is a line: converted a vector at a time and scattered down a column of the panel.
+template <bool kRound>
+void PackLines(const PackSource& source, const PanelRange& range, float* panel) {
+  HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)];
+  const int64_t valid_k = std::clamp<int64_t>(source.k - range.first_k, 0, range.k);
+  for (int64_t line = 0; line < kGemmPanel; ++line) {
+    const bool exists = range.first_line + line < source.lines;
+    const int64_t from = (range.first_line + line) * source.stride + range.first_k;
+    const int64_t valid = exists ? valid_k : 0;
+    ForVectors(valid, [&](int64_t p, auto access) HWY_ATTR {
+      StoreVector(LoadOperand<kRound>(source, from + p, access), buffer);
+      const int64_t count = std::min<int64_t>(hn::Lanes(D()), valid - p);
+      for (int64_t i = 0; i < count; ++i) panel[(p + i) * kGemmPanel + line] = buffer[i];
+    });
+    for (int64_t p = valid; p < range.k; ++p) panel[p * kGemmPanel + line] = 0;
+  }
+}
+
+template <bool kRound>
+void PackPanel(const PackSource& source, const PanelRange& range, std::byte* panel) {
+  float* to = reinterpret_cast<float*>(panel);
+  if (source.k_contiguous) {
+    PackLines<kRound>(source, range, to);
+  } else {
+    PackRowsOfK<kRound>(source, range, to);
+  }
+}
+
+void MultiplyPanels(const BlockProduct& product, const BlockJob& previous) {
+  FinishRows(previous, 0, previous.rows());
+  const D d;
+  const int64_t lanes = hn::Lanes(d);
+  const float* a = reinterpret_cast<const float*>(product.a);
+  const float* b = reinterpret_cast<const float*>(product.b);
+  for (int64_t row = 0; row < kGemmPanel; row += kRows) {
+    for (int64_t column = 0; column < kGemmPanel; column += 2 * lanes) {
+      V sum[kRows][2];
+      for (int64_t r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = hn::Zero(d);
+      for (int64_t p = 0; p < product.k; ++p) {
+        const float* factors = a + p * kGemmPanel + row;
+        const V b0 = hn::LoadU(d, b + p * kGemmPanel + column);
+        const V b1 = hn::LoadU(d, b + p * kGemmPanel + column + lanes);
+        for (int64_t r = 0; r < kRows; ++r) {
+          const V factor = hn::Set(d, factors[r]);
+          sum[r][0] = hn::MulAdd(factor, b0, sum[r][0]);
+          sum[r][1] = hn::MulAdd(factor, b1, sum[r][1]);
+        }
+      }
+      for (int64_t r = 0; r < kRows; ++r) {
+        float* to = product.block + (row + r) * kGemmPanel + column;
+        hn::StoreU(sum[r][0], d, to);
+        hn::StoreU(sum[r][1], d, to + lanes);
+      }
+    }
+  }
+}
+
+void Finish(const BlockJob& job) { FinishRows(job, 0, job.rows()); }
+
+GemmEngine MakeVectorEngine(MatmulPrecision precision) {
+  const bool round = precision == MatmulPrecision::kBF16;
+  const auto pack = round ? PackPanel<true> : PackPanel<false>;
+  return {.arithmetic = kVectorArithmetic,
+          .pack_a = pack,
+          .pack_b = pack,
+          .multiply = MultiplyPanels,
+          .finish = Finish};
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace::kernels::cpu {
+
+HWY_EXPORT(MakeVectorEngine);
+
+GemmEngine VectorGemmEngine(MatmulPrecision precision) {
+  return HWY_DYNAMIC_DISPATCH(MakeVectorEngine)(precision);
+}
+
+}  // namespace terrace::kernels::cpu
+#endif  // HWY_ONCE
