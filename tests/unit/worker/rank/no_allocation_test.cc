@@ -1,0 +1,120 @@
+// Replaces the process's allocation functions: any call on a thread that executes instructions is counted, with the library
+// scopes of worker/rank/step_scope.h as the only exceptions.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/unit/worker/rank/tiny_program.h"
+#include "worker/rank/step_scope.h"
+#include "worker/rank/vm.h"
+
+extern "C" {
+void* __libc_malloc(size_t bytes);
+void* __libc_calloc(size_t count, size_t bytes);
+void* __libc_realloc(void* old, size_t bytes);
+void* __libc_memalign(size_t alignment, size_t bytes);
+}
+
+namespace {
+
+std::atomic<int> forbidden_allocations{0};
+
+void Count() {
+  if (terrace::AllocationIsForbidden()) forbidden_allocations.fetch_add(1);
+}
+
+}  // namespace
+
+extern "C" {
+void* malloc(size_t bytes) {
+  Count();
+  return __libc_malloc(bytes);
+}
+void* calloc(size_t count, size_t bytes) {
+  Count();
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* old, size_t bytes) {
+  Count();
+  return __libc_realloc(old, bytes);
+}
+void* aligned_alloc(size_t alignment, size_t bytes) {
+  Count();
+  return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** out, size_t alignment, size_t bytes) {
+  Count();
+  *out = __libc_memalign(alignment, bytes);
+  return *out == nullptr ? 12 : 0;
+}
+}
+
+namespace terrace {
+namespace {
+
+using kernels::Op;
+
+// Does what real ones do, within the rule; or breaks it on purpose.
+class TestIo final : public SequenceIo {
+ public:
+  explicit TestIo(bool allocate) : allocate_(allocate) {}
+  void LoadBatch(int, std::span<int32_t> tokens, std::span<int32_t> targets) override {
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = targets[i] = static_cast<int32_t>(i) % 16;
+  }
+  void LoadSchedule(std::span<float, 4> schedule) override { schedule[0] = 1; }
+  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
+  void Output(v1::OutputKind, std::span<const float> values) override {
+    last_ = values[0];
+    if (allocate_) kept_ = std::make_unique<float>(values[0]);
+  }
+
+ private:
+  const bool allocate_;
+  float last_ = 0;
+  std::unique_ptr<float> kept_;
+};
+
+int AllocationsOfOneRun(bool io_allocates) {
+  TinyProgram tiny({v1::COMPUTE, v1::HOST_TO_DEVICE, v1::HOST_COMPUTE});
+  const uint32_t tokens = tiny.Buffer(v1::I32, {64}), targets = tiny.Buffer(v1::I32, {64});
+  const uint32_t table = tiny.Buffer(v1::F32, {16, 32}), x = tiny.Buffer(v1::F32, {64, 32});
+  const uint32_t y = tiny.Buffer(v1::F32, {64, 32}), w = tiny.Buffer(v1::F32, {32, 32});
+  const uint32_t scratch = tiny.Buffer(v1::U8, {1 << 20});
+  tiny.Input(1, v1::LOAD_BATCH, {tokens, targets});
+  tiny.Compute(0, Op::kGatherRows, kernels::NoAttrs{}, {{v1::READ, table}, {v1::READ, tokens}, {v1::WRITE, x}})
+      ->add_waits(0);
+  tiny.Compute(2, Op::kGelu, kernels::NoAttrs{}, {{v1::READ, x}, {v1::WRITE, x}})->add_waits(1);
+  v1::Instruction* product = tiny.Compute(0, Op::kMatmul, kernels::MatmulAttrs{},
+                                          {{v1::READ, x}, {v1::READ, w}, {v1::WRITE, y}});
+  for (int absent = 0; absent < 3; ++absent) product->add_operands();
+  product->add_waits(2);
+  v1::Operand* workspace = product->mutable_compute()->mutable_workspace();
+  workspace->set_access(v1::WRITE);
+  workspace->set_buffer(scratch);
+  workspace->set_dtype(v1::U8);
+  workspace->add_shape(1 << 20);
+  tiny.Output(0, v1::LOGITS, y);
+
+  SystemClock clock;
+  const std::vector<std::byte*> arenas = tiny.Arenas();
+  auto vm = Vm::Create(tiny.program(), {.threads = 2, .arenas = arenas}, &clock, nullptr);
+  EXPECT_TRUE(vm.ok()) << vm.status();
+  EXPECT_TRUE((*vm)->Warm().ok());
+  TestIo io(io_allocates);
+  EXPECT_TRUE((*vm)->Run("train", &io).ok());
+  forbidden_allocations.store(0);
+  for (int run = 0; run < 10; ++run) EXPECT_TRUE((*vm)->Run("train", &io).ok());
+  return forbidden_allocations.load();
+}
+
+TEST(NoAllocationTest, TheStepLoopAllocatesNothing) { EXPECT_EQ(AllocationsOfOneRun(false), 0); }
+
+TEST(NoAllocationTest, AnAllocationInAHandlerIsSeen) { EXPECT_EQ(AllocationsOfOneRun(true), 10); }
+
+}  // namespace
+}  // namespace terrace

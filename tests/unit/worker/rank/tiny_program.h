@@ -1,0 +1,97 @@
+// Writes small programs by hand, for tests of the VM: buffers one after the other in arena 0, operands that name them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/op.h"
+#include "proto/op_codec.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+class TinyProgram {
+ public:
+  TinyProgram(std::initializer_list<v1::StreamKind> streams, std::string_view sequence = "train") {
+    for (v1::StreamKind kind : streams) program_.add_streams()->set_kind(kind);
+    program_.add_arenas();
+    sequence_ = program_.add_sequences();
+    sequence_->set_name(std::string(sequence));
+  }
+
+  uint32_t Buffer(v1::DType dtype, std::vector<int64_t> shape) {
+    v1::Buffer* buffer = program_.add_buffers();
+    buffer->set_id(program_.buffers_size() - 1);
+    buffer->set_dtype(dtype);
+    int64_t elements = 1;
+    for (int64_t n : shape) elements *= n;
+    buffer->mutable_shape()->Add(shape.begin(), shape.end());
+    buffer->set_bytes(elements * 4);
+    buffer->set_offset(program_.arenas(0).bytes());
+    program_.mutable_arenas(0)->set_bytes(program_.arenas(0).bytes() + (elements * 4 + 255) / 256 * 256);
+    return buffer->id();
+  }
+
+  // Each adds one instruction on `stream` and returns it, for waits and operands.
+  v1::Instruction* Compute(uint32_t stream, kernels::Op op, const kernels::OpAttrs& attrs,
+                           std::vector<std::pair<v1::Access, uint32_t>> operands) {
+    v1::Instruction* instruction = Add(stream, std::string(kernels::Name(op)), std::move(operands));
+    EncodeOp(op, attrs, instruction->mutable_compute());
+    return instruction;
+  }
+  v1::Instruction* Input(uint32_t stream, v1::InputKind kind, std::vector<uint32_t> buffers) {
+    std::vector<std::pair<v1::Access, uint32_t>> operands;
+    for (uint32_t buffer : buffers) operands.push_back({v1::WRITE, buffer});
+    v1::Instruction* instruction = Add(stream, "input", std::move(operands));
+    instruction->mutable_input()->set_kind(kind);
+    return instruction;
+  }
+  v1::Instruction* Output(uint32_t stream, v1::OutputKind kind, uint32_t buffer) {
+    v1::Instruction* instruction = Add(stream, "output", {{v1::READ, buffer}});
+    instruction->mutable_output()->set_kind(kind);
+    return instruction;
+  }
+  v1::Instruction* AllReduce(uint32_t stream, uint32_t buffer) {
+    v1::Instruction* instruction = Add(stream, "all_reduce", {{v1::UPDATE, buffer}});
+    instruction->mutable_collective()->set_kind(v1::ALL_REDUCE);
+    return instruction;
+  }
+
+  v1::Program& program() { return program_; }
+
+  // Room for arena 0; call after the last Buffer.
+  std::vector<std::byte*> Arenas() {
+    memory_ = std::make_unique<std::byte[]>(program_.arenas(0).bytes() + 64);
+    void* start = memory_.get();
+    size_t space = program_.arenas(0).bytes() + 64;
+    return {static_cast<std::byte*>(std::align(64, program_.arenas(0).bytes(), start, space))};
+  }
+
+ private:
+  v1::Instruction* Add(uint32_t stream, std::string text, std::vector<std::pair<v1::Access, uint32_t>> operands) {
+    v1::Instruction* instruction = sequence_->add_instructions();
+    instruction->set_id(sequence_->instructions_size() - 1);
+    instruction->set_stream(stream);
+    instruction->set_text(std::move(text));
+    for (const auto& [access, buffer] : operands) {
+      v1::Operand* operand = instruction->add_operands();
+      operand->set_access(access);
+      operand->set_buffer(buffer);
+      operand->set_dtype(program_.buffers(buffer).dtype());
+      *operand->mutable_shape() = program_.buffers(buffer).shape();
+    }
+    return instruction;
+  }
+
+  v1::Program program_;
+  v1::Sequence* sequence_;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+}  // namespace terrace
