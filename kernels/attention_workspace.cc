@@ -12,7 +12,8 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Keys and values, then one query block: its queries in two forms, scores, probabilities, output and statistics.
+// Keys and values, then one query block: its queries in two forms, scores, probabilities, output
+// and statistics.
 int64_t ForwardBytes(const AttentionScratch& s) {
   const int64_t packed = 2 * s.keys * s.head_dim + 2 * kAttentionQueryBlock * s.head_dim +
                          kAttentionKeyBlock * kAttentionQueryBlock;
@@ -20,8 +21,8 @@ int64_t ForwardBytes(const AttentionScratch& s) {
   return packed * s.element_bytes + f32 * 4;
 }
 
-// Three forms of keys and values, four of queries and output gradients, three f32 gradients, two statistics, and the
-// probabilities and score gradients of one block.
+// Three forms of keys and values, four of queries and output gradients, three f32 gradients, two
+// statistics, and the probabilities and score gradients of one block.
 int64_t BackwardBytes(const AttentionScratch& s) {
   const int64_t block = kAttentionGradBlock * kAttentionGradBlock;
   const int64_t packed = 7 * s.keys * s.head_dim + 3 * block;
@@ -35,7 +36,8 @@ AttentionScratch AttentionScratchSizes(Op op, const AttentionAttrs& attrs, int64
   AttentionScratch s;
   s.keys = RoundUp(attrs.sequence, kAttentionPad);
   s.head_dim = RoundUp(head_dim, kAttentionPad);
-  // f32 values as three bf16 parts take 6 bytes; values rounded to bf16 take 4 where the CPU computes in f32.
+  // f32 values as three bf16 parts take 6 bytes; values rounded to bf16 take 4 where the CPU
+  // computes in f32.
   s.element_bytes = attrs.precision == MatmulPrecision::kF32 ? 6 : 4;
   if (op == Op::kAttention && attrs.window > 0) {
     const int64_t seen = attrs.window + kAttentionQueryChunk + kAttentionPad;

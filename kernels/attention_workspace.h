@@ -1,8 +1,10 @@
-// Scratch bytes of the two attention ops on the CPU backend, and how one thread's part of it is divided.
+// Scratch bytes of the two attention ops on the CPU backend, and how one thread's part of it is
+// divided.
 //
-// In: the op, its attributes and operand shapes. Out: bytes, or the sizes of the pieces that the CPU kernels carve. It
-// depends on nothing else, so that a plan made on one machine holds on another: it is the largest over all code paths
-// (AMX with one or three bf16 parts an element, AVX-512 and AVX2 with f32).
+// In: the op, its attributes and operand shapes. Out: bytes, or the sizes of the pieces that the
+// CPU kernels carve. It depends on nothing else, so that a plan made on one machine holds on
+// another: it is the largest over all code paths (AMX with one or three bf16 parts an element,
+// AVX-512 and AVX2 with f32).
 //
 // Thread-safe: no state.
 //
@@ -23,7 +25,8 @@ inline constexpr int64_t kAttentionKeyBlock = 128;
 inline constexpr int64_t kAttentionQueryChunk = 512;
 // Queries and keys of one block of the backward kernel.
 inline constexpr int64_t kAttentionGradBlock = 128;
-// Sequence and head dimension are padded with zeros to multiples of this: two AMX tiles, two AVX-512 vectors.
+// Sequence and head dimension are padded with zeros to multiples of this: two AMX tiles, two
+// AVX-512 vectors.
 inline constexpr int64_t kAttentionPad = 32;
 
 // Sizes of one task; the workspace holds `bytes` for each thread.

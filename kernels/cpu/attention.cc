@@ -39,8 +39,7 @@ AttentionProblem::AttentionProblem(Op op, const AttentionAttrs& attributes, cons
 
 HeadRows AttentionProblem::Rows(const TensorView& view, int64_t sequence_index,
                                 int64_t head) const {
-  const int64_t offset =
-      sequence_index * attrs.sequence * view.row_stride + head * head_dim;
+  const int64_t offset = sequence_index * attrs.sequence * view.row_stride + head * head_dim;
   return {.data = view.as<std::byte>() + offset * SizeOf(view.dtype),
           .dtype = view.dtype,
           .row_stride = view.row_stride};
@@ -54,21 +53,16 @@ AttentionEngine FindAttentionEngine(MatmulPrecision precision) {
   return AmxReady() ? AmxAttentionEngine(precision) : F32AttentionEngine();
 }
 
-Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
-                 const Context& context) {
-  const auto& attributes = std::get<AttentionAttrs>(attrs);
-  if (!(attributes.scale > 0)) return {"attention: attribute scale must be positive"};
-  const AttentionProblem problem(Op::kAttention, attributes, operands[0], operands[1]);
+Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,
+                    std::span<const TensorView> operands, const Context& context) {
+  if (!(attrs.scale > 0)) return {"attention: attribute scale must be positive"};
+  const AttentionProblem problem(Op::kAttention, attrs, operands[0], operands[1]);
   if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
     return {"attention: the workspace is smaller than WorkspaceBytes for this thread count"};
   }
-  const AttentionOperands io{.q = operands[0],
-                             .k = operands[1],
-                             .v = operands[2],
-                             .o = operands[3],
-                             .lse = operands[4]};
-  const AttentionEngine engine = FindAttentionEngine(attributes.precision);
-  const int64_t chunks = (attributes.sequence + kAttentionQueryChunk - 1) / kAttentionQueryChunk;
+  const AttentionOperands io{
+      .q = operands[0], .k = operands[1], .v = operands[2], .o = operands[3], .lse = operands[4]};
+  const int64_t chunks = (attrs.sequence + kAttentionQueryChunk - 1) / kAttentionQueryChunk;
   const int64_t tasks = chunks * problem.batch * problem.kv_heads;
 #pragma omp parallel for schedule(dynamic) num_threads(context.threads)
   for (int64_t i = 0; i < tasks; ++i) {
@@ -76,6 +70,12 @@ Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
                    Scratch(context.workspace + omp_get_thread_num() * problem.scratch.bytes));
   }
   return {};
+}
+
+Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
+                 const Context& context) {
+  const auto& attributes = std::get<AttentionAttrs>(attrs);
+  return RunAttention(FindAttentionEngine(attributes.precision), attributes, operands, context);
 }
 
 }  // namespace terrace::kernels::cpu

@@ -1,10 +1,11 @@
-// What the two attention ops share: the problem in plain numbers, its operands by head, one thread's scratch, and the
-// engines that compute one task of it.
+// What the two attention ops share: the problem in plain numbers, its operands by head, one
+// thread's scratch, and the engines that compute one task of it.
 //
-// attention.cc and attention_grad.cc split an op into tasks and run them on threads; an engine (attention_f32.cc on any
-// CPU, attention_amx.cc on those with AMX) computes one task. No task adds to what another one writes, so results do not
-// depend on the number of threads. Engines keep queries in vector lanes (scores are held transposed, [keys, queries]):
-// softmax then needs no horizontal reductions.
+// attention.cc and attention_grad.cc split an op into tasks and run them on threads; an engine
+// (attention_f32.cc on any CPU, attention_amx.cc on those with AMX) computes one task. No task adds
+// to what another one writes, so results do not depend on the number of threads. Engines keep
+// queries in vector lanes (scores are held transposed, [keys, queries]): softmax then needs no
+// horizontal reductions.
 //
 // Owns nothing. Thread-compatible: one scratch a thread.
 //
@@ -24,7 +25,8 @@ namespace terrace::kernels::cpu {
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
-// The rows that one head of one sequence occupies: row r starts `r * row_stride` elements after `data`.
+// The rows that one head of one sequence occupies: row r starts `r * row_stride` elements after
+// `data`.
 struct HeadRows {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -86,5 +88,11 @@ AttentionEngine FindAttentionEngine(MatmulPrecision precision);
 
 // Any CPU; multiplies in f32 whatever the precision asked for.
 AttentionEngine F32AttentionEngine();
+
+// The two ops on a given engine: operands as in op.h, tasks on context.threads threads.
+Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,
+                    std::span<const TensorView> operands, const Context& context);
+Status RunAttentionGrad(const AttentionEngine& engine, const AttentionAttrs& attrs,
+                        std::span<const TensorView> operands, const Context& context);
 
 }  // namespace terrace::kernels::cpu

@@ -1,8 +1,10 @@
-// The attention engine for CPUs with AMX: bf16 tile products of 32 x 32 pieces, AVX-512 softmax between them.
+// The attention engine for CPUs with AMX: bf16 tile products of 32 x 32 pieces, AVX-512 softmax
+// between them.
 //
-// Scores are held transposed, [keys, queries], with 16 queries in a vector; so are the output of the forward pass and dq,
-// which are transposed when they are stored. Every product is "A tiles times B tiles" (attention_tiles-inl.h); the layouts are
-// chosen so that probabilities and score gradients are ready to be operands as they leave the registers.
+// Scores are held transposed, [keys, queries], with 16 queries in a vector; so are the output of
+// the forward pass and dq, which are transposed when they are stored. Every product is "A tiles
+// times B tiles" (attention_tiles-inl.h); the layouts are chosen so that probabilities and score
+// gradients are ready to be operands as they leave the registers.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/attention_amx.h"
@@ -12,8 +14,7 @@
 
 #include "kernels/cpu/attention_tiles-inl.h"
 
-HWY_PUSH_ATTRIBUTES(
-    "amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,bmi2")
+HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,bmi2")
 namespace terrace::kernels::cpu {
 namespace {
 
@@ -175,12 +176,13 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
   const auto take = [&](int64_t elements) { return scratch.Take<uint16_t>(elements * kParts); };
   const Operand<kParts> k{take(count * padded), depth, 1};
   const Operand<kParts> v{take(count * padded), 1, wide};
-  const Panel<kParts> panel{.queries = {take(kUnit * padded), 1, depth},
-                            .scores = {scratch.Take<float>(kKeyBlock * kUnit), 1, kKeyBlock / kTile},
-                            .probabilities = {take(kKeyBlock * kUnit), 1, kKeyBlock / kUnit},
-                            .output = {scratch.Take<float>(padded * kUnit), 1, wide},
-                            .maximum = scratch.Take<float>(kUnit),
-                            .sum = scratch.Take<float>(kUnit)};
+  const Panel<kParts> panel{
+      .queries = {take(kUnit * padded), 1, depth},
+      .scores = {scratch.Take<float>(kKeyBlock * kUnit), 1, kKeyBlock / kTile},
+      .probabilities = {take(kKeyBlock * kUnit), 1, kKeyBlock / kUnit},
+      .output = {scratch.Take<float>(padded * kUnit), 1, wide},
+      .maximum = scratch.Take<float>(kUnit),
+      .sum = scratch.Take<float>(kUnit)};
   Pack<kParts>(p.Rows(io.k, task.sequence_index, task.kv_head), base, count, end, p.head_dim,
                padded, {.a = k});
   Pack<kParts>(p.Rows(io.v, task.sequence_index, task.kv_head), base, count, end, p.head_dim,
@@ -203,17 +205,18 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
   }
 }
 
-// One query head of the backward pass. Operands cover the whole sequence, `p` to `ds_b` one block of 128 x 128.
+// One query head of the backward pass. Operands cover the whole sequence, `p` to `ds_b` one block
+// of 128 x 128.
 template <int kParts>
 struct GradHead {
-  Operand<kParts> k, v, k_t;         // A tiles
+  Operand<kParts> k, v, k_t;           // A tiles
   Operand<kParts> q, q_t, d_o, d_o_t;  // B tiles
-  Operand<kParts> p, ds;             // A tiles, [keys, queries]: probabilities and the gradients of the scores
-  Operand<kParts> ds_b;              // B tiles of the same
-  Sums scores, d_p;                  // one piece of 32 x 32
-  Sums dq_t, dk, dv;                 // dq is [head_dim, sequence]
-  float* lse;                        // times log2(e)
-  float* delta;                      // sum over head_dim of d_o * o (Dao 2023, section 3.2)
+  Operand<kParts> p, ds;  // A tiles, [keys, queries]: probabilities and the gradients of the scores
+  Operand<kParts> ds_b;   // B tiles of the same
+  Sums scores, d_p;       // one piece of 32 x 32
+  Sums dq_t, dk, dv;      // dq is [head_dim, sequence]
+  float* lse;             // times log2(e)
+  float* delta;           // sum over head_dim of d_o * o (Dao 2023, section 3.2)
 };
 
 // Row sums of d_o * o, 16 rows at a time.
@@ -231,12 +234,14 @@ void Deltas(const HeadRows& o, const HeadRows& d_o, int64_t end, int64_t width, 
     }
     TransposeTile(partial, partial);
     __m512 sum = _mm512_load_ps(partial);
-    for (int64_t i = 1; i < kTile; ++i) sum = _mm512_add_ps(sum, _mm512_load_ps(partial + i * kTile));
+    for (int64_t i = 1; i < kTile; ++i)
+      sum = _mm512_add_ps(sum, _mm512_load_ps(partial + i * kTile));
     _mm512_store_ps(delta + first, sum);
   }
 }
 
-// Probabilities and score gradients of one piece: from the f32 tiles to operands, two keys by 32 queries at a time.
+// Probabilities and score gradients of one piece: from the f32 tiles to operands, two keys by 32
+// queries at a time.
 template <int kParts>
 void SoftmaxGradPiece(const GradHead<kParts>& h, int64_t query, int64_t key_unit,
                       int64_t query_unit, float scale) {

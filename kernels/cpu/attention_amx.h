@@ -9,8 +9,8 @@
 
 namespace terrace::kernels::cpu {
 
-// REQUIRES: AmxReady() (kernels/cpu/amx.h). kBF16 rounds operands to bf16; kF32 splits them into three bf16 parts each, which is
-// as exact as f32 products.
+// REQUIRES: AmxReady() (kernels/cpu/amx.h). kBF16 rounds operands to bf16; kF32 splits them into
+// three bf16 parts each, which is as exact as f32 products.
 AttentionEngine AmxAttentionEngine(MatmulPrecision precision);
 
 }  // namespace terrace::kernels::cpu

@@ -1,20 +1,21 @@
-// The attention engine for any CPU: f32 products and softmax through Highway, at the widest vectors that the CPU has.
+// The attention engine for any CPU: f32 products and softmax through Highway, at the widest vectors
+// that the CPU has.
 //
-// Keys and values are packed once a task as dense f32 rows, zero-padded; queries (and output gradients) in panels of 32,
-// transposed, [head_dim, 32]. A piece of the scores is [keys, 32 queries], in L1. All five products of the backward pass
-// are one micro-kernel: A by broadcast with any strides, B and C by vectors.
+// Keys and values are packed once a task as dense f32 rows, zero-padded; queries (and output
+// gradients) in panels of 32, transposed, [head_dim, 32]. A piece of the scores is [keys, 32
+// queries], in L1. All five products of the backward pass are one micro-kernel: A by broadcast with
+// any strides, B and C by vectors.
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_f32.cc"
-#include "hwy/foreach_target.h"  // must come before highway.h
-#include "hwy/highway.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "hwy/highway.h"
 #include "kernels/cpu/attention.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -34,7 +35,8 @@ inline constexpr float kMasked = -3e38f;
 
 inline int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(kD)); }
 
-// C[m,n] = (+=) A[m,k] B[k,n]; element (i, p) of A is a[i * a_row + p * a_col]. m is a multiple of 8, n of 32.
+// C[m,n] = (+=) A[m,k] B[k,n]; element (i, p) of A is a[i * a_row + p * a_col]. m is a multiple of
+// 8, n of 32.
 template <bool kAccumulate>
 void Multiply(int64_t m, int64_t n, int64_t k, const float* HWY_RESTRICT a, int64_t a_row,
               int64_t a_col, const float* HWY_RESTRICT b, int64_t b_row, float* HWY_RESTRICT c,
@@ -80,8 +82,7 @@ HWY_INLINE V Exp2(V x) {
   y = hn::MulAdd(y, f, hn::Set(kD, 0.24022647f));
   y = hn::MulAdd(y, f, hn::Set(kD, 0.69314721f));
   y = hn::MulAdd(y, f, hn::Set(kD, 1.0f));
-  const auto exponent =
-      hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, whole), hn::Set(di, 127)));
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, whole), hn::Set(di, 127)));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(kD, -126.0f)), hn::Mul(y, hn::BitCast(kD, exponent)));
 }
 
@@ -131,7 +132,8 @@ void TransposePanel(const float* HWY_RESTRICT rows, int64_t padded, float* HWY_R
   }
 }
 
-// One if the piece of `keys` keys from `key` and 32 queries from `query` holds pairs that must not see each other.
+// One if the piece of `keys` keys from `key` and 32 queries from `query` holds pairs that must not
+// see each other.
 bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t keys, int64_t query) {
   return key + keys - 1 > query || key < p.FirstKey(query + kPanel - 1);
 }
@@ -154,7 +156,8 @@ HWY_INLINE void ForEachMasked(const AttentionProblem& p, int64_t key, int64_t ke
   }
 }
 
-// Online softmax of one panel of queries (Milakov and Gimelshein 2018, arXiv 1805.02867), in powers of two.
+// Online softmax of one panel of queries (Milakov and Gimelshein 2018, arXiv 1805.02867), in powers
+// of two.
 struct Panel {
   float* scores;   // [128, 32], becomes probabilities
   float* output;   // [head_dim, 32], not yet divided by `sum`

@@ -1,5 +1,5 @@
-// kAttentionGrad: one task for each kv head of each sequence, so that the sums of dk and dv over the query heads that share
-// it have one fixed order (attention.h).
+// kAttentionGrad: one task for each kv head of each sequence, so that the sums of dk and dv over
+// the query heads that share it have one fixed order (attention.h).
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <omp.h>
@@ -9,11 +9,10 @@
 
 namespace terrace::kernels::cpu {
 
-Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
-                     const Context& context) {
-  const auto& attributes = std::get<AttentionAttrs>(attrs);
-  if (!(attributes.scale > 0)) return {"attention_grad: attribute scale must be positive"};
-  const AttentionProblem problem(Op::kAttentionGrad, attributes, operands[0], operands[1]);
+Status RunAttentionGrad(const AttentionEngine& engine, const AttentionAttrs& attrs,
+                        std::span<const TensorView> operands, const Context& context) {
+  if (!(attrs.scale > 0)) return {"attention_grad: attribute scale must be positive"};
+  const AttentionProblem problem(Op::kAttentionGrad, attrs, operands[0], operands[1]);
   if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
     return {"attention_grad: the workspace is smaller than WorkspaceBytes for this thread count"};
   }
@@ -26,18 +25,23 @@ Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                              .dq = operands[6],
                              .dk = operands[7],
                              .dv = operands[8]};
-  const AttentionEngine engine = FindAttentionEngine(attributes.precision);
   const int64_t tasks = problem.batch * problem.kv_heads;
 #pragma omp parallel for schedule(dynamic) num_threads(context.threads)
   for (int64_t i = 0; i < tasks; ++i) {
     const AttentionTask task{.sequence_index = i / problem.kv_heads,
                              .kv_head = i % problem.kv_heads,
                              .first_query = 0,
-                             .end_query = attributes.sequence};
+                             .end_query = attrs.sequence};
     engine.backward(problem, io, task,
                     Scratch(context.workspace + omp_get_thread_num() * problem.scratch.bytes));
   }
   return {};
+}
+
+Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
+                     const Context& context) {
+  const auto& attributes = std::get<AttentionAttrs>(attrs);
+  return RunAttentionGrad(FindAttentionEngine(attributes.precision), attributes, operands, context);
 }
 
 }  // namespace terrace::kernels::cpu

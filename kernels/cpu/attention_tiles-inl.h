@@ -1,11 +1,14 @@
-// AMX building blocks of the attention engine: operands as grids of 1 KB tiles, packing into them, products of them.
+// AMX building blocks of the attention engine: operands as grids of 1 KB tiles, packing into them,
+// products of them.
 //
-// An f32 value is kept as kParts bf16 values that sum to it: one (rounded to bf16), or three (exact to 24 bits, so that six
-// products of parts are as exact as one f32 product). An A tile is 16 rows by 32 of the summed dimension; a B tile is 32 of
-// the summed dimension by 16 columns, two consecutive ones interleaved in 32 bits (VNNI). Hence the transpose of an A tile
-// in units of 32 bits is a B tile of the transposed matrix, and the other way round.
+// An f32 value is kept as kParts bf16 values that sum to it: one (rounded to bf16), or three (exact
+// to 24 bits, so that six products of parts are as exact as one f32 product). An A tile is 16 rows
+// by 32 of the summed dimension; a B tile is 32 of the summed dimension by 16 columns, two
+// consecutive ones interleaved in 32 bits (VNNI). Hence the transpose of an A tile in units of 32
+// bits is a B tile of the transposed matrix, and the other way round.
 //
-// Internal to attention_amx.cc. REQUIRES: AmxReady(). Thread-compatible: tiles belong to the thread.
+// Internal to attention_amx.cc. REQUIRES: AmxReady(). Thread-compatible: tiles belong to the
+// thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,8 +20,7 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention.h"
 
-HWY_PUSH_ATTRIBUTES(
-    "amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,bmi2")
+HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,bmi2")
 namespace terrace::kernels::cpu {
 namespace {
 
@@ -46,7 +48,8 @@ struct Sums {
   }
 };
 
-// C = (+=) A B for 2 x 2 tiles of C, over `depth` tiles of the summed dimension; each operand is given from its first tile.
+// C = (+=) A B for 2 x 2 tiles of C, over `depth` tiles of the summed dimension; each operand is
+// given from its first tile.
 template <int kParts, bool kAccumulate>
 void Multiply(const Operand<kParts>& a, const Operand<kParts>& b, int64_t depth, const Sums& c) {
   AmxFence();
@@ -104,8 +107,7 @@ inline void StoreParts(__m512 low, __m512 high, uint16_t* out) {
 }
 
 // Rows i and i + 1 of two A tiles side by side (32 columns each) to the row of two B tiles.
-inline void Interleave(const uint16_t* row, const uint16_t* next, uint16_t* left,
-                       uint16_t* right) {
+inline void Interleave(const uint16_t* row, const uint16_t* next, uint16_t* left, uint16_t* right) {
   alignas(64) static constexpr uint16_t kLeft[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
                                                      37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
                                                      11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -124,7 +126,8 @@ inline void TransposeTile(const void* from, void* to) {
 }
 
 inline __mmask16 ColumnMask(int64_t columns) {
-  return columns >= kTile ? 0xffff : static_cast<__mmask16>((1u << std::max<int64_t>(columns, 0)) - 1);
+  return columns >= kTile ? 0xffff
+                          : static_cast<__mmask16>((1u << std::max<int64_t>(columns, 0)) - 1);
 }
 
 // 16 values from column `column` of a row of `width` columns; those beyond are 0.
@@ -134,8 +137,7 @@ inline __m512 LoadColumns(const HeadRows& rows, int64_t row, int64_t column, int
   if (rows.dtype == DType::kF32) {
     return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(rows.data) + at);
   }
-  const __m256i bits =
-      _mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(rows.data) + at);
+  const __m256i bits = _mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(rows.data) + at);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
@@ -160,7 +162,8 @@ struct Packed {
   Operand<kParts> b_t;  // B tiles of M's transpose
 };
 
-// Rows [32 down, 32 down + 32) from `first` on, columns [32 across, 32 across + 32); zero beyond `end` and `width`.
+// Rows [32 down, 32 down + 32) from `first` on, columns [32 across, 32 across + 32); zero beyond
+// `end` and `width`.
 template <int kParts>
 void PackUnit(const HeadRows& rows, int64_t first, int64_t end, int64_t width, int64_t down,
               int64_t across, const Packed<kParts>& to) {
@@ -216,7 +219,8 @@ void Pack(const HeadRows& rows, int64_t first, int64_t count, int64_t end, int64
   }
 }
 
-// 2^x, with a relative error of 3e-6 where the result is rounded to bf16 and 2e-9 plus rounding elsewhere. Any finite x.
+// 2^x, with a relative error of 3e-6 where the result is rounded to bf16 and 2e-9 plus rounding
+// elsewhere. Any finite x.
 template <int kParts>
 inline __m512 Exp2(__m512 x) {
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

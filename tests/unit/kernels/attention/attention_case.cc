@@ -13,7 +13,6 @@
 #include <span>
 
 #include "kernels/attention_workspace.h"
-#include "kernels/cpu/kernels.h"
 
 namespace terrace::kernels {
 namespace {
@@ -123,7 +122,8 @@ std::vector<double> Random(std::mt19937* random, int64_t count, double amplitude
   return values;
 }
 
-void Run(Op op, Kernel kernel, const AttentionAttrs& attrs,
+template <typename Kernel>
+void Run(Op op, const Kernel& kernel, const AttentionAttrs& attrs,
          std::span<const TensorView> operands, int threads) {
   const std::vector<TensorShape> shapes(operands.begin(), operands.end());
   const int64_t bytes = AttentionWorkspaceBytes(op, attrs, shapes, threads);
@@ -131,7 +131,7 @@ void Run(Op op, Kernel kernel, const AttentionAttrs& attrs,
   std::memset(workspace.data(), 0xff, bytes);  // NaN wherever a kernel reads what it did not write
   const Context context{
       .threads = threads, .workspace = workspace.data(), .workspace_bytes = bytes};
-  EXPECT_EQ(kernel(attrs, operands, context).message, "");
+  EXPECT_EQ(kernel(operands, context).message, "");
   EXPECT_TRUE(workspace.Intact());
 }
 
@@ -152,9 +152,14 @@ AttentionCase::AttentionCase(const AttentionShape& s, uint32_t seed) : shape(s) 
 }
 
 AttentionValues AttentionCase::RunKernels(int threads) const {
+  return RunEngine(cpu::FindAttentionEngine(shape.precision), threads);
+}
+
+AttentionValues AttentionCase::RunEngine(const cpu::AttentionEngine& engine, int threads) const {
   const int64_t h = shape.heads * shape.head_dim, g = shape.kv_heads * shape.head_dim;
   constexpr int64_t kSpare = 3;  // columns of each row that belong to nobody
-  const Buffer fused(tokens(), h + 2 * g, shape.dtype), d_fused(tokens(), h + 2 * g + kSpare, shape.dtype);
+  const Buffer fused(tokens(), h + 2 * g, shape.dtype),
+      d_fused(tokens(), h + 2 * g + kSpare, shape.dtype);
   const Buffer out(tokens(), h + kSpare, shape.dtype), d_out(tokens(), h, shape.dtype);
   const Buffer lse(shape.batch, shape.heads * shape.sequence, DType::kF32);
   fused.Put(0, h, q);
@@ -163,14 +168,22 @@ AttentionValues AttentionCase::RunKernels(int threads) const {
   d_out.Put(0, h, d_o);
   const auto queries = [&](const Buffer& b) { return b.View(0, shape.heads, shape.head_dim); };
   const auto keys = [&](const Buffer& b) { return b.View(h, shape.kv_heads, shape.head_dim); };
-  const auto values = [&](const Buffer& b) { return b.View(h + g, shape.kv_heads, shape.head_dim); };
+  const auto values = [&](const Buffer& b) {
+    return b.View(h + g, shape.kv_heads, shape.head_dim);
+  };
   const TensorView lse_view = lse.View(0, shape.heads, shape.sequence);
   const TensorView forward[] = {queries(fused), keys(fused), values(fused), queries(out), lse_view};
-  Run(Op::kAttention, cpu::Attention, attrs, forward, threads);
-  const TensorView backward[] = {queries(fused), keys(fused),      values(fused),
-                                 queries(out),   lse_view,         queries(d_out),
+  const auto run = [&](std::span<const TensorView> operands, const Context& context) {
+    return cpu::RunAttention(engine, attrs, operands, context);
+  };
+  Run(Op::kAttention, run, attrs, forward, threads);
+  const TensorView backward[] = {queries(fused),   keys(fused),   values(fused),
+                                 queries(out),     lse_view,      queries(d_out),
                                  queries(d_fused), keys(d_fused), values(d_fused)};
-  Run(Op::kAttentionGrad, cpu::AttentionGrad, attrs, backward, threads);
+  const auto run_grad = [&](std::span<const TensorView> operands, const Context& context) {
+    return cpu::RunAttentionGrad(engine, attrs, operands, context);
+  };
+  Run(Op::kAttentionGrad, run_grad, attrs, backward, threads);
   EXPECT_TRUE(out.memory.Intact() && d_fused.memory.Intact() && lse.memory.Intact());
   EXPECT_TRUE(out.RestUntouched(h) && d_fused.RestUntouched(h + 2 * g));
   return {.o = out.Get(0, h),

@@ -1,8 +1,9 @@
-// One attention problem with its data, run through the kernels and through a plain double-precision reference.
+// One attention problem with its data, run through the kernels and through a plain double-precision
+// reference.
 //
-// Queries, keys and values are column slices of one fused [T, (heads + 2 kv_heads) head_dim] buffer, as in a model, and so
-// are their gradients. All data come from a fixed seed and are rounded to the case's element type before either side sees
-// them.
+// Queries, keys and values are column slices of one fused [T, (heads + 2 kv_heads) head_dim]
+// buffer, as in a model, and so are their gradients. All data come from a fixed seed and are
+// rounded to the case's element type before either side sees them.
 //
 // Owns its buffers. Thread-compatible.
 //
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/attention.h"
 #include "kernels/op.h"
 #include "kernels/tensor_view.h"
 
@@ -34,9 +36,11 @@ class AttentionCase {
  public:
   explicit AttentionCase(const AttentionShape& shape, uint32_t seed = 1);
 
-  // Forward, then backward from the kernel's own outputs. Adds a test failure when a kernel reports an error, writes past
-  // its workspace or between the columns that it was given.
+  // Forward, then backward from the kernel's own outputs. Adds a test failure when a kernel reports
+  // an error, writes past its workspace or between the columns that it was given.
   AttentionValues RunKernels(int threads) const;
+  // The same on a given engine.
+  AttentionValues RunEngine(const cpu::AttentionEngine& engine, int threads) const;
   AttentionValues Reference() const;
   // Only `o` and `lse`, of these inputs in double.
   void ReferenceForward(AttentionValues* values) const;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
+#include "hwy/targets.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/registry.h"
 #include "tests/unit/kernels/attention/attention_case.h"
 
@@ -24,20 +28,46 @@ const AttentionShape kShapes[] = {
     {.name = "TwoTokens", .sequence = 2, .heads = 1, .kv_heads = 1, .head_dim = 8},
     {.name = "OddSequence", .sequence = 37, .heads = 2, .kv_heads = 2, .head_dim = 64},
     {.name = "OneMoreThanABlock", .sequence = 129, .heads = 1, .kv_heads = 1, .head_dim = 64},
-    {.name = "SeveralBlocks", .batch = 2, .sequence = 300, .heads = 3, .kv_heads = 3, .head_dim = 64},
+    {.name = "SeveralBlocks",
+     .batch = 2,
+     .sequence = 300,
+     .heads = 3,
+     .kv_heads = 3,
+     .head_dim = 64},
     {.name = "SeveralChunks", .sequence = 1100, .heads = 1, .kv_heads = 1, .head_dim = 32},
     {.name = "Head128", .sequence = 140, .heads = 2, .kv_heads = 2, .head_dim = 128},
     {.name = "Head256", .sequence = 70, .heads = 1, .kv_heads = 1, .head_dim = 256},
     {.name = "Head1", .sequence = 40, .heads = 2, .kv_heads = 1, .head_dim = 1},
     {.name = "Head33", .sequence = 65, .heads = 2, .kv_heads = 2, .head_dim = 33},
     {.name = "Head80", .sequence = 100, .heads = 2, .kv_heads = 2, .head_dim = 80},
-    {.name = "GroupedQueries", .batch = 2, .sequence = 150, .heads = 6, .kv_heads = 2, .head_dim = 64},
+    {.name = "GroupedQueries",
+     .batch = 2,
+     .sequence = 150,
+     .heads = 6,
+     .kv_heads = 2,
+     .head_dim = 64},
     {.name = "OneKvHead", .sequence = 96, .heads = 5, .kv_heads = 1, .head_dim = 48},
     {.name = "Window1", .sequence = 50, .heads = 1, .kv_heads = 1, .head_dim = 64, .window = 1},
     {.name = "Window7", .sequence = 90, .heads = 2, .kv_heads = 1, .head_dim = 64, .window = 7},
-    {.name = "Window64", .batch = 2, .sequence = 333, .heads = 2, .kv_heads = 2, .head_dim = 64, .window = 64},
-    {.name = "Window100Long", .sequence = 1300, .heads = 1, .kv_heads = 1, .head_dim = 16, .window = 100},
-    {.name = "WindowBeyondSequence", .sequence = 70, .heads = 1, .kv_heads = 1, .head_dim = 64, .window = 4096},
+    {.name = "Window64",
+     .batch = 2,
+     .sequence = 333,
+     .heads = 2,
+     .kv_heads = 2,
+     .head_dim = 64,
+     .window = 64},
+    {.name = "Window100Long",
+     .sequence = 1300,
+     .heads = 1,
+     .kv_heads = 1,
+     .head_dim = 16,
+     .window = 100},
+    {.name = "WindowBeyondSequence",
+     .sequence = 70,
+     .heads = 1,
+     .kv_heads = 1,
+     .head_dim = 64,
+     .window = 4096},
 };
 
 AttentionShape With(AttentionShape shape, DType dtype, MatmulPrecision precision) {
@@ -48,8 +78,8 @@ AttentionShape With(AttentionShape shape, DType dtype, MatmulPrecision precision
 
 class AttentionShapesTest : public ::testing::TestWithParam<AttentionShape> {};
 
-void ExpectClose(const AttentionCase& problem, double bound) {
-  const AttentionValues actual = problem.RunKernels(2), expected = problem.Reference();
+void ExpectClose(const AttentionCase& problem, const AttentionValues& actual, double bound) {
+  const AttentionValues expected = problem.Reference();
   EXPECT_LT(RelativeError(actual.o, expected.o), bound) << "o";
   EXPECT_LT(RelativeError(actual.lse, expected.lse), bound) << "lse";
   EXPECT_LT(RelativeError(actual.dv, expected.dv), bound) << "dv";
@@ -64,21 +94,40 @@ void ExpectClose(const AttentionCase& problem, double bound) {
 }
 
 TEST_P(AttentionShapesTest, F32MatchesTheDoubleReference) {
-  ExpectClose(AttentionCase(GetParam()), 4e-6);
+  const AttentionCase problem(GetParam());
+  ExpectClose(problem, problem.RunKernels(2), 4e-6);
 }
 
 // Products of bf16 operands: 2^-9 an operand, averaged over the sum.
 TEST_P(AttentionShapesTest, BF16ProductsOfF32StayWithinTwoPercent) {
-  ExpectClose(AttentionCase(With(GetParam(), DType::kF32, kFast)), 0.02);
+  const AttentionCase problem(With(GetParam(), DType::kF32, kFast));
+  ExpectClose(problem, problem.RunKernels(2), 0.02);
 }
 
 TEST_P(AttentionShapesTest, BF16ActivationsStayWithinTwoPercent) {
-  ExpectClose(AttentionCase(With(GetParam(), kBF16, kFast)), 0.02);
+  const AttentionCase problem(With(GetParam(), kBF16, kFast));
+  ExpectClose(problem, problem.RunKernels(2), 0.02);
 }
 
 // Outputs are rounded to bf16 (2^-9), and so is the o that the backward pass reads.
 TEST_P(AttentionShapesTest, BF16ActivationsWithF32ProductsStayWithinOnePercent) {
-  ExpectClose(AttentionCase(With(GetParam(), kBF16, MatmulPrecision::kF32)), 0.01);
+  const AttentionCase problem(With(GetParam(), kBF16, MatmulPrecision::kF32));
+  ExpectClose(problem, problem.RunKernels(2), 0.01);
+}
+
+// The engine that CPUs without AMX use, at every vector width that this CPU can run.
+TEST_P(AttentionShapesTest, EveryVectorWidthMatchesTheDoubleReference) {
+  const AttentionCase problem(GetParam());
+  for (int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+    const int64_t target = targets & -targets;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    const cpu::AttentionEngine engine = cpu::F32AttentionEngine();
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    ExpectClose(problem, problem.RunEngine(engine, 2), 4e-6);
+  }
 }
 
 TEST_P(AttentionShapesTest, ResultsDoNotDependOnTheThreadCount) {
@@ -117,8 +166,13 @@ double FiniteDifference(AttentionCase problem, std::vector<double> AttentionCase
 
 TEST(AttentionGradTest, AgreesWithFiniteDifferences) {
   for (int64_t window : {0, 5}) {
-    const AttentionCase problem({.name = "small", .batch = 2, .sequence = 11, .heads = 4,
-                                 .kv_heads = 2, .head_dim = 6, .window = window});
+    const AttentionCase problem({.name = "small",
+                                 .batch = 2,
+                                 .sequence = 11,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .head_dim = 6,
+                                 .window = window});
     const AttentionValues actual = problem.RunKernels(2);
     for (size_t i = 0; i < problem.q.size(); i += 7) {
       EXPECT_NEAR(actual.dq[i], FiniteDifference(problem, &AttentionCase::q, i), 2e-5) << i;
@@ -133,8 +187,13 @@ TEST(AttentionGradTest, AgreesWithFiniteDifferences) {
 TEST(AttentionTest, ScoresInTheThousandsNeitherOverflowNorLoseTheSum) {
   for (const MatmulPrecision precision : {MatmulPrecision::kF32, kFast}) {
     for (const double amplitude : {30.0, 300.0, 3000.0}) {
-      AttentionCase problem({.name = "large", .sequence = 200, .heads = 2, .kv_heads = 2,
-                             .head_dim = 64, .precision = precision, .amplitude = amplitude});
+      AttentionCase problem({.name = "large",
+                             .sequence = 200,
+                             .heads = 2,
+                             .kv_heads = 2,
+                             .head_dim = 64,
+                             .precision = precision,
+                             .amplitude = amplitude});
       std::fill(problem.v.begin(), problem.v.end(), 1.0);
       const AttentionValues values = problem.RunKernels(2);
       for (double o : values.o) ASSERT_NEAR(o, 1.0, precision == kFast ? 0.01 : 1e-5);
@@ -145,10 +204,27 @@ TEST(AttentionTest, ScoresInTheThousandsNeitherOverflowNorLoseTheSum) {
   }
 }
 
+TEST(AttentionTest, AWorkspaceTooSmallAndAScaleOfZeroAreRefused) {
+  TensorView rows;
+  rows.dims = 3;
+  rows.size = {4, 1, 8};
+  rows.row_stride = 8;
+  const std::vector<TensorView> operands(9, rows);
+  const Context nothing{.threads = 1};
+  EXPECT_THAT(cpu::Attention(AttentionAttrs{.sequence = 4, .scale = 1}, operands, nothing).message,
+              ::testing::HasSubstr("workspace"));
+  EXPECT_THAT(cpu::AttentionGrad(AttentionAttrs{.sequence = 4}, operands, nothing).message,
+              ::testing::HasSubstr("scale"));
+}
+
 TEST(AttentionTest, LaterTokensDoNotReachEarlierOnes) {
   for (const MatmulPrecision precision : {MatmulPrecision::kF32, kFast}) {
-    const AttentionShape shape{.name = "causal", .sequence = 150, .heads = 1, .kv_heads = 1,
-                               .head_dim = 64, .precision = precision};
+    const AttentionShape shape{.name = "causal",
+                               .sequence = 150,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = 64,
+                               .precision = precision};
     AttentionCase problem(shape);
     const AttentionValues before = problem.RunKernels(1);
     constexpr int64_t kChanged = 77;
@@ -165,8 +241,12 @@ TEST(AttentionTest, LaterTokensDoNotReachEarlierOnes) {
 
 TEST(AttentionTest, ANotANumberInAKeyReachesEveryQueryThatSeesIt) {
   for (const MatmulPrecision precision : {MatmulPrecision::kF32, kFast}) {
-    AttentionCase problem({.name = "nan", .sequence = 100, .heads = 1, .kv_heads = 1,
-                           .head_dim = 64, .precision = precision});
+    AttentionCase problem({.name = "nan",
+                           .sequence = 100,
+                           .heads = 1,
+                           .kv_heads = 1,
+                           .head_dim = 64,
+                           .precision = precision});
     problem.k[40 * 64] = NAN;
     const AttentionValues values = problem.RunKernels(1);
     for (int64_t t = 40; t < 100; ++t) EXPECT_TRUE(std::isnan(values.o[t * 64])) << t;
