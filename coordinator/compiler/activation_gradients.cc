@@ -8,7 +8,8 @@
 
 namespace terrace::compiler {
 
-// All slices that are differentiated span the rows of their value, so columns are what tells them apart.
+// All slices that are differentiated span the rows of their value, so columns are what tells them
+// apart.
 ActivationGradients::Columns ActivationGradients::ColumnsOf(const Slice& slice) {
   return {.begin = slice.offset, .count = slice.shape.RowElements()};
 }

@@ -1,7 +1,8 @@
 // Which memory holds the gradient of which activation during one backward pass.
 //
-// The gradient of a value is a value of the same shape, kept for the whole value: the gradient of a column slice (q inside
-// qkv) is the same columns of it. Slices are written one after the other, in any order, each once.
+// The gradient of a value is a value of the same shape, kept for the whole value: the gradient of a
+// column slice (q inside qkv) is the same columns of it. Slices are written one after the other, in
+// any order, each once.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,10 +24,12 @@ class ActivationGradients {
   bool Has(const Slice& slice) const;
   // REQUIRES: all of the slice's gradient has been written.
   Slice Of(const Slice& slice) const;
-  // Where to write the gradient of `slice`; it counts as written from now on. REQUIRES: !Has(slice).
+  // Where to write the gradient of `slice`; it counts as written from now on. REQUIRES:
+  // !Has(slice).
   Slice New(const Slice& slice);
-  // The gradient of `slice` lies in `gradient`, memory that holds it already or is about to be overwritten with it.
-  // REQUIRES: !Has(slice), and both are the same columns of values of one shape.
+  // The gradient of `slice` lies in `gradient`, memory that holds it already or is about to be
+  // overwritten with it. REQUIRES: !Has(slice), and both are the same columns of values of one
+  // shape.
   void Share(const Slice& slice, const Slice& gradient);
 
   bool IsWhole(const Slice& slice) const;

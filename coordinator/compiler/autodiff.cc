@@ -42,7 +42,8 @@ class Backward {
     return gradient;
   }
 
-  // The value before the GELU that was fused into the product that wrote `slice`; absent when there is none.
+  // The value before the GELU that was fused into the product that wrote `slice`; absent when there
+  // is none.
   Slice BeforeGelu(Slice slice) const {
     const auto it = before_gelu_.find(slice.value);
     return it == before_gelu_.end() ? Slice{} : it->second;
@@ -65,7 +66,8 @@ void Backward::Scan(size_t begin, size_t end) {
   }
 }
 
-// ---- rules: node is the forward node (a copy: appending moves nodes) ----------------------------------------------------
+// ---- rules: node is the forward node (a copy: appending moves nodes)
+// ----------------------------------------------------
 
 using Rule = void (*)(const Node& node, Backward& b);
 
@@ -75,13 +77,13 @@ void NoFurtherNodes(const Node&, Backward&) {}
 void EmbeddingRule(const Node& node, Backward& b) {
   const Slice dtable = b.ParameterToUpdate(node.operands[1], node.text + " dtable");
   const Slice dpositions = b.ParameterToUpdate(node.operands[2], node.text + " dpositions");
-  b.builder().Compute(
-      Op::kEmbeddingGrad, node.compute()->attrs,
-      {node.operands[0], b.activations().Of(node.operands[3]), dtable, dpositions},
-      node.text + " grad");
+  b.builder().Compute(Op::kEmbeddingGrad, node.compute()->attrs,
+                      {node.operands[0], b.activations().Of(node.operands[3]), dtable, dpositions},
+                      node.text + " grad");
 }
 
-// The destination of a norm's dx, with what already is there as the residual. Without one, dy's memory is free to take.
+// The destination of a norm's dx, with what already is there as the residual. Without one, dy's
+// memory is free to take.
 std::pair<Slice, Slice> ResidualAndDx(Slice x, Slice dy, Backward& b) {
   ActivationGradients& gradients = b.activations();
   if (gradients.Has(x)) return {gradients.Of(x), gradients.Of(x)};
@@ -105,9 +107,10 @@ void LayerNormRule(const Node& node, Backward& b) {
   bool first = false;
   const Slice dweight = b.Parameter(weight, &first);
   const Slice dbias = bias.absent() ? Slice{} : b.Parameter(bias, &first);
-  b.builder().Compute(Op::kLayerNormGrad, NormGradAttrs(node, first),
-                      {dy, x, weight, node.operands[4], node.operands[5], residual, dx, dweight, dbias},
-                      node.text + " grad");
+  b.builder().Compute(
+      Op::kLayerNormGrad, NormGradAttrs(node, first),
+      {dy, x, weight, node.operands[4], node.operands[5], residual, dx, dweight, dbias},
+      node.text + " grad");
 }
 
 void RmsNormRule(const Node& node, Backward& b) {
@@ -129,9 +132,10 @@ void WeightGradient(const Node& node, Slice dc, Backward& b) {
   const Slice dweight = b.Parameter(weight, &first);
   const kernels::MatmulAttrs attrs = {
       .transpose_a = true, .accumulate = !first, .precision = forward.precision};
-  b.builder().Compute(Op::kMatmul, attrs,
-                      {forward.transpose_b ? dc : a, forward.transpose_b ? a : dc, dweight, {}, {}, {}},
-                      node.text + " dweight");
+  b.builder().Compute(
+      Op::kMatmul, attrs,
+      {forward.transpose_b ? dc : a, forward.transpose_b ? a : dc, dweight, {}, {}, {}},
+      node.text + " dweight");
 }
 
 void BiasGradient(const Node& node, Slice dc, Backward& b) {
@@ -143,11 +147,13 @@ void BiasGradient(const Node& node, Slice dc, Backward& b) {
                       node.text + " dbias");
 }
 
-// dA = dC W^T. Where A is the output of a fused GELU, the same product goes on to the gradient of the value before it.
+// dA = dC W^T. Where A is the output of a fused GELU, the same product goes on to the gradient of
+// the value before it.
 void InputGradient(const Node& node, Slice dc, Backward& b) {
   const auto& forward = std::get<kernels::MatmulAttrs>(node.compute()->attrs);
   const auto& [a, weight] = std::tie(node.operands[0], node.operands[1]);
-  kernels::MatmulAttrs attrs = {.transpose_b = !forward.transpose_b, .precision = forward.precision};
+  kernels::MatmulAttrs attrs = {.transpose_b = !forward.transpose_b,
+                                .precision = forward.precision};
   ActivationGradients& gradients = b.activations();
   const Slice before_gelu = b.BeforeGelu(a);
   Slice da;
@@ -206,19 +212,29 @@ void AttentionRule(const Node& node, Backward& b) {
 // Null for an op that forward passes do not use.
 Rule RuleOf(Op op) {
   switch (op) {
-    case Op::kEmbedding: return EmbeddingRule;
-    case Op::kLayerNorm: return LayerNormRule;
-    case Op::kRmsNorm: return RmsNormRule;
-    case Op::kMatmul: return MatmulRule;
-    case Op::kSwiglu: return SwigluRule;
-    case Op::kRope: return RopeRule;
-    case Op::kAttention: return AttentionRule;
-    case Op::kLmHeadLossGrad: return NoFurtherNodes;
-    default: return nullptr;
+    case Op::kEmbedding:
+      return EmbeddingRule;
+    case Op::kLayerNorm:
+      return LayerNormRule;
+    case Op::kRmsNorm:
+      return RmsNormRule;
+    case Op::kMatmul:
+      return MatmulRule;
+    case Op::kSwiglu:
+      return SwigluRule;
+    case Op::kRope:
+      return RopeRule;
+    case Op::kAttention:
+      return AttentionRule;
+    case Op::kLmHeadLossGrad:
+      return NoFurtherNodes;
+    default:
+      return nullptr;
   }
 }
 
-// Turns the loss into the fused loss and gradient: dhidden and dweight come out of the same chunks of logits.
+// Turns the loss into the fused loss and gradient: dhidden and dweight come out of the same chunks
+// of logits.
 void ReplaceLoss(Node* loss, Backward& b) {
   auto attrs = std::get<kernels::LossAttrs>(loss->compute()->attrs);
   Node node = *loss;
@@ -255,8 +271,8 @@ absl::Status AppendBackward(size_t begin, size_t end, ParameterGradients* parame
     const Node node = builder->nodes()[i];
     const Rule rule = RuleOf(node.compute()->op);
     if (rule == nullptr) {
-      return absl::InternalError(absl::StrCat("no backward rule for op '",
-                                              Absl(kernels::Name(node.compute()->op)), "'"));
+      return absl::InternalError(
+          absl::StrCat("no backward rule for op '", Absl(kernels::Name(node.compute()->op)), "'"));
     }
     rule(node, b);
   }

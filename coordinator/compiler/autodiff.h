@@ -1,11 +1,13 @@
-// Appends the backward pass of a forward pass: one rule per op (the table at the end of autodiff.cc), applied in reverse.
+// Appends the backward pass of a forward pass: one rule per op (the table at the end of
+// autodiff.cc), applied in reverse.
 //
-// Gradients of activations. Every value that is differentiated has one gradient value, of the same shape, so that a slice's
-// gradient is the same slice of it. Memory is reused where the ops allow it: the gradient of the residual stream is one
-// buffer from the loss to the embedding, and SwiGLU's gradients overwrite its inputs.
+// Gradients of activations. Every value that is differentiated has one gradient value, of the same
+// shape, so that a slice's gradient is the same slice of it. Memory is reused where the ops allow
+// it: the gradient of the residual stream is one buffer from the loss to the embedding, and
+// SwiGLU's gradients overwrite its inputs.
 //
-// Gradients of parameters are f32 and live across micro-batches (ParameterGradients): the first contribution of a step
-// writes, later ones (micro-batches, a tied embedding) update.
+// Gradients of parameters are f32 and live across micro-batches (ParameterGradients): the first
+// contribution of a step writes, later ones (micro-batches, a tied embedding) update.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,8 +35,9 @@ class ParameterGradients {
   std::set<int> written_;
 };
 
-// Differentiates nodes [begin, end) of the builder's sequence, which end in the loss: kLmHeadLoss becomes kLmHeadLossGrad,
-// which starts the backward pass. INTERNAL when an op has no rule.
-absl::Status AppendBackward(size_t begin, size_t end, ParameterGradients* parameters, Builder* builder);
+// Differentiates nodes [begin, end) of the builder's sequence, which end in the loss: kLmHeadLoss
+// becomes kLmHeadLossGrad, which starts the backward pass. INTERNAL when an op has no rule.
+absl::Status AppendBackward(size_t begin, size_t end, ParameterGradients* parameters,
+                            Builder* builder);
 
 }  // namespace terrace::compiler

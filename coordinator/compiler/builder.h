@@ -1,5 +1,5 @@
-// Appends operations to one sequence of a graph. Holds what consecutive operations have in common (phase, layer,
-// micro-batch), so that passes name only what differs.
+// Appends operations to one sequence of a graph. Holds what consecutive operations have in common
+// (phase, layer, micro-batch), so that passes name only what differs.
 //
 // Borrows the graph. Thread-compatible.
 //
@@ -26,12 +26,14 @@ class Builder {
   std::vector<Node>& nodes() { return graph_->sequences[sequence_].nodes; }
 
   // A new STEP value of this sequence, named after the micro-batch and layer ("mb0.layer3.qkv").
-  Slice NewValue(const std::string& name, v1::BufferClass cls, kernels::DType dtype, const Dims& dims);
+  Slice NewValue(const std::string& name, v1::BufferClass cls, kernels::DType dtype,
+                 const Dims& dims);
 
   // A new value for the gradient of `value`, named after it.
   Slice NewGradientOf(const Value& value, v1::BufferClass cls = v1::ACTIVATION);
 
-  void Compute(kernels::Op op, kernels::OpAttrs attrs, std::vector<Slice> operands, std::string text);
+  void Compute(kernels::Op op, kernels::OpAttrs attrs, std::vector<Slice> operands,
+               std::string text);
   void AllReduce(int group, Slice operand, std::string text);
   void Input(v1::InputKind kind, std::vector<Slice> operands, std::string text);
   void Output(v1::OutputKind kind, Slice operand, std::string text);

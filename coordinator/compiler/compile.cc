@@ -28,9 +28,8 @@ absl::Status Unsupported(const char* key, uint32_t got, uint32_t supported) {
 }
 
 absl::Status CheckLayout(const v1::Layout& layout) {
-  const auto [tp, pp, cp, zero] =
-      std::tuple(layout.tensor_parallel(), layout.pipeline_parallel(), layout.context_parallel(),
-                 layout.zero_stage());
+  const auto [tp, pp, cp, zero] = std::tuple(layout.tensor_parallel(), layout.pipeline_parallel(),
+                                             layout.context_parallel(), layout.zero_stage());
   if (tp > 1) return Unsupported("tp", tp, 1);
   if (pp > 1) return Unsupported("pp", pp, 1);
   if (cp > 1) return Unsupported("cp", cp, 1);
@@ -108,10 +107,12 @@ void SetRules(const CompileInput& input, v1::StepRules* rules) {
   rules->set_data_parallel(layout.data_parallel());
   rules->set_tokens_per_step(rank_tokens * layout.data_parallel());
   rules->set_vocabulary(input.model->config.vocabulary);
-  rules->set_flops_per_step(FlopsPerToken(*input.model, sequence) * static_cast<double>(rank_tokens));
+  rules->set_flops_per_step(FlopsPerToken(*input.model, sequence) *
+                            static_cast<double>(rank_tokens));
 }
 
-compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const ForwardOptions& forward, int group) {
+compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const ForwardOptions& forward,
+                                      int group) {
   const v1::TrainSpec& train = input.spec->train();
   const v1::OptimizerSpec& optimizer = train.optimizer();
   compiler::TrainOptions options = {.forward = forward,
@@ -161,7 +162,8 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
   const Parameters parameters(model, /*with_optimizer=*/true, &graph);
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
   const int group = AddDataParallelGroup(layout.data_parallel(), &graph);
-  RETURN_IF_ERROR(compiler::AppendTrain(model, parameters, TrainOptionsOf(input, forward, group), &graph));
+  RETURN_IF_ERROR(
+      compiler::AppendTrain(model, parameters, TrainOptionsOf(input, forward, group), &graph));
   compiler::AppendEval(model, parameters, forward, group, &graph);
   RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table, &graph, &program));
   return std::vector<v1::Program>{std::move(program)};

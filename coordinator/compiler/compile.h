@@ -1,12 +1,18 @@
-// From a model and a layout to one program per pipeline stage, every buffer at a fixed offset. The passes in order:
+// From a model and a layout to one program per pipeline stage, every buffer at a fixed offset. The
+// passes in order:
 //
-//   forward.h   stage graph of one micro-batch      autodiff.h  one backward rule per op
-//   step.h      micro-batches, accumulation, gradient buckets and their all-reduce, clipping, AdamW; "eval", "infer"
-//   streams.h   streams and waits                   liveness.h  who meets whom, under happens-before
-//   pack.h      offsets
+//   parameters.h  weights and optimizer state, tensors that share a product side by side
+//   step.h        the sequences "train", "eval" and "infer", made of:
+//     forward.h     the forward pass of one micro-batch
+//     autodiff.h    its backward pass, one rule per op
+//     buckets.h     gradients in contiguous buckets, reduced while backward still runs
+//   workspace.h   scratch of each instruction
+//   streams.h     streams and waits
+//   emit.h        the program, its state manifest and initializers
+//   place.h       liveness under happens-before, packing, offsets
 //
-// Pure and deterministic: the same input gives the same bytes. The result is not trusted: proto/program_check.h checks it.
-// Thread-safe: no state.
+// Pure and deterministic: the same input gives the same bytes. The result is not trusted:
+// proto/program_check.h checks it. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,9 +32,9 @@ namespace terrace {
 struct CompileInput {
   const v1::JobSpec* spec = nullptr;  // validated
   const Model* model = nullptr;
-  v1::Layout layout;                  // complete: no zero fields
-  int64_t external_bytes = 0;         // allowed outside the arenas
-  int64_t device_limit_bytes = 0;     // 0: none; not enforced here (the caller sees arena bytes)
+  v1::Layout layout;               // complete: no zero fields
+  int64_t external_bytes = 0;      // allowed outside the arenas
+  int64_t device_limit_bytes = 0;  // 0: none; not enforced here (the caller sees arena bytes)
 };
 
 // INVALID_ARGUMENT when the layout asks for what this compiler cannot do.
@@ -36,13 +42,14 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input);
 
 struct InferInput {
   const Model* model = nullptr;
-  std::string job;             // named in the program
+  std::string job;  // named in the program
   int64_t sequence_length = 0;
-  std::string precision;       // "fp32", "bf16"
+  std::string precision;  // "fp32", "bf16"
   int threads = 1;
 };
-// A program with the weights and one sequence "infer": LOAD_PROMPT, the forward pass of one row of sequence_length tokens,
-// the logits of one position (the row index of LOAD_PROMPT). No gradients, no optimizer state.
+// A program with the weights and one sequence "infer": LOAD_PROMPT, the forward pass of one row of
+// sequence_length tokens, the logits of one position (the row index of LOAD_PROMPT). No gradients,
+// no optimizer state.
 absl::StatusOr<v1::Program> CompileInfer(const InferInput& input);
 
 }  // namespace terrace

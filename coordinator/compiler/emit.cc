@@ -34,7 +34,8 @@ class Emitter {
   }
 
  private:
-  // One buffer for each value that lies in no other: what persists first, then the steps', in order of creation.
+  // One buffer for each value that lies in no other: what persists first, then the steps', in order
+  // of creation.
   void Buffers() {
     buffers_.assign(graph_.values.size(), kNone);
     for (const v1::Lifetime lifetime : {v1::PERSISTENT, v1::STEP}) {

@@ -1,5 +1,5 @@
-// Writes a finished graph as a v1::Program: buffers, instructions, the state manifest and initializers. Offsets inside
-// arenas are not its business (place.h). Pure and deterministic.
+// Writes a finished graph as a v1::Program: buffers, instructions, the state manifest and
+// initializers. Offsets inside arenas are not its business (place.h). Pure and deterministic.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,7 +18,8 @@ struct EmitInput {
   int rope_table = kNone;  // value
 };
 
-// Adds to `program`, whose scalar fields and rules the caller sets. INTERNAL when a node breaks the op table's rules.
+// Adds to `program`, whose scalar fields and rules the caller sets. INTERNAL when a node breaks the
+// op table's rules.
 absl::Status Emit(const EmitInput& input, v1::Program* program);
 
 }  // namespace terrace::compiler

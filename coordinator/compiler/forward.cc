@@ -71,7 +71,8 @@ void Forward::Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOpt
 }
 
 Slice Forward::Attention(Slice x) {
-  const Slice normed = Norm(x, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias, "attn_norm");
+  const Slice normed =
+      Norm(x, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias, "attn_norm");
   const Slice qkv = QkvProduct(normed);
   const int64_t qk_columns = (config_.heads + config_.kv_heads) * config_.head_dim;
   Slice qk = Columns(qkv, 0, qk_columns);
@@ -83,11 +84,9 @@ Slice Forward::Attention(Slice x) {
                       builder_.graph().Whole(options_.rope_table)},
                      "rope");
   }
-  const Heads heads =
-      SplitHeads(qk, Columns(qkv, qk_columns, config_.kv_heads * config_.head_dim));
+  const Heads heads = SplitHeads(qk, Columns(qkv, qk_columns, config_.kv_heads * config_.head_dim));
   const Slice o = Activation("attn", config_.heads * config_.head_dim);
-  const Slice lse =
-      Statistic("attn.lse", {options_.batch, config_.heads, options_.sequence});
+  const Slice lse = Statistic("attn.lse", {options_.batch, config_.heads, options_.sequence});
   const int64_t window = config_.window.empty() ? 0 : config_.window[builder_.layer];
   builder_.Compute(
       Op::kAttention,
@@ -105,7 +104,8 @@ Slice Forward::Attention(Slice x) {
   return y;
 }
 
-// One product for q, k and v: their weights lie next to each other (parameters.h), and so do the columns of the result.
+// One product for q, k and v: their weights lie next to each other (parameters.h), and so do the
+// columns of the result.
 Slice Forward::QkvProduct(Slice x) {
   const Slice qkv = Activation("qkv", (config_.heads + 2 * config_.kv_heads) * config_.head_dim);
   const bool fused = config_.fused_qkv;
@@ -114,7 +114,8 @@ Slice Forward::QkvProduct(Slice x) {
   return qkv;
 }
 
-// RMSNorm of each head of q and k, into memory of its own: the backward pass needs q and k as they were.
+// RMSNorm of each head of q and k, into memory of its own: the backward pass needs q and k as they
+// were.
 Slice Forward::HeadNorms(Slice qkv) {
   const int64_t d = config_.head_dim;
   const Slice qk = Activation("qk_norm", (config_.heads + config_.kv_heads) * d);

@@ -1,7 +1,8 @@
-// The forward pass of one micro-batch, for all families: embedding, layers (attention, MLP), final norm, and what follows.
+// The forward pass of one micro-batch, for all families: embedding, layers (attention, MLP), final
+// norm, and what follows.
 //
-// Appends nodes through a Builder; the values they write are the activations that autodiff.h may keep for the backward
-// pass. The same code builds "train", "eval" and "infer". Thread-compatible.
+// Appends nodes through a Builder; the values they write are the activations that autodiff.h may
+// keep for the backward pass. The same code builds "train", "eval" and "infer". Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,7 +26,8 @@ struct ForwardOptions {
 class Forward {
  public:
   // Everything is borrowed.
-  Forward(const Model& model, const Parameters& parameters, const ForwardOptions& options, Builder* builder)
+  Forward(const Model& model, const Parameters& parameters, const ForwardOptions& options,
+          Builder* builder)
       : config_(model.config), parameters_(parameters), options_(options), builder_(*builder) {}
 
   // tokens [T] -> the residual stream after the last layer [T,h].
@@ -47,7 +49,9 @@ class Forward {
     bool transpose = false;  // the weight is stored [out,in]
   };
 
-  Slice Weight(TensorRole role) const { return parameters_.Weight(builder_.graph(), role, builder_.layer); }
+  Slice Weight(TensorRole role) const {
+    return parameters_.Weight(builder_.graph(), role, builder_.layer);
+  }
   // An activation of as many rows as the micro-batch has tokens.
   Slice Activation(const std::string& name, int64_t columns);
   Slice Statistic(const std::string& name, const Dims& dims);
@@ -56,7 +60,8 @@ class Forward {
   Slice Embedding(Slice tokens);
   Slice Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name);
   void RmsNorm(Slice x, Slice weight, Slice y, const std::string& name);
-  void Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOptions& options, const std::string& name);
+  void Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOptions& options,
+              const std::string& name);
   // As the config says the family's weights are stored.
   LinearOptions Stored() const { return {.transpose = !config_.conv1d_weights}; }
 

@@ -1,9 +1,10 @@
-// The compiler's own form of a stage: values and the operations on them, in the order in which they will be emitted. Passes
-// append to it or rewrite it; emit.h turns it into a v1::Program.
+// The compiler's own form of a stage: values and the operations on them, in the order in which they
+// will be emitted. Passes append to it or rewrite it; emit.h turns it into a v1::Program.
 //
-// A value is a piece of memory with an element type and a shape. A slice is a rectangle of a value: what an operation
-// touches. A value may lie inside another one (a tensor in its layer's weights, a gradient in its bucket), so that a pass
-// can group memory without rewriting the operations that use it.
+// A value is a piece of memory with an element type and a shape. A slice is a rectangle of a value:
+// what an operation touches. A value may lie inside another one (a tensor in its layer's weights, a
+// gradient in its bucket), so that a pass can group memory without rewriting the operations that
+// use it.
 //
 // Thread-compatible: plain data.
 //

@@ -11,11 +11,16 @@ namespace {
 // Tensors that share the input of their product, in the order in which they are stored.
 std::vector<TensorRole> StoredWith(TensorRole role) {
   switch (role) {
-    case TensorRole::kQ: return {TensorRole::kK, TensorRole::kV};
-    case TensorRole::kQBias: return {TensorRole::kKBias, TensorRole::kVBias};
-    case TensorRole::kMlpGate: return {TensorRole::kMlpUp};
-    case TensorRole::kMlpGateBias: return {TensorRole::kMlpUpBias};
-    default: return {};
+    case TensorRole::kQ:
+      return {TensorRole::kK, TensorRole::kV};
+    case TensorRole::kQBias:
+      return {TensorRole::kKBias, TensorRole::kVBias};
+    case TensorRole::kMlpGate:
+      return {TensorRole::kMlpUp};
+    case TensorRole::kMlpGateBias:
+      return {TensorRole::kMlpUpBias};
+    default:
+      return {};
   }
 }
 
@@ -32,8 +37,10 @@ std::string UnitName(const Parameter& parameter) {
   if (parameter.layer != kNone) return absl::StrCat("layer", parameter.layer);
   switch (parameter.tensors[0]->role) {
     case TensorRole::kTokenEmbedding:
-    case TensorRole::kPositionEmbedding: return "embedding";
-    default: return "head";
+    case TensorRole::kPositionEmbedding:
+      return "embedding";
+    default:
+      return "head";
   }
 }
 

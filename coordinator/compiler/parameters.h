@@ -1,8 +1,8 @@
 // The trainable memory of a stage: which tensors lie where, with their optimizer state.
 //
-// Tensors whose products share their input (q, k, v; gate, up) lie next to each other and form one parameter, so that one
-// product computes all of them. Parameters of a layer share one buffer a kind (weights, adam_m, adam_v); checkpoints see
-// single tensors through the state manifest.
+// Tensors whose products share their input (q, k, v; gate, up) lie next to each other and form one
+// parameter, so that one product computes all of them. Parameters of a layer share one buffer a
+// kind (weights, adam_m, adam_v); checkpoints see single tensors through the state manifest.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,7 +34,8 @@ class Parameters {
   Parameters(const Model& model, bool with_optimizer, Graph* graph);
 
   const std::vector<Parameter>& all() const { return all_; }
-  // The weight of the parameter that starts with the tensor of this role; absent when the model has none.
+  // The weight of the parameter that starts with the tensor of this role; absent when the model has
+  // none.
   Slice Weight(const Graph& graph, TensorRole role, int layer = kNone) const;
 
  private:

@@ -25,7 +25,8 @@ struct Batch {
   Slice tokens, targets;
 };
 
-// Loads stand before everything else: nothing orders them after computation, so that they run ahead of it.
+// Loads stand before everything else: nothing orders them after computation, so that they run ahead
+// of it.
 Batch LoadBatch(const ForwardOptions& options, Builder* builder) {
   const Dims dims = {options.batch * options.sequence};
   const Batch batch = {builder->NewValue("tokens", v1::INPUT, DType::kI32, dims),
@@ -88,13 +89,16 @@ class Train {
     const size_t end = builder_.nodes().size();
     // The totals are final before the last backward pass starts, so their reduction costs no time.
     if (index + 1 == options_.micro_batches) SumStats();
+    builder_.micro_batch = index;
     RETURN_IF_ERROR(AppendBackward(begin, end, &gradients_, &builder_));
     builder_.micro_batch = kNone;
     return absl::OkStatus();
   }
 
   void SumStats() {
-    builder_.Compute(Op::kSumStats, kernels::NoAttrs{}, {stats_, total_}, "sum of losses and tokens");
+    builder_.micro_batch = kNone;
+    builder_.Compute(Op::kSumStats, kernels::NoAttrs{}, {stats_, total_},
+                     "sum of losses and tokens");
     if (options_.group != kNone) {
       builder_.AllReduce(options_.group, total_, "all-reduce losses and tokens");
     }
@@ -120,11 +124,11 @@ class Train {
     kernels::AdamwAttrs attrs = options_.adamw;
     if (!parameter.decays()) attrs.weight_decay = 0;
     builder_.layer = parameter.layer;
-    builder_.Compute(Op::kAdamw, attrs,
-                     {Flat(graph_, gradients_.all().at(parameter.weight)),
-                      Flat(graph_, parameter.weight), Flat(graph_, parameter.adam_m),
-                      Flat(graph_, parameter.adam_v), scale, schedule_},
-                     absl::StrCat("adamw ", parameter.tensors[0]->name));
+    builder_.Compute(
+        Op::kAdamw, attrs,
+        {Flat(graph_, gradients_.all().at(parameter.weight)), Flat(graph_, parameter.weight),
+         Flat(graph_, parameter.adam_m), Flat(graph_, parameter.adam_v), scale, schedule_},
+        absl::StrCat("adamw ", parameter.tensors[0]->name));
     builder_.layer = kNone;
   }
 

@@ -1,9 +1,10 @@
-// The sequences of a program: "train" (one optimizer step), "eval" (the loss of one micro-batch), "infer" (the logits of
-// one position).
+// The sequences of a program: "train" (one optimizer step), "eval" (the loss of one micro-batch),
+// "infer" (the logits of one position).
 //
-// "train" is unrolled: the inputs of all micro-batches, then forward and backward of each, gradients accumulating; the
-// all-reduce of each gradient bucket as soon as it is final; global-norm clipping; AdamW. Gradients are those of the *sum*
-// of losses; kGradScale divides by the number of tokens of the whole step, so that accumulation equals the large batch.
+// "train" is unrolled: the inputs of all micro-batches, then forward and backward of each,
+// gradients accumulating; the all-reduce of each gradient bucket as soon as it is final;
+// global-norm clipping; AdamW. Gradients are those of the *sum* of losses; kGradScale divides by
+// the number of tokens of the whole step, so that accumulation equals the large batch.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,10 +23,11 @@ struct TrainOptions {
   kernels::AdamwAttrs adamw;  // weight_decay of those parameters that decay
 };
 
-absl::Status AppendTrain(const Model& model, const Parameters& parameters, const TrainOptions& options,
-                         Graph* graph);
-void AppendEval(const Model& model, const Parameters& parameters, const ForwardOptions& options, int group,
-                Graph* graph);
-void AppendInfer(const Model& model, const Parameters& parameters, const ForwardOptions& options, Graph* graph);
+absl::Status AppendTrain(const Model& model, const Parameters& parameters,
+                         const TrainOptions& options, Graph* graph);
+void AppendEval(const Model& model, const Parameters& parameters, const ForwardOptions& options,
+                int group, Graph* graph);
+void AppendInfer(const Model& model, const Parameters& parameters, const ForwardOptions& options,
+                 Graph* graph);
 
 }  // namespace terrace::compiler

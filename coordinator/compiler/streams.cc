@@ -52,7 +52,8 @@ class Waits {
     for (int i = 0; i < static_cast<int>(nodes->size()); ++i) {
       Node& node = (*nodes)[i];
       node.stream = StreamOf(node);
-      Clock clock = last_[node.stream] == kNone ? Clock(last_.size(), kNone) : clocks_[last_[node.stream]];
+      Clock clock =
+          last_[node.stream] == kNone ? Clock(last_.size(), kNone) : clocks_[last_[node.stream]];
       node.waits = Reduce(Dependencies(i, node), &clock);
       clock[node.stream] = i;
       last_[node.stream] = i;
@@ -64,7 +65,8 @@ class Waits {
   // For each stream the last of its nodes that is known to have finished.
   using Clock = std::vector<int>;
 
-  // For each other stream the last node that conflicts with `node`; earlier ones of that stream come before it anyway.
+  // For each other stream the last node that conflicts with `node`; earlier ones of that stream
+  // come before it anyway.
   Clock Dependencies(int index, const Node& node) {
     Clock latest(last_.size(), kNone);
     std::vector<std::pair<int, Use>> uses;
@@ -104,7 +106,8 @@ class Waits {
       if (latest[s] > (*clock)[s] && !implied(latest[s], s)) needed.push_back(latest[s]);
     }
     for (int wait : needed) {
-      for (size_t s = 0; s < clock->size(); ++s) (*clock)[s] = std::max((*clock)[s], clocks_[wait][s]);
+      for (size_t s = 0; s < clock->size(); ++s)
+        (*clock)[s] = std::max((*clock)[s], clocks_[wait][s]);
     }
     std::sort(needed.begin(), needed.end());
     return needed;

@@ -11,7 +11,8 @@ namespace {
 
 using kernels::Op;
 
-// Chunks of logits are as large as these bytes of workspace allow, but not below the rows at which the products are slow.
+// Chunks of logits are as large as these bytes of workspace allow, but not below the rows at which
+// the products are slow.
 constexpr int64_t kLossWorkspaceBytes = int64_t{64} << 20;
 constexpr int64_t kMinChunkRows = 256;
 constexpr int64_t kChunkRowsMultiple = 32;
@@ -48,7 +49,8 @@ void AddWorkspaces(int threads, Graph* graph) {
       if (nodes[i].compute() == nullptr) continue;
       ChunkLoss(threads, &nodes[i]);
       const Compute& compute = *nodes[i].compute();
-      const int64_t bytes = kernels::WorkspaceBytes(compute.op, compute.attrs, ShapesOf(nodes[i]), threads);
+      const int64_t bytes =
+          kernels::WorkspaceBytes(compute.op, compute.attrs, ShapesOf(nodes[i]), threads);
       if (bytes == 0) continue;
       nodes[i].workspace = graph->Whole(graph->Add({.name = absl::StrCat("workspace.", i),
                                                     .cls = v1::WORKSPACE,

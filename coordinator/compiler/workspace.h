@@ -1,5 +1,6 @@
-// Gives every computation the scratch it needs: one WORKSPACE value an instruction, which the packer lets overlap with
-// whatever does not live at that moment. Also decides how many rows of logits the LM head holds at a time.
+// Gives every computation the scratch it needs: one WORKSPACE value an instruction, which the
+// packer lets overlap with whatever does not live at that moment. Also decides how many rows of
+// logits the LM head holds at a time.
 //
 // Pure and deterministic.
 //
