@@ -1,0 +1,59 @@
+// Sets and maps of byte ranges, for what has been written and how often it was reduced. Internal to
+// proto/check. Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+namespace terrace::check {
+
+struct ByteRange {
+  int64_t begin = 0;
+  int64_t end = 0;  // past the last byte
+};
+
+// `rows` ranges of `row_bytes`, `stride_bytes` apart, none overlapping.
+struct Rows {
+  int64_t offset = 0;
+  int64_t rows = 1;
+  int64_t row_bytes = 0;
+  int64_t stride_bytes = 0;
+};
+
+// A set of bytes. Adding rows in any order costs what the merged set and the rows cost together.
+class ByteSet {
+ public:
+  void Add(const Rows& rows);
+  // The first byte of `rows` that is not in the set; -1 when all are.
+  int64_t FirstMissing(const Rows& rows) const;
+
+ private:
+  std::vector<ByteRange> ranges_;  // sorted, neither overlapping nor touching
+};
+
+// A value for every byte, `kNone` at first.
+class ByteMap {
+ public:
+  static constexpr int kNone = -1;
+
+  void Set(const ByteRange& range, int value);
+  // Calls `visit` for each maximal piece of `range` with one value, in order, pieces of kNone
+  // included.
+  void ForEach(const ByteRange& range,
+               const std::function<void(const ByteRange&, int)>& visit) const;
+
+ private:
+  void SplitAt(int64_t byte);
+
+  struct Piece {
+    int64_t end = 0;
+    int value = kNone;
+  };
+  std::map<int64_t, Piece> pieces_;  // by first byte; disjoint
+};
+
+}  // namespace terrace::check

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/check/structure.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "kernels/tensor_view.h"
+#include "proto/check/refuse.h"
+
+namespace terrace::check {
+namespace {
+
+absl::Status CheckCounts(const v1::Program& program) {
+  if (program.stages() < 1 || program.stage() >= program.stages()) {
+    return Refuse("stage ", program.stage(), " of ", program.stages(),
+                  ": must be below the number of stages");
+  }
+  if (program.ranks() < 1 || program.ranks() > kRanksMax) {
+    return Refuse("ranks: got ", program.ranks(), ", must be 1 to ", kRanksMax);
+  }
+  if (program.threads() < 1 || program.threads() > kThreadsMax) {
+    return Refuse("threads: got ", program.threads(), ", must be 1 to ", kThreadsMax);
+  }
+  const struct {
+    const char* what;
+    int count;
+    int max;
+  } limits[] = {{"arenas", program.arenas_size(), kArenasMax},
+                {"buffers", program.buffers_size(), kBuffersMax},
+                {"streams", program.streams_size(), kStreamsMax},
+                {"groups", program.groups_size(), kGroupsMax},
+                {"sequences", program.sequences_size(), kSequencesMax}};
+  for (const auto& limit : limits) {
+    if (limit.count > limit.max)
+      return Refuse(limit.what, ": got ", limit.count, ", at most ", limit.max);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckArenas(const v1::Program& program) {
+  int64_t device_bytes = program.external_bytes();
+  if (device_bytes < 0 || device_bytes > kBytesMax) {
+    return Refuse("external_bytes: got ", device_bytes, ", must be 0 to ", kBytesMax);
+  }
+  for (int i = 0; i < program.arenas_size(); ++i) {
+    const v1::Arena& arena = program.arenas(i);
+    if (arena.id() != static_cast<uint32_t>(i))
+      return Refuse("arena ", i, ": its id is ", arena.id(), ", must be its position");
+    if (!v1::Tier_IsValid(arena.tier()) || arena.tier() == v1::TIER_UNSPECIFIED) {
+      return Refuse("arena ", i, ": tier ", arena.tier(), " does not exist");
+    }
+    if (arena.bytes() < 0 || arena.bytes() > kBytesMax) {
+      return Refuse("arena ", i, ": got ", arena.bytes(), " bytes, must be 0 to ", kBytesMax);
+    }
+    if (arena.tier() == v1::DEVICE) device_bytes += arena.bytes();
+  }
+  if (program.device_limit_bytes() < 0) {
+    return Refuse("device_limit_bytes: got ", program.device_limit_bytes(),
+                  ", must not be negative");
+  }
+  if (program.device_limit_bytes() > 0 && device_bytes > program.device_limit_bytes()) {
+    return Refuse("the device arenas and external_bytes need ", device_bytes,
+                  " bytes, device_limit_bytes is ", program.device_limit_bytes());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStreams(const v1::Program& program) {
+  for (int i = 0; i < program.streams_size(); ++i) {
+    const v1::Stream& stream = program.streams(i);
+    if (!v1::StreamKind_IsValid(stream.kind()) || stream.kind() == v1::STREAM_UNSPECIFIED) {
+      return Refuse("stream ", i, " '", stream.name(), "': kind ", stream.kind(),
+                    " does not exist");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGroup(const v1::Program& program, const v1::Group& group) {
+  std::vector<bool> seen(program.ranks(), false);
+  uint32_t members = 0;
+  for (const v1::Group::Ranks& instance : group.instances()) {
+    if (instance.rank().empty())
+      return Refuse("group '", group.name(), "': an instance has no ranks");
+    for (uint32_t rank : instance.rank()) {
+      if (rank >= program.ranks()) {
+        return Refuse("group '", group.name(), "': rank ", rank, " of ", program.ranks(),
+                      " does not exist");
+      }
+      if (seen[rank])
+        return Refuse("group '", group.name(), "': rank ", rank, " is in two instances");
+      seen[rank] = true;
+      ++members;
+    }
+  }
+  if (members != program.ranks()) {
+    return Refuse("group '", group.name(), "': has ", members, " ranks of ", program.ranks(),
+                  ", every rank must be in exactly one instance");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::set<std::string>> SequenceNames(const v1::Program& program) {
+  std::set<std::string> names;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    if (sequence.name().empty()) return Refuse("a sequence has no name");
+    if (!names.insert(sequence.name()).second) {
+      return Refuse("sequence '", sequence.name(), "' is there twice");
+    }
+    if (sequence.instructions_size() > kInstructionsMax) {
+      return Refuse("sequence '", sequence.name(), "': got ", sequence.instructions_size(),
+                    " instructions, at most ", kInstructionsMax);
+    }
+  }
+  return names;
+}
+
+// Bytes that a tensor of this shape takes; -1 when the shape or the type is not sane.
+int64_t TensorBytes(const v1::Buffer& buffer) {
+  if (!v1::DType_IsValid(buffer.dtype()) || buffer.dtype() == v1::DTYPE_UNSPECIFIED) return -1;
+  int64_t bytes = kernels::SizeOf(static_cast<kernels::DType>(buffer.dtype()));
+  for (int64_t size : buffer.shape()) {
+    if (size < 1 || size > kBytesMax / bytes) return -1;
+    bytes *= size;
+  }
+  return bytes;
+}
+
+absl::Status CheckPosition(const v1::Program& program, const v1::Buffer& buffer,
+                           const std::string& where) {
+  if (buffer.arena() >= static_cast<uint32_t>(program.arenas_size())) {
+    return Refuse(where, ": arena ", buffer.arena(), " of ", program.arenas_size(),
+                  " does not exist");
+  }
+  const int64_t arena_bytes = program.arenas(buffer.arena()).bytes();
+  if (buffer.bytes() < 1)
+    return Refuse(where, ": got ", buffer.bytes(), " bytes, must be at least 1");
+  if (buffer.offset() < 0 || buffer.offset() % kAlignment != 0) {
+    return Refuse(where, ": offset ", buffer.offset(), " must be a multiple of ", kAlignment);
+  }
+  if (buffer.offset() > arena_bytes || buffer.bytes() > arena_bytes - buffer.offset()) {
+    return Refuse(where, ": bytes [", buffer.offset(), ", +", buffer.bytes(),
+                  ") must lie inside arena ", buffer.arena(), " of ", arena_bytes, " bytes");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBuffer(const v1::Program& program, int id,
+                         const std::set<std::string>& sequences) {
+  const v1::Buffer& buffer = program.buffers(id);
+  const std::string where = BufferText(program, id);
+  if (buffer.id() != static_cast<uint32_t>(id))
+    return Refuse(where, ": its id is ", buffer.id(), ", must be its position");
+  if (!v1::BufferClass_IsValid(buffer.class_()) ||
+      buffer.class_() == v1::BUFFER_CLASS_UNSPECIFIED || buffer.class_() == v1::EXTERNAL) {
+    return Refuse(where, ": class ", buffer.class_(), " is none that lies in an arena");
+  }
+  RETURN_IF_ERROR(CheckPosition(program, buffer, where));
+  const int64_t tensor_bytes = TensorBytes(buffer);
+  if (tensor_bytes < 0) return Refuse(where, ": its type or shape is not valid");
+  if (tensor_bytes > buffer.bytes()) {
+    return Refuse(where, ": its shape takes ", tensor_bytes, " bytes, it has ", buffer.bytes());
+  }
+  switch (buffer.lifetime()) {
+    case v1::PERSISTENT:
+      if (!buffer.sequence().empty())
+        return Refuse(where, ": is persistent, must not belong to a sequence");
+      return absl::OkStatus();
+    case v1::STEP:
+      if (sequences.contains(buffer.sequence())) return absl::OkStatus();
+      return Refuse(where, ": its sequence '", buffer.sequence(), "' does not exist");
+    default:
+      return Refuse(where, ": lifetime ", buffer.lifetime(), " must be PERSISTENT or STEP");
+  }
+}
+
+}  // namespace
+
+absl::Status CheckStructure(const v1::Program& program) {
+  RETURN_IF_ERROR(CheckCounts(program));
+  RETURN_IF_ERROR(CheckArenas(program));
+  RETURN_IF_ERROR(CheckStreams(program));
+  for (const v1::Group& group : program.groups()) RETURN_IF_ERROR(CheckGroup(program, group));
+  ASSIGN_OR_RETURN(const std::set<std::string> sequences, SequenceNames(program));
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    RETURN_IF_ERROR(CheckBuffer(program, i, sequences));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace::check

@@ -1,0 +1,31 @@
+// The checker's first part: everything but instructions. Ids equal positions, references exist,
+// sizes are sane, buffers lie aligned inside their arenas, arenas inside the budget, every rank is
+// in exactly one instance of each group.
+//
+// What passes may be indexed without further tests by the other parts. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace::check {
+
+// Limits that bound the time and memory of the checker itself on bytes from anywhere.
+inline constexpr int kArenasMax = 16;
+inline constexpr int kStreamsMax = 32;
+inline constexpr int kGroupsMax = 64;
+inline constexpr int kSequencesMax = 64;
+inline constexpr int kBuffersMax = 1'000'000;
+inline constexpr int kInstructionsMax = 2'000'000;
+inline constexpr uint32_t kRanksMax = 1 << 20;
+inline constexpr uint32_t kThreadsMax = 4096;
+inline constexpr int64_t kBytesMax = int64_t{1} << 50;
+inline constexpr int64_t kAlignment = 256;
+
+absl::Status CheckStructure(const v1::Program& program);
+
+}  // namespace terrace::check
