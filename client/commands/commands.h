@@ -1,0 +1,25 @@
+// The commands of the CLI, one file each. Each prints its result to standard output and its error to standard error, and
+// returns the process's exit code (base/exit_code.h).
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "client/options.h"
+
+namespace terrace {
+
+int RunCommand(const GlobalOptions& global, const RunOptions& options);
+int SubmitCommand(const GlobalOptions& global, const SubmitOptions& options);
+int ListCommand(const GlobalOptions& global, const ListOptions& options);
+int StatusCommand(const GlobalOptions& global, const JobOptions& options);
+int WatchCommand(const GlobalOptions& global, const JobOptions& options);
+int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
+int CancelCommand(const GlobalOptions& global, const CancelOptions& options);
+int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
+int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options);
+int NodesCommand(const GlobalOptions& global);
+int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
+// tokenize and ckpt: the work is done by terrace-rank, which holds the code that reads tokens and tensors.
+int ToolCommand(const GlobalOptions& global, const ToolOptions& options);
+
+}  // namespace terrace

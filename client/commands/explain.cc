@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <filesystem>
+
+#include "client/commands/commands.h"
+#include "client/connection.h"
+#include "client/print.h"
+#include "client/process.h"
+
+namespace terrace {
+
+// A spec file is compiled here; anything else is the id of a job that the coordinator knows.
+int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(options.spec_or_job, error)) {
+    const auto program = SiblingProgram("terrace-coordinator");
+    if (!program.ok()) return Fail(global, program.status());
+    std::vector<std::string> arguments = {"explain", "--spec", options.spec_or_job, "-o", global.json() ? "json" : "text"};
+    if (!options.sequence.empty()) arguments.insert(arguments.end(), {"--sequence", options.sequence});
+    return Fail(global, Exec(*program, arguments));
+  }
+  const auto connection = Connection::Open(global);
+  if (!connection.ok()) return Fail(global, connection.status());
+  v1::ExplainRequest request;
+  request.set_id(options.spec_or_job);
+  request.set_sequence(options.sequence);
+  const auto response = (*connection)->Explain(request);
+  if (!response.ok()) return Fail(global, response.status());
+  if (global.json()) {
+    PrintJson(*response);
+  } else {
+    std::fputs(response->text().c_str(), stdout);
+  }
+  return 0;
+}
+
+}  // namespace terrace

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "client/commands/commands.h"
+#include "client/connection.h"
+#include "client/print.h"
+#include "client/table.h"
+
+namespace terrace {
+
+int ListCommand(const GlobalOptions& global, const ListOptions& options) {
+  const auto connection = Connection::Open(global);
+  if (!connection.ok()) return Fail(global, connection.status());
+  const auto jobs = (*connection)->List(options.all);
+  if (!jobs.ok()) return Fail(global, jobs.status());
+  if (global.json()) {
+    PrintJson(*jobs);
+    return 0;
+  }
+  const int64_t now_ms = SystemClock().UnixMillis();
+  Table table({"JOB", "STATE", "REASON", "STEP", "LOSS", "TOKENS/S", "RANKS", "RESTARTS", "AGE"});
+  for (const v1::Job& job : jobs->jobs()) {
+    const v1::Progress& progress = job.progress();
+    table.Add({job.id(), std::string(StateName(job.state())), ReasonName(job.reason()),
+               absl::StrCat(progress.step(), "/", job.spec().train().steps()),
+               progress.step() > 0 ? absl::StrFormat("%.4f", progress.loss()) : "-",
+               progress.step() > 0 ? FormatCount(progress.tokens_per_second()) : "-",
+               absl::StrCat(job.plan().layout().ranks()), absl::StrCat(job.restarts()),
+               FormatAge(job.submitted_unix_ms(), now_ms)});
+  }
+  std::fputs(table.ToString().c_str(), stdout);
+  if (jobs->jobs().empty() && !options.all) std::printf("no job is waiting or running; ended ones: terrace ls --all\n");
+  return 0;
+}
+
+}  // namespace terrace

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "client/commands/commands.h"
+#include "client/connection.h"
+#include "client/print.h"
+#include "client/process.h"
+#include "client/spec_file.h"
+#include "proto/plan_text.h"
+
+namespace terrace {
+
+// With a coordinator the plan is for its workers; without one it is made here, for this machine or what the spec names.
+int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
+  auto request = ReadSpecFile(options.spec_path);
+  if (!request.ok()) return Fail(global, request.status());
+  if (!global.coordinator_given) {
+    const auto program = SiblingProgram("terrace-coordinator");
+    if (!program.ok()) return Fail(global, program.status());
+    return Fail(global, Exec(*program, {"plan", "--spec", options.spec_path, "-o", global.json() ? "json" : "text"}));
+  }
+  const auto connection = Connection::Open(global);
+  if (!connection.ok()) return Fail(global, connection.status());
+  request->set_dry_run(true);
+  const auto job = (*connection)->Submit(*request);
+  if (!job.ok()) return Fail(global, job.status());
+  if (global.json()) {
+    PrintJson(job->plan());
+  } else {
+    std::fputs(PlanText(job->plan()).c_str(), stdout);
+  }
+  return 0;
+}
+
+}  // namespace terrace

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+
+#include <atomic>
+#include <cstdio>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/exit_code.h"
+#include "base/status_macros.h"
+#include "client/commands/commands.h"
+#include "client/live_display.h"
+#include "client/local_cluster.h"
+#include "client/print.h"
+#include "client/spec_file.h"
+#include "proto/plan_text.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kSignalPoll = std::chrono::milliseconds(50);
+
+// Ctrl-C once asks for a checkpoint and a clean stop, twice ends the ranks at once. SIGTERM counts as the first.
+class StopSignals {
+ public:
+  StopSignals() {
+    count_ = 0;
+    struct sigaction action = {};
+    action.sa_handler = [](int) { count_.fetch_add(1); };
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+  }
+  static int count() { return count_.load(); }
+
+ private:
+  // A signal handler has no argument of ours; this is the one object it may touch.
+  static inline std::atomic<int> count_ = 0;
+};
+
+void PrintPlan(const GlobalOptions& global, const v1::Job& job) {
+  if (global.json()) {
+    std::printf("{\"event\": \"plan\", \"job\": \"%s\", \"plan\": %s}\n", job.id().c_str(),
+                ToJson(job.plan(), /*pretty=*/false).c_str());
+  } else {
+    std::printf("%s\n", PlanText(job.plan()).c_str());
+  }
+  std::fflush(stdout);
+}
+
+// Watches until the job has ended, turning signals into cancellations meanwhile.
+absl::Status WatchToEnd(const GlobalOptions& global, LocalCluster& cluster, const std::string& id, LiveDisplay& display) {
+  std::atomic<bool> ended = false;
+  std::thread signals([&] {
+    int handled = 0;
+    while (!ended) {
+      const int count = std::min(StopSignals::count(), 2);
+      if (count > handled) {
+        handled = count;
+        std::fprintf(stderr, "%s\n", count == 1 ? "stopping after this step with a checkpoint; Ctrl-C again to stop at once"
+                                                : "stopping at once");
+        const auto cancelled = cluster.connection().Cancel(id, /*force=*/count > 1);
+        if (!cancelled.ok()) Fail(global, cancelled.status());
+      }
+      std::this_thread::sleep_for(kSignalPoll);
+    }
+  });
+  SystemClock clock;
+  v1::WatchJobRequest request;
+  request.set_id(id);
+  const absl::Status status = cluster.connection().Watch(request, [&](const v1::JobEvent& event) {
+    if (global.json()) {
+      std::printf("%s\n", EventLine(event).c_str());
+      std::fflush(stdout);
+    } else {
+      display.Show(event, clock.MonotonicNanos() / 1'000'000);
+    }
+    return true;
+  });
+  ended = true;
+  signals.join();
+  if (!global.json()) display.Finish();
+  const absl::Status alive = cluster.CheckAlive();
+  return status.ok() ? status : alive.ok() ? status : alive;
+}
+
+void PrintEnd(const GlobalOptions& global, const RunOptions& options, const v1::Job& job, const std::string& state_directory) {
+  const v1::Progress& progress = job.progress();
+  if (global.json()) {
+    std::printf(
+        "{\"event\": \"done\", \"state\": \"%s\", \"reason\": \"%s\", \"job\": \"%s\", \"step\": %ld, \"loss\": %.9g, "
+        "\"eval_loss\": %.9g, \"checkpoint\": \"%s\", \"logs\": \"%s\", \"message\": %s}\n",
+        std::string(StateName(job.state())).c_str(), ReasonName(job.reason()).c_str(), job.id().c_str(),
+        static_cast<long>(progress.step()), progress.loss(), progress.eval_loss(), progress.checkpoint().c_str(),
+        state_directory.c_str(), JsonString(job.message()).c_str());
+    return;
+  }
+  std::printf("\n%s", std::string(StateName(job.state())).c_str());
+  if (!job.message().empty()) std::printf(": %s", job.message().c_str());
+  std::printf("\n");
+  if (progress.eval_step() > 0) std::printf("validation loss  %.4f nats a token\n", progress.eval_loss());
+  std::printf("logs             %s\n", state_directory.c_str());
+  if (progress.checkpoint().empty()) return;
+  const char* checkpoint = progress.checkpoint().c_str();
+  std::printf("checkpoint       %s\n\nnext:\n", checkpoint);
+  if (job.state() != v1::SUCCEEDED) std::printf("  terrace run %s            # goes on from there\n", options.spec_path.c_str());
+  std::printf("  terrace generate %s --prompt \"In the beginning\"\n", checkpoint);
+  std::printf("  terrace ckpt export %s --output exported    # for transformers\n", checkpoint);
+}
+
+absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) {
+  ASSIGN_OR_RETURN(v1::SubmitRequest request, ReadSpecFile(options.spec_path));
+  std::string state_directory = options.state_directory;
+  if (state_directory.empty()) {
+    ASSIGN_OR_RETURN(state_directory, FreshStateDirectory());
+  }
+  StopSignals signals;
+  ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster, LocalCluster::Start(state_directory));
+  // The spec says how many ranks there are; parsing it is the coordinator's, so it is asked first.
+  request.set_dry_run(true);
+  ASSIGN_OR_RETURN(const v1::Job dry, cluster->connection().Submit(request));
+  const v1::ResourceSpec& resources = dry.spec().resources();
+  RETURN_IF_ERROR(cluster->AddWorkers(resources.nodes_min(), resources.devices_per_node(), resources.device_memory(),
+                                      resources.threads_per_device()));
+  request.set_dry_run(false);
+  ASSIGN_OR_RETURN(v1::Job job, cluster->connection().Submit(request));
+  PrintPlan(global, job);
+  LiveDisplay display(job, StandardOutputIsTerminal(), TerminalColumns());
+  RETURN_IF_ERROR(WatchToEnd(global, *cluster, job.id(), display));
+  ASSIGN_OR_RETURN(job, cluster->connection().Get(job.id()));
+  PrintEnd(global, options, job, state_directory);
+  if (job.state() == v1::CANCELLED && StopSignals::count() > 0) return ToInt(ExitCode::kInterrupted);
+  return ExitCodeOfJob(job);
+}
+
+}  // namespace
+
+int RunCommand(const GlobalOptions& global, const RunOptions& options) {
+  const absl::StatusOr<int> code = Run(global, options);
+  return code.ok() ? *code : Fail(global, code.status());
+}
+
+}  // namespace terrace

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "client/commands/commands.h"
+#include "client/connection.h"
+#include "client/print.h"
+#include "proto/plan_text.h"
+#include "proto/program_text.h"
+
+namespace terrace {
+namespace {
+
+void Line(const char* label, const std::string& text) {
+  if (!text.empty()) std::printf("%-12s %s\n", label, text.c_str());
+}
+
+void PrintStatus(const v1::Job& job) {
+  const int64_t now_ms = SystemClock().UnixMillis();
+  const v1::Progress& progress = job.progress();
+  std::string state(StateName(job.state()));
+  if (job.reason() != v1::REASON_NONE) absl::StrAppend(&state, " (", ReasonName(job.reason()), ")");
+  Line("job", job.id());
+  Line("state", state);
+  Line("message", job.message());
+  Line("submitted", FormatAge(job.submitted_unix_ms(), now_ms) + " ago");
+  Line("step", absl::StrCat(progress.step(), " of ", job.spec().train().steps()));
+  if (progress.step() > 0) {
+    Line("loss", absl::StrFormat("%.4f (grad norm %.3f)", progress.loss(), progress.grad_norm()));
+    Line("speed", absl::StrCat(FormatCount(progress.tokens_per_second()), " tokens/s, ",
+                               FormatDuration(progress.step_seconds()), " a step"));
+  }
+  if (progress.eval_step() > 0) {
+    Line("validation", absl::StrFormat("%.4f after step %d", progress.eval_loss(), progress.eval_step()));
+  }
+  Line("activity", progress.activity());
+  Line("checkpoint", progress.checkpoint());
+  if (progress.arena_bytes() > 0) {
+    Line("memory", absl::StrCat(FormatBytes(progress.arena_bytes()), " arenas + ", FormatBytes(progress.external_bytes()),
+                                " outside them, the largest rank"));
+  }
+  Line("restarts", absl::StrCat(job.restarts()));
+  for (const v1::Placement::Rank& rank : job.placement().ranks()) {
+    Line("rank", absl::StrCat(rank.rank(), " on ", rank.worker(), " device ", rank.device()));
+  }
+}
+
+}  // namespace
+
+int StatusCommand(const GlobalOptions& global, const JobOptions& options) {
+  const auto connection = Connection::Open(global);
+  if (!connection.ok()) return Fail(global, connection.status());
+  const auto job = (*connection)->Get(options.job);
+  if (!job.ok()) return Fail(global, job.status());
+  if (global.json()) {
+    PrintJson(*job);
+  } else {
+    PrintStatus(*job);
+    if (job->has_plan()) std::printf("\n%s", PlanText(job->plan()).c_str());
+  }
+  return 0;
+}
+
+}  // namespace terrace

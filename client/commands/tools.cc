@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/commands.h"
+#include "client/print.h"
+#include "client/process.h"
+
+namespace terrace {
+namespace {
+
+// A folder that is removed with its content.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "terrace-XXXXXX").string();
+    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code error;
+    if (!path_.empty()) std::filesystem::remove_all(path_, error);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+int ToolCommand(const GlobalOptions& global, const ToolOptions& options) {
+  const auto program = SiblingProgram("terrace-rank");
+  if (!program.ok()) return Fail(global, program.status());
+  std::vector<std::string> arguments = options.arguments;
+  arguments.insert(arguments.end(), {"-o", global.json() ? "json" : "table"});
+  return Fail(global, Exec(*program, arguments));
+}
+
+// The coordinator's compiler makes the forward program, a rank executes it.
+int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options) {
+  const auto compiler = SiblingProgram("terrace-coordinator");
+  if (!compiler.ok()) return Fail(global, compiler.status());
+  const auto rank = SiblingProgram("terrace-rank");
+  if (!rank.ok()) return Fail(global, rank.status());
+  TemporaryFolder folder;
+  if (folder.path().empty()) return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
+  const std::string program = folder.path() + "/infer.pb";
+  const auto compiled =
+      RunToEnd(*compiler, {"infer-program", "--checkpoint", options.checkpoint, "--output", program});
+  if (!compiled.ok()) return Fail(global, compiled.status());
+  if (*compiled != 0) return *compiled;
+  const auto status = RunToEnd(
+      *rank, {"generate", "--program", program, "--checkpoint", options.checkpoint, "--prompt", options.prompt,
+              "--tokens", absl::StrCat(options.tokens), "--temperature", absl::StrCat(options.temperature), "--top-k",
+              absl::StrCat(options.top_k), "--seed", absl::StrCat(options.seed), "-o", global.json() ? "json" : "text"});
+  return status.ok() ? *status : Fail(global, status.status());
+}
+
+}  // namespace terrace

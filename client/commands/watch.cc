@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "base/clock.h"
+#include "client/commands/commands.h"
+#include "client/connection.h"
+#include "client/live_display.h"
+#include "client/print.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kMaxReconnects = 60;
+constexpr auto kReconnectDelay = std::chrono::seconds(1);
+
+}  // namespace
+
+int WatchCommand(const GlobalOptions& global, const JobOptions& options) {
+  const auto connection = Connection::Open(global);
+  if (!connection.ok()) return Fail(global, connection.status());
+  auto job = (*connection)->Get(options.job);
+  if (!job.ok()) return Fail(global, job.status());
+  SystemClock clock;
+  LiveDisplay display(*job, StandardOutputIsTerminal(), TerminalColumns());
+  v1::WatchJobRequest request;
+  request.set_id(options.job);
+  int reconnects = 0;
+  while (true) {
+    const absl::Status status = (*connection)->Watch(request, [&](const v1::JobEvent& event) {
+      request.set_after_sequence(event.sequence());
+      reconnects = 0;
+      if (global.json()) {
+        std::printf("%s\n", EventLine(event).c_str());
+        std::fflush(stdout);
+      } else {
+        display.Show(event, clock.MonotonicNanos() / 1'000'000);
+      }
+      return true;
+    });
+    if (status.ok()) break;
+    // A coordinator that restarts is no reason to stop watching: training goes on without it.
+    if (status.code() != absl::StatusCode::kUnavailable || ++reconnects > kMaxReconnects) return Fail(global, status);
+    std::this_thread::sleep_for(kReconnectDelay);
+  }
+  display.Finish();
+  job = (*connection)->Get(options.job);
+  if (!job.ok()) return Fail(global, job.status());
+  return HasEnded(job->state()) ? ExitCodeOfJob(*job) : 0;
+}
+
+}  // namespace terrace

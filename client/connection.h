@@ -1,0 +1,38 @@
+// The one place of the client that speaks gRPC: a stub per coordinator, and calls that return absl::Status.
+//
+// Thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/options.h"
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+class Connection {
+ public:
+  // Does not connect yet. INVALID_ARGUMENT when a TLS file cannot be read.
+  static absl::StatusOr<std::unique_ptr<Connection>> Open(const GlobalOptions& options);
+  virtual ~Connection() = default;
+
+  // UNAVAILABLE, with the address and what to do, when nobody answers.
+  virtual absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request) = 0;
+  virtual absl::StatusOr<v1::Job> Get(const std::string& id) = 0;
+  virtual absl::StatusOr<v1::ListJobsResponse> List(bool all) = 0;
+  virtual absl::StatusOr<v1::Job> Cancel(const std::string& id, bool force) = 0;
+  virtual absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListNodesResponse> ListNodes() = 0;
+  // Calls `visit` for each event until the stream ends (OK), fails, or `visit` returns false (OK).
+  virtual absl::Status Watch(const v1::WatchJobRequest& request, const std::function<bool(const v1::JobEvent&)>& visit) = 0;
+  virtual absl::Status Logs(const v1::LogsRequest& request, const std::function<void(const std::string&)>& visit) = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/local_cluster.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kStartTimeout = std::chrono::seconds(20);
+constexpr auto kPollInterval = std::chrono::milliseconds(5);
+constexpr size_t kKeptRuns = 10;
+constexpr size_t kShownLogBytes = 2000;
+
+std::string LogTail(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (text.size() > kShownLogBytes) text = "..." + text.substr(text.size() - kShownLogBytes);
+  return text;
+}
+
+absl::Status Ended(std::string_view what, const BackgroundProcess& process) {
+  return absl::UnavailableError(absl::StrCat("the local ", std::string(what), " ended with status ",
+                                             process.exit_status(), "; its log ", process.log_path(), " ends with:\n",
+                                             LogTail(process.log_path())));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FreshStateDirectory() {
+  namespace fs = std::filesystem;
+  const char* xdg = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  fs::path base = xdg != nullptr && *xdg ? fs::path(xdg)
+                  : home != nullptr && *home ? fs::path(home) / ".local" / "state"
+                                             : fs::temp_directory_path();
+  base /= "terrace";
+  std::error_code error;
+  fs::create_directories(base, error);
+  const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+  const fs::path fresh = base / absl::StrCat("run-", now.count(), "-", getpid());
+  if (!fs::create_directory(fresh, error)) {
+    return absl::PermissionDeniedError(absl::StrCat("cannot make ", fresh.string(), ": ", error.message(),
+                                                    "; name another folder with --state-dir"));
+  }
+  std::vector<fs::path> runs;
+  for (const auto& entry : fs::directory_iterator(base, error)) {
+    if (entry.path().filename().string().rfind("run-", 0) == 0) runs.push_back(entry.path());
+  }
+  std::sort(runs.begin(), runs.end());
+  for (size_t i = 0; i + kKeptRuns < runs.size(); ++i) fs::remove_all(runs[i], error);
+  return fresh.string();
+}
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const std::string& state_directory) {
+  auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(state_directory));
+  std::error_code error;
+  std::filesystem::create_directories(state_directory, error);
+  ASSIGN_OR_RETURN(const std::string program, SiblingProgram("terrace-coordinator"));
+  const std::string port_file = state_directory + "/coordinator.port";
+  std::filesystem::remove(port_file, error);
+  ASSIGN_OR_RETURN(BackgroundProcess process,
+                   BackgroundProcess::Start(program,
+                                            {"serve", "--listen", "127.0.0.1:0", "--port-file", port_file, "--state-dir",
+                                             state_directory + "/coordinator", "--exit-with-parent"},
+                                            state_directory + "/coordinator.log"));
+  cluster->coordinator_.push_back(std::move(process));
+  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  int port = 0;
+  while (port == 0) {
+    RETURN_IF_ERROR(cluster->CheckAlive());
+    if (std::chrono::steady_clock::now() > deadline) {
+      return absl::UnavailableError(
+          absl::StrCat("the local coordinator did not start within 20 s; see ", state_directory, "/coordinator.log"));
+    }
+    std::ifstream in(port_file);
+    if (!(in >> port)) {
+      port = 0;
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  }
+  cluster->options_.coordinator = absl::StrCat("127.0.0.1:", port);
+  ASSIGN_OR_RETURN(cluster->connection_, Connection::Open(cluster->options_));
+  return cluster;
+}
+
+LocalCluster::~LocalCluster() {
+  for (BackgroundProcess& worker : workers_) worker.RequestStop();
+  workers_.clear();
+}
+
+absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_memory_bytes, int threads_per_device) {
+  ASSIGN_OR_RETURN(const std::string program, SiblingProgram("terrace-worker"));
+  for (int node = 0; node < nodes; ++node) {
+    const std::string name = absl::StrCat("local-", node);
+    std::vector<std::string> arguments = {"--coordinator", address(), "--name", name, "--devices", absl::StrCat(devices),
+                                          "--state-dir", absl::StrCat(state_directory_, "/", name), "--metrics-listen",
+                                          "127.0.0.1:0", "--stop-ranks-on-exit", "--exit-with-parent"};
+    if (device_memory_bytes > 0) {
+      arguments.insert(arguments.end(), {"--device-memory", absl::StrCat(device_memory_bytes)});
+    }
+    if (threads_per_device > 0) {
+      arguments.insert(arguments.end(), {"--threads-per-device", absl::StrCat(threads_per_device)});
+    }
+    ASSIGN_OR_RETURN(BackgroundProcess worker,
+                     BackgroundProcess::Start(program, arguments, absl::StrCat(state_directory_, "/", name, ".log")));
+    workers_.push_back(std::move(worker));
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  while (true) {
+    RETURN_IF_ERROR(CheckAlive());
+    ASSIGN_OR_RETURN(const v1::ListNodesResponse registered, connection_->ListNodes());
+    if (registered.nodes_size() >= static_cast<int>(workers_.size())) return absl::OkStatus();
+    if (std::chrono::steady_clock::now() > deadline) {
+      return absl::UnavailableError(
+          absl::StrCat("the local workers did not register within 20 s; see the logs in ", state_directory_));
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+absl::Status LocalCluster::CheckAlive() {
+  for (BackgroundProcess& process : coordinator_) {
+    if (!process.Running()) return Ended("coordinator", process);
+  }
+  for (BackgroundProcess& process : workers_) {
+    if (!process.Running()) return Ended("worker", process);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

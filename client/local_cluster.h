@@ -1,0 +1,49 @@
+// A coordinator and workers on this machine that live as long as one command: what `terrace run` trains on.
+//
+// They listen on loopback only, keep their state and logs in one folder, and end with the client, even when it is killed.
+// Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/connection.h"
+#include "client/process.h"
+
+namespace terrace {
+
+class LocalCluster {
+ public:
+  // Starts the coordinator and waits until it answers. UNAVAILABLE with the end of its log when it does not.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const std::string& state_directory);
+  // Stops workers (with their ranks), then the coordinator.
+  ~LocalCluster();
+
+  // Starts `nodes` workers with `devices` each and waits until all have registered.
+  absl::Status AddWorkers(int nodes, int devices, int64_t device_memory_bytes, int threads_per_device);
+  // UNAVAILABLE, with the log's place, when the coordinator or a worker has ended.
+  absl::Status CheckAlive();
+
+  Connection& connection() { return *connection_; }
+  const std::string& address() const { return options_.coordinator; }
+  const std::string& state_directory() const { return state_directory_; }
+
+ private:
+  explicit LocalCluster(std::string state_directory) : state_directory_(std::move(state_directory)) {}
+
+  std::string state_directory_;
+  GlobalOptions options_;
+  std::vector<BackgroundProcess> coordinator_;  // zero or one
+  std::vector<BackgroundProcess> workers_;
+  std::unique_ptr<Connection> connection_;
+};
+
+// $XDG_STATE_HOME/terrace/run-<time>-<pid>, made; older ones beyond the newest ten are removed.
+absl::StatusOr<std::string> FreshStateDirectory();
+
+}  // namespace terrace

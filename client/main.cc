@@ -1,0 +1,189 @@
+// `terrace`, the command line: declares the commands and hands over to client/commands.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/exit_code.h"
+#include "client/commands/commands.h"
+#include "client/completion.h"
+#include "client/options.h"
+
+namespace terrace {
+namespace {
+
+constexpr char kVersion[] = "terrace 0.1.0";
+constexpr char kFooter[] =
+    "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 invalid input, 5 too little memory, disk or "
+    "devices,\n6 coordinator unreachable, 7 cancelled, 130 interrupted (docs/exit_codes.md).";
+
+std::vector<CommandWords> CommandTree(const CLI::App& app) {
+  std::vector<CommandWords> commands;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    CommandWords words{command->get_name(), command->get_description(), {}, {}};
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& name : option->get_lnames()) words.options.push_back("--" + name);
+      for (const std::string& name : option->get_snames()) words.options.push_back("-" + name);
+    }
+    for (const CLI::App* sub : command->get_subcommands([](const CLI::App*) { return true; })) {
+      words.subcommands.push_back(sub->get_name());
+    }
+    commands.push_back(std::move(words));
+  }
+  return commands;
+}
+
+// Owns the option values while CLI11 fills them, and the exit code of the command that ran.
+class CommandLine {
+ public:
+  CommandLine() {
+    app_.set_version_flag("--version", kVersion);
+    app_.require_subcommand(1);
+    app_.fallthrough();
+    app_.footer(kFooter);
+    AddGlobalOptions();
+    AddLocalCommands();
+    AddServiceCommands();
+    AddToolCommands();
+  }
+
+  int Run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app_.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
+    }
+    return code_;
+  }
+
+ private:
+  template <typename Command>
+  void On(CLI::App* app, Command command) {
+    app->callback([this, command] {
+      global_.coordinator_given = coordinator_->count() > 0;
+      code_ = command();
+    });
+  }
+
+  void AddGlobalOptions() {
+    coordinator_ = app_.add_option("--coordinator", global_.coordinator, "Address of the coordinator, HOST:PORT")
+                       ->envname("TERRACE_COORDINATOR")
+                       ->capture_default_str();
+    app_.add_option("-o,--output", global_.output, "Output: table or json")
+        ->transform(CLI::CheckedTransformer(std::map<std::string, Output>{{"table", Output::kTable}, {"json", Output::kJson}}));
+    app_.add_option("--tls-ca", global_.tls_ca, "Certificate authority of the coordinator (PEM)");
+    app_.add_option("--tls-cert", global_.tls_cert, "Own certificate (PEM)");
+    app_.add_option("--tls-key", global_.tls_key, "Own private key (PEM)");
+  }
+
+  void AddLocalCommands() {
+    CLI::App* run = app_.add_subcommand("run", "Train a job on this machine and watch it");
+    run->add_option("spec", run_.spec_path, "Job spec (YAML)")->required();
+    run->add_option("--state-dir", run_.state_directory, "Folder for state and logs of this run");
+    On(run, [this] { return RunCommand(global_, run_); });
+
+    CLI::App* plan = app_.add_subcommand("plan", "Show layout, memory and expected time, without running");
+    plan->add_option("spec", plan_.spec_path, "Job spec (YAML)")->required();
+    On(plan, [this] { return PlanCommand(global_, plan_); });
+
+    CLI::App* explain = app_.add_subcommand("explain", "Show the compiled program");
+    explain->add_option("spec", explain_.spec_or_job, "Job spec (YAML) or job id")->required();
+    explain->add_option("--sequence", explain_.sequence, "Only this sequence: train or eval");
+    On(explain, [this] { return ExplainCommand(global_, explain_); });
+
+    CLI::App* completion = app_.add_subcommand("completion", "Print a shell completion script");
+    completion->add_option("shell", shell_, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    On(completion, [this] { return std::fputs(CompletionScript(shell_, CommandTree(app_)).c_str(), stdout) < 0 ? 1 : 0; });
+  }
+
+  void AddServiceCommands() {
+    CLI::App* submit = app_.add_subcommand("submit", "Hand a job to the coordinator");
+    submit->add_option("spec", submit_.spec_path, "Job spec (YAML)")->required();
+    submit->add_flag("--watch", submit_.watch, "Then watch it");
+    On(submit, [this] { return SubmitCommand(global_, submit_); });
+
+    CLI::App* list = app_.add_subcommand("ls", "List jobs");
+    list->add_flag("-a,--all", list_.all, "Also those that have ended");
+    On(list, [this] { return ListCommand(global_, list_); });
+
+    CLI::App* status = app_.add_subcommand("status", "Show one job");
+    status->add_option("job", job_.job, "Job id")->required();
+    On(status, [this] { return StatusCommand(global_, job_); });
+
+    CLI::App* watch = app_.add_subcommand("watch", "Follow a job until it ends");
+    watch->add_option("job", job_.job, "Job id")->required();
+    On(watch, [this] { return WatchCommand(global_, job_); });
+
+    CLI::App* logs = app_.add_subcommand("logs", "Show the log of one rank");
+    logs->add_option("job", logs_.job, "Job id")->required();
+    logs->add_option("--rank", logs_.rank, "Rank")->capture_default_str();
+    logs->add_flag("-f,--follow", logs_.follow, "Wait for more until the job ends");
+    logs->add_option("-n,--tail", logs_.tail_lines, "Only the last lines; 0: all")->capture_default_str();
+    On(logs, [this] { return LogsCommand(global_, logs_); });
+
+    CLI::App* cancel = app_.add_subcommand("cancel", "Stop a job after a checkpoint");
+    cancel->add_option("job", cancel_.job, "Job id")->required();
+    cancel->add_flag("--force", cancel_.force, "At once, without a checkpoint");
+    On(cancel, [this] { return CancelCommand(global_, cancel_); });
+
+    On(app_.add_subcommand("nodes", "List workers"), [this] { return NodesCommand(global_); });
+  }
+
+  void AddToolCommands() {
+    CLI::App* generate = app_.add_subcommand("generate", "Continue a text with a trained checkpoint");
+    generate->add_option("checkpoint", generate_.checkpoint, "Checkpoint folder")->required();
+    generate->add_option("--prompt", generate_.prompt, "Text to continue")->required();
+    generate->add_option("--tokens", generate_.tokens, "Tokens to add")->capture_default_str();
+    generate->add_option("--temperature", generate_.temperature, "0 takes the likeliest token")->capture_default_str();
+    generate->add_option("--top-k", generate_.top_k, "Sample among this many; 0: all")->capture_default_str();
+    generate->add_option("--seed", generate_.seed, "Seed of the sampling")->capture_default_str();
+    On(generate, [this] { return GenerateCommand(global_, generate_); });
+
+    CLI::App* tokenize = app_.add_subcommand("tokenize", "Turn text files into a token file");
+    tokenize->add_option("--tokenizer", tokenizer_, "bytes, tokenizer.json or *.model")->required();
+    tokenize->add_option("--output", output_path_, "Token file to write")->required();
+    tokenize->add_option("files", files_, ".txt or .jsonl files")->required();
+    On(tokenize, [this] {
+      std::vector<std::string> arguments = {"tokenize", "--tokenizer", tokenizer_, "--output", output_path_};
+      arguments.insert(arguments.end(), files_.begin(), files_.end());
+      return ToolCommand(global_, {arguments});
+    });
+
+    CLI::App* ckpt = app_.add_subcommand("ckpt", "List, verify and export checkpoints");
+    ckpt->require_subcommand(1);
+    CLI::App* ls = ckpt->add_subcommand("ls", "List the checkpoints of a directory");
+    ls->add_option("directory", path_, "Checkpoint directory")->required();
+    On(ls, [this] { return ToolCommand(global_, {{"ckpt", "ls", path_}}); });
+    CLI::App* verify = ckpt->add_subcommand("verify", "Read every byte and compare checksums");
+    verify->add_option("checkpoint", path_, "Checkpoint folder")->required();
+    On(verify, [this] { return ToolCommand(global_, {{"ckpt", "verify", path_}}); });
+    CLI::App* exported = ckpt->add_subcommand("export", "Write a folder that transformers loads");
+    exported->add_option("checkpoint", path_, "Checkpoint folder")->required();
+    exported->add_option("--output", output_path_, "Folder to write")->required();
+    exported->add_option("--dtype", dtype_, "f32, bf16 or f16")->capture_default_str();
+    On(exported, [this] {
+      return ToolCommand(global_, {{"ckpt", "export", path_, "--output", output_path_, "--dtype", dtype_}});
+    });
+  }
+
+  CLI::App app_{"Terrace trains large language models: plan, prove, run."};
+  CLI::Option* coordinator_ = nullptr;
+  int code_ = 0;
+  GlobalOptions global_;
+  RunOptions run_;
+  PlanOptions plan_;
+  ExplainOptions explain_;
+  SubmitOptions submit_;
+  ListOptions list_;
+  JobOptions job_;
+  LogsOptions logs_;
+  CancelOptions cancel_;
+  GenerateOptions generate_;
+  std::string shell_, tokenizer_, output_path_, path_, dtype_ = "f32";
+  std::vector<std::string> files_;
+};
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) { return terrace::CommandLine().Run(argc, argv); }

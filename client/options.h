@@ -1,0 +1,66 @@
+// What every command of the CLI is told. Plain values, filled by main.cc.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace terrace {
+
+enum class Output { kTable, kJson };
+
+struct GlobalOptions {
+  std::string coordinator = "127.0.0.1:7070";
+  bool coordinator_given = false;  // by flag or TERRACE_COORDINATOR
+  Output output = Output::kTable;
+  std::string tls_ca, tls_cert, tls_key;  // paths; empty tls_ca: no TLS
+
+  bool json() const { return output == Output::kJson; }
+};
+
+struct RunOptions {
+  std::string spec_path;
+  std::string state_directory;  // empty: a fresh one under the user's state folder
+};
+struct JobOptions {
+  std::string job;
+};
+struct CancelOptions {
+  std::string job;
+  bool force = false;
+};
+struct LogsOptions {
+  std::string job;
+  uint32_t rank = 0;
+  bool follow = false;
+  int64_t tail_lines = 0;
+};
+struct ListOptions {
+  bool all = false;
+};
+struct SubmitOptions {
+  std::string spec_path;
+  bool watch = false;
+};
+struct PlanOptions {
+  std::string spec_path;
+};
+struct ExplainOptions {
+  std::string spec_or_job;
+  std::string sequence;
+};
+struct GenerateOptions {
+  std::string checkpoint;
+  std::string prompt;
+  int64_t tokens = 200;
+  double temperature = 0.8;
+  int64_t top_k = 40;
+  int64_t seed = 1;
+};
+struct ToolOptions {
+  std::vector<std::string> arguments;  // for terrace-rank, the tool's name first
+};
+
+}  // namespace terrace

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/print.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/exit_code.h"
+
+namespace terrace {
+namespace {
+
+// JSON has no NaN; a loss that is none is null.
+std::string Number(double value) { return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null"; }
+
+}  // namespace
+
+std::string ToJson(const google::protobuf::Message& message, bool pretty) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  options.add_whitespace = pretty;
+  std::string json;
+  (void)google::protobuf::util::MessageToJsonString(message, &json, options);
+  return json;
+}
+
+std::string JsonString(const std::string& text) {
+  // A string field's JSON is the quoted, escaped string.
+  v1::StateEvent carrier;
+  carrier.set_message(text);
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  (void)google::protobuf::util::MessageToJsonString(carrier, &json, options);
+  const size_t colon = json.find(':');
+  return colon == std::string::npos ? "\"\"" : json.substr(colon + 1, json.size() - colon - 2);
+}
+
+void PrintJson(const google::protobuf::Message& message) {
+  std::fputs(ToJson(message, /*pretty=*/true).c_str(), stdout);
+}
+
+int Fail(const GlobalOptions& global, const absl::Status& status) {
+  const std::string message(status.message());
+  const int code = ToInt(ExitCodeOf(status));
+  if (global.json()) {
+    std::printf("{\"event\": \"error\", \"exit_code\": %d, \"message\": %s}\n", code, JsonString(message).c_str());
+  }
+  std::fprintf(stderr, "terrace: %s\n", message.c_str());
+  return code;
+}
+
+std::string FormatDuration(double seconds) {
+  if (!(seconds >= 0)) return "-";
+  if (seconds < 60) return absl::StrFormat(seconds < 10 ? "%.2f s" : "%.1f s", seconds);
+  const int64_t whole = std::llround(seconds);
+  if (whole < 3600) return absl::StrFormat("%d m %02d s", whole / 60, whole % 60);
+  if (whole < 86400) return absl::StrFormat("%d h %02d m", whole / 3600, whole / 60 % 60);
+  return absl::StrFormat("%d d %02d h", whole / 86400, whole / 3600 % 24);
+}
+
+std::string FormatCount(double value) {
+  if (value < 1e3) return absl::StrFormat("%.0f", value);
+  if (value < 1e6) return absl::StrFormat("%.1fk", value / 1e3);
+  if (value < 1e9) return absl::StrFormat("%.1fM", value / 1e6);
+  return absl::StrFormat("%.1fG", value / 1e9);
+}
+
+std::string FormatAge(int64_t then_unix_ms, int64_t now_unix_ms) {
+  return then_unix_ms == 0 ? "-" : FormatDuration(std::max<double>(0, (now_unix_ms - then_unix_ms) / 1e3));
+}
+
+std::string_view StateName(v1::JobState state) { return v1::JobState_Name(state); }
+
+std::string ReasonName(v1::Reason reason) {
+  if (reason == v1::REASON_NONE) return "";
+  const std::string& name = v1::Reason_Name(reason);
+  return absl::StartsWith(name, "REASON_") ? name.substr(7) : name;
+}
+
+bool HasEnded(v1::JobState state) {
+  return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
+}
+
+std::string EventLine(const v1::JobEvent& event) {
+  switch (event.event_case()) {
+    case v1::JobEvent::kStep: {
+      const v1::StepEvent& e = event.step();
+      return absl::StrCat("{\"event\": \"step\", \"step\": ", e.step(), ", \"loss\": ", Number(e.loss()),
+                          ", \"grad_norm\": ", Number(e.grad_norm()), ", \"tokens_per_second\": ",
+                          Number(e.tokens_per_second()), ", \"step_seconds\": ", Number(e.step_seconds()),
+                          ", \"learning_rate\": ", Number(e.learning_rate()), ", \"tokens\": ", e.tokens(),
+                          ", \"skipped\": ", e.skipped() ? "true" : "false", "}");
+    }
+    case v1::JobEvent::kEval:
+      return absl::StrCat("{\"event\": \"eval\", \"step\": ", event.eval().step(), ", \"loss\": ",
+                          Number(event.eval().loss()), ", \"tokens\": ", event.eval().tokens(), ", \"seconds\": ",
+                          Number(event.eval().seconds()), "}");
+    case v1::JobEvent::kState:
+      return absl::StrCat("{\"event\": \"state\", \"state\": \"", v1::JobState_Name(event.state().state()),
+                          "\", \"reason\": \"", ReasonName(event.state().reason()), "\", \"message\": ",
+                          JsonString(event.state().message()), "}");
+    case v1::JobEvent::kCheckpoint:
+      return absl::StrCat("{\"event\": \"checkpoint\", \"step\": ", event.checkpoint().step(), ", \"path\": ",
+                          JsonString(event.checkpoint().path()), ", \"bytes\": ", event.checkpoint().bytes(),
+                          ", \"seconds\": ", Number(event.checkpoint().seconds()), ", \"stall_seconds\": ",
+                          Number(event.checkpoint().stall_seconds()), "}");
+    case v1::JobEvent::kActivity:
+      return absl::StrCat("{\"event\": \"activity\", \"text\": ", JsonString(event.activity().text()),
+                          ", \"fraction\": ", Number(event.activity().fraction()), "}");
+    case v1::JobEvent::EVENT_NOT_SET: break;
+  }
+  return "";
+}
+
+std::string EventText(const v1::JobEvent& event, int64_t steps) {
+  switch (event.event_case()) {
+    case v1::JobEvent::kStep: {
+      const v1::StepEvent& e = event.step();
+      return absl::StrFormat("step %d/%d  loss %.4f  grad norm %.3f  %s tokens/s  %s a step%s", e.step(), steps, e.loss(),
+                             e.grad_norm(), FormatCount(e.tokens_per_second()), FormatDuration(e.step_seconds()),
+                             e.skipped() ? "  (skipped: not finite)" : "");
+    }
+    case v1::JobEvent::kEval:
+      return absl::StrFormat("validation after step %d: loss %.4f nats a token over %d tokens (%s)", event.eval().step(),
+                             event.eval().loss(), event.eval().tokens(), FormatDuration(event.eval().seconds()));
+    case v1::JobEvent::kState: {
+      const v1::StateEvent& e = event.state();
+      std::string text = v1::JobState_Name(e.state());
+      if (e.reason() != v1::REASON_NONE) absl::StrAppend(&text, " (", ReasonName(e.reason()), ")");
+      if (!e.message().empty()) absl::StrAppend(&text, ": ", e.message());
+      return text;
+    }
+    case v1::JobEvent::kCheckpoint:
+      return absl::StrFormat("checkpoint of step %d: %s", event.checkpoint().step(), event.checkpoint().path());
+    case v1::JobEvent::kActivity:
+      return absl::StrFormat("%s %.0f %%", event.activity().text(), event.activity().fraction() * 100);
+    case v1::JobEvent::EVENT_NOT_SET: break;
+  }
+  return "";
+}
+
+int ExitCodeOfJob(const v1::Job& job) {
+  if (job.state() == v1::SUCCEEDED) return ToInt(ExitCode::kOk);
+  if (job.state() == v1::CANCELLED) return ToInt(ExitCode::kCancelled);
+  switch (job.reason()) {
+    case v1::REASON_INVALID_SPEC:
+    case v1::REASON_DATA_ERROR:
+    case v1::REASON_WEIGHTS_ERROR: return ToInt(ExitCode::kInvalidInput);
+    case v1::REASON_DOES_NOT_FIT:
+    case v1::REASON_CHECKPOINT_ERROR: return ToInt(ExitCode::kResources);
+    default: return ToInt(ExitCode::kFailure);
+  }
+}
+
+}  // namespace terrace

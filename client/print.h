@@ -1,0 +1,41 @@
+// How the client shows messages: protobuf's JSON with snake_case names, tables, durations, states; errors on standard error.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "client/options.h"
+#include "google/protobuf/message.h"
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+// One JSON object; `pretty` spreads it over lines. Fields with default values are written too.
+std::string ToJson(const google::protobuf::Message& message, bool pretty);
+// A quoted, escaped JSON string.
+std::string JsonString(const std::string& text);
+void PrintJson(const google::protobuf::Message& message);
+
+// "terrace: <message>" on standard error, or {"error": {"code", "message"}} on standard output with -o json. Returns the exit code.
+int Fail(const GlobalOptions& global, const absl::Status& status);
+
+std::string FormatDuration(double seconds);        // "0.41 s", "3 m 20 s", "2 h 05 m"
+std::string FormatCount(double value);             // "950", "12.4k", "3.1M"
+std::string FormatAge(int64_t then_unix_ms, int64_t now_unix_ms);
+std::string_view StateName(v1::JobState state);    // "RUNNING"
+std::string ReasonName(v1::Reason reason);         // "WAITING_FOR_DEVICES", "" for none
+bool HasEnded(v1::JobState state);
+
+// One line for `run -o json` and `watch -o json`: {"event": "step", "step": 3, ...}.
+std::string EventLine(const v1::JobEvent& event);
+// The same for people; empty for events that are not worth a line.
+std::string EventText(const v1::JobEvent& event, int64_t steps);
+
+// The exit code that a job's final state means.
+int ExitCodeOfJob(const v1::Job& job);
+
+}  // namespace terrace

@@ -1,0 +1,32 @@
+// Reads a job spec for submission: its text and the folder that its relative paths start from.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+// NOT_FOUND names the file.
+inline absl::StatusOr<v1::SubmitRequest> ReadSpecFile(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  std::ifstream in(absolute, std::ios::binary);
+  std::stringstream text;
+  if (std::filesystem::is_directory(absolute, error) || !in || !(text << in.rdbuf())) {
+    return absl::NotFoundError(absl::StrCat("cannot read the job spec ", path, "; give the path of a YAML file"));
+  }
+  v1::SubmitRequest request;
+  request.set_yaml(text.str());
+  request.set_base_directory(absolute.parent_path().lexically_normal().string());
+  return request;
+}
+
+}  // namespace terrace

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Style as a test: who may include whom, forbidden libraries, line length, banned words, one licence tag a file.
+
+Prints every violation as file:line: rule, and exits 1 if there is one.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCE = {".h", ".cc", ".cu", ".cuh"}
+MAX_LINE = 120
+OURS = ("base/", "kernels/", "proto/", "coordinator/", "worker/", "client/", "tests/")
+
+# library header prefix -> files (regular expression on the path) that may include it
+LIBRARIES = {
+    r"<grpcpp/|\.grpc\.pb\.h": r"^(coordinator/(server|main)|worker/daemon|client/connection|tests)",
+    r"<gloo/": r"^(worker/comm|tests)",
+    r"<sqlite3": r"^(coordinator/store|tests)",
+    r"<spdlog": r"^base/log",
+    r"<yaml-cpp": r"^coordinator/spec",
+    r"<prometheus/": r"^(coordinator/server|worker/daemon|tests)",
+    r"<CLI/": r"^(client/main|coordinator/main|worker/(daemon|rank)/main)",
+    r"google/protobuf|\.pb\.h": r"^(?!kernels|base|worker/memory|worker/comm)",
+    r"<gtest|<gmock|<benchmark": r"^tests",
+}
+BANNED = [r"\bTODO\b", r"\bFIXME\b", r"\bXXX\b", r"ifdef TESTING", r"FRIEND_TEST", r"using namespace std;"]
+
+
+def tracked():
+    out = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / line for line in out.splitlines() if line]
+
+
+def read_layers():
+    layers = {}
+    for line in (ROOT / "tests/tidy/layers.txt").read_text().splitlines():
+        line = line.split("#")[0].strip()
+        if line:
+            name, _, allowed = line.partition(":")
+            layers[name.strip()] = allowed.split()
+    return layers
+
+
+def layer_of(path, layers):
+    """The longest layer that is a folder above `path` or its stem (coordinator/prepare.h -> coordinator/prepare)."""
+    stem = path.rsplit(".", 1)[0]
+    fits = [name for name in layers if stem == name or path.startswith(name + "/")]
+    return max(fits, key=len) if fits else None
+
+
+def check_includes(name, lines, layers, report):
+    mine = layer_of(name, layers)
+    for number, line in enumerate(lines, 1):
+        match = re.match(r'\s*#include\s+(["<][^">]+[">])', line)
+        if not match:
+            continue
+        header = match.group(1).strip('"<>')
+        for library, where in LIBRARIES.items():
+            if re.search(library, match.group(1)) and not re.search(where, name):
+                report(name, number, f"{header} may not be included here")
+        if not name.startswith("tests/") and header.startswith(OURS):
+            theirs = layer_of(header, layers)
+            if mine is None:
+                report(name, number, "this file belongs to no layer of layers.txt")
+            elif theirs != mine and theirs not in layers[mine]:
+                report(name, number, f"{mine} may not include {theirs or header}")
+
+
+def main():
+    layers = read_layers()
+    problems = []
+    report = lambda name, number, rule: problems.append(f"{name}:{number}: {rule}")
+    for path in tracked():
+        name = str(path.relative_to(ROOT))
+        if path.suffix not in SOURCE or not path.exists():
+            continue
+        lines = path.read_text().splitlines()
+        if not any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:30]):
+            report(name, 1, "no SPDX licence tag")
+        if path.suffix in {".h", ".cuh"} and "#pragma once" not in lines and not name.endswith("-inl.h"):
+            report(name, 1, "no #pragma once")
+        for number, line in enumerate(lines, 1):
+            if len(line) > MAX_LINE:
+                report(name, number, f"longer than {MAX_LINE} columns")
+            for word in BANNED:
+                if re.search(word, line):
+                    report(name, number, f"banned: {word}")
+        check_includes(name, lines, layers, report)
+    for problem in problems:
+        print(problem)
+    print(f"tidy: {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

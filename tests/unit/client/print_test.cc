@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/print.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/exit_code.h"
+
+namespace terrace {
+namespace {
+
+TEST(PrintTest, StepEventsHaveTheDocumentedKeys) {
+  v1::JobEvent event;
+  event.mutable_step()->set_step(3);
+  event.mutable_step()->set_loss(2.5);
+  event.mutable_step()->set_tokens_per_second(1000);
+  EXPECT_EQ(EventLine(event),
+            "{\"event\": \"step\", \"step\": 3, \"loss\": 2.5, \"grad_norm\": 0, \"tokens_per_second\": 1000, "
+            "\"step_seconds\": 0, \"learning_rate\": 0, \"tokens\": 0, \"skipped\": false}");
+}
+
+TEST(PrintTest, ALossThatIsNoNumberIsNull) {
+  v1::JobEvent event;
+  event.mutable_eval()->set_loss(NAN);
+  EXPECT_NE(EventLine(event).find("\"loss\": null"), std::string::npos);
+}
+
+TEST(PrintTest, MessagesAreEscaped) {
+  v1::JobEvent event;
+  event.mutable_state()->set_state(v1::FAILED);
+  event.mutable_state()->set_message("a \"quoted\"\nline");
+  EXPECT_NE(EventLine(event).find(R"("message": "a \"quoted\"\nline")"), std::string::npos) << EventLine(event);
+  EXPECT_EQ(JsonString(""), "\"\"");
+}
+
+TEST(PrintTest, DurationsAndCountsAreShort) {
+  EXPECT_EQ(FormatDuration(0.414), "0.41 s");
+  EXPECT_EQ(FormatDuration(200), "3 m 20 s");
+  EXPECT_EQ(FormatDuration(7500), "2 h 05 m");
+  EXPECT_EQ(FormatDuration(NAN), "-");
+  EXPECT_EQ(FormatCount(12432), "12.4k");
+}
+
+TEST(PrintTest, ExitCodesTellWhyAJobEnded) {
+  v1::Job job;
+  job.set_state(v1::SUCCEEDED);
+  EXPECT_EQ(ExitCodeOfJob(job), 0);
+  job.set_state(v1::FAILED);
+  job.set_reason(v1::REASON_DATA_ERROR);
+  EXPECT_EQ(ExitCodeOfJob(job), ToInt(ExitCode::kInvalidInput));
+  job.set_reason(v1::REASON_DOES_NOT_FIT);
+  EXPECT_EQ(ExitCodeOfJob(job), ToInt(ExitCode::kResources));
+  job.set_reason(v1::REASON_RESTARTS_EXHAUSTED);
+  EXPECT_EQ(ExitCodeOfJob(job), ToInt(ExitCode::kFailure));
+  job.set_state(v1::CANCELLED);
+  EXPECT_EQ(ExitCodeOfJob(job), ToInt(ExitCode::kCancelled));
+}
+
+TEST(PrintTest, JsonKeepsSnakeCaseAndDefaults) {
+  const std::string json = ToJson(v1::StateEvent(), /*pretty=*/false);
+  EXPECT_EQ(json, R"({"state":"JOB_STATE_UNSPECIFIED","reason":"REASON_NONE","message":""})");
+}
+
+}  // namespace
+}  // namespace terrace
