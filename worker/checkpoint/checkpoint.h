@@ -48,7 +48,7 @@ absl::Status VerifyCheckpoint(std::string_view path);
 struct CheckpointHeader {
   int64_t step = 0;
   int64_t tokens = 0;
-  const v1::JobSpec* spec = nullptr;
+  const v1::JobSpec* spec = nullptr;  // for writing; null in what ReadCheckpoint returns
 };
 
 // Writes one checkpoint from the persistent buffers of a rank that holds whole tensors. Blocks: call it on a thread of its

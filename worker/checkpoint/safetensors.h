@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/unique_fd.h"
+#include "base/file.h"
 #include "kernels/tensor_view.h"
 
 namespace terrace {
@@ -33,18 +33,19 @@ class SafetensorsReader {
  public:
   // `path`: a .safetensors file, a *.index.json (sharded), or a folder with model.safetensors or model.safetensors.index.json.
   static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(std::string_view path);
-  ~SafetensorsReader();
 
   // NOT_FOUND names the tensor and the nearest names there are.
   absl::StatusOr<StoredTensor> Get(std::string_view name) const;
   std::vector<std::string> Names() const;  // sorted
-  const std::map<std::string, std::string>& metadata() const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
-  struct File;
-  SafetensorsReader();
-  std::vector<std::unique_ptr<File>> files_;
+  SafetensorsReader() = default;
+  absl::Status AddFile(std::string_view path);
+  absl::Status AddIndex(std::string_view path);
+  std::vector<MappedFile> files_;
   std::map<std::string, StoredTensor, std::less<>> tensors_;
+  std::map<std::string, std::string, std::less<>> other_types_;  // tensors of types that nothing of ours has: name -> type
   std::map<std::string, std::string> metadata_;
 };
 

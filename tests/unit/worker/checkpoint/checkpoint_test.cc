@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/checkpoint.h"
+
+#include <fstream>
+
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "tests/unit/worker/checkpoint/state_fixture.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    state_.Add("model.embed.weight", {11, 8}, 3);
+    state_.Add("model.norm.weight", {8});
+    state_.Fill(1);
+  }
+
+  absl::StatusOr<CheckpointInfo> Write(int64_t step, uint32_t keep = 0) {
+    return WriteCheckpoint(folder_.path(), {.step = step, .tokens = step * 100, .spec = &state_.spec()},
+                           state_.program(), state_.arenas(), keep, 1234 + step);
+  }
+  std::vector<int64_t> Steps() {
+    std::vector<int64_t> steps;
+    const std::vector<CheckpointInfo> list = ListCheckpoints(folder_.path()).value();
+    for (const CheckpointInfo& info : list) steps.push_back(info.step);
+    return steps;
+  }
+
+  TemporaryFolder folder_;
+  StateFixture state_;
+};
+
+TEST_F(CheckpointTest, WhatIsWrittenIsReadBackToTheByte) {
+  const CheckpointInfo info = Write(20).value();
+  EXPECT_EQ(info.path, folder_.path("step-00000020"));
+  EXPECT_TRUE(info.complete) << info.problem;
+  EXPECT_EQ(info.job, "fixture");
+  const std::vector<std::byte> written = state_.memory();
+  state_.Fill(200);
+  const CheckpointHeader header = ReadCheckpoint(info.path, state_.program(), state_.arenas()).value();
+  EXPECT_EQ(header.step, 20);
+  EXPECT_EQ(header.tokens, 2000);
+  for (const v1::Buffer& buffer : state_.program().buffers()) {
+    EXPECT_TRUE(std::equal(written.begin() + buffer.offset(), written.begin() + buffer.offset() + buffer.bytes(),
+                           state_.memory().begin() + buffer.offset()))
+        << "buffer " << buffer.id();
+  }
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestAndRemovesLeftovers) {
+  std::filesystem::create_directories(folder_.path(".tmp-step-00000001/x"));
+  for (const int64_t step : {1, 2, 3, 4}) ASSERT_TRUE(Write(step, 2).ok());
+  EXPECT_THAT(Steps(), ::testing::ElementsAre(3, 4));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path(".tmp-step-00000001")));
+  EXPECT_EQ(NewestCheckpoint(folder_.path()).value().step, 4);
+}
+
+TEST_F(CheckpointTest, ASecondOneOfTheSameStepReplacesTheFirst) {
+  ASSERT_TRUE(Write(5).ok());
+  state_.Fill(9);
+  const std::vector<std::byte> second = state_.memory();
+  const CheckpointInfo info = Write(5).value();
+  EXPECT_TRUE(VerifyCheckpoint(info.path).ok());
+  state_.Clear();
+  ASSERT_TRUE(ReadCheckpoint(info.path, state_.program(), state_.arenas()).ok());
+  EXPECT_EQ(state_.memory()[0], second[0]);
+  EXPECT_THAT(Steps(), ::testing::ElementsAre(5));
+}
+
+TEST_F(CheckpointTest, TheNewestIsTheNewestWholeOne) {
+  ASSERT_TRUE(Write(1).ok());
+  ASSERT_TRUE(Write(2).ok());
+  std::filesystem::resize_file(folder_.path("step-00000002/model.safetensors"), 100);
+  const CheckpointInfo newest = NewestCheckpoint(folder_.path()).value();
+  EXPECT_EQ(newest.step, 1);
+  const CheckpointInfo damaged = ListCheckpoints(folder_.path()).value()[1];
+  EXPECT_FALSE(damaged.complete);
+  EXPECT_THAT(damaged.problem, HasSubstr("has 100 bytes"));
+}
+
+TEST_F(CheckpointTest, PruningCountsOnlyWholeOnes) {
+  ASSERT_TRUE(Write(1).ok());
+  ASSERT_TRUE(Write(2).ok());
+  std::filesystem::remove(folder_.path("step-00000002/manifest.json"));
+  ASSERT_TRUE(Write(3, 2).ok());
+  EXPECT_THAT(Steps(), ::testing::ElementsAre(1, 2, 3));
+}
+
+TEST_F(CheckpointTest, OneChangedByteIsFound) {
+  const std::string path = Write(1).value().path;
+  ASSERT_TRUE(VerifyCheckpoint(path).ok());
+  std::fstream file(path + "/optimizer.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-5, std::ios::end);
+  const char byte = static_cast<char>(file.peek() ^ 4);
+  file.seekp(-5, std::ios::end);
+  file.put(byte);
+  file.close();
+  const absl::Status status = VerifyCheckpoint(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("optimizer.safetensors is damaged"));
+  EXPECT_EQ(ReadCheckpoint(path, state_.program(), state_.arenas()).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(CheckpointTest, AnotherModelIsRefusedWithBothSides) {
+  const std::string path = Write(1).value().path;
+  StateFixture wider;
+  wider.Add("model.embed.weight", {11, 16});
+  wider.Clear();
+  const absl::Status shape = ReadCheckpoint(path, wider.program(), wider.arenas()).status();
+  EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(shape.message()), HasSubstr("has the shape [11, 8], the model's is [11, 16]"));
+  StateFixture other;
+  other.Add("model.embed.weigth", {11, 8});
+  other.Clear();
+  const absl::Status name = ReadCheckpoint(path, other.program(), other.arenas()).status();
+  EXPECT_EQ(name.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(name.message()), HasSubstr("the nearest of 2 names: model.embed.weight"));
+}
+
+TEST_F(CheckpointTest, ADirectoryThatIsNotThereIsNotFound) {
+  EXPECT_EQ(ListCheckpoints(folder_.path("none")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(NewestCheckpoint(folder_.path()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(VerifyCheckpoint(folder_.path("none")).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointTest, ADamagedManifestIsDataLoss) {
+  const std::string path = Write(1).value().path;
+  for (const char* text : {"", "{", "[]", "{\"format\": 1}", "{\"format\": \"terrace-checkpoint\", \"version\": 1}"}) {
+    ASSERT_TRUE(WriteSyncedFile(path + "/manifest.json", text).ok());
+    EXPECT_FALSE(VerifyCheckpoint(path).ok()) << text;
+    EXPECT_FALSE(ListCheckpoints(folder_.path()).value()[0].complete) << text;
+  }
+  ASSERT_TRUE(WriteSyncedFile(path + "/manifest.json", std::string(1 << 20, '[')).ok());
+  EXPECT_FALSE(VerifyCheckpoint(path).ok());
+}
+
+}  // namespace
+}  // namespace terrace

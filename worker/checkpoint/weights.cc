@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// ReadWeights: weights made elsewhere, under the names that the Hub's files use.
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/fill.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/state_view.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kUnusedShown = 3;
+
+// The names under which a file may hold `tensor`: its own, without the base model's prefix ("transformer.", "model."), and
+// those of the tensors tied to it.
+std::vector<std::string> Aliases(const std::string& tensor, const v1::Program& program) {
+  std::vector<std::string> names = {tensor};
+  const size_t dot = tensor.find('.');
+  const std::string prefix = tensor.substr(0, dot);
+  if (dot != std::string::npos && (prefix == "transformer" || prefix == "model")) {
+    names.push_back(tensor.substr(dot + 1));
+  }
+  std::set<std::string> tied;  // sorted: a map field has no order
+  for (const auto& [alias, holder] : program.tied()) {
+    if (holder == tensor) tied.insert(alias);
+  }
+  names.insert(names.end(), tied.begin(), tied.end());
+  return names;
+}
+
+absl::StatusOr<StoredTensor> Find(const SafetensorsReader& reader, const StateTensor& tensor,
+                                  const v1::Program& program) {
+  absl::StatusOr<StoredTensor> first = reader.Get(tensor.tensor);
+  if (!absl::IsNotFound(first.status())) return first;
+  for (const std::string& name : Aliases(tensor.tensor, program)) {
+    absl::StatusOr<StoredTensor> stored = reader.Get(name);
+    if (!absl::IsNotFound(stored.status())) return stored;
+  }
+  return first;
+}
+
+// A model with fewer layers than the file loads without an error, so say what was left.
+void WarnOfUnused(const SafetensorsReader& reader, const std::set<std::string>& used, const v1::Program& program,
+                  std::string_view path) {
+  std::vector<std::string> unused;
+  for (const std::string& name : reader.Names()) {
+    if (!used.contains(name) && !program.tied().contains(name)) unused.push_back(name);
+  }
+  if (unused.empty()) return;
+  const size_t count = unused.size();
+  unused.resize(std::min(count, kUnusedShown));
+  log::Warn(count, " tensors of ", std::string(path), " are not in the model and were not read: ",
+            absl::StrJoin(unused, ", "), count > kUnusedShown ? ", ..." : "");
+}
+
+}  // namespace
+
+absl::Status ReadWeights(std::string_view path, const v1::Program& program, std::span<std::byte* const> arenas) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
+  ASSIGN_OR_RETURN(const std::vector<StateTensor> state, ViewState(program, arenas));
+  std::set<std::string> used;
+  for (const StateTensor& tensor : state) {
+    if (tensor.kind != v1::WEIGHT) {
+      for (const StateSlice& slice : tensor.slices) {
+        std::memset(slice.data, 0, slice.elements * kernels::SizeOf(tensor.dtype));
+      }
+      continue;
+    }
+    const absl::StatusOr<StoredTensor> stored = Find(*reader, tensor, program);
+    if (!stored.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(Absl(path), " does not hold the weights of this model: ",
+                                                     stored.status().message()));
+    }
+    RETURN_IF_ERROR(FillTensor(*stored, path, tensor));
+    used.insert(stored->name);
+  }
+  WarnOfUnused(*reader, used, program, path);
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

@@ -1,0 +1,37 @@
+// Walks the documents of a text file in pieces of bounded size: a .txt file is one document, each line of a .jsonl file is
+// one (its "text" field).
+//
+// Pieces of a .txt file end where no byte-level BPE pattern in use can see across: after a newline that is followed by a
+// character that is not white space. So tokenising piece by piece equals tokenising the whole file.
+//
+// Pure apart from the callback. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace terrace {
+
+enum class TextFormat { kText, kJsonLines };
+
+struct TextPiece {
+  std::string_view text;
+  bool ends_document = false;
+  int64_t consumed_bytes = 0;  // of the file, this piece included
+};
+using TextPieceVisitor = std::function<absl::Status(const TextPiece&)>;
+
+// INVALID_ARGUMENT with `path` and the line of a bad JSON line, or the byte where a text is not UTF-8 (unless
+// `any_bytes`); the visitor's own failure otherwise.
+absl::Status VisitText(std::string_view content, TextFormat format, bool any_bytes, std::string_view path,
+                       const TextPieceVisitor& visit);
+
+// Position of the first byte that is not valid UTF-8; text.size() when all is.
+size_t FindInvalidUtf8(std::string_view text);
+
+}  // namespace terrace

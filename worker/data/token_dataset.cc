@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/data/token_dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "worker/data/permutation.h"
+#include "worker/data/token_cache.h"
+#include "worker/data/token_segment.h"
+#include "worker/data/tokenizer.h"
+
+namespace terrace {
+namespace {
+
+// Tokens [begin, begin + count) of a sequence.
+struct TokenRange {
+  const TokenSequence* tokens = nullptr;
+  int64_t begin = 0;
+  int64_t count = 0;
+
+  // The range read as a ring, from any position.
+  void ReadRing(int64_t position, std::span<int32_t> out) const {
+    position %= count;
+    const size_t first = std::min<size_t>(out.size(), count - position);
+    tokens->Read(begin + position, out.first(first));
+    if (first < out.size()) tokens->Read(begin, out.subspan(first));
+  }
+};
+
+class Dataset final : public TokenDataset {
+ public:
+  Dataset(TokenSequence train, TokenSequence validation, const v1::DataSpec& spec, int64_t seed)
+      : train_tokens_(std::move(train)),
+        validation_tokens_(std::move(validation)),
+        sequence_length_(spec.sequence_length()),
+        key_(MixBits(static_cast<uint64_t>(seed))) {
+    train_ = {&train_tokens_, 0, train_tokens_.size()};
+    if (spec.validation_size() > 0) {
+      validation_ = {&validation_tokens_, 0, validation_tokens_.size()};
+    } else {
+      const int64_t held_out = std::llround(spec.validation_fraction() * train_.count);
+      train_.count -= held_out;
+      validation_ = {&train_tokens_, train_.count, held_out};
+    }
+  }
+
+  int64_t tokens(Split split) const override {
+    return split == Split::kTrain ? train_.count : validation_.count;
+  }
+
+  // An epoch cuts the ring of training tokens into windows, beginning at the epoch's offset, and visits each once.
+  void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
+                std::span<int32_t> targets) const override {
+    const uint64_t windows = train_.count / sequence_length_;
+    const uint64_t index = static_cast<uint64_t>(step) * global_batch + row;
+    const uint64_t epoch_key = MixBits(key_ ^ MixBits(index / windows));
+    const int64_t offset = epoch_key % sequence_length_;
+    const int64_t window = Permutation(windows, epoch_key)(index % windows);
+    const int64_t position = offset + window * sequence_length_;
+    train_.ReadRing(position, tokens);
+    train_.ReadRing(position + 1, targets);
+  }
+
+  void ValidationRow(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const override {
+    const int64_t windows = (validation_.count - 1) / sequence_length_;
+    const int64_t position = validation_.begin + index % windows * sequence_length_;
+    validation_.tokens->Read(position, tokens);
+    validation_.tokens->Read(position + 1, targets);
+  }
+
+  absl::Status CheckLengths(const v1::DataSpec& spec) const {
+    const bool own_files = spec.validation_size() > 0;
+    RETURN_IF_ERROR(CheckLength(train_.count, "data.train"));
+    if (!own_files && spec.validation_fraction() <= 0) return absl::OkStatus();
+    return CheckLength(validation_.count,
+                       own_files ? std::string("data.validation")
+                                 : absl::StrCat("the last ", spec.validation_fraction() * 100,
+                                                " % of data.train (data.validation_fraction)"));
+  }
+
+ private:
+  absl::Status CheckLength(int64_t count, const std::string& what) const {
+    if (count >= sequence_length_ + 1) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " has ", count, " tokens, must be at least ", sequence_length_ + 1,
+                     " (data.sequence_length ", sequence_length_, " and one to predict); add text or lower it"));
+  }
+
+  const TokenSequence train_tokens_;
+  const TokenSequence validation_tokens_;
+  const int64_t sequence_length_;
+  const uint64_t key_;
+  TokenRange train_;
+  TokenRange validation_;
+};
+
+// Opens the files of one key of the spec; the tokenizer is loaded when the first text asks for it.
+class SourceOpener {
+ public:
+  SourceOpener(const v1::DataSpec& spec, int64_t vocabulary, const DataProgress& progress)
+      : spec_(spec), vocabulary_(vocabulary), progress_(progress) {}
+
+  absl::StatusOr<TokenSequence> OpenAll(std::string_view key,
+                                        const google::protobuf::RepeatedPtrField<std::string>& paths) {
+    TokenSequence sequence;
+    for (const std::string& path : paths) {
+      absl::StatusOr<TokenSegment> segment = OpenOne(path);
+      if (!segment.ok()) {
+        return absl::Status(segment.status().code(),
+                            absl::StrCat(Absl(key), ": ", segment.status().message()));
+      }
+      sequence.Append(*std::move(segment));
+    }
+    return sequence;
+  }
+
+ private:
+  absl::StatusOr<TokenSegment> OpenOne(const std::string& path) {
+    const std::string extension = std::filesystem::path(path).extension().string();
+    if (extension == ".txt") return OpenText(path, TextFormat::kText);
+    if (extension == ".jsonl") return OpenText(path, TextFormat::kJsonLines);
+    if (extension != ".bin" && extension != ".idx") {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " has the extension \"", extension, "\", must be .txt, .jsonl, .bin or .idx"));
+    }
+    ASSIGN_OR_RETURN(TokenSegment segment, OpenTokenFile(path, vocabulary_));
+    if (progress_) progress_(absl::StrCat("checking the token ids of ", segment.path), 0.0);
+    RETURN_IF_ERROR(CheckIds(segment, vocabulary_));
+    if (progress_) progress_(absl::StrCat("checking the token ids of ", segment.path), 1.0);
+    return segment;
+  }
+
+  absl::StatusOr<TokenSegment> OpenText(const std::string& path, TextFormat format) {
+    if (tokenizer_ == nullptr) {
+      ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(spec_.tokenizer()));
+    }
+    ASSIGN_OR_RETURN(CachedTokens cached,
+                     OpenTokenCache({path, format, tokenizer_.get(), spec_.cache()}, progress_));
+    if (cached.max_id >= vocabulary_) RETURN_IF_ERROR(CheckIds(cached.segment, vocabulary_));
+    return std::move(cached.segment);
+  }
+
+  const v1::DataSpec& spec_;
+  const int64_t vocabulary_;
+  const DataProgress& progress_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+absl::Status CheckSpec(const v1::DataSpec& spec) {
+  if (spec.train_size() == 0) return absl::InvalidArgumentError("data.train is empty, must name at least one file");
+  if (spec.sequence_length() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.sequence_length is ", spec.sequence_length(), ", must be at least 1"));
+  }
+  if (!(spec.validation_fraction() >= 0 && spec.validation_fraction() < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.validation_fraction is ", spec.validation_fraction(), ", must be in [0, 1)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataSpec& spec, int64_t vocabulary,
+                                                                 int64_t seed, const DataProgress& progress) {
+  RETURN_IF_ERROR(CheckSpec(spec));
+  SourceOpener opener(spec, vocabulary, progress);
+  ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
+  ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
+  auto dataset = std::make_unique<Dataset>(std::move(train), std::move(validation), spec, seed);
+  RETURN_IF_ERROR(dataset->CheckLengths(spec));
+  return dataset;
+}
+
+}  // namespace terrace

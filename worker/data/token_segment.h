@@ -1,0 +1,63 @@
+// Consecutive tokens of one memory-mapped file, and several of them read as one sequence.
+//
+// Opens what is tokens already: nanoGPT's raw .bin, llm.c's .bin with a 1024-byte header, Megatron's .bin/.idx
+// (docs/formats.md lists the bytes). Owns the mappings. Thread-safe after construction.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/file.h"
+
+namespace terrace {
+
+enum class TokenType : uint32_t { kU8 = 1, kU16 = 2, kU32 = 4 };  // the value is the size in bytes
+
+// The narrowest type that holds every id below `vocabulary`.
+TokenType NarrowestType(int64_t vocabulary);
+
+struct TokenSegment {
+  std::string path;  // for messages
+  MappedFile file;
+  TokenType type = TokenType::kU16;
+  const std::byte* data = nullptr;  // inside `file`; aligned to the type or not
+  int64_t count = 0;
+
+  // `begin + out.size()` <= count.
+  void Read(int64_t begin, std::span<int32_t> out) const;
+  // Position of the first id that is not below `vocabulary`.
+  std::optional<int64_t> FindBeyond(int64_t vocabulary) const;
+  uint32_t At(int64_t position) const;
+};
+
+// INVALID_ARGUMENT that names the file, the position, the id, the vocabulary and the way out.
+absl::Status CheckIds(const TokenSegment& segment, int64_t vocabulary);
+
+// A .bin or .idx path. `vocabulary` decides the width of a raw .bin: uint16 up to 65536, uint32 beyond.
+absl::StatusOr<TokenSegment> OpenTokenFile(std::string_view path, int64_t vocabulary);
+
+// Segments, one after the other.
+class TokenSequence {
+ public:
+  void Append(TokenSegment segment);
+  int64_t size() const { return size_; }
+  // `begin + out.size()` <= size(). No allocation.
+  void Read(int64_t begin, std::span<int32_t> out) const;
+
+ private:
+  std::vector<TokenSegment> segments_;
+  std::vector<int64_t> begins_;
+  int64_t size_ = 0;
+};
+
+}  // namespace terrace

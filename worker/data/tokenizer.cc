@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/data/tokenizer.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/strings.h"
+#include "worker/data/sentencepiece_tokenizer.h"
+
+namespace terrace {
+namespace {
+
+class BytesTokenizer final : public Tokenizer {
+ public:
+  int64_t vocabulary() const override { return 256; }
+  std::optional<int32_t> end_of_text() const override { return std::nullopt; }
+  void Encode(std::string_view text, std::vector<int32_t>* ids) const override {
+    for (const unsigned char c : text) ids->push_back(c);
+  }
+  std::string Decode(const std::vector<int32_t>& ids) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (id >= 0 && id < 256) text.push_back(static_cast<char>(id));
+    }
+    return text;
+  }
+  std::string fingerprint() const override { return "bytes"; }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view name_or_path) {
+  if (name_or_path == "bytes") return std::make_unique<BytesTokenizer>();
+  std::string path(name_or_path);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    const std::filesystem::path folder(path);
+    const bool has_json = std::filesystem::exists(folder / "tokenizer.json", ignored);
+    path = (folder / (has_json ? "tokenizer.json" : "tokenizer.model")).string();
+  }
+  if (absl::EndsWith(path, ".model")) return LoadSentencePieceTokenizer(path);
+  return absl::InvalidArgumentError(
+      absl::StrCat("tokenizer is \"", path, "\", must be \"bytes\" or a *.model"));
+}
+
+}  // namespace terrace
