@@ -112,20 +112,54 @@ HWY_INLINE float SumVectors(int64_t count, const Value& value) {
   return hn::GetLane(hn::SumOfLanes(D(), hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
 }
 
+// exp(x) for x in [-87, 87], where the result is a normal number. Relative error below 2e-7; half
+// the instructions of Highway's own, which also covers the rest of the range.
+HWY_INLINE V ExpInRange(V x) {
+  const D d;
+  const hn::RebindToUnsigned<D> du;
+  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
+  const V shifter = hn::Set(d, 12582912.0f);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), shifter);
+  const V n = hn::Sub(shifted, shifter);
+  // r = x - n ln 2 in two parts; |r| <= 0.35.
+  const V r =
+      hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x));
+  // The Taylor polynomial with its last two coefficients moved to spread the error (Cephes expf).
+  V p = hn::Set(d, 1.9875691500e-4f);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
+  p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, hn::Set(d, 1.0f)));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(du, shifted));
+  return hn::BitCast(d, hn::Add(hn::BitCast(du, p), exponent));
+}
+
+// 1 / x for x in [1, 2^126]. On x86 from the 12 or 14 bits of the hardware's estimate and one
+// Newton step, a third of the time of a division and as exact to about one unit in the last place.
+HWY_INLINE V Reciprocal(V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+  const V estimate = hn::ApproximateReciprocal(x);
+  const V error = hn::NegMulAdd(x, estimate, hn::Set(D(), 1.0f));
+  return hn::MulAdd(estimate, error, estimate);
+#else
+  return hn::Div(hn::Set(D(), 1.0f), x);
+#endif
+}
+
 // 1 / (1 + exp(-x)) and exp(-x) beside it, for 1 - sigmoid without cancellation. Relative error
-// about 3e-7.
+// below 5e-7. Beyond +-87 both stay what they are there. A NaN is not kept; callers multiply by x
+// again.
 struct SigmoidParts {
   V sigmoid;
   V exp_minus;
 };
 HWY_INLINE SigmoidParts Sigmoid(V x) {
   const D d;
-  // Beyond +-87 the exponential leaves the range of normal floats. Max and Min return the number
-  // when the other is NaN on x86, so the caller's NaN would be lost here; every caller multiplies
-  // by x again.
   const V z = hn::Min(hn::Max(hn::Neg(x), hn::Set(d, -87.0f)), hn::Set(d, 87.0f));
-  const V e = hn::Exp(d, z);
-  return {hn::Div(hn::Set(d, 1.0f), hn::Add(hn::Set(d, 1.0f), e)), e};
+  const V e = ExpInRange(z);
+  return {Reciprocal(hn::Add(hn::Set(d, 1.0f), e)), e};
 }
 
 // Calls f with a null pointer of the element type.

@@ -1,0 +1,269 @@
+// Bandwidth of the CPU kernels that are not matrix products, at the sizes of real jobs, beside
+// memcpy and a triad.
+//
+// Every round runs everything once, so that a machine whose speed drifts slows all of it alike;
+// reported are the median of each and of its ratio to the triad of the same round. Bytes are the op
+// table's: each operand once, updated ones twice, which is what a perfect kernel would move.
+//
+//   kernel_bench [rounds]
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <omp.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/registry.h"
+
+namespace terrace::kernels {
+namespace {
+
+// Page-aligned, on huge pages where there are any, touched.
+class Memory {
+ public:
+  explicit Memory(int64_t bytes) : bytes_(std::max<int64_t>(bytes, 1)) {
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data_ == MAP_FAILED) std::abort();
+    madvise(data_, bytes_, MADV_HUGEPAGE);
+    std::memset(data_, 0, bytes_);
+  }
+  ~Memory() { munmap(data_, bytes_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  int64_t bytes_;
+  void* data_;
+};
+
+TensorShape Dense(DType dtype, std::vector<int64_t> sizes) {
+  TensorShape shape = {.dtype = dtype, .dims = static_cast<int>(sizes.size())};
+  std::copy(sizes.begin(), sizes.end(), shape.size.begin());
+  shape.row_stride = shape.RowElements();
+  return shape;
+}
+
+// Small normal numbers; tokens among the first 256 rows.
+void FillRandom(const TensorShape& shape, void* data) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < shape.Elements(); ++i) {
+    if (shape.dtype == DType::kI32) {
+      static_cast<int32_t*>(data)[i] = static_cast<int32_t>(random() % 256);
+    } else if (shape.dtype == DType::kF32) {
+      static_cast<float*>(data)[i] = std::abs(normal(random));
+    } else {
+      const float value = normal(random);
+      std::memcpy(static_cast<uint16_t*>(data) + i, reinterpret_cast<const char*>(&value) + 2, 2);
+    }
+  }
+}
+
+struct Work {
+  std::string name;
+  int64_t bytes = 0;
+  int64_t items = 0;  // parameters of AdamW; 0 elsewhere
+  std::function<void()> run;
+};
+
+Work OpWork(const std::string& name, Op op, OpAttrs attrs, const std::vector<TensorShape>& shapes,
+            int threads) {
+  const std::string error = CheckShapes(op, attrs, shapes);
+  if (!error.empty()) {
+    std::fprintf(stderr, "%s\n", error.c_str());
+    std::exit(1);
+  }
+  std::vector<TensorView> views;
+  std::vector<std::shared_ptr<Memory>> memory;
+  for (const TensorShape& shape : shapes) {
+    TensorView view;
+    static_cast<TensorShape&>(view) = shape;
+    if (!shape.absent()) {
+      memory.push_back(std::make_shared<Memory>(shape.SpanBytes()));
+      view.data = memory.back()->data();
+      FillRandom(shape, view.data);
+    }
+    views.push_back(view);
+  }
+  if (op == Op::kAdamw) {
+    const float scale[4] = {1e-3f, 1, 1, 0};
+    const float schedule[4] = {1e-4f, 0.1f, 0.05f, 0};
+    std::memcpy(views[4].data, scale, sizeof(scale));
+    std::memcpy(views[5].data, schedule, sizeof(schedule));
+  }
+  const int64_t workspace_bytes = WorkspaceBytes(op, attrs, shapes, threads);
+  auto workspace = std::make_shared<Memory>(workspace_bytes);
+  return {.name = name,
+          .bytes = BytesMoved(op, attrs, shapes),
+          .items = op == Op::kAdamw ? shapes[0].Elements() : 0,
+          .run = [=] {
+            const Context context = {.threads = threads,
+                                     .workspace = static_cast<std::byte*>(workspace->data()),
+                                     .workspace_bytes = workspace_bytes};
+            (void)memory;  // the views point into it
+            if (!cpu::Find(op)(attrs, views, context).ok()) std::abort();
+          }};
+}
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+void Triad(float* a, const float* b, const float* c, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) a[i] = b[i] + 0.5f * c[i];
+}
+
+// a = b + 0.5 c over 3 x 64 MiB, and memcpy of 64 MiB.
+std::vector<Work> Floors(int threads) {
+  constexpr int64_t kElements = 16 << 20;
+  std::vector<std::shared_ptr<Memory>> m;
+  for (int i = 0; i < 3; ++i) m.push_back(std::make_shared<Memory>(kElements * sizeof(float)));
+  const auto split = [threads](const auto& body) {
+#pragma omp parallel num_threads(threads)
+    {
+      const int64_t piece = kElements / omp_get_num_threads();
+      body(piece * omp_get_thread_num(), piece);
+    }
+  };
+  const auto at = [m](int i, int64_t first) { return static_cast<float*>(m[i]->data()) + first; };
+  return {{.name = "triad",
+           .bytes = 12 * kElements,
+           .run =
+               [=] {
+                 split([&](int64_t first, int64_t n) {
+                   Triad(at(0, first), at(1, first), at(2, first), n);
+                 });
+               }},
+          {.name = "memcpy", .bytes = 8 * kElements, .run = [=] {
+             split([&](int64_t first, int64_t n) {
+               std::memcpy(at(0, first), at(1, first), n * sizeof(float));
+             });
+           }}};
+}
+
+// Shapes of one micro-batch: 2048 tokens of width 384, a feed-forward of 1536, six heads of 64.
+std::vector<Work> ActivationOps(DType act, int threads) {
+  constexpr int64_t kTokens = 2048, kWidth = 384, kInner = 1536;
+  std::string type(" ");
+  type += Name(act);
+  const TensorShape x = Dense(act, {kTokens, kWidth});
+  const TensorShape inner = Dense(act, {kTokens, kInner});
+  const TensorShape weight = Dense(DType::kF32, {kWidth});
+  const TensorShape statistic = Dense(DType::kF32, {kTokens});
+  TensorShape heads = Dense(act, {kTokens, 6, 64});
+  heads.row_stride = 3 * kWidth;
+  const TensorShape tokens = Dense(DType::kI32, {kTokens});
+  const TensorShape table = Dense(DType::kF32, {256, kWidth});
+  const TensorShape positions = Dense(DType::kF32, {256, kWidth});
+  const auto work = [threads, &type](Op op, OpAttrs attrs, std::vector<TensorShape> shapes) {
+    return OpWork(std::string(Name(op)) + type, op, std::move(attrs), shapes, threads);
+  };
+  return {
+      work(Op::kEmbedding, EmbeddingAttrs{256}, {tokens, table, positions, x}),
+      work(Op::kEmbeddingGrad, EmbeddingAttrs{256}, {tokens, x, table, positions}),
+      work(Op::kLayerNorm, NormAttrs{}, {x, weight, weight, x, statistic, statistic}),
+      work(Op::kLayerNormGrad, NormAttrs{},
+           {x, x, weight, statistic, statistic, x, x, weight, weight}),
+      work(Op::kRmsNorm, NormAttrs{}, {x, weight, x, statistic}),
+      work(Op::kRmsNormGrad, NormAttrs{}, {x, x, weight, statistic, x, x, weight}),
+      work(Op::kGelu, NoAttrs{}, {inner, inner}),
+      work(Op::kGeluGrad, NoAttrs{}, {inner, inner, inner}),
+      work(Op::kSwiglu, NoAttrs{}, {inner, inner, inner}),
+      work(Op::kSwigluGrad, NoAttrs{}, {inner, inner, inner, inner, inner}),
+      work(Op::kRope, RopeAttrs{.sequence = 256}, {heads, Dense(DType::kF32, {256, 64})}),
+      work(Op::kBiasGrad, AccumulateAttrs{}, {inner, Dense(DType::kF32, {kInner})}),
+      work(Op::kAdd, NoAttrs{}, {inner, inner}),
+      work(Op::kFill, FillAttrs{}, {inner}),
+  };
+}
+
+std::vector<Work> StepOps(int threads) {
+  const auto vector = [](int64_t n) { return Dense(DType::kF32, {n}); };
+  const TensorShape large = vector(32 << 20);
+  TensorShape large_bf16 = large;
+  large_bf16.dtype = DType::kBF16;
+  const auto adamw = [&](const std::string& name, int64_t n) {
+    return OpWork("adamw " + name, Op::kAdamw, AdamwAttrs{.weight_decay = 0.1f},
+                  {vector(n), vector(n), vector(n), vector(n), vector(4), vector(4)}, threads);
+  };
+  return {adamw("10 M", 10'000'000), adamw("32 Mi", 32 << 20),
+          OpWork("squared_norm f32", Op::kSquaredNorm, NoAttrs{}, {large, vector(1)}, threads),
+          OpWork("cast f32 to bf16", Op::kCast, NoAttrs{}, {large, large_bf16}, threads),
+          OpWork("fill f32 128 MiB", Op::kFill, FillAttrs{}, {large}, threads)};
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// Gigabytes a second of one run, or of several where one would be too short to time.
+double Rate(const Work& work) {
+  constexpr double kShortest = 2e-3;
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  int runs = 0;
+  double seconds = 0;
+  do {
+    work.run();
+    ++runs;
+    seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  } while (seconds < kShortest);
+  return static_cast<double>(work.bytes) * runs / seconds / 1e9;
+}
+
+void Report(const std::vector<Work>& works, int rounds) {
+  std::vector<std::vector<double>> rates(works.size()), shares(works.size());
+  for (const Work& work : works) work.run();
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < works.size(); ++i) {
+      rates[i].push_back(Rate(works[i]));
+      shares[i].push_back(rates[i].back() / rates[0].back());
+    }
+  }
+  std::printf("| %-24s | GB/s | of triad | best GB/s | G param/s |\n|---|---|---|---|---|\n", "op");
+  for (size_t i = 0; i < works.size(); ++i) {
+    const double rate = Median(rates[i]);
+    std::printf("| %-24s | %.1f | %.2f | %.1f | ", works[i].name.c_str(), rate, Median(shares[i]),
+                *std::max_element(rates[i].begin(), rates[i].end()));
+    if (works[i].items > 0) {
+      std::printf("%.2f",
+                  rate * static_cast<double>(works[i].items) / static_cast<double>(works[i].bytes));
+    }
+    std::printf(" |\n");
+  }
+}
+
+void Append(std::vector<Work> from, std::vector<Work>* to) {
+  std::move(from.begin(), from.end(), std::back_inserter(*to));
+}
+
+}  // namespace
+}  // namespace terrace::kernels
+
+int main(int argc, char** argv) {
+  using namespace terrace::kernels;
+  const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 15;
+  if (!cpu::Prepare(2).ok()) return 1;
+  std::printf("instruction set: %s\n", cpu::InstructionSet());
+  for (int threads : {1, 2}) {
+    std::printf("\n%d thread%s, %d rounds\n\n", threads, threads > 1 ? "s" : "", rounds);
+    std::vector<Work> works = Floors(threads);
+    Append(ActivationOps(DType::kF32, threads), &works);
+    Append(ActivationOps(DType::kBF16, threads), &works);
+    Append(StepOps(threads), &works);
+    Report(works, rounds);
+  }
+  return 0;
+}
