@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/step.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,14 @@ Slice Flat(const Graph& graph, int value) {
   return Range(whole, 0, whole.shape.Elements());
 }
 
+// Without a reduction nothing gains from large buckets, and small ones live shorter.
+constexpr int64_t kLocalBucketBytes = int64_t{4} << 20;
+
+int64_t BucketBytes(const TrainOptions& options) {
+  if (options.group != kNone) return options.bucket_bytes;
+  return std::min(options.bucket_bytes, kLocalBucketBytes);
+}
+
 class Train {
  public:
   Train(const Model& model, const Parameters& parameters, const TrainOptions& options, Graph* graph)
@@ -61,7 +70,7 @@ class Train {
     total_ = builder_.NewValue("total", v1::ACTIVATION, DType::kF32, {2});
     for (int i = 0; i < options_.micro_batches; ++i) RETURN_IF_ERROR(MicroBatch(i));
     const std::vector<Bucket> buckets =
-        MakeBuckets(gradients_, options_.bucket_bytes, sequence_, &graph_);
+        MakeBuckets(gradients_, BucketBytes(options_), sequence_, &graph_);
     if (options_.group != kNone) InsertAllReduces(buckets, options_.group, sequence_, &graph_);
     Optimize(buckets);
     return absl::OkStatus();

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/compile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/model/presets.h"
+#include "proto/program_check.h"
+#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(CompileTest, EveryFamilyAndLayoutPassesTheChecker) {
+  for (const TinyJob& job : TinyJobs()) {
+    const v1::Program program = CompileTiny(job);
+    EXPECT_EQ(CheckPrograms({program}), absl::OkStatus()) << Describe(job);
+  }
+}
+
+TEST(CompileTest, InferProgramsPassTheCheckerAndHoldWeightsOnly) {
+  for (const std::string& family : Families()) {
+    const Model model = TinyModel(family);
+    const auto program = CompileInfer(
+        {.model = &model, .job = "tiny", .sequence_length = 12, .precision = "bf16", .threads = 2});
+    ASSERT_TRUE(program.ok()) << program.status();
+    EXPECT_EQ(CheckProgram(*program), absl::OkStatus()) << family;
+    ASSERT_EQ(program->sequences_size(), 1);
+    EXPECT_EQ(program->sequences(0).name(), "infer");
+    EXPECT_EQ(program->state_size(), static_cast<int>(model.tensors.size()));
+    for (const v1::StateRange& range : program->state()) EXPECT_EQ(range.kind(), v1::WEIGHT);
+  }
+}
+
+TEST(CompileTest, TheSameInputGivesTheSameBytes) {
+  for (const TinyJob& job : TinyJobs()) {
+    EXPECT_EQ(CompileTiny(job).SerializeAsString(), CompileTiny(job).SerializeAsString())
+        << Describe(job);
+  }
+}
+
+TEST(CompileTest, LayoutsItCannotCompileAreRefusedByName) {
+  const v1::JobSpec spec = TinySpec();
+  const Model model = TinyModel("llama");
+  const auto refusal = [&](auto change) {
+    v1::Layout layout = TinyLayout({});
+    change(layout);
+    const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+    EXPECT_EQ(programs.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(programs.status().message());
+  };
+  EXPECT_THAT(refusal([](v1::Layout& l) { l.set_tensor_parallel(2); }),
+              HasSubstr("layout.tp: got 2"));
+  EXPECT_THAT(refusal([](v1::Layout& l) { l.set_pipeline_parallel(4); }),
+              HasSubstr("layout.pp: got 4"));
+  EXPECT_THAT(refusal([](v1::Layout& l) { l.set_context_parallel(2); }),
+              HasSubstr("layout.cp: got 2"));
+  EXPECT_THAT(refusal([](v1::Layout& l) { l.set_zero_stage(3); }), HasSubstr("layout.zero: got 3"));
+  EXPECT_THAT(refusal([](v1::Layout& l) { l.set_recompute("full"); }),
+              HasSubstr("layout.recompute: got 'full'"));
+  EXPECT_THAT(refusal([](v1::Layout& l) { l.set_precision("fp8"); }),
+              HasSubstr("train.precision: got 'fp8'"));
+  EXPECT_THAT(refusal([](v1::Layout& l) { l.set_micro_batches(0); }), HasSubstr("micro_batches 0"));
+}
+
+TEST(CompileTest, RulesCountTokensOverAllRanks) {
+  const v1::Program program = CompileTiny({.data_parallel = 4, .micro_batches = 3});
+  EXPECT_EQ(program.rules().tokens_per_step(), 4 * 3 * 2 * 12);
+  EXPECT_EQ(program.rules().micro_batches(), 3u);
+  EXPECT_EQ(program.ranks(), 4u);
+  ASSERT_EQ(program.groups_size(), 1);
+  EXPECT_EQ(program.groups(0).instances(0).rank_size(), 4);
+}
+
+// Weights, gradients and optimizer state of GPT-2 124M are 1.991 GB; activations live while
+// gradients do not.
+TEST(CompileTest, Gpt2NeedsLittleMoreThanItsStates) {
+  const auto config = ParseModelConfig(FindPreset("gpt2")->config_json, 512);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const Model model = BuildModel(*config);
+  v1::JobSpec spec = TinySpec();
+  spec.mutable_data()->set_sequence_length(512);
+  const v1::Layout layout = TinyLayout({.precision = "bf16", .bucket_bytes = int64_t{25} << 20});
+  const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  const int64_t states = 16 * model.Parameters();
+  EXPECT_GE(programs->at(0).arenas(0).bytes(), states);
+  EXPECT_LE(programs->at(0).arenas(0).bytes(), states + 60'000'000);
+}
+
+}  // namespace
+}  // namespace terrace
