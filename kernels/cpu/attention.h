@@ -7,6 +7,9 @@
 // queries in vector lanes (scores are held transposed, [keys, queries]): softmax then needs no
 // horizontal reductions.
 //
+// Masked scores are a large negative number. That is enough because every query sees a key of the
+// first block of keys that it is given, so its running maximum is a real score from there on.
+//
 // Owns nothing. Thread-compatible: one scratch a thread.
 //
 // SPDX-License-Identifier: Apache-2.0

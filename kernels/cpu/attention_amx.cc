@@ -18,7 +18,7 @@ HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512
 namespace terrace::kernels::cpu {
 namespace {
 
-constexpr float kMasked = -3e38f;
+constexpr float kMasked = -1e30f;  // below any score; times scale * log2(e) still finite
 constexpr int64_t kKeyBlock = kAttentionKeyBlock;
 constexpr int64_t kGradBlock = kAttentionGradBlock;
 

@@ -31,7 +31,7 @@ inline constexpr int64_t kPanel = kAttentionQueryBlock;
 inline constexpr int64_t kKeys = kAttentionKeyBlock;
 // Rows of the micro-kernel: eight by two vectors where there are 32 registers, else four by two.
 inline constexpr int64_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
-inline constexpr float kMasked = -3e38f;
+inline constexpr float kMasked = -1e30f;  // below any score; times scale * log2(e) still finite
 
 inline int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(kD)); }
 
