@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/jobs/cluster.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+bool IsAlive(const v1::RankReport& report) {
+  return report.state() != v1::RANK_SUCCEEDED && report.state() != v1::RANK_FAILED;
+}
+
+NodeView ViewOf(const v1::Node& node) {
+  return {.name = node.name(),
+          .devices = node.devices(),
+          .device_memory_bytes = node.device_memory_bytes(),
+          .threads_per_device = std::max<uint32_t>(1, node.threads_per_device()),
+          .profile = node.profile(),
+          .used = {}};
+}
+
+}  // namespace
+
+std::string_view NodeStateName(NodeState state) {
+  switch (state) {
+    case NodeState::kReady:
+      return "ready";
+    case NodeState::kAway:
+      return "away";
+    case NodeState::kLost:
+      return "lost";
+  }
+  return "lost";
+}
+
+absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t now_ns) {
+  if (node.name().empty() || node.devices() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a worker needs a name and a device; got name \"", node.name(), "\" and ",
+                     node.devices(), " devices"));
+  }
+  if (nodes_.size() >= kNodesMax && !nodes_.contains(node.name())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this coordinator has ", kNodesMax, " workers, the most it takes"));
+  }
+  Entry& entry = nodes_[node.name()];
+  entry.node = node;
+  entry.session = session;
+  entry.connected = true;
+  entry.reported = false;
+  entry.lost = false;
+  entry.heard_ns = now_ns;
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Heartbeat(std::string_view name, uint64_t session,
+                                const v1::Heartbeat& heartbeat, int64_t now_ns, int64_t unix_ms) {
+  auto found = nodes_.find(name);
+  if (found == nodes_.end() || found->second.session != session) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("another worker has registered as ", Absl(name), " since: names must differ"));
+  }
+  if (heartbeat.ranks_size() > kRanksPerNodeMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(Absl(name), " reports ",
+                                                     heartbeat.ranks_size(),
+                                                     " ranks; the limit is ", kRanksPerNodeMax));
+  }
+  Entry& entry = found->second;
+  entry.reported = true;
+  entry.lost = false;
+  entry.heard_ns = now_ns;
+  entry.node.set_last_heartbeat_unix_ms(unix_ms);
+  entry.ranks.assign(heartbeat.ranks().begin(), heartbeat.ranks().end());
+  return absl::OkStatus();
+}
+
+void Cluster::Disconnect(std::string_view name, uint64_t session) {
+  auto found = nodes_.find(name);
+  if (found == nodes_.end() || found->second.session != session) return;
+  found->second.connected = false;
+}
+
+std::vector<std::string> Cluster::Expire(int64_t now_ns) {
+  std::vector<std::string> lost;
+  for (auto& [name, entry] : nodes_) {
+    if (entry.lost || StateOf(entry, now_ns) != NodeState::kLost) continue;
+    entry.lost = true;
+    entry.ranks.clear();
+    lost.push_back(name);
+  }
+  std::erase_if(nodes_, [&](const auto& node) {
+    return node.second.lost && now_ns - node.second.heard_ns > timing_.forget_after_ns;
+  });
+  return lost;
+}
+
+NodeState Cluster::StateOf(const Entry& entry, int64_t now_ns) const {
+  if (now_ns - entry.heard_ns > timing_.lost_after_ns) return NodeState::kLost;
+  return entry.connected && entry.reported ? NodeState::kReady : NodeState::kAway;
+}
+
+NodeState Cluster::StateOf(std::string_view name, int64_t now_ns) const {
+  auto found = nodes_.find(name);
+  if (found != nodes_.end()) return StateOf(found->second, now_ns);
+  return now_ns - start_ns_ <= timing_.grace_ns ? NodeState::kAway : NodeState::kLost;
+}
+
+RankView Cluster::View(const v1::Placement::Rank& placed, std::string_view job, int64_t epoch,
+                       int64_t now_ns) const {
+  RankView view{.rank = placed.rank(), .worker = placed.worker()};
+  const NodeState state = StateOf(placed.worker(), now_ns);
+  if (state != NodeState::kReady) {
+    view.presence = state == NodeState::kLost ? Presence::kLost : Presence::kAway;
+    return view;
+  }
+  view.presence = Presence::kMissing;
+  for (const v1::RankReport& report : nodes_.find(placed.worker())->second.ranks) {
+    if (report.job() != job || report.epoch() != epoch || report.rank() != placed.rank()) continue;
+    view.presence = Presence::kReported;
+    view.report = report;
+  }
+  return view;
+}
+
+std::vector<NodeView> Cluster::Ready(int64_t now_ns) const {
+  std::vector<NodeView> views;
+  for (const auto& [name, entry] : nodes_) {
+    if (StateOf(entry, now_ns) != NodeState::kReady) continue;
+    NodeView& view = views.emplace_back(ViewOf(entry.node));
+    for (const v1::RankReport& report : entry.ranks) {
+      if (IsAlive(report)) view.used.insert(report.device());
+    }
+  }
+  return views;
+}
+
+std::vector<NodeView> Cluster::Known(int64_t now_ns) const {
+  std::vector<NodeView> views;
+  for (const auto& [name, entry] : nodes_) {
+    if (StateOf(entry, now_ns) != NodeState::kLost) views.push_back(ViewOf(entry.node));
+  }
+  return views;
+}
+
+std::vector<v1::Node> Cluster::List(int64_t now_ns) const {
+  std::vector<v1::Node> nodes;
+  for (const auto& [name, entry] : nodes_) {
+    v1::Node& node = nodes.emplace_back(entry.node);
+    node.set_state(std::string(NodeStateName(StateOf(entry, now_ns))));
+    node.set_devices_used(
+        static_cast<uint32_t>(std::count_if(entry.ranks.begin(), entry.ranks.end(), &IsAlive)));
+  }
+  return nodes;
+}
+
+std::vector<Cluster::Report> Cluster::Reports() const {
+  std::vector<Report> reports;
+  for (const auto& [name, entry] : nodes_) {
+    for (const v1::RankReport& report : entry.ranks) reports.push_back({name, &report});
+  }
+  return reports;
+}
+
+}  // namespace terrace

@@ -1,0 +1,84 @@
+// The workers as the coordinator knows them: who is registered, when each was last heard, and which
+// ranks it reports.
+//
+// Reports are level-triggered: each heartbeat replaces everything known of its node. A worker that
+// is silent for `lost_after_ns` is lost; one that a placement names but that has not come back
+// since the coordinator's start is given `grace_ns`. Time is an argument. Used only on the control
+// loop's thread.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/jobs/job_state.h"
+#include "coordinator/jobs/scheduler.h"
+#include "proto/v1/worker.pb.h"
+
+namespace terrace {
+
+inline constexpr size_t kNodesMax = 16384;
+inline constexpr int kRanksPerNodeMax = 1024;  // in one heartbeat
+
+enum class NodeState { kReady, kAway, kLost };
+std::string_view NodeStateName(NodeState state);
+
+class Cluster {
+ public:
+  struct Timing {
+    int64_t lost_after_ns = 3'000'000'000;
+    int64_t grace_ns = 10'000'000'000;
+    int64_t forget_after_ns = 600'000'000'000;  // lost nodes leave the list
+  };
+  Cluster(const Timing& timing, int64_t start_ns) : timing_(timing), start_ns_(start_ns) {}
+
+  // `session` names the connection; the newest of a name is the valid one. INVALID_ARGUMENT: no
+  // name or no device. RESOURCE_EXHAUSTED: kNodesMax.
+  absl::Status Register(const v1::Node& node, uint64_t session, int64_t now_ns);
+  // FAILED_PRECONDITION when the session is not the valid one of that name.
+  absl::Status Heartbeat(std::string_view name, uint64_t session, const v1::Heartbeat& heartbeat,
+                         int64_t now_ns, int64_t unix_ms);
+  void Disconnect(std::string_view name, uint64_t session);
+  // Forgets what nodes lost now had reported, and nodes lost long ago. Returns the names of those
+  // that were lost just now.
+  std::vector<std::string> Expire(int64_t now_ns);
+
+  RankView View(const v1::Placement::Rank& placed, std::string_view job, int64_t epoch,
+                int64_t now_ns) const;
+  // The nodes that take ranks now, with the devices that reported ranks hold.
+  std::vector<NodeView> Ready(int64_t now_ns) const;
+  // All nodes not lost, as if they were free: what a job could get in time.
+  std::vector<NodeView> Known(int64_t now_ns) const;
+  std::vector<v1::Node> List(int64_t now_ns) const;
+  NodeState StateOf(std::string_view name, int64_t now_ns) const;
+
+  struct Report {
+    std::string worker;
+    const v1::RankReport* report;  // valid until the next change of the cluster
+  };
+  std::vector<Report> Reports() const;
+
+ private:
+  struct Entry {
+    v1::Node node;
+    uint64_t session = 0;
+    bool connected = false;
+    bool reported = false;  // a heartbeat came since it registered
+    bool lost = false;      // Expire has seen it
+    int64_t heard_ns = 0;
+    std::vector<v1::RankReport> ranks;
+  };
+
+  NodeState StateOf(const Entry& entry, int64_t now_ns) const;
+
+  const Timing timing_;
+  const int64_t start_ns_;
+  std::map<std::string, Entry, std::less<>> nodes_;
+};
+
+}  // namespace terrace

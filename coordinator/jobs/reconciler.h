@@ -1,0 +1,144 @@
+// The control loop: reads what is (store, reports of the workers), decides with the pure job state
+// machine and scheduler, writes the decision, and only then acts on it.
+//
+// Pass() does that for everything and is idempotent; it runs after every change and a few times a
+// second. Whatever a crash leaves undone, the next pass does: all state that matters is in the
+// store or in the next heartbeat.
+//
+// The outside comes in through ControlPorts. Used only on the control loop's thread.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "coordinator/jobs/cluster.h"
+#include "coordinator/jobs/job_state.h"
+#include "coordinator/jobs/rendezvous.h"
+#include "coordinator/prepare.h"
+#include "coordinator/store/store.h"
+
+namespace terrace {
+
+inline constexpr size_t kActiveJobsMax = 10'000;
+inline constexpr int64_t kProgramChunkBytes = 1 << 20;
+
+// What the loop asks of the outside. Both calls return at once.
+class ControlPorts {
+ public:
+  using PlanDone = std::function<void(absl::StatusOr<Prepared>)>;
+
+  virtual ~ControlPorts() = default;
+  // To the worker's stream; dropped when it has none now.
+  virtual void Send(std::string_view worker, const v1::CoordinatorMessage& message) = 0;
+  // Prepare() somewhere else; `done` runs on the control loop's thread.
+  virtual void Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) = 0;
+  // New events of this job are in the store.
+  virtual void EventsStored(std::string_view job) = 0;
+};
+
+// What /metrics shows.
+struct ControlStats {
+  std::map<v1::JobState, int64_t> jobs;                    // all in the store
+  std::map<v1::Reason, int64_t> pending;                   // QUEUED and RECOVERING jobs
+  std::map<v1::Reason, int64_t> restarts;                  // since this coordinator started
+  std::map<std::string, int64_t> nodes;                    // by state
+  std::map<std::string, int64_t> plan_memory_error_bytes;  // by running job: measured - predicted
+};
+
+class Reconciler {
+ public:
+  struct Timing {
+    Cluster::Timing cluster;
+    int64_t repeat_ns = 1'000'000'000;    // before a command is sent again
+    int64_t progress_ns = 1'000'000'000;  // between buffered writes of a job's progress
+  };
+
+  Reconciler(const Timing& timing, Store& store, const Clock& clock, ControlPorts& ports);
+
+  // Reads the jobs back. Call once, first.
+  absl::Status Load();
+
+  // ---- clients ----
+  // Stores the job as QUEUED: with its programs when `prepared`, else for want of a worker, with
+  // that sentence.
+  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const absl::StatusOr<Prepared>& prepared);
+  absl::StatusOr<v1::Job> Cancel(std::string_view id, bool force);
+  absl::StatusOr<v1::Job> Get(std::string_view id) const;
+  absl::StatusOr<std::vector<v1::Job>> List(bool all) const;
+  // NOT_FOUND: no registered worker could hold it.
+  absl::StatusOr<Budget> BudgetNow(const v1::JobSpec& spec) const;
+  std::vector<v1::Node> Nodes() const;
+  ControlStats Stats() const;
+
+  // ---- workers ----
+  absl::Status WorkerRegistered(const v1::Node& node, uint64_t session);
+  absl::Status WorkerSaid(std::string_view worker, uint64_t session,
+                          const v1::WorkerMessage& message);
+  void WorkerGone(std::string_view worker, uint64_t session);
+
+  void Pass();
+
+ private:
+  struct Entry {
+    v1::Job job;
+    int64_t last_sequence = 0;
+    bool planning = false;
+    bool progress_unwritten = false;
+    int64_t progress_written_ns = 0;
+    std::string budget;  // the last one that was planned for: the same is not tried again
+  };
+  struct SentKey {
+    std::string worker, job;
+    int64_t epoch, kind;
+    auto operator<=>(const SentKey&) const = default;
+  };
+
+  Entry* Find(std::string_view id);
+  // Applies one input; writes the job, and its state event, when it changed. The entry may be gone
+  // afterwards (ended).
+  absl::Status Update(const std::string& id, const JobInput& input);
+  absl::Status Write(Entry& entry, v1::Job next, std::vector<StoredProgram> programs);
+  v1::JobEvent StateEventOf(const v1::Job& job, int64_t sequence) const;
+  void TakeProgress(Entry& entry, const std::vector<RankView>& ranks);
+  void CountTransition(v1::JobState from, v1::JobState to, v1::Reason reason);
+
+  std::vector<RankView> Views(const v1::Job& job) const;
+  void ObserveJobs();
+  void Act(const v1::Job& job, const std::vector<RankView>& ranks);
+  void StopStrays();
+  void PlaceJobs();
+  bool HasLiveRanks(const v1::Job& job) const;
+  std::vector<NodeView> FreeNodes() const;
+  void PlanJobs();
+  void StartPlanning(Entry& entry, const Budget& budget);
+  void FinishPlanning(const std::string& id, absl::StatusOr<Prepared> prepared);
+  void AnswerWaits();
+  void FlushProgress();
+
+  v1::CoordinatorMessage StartMessage(const v1::Job& job, const Action& action) const;
+  void SendOnce(const SentKey& key, const v1::CoordinatorMessage& message);
+  absl::Status StoreEvent(const v1::JobEvent& event);
+  absl::Status SendProgram(std::string_view worker, std::string_view sha256);
+
+  const Timing timing_;
+  Store& store_;
+  const Clock& clock_;
+  ControlPorts& ports_;
+  Cluster cluster_;
+  Rendezvous rendezvous_;
+  std::map<std::string, Entry, std::less<>> jobs_;  // that have not ended
+  int64_t last_number_ = 0;                         // of a job id
+  std::map<SentKey, int64_t> sent_ns_;
+  ControlStats stats_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/jobs/rendezvous.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+
+absl::Status Rendezvous::Set(const v1::KvSet& set) {
+  if (set.value().size() > kRendezvousValueBytesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("rendezvous value of ", set.value().size(),
+                                                     " bytes; the limit is ",
+                                                     kRendezvousValueBytesMax));
+  }
+  std::map<std::string, std::string>& values = values_[{set.job(), set.epoch()}];
+  if (values.size() >= kRendezvousKeysMax && !values.contains(set.key())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("job ", set.job(), " has ", values.size(), " rendezvous keys, the limit"));
+  }
+  values[set.key()] = set.value();
+  return absl::OkStatus();
+}
+
+absl::Status Rendezvous::Wait(std::string_view worker, const v1::KvWait& wait, int64_t now_ns) {
+  const auto same = [&](const Pending& pending) {
+    return pending.worker == worker && pending.wait.job() == wait.job() &&
+           pending.wait.epoch() == wait.epoch() && pending.wait.rank() == wait.rank() &&
+           pending.wait.request() == wait.request();
+  };
+  std::erase_if(pending_, same);
+  if (pending_.size() >= kRendezvousWaitsMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there are ", pending_.size(), " open rendezvous waits, the limit"));
+  }
+  pending_.push_back({.worker = std::string(worker),
+                      .wait = wait,
+                      .deadline_ns = now_ns + wait.timeout_ms() * 1'000'000});
+  return absl::OkStatus();
+}
+
+std::string Rendezvous::MissingKey(const v1::KvWait& wait) const {
+  const auto scope = values_.find({wait.job(), wait.epoch()});
+  for (const std::string& key : wait.keys()) {
+    if (scope == values_.end() || !scope->second.contains(key)) return key;
+  }
+  return "";
+}
+
+std::vector<Rendezvous::Answer> Rendezvous::TakeAnswers(int64_t now_ns) {
+  std::vector<Answer> answers;
+  std::erase_if(pending_, [&](const Pending& pending) {
+    const v1::KvWait& wait = pending.wait;
+    const std::string missing = MissingKey(wait);
+    if (!missing.empty() && now_ns < pending.deadline_ns) return false;
+    Answer& answer = answers.emplace_back();
+    answer.worker = pending.worker;
+    answer.values.set_job(wait.job());
+    answer.values.set_epoch(wait.epoch());
+    answer.values.set_request(wait.request());
+    answer.values.set_rank(wait.rank());
+    if (!missing.empty()) {
+      answer.values.set_error(
+          absl::StrCat("no rank has set ", missing, " within ", wait.timeout_ms(), " ms"));
+      return true;
+    }
+    for (const std::string& key : wait.keys()) {
+      answer.values.add_values(values_[{wait.job(), wait.epoch()}][key]);
+    }
+    return true;
+  });
+  return answers;
+}
+
+void Rendezvous::Forget(std::string_view job, int64_t epoch) {
+  std::erase_if(values_, [&](const auto& entry) {
+    return entry.first.first == job && entry.first.second <= epoch;
+  });
+  std::erase_if(pending_, [&](const Pending& pending) {
+    return pending.wait.job() == job && pending.wait.epoch() <= epoch;
+  });
+}
+
+}  // namespace terrace

@@ -1,0 +1,147 @@
+// terrace-coordinator: command line in, one of its modes out. Wiring only.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <google/protobuf/util/json_util.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/exit_code.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "coordinator/offline.h"
+#include "coordinator/prepare.h"
+#include "coordinator/server/server.h"
+#include "coordinator/spec/job_spec.h"
+#include "proto/plan_text.h"
+#include "proto/program_text.h"
+
+namespace terrace {
+namespace {
+
+struct Options {
+  ServeOptions serve;
+  std::string log_level = "info";
+  std::string spec;
+  std::string output = "text";
+  std::string sequence;
+  std::string checkpoint;
+  std::string program_file;
+};
+
+// -o json errors are objects on standard output, so that whoever asked for JSON can always parse
+// it.
+int Exit(const Options& options, const absl::Status& status) {
+  if (status.ok()) return 0;
+  if (options.output == "json") {
+    const nlohmann::json error = {{"error",
+                                   {{"code", absl::StatusCodeToString(status.code())},
+                                    {"message", std::string(status.message())}}}};
+    std::printf("%s\n", error.dump().c_str());
+  } else {
+    std::fprintf(stderr, "terrace-coordinator: %s\n", std::string(status.message()).c_str());
+  }
+  return ToInt(ExitCodeOf(status));
+}
+
+std::string Json(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions print;
+  print.preserve_proto_field_names = true;
+  print.add_whitespace = true;
+  std::string json;
+  google::protobuf::util::MessageToJsonString(message, &json, print).ok();
+  return json;
+}
+
+int Plan(const Options& options) {
+  const absl::StatusOr<Prepared> prepared = PrepareFile(options.spec);
+  if (!prepared.ok()) return Exit(options, prepared.status());
+  const std::string text =
+      options.output == "json" ? Json(prepared->plan) : PlanText(prepared->plan);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+int Explain(const Options& options) {
+  const absl::StatusOr<Prepared> prepared = PrepareFile(options.spec);
+  if (!prepared.ok()) return Exit(options, prepared.status());
+  for (const v1::Program& program : prepared->programs) {
+    const std::string text = options.output == "json"
+                                 ? Json(program)
+                                 : ProgramText(program, {.sequence = options.sequence});
+    std::fputs(text.c_str(), stdout);
+  }
+  return 0;
+}
+
+std::string DefaultStateDirectory() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  if (state != nullptr && *state != '\0') return absl::StrCat(state, "/terrace/coordinator");
+  if (home != nullptr) return absl::StrCat(home, "/.local/state/terrace/coordinator");
+  return "/var/lib/terrace/coordinator";
+}
+
+void AddServe(CLI::App& app, ServeOptions& serve) {
+  app.add_option("--listen", serve.listen, "host:port for clients and workers; port 0: any free")
+      ->capture_default_str();
+  app.add_option("--port-file", serve.port_file, "file that gets the port taken");
+  app.add_option("--state-dir", serve.state_directory, "folder of the store")
+      ->capture_default_str();
+  app.add_option("--metrics-listen", serve.metrics_listen, "host:port of /metrics; none if absent");
+  app.add_option("--tls-cert", serve.tls_cert, "PEM certificate of this coordinator");
+  app.add_option("--tls-key", serve.tls_key, "PEM key of this coordinator");
+  app.add_option("--tls-ca", serve.tls_ca, "PEM certificates of who signs clients and workers");
+  app.add_flag("--insecure", serve.insecure, "listen off loopback without TLS");
+  app.add_flag("--exit-with-parent", serve.exit_with_parent, "end when the parent process ends");
+}
+
+void AddSpec(CLI::App& app, Options& options) {
+  app.add_option("--spec", options.spec, "the job spec")->required();
+  app.add_option("-o,--output", options.output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  options.serve.state_directory = DefaultStateDirectory();
+  CLI::App app("Accepts jobs, compiles them and runs them on workers.", "terrace-coordinator");
+  app.require_subcommand(1);
+  app.add_option("--log-level", options.log_level, "debug, info, warn or error")
+      ->capture_default_str();
+  CLI::App* serve = app.add_subcommand("serve", "run the service until SIGTERM");
+  AddServe(*serve, options.serve);
+  CLI::App* plan = app.add_subcommand("plan", "print the plan of a spec for this machine");
+  AddSpec(*plan, options);
+  CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
+  AddSpec(*explain, options);
+  explain->add_option("--sequence", options.sequence, "only this one: train, eval");
+  CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
+  CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
+  infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
+  infer->add_option("--output", options.program_file, "file of the program")->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
+  }
+  log::Init("coordinator", log::ParseLevel(options.log_level));
+  if (serve->parsed()) return Exit(options, Serve(options.serve, &Prepare));
+  if (plan->parsed()) return Plan(options);
+  if (explain->parsed()) return Explain(options);
+  if (schema->parsed()) return std::fputs(JobSpecJsonSchema().c_str(), stdout) < 0;
+  if (infer->parsed()) {
+    return Exit(options, WriteInferProgram(options.checkpoint, options.program_file));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) { return terrace::Main(argc, argv); }

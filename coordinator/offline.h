@@ -1,0 +1,23 @@
+// The coordinator's compiler as a tool on one machine: plan, explain and the program of `terrace
+// generate`.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/prepare.h"
+
+namespace terrace {
+
+// Reads the spec file and prepares it for this machine: its cores, memory and the profile that
+// `terrace-rank probe` measures (kept in the user's cache folder).
+absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path);
+
+// Writes the inference program for a checkpoint: the model in its config.json, the length and
+// precision in the spec of its manifest.json.
+absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output);
+
+}  // namespace terrace

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/server/control.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(200);
+
+}  // namespace
+
+Control::Control(const Reconciler::Timing& timing, Store& store, const Clock& clock,
+                 PrepareFunction prepare)
+    : store_(store), prepare_(std::move(prepare)), reconciler_(timing, store, clock, *this) {}
+
+Control::~Control() { Stop(); }
+
+absl::Status Control::Start() {
+  RETURN_IF_ERROR(reconciler_.Load());
+  planning_.Start(absl::InfiniteDuration(), [] {});
+  loop_.Start(kTick, [this] { reconciler_.Pass(); });
+  return absl::OkStatus();
+}
+
+void Control::Stop() {
+  planning_.Stop();
+  loop_.Stop();
+}
+
+bool Control::PostPlanning(std::function<void()> closure) {
+  if (plans_queued_.fetch_add(1) >= kPlansQueuedMax) {
+    plans_queued_.fetch_sub(1);
+    return false;
+  }
+  planning_.Post([this, closure = std::move(closure)] {
+    closure();
+    plans_queued_.fetch_sub(1);
+  });
+  return true;
+}
+
+void Control::Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) {
+  const bool queued = PostPlanning([this, spec, budget, done] {
+    loop_.Post([done, prepared = prepare_(spec, budget)] { done(prepared); });
+  });
+  if (queued) return;
+  loop_.Post([done] {
+    done(absl::ResourceExhaustedError(
+        absl::StrCat(kPlansQueuedMax, " jobs wait to be planned already: submit again later")));
+  });
+}
+
+// ---- workers ----------------------------------------------------------------------------------
+
+void Control::AttachWorker(const std::string& name, uint64_t session,
+                           WorkerConnection* connection) {
+  workers_[name] = {session, connection};
+}
+
+void Control::DetachWorker(const std::string& name, uint64_t session) {
+  auto found = workers_.find(name);
+  if (found == workers_.end() || found->second.session != session) return;
+  workers_.erase(found);
+  reconciler_.WorkerGone(name, session);
+  v1::LogText lost;
+  lost.set_end(true);
+  lost.set_error(absl::StrCat("worker ", name, " has disconnected"));
+  for (auto& [id, reader] : log_readers_) {
+    if (reader.worker == name) reader.sink(lost);
+  }
+}
+
+void Control::Send(std::string_view worker, const v1::CoordinatorMessage& message) {
+  auto found = workers_.find(worker);
+  if (found != workers_.end()) found->second.connection->Send(message);
+}
+
+// ---- watchers ---------------------------------------------------------------------------------
+
+absl::StatusOr<uint64_t> Control::AddWatcher(std::string_view job, std::function<void()> notify) {
+  if (watchers_.size() >= kWatchersMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kWatchersMax, " watchers are connected, the most there may be"));
+  }
+  const uint64_t id = ++last_id_;
+  watchers_[id] = {std::string(job), std::move(notify)};
+  return id;
+}
+
+void Control::RemoveWatcher(uint64_t id) { watchers_.erase(id); }
+
+void Control::EventsStored(std::string_view job) {
+  for (auto& [id, watcher] : watchers_) {
+    // Posted, so that a watcher that ends does not change the map under this loop.
+    if (watcher.job == job) loop_.Post(watcher.notify);
+  }
+}
+
+// ---- logs -------------------------------------------------------------------------------------
+
+absl::StatusOr<uint64_t> Control::ReadLog(const v1::LogsRequest& request, LogSink sink) {
+  ASSIGN_OR_RETURN(const v1::Job job, reconciler_.Get(request.id()));
+  if (job.placement().ranks_size() == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", job.id(), " is ", v1::JobState_Name(job.state()), ": it has not run yet"));
+  }
+  if (request.rank() >= static_cast<uint32_t>(job.placement().ranks_size())) {
+    return absl::NotFoundError(absl::StrCat("job ", job.id(), " has ranks 0 to ",
+                                            job.placement().ranks_size() - 1, ", not ",
+                                            request.rank()));
+  }
+  if (log_readers_.size() >= kLogReadersMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kLogReadersMax, " logs are being read, the most there may be"));
+  }
+  const std::string& worker = job.placement().ranks(static_cast<int>(request.rank())).worker();
+  if (!workers_.contains(worker)) {
+    return absl::UnavailableError(
+        absl::StrCat("worker ", worker, ", which keeps this log, is not connected"));
+  }
+  const uint64_t id = ++last_id_;
+  v1::CoordinatorMessage message;
+  v1::ReadLog* read = message.mutable_read_log();
+  read->set_request(id);
+  read->set_job(job.id());
+  read->set_rank(request.rank());
+  read->set_follow(request.follow());
+  read->set_tail_lines(request.tail_lines());
+  log_readers_[id] = {worker, *read, std::move(sink)};
+  Send(worker, message);
+  return id;
+}
+
+void Control::StopLog(uint64_t id) {
+  auto found = log_readers_.find(id);
+  if (found == log_readers_.end()) return;
+  v1::CoordinatorMessage message;
+  *message.mutable_read_log() = found->second.request;
+  message.mutable_read_log()->set_stop(true);
+  Send(found->second.worker, message);
+  log_readers_.erase(found);
+}
+
+void Control::LogArrived(const v1::LogText& text) {
+  auto found = log_readers_.find(text.request());
+  if (found != log_readers_.end()) found->second.sink(text);
+}
+
+}  // namespace terrace

@@ -1,0 +1,111 @@
+// The coordinator without its network: the control loop, the planning thread, and who is to be told
+// what.
+//
+// The services (job_service, worker_service) are thin: they turn calls into closures on the loop
+// and answers into streams. Everything below "on the loop" is used only on the loop's thread; the
+// rest is thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "coordinator/jobs/reconciler.h"
+#include "coordinator/server/loop.h"
+#include "coordinator/store/store.h"
+#include "proto/v1/job.pb.h"
+#include "proto/v1/worker.pb.h"
+
+namespace terrace {
+
+inline constexpr size_t kWatchersMax = 1024;
+inline constexpr size_t kLogReadersMax = 256;
+inline constexpr int kPlansQueuedMax = 256;
+
+// The open stream of one worker.
+class WorkerConnection {
+ public:
+  virtual ~WorkerConnection() = default;
+  virtual void Send(const v1::CoordinatorMessage& message) = 0;
+};
+
+class Control final : public ControlPorts {
+ public:
+  using PrepareFunction =
+      std::function<absl::StatusOr<Prepared>(const v1::JobSpec&, const Budget&)>;
+
+  // All are borrowed and must outlive the Control.
+  Control(const Reconciler::Timing& timing, Store& store, const Clock& clock,
+          PrepareFunction prepare);
+  ~Control() override;
+
+  // Reads the jobs back and starts both threads.
+  absl::Status Start();
+  void Stop();
+
+  Loop& loop() { return loop_; }
+  // The planning thread. False when kPlansQueuedMax closures wait already.
+  bool PostPlanning(std::function<void()> closure);
+  const PrepareFunction& prepare() const { return prepare_; }
+
+  // ---- on the loop ----
+  Reconciler& reconciler() { return reconciler_; }
+  Store& store() { return store_; }
+
+  // The newest connection of a name takes its place. The result is the session for the reconciler.
+  uint64_t NewSession() { return ++last_id_; }
+  void AttachWorker(const std::string& name, uint64_t session, WorkerConnection* connection);
+  void DetachWorker(const std::string& name, uint64_t session);
+
+  // `notify` is called whenever the job has new events. RESOURCE_EXHAUSTED beyond kWatchersMax.
+  absl::StatusOr<uint64_t> AddWatcher(std::string_view job, std::function<void()> notify);
+  void RemoveWatcher(uint64_t id);
+
+  // The log of a rank, read by its worker: `sink` gets every chunk; the last has `end` or an error.
+  using LogSink = std::function<void(const v1::LogText&)>;
+  absl::StatusOr<uint64_t> ReadLog(const v1::LogsRequest& request, LogSink sink);
+  void StopLog(uint64_t id);
+  void LogArrived(const v1::LogText& text);
+
+  // ControlPorts.
+  void Send(std::string_view worker, const v1::CoordinatorMessage& message) override;
+  void Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) override;
+  void EventsStored(std::string_view job) override;
+
+ private:
+  struct Attached {
+    uint64_t session = 0;
+    WorkerConnection* connection = nullptr;
+  };
+  struct Watcher {
+    std::string job;
+    std::function<void()> notify;
+  };
+  struct LogReader {
+    std::string worker;
+    v1::ReadLog request;
+    LogSink sink;
+  };
+
+  Store& store_;
+  const PrepareFunction prepare_;
+  Reconciler reconciler_;
+  uint64_t last_id_ = 0;
+  std::map<std::string, Attached, std::less<>> workers_;
+  std::map<uint64_t, Watcher> watchers_;
+  std::map<uint64_t, LogReader> log_readers_;
+  std::atomic<int> plans_queued_ = 0;
+  Loop loop_;
+  Loop planning_;
+};
+
+}  // namespace terrace

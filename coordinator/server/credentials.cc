@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/server/credentials.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kPemBytesMax = 1 << 20;
+
+}  // namespace
+
+bool IsLoopback(std::string_view address) {
+  return address.starts_with("127.") || address.starts_with("localhost:") ||
+         address.starts_with("[::1]:") || address.starts_with("unix:");
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
+    const ServeOptions& options) {
+  const int given = !options.tls_cert.empty() + !options.tls_key.empty() + !options.tls_ca.empty();
+  if (given == 0) {
+    if (IsLoopback(options.listen) || options.insecure) return grpc::InsecureServerCredentials();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen: ", options.listen,
+        " can be reached from other machines, so it needs --tls-cert, --tls-key and --tls-ca; "
+        "--insecure allows it without, for networks where everybody may run jobs"));
+  }
+  if (given != 3) {
+    return absl::InvalidArgumentError(
+        "--tls-cert, --tls-key and --tls-ca go together: both sides prove who they are");
+  }
+  grpc::SslServerCredentialsOptions ssl(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadTextFile(options.tls_ca, kPemBytesMax));
+  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
+  ASSIGN_OR_RETURN(pair.private_key, ReadTextFile(options.tls_key, kPemBytesMax));
+  ASSIGN_OR_RETURN(pair.cert_chain, ReadTextFile(options.tls_cert, kPemBytesMax));
+  ssl.pem_key_cert_pairs.push_back(pair);
+  return grpc::SslServerCredentials(ssl);
+}
+
+}  // namespace terrace

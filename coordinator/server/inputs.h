@@ -1,0 +1,25 @@
+// The files that a spec names and that are read before planning, so that everything after is pure.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+inline constexpr int64_t kSpecBytesMax = 1 << 20;
+inline constexpr int64_t kModelConfigBytesMax = 4 << 20;
+
+// Fills model.config_json with the text of the file that model.config names (a folder means the
+// config.json in it), unless it is filled already. INVALID_ARGUMENT that starts with
+// "model.config:" when it cannot be read.
+absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec);
+
+// ParseJobSpec, then ReadModelConfig.
+absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory);
+
+}  // namespace terrace

@@ -1,0 +1,37 @@
+// The coordinator's /metrics. Series come from a snapshot taken at each scrape, so those of an
+// ended job are simply not there any more; only RPC latencies are counted as they happen.
+//
+// Thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "coordinator/jobs/reconciler.h"
+
+namespace terrace {
+
+class CoordinatorMetrics {
+ public:
+  // `snapshot` is called on a scrape's thread; it returns false when the coordinator is stopping.
+  using Snapshot = std::function<bool(ControlStats*)>;
+  explicit CoordinatorMetrics(Snapshot snapshot);
+  ~CoordinatorMetrics();
+
+  // Serves http://<address>/metrics; port 0 takes a free one. The result is the port. UNAVAILABLE
+  // when it is in use.
+  absl::StatusOr<int> Listen(const std::string& address);
+
+  void ObserveRpc(std::string_view method, double seconds);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace terrace

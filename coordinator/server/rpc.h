@@ -1,0 +1,32 @@
+// What both services share: status codes between Abseil and gRPC, limits of the transport, and how
+// calls are measured.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "base/strings.h"
+
+namespace terrace {
+
+// The largest message either side sends: a StartRanks of kRanksPerNodeMax ranks with their specs,
+// or an explained program.
+inline constexpr int kRpcMessageBytesMax = 64 << 20;
+
+// The codes of both are the same numbers.
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      std::string(Std(status.message())));
+}
+
+// Called at the end of each unary call. Thread-safe.
+using RpcObserver = std::function<void(std::string_view method, double seconds)>;
+
+}  // namespace terrace

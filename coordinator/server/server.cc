@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/server/server.h"
+
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "coordinator/server/credentials.h"
+#include "coordinator/server/job_service.h"
+#include "coordinator/server/metrics.h"
+#include "coordinator/server/rpc.h"
+#include "coordinator/server/stop_signals.h"
+#include "coordinator/server/worker_service.h"
+#include "coordinator/store/sqlite_store.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
+
+struct Listening {
+  std::unique_ptr<grpc::Server> server;
+  int port = 0;
+};
+
+absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& jobs,
+                                 grpc::Service& workers) {
+  ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(options));
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  Listening listening;
+  builder.AddListeningPort(options.listen, std::move(credentials), &listening.port);
+  // Without this two coordinators could listen on one port and each see half of the workers.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kRpcMessageBytesMax);
+  builder.RegisterService(&jobs);
+  builder.RegisterService(&workers);
+  listening.server = builder.BuildAndStart();
+  if (listening.server == nullptr || listening.port == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("--listen: cannot listen on ", options.listen,
+                     ": the port is in use or the host is no address of this machine; choose "
+                     "another, or port 0 for any that is free"));
+  }
+  return listening;
+}
+
+// Renamed into place, so that a reader never sees half of it.
+absl::Status WritePortFile(const std::string& path, int port) {
+  if (path.empty()) return absl::OkStatus();
+  const std::string part = path + ".part";
+  RETURN_IF_ERROR(WriteSyncedFile(part, absl::StrCat(port, "\n")));
+  return Rename(part, path);
+}
+
+}  // namespace
+
+absl::Status Serve(const ServeOptions& options, Control::PrepareFunction prepare) {
+  ASSIGN_OR_RETURN(StopSignals stop, StopSignals::Block(options.exit_with_parent));
+  RETURN_IF_ERROR(MakeDirectories(options.state_directory));
+  ASSIGN_OR_RETURN(auto store, SqliteStore::Open(options.state_directory + "/state.db"));
+  const SystemClock clock;
+  Control control({}, *store, clock, std::move(prepare));
+  CoordinatorMetrics metrics([&control](ControlStats* stats) {
+    return control.loop().Call([&] { *stats = control.reconciler().Stats(); });
+  });
+  const auto jobs = MakeJobService(control, [&metrics](std::string_view method, double seconds) {
+    metrics.ObserveRpc(method, seconds);
+  });
+  const auto workers = MakeWorkerService(control, absl::StrCat(clock.UnixMillis()));
+  RETURN_IF_ERROR(control.Start());
+  ASSIGN_OR_RETURN(Listening listening, Listen(options, *jobs, *workers));
+  if (!options.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(const int port, metrics.Listen(options.metrics_listen));
+    log::Info("metrics on port ", port);
+  }
+  RETURN_IF_ERROR(WritePortFile(options.port_file, listening.port));
+  log::Info("listening on ", options.listen, ", port ", listening.port, ", state in ",
+            options.state_directory);
+
+  log::Info("stopping: ", stop.Wait());
+  // Calls under way end while the loop still answers them.
+  listening.server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  listening.server->Wait();
+  control.Stop();
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

@@ -1,0 +1,28 @@
+// `terrace-coordinator serve`: store, control loop, gRPC and /metrics put together, until a signal.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "coordinator/server/control.h"
+
+namespace terrace {
+
+struct ServeOptions {
+  std::string listen = "127.0.0.1:7070";  // host:port; port 0 takes a free one
+  std::string port_file;                  // where the port taken is written; empty: nowhere
+  std::string state_directory;
+  std::string metrics_listen;             // empty: no /metrics
+  std::string tls_cert, tls_key, tls_ca;  // PEM files; all or none
+  bool insecure = false;                  // allows no TLS off loopback
+  bool exit_with_parent = false;
+};
+
+// Blocks until SIGTERM or SIGINT, or until the parent process dies with exit_with_parent.
+// UNAVAILABLE: an address is in use, or another coordinator holds the state directory. Call from
+// the main thread before others exist: it blocks signals.
+absl::Status Serve(const ServeOptions& options, Control::PrepareFunction prepare);
+
+}  // namespace terrace

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/server/worker_service.h"
+
+#include <deque>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "coordinator/server/rpc.h"
+#include "proto/v1/worker.grpc.pb.h"
+
+namespace terrace {
+namespace {
+
+// One connected worker. A message is read only when the one before has been handled, so that a
+// worker cannot flood the loop. The callbacks post to the loop; everything else runs there.
+class WorkerStream final
+    : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>,
+      public WorkerConnection,
+      public std::enable_shared_from_this<WorkerStream> {
+ public:
+  static WorkerStream* Start(Control& control, const std::string& coordinator_id,
+                             std::string peer) {
+    auto stream = std::make_shared<WorkerStream>(control, coordinator_id, std::move(peer));
+    stream->self_ = stream;
+    stream->StartRead(&stream->incoming_);
+    return stream.get();
+  }
+
+  WorkerStream(Control& control, const std::string& coordinator_id, std::string peer)
+      : control_(control), coordinator_id_(coordinator_id), peer_(std::move(peer)) {}
+
+  void Send(const v1::CoordinatorMessage& message) override {
+    if (ended_) return;
+    queued_bytes_ += message.ByteSizeLong();
+    if (queued_bytes_ > kWorkerBytesQueuedMax) {
+      return End(absl::ResourceExhaustedError("the worker does not read what it is sent"));
+    }
+    queue_.push_back(message);
+    WriteNext();
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    control_.loop().Post([self = shared_from_this(), ok] {
+      if (self->ended_) return;
+      if (!ok) return self->End(absl::OkStatus());
+      if (const absl::Status status = self->Handle(); !status.ok()) return self->End(status);
+      if (!self->ended_) self->StartRead(&self->incoming_);
+    });
+  }
+  void OnWriteDone(bool ok) override {
+    control_.loop().Post([self = shared_from_this(), ok] {
+      self->writing_ = false;
+      self->queued_bytes_ -= self->queue_.front().ByteSizeLong();
+      self->queue_.pop_front();
+      if (self->ended_) return self->FinishIfIdle();
+      if (!ok) return self->End(absl::OkStatus());
+      self->WriteNext();
+    });
+  }
+  void OnCancel() override {
+    control_.loop().Post([self = shared_from_this()] { self->End(absl::CancelledError("")); });
+  }
+  void OnDone() override { self_.reset(); }
+
+  absl::Status Handle() {
+    if (name_.empty()) return Register();
+    if (incoming_.has_log_text()) {
+      control_.LogArrived(incoming_.log_text());
+      return absl::OkStatus();
+    }
+    return control_.reconciler().WorkerSaid(name_, session_, incoming_);
+  }
+
+  absl::Status Register() {
+    v1::CoordinatorMessage reply;
+    reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
+    reply.mutable_registered()->set_coordinator_id(coordinator_id_);
+    v1::Node node = incoming_.register_().node();
+    if (node.address().empty()) node.set_address(peer_);
+    session_ = control_.NewSession();
+    const absl::Status status = control_.reconciler().WorkerRegistered(node, session_);
+    if (status.ok()) {
+      name_ = node.name();
+      control_.AttachWorker(name_, session_, this);
+    } else {
+      log::Warn("a worker at ", peer_, " is refused: ", status.message());
+      reply.mutable_registered()->set_error(std::string(status.message()));
+    }
+    Send(reply);
+    return status;
+  }
+
+  void WriteNext() {
+    if (writing_ || queue_.empty()) return;
+    writing_ = true;
+    StartWrite(&queue_.front());
+  }
+
+  void End(const absl::Status& status) {
+    if (ended_) return;
+    ended_ = true;
+    status_ = ToGrpc(status);
+    if (!name_.empty()) {
+      log::Info("worker ", name_, " has disconnected", status.message().empty() ? "" : ": ",
+                status.message());
+      control_.DetachWorker(name_, session_);
+    }
+    FinishIfIdle();
+  }
+
+  void FinishIfIdle() {
+    if (writing_ || finished_) return;
+    finished_ = true;
+    Finish(status_);
+  }
+
+  Control& control_;
+  const std::string coordinator_id_;
+  const std::string peer_;
+  std::shared_ptr<WorkerStream> self_;  // until OnDone
+  v1::WorkerMessage incoming_;
+  std::string name_;  // empty: not registered yet
+  uint64_t session_ = 0;
+  std::deque<v1::CoordinatorMessage> queue_;  // the front is being written while writing_
+  size_t queued_bytes_ = 0;
+  bool writing_ = false;
+  bool ended_ = false;
+  bool finished_ = false;
+  grpc::Status status_;
+};
+
+class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
+ public:
+  WorkerServiceImpl(Control& control, std::string coordinator_id)
+      : control_(control), coordinator_id_(std::move(coordinator_id)) {}
+
+  grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Connect(
+      grpc::CallbackServerContext* context) override {
+    return WorkerStream::Start(control_, coordinator_id_, context->peer());
+  }
+
+ private:
+  Control& control_;
+  const std::string coordinator_id_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeWorkerService(Control& control, std::string coordinator_id) {
+  return std::make_unique<WorkerServiceImpl>(control, std::move(coordinator_id));
+}
+
+}  // namespace terrace

@@ -1,0 +1,26 @@
+// The streams of workers (WorkerService in proto/v1/worker.proto) on top of Control.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "coordinator/server/control.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace terrace {
+
+inline constexpr int64_t kHeartbeatMs = 200;
+// Not yet written to one worker; beyond it the stream is closed, and the worker connects again and
+// reports afresh.
+inline constexpr size_t kWorkerBytesQueuedMax = size_t{512} << 20;
+
+// `coordinator_id` tells workers whether they talk to the coordinator they knew. `control` is
+// borrowed.
+std::unique_ptr<grpc::Service> MakeWorkerService(Control& control, std::string coordinator_id);
+
+}  // namespace terrace
