@@ -65,22 +65,18 @@ std::vector<Bucket> MakeBuckets(const ParameterGradients& gradients, int64_t buc
   return buckets;
 }
 
-void InsertAllReduces(const std::vector<Bucket>& buckets, int group, int sequence, Graph* graph) {
-  std::vector<Node> with_reduces;
+void InsertWhenFinal(const std::vector<Bucket>& buckets, int sequence,
+                     const std::function<Node(size_t bucket)>& make, Graph* graph) {
+  std::vector<Node> result;
   std::vector<Node>& nodes = graph->sequences[sequence].nodes;
   size_t next = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    const int micro_batch = nodes[i].micro_batch;
-    with_reduces.push_back(std::move(nodes[i]));
+    result.push_back(std::move(nodes[i]));
     for (; next < buckets.size() && buckets[next].last_writer == i; ++next) {
-      with_reduces.push_back({.what = Collective{v1::ALL_REDUCE, group},
-                              .operands = {graph->Whole(buckets[next].value)},
-                              .phase = v1::BACKWARD,
-                              .micro_batch = micro_batch,
-                              .text = absl::StrCat("all-reduce bucket ", next)});
+      result.push_back(make(next));
     }
   }
-  nodes = std::move(with_reduces);
+  nodes = std::move(result);
 }
 
 }  // namespace terrace::compiler

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "coordinator/compiler/autodiff.h"
@@ -25,7 +26,8 @@ struct Bucket {
 std::vector<Bucket> MakeBuckets(const ParameterGradients& gradients, int64_t bucket_bytes,
                                 int sequence, Graph* graph);
 
-// Reduces each bucket over `group` right after its last writer.
-void InsertAllReduces(const std::vector<Bucket>& buckets, int group, int sequence, Graph* graph);
+// Inserts make(i) right after the last writer of bucket i, for all buckets.
+void InsertWhenFinal(const std::vector<Bucket>& buckets, int sequence,
+                     const std::function<Node(size_t bucket)>& make, Graph* graph);
 
 }  // namespace terrace::compiler

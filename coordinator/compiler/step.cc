@@ -71,8 +71,8 @@ class Train {
     for (int i = 0; i < options_.micro_batches; ++i) RETURN_IF_ERROR(MicroBatch(i));
     const std::vector<Bucket> buckets =
         MakeBuckets(gradients_, BucketBytes(options_), sequence_, &graph_);
-    if (options_.group != kNone) InsertAllReduces(buckets, options_.group, sequence_, &graph_);
-    Optimize(buckets);
+    builder_.phase = v1::OPTIMIZER_STEP;
+    Optimize(SquaredNorms(buckets));
     return absl::OkStatus();
   }
 
@@ -113,15 +113,35 @@ class Train {
     }
   }
 
-  void Optimize(const std::vector<Bucket>& buckets) {
-    builder_.phase = v1::OPTIMIZER_STEP;
-    const int64_t count = static_cast<int64_t>(buckets.size());
-    const Slice squares = builder_.NewValue("squares", v1::ACTIVATION, DType::kF32, {count});
-    for (int64_t i = 0; i < count; ++i) {
-      builder_.Compute(Op::kSquaredNorm, kernels::NoAttrs{},
-                       {graph_.Whole(buckets[i].value), Range(squares, i, 1)},
-                       absl::StrCat("squared norm of bucket ", i));
+  // One partial sum of squares a bucket, of reduced gradients. With one rank each is taken as soon
+  // as its bucket is final, while it is in the cache; otherwise the backward pass would wait for
+  // the reductions, so they come after it.
+  Slice SquaredNorms(const std::vector<Bucket>& buckets) {
+    const Slice squares = builder_.NewValue("squares", v1::ACTIVATION, DType::kF32,
+                                            {static_cast<int64_t>(buckets.size())});
+    const auto squared_norm = [&](size_t i) -> Node {
+      return {
+          .what = Compute{Op::kSquaredNorm, kernels::NoAttrs{}},
+          .operands = {graph_.Whole(buckets[i].value), Range(squares, static_cast<int64_t>(i), 1)},
+          .phase = v1::OPTIMIZER_STEP,
+          .text = absl::StrCat("squared norm of bucket ", i)};
+    };
+    const auto all_reduce = [&](size_t i) -> Node {
+      return {.what = Collective{v1::ALL_REDUCE, options_.group},
+              .operands = {graph_.Whole(buckets[i].value)},
+              .phase = v1::BACKWARD,
+              .text = absl::StrCat("all-reduce bucket ", i)};
+    };
+    if (options_.group == kNone) {
+      InsertWhenFinal(buckets, sequence_, squared_norm, &graph_);
+      return squares;
     }
+    InsertWhenFinal(buckets, sequence_, all_reduce, &graph_);
+    for (size_t i = 0; i < buckets.size(); ++i) builder_.nodes().push_back(squared_norm(i));
+    return squares;
+  }
+
+  void Optimize(Slice squares) {
     const Slice scale = builder_.NewValue("scale", v1::ACTIVATION, DType::kF32, {4});
     builder_.Compute(Op::kGradScale, kernels::ClipAttrs{.clip_grad_norm = options_.clip_grad_norm},
                      {squares, total_, scale}, "gradient scale");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace terrace::compiler {
@@ -32,7 +33,6 @@ int StreamOf(const Node& node) {
 // What one node does to one outermost value.
 struct Use {
   int node = 0;
-  int stream = 0;
   int64_t begin = 0;  // bytes
   int64_t end = 0;
   bool writes = false;
@@ -76,17 +76,18 @@ class Waits {
       const Slice root = graph_.Root(node.operands[k]);
       const int64_t begin = root.offset * kernels::SizeOf(root.shape.dtype);
       const Use use = {.node = index,
-                       .stream = node.stream,
                        .begin = begin,
                        .end = begin + root.shape.SpanBytes(),
                        .writes = access != Access::kRead};
-      for (const Use& other : uses_[root.value]) {
-        if (other.stream == node.stream || !Conflict(use, other)) continue;
-        latest[other.stream] = std::max(latest[other.stream], other.node);
+      for (int stream = 0; stream < static_cast<int>(latest.size()); ++stream) {
+        if (stream == node.stream) continue;
+        for (const Use& other : uses_[{root.value, stream}]) {
+          if (Conflict(use, other)) latest[stream] = std::max(latest[stream], other.node);
+        }
       }
       uses.emplace_back(root.value, use);
     }
-    for (const auto& [value, use] : uses) uses_[value].push_back(use);
+    for (const auto& [value, use] : uses) uses_[{value, node.stream}].push_back(use);
     return latest;
   }
 
@@ -116,7 +117,7 @@ class Waits {
   const Graph& graph_;
   std::vector<int> last_;  // by stream: its latest node
   std::vector<Clock> clocks_;
-  std::map<int, std::vector<Use>> uses_;
+  std::map<std::pair<int, int>, std::vector<Use>> uses_;  // by value and stream
 };
 
 }  // namespace

@@ -60,11 +60,16 @@ TEST_F(BucketsTest, ALargeGradientHasABucketOfItsOwn) {
   EXPECT_NE(BucketOf(1), BucketOf(2));
 }
 
-TEST_F(BucketsTest, ABucketIsReducedRightAfterItsLastWriter) {
+TEST_F(BucketsTest, NodesAreInsertedRightAfterTheLastWriter) {
   Write({10, 20, 30, 40});
   const std::vector<Bucket> buckets = MakeBuckets(gradients_, 30 * 4, 0, &graph_);
   ASSERT_EQ(buckets.size(), 3u);
-  InsertAllReduces(buckets, 0, 0, &graph_);
+  InsertWhenFinal(
+      buckets, 0,
+      [&](size_t i) -> Node {
+        return {.what = Collective{}, .operands = {graph_.Whole(buckets[i].value)}};
+      },
+      &graph_);
   const std::vector<Node>& nodes = graph_.sequences[0].nodes;
   ASSERT_EQ(nodes.size(), 7u);
   const std::vector<size_t> reduces = {2, 4, 6};
