@@ -70,7 +70,8 @@ class CommandLine {
                        ->envname("TERRACE_COORDINATOR")
                        ->capture_default_str();
     app_.add_option("-o,--output", global_.output, "Output: table or json")
-        ->transform(CLI::CheckedTransformer(std::map<std::string, Output>{{"table", Output::kTable}, {"json", Output::kJson}}));
+        ->transform(CLI::CheckedTransformer(std::map<std::string, Output>{{"table", Output::kTable}, {"json", Output::kJson}}))
+        ->option_text("table|json");
     app_.add_option("--tls-ca", global_.tls_ca, "Certificate authority of the coordinator (PEM)");
     app_.add_option("--tls-cert", global_.tls_cert, "Own certificate (PEM)");
     app_.add_option("--tls-key", global_.tls_key, "Own private key (PEM)");
