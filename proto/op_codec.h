@@ -1,8 +1,8 @@
-// Between the op table's C++ types (kernels/op.h) and their protobuf form. Kernels know no protobuf, programs carry nothing
-// else; this is the one place where the two meet.
+// Between the op table's C++ types (kernels/op.h) and their protobuf form. Kernels know no
+// protobuf, programs carry nothing else; this is the one place where the two meet.
 //
-// Decoding validates: an unknown op, attributes of another op, a dtype or shape outside the table's limits are
-// INVALID_ARGUMENT, with the value and the rule. Thread-safe: no state.
+// Decoding validates: an unknown op, attributes of another op, a dtype or shape outside the table's
+// limits are INVALID_ARGUMENT, with the value and the rule. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -27,6 +27,18 @@ absl::Status Unsupported(const char* key, uint32_t got, uint32_t supported) {
                                                  " only; leave the key out"));
 }
 
+// "train" is unrolled; beyond this a program is too long to stream and to check.
+constexpr int64_t kMaxLayerPasses = 32'768;
+
+absl::Status CheckLength(const v1::Layout& layout, int64_t layers) {
+  const int64_t passes = layers * layout.micro_batches();
+  if (passes <= kMaxLayerPasses) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("layout: ", layout.micro_batches(), " micro-batches of ", layers, " layers are ",
+                   passes, " layer passes in one step, must be at most ", kMaxLayerPasses,
+                   "; raise layout.micro_batch or layout.dp, or lower train.global_batch"));
+}
+
 absl::Status CheckLayout(const v1::Layout& layout) {
   const auto [tp, pp, cp, zero] = std::tuple(layout.tensor_parallel(), layout.pipeline_parallel(),
                                              layout.context_parallel(), layout.zero_stage());
@@ -145,6 +157,7 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
   const v1::Layout& layout = input.layout;
   const Model& model = *input.model;
   RETURN_IF_ERROR(CheckLayout(layout));
+  RETURN_IF_ERROR(CheckLength(layout, model.config.layers));
   ForwardOptions forward = {.batch = layout.micro_batch(),
                             .sequence = input.spec->data().sequence_length()};
   RETURN_IF_ERROR(SetPrecision(layout.precision(), &forward));

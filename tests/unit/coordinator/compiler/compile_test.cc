@@ -65,6 +65,15 @@ TEST(CompileTest, LayoutsItCannotCompileAreRefusedByName) {
   EXPECT_THAT(refusal([](v1::Layout& l) { l.set_micro_batches(0); }), HasSubstr("micro_batches 0"));
 }
 
+TEST(CompileTest, StepsTooLongToUnrollAreRefused) {
+  const v1::JobSpec spec = TinySpec();
+  const Model model = TinyModel("llama");
+  const v1::Layout layout = TinyLayout({.micro_batches = 20'000});
+  const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+  EXPECT_EQ(programs.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(programs.status().message()), HasSubstr("raise layout.micro_batch"));
+}
+
 TEST(CompileTest, RulesCountTokensOverAllRanks) {
   const v1::Program program = CompileTiny({.data_parallel = 4, .micro_batches = 3});
   EXPECT_EQ(program.rules().tokens_per_step(), 4 * 3 * 2 * 12);
