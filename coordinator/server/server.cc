@@ -14,11 +14,11 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/stop_signals.h"
 #include "coordinator/server/credentials.h"
 #include "coordinator/server/job_service.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/rpc.h"
-#include "coordinator/server/stop_signals.h"
 #include "coordinator/server/worker_service.h"
 #include "coordinator/store/sqlite_store.h"
 

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "coordinator/server/loop.h"
+#include "base/loop.h"
 #include "coordinator/server/rpc.h"
 
 namespace terrace {

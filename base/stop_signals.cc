@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/server/stop_signals.h"
+#include "base/stop_signals.h"
 
 #include <poll.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/server/loop.h"
+#include "base/loop.h"
 
 #include <utility>
 
