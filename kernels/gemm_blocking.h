@@ -26,8 +26,8 @@ struct GemmArithmetic {
   int64_t max_chunk = 0;        // most K of a chunk: a panel's chunk takes up to 48 KiB
   int64_t chunks_at_once = 0;   // most chunks that are packed at a time
 };
-inline constexpr GemmArithmetic kAmxBF16Arithmetic = {2, 32, 768, 4};
-inline constexpr GemmArithmetic kAmxSplitArithmetic = {6, 32, 256, 6};  // f32 as three bf16 parts
+inline constexpr GemmArithmetic kAmxBF16Arithmetic = {2, 32, 384, 8};
+inline constexpr GemmArithmetic kAmxSplitArithmetic = {6, 32, 128, 12};  // f32 as three bf16 parts
 inline constexpr GemmArithmetic kVectorArithmetic = {4, 2, 256, 6};     // f32, or pairs of bf16 at half the room
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }

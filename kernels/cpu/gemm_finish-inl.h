@@ -19,8 +19,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 
-// sigmoid(2u) of gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), and its complement exp(-2u) sigmoid(2u).
-// One Newton step on the approximate reciprocal instead of a division: relative error below 1e-6.
+// 2^t for t in [-126, 126], relative error below 3e-7: half as many instructions as a general exponential.
+HWY_INLINE V PowerOfTwo(V t) {
+  const D d;
+  const hn::RebindToSigned<D> di;
+  const auto n = hn::NearestInt(t);
+  const V f = hn::Sub(t, hn::ConvertTo(d, n));
+  // Minimax on [-1/2, 1/2].
+  V p = hn::Set(d, 1.3333558e-3f);
+  p = hn::MulAdd(p, f, hn::Set(d, 9.6181291e-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 5.5504109e-2f));
+  p = hn::MulAdd(p, f, hn::Set(d, 2.4022651e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 6.9314718e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
+}
+
+// gelu(x) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), the tanh form rewritten. `open` is sigmoid(2u), `closed`
+// 1 - sigmoid(2u). A Newton step on the approximate reciprocal instead of a division.
 struct GeluGate {
   V open;
   V closed;
@@ -30,9 +46,11 @@ inline constexpr float kGeluCubic = kGeluLinear * 0.044715f;
 
 HWY_INLINE GeluGate GateOf(V x, V x2) {
   const D d;
-  const V u2 = hn::Mul(x, hn::MulAdd(x2, hn::Set(d, kGeluCubic), hn::Set(d, kGeluLinear)));
-  const V z = hn::Min(hn::Max(hn::Neg(u2), hn::Set(d, -87.0f)), hn::Set(d, 87.0f));
-  const V e = hn::Exp(d, z);
+  constexpr float kMinusLog2E = -1.4426950408889634f;
+  const V t = hn::Mul(x, hn::MulAdd(x2, hn::Set(d, kMinusLog2E * kGeluCubic),
+                                    hn::Set(d, kMinusLog2E * kGeluLinear)));
+  // A NaN is lost here and comes back when the caller multiplies by x.
+  const V e = PowerOfTwo(hn::Min(hn::Max(t, hn::Set(d, -126.0f)), hn::Set(d, 126.0f)));
   const V denominator = hn::Add(e, hn::Set(d, 1.0f));
   const V r = hn::ApproximateReciprocal(denominator);
   const V open = hn::Mul(r, hn::NegMulAdd(denominator, r, hn::Set(d, 2.0f)));
@@ -49,60 +67,116 @@ HWY_INLINE V GeluSlope(V x) {
   return hn::MulAdd(hn::Mul(x, slope), hn::Mul(gate.open, gate.closed), gate.open);
 }
 
+// Product and earlier chunks.
 template <typename Access>
-HWY_INLINE V LoadElements(const Matrix& matrix, int64_t index, Access access) {
-  return matrix.dtype == DType::kF32 ? access.Load(static_cast<const float*>(matrix.data) + index)
-                                     : access.Load(static_cast<const BF16*>(matrix.data) + index);
+HWY_INLINE V SumAt(const BlockJob& job, int64_t at, Access access) {
+  const V v = access.Load(job.product + at);
+  return job.sums == nullptr ? v : hn::Add(v, access.Load(job.sums + at));
 }
 
-template <typename Access>
-HWY_INLINE void StoreElements(V v, const Matrix& matrix, int64_t index, Access access) {
-  if (matrix.dtype == DType::kF32) {
-    access.Store(v, static_cast<float*>(matrix.data) + index);
+// The rows of a block that go to C as they are, or are added to it. Nearly all products: no question is asked in the loop.
+template <typename T, bool kAddSums, bool kAddOld>
+HWY_INLINE void StoreRows(const BlockJob& job, int64_t begin, int64_t end) {
+  const int64_t columns = job.columns();
+  const int64_t stride = job.gemm->c.row_stride;
+  T* c = static_cast<T*>(job.gemm->c.data) + (job.row + begin) * stride + job.column;
+  const float* product = job.product + begin * kGemmPanel;
+  const float* sums = kAddSums ? job.sums + begin * kGemmPanel : nullptr;
+  for (int64_t row = begin; row < end; ++row) {
+    ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
+      V v = access.Load(product + i);
+      if (kAddSums) v = hn::Add(v, access.Load(sums + i));
+      if (kAddOld) v = hn::Add(v, access.Load(c + i));
+      access.Store(v, c + i);
+    });
+    c += stride;
+    product += kGemmPanel;
+    if (kAddSums) sums += kGemmPanel;
+  }
+}
+
+template <typename T>
+HWY_INLINE void StorePlainRows(const BlockJob& job, int64_t begin, int64_t end) {
+  const bool sums = job.sums != nullptr;
+  if (job.gemm->accumulate) {
+    sums ? StoreRows<T, true, true>(job, begin, end) : StoreRows<T, false, true>(job, begin, end);
   } else {
-    access.Store(v, static_cast<BF16*>(matrix.data) + index);
+    sums ? StoreRows<T, true, false>(job, begin, end) : StoreRows<T, false, false>(job, begin, end);
   }
 }
 
-// One vector of the finished product, at (row, column) of C.
-template <typename Access>
-HWY_INLINE void StoreFinished(const Gemm& gemm, int64_t row, int64_t column, V v, Access access) {
-  const int64_t at = row * gemm.c.row_stride + column;
-  if (gemm.accumulate) v = hn::Add(v, LoadElements(gemm.c, at, access));
-  if (gemm.bias != nullptr) v = hn::Add(v, access.Load(gemm.bias + column));
-  if (gemm.residual.data != nullptr) {
-    v = hn::Add(v, LoadElements(gemm.residual, row * gemm.residual.row_stride + column, access));
+// One row of an operand of the epilogue, from the block's first column on. Its element type need not be C's.
+class RowOf {
+ public:
+  RowOf(const Matrix& matrix, const BlockJob& job, int64_t row)
+      : is_f32_(matrix.dtype == DType::kF32),
+        data_(matrix.data == nullptr ? nullptr
+                                     : static_cast<std::byte*>(matrix.data) +
+                                           ((job.row + row) * matrix.row_stride + job.column) * (is_f32_ ? 4 : 2)) {}
+
+  bool absent() const { return data_ == nullptr; }
+  template <typename Access>
+  HWY_INLINE V Load(int64_t i, Access access) const {
+    return is_f32_ ? access.Load(reinterpret_cast<const float*>(data_) + i)
+                   : access.Load(reinterpret_cast<const BF16*>(data_) + i);
   }
-  if (gemm.epilogue != Epilogue::kNone) {
-    const int64_t aux_at = row * gemm.aux.row_stride + column;
-    if (gemm.epilogue == Epilogue::kGelu) {
-      if (gemm.aux.data != nullptr) StoreElements(v, gemm.aux, aux_at, access);
-      v = GeluOf(v);
-    } else {
-      v = hn::Mul(v, GeluSlope(LoadElements(gemm.aux, aux_at, access)));
-    }
+  template <typename Access>
+  HWY_INLINE void Store(V v, int64_t i, Access access) const {
+    is_f32_ ? access.Store(v, reinterpret_cast<float*>(data_) + i)
+            : access.Store(v, reinterpret_cast<BF16*>(data_) + i);
   }
-  StoreElements(v, gemm.c, at, access);
+
+ private:
+  const bool is_f32_;
+  std::byte* const data_;
+};
+
+template <typename T, Epilogue kEpilogue>
+HWY_INLINE void FinishEpilogueRows(const BlockJob& job, int64_t begin, int64_t end) {
+  const int64_t columns = job.columns();
+  const float* bias = job.gemm->bias == nullptr ? nullptr : job.gemm->bias + job.column;
+  T* c = static_cast<T*>(job.gemm->c.data) + job.row * job.gemm->c.row_stride + job.column;
+  for (int64_t row = begin; row < end; ++row) {
+    const RowOf residual(job.gemm->residual, job, row), aux(job.gemm->aux, job, row);
+    T* to = c + row * job.gemm->c.row_stride;
+    ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
+      V v = SumAt(job, row * kGemmPanel + i, access);
+      if (bias != nullptr) v = hn::Add(v, access.Load(bias + i));
+      if (!residual.absent()) v = hn::Add(v, residual.Load(i, access));
+      if constexpr (kEpilogue == Epilogue::kGelu) {
+        if (!aux.absent()) aux.Store(v, i, access);
+        v = GeluOf(v);
+      } else if constexpr (kEpilogue == Epilogue::kGeluGrad) {
+        v = hn::Mul(v, GeluSlope(aux.Load(i, access)));
+      }
+      access.Store(v, to + i);
+    });
+  }
 }
 
-template <typename Access>
-HWY_INLINE void FinishVector(const BlockJob& job, int64_t row, int64_t column, Access access) {
-  const int64_t at = row * kGemmPanel + column;
-  V v = LoadVector(job.product + at);
-  if (job.sums != nullptr) v = hn::Add(v, LoadVector(job.sums + at));
-  if (job.last) {
-    StoreFinished(*job.gemm, job.row + row, job.column + column, v, access);
-  } else {
-    StoreVector(v, job.sums + at);
+template <typename T>
+HWY_INLINE void FinishTypedRows(const BlockJob& job, int64_t begin, int64_t end) {
+  const Gemm& gemm = *job.gemm;
+  switch (gemm.epilogue) {
+    case Epilogue::kNone:
+      if (gemm.bias == nullptr && gemm.residual.data == nullptr) return StorePlainRows<T>(job, begin, end);
+      return FinishEpilogueRows<T, Epilogue::kNone>(job, begin, end);
+    case Epilogue::kGelu: return FinishEpilogueRows<T, Epilogue::kGelu>(job, begin, end);
+    case Epilogue::kGeluGrad: return FinishEpilogueRows<T, Epilogue::kGeluGrad>(job, begin, end);
   }
 }
 
 // Rows [begin, end) of the block.
 HWY_INLINE void FinishRows(const BlockJob& job, int64_t begin, int64_t end) {
-  const int64_t columns = job.columns();
-  for (int64_t row = begin; row < end; ++row) {
-    ForVectors(columns, [&](int64_t column, auto access)
-                            HWY_ATTR { FinishVector(job, row, column, access); });
+  if (begin >= end) return;
+  if (!job.last) {
+    for (int64_t i = begin * kGemmPanel; i < end * kGemmPanel; i += hn::Lanes(D())) {
+      StoreVector(hn::Add(LoadVector(job.product + i), LoadVector(job.sums + i)), job.sums + i);
+    }
+  } else if (job.gemm->c.dtype == DType::kF32) {
+    FinishTypedRows<float>(job, begin, end);
+  } else {
+    FinishTypedRows<BF16>(job, begin, end);
   }
 }
 
