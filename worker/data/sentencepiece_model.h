@@ -1,28 +1,27 @@
-// A wall around the SentencePiece library: its header defines absl::string_view itself, so no file may include it together
-// with Abseil.
+// A SentencePiece model, by way of the module that holds the library (sentencepiece_module.h).
 //
-// Thread-safe after construction.
+// Thread-safe after Parse.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace sentencepiece {
-class SentencePieceProcessor;
-}
-
 namespace terrace {
+
+struct SentencePieceModule;
 
 class SentencePieceModel {
  public:
-  SentencePieceModel();
+  SentencePieceModel() = default;
   ~SentencePieceModel();
-  // The content of a *.model file. False, with the library's words in `error`, when it is none.
+  SentencePieceModel(const SentencePieceModel&) = delete;
+  SentencePieceModel& operator=(const SentencePieceModel&) = delete;
+  // The content of a *.model file. False, with the library's words in `error`, when it is none, or when the module is not
+  // installed beside the program.
   bool Parse(std::string_view serialized, std::string* error);
 
   int32_t pieces() const;
@@ -31,7 +30,8 @@ class SentencePieceModel {
   std::string Decode(const std::vector<int32_t>& ids) const;             // unknown ids are left out
 
  private:
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  const SentencePieceModule* module_ = nullptr;  // never unloaded
+  void* model_ = nullptr;
 };
 
 }  // namespace terrace
