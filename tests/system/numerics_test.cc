@@ -1,0 +1,137 @@
+// The compiler's programs, executed, against PyTorch (tests/golden/pytorch/README.md) and against each other: layouts,
+// precisions and repeated runs.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/system/numerics_job.h"
+
+namespace terrace {
+namespace {
+
+Golden Load(const std::string& family) {
+  auto golden = ReadGolden(std::string(TERRACE_GOLDEN_FOLDER) + "/" + family);
+  EXPECT_TRUE(golden.ok()) << golden.status();
+  return *std::move(golden);
+}
+
+JobResult Train(const Golden& golden, const JobShape& shape) {
+  auto result = TrainInProcess(golden, shape);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? *std::move(result) : JobResult{};
+}
+
+// ||a - b|| / ||b||, Frobenius.
+double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(double{a[i]} - double{b[i]}, 2);
+    norm += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(difference) / std::max(std::sqrt(norm), 1e-30);
+}
+
+double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
+  return largest;
+}
+
+void ExpectGradientsNear(const Tensors& actual, const Tensors& expected, double bound) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [name, gradient] : expected) EXPECT_LE(RelativeError(actual.at(name), gradient), bound) << name;
+}
+
+void ExpectLossesNear(const std::vector<double>& actual, const std::vector<double>& expected, double relative) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], relative * expected[i]) << "step " << i;
+}
+
+class FamilyTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(FamilyTest, LogitsEqualPyTorchs) {
+  const Golden golden = Load(GetParam());
+  const auto logits = InferInProcess(golden, "fp32");
+  ASSERT_TRUE(logits.ok()) << logits.status();
+  EXPECT_LE(LargestDifference(*logits, golden.logits), 1e-3);
+}
+
+TEST_P(FamilyTest, LossGradientsAndTenStepsEqualPyTorchs) {
+  const Golden golden = Load(GetParam());
+  const JobResult result = Train(golden, {});
+  ASSERT_FALSE(result.losses.empty());
+  EXPECT_NEAR(result.losses[0], golden.loss, 1e-5 * golden.loss);
+  ExpectLossesNear(result.losses, golden.losses, 1e-5);
+  ExpectLossesNear(result.grad_norms, golden.grad_norms, 1e-4);
+  ExpectGradientsNear(result.gradients, golden.gradients, 1e-5);
+  for (const auto& [name, weight] : golden.step10) {
+    EXPECT_LE(LargestDifference(result.weights.at(name), weight), 1e-4) << name;
+  }
+}
+
+// bf16 rounds to 2^-9 relative at every store; what two layers make of it stays within a few times that.
+TEST_P(FamilyTest, BF16FollowsFP32) {
+  const Golden golden = Load(GetParam());
+  const JobResult result = Train(golden, {.precision = "bf16"});
+  ASSERT_FALSE(result.losses.empty());
+  EXPECT_NEAR(result.losses[0], golden.loss, 5e-3 * golden.loss);
+  ExpectLossesNear(result.losses, golden.losses, 2e-2);
+  for (const auto& [name, gradient] : golden.gradients) {
+    EXPECT_LE(RelativeError(result.gradients.at(name), gradient), 6e-2) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Numerics, FamilyTest, testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+class LayoutTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(LayoutTest, TwoMicroBatchesEqualTheLargeBatch) {
+  const Golden golden = Load(GetParam());
+  const JobResult large = Train(golden, {.micro_batch = 2, .micro_batches = 1});
+  const JobResult accumulated = Train(golden, {.micro_batch = 1, .micro_batches = 2});
+  ExpectLossesNear(accumulated.losses, large.losses, 1e-5);
+  ExpectGradientsNear(accumulated.gradients, large.gradients, 1e-5);
+}
+
+TEST_P(LayoutTest, DataParallelRanksEqualOneRankToRounding) {
+  const Golden golden = Load(GetParam());
+  const JobResult one = Train(golden, {.ranks = 1, .micro_batch = 1, .micro_batches = 4, .threads = 1});
+  for (uint32_t ranks : {2u, 4u}) {
+    const JobResult many = Train(golden, {.ranks = ranks, .micro_batch = 1, .micro_batches = 4 / ranks, .threads = 1});
+    ExpectLossesNear(many.losses, one.losses, 1e-5);
+    ExpectGradientsNear(many.gradients, one.gradients, 1e-5);
+  }
+}
+
+TEST_P(LayoutTest, TwoRunsAreBitwiseEqual) {
+  const Golden golden = Load(GetParam());
+  for (const char* precision : {"fp32", "bf16"}) {
+    for (uint32_t ranks : {1u, 2u}) {
+      const JobShape shape = {.precision = precision, .ranks = ranks, .micro_batch = 1, .micro_batches = 2};
+      const JobResult first = Train(golden, shape), second = Train(golden, shape);
+      EXPECT_EQ(first.losses, second.losses) << precision << ", " << ranks << " ranks";
+      EXPECT_EQ(first.weights, second.weights) << precision << ", " << ranks << " ranks";
+    }
+  }
+}
+
+TEST_P(LayoutTest, TheNumberOfThreadsChangesNothing) {
+  const Golden golden = Load(GetParam());
+  const JobResult one = Train(golden, {.threads = 1}), three = Train(golden, {.threads = 3});
+  EXPECT_EQ(one.losses, three.losses);
+  EXPECT_EQ(one.weights, three.weights);
+}
+
+INSTANTIATE_TEST_SUITE_P(Numerics, LayoutTest, testing::Values("gpt2", "llama", "qwen3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace terrace

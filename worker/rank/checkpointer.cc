@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/checkpointer.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/rank/failure.h"
+
+namespace terrace {
+
+Checkpointer::~Checkpointer() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Checkpointer::Start(int64_t step, int64_t tokens) {
+  stall_ns_.store(0);
+  reading_.store(true, std::memory_order_release);
+  thread_ = std::thread(&Checkpointer::Write, this, step, tokens);
+}
+
+void Checkpointer::Write(int64_t step, int64_t tokens) {
+  const int64_t start_ns = clock_->MonotonicNanos();
+  const CheckpointHeader header{.step = step, .tokens = tokens, .spec = &spec_};
+  auto info = WriteCheckpoint(spec_.checkpoint().directory(), header, program_, arenas_, spec_.checkpoint().keep(),
+                              clock_->UnixMillis());
+  if (info.ok()) {
+    result_ = WrittenCheckpoint{.info = *std::move(info), .seconds = (clock_->MonotonicNanos() - start_ns) * 1e-9};
+  } else {
+    result_ = WithReason(absl::Status(info.status().code(), absl::StrCat("cannot write the checkpoint of step ", step, ": ",
+                                                                         info.status().message())),
+                         v1::REASON_CHECKPOINT_ERROR);
+  }
+  reading_.store(false, std::memory_order_release);
+  reading_.notify_all();
+}
+
+std::optional<absl::StatusOr<WrittenCheckpoint>> Checkpointer::Poll() {
+  if (!thread_.joinable() || reading_.load(std::memory_order_acquire)) return std::nullopt;
+  return Finish();
+}
+
+std::optional<absl::StatusOr<WrittenCheckpoint>> Checkpointer::Finish() {
+  if (!thread_.joinable()) return std::nullopt;
+  thread_.join();
+  if (result_.ok()) result_->stall_seconds = stall_ns_.load() * 1e-9;
+  return std::move(result_);
+}
+
+void Checkpointer::WaitUntilUnread() {
+  if (!reading_.load(std::memory_order_acquire)) return;
+  const int64_t start_ns = clock_->MonotonicNanos();
+  reading_.wait(true, std::memory_order_acquire);
+  stall_ns_.fetch_add(clock_->MonotonicNanos() - start_ns);
+}
+
+}  // namespace terrace

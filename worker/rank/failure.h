@@ -1,0 +1,17 @@
+// A failure of a rank: a status that also carries the reason from the jobs' fixed vocabulary, so that it travels through
+// RETURN_IF_ERROR to the report. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "absl/status/status.h"
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+// `status` with `reason` attached, unless it has one. An OK status stays as it is.
+absl::Status WithReason(absl::Status status, v1::Reason reason);
+// The attached reason. Without one: REASON_RANK_DIED for UNAVAILABLE (a peer is lost), REASON_INTERNAL otherwise.
+v1::Reason ReasonOf(const absl::Status& status);
+
+}  // namespace terrace

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/trace.h"
+
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+// Texts of instructions are ours, but a tensor's name may hold anything.
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return quoted + '"';
+}
+
+std::string LowerName(const std::string& enum_name) { return absl::AsciiStrToLower(enum_name); }
+
+std::string StreamName(const v1::Stream& stream) {
+  return stream.name().empty() ? LowerName(v1::StreamKind_Name(stream.kind())) : stream.name();
+}
+
+}  // namespace
+
+Trace::Trace(const v1::Program& program, uint32_t rank) : rank_(rank) {
+  events_ = absl::StrFormat(R"({"ph":"M","pid":%u,"name":"process_name","args":{"name":"rank %u"}})", rank, rank);
+  for (int i = 0; i < program.streams_size(); ++i) {
+    absl::StrAppendFormat(&events_, ",\n" R"({"ph":"M","pid":%u,"tid":%d,"name":"thread_name","args":{"name":%s}})", rank, i,
+                          Quoted(StreamName(program.streams(i))));
+  }
+}
+
+void Trace::Add(const PreparedSequence& sequence, int64_t step) {
+  for (size_t s = 0; s < sequence.streams.size(); ++s) {
+    const PreparedStream& stream = sequence.streams[s];
+    for (size_t i = 0; i < stream.instructions.size(); ++i) {
+      const v1::Instruction& source = *stream.instructions[i].source;
+      const Slice& slice = stream.slices[i];
+      if (origin_ns_ == 0) origin_ns_ = slice.start_ns;
+      absl::StrAppendFormat(
+          &events_,
+          ",\n" R"({"ph":"X","pid":%u,"tid":%d,"name":%s,"cat":"%s","ts":%.3f,"dur":%.3f,)"
+          R"("args":{"id":%u,"step":%d,"layer":%d,"micro_batch":%d}})",
+          rank_, s, Quoted(source.text()), LowerName(v1::Phase_Name(source.phase())), (slice.start_ns - origin_ns_) * 1e-3,
+          (slice.end_ns - slice.start_ns) * 1e-3, source.id(), step, source.layer(), source.micro_batch());
+    }
+  }
+}
+
+absl::Status Trace::Write(std::string_view path) const {
+  std::ofstream file{std::string(path), std::ios::trunc};
+  file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" << events_ << "\n]}\n";
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write the trace ", Absl(path)));
+}
+
+}  // namespace terrace

@@ -1,0 +1,35 @@
+// The measured timeline of the first steps, one slice an instruction and stream, in the JSON trace event format that Perfetto
+// (ui.perfetto.dev) and chrome://tracing open.
+//
+// Slices are collected between steps and written once. Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "proto/v1/program.pb.h"
+#include "worker/rank/prepared_program.h"
+
+namespace terrace {
+
+class Trace {
+ public:
+  // Borrows the program. `rank` becomes the process of the trace.
+  Trace(const v1::Program& program, uint32_t rank);
+
+  // Adds the last execution of `sequence`.
+  void Add(const PreparedSequence& sequence, int64_t step);
+  // Writes all that was added. UNAVAILABLE with the path.
+  absl::Status Write(std::string_view path) const;
+
+ private:
+  const uint32_t rank_;
+  int64_t origin_ns_ = 0;  // start of the first slice
+  std::string events_;     // JSON objects, separated by commas
+};
+
+}  // namespace terrace

@@ -1,0 +1,69 @@
+// What "train" and "eval" sequences take and give: rows of the dataset, the schedule of the step, losses.
+//
+// Set up for a step before Vm::Run, read after it. Used by the VM's threads during Run, by its caller otherwise.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "proto/v1/program.pb.h"
+#include "worker/data/token_dataset.h"
+#include "worker/rank/sequence_io.h"
+
+namespace terrace {
+
+struct StepStats {
+  double loss = 0;       // mean over the tokens of the step, all ranks
+  double grad_norm = 0;  // of the mean loss, before clipping
+  bool skipped = false;  // not finite: nothing was updated
+};
+
+class TrainIo final : public SequenceIo {
+ public:
+  // `data_rank` of rules.data_parallel ranks that see different data. Borrows both.
+  TrainIo(const v1::StepRules& rules, const TokenDataset& dataset, int64_t data_rank)
+      : rules_(rules), dataset_(dataset), data_rank_(data_rank) {}
+
+  void SetStep(int64_t step) { step_ = step; }
+  const StepStats& stats() const { return stats_; }
+
+  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override;
+  void LoadSchedule(std::span<float, 4> schedule) override;
+  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
+  void Output(v1::OutputKind kind, std::span<const float> values) override;
+
+ private:
+  const v1::StepRules& rules_;
+  const TokenDataset& dataset_;
+  const int64_t data_rank_;
+  int64_t step_ = 0;
+  StepStats stats_;
+};
+
+// Sums losses over several executions of "eval", each on the next micro-batch of every rank.
+class EvalIo final : public SequenceIo {
+ public:
+  EvalIo(const v1::StepRules& rules, const TokenDataset& dataset, int64_t data_rank)
+      : rules_(rules), dataset_(dataset), data_rank_(data_rank) {}
+
+  void Start() { batch_ = 0, loss_sum_ = 0, tokens_ = 0; }
+  double loss() const { return tokens_ > 0 ? loss_sum_ / tokens_ : 0; }
+  int64_t tokens() const { return static_cast<int64_t>(tokens_); }
+
+  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override;
+  void LoadSchedule(std::span<float, 4>) override {}
+  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
+  void Output(v1::OutputKind kind, std::span<const float> values) override;
+
+ private:
+  const v1::StepRules& rules_;
+  const TokenDataset& dataset_;
+  const int64_t data_rank_;
+  int64_t batch_ = 0;
+  double loss_sum_ = 0;
+  double tokens_ = 0;
+};
+
+}  // namespace terrace
