@@ -70,15 +70,12 @@ void GradientOfRow(const LayerNormGradCall& call, int64_t row, float* dweight, f
 
   const auto normalized = [=](int64_t i, auto access)
                               HWY_ATTR { return hn::Mul(hn::Sub(access.Load(x + i), mean), rstd); };
-  const float sum = SumVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
-    return hn::Mul(access.Load(dy + i), access.Load(weight + i));
-  });
-  const float dot = SumVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
+  const TwoSums sums = SumVectorPairs(columns, [=](int64_t i, auto access) HWY_ATTR {
     const V g = hn::Mul(access.Load(dy + i), access.Load(weight + i));
-    return hn::Mul(g, normalized(i, access));
+    return TwoVectors{g, hn::Mul(g, normalized(i, access))};
   });
-  const V mean_g = hn::Set(d, sum / static_cast<float>(columns));
-  const V mean_gx = hn::Set(d, dot / static_cast<float>(columns));
+  const V mean_g = hn::Set(d, sums.first / static_cast<float>(columns));
+  const V mean_gx = hn::Set(d, sums.second / static_cast<float>(columns));
   ForVectors(columns, [&](int64_t i, auto access) HWY_ATTR {
     const V dy_i = access.Load(dy + i);
     const V x_hat = normalized(i, access);

@@ -12,6 +12,7 @@
 #define TERRACE_KERNELS_CPU_SIMD_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstring>
 
 #include "hwy/contrib/math/math-inl.h"
@@ -110,6 +111,39 @@ HWY_INLINE float SumVectors(int64_t count, const Value& value) {
     sum1 = hn::Add(sum1, tail.Keep(value(i, tail)));
   }
   return hn::GetLane(hn::SumOfLanes(D(), hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
+}
+
+// The sums of a pair of values over the same elements.
+struct TwoVectors {
+  V first;
+  V second;
+};
+struct TwoSums {
+  float first;
+  float second;
+};
+template <typename Values>
+HWY_INLINE TwoSums SumVectorPairs(int64_t count, const Values& values) {
+  const D d;
+  const int64_t lanes = hn::Lanes(d);
+  TwoVectors even = {hn::Zero(d), hn::Zero(d)};
+  TwoVectors odd = even;
+  const auto add = [](const TwoVectors& value, TwoVectors* sum) HWY_ATTR {
+    sum->first = hn::Add(sum->first, value.first);
+    sum->second = hn::Add(sum->second, value.second);
+  };
+  int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    add(values(i, WholeVector()), &even);
+    add(values(i + lanes, WholeVector()), &odd);
+  }
+  for (; i < count; i += lanes) {
+    const Tail tail{static_cast<size_t>(std::min(lanes, count - i))};
+    const TwoVectors value = values(i, tail);
+    add({tail.Keep(value.first), tail.Keep(value.second)}, &even);
+  }
+  return {hn::GetLane(hn::SumOfLanes(d, hn::Add(even.first, odd.first))),
+          hn::GetLane(hn::SumOfLanes(d, hn::Add(even.second, odd.second)))};
 }
 
 // exp(x) for x in [-87, 87], where the result is a normal number. Relative error below 2e-7; half

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/op.h"
+
+namespace terrace::kernels {
+namespace {
+
+using Operands = std::vector<TensorShape>;
+
+TensorShape Dense(DType dtype, std::vector<int64_t> sizes) {
+  TensorShape shape = {.dtype = dtype, .dims = static_cast<int>(sizes.size())};
+  for (size_t d = 0; d < sizes.size(); ++d) shape.size[d] = sizes[d];
+  shape.row_stride = shape.RowElements();
+  return shape;
+}
+TensorShape F32(std::vector<int64_t> sizes) { return Dense(DType::kF32, std::move(sizes)); }
+const TensorShape kAbsent;
+
+TEST(FlopsTest, AProductCountsTwoForEachMultiplyAdd) {
+  const Operands plain = {F32({7, 3}), F32({7, 5}), F32({3, 5}), kAbsent, kAbsent, kAbsent};
+  EXPECT_EQ(Flops(Op::kMatmul, MatmulAttrs{.transpose_a = true}, plain), 2 * 3 * 5 * 7);
+  Operands with_bias = plain;
+  with_bias[3] = F32({5});
+  EXPECT_EQ(Flops(Op::kMatmul, MatmulAttrs{.transpose_a = true}, with_bias), 2 * 3 * 5 * 7 + 3 * 5);
+}
+
+// Counts the visible pairs one by one.
+int64_t AttentionByCounting(int64_t sequence, int64_t window, int64_t sequences_times_heads,
+                            int64_t head_dim) {
+  int64_t pairs = 0;
+  for (int64_t q = 0; q < sequence; ++q) {
+    for (int64_t k = 0; k <= q; ++k) pairs += window == 0 || q - k < window ? 1 : 0;
+  }
+  return sequences_times_heads * pairs * head_dim * 4;
+}
+
+TEST(FlopsTest, CausalAttentionCountsThePairsThatAreVisible) {
+  const TensorShape q = F32({20, 6, 8});
+  const TensorShape k = F32({20, 2, 8});
+  const Operands operands = {q, k, k, q, F32({2, 6, 10})};
+  for (int64_t window : {0, 1, 3, 10, 50}) {
+    const AttentionAttrs attrs = {.sequence = 10, .window = window, .scale = 1};
+    EXPECT_EQ(Flops(Op::kAttention, attrs, operands), AttentionByCounting(10, window, 2 * 6, 8))
+        << window;
+  }
+}
+
+TEST(FlopsTest, TheGradientOfTheLossIsThreeProducts) {
+  const Operands forward = {F32({4, 3}), F32({5, 3}), Dense(DType::kI32, {4}), F32({2})};
+  Operands backward = forward;
+  backward.push_back(F32({4, 3}));
+  backward.push_back(F32({5, 3}));
+  EXPECT_EQ(Flops(Op::kLmHeadLoss, LossAttrs{.chunk_rows = 2}, forward), 2 * 4 * 3 * 5);
+  EXPECT_EQ(Flops(Op::kLmHeadLossGrad, LossAttrs{.chunk_rows = 2}, backward), 3 * 2 * 4 * 3 * 5);
+}
+
+TEST(BytesMovedTest, AdamwMovesTwentyEightBytesAParameter) {
+  const TensorShape x = F32({1000});
+  EXPECT_EQ(BytesMoved(Op::kAdamw, AdamwAttrs{}, Operands{x, x, x, x, F32({4}), F32({4})}),
+            28 * 1000 + 32);
+}
+
+TEST(BytesMovedTest, AccumulationCountsTwiceAndGapsNotAtAll) {
+  TensorShape dy = Dense(DType::kBF16, {10, 8});
+  dy.row_stride = 100;
+  const Operands operands = {dy, F32({8})};
+  EXPECT_EQ(BytesMoved(Op::kBiasGrad, AccumulateAttrs{}, operands), 10 * 8 * 2 + 8 * 4);
+  EXPECT_EQ(BytesMoved(Op::kBiasGrad, AccumulateAttrs{.accumulate = true}, operands),
+            10 * 8 * 2 + 2 * 8 * 4);
+}
+
+TEST(BytesMovedTest, ALargeTableIsReadOnlyWhereItIsLookedUp) {
+  const Operands operands = {Dense(DType::kI32, {4}), F32({50000, 16}), kAbsent, F32({4, 16})};
+  EXPECT_EQ(BytesMoved(Op::kEmbedding, EmbeddingAttrs{}, operands), 4 * 4 + 2 * 4 * 16 * 4);
+}
+
+TEST(WorkspaceBytesTest, OfSumsOverRowsDoesNotDependOnTheThreads) {
+  const TensorShape x = F32({5000, 200});
+  const TensorShape v = F32({200});
+  const TensorShape statistic = F32({5000});
+  const Operands operands = {x, x, v, statistic, statistic, kAbsent, x, v, v};
+  const int64_t bytes = WorkspaceBytes(Op::kLayerNormGrad, NormAttrs{}, operands, 1);
+  EXPECT_GT(bytes, 0);
+  EXPECT_LE(bytes, 2 * 64 * 208 * 4);  // at most 64 blocks of two padded vectors
+  EXPECT_EQ(WorkspaceBytes(Op::kLayerNormGrad, NormAttrs{}, operands, 64), bytes);
+}
+
+TEST(WorkspaceBytesTest, ElementwiseOpsNeedNone) {
+  const TensorShape x = F32({300, 200});
+  EXPECT_EQ(WorkspaceBytes(Op::kGelu, NoAttrs{}, Operands{x, x}, 8), 0);
+  EXPECT_EQ(WorkspaceBytes(Op::kSwiglu, NoAttrs{}, Operands{x, x, x}, 8), 0);
+}
+
+}  // namespace
+}  // namespace terrace::kernels

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/op.h"
+
+namespace terrace::kernels {
+namespace {
+
+TensorShape Dense(DType dtype, std::vector<int64_t> sizes) {
+  TensorShape shape = {.dtype = dtype, .dims = static_cast<int>(sizes.size())};
+  for (size_t d = 0; d < sizes.size(); ++d) shape.size[d] = sizes[d];
+  shape.row_stride = shape.RowElements();
+  return shape;
+}
+TensorShape F32(std::vector<int64_t> sizes) { return Dense(DType::kF32, std::move(sizes)); }
+TensorShape BF16(std::vector<int64_t> sizes) { return Dense(DType::kBF16, std::move(sizes)); }
+TensorShape I32(std::vector<int64_t> sizes) { return Dense(DType::kI32, std::move(sizes)); }
+TensorShape Strided(TensorShape shape, int64_t row_stride) {
+  shape.row_stride = row_stride;
+  return shape;
+}
+const TensorShape kAbsent;
+
+struct BadCase {
+  std::string name;
+  Op op;
+  OpAttrs attrs;
+  std::vector<TensorShape> operands;
+  std::string error;
+};
+
+class BadShapes : public testing::TestWithParam<BadCase> {};
+
+TEST_P(BadShapes, AreRefusedInOneSentence) {
+  const BadCase& bad = GetParam();
+  EXPECT_EQ(CheckShapes(bad.op, bad.attrs, bad.operands), bad.error);
+}
+
+std::vector<TensorShape> Matmul(TensorShape a, TensorShape b, TensorShape c) {
+  return {a, b, c, kAbsent, kAbsent, kAbsent};
+}
+
+std::vector<TensorShape> Attention(int64_t tokens, int64_t heads, int64_t kv_heads,
+                                   TensorShape lse) {
+  const TensorShape q = F32({tokens, heads, 8});
+  const TensorShape k = F32({tokens, kv_heads, 8});
+  return {q, k, k, q, lse};
+}
+
+std::vector<BadCase> BadCases() {
+  const std::vector<TensorShape> four = {F32({3}), F32({3}), F32({3}),
+                                         F32({3}), F32({4}), F32({4})};
+  const AttentionAttrs attention = {.sequence = 5, .scale = 1};
+  return {
+      {"NoSuchOp", static_cast<Op>(99), NoAttrs{}, {}, "op 99 does not exist"},
+      {"AttributesOfAnotherOp",
+       Op::kGelu,
+       NormAttrs{},
+       {F32({2}), F32({2})},
+       "gelu: the attributes are those of another op"},
+      {"TooFewOperands",
+       Op::kGelu,
+       NoAttrs{},
+       {F32({2})},
+       "gelu: got 1 operands, must be 2 with absent ones counted"},
+      {"RequiredOperandAbsent",
+       Op::kGelu,
+       NoAttrs{},
+       {F32({2}), kAbsent},
+       "gelu: operand 'y' is absent, must be given"},
+      {"OtherShape",
+       Op::kGelu,
+       NoAttrs{},
+       {F32({2, 3}), F32({3, 2})},
+       "gelu: operand 'y' is f32[3,2], must have dimensions [2,3], as 'x' has"},
+      {"MixedActivations",
+       Op::kGelu,
+       NoAttrs{},
+       {F32({2}), BF16({2})},
+       "gelu: operand 'y' is bf16[2], must have f32 elements like the op's other activations"},
+      {"IntegerActivation",
+       Op::kGelu,
+       NoAttrs{},
+       {I32({2}), I32({2})},
+       "gelu: operand 'x' is i32[2], must have f32 or bf16 elements"},
+      {"SizeZero",
+       Op::kGelu,
+       NoAttrs{},
+       {F32({0}), F32({0})},
+       "gelu: operand 'x' must have 1 to 4 dimensions, each at least 1, and fewer than 2^56 "
+       "elements"},
+      {"SizeThatOverflows",
+       Op::kGelu,
+       NoAttrs{},
+       {F32({int64_t{1} << 40, int64_t{1} << 40}), F32({1})},
+       "gelu: operand 'x' must have 1 to 4 dimensions, each at least 1, and fewer than 2^56 "
+       "elements"},
+      {"RowsThatOverlap",
+       Op::kGelu,
+       NoAttrs{},
+       {Strided(F32({2, 3}), 2), F32({2, 3})},
+       "gelu: operand 'x' is f32[2,3]/2, must have a row stride of at least 3"},
+      {"StridedVector",
+       Op::kGelu,
+       NoAttrs{},
+       {Strided(F32({4}), 2), F32({4})},
+       "gelu: operand 'x' is f32[4]/2, must be dense"},
+      {"StridedTable",
+       Op::kEmbedding,
+       EmbeddingAttrs{},
+       {I32({2}), Strided(F32({5, 3}), 4), kAbsent, F32({2, 3})},
+       "embedding: operand 'table' is f32[5,3]/4, must be dense"},
+      {"TooFewPositions",
+       Op::kEmbedding,
+       EmbeddingAttrs{.sequence = 8},
+       {I32({8}), F32({5, 3}), F32({7, 3}), F32({8, 3})},
+       "embedding: operand 'positions' is f32[7,3], must have a row for each of the sequence's 8 "
+       "positions"},
+      {"FloatTokens",
+       Op::kEmbedding,
+       EmbeddingAttrs{},
+       {F32({2}), F32({5, 3}), kAbsent, F32({2, 3})},
+       "embedding: operand 'tokens' is f32[2], must have i32 elements"},
+      {"BF16Weight",
+       Op::kRmsNorm,
+       NormAttrs{},
+       {F32({2, 3}), BF16({3}), F32({2, 3}), F32({2})},
+       "rms_norm: operand 'weight' is bf16[3], must have f32 elements"},
+      {"NormOfAVector",
+       Op::kRmsNorm,
+       NormAttrs{},
+       {F32({3}), F32({3}), F32({3}), F32({1})},
+       "rms_norm: operand 'x' is f32[3], must have the dimensions ..,d"},
+      {"NormOfFourDimensions",
+       Op::kRmsNorm,
+       NormAttrs{},
+       {F32({2, 2, 2, 3}), F32({3}), F32({2, 2, 2, 3}), F32({2, 2, 2})},
+       "rms_norm: operand 'x' is f32[2,2,2,3], must be of shape [n,d] or [n,heads,d]"},
+      {"NegativeEpsilon",
+       Op::kRmsNorm,
+       NormAttrs{.epsilon = -1},
+       {F32({2, 3}), F32({3}), F32({2, 3}), F32({2})},
+       "rms_norm: attribute 'epsilon' is -1.000000, must be finite and not negative"},
+      {"InnerSizesDiffer", Op::kMatmul, MatmulAttrs{},
+       Matmul(F32({2, 3}), F32({4, 5}), F32({2, 5})),
+       "matmul: operand 'b' is f32[4,5], must have dimension 0 equal to K = 3, as in 'a'"},
+      {"InnerSizesDifferTransposed", Op::kMatmul, MatmulAttrs{.transpose_b = true},
+       Matmul(F32({2, 3}), F32({5, 4}), F32({2, 5})),
+       "matmul: operand 'b' is f32[5,4], must have dimension 1 equal to K = 3, as in 'a'"},
+      {"BiasOfAnotherWidth",
+       Op::kMatmul,
+       MatmulAttrs{},
+       {F32({2, 3}), F32({3, 5}), F32({2, 5}), F32({7}), kAbsent, kAbsent},
+       "matmul: operand 'bias' is f32[7], must have dimension 0 equal to N = 5, as in 'b'"},
+      {"AccumulateWithBias",
+       Op::kMatmul,
+       MatmulAttrs{.accumulate = true},
+       {F32({2, 3}), F32({3, 5}), F32({2, 5}), F32({5}), kAbsent, kAbsent},
+       "matmul: operand 'bias' is f32[5], must be absent when the product is accumulated"},
+      {"AuxWithoutEpilogue",
+       Op::kMatmul,
+       MatmulAttrs{},
+       {F32({2, 3}), F32({3, 5}), F32({2, 5}), kAbsent, kAbsent, F32({2, 5})},
+       "matmul: operand 'aux' is f32[2,5], must be absent without an epilogue"},
+      {"GeluGradWithoutAux", Op::kMatmul, MatmulAttrs{.epilogue = Epilogue::kGeluGrad},
+       Matmul(F32({2, 3}), F32({3, 5}), F32({2, 5})),
+       "matmul: operand 'aux' is absent, must be given for the gelu_grad epilogue"},
+      {"AccumulateWithEpilogue", Op::kMatmul,
+       MatmulAttrs{.accumulate = true, .epilogue = Epilogue::kGelu},
+       Matmul(F32({2, 3}), F32({3, 5}), F32({2, 5})),
+       "matmul: attribute 'accumulate' is true, must be false with an epilogue"},
+      {"OddHeads",
+       Op::kRope,
+       RopeAttrs{.sequence = 2},
+       {F32({2, 1, 7}), F32({2, 7})},
+       "rope: operand 'x' is f32[2,1,7], must have an even last dimension"},
+      {"HeadsThatDoNotDivide", Op::kAttention, attention, Attention(10, 4, 3, F32({2, 4, 5})),
+       "attention: operand 'k' is f32[10,3,8], must have a number of heads that divides the "
+       "query's 4"},
+      {"HalfASequence", Op::kAttention, attention, Attention(12, 4, 2, F32({2, 4, 5})),
+       "attention: operand 'q' is f32[12,4,8], must have a multiple of the sequence length 5 as "
+       "its rows"},
+      {"WrongStatistics", Op::kAttention, attention, Attention(10, 4, 2, F32({5, 4, 2})),
+       "attention: operand 'lse' is f32[5,4,2], must be [batch,heads,sequence] = [2,4,5]"},
+      {"ScaleZero", Op::kAttention, AttentionAttrs{.sequence = 5},
+       Attention(10, 4, 2, F32({2, 4, 5})),
+       "attention: attribute 'scale' is 0.000000, must be finite and above 0"},
+      {"NoChunk",
+       Op::kLmHeadLoss,
+       LossAttrs{},
+       {F32({2, 3}), F32({5, 3}), I32({2}), F32({2})},
+       "lm_head_loss: attribute 'chunk_rows' is 0, must be at least 1"},
+      {"ThreeStatistics",
+       Op::kLmHeadLoss,
+       LossAttrs{.chunk_rows = 1},
+       {F32({2, 3}), F32({5, 3}), I32({2}), F32({3})},
+       "lm_head_loss: operand 'stats' is f32[3], must have dimension 0 equal to 2"},
+      {"BetaOne", Op::kAdamw, AdamwAttrs{.beta1 = 1}, four,
+       "adamw: attribute 'beta1' is 1.000000, must be at least 0 and below 1"},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BadShapes, testing::ValuesIn(BadCases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(GoodShapesTest, AColumnSliceOfAWiderBufferIsAccepted) {
+  const TensorShape slice = Strided(BF16({10, 4, 8}), 96);
+  EXPECT_EQ(
+      CheckShapes(Op::kAttention, AttentionAttrs{.sequence = 5, .scale = 1},
+                  std::vector<TensorShape>{slice, slice, slice, BF16({10, 4, 8}), F32({2, 4, 5})}),
+      "");
+}
+
+TEST(GoodShapesTest, AProductMayMixElementTypes) {
+  EXPECT_EQ(CheckShapes(Op::kMatmul, MatmulAttrs{.transpose_a = true, .transpose_b = true},
+                        Matmul(BF16({3, 2}), F32({5, 3}), BF16({2, 5}))),
+            "");
+}
+
+TEST(GoodShapesTest, EmbeddingsWithoutPositionsNeedNoSequence) {
+  EXPECT_EQ(CheckShapes(Op::kEmbedding, EmbeddingAttrs{},
+                        std::vector<TensorShape>{I32({7}), F32({5, 3}), kAbsent, BF16({7, 3})}),
+            "");
+}
+
+}  // namespace
+}  // namespace terrace::kernels
