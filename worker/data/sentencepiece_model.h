@@ -1,37 +1,45 @@
-// A SentencePiece model, by way of the module that holds the library (sentencepiece_module.h).
+// What a SentencePiece *.model file says: the fields of its ModelProto message that encoding and decoding use.
 //
-// Thread-safe after Parse.
+// Debian's library brings a protobuf runtime of another version than ours and exports it, so the two cannot live in one
+// process; the format is small and stable, and is read here.
+//
+// Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
 namespace terrace {
 
-struct SentencePieceModule;
+struct SentencePieceModel {
+  enum class Type { kUnigram = 1, kBpe = 2 };
+  enum class PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+  struct Piece {
+    std::string text;
+    float score = 0;
+    PieceType type = PieceType::kNormal;
+  };
 
-class SentencePieceModel {
- public:
-  SentencePieceModel() = default;
-  ~SentencePieceModel();
-  SentencePieceModel(const SentencePieceModel&) = delete;
-  SentencePieceModel& operator=(const SentencePieceModel&) = delete;
-  // The content of a *.model file. False, with the library's words in `error`, when it is none, or when the module is not
-  // installed beside the program.
-  bool Parse(std::string_view serialized, std::string* error);
-
-  int32_t pieces() const;
-  int32_t end_of_sentence() const;  // negative: the model has none
-  void Encode(std::string_view text, std::vector<int32_t>* ids) const;  // appends
-  std::string Decode(const std::vector<int32_t>& ids) const;             // unknown ids are left out
-
- private:
-  const SentencePieceModule* module_ = nullptr;  // never unloaded
-  void* model_ = nullptr;
+  Type type = Type::kUnigram;
+  std::vector<Piece> pieces;  // by id
+  int32_t unknown = 0;
+  std::optional<int32_t> end_of_sentence;
+  bool byte_fallback = false;
+  bool space_as_suffix = false;
+  bool add_dummy_prefix = true;
+  bool remove_extra_spaces = true;
+  bool escape_spaces = true;
+  std::string character_map;  // precompiled_charsmap; empty: characters stay as they are
 };
+
+// INVALID_ARGUMENT says what is wrong or not supported.
+absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(std::string_view serialized);
 
 }  // namespace terrace

@@ -3,48 +3,134 @@
 
 #include <xxhash.h>
 
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
+#include "worker/data/byte_trie.h"
 #include "worker/data/sentencepiece_model.h"
+#include "worker/data/sentencepiece_normalizer.h"
+#include "worker/data/sentencepiece_segment.h"
 
 namespace terrace {
 namespace {
 
+using PieceType = SentencePieceModel::PieceType;
+
+constexpr char kUnknownSurface[] = " \u2047 ";  // what the library decodes an unknown piece to
+
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::unique_ptr<SentencePieceModel> model, std::string fingerprint)
-      : model_(std::move(model)), fingerprint_(std::move(fingerprint)) {}
-
-  int64_t vocabulary() const override { return model_->pieces(); }
-  std::optional<int32_t> end_of_text() const override {
-    const int32_t id = model_->end_of_sentence();
-    return id < 0 ? std::nullopt : std::optional(id);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(SentencePieceModel model, std::string fingerprint) {
+    std::unique_ptr<SentencePieceTokenizer> tokenizer(
+        new SentencePieceTokenizer(std::move(model), std::move(fingerprint)));
+    ASSIGN_OR_RETURN(SentencePieceNormalizer normalizer,
+                     SentencePieceNormalizer::Create(tokenizer->model_, &tokenizer->symbols_));
+    tokenizer->normalizer_ = std::make_unique<SentencePieceNormalizer>(std::move(normalizer));
+    return tokenizer;
   }
-  void Encode(std::string_view text, std::vector<int32_t>* ids) const override { model_->Encode(text, ids); }
-  std::string Decode(const std::vector<int32_t>& ids) const override { return model_->Decode(ids); }
+
+  int64_t vocabulary() const override { return model_.pieces.size(); }
+  std::optional<int32_t> end_of_text() const override { return model_.end_of_sentence; }
   std::string fingerprint() const override { return fingerprint_; }
 
+  void Encode(std::string_view text, std::vector<int32_t>* ids) const override {
+    bool after_unknown = false;
+    segmenter_.Segment(normalizer_->Normalize(text), [&](std::string_view piece, int32_t id) {
+      const bool is_unknown = id == model_.unknown;
+      if (is_unknown && model_.byte_fallback) {
+        for (const unsigned char byte : piece) ids->push_back(byte_ids_[byte]);
+      } else if (!is_unknown || !after_unknown) {  // a run of unknown pieces is one
+        ids->push_back(id);
+      }
+      after_unknown = is_unknown;
+    });
+  }
+
+  std::string Decode(const std::vector<int32_t>& ids) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (id >= 0 && id < vocabulary()) AppendDecoded(model_.pieces[id], &text);
+    }
+    const bool has_dummy = model_.add_dummy_prefix || model_.remove_extra_spaces;
+    if (has_dummy && text.starts_with(' ')) text.erase(0, 1);
+    return text;
+  }
+
  private:
-  const std::unique_ptr<SentencePieceModel> model_;
+  SentencePieceTokenizer(SentencePieceModel model, std::string fingerprint)
+      : model_(std::move(model)),
+        fingerprint_(std::move(fingerprint)),
+        symbols_(UserDefined(model_)),
+        byte_ids_(ByteIds(model_)),
+        segmenter_(&model_, &symbols_) {}
+
+  static ByteTrie UserDefined(const SentencePieceModel& model) {
+    ByteTrie symbols;
+    for (size_t id = 0; id < model.pieces.size(); ++id) {
+      if (model.pieces[id].type == PieceType::kUserDefined) symbols.Add(model.pieces[id].text, id);
+    }
+    return symbols;
+  }
+
+  static std::array<int32_t, 256> ByteIds(const SentencePieceModel& model) {
+    std::array<int32_t, 256> byte_ids;
+    byte_ids.fill(model.unknown);
+    for (size_t id = 0; id < model.pieces.size(); ++id) {
+      if (const std::optional<uint8_t> byte = ByteOf(model.pieces[id])) byte_ids[*byte] = id;
+    }
+    return byte_ids;
+  }
+
+  // "<0x41>"
+  static std::optional<uint8_t> ByteOf(const SentencePieceModel::Piece& piece) {
+    unsigned byte = 0;
+    if (piece.type != PieceType::kByte || std::sscanf(piece.text.c_str(), "<0x%2X>", &byte) != 1) return std::nullopt;
+    return static_cast<uint8_t>(byte);
+  }
+
+  static void AppendDecoded(const SentencePieceModel::Piece& piece, std::string* text) {
+    if (piece.type == PieceType::kControl) return;
+    if (piece.type == PieceType::kUnknown) {
+      text->append(kUnknownSurface);
+      return;
+    }
+    if (const std::optional<uint8_t> byte = ByteOf(piece)) {
+      text->push_back(static_cast<char>(*byte));
+      return;
+    }
+    std::string_view rest = piece.text;
+    while (!rest.empty()) {
+      const bool is_space = rest.starts_with(kSpaceSymbol);
+      text->push_back(is_space ? ' ' : rest.front());
+      rest.remove_prefix(is_space ? kSpaceSymbol.size() : 1);
+    }
+  }
+
+  const SentencePieceModel model_;
   const std::string fingerprint_;
+  const ByteTrie symbols_;
+  const std::array<int32_t, 256> byte_ids_;
+  const SentencePieceSegmenter segmenter_;
+  std::unique_ptr<SentencePieceNormalizer> normalizer_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  auto model = std::make_unique<SentencePieceModel>();
-  std::string error = "no pieces";
-  if (!model->Parse(file.text(), &error)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a SentencePiece model: ", error));
-  }
+  absl::StatusOr<SentencePieceModel> model = ParseSentencePieceModel(file.text());
   std::string fingerprint =
       absl::StrFormat("sentencepiece-%016x", XXH3_64bits(file.text().data(), file.text().size()));
-  return std::make_unique<SentencePieceTokenizer>(std::move(model), std::move(fingerprint));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      model.ok() ? SentencePieceTokenizer::Create(*std::move(model), std::move(fingerprint)) : model.status();
+  if (tokenizer.ok()) return tokenizer;
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " is not a SentencePiece model that can be used: ", tokenizer.status().message()));
 }
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// SentencePiece models (*.model), through the library itself, so that ids equal its own.
+// SentencePiece models (*.model), unigram and BPE: ids equal those of the `sentencepiece` library.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// NOT_FOUND, or INVALID_ARGUMENT when `path` is not a SentencePiece model.
+// NOT_FOUND, or INVALID_ARGUMENT when `path` is not a SentencePiece model that can be used.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path);
 
 }  // namespace terrace

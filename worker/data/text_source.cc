@@ -12,7 +12,8 @@
 namespace terrace {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 20;
+// Short enough that the sums of a unigram model, which are floats, keep their precision.
+constexpr size_t kPieceBytes = size_t{1} << 16;
 
 // Lead bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+2000.., U+3000) are excluded with their neighbours.
 bool StartsNonSpace(unsigned char c) {
@@ -81,7 +82,8 @@ absl::Status VisitJsonLines(std::string_view content, std::string_view path, con
   return absl::OkStatus();
 }
 
-// Length of the valid UTF-8 sequence that `text` starts with; 0 when there is none (RFC 3629, table 3-7 of Unicode).
+}  // namespace
+
 size_t Utf8Length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto continues = [&](size_t from, size_t length) {
@@ -106,8 +108,6 @@ size_t Utf8Length(std::string_view text) {
   const bool beyond = lead == 0xf4 && byte(1) >= 0x90;
   return overlong || beyond ? 0 : 4;
 }
-
-}  // namespace
 
 size_t FindInvalidUtf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {

@@ -2,7 +2,8 @@
 // one (its "text" field).
 //
 // Pieces of a .txt file end where no byte-level BPE pattern in use can see across: after a newline that is followed by a
-// character that is not white space. So tokenising piece by piece equals tokenising the whole file.
+// character that is not white space. So there tokenising piece by piece equals tokenising the whole file. (SentencePiece
+// has no such places: for it a piece is what a sentence is elsewhere.)
 //
 // Pure apart from the callback. Thread-safe: no state.
 //
@@ -33,5 +34,8 @@ absl::Status VisitText(std::string_view content, TextFormat format, bool any_byt
 
 // Position of the first byte that is not valid UTF-8; text.size() when all is.
 size_t FindInvalidUtf8(std::string_view text);
+
+// Bytes of the valid UTF-8 sequence that `text`, not empty, begins with; 0 when there is none (Unicode, table 3-7).
+size_t Utf8Length(std::string_view text);
 
 }  // namespace terrace

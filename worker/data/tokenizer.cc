@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
+#include "worker/data/bpe_tokenizer.h"
 #include "worker/data/sentencepiece_tokenizer.h"
 
 namespace terrace {
@@ -40,9 +41,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view name
     const bool has_json = std::filesystem::exists(folder / "tokenizer.json", ignored);
     path = (folder / (has_json ? "tokenizer.json" : "tokenizer.model")).string();
   }
+  if (absl::EndsWith(path, ".json")) return LoadBpeTokenizer(path);
   if (absl::EndsWith(path, ".model")) return LoadSentencePieceTokenizer(path);
   return absl::InvalidArgumentError(
-      absl::StrCat("tokenizer is \"", path, "\", must be \"bytes\" or a *.model"));
+      absl::StrCat("tokenizer is \"", path, "\", must be \"bytes\", a tokenizer.json, a *.model or a folder with one"));
 }
 
 }  // namespace terrace

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/data/nfc.h"
+
+#include "gtest/gtest.h"
+
+namespace terrace {
+namespace {
+
+TEST(NfcTest, ComposesReordersAndExcludes) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"plain ASCII", "plain ASCII"},
+      {"e\u0301", "\u00e9"},
+      {"A\u030a", "\u00c5"},
+      {"\u212b", "\u00c5"},                          // Angstrom sign
+      {"q\u0307\u0323", "q\u0323\u0307"},            // order of marks
+      {"e\u0323\u0302", "\u1ec7"},                   // two steps
+      {"e\u0302\u0323", "\u1ec7"},
+      {"\u1112\u1161\u11ab", "\ud55c"},              // Hangul
+      {"\uac00\u11a8", "\uac01"},
+      {"\u0958", "\u0915\u093c"},                    // excluded from composition
+      {"\u0344", "\u0308\u0301"},
+      {"a\u0315\u0300\u05ae\u0300b", "\u00e0\u05ae\u0300\u0315b"},  // blocked mark
+      {"\n\u0301", "\n\u0301"},
+  };
+  for (const auto& [in, out] : cases) {
+    EXPECT_EQ(NormalizeNfc(in), out) << in;
+    EXPECT_EQ(NormalizeNfc(out), out) << "normal text stays";
+    EXPECT_TRUE(!IsSurelyNfc(in) || std::string(in) == out) << in;
+  }
+  EXPECT_TRUE(IsSurelyNfc("na\u00efve \u4f60\u597d \ud55c \u041f"));
+  EXPECT_FALSE(IsSurelyNfc("e\u0301"));
+}
+
+TEST(NfcTest, BytesThatAreNotUtf8Stay) {
+  for (const std::string text : {"\xff\xc3", "a\xe0\x80\x80z", "\xf8\x88\x80\x80\x80", "\xc3", "\xed\xa0\x80"}) {
+    EXPECT_EQ(NormalizeNfc(text), text);
+  }
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/data/pre_tokenizer.h"
+
+#include <re2/re2.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kLookAhead = R"(\s+(?!\S))";
+// The inside of a class of Unicode's White_Space.
+constexpr char kSpaces[] = R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+constexpr int64_t kAutomatonBytes = 64 << 20;
+
+// Bytes of the white-space character at `position`; 0 when there is none. UTF-8 of the list above.
+size_t SpaceLength(std::string_view text, size_t position) {
+  const auto at = [&](size_t i) {
+    return position + i < text.size() ? static_cast<unsigned char>(text[position + i]) : 0;
+  };
+  const unsigned char c = at(0);
+  if (c == ' ' || (c >= '\t' && c <= '\r')) return 1;
+  if (c == 0xc2) return at(1) == 0x85 || at(1) == 0xa0 ? 2 : 0;
+  if (c == 0xe1) return at(1) == 0x9a && at(2) == 0x80 ? 3 : 0;
+  if (c == 0xe3) return at(1) == 0x80 && at(2) == 0x80 ? 3 : 0;
+  if (c != 0xe2) return 0;
+  if (at(1) == 0x81) return at(2) == 0x9f ? 3 : 0;
+  if (at(1) != 0x80) return 0;
+  const bool in_general_punctuation = (at(2) >= 0x80 && at(2) <= 0x8a) || at(2) == 0xa8 || at(2) == 0xa9 || at(2) == 0xaf;
+  return in_general_punctuation ? 3 : 0;
+}
+
+// `\s+(?!\S)` at `begin`: the whole run at the end of the text, else all but its last character.
+size_t LookAheadEnd(std::string_view text, size_t begin) {
+  size_t end = begin;
+  size_t last = begin;
+  while (const size_t length = SpaceLength(text, end)) {
+    last = end;
+    end += length;
+  }
+  return end == text.size() ? end : last;
+}
+
+std::vector<std::string> TopLevelAlternatives(std::string_view pattern) {
+  std::vector<std::string> alternatives(1);
+  int groups = 0;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\' && i + 1 < pattern.size()) {
+      alternatives.back().append(pattern.substr(i++, 2));
+      continue;
+    }
+    if (c == '[') in_class = true;
+    if (c == ']') in_class = false;
+    if (!in_class && c == '(') ++groups;
+    if (!in_class && c == ')') --groups;
+    if (!in_class && c == '|' && groups == 0) {
+      alternatives.emplace_back();
+    } else {
+      alternatives.back().push_back(c);
+    }
+  }
+  return alternatives;
+}
+
+// The meaning that `\s`, `\S` and `\d` have in the format, in RE2's words.
+absl::StatusOr<std::string> TranslateEscape(char escape, bool in_class) {
+  switch (escape) {
+    case 's': return in_class ? std::string(kSpaces) : absl::StrCat("[", kSpaces, "]");
+    case 'd': return std::string(R"(\p{Nd})");
+    case 'S':
+      if (!in_class) return absl::StrCat("[^", kSpaces, "]");
+      break;
+    case 'w': case 'W': case 'D': case 'b': case 'B': case 'h': case 'H': case 'R': case 'X': break;
+    default: return std::string{'\\', escape};
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\\", std::string(1, escape), " is not supported here"));
+}
+
+absl::StatusOr<std::string> Translate(const std::string& pattern) {
+  std::string out;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\' && i + 1 < pattern.size()) {
+      ASSIGN_OR_RETURN(const std::string escape, TranslateEscape(pattern[++i], in_class));
+      out += escape;
+      continue;
+    }
+    if (c == '[') in_class = true;
+    if (c == ']') in_class = false;
+    out.push_back(c);
+  }
+  return out;
+}
+
+absl::StatusOr<std::unique_ptr<RE2>> Compile(const std::vector<std::string>& alternatives) {
+  ASSIGN_OR_RETURN(const std::string pattern, Translate(absl::StrJoin(alternatives, "|")));
+  RE2::Options options;
+  options.set_log_errors(false);
+  options.set_max_mem(kAutomatonBytes);
+  auto compiled = std::make_unique<RE2>(pattern, options);
+  if (!compiled->ok()) return absl::InvalidArgumentError(compiled->error());
+  return compiled;
+}
+
+}  // namespace
+
+Splitter::Splitter() = default;
+Splitter::Splitter(Splitter&&) noexcept = default;
+Splitter& Splitter::operator=(Splitter&&) noexcept = default;
+Splitter::~Splitter() = default;
+
+absl::StatusOr<Splitter> Splitter::Create(std::string_view pattern) {
+  Splitter splitter;
+  std::vector<std::string> before, after;
+  for (std::string& alternative : TopLevelAlternatives(pattern)) {
+    if (alternative == kLookAhead && !splitter.has_look_ahead_) {
+      splitter.has_look_ahead_ = true;
+    } else {
+      (splitter.has_look_ahead_ ? after : before).push_back(std::move(alternative));
+    }
+  }
+  for (const auto& [alternatives, target] : {std::pair(&before, &splitter.before_), {&after, &splitter.after_}}) {
+    if (alternatives->empty()) continue;
+    absl::StatusOr<std::unique_ptr<RE2>> compiled = Compile(*alternatives);
+    if (!compiled.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("the pre_tokenizer pattern ", Absl(pattern),
+                                                     " cannot be used: ", compiled.status().message()));
+    }
+    *target = *std::move(compiled);
+  }
+  if (splitter.before_ == nullptr) return absl::InvalidArgumentError("the pre_tokenizer pattern begins with \\s+(?!\\S)");
+  return splitter;
+}
+
+size_t Splitter::MatchEnd(std::string_view text, size_t begin) const {
+  const re2::StringPiece input(text.data(), text.size());
+  re2::StringPiece match;
+  if (before_->Match(input, begin, text.size(), RE2::ANCHOR_START, &match, 1) && !match.empty()) {
+    return begin + match.size();
+  }
+  if (!has_look_ahead_) return begin;
+  if (const size_t end = LookAheadEnd(text, begin); end > begin) return end;
+  if (after_ != nullptr && after_->Match(input, begin, text.size(), RE2::ANCHOR_START, &match, 1)) {
+    return begin + match.size();
+  }
+  return begin;
+}
+
+size_t Splitter::PieceEnd(std::string_view text, size_t begin) const {
+  if (const size_t end = MatchEnd(text, begin); end > begin) return end;
+  // A piece between two matches. Pattern lists with the look-ahead match every character, so this is short or not at all.
+  size_t end = begin + 1;
+  while (end < text.size() && ((text[end] & 0xc0) == 0x80 || MatchEnd(text, end) == end)) ++end;
+  return end;
+}
+
+void PreTokenizer::Split(std::string_view text, size_t level,
+                         const std::function<void(std::string_view)>& visit) const {
+  if (level == splitters_.size()) return visit(text);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = splitters_[level].PieceEnd(text, begin);
+    Split(text.substr(begin, end - begin), level + 1, visit);
+    begin = end;
+  }
+}
+
+}  // namespace terrace
