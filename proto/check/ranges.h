@@ -40,6 +40,7 @@ class ByteMap {
  public:
   static constexpr int kNone = -1;
 
+  bool empty() const { return pieces_.empty(); }  // no byte was ever set
   void Set(const ByteRange& range, int value);
   // Calls `visit` for each maximal piece of `range` with one value, in order, pieces of kNone
   // included.

@@ -191,6 +191,7 @@ class Reductions {
   }
 
   absl::Status Contribute(int i, const Access& access) {
+    if (sums_[access.buffer].empty()) return absl::OkStatus();
     absl::Status status;
     for (const ByteRange& range : RangesOf(access)) {
       if (access.reads) {

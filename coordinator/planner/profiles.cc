@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/profiles.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kGB = 1'000'000'000;
+constexpr double kTera = 1e12;
+
+}  // namespace
+
+const std::vector<CatalogueDevice>& Catalogue() {
+  static const auto* devices = new std::vector<CatalogueDevice>{
+      {"A100-40GB", 40 * kGB, 19.5 * kTera, 312 * kTera, 1.555 * kTera, 300e9,
+       "NVIDIA A100 datasheet (SXM4, 40 GB), 2021"},
+      {"A100-80GB", 80 * kGB, 19.5 * kTera, 312 * kTera, 2.039 * kTera, 300e9,
+       "NVIDIA A100 datasheet (SXM4, 80 GB), 2021"},
+      {"H100-80GB", 80 * kGB, 67 * kTera, 989.4 * kTera, 3.35 * kTera, 450e9,
+       "NVIDIA H100 datasheet (SXM5), 2023"},
+      {"H200-141GB", 141 * kGB, 67 * kTera, 989.4 * kTera, 4.8 * kTera, 450e9,
+       "NVIDIA H200 datasheet (SXM), 2024"},
+      {"L40S-48GB", 48 * kGB, 91.6 * kTera, 362 * kTera, 0.864 * kTera, 32e9,
+       "NVIDIA L40S datasheet, 2023; link: PCIe 4.0 x16"},
+      {"RTX4090-24GB", 24 * kGB, 82.6 * kTera, 165.2 * kTera, 1.008 * kTera, 32e9,
+       "NVIDIA Ada architecture whitepaper, 2022; link: PCIe 4.0 x16"},
+  };
+  return *devices;
+}
+
+absl::StatusOr<CatalogueDevice> FindDevice(std::string_view name) {
+  std::string names;
+  for (const CatalogueDevice& device : Catalogue()) {
+    if (device.name == name) return device;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", Absl(device.name));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("device '", Absl(name), "' is not in the catalogue, which has ", names));
+}
+
+v1::HardwareProfile ProfileOf(const CatalogueDevice& device) {
+  v1::HardwareProfile profile;
+  profile.set_name(std::string(device.name));
+  profile.set_f32_flops_per_second(device.f32_flops_per_second);
+  profile.set_bf16_flops_per_second(device.bf16_flops_per_second);
+  profile.set_memory_bytes_per_second(device.memory_bytes_per_second);
+  profile.set_link_bytes_per_second(device.link_bytes_per_second);
+  profile.set_link_latency_seconds(5e-6);
+  profile.set_instruction_overhead_seconds(3e-6);
+  return profile;
+}
+
+v1::HardwareProfile CpuProfile(uint32_t cores) {
+  // Two cores of a server share about 28 GB/s of memory, and a socket stops near 200 GB/s.
+  constexpr double kCoreFlops = 0.15 * kTera, kCoreBytes = 14e9, kSocketBytes = 200e9;
+  const double count = std::max<uint32_t>(1, cores);
+  v1::HardwareProfile profile;
+  profile.set_name(absl::StrCat("cpu, ", cores, cores == 1 ? " core" : " cores"));
+  profile.set_f32_flops_per_second(kCoreFlops * count);
+  profile.set_bf16_flops_per_second(kCoreFlops * count);
+  profile.set_memory_bytes_per_second(std::min(kCoreBytes * count, kSocketBytes));
+  profile.set_link_bytes_per_second(1.4e9);
+  profile.set_link_latency_seconds(50e-6);
+  profile.set_instruction_overhead_seconds(5e-6);
+  return profile;
+}
+
+}  // namespace terrace

@@ -1,0 +1,40 @@
+// Hardware by name, for planning on paper: what the time model computes with when no worker has
+// measured anything.
+//
+// Thread-safe: constants.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/v1/plan.pb.h"
+
+namespace terrace {
+
+struct CatalogueDevice {
+  std::string_view name;  // "H100-80GB"
+  int64_t memory_bytes = 0;
+  double f32_flops_per_second = 0;   // dense, without tensor cores
+  double bf16_flops_per_second = 0;  // dense
+  double memory_bytes_per_second = 0;
+  double link_bytes_per_second = 0;  // one direction
+  std::string_view source;
+};
+
+// Sorted by name.
+const std::vector<CatalogueDevice>& Catalogue();
+
+// NOT_FOUND with the names there are.
+absl::StatusOr<CatalogueDevice> FindDevice(std::string_view name);
+
+// The peak rates of the datasheet; no program reaches them.
+v1::HardwareProfile ProfileOf(const CatalogueDevice& device);
+
+// An ordinary server core with AVX-512, without AMX, ranks linked by TCP on one host.
+v1::HardwareProfile CpuProfile(uint32_t cores);
+
+}  // namespace terrace
