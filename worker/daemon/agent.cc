@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/daemon/agent.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "proto/v1/worker.grpc.pb.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kPemBytesMax = 1 << 20;
+constexpr int kMessageBytesMax = 64 << 20;
+constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
+
+bool IsLoopback(std::string_view address) {
+  return address.starts_with("127.") || address.starts_with("localhost:") ||
+         address.starts_with("[::1]:") || address.starts_with("unix:");
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
+    const Agent::Options& options) {
+  const int given = !options.tls_cert.empty() + !options.tls_key.empty() + !options.tls_ca.empty();
+  if (given == 0) {
+    if (IsLoopback(options.coordinator) || options.insecure) {
+      return grpc::InsecureChannelCredentials();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--coordinator: ", options.coordinator,
+        " is another machine, so it needs --tls-cert, --tls-key and --tls-ca; --insecure allows "
+        "it without"));
+  }
+  if (given != 3) {
+    return absl::InvalidArgumentError(
+        "--tls-cert, --tls-key and --tls-ca go together: both sides prove who they are");
+  }
+  grpc::SslCredentialsOptions ssl;
+  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadTextFile(options.tls_ca, kPemBytesMax));
+  ASSIGN_OR_RETURN(ssl.pem_private_key, ReadTextFile(options.tls_key, kPemBytesMax));
+  ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadTextFile(options.tls_cert, kPemBytesMax));
+  return grpc::SslCredentials(ssl);
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // A coordinator whose machine died sends nothing, not even an end.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3'000);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+}  // namespace
+
+class Agent::Impl {
+ public:
+  Impl(Options options, Handlers handlers, std::shared_ptr<grpc::ChannelCredentials> credentials)
+      : options_(std::move(options)),
+        handlers_(std::move(handlers)),
+        stub_(v1::WorkerService::NewStub(MakeChannel(options_.coordinator, credentials))) {}
+
+  void Start() {
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  void Stop() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+      if (context_ != nullptr) context_->TryCancel();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  bool Send(const v1::WorkerMessage& message) {
+    absl::MutexLock lock(&mutex_);
+    const size_t bytes = message.ByteSizeLong();
+    if (!registered_ || queued_bytes_ + bytes > kAgentBytesQueuedMax) return false;
+    queued_bytes_ += bytes;
+    queue_.push_back(message);
+    return true;
+  }
+
+ private:
+  using Stream = grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
+
+  void Run() {
+    absl::Duration pause = kFirstPause;
+    bool complained = false;
+    while (!IsStopping()) {
+      std::string error;
+      if (Connect(&error)) {
+        pause = kFirstPause;
+        complained = false;
+        log::Warn("lost the coordinator at ", options_.coordinator, "; ranks go on without it");
+      } else if (!complained) {
+        complained = true;  // once, not once a second
+        log::Warn("cannot reach the coordinator at ", options_.coordinator, ": ", error,
+                  "; trying until it answers");
+      }
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause);
+      pause = std::min(2 * pause, kLongestPause);
+    }
+  }
+
+  // One connection from dial to end. True when it was registered.
+  bool Connect(std::string* error) {
+    grpc::ClientContext context;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return true;
+      context_ = &context;
+    }
+    std::unique_ptr<Stream> stream = stub_->Connect(&context);
+    const bool registered = Register(*stream, error);
+    if (registered) Serve(*stream);
+    const grpc::Status status = stream->Finish();
+    if (error->empty()) *error = status.error_message();
+    absl::MutexLock lock(&mutex_);
+    context_ = nullptr;
+    return registered;
+  }
+
+  bool Register(Stream& stream, std::string* error) {
+    v1::WorkerMessage hello;
+    *hello.mutable_register_()->mutable_node() = options_.node;
+    v1::CoordinatorMessage reply;
+    if (!stream.Write(hello) || !stream.Read(&reply)) return false;
+    *error = reply.registered().error();
+    if (!reply.has_registered() || !error->empty()) return false;
+    {
+      absl::MutexLock lock(&mutex_);
+      registered_ = true;
+    }
+    log::Info("registered with the coordinator at ", options_.coordinator);
+    handlers_.on_registered(reply.registered());
+    return true;
+  }
+
+  void Serve(Stream& stream) {
+    std::thread writer([this, &stream] { WriteQueued(stream); });
+    v1::CoordinatorMessage message;
+    while (stream.Read(&message)) handlers_.on_message(message);
+    {
+      absl::MutexLock lock(&mutex_);
+      registered_ = false;
+      queue_.clear();
+      queued_bytes_ = 0;
+      if (context_ != nullptr) context_->TryCancel();  // a write under way fails at once
+    }
+    writer.join();
+    handlers_.on_disconnected();
+  }
+
+  void WriteQueued(Stream& stream) {
+    const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !registered_ || !queue_.empty();
+    };
+    while (true) {
+      v1::WorkerMessage message;
+      {
+        absl::MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(&ready));
+        if (!registered_) return;
+        message = std::move(queue_.front());
+        queue_.pop_front();
+        queued_bytes_ -= message.ByteSizeLong();
+      }
+      if (!stream.Write(message)) return;
+    }
+  }
+
+  bool IsStopping() {
+    absl::MutexLock lock(&mutex_);
+    return stopping_;
+  }
+
+  const Options options_;
+  const Handlers handlers_;
+  const std::unique_ptr<v1::WorkerService::Stub> stub_;
+  std::thread thread_;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool registered_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the present connection
+  std::deque<v1::WorkerMessage> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+Agent::Agent(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Agent::~Agent() { impl_->Stop(); }
+
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options, Handlers handlers) {
+  ASSIGN_OR_RETURN(auto credentials, MakeCredentials(options));
+  return std::unique_ptr<Agent>(new Agent(
+      std::make_unique<Impl>(std::move(options), std::move(handlers), std::move(credentials))));
+}
+
+void Agent::Start() { impl_->Start(); }
+void Agent::Stop() { impl_->Stop(); }
+bool Agent::Send(const v1::WorkerMessage& message) { return impl_->Send(message); }
+
+}  // namespace terrace

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/daemon/daemon.h"
+
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/status_macros.h"
+#include "base/stop_signals.h"
+#include "worker/daemon/log_reader.h"
+#include "worker/daemon/metrics.h"
+#include "worker/daemon/program_cache.h"
+#include "worker/daemon/supervisor.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr size_t kEventsKeptMax = 1024;  // while the coordinator is away; the oldest go first
+constexpr absl::Duration kKillGrace = absl::Seconds(2);
+
+// All members but the agent are used only on the loop.
+class Daemon {
+ public:
+  explicit Daemon(const DaemonOptions& options)
+      : options_(options),
+        programs_(options.probe.state_directory),
+        supervisor_({.state_directory = options.probe.state_directory,
+                     .rank_binary = options.probe.rank_binary,
+                     .die_with_daemon = options.stop_ranks_on_exit},
+                    {.post = [this](std::function<void()> work) { loop_.Post(std::move(work)); },
+                     .to_coordinator = [this](const v1::WorkerMessage& m) { ToCoordinator(m); },
+                     .changed = [this] { heartbeat_due_ns_ = 0; }},
+                    programs_),
+        logs_(options.probe.state_directory,
+              {.send = [this](const v1::WorkerMessage& m) { return agent_->Send(m); },
+               .is_live = [this](std::string_view job,
+                                 uint32_t rank) { return supervisor_.IsLive(job, rank); }}) {}
+
+  absl::Status Start(v1::Node node) {
+    Agent::Options agent = options_.agent;
+    agent.node = std::move(node);
+    ASSIGN_OR_RETURN(
+        agent_,
+        Agent::Create(std::move(agent),
+                      {.on_registered =
+                           [this](const v1::RegisterReply& reply) {
+                             loop_.Post([this, reply] { Registered(reply); });
+                           },
+                       .on_message =
+                           [this](const v1::CoordinatorMessage& message) {
+                             loop_.Post([this, message] { Handle(message); });
+                           },
+                       .on_disconnected = [this] { loop_.Post([this] { Disconnected(); }); }}));
+    loop_.Start(kTick, [this] { AfterBatch(); });
+    // On the loop's thread: ranks that die with the daemon die with the thread that forked them.
+    loop_.Post([this] { supervisor_.Adopt(); });
+    agent_->Start();
+    return absl::OkStatus();
+  }
+
+  void Stop() {
+    if (options_.stop_ranks_on_exit) KillRanks();
+    agent_->Stop();
+    loop_.Stop();
+  }
+
+  bool TakeSnapshot(WorkerSnapshot* snapshot) {
+    return loop_.Call([&] {
+      snapshot->ranks = supervisor_.LiveMetrics();
+      snapshot->connected = registered_;
+    });
+  }
+
+ private:
+  void Registered(const v1::RegisterReply& reply) {
+    registered_ = true;
+    heartbeat_ns_ = reply.heartbeat_ms() * 1'000'000;
+    SendHeartbeat();
+    supervisor_.Resend();
+    v1::WorkerMessage message;
+    for (v1::JobEvent& event : kept_events_) {
+      *message.mutable_event() = std::move(event);
+      agent_->Send(message);
+    }
+    kept_events_.clear();
+  }
+
+  void Disconnected() {
+    registered_ = false;
+    logs_.Clear();
+  }
+
+  void Handle(const v1::CoordinatorMessage& message) {
+    switch (message.message_case()) {
+      case v1::CoordinatorMessage::kProgram:
+        return TakeChunk(message.program());
+      case v1::CoordinatorMessage::kStart:
+        return supervisor_.Start(message.start());
+      case v1::CoordinatorMessage::kGo:
+        return supervisor_.Go(message.go());
+      case v1::CoordinatorMessage::kStop:
+        return supervisor_.Stop(message.stop());
+      case v1::CoordinatorMessage::kKvValues:
+        return supervisor_.Answer(message.kv_values());
+      case v1::CoordinatorMessage::kReadLog:
+        return logs_.Handle(message.read_log());
+      default:
+        log::Warn("a coordinator message of kind ", message.message_case(), " is unknown");
+    }
+  }
+
+  void TakeChunk(const v1::ProgramChunk& chunk) {
+    const absl::StatusOr<bool> complete = programs_.Add(chunk);
+    if (!complete.ok()) {
+      log::Warn(complete.status().message());
+    } else if (*complete) {
+      supervisor_.ProgramArrived(chunk.sha256());
+    }
+  }
+
+  void ToCoordinator(const v1::WorkerMessage& message) {
+    if (agent_->Send(message) || !message.has_event()) return;
+    if (kept_events_.size() >= kEventsKeptMax) kept_events_.pop_front();
+    kept_events_.push_back(message.event());
+  }
+
+  void AfterBatch() {
+    if (logs_.active()) logs_.Poll();
+    if (registered_ && clock_.MonotonicNanos() >= heartbeat_due_ns_) SendHeartbeat();
+  }
+
+  void SendHeartbeat() {
+    v1::WorkerMessage message;
+    *message.mutable_heartbeat() = supervisor_.Reports();
+    agent_->Send(message);
+    heartbeat_due_ns_ = clock_.MonotonicNanos() + heartbeat_ns_;
+  }
+
+  void KillRanks() {
+    const absl::Time deadline = absl::Now() + kKillGrace;
+    bool live = true;
+    while (live && absl::Now() < deadline) {
+      loop_.Call([&] {
+        supervisor_.KillAll();
+        live = !supervisor_.LiveMetrics().empty();
+      });
+      if (live) absl::SleepFor(absl::Milliseconds(5));
+    }
+  }
+
+  const DaemonOptions options_;
+  const SystemClock clock_;
+  ProgramCache programs_;
+  Supervisor supervisor_;
+  LogReader logs_;
+  bool registered_ = false;
+  int64_t heartbeat_ns_ = 0;
+  int64_t heartbeat_due_ns_ = 0;
+  std::deque<v1::JobEvent> kept_events_;
+  std::unique_ptr<Agent> agent_;
+  Loop loop_;  // last: stopped before what it uses
+};
+
+}  // namespace
+
+absl::Status RunDaemon(DaemonOptions options) {
+  ASSIGN_OR_RETURN(StopSignals stop, StopSignals::Block(options.exit_with_parent));
+  const std::string& state = options.probe.state_directory;
+  RETURN_IF_ERROR(MakeDirectories(state));
+  absl::StatusOr<UniqueFd> lock = LockFile(state + "/lock", /*timeout_ms=*/0);
+  if (!lock.ok()) {
+    return absl::UnavailableError(absl::StrCat("--state-dir: ", lock.status().message(),
+                                               ": another worker uses it; choose another"));
+  }
+  v1::Node node = ProbeNode(options.probe);
+  Daemon daemon(options);
+  WorkerMetrics metrics([&daemon, &node](WorkerSnapshot* snapshot) {
+    snapshot->devices = node.devices();
+    snapshot->device_memory_bytes = node.device_memory_bytes();
+    return daemon.TakeSnapshot(snapshot);
+  });
+  if (!options.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(const int port, metrics.Listen(options.metrics_listen));
+    const std::string host = options.metrics_listen.substr(0, options.metrics_listen.rfind(':'));
+    node.set_metrics_address(absl::StrCat(host, ":", port));
+    log::Info("metrics on ", node.metrics_address());
+  }
+  RETURN_IF_ERROR(daemon.Start(node));
+  log::Info("worker ", node.name(), " offers ", node.devices(), " devices with ",
+            node.threads_per_device(), " threads each, state in ", state);
+  log::Info("stopping: ", stop.Wait());
+  daemon.Stop();
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

@@ -1,0 +1,27 @@
+// The worker daemon put together: agent, supervisor, log reader and /metrics around one loop.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "worker/daemon/agent.h"
+#include "worker/daemon/probe.h"
+
+namespace terrace {
+
+struct DaemonOptions {
+  Agent::Options agent;
+  ProbeOptions probe;
+  std::string metrics_listen;       // empty: no /metrics
+  bool stop_ranks_on_exit = false;  // ranks end with the daemon, however it ends
+  bool exit_with_parent = false;
+};
+
+// Blocks until SIGTERM or SIGINT, or until the parent process dies with exit_with_parent.
+// UNAVAILABLE: the metrics address is in use, or another daemon holds the state directory. Call
+// from the main thread before others exist.
+absl::Status RunDaemon(DaemonOptions options);
+
+}  // namespace terrace

@@ -1,0 +1,55 @@
+// Reads ranks' logs for the coordinator: the last lines, then what is added while somebody follows.
+//
+// Used only on the daemon's loop.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/unique_fd.h"
+#include "proto/v1/worker.pb.h"
+
+namespace terrace {
+
+inline constexpr int64_t kLogTailBytesMax =
+    16 << 20;  // the most that is sent of what is there already
+inline constexpr int64_t kLogChunkBytes = 64 << 10;
+inline constexpr size_t kLogsReadMax = 64;
+
+class LogReader {
+ public:
+  struct Ports {
+    std::function<bool(const v1::WorkerMessage&)> send;  // false: dropped
+    std::function<bool(std::string_view job, uint32_t rank)> is_live;
+  };
+  LogReader(std::string_view state_directory, Ports ports);
+
+  void Handle(const v1::ReadLog& request);
+  // Sends what was added; ends the readers whose rank has ended. Call a few times a second while
+  // active().
+  void Poll();
+  void Clear() { open_.clear(); }
+  bool active() const { return !open_.empty(); }
+
+ private:
+  struct Open {
+    v1::ReadLog request;
+    UniqueFd file;
+    int64_t offset = 0;
+  };
+
+  // False when the reader is done.
+  bool Advance(Open& open);
+  void End(uint64_t request, std::string_view error);
+
+  const std::string state_directory_;
+  const Ports ports_;
+  std::map<uint64_t, Open> open_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,91 @@
+// terrace-worker: command line in, the daemon out. Wiring only.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/exit_code.h"
+#include "base/log.h"
+#include "worker/daemon/daemon.h"
+
+namespace terrace {
+namespace {
+
+std::string HostName() {
+  char name[256] = "worker";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string DefaultStateDirectory() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  if (state != nullptr && *state != '\0') return absl::StrCat(state, "/terrace/worker");
+  if (home != nullptr) return absl::StrCat(home, "/.local/state/terrace/worker");
+  return "/var/lib/terrace/worker";
+}
+
+std::string SiblingBinary(const char* name) {
+  std::error_code error;
+  return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / name).string();
+}
+
+void AddOptions(CLI::App& app, DaemonOptions& options) {
+  app.add_option("--coordinator", options.agent.coordinator, "host:port of the coordinator")
+      ->capture_default_str();
+  app.add_option("--name", options.probe.name, "name of this worker, unique in the cluster")
+      ->capture_default_str();
+  app.add_option("--devices", options.probe.devices, "ranks that may run here at a time")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--device-memory", options.probe.device_memory_bytes,
+                 "bytes of each device (16GiB, 500MiB); 90 % of the memory over all devices")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  app.add_option("--threads-per-device", options.probe.threads_per_device,
+                 "CPU threads of a rank; cores / devices");
+  app.add_option("--state-dir", options.probe.state_directory, "folder of runs, logs, programs")
+      ->capture_default_str();
+  app.add_option("--rank-binary", options.probe.rank_binary, "terrace-rank")->capture_default_str();
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "host:port of /metrics; none if absent");
+  app.add_option("--tls-cert", options.agent.tls_cert, "PEM certificate of this worker");
+  app.add_option("--tls-key", options.agent.tls_key, "PEM key of this worker");
+  app.add_option("--tls-ca", options.agent.tls_ca, "PEM certificates of who signs coordinators");
+  app.add_flag("--insecure", options.agent.insecure, "dial off loopback without TLS");
+  app.add_flag("--stop-ranks-on-exit", options.stop_ranks_on_exit, "ranks end with this process");
+  app.add_flag("--exit-with-parent", options.exit_with_parent, "end when the parent process ends");
+}
+
+int Main(int argc, char** argv) {
+  DaemonOptions options;
+  options.agent.coordinator = "127.0.0.1:7070";
+  options.probe.name = HostName();
+  options.probe.state_directory = DefaultStateDirectory();
+  options.probe.rank_binary = SiblingBinary("terrace-rank");
+  std::string log_level = "info";
+  CLI::App app("Runs the ranks of one node for a coordinator.", "terrace-worker");
+  AddOptions(app, options);
+  app.add_option("--log-level", log_level, "debug, info, warn or error")->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
+  }
+  log::Init("worker", log::ParseLevel(log_level));
+  const absl::Status status = RunDaemon(std::move(options));
+  if (!status.ok()) {
+    std::fprintf(stderr, "terrace-worker: %s\n", std::string(status.message()).c_str());
+  }
+  return ToInt(ExitCodeOf(status));
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) { return terrace::Main(argc, argv); }

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/daemon/probe.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kProfileBytesMax = 64 << 10;
+constexpr double kRankMemoryShare = 0.9;  // of the machine's; the rest is the system's
+
+uint32_t CoreCount() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
+}
+
+std::string InstructionSet() {
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f")) return "avx512";
+  return __builtin_cpu_supports("avx2") ? "avx2" : "sse";
+}
+
+std::string RunAndRead(const std::string& command) {
+  std::string output;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return output;
+  std::array<char, 4096> buffer;
+  while (const size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) {
+    output.append(buffer.data(), got);
+  }
+  pclose(pipe);
+  return output;
+}
+
+bool Parse(const std::string& json, v1::HardwareProfile* profile) {
+  return google::protobuf::util::JsonStringToMessage(json, profile).ok() && profile->measured();
+}
+
+v1::HardwareProfile Profile(const ProbeOptions& options, uint32_t threads) {
+  v1::HardwareProfile profile;
+  const std::string cached = absl::StrCat(options.state_directory, "/profile-", threads, ".json");
+  if (const auto text = ReadTextFile(cached, kProfileBytesMax);
+      text.ok() && Parse(*text, &profile)) {
+    return profile;
+  }
+  const std::string json =
+      RunAndRead(absl::StrCat("'", options.rank_binary, "' probe --threads ", threads, " -o json"));
+  if (!Parse(json, &profile)) {
+    log::Warn("the hardware could not be measured with ", options.rank_binary,
+              " probe: plans use default rates");
+    return {};
+  }
+  if (const absl::Status status = WriteSyncedFile(cached, json); !status.ok()) {
+    log::Warn("the measured profile is not kept: ", status.message());
+  }
+  return profile;
+}
+
+}  // namespace
+
+v1::Node ProbeNode(const ProbeOptions& options) {
+  v1::Node node;
+  node.set_name(options.name);
+  node.set_devices(options.devices);
+  node.set_cores(CoreCount());
+  node.set_memory_bytes(static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE));
+  node.set_instruction_set(InstructionSet());
+  const double offered = static_cast<double>(node.memory_bytes()) * kRankMemoryShare;
+  node.set_device_memory_bytes(options.device_memory_bytes > 0
+                                   ? options.device_memory_bytes
+                                   : static_cast<int64_t>(offered) / options.devices);
+  node.set_threads_per_device(options.threads_per_device > 0
+                                  ? options.threads_per_device
+                                  : std::max<uint32_t>(1, node.cores() / options.devices));
+  *node.mutable_profile() = Profile(options, node.threads_per_device());
+  node.set_version(TERRACE_VERSION);
+  return node;
+}
+
+}  // namespace terrace

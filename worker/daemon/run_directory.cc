@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/daemon/run_directory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kConfigBytesMax = 64 << 20;
+constexpr int64_t kLastLineBytesMax = 300;
+
+std::string RunsFolder(std::string_view state) { return absl::StrCat(Absl(state), "/runs"); }
+std::string In(std::string_view folder, const char* name) {
+  return absl::StrCat(Absl(folder), "/", name);
+}
+
+std::vector<fs::path> Folders(const fs::path& parent) {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    if (entry.is_directory(error)) folders.push_back(entry.path());
+  }
+  return folders;
+}
+
+std::optional<int64_t> Number(const std::string& text) {
+  int64_t number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (parsed.ec != std::errc() || text.empty()) return std::nullopt;
+  return number;
+}
+
+void RemoveOldest(std::vector<fs::path> forgotten) {
+  std::error_code error;
+  std::sort(forgotten.begin(), forgotten.end(), [&](const fs::path& a, const fs::path& b) {
+    return fs::last_write_time(a, error) > fs::last_write_time(b, error);
+  });
+  for (size_t i = kForgottenRunsKept; i < forgotten.size(); ++i) {
+    fs::remove_all(forgotten[i], error);
+    fs::remove(forgotten[i].parent_path(), error);  // only when empty
+    fs::remove(forgotten[i].parent_path().parent_path(), error);
+  }
+}
+
+}  // namespace
+
+bool IsSafeJobId(std::string_view job) {
+  return !job.empty() && job.size() <= 200 && job[0] != '.' &&
+         job.find('/') == std::string_view::npos && job.find('\0') == std::string_view::npos;
+}
+
+std::string RunDirectory(std::string_view state, const v1::RankConfig& config) {
+  return absl::StrCat(RunsFolder(state), "/", config.job(), "/", config.epoch(), "/",
+                      config.rank());
+}
+std::string LogPath(std::string_view run_directory) { return In(run_directory, "rank.log"); }
+std::string SocketPath(std::string_view run_directory) { return In(run_directory, "link.sock"); }
+std::string ConfigPath(std::string_view run_directory) { return In(run_directory, "config.pb"); }
+std::string PidPath(std::string_view run_directory) { return In(run_directory, "pid"); }
+
+absl::Status WriteConfig(const v1::RankConfig& config) {
+  RETURN_IF_ERROR(MakeDirectories(config.run_directory()));
+  const std::string path = ConfigPath(config.run_directory());
+  RETURN_IF_ERROR(WriteSyncedFile(path + ".part", config.SerializeAsString()));
+  return Rename(path + ".part", path);
+}
+
+std::optional<v1::RankReport> ReadExitReport(std::string_view run_directory) {
+  const auto bytes = ReadTextFile(In(run_directory, "exit.pb"), kConfigBytesMax);
+  v1::RankReport report;
+  if (!bytes.ok() || !report.ParseFromString(*bytes)) return std::nullopt;
+  return report;
+}
+
+std::optional<pid_t> FindProcess(std::string_view run_directory) {
+  std::ifstream file(PidPath(run_directory));
+  int64_t pid = 0;
+  if (!(file >> pid) || pid <= 0) return std::nullopt;
+  std::ifstream command(absl::StrCat("/proc/", pid, "/cmdline"), std::ios::binary);
+  const std::string line((std::istreambuf_iterator<char>(command)),
+                         std::istreambuf_iterator<char>());
+  if (line.find(run_directory) == std::string::npos) return std::nullopt;
+  return static_cast<pid_t>(pid);
+}
+
+void MarkForgotten(std::string_view run_directory) {
+  std::ofstream(In(run_directory, "forgotten")).flush();
+}
+
+std::string LastLogLine(std::string_view run_directory) {
+  std::ifstream file(LogPath(run_directory), std::ios::binary | std::ios::ate);
+  const int64_t size = file ? static_cast<int64_t>(file.tellg()) : 0;
+  file.seekg(std::max<int64_t>(0, size - kLastLineBytesMax));
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  const size_t start = text.rfind('\n');
+  return start == std::string::npos ? text : text.substr(start + 1);
+}
+
+std::vector<v1::RankConfig> ScanRuns(std::string_view state) {
+  std::vector<v1::RankConfig> runs;
+  std::vector<fs::path> forgotten;
+  for (const fs::path& job : Folders(RunsFolder(state))) {
+    for (const fs::path& epoch : Folders(job)) {
+      for (const fs::path& rank : Folders(epoch)) {
+        if (fs::exists(rank / "forgotten")) {
+          forgotten.push_back(rank);
+          continue;
+        }
+        const auto bytes = ReadTextFile(ConfigPath(rank.string()), kConfigBytesMax);
+        v1::RankConfig config;
+        if (!bytes.ok() || !config.ParseFromString(*bytes)) {  // died before anything started
+          MarkForgotten(rank.string());
+          continue;
+        }
+        config.set_run_directory(rank.string());  // the state folder may have been moved
+        runs.push_back(std::move(config));
+      }
+    }
+  }
+  RemoveOldest(std::move(forgotten));
+  return runs;
+}
+
+absl::StatusOr<std::string> FindLog(std::string_view state, std::string_view job, uint32_t rank) {
+  std::optional<int64_t> newest;
+  std::string found;
+  if (IsSafeJobId(job)) {
+    for (const fs::path& epoch : Folders(fs::path(RunsFolder(state)) / job)) {
+      const std::optional<int64_t> number = Number(epoch.filename().string());
+      const fs::path log = LogPath((epoch / absl::StrCat(rank)).string());
+      if (!number.has_value() || !fs::exists(log) || number <= newest) continue;
+      newest = number;
+      found = log.string();
+    }
+  }
+  if (newest.has_value()) return found;
+  return absl::NotFoundError(
+      absl::StrCat("there is no log of rank ", rank, " of job ", Absl(job), " on this worker"));
+}
+
+}  // namespace terrace

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/daemon/supervisor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "worker/daemon/run_directory.h"
+
+namespace terrace {
+namespace {
+
+bool IsFinal(v1::RankState state) {
+  return state == v1::RANK_SUCCEEDED || state == v1::RANK_FAILED;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(const Options& options, Ports ports, ProgramCache& programs)
+    : options_(options), ports_(std::move(ports)), programs_(programs) {}
+
+Supervisor::~Supervisor() = default;
+
+// ---- commands ---------------------------------------------------------------------------------
+
+int64_t Supervisor::NewestEpoch(std::string_view job) const {
+  int64_t newest = 0;
+  for (const auto& [key, rank] : ranks_) {
+    if (key.job == job) newest = std::max(newest, key.epoch);
+  }
+  return newest;
+}
+
+void Supervisor::Start(const v1::StartRanks& start) {
+  for (const v1::RankConfig& config : start.ranks()) {
+    if (!IsSafeJobId(config.job())) {
+      log::Warn("refused to start a rank of a job named \"", config.job(), "\"");
+    } else if (config.epoch() < NewestEpoch(config.job())) {
+      log::Warn("refused to start job ", config.job(), " epoch ", config.epoch(),
+                ": a newer epoch is here");
+    } else if (!ranks_.contains({config.job(), config.epoch(), config.rank()})) {
+      StartOne(config);
+    }
+  }
+  ports_.changed();
+}
+
+void Supervisor::StartOne(const v1::RankConfig& config) {
+  const Key key{config.job(), config.epoch(), config.rank()};
+  Rank& rank = ranks_[key];
+  rank.config = config;
+  rank.config.set_run_directory(RunDirectory(options_.state_directory, config));
+  rank.report.set_job(key.job);
+  rank.report.set_epoch(key.epoch);
+  rank.report.set_rank(key.rank);
+  rank.report.set_device(config.device());
+  rank.report.set_state(v1::RANK_STARTED);
+  const auto program = programs_.Find(config.program_sha256());
+  if (program.ok()) {
+    Launch(key, rank);
+  } else if (absl::IsNotFound(program.status())) {
+    v1::WorkerMessage need;
+    need.mutable_need_program()->set_sha256(config.program_sha256());
+    ports_.to_coordinator(need);
+  } else {
+    Fail(rank, v1::REASON_INTERNAL, std::string(program.status().message()));
+  }
+}
+
+void Supervisor::ProgramArrived(std::string_view sha256) {
+  for (auto& [key, rank] : ranks_) {
+    const bool waits = rank.process == nullptr && !rank.ended;
+    if (waits && rank.config.program_sha256() == sha256) Launch(key, rank);
+  }
+}
+
+void Supervisor::Launch(const Key& key, Rank& rank) {
+  const auto program = programs_.Find(rank.config.program_sha256());
+  if (program.ok()) rank.config.set_program_path(*program);
+  absl::Status status = program.status();
+  if (status.ok()) status = WriteConfig(rank.config);
+  if (status.ok()) {
+    auto process = RankProcess::Start({options_.rank_binary, rank.config, options_.die_with_daemon},
+                                      HandlersOf(key));
+    status = process.status();
+    if (status.ok()) rank.process = *std::move(process);
+  }
+  if (!status.ok()) {
+    return Fail(rank, v1::REASON_INTERNAL, absl::StrCat("cannot be started: ", status.message()));
+  }
+  rank.report.set_pid(rank.process->pid());
+  log::Info("started rank ", key.rank, " of job ", key.job, " epoch ", key.epoch, ", process ",
+            rank.process->pid());
+}
+
+void Supervisor::Go(const v1::Go& go) {
+  for (auto& [key, rank] : ranks_) {
+    if (key.job != go.job() || key.epoch != go.epoch()) continue;
+    rank.go = true;
+    SendCommands(rank);
+  }
+}
+
+void Supervisor::Stop(const v1::StopRanks& stop) {
+  std::vector<Key> ended;
+  for (auto& [key, rank] : ranks_) {
+    if (key.job != stop.job() || key.epoch > stop.epoch()) continue;
+    if (stop.checkpoint()) {
+      rank.stop_with_checkpoint = true;
+      SendCommands(rank);
+    } else if (rank.process != nullptr) {
+      rank.forget = true;
+      rank.process->Kill();
+    } else {
+      ended.push_back(key);
+    }
+  }
+  for (const Key& key : ended) Forget(key);
+}
+
+void Supervisor::Forget(const Key& key) {
+  auto found = ranks_.find(key);
+  if (found == ranks_.end()) return;
+  MarkForgotten(found->second.config.run_directory());
+  ranks_.erase(found);
+  ports_.changed();
+}
+
+void Supervisor::SendCommands(Rank& rank) {
+  if (rank.process == nullptr) return;
+  v1::LinkMessage message;
+  if (rank.stop_with_checkpoint) {
+    message.mutable_stop()->set_job(rank.config.job());
+    message.mutable_stop()->set_epoch(rank.config.epoch());
+    message.mutable_stop()->set_checkpoint(true);
+  } else if (rank.go) {
+    message.mutable_go()->set_job(rank.config.job());
+    message.mutable_go()->set_epoch(rank.config.epoch());
+  } else {
+    return;
+  }
+  rank.process->Send(message).IgnoreError();  // sent again when the link is there
+}
+
+void Supervisor::Answer(const v1::KvValues& values) {
+  auto found = ranks_.find({values.job(), values.epoch(), values.rank()});
+  if (found == ranks_.end() || found->second.process == nullptr) return;
+  found->second.waits.erase(values.request());
+  v1::LinkMessage message;
+  *message.mutable_kv_values() = values;
+  found->second.process->Send(message).IgnoreError();  // a rank whose link broke asks again
+}
+
+void Supervisor::Resend() {
+  for (const auto& [key, rank] : ranks_) {
+    if (rank.ended) continue;
+    v1::WorkerMessage message;
+    for (const v1::KvSet& set : rank.keys) {
+      *message.mutable_kv_set() = set;
+      ports_.to_coordinator(message);
+    }
+    for (const auto& [request, wait] : rank.waits) {
+      *message.mutable_kv_wait() = wait;
+      ports_.to_coordinator(message);
+    }
+    if (rank.process == nullptr) {
+      message.mutable_need_program()->set_sha256(rank.config.program_sha256());
+      ports_.to_coordinator(message);
+    }
+  }
+}
+
+void Supervisor::KillAll() {
+  for (auto& [key, rank] : ranks_) {
+    if (rank.process != nullptr) rank.process->Kill();
+  }
+}
+
+// ---- what ranks do ----------------------------------------------------------------------------
+
+RankProcess::Handlers Supervisor::HandlersOf(const Key& key) {
+  return {.on_message =
+              [this, key](const v1::LinkMessage& message) {
+                ports_.post([this, key, message] { Received(key, message); });
+              },
+          .on_linked = [this, key] { ports_.post([this, key] { Linked(key); }); },
+          .on_end =
+              [this, key](const std::string& how) {
+                ports_.post([this, key, how] { Ended(key, how); });
+              }};
+}
+
+void Supervisor::Linked(const Key& key) {
+  auto found = ranks_.find(key);
+  if (found != ranks_.end()) SendCommands(found->second);
+}
+
+void Supervisor::Received(const Key& key, const v1::LinkMessage& message) {
+  auto found = ranks_.find(key);
+  if (found == ranks_.end()) return;
+  Rank& rank = found->second;
+  v1::WorkerMessage out;
+  switch (message.message_case()) {
+    case v1::LinkMessage::kReport: {
+      rank.claimed = message.report();
+      // Its end is reported when the process has ended: events may still be on their way.
+      const bool state_changed =
+          !IsFinal(rank.claimed.state()) && rank.report.state() != rank.claimed.state();
+      if (state_changed) rank.report.set_state(rank.claimed.state());
+      *rank.report.mutable_progress() = rank.claimed.progress();
+      if (state_changed) ports_.changed();
+      return;
+    }
+    case v1::LinkMessage::kEvent:
+      *out.mutable_event() = message.event();
+      break;
+    case v1::LinkMessage::kKvSet:
+      *out.mutable_kv_set() = message.kv_set();
+      if (rank.keys.size() < kRendezvousKeysKept) rank.keys.push_back(message.kv_set());
+      break;
+    case v1::LinkMessage::kKvWait:
+      *out.mutable_kv_wait() = message.kv_wait();
+      out.mutable_kv_wait()->set_rank(key.rank);
+      rank.waits[message.kv_wait().request()] = out.kv_wait();
+      break;
+    case v1::LinkMessage::kMetrics:
+      rank.metrics = message.metrics();
+      return;
+    default:
+      return;
+  }
+  ports_.to_coordinator(out);
+}
+
+void Supervisor::Ended(const Key& key, const std::string& how) {
+  auto found = ranks_.find(key);
+  if (found == ranks_.end()) return;
+  Rank& rank = found->second;
+  rank.process.reset();
+  rank.ended = true;
+  log::Info("rank ", key.rank, " of job ", key.job, " epoch ", key.epoch, " has ended",
+            how.empty() ? "" : ": ", how);
+  if (rank.forget) return Forget(key);
+  v1::RankReport last = rank.claimed;
+  if (!IsFinal(last.state())) {
+    if (const auto written = ReadExitReport(rank.config.run_directory()); written.has_value()) {
+      last = *written;
+    }
+  }
+  if (IsFinal(last.state())) {
+    rank.report.set_state(last.state());
+    rank.report.set_reason(last.reason());
+    rank.report.set_message(last.message());
+    rank.report.set_exit_code(last.exit_code());
+    rank.report.set_stopped_early(last.stopped_early());
+    if (last.has_progress()) *rank.report.mutable_progress() = last.progress();
+    return ports_.changed();
+  }
+  const std::string line = LastLogLine(rank.config.run_directory());
+  Fail(rank, v1::REASON_RANK_DIED,
+       absl::StrCat(how.empty() ? "it died while no daemon watched it" : how,
+                    line.empty() ? "" : "; its log ends with: ", line));
+}
+
+void Supervisor::Fail(Rank& rank, v1::Reason reason, const std::string& message) {
+  rank.ended = true;
+  rank.report.set_state(v1::RANK_FAILED);
+  rank.report.set_reason(reason);
+  rank.report.set_message(message);
+  ports_.changed();
+}
+
+// ---- adoption ---------------------------------------------------------------------------------
+
+void Supervisor::Adopt() {
+  for (const v1::RankConfig& config : ScanRuns(options_.state_directory)) AdoptOne(config);
+}
+
+void Supervisor::AdoptOne(const v1::RankConfig& config) {
+  const Key key{config.job(), config.epoch(), config.rank()};
+  Rank& rank = ranks_[key];
+  rank.config = config;
+  rank.report.set_job(key.job);
+  rank.report.set_epoch(key.epoch);
+  rank.report.set_rank(key.rank);
+  rank.report.set_device(config.device());
+  rank.report.set_state(v1::RANK_STARTED);
+  const std::optional<pid_t> pid = FindProcess(config.run_directory());
+  if (pid.has_value()) {
+    auto process = RankProcess::Adopt(*pid, config.run_directory(), HandlersOf(key));
+    if (process.ok()) {
+      rank.process = *std::move(process);
+      rank.report.set_pid(*pid);
+      log::Info("found rank ", key.rank, " of job ", key.job, " epoch ", key.epoch,
+                " alive, process ", *pid);
+      return;
+    }
+  }
+  Ended(key, "");
+}
+
+// ---- reports ----------------------------------------------------------------------------------
+
+v1::Heartbeat Supervisor::Reports() const {
+  v1::Heartbeat heartbeat;
+  for (const auto& [key, rank] : ranks_) *heartbeat.add_ranks() = rank.report;
+  return heartbeat;
+}
+
+bool Supervisor::IsLive(std::string_view job, uint32_t rank) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
+    return entry.first.job == job && entry.first.rank == rank && !entry.second.ended;
+  });
+}
+
+std::vector<Supervisor::Metrics> Supervisor::LiveMetrics() const {
+  std::vector<Metrics> all;
+  for (const auto& [key, rank] : ranks_) {
+    if (!rank.ended) all.push_back({key.job, key.rank, rank.metrics});
+  }
+  return all;
+}
+
+}  // namespace terrace

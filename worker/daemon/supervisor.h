@@ -1,0 +1,108 @@
+// The ranks of this node: carries out the coordinator's idempotent commands, and reports every rank
+// it knows until it is told to forget it.
+//
+// Commands are fenced by epoch: one older than the newest seen of a job is refused. A new daemon
+// finds the ranks of the old one in the run directories and goes on with them.
+//
+// Used only on the daemon's loop; rank processes call back through `post`.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/v1/worker.pb.h"
+#include "worker/daemon/program_cache.h"
+#include "worker/daemon/rank_process.h"
+
+namespace terrace {
+
+inline constexpr size_t kRendezvousKeysKept = 4096;  // of one rank, to send again
+
+class Supervisor {
+ public:
+  struct Options {
+    std::string state_directory;
+    std::string rank_binary;
+    bool die_with_daemon = false;
+  };
+  struct Ports {
+    std::function<void(std::function<void()>)> post;  // onto the loop
+    std::function<void(const v1::WorkerMessage&)> to_coordinator;
+    std::function<void()> changed;  // a report changed: send a heartbeat
+  };
+
+  Supervisor(const Options& options, Ports ports, ProgramCache& programs);
+  ~Supervisor();
+
+  // Finds the ranks that an earlier daemon left.
+  void Adopt();
+
+  void Start(const v1::StartRanks& start);
+  void Go(const v1::Go& go);
+  void Stop(const v1::StopRanks& stop);
+  void Answer(const v1::KvValues& values);
+  // Starts the ranks that waited for this program.
+  void ProgramArrived(std::string_view sha256);
+  // After a (re)connection: keys, open waits and programs asked for may be lost with the old one.
+  void Resend();
+  // For the end of a daemon that takes its ranks along. Waits until they are dead.
+  void KillAll();
+
+  v1::Heartbeat Reports() const;
+  bool IsLive(std::string_view job, uint32_t rank) const;
+
+  struct Metrics {
+    std::string job;
+    uint32_t rank = 0;
+    v1::RankMetrics metrics;
+  };
+  std::vector<Metrics> LiveMetrics() const;
+
+ private:
+  struct Key {
+    std::string job;
+    int64_t epoch = 0;
+    uint32_t rank = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Rank {
+    v1::RankConfig config;
+    v1::RankReport report;   // what the coordinator is told; final only when the process has ended
+    v1::RankReport claimed;  // the latest by the rank itself
+    v1::RankMetrics metrics;
+    std::unique_ptr<RankProcess> process;  // null: waits for its program, or has ended
+    bool ended = false;
+    bool forget = false;  // as soon as it has ended
+    bool go = false;
+    bool stop_with_checkpoint = false;
+    std::vector<v1::KvSet> keys;
+    std::map<uint64_t, v1::KvWait> waits;
+  };
+
+  void StartOne(const v1::RankConfig& config);
+  void Launch(const Key& key, Rank& rank);
+  void AdoptOne(const v1::RankConfig& config);
+  RankProcess::Handlers HandlersOf(const Key& key);
+  void Received(const Key& key, const v1::LinkMessage& message);
+  void Linked(const Key& key);
+  void Ended(const Key& key, const std::string& how);
+  void Fail(Rank& rank, v1::Reason reason, const std::string& message);
+  void SendCommands(Rank& rank);
+  void Forget(const Key& key);
+  int64_t NewestEpoch(std::string_view job) const;
+
+  const Options options_;
+  const Ports ports_;
+  ProgramCache& programs_;
+  std::map<Key, Rank> ranks_;
+};
+
+}  // namespace terrace
