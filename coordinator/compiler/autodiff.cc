@@ -16,12 +16,13 @@ namespace {
 using kernels::Epilogue;
 using kernels::Op;
 
-// What a rule works with: the gradients so far, and where to append.
+// What a rule works with: the gradients so far, and where to append. Thread-compatible.
 class Backward {
  public:
   Backward(ParameterGradients* parameters, Builder* builder)
       : parameters_(*parameters), builder_(*builder), activations_(builder) {}
 
+  // Notes which products of nodes [begin, end) have a GELU fused into them.
   void Scan(size_t begin, size_t end);
 
   Builder& builder() { return builder_; }
@@ -66,9 +67,7 @@ void Backward::Scan(size_t begin, size_t end) {
   }
 }
 
-// ---- rules: node is the forward node (a copy: appending moves nodes)
-// ----------------------------------------------------
-
+// A rule gets a copy of the forward node: appending moves nodes.
 using Rule = void (*)(const Node& node, Backward& b);
 
 // The fused loss computes its own gradients, so it is replaced, not followed: see ReplaceLoss.

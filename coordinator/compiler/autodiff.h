@@ -1,4 +1,4 @@
-// Appends the backward pass of a forward pass: one rule per op (the table at the end of
+// Appends the backward pass of a forward pass: one rule per op (RuleOf in
 // autodiff.cc), applied in reverse.
 //
 // Gradients of activations. Every value that is differentiated has one gradient value, of the same
