@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -45,23 +46,19 @@ std::optional<int64_t> FindBeyondAs(const std::byte* data, int64_t count, int64_
   return std::nullopt;
 }
 
-// ---- llm.c: 256 int32, {magic, version, tokens, ...}, then the tokens -------------------------------------------------
-
-constexpr int64_t kLlmcHeaderBytes = 1024;
-constexpr int32_t kLlmcMagicU16 = 20240520, kLlmcVersionU16 = 1;  // GPT-2
-constexpr int32_t kLlmcMagicU32 = 20240801, kLlmcVersionU32 = 7;  // Llama 3
+// ---- llm.c: a header, then the tokens ----------------------------------------------------------------------------------
 
 bool IsLlmc(std::span<const std::byte> bytes) {
   if (bytes.size() < kLlmcHeaderBytes) return false;
   const int32_t magic = Load<int32_t>(bytes.data());
-  return magic == kLlmcMagicU16 || magic == kLlmcMagicU32;
+  return magic == kLlmcU16.magic || magic == kLlmcU32.magic;
 }
 
 absl::Status ReadLlmcHeader(TokenSegment* segment) {
   const std::span<const std::byte> bytes = segment->file.bytes();
-  const bool narrow = Load<int32_t>(bytes.data()) == kLlmcMagicU16;
+  const bool narrow = Load<int32_t>(bytes.data()) == kLlmcU16.magic;
   const int32_t version = Load<int32_t>(bytes.data() + 4);
-  const int32_t wanted_version = narrow ? kLlmcVersionU16 : kLlmcVersionU32;
+  const int32_t wanted_version = narrow ? kLlmcU16.version : kLlmcU32.version;
   if (version != wanted_version) {
     return absl::InvalidArgumentError(absl::StrCat(segment->path, " has an llm.c header of version ", version,
                                                    ", must be ", wanted_version));
@@ -137,7 +134,7 @@ absl::Status ReadMegatronIndex(const std::string& index_path, TokenSegment* segm
 // ---- nanoGPT: nothing but tokens --------------------------------------------------------------------------------------
 
 absl::Status ReadRaw(int64_t vocabulary, TokenSegment* segment) {
-  segment->type = vocabulary > 65536 ? TokenType::kU32 : TokenType::kU16;
+  segment->type = vocabulary > kLargestUint16Vocabulary ? TokenType::kU32 : TokenType::kU16;
   const int64_t bytes = segment->file.bytes().size();
   const int64_t token_bytes = static_cast<int64_t>(segment->type);
   if (bytes % token_bytes != 0) {
@@ -154,7 +151,7 @@ absl::Status ReadRaw(int64_t vocabulary, TokenSegment* segment) {
 
 TokenType NarrowestType(int64_t vocabulary) {
   if (vocabulary <= 256) return TokenType::kU8;
-  return vocabulary <= 65536 ? TokenType::kU16 : TokenType::kU32;
+  return vocabulary <= kLargestUint16Vocabulary ? TokenType::kU16 : TokenType::kU32;
 }
 
 void TokenSegment::Read(int64_t begin, std::span<int32_t> out) const {

@@ -23,6 +23,18 @@ namespace terrace {
 
 enum class TokenType : uint32_t { kU8 = 1, kU16 = 2, kU32 = 4 };  // the value is the size in bytes
 
+// Vocabularies up to this have uint16 token files, larger ones uint32.
+inline constexpr int64_t kLargestUint16Vocabulary = 65536;
+
+// llm.c: 256 int32 {magic, version, tokens, 0, ...}, then the tokens.
+struct LlmcHeader {
+  int32_t magic;
+  int32_t version;
+};
+inline constexpr int64_t kLlmcHeaderBytes = 1024;
+inline constexpr LlmcHeader kLlmcU16 = {20240520, 1};  // GPT-2
+inline constexpr LlmcHeader kLlmcU32 = {20240801, 7};  // Llama 3
+
 // The narrowest type that holds every id below `vocabulary`.
 TokenType NarrowestType(int64_t vocabulary);
 
