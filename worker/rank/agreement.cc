@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/agreement.h"
+
+#include <array>
+
+#include "base/status_macros.h"
+
+namespace terrace {
+
+absl::StatusOr<Wishes> Agreement::Exchange(Wishes own) {
+  std::array<float, 2> counts = {own.stop ? 1.0f : 0.0f, own.failed ? 1.0f : 0.0f};
+  RETURN_IF_ERROR(group_->AllReduce(counts.data(), counts.size(), ReduceType::kF32));
+  return Wishes{.stop = counts[0] > 0, .failed = counts[1] > 0};
+}
+
+absl::StatusOr<int64_t> Agreement::FromRankZero(int64_t own) {
+  RETURN_IF_ERROR(group_->Broadcast(&own, sizeof own, 0));
+  return own;
+}
+
+}  // namespace terrace

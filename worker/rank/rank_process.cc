@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/rank_process.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/registry.h"
+#include "proto/program_text.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/comm/file_rendezvous.h"
+#include "worker/rank/failure.h"
+#include "worker/rank/initial_state.h"
+#include "worker/rank/memory_classes.h"
+#include "worker/rank/process_memory.h"
+#include "worker/rank/trainer.h"
+
+namespace terrace {
+namespace {
+
+// Longer than the slowest step: a rank may wait in a collective for as long as its slowest peer computes. A peer that dies
+// is noticed at once, without it.
+constexpr int64_t kGroupTimeoutMs = 600'000;
+constexpr char kDataParallel[] = "data_parallel";
+
+struct Membership {
+  int instance = 0;
+  int rank = 0;
+  int size = 1;
+};
+
+absl::StatusOr<Membership> FindMembership(const v1::Group& group, uint32_t rank) {
+  for (int i = 0; i < group.instances_size(); ++i) {
+    const auto& ranks = group.instances(i).rank();
+    const auto found = std::find(ranks.begin(), ranks.end(), rank);
+    if (found != ranks.end()) return Membership{i, static_cast<int>(found - ranks.begin()), ranks.size()};
+  }
+  return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is in no instance of the group ", group.name()));
+}
+
+}  // namespace
+
+// Nothing may arrive at commands or the reporter through a link that is half gone.
+RankProcess::~RankProcess() { reporter_->SetLink(nullptr); }
+
+absl::StatusOr<bool> RankProcess::Run() {
+  if (with_daemon_) RETURN_IF_ERROR(StartLink());
+  reporter_->SetState(v1::RANK_PREPARING);
+  RETURN_IF_ERROR(Prepare());
+  reporter_->SetState(v1::RANK_READY);
+  if (with_daemon_) commands_->WaitForGo();
+  if (!commands_->BeginTraining()) return true;
+  ASSIGN_OR_RETURN(const int64_t start, Initialise());
+  reporter_->SetState(v1::RANK_RUNNING);
+  Trainer trainer({.config = &config_,
+                   .program = program_.get(),
+                   .dataset = dataset_.get(),
+                   .data_rank = data_rank_,
+                   .vm = vm_.get(),
+                   .agreement = &*agreement_,
+                   .checkpointer = checkpointer_ ? &*checkpointer_ : nullptr,
+                   .reporter = reporter_,
+                   .clock = clock_,
+                   .stop = &commands_->stop_flag(),
+                   .metrics = MemoryMetrics()});
+  return trainer.Run(start);
+}
+
+absl::Status RankProcess::StartLink() {
+  LinkServer::Options options;
+  options.path = config_.run_directory() + "/link.sock";
+  options.job = config_.job();
+  options.epoch = config_.epoch();
+  options.rank = config_.rank();
+  options.on_go = [this] { commands_->Go(); };
+  options.on_stop = [this](bool checkpoint) {
+    if (checkpoint && commands_->Stop()) return;
+    // Asked to die, or nothing has been trained yet: there is nothing to save.
+    reporter_->End(checkpoint ? absl::OkStatus()
+                              : WithReason(absl::CancelledError("killed on request"), v1::REASON_CANCELLED_BY_USER),
+                   checkpoint, checkpoint ? 0 : 1);
+    ::_exit(checkpoint ? 0 : 1);
+  };
+  ASSIGN_OR_RETURN(link_, LinkServer::Start(std::move(options)));
+  reporter_->SetLink(link_.get());
+  return absl::OkStatus();
+}
+
+absl::Status RankProcess::Prepare() {
+  ASSIGN_OR_RETURN(program_, ReadProgram(config_.program_path(), config_.program_sha256()));
+  if (config_.ranks() != program_->ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job has ", config_.ranks(), " ranks, its program is for ", program_->ranks()));
+  }
+  auto memory = ProgramMemory::Reserve(*program_, threads());
+  if (!memory.ok()) return WithReason(memory.status(), v1::REASON_DOES_NOT_FIT);
+  memory_ = *std::move(memory);
+  RETURN_IF_ERROR(OpenDataset());
+  RETURN_IF_ERROR(ConnectGroups());
+  if (config_.rank() == 0 && !config_.spec().checkpoint().directory().empty()) {
+    checkpointer_.emplace(config_.spec(), *program_, memory_->arenas(), clock_);
+  }
+  RETURN_IF_ERROR(PrepareVm());
+  return CheckMemory();
+}
+
+absl::Status RankProcess::OpenDataset() {
+  bool told = false;
+  auto dataset = TokenDataset::Open(config_.spec().data(), program_->rules().vocabulary(), config_.spec().train().seed(),
+                                    [this, &told](std::string_view text, double fraction) {
+                                      told = true;
+                                      reporter_->SetActivity(text, fraction);
+                                    });
+  if (!dataset.ok()) return WithReason(dataset.status(), v1::REASON_DATA_ERROR);
+  dataset_ = *std::move(dataset);
+  if (told) reporter_->SetActivity("", 1);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> RankProcess::Connect(std::string name, int rank, int size) {
+  RendezvousStore* store = link_.get();
+  if (!with_daemon_ && size > 1) {
+    if (file_store_ == nullptr) file_store_ = std::make_unique<FileRendezvous>(config_.rendezvous_file());
+    store = file_store_.get();
+  }
+  // Ranks of one node stay on it.
+  const bool one_node = config_.local_ranks() == 0 || config_.local_ranks() == config_.ranks();
+  return ConnectGloo({.name = std::move(name),
+                      .rank = rank,
+                      .size = size,
+                      .interface_address = one_node ? "127.0.0.1" : "",
+                      .timeout_ms = kGroupTimeoutMs},
+                     store);
+}
+
+absl::Status RankProcess::ConnectGroups() {
+  for (const v1::Group& group : program_->groups()) {
+    ASSIGN_OR_RETURN(const Membership member, FindMembership(group, config_.rank()));
+    if (group.name() == kDataParallel) data_rank_ = member.rank;
+    ASSIGN_OR_RETURN(groups_.emplace_back(),
+                     Connect(absl::StrCat(group.name(), ".", member.instance), member.rank, member.size));
+  }
+  ASSIGN_OR_RETURN(all_ranks_, Connect("all_ranks", static_cast<int>(config_.rank()), static_cast<int>(config_.ranks())));
+  agreement_.emplace(all_ranks_.get());
+  return absl::OkStatus();
+}
+
+absl::Status RankProcess::PrepareVm() {
+  if (const kernels::Status prepared = kernels::cpu::Prepare(threads()); !prepared.ok()) {
+    return absl::InternalError(prepared.message);
+  }
+  ASSIGN_OR_RETURN(vm_, Vm::Create(*program_, {.threads = threads(), .arenas = memory_->arenas(), .groups = groups_}, clock_,
+                                   checkpointer_ ? &*checkpointer_ : nullptr));
+  return vm_->Warm();
+}
+
+// What the libraries took is known only now; it counts against the device's limit like the arenas.
+absl::Status RankProcess::CheckMemory() {
+  external_bytes_ = ExternalBytes();
+  const int64_t reserved = memory_->reserved_bytes(), limit = program_->device_limit_bytes();
+  reporter_->SetMemory(reserved, external_bytes_);
+  log::Info("arenas ", FormatBytes(reserved), ", outside of them ", FormatBytes(external_bytes_), ", allowed ",
+            FormatBytes(program_->external_bytes()));
+  if (limit == 0 || reserved + external_bytes_ <= limit) return absl::OkStatus();
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                        "the rank needs ", FormatBytes(reserved), " of arenas and ", FormatBytes(external_bytes_),
+                        " outside of them, resources.device_memory allows ", FormatBytes(limit))),
+                    v1::REASON_DOES_NOT_FIT);
+}
+
+absl::StatusOr<int64_t> RankProcess::Initialise() {
+  FillInitialState(*program_, memory_->arenas(), threads());
+  ASSIGN_OR_RETURN(const int64_t own, StepToResume());
+  ASSIGN_OR_RETURN(const int64_t step, agreement_->FromRankZero(own));
+  return step > 0 ? Resume(step) : InitialiseFresh();
+}
+
+// 0: from the start. Only rank 0 looks: all must come to the same answer.
+absl::StatusOr<int64_t> RankProcess::StepToResume() {
+  const v1::CheckpointSpec& spec = config_.spec().checkpoint();
+  if (config_.rank() != 0 || spec.resume() == "never" || spec.directory().empty()) return 0;
+  const auto newest = NewestCheckpoint(spec.directory());
+  if (newest.ok()) return newest->step;
+  if (absl::IsNotFound(newest.status())) return 0;
+  return WithReason(newest.status(), v1::REASON_WEIGHTS_ERROR);
+}
+
+absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
+  const std::string& directory = config_.spec().checkpoint().directory();
+  const auto lost = [&] {
+    return WithReason(absl::NotFoundError(absl::StrCat("rank ", config_.rank(), " does not see the checkpoint of step ", step,
+                                                       " in ", directory, "; all nodes must share that folder")),
+                      v1::REASON_WEIGHTS_ERROR);
+  };
+  const auto all = ListCheckpoints(directory);
+  if (!all.ok()) return lost();
+  const auto found = std::find_if(all->begin(), all->end(), [step](const CheckpointInfo& info) { return info.step == step; });
+  if (found == all->end()) return lost();
+  const auto header = ReadCheckpoint(found->path, *program_, memory_->arenas());
+  if (!header.ok()) return WithReason(header.status(), v1::REASON_WEIGHTS_ERROR);
+  log::Info("resumes after step ", header->step, " from ", found->path);
+  return header->step;
+}
+
+absl::StatusOr<int64_t> RankProcess::InitialiseFresh() {
+  const std::string& init = config_.spec().model().init();
+  const absl::Status filled =
+      init.empty() || init == "random"
+          ? InitialiseWeights(config_.spec().train().seed(), *program_, memory_->arenas(), threads())
+          : ReadWeights(init, *program_, memory_->arenas());
+  RETURN_IF_ERROR(WithReason(filled, v1::REASON_WEIGHTS_ERROR));
+  return 0;
+}
+
+v1::RankMetrics RankProcess::MemoryMetrics() const {
+  v1::RankMetrics metrics;
+  for (const v1::ClassBytes& line : MemoryClasses(*program_)) *metrics.add_memory() = line;
+  int64_t predicted = 0;
+  for (const v1::Arena& arena : program_->arenas()) predicted += arena.bytes();
+  metrics.set_arena_predicted_bytes(predicted);
+  metrics.set_arena_reserved_bytes(memory_->reserved_bytes());
+  metrics.set_external_bytes(external_bytes_);
+  metrics.set_limit_bytes(program_->device_limit_bytes());
+  return metrics;
+}
+
+}  // namespace terrace

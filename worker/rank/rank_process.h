@@ -1,0 +1,82 @@
+// The life of one rank, in three stages:
+//
+//   Prepare     program and its check, arenas, dataset, groups, a dry pass; then RANK_READY
+//   Initialise  after Go: the newest checkpoint, given weights or random ones
+//   Train       worker/rank/trainer.h
+//
+// Prepare does everything that can be slow or fail for lack of something; no memory is asked for after it.
+// Used only on the thread that created it; commands arrive on others.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "proto/v1/program.pb.h"
+#include "proto/v1/worker.pb.h"
+#include "worker/comm/communicator.h"
+#include "worker/data/token_dataset.h"
+#include "worker/rank/agreement.h"
+#include "worker/rank/checkpointer.h"
+#include "worker/rank/commands.h"
+#include "worker/rank/link_server.h"
+#include "worker/rank/program_file.h"
+#include "worker/rank/reporter.h"
+#include "worker/rank/vm.h"
+
+namespace terrace {
+
+class RankProcess {
+ public:
+  // `with_daemon`: serve the link, rendezvous through it and wait for Go; otherwise use config.rendezvous_file and start at
+  // once. Borrows all.
+  RankProcess(const v1::RankConfig& config, bool with_daemon, Commands* commands, Reporter* reporter, const Clock* clock)
+      : config_(config), with_daemon_(with_daemon), commands_(commands), reporter_(reporter), clock_(clock) {}
+  ~RankProcess();
+
+  // True when it was stopped before the last step. The status carries its reason (failure.h).
+  absl::StatusOr<bool> Run();
+
+ private:
+  absl::Status StartLink();
+  absl::Status Prepare();
+  absl::Status OpenDataset();
+  absl::Status ConnectGroups();
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(std::string name, int rank, int size);
+  absl::Status PrepareVm();
+  absl::Status CheckMemory();
+  absl::StatusOr<int64_t> Initialise();  // the step to start from
+  absl::StatusOr<int64_t> InitialiseFresh();
+  absl::StatusOr<int64_t> StepToResume();
+  absl::StatusOr<int64_t> Resume(int64_t step);
+  v1::RankMetrics MemoryMetrics() const;
+  int threads() const { return std::max(1, static_cast<int>(std::min(config_.threads(), program_->threads()))); }
+
+  const v1::RankConfig& config_;
+  const bool with_daemon_;
+  Commands* const commands_;
+  Reporter* const reporter_;
+  const Clock* const clock_;
+
+  std::unique_ptr<LinkServer> link_;
+  std::unique_ptr<RendezvousStore> file_store_;
+  std::unique_ptr<v1::Program> program_;
+  std::optional<ProgramMemory> memory_;
+  std::unique_ptr<TokenDataset> dataset_;
+  std::vector<std::unique_ptr<Communicator>> groups_;  // by index in Program.groups
+  std::unique_ptr<Communicator> all_ranks_;
+  std::optional<Agreement> agreement_;
+  std::optional<Checkpointer> checkpointer_;
+  std::unique_ptr<Vm> vm_;
+  int64_t data_rank_ = 0;
+  int64_t external_bytes_ = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/reporter.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "worker/rank/failure.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::Duration kFlushTimeout = absl::Seconds(2);
+
+}  // namespace
+
+Reporter::Reporter(const v1::RankConfig& config, const Clock* clock) : config_(config), clock_(clock) {
+  report_.set_job(config.job());
+  report_.set_epoch(config.epoch());
+  report_.set_rank(config.rank());
+  report_.set_pid(::getpid());
+  report_.set_state(v1::RANK_STARTED);
+  report_.mutable_progress()->set_steps(config.spec().train().steps());
+}
+
+void Reporter::SetLink(LinkServer* link) {
+  absl::MutexLock lock(&mutex_);
+  link_ = link;
+  Send(true);
+}
+
+void Reporter::SetState(v1::RankState state) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;
+  report_.set_state(state);
+  log::Info(v1::RankState_Name(state));
+  Send(true);
+}
+
+void Reporter::SetActivity(std::string_view text, double fraction) {
+  absl::MutexLock lock(&mutex_);
+  report_.mutable_progress()->set_activity(
+      text.empty() ? "" : absl::StrFormat("%s %.0f %%", Absl(text), fraction * 100));
+  Send(text.empty());
+  v1::JobEvent event = NewEvent();
+  event.mutable_activity()->set_text(std::string(text));
+  event.mutable_activity()->set_fraction(fraction);
+  Emit(std::move(event));
+}
+
+void Reporter::SetMemory(int64_t arena_bytes, int64_t external_bytes) {
+  absl::MutexLock lock(&mutex_);
+  report_.mutable_progress()->set_arena_bytes(arena_bytes);
+  report_.mutable_progress()->set_external_bytes(external_bytes);
+}
+
+void Reporter::Step(const v1::StepEvent& step, bool log) {
+  absl::MutexLock lock(&mutex_);
+  v1::Progress* progress = report_.mutable_progress();
+  progress->set_step(step.step());
+  progress->set_loss(step.loss());
+  progress->set_grad_norm(step.grad_norm());
+  progress->set_tokens_per_second(step.tokens_per_second());
+  progress->set_step_seconds(step.step_seconds());
+  progress->set_learning_rate(step.learning_rate());
+  progress->set_tokens(step.tokens());
+  Send(step.step() == progress->steps());
+  if (!log) return;
+  log::Info(absl::StrFormat("step %d of %d  loss %.4f  grad norm %.3f  %.0f tokens/s%s", step.step(), progress->steps(),
+                            step.loss(), step.grad_norm(), step.tokens_per_second(), step.skipped() ? "  skipped" : ""));
+  v1::JobEvent event = NewEvent();
+  *event.mutable_step() = step;
+  Emit(std::move(event));
+}
+
+void Reporter::Eval(const v1::EvalEvent& eval) {
+  absl::MutexLock lock(&mutex_);
+  report_.mutable_progress()->set_eval_loss(eval.loss());
+  report_.mutable_progress()->set_eval_step(eval.step());
+  Send(true);
+  log::Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", eval.step(), eval.loss(), eval.tokens()));
+  v1::JobEvent event = NewEvent();
+  *event.mutable_eval() = eval;
+  Emit(std::move(event));
+}
+
+void Reporter::Checkpoint(const v1::CheckpointEvent& checkpoint) {
+  absl::MutexLock lock(&mutex_);
+  report_.mutable_progress()->set_checkpoint_step(checkpoint.step());
+  report_.mutable_progress()->set_checkpoint(checkpoint.path());
+  Send(true);
+  log::Info(absl::StrFormat("checkpoint %s  %.2f s, training waited %.3f s", checkpoint.path(), checkpoint.seconds(),
+                            checkpoint.stall_seconds()));
+  v1::JobEvent event = NewEvent();
+  *event.mutable_checkpoint() = checkpoint;
+  Emit(std::move(event));
+}
+
+bool Reporter::MetricsAreDue() const {
+  absl::MutexLock lock(&mutex_);
+  return clock_->MonotonicNanos() - metrics_sent_ns_ >= kReportIntervalNs;
+}
+
+void Reporter::Metrics(const v1::RankMetrics& metrics) {
+  absl::MutexLock lock(&mutex_);
+  metrics_sent_ns_ = clock_->MonotonicNanos();
+  if (link_ != nullptr) link_->SetMetrics(metrics);
+}
+
+void Reporter::End(const absl::Status& status, bool stopped_early, int exit_code) {
+  absl::MutexLock lock(&mutex_);
+  if (std::exchange(ended_, true)) return;
+  report_.set_state(status.ok() ? v1::RANK_SUCCEEDED : v1::RANK_FAILED);
+  report_.set_reason(ReasonOf(status));
+  report_.set_message(std::string(status.message()));
+  report_.set_stopped_early(stopped_early);
+  report_.set_exit_code(exit_code);
+  if (status.ok()) {
+    log::Info(v1::RankState_Name(report_.state()), stopped_early ? ", stopped early" : "");
+  } else {
+    log::Error(v1::Reason_Name(report_.reason()), ": ", report_.message());
+  }
+  WriteExitFile();
+  Send(true);
+  if (link_ != nullptr) link_->Flush(kFlushTimeout);
+}
+
+void Reporter::Send(bool now) {
+  const int64_t now_ns = clock_->MonotonicNanos();
+  if (link_ == nullptr || (!now && now_ns - report_sent_ns_ < kReportIntervalNs)) return;
+  report_sent_ns_ = now_ns;
+  report_.mutable_progress()->set_updated_unix_ms(clock_->UnixMillis());
+  link_->SetReport(report_);
+}
+
+v1::JobEvent Reporter::NewEvent() const {
+  v1::JobEvent event;
+  event.set_job(config_.job());
+  event.set_unix_ms(clock_->UnixMillis());
+  return event;
+}
+
+// Events are of the job, not of the rank: one rank tells them.
+void Reporter::Emit(v1::JobEvent event) {
+  if (link_ != nullptr && config_.rank() == 0) link_->AddEvent(std::move(event));
+}
+
+void Reporter::WriteExitFile() {
+  if (config_.run_directory().empty()) return;
+  const std::string path = absl::StrCat(config_.run_directory(), "/exit.pb");
+  absl::Status written = WriteSyncedFile(path + ".new", report_.SerializeAsString());
+  if (written.ok()) written = Rename(path + ".new", path);
+  if (!written.ok()) log::Warn("cannot leave the outcome: ", written.message());
+}
+
+}  // namespace terrace

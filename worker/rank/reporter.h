@@ -1,0 +1,61 @@
+// Tells the outside what the rank does: the level-triggered report, events and metrics over the link, lines in the log, and
+// at the end exit.pb in the run directory, from which a daemon that was away learns the outcome.
+//
+// Thread-safe. Sends progress at most twice a second, changes of state at once.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "proto/v1/job.pb.h"
+#include "proto/v1/worker.pb.h"
+#include "worker/rank/link_server.h"
+
+namespace terrace {
+
+inline constexpr int64_t kReportIntervalNs = 500'000'000;
+
+class Reporter {
+ public:
+  // `link` may be null: then there are only the log and exit.pb. Borrows all.
+  Reporter(const v1::RankConfig& config, const Clock* clock);
+  void SetLink(LinkServer* link) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void SetState(v1::RankState state) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What takes long before the first step; an empty text ends it.
+  void SetActivity(std::string_view text, double fraction) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetMemory(int64_t arena_bytes, int64_t external_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Step(const v1::StepEvent& step, bool log) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Eval(const v1::EvalEvent& eval) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Checkpoint(const v1::CheckpointEvent& checkpoint) ABSL_LOCKS_EXCLUDED(mutex_);
+  // True when enough time has passed since the last metrics.
+  bool MetricsAreDue() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void Metrics(const v1::RankMetrics& metrics) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The last report: sent, flushed, written to exit.pb. Only the first call counts.
+  void End(const absl::Status& status, bool stopped_early, int exit_code) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Send(bool now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::JobEvent NewEvent() const;
+  void Emit(v1::JobEvent event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteExitFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const v1::RankConfig& config_;
+  const Clock* const clock_;
+  mutable absl::Mutex mutex_;
+  LinkServer* link_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  v1::RankReport report_ ABSL_GUARDED_BY(mutex_);
+  int64_t report_sent_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t metrics_sent_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/trainer.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "worker/rank/failure.h"
+#include "worker/rank/schedule.h"
+#include "worker/rank/trace.h"
+
+namespace terrace {
+
+Trainer::Trainer(const TrainerParts& parts)
+    : parts_(parts),
+      spec_(parts.config->spec()),
+      rules_(parts.program->rules()),
+      train_io_(rules_, *parts.dataset, parts.data_rank),
+      eval_io_(rules_, *parts.dataset, parts.data_rank),
+      metrics_(parts.metrics) {}
+
+absl::StatusOr<bool> Trainer::Run(int64_t start) {
+  std::optional<Trace> trace;
+  if (!parts_.config->trace_path().empty()) trace.emplace(*parts_.program, parts_.config->rank());
+  int64_t step = start;
+  bool stop = false;
+  for (; step < rules_.steps() && !stop; ++step) {
+    const int64_t start_ns = parts_.clock->MonotonicNanos();
+    RETURN_IF_ERROR(Step(step));
+    ASSIGN_OR_RETURN(stop, AgreeToStop());
+    Report(step + 1, (parts_.clock->MonotonicNanos() - start_ns) * 1e-9);
+    if (trace && step - start < parts_.config->trace_steps()) trace->Add(*parts_.vm->Find("train"), step);
+    if (trace && step - start + 1 == parts_.config->trace_steps()) {
+      RETURN_IF_ERROR(trace->Write(parts_.config->trace_path()));
+    }
+    if (stop) continue;
+    if (Due(spec_.train().eval_every_steps(), step + 1)) RETURN_IF_ERROR(Evaluate(step + 1));
+    if (Due(spec_.checkpoint().every_steps(), step + 1)) StartCheckpoint(step + 1);
+  }
+  const bool complete = step >= rules_.steps();
+  if (complete && step > start && evaluated_step_ != step) RETURN_IF_ERROR(Evaluate(step));
+  if (step > start) RETURN_IF_ERROR(WriteLastCheckpoint(step));
+  return !complete;
+}
+
+absl::Status Trainer::Step(int64_t step) {
+  train_io_.SetStep(step);
+  RETURN_IF_ERROR(parts_.vm->Run("train", &train_io_));
+  return CheckFinite();
+}
+
+// The statistics are sums over all ranks, so that all ranks come to the same end here.
+absl::Status Trainer::CheckFinite() {
+  skipped_in_a_row_ = train_io_.stats().skipped ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row_ < kMaxSkippedSteps) return absl::OkStatus();
+  return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                        "the loss or its gradient was not finite for ", kMaxSkippedSteps,
+                        " steps in a row; lower train.optimizer.lr, lengthen train.schedule.warmup_steps or use fp32")),
+                    v1::REASON_NON_FINITE_LOSS);
+}
+
+absl::StatusOr<bool> Trainer::AgreeToStop() {
+  if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Poll());
+  ASSIGN_OR_RETURN(const Wishes wishes,
+                   parts_.agreement->Exchange({.stop = parts_.stop->load(), .failed = !checkpoint_status_.ok()}));
+  RETURN_IF_ERROR(checkpoint_status_);
+  if (wishes.failed) {
+    return WithReason(absl::AbortedError("rank 0 could not write its checkpoint"), v1::REASON_CHECKPOINT_ERROR);
+  }
+  return wishes.stop;
+}
+
+absl::Status Trainer::Evaluate(int64_t steps_done) {
+  evaluated_step_ = steps_done;
+  const int64_t ranks = std::max<int64_t>(rules_.data_parallel(), 1);
+  const int64_t batches = (spec_.train().eval_batches() + ranks - 1) / ranks;
+  if (batches == 0 || !parts_.vm->Has("eval")) return absl::OkStatus();
+  const int64_t start_ns = parts_.clock->MonotonicNanos();
+  eval_io_.Start();
+  for (int64_t i = 0; i < batches; ++i) RETURN_IF_ERROR(parts_.vm->Run("eval", &eval_io_));
+  v1::EvalEvent event;
+  event.set_step(steps_done);
+  event.set_loss(eval_io_.loss());
+  event.set_tokens(eval_io_.tokens());
+  event.set_seconds((parts_.clock->MonotonicNanos() - start_ns) * 1e-9);
+  parts_.reporter->Eval(event);
+  return absl::OkStatus();
+}
+
+void Trainer::Report(int64_t steps_done, double seconds) {
+  v1::StepEvent event;
+  event.set_step(steps_done);
+  event.set_loss(train_io_.stats().loss);
+  event.set_grad_norm(train_io_.stats().grad_norm);
+  event.set_skipped(train_io_.stats().skipped);
+  event.set_step_seconds(seconds);
+  event.set_tokens_per_second(static_cast<double>(rules_.tokens_per_step()) / seconds);
+  event.set_learning_rate(LearningRate(rules_, steps_done - 1));
+  event.set_tokens(steps_done * rules_.tokens_per_step());
+  const bool log = steps_done == rules_.steps() || Due(std::max<int64_t>(spec_.train().log_every_steps(), 1), steps_done);
+  parts_.reporter->Step(event, log);
+  ReportMetrics(steps_done, seconds);
+}
+
+void Trainer::ReportMetrics(int64_t steps_done, double seconds) {
+  const SequenceTimes times = Times(*parts_.vm->Find("train"));
+  metrics_.set_collective_seconds(metrics_.collective_seconds() + times.collective);
+  metrics_.set_collective_exposed_seconds(metrics_.collective_exposed_seconds() + times.collective_exposed);
+  metrics_.set_compute_seconds(metrics_.compute_seconds() + times.compute);
+  metrics_.set_step_seconds(seconds);
+  metrics_.set_steps(steps_done);
+  metrics_.set_tokens(steps_done * rules_.tokens_per_step());
+  metrics_.set_loss(train_io_.stats().loss);
+  metrics_.set_grad_norm(train_io_.stats().grad_norm);
+  metrics_.set_flops_per_second(rules_.flops_per_step() / seconds);
+  metrics_.set_last_step_unix_ms(parts_.clock->UnixMillis());
+  if (parts_.reporter->MetricsAreDue() || steps_done == rules_.steps()) parts_.reporter->Metrics(metrics_);
+}
+
+void Trainer::TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> result) {
+  if (!result.has_value()) return;
+  if (!result->ok()) {
+    checkpoint_status_ = result->status();
+    return;
+  }
+  const WrittenCheckpoint& written = **result;
+  v1::CheckpointEvent event;
+  event.set_step(written.info.step);
+  event.set_path(written.info.path);
+  event.set_bytes(written.info.bytes);
+  event.set_seconds(written.seconds);
+  event.set_stall_seconds(written.stall_seconds);
+  parts_.reporter->Checkpoint(event);
+  metrics_.set_checkpoint_bytes(metrics_.checkpoint_bytes() + written.info.bytes);
+  metrics_.set_checkpoint_stall_seconds(metrics_.checkpoint_stall_seconds() + written.stall_seconds);
+}
+
+void Trainer::StartCheckpoint(int64_t steps_done) {
+  if (parts_.checkpointer == nullptr) return;
+  TakeCheckpoint(parts_.checkpointer->Finish());
+  if (!checkpoint_status_.ok() || checkpoint_started_step_ == steps_done) return;
+  checkpoint_started_step_ = steps_done;
+  parts_.checkpointer->Start(steps_done, steps_done * rules_.tokens_per_step());
+}
+
+// The ranks that write none wait for the one that does: no rank succeeds before the job's result is on disk.
+absl::Status Trainer::WriteLastCheckpoint(int64_t steps_done) {
+  StartCheckpoint(steps_done);
+  if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Finish());
+  return AgreeToStop().status();
+}
+
+}  // namespace terrace

@@ -1,0 +1,76 @@
+// The loop over steps: execute, agree, report, evaluate, checkpoint, stop.
+//
+// All parts are borrowed. Used only on the thread that owns the VM.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "proto/v1/program.pb.h"
+#include "proto/v1/worker.pb.h"
+#include "worker/data/token_dataset.h"
+#include "worker/rank/agreement.h"
+#include "worker/rank/checkpointer.h"
+#include "worker/rank/reporter.h"
+#include "worker/rank/train_io.h"
+#include "worker/rank/vm.h"
+
+namespace terrace {
+
+// A job whose loss stays not finite for so many steps in a row has failed.
+inline constexpr int kMaxSkippedSteps = 10;
+
+struct TrainerParts {
+  const v1::RankConfig* config = nullptr;
+  const v1::Program* program = nullptr;
+  const TokenDataset* dataset = nullptr;
+  int64_t data_rank = 0;
+  Vm* vm = nullptr;
+  Agreement* agreement = nullptr;
+  Checkpointer* checkpointer = nullptr;  // null on ranks that write none
+  Reporter* reporter = nullptr;
+  const Clock* clock = nullptr;
+  const std::atomic<bool>* stop = nullptr;  // set when somebody asks for an early end
+  v1::RankMetrics metrics;                  // what does not change: memory
+};
+
+class Trainer {
+ public:
+  explicit Trainer(const TrainerParts& parts);
+
+  // Runs steps [start, rules.steps), then writes the final checkpoint. True when it was stopped before the last step.
+  absl::StatusOr<bool> Run(int64_t start);
+
+ private:
+  absl::Status Step(int64_t step);
+  absl::Status CheckFinite();
+  void Report(int64_t steps_done, double seconds);
+  void ReportMetrics(int64_t steps_done, double seconds);
+  absl::Status Evaluate(int64_t steps_done);
+  // Ends the step together with all ranks. True when the loop must end.
+  absl::StatusOr<bool> AgreeToStop();
+  // Reports a written checkpoint; a failure is kept until all ranks agree to end.
+  void TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> result);
+  void StartCheckpoint(int64_t steps_done);
+  absl::Status WriteLastCheckpoint(int64_t steps_done);
+  bool Due(int64_t every, int64_t steps_done) const { return every > 0 && steps_done % every == 0; }
+
+  const TrainerParts parts_;
+  const v1::JobSpec& spec_;
+  const v1::StepRules& rules_;
+  TrainIo train_io_;
+  EvalIo eval_io_;
+  v1::RankMetrics metrics_;
+  int skipped_in_a_row_ = 0;
+  int64_t checkpoint_started_step_ = -1;
+  int64_t evaluated_step_ = -1;
+  absl::Status checkpoint_status_;  // of the last one that ended
+};
+
+}  // namespace terrace
