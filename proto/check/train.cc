@@ -13,6 +13,7 @@
 #include "kernels/tensor_view.h"
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
+#include "proto/check/structure.h"
 
 namespace terrace::check {
 namespace {
@@ -82,6 +83,12 @@ absl::Status CheckMicroBatches(const v1::Program& program, const CheckedSequence
     return Refuse("rules.micro_batches: got ", rules.micro_batches(),
                   ", must be 1 or more, each with its LOAD_BATCH");
   }
+  if (rules.micro_batch() < 1 || rules.sequence_length() < 1 ||
+      rules.sequence_length() > kBytesMax / rules.micro_batch()) {
+    return Refuse("rules: micro_batch ", rules.micro_batch(), " of sequence_length ",
+                  rules.sequence_length(), " is no number of tokens");
+  }
+  const int64_t tokens = int64_t{rules.micro_batch()} * rules.sequence_length();
   std::vector<bool> loaded(rules.micro_batches(), false);
   for (int i = 0; i < static_cast<int>(train.instructions.size()); ++i) {
     const v1::Instruction& instruction = train.sequence->instructions(i);
@@ -98,7 +105,6 @@ absl::Status CheckMicroBatches(const v1::Program& program, const CheckedSequence
                     " a second time");
     }
     loaded[instruction.micro_batch()] = true;
-    const int64_t tokens = int64_t{rules.micro_batch()} * rules.sequence_length();
     if (instruction.operands(0).shape(0) != tokens) {
       return Refuse(WhereIs(train, i), ": loads ", instruction.operands(0).shape(0),
                     " tokens, a micro-batch has ", tokens);

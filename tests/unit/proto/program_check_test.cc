@@ -1,0 +1,474 @@
+// The checker against programs that the compiler made and that were then broken in one place.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/program_check.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <string>
+
+#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+#include "tests/unit/proto/mutate.h"
+
+namespace terrace {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+v1::Program TwoRanks() { return CompileTiny({.data_parallel = 2, .micro_batches = 2}); }
+
+v1::Sequence* Train(v1::Program* program) { return program->mutable_sequences(0); }
+
+std::string Message(const v1::Program& program) {
+  const absl::Status status = CheckProgram(program);
+  EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
+  return std::string(status.message());
+}
+
+TEST(ProgramCheckTest, WhatTheCompilerMakesPasses) {
+  for (const TinyJob& job : TinyJobs()) {
+    const v1::Program program = CompileTiny(job);
+    EXPECT_TRUE(CheckPrograms({program}).ok()) << Describe(job) << ": " << CheckPrograms({program});
+  }
+  for (const std::string& family : Families()) {
+    const Model model = TinyModel(family);
+    const auto infer =
+        CompileInfer({.model = &model, .job = "j", .sequence_length = 12, .precision = "bf16"});
+    ASSERT_TRUE(infer.ok()) << infer.status();
+    EXPECT_TRUE(CheckProgram(*infer).ok()) << family << ": " << CheckProgram(*infer);
+  }
+}
+
+TEST(ProgramCheckTest, EveryWaitIsNeeded) {
+  const v1::Program program = TwoRanks();
+  int waits = 0;
+  for (int s = 0; s < program.sequences_size(); ++s) {
+    for (int i = 0; i < program.sequences(s).instructions_size(); ++i) {
+      for (int w = 0; w < program.sequences(s).instructions(i).waits_size(); ++w) {
+        v1::Program broken = program;
+        auto* list = broken.mutable_sequences(s)->mutable_instructions(i)->mutable_waits();
+        list->erase(list->begin() + w);
+        EXPECT_THAT(Message(broken),
+                    AllOf(HasSubstr("instruction "), HasSubstr("buffer "), HasSubstr("order")))
+            << program.sequences(s).name() << " " << i << " without wait " << w;
+        ++waits;
+      }
+    }
+  }
+  EXPECT_GE(waits, 10);
+}
+
+// ---- structure
+// --------------------------------------------------------------------------------------------------------
+
+struct Breakage {
+  const char* name;
+  void (*apply)(v1::Program*);
+  const char* says;
+};
+
+class BrokenProgramTest : public testing::TestWithParam<Breakage> {};
+
+TEST_P(BrokenProgramTest, IsRefusedWithTheRule) {
+  v1::Program program = TwoRanks();
+  GetParam().apply(&program);
+  EXPECT_THAT(Message(program), HasSubstr(GetParam().says));
+}
+
+v1::Instruction* First(const char* op, v1::Program* program) {
+  return Train(program)->mutable_instructions(FindOp(*Train(program), op));
+}
+
+v1::Buffer* StepBuffer(v1::Program* program) {
+  for (v1::Buffer& buffer : *program->mutable_buffers()) {
+    if (buffer.lifetime() == v1::STEP) return &buffer;
+  }
+  return nullptr;
+}
+
+int FirstReduceOfGradients(const v1::Program& program) {
+  const v1::Sequence& train = program.sequences(0);
+  for (int i = FindCollective(train); i >= 0; i = FindCollective(train, i + 1)) {
+    if (program.buffers(train.instructions(i).operands(0).buffer()).class_() == v1::GRADIENT)
+      return i;
+  }
+  return -1;
+}
+
+const Breakage kBreakages[] = {
+    {"BufferId", [](v1::Program* p) { p->mutable_buffers(3)->set_id(4); }, "must be its position"},
+    {"BufferOffset",
+     [](v1::Program* p) { StepBuffer(p)->set_offset(StepBuffer(p)->offset() + 128); },
+     "multiple of 256"},
+    {"BufferOutsideArena", [](v1::Program* p) { StepBuffer(p)->set_bytes(int64_t{1} << 40); },
+     "must lie inside arena 0"},
+    {"BufferArena", [](v1::Program* p) { StepBuffer(p)->set_arena(7); },
+     "arena 7 of 1 does not exist"},
+    {"BufferSequence", [](v1::Program* p) { StepBuffer(p)->set_sequence("sleep"); },
+     "'sleep' does not exist"},
+    {"BufferTooSmallForShape", [](v1::Program* p) { p->mutable_buffers(0)->set_shape(0, 1 << 30); },
+     "its shape takes"},
+    {"ArenaShrunk",
+     [](v1::Program* p) { p->mutable_arenas(0)->set_bytes(p->arenas(0).bytes() - 256); },
+     "must lie inside arena"},
+    {"ArenaOverLimit",
+     [](v1::Program* p) {
+       p->set_device_limit_bytes(p->arenas(0).bytes() + p->external_bytes() - 1);
+     },
+     "device_limit_bytes is"},
+    {"PersistentMovedOntoAnother",
+     [](v1::Program* p) { p->mutable_buffers(1)->set_offset(p->buffers(0).offset()); },
+     "shares its bytes with no other"},
+    {"StepMovedOntoPersistent", [](v1::Program* p) { StepBuffer(p)->set_offset(0); },
+     "shares its bytes with no other"},
+    {"GroupWithoutARank",
+     [](v1::Program* p) {
+       p->mutable_groups(0)->mutable_instances(0)->mutable_rank()->RemoveLast();
+     },
+     "every rank must be in exactly one instance"},
+    {"GroupWithARankTwice",
+     [](v1::Program* p) { p->mutable_groups(0)->mutable_instances(0)->set_rank(1, 0); },
+     "in two instances"},
+    {"InstructionId", [](v1::Program* p) { Train(p)->mutable_instructions(5)->set_id(6); },
+     "stands at position 5"},
+    {"Stream", [](v1::Program* p) { Train(p)->mutable_instructions(5)->set_stream(9); },
+     "stream 9 of"},
+    {"WaitForward", [](v1::Program* p) { Train(p)->mutable_instructions(5)->add_waits(5); },
+     "which is not earlier"},
+    {"WaitOnOwnStream",
+     [](v1::Program* p) {
+       const int i = FindOp(*Train(p), "adamw", FindOp(*Train(p), "adamw") + 1);
+       Train(p)->mutable_instructions(i)->add_waits(i - 1);
+     },
+     "on its own stream"},
+    {"OperandBuffer",
+     [](v1::Program* p) { First("matmul", p)->mutable_operands(0)->set_buffer(99999); },
+     "does not exist"},
+    {"OperandOutsideBuffer",
+     [](v1::Program* p) { First("matmul", p)->mutable_operands(0)->set_offset(1 << 30); },
+     "must lie inside buffer"},
+    {"OperandUnaligned",
+     [](v1::Program* p) { First("matmul", p)->mutable_operands(0)->set_offset(2); },
+     "multiple of 4"},
+    {"OperandOfOtherSequence",
+     [](v1::Program* p) {
+       for (const v1::Buffer& buffer : p->buffers()) {
+         if (buffer.sequence() == "eval")
+           First("matmul", p)->mutable_operands(0)->set_buffer(buffer.id());
+       }
+     },
+     "belongs to sequence 'eval'"},
+    {"OperandAccess",
+     [](v1::Program* p) { First("matmul", p)->mutable_operands(0)->set_access(v1::UPDATE); },
+     "the op table says READ"},
+    {"OperandShape",
+     [](v1::Program* p) { First("matmul", p)->mutable_operands(0)->set_shape(1, 8); }, "matmul"},
+    {"UnknownOp", [](v1::Program* p) { First("matmul", p)->mutable_compute()->set_op("matmull"); },
+     "matmull"},
+    {"NoOperation", [](v1::Program* p) { First("matmul", p)->clear_compute(); },
+     "must do something"},
+    {"WorkspaceTooSmall",
+     [](v1::Program* p) {
+       v1::Operand* workspace =
+           First("lm_head_loss_grad", p)->mutable_compute()->mutable_workspace();
+       workspace->set_shape(0, workspace->shape(0) - 64);
+     },
+     "needs a workspace of"},
+    {"WorkspaceMissing",
+     [](v1::Program* p) { First("lm_head_loss_grad", p)->mutable_compute()->clear_workspace(); },
+     "and has none"},
+    {"InputOverItself",
+     [](v1::Program* p) {
+       First("matmul", p)->mutable_operands(2)->CopyFrom(First("matmul", p)->operands(0));
+       First("matmul", p)->mutable_operands(2)->set_access(v1::WRITE);
+     },
+     "matmul"},
+    {"ForwardOpDropped",
+     [](v1::Program* p) { RemoveInstruction(FindOp(*Train(p), "attention"), Train(p)); },
+     "before anything wrote it"},
+    {"EmbeddingDropped",
+     [](v1::Program* p) { RemoveInstruction(FindOp(*Train(p), "embedding"), Train(p)); },
+     "before anything wrote it"},
+    {"OptimizerOpDropped",
+     [](v1::Program* p) { RemoveInstruction(FindOp(*Train(p), "adamw"), Train(p)); },
+     "is updated by no optimizer op"},
+    {"OptimizerOpTwice",
+     [](v1::Program* p) { RepeatInstruction(FindOp(*Train(p), "adamw"), Train(p)); },
+     "a second time"},
+    {"OptimizerOpShort",
+     [](v1::Program* p) {
+       for (int k = 0; k < 4; ++k) {
+         v1::Operand* operand = First("adamw", p)->mutable_operands(k);
+         operand->set_shape(0, operand->shape(0) - 1);
+       }
+     },
+     "is updated by no optimizer op"},
+    {"MomentsSwapped",
+     [](v1::Program* p) { First("adamw", p)->mutable_operands()->SwapElements(2, 3); },
+     "is not the ADAM_M"},
+    {"ReduceDropped",
+     [](v1::Program* p) { RemoveInstruction(FirstReduceOfGradients(*p), Train(p)); },
+     "was reduced 0 times"},
+    {"ReduceTwice", [](v1::Program* p) { RepeatInstruction(FirstReduceOfGradients(*p), Train(p)); },
+     "a second time"},
+    {"ReduceHalf",
+     [](v1::Program* p) {
+       v1::Operand* operand =
+           Train(p)->mutable_instructions(FirstReduceOfGradients(*p))->mutable_operands(0);
+       operand->set_shape(0, operand->shape(0) / 2);
+     },
+     "was reduced 0 times"},
+    {"CollectiveGroup",
+     [](v1::Program* p) {
+       Train(p)
+           ->mutable_instructions(FindCollective(*Train(p)))
+           ->mutable_collective()
+           ->set_group(4);
+     },
+     "group 4 of 1 does not exist"},
+    {"CollectiveOnAnotherStream",
+     [](v1::Program* p) {
+       Train(p)->mutable_instructions(FirstReduceOfGradients(*p))->set_stream(1);
+     },
+     "a group has one stream"},
+    {"MicroBatchTwice",
+     [](v1::Program* p) { Train(p)->mutable_instructions(1)->set_micro_batch(0); },
+     "a second time"},
+    {"MicroBatchMissing", [](v1::Program* p) { p->mutable_rules()->set_micro_batches(3); },
+     "micro-batch 2 of 3 is never loaded"},
+    {"MicroBatchTooMany", [](v1::Program* p) { p->mutable_rules()->set_micro_batches(1); },
+     "micro-batch 1 of 1 does not exist"},
+    {"TokensOfMicroBatch", [](v1::Program* p) { p->mutable_rules()->set_sequence_length(6); },
+     "a micro-batch has 12"},
+    {"DataParallelWithoutGroup", [](v1::Program* p) { p->mutable_groups(0)->set_name("others"); },
+     "no group 'data_parallel'"},
+    {"StateOutsideBuffer",
+     [](v1::Program* p) { p->mutable_state(0)->set_offset(int64_t{1} << 40); },
+     "must lie aligned inside"},
+    {"StateGap",
+     [](v1::Program* p) { p->mutable_state(0)->set_elements(p->state(0).elements() - 1); },
+     "is held by no range"},
+    {"StateTwice", [](v1::Program* p) { *p->add_state() = p->state(0); }, "is held twice"},
+    {"StateInStepBuffer",
+     [](v1::Program* p) { p->mutable_state(0)->set_buffer(StepBuffer(p)->id()); },
+     "must be persistent"},
+    {"StateShared",
+     [](v1::Program* p) {
+       v1::StateRange copy = p->state(0);
+       copy.set_tensor("another");
+       *p->add_state() = copy;
+     },
+     "overlap in buffer"},
+    {"InitializerOfNothing",
+     [](v1::Program* p) { p->mutable_initializers(0)->set_tensor("nobody"); },
+     "there is no such weight"},
+    {"TiedToNothing", [](v1::Program* p) { (*p->mutable_tied())["lm_head.weight"] = "nobody"; },
+     "is no weight"},
+    {"WeightWrittenByAnother",
+     [](v1::Program* p) {
+       v1::Instruction* matmul = First("matmul", p);
+       v1::Operand weight = matmul->operands(1);
+       v1::Instruction* fill = Train(p)->add_instructions();
+       fill->set_id(Train(p)->instructions_size() - 1);
+       fill->set_layer(-1);
+       fill->set_micro_batch(-1);
+       fill->mutable_compute()->set_op("fill");
+       fill->mutable_compute()->mutable_fill();
+       weight.set_access(v1::WRITE);
+       *fill->add_operands() = weight;
+     },
+     "which only the optimizer of 'train' may"},
+};
+
+INSTANTIATE_TEST_SUITE_P(OneChange, BrokenProgramTest, testing::ValuesIn(kBreakages),
+                         [](const auto& info) { return info.param.name; });
+
+// ---- order, against an oracle
+// -----------------------------------------------------------------------------------------
+
+// What the checker must decide about shared space, in the slowest and plainest way: reachability
+// between all pairs of instructions, then all pairs of buffers and all pairs of their accesses.
+class Oracle {
+ public:
+  Oracle(const v1::Program& program, const v1::Sequence& sequence)
+      : program_(program), touches_(program.buffers_size()) {
+    const int count = sequence.instructions_size();
+    before_.assign(count, std::vector<bool>(count, false));
+    for (int j = 0; j < count; ++j) {
+      std::set<int> direct(sequence.instructions(j).waits().begin(),
+                           sequence.instructions(j).waits().end());
+      for (int i = j - 1; i >= 0; --i) {
+        if (sequence.instructions(i).stream() == sequence.instructions(j).stream()) {
+          direct.insert(i);
+          break;
+        }
+      }
+      for (int i : direct) {
+        before_[i][j] = true;
+        for (int k = 0; k < i; ++k) before_[k][j] = before_[k][j] || before_[k][i];
+      }
+      for (const v1::Operand& operand : sequence.instructions(j).operands()) Touch(operand, j);
+      Touch(sequence.instructions(j).compute().workspace(), j);
+    }
+  }
+
+  bool SpaceIsSafe() const {
+    for (int a = 0; a < program_.buffers_size(); ++a) {
+      for (int b = a + 1; b < program_.buffers_size(); ++b) {
+        if (Meet(program_.buffers(a), program_.buffers(b)) && !AllBefore(a, b) && !AllBefore(b, a))
+          return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  void Touch(const v1::Operand& operand, int position) {
+    if (operand.access() != v1::ACCESS_UNSPECIFIED) touches_[operand.buffer()].push_back(position);
+  }
+  static bool Meet(const v1::Buffer& a, const v1::Buffer& b) {
+    return a.offset() < b.offset() + b.bytes() && b.offset() < a.offset() + a.bytes();
+  }
+  bool AllBefore(int a, int b) const {
+    for (int i : touches_[a]) {
+      for (int j : touches_[b]) {
+        if (!before_[i][j]) return false;
+      }
+    }
+    return true;
+  }
+
+  const v1::Program& program_;
+  std::vector<std::vector<bool>> before_;
+  std::vector<std::vector<int>> touches_;
+};
+
+TEST(ProgramCheckTest, MovedBuffersAreJudgedAsByTheOracle) {
+  const v1::Program program = TwoRanks();
+  int64_t step_begin = program.arenas(0).bytes();
+  for (const v1::Buffer& buffer : program.buffers()) {
+    if (buffer.lifetime() == v1::STEP) step_begin = std::min(step_begin, buffer.offset());
+  }
+  std::mt19937 random(7);
+  int refused = 0, accepted = 0;
+  for (int id = 0; id < program.buffers_size(); ++id) {
+    const v1::Buffer& buffer = program.buffers(id);
+    if (buffer.lifetime() != v1::STEP || buffer.sequence() != "train") continue;
+    v1::Program moved = program;
+    const int64_t room = program.arenas(0).bytes() - buffer.bytes() - step_begin;
+    moved.mutable_buffers(id)->set_offset(step_begin +
+                                          static_cast<int64_t>(random() % (room / 256 + 1)) * 256);
+    const bool safe = Oracle(moved, moved.sequences(0)).SpaceIsSafe();
+    const absl::Status status = CheckProgram(moved);
+    EXPECT_EQ(status.ok(), safe) << moved.buffers(id).name() << " at " << moved.buffers(id).offset()
+                                 << ": " << status;
+    if (!safe) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr("shares bytes with"));
+    }
+    ++(safe ? accepted : refused);
+  }
+  EXPECT_GT(refused, 10);
+  EXPECT_GT(accepted, 0);
+}
+
+// An instruction that reads one buffer and writes another is not "before" itself.
+TEST(ProgramCheckTest, OperandsOfOneInstructionShareNoBytes) {
+  v1::Program program = TwoRanks();
+  const v1::Instruction& cast = *First("matmul", &program);
+  const uint32_t in = cast.operands(0).buffer();
+  const uint32_t out = cast.operands(2).buffer();
+  program.mutable_buffers(out)->set_offset(program.buffers(in).offset());
+  EXPECT_THAT(Message(program), HasSubstr("shares bytes with"));
+}
+
+// ---- any bytes
+// --------------------------------------------------------------------------------------------------------
+
+// Every scalar field that reflection finds below `message`, one of them set to an extreme value.
+void CorruptOneField(std::mt19937* random, google::protobuf::Message* message) {
+  using google::protobuf::FieldDescriptor;
+  const auto* reflection = message->GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection->ListFields(*message, &fields);
+  if (fields.empty()) return;
+  const FieldDescriptor* field = fields[(*random)() % fields.size()];
+  const int64_t values[] = {0,
+                            1,
+                            -1,
+                            255,
+                            1 << 20,
+                            int64_t{1} << 40,
+                            std::numeric_limits<int64_t>::max(),
+                            std::numeric_limits<int64_t>::min()};
+  const int64_t value = values[(*random)() % std::size(values)];
+  const int count = field->is_repeated() ? reflection->FieldSize(*message, field) : 0;
+  const int index = count > 0 ? static_cast<int>((*random)() % count) : 0;
+  if (field->is_map()) return;
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      if (field->is_repeated()) {
+        if ((*random)() % 50 == 0) {
+          reflection->SwapElements(message, field, index, static_cast<int>((*random)() % count));
+        } else {
+          CorruptOneField(random, reflection->MutableRepeatedMessage(message, field, index));
+        }
+      } else {
+        CorruptOneField(random, reflection->MutableMessage(message, field));
+      }
+      break;
+    case FieldDescriptor::CPPTYPE_INT32:
+      if (!field->is_repeated()) reflection->SetInt32(message, field, static_cast<int32_t>(value));
+      break;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      if (field->is_repeated()) {
+        reflection->SetRepeatedUInt32(message, field, index, static_cast<uint32_t>(value));
+      } else {
+        reflection->SetUInt32(message, field, static_cast<uint32_t>(value));
+      }
+      break;
+    case FieldDescriptor::CPPTYPE_INT64:
+      if (field->is_repeated()) {
+        reflection->SetRepeatedInt64(message, field, index, value);
+      } else {
+        reflection->SetInt64(message, field, value);
+      }
+      break;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      if (!field->is_repeated()) reflection->SetEnumValue(message, field, static_cast<int>(value));
+      break;
+    default:
+      reflection->ClearField(message, field);
+  }
+}
+
+TEST(ProgramCheckTest, CorruptFieldsAreRefusedOrHarmlessButNeverCrash) {
+  const v1::Program program = TwoRanks();
+  std::mt19937 random(20261121);
+  int refused = 0;
+  for (int round = 0; round < 1500; ++round) {
+    v1::Program corrupt = program;
+    CorruptOneField(&random, &corrupt);
+    refused += Message(corrupt).empty() ? 0 : 1;
+  }
+  EXPECT_GT(refused, 500);
+}
+
+TEST(ProgramCheckTest, CorruptBytesNeverCrash) {
+  const google::protobuf::LogSilencer silence;  // of names that are no UTF-8
+  const std::string bytes = TwoRanks().SerializeAsString();
+  std::mt19937 random(42);
+  for (int round = 0; round < 1500; ++round) {
+    std::string corrupt = bytes;
+    for (int k = 0; k < 3; ++k) corrupt[random() % corrupt.size()] = static_cast<char>(random());
+    v1::Program program;
+    if (program.ParseFromString(corrupt)) CheckProgram(program).IgnoreError();
+  }
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/program_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "proto/text_table.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(FormatBytesTest, UnitsAreBinaryWithOneDecimal) {
+  EXPECT_EQ(FormatBytes(0), "0 B");
+  EXPECT_EQ(FormatBytes(17), "17 B");
+  EXPECT_EQ(FormatBytes(1023), "1023 B");
+  EXPECT_EQ(FormatBytes(12 << 10), "12.0 KiB");
+  EXPECT_EQ(FormatBytes(int64_t{61} * (1 << 30) + (1 << 28)), "61.2 GiB");
+}
+
+TEST(FormatBytesTest, RoundingGoesToTheNextUnit) {
+  EXPECT_EQ(FormatBytes((int64_t{1} << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(FormatBytes(std::numeric_limits<int64_t>::max()), "8192.0 PiB");
+  EXPECT_EQ(FormatBytes(-2048), "-2.0 KiB");
+}
+
+TEST(TextTableTest, ColumnsAreAsWideAsTheirWidestCellAndEmptyOnesVanish) {
+  TextTable table({{}, {}, {.align = TextTable::Align::kRight}}, 1);
+  table.Add({"a", "", "1"});
+  table.Add({"bcd", "", "234"});
+  std::string text;
+  table.AppendTo(&text);
+  EXPECT_EQ(text, " a      1\n bcd  234\n");
+}
+
+TEST(TextTableTest, AWideCellPushesOnlyItsOwnLine) {
+  TextTable table({{.width_max = 3}, {}}, 0);
+  table.Add({"abcdef", "x"});
+  table.Add({"ab", "x"});
+  std::string text;
+  table.AppendTo(&text);
+  EXPECT_EQ(text, "abcdef  x\nab   x\n");
+}
+
+v1::Program Tiny() {
+  v1::Program program;
+  program.set_job("tiny");
+  program.set_stages(1);
+  program.set_ranks(2);
+  program.set_threads(1);
+  v1::Arena* arena = program.add_arenas();
+  arena->set_tier(v1::DEVICE);
+  arena->set_bytes(1024);
+  arena->set_lower_bound_bytes(1000);
+  v1::Buffer* buffer = program.add_buffers();
+  buffer->set_name("weights");
+  buffer->set_class_(v1::PARAMETER);
+  buffer->set_dtype(v1::F32);
+  buffer->add_shape(64);
+  buffer->set_bytes(256);
+  buffer->set_lifetime(v1::PERSISTENT);
+  *program.add_buffers() = *buffer;
+  program.mutable_buffers(1)->set_id(1);
+  program.mutable_buffers(1)->set_name("x");
+  program.mutable_buffers(1)->set_class_(v1::ACTIVATION);
+  program.mutable_buffers(1)->set_lifetime(v1::STEP);
+  program.mutable_buffers(1)->set_sequence("train");
+  program.mutable_buffers(1)->set_offset(256);
+  program.add_streams()->set_name("compute");
+  program.add_streams()->set_name("dp");
+  program.add_groups()->set_name("data_parallel");
+  program.mutable_groups(0)->add_instances()->add_rank(0);
+  program.mutable_groups(0)->mutable_instances(0)->add_rank(1);
+  v1::Sequence* train = program.add_sequences();
+  train->set_name("train");
+  v1::Instruction* cast = train->add_instructions();
+  cast->mutable_compute()->set_op("cast");
+  cast->set_phase(v1::FORWARD);
+  cast->set_layer(3);
+  cast->set_micro_batch(0);
+  cast->set_text("copy");
+  v1::Operand* in = cast->add_operands();
+  in->set_access(v1::READ);
+  in->set_offset(16);
+  cast->add_operands();
+  v1::Operand* out = cast->add_operands();
+  out->set_access(v1::WRITE);
+  out->set_buffer(1);
+  v1::Instruction* reduce = train->add_instructions();
+  reduce->set_id(1);
+  reduce->set_stream(1);
+  reduce->add_waits(0);
+  reduce->set_layer(-1);
+  reduce->set_micro_batch(-1);
+  reduce->set_phase(v1::OPTIMIZER_STEP);
+  reduce->mutable_collective()->set_kind(v1::ALL_REDUCE);
+  *reduce->add_operands() = *out;
+  reduce->mutable_operands(0)->set_access(v1::UPDATE);
+  program.add_sequences()->set_name("eval");
+  return program;
+}
+
+TEST(ProgramTextTest, AProgramReadsLikeThis) {
+  EXPECT_EQ(ProgramText(Tiny()),
+            R"(program tiny  stage 0 of 1  ranks 2  threads 1  2 instructions
+arena 0   device  1024 bytes (1.0 KiB)  2.40 % over the lower bound
+outside   0 B  limit none
+streams   compute dp
+group     data_parallel  {0 1}
+
+buffers  2
+id  buffer   class       type  shape  arena  offset      bytes  life
+ 0  weights  parameter   f32   [64]       0  0x00000000    256  persistent
+ 1  x        activation  f32   [64]       0  0x00000100    256  train 0000..0001
+
+sequence train  2 instructions
+id    stream   phase      layer  mb  op                        operands            waits       text
+0000  compute  forward        3   0  cast                      r:weights+16 - w:x              copy
+0001  dp       optimizer      -   -  all_reduce data_parallel  u:x                 after 0000
+
+sequence eval  0 instructions
+id  stream  phase  layer  mb  op  operands  waits  text
+)");
+}
+
+TEST(ProgramTextTest, OneSequenceWithoutBuffers) {
+  const std::string text = ProgramText(Tiny(), {.sequence = "eval", .buffers = false});
+  EXPECT_THAT(text, HasSubstr("sequence eval"));
+  EXPECT_THAT(text, Not(HasSubstr("sequence train")));
+  EXPECT_THAT(text, Not(HasSubstr("weights")));
+}
+
+TEST(ProgramTextTest, BrokenReferencesAreShownNotFollowed) {
+  v1::Program program = Tiny();
+  v1::Instruction* cast = program.mutable_sequences(0)->mutable_instructions(0);
+  cast->mutable_operands(0)->set_buffer(77);
+  cast->set_stream(9);
+  cast->set_phase(static_cast<v1::Phase>(42));
+  program.mutable_sequences(0)->mutable_instructions(1)->mutable_collective()->set_group(5);
+  const std::string text = ProgramText(program);
+  EXPECT_THAT(text, HasSubstr("r:?77+16"));
+  EXPECT_THAT(text, HasSubstr("all_reduce ?5"));
+  EXPECT_THAT(text, HasSubstr("42"));
+}
+
+}  // namespace
+}  // namespace terrace
