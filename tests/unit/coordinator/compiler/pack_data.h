@@ -1,0 +1,61 @@
+// Reads packing problems (testdata/README.md), and judges packings in the plainest way. For tests
+// and benchmarks.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "coordinator/compiler/pack.h"
+
+namespace terrace {
+
+inline std::vector<PackBuffer> ReadPackBuffers(const std::string& path) {
+  std::vector<PackBuffer> buffers;
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);  // the header
+  while (std::getline(file, line)) {
+    std::replace(line.begin(), line.end(), ',', ' ');
+    std::istringstream fields(line);
+    PackBuffer buffer;
+    fields >> buffer.name >> buffer.begin >> buffer.end >> buffer.bytes;
+    buffers.push_back(buffer);
+  }
+  return buffers;
+}
+
+// All pairs: the first two buffers that share a byte at some time, as text; empty when there are
+// none.
+inline std::string FirstOverlap(const std::vector<PackBuffer>& buffers, const Packing& packing) {
+  for (size_t a = 0; a < buffers.size(); ++a) {
+    for (size_t b = a + 1; b < buffers.size(); ++b) {
+      const bool in_time = buffers[a].begin < buffers[b].end && buffers[b].begin < buffers[a].end;
+      const bool in_space = packing.offsets[a] < packing.offsets[b] + buffers[b].bytes &&
+                            packing.offsets[b] < packing.offsets[a] + buffers[a].bytes;
+      if (in_time && in_space) return buffers[a].name + " and " + buffers[b].name;
+    }
+  }
+  return "";
+}
+
+// The largest sum of aligned sizes alive at one time, by changes per time.
+inline int64_t LowerBound(const std::vector<PackBuffer>& buffers) {
+  std::map<int64_t, int64_t> change;
+  for (const PackBuffer& buffer : buffers) {
+    const int64_t bytes = (buffer.bytes + kPackAlignment - 1) / kPackAlignment * kPackAlignment;
+    change[buffer.begin] += bytes;
+    change[buffer.end] -= bytes;
+  }
+  int64_t alive = 0, most = 0;
+  for (const auto& [time, bytes] : change) most = std::max(most, alive += bytes);
+  return most;
+}
+
+}  // namespace terrace

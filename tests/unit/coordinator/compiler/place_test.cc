@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/place.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+v1::Buffer* AddBuffer(v1::Program* program, int64_t bytes, v1::Lifetime lifetime,
+                      const std::string& sequence = "") {
+  v1::Buffer* buffer = program->add_buffers();
+  buffer->set_id(program->buffers_size() - 1);
+  buffer->set_name("b" + std::to_string(buffer->id()));
+  buffer->set_bytes(bytes);
+  buffer->set_lifetime(lifetime);
+  buffer->set_sequence(sequence);
+  return buffer;
+}
+
+void AddUse(v1::Sequence* sequence, uint32_t buffer) {
+  v1::Instruction* instruction = sequence->add_instructions();
+  instruction->set_id(sequence->instructions_size() - 1);
+  v1::Operand* operand = instruction->add_operands();
+  operand->set_access(v1::UPDATE);
+  operand->set_buffer(buffer);
+}
+
+v1::Program TwoSequences() {
+  v1::Program program;
+  program.add_arenas()->set_tier(v1::DEVICE);
+  program.add_streams();
+  program.add_sequences()->set_name("train");
+  program.add_sequences()->set_name("eval");
+  return program;
+}
+
+TEST(PlaceTest, PersistentBuffersComeFirstInOrder) {
+  v1::Program program = TwoSequences();
+  AddBuffer(&program, 1000, v1::STEP, "train");
+  AddBuffer(&program, 100, v1::PERSISTENT);
+  AddBuffer(&program, 300, v1::PERSISTENT);
+  AddUse(program.mutable_sequences(0), 0);
+  ASSERT_TRUE(PlaceBuffers(&program).ok());
+  EXPECT_EQ(program.buffers(1).offset(), 0);
+  EXPECT_EQ(program.buffers(2).offset(), 256);
+  EXPECT_EQ(program.buffers(0).offset(), 768);
+  EXPECT_EQ(program.arenas(0).bytes(), 768 + 1024);
+}
+
+TEST(PlaceTest, SequencesReuseEachOthersSpace) {
+  v1::Program program = TwoSequences();
+  AddBuffer(&program, 1024, v1::STEP, "train");
+  AddBuffer(&program, 2048, v1::STEP, "eval");
+  AddUse(program.mutable_sequences(0), 0);
+  AddUse(program.mutable_sequences(1), 1);
+  ASSERT_TRUE(PlaceBuffers(&program).ok());
+  EXPECT_EQ(program.buffers(0).offset(), 0);
+  EXPECT_EQ(program.buffers(1).offset(), 0);
+  EXPECT_EQ(program.arenas(0).bytes(), 2048);
+  EXPECT_EQ(program.arenas(0).lower_bound_bytes(), 2048);
+}
+
+TEST(PlaceTest, ABufferThatNobodyUsesStillLiesInsideItsArena) {
+  v1::Program program = TwoSequences();
+  AddBuffer(&program, 5000, v1::STEP, "train");
+  ASSERT_TRUE(PlaceBuffers(&program).ok());
+  EXPECT_GE(program.arenas(0).bytes(), 5000);
+}
+
+TEST(PlaceTest, EachArenaIsPlacedByItself) {
+  v1::Program program = TwoSequences();
+  v1::Arena* host = program.add_arenas();
+  host->set_id(1);
+  host->set_tier(v1::HOST);
+  AddBuffer(&program, 512, v1::PERSISTENT);
+  AddBuffer(&program, 768, v1::PERSISTENT)->set_arena(1);
+  AddBuffer(&program, 256, v1::STEP, "train")->set_arena(1);
+  AddUse(program.mutable_sequences(0), 2);
+  ASSERT_TRUE(PlaceBuffers(&program).ok());
+  EXPECT_EQ(program.arenas(0).bytes(), 512);
+  EXPECT_EQ(program.arenas(1).bytes(), 1024);
+  EXPECT_EQ(program.buffers(2).offset(), 768);
+}
+
+TEST(PlaceTest, WhatDoesNotExistIsRefusedByName) {
+  v1::Program program = TwoSequences();
+  AddBuffer(&program, 256, v1::STEP, "sleep");
+  EXPECT_THAT(std::string(PlaceBuffers(&program).message()), HasSubstr("'sleep' does not exist"));
+  program.mutable_buffers(0)->set_sequence("train");
+  program.mutable_buffers(0)->set_arena(3);
+  EXPECT_THAT(std::string(PlaceBuffers(&program).message()), HasSubstr("arena 3 of 1"));
+  program.mutable_buffers(0)->set_arena(0);
+  program.mutable_buffers(0)->set_bytes(0);
+  EXPECT_THAT(std::string(PlaceBuffers(&program).message()), HasSubstr("at least 1"));
+}
+
+TEST(PlaceTest, CompiledProgramsAreWithinOnePercentOfTheBound) {
+  for (const TinyJob& job : TinyJobs()) {
+    const v1::Program program = CompileTiny(job);
+    EXPECT_LE(program.arenas(0).bytes(), program.arenas(0).lower_bound_bytes() * 1.01)
+        << Describe(job);
+  }
+}
+
+TEST(PlaceTest, PlacingAgainChangesNothing) {
+  v1::Program program = CompileTiny({.data_parallel = 2, .micro_batches = 2});
+  const std::string bytes = program.SerializeAsString();
+  ASSERT_TRUE(PlaceBuffers(&program).ok());
+  EXPECT_EQ(program.SerializeAsString(), bytes);
+}
+
+}  // namespace
+}  // namespace terrace
