@@ -4,7 +4,9 @@
 // whose panels fit the L1 cache, and chunks are taken in groups whose packed panels stay reasonably small. The longer side
 // of C is divided among threads: each packs its panels of that side privately, a few at a time (L2), and multiplies them
 // with all panels of the other side, which the threads pack together.
-// The cuts of K depend on K and the arithmetic alone, hence results do not depend on the number of threads.
+// Where C is small, all of its sums stay in the caches and one chunk of K is packed at a time.
+// The cuts of K into chunks depend on K and the arithmetic alone, and chunks are always added in their order, hence results
+// do not depend on the number of threads.
 //
 // In: sizes. Out: counts and bytes, for kernels/gemm_workspace.cc and kernels/cpu/gemm.cc. Thread-safe: no state.
 //
@@ -33,13 +35,15 @@ inline constexpr GemmArithmetic kVectorArithmetic = {4, 2, 256, 6};     // f32, 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct GemmBlocking {
-  GemmBlocking(const GemmArithmetic& arithmetic, int64_t m, int64_t n, int64_t k)
+  GemmBlocking(const GemmArithmetic& arithmetic, int64_t m, int64_t n, int64_t k, int threads)
       : rows_private(m >= n),
         private_panels(CeilDiv(std::max(m, n), kGemmPanel)),
         shared_panels(CeilDiv(std::min(m, n), kGemmPanel)),
         chunks(std::max<int64_t>(1, CeilDiv(k, arithmetic.max_chunk))),
         chunk(std::max<int64_t>(1, CeilDiv(CeilDiv(k, chunks), arithmetic.step)) * arithmetic.step),
-        chunks_at_once(std::min(chunks, arithmetic.chunks_at_once)),
+        chunks_at_once(chunks > 2 && SumsBytes() <= threads * kCachedSumsBytes
+                           ? 1
+                           : std::min(chunks, arithmetic.chunks_at_once)),
         panel_chunk_bytes(kGemmPanel * chunk * arithmetic.element_bytes),
         panels_at_once(std::clamp<int64_t>(kPrivateBytes / (panel_chunk_bytes * chunks_at_once), 1,
                                            std::min(kMaxPanelsAtOnce, private_panels))) {}
@@ -57,16 +61,18 @@ struct GemmBlocking {
   int64_t PrivateBytes() const { return panels_at_once * chunks_at_once * panel_chunk_bytes; }
   // Running sums of blocks between chunks: those a thread is at, or all of C when K needs more than one group.
   bool keeps_all_sums() const { return chunks > chunks_at_once; }
-  int64_t AllSumsBytes() const {
-    return keeps_all_sums() ? private_panels * shared_panels * kGemmBlockBytes : 0;
-  }
+  int64_t AllSumsBytes() const { return keeps_all_sums() ? SumsBytes() : 0; }
   int64_t ThreadBytes() const { return PrivateBytes() + (panels_at_once + 2) * kGemmBlockBytes; }
   int64_t WorkspaceBytes(int threads) const {
     return SharedBytes() + AllSumsBytes() + threads * ThreadBytes();
   }
 
  private:
-  static constexpr int64_t kPrivateBytes = 1280 << 10;  // of an L2 cache of 2 MiB
+  int64_t SumsBytes() const { return private_panels * shared_panels * kGemmBlockBytes; }
+
+  // Parts of an L2 cache of 2 MiB.
+  static constexpr int64_t kPrivateBytes = 1280 << 10;     // of an L2 cache of 2 MiB
+  static constexpr int64_t kCachedSumsBytes = 2560 << 10;  // of one thread, in L2 or not far from it
   static constexpr int64_t kMaxPanelsAtOnce = 16;
 };
 

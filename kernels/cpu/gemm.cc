@@ -23,10 +23,10 @@ Range Piece(int64_t size, int64_t index, int64_t count) {
 // One product on one engine: where everything lies in the workspace, and what each thread does.
 class BlockedGemm {
  public:
-  BlockedGemm(const GemmEngine& engine, const Gemm& gemm, std::byte* workspace)
+  BlockedGemm(const GemmEngine& engine, const Gemm& gemm, std::byte* workspace, int threads)
       : engine_(engine),
         gemm_(gemm),
-        cut_(engine.arithmetic, gemm.m, gemm.n, gemm.k),
+        cut_(engine.arithmetic, gemm.m, gemm.n, gemm.k, threads),
         a_{gemm.a.data, gemm.a.dtype, gemm.a.row_stride, !gemm.transpose_a, gemm.m, gemm.k},
         b_{gemm.b.data, gemm.b.dtype, gemm.b.row_stride, gemm.transpose_b, gemm.n, gemm.k},
         shared_(workspace),
@@ -184,7 +184,7 @@ bool HasGemmPath(GemmPath path) { return path == GemmPath::kVectors || AmxReady(
 Status RunGemmOn(GemmPath path, const Gemm& gemm, const Context& context) {
   const GemmEngine engine =
       path == GemmPath::kAmx ? AmxGemmEngine(gemm.precision) : VectorGemmEngine(gemm.precision);
-  const BlockedGemm blocked(engine, gemm, context.workspace);
+  const BlockedGemm blocked(engine, gemm, context.workspace, context.threads);
   const int64_t worth = 2 * gemm.m * gemm.n * gemm.k / kFlopsWorthAThread;
   const int threads = static_cast<int>(std::clamp<int64_t>(worth, 1, context.threads));
   if (threads == 1) {

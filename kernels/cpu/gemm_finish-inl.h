@@ -13,27 +13,12 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/cpu/exp2-inl.h"
 #include "kernels/cpu/gemm_engine.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
-
-// 2^t for t in [-126, 126], relative error below 3e-7: half as many instructions as a general exponential.
-HWY_INLINE V PowerOfTwo(V t) {
-  const D d;
-  const hn::RebindToSigned<D> di;
-  const auto n = hn::NearestInt(t);
-  const V f = hn::Sub(t, hn::ConvertTo(d, n));
-  // Minimax on [-1/2, 1/2].
-  V p = hn::Set(d, 1.3333558e-3f);
-  p = hn::MulAdd(p, f, hn::Set(d, 9.6181291e-3f));
-  p = hn::MulAdd(p, f, hn::Set(d, 5.5504109e-2f));
-  p = hn::MulAdd(p, f, hn::Set(d, 2.4022651e-1f));
-  p = hn::MulAdd(p, f, hn::Set(d, 6.9314718e-1f));
-  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
-}
 
 // gelu(x) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), the tanh form rewritten. `open` is sigmoid(2u), `closed`
 // 1 - sigmoid(2u). A Newton step on the approximate reciprocal instead of a division.

@@ -1,87 +1,193 @@
+// The fused LM head and cross-entropy: logits of a chunk of rows, their softmax in place, and the three products that need
+// them, so that a chunk is the only logits there ever are.
+//
 // SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/lm_head_loss.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include <omp.h>
+
 #include <algorithm>
-#include <bit>
 #include <cmath>
+#include <limits>
 #include <variant>
 
+#include "hwy/highway.h"
+#include "kernels/cpu/exp2-inl.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd-inl.h"
+#include "kernels/lm_head_scratch.h"
 
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+template <typename T>
+float LargestOf(const T* row, int64_t count) {
+  const D d;
+  const int64_t lanes = hn::Lanes(d);
+  V top0 = hn::Set(d, std::numeric_limits<float>::lowest()), top1 = top0;
+  int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    top0 = hn::Max(top0, LoadVector(row + i));
+    top1 = hn::Max(top1, LoadVector(row + i + lanes));
+  }
+  float top = hn::GetLane(hn::MaxOfLanes(d, hn::Max(top0, top1)));
+  for (; i < count; ++i) {
+    top = std::max(top, hn::GetLane(Tail{1}.Load(row + i)));
+  }
+  return top;
+}
+
+// exp(x - top), for x <= top. A NaN stays one, because Max returns its second argument then.
+HWY_INLINE V ExpBelow(V x, V top) {
+  const D d;
+  constexpr float kLog2E = 1.4426950408889634f;
+  return PowerOfTwo(hn::Max(hn::Set(d, -126.0f), hn::Mul(hn::Sub(x, top), hn::Set(d, kLog2E))));
+}
+
+// The loss of one row. With `exps` (which may be the row itself), also turns the row into softmax minus one-hot.
+template <typename T>
+double LossOfRow(T* row, int64_t vocab, int32_t target, float* exps) {
+  const D d;
+  const float top = LargestOf(row, vocab);
+  const double target_logit = hn::GetLane(Tail{1}.Load(row + target));
+  const V tops = hn::Set(d, top);
+  const float sum = SumVectors(vocab, [&](int64_t i, auto access) HWY_ATTR {
+    const V e = ExpBelow(access.Load(row + i), tops);
+    if (exps != nullptr) access.Store(e, exps + i);
+    return e;
+  });
+  if (exps != nullptr) {
+    const V scale = hn::Set(d, 1.0f / sum);
+    ForVectors(vocab, [&](int64_t i, auto access)
+                          HWY_ATTR { access.Store(hn::Mul(access.Load(exps + i), scale), row + i); });
+    const float p = exps[target] * (std::is_same_v<T, float> ? 1.0f : 1.0f / sum);
+    Tail{1}.Store(hn::Set(d, p - 1.0f), row + target);
+  }
+  return std::log(static_cast<double>(sum)) + top - target_logit;
+}
+
+double LossOfTypedRow(void* row, DType dtype, int64_t vocab, int32_t target, bool grad, float* exps) {
+  if (dtype == DType::kBF16) return LossOfRow(static_cast<BF16*>(row), vocab, target, grad ? exps : nullptr);
+  return LossOfRow(static_cast<float*>(row), vocab, target, grad ? static_cast<float*>(row) : nullptr);
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace terrace::kernels::cpu {
 namespace {
 
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+HWY_EXPORT(LossOfTypedRow);
 
-// Turns one row of logits into softmax minus one-hot (zeros without a target), in place; returns its loss.
-double SoftmaxRow(float* row, int64_t vocab, int32_t target) {
-  if (target < 0) {
-    std::fill(row, row + vocab, 0.0f);
-    return 0;
-  }
-  const float top = *std::max_element(row, row + vocab);
-  const double target_logit = row[target];
-  double sum = 0;
-  for (int64_t j = 0; j < vocab; ++j) {
-    row[j] = std::exp(row[j] - top);
-    sum += row[j];
-  }
-  for (int64_t j = 0; j < vocab; ++j) row[j] = static_cast<float>(row[j] / sum);
-  row[target] -= 1.0f;
-  return std::log(sum) + top - target_logit;
-}
+// Operands by op.h's names, and where the workspace keeps what.
+class LmHead {
+ public:
+  LmHead(const LossAttrs& attrs, std::span<const TensorView> operands, const Context& context)
+      : attrs_(attrs),
+        operands_(operands),
+        rows_(operands[0].rows()),
+        width_(operands[0].RowElements()),
+        vocab_(operands[1].rows()),
+        chunk_(std::min(rows_, attrs.chunk_rows)),
+        threads_(context.threads),
+        scratch_(chunk_, vocab_, attrs.precision, context.threads),
+        logits_{context.workspace, scratch_.logits_type, vocab_},
+        losses_(reinterpret_cast<double*>(context.workspace + scratch_.logits_bytes)),
+        exps_(context.workspace + scratch_.logits_bytes + scratch_.losses_bytes),
+        products_{context.threads, context.workspace + scratch_.bytes, context.workspace_bytes - scratch_.bytes} {}
 
-Status Run(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context, bool grad) {
-  const auto& loss_attrs = std::get<LossAttrs>(attrs);
-  const TensorView& hidden = operands[0];
-  const TensorView& weight = operands[1];
-  const int32_t* targets = operands[2].as<const int32_t>();
-  const int64_t rows = hidden.rows(), width = hidden.RowElements(), vocab = weight.rows();
-  const int64_t chunk = std::min(rows, loss_attrs.chunk_rows);
-  float* logits = reinterpret_cast<float*>(context.workspace);
-  double* losses = reinterpret_cast<double*>(context.workspace + RoundUp(chunk * vocab * 4, 64));
-  const int64_t used = RoundUp(chunk * vocab * 4, 64) + RoundUp(chunk * 8, 64);
-  const Context inner{context.threads, context.workspace + used, context.workspace_bytes - used};
-  const Matrix w{weight.data, weight.dtype, weight.row_stride};
-  double total = 0;
-  int64_t counted = 0;
-  for (int64_t first = 0; first < rows; first += chunk) {
-    const int64_t n = std::min(chunk, rows - first);
-    const auto row_of = [&](const TensorView& view) {
-      return Matrix{view.as<std::byte>() + first * view.row_stride * SizeOf(view.dtype), view.dtype, view.row_stride};
-    };
-    const Matrix l{logits, DType::kF32, vocab};
-    Gemm gemm{.m = n, .n = vocab, .k = width, .transpose_b = true, .precision = loss_attrs.precision,
-              .a = row_of(hidden), .b = w, .c = l};
-    if (Status status = RunGemm(gemm, inner); !status.ok()) return status;
-#pragma omp parallel for num_threads(context.threads) schedule(static)
-    for (int64_t i = 0; i < n; ++i) losses[i] = SoftmaxRow(logits + i * vocab, vocab, targets[first + i]);
-    for (int64_t i = 0; i < n; ++i) {
-      total += losses[i];
-      counted += targets[first + i] >= 0;
+  Status Run(bool grad) const {
+    double loss = 0;
+    int64_t counted = 0;
+    for (int64_t first = 0; first < rows_; first += chunk_) {
+      const int64_t rows = std::min(chunk_, rows_ - first);
+      if (Status status = Logits(first, rows); !status.ok()) return status;
+      Losses(first, rows, grad);
+      for (int64_t i = 0; i < rows; ++i) {
+        loss += losses_[i];
+        counted += Target(first + i) >= 0;
+      }
+      if (!grad) continue;
+      if (Status status = HiddenGrad(first, rows); !status.ok()) return status;
+      if (Status status = WeightGrad(first, rows); !status.ok()) return status;
     }
-    if (!grad) continue;
-    gemm = {.m = n, .n = width, .k = vocab, .precision = loss_attrs.precision, .a = l, .b = w,
-            .c = row_of(operands[4])};
-    if (Status status = RunGemm(gemm, inner); !status.ok()) return status;
-    gemm = {.m = vocab, .n = width, .k = n, .transpose_a = true, .accumulate = first > 0 || loss_attrs.accumulate,
-            .precision = loss_attrs.precision, .a = l, .b = row_of(hidden),
-            .c = {operands[5].data, DType::kF32, operands[5].row_stride}};
-    if (Status status = RunGemm(gemm, inner); !status.ok()) return status;
+    float* stats = operands_[3].as<float>();
+    stats[0] = static_cast<float>(loss);
+    stats[1] = static_cast<float>(counted);
+    return {};
   }
-  float* stats = operands[3].as<float>();
-  stats[0] = static_cast<float>(total);
-  stats[1] = static_cast<float>(counted);
-  return {};
-}
+
+ private:
+  int32_t Target(int64_t row) const { return operands_[2].as<const int32_t>()[row]; }
+
+  Matrix RowsFrom(int operand, int64_t first) const {
+    const TensorView& view = operands_[operand];
+    return {view.as<std::byte>() + first * view.row_stride * SizeOf(view.dtype), view.dtype, view.row_stride};
+  }
+
+  Status Logits(int64_t first, int64_t rows) const {
+    return RunGemm({.m = rows, .n = vocab_, .k = width_, .transpose_b = true, .precision = attrs_.precision,
+                    .a = RowsFrom(0, first), .b = RowsFrom(1, 0), .c = logits_},
+                   products_);
+  }
+
+  // Leaves the gradient of the sum of losses where the logits were, if asked for.
+  void Losses(int64_t first, int64_t rows, bool grad) const {
+    const auto loss_of_row = HWY_DYNAMIC_DISPATCH(LossOfTypedRow);
+    const int64_t row_bytes = vocab_ * SizeOf(scratch_.logits_type);
+#pragma omp parallel for num_threads(threads_) schedule(static)
+    for (int64_t i = 0; i < rows; ++i) {
+      std::byte* row = static_cast<std::byte*>(logits_.data) + i * row_bytes;
+      const int32_t target = Target(first + i);
+      if (target < 0) {
+        losses_[i] = 0;
+        std::fill(row, row + row_bytes, std::byte{0});
+        continue;
+      }
+      float* exps = reinterpret_cast<float*>(exps_ + omp_get_thread_num() * scratch_.row_bytes);
+      losses_[i] = loss_of_row(row, scratch_.logits_type, vocab_, target, grad, exps);
+    }
+  }
+
+  Status HiddenGrad(int64_t first, int64_t rows) const {
+    return RunGemm({.m = rows, .n = width_, .k = vocab_, .precision = attrs_.precision,
+                    .a = logits_, .b = RowsFrom(1, 0), .c = RowsFrom(4, first)},
+                   products_);
+  }
+
+  Status WeightGrad(int64_t first, int64_t rows) const {
+    return RunGemm({.m = vocab_, .n = width_, .k = rows, .transpose_a = true,
+                    .accumulate = first > 0 || attrs_.accumulate, .precision = attrs_.precision,
+                    .a = logits_, .b = RowsFrom(0, first), .c = RowsFrom(5, 0)},
+                   products_);
+  }
+
+  const LossAttrs& attrs_;
+  const std::span<const TensorView> operands_;
+  const int64_t rows_, width_, vocab_, chunk_;
+  const int threads_;
+  const LmHeadScratch scratch_;
+  const Matrix logits_;
+  double* const losses_;
+  std::byte* const exps_;
+  const Context products_;
+};
 
 }  // namespace
 
 Status LmHeadLoss(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
-  return Run(attrs, operands, context, false);
+  return LmHead(std::get<LossAttrs>(attrs), operands, context).Run(/*grad=*/false);
 }
 
 Status LmHeadLossGrad(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
-  return Run(attrs, operands, context, true);
+  return LmHead(std::get<LossAttrs>(attrs), operands, context).Run(/*grad=*/true);
 }
 
 }  // namespace terrace::kernels::cpu
+#endif  // HWY_ONCE
