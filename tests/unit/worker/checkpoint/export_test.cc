@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "tests/unit/worker/checkpoint/state_fixture.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/convert.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ExportTest : public ::testing::Test {
+ protected:
+  ExportTest() {
+    std::filesystem::create_directories(folder_.path("tokenizer"));
+    EXPECT_TRUE(WriteSyncedFile(folder_.path("tokenizer/tokenizer.json"), "{\"t\": 1}").ok());
+    EXPECT_TRUE(WriteSyncedFile(folder_.path("tokenizer/tokenizer_config.json"), "{\"c\": 1}").ok());
+    state_.Add("model.norm.weight", {64});
+    state_.spec().mutable_model()->set_config_json(
+        R"({"model_type": "llama", "hidden_size": 64, "torch_dtype": "bfloat16"})");
+    state_.spec().mutable_data()->set_tokenizer(folder_.path("tokenizer/tokenizer.json"));
+    state_.Clear();
+    for (float& value : state_.Floats("model.norm.weight")) value = 1.2345678f;
+  }
+  std::string Write() {
+    return WriteCheckpoint(folder_.path("ckpt"), {.step = 3, .spec = &state_.spec()}, state_.program(),
+                           state_.arenas(), 0, 0)
+        .value()
+        .path;
+  }
+  nlohmann::json Config(const std::string& folder) {
+    return nlohmann::json::parse(ReadTextFile(folder + "/config.json", 1 << 20).value());
+  }
+
+  TemporaryFolder folder_;
+  StateFixture state_;
+};
+
+TEST_F(ExportTest, TheCheckpointItselfIsAFolderForTransformers) {
+  const std::string path = Write();
+  const nlohmann::json config = Config(path);
+  EXPECT_EQ(config["architectures"], nlohmann::json({"LlamaForCausalLM"}));
+  EXPECT_EQ(config["torch_dtype"], "float32") << "what is stored, whatever the source said";
+  EXPECT_EQ(config["hidden_size"], 64);
+  EXPECT_EQ(ReadTextFile(path + "/tokenizer.json", 100).value(), "{\"t\": 1}");
+  EXPECT_EQ(ReadTextFile(path + "/tokenizer_config.json", 100).value(), "{\"c\": 1}");
+  EXPECT_EQ(SafetensorsReader::Open(path).value()->metadata().at("format"), "pt");
+}
+
+TEST_F(ExportTest, ConvertsAndCopiesTheTokenizer) {
+  const std::string out = folder_.path("out");
+  ASSERT_TRUE(ExportCheckpoint(Write(), out, "bf16").ok());
+  EXPECT_EQ(Config(out)["torch_dtype"], "bfloat16");
+  EXPECT_TRUE(std::filesystem::exists(out + "/tokenizer.json"));
+  EXPECT_FALSE(std::filesystem::exists(out + "/manifest.json"));
+  EXPECT_FALSE(std::filesystem::exists(out + "/optimizer.safetensors"));
+  const auto reader = SafetensorsReader::Open(out).value();
+  EXPECT_THAT(reader->Names(), ::testing::ElementsAre("model.norm.weight"));
+  const StoredTensor tensor = reader->Get("model.norm.weight").value();
+  EXPECT_EQ(tensor.dtype, kernels::DType::kBF16);
+  EXPECT_EQ(reinterpret_cast<const uint16_t*>(tensor.data.data())[7], Bf16OfFloat(1.2345678f));
+}
+
+TEST_F(ExportTest, RefusesWhatItCannotDoAndLeavesNothing) {
+  const std::string path = Write();
+  const std::string out = folder_.path("out");
+  EXPECT_THAT(std::string(ExportCheckpoint(path, out, "int8").message()), HasSubstr("must be f32, bf16 or f16"));
+  EXPECT_EQ(ExportCheckpoint(folder_.path("none"), out, "f32").code(), absl::StatusCode::kNotFound);
+  state_.Floats("model.norm.weight")[5] = 1e6f;
+  EXPECT_THAT(std::string(ExportCheckpoint(Write(), out, "f16").message()), HasSubstr("beyond 65504"));
+  EXPECT_FALSE(std::filesystem::exists(out));
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr(".tmp")));
+  }
+  ASSERT_TRUE(ExportCheckpoint(Write(), out, "f32").ok());
+  EXPECT_EQ(ExportCheckpoint(path, out, "f32").code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(ExportTest, ATokenizerThatIsGoneDoesNotCostTheCheckpoint) {
+  std::filesystem::remove_all(folder_.path("tokenizer"));
+  EXPECT_TRUE(VerifyCheckpoint(Write()).ok());
+}
+
+}  // namespace
+}  // namespace terrace
