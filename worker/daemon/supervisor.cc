@@ -82,8 +82,8 @@ void Supervisor::Launch(const Key& key, Rank& rank) {
   absl::Status status = program.status();
   if (status.ok()) status = WriteConfig(rank.config);
   if (status.ok()) {
-    auto process = RankProcess::Start({options_.rank_binary, rank.config, options_.die_with_daemon},
-                                      HandlersOf(key));
+    auto process = WatchedProcess::Start(
+        {options_.rank_binary, rank.config, options_.die_with_daemon}, HandlersOf(key));
     status = process.status();
     if (status.ok()) rank.process = *std::move(process);
   }
@@ -180,7 +180,7 @@ void Supervisor::KillAll() {
 
 // ---- what ranks do ----------------------------------------------------------------------------
 
-RankProcess::Handlers Supervisor::HandlersOf(const Key& key) {
+WatchedProcess::Handlers Supervisor::HandlersOf(const Key& key) {
   return {.on_message =
               [this, key](const v1::LinkMessage& message) {
                 ports_.post([this, key, message] { Received(key, message); });
@@ -289,7 +289,7 @@ void Supervisor::AdoptOne(const v1::RankConfig& config) {
   rank.report.set_state(v1::RANK_STARTED);
   const std::optional<pid_t> pid = FindProcess(config.run_directory());
   if (pid.has_value()) {
-    auto process = RankProcess::Adopt(*pid, config.run_directory(), HandlersOf(key));
+    auto process = WatchedProcess::Adopt(*pid, config.run_directory(), HandlersOf(key));
     if (process.ok()) {
       rank.process = *std::move(process);
       rank.report.set_pid(*pid);

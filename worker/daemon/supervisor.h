@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "proto/v1/worker.pb.h"
 #include "worker/daemon/program_cache.h"
-#include "worker/daemon/rank_process.h"
+#include "worker/daemon/watched_process.h"
 
 namespace terrace {
 
@@ -78,7 +78,7 @@ class Supervisor {
     v1::RankReport report;   // what the coordinator is told; final only when the process has ended
     v1::RankReport claimed;  // the latest by the rank itself
     v1::RankMetrics metrics;
-    std::unique_ptr<RankProcess> process;  // null: waits for its program, or has ended
+    std::unique_ptr<WatchedProcess> process;  // null: waits for its program, or has ended
     bool ended = false;
     bool forget = false;  // as soon as it has ended
     bool go = false;
@@ -90,7 +90,7 @@ class Supervisor {
   void StartOne(const v1::RankConfig& config);
   void Launch(const Key& key, Rank& rank);
   void AdoptOne(const v1::RankConfig& config);
-  RankProcess::Handlers HandlersOf(const Key& key);
+  WatchedProcess::Handlers HandlersOf(const Key& key);
   void Received(const Key& key, const v1::LinkMessage& message);
   void Linked(const Key& key);
   void Ended(const Key& key, const std::string& how);

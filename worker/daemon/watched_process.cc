@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/daemon/rank_process.h"
+#include "worker/daemon/watched_process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -31,11 +31,8 @@ constexpr int kDialIntervalMs = 5;
 std::vector<std::string> Environment(const v1::RankConfig& config) {
   std::vector<std::string> variables = {
       absl::StrCat("OMP_NUM_THREADS=", std::max<uint32_t>(1, config.threads()))};
-  // Threads that spin at barriers take the cores from other ranks; alone on a node the user may
-  // choose.
-  if (config.local_ranks() > 1 || getenv("OMP_WAIT_POLICY") == nullptr) {
-    variables.push_back("OMP_WAIT_POLICY=passive");
-  }
+  // Threads that spin at barriers take the cores from the other ranks here.
+  if (config.local_ranks() > 1) variables.push_back("OMP_WAIT_POLICY=passive");
   // The first of a name counts.
   for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
   return variables;
@@ -84,13 +81,14 @@ absl::StatusOr<UniqueFd> OpenFor(const std::string& path, int flags) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const RankLaunch& launch,
-                                                                Handlers handlers) {
+absl::StatusOr<std::unique_ptr<WatchedProcess>> WatchedProcess::Start(const RankLaunch& launch,
+                                                                      Handlers handlers) {
   const std::string& folder = launch.config.run_directory();
   ASSIGN_OR_RETURN(UniqueFd log, OpenFor(LogPath(folder), O_WRONLY | O_CREAT | O_APPEND));
   ASSIGN_OR_RETURN(UniqueFd null, OpenFor("/dev/null", O_RDONLY));
   ASSIGN_OR_RETURN(UniqueFd pid_file, OpenFor(PidPath(folder), O_WRONLY | O_CREAT | O_TRUNC));
-  std::vector<std::string> arguments = {launch.binary, "run", "--config", ConfigPath(folder)};
+  std::vector<std::string> arguments = {launch.binary, "run", "--config", ConfigPath(folder),
+                                        "--daemon"};
   std::vector<std::string> environment = Environment(launch.config);
   const std::vector<char*> argument_pointers = Pointers(arguments);
   const std::vector<char*> environment_pointers = Pointers(environment);
@@ -103,21 +101,20 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const RankLaunch
   }
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) return absl::ErrnoToStatus(errno, "cannot watch a rank process");
-  return std::unique_ptr<RankProcess>(
-      new RankProcess(pid, std::move(pidfd), /*is_child=*/true, folder, std::move(handlers)));
+  return std::unique_ptr<WatchedProcess>(
+      new WatchedProcess(pid, std::move(pidfd), /*is_child=*/true, folder, std::move(handlers)));
 }
 
-absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Adopt(pid_t pid,
-                                                                const std::string& run_directory,
-                                                                Handlers handlers) {
+absl::StatusOr<std::unique_ptr<WatchedProcess>> WatchedProcess::Adopt(
+    pid_t pid, const std::string& run_directory, Handlers handlers) {
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) return absl::ErrnoToStatus(errno, "cannot watch a rank process");
-  return std::unique_ptr<RankProcess>(new RankProcess(pid, std::move(pidfd), /*is_child=*/false,
-                                                      run_directory, std::move(handlers)));
+  return std::unique_ptr<WatchedProcess>(new WatchedProcess(
+      pid, std::move(pidfd), /*is_child=*/false, run_directory, std::move(handlers)));
 }
 
-RankProcess::RankProcess(pid_t pid, UniqueFd pidfd, bool is_child, std::string run_directory,
-                         Handlers handlers)
+WatchedProcess::WatchedProcess(pid_t pid, UniqueFd pidfd, bool is_child, std::string run_directory,
+                               Handlers handlers)
     : pid_(pid),
       pidfd_(std::move(pidfd)),
       is_child_(is_child),
@@ -131,7 +128,7 @@ RankProcess::RankProcess(pid_t pid, UniqueFd pidfd, bool is_child, std::string r
   thread_ = std::thread([this] { Watch(); });
 }
 
-RankProcess::~RankProcess() {
+WatchedProcess::~WatchedProcess() {
   stopping_ = true;
   stop_pipe_write_.Reset();
   {
@@ -141,7 +138,7 @@ RankProcess::~RankProcess() {
   thread_.join();
 }
 
-absl::Status RankProcess::Send(const v1::LinkMessage& message) {
+absl::Status WatchedProcess::Send(const v1::LinkMessage& message) {
   std::shared_ptr<LinkConnection> link;
   {
     absl::MutexLock lock(&mutex_);
@@ -151,12 +148,12 @@ absl::Status RankProcess::Send(const v1::LinkMessage& message) {
   return link->Send(message);
 }
 
-void RankProcess::Kill() {
+void WatchedProcess::Kill() {
   kill(-pid_, SIGKILL);  // its session's process group
   syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
 }
 
-void RankProcess::Watch() {
+void WatchedProcess::Watch() {
   while (true) {
     std::shared_ptr<LinkConnection> link = Dial();
     if (link == nullptr) break;
@@ -172,7 +169,7 @@ void RankProcess::Watch() {
   if (!stopping_) handlers_.on_end(Reap());
 }
 
-std::shared_ptr<LinkConnection> RankProcess::Dial() {
+std::shared_ptr<LinkConnection> WatchedProcess::Dial() {
   while (!stopping_) {
     if (auto link = DialLink(SocketPath(run_directory_)); link.ok()) return *std::move(link);
     if (HasEnded(kDialIntervalMs)) return nullptr;
@@ -180,7 +177,7 @@ std::shared_ptr<LinkConnection> RankProcess::Dial() {
   return nullptr;
 }
 
-void RankProcess::ReceiveAll(LinkConnection& link) {
+void WatchedProcess::ReceiveAll(LinkConnection& link) {
   while (!stopping_) {
     const absl::StatusOr<v1::LinkMessage> message = link.Receive();
     if (!message.ok()) {
@@ -193,13 +190,13 @@ void RankProcess::ReceiveAll(LinkConnection& link) {
   }
 }
 
-bool RankProcess::HasEnded(int timeout_ms) {
+bool WatchedProcess::HasEnded(int timeout_ms) {
   pollfd fds[2] = {{.fd = pidfd_.get(), .events = POLLIN, .revents = 0},
                    {.fd = stop_pipe_read_.get(), .events = POLLIN, .revents = 0}};
   return poll(fds, 2, timeout_ms) > 0 && fds[0].revents != 0;
 }
 
-std::string RankProcess::Reap() {
+std::string WatchedProcess::Reap() {
   if (!is_child_) return "";
   int status = 0;
   if (waitpid(pid_, &status, 0) != pid_) return "";

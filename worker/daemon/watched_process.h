@@ -36,7 +36,7 @@ struct RankLaunch {
   bool die_with_daemon = false;  // the kernel kills the rank when the daemon's loop thread ends
 };
 
-class RankProcess {
+class WatchedProcess {
  public:
   struct Handlers {
     std::function<void(const v1::LinkMessage&)> on_message;
@@ -47,14 +47,14 @@ class RankProcess {
   };
 
   // Forks and executes. Call from a thread that lives as long as the daemon.
-  static absl::StatusOr<std::unique_ptr<RankProcess>> Start(const RankLaunch& launch,
-                                                            Handlers handlers);
+  static absl::StatusOr<std::unique_ptr<WatchedProcess>> Start(const RankLaunch& launch,
+                                                               Handlers handlers);
   // Watches a process that an earlier daemon started.
-  static absl::StatusOr<std::unique_ptr<RankProcess>> Adopt(pid_t pid,
-                                                            const std::string& run_directory,
-                                                            Handlers handlers);
+  static absl::StatusOr<std::unique_ptr<WatchedProcess>> Adopt(pid_t pid,
+                                                               const std::string& run_directory,
+                                                               Handlers handlers);
   // Stops watching; the process goes on.
-  ~RankProcess();
+  ~WatchedProcess();
 
   pid_t pid() const { return pid_; }
   // UNAVAILABLE when the rank does not listen now.
@@ -63,8 +63,8 @@ class RankProcess {
   void Kill();
 
  private:
-  RankProcess(pid_t pid, UniqueFd pidfd, bool is_child, std::string run_directory,
-              Handlers handlers);
+  WatchedProcess(pid_t pid, UniqueFd pidfd, bool is_child, std::string run_directory,
+                 Handlers handlers);
 
   void Watch();
   // Dials until it answers; null when the process has ended, or when watching is to stop.
