@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/plan_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/planner/profiles.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+v1::Plan Tiny() {
+  v1::Plan plan;
+  plan.set_job("tiny");
+  plan.mutable_model()->set_family("gpt2");
+  plan.mutable_model()->set_parameters(124439808);
+  plan.mutable_model()->set_sequence_length(1024);
+  plan.mutable_layout()->set_ranks(1);
+  plan.mutable_layout()->set_nodes(1);
+  plan.mutable_layout()->set_data_parallel(1);
+  plan.mutable_layout()->set_micro_batch(4);
+  plan.mutable_layout()->set_micro_batches(2);
+  v1::StageMemory* memory = plan.add_memory();
+  memory->set_arena_bytes(3 << 20);
+  memory->set_lower_bound_bytes(3 << 20);
+  memory->set_external_bytes(1 << 20);
+  memory->set_limit_bytes(8 << 20);
+  v1::MemoryLine* line = memory->add_lines();
+  line->set_tier(v1::DEVICE);
+  line->set_class_(v1::OPTIMIZER);
+  line->set_bytes(3 << 20);
+  line = memory->add_lines();
+  line->set_tier(v1::DEVICE);
+  line->set_class_(v1::EXTERNAL);
+  line->set_bytes(1 << 20);
+  plan.mutable_time()->set_step_seconds(0.0125);
+  plan.mutable_time()->set_total_seconds(3 * 3600);
+  plan.mutable_time()->set_tokens_per_second(12345.6);
+  *plan.mutable_profile() = ProfileOf(*FindDevice("H100-80GB"));
+  plan.set_binding_constraint("compute: the device computes");
+  return plan;
+}
+
+TEST(PlanTextTest, ShowsModelBatchMemoryAndTime) {
+  const std::string text = PlanText(Tiny());
+  EXPECT_THAT(text, HasSubstr("124,439,808 parameters"));
+  EXPECT_THAT(text, HasSubstr("2 micro-batches of 4 x 1,024 tokens a rank, 8,192 tokens a step"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("device  optimizer          3.0 MiB  75.0 %  ##############################\n"));
+  EXPECT_THAT(text, HasSubstr("outside the arena"));
+  EXPECT_THAT(text, HasSubstr("4.0 MiB          of 8.0 MiB"));
+  EXPECT_THAT(text, HasSubstr("arena 3,145,728 bytes, 0.00 % over the lower bound"));
+  EXPECT_THAT(text, HasSubstr("12.5 ms  12,346 tokens/s"));
+  EXPECT_THAT(text, HasSubstr("3.0 h"));
+  EXPECT_THAT(text, HasSubstr("on H100-80GB (catalogue): 67.00 TFLOP/s f32, 989.40 TFLOP/s bf16"));
+  EXPECT_THAT(text, HasSubstr("limit  compute: the device computes"));
+  EXPECT_THAT(text, Not(HasSubstr("alternatives")));
+}
+
+TEST(PlanTextTest, ListsAlternativesWithTheirNotes) {
+  v1::Plan plan = Tiny();
+  v1::Alternative* other = plan.add_alternatives();
+  other->mutable_layout()->set_micro_batch(8);
+  other->set_note("does not fit");
+  EXPECT_THAT(PlanText(plan), HasSubstr("alternatives\n  micro_batch"));
+  EXPECT_THAT(PlanText(plan), HasSubstr("does not fit"));
+}
+
+TEST(PlanTextTest, AnEmptyPlanPrintsToo) { EXPECT_THAT(PlanText({}), HasSubstr("plan")); }
+
+}  // namespace
+}  // namespace terrace
