@@ -1,0 +1,35 @@
+// A store in memory whose commits fail while a test says so. Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "coordinator/store/memory_store.h"
+
+namespace terrace {
+
+class FailingStore final : public Store {
+ public:
+  bool full = false;  // commits fail as on a full disk
+
+  absl::Status Commit(const Transaction& transaction) override {
+    if (full) return absl::ResourceExhaustedError("the disk is full");
+    return inner_.Commit(transaction);
+  }
+  absl::StatusOr<v1::Job> GetJob(std::string_view id) const override { return inner_.GetJob(id); }
+  absl::StatusOr<std::vector<v1::Job>> ListJobs() const override { return inner_.ListJobs(); }
+  absl::StatusOr<std::string> GetProgram(std::string_view sha256) const override {
+    return inner_.GetProgram(sha256);
+  }
+  absl::StatusOr<std::vector<v1::JobEvent>> Events(std::string_view job, int64_t after_sequence,
+                                                   int64_t limit) const override {
+    return inner_.Events(job, after_sequence, limit);
+  }
+  absl::StatusOr<int64_t> LastSequence(std::string_view job) const override {
+    return inner_.LastSequence(job);
+  }
+
+ private:
+  MemoryStore inner_;
+};
+
+}  // namespace terrace

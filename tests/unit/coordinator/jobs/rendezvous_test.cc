@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/jobs/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int64_t kMs = 1'000'000;
+
+v1::KvSet Set(const std::string& key, const std::string& value, int64_t epoch = 1) {
+  v1::KvSet set;
+  set.set_job("a-1");
+  set.set_epoch(epoch);
+  set.set_key(key);
+  set.set_value(value);
+  return set;
+}
+v1::KvWait Wait(uint64_t request, const std::vector<std::string>& keys, int64_t timeout_ms = 100) {
+  v1::KvWait wait;
+  wait.set_job("a-1");
+  wait.set_epoch(1);
+  wait.set_request(request);
+  wait.set_timeout_ms(timeout_ms);
+  for (const std::string& key : keys) wait.add_keys(key);
+  return wait;
+}
+
+TEST(RendezvousTest, AWaitIsAnsweredWhenAllItsKeysAreSet) {
+  Rendezvous rendezvous;
+  ASSERT_TRUE(rendezvous.Set(Set("x", "1")).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(5, {"y", "x"}), 0).ok());
+  EXPECT_THAT(rendezvous.TakeAnswers(0), IsEmpty());
+  ASSERT_TRUE(rendezvous.Set(Set("y", "2")).ok());
+  const auto answers = rendezvous.TakeAnswers(0);
+  ASSERT_THAT(answers, SizeIs(1));
+  EXPECT_EQ(answers[0].worker, "w0");
+  EXPECT_EQ(answers[0].values.request(), 5);
+  EXPECT_EQ(answers[0].values.values(0), "2") << "in the order of the request";
+  EXPECT_THAT(rendezvous.TakeAnswers(0), IsEmpty()) << "each is answered once";
+}
+
+TEST(RendezvousTest, EpochsDoNotSeeEachOther) {
+  Rendezvous rendezvous;
+  ASSERT_TRUE(rendezvous.Set(Set("x", "old", 0)).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), 0).ok());
+  EXPECT_THAT(rendezvous.TakeAnswers(0), IsEmpty());
+}
+
+TEST(RendezvousTest, AnExpiredWaitNamesTheMissingKey) {
+  Rendezvous rendezvous;
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"address of rank 3"}, 50), 0).ok());
+  EXPECT_THAT(rendezvous.TakeAnswers(49 * kMs), IsEmpty());
+  const auto answers = rendezvous.TakeAnswers(50 * kMs);
+  ASSERT_THAT(answers, SizeIs(1));
+  EXPECT_THAT(answers[0].values.error(), HasSubstr("address of rank 3"));
+}
+
+TEST(RendezvousTest, AWaitAskedAgainAfterAReconnectIsAnsweredOnce) {
+  Rendezvous rendezvous;
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), 0).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), 0).ok());
+  ASSERT_TRUE(rendezvous.Set(Set("x", "1")).ok());
+  EXPECT_THAT(rendezvous.TakeAnswers(0), SizeIs(1));
+}
+
+TEST(RendezvousTest, ForgettingAnEpochDropsItsKeysAndWaits) {
+  Rendezvous rendezvous;
+  ASSERT_TRUE(rendezvous.Set(Set("x", "1")).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"z"}), 0).ok());
+  rendezvous.Forget("a-1", 1);
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(2, {"x"}), 0).ok());
+  EXPECT_THAT(rendezvous.TakeAnswers(0), IsEmpty());
+}
+
+TEST(RendezvousTest, LimitsAreRefusals) {
+  Rendezvous rendezvous;
+  EXPECT_EQ(rendezvous.Set(Set("x", std::string(kRendezvousValueBytesMax + 1, 'v'))).code(),
+            absl::StatusCode::kResourceExhausted);
+  for (size_t i = 0; i < kRendezvousKeysMax; ++i) {
+    ASSERT_TRUE(rendezvous.Set(Set(std::to_string(i), "v")).ok());
+  }
+  EXPECT_EQ(rendezvous.Set(Set("one more", "v")).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(rendezvous.Set(Set("0", "again")).ok());
+}
+
+}  // namespace
+}  // namespace terrace
