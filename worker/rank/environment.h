@@ -6,8 +6,8 @@
 
 namespace terrace {
 
-// OpenMP with `threads` threads, which sleep instead of spin while they wait when `share_cores` (several ranks on one
-// machine: a spinning one takes the core from the one it waits for); two malloc arenas, for a small process.
+// OpenMP with `threads` threads, which spin shortly while they wait, and not at all when they `share_cores` (several ranks
+// on one machine: a spinning one takes the core from the one it waits for); two malloc arenas, for a small process.
 // Returns at once in the second life, or when the program cannot be started again.
 void RestartWithEnvironment(char** argv, int threads, bool share_cores);
 
