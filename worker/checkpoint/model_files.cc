@@ -31,11 +31,27 @@ const char* TorchName(kernels::DType dtype) {
 }
 
 // What transformers looks for beside the main file of a tokenizer.
-constexpr const char* kCompanions[] = {"tokenizer_config.json", "special_tokens_map.json"};
+constexpr char kTokenizerConfig[] = "tokenizer_config.json";
+constexpr const char* kCompanions[] = {kTokenizerConfig, "special_tokens_map.json"};
+// For a tokenizer.json alone: else the class is guessed from the model type, which rebuilds some tokenizers differently.
+constexpr char kPlainTokenizerConfig[] = "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n";
 
-absl::Status CopySynced(const fs::path& from, const fs::path& to) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(from.string(), kTokenizerLimitBytes));
-  return WriteSyncedFile(to.string(), text);
+// False when the source cannot be read; then a line in the log says so.
+absl::StatusOr<bool> Copy(const fs::path& from, const fs::path& to) {
+  const absl::StatusOr<std::string> text = ReadTextFile(from.string(), kTokenizerLimitBytes);
+  if (!text.ok()) {
+    log::Warn(to.parent_path().string(), " is written without a tokenizer: ", text.status().message());
+    return false;
+  }
+  RETURN_IF_ERROR(WriteSyncedFile(to.string(), *text));
+  return true;
+}
+
+fs::path MainFile(std::string_view tokenizer) {
+  std::error_code ignored;
+  const fs::path path(tokenizer);
+  if (!fs::is_directory(path, ignored)) return path;
+  return path / (fs::exists(path / "tokenizer.json", ignored) ? "tokenizer.json" : "tokenizer.model");
 }
 
 }  // namespace
@@ -56,19 +72,21 @@ absl::StatusOr<std::string> CompleteModelConfig(std::string_view config_json, ke
 absl::StatusOr<std::vector<std::string>> CopyTokenizerFiles(std::string_view tokenizer, std::string_view folder) {
   std::vector<std::string> written;
   if (tokenizer.empty() || tokenizer == "bytes") return written;
-  const fs::path source(tokenizer);
+  const fs::path source = MainFile(tokenizer);
+  const fs::path target(folder);
   const std::string main_name = source.extension() == ".json" ? "tokenizer.json" : "tokenizer.model";
-  std::error_code ignored;
-  if (!fs::exists(source, ignored)) {
-    log::Warn("the tokenizer ", source.string(), " is gone; ", std::string(folder), " is written without it");
-    return written;
-  }
-  RETURN_IF_ERROR(CopySynced(source, fs::path(folder) / main_name));
+  ASSIGN_OR_RETURN(const bool has_main, Copy(source, target / main_name));
+  if (!has_main) return written;
   written.push_back(main_name);
+  std::error_code ignored;
   for (const char* name : kCompanions) {
     if (!fs::exists(source.parent_path() / name, ignored)) continue;
-    RETURN_IF_ERROR(CopySynced(source.parent_path() / name, fs::path(folder) / name));
-    written.push_back(name);
+    ASSIGN_OR_RETURN(const bool copied, Copy(source.parent_path() / name, target / name));
+    if (copied) written.push_back(name);
+  }
+  if (main_name == "tokenizer.json" && !fs::exists(target / kTokenizerConfig, ignored)) {
+    RETURN_IF_ERROR(WriteSyncedFile((target / kTokenizerConfig).string(), kPlainTokenizerConfig));
+    written.push_back(kTokenizerConfig);
   }
   return written;
 }

@@ -19,8 +19,8 @@ namespace terrace {
 // beside it are stored in).
 absl::StatusOr<std::string> CompleteModelConfig(std::string_view config_json, kernels::DType dtype);
 
-// Copies the files of `tokenizer` (as in data.tokenizer; "bytes" has none) into `folder`. A tokenizer that is gone is
-// logged, not an error: the weights matter more. Returns the names written.
+// Copies the files of `tokenizer` (as in data.tokenizer; "bytes" has none) into `folder`. A tokenizer that cannot
+// be read any more is logged, not an error: the weights matter more. Returns the names written.
 absl::StatusOr<std::vector<std::string>> CopyTokenizerFiles(std::string_view tokenizer, std::string_view folder);
 
 }  // namespace terrace
