@@ -227,6 +227,7 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
     progress.set_checkpoint_step(known.checkpoint_step());
     progress.set_checkpoint(known.checkpoint());
   }
+  if (progress.steps() == 0) progress.set_steps(known.steps());
   const bool new_checkpoint = progress.checkpoint_step() > known.checkpoint_step();
   if (progress.SerializeAsString() == known.SerializeAsString()) return;
   absl::StatusOr<Transition> transition = Apply(entry.job, Progressed{progress}, 0);
