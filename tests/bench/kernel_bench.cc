@@ -5,7 +5,7 @@
 // reported are the median of each and of its ratio to the triad of the same round. Bytes are the op
 // table's: each operand once, updated ones twice, which is what a perfect kernel would move.
 //
-//   kernel_bench [rounds]
+//   kernel_bench [rounds [threads]]      (15 rounds; 1 thread, then 2)
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <omp.h>
@@ -255,9 +255,11 @@ void Append(std::vector<Work> from, std::vector<Work>* to) {
 int main(int argc, char** argv) {
   using namespace terrace::kernels;
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 15;
-  if (!cpu::Prepare(2).ok()) return 1;
+  const std::vector<int> thread_counts =
+      argc > 2 ? std::vector<int>{std::max(1, std::atoi(argv[2]))} : std::vector<int>{1, 2};
+  if (!cpu::Prepare(thread_counts.back()).ok()) return 1;
   std::printf("instruction set: %s\n", cpu::InstructionSet());
-  for (int threads : {1, 2}) {
+  for (int threads : thread_counts) {
     std::printf("\n%d thread%s, %d rounds\n\n", threads, threads > 1 ? "s" : "", rounds);
     std::vector<Work> works = Floors(threads);
     Append(ActivationOps(DType::kF32, threads), &works);
