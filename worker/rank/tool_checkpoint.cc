@@ -10,6 +10,7 @@
 #include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "proto/v1/tools.pb.h"
+#include "proto/program_text.h"
 #include "worker/checkpoint/checkpoint.h"
 
 namespace terrace {

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,7 +12,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
@@ -23,6 +23,7 @@
 #include "worker/rank/initial_state.h"
 #include "worker/rank/program_file.h"
 #include "worker/rank/sampler.h"
+#include "worker/rank/tool_output.h"
 #include "worker/rank/tools.h"
 #include "worker/rank/vm.h"
 
@@ -158,11 +159,13 @@ absl::Status Generate(const GenerateOptions& options) {
 }
 
 int Run(const GenerateOptions& options, char** argv) {
-  const auto threads = ReadProgram(options.program, "");
-  if (threads.ok()) RestartWithEnvironment(argv, std::max<int>(1, (*threads)->threads()), false);
+  if (const auto program = ReadProgram(options.program, ""); program.ok()) {
+    RestartWithEnvironment(argv, std::max<int>(1, (*program)->threads()), false);
+  }
   const absl::Status status = Generate(options);
-  if (!status.ok()) std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
-  return ToInt(ExitCodeOf(status));
+  if (status.ok()) return 0;
+  return FailTool({.format = options.output == "json" ? ToolFormat::kJson : ToolFormat::kTable,
+                   .out = std::cout, .err = std::cerr}, status);
 }
 
 }  // namespace

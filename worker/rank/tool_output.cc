@@ -5,8 +5,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/exit_code.h"
 
 namespace terrace {
@@ -30,15 +28,6 @@ int FailTool(const ToolOutput& output, const absl::Status& status) {
     output.err << "terrace: " << message << std::endl;
   }
   return ToInt(ExitCodeOf(status));
-}
-
-std::string FormatBytes(int64_t bytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  double value = bytes / 1024.0;
-  int unit = 0;
-  for (; value >= 1024 && unit < 3; ++unit) value /= 1024;
-  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
 }  // namespace terrace

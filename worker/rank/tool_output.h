@@ -5,9 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <ostream>
-#include <string>
 
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
@@ -29,7 +27,5 @@ void PrintJson(const google::protobuf::Message& message, std::ostream& out);
 
 // "terrace: <message>" on `err`, or {"error": {"code", "message"}} on `out`. Returns the exit code (base/exit_code.h).
 int FailTool(const ToolOutput& output, const absl::Status& status);
-
-std::string FormatBytes(int64_t bytes);  // "1.5 GiB"
 
 }  // namespace terrace

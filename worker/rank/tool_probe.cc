@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,7 +15,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
-#include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "google/protobuf/util/json_util.h"
 #include "kernels/cpu/registry.h"
@@ -23,6 +23,7 @@
 #include "worker/comm/file_rendezvous.h"
 #include "worker/memory/arena.h"
 #include "worker/rank/environment.h"
+#include "worker/rank/tool_output.h"
 #include "worker/rank/tools.h"
 
 namespace terrace {
@@ -211,10 +212,14 @@ void Print(const v1::HardwareProfile& profile, bool json) {
 int Run(const ProbeOptions& options, char** argv) {
   const int threads = options.threads > 0 ? options.threads : std::max<int>(1, std::thread::hardware_concurrency());
   RestartWithEnvironment(argv, threads, false);
+  const bool json = options.output == "json";
   const auto profile = Measure(threads);
-  if (profile.ok()) Print(*profile, options.output == "json");
-  if (!profile.ok()) std::fprintf(stderr, "error: %s\n", std::string(profile.status().message()).c_str());
-  return ToInt(ExitCodeOf(profile.status()));
+  if (!profile.ok()) {
+    return FailTool({.format = json ? ToolFormat::kJson : ToolFormat::kTable, .out = std::cout, .err = std::cerr},
+                    profile.status());
+  }
+  Print(*profile, json);
+  return 0;
 }
 
 }  // namespace
