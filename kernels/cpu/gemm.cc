@@ -29,6 +29,7 @@ class BlockedGemm {
         cut_(engine.arithmetic, gemm.m, gemm.n, gemm.k, threads),
         a_{gemm.a.data, gemm.a.dtype, gemm.a.row_stride, !gemm.transpose_a, gemm.m, gemm.k},
         b_{gemm.b.data, gemm.b.dtype, gemm.b.row_stride, gemm.transpose_b, gemm.n, gemm.k},
+        fetch_c_(gemm.m * gemm.n * SizeOf(gemm.c.dtype) > kCachedBytes),
         shared_(workspace),
         all_sums_(reinterpret_cast<float*>(shared_ + cut_.SharedBytes())),
         threads_(shared_ + cut_.SharedBytes() + cut_.AllSumsBytes()) {}
@@ -65,6 +66,8 @@ class BlockedGemm {
     int turn = 0;
   };
   static constexpr int64_t kBlock = kGemmPanel * kGemmPanel;
+  static constexpr int64_t kCachedBytes = 8 << 20;  // a larger C is likely in no cache
+  static constexpr int64_t kRowsAtATime = 64;  // a multiple of every arithmetic's step
 
   static void Barrier(int64_t count) {
     if (count == 1) return;  // perhaps inside somebody else's parallel region
@@ -80,15 +83,6 @@ class BlockedGemm {
             Piece(cut_.shared_panels, index / across, along)};
   }
 
-  void Pack(bool a_side, int64_t panel, int64_t chunk, std::byte* to) const {
-    const PanelRange range{panel * kGemmPanel, chunk * cut_.chunk, ChunkK(chunk)};
-    if (a_side) {
-      engine_.pack_a(a_, range, to);
-    } else {
-      engine_.pack_b(b_, range, to);
-    }
-  }
-
   int64_t ChunkK(int64_t chunk) const {
     const int64_t left = gemm_.k - chunk * cut_.chunk;
     return std::clamp(CeilDiv(left, engine_.arithmetic.step) * engine_.arithmetic.step, int64_t{0}, cut_.chunk);
@@ -98,12 +92,36 @@ class BlockedGemm {
     return panels + (panel * cut_.chunks_at_once + chunk_in_group) * cut_.panel_chunk_bytes;
   }
 
+  // K [k.begin, k.end) within `chunk` of some panels of one side, to where `chunk_in_group` of the first of them lies.
+  void PackPanels(bool a_side, Range panels, int64_t chunk, Range k, std::byte* to) const {
+    const PackSource& source = a_side ? a_ : b_;
+    const auto pack = a_side ? engine_.pack_a : engine_.pack_b;
+    const int64_t panel_bytes = cut_.chunks_at_once * cut_.panel_chunk_bytes;
+    // Where a stored row holds one K of every line, neighbouring panels are neighbours in memory: a few rows of all panels
+    // at a time. Else a panel at a time.
+    const int64_t slice = source.k_contiguous ? cut_.chunk : kRowsAtATime;
+    for (int64_t first = k.begin; first < k.end; first += slice) {
+      const int64_t size = std::min(slice, k.end - first);
+      for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+        pack(source, {panel * kGemmPanel, chunk * cut_.chunk + first, size},
+             to + (panel - panels.begin) * panel_bytes + first * kGemmPanel * engine_.arithmetic.element_bytes);
+      }
+    }
+  }
+
+  // Every thread packs a part of the shared panels: some panels, or some rows of K of all panels.
   void PackShared(Range chunks, int64_t index, int64_t count) const {
-    const int64_t per_panel = chunks.end - chunks.begin;
-    const Range mine = Piece(cut_.shared_panels * per_panel, index, count);
-    for (int64_t i = mine.begin; i < mine.end; ++i) {
-      const int64_t panel = i / per_panel, c = i % per_panel;
-      Pack(!cut_.rows_private, panel, chunks.begin + c, PanelAt(shared_, panel, c));
+    const bool a_side = !cut_.rows_private;
+    const bool by_panels = (a_side ? a_ : b_).k_contiguous;
+    for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+      const Range panels = by_panels ? Piece(cut_.shared_panels, index, count) : Range{0, cut_.shared_panels};
+      const int64_t slices = CeilDiv(ChunkK(c), kRowsAtATime);
+      Range k{0, ChunkK(c)};
+      if (!by_panels) {
+        const Range mine = Piece(slices, index, count);
+        k = {mine.begin * kRowsAtATime, std::min(k.end, mine.end * kRowsAtATime)};
+      }
+      PackPanels(a_side, panels, c, k, PanelAt(shared_, panels.begin, c - chunks.begin));
     }
   }
 
@@ -113,10 +131,8 @@ class BlockedGemm {
     for (int64_t turn = 0; turn < turns; ++turn) {
       const Range piece = Piece(own, turn, turns);
       const Range panels{share.own.begin + piece.begin, share.own.begin + piece.end};
-      for (int64_t p = panels.begin; p < panels.end; ++p) {
-        for (int64_t c = chunks.begin; c < chunks.end; ++c) {
-          Pack(cut_.rows_private, p, c, PanelAt(scratch->panels, p - panels.begin, c - chunks.begin));
-        }
+      for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+        PackPanels(cut_.rows_private, panels, c, {0, ChunkK(c)}, PanelAt(scratch->panels, 0, c - chunks.begin));
       }
       for (int64_t other = share.others.begin; other < share.others.end; ++other) {
         for (int64_t c = chunks.begin; c < chunks.end; ++c) {
@@ -153,13 +169,15 @@ class BlockedGemm {
             .last = last,
             .gemm = &gemm_,
             .row = (rows_private ? own_panel : other_panel) * kGemmPanel,
-            .column = (rows_private ? other_panel : own_panel) * kGemmPanel};
+            .column = (rows_private ? other_panel : own_panel) * kGemmPanel,
+            .next = !fetch_c_ ? 0 : rows_private ? kGemmPanel * gemm_.c.row_stride : kGemmPanel};
   }
 
   const GemmEngine& engine_;
   const Gemm& gemm_;
   const GemmBlocking cut_;
   const PackSource a_, b_;
+  const bool fetch_c_;
   std::byte* const shared_;
   float* const all_sums_;
   std::byte* const threads_;

@@ -59,6 +59,13 @@ HWY_INLINE V SumAt(const BlockJob& job, int64_t at, Access access) {
   return job.sums == nullptr ? v : hn::Add(v, access.Load(job.sums + at));
 }
 
+// Stores to memory that is in no cache stall, unlike loads: C is fetched a block ahead. Harmless past the end of C.
+template <typename T>
+HWY_INLINE void FetchForWriting(const T* row) {
+  __builtin_prefetch(row, 1);
+  if constexpr (sizeof(T) == 4) __builtin_prefetch(row + kGemmPanel / 2, 1);
+}
+
 // The rows of a block that go to C as they are, or are added to it. Nearly all products: no question is asked in the loop.
 template <typename T, bool kAddSums, bool kAddOld>
 HWY_INLINE void StoreRows(const BlockJob& job, int64_t begin, int64_t end) {
@@ -68,6 +75,7 @@ HWY_INLINE void StoreRows(const BlockJob& job, int64_t begin, int64_t end) {
   const float* product = job.product + begin * kGemmPanel;
   const float* sums = kAddSums ? job.sums + begin * kGemmPanel : nullptr;
   for (int64_t row = begin; row < end; ++row) {
+    if (job.next != 0) FetchForWriting(c + job.next);
     ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
       V v = access.Load(product + i);
       if (kAddSums) v = hn::Add(v, access.Load(sums + i));
@@ -124,6 +132,7 @@ HWY_INLINE void FinishEpilogueRows(const BlockJob& job, int64_t begin, int64_t e
   for (int64_t row = begin; row < end; ++row) {
     const RowOf residual(job.gemm->residual, job, row), aux(job.gemm->aux, job, row);
     T* to = c + row * job.gemm->c.row_stride;
+    if (job.next != 0) FetchForWriting(to + job.next);
     ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
       V v = SumAt(job, row * kGemmPanel + i, access);
       if (bias != nullptr) v = hn::Add(v, access.Load(bias + i));
