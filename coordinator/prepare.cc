@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "coordinator/evaluate.h"
-#include "coordinator/plan_report.h"
 #include "coordinator/planner/profiles.h"
-#include "coordinator/what_fits.h"
+#include "coordinator/prepare/evaluate.h"
+#include "coordinator/prepare/plan_report.h"
+#include "coordinator/prepare/what_fits.h"
 
 namespace terrace {
 namespace {

@@ -1,7 +1,8 @@
-// Spec -> model -> plan -> programs, checked and simulated: the coordinator's table of contents, on one page.
+// Spec -> model -> plan -> programs, checked and simulated: the coordinator's table of contents, on
+// one page.
 //
-// Pure: what it needs of the outside (the text of config.json, the hardware) comes in. The same input gives the same bytes.
-// Thread-safe: no state.
+// Pure: what it needs of the outside (the text of config.json, the hardware) comes in. The same
+// input gives the same bytes. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,8 +22,8 @@ struct Prepared {
   std::vector<v1::Program> programs;  // one a stage
 };
 
-// INVALID_ARGUMENT: the spec or the model is wrong. RESOURCE_EXHAUSTED: nothing fits; the message has the bytes and the
-// cheapest change that fits.
+// INVALID_ARGUMENT: the spec or the model is wrong. RESOURCE_EXHAUSTED: nothing fits; the message
+// has the bytes and the cheapest change that fits.
 absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// A plan as the table that `terrace plan` prints: layout, model, memory by tier and class, time, the binding constraint,
-// alternatives. Pure and thread-safe.
+// A plan as the table that `terrace plan` prints: layout, model, memory by tier and class, time,
+// the binding constraint, alternatives. Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

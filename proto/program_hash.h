@@ -1,4 +1,5 @@
-// A program's name: the SHA-256 (lower-case hex) of its deterministic serialisation. The bytes are what is sent and stored.
+// A program's name: the SHA-256 (lower-case hex) of its deterministic serialisation. The bytes are
+// what is sent and stored.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

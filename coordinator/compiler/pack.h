@@ -1,9 +1,10 @@
 // Places buffers into one arena: offline dynamic storage allocation.
 //
-// In: for each buffer its size and the times during which it lives. Out: one offset per buffer, in input order, the arena
-// size and the lower bound that no packing can beat. Two buffers share bytes only if their lives do not meet.
-// A portfolio of orders with lowest-offset placement (docs/memory.md), the best one wins; stops at 0.5 % over the bound.
-// Pure and deterministic: integer keys, stable ties. The independent check is proto/program_check.h. Thread-safe: no state.
+// In: for each buffer its size and the times during which it lives. Out: one offset per buffer, in
+// input order, the arena size and the lower bound that no packing can beat. Two buffers share bytes
+// only if their lives do not meet. A portfolio of orders with lowest-offset placement
+// (docs/memory.md), the best one wins; stops at 0.5 % over the bound. Pure and deterministic:
+// integer keys, stable ties. The independent check is proto/program_check.h. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,16 +19,16 @@
 namespace terrace {
 
 struct PackBuffer {
-  std::string name;      // for messages only
-  int64_t bytes = 0;     // > 0
-  int64_t begin = 0;     // lives on [begin, end)
-  int64_t end = 0;       // > begin
+  std::string name;   // for messages only
+  int64_t bytes = 0;  // > 0
+  int64_t begin = 0;  // lives on [begin, end)
+  int64_t end = 0;    // > begin
 };
 
 struct Packing {
   std::vector<int64_t> offsets;  // multiples of kPackAlignment
   int64_t arena_bytes = 0;
-  int64_t lower_bound_bytes = 0; // largest sum of aligned sizes alive at one time
+  int64_t lower_bound_bytes = 0;  // largest sum of aligned sizes alive at one time
 };
 
 inline constexpr int64_t kPackAlignment = 256;

@@ -63,9 +63,11 @@ class TimeModel {
     const double bytes =
         static_cast<double>(kernels::BytesMoved(decoded.op, decoded.attrs, shapes));
     const bool bf16 = PrecisionOf(decoded.attrs) == MatmulPrecision::kBF16;
-    return std::max(
-        Over(flops, bf16 ? profile_.bf16_flops_per_second() : profile_.f32_flops_per_second()),
-        Over(bytes, profile_.memory_bytes_per_second()));
+    const double arithmetic =
+        Over(flops, bf16 ? profile_.bf16_flops_per_second() : profile_.f32_flops_per_second());
+    // Not the larger of the two: a product packs its operands before it computes, and small
+    // products show it.
+    return arithmetic + Over(bytes, profile_.memory_bytes_per_second());
   }
 
   // Ring algorithms: an all-reduce sends 2 (N - 1) / N of the bytes in 2 (N - 1) messages, a

@@ -1,6 +1,7 @@
-// Executes programs on a time model instead of a machine: discrete events over streams and links, each instruction taking
-// max(FLOPs over rate, bytes over bandwidth) plus an overhead, collectives by the ring formula. Gives the step time, what of
-// the communication is exposed, and the memory at the peak. Pure and thread-safe.
+// Executes programs on a time model instead of a machine: discrete events over streams and links,
+// each instruction taking FLOPs over rate plus bytes over bandwidth plus an overhead, collectives
+// by the ring formula. Gives the step time and what of the communication is exposed. Pure and
+// thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

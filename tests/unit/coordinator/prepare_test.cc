@@ -6,9 +6,9 @@
 
 #include <string>
 
-#include "coordinator/evaluate.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/profiles.h"
+#include "coordinator/prepare/evaluate.h"
 #include "proto/program_check.h"
 #include "proto/program_hash.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/plan_report.h"
+#include "coordinator/prepare/plan_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 
@@ -131,8 +132,12 @@ int64_t CheckpointBytes(const Evaluated& chosen) {
 
 std::string BindingConstraint(const Budget& budget, const Evaluated& chosen,
                               const std::vector<Evaluated>& others) {
+  // Faster by less is not worth a word.
+  constexpr double kFaster = 1.02;
   for (const Evaluated& other : others) {
-    if (other.fits || other.simulation.step_seconds >= chosen.simulation.step_seconds) continue;
+    if (other.fits || other.simulation.step_seconds * kFaster >= chosen.simulation.step_seconds) {
+      continue;
+    }
     return absl::StrFormat(
         "device memory: micro_batch %d would be %.1f %% faster and needs %s of %s",
         other.layout.micro_batch(),
@@ -155,18 +160,25 @@ std::string BindingConstraint(const Budget& budget, const Evaluated& chosen,
                          100 * chosen.simulation.compute_seconds / step);
 }
 
+std::string AlternativeNote(const Budget& budget, const Evaluated& chosen, const Evaluated& other) {
+  if (!other.fits) {
+    return absl::StrCat("does not fit: needs ", FormatBytes(other.device_bytes), " of ",
+                        FormatBytes(budget.device_memory_bytes));
+  }
+  const double slower_percent =
+      100 * (other.simulation.step_seconds / std::max(chosen.simulation.step_seconds, 1e-12) - 1);
+  if (std::abs(slower_percent) < 0.05) return "as fast";
+  return absl::StrFormat("%.1f %% %s", std::abs(slower_percent),
+                         slower_percent > 0 ? "slower" : "faster");
+}
+
 v1::Alternative ReportAlternative(const Budget& budget, const Evaluated& chosen,
                                   const Evaluated& other) {
   v1::Alternative alternative;
   *alternative.mutable_layout() = other.layout;
   alternative.set_arena_bytes(other.device_bytes - other.programs[0].external_bytes());
   alternative.set_step_seconds(other.simulation.step_seconds);
-  const double slower =
-      other.simulation.step_seconds / std::max(chosen.simulation.step_seconds, 1e-12) - 1;
-  alternative.set_note(other.fits
-                           ? absl::StrFormat("%+.1f %% step time", 100 * slower)
-                           : absl::StrCat("does not fit: needs ", FormatBytes(other.device_bytes),
-                                          " of ", FormatBytes(budget.device_memory_bytes)));
+  alternative.set_note(AlternativeNote(budget, chosen, other));
   return alternative;
 }
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "coordinator/evaluate.h"
+#include "coordinator/prepare/evaluate.h"
 #include "proto/v1/plan.pb.h"
 
 namespace terrace {

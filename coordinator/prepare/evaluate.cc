@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/evaluate.h"
+#include "coordinator/prepare/evaluate.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/what_fits.h"
+#include "coordinator/prepare/what_fits.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/evaluate.h"
+#include "coordinator/prepare/evaluate.h"
 #include "proto/program_text.h"
 
 namespace terrace {
@@ -84,6 +84,13 @@ std::vector<Variation> Variations(const v1::JobSpec& spec) {
   return variations;
 }
 
+// "a", "a with b", "a with b and c".
+std::string InWords(const std::vector<std::string>& changes) {
+  if (changes.size() < 2) return absl::StrJoin(changes, "");
+  return absl::StrCat(changes[0], " with ",
+                      absl::StrJoin(changes.begin() + 1, changes.end(), " and "));
+}
+
 std::string CheapestChange(const v1::JobSpec& spec, const Budget& budget) {
   for (const Variation& variation : Variations(spec)) {
     const std::optional<Evaluated> fitting = LargestThatFits(variation.spec, budget);
@@ -93,7 +100,7 @@ std::string CheapestChange(const v1::JobSpec& spec, const Budget& budget) {
         spec.layout().micro_batch() != fitting->layout.micro_batch()) {
       changes.push_back(absl::StrCat("layout.micro_batch ", fitting->layout.micro_batch()));
     }
-    return absl::StrCat("the cheapest change that fits: ", absl::StrJoin(changes, " with "), " (",
+    return absl::StrCat("the cheapest change that fits: ", InWords(changes), " (",
                         FormatBytes(fitting->device_bytes), "); or ");
   }
   return "no smaller micro_batch, precision or sequence_length fits; ";
