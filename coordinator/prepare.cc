@@ -15,8 +15,6 @@ namespace {
 
 // Layouts that are compiled before the fastest is chosen.
 constexpr size_t kExactMax = 4;
-// An estimate this far over the budget is not worth compiling.
-constexpr double kHopeless = 1.3;
 // Of layouts that differ by less in time, the one with the least memory.
 constexpr double kSameTime = 1.02;
 

@@ -22,6 +22,10 @@ namespace terrace {
 // gloo's buffers. Measured at 60 to 150 MB; a test of the rank says when it grows.
 inline constexpr int64_t kCpuExternalBytes = int64_t{160} << 20;
 
+// A layout whose estimate is this far over the budget is not worth compiling: the closed form is
+// good to 15 %.
+inline constexpr double kHopeless = 1.3;
+
 struct Evaluated {
   v1::Layout layout;
   std::vector<v1::Program> programs;  // one a stage

@@ -27,6 +27,8 @@ std::optional<Evaluated> LargestThatFits(const v1::JobSpec& spec, const Budget& 
   std::sort(layouts->begin(), layouts->end(), [](const v1::Layout& a, const v1::Layout& b) {
     return a.micro_batch() < b.micro_batch();
   });
+  const double smallest = static_cast<double>(EstimateDeviceBytes(spec, *model, layouts->front()));
+  if (smallest > kHopeless * static_cast<double>(budget.device_memory_bytes)) return std::nullopt;
   std::optional<Evaluated> best;
   size_t low = 0, high = layouts->size();  // all below `low` fit, none from `high` on
   while (low < high) {
