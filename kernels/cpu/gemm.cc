@@ -170,7 +170,9 @@ class BlockedGemm {
             .gemm = &gemm_,
             .row = (rows_private ? own_panel : other_panel) * kGemmPanel,
             .column = (rows_private ? other_panel : own_panel) * kGemmPanel,
-            .next = !fetch_c_ ? 0 : rows_private ? kGemmPanel * gemm_.c.row_stride : kGemmPanel};
+            .next_rows = rows_private ? kGemmPanel : 0,
+            .next_columns = rows_private ? 0 : kGemmPanel,
+            .fetch_c = fetch_c_};
   }
 
   const GemmEngine& engine_;

@@ -231,7 +231,7 @@ class Finisher {
   TERRACE_AMX void Step() {
     if (row_ >= rows_) return;
     const int64_t end = std::min(rows_, row_ + rows_a_step_);
-    FinishRows(job_, row_, end);
+    FinishRows<BF16ByInstruction>(job_, row_, end);
     row_ = end;
   }
 
@@ -333,7 +333,7 @@ void MultiplySplit(const BlockProduct& product, const BlockJob& previous) {
   product.stream_a ? MultiplySplitPanels<true>(product, previous) : MultiplySplitPanels<false>(product, previous);
 }
 
-void Finish(const BlockJob& job) { FinishRows(job, 0, job.rows()); }
+void Finish(const BlockJob& job) { FinishRows<BF16ByInstruction>(job, 0, job.rows()); }
 
 // Tile configuration outlives a scope here: the driver pairs the two calls.
 void BeginThread() { AmxConfigureTiles(); }

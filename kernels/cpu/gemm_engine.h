@@ -42,7 +42,8 @@ struct BlockJob {
   bool last = false;               // product + sums goes to C; else sums += product
   const Gemm* gemm = nullptr;
   int64_t row = 0, column = 0;     // of C
-  int64_t next = 0;                // elements of C from this block to the one finished after it; 0: need not be fetched
+  int64_t next_rows = 0, next_columns = 0;  // from here to the block that is finished after this one
+  bool fetch_c = false;            // C is likely in no cache
 
   int64_t rows() const {
     return product == nullptr ? 0 : last ? std::min(kGemmPanel, gemm->m - row) : kGemmPanel;

@@ -12,6 +12,8 @@
 #define TERRACE_KERNELS_CPU_GEMM_FINISH_INL_H_
 #endif
 
+#include <type_traits>
+
 #include "hwy/highway.h"
 #include "kernels/cpu/exp2-inl.h"
 #include "kernels/cpu/gemm_engine.h"
@@ -21,7 +23,7 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 
 // gelu(x) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), the tanh form rewritten. `open` is sigmoid(2u), `closed`
-// 1 - sigmoid(2u). A Newton step on the approximate reciprocal instead of a division.
+// 1 - sigmoid(2u). Where the result is rounded to bf16, a relative error of 2e-4 is enough: a tenth of that rounding.
 struct GeluGate {
   V open;
   V closed;
@@ -29,28 +31,54 @@ struct GeluGate {
 inline constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
 inline constexpr float kGeluCubic = kGeluLinear * 0.044715f;
 
+template <bool kRough>
 HWY_INLINE GeluGate GateOf(V x, V x2) {
   const D d;
   constexpr float kMinusLog2E = -1.4426950408889634f;
   const V t = hn::Mul(x, hn::MulAdd(x2, hn::Set(d, kMinusLog2E * kGeluCubic),
                                     hn::Set(d, kMinusLog2E * kGeluLinear)));
   // A NaN is lost here and comes back when the caller multiplies by x.
-  const V e = PowerOfTwo(hn::Min(hn::Max(t, hn::Set(d, -126.0f)), hn::Set(d, 126.0f)));
+  const V clamped = hn::Min(hn::Max(t, hn::Set(d, -126.0f)), hn::Set(d, 126.0f));
+  const V e = kRough ? RoughPowerOfTwo(clamped) : PowerOfTwo(clamped);
   const V denominator = hn::Add(e, hn::Set(d, 1.0f));
-  const V r = hn::ApproximateReciprocal(denominator);
-  const V open = hn::Mul(r, hn::NegMulAdd(denominator, r, hn::Set(d, 2.0f)));
+  V open = hn::ApproximateReciprocal(denominator);
+  // A Newton step instead of a division.
+  if (!kRough) open = hn::Mul(open, hn::NegMulAdd(denominator, open, hn::Set(d, 2.0f)));
   return {open, hn::Mul(open, e)};
 }
 
-HWY_INLINE V GeluOf(V x) { return hn::Mul(x, GateOf(x, hn::Mul(x, x)).open); }
+template <bool kRough>
+HWY_INLINE V GeluOf(V x) {
+  return hn::Mul(x, GateOf<kRough>(x, hn::Mul(x, x)).open);
+}
 
+template <bool kRough>
 HWY_INLINE V GeluSlope(V x) {
   const D d;
   const V x2 = hn::Mul(x, x);
-  const GeluGate gate = GateOf(x, x2);
+  const GeluGate gate = GateOf<kRough>(x, x2);
   const V slope = hn::MulAdd(x2, hn::Set(d, 3 * kGeluCubic), hn::Set(d, kGeluLinear));
   return hn::MulAdd(hn::Mul(x, slope), hn::Mul(gate.open, gate.closed), gate.open);
 }
+
+// How results are rounded to bf16: by the CPU's own instruction, which AMX implies, or by arithmetic.
+struct BF16ByArithmetic {
+  template <typename T, typename Access>
+  static HWY_INLINE void Store(V v, T* to, Access access) {
+    access.Store(v, to);
+  }
+};
+#if HWY_TARGET <= HWY_AVX3
+struct BF16ByInstruction : BF16ByArithmetic {
+  using BF16ByArithmetic::Store;
+  static HWY_INLINE void Store(V v, BF16* to, WholeVector) {
+    __m256i rounded;
+    // Not an intrinsic: this code is compiled for any CPU with AVX-512.
+    asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(v.raw));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded);
+  }
+};
+#endif
 
 // Product and earlier chunks.
 template <typename Access>
@@ -59,28 +87,30 @@ HWY_INLINE V SumAt(const BlockJob& job, int64_t at, Access access) {
   return job.sums == nullptr ? v : hn::Add(v, access.Load(job.sums + at));
 }
 
-// Stores to memory that is in no cache stall, unlike loads: C is fetched a block ahead. Harmless past the end of C.
-template <typename T>
-HWY_INLINE void FetchForWriting(const T* row) {
-  __builtin_prefetch(row, 1);
-  if constexpr (sizeof(T) == 4) __builtin_prefetch(row + kGemmPanel / 2, 1);
+// Rows of 64 or 128 bytes at large distances are what hardware does not foresee: they are fetched a block ahead. Harmless
+// past the end of a matrix.
+template <int kForWriting, typename T>
+HWY_INLINE void FetchRow(const T* row) {
+  __builtin_prefetch(row, kForWriting);
+  if constexpr (sizeof(T) == 4) __builtin_prefetch(row + kGemmPanel / 2, kForWriting);
 }
 
 // The rows of a block that go to C as they are, or are added to it. Nearly all products: no question is asked in the loop.
-template <typename T, bool kAddSums, bool kAddOld>
+template <typename Rounding, typename T, bool kAddSums, bool kAddOld>
 HWY_INLINE void StoreRows(const BlockJob& job, int64_t begin, int64_t end) {
   const int64_t columns = job.columns();
   const int64_t stride = job.gemm->c.row_stride;
   T* c = static_cast<T*>(job.gemm->c.data) + (job.row + begin) * stride + job.column;
+  const int64_t next = job.next_rows * stride + job.next_columns;
   const float* product = job.product + begin * kGemmPanel;
   const float* sums = kAddSums ? job.sums + begin * kGemmPanel : nullptr;
   for (int64_t row = begin; row < end; ++row) {
-    if (job.next != 0) FetchForWriting(c + job.next);
+    if (job.fetch_c) FetchRow<1>(c + next);
     ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
       V v = access.Load(product + i);
       if (kAddSums) v = hn::Add(v, access.Load(sums + i));
       if (kAddOld) v = hn::Add(v, access.Load(c + i));
-      access.Store(v, c + i);
+      Rounding::Store(v, c + i, access);
     });
     c += stride;
     product += kGemmPanel;
@@ -88,13 +118,15 @@ HWY_INLINE void StoreRows(const BlockJob& job, int64_t begin, int64_t end) {
   }
 }
 
-template <typename T>
+template <typename Rounding, typename T>
 HWY_INLINE void StorePlainRows(const BlockJob& job, int64_t begin, int64_t end) {
   const bool sums = job.sums != nullptr;
   if (job.gemm->accumulate) {
-    sums ? StoreRows<T, true, true>(job, begin, end) : StoreRows<T, false, true>(job, begin, end);
+    sums ? StoreRows<Rounding, T, true, true>(job, begin, end)
+         : StoreRows<Rounding, T, false, true>(job, begin, end);
   } else {
-    sums ? StoreRows<T, true, false>(job, begin, end) : StoreRows<T, false, false>(job, begin, end);
+    sums ? StoreRows<Rounding, T, true, false>(job, begin, end)
+         : StoreRows<Rounding, T, false, false>(job, begin, end);
   }
 }
 
@@ -105,62 +137,78 @@ class RowOf {
       : is_f32_(matrix.dtype == DType::kF32),
         data_(matrix.data == nullptr ? nullptr
                                      : static_cast<std::byte*>(matrix.data) +
-                                           ((job.row + row) * matrix.row_stride + job.column) * (is_f32_ ? 4 : 2)) {}
+                                           ((job.row + row) * matrix.row_stride + job.column) * (is_f32_ ? 4 : 2)),
+        next_((job.next_rows * matrix.row_stride + job.next_columns) * (is_f32_ ? 4 : 2)) {}
 
   bool absent() const { return data_ == nullptr; }
+  HWY_INLINE void FetchNext() const {
+    if (absent()) return;
+    if (is_f32_) {
+      FetchRow<0>(reinterpret_cast<const float*>(data_ + next_));
+    } else {
+      FetchRow<0>(reinterpret_cast<const uint16_t*>(data_ + next_));
+    }
+  }
   template <typename Access>
   HWY_INLINE V Load(int64_t i, Access access) const {
     return is_f32_ ? access.Load(reinterpret_cast<const float*>(data_) + i)
                    : access.Load(reinterpret_cast<const BF16*>(data_) + i);
   }
-  template <typename Access>
+  template <typename Rounding, typename Access>
   HWY_INLINE void Store(V v, int64_t i, Access access) const {
-    is_f32_ ? access.Store(v, reinterpret_cast<float*>(data_) + i)
-            : access.Store(v, reinterpret_cast<BF16*>(data_) + i);
+    is_f32_ ? Rounding::Store(v, reinterpret_cast<float*>(data_) + i, access)
+            : Rounding::Store(v, reinterpret_cast<BF16*>(data_) + i, access);
   }
 
  private:
   const bool is_f32_;
   std::byte* const data_;
+  const int64_t next_;
 };
 
-template <typename T, Epilogue kEpilogue>
+template <typename Rounding, typename T, Epilogue kEpilogue>
 HWY_INLINE void FinishEpilogueRows(const BlockJob& job, int64_t begin, int64_t end) {
+  constexpr bool kRough = std::is_same_v<T, BF16>;
   const int64_t columns = job.columns();
   const float* bias = job.gemm->bias == nullptr ? nullptr : job.gemm->bias + job.column;
-  T* c = static_cast<T*>(job.gemm->c.data) + job.row * job.gemm->c.row_stride + job.column;
+  const int64_t stride = job.gemm->c.row_stride;
+  const int64_t next = job.next_rows * stride + job.next_columns;
+  T* c = static_cast<T*>(job.gemm->c.data) + job.row * stride + job.column;
   for (int64_t row = begin; row < end; ++row) {
     const RowOf residual(job.gemm->residual, job, row), aux(job.gemm->aux, job, row);
-    T* to = c + row * job.gemm->c.row_stride;
-    if (job.next != 0) FetchForWriting(to + job.next);
+    T* to = c + row * stride;
+    if (job.fetch_c) FetchRow<1>(to + next);
+    residual.FetchNext();
+    if (kEpilogue == Epilogue::kGeluGrad) aux.FetchNext();
     ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
       V v = SumAt(job, row * kGemmPanel + i, access);
       if (bias != nullptr) v = hn::Add(v, access.Load(bias + i));
       if (!residual.absent()) v = hn::Add(v, residual.Load(i, access));
       if constexpr (kEpilogue == Epilogue::kGelu) {
-        if (!aux.absent()) aux.Store(v, i, access);
-        v = GeluOf(v);
+        if (!aux.absent()) aux.template Store<Rounding>(v, i, access);
+        v = GeluOf<kRough>(v);
       } else if constexpr (kEpilogue == Epilogue::kGeluGrad) {
-        v = hn::Mul(v, GeluSlope(aux.Load(i, access)));
+        v = hn::Mul(v, GeluSlope<kRough>(aux.Load(i, access)));
       }
-      access.Store(v, to + i);
+      Rounding::Store(v, to + i, access);
     });
   }
 }
 
-template <typename T>
+template <typename Rounding, typename T>
 HWY_INLINE void FinishTypedRows(const BlockJob& job, int64_t begin, int64_t end) {
   const Gemm& gemm = *job.gemm;
   switch (gemm.epilogue) {
     case Epilogue::kNone:
-      if (gemm.bias == nullptr && gemm.residual.data == nullptr) return StorePlainRows<T>(job, begin, end);
-      return FinishEpilogueRows<T, Epilogue::kNone>(job, begin, end);
-    case Epilogue::kGelu: return FinishEpilogueRows<T, Epilogue::kGelu>(job, begin, end);
-    case Epilogue::kGeluGrad: return FinishEpilogueRows<T, Epilogue::kGeluGrad>(job, begin, end);
+      if (gemm.bias == nullptr && gemm.residual.data == nullptr) return StorePlainRows<Rounding, T>(job, begin, end);
+      return FinishEpilogueRows<Rounding, T, Epilogue::kNone>(job, begin, end);
+    case Epilogue::kGelu: return FinishEpilogueRows<Rounding, T, Epilogue::kGelu>(job, begin, end);
+    case Epilogue::kGeluGrad: return FinishEpilogueRows<Rounding, T, Epilogue::kGeluGrad>(job, begin, end);
   }
 }
 
 // Rows [begin, end) of the block.
+template <typename Rounding>
 HWY_INLINE void FinishRows(const BlockJob& job, int64_t begin, int64_t end) {
   if (begin >= end) return;
   if (!job.last) {
@@ -168,9 +216,9 @@ HWY_INLINE void FinishRows(const BlockJob& job, int64_t begin, int64_t end) {
       StoreVector(hn::Add(LoadVector(job.product + i), LoadVector(job.sums + i)), job.sums + i);
     }
   } else if (job.gemm->c.dtype == DType::kF32) {
-    FinishTypedRows<float>(job, begin, end);
+    FinishTypedRows<Rounding, float>(job, begin, end);
   } else {
-    FinishTypedRows<BF16>(job, begin, end);
+    FinishTypedRows<Rounding, BF16>(job, begin, end);
   }
 }
 

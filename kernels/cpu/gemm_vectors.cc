@@ -80,7 +80,7 @@ void PackPanel(const PackSource& source, const PanelRange& range, std::byte* pan
 }
 
 void MultiplyPanels(const BlockProduct& product, const BlockJob& previous) {
-  FinishRows(previous, 0, previous.rows());
+  FinishRows<BF16ByArithmetic>(previous, 0, previous.rows());
   const D d;
   const int64_t lanes = hn::Lanes(d);
   const float* a = reinterpret_cast<const float*>(product.a);
@@ -108,7 +108,7 @@ void MultiplyPanels(const BlockProduct& product, const BlockJob& previous) {
   }
 }
 
-void Finish(const BlockJob& job) { FinishRows(job, 0, job.rows()); }
+void Finish(const BlockJob& job) { FinishRows<BF16ByArithmetic>(job, 0, job.rows()); }
 
 GemmEngine MakeVectorEngine(MatmulPrecision precision) {
   const bool round = precision == MatmulPrecision::kBF16;
