@@ -131,12 +131,13 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const v1::SubmitRequest* request,
                                    v1::SubmitResponse* response) override {
-    auto finish = Finisher("Submit", context->DefaultReactor());
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();  // may be asked for once only
+    auto finish = Finisher("Submit", reactor);
     terrace::Submit(control_, *request, [response, finish](absl::StatusOr<v1::Job> job) {
       if (job.ok()) *response->mutable_job() = *std::move(job);
       finish(job.status());
     });
-    return context->DefaultReactor();
+    return reactor;
   }
 
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
@@ -173,13 +174,14 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
                                     const v1::ExplainRequest* request,
                                     v1::ExplainResponse* response) override {
-    auto finish = Finisher("Explain", context->DefaultReactor());
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    auto finish = Finisher("Explain", reactor);
     terrace::Explain(control_, *request,
                      [response, finish](absl::StatusOr<v1::ExplainResponse> explained) {
                        if (explained.ok()) *response = *std::move(explained);
                        finish(explained.status());
                      });
-    return context->DefaultReactor();
+    return reactor;
   }
 
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
@@ -214,9 +216,10 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
 
   grpc::ServerUnaryReactor* OnLoop(std::string_view method, grpc::CallbackServerContext* context,
                                    std::function<absl::Status()> work) {
-    auto finish = Finisher(method, context->DefaultReactor());
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    auto finish = Finisher(method, reactor);
     control_.loop().Post([finish, work = std::move(work)] { finish(work()); });
-    return context->DefaultReactor();
+    return reactor;
   }
 
   Control& control_;
