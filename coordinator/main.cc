@@ -13,6 +13,7 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "coordinator/model/presets.h"
 #include "coordinator/offline.h"
 #include "coordinator/prepare.h"
 #include "coordinator/server/server.h"
@@ -52,6 +53,7 @@ std::string Json(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions print;
   print.preserve_proto_field_names = true;
   print.add_whitespace = true;
+  print.always_print_primitive_fields = true;
   std::string json;
   google::protobuf::util::MessageToJsonString(message, &json, print).ok();
   return json;
@@ -74,6 +76,14 @@ int Explain(const Options& options) {
                                  ? Json(program)
                                  : ProgramText(program, {.sequence = options.sequence});
     std::fputs(text.c_str(), stdout);
+  }
+  return 0;
+}
+
+int PrintPresets() {
+  for (const Preset& preset : Presets()) {
+    std::printf("%-16s %12ld parameters\n", std::string(preset.name).c_str(),
+                static_cast<long>(preset.parameters));
   }
   return 0;
 }
@@ -122,6 +132,7 @@ int Main(int argc, char** argv) {
   AddSpec(*explain, options);
   explain->add_option("--sequence", options.sequence, "only this one: train, eval");
   CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
+  CLI::App* presets = app.add_subcommand("presets", "print the models that model.config may name");
   CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
   infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
   infer->add_option("--output", options.program_file, "file of the program")->required();
@@ -135,6 +146,7 @@ int Main(int argc, char** argv) {
   if (plan->parsed()) return Plan(options);
   if (explain->parsed()) return Explain(options);
   if (schema->parsed()) return std::fputs(JobSpecJsonSchema().c_str(), stdout) < 0;
+  if (presets->parsed()) return PrintPresets();
   if (infer->parsed()) {
     return Exit(options, WriteInferProgram(options.checkpoint, options.program_file));
   }

@@ -3,25 +3,43 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/nearest.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
+#include "coordinator/model/presets.h"
 #include "coordinator/spec/job_spec.h"
 
 namespace terrace {
+namespace {
+
+std::string NearestPreset(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Preset& preset : Presets()) names.push_back(preset.name);
+  const std::string_view near = Nearest(name, names);
+  return near.empty() ? "`terrace-coordinator presets` lists them" : absl::StrCat("try ", Absl(near));
+}
+
+}  // namespace
 
 absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec) {
   v1::ModelSpec& model = *spec->mutable_model();
   if (!model.config_json().empty()) return absl::OkStatus();
+  if (const Preset* preset = FindPreset(model.config()); preset != nullptr) {
+    model.set_config_json(std::string(preset->config_json));
+    return absl::OkStatus();
+  }
   std::filesystem::path path = std::filesystem::path(base_directory) / model.config();
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) path /= "config.json";
   absl::StatusOr<std::string> text = ReadTextFile(path.string(), kModelConfigBytesMax);
   if (!text.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "model.config: ", text.status().message(),
-        "; it must be a preset or a Hugging Face config.json that the coordinator can read"));
+        "model.config: got ", model.config(), ", must be a preset or a config.json that the coordinator can read (",
+        text.status().message(), "); ", NearestPreset(model.config())));
   }
   model.set_config_json(*std::move(text));
   return absl::OkStatus();
