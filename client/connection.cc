@@ -111,8 +111,8 @@ class GrpcConnection final : public Connection {
   absl::Status FromGrpc(const grpc::Status& status) const {
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-      return absl::UnavailableError(absl::StrCat("no coordinator answers at ", address_,
-                                                 "; start one with terrace-coordinator serve, or name it with "
+      return absl::UnavailableError(absl::StrCat("no coordinator answers at ", address_, " (", status.error_message(),
+                                                 "); start one with terrace-coordinator serve, or name it with "
                                                  "--coordinator HOST:PORT or TERRACE_COORDINATOR"));
     }
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());

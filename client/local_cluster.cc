@@ -28,6 +28,12 @@ std::string LogTail(const std::string& path) {
   return text;
 }
 
+// Workers on one machine share its cores; a single one divides them itself.
+int ThreadsOfRank(int given, int nodes, int devices) {
+  if (given > 0 || nodes <= 1) return given;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / (nodes * devices));
+}
+
 absl::Status Ended(std::string_view what, const BackgroundProcess& process) {
   return absl::UnavailableError(absl::StrCat("the local ", std::string(what), " ended with status ",
                                              process.exit_status(), "; its log ", process.log_path(), " ends with:\n",
@@ -100,6 +106,7 @@ LocalCluster::~LocalCluster() {
 
 absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_memory_bytes, int threads_per_device) {
   ASSIGN_OR_RETURN(const std::string program, SiblingProgram("terrace-worker"));
+  const int threads = ThreadsOfRank(threads_per_device, nodes, devices);
   for (int node = 0; node < nodes; ++node) {
     const std::string name = absl::StrCat("local-", node);
     std::vector<std::string> arguments = {"--coordinator", address(), "--name", name, "--devices", absl::StrCat(devices),
@@ -108,9 +115,7 @@ absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_mem
     if (device_memory_bytes > 0) {
       arguments.insert(arguments.end(), {"--device-memory", absl::StrCat(device_memory_bytes)});
     }
-    if (threads_per_device > 0) {
-      arguments.insert(arguments.end(), {"--threads-per-device", absl::StrCat(threads_per_device)});
-    }
+    if (threads > 0) arguments.insert(arguments.end(), {"--threads-per-device", absl::StrCat(threads)});
     ASSIGN_OR_RETURN(BackgroundProcess worker,
                      BackgroundProcess::Start(program, arguments, absl::StrCat(state_directory_, "/", name, ".log")));
     workers_.push_back(std::move(worker));

@@ -12,12 +12,7 @@
 #include "base/exit_code.h"
 
 namespace terrace {
-namespace {
-
-// JSON has no NaN; a loss that is none is null.
-std::string Number(double value) { return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null"; }
-
-}  // namespace
+std::string JsonNumber(double value) { return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null"; }
 
 std::string ToJson(const google::protobuf::Message& message, bool pretty) {
   google::protobuf::util::JsonPrintOptions options;
@@ -49,7 +44,9 @@ int Fail(const GlobalOptions& global, const absl::Status& status) {
   const std::string message(status.message());
   const int code = ToInt(ExitCodeOf(status));
   if (global.json()) {
-    std::printf("{\"event\": \"error\", \"exit_code\": %d, \"message\": %s}\n", code, JsonString(message).c_str());
+    std::printf("{\"event\": \"error\", \"exit_code\": %d, \"error\": {\"code\": \"%s\", \"message\": %s}}\n", code,
+                absl::StatusCodeToString(status.code()).c_str(), JsonString(message).c_str());
+    std::fflush(stdout);
   }
   std::fprintf(stderr, "terrace: %s\n", message.c_str());
   return code;
@@ -91,16 +88,16 @@ std::string EventLine(const v1::JobEvent& event) {
   switch (event.event_case()) {
     case v1::JobEvent::kStep: {
       const v1::StepEvent& e = event.step();
-      return absl::StrCat("{\"event\": \"step\", \"step\": ", e.step(), ", \"loss\": ", Number(e.loss()),
-                          ", \"grad_norm\": ", Number(e.grad_norm()), ", \"tokens_per_second\": ",
-                          Number(e.tokens_per_second()), ", \"step_seconds\": ", Number(e.step_seconds()),
-                          ", \"learning_rate\": ", Number(e.learning_rate()), ", \"tokens\": ", e.tokens(),
+      return absl::StrCat("{\"event\": \"step\", \"step\": ", e.step(), ", \"loss\": ", JsonNumber(e.loss()),
+                          ", \"grad_norm\": ", JsonNumber(e.grad_norm()), ", \"tokens_per_second\": ",
+                          JsonNumber(e.tokens_per_second()), ", \"step_seconds\": ", JsonNumber(e.step_seconds()),
+                          ", \"learning_rate\": ", JsonNumber(e.learning_rate()), ", \"tokens\": ", e.tokens(),
                           ", \"skipped\": ", e.skipped() ? "true" : "false", "}");
     }
     case v1::JobEvent::kEval:
       return absl::StrCat("{\"event\": \"eval\", \"step\": ", event.eval().step(), ", \"loss\": ",
-                          Number(event.eval().loss()), ", \"tokens\": ", event.eval().tokens(), ", \"seconds\": ",
-                          Number(event.eval().seconds()), "}");
+                          JsonNumber(event.eval().loss()), ", \"tokens\": ", event.eval().tokens(), ", \"seconds\": ",
+                          JsonNumber(event.eval().seconds()), "}");
     case v1::JobEvent::kState:
       return absl::StrCat("{\"event\": \"state\", \"state\": \"", v1::JobState_Name(event.state().state()),
                           "\", \"reason\": \"", ReasonName(event.state().reason()), "\", \"message\": ",
@@ -108,11 +105,11 @@ std::string EventLine(const v1::JobEvent& event) {
     case v1::JobEvent::kCheckpoint:
       return absl::StrCat("{\"event\": \"checkpoint\", \"step\": ", event.checkpoint().step(), ", \"path\": ",
                           JsonString(event.checkpoint().path()), ", \"bytes\": ", event.checkpoint().bytes(),
-                          ", \"seconds\": ", Number(event.checkpoint().seconds()), ", \"stall_seconds\": ",
-                          Number(event.checkpoint().stall_seconds()), "}");
+                          ", \"seconds\": ", JsonNumber(event.checkpoint().seconds()), ", \"stall_seconds\": ",
+                          JsonNumber(event.checkpoint().stall_seconds()), "}");
     case v1::JobEvent::kActivity:
       return absl::StrCat("{\"event\": \"activity\", \"text\": ", JsonString(event.activity().text()),
-                          ", \"fraction\": ", Number(event.activity().fraction()), "}");
+                          ", \"fraction\": ", JsonNumber(event.activity().fraction()), "}");
     case v1::JobEvent::EVENT_NOT_SET: break;
   }
   return "";

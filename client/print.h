@@ -20,7 +20,11 @@ std::string ToJson(const google::protobuf::Message& message, bool pretty);
 std::string JsonString(const std::string& text);
 void PrintJson(const google::protobuf::Message& message);
 
-// "terrace: <message>" on standard error, or {"error": {"code", "message"}} on standard output with -o json. Returns the exit code.
+// JSON has no NaN: a number that is none is null.
+std::string JsonNumber(double value);
+
+// "terrace: <message>" on standard error, with -o json also {"event": "error", "exit_code", "error": {"code", "message"}} on
+// standard output. Returns the exit code.
 int Fail(const GlobalOptions& global, const absl::Status& status);
 
 std::string FormatDuration(double seconds);        // "0.41 s", "3 m 20 s", "2 h 05 m"

@@ -89,11 +89,11 @@ void PrintEnd(const GlobalOptions& global, const RunOptions& options, const v1::
   const v1::Progress& progress = job.progress();
   if (global.json()) {
     std::printf(
-        "{\"event\": \"done\", \"state\": \"%s\", \"reason\": \"%s\", \"job\": \"%s\", \"step\": %ld, \"loss\": %.9g, "
-        "\"eval_loss\": %.9g, \"checkpoint\": \"%s\", \"logs\": \"%s\", \"message\": %s}\n",
+        "{\"event\": \"done\", \"state\": \"%s\", \"reason\": \"%s\", \"job\": \"%s\", \"step\": %ld, \"loss\": %s, "
+        "\"eval_loss\": %s, \"checkpoint\": %s, \"logs\": %s, \"message\": %s}\n",
         std::string(StateName(job.state())).c_str(), ReasonName(job.reason()).c_str(), job.id().c_str(),
-        static_cast<long>(progress.step()), progress.loss(), progress.eval_loss(), progress.checkpoint().c_str(),
-        state_directory.c_str(), JsonString(job.message()).c_str());
+        static_cast<long>(progress.step()), JsonNumber(progress.loss()).c_str(), JsonNumber(progress.eval_loss()).c_str(),
+        JsonString(progress.checkpoint()).c_str(), JsonString(state_directory).c_str(), JsonString(job.message()).c_str());
     return;
   }
   std::printf("\n%s", std::string(StateName(job.state())).c_str());
