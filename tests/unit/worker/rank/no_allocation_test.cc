@@ -6,8 +6,11 @@
 #include <cstdlib>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "coordinator/compiler/compile.h"
+#include "coordinator/model/config.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/rank/tiny_program.h"
 #include "worker/rank/step_scope.h"
@@ -110,6 +113,54 @@ int AllocationsOfOneRun(bool io_allocates) {
   forbidden_allocations.store(0);
   for (int run = 0; run < 10; ++run) EXPECT_TRUE((*vm)->Run("train", &io).ok());
   return forbidden_allocations.load();
+}
+
+// A whole training step of each family, as compiled: every kernel, in both precisions.
+int AllocationsOfCompiledSteps(const std::string& config_json, const std::string& precision) {
+  constexpr int kSequence = 32;
+  const auto config = ParseModelConfig(config_json, kSequence);
+  EXPECT_TRUE(config.ok()) << config.status();
+  const Model model = BuildModel(*config);
+  v1::JobSpec spec;
+  spec.mutable_data()->set_sequence_length(kSequence);
+  spec.mutable_train()->set_steps(10);
+  spec.mutable_train()->set_precision(precision);
+  v1::Layout layout;
+  layout.set_data_parallel(1);
+  layout.set_micro_batch(2);
+  layout.set_micro_batches(2);
+  layout.set_bucket_bytes(64 << 10);
+  layout.set_threads_per_rank(2);
+  layout.set_precision(precision);
+  const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+  EXPECT_TRUE(programs.ok()) << programs.status();
+  const v1::Program& program = programs->front();
+  std::vector<std::byte> memory(program.arenas(0).bytes() + 64);
+  void* start = memory.data();
+  size_t space = memory.size();
+  const std::vector<std::byte*> arenas = {static_cast<std::byte*>(std::align(64, program.arenas(0).bytes(), start, space))};
+  SystemClock clock;
+  auto vm = Vm::Create(program, {.threads = 2, .arenas = arenas}, &clock, nullptr);
+  EXPECT_TRUE(vm.ok()) << vm.status();
+  EXPECT_TRUE((*vm)->Warm().ok());
+  TestIo io(false);
+  forbidden_allocations.store(0);
+  for (int run = 0; run < 3; ++run) EXPECT_TRUE((*vm)->Run("train", &io).ok());
+  EXPECT_TRUE((*vm)->Run("eval", &io).ok());
+  return forbidden_allocations.load();
+}
+
+constexpr char kGpt2[] = R"({"model_type":"gpt2","vocab_size":64,"n_positions":32,"n_embd":32,"n_layer":2,"n_head":2})";
+constexpr char kQwen3[] =
+    R"({"model_type":"qwen3","vocab_size":64,"max_position_embeddings":32,"hidden_size":32,"intermediate_size":48,
+        "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,"rms_norm_eps":1e-6,
+        "rope_theta":10000,"tie_word_embeddings":false})";
+
+TEST(NoAllocationTest, CompiledStepsAllocateNothing) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    EXPECT_EQ(AllocationsOfCompiledSteps(kGpt2, precision), 0) << precision;
+    EXPECT_EQ(AllocationsOfCompiledSteps(kQwen3, precision), 0) << precision;
+  }
 }
 
 TEST(NoAllocationTest, TheStepLoopAllocatesNothing) { EXPECT_EQ(AllocationsOfOneRun(false), 0); }

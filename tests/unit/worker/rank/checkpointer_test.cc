@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/checkpointer.h"
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/rank/failure.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kElements = 2 << 20;
+
+class CheckpointerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(testing::TempDir()) / "checkpointer_test";
+    std::filesystem::remove_all(folder_);
+    spec_.mutable_checkpoint()->set_directory(folder_);
+    spec_.mutable_model()->set_config_json("{}");
+    spec_.mutable_data()->set_tokenizer("bytes");
+    program_.add_arenas()->set_bytes(3 * kElements * 4);
+    for (int i = 0; i < 3; ++i) {
+      v1::Buffer* buffer = program_.add_buffers();
+      buffer->set_id(i);
+      buffer->set_bytes(kElements * 4);
+      buffer->set_offset(i * kElements * 4);
+      buffer->set_lifetime(v1::PERSISTENT);
+      v1::StateRange* range = program_.add_state();
+      range->set_tensor("w");
+      range->set_kind(static_cast<v1::StateKind>(v1::WEIGHT + i));
+      range->add_shape(kElements);
+      range->set_elements(kElements);
+      range->set_buffer(i);
+      range->set_dtype(v1::F32);
+    }
+    memory_.assign(3 * kElements, 1.0f);
+    arena_ = reinterpret_cast<std::byte*>(memory_.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+  v1::JobSpec spec_;
+  v1::Program program_;
+  std::vector<float> memory_;
+  std::byte* arena_ = nullptr;
+  const SystemClock clock_;
+};
+
+TEST_F(CheckpointerTest, TheFenceHoldsWritersBackUntilTheStateIsRead) {
+  Checkpointer checkpointer(spec_, program_, {&arena_, 1}, &clock_);
+  for (int64_t step = 1; step <= 5; ++step) {
+    checkpointer.Start(step, step * 100);
+    checkpointer.WaitUntilUnread();
+    std::fill(memory_.begin(), memory_.end(), static_cast<float>(step + 1));  // the optimizer's write
+    const auto result = checkpointer.Finish();
+    ASSERT_TRUE(result.has_value());
+    ASSERT_TRUE(result->ok()) << result->status();
+    EXPECT_GT((*result)->seconds, 0);
+    EXPECT_GT((*result)->stall_seconds, 0);
+    std::vector<float> restored(3 * kElements);
+    std::byte* arena = reinterpret_cast<std::byte*>(restored.data());
+    ASSERT_TRUE(ReadCheckpoint((*result)->info.path, program_, {&arena, 1}).ok());
+    EXPECT_EQ(restored, std::vector<float>(3 * kElements, static_cast<float>(step)));
+  }
+}
+
+TEST_F(CheckpointerTest, WithoutAWriteTheFenceIsOpenAndThereIsNoResult) {
+  Checkpointer checkpointer(spec_, program_, {&arena_, 1}, &clock_);
+  checkpointer.WaitUntilUnread();
+  EXPECT_FALSE(checkpointer.Poll().has_value());
+  EXPECT_FALSE(checkpointer.Finish().has_value());
+}
+
+TEST_F(CheckpointerTest, AFailureSaysWhichStepAndCarriesItsReason) {
+  spec_.mutable_checkpoint()->set_directory("/dev/null/checkpoints");
+  Checkpointer checkpointer(spec_, program_, {&arena_, 1}, &clock_);
+  checkpointer.Start(12, 0);
+  const auto result = checkpointer.Finish();
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(ReasonOf(result->status()), v1::REASON_CHECKPOINT_ERROR);
+  EXPECT_THAT(std::string(result->status().message()), testing::HasSubstr("step 12"));
+}
+
+}  // namespace
+}  // namespace terrace
