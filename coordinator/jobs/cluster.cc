@@ -125,22 +125,16 @@ RankView Cluster::View(const v1::Placement::Rank& placed, std::string_view job, 
   return view;
 }
 
-std::vector<NodeView> Cluster::Ready(int64_t now_ns) const {
-  std::vector<NodeView> views;
-  for (const auto& [name, entry] : nodes_) {
-    if (StateOf(entry, now_ns) != NodeState::kReady) continue;
-    NodeView& view = views.emplace_back(ViewOf(entry.node));
-    for (const v1::RankReport& report : entry.ranks) {
-      if (IsAlive(report)) view.used.insert(report.device());
-    }
-  }
-  return views;
-}
-
 std::vector<NodeView> Cluster::Known(int64_t now_ns) const {
   std::vector<NodeView> views;
   for (const auto& [name, entry] : nodes_) {
-    if (StateOf(entry, now_ns) != NodeState::kLost) views.push_back(ViewOf(entry.node));
+    const NodeState state = StateOf(entry, now_ns);
+    if (state == NodeState::kLost) continue;
+    NodeView& view = views.emplace_back(ViewOf(entry.node));
+    view.ready = state == NodeState::kReady;
+    for (const v1::RankReport& report : entry.ranks) {
+      if (IsAlive(report)) view.used.insert(report.device());
+    }
   }
   return views;
 }

@@ -50,9 +50,7 @@ class Cluster {
 
   RankView View(const v1::Placement::Rank& placed, std::string_view job, int64_t epoch,
                 int64_t now_ns) const;
-  // The nodes that take ranks now, with the devices that reported ranks hold.
-  std::vector<NodeView> Ready(int64_t now_ns) const;
-  // All nodes not lost, as if they were free: what a job could get in time.
+  // The nodes that are not lost, with the devices that reported ranks hold.
   std::vector<NodeView> Known(int64_t now_ns) const;
   std::vector<v1::Node> List(int64_t now_ns) const;
   NodeState StateOf(std::string_view name, int64_t now_ns) const;

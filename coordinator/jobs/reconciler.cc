@@ -374,7 +374,7 @@ bool Reconciler::HasLiveRanks(const v1::Job& job) const {
 // Ready nodes with the devices of reported ranks and of placements whose ranks are not reported
 // yet.
 std::vector<NodeView> Reconciler::FreeNodes() const {
-  std::vector<NodeView> nodes = cluster_.Ready(clock_.MonotonicNanos());
+  std::vector<NodeView> nodes = cluster_.Known(clock_.MonotonicNanos());
   for (const auto& [id, entry] : jobs_) {
     if (!HoldsDevices(entry.job.state())) continue;
     for (const v1::Placement::Rank& placed : entry.job.placement().ranks()) {

@@ -26,6 +26,7 @@ bool Matches(const Need& need, const NodeView& node) {
 }
 
 uint32_t FreeDevices(const NodeView& node) {
+  if (!node.ready) return 0;
   return node.devices - std::min<uint32_t>(node.devices, static_cast<uint32_t>(node.used.size()));
 }
 

@@ -27,6 +27,7 @@ struct NodeView {
   uint32_t threads_per_device = 1;
   v1::HardwareProfile profile;
   std::set<uint32_t> used;  // devices that hold ranks or are promised
+  bool ready = true;        // false: it is silent at the moment and takes no ranks
 };
 
 // What the planner may count on: the most workers the spec allows among those that could hold their

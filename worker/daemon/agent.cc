@@ -60,9 +60,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // With the shared pool a new channel inherits the back-off of the failed ones, seconds long; the
+  // pauses are the agent's.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // A coordinator whose machine died sends nothing, not even an end.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3'000);
@@ -76,7 +76,7 @@ class Agent::Impl {
   Impl(Options options, Handlers handlers, std::shared_ptr<grpc::ChannelCredentials> credentials)
       : options_(std::move(options)),
         handlers_(std::move(handlers)),
-        stub_(v1::WorkerService::NewStub(MakeChannel(options_.coordinator, credentials))) {}
+        credentials_(std::move(credentials)) {}
 
   void Start() {
     thread_ = std::thread([this] { Run(); });
@@ -111,6 +111,7 @@ class Agent::Impl {
       if (Connect(&error)) {
         pause = kFirstPause;
         complained = false;
+        if (IsStopping()) return;
         log::Warn("lost the coordinator at ", options_.coordinator, "; ranks go on without it");
       } else if (!complained) {
         complained = true;  // once, not once a second
@@ -131,7 +132,8 @@ class Agent::Impl {
       if (stopping_) return true;
       context_ = &context;
     }
-    std::unique_ptr<Stream> stream = stub_->Connect(&context);
+    const auto stub = v1::WorkerService::NewStub(MakeChannel(options_.coordinator, credentials_));
+    std::unique_ptr<Stream> stream = stub->Connect(&context);
     const bool registered = Register(*stream, error);
     if (registered) Serve(*stream);
     const grpc::Status status = stream->Finish();
@@ -197,7 +199,7 @@ class Agent::Impl {
 
   const Options options_;
   const Handlers handlers_;
-  const std::unique_ptr<v1::WorkerService::Stub> stub_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;  // shared with the channels
   std::thread thread_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

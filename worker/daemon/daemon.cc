@@ -65,8 +65,8 @@ class Daemon {
   }
 
   void Stop() {
+    agent_->Stop();  // first, or the coordinator would start again what is killed here
     if (options_.stop_ranks_on_exit) KillRanks();
-    agent_->Stop();
     loop_.Stop();
   }
 

@@ -104,6 +104,12 @@ TEST(ScheduleTest, AProgramIsNotPlacedWhereItsBytesOrThreadsDoNotFit) {
   EXPECT_EQ(Decide({job}, {small})[0].placement.ranks_size(), 1) << "the user pinned the threads";
 }
 
+TEST(ScheduleTest, ASilentWorkerIsWaitedForAndTakesNoRanks) {
+  NodeView silent = Node("w0", 1);
+  silent.ready = false;
+  EXPECT_EQ(Decide({Waiting("a", 1)}, {silent})[0].reason, v1::REASON_WAITING_FOR_DEVICES);
+}
+
 TEST(ScheduleTest, TwoJobsNeverShareADevice) {
   const auto decisions =
       Decide({Waiting("a", 1), Waiting("b", 1), Waiting("c", 1)}, {Node("w0", 2)});
