@@ -38,7 +38,6 @@ struct PreparedInstruction {
   kernels::Kernel kernel = nullptr;  // of a compute instruction
   kernels::OpAttrs attrs;
   kernels::Context context;
-  bool calls_library = false;        // the kernel calls one that may allocate
   Communicator* group = nullptr;     // of a collective
   std::vector<kernels::TensorView> operands;
   std::vector<WaitPoint> waits;

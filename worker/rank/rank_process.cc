@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
@@ -41,6 +42,18 @@ absl::StatusOr<Membership> FindMembership(const v1::Group& group, uint32_t rank)
     if (found != ranks.end()) return Membership{i, static_cast<int>(found - ranks.begin()), ranks.size()};
   }
   return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is in no instance of the group ", group.name()));
+}
+
+// A job that cannot save is told so before it trains, not after.
+absl::Status CheckCheckpointDirectory(const std::string& directory) {
+  const std::string probe = absl::StrCat(directory, "/.tmp-writable-", ::getpid());
+  absl::Status status = MakeDirectories(directory);
+  if (status.ok()) status = WriteSyncedFile(probe, "");
+  RemoveAll(probe).IgnoreError();  // it may not be there
+  if (status.ok()) return status;
+  return WithReason(absl::Status(status.code(), absl::StrCat("checkpoint.directory: ", status.message(),
+                                                             "; name a folder that this worker can write")),
+                    v1::REASON_CHECKPOINT_ERROR);
 }
 
 }  // namespace
@@ -103,6 +116,7 @@ absl::Status RankProcess::Prepare() {
   RETURN_IF_ERROR(OpenDataset());
   RETURN_IF_ERROR(ConnectGroups());
   if (config_.rank() == 0 && !config_.spec().checkpoint().directory().empty()) {
+    RETURN_IF_ERROR(CheckCheckpointDirectory(config_.spec().checkpoint().directory()));
     checkpointer_.emplace(config_.spec(), *program_, memory_->arenas(), clock_);
   }
   RETURN_IF_ERROR(PrepareVm());
@@ -203,7 +217,7 @@ absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
   if (found == all->end()) return lost();
   const auto header = ReadCheckpoint(found->path, *program_, memory_->arenas());
   if (!header.ok()) return WithReason(header.status(), v1::REASON_WEIGHTS_ERROR);
-  log::Info("resumes after step ", header->step, " from ", found->path);
+  reporter_->Resumed(header->step, header->tokens, found->path);
   return header->step;
 }
 

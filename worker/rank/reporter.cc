@@ -59,6 +59,16 @@ void Reporter::SetMemory(int64_t arena_bytes, int64_t external_bytes) {
   report_.mutable_progress()->set_external_bytes(external_bytes);
 }
 
+void Reporter::Resumed(int64_t step, int64_t tokens, std::string_view checkpoint) {
+  absl::MutexLock lock(&mutex_);
+  v1::Progress* progress = report_.mutable_progress();
+  progress->set_step(step);
+  progress->set_tokens(tokens);
+  progress->set_checkpoint_step(step);
+  progress->set_checkpoint(std::string(checkpoint));
+  log::Info("resumes after step ", step, " from ", std::string(checkpoint));
+}
+
 void Reporter::Step(const v1::StepEvent& step, bool log) {
   absl::MutexLock lock(&mutex_);
   v1::Progress* progress = report_.mutable_progress();

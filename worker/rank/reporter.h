@@ -32,6 +32,8 @@ class Reporter {
   // What takes long before the first step; an empty text ends it.
   void SetActivity(std::string_view text, double fraction) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetMemory(int64_t arena_bytes, int64_t external_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where a resumed rank goes on.
+  void Resumed(int64_t step, int64_t tokens, std::string_view checkpoint) ABSL_LOCKS_EXCLUDED(mutex_);
   void Step(const v1::StepEvent& step, bool log) ABSL_LOCKS_EXCLUDED(mutex_);
   void Eval(const v1::EvalEvent& eval) ABSL_LOCKS_EXCLUDED(mutex_);
   void Checkpoint(const v1::CheckpointEvent& checkpoint) ABSL_LOCKS_EXCLUDED(mutex_);

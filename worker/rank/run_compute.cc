@@ -5,29 +5,12 @@
 #include "kernels/cpu/registry.h"
 #include "proto/op_codec.h"
 #include "worker/rank/handlers.h"
-#include "worker/rank/step_scope.h"
 
 namespace terrace {
 namespace {
 
-using kernels::Op;
-
-// Ops whose kernels multiply matrices with oneDNN.
-bool CallsLibrary(Op op) {
-  return op == Op::kMatmul || op == Op::kLmHeadLoss || op == Op::kLmHeadLossGrad;
-}
-
-kernels::Status Call(const PreparedInstruction& instruction) {
-  return instruction.kernel(instruction.attrs, instruction.operands, instruction.context);
-}
-
-kernels::Status CallLibrary(const PreparedInstruction& instruction) {
-  const LibraryScope onednn;
-  return Call(instruction);
-}
-
 absl::Status RunCompute(const PreparedInstruction& instruction, SequenceIo*) {
-  const kernels::Status status = instruction.calls_library ? CallLibrary(instruction) : Call(instruction);
+  const kernels::Status status = instruction.kernel(instruction.attrs, instruction.operands, instruction.context);
   if (status.ok()) return absl::OkStatus();
   return InstructionError(absl::StatusCode::kInternal, *instruction.source, status.message);
 }
@@ -40,7 +23,6 @@ absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstructio
   out->run = RunCompute;
   out->kernel = kernels::cpu::Find(decoded.op);
   out->attrs = decoded.attrs;
-  out->calls_library = CallsLibrary(decoded.op);
   const bool on_compute_stream = in.program->streams(in.source->stream()).kind() == v1::COMPUTE;
   out->context.threads = on_compute_stream ? in.options->threads : 1;
   if (compute.workspace().access() != v1::ACCESS_UNSPECIFIED) {

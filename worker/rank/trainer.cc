@@ -75,8 +75,8 @@ absl::StatusOr<bool> Trainer::AgreeToStop() {
 
 absl::Status Trainer::Evaluate(int64_t steps_done) {
   evaluated_step_ = steps_done;
-  const int64_t ranks = std::max<int64_t>(rules_.data_parallel(), 1);
-  const int64_t batches = (spec_.train().eval_batches() + ranks - 1) / ranks;
+  // Of the size of a step's batch: the loss is of the same rows whatever the layout.
+  const int64_t batches = spec_.train().eval_batches() * rules_.micro_batches();
   if (batches == 0 || !parts_.vm->Has("eval")) return absl::OkStatus();
   const int64_t start_ns = parts_.clock->MonotonicNanos();
   eval_io_.Start();
