@@ -164,7 +164,9 @@ class Round {
         absl::StrCat("needs ", Describe(need), "; ", free, " of the ", devices, " devices on ",
                      Count(matching.size(), "matching worker"), " are free now");
     if (!ahead.empty()) return absl::StrCat(text, ", and job ", ahead, " is ahead of it");
-    if (need.nodes > 1) absl::StrAppend(&text, " (", Count(enough, "worker"), " would do)");
+    if (need.nodes > 1) {
+      absl::StrAppend(&text, " (", enough, " of the ", need.nodes, " workers needed have enough)");
+    }
     return text;
   }
 

@@ -77,6 +77,12 @@ Labels RankLabels(const Supervisor::Metrics& rank) {
   return {{"job", rank.job}, {"rank", absl::StrCat(rank.rank)}};
 }
 
+// Bytes of no class are what alignment and packing leave unused.
+std::string ClassLabel(uint32_t buffer_class) {
+  if (buffer_class == v1::BUFFER_CLASS_UNSPECIFIED) return "unused";
+  return absl::AsciiStrToLower(v1::BufferClass_Name(static_cast<v1::BufferClass>(buffer_class)));
+}
+
 MetricFamily MemoryByClass(const WorkerSnapshot& snapshot) {
   MetricFamily family{
       "terrace_memory_bytes", "Arena bytes by tier and class at the peak of a step.", kGauge, {}};
@@ -85,8 +91,7 @@ MetricFamily MemoryByClass(const WorkerSnapshot& snapshot) {
       Labels labels = RankLabels(rank);
       labels.push_back(
           {"tier", absl::AsciiStrToLower(v1::Tier_Name(static_cast<v1::Tier>(line.tier())))});
-      labels.push_back({"class", absl::AsciiStrToLower(v1::BufferClass_Name(
-                                     static_cast<v1::BufferClass>(line.class_())))});
+      labels.push_back({"class", ClassLabel(line.class_())});
       Add(family, std::move(labels), static_cast<double>(line.bytes()));
     }
   }
