@@ -167,6 +167,13 @@ class Daemon {
   Loop loop_;  // last: stopped before what it uses
 };
 
+// A rank knows the FLOPs of its step, the daemon what the device can do.
+void SetMfu(const v1::HardwareProfile& profile, Supervisor::Metrics* rank) {
+  const double peak = rank->precision == "bf16" ? profile.bf16_flops_per_second()
+                                                : profile.f32_flops_per_second();
+  if (peak > 0) rank->metrics.set_mfu_ratio(rank->metrics.flops_per_second() / peak);
+}
+
 }  // namespace
 
 absl::Status RunDaemon(DaemonOptions options) {
@@ -183,7 +190,9 @@ absl::Status RunDaemon(DaemonOptions options) {
   WorkerMetrics metrics([&daemon, &node](WorkerSnapshot* snapshot) {
     snapshot->devices = node.devices();
     snapshot->device_memory_bytes = node.device_memory_bytes();
-    return daemon.TakeSnapshot(snapshot);
+    const bool taken = daemon.TakeSnapshot(snapshot);
+    for (Supervisor::Metrics& rank : snapshot->ranks) SetMfu(node.profile(), &rank);
+    return taken;
   });
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(const int port, metrics.Listen(options.metrics_listen));

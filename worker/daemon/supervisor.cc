@@ -318,7 +318,8 @@ bool Supervisor::IsLive(std::string_view job, uint32_t rank) const {
 std::vector<Supervisor::Metrics> Supervisor::LiveMetrics() const {
   std::vector<Metrics> all;
   for (const auto& [key, rank] : ranks_) {
-    if (!rank.ended) all.push_back({key.job, key.rank, rank.metrics});
+    if (rank.ended) continue;
+    all.push_back({key.job, key.rank, rank.metrics, rank.config.spec().train().precision()});
   }
   return all;
 }

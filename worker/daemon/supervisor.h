@@ -63,6 +63,7 @@ class Supervisor {
     std::string job;
     uint32_t rank = 0;
     v1::RankMetrics metrics;
+    std::string precision;  // of the job: which peak its FLOPs compare with
   };
   std::vector<Metrics> LiveMetrics() const;
 
