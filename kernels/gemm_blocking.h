@@ -30,7 +30,7 @@ struct GemmArithmetic {
 };
 inline constexpr GemmArithmetic kAmxBF16Arithmetic = {2, 32, 384, 8};
 inline constexpr GemmArithmetic kAmxSplitArithmetic = {6, 32, 128, 12};  // f32 as three bf16 parts
-inline constexpr GemmArithmetic kVectorArithmetic = {4, 2, 256, 6};     // f32, or pairs of bf16 at half the room
+inline constexpr GemmArithmetic kVectorArithmetic = {4, 2, 192, 8};     // f32, or pairs of bf16 at half the room
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

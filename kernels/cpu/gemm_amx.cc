@@ -226,9 +226,9 @@ TERRACE_AMX void PackSplit(const PackSource& source, const PanelRange& range, st
 // Finishes the previous block in pieces, one a step.
 class Finisher {
  public:
-  TERRACE_AMX Finisher(const BlockJob& job, int64_t steps)
+  Finisher(const BlockJob& job, int64_t steps)
       : job_(job), rows_(job.rows()), rows_a_step_(CeilDiv(rows_, std::max<int64_t>(steps, 1))) {}
-  TERRACE_AMX void Step() {
+  void Step() {
     if (row_ >= rows_) return;
     const int64_t end = std::min(rows_, row_ + rows_a_step_);
     FinishRows<BF16ByInstruction>(job_, row_, end);

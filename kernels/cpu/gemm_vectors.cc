@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include <algorithm>
+#include <cstring>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/gemm_engine.h"
@@ -51,21 +52,28 @@ void PackRowsOfK(const PackSource& source, const PanelRange& range, float* panel
   }
 }
 
-// A stored row is a line: converted a vector at a time and scattered down a column of the panel.
+// A stored row is a line: four of them are converted a vector at a time, interleaved, and scattered down the panel.
 template <bool kRound>
 void PackLines(const PackSource& source, const PanelRange& range, float* panel) {
-  HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)];
+  constexpr int64_t kLines = 4;
+  HWY_ALIGN float buffer[kLines * HWY_MAX_BYTES / sizeof(float)];
+  const D d;
   const int64_t valid_k = std::clamp<int64_t>(source.k - range.first_k, 0, range.k);
-  for (int64_t line = 0; line < kGemmPanel; ++line) {
-    const bool exists = range.first_line + line < source.lines;
-    const int64_t from = (range.first_line + line) * source.stride + range.first_k;
-    const int64_t valid = exists ? valid_k : 0;
-    ForVectors(valid, [&](int64_t p, auto access) HWY_ATTR {
-      StoreVector(LoadOperand<kRound>(source, from + p, access), buffer);
-      const int64_t count = std::min<int64_t>(hn::Lanes(D()), valid - p);
-      for (int64_t i = 0; i < count; ++i) panel[(p + i) * kGemmPanel + line] = buffer[i];
+  for (int64_t line = 0; line < kGemmPanel; line += kLines) {
+    float* to = panel + line;
+    ForVectors(valid_k, [&](int64_t p, auto access) HWY_ATTR {
+      const auto load = [&](int64_t i) HWY_ATTR {
+        const int64_t from = range.first_line + line + i;
+        if (from >= source.lines) return hn::Zero(d);
+        return LoadOperand<kRound>(source, from * source.stride + range.first_k + p, access);
+      };
+      hn::StoreInterleaved4(load(0), load(1), load(2), load(3), d, buffer);
+      const int64_t count = std::min<int64_t>(hn::Lanes(d), valid_k - p);
+      for (int64_t i = 0; i < count; ++i) {
+        std::memcpy(to + (p + i) * kGemmPanel, buffer + i * kLines, kLines * sizeof(float));
+      }
     });
-    for (int64_t p = valid; p < range.k; ++p) panel[p * kGemmPanel + line] = 0;
+    for (int64_t p = valid_k; p < range.k; ++p) std::fill_n(to + p * kGemmPanel, kLines, 0.0f);
   }
 }
 

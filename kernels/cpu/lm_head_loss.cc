@@ -41,11 +41,12 @@ float LargestOf(const T* row, int64_t count) {
   return top;
 }
 
-// exp(x - top), for x <= top. A NaN stays one, because Max returns its second argument then.
+// exp(x - top), for x <= top, but not below 2^-100: divided by a sum it stays a normal number, and subnormal ones are slow.
+// A NaN stays one, because Max returns its second argument then.
 HWY_INLINE V ExpBelow(V x, V top) {
   const D d;
   constexpr float kLog2E = 1.4426950408889634f;
-  return PowerOfTwo(hn::Max(hn::Set(d, -126.0f), hn::Mul(hn::Sub(x, top), hn::Set(d, kLog2E))));
+  return PowerOfTwo(hn::Max(hn::Set(d, -100.0f), hn::Mul(hn::Sub(x, top), hn::Set(d, kLog2E))));
 }
 
 // The loss of one row. With `exps` (which may be the row itself), also turns the row into softmax minus one-hot.
