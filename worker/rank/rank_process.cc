@@ -14,6 +14,7 @@
 #include "kernels/cpu/registry.h"
 #include "proto/program_text.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/file_rendezvous.h"
 #include "worker/rank/failure.h"
 #include "worker/rank/initial_state.h"
@@ -24,9 +25,11 @@
 namespace terrace {
 namespace {
 
-// Longer than the slowest step: a rank may wait in a collective for as long as its slowest peer computes. A peer that dies
-// is noticed at once, without it.
+// Longer than the slowest step: a rank may wait in a collective for as long as its slowest peer
+// computes. A peer that dies is noticed at once, without it.
 constexpr int64_t kGroupTimeoutMs = 600'000;
+// A rank of an earlier epoch is killed before this one starts, but may take a moment to die.
+constexpr int64_t kDirectoryLockPatienceMs = 10'000;
 constexpr char kDataParallel[] = "data_parallel";
 
 struct Membership {
@@ -39,9 +42,11 @@ absl::StatusOr<Membership> FindMembership(const v1::Group& group, uint32_t rank)
   for (int i = 0; i < group.instances_size(); ++i) {
     const auto& ranks = group.instances(i).rank();
     const auto found = std::find(ranks.begin(), ranks.end(), rank);
-    if (found != ranks.end()) return Membership{i, static_cast<int>(found - ranks.begin()), ranks.size()};
+    if (found != ranks.end())
+      return Membership{i, static_cast<int>(found - ranks.begin()), ranks.size()};
   }
-  return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is in no instance of the group ", group.name()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("rank ", rank, " is in no instance of the group ", group.name()));
 }
 
 // A job that cannot save is told so before it trains, not after.
@@ -51,9 +56,10 @@ absl::Status CheckCheckpointDirectory(const std::string& directory) {
   if (status.ok()) status = WriteSyncedFile(probe, "");
   RemoveAll(probe).IgnoreError();  // it may not be there
   if (status.ok()) return status;
-  return WithReason(absl::Status(status.code(), absl::StrCat("checkpoint.directory: ", status.message(),
-                                                             "; name a folder that this worker can write")),
-                    v1::REASON_CHECKPOINT_ERROR);
+  return WithReason(
+      absl::Status(status.code(), absl::StrCat("checkpoint.directory: ", status.message(),
+                                               "; name a folder that this worker can write")),
+      v1::REASON_CHECKPOINT_ERROR);
 }
 
 }  // namespace
@@ -95,7 +101,8 @@ absl::Status RankProcess::StartLink() {
     if (checkpoint && commands_->Stop()) return;
     // Asked to die, or nothing has been trained yet: there is nothing to save.
     reporter_->End(checkpoint ? absl::OkStatus()
-                              : WithReason(absl::CancelledError("killed on request"), v1::REASON_CANCELLED_BY_USER),
+                              : WithReason(absl::CancelledError("killed on request"),
+                                           v1::REASON_CANCELLED_BY_USER),
                    checkpoint, checkpoint ? 0 : 1);
     ::_exit(checkpoint ? 0 : 1);
   };
@@ -107,8 +114,8 @@ absl::Status RankProcess::StartLink() {
 absl::Status RankProcess::Prepare() {
   ASSIGN_OR_RETURN(program_, ReadProgram(config_.program_path(), config_.program_sha256()));
   if (config_.ranks() != program_->ranks()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the job has ", config_.ranks(), " ranks, its program is for ", program_->ranks()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job has ", config_.ranks(), " ranks, its program is for ", program_->ranks()));
   }
   auto memory = ProgramMemory::Reserve(*program_, threads());
   if (!memory.ok()) return WithReason(memory.status(), v1::REASON_DOES_NOT_FIT);
@@ -117,6 +124,10 @@ absl::Status RankProcess::Prepare() {
   RETURN_IF_ERROR(ConnectGroups());
   if (config_.rank() == 0 && !config_.spec().checkpoint().directory().empty()) {
     RETURN_IF_ERROR(CheckCheckpointDirectory(config_.spec().checkpoint().directory()));
+    auto lock =
+        DirectoryLock::Take(config_.spec().checkpoint().directory(), kDirectoryLockPatienceMs);
+    if (!lock.ok()) return WithReason(lock.status(), v1::REASON_CHECKPOINT_ERROR);
+    directory_lock_ = *std::move(lock);
     checkpointer_.emplace(config_.spec(), *program_, memory_->arenas(), clock_);
   }
   RETURN_IF_ERROR(PrepareVm());
@@ -125,7 +136,8 @@ absl::Status RankProcess::Prepare() {
 
 absl::Status RankProcess::OpenDataset() {
   bool told = false;
-  auto dataset = TokenDataset::Open(config_.spec().data(), program_->rules().vocabulary(), config_.spec().train().seed(),
+  auto dataset = TokenDataset::Open(config_.spec().data(), program_->rules().vocabulary(),
+                                    config_.spec().train().seed(),
                                     [this, &told](std::string_view text, double fraction) {
                                       told = true;
                                       reporter_->SetActivity(text, fraction);
@@ -136,10 +148,12 @@ absl::Status RankProcess::OpenDataset() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> RankProcess::Connect(std::string name, int rank, int size) {
+absl::StatusOr<std::unique_ptr<Communicator>> RankProcess::Connect(std::string name, int rank,
+                                                                   int size) {
   RendezvousStore* store = link_.get();
   if (!with_daemon_ && size > 1) {
-    if (file_store_ == nullptr) file_store_ = std::make_unique<FileRendezvous>(config_.rendezvous_file());
+    if (file_store_ == nullptr)
+      file_store_ = std::make_unique<FileRendezvous>(config_.rendezvous_file());
     store = file_store_.get();
   }
   // Ranks of one node stay on it.
@@ -156,10 +170,12 @@ absl::Status RankProcess::ConnectGroups() {
   for (const v1::Group& group : program_->groups()) {
     ASSIGN_OR_RETURN(const Membership member, FindMembership(group, config_.rank()));
     if (group.name() == kDataParallel) data_rank_ = member.rank;
-    ASSIGN_OR_RETURN(groups_.emplace_back(),
-                     Connect(absl::StrCat(group.name(), ".", member.instance), member.rank, member.size));
+    ASSIGN_OR_RETURN(
+        groups_.emplace_back(),
+        Connect(absl::StrCat(group.name(), ".", member.instance), member.rank, member.size));
   }
-  ASSIGN_OR_RETURN(all_ranks_, Connect("all_ranks", static_cast<int>(config_.rank()), static_cast<int>(config_.ranks())));
+  ASSIGN_OR_RETURN(all_ranks_, Connect("all_ranks", static_cast<int>(config_.rank()),
+                                       static_cast<int>(config_.ranks())));
   agreement_.emplace(all_ranks_.get());
   return absl::OkStatus();
 }
@@ -168,8 +184,10 @@ absl::Status RankProcess::PrepareVm() {
   if (const kernels::Status prepared = kernels::cpu::Prepare(threads()); !prepared.ok()) {
     return absl::InternalError(prepared.message);
   }
-  ASSIGN_OR_RETURN(vm_, Vm::Create(*program_, {.threads = threads(), .arenas = memory_->arenas(), .groups = groups_}, clock_,
-                                   checkpointer_ ? &*checkpointer_ : nullptr));
+  ASSIGN_OR_RETURN(
+      vm_,
+      Vm::Create(*program_, {.threads = threads(), .arenas = memory_->arenas(), .groups = groups_},
+                 clock_, checkpointer_ ? &*checkpointer_ : nullptr));
   return vm_->Warm();
 }
 
@@ -178,13 +196,14 @@ absl::Status RankProcess::CheckMemory() {
   external_bytes_ = ExternalBytes();
   const int64_t reserved = memory_->reserved_bytes(), limit = program_->device_limit_bytes();
   reporter_->SetMemory(reserved, external_bytes_);
-  log::Info("arenas ", FormatBytes(reserved), ", outside of them ", FormatBytes(external_bytes_), ", allowed ",
-            FormatBytes(program_->external_bytes()));
+  log::Info("arenas ", FormatBytes(reserved), ", outside of them ", FormatBytes(external_bytes_),
+            ", allowed ", FormatBytes(program_->external_bytes()));
   if (limit == 0 || reserved + external_bytes_ <= limit) return absl::OkStatus();
-  return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                        "the rank needs ", FormatBytes(reserved), " of arenas and ", FormatBytes(external_bytes_),
-                        " outside of them, resources.device_memory allows ", FormatBytes(limit))),
-                    v1::REASON_DOES_NOT_FIT);
+  return WithReason(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the rank needs ", FormatBytes(reserved), " of arenas and ", FormatBytes(external_bytes_),
+          " outside of them, resources.device_memory allows ", FormatBytes(limit))),
+      v1::REASON_DOES_NOT_FIT);
 }
 
 absl::StatusOr<int64_t> RankProcess::Initialise() {
@@ -194,11 +213,20 @@ absl::StatusOr<int64_t> RankProcess::Initialise() {
   return step > 0 ? Resume(step) : InitialiseFresh();
 }
 
-// 0: from the start. Only rank 0 looks: all must come to the same answer.
+// 0: from the start. Only rank 0 looks: all must come to the same answer. A job that must not
+// resume starts in a folder without checkpoints, so that those a later epoch finds there are its
+// own.
 absl::StatusOr<int64_t> RankProcess::StepToResume() {
   const v1::CheckpointSpec& spec = config_.spec().checkpoint();
-  if (config_.rank() != 0 || spec.resume() == "never" || spec.directory().empty()) return 0;
+  if (config_.rank() != 0 || spec.directory().empty()) return 0;
   const auto newest = NewestCheckpoint(spec.directory());
+  if (newest.ok() && spec.resume() == "never" && config_.epoch() <= 1) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "checkpoint.resume: got never, but ", spec.directory(),
+                          " holds the checkpoint of step ", newest->step,
+                          "; name another checkpoint.directory, remove it, or set resume: auto")),
+                      v1::REASON_CHECKPOINT_ERROR);
+  }
   if (newest.ok()) return newest->step;
   if (absl::IsNotFound(newest.status())) return 0;
   return WithReason(newest.status(), v1::REASON_WEIGHTS_ERROR);
@@ -207,26 +235,35 @@ absl::StatusOr<int64_t> RankProcess::StepToResume() {
 absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
   const std::string& directory = config_.spec().checkpoint().directory();
   const auto lost = [&] {
-    return WithReason(absl::NotFoundError(absl::StrCat("rank ", config_.rank(), " does not see the checkpoint of step ", step,
-                                                       " in ", directory, "; all nodes must share that folder")),
+    return WithReason(absl::NotFoundError(absl::StrCat(
+                          "rank ", config_.rank(), " does not see the checkpoint of step ", step,
+                          " in ", directory, "; all nodes must share that folder")),
                       v1::REASON_WEIGHTS_ERROR);
   };
   const auto all = ListCheckpoints(directory);
   if (!all.ok()) return lost();
-  const auto found = std::find_if(all->begin(), all->end(), [step](const CheckpointInfo& info) { return info.step == step; });
+  const auto found = std::find_if(all->begin(), all->end(),
+                                  [step](const CheckpointInfo& info) { return info.step == step; });
   if (found == all->end()) return lost();
   const auto header = ReadCheckpoint(found->path, *program_, memory_->arenas());
-  if (!header.ok()) return WithReason(header.status(), v1::REASON_WEIGHTS_ERROR);
+  if (!header.ok()) {
+    return WithReason(
+        absl::Status(
+            header.status().code(),
+            absl::StrCat("cannot resume: ", header.status().message(),
+                         "; or name another checkpoint.directory, or move that checkpoint away")),
+        v1::REASON_WEIGHTS_ERROR);
+  }
   reporter_->Resumed(header->step, header->tokens, found->path);
   return header->step;
 }
 
 absl::StatusOr<int64_t> RankProcess::InitialiseFresh() {
   const std::string& init = config_.spec().model().init();
-  const absl::Status filled =
-      init.empty() || init == "random"
-          ? InitialiseWeights(config_.spec().train().seed(), *program_, memory_->arenas(), threads())
-          : ReadWeights(init, *program_, memory_->arenas());
+  const absl::Status filled = init.empty() || init == "random"
+                                  ? InitialiseWeights(config_.spec().train().seed(), *program_,
+                                                      memory_->arenas(), threads())
+                                  : ReadWeights(init, *program_, memory_->arenas());
   RETURN_IF_ERROR(WithReason(filled, v1::REASON_WEIGHTS_ERROR));
   return 0;
 }

@@ -4,8 +4,8 @@
 //   Initialise  after Go: the newest checkpoint, given weights or random ones
 //   Train       worker/rank/trainer.h
 //
-// Prepare does everything that can be slow or fail for lack of something; no memory is asked for after it.
-// Used only on the thread that created it; commands arrive on others.
+// Prepare does everything that can be slow or fail for lack of something; no memory is asked for
+// after it. Used only on the thread that created it; commands arrive on others.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "proto/v1/program.pb.h"
 #include "proto/v1/worker.pb.h"
+#include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/communicator.h"
 #include "worker/data/token_dataset.h"
 #include "worker/rank/agreement.h"
@@ -35,10 +36,15 @@ namespace terrace {
 
 class RankProcess {
  public:
-  // `with_daemon`: serve the link, rendezvous through it and wait for Go; otherwise use config.rendezvous_file and start at
-  // once. Borrows all.
-  RankProcess(const v1::RankConfig& config, bool with_daemon, Commands* commands, Reporter* reporter, const Clock* clock)
-      : config_(config), with_daemon_(with_daemon), commands_(commands), reporter_(reporter), clock_(clock) {}
+  // `with_daemon`: serve the link, rendezvous through it and wait for Go; otherwise use
+  // config.rendezvous_file and start at once. Borrows all.
+  RankProcess(const v1::RankConfig& config, bool with_daemon, Commands* commands,
+              Reporter* reporter, const Clock* clock)
+      : config_(config),
+        with_daemon_(with_daemon),
+        commands_(commands),
+        reporter_(reporter),
+        clock_(clock) {}
   ~RankProcess();
 
   // True when it was stopped before the last step. The status carries its reason (failure.h).
@@ -57,7 +63,9 @@ class RankProcess {
   absl::StatusOr<int64_t> StepToResume();
   absl::StatusOr<int64_t> Resume(int64_t step);
   v1::RankMetrics MemoryMetrics() const;
-  int threads() const { return std::max(1, static_cast<int>(std::min(config_.threads(), program_->threads()))); }
+  int threads() const {
+    return std::max(1, static_cast<int>(std::min(config_.threads(), program_->threads())));
+  }
 
   const v1::RankConfig& config_;
   const bool with_daemon_;
@@ -73,6 +81,7 @@ class RankProcess {
   std::vector<std::unique_ptr<Communicator>> groups_;  // by index in Program.groups
   std::unique_ptr<Communicator> all_ranks_;
   std::optional<Agreement> agreement_;
+  std::optional<DirectoryLock> directory_lock_;
   std::optional<Checkpointer> checkpointer_;
   std::unique_ptr<Vm> vm_;
   int64_t data_rank_ = 0;

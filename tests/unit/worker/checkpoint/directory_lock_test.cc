@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/directory_lock.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace terrace {
+namespace {
+
+std::string Folder(const char* name) {
+  const std::string path = testing::TempDir() + "/" + name;
+  std::filesystem::create_directories(path);
+  return path;
+}
+
+TEST(DirectoryLockTest, ASecondWriterIsRefusedWithTheWayOut) {
+  const std::string folder = Folder("lock_second");
+  const auto first = DirectoryLock::Take(folder, 0);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = DirectoryLock::Take(folder, 100);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr("name another folder"));
+}
+
+TEST(DirectoryLockTest, EndsWithItsOwner) {
+  const std::string folder = Folder("lock_ends");
+  { ASSERT_TRUE(DirectoryLock::Take(folder, 0).ok()); }
+  EXPECT_TRUE(DirectoryLock::Take(folder, 0).ok());
+}
+
+TEST(DirectoryLockTest, AKilledHolderReleasesIt) {
+  const std::string folder = Folder("lock_killed");
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto lock = DirectoryLock::Take(folder, 0);
+    const char answer = lock.ok() ? 'y' : 'n';
+    if (write(ready[1], &answer, 1) != 1) _exit(1);
+    pause();
+  }
+  char answer = 0;
+  ASSERT_EQ(read(ready[0], &answer, 1), 1);
+  EXPECT_EQ(answer, 'y');
+  EXPECT_FALSE(DirectoryLock::Take(folder, 0).ok());
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(DirectoryLock::Take(folder, 2000).ok());
+}
+
+}  // namespace
+}  // namespace terrace
