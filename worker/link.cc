@@ -22,10 +22,12 @@ constexpr int kListenBacklog = 4;
 constexpr size_t kPrefixBytes = 4;
 
 absl::Status Failed(std::string_view what, std::string_view path, int error) {
-  return absl::UnavailableError(absl::StrCat(Absl(what), " ", Absl(path), ": ", std::strerror(error)));
+  return absl::UnavailableError(
+      absl::StrCat(Absl(what), " ", Absl(path), ": ", std::strerror(error)));
 }
 
-// A socket's path may have 107 characters, a run directory more: the address goes through the folder's descriptor.
+// A socket's path may have 107 characters, a run directory more: the address goes through the
+// folder's descriptor.
 struct SocketAddress {
   UniqueFd folder;
   sockaddr_un address = {};
@@ -59,7 +61,8 @@ std::array<char, kPrefixBytes> EncodeLength(uint32_t length) {
 
 uint32_t DecodeLength(std::span<const char, kPrefixBytes> prefix) {
   uint32_t length = 0;
-  for (int i = kPrefixBytes - 1; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(prefix[i]);
+  for (int i = kPrefixBytes - 1; i >= 0; --i)
+    length = length << 8 | static_cast<uint8_t>(prefix[i]);
   return length;
 }
 
@@ -89,12 +92,13 @@ absl::Status ReceiveAll(int fd, std::span<char> bytes) {
 absl::Status LinkConnection::Send(const v1::LinkMessage& message) {
   const size_t length = message.ByteSizeLong();
   if (length > kMaxLinkMessageBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("link: a message of ", length,
-                                                   " bytes, the limit is ", kMaxLinkMessageBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("link: a message of ", length, " bytes, the limit is ", kMaxLinkMessageBytes));
   }
   const auto prefix = EncodeLength(static_cast<uint32_t>(length));
   std::string frame(prefix.begin(), prefix.end());
-  if (!message.AppendToString(&frame)) return absl::InternalError("link: cannot serialise a message");
+  if (!message.AppendToString(&frame))
+    return absl::InternalError("link: cannot serialise a message");
   absl::MutexLock lock(&send_mutex_);
   return SendAll(fd_.get(), frame);
 }
@@ -111,7 +115,8 @@ absl::StatusOr<v1::LinkMessage> LinkConnection::Receive() {
   RETURN_IF_ERROR(ReceiveAll(fd_.get(), std::span<char>(bytes)));
   v1::LinkMessage message;
   if (!message.ParseFromString(bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("link: a message of ", length, " bytes is malformed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("link: a message of ", length, " bytes is malformed"));
   }
   return message;
 }
@@ -140,7 +145,8 @@ absl::StatusOr<std::unique_ptr<LinkConnection>> LinkListener::Accept() {
   }
 }
 
-// Not close(): a thread may be blocked in Accept, and the descriptor's number must not be reused under it.
+// Not close(): a thread may be blocked in Accept, and the descriptor's number must not be reused
+// under it.
 void LinkListener::Close() { ::shutdown(fd_.get(), SHUT_RDWR); }
 
 absl::StatusOr<std::unique_ptr<LinkConnection>> DialLink(std::string_view path) {

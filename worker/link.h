@@ -1,7 +1,9 @@
-// The link between a daemon and a rank: LinkMessages, each after a 4-byte little-endian length, over a Unix socket.
+// The link between a daemon and a rank: LinkMessages, each after a 4-byte little-endian length,
+// over a Unix socket.
 //
-// The rank listens on <run_directory>/link.sock and lives on when the daemon goes away; a daemon that starts again dials the
-// sockets it finds. One side sends from any thread, one thread receives.
+// The rank listens on <run_directory>/link.sock and lives on when the daemon goes away; a daemon
+// that starts again dials the sockets it finds. One side sends from any thread, one thread
+// receives.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -59,12 +59,14 @@ class BatchDataset final : public TokenDataset {
  public:
   explicit BatchDataset(const Golden& golden) : golden_(golden) {}
   int64_t tokens(Split) const override { return golden_.rows * golden_.length; }
-  void TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens, std::span<int32_t> targets) const override {
+  void TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens,
+                std::span<int32_t> targets) const override {
     const int64_t begin = row % golden_.rows * golden_.length;
     std::copy_n(golden_.tokens.begin() + begin, golden_.length, tokens.begin());
     std::copy_n(golden_.targets.begin() + begin, golden_.length, targets.begin());
   }
-  void ValidationRow(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const override {
+  void ValidationRow(int64_t index, std::span<int32_t> tokens,
+                     std::span<int32_t> targets) const override {
     TrainRow(0, index, golden_.rows, tokens, targets);
   }
 
@@ -72,16 +74,19 @@ class BatchDataset final : public TokenDataset {
   const Golden& golden_;
 };
 
-std::byte* Address(const v1::Program& program, std::span<std::byte* const> arenas, uint32_t buffer, int64_t offset) {
+std::byte* Address(const v1::Program& program, std::span<std::byte* const> arenas, uint32_t buffer,
+                   int64_t offset) {
   const v1::Buffer& b = program.buffers(buffer);
   return arenas[b.arena()] + b.offset() + offset;
 }
 
-void LoadWeights(const v1::Program& program, std::span<std::byte* const> arenas, const Tensors& weights) {
+void LoadWeights(const v1::Program& program, std::span<std::byte* const> arenas,
+                 const Tensors& weights) {
   for (const v1::StateRange& range : program.state()) {
     if (range.kind() != v1::WEIGHT) continue;
     std::memcpy(Address(program, arenas, range.buffer(), range.offset()),
-                weights.at(range.tensor()).data() + range.tensor_begin(), range.elements() * sizeof(float));
+                weights.at(range.tensor()).data() + range.tensor_begin(),
+                range.elements() * sizeof(float));
   }
 }
 
@@ -93,14 +98,16 @@ void Store(const v1::StateRange& range, const std::byte* data, Tensors* tensors)
 }
 
 // The operand of an AdamW instruction that holds the gradient of `range`, as an address.
-const std::byte* GradientOf(const v1::Program& program, std::span<std::byte* const> arenas, const v1::StateRange& range) {
+const std::byte* GradientOf(const v1::Program& program, std::span<std::byte* const> arenas,
+                            const v1::StateRange& range) {
   for (const v1::Sequence& sequence : program.sequences()) {
     for (const v1::Instruction& instruction : sequence.instructions()) {
       if (instruction.compute().op() != "adamw") continue;
       const v1::Operand& gradient = instruction.operands(0);
       const v1::Operand& weight = instruction.operands(1);
       const int64_t within = range.offset() - weight.offset();
-      if (weight.buffer() != range.buffer() || within < 0 || within >= weight.shape(0) * 4) continue;
+      if (weight.buffer() != range.buffer() || within < 0 || within >= weight.shape(0) * 4)
+        continue;
       return Address(program, arenas, gradient.buffer(), gradient.offset()) + within;
     }
   }
@@ -110,11 +117,13 @@ const std::byte* GradientOf(const v1::Program& program, std::span<std::byte* con
 // At the first write of state all gradients of the step are final: keeps those of the first step.
 class GradientKeeper final : public StateFence {
  public:
-  GradientKeeper(const v1::Program& program, std::span<std::byte* const> arenas) : program_(program), arenas_(arenas) {}
+  GradientKeeper(const v1::Program& program, std::span<std::byte* const> arenas)
+      : program_(program), arenas_(arenas) {}
   void WaitUntilUnread() override {
     if (!gradients_.empty()) return;
     for (const v1::StateRange& range : program_.state()) {
-      if (range.kind() == v1::WEIGHT) Store(range, GradientOf(program_, arenas_, range), &gradients_);
+      if (range.kind() == v1::WEIGHT)
+        Store(range, GradientOf(program_, arenas_, range), &gradients_);
     }
   }
   // Of the mean loss: what the program sums is the loss of all tokens.
@@ -157,25 +166,33 @@ absl::StatusOr<v1::Program> CompileTrain(const Golden& golden, const JobShape& s
   return std::move(programs.front());
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> Connect(const v1::Program& program, int rank, int ranks,
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> Connect(const v1::Program& program,
+                                                                   int rank, int ranks,
                                                                    const std::string& folder) {
   std::vector<std::unique_ptr<Communicator>> groups;
   FileRendezvous store(folder);
   for (const v1::Group& group : program.groups()) {
-    ASSIGN_OR_RETURN(groups.emplace_back(), ConnectGloo({.name = group.name(), .rank = rank, .size = ranks,
-                                                         .interface_address = "127.0.0.1"}, &store));
+    ASSIGN_OR_RETURN(
+        groups.emplace_back(),
+        ConnectGloo(
+            {.name = group.name(), .rank = rank, .size = ranks, .interface_address = "127.0.0.1"},
+            &store));
   }
   return groups;
 }
 
-absl::StatusOr<JobResult> TrainRank(const Golden& golden, const v1::Program& program, const JobShape& shape, int rank,
-                                    const std::string& folder) {
+absl::StatusOr<JobResult> TrainRank(const Golden& golden, const v1::Program& program,
+                                    const JobShape& shape, int rank, const std::string& folder) {
   ASSIGN_OR_RETURN(const ProgramMemory memory, ProgramMemory::Reserve(program, 1));
-  ASSIGN_OR_RETURN(const auto groups, Connect(program, rank, static_cast<int>(shape.ranks), folder));
+  ASSIGN_OR_RETURN(const auto groups,
+                   Connect(program, rank, static_cast<int>(shape.ranks), folder));
   const SystemClock clock;
   GradientKeeper keeper(program, memory.arenas());
-  ASSIGN_OR_RETURN(const auto vm, Vm::Create(program, {.threads = static_cast<int>(shape.threads),
-                                                       .arenas = memory.arenas(), .groups = groups}, &clock, &keeper));
+  ASSIGN_OR_RETURN(const auto vm, Vm::Create(program,
+                                             {.threads = static_cast<int>(shape.threads),
+                                              .arenas = memory.arenas(),
+                                              .groups = groups},
+                                             &clock, &keeper));
   RETURN_IF_ERROR(vm->Warm());
   FillInitialState(program, memory.arenas(), 1);
   LoadWeights(program, memory.arenas(), golden.weights);
@@ -191,7 +208,8 @@ absl::StatusOr<JobResult> TrainRank(const Golden& golden, const v1::Program& pro
   result.gradients = keeper.Mean();
   for (const v1::StateRange& range : program.state()) {
     if (range.kind() != v1::WEIGHT) continue;
-    Store(range, Address(program, memory.arenas(), range.buffer(), range.offset()), &result.weights);
+    Store(range, Address(program, memory.arenas(), range.buffer(), range.offset()),
+          &result.weights);
   }
   return result;
 }
@@ -206,7 +224,9 @@ class PositionIo final : public SequenceIo {
     std::copy(row_.begin(), row_.end(), tokens.begin());
     index[0] = position_;
   }
-  void Output(v1::OutputKind, std::span<const float> values) override { logits.assign(values.begin(), values.end()); }
+  void Output(v1::OutputKind, std::span<const float> values) override {
+    logits.assign(values.begin(), values.end());
+  }
 
   std::vector<float> logits;
 
@@ -226,7 +246,8 @@ absl::StatusOr<Golden> ReadGolden(const std::string& folder) {
   golden.length = tokens.shape[1];
   golden.tokens = Values<int32_t>(tokens);
   golden.targets = Values<int32_t>(targets);
-  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(ReadText(folder + "/config.json"), golden.length));
+  ASSIGN_OR_RETURN(const ModelConfig config,
+                   ParseModelConfig(ReadText(folder + "/config.json"), golden.length));
   golden.model = BuildModel(config);
   ASSIGN_OR_RETURN(const auto weights, SafetensorsReader::Open(folder + "/model.safetensors"));
   ASSIGN_OR_RETURN(const auto expected, SafetensorsReader::Open(folder + "/expected.safetensors"));
@@ -250,13 +271,16 @@ absl::StatusOr<Golden> ReadGolden(const std::string& folder) {
 
 absl::StatusOr<JobResult> TrainInProcess(const Golden& golden, const JobShape& shape) {
   ASSIGN_OR_RETURN(const v1::Program program, CompileTrain(golden, shape));
-  const std::string folder = std::filesystem::temp_directory_path() / absl::StrCat("terrace-numerics-", ::getpid());
+  const std::string folder =
+      std::filesystem::temp_directory_path() / absl::StrCat("terrace-numerics-", ::getpid());
   std::filesystem::remove_all(folder);
   std::vector<absl::StatusOr<JobResult>> results(shape.ranks);
   {
     std::vector<std::jthread> ranks;
     for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
-      ranks.emplace_back([&, rank] { results[rank] = TrainRank(golden, program, shape, static_cast<int>(rank), folder); });
+      ranks.emplace_back([&, rank] {
+        results[rank] = TrainRank(golden, program, shape, static_cast<int>(rank), folder);
+      });
     }
   }
   std::filesystem::remove_all(folder);
@@ -264,19 +288,24 @@ absl::StatusOr<JobResult> TrainInProcess(const Golden& golden, const JobShape& s
   return std::move(results.front());
 }
 
-absl::StatusOr<std::vector<float>> InferInProcess(const Golden& golden, const std::string& precision) {
-  ASSIGN_OR_RETURN(const v1::Program program, CompileInfer({.model = &golden.model, .job = "numerics",
+absl::StatusOr<std::vector<float>> InferInProcess(const Golden& golden,
+                                                  const std::string& precision) {
+  ASSIGN_OR_RETURN(const v1::Program program, CompileInfer({.model = &golden.model,
+                                                            .job = "numerics",
                                                             .sequence_length = golden.length,
-                                                            .precision = precision, .threads = 2}));
+                                                            .precision = precision,
+                                                            .threads = 2}));
   RETURN_IF_ERROR(CheckProgram(program));
   ASSIGN_OR_RETURN(const ProgramMemory memory, ProgramMemory::Reserve(program, 1));
   const SystemClock clock;
-  ASSIGN_OR_RETURN(const auto vm, Vm::Create(program, {.threads = 2, .arenas = memory.arenas()}, &clock, nullptr));
+  ASSIGN_OR_RETURN(const auto vm,
+                   Vm::Create(program, {.threads = 2, .arenas = memory.arenas()}, &clock, nullptr));
   FillInitialState(program, memory.arenas(), 1);
   LoadWeights(program, memory.arenas(), golden.weights);
   std::vector<float> logits;
   for (int64_t row = 0; row < golden.rows; ++row) {
-    const std::span<const int32_t> tokens(golden.tokens.data() + row * golden.length, golden.length);
+    const std::span<const int32_t> tokens(golden.tokens.data() + row * golden.length,
+                                          golden.length);
     for (int32_t position = 0; position < golden.length; ++position) {
       PositionIo io(tokens, position);
       RETURN_IF_ERROR(vm->Run("infer", &io));

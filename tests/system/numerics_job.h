@@ -1,5 +1,6 @@
-// A whole job inside the test's process: compiles a tiny model, executes its program on one thread a rank, and keeps what
-// came out. The dataset is a fixed batch, so that every step sees the same rows.
+// A whole job inside the test's process: compiles a tiny model, executes its program on one thread
+// a rank, and keeps what came out. The dataset is a fixed batch, so that every step sees the same
+// rows.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,18 +25,18 @@ struct Golden {
   Tensors weights;
   std::vector<int32_t> tokens, targets;  // [rows, length]
   int64_t rows = 0, length = 0;
-  std::vector<float> logits;             // [rows, length, vocabulary]
+  std::vector<float> logits;  // [rows, length, vocabulary]
   Tensors gradients, step10;
   double loss = 0;
   std::vector<double> losses, grad_norms;
-  v1::TrainSpec train;                   // the hyperparameters, ten steps
+  v1::TrainSpec train;  // the hyperparameters, ten steps
 };
 absl::StatusOr<Golden> ReadGolden(const std::string& folder);
 
 struct JobResult {
   std::vector<double> losses, grad_norms;  // of each step, of rank 0
-  Tensors gradients;                       // of the mean loss, of the first step, before clipping, of rank 0
-  Tensors weights;                         // after the last step, of rank 0
+  Tensors gradients;  // of the mean loss, of the first step, before clipping, of rank 0
+  Tensors weights;    // after the last step, of rank 0
 };
 
 struct JobShape {
@@ -51,6 +52,7 @@ struct JobShape {
 absl::StatusOr<JobResult> TrainInProcess(const Golden& golden, const JobShape& shape);
 
 // The logits of every position of every row, by the "infer" program. [rows, length, vocabulary]
-absl::StatusOr<std::vector<float>> InferInProcess(const Golden& golden, const std::string& precision);
+absl::StatusOr<std::vector<float>> InferInProcess(const Golden& golden,
+                                                  const std::string& precision);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// The compiler's programs, executed, against PyTorch (tests/golden/pytorch/README.md) and against each other: layouts,
-// precisions and repeated runs.
+// The compiler's programs, executed, against PyTorch (tests/golden/pytorch/README.md) and against
+// each other: layouts, precisions and repeated runs.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -40,18 +40,22 @@ double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
 double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return INFINITY;
   double largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
+  for (size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
   return largest;
 }
 
 void ExpectGradientsNear(const Tensors& actual, const Tensors& expected, double bound) {
   ASSERT_EQ(actual.size(), expected.size());
-  for (const auto& [name, gradient] : expected) EXPECT_LE(RelativeError(actual.at(name), gradient), bound) << name;
+  for (const auto& [name, gradient] : expected)
+    EXPECT_LE(RelativeError(actual.at(name), gradient), bound) << name;
 }
 
-void ExpectLossesNear(const std::vector<double>& actual, const std::vector<double>& expected, double relative) {
+void ExpectLossesNear(const std::vector<double>& actual, const std::vector<double>& expected,
+                      double relative) {
   ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], relative * expected[i]) << "step " << i;
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(actual[i], expected[i], relative * expected[i]) << "step " << i;
 }
 
 class FamilyTest : public testing::TestWithParam<const char*> {};
@@ -76,7 +80,8 @@ TEST_P(FamilyTest, LossGradientsAndTenStepsEqualPyTorchs) {
   }
 }
 
-// bf16 rounds to 2^-9 relative at every store; what two layers make of it stays within a few times that.
+// bf16 rounds to 2^-9 relative at every store; what two layers make of it stays within a few times
+// that.
 TEST_P(FamilyTest, BF16FollowsFP32) {
   const Golden golden = Load(GetParam());
   const JobResult result = Train(golden, {.precision = "bf16"});
@@ -88,7 +93,8 @@ TEST_P(FamilyTest, BF16FollowsFP32) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Numerics, FamilyTest, testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Numerics, FamilyTest,
+                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
 class LayoutTest : public testing::TestWithParam<const char*> {};
@@ -103,9 +109,11 @@ TEST_P(LayoutTest, TwoMicroBatchesEqualTheLargeBatch) {
 
 TEST_P(LayoutTest, DataParallelRanksEqualOneRankToRounding) {
   const Golden golden = Load(GetParam());
-  const JobResult one = Train(golden, {.ranks = 1, .micro_batch = 1, .micro_batches = 4, .threads = 1});
+  const JobResult one =
+      Train(golden, {.ranks = 1, .micro_batch = 1, .micro_batches = 4, .threads = 1});
   for (uint32_t ranks : {2u, 4u}) {
-    const JobResult many = Train(golden, {.ranks = ranks, .micro_batch = 1, .micro_batches = 4 / ranks, .threads = 1});
+    const JobResult many =
+        Train(golden, {.ranks = ranks, .micro_batch = 1, .micro_batches = 4 / ranks, .threads = 1});
     ExpectLossesNear(many.losses, one.losses, 1e-5);
     ExpectGradientsNear(many.gradients, one.gradients, 1e-5);
   }
@@ -115,7 +123,8 @@ TEST_P(LayoutTest, TwoRunsAreBitwiseEqual) {
   const Golden golden = Load(GetParam());
   for (const char* precision : {"fp32", "bf16"}) {
     for (uint32_t ranks : {1u, 2u}) {
-      const JobShape shape = {.precision = precision, .ranks = ranks, .micro_batch = 1, .micro_batches = 2};
+      const JobShape shape = {
+          .precision = precision, .ranks = ranks, .micro_batch = 1, .micro_batches = 2};
       const JobResult first = Train(golden, shape), second = Train(golden, shape);
       EXPECT_EQ(first.losses, second.losses) << precision << ", " << ranks << " ranks";
       EXPECT_EQ(first.weights, second.weights) << precision << ", " << ranks << " ranks";

@@ -1,9 +1,9 @@
-// terrace-rank as a process: from its configuration to its end, killed, stopped, starved of its files, and with a daemon
-// that comes and goes. What is measured is measured from outside.
+// terrace-rank as a process: from its configuration to its end, killed, stopped, starved of its
+// files, and with a daemon that comes and goes. What is measured is measured from outside.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <signal.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
@@ -64,7 +64,8 @@ struct JobOptions {
 // A tiny job in a folder of its own: data, program, one configuration a rank.
 class Job {
  public:
-  Job(const std::string& name, const JobOptions& options) : folder_(fs::path(testing::TempDir()) / ("rank_run_" + name)) {
+  Job(const std::string& name, const JobOptions& options)
+      : folder_(fs::path(testing::TempDir()) / ("rank_run_" + name)) {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
     WriteTokens();
@@ -122,15 +123,18 @@ class Job {
   void WriteTokens() const {
     std::vector<uint16_t> tokens(20'000);
     uint32_t state = 1;
-    for (uint16_t& token : tokens) token = (state = state * 1664525 + 1013904223) >> 16 & (kVocabulary / 2 - 1);
+    for (uint16_t& token : tokens)
+      token = (state = state * 1664525 + 1013904223) >> 16 & (kVocabulary / 2 - 1);
     std::ofstream file(folder_ / "train.bin", std::ios::binary);
-    file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * 2));
+    file.write(reinterpret_cast<const char*>(tokens.data()),
+               static_cast<std::streamsize>(tokens.size() * 2));
   }
 
   void FillSpec(const JobOptions& options) {
     spec_.set_name("tiny");
-    spec_.mutable_model()->set_config_json(absl::StrCat(
-        R"({"model_type":"gpt2","vocab_size":)", kVocabulary, R"(,"n_positions":32,"n_embd":32,"n_layer":2,"n_head":2})"));
+    spec_.mutable_model()->set_config_json(
+        absl::StrCat(R"({"model_type":"gpt2","vocab_size":)", kVocabulary,
+                     R"(,"n_positions":32,"n_embd":32,"n_layer":2,"n_head":2})"));
     spec_.mutable_model()->set_init("random");
     spec_.mutable_data()->add_train(folder_ / "train.bin");
     spec_.mutable_data()->set_tokenizer("bytes");
@@ -182,7 +186,8 @@ class Job {
   }
 
   static pid_t Spawn(const fs::path& directory, bool daemon) {
-    std::vector<std::string> arguments = {TERRACE_RANK_BINARY, "run", "--config", directory / "config.pb"};
+    std::vector<std::string> arguments = {TERRACE_RANK_BINARY, "run", "--config",
+                                          directory / "config.pb"};
     if (daemon) arguments.push_back("--daemon");
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
@@ -220,7 +225,8 @@ TEST(RankRunTest, TrainsEvaluatesWritesItsCheckpointAndItsTrace) {
   EXPECT_EQ(outcome.progress().step(), 60);
   EXPECT_EQ(outcome.progress().eval_step(), 60);
   EXPECT_EQ(outcome.progress().checkpoint(), job.checkpoint(60));
-  EXPECT_LT(outcome.progress().loss(), 4.0);  // log(64) = 4.16: it has learned which half of the vocabulary occurs
+  EXPECT_LT(outcome.progress().loss(),
+            4.0);  // log(64) = 4.16: it has learned which half of the vocabulary occurs
   const auto trace = nlohmann::json::parse(ReadAll(job.run_directory(0) / "trace.json"));
   EXPECT_GT(trace["traceEvents"].size(), 2u * job.program().sequences(0).instructions_size());
 }
@@ -230,8 +236,10 @@ TEST(RankRunTest, KilledAtAnyInstantItResumesBitwise) {
   ASSERT_EQ(whole.Run(), 0) << whole.log(0);
   for (const int64_t after : {20, 90, 150}) {
     const pid_t pid = killed.Start();
-    ASSERT_TRUE(WaitUntil([&] { return fs::exists(killed.checkpoint(after)) || fs::exists(killed.run_directory(0) / "exit.pb"); }))
-        << killed.log(0);
+    ASSERT_TRUE(WaitUntil([&] {
+      return fs::exists(killed.checkpoint(after)) ||
+             fs::exists(killed.run_directory(0) / "exit.pb");
+    })) << killed.log(0);
     kill(pid, SIGKILL);
     Job::WaitForExit(pid);
   }
@@ -241,7 +249,8 @@ TEST(RankRunTest, KilledAtAnyInstantItResumesBitwise) {
 }
 
 TEST(RankRunTest, SigtermFinishesTheStepWritesACheckpointAndResumesBitwise) {
-  Job whole("whole2", {.steps = 400, .checkpoint_every = 0}), stopped("stopped", {.steps = 400, .checkpoint_every = 0});
+  Job whole("whole2", {.steps = 400, .checkpoint_every = 0}),
+      stopped("stopped", {.steps = 400, .checkpoint_every = 0});
   ASSERT_EQ(whole.Run(), 0);
   const pid_t pid = stopped.Start();
   ASSERT_TRUE(WaitUntil([&] { return stopped.log(0).find("step 20 of") != std::string::npos; }));
@@ -258,7 +267,8 @@ TEST(RankRunTest, SigtermFinishesTheStepWritesACheckpointAndResumesBitwise) {
 TEST(RankRunTest, TwoRanksEndTogetherAndALostOneIsNoticedQuickly) {
   Job job("two", {.steps = 100'000, .checkpoint_every = 0, .ranks = 2});
   const pid_t first = job.Start(0), second = job.Start(1);
-  ASSERT_TRUE(WaitUntil([&] { return job.log(0).find("step 20 of") != std::string::npos; })) << job.log(0) << job.log(1);
+  ASSERT_TRUE(WaitUntil([&] { return job.log(0).find("step 20 of") != std::string::npos; }))
+      << job.log(0) << job.log(1);
   kill(second, SIGKILL);
   const auto killed_at = std::chrono::steady_clock::now();
   Job::WaitForExit(second);
@@ -270,7 +280,8 @@ TEST(RankRunTest, TwoRanksEndTogetherAndALostOneIsNoticedQuickly) {
 TEST(RankRunTest, AStopOfOneRankStopsAllAtTheSameStep) {
   Job job("stop_two", {.steps = 100'000, .checkpoint_every = 0, .ranks = 2});
   const pid_t first = job.Start(0), second = job.Start(1);
-  ASSERT_TRUE(WaitUntil([&] { return job.log(0).find("step 20 of") != std::string::npos; })) << job.log(0) << job.log(1);
+  ASSERT_TRUE(WaitUntil([&] { return job.log(0).find("step 20 of") != std::string::npos; }))
+      << job.log(0) << job.log(1);
   kill(second, SIGTERM);
   EXPECT_EQ(Job::WaitForExit(first), 0) << job.log(0);
   EXPECT_EQ(Job::WaitForExit(second), 0) << job.log(1);
@@ -278,7 +289,8 @@ TEST(RankRunTest, AStopOfOneRankStopsAllAtTheSameStep) {
   EXPECT_TRUE(fs::exists(job.checkpoint(job.Outcome(0).progress().step())));
 }
 
-// ---- with a daemon ------------------------------------------------------------------------------------------------------
+// ---- with a daemon
+// ------------------------------------------------------------------------------------------------------
 
 std::unique_ptr<LinkConnection> Dial(const Job& job) {
   std::unique_ptr<LinkConnection> connection;
@@ -309,14 +321,17 @@ v1::LinkMessage Go(int64_t epoch) {
   return message;
 }
 
-// The mapping behind the page that carries the arena's name (worker/memory/arena.h), in another process's maps.
+// The mapping behind the page that carries the arena's name (worker/memory/arena.h), in another
+// process's maps.
 int64_t MappedArenaBytes(pid_t pid) {
   std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
   std::string line;
   while (std::getline(maps, line)) {
-    if (line.find("/memfd:terrace-arena-0") == std::string::npos || !std::getline(maps, line)) continue;
+    if (line.find("/memfd:terrace-arena-0") == std::string::npos || !std::getline(maps, line))
+      continue;
     const size_t dash = line.find('-');
-    return static_cast<int64_t>(std::stoull(line.substr(dash + 1), nullptr, 16) - std::stoull(line, nullptr, 16));
+    return static_cast<int64_t>(std::stoull(line.substr(dash + 1), nullptr, 16) -
+                                std::stoull(line, nullptr, 16));
   }
   return -1;
 }
@@ -361,7 +376,8 @@ TEST(RankRunTest, WaitsForItsOwnGoAndOutlivesItsDaemon) {
   ASSERT_TRUE(daemon->Send(Go(3)).ok());
   AwaitState(daemon.get(), v1::RANK_RUNNING);
   daemon.reset();
-  ASSERT_TRUE(WaitUntil([&] { return job.log(0).find("step 50 of") != std::string::npos; })) << job.log(0);
+  ASSERT_TRUE(WaitUntil([&] { return job.log(0).find("step 50 of") != std::string::npos; }))
+      << job.log(0);
   daemon = Dial(job);
   ASSERT_NE(daemon, nullptr);
   EXPECT_GE(AwaitState(daemon.get(), v1::RANK_RUNNING).progress().step(), 1);
@@ -376,7 +392,8 @@ TEST(RankRunTest, WaitsForItsOwnGoAndOutlivesItsDaemon) {
   EXPECT_EQ(Job::WaitForExit(pid), 0);
 }
 
-// ---- what goes wrong ----------------------------------------------------------------------------------------------------
+// ---- what goes wrong
+// ----------------------------------------------------------------------------------------------------
 
 void ExpectFailure(Job* job, v1::Reason reason, const std::string& part_of_message) {
   EXPECT_EQ(job->Run(), 1);
@@ -414,7 +431,8 @@ TEST(RankRunTest, AFullDiskFailsTheJobAndKeepsTheLastCheckpoint) {
   const fs::path disk = job.spec().checkpoint().directory();
   fs::create_directories(disk);
   // Room for one checkpoint and a half (three copies of 30 k parameters in f32 each).
-  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=640k") != 0) GTEST_SKIP() << "needs the right to mount a tmpfs";
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=640k") != 0)
+    GTEST_SKIP() << "needs the right to mount a tmpfs";
   ExpectFailure(&job, v1::REASON_CHECKPOINT_ERROR, "No space left");
   EXPECT_TRUE(fs::exists(job.checkpoint(10) / "manifest.json"));
   umount(disk.c_str());

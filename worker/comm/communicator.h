@@ -1,8 +1,8 @@
 // Collectives of one group of ranks. NCCL and Gloo stand behind this interface.
 //
-// All members call the same operations in the same order. Calls block until the local part is done; run them on a stream's
-// own thread. A lost peer gives UNAVAILABLE with the group's name within `timeout`; the group is broken then, and the rank
-// ends. Used only on one thread.
+// All members call the same operations in the same order. Calls block until the local part is done;
+// run them on a stream's own thread. A lost peer gives UNAVAILABLE with the group's name within
+// `timeout`; the group is broken then, and the rank ends. Used only on one thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -38,17 +38,21 @@ class RendezvousStore {
   virtual ~RendezvousStore() = default;
   virtual absl::Status Set(const std::string& key, const std::vector<char>& value) = 0;
   // Blocks until all keys are there. DEADLINE_EXCEEDED names the first missing key.
-  virtual absl::StatusOr<std::vector<std::vector<char>>> Wait(const std::vector<std::string>& keys, int64_t timeout_ms) = 0;
+  virtual absl::StatusOr<std::vector<std::vector<char>>> Wait(const std::vector<std::string>& keys,
+                                                              int64_t timeout_ms) = 0;
 };
 
 struct GroupOptions {
-  std::string name;               // unique within the job: "data_parallel.0"
-  int rank = 0;                   // within the group
+  std::string name;  // unique within the job: "data_parallel.0"
+  int rank = 0;      // within the group
   int size = 1;
-  std::string interface_address;  // address to listen on; empty: the one that reaches the host's name
+  std::string
+      interface_address;  // address to listen on; empty: the one that reaches the host's name
   int64_t timeout_ms = 60'000;
 };
-// Connects every pair and warms the group with one small operation. A group of one needs no network.
-absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& options, RendezvousStore* store);
+// Connects every pair and warms the group with one small operation. A group of one needs no
+// network.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& options,
+                                                          RendezvousStore* store);
 
 }  // namespace terrace

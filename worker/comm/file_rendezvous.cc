@@ -49,15 +49,16 @@ absl::Status FileRendezvous::Set(const std::string& key, const std::vector<char>
   return absl::UnavailableError(absl::StrCat("rendezvous: cannot write in ", folder_));
 }
 
-absl::StatusOr<std::vector<std::vector<char>>> FileRendezvous::Wait(const std::vector<std::string>& keys,
-                                                                    int64_t timeout_ms) {
+absl::StatusOr<std::vector<std::vector<char>>> FileRendezvous::Wait(
+    const std::vector<std::string>& keys, int64_t timeout_ms) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   std::vector<std::vector<char>> values;
   for (const std::string& key : keys) {
     std::optional<std::vector<char>> value = ReadAll(PathOf(key));
     while (!value) {
       if (std::chrono::steady_clock::now() >= deadline) {
-        return absl::DeadlineExceededError(absl::StrCat("rendezvous: nobody has set '", key, "' in ", timeout_ms, " ms"));
+        return absl::DeadlineExceededError(
+            absl::StrCat("rendezvous: nobody has set '", key, "' in ", timeout_ms, " ms"));
       }
       std::this_thread::sleep_for(kPollInterval);
       value = ReadAll(PathOf(key));

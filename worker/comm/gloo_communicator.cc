@@ -1,5 +1,5 @@
-// Communicator on Gloo's TCP transport: a ring for sums, a tree for broadcasts. Gloo throws; nothing leaves this file but a
-// Status.
+// Communicator on Gloo's TCP transport: a ring for sums, a tree for broadcasts. Gloo throws;
+// nothing leaves this file but a Status.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <bit>
@@ -59,16 +59,20 @@ class Alone final : public Communicator {
 // Our store behind Gloo's interface, keys prefixed with the group's name.
 class StoreAdapter final : public gloo::rendezvous::Store {
  public:
-  StoreAdapter(RendezvousStore* store, const GroupOptions& options) : store_(store), options_(options) {}
+  StoreAdapter(RendezvousStore* store, const GroupOptions& options)
+      : store_(store), options_(options) {}
 
-  void set(const std::string& key, const std::vector<char>& data) override { Check(store_->Set(Name(key), data)); }
+  void set(const std::string& key, const std::vector<char>& data) override {
+    Check(store_->Set(Name(key), data));
+  }
   std::vector<char> get(const std::string& key) override {
     auto values = store_->Wait({Name(key)}, options_.timeout_ms);
     Check(values.status());
     return std::move(values->front());
   }
   void wait(const std::vector<std::string>& keys) override { WaitFor(keys, options_.timeout_ms); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
     WaitFor(keys, timeout.count());
   }
 
@@ -99,7 +103,8 @@ class GlooCommunicator final : public Communicator {
   absl::Status AllReduce(void* data, int64_t elements, ReduceType type) override {
     return Guarded([&] {
       gloo::AllreduceOptions options(context_);
-      // The ring adds each chunk in the order of the ranks, in one place, and copies the sum: same bits everywhere.
+      // The ring adds each chunk in the order of the ranks, in one place, and copies the sum: same
+      // bits everywhere.
       options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
       if (type == ReduceType::kBF16) {
         options.setOutput(static_cast<uint16_t*>(data), elements);
@@ -148,7 +153,8 @@ absl::Status WarmUp(Communicator* group) {
   float one = 1;
   RETURN_IF_ERROR(group->AllReduce(&one, 1, ReduceType::kF32));
   if (one == static_cast<float>(group->size())) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the sum of ones over ", group->size(), " ranks is ", one));
+  return absl::InternalError(
+      absl::StrCat("the sum of ones over ", group->size(), " ranks is ", one));
 }
 
 std::shared_ptr<gloo::Context> Connect(const GroupOptions& options, RendezvousStore* store) {
@@ -164,7 +170,8 @@ std::shared_ptr<gloo::Context> Connect(const GroupOptions& options, RendezvousSt
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& options, RendezvousStore* store) {
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& options,
+                                                          RendezvousStore* store) {
   if (options.size == 1) return std::make_unique<Alone>();
   try {
     std::unique_ptr<Communicator> group =
@@ -172,8 +179,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& op
     RETURN_IF_ERROR(WarmUp(group.get()));
     return group;
   } catch (const std::exception& e) {
-    return absl::UnavailableError(absl::StrCat("group ", options.name, ": cannot connect rank ", options.rank, " of ",
-                                               options.size, ": ", e.what()));
+    return absl::UnavailableError(absl::StrCat("group ", options.name, ": cannot connect rank ",
+                                               options.rank, " of ", options.size, ": ", e.what()));
   }
 }
 

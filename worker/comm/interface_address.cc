@@ -9,7 +9,8 @@
 
 namespace terrace {
 
-// "Connecting" a datagram socket only asks the routing table. The target is a documentation address (RFC 5737).
+// "Connecting" a datagram socket only asks the routing table. The target is a documentation address
+// (RFC 5737).
 std::string PrimaryAddress() {
   constexpr char kLoopback[] = "127.0.0.1";
   const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -17,7 +18,8 @@ std::string PrimaryAddress() {
   target.sin_family = AF_INET;
   target.sin_port = htons(9);
   ::inet_pton(AF_INET, "192.0.2.1", &target.sin_addr);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&target), sizeof target) != 0) return kLoopback;
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&target), sizeof target) != 0)
+    return kLoopback;
   sockaddr_in own = {};
   socklen_t length = sizeof own;
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) return kLoopback;

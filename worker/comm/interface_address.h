@@ -5,8 +5,8 @@
 
 namespace terrace {
 
-// The numeric address of the interface that the host's default route leaves by: the one that other hosts reach. The loopback
-// address on a host without a route. Sends nothing. Thread-safe.
+// The numeric address of the interface that the host's default route leaves by: the one that other
+// hosts reach. The loopback address on a host without a route. Sends nothing. Thread-safe.
 std::string PrimaryAddress();
 
 }  // namespace terrace

@@ -25,9 +25,12 @@ int64_t PageBytes() {
   return bytes;
 }
 
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
-// Address space as laid out by Reserve: slack, one guard page, the arena on a huge-page boundary, one guard page.
+// Address space as laid out by Reserve: slack, one guard page, the arena on a huge-page boundary,
+// one guard page.
 int64_t SpanBytes(int64_t reserved) { return reserved + kHugePageBytes + 2 * PageBytes(); }
 
 std::byte* ArenaStart(std::byte* span) {
@@ -35,8 +38,9 @@ std::byte* ArenaStart(std::byte* span) {
   return span + PageBytes() + (RoundUp(address, kHugePageBytes) - address);
 }
 
-// The name of a memfd shows in /proc/<pid>/maps on every kernel. Only the guard page in front of the arena is mapped from
-// it: the arena itself stays anonymous, because shared memory rarely gets huge pages.
+// The name of a memfd shows in /proc/<pid>/maps on every kernel. Only the guard page in front of
+// the arena is mapped from it: the arena itself stays anonymous, because shared memory rarely gets
+// huge pages.
 absl::Status MapNamedGuard(std::byte* page, std::string_view name) {
   const UniqueFd fd(::memfd_create(std::string(name).c_str(), MFD_CLOEXEC));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, "memfd_create for an arena");
@@ -47,20 +51,23 @@ absl::Status MapNamedGuard(std::byte* page, std::string_view name) {
 }
 
 absl::Status Refused(std::string_view name, int64_t bytes, int error) {
-  return absl::ResourceExhaustedError(absl::StrCat(Absl(name), ": the system refuses ", bytes, " bytes: ",
-                                                   std::strerror(error)));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(Absl(name), ": the system refuses ", bytes, " bytes: ", std::strerror(error)));
 }
 
 }  // namespace
 
 absl::StatusOr<Arena> Arena::Reserve(std::string_view name, int64_t bytes) {
   const int64_t reserved = RoundUp(std::max<int64_t>(bytes, 1), PageBytes());
-  void* span = ::mmap(nullptr, SpanBytes(reserved), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* span = ::mmap(nullptr, SpanBytes(reserved), PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (span == MAP_FAILED) return Refused(name, bytes, errno);
   Arena arena(ArenaStart(static_cast<std::byte*>(span)), bytes, reserved);
   arena.span_ = static_cast<std::byte*>(span);
-  if (absl::Status named = MapNamedGuard(arena.data_ - PageBytes(), name); !named.ok()) return named;
-  if (::mprotect(arena.data_, reserved, PROT_READ | PROT_WRITE) != 0) return Refused(name, bytes, errno);
+  if (absl::Status named = MapNamedGuard(arena.data_ - PageBytes(), name); !named.ok())
+    return named;
+  if (::mprotect(arena.data_, reserved, PROT_READ | PROT_WRITE) != 0)
+    return Refused(name, bytes, errno);
   ::madvise(arena.data_, reserved, MADV_HUGEPAGE);  // a wish: without huge pages it is only slower
   return arena;
 }
@@ -83,7 +90,8 @@ void Arena::Touch(int threads) {
   const int64_t part = RoundUp(reserved_ / std::max(threads, 1) + 1, kHugePageBytes);
   const auto touch = [this, part](int64_t begin) {
     const int64_t end = std::min(begin + part, reserved_);
-    for (int64_t i = begin; i < end; i += PageBytes()) static_cast<volatile std::byte*>(data_)[i] = std::byte{0};
+    for (int64_t i = begin; i < end; i += PageBytes())
+      static_cast<volatile std::byte*>(data_)[i] = std::byte{0};
   };
   std::vector<std::jthread> workers;
   for (int64_t begin = part; begin < reserved_; begin += part) workers.emplace_back(touch, begin);

@@ -1,8 +1,10 @@
-// One contiguous reservation of exact size: what a program's offsets point into. Reserved with mmap (2 MiB pages where the
-// system grants them), touched completely before admission, so that no page fault and no out-of-memory waits in the steps.
+// One contiguous reservation of exact size: what a program's offsets point into. Reserved with mmap
+// (2 MiB pages where the system grants them), touched completely before admission, so that no page
+// fault and no out-of-memory waits in the steps.
 //
-// Visible from outside: in /proc/<pid>/maps the mapping right behind the page "/memfd:terrace-arena-0" is the arena, and
-// nothing else; inaccessible pages lie on both sides, so that an overrun is a crash and not a wrong number.
+// Visible from outside: in /proc/<pid>/maps the mapping right behind the page
+// "/memfd:terrace-arena-0" is the arena, and nothing else; inaccessible pages lie on both sides, so
+// that an overrun is a crash and not a wrong number.
 //
 // Owns the memory. Thread-compatible.
 //
@@ -20,8 +22,8 @@ namespace terrace {
 
 class Arena {
  public:
-  // RESOURCE_EXHAUSTED with the bytes when the system refuses. `bytes` is rounded up to the page size only. The memory is
-  // zero.
+  // RESOURCE_EXHAUSTED with the bytes when the system refuses. `bytes` is rounded up to the page
+  // size only. The memory is zero.
   static absl::StatusOr<Arena> Reserve(std::string_view name, int64_t bytes);
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
@@ -31,11 +33,12 @@ class Arena {
   void Touch(int threads);
 
   std::byte* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }            // as asked for
+  int64_t bytes() const { return bytes_; }              // as asked for
   int64_t reserved_bytes() const { return reserved_; }  // as mapped
 
  private:
-  Arena(std::byte* data, int64_t bytes, int64_t reserved) : data_(data), bytes_(bytes), reserved_(reserved) {}
+  Arena(std::byte* data, int64_t bytes, int64_t reserved)
+      : data_(data), bytes_(bytes), reserved_(reserved) {}
   std::byte* span_ = nullptr;  // the whole mapping, guard pages included
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;

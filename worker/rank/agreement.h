@@ -1,5 +1,5 @@
-// All ranks take the same decisions at the same step: before it acts, each tells what it would do, and all learn what any
-// of them wants. One tiny sum a step.
+// All ranks take the same decisions at the same step: before it acts, each tells what it would do,
+// and all learn what any of them wants. One tiny sum a step.
 //
 // Used only on the trainer's thread. The group is one of its own, of all ranks of the job.
 //

@@ -22,14 +22,16 @@ void Checkpointer::Start(int64_t step, int64_t tokens) {
 void Checkpointer::Write(int64_t step, int64_t tokens) {
   const int64_t start_ns = clock_->MonotonicNanos();
   const CheckpointHeader header{.step = step, .tokens = tokens, .spec = &spec_};
-  auto info = WriteCheckpoint(spec_.checkpoint().directory(), header, program_, arenas_, spec_.checkpoint().keep(),
-                              clock_->UnixMillis());
+  auto info = WriteCheckpoint(spec_.checkpoint().directory(), header, program_, arenas_,
+                              spec_.checkpoint().keep(), clock_->UnixMillis());
   if (info.ok()) {
-    result_ = WrittenCheckpoint{.info = *std::move(info), .seconds = (clock_->MonotonicNanos() - start_ns) * 1e-9};
+    result_ = WrittenCheckpoint{.info = *std::move(info),
+                                .seconds = (clock_->MonotonicNanos() - start_ns) * 1e-9};
   } else {
-    result_ = WithReason(absl::Status(info.status().code(), absl::StrCat("cannot write the checkpoint of step ", step, ": ",
-                                                                         info.status().message())),
-                         v1::REASON_CHECKPOINT_ERROR);
+    result_ = WithReason(
+        absl::Status(info.status().code(), absl::StrCat("cannot write the checkpoint of step ",
+                                                        step, ": ", info.status().message())),
+        v1::REASON_CHECKPOINT_ERROR);
   }
   reading_.store(false, std::memory_order_release);
   reading_.notify_all();

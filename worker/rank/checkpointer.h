@@ -1,5 +1,6 @@
-// Writes checkpoints while training goes on, without a copy: a thread reads the persistent buffers during the next step's
-// forward and backward passes, and the fence holds the optimizer back until it is done.
+// Writes checkpoints while training goes on, without a copy: a thread reads the persistent buffers
+// during the next step's forward and backward passes, and the fence holds the optimizer back until
+// it is done.
 //
 // Start, Finish and Poll are used on the trainer's thread; WaitUntilUnread on any.
 //
@@ -31,7 +32,8 @@ struct WrittenCheckpoint {
 class Checkpointer final : public StateFence {
  public:
   // Borrows all.
-  Checkpointer(const v1::JobSpec& spec, const v1::Program& program, std::span<std::byte* const> arenas, const Clock* clock)
+  Checkpointer(const v1::JobSpec& spec, const v1::Program& program,
+               std::span<std::byte* const> arenas, const Clock* clock)
       : spec_(spec), program_(program), arenas_(arenas), clock_(clock) {}
   ~Checkpointer() override;
 

@@ -15,8 +15,8 @@ namespace terrace {
 class Commands {
  public:
   void Go() ABSL_LOCKS_EXCLUDED(mutex_);
-  // True when the step loop will see the stop and end by itself; false when there is none yet and the caller ends the
-  // process.
+  // True when the step loop will see the stop and end by itself; false when there is none yet and
+  // the caller ends the process.
   bool Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Blocks until Go or Stop.

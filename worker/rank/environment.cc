@@ -9,9 +9,9 @@
 namespace terrace {
 namespace {
 
-// Rounds that a thread spins at a barrier before it sleeps: a few microseconds, about the time between two parallel loops.
-// The default of a millisecond is no faster on an idle machine, and on a busy one five times slower: the thread that all
-// wait for does not get the core.
+// Rounds that a thread spins at a barrier before it sleeps: a few microseconds, about the time
+// between two parallel loops. The default of a millisecond is no faster on an idle machine, and on
+// a busy one five times slower: the thread that all wait for does not get the core.
 constexpr char kSpinsAlone[] = "2000";
 
 // True when the variable had another value.

@@ -1,5 +1,5 @@
-// A failure of a rank: a status that also carries the reason from the jobs' fixed vocabulary, so that it travels through
-// RETURN_IF_ERROR to the report. Thread-safe: no state.
+// A failure of a rank: a status that also carries the reason from the jobs' fixed vocabulary, so
+// that it travels through RETURN_IF_ERROR to the report. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +11,8 @@ namespace terrace {
 
 // `status` with `reason` attached, unless it has one. An OK status stays as it is.
 absl::Status WithReason(absl::Status status, v1::Reason reason);
-// The attached reason. Without one: REASON_RANK_DIED for UNAVAILABLE (a peer is lost), REASON_INTERNAL otherwise.
+// The attached reason. Without one: REASON_RANK_DIED for UNAVAILABLE (a peer is lost),
+// REASON_INTERNAL otherwise.
 v1::Reason ReasonOf(const absl::Status& status);
 
 }  // namespace terrace

@@ -1,7 +1,9 @@
-// One family of instructions, one file: how it is prepared from the program and what a stream's thread then calls.
+// One family of instructions, one file: how it is prepared from the program and what a stream's
+// thread then calls.
 //
-// Prepare* fills kernel, attributes, group and handler; operands are resolved before. INVALID_ARGUMENT with the instruction's
-// text when it cannot run here. The handlers are thread-compatible: each stream executes its own instructions.
+// Prepare* fills kernel, attributes, group and handler; operands are resolved before.
+// INVALID_ARGUMENT with the instruction's text when it cannot run here. The handlers are
+// thread-compatible: each stream executes its own instructions.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,12 +20,17 @@ struct InstructionPreparation {
   const PrepareOptions* options = nullptr;
 };
 
-absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstruction* out);     // run_compute.cc
-absl::Status PrepareCollective(const InstructionPreparation& in, PreparedInstruction* out);  // run_collective.cc
-absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction* out);       // run_input.cc
-absl::Status PrepareOutput(const InstructionPreparation& in, PreparedInstruction* out);      // run_output.cc
+absl::Status PrepareCompute(const InstructionPreparation& in,
+                            PreparedInstruction* out);  // run_compute.cc
+absl::Status PrepareCollective(const InstructionPreparation& in,
+                               PreparedInstruction* out);  // run_collective.cc
+absl::Status PrepareInput(const InstructionPreparation& in,
+                          PreparedInstruction* out);  // run_input.cc
+absl::Status PrepareOutput(const InstructionPreparation& in,
+                           PreparedInstruction* out);  // run_output.cc
 
 // "instruction 17 (matmul layer 3 c_fc): <problem>".
-absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& instruction, std::string_view problem);
+absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& instruction,
+                              std::string_view problem);
 
 }  // namespace terrace

@@ -47,7 +47,8 @@ void FillInitialState(const v1::Program& program, std::span<std::byte* const> ar
   }
   for (const v1::RopeTable& table : program.rope_tables()) {
     const v1::Buffer& buffer = program.buffers(table.buffer());
-    FillRopeTable(table, buffer.shape(0), reinterpret_cast<float*>(arenas[buffer.arena()] + buffer.offset()));
+    FillRopeTable(table, buffer.shape(0),
+                  reinterpret_cast<float*>(arenas[buffer.arena()] + buffer.offset()));
   }
 }
 

@@ -1,5 +1,5 @@
-// Persistent memory at the start of a run, apart from weights and optimizer state (worker/checkpoint fills those).
-// Thread-safe: no state.
+// Persistent memory at the start of a run, apart from weights and optimizer state
+// (worker/checkpoint fills those). Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +11,8 @@
 
 namespace terrace {
 
-// Zeroes the persistent buffers, which the dry pass left with garbage, and computes the rotary tables.
+// Zeroes the persistent buffers, which the dry pass left with garbage, and computes the rotary
+// tables.
 void FillInitialState(const v1::Program& program, std::span<std::byte* const> arenas, int threads);
 
 }  // namespace terrace

@@ -72,7 +72,8 @@ void LinkServer::ReceiveLoop(LinkConnection* connection) {
 void LinkServer::Handle(const v1::LinkMessage& message) {
   switch (message.message_case()) {
     case v1::LinkMessage::kGo:
-      if (message.go().job() == options_.job && message.go().epoch() == options_.epoch) options_.on_go();
+      if (message.go().job() == options_.job && message.go().epoch() == options_.epoch)
+        options_.on_go();
       return;
     case v1::LinkMessage::kStop:
       if (message.stop().job() == options_.job && message.stop().epoch() >= options_.epoch) {
@@ -87,7 +88,9 @@ void LinkServer::Handle(const v1::LinkMessage& message) {
       wait->second.answered = true;
       return;
     }
-    default: log::Warn("link: the daemon sent a message that is not for ranks, number ", int{message.message_case()});
+    default:
+      log::Warn("link: the daemon sent a message that is not for ranks, number ",
+                int{message.message_case()});
   }
 }
 
@@ -115,7 +118,8 @@ void LinkServer::SendLoop() {
 
 bool LinkServer::SomethingToSend() const {
   return !report_sent_ || !metrics_sent_ || keys_sent_ < keys_.size() || !events_.empty() ||
-         std::any_of(waits_.begin(), waits_.end(), [](const auto& wait) { return !wait.second.sent; });
+         std::any_of(waits_.begin(), waits_.end(),
+                     [](const auto& wait) { return !wait.second.sent; });
 }
 
 // State before events. Marks what it returns as sent; a new connection starts over.
@@ -126,7 +130,8 @@ v1::LinkMessage LinkServer::NextMessage() {
     report_sent_ = true;
   } else if (keys_sent_ < keys_.size()) {
     message = keys_[keys_sent_++];
-  } else if (auto wait = std::find_if(waits_.begin(), waits_.end(), [](const auto& w) { return !w.second.sent; });
+  } else if (auto wait = std::find_if(waits_.begin(), waits_.end(),
+                                      [](const auto& w) { return !w.second.sent; });
              wait != waits_.end()) {
     message = wait->second.request;
     wait->second.sent = true;
@@ -161,7 +166,8 @@ void LinkServer::AddEvent(v1::JobEvent event) {
 }
 
 void LinkServer::DropOldestStep() {
-  const auto step = std::find_if(events_.begin(), events_.end(), [](const v1::JobEvent& e) { return e.has_step(); });
+  const auto step = std::find_if(events_.begin(), events_.end(),
+                                 [](const v1::JobEvent& e) { return e.has_step(); });
   events_.erase(step == events_.end() ? events_.begin() : step);
 }
 
@@ -185,8 +191,8 @@ absl::Status LinkServer::Set(const std::string& key, const std::vector<char>& va
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::vector<char>>> LinkServer::Wait(const std::vector<std::string>& keys,
-                                                                int64_t timeout_ms) {
+absl::StatusOr<std::vector<std::vector<char>>> LinkServer::Wait(
+    const std::vector<std::string>& keys, int64_t timeout_ms) {
   absl::MutexLock lock(&mutex_);
   const uint64_t request = next_request_++;
   PendingWait& pending = waits_[request];
@@ -201,9 +207,11 @@ absl::StatusOr<std::vector<std::vector<char>>> LinkServer::Wait(const std::vecto
   const bool answered = pending.answered;
   const v1::KvValues answer = std::move(pending.answer);
   waits_.erase(request);
-  if (!answered || !answer.error().empty() || answer.values_size() != static_cast<int>(keys.size())) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "rendezvous: no value for '", keys.empty() ? "" : keys.front(), "' after ", timeout_ms, " ms ", answer.error()));
+  if (!answered || !answer.error().empty() ||
+      answer.values_size() != static_cast<int>(keys.size())) {
+    return absl::DeadlineExceededError(absl::StrCat("rendezvous: no value for '",
+                                                    keys.empty() ? "" : keys.front(), "' after ",
+                                                    timeout_ms, " ms ", answer.error()));
   }
   std::vector<std::vector<char>> values;
   for (const std::string& value : answer.values()) values.emplace_back(value.begin(), value.end());

@@ -1,10 +1,13 @@
-// The rank's end of the link: serves one daemon after the other and keeps training when there is none.
+// The rank's end of the link: serves one daemon after the other and keeps training when there is
+// none.
 //
-// State (the report, the metrics, keys set) is level-triggered: the latest is sent on every change and again to each daemon
-// that connects. Events wait in a bounded queue; when it is full the oldest step event is dropped, never state. It also is
-// the rendezvous store of ranks that a daemon started.
+// State (the report, the metrics, keys set) is level-triggered: the latest is sent on every change
+// and again to each daemon that connects. Events wait in a bounded queue; when it is full the
+// oldest step event is dropped, never state. It also is the rendezvous store of ranks that a daemon
+// started.
 //
-// Thread-safe. Three threads: one accepts, one receives, one sends; nobody else ever blocks on the socket.
+// Thread-safe. Three threads: one accepts, one receives, one sends; nobody else ever blocks on the
+// socket.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,7 +40,7 @@ class LinkServer final : public RendezvousStore {
     std::string job;
     int64_t epoch = 0;
     uint32_t rank = 0;
-    std::function<void()> on_go;                       // called on the receiving thread
+    std::function<void()> on_go;  // called on the receiving thread
     std::function<void(bool checkpoint)> on_stop;
   };
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(Options options);
@@ -51,7 +54,8 @@ class LinkServer final : public RendezvousStore {
 
   // RendezvousStore, by way of the daemon.
   absl::Status Set(const std::string& key, const std::vector<char>& value) override;
-  absl::StatusOr<std::vector<std::vector<char>>> Wait(const std::vector<std::string>& keys, int64_t timeout_ms) override;
+  absl::StatusOr<std::vector<std::vector<char>>> Wait(const std::vector<std::string>& keys,
+                                                      int64_t timeout_ms) override;
 
  private:
   // A KvWait that has no answer yet, or one that nobody has taken.
@@ -78,7 +82,8 @@ class LinkServer final : public RendezvousStore {
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool sending_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<LinkConnection> connection_ ABSL_GUARDED_BY(mutex_);  // shared by the receiving and the sending thread
+  std::shared_ptr<LinkConnection> connection_
+      ABSL_GUARDED_BY(mutex_);  // shared by the receiving and the sending thread
   v1::RankReport report_ ABSL_GUARDED_BY(mutex_);
   v1::RankMetrics metrics_ ABSL_GUARDED_BY(mutex_);
   bool has_report_ ABSL_GUARDED_BY(mutex_) = false, has_metrics_ ABSL_GUARDED_BY(mutex_) = false;

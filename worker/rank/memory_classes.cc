@@ -25,7 +25,8 @@ std::vector<Life> Lives(const v1::Program& program, const v1::Sequence& sequence
     for (const v1::Operand& operand : instruction.operands()) {
       if (operand.access() != v1::ACCESS_UNSPECIFIED) lives[operand.buffer()].Use(i);
     }
-    if (instruction.has_compute() && instruction.compute().workspace().access() != v1::ACCESS_UNSPECIFIED) {
+    if (instruction.has_compute() &&
+        instruction.compute().workspace().access() != v1::ACCESS_UNSPECIFIED) {
       lives[instruction.compute().workspace().buffer()].Use(i);
     }
   }
@@ -54,7 +55,8 @@ int PeakInstruction(const v1::Program& program, const std::vector<Life>& lives, 
 
 std::vector<v1::ClassBytes> MemoryClasses(const v1::Program& program) {
   std::map<std::pair<uint32_t, uint32_t>, int64_t> bytes;  // (tier, class) -> bytes
-  for (const v1::Arena& arena : program.arenas()) bytes[{arena.tier(), v1::BUFFER_CLASS_UNSPECIFIED}] += arena.bytes();
+  for (const v1::Arena& arena : program.arenas())
+    bytes[{arena.tier(), v1::BUFFER_CLASS_UNSPECIFIED}] += arena.bytes();
   const auto count = [&](const v1::Buffer& buffer) {
     const uint32_t tier = program.arenas(buffer.arena()).tier();
     bytes[{tier, buffer.class_()}] += buffer.bytes();

@@ -1,5 +1,6 @@
-// How the bytes of a program's arenas divide into classes at the moment of the peak of "train": persistent buffers always,
-// step buffers that live then, the rest (alignment and packing) without a class. Pure.
+// How the bytes of a program's arenas divide into classes at the moment of the peak of "train":
+// persistent buffers always, step buffers that live then, the rest (alignment and packing) without
+// a class. Pure.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

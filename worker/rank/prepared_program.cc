@@ -12,14 +12,16 @@
 
 namespace terrace {
 
-absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& instruction, std::string_view problem) {
+absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& instruction,
+                              std::string_view problem) {
   return absl::Status(code, absl::StrCat("instruction ", instruction.id(), " (", instruction.text(),
                                          "): ", Absl(problem)));
 }
 
 namespace {
 
-absl::StatusOr<kernels::TensorView> ResolveOperand(const v1::Program& program, const v1::Operand& operand,
+absl::StatusOr<kernels::TensorView> ResolveOperand(const v1::Program& program,
+                                                   const v1::Operand& operand,
                                                    std::span<std::byte* const> arenas) {
   ASSIGN_OR_RETURN(const kernels::TensorShape shape, DecodeShape(operand));
   kernels::TensorView view;
@@ -32,13 +34,19 @@ absl::StatusOr<kernels::TensorView> ResolveOperand(const v1::Program& program, c
 
 absl::Status PrepareFamily(const InstructionPreparation& in, PreparedInstruction* out) {
   switch (in.source->kind_case()) {
-    case v1::Instruction::kCompute: return PrepareCompute(in, out);
-    case v1::Instruction::kCollective: return PrepareCollective(in, out);
-    case v1::Instruction::kInput: return PrepareInput(in, out);
-    case v1::Instruction::kOutput: return PrepareOutput(in, out);
-    case v1::Instruction::KIND_NOT_SET: break;
+    case v1::Instruction::kCompute:
+      return PrepareCompute(in, out);
+    case v1::Instruction::kCollective:
+      return PrepareCollective(in, out);
+    case v1::Instruction::kInput:
+      return PrepareInput(in, out);
+    case v1::Instruction::kOutput:
+      return PrepareOutput(in, out);
+    case v1::Instruction::KIND_NOT_SET:
+      break;
   }
-  return InstructionError(absl::StatusCode::kInvalidArgument, *in.source, "unknown kind of instruction");
+  return InstructionError(absl::StatusCode::kInvalidArgument, *in.source,
+                          "unknown kind of instruction");
 }
 
 // Buffers that a checkpoint reads while the next step runs.
@@ -49,15 +57,18 @@ std::vector<bool> StateBuffers(const v1::Program& program) {
 }
 
 bool WritesState(const v1::Instruction& instruction, const std::vector<bool>& is_state) {
-  return std::any_of(instruction.operands().begin(), instruction.operands().end(), [&](const v1::Operand& operand) {
-    return (operand.access() == v1::WRITE || operand.access() == v1::UPDATE) && is_state[operand.buffer()];
-  });
+  return std::any_of(instruction.operands().begin(), instruction.operands().end(),
+                     [&](const v1::Operand& operand) {
+                       return (operand.access() == v1::WRITE || operand.access() == v1::UPDATE) &&
+                              is_state[operand.buffer()];
+                     });
 }
 
-// Turns the waits of one instruction into positions. `seen` holds, per stream waited for, the largest position that the
-// waiting stream already knows to be finished.
-void ResolveWaits(const v1::Program& program, const v1::Sequence& sequence, const std::vector<int32_t>& positions,
-                  std::vector<int32_t>* seen, PreparedInstruction* out) {
+// Turns the waits of one instruction into positions. `seen` holds, per stream waited for, the
+// largest position that the waiting stream already knows to be finished.
+void ResolveWaits(const v1::Program& program, const v1::Sequence& sequence,
+                  const std::vector<int32_t>& positions, std::vector<int32_t>* seen,
+                  PreparedInstruction* out) {
   std::vector<int32_t> wanted(program.streams_size(), 0);
   for (uint32_t id : out->source->waits()) {
     int32_t& position = wanted[sequence.instructions(id).stream()];
@@ -73,19 +84,23 @@ void ResolveWaits(const v1::Program& program, const v1::Sequence& sequence, cons
 
 }  // namespace
 
-absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program, const v1::Sequence& sequence,
+absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
+                                                 const v1::Sequence& sequence,
                                                  const PrepareOptions& options) {
   PreparedSequence prepared;
   prepared.name = sequence.name();
-  for (const v1::Stream& stream : program.streams()) prepared.streams.push_back({.kind = stream.kind()});
+  for (const v1::Stream& stream : program.streams())
+    prepared.streams.push_back({.kind = stream.kind()});
   const std::vector<bool> is_state = StateBuffers(program);
   std::vector<int32_t> positions;  // by id: of the instruction within its stream
-  std::vector<std::vector<int32_t>> seen(program.streams_size(), std::vector<int32_t>(program.streams_size(), 0));
+  std::vector<std::vector<int32_t>> seen(program.streams_size(),
+                                         std::vector<int32_t>(program.streams_size(), 0));
   for (const v1::Instruction& source : sequence.instructions()) {
     PreparedInstruction instruction;
     instruction.source = &source;
     for (const v1::Operand& operand : source.operands()) {
-      ASSIGN_OR_RETURN(instruction.operands.emplace_back(), ResolveOperand(program, operand, options.arenas));
+      ASSIGN_OR_RETURN(instruction.operands.emplace_back(),
+                       ResolveOperand(program, operand, options.arenas));
     }
     RETURN_IF_ERROR(PrepareFamily({&program, &source, &options}, &instruction));
     ResolveWaits(program, sequence, positions, &seen[source.stream()], &instruction);

@@ -1,7 +1,9 @@
-// A program as the VM executes it: decoded once, operands resolved to addresses, one flat list of instructions a stream.
+// A program as the VM executes it: decoded once, operands resolved to addresses, one flat list of
+// instructions a stream.
 //
-// Waits are resolved as well: an instruction waits for a position on another stream, and waits that an earlier one of the
-// same stream implies are dropped. Nothing here changes after preparation, except the times that each execution leaves.
+// Waits are resolved as well: an instruction waits for a position on another stream, and waits that
+// an earlier one of the same stream implies are dropped. Nothing here changes after preparation,
+// except the times that each execution leaves.
 //
 // Borrows the program and the arenas. Used only by the VM's threads, each its own stream.
 //
@@ -38,11 +40,11 @@ struct PreparedInstruction {
   kernels::Kernel kernel = nullptr;  // of a compute instruction
   kernels::OpAttrs attrs;
   kernels::Context context;
-  Communicator* group = nullptr;     // of a collective
+  Communicator* group = nullptr;  // of a collective
   std::vector<kernels::TensorView> operands;
   std::vector<WaitPoint> waits;
   bool waits_for_collective = false;
-  bool writes_state = false;         // touches what checkpoints are written from
+  bool writes_state = false;  // touches what checkpoints are written from
   const v1::Instruction* source = nullptr;
 };
 
@@ -64,13 +66,15 @@ struct PreparedSequence {
 };
 
 struct PrepareOptions {
-  int threads = 1;                                      // of the compute stream
-  std::span<std::byte* const> arenas;                   // by Arena.id
+  int threads = 1;                                        // of the compute stream
+  std::span<std::byte* const> arenas;                     // by Arena.id
   std::span<const std::unique_ptr<Communicator>> groups;  // by index in Program.groups
 };
 
-// INVALID_ARGUMENT when an instruction does not decode or asks for what this rank cannot do. REQUIRES: CheckProgram passed.
-absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program, const v1::Sequence& sequence,
+// INVALID_ARGUMENT when an instruction does not decode or asks for what this rank cannot do.
+// REQUIRES: CheckProgram passed.
+absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
+                                                 const v1::Sequence& sequence,
                                                  const PrepareOptions& options);
 
 }  // namespace terrace

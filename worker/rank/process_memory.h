@@ -7,8 +7,9 @@
 
 namespace terrace {
 
-// Resident bytes outside the arenas: heap, stacks, code of the program and its libraries. Mapped data files (tokens, weights)
-// do not count: the system takes their pages back when it needs them. Reads /proc/self/smaps; 0 where there is none.
+// Resident bytes outside the arenas: heap, stacks, code of the program and its libraries. Mapped
+// data files (tokens, weights) do not count: the system takes their pages back when it needs them.
+// Reads /proc/self/smaps; 0 where there is none.
 int64_t ExternalBytes();
 
 }  // namespace terrace

@@ -26,11 +26,13 @@ absl::StatusOr<std::string> ReadFile(std::string_view path) {
   const auto bytes = std::filesystem::file_size(file, error);
   if (error) return absl::NotFoundError(absl::StrCat(Absl(path), ": ", error.message()));
   if (bytes > kMaxFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": ", bytes, " bytes, must be at most ", kMaxFileBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(path), ": ", bytes, " bytes, must be at most ", kMaxFileBytes));
   }
   std::ifstream stream(file, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(stream), {});
-  if (stream.bad() || text.size() != bytes) return absl::UnavailableError(absl::StrCat(Absl(path), ": cannot read"));
+  if (stream.bad() || text.size() != bytes)
+    return absl::UnavailableError(absl::StrCat(Absl(path), ": cannot read"));
   return text;
 }
 
@@ -42,19 +44,24 @@ absl::StatusOr<v1::RankConfig> ReadRankConfig(std::string_view path) {
   if (absl::EndsWith(Absl(path), ".json")) {
     const auto status = google::protobuf::util::JsonStringToMessage(text, &config);
     if (status.ok()) return config;
-    return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": ", std::string(status.message())));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(path), ": ", std::string(status.message())));
   }
   if (config.ParseFromString(text)) return config;
-  return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": not a RankConfig (name it .json when it is JSON)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(Absl(path), ": not a RankConfig (name it .json when it is JSON)"));
 }
 
-absl::StatusOr<std::unique_ptr<v1::Program>> ReadProgram(std::string_view path, std::string_view sha256) {
+absl::StatusOr<std::unique_ptr<v1::Program>> ReadProgram(std::string_view path,
+                                                         std::string_view sha256) {
   ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
   if (const std::string actual = Sha256Hex(bytes); !sha256.empty() && actual != sha256) {
-    return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": SHA-256 is ", actual, ", must be ", Absl(sha256)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(path), ": SHA-256 is ", actual, ", must be ", Absl(sha256)));
   }
   auto program = std::make_unique<v1::Program>();
-  if (!program->ParseFromString(bytes)) return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": not a Program"));
+  if (!program->ParseFromString(bytes))
+    return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": not a Program"));
   const absl::Status checked = CheckProgram(*program);
   if (checked.ok()) return program;
   return absl::Status(checked.code(), absl::StrCat(Absl(path), ": ", checked.message()));
@@ -63,7 +70,8 @@ absl::StatusOr<std::unique_ptr<v1::Program>> ReadProgram(std::string_view path, 
 absl::StatusOr<ProgramMemory> ProgramMemory::Reserve(const v1::Program& program, int threads) {
   ProgramMemory memory;
   for (const v1::Arena& description : program.arenas()) {
-    ASSIGN_OR_RETURN(Arena arena, Arena::Reserve(absl::StrCat("terrace-arena-", description.id()), description.bytes()));
+    ASSIGN_OR_RETURN(Arena arena, Arena::Reserve(absl::StrCat("terrace-arena-", description.id()),
+                                                 description.bytes()));
     arena.Touch(threads);
     memory.data_.push_back(arena.data());
     memory.arenas_.push_back(std::move(arena));

@@ -18,13 +18,17 @@
 
 namespace terrace {
 
-// Protobuf's JSON when the name ends in ".json", its binary form otherwise. NOT_FOUND, INVALID_ARGUMENT with the path.
+// Protobuf's JSON when the name ends in ".json", its binary form otherwise. NOT_FOUND,
+// INVALID_ARGUMENT with the path.
 absl::StatusOr<v1::RankConfig> ReadRankConfig(std::string_view path);
 
-// Verifies the hash unless `sha256` is empty, then runs the checker. INVALID_ARGUMENT with the path.
-absl::StatusOr<std::unique_ptr<v1::Program>> ReadProgram(std::string_view path, std::string_view sha256);
+// Verifies the hash unless `sha256` is empty, then runs the checker. INVALID_ARGUMENT with the
+// path.
+absl::StatusOr<std::unique_ptr<v1::Program>> ReadProgram(std::string_view path,
+                                                         std::string_view sha256);
 
-// The arenas of a program, reserved and touched. RESOURCE_EXHAUSTED when the system has too little memory.
+// The arenas of a program, reserved and touched. RESOURCE_EXHAUSTED when the system has too little
+// memory.
 class ProgramMemory {
  public:
   static absl::StatusOr<ProgramMemory> Reserve(const v1::Program& program, int threads);

@@ -19,7 +19,8 @@ constexpr absl::Duration kFlushTimeout = absl::Seconds(2);
 
 }  // namespace
 
-Reporter::Reporter(const v1::RankConfig& config, const Clock* clock) : config_(config), clock_(clock) {
+Reporter::Reporter(const v1::RankConfig& config, const Clock* clock)
+    : config_(config), clock_(clock) {
   report_.set_job(config.job());
   report_.set_epoch(config.epoch());
   report_.set_rank(config.rank());
@@ -81,8 +82,9 @@ void Reporter::Step(const v1::StepEvent& step, bool log) {
   progress->set_tokens(step.tokens());
   Send(step.step() == progress->steps());
   if (!log) return;
-  log::Info(absl::StrFormat("step %d of %d  loss %.4f  grad norm %.3f  %.0f tokens/s%s", step.step(), progress->steps(),
-                            step.loss(), step.grad_norm(), step.tokens_per_second(), step.skipped() ? "  skipped" : ""));
+  log::Info(absl::StrFormat("step %d of %d  loss %.4f  grad norm %.3f  %.0f tokens/s%s",
+                            step.step(), progress->steps(), step.loss(), step.grad_norm(),
+                            step.tokens_per_second(), step.skipped() ? "  skipped" : ""));
   v1::JobEvent event = NewEvent();
   *event.mutable_step() = step;
   Emit(std::move(event));
@@ -93,7 +95,8 @@ void Reporter::Eval(const v1::EvalEvent& eval) {
   report_.mutable_progress()->set_eval_loss(eval.loss());
   report_.mutable_progress()->set_eval_step(eval.step());
   Send(true);
-  log::Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", eval.step(), eval.loss(), eval.tokens()));
+  log::Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", eval.step(),
+                            eval.loss(), eval.tokens()));
   v1::JobEvent event = NewEvent();
   *event.mutable_eval() = eval;
   Emit(std::move(event));
@@ -104,8 +107,8 @@ void Reporter::Checkpoint(const v1::CheckpointEvent& checkpoint) {
   report_.mutable_progress()->set_checkpoint_step(checkpoint.step());
   report_.mutable_progress()->set_checkpoint(checkpoint.path());
   Send(true);
-  log::Info(absl::StrFormat("checkpoint %s  %.2f s, training waited %.3f s", checkpoint.path(), checkpoint.seconds(),
-                            checkpoint.stall_seconds()));
+  log::Info(absl::StrFormat("checkpoint %s  %.2f s, training waited %.3f s", checkpoint.path(),
+                            checkpoint.seconds(), checkpoint.stall_seconds()));
   v1::JobEvent event = NewEvent();
   *event.mutable_checkpoint() = checkpoint;
   Emit(std::move(event));

@@ -1,5 +1,6 @@
-// Tells the outside what the rank does: the level-triggered report, events and metrics over the link, lines in the log, and
-// at the end exit.pb in the run directory, from which a daemon that was away learns the outcome.
+// Tells the outside what the rank does: the level-triggered report, events and metrics over the
+// link, lines in the log, and at the end exit.pb in the run directory, from which a daemon that was
+// away learns the outcome.
 //
 // Thread-safe. Sends progress at most twice a second, changes of state at once.
 //
@@ -33,7 +34,8 @@ class Reporter {
   void SetActivity(std::string_view text, double fraction) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetMemory(int64_t arena_bytes, int64_t external_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Where a resumed rank goes on.
-  void Resumed(int64_t step, int64_t tokens, std::string_view checkpoint) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Resumed(int64_t step, int64_t tokens, std::string_view checkpoint)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Step(const v1::StepEvent& step, bool log) ABSL_LOCKS_EXCLUDED(mutex_);
   void Eval(const v1::EvalEvent& eval) ABSL_LOCKS_EXCLUDED(mutex_);
   void Checkpoint(const v1::CheckpointEvent& checkpoint) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -42,7 +44,8 @@ class Reporter {
   void Metrics(const v1::RankMetrics& metrics) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The last report: sent, flushed, written to exit.pb. Only the first call counts.
-  void End(const absl::Status& status, bool stopped_early, int exit_code) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(const absl::Status& status, bool stopped_early, int exit_code)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Send(bool now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

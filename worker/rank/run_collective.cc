@@ -20,15 +20,18 @@ absl::Status Located(const absl::Status& status, const v1::Instruction& instruct
 
 absl::Status RunAllReduce(const PreparedInstruction& instruction, SequenceIo*) {
   const kernels::TensorView& data = instruction.operands[0];
-  const ReduceType type = data.dtype == kernels::DType::kBF16 ? ReduceType::kBF16 : ReduceType::kF32;
+  const ReduceType type =
+      data.dtype == kernels::DType::kBF16 ? ReduceType::kBF16 : ReduceType::kF32;
   const LibraryScope gloo;
-  return Located(instruction.group->AllReduce(data.data, data.Elements(), type), *instruction.source);
+  return Located(instruction.group->AllReduce(data.data, data.Elements(), type),
+                 *instruction.source);
 }
 
 absl::Status RunBroadcast(const PreparedInstruction& instruction, SequenceIo*) {
   const kernels::TensorView& data = instruction.operands[0];
   const LibraryScope gloo;
-  return Located(instruction.group->Broadcast(data.data, data.SpanBytes(), kBroadcastRoot), *instruction.source);
+  return Located(instruction.group->Broadcast(data.data, data.SpanBytes(), kBroadcastRoot),
+                 *instruction.source);
 }
 
 }  // namespace
@@ -40,7 +43,8 @@ absl::Status PrepareCollective(const InstructionPreparation& in, PreparedInstruc
   const v1::CollectiveOp& collective = in.source->collective();
   if (collective.group() >= in.options->groups.size()) return refuse("its group is not connected");
   out->group = in.options->groups[collective.group()].get();
-  if (out->operands.size() != 1 || !out->operands[0].dense()) return refuse("a collective needs one dense operand");
+  if (out->operands.size() != 1 || !out->operands[0].dense())
+    return refuse("a collective needs one dense operand");
   switch (collective.kind()) {
     case v1::ALL_REDUCE: {
       const kernels::DType dtype = out->operands[0].dtype;
@@ -50,9 +54,12 @@ absl::Status PrepareCollective(const InstructionPreparation& in, PreparedInstruc
       out->run = RunAllReduce;
       return absl::OkStatus();
     }
-    case v1::BROADCAST: out->run = RunBroadcast; return absl::OkStatus();
+    case v1::BROADCAST:
+      out->run = RunBroadcast;
+      return absl::OkStatus();
     default:
-      return refuse(absl::StrCat("this rank has no collective ", v1::CollectiveKind_Name(collective.kind())));
+      return refuse(
+          absl::StrCat("this rank has no collective ", v1::CollectiveKind_Name(collective.kind())));
   }
 }
 

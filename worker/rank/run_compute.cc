@@ -10,7 +10,8 @@ namespace terrace {
 namespace {
 
 absl::Status RunCompute(const PreparedInstruction& instruction, SequenceIo*) {
-  const kernels::Status status = instruction.kernel(instruction.attrs, instruction.operands, instruction.context);
+  const kernels::Status status =
+      instruction.kernel(instruction.attrs, instruction.operands, instruction.context);
   if (status.ok()) return absl::OkStatus();
   return InstructionError(absl::StatusCode::kInternal, *instruction.source, status.message);
 }
@@ -27,7 +28,8 @@ absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstructio
   out->context.threads = on_compute_stream ? in.options->threads : 1;
   if (compute.workspace().access() != v1::ACCESS_UNSPECIFIED) {
     const v1::Buffer& buffer = in.program->buffers(compute.workspace().buffer());
-    out->context.workspace = in.options->arenas[buffer.arena()] + buffer.offset() + compute.workspace().offset();
+    out->context.workspace =
+        in.options->arenas[buffer.arena()] + buffer.offset() + compute.workspace().offset();
     ASSIGN_OR_RETURN(const kernels::TensorShape shape, DecodeShape(compute.workspace()));
     out->context.workspace_bytes = shape.SpanBytes();
   }

@@ -25,7 +25,8 @@ absl::Status RunLoadSchedule(const PreparedInstruction& instruction, SequenceIo*
 }
 
 absl::Status RunLoadPrompt(const PreparedInstruction& instruction, SequenceIo* io) {
-  io->LoadPrompt(Values<int32_t>(instruction.operands[0]), Values<int32_t>(instruction.operands[1]));
+  io->LoadPrompt(Values<int32_t>(instruction.operands[0]),
+                 Values<int32_t>(instruction.operands[1]));
   return absl::OkStatus();
 }
 
@@ -45,7 +46,8 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
   };
   switch (in.source->input().kind()) {
     case v1::LOAD_BATCH:
-      if (!Fits(*out, 2, kernels::DType::kI32) || out->operands[0].Elements() != out->operands[1].Elements() ||
+      if (!Fits(*out, 2, kernels::DType::kI32) ||
+          out->operands[0].Elements() != out->operands[1].Elements() ||
           in.source->micro_batch() < 0) {
         return refuse("load_batch must have a micro-batch and two dense i32 operands of one size");
       }
@@ -58,10 +60,12 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
       out->run = RunLoadSchedule;
       return absl::OkStatus();
     case v1::LOAD_PROMPT:
-      if (!Fits(*out, 2, kernels::DType::kI32)) return refuse("load_prompt must have two dense i32 operands");
+      if (!Fits(*out, 2, kernels::DType::kI32))
+        return refuse("load_prompt must have two dense i32 operands");
       out->run = RunLoadPrompt;
       return absl::OkStatus();
-    default: return refuse("unknown kind of input");
+    default:
+      return refuse("unknown kind of input");
   }
 }
 

@@ -18,10 +18,14 @@ absl::Status RunOutput(const PreparedInstruction& instruction, SequenceIo* io) {
 // Values that every output of the kind must have at least; 0: unknown kind.
 int64_t MinimumElements(v1::OutputKind kind) {
   switch (kind) {
-    case v1::STEP_STATS: return 4;
-    case v1::LOSS_TOTAL: return 2;
-    case v1::LOGITS: return 1;
-    default: return 0;
+    case v1::STEP_STATS:
+      return 4;
+    case v1::LOSS_TOTAL:
+      return 2;
+    case v1::LOGITS:
+      return 1;
+    default:
+      return 0;
   }
 }
 
@@ -29,10 +33,12 @@ int64_t MinimumElements(v1::OutputKind kind) {
 
 absl::Status PrepareOutput(const InstructionPreparation& in, PreparedInstruction* out) {
   const int64_t elements = MinimumElements(in.source->output().kind());
-  if (elements == 0 || out->operands.size() != 1 || out->operands[0].dtype != kernels::DType::kF32 ||
-      !out->operands[0].dense() || out->operands[0].Elements() < elements) {
-    return InstructionError(absl::StatusCode::kInvalidArgument, *in.source,
-                            "an output must be of a known kind and have one dense f32 operand of its size");
+  if (elements == 0 || out->operands.size() != 1 ||
+      out->operands[0].dtype != kernels::DType::kF32 || !out->operands[0].dense() ||
+      out->operands[0].Elements() < elements) {
+    return InstructionError(
+        absl::StatusCode::kInvalidArgument, *in.source,
+        "an output must be of a known kind and have one dense f32 operand of its size");
   }
   out->run = RunOutput;
   return absl::OkStatus();

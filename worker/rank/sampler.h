@@ -1,4 +1,5 @@
-// Picks the next token from logits: softmax with a temperature over the k likeliest. The same seed gives the same text.
+// Picks the next token from logits: softmax with a temperature over the k likeliest. The same seed
+// gives the same text.
 //
 // Thread-compatible.
 //

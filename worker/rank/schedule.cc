@@ -14,9 +14,12 @@ double LearningRate(const v1::StepRules& rules, int64_t step) {
   const double decay_steps = static_cast<double>(std::max<int64_t>(rules.steps() - warmup, 1));
   const double progress = std::min(static_cast<double>(step - warmup) / decay_steps, 1.0);
   switch (rules.schedule()) {
-    case v1::StepRules::LINEAR: return peak + (low - peak) * progress;
-    case v1::StepRules::COSINE: return low + 0.5 * (peak - low) * (1 + std::cos(std::numbers::pi * progress));
-    default: return peak;
+    case v1::StepRules::LINEAR:
+      return peak + (low - peak) * progress;
+    case v1::StepRules::COSINE:
+      return low + 0.5 * (peak - low) * (1 + std::cos(std::numbers::pi * progress));
+    default:
+      return peak;
   }
 }
 

@@ -1,7 +1,9 @@
-// What an executing sequence takes from and hands to the outside: one object per kind of run (train, evaluate, generate).
+// What an executing sequence takes from and hands to the outside: one object per kind of run
+// (train, evaluate, generate).
 //
-// Called on the thread of the instruction's stream, in the order of the program. Implementations neither allocate nor fail:
-// what can go wrong (files, ids beyond the vocabulary) was checked when they were made.
+// Called on the thread of the instruction's stream, in the order of the program. Implementations
+// neither allocate nor fail: what can go wrong (files, ids beyond the vocabulary) was checked when
+// they were made.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +19,8 @@ class SequenceIo {
  public:
   virtual ~SequenceIo() = default;
   // The rows of micro-batch `micro_batch` of this rank, one after the other.
-  virtual void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) = 0;
+  virtual void LoadBatch(int micro_batch, std::span<int32_t> tokens,
+                         std::span<int32_t> targets) = 0;
   // {learning rate, 1 - beta1^t, 1 - beta2^t, 0} of this step.
   virtual void LoadSchedule(std::span<float, 4> schedule) = 0;
   virtual void LoadPrompt(std::span<int32_t> tokens, std::span<int32_t> index) = 0;

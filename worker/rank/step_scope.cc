@@ -4,7 +4,8 @@
 namespace terrace {
 namespace {
 
-// Per thread, not shared: the one place where a global is the right owner, because malloc has no argument to pass it in.
+// Per thread, not shared: the one place where a global is the right owner, because malloc has no
+// argument to pass it in.
 thread_local int step_depth = 0;
 thread_local int library_depth = 0;
 

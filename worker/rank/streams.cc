@@ -37,7 +37,8 @@ absl::Status Streams::Run(PreparedSequence* sequence, SequenceIo* io) {
   Execute(caller_stream_);
   for (size_t i = 0; i < streams_.size(); ++i) {
     // One more than its instructions: the thread has let go of the sequence.
-    WaitFor({static_cast<uint32_t>(i), static_cast<int32_t>(sequence->streams[i].instructions.size()) + 1});
+    WaitFor({static_cast<uint32_t>(i),
+             static_cast<int32_t>(sequence->streams[i].instructions.size()) + 1});
   }
   if (!failed_.load()) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);

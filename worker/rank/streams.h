@@ -1,9 +1,9 @@
-// The streams of the CPU backend: one thread each, except the compute stream, which is the thread that calls Run (the one
-// whose OpenMP pool is warm). Each stream executes its instructions in order and publishes how many have finished; other
-// streams wait for that number.
+// The streams of the CPU backend: one thread each, except the compute stream, which is the thread
+// that calls Run (the one whose OpenMP pool is warm). Each stream executes its instructions in
+// order and publishes how many have finished; other streams wait for that number.
 //
-// Run is used only on the thread that made the object. Inside it there are no locks and no allocation: a counter a stream,
-// waited for with a short spin and then a futex.
+// Run is used only on the thread that made the object. Inside it there are no locks and no
+// allocation: a counter a stream, waited for with a short spin and then a futex.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +24,8 @@
 
 namespace terrace {
 
-// Holds instructions back from overwriting what somebody still reads. Called before each instruction that writes state.
+// Holds instructions back from overwriting what somebody still reads. Called before each
+// instruction that writes state.
 class StateFence {
  public:
   virtual ~StateFence() = default;

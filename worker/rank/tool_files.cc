@@ -1,4 +1,5 @@
-// terrace-rank tokenize and terrace-rank ckpt: their command lines. The work is in tool_tokenize.h and tool_checkpoint.h.
+// terrace-rank tokenize and terrace-rank ckpt: their command lines. The work is in tool_tokenize.h
+// and tool_checkpoint.h.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -32,7 +33,8 @@ struct FileOptions {
 
 using Options = std::shared_ptr<FileOptions>;
 
-CLI::App* AddTool(CLI::App* app, const char* name, const char* description, const Options& options) {
+CLI::App* AddTool(CLI::App* app, const char* name, const char* description,
+                  const Options& options) {
   CLI::App* tool = app->add_subcommand(name, description);
   tool->add_option("-o", options->output, "table or json")->check(CLI::IsMember({"table", "json"}));
   return tool;
@@ -46,7 +48,9 @@ void AddTokenize(CLI::App* app, const Options& options, int* exit_code) {
   tool->add_option("--cache", args.cache, "Token cache to use and keep");
   tool->add_option("--format", args.format, "llmc or raw")->check(CLI::IsMember({"llmc", "raw"}));
   tool->add_option("files", args.files, ".txt or .jsonl files")->required();
-  tool->callback([options, exit_code] { *exit_code = RunTokenizeTool(options->tokenize, options->tool_output()); });
+  tool->callback([options, exit_code] {
+    *exit_code = RunTokenizeTool(options->tokenize, options->tool_output());
+  });
 }
 
 void AddCheckpoint(CLI::App* app, const Options& options, int* exit_code) {
@@ -54,17 +58,25 @@ void AddCheckpoint(CLI::App* app, const Options& options, int* exit_code) {
   ckpt->require_subcommand(1);
   CLI::App* ls = AddTool(ckpt, "ls", "List the checkpoints of a directory", options);
   ls->add_option("directory", options->path, "Checkpoint directory")->required();
-  ls->callback([options, exit_code] { *exit_code = RunCheckpointLs(options->path, options->tool_output()); });
+  ls->callback([options, exit_code] {
+    *exit_code = RunCheckpointLs(options->path, options->tool_output());
+  });
   CLI::App* verify = AddTool(ckpt, "verify", "Read every byte and compare checksums", options);
-  verify->add_option("checkpoint", options->path, "Checkpoint folder, or a directory of them")->required();
-  verify->callback([options, exit_code] { *exit_code = RunCheckpointVerify(options->path, options->tool_output()); });
+  verify->add_option("checkpoint", options->path, "Checkpoint folder, or a directory of them")
+      ->required();
+  verify->callback([options, exit_code] {
+    *exit_code = RunCheckpointVerify(options->path, options->tool_output());
+  });
   CLI::App* exported = AddTool(ckpt, "export", "Write a folder that transformers loads", options);
   CheckpointExportArgs& args = options->exported;
-  exported->add_option("checkpoint", args.checkpoint, "Checkpoint folder, or a directory of them")->required();
+  exported->add_option("checkpoint", args.checkpoint, "Checkpoint folder, or a directory of them")
+      ->required();
   exported->add_option("--output", args.output_folder, "Folder to write")->required();
-  exported->add_option("--dtype", args.dtype, "f32, bf16 or f16")->check(CLI::IsMember({"f32", "bf16", "f16"}));
-  exported->callback(
-      [options, exit_code] { *exit_code = RunCheckpointExport(options->exported, options->tool_output()); });
+  exported->add_option("--dtype", args.dtype, "f32, bf16 or f16")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  exported->callback([options, exit_code] {
+    *exit_code = RunCheckpointExport(options->exported, options->tool_output());
+  });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// terrace-rank generate: continues a text with a trained checkpoint, one token at a time, by the forward pass of an "infer"
-// program.
+// terrace-rank generate: continues a text with a trained checkpoint, one token at a time, by the
+// forward pass of an "infer" program.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
@@ -63,12 +63,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const std::string& checkp
   google::protobuf::util::JsonParseOptions parse;
   parse.ignore_unknown_fields = true;
   if (!google::protobuf::util::JsonStringToMessage(manifest.spec_json, &spec, parse).ok()) {
-    return absl::DataLossError(absl::StrCat(checkpoint, ": the job spec in manifest.json does not parse"));
+    return absl::DataLossError(
+        absl::StrCat(checkpoint, ": the job spec in manifest.json does not parse"));
   }
   const std::string& trained = spec.data().tokenizer();
   if (trained == "bytes") return Tokenizer::Load(trained);
   // The copy in the checkpoint's folder, so that it may be moved to another machine.
-  const std::filesystem::path copy = std::filesystem::path(checkpoint) / std::filesystem::path(trained).filename();
+  const std::filesystem::path copy =
+      std::filesystem::path(checkpoint) / std::filesystem::path(trained).filename();
   std::error_code error;
   return Tokenizer::Load(std::filesystem::exists(copy, error) ? copy.string() : trained);
 }
@@ -92,7 +94,8 @@ class Generator {
 
   absl::Status Run() {
     tokenizer_.Encode(options_.prompt, &ids_);
-    if (ids_.empty()) return absl::InvalidArgumentError("--prompt: got no tokens, must hold at least one");
+    if (ids_.empty())
+      return absl::InvalidArgumentError("--prompt: got no tokens, must hold at least one");
     prompt_tokens_ = ids_.size();
     if (text_output()) Print(options_.prompt);
     PromptIo io(ids_);
@@ -115,7 +118,8 @@ class Generator {
  private:
   bool text_output() const { return options_.output == "text"; }
   std::string Made() const {
-    return tokenizer_.Decode(std::vector<int32_t>(ids_.begin() + static_cast<int64_t>(prompt_tokens_), ids_.end()));
+    return tokenizer_.Decode(
+        std::vector<int32_t>(ids_.begin() + static_cast<int64_t>(prompt_tokens_), ids_.end()));
   }
   // A character may be split over tokens: it is shown when it is whole.
   void PrintNew(bool all) {
@@ -151,8 +155,11 @@ absl::Status Generate(const GenerateOptions& options) {
   const int threads = std::max(1, static_cast<int>(program->threads()));
   ASSIGN_OR_RETURN(const ProgramMemory memory, ProgramMemory::Reserve(*program, threads));
   const SystemClock clock;
-  ASSIGN_OR_RETURN(const auto vm, Vm::Create(*program, {.threads = threads, .arenas = memory.arenas()}, &clock, nullptr));
-  if (!vm->Has("infer")) return absl::InvalidArgumentError(absl::StrCat(options.program, ": has no sequence 'infer'"));
+  ASSIGN_OR_RETURN(
+      const auto vm,
+      Vm::Create(*program, {.threads = threads, .arenas = memory.arenas()}, &clock, nullptr));
+  if (!vm->Has("infer"))
+    return absl::InvalidArgumentError(absl::StrCat(options.program, ": has no sequence 'infer'"));
   FillInitialState(*program, memory.arenas(), threads);
   RETURN_IF_ERROR(ReadWeights(options.checkpoint, *program, memory.arenas()));
   return Generator(options, vm.get(), *tokenizer).Run();
@@ -165,7 +172,9 @@ int Run(const GenerateOptions& options, char** argv) {
   const absl::Status status = Generate(options);
   if (status.ok()) return 0;
   return FailTool({.format = options.output == "json" ? ToolFormat::kJson : ToolFormat::kTable,
-                   .out = std::cout, .err = std::cerr}, status);
+                   .out = std::cout,
+                   .err = std::cerr},
+                  status);
 }
 
 }  // namespace
@@ -173,15 +182,19 @@ int Run(const GenerateOptions& options, char** argv) {
 void AddGenerateTool(CLI::App* app, char** argv, int* exit_code) {
   auto options = std::make_shared<GenerateOptions>();  // lives as long as the callback
   CLI::App* generate = app->add_subcommand("generate", "Continue a text with a trained checkpoint");
-  generate->add_option("--program", options->program, "Program with the sequence \"infer\"")->required();
+  generate->add_option("--program", options->program, "Program with the sequence \"infer\"")
+      ->required();
   generate->add_option("--checkpoint", options->checkpoint, "Checkpoint folder")->required();
   generate->add_option("--prompt", options->prompt, "Text to continue")->required();
-  generate->add_option("--tokens", options->tokens, "Tokens to add")->check(CLI::Range(1, 1'000'000));
+  generate->add_option("--tokens", options->tokens, "Tokens to add")
+      ->check(CLI::Range(1, 1'000'000));
   generate->add_option("--temperature", options->sampler.temperature, "0 takes the likeliest token")
       ->check(CLI::Range(0.0, 100.0));
-  generate->add_option("--top-k", options->sampler.top_k, "Sample among this many; 0: all")->check(CLI::NonNegativeNumber);
+  generate->add_option("--top-k", options->sampler.top_k, "Sample among this many; 0: all")
+      ->check(CLI::NonNegativeNumber);
   generate->add_option("--seed", options->sampler.seed, "Seed of the sampling");
-  generate->add_option("-o", options->output, "text or json")->check(CLI::IsMember({"text", "json"}));
+  generate->add_option("-o", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
   generate->callback([options, argv, exit_code] { *exit_code = Run(*options, argv); });
 }
 

@@ -1,5 +1,5 @@
-// terrace-rank probe: measures what plans compute with, on this machine, in about 150 ms: matrix products, memory, the
-// overhead of an instruction, the link between two ranks of one host.
+// terrace-rank probe: measures what plans compute with, on this machine, in about 150 ms: matrix
+// products, memory, the overhead of an instruction, the link between two ranks of one host.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -109,12 +109,15 @@ class Probe {
   }
 
  private:
-  void Call(Op op, const kernels::OpAttrs& attrs, const std::vector<kernels::TensorView>& operands) {
+  void Call(Op op, const kernels::OpAttrs& attrs,
+            const std::vector<kernels::TensorView>& operands) {
     kernels::cpu::Find(op)(attrs, operands, context_);
   }
 
-  // One call to warm up, then the fastest of `calls`: interruptions by others are not the machine's rate.
-  double BestOf(int calls, Op op, const kernels::OpAttrs& attrs, const std::vector<kernels::TensorView>& operands) {
+  // One call to warm up, then the fastest of `calls`: interruptions by others are not the machine's
+  // rate.
+  double BestOf(int calls, Op op, const kernels::OpAttrs& attrs,
+                const std::vector<kernels::TensorView>& operands) {
     const std::vector<kernels::TensorShape> shapes(operands.begin(), operands.end());
     context_.threads = threads_;
     context_.workspace_bytes = kernels::WorkspaceBytes(op, attrs, shapes, threads_);
@@ -161,8 +164,12 @@ LinkRates MeasureLink() {
   if (::mkdtemp(folder.data()) == nullptr) return {};
   FileRendezvous store(folder);
   const auto join = [&store](int rank) -> LinkRates {
-    auto group = ConnectGloo({.name = "probe", .rank = rank, .size = 2, .interface_address = "127.0.0.1",
-                              .timeout_ms = 5000}, &store);
+    auto group = ConnectGloo({.name = "probe",
+                              .rank = rank,
+                              .size = 2,
+                              .interface_address = "127.0.0.1",
+                              .timeout_ms = 5000},
+                             &store);
     return group.ok() ? TimeLink(group->get()) : LinkRates{};
   };
   LinkRates rates;
@@ -183,8 +190,10 @@ absl::StatusOr<v1::HardwareProfile> Measure(int threads) {
   Probe probe(threads, &scratch);
   v1::HardwareProfile profile;
   profile.set_name(kernels::cpu::InstructionSet());
-  profile.set_f32_flops_per_second(probe.MatmulFlopsPerSecond(DType::kF32, kernels::MatmulPrecision::kF32));
-  profile.set_bf16_flops_per_second(probe.MatmulFlopsPerSecond(DType::kBF16, kernels::MatmulPrecision::kBF16));
+  profile.set_f32_flops_per_second(
+      probe.MatmulFlopsPerSecond(DType::kF32, kernels::MatmulPrecision::kF32));
+  profile.set_bf16_flops_per_second(
+      probe.MatmulFlopsPerSecond(DType::kBF16, kernels::MatmulPrecision::kBF16));
   profile.set_memory_bytes_per_second(probe.MemoryBytesPerSecond());
   profile.set_instruction_overhead_seconds(probe.OverheadSeconds());
   const LinkRates link = MeasureLink();
@@ -201,21 +210,25 @@ void Print(const v1::HardwareProfile& profile, bool json) {
     options.preserve_proto_field_names = true;
     if (!google::protobuf::util::MessageToJsonString(profile, &text, options).ok()) return;
   } else {
-    text = absl::StrFormat("%s: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, memory %.1f GB/s, link %.2f GB/s, %.0f us",
-                           profile.name(), profile.f32_flops_per_second() * 1e-9, profile.bf16_flops_per_second() * 1e-9,
-                           profile.memory_bytes_per_second() * 1e-9, profile.link_bytes_per_second() * 1e-9,
-                           profile.link_latency_seconds() * 1e6);
+    text = absl::StrFormat(
+        "%s: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, memory %.1f GB/s, link %.2f GB/s, %.0f us",
+        profile.name(), profile.f32_flops_per_second() * 1e-9,
+        profile.bf16_flops_per_second() * 1e-9, profile.memory_bytes_per_second() * 1e-9,
+        profile.link_bytes_per_second() * 1e-9, profile.link_latency_seconds() * 1e6);
   }
   std::printf("%s\n", text.c_str());
 }
 
 int Run(const ProbeOptions& options, char** argv) {
-  const int threads = options.threads > 0 ? options.threads : std::max<int>(1, std::thread::hardware_concurrency());
+  const int threads =
+      options.threads > 0 ? options.threads : std::max<int>(1, std::thread::hardware_concurrency());
   RestartWithEnvironment(argv, threads, false);
   const bool json = options.output == "json";
   const auto profile = Measure(threads);
   if (!profile.ok()) {
-    return FailTool({.format = json ? ToolFormat::kJson : ToolFormat::kTable, .out = std::cout, .err = std::cerr},
+    return FailTool({.format = json ? ToolFormat::kJson : ToolFormat::kTable,
+                     .out = std::cout,
+                     .err = std::cerr},
                     profile.status());
   }
   Print(*profile, json);
@@ -227,8 +240,10 @@ int Run(const ProbeOptions& options, char** argv) {
 void AddProbeTool(CLI::App* app, char** argv, int* exit_code) {
   auto options = std::make_shared<ProbeOptions>();  // lives as long as the callback
   CLI::App* probe = app->add_subcommand("probe", "Measure this machine for plans");
-  probe->add_option("--threads", options->threads, "Threads of one rank; 0: all cores")->check(CLI::Range(0, 4096));
-  probe->add_option("-o", options->output, "text or json")->check(CLI::IsMember({"text", "json", "table"}));
+  probe->add_option("--threads", options->threads, "Threads of one rank; 0: all cores")
+      ->check(CLI::Range(0, 4096));
+  probe->add_option("-o", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json", "table"}));
   probe->callback([options, argv, exit_code] { *exit_code = Run(*options, argv); });
 }
 

@@ -52,8 +52,8 @@ int RunRank(const v1::RankConfig& config, bool daemon) {
   const absl::StatusOr<bool> stopped_early = process.Run();
   const int exit_code = stopped_early.ok() ? 0 : ToInt(ExitCode::kFailure);
   reporter.End(stopped_early.status(), stopped_early.ok() && *stopped_early, exit_code);
-  // Not by way of destructors: a peer that is lost must not keep this process from ending, and the system takes the
-  // arenas back faster than we do.
+  // Not by way of destructors: a peer that is lost must not keep this process from ending, and the
+  // system takes the arenas back faster than we do.
   ::_exit(exit_code);
 }
 
@@ -73,7 +73,9 @@ int Run(const RunOptions& options, char** argv) {
 void AddRunTool(CLI::App* app, char** argv, int* exit_code) {
   auto options = std::make_shared<RunOptions>();  // lives as long as the callback
   CLI::App* run = app->add_subcommand("run", "Run one rank of a job");
-  run->add_option("--config", options->config, "RankConfig: protobuf, or JSON when it ends in .json")->required();
+  run->add_option("--config", options->config,
+                  "RankConfig: protobuf, or JSON when it ends in .json")
+      ->required();
   run->add_flag("--daemon", options->daemon, "Serve the link in the run directory and wait for Go");
   run->callback([options, argv, exit_code] { *exit_code = Run(*options, argv); });
 }

@@ -1,5 +1,5 @@
-// The subcommands of terrace-rank, one file each. Each adds itself to the command line; its callback sets `exit_code`
-// (base/exit_code.h).
+// The subcommands of terrace-rank, one file each. Each adds itself to the command line; its
+// callback sets `exit_code` (base/exit_code.h).
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

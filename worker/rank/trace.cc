@@ -30,10 +30,13 @@ std::string StreamName(const v1::Stream& stream) {
 }  // namespace
 
 Trace::Trace(const v1::Program& program, uint32_t rank) : rank_(rank) {
-  events_ = absl::StrFormat(R"({"ph":"M","pid":%u,"name":"process_name","args":{"name":"rank %u"}})", rank, rank);
+  events_ = absl::StrFormat(
+      R"({"ph":"M","pid":%u,"name":"process_name","args":{"name":"rank %u"}})", rank, rank);
   for (int i = 0; i < program.streams_size(); ++i) {
-    absl::StrAppendFormat(&events_, ",\n" R"({"ph":"M","pid":%u,"tid":%d,"name":"thread_name","args":{"name":%s}})", rank, i,
-                          Quoted(StreamName(program.streams(i))));
+    absl::StrAppendFormat(&events_,
+                          ",\n"
+                          R"({"ph":"M","pid":%u,"tid":%d,"name":"thread_name","args":{"name":%s}})",
+                          rank, i, Quoted(StreamName(program.streams(i))));
   }
 }
 
@@ -46,10 +49,12 @@ void Trace::Add(const PreparedSequence& sequence, int64_t step) {
       if (origin_ns_ == 0) origin_ns_ = slice.start_ns;
       absl::StrAppendFormat(
           &events_,
-          ",\n" R"({"ph":"X","pid":%u,"tid":%d,"name":%s,"cat":"%s","ts":%.3f,"dur":%.3f,)"
+          ",\n"
+          R"({"ph":"X","pid":%u,"tid":%d,"name":%s,"cat":"%s","ts":%.3f,"dur":%.3f,)"
           R"("args":{"id":%u,"step":%d,"layer":%d,"micro_batch":%d}})",
-          rank_, s, Quoted(source.text()), LowerName(v1::Phase_Name(source.phase())), (slice.start_ns - origin_ns_) * 1e-3,
-          (slice.end_ns - slice.start_ns) * 1e-3, source.id(), step, source.layer(), source.micro_batch());
+          rank_, s, Quoted(source.text()), LowerName(v1::Phase_Name(source.phase())),
+          (slice.start_ns - origin_ns_) * 1e-3, (slice.end_ns - slice.start_ns) * 1e-3, source.id(),
+          step, source.layer(), source.micro_batch());
     }
   }
 }

@@ -1,5 +1,5 @@
-// The measured timeline of the first steps, one slice an instruction and stream, in the JSON trace event format that Perfetto
-// (ui.perfetto.dev) and chrome://tracing open.
+// The measured timeline of the first steps, one slice an instruction and stream, in the JSON trace
+// event format that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 //
 // Slices are collected between steps and written once. Thread-compatible.
 //

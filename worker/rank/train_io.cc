@@ -13,14 +13,16 @@ std::span<int32_t> Row(std::span<int32_t> batch, int64_t row, int64_t sequence_l
 
 }  // namespace
 
-// Micro-batch j of data-parallel rank r of D holds rows (j * D + r) * micro_batch + i of the global batch: whatever the
-// layout, the same rows make up the step.
+// Micro-batch j of data-parallel rank r of D holds rows (j * D + r) * micro_batch + i of the global
+// batch: whatever the layout, the same rows make up the step.
 void TrainIo::LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) {
-  const int64_t ranks = rules_.data_parallel(), rows = rules_.micro_batch(), length = rules_.sequence_length();
+  const int64_t ranks = rules_.data_parallel(), rows = rules_.micro_batch(),
+                length = rules_.sequence_length();
   const int64_t global_batch = rules_.micro_batches() * ranks * rows;
   const int64_t first = (micro_batch * ranks + data_rank_) * rows;
   for (int64_t i = 0; i < rows; ++i) {
-    dataset_.TrainRow(step_, first + i, global_batch, Row(tokens, i, length), Row(targets, i, length));
+    dataset_.TrainRow(step_, first + i, global_batch, Row(tokens, i, length),
+                      Row(targets, i, length));
   }
 }
 

@@ -1,6 +1,8 @@
-// What "train" and "eval" sequences take and give: rows of the dataset, the schedule of the step, losses.
+// What "train" and "eval" sequences take and give: rows of the dataset, the schedule of the step,
+// losses.
 //
-// Set up for a step before Vm::Run, read after it. Used by the VM's threads during Run, by its caller otherwise.
+// Set up for a step before Vm::Run, read after it. Used by the VM's threads during Run, by its
+// caller otherwise.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

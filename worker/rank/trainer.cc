@@ -32,7 +32,8 @@ absl::StatusOr<bool> Trainer::Run(int64_t start) {
     RETURN_IF_ERROR(Step(step));
     ASSIGN_OR_RETURN(stop, AgreeToStop());
     Report(step + 1, (parts_.clock->MonotonicNanos() - start_ns) * 1e-9);
-    if (trace && step - start < parts_.config->trace_steps()) trace->Add(*parts_.vm->Find("train"), step);
+    if (trace && step - start < parts_.config->trace_steps())
+      trace->Add(*parts_.vm->Find("train"), step);
     if (trace && step - start + 1 == parts_.config->trace_steps()) {
       RETURN_IF_ERROR(trace->Write(parts_.config->trace_path()));
     }
@@ -58,17 +59,20 @@ absl::Status Trainer::CheckFinite() {
   if (skipped_in_a_row_ < kMaxSkippedSteps) return absl::OkStatus();
   return WithReason(absl::FailedPreconditionError(absl::StrCat(
                         "the loss or its gradient was not finite for ", kMaxSkippedSteps,
-                        " steps in a row; lower train.optimizer.lr, lengthen train.schedule.warmup_steps or use fp32")),
+                        " steps in a row; lower train.optimizer.lr, lengthen "
+                        "train.schedule.warmup_steps or use fp32")),
                     v1::REASON_NON_FINITE_LOSS);
 }
 
 absl::StatusOr<bool> Trainer::AgreeToStop() {
   if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Poll());
   ASSIGN_OR_RETURN(const Wishes wishes,
-                   parts_.agreement->Exchange({.stop = parts_.stop->load(), .failed = !checkpoint_status_.ok()}));
+                   parts_.agreement->Exchange(
+                       {.stop = parts_.stop->load(), .failed = !checkpoint_status_.ok()}));
   RETURN_IF_ERROR(checkpoint_status_);
   if (wishes.failed) {
-    return WithReason(absl::AbortedError("rank 0 could not write its checkpoint"), v1::REASON_CHECKPOINT_ERROR);
+    return WithReason(absl::AbortedError("rank 0 could not write its checkpoint"),
+                      v1::REASON_CHECKPOINT_ERROR);
   }
   return wishes.stop;
 }
@@ -100,7 +104,8 @@ void Trainer::Report(int64_t steps_done, double seconds) {
   event.set_tokens_per_second(static_cast<double>(rules_.tokens_per_step()) / seconds);
   event.set_learning_rate(LearningRate(rules_, steps_done - 1));
   event.set_tokens(steps_done * rules_.tokens_per_step());
-  const bool log = steps_done == rules_.steps() || Due(std::max<int64_t>(spec_.train().log_every_steps(), 1), steps_done);
+  const bool log = steps_done == rules_.steps() ||
+                   Due(std::max<int64_t>(spec_.train().log_every_steps(), 1), steps_done);
   parts_.reporter->Step(event, log);
   ReportMetrics(steps_done, seconds);
 }
@@ -108,7 +113,8 @@ void Trainer::Report(int64_t steps_done, double seconds) {
 void Trainer::ReportMetrics(int64_t steps_done, double seconds) {
   const SequenceTimes times = Times(*parts_.vm->Find("train"));
   metrics_.set_collective_seconds(metrics_.collective_seconds() + times.collective);
-  metrics_.set_collective_exposed_seconds(metrics_.collective_exposed_seconds() + times.collective_exposed);
+  metrics_.set_collective_exposed_seconds(metrics_.collective_exposed_seconds() +
+                                          times.collective_exposed);
   metrics_.set_compute_seconds(metrics_.compute_seconds() + times.compute);
   metrics_.set_step_seconds(seconds);
   metrics_.set_steps(steps_done);
@@ -117,7 +123,8 @@ void Trainer::ReportMetrics(int64_t steps_done, double seconds) {
   metrics_.set_grad_norm(train_io_.stats().grad_norm);
   metrics_.set_flops_per_second(rules_.flops_per_step() / seconds);
   metrics_.set_last_step_unix_ms(parts_.clock->UnixMillis());
-  if (parts_.reporter->MetricsAreDue() || steps_done == rules_.steps()) parts_.reporter->Metrics(metrics_);
+  if (parts_.reporter->MetricsAreDue() || steps_done == rules_.steps())
+    parts_.reporter->Metrics(metrics_);
 }
 
 void Trainer::TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> result) {
@@ -135,7 +142,8 @@ void Trainer::TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> re
   event.set_stall_seconds(written.stall_seconds);
   parts_.reporter->Checkpoint(event);
   metrics_.set_checkpoint_bytes(metrics_.checkpoint_bytes() + written.info.bytes);
-  metrics_.set_checkpoint_stall_seconds(metrics_.checkpoint_stall_seconds() + written.stall_seconds);
+  metrics_.set_checkpoint_stall_seconds(metrics_.checkpoint_stall_seconds() +
+                                        written.stall_seconds);
 }
 
 void Trainer::StartCheckpoint(int64_t steps_done) {
@@ -146,7 +154,8 @@ void Trainer::StartCheckpoint(int64_t steps_done) {
   parts_.checkpointer->Start(steps_done, steps_done * rules_.tokens_per_step());
 }
 
-// The ranks that write none wait for the one that does: no rank succeeds before the job's result is on disk.
+// The ranks that write none wait for the one that does: no rank succeeds before the job's result is
+// on disk.
 absl::Status Trainer::WriteLastCheckpoint(int64_t steps_done) {
   StartCheckpoint(steps_done);
   if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Finish());

@@ -44,7 +44,8 @@ class Trainer {
  public:
   explicit Trainer(const TrainerParts& parts);
 
-  // Runs steps [start, rules.steps), then writes the final checkpoint. True when it was stopped before the last step.
+  // Runs steps [start, rules.steps), then writes the final checkpoint. True when it was stopped
+  // before the last step.
   absl::StatusOr<bool> Run(int64_t start);
 
  private:

@@ -11,8 +11,9 @@
 
 namespace terrace {
 
-absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program, const PrepareOptions& options,
-                                               const Clock* clock, StateFence* fence) {
+absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
+                                               const PrepareOptions& options, const Clock* clock,
+                                               StateFence* fence) {
   std::vector<v1::StreamKind> kinds;
   for (const v1::Stream& stream : program.streams()) kinds.push_back(stream.kind());
   if (std::count(kinds.begin(), kinds.end(), v1::COMPUTE) != 1) {
@@ -27,15 +28,17 @@ absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program, const
 }
 
 const PreparedSequence* Vm::Find(std::string_view sequence) const {
-  const auto found = std::find_if(sequences_.begin(), sequences_.end(),
-                                  [sequence](const PreparedSequence& s) { return s.name == sequence; });
+  const auto found =
+      std::find_if(sequences_.begin(), sequences_.end(),
+                   [sequence](const PreparedSequence& s) { return s.name == sequence; });
   return found == sequences_.end() ? nullptr : &*found;
 }
 
 bool Vm::Has(std::string_view sequence) const { return Find(sequence) != nullptr; }
 
 absl::Status Vm::Warm() {
-  for (PreparedSequence& warm : WarmSequences(sequences_)) RETURN_IF_ERROR(streams_.Run(&warm, nullptr));
+  for (PreparedSequence& warm : WarmSequences(sequences_))
+    RETURN_IF_ERROR(streams_.Run(&warm, nullptr));
   return absl::OkStatus();
 }
 
@@ -57,7 +60,8 @@ double Busy(const PreparedStream& stream) {
 double WaitedForCollectives(const PreparedStream& stream) {
   int64_t waited_ns = 0;
   for (size_t i = 1; i < stream.slices.size(); ++i) {
-    if (stream.instructions[i].waits_for_collective) waited_ns += stream.slices[i].start_ns - stream.slices[i - 1].end_ns;
+    if (stream.instructions[i].waits_for_collective)
+      waited_ns += stream.slices[i].start_ns - stream.slices[i - 1].end_ns;
   }
   return waited_ns * 1e-9;
 }
@@ -69,7 +73,8 @@ SequenceTimes Times(const PreparedSequence& sequence) {
   int64_t first_ns = 0, last_ns = 0;
   for (const PreparedStream& stream : sequence.streams) {
     if (stream.slices.empty()) continue;
-    first_ns = first_ns == 0 ? stream.slices.front().start_ns : std::min(first_ns, stream.slices.front().start_ns);
+    first_ns = first_ns == 0 ? stream.slices.front().start_ns
+                             : std::min(first_ns, stream.slices.front().start_ns);
     last_ns = std::max(last_ns, stream.slices.back().end_ns);
     if (stream.kind == v1::COMPUTE) times.compute += Busy(stream);
     if (stream.kind == v1::COMPUTE) times.collective_exposed += WaitedForCollectives(stream);

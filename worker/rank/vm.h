@@ -1,11 +1,11 @@
 // The virtual machine of a rank: a program prepared once, then executed sequence by sequence.
 //
-//   Create   decode, resolve every operand to its address, connect instructions to kernels and groups
-//   Warm     every distinct instruction once, before initialisation
-//   Run      execute one sequence: "train", "eval" or "infer"
+//   Create   decode, resolve every operand to its address, connect instructions to kernels and
+//   groups Warm     every distinct instruction once, before initialisation Run      execute one
+//   sequence: "train", "eval" or "infer"
 //
-// Borrows the program, the arenas and the groups. Used only on the thread that created it; it starts the threads of the
-// other streams itself.
+// Borrows the program, the arenas and the groups. Used only on the thread that created it; it
+// starts the threads of the other streams itself.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -36,20 +36,24 @@ struct SequenceTimes {
 class Vm {
  public:
   // `fence` may be null.
-  static absl::StatusOr<std::unique_ptr<Vm>> Create(const v1::Program& program, const PrepareOptions& options,
+  static absl::StatusOr<std::unique_ptr<Vm>> Create(const v1::Program& program,
+                                                    const PrepareOptions& options,
                                                     const Clock* clock, StateFence* fence);
 
   bool Has(std::string_view sequence) const;
   // UNAVAILABLE when a peer of a group is lost.
   absl::Status Warm();
-  // NOT_FOUND when the program has no such sequence. Otherwise what the first failing instruction says.
+  // NOT_FOUND when the program has no such sequence. Otherwise what the first failing instruction
+  // says.
   absl::Status Run(std::string_view sequence, SequenceIo* io);
 
-  // The sequence as prepared, with the slices of its last execution. Null when there is none of that name.
+  // The sequence as prepared, with the slices of its last execution. Null when there is none of
+  // that name.
   const PreparedSequence* Find(std::string_view sequence) const;
 
  private:
-  Vm(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence) : streams_(kinds, clock, fence) {}
+  Vm(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence)
+      : streams_(kinds, clock, fence) {}
 
   std::vector<PreparedSequence> sequences_;
   Streams streams_;

@@ -26,7 +26,8 @@ std::string Signature(const v1::Instruction& source) {
 }
 
 absl::Status RunZeroIds(const PreparedInstruction& instruction, SequenceIo*) {
-  for (const kernels::TensorView& ids : instruction.operands) std::memset(ids.data, 0, ids.SpanBytes());
+  for (const kernels::TensorView& ids : instruction.operands)
+    std::memset(ids.data, 0, ids.SpanBytes());
   return absl::OkStatus();
 }
 
@@ -37,12 +38,14 @@ void AppendZeroIds(const PreparedInstruction& instruction, std::vector<PreparedI
   zero.source = instruction.source;
   for (int i = 0; i < static_cast<int>(instruction.operands.size()); ++i) {
     const bool is_read = instruction.source->operands(i).access() == v1::READ;
-    if (is_read && instruction.operands[i].dtype == kernels::DType::kI32) zero.operands.push_back(instruction.operands[i]);
+    if (is_read && instruction.operands[i].dtype == kernels::DType::kI32)
+      zero.operands.push_back(instruction.operands[i]);
   }
   if (!zero.operands.empty()) out->push_back(std::move(zero));
 }
 
-void AppendOnce(const PreparedInstruction& instruction, std::set<std::string>* done, std::vector<PreparedInstruction>* out) {
+void AppendOnce(const PreparedInstruction& instruction, std::set<std::string>* done,
+                std::vector<PreparedInstruction>* out) {
   if (!done->insert(Signature(*instruction.source)).second) return;
   if (instruction.source->has_compute()) AppendZeroIds(instruction, out);
   PreparedInstruction& copy = out->emplace_back(instruction);
@@ -63,8 +66,10 @@ std::vector<PreparedSequence> WarmSequences(std::span<const PreparedSequence> se
   for (const PreparedSequence& sequence : sequences) {
     for (size_t s = 0; s < sequence.streams.size(); ++s) {
       for (const PreparedInstruction& instruction : sequence.streams[s].instructions) {
-        if (instruction.kernel != nullptr) AppendOnce(instruction, &done, &compute.streams[s].instructions);
-        if (instruction.group != nullptr) AppendOnce(instruction, &done, &collectives.streams[s].instructions);
+        if (instruction.kernel != nullptr)
+          AppendOnce(instruction, &done, &compute.streams[s].instructions);
+        if (instruction.group != nullptr)
+          AppendOnce(instruction, &done, &collectives.streams[s].instructions);
       }
     }
   }

@@ -112,8 +112,10 @@ TEST_F(LinkTest, ShutdownAndCloseWakeBlockedThreads) {
   ASSERT_TRUE(listener.ok());
   auto daemon = DialLink(path_);
   auto rank = listener->Accept();
-  std::thread receiver([&] { EXPECT_EQ((*rank)->Receive().status().code(), absl::StatusCode::kUnavailable); });
-  std::thread acceptor([&] { EXPECT_EQ(listener->Accept().status().code(), absl::StatusCode::kUnavailable); });
+  std::thread receiver(
+      [&] { EXPECT_EQ((*rank)->Receive().status().code(), absl::StatusCode::kUnavailable); });
+  std::thread acceptor(
+      [&] { EXPECT_EQ(listener->Accept().status().code(), absl::StatusCode::kUnavailable); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   (*rank)->Shutdown();
   listener->Close();

@@ -24,15 +24,21 @@ namespace {
 class CommunicatorTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ = std::filesystem::path(testing::TempDir()) /
+              testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank, int size, int64_t timeout_ms = 10'000) {
+  absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank, int size,
+                                                     int64_t timeout_ms = 10'000) {
     FileRendezvous store(folder_);
-    return ConnectGloo({.name = "data_parallel.0", .rank = rank, .size = size, .interface_address = "127.0.0.1",
-                        .timeout_ms = timeout_ms}, &store);
+    return ConnectGloo({.name = "data_parallel.0",
+                        .rank = rank,
+                        .size = size,
+                        .interface_address = "127.0.0.1",
+                        .timeout_ms = timeout_ms},
+                       &store);
   }
 
   // Runs `body` on one thread a rank.
@@ -80,7 +86,8 @@ TEST_F(CommunicatorTest, AllReduceGivesTheSameBitsOnEveryRankAndRun) {
     OnRanks(kRanks, [&](Communicator* group) {
       std::vector<float>& data = results[run * kRanks + group->rank()];
       data.resize(50'021);
-      for (size_t i = 0; i < data.size(); ++i) data[i] = 1.0f / static_cast<float>(3 * i + 7 * group->rank() + 1);
+      for (size_t i = 0; i < data.size(); ++i)
+        data[i] = 1.0f / static_cast<float>(3 * i + 7 * group->rank() + 1);
       ASSERT_TRUE(group->AllReduce(data.data(), data.size(), ReduceType::kF32).ok());
     });
   }
@@ -133,7 +140,9 @@ TEST_F(CommunicatorTest, APeerThatNeverComesIsNamedAfterTheTimeout) {
   EXPECT_THAT(std::string(group.status().message()), testing::HasSubstr("data_parallel.0"));
 }
 
-TEST(InterfaceAddressTest, IsANumericAddress) { EXPECT_THAT(PrimaryAddress(), testing::MatchesRegex("[0-9.]+")); }
+TEST(InterfaceAddressTest, IsANumericAddress) {
+  EXPECT_THAT(PrimaryAddress(), testing::MatchesRegex("[0-9.]+"));
+}
 
 }  // namespace
 }  // namespace terrace

@@ -11,7 +11,8 @@
 namespace terrace {
 namespace {
 
-// Bytes of the mapping that follows the page named `name` in this process's maps; -1 when there is none.
+// Bytes of the mapping that follows the page named `name` in this process's maps; -1 when there is
+// none.
 int64_t MappedBytesAfter(const std::string& name) {
   std::ifstream maps("/proc/self/maps");
   std::string line;
@@ -19,7 +20,8 @@ int64_t MappedBytesAfter(const std::string& name) {
     if (line.find("/memfd:" + name + " ") == std::string::npos) continue;
     if (!std::getline(maps, line)) return -1;
     const size_t dash = line.find('-');
-    return std::stoull(line.substr(dash + 1), nullptr, 16) - std::stoull(line.substr(0, dash), nullptr, 16);
+    return std::stoull(line.substr(dash + 1), nullptr, 16) -
+           std::stoull(line.substr(0, dash), nullptr, 16);
   }
   return -1;
 }
@@ -36,7 +38,8 @@ TEST(ArenaTest, TouchMakesEveryPageResident) {
   auto arena = Arena::Reserve("terrace-arena-8", 9 << 20);
   ASSERT_TRUE(arena.ok());
   arena->Touch(3);
-  for (int64_t i = 0; i < arena->reserved_bytes(); ++i) ASSERT_EQ(arena->data()[i], std::byte{0}) << i;
+  for (int64_t i = 0; i < arena->reserved_bytes(); ++i)
+    ASSERT_EQ(arena->data()[i], std::byte{0}) << i;
   std::ifstream smaps("/proc/self/smaps");
   std::string line;
   while (std::getline(smaps, line) && line.find("terrace-arena-8") == std::string::npos) {
@@ -66,7 +69,8 @@ TEST(ArenaTest, RefusalNamesTheArenaAndTheBytes) {
   const auto arena = Arena::Reserve("terrace-arena-1", int64_t{1} << 60);
   EXPECT_EQ(arena.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(arena.status().message()),
-              testing::AllOf(testing::HasSubstr("terrace-arena-1"), testing::HasSubstr("1152921504606846976")));
+              testing::AllOf(testing::HasSubstr("terrace-arena-1"),
+                             testing::HasSubstr("1152921504606846976")));
 }
 
 TEST(ArenaDeathTest, WritingPastTheEndCrashes) {

@@ -58,7 +58,8 @@ TEST_F(CheckpointerTest, TheFenceHoldsWritersBackUntilTheStateIsRead) {
   for (int64_t step = 1; step <= 5; ++step) {
     checkpointer.Start(step, step * 100);
     checkpointer.WaitUntilUnread();
-    std::fill(memory_.begin(), memory_.end(), static_cast<float>(step + 1));  // the optimizer's write
+    std::fill(memory_.begin(), memory_.end(),
+              static_cast<float>(step + 1));  // the optimizer's write
     const auto result = checkpointer.Finish();
     ASSERT_TRUE(result.has_value());
     ASSERT_TRUE(result->ok()) << result->status();

@@ -11,7 +11,8 @@
 namespace terrace {
 namespace {
 
-void AddBuffer(v1::Program* program, v1::BufferClass cls, v1::Lifetime lifetime, int64_t bytes, int64_t offset) {
+void AddBuffer(v1::Program* program, v1::BufferClass cls, v1::Lifetime lifetime, int64_t bytes,
+               int64_t offset) {
   v1::Buffer* buffer = program->add_buffers();
   buffer->set_id(program->buffers_size() - 1);
   buffer->set_class_(cls);

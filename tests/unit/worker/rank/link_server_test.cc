@@ -17,12 +17,13 @@ class LinkServerTest : public testing::Test {
  protected:
   void SetUp() override {
     path_ = std::filesystem::path(testing::TempDir()) / "link_server_test.sock";
-    auto server = LinkServer::Start({.path = path_,
-                                     .job = "books-1",
-                                     .epoch = 4,
-                                     .rank = 2,
-                                     .on_go = [this] { ++goes_; },
-                                     .on_stop = [this](bool checkpoint) { checkpoint ? ++stops_ : ++kills_; }});
+    auto server = LinkServer::Start(
+        {.path = path_,
+         .job = "books-1",
+         .epoch = 4,
+         .rank = 2,
+         .on_go = [this] { ++goes_; },
+         .on_stop = [this](bool checkpoint) { checkpoint ? ++stops_ : ++kills_; }});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -81,7 +82,8 @@ TEST_F(LinkServerTest, EventsWaitForADaemonInOrder) {
 
 TEST_F(LinkServerTest, AFullQueueDropsTheOldestStepsAndKeepsTheRest) {
   server_->AddEvent(Eval(7));
-  for (size_t i = 0; i < kMaxQueuedEvents + 5; ++i) server_->AddEvent(Step(static_cast<int64_t>(i)));
+  for (size_t i = 0; i < kMaxQueuedEvents + 5; ++i)
+    server_->AddEvent(Step(static_cast<int64_t>(i)));
   const auto daemon = Dial();
   EXPECT_EQ(daemon->Receive()->event().eval().step(), 7);
   EXPECT_EQ(daemon->Receive()->event().step().step(), 6);

@@ -1,5 +1,5 @@
-// Replaces the process's allocation functions: any call on a thread that executes instructions is counted, with the library
-// scopes of worker/rank/step_scope.h as the only exceptions.
+// Replaces the process's allocation functions: any call on a thread that executes instructions is
+// counted, with the library scopes of worker/rank/step_scope.h as the only exceptions.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
@@ -29,7 +29,8 @@ std::atomic<int> forbidden_allocations{0};
 std::atomic<bool> nobody_may_allocate{false};  // not on the threads of OpenMP either
 
 void Count() {
-  if (nobody_may_allocate.load() || terrace::AllocationIsForbidden()) forbidden_allocations.fetch_add(1);
+  if (nobody_may_allocate.load() || terrace::AllocationIsForbidden())
+    forbidden_allocations.fetch_add(1);
 }
 
 }  // namespace
@@ -68,7 +69,8 @@ class TestIo final : public SequenceIo {
  public:
   explicit TestIo(bool allocate) : allocate_(allocate) {}
   void LoadBatch(int, std::span<int32_t> tokens, std::span<int32_t> targets) override {
-    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = targets[i] = static_cast<int32_t>(i) % 16;
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = targets[i] = static_cast<int32_t>(i) % 16;
   }
   void LoadSchedule(std::span<float, 4> schedule) override { schedule[0] = 1; }
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
@@ -97,7 +99,8 @@ int AllocationsOfOneRun(bool io_allocates) {
   const uint32_t y = tiny.Buffer(v1::F32, {64, 32}), w = tiny.Buffer(v1::F32, {32, 32});
   const uint32_t scratch = tiny.Buffer(v1::U8, {1 << 20});
   tiny.Input(1, v1::LOAD_BATCH, {tokens, targets});
-  tiny.Compute(0, Op::kGatherRows, kernels::NoAttrs{}, {{v1::READ, table}, {v1::READ, tokens}, {v1::WRITE, x}})
+  tiny.Compute(0, Op::kGatherRows, kernels::NoAttrs{},
+               {{v1::READ, table}, {v1::READ, tokens}, {v1::WRITE, x}})
       ->add_waits(0);
   tiny.Compute(2, Op::kGelu, kernels::NoAttrs{}, {{v1::READ, x}, {v1::WRITE, x}})->add_waits(1);
   v1::Instruction* product = tiny.Compute(0, Op::kMatmul, kernels::MatmulAttrs{},
@@ -146,7 +149,8 @@ int AllocationsOfCompiledSteps(const std::string& config_json, const std::string
   std::vector<std::byte> memory(program.arenas(0).bytes() + 64);
   void* start = memory.data();
   size_t space = memory.size();
-  const std::vector<std::byte*> arenas = {static_cast<std::byte*>(std::align(64, program.arenas(0).bytes(), start, space))};
+  const std::vector<std::byte*> arenas = {
+      static_cast<std::byte*>(std::align(64, program.arenas(0).bytes(), start, space))};
   SystemClock clock;
   auto vm = Vm::Create(program, {.threads = 2, .arenas = arenas}, &clock, nullptr);
   EXPECT_TRUE(vm.ok()) << vm.status();
@@ -158,7 +162,8 @@ int AllocationsOfCompiledSteps(const std::string& config_json, const std::string
   return forbidden_allocations.load();
 }
 
-constexpr char kGpt2[] = R"({"model_type":"gpt2","vocab_size":64,"n_positions":32,"n_embd":32,"n_layer":2,"n_head":2})";
+constexpr char kGpt2[] =
+    R"({"model_type":"gpt2","vocab_size":64,"n_positions":32,"n_embd":32,"n_layer":2,"n_head":2})";
 constexpr char kQwen3[] =
     R"({"model_type":"qwen3","vocab_size":64,"max_position_embeddings":32,"hidden_size":32,"intermediate_size":48,
         "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,"rms_norm_eps":1e-6,

@@ -29,11 +29,13 @@ TEST(SamplerTest, FrequenciesFollowTheSoftmax) {
   constexpr int kDraws = 20'000;
   for (int i = 0; i < kDraws; ++i) ++counts[sampler.Next(logits)];
   const double total = 1 + std::exp(1.0) + std::exp(2.0);
-  for (int i = 0; i < 3; ++i) EXPECT_NEAR(counts[i] / double{kDraws}, std::exp(double(i)) / total, 0.015) << i;
+  for (int i = 0; i < 3; ++i)
+    EXPECT_NEAR(counts[i] / double{kDraws}, std::exp(double(i)) / total, 0.015) << i;
 }
 
 TEST(SamplerTest, TheSameSeedGivesTheSameTokens) {
-  Sampler a({.temperature = 1, .seed = 9}), b({.temperature = 1, .seed = 9}), c({.temperature = 1, .seed = 10});
+  Sampler a({.temperature = 1, .seed = 9}), b({.temperature = 1, .seed = 9}),
+      c({.temperature = 1, .seed = 10});
   const std::vector<float> logits(100, 1.0f);
   std::vector<int32_t> from_a, from_b, from_c;
   for (int i = 0; i < 50; ++i) {

@@ -1,4 +1,5 @@
-// Writes small programs by hand, for tests of the VM: buffers one after the other in arena 0, operands that name them.
+// Writes small programs by hand, for tests of the VM: buffers one after the other in arena 0,
+// operands that name them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,7 +35,8 @@ class TinyProgram {
     buffer->mutable_shape()->Add(shape.begin(), shape.end());
     buffer->set_bytes(elements * 4);
     buffer->set_offset(program_.arenas(0).bytes());
-    program_.mutable_arenas(0)->set_bytes(program_.arenas(0).bytes() + (elements * 4 + 255) / 256 * 256);
+    program_.mutable_arenas(0)->set_bytes(program_.arenas(0).bytes() +
+                                          (elements * 4 + 255) / 256 * 256);
     return buffer->id();
   }
 
@@ -74,7 +76,8 @@ class TinyProgram {
   }
 
  private:
-  v1::Instruction* Add(uint32_t stream, std::string text, std::vector<std::pair<v1::Access, uint32_t>> operands) {
+  v1::Instruction* Add(uint32_t stream, std::string text,
+                       std::vector<std::pair<v1::Access, uint32_t>> operands) {
     v1::Instruction* instruction = sequence_->add_instructions();
     instruction->set_id(sequence_->instructions_size() - 1);
     instruction->set_stream(stream);

@@ -47,10 +47,13 @@ class RecordingIo final : public SequenceIo {
 // A group whose operations do what the test says.
 class FakeGroup final : public Communicator {
  public:
-  explicit FakeGroup(std::function<absl::Status(float*, int64_t)> reduce) : reduce_(std::move(reduce)) {}
+  explicit FakeGroup(std::function<absl::Status(float*, int64_t)> reduce)
+      : reduce_(std::move(reduce)) {}
   int rank() const override { return 0; }
   int size() const override { return 2; }
-  absl::Status AllReduce(void* data, int64_t n, ReduceType) override { return reduce_(static_cast<float*>(data), n); }
+  absl::Status AllReduce(void* data, int64_t n, ReduceType) override {
+    return reduce_(static_cast<float*>(data), n);
+  }
   absl::Status Broadcast(void*, int64_t, int) override { return absl::OkStatus(); }
   absl::Status Barrier() override { return absl::OkStatus(); }
 
@@ -62,7 +65,8 @@ class VmTest : public testing::Test {
  protected:
   std::unique_ptr<Vm> Make(TinyProgram* tiny, StateFence* fence = nullptr) {
     arenas_ = tiny->Arenas();
-    auto vm = Vm::Create(tiny->program(), {.threads = 1, .arenas = arenas_, .groups = groups_}, &clock_, fence);
+    auto vm = Vm::Create(tiny->program(), {.threads = 1, .arenas = arenas_, .groups = groups_},
+                         &clock_, fence);
     EXPECT_TRUE(vm.ok()) << vm.status();
     return vm.ok() ? *std::move(vm) : nullptr;
   }
@@ -91,7 +95,8 @@ TEST_F(VmTest, ComputeWaitsForASlowInputStream) {
   const uint32_t schedule = tiny.Buffer(v1::F32, {4}), y = tiny.Buffer(v1::F32, {4});
   tiny.Compute(0, Op::kFill, kernels::FillAttrs{}, {{v1::WRITE, y}});
   tiny.Input(1, v1::LOAD_SCHEDULE, {schedule});
-  tiny.Compute(0, Op::kAdd, kernels::NoAttrs{}, {{v1::READ, schedule}, {v1::UPDATE, y}})->add_waits(1);
+  tiny.Compute(0, Op::kAdd, kernels::NoAttrs{}, {{v1::READ, schedule}, {v1::UPDATE, y}})
+      ->add_waits(1);
   tiny.Output(0, v1::STEP_STATS, y);
   auto vm = Make(&tiny);
   io_.delay = std::chrono::milliseconds(20);
@@ -99,7 +104,8 @@ TEST_F(VmTest, ComputeWaitsForASlowInputStream) {
   EXPECT_THAT(io_.outputs.back(), ElementsAre(1, 2, 3, 4));
 }
 
-// Two streams take turns on one buffer: each link of the chain waits for the other stream. A lost wait shows as a wrong sum.
+// Two streams take turns on one buffer: each link of the chain waits for the other stream. A lost
+// wait shows as a wrong sum.
 TEST_F(VmTest, AChainAcrossStreamsKeepsItsOrderOverManyRuns) {
   constexpr int kLinks = 50, kRuns = 200;
   TinyProgram tiny({v1::COMPUTE, v1::HOST_COMPUTE, v1::HOST_TO_DEVICE});
@@ -107,9 +113,11 @@ TEST_F(VmTest, AChainAcrossStreamsKeepsItsOrderOverManyRuns) {
   tiny.Compute(0, Op::kFill, kernels::FillAttrs{}, {{v1::WRITE, total}});
   for (int i = 0; i < kLinks; ++i) {
     const auto last = [&tiny] { return tiny.program().sequences(0).instructions_size() - 1; };
-    v1::Instruction* fill = tiny.Compute(1, Op::kFill, kernels::FillAttrs{.value = float(i)}, {{v1::WRITE, x}});
+    v1::Instruction* fill =
+        tiny.Compute(1, Op::kFill, kernels::FillAttrs{.value = float(i)}, {{v1::WRITE, x}});
     fill->add_waits(fill->id() - 1);
-    v1::Instruction* add = tiny.Compute(0, Op::kAdd, kernels::NoAttrs{}, {{v1::READ, x}, {v1::UPDATE, total}});
+    v1::Instruction* add =
+        tiny.Compute(0, Op::kAdd, kernels::NoAttrs{}, {{v1::READ, x}, {v1::UPDATE, total}});
     add->add_waits(last() - 1);
   }
   tiny.Output(0, v1::STEP_STATS, total);
@@ -122,7 +130,8 @@ TEST_F(VmTest, AChainAcrossStreamsKeepsItsOrderOverManyRuns) {
 
 TEST_F(VmTest, WaitsThatAnEarlierOneImpliesAreDropped) {
   TinyProgram tiny({v1::COMPUTE, v1::HOST_TO_DEVICE});
-  const uint32_t a = tiny.Buffer(v1::F32, {4}), b = tiny.Buffer(v1::F32, {4}), y = tiny.Buffer(v1::F32, {4});
+  const uint32_t a = tiny.Buffer(v1::F32, {4}), b = tiny.Buffer(v1::F32, {4}),
+                 y = tiny.Buffer(v1::F32, {4});
   tiny.Input(1, v1::LOAD_SCHEDULE, {a});
   tiny.Input(1, v1::LOAD_SCHEDULE, {b});
   tiny.Compute(0, Op::kAdd, kernels::NoAttrs{}, {{v1::READ, b}, {v1::UPDATE, y}})->add_waits(1);
@@ -156,7 +165,8 @@ TEST_F(VmTest, AllReduceRunsOnItsStreamAndComputeWaits) {
 }
 
 TEST_F(VmTest, ALostPeerEndsTheRunAndNamesTheInstruction) {
-  groups_.push_back(std::make_unique<FakeGroup>([](float*, int64_t) { return absl::UnavailableError("peer 1 is gone"); }));
+  groups_.push_back(std::make_unique<FakeGroup>(
+      [](float*, int64_t) { return absl::UnavailableError("peer 1 is gone"); }));
   TinyProgram tiny({v1::COMPUTE, v1::COLLECTIVE, v1::HOST_COMPUTE});
   const uint32_t x = tiny.Buffer(v1::F32, {4}), y = tiny.Buffer(v1::F32, {4});
   tiny.AllReduce(1, x);
@@ -167,7 +177,8 @@ TEST_F(VmTest, ALostPeerEndsTheRunAndNamesTheInstruction) {
   for (int run = 0; run < 20; ++run) {
     const absl::Status status = vm->Run("train", &io_);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("instruction 0 (all_reduce): peer 1 is gone"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("instruction 0 (all_reduce): peer 1 is gone"));
     EXPECT_TRUE(io_.outputs.empty());
   }
 }
@@ -199,7 +210,8 @@ TEST_F(VmTest, WarmRunsEachDistinctInstructionOnceOnValidIds) {
   const uint32_t tokens = tiny.Buffer(v1::I32, {8}), table = tiny.Buffer(v1::F32, {16, 4});
   const uint32_t x = tiny.Buffer(v1::F32, {8, 4});
   tiny.Input(0, v1::LOAD_BATCH, {tokens, tokens});
-  tiny.Compute(0, Op::kGatherRows, kernels::NoAttrs{}, {{v1::READ, table}, {v1::READ, tokens}, {v1::WRITE, x}});
+  tiny.Compute(0, Op::kGatherRows, kernels::NoAttrs{},
+               {{v1::READ, table}, {v1::READ, tokens}, {v1::WRITE, x}});
   for (int i = 0; i < 5; ++i) tiny.AllReduce(1, x);
   auto vm = Make(&tiny);
   reinterpret_cast<int32_t*>(arenas_[0])[3] = 1 << 30;  // would read far outside the table
@@ -222,7 +234,8 @@ TEST_F(VmTest, ACollectiveThatThisRankLacksIsRefusedBeforeItRuns) {
   const uint32_t x = tiny.Buffer(v1::F32, {4});
   tiny.AllReduce(1, x)->mutable_collective()->set_kind(v1::ALL_GATHER);
   arenas_ = tiny.Arenas();
-  const auto vm = Vm::Create(tiny.program(), {.arenas = arenas_, .groups = groups_}, &clock_, nullptr);
+  const auto vm =
+      Vm::Create(tiny.program(), {.arenas = arenas_, .groups = groups_}, &clock_, nullptr);
   EXPECT_EQ(vm.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(vm.status().message()), HasSubstr("ALL_GATHER"));
 }
