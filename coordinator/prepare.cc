@@ -18,6 +18,17 @@ constexpr size_t kExactMax = 4;
 // Of layouts that differ by less in time, the one with the least memory.
 constexpr double kSameTime = 1.02;
 
+// What layouts are compared with. Measured rates differ from one start of a worker to the next, and a
+// job that is run again or resumed must get the same layout, so that its sums are the same bit by
+// bit: measurements tell how long the chosen layout takes, they do not choose it.
+Budget ForChoosing(const Budget& budget) {
+  Budget reference = budget;
+  if (budget.profile.measured() || budget.profile.f32_flops_per_second() <= 0) {
+    reference.profile = CpuProfile(budget.threads_per_rank, budget.profile.name());
+  }
+  return reference;
+}
+
 // The likeliest layouts exactly, until enough of them fit; at least the smallest, so that a refusal
 // can name its bytes.
 absl::StatusOr<std::vector<Evaluated>> EvaluateBest(const v1::JobSpec& spec, const Model& model,
@@ -67,14 +78,17 @@ int64_t SmallestBytes(const std::vector<Evaluated>& evaluated) {
 }  // namespace
 
 absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& given) {
-  Budget budget = given;
-  if (budget.profile.f32_flops_per_second() <= 0)
-    budget.profile = CpuProfile(budget.threads_per_rank);
-
+  Budget budget = ForChoosing(given);
   ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
   ASSIGN_OR_RETURN(std::vector<Evaluated> evaluated, EvaluateBest(spec, model, budget));
   if (!ChooseBest(&evaluated)) return DoesNotFit(spec, budget, SmallestBytes(evaluated));
 
+  if (given.profile.measured()) {
+    budget.profile = given.profile;
+    for (Evaluated& one : evaluated) {
+      ASSIGN_OR_RETURN(one.simulation, Simulate(one.programs[0], "train", budget.profile));
+    }
+  }
   Evaluated chosen = std::move(evaluated.front());
   evaluated.erase(evaluated.begin());
   Prepared prepared;

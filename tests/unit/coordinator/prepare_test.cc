@@ -105,6 +105,22 @@ TEST(PrepareTest, TheSameInputGivesTheSameBytes) {
   EXPECT_EQ(SerializeProgram(first->programs[0]), SerializeProgram(second->programs[0]));
 }
 
+// Or a job that is run again would get another layout, and other sums.
+TEST(PrepareTest, MeasuredRatesTellTheTimeAndChooseNothing) {
+  const auto with_rates = [](double flops, double overhead) {
+    Budget budget = MakeBudget();
+    budget.profile.set_measured(true);
+    budget.profile.set_f32_flops_per_second(flops);
+    budget.profile.set_instruction_overhead_seconds(overhead);
+    return Prepare(Spec(), budget);
+  };
+  const auto fast = with_rates(1e12, 1e-3), slow = with_rates(1e9, 1e-9);
+  ASSERT_TRUE(fast.ok() && slow.ok());
+  EXPECT_EQ(SerializeProgram(fast->programs[0]), SerializeProgram(slow->programs[0]));
+  EXPECT_NE(fast->plan.time().step_seconds(), slow->plan.time().step_seconds());
+  EXPECT_EQ(fast->plan.profile().f32_flops_per_second(), 1e12);
+}
+
 TEST(PrepareTest, WithoutAMeasuredProfileTheDefaultIsUsedAndSaidSo) {
   Budget budget = MakeBudget();
   budget.profile.Clear();
