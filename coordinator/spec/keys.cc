@@ -47,7 +47,7 @@ const std::vector<SpecKey>& Table() {
       {"train.seed", kInteger, "1234", false, 0, 9007199254740991.0, {}, "", "Seed of weights and sampling"},
       {"train.eval_every_steps", kInteger, "0", false, 0, 1e9, {}, "",
        "Steps between evaluations; 0: only after the last step"},
-      {"train.eval_batches", kInteger, "16", false, 1, 1e6, {}, "", "Micro-batches of one evaluation, over all ranks"},
+      {"train.eval_batches", kInteger, "16", false, 1, 1e6, {}, "", "Batches of global_batch sequences in one evaluation"},
       {"train.log_every_steps", kInteger, "1", false, 1, 1e9, {}, "", "Steps between reported steps"},
 
       {"layout.dp", kInteger, "", false, 1, 65536, {}, "", "Data-parallel ranks"},
