@@ -20,7 +20,9 @@ inline absl::StatusOr<v1::SubmitRequest> ReadSpecFile(const std::string& path) {
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   std::ifstream in(absolute, std::ios::binary);
   std::stringstream text;
-  if (std::filesystem::is_directory(absolute, error) || !in || !(text << in.rdbuf())) {
+  // Reading an empty file sets a fail bit, which is no reason to say that it cannot be read.
+  const bool empty = std::filesystem::is_regular_file(absolute, error) && std::filesystem::file_size(absolute, error) == 0;
+  if (!empty && (std::filesystem::is_directory(absolute, error) || !in || !(text << in.rdbuf()))) {
     return absl::NotFoundError(absl::StrCat("cannot read the job spec ", path, "; give the path of a YAML file"));
   }
   v1::SubmitRequest request;

@@ -49,8 +49,8 @@ void PrintPlan(const GlobalOptions& global, const v1::Job& job) {
   std::fflush(stdout);
 }
 
-// Watches until the job has ended, turning signals into cancellations meanwhile.
-absl::Status WatchToEnd(const GlobalOptions& global, LocalCluster& cluster, const std::string& id, LiveDisplay& display) {
+// Watches until the job has ended, turning signals into cancellations meanwhile. The number of steps seen.
+absl::StatusOr<int64_t> WatchToEnd(const GlobalOptions& global, LocalCluster& cluster, const std::string& id, LiveDisplay& display) {
   std::atomic<bool> ended = false;
   std::thread signals([&] {
     int handled = 0;
@@ -67,9 +67,11 @@ absl::Status WatchToEnd(const GlobalOptions& global, LocalCluster& cluster, cons
     }
   });
   SystemClock clock;
+  int64_t steps = 0;
   v1::WatchJobRequest request;
   request.set_id(id);
   const absl::Status status = cluster.connection().Watch(request, [&](const v1::JobEvent& event) {
+    steps += event.has_step();
     if (global.json()) {
       std::printf("%s\n", EventLine(event).c_str());
       std::fflush(stdout);
@@ -81,11 +83,19 @@ absl::Status WatchToEnd(const GlobalOptions& global, LocalCluster& cluster, cons
   ended = true;
   signals.join();
   if (!global.json()) display.Finish();
+  if (status.ok()) return steps;
   const absl::Status alive = cluster.CheckAlive();
-  return status.ok() ? status : alive.ok() ? status : alive;
+  return alive.ok() ? status : alive;
 }
 
-void PrintEnd(const GlobalOptions& global, const RunOptions& options, const v1::Job& job, const std::string& state_directory) {
+struct Outcome {
+  v1::Job job;
+  int64_t steps_seen = 0;
+  std::string state_directory;
+};
+
+void PrintEnd(const GlobalOptions& global, const RunOptions& options, const Outcome& outcome) {
+  const v1::Job& job = outcome.job;
   const v1::Progress& progress = job.progress();
   if (global.json()) {
     std::printf(
@@ -93,14 +103,18 @@ void PrintEnd(const GlobalOptions& global, const RunOptions& options, const v1::
         "\"eval_loss\": %s, \"checkpoint\": %s, \"logs\": %s, \"message\": %s}\n",
         std::string(StateName(job.state())).c_str(), ReasonName(job.reason()).c_str(), job.id().c_str(),
         static_cast<long>(progress.step()), JsonNumber(progress.loss()).c_str(), JsonNumber(progress.eval_loss()).c_str(),
-        JsonString(progress.checkpoint()).c_str(), JsonString(state_directory).c_str(), JsonString(job.message()).c_str());
+        JsonString(progress.checkpoint()).c_str(), JsonString(outcome.state_directory).c_str(), JsonString(job.message()).c_str());
     return;
   }
   std::printf("\n%s", std::string(StateName(job.state())).c_str());
   if (!job.message().empty()) std::printf(": %s", job.message().c_str());
   std::printf("\n");
+  if (job.state() == v1::SUCCEEDED && outcome.steps_seen == 0) {
+    std::printf("nothing was left to do: step %ld was reached before; raise train.steps to train on, or name another "
+                "checkpoint.directory to train anew\n", static_cast<long>(progress.step()));
+  }
   if (progress.eval_step() > 0) std::printf("validation loss  %.4f nats a token\n", progress.eval_loss());
-  std::printf("logs             %s\n", state_directory.c_str());
+  std::printf("logs             %s\n", outcome.state_directory.c_str());
   if (progress.checkpoint().empty()) return;
   const char* checkpoint = progress.checkpoint().c_str();
   std::printf("checkpoint       %s\n\nnext:\n", checkpoint);
@@ -127,9 +141,9 @@ absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) 
   ASSIGN_OR_RETURN(v1::Job job, cluster->connection().Submit(request));
   PrintPlan(global, job);
   LiveDisplay display(job, StandardOutputIsTerminal(), TerminalColumns());
-  RETURN_IF_ERROR(WatchToEnd(global, *cluster, job.id(), display));
+  ASSIGN_OR_RETURN(const int64_t steps_seen, WatchToEnd(global, *cluster, job.id(), display));
   ASSIGN_OR_RETURN(job, cluster->connection().Get(job.id()));
-  PrintEnd(global, options, job, state_directory);
+  PrintEnd(global, options, {job, steps_seen, state_directory});
   if (job.state() == v1::CANCELLED && StopSignals::count() > 0) return ToInt(ExitCode::kInterrupted);
   return ExitCodeOfJob(job);
 }
