@@ -7,13 +7,17 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/registry.h>
 
+#include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/tcp.h"
 
 namespace terrace {
 namespace {
@@ -85,6 +89,18 @@ class CoordinatorMetrics::Impl {
                          .Help("Time to answer a unary call, by method.")
                          .Register(*registry_)) {}
 
+  // The server looks at its stop flag after a connection, or twice a second: it gets one.
+  ~Impl() {
+    if (exposer_ == nullptr) return;
+    std::atomic<bool> stopped = false;
+    std::thread stop([this, &stopped] {
+      exposer_.reset();
+      stopped = true;
+    });
+    while (!stopped && TouchPort(port_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stop.join();
+  }
+
   absl::StatusOr<int> Listen(const std::string& address) {
     try {
       exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
@@ -95,7 +111,8 @@ class CoordinatorMetrics::Impl {
     }
     exposer_->RegisterCollectable(stats_);
     exposer_->RegisterCollectable(registry_);
-    return exposer_->GetListeningPorts().front();
+    port_ = exposer_->GetListeningPorts().front();
+    return port_;
   }
 
   void ObserveRpc(std::string_view method, double seconds) {
@@ -110,6 +127,7 @@ class CoordinatorMetrics::Impl {
   const std::shared_ptr<prometheus::Registry> registry_;
   prometheus::Family<prometheus::Histogram>& rpc_seconds_;
   std::unique_ptr<prometheus::Exposer> exposer_;
+  int port_ = 0;
 };
 
 CoordinatorMetrics::CoordinatorMetrics(Snapshot snapshot)

@@ -5,11 +5,15 @@
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
 
+#include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/tcp.h"
 
 namespace terrace {
 namespace {
@@ -141,6 +145,18 @@ class WorkerMetrics::Impl {
   explicit Impl(Snapshot snapshot)
       : collector_(std::make_shared<RankCollector>(std::move(snapshot))) {}
 
+  // The server looks at its stop flag after a connection, or twice a second: it gets one.
+  ~Impl() {
+    if (exposer_ == nullptr) return;
+    std::atomic<bool> stopped = false;
+    std::thread stop([this, &stopped] {
+      exposer_.reset();
+      stopped = true;
+    });
+    while (!stopped && TouchPort(port_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stop.join();
+  }
+
   absl::StatusOr<int> Listen(const std::string& address) {
     try {
       exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
@@ -150,12 +166,14 @@ class WorkerMetrics::Impl {
                        ": it is in use or no address of this machine; choose another"));
     }
     exposer_->RegisterCollectable(collector_);
-    return exposer_->GetListeningPorts().front();
+    port_ = exposer_->GetListeningPorts().front();
+    return port_;
   }
 
  private:
   const std::shared_ptr<RankCollector> collector_;  // shared: the exposer wants a weak pointer
   std::unique_ptr<prometheus::Exposer> exposer_;
+  int port_ = 0;
 };
 
 WorkerMetrics::WorkerMetrics(Snapshot snapshot)
