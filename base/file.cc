@@ -39,13 +39,15 @@ absl::StatusOr<UniqueFd> OpenForReading(const std::string& path, struct stat* in
 }  // namespace
 
 absl::Status FileError(int error, std::string_view action, std::string_view path) {
-  const std::string message = absl::StrCat("cannot ", Absl(action), " ", Absl(path), ": ",
-                                           std::error_code(error, std::generic_category()).message());
+  const std::string message =
+      absl::StrCat("cannot ", Absl(action), " ", Absl(path), ": ",
+                   std::error_code(error, std::generic_category()).message());
   switch (error) {
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-      return absl::ResourceExhaustedError(absl::StrCat(message, "; free some space or choose another folder"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat(message, "; free some space or choose another folder"));
     case EISDIR:
     case ENOTDIR:
       return absl::InvalidArgumentError(message);
@@ -100,7 +102,8 @@ absl::StatusOr<UniqueFd> CreateFile(std::string_view path) {
 
 absl::Status WriteAll(const UniqueFd& fd, std::span<const std::byte> bytes, std::string_view path) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(fd.get(), bytes.data(), std::min(bytes.size(), kWriteChunkBytes));
+    const ssize_t written =
+        ::write(fd.get(), bytes.data(), std::min(bytes.size(), kWriteChunkBytes));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return FileError(errno, "write", path);
     bytes = bytes.subspan(written);

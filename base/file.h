@@ -1,5 +1,6 @@
-// Files, with errors that people can read: every failure names the path, what was tried and the system's reason.
-// A full disk is RESOURCE_EXHAUSTED, a missing file NOT_FOUND, a refused one PERMISSION_DENIED.
+// Files, with errors that people can read: every failure names the path, what was tried and the
+// system's reason. A full disk is RESOURCE_EXHAUSTED, a missing file NOT_FOUND, a refused one
+// PERMISSION_DENIED.
 //
 // MappedFile owns its mapping; spans into it live as long as it does. Thread-safe after Open.
 //
@@ -21,8 +22,9 @@ namespace terrace {
 // "cannot <action> <path>: <reason>". `error` is an errno value.
 absl::Status FileError(int error, std::string_view action, std::string_view path);
 
-// A whole regular file, read-only, shared with the page cache. Shrinking the file meanwhile is a fault of the other side
-// that the system reports with SIGBUS: files of ours are replaced by renaming, never truncated.
+// A whole regular file, read-only, shared with the page cache. Shrinking the file meanwhile is a
+// fault of the other side that the system reports with SIGBUS: files of ours are replaced by
+// renaming, never truncated.
 class MappedFile {
  public:
   static absl::StatusOr<MappedFile> Open(std::string_view path);
@@ -59,8 +61,8 @@ absl::Status MakeDirectories(std::string_view path);
 // With all it contains; a missing one is fine.
 absl::Status RemoveAll(std::string_view path);
 
-// An exclusive flock, released when the result dies (or its process). Waits up to `timeout_ms`, calling nothing meanwhile;
-// 0 tries once. UNAVAILABLE when another process keeps it.
+// An exclusive flock, released when the result dies (or its process). Waits up to `timeout_ms`,
+// calling nothing meanwhile; 0 tries once. UNAVAILABLE when another process keeps it.
 absl::StatusOr<UniqueFd> LockFile(std::string_view path, int64_t timeout_ms);
 
 }  // namespace terrace

@@ -9,7 +9,9 @@ namespace {
 
 using kernels::DType;
 
-bool IsFloat(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
 
 float LoadFloat(DType dtype, const std::byte* from) {
   if (dtype == DType::kF32) {
@@ -55,7 +57,8 @@ uint16_t F16OfFloat(float value) {
   if (magnitude > 0x7f800000) return sign | 0x7e00;   // NaN
   if (magnitude >= 0x477ff000) return sign | 0x7c00;  // rounds to 65520 or more
   if (magnitude >= 0x38800000) {                      // normal: 13 bits of mantissa go
-    return sign | static_cast<uint16_t>((magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
+    return sign |
+           static_cast<uint16_t>((magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
   }
   // Subnormal: adding 0.5 leaves the value, rounded to a multiple of 2^-24, in the low bits.
   const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
@@ -64,7 +67,8 @@ uint16_t F16OfFloat(float value) {
 
 bool CanConvert(DType from, DType to) { return from == to || (IsFloat(from) && IsFloat(to)); }
 
-void ConvertElements(DType from, const std::byte* source, DType to, std::byte* target, int64_t elements) {
+void ConvertElements(DType from, const std::byte* source, DType to, std::byte* target,
+                     int64_t elements) {
   if (from == to) {
     std::memcpy(target, source, elements * kernels::SizeOf(to));
     return;

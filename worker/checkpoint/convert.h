@@ -1,5 +1,5 @@
-// Element conversion between the floating-point types of stored tensors. To a narrower type: round to nearest even, as IEEE
-// 754 and PyTorch do.
+// Element conversion between the floating-point types of stored tensors. To a narrower type: round
+// to nearest even, as IEEE 754 and PyTorch do.
 //
 // Pure and thread-safe.
 //
@@ -22,7 +22,7 @@ uint16_t F16OfFloat(float value);
 // Whether ConvertElements knows the pair: equal types, or both among f32, bf16, f16.
 bool CanConvert(kernels::DType from, kernels::DType to);
 // `source` and `target` need no alignment and do not overlap.
-void ConvertElements(kernels::DType from, const std::byte* source, kernels::DType to, std::byte* target,
-                     int64_t elements);
+void ConvertElements(kernels::DType from, const std::byte* source, kernels::DType to,
+                     std::byte* target, int64_t elements);
 
 }  // namespace terrace

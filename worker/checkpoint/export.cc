@@ -29,17 +29,20 @@ absl::StatusOr<DType> ParseDtype(std::string_view name) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (name == kernels::Name(dtype)) return dtype;
   }
-  return absl::InvalidArgumentError(absl::StrCat("dtype is \"", Absl(name), "\", must be f32, bf16 or f16"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype is \"", Absl(name), "\", must be f32, bf16 or f16"));
 }
 
 // Only f16 is too narrow for numbers that a model may hold.
-absl::Status CheckRange(const StoredTensor& tensor, DType dtype, std::span<const std::byte> converted) {
+absl::Status CheckRange(const StoredTensor& tensor, DType dtype,
+                        std::span<const std::byte> converted) {
   if (dtype != DType::kF16) return absl::OkStatus();
   for (size_t i = 0; i + 1 < converted.size(); i += 2) {
-    const uint16_t bits = std::to_integer<uint16_t>(converted[i]) | std::to_integer<uint16_t>(converted[i + 1]) << 8;
+    const uint16_t bits =
+        std::to_integer<uint16_t>(converted[i]) | std::to_integer<uint16_t>(converted[i + 1]) << 8;
     if ((bits & 0x7fff) == 0x7c00) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", tensor.name, " has values beyond 65504, the largest of f16; use bf16 or f32"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", tensor.name, " has values beyond 65504, the largest of f16; use bf16 or f32"));
     }
   }
   return absl::OkStatus();
@@ -53,7 +56,8 @@ absl::Status AppendConverted(const StoredTensor& tensor, DType dtype, Safetensor
   for (int64_t begin = 0; begin < elements; begin += kChunkElements) {
     const int64_t count = std::min(kChunkElements, elements - begin);
     converted.resize(count * kernels::SizeOf(dtype));
-    ConvertElements(tensor.dtype, tensor.data.data() + begin * source_bytes, dtype, converted.data(), count);
+    ConvertElements(tensor.dtype, tensor.data.data() + begin * source_bytes, dtype,
+                    converted.data(), count);
     RETURN_IF_ERROR(CheckRange(tensor, dtype, converted));
     RETURN_IF_ERROR(writer->Append(converted));
   }
@@ -66,21 +70,27 @@ absl::Status WriteModel(const SafetensorsReader& reader, DType dtype, const std:
   for (const std::string& name : reader.Names()) {
     ASSIGN_OR_RETURN(StoredTensor tensor, reader.Get(name));
     if (!CanConvert(tensor.dtype, dtype)) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is not of a floating-point type"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", name, " is not of a floating-point type"));
     }
     to_write.push_back({name, dtype, tensor.shape});
     tensors.push_back(std::move(tensor));
   }
-  ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, to_write, {{"format", "pt"}}));
-  for (const StoredTensor& tensor : tensors) RETURN_IF_ERROR(AppendConverted(tensor, dtype, &writer));
+  ASSIGN_OR_RETURN(SafetensorsWriter writer,
+                   SafetensorsWriter::Create(path, to_write, {{"format", "pt"}}));
+  for (const StoredTensor& tensor : tensors) {
+    RETURN_IF_ERROR(AppendConverted(tensor, dtype, &writer));
+  }
   return writer.Finish();
 }
 
 bool IsForTransformers(const std::string& name) {
-  return name == "config.json" || name.starts_with("tokenizer") || name.starts_with("special_tokens");
+  return name == "config.json" || name.starts_with("tokenizer") ||
+         name.starts_with("special_tokens");
 }
 
-absl::Status CopyModelFiles(const fs::path& from, const Manifest& manifest, DType dtype, const fs::path& to) {
+absl::Status CopyModelFiles(const fs::path& from, const Manifest& manifest, DType dtype,
+                            const fs::path& to) {
   for (const ManifestFile& file : manifest.files) {
     if (!IsForTransformers(file.name)) continue;
     ASSIGN_OR_RETURN(std::string text, ReadTextFile((from / file.name).string(), kCopyLimitBytes));
@@ -94,7 +104,8 @@ absl::Status CopyModelFiles(const fs::path& from, const Manifest& manifest, DTyp
 
 }  // namespace
 
-absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view output, std::string_view dtype_name) {
+absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view output,
+                              std::string_view dtype_name) {
   ASSIGN_OR_RETURN(const DType dtype, ParseDtype(dtype_name));
   RETURN_IF_ERROR(VerifyCheckpoint(checkpoint));
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(checkpoint));
@@ -102,13 +113,15 @@ absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view outp
   if (!target.has_filename()) target = target.parent_path();  // "folder/"
   std::error_code ignored;
   if (fs::exists(target, ignored) && !fs::is_empty(target, ignored)) {
-    return absl::AlreadyExistsError(absl::StrCat(target.string(), " exists; choose another folder or remove it"));
+    return absl::AlreadyExistsError(
+        absl::StrCat(target.string(), " exists; choose another folder or remove it"));
   }
-  ASSIGN_OR_RETURN(PendingFolder folder,
-                   PendingFolder::Create(target.parent_path().string(), target.filename().string()));
+  ASSIGN_OR_RETURN(PendingFolder folder, PendingFolder::Create(target.parent_path().string(),
+                                                               target.filename().string()));
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader,
                    SafetensorsReader::Open((fs::path(checkpoint) / "model.safetensors").string()));
-  RETURN_IF_ERROR(WriteModel(*reader, dtype, (fs::path(folder.path()) / "model.safetensors").string()));
+  RETURN_IF_ERROR(
+      WriteModel(*reader, dtype, (fs::path(folder.path()) / "model.safetensors").string()));
   RETURN_IF_ERROR(CopyModelFiles(fs::path(checkpoint), manifest, dtype, fs::path(folder.path())));
   return folder.Commit();
 }

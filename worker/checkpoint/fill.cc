@@ -8,11 +8,13 @@
 
 namespace terrace {
 
-absl::Status FillTensor(const StoredTensor& stored, std::string_view path, const StateTensor& target) {
+absl::Status FillTensor(const StoredTensor& stored, std::string_view path,
+                        const StateTensor& target) {
   if (stored.shape != target.shape) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        Absl(path), ": tensor ", stored.name, " has the shape ", ShapeText(stored.shape), ", the model's is ",
-        ShapeText(target.shape), "; use the config.json that belongs to these weights"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(path), ": tensor ", stored.name, " has the shape ",
+                     ShapeText(stored.shape), ", the model's is ", ShapeText(target.shape),
+                     "; use the config.json that belongs to these weights"));
   }
   if (!CanConvert(stored.dtype, target.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": tensor ", stored.name, " is ",

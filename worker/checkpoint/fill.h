@@ -13,7 +13,9 @@
 
 namespace terrace {
 
-// INVALID_ARGUMENT, naming `path`, the tensor and both sides, when the shape or the element type does not fit.
-absl::Status FillTensor(const StoredTensor& stored, std::string_view path, const StateTensor& target);
+// INVALID_ARGUMENT, naming `path`, the tensor and both sides, when the shape or the element type
+// does not fit.
+absl::Status FillTensor(const StoredTensor& stored, std::string_view path,
+                        const StateTensor& target);
 
 }  // namespace terrace

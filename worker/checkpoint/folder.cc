@@ -25,6 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
+// Not the job's lock (directory_lock.h), which is held while one is written.
+constexpr char kLockName[] = ".write.lock";
 constexpr std::string_view kStepPrefix = "step-";
 constexpr int64_t kLockTimeoutMs = 30'000;
 
@@ -41,7 +43,8 @@ absl::StatusOr<std::vector<fs::path>> EntriesOf(const std::string& directory) {
 absl::Status RemoveLeftovers(const std::string& parent) {
   ASSIGN_OR_RETURN(const std::vector<fs::path> entries, EntriesOf(parent));
   for (const fs::path& path : entries) {
-    if (absl::StartsWith(path.filename().string(), absl::StrCat(Absl(kTemporaryPrefix), Absl(kStepPrefix)))) {
+    if (absl::StartsWith(path.filename().string(),
+                         absl::StrCat(Absl(kTemporaryPrefix), Absl(kStepPrefix)))) {
       RETURN_IF_ERROR(RemoveAll(path.string()));
     }
   }
@@ -60,14 +63,16 @@ int64_t StepOfFolderName(std::string_view name) {
   return error == std::errc() && end == name.data() + name.size() ? step : -1;
 }
 
-absl::StatusOr<PendingFolder> PendingFolder::Create(std::string_view parent, std::string_view name) {
+absl::StatusOr<PendingFolder> PendingFolder::Create(std::string_view parent,
+                                                    std::string_view name) {
   PendingFolder folder;
   folder.parent_ = parent.empty() ? "." : std::string(parent);
   folder.name_ = std::string(name);
   RETURN_IF_ERROR(MakeDirectories(folder.parent_));
   std::string temporary = absl::StrCat(Absl(kTemporaryPrefix), folder.name_);
   if (StepOfFolderName(name) >= 0) {
-    ASSIGN_OR_RETURN(folder.lock_, LockFile((fs::path(folder.parent_) / ".lock").string(), kLockTimeoutMs));
+    ASSIGN_OR_RETURN(folder.lock_,
+                     LockFile((fs::path(folder.parent_) / kLockName).string(), kLockTimeoutMs));
     RETURN_IF_ERROR(RemoveLeftovers(folder.parent_));
   } else {
     absl::StrAppend(&temporary, "-", ::getpid());
@@ -79,7 +84,9 @@ absl::StatusOr<PendingFolder> PendingFolder::Create(std::string_view parent, std
 }
 
 PendingFolder::~PendingFolder() {
-  if (!temporary_.empty()) RemoveAll(temporary_).IgnoreError();  // the failure that brought us here is reported
+  if (!temporary_.empty()) {
+    RemoveAll(temporary_).IgnoreError();  // the failure that brought us here is reported
+  }
 }
 
 absl::Status PendingFolder::Commit() {
@@ -95,9 +102,11 @@ absl::Status PendingFolder::Commit() {
   return SyncDirectory(parent_);
 }
 
-// Exchanges the two names in one step where the file system can, so that there is always a folder of the final name.
+// Exchanges the two names in one step where the file system can, so that there is always a folder
+// of the final name.
 absl::Status PendingFolder::Replace(const std::string& final_path) {
-  if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
+  if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) ==
+      0) {
     return RemoveAll(temporary_);
   }
   if (errno != EINVAL && errno != ENOSYS) return FileError(errno, "replace", final_path);
@@ -107,7 +116,8 @@ absl::Status PendingFolder::Replace(const std::string& final_path) {
   return RemoveAll(old);
 }
 
-absl::Status PendingFolder::Prune(uint32_t keep, bool (*is_complete)(const std::string& path)) const {
+absl::Status PendingFolder::Prune(uint32_t keep,
+                                  bool (*is_complete)(const std::string& path)) const {
   if (keep == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(std::vector<std::string> paths, ListStepFolders(parent_));
   uint32_t kept = 0;
@@ -119,7 +129,8 @@ absl::Status PendingFolder::Prune(uint32_t keep, bool (*is_complete)(const std::
     if (kept < keep) continue;  // damaged, but newer than what we keep: for a person to look at
     // A kill inside the removal may not leave half a folder under a final name.
     const fs::path name = fs::path(*path).filename();
-    const std::string leaving = (fs::path(parent_) / absl::StrCat(Absl(kTemporaryPrefix), name.string())).string();
+    const std::string leaving =
+        (fs::path(parent_) / absl::StrCat(Absl(kTemporaryPrefix), name.string())).string();
     RETURN_IF_ERROR(Rename(*path, leaving));
     RETURN_IF_ERROR(RemoveAll(leaving));
   }

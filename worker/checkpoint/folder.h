@@ -1,7 +1,8 @@
 // Folders that appear whole or not at all, and those that are there.
 //
-// A PendingFolder is filled under a temporary name, then renamed. Whoever fills the folder of a step holds the lock of its
-// directory (".lock"), so a temporary step folder that is there while the lock is free was left by a killed writer.
+// A PendingFolder is filled under a temporary name, then renamed. Whoever fills the folder of a
+// step holds the lock of its directory (".write.lock"), so a temporary step folder that is there while
+// the lock is free was left by a killed writer.
 //
 // Thread-compatible.
 //
@@ -26,8 +27,8 @@ int64_t StepOfFolderName(std::string_view name);
 
 class PendingFolder {
  public:
-  // Creates `parent` when it is missing, and the temporary folder. For a step: takes the lock first and removes leftovers.
-  // UNAVAILABLE when another process keeps writing there for half a minute.
+  // Creates `parent` when it is missing, and the temporary folder. For a step: takes the lock first
+  // and removes leftovers. UNAVAILABLE when another process keeps writing there for half a minute.
   static absl::StatusOr<PendingFolder> Create(std::string_view parent, std::string_view name);
   PendingFolder(PendingFolder&& other) = default;
   PendingFolder& operator=(PendingFolder&& other) = default;
@@ -37,7 +38,8 @@ class PendingFolder {
   const std::string& path() const { return temporary_; }
   // fsyncs the folder and renames it; a folder of the final name is replaced.
   absl::Status Commit();
-  // Removes all but the newest `keep` folders of steps that `is_complete` (0: none are removed). After Commit.
+  // Removes all but the newest `keep` folders of steps that `is_complete` (0: none are removed).
+  // After Commit.
   absl::Status Prune(uint32_t keep, bool (*is_complete)(const std::string& path)) const;
 
  private:

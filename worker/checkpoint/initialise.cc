@@ -34,26 +34,30 @@ void FillChunk(uint64_t seed, const Chunk& chunk, std::vector<float>* scratch) {
     std::memset(chunk.data, 0, chunk.elements * kernels::SizeOf(chunk.tensor->dtype));
     return;
   }
-  const bool is_float = chunk.tensor->dtype == kernels::DType::kF32;  // then its arena is written directly
+  const bool is_float =
+      chunk.tensor->dtype == kernels::DType::kF32;  // then its arena is written directly
   scratch->resize(is_float ? 0 : chunk.elements);
   const std::span<float> out = is_float
                                    ? std::span(reinterpret_cast<float*>(chunk.data), chunk.elements)
                                    : std::span(*scratch);
   if (initializer->kind() == v1::Initializer::NORMAL) {
-    FillNormal(seed, StreamOfName(chunk.tensor->tensor), chunk.begin, initializer->mean(), initializer->stddev(), out);
+    FillNormal(seed, StreamOfName(chunk.tensor->tensor), chunk.begin, initializer->mean(),
+               initializer->stddev(), out);
   } else {
     std::fill(out.begin(), out.end(), initializer->mean());
   }
   if (is_float) return;
-  ConvertElements(kernels::DType::kF32, reinterpret_cast<const std::byte*>(out.data()), chunk.tensor->dtype, chunk.data,
-                  chunk.elements);
+  ConvertElements(kernels::DType::kF32, reinterpret_cast<const std::byte*>(out.data()),
+                  chunk.tensor->dtype, chunk.data, chunk.elements);
 }
 
-void AddChunks(const StateTensor& tensor, const v1::Initializer* initializer, std::vector<Chunk>* chunks) {
+void AddChunks(const StateTensor& tensor, const v1::Initializer* initializer,
+               std::vector<Chunk>* chunks) {
   const int64_t element_bytes = kernels::SizeOf(tensor.dtype);
   for (const StateSlice& slice : tensor.slices) {
     for (int64_t begin = 0; begin < slice.elements; begin += kChunkElements) {
-      chunks->push_back({&tensor, initializer, slice.begin + begin, std::min(kChunkElements, slice.elements - begin),
+      chunks->push_back({&tensor, initializer, slice.begin + begin,
+                         std::min(kChunkElements, slice.elements - begin),
                          slice.data + begin * element_bytes});
     }
   }
@@ -62,29 +66,34 @@ void AddChunks(const StateTensor& tensor, const v1::Initializer* initializer, st
 absl::Status CheckInitializer(const StateTensor& tensor, const v1::Initializer& initializer) {
   const std::vector<int64_t> shape(initializer.shape().begin(), initializer.shape().end());
   if (!shape.empty() && shape != tensor.shape) {
-    return absl::InvalidArgumentError(absl::StrCat("the initializer of ", tensor.tensor, " has the shape ",
-                                                   ShapeText(shape), ", the state ", ShapeText(tensor.shape)));
+    return absl::InvalidArgumentError(absl::StrCat("the initializer of ", tensor.tensor,
+                                                   " has the shape ", ShapeText(shape),
+                                                   ", the state ", ShapeText(tensor.shape)));
   }
   if (!CanConvert(kernels::DType::kF32, tensor.dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat(tensor.tensor, " is not of a floating-point type"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensor.tensor, " is not of a floating-point type"));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status InitialiseWeights(int64_t seed, const v1::Program& program, std::span<std::byte* const> arenas,
-                               int threads) {
+absl::Status InitialiseWeights(int64_t seed, const v1::Program& program,
+                               std::span<std::byte* const> arenas, int threads) {
   ASSIGN_OR_RETURN(const std::vector<StateTensor> state, ViewState(program, arenas));
   std::map<std::string, const v1::Initializer*> initializers;
-  for (const v1::Initializer& initializer : program.initializers()) initializers[initializer.tensor()] = &initializer;
+  for (const v1::Initializer& initializer : program.initializers()) {
+    initializers[initializer.tensor()] = &initializer;
+  }
   std::vector<Chunk> chunks;
   for (const StateTensor& tensor : state) {
     const v1::Initializer* initializer = nullptr;
     if (tensor.kind == v1::WEIGHT) {
       const auto found = initializers.find(tensor.tensor);
       if (found == initializers.end()) {
-        return absl::InvalidArgumentError(absl::StrCat("the program has no initializer for ", tensor.tensor));
+        return absl::InvalidArgumentError(
+            absl::StrCat("the program has no initializer for ", tensor.tensor));
       }
       initializer = found->second;
       RETURN_IF_ERROR(CheckInitializer(tensor, *initializer));

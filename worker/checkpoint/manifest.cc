@@ -22,13 +22,16 @@ constexpr int64_t kVersion = 1;
 constexpr int64_t kLimitBytes = 16 << 20;
 constexpr int kMaxDepth = 64;  // writing JSON recurses
 
-std::string PathIn(std::string_view folder) { return (std::filesystem::path(folder) / kManifestName).string(); }
+std::string PathIn(std::string_view folder) {
+  return (std::filesystem::path(folder) / kManifestName).string();
+}
 
 uint64_t ParseHash(const std::string& text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   if (error != std::errc() || end != text.data() + text.size() || text.size() != 16) {
-    throw std::invalid_argument(absl::StrCat("\"xxh3\" is \"", text, "\", must be 16 hexadecimal digits"));
+    throw std::invalid_argument(
+        absl::StrCat("\"xxh3\" is \"", text, "\", must be 16 hexadecimal digits"));
   }
   return value;
 }
@@ -64,7 +67,8 @@ absl::StatusOr<Manifest> ReadManifest(std::string_view folder) {
       return true;
     });
     if (json.at("format") != kFormat || json.at("version") != kVersion) {
-      return absl::InvalidArgumentError(absl::StrCat(path, " is not a ", kFormat, " of version ", kVersion));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is not a ", kFormat, " of version ", kVersion));
     }
     return FromJson(json);
   } catch (const std::exception& error) {
@@ -73,17 +77,20 @@ absl::StatusOr<Manifest> ReadManifest(std::string_view folder) {
 }
 
 absl::Status WriteManifest(std::string_view folder, const Manifest& manifest) {
-  Json json = {{"format", kFormat},          {"version", kVersion},     {"job", manifest.job},
+  Json json = {{"format", kFormat},          {"version", kVersion},       {"job", manifest.job},
                {"step", manifest.step},      {"tokens", manifest.tokens}, {"seed", manifest.seed},
                {"unix_ms", manifest.unix_ms}};
   Json files = Json::array();
   for (const ManifestFile& file : manifest.files) {
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", absl::StrFormat("%016x", file.xxh3)}});
+    files.push_back({{"name", file.name},
+                     {"bytes", file.bytes},
+                     {"xxh3", absl::StrFormat("%016x", file.xxh3)}});
   }
   json["files"] = std::move(files);
   json["spec"] = Json::parse(manifest.spec_json, nullptr, /*allow_exceptions=*/false);
   if (!json["spec"].is_object()) json["spec"] = Json::object();
-  return WriteSyncedFile(PathIn(folder), json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return WriteSyncedFile(PathIn(folder),
+                         json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace terrace

@@ -1,5 +1,6 @@
-// manifest.json of a checkpoint folder: what it is of, and every other file with its size and checksum. It is the last file
-// written, so a folder with a valid manifest is whole (docs/formats.md).
+// manifest.json of a checkpoint folder: what it is of, and every other file with its size and
+// checksum. It is the last file written, so a folder with a valid manifest is whole
+// (docs/formats.md).
 //
 // Pure apart from reading and writing the one file. Thread-safe: no state.
 //

@@ -11,7 +11,8 @@ namespace terrace {
 namespace {
 
 constexpr size_t kShown = 3;
-constexpr size_t kComparedCharacters = 128;  // names are shorter; hostile ones may not cost a square of megabytes
+constexpr size_t kComparedCharacters =
+    128;  // names are shorter; hostile ones may not cost a square of megabytes
 
 size_t EditDistance(std::string_view a, std::string_view b) {
   a = a.substr(0, kComparedCharacters);
@@ -37,7 +38,8 @@ std::string NearestNames(std::string_view wanted, const std::vector<std::string>
   const size_t shown = std::min(kShown, ranked.size());
   std::partial_sort(ranked.begin(), ranked.begin() + shown, ranked.end());
   ranked.resize(shown);
-  return absl::StrJoin(ranked, ", ", [](std::string* out, const auto& item) { out->append(item.second); });
+  return absl::StrJoin(ranked, ", ",
+                       [](std::string* out, const auto& item) { out->append(item.second); });
 }
 
 }  // namespace terrace

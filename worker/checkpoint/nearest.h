@@ -11,7 +11,8 @@
 
 namespace terrace {
 
-// Up to three of `names` with the smallest edit distance to `wanted`, as text: "a, b, c"; "" when `names` is empty.
+// Up to three of `names` with the smallest edit distance to `wanted`, as text: "a, b, c"; "" when
+// `names` is empty.
 std::string NearestNames(std::string_view wanted, const std::vector<std::string>& names);
 
 }  // namespace terrace

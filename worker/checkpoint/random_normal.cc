@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled with -O3 and without contraction (CMakeLists.txt): the loops over kBlocks vectorise, and every machine rounds
-// alike.
+// Compiled with -O3 and without contraction (CMakeLists.txt): the loops over kBlocks vectorise, and
+// every machine rounds alike.
 #include "worker/checkpoint/random_normal.h"
 
 #include <xxhash.h>
@@ -12,8 +12,8 @@
 namespace terrace {
 namespace {
 
-constexpr int kBlocks = 64;             // Philox blocks computed together
-constexpr int kPairs = kBlocks * 2;     // Box-Muller pairs in them
+constexpr int kBlocks = 64;          // Philox blocks computed together
+constexpr int kPairs = kBlocks * 2;  // Box-Muller pairs in them
 constexpr int kElements = kBlocks * 4;
 
 struct Words {
@@ -69,8 +69,10 @@ inline float Log(float x) {
 
 // Sine and cosine of 2 pi times the fraction `turn` / 2^24.
 inline void SinCosTurn(int32_t turn, float* sine, float* cosine) {
-  const int32_t quadrant = (turn + (1 << 21)) >> 22;  // 0 to 4: the nearest multiple of a quarter turn
-  const float angle = static_cast<float>(turn - (quadrant << 22)) * (6.28318530717958648f / 16777216.0f);
+  const int32_t quadrant =
+      (turn + (1 << 21)) >> 22;  // 0 to 4: the nearest multiple of a quarter turn
+  const float angle =
+      static_cast<float>(turn - (quadrant << 22)) * (6.28318530717958648f / 16777216.0f);
   const float square = angle * angle;
   float s = -1.9515295891e-4f;
   s = s * square + 8.3321608736e-3f;
@@ -93,7 +95,8 @@ void BoxMuller(const Words& words, float (*out)[kBlocks]) {
     const uint32_t* radius_word = words.word[2 * half];
     const uint32_t* turn_word = words.word[2 * half + 1];
     for (int i = 0; i < kBlocks; ++i) {
-      const float uniform = static_cast<float>(static_cast<int32_t>(radius_word[i] >> 8)) * 0x1p-24f + 0x1p-25f;
+      const float uniform =
+          static_cast<float>(static_cast<int32_t>(radius_word[i] >> 8)) * 0x1p-24f + 0x1p-25f;
       const float radius = std::sqrt(-2.0f * Log(uniform));
       float sine, cosine;
       SinCosTurn(static_cast<int32_t>(turn_word[i] >> 8), &sine, &cosine);
@@ -109,8 +112,10 @@ PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
     const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product0)};
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
+               static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
+               static_cast<uint32_t>(product0)};
     key[0] += 0x9E3779B9;
     key[1] += 0xBB67AE85;
   }
@@ -119,7 +124,8 @@ PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> key) {
 
 uint64_t StreamOfName(std::string_view name) { return XXH3_64bits(name.data(), name.size()); }
 
-void FillNormal(uint64_t seed, uint64_t stream, int64_t begin, float mean, float stddev, std::span<float> out) {
+void FillNormal(uint64_t seed, uint64_t stream, int64_t begin, float mean, float stddev,
+                std::span<float> out) {
   Words words;
   float normals[4][kBlocks];
   int64_t done = 0;

@@ -1,5 +1,6 @@
-// The safetensors file format: an 8-byte header length, a JSON header, raw little-endian tensors. Reader over a memory map,
-// streaming writer. Everything a hostile or truncated file can do is an error with the file's name, never a crash.
+// The safetensors file format: an 8-byte header length, a JSON header, raw little-endian tensors.
+// Reader over a memory map, streaming writer. Everything a hostile or truncated file can do is an
+// error with the file's name, never a crash.
 //
 // Reader: thread-safe after Open. Writer: thread-compatible.
 //
@@ -31,7 +32,8 @@ struct StoredTensor {
 
 class SafetensorsReader {
  public:
-  // `path`: a .safetensors file, a *.index.json (sharded), or a folder with model.safetensors or model.safetensors.index.json.
+  // `path`: a .safetensors file, a *.index.json (sharded), or a folder with model.safetensors or
+  // model.safetensors.index.json.
   static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(std::string_view path);
 
   // NOT_FOUND names the tensor and the nearest names there are.
@@ -45,7 +47,8 @@ class SafetensorsReader {
   absl::Status AddIndex(std::string_view path);
   std::vector<MappedFile> files_;
   std::map<std::string, StoredTensor, std::less<>> tensors_;
-  std::map<std::string, std::string, std::less<>> other_types_;  // tensors of types that nothing of ours has: name -> type
+  std::map<std::string, std::string, std::less<>>
+      other_types_;  // tensors of types that nothing of ours has: name -> type
   std::map<std::string, std::string> metadata_;
 };
 
@@ -55,12 +58,15 @@ struct TensorToWrite {
   std::vector<int64_t> shape;
 };
 
-// Writes the header first, then the tensors in the given order, then fsyncs. Not atomic: write to a temporary folder.
+// Writes the header first, then the tensors in the given order, then fsyncs. Not atomic: write to a
+// temporary folder.
 class SafetensorsWriter {
  public:
-  static absl::StatusOr<SafetensorsWriter> Create(std::string_view path, const std::vector<TensorToWrite>& tensors,
-                                                  const std::map<std::string, std::string>& metadata);
-  // The next bytes of the file's data section, in tensor order; any split. UNAVAILABLE/RESOURCE_EXHAUSTED (ENOSPC) with the path.
+  static absl::StatusOr<SafetensorsWriter> Create(
+      std::string_view path, const std::vector<TensorToWrite>& tensors,
+      const std::map<std::string, std::string>& metadata);
+  // The next bytes of the file's data section, in tensor order; any split.
+  // UNAVAILABLE/RESOURCE_EXHAUSTED (ENOSPC) with the path.
   absl::Status Append(std::span<const std::byte> bytes);
   // Fails when not all bytes were appended. fsyncs.
   absl::Status Finish();

@@ -26,9 +26,10 @@ struct KnownType {
   std::optional<DType> dtype;
 };
 constexpr KnownType kTypes[] = {
-    {"F32", 4, DType::kF32},   {"BF16", 2, DType::kBF16},  {"F16", 2, DType::kF16},     {"I32", 4, DType::kI32},
-    {"I64", 8, DType::kI64},   {"U8", 1, DType::kU8},      {"F64", 8, std::nullopt},    {"U64", 8, std::nullopt},
-    {"U32", 4, std::nullopt},  {"I16", 2, std::nullopt},   {"U16", 2, std::nullopt},    {"I8", 1, std::nullopt},
+    {"F32", 4, DType::kF32},   {"BF16", 2, DType::kBF16},    {"F16", 2, DType::kF16},
+    {"I32", 4, DType::kI32},   {"I64", 8, DType::kI64},      {"U8", 1, DType::kU8},
+    {"F64", 8, std::nullopt},  {"U64", 8, std::nullopt},     {"U32", 4, std::nullopt},
+    {"I16", 2, std::nullopt},  {"U16", 2, std::nullopt},     {"I8", 1, std::nullopt},
     {"BOOL", 1, std::nullopt}, {"F8_E4M3", 1, std::nullopt}, {"F8_E5M2", 1, std::nullopt}};
 
 const KnownType* FindType(std::string_view name) {
@@ -37,22 +38,25 @@ const KnownType* FindType(std::string_view name) {
   return found == std::end(kTypes) ? nullptr : found;
 }
 
-// JSON with every key once. nlohmann::json keeps the last of two equal keys, which is how a file could show one tensor to
-// us and another to the next reader.
+// JSON with every key once. nlohmann::json keeps the last of two equal keys, which is how a file
+// could show one tensor to us and another to the next reader.
 absl::StatusOr<Json> ParseWithUniqueKeys(std::string_view text) {
   std::vector<std::set<std::string>> open_objects;
   std::optional<std::string> duplicate;
   const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
     if (event == Json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == Json::parse_event_t::key && !open_objects.back().insert(parsed.get<std::string>()).second) {
+    if (event == Json::parse_event_t::key &&
+        !open_objects.back().insert(parsed.get<std::string>()).second) {
       duplicate = parsed.get<std::string>();
     }
     return true;
   };
   try {
     Json json = Json::parse(text, watch);
-    if (duplicate) return absl::InvalidArgumentError(absl::StrCat("the key \"", *duplicate, "\" appears twice"));
+    if (duplicate) {
+      return absl::InvalidArgumentError(absl::StrCat("the key \"", *duplicate, "\" appears twice"));
+    }
     if (!json.is_object()) return absl::InvalidArgumentError("the header is not a JSON object");
     return json;
   } catch (const Json::exception& error) {
@@ -61,7 +65,8 @@ absl::StatusOr<Json> ParseWithUniqueKeys(std::string_view text) {
 }
 
 absl::StatusOr<int64_t> CountOf(const Json& value, std::string_view what) {
-  const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{kMaxElements} * 8;
+  const bool fits =
+      value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{kMaxElements} * 8;
   if (!fits) {
     return absl::InvalidArgumentError(
         absl::StrCat(Absl(what), " has ", value.is_number() ? value.dump() : value.type_name(),
@@ -73,7 +78,8 @@ absl::StatusOr<int64_t> CountOf(const Json& value, std::string_view what) {
 absl::StatusOr<std::vector<int64_t>> CountsOf(const Json& object, const char* key, size_t limit) {
   const auto list = object.find(key);
   if (list == object.end() || !list->is_array() || list->size() > limit) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" must be a list of at most ", limit, " numbers"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", key, "\" must be a list of at most ", limit, " numbers"));
   }
   std::vector<int64_t> counts;
   for (const Json& value : *list) {
@@ -86,32 +92,39 @@ absl::StatusOr<std::vector<int64_t>> CountsOf(const Json& object, const char* ke
 absl::Status CheckSize(const SafetensorsEntry& entry, int64_t element_bytes) {
   int64_t elements = 1;
   for (const int64_t size : entry.shape) {
-    if (size != 0 && elements > kMaxElements / size) return absl::InvalidArgumentError("its shape is too large");
+    if (size != 0 && elements > kMaxElements / size) {
+      return absl::InvalidArgumentError("its shape is too large");
+    }
     elements *= size;
   }
   if (elements * element_bytes == entry.end - entry.begin) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("its shape and ", entry.stored_dtype, " take ",
-                                                 elements * element_bytes, " bytes, but data_offsets span ",
-                                                 entry.end - entry.begin));
+  return absl::InvalidArgumentError(
+      absl::StrCat("its shape and ", entry.stored_dtype, " take ", elements * element_bytes,
+                   " bytes, but data_offsets span ", entry.end - entry.begin));
 }
 
-absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json& object, int64_t data_bytes) {
+absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json& object,
+                                            int64_t data_bytes) {
   if (!object.is_object()) return absl::InvalidArgumentError("it is not a JSON object");
   SafetensorsEntry entry;
   entry.name = name;
   const auto dtype = object.find("dtype");
-  if (dtype == object.end() || !dtype->is_string()) return absl::InvalidArgumentError("\"dtype\" must be a string");
+  if (dtype == object.end() || !dtype->is_string()) {
+    return absl::InvalidArgumentError("\"dtype\" must be a string");
+  }
   entry.stored_dtype = dtype->get<std::string>();
   ASSIGN_OR_RETURN(entry.shape, CountsOf(object, "shape", kMaxDims));
   ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, CountsOf(object, "data_offsets", 2));
   if (offsets.size() != 2 || offsets[0] > offsets[1]) {
-    return absl::InvalidArgumentError("\"data_offsets\" must be two numbers, the first not above the second");
+    return absl::InvalidArgumentError(
+        "\"data_offsets\" must be two numbers, the first not above the second");
   }
   entry.begin = offsets[0];
   entry.end = offsets[1];
   if (entry.end > data_bytes) {
-    return absl::DataLossError(absl::StrCat("it ends at byte ", entry.end, " of the data, but the file holds only ",
-                                            data_bytes, "; was it cut off?"));
+    return absl::DataLossError(absl::StrCat("it ends at byte ", entry.end,
+                                            " of the data, but the file holds only ", data_bytes,
+                                            "; was it cut off?"));
   }
   if (const KnownType* type = FindType(entry.stored_dtype)) {
     entry.dtype = type->dtype;
@@ -125,13 +138,14 @@ absl::Status Prefixed(const absl::Status& status, std::string_view prefix) {
 }
 
 // The format allows neither holes nor overlaps nor bytes behind the last tensor.
-absl::Status CheckContiguous(const std::vector<SafetensorsEntry>& entries, int64_t data_bytes, std::string_view path) {
+absl::Status CheckContiguous(const std::vector<SafetensorsEntry>& entries, int64_t data_bytes,
+                             std::string_view path) {
   int64_t next = 0;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin != next) {
-      return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": tensor ", entry.name, " begins at byte ",
-                                                     entry.begin, ", must be ", next, entry.begin < next
-                                                     ? " (it overlaps the one before)" : " (a hole)"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          Absl(path), ": tensor ", entry.name, " begins at byte ", entry.begin, ", must be ", next,
+          entry.begin < next ? " (it overlaps the one before)" : " (a hole)"));
     }
     next = entry.end;
   }
@@ -140,14 +154,17 @@ absl::Status CheckContiguous(const std::vector<SafetensorsEntry>& entries, int64
       absl::StrCat(Absl(path), " has ", data_bytes - next, " bytes behind the last tensor"));
 }
 
-absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(const Json& json, std::string_view path) {
+absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(const Json& json,
+                                                                 std::string_view path) {
   std::map<std::string, std::string> metadata;
   if (!json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": __metadata__ is not a JSON object"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(path), ": __metadata__ is not a JSON object"));
   }
   for (const auto& [key, value] : json.items()) {
     if (!value.is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": __metadata__ \"", key, "\" is not a string"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Absl(path), ": __metadata__ \"", key, "\" is not a string"));
     }
     metadata[key] = value.get<std::string>();
   }
@@ -155,27 +172,31 @@ absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(const Json& jso
 }
 
 // The header's text, and where the data begins.
-absl::StatusOr<std::string_view> HeaderText(std::span<const std::byte> file, std::string_view path) {
+absl::StatusOr<std::string_view> HeaderText(std::span<const std::byte> file,
+                                            std::string_view path) {
   uint64_t length = 0;
   if (file.size() < sizeof(length)) {
-    return absl::DataLossError(absl::StrCat(Absl(path), " has ", file.size(), " bytes, too few for safetensors"));
+    return absl::DataLossError(
+        absl::StrCat(Absl(path), " has ", file.size(), " bytes, too few for safetensors"));
   }
   std::memcpy(&length, file.data(), sizeof(length));
   if (length > kSafetensorsHeaderLimitBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(Absl(path), " announces a header of ", length,
-                                                   " bytes, more than the limit of ", kSafetensorsHeaderLimitBytes,
-                                                   "; it is not a safetensors file"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        Absl(path), " announces a header of ", length, " bytes, more than the limit of ",
+        kSafetensorsHeaderLimitBytes, "; it is not a safetensors file"));
   }
   if (length > file.size() - sizeof(length)) {
-    return absl::DataLossError(absl::StrCat(Absl(path), " announces a header of ", length, " bytes but has only ",
-                                            file.size(), " bytes in all; was it cut off?"));
+    return absl::DataLossError(absl::StrCat(Absl(path), " announces a header of ", length,
+                                            " bytes but has only ", file.size(),
+                                            " bytes in all; was it cut off?"));
   }
   return std::string_view(reinterpret_cast<const char*>(file.data()) + sizeof(length), length);
 }
 
 }  // namespace
 
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> file, std::string_view path) {
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> file,
+                                                         std::string_view path) {
   ASSIGN_OR_RETURN(const std::string_view text, HeaderText(file, path));
   absl::StatusOr<Json> json = ParseWithUniqueKeys(text);
   if (!json.ok()) return Prefixed(json.status(), absl::StrCat(Absl(path), ": "));
@@ -188,12 +209,15 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::by
       continue;
     }
     absl::StatusOr<SafetensorsEntry> entry = ParseEntry(name, value, data_bytes);
-    if (!entry.ok()) return Prefixed(entry.status(), absl::StrCat(Absl(path), ": tensor ", name, ": "));
+    if (!entry.ok()) {
+      return Prefixed(entry.status(), absl::StrCat(Absl(path), ": tensor ", name, ": "));
+    }
     header.entries.push_back(*std::move(entry));
   }
-  std::sort(header.entries.begin(), header.entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::sort(header.entries.begin(), header.entries.end(),
+            [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+              return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+            });
   RETURN_IF_ERROR(CheckContiguous(header.entries, data_bytes, path));
   return header;
 }

@@ -1,4 +1,5 @@
-// The JSON header of a safetensors file, parsed with suspicion: a hostile header is an error, never a wild read.
+// The JSON header of a safetensors file, parsed with suspicion: a hostile header is an error, never
+// a wild read.
 //
 // Pure and thread-safe.
 //
@@ -19,25 +20,29 @@
 
 namespace terrace {
 
-inline constexpr int64_t kSafetensorsHeaderLimitBytes = 100'000'000;  // as the reference implementation
+inline constexpr int64_t kSafetensorsHeaderLimitBytes =
+    100'000'000;  // as the reference implementation
 
 struct SafetensorsEntry {
   std::string name;
-  std::string stored_dtype;              // as written: "F32", "BOOL"
-  std::optional<kernels::DType> dtype;   // what it is to us; absent: a type that no tensor of ours has
+  std::string stored_dtype;  // as written: "F32", "BOOL"
+  std::optional<kernels::DType>
+      dtype;  // what it is to us; absent: a type that no tensor of ours has
   std::vector<int64_t> shape;
   int64_t begin = 0;  // bytes from the start of the data section
   int64_t end = 0;
 };
 
 struct SafetensorsHeader {
-  int64_t data_offset = 0;  // of the data section in the file
+  int64_t data_offset = 0;                // of the data section in the file
   std::vector<SafetensorsEntry> entries;  // by begin
   std::map<std::string, std::string> metadata;
 };
 
-// `file` is the whole file; `path` is for messages. DATA_LOSS when it is cut off, INVALID_ARGUMENT when it lies.
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> file, std::string_view path);
+// `file` is the whole file; `path` is for messages. DATA_LOSS when it is cut off, INVALID_ARGUMENT
+// when it lies.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> file,
+                                                         std::string_view path);
 
 // "F32" and so on; what the writer writes.
 std::string_view SafetensorsDtypeName(kernels::DType dtype);

@@ -22,8 +22,8 @@ absl::StatusOr<std::string> FileInFolder(const std::filesystem::path& folder) {
     std::error_code ignored;
     if (std::filesystem::exists(folder / name, ignored)) return (folder / name).string();
   }
-  return absl::NotFoundError(absl::StrCat(folder.string(),
-                                          " has neither model.safetensors nor model.safetensors.index.json"));
+  return absl::NotFoundError(absl::StrCat(
+      folder.string(), " has neither model.safetensors nor model.safetensors.index.json"));
 }
 
 // The shards that an index names, relative to its folder.
@@ -31,14 +31,15 @@ absl::StatusOr<std::set<std::string>> ShardsOf(std::string_view index_path) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(index_path, kIndexLimitBytes));
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(Absl(index_path), " has no \"weight_map\" object"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(index_path), " has no \"weight_map\" object"));
   }
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : json["weight_map"].items()) {
     // Only files beside the index: a name such as "../../x" is no shard.
     if (!shard.is_string() || shard.get_ref<const std::string&>().find('/') != std::string::npos) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Absl(index_path), ": the file of tensor ", tensor, " must be a plain file name"));
+      return absl::InvalidArgumentError(absl::StrCat(Absl(index_path), ": the file of tensor ",
+                                                     tensor, " must be a plain file name"));
     }
     shards.insert(shard.get<std::string>());
   }
@@ -47,7 +48,8 @@ absl::StatusOr<std::set<std::string>> ShardsOf(std::string_view index_path) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(std::string_view path_view) {
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
+    std::string_view path_view) {
   std::string path(path_view);
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
@@ -72,16 +74,18 @@ absl::Status SafetensorsReader::AddFile(std::string_view path) {
   metadata_.merge(header.metadata);
   for (SafetensorsEntry& entry : header.entries) {
     if (tensors_.contains(entry.name) || other_types_.contains(entry.name)) {
-      return absl::InvalidArgumentError(absl::StrCat(Absl(path), ": tensor ", entry.name, " is in another shard too"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Absl(path), ": tensor ", entry.name, " is in another shard too"));
     }
     if (!entry.dtype.has_value()) {
       other_types_.emplace(entry.name, entry.stored_dtype);
       continue;
     }
-    StoredTensor tensor = {.name = entry.name,
-                           .dtype = *entry.dtype,
-                           .shape = std::move(entry.shape),
-                           .data = file.bytes().subspan(header.data_offset + entry.begin, entry.end - entry.begin)};
+    StoredTensor tensor = {
+        .name = entry.name,
+        .dtype = *entry.dtype,
+        .shape = std::move(entry.shape),
+        .data = file.bytes().subspan(header.data_offset + entry.begin, entry.end - entry.begin)};
     tensors_.emplace(std::move(entry.name), std::move(tensor));
   }
   files_.push_back(std::move(file));
@@ -91,10 +95,11 @@ absl::Status SafetensorsReader::AddFile(std::string_view path) {
 absl::StatusOr<StoredTensor> SafetensorsReader::Get(std::string_view name) const {
   if (const auto found = tensors_.find(name); found != tensors_.end()) return found->second;
   if (const auto other = other_types_.find(name); other != other_types_.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", Absl(name), " is stored as ", other->second,
-                                                   ", must be F32, BF16 or F16"));
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", Absl(name), " is stored as ",
+                                                   other->second, ", must be F32, BF16 or F16"));
   }
-  return absl::NotFoundError(absl::StrCat("there is no tensor ", Absl(name), "; the nearest of ", tensors_.size(),
+  return absl::NotFoundError(absl::StrCat("there is no tensor ", Absl(name), "; the nearest of ",
+                                          tensors_.size(),
                                           " names: ", NearestNames(name, Names())));
 }
 

@@ -71,10 +71,11 @@ struct SafetensorsWriter::State {
     return absl::OkStatus();
   }
 
-  // A disk that is too small is known before gigabytes are written. File systems that cannot reserve say so; then the
-  // writes themselves tell.
+  // A disk that is too small is known before gigabytes are written. File systems that cannot
+  // reserve say so; then the writes themselves tell.
   absl::Status Reserve() const {
-    if (::fallocate(fd.get(), 0, 0, file_bytes) == 0 || (errno != ENOSPC && errno != EDQUOT && errno != EFBIG)) {
+    if (::fallocate(fd.get(), 0, 0, file_bytes) == 0 ||
+        (errno != ENOSPC && errno != EDQUOT && errno != EFBIG)) {
       return absl::OkStatus();
     }
     return FileError(errno, absl::StrCat("reserve ", file_bytes, " bytes for"), path);
@@ -84,9 +85,9 @@ struct SafetensorsWriter::State {
 SafetensorsWriter::SafetensorsWriter(std::shared_ptr<State> state)
     : state_(std::move(state)), file_bytes_(state_->file_bytes) {}
 
-absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(std::string_view path,
-                                                            const std::vector<TensorToWrite>& tensors,
-                                                            const std::map<std::string, std::string>& metadata) {
+absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
+    std::string_view path, const std::vector<TensorToWrite>& tensors,
+    const std::map<std::string, std::string>& metadata) {
   auto state = std::make_shared<State>();
   state->path = std::string(path);
   const std::string header = HeaderBytes(tensors, metadata);
@@ -101,7 +102,8 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(std::string_view pat
 
 absl::Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
   if (static_cast<int64_t>(bytes.size()) > file_bytes_ - state_->written) {
-    return absl::InternalError(absl::StrCat(state_->path, ": more tensor bytes than the header announced"));
+    return absl::InternalError(
+        absl::StrCat(state_->path, ": more tensor bytes than the header announced"));
   }
   return state_->Write(bytes);
 }

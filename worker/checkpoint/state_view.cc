@@ -14,15 +14,19 @@ namespace {
 
 std::string StoredName(const v1::StateRange& range) {
   switch (range.kind()) {
-    case v1::ADAM_M: return absl::StrCat(range.tensor(), ".adam_m");
-    case v1::ADAM_V: return absl::StrCat(range.tensor(), ".adam_v");
-    default: return range.tensor();
+    case v1::ADAM_M:
+      return absl::StrCat(range.tensor(), ".adam_m");
+    case v1::ADAM_V:
+      return absl::StrCat(range.tensor(), ".adam_v");
+    default:
+      return range.tensor();
   }
 }
 
 absl::Status BadRange(const v1::StateRange& range, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("state range of ", StoredName(range), " at element ",
-                                                 range.tensor_begin(), ": ", std::string(why)));
+  return absl::InvalidArgumentError(absl::StrCat("state range of ", StoredName(range),
+                                                 " at element ", range.tensor_begin(), ": ",
+                                                 std::string(why)));
 }
 
 absl::StatusOr<StateSlice> Locate(const v1::StateRange& range, const v1::Program& program,
@@ -49,8 +53,9 @@ absl::Status CheckCovered(StateTensor* tensor) {
     next += slice.elements;
   }
   if (next == tensor->elements()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the state manifest covers ", next, " of the ", tensor->elements(),
-                                                 " elements of ", tensor->stored_name, " in order, must be all, once"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the state manifest covers ", next, " of the ", tensor->elements(),
+                   " elements of ", tensor->stored_name, " in order, must be all, once"));
 }
 
 }  // namespace
@@ -61,7 +66,8 @@ int64_t StateTensor::elements() const {
   return n;
 }
 
-absl::StatusOr<std::vector<StateTensor>> ViewState(const v1::Program& program, std::span<std::byte* const> arenas) {
+absl::StatusOr<std::vector<StateTensor>> ViewState(const v1::Program& program,
+                                                   std::span<std::byte* const> arenas) {
   std::vector<StateTensor> tensors;
   std::map<std::string, size_t> index;
   for (const v1::StateRange& range : program.state()) {
@@ -75,7 +81,9 @@ absl::StatusOr<std::vector<StateTensor>> ViewState(const v1::Program& program, s
                          .shape = {range.shape().begin(), range.shape().end()}});
     }
     StateTensor& tensor = tensors[place->second];
-    if (tensor.dtype != static_cast<kernels::DType>(range.dtype())) return BadRange(range, "two element types");
+    if (tensor.dtype != static_cast<kernels::DType>(range.dtype())) {
+      return BadRange(range, "two element types");
+    }
     ASSIGN_OR_RETURN(const StateSlice slice, Locate(range, program, arenas));
     tensor.slices.push_back(slice);
   }
@@ -83,6 +91,8 @@ absl::StatusOr<std::vector<StateTensor>> ViewState(const v1::Program& program, s
   return tensors;
 }
 
-std::string ShapeText(std::span<const int64_t> shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+std::string ShapeText(std::span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
 
 }  // namespace terrace

@@ -1,4 +1,5 @@
-// A program's state manifest joined with its arenas: every tensor of the job's state with its addresses in this process.
+// A program's state manifest joined with its arenas: every tensor of the job's state with its
+// addresses in this process.
 //
 // Borrows the arenas. Thread-compatible.
 //
@@ -35,9 +36,11 @@ struct StateTensor {
   int64_t bytes() const { return elements() * kernels::SizeOf(dtype); }
 };
 
-// In the manifest's order of first mention. INVALID_ARGUMENT when a tensor is not covered exactly once or a range lies
-// outside its buffer: then the program is not one for a rank that holds whole tensors.
-absl::StatusOr<std::vector<StateTensor>> ViewState(const v1::Program& program, std::span<std::byte* const> arenas);
+// In the manifest's order of first mention. INVALID_ARGUMENT when a tensor is not covered exactly
+// once or a range lies outside its buffer: then the program is not one for a rank that holds whole
+// tensors.
+absl::StatusOr<std::vector<StateTensor>> ViewState(const v1::Program& program,
+                                                   std::span<std::byte* const> arenas);
 
 // "[768, 2304]"
 std::string ShapeText(std::span<const int64_t> shape);

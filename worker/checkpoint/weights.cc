@@ -19,8 +19,8 @@ namespace {
 
 constexpr size_t kUnusedShown = 3;
 
-// The names under which a file may hold `tensor`: its own, without the base model's prefix ("transformer.", "model."), and
-// those of the tensors tied to it.
+// The names under which a file may hold `tensor`: its own, without the base model's prefix
+// ("transformer.", "model."), and those of the tensors tied to it.
 std::vector<std::string> Aliases(const std::string& tensor, const v1::Program& program) {
   std::vector<std::string> names = {tensor};
   const size_t dot = tensor.find('.');
@@ -48,8 +48,8 @@ absl::StatusOr<StoredTensor> Find(const SafetensorsReader& reader, const StateTe
 }
 
 // A model with fewer layers than the file loads without an error, so say what was left.
-void WarnOfUnused(const SafetensorsReader& reader, const std::set<std::string>& used, const v1::Program& program,
-                  std::string_view path) {
+void WarnOfUnused(const SafetensorsReader& reader, const std::set<std::string>& used,
+                  const v1::Program& program, std::string_view path) {
   std::vector<std::string> unused;
   for (const std::string& name : reader.Names()) {
     if (!used.contains(name) && !program.tied().contains(name)) unused.push_back(name);
@@ -57,13 +57,15 @@ void WarnOfUnused(const SafetensorsReader& reader, const std::set<std::string>& 
   if (unused.empty()) return;
   const size_t count = unused.size();
   unused.resize(std::min(count, kUnusedShown));
-  log::Warn(count, " tensors of ", std::string(path), " are not in the model and were not read: ",
-            absl::StrJoin(unused, ", "), count > kUnusedShown ? ", ..." : "");
+  log::Warn(count, " tensors of ", std::string(path),
+            " are not in the model and were not read: ", absl::StrJoin(unused, ", "),
+            count > kUnusedShown ? ", ..." : "");
 }
 
 }  // namespace
 
-absl::Status ReadWeights(std::string_view path, const v1::Program& program, std::span<std::byte* const> arenas) {
+absl::Status ReadWeights(std::string_view path, const v1::Program& program,
+                         std::span<std::byte* const> arenas) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
   ASSIGN_OR_RETURN(const std::vector<StateTensor> state, ViewState(program, arenas));
   std::set<std::string> used;
@@ -76,8 +78,8 @@ absl::Status ReadWeights(std::string_view path, const v1::Program& program, std:
     }
     const absl::StatusOr<StoredTensor> stored = Find(*reader, tensor, program);
     if (!stored.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(Absl(path), " does not hold the weights of this model: ",
-                                                     stored.status().message()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          Absl(path), " does not hold the weights of this model: ", stored.status().message()));
     }
     RETURN_IF_ERROR(FillTensor(*stored, path, tensor));
     used.insert(stored->name);

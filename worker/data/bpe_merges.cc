@@ -34,7 +34,8 @@ void BpeMerges::Encode(std::string_view piece, Scratch* scratch, std::vector<int
   const int32_t count = piece.size();
   symbols.resize(count);
   for (int32_t i = 0; i < count; ++i) {
-    symbols[i] = {byte_ids_[static_cast<unsigned char>(piece[i])], i - 1, i + 1 < count ? i + 1 : kNone};
+    symbols[i] = {byte_ids_[static_cast<unsigned char>(piece[i])], i - 1,
+                  i + 1 < count ? i + 1 : kNone};
   }
   scratch->heap.clear();
   for (int32_t i = 0; i + 1 < count; ++i) Propose(i, scratch);

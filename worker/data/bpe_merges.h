@@ -1,5 +1,6 @@
-// Byte-pair encoding of one piece: begin with its bytes, merge the neighbours of lowest rank (the leftmost of equals) until
-// no pair has one (Sennrich et al. 2016, arXiv 1508.07909). O(n log n), whatever the piece.
+// Byte-pair encoding of one piece: begin with its bytes, merge the neighbours of lowest rank (the
+// leftmost of equals) until no pair has one (Sennrich et al. 2016, arXiv 1508.07909). O(n log n),
+// whatever the piece.
 //
 // Thread-safe after construction; the scratch is the caller's.
 //
@@ -43,7 +44,9 @@ class BpeMerges {
     int32_t rank;
     int32_t merged;
   };
-  static uint64_t Key(int32_t left, int32_t right) { return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right); }
+  static uint64_t Key(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
   void Propose(int32_t left, Scratch* scratch) const;
 
   std::array<int32_t, 256> byte_ids_;

@@ -31,21 +31,25 @@ constexpr int kMaxDepth = 32;  // reading nested steps recurses
 constexpr size_t kCachedPieces = 1 << 18;
 constexpr size_t kCachedPieceBytes = 48;
 // The end-of-text token is the first of these among added_tokens.
-constexpr const char* kEndOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]"};
+constexpr const char* kEndOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>",
+                                      "<eos>",         "<|eos|>",         "[EOS]"};
 
-// ---- the alphabet: every byte as a printable character (GPT-2's bytes_to_unicode) --------------------------------------
+// ---- the alphabet: every byte as a printable character (GPT-2's bytes_to_unicode)
+// --------------------------------------
 
 std::array<uint32_t, 256> CodesOfBytes() {
   std::array<uint32_t, 256> codes;
   uint32_t next = 256;
   for (uint32_t byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    const bool printable =
+        (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
     codes[byte] = printable ? byte : next++;
   }
   return codes;
 }
 
-// The bytes that a token of the vocabulary stands for; nullopt when it is not written in the alphabet.
+// The bytes that a token of the vocabulary stands for; nullopt when it is not written in the
+// alphabet.
 std::optional<std::string> BytesOfToken(std::string_view token) {
   static const absl::flat_hash_map<uint32_t, char> bytes = [] {
     absl::flat_hash_map<uint32_t, char> map;
@@ -56,7 +60,9 @@ std::optional<std::string> BytesOfToken(std::string_view token) {
   std::string out;
   for (size_t i = 0; i < token.size(); ++i) {  // all codes of the alphabet take one or two bytes
     uint32_t code = static_cast<unsigned char>(token[i]);
-    if (code >= 0xc0 && code < 0xe0 && i + 1 < token.size()) code = (code & 0x1f) << 6 | (token[++i] & 0x3f);
+    if (code >= 0xc0 && code < 0xe0 && i + 1 < token.size()) {
+      code = (code & 0x1f) << 6 | (token[++i] & 0x3f);
+    }
     const auto byte = bytes.find(code);
     if (byte == bytes.end()) return std::nullopt;
     out.push_back(byte->second);
@@ -64,11 +70,13 @@ std::optional<std::string> BytesOfToken(std::string_view token) {
   return out;
 }
 
-// ---- what a tokenizer.json says ---------------------------------------------------------------------------------------
+// ---- what a tokenizer.json says
+// ---------------------------------------------------------------------------------------
 
 struct Definition {
   std::vector<std::string> texts;  // by id: bytes of the token; "" where there is none
-  absl::flat_hash_map<std::string, int32_t> whole_pieces;  // filled when merges are ignored for known pieces
+  absl::flat_hash_map<std::string, int32_t>
+      whole_pieces;  // filled when merges are ignored for known pieces
   std::unique_ptr<BpeMerges> merges;
   std::vector<Splitter> splitters;
   bool nfc = false;
@@ -76,7 +84,8 @@ struct Definition {
 };
 
 absl::Status Unsupported(std::string_view key, const std::string& value, std::string_view rule) {
-  return absl::InvalidArgumentError(absl::StrCat(Absl(key), " is ", value, ", must be ", Absl(rule)));
+  return absl::InvalidArgumentError(
+      absl::StrCat(Absl(key), " is ", value, ", must be ", Absl(rule)));
 }
 
 std::string TypeOf(const Json& object) {
@@ -99,12 +108,14 @@ bool IsTrue(const Json& value) { return value.is_boolean() && value.get<bool>();
 absl::Status CheckModelOptions(const Json& model) {
   if (TypeOf(model) != "BPE") return Unsupported("model.type", TypeOf(model), "BPE");
   if (IsTrue(Member(model, "byte_fallback"))) {
-    return Unsupported("model.byte_fallback", "true", "false; use the tokenizer.model (SentencePiece) beside this file");
+    return Unsupported("model.byte_fallback", "true",
+                       "false; use the tokenizer.model (SentencePiece) beside this file");
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = Member(model, key);
     if (value.is_string() && !value.get_ref<const std::string&>().empty()) {
-      return Unsupported(absl::StrCat("model.", key), value.get<std::string>(), "empty (byte-level BPE)");
+      return Unsupported(absl::StrCat("model.", key), value.get<std::string>(),
+                         "empty (byte-level BPE)");
     }
   }
   const Json& dropout = Member(model, "dropout");
@@ -116,7 +127,8 @@ absl::Status CheckModelOptions(const Json& model) {
 
 absl::StatusOr<int32_t> IdOf(const Json& value, std::string_view what) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() >= uint64_t{kVocabularyLimit}) {
-    return absl::InvalidArgumentError(absl::StrCat("the id of ", Absl(what), " must be a number below ", kVocabularyLimit));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the id of ", Absl(what), " must be a number below ", kVocabularyLimit));
   }
   return value.get<int32_t>();
 }
@@ -128,22 +140,27 @@ void Place(int32_t id, std::string text, Definition* definition) {
 
 absl::Status ReadVocabulary(const Json& model, Definition* definition) {
   const Json& vocabulary = Member(model, "vocab");
-  if (!vocabulary.is_object()) return absl::InvalidArgumentError("model.vocab must be an object of token: id");
+  if (!vocabulary.is_object()) {
+    return absl::InvalidArgumentError("model.vocab must be an object of token: id");
+  }
   const bool ignore_merges = IsTrue(Member(model, "ignore_merges"));
   std::array<int32_t, 256> byte_ids;
   byte_ids.fill(-1);
   for (const auto& [token, value] : vocabulary.items()) {
     ASSIGN_OR_RETURN(const int32_t id, IdOf(value, token));
     const std::optional<std::string> bytes = BytesOfToken(token);
-    if (bytes.has_value() && bytes->size() == 1) byte_ids[static_cast<unsigned char>(bytes->front())] = id;
+    if (bytes.has_value() && bytes->size() == 1) {
+      byte_ids[static_cast<unsigned char>(bytes->front())] = id;
+    }
     if (bytes.has_value() && ignore_merges) definition->whole_pieces[*bytes] = id;
     Place(id, bytes.value_or(token), definition);
   }
   const auto missing = std::find(byte_ids.begin(), byte_ids.end(), -1);
   if (missing != byte_ids.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("model.vocab has no token for the byte ", missing - byte_ids.begin(),
-                                                   "; a byte-level vocabulary has all 256 (train it with "
-                                                   "initial_alphabet=ByteLevel.alphabet())"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.vocab has no token for the byte ", missing - byte_ids.begin(),
+                     "; a byte-level vocabulary has all 256 (train it with "
+                     "initial_alphabet=ByteLevel.alphabet())"));
   }
   definition->merges = std::make_unique<BpeMerges>(byte_ids);
   return absl::OkStatus();
@@ -159,7 +176,8 @@ absl::StatusOr<std::pair<std::string, std::string>> ReadPair(const Json& merge) 
     const size_t space = text.find(' ');
     if (space != std::string::npos) return std::pair(text.substr(0, space), text.substr(space + 1));
   }
-  return absl::InvalidArgumentError("each of model.merges must be \"left right\" or [\"left\", \"right\"]");
+  return absl::InvalidArgumentError(
+      "each of model.merges must be \"left right\" or [\"left\", \"right\"]");
 }
 
 absl::Status ReadMerges(const Json& model, Definition* definition) {
@@ -187,7 +205,9 @@ absl::Status ReadAddedTokens(const Json& file, Definition* definition) {
   absl::flat_hash_map<std::string, int32_t> added;
   for (const Json& token : Member(file, "added_tokens")) {
     const Json& content = Member(token, "content");
-    if (!content.is_string()) return absl::InvalidArgumentError("each of added_tokens must have a \"content\"");
+    if (!content.is_string()) {
+      return absl::InvalidArgumentError("each of added_tokens must have a \"content\"");
+    }
     ASSIGN_OR_RETURN(const int32_t id, IdOf(Member(token, "id"), content.get<std::string>()));
     Place(id, content.get<std::string>(), definition);
     added[content.get<std::string>()] = id;
@@ -206,7 +226,9 @@ absl::Status ReadNormalizer(const Json& normalizer, Definition* definition) {
   if (type == "NFC") definition->nfc = true;
   if (type == "null" || type == "NFC") return absl::OkStatus();
   if (type != "Sequence") return Unsupported("normalizer", type, "null or NFC");
-  for (const Json& step : Member(normalizer, "normalizers")) RETURN_IF_ERROR(ReadNormalizer(step, definition));
+  for (const Json& step : Member(normalizer, "normalizers")) {
+    RETURN_IF_ERROR(ReadNormalizer(step, definition));
+  }
   return absl::OkStatus();
 }
 
@@ -219,9 +241,12 @@ absl::Status AddSplitter(std::string_view pattern, Definition* definition) {
 absl::Status ReadSplit(const Json& step, Definition* definition) {
   const Json& pattern = Member(Member(step, "pattern"), "Regex");
   const Json& behavior = Member(step, "behavior");
-  if (!pattern.is_string()) return Unsupported("pre_tokenizer Split.pattern", "no Regex", "a Regex");
+  if (!pattern.is_string()) {
+    return Unsupported("pre_tokenizer Split.pattern", "no Regex", "a Regex");
+  }
   if (behavior != "Isolated" || IsTrue(Member(step, "invert"))) {
-    return Unsupported("pre_tokenizer Split.behavior", "other than Isolated, or inverted", "Isolated");
+    return Unsupported("pre_tokenizer Split.behavior", "other than Isolated, or inverted",
+                       "Isolated");
   }
   return AddSplitter(pattern.get<std::string>(), definition);
 }
@@ -234,18 +259,24 @@ absl::Status ReadPreTokenizer(const Json& step, bool* byte_level, Definition* de
     }
     return absl::OkStatus();
   }
-  if (*byte_level) return Unsupported("pre_tokenizer", absl::StrCat(type, " after ByteLevel"), "in front of it");
+  if (*byte_level) {
+    return Unsupported("pre_tokenizer", absl::StrCat(type, " after ByteLevel"), "in front of it");
+  }
   if (type == "Split") return ReadSplit(step, definition);
   if (type == "Digits") {
-    return AddSplitter(IsTrue(Member(step, "individual_digits")) ? R"(\p{N})" : R"(\p{N}+)", definition);
+    return AddSplitter(IsTrue(Member(step, "individual_digits")) ? R"(\p{N})" : R"(\p{N}+)",
+                       definition);
   }
-  if (type != "ByteLevel") return Unsupported("pre_tokenizer", type, "ByteLevel, or Split and Digits before ByteLevel");
+  if (type != "ByteLevel") {
+    return Unsupported("pre_tokenizer", type, "ByteLevel, or Split and Digits before ByteLevel");
+  }
   *byte_level = true;
   if (IsTrue(Member(step, "add_prefix_space"))) {
     return Unsupported("pre_tokenizer ByteLevel.add_prefix_space", "true", "false");
   }
   const Json& use_regex = Member(step, "use_regex");
-  return use_regex.is_null() || IsTrue(use_regex) ? AddSplitter(kGpt2Pattern, definition) : absl::OkStatus();
+  return use_regex.is_null() || IsTrue(use_regex) ? AddSplitter(kGpt2Pattern, definition)
+                                                  : absl::OkStatus();
 }
 
 absl::StatusOr<Definition> ReadDefinition(const Json& file) {
@@ -263,7 +294,8 @@ absl::StatusOr<Definition> ReadDefinition(const Json& file) {
   return definition;
 }
 
-// ---- the tokenizer ----------------------------------------------------------------------------------------------------
+// ---- the tokenizer
+// ----------------------------------------------------------------------------------------------------
 
 class BpeTokenizer final : public Tokenizer {
  public:
@@ -284,7 +316,8 @@ class BpeTokenizer final : public Tokenizer {
     std::string normalized;
     if (nfc_ && !IsSurelyNfc(text)) text = normalized = NormalizeNfc(text);
     absl::MutexLock lock(&mutex_);
-    pre_tokenizer_.Split(text, [&](std::string_view piece) ABSL_NO_THREAD_SAFETY_ANALYSIS { EncodePiece(piece, ids); });
+    pre_tokenizer_.Split(text, [&](std::string_view piece)
+                                   ABSL_NO_THREAD_SAFETY_ANALYSIS { EncodePiece(piece, ids); });
   }
 
   std::string Decode(const std::vector<int32_t>& ids) const override {
@@ -301,7 +334,8 @@ class BpeTokenizer final : public Tokenizer {
     uint32_t count;
   };
 
-  void EncodePiece(std::string_view piece, std::vector<int32_t>* ids) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void EncodePiece(std::string_view piece, std::vector<int32_t>* ids) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (const auto cached = cache_.find(Absl(piece)); cached != cache_.end()) {
       const auto begin = cached_ids_.begin() + cached->second.begin;
       ids->insert(ids->end(), begin, begin + cached->second.count);
@@ -315,7 +349,8 @@ class BpeTokenizer final : public Tokenizer {
       merges_->Encode(piece, &scratch_, ids);
     }
     if (piece.size() > kCachedPieceBytes || cache_.size() >= kCachedPieces) return;
-    cache_[std::string(piece)] = {static_cast<uint32_t>(cached_ids_.size()), static_cast<uint32_t>(ids->size() - before)};
+    cache_[std::string(piece)] = {static_cast<uint32_t>(cached_ids_.size()),
+                                  static_cast<uint32_t>(ids->size() - before)};
     cached_ids_.insert(cached_ids_.end(), ids->begin() + before, ids->end());
   }
 
@@ -349,8 +384,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadBpeTokenizer(const std::string& p
   }
   absl::StatusOr<Definition> definition = ReadDefinition(file);
   if (!definition.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a tokenizer that can be used: ",
-                                                   definition.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is not a tokenizer that can be used: ", definition.status().message()));
   }
   std::string fingerprint = absl::StrFormat("bpe-%016x", XXH3_64bits(text.data(), text.size()));
   return std::make_unique<BpeTokenizer>(*std::move(definition), std::move(fingerprint));

@@ -38,7 +38,9 @@ uint32_t ValueOf(const ClassRange (&ranges)[kSize], uint32_t code) {
   return std::prev(range)->value;
 }
 
-uint32_t CombiningClass(uint32_t code) { return code < kFirstNeedingWork ? 0 : ValueOf(kClasses, code); }
+uint32_t CombiningClass(uint32_t code) {
+  return code < kFirstNeedingWork ? 0 : ValueOf(kClasses, code);
+}
 
 // The code point at `*position`, which moves behind it.
 uint32_t Next(std::string_view text, size_t* position) {
@@ -67,8 +69,9 @@ void Append(uint32_t code, std::string* out) {
     out->append({static_cast<char>(0xe0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 0x3f)),
                  static_cast<char>(0x80 | (code & 0x3f))});
   } else {
-    out->append({static_cast<char>(0xf0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3f)),
-                 static_cast<char>(0x80 | (code >> 6 & 0x3f)), static_cast<char>(0x80 | (code & 0x3f))});
+    out->append(
+        {static_cast<char>(0xf0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3f)),
+         static_cast<char>(0x80 | (code >> 6 & 0x3f)), static_cast<char>(0x80 | (code & 0x3f))});
   }
 }
 
@@ -79,8 +82,9 @@ void Decompose(uint32_t code, std::vector<uint32_t>* out) {
     if (index % kTails != 0) out->push_back(kTail + index % kTails);
     return;
   }
-  const auto* found = std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), code,
-                                       [](const Decomposition& d, uint32_t c) { return d.code < c; });
+  const auto* found =
+      std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), code,
+                       [](const Decomposition& d, uint32_t c) { return d.code < c; });
   if (found == std::end(kDecompositions) || found->code != code) {
     out->push_back(code);
     return;
@@ -94,7 +98,8 @@ uint32_t Compose(uint32_t first, uint32_t second) {
   if (first - kLead < kLeads && second - kVowel < kVowels) {
     return kHangul + ((first - kLead) * kVowels + (second - kVowel)) * kTails;
   }
-  const bool open_syllable = first - kHangul < kLeads * kVowels * kTails && (first - kHangul) % kTails == 0;
+  const bool open_syllable =
+      first - kHangul < kLeads * kVowels * kTails && (first - kHangul) % kTails == 0;
   if (open_syllable && second > kTail && second < kTail + kTails) return first + (second - kTail);
   static const std::vector<Decomposition> by_pair = [] {
     std::vector<Decomposition> sorted;
@@ -105,11 +110,13 @@ uint32_t Compose(uint32_t first, uint32_t second) {
     });
     return sorted;
   }();
-  const auto found = std::lower_bound(by_pair.begin(), by_pair.end(), std::pair(first, second),
-                                      [](const Decomposition& d, const std::pair<uint32_t, uint32_t>& pair) {
-                                        return std::pair(d.first, d.second) < pair;
-                                      });
-  return found != by_pair.end() && found->first == first && found->second == second ? found->code : 0;
+  const auto found =
+      std::lower_bound(by_pair.begin(), by_pair.end(), std::pair(first, second),
+                       [](const Decomposition& d, const std::pair<uint32_t, uint32_t>& pair) {
+                         return std::pair(d.first, d.second) < pair;
+                       });
+  return found != by_pair.end() && found->first == first && found->second == second ? found->code
+                                                                                    : 0;
 }
 
 // Marks between two starters, by class; equal ones keep their order.
@@ -121,7 +128,8 @@ void SortMarks(std::vector<uint32_t>* codes) {
     }
     auto end = begin;
     while (end != codes->end() && CombiningClass(*end) != 0) ++end;
-    std::stable_sort(begin, end, [](uint32_t a, uint32_t b) { return CombiningClass(a) < CombiningClass(b); });
+    std::stable_sort(begin, end,
+                     [](uint32_t a, uint32_t b) { return CombiningClass(a) < CombiningClass(b); });
     begin = end;
   }
 }
@@ -129,7 +137,8 @@ void SortMarks(std::vector<uint32_t>* codes) {
 void ComposeAll(std::vector<uint32_t>* codes) {
   constexpr size_t kNoStarter = static_cast<size_t>(-1);
   size_t starter = kNoStarter;
-  uint32_t last_class = 0;  // of the last code kept after the starter; a mark of the same class blocks
+  uint32_t last_class =
+      0;  // of the last code kept after the starter; a mark of the same class blocks
   size_t kept = 0;
   for (size_t i = 0; i < codes->size(); ++i) {
     const uint32_t code = (*codes)[i];
@@ -153,7 +162,9 @@ void ComposeAll(std::vector<uint32_t>* codes) {
 bool IsSurelyNfc(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const uint32_t code = Next(text, &i);
-    if (code >= kFirstNeedingWork && (code & kRawByte) == 0 && ValueOf(kNeedWork, code) != 0) return false;
+    if (code >= kFirstNeedingWork && (code & kRawByte) == 0 && ValueOf(kNeedWork, code) != 0) {
+      return false;
+    }
   }
   return true;
 }

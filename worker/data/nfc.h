@@ -1,4 +1,5 @@
-// Unicode normalization form C of UTF-8 (Unicode Standard Annex 15), which Qwen's tokenizers ask for.
+// Unicode normalization form C of UTF-8 (Unicode Standard Annex 15), which Qwen's tokenizers ask
+// for.
 //
 // Pure and thread-safe.
 //
@@ -10,7 +11,8 @@
 
 namespace terrace {
 
-// Whether NormalizeNfc would return `text` unchanged for sure: a quick test that nearly all text passes.
+// Whether NormalizeNfc would return `text` unchanged for sure: a quick test that nearly all text
+// passes.
 bool IsSurelyNfc(std::string_view text);
 
 // Bytes that are not UTF-8 stay as they are.

@@ -1,5 +1,6 @@
-// A pseudo-random permutation of [0, size) that is computed, not stored: a Feistel network over the next power of four,
-// walked until the value falls inside (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+// A pseudo-random permutation of [0, size) that is computed, not stored: a Feistel network over the
+// next power of four, walked until the value falls inside (Black and Rogaway, "Ciphers with
+// Arbitrary Finite Domains", 2002).
 //
 // Pure and thread-safe; the same on every machine.
 //

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::string_view kLookAhead = R"(\s+(?!\S))";
 // The inside of a class of Unicode's White_Space.
-constexpr char kSpaces[] = R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+constexpr char kSpaces[] =
+    R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr int64_t kAutomatonBytes = 64 << 20;
 
 // Bytes of the white-space character at `position`; 0 when there is none. UTF-8 of the list above.
@@ -31,7 +32,8 @@ size_t SpaceLength(std::string_view text, size_t position) {
   if (c != 0xe2) return 0;
   if (at(1) == 0x81) return at(2) == 0x9f ? 3 : 0;
   if (at(1) != 0x80) return 0;
-  const bool in_general_punctuation = (at(2) >= 0x80 && at(2) <= 0x8a) || at(2) == 0xa8 || at(2) == 0xa9 || at(2) == 0xaf;
+  const bool in_general_punctuation =
+      (at(2) >= 0x80 && at(2) <= 0x8a) || at(2) == 0xa8 || at(2) == 0xa9 || at(2) == 0xaf;
   return in_general_punctuation ? 3 : 0;
 }
 
@@ -72,15 +74,28 @@ std::vector<std::string> TopLevelAlternatives(std::string_view pattern) {
 // The meaning that `\s`, `\S` and `\d` have in the format, in RE2's words.
 absl::StatusOr<std::string> TranslateEscape(char escape, bool in_class) {
   switch (escape) {
-    case 's': return in_class ? std::string(kSpaces) : absl::StrCat("[", kSpaces, "]");
-    case 'd': return std::string(R"(\p{Nd})");
+    case 's':
+      return in_class ? std::string(kSpaces) : absl::StrCat("[", kSpaces, "]");
+    case 'd':
+      return std::string(R"(\p{Nd})");
     case 'S':
       if (!in_class) return absl::StrCat("[^", kSpaces, "]");
       break;
-    case 'w': case 'W': case 'D': case 'b': case 'B': case 'h': case 'H': case 'R': case 'X': break;
-    default: return std::string{'\\', escape};
+    case 'w':
+    case 'W':
+    case 'D':
+    case 'b':
+    case 'B':
+    case 'h':
+    case 'H':
+    case 'R':
+    case 'X':
+      break;
+    default:
+      return std::string{'\\', escape};
   }
-  return absl::InvalidArgumentError(absl::StrCat("\\", std::string(1, escape), " is not supported here"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("\\", std::string(1, escape), " is not supported here"));
 }
 
 absl::StatusOr<std::string> Translate(const std::string& pattern) {
@@ -127,16 +142,20 @@ absl::StatusOr<Splitter> Splitter::Create(std::string_view pattern) {
       (splitter.has_look_ahead_ ? after : before).push_back(std::move(alternative));
     }
   }
-  for (const auto& [alternatives, target] : {std::pair(&before, &splitter.before_), {&after, &splitter.after_}}) {
+  for (const auto& [alternatives, target] :
+       {std::pair(&before, &splitter.before_), {&after, &splitter.after_}}) {
     if (alternatives->empty()) continue;
     absl::StatusOr<std::unique_ptr<RE2>> compiled = Compile(*alternatives);
     if (!compiled.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("the pre_tokenizer pattern ", Absl(pattern),
-                                                     " cannot be used: ", compiled.status().message()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the pre_tokenizer pattern ", Absl(pattern),
+                       " cannot be used: ", compiled.status().message()));
     }
     *target = *std::move(compiled);
   }
-  if (splitter.before_ == nullptr) return absl::InvalidArgumentError("the pre_tokenizer pattern begins with \\s+(?!\\S)");
+  if (splitter.before_ == nullptr) {
+    return absl::InvalidArgumentError("the pre_tokenizer pattern begins with \\s+(?!\\S)");
+  }
   return splitter;
 }
 
@@ -156,7 +175,8 @@ size_t Splitter::MatchEnd(std::string_view text, size_t begin) const {
 
 size_t Splitter::PieceEnd(std::string_view text, size_t begin) const {
   if (const size_t end = MatchEnd(text, begin); end > begin) return end;
-  // A piece between two matches. Pattern lists with the look-ahead match every character, so this is short or not at all.
+  // A piece between two matches. Pattern lists with the look-ahead match every character, so this
+  // is short or not at all.
   size_t end = begin + 1;
   while (end < text.size() && ((text[end] & 0xc0) == 0x80 || MatchEnd(text, end) == end)) ++end;
   return end;

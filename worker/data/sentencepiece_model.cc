@@ -15,7 +15,8 @@ namespace {
 
 using Model = SentencePieceModel;
 
-// One field of a protobuf message: `number` for varint and fixed32, `bytes` for strings and messages.
+// One field of a protobuf message: `number` for varint and fixed32, `bytes` for strings and
+// messages.
 struct Field {
   uint32_t id = 0;
   uint64_t number = 0;
@@ -35,11 +36,20 @@ class FieldReader {
     const uint64_t tag = Varint();
     field->id = static_cast<uint32_t>(tag >> 3);
     switch (tag & 7) {
-      case 0: field->number = Varint(); break;
-      case 1: field->number = Fixed(8); break;
-      case 2: field->bytes = Take(Varint()); break;
-      case 5: field->number = Fixed(4); break;
-      default: ok_ = false;
+      case 0:
+        field->number = Varint();
+        break;
+      case 1:
+        field->number = Fixed(8);
+        break;
+      case 2:
+        field->bytes = Take(Varint());
+        break;
+      case 5:
+        field->number = Fixed(4);
+        break;
+      default:
+        ok_ = false;
     }
     return ok_;
   }
@@ -60,7 +70,9 @@ class FieldReader {
   uint64_t Fixed(int bytes) {
     const std::string_view raw = Take(bytes);
     uint64_t value = 0;
-    for (size_t i = 0; i < raw.size(); ++i) value |= uint64_t{static_cast<unsigned char>(raw[i])} << (8 * i);
+    for (size_t i = 0; i < raw.size(); ++i) {
+      value |= uint64_t{static_cast<unsigned char>(raw[i])} << (8 * i);
+    }
     return value;
   }
   std::string_view Take(uint64_t bytes) {
@@ -84,10 +96,12 @@ bool ParsePiece(std::string_view message, Model::Piece* piece) {
     if (field.id == 2) piece->score = std::bit_cast<float>(static_cast<uint32_t>(field.number));
     if (field.id == 3) piece->type = static_cast<Model::PieceType>(field.number);
   }
-  return reader.ok() && piece->type >= Model::PieceType::kNormal && piece->type <= Model::PieceType::kByte;
+  return reader.ok() && piece->type >= Model::PieceType::kNormal &&
+         piece->type <= Model::PieceType::kByte;
 }
 
-bool ParseTrainerSpec(std::string_view message, int32_t* type, int32_t* end_of_sentence, Model* model) {
+bool ParseTrainerSpec(std::string_view message, int32_t* type, int32_t* end_of_sentence,
+                      Model* model) {
   FieldReader reader(message);
   for (Field field; reader.Next(&field);) {
     if (field.id == 3) *type = field.as_int();
@@ -115,19 +129,26 @@ absl::Status CheckPieces(Model* model) {
   std::optional<int32_t> unknown;
   for (size_t id = 0; id < model->pieces.size(); ++id) {
     const Model::Piece& piece = model->pieces[id];
-    if (piece.text.empty()) return absl::InvalidArgumentError(absl::StrCat("piece ", id, " is empty"));
+    if (piece.text.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("piece ", id, " is empty"));
+    }
     if (!seen.insert(piece.text).second) {
       return absl::InvalidArgumentError(absl::StrCat("the piece ", piece.text, " appears twice"));
     }
     if (piece.type != kUnknown) continue;
-    if (unknown.has_value()) return absl::InvalidArgumentError("two pieces are of the type UNKNOWN");
+    if (unknown.has_value()) {
+      return absl::InvalidArgumentError("two pieces are of the type UNKNOWN");
+    }
     unknown = id;
   }
   if (!unknown.has_value()) return absl::InvalidArgumentError("no piece is of the type UNKNOWN");
   model->unknown = *unknown;
   for (int byte = 0; model->byte_fallback && byte < 256; ++byte) {
     const std::string name = absl::StrFormat("<0x%02X>", byte);
-    if (!seen.contains(name)) return absl::InvalidArgumentError(absl::StrCat("byte_fallback is on, but ", name, " is missing"));
+    if (!seen.contains(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("byte_fallback is on, but ", name, " is missing"));
+    }
   }
   return absl::OkStatus();
 }
@@ -148,8 +169,10 @@ absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(std::string_view seri
   if (!ok || !reader.ok() || model.pieces.empty()) {
     return absl::InvalidArgumentError("it does not parse; was it cut off?");
   }
-  if (type != static_cast<int32_t>(Model::Type::kUnigram) && type != static_cast<int32_t>(Model::Type::kBpe)) {
-    return absl::InvalidArgumentError(absl::StrCat("its model_type is ", type, ", must be 1 (unigram) or 2 (bpe)"));
+  if (type != static_cast<int32_t>(Model::Type::kUnigram) &&
+      type != static_cast<int32_t>(Model::Type::kBpe)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its model_type is ", type, ", must be 1 (unigram) or 2 (bpe)"));
   }
   model.type = static_cast<Model::Type>(type);
   RETURN_IF_ERROR(CheckPieces(&model));

@@ -1,7 +1,8 @@
-// What a SentencePiece *.model file says: the fields of its ModelProto message that encoding and decoding use.
+// What a SentencePiece *.model file says: the fields of its ModelProto message that encoding and
+// decoding use.
 //
-// Debian's library brings a protobuf runtime of another version than ours and exports it, so the two cannot live in one
-// process; the format is small and stable, and is read here.
+// Debian's library brings a protobuf runtime of another version than ours and exports it, so the
+// two cannot live in one process; the format is small and stable, and is read here.
 //
 // Pure and thread-safe.
 //
@@ -20,7 +21,14 @@ namespace terrace {
 
 struct SentencePieceModel {
   enum class Type { kUnigram = 1, kBpe = 2 };
-  enum class PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+  enum class PieceType {
+    kNormal = 1,
+    kUnknown = 2,
+    kControl = 3,
+    kUserDefined = 4,
+    kUnused = 5,
+    kByte = 6
+  };
   struct Piece {
     std::string text;
     float score = 0;

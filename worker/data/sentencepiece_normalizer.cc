@@ -20,8 +20,8 @@ uint32_t Offset(uint32_t unit) { return (unit >> 10) << ((unit & 0x200u) >> 6); 
 
 }  // namespace
 
-absl::StatusOr<SentencePieceNormalizer> SentencePieceNormalizer::Create(const SentencePieceModel& model,
-                                                                        const ByteTrie* symbols) {
+absl::StatusOr<SentencePieceNormalizer> SentencePieceNormalizer::Create(
+    const SentencePieceModel& model, const ByteTrie* symbols) {
   SentencePieceNormalizer normalizer;
   normalizer.symbols_ = symbols;
   normalizer.space_as_suffix_ = model.space_as_suffix;
@@ -60,7 +60,8 @@ SentencePieceNormalizer::Prefix SentencePieceNormalizer::LookUp(std::string_view
   return longest;
 }
 
-SentencePieceNormalizer::Prefix SentencePieceNormalizer::NormalizePrefix(std::string_view text) const {
+SentencePieceNormalizer::Prefix SentencePieceNormalizer::NormalizePrefix(
+    std::string_view text) const {
   if (const size_t length = symbols_->LongestPrefix(text)) return {text.substr(0, length), length};
   if (const Prefix rule = LookUp(text); rule.consumed > 0) return rule;
   const size_t length = Utf8Length(text);

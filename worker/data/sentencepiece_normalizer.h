@@ -1,5 +1,6 @@
-// SentencePiece's text normalisation: the model's character map (a trie of replacements), collapsing of spaces, the dummy
-// space in front, and spaces as U+2581. User-defined symbols pass unchanged.
+// SentencePiece's text normalisation: the model's character map (a trie of replacements),
+// collapsing of spaces, the dummy space in front, and spaces as U+2581. User-defined symbols pass
+// unchanged.
 //
 // Thread-safe after construction.
 //
@@ -23,7 +24,8 @@ inline constexpr std::string_view kSpaceSymbol = "\u2581";
 class SentencePieceNormalizer {
  public:
   // `symbols`, borrowed: the user-defined ones.
-  static absl::StatusOr<SentencePieceNormalizer> Create(const SentencePieceModel& model, const ByteTrie* symbols);
+  static absl::StatusOr<SentencePieceNormalizer> Create(const SentencePieceModel& model,
+                                                        const ByteTrie* symbols);
 
   std::string Normalize(std::string_view text) const;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and comparisons are in the types that the library uses, because ties decide between segmentations.
+// Sums and comparisons are in the types that the library uses, because ties decide between
+// segmentations.
 #include "worker/data/sentencepiece_segment.h"
 
 #include <algorithm>
@@ -21,12 +22,15 @@ size_t CharacterBytes(std::string_view text) {
 
 }  // namespace
 
-SentencePieceSegmenter::SentencePieceSegmenter(const SentencePieceModel* model, const ByteTrie* symbols)
+SentencePieceSegmenter::SentencePieceSegmenter(const SentencePieceModel* model,
+                                               const ByteTrie* symbols)
     : model_(model), symbols_(symbols), lowest_score_(FLT_MAX), highest_score_(FLT_MIN) {
   using enum SentencePieceModel::PieceType;
   for (size_t id = 0; id < model->pieces.size(); ++id) {
     const SentencePieceModel::Piece& piece = model->pieces[id];
-    if (piece.type == kNormal || piece.type == kUserDefined || piece.type == kUnused) trie_.Add(piece.text, id);
+    if (piece.type == kNormal || piece.type == kUserDefined || piece.type == kUnused) {
+      trie_.Add(piece.text, id);
+    }
     if (piece.type != kNormal) continue;
     lowest_score_ = std::min(lowest_score_, piece.score);
     highest_score_ = std::max(highest_score_, piece.score);
@@ -49,7 +53,8 @@ int32_t SentencePieceSegmenter::Find(std::string_view piece) const {
 }
 
 // Viterbi over all pieces that begin at each character.
-void SentencePieceSegmenter::SegmentUnigram(std::string_view normalized, const Visitor& visit) const {
+void SentencePieceSegmenter::SegmentUnigram(std::string_view normalized,
+                                            const Visitor& visit) const {
   struct BestEnd {
     int32_t id = kNone;
     int32_t begin = kNone;
@@ -81,13 +86,16 @@ void SentencePieceSegmenter::SegmentUnigram(std::string_view normalized, const V
     begin += character;
   }
   std::vector<std::pair<size_t, size_t>> ranges;  // from the last to the first
-  for (size_t end = normalized.size(); end > 0; end = best[end].begin) ranges.emplace_back(best[end].begin, end);
+  for (size_t end = normalized.size(); end > 0; end = best[end].begin) {
+    ranges.emplace_back(best[end].begin, end);
+  }
   for (auto range = ranges.rbegin(); range != ranges.rend(); ++range) {
     visit(normalized.substr(range->first, range->second - range->first), best[range->second].id);
   }
 }
 
-std::vector<SentencePieceSegmenter::Symbol> SentencePieceSegmenter::SplitCharacters(std::string_view normalized) const {
+std::vector<SentencePieceSegmenter::Symbol> SentencePieceSegmenter::SplitCharacters(
+    std::string_view normalized) const {
   std::vector<Symbol> symbols;
   while (!normalized.empty()) {
     const size_t symbol = symbols_->LongestPrefix(normalized);
@@ -104,10 +112,12 @@ void SentencePieceSegmenter::SegmentBpe(std::string_view normalized, const Visit
   std::vector<Symbol> symbols = SplitCharacters(normalized);
   std::vector<Pair> heap;
   // An unused piece may be a step to a used one; where it remains it is taken apart again.
-  std::unordered_map<std::string_view, std::pair<std::string_view, std::string_view>> parts_of_unused;
+  std::unordered_map<std::string_view, std::pair<std::string_view, std::string_view>>
+      parts_of_unused;
   const auto propose = [&](int32_t left, int32_t right) {
     if (left == kNone || right == kNone || symbols[left].frozen || symbols[right].frozen) return;
-    const std::string_view piece(symbols[left].piece.data(), symbols[left].piece.size() + symbols[right].piece.size());
+    const std::string_view piece(symbols[left].piece.data(),
+                                 symbols[left].piece.size() + symbols[right].piece.size());
     const int32_t id = Find(piece);
     if (id == model_->unknown) return;
     heap.push_back({model_->pieces[id].score, left, right, piece.size()});
@@ -121,7 +131,10 @@ void SentencePieceSegmenter::SegmentBpe(std::string_view normalized, const Visit
     heap.pop_back();
     Symbol& left = symbols[top.left];
     Symbol& right = symbols[top.right];
-    if (left.piece.empty() || right.piece.empty() || left.piece.size() + right.piece.size() != top.bytes) continue;
+    if (left.piece.empty() || right.piece.empty() ||
+        left.piece.size() + right.piece.size() != top.bytes) {
+      continue;
+    }
     left.piece = std::string_view(left.piece.data(), top.bytes);
     left.next = right.next;
     if (right.next != kNone) symbols[right.next].previous = top.left;

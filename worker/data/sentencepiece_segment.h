@@ -1,5 +1,5 @@
-// Cuts normalised text into the pieces of a SentencePiece model: the most probable segmentation of a unigram model (Kudo
-// 2018, arXiv 1804.10959) or the merges of a BPE model, best score first.
+// Cuts normalised text into the pieces of a SentencePiece model: the most probable segmentation of
+// a unigram model (Kudo 2018, arXiv 1804.10959) or the merges of a BPE model, best score first.
 //
 // Thread-safe after construction.
 //
@@ -46,7 +46,9 @@ class SentencePieceSegmenter {
   void SegmentBpe(std::string_view normalized, const Visitor& visit) const;
   std::vector<Symbol> SplitCharacters(std::string_view normalized) const;
   int32_t Find(std::string_view piece) const;  // the unknown id when there is none
-  bool IsUnused(int32_t id) const { return model_->pieces[id].type == SentencePieceModel::PieceType::kUnused; }
+  bool IsUnused(int32_t id) const {
+    return model_->pieces[id].type == SentencePieceModel::PieceType::kUnused;
+  }
 
   const SentencePieceModel* model_;
   const ByteTrie* symbols_;

@@ -25,7 +25,8 @@ constexpr char kUnknownSurface[] = " \u2047 ";  // what the library decodes an u
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(SentencePieceModel model, std::string fingerprint) {
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(SentencePieceModel model,
+                                                           std::string fingerprint) {
     std::unique_ptr<SentencePieceTokenizer> tokenizer(
         new SentencePieceTokenizer(std::move(model), std::move(fingerprint)));
     ASSIGN_OR_RETURN(SentencePieceNormalizer normalizer,
@@ -89,7 +90,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   // "<0x41>"
   static std::optional<uint8_t> ByteOf(const SentencePieceModel::Piece& piece) {
     unsigned byte = 0;
-    if (piece.type != PieceType::kByte || std::sscanf(piece.text.c_str(), "<0x%2X>", &byte) != 1) return std::nullopt;
+    if (piece.type != PieceType::kByte || std::sscanf(piece.text.c_str(), "<0x%2X>", &byte) != 1) {
+      return std::nullopt;
+    }
     return static_cast<uint8_t>(byte);
   }
 
@@ -127,10 +130,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std:
   std::string fingerprint =
       absl::StrFormat("sentencepiece-%016x", XXH3_64bits(file.text().data(), file.text().size()));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      model.ok() ? SentencePieceTokenizer::Create(*std::move(model), std::move(fingerprint)) : model.status();
+      model.ok() ? SentencePieceTokenizer::Create(*std::move(model), std::move(fingerprint))
+                 : model.status();
   if (tokenizer.ok()) return tokenizer;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, " is not a SentencePiece model that can be used: ", tokenizer.status().message()));
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, " is not a SentencePiece model that can be used: ", tokenizer.status().message()));
 }
 
 }  // namespace terrace

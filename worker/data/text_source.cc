@@ -15,7 +15,8 @@ namespace {
 // Short enough that the sums of a unigram model, which are floats, keep their precision.
 constexpr size_t kPieceBytes = size_t{1} << 16;
 
-// Lead bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+2000.., U+3000) are excluded with their neighbours.
+// Lead bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+2000.., U+3000) are excluded
+// with their neighbours.
 bool StartsNonSpace(unsigned char c) {
   return (c > 0x20 && c < 0x7f) || (c >= 0xc3 && (c < 0xe1 || c > 0xe3));
 }
@@ -56,7 +57,8 @@ absl::StatusOr<std::string> TextOfLine(std::string_view line) {
     const auto text = object.find("text");
     if (text == object.end()) return absl::InvalidArgumentError("no field \"text\"");
     if (!text->is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat("\"text\" is ", text->type_name(), ", must be a string"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"text\" is ", text->type_name(), ", must be a string"));
     }
     return std::move(text->get_ref<std::string&>());
   } catch (const nlohmann::json::exception& error) {
@@ -64,7 +66,8 @@ absl::StatusOr<std::string> TextOfLine(std::string_view line) {
   }
 }
 
-absl::Status VisitJsonLines(std::string_view content, std::string_view path, const TextPieceVisitor& visit) {
+absl::Status VisitJsonLines(std::string_view content, std::string_view path,
+                            const TextPieceVisitor& visit) {
   int64_t line_number = 0;
   for (size_t begin = 0; begin < content.size();) {
     const size_t end = std::min(content.find('\n', begin), content.size());
@@ -74,8 +77,9 @@ absl::Status VisitJsonLines(std::string_view content, std::string_view path, con
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const absl::StatusOr<std::string> text = TextOfLine(line);
     if (!text.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(Absl(path), ":", line_number, ": ", text.status().message(),
-                                                     "; each line must be an object such as {\"text\": \"...\"}"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Absl(path), ":", line_number, ": ", text.status().message(),
+                       "; each line must be an object such as {\"text\": \"...\"}"));
     }
     RETURN_IF_ERROR(visit({*text, true, static_cast<int64_t>(std::min(begin, content.size()))}));
   }
@@ -118,8 +122,8 @@ size_t FindInvalidUtf8(std::string_view text) {
   return text.size();
 }
 
-absl::Status VisitText(std::string_view content, TextFormat format, bool any_bytes, std::string_view path,
-                       const TextPieceVisitor& visit) {
+absl::Status VisitText(std::string_view content, TextFormat format, bool any_bytes,
+                       std::string_view path, const TextPieceVisitor& visit) {
   return format == TextFormat::kText ? VisitPlain(content, any_bytes, path, visit)
                                      : VisitJsonLines(content, path, visit);
 }

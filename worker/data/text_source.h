@@ -1,9 +1,10 @@
-// Walks the documents of a text file in pieces of bounded size: a .txt file is one document, each line of a .jsonl file is
-// one (its "text" field).
+// Walks the documents of a text file in pieces of bounded size: a .txt file is one document, each
+// line of a .jsonl file is one (its "text" field).
 //
-// Pieces of a .txt file end where no byte-level BPE pattern in use can see across: after a newline that is followed by a
-// character that is not white space. So there tokenising piece by piece equals tokenising the whole file. (SentencePiece
-// has no such places: for it a piece is what a sentence is elsewhere.)
+// Pieces of a .txt file end where no byte-level BPE pattern in use can see across: after a newline
+// that is followed by a character that is not white space. So there tokenising piece by piece
+// equals tokenising the whole file. (SentencePiece has no such places: for it a piece is what a
+// sentence is elsewhere.)
 //
 // Pure apart from the callback. Thread-safe: no state.
 //
@@ -27,15 +28,16 @@ struct TextPiece {
 };
 using TextPieceVisitor = std::function<absl::Status(const TextPiece&)>;
 
-// INVALID_ARGUMENT with `path` and the line of a bad JSON line, or the byte where a text is not UTF-8 (unless
-// `any_bytes`); the visitor's own failure otherwise.
-absl::Status VisitText(std::string_view content, TextFormat format, bool any_bytes, std::string_view path,
-                       const TextPieceVisitor& visit);
+// INVALID_ARGUMENT with `path` and the line of a bad JSON line, or the byte where a text is not
+// UTF-8 (unless `any_bytes`); the visitor's own failure otherwise.
+absl::Status VisitText(std::string_view content, TextFormat format, bool any_bytes,
+                       std::string_view path, const TextPieceVisitor& visit);
 
 // Position of the first byte that is not valid UTF-8; text.size() when all is.
 size_t FindInvalidUtf8(std::string_view text);
 
-// Bytes of the valid UTF-8 sequence that `text`, not empty, begins with; 0 when there is none (Unicode, table 3-7).
+// Bytes of the valid UTF-8 sequence that `text`, not empty, begins with; 0 when there is none
+// (Unicode, table 3-7).
 size_t Utf8Length(std::string_view text);
 
 }  // namespace terrace

@@ -40,9 +40,12 @@ struct Header {
 };
 static_assert(sizeof(Header) == 72);
 
-uint64_t HeaderChecksum(const Header& header) { return XXH3_64bits(&header, offsetof(Header, checksum)); }
+uint64_t HeaderChecksum(const Header& header) {
+  return XXH3_64bits(&header, offsetof(Header, checksum));
+}
 
-// What a cache belongs to; one name for all versions of a text, so that a stale cache is replaced, not left behind.
+// What a cache belongs to; one name for all versions of a text, so that a stale cache is replaced,
+// not left behind.
 struct CacheName {
   uint64_t key = 0;
   std::string path;
@@ -52,23 +55,28 @@ CacheName NameOf(const TokenCacheRequest& request) {
   std::error_code ignored;
   std::filesystem::path source = std::filesystem::weakly_canonical(request.source, ignored);
   if (source.empty()) source = request.source;
-  const std::string identity = absl::StrCat(request.tokenizer->fingerprint(), "\n", source.string(), "\n",
-                                            request.format == TextFormat::kText ? "text" : "jsonl");
+  const std::string identity =
+      absl::StrCat(request.tokenizer->fingerprint(), "\n", source.string(), "\n",
+                   request.format == TextFormat::kText ? "text" : "jsonl");
   CacheName name;
   name.key = XXH3_64bits(identity.data(), identity.size());
   name.path = (std::filesystem::path(request.folder) /
-               absl::StrFormat("%s-%016x.tokens", source.stem().string(), name.key)).string();
+               absl::StrFormat("%s-%016x.tokens", source.stem().string(), name.key))
+                  .string();
   return name;
 }
 
-std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const CacheName& name, const MappedFile& source) {
+std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const CacheName& name,
+                                    const MappedFile& source) {
   absl::StatusOr<MappedFile> file = MappedFile::Open(name.path);
   if (!file.ok() || file->bytes().size() < sizeof(Header)) return std::nullopt;
   Header header;
   std::memcpy(&header, file->bytes().data(), sizeof(header));
-  const bool ours = std::memcmp(header.magic, kMagic, sizeof(kMagic)) == 0 && header.version == kVersion &&
-                    header.checksum == HeaderChecksum(header) && header.key == name.key;
-  const bool whole = ours && file->bytes().size() == sizeof(Header) + header.tokens * header.token_bytes;
+  const bool ours = std::memcmp(header.magic, kMagic, sizeof(kMagic)) == 0 &&
+                    header.version == kVersion && header.checksum == HeaderChecksum(header) &&
+                    header.key == name.key;
+  const bool whole =
+      ours && file->bytes().size() == sizeof(Header) + header.tokens * header.token_bytes;
   const bool fresh = header.source_bytes == source.bytes().size() &&
                      header.source_modified_unix_ns == source.modified_unix_ns();
   if (!whole || !fresh) return std::nullopt;
@@ -118,7 +126,9 @@ class CacheWriter {
                      .max_id = max_id_};
     std::memcpy(header.magic, kMagic, sizeof(kMagic));
     header.checksum = HeaderChecksum(header);
-    if (::pwrite(fd_.get(), &header, sizeof(header), 0) != sizeof(header)) return FileError(errno, "write", path_);
+    if (::pwrite(fd_.get(), &header, sizeof(header), 0) != sizeof(header)) {
+      return FileError(errno, "write", path_);
+    }
     return SyncFile(fd_, path_);
   }
 
@@ -137,7 +147,9 @@ class Throttle {
   explicit Throttle(const DataProgress& progress) : progress_(progress) {}
   void Report(std::string_view text, double fraction) {
     const auto now = std::chrono::steady_clock::now();
-    if (!progress_ || (last_ && now - *last_ < std::chrono::milliseconds(100) && fraction < 1.0)) return;
+    if (!progress_ || (last_ && now - *last_ < std::chrono::milliseconds(100) && fraction < 1.0)) {
+      return;
+    }
     last_ = now;
     progress_(text, fraction);
   }
@@ -147,8 +159,9 @@ class Throttle {
   std::optional<std::chrono::steady_clock::time_point> last_;
 };
 
-absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name, const MappedFile& source,
-                      const std::string& temporary, const DataProgress& progress) {
+absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name,
+                      const MappedFile& source, const std::string& temporary,
+                      const DataProgress& progress) {
   const Tokenizer& tokenizer = *request.tokenizer;
   const std::string activity =
       absl::StrCat("tokenising ", std::filesystem::path(request.source).filename().string());
@@ -158,16 +171,18 @@ absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name, c
   std::vector<int32_t> ids;
   uint64_t documents = 0;
   const bool any_bytes = tokenizer.fingerprint() == "bytes";
-  RETURN_IF_ERROR(VisitText(source.text(), request.format, any_bytes, request.source, [&](const TextPiece& piece) {
-    ids.clear();
-    tokenizer.Encode(piece.text, &ids);
-    if (piece.ends_document) {
-      ++documents;
-      if (tokenizer.end_of_text().has_value()) ids.push_back(*tokenizer.end_of_text());
-    }
-    throttle.Report(activity, static_cast<double>(piece.consumed_bytes) / source.bytes().size());
-    return writer.Append(ids);
-  }));
+  RETURN_IF_ERROR(VisitText(
+      source.text(), request.format, any_bytes, request.source, [&](const TextPiece& piece) {
+        ids.clear();
+        tokenizer.Encode(piece.text, &ids);
+        if (piece.ends_document) {
+          ++documents;
+          if (tokenizer.end_of_text().has_value()) ids.push_back(*tokenizer.end_of_text());
+        }
+        throttle.Report(activity,
+                        static_cast<double>(piece.consumed_bytes) / source.bytes().size());
+        return writer.Append(ids);
+      }));
   RETURN_IF_ERROR(writer.Finish(name.key, documents, source));
   RETURN_IF_ERROR(Rename(temporary, name.path));
   return SyncDirectory(request.folder);
@@ -178,27 +193,37 @@ absl::StatusOr<UniqueFd> LockWithProgress(const std::string& path, const TokenCa
   for (;;) {
     absl::StatusOr<UniqueFd> lock = LockFile(path, kLockAttemptMs);
     if (!absl::IsUnavailable(lock.status())) return lock;
-    if (progress) progress(absl::StrCat("waiting for another process that tokenises ", request.source), 0.0);
+    if (progress) {
+      progress(absl::StrCat("waiting for another process that tokenises ", request.source), 0.0);
+    }
   }
 }
 
 }  // namespace
 
-absl::StatusOr<CachedTokens> OpenTokenCache(const TokenCacheRequest& request, const DataProgress& progress) {
+absl::StatusOr<CachedTokens> OpenTokenCache(const TokenCacheRequest& request,
+                                            const DataProgress& progress) {
   ASSIGN_OR_RETURN(const MappedFile source, MappedFile::Open(request.source));
   const CacheName name = NameOf(request);
-  if (std::optional<CachedTokens> cached = TryOpen(request, name, source)) return *std::move(cached);
+  if (std::optional<CachedTokens> cached = TryOpen(request, name, source)) {
+    return *std::move(cached);
+  }
 
   RETURN_IF_ERROR(MakeDirectories(request.folder));
-  ASSIGN_OR_RETURN(const UniqueFd lock, LockWithProgress(absl::StrCat(name.path, ".lock"), request, progress));
-  if (std::optional<CachedTokens> cached = TryOpen(request, name, source)) return *std::move(cached);
+  ASSIGN_OR_RETURN(const UniqueFd lock,
+                   LockWithProgress(absl::StrCat(name.path, ".lock"), request, progress));
+  if (std::optional<CachedTokens> cached = TryOpen(request, name, source)) {
+    return *std::move(cached);
+  }
   const std::string temporary = absl::StrCat(name.path, ".tmp");
   if (absl::Status status = Tokenise(request, name, source, temporary, progress); !status.ok()) {
     RemoveAll(temporary).IgnoreError();  // the first failure is the one to report
     return status;
   }
   std::optional<CachedTokens> made = TryOpen(request, name, source);
-  if (!made.has_value()) return absl::DataLossError(absl::StrCat("the token cache ", name.path, " does not read back"));
+  if (!made.has_value()) {
+    return absl::DataLossError(absl::StrCat("the token cache ", name.path, " does not read back"));
+  }
   made->was_cached = false;
   return *std::move(made);
 }

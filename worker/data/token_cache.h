@@ -1,6 +1,7 @@
-// The token cache: the tokens of one text file under one tokenizer, written once and then memory-mapped (docs/formats.md has
-// the bytes). A cache is written under a temporary name, fsynced and renamed, while a file lock makes the other ranks of the
-// node wait instead of doing the same work. A text that changed (size or modification time) is tokenised again.
+// The token cache: the tokens of one text file under one tokenizer, written once and then
+// memory-mapped (docs/formats.md has the bytes). A cache is written under a temporary name, fsynced
+// and renamed, while a file lock makes the other ranks of the node wait instead of doing the same
+// work. A text that changed (size or modification time) is tokenised again.
 //
 // Thread-safe: no state; safe between processes.
 //
@@ -34,8 +35,9 @@ struct CachedTokens {
   bool was_cached = false;
 };
 
-// Opens the cache, or makes it first. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (text that is not UTF-8, bad JSON),
-// RESOURCE_EXHAUSTED (full disk; nothing stays behind).
-absl::StatusOr<CachedTokens> OpenTokenCache(const TokenCacheRequest& request, const DataProgress& progress);
+// Opens the cache, or makes it first. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (text that is
+// not UTF-8, bad JSON), RESOURCE_EXHAUSTED (full disk; nothing stays behind).
+absl::StatusOr<CachedTokens> OpenTokenCache(const TokenCacheRequest& request,
+                                            const DataProgress& progress);
 
 }  // namespace terrace

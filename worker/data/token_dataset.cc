@@ -54,7 +54,8 @@ class Dataset final : public TokenDataset {
     return split == Split::kTrain ? train_.count : validation_.count;
   }
 
-  // An epoch cuts the ring of training tokens into windows, beginning at the epoch's offset, and visits each once.
+  // An epoch cuts the ring of training tokens into windows, beginning at the epoch's offset, and
+  // visits each once.
   void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
                 std::span<int32_t> targets) const override {
     const uint64_t windows = train_.count / sequence_length_;
@@ -67,7 +68,8 @@ class Dataset final : public TokenDataset {
     train_.ReadRing(position + 1, targets);
   }
 
-  void ValidationRow(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const override {
+  void ValidationRow(int64_t index, std::span<int32_t> tokens,
+                     std::span<int32_t> targets) const override {
     const int64_t windows = (validation_.count - 1) / sequence_length_;
     const int64_t position = validation_.begin + index % windows * sequence_length_;
     validation_.tokens->Read(position, tokens);
@@ -87,9 +89,9 @@ class Dataset final : public TokenDataset {
  private:
   absl::Status CheckLength(int64_t count, const std::string& what) const {
     if (count >= sequence_length_ + 1) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " has ", count, " tokens, must be at least ", sequence_length_ + 1,
-                     " (data.sequence_length ", sequence_length_, " and one to predict); add text or lower it"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " has ", count, " tokens, must be at least ", sequence_length_ + 1,
+        " (data.sequence_length ", sequence_length_, " and one to predict); add text or lower it"));
   }
 
   const TokenSequence train_tokens_;
@@ -106,8 +108,8 @@ class SourceOpener {
   SourceOpener(const v1::DataSpec& spec, int64_t vocabulary, const DataProgress& progress)
       : spec_(spec), vocabulary_(vocabulary), progress_(progress) {}
 
-  absl::StatusOr<TokenSequence> OpenAll(std::string_view key,
-                                        const google::protobuf::RepeatedPtrField<std::string>& paths) {
+  absl::StatusOr<TokenSequence> OpenAll(
+      std::string_view key, const google::protobuf::RepeatedPtrField<std::string>& paths) {
     TokenSequence sequence;
     for (const std::string& path : paths) {
       absl::StatusOr<TokenSegment> segment = OpenOne(path);
@@ -126,8 +128,8 @@ class SourceOpener {
     if (extension == ".txt") return OpenText(path, TextFormat::kText);
     if (extension == ".jsonl") return OpenText(path, TextFormat::kJsonLines);
     if (extension != ".bin" && extension != ".idx") {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " has the extension \"", extension, "\", must be .txt, .jsonl, .bin or .idx"));
+      return absl::InvalidArgumentError(absl::StrCat(path, " has the extension \"", extension,
+                                                     "\", must be .txt, .jsonl, .bin or .idx"));
     }
     ASSIGN_OR_RETURN(TokenSegment segment, OpenTokenFile(path, vocabulary_));
     if (progress_) progress_(absl::StrCat("checking the token ids of ", segment.path), 0.0);
@@ -138,7 +140,12 @@ class SourceOpener {
 
   absl::StatusOr<TokenSegment> OpenText(const std::string& path, TextFormat format) {
     if (tokenizer_ == nullptr) {
-      ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(spec_.tokenizer()));
+      absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(spec_.tokenizer());
+      if (!loaded.ok()) {
+        return absl::Status(loaded.status().code(),
+                            absl::StrCat("data.tokenizer: ", loaded.status().message()));
+      }
+      tokenizer_ = *std::move(loaded);
     }
     ASSIGN_OR_RETURN(CachedTokens cached,
                      OpenTokenCache({path, format, tokenizer_.get(), spec_.cache()}, progress_));
@@ -153,22 +160,25 @@ class SourceOpener {
 };
 
 absl::Status CheckSpec(const v1::DataSpec& spec) {
-  if (spec.train_size() == 0) return absl::InvalidArgumentError("data.train is empty, must name at least one file");
+  if (spec.train_size() == 0) {
+    return absl::InvalidArgumentError("data.train is empty, must name at least one file");
+  }
   if (spec.sequence_length() < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.sequence_length is ", spec.sequence_length(), ", must be at least 1"));
   }
   if (!(spec.validation_fraction() >= 0 && spec.validation_fraction() < 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.validation_fraction is ", spec.validation_fraction(), ", must be in [0, 1)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.validation_fraction is ", spec.validation_fraction(), ", must be in [0, 1)"));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataSpec& spec, int64_t vocabulary,
-                                                                 int64_t seed, const DataProgress& progress) {
+absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataSpec& spec,
+                                                                 int64_t vocabulary, int64_t seed,
+                                                                 const DataProgress& progress) {
   RETURN_IF_ERROR(CheckSpec(spec));
   SourceOpener opener(spec, vocabulary, progress);
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));

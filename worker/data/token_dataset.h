@@ -1,10 +1,12 @@
 // Tokens of a job, memory-mapped, and which of them a rank sees in a step.
 //
-// Sources: .txt and .jsonl ("text" field) are tokenised once into a cache file (docs/spec.md, data); .bin (uint16/uint32, raw
-// as nanoGPT writes them or with llm.c's 1024-byte header) and Megatron .bin/.idx are read in place. Documents follow each
-// other with the tokenizer's end-of-text token between them, where it has one.
+// Sources: .txt and .jsonl ("text" field) are tokenised once into a cache file; .bin
+// (uint16/uint32, raw as nanoGPT writes them or with llm.c's 1024-byte header) and Megatron
+// .bin/.idx are read in place (docs/formats.md). Each document of a text ends with the tokenizer's
+// end-of-text token, where it has one.
 //
-// Sampling is a pure function of (seed, step, micro-batch, row): no state to save, exact resume. Thread-safe after Open.
+// Sampling is a pure function of (seed, step, row): no state to save, exact resume.
+// Thread-safe after Open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,29 +23,34 @@
 
 namespace terrace {
 
-// Called with a sentence and a fraction in [0, 1] while tokenising; at most about ten times a second.
+// Called with a sentence and a fraction in [0, 1] while tokenising; at most about ten times a
+// second.
 using DataProgress = std::function<void(std::string_view text, double fraction)>;
 
 enum class Split { kTrain, kValidation };
 
 class TokenDataset {
  public:
-  // Tokenises what is not cached yet (under a file lock, so that several ranks share the work of one), checks that every id
-  // is below `vocabulary` and that each split holds at least one sequence of spec.sequence_length + 1 tokens.
-  // NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT, with the file, the position and the way out.
-  static absl::StatusOr<std::unique_ptr<TokenDataset>> Open(const v1::DataSpec& spec, int64_t vocabulary, int64_t seed,
+  // Tokenises what is not cached yet (under a file lock, so that several ranks share the work of
+  // one), checks that every id is below `vocabulary` and that each split holds at least one
+  // sequence of spec.sequence_length + 1 tokens. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT,
+  // with the file, the position and the way out.
+  static absl::StatusOr<std::unique_ptr<TokenDataset>> Open(const v1::DataSpec& spec,
+                                                            int64_t vocabulary, int64_t seed,
                                                             const DataProgress& progress);
   virtual ~TokenDataset() = default;
 
   virtual int64_t tokens(Split split) const = 0;
 
-  // Row `row` of the global batch of `step` (0-based): sequence_length tokens and the tokens that follow each of them.
-  // Train: a pseudo-random permutation of the non-overlapping windows of each epoch, with a per-epoch offset; the same for
-  // every layout. No allocation, no failure: usable inside the step loop.
+  // Row `row` of the global batch of `step` (0-based): sequence_length tokens and the tokens that
+  // follow each of them. Train: a pseudo-random permutation of the non-overlapping windows of each
+  // epoch, with a per-epoch offset; the same for every layout. No allocation, no failure: usable
+  // inside the step loop.
   virtual void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
                         std::span<int32_t> targets) const = 0;
   // Window `index` of the validation split, in order, wrapping around.
-  virtual void ValidationRow(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const = 0;
+  virtual void ValidationRow(int64_t index, std::span<int32_t> tokens,
+                             std::span<int32_t> targets) const = 0;
 };
 
 }  // namespace terrace

@@ -16,11 +16,13 @@ namespace {
 
 constexpr int64_t kChunkTokens = 1 << 16;
 
-absl::Status WriteLlmcHeader(const UniqueFd& fd, TokenType type, int64_t tokens, const std::string& path) {
+absl::Status WriteLlmcHeader(const UniqueFd& fd, TokenType type, int64_t tokens,
+                             const std::string& path) {
   if (tokens > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " would have ", tokens,
-                                                   " tokens, more than an llm.c header can say; write several files or "
-                                                   "the raw format"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " would have ", tokens,
+                     " tokens, more than an llm.c header can say; write several files or "
+                     "the raw format"));
   }
   const LlmcHeader& kind = type == TokenType::kU32 ? kLlmcU32 : kLlmcU16;
   std::array<int32_t, kLlmcHeaderBytes / sizeof(int32_t)> header = {kind.magic, kind.version,
@@ -28,7 +30,8 @@ absl::Status WriteLlmcHeader(const UniqueFd& fd, TokenType type, int64_t tokens,
   return WriteAll(fd, std::as_bytes(std::span(header)), path);
 }
 
-absl::Status WriteSegment(const UniqueFd& fd, TokenType type, const TokenSegment& segment, const std::string& path) {
+absl::Status WriteSegment(const UniqueFd& fd, TokenType type, const TokenSegment& segment,
+                          const std::string& path) {
   std::vector<int32_t> ids;
   std::vector<uint16_t> narrow;
   for (int64_t begin = 0; begin < segment.count; begin += kChunkTokens) {
@@ -50,7 +53,9 @@ absl::Status WriteAllSegments(const std::string& path, TokenFileFormat format, T
   int64_t tokens = 0;
   for (const TokenSegment* segment : segments) tokens += segment->count;
   if (format == TokenFileFormat::kLlmc) RETURN_IF_ERROR(WriteLlmcHeader(fd, type, tokens, path));
-  for (const TokenSegment* segment : segments) RETURN_IF_ERROR(WriteSegment(fd, type, *segment, path));
+  for (const TokenSegment* segment : segments) {
+    RETURN_IF_ERROR(WriteSegment(fd, type, *segment, path));
+  }
   return SyncFile(fd, path);
 }
 

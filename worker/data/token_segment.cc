@@ -37,7 +37,9 @@ std::optional<int64_t> FindBeyondAs(const std::byte* data, int64_t count, int64_
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t end = std::min(begin + kBlock, count);
     T largest = 0;
-    for (int64_t i = begin; i < end; ++i) largest = std::max(largest, Load<T>(data + i * sizeof(T)));
+    for (int64_t i = begin; i < end; ++i) {
+      largest = std::max(largest, Load<T>(data + i * sizeof(T)));
+    }
     if (largest < limit) continue;
     for (int64_t i = begin; i < end; ++i) {
       if (Load<T>(data + i * sizeof(T)) >= limit) return i;
@@ -46,7 +48,8 @@ std::optional<int64_t> FindBeyondAs(const std::byte* data, int64_t count, int64_
   return std::nullopt;
 }
 
-// ---- llm.c: a header, then the tokens ----------------------------------------------------------------------------------
+// ---- llm.c: a header, then the tokens
+// ----------------------------------------------------------------------------------
 
 bool IsLlmc(std::span<const std::byte> bytes) {
   if (bytes.size() < kLlmcHeaderBytes) return false;
@@ -60,45 +63,54 @@ absl::Status ReadLlmcHeader(TokenSegment* segment) {
   const int32_t version = Load<int32_t>(bytes.data() + 4);
   const int32_t wanted_version = narrow ? kLlmcU16.version : kLlmcU32.version;
   if (version != wanted_version) {
-    return absl::InvalidArgumentError(absl::StrCat(segment->path, " has an llm.c header of version ", version,
-                                                   ", must be ", wanted_version));
+    return absl::InvalidArgumentError(absl::StrCat(
+        segment->path, " has an llm.c header of version ", version, ", must be ", wanted_version));
   }
   segment->type = narrow ? TokenType::kU16 : TokenType::kU32;
   segment->data = bytes.data() + kLlmcHeaderBytes;
   segment->count = Load<int32_t>(bytes.data() + 8);
   const int64_t wanted = kLlmcHeaderBytes + segment->count * static_cast<int64_t>(segment->type);
   if (segment->count < 0 || wanted != static_cast<int64_t>(bytes.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(segment->path, " announces ", segment->count, " tokens (", wanted,
-                                                   " bytes) but has ", bytes.size(), " bytes; was it cut off?"));
+    return absl::InvalidArgumentError(absl::StrCat(segment->path, " announces ", segment->count,
+                                                   " tokens (", wanted, " bytes) but has ",
+                                                   bytes.size(), " bytes; was it cut off?"));
   }
   return absl::OkStatus();
 }
 
-// ---- Megatron: the .idx tells the type and where each sequence lies in the .bin ---------------------------------------
+// ---- Megatron: the .idx tells the type and where each sequence lies in the .bin
+// ---------------------------------------
 
 constexpr std::string_view kMegatronMagic("MMIDIDX\0\0", 9);
 constexpr size_t kMegatronHeaderBytes = 9 + 8 + 1 + 8 + 8;
 
 absl::StatusOr<TokenType> MegatronType(uint8_t code, std::string_view path) {
   switch (code) {
-    case 1: return TokenType::kU8;
-    case 4: return TokenType::kU32;  // int32; a negative id is beyond every vocabulary
-    case 8: return TokenType::kU16;
+    case 1:
+      return TokenType::kU8;
+    case 4:
+      return TokenType::kU32;  // int32; a negative id is beyond every vocabulary
+    case 8:
+      return TokenType::kU16;
     default:
-      return absl::InvalidArgumentError(absl::StrCat(Absl(path), " has token type code ", code,
-                                                     ", must be 1 (uint8), 4 (int32) or 8 (uint16)"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Absl(path), " has token type code ", code,
+                       ", must be 1 (uint8), 4 (int32) or 8 (uint16)"));
   }
 }
 
 absl::Status ReadMegatronIndex(const std::string& index_path, TokenSegment* segment) {
   ASSIGN_OR_RETURN(const MappedFile index, MappedFile::Open(index_path));
   const std::span<const std::byte> bytes = index.bytes();
-  if (bytes.size() < kMegatronHeaderBytes || !absl::StartsWith(Absl(index.text()), Absl(kMegatronMagic))) {
-    return absl::InvalidArgumentError(absl::StrCat(index_path, " does not start like a Megatron index (MMIDIDX)"));
+  if (bytes.size() < kMegatronHeaderBytes ||
+      !absl::StartsWith(Absl(index.text()), Absl(kMegatronMagic))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(index_path, " does not start like a Megatron index (MMIDIDX)"));
   }
   const uint64_t version = Load<uint64_t>(bytes.data() + 9);
   if (version != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(index_path, " has version ", version, ", must be 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(index_path, " has version ", version, ", must be 1"));
   }
   ASSIGN_OR_RETURN(segment->type, MegatronType(Load<uint8_t>(bytes.data() + 17), index_path));
   const uint64_t sequences = Load<uint64_t>(bytes.data() + 18);
@@ -106,8 +118,9 @@ absl::Status ReadMegatronIndex(const std::string& index_path, TokenSegment* segm
   // Per sequence: int32 length, int64 position; per document: int64.
   const uint64_t room = bytes.size() - kMegatronHeaderBytes;
   if (sequences > room / 12 || documents > (room - sequences * 12) / 8) {
-    return absl::InvalidArgumentError(absl::StrCat(index_path, " announces ", sequences, " sequences and ", documents,
-                                                   " documents but has only ", bytes.size(), " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(index_path, " announces ", sequences, " sequences and ", documents,
+                     " documents but has only ", bytes.size(), " bytes"));
   }
   const std::byte* lengths = bytes.data() + kMegatronHeaderBytes;
   const std::byte* positions = lengths + sequences * 4;
@@ -116,31 +129,34 @@ absl::Status ReadMegatronIndex(const std::string& index_path, TokenSegment* segm
   for (uint64_t i = 0; i < sequences; ++i) {
     const int32_t length = Load<int32_t>(lengths + i * 4);
     if (length < 0 || Load<int64_t>(positions + i * 8) != position) {
-      return absl::InvalidArgumentError(absl::StrCat(index_path, ": sequence ", i,
-                                                     " does not follow the one before it in the .bin; write the data set "
-                                                     "again with Megatron's preprocess_data.py"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(index_path, ": sequence ", i,
+                       " does not follow the one before it in the .bin; write the data set "
+                       "again with Megatron's preprocess_data.py"));
     }
     position += length * token_bytes;
   }
   if (position != static_cast<int64_t>(segment->file.bytes().size())) {
-    return absl::InvalidArgumentError(absl::StrCat(index_path, " describes ", position, " bytes, but ", segment->path,
-                                                   " has ", segment->file.bytes().size()));
+    return absl::InvalidArgumentError(absl::StrCat(index_path, " describes ", position,
+                                                   " bytes, but ", segment->path, " has ",
+                                                   segment->file.bytes().size()));
   }
   segment->data = segment->file.bytes().data();
   segment->count = position / token_bytes;
   return absl::OkStatus();
 }
 
-// ---- nanoGPT: nothing but tokens --------------------------------------------------------------------------------------
+// ---- nanoGPT: nothing but tokens
+// --------------------------------------------------------------------------------------
 
 absl::Status ReadRaw(int64_t vocabulary, TokenSegment* segment) {
   segment->type = vocabulary > kLargestUint16Vocabulary ? TokenType::kU32 : TokenType::kU16;
   const int64_t bytes = segment->file.bytes().size();
   const int64_t token_bytes = static_cast<int64_t>(segment->type);
   if (bytes % token_bytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(segment->path, " has ", bytes, " bytes, not a multiple of ",
-                                                   token_bytes, " (uint", token_bytes * 8,
-                                                   " tokens, as a vocabulary of ", vocabulary, " asks for)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        segment->path, " has ", bytes, " bytes, not a multiple of ", token_bytes, " (uint",
+        token_bytes * 8, " tokens, as a vocabulary of ", vocabulary, " asks for)"));
   }
   segment->data = segment->file.bytes().data();
   segment->count = bytes / token_bytes;
@@ -157,17 +173,23 @@ TokenType NarrowestType(int64_t vocabulary) {
 void TokenSegment::Read(int64_t begin, std::span<int32_t> out) const {
   const std::byte* from = data + begin * static_cast<int64_t>(type);
   switch (type) {
-    case TokenType::kU8: return Widen<uint8_t>(from, out);
-    case TokenType::kU16: return Widen<uint16_t>(from, out);
-    case TokenType::kU32: return Widen<uint32_t>(from, out);
+    case TokenType::kU8:
+      return Widen<uint8_t>(from, out);
+    case TokenType::kU16:
+      return Widen<uint16_t>(from, out);
+    case TokenType::kU32:
+      return Widen<uint32_t>(from, out);
   }
 }
 
 std::optional<int64_t> TokenSegment::FindBeyond(int64_t vocabulary) const {
   switch (type) {
-    case TokenType::kU8: return FindBeyondAs<uint8_t>(data, count, vocabulary);
-    case TokenType::kU16: return FindBeyondAs<uint16_t>(data, count, vocabulary);
-    case TokenType::kU32: return FindBeyondAs<uint32_t>(data, count, vocabulary);
+    case TokenType::kU8:
+      return FindBeyondAs<uint8_t>(data, count, vocabulary);
+    case TokenType::kU16:
+      return FindBeyondAs<uint16_t>(data, count, vocabulary);
+    case TokenType::kU32:
+      return FindBeyondAs<uint32_t>(data, count, vocabulary);
   }
   return std::nullopt;
 }

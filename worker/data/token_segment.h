@@ -1,7 +1,8 @@
 // Consecutive tokens of one memory-mapped file, and several of them read as one sequence.
 //
-// Opens what is tokens already: nanoGPT's raw .bin, llm.c's .bin with a 1024-byte header, Megatron's .bin/.idx
-// (docs/formats.md lists the bytes). Owns the mappings. Thread-safe after construction.
+// Opens what is tokens already: nanoGPT's raw .bin, llm.c's .bin with a 1024-byte header,
+// Megatron's .bin/.idx (docs/formats.md lists the bytes). Owns the mappings. Thread-safe after
+// construction.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -55,7 +56,8 @@ struct TokenSegment {
 // INVALID_ARGUMENT that names the file, the position, the id, the vocabulary and the way out.
 absl::Status CheckIds(const TokenSegment& segment, int64_t vocabulary);
 
-// A .bin or .idx path. `vocabulary` decides the width of a raw .bin: uint16 up to 65536, uint32 beyond.
+// A .bin or .idx path. `vocabulary` decides the width of a raw .bin: uint16 up to 65536, uint32
+// beyond.
 absl::StatusOr<TokenSegment> OpenTokenFile(std::string_view path, int64_t vocabulary);
 
 // Segments, one after the other.

@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view name
   if (absl::EndsWith(path, ".json")) return LoadBpeTokenizer(path);
   if (absl::EndsWith(path, ".model")) return LoadSentencePieceTokenizer(path);
   return absl::InvalidArgumentError(
-      absl::StrCat("tokenizer is \"", path, "\", must be \"bytes\", a tokenizer.json, a *.model or a folder with one"));
+      absl::StrCat("tokenizer is \"", path,
+                   "\", must be \"bytes\", a tokenizer.json, a *.model or a folder with one"));
 }
 
 }  // namespace terrace

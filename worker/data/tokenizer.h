@@ -1,4 +1,5 @@
-// Text to token ids and back: bytes, Hugging Face tokenizer.json (byte-level BPE), SentencePiece (*.model).
+// Text to token ids and back: bytes, Hugging Face tokenizer.json (byte-level BPE), SentencePiece
+// (*.model).
 //
 // Thread-safe: const after Load.
 //
@@ -27,7 +28,8 @@ class Tokenizer {
   // Appends the ids of `text` (no end-of-text, no special-token parsing of the text's own content).
   virtual void Encode(std::string_view text, std::vector<int32_t>* ids) const = 0;
   virtual std::string Decode(const std::vector<int32_t>& ids) const = 0;
-  // Names the exact rule set: part of the key of the token cache (a hash of the file for file-based ones).
+  // Names the exact rule set: part of the key of the token cache (a hash of the file for file-based
+  // ones).
   virtual std::string fingerprint() const = 0;
 };
 

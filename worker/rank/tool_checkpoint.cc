@@ -9,8 +9,8 @@
 #include "absl/time/time.h"
 #include "base/exit_code.h"
 #include "base/status_macros.h"
-#include "proto/v1/tools.pb.h"
 #include "proto/program_text.h"
+#include "proto/v1/tools.pb.h"
 #include "worker/checkpoint/checkpoint.h"
 
 namespace terrace {
@@ -37,7 +37,9 @@ v1::Checkpoint ToMessage(const CheckpointInfo& info) {
 }
 
 std::string TimeText(int64_t unix_ms) {
-  return unix_ms == 0 ? "-" : absl::FormatTime("%Y-%m-%d %H:%M:%SZ", absl::FromUnixMillis(unix_ms), absl::UTCTimeZone());
+  return unix_ms == 0 ? "-"
+                      : absl::FormatTime("%Y-%m-%d %H:%M:%SZ", absl::FromUnixMillis(unix_ms),
+                                         absl::UTCTimeZone());
 }
 
 void PrintTable(const v1::CheckpointList& list, std::ostream& out) {
@@ -45,10 +47,11 @@ void PrintTable(const v1::CheckpointList& list, std::ostream& out) {
     out << "no checkpoints\n";
     return;
   }
-  out << absl::StreamFormat("%10s %14s %10s  %-21s %s\n", "STEP", "TOKENS", "SIZE", "WRITTEN", "PATH");
+  out << absl::StreamFormat("%10s %14s %10s  %-21s %s\n", "STEP", "TOKENS", "SIZE", "WRITTEN",
+                            "PATH");
   for (const v1::Checkpoint& item : list.checkpoints()) {
-    out << absl::StreamFormat("%10d %14d %10s  %-21s %s", item.step(), item.tokens(), FormatBytes(item.bytes()),
-                              TimeText(item.unix_ms()), item.path());
+    out << absl::StreamFormat("%10d %14d %10s  %-21s %s", item.step(), item.tokens(),
+                              FormatBytes(item.bytes()), TimeText(item.unix_ms()), item.path());
     if (!item.complete()) out << "  DAMAGED: " << item.problem();
     out << "\n";
   }
@@ -57,7 +60,10 @@ void PrintTable(const v1::CheckpointList& list, std::ostream& out) {
 absl::StatusOr<std::vector<std::string>> PathsToVerify(const std::string& path) {
   if (IsCheckpoint(path)) return std::vector<std::string>{path};
   ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> list, ListCheckpoints(path));
-  if (list.empty()) return absl::NotFoundError(absl::StrCat(path, " is neither a checkpoint nor a directory of them"));
+  if (list.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(path, " is neither a checkpoint nor a directory of them"));
+  }
   std::vector<std::string> paths;
   for (const CheckpointInfo& info : list) paths.push_back(info.path);
   return paths;
@@ -69,7 +75,9 @@ absl::StatusOr<int64_t> FolderBytes(const std::string& folder) {
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     bytes += it->file_size(error);
   }
-  if (error) return absl::InternalError(absl::StrCat("cannot read ", folder, ": ", error.message()));
+  if (error) {
+    return absl::InternalError(absl::StrCat("cannot read ", folder, ": ", error.message()));
+  }
   return bytes;
 }
 
@@ -116,7 +124,9 @@ int RunCheckpointVerify(const std::string& path, const ToolOutput& output) {
     item->set_intact(status.ok());
     item->set_problem(std::string(status.message().data(), status.message().size()));
     if (output.format == ToolFormat::kJson) continue;
-    output.out << checkpoint << (status.ok() ? "  intact" : absl::StrCat("  DAMAGED: ", item->problem())) << std::endl;
+    output.out << checkpoint
+               << (status.ok() ? "  intact" : absl::StrCat("  DAMAGED: ", item->problem()))
+               << std::endl;
   }
   if (output.format == ToolFormat::kJson) PrintJson(message, output.out);
   return ToInt(ExitCodeOf(worst));
@@ -129,9 +139,10 @@ int RunCheckpointExport(const CheckpointExportArgs& args, const ToolOutput& outp
     PrintJson(*result, output.out);
     return ToInt(ExitCode::kOk);
   }
-  output.out << "exported " << result->checkpoint() << " to " << result->output() << " (" << result->dtype() << ", "
-             << FormatBytes(result->bytes()) << ")\nload it with: AutoModelForCausalLM.from_pretrained(\""
-             << result->output() << "\")\n";
+  output.out << "exported " << result->checkpoint() << " to " << result->output() << " ("
+             << result->dtype() << ", " << FormatBytes(result->bytes())
+             << ")\nload it with: AutoModelForCausalLM.from_pretrained(\"" << result->output()
+             << "\")\n";
   return ToInt(ExitCode::kOk);
 }
 

@@ -1,4 +1,5 @@
-// terrace-rank ckpt ls | verify | export. Exit codes: 0 done, 1 failure, 3 not found, 4 damaged or wrong input, 5 full disk.
+// terrace-rank ckpt ls | verify | export. Exit codes: 0 done, 1 failure, 3 not found, 4 damaged or
+// wrong input, 5 full disk.
 //
 // Thread-safe: no state.
 //

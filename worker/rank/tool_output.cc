@@ -15,7 +15,9 @@ void PrintJson(const google::protobuf::Message& message, std::ostream& out) {
   options.always_print_primitive_fields = true;
   std::string json;
   // Fails on a malformed Any only, and there is none in these messages.
-  if (google::protobuf::util::MessageToJsonString(message, &json, options).ok()) out << json << std::endl;
+  if (google::protobuf::util::MessageToJsonString(message, &json, options).ok()) {
+    out << json << std::endl;
+  }
 }
 
 int FailTool(const ToolOutput& output, const absl::Status& status) {
@@ -23,7 +25,8 @@ int FailTool(const ToolOutput& output, const absl::Status& status) {
   if (output.format == ToolFormat::kJson) {
     const nlohmann::ordered_json json = {
         {"error", {{"code", absl::StatusCodeToString(status.code())}, {"message", message}}}};
-    output.out << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
+    output.out << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+               << std::endl;
   } else {
     output.err << "terrace: " << message << std::endl;
   }

@@ -1,4 +1,5 @@
-// How the file tools of terrace-rank answer: one JSON object or text for people, errors in the shape the client uses.
+// How the file tools of terrace-rank answer: one JSON object or text for people, errors in the
+// shape the client uses.
 //
 // Thread-compatible.
 //
@@ -25,7 +26,8 @@ struct ToolOutput {
 // The message as one line of protobuf's JSON with snake_case names, defaults included.
 void PrintJson(const google::protobuf::Message& message, std::ostream& out);
 
-// "terrace: <message>" on `err`, or {"error": {"code", "message"}} on `out`. Returns the exit code (base/exit_code.h).
+// "terrace: <message>" on `err`, or {"error": {"code", "message"}} on `out`. Returns the exit code
+// (base/exit_code.h).
 int FailTool(const ToolOutput& output, const absl::Status& status);
 
 }  // namespace terrace

@@ -26,10 +26,12 @@ namespace fs = std::filesystem;
 
 constexpr int kBarCells = 24;
 
-// A folder beside the output, removed at the end: the same disk, so that the space needed is where it is wanted.
+// A folder beside the output, removed at the end: the same disk, so that the space needed is where
+// it is wanted.
 class TemporaryCache {
  public:
-  explicit TemporaryCache(const std::string& output_path) : path_(absl::StrCat(output_path, ".cache")) {}
+  explicit TemporaryCache(const std::string& output_path)
+      : path_(absl::StrCat(output_path, ".cache")) {}
   ~TemporaryCache() { RemoveAll(path_).IgnoreError(); }  // what is left is the user's to remove
   const std::string& path() const { return path_; }
 
@@ -46,8 +48,9 @@ class ProgressBar {
   void Draw(std::string_view text, double fraction) {
     if (!output_.err_is_terminal || output_.format == ToolFormat::kJson) return;
     const int full = static_cast<int>(fraction * kBarCells);
-    output_.err << "\r\x1b[K" << text << " [" << std::string(full, '#') << std::string(kBarCells - full, '.') << "] "
-                << static_cast<int>(fraction * 100) << " %" << std::flush;
+    output_.err << "\r\x1b[K" << text << " [" << std::string(full, '#')
+                << std::string(kBarCells - full, '.') << "] " << static_cast<int>(fraction * 100)
+                << " %" << std::flush;
     drawn_ = true;
   }
 
@@ -65,10 +68,12 @@ absl::StatusOr<TextFormat> FormatOf(const std::string& path) {
 absl::StatusOr<TokenFileFormat> ParseTokenFileFormat(const std::string& name) {
   if (name == "llmc") return TokenFileFormat::kLlmc;
   if (name == "raw") return TokenFileFormat::kRaw;
-  return absl::InvalidArgumentError(absl::StrCat("--format is \"", name, "\", must be llmc or raw"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--format is \"", name, "\", must be llmc or raw"));
 }
 
-absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileFormat format, ProgressBar* bar) {
+absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileFormat format,
+                                            ProgressBar* bar) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(args.tokenizer));
   const TemporaryCache temporary(args.output_path);
   const std::string cache = args.cache.empty() ? temporary.path() : args.cache;
@@ -76,9 +81,10 @@ absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileF
   std::vector<CachedTokens> parts;
   for (const std::string& path : args.files) {
     ASSIGN_OR_RETURN(const TextFormat text_format, FormatOf(path));
-    ASSIGN_OR_RETURN(CachedTokens part,
-                     OpenTokenCache({path, text_format, tokenizer.get(), cache},
-                                    [&](std::string_view text, double fraction) { bar->Draw(text, fraction); }));
+    ASSIGN_OR_RETURN(CachedTokens part, OpenTokenCache({path, text_format, tokenizer.get(), cache},
+                                                       [&](std::string_view text, double fraction) {
+                                                         bar->Draw(text, fraction);
+                                                       }));
     v1::TokenizedFile* file = result.add_files();
     file->set_path(path);
     std::error_code ignored;
@@ -104,13 +110,14 @@ absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileF
 
 void PrintSummary(const v1::TokenizeResult& result, std::ostream& out) {
   for (const v1::TokenizedFile& file : result.files()) {
-    out << absl::StreamFormat("%s: %d tokens, %d documents, %.3f bytes a token%s\n", file.path(), file.tokens(),
-                              file.documents(), file.tokens() == 0 ? 0.0 : 1.0 * file.bytes() / file.tokens(),
+    out << absl::StreamFormat("%s: %d tokens, %d documents, %.3f bytes a token%s\n", file.path(),
+                              file.tokens(), file.documents(),
+                              file.tokens() == 0 ? 0.0 : 1.0 * file.bytes() / file.tokens(),
                               file.cached() ? " (cached)" : "");
   }
-  out << absl::StreamFormat("%s: %d tokens (%s, %s), largest id %d of a vocabulary of %d, %.1f s\n", result.output(),
-                            result.tokens(), result.dtype(), result.format(), result.max_id(), result.vocabulary(),
-                            result.seconds());
+  out << absl::StreamFormat("%s: %d tokens (%s, %s), largest id %d of a vocabulary of %d, %.1f s\n",
+                            result.output(), result.tokens(), result.dtype(), result.format(),
+                            result.max_id(), result.vocabulary(), result.seconds());
 }
 
 }  // namespace
@@ -118,7 +125,8 @@ void PrintSummary(const v1::TokenizeResult& result, std::ostream& out) {
 int RunTokenizeTool(const TokenizeArgs& args, const ToolOutput& output) {
   const absl::StatusOr<TokenFileFormat> format = ParseTokenFileFormat(args.format);
   if (!format.ok() || args.files.empty()) {
-    FailTool(output, args.files.empty() ? absl::InvalidArgumentError("no files to tokenise") : format.status());
+    FailTool(output, args.files.empty() ? absl::InvalidArgumentError("no files to tokenise")
+                                        : format.status());
     return ToInt(ExitCode::kUsage);
   }
   const auto start = std::chrono::steady_clock::now();
@@ -127,7 +135,8 @@ int RunTokenizeTool(const TokenizeArgs& args, const ToolOutput& output) {
     return Tokenize(args, *format, &bar);
   }();
   if (!result.ok()) return FailTool(output, result.status());
-  result->set_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  result->set_seconds(
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   if (output.format == ToolFormat::kJson) {
     PrintJson(*result, output.out);
   } else {

@@ -1,5 +1,6 @@
-// terrace-rank tokenize: text files into one token file that nanoGPT (raw) or llm.c (with header) and data.train read.
-// Exit codes: 0 done, 1 failure, 2 bad argument, 3 not found, 4 bad text or tokenizer, 5 full disk.
+// terrace-rank tokenize: text files into one token file that nanoGPT (raw) or llm.c (with header)
+// and data.train read. Exit codes: 0 done, 1 failure, 2 bad argument, 3 not found, 4 bad text or
+// tokenizer, 5 full disk.
 //
 // Thread-safe: no state.
 //

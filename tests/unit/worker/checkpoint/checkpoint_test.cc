@@ -22,7 +22,8 @@ class CheckpointTest : public ::testing::Test {
   }
 
   absl::StatusOr<CheckpointInfo> Write(int64_t step, uint32_t keep = 0) {
-    return WriteCheckpoint(folder_.path(), {.step = step, .tokens = step * 100, .spec = &state_.spec()},
+    return WriteCheckpoint(folder_.path(),
+                           {.step = step, .tokens = step * 100, .spec = &state_.spec()},
                            state_.program(), state_.arenas(), keep, 1234 + step);
   }
   std::vector<int64_t> Steps() {
@@ -43,11 +44,13 @@ TEST_F(CheckpointTest, WhatIsWrittenIsReadBackToTheByte) {
   EXPECT_EQ(info.job, "fixture");
   const std::vector<std::byte> written = state_.memory();
   state_.Fill(200);
-  const CheckpointHeader header = ReadCheckpoint(info.path, state_.program(), state_.arenas()).value();
+  const CheckpointHeader header =
+      ReadCheckpoint(info.path, state_.program(), state_.arenas()).value();
   EXPECT_EQ(header.step, 20);
   EXPECT_EQ(header.tokens, 2000);
   for (const v1::Buffer& buffer : state_.program().buffers()) {
-    EXPECT_TRUE(std::equal(written.begin() + buffer.offset(), written.begin() + buffer.offset() + buffer.bytes(),
+    EXPECT_TRUE(std::equal(written.begin() + buffer.offset(),
+                           written.begin() + buffer.offset() + buffer.bytes(),
                            state_.memory().begin() + buffer.offset()))
         << "buffer " << buffer.id();
   }
@@ -95,7 +98,8 @@ TEST_F(CheckpointTest, PruningCountsOnlyWholeOnes) {
 TEST_F(CheckpointTest, OneChangedByteIsFound) {
   const std::string path = Write(1).value().path;
   ASSERT_TRUE(VerifyCheckpoint(path).ok());
-  std::fstream file(path + "/optimizer.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  std::fstream file(path + "/optimizer.safetensors",
+                    std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(-5, std::ios::end);
   const char byte = static_cast<char>(file.peek() ^ 4);
   file.seekp(-5, std::ios::end);
@@ -104,7 +108,8 @@ TEST_F(CheckpointTest, OneChangedByteIsFound) {
   const absl::Status status = VerifyCheckpoint(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("optimizer.safetensors is damaged"));
-  EXPECT_EQ(ReadCheckpoint(path, state_.program(), state_.arenas()).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ReadCheckpoint(path, state_.program(), state_.arenas()).status().code(),
+            absl::StatusCode::kDataLoss);
 }
 
 TEST_F(CheckpointTest, AnotherModelIsRefusedWithBothSides) {
@@ -114,7 +119,8 @@ TEST_F(CheckpointTest, AnotherModelIsRefusedWithBothSides) {
   wider.Clear();
   const absl::Status shape = ReadCheckpoint(path, wider.program(), wider.arenas()).status();
   EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(shape.message()), HasSubstr("has the shape [11, 8], the model's is [11, 16]"));
+  EXPECT_THAT(std::string(shape.message()),
+              HasSubstr("has the shape [11, 8], the model's is [11, 16]"));
   StateFixture other;
   other.Add("model.embed.weigth", {11, 8});
   other.Clear();
@@ -131,7 +137,8 @@ TEST_F(CheckpointTest, ADirectoryThatIsNotThereIsNotFound) {
 
 TEST_F(CheckpointTest, ADamagedManifestIsDataLoss) {
   const std::string path = Write(1).value().path;
-  for (const char* text : {"", "{", "[]", "{\"format\": 1}", "{\"format\": \"terrace-checkpoint\", \"version\": 1}"}) {
+  for (const char* text :
+       {"", "{", "[]", "{\"format\": 1}", "{\"format\": \"terrace-checkpoint\", \"version\": 1}"}) {
     ASSERT_TRUE(WriteSyncedFile(path + "/manifest.json", text).ok());
     EXPECT_FALSE(VerifyCheckpoint(path).ok()) << text;
     EXPECT_FALSE(ListCheckpoints(folder_.path()).value()[0].complete) << text;

@@ -6,12 +6,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <random>
+#include <thread>
 
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/directory_lock.h"
 
 namespace terrace {
 namespace {
@@ -24,7 +27,9 @@ using ::testing::HasSubstr;
   state.Add("w", {64, 1024});
   for (int64_t step = first;; ++step) {
     state.Fill(static_cast<uint8_t>(step));
-    if (!WriteCheckpoint(directory, {.step = step, .spec = &state.spec()}, state.program(), state.arenas(), 2, 0).ok()) {
+    if (!WriteCheckpoint(directory, {.step = step, .spec = &state.spec()}, state.program(),
+                         state.arenas(), 2, 0)
+             .ok()) {
       ::_exit(1);
     }
   }
@@ -61,14 +66,17 @@ TEST(CrashTest, AKillAtAnyInstantLeavesTheNewestWhole) {
   StateFixture state;
   state.Add("w", {8});
   state.Fill(1);
-  ASSERT_TRUE(WriteCheckpoint(folder.path(), {.step = newest + 1}, state.program(), state.arenas(), 2, 0).ok());
+  ASSERT_TRUE(
+      WriteCheckpoint(folder.path(), {.step = newest + 1}, state.program(), state.arenas(), 2, 0)
+          .ok());
   EXPECT_EQ(ListCheckpoints(folder.path()).value().size(), 2u);
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr(".tmp")));
   }
 }
 
-// Runs `body` where files cannot grow beyond 1 MiB: a small tmpfs where we may mount one, else a limit of the process.
+// Runs `body` where files cannot grow beyond 1 MiB: a small tmpfs where we may mount one, else a
+// limit of the process.
 void OnASmallDisk(const std::string& folder, const std::function<void()>& body) {
   if (::mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=1m") == 0) {
     body();
@@ -94,8 +102,10 @@ TEST(FullDiskTest, TheOldCheckpointStaysAndTheNewOneLeavesNothing) {
     large.Add("w", {1024, 1024});
     small.Fill(1);
     large.Fill(1);
-    ASSERT_TRUE(WriteCheckpoint(directory, {.step = 1}, small.program(), small.arenas(), 0, 0).ok());
-    const absl::Status full = WriteCheckpoint(directory, {.step = 2}, large.program(), large.arenas(), 0, 0).status();
+    ASSERT_TRUE(
+        WriteCheckpoint(directory, {.step = 1}, small.program(), small.arenas(), 0, 0).ok());
+    const absl::Status full =
+        WriteCheckpoint(directory, {.step = 2}, large.program(), large.arenas(), 0, 0).status();
     EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
     EXPECT_THAT(std::string(full.message()), HasSubstr("model.safetensors"));
     EXPECT_THAT(std::string(full.message()), HasSubstr("free some space"));
@@ -106,7 +116,7 @@ TEST(FullDiskTest, TheOldCheckpointStaysAndTheNewOneLeavesNothing) {
     for (const auto& entry : std::filesystem::directory_iterator(directory)) {
       names.push_back(entry.path().filename().string());
     }
-    EXPECT_THAT(names, ::testing::UnorderedElementsAre(".lock", "step-00000001"));
+    EXPECT_THAT(names, ::testing::UnorderedElementsAre(".write.lock", "step-00000001"));
   });
 }
 
@@ -115,10 +125,29 @@ TEST(ConcurrentWriterTest, ASecondWriterWaitsForTheFirst) {
   StateFixture state;
   state.Add("w", {8});
   state.Fill(1);
-  auto lock = std::make_unique<UniqueFd>(LockFile(folder.path(".lock"), 0).value());
-  EXPECT_EQ(LockFile(folder.path(".lock"), 40).status().code(), absl::StatusCode::kUnavailable);
-  lock.reset();
-  EXPECT_TRUE(WriteCheckpoint(folder.path(), {.step = 1}, state.program(), state.arenas(), 0, 0).ok());
+  UniqueFd lock = LockFile(folder.path(".write.lock"), 0).value();
+  EXPECT_EQ(LockFile(folder.path(".write.lock"), 40).status().code(),
+            absl::StatusCode::kUnavailable);
+  std::atomic<bool> released = false;
+  std::jthread first([&] {
+    ::usleep(150'000);
+    released = true;
+    lock.Reset();
+  });
+  EXPECT_TRUE(
+      WriteCheckpoint(folder.path(), {.step = 1}, state.program(), state.arenas(), 0, 0).ok());
+  EXPECT_TRUE(released);
+}
+
+TEST(ConcurrentWriterTest, TheLockOfTheJobDoesNotStopItsOwnWriter) {
+  TemporaryFolder folder;
+  StateFixture state;
+  state.Add("w", {8});
+  state.Fill(1);
+  const auto job = DirectoryLock::Take(folder.path(), 0);
+  ASSERT_TRUE(job.ok());
+  EXPECT_TRUE(
+      WriteCheckpoint(folder.path(), {.step = 1}, state.program(), state.arenas(), 0, 0).ok());
 }
 
 }  // namespace

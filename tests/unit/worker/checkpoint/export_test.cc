@@ -18,7 +18,8 @@ class ExportTest : public ::testing::Test {
   ExportTest() {
     std::filesystem::create_directories(folder_.path("tokenizer"));
     EXPECT_TRUE(WriteSyncedFile(folder_.path("tokenizer/tokenizer.json"), "{\"t\": 1}").ok());
-    EXPECT_TRUE(WriteSyncedFile(folder_.path("tokenizer/tokenizer_config.json"), "{\"c\": 1}").ok());
+    EXPECT_TRUE(
+        WriteSyncedFile(folder_.path("tokenizer/tokenizer_config.json"), "{\"c\": 1}").ok());
     state_.Add("model.norm.weight", {64});
     state_.spec().mutable_model()->set_config_json(
         R"({"model_type": "llama", "hidden_size": 64, "torch_dtype": "bfloat16"})");
@@ -27,8 +28,8 @@ class ExportTest : public ::testing::Test {
     for (float& value : state_.Floats("model.norm.weight")) value = 1.2345678f;
   }
   std::string Write() {
-    return WriteCheckpoint(folder_.path("ckpt"), {.step = 3, .spec = &state_.spec()}, state_.program(),
-                           state_.arenas(), 0, 0)
+    return WriteCheckpoint(folder_.path("ckpt"), {.step = 3, .spec = &state_.spec()},
+                           state_.program(), state_.arenas(), 0, 0)
         .value()
         .path;
   }
@@ -68,10 +69,12 @@ TEST_F(ExportTest, ConvertsAndCopiesTheTokenizer) {
 TEST_F(ExportTest, RefusesWhatItCannotDoAndLeavesNothing) {
   const std::string path = Write();
   const std::string out = folder_.path("out");
-  EXPECT_THAT(std::string(ExportCheckpoint(path, out, "int8").message()), HasSubstr("must be f32, bf16 or f16"));
+  EXPECT_THAT(std::string(ExportCheckpoint(path, out, "int8").message()),
+              HasSubstr("must be f32, bf16 or f16"));
   EXPECT_EQ(ExportCheckpoint(folder_.path("none"), out, "f32").code(), absl::StatusCode::kNotFound);
   state_.Floats("model.norm.weight")[5] = 1e6f;
-  EXPECT_THAT(std::string(ExportCheckpoint(Write(), out, "f16").message()), HasSubstr("beyond 65504"));
+  EXPECT_THAT(std::string(ExportCheckpoint(Write(), out, "f16").message()),
+              HasSubstr("beyond 65504"));
   EXPECT_FALSE(std::filesystem::exists(out));
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
     EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr(".tmp")));

@@ -13,8 +13,8 @@
 namespace terrace {
 namespace {
 
-using ::testing::HasSubstr;
 using kernels::DType;
+using ::testing::HasSubstr;
 
 std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
@@ -25,13 +25,17 @@ std::string File(const std::string& header, size_t data_bytes) {
   return file + header + std::string(data_bytes, 'd');
 }
 
-absl::Status Parse(const std::string& file) { return ParseSafetensorsHeader(Bytes(file), "weights.safetensors").status(); }
+absl::Status Parse(const std::string& file) {
+  return ParseSafetensorsHeader(Bytes(file), "weights.safetensors").status();
+}
 
 TEST(SafetensorsTest, WhatIsWrittenIsReadBack) {
   TemporaryFolder folder;
   const std::string path = folder.path("a.safetensors");
-  const std::vector<TensorToWrite> tensors = {
-      {"b", DType::kF32, {2, 3}}, {"a", DType::kBF16, {5}}, {"empty", DType::kF32, {0, 4}}, {"scalar", DType::kI64, {}}};
+  const std::vector<TensorToWrite> tensors = {{"b", DType::kF32, {2, 3}},
+                                              {"a", DType::kBF16, {5}},
+                                              {"empty", DType::kF32, {0, 4}},
+                                              {"scalar", DType::kI64, {}}};
   auto writer = SafetensorsWriter::Create(path, tensors, {{"format", "pt"}}).value();
   std::vector<std::byte> data(24 + 10 + 8);
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i);
@@ -56,20 +60,26 @@ TEST(SafetensorsTest, WhatIsWrittenIsReadBack) {
 TEST(SafetensorsTest, AMissingNameIsAnsweredWithTheNearest) {
   TemporaryFolder folder;
   const std::string path = folder.path("a.safetensors");
-  const std::vector<TensorToWrite> tensors = {{"model.norm.weight", DType::kU8, {1}}, {"lm_head.weight", DType::kU8, {1}}};
+  const std::vector<TensorToWrite> tensors = {{"model.norm.weight", DType::kU8, {1}},
+                                              {"lm_head.weight", DType::kU8, {1}}};
   auto writer = SafetensorsWriter::Create(path, tensors, {}).value();
   ASSERT_TRUE(writer.Append(Bytes("ab")).ok() && writer.Finish().ok());
-  const absl::Status status = SafetensorsReader::Open(path).value()->Get("model.norms.weight").status();
+  const absl::Status status =
+      SafetensorsReader::Open(path).value()->Get("model.norms.weight").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the nearest of 2 names: model.norm.weight"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the nearest of 2 names: model.norm.weight"));
 }
 
 TEST(SafetensorsTest, ATypeThatWeLackIsAnErrorOnlyWhereItIsAskedFor) {
   TemporaryFolder folder;
   const std::string path = folder.path("a.safetensors");
-  ASSERT_TRUE(WriteSyncedFile(path, File(R"({"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]},)"
-                                         R"("new":{"dtype":"F4","shape":[4],"data_offsets":[4,6]},)"
-                                         R"("w":{"dtype":"F16","shape":[1],"data_offsets":[6,8]}})", 8)).ok());
+  ASSERT_TRUE(
+      WriteSyncedFile(path, File(R"({"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]},)"
+                                 R"("new":{"dtype":"F4","shape":[4],"data_offsets":[4,6]},)"
+                                 R"("w":{"dtype":"F16","shape":[1],"data_offsets":[6,8]}})",
+                                 8))
+          .ok());
   const auto reader = SafetensorsReader::Open(path).value();
   EXPECT_TRUE(reader->Get("w").ok());
   EXPECT_THAT(std::string(reader->Get("mask").status().message()), HasSubstr("is stored as BOOL"));
@@ -78,12 +88,17 @@ TEST(SafetensorsTest, ATypeThatWeLackIsAnErrorOnlyWhereItIsAskedFor) {
 TEST(SafetensorsTest, ShardsAreOneFile) {
   TemporaryFolder folder;
   for (const std::string name : {"one", "two"}) {
-    auto writer = SafetensorsWriter::Create(folder.path(name + ".safetensors"), {{name, DType::kU8, {1}}}, {}).value();
+    auto writer =
+        SafetensorsWriter::Create(folder.path(name + ".safetensors"), {{name, DType::kU8, {1}}}, {})
+            .value();
     ASSERT_TRUE(writer.Append(Bytes(name).first(1)).ok() && writer.Finish().ok());
   }
   const std::string index = folder.path("model.safetensors.index.json");
-  ASSERT_TRUE(WriteSyncedFile(index, R"({"weight_map": {"one": "one.safetensors", "two": "two.safetensors"}})").ok());
-  EXPECT_THAT(SafetensorsReader::Open(folder.path()).value()->Names(), ::testing::ElementsAre("one", "two"));
+  ASSERT_TRUE(WriteSyncedFile(
+                  index, R"({"weight_map": {"one": "one.safetensors", "two": "two.safetensors"}})")
+                  .ok());
+  EXPECT_THAT(SafetensorsReader::Open(folder.path()).value()->Names(),
+              ::testing::ElementsAre("one", "two"));
 
   ASSERT_TRUE(WriteSyncedFile(index, R"({"weight_map": {"one": "../one.safetensors"}})").ok());
   EXPECT_EQ(SafetensorsReader::Open(index).status().code(), absl::StatusCode::kInvalidArgument);
@@ -91,7 +106,8 @@ TEST(SafetensorsTest, ShardsAreOneFile) {
   EXPECT_EQ(SafetensorsReader::Open(index).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(WriteSyncedFile(index, "{}").ok());
   EXPECT_EQ(SafetensorsReader::Open(index).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(SafetensorsReader::Open(folder.path("none")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(SafetensorsReader::Open(folder.path("none")).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 struct HostileCase {
@@ -117,23 +133,44 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         HostileCase{"Truncated", R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7,
                     absl::StatusCode::kDataLoss, "was it cut off?"},
-        HostileCase{"Trailing", R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9, kInvalid, "1 bytes behind"},
-        HostileCase{"Overlap", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
+        HostileCase{"Trailing", R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9,
+                    kInvalid, "1 bytes behind"},
+        HostileCase{"Overlap",
+                    R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+                    R"("b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
                     6, kInvalid, "overlaps"},
-        HostileCase{"Hole", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6, kInvalid, "a hole"},
-        HostileCase{"SizeDiffers", R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8, kInvalid, "take 12 bytes"},
-        HostileCase{"DuplicateTensor", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+        HostileCase{"Hole", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6, kInvalid,
+                    "a hole"},
+        HostileCase{"SizeDiffers", R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8,
+                    kInvalid, "take 12 bytes"},
+        HostileCase{"DuplicateTensor",
+                    R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                    R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
                     1, kInvalid, "appears twice"},
-        HostileCase{"DuplicateKey", R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1, kInvalid, "appears twice"},
-        HostileCase{"NegativeShape", R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1, kInvalid, "has -1"},
-        HostileCase{"FractionalShape", R"({"a":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}})", 1, kInvalid, "has 1.0"},
-        HostileCase{"HugeShape", R"({"a":{"dtype":"F64","shape":[4294967296,4294967296,16],"data_offsets":[0,0]}})", 0, kInvalid, "too large"},
-        HostileCase{"HugeNumber", R"({"a":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,1]}})", 1, kInvalid, "whole number"},
-        HostileCase{"Backwards", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1, kInvalid, "data_offsets"},
-        HostileCase{"OneOffset", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1]}})", 1, kInvalid, "data_offsets"},
-        HostileCase{"NoShape", R"({"a":{"dtype":"U8","data_offsets":[0,1]}})", 1, kInvalid, "\"shape\" must be"},
-        HostileCase{"NoDtype", R"({"a":{"shape":[1],"data_offsets":[0,1]}})", 1, kInvalid, "\"dtype\" must be"},
-        HostileCase{"NestedShape", R"({"a":{"dtype":"U8","shape":[[[1]]],"data_offsets":[0,1]}})", 1, kInvalid, "has array"},
+        HostileCase{"DuplicateKey",
+                    R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1,
+                    kInvalid, "appears twice"},
+        HostileCase{"NegativeShape", R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1,
+                    kInvalid, "has -1"},
+        HostileCase{"FractionalShape", R"({"a":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}})",
+                    1, kInvalid, "has 1.0"},
+        HostileCase{
+            "HugeShape",
+            R"({"a":{"dtype":"F64","shape":[4294967296,4294967296,16],"data_offsets":[0,0]}})", 0,
+            kInvalid, "too large"},
+        HostileCase{"HugeNumber",
+                    R"({"a":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,1]}})",
+                    1, kInvalid, "whole number"},
+        HostileCase{"Backwards", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1,
+                    kInvalid, "data_offsets"},
+        HostileCase{"OneOffset", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1]}})", 1,
+                    kInvalid, "data_offsets"},
+        HostileCase{"NoShape", R"({"a":{"dtype":"U8","data_offsets":[0,1]}})", 1, kInvalid,
+                    "\"shape\" must be"},
+        HostileCase{"NoDtype", R"({"a":{"shape":[1],"data_offsets":[0,1]}})", 1, kInvalid,
+                    "\"dtype\" must be"},
+        HostileCase{"NestedShape", R"({"a":{"dtype":"U8","shape":[[[1]]],"data_offsets":[0,1]}})",
+                    1, kInvalid, "has array"},
         HostileCase{"TensorIsText", R"({"a":"b"})", 0, kInvalid, "not a JSON object"},
         HostileCase{"MetadataIsText", R"({"__metadata__":"b"})", 0, kInvalid, "__metadata__"},
         HostileCase{"NotAnObject", "[]", 0, kInvalid, "not a JSON object"},
@@ -149,9 +186,10 @@ TEST(SafetensorsTest, AHeaderLengthThatLiesIsAnError) {
 }
 
 TEST(SafetensorsTest, RandomDamageNeverCrashes) {
-  const std::string good =
-      File(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
-           R"("b":{"dtype":"BF16","shape":[5],"data_offsets":[24,34]}})", 34);
+  const std::string good = File(
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+      R"("b":{"dtype":"BF16","shape":[5],"data_offsets":[24,34]}})",
+      34);
   ASSERT_TRUE(Parse(good).ok());
   constexpr char kInteresting[] = "{}[]\",:0123456789-eE.\\ \xff\x80\0";
   std::mt19937 random(20240520);
@@ -160,17 +198,26 @@ TEST(SafetensorsTest, RandomDamageNeverCrashes) {
     for (int edits = random() % 4 + 1; edits > 0; --edits) {
       const size_t at = random() % bad.size();
       switch (random() % 4) {
-        case 0: bad[at] = static_cast<char>(random()); break;
-        case 1: bad[at] = kInteresting[random() % sizeof(kInteresting)]; break;
-        case 2: bad.erase(at, random() % 8); break;
-        default: bad.insert(at, bad.substr(random() % bad.size(), random() % 16));
+        case 0:
+          bad[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bad[at] = kInteresting[random() % sizeof(kInteresting)];
+          break;
+        case 2:
+          bad.erase(at, random() % 8);
+          break;
+        default:
+          bad.insert(at, bad.substr(random() % bad.size(), random() % 16));
       }
       if (bad.empty()) bad = "x";
     }
     const auto header = ParseSafetensorsHeader(Bytes(bad), "weights.safetensors");
     if (!header.ok()) continue;
-    for (const SafetensorsEntry& entry : header->entries) {  // what is accepted lies inside the file
-      ASSERT_LE(header->data_offset + entry.end, static_cast<int64_t>(bad.size())) << "round " << round;
+    for (const SafetensorsEntry& entry :
+         header->entries) {  // what is accepted lies inside the file
+      ASSERT_LE(header->data_offset + entry.end, static_cast<int64_t>(bad.size()))
+          << "round " << round;
       ASSERT_LE(entry.begin, entry.end);
     }
   }

@@ -24,7 +24,9 @@ class TemporaryFolder {
     path_ = ::mkdtemp(pattern.data());
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string path(const std::string& name = "") const { return name.empty() ? path_ : path_ + "/" + name; }
+  std::string path(const std::string& name = "") const {
+    return name.empty() ? path_ : path_ + "/" + name;
+  }
 
  private:
   std::string path_;
@@ -59,7 +61,9 @@ class StateFixture {
   // Reserves the arena, filled with a pattern that differs in every byte position and `salt`.
   void Fill(uint8_t salt) {
     memory_.resize(arena_bytes_);
-    for (size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<std::byte>(i * 31 + (i >> 8) * 7 + salt);
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      memory_[i] = static_cast<std::byte>(i * 31 + (i >> 8) * 7 + salt);
+    }
     arenas_ = {memory_.data()};
   }
   void Clear() {
@@ -71,7 +75,8 @@ class StateFixture {
     for (const v1::StateRange& range : program_.state()) {
       if (range.tensor() != name || range.kind() != kind) continue;
       const int64_t offset = program_.buffers(range.buffer()).offset() + range.offset();
-      return {reinterpret_cast<float*>(memory_.data() + offset), static_cast<size_t>(range.elements())};
+      return {reinterpret_cast<float*>(memory_.data() + offset),
+              static_cast<size_t>(range.elements())};
     }
     return {};
   }
@@ -82,8 +87,8 @@ class StateFixture {
   std::vector<std::byte>& memory() { return memory_; }
 
  private:
-  void AddRange(const std::string& name, const std::vector<int64_t>& shape, v1::StateKind kind, int64_t begin,
-                int64_t elements) {
+  void AddRange(const std::string& name, const std::vector<int64_t>& shape, v1::StateKind kind,
+                int64_t begin, int64_t elements) {
     const int64_t bytes = elements * (dtype_ == v1::F32 ? 4 : 2);
     v1::Buffer* buffer = program_.add_buffers();
     buffer->set_id(program_.buffers_size() - 1);

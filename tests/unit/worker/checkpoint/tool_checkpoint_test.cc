@@ -21,8 +21,9 @@ class CheckpointToolTest : public ::testing::Test {
     state.Add("w", {8});
     state.Clear();
     for (const int64_t step : {10, 20}) {
-      EXPECT_TRUE(WriteCheckpoint(directory(), {.step = step, .spec = &state.spec()}, state.program(), state.arenas(),
-                                  0, 1700000000000).ok());
+      EXPECT_TRUE(WriteCheckpoint(directory(), {.step = step, .spec = &state.spec()},
+                                  state.program(), state.arenas(), 0, 1700000000000)
+                      .ok());
     }
   }
   std::string directory() const { return folder_.path("ckpt"); }
@@ -62,13 +63,17 @@ TEST_F(CheckpointToolTest, VerifyTakesOneOrAll) {
 
 TEST_F(CheckpointToolTest, ExportTakesTheNewestOfADirectory) {
   const std::string target = folder_.path("out");
-  ASSERT_EQ(RunCheckpointExport({directory(), target, "bf16"}, Output(ToolFormat::kJson)), 0) << out_.str();
+  ASSERT_EQ(RunCheckpointExport({directory(), target, "bf16"}, Output(ToolFormat::kJson)), 0)
+      << out_.str();
   EXPECT_EQ(Answer()["checkpoint"], directory() + "/step-00000020");
   EXPECT_EQ(SafetensorsReader::Open(target).value()->Get("w").value().dtype, kernels::DType::kBF16);
   EXPECT_EQ(RunCheckpointExport({directory(), target, "bf16"}, Output(ToolFormat::kTable)), 1);
   EXPECT_THAT(err_.str(), HasSubstr("out exists"));
-  EXPECT_EQ(RunCheckpointExport({directory(), folder_.path("b"), "int4"}, Output(ToolFormat::kTable)), 4);
-  EXPECT_EQ(RunCheckpointExport({folder_.path("none"), folder_.path("b")}, Output(ToolFormat::kTable)), 3);
+  EXPECT_EQ(
+      RunCheckpointExport({directory(), folder_.path("b"), "int4"}, Output(ToolFormat::kTable)), 4);
+  EXPECT_EQ(
+      RunCheckpointExport({folder_.path("none"), folder_.path("b")}, Output(ToolFormat::kTable)),
+      3);
 }
 
 }  // namespace

@@ -13,10 +13,11 @@
 namespace terrace {
 namespace {
 
-using ::testing::HasSubstr;
 using kernels::DType;
+using ::testing::HasSubstr;
 
-// ---- conversion -------------------------------------------------------------------------------------------------------
+// ---- conversion
+// -------------------------------------------------------------------------------------------------------
 
 TEST(ConvertTest, EveryF16ComesBack) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
@@ -36,14 +37,15 @@ TEST(ConvertTest, EveryF16ComesBack) {
 
 TEST(ConvertTest, Bf16RoundsToNearestEven) {
   EXPECT_EQ(Bf16OfFloat(1.0f), 0x3f80);
-  EXPECT_EQ(Bf16OfFloat(1.0f + 1.0f / 256), 0x3f80);           // half: to even
+  EXPECT_EQ(Bf16OfFloat(1.0f + 1.0f / 256), 0x3f80);  // half: to even
   EXPECT_EQ(Bf16OfFloat(1.0f + 3.0f / 256), 0x3f82);
   EXPECT_EQ(Bf16OfFloat(1.0f + 1.0f / 256 + 1e-6f), 0x3f81);
   EXPECT_EQ(Bf16OfFloat(INFINITY), 0x7f80);
   EXPECT_TRUE(std::isnan(FloatOfBf16(Bf16OfFloat(std::bit_cast<float>(0x7f800001u)))));
 }
 
-// ---- reading weights of others ----------------------------------------------------------------------------------------
+// ---- reading weights of others
+// ----------------------------------------------------------------------------------------
 
 class ReadWeightsTest : public ::testing::Test {
  protected:
@@ -64,7 +66,8 @@ class ReadWeightsTest : public ::testing::Test {
       for (int64_t i = 0; i < elements; ++i) {
         const float value = i / 4.0f;
         std::byte raw[4];
-        ConvertElements(DType::kF32, reinterpret_cast<const std::byte*>(&value), tensor.dtype, raw, 1);
+        ConvertElements(DType::kF32, reinterpret_cast<const std::byte*>(&value), tensor.dtype, raw,
+                        1);
         data.insert(data.end(), raw, raw + kernels::SizeOf(tensor.dtype));
       }
     }
@@ -91,7 +94,8 @@ TEST_F(ReadWeightsTest, NarrowTypesAndShortNamesAndTiedOnesAreFound) {
                                 {"model.norm.weight", {5}},
                                 {"unused.bias", {2}}});
   ASSERT_TRUE(ReadWeights(path, state.program(), state.arenas()).ok());
-  for (const char* name : {"transformer.wte.weight", "transformer.h.0.ln.weight", "model.norm.weight"}) {
+  for (const char* name :
+       {"transformer.wte.weight", "transformer.h.0.ln.weight", "model.norm.weight"}) {
     ExpectValues(state, name);
     for (const float value : state.Floats(name, v1::ADAM_V)) ASSERT_EQ(value, 0.0f);
   }
@@ -106,21 +110,26 @@ TEST_F(ReadWeightsTest, MissingAndMisshapenTensorsAreNamed) {
   EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(missing.message()), HasSubstr("no tensor model.embed_tokens.weight"));
   EXPECT_THAT(std::string(missing.message()), HasSubstr("model.embed_token.weight"));
-  const absl::Status shape = ReadWeights(Put({{"model.embed_tokens.weight", {2, 4}}}), state.program(), state.arenas());
-  EXPECT_THAT(std::string(shape.message()), HasSubstr("has the shape [2, 4], the model's is [4, 2]"));
-  const absl::Status type =
-      ReadWeights(Put({{"model.embed_tokens.weight", {4, 2}, DType::kI32}}), state.program(), state.arenas());
+  const absl::Status shape =
+      ReadWeights(Put({{"model.embed_tokens.weight", {2, 4}}}), state.program(), state.arenas());
+  EXPECT_THAT(std::string(shape.message()),
+              HasSubstr("has the shape [2, 4], the model's is [4, 2]"));
+  const absl::Status type = ReadWeights(Put({{"model.embed_tokens.weight", {4, 2}, DType::kI32}}),
+                                        state.program(), state.arenas());
   EXPECT_THAT(std::string(type.message()), HasSubstr("must be F32, BF16 or F16"));
-  EXPECT_EQ(ReadWeights(folder_.path("none"), state.program(), state.arenas()).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadWeights(folder_.path("none"), state.program(), state.arenas()).code(),
+            absl::StatusCode::kNotFound);
 }
 
-// ---- random weights ---------------------------------------------------------------------------------------------------
+// ---- random weights
+// ---------------------------------------------------------------------------------------------------
 
 TEST(RandomNormalTest, PhiloxGivesThePublishedNumbers) {  // kat_vectors of Random123
   EXPECT_THAT(Philox4x32({0, 0, 0, 0}, {0, 0}),
               ::testing::ElementsAre(0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u));
-  EXPECT_THAT(Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-              ::testing::ElementsAre(0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u));
+  EXPECT_THAT(
+      Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+      ::testing::ElementsAre(0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u));
 }
 
 TEST(RandomNormalTest, EachElementIsBoxMullerOfItsBlock) {
@@ -128,8 +137,9 @@ TEST(RandomNormalTest, EachElementIsBoxMullerOfItsBlock) {
   std::vector<float> values(4096);
   FillNormal(kSeed, kStream, 0, 1.0f, 2.0f, values);
   for (uint32_t block = 0; block < 1024; ++block) {
-    const PhiloxBlock words = Philox4x32({block, 0, static_cast<uint32_t>(kStream), static_cast<uint32_t>(kStream >> 32)},
-                                         {static_cast<uint32_t>(kSeed), 0});
+    const PhiloxBlock words =
+        Philox4x32({block, 0, static_cast<uint32_t>(kStream), static_cast<uint32_t>(kStream >> 32)},
+                   {static_cast<uint32_t>(kSeed), 0});
     for (int half = 0; half < 2; ++half) {
       const double uniform = (words[2 * half] >> 8) * 0x1p-24 + 0x1p-25;
       const double radius = std::sqrt(-2 * std::log(uniform));
@@ -143,7 +153,8 @@ TEST(RandomNormalTest, EachElementIsBoxMullerOfItsBlock) {
 TEST(RandomNormalTest, AnyPartEqualsThePartOfTheWhole) {
   std::vector<float> whole(3000);
   FillNormal(5, 6, 0, 0, 1, whole);
-  for (const auto& [begin, count] : {std::pair(0, 1), {1, 1}, {3, 300}, {255, 2}, {256, 256}, {1001, 1999}}) {
+  for (const auto& [begin, count] :
+       {std::pair(0, 1), {1, 1}, {3, 300}, {255, 2}, {256, 256}, {1001, 1999}}) {
     std::vector<float> part(count);
     FillNormal(5, 6, begin, 0, 1, part);
     ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + begin)) << begin;
@@ -187,7 +198,8 @@ TEST(InitialiseTest, DependsOnSeedAndNameNotOnLayoutOrThreads) {
   std::vector<float> joined;
   for (const v1::StateRange& range : cut.program().state()) {
     if (range.tensor() != "a" || range.kind() != v1::WEIGHT) continue;
-    const auto* from = reinterpret_cast<const float*>(cut.memory().data() + cut.program().buffers(range.buffer()).offset());
+    const auto* from = reinterpret_cast<const float*>(
+        cut.memory().data() + cut.program().buffers(range.buffer()).offset());
     joined.insert(joined.end(), from, from + range.elements());
   }
   EXPECT_TRUE(std::equal(joined.begin(), joined.end(), whole.Floats("a").begin()));
@@ -228,11 +240,16 @@ TEST(StateManifestTest, RangesThatLieAreErrors) {
     return std::string(InitialiseWeights(1, state.program(), state.arenas(), 1).message());
   };
   EXPECT_EQ(message([](v1::Program&) {}), "");
-  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_buffer(99); }), HasSubstr("no such buffer"));
-  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_elements(1000); }), HasSubstr("outside its buffer"));
-  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_offset(-4); }), HasSubstr("outside its buffer"));
-  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_dtype(v1::BF16); }), HasSubstr("two element types"));
-  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(1)->set_tensor_begin(4); }), HasSubstr("covers 5 of the 10"));
+  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_buffer(99); }),
+              HasSubstr("no such buffer"));
+  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_elements(1000); }),
+              HasSubstr("outside its buffer"));
+  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_offset(-4); }),
+              HasSubstr("outside its buffer"));
+  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_dtype(v1::BF16); }),
+              HasSubstr("two element types"));
+  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(1)->set_tensor_begin(4); }),
+              HasSubstr("covers 5 of the 10"));
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ def random_texts(count):
     rng = random.Random(20240520)
     pools = [
         "abcdefghijklmnopqrstuvwxyz", "ABC xyz", " \n\t\r", "  ", "0123456789", ".,;:!?'\"-()", "éüßñçøå", "\u0301\u0308\u0323",
-        "жщюя", "漢字仮名", "한글", "\u00a0\u2003\u3000\u0085", "😀✨", "'s't'll", "\n\n ", "ⅷ½²",
+        "жщюя", "漢字仮名", "한글",
+        "\u00a0\u2003\u3000\u0085", "😀✨", "'s't'll", "\n\n ", "ⅷ½²",
     ]
     for _ in range(count):
         yield "".join("".join(rng.choice(rng.choice(pools)) for _ in range(rng.randint(1, 4)))
@@ -63,7 +64,8 @@ def train_bpe(normalizer, steps, vocabulary, special):
         tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = steps
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(corpus(), trainer)
     tokenizer.add_special_tokens([AddedToken(special, special=True, normalized=False)])
     return tokenizer

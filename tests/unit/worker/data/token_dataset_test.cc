@@ -35,8 +35,10 @@ class TokenDatasetTest : public ::testing::Test {
     return folder_ + "/" + name;
   }
   template <typename T>
-  std::string PutTokens(const std::string& name, const std::vector<T>& tokens, const std::string& header = "") {
-    return Put(name, header + std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(T)));
+  std::string PutTokens(const std::string& name, const std::vector<T>& tokens,
+                        const std::string& header = "") {
+    return Put(name, header + std::string(reinterpret_cast<const char*>(tokens.data()),
+                                          tokens.size() * sizeof(T)));
   }
   absl::StatusOr<std::unique_ptr<TokenDataset>> Open(int64_t vocabulary = 256, int64_t seed = 1) {
     return TokenDataset::Open(spec_, vocabulary, seed, nullptr);
@@ -70,7 +72,8 @@ TEST_F(TokenDatasetTest, TextIsCachedOnceAndReadBack) {
   spec_.add_train(Put("a.txt", Letters(100)));
   spec_.add_validation(Put("b.txt", "0123456789abcdefX"));
   int calls = 0;
-  auto dataset = TokenDataset::Open(spec_, 256, 1, [&](std::string_view, double) { ++calls; }).value();
+  auto dataset =
+      TokenDataset::Open(spec_, 256, 1, [&](std::string_view, double) { ++calls; }).value();
   EXPECT_GT(calls, 0);
   EXPECT_EQ(dataset->tokens(Split::kTrain), 100);
   EXPECT_EQ(dataset->tokens(Split::kValidation), 17);
@@ -83,7 +86,8 @@ TEST_F(TokenDatasetTest, TextIsCachedOnceAndReadBack) {
   EXPECT_EQ(calls, 0) << "the second time nothing is tokenised";
 }
 
-// ---- the cache --------------------------------------------------------------------------------------------------------
+// ---- the cache
+// --------------------------------------------------------------------------------------------------------
 
 TEST_F(TokenDatasetTest, AChangedTextIsTokenisedAgain) {
   const std::string path = Put("a.txt", Letters(100));
@@ -109,7 +113,9 @@ TEST_F(TokenDatasetTest, ADamagedCacheIsMadeAgain) {
     std::filesystem::resize_file(cache, bytes);
     EXPECT_EQ(Open().value()->tokens(Split::kTrain), 100) << bytes;
   }
-  std::fstream(cache, std::ios::in | std::ios::out | std::ios::binary).seekp(20).put('x');  // the count
+  std::fstream(cache, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(20)
+      .put('x');  // the count
   EXPECT_EQ(Open().value()->tokens(Split::kTrain), 100);
 }
 
@@ -153,11 +159,13 @@ TEST_F(TokenDatasetTest, AFullDiskLeavesNoCacheBehind) {
   EXPECT_EQ(Open().value()->tokens(Split::kTrain), 4'000'000);
 }
 
-// ---- formats ----------------------------------------------------------------------------------------------------------
+// ---- formats
+// ----------------------------------------------------------------------------------------------------------
 
 TEST_F(TokenDatasetTest, JsonLinesAreDocuments) {
   spec_.add_train(Put("a.txt", Letters(20)));
-  spec_.add_validation(Put("b.jsonl", "{\"text\": \"0123456\"}\n\n{\"id\": 1, \"text\": \"7\\n9\\u00e9xyz\"}"));
+  spec_.add_validation(
+      Put("b.jsonl", "{\"text\": \"0123456\"}\n\n{\"id\": 1, \"text\": \"7\\n9\\u00e9xyz\"}"));
   const std::vector<int32_t> expected = {'0', '1', '2', '3', '4', '5', '6', '7'};
   const auto dataset = Open().value();
   EXPECT_EQ(dataset->tokens(Split::kValidation), 7 + 8);
@@ -185,7 +193,9 @@ TEST_F(TokenDatasetTest, DocumentsEndWithEndOfText) {
     pairs.insert({token, target});
   }
   EXPECT_EQ(pairs.size(), 4u);
-  EXPECT_EQ(std::count_if(pairs.begin(), pairs.end(), [](const auto& pair) { return pair.first == 560; }), 2);
+  EXPECT_EQ(
+      std::count_if(pairs.begin(), pairs.end(), [](const auto& pair) { return pair.first == 560; }),
+      2);
 }
 
 TEST_F(TokenDatasetTest, RawTokensAreUint16OrUint32ByVocabulary) {
@@ -194,9 +204,11 @@ TEST_F(TokenDatasetTest, RawTokensAreUint16OrUint32ByVocabulary) {
   for (int i = 0; i < 17; ++i) narrow.push_back(i * 3), wide.push_back(i * 70'000 % 100'000);
   spec_.add_train(Put("t.txt", Letters(20)));
   spec_.add_validation(PutTokens("a.bin", narrow));
-  EXPECT_EQ(ValidationTokens(*Open(256).value()), std::vector<int32_t>(narrow.begin(), narrow.begin() + 16));
+  EXPECT_EQ(ValidationTokens(*Open(256).value()),
+            std::vector<int32_t>(narrow.begin(), narrow.begin() + 16));
   spec_.set_validation(0, PutTokens("b.bin", wide));
-  EXPECT_EQ(ValidationTokens(*Open(100'000).value()), std::vector<int32_t>(wide.begin(), wide.begin() + 16));
+  EXPECT_EQ(ValidationTokens(*Open(100'000).value()),
+            std::vector<int32_t>(wide.begin(), wide.begin() + 16));
   spec_.set_validation(0, Put("c.bin", "123"));
   EXPECT_THAT(OpenError(), HasSubstr("3 bytes, not a multiple of 2"));
 }
@@ -223,7 +235,9 @@ TEST_F(TokenDatasetTest, LlmcHeadersTellTheWidth) {
 }
 
 template <typename T>
-void Append(std::string* out, T value) { out->append(reinterpret_cast<const char*>(&value), sizeof(value)); }
+void Append(std::string* out, T value) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
 
 std::string MegatronIndex(uint8_t code, int token_bytes, const std::vector<int32_t>& lengths) {
   std::string index("MMIDIDX\0\0", 9);
@@ -273,13 +287,16 @@ TEST_F(TokenDatasetTest, DamagedMegatronIndexesAreErrors) {
   EXPECT_THAT(error(huge), HasSubstr("announces 4611686018427387904 sequences"));
 }
 
-// ---- wrong data -------------------------------------------------------------------------------------------------------
+// ---- wrong data
+// -------------------------------------------------------------------------------------------------------
 
 TEST_F(TokenDatasetTest, IdsBeyondTheVocabularyAreNamed) {
   std::vector<uint16_t> tokens(5000, 9);
   tokens[4321] = 300;
   spec_.add_train(PutTokens("a.bin", tokens));
-  EXPECT_THAT(OpenError(256), HasSubstr("a.bin has token id 300 at position 4321, but the model's vocabulary is 256"));
+  EXPECT_THAT(
+      OpenError(256),
+      HasSubstr("a.bin has token id 300 at position 4321, but the model's vocabulary is 256"));
   EXPECT_EQ(OpenError(301), "");
   spec_.set_train(0, Put("a.txt", Letters(60) + "~"));
   EXPECT_THAT(OpenError(100), HasSubstr("token id 100 at position 3"));
@@ -292,7 +309,8 @@ TEST_F(TokenDatasetTest, TooFewTokensAreCounted) {
   spec_.set_train(0, Put("b.txt", Letters(100)));
   EXPECT_EQ(OpenError(), "");
   spec_.set_validation_fraction(0.05);
-  EXPECT_THAT(OpenError(), HasSubstr("the last 5 % of data.train (data.validation_fraction) has 5 tokens"));
+  EXPECT_THAT(OpenError(),
+              HasSubstr("the last 5 % of data.train (data.validation_fraction) has 5 tokens"));
   spec_.add_validation(Put("c.txt", "x"));
   EXPECT_THAT(OpenError(), HasSubstr("data.validation has 1 tokens"));
 }
@@ -313,7 +331,8 @@ TEST_F(TokenDatasetTest, FilesThatCannotBeUsedAreNamedWithTheKey) {
   EXPECT_THAT(OpenError(561), HasSubstr("latin1.txt is not UTF-8 at byte 100"));
 }
 
-// ---- sampling ---------------------------------------------------------------------------------------------------------
+// ---- sampling
+// ---------------------------------------------------------------------------------------------------------
 
 class SamplingTest : public TokenDatasetTest {
  protected:
@@ -323,10 +342,13 @@ class SamplingTest : public TokenDatasetTest {
   SamplingTest() {
     std::vector<uint16_t> tokens;
     for (int i = 0; i < kTokens; ++i) tokens.push_back(i);
-    spec_.add_train(PutTokens("first.bin", std::vector<uint16_t>(tokens.begin(), tokens.begin() + 500)));
-    spec_.add_train(PutTokens("second.bin", std::vector<uint16_t>(tokens.begin() + 500, tokens.end())));
+    spec_.add_train(
+        PutTokens("first.bin", std::vector<uint16_t>(tokens.begin(), tokens.begin() + 500)));
+    spec_.add_train(
+        PutTokens("second.bin", std::vector<uint16_t>(tokens.begin() + 500, tokens.end())));
   }
-  std::vector<int32_t> Row(const TokenDataset& dataset, int64_t step, int64_t row, int64_t global_batch) {
+  std::vector<int32_t> Row(const TokenDataset& dataset, int64_t step, int64_t row,
+                           int64_t global_batch) {
     std::vector<int32_t> tokens(kLength), targets(kLength);
     dataset.TrainRow(step, row, global_batch, tokens, targets);
     for (int64_t i = 0; i < kLength; ++i) {
@@ -342,14 +364,19 @@ TEST_F(SamplingTest, EveryWindowOnceAnEpoch) {
   std::vector<int32_t> offsets;
   for (int64_t epoch = 0; epoch < 4; ++epoch) {
     std::set<int32_t> starts;
-    for (int64_t i = 0; i < kWindows; ++i) starts.insert(Row(*dataset, epoch * kWindows + i, 0, 1)[0]);
+    for (int64_t i = 0; i < kWindows; ++i) {
+      starts.insert(Row(*dataset, epoch * kWindows + i, 0, 1)[0]);
+    }
     EXPECT_EQ(static_cast<int64_t>(starts.size()), kWindows);
     const int32_t offset = *starts.begin() % kLength;
     EXPECT_LT(*starts.begin(), kLength);
-    for (const int32_t start : starts) EXPECT_EQ(start % kLength, offset) << "windows do not overlap";
+    for (const int32_t start : starts) {
+      EXPECT_EQ(start % kLength, offset) << "windows do not overlap";
+    }
     offsets.push_back(offset);
   }
-  EXPECT_GT(std::set<int32_t>(offsets.begin(), offsets.end()).size(), 1u) << "each epoch cuts elsewhere";
+  EXPECT_GT(std::set<int32_t>(offsets.begin(), offsets.end()).size(), 1u)
+      << "each epoch cuts elsewhere";
 }
 
 TEST_F(SamplingTest, TheOrderIsNotTheTexts) {
@@ -371,7 +398,8 @@ TEST_F(SamplingTest, AnySplitOfTheBatchSeesTheSameRows) {
     for (int64_t row = 0; row < 12; ++row) {
       const std::vector<int32_t> expected = Row(*dataset, step, row, 12);
       EXPECT_EQ(Row(*again, step, row, 12), expected);
-      EXPECT_EQ(Row(*dataset, step * 12 + row, 0, 1), expected) << "the stream of rows does not depend on the batch";
+      EXPECT_EQ(Row(*dataset, step * 12 + row, 0, 1), expected)
+          << "the stream of rows does not depend on the batch";
     }
   }
 }

@@ -39,16 +39,18 @@ TEST_P(GoldenTest, IdsEqualTheReferenceLibrary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Styles, GoldenTest,
-                         ::testing::Values("gpt2.json", "llama3.json", "qwen.json", "digits.json", "unigram.model",
-                                           "spbpe.model"));
+                         ::testing::Values("gpt2.json", "llama3.json", "qwen.json", "digits.json",
+                                           "unigram.model", "spbpe.model"));
 
 class RoundTripTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RoundTripTest, DecodeGivesTheTextBack) {
-  const auto tokenizer = Tokenizer::Load(GetParam() == std::string("bytes") ? "bytes" : Data(GetParam())).value();
+  const auto tokenizer =
+      Tokenizer::Load(GetParam() == std::string("bytes") ? "bytes" : Data(GetParam())).value();
   std::string every_byte;
   for (int i = 0; i < 1024; ++i) every_byte.push_back(static_cast<char>(i * 37 % 256));
-  for (const std::string& text : {std::string("Hello,  world\n\n 1234 caf\u00e9 \u4f60\u597d"), every_byte, std::string()}) {
+  for (const std::string& text :
+       {std::string("Hello,  world\n\n 1234 caf\u00e9 \u4f60\u597d"), every_byte, std::string()}) {
     std::vector<int32_t> ids;
     tokenizer->Encode(text, &ids);
     EXPECT_EQ(tokenizer->Decode(ids), text);
@@ -56,7 +58,8 @@ TEST_P(RoundTripTest, DecodeGivesTheTextBack) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Lossless, RoundTripTest, ::testing::Values("bytes", "gpt2.json", "llama3.json", "digits.json"));
+INSTANTIATE_TEST_SUITE_P(Lossless, RoundTripTest,
+                         ::testing::Values("bytes", "gpt2.json", "llama3.json", "digits.json"));
 
 TEST(TokenizerTest, EndOfTextIsTheAddedToken) {
   EXPECT_EQ(Tokenizer::Load("bytes").value()->end_of_text(), std::nullopt);
@@ -87,7 +90,9 @@ TEST(TokenizerTest, FingerprintsDiffer) {
 class RefusalTest : public ::testing::Test {
  protected:
   RefusalTest() : definition_(ReadJson("qwen.json")) {
-    path_ = (std::filesystem::temp_directory_path() / ("terrace-" + std::to_string(::getpid()) + ".json")).string();
+    path_ = (std::filesystem::temp_directory_path() /
+             ("terrace-" + std::to_string(::getpid()) + ".json"))
+                .string();
   }
   ~RefusalTest() override { std::filesystem::remove(path_); }
   std::string Load() { return LoadText(definition_.dump()); }
@@ -140,10 +145,13 @@ TEST_F(RefusalTest, DamagedFilesNeverCrash) {
 }
 
 TEST(TokenizerTest, MissingAndUnknownNamesAreErrors) {
-  EXPECT_EQ(Tokenizer::Load("/nowhere/tokenizer.json").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Tokenizer::Load("/nowhere/tokenizer.json").status().code(),
+            absl::StatusCode::kNotFound);
   EXPECT_EQ(Tokenizer::Load("/nowhere/x.model").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(Tokenizer::Load("byte").status().message()), HasSubstr("must be \"bytes\""));
-  EXPECT_EQ(Tokenizer::Load(Data("gpt2.json") + "/../cases.json").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(Tokenizer::Load("byte").status().message()),
+              HasSubstr("must be \"bytes\""));
+  EXPECT_EQ(Tokenizer::Load(Data("gpt2.json") + "/../cases.json").status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

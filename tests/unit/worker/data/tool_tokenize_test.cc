@@ -29,15 +29,20 @@ class TokenizeToolTest : public ::testing::Test {
   }
   ~TokenizeToolTest() override { std::filesystem::remove_all(folder_); }
 
-  void Put(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
+  void Put(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ + "/" + name) << text;
+  }
   int Run(ToolFormat format = ToolFormat::kJson, bool terminal = false) {
     out_.str("");
     err_.str("");
-    return RunTokenizeTool(args_, {.format = format, .out = out_, .err = err_, .err_is_terminal = terminal});
+    return RunTokenizeTool(
+        args_, {.format = format, .out = out_, .err = err_, .err_is_terminal = terminal});
   }
   std::vector<std::string> Names() {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      names.push_back(entry.path().filename());
+    }
     return names;
   }
 
@@ -57,7 +62,8 @@ TEST_F(TokenizeToolTest, TheFileReadsBackAndTheAnswerCountsIt) {
   EXPECT_EQ(std::to_string(segment.count), answer["tokens"].get<std::string>());
   EXPECT_EQ(segment.At(segment.count - 1), 560u);
   EXPECT_EQ(std::filesystem::file_size(args_.output_path), 1024u + 2 * segment.count);
-  EXPECT_THAT(Names(), ::testing::UnorderedElementsAre("a.txt", "b.jsonl", "out.bin")) << "nothing else stays";
+  EXPECT_THAT(Names(), ::testing::UnorderedElementsAre("a.txt", "b.jsonl", "out.bin"))
+      << "nothing else stays";
 }
 
 TEST_F(TokenizeToolTest, RawIsNothingButTokens) {
