@@ -6,6 +6,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <random>
 
 #include "kernels/gemm_workspace.h"
@@ -138,44 +140,62 @@ double GemmProblem::B(int64_t p, int64_t j) const {
   return problem.precision == MatmulPrecision::kBF16 ? RoundToBF16(value) : value;
 }
 
-double GemmProblem::Product(int64_t i, int64_t j) const {
-  double sum = 0;
-  for (int64_t p = 0; p < problem.k; ++p) sum += A(i, p) * B(p, j);
-  return sum;
+std::vector<double> GemmProblem::RowsOfA() const {
+  std::vector<double> values;
+  values.reserve(problem.m * problem.k);
+  for (int64_t i = 0; i < problem.m; ++i) {
+    for (int64_t p = 0; p < problem.k; ++p) values.push_back(A(i, p));
+  }
+  return values;
 }
 
-double GemmProblem::BeforeActivation(int64_t i, int64_t j) const {
-  double value = Product(i, j);
-  if (problem.accumulate) value += c_before_.Get(i, j);
-  if (problem.bias) value += bias[j];
-  if (problem.residual) value += residual.Get(i, j);
-  return value;
+std::vector<double> GemmProblem::ColumnsOfB() const {
+  std::vector<double> values;
+  values.reserve(problem.n * problem.k);
+  for (int64_t j = 0; j < problem.n; ++j) {
+    for (int64_t p = 0; p < problem.k; ++p) values.push_back(B(p, j));
+  }
+  return values;
+}
+
+std::vector<float> GemmProblem::Addends(int64_t i, int64_t j) const {
+  std::vector<float> addends;
+  if (problem.accumulate) addends.push_back(c_before_.Get(i, j));
+  if (problem.bias) addends.push_back(bias[j]);
+  if (problem.residual) addends.push_back(residual.Get(i, j));
+  return addends;
 }
 
 std::vector<double> GemmProblem::Expected() const {
+  const std::vector<double> rows = RowsOfA(), columns = ColumnsOfB();
   std::vector<double> expected;
   for (int64_t i = 0; i < problem.m; ++i) {
     for (int64_t j = 0; j < problem.n; ++j) {
-      const double value = BeforeActivation(i, j);
+      const double* x = rows.data() + i * problem.k;
+      const double* y = columns.data() + j * problem.k;
+      double value = std::inner_product(x, x + problem.k, y, 0.0);
+      for (const float addend : Addends(i, j)) value += addend;
       switch (problem.epilogue) {
-        case Epilogue::kNone: expected.push_back(value); break;
-        case Epilogue::kGelu: expected.push_back(Gelu(value)); break;
-        case Epilogue::kGeluGrad: expected.push_back(value * GeluDerivative(aux_before_.Get(i, j))); break;
+        case Epilogue::kNone: break;
+        case Epilogue::kGelu: value = Gelu(value); break;
+        case Epilogue::kGeluGrad: value *= GeluDerivative(aux_before_.Get(i, j)); break;
       }
+      expected.push_back(value);
     }
   }
   return expected;
 }
 
 std::vector<double> GemmProblem::Magnitudes() const {
+  const std::vector<double> rows = RowsOfA(), columns = ColumnsOfB();
   std::vector<double> magnitudes;
   for (int64_t i = 0; i < problem.m; ++i) {
     for (int64_t j = 0; j < problem.n; ++j) {
-      double sum = 0;
-      for (int64_t p = 0; p < problem.k; ++p) sum += std::abs(A(i, p) * B(p, j));
-      if (problem.accumulate) sum += std::abs(c_before_.Get(i, j));
-      if (problem.bias) sum += std::abs(bias[j]);
-      if (problem.residual) sum += std::abs(residual.Get(i, j));
+      const double* x = rows.data() + i * problem.k;
+      const double* y = columns.data() + j * problem.k;
+      double sum = std::inner_product(x, x + problem.k, y, 0.0, std::plus<>(),
+                                      [](double u, double v) { return std::abs(u * v); });
+      for (const float addend : Addends(i, j)) sum += std::abs(addend);
       magnitudes.push_back(sum);
     }
   }
@@ -183,12 +203,14 @@ std::vector<double> GemmProblem::Magnitudes() const {
 }
 
 std::vector<double> GemmProblem::PlainF32() const {
+  const std::vector<double> rows = RowsOfA(), columns = ColumnsOfB();
   std::vector<double> result;
   for (int64_t i = 0; i < problem.m; ++i) {
     for (int64_t j = 0; j < problem.n; ++j) {
       float sum = 0;
       for (int64_t p = 0; p < problem.k; ++p) {
-        sum = std::fma(static_cast<float>(A(i, p)), static_cast<float>(B(p, j)), sum);
+        sum = std::fma(static_cast<float>(rows[i * problem.k + p]), static_cast<float>(columns[j * problem.k + p]),
+                       sum);
       }
       result.push_back(sum);
     }

@@ -69,8 +69,11 @@ class GemmProblem {
   std::vector<float> bias;
 
  private:
-  double Product(int64_t i, int64_t j) const;
-  double BeforeActivation(int64_t i, int64_t j) const;
+  // A and B as multiplied, both with K contiguous.
+  std::vector<double> RowsOfA() const;
+  std::vector<double> ColumnsOfB() const;
+  // What is added to element (i, j) of the product before the activation.
+  std::vector<float> Addends(int64_t i, int64_t j) const;
 
   HostMatrix c_before_, aux_before_;
 };

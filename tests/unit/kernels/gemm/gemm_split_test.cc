@@ -37,7 +37,8 @@ class SplitTest : public testing::TestWithParam<GemmPath> {
     if (!HasGemmPath(GetParam())) GTEST_SKIP() << "this machine has no such path";
   }
 
-  // Both errors of ours are at most those of one long chain of fused multiply-adds, but for chance.
+  // Both errors of ours are at most those of one long chain of fused multiply-adds; where ours are f32 products too, only
+  // in another order, chance decides which are larger.
   void ExpectNoWorseThanF32(int64_t k, const std::function<float()>& a, const std::function<float()>& b) {
     GemmProblem p({.m = 70, .n = 65, .k = k, .transpose_b = true, .path = GetParam()});
     p.a.Fill(a);
@@ -46,8 +47,9 @@ class SplitTest : public testing::TestWithParam<GemmPath> {
     const std::vector<double> plain = p.PlainF32();
     const Errors ours = ErrorsOf(p, [&](int64_t i) { return p.c.Get(i / 65, i % 65); });
     const Errors theirs = ErrorsOf(p, [&](int64_t i) { return plain[i]; });
-    EXPECT_LE(ours.frobenius, 1.05 * theirs.frobenius) << "k " << k;
-    EXPECT_LE(ours.largest, 1.05 * theirs.largest) << "k " << k;
+    const double slack = GetParam() == GemmPath::kAmx ? 1 : 1.3;
+    EXPECT_LE(ours.frobenius, slack * theirs.frobenius) << "k " << k;
+    EXPECT_LE(ours.largest, slack * theirs.largest) << "k " << k;
   }
 
   std::mt19937_64 random_{11};
