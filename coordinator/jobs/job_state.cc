@@ -2,6 +2,7 @@
 #include "coordinator/jobs/job_state.h"
 
 #include <algorithm>
+#include <charconv>
 #include <initializer_list>
 #include <utility>
 
@@ -268,6 +269,13 @@ bool IsPermanent(v1::Reason reason) {
     default:
       return false;
   }
+}
+
+int64_t NumberOf(std::string_view id) {
+  const std::string_view digits = id.substr(id.rfind('-') + 1);
+  int64_t number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return number;
 }
 
 v1::Job NewJob(std::string_view id, const v1::JobSpec& spec, int64_t unix_ms) {

@@ -34,6 +34,9 @@ bool HoldsDevices(v1::JobState state);
 // loss that is no number.
 bool IsPermanent(v1::Reason reason);
 
+// The number at the end of a job's id: "gpt2-books-17" -> 17.
+int64_t NumberOf(std::string_view id);
+
 // A job just accepted: PENDING.
 v1::Job NewJob(std::string_view id, const v1::JobSpec& spec, int64_t unix_ms);
 

@@ -5,7 +5,9 @@
 // second. Whatever a crash leaves undone, the next pass does: all state that matters is in the
 // store or in the next heartbeat.
 //
-// The outside comes in through ControlPorts. Used only on the control loop's thread.
+// Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_planning.cc,
+// reconciler_workers.cc. The outside comes in through ControlPorts. Used only on the control loop's
+// thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -127,6 +129,7 @@ class Reconciler {
   v1::CoordinatorMessage StartMessage(const v1::Job& job, const Action& action) const;
   void SendOnce(const SentKey& key, const v1::CoordinatorMessage& message);
   absl::Status StoreEvent(const v1::JobEvent& event);
+  absl::Status FlushEvents();
   absl::Status SendProgram(std::string_view worker, std::string_view sha256);
 
   const Timing timing_;
@@ -138,6 +141,7 @@ class Reconciler {
   std::map<std::string, Entry, std::less<>> jobs_;  // that have not ended
   int64_t last_number_ = 0;                         // of a job id
   std::map<SentKey, int64_t> sent_ns_;
+  std::vector<v1::JobEvent> unstored_events_;  // numbered already
   ControlStats stats_;
 };
 

@@ -338,9 +338,11 @@ TEST_F(ReconcilerTest, EventsAreNumberedInOrderAcrossRestarts) {
   message.mutable_event()->set_job(id);
   message.mutable_event()->mutable_step()->set_step(1);
   Say(w0, message);
+  Settle();
   StartCoordinator();
   Connect(w0);
   Say(w0, message);
+  Settle();
   const auto events = store_.Events(id, 0, 100);
   for (size_t i = 0; i < events->size(); ++i) EXPECT_EQ((*events)[i].sequence(), i + 1);
   EXPECT_TRUE(events->back().has_step());

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "coordinator/jobs/reconciler.h"
+
+// One pass: observe, stop, plan, place, answer, write.
+namespace terrace {
+namespace {
+
+// Of SentKey; the values of Action::Kind come first.
+constexpr int64_t kKill = 100;
+
+}  // namespace
+
+void Reconciler::Pass() {
+  FlushEvents().IgnoreError();  // it has said so
+  for (const std::string& name : cluster_.Expire(clock_.MonotonicNanos())) {
+    log::Warn("worker ", name, " is lost: no heartbeat for ",
+              timing_.cluster.lost_after_ns / 1'000'000, " ms");
+  }
+  ObserveJobs();
+  StopStrays();
+  PlanJobs();
+  PlaceJobs();
+  AnswerWaits();
+  FlushProgress();
+}
+
+std::vector<RankView> Reconciler::Views(const v1::Job& job) const {
+  std::vector<RankView> views;
+  for (const v1::Placement::Rank& placed : job.placement().ranks()) {
+    views.push_back(cluster_.View(placed, job.id(), job.epoch(), clock_.MonotonicNanos()));
+  }
+  return views;
+}
+
+void Reconciler::ObserveJobs() {
+  std::vector<std::string> ids;  // Update may erase
+  for (const auto& [id, entry] : jobs_) {
+    if (HoldsDevices(entry.job.state()) || entry.job.state() == v1::RECOVERING) ids.push_back(id);
+  }
+  for (const std::string& id : ids) {
+    Entry* entry = Find(id);
+    const std::vector<RankView> ranks = Views(entry->job);
+    if (HoldsDevices(entry->job.state())) TakeProgress(*entry, ranks);
+    if (absl::Status status = Update(id, RanksObserved{ranks}); !status.ok()) {
+      log::Warn("job ", id, " cannot be updated: ", status.message());
+    }
+    entry = Find(id);
+    if (entry != nullptr) Act(entry->job, ranks);
+  }
+}
+
+// Rank 0 speaks for the gang. Only a new checkpoint is written at once: it is what a restart and
+// its bound depend on.
+void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) {
+  if (ranks.empty() || ranks[0].presence != Presence::kReported) return;
+  v1::Progress progress = ranks[0].report.progress();
+  for (const RankView& view : ranks) {
+    progress.set_external_bytes(
+        std::max(progress.external_bytes(), view.report.progress().external_bytes()));
+  }
+  const v1::Progress& known = entry.job.progress();
+  // A restarted rank knows no checkpoint of its own yet.
+  if (progress.checkpoint_step() < known.checkpoint_step()) {
+    progress.set_checkpoint_step(known.checkpoint_step());
+    progress.set_checkpoint(known.checkpoint());
+  }
+  if (progress.steps() == 0) progress.set_steps(known.steps());
+  const bool new_checkpoint = progress.checkpoint_step() > known.checkpoint_step();
+  if (progress.SerializeAsString() == known.SerializeAsString()) return;
+  absl::StatusOr<Transition> transition = Apply(entry.job, Progressed{progress}, 0);
+  if (!transition.ok()) return;
+  entry.job = std::move(transition->job);
+  entry.progress_unwritten = true;
+  if (new_checkpoint) entry.progress_written_ns = 0;
+}
+
+void Reconciler::Act(const v1::Job& job, const std::vector<RankView>& ranks) {
+  for (const Action& action : ActionsFor(job, ranks)) {
+    v1::CoordinatorMessage message;
+    switch (action.kind) {
+      case Action::Kind::kStart:
+        message = StartMessage(job, action);
+        break;
+      case Action::Kind::kGo:
+        message.mutable_go()->set_job(job.id());
+        message.mutable_go()->set_epoch(job.epoch());
+        break;
+      case Action::Kind::kStopWithCheckpoint:
+        message.mutable_stop()->set_job(job.id());
+        message.mutable_stop()->set_epoch(job.epoch());
+        message.mutable_stop()->set_checkpoint(true);
+        break;
+    }
+    SendOnce({action.worker, job.id(), job.epoch(), static_cast<int64_t>(action.kind)}, message);
+  }
+}
+
+v1::CoordinatorMessage Reconciler::StartMessage(const v1::Job& job, const Action& action) const {
+  v1::CoordinatorMessage message;
+  const uint32_t ranks = static_cast<uint32_t>(job.placement().ranks_size());
+  const uint32_t stages = static_cast<uint32_t>(std::max(1, job.plan().program_sha256_size()));
+  const uint32_t ranks_per_stage = std::max<uint32_t>(1, ranks / stages);
+  for (const v1::Placement::Rank& placed : job.placement().ranks()) {
+    if (std::find(action.ranks.begin(), action.ranks.end(), placed.rank()) == action.ranks.end()) {
+      continue;
+    }
+    v1::RankConfig* config = message.mutable_start()->add_ranks();
+    config->set_job(job.id());
+    config->set_epoch(job.epoch());
+    config->set_rank(placed.rank());
+    config->set_ranks(ranks);
+    config->set_device(placed.device());
+    config->set_threads(job.plan().layout().threads_per_rank());
+    *config->mutable_spec() = job.spec();
+    const uint32_t stage = std::min(placed.rank() / ranks_per_stage, stages - 1);
+    if (job.plan().program_sha256_size() > 0) {
+      config->set_program_sha256(job.plan().program_sha256(static_cast<int>(stage)));
+    }
+    config->set_local_ranks(static_cast<uint32_t>(
+        std::count_if(job.placement().ranks().begin(), job.placement().ranks().end(),
+                      [&](const auto& other) { return other.worker() == placed.worker(); })));
+  }
+  return message;
+}
+
+void Reconciler::SendOnce(const SentKey& key, const v1::CoordinatorMessage& message) {
+  const int64_t now = clock_.MonotonicNanos();
+  auto [sent, inserted] = sent_ns_.try_emplace(key, now);
+  if (!inserted && now - sent->second < timing_.repeat_ns) return;
+  sent->second = now;
+  ports_.Send(key.worker, message);
+}
+
+// Also how a worker learns that it may forget ranks that have ended.
+void Reconciler::StopStrays() {
+  const int64_t now = clock_.MonotonicNanos();
+  std::erase_if(sent_ns_, [&](const auto& sent) { return now - sent.second > timing_.repeat_ns; });
+  for (const auto& [worker, report] : cluster_.Reports()) {
+    const Entry* entry = Find(report->job());
+    if (!IsStray(entry == nullptr ? nullptr : &entry->job, *report)) continue;
+    v1::CoordinatorMessage message;
+    message.mutable_stop()->set_job(report->job());
+    message.mutable_stop()->set_epoch(report->epoch());
+    SendOnce({worker, report->job(), report->epoch(), kKill}, message);
+  }
+}
+
+bool Reconciler::HasLiveRanks(const v1::Job& job) const {
+  for (const auto& [worker, report] : cluster_.Reports()) {
+    if (report->job() == job.id()) return true;
+  }
+  return false;
+}
+
+// Ready nodes with the devices of reported ranks and of placements whose ranks are not reported
+// yet.
+std::vector<NodeView> Reconciler::FreeNodes() const {
+  std::vector<NodeView> nodes = cluster_.Known(clock_.MonotonicNanos());
+  for (const auto& [id, entry] : jobs_) {
+    if (!HoldsDevices(entry.job.state())) continue;
+    for (const v1::Placement::Rank& placed : entry.job.placement().ranks()) {
+      for (NodeView& node : nodes) {
+        if (node.name == placed.worker()) node.used.insert(placed.device());
+      }
+    }
+  }
+  return nodes;
+}
+
+void Reconciler::PlaceJobs() {
+  std::vector<const v1::Job*> waiting;
+  for (const auto& [id, entry] : jobs_) {
+    const v1::Job& job = entry.job;
+    if (!job.has_plan() || (job.state() != v1::QUEUED && job.state() != v1::RECOVERING)) continue;
+    if (job.state() == v1::RECOVERING && HasLiveRanks(job)) continue;  // its old ranks end first
+    waiting.push_back(&job);
+  }
+  if (waiting.empty()) return;
+  std::sort(waiting.begin(), waiting.end(), [](const v1::Job* a, const v1::Job* b) {
+    return NumberOf(a->id()) < NumberOf(b->id());
+  });
+  bool placed = false;
+  for (const Decision& decision : Schedule(waiting, FreeNodes())) {
+    const bool starts = decision.placement.ranks_size() > 0;
+    JobInput input = starts ? JobInput(Placed{decision.placement})
+                            : JobInput(MustWait{decision.reason, decision.message});
+    if (absl::Status status = Update(decision.job, input); !status.ok()) {
+      log::Warn("job ", decision.job, " cannot be placed: ", status.message());
+    }
+    placed |= starts;
+  }
+  if (placed) ObserveJobs();  // sends the start commands
+}
+
+void Reconciler::AnswerWaits() {
+  for (Rendezvous::Answer& answer : rendezvous_.TakeAnswers(clock_.MonotonicNanos())) {
+    v1::CoordinatorMessage message;
+    *message.mutable_kv_values() = std::move(answer.values);
+    ports_.Send(answer.worker, message);
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "coordinator/jobs/reconciler.h"
+#include "proto/program_hash.h"
+
+// From a spec to a planned job in the store.
+namespace terrace {
+namespace {
+
+std::string Text(const Budget& budget) {
+  return absl::StrCat(budget.nodes, "/", budget.ranks, "/", budget.threads_per_rank, "/",
+                      budget.device_memory_bytes);
+}
+
+Refused RefusalOf(const absl::Status& status) {
+  const std::string message(Std(status.message()));
+  switch (status.code()) {
+    case absl::StatusCode::kResourceExhausted:
+      return {v1::REASON_DOES_NOT_FIT, message};
+    case absl::StatusCode::kInvalidArgument:
+      return {v1::REASON_INVALID_SPEC, message};
+    default:
+      return {v1::REASON_INTERNAL, message};
+  }
+}
+
+std::vector<StoredProgram> Serialize(const Prepared& prepared) {
+  std::vector<StoredProgram> programs;
+  for (const v1::Program& program : prepared.programs) {
+    StoredProgram& stored = programs.emplace_back();
+    stored.bytes = SerializeProgram(program);
+    stored.sha256 = Sha256Hex(stored.bytes);
+  }
+  return programs;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
+                                           const absl::StatusOr<Prepared>& prepared) {
+  if (jobs_.size() >= kActiveJobsMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        kActiveJobsMax, " jobs have not ended yet, the most this coordinator holds: try later"));
+  }
+  const std::string id = absl::StrCat(spec.name(), "-", last_number_ + 1);
+  Entry entry{.job = NewJob(id, spec, clock_.UnixMillis())};
+  JobInput input = prepared.ok() ? JobInput(Planned{prepared->plan})
+                                 : JobInput(MustWait{v1::REASON_NO_MATCHING_WORKER,
+                                                     std::string(prepared.status().message())});
+  ASSIGN_OR_RETURN(Transition transition, Apply(entry.job, input, clock_.UnixMillis()));
+  RETURN_IF_ERROR(Write(entry, std::move(transition.job),
+                        prepared.ok() ? Serialize(*prepared) : std::vector<StoredProgram>()));
+  ++last_number_;
+  ++stats_.jobs[v1::QUEUED];
+  jobs_[id] = std::move(entry);
+  log::Info("accepted job ", id);
+  ports_.EventsStored(id);
+  Pass();
+  return Get(id);
+}
+
+// A job is planned here when no worker could hold it as it was submitted, or when those it was
+// planned for have gone.
+void Reconciler::PlanJobs() {
+  for (auto& [id, entry] : jobs_) {
+    const v1::Job& job = entry.job;
+    const bool homeless = job.reason() == v1::REASON_NO_MATCHING_WORKER &&
+                          (job.state() == v1::QUEUED || job.state() == v1::RECOVERING);
+    if (entry.planning ||
+        !(homeless || job.state() == v1::PENDING || job.state() == v1::PLANNING)) {
+      continue;
+    }
+    const absl::StatusOr<Budget> budget = BudgetNow(job.spec());
+    if (!budget.ok()) {
+      if (job.has_plan()) continue;  // PlaceJobs says what it waits for
+      const MustWait wait{v1::REASON_NO_MATCHING_WORKER, std::string(budget.status().message())};
+      Update(id, wait).IgnoreError();  // tried again in the next pass
+    } else if (Text(*budget) != entry.budget) {
+      StartPlanning(entry, *budget);
+    }
+  }
+}
+
+void Reconciler::StartPlanning(Entry& entry, const Budget& budget) {
+  const std::string id = entry.job.id();
+  if (entry.job.state() != v1::PLANNING && !Update(id, PlanningStarted{}).ok()) return;
+  entry.planning = true;
+  entry.budget = Text(budget);
+  ports_.Plan(entry.job.spec(), budget, [this, id](absl::StatusOr<Prepared> prepared) {
+    FinishPlanning(id, std::move(prepared));
+  });
+}
+
+void Reconciler::FinishPlanning(const std::string& id, absl::StatusOr<Prepared> prepared) {
+  Entry* entry = Find(id);
+  if (entry == nullptr) return;  // cancelled meanwhile
+  entry->planning = false;
+  absl::Status status;
+  if (prepared.ok()) {
+    status = store_.Commit({.programs = Serialize(*prepared)});
+    if (status.ok()) status = Update(id, Planned{std::move(prepared->plan)});
+  } else {
+    status = Update(id, RefusalOf(prepared.status()));
+  }
+  if (!status.ok()) {
+    log::Warn("job ", id, " is to be planned again: ", status.message());
+    entry->budget.clear();
+  }
+  Pass();
+}
+
+}  // namespace terrace

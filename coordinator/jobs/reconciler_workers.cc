@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "coordinator/jobs/reconciler.h"
+
+// What workers say.
+namespace terrace {
+namespace {
+
+// Beyond these they are stored at once, before the pass ends.
+constexpr size_t kEventsUnstoredMax = 1024;
+
+}  // namespace
+
+absl::Status Reconciler::WorkerRegistered(const v1::Node& node, uint64_t session) {
+  RETURN_IF_ERROR(cluster_.Register(node, session, clock_.MonotonicNanos()));
+  log::Info("worker ", node.name(), " at ", node.address(), " registered ", node.devices(),
+            " devices");
+  // What was sent to its last connection may be lost.
+  std::erase_if(sent_ns_, [&](const auto& sent) { return sent.first.worker == node.name(); });
+  return absl::OkStatus();
+}
+
+absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
+                                    const v1::WorkerMessage& message) {
+  switch (message.message_case()) {
+    case v1::WorkerMessage::kHeartbeat:
+      return cluster_.Heartbeat(worker, session, message.heartbeat(), clock_.MonotonicNanos(),
+                                clock_.UnixMillis());
+    case v1::WorkerMessage::kEvent:
+      return StoreEvent(message.event());
+    case v1::WorkerMessage::kKvSet: {
+      const Entry* entry = Find(message.kv_set().job());
+      if (entry == nullptr || entry->job.epoch() != message.kv_set().epoch()) {
+        return absl::OkStatus();  // fenced: of a gang that is no more
+      }
+      return rendezvous_.Set(message.kv_set());
+    }
+    case v1::WorkerMessage::kKvWait: {
+      const Entry* entry = Find(message.kv_wait().job());
+      if (entry == nullptr || entry->job.epoch() != message.kv_wait().epoch()) {
+        return absl::OkStatus();
+      }
+      return rendezvous_.Wait(worker, message.kv_wait(), clock_.MonotonicNanos());
+    }
+    case v1::WorkerMessage::kNeedProgram:
+      return SendProgram(worker, message.need_program().sha256());
+    default:
+      return absl::InvalidArgumentError("a worker message of an unknown kind");
+  }
+}
+
+void Reconciler::WorkerGone(std::string_view worker, uint64_t session) {
+  cluster_.Disconnect(worker, session);
+}
+
+// Events of one batch of messages are stored together, at the start of the pass that follows it.
+absl::Status Reconciler::StoreEvent(const v1::JobEvent& event) {
+  Entry* entry = Find(event.job());
+  if (entry == nullptr) return absl::OkStatus();  // ended meanwhile
+  unstored_events_.push_back(event);
+  unstored_events_.back().set_sequence(++entry->last_sequence);
+  if (unstored_events_.size() >= kEventsUnstoredMax) FlushEvents().IgnoreError();  // it has said so
+  return absl::OkStatus();  // a store that fails is not the worker's fault
+}
+
+absl::Status Reconciler::SendProgram(std::string_view worker, std::string_view sha256) {
+  absl::StatusOr<std::string> bytes = store_.GetProgram(sha256);
+  if (!bytes.ok()) {
+    log::Warn("worker ", Absl(worker), " asks for program ", Absl(sha256), ": ",
+              bytes.status().message());
+    return absl::OkStatus();
+  }
+  const int64_t total = static_cast<int64_t>(bytes->size());
+  for (int64_t offset = 0; offset < total; offset += kProgramChunkBytes) {
+    v1::CoordinatorMessage message;
+    v1::ProgramChunk* chunk = message.mutable_program();
+    chunk->set_sha256(std::string(sha256));
+    chunk->set_offset(offset);
+    chunk->set_total_bytes(total);
+    chunk->set_data(bytes->substr(static_cast<size_t>(offset), kProgramChunkBytes));
+    ports_.Send(worker, message);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace
