@@ -20,7 +20,8 @@ std::string NearestPreset(std::string_view name) {
   std::vector<std::string_view> names;
   for (const Preset& preset : Presets()) names.push_back(preset.name);
   const std::string_view near = Nearest(name, names);
-  return near.empty() ? "`terrace-coordinator presets` lists them" : absl::StrCat("try ", Absl(near));
+  return near.empty() ? "`terrace-coordinator presets` lists them"
+                      : absl::StrCat("try ", Absl(near));
 }
 
 }  // namespace
@@ -37,9 +38,10 @@ absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec)
   if (std::filesystem::is_directory(path, error)) path /= "config.json";
   absl::StatusOr<std::string> text = ReadTextFile(path.string(), kModelConfigBytesMax);
   if (!text.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.config: got ", model.config(), ", must be a preset or a config.json that the coordinator can read (",
-        text.status().message(), "); ", NearestPreset(model.config())));
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.config: got ", model.config(),
+                     ", must be a preset or a config.json that the coordinator can read (",
+                     text.status().message(), "); ", NearestPreset(model.config())));
   }
   model.set_config_json(*std::move(text));
   return absl::OkStatus();

@@ -301,6 +301,34 @@ TEST_F(ControlTest, OffLoopbackWithoutTlsIsRefused) {
   EXPECT_THAT(LogOf("second"), HasSubstr("--tls-cert"));
 }
 
+// A certificate authority and one certificate for both sides, made with the openssl program.
+bool MakeCertificates(const std::string& folder) {
+  const std::string command = absl::StrCat(
+      "cd ", folder,
+      " && openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj "
+      "/CN=ca"
+      " && openssl req -newkey rsa:2048 -nodes -keyout node.key -out node.csr -subj /CN=localhost"
+      " && echo subjectAltName=DNS:localhost,IP:127.0.0.1 > node.ext"
+      " && openssl x509 -req -in node.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
+      "    -extfile node.ext -out node.pem");
+  return system(absl::StrCat("(", command, ") > /dev/null 2>&1").c_str()) == 0;
+}
+
+TEST_F(ControlTest, WithMutualTlsOnlyWhoHasACertificateGetsIn) {
+  if (!MakeCertificates(cluster_.folder())) GTEST_SKIP() << "there is no openssl program";
+  const auto file = [this](const char* name) { return cluster_.folder() + "/" + name; };
+  const std::vector<std::string> tls = {"--tls-ca",       file("ca.pem"), "--tls-cert",
+                                        file("node.pem"), "--tls-key",    file("node.key")};
+  cluster_.coordinator().End(SIGTERM);
+  cluster_.StartCoordinator(tls);
+  cluster_.StartWorker("stranger", 1);
+  cluster_.StartWorker("member", 1, tls);
+  EXPECT_TRUE(
+      WaitUntil([&] { return LogOf("coordinator").find("worker member") != std::string::npos; }));
+  EXPECT_THAT(LogOf("coordinator"), Not(HasSubstr("worker stranger")));
+  EXPECT_THAT(LogOf("stranger"), HasSubstr("cannot reach the coordinator"));
+}
+
 TEST_F(ControlTest, AWorkerWaitsForItsCoordinator) {
   cluster_.coordinator().End(SIGKILL);
   cluster_.StartWorker("w0", 1);

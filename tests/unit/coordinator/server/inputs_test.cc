@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/server/inputs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class InputsTest : public testing::Test {
+ protected:
+  InputsTest() {
+    std::string folder = testing::TempDir() + "inputs_XXXXXX";
+    folder_ = mkdtemp(folder.data());
+  }
+  ~InputsTest() override { std::filesystem::remove_all(folder_); }
+
+  absl::Status Read(const std::string& config) {
+    spec_.mutable_model()->set_config(config);
+    return ReadModelConfig(folder_, &spec_);
+  }
+  std::string folder_;
+  v1::JobSpec spec_;
+};
+
+TEST_F(InputsTest, ARelativePathIsRelativeToTheSpec) {
+  std::ofstream(folder_ + "/my.json") << "{\"a\": 1}";
+  ASSERT_TRUE(Read("my.json").ok());
+  EXPECT_EQ(spec_.model().config_json(), "{\"a\": 1}");
+}
+
+TEST_F(InputsTest, AFolderMeansTheConfigInIt) {
+  std::filesystem::create_directory(folder_ + "/gpt2");
+  std::ofstream(folder_ + "/gpt2/config.json") << "{}";
+  ASSERT_TRUE(Read(folder_ + "/gpt2").ok());
+  EXPECT_EQ(spec_.model().config_json(), "{}");
+}
+
+TEST_F(InputsTest, APresetIsFilledAlreadyAndNothingIsRead) {
+  spec_.mutable_model()->set_config_json("{}");
+  EXPECT_TRUE(Read("gpt2-124m").ok());
+}
+
+TEST_F(InputsTest, WhatCannotBeReadNamesTheKeyThePathAndTheWayOut) {
+  const absl::Status status = Read("absent.json");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), StartsWith("model.config: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("absent.json"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("preset"));
+}
+
+TEST_F(InputsTest, AConfigBeyondTheLimitIsRefused) {
+  std::ofstream(folder_ + "/big.json") << std::string(kModelConfigBytesMax + 1, ' ');
+  EXPECT_EQ(Read("big.json").code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace terrace
