@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that cannot be written: the job fails as a shortage of resources, with the place named, and the last complete
+checkpoint stays as it was."""
+import os
+import pathlib
+import resource
+import subprocess
+import unittest
+
+from support import GPT, OK, RESOURCES, TerraceTest
+
+WIDE = {**GPT, "n_embd": 64}  # a checkpoint of about 1.3 MB
+
+
+class FullDiskTest(TerraceTest):
+    def check(self, job, changes, words):
+        """The first checkpoint went well, a later one could not be written."""
+        result = self.train(job, code=RESOURCES)
+        self.assertEqual((result.done["state"], result.done["reason"]), ("FAILED", "CHECKPOINT_ERROR"))
+        self.refused(result, *words)
+        directory = pathlib.Path(result.done["checkpoint"]).parent
+        self.assertEqual([path.name for path in sorted(directory.iterdir()) if not path.name.endswith(".lock")],
+                         [pathlib.Path(result.done["checkpoint"]).name], "no half checkpoint is left")
+        self.terrace("ckpt", "verify", result.done["checkpoint"])
+        return result
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting needs root")
+    def test_full_file_system(self):
+        place = self.folder / "small"
+        place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", place], check=True)
+        changes = {"model.config": WIDE, "train.steps": 40, "checkpoint.every_steps": 10, "checkpoint.keep": 0,
+                   "checkpoint.directory": str(place)}
+        job = self.job(changes)
+        failed = self.check(job, changes, (str(place), "no space left", "step 20"))
+        self.assertLess(failed.done["step"], 40)
+
+        subprocess.run(["mount", "-o", "remount,size=16m", place], check=True)
+        rest = self.train(job, code=OK)
+        self.assertEqual(min(rest.losses), 11, "with room again, it goes on from what was saved")
+
+    def test_limit_on_the_size_of_files(self):
+        limit = (1 << 20, 1 << 20)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        job = self.job({"model.config": {**GPT, "n_embd": 128}, "train.steps": 10})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit[0], before[1]))
+        result = self.train(job, code=RESOURCES)
+        self.refused(result, str(job.parent / "checkpoints"), "file too large")
+        self.assertEqual(result.done["reason"], "CHECKPOINT_ERROR")
+
+    def test_directory_that_cannot_be_made(self):
+        self.write("occupied", "a file where the folder should be")
+        result = self.train(self.job({"checkpoint.directory": "../occupied/checkpoints"}), code=RESOURCES)
+        self.refused(result, "occupied", "checkpoint")
+        self.assertEqual(result.done["reason"], "CHECKPOINT_ERROR")
+        self.assertEqual(result.events("step"), [], "told before hours of training, not after")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

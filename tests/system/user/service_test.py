@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Terrace as a service: submit, look, follow, cancel, queue; in tables for people and in JSON for programs; metrics."""
+import shutil
+import subprocess
+import unittest
+
+from service import ServiceTest, samples_of
+from support import CANCELLED, INVALID_INPUT, NOT_FOUND, OK, UNAVAILABLE
+
+ENDLESS = {"train.steps": 100_000}
+WORKER_SERIES = {
+    "terrace_memory_bytes", "terrace_memory_capacity_bytes", "terrace_memory_limit_bytes", "terrace_memory_predicted_bytes",
+    "terrace_memory_external_bytes", "terrace_allocator_reserved_bytes", "terrace_step_seconds", "terrace_steps_total",
+    "terrace_tokens_total", "terrace_loss", "terrace_grad_norm", "terrace_mfu_ratio",
+    "terrace_step_last_completed_timestamp_seconds", "terrace_collective_seconds_total", "terrace_worker_connected"}
+COORDINATOR_SERIES = {"terrace_jobs", "terrace_workers", "terrace_plan_memory_error_bytes", "terrace_rpc_seconds_count"}
+
+
+class LifeTest(ServiceTest):
+    def test_a_job_from_submission_to_its_end(self):
+        self.start_service()
+        path = self.job({"train.steps": 400, "train.global_batch": 16, "resources.nodes": 2, "checkpoint.every_steps": 200})
+        submitted = self.cli("submit", path)
+        self.assertIn("terrace watch tiny-1-1", submitted.out)
+        job = "tiny-1-1"
+
+        self.wait_for_steps(job, 20)
+        with self.subTest("ls"):
+            listed = self.cli("ls", "-o", "json").json()["jobs"]
+            self.assertEqual([(item["id"], item["state"]) for item in listed], [(job, "RUNNING")])
+            self.assertRegex(self.cli("ls").out, rf"JOB +STATE.*\n{job} +RUNNING")
+        with self.subTest("status"):
+            status = self.status(job)
+            self.assertEqual(sorted(rank["worker"] for rank in status["placement"]["ranks"]), ["worker-0", "worker-1"])
+            self.assertEqual(status["progress"]["arena_bytes"], status["plan"]["memory"][0]["arena_bytes"])
+            table = self.cli("status", job).out
+            for words in ("RUNNING", "of 400", "loss", "arenas", "rank", "worker-1"):
+                self.assertIn(words, table)
+        with self.subTest("nodes"):
+            self.assertEqual([node["devices_used"] for node in self.nodes()], [1, 1])
+            self.assertRegex(self.cli("nodes").out, r"worker-1 +ready +1/1")
+        with self.subTest("explain"):
+            self.assertIn("all_reduce", self.cli("explain", job).out.lower())
+        follower = self.start("--coordinator", self.address, "logs", job, "--rank", 1, "-f")
+        watcher = self.start("--coordinator", self.address, "watch", job, "-o", "json")
+        self.assertEqual(self.cli("watch", job, code=OK).code, OK)
+
+        watched = watcher.wait()
+        self.assertEqual(watched.code, OK)
+        self.assertEqual(sorted(watched.losses), list(range(1, 401)))
+        self.assertEqual(watched.events("state")[-1]["state"], "SUCCEEDED")
+        followed = follower.wait()
+        self.assertEqual(followed.code, OK, "it ends with the job")
+        self.assertIn("rank 1", followed.out)
+        with self.subTest("logs"):
+            whole = self.cli("logs", job, "--rank", 0).out
+            self.assertIn("arenas", whole)
+            self.assertEqual(self.cli("logs", job, "--rank", 0, "-n", 1).out, whole.splitlines(keepends=True)[-1])
+        status = self.status(job)
+        self.assertEqual((status["state"], status["reason"]), ("SUCCEEDED", "REASON_COMPLETED"))
+        self.assertEqual(self.cli("ls", "-o", "json").json()["jobs"], [])
+        self.assertEqual([item["id"] for item in self.cli("ls", "-a", "-o", "json").json()["jobs"]], [job])
+        self.assertEqual(self.rank_pids(), [])
+
+    def test_submit_and_watch_in_one_command(self):
+        self.start_service(1)
+        result = self.cli("submit", "--watch", self.job({"train.steps": 20}), "-o", "json")
+        self.assertEqual(sorted(result.losses), list(range(1, 21)))
+
+    def test_plan_is_for_the_workers_of_the_coordinator(self):
+        self.start_service(1)
+        plan = self.cli("plan", self.job(), "-o", "json").json()
+        self.assertTrue(plan["profile"]["measured"])
+        self.assertEqual(self.cli("ls", "-a", "-o", "json").json()["jobs"], [], "a plan is no job")
+
+
+class CancelTest(ServiceTest):
+    def test_cancel_writes_a_checkpoint_and_force_does_not(self):
+        self.start_service(1)
+        gentle_path, forced_path = self.job(ENDLESS), self.job(ENDLESS)
+        gentle = self.submit(gentle_path)
+        self.wait_for_steps(gentle, 10)
+        self.assertIn("after this step", self.cli("cancel", gentle).out)
+        status = self.wait_for_state(gentle, "CANCELLED")
+        self.assertEqual(status["reason"], "REASON_CANCELLED_BY_USER")
+        saved = self.checkpoints(gentle_path)
+        self.assertEqual(status["progress"]["checkpoint"], str(saved[-1]))
+        self.cli("ckpt", "verify", saved[-1])
+        self.cli("watch", gentle, code=CANCELLED)
+
+        forced = self.submit(forced_path)
+        self.wait_for_steps(forced, 10)
+        self.cli("cancel", "--force", forced, "-o", "json")
+        self.wait_for_state(forced, "CANCELLED")
+        self.assertEqual(self.checkpoints(forced_path), [])
+        self.wait_until(lambda: not self.rank_pids(), "no rank is left", seconds=5)
+
+    def test_cancel_of_a_waiting_and_of_an_ended_job(self):
+        self.start_service(1)
+        busy = self.submit(self.job(ENDLESS))
+        waiting = self.submit(self.job(ENDLESS))
+        self.wait_for_state(busy, "RUNNING")
+        self.cli("cancel", waiting)
+        self.assertEqual(self.status(waiting)["state"], "CANCELLED")
+        self.cli("cancel", waiting, code=None)
+        self.assertEqual(self.status(waiting)["state"], "CANCELLED")
+        self.cli("cancel", "--force", busy)
+        self.wait_for_state(busy, "CANCELLED")
+
+    def test_unknown_jobs_are_not_found(self):
+        self.start_service(0)
+        for command in ("cancel", "status", "watch", "logs", "explain"):
+            with self.subTest(command):
+                result = self.cli(command, "no-such-job-1", code=NOT_FOUND)
+                self.refused(result, "no-such-job-1", "terrace ls")
+
+
+class QueueTest(ServiceTest):
+    def test_second_job_waits_for_devices_and_then_runs(self):
+        self.start_service(1)
+        first = self.submit(self.job(ENDLESS))
+        self.wait_for_state(first, "RUNNING")
+        second = self.submit(self.job({"train.steps": 10}))
+        status = self.wait_for_state(second, "QUEUED")
+        self.wait_until(lambda: self.status(second)["reason"] == "REASON_WAITING_FOR_DEVICES", "the reason is shown")
+        message = self.status(second)["message"]
+        self.assertRegex(message, r"\d.*device", "the sentence names numbers")
+        self.assertRegex(self.cli("ls").out, rf"{second} +QUEUED +WAITING_FOR_DEVICES")
+        self.assertIn(message, self.cli("status", second).out)
+        self.cli("cancel", first)
+        self.cli("watch", second, code=OK)
+
+    def test_job_that_no_worker_could_hold_says_so_and_starts_when_one_comes(self):
+        self.start_service(1)
+        job = self.submit(self.job({"train.steps": 10, "resources.nodes": 2}))
+        status = self.wait_for_state(job, "QUEUED")
+        self.assertEqual(status["reason"], "REASON_NO_MATCHING_WORKER")
+        self.assertRegex(status["message"], r"\b2\b.*\b1\b|\b1\b.*\b2\b")
+        self.start_worker("late")
+        self.cli("watch", job, code=OK)
+
+
+class AwayTest(ServiceTest):
+    def test_every_command_says_that_no_coordinator_answers(self):
+        self.start_coordinator().end()
+        path = self.job()
+        for command in (("ls",), ("status", "x-1"), ("watch", "x-1"), ("logs", "x-1"), ("cancel", "x-1"), ("nodes",),
+                        ("submit", path), ("plan", path), ("explain", "x-1")):
+            with self.subTest(command[0]):
+                self.refused(self.cli(*command, code=UNAVAILABLE), self.address, "terrace-coordinator serve")
+        error = self.cli("ls", "-o", "json", code=UNAVAILABLE).json()
+        self.assertEqual((error["event"], error["exit_code"]), ("error", UNAVAILABLE))
+
+    def test_port_that_is_in_use(self):
+        self.start_coordinator()
+        result = self.terrace("serve", "--listen", self.address, "--state-dir", self.folder / "other",
+                              program="terrace-coordinator", code=UNAVAILABLE)
+        self.refused(result, self.address, "in use", "port 0")
+        self.assertEqual(self.nodes(), [], "the first one is unharmed")
+
+    def test_state_that_is_in_use(self):
+        self.start_coordinator()
+        result = self.terrace("serve", "--listen", "127.0.0.1:0", "--state-dir", self.folder / "coordinator",
+                              program="terrace-coordinator", code=None)
+        self.assertNotEqual(result.code, OK, "two coordinators on one store would start every job twice")
+        self.refused(result, str(self.folder / "coordinator"), "choose another")
+        self.start_worker("worker-0")
+        result = self.terrace("--coordinator", self.address, "--name", "twin", "--state-dir", self.folder / "worker-0",
+                              program="terrace-worker", code=UNAVAILABLE)
+        self.refused(result, "another worker", "choose another")
+
+    def test_bad_spec_is_refused_before_it_is_a_job(self):
+        self.start_service(0)
+        self.refused(self.cli("submit", self.job({"train.steps": 0}), code=INVALID_INPUT), "train.steps", "line")
+        self.assertEqual(self.cli("ls", "-a", "-o", "json").json()["jobs"], [])
+
+
+class MetricsTest(ServiceTest):
+    def check(self, text):
+        if shutil.which("promtool"):
+            linted = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=30)
+            self.assertEqual(linted.returncode, 0, linted.stdout + linted.stderr)
+        return samples_of(text)
+
+    def test_both_daemons_export_the_documented_series(self):
+        self.start_service(1)
+        job = self.submit(self.job(ENDLESS))
+        self.wait_for_steps(job, 50)
+        address = self.nodes()[0]["metrics_address"]
+        labels = (("job", job), ("rank", "0"))
+
+        samples = self.wait_until(
+            lambda: (found := self.check(self.metrics(address))).get(("terrace_steps_total", labels), 0) > 0 and found,
+            "the rank's metrics arrive")
+        self.assertLessEqual(WORKER_SERIES, {name for name, _ in samples})
+        self.assertEqual(samples["terrace_memory_predicted_bytes", labels], samples["terrace_allocator_reserved_bytes", labels])
+        by_class = {dict(found)["class"]: value for (name, found), value in samples.items() if name == "terrace_memory_bytes"}
+        self.assertLessEqual({"parameter", "gradient", "optimizer", "activation"}, set(by_class))
+        self.assertGreater(samples["terrace_loss", labels], 0)
+
+        samples = self.check(self.metrics(self.coordinator_metrics))
+        self.assertLessEqual(COORDINATOR_SERIES, {name for name, _ in samples})
+        self.assertEqual(samples["terrace_jobs", (("state", "running"),)], 1)
+        self.assertEqual(samples["terrace_workers", (("state", "ready"),)], 1)
+        self.assertEqual(samples["terrace_plan_memory_error_bytes", (("job", job),)], 0)
+
+        self.cli("cancel", "--force", job)
+        self.wait_for_state(job, "CANCELLED")
+        self.wait_until(lambda: job not in self.metrics(address), "a job's series end with it", seconds=10)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 of a coordinator, a worker daemon or a rank loses no job, and what need not stop goes on."""
+import os
+import signal
+import unittest
+
+from service import ServiceTest
+from support import OK, processes
+
+
+class SurviveTest(ServiceTest):
+    def test_coordinator_dies_and_training_goes_on(self):
+        coordinator, _ = self.start_service(2)
+        path = self.job({"train.steps": 1500, "resources.nodes": 2, "checkpoint.every_steps": 50, "checkpoint.keep": 0})
+        job, other = self.submit(path), self.submit(self.job({"train.steps": 10, "resources.nodes": 2}))
+        self.wait_for_steps(job, 20)
+        ranks = self.rank_pids()
+        coordinator.signal(signal.SIGKILL)
+        coordinator.wait()
+        reached = len(self.checkpoints(path))
+        self.wait_until(lambda: len(self.checkpoints(path)) >= reached + 3, "checkpoints appear while nobody coordinates")
+        self.assertEqual(self.rank_pids(), ranks, "the same processes")
+
+        self.start_coordinator()
+        self.assertEqual({item["id"] for item in self.cli("ls", "-a", "-o", "json").json()["jobs"]}, {job, other})
+        self.wait_until(lambda: self.status(job)["state"] in ("RUNNING", "SUCCEEDED"), "it is known to run", seconds=15)
+        status = self.wait_for_state(job, "SUCCEEDED", "FAILED")
+        self.assertEqual(status["state"], "SUCCEEDED", status["message"])
+        self.assertEqual((status["restarts"], int(status["progress"]["step"])), (0, 1500))
+        self.assertEqual(self.wait_for_state(other, "SUCCEEDED", "FAILED")["state"], "SUCCEEDED")
+
+    def test_job_ends_while_the_coordinator_is_away(self):
+        coordinator, _ = self.start_service(1)
+        job = self.submit(self.job({"train.steps": 300}))
+        self.wait_for_steps(job, 5)
+        coordinator.signal(signal.SIGKILL)
+        coordinator.wait()
+        self.wait_until(lambda: not self.rank_pids(), "the rank ends by itself")
+        self.start_coordinator()
+        status = self.wait_for_state(job, "SUCCEEDED", "FAILED", "RECOVERING")
+        self.assertEqual((status["state"], status["restarts"]), ("SUCCEEDED", 0), status["message"])
+        self.assertEqual(int(status["progress"]["step"]), 300)
+
+    def test_watch_goes_on_when_the_coordinator_comes_back(self):
+        coordinator, _ = self.start_service(1)
+        job = self.submit(self.job({"train.steps": 3000}))
+        watcher = self.start("--coordinator", self.address, "watch", job, "-o", "json")
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            watcher.wait_for_step(self.step_of(job) + 20)
+            coordinator.signal(number)
+            coordinator.wait()
+            coordinator = self.start_coordinator()
+        result = watcher.wait()
+        self.assertEqual(result.code, OK, str(result))
+        self.assertEqual(max(result.losses), 3000)
+
+    def test_worker_dies_and_its_rank_goes_on(self):
+        _, workers = self.start_service(2)
+        path = self.job({"train.steps": 1500, "resources.nodes": 2, "checkpoint.every_steps": 50, "checkpoint.keep": 0})
+        job = self.submit(path)
+        self.wait_for_steps(job, 20)
+        ranks = self.rank_pids()
+        workers[0].signal(signal.SIGKILL)
+        workers[0].wait()
+        self.start_worker("worker-0")
+        self.assertEqual(self.rank_pids(), ranks, "the same processes")
+        status = self.wait_for_state(job, "SUCCEEDED", "FAILED", "RECOVERING")
+        self.assertEqual((status["state"], status["restarts"]), ("SUCCEEDED", 0), status["message"])
+
+    def test_lost_worker_restarts_the_job_from_its_checkpoint(self):
+        _, workers = self.start_service(2)
+        path = self.job({"train.steps": 100_000, "checkpoint.every_steps": 50})
+        job = self.submit(path)
+        self.wait_until(lambda: int(self.status(job)["progress"]["checkpoint_step"]) >= 50, "a checkpoint is there")
+        name = self.status(job)["placement"]["ranks"][0]["worker"]
+        # The node is gone: its daemon and its ranks at once.
+        lost = workers[int(name[-1])]
+        for pid in [lost.pid, *self.rank_pids()]:
+            os.kill(pid, signal.SIGKILL)
+        lost.wait()
+        self.wait_until(lambda: self.status(job)["epoch"] != "1" and self.status(job)["state"] == "RUNNING",
+                        "it runs again", seconds=30)
+        status = self.status(job)
+        self.assertEqual(status["restarts"], 1)
+        self.assertNotEqual(status["placement"]["ranks"][0]["worker"], name)
+        self.wait_for_steps(job, 60)
+        self.assertEqual(self.node_states()[name], "lost")
+        self.cli("cancel", "--force", job)
+        self.wait_for_state(job, "CANCELLED")
+
+    def test_restarts_without_progress_are_bounded(self):
+        self.start_service(1)
+        job = self.submit(self.job({"train.steps": 100_000, "max_restarts": 2}))
+        for epoch in range(1, 4):
+            self.wait_until(lambda: self.status(job)["epoch"] == str(epoch) and self.rank_pids()
+                            and self.status(job)["state"] == "RUNNING", f"epoch {epoch} runs")
+            for pid in self.rank_pids():
+                os.kill(pid, signal.SIGKILL)
+        status = self.wait_for_state(job, "FAILED")
+        self.assertEqual((status["reason"], status["restarts"]), ("REASON_RESTARTS_EXHAUSTED", 2))
+        self.assertIn("max_restarts", status["message"])
+        self.assertEqual([pid for pid, command in processes(self.mark).items() if "terrace-rank" in command], [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

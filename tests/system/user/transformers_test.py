@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face transformers loads what Terrace exports and computes the same with it, and the other way round.
+
+Needs torch and transformers: run it with a Python that has them (cmake -DTERRACE_TORCH_PYTHON=...).
+"""
+import pathlib
+import unittest
+
+from support import GPT, LLAMA, QWEN3, TerraceTest, learnable_text
+
+try:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+except ImportError as error:
+    raise SystemExit(f"transformers_test needs torch and transformers: {error}. Name a Python that has them: "
+                     "cmake --preset release -DTERRACE_TORCH_PYTHON=/path/to/python") from error
+
+LENGTH = 32
+FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
+            "mistral": {**LLAMA, "model_type": "mistral", "sliding_window": 8},
+            "qwen2": {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True}}
+
+
+class TransformersTest(TerraceTest):
+    def setUp(self):
+        super().setUp()
+        torch.set_num_threads(2)
+        torch.manual_seed(5)
+        # One validation sequence: whatever is drawn, it is this one.
+        self.text = learnable_text(LENGTH + 1, seed=11)
+        self.write("validation.txt", self.text)
+
+    def eval_loss(self, changes):
+        job = self.job({"data.validation": "../validation.txt", "train.steps": 30, **changes})
+        result = self.train(job)
+        return result.events("eval")[-1]["loss"], result.done["checkpoint"]
+
+    def loss_of(self, model):
+        ids = torch.tensor([list(self.text.encode())])
+        with torch.no_grad():
+            return model(input_ids=ids, labels=ids).loss.item()
+
+    def load(self, checkpoint, dtype):
+        folder = pathlib.Path(checkpoint).parents[1] / f"exported-{dtype}"
+        self.terrace("ckpt", "export", checkpoint, "--output", folder, "--dtype", dtype)
+        return AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, attn_implementation="eager").eval()
+
+    def test_exported_model_has_the_same_loss(self):
+        for family, config in FAMILIES.items():
+            for precision, tolerance in (("fp32", 1e-5), ("bf16", 2e-2)):
+                with self.subTest(family=family, precision=precision):
+                    loss, checkpoint = self.eval_loss({"model.config": config, "train.precision": precision})
+                    theirs = self.loss_of(self.load(checkpoint, "f32"))
+                    print(f"\n  {family} {precision}: Terrace {loss:.8g}, transformers {theirs:.8g}")
+                    self.assertLess(abs(loss - theirs), tolerance * abs(theirs))
+                    self.assertLess(abs(self.loss_of(self.load(checkpoint, "bf16")) - theirs), 2e-2 * abs(theirs))
+
+    def test_both_continue_a_text_alike(self):
+        for family in ("gpt2", "llama"):
+            with self.subTest(family=family):
+                _, checkpoint = self.eval_loss({"model.config": FAMILIES[family]})
+                prompt = "the king "
+                ours = self.terrace("generate", checkpoint, "--prompt", prompt, "--tokens", 20, "--temperature", 0).out
+                ids = torch.tensor([list(prompt.encode())])
+                theirs = self.load(checkpoint, "f32").generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)
+                self.assertEqual(ours.rstrip("\n"), bytes(theirs[0].tolist()).decode())
+
+    def test_training_starts_from_weights_of_transformers(self):
+        for family, config in FAMILIES.items():
+            with self.subTest(family=family):
+                model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="eager").eval()
+                folder = self.folder / f"made-{family}"
+                model.save_pretrained(folder)
+                loss, _ = self.eval_loss({"model.config": str(folder / "config.json"), "model.init": str(folder),
+                                          "train.steps": 1, "train.optimizer": {"lr": 0}})
+                theirs = self.loss_of(model)
+                self.assertLess(abs(loss - theirs), 1e-5 * abs(theirs))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
