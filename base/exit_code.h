@@ -28,6 +28,7 @@ inline ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kOutOfRange: return ExitCode::kInvalidInput;
     case absl::StatusCode::kResourceExhausted: return ExitCode::kResources;
     case absl::StatusCode::kUnavailable: return ExitCode::kUnavailable;

@@ -44,6 +44,7 @@ int RunRank(const v1::RankConfig& config, bool daemon) {
     return ToInt(ExitCode::kFailure);
   }
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is a failed write, not a death
   const SystemClock clock;
   Commands commands;
   Reporter reporter(config, &clock);
