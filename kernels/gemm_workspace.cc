@@ -14,8 +14,8 @@ constexpr int64_t kAlignment = 64;
 int64_t RoundUp(int64_t value, int64_t multiple) { return CeilDiv(value, multiple) * multiple; }
 
 // For the products of one chunk: logits, and with `grad` the gradients of hidden and weight.
-int64_t ChunkProductsBytes(int64_t rows, int64_t hidden, int64_t vocab, bool grad, MatmulPrecision precision,
-                           int threads) {
+int64_t ChunkProductsBytes(int64_t rows, int64_t hidden, int64_t vocab, bool grad,
+                           MatmulPrecision precision, int threads) {
   const int64_t logits = GemmWorkspaceBytes(rows, vocab, hidden, precision, threads);
   if (!grad) return logits;
   return std::max({logits, GemmWorkspaceBytes(rows, hidden, vocab, precision, threads),
@@ -24,15 +24,19 @@ int64_t ChunkProductsBytes(int64_t rows, int64_t hidden, int64_t vocab, bool gra
 
 }  // namespace
 
-int64_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k, MatmulPrecision precision, int threads) {
-  const GemmArithmetic& amx = precision == MatmulPrecision::kBF16 ? kAmxBF16Arithmetic : kAmxSplitArithmetic;
-  const int64_t bytes = std::max(GemmBlocking(amx, m, n, k, threads).WorkspaceBytes(threads),
-                                 GemmBlocking(kVectorArithmetic, m, n, k, threads).WorkspaceBytes(threads));
+int64_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k, MatmulPrecision precision,
+                           int threads) {
+  const GemmArithmetic& amx =
+      precision == MatmulPrecision::kBF16 ? kAmxBF16Arithmetic : kAmxSplitArithmetic;
+  const int64_t bytes =
+      std::max(GemmBlocking(amx, m, n, k, threads).WorkspaceBytes(threads),
+               GemmBlocking(kVectorArithmetic, m, n, k, threads).WorkspaceBytes(threads));
   return RoundUp(bytes, kAlignment);
 }
 
-int64_t LmHeadWorkspaceBytes(int64_t rows, int64_t hidden, int64_t vocab, int64_t chunk_rows, bool grad,
-                             DType /*activation*/, MatmulPrecision precision, int threads) {
+int64_t LmHeadWorkspaceBytes(int64_t rows, int64_t hidden, int64_t vocab, int64_t chunk_rows,
+                             bool grad, DType /*activation*/, MatmulPrecision precision,
+                             int threads) {
   const int64_t chunk = std::min(rows, chunk_rows);
   // The last chunk may be shorter, and its products cut differently.
   const int64_t last = rows % chunk == 0 ? chunk : rows % chunk;

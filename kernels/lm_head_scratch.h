@@ -1,7 +1,8 @@
-// What lies in the workspace of the fused LM head: one chunk of logits, a few numbers a row, a row of exponentials for
-// each thread, and the scratch of the matrix products.
+// What lies in the workspace of the fused LM head: one chunk of logits, a few numbers a row, a row
+// of exponentials for each thread, and the scratch of the matrix products.
 //
-// Read by kernels/gemm_workspace.cc (how large) and kernels/cpu/lm_head_loss.cc (where). Thread-safe: no state.
+// Read by kernels/gemm_workspace.cc (how large) and kernels/cpu/lm_head_loss.cc (where).
+// Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,7 +21,8 @@ struct LmHeadScratch {
       : logits_type(precision == MatmulPrecision::kBF16 ? DType::kBF16 : DType::kF32),
         logits_bytes(RoundUp(chunk_rows * vocab * SizeOf(logits_type))),
         losses_bytes(RoundUp(chunk_rows * static_cast<int64_t>(sizeof(double)))),
-        row_bytes(logits_type == DType::kBF16 ? RoundUp(vocab * static_cast<int64_t>(sizeof(float))) : 0),
+        row_bytes(logits_type == DType::kBF16 ? RoundUp(vocab * static_cast<int64_t>(sizeof(float)))
+                                              : 0),
         bytes(logits_bytes + losses_bytes + threads * row_bytes) {}
 
   DType logits_type;

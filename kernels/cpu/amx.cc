@@ -9,11 +9,13 @@ namespace terrace::kernels::cpu {
 namespace {
 
 bool CpuHasAmx() {
-  constexpr unsigned kAvx512BF16 = 1u << 5;                       // leaf 7.1 eax
-  constexpr unsigned kAmxBF16 = 1u << 22, kAmxTile = 1u << 24;    // leaf 7.0 edx
-  constexpr unsigned kAvx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // leaf 7.0 ebx: F, DQ, BW, VL
+  constexpr unsigned kAvx512BF16 = 1u << 5;                     // leaf 7.1 eax
+  constexpr unsigned kAmxBF16 = 1u << 22, kAmxTile = 1u << 24;  // leaf 7.0 edx
+  constexpr unsigned kAvx512 =
+      1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // leaf 7.0 ebx: F, DQ, BW, VL
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0 || (eax & kAvx512BF16) == 0) return false;
+  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0 || (eax & kAvx512BF16) == 0)
+    return false;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   return (ebx & kAvx512) == kAvx512 && (edx & kAmxBF16) != 0 && (edx & kAmxTile) != 0;
 }

@@ -1,12 +1,15 @@
-// AMX on this machine: permission, tile configuration, and the 32x32 block product that kernels build on.
+// AMX on this machine: permission, tile configuration, and the 32x32 block product that kernels
+// build on.
 //
-// A block product multiplies two packed panels. A panel holds 32 rows of A (or 32 columns of B) for a run of K, cut into
-// steps of 32: a step is two tiles of 1 KiB. A tile of A is 16 rows of 32 bf16, dense. A tile of B is 16 rows, row p
-// holding for each of 16 columns the pair (k = 2p, k = 2p + 1). Unused rows, columns and K are zeros.
+// A block product multiplies two packed panels. A panel holds 32 rows of A (or 32 columns of B) for
+// a run of K, cut into steps of 32: a step is two tiles of 1 KiB. A tile of A is 16 rows of 32
+// bf16, dense. A tile of B is 16 rows, row p holding for each of 16 columns the pair (k = 2p, k =
+// 2p + 1). Unused rows, columns and K are zeros.
 //
-// Tile operations are inline assembly that the compiler does not see as memory accesses: AmxFence() after writing panels
-// with ordinary stores. AMX rounds to nearest even and counts subnormal inputs and results as zero.
-// Thread rule: tiles belong to a thread; each thread that multiplies holds its own AmxTiles.
+// Tile operations are inline assembly that the compiler does not see as memory accesses: AmxFence()
+// after writing panels with ordinary stores. AMX rounds to nearest even and counts subnormal inputs
+// and results as zero. Thread rule: tiles belong to a thread; each thread that multiplies holds its
+// own AmxTiles.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,16 +27,19 @@
 
 namespace terrace::kernels::cpu {
 
-inline constexpr int64_t kAmxStep = 32;                // K of one step
-inline constexpr int64_t kAmxTile = 16 * 32;           // bf16 elements of a tile
-inline constexpr int64_t kAmxPanelStep = 2 * kAmxTile;  // bf16 elements of one step of a panel of 32 rows
+inline constexpr int64_t kAmxStep = 32;       // K of one step
+inline constexpr int64_t kAmxTile = 16 * 32;  // bf16 elements of a tile
+inline constexpr int64_t kAmxPanelStep =
+    2 * kAmxTile;  // bf16 elements of one step of a panel of 32 rows
 
 // On functions that contain tile operations or AVX-512 BF16 conversions.
 #define TERRACE_AMX \
-  __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,bmi2")))
+  __attribute__((   \
+      target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,bmi2")))
 
-// True when this process may use AMX bf16: the CPU and the operating system have it, and the latter granted the tile state
-// (it is asked on the first call; permission holds for all threads of the process). Thread-safe.
+// True when this process may use AMX bf16: the CPU and the operating system have it, and the latter
+// granted the tile state (it is asked on the first call; permission holds for all threads of the
+// process). Thread-safe.
 bool AmxReady();
 
 inline void AmxFence() { asm volatile("" ::: "memory"); }
@@ -62,7 +68,8 @@ class AmxTiles {
   AmxTiles& operator=(const AmxTiles&) = delete;
 };
 
-// The accumulators of a block are tiles 0..3 (rows 0-15 and 16-31, columns 0-15 and 16-31), operands pass through 4..7.
+// The accumulators of a block are tiles 0..3 (rows 0-15 and 16-31, columns 0-15 and 16-31),
+// operands pass through 4..7.
 TERRACE_AMX inline void AmxZeroBlock() {
   _tile_zero(0);
   _tile_zero(1);
@@ -87,8 +94,8 @@ TERRACE_AMX inline void AmxStoreBlock(float* c, int64_t stride) {
   AmxFence();
 }
 
-// One step: the accumulators += A step * B step. The operand that is read from L2 while the other stays in L1 should be
-// loaded with the streaming hint: it is a third faster.
+// One step: the accumulators += A step * B step. The operand that is read from L2 while the other
+// stays in L1 should be loaded with the streaming hint: it is a third faster.
 TERRACE_AMX inline void AmxStep(const uint16_t* a, const uint16_t* b) {
   _tile_loadd(4, a, 64);
   _tile_loadd(6, b, 64);
@@ -122,7 +129,8 @@ TERRACE_AMX inline void AmxStepStreamB(const uint16_t* a, const uint16_t* b) {
   _tile_dpbf16ps(3, 5, 7);
 }
 
-// Transposes 16 rows of 16 dwords in place: from rows of K pairs (a tile of A) to rows of columns (a tile of B) and back.
+// Transposes 16 rows of 16 dwords in place: from rows of K pairs (a tile of A) to rows of columns
+// (a tile of B) and back.
 TERRACE_AMX inline void Transpose16x16(__m512i v[16]) {
   __m512i t[16];
   for (int i = 0; i < 16; i += 2) {

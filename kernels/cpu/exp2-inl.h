@@ -1,7 +1,7 @@
 // A short exponential for softmax and sigmoid.
 //
-// Included once for each instruction set by foreach_target.h, after hwy/highway.h; hence no #pragma once. Thread-safe: no
-// state.
+// Included once for each instruction set by foreach_target.h, after hwy/highway.h; hence no #pragma
+// once. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #if defined(TERRACE_KERNELS_CPU_EXP2_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -17,7 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 
-// t = n + f with n whole and f in [-1/2, 1/2]. Adding 1.5 * 2^23 rounds, and leaves n in the low bits of the sum.
+// t = n + f with n whole and f in [-1/2, 1/2]. Adding 1.5 * 2^23 rounds, and leaves n in the low
+// bits of the sum.
 struct WholeAndRest {
   V shifted;
   V rest;
@@ -34,7 +35,8 @@ HWY_INLINE V ScaleByPower(V p, V shifted) {
   return hn::BitCast(D(), hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
-// 2^t for t in [-126, 126], relative error below 3e-7: half as many instructions as a general exponential. A NaN stays one.
+// 2^t for t in [-126, 126], relative error below 3e-7: half as many instructions as a general
+// exponential. A NaN stays one.
 HWY_INLINE V PowerOfTwo(V t) {
   const D d;
   const auto [shifted, f] = SplitExponent(t);

@@ -31,20 +31,24 @@ class BlockedGemm {
         b_{gemm.b.data, gemm.b.dtype, gemm.b.row_stride, gemm.transpose_b, gemm.n, gemm.k},
         fetch_c_(gemm.m * gemm.n * SizeOf(gemm.c.dtype) > kCachedBytes),
         shared_(workspace),
-        all_sums_(reinterpret_cast<float*>(shared_ + cut_.SharedBytes())),
-        threads_(shared_ + cut_.SharedBytes() + cut_.AllSumsBytes()) {}
+        all_sums_(reinterpret_cast<float*>(shared_ + cut_.SharedBuffers() * cut_.SharedBytes())),
+        threads_(reinterpret_cast<std::byte*>(all_sums_) + cut_.AllSumsBytes()) {}
 
   void RunThread(int64_t index, int64_t count) const {
     const Share share = ShareOf(index, count);
     Scratch scratch(cut_, threads_ + index * cut_.ThreadBytes());
     if (engine_.begin_thread != nullptr) engine_.begin_thread();
     BlockJob job;
-    for (int64_t first = 0; first < cut_.chunks; first += cut_.chunks_at_once) {
+    int64_t group = 0;
+    for (int64_t first = 0; first < cut_.chunks; first += cut_.chunks_at_once, ++group) {
       const Range chunks{first, std::min(cut_.chunks, first + cut_.chunks_at_once)};
-      if (first > 0) Barrier(count);  // everybody is done with the shared panels
-      PackShared(chunks, index, count);
+      std::byte* shared = shared_ + group % cut_.SharedBuffers() * cut_.SharedBytes();
+      // With one buffer everybody must be done with it; with two, the barrier of the group before
+      // said so.
+      if (group > 0 && cut_.SharedBuffers() == 1) Barrier(count);
+      PackShared(chunks, index, count, shared);
       Barrier(count);
-      MultiplyGroup(chunks, share, &scratch, &job);
+      MultiplyGroup(chunks, share, shared, &scratch, &job);
     }
     engine_.finish(job);
     if (engine_.end_thread != nullptr) engine_.end_thread();
@@ -67,7 +71,7 @@ class BlockedGemm {
   };
   static constexpr int64_t kBlock = kGemmPanel * kGemmPanel;
   static constexpr int64_t kCachedBytes = 8 << 20;  // a larger C is likely in no cache
-  static constexpr int64_t kRowsAtATime = 64;  // a multiple of every arithmetic's step
+  static constexpr int64_t kRowsAtATime = 64;       // a multiple of every arithmetic's step
 
   static void Barrier(int64_t count) {
     if (count == 1) return;  // perhaps inside somebody else's parallel region
@@ -85,63 +89,70 @@ class BlockedGemm {
 
   int64_t ChunkK(int64_t chunk) const {
     const int64_t left = gemm_.k - chunk * cut_.chunk;
-    return std::clamp(CeilDiv(left, engine_.arithmetic.step) * engine_.arithmetic.step, int64_t{0}, cut_.chunk);
+    return std::clamp(CeilDiv(left, engine_.arithmetic.step) * engine_.arithmetic.step, int64_t{0},
+                      cut_.chunk);
   }
 
   std::byte* PanelAt(std::byte* panels, int64_t panel, int64_t chunk_in_group) const {
     return panels + (panel * cut_.chunks_at_once + chunk_in_group) * cut_.panel_chunk_bytes;
   }
 
-  // K [k.begin, k.end) within `chunk` of some panels of one side, to where `chunk_in_group` of the first of them lies.
+  // K [k.begin, k.end) within `chunk` of some panels of one side, to where `chunk_in_group` of the
+  // first of them lies.
   void PackPanels(bool a_side, Range panels, int64_t chunk, Range k, std::byte* to) const {
     const PackSource& source = a_side ? a_ : b_;
     const auto pack = a_side ? engine_.pack_a : engine_.pack_b;
     const int64_t panel_bytes = cut_.chunks_at_once * cut_.panel_chunk_bytes;
-    // Where a stored row holds one K of every line, neighbouring panels are neighbours in memory: a few rows of all panels
-    // at a time. Else a panel at a time.
+    // Where a stored row holds one K of every line, neighbouring panels are neighbours in memory: a
+    // few rows of all panels at a time. Else a panel at a time.
     const int64_t slice = source.k_contiguous ? cut_.chunk : kRowsAtATime;
     for (int64_t first = k.begin; first < k.end; first += slice) {
       const int64_t size = std::min(slice, k.end - first);
       for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
         pack(source, {panel * kGemmPanel, chunk * cut_.chunk + first, size},
-             to + (panel - panels.begin) * panel_bytes + first * kGemmPanel * engine_.arithmetic.element_bytes);
+             to + (panel - panels.begin) * panel_bytes +
+                 first * kGemmPanel * engine_.arithmetic.element_bytes);
       }
     }
   }
 
   // Every thread packs a part of the shared panels: some panels, or some rows of K of all panels.
-  void PackShared(Range chunks, int64_t index, int64_t count) const {
+  void PackShared(Range chunks, int64_t index, int64_t count, std::byte* shared) const {
     const bool a_side = !cut_.rows_private;
     const bool by_panels = (a_side ? a_ : b_).k_contiguous;
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
-      const Range panels = by_panels ? Piece(cut_.shared_panels, index, count) : Range{0, cut_.shared_panels};
+      const Range panels =
+          by_panels ? Piece(cut_.shared_panels, index, count) : Range{0, cut_.shared_panels};
       const int64_t slices = CeilDiv(ChunkK(c), kRowsAtATime);
       Range k{0, ChunkK(c)};
       if (!by_panels) {
         const Range mine = Piece(slices, index, count);
         k = {mine.begin * kRowsAtATime, std::min(k.end, mine.end * kRowsAtATime)};
       }
-      PackPanels(a_side, panels, c, k, PanelAt(shared_, panels.begin, c - chunks.begin));
+      PackPanels(a_side, panels, c, k, PanelAt(shared, panels.begin, c - chunks.begin));
     }
   }
 
-  void MultiplyGroup(Range chunks, const Share& share, Scratch* scratch, BlockJob* job) const {
+  void MultiplyGroup(Range chunks, const Share& share, std::byte* shared, Scratch* scratch,
+                     BlockJob* job) const {
     const int64_t own = share.own.end - share.own.begin;
     const int64_t turns = CeilDiv(own, cut_.panels_at_once);
     for (int64_t turn = 0; turn < turns; ++turn) {
       const Range piece = Piece(own, turn, turns);
       const Range panels{share.own.begin + piece.begin, share.own.begin + piece.end};
       for (int64_t c = chunks.begin; c < chunks.end; ++c) {
-        PackPanels(cut_.rows_private, panels, c, {0, ChunkK(c)}, PanelAt(scratch->panels, 0, c - chunks.begin));
+        PackPanels(cut_.rows_private, panels, c, {0, ChunkK(c)},
+                   PanelAt(scratch->panels, 0, c - chunks.begin));
       }
       for (int64_t other = share.others.begin; other < share.others.end; ++other) {
         for (int64_t c = chunks.begin; c < chunks.end; ++c) {
-          const std::byte* resident = PanelAt(shared_, other, c - chunks.begin);
+          const std::byte* resident = PanelAt(shared, other, c - chunks.begin);
           for (int64_t p = panels.begin; p < panels.end; ++p) {
             const int64_t local = p - panels.begin;
             MultiplyBlock(PanelAt(scratch->panels, local, c - chunks.begin), resident, p, other, c,
-                          cut_.keeps_all_sums() ? all_sums_ + (p * cut_.shared_panels + other) * kBlock
-                                                : scratch->sums + local * kBlock,
+                          cut_.keeps_all_sums()
+                              ? all_sums_ + (p * cut_.shared_panels + other) * kBlock
+                              : scratch->sums + local * kBlock,
                           scratch, job);
           }
         }
@@ -149,8 +160,9 @@ class BlockedGemm {
     }
   }
 
-  void MultiplyBlock(const std::byte* own, const std::byte* resident, int64_t own_panel, int64_t other_panel,
-                     int64_t chunk, float* sums, Scratch* scratch, BlockJob* job) const {
+  void MultiplyBlock(const std::byte* own, const std::byte* resident, int64_t own_panel,
+                     int64_t other_panel, int64_t chunk, float* sums, Scratch* scratch,
+                     BlockJob* job) const {
     const bool rows_private = cut_.rows_private;
     const bool first = chunk == 0, last = chunk + 1 == cut_.chunks;
     float* block = first && !last ? sums : scratch->products + (scratch->turn ^= 1) * kBlock;
@@ -194,8 +206,7 @@ Status PrepareGemm(int threads) {
   AmxReady();
   // The team of the first product would otherwise be made during it.
 #pragma omp parallel num_threads(threads)
-  {
-  }
+  {}
   return {};
 }
 

@@ -1,9 +1,12 @@
-// The matrix product that the CPU kernels share: kMatmul, the LM head and whoever multiplies blocks inside a larger op.
+// The matrix product that the CPU kernels share: kMatmul, the LM head and whoever multiplies blocks
+// inside a larger op.
 //
-// C[M,N] = op(A) op(B) with the epilogues of op.h. Picks the fastest of: an own AMX kernel (bf16; and f32 by splitting into
-// bf16 parts where that is at least as exact as f32), an own or library AVX-512/AVX2 path, oneDNN. Elements are converted
-// while blocks are packed, so a bf16 product of f32 weights needs no bf16 copy of them.
-// Bitwise deterministic, whatever the number of threads. Thread-safe: scratch comes from the caller.
+// C[M,N] = op(A) op(B) with the epilogues of op.h. On AMX tiles where there are any (bf16; f32 as
+// three bf16 parts an element, with errors below those of f32 arithmetic), else on the f32 vectors
+// of any CPU. Elements are converted while blocks are packed, so a bf16 product of f32 weights
+// needs no bf16 copy of them.
+// Bitwise deterministic, whatever the number of threads. Thread-safe: scratch comes from the
+// caller.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,8 +27,8 @@ struct Matrix {
 
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
-  bool transpose_a = false;   // a is stored [k,m]
-  bool transpose_b = false;   // b is stored [n,k]
+  bool transpose_a = false;  // a is stored [k,m]
+  bool transpose_b = false;  // b is stored [n,k]
   bool accumulate = false;
   Epilogue epilogue = Epilogue::kNone;
   MatmulPrecision precision = MatmulPrecision::kF32;
@@ -35,11 +38,12 @@ struct Gemm {
   Matrix aux;                   // data null: none
 };
 
-// Once per process, before the first RunGemm: asks the operating system for AMX state where there is AMX. `threads` is the
-// largest number a context will carry.
+// Once per process, before the first RunGemm: asks the operating system for AMX state where there
+// is AMX. `threads` is the largest number a context will carry.
 Status PrepareGemm(int threads);
 
-// Runs with context.threads threads. REQUIRES: context.workspace_bytes >= GemmWorkspaceBytes(...) (kernels/gemm_workspace.h).
+// Runs with context.threads threads. REQUIRES: context.workspace_bytes >= GemmWorkspaceBytes(...)
+// (kernels/gemm_workspace.h).
 Status RunGemm(const Gemm& gemm, const Context& context);
 
 }  // namespace terrace::kernels::cpu

@@ -1,8 +1,10 @@
-// What the product's driver (gemm.cc) and its engines share. The driver cuts the product into blocks (gemm_blocking.h) and
-// walks over them with threads; an engine packs panels and multiplies two of them into one block of C.
+// What the product's driver (gemm.cc) and its engines share. The driver cuts the product into
+// blocks (gemm_blocking.h) and walks over them with threads; an engine packs panels and multiplies
+// two of them into one block of C.
 //
-// A block's result is finished (added to earlier chunks; bias, residual, activation, stored) while the next block is being
-// multiplied: AMX computes beside the vector units, so that finishing costs little time of its own.
+// A block's result is finished (added to earlier chunks; bias, residual, activation, stored) while
+// the next block is being multiplied: AMX computes beside the vector units, so that finishing costs
+// little time of its own.
 //
 // Internal to kernels/cpu. Owns nothing. Thread-safe: engines have no state but a thread's tiles.
 //
@@ -22,8 +24,8 @@ namespace terrace::kernels::cpu {
 struct PackSource {
   const void* data = nullptr;
   DType dtype = DType::kF32;
-  int64_t stride = 0;          // elements from one stored row to the next
-  bool k_contiguous = false;   // a stored row is a line; else it holds one k of every line
+  int64_t stride = 0;         // elements from one stored row to the next
+  bool k_contiguous = false;  // a stored row is a line; else it holds one k of every line
   int64_t lines = 0;
   int64_t k = 0;
 };
@@ -32,7 +34,7 @@ struct PackSource {
 struct PanelRange {
   int64_t first_line = 0;  // kGemmPanel lines from here
   int64_t first_k = 0;
-  int64_t k = 0;           // a multiple of the arithmetic's step
+  int64_t k = 0;  // a multiple of the arithmetic's step
 };
 
 // A block that has been multiplied and waits to be finished.
@@ -41,9 +43,10 @@ struct BlockJob {
   float* sums = nullptr;           // [32,32] of earlier chunks, or null
   bool last = false;               // product + sums goes to C; else sums += product
   const Gemm* gemm = nullptr;
-  int64_t row = 0, column = 0;     // of C
-  int64_t next_rows = 0, next_columns = 0;  // from here to the block that is finished after this one
-  bool fetch_c = false;            // C is likely in no cache
+  int64_t row = 0, column = 0;  // of C
+  int64_t next_rows = 0,
+          next_columns = 0;  // from here to the block that is finished after this one
+  bool fetch_c = false;      // C is likely in no cache
 
   int64_t rows() const {
     return product == nullptr ? 0 : last ? std::min(kGemmPanel, gemm->m - row) : kGemmPanel;
@@ -54,9 +57,9 @@ struct BlockJob {
 struct BlockProduct {
   const std::byte* a = nullptr;  // a panel's chunk
   const std::byte* b = nullptr;
-  int64_t k = 0;                 // a multiple of the arithmetic's step
-  bool stream_a = false;         // a comes from L2 and b from L1, else the other way round
-  float* block = nullptr;        // [32,32], written
+  int64_t k = 0;           // a multiple of the arithmetic's step
+  bool stream_a = false;   // a comes from L2 and b from L1, else the other way round
+  float* block = nullptr;  // [32,32], written
 };
 
 struct GemmEngine {

@@ -1,8 +1,8 @@
-// Finishes a block of a product: adds it to the sums of earlier chunks, or takes it through bias, residual and activation
-// into C.
+// Finishes a block of a product: adds it to the sums of earlier chunks, or takes it through bias,
+// residual and activation into C.
 //
-// Included once for each instruction set by foreach_target.h, after hwy/highway.h; hence no #pragma once. Thread-safe: no
-// state.
+// Included once for each instruction set by foreach_target.h, after hwy/highway.h; hence no #pragma
+// once. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #if defined(TERRACE_KERNELS_CPU_GEMM_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -22,8 +22,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 
-// gelu(x) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), the tanh form rewritten. `open` is sigmoid(2u), `closed`
-// 1 - sigmoid(2u). Where the result is rounded to bf16, a relative error of 2e-4 is enough: a tenth of that rounding.
+// gelu(x) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), the tanh form rewritten. `open`
+// is sigmoid(2u), `closed` 1 - sigmoid(2u). Where the result is rounded to bf16, a relative error
+// of 2e-4 is enough: a tenth of that rounding.
 struct GeluGate {
   V open;
   V closed;
@@ -61,7 +62,8 @@ HWY_INLINE V GeluSlope(V x) {
   return hn::MulAdd(hn::Mul(x, slope), hn::Mul(gate.open, gate.closed), gate.open);
 }
 
-// How results are rounded to bf16: by the CPU's own instruction, which AMX implies, or by arithmetic.
+// How results are rounded to bf16: by the CPU's own instruction, which AMX implies, or by
+// arithmetic.
 struct BF16ByArithmetic {
   template <typename T, typename Access>
   static HWY_INLINE void Store(V v, T* to, Access access) {
@@ -87,15 +89,16 @@ HWY_INLINE V SumAt(const BlockJob& job, int64_t at, Access access) {
   return job.sums == nullptr ? v : hn::Add(v, access.Load(job.sums + at));
 }
 
-// Rows of 64 or 128 bytes at large distances are what hardware does not foresee: they are fetched a block ahead. Harmless
-// past the end of a matrix.
+// Rows of 64 or 128 bytes at large distances are what hardware does not foresee: they are fetched a
+// block ahead. Harmless past the end of a matrix.
 template <int kForWriting, typename T>
 HWY_INLINE void FetchRow(const T* row) {
   __builtin_prefetch(row, kForWriting);
   if constexpr (sizeof(T) == 4) __builtin_prefetch(row + kGemmPanel / 2, kForWriting);
 }
 
-// The rows of a block that go to C as they are, or are added to it. Nearly all products: no question is asked in the loop.
+// The rows of a block that go to C as they are, or are added to it. Nearly all products: no
+// question is asked in the loop.
 template <typename Rounding, typename T, bool kAddSums, bool kAddOld>
 HWY_INLINE void StoreRows(const BlockJob& job, int64_t begin, int64_t end) {
   const int64_t columns = job.columns();
@@ -130,14 +133,16 @@ HWY_INLINE void StorePlainRows(const BlockJob& job, int64_t begin, int64_t end) 
   }
 }
 
-// One row of an operand of the epilogue, from the block's first column on. Its element type need not be C's.
+// One row of an operand of the epilogue, from the block's first column on. Its element type need
+// not be C's.
 class RowOf {
  public:
   RowOf(const Matrix& matrix, const BlockJob& job, int64_t row)
       : is_f32_(matrix.dtype == DType::kF32),
-        data_(matrix.data == nullptr ? nullptr
-                                     : static_cast<std::byte*>(matrix.data) +
-                                           ((job.row + row) * matrix.row_stride + job.column) * (is_f32_ ? 4 : 2)),
+        data_(matrix.data == nullptr
+                  ? nullptr
+                  : static_cast<std::byte*>(matrix.data) +
+                        ((job.row + row) * matrix.row_stride + job.column) * (is_f32_ ? 4 : 2)),
         next_((job.next_rows * matrix.row_stride + job.next_columns) * (is_f32_ ? 4 : 2)) {}
 
   bool absent() const { return data_ == nullptr; }
@@ -200,10 +205,13 @@ HWY_INLINE void FinishTypedRows(const BlockJob& job, int64_t begin, int64_t end)
   const Gemm& gemm = *job.gemm;
   switch (gemm.epilogue) {
     case Epilogue::kNone:
-      if (gemm.bias == nullptr && gemm.residual.data == nullptr) return StorePlainRows<Rounding, T>(job, begin, end);
+      if (gemm.bias == nullptr && gemm.residual.data == nullptr)
+        return StorePlainRows<Rounding, T>(job, begin, end);
       return FinishEpilogueRows<Rounding, T, Epilogue::kNone>(job, begin, end);
-    case Epilogue::kGelu: return FinishEpilogueRows<Rounding, T, Epilogue::kGelu>(job, begin, end);
-    case Epilogue::kGeluGrad: return FinishEpilogueRows<Rounding, T, Epilogue::kGeluGrad>(job, begin, end);
+    case Epilogue::kGelu:
+      return FinishEpilogueRows<Rounding, T, Epilogue::kGelu>(job, begin, end);
+    case Epilogue::kGeluGrad:
+      return FinishEpilogueRows<Rounding, T, Epilogue::kGeluGrad>(job, begin, end);
   }
 }
 

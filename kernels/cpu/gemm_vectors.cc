@@ -1,5 +1,5 @@
-// The product's engine for any CPU: f32 multiply-adds on the widest vectors that it has. bf16 products multiply operands
-// rounded to bf16, which f32 arithmetic does exactly.
+// The product's engine for any CPU: f32 multiply-adds on the widest vectors that it has. bf16
+// products multiply operands rounded to bf16, which f32 arithmetic does exactly.
 //
 // A panel's chunk is [k, 32] f32, for A and B alike.
 //
@@ -20,7 +20,8 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// The micro-kernel's rows, beside two vectors of columns: as many accumulators as the registers hold.
+// The micro-kernel's rows, beside two vectors of columns: as many accumulators as the registers
+// hold.
 constexpr int64_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 
 // v rounded to bf16, still as f32.
@@ -32,7 +33,8 @@ HWY_INLINE V RoundToBF16(V v) {
 
 template <bool kRound, typename Access>
 HWY_INLINE V LoadOperand(const PackSource& source, int64_t index, Access access) {
-  if (source.dtype == DType::kBF16) return access.Load(static_cast<const BF16*>(source.data) + index);
+  if (source.dtype == DType::kBF16)
+    return access.Load(static_cast<const BF16*>(source.data) + index);
   const V v = access.Load(static_cast<const float*>(source.data) + index);
   return kRound ? RoundToBF16(v) : v;
 }
@@ -47,12 +49,14 @@ void PackRowsOfK(const PackSource& source, const PanelRange& range, float* panel
     const int64_t valid = k < source.k ? lines : 0;
     std::fill(to + valid, to + kGemmPanel, 0.0f);
     const int64_t from = k * source.stride + range.first_line;
-    ForVectors(valid, [&](int64_t i, auto access)
-                          HWY_ATTR { access.Store(LoadOperand<kRound>(source, from + i, access), to + i); });
+    ForVectors(valid, [&](int64_t i, auto access) HWY_ATTR {
+      access.Store(LoadOperand<kRound>(source, from + i, access), to + i);
+    });
   }
 }
 
-// A stored row is a line: four of them are converted a vector at a time, interleaved, and scattered down the panel.
+// A stored row is a line: four of them are converted a vector at a time, interleaved, and scattered
+// down the panel.
 template <bool kRound>
 void PackLines(const PackSource& source, const PanelRange& range, float* panel) {
   constexpr int64_t kLines = 4;

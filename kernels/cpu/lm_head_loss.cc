@@ -1,5 +1,5 @@
-// The fused LM head and cross-entropy: logits of a chunk of rows, their softmax in place, and the three products that need
-// them, so that a chunk is the only logits there ever are.
+// The fused LM head and cross-entropy: logits of a chunk of rows, their softmax in place, and the
+// three products that need them, so that a chunk is the only logits there ever are.
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
@@ -41,15 +41,16 @@ float LargestOf(const T* row, int64_t count) {
   return top;
 }
 
-// exp(x - top), for x <= top, but not below 2^-100: divided by a sum it stays a normal number, and subnormal ones are slow.
-// A NaN stays one, because Max returns its second argument then.
+// exp(x - top), for x <= top, but not below 2^-100: divided by a sum it stays a normal number, and
+// subnormal ones are slow. A NaN stays one, because Max returns its second argument then.
 HWY_INLINE V ExpBelow(V x, V top) {
   const D d;
   constexpr float kLog2E = 1.4426950408889634f;
   return PowerOfTwo(hn::Max(hn::Set(d, -100.0f), hn::Mul(hn::Sub(x, top), hn::Set(d, kLog2E))));
 }
 
-// The loss of one row. With `exps` (which may be the row itself), also turns the row into softmax minus one-hot.
+// The loss of one row. With `exps` (which may be the row itself), also turns the row into softmax
+// minus one-hot.
 template <typename T>
 double LossOfRow(T* row, int64_t vocab, int32_t target, float* exps) {
   const D d;
@@ -63,17 +64,21 @@ double LossOfRow(T* row, int64_t vocab, int32_t target, float* exps) {
   });
   if (exps != nullptr) {
     const V scale = hn::Set(d, 1.0f / sum);
-    ForVectors(vocab, [&](int64_t i, auto access)
-                          HWY_ATTR { access.Store(hn::Mul(access.Load(exps + i), scale), row + i); });
+    ForVectors(vocab, [&](int64_t i, auto access) HWY_ATTR {
+      access.Store(hn::Mul(access.Load(exps + i), scale), row + i);
+    });
     const float p = exps[target] * (std::is_same_v<T, float> ? 1.0f : 1.0f / sum);
     Tail{1}.Store(hn::Set(d, p - 1.0f), row + target);
   }
   return std::log(static_cast<double>(sum)) + top - target_logit;
 }
 
-double LossOfTypedRow(void* row, DType dtype, int64_t vocab, int32_t target, bool grad, float* exps) {
-  if (dtype == DType::kBF16) return LossOfRow(static_cast<BF16*>(row), vocab, target, grad ? exps : nullptr);
-  return LossOfRow(static_cast<float*>(row), vocab, target, grad ? static_cast<float*>(row) : nullptr);
+double LossOfTypedRow(void* row, DType dtype, int64_t vocab, int32_t target, bool grad,
+                      float* exps) {
+  if (dtype == DType::kBF16)
+    return LossOfRow(static_cast<BF16*>(row), vocab, target, grad ? exps : nullptr);
+  return LossOfRow(static_cast<float*>(row), vocab, target,
+                   grad ? static_cast<float*>(row) : nullptr);
 }
 
 }  // namespace
@@ -101,7 +106,8 @@ class LmHead {
         logits_{context.workspace, scratch_.logits_type, vocab_},
         losses_(reinterpret_cast<double*>(context.workspace + scratch_.logits_bytes)),
         exps_(context.workspace + scratch_.logits_bytes + scratch_.losses_bytes),
-        products_{context.threads, context.workspace + scratch_.bytes, context.workspace_bytes - scratch_.bytes} {}
+        products_{context.threads, context.workspace + scratch_.bytes,
+                  context.workspace_bytes - scratch_.bytes} {}
 
   Status Run(bool grad) const {
     double loss = 0;
@@ -129,12 +135,19 @@ class LmHead {
 
   Matrix RowsFrom(int operand, int64_t first) const {
     const TensorView& view = operands_[operand];
-    return {view.as<std::byte>() + first * view.row_stride * SizeOf(view.dtype), view.dtype, view.row_stride};
+    return {view.as<std::byte>() + first * view.row_stride * SizeOf(view.dtype), view.dtype,
+            view.row_stride};
   }
 
   Status Logits(int64_t first, int64_t rows) const {
-    return RunGemm({.m = rows, .n = vocab_, .k = width_, .transpose_b = true, .precision = attrs_.precision,
-                    .a = RowsFrom(0, first), .b = RowsFrom(1, 0), .c = logits_},
+    return RunGemm({.m = rows,
+                    .n = vocab_,
+                    .k = width_,
+                    .transpose_b = true,
+                    .precision = attrs_.precision,
+                    .a = RowsFrom(0, first),
+                    .b = RowsFrom(1, 0),
+                    .c = logits_},
                    products_);
   }
 
@@ -157,15 +170,26 @@ class LmHead {
   }
 
   Status HiddenGrad(int64_t first, int64_t rows) const {
-    return RunGemm({.m = rows, .n = width_, .k = vocab_, .precision = attrs_.precision,
-                    .a = logits_, .b = RowsFrom(1, 0), .c = RowsFrom(4, first)},
+    return RunGemm({.m = rows,
+                    .n = width_,
+                    .k = vocab_,
+                    .precision = attrs_.precision,
+                    .a = logits_,
+                    .b = RowsFrom(1, 0),
+                    .c = RowsFrom(4, first)},
                    products_);
   }
 
   Status WeightGrad(int64_t first, int64_t rows) const {
-    return RunGemm({.m = vocab_, .n = width_, .k = rows, .transpose_a = true,
-                    .accumulate = first > 0 || attrs_.accumulate, .precision = attrs_.precision,
-                    .a = logits_, .b = RowsFrom(0, first), .c = RowsFrom(5, 0)},
+    return RunGemm({.m = vocab_,
+                    .n = width_,
+                    .k = rows,
+                    .transpose_a = true,
+                    .accumulate = first > 0 || attrs_.accumulate,
+                    .precision = attrs_.precision,
+                    .a = logits_,
+                    .b = RowsFrom(0, first),
+                    .c = RowsFrom(5, 0)},
                    products_);
   }
 
@@ -182,11 +206,13 @@ class LmHead {
 
 }  // namespace
 
-Status LmHeadLoss(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+Status LmHeadLoss(const OpAttrs& attrs, std::span<const TensorView> operands,
+                  const Context& context) {
   return LmHead(std::get<LossAttrs>(attrs), operands, context).Run(/*grad=*/false);
 }
 
-Status LmHeadLossGrad(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+Status LmHeadLossGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
+                      const Context& context) {
   return LmHead(std::get<LossAttrs>(attrs), operands, context).Run(/*grad=*/true);
 }
 

@@ -8,7 +8,9 @@ namespace terrace::kernels::cpu {
 namespace {
 
 Matrix MatrixOf(const TensorView& view) {
-  return {.data = view.absent() ? nullptr : view.data, .dtype = view.dtype, .row_stride = view.row_stride};
+  return {.data = view.absent() ? nullptr : view.data,
+          .dtype = view.dtype,
+          .row_stride = view.row_stride};
 }
 
 }  // namespace

@@ -2,12 +2,12 @@
 //
 //   gemm_bench [threads] [rounds] [filter]
 //
-// Each row is one product as training needs it: forward (bf16 or f32 activations times f32 weights stored [out, in]),
-// gradient of the input, and gradient of the weights (added to f32). oneDNN is given bf16 copies of the weights for free,
-// since it has no product of bf16 and f32. The two run in turns; the figure is the median.
+// Each row is one product as training needs it: forward (bf16 or f32 activations times f32 weights
+// stored [out, in]), gradient of the input, and gradient of the weights (added to f32). oneDNN is
+// given bf16 copies of the weights for free, since it has no product of bf16 and f32. The two run
+// in turns; the figure is the median.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <oneapi/dnnl/dnnl.hpp>
 #include <omp.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -35,7 +36,8 @@ struct Free {
 // Zero pages would share one physical page: filled with small numbers.
 class Buffer {
  public:
-  explicit Buffer(int64_t bytes) : memory_(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)) {}
+  explicit Buffer(int64_t bytes)
+      : memory_(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)) {}
   Buffer(int64_t elements, DType dtype) : Buffer(elements * SizeOf(dtype)) {
     std::mt19937 random(7);
     for (int64_t i = 0; i < elements; ++i) {
@@ -63,7 +65,8 @@ struct Shape {
 };
 
 dnnl::memory::desc Describe(int64_t rows, int64_t columns, bool transposed, DType dtype) {
-  const auto type = dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+  const auto type =
+      dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
   return transposed ? dnnl::memory::desc({rows, columns}, type, {1, rows})
                     : dnnl::memory::desc({rows, columns}, type, {columns, 1});
 }
@@ -71,8 +74,7 @@ dnnl::memory::desc Describe(int64_t rows, int64_t columns, bool transposed, DTyp
 // A product as both sides see it.
 class Product {
  public:
-  Product(const Shape& shape, Pass pass, MatmulPrecision precision, int threads)
-      : pass_(pass), threads_(threads) {
+  Product(const Shape& shape, Pass pass, MatmulPrecision precision, int threads) {
     const DType act = precision == MatmulPrecision::kBF16 ? DType::kBF16 : DType::kF32;
     const bool weight_grad = pass == Pass::kWeightGrad;
     gemm_.precision = precision;
@@ -115,14 +117,13 @@ class Product {
       ops.append_sum(1.0f);
       attr.set_post_ops(ops);
     }
-    primitive_ = dnnl::matmul(dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, c), attr, engine_));
+    primitive_ =
+        dnnl::matmul(dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, c), attr, engine_));
     arguments_ = {{DNNL_ARG_SRC, dnnl::memory(a, engine_, a_->data())},
                   {DNNL_ARG_WEIGHTS, dnnl::memory(b, engine_, b_library_->data())},
                   {DNNL_ARG_DST, dnnl::memory(c, engine_, c_->data())}};
   }
 
-  Pass pass_;
-  int threads_;
   Gemm gemm_;
   DType c_type_ = DType::kF32;
   std::unique_ptr<Buffer> a_, b_, b_library_, c_, workspace_;
@@ -156,8 +157,8 @@ void Measure(const Shape& shape, Pass pass, MatmulPrecision precision, int threa
     ours.push_back(product.Flops() / our_seconds / 1e9);
   }
   const double us = Median(ours), them = Median(library);
-  std::printf("| %-14s | %5ld x %4ld -> %5ld | %-8s | %-4s | %6.0f | %6.0f | %5.2f |\n", shape.name, shape.tokens,
-              shape.in, shape.out, kPasses[static_cast<int>(pass)],
+  std::printf("| %-14s | %5ld x %4ld -> %5ld | %-8s | %-4s | %6.0f | %6.0f | %5.2f |\n", shape.name,
+              shape.tokens, shape.in, shape.out, kPasses[static_cast<int>(pass)],
               precision == MatmulPrecision::kBF16 ? "bf16" : "f32", us, them, us / them);
   std::fflush(stdout);
 }
@@ -175,7 +176,9 @@ int Main(int argc, char** argv) {
   omp_set_num_threads(threads);  // oneDNN's own
   PrepareGemm(threads);
   std::printf("%d threads, median of %d, GFLOP/s\n\n", threads, rounds);
-  std::printf("| product | tokens x in -> out | pass | type | ours | oneDNN | ratio |\n|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| product | tokens x in -> out | pass | type | ours | oneDNN | ratio "
+      "|\n|---|---|---|---|---|---|---|\n");
   for (const MatmulPrecision precision : {MatmulPrecision::kBF16, MatmulPrecision::kF32}) {
     for (const Shape& shape : kShapes) {
       if (std::string(shape.name).find(filter) == std::string::npos) continue;

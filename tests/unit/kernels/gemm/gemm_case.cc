@@ -90,10 +90,10 @@ std::string GemmCase::ToString() const {
 
 GemmProblem::GemmProblem(const GemmCase& problem, uint64_t seed)
     : problem(problem),
-      a(problem.transpose_a ? problem.k : problem.m, problem.transpose_a ? problem.m : problem.k, problem.a_type,
-        problem.padding),
-      b(problem.transpose_b ? problem.n : problem.k, problem.transpose_b ? problem.k : problem.n, problem.b_type,
-        problem.padding),
+      a(problem.transpose_a ? problem.k : problem.m, problem.transpose_a ? problem.m : problem.k,
+        problem.a_type, problem.padding),
+      b(problem.transpose_b ? problem.n : problem.k, problem.transpose_b ? problem.k : problem.n,
+        problem.b_type, problem.padding),
       c(problem.m, problem.n, problem.c_type, problem.padding),
       residual(problem.m, problem.n, problem.c_type, problem.padding),
       aux(problem.m, problem.n, problem.c_type, problem.padding),
@@ -110,16 +110,24 @@ GemmProblem::GemmProblem(const GemmCase& problem, uint64_t seed)
 void GemmProblem::Run(int threads) {
   c = c_before_;
   aux = aux_before_;
-  const int64_t bytes = GemmWorkspaceBytes(problem.m, problem.n, problem.k, problem.precision, threads);
+  const int64_t bytes =
+      GemmWorkspaceBytes(problem.m, problem.n, problem.k, problem.precision, threads);
   // A guard behind the workspace shows a size that is too small.
   constexpr int64_t kGuard = 4096;
   std::vector<std::byte> memory(bytes + kGuard + 64, std::byte{0xab});
   std::byte* workspace =
       reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
-  Gemm gemm{.m = problem.m, .n = problem.n, .k = problem.k,
-            .transpose_a = problem.transpose_a, .transpose_b = problem.transpose_b,
-            .accumulate = problem.accumulate, .epilogue = problem.epilogue, .precision = problem.precision,
-            .a = a.View(), .b = b.View(), .c = c.View()};
+  Gemm gemm{.m = problem.m,
+            .n = problem.n,
+            .k = problem.k,
+            .transpose_a = problem.transpose_a,
+            .transpose_b = problem.transpose_b,
+            .accumulate = problem.accumulate,
+            .epilogue = problem.epilogue,
+            .precision = problem.precision,
+            .a = a.View(),
+            .b = b.View(),
+            .c = c.View()};
   if (problem.bias) gemm.bias = bias.data();
   if (problem.residual) gemm.residual = residual_is_c ? c.View() : residual.View();
   if (problem.aux) gemm.aux = aux.View();
@@ -176,9 +184,14 @@ std::vector<double> GemmProblem::Expected() const {
       double value = std::inner_product(x, x + problem.k, y, 0.0);
       for (const float addend : Addends(i, j)) value += addend;
       switch (problem.epilogue) {
-        case Epilogue::kNone: break;
-        case Epilogue::kGelu: value = Gelu(value); break;
-        case Epilogue::kGeluGrad: value *= GeluDerivative(aux_before_.Get(i, j)); break;
+        case Epilogue::kNone:
+          break;
+        case Epilogue::kGelu:
+          value = Gelu(value);
+          break;
+        case Epilogue::kGeluGrad:
+          value *= GeluDerivative(aux_before_.Get(i, j));
+          break;
       }
       expected.push_back(value);
     }
@@ -209,8 +222,8 @@ std::vector<double> GemmProblem::PlainF32() const {
     for (int64_t j = 0; j < problem.n; ++j) {
       float sum = 0;
       for (int64_t p = 0; p < problem.k; ++p) {
-        sum = std::fma(static_cast<float>(rows[i * problem.k + p]), static_cast<float>(columns[j * problem.k + p]),
-                       sum);
+        sum = std::fma(static_cast<float>(rows[i * problem.k + p]),
+                       static_cast<float>(columns[j * problem.k + p]), sum);
       }
       result.push_back(sum);
     }

@@ -1,4 +1,5 @@
-// A matrix product with its operands, its double-precision reference, and a plain f32 product to compare errors with.
+// A matrix product with its operands, its double-precision reference, and a plain f32 product to
+// compare errors with.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -55,12 +56,14 @@ class GemmProblem {
   void Run(int threads);
   // What C should hold, in double.
   std::vector<double> Expected() const;
-  // For each element of C, the sum of |a b| and of what is added to it: what rounding errors are relative to.
+  // For each element of C, the sum of |a b| and of what is added to it: what rounding errors are
+  // relative to.
   std::vector<double> Magnitudes() const;
   // The product in f32 by fused multiply-adds in the order of k, without epilogue.
   std::vector<double> PlainF32() const;
 
-  double A(int64_t i, int64_t p) const;  // as multiplied: rounded to bf16 where the precision says so
+  double A(int64_t i,
+           int64_t p) const;  // as multiplied: rounded to bf16 where the precision says so
   double B(int64_t p, int64_t j) const;
 
   const GemmCase problem;

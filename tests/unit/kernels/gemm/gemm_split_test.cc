@@ -1,4 +1,5 @@
-// f32 products must be as exact as plain f32 arithmetic on every path, also where AMX multiplies bf16 parts.
+// f32 products must be as exact as plain f32 arithmetic on every path, also where AMX multiplies
+// bf16 parts.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -37,9 +38,10 @@ class SplitTest : public testing::TestWithParam<GemmPath> {
     if (!HasGemmPath(GetParam())) GTEST_SKIP() << "this machine has no such path";
   }
 
-  // Both errors of ours are at most those of one long chain of fused multiply-adds; where ours are f32 products too, only
-  // in another order, chance decides which are larger.
-  void ExpectNoWorseThanF32(int64_t k, const std::function<float()>& a, const std::function<float()>& b) {
+  // Both errors of ours are at most those of one long chain of fused multiply-adds; where ours are
+  // f32 products too, only in another order, chance decides which are larger.
+  void ExpectNoWorseThanF32(int64_t k, const std::function<float()>& a,
+                            const std::function<float()>& b) {
     GemmProblem p({.m = 70, .n = 65, .k = k, .transpose_b = true, .path = GetParam()});
     p.a.Fill(a);
     p.b.Fill(b);
@@ -76,10 +78,13 @@ TEST_P(SplitTest, NumbersOfVeryDifferentSizes) {
 
 TEST_P(SplitTest, SumsThatCancel) {
   std::normal_distribution<float> normal;
-  // Neighbours in K are nearly opposite on one side and equal on the other: what is left is 1e-4 of the terms.
+  // Neighbours in K are nearly opposite on one side and equal on the other: what is left is 1e-4 of
+  // the terms.
   int i = 0, j = 0;
   float a = 0, b = 0;
-  const auto next_a = [&] { return a = i++ % 2 == 0 ? normal(random_) : -a * (1 + 1e-4f * normal(random_)); };
+  const auto next_a = [&] {
+    return a = i++ % 2 == 0 ? normal(random_) : -a * (1 + 1e-4f * normal(random_));
+  };
   const auto next_b = [&] { return b = j++ % 2 == 0 ? normal(random_) : b; };
   ExpectNoWorseThanF32(768, next_a, next_b);
 }
@@ -101,7 +106,8 @@ TEST_P(SplitTest, TinyNumbersAreOffByNextToNothing) {
   p.Run(1);
   const std::vector<double> expected = p.Expected();
   for (int64_t i = 0; i < 33; ++i) {
-    for (int64_t j = 0; j < 33; ++j) EXPECT_NEAR(p.c.Get(i, j), expected[i * 33 + j], 64 * 0x1p-122);
+    for (int64_t j = 0; j < 33; ++j)
+      EXPECT_NEAR(p.c.Get(i, j), expected[i * 33 + j], 64 * 0x1p-122);
   }
 }
 
@@ -123,7 +129,8 @@ TEST_P(SplitTest, NotANumberAndInfinityAreNotLost) {
       p.a.Set(17, 33, bad);
       p.Run(1);
       for (int64_t i = 0; i < 40; ++i) {
-        for (int64_t j = 0; j < 40; ++j) EXPECT_EQ(std::isfinite(p.c.Get(i, j)), i != 17) << i << ", " << j;
+        for (int64_t j = 0; j < 40; ++j)
+          EXPECT_EQ(std::isfinite(p.c.Get(i, j)), i != 17) << i << ", " << j;
       }
     }
   }

@@ -21,7 +21,8 @@ std::vector<GemmPath> Paths() {
 
 constexpr double kF32Epsilon = 0x1p-24, kBF16Epsilon = 0x1p-8;
 
-// Sums of k products are rounded at most k times; a bf16 result once more. GELU's slope is below 1.2.
+// Sums of k products are rounded at most k times; a bf16 result once more. GELU's slope is
+// below 1.2.
 void ExpectClose(const GemmProblem& p) {
   const std::vector<double> expected = p.Expected(), magnitudes = p.Magnitudes();
   const double sum_error = kF32Epsilon * (8 + std::sqrt(static_cast<double>(p.problem.k)));
@@ -29,8 +30,10 @@ void ExpectClose(const GemmProblem& p) {
   for (int64_t i = 0; i < p.problem.m; ++i) {
     for (int64_t j = 0; j < p.problem.n; ++j) {
       const int64_t at = i * p.problem.n + j;
-      const double allowed = 1.2 * sum_error * magnitudes[at] + store_error * std::abs(expected[at]) + 1e-30;
-      ASSERT_NEAR(p.c.Get(i, j), expected[at], allowed) << p.problem.ToString() << " at " << i << ", " << j;
+      const double allowed =
+          1.2 * sum_error * magnitudes[at] + store_error * std::abs(expected[at]) + 1e-30;
+      ASSERT_NEAR(p.c.Get(i, j), expected[at], allowed)
+          << p.problem.ToString() << " at " << i << ", " << j;
     }
   }
 }
@@ -57,7 +60,8 @@ TEST(GemmTest, SizesOnBothSidesOfEveryBlockBoundary) {
   }
 }
 
-// More chunks than are packed at a time, with C too large to keep all sums cached and small enough for it.
+// More chunks than are packed at a time, with C too large to keep all sums cached and small enough
+// for it.
 TEST(GemmTest, LongSumsCrossEveryCutOfK) {
   for (const int64_t k : {257, 700, 1300, 4000}) {
     for (const MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
@@ -67,7 +71,8 @@ TEST(GemmTest, LongSumsCrossEveryCutOfK) {
 }
 
 TEST(GemmTest, LargeResultsTakeSeveralTurnsOverThePrivateSide) {
-  ASSERT_NO_FATAL_FAILURE(ExpectRuns({.m = 1500, .n = 40, .k = 70, .precision = MatmulPrecision::kBF16}));
+  ASSERT_NO_FATAL_FAILURE(
+      ExpectRuns({.m = 1500, .n = 40, .k = 70, .precision = MatmulPrecision::kBF16}));
   ASSERT_NO_FATAL_FAILURE(ExpectRuns({.m = 40, .n = 1500, .k = 70}));
 }
 
@@ -97,16 +102,26 @@ TEST(GemmTest, EveryTransposeAndElementType) {
   for (int bits = 0; bits < 64; ++bits) {
     const auto type = [&](int bit) { return (bits >> bit & 1) != 0 ? DType::kBF16 : DType::kF32; };
     ASSERT_NO_FATAL_FAILURE(
-        ExpectRuns({.m = 65, .n = 47, .k = 100, .transpose_a = (bits & 1) != 0, .transpose_b = (bits & 2) != 0,
+        ExpectRuns({.m = 65,
+                    .n = 47,
+                    .k = 100,
+                    .transpose_a = (bits & 1) != 0,
+                    .transpose_b = (bits & 2) != 0,
                     .precision = (bits & 4) != 0 ? MatmulPrecision::kBF16 : MatmulPrecision::kF32,
-                    .a_type = type(3), .b_type = type(4), .c_type = type(5)}));
+                    .a_type = type(3),
+                    .b_type = type(4),
+                    .c_type = type(5)}));
   }
 }
 
 TEST(GemmTest, StridedRowsAreNeitherReadNorWrittenBetweenRows) {
   for (int bits = 0; bits < 8; ++bits) {
     ASSERT_NO_FATAL_FAILURE(
-        ExpectRuns({.m = 33, .n = 100, .k = 65, .transpose_a = (bits & 1) != 0, .transpose_b = (bits & 2) != 0,
+        ExpectRuns({.m = 33,
+                    .n = 100,
+                    .k = 65,
+                    .transpose_a = (bits & 1) != 0,
+                    .transpose_b = (bits & 2) != 0,
                     .residual = true,
                     .precision = (bits & 4) != 0 ? MatmulPrecision::kBF16 : MatmulPrecision::kF32,
                     .padding = 7}));
@@ -117,7 +132,9 @@ TEST(GemmTest, StridedRowsAreNeitherReadNorWrittenBetweenRows) {
     p.Run(2);
     for (int64_t i = 0; i < 33; ++i) {
       const int64_t gap = (i * 25 + 20) * 4;
-      EXPECT_TRUE(std::equal(before.begin() + gap, before.begin() + gap + 20, p.c.bytes.begin() + gap)) << i;
+      EXPECT_TRUE(
+          std::equal(before.begin() + gap, before.begin() + gap + 20, p.c.bytes.begin() + gap))
+          << i;
     }
   }
 }
@@ -147,7 +164,13 @@ TEST(GemmTest, EveryEpilogue) {
 
 TEST(GemmTest, GeluKeepsTheValueBeforeIt) {
   for (const GemmPath path : Paths()) {
-    GemmProblem p({.m = 33, .n = 50, .k = 20, .bias = true, .aux = true, .epilogue = Epilogue::kGelu, .path = path});
+    GemmProblem p({.m = 33,
+                   .n = 50,
+                   .k = 20,
+                   .bias = true,
+                   .aux = true,
+                   .epilogue = Epilogue::kGelu,
+                   .path = path});
     p.Run(2);
     for (int64_t i = 0; i < 33; ++i) {
       for (int64_t j = 0; j < 50; ++j) {

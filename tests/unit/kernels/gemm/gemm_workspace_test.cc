@@ -15,9 +15,12 @@ TEST(GemmWorkspaceTest, EveryArithmeticFits) {
         for (const int threads : {1, 2, 64}) {
           const int64_t bf16 = GemmWorkspaceBytes(m, n, k, MatmulPrecision::kBF16, threads);
           const int64_t f32 = GemmWorkspaceBytes(m, n, k, MatmulPrecision::kF32, threads);
-          EXPECT_GE(bf16, GemmBlocking(kAmxBF16Arithmetic, m, n, k, threads).WorkspaceBytes(threads));
-          EXPECT_GE(bf16, GemmBlocking(kVectorArithmetic, m, n, k, threads).WorkspaceBytes(threads));
-          EXPECT_GE(f32, GemmBlocking(kAmxSplitArithmetic, m, n, k, threads).WorkspaceBytes(threads));
+          EXPECT_GE(bf16,
+                    GemmBlocking(kAmxBF16Arithmetic, m, n, k, threads).WorkspaceBytes(threads));
+          EXPECT_GE(bf16,
+                    GemmBlocking(kVectorArithmetic, m, n, k, threads).WorkspaceBytes(threads));
+          EXPECT_GE(f32,
+                    GemmBlocking(kAmxSplitArithmetic, m, n, k, threads).WorkspaceBytes(threads));
           EXPECT_GE(f32, GemmBlocking(kVectorArithmetic, m, n, k, threads).WorkspaceBytes(threads));
           EXPECT_EQ(bf16 % 64, 0);
           EXPECT_EQ(f32 % 64, 0);
@@ -52,7 +55,8 @@ TEST(LmHeadWorkspaceTest, HoldsOneChunkOfLogitsHoweverManyRows) {
     return LmHeadWorkspaceBytes(rows, 768, 50257, chunk_rows, true, DType::kF32, precision, 2);
   };
   EXPECT_EQ(bytes(1024, 256, MatmulPrecision::kF32), bytes(4096, 256, MatmulPrecision::kF32));
-  EXPECT_GT(bytes(1024, 512, MatmulPrecision::kF32), bytes(1024, 256, MatmulPrecision::kF32) + 256 * 50257 * 4 / 2);
+  EXPECT_GT(bytes(1024, 512, MatmulPrecision::kF32),
+            bytes(1024, 256, MatmulPrecision::kF32) + 256 * 50257 * 4 / 2);
   EXPECT_LT(bytes(1024, 512, MatmulPrecision::kBF16), bytes(1024, 512, MatmulPrecision::kF32));
   EXPECT_GE(bytes(1024, 512, MatmulPrecision::kBF16), 512 * 50257 * 2);
 }

@@ -1,4 +1,5 @@
-// The fused LM head against a plain double-precision one, and its gradients against differences of that one's loss.
+// The fused LM head against a plain double-precision one, and its gradients against differences of
+// that one's loss.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -37,9 +38,11 @@ class LmHead {
     std::mt19937_64 random(5);
     std::normal_distribution<float> normal;
     for (int64_t i = 0; i < problem.rows * problem.width; ++i) {
-      hidden.push_back(problem.activation == DType::kBF16 ? RoundToBF16(normal(random)) : normal(random));
+      hidden.push_back(problem.activation == DType::kBF16 ? RoundToBF16(normal(random))
+                                                          : normal(random));
     }
-    for (int64_t i = 0; i < problem.vocab * problem.width; ++i) weight.push_back(0.5f * normal(random));
+    for (int64_t i = 0; i < problem.vocab * problem.width; ++i)
+      weight.push_back(0.5f * normal(random));
     for (int64_t i = 0; i < problem.rows; ++i) {
       targets.push_back(i % 5 == 3 ? -100 : static_cast<int32_t>(random() % problem.vocab));
     }
@@ -62,10 +65,12 @@ class LmHead {
     std::byte* workspace =
         reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
     const Context context{problem.threads, workspace, bytes};
-    const LossAttrs attrs{.chunk_rows = problem.chunk_rows, .accumulate = problem.accumulate,
+    const LossAttrs attrs{.chunk_rows = problem.chunk_rows,
+                          .accumulate = problem.accumulate,
                           .precision = problem.precision};
-    const Status status = grad ? LmHeadLossGrad(attrs, std::vector<TensorView>{h, w, t, s, dh, dw}, context)
-                               : LmHeadLoss(attrs, std::vector<TensorView>{h, w, t, s}, context);
+    const Status status =
+        grad ? LmHeadLossGrad(attrs, std::vector<TensorView>{h, w, t, s, dh, dw}, context)
+             : LmHeadLoss(attrs, std::vector<TensorView>{h, w, t, s}, context);
     EXPECT_TRUE(status.ok()) << status.message;
     EXPECT_EQ(workspace[bytes], std::byte{0xab}) << "wrote past the workspace";
     dhidden.clear();
@@ -146,12 +151,14 @@ class LmHead {
     return bytes;
   }
 
-  std::vector<double> Logits(int64_t row, int64_t hidden_index, int64_t weight_index, double by) const {
+  std::vector<double> Logits(int64_t row, int64_t hidden_index, int64_t weight_index,
+                             double by) const {
     std::vector<double> logits(problem.vocab);
     for (int64_t v = 0; v < problem.vocab; ++v) {
       for (int64_t c = 0; c < problem.width; ++c) {
         const int64_t h = row * problem.width + c, w = v * problem.width + c;
-        logits[v] += (hidden[h] + (h == hidden_index ? by : 0)) * (weight[w] + (w == weight_index ? by : 0));
+        logits[v] +=
+            (hidden[h] + (h == hidden_index ? by : 0)) * (weight[w] + (w == weight_index ? by : 0));
       }
     }
     return logits;
@@ -168,12 +175,14 @@ void ExpectMatches(const LossCase& problem) {
   const bool bf16 = problem.precision == MatmulPrecision::kBF16;
   // Logits of a few units are rounded to bf16: each off by up to 2^-7.
   const double tolerance = bf16 ? 2e-2 : 2e-6;
-  const int64_t counted = std::count_if(head.targets.begin(), head.targets.end(), [](int t) { return t >= 0; });
+  const int64_t counted =
+      std::count_if(head.targets.begin(), head.targets.end(), [](int t) { return t >= 0; });
   EXPECT_NEAR(head.stats[0], loss, tolerance * std::max(1.0, loss));
   EXPECT_EQ(head.stats[1], counted);
   const double store = problem.activation == DType::kBF16 ? 8e-3 : 0;
   for (size_t i = 0; i < hidden_grad.size(); ++i) {
-    ASSERT_NEAR(head.dhidden[i], hidden_grad[i], 3 * tolerance + store * std::abs(hidden_grad[i])) << "dhidden " << i;
+    ASSERT_NEAR(head.dhidden[i], hidden_grad[i], 3 * tolerance + store * std::abs(hidden_grad[i]))
+        << "dhidden " << i;
   }
   for (size_t i = 0; i < weight_grad.size(); ++i) {
     const double expected = weight_grad[i] + (problem.accumulate ? dweight_before[i] : 0);
@@ -188,16 +197,26 @@ void ExpectMatches(const LossCase& problem) {
 TEST(LmHeadLossTest, MatchesThePlainLossForEveryPrecisionAndChunking) {
   for (const int64_t chunk_rows : {1, 7, 10, 23, 100}) {
     for (const bool accumulate : {false, true}) {
-      ExpectMatches({.rows = 23, .width = 33, .vocab = 101, .chunk_rows = chunk_rows, .accumulate = accumulate});
-      ExpectMatches({.rows = 23, .width = 33, .vocab = 101, .chunk_rows = chunk_rows,
-                     .precision = MatmulPrecision::kBF16, .activation = DType::kBF16, .accumulate = accumulate});
+      ExpectMatches({.rows = 23,
+                     .width = 33,
+                     .vocab = 101,
+                     .chunk_rows = chunk_rows,
+                     .accumulate = accumulate});
+      ExpectMatches({.rows = 23,
+                     .width = 33,
+                     .vocab = 101,
+                     .chunk_rows = chunk_rows,
+                     .precision = MatmulPrecision::kBF16,
+                     .activation = DType::kBF16,
+                     .accumulate = accumulate});
     }
   }
 }
 
 TEST(LmHeadLossTest, MixedElementTypesAndPrecisions) {
   ExpectMatches({.rows = 10, .width = 8, .vocab = 40, .chunk_rows = 4, .activation = DType::kBF16});
-  ExpectMatches({.rows = 10, .width = 8, .vocab = 40, .chunk_rows = 4, .precision = MatmulPrecision::kBF16});
+  ExpectMatches(
+      {.rows = 10, .width = 8, .vocab = 40, .chunk_rows = 4, .precision = MatmulPrecision::kBF16});
 }
 
 TEST(LmHeadLossTest, SmallVocabulariesAndSingleRows) {
@@ -251,7 +270,12 @@ TEST(LmHeadLossTest, NotANumberIsNotLost) {
 
 TEST(LmHeadLossTest, ResultsDoNotDependOnTheNumberOfThreads) {
   for (const MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
-    LossCase problem{.rows = 150, .width = 64, .vocab = 1000, .chunk_rows = 64, .precision = precision, .threads = 1};
+    LossCase problem{.rows = 150,
+                     .width = 64,
+                     .vocab = 1000,
+                     .chunk_rows = 64,
+                     .precision = precision,
+                     .threads = 1};
     LmHead one(problem);
     one.Run(/*grad=*/true);
     for (const int threads : {2, 3}) {
