@@ -12,7 +12,7 @@ namespace terrace {
 struct CommandWords {
   std::string name;
   std::string description;
-  std::vector<std::string> options;      // "--force", "-o"
+  std::vector<std::string> options;  // "--force", "-o"
   std::vector<std::string> subcommands;
 };
 

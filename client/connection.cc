@@ -20,11 +20,13 @@ constexpr int kMaxMessageBytes = 256 << 20;              // explain returns whol
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::stringstream text;
-  if (!in || !(text << in.rdbuf())) return absl::InvalidArgumentError(absl::StrCat("cannot read TLS file ", path));
+  if (!in || !(text << in.rdbuf()))
+    return absl::InvalidArgumentError(absl::StrCat("cannot read TLS file ", path));
   return text.str();
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const GlobalOptions& options) {
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
+    const GlobalOptions& options) {
   if (options.tls_ca.empty()) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions ssl;
   ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadText(options.tls_ca));
@@ -92,7 +94,8 @@ class GrpcConnection final : public Connection {
     }
     return FromGrpc(stream->Finish());
   }
-  absl::Status Logs(const v1::LogsRequest& request, const std::function<void(const std::string&)>& visit) override {
+  absl::Status Logs(const v1::LogsRequest& request,
+                    const std::function<void(const std::string&)>& visit) override {
     grpc::ClientContext context;
     const auto stream = stub_->Logs(&context, request);
     v1::LogsChunk chunk;
@@ -111,9 +114,10 @@ class GrpcConnection final : public Connection {
   absl::Status FromGrpc(const grpc::Status& status) const {
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-      return absl::UnavailableError(absl::StrCat("no coordinator answers at ", address_, " (", status.error_message(),
-                                                 "); start one with terrace-coordinator serve, or name it with "
-                                                 "--coordinator HOST:PORT or TERRACE_COORDINATOR"));
+      return absl::UnavailableError(
+          absl::StrCat("no coordinator answers at ", address_, " (", status.error_message(),
+                       "); start one with terrace-coordinator serve, or name it with "
+                       "--coordinator HOST:PORT or TERRACE_COORDINATOR"));
     }
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }

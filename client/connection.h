@@ -1,4 +1,5 @@
-// The one place of the client that speaks gRPC: a stub per coordinator, and calls that return absl::Status.
+// The one place of the client that speaks gRPC: a stub per coordinator, and calls that return
+// absl::Status.
 //
 // Thread-safe.
 //
@@ -31,8 +32,10 @@ class Connection {
   virtual absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) = 0;
   virtual absl::StatusOr<v1::ListNodesResponse> ListNodes() = 0;
   // Calls `visit` for each event until the stream ends (OK), fails, or `visit` returns false (OK).
-  virtual absl::Status Watch(const v1::WatchJobRequest& request, const std::function<bool(const v1::JobEvent&)>& visit) = 0;
-  virtual absl::Status Logs(const v1::LogsRequest& request, const std::function<void(const std::string&)>& visit) = 0;
+  virtual absl::Status Watch(const v1::WatchJobRequest& request,
+                             const std::function<bool(const v1::JobEvent&)>& visit) = 0;
+  virtual absl::Status Logs(const v1::LogsRequest& request,
+                            const std::function<void(const std::string&)>& visit) = 0;
 };
 
 }  // namespace terrace

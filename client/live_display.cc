@@ -61,16 +61,18 @@ std::string LiveDisplay::Block(int64_t now_ms) const {
     const double per_step = (now_ms - first_step_ms_) / 1e3 / (step_.step() - first_step_);
     eta = FormatDuration(per_step * (steps - step_.step()));
   }
-  std::string block = absl::StrFormat("step    %d/%d %s %.0f %%  ETA %s\n", step_.step(), steps, Bar(fraction),
-                                      fraction * 100, eta);
-  absl::StrAppendFormat(&block, "loss    %.4f  grad norm %.3f  lr %.3g", step_.loss(), step_.grad_norm(),
-                        step_.learning_rate());
-  if (has_eval_) absl::StrAppendFormat(&block, "  validation %.4f (step %d)", eval_.loss(), eval_.step());
+  std::string block = absl::StrFormat("step    %d/%d %s %.0f %%  ETA %s\n", step_.step(), steps,
+                                      Bar(fraction), fraction * 100, eta);
+  absl::StrAppendFormat(&block, "loss    %.4f  grad norm %.3f  lr %.3g", step_.loss(),
+                        step_.grad_norm(), step_.learning_rate());
+  if (has_eval_)
+    absl::StrAppendFormat(&block, "  validation %.4f (step %d)", eval_.loss(), eval_.step());
   absl::StrAppendFormat(&block, "\nspeed   %s tokens/s  %s a step  %s tokens seen\n",
-                        FormatCount(step_.tokens_per_second()), FormatDuration(step_.step_seconds()),
-                        FormatCount(step_.tokens()));
+                        FormatCount(step_.tokens_per_second()),
+                        FormatDuration(step_.step_seconds()), FormatCount(step_.tokens()));
   absl::StrAppend(&block, MemoryLine(), "\n");
-  if (checkpoint_step_ > 0) absl::StrAppend(&block, "saved   step ", checkpoint_step_, "  ", checkpoint_, "\n");
+  if (checkpoint_step_ > 0)
+    absl::StrAppend(&block, "saved   step ", checkpoint_step_, "  ", checkpoint_, "\n");
   return block;
 }
 
@@ -129,8 +131,9 @@ void LiveDisplay::Show(const v1::JobEvent& event, int64_t now_ms) {
       if (!terminal_) Note(EventText(event, steps));
       return;
     case v1::JobEvent::kActivity:
+      if (terminal_) Erase();
+      if (event.activity().text().empty()) return;  // it has ended
       if (terminal_) {
-        Erase();
         std::printf("%s\n", EventText(event, steps).c_str());
         drawn_lines_ = 1;
         std::fflush(stdout);
@@ -145,7 +148,8 @@ void LiveDisplay::Show(const v1::JobEvent& event, int64_t now_ms) {
       state_ = text;
       return;
     }
-    case v1::JobEvent::EVENT_NOT_SET: return;
+    case v1::JobEvent::EVENT_NOT_SET:
+      return;
   }
 }
 

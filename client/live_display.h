@@ -1,5 +1,5 @@
-// What a person sees while a job trains: on a terminal a block of lines that is drawn again in place, elsewhere a line every
-// few seconds. Also what `watch` shows.
+// What a person sees while a job trains: on a terminal a block of lines that is drawn again in
+// place, elsewhere a line every few seconds. Also what `watch` shows.
 //
 // Thread-compatible.
 //
@@ -15,7 +15,8 @@ namespace terrace {
 
 class LiveDisplay {
  public:
-  // `job` gives steps and the plan's memory by class. `terminal`: redraw in place, as wide as `columns`.
+  // `job` gives steps and the plan's memory by class. `terminal`: redraw in place, as wide as
+  // `columns`.
   LiveDisplay(const v1::Job& job, bool terminal, int columns);
 
   // Prints what the event changes. `now_ms`: monotonic, to pace lines and estimate the end.

@@ -35,9 +35,9 @@ int ThreadsOfRank(int given, int nodes, int devices) {
 }
 
 absl::Status Ended(std::string_view what, const BackgroundProcess& process) {
-  return absl::UnavailableError(absl::StrCat("the local ", std::string(what), " ended with status ",
-                                             process.exit_status(), "; its log ", process.log_path(), " ends with:\n",
-                                             LogTail(process.log_path())));
+  return absl::InternalError(
+      absl::StrCat("the local ", std::string(what), " ended with status ", process.exit_status(),
+                   "; its log ", process.log_path(), " ends with:\n", LogTail(process.log_path())));
 }
 
 }  // namespace
@@ -46,16 +46,18 @@ absl::StatusOr<std::string> FreshStateDirectory() {
   namespace fs = std::filesystem;
   const char* xdg = std::getenv("XDG_STATE_HOME");
   const char* home = std::getenv("HOME");
-  fs::path base = xdg != nullptr && *xdg ? fs::path(xdg)
+  fs::path base = xdg != nullptr && *xdg     ? fs::path(xdg)
                   : home != nullptr && *home ? fs::path(home) / ".local" / "state"
                                              : fs::temp_directory_path();
   base /= "terrace";
   std::error_code error;
   fs::create_directories(base, error);
-  const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+  const auto now = std::chrono::duration_cast<std::chrono::seconds>(
+      std::chrono::system_clock::now().time_since_epoch());
   const fs::path fresh = base / absl::StrCat("run-", now.count(), "-", getpid());
   if (!fs::create_directory(fresh, error)) {
-    return absl::PermissionDeniedError(absl::StrCat("cannot make ", fresh.string(), ": ", error.message(),
+    return absl::PermissionDeniedError(absl::StrCat("cannot make ", fresh.string(), ": ",
+                                                    error.message(),
                                                     "; name another folder with --state-dir"));
   }
   std::vector<fs::path> runs;
@@ -67,7 +69,8 @@ absl::StatusOr<std::string> FreshStateDirectory() {
   return fresh.string();
 }
 
-absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const std::string& state_directory) {
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
+    const std::string& state_directory) {
   auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(state_directory));
   std::error_code error;
   std::filesystem::create_directories(state_directory, error);
@@ -75,10 +78,11 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const std::str
   const std::string port_file = state_directory + "/coordinator.port";
   std::filesystem::remove(port_file, error);
   ASSIGN_OR_RETURN(BackgroundProcess process,
-                   BackgroundProcess::Start(program,
-                                            {"serve", "--listen", "127.0.0.1:0", "--port-file", port_file, "--state-dir",
-                                             state_directory + "/coordinator", "--exit-with-parent"},
-                                            state_directory + "/coordinator.log"));
+                   BackgroundProcess::Start(
+                       program,
+                       {"serve", "--listen", "127.0.0.1:0", "--port-file", port_file, "--state-dir",
+                        state_directory + "/coordinator", "--exit-with-parent"},
+                       state_directory + "/coordinator.log"));
   cluster->coordinator_.push_back(std::move(process));
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
   int port = 0;
@@ -86,7 +90,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const std::str
     RETURN_IF_ERROR(cluster->CheckAlive());
     if (std::chrono::steady_clock::now() > deadline) {
       return absl::UnavailableError(
-          absl::StrCat("the local coordinator did not start within 20 s; see ", state_directory, "/coordinator.log"));
+          absl::StrCat("the local coordinator did not start within 20 s; see ", state_directory,
+                       "/coordinator.log"));
     }
     std::ifstream in(port_file);
     if (!(in >> port)) {
@@ -104,20 +109,32 @@ LocalCluster::~LocalCluster() {
   workers_.clear();
 }
 
-absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_memory_bytes, int threads_per_device) {
+absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_memory_bytes,
+                                      int threads_per_device) {
   ASSIGN_OR_RETURN(const std::string program, SiblingProgram("terrace-worker"));
   const int threads = ThreadsOfRank(threads_per_device, nodes, devices);
   for (int node = 0; node < nodes; ++node) {
     const std::string name = absl::StrCat("local-", node);
-    std::vector<std::string> arguments = {"--coordinator", address(), "--name", name, "--devices", absl::StrCat(devices),
-                                          "--state-dir", absl::StrCat(state_directory_, "/", name), "--metrics-listen",
-                                          "127.0.0.1:0", "--stop-ranks-on-exit", "--exit-with-parent"};
+    std::vector<std::string> arguments = {"--coordinator",
+                                          address(),
+                                          "--name",
+                                          name,
+                                          "--devices",
+                                          absl::StrCat(devices),
+                                          "--state-dir",
+                                          absl::StrCat(state_directory_, "/", name),
+                                          "--metrics-listen",
+                                          "127.0.0.1:0",
+                                          "--stop-ranks-on-exit",
+                                          "--exit-with-parent"};
     if (device_memory_bytes > 0) {
       arguments.insert(arguments.end(), {"--device-memory", absl::StrCat(device_memory_bytes)});
     }
-    if (threads > 0) arguments.insert(arguments.end(), {"--threads-per-device", absl::StrCat(threads)});
+    if (threads > 0)
+      arguments.insert(arguments.end(), {"--threads-per-device", absl::StrCat(threads)});
     ASSIGN_OR_RETURN(BackgroundProcess worker,
-                     BackgroundProcess::Start(program, arguments, absl::StrCat(state_directory_, "/", name, ".log")));
+                     BackgroundProcess::Start(program, arguments,
+                                              absl::StrCat(state_directory_, "/", name, ".log")));
     workers_.push_back(std::move(worker));
   }
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
@@ -126,8 +143,8 @@ absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_mem
     ASSIGN_OR_RETURN(const v1::ListNodesResponse registered, connection_->ListNodes());
     if (registered.nodes_size() >= static_cast<int>(workers_.size())) return absl::OkStatus();
     if (std::chrono::steady_clock::now() > deadline) {
-      return absl::UnavailableError(
-          absl::StrCat("the local workers did not register within 20 s; see the logs in ", state_directory_));
+      return absl::UnavailableError(absl::StrCat(
+          "the local workers did not register within 20 s; see the logs in ", state_directory_));
     }
     std::this_thread::sleep_for(kPollInterval);
   }

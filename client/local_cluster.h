@@ -1,7 +1,8 @@
-// A coordinator and workers on this machine that live as long as one command: what `terrace run` trains on.
+// A coordinator and workers on this machine that live as long as one command: what `terrace run`
+// trains on.
 //
-// They listen on loopback only, keep their state and logs in one folder, and end with the client, even when it is killed.
-// Thread-compatible.
+// They listen on loopback only, keep their state and logs in one folder, and end with the client,
+// even when it is killed. Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,14 +20,16 @@ namespace terrace {
 
 class LocalCluster {
  public:
-  // Starts the coordinator and waits until it answers. UNAVAILABLE with the end of its log when it does not.
+  // Starts the coordinator and waits until it answers. INTERNAL with the end of its log when it
+  // ends, UNAVAILABLE when it does not answer in time.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const std::string& state_directory);
   // Stops workers (with their ranks), then the coordinator.
   ~LocalCluster();
 
   // Starts `nodes` workers with `devices` each and waits until all have registered.
-  absl::Status AddWorkers(int nodes, int devices, int64_t device_memory_bytes, int threads_per_device);
-  // UNAVAILABLE, with the log's place, when the coordinator or a worker has ended.
+  absl::Status AddWorkers(int nodes, int devices, int64_t device_memory_bytes,
+                          int threads_per_device);
+  // INTERNAL, with the log's place, when the coordinator or a worker has ended.
   absl::Status CheckAlive();
 
   Connection& connection() { return *connection_; }
@@ -34,7 +37,8 @@ class LocalCluster {
   const std::string& state_directory() const { return state_directory_; }
 
  private:
-  explicit LocalCluster(std::string state_directory) : state_directory_(std::move(state_directory)) {}
+  explicit LocalCluster(std::string state_directory)
+      : state_directory_(std::move(state_directory)) {}
 
   std::string state_directory_;
   GlobalOptions options_;

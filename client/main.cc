@@ -14,7 +14,8 @@ namespace {
 
 constexpr char kVersion[] = "terrace 0.1.0";
 constexpr char kFooter[] =
-    "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 invalid input, 5 too little memory, disk or "
+    "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 invalid input, 5 too "
+    "little memory, disk or "
     "devices,\n6 coordinator unreachable, 7 cancelled, 130 interrupted (docs/exit_codes.md).";
 
 std::vector<CommandWords> CommandTree(const CLI::App& app) {
@@ -66,11 +67,13 @@ class CommandLine {
   }
 
   void AddGlobalOptions() {
-    coordinator_ = app_.add_option("--coordinator", global_.coordinator, "Address of the coordinator, HOST:PORT")
+    coordinator_ = app_.add_option("--coordinator", global_.coordinator,
+                                   "Address of the coordinator, HOST:PORT")
                        ->envname("TERRACE_COORDINATOR")
                        ->capture_default_str();
     app_.add_option("-o,--output", global_.output, "Output: table or json")
-        ->transform(CLI::CheckedTransformer(std::map<std::string, Output>{{"table", Output::kTable}, {"json", Output::kJson}}))
+        ->transform(CLI::CheckedTransformer(
+            std::map<std::string, Output>{{"table", Output::kTable}, {"json", Output::kJson}}))
         ->option_text("table|json");
     app_.add_option("--tls-ca", global_.tls_ca, "Certificate authority of the coordinator (PEM)");
     app_.add_option("--tls-cert", global_.tls_cert, "Own certificate (PEM)");
@@ -83,7 +86,8 @@ class CommandLine {
     run->add_option("--state-dir", run_.state_directory, "Folder for state and logs of this run");
     On(run, [this] { return RunCommand(global_, run_); });
 
-    CLI::App* plan = app_.add_subcommand("plan", "Show layout, memory and expected time, without running");
+    CLI::App* plan =
+        app_.add_subcommand("plan", "Show layout, memory and expected time, without running");
     plan->add_option("spec", plan_.spec_path, "Job spec (YAML)")->required();
     On(plan, [this] { return PlanCommand(global_, plan_); });
 
@@ -93,8 +97,12 @@ class CommandLine {
     On(explain, [this] { return ExplainCommand(global_, explain_); });
 
     CLI::App* completion = app_.add_subcommand("completion", "Print a shell completion script");
-    completion->add_option("shell", shell_, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
-    On(completion, [this] { return std::fputs(CompletionScript(shell_, CommandTree(app_)).c_str(), stdout) < 0 ? 1 : 0; });
+    completion->add_option("shell", shell_, "bash, zsh or fish")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    On(completion, [this] {
+      return std::fputs(CompletionScript(shell_, CommandTree(app_)).c_str(), stdout) < 0 ? 1 : 0;
+    });
   }
 
   void AddServiceCommands() {
@@ -119,7 +127,8 @@ class CommandLine {
     logs->add_option("job", logs_.job, "Job id")->required();
     logs->add_option("--rank", logs_.rank, "Rank")->capture_default_str();
     logs->add_flag("-f,--follow", logs_.follow, "Wait for more until the job ends");
-    logs->add_option("-n,--tail", logs_.tail_lines, "Only the last lines; 0: all")->capture_default_str();
+    logs->add_option("-n,--tail", logs_.tail_lines, "Only the last lines; 0: all")
+        ->capture_default_str();
     On(logs, [this] { return LogsCommand(global_, logs_); });
 
     CLI::App* cancel = app_.add_subcommand("cancel", "Stop a job after a checkpoint");
@@ -131,12 +140,15 @@ class CommandLine {
   }
 
   void AddToolCommands() {
-    CLI::App* generate = app_.add_subcommand("generate", "Continue a text with a trained checkpoint");
+    CLI::App* generate =
+        app_.add_subcommand("generate", "Continue a text with a trained checkpoint");
     generate->add_option("checkpoint", generate_.checkpoint, "Checkpoint folder")->required();
     generate->add_option("--prompt", generate_.prompt, "Text to continue")->required();
     generate->add_option("--tokens", generate_.tokens, "Tokens to add")->capture_default_str();
-    generate->add_option("--temperature", generate_.temperature, "0 takes the likeliest token")->capture_default_str();
-    generate->add_option("--top-k", generate_.top_k, "Sample among this many; 0: all")->capture_default_str();
+    generate->add_option("--temperature", generate_.temperature, "0 takes the likeliest token")
+        ->capture_default_str();
+    generate->add_option("--top-k", generate_.top_k, "Sample among this many; 0: all")
+        ->capture_default_str();
     generate->add_option("--seed", generate_.seed, "Seed of the sampling")->capture_default_str();
     On(generate, [this] { return GenerateCommand(global_, generate_); });
 
@@ -145,7 +157,8 @@ class CommandLine {
     tokenize->add_option("--output", output_path_, "Token file to write")->required();
     tokenize->add_option("files", files_, ".txt or .jsonl files")->required();
     On(tokenize, [this] {
-      std::vector<std::string> arguments = {"tokenize", "--tokenizer", tokenizer_, "--output", output_path_};
+      std::vector<std::string> arguments = {"tokenize", "--tokenizer", tokenizer_, "--output",
+                                            output_path_};
       arguments.insert(arguments.end(), files_.begin(), files_.end());
       return ToolCommand(global_, {arguments});
     });
@@ -163,7 +176,8 @@ class CommandLine {
     exported->add_option("--output", output_path_, "Folder to write")->required();
     exported->add_option("--dtype", dtype_, "f32, bf16 or f16")->capture_default_str();
     On(exported, [this] {
-      return ToolCommand(global_, {{"ckpt", "export", path_, "--output", output_path_, "--dtype", dtype_}});
+      return ToolCommand(global_,
+                         {{"ckpt", "export", path_, "--output", output_path_, "--dtype", dtype_}});
     });
   }
 

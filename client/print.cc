@@ -12,7 +12,9 @@
 #include "base/exit_code.h"
 
 namespace terrace {
-std::string JsonNumber(double value) { return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null"; }
+std::string JsonNumber(double value) {
+  return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null";
+}
 
 std::string ToJson(const google::protobuf::Message& message, bool pretty) {
   google::protobuf::util::JsonPrintOptions options;
@@ -44,8 +46,10 @@ int Fail(const GlobalOptions& global, const absl::Status& status) {
   const std::string message(status.message());
   const int code = ToInt(ExitCodeOf(status));
   if (global.json()) {
-    std::printf("{\"event\": \"error\", \"exit_code\": %d, \"error\": {\"code\": \"%s\", \"message\": %s}}\n", code,
-                absl::StatusCodeToString(status.code()).c_str(), JsonString(message).c_str());
+    std::printf(
+        "{\"event\": \"error\", \"exit_code\": %d, \"error\": {\"code\": \"%s\", \"message\": "
+        "%s}}\n",
+        code, absl::StatusCodeToString(status.code()).c_str(), JsonString(message).c_str());
     std::fflush(stdout);
   }
   std::fprintf(stderr, "terrace: %s\n", message.c_str());
@@ -54,6 +58,7 @@ int Fail(const GlobalOptions& global, const absl::Status& status) {
 
 std::string FormatDuration(double seconds) {
   if (!(seconds >= 0)) return "-";
+  if (seconds > 0 && seconds < 0.1) return absl::StrFormat("%.3g ms", seconds * 1e3);
   if (seconds < 60) return absl::StrFormat(seconds < 10 ? "%.2f s" : "%.1f s", seconds);
   const int64_t whole = std::llround(seconds);
   if (whole < 3600) return absl::StrFormat("%d m %02d s", whole / 60, whole % 60);
@@ -69,7 +74,9 @@ std::string FormatCount(double value) {
 }
 
 std::string FormatAge(int64_t then_unix_ms, int64_t now_unix_ms) {
-  return then_unix_ms == 0 ? "-" : FormatDuration(std::max<double>(0, (now_unix_ms - then_unix_ms) / 1e3));
+  return then_unix_ms == 0
+             ? "-"
+             : FormatDuration(std::max<double>(0, (now_unix_ms - then_unix_ms) / 1e3));
 }
 
 std::string_view StateName(v1::JobState state) { return v1::JobState_Name(state); }
@@ -88,29 +95,37 @@ std::string EventLine(const v1::JobEvent& event) {
   switch (event.event_case()) {
     case v1::JobEvent::kStep: {
       const v1::StepEvent& e = event.step();
-      return absl::StrCat("{\"event\": \"step\", \"step\": ", e.step(), ", \"loss\": ", JsonNumber(e.loss()),
-                          ", \"grad_norm\": ", JsonNumber(e.grad_norm()), ", \"tokens_per_second\": ",
-                          JsonNumber(e.tokens_per_second()), ", \"step_seconds\": ", JsonNumber(e.step_seconds()),
-                          ", \"learning_rate\": ", JsonNumber(e.learning_rate()), ", \"tokens\": ", e.tokens(),
-                          ", \"skipped\": ", e.skipped() ? "true" : "false", "}");
+      return absl::StrCat(
+          "{\"event\": \"step\", \"step\": ", e.step(), ", \"loss\": ", JsonNumber(e.loss()),
+          ", \"grad_norm\": ", JsonNumber(e.grad_norm()),
+          ", \"tokens_per_second\": ", JsonNumber(e.tokens_per_second()),
+          ", \"step_seconds\": ", JsonNumber(e.step_seconds()),
+          ", \"learning_rate\": ", JsonNumber(e.learning_rate()), ", \"tokens\": ", e.tokens(),
+          ", \"skipped\": ", e.skipped() ? "true" : "false", "}");
     }
     case v1::JobEvent::kEval:
-      return absl::StrCat("{\"event\": \"eval\", \"step\": ", event.eval().step(), ", \"loss\": ",
-                          JsonNumber(event.eval().loss()), ", \"tokens\": ", event.eval().tokens(), ", \"seconds\": ",
-                          JsonNumber(event.eval().seconds()), "}");
+      return absl::StrCat("{\"event\": \"eval\", \"step\": ", event.eval().step(),
+                          ", \"loss\": ", JsonNumber(event.eval().loss()),
+                          ", \"tokens\": ", event.eval().tokens(),
+                          ", \"seconds\": ", JsonNumber(event.eval().seconds()), "}");
     case v1::JobEvent::kState:
-      return absl::StrCat("{\"event\": \"state\", \"state\": \"", v1::JobState_Name(event.state().state()),
-                          "\", \"reason\": \"", ReasonName(event.state().reason()), "\", \"message\": ",
-                          JsonString(event.state().message()), "}");
+      return absl::StrCat("{\"event\": \"state\", \"state\": \"",
+                          v1::JobState_Name(event.state().state()), "\", \"reason\": \"",
+                          ReasonName(event.state().reason()),
+                          "\", \"message\": ", JsonString(event.state().message()), "}");
     case v1::JobEvent::kCheckpoint:
-      return absl::StrCat("{\"event\": \"checkpoint\", \"step\": ", event.checkpoint().step(), ", \"path\": ",
-                          JsonString(event.checkpoint().path()), ", \"bytes\": ", event.checkpoint().bytes(),
-                          ", \"seconds\": ", JsonNumber(event.checkpoint().seconds()), ", \"stall_seconds\": ",
-                          JsonNumber(event.checkpoint().stall_seconds()), "}");
+      return absl::StrCat("{\"event\": \"checkpoint\", \"step\": ", event.checkpoint().step(),
+                          ", \"path\": ", JsonString(event.checkpoint().path()),
+                          ", \"bytes\": ", event.checkpoint().bytes(),
+                          ", \"seconds\": ", JsonNumber(event.checkpoint().seconds()),
+                          ", \"stall_seconds\": ", JsonNumber(event.checkpoint().stall_seconds()),
+                          "}");
     case v1::JobEvent::kActivity:
-      return absl::StrCat("{\"event\": \"activity\", \"text\": ", JsonString(event.activity().text()),
-                          ", \"fraction\": ", JsonNumber(event.activity().fraction()), "}");
-    case v1::JobEvent::EVENT_NOT_SET: break;
+      return absl::StrCat(
+          "{\"event\": \"activity\", \"text\": ", JsonString(event.activity().text()),
+          ", \"fraction\": ", JsonNumber(event.activity().fraction()), "}");
+    case v1::JobEvent::EVENT_NOT_SET:
+      break;
   }
   return "";
 }
@@ -119,13 +134,15 @@ std::string EventText(const v1::JobEvent& event, int64_t steps) {
   switch (event.event_case()) {
     case v1::JobEvent::kStep: {
       const v1::StepEvent& e = event.step();
-      return absl::StrFormat("step %d/%d  loss %.4f  grad norm %.3f  %s tokens/s  %s a step%s", e.step(), steps, e.loss(),
-                             e.grad_norm(), FormatCount(e.tokens_per_second()), FormatDuration(e.step_seconds()),
+      return absl::StrFormat("step %d/%d  loss %.4f  grad norm %.3f  %s tokens/s  %s a step%s",
+                             e.step(), steps, e.loss(), e.grad_norm(),
+                             FormatCount(e.tokens_per_second()), FormatDuration(e.step_seconds()),
                              e.skipped() ? "  (skipped: not finite)" : "");
     }
     case v1::JobEvent::kEval:
-      return absl::StrFormat("validation after step %d: loss %.4f nats a token over %d tokens (%s)", event.eval().step(),
-                             event.eval().loss(), event.eval().tokens(), FormatDuration(event.eval().seconds()));
+      return absl::StrFormat("validation after step %d: loss %.4f nats a token over %d tokens (%s)",
+                             event.eval().step(), event.eval().loss(), event.eval().tokens(),
+                             FormatDuration(event.eval().seconds()));
     case v1::JobEvent::kState: {
       const v1::StateEvent& e = event.state();
       std::string text = v1::JobState_Name(e.state());
@@ -134,10 +151,13 @@ std::string EventText(const v1::JobEvent& event, int64_t steps) {
       return text;
     }
     case v1::JobEvent::kCheckpoint:
-      return absl::StrFormat("checkpoint of step %d: %s", event.checkpoint().step(), event.checkpoint().path());
+      return absl::StrFormat("checkpoint of step %d: %s", event.checkpoint().step(),
+                             event.checkpoint().path());
     case v1::JobEvent::kActivity:
-      return absl::StrFormat("%s %.0f %%", event.activity().text(), event.activity().fraction() * 100);
-    case v1::JobEvent::EVENT_NOT_SET: break;
+      return absl::StrFormat("%s %.0f %%", event.activity().text(),
+                             event.activity().fraction() * 100);
+    case v1::JobEvent::EVENT_NOT_SET:
+      break;
   }
   return "";
 }
@@ -148,10 +168,13 @@ int ExitCodeOfJob(const v1::Job& job) {
   switch (job.reason()) {
     case v1::REASON_INVALID_SPEC:
     case v1::REASON_DATA_ERROR:
-    case v1::REASON_WEIGHTS_ERROR: return ToInt(ExitCode::kInvalidInput);
+    case v1::REASON_WEIGHTS_ERROR:
+      return ToInt(ExitCode::kInvalidInput);
     case v1::REASON_DOES_NOT_FIT:
-    case v1::REASON_CHECKPOINT_ERROR: return ToInt(ExitCode::kResources);
-    default: return ToInt(ExitCode::kFailure);
+    case v1::REASON_CHECKPOINT_ERROR:
+      return ToInt(ExitCode::kResources);
+    default:
+      return ToInt(ExitCode::kFailure);
   }
 }
 

@@ -1,4 +1,5 @@
-// How the client shows messages: protobuf's JSON with snake_case names, tables, durations, states; errors on standard error.
+// How the client shows messages: protobuf's JSON with snake_case names, tables, durations, states;
+// errors on standard error.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,15 +24,15 @@ void PrintJson(const google::protobuf::Message& message);
 // JSON has no NaN: a number that is none is null.
 std::string JsonNumber(double value);
 
-// "terrace: <message>" on standard error, with -o json also {"event": "error", "exit_code", "error": {"code", "message"}} on
-// standard output. Returns the exit code.
+// "terrace: <message>" on standard error, with -o json also {"event": "error", "exit_code",
+// "error": {"code", "message"}} on standard output. Returns the exit code.
 int Fail(const GlobalOptions& global, const absl::Status& status);
 
-std::string FormatDuration(double seconds);        // "0.41 s", "3 m 20 s", "2 h 05 m"
-std::string FormatCount(double value);             // "950", "12.4k", "3.1M"
+std::string FormatDuration(double seconds);  // "4.1 ms", "0.41 s", "3 m 20 s", "2 h 05 m"
+std::string FormatCount(double value);       // "950", "12.4k", "3.1M"
 std::string FormatAge(int64_t then_unix_ms, int64_t now_unix_ms);
-std::string_view StateName(v1::JobState state);    // "RUNNING"
-std::string ReasonName(v1::Reason reason);         // "WAITING_FOR_DEVICES", "" for none
+std::string_view StateName(v1::JobState state);  // "RUNNING"
+std::string ReasonName(v1::Reason reason);       // "WAITING_FOR_DEVICES", "" for none
 bool HasEnded(v1::JobState state);
 
 // One line for `run -o json` and `watch -o json`: {"event": "step", "step": 3, ...}.

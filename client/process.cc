@@ -48,10 +48,12 @@ absl::Status Exec(const std::string& program, const std::vector<std::string>& ar
   return absl::InternalError(absl::StrCat("cannot start ", program, ": ", std::strerror(errno)));
 }
 
-absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::string>& arguments) {
+absl::StatusOr<int> RunToEnd(const std::string& program,
+                             const std::vector<std::string>& arguments) {
   const std::vector<char*> argv = Argv(program, arguments);
   const pid_t pid = fork();
-  if (pid < 0) return absl::InternalError(absl::StrCat("cannot start ", program, ": ", std::strerror(errno)));
+  if (pid < 0)
+    return absl::InternalError(absl::StrCat("cannot start ", program, ": ", std::strerror(errno)));
   if (pid == 0) {
     execv(program.c_str(), argv.data());
     _exit(kExecFailed);
@@ -62,11 +64,13 @@ absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::
   return Decode(status);
 }
 
-absl::StatusOr<BackgroundProcess> BackgroundProcess::Start(const std::string& program,
-                                                           const std::vector<std::string>& arguments,
-                                                           const std::string& log_path) {
+absl::StatusOr<BackgroundProcess> BackgroundProcess::Start(
+    const std::string& program, const std::vector<std::string>& arguments,
+    const std::string& log_path) {
   const int log = open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (log < 0) return absl::PermissionDeniedError(absl::StrCat("cannot write ", log_path, ": ", std::strerror(errno)));
+  if (log < 0)
+    return absl::PermissionDeniedError(
+        absl::StrCat("cannot write ", log_path, ": ", std::strerror(errno)));
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   const std::vector<char*> argv = Argv(program, arguments);
   const pid_t pid = fork();
@@ -80,12 +84,15 @@ absl::StatusOr<BackgroundProcess> BackgroundProcess::Start(const std::string& pr
   }
   close(log);
   close(null);
-  if (pid < 0) return absl::InternalError(absl::StrCat("cannot start ", program, ": ", std::strerror(errno)));
+  if (pid < 0)
+    return absl::InternalError(absl::StrCat("cannot start ", program, ": ", std::strerror(errno)));
   return BackgroundProcess(pid, log_path);
 }
 
 BackgroundProcess::BackgroundProcess(BackgroundProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), exit_status_(other.exit_status_), log_path_(std::move(other.log_path_)) {}
+    : pid_(std::exchange(other.pid_, -1)),
+      exit_status_(other.exit_status_),
+      log_path_(std::move(other.log_path_)) {}
 
 BackgroundProcess& BackgroundProcess::operator=(BackgroundProcess&& other) noexcept {
   if (this != &other) {

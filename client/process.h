@@ -1,4 +1,5 @@
-// Child processes of the client: start, watch, end. Programs are found next to the client's own binary.
+// Child processes of the client: start, watch, end. Programs are found next to the client's own
+// binary.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,20 +24,22 @@ absl::Status Exec(const std::string& program, const std::vector<std::string>& ar
 // Runs to the end, standard output and error inherited. The exit status, or 128 + signal.
 absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::string>& arguments);
 
-// A background child in a process group of its own (a terminal's Ctrl-C does not reach it), its output in a log file.
-// The destructor ends it: SIGTERM, then SIGKILL after `kStopGrace`. Thread-compatible.
+// A background child in a process group of its own (a terminal's Ctrl-C does not reach it), its
+// output in a log file. The destructor ends it: SIGTERM, then SIGKILL after `kStopGrace`.
+// Thread-compatible.
 class BackgroundProcess {
  public:
-  static absl::StatusOr<BackgroundProcess> Start(const std::string& program, const std::vector<std::string>& arguments,
+  static absl::StatusOr<BackgroundProcess> Start(const std::string& program,
+                                                 const std::vector<std::string>& arguments,
                                                  const std::string& log_path);
   BackgroundProcess(BackgroundProcess&& other) noexcept;
   BackgroundProcess& operator=(BackgroundProcess&& other) noexcept;
   ~BackgroundProcess();
 
-  bool Running();   // false once it has ended; then exit_status() is valid
+  bool Running();  // false once it has ended; then exit_status() is valid
   int exit_status() const { return exit_status_; }
   void RequestStop();  // SIGTERM, without waiting
-  void Stop();      // idempotent
+  void Stop();         // idempotent
   const std::string& log_path() const { return log_path_; }
 
  private:

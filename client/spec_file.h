@@ -21,9 +21,11 @@ inline absl::StatusOr<v1::SubmitRequest> ReadSpecFile(const std::string& path) {
   std::ifstream in(absolute, std::ios::binary);
   std::stringstream text;
   // Reading an empty file sets a fail bit, which is no reason to say that it cannot be read.
-  const bool empty = std::filesystem::is_regular_file(absolute, error) && std::filesystem::file_size(absolute, error) == 0;
+  const bool empty = std::filesystem::is_regular_file(absolute, error) &&
+                     std::filesystem::file_size(absolute, error) == 0;
   if (!empty && (std::filesystem::is_directory(absolute, error) || !in || !(text << in.rdbuf()))) {
-    return absl::NotFoundError(absl::StrCat("cannot read the job spec ", path, "; give the path of a YAML file"));
+    return absl::NotFoundError(
+        absl::StrCat("cannot read the job spec ", path, "; give the path of a YAML file"));
   }
   v1::SubmitRequest request;
   request.set_yaml(text.str());

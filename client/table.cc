@@ -10,10 +10,12 @@ constexpr size_t kGap = 2;
 
 // Characters shown, taking each UTF-8 sequence as one.
 size_t Width(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(),
+                       [](unsigned char c) { return (c & 0xC0) != 0x80; });
 }
 
-void AppendRow(const std::vector<std::string>& cells, const std::vector<size_t>& widths, std::string* out) {
+void AppendRow(const std::vector<std::string>& cells, const std::vector<size_t>& widths,
+               std::string* out) {
   for (size_t i = 0; i < cells.size(); ++i) {
     *out += cells[i];
     if (i + 1 < cells.size()) out->append(widths[i] + kGap - Width(cells[i]), ' ');

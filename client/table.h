@@ -1,4 +1,5 @@
-// Padded text tables: headers, rows, columns as wide as their widest cell (UTF-8 aware enough for job names). Pure.
+// Padded text tables: headers, rows, columns as wide as their widest cell (UTF-8 aware enough for
+// job names). Pure.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,5 +1,5 @@
-// The commands of the CLI, one file each. Each prints its result to standard output and its error to standard error, and
-// returns the process's exit code (base/exit_code.h).
+// The commands of the CLI, one file each. Each prints its result to standard output and its error
+// to standard error, and returns the process's exit code (base/exit_code.h).
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,7 +19,8 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options);
 int NodesCommand(const GlobalOptions& global);
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
-// tokenize and ckpt: the work is done by terrace-rank, which holds the code that reads tokens and tensors.
+// tokenize and ckpt: the work is done by terrace-rank, which holds the code that reads tokens and
+// tensors.
 int ToolCommand(const GlobalOptions& global, const ToolOptions& options);
 
 }  // namespace terrace

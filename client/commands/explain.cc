@@ -15,8 +15,10 @@ int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options) {
   if (std::filesystem::is_regular_file(options.spec_or_job, error)) {
     const auto program = SiblingProgram("terrace-coordinator");
     if (!program.ok()) return Fail(global, program.status());
-    std::vector<std::string> arguments = {"explain", "--spec", options.spec_or_job, "-o", global.json() ? "json" : "text"};
-    if (!options.sequence.empty()) arguments.insert(arguments.end(), {"--sequence", options.sequence});
+    std::vector<std::string> arguments = {"explain", "--spec", options.spec_or_job, "-o",
+                                          global.json() ? "json" : "text"};
+    if (!options.sequence.empty())
+      arguments.insert(arguments.end(), {"--sequence", options.sequence});
     return Fail(global, Exec(*program, arguments));
   }
   const auto connection = Connection::Open(global);

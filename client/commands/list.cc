@@ -32,7 +32,8 @@ int ListCommand(const GlobalOptions& global, const ListOptions& options) {
                FormatAge(job.submitted_unix_ms(), now_ms)});
   }
   std::fputs(table.ToString().c_str(), stdout);
-  if (jobs->jobs().empty() && !options.all) std::printf("no job is waiting or running; ended ones: terrace ls --all\n");
+  if (jobs->jobs().empty() && !options.all)
+    std::printf("no job is waiting or running; ended ones: terrace ls --all\n");
   return 0;
 }
 

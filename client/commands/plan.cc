@@ -10,14 +10,16 @@
 
 namespace terrace {
 
-// With a coordinator the plan is for its workers; without one it is made here, for this machine or what the spec names.
+// With a coordinator the plan is for its workers; without one it is made here, for this machine or
+// what the spec names.
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   auto request = ReadSpecFile(options.spec_path);
   if (!request.ok()) return Fail(global, request.status());
   if (!global.coordinator_given) {
     const auto program = SiblingProgram("terrace-coordinator");
     if (!program.ok()) return Fail(global, program.status());
-    return Fail(global, Exec(*program, {"plan", "--spec", options.spec_path, "-o", global.json() ? "json" : "text"}));
+    return Fail(global, Exec(*program, {"plan", "--spec", options.spec_path, "-o",
+                                        global.json() ? "json" : "text"}));
   }
   const auto connection = Connection::Open(global);
   if (!connection.ok()) return Fail(global, connection.status());

@@ -22,7 +22,8 @@ namespace {
 
 constexpr auto kSignalPoll = std::chrono::milliseconds(50);
 
-// Ctrl-C once asks for a checkpoint and a clean stop, twice ends the ranks at once. SIGTERM counts as the first.
+// Ctrl-C once asks for a checkpoint and a clean stop, twice ends the ranks at once. SIGTERM counts
+// as the first.
 class StopSignals {
  public:
   StopSignals() {
@@ -49,23 +50,58 @@ void PrintPlan(const GlobalOptions& global, const v1::Job& job) {
   std::fflush(stdout);
 }
 
-// Watches until the job has ended, turning signals into cancellations meanwhile. The number of steps seen.
-absl::StatusOr<int64_t> WatchToEnd(const GlobalOptions& global, LocalCluster& cluster, const std::string& id, LiveDisplay& display) {
-  std::atomic<bool> ended = false;
-  std::thread signals([&] {
-    int handled = 0;
-    while (!ended) {
-      const int count = std::min(StopSignals::count(), 2);
-      if (count > handled) {
-        handled = count;
-        std::fprintf(stderr, "%s\n", count == 1 ? "stopping after this step with a checkpoint; Ctrl-C again to stop at once"
-                                                : "stopping at once");
-        const auto cancelled = cluster.connection().Cancel(id, /*force=*/count > 1);
-        if (!cancelled.ok()) Fail(global, cancelled.status());
+// Beside the watching: turns Ctrl-C into cancellations, and ends a job whose local coordinator or
+// worker has died, for it would wait for ever.
+class Guard {
+ public:
+  Guard(const GlobalOptions& global, LocalCluster& cluster, std::string job)
+      : global_(global), cluster_(cluster), job_(std::move(job)), thread_([this] { Watch(); }) {}
+
+  // Ends the guarding; whether all local processes lived so long.
+  absl::Status Finish() {
+    ended_ = true;
+    thread_.join();
+    return alive_.ok() ? cluster_.CheckAlive() : alive_;
+  }
+
+ private:
+  void Watch() {
+    while (!ended_) {
+      HandleSignals();
+      if (alive_.ok()) {
+        alive_ = cluster_.CheckAlive();
+        if (!alive_.ok()) Cancel(/*force=*/true).IgnoreError();  // the coordinator may be what died
       }
       std::this_thread::sleep_for(kSignalPoll);
     }
-  });
+  }
+
+  void HandleSignals() {
+    const int count = std::min(StopSignals::count(), 2);
+    if (count <= handled_) return;
+    handled_ = count;
+    const bool force = count > 1;
+    std::fprintf(stderr, "%s\n",
+                 force ? "stopping at once"
+                       : "stopping after this step with a checkpoint; Ctrl-C again to stop at once");
+    if (const absl::Status cancelled = Cancel(force); !cancelled.ok()) Fail(global_, cancelled);
+  }
+
+  absl::Status Cancel(bool force) { return cluster_.connection().Cancel(job_, force).status(); }
+
+  const GlobalOptions& global_;
+  LocalCluster& cluster_;
+  const std::string job_;
+  int handled_ = 0;
+  absl::Status alive_;
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+// Shows the job's events until it has ended. The number of steps seen.
+absl::StatusOr<int64_t> WatchToEnd(const GlobalOptions& global, LocalCluster& cluster,
+                                   const std::string& id, LiveDisplay& display) {
+  Guard guard(global, cluster, id);
   SystemClock clock;
   int64_t steps = 0;
   v1::WatchJobRequest request;
@@ -80,12 +116,10 @@ absl::StatusOr<int64_t> WatchToEnd(const GlobalOptions& global, LocalCluster& cl
     }
     return true;
   });
-  ended = true;
-  signals.join();
+  RETURN_IF_ERROR(guard.Finish());
   if (!global.json()) display.Finish();
-  if (status.ok()) return steps;
-  const absl::Status alive = cluster.CheckAlive();
-  return alive.ok() ? status : alive;
+  RETURN_IF_ERROR(status);
+  return steps;
 }
 
 struct Outcome {
@@ -99,26 +133,33 @@ void PrintEnd(const GlobalOptions& global, const RunOptions& options, const Outc
   const v1::Progress& progress = job.progress();
   if (global.json()) {
     std::printf(
-        "{\"event\": \"done\", \"state\": \"%s\", \"reason\": \"%s\", \"job\": \"%s\", \"step\": %ld, \"loss\": %s, "
+        "{\"event\": \"done\", \"state\": \"%s\", \"reason\": \"%s\", \"job\": \"%s\", \"step\": "
+        "%ld, \"loss\": %s, "
         "\"eval_loss\": %s, \"checkpoint\": %s, \"logs\": %s, \"message\": %s}\n",
-        std::string(StateName(job.state())).c_str(), ReasonName(job.reason()).c_str(), job.id().c_str(),
-        static_cast<long>(progress.step()), JsonNumber(progress.loss()).c_str(), JsonNumber(progress.eval_loss()).c_str(),
-        JsonString(progress.checkpoint()).c_str(), JsonString(outcome.state_directory).c_str(), JsonString(job.message()).c_str());
+        std::string(StateName(job.state())).c_str(), ReasonName(job.reason()).c_str(),
+        job.id().c_str(), static_cast<long>(progress.step()), JsonNumber(progress.loss()).c_str(),
+        JsonNumber(progress.eval_loss()).c_str(), JsonString(progress.checkpoint()).c_str(),
+        JsonString(outcome.state_directory).c_str(), JsonString(job.message()).c_str());
     return;
   }
   std::printf("\n%s", std::string(StateName(job.state())).c_str());
   if (!job.message().empty()) std::printf(": %s", job.message().c_str());
   std::printf("\n");
   if (job.state() == v1::SUCCEEDED && outcome.steps_seen == 0) {
-    std::printf("nothing was left to do: step %ld was reached before; raise train.steps to train on, or name another "
-                "checkpoint.directory to train anew\n", static_cast<long>(progress.step()));
+    std::printf(
+        "nothing was left to do: step %ld was reached before; raise train.steps to train on, or "
+        "name another "
+        "checkpoint.directory to train anew\n",
+        static_cast<long>(progress.step()));
   }
-  if (progress.eval_step() > 0) std::printf("validation loss  %.4f nats a token\n", progress.eval_loss());
+  if (progress.eval_step() > 0)
+    std::printf("validation loss  %.4f nats a token\n", progress.eval_loss());
   std::printf("logs             %s\n", outcome.state_directory.c_str());
   if (progress.checkpoint().empty()) return;
   const char* checkpoint = progress.checkpoint().c_str();
   std::printf("checkpoint       %s\n\nnext:\n", checkpoint);
-  if (job.state() != v1::SUCCEEDED) std::printf("  terrace run %s            # goes on from there\n", options.spec_path.c_str());
+  if (job.state() != v1::SUCCEEDED)
+    std::printf("  terrace run %s            # goes on from there\n", options.spec_path.c_str());
   std::printf("  terrace generate %s --prompt \"In the beginning\"\n", checkpoint);
   std::printf("  terrace ckpt export %s --output exported    # for transformers\n", checkpoint);
 }
@@ -135,8 +176,8 @@ absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) 
   request.set_dry_run(true);
   ASSIGN_OR_RETURN(const v1::Job dry, cluster->connection().Submit(request));
   const v1::ResourceSpec& resources = dry.spec().resources();
-  RETURN_IF_ERROR(cluster->AddWorkers(resources.nodes_min(), resources.devices_per_node(), resources.device_memory(),
-                                      resources.threads_per_device()));
+  RETURN_IF_ERROR(cluster->AddWorkers(resources.nodes_min(), resources.devices_per_node(),
+                                      resources.device_memory(), resources.threads_per_device()));
   request.set_dry_run(false);
   ASSIGN_OR_RETURN(v1::Job job, cluster->connection().Submit(request));
   PrintPlan(global, job);
@@ -144,7 +185,8 @@ absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) 
   ASSIGN_OR_RETURN(const int64_t steps_seen, WatchToEnd(global, *cluster, job.id(), display));
   ASSIGN_OR_RETURN(job, cluster->connection().Get(job.id()));
   PrintEnd(global, options, {job, steps_seen, state_directory});
-  if (job.state() == v1::CANCELLED && StopSignals::count() > 0) return ToInt(ExitCode::kInterrupted);
+  if (job.state() == v1::CANCELLED && StopSignals::count() > 0)
+    return ToInt(ExitCode::kInterrupted);
   return ExitCodeOfJob(job);
 }
 

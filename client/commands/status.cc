@@ -33,13 +33,15 @@ void PrintStatus(const v1::Job& job) {
                                FormatDuration(progress.step_seconds()), " a step"));
   }
   if (progress.eval_step() > 0) {
-    Line("validation", absl::StrFormat("%.4f after step %d", progress.eval_loss(), progress.eval_step()));
+    Line("validation",
+         absl::StrFormat("%.4f after step %d", progress.eval_loss(), progress.eval_step()));
   }
   Line("activity", progress.activity());
   Line("checkpoint", progress.checkpoint());
   if (progress.arena_bytes() > 0) {
-    Line("memory", absl::StrCat(FormatBytes(progress.arena_bytes()), " arenas + ", FormatBytes(progress.external_bytes()),
-                                " outside them, the largest rank"));
+    Line("memory",
+         absl::StrCat(FormatBytes(progress.arena_bytes()), " arenas + ",
+                      FormatBytes(progress.external_bytes()), " outside them, the largest rank"));
   }
   Line("restarts", absl::StrCat(job.restarts()));
   for (const v1::Placement::Rank& rank : job.placement().ranks()) {

@@ -47,16 +47,18 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
   const auto rank = SiblingProgram("terrace-rank");
   if (!rank.ok()) return Fail(global, rank.status());
   TemporaryFolder folder;
-  if (folder.path().empty()) return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
+  if (folder.path().empty())
+    return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
   const std::string program = folder.path() + "/infer.pb";
-  const auto compiled =
-      RunToEnd(*compiler, {"infer-program", "--checkpoint", options.checkpoint, "--output", program});
+  const auto compiled = RunToEnd(
+      *compiler, {"infer-program", "--checkpoint", options.checkpoint, "--output", program});
   if (!compiled.ok()) return Fail(global, compiled.status());
   if (*compiled != 0) return *compiled;
   const auto status = RunToEnd(
-      *rank, {"generate", "--program", program, "--checkpoint", options.checkpoint, "--prompt", options.prompt,
-              "--tokens", absl::StrCat(options.tokens), "--temperature", absl::StrCat(options.temperature), "--top-k",
-              absl::StrCat(options.top_k), "--seed", absl::StrCat(options.seed), "-o", global.json() ? "json" : "text"});
+      *rank, {"generate", "--program", program, "--checkpoint", options.checkpoint, "--prompt",
+              options.prompt, "--tokens", absl::StrCat(options.tokens), "--temperature",
+              absl::StrCat(options.temperature), "--top-k", absl::StrCat(options.top_k), "--seed",
+              absl::StrCat(options.seed), "-o", global.json() ? "json" : "text"});
   return status.ok() ? *status : Fail(global, status.status());
 }
 

@@ -41,7 +41,8 @@ int WatchCommand(const GlobalOptions& global, const JobOptions& options) {
     });
     if (status.ok()) break;
     // A coordinator that restarts is no reason to stop watching: training goes on without it.
-    if (status.code() != absl::StatusCode::kUnavailable || ++reconnects > kMaxReconnects) return Fail(global, status);
+    if (status.code() != absl::StatusCode::kUnavailable || ++reconnects > kMaxReconnects)
+      return Fail(global, status);
     std::this_thread::sleep_for(kReconnectDelay);
   }
   display.Finish();

@@ -1,11 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`terrace run` from the first line to the last, and the commands that work without a coordinator."""
+import fcntl
 import hashlib
 import json
+import os
+import pty
+import signal
+import struct
+import termios
+import time
 import unittest
 
-from support import INVALID_INPUT, NOT_FOUND, USAGE, GPT, LLAMA, QWEN3, TerraceTest, learnable_text
+from support import (BIN, FAILURE, GPT, INTERRUPTED, INVALID_INPUT, LLAMA, NOT_FOUND, QWEN3, USAGE, TerraceTest,
+                     learnable_text, processes)
 
 UNTRAINED_LOSS = 5.5  # nats a byte of a model that knows nothing: ln 256
 STEP_KEYS = {"event", "step", "loss", "grad_norm", "tokens_per_second", "step_seconds", "learning_rate", "tokens", "skipped"}
@@ -54,6 +62,53 @@ class RunTest(TerraceTest):
         for words in ("SUCCEEDED", "validation loss", "checkpoint", checkpoint, "terrace generate", "terrace ckpt export"):
             self.assertIn(words, result.out)
         self.assertNotIn("\x1b", result.out, "no colours or bars where there is no terminal")
+
+    def test_draws_in_place_on_a_terminal(self):
+        terminal, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 90, 0, 0))
+        running = self.run_command([BIN / "terrace", "run", self.job({"train.steps": 150})], stdout=theirs)
+        os.close(theirs)
+        text = b""
+        try:
+            while part := os.read(terminal, 4096):
+                text += part
+        except OSError:
+            pass  # how a pseudo-terminal says that all of its users have gone
+        os.close(terminal)
+        self.assertEqual(running.wait().code, 0)
+        lines = text.decode().replace("\r", "").split("\n")
+        for words in ("150/150", "ETA", "grad norm", "tokens/s", "a step", "memory  "):
+            self.assertTrue(any(words in line for line in lines), words)
+        drawn = [line for line in lines if line.startswith(("step  ", "loss  ", "speed ", "memory "))]
+        self.assertLessEqual(max(map(len, drawn)), 90)
+        self.assertIn(b"\x1b[J", text, "blocks are drawn over")
+
+    def test_death_of_a_local_daemon_ends_the_run(self):
+        for daemon in ("worker", "coordinator"):
+            with self.subTest(daemon):
+                running = self.start("run", self.job({"train.steps": 100_000, "checkpoint.every_steps": 20}), "-o", "json")
+                running.wait_for(lambda event: event["event"] == "checkpoint")
+                victims = [pid for pid, command in processes(self.mark).items() if f"terrace-{daemon}" in command]
+                os.kill(victims[0], signal.SIGKILL)
+                result = running.wait()
+                self.assertEqual(result.code, FAILURE, str(result))
+                self.refused(result, f"the local {daemon} ended with status 137", ".log")
+                self.assertEqual(self.wait_until_nothing_runs(5), {})
+
+    def test_second_interrupt_stops_at_once(self):
+        job = self.job({"train.steps": 100_000})
+        running = self.start("run", job, "-o", "json")
+        running.wait_for_step(5)
+        for ranks in (self.rank_pids(), []):
+            for pid in ranks:
+                os.kill(pid, signal.SIGSTOP)  # a step that does not end
+            running.signal(signal.SIGINT)
+            time.sleep(0.5)
+        result = running.wait(10)
+        self.assertEqual(result.code, INTERRUPTED, str(result))
+        self.refused(result, "stopping at once")
+        self.assertEqual(self.wait_until_nothing_runs(5), {})
+        self.assertEqual(self.checkpoints(job), [])
 
     def test_trains_every_family_in_both_precisions(self):
         for config in (GPT, LLAMA, QWEN3):

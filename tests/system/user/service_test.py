@@ -48,6 +48,7 @@ class LifeTest(ServiceTest):
 
         watched = watcher.wait()
         self.assertEqual(watched.code, OK)
+        self.assertEqual(len(watched.events()), len(watched.out.splitlines()), "every line is JSON")
         self.assertEqual(sorted(watched.losses), list(range(1, 401)))
         self.assertEqual(watched.events("state")[-1]["state"], "SUCCEEDED")
         followed = follower.wait()

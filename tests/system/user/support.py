@@ -93,13 +93,13 @@ class Result:
 class Running:
     """A command in the background; its output is read as it comes."""
 
-    def __init__(self, arguments, environment):
+    def __init__(self, arguments, environment, stdout=subprocess.PIPE):
         self.arguments, self.started = [str(argument) for argument in arguments], time.monotonic()
-        self.process = subprocess.Popen(self.arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        self.process = subprocess.Popen(self.arguments, env=environment, stdout=stdout, stderr=subprocess.PIPE,
                                         stdin=subprocess.DEVNULL, encoding="utf-8", errors="surrogateescape")
         self.out, self.err = [], []
         self.readers = [threading.Thread(target=self._read, args=pair, daemon=True)
-                        for pair in ((self.process.stdout, self.out), (self.process.stderr, self.err))]
+                        for pair in ((self.process.stdout, self.out), (self.process.stderr, self.err)) if pair[0]]
         for reader in self.readers:
             reader.start()
 
@@ -194,8 +194,8 @@ class TerraceTest(unittest.TestCase):
     def start(self, *arguments, program="terrace"):
         return self.run_command([BIN / program, *arguments])
 
-    def run_command(self, command):
-        running = Running(command, self.environment)
+    def run_command(self, command, **options):
+        running = Running(command, self.environment, **options)
         self.running.append(running)
         return running
 

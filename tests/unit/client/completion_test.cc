@@ -11,13 +11,14 @@
 namespace terrace {
 namespace {
 
-const std::vector<CommandWords> kCommands = {{"run", "Train", {"--state-dir"}, {}}, {"ckpt", "Checkpoints", {}, {"ls", "verify"}}};
+const std::vector<CommandWords> kCommands = {{"run", "Train", {"--state-dir"}, {}},
+                                             {"ckpt", "Checkpoints", {}, {"ls", "verify"}}};
 
 // What bash itself offers for the words typed so far.
 std::string BashOffers(const std::string& words, int index) {
   const std::string path = testing::TempDir() + "/terrace_completion.bash";
-  std::ofstream(path) << CompletionScript("bash", kCommands) << "\nCOMP_WORDS=(" << words << ")\nCOMP_CWORD=" << index
-                      << "\n_terrace\necho \"${COMPREPLY[@]}\"\n";
+  std::ofstream(path) << CompletionScript("bash", kCommands) << "\nCOMP_WORDS=(" << words
+                      << ")\nCOMP_CWORD=" << index << "\n_terrace\necho \"${COMPREPLY[@]}\"\n";
   FILE* pipe = popen(("cd / && bash " + path).c_str(), "r");
   char line[4096] = {};
   const bool read = fgets(line, sizeof line, pipe) != nullptr;
@@ -33,7 +34,8 @@ TEST(CompletionTest, BashOffersCommandsThenTheirWords) {
 
 TEST(CompletionTest, OtherShells) {
   EXPECT_THAT(CompletionScript("zsh", kCommands), testing::HasSubstr("bashcompinit"));
-  EXPECT_THAT(CompletionScript("fish", kCommands), testing::HasSubstr("__fish_seen_subcommand_from run' -l state-dir"));
+  EXPECT_THAT(CompletionScript("fish", kCommands),
+              testing::HasSubstr("__fish_seen_subcommand_from run' -l state-dir"));
   EXPECT_EQ(CompletionScript("tcsh", kCommands), "");
 }
 

@@ -16,7 +16,8 @@ TEST(PrintTest, StepEventsHaveTheDocumentedKeys) {
   event.mutable_step()->set_loss(2.5);
   event.mutable_step()->set_tokens_per_second(1000);
   EXPECT_EQ(EventLine(event),
-            "{\"event\": \"step\", \"step\": 3, \"loss\": 2.5, \"grad_norm\": 0, \"tokens_per_second\": 1000, "
+            "{\"event\": \"step\", \"step\": 3, \"loss\": 2.5, \"grad_norm\": 0, "
+            "\"tokens_per_second\": 1000, "
             "\"step_seconds\": 0, \"learning_rate\": 0, \"tokens\": 0, \"skipped\": false}");
 }
 
@@ -30,11 +31,14 @@ TEST(PrintTest, MessagesAreEscaped) {
   v1::JobEvent event;
   event.mutable_state()->set_state(v1::FAILED);
   event.mutable_state()->set_message("a \"quoted\"\nline");
-  EXPECT_NE(EventLine(event).find(R"("message": "a \"quoted\"\nline")"), std::string::npos) << EventLine(event);
+  EXPECT_NE(EventLine(event).find(R"("message": "a \"quoted\"\nline")"), std::string::npos)
+      << EventLine(event);
   EXPECT_EQ(JsonString(""), "\"\"");
 }
 
 TEST(PrintTest, DurationsAndCountsAreShort) {
+  EXPECT_EQ(FormatDuration(0.00414), "4.14 ms");
+  EXPECT_EQ(FormatDuration(0), "0.00 s");
   EXPECT_EQ(FormatDuration(0.414), "0.41 s");
   EXPECT_EQ(FormatDuration(200), "3 m 20 s");
   EXPECT_EQ(FormatDuration(7500), "2 h 05 m");

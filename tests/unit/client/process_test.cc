@@ -31,9 +31,11 @@ TEST(ProcessTest, BackgroundChildrenEndWithTheirOwner) {
 }
 
 TEST(ProcessTest, AnEndedChildTellsItsStatus) {
-  auto child = BackgroundProcess::Start("/bin/sh", {"-c", "exit 3"}, testing::TempDir() + "/process_test.log");
+  auto child = BackgroundProcess::Start("/bin/sh", {"-c", "exit 3"},
+                                        testing::TempDir() + "/process_test.log");
   ASSERT_TRUE(child.ok());
-  for (int i = 0; i < 500 && child->Running(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 500 && child->Running(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_FALSE(child->Running());
   EXPECT_EQ(child->exit_status(), 3);
 }
