@@ -13,7 +13,7 @@ mkdir -p "$folder"
 
 # bf16 pays where the CPU multiplies it in hardware.
 precision=fp32
-grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo && precision=bf16
+grep -q amx_bf16 /proc/cpuinfo && precision=bf16
 
 cat > "$folder/job.yaml" <<YAML
 # yaml-language-server: \$schema=../../docs/job.schema.json

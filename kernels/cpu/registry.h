@@ -10,13 +10,11 @@ namespace terrace::kernels::cpu {
 
 Kernel Find(Op op);
 
-// What the CPU offers, for plans and logs: "avx512+amx_bf16", "avx2", ...
+// The widest code path in use, for plans and logs: "avx512+amx_bf16", "avx512", "avx2", "sse4". bf16 products are faster than
+// f32 ones with AMX only.
 const char* InstructionSet();
-// True when kBF16 products are faster here than f32 ones (AMX, or AVX-512 BF16).
-bool HasFastBF16();
 
-// To be called once per process before the first kernel: asks the kernel for AMX state where there is AMX, creates what
-// libraries would otherwise create on first use. `threads` is the largest number a context will carry.
+// To be called once per process before the first kernel: asks the operating system for AMX state where there is AMX. `threads` is the largest number a context will carry.
 Status Prepare(int threads);
 
 }  // namespace terrace::kernels::cpu
