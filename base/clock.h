@@ -1,4 +1,5 @@
-// Time as an argument: whoever waits or stamps takes a Clock, so that tests and simulations own time.
+// Time as an argument: whoever waits or stamps takes a Clock, so that tests and simulations own
+// time.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

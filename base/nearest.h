@@ -9,8 +9,9 @@
 
 namespace terrace {
 
-// The candidate with the smallest edit distance (insert, delete, replace, swap of neighbours; case is ignored), or empty
-// when none is nearer than about a third of the word's length. Ties: the first.
+// The candidate with the smallest edit distance (insert, delete, replace, swap of neighbours; case
+// is ignored), or empty when none is nearer than about a third of the word's length. Ties: the
+// first.
 std::string_view Nearest(std::string_view word, const std::vector<std::string_view>& candidates);
 
 }  // namespace terrace

@@ -1,5 +1,6 @@
-// Bridges std::string_view and Debian's absl::string_view, which is a type of its own there. Inside Terrace a view is a
-// std::string_view; Abseil's functions get Absl(view), and what they return goes through Std(view).
+// Bridges std::string_view and Debian's absl::string_view, which is a type of its own there. Inside
+// Terrace a view is a std::string_view; Abseil's functions get Absl(view), and what they return
+// goes through Std(view).
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -18,8 +18,8 @@ constexpr size_t kExactMax = 4;
 // Of layouts that differ by less in time, the one with the least memory.
 constexpr double kSameTime = 1.02;
 
-// What layouts are compared with. Measured rates differ from one start of a worker to the next, and a
-// job that is run again or resumed must get the same layout, so that its sums are the same bit by
+// What layouts are compared with. Measured rates differ from one start of a worker to the next, and
+// a job that is run again or resumed must get the same layout, so that its sums are the same bit by
 // bit: measurements tell how long the chosen layout takes, they do not choose it.
 Budget ForChoosing(const Budget& budget) {
   Budget reference = budget;

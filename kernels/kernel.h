@@ -1,7 +1,9 @@
-// How a kernel is called, on every backend: views in operand order (op.h), attributes, a context; status out.
+// How a kernel is called, on every backend: views in operand order (op.h), attributes, a context;
+// status out.
 //
-// A kernel does not allocate, log, or check shapes again: the program was checked before it runs. Its result depends on
-// its inputs alone, not on the number of threads, unless its op says otherwise.
+// A kernel does not allocate, log, or check shapes again: the program was checked before it runs.
+// Its result depends on its inputs alone, not on the number of threads, unless its op says
+// otherwise.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,13 +24,15 @@ struct Status {
   bool ok() const { return message.empty(); }
 };
 
-// One per rank and stream. The workspace is valid during one call, at least WorkspaceBytes(...) large, 64-byte aligned.
+// One per rank and stream. The workspace is valid during one call, at least WorkspaceBytes(...)
+// large, 64-byte aligned.
 struct Context {
   int threads = 1;
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
 };
 
-using Kernel = Status (*)(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context);
+using Kernel = Status (*)(const OpAttrs& attrs, std::span<const TensorView> operands,
+                          const Context& context);
 
 }  // namespace terrace::kernels

@@ -1,13 +1,15 @@
-// The op table: every computation Terrace can put into a program, with its operands in their fixed order, its attributes,
-// its shape rule, its exact FLOPs and bytes, and the workspace it needs. The compiler emits from it, the checker and the
-// rank check against it, each backend implements it (kernels/cpu, kernels/cuda: one file an op, same names).
+// The op table: every computation Terrace can put into a program, with its operands in their fixed
+// order, its attributes, its shape rule, its exact FLOPs and bytes, and the workspace it needs. The
+// compiler emits from it, the checker and the rank check against it, each backend implements it
+// (kernels/cpu, kernels/cuda: one file an op, same names).
 //
 // Knows no CUDA, protobuf, gRPC or logging. Thread-safe: no state.
 //
-// Operand notation: name[shape] access, access being R (read), W (write: old content is ignored), U (update: read and
-// write); "?" marks an operand that may be absent. T = tokens of one micro-batch (batch x sequence), h = hidden, V =
-// vocabulary. "act" stands for the activation type (f32 or bf16); parameters, gradients of parameters, optimizer state and
-// statistics are f32. Where an op may work in place, its comment says which operands may be the same memory.
+// Operand notation: name[shape] access, access being R (read), W (write: old content is ignored), U
+// (update: read and write); "?" marks an operand that may be absent. T = tokens of one micro-batch
+// (batch x sequence), h = hidden, V = vocabulary. "act" stands for the activation type (f32 or
+// bf16); parameters, gradients of parameters, optimizer state and statistics are f32. Where an op
+// may work in place, its comment says which operands may be the same memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,45 +36,59 @@ enum class Op : uint8_t {
   //   x[n,d] R, weight[d] R, bias[d] R ?, y[n,d] W, mean[n] W, rstd[n] W.      NormAttrs
   kLayerNorm,
   // dx = residual + d(LayerNorm)/dx * dy. dx may be the memory of residual or of dy.
-  //   dy[n,d] R, x[n,d] R, weight R, mean R, rstd R, residual[n,d] R ?, dx W, dweight[d] W|U, dbias[d] W|U ?.  NormAttrs
+  //   dy[n,d] R, x[n,d] R, weight R, mean R, rstd R, residual[n,d] R ?, dx W, dweight[d] W|U,
+  //   dbias[d] W|U ?.  NormAttrs
   kLayerNormGrad,
   // RMSNorm, Zhang and Sennrich 2019 (arXiv 1910.07467).
-  //   x[n,d] or x[n,heads,d] R (rows may be strided; the last dimension is normalised), weight[d] R, y W (same shape,
+  //   x[n,d] or x[n,heads,d] R (rows may be strided; the last dimension is normalised), weight[d]
+  //   R, y W (same shape,
   //   own stride), rstd[n] or rstd[n,heads] W.                         NormAttrs
   kRmsNorm,
-  //   dy R, x R, weight R, rstd R, residual R ?, dx W, dweight[d] W|U.  Shapes as kRmsNorm. dx may be residual or dy.
+  //   dy R, x R, weight R, rstd R, residual R ?, dx W, dweight[d] W|U.  Shapes as kRmsNorm. dx may
+  //   be residual or dy.
   kRmsNormGrad,
 
-  // C = op(A) op(B), then the epilogue in this order: + bias, + residual, activation; or C += op(A) op(B).
-  //   a R, b R, c[M,N] W|U, bias[N] R ?, residual[M,N] R ?, aux[M,N] (see Epilogue) R|W ?.    MatmulAttrs
-  // a is [M,K], or [K,M] with transpose_a; b is [K,N], or [N,K] with transpose_b. a, b, c each f32 or bf16, rows may be
+  // C = op(A) op(B), then the epilogue in this order: + bias, + residual, activation; or C += op(A)
+  // op(B).
+  //   a R, b R, c[M,N] W|U, bias[N] R ?, residual[M,N] R ?, aux[M,N] (see Epilogue) R|W ?.
+  //   MatmulAttrs
+  // a is [M,K], or [K,M] with transpose_a; b is [K,N], or [N,K] with transpose_b. a, b, c each f32
+  // or bf16, rows may be
   // strided. Accumulation is f32 always. c may be the memory of residual.
   kMatmul,
   // dbias[d] = (+=) sum over rows of dy[n,d].   dy R, dbias W|U.        AccumulateAttrs
   kBiasGrad,
 
-  // GELU, tanh form (gelu_new), Hendrycks and Gimpel 2016 (arXiv 1606.08415).   x R, y W. In place allowed.   (no attrs)
+  // GELU, tanh form (gelu_new), Hendrycks and Gimpel 2016 (arXiv 1606.08415).   x R, y W. In place
+  // allowed.   (no attrs)
   kGelu,
   // dx = dy * gelu'(x).   dy R, x R, dx W. dx may be dy.
   kGeluGrad,
-  // y = silu(gate) * up, Shazeer 2020 (arXiv 2002.05202).   gate[n,f] R, up[n,f] R, y[n,f] W; rows may be strided.
+  // y = silu(gate) * up, Shazeer 2020 (arXiv 2002.05202).   gate[n,f] R, up[n,f] R, y[n,f] W; rows
+  // may be strided.
   kSwiglu,
   //   dy R, gate R, up R, dgate W, dup W. dgate may be gate's memory, dup may be up's.
   kSwigluGrad,
 
-  // Rotary embedding, Su et al. 2021 (arXiv 2104.09864), Hugging Face "rotate half" pairing (i, i + d/2), in place.
-  //   x[T,heads,d] U (rows may be strided), table[P,d] f32 R: row p holds cos of the d/2 angles, then sin of them.  RopeAttrs
+  // Rotary embedding, Su et al. 2021 (arXiv 2104.09864), Hugging Face "rotate half" pairing (i, i +
+  // d/2), in place.
+  //   x[T,heads,d] U (rows may be strided), table[P,d] f32 R: row p holds cos of the d/2 angles,
+  //   then sin of them.  RopeAttrs
   kRope,
 
-  // Causal flash attention (Dao 2023, arXiv 2307.08691), grouped queries, optional sliding window; no S x S buffer.
-  //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided), o[T,heads,d] W, lse[batch,heads,sequence] W.
+  // Causal flash attention (Dao 2023, arXiv 2307.08691), grouped queries, optional sliding window;
+  // no S x S buffer.
+  //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided), o[T,heads,d] W,
+  //   lse[batch,heads,sequence] W.
   //   AttentionAttrs
   kAttention,
-  //   q R, k R, v R, o R, lse R, do[T,heads,d] R, dq W, dk W, dv W (rows may be strided).   AttentionAttrs
+  //   q R, k R, v R, o R, lse R, do[T,heads,d] R, dq W, dk W, dv W (rows may be strided).
+  //   AttentionAttrs
   kAttentionGrad,
 
   // Fused LM head and cross-entropy; logits exist only in chunks of rows inside the workspace.
-  //   hidden[T,h] R, weight[V,h] R, targets[T] i32 R (negative: not counted), stats[2] f32 W: {sum of losses in nats, number
+  //   hidden[T,h] R, weight[V,h] R, targets[T] i32 R (negative: not counted), stats[2] f32 W: {sum
+  //   of losses in nats, number
   //   of counted targets}.      LossAttrs
   kLmHeadLoss,
   // The same, and the gradients of the *sum* of losses: dhidden W (act), dweight (W|U).
@@ -87,19 +103,24 @@ enum class Op : uint8_t {
   kFill,
   // y += x.   x R, y U.
   kAdd,
-  // out[1] = sum of squares of x, blocked in a fixed order so that the result does not depend on the thread count.
+  // out[1] = sum of squares of x, blocked in a fixed order so that the result does not depend on
+  // the thread count.
   //   x R, out[1] f32 W.
   kSquaredNorm,
   // total[2] = sum over the rows of stats[n,2].   stats R, total W.
   kSumStats,
   // From the reduced statistics of the step to the factor that AdamW multiplies gradients by.
-  //   squares[n] f32 R (one partial sum of squares of the *summed* gradient each), total[2] f32 R {loss sum, tokens},
-  //   out[4] f32 W: {scale, grad_norm, mean loss, skip}. grad_norm = sqrt(sum squares) / tokens; scale = min(1, clip /
-  //   grad_norm) / tokens (1 / tokens when clip <= 0); skip = 1 and scale = 0 when grad_norm is not finite or tokens is 0.
+  //   squares[n] f32 R (one partial sum of squares of the *summed* gradient each), total[2] f32 R
+  //   {loss sum, tokens},
+  //   out[4] f32 W: {scale, grad_norm, mean loss, skip}. grad_norm = sqrt(sum squares) / tokens;
+  //   scale = min(1, clip /
+  //   grad_norm) / tokens (1 / tokens when clip <= 0); skip = 1 and scale = 0 when grad_norm is not
+  //   finite or tokens is 0.
   //   ClipAttrs
   kGradScale,
   // AdamW, Loshchilov and Hutter 2017 (arXiv 1711.05101), PyTorch's order of operations, f32.
-  //   grad[n] R, param[n] U, m[n] U, v[n] U, scale[4] R (kGradScale's out; nothing changes when skip is set),
+  //   grad[n] R, param[n] U, m[n] U, v[n] U, scale[4] R (kGradScale's out; nothing changes when
+  //   skip is set),
   //   schedule[4] f32 R: {learning rate, 1 - beta1^t, 1 - beta2^t, reserved}.    AdamwAttrs
   kAdamw,
   kLastOp = kAdamw,
@@ -124,7 +145,7 @@ struct NormAttrs {
 // What happens to the product before it is stored, and what `aux` means.
 enum class Epilogue : uint8_t {
   kNone = 0,
-  kGelu,      // c = gelu(product); aux W receives the product before the activation (absent: not kept)
+  kGelu,  // c = gelu(product); aux W receives the product before the activation (absent: not kept)
   kGeluGrad,  // c = product * gelu'(aux); aux R is the value before the activation
 };
 // The arithmetic of the product. Inputs are converted on the fly when their element type differs.
@@ -145,20 +166,20 @@ struct AccumulateAttrs {
   bool operator==(const AccumulateAttrs&) const = default;
 };
 struct RopeAttrs {
-  int64_t sequence = 0;   // position of row t is t mod sequence
-  bool inverse = false;   // rotate by minus the angle: the gradient of the forward op
+  int64_t sequence = 0;  // position of row t is t mod sequence
+  bool inverse = false;  // rotate by minus the angle: the gradient of the forward op
   bool operator==(const RopeAttrs&) const = default;
 };
 struct AttentionAttrs {
-  int64_t sequence = 0;       // T = batch * sequence
-  int64_t window = 0;         // a query sees itself and window - 1 keys before it; 0: all before it
-  float scale = 0;            // of the scores, usually 1 / sqrt(d)
+  int64_t sequence = 0;  // T = batch * sequence
+  int64_t window = 0;    // a query sees itself and window - 1 keys before it; 0: all before it
+  float scale = 0;       // of the scores, usually 1 / sqrt(d)
   MatmulPrecision precision = MatmulPrecision::kF32;
   bool operator==(const AttentionAttrs&) const = default;
 };
 struct LossAttrs {
-  int64_t chunk_rows = 0;     // rows of logits held at a time, > 0
-  bool accumulate = false;    // dweight is added to instead of written
+  int64_t chunk_rows = 0;   // rows of logits held at a time, > 0
+  bool accumulate = false;  // dweight is added to instead of written
   MatmulPrecision precision = MatmulPrecision::kF32;
   bool operator==(const LossAttrs&) const = default;
 };
@@ -167,7 +188,7 @@ struct FillAttrs {
   bool operator==(const FillAttrs&) const = default;
 };
 struct ClipAttrs {
-  float clip_grad_norm = 0;   // <= 0: no clipping
+  float clip_grad_norm = 0;  // <= 0: no clipping
   bool operator==(const ClipAttrs&) const = default;
 };
 struct AdamwAttrs {
@@ -178,8 +199,9 @@ struct AdamwAttrs {
   bool operator==(const AdamwAttrs&) const = default;
 };
 
-using OpAttrs = std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs, RopeAttrs, AttentionAttrs,
-                             LossAttrs, FillAttrs, ClipAttrs, AdamwAttrs>;
+using OpAttrs =
+    std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs, RopeAttrs,
+                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, AdamwAttrs>;
 
 enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };
 
@@ -187,19 +209,23 @@ enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };
 int OperandCount(Op op);
 std::string_view OperandName(Op op, int index);
 bool OperandOptional(Op op, int index);
-// What the op does to operand `index`, given its attributes. Absent operands have no access whatever this says.
+// What the op does to operand `index`, given its attributes. Absent operands have no access
+// whatever this says.
 Access OperandAccess(Op op, const OpAttrs& attrs, int index);
 
-// Empty when the operands fit the op; otherwise one sentence with the op, the operand, its shape and the rule.
+// Empty when the operands fit the op; otherwise one sentence with the op, the operand, its shape
+// and the rule.
 std::string CheckShapes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands);
 
-// Floating-point operations; a multiply-add counts 2; causal attention counts the half that is computed.
-// REQUIRES (this and the next two): CheckShapes is empty.
+// Floating-point operations; a multiply-add counts 2; causal attention counts the half that is
+// computed. REQUIRES (this and the next two): CheckShapes is empty.
 int64_t Flops(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands);
-// Bytes that must cross memory at least once (each operand once, updates twice, workspace not counted).
+// Bytes that must cross memory at least once (each operand once, updates twice, workspace not
+// counted).
 int64_t BytesMoved(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands);
-// Scratch bytes that the instruction must bring, for a CPU rank that computes with `threads` threads. A kernel allocates
-// nothing itself. 0 where it needs none.
-int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands, int threads);
+// Scratch bytes that the instruction must bring, for a CPU rank that computes with `threads`
+// threads. A kernel allocates nothing itself. 0 where it needs none.
+int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands,
+                       int threads);
 
 }  // namespace terrace::kernels

@@ -82,8 +82,9 @@ class Guard {
     handled_ = count;
     const bool force = count > 1;
     std::fprintf(stderr, "%s\n",
-                 force ? "stopping at once"
-                       : "stopping after this step with a checkpoint; Ctrl-C again to stop at once");
+                 force
+                     ? "stopping at once"
+                     : "stopping after this step with a checkpoint; Ctrl-C again to stop at once");
     if (const absl::Status cancelled = Cancel(force); !cancelled.ok()) Fail(global_, cancelled);
   }
 

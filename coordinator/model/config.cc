@@ -27,7 +27,8 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
   config->kv_heads = config->heads;
   config->head_dim = config->hidden / config->heads;
   config->intermediate = json.Int("n_inner", 1, kMaxWidth, 4 * config->hidden);
-  config->max_positions = json.Int("n_positions", 1, kMaxPositions, json.Int("n_ctx", 1, kMaxPositions, 1024));
+  config->max_positions =
+      json.Int("n_positions", 1, kMaxPositions, json.Int("n_ctx", 1, kMaxPositions, 1024));
   config->norm = NormKind::kLayerNorm;
   config->norm_epsilon = json.Real("layer_norm_epsilon", 0, 1, 1e-5);
   config->mlp = MlpKind::kGelu;
@@ -37,7 +38,8 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
   config->fused_qkv = config->conv1d_weights = true;
   const std::string activation = json.String("activation_function", "gelu_new");
   if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    json.Problem("activation_function", absl::StrCat("\"", activation, "\""), "gelu_new or gelu_pytorch_tanh");
+    json.Problem("activation_function", absl::StrCat("\"", activation, "\""),
+                 "gelu_new or gelu_pytorch_tanh");
   }
   if (!json.Bool("scale_attn_weights", true)) json.Problem("scale_attn_weights", "false", "true");
   if (json.Bool("scale_attn_by_inverse_layer_idx", false)) {
@@ -47,7 +49,8 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
 
 void ReadWindows(JsonReader& json, ModelConfig* config) {
   const bool is_qwen = config->family == "qwen2" || config->family == "qwen3";
-  const bool on = json.Has("sliding_window") && (!is_qwen || json.Bool("use_sliding_window", false));
+  const bool on =
+      json.Has("sliding_window") && (!is_qwen || json.Bool("use_sliding_window", false));
   const int64_t window = on ? json.Int("sliding_window", 1, kMaxPositions) : 0;
   const std::vector<std::string> types = json.Strings("layer_types");
   if (!types.empty() && static_cast<int64_t>(types.size()) != config->layers) {
@@ -62,12 +65,14 @@ void ReadWindows(JsonReader& json, ModelConfig* config) {
     if (!types.empty()) {
       const std::string& type = types[layer];
       if (type != "full_attention" && type != "sliding_attention") {
-        json.Problem("layer_types", absl::StrCat("\"", type, "\""), "full_attention or sliding_attention");
+        json.Problem("layer_types", absl::StrCat("\"", type, "\""),
+                     "full_attention or sliding_attention");
         return;
       }
       sliding = type == "sliding_attention";
       if (sliding && window == 0) {
-        json.Problem("sliding_window", "nothing", "a whole number where layer_types has sliding_attention");
+        json.Problem("sliding_window", "nothing",
+                     "a whole number where layer_types has sliding_attention");
         return;
       }
     }
@@ -75,7 +80,8 @@ void ReadWindows(JsonReader& json, ModelConfig* config) {
   }
 }
 
-// llama, mistral, qwen2, qwen3: one shape with four sets of defaults (those of the Hugging Face configuration classes).
+// llama, mistral, qwen2, qwen3: one shape with four sets of defaults (those of the Hugging Face
+// configuration classes).
 void ReadLlamaLike(JsonReader& json, ModelConfig* config) {
   const std::string& family = config->family;
   config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary);
@@ -91,7 +97,8 @@ void ReadLlamaLike(JsonReader& json, ModelConfig* config) {
   config->norm_epsilon = json.Real("rms_norm_eps", 0, 1, 1e-6);
   config->tied_embeddings = json.Bool("tie_word_embeddings", false);
   config->qk_norm = family == "qwen3";
-  const bool attention_bias = (family == "llama" || family == "qwen3") && json.Bool("attention_bias", false);
+  const bool attention_bias =
+      (family == "llama" || family == "qwen3") && json.Bool("attention_bias", false);
   config->qkv_bias = family == "qwen2" || attention_bias;
   config->attention_out_bias = attention_bias;
   config->mlp_bias = family == "llama" && json.Bool("mlp_bias", false);
@@ -108,14 +115,16 @@ void ReadLlamaLike(JsonReader& json, ModelConfig* config) {
 void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_length) {
   const bool gpt2 = config.family == "gpt2";
   if (config.hidden % config.heads != 0 && gpt2) {
-    json.Problem("n_embd", absl::StrCat(config.hidden), absl::StrCat("a multiple of n_head ", config.heads));
+    json.Problem("n_embd", absl::StrCat(config.hidden),
+                 absl::StrCat("a multiple of n_head ", config.heads));
   }
   if (config.heads % config.kv_heads != 0) {
     json.Problem("num_key_value_heads", absl::StrCat(config.kv_heads),
                  absl::StrCat("a divisor of num_attention_heads ", config.heads));
   }
   if (config.head_dim % 2 != 0 || config.head_dim < 1 || config.head_dim > kMaxHeadDim) {
-    json.Problem("head_dim", absl::StrCat(config.head_dim), absl::StrCat("even, from 2 to ", kMaxHeadDim));
+    json.Problem("head_dim", absl::StrCat(config.head_dim),
+                 absl::StrCat("even, from 2 to ", kMaxHeadDim));
   }
   if (sequence_length > config.max_positions) {
     const char* key = gpt2 ? "n_positions" : "max_position_embeddings";
@@ -127,10 +136,13 @@ void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_le
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, int64_t sequence_length) {
-  const nlohmann::json json = nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
+                                             int64_t sequence_length) {
+  const nlohmann::json json =
+      nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) {
-    return absl::InvalidArgumentError("model.config: the text is not a JSON object; give a Hugging Face config.json");
+    return absl::InvalidArgumentError(
+        "model.config: the text is not a JSON object; give a Hugging Face config.json");
   }
   std::vector<std::string> problems;
   JsonReader reader(json, "", &problems);
@@ -144,15 +156,18 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, int64
              config.family == "qwen3") {
     ReadLlamaLike(reader, &config);
     if (problems.empty()) {
-      config.rope = ReadRope(json, {config.head_dim, config.max_positions, sequence_length}, &problems);
+      config.rope =
+          ReadRope(json, {config.head_dim, config.max_positions, sequence_length}, &problems);
     }
   } else {
-    reader.Problem("model_type", config.family.empty() ? "nothing" : absl::StrCat("\"", config.family, "\""),
-                   "one of gpt2, llama, mistral, qwen2, qwen3", "other architectures are not supported");
+    reader.Problem(
+        "model_type", config.family.empty() ? "nothing" : absl::StrCat("\"", config.family, "\""),
+        "one of gpt2, llama, mistral, qwen2, qwen3", "other architectures are not supported");
   }
   if (problems.empty()) CheckShape(reader, config, sequence_length);
   if (problems.empty()) return config;
-  return absl::InvalidArgumentError(absl::StrCat("model.config: ", absl::StrJoin(problems, "\nmodel.config: ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.config: ", absl::StrJoin(problems, "\nmodel.config: ")));
 }
 
 }  // namespace terrace

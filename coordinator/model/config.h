@@ -1,8 +1,8 @@
-// A transformer's architecture, read from a Hugging Face config.json or a preset: every number the compiler needs, no
-// framework's names left. gpt2, llama, mistral, qwen2 and qwen3.
+// A transformer's architecture, read from a Hugging Face config.json or a preset: every number the
+// compiler needs, no framework's names left. gpt2, llama, mistral, qwen2 and qwen3.
 //
-// In: the text of config.json. Out: ModelConfig, or INVALID_ARGUMENT that lists every problem (key, value, rule, way out).
-// Pure and thread-safe.
+// In: the text of config.json. Out: ModelConfig, or INVALID_ARGUMENT that lists every problem (key,
+// value, rule, way out). Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,8 +20,9 @@ enum class NormKind { kLayerNorm, kRmsNorm };
 enum class MlpKind { kGelu, kSwiglu };
 
 struct RopeConfig {
-  // One angle per pair of elements of a head: angle(position, i) = position * inverse_frequency[i]. Scaling (linear, dynamic
-  // at the trained length, llama3, yarn, longrope) is applied already. Empty: no rotary embedding.
+  // One angle per pair of elements of a head: angle(position, i) = position * inverse_frequency[i].
+  // Scaling (linear, dynamic at the trained length, llama3, yarn, longrope) is applied already.
+  // Empty: no rotary embedding.
   std::vector<double> inverse_frequency;
   double attention_factor = 1.0;  // multiplies cos and sin (YaRN, arXiv 2309.00071, section 3.4)
 };
@@ -44,7 +45,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;         // RMSNorm over each head of q and k (qwen3)
+  bool qk_norm = false;  // RMSNorm over each head of q and k (qwen3)
   bool tied_embeddings = false;
   bool fused_qkv = false;       // one c_attn tensor (gpt2)
   bool conv1d_weights = false;  // linear weights stored [in, out] (gpt2) instead of [out, in]
@@ -52,7 +53,8 @@ struct ModelConfig {
   double initializer_range = 0.02;
 };
 
-// `sequence_length` is what the job trains with: it must fit the positions, and dynamic scalings depend on it.
+// `sequence_length` is what the job trains with: it must fit the positions, and dynamic scalings
+// depend on it.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, int64_t sequence_length);
 
 }  // namespace terrace

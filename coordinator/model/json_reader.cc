@@ -17,7 +17,8 @@ std::string Shown(const nlohmann::json& value) {
 
 }  // namespace
 
-JsonReader::JsonReader(const nlohmann::json& object, std::string path, std::vector<std::string>* problems)
+JsonReader::JsonReader(const nlohmann::json& object, std::string path,
+                       std::vector<std::string>* problems)
     : object_(object), path_(std::move(path)), problems_(problems) {}
 
 const nlohmann::json* JsonReader::Find(std::string_view key) const {
@@ -34,7 +35,8 @@ void JsonReader::Problem(std::string_view key, std::string_view got, std::string
   problems_->push_back(std::move(text));
 }
 
-int64_t JsonReader::Int(std::string_view key, int64_t low, int64_t high, std::optional<int64_t> fallback) {
+int64_t JsonReader::Int(std::string_view key, int64_t low, int64_t high,
+                        std::optional<int64_t> fallback) {
   const nlohmann::json* value = Find(key);
   const std::string must = absl::StrCat("a whole number from ", low, " to ", high);
   if (value == nullptr) {
@@ -50,7 +52,8 @@ int64_t JsonReader::Int(std::string_view key, int64_t low, int64_t high, std::op
   return value->get<int64_t>();
 }
 
-double JsonReader::Real(std::string_view key, double low, double high, std::optional<double> fallback) {
+double JsonReader::Real(std::string_view key, double low, double high,
+                        std::optional<double> fallback) {
   const nlohmann::json* value = Find(key);
   const std::string must = absl::StrCat("a number from ", low, " to ", high);
   if (value == nullptr) {

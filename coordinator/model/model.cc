@@ -17,13 +17,16 @@ class Builder {
   void Weight(TensorRole role, std::string name, std::vector<int64_t> shape, double stddev) {
     Add({std::move(name), std::move(shape), role, layer_, Init::kNormal, stddev});
   }
-  void Ones(TensorRole role, std::string name, int64_t size) { Add({std::move(name), {size}, role, layer_, Init::kOnes}); }
+  void Ones(TensorRole role, std::string name, int64_t size) {
+    Add({std::move(name), {size}, role, layer_, Init::kOnes});
+  }
   void Zeros(TensorRole role, std::string name, int64_t size) {
     Add({std::move(name), {size}, role, layer_, Init::kZeros});
   }
   // A linear layer from `in` to `out`: [in, out] for Conv1D, [out, in] otherwise.
   void Linear(TensorRole role, const std::string& name, int64_t in, int64_t out, double stddev) {
-    std::vector<int64_t> shape = config_.conv1d_weights ? std::vector<int64_t>{in, out} : std::vector<int64_t>{out, in};
+    std::vector<int64_t> shape =
+        config_.conv1d_weights ? std::vector<int64_t>{in, out} : std::vector<int64_t>{out, in};
     Weight(role, name + ".weight", std::move(shape), stddev);
   }
   void set_layer(int64_t layer) { layer_ = layer; }
@@ -62,7 +65,8 @@ void LlamaLayer(const ModelConfig& c, int64_t layer, Builder& b) {
   const double std = c.initializer_range;
   const int64_t q = c.heads * c.head_dim;
   const int64_t kv = c.kv_heads * c.head_dim;
-  auto linear = [&](TensorRole role, TensorRole bias_role, const std::string& name, int64_t in, int64_t out, bool bias) {
+  auto linear = [&](TensorRole role, TensorRole bias_role, const std::string& name, int64_t in,
+                    int64_t out, bool bias) {
     b.Linear(role, name, in, out, std);
     if (bias) b.Zeros(bias_role, name + ".bias", out);
   };
@@ -84,8 +88,17 @@ void LlamaLayer(const ModelConfig& c, int64_t layer, Builder& b) {
 bool IsMatrixProduct(TensorRole role) {
   using enum TensorRole;
   switch (role) {
-    case kQkv: case kQ: case kK: case kV: case kAttentionOut: case kMlpUp: case kMlpGate: case kMlpDown: return true;
-    default: return false;
+    case kQkv:
+    case kQ:
+    case kK:
+    case kV:
+    case kAttentionOut:
+    case kMlpUp:
+    case kMlpGate:
+    case kMlpDown:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -107,7 +120,8 @@ Model BuildModel(const ModelConfig& config) {
   const double std = config.initializer_range;
   b.Weight(kTokenEmbedding, embedding, {config.vocabulary, config.hidden}, std);
   if (config.learned_positions) {
-    b.Weight(kPositionEmbedding, "transformer.wpe.weight", {config.max_positions, config.hidden}, std);
+    b.Weight(kPositionEmbedding, "transformer.wpe.weight", {config.max_positions, config.hidden},
+             std);
   }
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     b.set_layer(layer);
@@ -115,7 +129,8 @@ Model BuildModel(const ModelConfig& config) {
   }
   b.set_layer(-1);
   b.Ones(kFinalNorm, gpt2 ? "transformer.ln_f.weight" : "model.norm.weight", config.hidden);
-  if (config.norm == NormKind::kLayerNorm) b.Zeros(kFinalNormBias, "transformer.ln_f.bias", config.hidden);
+  if (config.norm == NormKind::kLayerNorm)
+    b.Zeros(kFinalNormBias, "transformer.ln_f.bias", config.hidden);
   if (config.tied_embeddings) {
     model.tied["lm_head.weight"] = embedding;
   } else {
@@ -131,8 +146,9 @@ int64_t Model::Parameters() const {
 }
 
 const Tensor* Model::Find(TensorRole role, int64_t layer) const {
-  auto it = std::find_if(tensors.begin(), tensors.end(),
-                         [&](const Tensor& tensor) { return tensor.role == role && tensor.layer == layer; });
+  auto it = std::find_if(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
+    return tensor.role == role && tensor.layer == layer;
+  });
   return it == tensors.end() ? nullptr : &*it;
 }
 
@@ -145,7 +161,8 @@ double FlopsPerToken(const Model& model, int64_t sequence_length) {
   double attention = 0;
   const double s = sequence_length;
   for (int64_t window : c.window) {
-    // Keys that a query sees on average: s/2 when causal; w (1 - w/2s) when the window is shorter than the sequence.
+    // Keys that a query sees on average: s/2 when causal; w (1 - w/2s) when the window is shorter
+    // than the sequence.
     const double w = window == 0 ? s : std::min<double>(window, s);
     attention += 12.0 * c.heads * c.head_dim * w * (1 - w / (2 * s));
   }

@@ -1,5 +1,5 @@
-// A model as tensors with global names: what is trained, stored, initialised and counted. Names and shapes are the Hugging
-// Face Hub's, so that a checkpoint loads in `transformers` unchanged.
+// A model as tensors with global names: what is trained, stored, initialised and counted. Names and
+// shapes are the Hugging Face Hub's, so that a checkpoint loads in `transformers` unchanged.
 //
 // Pure and thread-safe.
 //
@@ -18,10 +18,33 @@ namespace terrace {
 
 // What a tensor is for; with the layer it identifies it.
 enum class TensorRole {
-  kTokenEmbedding, kPositionEmbedding, kFinalNorm, kFinalNormBias, kLmHead,
-  kAttentionNorm, kAttentionNormBias, kQkv, kQkvBias, kQ, kQBias, kK, kKBias, kV, kVBias, kQNorm, kKNorm,
-  kAttentionOut, kAttentionOutBias, kMlpNorm, kMlpNormBias,
-  kMlpUp, kMlpUpBias, kMlpGate, kMlpGateBias, kMlpDown, kMlpDownBias,
+  kTokenEmbedding,
+  kPositionEmbedding,
+  kFinalNorm,
+  kFinalNormBias,
+  kLmHead,
+  kAttentionNorm,
+  kAttentionNormBias,
+  kQkv,
+  kQkvBias,
+  kQ,
+  kQBias,
+  kK,
+  kKBias,
+  kV,
+  kVBias,
+  kQNorm,
+  kKNorm,
+  kAttentionOut,
+  kAttentionOutBias,
+  kMlpNorm,
+  kMlpNormBias,
+  kMlpUp,
+  kMlpUpBias,
+  kMlpGate,
+  kMlpGateBias,
+  kMlpDown,
+  kMlpDownBias,
 };
 
 enum class Init { kNormal, kOnes, kZeros };
@@ -30,9 +53,9 @@ struct Tensor {
   std::string name;            // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // as stored
   TensorRole role;
-  int64_t layer = -1;          // -1: not in a layer
+  int64_t layer = -1;  // -1: not in a layer
   Init init = Init::kNormal;
-  double stddev = 0.0;         // of kNormal
+  double stddev = 0.0;  // of kNormal
   int64_t elements() const;
 };
 
@@ -49,9 +72,9 @@ struct Model {
 
 Model BuildModel(const ModelConfig& config);
 
-// Model FLOPs of one token, forward and backward, no recompute: 6 x (parameters in matrix products) + causal attention
-// (12 L h s, halved; Korthikanti et al. 2022, arXiv 2205.05198, appendix A). The embedding look-up counts nothing, the LM
-// head counts.
+// Model FLOPs of one token, forward and backward, no recompute: 6 x (parameters in matrix products)
+// + causal attention (12 L h s, halved; Korthikanti et al. 2022, arXiv 2205.05198, appendix A). The
+// embedding look-up counts nothing, the LM head counts.
 double FlopsPerToken(const Model& model, int64_t sequence_length);
 
 }  // namespace terrace

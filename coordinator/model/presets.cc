@@ -6,8 +6,9 @@
 namespace terrace {
 namespace {
 
-// Architecture keys of the published config.json files; parameter counts as the model cards and safetensors headers on the
-// Hugging Face Hub state them. "gpt-bytes-10m" is our own: a GPT-2 over bytes for first runs.
+// Architecture keys of the published config.json files; parameter counts as the model cards and
+// safetensors headers on the Hugging Face Hub state them. "gpt-bytes-10m" is our own: a GPT-2 over
+// bytes for first runs.
 const std::vector<Preset>& Table() {
   static const std::vector<Preset> table = {
       {"gpt-bytes-10m",
@@ -232,8 +233,9 @@ const std::vector<Preset>& Presets() { return Table(); }
 
 const Preset* FindPreset(std::string_view name) {
   const std::vector<Preset>& table = Table();
-  auto it = std::lower_bound(table.begin(), table.end(), name,
-                             [](const Preset& preset, std::string_view key) { return preset.name < key; });
+  auto it = std::lower_bound(
+      table.begin(), table.end(), name,
+      [](const Preset& preset, std::string_view key) { return preset.name < key; });
   return it != table.end() && it->name == name ? &*it : nullptr;
 }
 

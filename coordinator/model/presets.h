@@ -1,5 +1,5 @@
-// Well-known model sizes by name ("gpt2", "llama-3.2-1b", "qwen3-0.6b", ...), as the config.json each publishes.
-// Pure and thread-safe.
+// Well-known model sizes by name ("gpt2", "llama-3.2-1b", "qwen3-0.6b", ...), as the config.json
+// each publishes. Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

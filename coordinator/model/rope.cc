@@ -20,14 +20,16 @@ std::vector<double> Frequencies(double theta, int64_t head_dim) {
   return out;
 }
 
-// Wavelengths above the trained range are stretched by `factor`, short ones kept, those between blended (Llama 3.1).
+// Wavelengths above the trained range are stretched by `factor`, short ones kept, those between
+// blended (Llama 3.1).
 void ScaleLlama3(JsonReader& scaling, std::vector<double>* frequencies) {
   const double factor = scaling.Real("factor", 1.0, kLargeFactor);
   const double low = scaling.Real("low_freq_factor", 1e-6, kLargeFactor);
   const double high = scaling.Real("high_freq_factor", 1e-6, kLargeFactor);
   const double trained = scaling.Int("original_max_position_embeddings", 1, int64_t{1} << 32);
   if (high <= low) {
-    scaling.Problem("high_freq_factor", absl::StrCat(high), absl::StrCat("above low_freq_factor ", low));
+    scaling.Problem("high_freq_factor", absl::StrCat(high),
+                    absl::StrCat("above low_freq_factor ", low));
     return;
   }
   for (double& f : *frequencies) {
@@ -39,7 +41,8 @@ void ScaleLlama3(JsonReader& scaling, std::vector<double>* frequencies) {
 }
 
 // YaRN, Peng et al. 2023 (arXiv 2309.00071), sections 3.2 and 3.4.
-double ScaleYarn(JsonReader& scaling, const RopeInput& input, double theta, std::vector<double>* frequencies) {
+double ScaleYarn(JsonReader& scaling, const RopeInput& input, double theta,
+                 std::vector<double>* frequencies) {
   const double factor = scaling.Real("factor", 1.0, kLargeFactor);
   const double beta_fast = scaling.Real("beta_fast", 1e-6, kLargeFactor, 32.0);
   const double beta_slow = scaling.Real("beta_slow", 1e-6, kLargeFactor, 1.0);
@@ -66,7 +69,8 @@ double ScaleYarn(JsonReader& scaling, const RopeInput& input, double theta, std:
   auto mscale = [factor](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; };
   if (scaling.Has("attention_factor")) return scaling.Real("attention_factor", 1e-6, kLargeFactor);
   if (scaling.Has("mscale") && scaling.Has("mscale_all_dim")) {
-    return mscale(scaling.Real("mscale", 0, kLargeFactor)) / mscale(scaling.Real("mscale_all_dim", 0, kLargeFactor));
+    return mscale(scaling.Real("mscale", 0, kLargeFactor)) /
+           mscale(scaling.Real("mscale_all_dim", 0, kLargeFactor));
   }
   return mscale(1.0);
 }
@@ -74,8 +78,9 @@ double ScaleYarn(JsonReader& scaling, const RopeInput& input, double theta, std:
 // LongRoPE, Ding et al. 2024 (arXiv 2402.13753): one factor per frequency.
 double ScaleLongRope(JsonReader& scaling, const RopeInput& input, const nlohmann::json& config,
                      std::vector<double>* frequencies) {
-  const double trained = scaling.Int("original_max_position_embeddings", 2, int64_t{1} << 32,
-                                     config.value("original_max_position_embeddings", input.max_positions));
+  const double trained =
+      scaling.Int("original_max_position_embeddings", 2, int64_t{1} << 32,
+                  config.value("original_max_position_embeddings", input.max_positions));
   const char* key = input.sequence_length > trained ? "long_factor" : "short_factor";
   const std::vector<double> factors = scaling.Reals(key);
   if (factors.size() != frequencies->size()) {
@@ -97,7 +102,8 @@ double ScaleLongRope(JsonReader& scaling, const RopeInput& input, const nlohmann
 
 }  // namespace
 
-RopeConfig ReadRope(const nlohmann::json& config, const RopeInput& input, std::vector<std::string>* problems) {
+RopeConfig ReadRope(const nlohmann::json& config, const RopeInput& input,
+                    std::vector<std::string>* problems) {
   RopeConfig rope;
   JsonReader top(config, "", problems);
   const nlohmann::json empty = nlohmann::json::object();
@@ -105,8 +111,9 @@ RopeConfig ReadRope(const nlohmann::json& config, const RopeInput& input, std::v
   const nlohmann::json* object = top.Object(section);
   JsonReader scaling(object == nullptr ? empty : *object, absl::StrCat(section, "."), problems);
 
-  const double theta = scaling.Has("rope_theta") ? scaling.Real("rope_theta", 1.0 + 1e-6, 1e12)
-                                                 : top.Real("rope_theta", 1.0 + 1e-6, 1e12, 10000.0);
+  const double theta = scaling.Has("rope_theta")
+                           ? scaling.Real("rope_theta", 1.0 + 1e-6, 1e12)
+                           : top.Real("rope_theta", 1.0 + 1e-6, 1e12, 10000.0);
   rope.inverse_frequency = Frequencies(theta, input.head_dim);
   const std::string type = scaling.String("rope_type", scaling.String("type", "default"));
   if (type == "linear") {

@@ -1,5 +1,6 @@
-// The rotary frequencies of a model, with the scaling variants of the Hugging Face configs: default, linear, dynamic, yarn,
-// llama3, longrope. Problems are gathered in the reader's list. Pure.
+// The rotary frequencies of a model, with the scaling variants of the Hugging Face configs:
+// default, linear, dynamic, yarn, llama3, longrope. Problems are gathered in the reader's list.
+// Pure.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,6 +19,7 @@ struct RopeInput {
 };
 
 // Reads rope_theta and rope_scaling (or rope_parameters, the newer form) of the config.
-RopeConfig ReadRope(const nlohmann::json& config, const RopeInput& input, std::vector<std::string>* problems);
+RopeConfig ReadRope(const nlohmann::json& config, const RopeInput& input,
+                    std::vector<std::string>* problems);
 
 }  // namespace terrace

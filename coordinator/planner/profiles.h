@@ -34,8 +34,8 @@ absl::StatusOr<CatalogueDevice> FindDevice(std::string_view name);
 // The peak rates of the datasheet; no program reaches them.
 v1::HardwareProfile ProfileOf(const CatalogueDevice& device);
 
-// An ordinary server core with AVX-512, ranks linked by TCP on one host. `instruction_set` as a worker
-// names its own in the profile it measures: "amx_bf16" in it raises the bf16 rate.
+// An ordinary server core with AVX-512, ranks linked by TCP on one host. `instruction_set` as a
+// worker names its own in the profile it measures: "amx_bf16" in it raises the bf16 rate.
 v1::HardwareProfile CpuProfile(uint32_t cores, std::string_view instruction_set = "");
 
 }  // namespace terrace

@@ -14,8 +14,8 @@ namespace terrace {
 inline constexpr int64_t kSpecBytesMax = 1 << 20;
 inline constexpr int64_t kModelConfigBytesMax = 4 << 20;
 
-// Fills model.config_json, unless it is filled already, with the preset or the text of the file that
-// model.config names (a folder means the config.json in it). INVALID_ARGUMENT that starts with
+// Fills model.config_json, unless it is filled already, with the preset or the text of the file
+// that model.config names (a folder means the config.json in it). INVALID_ARGUMENT that starts with
 // "model.config:" when it is neither.
 absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec);
 

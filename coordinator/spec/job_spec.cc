@@ -20,9 +20,11 @@ absl::StatusOr<YAML::Node> ParseYaml(std::string_view yaml) {
     YAML::Node root = YAML::Load(std::string(yaml));
     if (root.IsMap()) return root;
     return absl::InvalidArgumentError(
-        "line 1, column 1: the spec: got no mapping, must be a mapping of keys (name, model, data, train, ...)");
+        "line 1, column 1: the spec: got no mapping, must be a mapping of keys (name, model, data, "
+        "train, ...)");
   } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("line ", error.mark.line + 1, ", column ", error.mark.column + 1,
+    return absl::InvalidArgumentError(absl::StrCat("line ", error.mark.line + 1, ", column ",
+                                                   error.mark.column + 1,
                                                    ": the spec: is not YAML: ", error.msg));
   }
 }
@@ -41,13 +43,17 @@ absl::StatusOr<v1::JobSpec> ParseJobSpec(std::string_view yaml, std::string_view
   try {
     reader.Read(*root, &spec);
   } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("line ", error.mark.line + 1, ", column ", error.mark.column + 1,
+    return absl::InvalidArgumentError(absl::StrCat("line ", error.mark.line + 1, ", column ",
+                                                   error.mark.column + 1,
                                                    ": the spec: ", error.msg));
   }
-  if (!reader.problems().empty()) return absl::InvalidArgumentError(absl::StrJoin(reader.problems(), "\n"));
+  if (!reader.problems().empty())
+    return absl::InvalidArgumentError(absl::StrJoin(reader.problems(), "\n"));
   if (spec.checkpoint().directory().empty()) {
     spec.mutable_checkpoint()->set_directory(
-        (std::filesystem::path(std::string(base_directory)) / "checkpoints" / spec.name()).lexically_normal().string());
+        (std::filesystem::path(std::string(base_directory)) / "checkpoints" / spec.name())
+            .lexically_normal()
+            .string());
   }
   spec.set_yaml(std::string(yaml));
   return spec;

@@ -1,8 +1,9 @@
-// The table of the job spec's keys: what each is called, accepts, defaults to and means. Parsing, validation, the JSON schema
-// and the reference page are all read off it, so a key is added in one place (docs/checklists/new_spec_field.md).
+// The table of the job spec's keys: what each is called, accepts, defaults to and means. Parsing,
+// validation, the JSON schema and the reference page are all read off it, so a key is added in one
+// place (docs/checklists/new_spec_field.md).
 //
-// A key's path is also the path of the JobSpec field that receives it, unless `field` names another one.
-// Thread-safe: no state.
+// A key's path is also the path of the JobSpec field that receives it, unless `field` names another
+// one. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,8 +35,8 @@ struct SpecKey {
   bool required;
   double low, high;
   std::vector<std::string_view> choices;
-  std::string_view field;     // path of the JobSpec field when it differs from `path`
-  std::string_view meaning;   // one line for people
+  std::string_view field;    // path of the JobSpec field when it differs from `path`
+  std::string_view meaning;  // one line for people
 };
 
 // In the order of the reference page: parents before children, grouped by section.

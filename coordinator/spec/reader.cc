@@ -66,7 +66,8 @@ Field FindField(const SpecKey& key, v1::JobSpec* spec) {
   google::protobuf::Message* message = spec;
   const google::protobuf::FieldDescriptor* descriptor = nullptr;
   for (absl::string_view part : absl::StrSplit(Absl(path), '.')) {
-    if (descriptor != nullptr) message = message->GetReflection()->MutableMessage(message, descriptor);
+    if (descriptor != nullptr)
+      message = message->GetReflection()->MutableMessage(message, descriptor);
     descriptor = message->GetDescriptor()->FindFieldByName(std::string(part));
   }
   return {message, descriptor};
@@ -76,10 +77,14 @@ void SetNumber(const Field& field, double value) {
   using google::protobuf::FieldDescriptor;
   const google::protobuf::Reflection* reflection = field.message->GetReflection();
   switch (field.descriptor->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32: return reflection->SetInt32(field.message, field.descriptor, value);
-    case FieldDescriptor::CPPTYPE_INT64: return reflection->SetInt64(field.message, field.descriptor, value);
-    case FieldDescriptor::CPPTYPE_UINT32: return reflection->SetUInt32(field.message, field.descriptor, value);
-    default: return reflection->SetDouble(field.message, field.descriptor, value);
+    case FieldDescriptor::CPPTYPE_INT32:
+      return reflection->SetInt32(field.message, field.descriptor, value);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return reflection->SetInt64(field.message, field.descriptor, value);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return reflection->SetUInt32(field.message, field.descriptor, value);
+    default:
+      return reflection->SetDouble(field.message, field.descriptor, value);
   }
 }
 
@@ -173,7 +178,8 @@ void SpecReader::Unknown(const std::string& path, const std::string& key) {
   std::string_view near = Nearest(key, siblings);
   std::string elsewhere;
   for (const SpecKey& known : SpecKeys()) {  // the right key in the wrong section
-    if (near.empty() && known.path.substr(known.path.rfind('.') + 1) == key) elsewhere = std::string(known.path);
+    if (near.empty() && known.path.substr(known.path.rfind('.') + 1) == key)
+      elsewhere = std::string(known.path);
   }
   std::vector<absl::string_view> names;
   for (std::string_view name : siblings) names.push_back(Absl(name));
@@ -182,7 +188,8 @@ void SpecReader::Unknown(const std::string& path, const std::string& key) {
   Problem(prefix + key, "an unknown key", must, try_this);
 }
 
-void SpecReader::CheckKey(const YAML::Node& key, const std::string& path, const std::string& child) {
+void SpecReader::CheckKey(const YAML::Node& key, const std::string& path,
+                          const std::string& child) {
   const bool seen = places_.contains(child);
   places_[child] = {key.Mark().line + 1, key.Mark().column + 1};
   if (seen) Problem(child, "the key twice", "given once");
@@ -199,14 +206,16 @@ void SpecReader::Walk(const YAML::Node& node, const std::string& path, int depth
         Problem(path, "a key that is not a word", "a mapping with plain keys");
         continue;
       }
-      const std::string child = path.empty() ? item.first.Scalar() : absl::StrCat(path, ".", item.first.Scalar());
+      const std::string child =
+          path.empty() ? item.first.Scalar() : absl::StrCat(path, ".", item.first.Scalar());
       const bool ours = leaf == nullptr && (path.empty() || IsSection(path));
       if (ours) CheckKey(item.first, path, child);
       Walk(item.second, child, depth + 1);
     }
   } else if (node.IsSequence()) {
     for (const auto& item : node) Walk(item, path, depth + 1);
-  } else if (leaf == nullptr && IsSection(path) && !node.IsNull() && !(path == "layout" && node.Scalar() == "auto")) {
+  } else if (leaf == nullptr && IsSection(path) && !node.IsNull() &&
+             !(path == "layout" && node.Scalar() == "auto")) {
     Problem(path, Quoted(node), path == "layout" ? "auto or a mapping" : "a mapping");
   }
 }
@@ -220,7 +229,8 @@ void SpecReader::ReadBetas(const SpecKey& key, const YAML::Node& value, v1::JobS
     }
   }
   if (betas.size() != 2 || value.size() != 2) {
-    return Problem(key.path, Quoted(value), "a list of two numbers, each at least 0 and below 1", "[0.9, 0.95]");
+    return Problem(key.path, Quoted(value), "a list of two numbers, each at least 0 and below 1",
+                   "[0.9, 0.95]");
   }
   spec->mutable_train()->mutable_optimizer()->set_beta1(betas[0]);
   spec->mutable_train()->mutable_optimizer()->set_beta2(betas[1]);
@@ -228,12 +238,15 @@ void SpecReader::ReadBetas(const SpecKey& key, const YAML::Node& value, v1::JobS
 
 void SpecReader::ReadNodes(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
   const std::vector<std::string> parts =
-      value.IsScalar() ? std::vector<std::string>(absl::StrSplit(value.Scalar(), ':')) : std::vector<std::string>();
+      value.IsScalar() ? std::vector<std::string>(absl::StrSplit(value.Scalar(), ':'))
+                       : std::vector<std::string>();
   int64_t low = 0, high = 0;
   const bool ok = !parts.empty() && parts.size() <= 2 && absl::SimpleAtoi(parts.front(), &low) &&
-                  absl::SimpleAtoi(parts.back(), &high) && low >= key.low && high <= key.high && low <= high;
+                  absl::SimpleAtoi(parts.back(), &high) && low >= key.low && high <= key.high &&
+                  low <= high;
   if (!ok) {
-    return Problem(key.path, Quoted(value), absl::StrCat("N or MIN:MAX, from ", key.low, " to ", key.high), "1:4");
+    return Problem(key.path, Quoted(value),
+                   absl::StrCat("N or MIN:MAX, from ", key.low, " to ", key.high), "1:4");
   }
   spec->mutable_resources()->set_nodes_min(low);
   spec->mutable_resources()->set_nodes_max(high);
@@ -256,10 +269,14 @@ void SpecReader::ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1
 
 void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
   switch (key.kind) {
-    case KeyKind::kBetas: return ReadBetas(key, value, spec);
-    case KeyKind::kNodes: return ReadNodes(key, value, spec);
-    case KeyKind::kModelConfig: return ReadModelConfig(key, value, spec);
-    default: break;
+    case KeyKind::kBetas:
+      return ReadBetas(key, value, spec);
+    case KeyKind::kNodes:
+      return ReadNodes(key, value, spec);
+    case KeyKind::kModelConfig:
+      return ReadModelConfig(key, value, spec);
+    default:
+      break;
   }
   const Field field = FindField(key, spec);
   if (key.kind == KeyKind::kPaths) {
@@ -272,7 +289,8 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
       if (path.empty()) return Problem(key.path, Quoted(value), "a path or a list of paths");
       field.message->GetReflection()->AddString(field.message, field.descriptor, Absolute(path));
     }
-    if (paths.empty() && key.required) Problem(key.path, Quoted(value), "a path or a list of paths");
+    if (paths.empty() && key.required)
+      Problem(key.path, Quoted(value), "a path or a list of paths");
     return;
   }
   if (!value.IsScalar()) return Problem(key.path, Quoted(value), "a single value");
@@ -284,23 +302,28 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
     case KeyKind::kString:
       return SetString(field, text);
     case KeyKind::kPath:
-      return text.empty() ? Problem(key.path, "nothing", "a path") : SetString(field, Absolute(text));
+      return text.empty() ? Problem(key.path, "nothing", "a path")
+                          : SetString(field, Absolute(text));
     case KeyKind::kPathOrWord:
-      return text.empty() ? Problem(key.path, "nothing", "a path or one of " + absl::StrJoin(choices, ", "))
-                          : SetString(field, chosen ? text : Absolute(text));
+      return text.empty()
+                 ? Problem(key.path, "nothing", "a path or one of " + absl::StrJoin(choices, ", "))
+                 : SetString(field, chosen ? text : Absolute(text));
     case KeyKind::kChoice:
       if (chosen) return SetString(field, text);
-      return Problem(key.path, Quoted(value), "one of " + absl::StrJoin(choices, ", "), Nearest(text, key.choices));
+      return Problem(key.path, Quoted(value), "one of " + absl::StrJoin(choices, ", "),
+                     Nearest(text, key.choices));
     case KeyKind::kBytes: {
       const auto bytes = ParseBytes(text);
       if (bytes && *bytes >= key.low && *bytes <= key.high) return SetNumber(field, *bytes);
-      return Problem(key.path, Quoted(value), absl::StrCat("a size of at least ", key.low, " bytes"),
+      return Problem(key.path, Quoted(value),
+                     absl::StrCat("a size of at least ", key.low, " bytes"),
                      "a number with a unit, such as 512MiB or 80GiB");
     }
     default: {
       const auto number = ParseNumber(text);
       const bool whole = key.kind == KeyKind::kReal || (number && std::floor(*number) == *number);
-      if (number && whole && *number >= key.low && *number <= key.high) return SetNumber(field, *number);
+      if (number && whole && *number >= key.low && *number <= key.high)
+        return SetNumber(field, *number);
       return Problem(key.path, Quoted(value), RangeText(key));
     }
   }
@@ -321,7 +344,9 @@ void SpecReader::Read(const YAML::Node& root, v1::JobSpec* spec) {
       Problem(key.path, "nothing", std::string(key.meaning));
     } else if (!key.fallback.empty()) {
       if (key.kind == KeyKind::kInteger && key.low > *ParseNumber(std::string(key.fallback))) {
-        SetNumber(FindField(key, spec), *ParseNumber(std::string(key.fallback)));  // a default outside what can be written
+        SetNumber(
+            FindField(key, spec),
+            *ParseNumber(std::string(key.fallback)));  // a default outside what can be written
       } else {
         ReadKey(key, YAML::Load(std::string(key.fallback)), spec);
       }

@@ -1,4 +1,5 @@
-// Walks the YAML tree along the key table: finds each key, converts its value, gathers problems with line and column.
+// Walks the YAML tree along the key table: finds each key, converts its value, gathers problems
+// with line and column.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,18 +23,21 @@ class SpecReader {
  public:
   explicit SpecReader(std::string_view base_directory) : base_directory_(base_directory) {}
 
-  // Reads `root` into `spec`. Problems are in problems() afterwards; `spec` is meaningful only without any.
+  // Reads `root` into `spec`. Problems are in problems() afterwards; `spec` is meaningful only
+  // without any.
   void Read(const YAML::Node& root, v1::JobSpec* spec);
 
   // Adds a problem found elsewhere (validate.cc), placed at the key when the text has it.
-  void Problem(std::string_view path, std::string_view got, std::string_view must, std::string_view way_out = {});
+  void Problem(std::string_view path, std::string_view got, std::string_view must,
+               std::string_view way_out = {});
   const std::vector<std::string>& problems() const { return problems_; }
 
  private:
   struct Place {
     int line = 0, column = 0;
   };
-  // Visits every mapping: limits, duplicate and unknown keys; remembers where each known key stands.
+  // Visits every mapping: limits, duplicate and unknown keys; remembers where each known key
+  // stands.
   void Walk(const YAML::Node& node, const std::string& path, int depth);
   void CheckKey(const YAML::Node& key, const std::string& path, const std::string& child);
   void Unknown(const std::string& path, const std::string& key);

@@ -17,29 +17,41 @@ Json KeySchema(const SpecKey& key) {
   switch (key.kind) {
     case KeyKind::kString:
     case KeyKind::kPath:
-    case KeyKind::kPathOrWord: return {{"type", "string"}};
-    case KeyKind::kPaths: return {{"anyOf", {{{"type", "string"}}, StringList()}}};
+    case KeyKind::kPathOrWord:
+      return {{"type", "string"}};
+    case KeyKind::kPaths:
+      return {{"anyOf", {{{"type", "string"}}, StringList()}}};
     case KeyKind::kChoice: {
       Json choices = Json::array();
       for (std::string_view choice : key.choices) choices.push_back(std::string(choice));
       return {{"enum", choices}};
     }
-    case KeyKind::kInteger: return {{"type", "integer"}, {"minimum", int64_t(key.low)}, {"maximum", int64_t(key.high)}};
-    case KeyKind::kReal: return {{"type", "number"}, {"minimum", key.low}, {"maximum", key.high}};
+    case KeyKind::kInteger:
+      return {{"type", "integer"}, {"minimum", int64_t(key.low)}, {"maximum", int64_t(key.high)}};
+    case KeyKind::kReal:
+      return {{"type", "number"}, {"minimum", key.low}, {"maximum", key.high}};
     case KeyKind::kBytes:
-      return {{"anyOf", {{{"type", "integer"}, {"minimum", int64_t(key.low)}},
-                         {{"type", "string"}, {"pattern", "^[0-9._eE+]+ ?([KMGT]i?)?B$"}}}}};
+      return {{"anyOf",
+               {{{"type", "integer"}, {"minimum", int64_t(key.low)}},
+                {{"type", "string"}, {"pattern", "^[0-9._eE+]+ ?([KMGT]i?)?B$"}}}}};
     case KeyKind::kBetas:
-      return {{"type", "array"}, {"minItems", 2}, {"maxItems", 2},
+      return {{"type", "array"},
+              {"minItems", 2},
+              {"maxItems", 2},
               {"items", {{"type", "number"}, {"minimum", 0}, {"exclusiveMaximum", 1}}}};
     case KeyKind::kNodes:
-      return {{"anyOf", {{{"type", "integer"}, {"minimum", 1}}, {{"type", "string"}, {"pattern", "^[0-9]+(:[0-9]+)?$"}}}}};
-    case KeyKind::kModelConfig: return {{"anyOf", {{{"type", "string"}}, {{"type", "object"}}}}};
+      return {{"anyOf",
+               {{{"type", "integer"}, {"minimum", 1}},
+                {{"type", "string"}, {"pattern", "^[0-9]+(:[0-9]+)?$"}}}}};
+    case KeyKind::kModelConfig:
+      return {{"anyOf", {{{"type", "string"}}, {{"type", "object"}}}}};
   }
   return Json::object();
 }
 
-Json Section() { return {{"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}}; }
+Json Section() {
+  return {{"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
+}
 
 }  // namespace
 
@@ -49,8 +61,8 @@ std::string JobSpecJsonSchema() {
     Json* section = &root;
     const std::vector<std::string> parts = absl::StrSplit(Absl(key.path), '.');
     for (size_t i = 0; i + 1 < parts.size(); ++i) {
-      if (key.required && std::find((*section)["required"].begin(), (*section)["required"].end(), parts[i]) ==
-                              (*section)["required"].end()) {
+      if (key.required && std::find((*section)["required"].begin(), (*section)["required"].end(),
+                                    parts[i]) == (*section)["required"].end()) {
         (*section)["required"].push_back(parts[i]);
       }
       Json& child = (*section)["properties"][parts[i]];
@@ -68,7 +80,8 @@ std::string JobSpecJsonSchema() {
   }
   Json& layout = root["properties"]["layout"];
   layout = {{"anyOf", {{{"const", "auto"}}, layout}}};
-  Json out = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", "Terrace job spec"}};
+  Json out = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+              {"title", "Terrace job spec"}};
   out.update(root);
   return out.dump(2) + "\n";
 }

@@ -12,8 +12,11 @@ namespace {
 constexpr size_t kMaxNameLength = 63;  // of a label in DNS and Kubernetes
 
 bool IsName(const std::string& name) {
-  auto good = [](unsigned char c) { return std::islower(c) || std::isdigit(c) || c == '-' || c == '_' || c == '.'; };
-  return !name.empty() && name.size() <= kMaxNameLength && std::isalnum(static_cast<unsigned char>(name[0])) &&
+  auto good = [](unsigned char c) {
+    return std::islower(c) || std::isdigit(c) || c == '-' || c == '_' || c == '.';
+  };
+  return !name.empty() && name.size() <= kMaxNameLength &&
+         std::isalnum(static_cast<unsigned char>(name[0])) &&
          std::all_of(name.begin(), name.end(), good);
 }
 
@@ -32,7 +35,8 @@ std::string Suggested(const std::string& name) {
 void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   if (!IsName(spec->name())) {
     reader.Problem("name", absl::StrCat("\"", spec->name().substr(0, 80), "\""),
-                   absl::StrCat("1 to ", kMaxNameLength, " of a-z, 0-9, '-', '_', '.', starting with a letter or digit"),
+                   absl::StrCat("1 to ", kMaxNameLength,
+                                " of a-z, 0-9, '-', '_', '.', starting with a letter or digit"),
                    Suggested(spec->name()));
   }
   const v1::TrainSpec& train = spec->train();
@@ -54,7 +58,8 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
                    absl::StrCat("a divisor of train.global_batch ", train.global_batch()));
   }
   if (spec->data().validation_fraction() == 0 && spec->data().validation_size() == 0) {
-    reader.Problem("data.validation_fraction", "0", "above 0 when data.validation is empty", "0.05");
+    reader.Problem("data.validation_fraction", "0", "above 0 when data.validation is empty",
+                   "0.05");
   }
 }
 

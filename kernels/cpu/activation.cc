@@ -27,8 +27,9 @@ HWY_INLINE V GeluArgument(V x, V x2) {
 
 HWY_INLINE V GeluOf(V x) { return hn::Mul(x, Sigmoid(GeluArgument(x, hn::Mul(x, x))).sigmoid); }
 
-// s + x s (1 - s) (2u)'. Beyond +-30 it is 1 or 0 to the last bit; cutting x off there keeps x^3 from
-// growing faster than 1 - s shrinks. A NaN passes: Min and Max return their second argument for it.
+// s + x s (1 - s) (2u)'. Beyond +-30 it is 1 or 0 to the last bit; cutting x off there keeps x^3
+// from growing faster than 1 - s shrinks. A NaN passes: Min and Max return their second argument
+// for it.
 HWY_INLINE V GeluDerivative(V any_x) {
   const D d;
   const V x = hn::Max(hn::Set(d, -30.0f), hn::Min(hn::Set(d, 30.0f), any_x));

@@ -1,4 +1,5 @@
-// The launch functions of the CPU backend, one per op and file; op.h says what each computes. Registered in registry.cc.
+// The launch functions of the CPU backend, one per op and file; op.h says what each computes.
+// Registered in registry.cc.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

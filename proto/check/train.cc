@@ -74,7 +74,7 @@ std::vector<ByteRange> RangesOf(const Access& access) {
 }
 
 // ---- micro-batches
-// ----------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 absl::Status CheckMicroBatches(const v1::Program& program, const CheckedSequence& train) {
   const v1::StepRules& rules = program.rules();
@@ -117,7 +117,7 @@ absl::Status CheckMicroBatches(const v1::Program& program, const CheckedSequence
 }
 
 // ---- reduction
-// --------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 // Index of the group over which data-parallel ranks sum; -1 when every rank sees all data.
 absl::StatusOr<int> DataParallelGroup(const v1::Program& program) {
@@ -220,7 +220,7 @@ class Reductions {
 };
 
 // ---- the optimizer
-// ----------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 // That operand `operand` of the optimizer holds, for the elements [begin, begin + elements) of the
 // weight's tensor, the state of `kind`, at `element` elements from its start.

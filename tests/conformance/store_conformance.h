@@ -1,4 +1,5 @@
-// What every Store promises, as one suite: instantiate StoreConformance with a factory per implementation.
+// What every Store promises, as one suite: instantiate StoreConformance with a factory per
+// implementation.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -290,7 +290,7 @@ TEST(RankRunTest, AStopOfOneRankStopsAllAtTheSameStep) {
 }
 
 // ---- with a daemon
-// ------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 std::unique_ptr<LinkConnection> Dial(const Job& job) {
   std::unique_ptr<LinkConnection> connection;
@@ -393,7 +393,7 @@ TEST(RankRunTest, WaitsForItsOwnGoAndOutlivesItsDaemon) {
 }
 
 // ---- what goes wrong
-// ----------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 void ExpectFailure(Job* job, v1::Reason reason, const std::string& part_of_message) {
   EXPECT_EQ(job->Run(), 1);

@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCE = {".h", ".cc", ".cu", ".cuh"}
-MAX_LINE = 120
+MAX_LINE = 100
 OURS = ("base/", "kernels/", "proto/", "coordinator/", "worker/", "client/", "tests/")
 
 # library header prefix -> files (regular expression on the path) that may include it
@@ -68,6 +68,11 @@ def check_includes(name, lines, layers, report):
                 report(name, number, f"{mine} may not include {theirs or header}")
 
 
+def inside_raw_literal(lines, number):
+    before = "\n".join(lines[: number - 1])
+    return before.count('R"') > len(re.findall(r'\)\w*"', before))
+
+
 def main():
     layers = read_layers()
     problems = []
@@ -82,7 +87,8 @@ def main():
         if path.suffix in {".h", ".cuh"} and "#pragma once" not in lines and not name.endswith("-inl.h"):
             report(name, 1, "no #pragma once")
         for number, line in enumerate(lines, 1):
-            if len(line) > MAX_LINE:
+            # clang-format breaks what can be broken; what is left is a literal (or text inside a raw one).
+            if len(line) > MAX_LINE and '"' not in line and not inside_raw_literal(lines, number):
                 report(name, number, f"longer than {MAX_LINE} columns")
             for word in BANNED:
                 if re.search(word, line):

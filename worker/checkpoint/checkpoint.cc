@@ -35,7 +35,7 @@ std::string In(std::string_view folder, std::string_view name) {
 bool IsWeight(const StateTensor& tensor) { return tensor.kind == v1::WEIGHT; }
 
 // ---- looking
-// ----------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 absl::Status CheckSizes(std::string_view path, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
@@ -77,7 +77,7 @@ absl::StatusOr<ManifestFile> HashFile(std::string_view folder, const std::string
 }
 
 // ---- writing
-// ----------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 absl::StatusOr<ManifestFile> WriteTensors(std::string_view folder, const std::string& name,
                                           const std::vector<const StateTensor*>& tensors) {

@@ -1,8 +1,8 @@
 // Folders that appear whole or not at all, and those that are there.
 //
 // A PendingFolder is filled under a temporary name, then renamed. Whoever fills the folder of a
-// step holds the lock of its directory (".write.lock"), so a temporary step folder that is there while
-// the lock is free was left by a killed writer.
+// step holds the lock of its directory (".write.lock"), so a temporary step folder that is there
+// while the lock is free was left by a killed writer.
 //
 // Thread-compatible.
 //

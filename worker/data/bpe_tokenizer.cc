@@ -295,7 +295,7 @@ absl::StatusOr<Definition> ReadDefinition(const Json& file) {
 }
 
 // ---- the tokenizer
-// ----------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 class BpeTokenizer final : public Tokenizer {
  public:

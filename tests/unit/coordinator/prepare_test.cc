@@ -166,7 +166,7 @@ TEST(PrepareTest, OfLayoutsAsFastTheSmallestIsChosen) {
 }
 
 // ---- what would fit
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 TEST(PrepareTest, ASmallerMicroBatchIsTheCheapestChange) {
   const auto small = Prepare(Gpt2("fp32", 1), MakeBudget());
@@ -208,7 +208,7 @@ TEST(PrepareTest, WhereNothingHelpsTheMemoryItTakesIsNamed) {
 }
 
 // ---- the model
-// --------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 int64_t WindowOf(const v1::Program& program) {
   for (const v1::Instruction& instruction : program.sequences(0).instructions()) {

@@ -64,7 +64,7 @@ TEST(ProgramCheckTest, EveryWaitIsNeeded) {
 }
 
 // ---- structure
-// --------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 struct Breakage {
   const char* name;
@@ -387,7 +387,7 @@ TEST(ProgramCheckTest, OperandsOfOneInstructionShareNoBytes) {
 }
 
 // ---- any bytes
-// --------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 // Every scalar field that reflection finds below `message`, one of them set to an extreme value.
 void CorruptOneField(std::mt19937* random, google::protobuf::Message* message) {

@@ -15,7 +15,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-nlohmann::json Preset(std::string_view name) { return nlohmann::json::parse(FindPreset(name)->config_json); }
+nlohmann::json Preset(std::string_view name) {
+  return nlohmann::json::parse(FindPreset(name)->config_json);
+}
 
 std::string ErrorOf(const std::string& text, int64_t sequence_length = 128) {
   const auto config = ParseModelConfig(text, sequence_length);
@@ -30,7 +32,8 @@ TEST(ConfigTest, TextThatIsNoJsonObjectIsRefused) {
 }
 
 TEST(ConfigTest, UnsupportedArchitectureNamesTheSupportedOnes) {
-  EXPECT_THAT(ErrorOf(R"({"model_type":"bert"})"), AllOf(HasSubstr("\"bert\""), HasSubstr("gpt2, llama")));
+  EXPECT_THAT(ErrorOf(R"({"model_type":"bert"})"),
+              AllOf(HasSubstr("\"bert\""), HasSubstr("gpt2, llama")));
   EXPECT_THAT(ErrorOf("{}"), HasSubstr("model_type: got nothing"));
 }
 
@@ -40,8 +43,9 @@ TEST(ConfigTest, AllProblemsAreReportedAtOnce) {
   json["num_attention_heads"] = 0;
   json["hidden_act"] = "relu";
   json["rms_norm_eps"] = -1;
-  EXPECT_THAT(ErrorOf(json.dump()), AllOf(HasSubstr("hidden_size: got \"big\""), HasSubstr("num_attention_heads: got 0"),
-                                          HasSubstr("hidden_act: got \"relu\""), HasSubstr("rms_norm_eps: got -1")));
+  EXPECT_THAT(ErrorOf(json.dump()),
+              AllOf(HasSubstr("hidden_size: got \"big\""), HasSubstr("num_attention_heads: got 0"),
+                    HasSubstr("hidden_act: got \"relu\""), HasSubstr("rms_norm_eps: got -1")));
 }
 
 TEST(ConfigTest, HeadsMustDivide) {
@@ -54,7 +58,8 @@ TEST(ConfigTest, HeadsMustDivide) {
 }
 
 TEST(ConfigTest, SequenceBeyondThePositionsIsRefusedWithTheWayOut) {
-  EXPECT_THAT(ErrorOf(Preset("gpt2").dump(), 2048), AllOf(HasSubstr("2048"), HasSubstr("lower data.sequence_length")));
+  EXPECT_THAT(ErrorOf(Preset("gpt2").dump(), 2048),
+              AllOf(HasSubstr("2048"), HasSubstr("lower data.sequence_length")));
 }
 
 TEST(ConfigTest, HostileNumbersAreRefused) {

@@ -46,7 +46,8 @@ TEST(ModelTest, NamesAreUnique) {
   for (const Preset& preset : Presets()) {
     const Model model = Build(preset.name);
     std::set<std::string> names;
-    for (const Tensor& tensor : model.tensors) EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
+    for (const Tensor& tensor : model.tensors)
+      EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
   }
 }
 

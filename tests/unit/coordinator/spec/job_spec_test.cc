@@ -81,7 +81,8 @@ resources: {nodes: "1:4", device_memory: 1.5GiB}
 TEST(JobSpecTest, LayoutAutoIsTheDefaultLayout) {
   EXPECT_EQ(Parse(absl::StrCat(kMinimal, "layout: auto\n")).layout().SerializeAsString(),
             Parse(kMinimal).layout().SerializeAsString());
-  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: fast\n")), HasSubstr("layout: got \"fast\", must be auto or a mapping"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: fast\n")),
+              HasSubstr("layout: got \"fast\", must be auto or a mapping"));
 }
 
 TEST(JobSpecTest, AllProblemsAreReportedAtOnceWithTheirPlaces) {
@@ -95,17 +96,21 @@ train:
   EXPECT_THAT(error, HasSubstr("line 2, column 23: model.atention: got an unknown key"));
   EXPECT_THAT(error, HasSubstr("try model.attention"));
   EXPECT_THAT(error, HasSubstr("line 3, column 28: data.sequence_length: got \"long\""));
-  EXPECT_THAT(error, HasSubstr("line 5, column 3: train.steps: got \"0\", must be a whole number from 1"));
-  EXPECT_THAT(error, AllOf(HasSubstr("train.schedule.name: got \"cosin\""), HasSubstr("try cosine")));
+  EXPECT_THAT(error,
+              HasSubstr("line 5, column 3: train.steps: got \"0\", must be a whole number from 1"));
+  EXPECT_THAT(error,
+              AllOf(HasSubstr("train.schedule.name: got \"cosin\""), HasSubstr("try cosine")));
   EXPECT_THAT(error, HasSubstr("train.global_batch: got nothing"));
 }
 
 TEST(JobSpecTest, AKeyInTheWrongSectionIsPointedHome) {
-  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "learning: 1\nsequence_length: 5\n")), HasSubstr("try data.sequence_length"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "learning: 1\nsequence_length: 5\n")),
+              HasSubstr("try data.sequence_length"));
 }
 
 TEST(JobSpecTest, DuplicateKeysAreRefused) {
-  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "name: again\n")), HasSubstr("name: got the key twice"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "name: again\n")),
+              HasSubstr("name: got the key twice"));
 }
 
 TEST(JobSpecTest, MalformedYamlNamesLineAndColumn) {
@@ -115,26 +120,34 @@ TEST(JobSpecTest, MalformedYamlNamesLineAndColumn) {
 }
 
 TEST(JobSpecTest, AWordWhereASectionBelongsIsRefused) {
-  EXPECT_THAT(ErrorOf("name: a\nmodel: gpt2\ndata: {train: x}\ntrain: {steps: 1, global_batch: 1}\n"),
-              HasSubstr("model: got \"gpt2\", must be a mapping"));
+  EXPECT_THAT(
+      ErrorOf("name: a\nmodel: gpt2\ndata: {train: x}\ntrain: {steps: 1, global_batch: 1}\n"),
+      HasSubstr("model: got \"gpt2\", must be a mapping"));
 }
 
 TEST(JobSpecTest, CrossFieldRules) {
-  EXPECT_THAT(ErrorOf("name: Big Job\nmodel: {config: gpt2}\ndata: {train: x}\n"
-                      "train: {steps: 5, global_batch: 6, schedule: {warmup_steps: 9, min_lr: 1}}\nlayout: {dp: 4, micro_batch: 7}\n"),
-              AllOf(HasSubstr("try big-job"), HasSubstr("at most train.steps 5"), HasSubstr("at most train.optimizer.lr"),
-                    HasSubstr("a divisor of train.global_batch 6"), HasSubstr("at most train.global_batch 6")));
+  EXPECT_THAT(
+      ErrorOf("name: Big Job\nmodel: {config: gpt2}\ndata: {train: x}\n"
+              "train: {steps: 5, global_batch: 6, schedule: {warmup_steps: 9, min_lr: 1}}\nlayout: "
+              "{dp: 4, micro_batch: 7}\n"),
+      AllOf(HasSubstr("try big-job"), HasSubstr("at most train.steps 5"),
+            HasSubstr("at most train.optimizer.lr"), HasSubstr("a divisor of train.global_batch 6"),
+            HasSubstr("at most train.global_batch 6")));
 }
 
 TEST(JobSpecTest, WhatThisVersionLacksIsRefusedNotIgnored) {
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {tp: 2, zero: 3}\n")),
-              AllOf(HasSubstr("layout.tp: got \"2\", must be 1"), HasSubstr("layout.zero: got \"3\", must be 0")));
+              AllOf(HasSubstr("layout.tp: got \"2\", must be 1"),
+                    HasSubstr("layout.zero: got \"3\", must be 0")));
 }
 
 TEST(JobSpecTest, SizesNeedSense) {
-  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "resources: {device_memory: lots}\n")), HasSubstr("512MiB or 80GiB"));
-  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "resources: {device_memory: -1GiB}\n")), HasSubstr("a size of at least"));
-  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "train2: {x: nan}\n")), HasSubstr("train2: got an unknown key"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "resources: {device_memory: lots}\n")),
+              HasSubstr("512MiB or 80GiB"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "resources: {device_memory: -1GiB}\n")),
+              HasSubstr("a size of at least"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "train2: {x: nan}\n")),
+              HasSubstr("train2: got an unknown key"));
 }
 
 TEST(JobSpecTest, AliasBombsAndDeepNestingAreRefused) {

@@ -17,7 +17,7 @@ using kernels::DType;
 using ::testing::HasSubstr;
 
 // ---- conversion
-// -------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 TEST(ConvertTest, EveryF16ComesBack) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
@@ -122,7 +122,7 @@ TEST_F(ReadWeightsTest, MissingAndMisshapenTensorsAreNamed) {
 }
 
 // ---- random weights
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 TEST(RandomNormalTest, PhiloxGivesThePublishedNumbers) {  // kat_vectors of Random123
   EXPECT_THAT(Philox4x32({0, 0, 0, 0}, {0, 0}),

@@ -87,7 +87,7 @@ TEST_F(TokenDatasetTest, TextIsCachedOnceAndReadBack) {
 }
 
 // ---- the cache
-// --------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 TEST_F(TokenDatasetTest, AChangedTextIsTokenisedAgain) {
   const std::string path = Put("a.txt", Letters(100));
@@ -160,7 +160,7 @@ TEST_F(TokenDatasetTest, AFullDiskLeavesNoCacheBehind) {
 }
 
 // ---- formats
-// ----------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 TEST_F(TokenDatasetTest, JsonLinesAreDocuments) {
   spec_.add_train(Put("a.txt", Letters(20)));
@@ -288,7 +288,7 @@ TEST_F(TokenDatasetTest, DamagedMegatronIndexesAreErrors) {
 }
 
 // ---- wrong data
-// -------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 TEST_F(TokenDatasetTest, IdsBeyondTheVocabularyAreNamed) {
   std::vector<uint16_t> tokens(5000, 9);
@@ -332,7 +332,7 @@ TEST_F(TokenDatasetTest, FilesThatCannotBeUsedAreNamedWithTheKey) {
 }
 
 // ---- sampling
-// ---------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 class SamplingTest : public TokenDatasetTest {
  protected:
