@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "absl/strings/str_split.h"
 #include "base/strings.h"
@@ -29,6 +32,24 @@ TEST(SchemaTest, RequiredKeysAreRequired) {
   EXPECT_EQ(schema["required"], nlohmann::json({"name", "model", "data", "train"}));
   EXPECT_EQ(schema["properties"]["train"]["required"], nlohmann::json({"steps", "global_batch"}));
   EXPECT_FALSE(schema["properties"]["train"]["additionalProperties"].get<bool>());
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+TEST(SchemaTest, TheShippedSchemaIsTheGeneratedOne) {
+  EXPECT_EQ(ReadFile(TERRACE_DOCS_FOLDER "/job.schema.json"), JobSpecJsonSchema())
+      << "regenerate it: terrace-coordinator schema > docs/job.schema.json";
+}
+
+TEST(SchemaTest, TheReferencePageNamesEveryKeyAndItsMeaning) {
+  const std::string page = ReadFile(TERRACE_DOCS_FOLDER "/spec.md");
+  for (const SpecKey& key : SpecKeys()) {
+    EXPECT_NE(page.find("| `" + std::string(key.path) + "` |"), std::string::npos) << key.path;
+    EXPECT_NE(page.find(std::string(key.meaning)), std::string::npos) << key.path;
+  }
 }
 
 }  // namespace
