@@ -67,7 +67,7 @@ TEST_F(CheckpointToolTest, ExportTakesTheNewestOfADirectory) {
       << out_.str();
   EXPECT_EQ(Answer()["checkpoint"], directory() + "/step-00000020");
   EXPECT_EQ(SafetensorsReader::Open(target).value()->Get("w").value().dtype, kernels::DType::kBF16);
-  EXPECT_EQ(RunCheckpointExport({directory(), target, "bf16"}, Output(ToolFormat::kTable)), 1);
+  EXPECT_EQ(RunCheckpointExport({directory(), target, "bf16"}, Output(ToolFormat::kTable)), 4);
   EXPECT_THAT(err_.str(), HasSubstr("out exists"));
   EXPECT_EQ(
       RunCheckpointExport({directory(), folder_.path("b"), "int4"}, Output(ToolFormat::kTable)), 4);
