@@ -74,6 +74,11 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
   auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(state_directory));
   std::error_code error;
   std::filesystem::create_directories(state_directory, error);
+  if (error) {
+    return absl::PermissionDeniedError(absl::StrCat("cannot make ", state_directory, ": ",
+                                                    error.message(),
+                                                    "; name another folder with --state-dir"));
+  }
   ASSIGN_OR_RETURN(const std::string program, SiblingProgram("terrace-coordinator"));
   const std::string port_file = state_directory + "/coordinator.port";
   std::filesystem::remove(port_file, error);

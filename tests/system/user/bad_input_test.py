@@ -200,7 +200,9 @@ class MemoryBudgetTest(RefusedTest):
         needed = self.bytes_of_plan(changes)
         smaller = self.bytes_of_plan({**changes, "layout.micro_batch": 8})
         budget = (needed + smaller) // 2
-        result = self.run_refused(self.job({**changes, "resources.device_memory": budget}), RESOURCES,
+        job = self.job({**changes, "resources.device_memory": budget})
+        self.refused(self.terrace("plan", job, code=RESOURCES), str(needed))
+        result = self.run_refused(job, RESOURCES,
                                   str(needed), "resources.device_memory of at least")
         self.assertEqual(result.events("plan"), [], "refused before anything was launched")
 

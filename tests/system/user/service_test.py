@@ -6,7 +6,7 @@ import subprocess
 import unittest
 
 from service import ServiceTest, samples_of
-from support import CANCELLED, INVALID_INPUT, NOT_FOUND, OK, UNAVAILABLE
+from support import CANCELLED, INVALID_INPUT, NOT_FOUND, OK, RESOURCES, UNAVAILABLE
 
 ENDLESS = {"train.steps": 100_000}
 WORKER_SERIES = {
@@ -140,6 +140,30 @@ class QueueTest(ServiceTest):
         self.assertRegex(status["message"], r"\b2\b.*\b1\b|\b1\b.*\b2\b")
         self.start_worker("late")
         self.cli("watch", job, code=OK)
+
+
+class SharedThingsTest(ServiceTest):
+    def test_two_jobs_do_not_write_into_one_checkpoint_directory(self):
+        self.start_service(2)
+        path = self.job({**ENDLESS, "checkpoint.every_steps": 20})
+        directory = str(path.parent / "checkpoints")
+        first = self.submit(path)
+        self.wait_for_steps(first, 30)
+        second = self.submit(self.job({"train.steps": 10, "checkpoint.directory": directory}))
+        status = self.wait_for_state(second, "FAILED", "SUCCEEDED")
+        self.assertEqual((status["state"], status["reason"]), ("FAILED", "REASON_CHECKPOINT_ERROR"))
+        self.assertIn(directory, status["message"])
+        self.assertEqual(self.status(first)["state"], "RUNNING")
+        self.cli("cancel", first)
+        self.wait_for_state(first, "CANCELLED")
+        self.cli("ckpt", "verify", directory)
+
+    def test_job_larger_than_any_worker_is_refused_with_bytes(self):
+        self.start_coordinator()
+        self.start_worker("small", "--device-memory", "161MiB")
+        result = self.cli("submit", self.job(), code=None)
+        self.assertEqual(result.code, RESOURCES, str(result))
+        self.refused(result, "bytes", "161.0 MiB", "cheapest change")
 
 
 class AwayTest(ServiceTest):

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The corners of ordinary use: odd paths, early interrupts, closed pipes, losses that are no number, another layout on
+resuming."""
+import os
+import shutil
+import signal
+import subprocess
+import unittest
+
+from support import BIN, CANCELLED, FAILURE, GPT, INTERRUPTED, NOT_FOUND, OK, TerraceTest, learnable_text
+
+
+class PathTest(TerraceTest):
+    def test_paths_with_spaces_quotes_and_letters_of_all_kinds(self):
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.folder = self.folder / "it's a \"größe\" $HOME"
+        self.folder.mkdir()
+        job = self.job({"train.steps": 5})
+        result = self.terrace("run", job, "--state-dir", self.folder / "my state", "-o", "json")
+        self.assertEqual(result.done["checkpoint"], str(self.checkpoints(job)[-1]))
+        self.assertEqual(result.done["logs"], str(self.folder / "my state"))
+        self.assertEqual(self.terrace("ckpt", "ls", job.parent / "checkpoints", "-o", "json").json()["checkpoints"][0]["path"],
+                         result.done["checkpoint"])
+        self.terrace("generate", result.done["checkpoint"], "--prompt", "é", "--tokens", 4)
+        self.terrace("plan", job)
+
+    def test_paths_start_from_the_folder_of_the_spec(self):
+        job = self.job({"train.steps": 5, "checkpoint.directory": None})
+        before = os.getcwd()
+        os.chdir(job.parent)
+        try:
+            result = self.train("job.yaml")
+        finally:
+            os.chdir(before)
+        self.assertEqual(result.done["checkpoint"], str(job.parent / "checkpoints/tiny-1/step-00000005"))
+
+    def test_state_that_cannot_be_kept(self):
+        self.write("occupied", "")
+        result = self.terrace("run", self.job(), "--state-dir", self.folder / "occupied/state", code=None)
+        self.assertNotEqual(result.code, OK)
+        self.refused(result, "occupied", "--state-dir")
+
+
+class InterruptTest(TerraceTest):
+    def test_interrupt_before_the_first_step(self):
+        self.write("large.txt", learnable_text(30_000_000))
+        job = self.job({"data.train": "../large.txt", "train.steps": 100_000})
+        running = self.start("run", job, "-o", "json")
+        running.wait_for(lambda event: event["event"] == "plan")
+        running.signal(signal.SIGINT)
+        result = running.wait()
+        self.assertIn(result.code, (INTERRUPTED, CANCELLED), str(result))
+        self.assertEqual(result.done["state"], "CANCELLED")
+        self.assertEqual(self.wait_until_nothing_runs(5), {})
+
+    def test_kill_before_the_first_step(self):
+        running = self.start("run", self.job({"train.steps": 100_000}), "-o", "json")
+        running.wait_for(lambda event: event.get("state") == "STARTING")
+        running.signal(signal.SIGKILL)
+        running.wait()
+        self.assertEqual(self.wait_until_nothing_runs(5), {})
+
+    def test_reader_that_goes_away(self):
+        process = subprocess.Popen([str(BIN / "terrace"), "run", str(self.job({"train.steps": 100_000})), "-o", "json"],
+                                   env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process.stdout.readline()
+        process.stdout.close()
+        process.wait(30)
+        self.assertEqual(self.wait_until_nothing_runs(5), {})
+
+
+class TrainingTest(TerraceTest):
+    def test_loss_that_is_no_number_stops_the_job_and_says_what_to_do(self):
+        job = self.job({"train.optimizer": {"lr": 10, "weight_decay": 10, "betas": [0.0, 0.0]}, "train.clip_grad_norm": 0,
+                        "train.steps": 2000})
+        result = self.train(job, code=FAILURE)
+        self.assertEqual((result.done["state"], result.done["reason"]), ("FAILED", "NON_FINITE_LOSS"))
+        self.refused(result, "train.optimizer.lr", "warmup_steps")
+
+    def test_checkpoint_of_one_layout_goes_on_in_another(self):
+        changes = {"train.steps": 40, "checkpoint.every_steps": 20, "checkpoint.keep": 0}
+        whole = self.train(self.job(changes))
+        for first, then in ((1, 2), (2, 1), (4, 2)):
+            with self.subTest(first=first, then=then):
+                job = self.job({**changes, "train.steps": 40, "resources.devices_per_node": first}, name=f"from-{first}-to-{then}")
+                running = self.start("run", job, "-o", "json")
+                running.wait_for(lambda event: event["event"] == "checkpoint")
+                running.signal(signal.SIGINT)
+                running.wait()
+                rest = self.train(self.job({**changes, "resources.devices_per_node": then}, name=f"from-{first}-to-{then}"))
+                for step, loss in rest.losses.items():
+                    self.assertLess(abs(float(loss) - float(whole.losses[step])), 1e-4)
+                self.assertEqual(rest.done["state"], "SUCCEEDED")
+
+    def test_sequences_of_any_length_and_batches_of_any_size(self):
+        for length, batch in ((1, 1), (7, 3), (64, 2)):
+            with self.subTest(length=length, batch=batch):
+                result = self.train(self.job({"data.sequence_length": length, "train.global_batch": batch, "train.steps": 5,
+                                              "train.precision": "bf16"}))
+                self.assertEqual(result.events("step")[-1]["tokens"], 5 * length * batch)
+
+    def test_prompt_longer_than_the_model_sees(self):
+        checkpoint = self.train(self.job({"train.steps": 5})).done["checkpoint"]
+        made = self.terrace("generate", checkpoint, "--prompt", "the king " * 20, "--tokens", 5).out
+        self.assertEqual(len(made.encode(errors="surrogateescape")), 180 + 5 + 1)
+        self.assertEqual(GPT["n_positions"], 64)
+        self.terrace("generate", self.folder, "--prompt", "x", code=NOT_FOUND)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
