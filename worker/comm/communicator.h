@@ -51,7 +51,7 @@ struct GroupOptions {
   int64_t timeout_ms = 60'000;
 };
 // Connects every pair and warms the group with one small operation. A group of one needs no
-// network.
+// network. Ignores SIGPIPE in the whole process from then on.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& options,
                                                           RendezvousStore* store);
 

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <bit>
 #include <chrono>
+#include <csignal>
 #include <exception>
 #include <stdexcept>
 #include <utility>
@@ -173,6 +174,9 @@ std::shared_ptr<gloo::Context> Connect(const GroupOptions& options, RendezvousSt
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& options,
                                                           RendezvousStore* store) {
   if (options.size == 1) return std::make_unique<Alone>();
+  // Gloo writes to its sockets without MSG_NOSIGNAL: a lost peer would end this process instead of
+  // the call.
+  ::signal(SIGPIPE, SIG_IGN);
   try {
     std::unique_ptr<Communicator> group =
         std::make_unique<GlooCommunicator>(options.name, Connect(options, store));
