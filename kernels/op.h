@@ -14,6 +14,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -25,10 +26,13 @@
 namespace terrace::kernels {
 
 enum class Op : uint8_t {
-  // x[T,h] act = table[tokens[t]] (+ positions[t mod sequence]).
+  // x[T,h] act = table[tokens[t]] (+ positions[position of row t]).
   //   tokens[T] i32 R, table[V,h] R, positions[P,h] R ?, x W.        EmbeddingAttrs
+  // With a sharded vocabulary the table holds rows from shard * shard_rows on; a token of another shard gives zero,
+  // and shard 0 alone adds the positions, so that the sum over the shards is the embedding.
   kEmbedding = 1,
-  // Scatter-adds dx into the tables; deterministic whatever the number of threads.
+  // Scatter-adds dx into the tables (tokens of other shards are skipped, positions never); deterministic whatever the
+  // number of threads.
   //   tokens[T] R, dx[T,h] R, dtable[V,h] U, dpositions[P,h] U ?.     EmbeddingAttrs
   kEmbeddingGrad,
 
@@ -95,6 +99,36 @@ enum class Op : uint8_t {
   //   hidden R, weight R, targets R, stats W, dhidden[T,h] W, dweight[V,h] W|U.    LossAttrs
   kLmHeadLossGrad,
 
+  // Part of causal attention whose keys are split over ranks: ring attention (Liu et al. 2023, arXiv 2310.01889). The
+  // queries are those of context index `index`, the keys those of index - step mod ranks; who sees whom follows from
+  // their positions in the sequence. Merges into o and lse by their log-sum-exp (accumulate), or writes them; rows that
+  // see no key get o = 0, lse = -inf.
+  //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided), o[T,heads,d] f32 W|U,
+  //   lse[batch,heads,sequence] f32 W|U.     AttentionBlockAttrs
+  kAttentionBlock,
+  // o and lse are those of the whole attention. dq f32 is written or, with accumulate, added to; dk and dv f32 likewise
+  // with accumulate_keys: they travel with the keys.
+  //   q R, k R, v R, o[T,heads,d] act R, lse R, do[T,heads,d] R, dq W|U, dk W|U, dv W|U.    AttentionBlockAttrs
+  kAttentionBlockGrad,
+
+  // Cross-entropy over logits whose columns are split over ranks (Shoeybi et al. 2019, arXiv 1909.08053, section 3): this
+  // rank holds the columns from shard * shard_rows on; columns at or beyond `vocabulary` are padding.
+  //   logits[n,Vs] f32 R, targets[n] i32 R, rows[n,3] f32 W: {max, sum of exp(z - max), target's logit; 0 when elsewhere
+  //   or not counted}.   CrossEntropyAttrs
+  kCrossEntropyRows,
+  // From the rows of all shards: stats[2] W|U = {sum of losses in nats, number of counted targets}.
+  //   targets[n] i32 R, rows[shards,n,3] f32 R, stats[2] f32 W|U.       CrossEntropyAttrs
+  kCrossEntropyLoss,
+  // dlogits = softmax - one-hot of the sum of losses, in place; 0 in rows that are not counted and in padding.
+  //   targets[n] i32 R, rows[shards,n,3] f32 R, logits[n,Vs] f32 U.     CrossEntropyAttrs
+  kCrossEntropyGrad,
+
+  // y = x + residual + bias. y may be the memory of x or of residual.
+  //   x[n,d] R, residual[n,d] R ?, bias[d] f32 R ?, y[n,d] W.
+  kAddResidual,
+  // y = x with its dimensions in another order: y's dimension i is x's dimension order[i]. Both dense, 4 dimensions.
+  //   x[a,b,c,d] R, y W.                                                PermuteAttrs
+  kPermute,
   // y[i] = x[index[i]].   x[T,h] R, index[n] i32 R, y[n,h] W.
   kGatherRows,
   // y = x with another element type.   x R, y W.
@@ -103,10 +137,12 @@ enum class Op : uint8_t {
   kFill,
   // y += x.   x R, y U.
   kAdd,
-  // out[1] = sum of squares of x, blocked in a fixed order so that the result does not depend on
+  // out[1] = scale * sum of squares of x, blocked in a fixed order so that the result does not depend on
   // the thread count.
-  //   x R, out[1] f32 W.
+  //   x R, out[1] f32 W.                                                ScaleAttrs
   kSquaredNorm,
+  // out[1] = sum of x[n], in order.   x[n] f32 R, out[1] f32 W.
+  kSum,
   // total[2] = sum over the rows of stats[n,2].   stats R, total W.
   kSumStats,
   // From the reduced statistics of the step to the factor that AdamW multiplies gradients by.
@@ -133,8 +169,26 @@ bool ParseOp(std::string_view name, Op* op);
 struct NoAttrs {
   bool operator==(const NoAttrs&) const = default;
 };
+// Which tokens of each sequence a rank holds, when `ranks` of them share it.
+struct Context {
+  int64_t ranks = 1;
+  int64_t index = 0;    // of this rank; not part of a program
+  bool zigzag = false;  // pieces index and 2 ranks - 1 - index of 2 ranks; otherwise piece index of ranks
+
+  // The position in its sequence of row t, when this rank holds `sequence` tokens of each.
+  int64_t Position(int64_t t, int64_t sequence) const {
+    const int64_t i = t % sequence;
+    if (!zigzag) return index * sequence + i;
+    const int64_t piece = sequence / 2;
+    return i < piece ? index * piece + i : (2 * ranks - 1 - index) * piece + (i - piece);
+  }
+  bool operator==(const Context&) const = default;
+};
 struct EmbeddingAttrs {
-  int64_t sequence = 0;  // position of row t is t mod sequence
+  int64_t sequence = 0;    // tokens of each sequence that this rank holds
+  int64_t shard_rows = 0;  // rows of each rank's part of the table; 0: the table is whole
+  int64_t shard = 0;       // of this rank; not part of a program
+  Context context;
   bool operator==(const EmbeddingAttrs&) const = default;
 };
 struct NormAttrs {
@@ -166,8 +220,9 @@ struct AccumulateAttrs {
   bool operator==(const AccumulateAttrs&) const = default;
 };
 struct RopeAttrs {
-  int64_t sequence = 0;  // position of row t is t mod sequence
+  int64_t sequence = 0;  // tokens of each sequence that this rank holds
   bool inverse = false;  // rotate by minus the angle: the gradient of the forward op
+  Context context;
   bool operator==(const RopeAttrs&) const = default;
 };
 struct AttentionAttrs {
@@ -176,6 +231,32 @@ struct AttentionAttrs {
   float scale = 0;       // of the scores, usually 1 / sqrt(d)
   MatmulPrecision precision = MatmulPrecision::kF32;
   bool operator==(const AttentionAttrs&) const = default;
+};
+struct AttentionBlockAttrs {
+  int64_t sequence = 0;  // tokens of each sequence that a rank holds; T = batch * sequence
+  int64_t window = 0;    // as in AttentionAttrs
+  float scale = 0;
+  MatmulPrecision precision = MatmulPrecision::kF32;
+  Context context;               // of the queries
+  int64_t step = 0;              // the keys are those of context.index - step mod context.ranks
+  bool accumulate = false;       // o and lse (dq) are updated instead of written
+  bool accumulate_keys = false;  // dk and dv are
+  bool operator==(const AttentionBlockAttrs&) const = default;
+};
+struct CrossEntropyAttrs {
+  int64_t shard_rows = 0;  // columns of logits of each rank
+  int64_t shard = 0;       // of this rank; not part of a program
+  int64_t vocabulary = 0;  // columns that count, over all ranks
+  bool accumulate = false;
+  bool operator==(const CrossEntropyAttrs&) const = default;
+};
+struct ScaleAttrs {
+  float scale = 1;
+  bool operator==(const ScaleAttrs&) const = default;
+};
+struct PermuteAttrs {
+  std::array<int32_t, 4> order = {0, 1, 2, 3};
+  bool operator==(const PermuteAttrs&) const = default;
 };
 struct LossAttrs {
   int64_t chunk_rows = 0;   // rows of logits held at a time, > 0
@@ -201,7 +282,8 @@ struct AdamwAttrs {
 
 using OpAttrs =
     std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs, RopeAttrs,
-                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, AdamwAttrs>;
+                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, AdamwAttrs, AttentionBlockAttrs,
+                 CrossEntropyAttrs, ScaleAttrs, PermuteAttrs>;
 
 enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/op_codec.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/status/status.h"
@@ -13,6 +14,15 @@ using kernels::Op;
 using kernels::OpAttrs;
 using v1::ComputeOp;
 
+// Left out when the sequence is not split.
+template <typename Out>
+void EncodeContext(const kernels::Context& context, Out out) {
+  if (context.ranks <= 1) return;
+  v1::ContextAttrs* m = out();
+  m->set_ranks(context.ranks);
+  m->set_zigzag(context.zigzag);
+}
+
 // One encoder an alternative of OpAttrs; std::visit refuses to compile when one is missing.
 struct Encoder {
   ComputeOp* out;
@@ -20,6 +30,8 @@ struct Encoder {
   void operator()(const kernels::NoAttrs&) const { out->clear_attrs(); }
   void operator()(const kernels::EmbeddingAttrs& a) const {
     out->mutable_embedding()->set_sequence(a.sequence);
+    out->mutable_embedding()->set_shard_rows(a.shard_rows);
+    EncodeContext(a.context, [&] { return out->mutable_embedding()->mutable_context(); });
   }
   void operator()(const kernels::NormAttrs& a) const {
     out->mutable_norm()->set_epsilon(a.epsilon);
@@ -39,6 +51,7 @@ struct Encoder {
   void operator()(const kernels::RopeAttrs& a) const {
     out->mutable_rope()->set_sequence(a.sequence);
     out->mutable_rope()->set_inverse(a.inverse);
+    EncodeContext(a.context, [&] { return out->mutable_rope()->mutable_context(); });
   }
   void operator()(const kernels::AttentionAttrs& a) const {
     v1::AttentionAttrs* m = out->mutable_attention();
@@ -63,6 +76,27 @@ struct Encoder {
     m->set_beta2(a.beta2);
     m->set_epsilon(a.epsilon);
     m->set_weight_decay(a.weight_decay);
+  }
+  void operator()(const kernels::AttentionBlockAttrs& a) const {
+    v1::AttentionBlockAttrs* m = out->mutable_attention_block();
+    m->set_sequence(a.sequence);
+    m->set_window(a.window);
+    m->set_scale(a.scale);
+    m->set_precision(static_cast<v1::MatmulPrecision>(a.precision));
+    EncodeContext(a.context, [&] { return m->mutable_context(); });
+    m->set_step(a.step);
+    m->set_accumulate(a.accumulate);
+    m->set_accumulate_keys(a.accumulate_keys);
+  }
+  void operator()(const kernels::CrossEntropyAttrs& a) const {
+    v1::CrossEntropyAttrs* m = out->mutable_cross_entropy();
+    m->set_shard_rows(a.shard_rows);
+    m->set_vocabulary(a.vocabulary);
+    m->set_accumulate(a.accumulate);
+  }
+  void operator()(const kernels::ScaleAttrs& a) const { out->mutable_scale()->set_scale(a.scale); }
+  void operator()(const kernels::PermuteAttrs& a) const {
+    for (int32_t dimension : a.order) out->mutable_permute()->add_order(dimension);
   }
 };
 
@@ -106,18 +140,74 @@ absl::StatusOr<OpAttrs> DecodeLoss(const v1::LossAttrs& m) {
       .chunk_rows = m.chunk_rows(), .accumulate = m.accumulate(), .precision = *precision};
 }
 
+// Counts that ranks are numbered by: any larger one is nonsense and would overflow.
+constexpr int64_t kMaxContextRanks = 1 << 20;
+
+absl::StatusOr<kernels::Context> DecodeContext(const v1::ContextAttrs& m, int64_t sequence) {
+  if (m.ranks() < 0 || m.ranks() > kMaxContextRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context.ranks: got ", m.ranks(), ", must be 0 to ", kMaxContextRanks));
+  }
+  if (m.zigzag() && sequence % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence: got ", sequence, ", must be even where the context is in zig-zag"));
+  }
+  return kernels::Context{.ranks = std::max<int64_t>(1, m.ranks()), .zigzag = m.zigzag()};
+}
+
+absl::StatusOr<OpAttrs> DecodeEmbedding(const v1::EmbeddingAttrs& m) {
+  const auto context = DecodeContext(m.context(), m.sequence());
+  if (!context.ok()) return context.status();
+  return kernels::EmbeddingAttrs{
+      .sequence = m.sequence(), .shard_rows = m.shard_rows(), .context = *context};
+}
+
+absl::StatusOr<OpAttrs> DecodeRope(const v1::RopeAttrs& m) {
+  const auto context = DecodeContext(m.context(), m.sequence());
+  if (!context.ok()) return context.status();
+  return kernels::RopeAttrs{.sequence = m.sequence(), .inverse = m.inverse(), .context = *context};
+}
+
+absl::StatusOr<OpAttrs> DecodeAttentionBlock(const v1::AttentionBlockAttrs& m) {
+  const auto precision = DecodePrecision(m.precision());
+  if (!precision.ok()) return precision.status();
+  const auto context = DecodeContext(m.context(), m.sequence());
+  if (!context.ok()) return context.status();
+  if (m.step() < 0 || m.step() >= context->ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step: got ", m.step(), ", must be 0 to ", context->ranks - 1));
+  }
+  return kernels::AttentionBlockAttrs{.sequence = m.sequence(),
+                                      .window = m.window(),
+                                      .scale = m.scale(),
+                                      .precision = *precision,
+                                      .context = *context,
+                                      .step = m.step(),
+                                      .accumulate = m.accumulate(),
+                                      .accumulate_keys = m.accumulate_keys()};
+}
+
+absl::StatusOr<OpAttrs> DecodePermute(const v1::PermuteAttrs& m) {
+  kernels::PermuteAttrs attrs;
+  uint32_t seen = 0;
+  for (int i = 0; i < m.order_size() && i < 4; ++i) {
+    attrs.order[i] = m.order(i);
+    if (m.order(i) >= 0 && m.order(i) < 4) seen |= 1u << m.order(i);
+  }
+  if (m.order_size() == 4 && seen == 0b1111) return attrs;
+  return absl::InvalidArgumentError("order: must hold each of 0, 1, 2 and 3 once");
+}
+
 absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
   switch (c.attrs_case()) {
     case ComputeOp::ATTRS_NOT_SET: return kernels::NoAttrs{};
-    case ComputeOp::kEmbedding:
-      return kernels::EmbeddingAttrs{.sequence = c.embedding().sequence()};
+    case ComputeOp::kEmbedding: return DecodeEmbedding(c.embedding());
     case ComputeOp::kNorm:
       return kernels::NormAttrs{.epsilon = c.norm().epsilon(), .accumulate = c.norm().accumulate()};
     case ComputeOp::kMatmul: return DecodeMatmul(c.matmul());
     case ComputeOp::kAccumulate:
       return kernels::AccumulateAttrs{.accumulate = c.accumulate().accumulate()};
-    case ComputeOp::kRope:
-      return kernels::RopeAttrs{.sequence = c.rope().sequence(), .inverse = c.rope().inverse()};
+    case ComputeOp::kRope: return DecodeRope(c.rope());
     case ComputeOp::kAttention: return DecodeAttention(c.attention());
     case ComputeOp::kLoss: return DecodeLoss(c.loss());
     case ComputeOp::kFill: return kernels::FillAttrs{.value = c.fill().value()};
@@ -127,6 +217,13 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
                                  .beta2 = c.adamw().beta2(),
                                  .epsilon = c.adamw().epsilon(),
                                  .weight_decay = c.adamw().weight_decay()};
+    case ComputeOp::kAttentionBlock: return DecodeAttentionBlock(c.attention_block());
+    case ComputeOp::kCrossEntropy:
+      return kernels::CrossEntropyAttrs{.shard_rows = c.cross_entropy().shard_rows(),
+                                        .vocabulary = c.cross_entropy().vocabulary(),
+                                        .accumulate = c.cross_entropy().accumulate()};
+    case ComputeOp::kScale: return kernels::ScaleAttrs{.scale = c.scale().scale()};
+    case ComputeOp::kPermute: return DecodePermute(c.permute());
   }
   return absl::InvalidArgumentError("attributes of an unknown kind");
 }
@@ -147,6 +244,13 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kAttentionGrad: return kernels::AttentionAttrs{};
     case Op::kLmHeadLoss:
     case Op::kLmHeadLossGrad: return kernels::LossAttrs{};
+    case Op::kAttentionBlock:
+    case Op::kAttentionBlockGrad: return kernels::AttentionBlockAttrs{};
+    case Op::kCrossEntropyRows:
+    case Op::kCrossEntropyLoss:
+    case Op::kCrossEntropyGrad: return kernels::CrossEntropyAttrs{};
+    case Op::kSquaredNorm: return kernels::ScaleAttrs{};
+    case Op::kPermute: return kernels::PermuteAttrs{};
     case Op::kFill: return kernels::FillAttrs{};
     case Op::kGradScale: return kernels::ClipAttrs{};
     case Op::kAdamw: return kernels::AdamwAttrs{};
@@ -157,7 +261,8 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kGatherRows:
     case Op::kCast:
     case Op::kAdd:
-    case Op::kSquaredNorm:
+    case Op::kAddResidual:
+    case Op::kSum:
     case Op::kSumStats: return kernels::NoAttrs{};
   }
   return kernels::NoAttrs{};
@@ -200,6 +305,19 @@ absl::StatusOr<DecodedOp> DecodeOp(const ComputeOp& compute) {
   }
   decoded.attrs = *std::move(attrs);
   return decoded;
+}
+
+void ResolveRank(const Coordinates& rank, OpAttrs* attrs) {
+  if (auto* a = std::get_if<kernels::EmbeddingAttrs>(attrs)) {
+    if (a->shard_rows > 0) a->shard = rank.tensor;
+    if (a->context.ranks > 1) a->context.index = rank.context;
+  } else if (auto* a = std::get_if<kernels::RopeAttrs>(attrs)) {
+    if (a->context.ranks > 1) a->context.index = rank.context;
+  } else if (auto* a = std::get_if<kernels::AttentionBlockAttrs>(attrs)) {
+    a->context.index = rank.context;
+  } else if (auto* a = std::get_if<kernels::CrossEntropyAttrs>(attrs)) {
+    a->shard = rank.tensor;
+  }
 }
 
 v1::DType EncodeDType(kernels::DType dtype) { return static_cast<v1::DType>(dtype); }

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/op.h"
+#include "proto/grid.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {
@@ -21,6 +22,11 @@ struct DecodedOp {
   kernels::OpAttrs attrs;
 };
 absl::StatusOr<DecodedOp> DecodeOp(const v1::ComputeOp& compute);
+
+// Fills in what differs between the ranks of a stage and is in no program: the rank's own shard of the
+// vocabulary, its own share of the tokens. Decoded ops are those of tensor and context index 0
+// before.
+void ResolveRank(const Coordinates& rank, kernels::OpAttrs* attrs);
 
 v1::DType EncodeDType(kernels::DType dtype);
 // An absent operand (ACCESS_UNSPECIFIED) decodes to an absent shape.

@@ -25,11 +25,29 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual int rank() const = 0;  // within the group
-  virtual int size() const = 0;
+  virtual int size() const = 0;  // N
+
   // Sum, in place. Deterministic: the same inputs give the same bits on every member and every run.
   virtual absl::Status AllReduce(void* data, int64_t elements, ReduceType type) = 0;
+  // in: N * elements, out: elements; out may be in's own part (in + rank * elements) or apart from it.
+  // The sums are AllReduce's, bit for bit.
+  virtual absl::Status ReduceScatter(const void* in, void* out, int64_t elements,
+                                     ReduceType type) = 0;
+  // in: bytes, out: N * bytes.
+  virtual absl::Status AllGather(const void* in, void* out, int64_t bytes) = 0;
+  // in and out: N * bytes, apart. Part j of member i becomes part i of member j.
+  virtual absl::Status AllToAll(const void* in, void* out, int64_t bytes) = 0;
+  // To member rank + 1, from member rank - 1 (mod N). in and out apart.
+  virtual absl::Status RingShift(const void* in, void* out, int64_t bytes) = 0;
   virtual absl::Status Broadcast(void* data, int64_t bytes, int root) = 0;
+  // One message; those of one (sender, receiver) arrive in order. Send returns when the memory may
+  // be reused.
+  virtual absl::Status Send(const void* data, int64_t bytes, int to) = 0;
+  virtual absl::Status Receive(void* data, int64_t bytes, int from) = 0;
   virtual absl::Status Barrier() = 0;
+
+  // Payload bytes that this member has handed to the network since it was connected.
+  virtual int64_t bytes_sent() const = 0;
 };
 
 // Where members find each other: a key-value store scoped to one (job, epoch). Thread-safe.

@@ -1,0 +1,38 @@
+// Which elements of the job's tensors a rank holds, and where: v1::StateRange resolved for one rank.
+//
+// Pure and thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/grid.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+// Elements [begin, begin + elements) of the global tensor (row-major) lie one after the other from
+// byte `offset` of the range's buffer on.
+struct StateRun {
+  int64_t begin = 0;
+  int64_t elements = 0;
+  int64_t offset = 0;
+  bool operator==(const StateRun&) const = default;
+};
+
+// By `begin`; as few as there can be; none when the rank holds only padding or nothing of the range.
+// REQUIRES: sizes are not negative and their products do not overflow (proto/check/state.h).
+std::vector<StateRun> RunsOf(const v1::StateRange& range, const v1::Grid& grid,
+                             const Coordinates& rank);
+
+// True for exactly one of the ranks that hold the same elements of the range: the one that writes
+// them to a checkpoint.
+bool OwnsState(const v1::StateRange& range, const v1::Grid& grid, const Coordinates& rank);
+
+// The tensor as a matrix.
+int64_t RowsOf(const v1::StateRange& range);
+int64_t ColumnsOf(const v1::StateRange& range);
+
+}  // namespace terrace
