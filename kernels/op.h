@@ -170,7 +170,7 @@ struct NoAttrs {
   bool operator==(const NoAttrs&) const = default;
 };
 // Which tokens of each sequence a rank holds, when `ranks` of them share it.
-struct Context {
+struct TokenShare {
   int64_t ranks = 1;
   int64_t index = 0;    // of this rank; not part of a program
   bool zigzag = false;  // pieces index and 2 ranks - 1 - index of 2 ranks; otherwise piece index of ranks
@@ -182,13 +182,13 @@ struct Context {
     const int64_t piece = sequence / 2;
     return i < piece ? index * piece + i : (2 * ranks - 1 - index) * piece + (i - piece);
   }
-  bool operator==(const Context&) const = default;
+  bool operator==(const TokenShare&) const = default;
 };
 struct EmbeddingAttrs {
   int64_t sequence = 0;    // tokens of each sequence that this rank holds
   int64_t shard_rows = 0;  // rows of each rank's part of the table; 0: the table is whole
   int64_t shard = 0;       // of this rank; not part of a program
-  Context context;
+  TokenShare context;
   bool operator==(const EmbeddingAttrs&) const = default;
 };
 struct NormAttrs {
@@ -222,7 +222,7 @@ struct AccumulateAttrs {
 struct RopeAttrs {
   int64_t sequence = 0;  // tokens of each sequence that this rank holds
   bool inverse = false;  // rotate by minus the angle: the gradient of the forward op
-  Context context;
+  TokenShare context;
   bool operator==(const RopeAttrs&) const = default;
 };
 struct AttentionAttrs {
@@ -237,7 +237,7 @@ struct AttentionBlockAttrs {
   int64_t window = 0;    // as in AttentionAttrs
   float scale = 0;
   MatmulPrecision precision = MatmulPrecision::kF32;
-  Context context;               // of the queries
+  TokenShare context;               // of the queries
   int64_t step = 0;              // the keys are those of context.index - step mod context.ranks
   bool accumulate = false;       // o and lse (dq) are updated instead of written
   bool accumulate_keys = false;  // dk and dv are

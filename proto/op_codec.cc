@@ -16,7 +16,7 @@ using v1::ComputeOp;
 
 // Left out when the sequence is not split.
 template <typename Out>
-void EncodeContext(const kernels::Context& context, Out out) {
+void EncodeContext(const kernels::TokenShare& context, Out out) {
   if (context.ranks <= 1) return;
   v1::ContextAttrs* m = out();
   m->set_ranks(context.ranks);
@@ -143,7 +143,7 @@ absl::StatusOr<OpAttrs> DecodeLoss(const v1::LossAttrs& m) {
 // Counts that ranks are numbered by: any larger one is nonsense and would overflow.
 constexpr int64_t kMaxContextRanks = 1 << 20;
 
-absl::StatusOr<kernels::Context> DecodeContext(const v1::ContextAttrs& m, int64_t sequence) {
+absl::StatusOr<kernels::TokenShare> DecodeContext(const v1::ContextAttrs& m, int64_t sequence) {
   if (m.ranks() < 0 || m.ranks() > kMaxContextRanks) {
     return absl::InvalidArgumentError(
         absl::StrCat("context.ranks: got ", m.ranks(), ", must be 0 to ", kMaxContextRanks));
@@ -152,7 +152,7 @@ absl::StatusOr<kernels::Context> DecodeContext(const v1::ContextAttrs& m, int64_
     return absl::InvalidArgumentError(
         absl::StrCat("sequence: got ", sequence, ", must be even where the context is in zig-zag"));
   }
-  return kernels::Context{.ranks = std::max<int64_t>(1, m.ranks()), .zigzag = m.zigzag()};
+  return kernels::TokenShare{.ranks = std::max<int64_t>(1, m.ranks()), .zigzag = m.zigzag()};
 }
 
 absl::StatusOr<OpAttrs> DecodeEmbedding(const v1::EmbeddingAttrs& m) {
