@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "kernels/op.h"
+#include "proto/grid.h"
 #include "proto/op_codec.h"
 
 namespace terrace {
@@ -75,10 +76,7 @@ class TimeModel {
   double CollectiveSeconds(const v1::CollectiveOp& op,
                            const std::vector<TensorShape>& shapes) const {
     if (op.group() >= static_cast<uint32_t>(program_.groups_size())) return 0;
-    double ranks = 1;
-    for (const auto& instance : program_.groups(op.group()).instances()) {
-      ranks = std::max<double>(ranks, instance.rank_size());
-    }
+    const double ranks = GroupSize(program_.grid(), program_.groups(op.group()));
     const double rounds = (op.kind() == v1::ALL_REDUCE ? 2 : 1) * (ranks - 1);
     return rounds * (Over(TotalBytes(shapes) / ranks, profile_.link_bytes_per_second()) +
                      profile_.link_latency_seconds());

@@ -37,9 +37,8 @@ v1::Program MakeProgram(const std::vector<Line>& lines) {
   v1::Program program;
   program.add_streams()->set_kind(v1::COMPUTE);
   program.add_streams()->set_kind(v1::COLLECTIVE);
-  v1::Group::Ranks* ranks = program.add_groups()->add_instances();
-  ranks->add_rank(0);
-  ranks->add_rank(1);
+  program.mutable_grid()->set_data_shard(2);
+  program.add_groups()->add_axes(v1::DATA_SHARD);
   v1::Sequence* sequence = program.add_sequences();
   sequence->set_name("train");
   for (const Line& line : lines) {
