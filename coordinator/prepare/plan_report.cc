@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,6 +15,7 @@
 #include "kernels/tensor_view.h"
 #include "proto/program_hash.h"
 #include "proto/program_text.h"
+#include "proto/state_layout.h"
 
 namespace terrace {
 namespace {
@@ -120,11 +124,15 @@ v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
   return time;
 }
 
+// A checkpoint holds each tensor whole and once, however many ranks share it.
 int64_t CheckpointBytes(const Evaluated& chosen) {
+  std::set<std::pair<std::string_view, v1::StateKind>> counted;
   int64_t bytes = 0;
   for (const v1::Program& program : chosen.programs) {
     for (const v1::StateRange& range : program.state()) {
-      bytes += range.elements() * kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
+      if (range.copy() || !counted.emplace(range.tensor(), range.kind()).second) continue;
+      bytes += RowsOf(range) * ColumnsOf(range) *
+               kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
     }
   }
   return bytes;
