@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "proto/grid.h"
 #include "proto/text_table.h"
 
 namespace terrace {
@@ -72,6 +73,11 @@ std::string OpText(const v1::Program& program, const v1::Instruction& instructio
       return absl::StrCat(
           EnumText(op.kind(), &v1::CollectiveKind_Name<v1::CollectiveKind>), " ",
           known ? program.groups(op.group()).name() : absl::StrCat("?", op.group()));
+    }
+    case v1::Instruction::kTransfer: {
+      const v1::TransferOp& op = instruction.transfer();
+      return absl::StrCat(EnumText(op.kind(), &v1::TransferKind_Name<v1::TransferKind>),
+                          op.kind() == v1::SEND ? " to stage " : " from stage ", op.peer_stage());
     }
     case v1::Instruction::kInput:
       return EnumText(instruction.input().kind(), &v1::InputKind_Name<v1::InputKind>);
@@ -188,6 +194,18 @@ void PrintArenas(const v1::Program& program, std::string* out) {
   }
 }
 
+void PrintGroup(const v1::Grid& grid, const v1::Group& group, std::string* out) {
+  absl::StrAppend(out, "group     ", group.name(), "  over");
+  for (int axis : group.axes()) {
+    absl::StrAppend(out, " ", EnumText(static_cast<v1::Axis>(axis), &v1::Axis_Name<v1::Axis>));
+  }
+  if (group.stages_size() > 0) {
+    absl::StrAppend(out, ", stages ", absl::StrJoin(group.stages(), " "));
+  }
+  if (group.tensor_block() > 0) absl::StrAppend(out, ", tensor blocks of ", group.tensor_block());
+  absl::StrAppend(out, "  ", GroupSize(grid, group), " ranks each\n");
+}
+
 void PrintHeader(const v1::Program& program, std::string* out) {
   int instructions = 0;
   for (const v1::Sequence& sequence : program.sequences())
@@ -202,13 +220,7 @@ void PrintHeader(const v1::Program& program, std::string* out) {
   absl::StrAppend(out, "streams  ");
   for (const v1::Stream& stream : program.streams()) absl::StrAppend(out, " ", stream.name());
   *out += "\n";
-  for (const v1::Group& group : program.groups()) {
-    absl::StrAppend(out, "group     ", group.name(), " ");
-    for (const v1::Group::Ranks& ranks : group.instances()) {
-      absl::StrAppend(out, " {", absl::StrJoin(ranks.rank(), " "), "}");
-    }
-    *out += "\n";
-  }
+  for (const v1::Group& group : program.groups()) PrintGroup(program.grid(), group, out);
 }
 
 }  // namespace

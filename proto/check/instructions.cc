@@ -2,6 +2,7 @@
 #include "proto/check/instructions.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 
 #include "base/status_macros.h"
@@ -9,6 +10,7 @@
 #include "kernels/op.h"
 #include "proto/check/refuse.h"
 #include "proto/check/structure.h"
+#include "proto/grid.h"
 
 namespace terrace::check {
 namespace {
@@ -151,38 +153,60 @@ absl::Status CheckCompute(const v1::Program& program, const v1::Sequence& sequen
 // What one operand of an instruction without an op table entry must be.
 struct OperandRule {
   v1::Access access = v1::READ;
-  v1::DType dtype = v1::F32;
+  v1::DType dtype = v1::F32;  // DTYPE_UNSPECIFIED: any
   std::vector<int64_t> shape;  // 0: any size
+  bool any_shape = false;
+  bool optional = false;
 };
 
-absl::Status CheckRules(const v1::Instruction& instruction, const std::vector<OperandRule>& rules,
-                        const std::string& where) {
+bool Fits(const v1::Operand& operand, const OperandRule& rule) {
+  if (rule.optional && operand.access() == v1::ACCESS_UNSPECIFIED) return true;
+  if (operand.access() != rule.access || operand.row_stride() != 0) return false;
+  if (rule.dtype != v1::DTYPE_UNSPECIFIED && operand.dtype() != rule.dtype) return false;
+  if (rule.any_shape) return true;
+  if (operand.shape_size() != static_cast<int>(rule.shape.size())) return false;
+  for (int d = 0; d < operand.shape_size(); ++d) {
+    if (rule.shape[d] != 0 && operand.shape(d) != rule.shape[d]) return false;
+  }
+  return true;
+}
+
+absl::Status CheckRules(const v1::Instruction& instruction,
+                        std::initializer_list<OperandRule> rules, const std::string& where) {
   if (instruction.operands_size() != static_cast<int>(rules.size())) {
     return Refuse(where, ": has ", instruction.operands_size(), " operands, must have ",
                   rules.size());
   }
   for (int i = 0; i < instruction.operands_size(); ++i) {
-    const v1::Operand& operand = instruction.operands(i);
-    bool fits = operand.access() == rules[i].access && operand.dtype() == rules[i].dtype &&
-                operand.shape_size() == static_cast<int>(rules[i].shape.size()) &&
-                operand.row_stride() == 0;
-    for (int d = 0; fits && d < operand.shape_size(); ++d) {
-      fits = rules[i].shape[d] == 0 || operand.shape(d) == rules[i].shape[d];
-    }
-    if (!fits)
-      return Refuse(where, ": operand ", i, " is not what program.proto says of this instruction");
+    const OperandRule& rule = rules.begin()[i];
+    if (Fits(instruction.operands(i), rule)) continue;
+    return Refuse(where, ": operand ", i, " is not what program.proto says of this instruction: ",
+                  v1::Access_Name(rule.access), ", dense, ",
+                  rule.dtype == v1::DTYPE_UNSPECIFIED ? "of any type" : v1::DType_Name(rule.dtype),
+                  rule.any_shape ? "" : absl::StrCat(", ", rule.shape.size(), " dimensions"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckLoadBatch(const v1::Instruction& instruction, const std::string& where) {
+  const OperandRule ids = {
+      .access = v1::WRITE, .dtype = v1::I32, .shape = {0}, .optional = true};
+  RETURN_IF_ERROR(CheckRules(instruction, {ids, ids}, where));
+  const v1::Operand& tokens = instruction.operands(0);
+  const v1::Operand& targets = instruction.operands(1);
+  const bool loads_tokens = tokens.access() != v1::ACCESS_UNSPECIFIED;
+  const bool loads_targets = targets.access() != v1::ACCESS_UNSPECIFIED;
+  if (!loads_tokens && !loads_targets) return Refuse(where, ": loads neither tokens nor targets");
+  if (!loads_tokens || !loads_targets || tokens.shape(0) == targets.shape(0))
+    return absl::OkStatus();
+  return Refuse(where, ": tokens and targets must be of one length");
 }
 
 absl::Status CheckInput(const v1::Instruction& instruction, const std::string& where) {
   const OperandRule ids = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0}};
   switch (instruction.input().kind()) {
     case v1::LOAD_BATCH:
-      RETURN_IF_ERROR(CheckRules(instruction, {ids, ids}, where));
-      if (instruction.operands(0).shape(0) == instruction.operands(1).shape(0))
-        return absl::OkStatus();
-      return Refuse(where, ": tokens and targets must be of one length");
+      return CheckLoadBatch(instruction, where);
     case v1::LOAD_SCHEDULE:
       return CheckRules(instruction, {{.access = v1::WRITE, .shape = {4}}}, where);
     case v1::LOAD_PROMPT:
@@ -205,21 +229,101 @@ absl::Status CheckOutput(const v1::Instruction& instruction, const std::string& 
   }
 }
 
+// The group exists and this stage is in it.
+absl::StatusOr<const v1::Group*> CheckMembership(const v1::Program& program, uint32_t group,
+                                                 const std::string& where) {
+  if (group >= static_cast<uint32_t>(program.groups_size())) {
+    return Refuse(where, ": group ", group, " of ", program.groups_size(), " does not exist");
+  }
+  if (HasStage(program.groups(group), program.stage())) return &program.groups(group);
+  return Refuse(where, ": stage ", program.stage(), " is not in group '",
+                program.groups(group).name(), "'");
+}
+
+// How many parts of equal size the operands of a collective have, and whether it adds.
+struct CollectiveRule {
+  int64_t parts0 = 1;
+  int64_t parts1 = 0;  // 0: there is one operand
+  bool sums = false;
+};
+
+absl::StatusOr<CollectiveRule> RuleOf(v1::CollectiveKind kind, int64_t members,
+                                      const std::string& where) {
+  switch (kind) {
+    case v1::ALL_REDUCE:
+      return CollectiveRule{.sums = true};
+    case v1::BROADCAST:
+      return CollectiveRule{};
+    case v1::REDUCE_SCATTER:
+      return CollectiveRule{.parts0 = members, .parts1 = 1, .sums = true};
+    case v1::ALL_GATHER:
+      return CollectiveRule{.parts0 = 1, .parts1 = members};
+    case v1::ALL_TO_ALL:
+      return CollectiveRule{.parts0 = members, .parts1 = members};
+    case v1::RING_SHIFT:
+      return CollectiveRule{.parts0 = 1, .parts1 = 1};
+    default:
+      return Refuse(where, ": collective kind ", kind, " does not exist");
+  }
+}
+
+int64_t Elements(const v1::Operand& operand) {
+  int64_t elements = 1;
+  for (int64_t size : operand.shape()) elements *= size;
+  return elements;
+}
+
 absl::Status CheckCollective(const v1::Program& program, const v1::Instruction& instruction,
                              const std::string& where) {
   const v1::CollectiveOp& op = instruction.collective();
-  if (op.group() >= static_cast<uint32_t>(program.groups_size())) {
-    return Refuse(where, ": group ", op.group(), " of ", program.groups_size(), " does not exist");
+  ASSIGN_OR_RETURN(const v1::Group* group, CheckMembership(program, op.group(), where));
+  const int64_t members = GroupSize(program.grid(), *group);
+  ASSIGN_OR_RETURN(const CollectiveRule rule, RuleOf(op.kind(), members, where));
+  const OperandRule any = {.dtype = v1::DTYPE_UNSPECIFIED, .any_shape = true};
+  if (rule.parts1 == 0) {
+    OperandRule update = any;
+    update.access = v1::UPDATE;
+    RETURN_IF_ERROR(CheckRules(instruction, {update}, where));
+  } else {
+    OperandRule write = any;
+    write.access = v1::WRITE;
+    RETURN_IF_ERROR(CheckRules(instruction, {any, write}, where));
   }
-  if (op.kind() != v1::ALL_REDUCE && op.kind() != v1::BROADCAST) {
-    return Refuse(where, ": collective kind ", op.kind(),
-                  " has no operand form; must be ALL_REDUCE or BROADCAST");
+  const v1::Operand& first = instruction.operands(0);
+  const v1::Operand& last = instruction.operands(instruction.operands_size() - 1);
+  const bool adds = first.dtype() == v1::F32 || first.dtype() == v1::BF16;
+  if (first.dtype() != last.dtype() || (rule.sums && !adds)) {
+    return Refuse(where, ": its operands must have one type, f32 or bf16 where it adds");
   }
-  if (instruction.operands_size() != 1 || instruction.operands(0).access() != v1::UPDATE ||
-      instruction.operands(0).row_stride() != 0) {
-    return Refuse(where, ": must have one dense operand with access UPDATE");
+  if (rule.parts1 == 0) return absl::OkStatus();
+  const int64_t part = Elements(first) / rule.parts0;
+  if (Elements(first) == part * rule.parts0 && Elements(last) == part * rule.parts1)
+    return absl::OkStatus();
+  return Refuse(where, ": operands of ", Elements(first), " and ", Elements(last),
+                " elements must hold ", rule.parts0, " and ", rule.parts1,
+                " equal parts, group '", group->name(), "' having ", members, " ranks");
+}
+
+absl::Status CheckTransfer(const v1::Program& program, const v1::Instruction& instruction,
+                           const std::string& where) {
+  const v1::TransferOp& op = instruction.transfer();
+  if (op.kind() != v1::SEND && op.kind() != v1::RECEIVE) {
+    return Refuse(where, ": transfer kind ", op.kind(), " does not exist");
   }
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(const v1::Group* group, CheckMembership(program, op.group(), where));
+  if (group->axes_size() != 1 || group->axes(0) != v1::PIPELINE) {
+    return Refuse(where, ": group '", group->name(), "' must have the axis PIPELINE only");
+  }
+  if (op.peer_stage() >= program.stages() || op.peer_stage() == program.stage() ||
+      !HasStage(*group, op.peer_stage())) {
+    return Refuse(where, ": peer_stage ", op.peer_stage(), " must be another stage of group '",
+                  group->name(), "', this is stage ", program.stage(), " of ", program.stages());
+  }
+  return CheckRules(instruction,
+                    {{.access = op.kind() == v1::SEND ? v1::READ : v1::WRITE,
+                      .dtype = v1::DTYPE_UNSPECIFIED,
+                      .any_shape = true}},
+                    where);
 }
 
 // Operands of an op that may be the very same memory although one is written (the comments of
@@ -239,6 +343,8 @@ bool MayBeSame(Op op, int a, int b) {
       return is(0, 2);
     case Op::kSwigluGrad:
       return is(1, 3) || is(2, 4);
+    case Op::kAddResidual:
+      return is(3, 0) || is(3, 1);
     default:
       return false;
   }
@@ -288,6 +394,9 @@ absl::StatusOr<CheckedInstruction> CheckInstruction(const v1::Program& program,
       break;
     case v1::Instruction::kCollective:
       RETURN_IF_ERROR(CheckCollective(program, instruction, where));
+      break;
+    case v1::Instruction::kTransfer:
+      RETURN_IF_ERROR(CheckTransfer(program, instruction, where));
       break;
     case v1::Instruction::kInput:
       RETURN_IF_ERROR(CheckInput(instruction, where));

@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "proto/check/refuse.h"
+#include "proto/grid.h"
 
 namespace terrace::check {
 namespace {
@@ -84,10 +85,11 @@ class JointRun {
     }
     for (int g = 0; g < program.groups_size(); ++g) {
       instance_of_[g].resize(ranks);
-      for (const v1::Group::Ranks& group_ranks : program.groups(g).instances()) {
-        for (uint32_t rank : group_ranks.rank()) instance_of_[g][rank] = instances_.size();
-        instances_.push_back(
-            {.group = g, .members = {group_ranks.rank().begin(), group_ranks.rank().end()}});
+      for (uint32_t rank = 0; rank < ranks; ++rank) {
+        std::vector<uint32_t> members = GroupMembers(program.grid(), program.groups(g), rank);
+        if (members.empty() || members[0] != rank) continue;
+        for (uint32_t member : members) instance_of_[g][member] = instances_.size();
+        instances_.push_back({.group = g, .members = std::move(members)});
       }
     }
   }

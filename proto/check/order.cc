@@ -9,6 +9,7 @@
 
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
+#include "proto/check/state.h"
 
 namespace terrace::check {
 namespace {
@@ -193,9 +194,7 @@ absl::Status CheckSharedSpace(const v1::Program& program, const CheckedSequence&
 absl::Status CheckReads(const v1::Program& program, const CheckedSequence& sequence) {
   std::vector<ByteSet> written(program.buffers_size());
   for (const v1::StateRange& range : program.state()) {
-    const int64_t bytes =
-        range.elements() * kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
-    written[range.buffer()].Add({.offset = range.offset(), .row_bytes = bytes});
+    written[range.buffer()].Add(FilledBytes(range));
   }
   for (const v1::RopeTable& table : program.rope_tables()) {
     written[table.buffer()].Add({.row_bytes = program.buffers(table.buffer()).bytes()});

@@ -10,6 +10,8 @@ std::string KindText(const v1::Instruction& instruction) {
       return instruction.compute().op();
     case v1::Instruction::kCollective:
       return v1::CollectiveKind_Name(instruction.collective().kind());
+    case v1::Instruction::kTransfer:
+      return v1::TransferKind_Name(instruction.transfer().kind());
     case v1::Instruction::kInput:
       return v1::InputKind_Name(instruction.input().kind());
     case v1::Instruction::kOutput:

@@ -14,15 +14,19 @@
 #include "kernels/tensor_view.h"
 #include "proto/check/refuse.h"
 #include "proto/check/structure.h"
+#include "proto/grid.h"
+#include "proto/state_layout.h"
 
 namespace terrace::check {
 namespace {
 
 using google::protobuf::RepeatedField;
 
-int64_t Bytes(const v1::StateRange& range) {
-  return range.elements() * kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
+int64_t ElementBytes(const v1::StateRange& range) {
+  return kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
 }
+
+uint32_t SplitBlock(const v1::StateRange& range) { return std::max(1u, range.split_block()); }
 
 std::string RangeText(const v1::StateRange& range) {
   return absl::StrCat("state ", v1::StateKind_Name(range.kind()), " of '", range.tensor(), "'");
@@ -47,6 +51,69 @@ absl::Status CheckPersistent(const v1::Program& program, uint32_t buffer,
   return Refuse(where, ": ", BufferText(program, buffer), " must be persistent");
 }
 
+// The rectangle begins inside the tensor, and only what is split reaches over its edge.
+absl::Status CheckRectangle(const v1::Program& program, const v1::StateRange& range,
+                            const std::string& where) {
+  const int64_t tensor_rows = RowsOf(range), tensor_columns = ColumnsOf(range);
+  if (range.row() < 0 || range.row() >= tensor_rows || range.column() < 0 ||
+      range.column() >= tensor_columns || range.rows() < 1 || range.rows() > kBytesMax ||
+      range.columns() < 1 || range.columns() > kBytesMax) {
+    return Refuse(where, ": ", range.rows(), " x ", range.columns(), " elements from row ",
+                  range.row(), ", column ", range.column(), " on must begin inside its ",
+                  tensor_rows, " x ", tensor_columns);
+  }
+  if (!v1::StateRange::Split_IsValid(range.split())) {
+    return Refuse(where, ": split ", range.split(), " does not exist");
+  }
+  const bool rows_fit = range.split() == v1::StateRange::BY_ROWS ||
+                        range.rows() <= tensor_rows - range.row();
+  const bool columns_fit = range.split() == v1::StateRange::BY_COLUMNS ||
+                           range.columns() <= tensor_columns - range.column();
+  if (!rows_fit || !columns_fit) {
+    return Refuse(where, ": ", range.rows(), " x ", range.columns(), " elements from row ",
+                  range.row(), ", column ", range.column(), " on reach over the edge of its ",
+                  tensor_rows, " x ", tensor_columns, ", which only a split may");
+  }
+  const uint32_t tensor = AxisSize(program.grid(), v1::TENSOR);
+  if (tensor % SplitBlock(range) == 0) return absl::OkStatus();
+  return Refuse(where, ": split_block ", SplitBlock(range), " must divide the ", tensor,
+                " ranks of the axis TENSOR");
+}
+
+// The rectangle lies in the buffer, or in the region whose shards are the buffers of all ranks.
+absl::Status CheckPlace(const v1::Program& program, const v1::StateRange& range,
+                        const std::string& where) {
+  RETURN_IF_ERROR(CheckPersistent(program, range.buffer(), where));
+  const v1::Buffer& buffer = program.buffers(range.buffer());
+  const int64_t element_bytes = ElementBytes(range);
+  const int64_t shard = range.shard_elements();
+  const int64_t shards = ShardCount(program.grid());
+  if (shard < 0 || shard > buffer.bytes() / element_bytes ||
+      shard > kBytesMax / element_bytes / shards) {
+    return Refuse(where, ": shards of ", shard, " elements must fit into ",
+                  BufferText(program, range.buffer()), " of ", buffer.bytes(), " bytes");
+  }
+  const int64_t bytes = shard == 0 ? buffer.bytes() : shard * element_bytes * shards;
+  if (range.rows() > 1 && (range.row_stride() < range.columns() || range.row_stride() > kBytesMax)) {
+    return Refuse(where, ": row_stride ", range.row_stride(), " must be at least its ",
+                  range.columns(), " columns");
+  }
+  const int64_t elements_max = bytes / element_bytes;
+  const bool fits = range.offset() >= 0 && range.offset() % element_bytes == 0 &&
+                    range.offset() <= bytes && range.columns() <= elements_max &&
+                    (range.rows() == 1 ||
+                     range.rows() - 1 <= (elements_max - range.columns()) / range.row_stride());
+  if (fits) {
+    const Rows rows = RowsIn(range);
+    const int64_t span = (rows.rows - 1) * rows.stride_bytes + rows.row_bytes;
+    if (span <= bytes - range.offset()) return absl::OkStatus();
+  }
+  return Refuse(where, ": ", range.rows(), " x ", range.columns(), " elements from byte ",
+                range.offset(), " on must lie aligned inside ",
+                BufferText(program, range.buffer()), shard == 0 ? " of " : ", all shards ", bytes,
+                " bytes");
+}
+
 absl::Status CheckRange(const v1::Program& program, const v1::StateRange& range) {
   const std::string where = RangeText(range);
   if (range.tensor().empty()) return Refuse(where, ": the tensor has no name");
@@ -56,58 +123,142 @@ absl::Status CheckRange(const v1::Program& program, const v1::StateRange& range)
   if (!v1::DType_IsValid(range.dtype()) || range.dtype() == v1::DTYPE_UNSPECIFIED) {
     return Refuse(where, ": type ", range.dtype(), " does not exist");
   }
-  const int64_t elements = Elements(range.shape());
-  if (elements < 0) return Refuse(where, ": its shape is not valid");
-  if (range.elements() < 1 || range.tensor_begin() < 0 || range.tensor_begin() > elements ||
-      range.elements() > elements - range.tensor_begin()) {
-    return Refuse(where, ": elements [", range.tensor_begin(), ", +", range.elements(),
-                  ") must lie inside its ", elements);
-  }
-  RETURN_IF_ERROR(CheckPersistent(program, range.buffer(), where));
-  const v1::Buffer& buffer = program.buffers(range.buffer());
-  const int64_t element_bytes = kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
-  if (range.offset() < 0 || range.offset() % element_bytes != 0 ||
-      range.offset() > buffer.bytes() || Bytes(range) > buffer.bytes() - range.offset()) {
-    return Refuse(where, ": bytes [", range.offset(), ", +", Bytes(range),
-                  ") must lie aligned inside ", BufferText(program, range.buffer()), " of ",
-                  buffer.bytes(), " bytes");
-  }
-  return absl::OkStatus();
+  if (Elements(range.shape()) < 0) return Refuse(where, ": its shape is not valid");
+  RETURN_IF_ERROR(CheckRectangle(program, range, where));
+  return CheckPlace(program, range, where);
 }
 
-// `ranges` are those of one tensor and kind, by tensor_begin.
-absl::Status CheckCover(const std::vector<const v1::StateRange*>& ranges) {
-  int64_t covered = 0;
-  for (const v1::StateRange* range : ranges) {
-    const v1::StateRange& first = *ranges[0];
-    const bool same =
-        range->dtype() == first.dtype() && std::equal(range->shape().begin(), range->shape().end(),
-                                                      first.shape().begin(), first.shape().end());
-    if (!same) return Refuse(RangeText(first), ": its ranges differ in shape or type");
-    if (range->tensor_begin() != covered) {
-      return Refuse(RangeText(first), ": element ", std::min(covered, range->tensor_begin()),
-                    range->tensor_begin() < covered ? " is held twice" : " is held by no range");
-    }
-    covered += range->elements();
-  }
-  const int64_t elements = Elements(ranges[0]->shape());
-  if (covered == elements) return absl::OkStatus();
-  return Refuse(RangeText(*ranges[0]), ": element ", covered, " of ", elements,
-                " is held by no range");
+// What all ranks together hold of the tensor through one range: the parts of a split follow one
+// another, so that they are one rectangle, and shards and copies change nothing.
+struct Rectangle {
+  int64_t row = 0, row_end = 0;
+  int64_t column = 0, column_end = 0;
+};
+
+Rectangle RectangleOf(const v1::StateRange& range, int64_t tensor_ranks) {
+  const int64_t parts = tensor_ranks / SplitBlock(range);
+  const auto end = [&](int64_t begin, int64_t size, v1::StateRange::Split split, int64_t edge) {
+    const int64_t times = range.split() == split ? parts : 1;
+    return size > (edge - begin) / times ? edge : begin + size * times;
+  };
+  return {range.row(), end(range.row(), range.rows(), v1::StateRange::BY_ROWS, RowsOf(range)),
+          range.column(),
+          end(range.column(), range.columns(), v1::StateRange::BY_COLUMNS, ColumnsOf(range))};
 }
+
+// Sweeps the tensor from row to row with the columns that are held there.
+class Cover {
+ public:
+  Cover(int64_t rows, int64_t columns, std::string what)
+      : rows_(rows), columns_(columns), what_(std::move(what)) {}
+
+  absl::Status Check(const std::vector<Rectangle>& rectangles) {
+    std::map<int64_t, std::pair<std::vector<int>, std::vector<int>>> events;  // begins, ends
+    for (int i = 0; i < static_cast<int>(rectangles.size()); ++i) {
+      events[rectangles[i].row].first.push_back(i);
+      events[rectangles[i].row_end].second.push_back(i);
+    }
+    if (events.begin()->first > 0) return Missing(0, 0);
+    for (const auto& [row, event] : events) {
+      for (int i : event.second) Remove(rectangles[i]);
+      for (int i : event.first) RETURN_IF_ERROR(Add(row, rectangles[i]));
+      if (row < rows_ && held_ < columns_) return Missing(row, FirstGap());
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Add(int64_t row, const Rectangle& rectangle) {
+    const auto next = columns_held_.upper_bound(rectangle.column);
+    const bool meets_next = next != columns_held_.end() && next->first < rectangle.column_end;
+    const bool meets_last = next != columns_held_.begin() &&
+                            std::prev(next)->second > rectangle.column;
+    if (meets_next || meets_last) {
+      const int64_t column = meets_last ? rectangle.column : next->first;
+      return Refuse(what_, ": element ", row * columns_ + column, " is held twice");
+    }
+    columns_held_.emplace_hint(next, rectangle.column, rectangle.column_end);
+    held_ += rectangle.column_end - rectangle.column;
+    return absl::OkStatus();
+  }
+
+  void Remove(const Rectangle& rectangle) {
+    columns_held_.erase(rectangle.column);
+    held_ -= rectangle.column_end - rectangle.column;
+  }
+
+  int64_t FirstGap() const {
+    int64_t column = 0;
+    for (const auto& [begin, end] : columns_held_) {
+      if (begin > column) break;
+      column = end;
+    }
+    return column;
+  }
+
+  absl::Status Missing(int64_t row, int64_t column) const {
+    return Refuse(what_, ": element ", row * columns_ + column, " of ", rows_ * columns_,
+                  " is held by no range");
+  }
+
+  const int64_t rows_, columns_;
+  const std::string what_;
+  std::map<int64_t, int64_t> columns_held_;  // begin -> end, of the current row
+  int64_t held_ = 0;
+};
+
+// `ranges` are those of one tensor and kind. A stage that holds a tensor holds all of it.
+absl::Status CheckCover(const std::vector<const v1::StateRange*>& ranges, int64_t tensor_ranks) {
+  const v1::StateRange& first = *ranges[0];
+  std::vector<Rectangle> rectangles;
+  for (const v1::StateRange* range : ranges) {
+    const bool same = range->dtype() == first.dtype() && range->copy() == first.copy() &&
+                      std::equal(range->shape().begin(), range->shape().end(),
+                                 first.shape().begin(), first.shape().end());
+    if (!same) return Refuse(RangeText(first), ": its ranges differ in shape, type or copy");
+    rectangles.push_back(RectangleOf(*range, tensor_ranks));
+  }
+  return Cover(RowsOf(first), ColumnsOf(first), RangeText(first)).Check(rectangles);
+}
+
+// One row of a range's rectangle in memory.
+struct Piece {
+  uint32_t buffer = 0;
+  int64_t begin = 0, end = 0;  // bytes, in the buffer or in the region
+  const v1::StateRange* range = nullptr;
+};
 
 absl::Status CheckMemoryOnce(const v1::Program& program) {
-  std::vector<const v1::StateRange*> ranges;
-  for (const v1::StateRange& range : program.state()) ranges.push_back(&range);
-  std::sort(ranges.begin(), ranges.end(), [](const v1::StateRange* a, const v1::StateRange* b) {
-    return std::pair(a->buffer(), a->offset()) < std::pair(b->buffer(), b->offset());
-  });
-  for (size_t i = 1; i < ranges.size(); ++i) {
-    const v1::StateRange& a = *ranges[i - 1];
-    const v1::StateRange& b = *ranges[i];
-    if (a.buffer() == b.buffer() && a.offset() + Bytes(a) > b.offset()) {
-      return Refuse(RangeText(b), " and ", RangeText(a), " overlap in ",
-                    BufferText(program, b.buffer()));
+  std::vector<Piece> pieces;
+  std::map<uint32_t, const v1::StateRange*> first_of;  // by buffer
+  for (const v1::StateRange& range : program.state()) {
+    const v1::StateRange& first = *first_of.emplace(range.buffer(), &range).first->second;
+    if (range.shard_elements() != first.shard_elements() || range.dtype() != first.dtype()) {
+      return Refuse(RangeText(range), " and ", RangeText(first), " share ",
+                    BufferText(program, range.buffer()),
+                    " and must have one type and one shard_elements");
+    }
+    const Rows rows = RowsIn(range);
+    if (rows.rows > kStateRowsMax - static_cast<int64_t>(pieces.size())) {
+      return Refuse("state: more than ", kStateRowsMax, " rows that do not follow one another");
+    }
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const int64_t begin = rows.offset + r * rows.stride_bytes;
+      pieces.push_back({range.buffer(), begin, begin + rows.row_bytes, &range});
+    }
+  }
+  const auto before = [](const Piece& a, const Piece& b) {
+    return std::tie(a.buffer, a.begin, a.end) < std::tie(b.buffer, b.begin, b.end);
+  };
+  if (!std::is_sorted(pieces.begin(), pieces.end(), before)) {
+    std::sort(pieces.begin(), pieces.end(), before);
+  }
+  for (size_t i = 1; i < pieces.size(); ++i) {
+    const Piece& a = pieces[i - 1];
+    const Piece& b = pieces[i];
+    if (a.buffer == b.buffer && a.end > b.begin) {
+      return Refuse(RangeText(*b.range), " and ", RangeText(*a.range), " overlap in ",
+                    BufferText(program, b.buffer));
     }
   }
   return absl::OkStatus();
@@ -155,6 +306,22 @@ absl::Status CheckRopeTable(const v1::Program& program, const v1::RopeTable& tab
 
 }  // namespace
 
+Rows RowsIn(const v1::StateRange& range) {
+  const int64_t element_bytes = ElementBytes(range);
+  if (range.rows() == 1 || range.row_stride() == range.columns()) {
+    return {.offset = range.offset(), .row_bytes = range.rows() * range.columns() * element_bytes};
+  }
+  return {.offset = range.offset(),
+          .rows = range.rows(),
+          .row_bytes = range.columns() * element_bytes,
+          .stride_bytes = range.row_stride() * element_bytes};
+}
+
+Rows FilledBytes(const v1::StateRange& range) {
+  if (range.shard_elements() == 0) return RowsIn(range);
+  return {.row_bytes = range.shard_elements() * ElementBytes(range)};
+}
+
 absl::Status CheckState(const v1::Program& program) {
   std::map<std::pair<std::string, int>, std::vector<const v1::StateRange*>> tensors;
   for (const v1::StateRange& range : program.state()) {
@@ -162,11 +329,8 @@ absl::Status CheckState(const v1::Program& program) {
     tensors[{range.tensor(), range.kind()}].push_back(&range);
   }
   std::map<std::string, int64_t> weights;  // elements by name
-  for (auto& [key, ranges] : tensors) {
-    std::sort(ranges.begin(), ranges.end(), [](const v1::StateRange* a, const v1::StateRange* b) {
-      return a->tensor_begin() < b->tensor_begin();
-    });
-    RETURN_IF_ERROR(CheckCover(ranges));
+  for (const auto& [key, ranges] : tensors) {
+    RETURN_IF_ERROR(CheckCover(ranges, AxisSize(program.grid(), v1::TENSOR)));
     if (key.second == v1::WEIGHT) weights[key.first] = Elements(ranges[0]->shape());
   }
   RETURN_IF_ERROR(CheckMemoryOnce(program));
@@ -174,7 +338,7 @@ absl::Status CheckState(const v1::Program& program) {
   for (const v1::RopeTable& table : program.rope_tables())
     RETURN_IF_ERROR(CheckRopeTable(program, table));
   for (const auto& [name, holder] : program.tied()) {
-    if (!weights.contains(holder))
+    if (program.stages() == 1 && !weights.contains(holder))
       return Refuse("tied tensor '", name, "': '", holder, "' is no weight");
     if (weights.contains(name)) return Refuse("tied tensor '", name, "': is a weight of its own");
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/check/structure.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "base/status_macros.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/refuse.h"
+#include "proto/grid.h"
 
 namespace terrace::check {
 namespace {
@@ -78,26 +80,62 @@ absl::Status CheckStreams(const v1::Program& program) {
   return absl::OkStatus();
 }
 
+absl::Status CheckGrid(const v1::Program& program) {
+  const v1::Grid& grid = program.grid();
+  for (uint32_t size : {grid.tensor(), grid.context(), grid.data_shard(), grid.data_replica(),
+                        grid.pipeline()}) {
+    if (size > kRanksMax) return Refuse("grid: an axis of ", size, " ranks, at most ", kRanksMax);
+  }
+  // Cut at every factor: five sizes of at most 2^20 would overflow.
+  uint64_t ranks = 1;
+  for (v1::Axis axis :
+       {v1::TENSOR, v1::CONTEXT, v1::DATA_SHARD, v1::DATA_REPLICA, v1::PIPELINE}) {
+    ranks = std::min<uint64_t>(ranks * AxisSize(grid, axis), uint64_t{kRanksMax} + 1);
+  }
+  if (ranks != program.ranks()) {
+    return Refuse("grid: its axes make ", ranks, " ranks, the program says ", program.ranks());
+  }
+  if (AxisSize(grid, v1::PIPELINE) != program.stages()) {
+    return Refuse("grid: pipeline is ", AxisSize(grid, v1::PIPELINE), ", the program says ",
+                  program.stages(), " stages");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGroupStages(const v1::Program& program, const v1::Group& group,
+                              const std::string& where) {
+  if (group.stages_size() > 0 && !HasAxis(group, v1::PIPELINE)) {
+    return Refuse(where, ": names stages and is no group of the axis PIPELINE");
+  }
+  std::set<uint32_t> seen;
+  for (uint32_t stage : group.stages()) {
+    if (stage >= program.stages()) {
+      return Refuse(where, ": stage ", stage, " of ", program.stages(), " does not exist");
+    }
+    if (!seen.insert(stage).second) return Refuse(where, ": stage ", stage, " is there twice");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckGroup(const v1::Program& program, const v1::Group& group) {
-  std::vector<bool> seen(program.ranks(), false);
-  uint32_t members = 0;
-  for (const v1::Group::Ranks& instance : group.instances()) {
-    if (instance.rank().empty())
-      return Refuse("group '", group.name(), "': an instance has no ranks");
-    for (uint32_t rank : instance.rank()) {
-      if (rank >= program.ranks()) {
-        return Refuse("group '", group.name(), "': rank ", rank, " of ", program.ranks(),
-                      " does not exist");
-      }
-      if (seen[rank])
-        return Refuse("group '", group.name(), "': rank ", rank, " is in two instances");
-      seen[rank] = true;
-      ++members;
+  const std::string where = absl::StrCat("group '", group.name(), "'");
+  if (group.axes().empty()) return Refuse(where, ": has no axes");
+  std::set<int> seen;
+  for (int axis : group.axes()) {
+    if (!v1::Axis_IsValid(axis) || axis == v1::AXIS_UNSPECIFIED) {
+      return Refuse(where, ": axis ", axis, " does not exist");
+    }
+    if (!seen.insert(axis).second) {
+      return Refuse(where, ": axis ", v1::Axis_Name(static_cast<v1::Axis>(axis)),
+                    " is there twice");
     }
   }
-  if (members != program.ranks()) {
-    return Refuse("group '", group.name(), "': has ", members, " ranks of ", program.ranks(),
-                  ", every rank must be in exactly one instance");
+  RETURN_IF_ERROR(CheckGroupStages(program, group, where));
+  if (group.tensor_block() == 0) return absl::OkStatus();
+  const uint32_t tensor = AxisSize(program.grid(), v1::TENSOR);
+  if (!HasAxis(group, v1::TENSOR) || tensor % group.tensor_block() != 0) {
+    return Refuse(where, ": tensor_block ", group.tensor_block(),
+                  " must divide the ", tensor, " ranks of the axis TENSOR, one of its axes");
   }
   return absl::OkStatus();
 }
@@ -180,6 +218,7 @@ absl::Status CheckBuffer(const v1::Program& program, int id,
 
 absl::Status CheckStructure(const v1::Program& program) {
   RETURN_IF_ERROR(CheckCounts(program));
+  RETURN_IF_ERROR(CheckGrid(program));
   RETURN_IF_ERROR(CheckArenas(program));
   RETURN_IF_ERROR(CheckStreams(program));
   for (const v1::Group& group : program.groups()) RETURN_IF_ERROR(CheckGroup(program, group));

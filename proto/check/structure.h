@@ -1,6 +1,6 @@
 // The checker's first part: everything but instructions. Ids equal positions, references exist,
-// sizes are sane, buffers lie aligned inside their arenas, arenas inside the budget, every rank is
-// in exactly one instance of each group.
+// sizes are sane, buffers lie aligned inside their arenas, arenas inside the budget; the grid makes
+// the job's ranks and stages, groups are made of its axes.
 //
 // What passes may be indexed without further tests by the other parts. Thread-safe: no state.
 //

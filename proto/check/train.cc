@@ -13,6 +13,7 @@
 #include "kernels/tensor_view.h"
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
+#include "proto/check/state.h"
 #include "proto/check/structure.h"
 
 namespace terrace::check {
@@ -20,7 +21,7 @@ namespace {
 
 using kernels::Op;
 
-constexpr char kDataParallel[] = "data_parallel";
+constexpr char kDataParallel[] = "data";
 
 // Operands of kAdamw in kernels/op.h.
 constexpr int kGrad = 0, kParam = 1, kMoment1 = 2, kMoment2 = 3;
@@ -33,22 +34,18 @@ std::string WhereIs(const CheckedSequence& sequence, int i) {
   return Where(*sequence.sequence, sequence.sequence->instructions(i));
 }
 
-// The state manifest, by address and by tensor element.
+// The state manifest, by address.
 class StateIndex {
  public:
   explicit StateIndex(const v1::Program& program)
       : program_(program), by_byte_(program.buffers_size()) {
     for (int i = 0; i < program.state_size(); ++i) {
-      const v1::StateRange& range = program.state(i);
-      by_byte_[range.buffer()].Set({range.offset(), range.offset() + Bytes(range)}, i);
+      const Rows rows = FilledBytes(program.state(i));
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        const int64_t begin = rows.offset + r * rows.stride_bytes;
+        by_byte_[program.state(i).buffer()].Set({begin, begin + rows.row_bytes}, i);
+      }
     }
-  }
-
-  static int64_t ElementBytes(const v1::StateRange& range) {
-    return kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
-  }
-  static int64_t Bytes(const v1::StateRange& range) {
-    return range.elements() * ElementBytes(range);
   }
 
   // Null when byte `offset` of the buffer is no state.
@@ -105,8 +102,9 @@ absl::Status CheckMicroBatches(const v1::Program& program, const CheckedSequence
                     " a second time");
     }
     loaded[instruction.micro_batch()] = true;
-    if (instruction.operands(0).shape(0) != tokens) {
-      return Refuse(WhereIs(train, i), ": loads ", instruction.operands(0).shape(0),
+    for (const v1::Operand& operand : instruction.operands()) {
+      if (operand.access() == v1::ACCESS_UNSPECIFIED || operand.shape(0) == tokens) continue;
+      return Refuse(WhereIs(train, i), ": loads ", operand.shape(0),
                     " tokens, a micro-batch has ", tokens);
     }
   }
@@ -125,16 +123,9 @@ absl::StatusOr<int> DataParallelGroup(const v1::Program& program) {
   if (ranks < 1) return Refuse("rules.data_parallel: got 0, must be at least 1");
   if (ranks == 1) return -1;
   for (int g = 0; g < program.groups_size(); ++g) {
-    if (program.groups(g).name() != kDataParallel) continue;
-    for (const v1::Group::Ranks& instance : program.groups(g).instances()) {
-      if (static_cast<uint32_t>(instance.rank_size()) != ranks) {
-        return Refuse("group 'data_parallel': an instance has ", instance.rank_size(),
-                      " ranks, rules.data_parallel is ", ranks);
-      }
-    }
-    return g;
+    if (program.groups(g).name() == kDataParallel) return g;
   }
-  return Refuse("rules.data_parallel is ", ranks, " and there is no group 'data_parallel'");
+  return Refuse("rules.data_parallel is ", ranks, " and there is no group 'data'");
 }
 
 // Follows every byte of a step through contributions and sums over the data-parallel ranks.
@@ -177,7 +168,7 @@ class Reductions {
         if (Times(value) == times || !status.ok()) return;
         status = Refuse(WhereIs(train_, i), ": reads byte ", piece.begin, " of ",
                         BufferText(program_, access.buffer), " which was reduced ", Times(value),
-                        " times over 'data_parallel', must be ", times);
+                        " times over 'data', must be ", times);
       });
     }
     return status;
@@ -205,7 +196,7 @@ class Reductions {
           if (Times(value) == 0 || !status.ok()) return;
           status = Refuse(WhereIs(train_, i), ": adds to byte ", piece.begin, " of ",
                           BufferText(program_, access.buffer),
-                          " after it was reduced over 'data_parallel'");
+                          " after it was reduced over 'data'");
         });
       }
       sums_[access.buffer].Set(range, 0);
@@ -222,19 +213,27 @@ class Reductions {
 // ---- the optimizer
 // -------------------------------------------------------------------------------------------------
 
-// That operand `operand` of the optimizer holds, for the elements [begin, begin + elements) of the
-// weight's tensor, the state of `kind`, at `element` elements from its start.
+// Two ranges hold the same elements at equal distances from their offsets.
+bool SamePlaces(const v1::StateRange& a, const v1::StateRange& b) {
+  const auto places = [](const v1::StateRange& r) {
+    return std::tuple(r.row(), r.rows(), r.column(), r.columns(), r.split(), r.split_block(),
+                      r.row_stride(), r.shard_elements());
+  };
+  return a.tensor() == b.tensor() && places(a) == places(b);
+}
+
+// That operand `operand` of the optimizer holds at `byte` the state of `kind` of the element that
+// the weight holds `distance` bytes after its offset.
 absl::Status CheckMoment(const v1::Program& program, const StateIndex& state,
-                         const v1::StateRange& weight, int64_t begin, const Access& access,
+                         const v1::StateRange& weight, int64_t distance, const Access& access,
                          int64_t byte, v1::StateKind kind, const std::string& where) {
   const v1::StateRange* range = state.At(access.buffer, byte);
-  const bool right =
-      range != nullptr && range->kind() == kind && range->tensor() == weight.tensor() &&
-      range->tensor_begin() + (byte - range->offset()) / StateIndex::ElementBytes(*range) == begin;
-  if (right) return absl::OkStatus();
+  if (range != nullptr && range->kind() == kind && SamePlaces(*range, weight) &&
+      byte - range->offset() == distance)
+    return absl::OkStatus();
   return Refuse(where, ": operand ", access.operand, " at byte ", byte, " of ",
                 BufferText(program, access.buffer), " is not the ", v1::StateKind_Name(kind),
-                " of '", weight.tensor(), "' element ", begin);
+                " of '", weight.tensor(), "'");
 }
 
 // One optimizer op: each weight it updates goes with its own moments, and no element was updated
@@ -261,15 +260,14 @@ absl::Status CheckUpdate(const v1::Program& program, const StateIndex& state,
       return;
     }
     const v1::StateRange& weight = program.state(index);
-    const int64_t begin =
-        weight.tensor_begin() + (piece.begin - weight.offset()) / StateIndex::ElementBytes(weight);
+    const int64_t inside = piece.begin - weight.offset();
     // All four operands are f32, so that equal distances in bytes are equal distances in elements.
     const int64_t distance = piece.begin - param.offset;
     for (const auto& [operand, kind] :
          {std::pair(kMoment1, v1::ADAM_M), std::pair(kMoment2, v1::ADAM_V)}) {
       const Access& moment = *instruction.Find(operand);
       if (status.ok()) {
-        status = CheckMoment(program, state, weight, begin, moment, moment.offset + distance, kind,
+        status = CheckMoment(program, state, weight, inside, moment, moment.offset + distance, kind,
                              where);
       }
     }
@@ -281,15 +279,17 @@ absl::Status CheckAllUpdated(const v1::Program& program, const std::vector<ByteM
   for (const v1::StateRange& range : program.state()) {
     if (range.kind() != v1::WEIGHT) continue;
     absl::Status status;
-    updated[range.buffer()].ForEach(
-        {range.offset(), range.offset() + StateIndex::Bytes(range)},
-        [&](const ByteRange& piece, int value) {
-          if (value != ByteMap::kNone || !status.ok()) return;
-          status = Refuse("'train': weight '", range.tensor(), "' element ",
-                          range.tensor_begin() +
-                              (piece.begin - range.offset()) / StateIndex::ElementBytes(range),
-                          " is updated by no optimizer op");
-        });
+    const Rows rows = FilledBytes(range);
+    for (int64_t r = 0; r < rows.rows && status.ok(); ++r) {
+      const int64_t begin = rows.offset + r * rows.stride_bytes;
+      updated[range.buffer()].ForEach(
+          {begin, begin + rows.row_bytes}, [&](const ByteRange& piece, int value) {
+            if (value != ByteMap::kNone || !status.ok()) return;
+            status = Refuse("'train': byte ", piece.begin, " of ",
+                            BufferText(program, range.buffer()), ", weight '", range.tensor(),
+                            "', is updated by no optimizer op");
+          });
+    }
     RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
