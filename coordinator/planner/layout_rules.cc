@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/layout_rules.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+uint32_t AtLeastOne(uint32_t degree) { return std::max<uint32_t>(1, degree); }
+
+bool TwoChunksByDefault(std::string_view schedule) {
+  return schedule == "interleaved" || schedule == "zbv";
+}
+bool SplitsWeightGradients(std::string_view schedule) {
+  return schedule == "zb-h1" || schedule == "zbv";
+}
+
+// "2 or 4": the values next to `got` that work, in [1, high].
+std::string NearestThatWorks(int64_t got, int64_t high, const std::function<bool(int64_t)>& works) {
+  std::vector<int64_t> near;
+  for (int64_t below = std::min(got - 1, high); below >= 1 && near.empty(); --below) {
+    if (works(below)) near.push_back(below);
+  }
+  const size_t found = near.size();
+  for (int64_t above = got + 1; above <= high && near.size() == found; ++above) {
+    if (works(above)) near.push_back(above);
+  }
+  return absl::StrJoin(near, " or ");
+}
+
+// Gathers the problems of one layout, which is complete.
+class Checker {
+ public:
+  Checker(const v1::Layout& layout, const Model& model, const v1::JobSpec& spec)
+      : layout_(layout), config_(model.config), sequence_(spec.data().sequence_length()) {}
+
+  absl::Status Check() {
+    CheckRanks();
+    CheckTensor();
+    CheckSequenceParallel();
+    CheckContext();
+    if (CheckSchedule()) CheckStages();
+    CheckRecompute();
+    CheckSharding();
+    if (problems_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));
+  }
+
+ private:
+  template <typename Got>
+  void Problem(std::string_view key, const Got& got, const std::string& must,
+               const std::string& way_out = "") {
+    problems_.push_back(absl::StrCat("layout.", Absl(key), ": got ", got, ", must ", must));
+    if (!way_out.empty()) absl::StrAppend(&problems_.back(), "; try ", way_out);
+  }
+  // False when `got` is none of `names`.
+  bool CheckName(std::string_view key, const std::string& got,
+                 const std::vector<std::string>& names) {
+    if (std::find(names.begin(), names.end(), got) != names.end()) return true;
+    Problem(key, absl::StrCat("'", got, "'"), "be one of " + absl::StrJoin(names, ", "));
+    return false;
+  }
+
+  void CheckRanks();
+  void CheckTensor();
+  void CheckSequenceParallel();
+  void CheckContext();
+  void CheckUlysses(int64_t context);
+  bool CheckSchedule();
+  void CheckStages();
+  void CheckRecompute();
+  void CheckSharding();
+
+  const v1::Layout& layout_;
+  const ModelConfig& config_;
+  const int64_t sequence_;
+  std::vector<std::string> problems_;
+};
+
+void Checker::CheckRanks() {
+  const uint64_t ranks = uint64_t{layout_.data_parallel()} * layout_.tensor_parallel() *
+                         layout_.pipeline_parallel() * layout_.context_parallel();
+  if (layout_.ranks() == 0 || layout_.ranks() == ranks) return;
+  problems_.push_back(absl::StrCat("layout: dp ", layout_.data_parallel(), " x tp ",
+                                   layout_.tensor_parallel(), " x pp ", layout_.pipeline_parallel(),
+                                   " x cp ", layout_.context_parallel(), " are ", ranks,
+                                   " ranks, must be ", layout_.ranks()));
+}
+
+void Checker::CheckTensor() {
+  const int64_t tp = layout_.tensor_parallel();
+  const auto shares_kv = [this](int64_t ranks) {
+    return config_.kv_heads % ranks == 0 || ranks % config_.kv_heads == 0;
+  };
+  std::vector<std::string> rules;
+  if (config_.heads % tp != 0)
+    rules.push_back(absl::StrCat("divide the ", config_.heads, " heads"));
+  if (config_.intermediate % tp != 0) {
+    rules.push_back(absl::StrCat("divide the MLP's ", config_.intermediate, " inner elements"));
+  }
+  if (!shares_kv(tp)) {
+    rules.push_back(
+        absl::StrCat("divide the ", config_.kv_heads, " key-value heads or be a multiple of them"));
+  }
+  if (rules.empty()) return;
+  Problem("tp", tp, absl::StrJoin(rules, " and "),
+          NearestThatWorks(tp, config_.heads, [&](int64_t ranks) {
+            return config_.heads % ranks == 0 && config_.intermediate % ranks == 0 &&
+                   shares_kv(ranks);
+          }));
+}
+
+void Checker::CheckSequenceParallel() {
+  if (!layout_.sequence_parallel()) return;
+  const int64_t tp = layout_.tensor_parallel();
+  if (tp == 1) {
+    return Problem("sequence_parallel", "true",
+                   "come with layout.tp of 2 or more: the tensor-parallel ranks share the tokens",
+                   "false");
+  }
+  const int64_t row = sequence_ / layout_.context_parallel();  // tokens of a sequence on a rank
+  const int64_t tokens = layout_.micro_batch() * row;
+  if (tokens % tp == 0) return;
+  Problem("sequence_parallel", "true",
+          absl::StrCat("have ", tp, " tensor-parallel ranks divide the ", tokens,
+                       " tokens of a micro-batch"),
+          absl::StrCat("false, or a layout.micro_batch that is a multiple of ",
+                       tp / std::gcd(tp, row)));
+}
+
+void Checker::CheckContext() {
+  const int64_t context = layout_.context_parallel();
+  if (!CheckName("context_type", layout_.context_type(), {"ring", "ulysses"})) return;
+  if (context == 1) return;
+  if (layout_.context_type() == "ulysses") return CheckUlysses(context);
+  if (sequence_ % (2 * context) == 0) return;
+  Problem("cp", context,
+          absl::StrCat("divide half of data.sequence_length ", sequence_,
+                       " (ring attention gives each rank two pieces of a sequence)"),
+          NearestThatWorks(context, sequence_ / 2,
+                           [&](int64_t ranks) { return sequence_ % (2 * ranks) == 0; }));
+}
+
+void Checker::CheckUlysses(int64_t context) {
+  const int64_t heads = std::max<int64_t>(1, config_.heads / layout_.tensor_parallel());
+  const int64_t kv_heads = std::max<int64_t>(1, config_.kv_heads / layout_.tensor_parallel());
+  const auto works = [&](int64_t ranks) {
+    return sequence_ % ranks == 0 && heads % ranks == 0 && kv_heads % ranks == 0;
+  };
+  if (works(context)) return;
+  std::string way_out = NearestThatWorks(context, kv_heads, works);
+  if (sequence_ % (2 * context) == 0) way_out += ", or layout.context_type ring";
+  Problem(
+      "cp", context,
+      absl::StrCat("divide data.sequence_length ", sequence_, ", the ", heads, " heads and the ",
+                   kv_heads, " key-value heads of a tensor-parallel rank (ulysses)"),
+      way_out);
+}
+
+bool Checker::CheckSchedule() {
+  const std::string& schedule = layout_.schedule();
+  const uint32_t pp = layout_.pipeline_parallel();
+  const uint32_t interleave = layout_.interleave();
+  if (!CheckName("schedule", schedule, {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"})) {
+    return false;
+  }
+  if (pp == 1 && schedule != "1f1b" && schedule != "gpipe") {
+    Problem("schedule", schedule, "have layout.pp of 2 or more", "1f1b");
+    return false;
+  }
+  if (schedule == "interleaved" && interleave < 2) {
+    Problem("interleave", interleave, "be at least 2 with layout.schedule interleaved", "2");
+  } else if (schedule == "zbv" && interleave != 2) {
+    Problem("interleave", interleave, "be 2 with layout.schedule zbv", "2");
+  } else if (!TwoChunksByDefault(schedule) && interleave != 1) {
+    Problem("interleave", interleave, absl::StrCat("be 1 with layout.schedule ", schedule),
+            pp > 1 ? "layout.schedule interleaved" : "1");
+  } else {
+    return true;
+  }
+  return false;
+}
+
+void Checker::CheckStages() {
+  const int64_t pp = layout_.pipeline_parallel();
+  const int64_t interleave = layout_.interleave();
+  const int64_t chunks = pp * interleave;
+  if (chunks > config_.layers) {
+    const int64_t most = config_.layers / interleave;
+    return Problem("pp", pp,
+                   absl::StrCat("have a layer for each of ", chunks, " model chunks (pp ", pp,
+                                " x interleave ", interleave, "), the model has ", config_.layers),
+                   most > 0 ? absl::StrCat(most) : "layout.schedule 1f1b");
+  }
+  if (layout_.stage_layers().empty()) return;
+  int64_t sum = 0;
+  bool empty = false;
+  for (const uint32_t layers : layout_.stage_layers()) {
+    sum += layers;
+    empty |= layers == 0;
+  }
+  if (layout_.stage_layers_size() == chunks && sum == config_.layers && !empty) return;
+  v1::Layout even = layout_;
+  even.clear_stage_layers();
+  Problem("stage_layers", absl::StrCat("[", absl::StrJoin(layout_.stage_layers(), ", "), "]"),
+          absl::StrCat("be ", chunks, " numbers (pp x interleave) of at least 1 that sum to the ",
+                       config_.layers, " layers"),
+          absl::StrCat("[", absl::StrJoin(ChunkLayers(even, config_.layers), ", "), "]"));
+}
+
+void Checker::CheckRecompute() {
+  const std::string& recompute = layout_.recompute();
+  CheckName("recompute", recompute, {"none", "selective", "block", "every", "sqrt", "full"});
+  const int64_t every = layout_.recompute_every();
+  if (recompute == "every" && (every < 1 || every > config_.layers)) {
+    Problem(
+        "recompute_every", every,
+        absl::StrCat("be from 1 to the ", config_.layers, " layers with layout.recompute every"));
+  }
+  const int64_t listed = layout_.recompute_layers_size();
+  if (listed != 0 && listed != config_.layers) {
+    Problem("recompute_layers", absl::StrCat(listed, " entries"),
+            absl::StrCat("have one for each of the ", config_.layers, " layers"));
+  }
+  for (const std::string& layer : layout_.recompute_layers()) {
+    if (!CheckName("recompute_layers", layer, {"none", "selective", "block"})) break;
+  }
+  if (SplitsWeightGradients(layout_.schedule()) && Recomputes(layout_)) {
+    Problem("schedule", layout_.schedule(),
+            "come without recompute: it puts weight gradients off, for which activations stay",
+            "layout.recompute none, or layout.schedule 1f1b");
+  }
+}
+
+void Checker::CheckSharding() {
+  if (layout_.zero_stage() > 3) Problem("zero", layout_.zero_stage(), "be 0, 1, 2 or 3");
+  const int64_t dp = layout_.data_parallel();
+  const int64_t shard = layout_.shard_size();
+  if (shard != 0 && dp % shard != 0) {
+    Problem("shard_size", shard, absl::StrCat("divide the ", dp, " data-parallel ranks"),
+            NearestThatWorks(shard, dp, [&](int64_t size) { return dp % size == 0; }));
+  }
+  if (shard > 1 && layout_.zero_stage() == 0) {
+    Problem("shard_size", shard, "come with layout.zero 1, 2 or 3");
+  }
+  if (!CheckName("communication_dtype", layout_.communication_dtype(), {"fp32", "bf16"})) return;
+  if (layout_.communication_dtype() == "bf16" && layout_.precision() != "bf16") {
+    Problem("communication_dtype", "bf16",
+            absl::StrCat("be fp32 with train.precision ", layout_.precision()), "fp32");
+  }
+  if (layout_.persistent_parameters() < 0) {
+    Problem("persistent_parameters", layout_.persistent_parameters(), "not be negative");
+  }
+}
+
+}  // namespace
+
+v1::Layout Completed(v1::Layout layout) {
+  layout.set_data_parallel(AtLeastOne(layout.data_parallel()));
+  layout.set_tensor_parallel(AtLeastOne(layout.tensor_parallel()));
+  layout.set_pipeline_parallel(AtLeastOne(layout.pipeline_parallel()));
+  layout.set_context_parallel(AtLeastOne(layout.context_parallel()));
+  if (layout.recompute().empty()) layout.set_recompute("none");
+  if (layout.schedule().empty()) layout.set_schedule("1f1b");
+  if (layout.interleave() == 0) {
+    layout.set_interleave(TwoChunksByDefault(layout.schedule()) ? 2 : 1);
+  }
+  if (layout.context_type().empty()) layout.set_context_type("ring");
+  if (layout.communication_dtype().empty()) layout.set_communication_dtype("fp32");
+  if (layout.data_parallel() * layout.context_parallel() == 1) {
+    layout.set_zero_stage(0);
+    layout.set_shard_size(0);
+  }
+  return layout;
+}
+
+absl::Status CheckLayout(const v1::Layout& layout, const Model& model, const v1::JobSpec& spec) {
+  const v1::Layout complete = Completed(layout);
+  return Checker(complete, model, spec).Check();
+}
+
+v1::Grid GridOf(const v1::Layout& layout) {
+  const uint32_t dp = AtLeastOne(layout.data_parallel());
+  const bool hierarchical = layout.zero_stage() > 0 && layout.shard_size() > 0;
+  v1::Grid grid;
+  grid.set_tensor(AtLeastOne(layout.tensor_parallel()));
+  grid.set_context(AtLeastOne(layout.context_parallel()));
+  grid.set_data_shard(hierarchical ? layout.shard_size() : dp);
+  grid.set_data_replica(dp / grid.data_shard());
+  grid.set_pipeline(AtLeastOne(layout.pipeline_parallel()));
+  return grid;
+}
+
+std::vector<int64_t> ChunkLayers(const v1::Layout& layout, int64_t layers) {
+  if (!layout.stage_layers().empty()) {
+    return {layout.stage_layers().begin(), layout.stage_layers().end()};
+  }
+  const int64_t chunks =
+      int64_t{AtLeastOne(layout.pipeline_parallel())} * AtLeastOne(layout.interleave());
+  std::vector<int64_t> split(chunks, layers / chunks);
+  const int64_t longer = layers % chunks;
+  const int64_t first = (chunks - longer) / 2;
+  for (int64_t chunk = first; chunk < first + longer; ++chunk) ++split[chunk];
+  return split;
+}
+
+bool Recomputes(const v1::Layout& layout) {
+  if (layout.recompute_layers().empty()) {
+    return !layout.recompute().empty() && layout.recompute() != "none";
+  }
+  return std::any_of(layout.recompute_layers().begin(), layout.recompute_layers().end(),
+                     [](const std::string& layer) { return layer != "none"; });
+}
+
+}  // namespace terrace

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/layout_rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "proto/grid.h"
+
+namespace terrace {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int64_t kSequence = 48;
+
+// 12 heads, 4 key-value heads, 10 layers, an MLP of 96.
+Model TestModel() {
+  const auto config = ParseModelConfig(
+      R"({"model_type": "llama", "vocab_size": 61, "hidden_size": 48, "num_hidden_layers": 10,
+          "num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 4,
+          "intermediate_size": 96, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+          "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false})",
+      kSequence);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return BuildModel(*config);
+}
+
+v1::Layout SmallLayout() {
+  v1::Layout layout;
+  layout.set_micro_batch(1);
+  layout.set_micro_batches(2);
+  layout.set_precision("bf16");
+  return layout;
+}
+
+absl::Status Check(const std::function<void(v1::Layout&)>& change) {
+  v1::JobSpec spec;
+  spec.mutable_data()->set_sequence_length(kSequence);
+  v1::Layout layout = SmallLayout();
+  change(layout);
+  return CheckLayout(layout, TestModel(), spec);
+}
+
+std::string Refusal(const std::function<void(v1::Layout&)>& change) {
+  const absl::Status status = Check(change);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(LayoutRulesTest, OneRankNeedsNothing) {
+  EXPECT_TRUE(Check([](v1::Layout&) {}).ok());
+}
+
+TEST(LayoutRulesTest, AFullCombinationIsAllowed) {
+  const absl::Status status = Check([](v1::Layout& l) {
+    l.set_data_parallel(4);
+    l.set_tensor_parallel(2);
+    l.set_pipeline_parallel(2);
+    l.set_context_parallel(2);
+    l.set_ranks(32);
+    l.set_zero_stage(3);
+    l.set_shard_size(2);
+    l.set_schedule("interleaved");
+    l.set_interleave(3);
+    l.set_sequence_parallel(true);
+    l.set_recompute("selective");
+    l.set_communication_dtype("bf16");
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(LayoutRulesTest, RanksAreTheProductOfTheDegrees) {
+  EXPECT_THAT(Refusal([](v1::Layout& l) {
+                l.set_data_parallel(2);
+                l.set_tensor_parallel(2);
+                l.set_ranks(8);
+              }),
+              HasSubstr("dp 2 x tp 2 x pp 1 x cp 1 are 4 ranks, must be 8"));
+}
+
+TEST(LayoutRulesTest, TensorParallelRanksDivideHeadsAndTheMlp) {
+  EXPECT_THAT(
+      Refusal([](v1::Layout& l) { l.set_tensor_parallel(5); }),
+      AllOf(HasSubstr("layout.tp: got 5"), HasSubstr("the 12 heads"), HasSubstr("the MLP's 96"),
+            HasSubstr("the 4 key-value heads"), HasSubstr("try 4 or 12")));
+  EXPECT_THAT(Refusal([](v1::Layout& l) { l.set_tensor_parallel(3); }),
+              AllOf(Not(HasSubstr("12 heads")), HasSubstr("key-value"), HasSubstr("try 2 or 4")));
+  EXPECT_THAT(Refusal([](v1::Layout& l) { l.set_tensor_parallel(1000); }), HasSubstr("try 12"));
+}
+
+TEST(LayoutRulesTest, KeyValueHeadsMayBeFewerThanTensorParallelRanks) {
+  EXPECT_TRUE(Check([](v1::Layout& l) { l.set_tensor_parallel(12); }).ok());
+}
+
+TEST(LayoutRulesTest, SequenceParallelNeedsTensorParallelAndTokensThatDivide) {
+  EXPECT_THAT(Refusal([](v1::Layout& l) { l.set_sequence_parallel(true); }),
+              AllOf(HasSubstr("layout.sequence_parallel"), HasSubstr("try false")));
+  const auto with_tokens = [](uint32_t micro_batch) {
+    return [micro_batch](v1::Layout& l) {
+      l.set_tensor_parallel(4);
+      l.set_context_parallel(8);  // 6 tokens of a sequence a rank
+      l.set_sequence_parallel(true);
+      l.set_micro_batch(micro_batch);
+    };
+  };
+  EXPECT_THAT(Refusal(with_tokens(1)),
+              AllOf(HasSubstr("the 6 tokens"), HasSubstr("a multiple of 2")));
+  EXPECT_TRUE(Check(with_tokens(2)).ok());
+}
+
+TEST(LayoutRulesTest, RingAttentionTakesTwoPiecesOfEachSequence) {
+  EXPECT_TRUE(Check([](v1::Layout& l) { l.set_context_parallel(24); }).ok());
+  EXPECT_THAT(Refusal([](v1::Layout& l) { l.set_context_parallel(16); }),
+              AllOf(HasSubstr("layout.cp: got 16"), HasSubstr("data.sequence_length 48"),
+                    HasSubstr("try 12 or 24")));
+}
+
+TEST(LayoutRulesTest, UlyssesDividesTheHeadsOfATensorParallelRank) {
+  const auto ulysses = [](uint32_t tp, uint32_t cp) {
+    return [=](v1::Layout& l) {
+      l.set_tensor_parallel(tp);
+      l.set_context_parallel(cp);
+      l.set_context_type("ulysses");
+    };
+  };
+  EXPECT_TRUE(Check(ulysses(1, 4)).ok());
+  EXPECT_TRUE(Check(ulysses(2, 2)).ok());
+  EXPECT_THAT(Refusal(ulysses(2, 4)), AllOf(HasSubstr("the 2 key-value heads"),
+                                            HasSubstr("try 2, or layout.context_type ring")));
+}
+
+TEST(LayoutRulesTest, EveryChunkHasALayer) {
+  EXPECT_TRUE(Check([](v1::Layout& l) { l.set_pipeline_parallel(10); }).ok());
+  EXPECT_THAT(Refusal([](v1::Layout& l) { l.set_pipeline_parallel(11); }),
+              AllOf(HasSubstr("layout.pp: got 11"), HasSubstr("try 10")));
+  EXPECT_THAT(Refusal([](v1::Layout& l) {
+                l.set_pipeline_parallel(6);
+                l.set_schedule("zbv");
+              }),
+              AllOf(HasSubstr("12 model chunks"), HasSubstr("try 5")));
+}
+
+TEST(LayoutRulesTest, StageLayersCoverTheModel) {
+  const auto with = [](std::vector<uint32_t> layers) {
+    return [layers](v1::Layout& l) {
+      l.set_pipeline_parallel(3);
+      for (const uint32_t count : layers) l.add_stage_layers(count);
+    };
+  };
+  EXPECT_TRUE(Check(with({2, 5, 3})).ok());
+  for (const auto& layers : {std::vector<uint32_t>{5, 5}, {2, 5, 4}, {0, 6, 4}, {2, 2, 3, 3}}) {
+    EXPECT_THAT(Refusal(with(layers)),
+                AllOf(HasSubstr("layout.stage_layers: got ["), HasSubstr("try [3, 4, 3]")));
+  }
+}
+
+TEST(LayoutRulesTest, SchedulesHaveTheirChunks) {
+  const auto with = [](const char* schedule, uint32_t interleave, uint32_t pp) {
+    return [=](v1::Layout& l) {
+      l.set_pipeline_parallel(pp);
+      l.set_schedule(schedule);
+      l.set_interleave(interleave);
+    };
+  };
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"}) {
+    EXPECT_TRUE(Check(with(schedule, 0, 2)).ok()) << schedule;
+  }
+  EXPECT_THAT(Refusal(with("interleaved", 1, 2)), HasSubstr("layout.interleave: got 1"));
+  EXPECT_THAT(Refusal(with("zbv", 3, 2)), HasSubstr("must be 2"));
+  EXPECT_THAT(Refusal(with("1f1b", 2, 2)), HasSubstr("try layout.schedule interleaved"));
+  EXPECT_THAT(Refusal(with("zb-h1", 0, 1)), HasSubstr("layout.pp of 2 or more"));
+  EXPECT_THAT(Refusal(with("2f2b", 0, 2)), HasSubstr("be one of gpipe, 1f1b"));
+  EXPECT_TRUE(Check(with("gpipe", 0, 1)).ok());
+}
+
+TEST(LayoutRulesTest, RecomputeIsNamedPerLayerOrForAll) {
+  EXPECT_TRUE(Check([](v1::Layout& l) {
+                l.set_recompute("every");
+                l.set_recompute_every(4);
+              }).ok());
+  EXPECT_THAT(Refusal([](v1::Layout& l) { l.set_recompute("every"); }),
+              HasSubstr("layout.recompute_every: got 0"));
+  EXPECT_THAT(Refusal([](v1::Layout& l) { l.add_recompute_layers("block"); }),
+              HasSubstr("have one for each of the 10 layers"));
+  EXPECT_THAT(Refusal([](v1::Layout& l) {
+                for (int i = 0; i < 10; ++i) l.add_recompute_layers("sqrt");
+              }),
+              HasSubstr("be one of none, selective, block"));
+}
+
+TEST(LayoutRulesTest, SchedulesThatPutWeightGradientsOffTakeNoRecompute) {
+  for (const char* schedule : {"zb-h1", "zbv"}) {
+    EXPECT_THAT(Refusal([&](v1::Layout& l) {
+                  l.set_pipeline_parallel(2);
+                  l.set_schedule(schedule);
+                  l.set_recompute("block");
+                }),
+                AllOf(HasSubstr("without recompute"), HasSubstr("layout.schedule 1f1b")));
+  }
+}
+
+TEST(LayoutRulesTest, ZeroOfOneRankIsNone) {
+  v1::Layout layout = SmallLayout();
+  layout.set_zero_stage(3);
+  EXPECT_EQ(Completed(layout).zero_stage(), 0u);
+  layout.set_context_parallel(2);
+  EXPECT_EQ(Completed(layout).zero_stage(), 3u);
+}
+
+TEST(LayoutRulesTest, AShardGroupDividesTheDataParallelRanks) {
+  const auto with = [](uint32_t zero, uint32_t shard) {
+    return [=](v1::Layout& l) {
+      l.set_data_parallel(6);
+      l.set_zero_stage(zero);
+      l.set_shard_size(shard);
+    };
+  };
+  EXPECT_TRUE(Check(with(1, 3)).ok());
+  EXPECT_THAT(Refusal(with(2, 4)), AllOf(HasSubstr("layout.shard_size: got 4"),
+                                         HasSubstr("the 6 data-parallel"), HasSubstr("3 or 6")));
+  EXPECT_THAT(Refusal(with(0, 3)), HasSubstr("layout.zero 1, 2 or 3"));
+}
+
+TEST(LayoutRulesTest, GradientsAreNotSentInLessThanTheyAreComputedIn) {
+  EXPECT_THAT(Refusal([](v1::Layout& l) {
+                l.set_precision("fp32");
+                l.set_communication_dtype("bf16");
+              }),
+              HasSubstr("be fp32 with train.precision fp32"));
+}
+
+TEST(LayoutRulesTest, AllProblemsAreReportedAtOnce) {
+  EXPECT_THAT(Refusal([](v1::Layout& l) {
+                l.set_tensor_parallel(5);
+                l.set_context_parallel(5);
+                l.set_pipeline_parallel(20);
+              }),
+              AllOf(HasSubstr("layout.tp"), HasSubstr("layout.cp"), HasSubstr("layout.pp")));
+}
+
+TEST(LayoutRulesTest, LongerChunksAreInTheMiddle) {
+  v1::Layout layout;
+  layout.set_pipeline_parallel(4);
+  EXPECT_THAT(ChunkLayers(layout, 10), ElementsAre(2, 3, 3, 2));
+  EXPECT_THAT(ChunkLayers(layout, 8), ElementsAre(2, 2, 2, 2));
+  layout.set_interleave(2);
+  EXPECT_THAT(ChunkLayers(layout, 11), ElementsAre(1, 1, 2, 2, 2, 1, 1, 1));
+}
+
+TEST(LayoutRulesTest, ShardsAreSharedByNeighbours) {
+  v1::Layout layout;
+  layout.set_data_parallel(8);
+  layout.set_tensor_parallel(2);
+  layout.set_zero_stage(1);
+  layout.set_shard_size(4);
+  const v1::Grid grid = GridOf(layout);
+  EXPECT_EQ(RanksOf(grid), 16u);
+  EXPECT_EQ(grid.data_shard(), 4u);
+  EXPECT_EQ(grid.data_replica(), 2u);
+  EXPECT_EQ(CoordinatesOf(grid, 7).replica, 0u);
+  EXPECT_EQ(CoordinatesOf(grid, 8).replica, 1u);
+  layout.set_zero_stage(0);
+  EXPECT_EQ(GridOf(layout).data_shard(), 8u);
+}
+
+}  // namespace
+}  // namespace terrace
