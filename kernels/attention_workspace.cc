@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kernels/token_pieces.h"
+
 namespace terrace::kernels {
 namespace {
 
@@ -39,19 +41,30 @@ AttentionScratch AttentionScratchSizes(Op op, const AttentionAttrs& attrs, int64
   // f32 values as three bf16 parts take 6 bytes; values rounded to bf16 take 4 where the CPU
   // computes in f32.
   s.element_bytes = attrs.precision == MatmulPrecision::kF32 ? 6 : 4;
-  if (op == Op::kAttention && attrs.window > 0) {
+  const bool forward = op == Op::kAttention || op == Op::kAttentionBlock;
+  if (forward && attrs.window > 0) {
     const int64_t seen = attrs.window + kAttentionQueryChunk + kAttentionPad;
     s.keys = std::min(s.keys, RoundUp(seen, kAttentionPad));
   }
   // Each piece starts aligned.
-  const int64_t bytes = op == Op::kAttention ? ForwardBytes(s) : BackwardBytes(s);
+  const int64_t bytes = forward ? ForwardBytes(s) : BackwardBytes(s);
   s.bytes = RoundUp(bytes, kAlignment) + 16 * kAlignment;
   return s;
 }
 
-int64_t AttentionWorkspaceBytes(Op op, const AttentionAttrs& attrs,
-                                std::span<const TensorShape> operands, int threads) {
-  return AttentionScratchSizes(op, attrs, operands[0].size[2]).bytes * threads;
+AttentionAttrs PieceAttrs(const AttentionBlockAttrs& attrs) {
+  return {.sequence = QueryPieces(attrs).length,
+          .window = attrs.window,
+          .scale = attrs.scale,
+          .precision = attrs.precision};
+}
+
+int64_t AttentionWorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands,
+                                int threads) {
+  const auto* block = std::get_if<AttentionBlockAttrs>(&attrs);
+  const AttentionAttrs piece =
+      block == nullptr ? std::get<AttentionAttrs>(attrs) : PieceAttrs(*block);
+  return AttentionScratchSizes(op, piece, operands[0].size[2]).bytes * threads;
 }
 
 }  // namespace terrace::kernels

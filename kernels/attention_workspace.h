@@ -1,4 +1,4 @@
-// Scratch bytes of the two attention ops on the CPU backend, and how one thread's part of it is
+// Scratch bytes of the attention ops on the CPU backend, and how one thread's part of it is
 // divided.
 //
 // In: the op, its attributes and operand shapes. Out: bytes, or the sizes of the pieces that the
@@ -37,10 +37,13 @@ struct AttentionScratch {
   int64_t bytes = 0;          // for one thread, a multiple of 64
 };
 
-// REQUIRES: op is kAttention or kAttentionGrad, and CheckShapes is empty.
+// REQUIRES: op is one of the attention ops, and CheckShapes is empty.
 AttentionScratch AttentionScratchSizes(Op op, const AttentionAttrs& attrs, int64_t head_dim);
 
-int64_t AttentionWorkspaceBytes(Op op, const AttentionAttrs& attrs,
-                                std::span<const TensorShape> operands, int threads);
+// What one piece of queries and one of keys is as attention of its own, but for their offset.
+AttentionAttrs PieceAttrs(const AttentionBlockAttrs& attrs);
+
+int64_t AttentionWorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands,
+                                int threads);
 
 }  // namespace terrace::kernels

@@ -7,6 +7,7 @@
 #include "kernels/gemm_workspace.h"
 #include "kernels/op_table.h"
 #include "kernels/row_blocks.h"
+#include "kernels/token_pieces.h"
 
 namespace terrace::kernels {
 namespace {
@@ -40,8 +41,13 @@ ElementCost CostOfElement(Op op) {
     case Op::kSwiglu: return {.operand = 0, .flops = 5};
     case Op::kSwigluGrad: return {.operand = 0, .flops = 11};
     case Op::kRope: return {.operand = 0, .flops = 3};
+    case Op::kCrossEntropyRows: return {.operand = 0, .flops = 4};
+    case Op::kCrossEntropyLoss: return {.operand = 1, .flops = 2};
+    case Op::kCrossEntropyGrad: return {.operand = 2, .flops = 3};
+    case Op::kAddResidual: return {.operand = 0, .optional = 1, .optional_flops = 1};
     case Op::kAdd: return {.operand = 0, .flops = 1};
     case Op::kSquaredNorm: return {.operand = 0, .flops = 2};
+    case Op::kSum: return {.operand = 0, .flops = 1};
     case Op::kSumStats: return {.operand = 0, .flops = 1};
     case Op::kGradScale: return {.operand = 0, .flops = 1};
     case Op::kAdamw: return {.operand = 0, .flops = 15};
@@ -60,18 +66,28 @@ int64_t MatmulFlops(const MatmulAttrs& attrs, Operands operands) {
   return c.Elements() * per_element;
 }
 
-// (query, key) pairs of one sequence that the causal mask and the window let through.
-int64_t VisiblePairs(const AttentionAttrs& attrs) {
-  const int64_t s = attrs.sequence;
-  const int64_t w = attrs.window == 0 ? s : std::min(attrs.window, s);
-  return w * (w + 1) / 2 + (s - w) * w;
+// `products` matrix products with the head dimension for each of `pairs` (query, key) pairs of a
+// sequence; the softmax between them is not counted.
+int64_t AttentionFlops(Operands operands, int64_t sequence, int64_t pairs, int64_t products) {
+  const TensorShape& q = operands[0];
+  return q.size[0] / sequence * q.size[1] * pairs * 2 * q.size[2] * products;
 }
 
-// `products` matrix products with the head dimension; the softmax between them is not counted.
-int64_t AttentionFlops(const AttentionAttrs& attrs, Operands operands, int64_t products) {
-  const TensorShape& q = operands[0];
-  const int64_t sequences = q.size[0] / attrs.sequence;
-  return sequences * q.size[1] * VisiblePairs(attrs) * 2 * q.size[2] * products;
+int64_t WholeFlops(const AttentionAttrs& attrs, Operands operands, int64_t products) {
+  const int64_t pairs = VisiblePairs(attrs.sequence, 0, attrs.window);
+  return AttentionFlops(operands, attrs.sequence, pairs, products);
+}
+
+int64_t BlockFlops(const AttentionBlockAttrs& attrs, Operands operands, int64_t products) {
+  const TokenPieces queries = QueryPieces(attrs), keys = KeyPieces(attrs);
+  int64_t pairs = 0;
+  for (int i = 0; i < queries.count; ++i) {
+    for (int j = 0; j < keys.count; ++j) {
+      const int64_t offset = queries.pieces[i].position - keys.pieces[j].position;
+      pairs += VisiblePairs(queries.length, offset, attrs.window);
+    }
+  }
+  return AttentionFlops(operands, attrs.sequence, pairs, products);
 }
 
 // `products` matrix products of the size of the logits'; the softmax is not counted.
@@ -95,13 +111,17 @@ int64_t TouchedElements(Op op, Operands operands, int index) {
 int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
   switch (op) {
     case Op::kMatmul: return MatmulFlops(std::get<MatmulAttrs>(attrs), operands);
-    case Op::kAttention: return AttentionFlops(std::get<AttentionAttrs>(attrs), operands, 2);
-    case Op::kAttentionGrad: return AttentionFlops(std::get<AttentionAttrs>(attrs), operands, 5);
+    case Op::kAttention: return WholeFlops(std::get<AttentionAttrs>(attrs), operands, 2);
+    case Op::kAttentionGrad: return WholeFlops(std::get<AttentionAttrs>(attrs), operands, 5);
+    case Op::kAttentionBlock: return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 2);
+    case Op::kAttentionBlockGrad:
+      return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 5);
     case Op::kLmHeadLoss: return LossFlops(operands, 1);
     case Op::kLmHeadLossGrad: return LossFlops(operands, 3);
     default: break;
   }
-  const ElementCost cost = CostOfElement(op);
+  ElementCost cost = CostOfElement(op);
+  if (op == Op::kAddResidual && !operands[2].absent()) cost.flops = 1;
   const bool extra = cost.optional >= 0 && !operands[cost.optional].absent();
   return operands[cost.operand].Elements() * (cost.flops + (extra ? cost.optional_flops : 0));
 }
@@ -136,7 +156,9 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
     }
     case Op::kAttention:
     case Op::kAttentionGrad:
-      return AttentionWorkspaceBytes(op, std::get<AttentionAttrs>(attrs), operands, threads);
+    case Op::kAttentionBlock:
+    case Op::kAttentionBlockGrad:
+      return AttentionWorkspaceBytes(op, attrs, operands, threads);
     case Op::kLmHeadLoss:
     case Op::kLmHeadLossGrad: {
       const auto& loss = std::get<LossAttrs>(attrs);

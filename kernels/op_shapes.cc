@@ -158,16 +158,56 @@ std::string MatchDims(const OpRow& row, const OpAttrs& attrs, int index, const T
 
 using Operands = std::span<const TensorShape>;
 
-std::string CheckEmbedding(const OpRow& row, const EmbeddingAttrs& attrs, int index,
+// Sequences are numbered by 32-bit positions in the kernels.
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+
+// A rank's share of each sequence: `sequence` tokens of ranks * sequence.
+std::string CheckShare(const OpRow& row, const TokenShare& share, int64_t sequence) {
+  if (share.ranks < 1 || share.ranks > kMaxPositions) {
+    return ComplainAttr(row, "context.ranks", Number(share.ranks),
+                        "be 1 to " + Number(kMaxPositions));
+  }
+  if (share.index < 0 || share.index >= share.ranks) {
+    return ComplainAttr(row, "context.index", Number(share.index),
+                        "be 0 to " + Number(share.ranks - 1) + ", a rank of the context");
+  }
+  if (share.zigzag && sequence % 2 != 0) {
+    return ComplainAttr(row, "sequence", Number(sequence),
+                        "be even where the context is in zig-zag");
+  }
+  if (sequence <= kMaxPositions / share.ranks) return "";
+  return ComplainAttr(row, "sequence", Number(sequence),
+                      "be at most " + Number(kMaxPositions / share.ranks) + " for " +
+                          Number(share.ranks) + " ranks of a context");
+}
+
+// A table with a row for each position that a rank of the context looks up.
+std::string CheckPositions(const OpRow& row, const TokenShare& share, int64_t sequence, int index,
                            Operands operands) {
-  if (operands[index].absent()) return "";
+  std::string error = CheckShare(row, share, sequence);
+  if (!error.empty()) return error;
+  const int64_t positions = share.ranks * sequence;
+  if (operands[index].rows() >= positions) return "";
+  return Complain(row, index, operands[index],
+                  "have a row for each of the sequence's " + Number(positions) + " positions");
+}
+
+std::string CheckEmbedding(const OpRow& row, const EmbeddingAttrs& attrs, int table, int positions,
+                           Operands operands) {
+  if (attrs.shard_rows < 0 || attrs.shard < 0) {
+    return ComplainAttr(row, attrs.shard < 0 ? "shard" : "shard_rows",
+                        Number(std::min(attrs.shard, attrs.shard_rows)), "not be negative");
+  }
+  if (attrs.shard_rows > 0 && operands[table].rows() != attrs.shard_rows) {
+    return Complain(row, table, operands[table],
+                    "have shard_rows = " + Number(attrs.shard_rows) + " rows");
+  }
+  if (operands[positions].absent()) return "";
   if (attrs.sequence < 1) {
     return ComplainAttr(row, "sequence", Number(attrs.sequence),
                         "be at least 1 where there is a table of positions");
   }
-  if (operands[index].rows() >= attrs.sequence) return "";
-  return Complain(row, index, operands[index],
-                  "have a row for each of the sequence's " + Number(attrs.sequence) + " positions");
+  return CheckPositions(row, attrs.context, attrs.sequence, positions, operands);
 }
 
 std::string CheckNorm(const OpRow& row, const NormAttrs& attrs) {
@@ -216,12 +256,15 @@ std::string CheckRope(const OpRow& row, const RopeAttrs& attrs, Operands operand
   if (operands[kX].size[2] % 2 != 0) {
     return Complain(row, kX, operands[kX], "have an even last dimension");
   }
-  if (operands[kTable].rows() >= attrs.sequence) return "";
-  return Complain(row, kTable, operands[kTable],
-                  "have a row for each of the sequence's " + Number(attrs.sequence) + " positions");
+  return CheckPositions(row, attrs.context, attrs.sequence, kTable, operands);
 }
 
-std::string CheckAttention(const OpRow& row, const AttentionAttrs& attrs, Operands operands) {
+// The widest head that the kernels keep in registers and on the stack.
+constexpr int64_t kMaxHeadDim = 256;
+
+// Both kinds of attention attributes.
+template <typename Attrs>
+std::string CheckAttention(const OpRow& row, const Attrs& attrs, Operands operands) {
   constexpr int kQ = 0, kK = 1, kLse = 4;
   const TensorShape& q = operands[kQ];
   const TensorShape& lse = operands[kLse];
@@ -233,6 +276,9 @@ std::string CheckAttention(const OpRow& row, const AttentionAttrs& attrs, Operan
   }
   if (!(attrs.scale > 0) || !std::isfinite(attrs.scale)) {
     return ComplainAttr(row, "scale", std::to_string(attrs.scale), "be finite and above 0");
+  }
+  if (q.size[2] > kMaxHeadDim) {
+    return Complain(row, kQ, q, "have a last dimension of at most " + Number(kMaxHeadDim));
   }
   if (q.rows() % attrs.sequence != 0) {
     return Complain(
@@ -248,6 +294,65 @@ std::string CheckAttention(const OpRow& row, const AttentionAttrs& attrs, Operan
   return Complain(row, kLse, lse,
                   "be [batch,heads,sequence] = [" + Number(batch) + "," + Number(q.size[1]) + "," +
                       Number(attrs.sequence) + "]");
+}
+
+std::string CheckAttentionBlock(const OpRow& row, const AttentionBlockAttrs& attrs,
+                                Operands operands) {
+  std::string error = CheckAttention(row, attrs, operands);
+  if (error.empty()) error = CheckShare(row, attrs.context, attrs.sequence);
+  if (!error.empty()) return error;
+  if (attrs.step >= 0 && attrs.step < attrs.context.ranks) return "";
+  return ComplainAttr(row, "step", Number(attrs.step),
+                      "be 0 to " + Number(attrs.context.ranks - 1) + ", less than context.ranks");
+}
+
+// `logits` and `rows` are indices of operands, -1 where the op has none.
+std::string CheckCrossEntropy(const OpRow& row, const CrossEntropyAttrs& attrs, int logits,
+                              int rows, Operands operands) {
+  if (attrs.shard_rows < 1) {
+    return ComplainAttr(row, "shard_rows", Number(attrs.shard_rows), "be at least 1");
+  }
+  if (attrs.vocabulary < 1) {
+    return ComplainAttr(row, "vocabulary", Number(attrs.vocabulary), "be at least 1");
+  }
+  const int64_t shards = rows < 0 ? (attrs.vocabulary - 1) / attrs.shard_rows + 1
+                                  : operands[rows].size[0];
+  if (attrs.shard < 0 || attrs.shard_rows > kMaxSpanElements / (std::max(shards, attrs.shard) + 1)) {
+    return ComplainAttr(row, "shard", Number(attrs.shard),
+                        "be 0 or more, and fewer than 2^56 columns over all shards");
+  }
+  if (logits >= 0 && operands[logits].size[1] != attrs.shard_rows) {
+    return Complain(row, logits, operands[logits],
+                    "have shard_rows = " + Number(attrs.shard_rows) + " columns");
+  }
+  if (rows < 0) return "";
+  if (shards * attrs.shard_rows < attrs.vocabulary) {
+    return Complain(row, rows, operands[rows],
+                    "come from enough shards of " + Number(attrs.shard_rows) +
+                        " columns for the vocabulary of " + Number(attrs.vocabulary));
+  }
+  if (logits < 0 || attrs.shard < shards) return "";
+  return ComplainAttr(row, "shard", Number(attrs.shard),
+                      "be 0 to " + Number(shards - 1) + ", one of the shards in 'rows'");
+}
+
+std::string CheckPermute(const OpRow& row, const PermuteAttrs& attrs, Operands operands) {
+  uint32_t seen = 0;
+  std::string sizes;
+  bool fits = true;
+  for (int d = 0; d < kMaxDims; ++d) {
+    const int32_t from = attrs.order[d];
+    if (from < 0 || from >= kMaxDims) {
+      return ComplainAttr(row, "order[" + Number(d) + "]", Number(from), "be 0 to 3");
+    }
+    seen |= 1u << from;
+    fits = fits && operands[1].size[d] == operands[0].size[from];
+    sizes += (d == 0 ? "" : ",") + Number(operands[0].size[from]);
+  }
+  if (seen != 0b1111) {
+    return ComplainAttr(row, "order", "not a permutation", "hold each of 0, 1, 2 and 3 once");
+  }
+  return fits ? "" : Complain(row, 1, operands[1], "have the reordered dimensions [" + sizes + "]");
 }
 
 std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs) {
@@ -270,9 +375,9 @@ std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs) {
 std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands operands) {
   switch (row.op) {
     case Op::kEmbedding:
-      return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 2, operands);
+      return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 1, 2, operands);
     case Op::kEmbeddingGrad:
-      return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 3, operands);
+      return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 2, 3, operands);
     case Op::kLayerNorm:
     case Op::kLayerNormGrad:
       return CheckNorm(row, std::get<NormAttrs>(attrs));
@@ -287,6 +392,17 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
     case Op::kAttention:
     case Op::kAttentionGrad:
       return CheckAttention(row, std::get<AttentionAttrs>(attrs), operands);
+    case Op::kAttentionBlock:
+    case Op::kAttentionBlockGrad:
+      return CheckAttentionBlock(row, std::get<AttentionBlockAttrs>(attrs), operands);
+    case Op::kCrossEntropyRows:
+      return CheckCrossEntropy(row, std::get<CrossEntropyAttrs>(attrs), 0, -1, operands);
+    case Op::kCrossEntropyLoss:
+      return CheckCrossEntropy(row, std::get<CrossEntropyAttrs>(attrs), -1, 1, operands);
+    case Op::kCrossEntropyGrad:
+      return CheckCrossEntropy(row, std::get<CrossEntropyAttrs>(attrs), 2, 1, operands);
+    case Op::kPermute:
+      return CheckPermute(row, std::get<PermuteAttrs>(attrs), operands);
     case Op::kLmHeadLoss:
     case Op::kLmHeadLossGrad: {
       const int64_t chunk_rows = std::get<LossAttrs>(attrs).chunk_rows;

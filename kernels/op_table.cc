@@ -102,6 +102,30 @@ constexpr OpRow kRows[] = {
      {Rows("hidden", "T,h", kAct, kRead), Dense("weight", "V,h", kF32, kRead),
       Dense("targets", "T", kI32, kRead), Dense("stats", "2", kF32, kWrite),
       Rows("dhidden", "T,h", kAct, kWrite), Dense("dweight", "V,h", kF32, kSum)}},
+    {Op::kAttentionBlock, "attention_block", AttrsOf<AttentionBlockAttrs>(),
+     {Rows("q", "T,H,d", kAct, kRead), Rows("k", "T,G,d", kAct, kRead),
+      Rows("v", "T,G,d", kAct, kRead), Rows("o", "T,H,d", kF32, kSum),
+      Dense("lse", "B,H,S", kF32, kSum)}},
+    {Op::kAttentionBlockGrad, "attention_block_grad", AttrsOf<AttentionBlockAttrs>(),
+     {Rows("q", "T,H,d", kAct, kRead), Rows("k", "T,G,d", kAct, kRead),
+      Rows("v", "T,G,d", kAct, kRead), Rows("o", "T,H,d", kAct, kRead),
+      Dense("lse", "B,H,S", kF32, kRead), Rows("do", "T,H,d", kAct, kRead),
+      Rows("dq", "T,H,d", kF32, kSum), Rows("dk", "T,G,d", kF32, Role::kSumKeys),
+      Rows("dv", "T,G,d", kF32, Role::kSumKeys)}},
+    {Op::kCrossEntropyRows, "cross_entropy_rows", AttrsOf<CrossEntropyAttrs>(),
+     {Rows("logits", "n,v", kF32, kRead), Dense("targets", "n", kI32, kRead),
+      Dense("rows", "n,3", kF32, kWrite)}},
+    {Op::kCrossEntropyLoss, "cross_entropy_loss", AttrsOf<CrossEntropyAttrs>(),
+     {Dense("targets", "n", kI32, kRead), Dense("rows", "s,n,3", kF32, kRead),
+      Dense("stats", "2", kF32, kSum)}},
+    {Op::kCrossEntropyGrad, "cross_entropy_grad", AttrsOf<CrossEntropyAttrs>(),
+     {Dense("targets", "n", kI32, kRead), Dense("rows", "s,n,3", kF32, kRead),
+      Rows("logits", "n,v", kF32, kUpdate)}},
+    {Op::kAddResidual, "add_residual", AttrsOf<NoAttrs>(),
+     {Rows("x", "n,d", kFloat, kRead), Optional(Rows("residual", "n,d", kFloat, kRead)),
+      Optional(Dense("bias", "d", kF32, kRead)), Rows("y", "n,d", kFloat, kWrite)}},
+    {Op::kPermute, "permute", AttrsOf<PermuteAttrs>(),
+     {Dense("x", "a,b,c,d", kAct, kRead), Dense("y", "p,q,r,s", kAct, kWrite)}},
     {Op::kGatherRows, "gather_rows", AttrsOf<NoAttrs>(),
      {Rows("x", "T,h", kAct, kRead), Dense("index", "n", kI32, kRead),
       Rows("y", "n,h", kAct, kWrite)}},
@@ -110,8 +134,10 @@ constexpr OpRow kRows[] = {
     {Op::kFill, "fill", AttrsOf<FillAttrs>(), {Rows("x", "..", kFloat, kWrite)}},
     {Op::kAdd, "add", AttrsOf<NoAttrs>(),
      {Rows("x", "..", kFloat, kRead), Rows("y", "..", kFloat, kUpdate)}},
-    {Op::kSquaredNorm, "squared_norm", AttrsOf<NoAttrs>(),
+    {Op::kSquaredNorm, "squared_norm", AttrsOf<ScaleAttrs>(),
      {Dense("x", "..", kFloat, kRead), Dense("out", "1", kF32, kWrite)}},
+    {Op::kSum, "sum", AttrsOf<NoAttrs>(),
+     {Dense("x", "n", kF32, kRead), Dense("out", "1", kF32, kWrite)}},
     {Op::kSumStats, "sum_stats", AttrsOf<NoAttrs>(),
      {Dense("stats", "n,2", kF32, kRead), Dense("total", "2", kF32, kWrite)}},
     {Op::kGradScale, "grad_scale", AttrsOf<ClipAttrs>(),
@@ -143,6 +169,11 @@ bool Accumulates(const OpAttrs& attrs) {
         }
       },
       attrs);
+}
+
+bool AccumulatesKeys(const OpAttrs& attrs) {
+  const auto* block = std::get_if<AttentionBlockAttrs>(&attrs);
+  return block != nullptr && block->accumulate_keys;
 }
 
 Access AuxAccess(const OpAttrs& attrs) {
@@ -195,6 +226,7 @@ Access OperandAccess(Op op, const OpAttrs& attrs, int index) {
     case Role::kWrite: return Access::kWrite;
     case Role::kUpdate: return Access::kUpdate;
     case Role::kSum: return Accumulates(attrs) ? Access::kUpdate : Access::kWrite;
+    case Role::kSumKeys: return AccumulatesKeys(attrs) ? Access::kUpdate : Access::kWrite;
     case Role::kAux: return AuxAccess(attrs);
   }
   return Access::kNone;

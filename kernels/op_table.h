@@ -23,8 +23,9 @@ enum class Role : uint8_t {
   kRead,
   kWrite,
   kUpdate,
-  kSum,  // written, or updated where the attributes say accumulate
-  kAux,  // the matmul's aux: written by kGelu, read by kGeluGrad
+  kSum,      // written, or updated where the attributes say accumulate
+  kSumKeys,  // the same by accumulate_keys
+  kAux,      // the matmul's aux: written by kGelu, read by kGeluGrad
 };
 
 // Which element types an operand may have.

@@ -1,4 +1,4 @@
-// Cast, add, fill and row gathering.
+// Cast, add, add with residual and bias, fill and row gathering.
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
@@ -40,6 +40,32 @@ void AddTile(const Tile& tile) {
   });
 }
 
+// y = x (+ residual) (+ bias) for one row; an absent operand's pointer is null.
+template <typename X, typename R, typename Y>
+void AddTypedRow(const Tile& row) {
+  const X* x = row.as<X>(0);
+  const R* residual = row.as<R>(1);
+  const float* bias = row.as<float>(2);
+  Y* y = row.as<Y>(3);
+  ForVectors(row.count, [=](int64_t i, auto access) HWY_ATTR {
+    V v = access.Load(x + i);
+    if (residual != nullptr) v = hn::Add(v, access.Load(residual + i));
+    if (bias != nullptr) v = hn::Add(v, access.Load(bias + i));
+    access.Store(v, y + i);
+  });
+}
+
+void AddResidualRow(const Tile& row) {
+  ByType(row.dtype[0], [&](auto* x) HWY_ATTR {
+    ByType(row.dtype[1], [&](auto* residual) HWY_ATTR {
+      ByType(row.dtype[3], [&](auto* y) HWY_ATTR {
+        AddTypedRow<std::remove_pointer_t<decltype(x)>, std::remove_pointer_t<decltype(residual)>,
+                    std::remove_pointer_t<decltype(y)>>(row);
+      });
+    });
+  });
+}
+
 void FillTile(const Tile& tile, float value) {
   ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
     auto* x = tile.as<std::remove_pointer_t<decltype(type)>>(0);
@@ -57,6 +83,7 @@ namespace terrace::kernels::cpu {
 
 HWY_EXPORT(CastTile);
 HWY_EXPORT(AddTile);
+HWY_EXPORT(AddResidualRow);
 HWY_EXPORT(FillTile);
 
 Status Cast(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
@@ -69,6 +96,23 @@ Status Cast(const OpAttrs&, std::span<const TensorView> operands, const Context&
 Status Add(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
   ForEachTile(operands, context.threads, [](const Tile& tile) {
     HWY_DYNAMIC_DISPATCH(AddTile)(tile);
+  });
+  return {};
+}
+
+Status AddResidual(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
+  const TensorView& x = operands[0];
+  const auto add_row = HWY_DYNAMIC_DISPATCH(AddResidualRow);
+  ParallelFor(x.rows(), x.size[1], context.threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Tile row = {.count = x.size[1]};
+      for (int k = 0; k < 4; ++k) {
+        const bool bias = k == 2;
+        row.data[k] = operands[k].absent() ? nullptr : Address(operands[k], bias ? 0 : i, 0);
+        row.dtype[k] = operands[k].dtype;
+      }
+      add_row(row);
+    }
   });
   return {};
 }

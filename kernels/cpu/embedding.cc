@@ -17,13 +17,13 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// x = token_row (+ position_row).
+// x = token_row (+ position_row); either may be null.
 void EmbedRow(const float* token_row, const float* position_row, DType dtype, int64_t columns,
               void* x) {
   ByType(dtype, [&](auto* type) HWY_ATTR {
     auto* out = static_cast<decltype(type)>(x);
     ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
-      V sum = access.Load(token_row + i);
+      V sum = token_row != nullptr ? access.Load(token_row + i) : hn::Zero(D());
       if (position_row != nullptr) sum = hn::Add(sum, access.Load(position_row + i));
       access.Store(sum, out + i);
     });
@@ -49,21 +49,56 @@ namespace terrace::kernels::cpu {
 HWY_EXPORT(EmbedRow);
 HWY_EXPORT(AddRow);
 
+namespace {
+
+// Which row of this rank's part of the table each token is.
+class TableRows {
+ public:
+  TableRows(const EmbeddingAttrs& attrs, const TensorView& tokens)
+      : tokens_(tokens.as<const int32_t>()),
+        first_(attrs.shard * attrs.shard_rows),
+        rows_(attrs.shard_rows) {}
+  // -1 where another shard holds it.
+  int64_t At(int64_t i) const {
+    const int64_t row = tokens_[i] - first_;
+    return rows_ == 0 || (row >= 0 && row < rows_) ? row : -1;
+  }
+
+ private:
+  const int32_t* tokens_;
+  int64_t first_, rows_;
+};
+
+// A part of a table does not say how many rows the whole has: then only negative tokens are wrong.
+Status CheckTokens(const char* what, const EmbeddingAttrs& attrs, const TensorView& tokens,
+                   const TensorView& table) {
+  constexpr int64_t kAnyToken = int64_t{1} << 31;
+  return CheckRowIndex(what, tokens, attrs.shard_rows > 0 ? kAnyToken : table.rows());
+}
+
+}  // namespace
+
 Status Embedding(const OpAttrs& attrs, std::span<const TensorView> operands,
                  const Context& context) {
   const TensorView& tokens = operands[0];
   const TensorView& table = operands[1];
   const TensorView& positions = operands[2];
   const TensorView& x = operands[3];
-  const int64_t sequence = std::get<EmbeddingAttrs>(attrs).sequence;
-  Status status = CheckRowIndex("embedding: token", tokens, table.rows());
+  const auto& embedding = std::get<EmbeddingAttrs>(attrs);
+  Status status = CheckTokens("embedding: token", embedding, tokens, table);
   if (!status.ok()) return status;
+  const TableRows rows(embedding, tokens);
   const int64_t columns = table.size[1];
+  const bool adds_positions = !positions.absent() && embedding.shard == 0;
   ParallelFor(x.rows(), columns, context.threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const float* token_row = table.as<float>() + tokens.as<int32_t>()[row] * columns;
-      const float* position_row =
-          positions.absent() ? nullptr : positions.as<float>() + row % sequence * columns;
+      const int64_t at = rows.At(row);
+      const float* token_row = at < 0 ? nullptr : table.as<float>() + at * columns;
+      const float* position_row = nullptr;
+      if (adds_positions) {
+        const int64_t position = embedding.context.Position(row, embedding.sequence);
+        position_row = positions.as<float>() + position * columns;
+      }
       HWY_DYNAMIC_DISPATCH(EmbedRow)
       (token_row, position_row, x.dtype, columns, Address(x, row, 0));
     }
@@ -77,9 +112,10 @@ Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
   const TensorView& dx = operands[1];
   const TensorView& dtable = operands[2];
   const TensorView& dpositions = operands[3];
-  const int64_t sequence = std::get<EmbeddingAttrs>(attrs).sequence;
-  Status status = CheckRowIndex("embedding_grad: token", tokens, dtable.rows());
+  const auto& embedding = std::get<EmbeddingAttrs>(attrs);
+  Status status = CheckTokens("embedding_grad: token", embedding, tokens, dtable);
   if (!status.ok()) return status;
+  const TableRows rows(embedding, tokens);
   const int64_t columns = dtable.size[1];
   constexpr int64_t kColumns = 32;  // a piece: two cache lines of f32, so that threads share none
   const auto add_columns = [&](int64_t begin, int64_t end) {
@@ -87,10 +123,13 @@ Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
     const int64_t count = std::min(end * kColumns, columns) - first;
     for (int64_t row = 0; row < dx.rows(); ++row) {
       const void* dx_row = Address(dx, row, first);
-      float* table_row = dtable.as<float>() + tokens.as<int32_t>()[row] * columns + first;
-      HWY_DYNAMIC_DISPATCH(AddRow)(dx_row, dx.dtype, count, table_row);
+      if (const int64_t at = rows.At(row); at >= 0) {
+        float* table_row = dtable.as<float>() + at * columns + first;
+        HWY_DYNAMIC_DISPATCH(AddRow)(dx_row, dx.dtype, count, table_row);
+      }
       if (dpositions.absent()) continue;
-      float* position_row = dpositions.as<float>() + row % sequence * columns + first;
+      const int64_t position = embedding.context.Position(row, embedding.sequence);
+      float* position_row = dpositions.as<float>() + position * columns + first;
       HWY_DYNAMIC_DISPATCH(AddRow)(dx_row, dx.dtype, count, position_row);
     }
   };

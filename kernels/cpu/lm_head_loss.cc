@@ -10,44 +10,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <variant>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/exp2-inl.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/softmax-inl.h"
 #include "kernels/lm_head_scratch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
-
-template <typename T>
-float LargestOf(const T* row, int64_t count) {
-  const D d;
-  const int64_t lanes = hn::Lanes(d);
-  V top0 = hn::Set(d, std::numeric_limits<float>::lowest()), top1 = top0;
-  int64_t i = 0;
-  for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    top0 = hn::Max(top0, LoadVector(row + i));
-    top1 = hn::Max(top1, LoadVector(row + i + lanes));
-  }
-  float top = hn::GetLane(hn::MaxOfLanes(d, hn::Max(top0, top1)));
-  for (; i < count; ++i) {
-    top = std::max(top, hn::GetLane(Tail{1}.Load(row + i)));
-  }
-  return top;
-}
-
-// exp(x - top), for x <= top, but not below 2^-100: divided by a sum it stays a normal number, and
-// subnormal ones are slow. A NaN stays one, because Max returns its second argument then.
-HWY_INLINE V ExpBelow(V x, V top) {
-  const D d;
-  constexpr float kLog2E = 1.4426950408889634f;
-  return PowerOfTwo(hn::Max(hn::Set(d, -100.0f), hn::Mul(hn::Sub(x, top), hn::Set(d, kLog2E))));
-}
 
 // The loss of one row. With `exps` (which may be the row itself), also turns the row into softmax
 // minus one-hot.

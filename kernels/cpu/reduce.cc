@@ -123,7 +123,8 @@ Status BiasGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
   return {};
 }
 
-Status SquaredNorm(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
+Status SquaredNorm(const OpAttrs& attrs, std::span<const TensorView> operands,
+                   const Context& context) {
   const TensorView& x = operands[0];
   const int64_t elements = x.Elements();
   const int64_t blocks = SumBlocks(elements);
@@ -137,6 +138,14 @@ Status SquaredNorm(const OpAttrs&, std::span<const TensorView> operands, const C
   });
   double total = 0;
   for (int64_t b = 0; b < blocks; ++b) total += parts[b];
+  *operands[1].as<float>() = static_cast<float>(total * std::get<ScaleAttrs>(attrs).scale);
+  return {};
+}
+
+Status Sum(const OpAttrs&, std::span<const TensorView> operands, const Context&) {
+  const float* x = operands[0].as<const float>();
+  double total = 0;
+  for (int64_t i = 0; i < operands[0].rows(); ++i) total += x[i];
   *operands[1].as<float>() = static_cast<float>(total);
   return {};
 }

@@ -48,7 +48,8 @@ Status Rope(const OpAttrs& attrs, std::span<const TensorView> operands, const Co
   const TensorView& table = operands[1];
   ParallelFor(x.rows(), x.RowElements(), context.threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const float* angles = table.as<const float>() + row % rope.sequence * table.size[1];
+      const int64_t position = rope.context.Position(row, rope.sequence);
+      const float* angles = table.as<const float>() + position * table.size[1];
       HWY_DYNAMIC_DISPATCH(RotateToken)(x, row, angles, rope.inverse);
     }
   });

@@ -1,0 +1,157 @@
+// Cross-entropy over logits whose columns are split over ranks: what one rank says of its columns,
+// the loss from what all ranks say, and the gradient in place.
+//
+// SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <variant>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/softmax-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+// {max, sum of exp(z - max)} of `count` > 0 logits.
+void SumOfRow(const float* row, int64_t count, float* out) {
+  const float top = LargestOf(row, count);
+  const V tops = hn::Set(D(), top);
+  out[0] = top;
+  out[1] = SumVectors(count, [=](int64_t i, auto access)
+                                 HWY_ATTR { return ExpBelow(access.Load(row + i), tops); });
+}
+
+// Logits to softmax: exp(z - top) * scale.
+void SoftmaxOfRow(float* row, int64_t count, float top, float scale) {
+  const V tops = hn::Set(D(), top), scales = hn::Set(D(), scale);
+  ForVectors(count, [=](int64_t i, auto access) HWY_ATTR {
+    access.Store(hn::Mul(ExpBelow(access.Load(row + i), tops), scales), row + i);
+  });
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace::kernels::cpu {
+namespace {
+
+HWY_EXPORT(SumOfRow);
+HWY_EXPORT(SoftmaxOfRow);
+
+// The columns of the vocabulary that a shard holds: `count` from `first` on; the rest are padding.
+struct Shard {
+  explicit Shard(const CrossEntropyAttrs& attrs)
+      : first(attrs.shard * attrs.shard_rows),
+        count(std::clamp<int64_t>(attrs.vocabulary - first, 0, attrs.shard_rows)) {}
+  // Of target `target`, or -1 where another shard holds it.
+  int64_t Column(int32_t target) const {
+    return target >= first && target < first + count ? target - first : -1;
+  }
+  int64_t first, count;
+};
+
+// One row's statistics of all shards; shard s's are `stride` floats behind those of s - 1.
+struct WholeRow {
+  WholeRow(const TensorView& rows, int64_t row) {
+    const int64_t shards = rows.size[0], stride = rows.row_stride;
+    const float* at = rows.as<const float>() + 3 * row;
+    for (int64_t s = 0; s < shards; ++s) top = std::max(top, at[s * stride]);
+    for (int64_t s = 0; s < shards; ++s) {
+      const float* part = at + s * stride;
+      if (part[1] != 0) sum += part[1] * std::exp(static_cast<double>(part[0]) - top);
+      target_logit += part[2];
+    }
+  }
+  double Loss() const { return std::log(sum) + top - target_logit; }
+
+  float top = std::numeric_limits<float>::lowest();
+  double sum = 0;
+  double target_logit = 0;
+};
+
+Status CheckTargets(const char* op, const TensorView& targets, int64_t vocabulary) {
+  const auto* values = targets.as<const int32_t>();
+  for (int64_t i = 0; i < targets.rows(); ++i) {
+    if (values[i] < vocabulary) continue;
+    return {std::string(op) + ": target " + std::to_string(values[i]) + " at position " +
+            std::to_string(i) + " is outside the vocabulary of " + std::to_string(vocabulary)};
+  }
+  return {};
+}
+
+}  // namespace
+
+Status CrossEntropyRows(const OpAttrs& attrs, std::span<const TensorView> operands,
+                        const Context& context) {
+  const auto& attributes = std::get<CrossEntropyAttrs>(attrs);
+  const TensorView& logits = operands[0];
+  const TensorView& targets = operands[1];
+  Status status = CheckTargets("cross_entropy_rows", targets, attributes.vocabulary);
+  if (!status.ok()) return status;
+  const Shard shard(attributes);
+  const auto sum_of_row = HWY_DYNAMIC_DISPATCH(SumOfRow);
+  ParallelFor(logits.rows(), logits.size[1], context.threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* z = logits.as<const float>() + row * logits.row_stride;
+      float* out = operands[2].as<float>() + 3 * row;
+      const int64_t column = shard.Column(targets.as<const int32_t>()[row]);
+      out[0] = std::numeric_limits<float>::lowest();
+      out[1] = 0;
+      out[2] = column < 0 ? 0.0f : z[column];
+      if (shard.count > 0) sum_of_row(z, shard.count, out);
+    }
+  });
+  return {};
+}
+
+Status CrossEntropyLoss(const OpAttrs& attrs, std::span<const TensorView> operands,
+                        const Context&) {
+  const TensorView& targets = operands[0];
+  double loss = 0;
+  int64_t counted = 0;
+  for (int64_t row = 0; row < targets.rows(); ++row) {
+    if (targets.as<const int32_t>()[row] < 0) continue;
+    loss += WholeRow(operands[1], row).Loss();
+    ++counted;
+  }
+  float* stats = operands[2].as<float>();
+  const bool accumulate = std::get<CrossEntropyAttrs>(attrs).accumulate;
+  stats[0] = static_cast<float>(loss + (accumulate ? stats[0] : 0.0f));
+  stats[1] = static_cast<float>(counted) + (accumulate ? stats[1] : 0.0f);
+  return {};
+}
+
+Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
+                        const Context& context) {
+  const auto& attributes = std::get<CrossEntropyAttrs>(attrs);
+  const TensorView& logits = operands[2];
+  const Shard shard(attributes);
+  const auto softmax_of_row = HWY_DYNAMIC_DISPATCH(SoftmaxOfRow);
+  ParallelFor(logits.rows(), logits.size[1], context.threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* z = logits.as<float>() + row * logits.row_stride;
+      const int32_t target = operands[0].as<const int32_t>()[row];
+      const int64_t kept = target < 0 ? 0 : shard.count;
+      std::fill(z + kept, z + attributes.shard_rows, 0.0f);
+      if (kept == 0) continue;
+      const WholeRow whole(operands[1], row);
+      softmax_of_row(z, kept, whole.top, static_cast<float>(1 / whole.sum));
+      if (const int64_t column = shard.Column(target); column >= 0) z[column] -= 1;
+    }
+  });
+  return {};
+}
+
+}  // namespace terrace::kernels::cpu
+#endif  // HWY_ONCE
