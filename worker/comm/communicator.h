@@ -1,8 +1,14 @@
-// Collectives of one group of ranks. NCCL and Gloo stand behind this interface.
+// Collectives and messages of one group of ranks. NCCL and Gloo stand behind this interface.
 //
-// All members call the same operations in the same order. Calls block until the local part is done;
-// run them on a stream's own thread. A lost peer gives UNAVAILABLE with the group's name within
-// `timeout`; the group is broken then, and the rank ends. Used only on one thread.
+// All members call the same collectives in the same order. Calls block until the local part is done;
+// run them on a stream's own thread. A lost peer gives UNAVAILABLE with the group's name and the
+// peer; the group is broken then, and the rank ends.
+//
+// Collectives are called on one thread at a time. Send and Receive may run at the same time as a
+// collective and as each other: one thread for each direction and peer. Abort and bytes_sent: any.
+//
+// Nothing here needs memory of the size of a payload: sums pass through segments that are reserved
+// when the group is connected.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,15 +35,16 @@ class Communicator {
 
   // Sum, in place. Deterministic: the same inputs give the same bits on every member and every run.
   virtual absl::Status AllReduce(void* data, int64_t elements, ReduceType type) = 0;
-  // in: N * elements, out: elements; out may be in's own part (in + rank * elements) or apart from it.
+  // in: N * elements, out: elements; out may be in's own part (in + rank * elements) or apart from
+  // it.
   // The sums are AllReduce's, bit for bit.
   virtual absl::Status ReduceScatter(const void* in, void* out, int64_t elements,
                                      ReduceType type) = 0;
-  // in: bytes, out: N * bytes.
+  // in: bytes, out: N * bytes; in may be out's own part (out + rank * bytes) or apart from it.
   virtual absl::Status AllGather(const void* in, void* out, int64_t bytes) = 0;
   // in and out: N * bytes, apart. Part j of member i becomes part i of member j.
   virtual absl::Status AllToAll(const void* in, void* out, int64_t bytes) = 0;
-  // To member rank + 1, from member rank - 1 (mod N). in and out apart.
+  // To member rank + 1, from member rank - 1 (mod N). in and out apart. A group of one copies.
   virtual absl::Status RingShift(const void* in, void* out, int64_t bytes) = 0;
   virtual absl::Status Broadcast(void* data, int64_t bytes, int root) = 0;
   // One message; those of one (sender, receiver) arrive in order. Send returns when the memory may
@@ -46,7 +53,16 @@ class Communicator {
   virtual absl::Status Receive(void* data, int64_t bytes, int from) = 0;
   virtual absl::Status Barrier() = 0;
 
-  // Payload bytes that this member has handed to the network since it was connected.
+  // Makes calls that block, now or later, return CANCELLED: for the end of a rank one of whose other
+  // threads has failed. The group is broken then.
+  virtual void Abort() = 0;
+
+  // Payload bytes that this member has handed to the network since it was connected. With the
+  // payload V, its parts P_j = [j S, (j + 1) S) cut at V, and S = V / N elements rounded up:
+  //   all-reduce      2 V - P_i - P_(i+1) on member i; 2 V (N - 1) / N where N divides V
+  //   reduce-scatter, all-gather, all-to-all   V (N - 1) / N, V being the operand of N parts
+  //   ring shift, send                         V
+  //   broadcast       V for each child in the binomial tree; (N - 1) V over all members
   virtual int64_t bytes_sent() const = 0;
 };
 
@@ -60,16 +76,26 @@ class RendezvousStore {
                                                               int64_t timeout_ms) = 0;
 };
 
+// Slows what a member sends, to see on one machine how slow links behave: a message arrives
+// latency + bytes / bytes_per_second after it is ready and those before it have left. Its collectives
+// share one such link, messages have one to each peer. Zeros: as fast as the network is.
+struct LinkLimit {
+  double bytes_per_second = 0;
+  double latency_seconds = 0;
+};
+
 struct GroupOptions {
-  std::string name;  // unique within the job: "data_parallel.0"
+  std::string name;  // unique within the job: "data.0"
   int rank = 0;      // within the group
   int size = 1;
   std::string
       interface_address;  // address to listen on; empty: the one that reaches the host's name
   int64_t timeout_ms = 60'000;
+  std::vector<uint32_t> ranks;  // of the members, for messages; empty: 0 to size - 1
+  LinkLimit link;
 };
-// Connects every pair and warms the group with one small operation. A group of one needs no
-// network. Ignores SIGPIPE in the whole process from then on.
+// Connects every pair and warms each with small operations. A group of one needs no network.
+// Ignores SIGPIPE in the whole process from then on.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& options,
                                                           RendezvousStore* store);
 

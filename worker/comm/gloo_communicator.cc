@@ -1,172 +1,188 @@
-// Communicator on Gloo's TCP transport: a ring for sums, a tree for broadcasts. Gloo throws;
-// nothing leaves this file but a Status.
+// Communicator on Gloo's tagged messages: rings for sums and gathers, a binomial tree for
+// broadcasts.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <bit>
-#include <chrono>
 #include <csignal>
-#include <exception>
-#include <stdexcept>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "gloo/allreduce.h"
-#include "gloo/barrier.h"
-#include "gloo/broadcast.h"
-#include "gloo/math.h"
-#include "gloo/rendezvous/context.h"
-#include "gloo/rendezvous/store.h"
-#include "gloo/transport/tcp/device.h"
 #include "worker/comm/communicator.h"
-#include "worker/comm/interface_address.h"
+#include "worker/comm/gloo_mesh.h"
+#include "worker/comm/ring.h"
+#include "worker/comm/sums.h"
 
 namespace terrace {
 namespace {
 
-float FromBF16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
-// To nearest, ties to even; a NaN stays one.
-uint16_t ToBF16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+void Copy(void* out, const void* in, int64_t bytes) {
+  if (out != in && bytes > 0) std::memcpy(out, in, bytes);
 }
 
-void AddF32(void* out, const void* a, const void* b, size_t n) {
-  auto* sum = static_cast<float*>(out);
-  const auto* x = static_cast<const float*>(a);
-  const auto* y = static_cast<const float*>(b);
-  for (size_t i = 0; i < n; ++i) sum[i] = x[i] + y[i];
-}
-
-void AddBF16(void* out, const void* a, const void* b, size_t n) {
-  auto* sum = static_cast<uint16_t*>(out);
-  const auto* x = static_cast<const uint16_t*>(a);
-  const auto* y = static_cast<const uint16_t*>(b);
-  for (size_t i = 0; i < n; ++i) sum[i] = ToBF16(FromBF16(x[i]) + FromBF16(y[i]));
-}
-
-// A group of one: every sum is what it was.
+// A group of one: every sum is what it was, everything else a copy.
 class Alone final : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
   absl::Status AllReduce(void*, int64_t, ReduceType) override { return absl::OkStatus(); }
+  absl::Status ReduceScatter(const void* in, void* out, int64_t elements,
+                             ReduceType type) override {
+    return Copied(out, in, elements * ElementBytes(type));
+  }
+  absl::Status AllGather(const void* in, void* out, int64_t bytes) override {
+    return Copied(out, in, bytes);
+  }
+  absl::Status AllToAll(const void* in, void* out, int64_t bytes) override {
+    return Copied(out, in, bytes);
+  }
+  absl::Status RingShift(const void* in, void* out, int64_t bytes) override {
+    return Copied(out, in, bytes);
+  }
   absl::Status Broadcast(void*, int64_t, int) override { return absl::OkStatus(); }
+  absl::Status Send(const void*, int64_t, int) override { return NoPeer(); }
+  absl::Status Receive(void*, int64_t, int) override { return NoPeer(); }
   absl::Status Barrier() override { return absl::OkStatus(); }
-};
-
-// Our store behind Gloo's interface, keys prefixed with the group's name.
-class StoreAdapter final : public gloo::rendezvous::Store {
- public:
-  StoreAdapter(RendezvousStore* store, const GroupOptions& options)
-      : store_(store), options_(options) {}
-
-  void set(const std::string& key, const std::vector<char>& data) override {
-    Check(store_->Set(Name(key), data));
-  }
-  std::vector<char> get(const std::string& key) override {
-    auto values = store_->Wait({Name(key)}, options_.timeout_ms);
-    Check(values.status());
-    return std::move(values->front());
-  }
-  void wait(const std::vector<std::string>& keys) override { WaitFor(keys, options_.timeout_ms); }
-  void wait(const std::vector<std::string>& keys,
-            const std::chrono::milliseconds& timeout) override {
-    WaitFor(keys, timeout.count());
-  }
+  void Abort() override {}
+  int64_t bytes_sent() const override { return 0; }
 
  private:
-  void WaitFor(const std::vector<std::string>& keys, int64_t timeout_ms) {
-    std::vector<std::string> names;
-    for (const std::string& key : keys) names.push_back(Name(key));
-    Check(store_->Wait(names, timeout_ms).status());
+  static absl::Status Copied(void* out, const void* in, int64_t bytes) {
+    Copy(out, in, bytes);
+    return absl::OkStatus();
   }
-  std::string Name(const std::string& key) const { return options_.name + "/" + key; }
-  // Through Gloo only an exception reaches ConnectGloo again.
-  static void Check(const absl::Status& status) {
-    if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  static absl::Status NoPeer() {
+    return absl::InvalidArgumentError("a group of one rank has nobody to exchange messages with");
   }
-
-  RendezvousStore* const store_;
-  const GroupOptions& options_;
 };
 
 class GlooCommunicator final : public Communicator {
  public:
-  GlooCommunicator(std::string name, std::shared_ptr<gloo::Context> context)
-      : name_(std::move(name)), context_(std::move(context)) {}
+  explicit GlooCommunicator(std::unique_ptr<GlooMesh> mesh)
+      : mesh_(std::move(mesh)), ring_(mesh_.get()) {}
 
-  int rank() const override { return context_->rank; }
-  int size() const override { return context_->size; }
+  int rank() const override { return mesh_->rank(); }
+  int size() const override { return mesh_->size(); }
 
   absl::Status AllReduce(void* data, int64_t elements, ReduceType type) override {
-    return Guarded([&] {
-      gloo::AllreduceOptions options(context_);
-      // The ring adds each chunk in the order of the ranks, in one place, and copies the sum: same
-      // bits everywhere.
-      options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-      if (type == ReduceType::kBF16) {
-        options.setOutput(static_cast<uint16_t*>(data), elements);
-        options.setReduceFunction(AddBF16);
-      } else {
-        options.setOutput(static_cast<float*>(data), elements);
-        options.setReduceFunction(AddF32);
-      }
-      gloo::allreduce(options);
-    });
+    const int64_t part = (elements + size() - 1) / size() * ElementBytes(type);
+    const Parts parts = {elements * ElementBytes(type), part};
+    auto* bytes = static_cast<std::byte*>(data);
+    RETURN_IF_ERROR(
+        ring_.ReduceScatter(bytes, bytes + parts.Begin(rank()), parts, AdderOf(type)));
+    return ring_.AllGather(bytes, parts);
   }
 
+  absl::Status ReduceScatter(const void* in, void* out, int64_t elements,
+                             ReduceType type) override {
+    const int64_t part = elements * ElementBytes(type);
+    return ring_.ReduceScatter(static_cast<const std::byte*>(in), static_cast<std::byte*>(out),
+                               {size() * part, part}, AdderOf(type));
+  }
+
+  absl::Status AllGather(const void* in, void* out, int64_t bytes) override {
+    auto* all = static_cast<std::byte*>(out);
+    Copy(all + rank() * bytes, in, bytes);
+    return ring_.AllGather(all, {size() * bytes, bytes});
+  }
+
+  absl::Status AllToAll(const void* in, void* out, int64_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    Window input(mesh_.get(), Tag::kCollective, in, size() * bytes);
+    Window output(mesh_.get(), Tag::kCollective, out, size() * bytes);
+    const int64_t ready_ns = mesh_->NowNanos();
+    for (int i = 1; i < size(); ++i) {
+      RETURN_IF_ERROR(output.Receive(mesh_->Left(i), mesh_->Left(i) * bytes, bytes));
+    }
+    for (int i = 1; i < size(); ++i) {
+      RETURN_IF_ERROR(input.Send(mesh_->Right(i), mesh_->Right(i) * bytes, bytes, ready_ns));
+    }
+    const int64_t own = rank() * bytes;
+    Copy(static_cast<std::byte*>(out) + own, static_cast<const std::byte*>(in) + own, bytes);
+    for (int i = 1; i < size(); ++i) {
+      RETURN_IF_ERROR(input.WaitSent(-1));
+      RETURN_IF_ERROR(output.WaitReceived(-1));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RingShift(const void* in, void* out, int64_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    Window input(mesh_.get(), Tag::kCollective, in, bytes);
+    Window output(mesh_.get(), Tag::kCollective, out, bytes);
+    RETURN_IF_ERROR(output.Receive(mesh_->Left(), 0, bytes));
+    RETURN_IF_ERROR(input.Send(mesh_->Right(), 0, bytes, mesh_->NowNanos()));
+    RETURN_IF_ERROR(output.WaitReceived(mesh_->Left()));
+    return input.WaitSent(mesh_->Right());
+  }
+
+  // Seen from the root, member v receives from v without its lowest bit, and sends to v plus each
+  // lower bit.
   absl::Status Broadcast(void* data, int64_t bytes, int root) override {
-    return Guarded([&] {
-      gloo::BroadcastOptions options(context_);
-      options.setOutput(static_cast<char*>(data), bytes);
-      options.setRoot(root);
-      gloo::broadcast(options);
-    });
+    if (bytes == 0) return absl::OkStatus();
+    Window window(mesh_.get(), Tag::kCollective, data, bytes);
+    const int place = (rank() + size() - root) % size();
+    int bit = 1;
+    while (bit < size() && (place & bit) == 0) bit *= 2;
+    if (place != 0) {
+      const int parent = (place - bit + root) % size();
+      RETURN_IF_ERROR(window.Receive(parent, 0, bytes));
+      RETURN_IF_ERROR(window.WaitReceived(parent));
+    }
+    for (bit /= 2; bit > 0; bit /= 2) {
+      if (place + bit >= size()) continue;
+      const int child = (place + bit + root) % size();
+      RETURN_IF_ERROR(window.Send(child, 0, bytes, mesh_->NowNanos()));
+      RETURN_IF_ERROR(window.WaitSent(child));
+    }
+    return absl::OkStatus();
   }
 
-  absl::Status Barrier() override {
-    return Guarded([&] {
-      gloo::BarrierOptions options(context_);
-      gloo::barrier(options);
-    });
+  absl::Status Send(const void* data, int64_t bytes, int to) override {
+    RETURN_IF_ERROR(CheckPeer(to));
+    if (bytes == 0) return absl::OkStatus();
+    Window window(mesh_.get(), Tag::kMessage, data, bytes);
+    RETURN_IF_ERROR(window.Send(to, 0, bytes, mesh_->NowNanos()));
+    return window.WaitSent(to);
   }
+
+  absl::Status Receive(void* data, int64_t bytes, int from) override {
+    RETURN_IF_ERROR(CheckPeer(from));
+    if (bytes == 0) return absl::OkStatus();
+    Window window(mesh_.get(), Tag::kMessage, data, bytes);
+    RETURN_IF_ERROR(window.Receive(from, 0, bytes));
+    return window.WaitReceived(from);
+  }
+
+  absl::Status Barrier() override { return mesh_->Barrier(); }
+  void Abort() override { mesh_->Abort(); }
+  int64_t bytes_sent() const override { return mesh_->bytes_sent(); }
 
  private:
-  template <typename F>
-  absl::Status Guarded(F call) {
-    try {
-      call();
-      return absl::OkStatus();
-    } catch (const std::exception& e) {
-      return absl::UnavailableError(absl::StrCat("group ", name_, ": a peer is lost: ", e.what()));
-    }
+  absl::Status CheckPeer(int peer) const {
+    if (peer >= 0 && peer < size() && peer != rank()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("peer: got member ", peer, " of ", size(),
+                                                   ", must be another one than ", rank()));
   }
 
-  const std::string name_;
-  const std::shared_ptr<gloo::Context> context_;
+  const std::unique_ptr<GlooMesh> mesh_;
+  Ring ring_;
 };
 
-// Opens the connections that are opened on first use, and proves that sums arrive.
+// Every pair and the ring have worked before the group is handed out.
 absl::Status WarmUp(Communicator* group) {
-  float one = 1;
-  RETURN_IF_ERROR(group->AllReduce(&one, 1, ReduceType::kF32));
-  if (one == static_cast<float>(group->size())) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("the sum of ones over ", group->size(), " ranks is ", one));
-}
-
-std::shared_ptr<gloo::Context> Connect(const GroupOptions& options, RendezvousStore* store) {
-  gloo::transport::tcp::attr attr;
-  attr.hostname = options.interface_address.empty() ? PrimaryAddress() : options.interface_address;
-  std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attr);
-  auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
-  context->setTimeout(std::chrono::milliseconds(options.timeout_ms));
-  StoreAdapter adapter(store, options);
-  context->connectFullMesh(adapter, device);
-  return context;
+  const int size = group->size();
+  std::vector<int32_t> sent(size, group->rank()), received(size, -1);
+  RETURN_IF_ERROR(group->AllToAll(sent.data(), received.data(), sizeof(int32_t)));
+  float sum = 1;
+  RETURN_IF_ERROR(group->AllReduce(&sum, 1, ReduceType::kF32));
+  bool right = sum == static_cast<float>(size);
+  for (int peer = 0; peer < size; ++peer) right = right && received[peer] == peer;
+  if (right) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the members of a group of ", size,
+                                          " do not receive what the others send; the sum of ones "
+                                          "is ",
+                                          sum));
 }
 
 }  // namespace
@@ -177,15 +193,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& op
   // Gloo writes to its sockets without MSG_NOSIGNAL: a lost peer would end this process instead of
   // the call.
   ::signal(SIGPIPE, SIG_IGN);
-  try {
-    std::unique_ptr<Communicator> group =
-        std::make_unique<GlooCommunicator>(options.name, Connect(options, store));
-    RETURN_IF_ERROR(WarmUp(group.get()));
-    return group;
-  } catch (const std::exception& e) {
-    return absl::UnavailableError(absl::StrCat("group ", options.name, ": cannot connect rank ",
-                                               options.rank, " of ", options.size, ": ", e.what()));
-  }
+  ASSIGN_OR_RETURN(std::unique_ptr<GlooMesh> mesh, GlooMesh::Connect(options, store));
+  GlooMesh* const connected = mesh.get();
+  auto group = std::make_unique<GlooCommunicator>(std::move(mesh));
+  RETURN_IF_ERROR(WarmUp(group.get()));
+  connected->ResetBytesSent();
+  return group;
 }
 
 }  // namespace terrace

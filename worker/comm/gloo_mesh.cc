@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/comm/gloo_mesh.h"
+
+#include <chrono>
+#include <exception>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/strings.h"
+#include "gloo/barrier.h"
+#include "gloo/rendezvous/context.h"
+#include "gloo/rendezvous/store.h"
+#include "gloo/transport/tcp/device.h"
+#include "worker/comm/interface_address.h"
+
+namespace terrace {
+namespace {
+
+// Our store behind Gloo's interface, keys prefixed with the group's name.
+class StoreAdapter final : public gloo::rendezvous::Store {
+ public:
+  StoreAdapter(RendezvousStore* store, const GroupOptions& options)
+      : store_(store), options_(options) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    Check(store_->Set(Name(key), data));
+  }
+  std::vector<char> get(const std::string& key) override {
+    auto values = store_->Wait({Name(key)}, options_.timeout_ms);
+    Check(values.status());
+    return std::move(values->front());
+  }
+  void wait(const std::vector<std::string>& keys) override { WaitFor(keys, options_.timeout_ms); }
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    WaitFor(keys, timeout.count());
+  }
+
+ private:
+  void WaitFor(const std::vector<std::string>& keys, int64_t timeout_ms) {
+    std::vector<std::string> names;
+    for (const std::string& key : keys) names.push_back(Name(key));
+    Check(store_->Wait(names, timeout_ms).status());
+  }
+  std::string Name(const std::string& key) const { return options_.name + "/" + key; }
+  // Through Gloo only an exception reaches Connect again.
+  static void Check(const absl::Status& status) {
+    if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  }
+
+  RendezvousStore* const store_;
+  const GroupOptions& options_;
+};
+
+std::shared_ptr<gloo::Context> ConnectContext(const GroupOptions& options, RendezvousStore* store) {
+  gloo::transport::tcp::attr attr;
+  attr.hostname = options.interface_address.empty() ? PrimaryAddress() : options.interface_address;
+  std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attr);
+  auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
+  context->setTimeout(std::chrono::milliseconds(options.timeout_ms));
+  StoreAdapter adapter(store, options);
+  context->connectFullMesh(adapter, device);
+  return context;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const GroupOptions& options,
+                                                            RendezvousStore* store) {
+  try {
+    return std::unique_ptr<GlooMesh>(new GlooMesh(options, ConnectContext(options, store)));
+  } catch (const std::exception& e) {
+    return absl::UnavailableError(absl::StrCat("group ", options.name, ": cannot connect member ",
+                                               options.rank, " of ", options.size, ": ", e.what()));
+  }
+}
+
+GlooMesh::GlooMesh(const GroupOptions& options, std::shared_ptr<gloo::Context> context)
+    : options_(options), context_(std::move(context)) {
+  const LinkLimit& limit = options_.link;
+  if (limit.bytes_per_second <= 0 && limit.latency_seconds <= 0) return;
+  for (int peer = 0; peer < size(); ++peer) pacers_.push_back(std::make_unique<Pacer>(limit));
+}
+
+GlooMesh::~GlooMesh() = default;
+
+absl::Status GlooMesh::Barrier() {
+  if (aborted_.load()) return Aborted();
+  try {
+    gloo::BarrierOptions options(context_);
+    gloo::barrier(options);
+    return absl::OkStatus();
+  } catch (const std::exception& e) {
+    return Lost(-1, e.what());
+  }
+}
+
+// Whoever registers later sees the flag, whoever waits already is woken.
+void GlooMesh::Abort() {
+  aborted_.store(true);
+  absl::MutexLock lock(&mutex_);
+  for (Buffer* buffer : buffers_) {
+    buffer->abortWaitSend();
+    buffer->abortWaitRecv();
+  }
+}
+
+void GlooMesh::Register(Buffer* buffer) {
+  absl::MutexLock lock(&mutex_);
+  buffers_.insert(buffer);
+}
+
+void GlooMesh::Unregister(Buffer* buffer) {
+  absl::MutexLock lock(&mutex_);
+  buffers_.erase(buffer);
+}
+
+absl::Status GlooMesh::Lost(int peer, std::string_view problem) const {
+  std::string who = "a peer";
+  if (peer >= 0) {
+    const bool named = static_cast<int>(options_.ranks.size()) == options_.size;
+    who = absl::StrCat("rank ", named ? options_.ranks[peer] : static_cast<uint32_t>(peer));
+  }
+  return absl::UnavailableError(
+      absl::StrCat("group ", options_.name, ": ", who, " is lost: ", Absl(problem)));
+}
+
+absl::Status GlooMesh::Aborted() const {
+  return absl::CancelledError(absl::StrCat("group ", options_.name, ": given up by this rank"));
+}
+
+void GlooMesh::Pace(Tag tag, int to, int64_t bytes, int64_t ready_ns) {
+  pacers_[tag == Tag::kCollective ? rank() : to]->Cross(bytes, ready_ns);
+}
+
+Window::Window(GlooMesh* mesh, Tag tag, void* data, int64_t bytes)
+    : mesh_(mesh), tag_(tag), buffer_(mesh->context_->createUnboundBuffer(data, bytes)) {
+  mesh_->Register(buffer_.get());
+}
+
+Window::~Window() { mesh_->Unregister(buffer_.get()); }
+
+absl::Status Window::Send(int to, int64_t offset, int64_t bytes, int64_t ready_ns) {
+  if (!mesh_->pacers_.empty()) mesh_->Pace(tag_, to, bytes, ready_ns);
+  if (mesh_->aborted_.load(std::memory_order_relaxed)) return mesh_->Aborted();
+  try {
+    buffer_->send(to, static_cast<uint64_t>(tag_), offset, bytes);
+  } catch (const std::exception& e) {
+    return mesh_->Lost(to, e.what());
+  }
+  mesh_->bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::Status Window::Receive(int from, int64_t offset, int64_t bytes) {
+  if (mesh_->aborted_.load(std::memory_order_relaxed)) return mesh_->Aborted();
+  try {
+    buffer_->recv(from, static_cast<uint64_t>(tag_), offset, bytes);
+    return absl::OkStatus();
+  } catch (const std::exception& e) {
+    return mesh_->Lost(from, e.what());
+  }
+}
+
+absl::Status Window::WaitSent(int peer) {
+  if (mesh_->aborted_.load()) return mesh_->Aborted();
+  try {
+    return buffer_->waitSend() ? absl::OkStatus() : mesh_->Aborted();
+  } catch (const std::exception& e) {
+    return mesh_->Lost(peer, e.what());
+  }
+}
+
+absl::Status Window::WaitReceived(int peer) {
+  if (mesh_->aborted_.load()) return mesh_->Aborted();
+  try {
+    return buffer_->waitRecv() ? absl::OkStatus() : mesh_->Aborted();
+  } catch (const std::exception& e) {
+    return mesh_->Lost(peer, e.what());
+  }
+}
+
+}  // namespace terrace
