@@ -20,7 +20,10 @@ enum class KeyKind {
   kPathOrWord,   // one of `choices` as it is, or a path
   kPaths,        // one path or a list of paths
   kChoice,       // one of `choices`
+  kChoices,      // a list of them
+  kBoolean,      // true or false; the field gets 1 or 0
   kInteger,      // in [low, high]
+  kIntegers,     // a list of them
   kReal,         // in [low, high]
   kBytes,        // 1073741824, 80GiB, 512MiB, 16KiB, ... in [low, high]
   kBetas,        // a list of two numbers in [0, 1)
@@ -31,13 +34,17 @@ enum class KeyKind {
 struct SpecKey {
   std::string_view path;
   KeyKind kind;
-  std::string_view fallback;  // as it would be written; "" means none
+  // As it would be written, or a number below `low` that stands for "chosen"; "" means none.
+  std::string_view fallback;
   bool required;
   double low, high;
   std::vector<std::string_view> choices;
   std::string_view field;    // path of the JobSpec field when it differs from `path`
   std::string_view meaning;  // one line for people
 };
+
+// True when the fallback is a number that cannot be written.
+bool MeansChosen(const SpecKey& key);
 
 // In the order of the reference page: parents before children, grouped by section.
 const std::vector<SpecKey>& SpecKeys();

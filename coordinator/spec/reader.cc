@@ -98,6 +98,20 @@ std::string RangeText(const SpecKey& key) {
   return absl::StrCat(what, " from ", key.low, " to ", key.high);
 }
 
+std::vector<absl::string_view> ChoicesOf(const SpecKey& key) {
+  std::vector<absl::string_view> choices;
+  for (std::string_view choice : key.choices) choices.push_back(Absl(choice));
+  return choices;
+}
+
+bool IsChoice(const SpecKey& key, std::string_view text) {
+  return std::find(key.choices.begin(), key.choices.end(), text) != key.choices.end();
+}
+
+bool IsInteger(const SpecKey& key, std::optional<double> number) {
+  return number && std::floor(*number) == *number && *number >= key.low && *number <= key.high;
+}
+
 const YAML::Node Lookup(const YAML::Node& root, std::string_view path) {
   YAML::Node node = YAML::Clone(YAML::Node());
   node.reset(root);
@@ -267,6 +281,42 @@ void SpecReader::ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1
   }
 }
 
+void SpecReader::ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
+  const Field field = FindField(key, spec);
+  std::vector<std::string> paths;
+  if (value.IsScalar()) paths.push_back(value.Scalar());
+  if (value.IsSequence()) {
+    for (const auto& item : value) paths.push_back(item.IsScalar() ? item.Scalar() : "");
+  }
+  for (const std::string& path : paths) {
+    if (path.empty()) return Problem(key.path, Quoted(value), "a path or a list of paths");
+    field.message->GetReflection()->AddString(field.message, field.descriptor, Absolute(path));
+  }
+  if (paths.empty() && key.required) Problem(key.path, Quoted(value), "a path or a list of paths");
+}
+
+// All entries, or one problem with the first that is wrong.
+void SpecReader::ReadList(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
+  const Field field = FindField(key, spec);
+  const google::protobuf::Reflection* reflection = field.message->GetReflection();
+  const bool numbers = key.kind == KeyKind::kIntegers;
+  const std::string must =
+      numbers ? absl::StrCat("a list, each ", RangeText(key))
+              : absl::StrCat("a list, each one of ", absl::StrJoin(ChoicesOf(key), ", "));
+  if (!value.IsSequence()) return Problem(key.path, Quoted(value), must);
+  for (const auto& item : value) {
+    if (!item.IsScalar()) return Problem(key.path, Quoted(item), must);
+    const auto number = numbers ? ParseNumber(item.Scalar()) : std::nullopt;
+    if (IsInteger(key, number)) {
+      reflection->AddUInt32(field.message, field.descriptor, static_cast<uint32_t>(*number));
+    } else if (!numbers && IsChoice(key, item.Scalar())) {
+      reflection->AddString(field.message, field.descriptor, item.Scalar());
+    } else {
+      return Problem(key.path, Quoted(item), must, Nearest(item.Scalar(), key.choices));
+    }
+  }
+}
+
 void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
   switch (key.kind) {
     case KeyKind::kBetas:
@@ -275,29 +325,18 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
       return ReadNodes(key, value, spec);
     case KeyKind::kModelConfig:
       return ReadModelConfig(key, value, spec);
+    case KeyKind::kPaths:
+      return ReadPaths(key, value, spec);
+    case KeyKind::kIntegers:
+    case KeyKind::kChoices:
+      return ReadList(key, value, spec);
     default:
       break;
   }
   const Field field = FindField(key, spec);
-  if (key.kind == KeyKind::kPaths) {
-    std::vector<std::string> paths;
-    if (value.IsScalar()) paths.push_back(value.Scalar());
-    if (value.IsSequence()) {
-      for (const auto& item : value) paths.push_back(item.IsScalar() ? item.Scalar() : "");
-    }
-    for (const std::string& path : paths) {
-      if (path.empty()) return Problem(key.path, Quoted(value), "a path or a list of paths");
-      field.message->GetReflection()->AddString(field.message, field.descriptor, Absolute(path));
-    }
-    if (paths.empty() && key.required)
-      Problem(key.path, Quoted(value), "a path or a list of paths");
-    return;
-  }
   if (!value.IsScalar()) return Problem(key.path, Quoted(value), "a single value");
   const std::string& text = value.Scalar();
-  std::vector<absl::string_view> choices;
-  for (std::string_view choice : key.choices) choices.push_back(Absl(choice));
-  const bool chosen = std::find(choices.begin(), choices.end(), text) != choices.end();
+  const bool chosen = IsChoice(key, text);
   switch (key.kind) {
     case KeyKind::kString:
       return SetString(field, text);
@@ -305,12 +344,12 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
       return text.empty() ? Problem(key.path, "nothing", "a path")
                           : SetString(field, Absolute(text));
     case KeyKind::kPathOrWord:
-      return text.empty()
-                 ? Problem(key.path, "nothing", "a path or one of " + absl::StrJoin(choices, ", "))
-                 : SetString(field, chosen ? text : Absolute(text));
+      return text.empty() ? Problem(key.path, "nothing",
+                                    "a path or one of " + absl::StrJoin(ChoicesOf(key), ", "))
+                          : SetString(field, chosen ? text : Absolute(text));
     case KeyKind::kChoice:
       if (chosen) return SetString(field, text);
-      return Problem(key.path, Quoted(value), "one of " + absl::StrJoin(choices, ", "),
+      return Problem(key.path, Quoted(value), "one of " + absl::StrJoin(ChoicesOf(key), ", "),
                      Nearest(text, key.choices));
     case KeyKind::kBytes: {
       const auto bytes = ParseBytes(text);
@@ -319,11 +358,15 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
                      absl::StrCat("a size of at least ", key.low, " bytes"),
                      "a number with a unit, such as 512MiB or 80GiB");
     }
+    case KeyKind::kBoolean:
+      if (text == "true" || text == "false") return SetNumber(field, text == "true" ? 1 : 0);
+      return Problem(key.path, Quoted(value), "true or false");
     default: {
       const auto number = ParseNumber(text);
-      const bool whole = key.kind == KeyKind::kReal || (number && std::floor(*number) == *number);
-      if (number && whole && *number >= key.low && *number <= key.high)
+      const bool real = key.kind == KeyKind::kReal;
+      if (real ? number && *number >= key.low && *number <= key.high : IsInteger(key, number)) {
         return SetNumber(field, *number);
+      }
       return Problem(key.path, Quoted(value), RangeText(key));
     }
   }
@@ -343,10 +386,8 @@ void SpecReader::Read(const YAML::Node& root, v1::JobSpec* spec) {
     } else if (key.required) {
       Problem(key.path, "nothing", std::string(key.meaning));
     } else if (!key.fallback.empty()) {
-      if (key.kind == KeyKind::kInteger && key.low > *ParseNumber(std::string(key.fallback))) {
-        SetNumber(
-            FindField(key, spec),
-            *ParseNumber(std::string(key.fallback)));  // a default outside what can be written
+      if (MeansChosen(key)) {
+        SetNumber(FindField(key, spec), *ParseNumber(std::string(key.fallback)));
       } else {
         ReadKey(key, YAML::Load(std::string(key.fallback)), spec);
       }

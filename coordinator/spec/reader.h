@@ -42,6 +42,8 @@ class SpecReader {
   void CheckKey(const YAML::Node& key, const std::string& path, const std::string& child);
   void Unknown(const std::string& path, const std::string& key);
   void ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadList(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadBetas(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadNodes(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);

@@ -13,6 +13,16 @@ using Json = nlohmann::ordered_json;
 
 Json StringList() { return {{"type", "array"}, {"items", {{"type", "string"}}}}; }
 
+Json Choice(const SpecKey& key) {
+  Json choices = Json::array();
+  for (std::string_view choice : key.choices) choices.push_back(std::string(choice));
+  return {{"enum", choices}};
+}
+
+Json Integer(const SpecKey& key) {
+  return {{"type", "integer"}, {"minimum", int64_t(key.low)}, {"maximum", int64_t(key.high)}};
+}
+
 Json KeySchema(const SpecKey& key) {
   switch (key.kind) {
     case KeyKind::kString:
@@ -21,13 +31,16 @@ Json KeySchema(const SpecKey& key) {
       return {{"type", "string"}};
     case KeyKind::kPaths:
       return {{"anyOf", {{{"type", "string"}}, StringList()}}};
-    case KeyKind::kChoice: {
-      Json choices = Json::array();
-      for (std::string_view choice : key.choices) choices.push_back(std::string(choice));
-      return {{"enum", choices}};
-    }
+    case KeyKind::kChoice:
+      return Choice(key);
+    case KeyKind::kChoices:
+      return {{"type", "array"}, {"items", Choice(key)}};
+    case KeyKind::kBoolean:
+      return {{"type", "boolean"}};
     case KeyKind::kInteger:
-      return {{"type", "integer"}, {"minimum", int64_t(key.low)}, {"maximum", int64_t(key.high)}};
+      return Integer(key);
+    case KeyKind::kIntegers:
+      return {{"type", "array"}, {"items", Integer(key)}};
     case KeyKind::kReal:
       return {{"type", "number"}, {"minimum", key.low}, {"maximum", key.high}};
     case KeyKind::kBytes:
@@ -72,7 +85,7 @@ std::string JobSpecJsonSchema() {
     Json schema = KeySchema(key);
     schema["description"] = std::string(key.meaning);
     if (key.required) (*section)["required"].push_back(parts.back());
-    if (!key.fallback.empty() && key.path != "layout.zero") {
+    if (!key.fallback.empty() && !MeansChosen(key)) {
       const Json parsed = Json::parse(std::string(key.fallback), nullptr, false);
       schema["default"] = parsed.is_discarded() ? Json(std::string(key.fallback)) : parsed;
     }

@@ -30,6 +30,32 @@ std::string Suggested(const std::string& name) {
   return out;
 }
 
+// What needs no model to be wrong; planner/layout_rules.h knows the rest.
+void ValidateLayout(SpecReader& reader, const v1::JobSpec& spec) {
+  const v1::LayoutSpec& layout = spec.layout();
+  const int64_t batch = spec.train().global_batch();
+  if (layout.micro_batch() > batch) {
+    reader.Problem("layout.micro_batch", absl::StrCat(layout.micro_batch()),
+                   absl::StrCat("at most train.global_batch ", batch));
+  }
+  if (layout.dp() > 0 && batch % layout.dp() != 0) {
+    reader.Problem("layout.dp", absl::StrCat(layout.dp()),
+                   absl::StrCat("a divisor of train.global_batch ", batch));
+  }
+  if (layout.recompute_every() > 0 && layout.recompute() != "every") {
+    reader.Problem("layout.recompute_every", absl::StrCat(layout.recompute_every()),
+                   "left out without layout.recompute every", "layout.recompute every");
+  }
+  if (layout.recompute() == "every" && layout.recompute_every() == 0) {
+    reader.Problem("layout.recompute", "every", "accompanied by layout.recompute_every",
+                   "sqrt, which chooses the number of layers");
+  }
+  if (layout.shard_size() > 0 && layout.zero() < 1) {
+    reader.Problem("layout.shard_size", absl::StrCat(layout.shard_size()),
+                   "accompanied by layout.zero 1, 2 or 3");
+  }
+}
+
 }  // namespace
 
 void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
@@ -48,15 +74,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
     reader.Problem("train.schedule.min_lr", absl::StrCat(train.schedule().min_lr()),
                    absl::StrCat("at most train.optimizer.lr ", train.optimizer().lr()));
   }
-  const v1::LayoutSpec& layout = spec->layout();
-  if (layout.micro_batch() > train.global_batch()) {
-    reader.Problem("layout.micro_batch", absl::StrCat(layout.micro_batch()),
-                   absl::StrCat("at most train.global_batch ", train.global_batch()));
-  }
-  if (layout.dp() > 0 && train.global_batch() % layout.dp() != 0) {
-    reader.Problem("layout.dp", absl::StrCat(layout.dp()),
-                   absl::StrCat("a divisor of train.global_batch ", train.global_batch()));
-  }
+  ValidateLayout(reader, *spec);
   if (spec->data().validation_fraction() == 0 && spec->data().validation_size() == 0) {
     reader.Problem("data.validation_fraction", "0", "above 0 when data.validation is empty",
                    "0.05");

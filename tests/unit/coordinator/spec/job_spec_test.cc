@@ -135,10 +135,66 @@ TEST(JobSpecTest, CrossFieldRules) {
             HasSubstr("at most train.global_batch 6")));
 }
 
-TEST(JobSpecTest, WhatThisVersionLacksIsRefusedNotIgnored) {
-  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {tp: 2, zero: 3}\n")),
-              AllOf(HasSubstr("layout.tp: got \"2\", must be 1"),
-                    HasSubstr("layout.zero: got \"3\", must be 0")));
+TEST(JobSpecTest, ALayoutIsReadWhole) {
+  const v1::LayoutSpec layout =
+      Parse(absl::StrCat(kMinimal,
+                         "layout: {dp: 2, tp: 4, pp: 3, cp: 2, zero: 3, recompute: every, "
+                         "recompute_every: 2, recompute_layers: [none, block, selective], "
+                         "schedule: zb-h1, interleave: 1, stage_layers: [3, 5, 4], "
+                         "context_type: ulysses, sequence_parallel: false, shard_size: 2, "
+                         "communication_dtype: bf16, persistent_parameters: 1e5}\n"))
+          .layout();
+  EXPECT_EQ(layout.tp(), 4u);
+  EXPECT_EQ(layout.pp(), 3u);
+  EXPECT_EQ(layout.cp(), 2u);
+  EXPECT_EQ(layout.zero(), 3);
+  EXPECT_EQ(layout.recompute(), "every");
+  EXPECT_EQ(layout.recompute_every(), 2u);
+  EXPECT_THAT(layout.recompute_layers(), ElementsAre("none", "block", "selective"));
+  EXPECT_EQ(layout.schedule(), "zb-h1");
+  EXPECT_EQ(layout.interleave(), 1u);
+  EXPECT_THAT(layout.stage_layers(), ElementsAre(3, 5, 4));
+  EXPECT_EQ(layout.context_type(), "ulysses");
+  EXPECT_EQ(layout.sequence_parallel(), 0);
+  EXPECT_EQ(layout.shard_size(), 2u);
+  EXPECT_EQ(layout.communication_dtype(), "bf16");
+  EXPECT_EQ(layout.persistent_parameters(), 100'000);
+}
+
+TEST(JobSpecTest, WhatALayoutLeavesOutIsChosen) {
+  for (const char* layout : {"", "layout: auto\n", "layout: {tp: 2}\n"}) {
+    const v1::LayoutSpec chosen = Parse(absl::StrCat(kMinimal, layout)).layout();
+    EXPECT_EQ(chosen.zero(), -1);
+    EXPECT_EQ(chosen.sequence_parallel(), -1);
+    EXPECT_EQ(chosen.persistent_parameters(), -1);
+    EXPECT_EQ(chosen.pp(), 0u);
+    EXPECT_EQ(chosen.schedule(), "");
+  }
+}
+
+TEST(JobSpecTest, LayoutValuesOutsideTheirRangeAreRefused) {
+  const std::string error =
+      ErrorOf(absl::StrCat(kMinimal,
+                           "layout: {tp: 0, zero: 4, recompute: ful, schedule: 1fb1, "
+                           "stage_layers: [3, 0], recompute_layers: [block, blok], "
+                           "sequence_parallel: maybe, context_type: star, pp: 1.5}\n"));
+  EXPECT_THAT(error, AllOf(HasSubstr("layout.tp: got \"0\""), HasSubstr("layout.zero: got \"4\""),
+                           HasSubstr("try full"), HasSubstr("try 1f1b"),
+                           HasSubstr("layout.stage_layers: got \"0\"")));
+  EXPECT_THAT(error, AllOf(HasSubstr("layout.recompute_layers: got \"blok\""),
+                           HasSubstr("try block"), HasSubstr("true or false"),
+                           HasSubstr("one of ring, ulysses"), HasSubstr("layout.pp: got \"1.5\"")));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {stage_layers: 4}\n")),
+              HasSubstr("must be a list"));
+}
+
+TEST(JobSpecTest, LayoutKeysThatNeedOthersSayWhich) {
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {recompute_every: 2}\n")),
+              HasSubstr("try layout.recompute every"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {recompute: every}\n")),
+              HasSubstr("accompanied by layout.recompute_every"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {shard_size: 2}\n")),
+              HasSubstr("accompanied by layout.zero"));
 }
 
 TEST(JobSpecTest, SizesNeedSense) {
