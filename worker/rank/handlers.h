@@ -24,6 +24,8 @@ absl::Status PrepareCompute(const InstructionPreparation& in,
                             PreparedInstruction* out);  // run_compute.cc
 absl::Status PrepareCollective(const InstructionPreparation& in,
                                PreparedInstruction* out);  // run_collective.cc
+absl::Status PrepareTransfer(const InstructionPreparation& in,
+                             PreparedInstruction* out);  // run_transfer.cc
 absl::Status PrepareInput(const InstructionPreparation& in,
                           PreparedInstruction* out);  // run_input.cc
 absl::Status PrepareOutput(const InstructionPreparation& in,
@@ -32,5 +34,9 @@ absl::Status PrepareOutput(const InstructionPreparation& in,
 // "instruction 17 (matmul layer 3 c_fc): <problem>".
 absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& instruction,
                               std::string_view problem);
+// What a group says, with what was being done: a lost or hung peer is found by this line.
+absl::Status Located(const absl::Status& status, const v1::Instruction& instruction);
+// The connection of Program.groups[group]. INVALID_ARGUMENT when this rank has none.
+absl::StatusOr<Communicator*> GroupOf(const InstructionPreparation& in, uint32_t group);
 
 }  // namespace terrace

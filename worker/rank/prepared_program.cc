@@ -18,6 +18,10 @@ absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& inst
                                          "): ", Absl(problem)));
 }
 
+bool IsCommunication(v1::StreamKind kind) {
+  return kind == v1::COLLECTIVE || kind == v1::TRANSFER;
+}
+
 namespace {
 
 absl::StatusOr<kernels::TensorView> ResolveOperand(const v1::Program& program,
@@ -38,6 +42,8 @@ absl::Status PrepareFamily(const InstructionPreparation& in, PreparedInstruction
       return PrepareCompute(in, out);
     case v1::Instruction::kCollective:
       return PrepareCollective(in, out);
+    case v1::Instruction::kTransfer:
+      return PrepareTransfer(in, out);
     case v1::Instruction::kInput:
       return PrepareInput(in, out);
     case v1::Instruction::kOutput:
@@ -78,7 +84,7 @@ void ResolveWaits(const v1::Program& program, const v1::Sequence& sequence,
     if (stream == out->source->stream() || wanted[stream] <= (*seen)[stream]) continue;
     (*seen)[stream] = wanted[stream];
     out->waits.push_back({stream, wanted[stream]});
-    out->waits_for_collective |= program.streams(stream).kind() == v1::COLLECTIVE;
+    out->waits_for_communication |= IsCommunication(program.streams(stream).kind());
   }
 }
 

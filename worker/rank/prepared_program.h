@@ -40,10 +40,11 @@ struct PreparedInstruction {
   kernels::Kernel kernel = nullptr;  // of a compute instruction
   kernels::OpAttrs attrs;
   kernels::Context context;
-  Communicator* group = nullptr;  // of a collective
+  Communicator* group = nullptr;  // of a collective or a transfer
+  int peer = 0;                   // of a transfer: the other member
   std::vector<kernels::TensorView> operands;
   std::vector<WaitPoint> waits;
-  bool waits_for_collective = false;
+  bool waits_for_communication = false;  // for a collective or a transfer
   bool writes_state = false;  // touches what checkpoints are written from
   const v1::Instruction* source = nullptr;
 };
@@ -53,6 +54,9 @@ struct Slice {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
 };
+
+// True for the streams whose instructions need other ranks.
+bool IsCommunication(v1::StreamKind kind);
 
 struct PreparedStream {
   v1::StreamKind kind = v1::STREAM_UNSPECIFIED;
@@ -68,7 +72,8 @@ struct PreparedSequence {
 struct PrepareOptions {
   int threads = 1;                                        // of the compute stream
   std::span<std::byte* const> arenas;                     // by Arena.id
-  std::span<const std::unique_ptr<Communicator>> groups;  // by index in Program.groups
+  std::span<const std::unique_ptr<Communicator>> groups;  // by index in Program.groups (groups.h)
+  uint32_t rank = 0;                                      // whose part of the program this is
 };
 
 // INVALID_ARGUMENT when an instruction does not decode or asks for what this rank cannot do.

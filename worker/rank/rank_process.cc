@@ -12,11 +12,13 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
+#include "proto/grid.h"
 #include "proto/program_text.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/file_rendezvous.h"
 #include "worker/rank/failure.h"
+#include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
 #include "worker/rank/memory_classes.h"
 #include "worker/rank/process_memory.h"
@@ -30,28 +32,26 @@ namespace {
 constexpr int64_t kGroupTimeoutMs = 600'000;
 // A rank of an earlier epoch is killed before this one starts, but may take a moment to die.
 constexpr int64_t kDirectoryLockPatienceMs = 10'000;
-constexpr char kDataParallel[] = "data_parallel";
 
-struct Membership {
-  int instance = 0;
-  int rank = 0;
-  int size = 1;
-};
-
-absl::StatusOr<Membership> FindMembership(const v1::Group& group, uint32_t rank) {
-  for (int i = 0; i < group.instances_size(); ++i) {
-    const auto& ranks = group.instances(i).rank();
-    const auto found = std::find(ranks.begin(), ranks.end(), rank);
-    if (found != ranks.end())
-      return Membership{i, static_cast<int>(found - ranks.begin()), ranks.size()};
+// The program is that of another stage or of another job when this fails.
+absl::Status CheckPlace(const v1::Program& program, const v1::RankConfig& config) {
+  if (config.ranks() != program.ranks() || RanksOf(program.grid()) != program.ranks() ||
+      config.rank() >= program.ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job has rank ", config.rank(), " of ", config.ranks(),
+                     ", its program is for ", program.ranks(), " ranks on a grid of ",
+                     RanksOf(program.grid())));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("rank ", rank, " is in no instance of the group ", group.name()));
+  const Coordinates place = CoordinatesOf(program.grid(), config.rank());
+  if (program.stage() == place.stage) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("rank ", config.rank(), " is in stage ",
+                                                 place.stage, ", its program is that of stage ",
+                                                 program.stage()));
 }
 
 // A job that cannot save is told so before it trains, not after.
-absl::Status CheckCheckpointDirectory(const std::string& directory) {
-  const std::string probe = absl::StrCat(directory, "/.tmp-writable-", ::getpid());
+absl::Status CheckCheckpointDirectory(const std::string& directory, uint32_t rank) {
+  const std::string probe = absl::StrCat(directory, "/.tmp-writable-", rank, "-", ::getpid());
   absl::Status status = MakeDirectories(directory);
   if (status.ok()) status = WriteSyncedFile(probe, "");
   RemoveAll(probe).IgnoreError();  // it may not be there
@@ -79,7 +79,6 @@ absl::StatusOr<bool> RankProcess::Run() {
   Trainer trainer({.config = &config_,
                    .program = program_.get(),
                    .dataset = dataset_.get(),
-                   .data_rank = data_rank_,
                    .vm = vm_.get(),
                    .agreement = &*agreement_,
                    .checkpointer = checkpointer_ ? &*checkpointer_ : nullptr,
@@ -113,25 +112,33 @@ absl::Status RankProcess::StartLink() {
 
 absl::Status RankProcess::Prepare() {
   ASSIGN_OR_RETURN(program_, ReadProgram(config_.program_path(), config_.program_sha256()));
-  if (config_.ranks() != program_->ranks()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job has ", config_.ranks(), " ranks, its program is for ", program_->ranks()));
-  }
+  RETURN_IF_ERROR(CheckPlace(*program_, config_));
   auto memory = ProgramMemory::Reserve(*program_, threads());
   if (!memory.ok()) return WithReason(memory.status(), v1::REASON_DOES_NOT_FIT);
   memory_ = *std::move(memory);
   RETURN_IF_ERROR(OpenDataset());
   RETURN_IF_ERROR(ConnectGroups());
-  if (config_.rank() == 0 && !config_.spec().checkpoint().directory().empty()) {
-    RETURN_IF_ERROR(CheckCheckpointDirectory(config_.spec().checkpoint().directory()));
-    auto lock =
-        DirectoryLock::Take(config_.spec().checkpoint().directory(), kDirectoryLockPatienceMs);
-    if (!lock.ok()) return WithReason(lock.status(), v1::REASON_CHECKPOINT_ERROR);
-    directory_lock_ = *std::move(lock);
-    checkpointer_.emplace(config_.spec(), *program_, memory_->arenas(), clock_);
-  }
+  RETURN_IF_ERROR(PrepareCheckpoints());
   RETURN_IF_ERROR(PrepareVm());
   return CheckMemory();
+}
+
+// All ranks write; one of them keeps other jobs away.
+absl::Status RankProcess::PrepareCheckpoints() {
+  const std::string& directory = config_.spec().checkpoint().directory();
+  if (directory.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckCheckpointDirectory(directory, config_.rank()));
+  if (config_.rank() == 0) {
+    auto lock = DirectoryLock::Take(directory, kDirectoryLockPatienceMs);
+    if (!lock.ok()) return WithReason(lock.status(), v1::REASON_CHECKPOINT_ERROR);
+    directory_lock_ = *std::move(lock);
+  }
+  checkpointer_.emplace(config_.spec(), State(), &*checkpoint_peers_, clock_);
+  return absl::OkStatus();
+}
+
+RankState RankProcess::State() const {
+  return {*program_, CoordinatesOf(program_->grid(), config_.rank()), memory_->arenas()};
 }
 
 absl::Status RankProcess::OpenDataset() {
@@ -148,35 +155,38 @@ absl::Status RankProcess::OpenDataset() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> RankProcess::Connect(std::string name, int rank,
-                                                                   int size) {
-  RendezvousStore* store = link_.get();
-  if (!with_daemon_ && size > 1) {
-    if (file_store_ == nullptr)
-      file_store_ = std::make_unique<FileRendezvous>(config_.rendezvous_file());
-    store = file_store_.get();
-  }
+// What all groups of this rank have in common.
+GroupOptions RankProcess::CommonOptions() const {
   // Ranks of one node stay on it.
   const bool one_node = config_.local_ranks() == 0 || config_.local_ranks() == config_.ranks();
-  return ConnectGloo({.name = std::move(name),
-                      .rank = rank,
-                      .size = size,
-                      .interface_address = one_node ? "127.0.0.1" : "",
-                      .timeout_ms = kGroupTimeoutMs},
-                     store);
+  return {.interface_address = one_node ? "127.0.0.1" : "",
+          .timeout_ms = kGroupTimeoutMs,
+          .link = {config_.link_bytes_per_second(), config_.link_latency_seconds()}};
+}
+
+RendezvousStore* RankProcess::Store() {
+  if (with_daemon_) return link_.get();
+  if (file_store_ == nullptr && config_.ranks() > 1)
+    file_store_ = std::make_unique<FileRendezvous>(config_.rendezvous_file());
+  return file_store_.get();
+}
+
+// Of all ranks of the job.
+absl::StatusOr<std::unique_ptr<Communicator>> RankProcess::ConnectAll(std::string name) {
+  GroupOptions options = CommonOptions();
+  options.name = std::move(name);
+  options.rank = static_cast<int>(config_.rank());
+  options.size = static_cast<int>(config_.ranks());
+  return ConnectGloo(options, Store());
 }
 
 absl::Status RankProcess::ConnectGroups() {
-  for (const v1::Group& group : program_->groups()) {
-    ASSIGN_OR_RETURN(const Membership member, FindMembership(group, config_.rank()));
-    if (group.name() == kDataParallel) data_rank_ = member.rank;
-    ASSIGN_OR_RETURN(
-        groups_.emplace_back(),
-        Connect(absl::StrCat(group.name(), ".", member.instance), member.rank, member.size));
-  }
-  ASSIGN_OR_RETURN(all_ranks_, Connect("all_ranks", static_cast<int>(config_.rank()),
-                                       static_cast<int>(config_.ranks())));
+  ASSIGN_OR_RETURN(groups_,
+                   terrace::ConnectGroups(*program_, config_.rank(), CommonOptions(), Store()));
+  ASSIGN_OR_RETURN(all_ranks_, ConnectAll("all_ranks"));
   agreement_.emplace(all_ranks_.get());
+  ASSIGN_OR_RETURN(checkpoint_group_, ConnectAll("checkpoint"));
+  checkpoint_peers_.emplace(checkpoint_group_.get());
   return absl::OkStatus();
 }
 
@@ -186,7 +196,11 @@ absl::Status RankProcess::PrepareVm() {
   }
   ASSIGN_OR_RETURN(
       vm_,
-      Vm::Create(*program_, {.threads = threads(), .arenas = memory_->arenas(), .groups = groups_},
+      Vm::Create(*program_,
+                 {.threads = threads(),
+                  .arenas = memory_->arenas(),
+                  .groups = groups_,
+                  .rank = config_.rank()},
                  clock_, checkpointer_ ? &*checkpointer_ : nullptr));
   return vm_->Warm();
 }
@@ -210,7 +224,12 @@ absl::StatusOr<int64_t> RankProcess::Initialise() {
   FillInitialState(*program_, memory_->arenas(), threads());
   ASSIGN_OR_RETURN(const int64_t own, StepToResume());
   ASSIGN_OR_RETURN(const int64_t step, agreement_->FromRankZero(own));
-  return step > 0 ? Resume(step) : InitialiseFresh();
+  ASSIGN_OR_RETURN(const int64_t start, step > 0 ? Resume(step) : InitialiseFresh());
+  if (vm_->Has("restore")) {
+    NoIo nothing;
+    RETURN_IF_ERROR(vm_->Run("restore", &nothing));
+  }
+  return start;
 }
 
 // 0: from the start. Only rank 0 looks: all must come to the same answer. A job that must not
@@ -245,7 +264,7 @@ absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
   const auto found = std::find_if(all->begin(), all->end(),
                                   [step](const CheckpointInfo& info) { return info.step == step; });
   if (found == all->end()) return lost();
-  const auto header = ReadCheckpoint(found->path, *program_, memory_->arenas());
+  const auto header = ReadCheckpoint(found->path, State(), &*checkpoint_peers_);
   if (!header.ok()) {
     return WithReason(
         absl::Status(
@@ -261,9 +280,9 @@ absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
 absl::StatusOr<int64_t> RankProcess::InitialiseFresh() {
   const std::string& init = config_.spec().model().init();
   const absl::Status filled = init.empty() || init == "random"
-                                  ? InitialiseWeights(config_.spec().train().seed(), *program_,
-                                                      memory_->arenas(), threads())
-                                  : ReadWeights(init, *program_, memory_->arenas());
+                                  ? InitialiseWeights(config_.spec().train().seed(), State(),
+                                                      threads())
+                                  : ReadWeights(init, State());
   RETURN_IF_ERROR(WithReason(filled, v1::REASON_WEIGHTS_ERROR));
   return 0;
 }

@@ -55,13 +55,17 @@ class RankProcess {
   absl::Status Prepare();
   absl::Status OpenDataset();
   absl::Status ConnectGroups();
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(std::string name, int rank, int size);
+  absl::StatusOr<std::unique_ptr<Communicator>> ConnectAll(std::string name);
+  GroupOptions CommonOptions() const;
+  RendezvousStore* Store();
   absl::Status PrepareVm();
   absl::Status CheckMemory();
   absl::StatusOr<int64_t> Initialise();  // the step to start from
   absl::StatusOr<int64_t> InitialiseFresh();
   absl::StatusOr<int64_t> StepToResume();
   absl::StatusOr<int64_t> Resume(int64_t step);
+  absl::Status PrepareCheckpoints();
+  RankState State() const;
   v1::RankMetrics MemoryMetrics() const;
   int threads() const {
     return std::max(1, static_cast<int>(std::min(config_.threads(), program_->threads())));
@@ -81,10 +85,11 @@ class RankProcess {
   std::vector<std::unique_ptr<Communicator>> groups_;  // by index in Program.groups
   std::unique_ptr<Communicator> all_ranks_;
   std::optional<Agreement> agreement_;
+  std::unique_ptr<Communicator> checkpoint_group_;  // of all ranks
+  std::optional<GroupPeers> checkpoint_peers_;
   std::optional<DirectoryLock> directory_lock_;
   std::optional<Checkpointer> checkpointer_;
   std::unique_ptr<Vm> vm_;
-  int64_t data_rank_ = 0;
   int64_t external_bytes_ = 0;
 };
 

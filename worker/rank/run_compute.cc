@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
+#include "proto/grid.h"
 #include "proto/op_codec.h"
 #include "worker/rank/handlers.h"
 
@@ -24,6 +25,7 @@ absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstructio
   out->run = RunCompute;
   out->kernel = kernels::cpu::Find(decoded.op);
   out->attrs = decoded.attrs;
+  ResolveRank(CoordinatesOf(in.program->grid(), in.options->rank), &out->attrs);
   const bool on_compute_stream = in.program->streams(in.source->stream()).kind() == v1::COMPUTE;
   out->context.threads = on_compute_stream ? in.options->threads : 1;
   if (compute.workspace().access() != v1::ACCESS_UNSPECIFIED) {

@@ -1,6 +1,7 @@
 // Input instructions: values that the outside provides, written straight into the arena.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <span>
 
 #include "worker/rank/handlers.h"
@@ -8,8 +9,10 @@
 namespace terrace {
 namespace {
 
+// Empty when the operand is absent.
 template <typename T>
 std::span<T> Values(const kernels::TensorView& view) {
+  if (view.absent()) return {};
   return {view.as<T>(), static_cast<size_t>(view.Elements())};
 }
 
@@ -30,12 +33,25 @@ absl::Status RunLoadPrompt(const PreparedInstruction& instruction, SequenceIo* i
   return absl::OkStatus();
 }
 
+bool FitsOne(const kernels::TensorView& view, kernels::DType dtype) {
+  return !view.absent() && view.dense() && view.dtype == dtype;
+}
+
 bool Fits(const PreparedInstruction& instruction, size_t operands, kernels::DType dtype) {
-  if (instruction.operands.size() != operands) return false;
-  for (const kernels::TensorView& view : instruction.operands) {
-    if (view.absent() || !view.dense() || view.dtype != dtype) return false;
-  }
-  return true;
+  return instruction.operands.size() == operands &&
+         std::all_of(instruction.operands.begin(), instruction.operands.end(),
+                     [dtype](const kernels::TensorView& view) { return FitsOne(view, dtype); });
+}
+
+// The first stage of a pipeline needs no targets, the last one no tokens.
+bool FitsBatch(const PreparedInstruction& instruction) {
+  if (instruction.operands.size() != 2) return false;
+  const kernels::TensorView &tokens = instruction.operands[0], &targets = instruction.operands[1];
+  const auto fits = [](const kernels::TensorView& view) {
+    return view.absent() || FitsOne(view, kernels::DType::kI32);
+  };
+  if (!fits(tokens) || !fits(targets) || (tokens.absent() && targets.absent())) return false;
+  return tokens.absent() || targets.absent() || tokens.Elements() == targets.Elements();
 }
 
 }  // namespace
@@ -46,10 +62,10 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
   };
   switch (in.source->input().kind()) {
     case v1::LOAD_BATCH:
-      if (!Fits(*out, 2, kernels::DType::kI32) ||
-          out->operands[0].Elements() != out->operands[1].Elements() ||
-          in.source->micro_batch() < 0) {
-        return refuse("load_batch must have a micro-batch and two dense i32 operands of one size");
+      if (!FitsBatch(*out) || in.source->micro_batch() < 0) {
+        return refuse(
+            "load_batch must have a micro-batch and two dense i32 operands of one size, of which "
+            "one may be absent");
       }
       out->run = RunLoadBatch;
       return absl::OkStatus();

@@ -18,13 +18,23 @@ namespace terrace {
 class SequenceIo {
  public:
   virtual ~SequenceIo() = default;
-  // The rows of micro-batch `micro_batch` of this rank, one after the other.
+  // The rows of micro-batch `micro_batch` of this rank, one after the other; one of both may be
+  // empty: not wanted.
   virtual void LoadBatch(int micro_batch, std::span<int32_t> tokens,
                          std::span<int32_t> targets) = 0;
   // {learning rate, 1 - beta1^t, 1 - beta2^t, 0} of this step.
   virtual void LoadSchedule(std::span<float, 4> schedule) = 0;
   virtual void LoadPrompt(std::span<int32_t> tokens, std::span<int32_t> index) = 0;
   virtual void Output(v1::OutputKind kind, std::span<const float> values) = 0;
+};
+
+// For sequences that take nothing and give nothing: "restore".
+class NoIo final : public SequenceIo {
+ public:
+  void LoadBatch(int, std::span<int32_t>, std::span<int32_t>) override {}
+  void LoadSchedule(std::span<float, 4>) override {}
+  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
+  void Output(v1::OutputKind, std::span<const float>) override {}
 };
 
 }  // namespace terrace

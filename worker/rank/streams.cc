@@ -7,8 +7,9 @@
 #include "worker/rank/step_scope.h"
 
 namespace terrace {
-Streams::Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence)
-    : clock_(clock), fence_(fence) {
+Streams::Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence,
+                 std::span<const std::unique_ptr<Communicator>> groups)
+    : clock_(clock), fence_(fence), groups_(groups) {
   for (size_t i = 0; i < kinds.size(); ++i) {
     streams_.push_back(std::make_unique<Stream>());
     if (kinds[i] == v1::COMPUTE) caller_stream_ = i;
@@ -97,12 +98,16 @@ void Streams::Publish(size_t stream, int32_t finished) {
   counter.notify_all();
 }
 
+// A stream that waits for a peer would wait for as long as the peer, alive, waits for this rank.
 void Streams::Fail(absl::Status status) {
   {
     absl::MutexLock lock(&mutex_);
     if (failure_.ok()) failure_ = std::move(status);
   }
   failed_.store(true, std::memory_order_release);
+  for (const auto& group : groups_) {
+    if (group != nullptr) group->Abort();
+  }
 }
 
 }  // namespace terrace

@@ -34,13 +34,16 @@ class StateFence {
 
 class Streams {
  public:
-  // `fence` may be null. Borrows both.
-  Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence);
+  // `fence` may be null, and so may any of `groups`, which are all that instructions use. Borrows
+  // all.
+  Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence,
+          std::span<const std::unique_ptr<Communicator>> groups);
   ~Streams();
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
 
-  // Executes the whole sequence. The first failure of any stream ends all of them and is returned.
+  // Executes the whole sequence. The first failure of any stream ends all of them, those that wait
+  // for a peer included, and is returned; the groups cannot be used after it.
   absl::Status Run(PreparedSequence* sequence, SequenceIo* io);
 
  private:
@@ -59,6 +62,7 @@ class Streams {
   // Constant after construction.
   const Clock* const clock_;
   StateFence* const fence_;
+  const std::span<const std::unique_ptr<Communicator>> groups_;
   size_t caller_stream_ = 0;
   std::vector<std::unique_ptr<Stream>> streams_;
 

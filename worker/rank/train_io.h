@@ -8,8 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <vector>
 
+#include "kernels/op.h"
 #include "proto/v1/program.pb.h"
 #include "worker/data/token_dataset.h"
 #include "worker/rank/sequence_io.h"
@@ -22,11 +25,33 @@ struct StepStats {
   bool skipped = false;  // not finite: nothing was updated
 };
 
+// Cuts this rank's share of tokens out of whole rows. Allocates nothing after it was made.
+class RowCutter {
+ public:
+  RowCutter(const v1::StepRules& rules, const kernels::TokenShare& share);
+
+  // Row i of the dataset, whole.
+  using ReadRow =
+      std::function<void(int64_t i, std::span<int32_t> tokens, std::span<int32_t> targets)>;
+  // Fills both with their shares of rows 0, 1, ..., one after the other; one may be empty.
+  void Load(const ReadRow& read, std::span<int32_t> tokens, std::span<int32_t> targets);
+
+ private:
+  void Cut(std::span<const int32_t> row, int64_t i, std::span<int32_t> batch) const;
+
+  const int64_t rows_;
+  const int64_t share_length_;
+  const kernels::TokenShare share_;
+  std::vector<int32_t> tokens_, targets_;  // a whole row
+};
+
 class TrainIo final : public SequenceIo {
  public:
-  // `data_rank` of rules.data_parallel ranks that see different data. Borrows both.
-  TrainIo(const v1::StepRules& rules, const TokenDataset& dataset, int64_t data_rank)
-      : rules_(rules), dataset_(dataset), data_rank_(data_rank) {}
+  // `data_rank` of rules.data_parallel ranks that see different data; `share` of the tokens of each
+  // sequence. Borrows the rules and the dataset.
+  TrainIo(const v1::StepRules& rules, const TokenDataset& dataset, int64_t data_rank,
+          const kernels::TokenShare& share = {})
+      : rules_(rules), dataset_(dataset), data_rank_(data_rank), cutter_(rules, share) {}
 
   void SetStep(int64_t step) { step_ = step; }
   const StepStats& stats() const { return stats_; }
@@ -40,6 +65,7 @@ class TrainIo final : public SequenceIo {
   const v1::StepRules& rules_;
   const TokenDataset& dataset_;
   const int64_t data_rank_;
+  RowCutter cutter_;
   int64_t step_ = 0;
   StepStats stats_;
 };
@@ -47,10 +73,13 @@ class TrainIo final : public SequenceIo {
 // Sums losses over several executions of "eval", each on the next micro-batch of every rank.
 class EvalIo final : public SequenceIo {
  public:
-  EvalIo(const v1::StepRules& rules, const TokenDataset& dataset, int64_t data_rank)
-      : rules_(rules), dataset_(dataset), data_rank_(data_rank) {}
+  EvalIo(const v1::StepRules& rules, const TokenDataset& dataset, int64_t data_rank,
+         const kernels::TokenShare& share = {})
+      : rules_(rules), dataset_(dataset), data_rank_(data_rank), cutter_(rules, share) {}
 
-  void Start() { batch_ = 0, loss_sum_ = 0, tokens_ = 0; }
+  void Start() { batch_ = -1, loss_sum_ = 0, tokens_ = 0; }
+  // Before each execution.
+  void Next() { ++batch_; }
   double loss() const { return tokens_ > 0 ? loss_sum_ / tokens_ : 0; }
   int64_t tokens() const { return static_cast<int64_t>(tokens_); }
 
@@ -63,7 +92,8 @@ class EvalIo final : public SequenceIo {
   const v1::StepRules& rules_;
   const TokenDataset& dataset_;
   const int64_t data_rank_;
-  int64_t batch_ = 0;
+  RowCutter cutter_;
+  int64_t batch_ = -1;
   double loss_sum_ = 0;
   double tokens_ = 0;
 };

@@ -8,18 +8,37 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "proto/grid.h"
 #include "worker/rank/failure.h"
 #include "worker/rank/schedule.h"
 #include "worker/rank/trace.h"
 
 namespace terrace {
 
+namespace {
+
+Coordinates PlaceOf(const TrainerParts& parts) {
+  return CoordinatesOf(parts.program->grid(), parts.config->rank());
+}
+
+int64_t DataRank(const TrainerParts& parts) {
+  return DataIndex(parts.program->grid(), PlaceOf(parts));
+}
+
+kernels::TokenShare ShareOfTokens(const TrainerParts& parts) {
+  return {.ranks = AxisSize(parts.program->grid(), v1::CONTEXT),
+          .index = PlaceOf(parts).context,
+          .zigzag = parts.program->rules().context_zigzag()};
+}
+
+}  // namespace
+
 Trainer::Trainer(const TrainerParts& parts)
     : parts_(parts),
       spec_(parts.config->spec()),
       rules_(parts.program->rules()),
-      train_io_(rules_, *parts.dataset, parts.data_rank),
-      eval_io_(rules_, *parts.dataset, parts.data_rank),
+      train_io_(rules_, *parts.dataset, DataRank(parts), ShareOfTokens(parts)),
+      eval_io_(rules_, *parts.dataset, DataRank(parts), ShareOfTokens(parts)),
       metrics_(parts.metrics) {}
 
 absl::StatusOr<bool> Trainer::Run(int64_t start) {
@@ -71,7 +90,7 @@ absl::StatusOr<bool> Trainer::AgreeToStop() {
                        {.stop = parts_.stop->load(), .failed = !checkpoint_status_.ok()}));
   RETURN_IF_ERROR(checkpoint_status_);
   if (wishes.failed) {
-    return WithReason(absl::AbortedError("rank 0 could not write its checkpoint"),
+    return WithReason(absl::AbortedError("another rank could not write its checkpoint"),
                       v1::REASON_CHECKPOINT_ERROR);
   }
   return wishes.stop;
@@ -84,7 +103,10 @@ absl::Status Trainer::Evaluate(int64_t steps_done) {
   if (batches == 0 || !parts_.vm->Has("eval")) return absl::OkStatus();
   const int64_t start_ns = parts_.clock->MonotonicNanos();
   eval_io_.Start();
-  for (int64_t i = 0; i < batches; ++i) RETURN_IF_ERROR(parts_.vm->Run("eval", &eval_io_));
+  for (int64_t i = 0; i < batches; ++i) {
+    eval_io_.Next();
+    RETURN_IF_ERROR(parts_.vm->Run("eval", &eval_io_));
+  }
   v1::EvalEvent event;
   event.set_step(steps_done);
   event.set_loss(eval_io_.loss());
@@ -141,7 +163,9 @@ void Trainer::TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> re
   event.set_seconds(written.seconds);
   event.set_stall_seconds(written.stall_seconds);
   parts_.reporter->Checkpoint(event);
-  metrics_.set_checkpoint_bytes(metrics_.checkpoint_bytes() + written.info.bytes);
+  if (parts_.config->rank() == 0) {  // one rank counts what all have written
+    metrics_.set_checkpoint_bytes(metrics_.checkpoint_bytes() + written.info.bytes);
+  }
   metrics_.set_checkpoint_stall_seconds(metrics_.checkpoint_stall_seconds() +
                                         written.stall_seconds);
 }
@@ -154,8 +178,7 @@ void Trainer::StartCheckpoint(int64_t steps_done) {
   parts_.checkpointer->Start(steps_done, steps_done * rules_.tokens_per_step());
 }
 
-// The ranks that write none wait for the one that does: no rank succeeds before the job's result is
-// on disk.
+// No rank succeeds before the job's result is on disk.
 absl::Status Trainer::WriteLastCheckpoint(int64_t steps_done) {
   StartCheckpoint(steps_done);
   if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Finish());

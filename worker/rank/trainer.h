@@ -30,10 +30,9 @@ struct TrainerParts {
   const v1::RankConfig* config = nullptr;
   const v1::Program* program = nullptr;
   const TokenDataset* dataset = nullptr;
-  int64_t data_rank = 0;
   Vm* vm = nullptr;
   Agreement* agreement = nullptr;
-  Checkpointer* checkpointer = nullptr;  // null on ranks that write none
+  Checkpointer* checkpointer = nullptr;  // null when the job writes none
   Reporter* reporter = nullptr;
   const Clock* clock = nullptr;
   const std::atomic<bool>* stop = nullptr;  // set when somebody asks for an early end

@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
   if (std::count(kinds.begin(), kinds.end(), v1::COMPUTE) != 1) {
     return absl::InvalidArgumentError("the program must have exactly one compute stream");
   }
-  std::unique_ptr<Vm> vm(new Vm(kinds, clock, fence));
+  std::unique_ptr<Vm> vm(new Vm(kinds, options, clock, fence));
   for (const v1::Sequence& sequence : program.sequences()) {
     ASSIGN_OR_RETURN(PreparedSequence prepared, PrepareSequence(program, sequence, options));
     vm->sequences_.push_back(std::move(prepared));
@@ -37,9 +37,8 @@ const PreparedSequence* Vm::Find(std::string_view sequence) const {
 bool Vm::Has(std::string_view sequence) const { return Find(sequence) != nullptr; }
 
 absl::Status Vm::Warm() {
-  for (PreparedSequence& warm : WarmSequences(sequences_))
-    RETURN_IF_ERROR(streams_.Run(&warm, nullptr));
-  return absl::OkStatus();
+  PreparedSequence warm = WarmSequence(sequences_);
+  return streams_.Run(&warm, nullptr);
 }
 
 absl::Status Vm::Run(std::string_view sequence, SequenceIo* io) {
@@ -57,11 +56,12 @@ double Busy(const PreparedStream& stream) {
   return busy_ns * 1e-9;
 }
 
-double WaitedForCollectives(const PreparedStream& stream) {
-  int64_t waited_ns = 0;
-  for (size_t i = 1; i < stream.slices.size(); ++i) {
-    if (stream.instructions[i].waits_for_collective)
-      waited_ns += stream.slices[i].start_ns - stream.slices[i - 1].end_ns;
+double WaitedForCommunication(const PreparedStream& stream, int64_t start_ns) {
+  int64_t waited_ns = 0, idle_since_ns = start_ns;
+  for (size_t i = 0; i < stream.slices.size(); ++i) {
+    if (stream.instructions[i].waits_for_communication)
+      waited_ns += stream.slices[i].start_ns - idle_since_ns;
+    idle_since_ns = stream.slices[i].end_ns;
   }
   return waited_ns * 1e-9;
 }
@@ -77,8 +77,11 @@ SequenceTimes Times(const PreparedSequence& sequence) {
                              : std::min(first_ns, stream.slices.front().start_ns);
     last_ns = std::max(last_ns, stream.slices.back().end_ns);
     if (stream.kind == v1::COMPUTE) times.compute += Busy(stream);
-    if (stream.kind == v1::COMPUTE) times.collective_exposed += WaitedForCollectives(stream);
-    if (stream.kind == v1::COLLECTIVE) times.collective += Busy(stream);
+    if (IsCommunication(stream.kind)) times.collective += Busy(stream);
+  }
+  for (const PreparedStream& stream : sequence.streams) {
+    if (stream.kind == v1::COMPUTE)
+      times.collective_exposed += WaitedForCommunication(stream, first_ns);
   }
   times.total = (last_ns - first_ns) * 1e-9;
   return times;

@@ -1,8 +1,8 @@
 // The virtual machine of a rank: a program prepared once, then executed sequence by sequence.
 //
-//   Create   decode, resolve every operand to its address, connect instructions to kernels and
-//   groups Warm     every distinct instruction once, before initialisation Run      execute one
-//   sequence: "train", "eval" or "infer"
+//   Create   decode, resolve every operand to its address, connect instructions to kernels, groups
+//   Warm     every distinct computation once, before initialisation
+//   Run      execute one sequence: "train", "eval", "infer" or "restore"
 //
 // Borrows the program, the arenas and the groups. Used only on the thread that created it; it
 // starts the threads of the other streams itself.
@@ -29,8 +29,8 @@ namespace terrace {
 struct SequenceTimes {
   double total = 0;               // from the first start to the last end
   double compute = 0;             // busy, of the compute stream
-  double collective = 0;          // busy, of all collective streams
-  double collective_exposed = 0;  // the compute stream waited for a collective
+  double collective = 0;          // busy, of all streams of collectives and transfers
+  double collective_exposed = 0;  // the compute stream waited for one of them
 };
 
 class Vm {
@@ -41,10 +41,9 @@ class Vm {
                                                     const Clock* clock, StateFence* fence);
 
   bool Has(std::string_view sequence) const;
-  // UNAVAILABLE when a peer of a group is lost.
   absl::Status Warm();
   // NOT_FOUND when the program has no such sequence. Otherwise what the first failing instruction
-  // says.
+  // says: UNAVAILABLE when a peer is lost.
   absl::Status Run(std::string_view sequence, SequenceIo* io);
 
   // The sequence as prepared, with the slices of its last execution. Null when there is none of
@@ -52,8 +51,9 @@ class Vm {
   const PreparedSequence* Find(std::string_view sequence) const;
 
  private:
-  Vm(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence)
-      : streams_(kinds, clock, fence) {}
+  Vm(std::span<const v1::StreamKind> kinds, const PrepareOptions& options, const Clock* clock,
+     StateFence* fence)
+      : streams_(kinds, clock, fence, options.groups) {}
 
   std::vector<PreparedSequence> sequences_;
   Streams streams_;

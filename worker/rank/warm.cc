@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace terrace {
 namespace {
@@ -12,9 +13,8 @@ namespace {
 // What decides which code runs: everything but the addresses and the place in the program.
 std::string Signature(const v1::Instruction& source) {
   v1::Instruction bare;
-  if (source.has_compute()) *bare.mutable_compute() = source.compute();
-  if (source.has_compute()) bare.mutable_compute()->clear_workspace();
-  if (source.has_collective()) *bare.mutable_collective() = source.collective();
+  *bare.mutable_compute() = source.compute();
+  bare.mutable_compute()->clear_workspace();
   for (const v1::Operand& operand : source.operands()) {
     v1::Operand* shape = bare.add_operands();
     *shape = operand;
@@ -47,7 +47,7 @@ void AppendZeroIds(const PreparedInstruction& instruction, std::vector<PreparedI
 void AppendOnce(const PreparedInstruction& instruction, std::set<std::string>* done,
                 std::vector<PreparedInstruction>* out) {
   if (!done->insert(Signature(*instruction.source)).second) return;
-  if (instruction.source->has_compute()) AppendZeroIds(instruction, out);
+  AppendZeroIds(instruction, out);
   PreparedInstruction& copy = out->emplace_back(instruction);
   copy.waits.clear();
   copy.writes_state = false;
@@ -55,30 +55,21 @@ void AppendOnce(const PreparedInstruction& instruction, std::set<std::string>* d
 
 }  // namespace
 
-std::vector<PreparedSequence> WarmSequences(std::span<const PreparedSequence> sequences) {
-  if (sequences.empty()) return {};
-  PreparedSequence compute{.name = "warm compute"}, collectives{.name = "warm collectives"};
-  for (const PreparedStream& stream : sequences.front().streams) {
-    compute.streams.push_back({.kind = stream.kind});
-    collectives.streams.push_back({.kind = stream.kind});
-  }
+PreparedSequence WarmSequence(std::span<const PreparedSequence> sequences) {
+  PreparedSequence warm{.name = "warm"};
   std::set<std::string> done;
   for (const PreparedSequence& sequence : sequences) {
+    warm.streams.resize(sequence.streams.size());
     for (size_t s = 0; s < sequence.streams.size(); ++s) {
+      warm.streams[s].kind = sequence.streams[s].kind;
       for (const PreparedInstruction& instruction : sequence.streams[s].instructions) {
         if (instruction.kernel != nullptr)
-          AppendOnce(instruction, &done, &compute.streams[s].instructions);
-        if (instruction.group != nullptr)
-          AppendOnce(instruction, &done, &collectives.streams[s].instructions);
+          AppendOnce(instruction, &done, &warm.streams[s].instructions);
       }
     }
   }
-  std::vector<PreparedSequence> result;
-  for (PreparedSequence* warm : {&compute, &collectives}) {
-    for (PreparedStream& stream : warm->streams) stream.slices.resize(stream.instructions.size());
-    result.push_back(std::move(*warm));
-  }
-  return result;
+  for (PreparedStream& stream : warm.streams) stream.slices.resize(stream.instructions.size());
+  return warm;
 }
 
 }  // namespace terrace

@@ -55,6 +55,53 @@ TEST(TrainIoTest, RanksAndMicroBatchesTakeTheRowsOfTheGlobalBatchInTurn) {
   EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
 }
 
+// Tokens and targets of a row tell their place in it.
+class PlaceDataset final : public TokenDataset {
+ public:
+  int64_t tokens(Split) const override { return 0; }
+  void TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens,
+                std::span<int32_t> targets) const override {
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      tokens[t] = static_cast<int32_t>(100 * row + t);
+      targets[t] = tokens[t] + 1;
+    }
+  }
+  void ValidationRow(int64_t index, std::span<int32_t> tokens,
+                     std::span<int32_t> targets) const override {
+    TrainRow(0, index, 0, tokens, targets);
+  }
+};
+
+TEST(TrainIoTest, RanksOfOneContextTakeTheirPiecesOfTheSameRows) {
+  v1::StepRules rules = Rules();
+  rules.set_sequence_length(8);
+  const PlaceDataset dataset;
+  std::vector<int32_t> tokens(8), targets(8);
+  TrainIo straight(rules, dataset, 0, {.ranks = 2, .index = 1});
+  straight.LoadBatch(0, tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre(4, 5, 6, 7, 104, 105, 106, 107));
+  EXPECT_THAT(targets, ElementsAre(5, 6, 7, 8, 105, 106, 107, 108));
+  TrainIo zigzag(rules, dataset, 0, {.ranks = 2, .index = 1, .zigzag = true});
+  zigzag.LoadBatch(0, tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre(2, 3, 4, 5, 102, 103, 104, 105));
+  EvalIo eval(rules, dataset, 0, {.ranks = 2, .index = 0, .zigzag = true});
+  eval.Start();
+  eval.Next();
+  eval.LoadBatch(0, tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre(0, 1, 6, 7, 100, 101, 106, 107));
+}
+
+TEST(TrainIoTest, AStageMayWantTokensOrTargetsAlone) {
+  const v1::StepRules rules = Rules();
+  const PlaceDataset dataset;
+  TrainIo io(rules, dataset, 1);
+  std::vector<int32_t> batch(8);
+  io.LoadBatch(0, batch, {});
+  EXPECT_THAT(batch, ElementsAre(200, 201, 202, 203, 300, 301, 302, 303));
+  io.LoadBatch(0, {}, batch);
+  EXPECT_THAT(batch, ElementsAre(201, 202, 203, 204, 301, 302, 303, 304));
+}
+
 TEST(TrainIoTest, EvaluationCountsOnOverItsRuns) {
   const v1::StepRules rules = Rules();
   const RowDataset dataset;
@@ -62,8 +109,10 @@ TEST(TrainIoTest, EvaluationCountsOnOverItsRuns) {
   std::vector<int32_t> tokens(8), targets(8);
   for (int start = 0; start < 2; ++start) {
     io.Start();
+    io.Next();
     io.LoadBatch(0, tokens, targets);
     EXPECT_THAT(FirstTokens(tokens), ElementsAre(2, 3));
+    io.Next();
     io.LoadBatch(0, tokens, targets);
     EXPECT_THAT(FirstTokens(tokens), ElementsAre(6, 7));
   }

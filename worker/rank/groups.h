@@ -1,0 +1,22 @@
+// The groups of a program, connected for one rank.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/v1/program.pb.h"
+#include "worker/comm/communicator.h"
+
+namespace terrace {
+
+// By index in program.groups; null where the rank is in no instance of the group. `common` holds
+// what is the same for all (address, timeout, link). All ranks of the job call this, and connect in
+// the same order. REQUIRES: rank < RanksOf(program.grid).
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> ConnectGroups(
+    const v1::Program& program, uint32_t rank, const GroupOptions& common, RendezvousStore* store);
+
+}  // namespace terrace
