@@ -159,7 +159,7 @@ std::string MatchDims(const OpRow& row, const OpAttrs& attrs, int index, const T
 using Operands = std::span<const TensorShape>;
 
 // Sequences are numbered by 32-bit positions in the kernels.
-constexpr int64_t kMaxPositions = int64_t{1} << 30;
+constexpr int64_t kMaxPositions = int64_t{1} << 28;
 
 // A rank's share of each sequence: `sequence` tokens of ranks * sequence.
 std::string CheckShare(const OpRow& row, const TokenShare& share, int64_t sequence) {

@@ -28,25 +28,26 @@ AttentionTask TaskAt(const AttentionProblem& p, int64_t chunks, int64_t index) {
 
 }  // namespace
 
-AttentionProblem::AttentionProblem(Op op, const AttentionAttrs& attributes, const TensorView& q,
-                                   const TensorView& k)
+AttentionProblem::AttentionProblem(Op op, const AttentionAttrs& attributes, int64_t rows,
+                                   const TensorView& q, const TensorView& k)
     : attrs(attributes),
-      batch(q.size[0] / attributes.sequence),
+      rows(rows),
+      batch(q.size[0] / rows),
       heads(q.size[1]),
       kv_heads(k.size[1]),
       head_dim(q.size[2]),
       scratch(AttentionScratchSizes(op, attributes, q.size[2])) {}
 
-HeadRows AttentionProblem::Rows(const TensorView& view, int64_t sequence_index,
+HeadRows AttentionProblem::Rows(const TensorView& view, int64_t sequence_index, int64_t row,
                                 int64_t head) const {
-  const int64_t offset = sequence_index * attrs.sequence * view.row_stride + head * head_dim;
+  const int64_t offset = (sequence_index * rows + row) * view.row_stride + head * head_dim;
   return {.data = view.as<std::byte>() + offset * SizeOf(view.dtype),
           .dtype = view.dtype,
           .row_stride = view.row_stride};
 }
 
 float* AttentionProblem::Lse(const TensorView& lse, int64_t sequence_index, int64_t head) const {
-  return lse.as<float>() + sequence_index * lse.row_stride + head * attrs.sequence;
+  return lse.as<float>() + sequence_index * lse.row_stride + head * rows + query_row;
 }
 
 AttentionEngine FindAttentionEngine(MatmulPrecision precision) {
@@ -56,7 +57,7 @@ AttentionEngine FindAttentionEngine(MatmulPrecision precision) {
 Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,
                     std::span<const TensorView> operands, const Context& context) {
   if (!(attrs.scale > 0)) return {"attention: attribute scale must be positive"};
-  const AttentionProblem problem(Op::kAttention, attrs, operands[0], operands[1]);
+  const AttentionProblem problem(Op::kAttention, attrs, attrs.sequence, operands[0], operands[1]);
   if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
     return {"attention: the workspace is smaller than WorkspaceBytes for this thread count"};
   }

@@ -1,20 +1,27 @@
-// What the two attention ops share: the problem in plain numbers, its operands by head, one
-// thread's scratch, and the engines that compute one task of it.
+// What the attention ops share: the problem in plain numbers, its operands by head, one thread's
+// scratch, and the engines that compute one task of it.
 //
-// attention.cc and attention_grad.cc split an op into tasks and run them on threads; an engine
+// A problem is a piece of queries that looks at a piece of keys of the same length, `offset`
+// positions before it: the whole sequence looking at itself in kAttention, parts of it in
+// kAttentionBlock. Rows are counted from the starts of the pieces.
+//
+// attention.cc, attention_grad.cc and attention_block.cc split an op into tasks and run them on
+// threads; an engine
 // (attention_f32.cc on any CPU, attention_amx.cc on those with AMX) computes one task. No task adds
 // to what another one writes, so results do not depend on the number of threads. Engines keep
 // queries in vector lanes (scores are held transposed, [keys, queries]): softmax then needs no
 // horizontal reductions.
 //
-// Masked scores are a large negative number. That is enough because every query sees a key of the
-// first block of keys that it is given, so its running maximum is a real score from there on.
+// Masked scores are a large negative number. That is enough because every query before EndQuery()
+// sees a key of the first block of keys that it is given, so its running maximum is a real score
+// from there on. Engines leave alone the outputs of queries from EndQuery() on.
 //
 // Owns nothing. Thread-compatible: one scratch a thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,21 +44,46 @@ struct HeadRows {
 };
 
 struct AttentionProblem {
-  AttentionProblem(Op op, const AttentionAttrs& attributes, const TensorView& q,
+  // Of pieces of attributes.sequence tokens, when q holds `rows` tokens of each sequence.
+  AttentionProblem(Op op, const AttentionAttrs& attributes, int64_t rows, const TensorView& q,
                    const TensorView& k);
 
   AttentionAttrs attrs;
+  int64_t rows;  // of each sequence in the operands
   int64_t batch, heads, kv_heads, head_dim;
   AttentionScratch scratch;
+  int64_t query_row = 0, key_row = 0;  // of the pieces, among a sequence's rows
+  int64_t offset = 0;                  // from the first key's position to the first query's; >= 0
+  bool add_queries = false;            // o and lse are continued from, dq is added to
+  bool add_keys = false;               // dk and dv are added to
 
   int64_t group() const { return heads / kv_heads; }  // query heads that share one kv head
-  // First key that `query` sees.
+  // First key that `query` sees; beyond the piece when it sees none.
   int64_t FirstKey(int64_t query) const {
-    return attrs.window > 0 && query >= attrs.window ? query - attrs.window + 1 : 0;
+    const int64_t position = query + offset;
+    return attrs.window > 0 && position >= attrs.window ? position - attrs.window + 1 : 0;
   }
-  HeadRows Rows(const TensorView& view, int64_t sequence_index, int64_t head) const;
-  // The log-sum-exp of one head of one sequence, `sequence` floats.
+  // The key behind the last one that the queries before `end_query` see, a multiple of the padding.
+  int64_t EndKey(int64_t end_query) const {
+    const int64_t end = std::min(end_query + offset, attrs.sequence);
+    return (end + kAttentionPad - 1) / kAttentionPad * kAttentionPad;
+  }
+  // Queries from this one on see no key of the piece.
+  int64_t EndQuery() const {
+    if (attrs.window == 0) return attrs.sequence;
+    return std::clamp<int64_t>(attrs.sequence + attrs.window - 1 - offset, 0, attrs.sequence);
+  }
+  HeadRows QueryRows(const TensorView& view, int64_t sequence_index, int64_t head) const {
+    return Rows(view, sequence_index, query_row, head);
+  }
+  HeadRows KeyRows(const TensorView& view, int64_t sequence_index, int64_t kv_head) const {
+    return Rows(view, sequence_index, key_row, kv_head);
+  }
+  // The log-sum-exp of the piece's queries of one head of one sequence.
   float* Lse(const TensorView& lse, int64_t sequence_index, int64_t head) const;
+
+ private:
+  HeadRows Rows(const TensorView& view, int64_t sequence_index, int64_t row, int64_t head) const;
 };
 
 // Queries [first_query, end_query) of all query heads of one kv head of one sequence.
@@ -59,7 +91,7 @@ struct AttentionTask {
   int64_t sequence_index, kv_head, first_query, end_query;
 };
 
-// The operands of both ops, in op.h's names; those that the forward op lacks are empty.
+// The operands of all these ops, in op.h's names; those that the forward op lacks are empty.
 struct AttentionOperands {
   TensorView q, k, v, o, lse, d_o, dq, dk, dv;
 };
@@ -92,10 +124,14 @@ AttentionEngine FindAttentionEngine(MatmulPrecision precision);
 // Any CPU; multiplies in f32 whatever the precision asked for.
 AttentionEngine F32AttentionEngine();
 
-// The two ops on a given engine: operands as in op.h, tasks on context.threads threads.
+// The ops on a given engine: operands as in op.h, tasks on context.threads threads.
 Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,
                     std::span<const TensorView> operands, const Context& context);
 Status RunAttentionGrad(const AttentionEngine& engine, const AttentionAttrs& attrs,
                         std::span<const TensorView> operands, const Context& context);
+Status RunAttentionBlock(const AttentionEngine& engine, const AttentionBlockAttrs& attrs,
+                         std::span<const TensorView> operands, const Context& context);
+Status RunAttentionBlockGrad(const AttentionEngine& engine, const AttentionBlockAttrs& attrs,
+                             std::span<const TensorView> operands, const Context& context);
 
 }  // namespace terrace::kernels::cpu

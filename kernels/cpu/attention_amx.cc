@@ -24,7 +24,8 @@ constexpr int64_t kGradBlock = kAttentionGradBlock;
 
 // True when 32 keys from `key` and 32 queries from `query` hold pairs that must not see each other.
 bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t query) {
-  return key + kUnit - 1 > query || key < p.FirstKey(query + kUnit - 1);
+  return key + kUnit - 1 > query + p.offset || key < p.FirstKey(query + kUnit - 1) ||
+         key + kUnit > p.attrs.sequence;
 }
 
 // Overwrites the scores of pairs that must not see each other, in 2 x 2 tiles.
@@ -37,9 +38,11 @@ void MaskPiece(const AttentionProblem& p, int64_t key, int64_t query, const Sums
     float* at = scores.At(tile / 2, tile % 2);
     for (int64_t r = 0; r < kTile; ++r) {
       // How far the query is behind the key: 0 is itself, below 0 in its past.
-      const int64_t offset = query + tile % 2 * kTile - (key + tile / 2 * kTile + r);
-      const __m512i distance = _mm512_add_epi32(iota, _mm512_set1_epi32(static_cast<int>(offset)));
-      const __mmask16 visible = _mm512_cmpge_epi32_mask(distance, _mm512_setzero_si512()) &
+      const int64_t row = key + tile / 2 * kTile + r;
+      const int64_t behind = query + p.offset + tile % 2 * kTile - row;
+      const __m512i distance = _mm512_add_epi32(iota, _mm512_set1_epi32(static_cast<int>(behind)));
+      const __mmask16 inside = row < p.attrs.sequence ? 0xffff : 0;  // not padding
+      const __mmask16 visible = inside & _mm512_cmpge_epi32_mask(distance, _mm512_setzero_si512()) &
                                 _mm512_cmplt_epi32_mask(distance, limit);
       const __m512 score = _mm512_load_ps(at + r * kTile);
       _mm512_store_ps(at + r * kTile, _mm512_mask_mov_ps(_mm512_set1_ps(kMasked), visible, score));
@@ -118,9 +121,9 @@ void Softmax(const Panel<kParts>& panel, int64_t keys, int64_t padded, float sca
   }
 }
 
-// Stores transposed tiles [width, 32] as 32 rows; row r is multiplied by factor[r].
+// Stores transposed tiles [width, 32] as 32 rows, or adds them; row r is multiplied by factor[r].
 void StoreTransposed(const HeadRows& out, const Sums& tiles, int64_t first, int64_t end,
-                     int64_t width, const float* factor) {
+                     int64_t width, const float* factor, bool add) {
   for (int64_t column = 0; column < 2; ++column) {
     const int64_t count = std::min(kTile, end - first - column * kTile);
     for (int64_t tile = 0; tile * kTile < width; ++tile) {
@@ -128,10 +131,41 @@ void StoreTransposed(const HeadRows& out, const Sums& tiles, int64_t first, int6
       TransposeTile(tiles.At(tile, column), rows);
       for (int64_t i = 0; i < count; ++i) {
         const __m512 by = _mm512_set1_ps(factor[column * kTile + i]);
-        StoreColumns(out, first + column * kTile + i, tile * kTile, width,
-                     _mm512_mul_ps(_mm512_load_ps(rows + i * kTile), by));
+        const int64_t row = first + column * kTile + i;
+        __m512 values = _mm512_mul_ps(_mm512_load_ps(rows + i * kTile), by);
+        if (add) values = _mm512_add_ps(values, LoadColumns(out, row, tile * kTile, width));
+        StoreColumns(out, row, tile * kTile, width, values);
       }
     }
+  }
+}
+
+template <int kParts>
+void StartPanel(const Panel<kParts>& panel, int64_t padded) {
+  std::fill_n(panel.output.data, padded * kUnit, 0.0f);
+  std::fill_n(panel.maximum, kUnit, kMasked);
+  std::fill_n(panel.sum, kUnit, 0.0f);
+}
+
+// Goes on where o and lse ended: as if all earlier keys were one, with lse as its score.
+template <int kParts>
+void ResumePanel(const AttentionProblem& p, const Panel<kParts>& panel, const HeadRows& o,
+                 const float* lse, int64_t query, int64_t end) {
+  for (int64_t column = 0; column < 2; ++column) {
+    for (int64_t tile = 0; tile < p.scratch.head_dim / kTile; ++tile) {
+      alignas(64) float rows[kSumElements];
+      for (int64_t i = 0; i < kTile; ++i) {
+        const int64_t row = query + column * kTile + i;
+        _mm512_store_ps(rows + i * kTile, row < end ? LoadColumns(o, row, tile * kTile, p.head_dim)
+                                                    : _mm512_setzero_ps());
+      }
+      TransposeTile(rows, panel.output.At(tile, column));
+    }
+  }
+  for (int64_t r = 0; r < kUnit; ++r) {
+    const bool none = query + r >= end || lse[query + r] == -INFINITY;
+    panel.maximum[r] = none ? kMasked : lse[query + r] * kLog2E;
+    panel.sum[r] = none ? 0.0f : 1.0f;
   }
 }
 
@@ -143,7 +177,7 @@ void FinishPanel(const AttentionProblem& p, const Panel<kParts>& panel, const He
     factor[r] = 1.0f / panel.sum[r];
     if (query + r < end) lse[query + r] = panel.maximum[r] * kLn2 + std::log(panel.sum[r]);
   }
-  StoreTransposed(out, panel.output, query, end, p.head_dim, factor);
+  StoreTransposed(out, panel.output, query, end, p.head_dim, factor, /*add=*/false);
 }
 
 // Adds what `keys` keys from tile row `unit` (of 32 keys) give to a panel of queries from `query`.
@@ -172,7 +206,7 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
   const int64_t padded = p.scratch.head_dim, end = p.attrs.sequence;
   const int64_t depth = padded / kUnit, wide = padded / kTile;
   const int64_t base = p.FirstKey(task.first_query) / kUnit * kUnit;
-  const int64_t count = (task.end_query - base + kUnit - 1) / kUnit * kUnit;
+  const int64_t count = std::max<int64_t>(p.EndKey(task.end_query) - base, 0);
   const auto take = [&](int64_t elements) { return scratch.Take<uint16_t>(elements * kParts); };
   const Operand<kParts> k{take(count * padded), depth, 1};
   const Operand<kParts> v{take(count * padded), 1, wide};
@@ -183,24 +217,28 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
       .output = {scratch.Take<float>(padded * kUnit), 1, wide},
       .maximum = scratch.Take<float>(kUnit),
       .sum = scratch.Take<float>(kUnit)};
-  Pack<kParts>(p.Rows(io.k, task.sequence_index, task.kv_head), base, count, end, p.head_dim,
+  Pack<kParts>(p.KeyRows(io.k, task.sequence_index, task.kv_head), base, count, end, p.head_dim,
                padded, {.a = k});
-  Pack<kParts>(p.Rows(io.v, task.sequence_index, task.kv_head), base, count, end, p.head_dim,
+  Pack<kParts>(p.KeyRows(io.v, task.sequence_index, task.kv_head), base, count, end, p.head_dim,
                padded, {.a_t = v});
+  const int64_t end_query = std::min(task.end_query, p.EndQuery());
   for (int64_t g = 0; g < p.group(); ++g) {
     const int64_t head = task.kv_head * p.group() + g;
-    for (int64_t query = task.first_query; query < task.end_query; query += kUnit) {
-      Pack<kParts>(p.Rows(io.q, task.sequence_index, head), query, kUnit, end, p.head_dim, padded,
-                   {.b_t = panel.queries});
-      std::fill_n(panel.output.data, padded * kUnit, 0.0f);
-      std::fill_n(panel.maximum, kUnit, kMasked);
-      std::fill_n(panel.sum, kUnit, 0.0f);
-      const int64_t last = query + kUnit;
+    const HeadRows o = p.QueryRows(io.o, task.sequence_index, head);
+    float* lse = p.Lse(io.lse, task.sequence_index, head);
+    for (int64_t query = task.first_query; query < end_query; query += kUnit) {
+      Pack<kParts>(p.QueryRows(io.q, task.sequence_index, head), query, kUnit, end, p.head_dim,
+                   padded, {.b_t = panel.queries});
+      if (p.add_queries) {
+        ResumePanel<kParts>(p, panel, o, lse, query, end);
+      } else {
+        StartPanel<kParts>(panel, padded);
+      }
+      const int64_t last = p.EndKey(query + kUnit);
       for (int64_t key = p.FirstKey(query) / kUnit * kUnit; key < last; key += kKeyBlock) {
         ForwardBlock<kParts>(p, k, v, panel, base, key, std::min(kKeyBlock, last - key), query);
       }
-      FinishPanel<kParts>(p, panel, p.Rows(io.o, task.sequence_index, head),
-                          p.Lse(io.lse, task.sequence_index, head), query, task.end_query);
+      FinishPanel<kParts>(p, panel, o, lse, query, end_query);
     }
   }
 }
@@ -276,7 +314,7 @@ struct Visible {
   int64_t key, keys, query, queries;  // the block
   bool Pair(int64_t key_unit, int64_t query_unit) const {
     const int64_t first = query + query_unit * kUnit, at = key + key_unit * kUnit;
-    return at < first + kUnit && at + kUnit > p.FirstKey(first);
+    return at < first + kUnit + p.offset && at + kUnit > p.FirstKey(first);
   }
 };
 
@@ -330,22 +368,25 @@ template <int kParts>
 void StartHead(const AttentionProblem& p, const AttentionOperands& io, int64_t sequence_index,
                int64_t head, const GradHead<kParts>& h) {
   const int64_t count = p.scratch.keys, padded = p.scratch.head_dim, end = p.attrs.sequence;
-  const HeadRows d_o = p.Rows(io.d_o, sequence_index, head);
-  Pack<kParts>(p.Rows(io.q, sequence_index, head), 0, count, end, p.head_dim, padded,
+  const HeadRows d_o = p.QueryRows(io.d_o, sequence_index, head);
+  Pack<kParts>(p.QueryRows(io.q, sequence_index, head), 0, count, end, p.head_dim, padded,
                {.b = h.q, .b_t = h.q_t});
   Pack<kParts>(d_o, 0, count, end, p.head_dim, padded, {.b = h.d_o, .b_t = h.d_o_t});
-  Deltas(p.Rows(io.o, sequence_index, head), d_o, end, p.head_dim, count, h.delta);
+  Deltas(p.QueryRows(io.o, sequence_index, head), d_o, end, p.head_dim, count, h.delta);
   const float* lse = p.Lse(io.lse, sequence_index, head);
   for (int64_t r = 0; r < count; ++r) h.lse[r] = r < end ? lse[r] * kLog2E : 0.0f;
   std::fill_n(h.dq_t.data, count * padded, 0.0f);
 }
 
-void StoreRows(const HeadRows& out, const Sums& tiles, int64_t end, int64_t width, float factor) {
+void StoreRows(const HeadRows& out, const Sums& tiles, int64_t end, int64_t width, float factor,
+               bool add) {
   const __m512 by = _mm512_set1_ps(factor);
   for (int64_t row = 0; row < end; ++row) {
     for (int64_t tile = 0; tile * kTile < width; ++tile) {
       const float* at = tiles.At(row / kTile, tile) + row % kTile * kTile;
-      StoreColumns(out, row, tile * kTile, width, _mm512_mul_ps(_mm512_load_ps(at), by));
+      __m512 values = _mm512_mul_ps(_mm512_load_ps(at), by);
+      if (add) values = _mm512_add_ps(values, LoadColumns(out, row, tile * kTile, width));
+      StoreColumns(out, row, tile * kTile, width, values);
     }
   }
 }
@@ -382,9 +423,9 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
   const int64_t count = p.scratch.keys, padded = p.scratch.head_dim, end = p.attrs.sequence;
   const int64_t b = task.sequence_index;
   const GradHead<kParts> h = CarveGradHead<kParts>(p, scratch);
-  Pack<kParts>(p.Rows(io.k, b, task.kv_head), 0, count, end, p.head_dim, padded,
+  Pack<kParts>(p.KeyRows(io.k, b, task.kv_head), 0, count, end, p.head_dim, padded,
                {.a = h.k, .a_t = h.k_t});
-  Pack<kParts>(p.Rows(io.v, b, task.kv_head), 0, count, end, p.head_dim, padded, {.a = h.v});
+  Pack<kParts>(p.KeyRows(io.v, b, task.kv_head), 0, count, end, p.head_dim, padded, {.a = h.v});
   std::fill_n(h.dk.data, count * padded, 0.0f);
   std::fill_n(h.dv.data, count * padded, 0.0f);
   alignas(64) float scales[kUnit];
@@ -395,18 +436,19 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
     for (int64_t query = 0; query < end; query += kGradBlock) {
       const int64_t queries = std::min(kGradBlock, count - query);
       const int64_t first = p.FirstKey(query) / kGradBlock * kGradBlock;
-      for (int64_t key = first; key < query + queries; key += kGradBlock) {
+      const int64_t last = std::min(query + queries + p.offset, count);
+      for (int64_t key = first; key < last; key += kGradBlock) {
         GradBlock<kParts>(p, h, {p, key, std::min(kGradBlock, count - key), query, queries});
       }
     }
     for (int64_t query = 0; query < end; query += kUnit) {
-      StoreTransposed(p.Rows(io.dq, b, head),
+      StoreTransposed(p.QueryRows(io.dq, b, head),
                       {h.dq_t.At(0, query / kTile), h.dq_t.down, h.dq_t.across}, query, end,
-                      p.head_dim, scales);
+                      p.head_dim, scales, p.add_queries);
     }
   }
-  StoreRows(p.Rows(io.dk, b, task.kv_head), h.dk, end, p.head_dim, p.attrs.scale);
-  StoreRows(p.Rows(io.dv, b, task.kv_head), h.dv, end, p.head_dim, 1.0f);
+  StoreRows(p.KeyRows(io.dk, b, task.kv_head), h.dk, end, p.head_dim, p.attrs.scale, p.add_keys);
+  StoreRows(p.KeyRows(io.dv, b, task.kv_head), h.dv, end, p.head_dim, 1.0f, p.add_keys);
 }
 
 }  // namespace

@@ -105,6 +105,12 @@ void LoadRow(const HeadRows& rows, int64_t row, int64_t count, int64_t padded,
   for (int64_t i = count; i < padded; ++i) out[i] = 0;
 }
 
+void AddRow(const HeadRows& rows, int64_t row, int64_t count, float factor,
+            const float* HWY_RESTRICT values) {
+  auto* out = static_cast<float*>(rows.data) + row * rows.row_stride;
+  for (int64_t i = 0; i < count; ++i) out[i] += values[i] * factor;
+}
+
 void StoreRow(const HeadRows& rows, int64_t row, int64_t count, float factor,
               const float* HWY_RESTRICT values) {
   if (rows.dtype == DType::kF32) {
@@ -135,7 +141,8 @@ void TransposePanel(const float* HWY_RESTRICT rows, int64_t padded, float* HWY_R
 // One if the piece of `keys` keys from `key` and 32 queries from `query` holds pairs that must not
 // see each other.
 bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t keys, int64_t query) {
-  return key + keys - 1 > query || key < p.FirstKey(query + kPanel - 1);
+  return key + keys - 1 > query + p.offset || key < p.FirstKey(query + kPanel - 1) ||
+         key + keys > p.attrs.sequence;
 }
 
 // Calls visit(row, lane offset, mask of the queries that see that key) for each vector of a piece.
@@ -143,13 +150,15 @@ template <typename Visit>
 HWY_INLINE void ForEachMasked(const AttentionProblem& p, int64_t key, int64_t keys, int64_t query,
                               const Visit& visit) {
   const hn::RebindToSigned<D> di;
-  const int64_t reach = p.attrs.sequence + kPanel;  // beyond any query, padded ones included
+  // The position beyond any query, padded ones included; positions count from the first key.
+  const int64_t reach = p.attrs.sequence + p.offset + kPanel;
   const int64_t window = p.attrs.window > 0 ? std::min(p.attrs.window, reach) : reach;
   for (int64_t lane = 0; lane < kPanel; lane += Lanes()) {
-    const auto queries = hn::Iota(di, static_cast<int32_t>(query + lane));
+    const auto queries = hn::Iota(di, static_cast<int32_t>(query + p.offset + lane));
     for (int64_t r = 0; r < keys; ++r) {
-      const auto first = hn::Set(di, static_cast<int32_t>(key + r));
-      const auto last = hn::Set(di, static_cast<int32_t>(key + r + window));
+      const int64_t row = key + r < p.attrs.sequence ? key + r : reach;  // nobody sees padding
+      const auto first = hn::Set(di, static_cast<int32_t>(row));
+      const auto last = hn::Set(di, static_cast<int32_t>(row + window));
       const auto visible = hn::AndNot(hn::Lt(queries, first), hn::Lt(queries, last));
       visit(r * kPanel + lane, hn::RebindMask(kD, visible));
     }
@@ -169,6 +178,21 @@ void StartPanel(const Panel& panel, int64_t padded) {
   std::fill_n(panel.output, padded * kPanel, 0.0f);
   std::fill_n(panel.maximum, kPanel, kMasked);
   std::fill_n(panel.sum, kPanel, 0.0f);
+}
+
+// Goes on where o and lse ended: as if all earlier keys were one, with lse as its score.
+void ResumePanel(const AttentionProblem& p, const Panel& panel, const HeadRows& o,
+                 const float* lse, int64_t query, int64_t end) {
+  const int64_t padded = p.scratch.head_dim;
+  float row[256 + kAttentionPad];
+  for (int64_t r = 0; r < kPanel; ++r) {
+    const bool inside = query + r < end;
+    LoadRow(o, inside ? query + r : 0, inside ? p.head_dim : 0, padded, row);
+    for (int64_t i = 0; i < padded; ++i) panel.output[i * kPanel + r] = row[i];
+    const bool none = !inside || lse[query + r] == -INFINITY;
+    panel.maximum[r] = none ? kMasked : lse[query + r] * kLog2E;
+    panel.sum[r] = none ? 0.0f : 1.0f;
+  }
 }
 
 void Softmax(const Panel& panel, int64_t keys, int64_t padded, float scale) {
@@ -212,7 +236,7 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
              Scratch scratch) {
   const int64_t padded = p.scratch.head_dim, sequence = p.attrs.sequence;
   const int64_t base = p.FirstKey(task.first_query) / kPanel * kPanel;
-  const int64_t count = (task.end_query - base + kPanel - 1) / kPanel * kPanel;
+  const int64_t count = std::max<int64_t>(p.EndKey(task.end_query) - base, 0);
   float* keys = scratch.Take<float>(count * padded);
   float* values = scratch.Take<float>(count * padded);
   float* rows = scratch.Take<float>(kPanel * padded);
@@ -221,18 +245,25 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
                     .maximum = scratch.Take<float>(kPanel),
                     .sum = scratch.Take<float>(kPanel)};
   float* queries = scratch.Take<float>(kPanel * padded);
-  PackRows(p.Rows(io.k, task.sequence_index, task.kv_head), base, count, sequence, p.head_dim,
+  PackRows(p.KeyRows(io.k, task.sequence_index, task.kv_head), base, count, sequence, p.head_dim,
            padded, keys);
-  PackRows(p.Rows(io.v, task.sequence_index, task.kv_head), base, count, sequence, p.head_dim,
+  PackRows(p.KeyRows(io.v, task.sequence_index, task.kv_head), base, count, sequence, p.head_dim,
            padded, values);
+  const int64_t end_query = std::min(task.end_query, p.EndQuery());
   for (int64_t g = 0; g < p.group(); ++g) {
     const int64_t head = task.kv_head * p.group() + g;
-    for (int64_t query = task.first_query; query < task.end_query; query += kPanel) {
-      PackRows(p.Rows(io.q, task.sequence_index, head), query, kPanel, sequence, p.head_dim, padded,
-               rows);
+    const HeadRows o = p.QueryRows(io.o, task.sequence_index, head);
+    float* lse = p.Lse(io.lse, task.sequence_index, head);
+    for (int64_t query = task.first_query; query < end_query; query += kPanel) {
+      PackRows(p.QueryRows(io.q, task.sequence_index, head), query, kPanel, sequence, p.head_dim,
+               padded, rows);
       TransposePanel(rows, padded, queries);
-      StartPanel(panel, padded);
-      const int64_t end = query + kPanel;
+      if (p.add_queries) {
+        ResumePanel(p, panel, o, lse, query, sequence);
+      } else {
+        StartPanel(panel, padded);
+      }
+      const int64_t end = p.EndKey(query + kPanel);
       for (int64_t key = p.FirstKey(query) / kPanel * kPanel; key < end; key += kKeys) {
         const int64_t n = std::min(kKeys, end - key);
         Multiply<false>(n, kPanel, padded, keys + (key - base) * padded, padded, 1, queries, kPanel,
@@ -248,8 +279,7 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
         Multiply<true>(padded, kPanel, n, values + (key - base) * padded, 1, padded, panel.scores,
                        kPanel, panel.output, kPanel);
       }
-      FinishPanel(p, panel, p.Rows(io.o, task.sequence_index, head),
-                  p.Lse(io.lse, task.sequence_index, head), query, task.end_query);
+      FinishPanel(p, panel, o, lse, query, end_query);
     }
   }
 }
@@ -274,9 +304,9 @@ struct GradHead {
 void PackGradHead(const AttentionProblem& p, const AttentionOperands& io, int64_t sequence_index,
                   int64_t head, const GradHead& h) {
   const int64_t padded = p.scratch.head_dim, count = p.scratch.keys, end = p.attrs.sequence;
-  const HeadRows out = p.Rows(io.o, sequence_index, head);
-  PackRows(p.Rows(io.q, sequence_index, head), 0, count, end, p.head_dim, padded, h.q);
-  PackRows(p.Rows(io.d_o, sequence_index, head), 0, count, end, p.head_dim, padded, h.d_o);
+  const HeadRows out = p.QueryRows(io.o, sequence_index, head);
+  PackRows(p.QueryRows(io.q, sequence_index, head), 0, count, end, p.head_dim, padded, h.q);
+  PackRows(p.QueryRows(io.d_o, sequence_index, head), 0, count, end, p.head_dim, padded, h.d_o);
   for (int64_t r = 0; r < count; r += kPanel) {
     TransposePanel(h.q + r * padded, padded, h.q_t + r * padded);
     TransposePanel(h.d_o + r * padded, padded, h.d_o_t + r * padded);
@@ -332,8 +362,9 @@ void GradPiece(const AttentionProblem& p, const GradHead& h, int64_t key, int64_
 }
 
 void StoreGrad(const HeadRows& out, const float* values, int64_t rows, int64_t head_dim,
-               int64_t padded, float factor) {
-  for (int64_t r = 0; r < rows; ++r) StoreRow(out, r, head_dim, factor, values + r * padded);
+               int64_t padded, float factor, bool add) {
+  const auto store = add ? AddRow : StoreRow;
+  for (int64_t r = 0; r < rows; ++r) store(out, r, head_dim, factor, values + r * padded);
 }
 
 void Backward(const AttentionProblem& p, const AttentionOperands& io, const AttentionTask& task,
@@ -342,8 +373,10 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
   const int64_t size = count * padded;
   float* k = scratch.Take<float>(size);
   float* v = scratch.Take<float>(size);
-  PackRows(p.Rows(io.k, task.sequence_index, task.kv_head), 0, count, end, p.head_dim, padded, k);
-  PackRows(p.Rows(io.v, task.sequence_index, task.kv_head), 0, count, end, p.head_dim, padded, v);
+  const HeadRows k_rows = p.KeyRows(io.k, task.sequence_index, task.kv_head);
+  const HeadRows v_rows = p.KeyRows(io.v, task.sequence_index, task.kv_head);
+  PackRows(k_rows, 0, count, end, p.head_dim, padded, k);
+  PackRows(v_rows, 0, count, end, p.head_dim, padded, v);
   const GradHead h{.q = scratch.Take<float>(size),
                    .d_o = scratch.Take<float>(size),
                    .q_t = scratch.Take<float>(size),
@@ -364,15 +397,18 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
     const int64_t head = task.kv_head * p.group() + g;
     PackGradHead(p, io, task.sequence_index, head, h);
     for (int64_t query = 0; query < end; query += kPanel) {
-      const int64_t last = query + kPanel;
+      const int64_t last = p.EndKey(query + kPanel);
       for (int64_t key = p.FirstKey(query) / kPanel * kPanel; key < last; key += kKeys) {
         GradPiece(p, h, key, std::min(kKeys, last - key), query);
       }
     }
-    StoreGrad(p.Rows(io.dq, task.sequence_index, head), h.dq, end, p.head_dim, padded, scale);
+    StoreGrad(p.QueryRows(io.dq, task.sequence_index, head), h.dq, end, p.head_dim, padded, scale,
+              p.add_queries);
   }
-  StoreGrad(p.Rows(io.dk, task.sequence_index, task.kv_head), h.dk, end, p.head_dim, padded, scale);
-  StoreGrad(p.Rows(io.dv, task.sequence_index, task.kv_head), h.dv, end, p.head_dim, padded, 1.0f);
+  const HeadRows dk = p.KeyRows(io.dk, task.sequence_index, task.kv_head);
+  const HeadRows dv = p.KeyRows(io.dv, task.sequence_index, task.kv_head);
+  StoreGrad(dk, h.dk, end, p.head_dim, padded, scale, p.add_keys);
+  StoreGrad(dv, h.dv, end, p.head_dim, padded, 1.0f, p.add_keys);
 }
 
 AttentionEngine Engine() { return {.forward = Forward, .backward = Backward}; }

@@ -12,7 +12,8 @@ namespace terrace::kernels::cpu {
 Status RunAttentionGrad(const AttentionEngine& engine, const AttentionAttrs& attrs,
                         std::span<const TensorView> operands, const Context& context) {
   if (!(attrs.scale > 0)) return {"attention_grad: attribute scale must be positive"};
-  const AttentionProblem problem(Op::kAttentionGrad, attrs, operands[0], operands[1]);
+  const AttentionProblem problem(Op::kAttentionGrad, attrs, attrs.sequence, operands[0],
+                                 operands[1]);
   if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
     return {"attention_grad: the workspace is smaller than WorkspaceBytes for this thread count"};
   }
