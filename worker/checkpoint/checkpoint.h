@@ -9,6 +9,9 @@
 // written under a temporary name, fsynced, renamed: a folder with the final name is complete. A
 // kill at any instant leaves the previous ones intact; leftovers are removed by the next writer.
 //
+// The files hold whole tensors whatever the layout, so a checkpoint of one layout is resumed under
+// any other. Each rank writes the parts it owns and reads the parts it holds.
+//
 // Thread-compatible, except where said.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -16,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,8 +27,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/grid.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
+#include "worker/checkpoint/peers.h"
 
 namespace terrace {
 
@@ -41,6 +47,8 @@ struct CheckpointInfo {
 
 // Complete and incomplete ones, oldest step first. NOT_FOUND when the directory does not exist.
 absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(std::string_view directory);
+// Of one folder, whatever is there.
+CheckpointInfo DescribeCheckpoint(const std::string& path);
 // The newest complete one. NOT_FOUND when there is none.
 absl::StatusOr<CheckpointInfo> NewestCheckpoint(std::string_view directory);
 // Reads every byte and compares sizes and checksums. DATA_LOSS names the file and what differs.
@@ -52,32 +60,46 @@ struct CheckpointHeader {
   const v1::JobSpec* spec = nullptr;  // for writing; null in what ReadCheckpoint returns
 };
 
-// Writes one checkpoint from the persistent buffers of a rank that holds whole tensors. Blocks:
-// call it on a thread of its own while the buffers stay unchanged. Then removes all but the newest
-// `keep` complete ones (0: none are removed) and leftovers of killed writers. Returns the final
-// path and bytes. RESOURCE_EXHAUSTED on a full disk, PERMISSION_DENIED, ...; the temporary folder
-// is removed then.
+// One rank's part of the state: the program of its stage, its place in program.grid, its memory.
+// Borrows all.
+struct RankState {
+  const v1::Program& program;
+  Coordinates rank;
+  std::span<std::byte* const> arenas;
+};
+
+struct WriteOptions {
+  uint32_t keep = 0;  // newest complete ones that stay; 0: all
+  int64_t unix_ms = 0;
+  CheckpointPeers* peers = nullptr;  // the ranks that write this one together; null: only this one
+  std::function<void()> on_read;     // called once this rank's state has been read; may be empty
+};
+
+// Writes one checkpoint of the persistent buffers together with all ranks of the job: each calls
+// this with the same directory and header. Blocks: call it on a thread of its own while the buffers
+// stay unchanged. All ranks return success, or all a failure and the temporary folder is removed:
+// RESOURCE_EXHAUSTED on a full disk, PERMISSION_DENIED, ..., UNAVAILABLE when a rank is lost. Then
+// removes old checkpoints and leftovers of killed writers. Returns the final path and bytes.
 absl::StatusOr<CheckpointInfo> WriteCheckpoint(std::string_view directory,
                                                const CheckpointHeader& header,
-                                               const v1::Program& program,
-                                               std::span<std::byte* const> arenas, uint32_t keep,
-                                               int64_t unix_ms);
+                                               const RankState& state,
+                                               const WriteOptions& options);
 
-// Fills the persistent buffers from a checkpoint folder (weights and optimizer state).
-// INVALID_ARGUMENT when a tensor is missing or has another shape, naming both sides.
-absl::StatusOr<CheckpointHeader> ReadCheckpoint(std::string_view path, const v1::Program& program,
-                                                std::span<std::byte* const> arenas);
+// Fills what the rank holds from a checkpoint folder (weights and optimizer state); padding becomes
+// zero. Together with `peers` when there are some: rank 0 compares the checksums for all. A failure
+// of one is a failure of all. INVALID_ARGUMENT when a tensor is missing or has another shape, naming
+// both sides.
+absl::StatusOr<CheckpointHeader> ReadCheckpoint(std::string_view path, const RankState& state,
+                                                CheckpointPeers* peers);
 
 // Fills the weights alone, from safetensors with the Hub's names (f32, bf16 or f16 are converted);
-// optimizer state becomes zero. Names without the base-model prefix ("h.0.attn..." for
+// optimizer state and padding become zero. Names without the base-model prefix ("h.0.attn..." for
 // "transformer.h.0.attn...") are found as well.
-absl::Status ReadWeights(std::string_view path, const v1::Program& program,
-                         std::span<std::byte* const> arenas);
+absl::Status ReadWeights(std::string_view path, const RankState& state);
 
 // Fills the weights by the program's initializers: a pure function of (seed, tensor name, element),
-// whatever the layout.
-absl::Status InitialiseWeights(int64_t seed, const v1::Program& program,
-                               std::span<std::byte* const> arenas, int threads);
+// whatever the layout; optimizer state and padding become zero.
+absl::Status InitialiseWeights(int64_t seed, const RankState& state, int threads);
 
 // Writes a folder that AutoModelForCausalLM.from_pretrained loads: model.safetensors in `dtype`
 // ("f32", "bf16", "f16"), config.json, tokenizer files. Atomic like a checkpoint.

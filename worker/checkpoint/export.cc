@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ExportCheckpoint: the weights of a checkpoint as a folder for `transformers`.
+#include <unistd.h>
+
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -117,7 +119,8 @@ absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view outp
         absl::StrCat(target.string(), " exists; choose another folder or remove it"));
   }
   ASSIGN_OR_RETURN(PendingFolder folder, PendingFolder::Create(target.parent_path().string(),
-                                                               target.filename().string()));
+                                                               target.filename().string(),
+                                                               ::getpid()));
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader,
                    SafetensorsReader::Open((fs::path(checkpoint) / "model.safetensors").string()));
   RETURN_IF_ERROR(

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -29,6 +28,10 @@ constexpr std::string_view kTemporaryPrefix = ".tmp-";
 constexpr char kLockName[] = ".write.lock";
 constexpr std::string_view kStepPrefix = "step-";
 constexpr int64_t kLockTimeoutMs = 30'000;
+
+std::string OrHere(std::string_view folder) {
+  return folder.empty() ? "." : std::string(folder);
+}
 
 absl::StatusOr<std::vector<fs::path>> EntriesOf(const std::string& directory) {
   std::error_code error;
@@ -63,21 +66,25 @@ int64_t StepOfFolderName(std::string_view name) {
   return error == std::errc() && end == name.data() + name.size() ? step : -1;
 }
 
-absl::StatusOr<PendingFolder> PendingFolder::Create(std::string_view parent,
-                                                    std::string_view name) {
+std::string PendingFolder::TemporaryPath(std::string_view parent, std::string_view name,
+                                         int64_t attempt) {
+  return (fs::path(OrHere(parent)) /
+          absl::StrCat(Absl(kTemporaryPrefix), Absl(name), "-", attempt))
+      .string();
+}
+
+absl::StatusOr<PendingFolder> PendingFolder::Create(std::string_view parent, std::string_view name,
+                                                    int64_t attempt) {
   PendingFolder folder;
-  folder.parent_ = parent.empty() ? "." : std::string(parent);
+  folder.parent_ = OrHere(parent);
   folder.name_ = std::string(name);
   RETURN_IF_ERROR(MakeDirectories(folder.parent_));
-  std::string temporary = absl::StrCat(Absl(kTemporaryPrefix), folder.name_);
   if (StepOfFolderName(name) >= 0) {
     ASSIGN_OR_RETURN(folder.lock_,
                      LockFile((fs::path(folder.parent_) / kLockName).string(), kLockTimeoutMs));
     RETURN_IF_ERROR(RemoveLeftovers(folder.parent_));
-  } else {
-    absl::StrAppend(&temporary, "-", ::getpid());
   }
-  temporary = (fs::path(folder.parent_) / temporary).string();
+  const std::string temporary = TemporaryPath(parent, name, attempt);
   RETURN_IF_ERROR(MakeDirectories(temporary));
   folder.temporary_ = temporary;
   return folder;

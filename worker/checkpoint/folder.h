@@ -29,7 +29,13 @@ class PendingFolder {
  public:
   // Creates `parent` when it is missing, and the temporary folder. For a step: takes the lock first
   // and removes leftovers. UNAVAILABLE when another process keeps writing there for half a minute.
-  static absl::StatusOr<PendingFolder> Create(std::string_view parent, std::string_view name);
+  // `attempt` tells this one from others of the same name: what a rank of a dead job still writes
+  // does not land in it.
+  static absl::StatusOr<PendingFolder> Create(std::string_view parent, std::string_view name,
+                                              int64_t attempt);
+  // Where that is, for the other ranks that fill it.
+  static std::string TemporaryPath(std::string_view parent, std::string_view name,
+                                   int64_t attempt);
   PendingFolder(PendingFolder&& other) = default;
   PendingFolder& operator=(PendingFolder&& other) = default;
   // Removes the temporary folder unless it was committed.

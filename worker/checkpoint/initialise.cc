@@ -79,15 +79,15 @@ absl::Status CheckInitializer(const StateTensor& tensor, const v1::Initializer& 
 
 }  // namespace
 
-absl::Status InitialiseWeights(int64_t seed, const v1::Program& program,
-                               std::span<std::byte* const> arenas, int threads) {
-  ASSIGN_OR_RETURN(const std::vector<StateTensor> state, ViewState(program, arenas));
+absl::Status InitialiseWeights(int64_t seed, const RankState& state, int threads) {
+  ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
+  ZeroPadding(state);
   std::map<std::string, const v1::Initializer*> initializers;
-  for (const v1::Initializer& initializer : program.initializers()) {
+  for (const v1::Initializer& initializer : state.program.initializers()) {
     initializers[initializer.tensor()] = &initializer;
   }
   std::vector<Chunk> chunks;
-  for (const StateTensor& tensor : state) {
+  for (const StateTensor& tensor : tensors) {
     const v1::Initializer* initializer = nullptr;
     if (tensor.kind == v1::WEIGHT) {
       const auto found = initializers.find(tensor.tensor);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/manifest.h"
 
+#include <xxhash.h>
+
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -21,10 +23,6 @@ constexpr char kFormat[] = "terrace-checkpoint";
 constexpr int64_t kVersion = 1;
 constexpr int64_t kLimitBytes = 16 << 20;
 constexpr int kMaxDepth = 64;  // writing JSON recurses
-
-std::string PathIn(std::string_view folder) {
-  return (std::filesystem::path(folder) / kManifestName).string();
-}
 
 uint64_t ParseHash(const std::string& text) {
   uint64_t value = 0;
@@ -58,8 +56,19 @@ Manifest FromJson(const Json& json) {
 
 }  // namespace
 
+std::string PathIn(std::string_view folder, std::string_view name) {
+  return (std::filesystem::path(folder) / name).string();
+}
+
+absl::StatusOr<ManifestFile> DescribeFile(std::string_view folder, const std::string& name) {
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(PathIn(folder, name)));
+  return ManifestFile{.name = name,
+                      .bytes = static_cast<int64_t>(file.bytes().size()),
+                      .xxh3 = XXH3_64bits(file.bytes().data(), file.bytes().size())};
+}
+
 absl::StatusOr<Manifest> ReadManifest(std::string_view folder) {
-  const std::string path = PathIn(folder);
+  const std::string path = PathIn(folder, kManifestName);
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kLimitBytes));
   try {
     const Json json = Json::parse(text, [](int depth, Json::parse_event_t, Json&) {
@@ -89,7 +98,7 @@ absl::Status WriteManifest(std::string_view folder, const Manifest& manifest) {
   json["files"] = std::move(files);
   json["spec"] = Json::parse(manifest.spec_json, nullptr, /*allow_exceptions=*/false);
   if (!json["spec"].is_object()) json["spec"] = Json::object();
-  return WriteSyncedFile(PathIn(folder),
+  return WriteSyncedFile(PathIn(folder, kManifestName),
                          json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 

@@ -2,7 +2,7 @@
 // checksum. It is the last file written, so a folder with a valid manifest is whole
 // (docs/formats.md).
 //
-// Pure apart from reading and writing the one file. Thread-safe: no state.
+// Pure apart from the files it names. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,6 +34,11 @@ struct Manifest {
   std::string spec_json;  // v1::JobSpec as protobuf's JSON; an object
   std::vector<ManifestFile> files;
 };
+
+// "<folder>/<name>"
+std::string PathIn(std::string_view folder, std::string_view name);
+// Reads every byte of the file.
+absl::StatusOr<ManifestFile> DescribeFile(std::string_view folder, const std::string& name);
 
 absl::StatusOr<Manifest> ReadManifest(std::string_view folder);
 absl::Status WriteManifest(std::string_view folder, const Manifest& manifest);

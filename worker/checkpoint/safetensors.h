@@ -1,5 +1,5 @@
 // The safetensors file format: an 8-byte header length, a JSON header, raw little-endian tensors.
-// Reader over a memory map, streaming writer. Everything a hostile or truncated file can do is an
+// Reader over a memory map, writer by one or several processes. Everything a hostile or truncated file can do is an
 // error with the file's name, never a crash.
 //
 // Reader: thread-safe after Open. Writer: thread-compatible.
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,28 +57,45 @@ struct TensorToWrite {
   std::string name;
   kernels::DType dtype;
   std::vector<int64_t> shape;
+  int64_t bytes() const;
 };
 
-// Writes the header first, then the tensors in the given order, then fsyncs. Not atomic: write to a
-// temporary folder.
+// Writes a file of tensors in the given order, alone or together with writers in other processes,
+// each a part of it. Not atomic: write to a temporary folder.
 class SafetensorsWriter {
  public:
+  // Makes the file, of its final size, and writes the header.
+  // RESOURCE_EXHAUSTED (ENOSPC) with the path when the disk is too small.
   static absl::StatusOr<SafetensorsWriter> Create(
       std::string_view path, const std::vector<TensorToWrite>& tensors,
       const std::map<std::string, std::string>& metadata);
-  // The next bytes of the file's data section, in tensor order; any split.
-  // UNAVAILABLE/RESOURCE_EXHAUSTED (ENOSPC) with the path.
+  // Opens what another process has made with the same tensors and metadata. FAILED_PRECONDITION when
+  // the file is another.
+  static absl::StatusOr<SafetensorsWriter> Join(std::string_view path,
+                                                const std::vector<TensorToWrite>& tensors,
+                                                const std::map<std::string, std::string>& metadata);
+
+  // Where in the file the tensor begins. NOT_FOUND when the header does not announce it just so.
+  absl::StatusOr<int64_t> OffsetOf(const TensorToWrite& tensor) const;
+  absl::Status WriteAt(int64_t offset, std::span<const std::byte> bytes);
+  // Behind what was written last; at first behind the header.
   absl::Status Append(std::span<const std::byte> bytes);
-  // Fails when not all bytes were appended. fsyncs.
+  // fsyncs.
+  absl::Status Sync();
+  // The same, and fails when this writer has not written every tensor.
   absl::Status Finish();
-  int64_t file_bytes() const { return file_bytes_; }
-  uint64_t xxh3() const;  // of the whole file, after Finish
+
+  int64_t file_bytes() const;
+  int64_t data_bytes() const;     // of all tensors
+  int64_t written_bytes() const;  // of tensors, by this writer
+  // Of the whole file, when this writer made it and wrote all of it in order: then reading it again
+  // is saved.
+  std::optional<uint64_t> xxh3() const;
 
  private:
   struct State;
   explicit SafetensorsWriter(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
-  int64_t file_bytes_ = 0;
 };
 
 }  // namespace terrace

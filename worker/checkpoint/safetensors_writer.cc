@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -9,8 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/safetensors_header.h"
 
@@ -20,12 +23,6 @@ namespace {
 // What is hashed is written while it is still in the cache.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
-int64_t BytesOf(const TensorToWrite& tensor) {
-  int64_t bytes = kernels::SizeOf(tensor.dtype);
-  for (const int64_t size : tensor.shape) bytes *= size;
-  return bytes;
-}
-
 // The length prefix and the JSON, padded with spaces so that the data is aligned to 8 bytes.
 std::string HeaderBytes(const std::vector<TensorToWrite>& tensors,
                         const std::map<std::string, std::string>& metadata) {
@@ -33,7 +30,7 @@ std::string HeaderBytes(const std::vector<TensorToWrite>& tensors,
   if (!metadata.empty()) json["__metadata__"] = metadata;
   int64_t begin = 0;
   for (const TensorToWrite& tensor : tensors) {
-    const int64_t end = begin + BytesOf(tensor);
+    const int64_t end = begin + tensor.bytes();
     json[tensor.name] = {{"dtype", SafetensorsDtypeName(tensor.dtype)},
                          {"shape", tensor.shape},
                          {"data_offsets", {begin, end}}};
@@ -53,69 +50,150 @@ struct FreeHash {
 
 }  // namespace
 
-struct SafetensorsWriter::State {
-  std::string path;
-  UniqueFd fd;
-  int64_t file_bytes = 0;
-  int64_t written = 0;
-  std::unique_ptr<XXH3_state_t, FreeHash> hash{XXH3_createState()};
+int64_t TensorToWrite::bytes() const {
+  int64_t bytes = kernels::SizeOf(dtype);
+  for (const int64_t size : shape) bytes *= size;
+  return bytes;
+}
 
-  absl::Status Write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
-      XXH3_64bits_update(hash.get(), chunk.data(), chunk.size());
-      RETURN_IF_ERROR(WriteAll(fd, chunk, path));
-      written += chunk.size();
-      bytes = bytes.subspan(chunk.size());
+struct SafetensorsWriter::State {
+  struct Place {
+    TensorToWrite tensor;
+    int64_t offset = 0;
+  };
+
+  State(std::string_view file, const std::vector<TensorToWrite>& tensors,
+        const std::map<std::string, std::string>& metadata)
+      : path(file), header(HeaderBytes(tensors, metadata)) {
+    file_bytes = next = header.size();
+    for (const TensorToWrite& tensor : tensors) {
+      places.emplace(tensor.name, Place{tensor, file_bytes});
+      file_bytes += tensor.bytes();
     }
-    return absl::OkStatus();
+    XXH3_64bits_reset(hash.get());
   }
 
   // A disk that is too small is known before gigabytes are written. File systems that cannot
   // reserve say so; then the writes themselves tell.
   absl::Status Reserve() const {
-    if (::fallocate(fd.get(), 0, 0, file_bytes) == 0 ||
-        (errno != ENOSPC && errno != EDQUOT && errno != EFBIG)) {
+    if (::fallocate(fd.get(), 0, 0, file_bytes) == 0) return absl::OkStatus();
+    if (errno != ENOSPC && errno != EDQUOT && errno != EFBIG &&
+        ::ftruncate(fd.get(), file_bytes) == 0) {
       return absl::OkStatus();
     }
     return FileError(errno, absl::StrCat("reserve ", file_bytes, " bytes for"), path);
   }
+
+  absl::Status WriteAt(int64_t offset, std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
+      if (offset == hashed) {
+        XXH3_64bits_update(hash.get(), chunk.data(), chunk.size());
+        hashed += chunk.size();
+      }
+      const ssize_t done = ::pwrite(fd.get(), chunk.data(), chunk.size(), offset);
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) return FileError(errno, "write", path);
+      offset += done;
+      bytes = bytes.subspan(done);
+    }
+    next = offset;
+    return absl::OkStatus();
+  }
+
+  const std::string path;
+  const std::string header;
+  std::map<std::string, Place, std::less<>> places;
+  int64_t file_bytes = 0;
+  UniqueFd fd;
+  int64_t next = 0;  // behind what was written last
+  int64_t written = 0;
+  int64_t hashed = -1;  // how much of the file's beginning `hash` has seen; -1: it sees nothing
+  std::unique_ptr<XXH3_state_t, FreeHash> hash{XXH3_createState()};
 };
 
-SafetensorsWriter::SafetensorsWriter(std::shared_ptr<State> state)
-    : state_(std::move(state)), file_bytes_(state_->file_bytes) {}
+SafetensorsWriter::SafetensorsWriter(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
     std::string_view path, const std::vector<TensorToWrite>& tensors,
     const std::map<std::string, std::string>& metadata) {
-  auto state = std::make_shared<State>();
-  state->path = std::string(path);
-  const std::string header = HeaderBytes(tensors, metadata);
-  state->file_bytes = header.size();
-  for (const TensorToWrite& tensor : tensors) state->file_bytes += BytesOf(tensor);
-  XXH3_64bits_reset(state->hash.get());
+  auto state = std::make_shared<State>(path, tensors, metadata);
   ASSIGN_OR_RETURN(state->fd, CreateFile(path));
   RETURN_IF_ERROR(state->Reserve());
-  RETURN_IF_ERROR(state->Write(std::as_bytes(std::span(header))));
+  state->hashed = 0;
+  RETURN_IF_ERROR(state->WriteAt(0, std::as_bytes(std::span(state->header))));
   return SafetensorsWriter(std::move(state));
 }
 
-absl::Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
-  if (static_cast<int64_t>(bytes.size()) > file_bytes_ - state_->written) {
-    return absl::InternalError(
-        absl::StrCat(state_->path, ": more tensor bytes than the header announced"));
+absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Join(
+    std::string_view path, const std::vector<TensorToWrite>& tensors,
+    const std::map<std::string, std::string>& metadata) {
+  auto state = std::make_shared<State>(path, tensors, metadata);
+  state->fd = UniqueFd(::open(state->path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!state->fd.valid()) return FileError(errno, "open", path);
+  std::string found(state->header.size(), '\0');
+  const ssize_t bytes = ::pread(state->fd.get(), found.data(), found.size(), 0);
+  if (bytes < 0) return FileError(errno, "read", path);
+  if (found != state->header) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        state->path, " was begun with other tensors than this rank's program lists"));
   }
-  return state_->Write(bytes);
+  return SafetensorsWriter(std::move(state));
 }
+
+absl::StatusOr<int64_t> SafetensorsWriter::OffsetOf(const TensorToWrite& tensor) const {
+  const auto found = state_->places.find(tensor.name);
+  if (found == state_->places.end()) {
+    return absl::NotFoundError(absl::StrCat(state_->path, " has no tensor ", tensor.name));
+  }
+  const State::Place& place = found->second;
+  if (place.tensor.dtype == tensor.dtype && place.tensor.shape == tensor.shape) {
+    return place.offset;
+  }
+  return absl::NotFoundError(
+      absl::StrCat(state_->path, " has the tensor ", tensor.name, " as ",
+                   Absl(SafetensorsDtypeName(place.tensor.dtype)), " [",
+                   absl::StrJoin(place.tensor.shape, ", "), "], not as ",
+                   Absl(SafetensorsDtypeName(tensor.dtype)), " [",
+                   absl::StrJoin(tensor.shape, ", "), "]"));
+}
+
+absl::Status SafetensorsWriter::WriteAt(int64_t offset, std::span<const std::byte> bytes) {
+  const int64_t size = bytes.size(), first = state_->header.size();
+  if (offset < first || offset > state_->file_bytes || size > state_->file_bytes - offset) {
+    return absl::InternalError(absl::StrCat(state_->path, ": bytes [", offset, ", +", size,
+                                            ") are not of the tensors that the header announced"));
+  }
+  RETURN_IF_ERROR(state_->WriteAt(offset, bytes));
+  state_->written += size;
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
+  return WriteAt(state_->next, bytes);
+}
+
+absl::Status SafetensorsWriter::Sync() { return SyncFile(state_->fd, state_->path); }
 
 absl::Status SafetensorsWriter::Finish() {
-  if (state_->written != file_bytes_) {
-    return absl::InternalError(absl::StrCat(state_->path, ": ", file_bytes_ - state_->written,
-                                            " of the announced tensor bytes were not appended"));
+  if (written_bytes() != data_bytes()) {
+    return absl::InternalError(absl::StrCat(state_->path, ": ", data_bytes() - written_bytes(),
+                                            " of the announced tensor bytes were not written"));
   }
-  return SyncFile(state_->fd, state_->path);
+  return Sync();
 }
 
-uint64_t SafetensorsWriter::xxh3() const { return XXH3_64bits_digest(state_->hash.get()); }
+int64_t SafetensorsWriter::file_bytes() const { return state_->file_bytes; }
+
+int64_t SafetensorsWriter::data_bytes() const {
+  return state_->file_bytes - static_cast<int64_t>(state_->header.size());
+}
+
+int64_t SafetensorsWriter::written_bytes() const { return state_->written; }
+
+std::optional<uint64_t> SafetensorsWriter::xxh3() const {
+  if (state_->hashed != state_->file_bytes) return std::nullopt;
+  return XXH3_64bits_digest(state_->hash.get());
+}
 
 }  // namespace terrace

@@ -2,76 +2,76 @@
 #include "worker/checkpoint/state_view.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
+#include "proto/state_layout.h"
 
 namespace terrace {
 namespace {
 
-std::string StoredName(const v1::StateRange& range) {
-  switch (range.kind()) {
-    case v1::ADAM_M:
-      return absl::StrCat(range.tensor(), ".adam_m");
-    case v1::ADAM_V:
-      return absl::StrCat(range.tensor(), ".adam_v");
-    default:
-      return range.tensor();
-  }
+std::string NameOf(const v1::StateRange& range) {
+  return StoredName(range.tensor(), range.kind());
 }
 
 absl::Status BadRange(const v1::StateRange& range, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("state range of ", StoredName(range),
-                                                 " at element ", range.tensor_begin(), ": ",
-                                                 std::string(why)));
+  return absl::InvalidArgumentError(absl::StrCat("state range of ", NameOf(range), " at row ",
+                                                 range.row(), ", column ", range.column(), ": ",
+                                                 Absl(why)));
 }
 
-absl::StatusOr<StateSlice> Locate(const v1::StateRange& range, const v1::Program& program,
-                                  std::span<std::byte* const> arenas) {
-  if (range.buffer() >= program.buffers_size()) return BadRange(range, "no such buffer");
+absl::Status AddSlices(const v1::StateRange& range, const RankState& state,
+                       std::vector<StateSlice>* slices) {
+  const v1::Program& program = state.program;
+  if (range.buffer() >= static_cast<uint32_t>(program.buffers_size())) {
+    return BadRange(range, "no such buffer");
+  }
   const v1::Buffer& buffer = program.buffers(range.buffer());
-  if (buffer.arena() >= arenas.size()) return BadRange(range, "its buffer is in no arena");
+  if (buffer.arena() >= state.arenas.size()) return BadRange(range, "its buffer is in no arena");
   const int64_t size = kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
   if (size == 0) return BadRange(range, "unknown element type");
-  if (range.offset() < 0 || range.elements() < 0 || range.offset() > buffer.bytes() ||
-      range.elements() > (buffer.bytes() - range.offset()) / size) {
-    return BadRange(range, "outside its buffer");
+  std::byte* const data = state.arenas[buffer.arena()] + buffer.offset();
+  const bool owned = OwnsState(range, program.grid(), state.rank);
+  for (const StateRun& run : RunsOf(range, program.grid(), state.rank)) {
+    if (run.offset < 0 || run.offset > buffer.bytes() ||
+        run.elements > (buffer.bytes() - run.offset) / size) {
+      return BadRange(range, "outside its buffer");
+    }
+    slices->push_back({run.begin, run.elements, data + run.offset, owned});
   }
-  return StateSlice{range.tensor_begin(), range.elements(),
-                    arenas[buffer.arena()] + buffer.offset() + range.offset()};
+  return absl::OkStatus();
 }
 
-absl::Status CheckCovered(StateTensor* tensor) {
-  std::sort(tensor->slices.begin(), tensor->slices.end(),
+absl::Status SortSlices(StateTensor* tensor) {
+  std::vector<StateSlice>& slices = tensor->slices;
+  std::sort(slices.begin(), slices.end(),
             [](const StateSlice& a, const StateSlice& b) { return a.begin < b.begin; });
-  int64_t next = 0;
-  for (const StateSlice& slice : tensor->slices) {
-    if (slice.begin != next) break;
-    next += slice.elements;
+  for (size_t i = 1; i < slices.size(); ++i) {
+    if (slices[i - 1].begin + slices[i - 1].elements <= slices[i].begin) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the state manifest holds element ",
+                                                   slices[i].begin, " of ", tensor->stored_name,
+                                                   " twice on one rank"));
   }
-  if (next == tensor->elements()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the state manifest covers ", next, " of the ", tensor->elements(),
-                   " elements of ", tensor->stored_name, " in order, must be all, once"));
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-int64_t StateTensor::elements() const {
-  int64_t n = 1;
-  for (const int64_t size : shape) n *= size;
-  return n;
+std::string StoredName(std::string_view tensor, v1::StateKind kind) {
+  const char* suffix = kind == v1::ADAM_M ? ".adam_m" : kind == v1::ADAM_V ? ".adam_v" : "";
+  return absl::StrCat(Absl(tensor), suffix);
 }
 
-absl::StatusOr<std::vector<StateTensor>> ViewState(const v1::Program& program,
-                                                   std::span<std::byte* const> arenas) {
+absl::StatusOr<std::vector<StateTensor>> ViewState(const RankState& state) {
   std::vector<StateTensor> tensors;
   std::map<std::string, size_t> index;
-  for (const v1::StateRange& range : program.state()) {
-    std::string name = StoredName(range);
+  for (const v1::StateRange& range : state.program.state()) {
+    std::string name = NameOf(range);
     const auto [place, is_new] = index.emplace(name, tensors.size());
     if (is_new) {
       tensors.push_back({.tensor = range.tensor(),
@@ -84,11 +84,29 @@ absl::StatusOr<std::vector<StateTensor>> ViewState(const v1::Program& program,
     if (tensor.dtype != static_cast<kernels::DType>(range.dtype())) {
       return BadRange(range, "two element types");
     }
-    ASSIGN_OR_RETURN(const StateSlice slice, Locate(range, program, arenas));
-    tensor.slices.push_back(slice);
+    if (!std::equal(tensor.shape.begin(), tensor.shape.end(), range.shape().begin(),
+                    range.shape().end())) {
+      return BadRange(range, "two shapes");
+    }
+    RETURN_IF_ERROR(AddSlices(range, state, &tensor.slices));
   }
-  for (StateTensor& tensor : tensors) RETURN_IF_ERROR(CheckCovered(&tensor));
+  for (StateTensor& tensor : tensors) RETURN_IF_ERROR(SortSlices(&tensor));
   return tensors;
+}
+
+void ZeroPadding(const RankState& state) {
+  std::map<uint32_t, int64_t> held_bytes;  // by buffer
+  for (const v1::StateRange& range : state.program.state()) {
+    int64_t& held = held_bytes[range.buffer()];
+    for (const StateRun& run : RunsOf(range, state.program.grid(), state.rank)) {
+      held += run.elements * kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
+    }
+  }
+  for (const auto& [id, held] : held_bytes) {
+    const v1::Buffer& buffer = state.program.buffers(id);
+    if (held == buffer.bytes()) continue;
+    std::memset(state.arenas[buffer.arena()] + buffer.offset(), 0, buffer.bytes());
+  }
 }
 
 std::string ShapeText(std::span<const int64_t> shape) {

@@ -36,20 +36,32 @@ std::vector<std::string> Aliases(const std::string& tensor, const v1::Program& p
   return names;
 }
 
-absl::StatusOr<StoredTensor> Find(const SafetensorsReader& reader, const StateTensor& tensor,
+absl::StatusOr<StoredTensor> Find(const SafetensorsReader& reader, const std::string& tensor,
                                   const v1::Program& program) {
-  absl::StatusOr<StoredTensor> first = reader.Get(tensor.tensor);
+  absl::StatusOr<StoredTensor> first = reader.Get(tensor);
   if (!absl::IsNotFound(first.status())) return first;
-  for (const std::string& name : Aliases(tensor.tensor, program)) {
+  for (const std::string& name : Aliases(tensor, program)) {
     absl::StatusOr<StoredTensor> stored = reader.Get(name);
     if (!absl::IsNotFound(stored.status())) return stored;
   }
   return first;
 }
 
-// A model with fewer layers than the file loads without an error, so say what was left.
-void WarnOfUnused(const SafetensorsReader& reader, const std::set<std::string>& used,
-                  const v1::Program& program, std::string_view path) {
+void Zero(const StateTensor& tensor) {
+  for (const StateSlice& slice : tensor.slices) {
+    std::memset(slice.data, 0, slice.elements * kernels::SizeOf(tensor.dtype));
+  }
+}
+
+// A model with fewer layers than the file loads without an error, so say what was left. The
+// initializers list the tensors of all stages.
+void WarnOfUnused(const SafetensorsReader& reader, const v1::Program& program,
+                  std::string_view path) {
+  std::set<std::string> used;
+  for (const v1::Initializer& initializer : program.initializers()) {
+    const auto stored = Find(reader, initializer.tensor(), program);
+    if (stored.ok()) used.insert(stored->name);
+  }
   std::vector<std::string> unused;
   for (const std::string& name : reader.Names()) {
     if (!used.contains(name) && !program.tied().contains(name)) unused.push_back(name);
@@ -64,27 +76,23 @@ void WarnOfUnused(const SafetensorsReader& reader, const std::set<std::string>& 
 
 }  // namespace
 
-absl::Status ReadWeights(std::string_view path, const v1::Program& program,
-                         std::span<std::byte* const> arenas) {
+absl::Status ReadWeights(std::string_view path, const RankState& state) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
-  ASSIGN_OR_RETURN(const std::vector<StateTensor> state, ViewState(program, arenas));
-  std::set<std::string> used;
-  for (const StateTensor& tensor : state) {
+  ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
+  ZeroPadding(state);
+  for (const StateTensor& tensor : tensors) {
     if (tensor.kind != v1::WEIGHT) {
-      for (const StateSlice& slice : tensor.slices) {
-        std::memset(slice.data, 0, slice.elements * kernels::SizeOf(tensor.dtype));
-      }
+      Zero(tensor);
       continue;
     }
-    const absl::StatusOr<StoredTensor> stored = Find(*reader, tensor, program);
+    const absl::StatusOr<StoredTensor> stored = Find(*reader, tensor.tensor, state.program);
     if (!stored.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(
           Absl(path), " does not hold the weights of this model: ", stored.status().message()));
     }
     RETURN_IF_ERROR(FillTensor(*stored, path, tensor));
-    used.insert(stored->name);
   }
-  WarnOfUnused(*reader, used, program, path);
+  if (RankOf(state.program.grid(), state.rank) == 0) WarnOfUnused(*reader, state.program, path);
   return absl::OkStatus();
 }
 

@@ -1,0 +1,33 @@
+// How the ranks that write or read one checkpoint keep step: each tells how it fared, and all learn
+// the same.
+//
+// Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace terrace {
+
+class CheckpointPeers {
+ public:
+  virtual ~CheckpointPeers() = default;
+  virtual int rank() const = 0;  // of the job
+  virtual int size() const = 0;
+  // in: bytes, out: size() * bytes, by rank. Blocks until all ranks have come; UNAVAILABLE when one
+  // is lost.
+  virtual absl::Status AllGather(const void* in, void* out, int64_t bytes) = 0;
+};
+
+// Blocks until all ranks have come to this point. When all are well: everyone's value, by rank.
+// Otherwise a failure on every rank: its own, or that of the first rank that failed, with its code
+// and words. Null `peers`: one rank.
+absl::StatusOr<std::vector<int64_t>> Agree(CheckpointPeers* peers, const absl::Status& own,
+                                           int64_t value);
+
+}  // namespace terrace
