@@ -15,6 +15,7 @@ Checkpointer::~Checkpointer() {
 
 void Checkpointer::Start(int64_t step, int64_t tokens) {
   stall_ns_.store(0);
+  ended_.store(false);
   reading_.store(true, std::memory_order_release);
   thread_ = std::thread(&Checkpointer::Write, this, step, tokens);
 }
@@ -22,8 +23,11 @@ void Checkpointer::Start(int64_t step, int64_t tokens) {
 void Checkpointer::Write(int64_t step, int64_t tokens) {
   const int64_t start_ns = clock_->MonotonicNanos();
   const CheckpointHeader header{.step = step, .tokens = tokens, .spec = &spec_};
-  auto info = WriteCheckpoint(spec_.checkpoint().directory(), header, program_, arenas_,
-                              spec_.checkpoint().keep(), clock_->UnixMillis());
+  auto info = WriteCheckpoint(spec_.checkpoint().directory(), header, state_,
+                              {.keep = spec_.checkpoint().keep(),
+                               .unix_ms = clock_->UnixMillis(),
+                               .peers = peers_,
+                               .on_read = [this] { OpenFence(); }});
   if (info.ok()) {
     result_ = WrittenCheckpoint{.info = *std::move(info),
                                 .seconds = (clock_->MonotonicNanos() - start_ns) * 1e-9};
@@ -33,12 +37,17 @@ void Checkpointer::Write(int64_t step, int64_t tokens) {
                                                         step, ": ", info.status().message())),
         v1::REASON_CHECKPOINT_ERROR);
   }
+  OpenFence();
+  ended_.store(true, std::memory_order_release);
+}
+
+void Checkpointer::OpenFence() {
   reading_.store(false, std::memory_order_release);
   reading_.notify_all();
 }
 
 std::optional<absl::StatusOr<WrittenCheckpoint>> Checkpointer::Poll() {
-  if (!thread_.joinable() || reading_.load(std::memory_order_acquire)) return std::nullopt;
+  if (!thread_.joinable() || !ended_.load(std::memory_order_acquire)) return std::nullopt;
   return Finish();
 }
 

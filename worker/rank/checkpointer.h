@@ -1,8 +1,10 @@
-// Writes checkpoints while training goes on, without a copy: a thread reads the persistent buffers
-// during the next step's forward and backward passes, and the fence holds the optimizer back until
-// it is done.
+// Writes checkpoints while training goes on, without a copy: a thread of each rank reads its
+// persistent buffers during the next step's forward and backward passes, and the fence holds the
+// rank's optimizer back until that is done. The threads of all ranks write one checkpoint together;
+// all get the same outcome.
 //
-// Start, Finish and Poll are used on the trainer's thread; WaitUntilUnread on any.
+// Start, Finish and Poll are used on the trainer's thread, at the same steps on all ranks;
+// WaitUntilUnread on any.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,18 +12,33 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "proto/v1/job.pb.h"
-#include "proto/v1/program.pb.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/peers.h"
+#include "worker/comm/communicator.h"
 #include "worker/rank/streams.h"
 
 namespace terrace {
+
+// All ranks of the job, through a group that nothing else uses while a checkpoint is written.
+// Borrows it.
+class GroupPeers final : public CheckpointPeers {
+ public:
+  explicit GroupPeers(Communicator* group) : group_(group) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  absl::Status AllGather(const void* in, void* out, int64_t bytes) override {
+    return group_->AllGather(in, out, bytes);
+  }
+
+ private:
+  Communicator* const group_;
+};
 
 struct WrittenCheckpoint {
   CheckpointInfo info;
@@ -31,10 +48,10 @@ struct WrittenCheckpoint {
 
 class Checkpointer final : public StateFence {
  public:
-  // Borrows all.
-  Checkpointer(const v1::JobSpec& spec, const v1::Program& program,
-               std::span<std::byte* const> arenas, const Clock* clock)
-      : spec_(spec), program_(program), arenas_(arenas), clock_(clock) {}
+  // Null `peers`: this is the only rank. Borrows all.
+  Checkpointer(const v1::JobSpec& spec, const RankState& state, CheckpointPeers* peers,
+               const Clock* clock)
+      : spec_(spec), state_(state), peers_(peers), clock_(clock) {}
   ~Checkpointer() override;
 
   // Starts to write the state after `step` steps. REQUIRES: the result of the one before was taken.
@@ -45,17 +62,19 @@ class Checkpointer final : public StateFence {
   // The same, after waiting for it.
   std::optional<absl::StatusOr<WrittenCheckpoint>> Finish();
 
-  // Blocks while the state is being read. Allocates nothing.
+  // Blocks while this rank's state is being read. Allocates nothing.
   void WaitUntilUnread() override;
 
  private:
   void Write(int64_t step, int64_t tokens);
+  void OpenFence();
 
   const v1::JobSpec& spec_;
-  const v1::Program& program_;
-  const std::span<std::byte* const> arenas_;
+  const RankState state_;
+  CheckpointPeers* const peers_;
   const Clock* const clock_;
   std::atomic<bool> reading_{false};
+  std::atomic<bool> ended_{false};
   std::atomic<int64_t> stall_ns_{0};
   std::thread thread_;
   absl::StatusOr<WrittenCheckpoint> result_;  // written by thread_, read after it has ended
