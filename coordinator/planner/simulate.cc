@@ -2,95 +2,17 @@
 #include "coordinator/planner/simulate.h"
 
 #include <algorithm>
-#include <string>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "kernels/op.h"
+#include "coordinator/planner/instruction_time.h"
 #include "proto/grid.h"
-#include "proto/op_codec.h"
 
 namespace terrace {
 namespace {
-
-using kernels::MatmulPrecision;
-using kernels::OpAttrs;
-using kernels::TensorShape;
-
-// The arithmetic an op's products are done in; f32 for ops without products.
-MatmulPrecision PrecisionOf(const OpAttrs& attrs) {
-  if (const auto* a = std::get_if<kernels::MatmulAttrs>(&attrs)) return a->precision;
-  if (const auto* a = std::get_if<kernels::AttentionAttrs>(&attrs)) return a->precision;
-  if (const auto* a = std::get_if<kernels::LossAttrs>(&attrs)) return a->precision;
-  return MatmulPrecision::kF32;
-}
-
-double Over(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
-
-// Computes how long one instruction takes when nothing else is in its way.
-class TimeModel {
- public:
-  TimeModel(const v1::Program& program, const v1::HardwareProfile& profile)
-      : program_(program), profile_(profile) {}
-
-  absl::StatusOr<double> Seconds(const v1::Instruction& instruction) const {
-    std::vector<TensorShape> shapes;
-    for (const v1::Operand& operand : instruction.operands()) {
-      ASSIGN_OR_RETURN(shapes.emplace_back(), DecodeShape(operand));
-    }
-    double seconds = 0;
-    switch (instruction.kind_case()) {
-      case v1::Instruction::kCompute: {
-        ASSIGN_OR_RETURN(seconds, ComputeSeconds(instruction.compute(), shapes));
-        break;
-      }
-      case v1::Instruction::kCollective:
-        seconds = CollectiveSeconds(instruction.collective(), shapes);
-        break;
-      default:
-        seconds = Over(TotalBytes(shapes), profile_.memory_bytes_per_second());
-    }
-    return seconds + profile_.instruction_overhead_seconds();
-  }
-
- private:
-  absl::StatusOr<double> ComputeSeconds(const v1::ComputeOp& compute,
-                                        const std::vector<TensorShape>& shapes) const {
-    ASSIGN_OR_RETURN(const DecodedOp decoded, DecodeOp(compute));
-    const std::string problem = kernels::CheckShapes(decoded.op, decoded.attrs, shapes);
-    if (!problem.empty()) return absl::InvalidArgumentError(problem);
-    const double flops = static_cast<double>(kernels::Flops(decoded.op, decoded.attrs, shapes));
-    const double bytes =
-        static_cast<double>(kernels::BytesMoved(decoded.op, decoded.attrs, shapes));
-    const bool bf16 = PrecisionOf(decoded.attrs) == MatmulPrecision::kBF16;
-    const double arithmetic =
-        Over(flops, bf16 ? profile_.bf16_flops_per_second() : profile_.f32_flops_per_second());
-    // Not the larger of the two: a product packs its operands before it computes, and small
-    // products show it.
-    return arithmetic + Over(bytes, profile_.memory_bytes_per_second());
-  }
-
-  // Ring algorithms: an all-reduce sends 2 (N - 1) / N of the bytes in 2 (N - 1) messages, a
-  // broadcast half of it.
-  double CollectiveSeconds(const v1::CollectiveOp& op,
-                           const std::vector<TensorShape>& shapes) const {
-    if (op.group() >= static_cast<uint32_t>(program_.groups_size())) return 0;
-    const double ranks = GroupSize(program_.grid(), program_.groups(op.group()));
-    const double rounds = (op.kind() == v1::ALL_REDUCE ? 2 : 1) * (ranks - 1);
-    return rounds * (Over(TotalBytes(shapes) / ranks, profile_.link_bytes_per_second()) +
-                     profile_.link_latency_seconds());
-  }
-
-  static double TotalBytes(const std::vector<TensorShape>& shapes) {
-    double bytes = 0;
-    for (const TensorShape& shape : shapes) bytes += static_cast<double>(shape.SpanBytes());
-    return bytes;
-  }
-
-  const v1::Program& program_;
-  const v1::HardwareProfile& profile_;
-};
 
 const v1::Sequence* FindSequence(const v1::Program& program, std::string_view name) {
   for (const v1::Sequence& sequence : program.sequences()) {
@@ -99,63 +21,147 @@ const v1::Sequence* FindSequence(const v1::Program& program, std::string_view na
   return nullptr;
 }
 
-bool IsCompute(const v1::Program& program, uint32_t stream) {
-  return program.streams(stream).kind() == v1::COMPUTE;
+absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_view name,
+                                     const v1::HardwareProfile& profile) {
+  StageInput input = {.program = &program, .sequence = FindSequence(program, name)};
+  if (input.sequence == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", sequence '",
+                                                   Absl(name),
+                                                   "': the program has none of that name"));
+  }
+  input.seconds.reserve(input.sequence->instructions_size());
+  for (const v1::Instruction& instruction : input.sequence->instructions()) {
+    const absl::StatusOr<double> seconds = InstructionSeconds(program, instruction, profile);
+    if (!seconds.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", instruction ",
+                                                     input.seconds.size(), ": ",
+                                                     seconds.status().message()));
+    }
+    input.seconds.push_back(*seconds);
+  }
+  return input;
 }
 
-// An instruction starts when its stream is free and its waits are over. Streams run at the same
-// time and do not slow each other down. List order is a valid order of events, since waits point
-// backwards.
-struct Run {
-  const v1::Program& program;
-  const v1::Sequence& sequence;
-  Simulation result;
-  std::vector<double> stream_free;  // by stream
+// What a run means for each stage.
+class Summary {
+ public:
+  Summary(const std::vector<StageInput>& inputs,
+          const std::vector<std::vector<RunInstruction>>& run)
+      : inputs_(inputs), run_(run) {}
 
-  void Step(int i, double seconds) {
-    const v1::Instruction& instruction = sequence.instructions(i);
-    const double idle_from = stream_free[instruction.stream()];
-    double start = idle_from;
-    bool waits_for_collective = false;
-    for (uint32_t wait : instruction.waits()) {
-      if (result.instructions[wait].end_seconds <= start) continue;
-      start = result.instructions[wait].end_seconds;
-      waits_for_collective = sequence.instructions(wait).has_collective();
+  Simulation Make() && {
+    for (int stage = 0; stage < static_cast<int>(inputs_.size()); ++stage) {
+      for (int i = 0; i < static_cast<int>(run_[stage].size()); ++i) {
+        if (run_[stage][i].end_seconds <= result_.step_seconds) continue;
+        result_.step_seconds = run_[stage][i].end_seconds;
+        last_ = {stage, i};
+      }
     }
-    result.instructions.push_back({start, start + seconds});
-    stream_free[instruction.stream()] = start + seconds;
-    result.step_seconds = std::max(result.step_seconds, start + seconds);
-    if (!IsCompute(program, instruction.stream())) return;
-    result.compute_seconds += seconds;
-    if (instruction.phase() == v1::OPTIMIZER_STEP) result.optimizer_seconds += seconds;
-    if (waits_for_collective) result.exposed_communication_seconds += start - idle_from;
+    for (int stage = 0; stage < static_cast<int>(inputs_.size()); ++stage) AddStage(stage);
+    double compute = 0, bubble = 0;
+    for (const SimulatedStage& stage : result_.stages) {
+      compute += stage.compute_seconds;
+      bubble += stage.bubble_seconds;
+    }
+    if (compute > 0) result_.bubble_ratio = bubble / compute;
+    return std::move(result_);
   }
+
+ private:
+  void AddStage(int index) {
+    const v1::Program& program = *inputs_[index].program;
+    SimulatedStage stage = {.stage = program.stage(), .instructions = run_[index]};
+    for (const v1::Stream& stream : program.streams()) stage.streams.push_back({stream.name()});
+    AddInstructions(index, &stage);
+    if (stage.compute_seconds > 0) {
+      stage.bubble_ratio = stage.bubble_seconds / stage.compute_seconds;
+    }
+    stage.memory = MemoryCurve(program, *inputs_[index].sequence, run_[index]);
+    for (const MemoryPoint& point : stage.memory) {
+      stage.peak_bytes = std::max(stage.peak_bytes, point.bytes);
+    }
+    result_.compute_seconds = std::max(result_.compute_seconds, stage.compute_seconds);
+    result_.optimizer_seconds = std::max(result_.optimizer_seconds, stage.optimizer_seconds);
+    result_.exposed_communication_seconds =
+        std::max(result_.exposed_communication_seconds, stage.exposed_communication_seconds);
+    result_.stages.push_back(std::move(stage));
+  }
+
+  void AddInstructions(int index, SimulatedStage* stage) const {
+    const StageInput& input = inputs_[index];
+    double free = 0;  // the compute stream, from then on
+    for (int i = 0; i < static_cast<int>(run_[index].size()); ++i) {
+      const v1::Instruction& instruction = input.sequence->instructions(i);
+      const RunInstruction& run = run_[index][i];
+      const double seconds = run.end_seconds - run.start_seconds;
+      stage->streams[instruction.stream()].busy_seconds += seconds;
+      if (input.program->streams(instruction.stream()).kind() != v1::COMPUTE) continue;
+      stage->compute_seconds += seconds;
+      if (instruction.phase() == v1::OPTIMIZER_STEP) stage->optimizer_seconds += seconds;
+      DivideIdle(index, free, run.after, stage);
+      free = run.end_seconds;
+    }
+    DivideIdle(index, free, last_, stage);
+  }
+
+  // The compute stream idled from `from` to the end of `cause`: walks back along what that waited
+  // for.
+  void DivideIdle(int stage, double from, InstructionRef cause, SimulatedStage* result) const {
+    while (cause.stage >= 0) {
+      const RunInstruction& run = run_[cause.stage][cause.instruction];
+      if (run.end_seconds <= from) return;
+      const double seconds = run.end_seconds - std::max(from, run.start_seconds);
+      if (cause.stage == stage ? Communicates(cause) : BetweenStages(cause)) {
+        result->exposed_communication_seconds += seconds;
+      } else if (cause.stage != stage) {
+        result->bubble_seconds += seconds;
+      } else {
+        result->loading_seconds += seconds;
+      }
+      cause = run.after;
+    }
+  }
+
+  const v1::Instruction& At(InstructionRef ref) const {
+    return inputs_[ref.stage].sequence->instructions(ref.instruction);
+  }
+  bool Communicates(InstructionRef ref) const {
+    return At(ref).has_collective() || At(ref).has_transfer();
+  }
+  bool BetweenStages(InstructionRef ref) const {
+    const v1::Program& program = *inputs_[ref.stage].program;
+    return At(ref).has_transfer() ||
+           (At(ref).has_collective() &&
+            HasAxis(program.groups(At(ref).collective().group()), v1::PIPELINE));
+  }
+
+  const std::vector<StageInput>& inputs_;
+  const std::vector<std::vector<RunInstruction>>& run_;
+  InstructionRef last_;  // ends the step
+  Simulation result_;
 };
 
 }  // namespace
 
-absl::StatusOr<Simulation> Simulate(const v1::Program& program, std::string_view sequence_name,
+absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::string_view sequence,
                                     const v1::HardwareProfile& profile) {
-  const v1::Sequence* sequence = FindSequence(program, sequence_name);
-  if (sequence == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence '", Absl(sequence_name), "': the program has none of that name"));
-  }
-  const TimeModel model(program, profile);
-  Run run = {.program = program,
-             .sequence = *sequence,
-             .result = {},
-             .stream_free = std::vector<double>(program.streams_size(), 0)};
-  run.result.instructions.reserve(sequence->instructions_size());
-  for (int i = 0; i < sequence->instructions_size(); ++i) {
-    const absl::StatusOr<double> seconds = model.Seconds(sequence->instructions(i));
-    if (!seconds.ok()) {
+  std::vector<StageInput> inputs;
+  std::set<uint32_t> seen;
+  for (const v1::Program& program : stages) {
+    if (!seen.insert(program.stage()).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("instruction ", i, ": ", seconds.status().message()));
+          absl::StrCat("stage ", program.stage(), " is given twice; one program a stage"));
     }
-    run.Step(i, *seconds);
+    ASSIGN_OR_RETURN(inputs.emplace_back(), ReadStage(program, sequence, profile));
   }
-  return std::move(run.result);
+  JointRun run(inputs);
+  RETURN_IF_ERROR(run.Run());
+  return Summary(inputs, run.instructions()).Make();
+}
+
+absl::StatusOr<Simulation> Simulate(const v1::Program& program, std::string_view sequence,
+                                    const v1::HardwareProfile& profile) {
+  return Simulate(absl::MakeConstSpan(&program, 1), sequence, profile);
 }
 
 }  // namespace terrace

@@ -1,34 +1,65 @@
-// Executes programs on a time model instead of a machine: discrete events over streams and links,
-// each instruction taking FLOPs over rate plus bytes over bandwidth plus an overhead, collectives
-// by the ring formula. Gives the step time and what of the communication is exposed. Pure and
-// thread-safe.
+// Executes the programs of all stages on a time model instead of machines: discrete events over
+// streams, transfers and collectives (joint_run.h), each instruction taking what instruction_time.h
+// says. Gives the step time, what the compute streams wait for, and the memory curve.
+//
+// A stage's step is divided without remainder into what its compute stream does: it is busy, or it
+// idles. Idle seconds are traced back, instruction by instruction, along what they waited for, also
+// into other stages. Seconds in which that chain moved bytes between stages, or among the ranks of
+// this stage, are exposed communication; those in which another stage worked are bubble, its own
+// collectives included; those in which this stage worked on other streams are loading. After its
+// last instruction a stage waits for the one that ends the step.
+//
+// Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "coordinator/planner/memory_curve.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {
 
-struct SimulatedInstruction {
-  double start_seconds = 0;
-  double end_seconds = 0;
+struct SimulatedStream {
+  std::string name;
+  double busy_seconds = 0;  // over step_seconds: its utilisation
+};
+struct SimulatedStage {
+  uint32_t stage = 0;
+  double compute_seconds = 0;  // busy; with the next three it is the step
+  double exposed_communication_seconds = 0;
+  double bubble_seconds = 0;
+  double loading_seconds = 0;
+  double optimizer_seconds = 0;  // part of compute_seconds
+  double bubble_ratio = 0;       // bubble over compute
+  std::vector<SimulatedStream> streams;
+  std::vector<RunInstruction> instructions;  // by id; `after` counts the programs given
+  std::vector<MemoryPoint> memory;
+  int64_t peak_bytes = 0;  // of the device arena: the most that is live
 };
 struct Simulation {
   double step_seconds = 0;
-  double compute_seconds = 0;                // busy time of the compute stream
-  double exposed_communication_seconds = 0;  // compute stream idle while waiting for a collective
+  // Of the stage that computes longest, that communicates longest and so on.
+  double compute_seconds = 0;
+  double exposed_communication_seconds = 0;
   double optimizer_seconds = 0;
-  std::vector<SimulatedInstruction> instructions;  // by id
+  double bubble_ratio = 0;  // all stages' bubbles over all stages' compute
+  std::vector<SimulatedStage> stages;
 };
 
-// INVALID_ARGUMENT when the sequence does not exist or an op does not decode.
+// INVALID_ARGUMENT when the sequence does not exist, an op does not decode or a stage is given
+// twice; FAILED_PRECONDITION when the stages wait for each other. Transfers with a stage that is
+// not among `stages` never wait for it.
+absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::string_view sequence,
+                                    const v1::HardwareProfile& profile);
+// Of one stage alone.
 absl::StatusOr<Simulation> Simulate(const v1::Program& program, std::string_view sequence,
                                     const v1::HardwareProfile& profile);
 
