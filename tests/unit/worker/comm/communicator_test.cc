@@ -4,11 +4,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,16 +35,19 @@ class CommunicatorTest : public testing::Test {
   absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank, int size,
                                                      int64_t timeout_ms = 10'000) {
     FileRendezvous store(folder_);
-    return ConnectGloo({.name = "data_parallel.0",
+    return ConnectGloo({.name = "data.0",
                         .rank = rank,
                         .size = size,
                         .interface_address = "127.0.0.1",
-                        .timeout_ms = timeout_ms},
+                        .timeout_ms = timeout_ms,
+                        .ranks = ranks_,
+                        .link = link_},
                        &store);
   }
 
   // Runs `body` on one thread a rank.
   void OnRanks(int size, const std::function<void(Communicator*)>& body) {
+    std::filesystem::remove_all(folder_);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
@@ -55,7 +60,36 @@ class CommunicatorTest : public testing::Test {
   }
 
   std::filesystem::path folder_;
+  std::vector<uint32_t> ranks_;
+  LinkLimit link_;
 };
+
+constexpr int kSizes[] = {2, 3, 4, 5};
+
+// Values that no two members, elements or orders of summing share.
+std::vector<float> Values(int member, int64_t n) {
+  std::vector<float> values(n);
+  for (int64_t i = 0; i < n; ++i) values[i] = 1.0f / static_cast<float>(3 * i + 7 * member + 1);
+  return values;
+}
+
+// The sum of element i as the ring adds it: part p begins with member p + 1.
+std::vector<float> RingSum(int size, int64_t n) {
+  std::vector<std::vector<float>> all;
+  for (int member = 0; member < size; ++member) all.push_back(Values(member, n));
+  const int64_t part = (n + size - 1) / size;
+  std::vector<float> sum(n);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t p = i / part;
+    sum[i] = all[(p + 1) % size][i];
+    for (int64_t k = 2; k <= size; ++k) sum[i] += all[(p + k) % size][i];
+  }
+  return sum;
+}
+
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
 
 TEST_F(CommunicatorTest, AGroupOfOneNeedsNoStore) {
   auto group = ConnectGloo({.name = "alone", .rank = 0, .size = 1}, nullptr);
@@ -65,35 +99,220 @@ TEST_F(CommunicatorTest, AGroupOfOneNeedsNoStore) {
   EXPECT_EQ(value, 3);
 }
 
-TEST_F(CommunicatorTest, AllReduceSumsOverTwoAndFourRanks) {
-  for (int size : {2, 4}) {
-    std::filesystem::remove_all(folder_);
+TEST_F(CommunicatorTest, AGroupOfOneCopies) {
+  auto group = ConnectGloo({.name = "alone", .rank = 0, .size = 1}, nullptr);
+  ASSERT_TRUE(group.ok());
+  const std::vector<float> in = Values(0, 5);
+  for (const auto& call : std::vector<std::function<absl::Status(float*)>>{
+           [&](float* out) {
+             return (*group)->ReduceScatter(in.data(), out, 5, ReduceType::kF32);
+           },
+           [&](float* out) { return (*group)->AllGather(in.data(), out, 20); },
+           [&](float* out) { return (*group)->AllToAll(in.data(), out, 20); },
+           [&](float* out) { return (*group)->RingShift(in.data(), out, 20); }}) {
+    std::vector<float> out(5);
+    ASSERT_TRUE(call(out.data()).ok());
+    EXPECT_EQ(out, in);
+  }
+  EXPECT_FALSE((*group)->Send(in.data(), 20, 0).ok());
+  EXPECT_EQ((*group)->bytes_sent(), 0);
+}
+
+// Element counts below the group's size, that do not divide, of several segments.
+TEST_F(CommunicatorTest, AllReduceSumsInOneOrderOnEveryRankAndRun) {
+  for (int size : kSizes) {
+    for (int run = 0; run < 2; ++run) {
+      OnRanks(size, [size](Communicator* group) {
+        for (int64_t n : {1, 2, 7, 50'021, 1'300'003}) {
+          std::vector<float> data = Values(group->rank(), n);
+          ASSERT_TRUE(group->AllReduce(data.data(), n, ReduceType::kF32).ok());
+          EXPECT_TRUE(SameBits(data, RingSum(size, n))) << n << " over " << size;
+        }
+      });
+    }
+  }
+}
+
+TEST_F(CommunicatorTest, ReduceScatterGivesAllReducesBitsAndLeavesItsInput) {
+  for (int size : kSizes) {
     OnRanks(size, [size](Communicator* group) {
-      for (int64_t n : {1, 7, 100'003}) {
-        std::vector<float> data(n, static_cast<float>(group->rank() + 1));
-        ASSERT_TRUE(group->AllReduce(data.data(), n, ReduceType::kF32).ok());
-        EXPECT_THAT(data, testing::Each(static_cast<float>(size * (size + 1) / 2))) << n;
+      for (int64_t part : {1, 3, 10'007, 300'001}) {
+        const std::vector<float> in = Values(group->rank(), size * part);
+        const std::vector<float> expected = RingSum(size, size * part);
+        const std::span<const float> own(expected.data() + group->rank() * part, part);
+        std::vector<float> data = in, out(part);
+        ASSERT_TRUE(group->ReduceScatter(data.data(), out.data(), part, ReduceType::kF32).ok());
+        EXPECT_TRUE(SameBits(out, own)) << part << " over " << size;
+        EXPECT_TRUE(SameBits(data, in));
+        float* in_place = data.data() + group->rank() * part;
+        ASSERT_TRUE(group->ReduceScatter(data.data(), in_place, part, ReduceType::kF32).ok());
+        EXPECT_TRUE(SameBits({in_place, static_cast<size_t>(part)}, own));
       }
     });
   }
 }
 
-TEST_F(CommunicatorTest, AllReduceGivesTheSameBitsOnEveryRankAndRun) {
-  constexpr int kRanks = 4;
-  std::vector<std::vector<float>> results(2 * kRanks);
-  for (int run = 0; run < 2; ++run) {
-    std::filesystem::remove_all(folder_);
-    OnRanks(kRanks, [&](Communicator* group) {
-      std::vector<float>& data = results[run * kRanks + group->rank()];
-      data.resize(50'021);
-      for (size_t i = 0; i < data.size(); ++i)
-        data[i] = 1.0f / static_cast<float>(3 * i + 7 * group->rank() + 1);
-      ASSERT_TRUE(group->AllReduce(data.data(), data.size(), ReduceType::kF32).ok());
+TEST_F(CommunicatorTest, AllGatherPutsEveryPartInItsPlace) {
+  for (int size : kSizes) {
+    OnRanks(size, [size](Communicator* group) {
+      for (int64_t part : {1, 5, 70'001, 3'000'017}) {  // bytes
+        std::vector<char> own(part, static_cast<char>(group->rank() + 1)), all(size * part);
+        ASSERT_TRUE(group->AllGather(own.data(), all.data(), part).ok());
+        for (int64_t i = 0; i < size * part; ++i) ASSERT_EQ(all[i], i / part + 1) << i;
+        for (int64_t i = 0; i < size * part; ++i)
+          if (i / part != group->rank()) all[i] = 0;
+        ASSERT_TRUE(group->AllGather(all.data() + group->rank() * part, all.data(), part).ok());
+        for (int64_t i = 0; i < size * part; ++i) ASSERT_EQ(all[i], i / part + 1) << i;
+      }
     });
   }
-  for (const auto& result : results) {
-    EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * sizeof(float)), 0);
+}
+
+TEST_F(CommunicatorTest, AllToAllTransposesAndRingShiftTurns) {
+  for (int size : kSizes) {
+    OnRanks(size, [size](Communicator* group) {
+      constexpr int64_t kPart = 40'001;
+      std::vector<int32_t> in(size * kPart), out(in.size(), -1);
+      for (size_t i = 0; i < in.size(); ++i)
+        in[i] = static_cast<int32_t>(group->rank() * in.size() + i);
+      ASSERT_TRUE(group->AllToAll(in.data(), out.data(), kPart * 4).ok());
+      for (size_t i = 0; i < out.size(); ++i) {
+        const int64_t from = i / kPart, at = group->rank() * kPart + i % kPart;
+        ASSERT_EQ(out[i], static_cast<int32_t>(from * in.size() + at));
+      }
+      ASSERT_TRUE(group->RingShift(in.data(), out.data(), in.size() * 4).ok());
+      const int left = (group->rank() + size - 1) % size;
+      for (size_t i = 0; i < out.size(); ++i)
+        ASSERT_EQ(out[i], static_cast<int32_t>(left * in.size() + i));
+    });
   }
+}
+
+TEST_F(CommunicatorTest, BytesSentAreThoseOfTheFormulas) {
+  for (int size : kSizes) {
+    std::atomic<int64_t> broadcast{0};
+    OnRanks(size, [&](Communicator* group) {
+      EXPECT_EQ(group->bytes_sent(), 0) << "connecting does not count";
+      const auto sent = [group](const std::function<absl::Status()>& call) {
+        const int64_t before = group->bytes_sent();
+        EXPECT_TRUE(call().ok());
+        return group->bytes_sent() - before;
+      };
+      constexpr int64_t kPart = 4'003;
+      const int64_t n = size * kPart, v = n * 4;
+      std::vector<float> a(n + 1), b(n);
+      const auto all_reduce = [&](int64_t elements) {
+        return sent([&] { return group->AllReduce(a.data(), elements, ReduceType::kF32); });
+      };
+      EXPECT_EQ(all_reduce(n), 2 * v * (size - 1) / size);
+      // One element more: parts of kPart + 1, the last one smaller.
+      const auto part = [&](int p) {
+        return std::min(n + 1, (p + 1) * (kPart + 1)) - std::min(n + 1, p * (kPart + 1));
+      };
+      EXPECT_EQ(all_reduce(n + 1),
+                4 * (2 * (n + 1) - part(group->rank()) - part((group->rank() + 1) % size)));
+      EXPECT_EQ(sent([&] {
+                  return group->ReduceScatter(a.data(), b.data(), kPart, ReduceType::kF32);
+                }),
+                v * (size - 1) / size);
+      EXPECT_EQ(sent([&] { return group->AllGather(a.data(), b.data(), v / size); }),
+                v * (size - 1) / size);
+      EXPECT_EQ(sent([&] { return group->AllToAll(a.data(), b.data(), v / size); }),
+                v * (size - 1) / size);
+      EXPECT_EQ(sent([&] { return group->RingShift(a.data(), b.data(), v); }), v);
+      broadcast += sent([&] { return group->Broadcast(a.data(), v, 1); });
+      EXPECT_EQ(sent([&] { return group->Barrier(); }), 0);
+      if (group->rank() == 0) {
+        EXPECT_EQ(sent([&] { return group->Send(a.data(), v, 1); }), v);
+      } else if (group->rank() == 1) {
+        EXPECT_EQ(sent([&] { return group->Receive(a.data(), v, 0); }), 0);
+      }
+    });
+    EXPECT_EQ(broadcast.load(), int64_t{size} * 4'003 * 4 * (size - 1));
+  }
+}
+
+// A thread for each direction and peer, and one for collectives, all on one communicator.
+TEST_F(CommunicatorTest, MessagesAndCollectivesOfOneGroupRunAtTheSameTime) {
+  constexpr int kRanks = 3, kMessages = 40;
+  OnRanks(kRanks, [](Communicator* group) {
+    std::vector<std::jthread> threads;
+    for (int peer = 0; peer < kRanks; ++peer) {
+      if (peer == group->rank()) continue;
+      threads.emplace_back([=] {
+        for (int m = 0; m < kMessages; ++m) {
+          const std::vector<int32_t> data(1 + 5'000 * (m % 7), 100 * group->rank() + m);
+          ASSERT_TRUE(group->Send(data.data(), data.size() * 4, peer).ok());
+        }
+      });
+      threads.emplace_back([=] {
+        for (int m = 0; m < kMessages; ++m) {
+          std::vector<int32_t> data(1 + 5'000 * (m % 7));
+          ASSERT_TRUE(group->Receive(data.data(), data.size() * 4, peer).ok());
+          EXPECT_THAT(data, testing::Each(100 * peer + m)) << "messages arrive in order";
+        }
+      });
+    }
+    for (int i = 0; i < kMessages; ++i) {
+      std::vector<float> data = Values(group->rank(), 30'001);
+      ASSERT_TRUE(group->AllReduce(data.data(), data.size(), ReduceType::kF32).ok());
+      EXPECT_TRUE(SameBits(data, RingSum(kRanks, data.size())));
+    }
+  });
+}
+
+// A rank one of whose streams has failed must not wait for peers that wait for it.
+TEST_F(CommunicatorTest, AbortEndsCallsOfOtherThreads) {
+  OnRanks(2, [](Communicator* group) {
+    if (group->rank() == 1) {  // alive, and silent
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      return;
+    }
+    std::vector<float> data(1'000'000);
+    absl::Status receive, sum;
+    std::jthread receiver([&] { receive = group->Receive(data.data(), 4, 1); });
+    std::jthread summer(
+        [&] { sum = group->AllReduce(data.data(), data.size(), ReduceType::kF32); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const auto start = std::chrono::steady_clock::now();
+    group->Abort();
+    receiver.join();
+    summer.join();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(200));
+    EXPECT_EQ(receive.code(), absl::StatusCode::kCancelled) << receive;
+    EXPECT_EQ(sum.code(), absl::StatusCode::kCancelled) << sum;
+    EXPECT_EQ(group->Send(data.data(), 4, 1).code(), absl::StatusCode::kCancelled);
+  });
+}
+
+double SecondsOf(const std::function<void()>& call) {
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST_F(CommunicatorTest, ASlowedLinkTakesLatencyAndBytesOverItsRate) {
+  link_ = {.bytes_per_second = 20e6, .latency_seconds = 0.02};
+  OnRanks(2, [](Communicator* group) {
+    std::vector<float> data(1'000'000), part(500'000);  // 4 MB: 2 MB cross the link
+    ASSERT_TRUE(group->Barrier().ok());
+    const double scatter = SecondsOf([&] {
+      ASSERT_TRUE(group->ReduceScatter(data.data(), part.data(), part.size(), ReduceType::kF32).ok());
+    });
+    EXPECT_GT(scatter, 0.119);
+    EXPECT_LT(scatter, 0.25) << "segments follow each other; only the first waits for the latency";
+    const double reduce = SecondsOf([&] {
+      ASSERT_TRUE(group->AllReduce(data.data(), data.size(), ReduceType::kF32).ok());
+    });
+    EXPECT_GT(reduce, 0.239);
+    if (group->rank() == 1) {
+      ASSERT_TRUE(group->Receive(data.data(), 1'000'000, 0).ok());
+      return;
+    }
+    const double message =
+        SecondsOf([&] { ASSERT_TRUE(group->Send(data.data(), 1'000'000, 1).ok()); });
+    EXPECT_GT(message, 0.069);
+  });
 }
 
 TEST_F(CommunicatorTest, AllReduceOfBF16RoundsToNearestEven) {
@@ -115,7 +334,8 @@ TEST_F(CommunicatorTest, BroadcastCopiesTheRootsBytes) {
   });
 }
 
-TEST_F(CommunicatorTest, ALostPeerIsUnavailableWithinASecond) {
+TEST_F(CommunicatorTest, ALostPeerIsUnavailableWithinASecondAndNamed) {
+  ranks_ = {6, 9};
   const pid_t peer = fork();
   if (peer == 0) {
     auto group = Join(1, 2);
@@ -129,7 +349,8 @@ TEST_F(CommunicatorTest, ALostPeerIsUnavailableWithinASecond) {
   absl::Status status;
   while (status.ok()) status = (*group)->AllReduce(data.data(), data.size(), ReduceType::kF32);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("data_parallel.0"));
+  EXPECT_THAT(std::string(status.message()),
+              testing::HasSubstr("group data.0: rank 9 is lost"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
   waitpid(peer, nullptr, 0);
 }
@@ -137,7 +358,7 @@ TEST_F(CommunicatorTest, ALostPeerIsUnavailableWithinASecond) {
 TEST_F(CommunicatorTest, APeerThatNeverComesIsNamedAfterTheTimeout) {
   const auto group = Join(0, 2, 100);
   EXPECT_EQ(group.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(group.status().message()), testing::HasSubstr("data_parallel.0"));
+  EXPECT_THAT(std::string(group.status().message()), testing::HasSubstr("data.0"));
 }
 
 TEST(InterfaceAddressTest, IsANumericAddress) {
