@@ -9,8 +9,10 @@
 namespace terrace::compiler {
 
 // All slices that are differentiated span the rows of their value, so columns are what tells them
-// apart.
-ActivationGradients::Columns ActivationGradients::ColumnsOf(const Slice& slice) {
+// apart; a whole value may be seen in any shape.
+ActivationGradients::Columns ActivationGradients::ColumnsOf(const Slice& slice) const {
+  const Value& value = builder_.graph().values[slice.value];
+  if (IsWhole(slice)) return {.begin = 0, .count = value.elements() / value.shape[0]};
   return {.begin = slice.offset, .count = slice.shape.RowElements()};
 }
 
@@ -30,7 +32,7 @@ int64_t ActivationGradients::WrittenColumns(const Slice& slice) const {
 bool ActivationGradients::Has(const Slice& slice) const { return WrittenColumns(slice) > 0; }
 
 Slice ActivationGradients::Of(const Slice& slice) const {
-  ABSL_HARDENING_ASSERT(WrittenColumns(slice) == slice.shape.RowElements());
+  ABSL_HARDENING_ASSERT(WrittenColumns(slice) == ColumnsOf(slice).count);
   Slice gradient = slice;
   gradient.value = gradients_.at(slice.value).value;
   return gradient;
@@ -53,6 +55,11 @@ void ActivationGradients::Share(const Slice& slice, const Slice& gradient) {
   ABSL_HARDENING_ASSERT(entry.value == kNone || entry.value == gradient.value);
   entry.value = gradient.value;
   entry.written.push_back(ColumnsOf(slice));
+}
+
+void ActivationGradients::Replace(const Slice& slice, const Slice& gradient) {
+  ABSL_HARDENING_ASSERT(Has(slice) && IsWhole(slice) && IsWhole(gradient));
+  gradients_.at(slice.value).value = gradient.value;
 }
 
 bool ActivationGradients::IsWhole(const Slice& slice) const {

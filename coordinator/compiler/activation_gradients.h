@@ -32,6 +32,10 @@ class ActivationGradients {
   // shape.
   void Share(const Slice& slice, const Slice& gradient);
 
+  // From now on the gradient of `slice` is in `gradient`, a value that holds it. REQUIRES: both are
+  // whole, and Has(slice).
+  void Replace(const Slice& slice, const Slice& gradient);
+
   bool IsWhole(const Slice& slice) const;
 
  private:
@@ -43,7 +47,7 @@ class ActivationGradients {
     int value = kNone;
     std::vector<Columns> written;  // disjoint
   };
-  static Columns ColumnsOf(const Slice& slice);
+  Columns ColumnsOf(const Slice& slice) const;
   int64_t WrittenColumns(const Slice& slice) const;
 
   Builder& builder_;

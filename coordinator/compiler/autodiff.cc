@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
-#include "coordinator/compiler/activation_gradients.h"
 
 namespace terrace::compiler {
 namespace {
@@ -16,64 +16,10 @@ namespace {
 using kernels::Epilogue;
 using kernels::Op;
 
-// What a rule works with: the gradients so far, and where to append. Thread-compatible.
-class Backward {
- public:
-  Backward(ParameterGradients* parameters, Builder* builder)
-      : parameters_(*parameters), builder_(*builder), activations_(builder) {}
-
-  // Notes which products of nodes [begin, end) have a GELU fused into them.
-  void Scan(size_t begin, size_t end);
-
-  Builder& builder() { return builder_; }
-  ActivationGradients& activations() { return activations_; }
-
-  // The gradient slice of a whole weight; *first says whether this contribution writes or updates.
-  Slice Parameter(Slice weight, bool* first) {
-    *first = parameters_.TakeFirst(weight.value);
-    weight.value = parameters_.Of(weight.value, &builder_);
-    return weight;
-  }
-  // For ops that can only add to a gradient.
-  Slice ParameterToUpdate(Slice weight, const std::string& text) {
-    if (weight.absent()) return {};
-    bool first = false;
-    const Slice gradient = Parameter(weight, &first);
-    if (first) builder_.Compute(Op::kFill, kernels::FillAttrs{}, {gradient}, text + " zero");
-    return gradient;
-  }
-
-  // The value before the GELU that was fused into the product that wrote `slice`; absent when there
-  // is none.
-  Slice BeforeGelu(Slice slice) const {
-    const auto it = before_gelu_.find(slice.value);
-    return it == before_gelu_.end() ? Slice{} : it->second;
-  }
-
- private:
-  ParameterGradients& parameters_;
-  Builder& builder_;
-  ActivationGradients activations_;
-  std::map<int, Slice> before_gelu_;
-};
-
-void Backward::Scan(size_t begin, size_t end) {
-  for (size_t i = begin; i < end; ++i) {
-    const Node& node = builder_.nodes()[i];
-    const Compute* compute = node.compute();
-    if (compute == nullptr || compute->op != Op::kMatmul) continue;
-    if (std::get<kernels::MatmulAttrs>(compute->attrs).epilogue != Epilogue::kGelu) continue;
-    before_gelu_[node.operands[2].value] = node.operands[5];
-  }
-}
-
 // A rule gets a copy of the forward node: appending moves nodes.
-using Rule = void (*)(const Node& node, Backward& b);
+using Rule = void (*)(const Node& node, BackwardPass& b);
 
-// The fused loss computes its own gradients, so it is replaced, not followed: see ReplaceLoss.
-void NoFurtherNodes(const Node&, Backward&) {}
-
-void EmbeddingRule(const Node& node, Backward& b) {
+void EmbeddingRule(const Node& node, BackwardPass& b) {
   const Slice dtable = b.ParameterToUpdate(node.operands[1], node.text + " dtable");
   const Slice dpositions = b.ParameterToUpdate(node.operands[2], node.text + " dpositions");
   b.builder().Compute(Op::kEmbeddingGrad, node.compute()->attrs,
@@ -83,9 +29,16 @@ void EmbeddingRule(const Node& node, Backward& b) {
 
 // The destination of a norm's dx, with what already is there as the residual. Without one, dy's
 // memory is free to take.
-std::pair<Slice, Slice> ResidualAndDx(Slice x, Slice dy, Backward& b) {
+std::pair<Slice, Slice> ResidualAndDx(Slice x, Slice dy, BackwardPass& b) {
   ActivationGradients& gradients = b.activations();
-  if (gradients.Has(x)) return {gradients.Of(x), gradients.Of(x)};
+  if (gradients.Has(x)) {
+    const Slice residual = gradients.Of(x);
+    // A weight gradient that was put off may still read it.
+    if (!b.puts_off_weights() || !gradients.IsWhole(x)) return {residual, residual};
+    const Slice dx = b.builder().NewGradientOf(b.builder().graph().values[x.value]);
+    gradients.Replace(x, dx);
+    return {residual, dx};
+  }
   if (gradients.IsWhole(x) && gradients.IsWhole(dy)) {
     gradients.Share(x, dy);
     return {Slice{}, dy};
@@ -99,7 +52,7 @@ kernels::NormAttrs NormGradAttrs(const Node& node, bool first) {
   return attrs;
 }
 
-void LayerNormRule(const Node& node, Backward& b) {
+void LayerNormRule(const Node& node, BackwardPass& b) {
   const auto& [x, weight, bias] = std::tie(node.operands[0], node.operands[1], node.operands[2]);
   const Slice dy = b.activations().Of(node.operands[3]);
   const auto [residual, dx] = ResidualAndDx(x, dy, b);
@@ -112,7 +65,7 @@ void LayerNormRule(const Node& node, Backward& b) {
       node.text + " grad");
 }
 
-void RmsNormRule(const Node& node, Backward& b) {
+void RmsNormRule(const Node& node, BackwardPass& b) {
   const auto& [x, weight] = std::tie(node.operands[0], node.operands[1]);
   const Slice dy = b.activations().Of(node.operands[2]);
   const auto [residual, dx] = ResidualAndDx(x, dy, b);
@@ -124,31 +77,34 @@ void RmsNormRule(const Node& node, Backward& b) {
 }
 
 // dW = A^T dC, or dC^T A where the weight is stored transposed.
-void WeightGradient(const Node& node, Slice dc, Backward& b) {
+void WeightGradient(const Node& node, Slice dc, BackwardPass& b) {
   const auto& forward = std::get<kernels::MatmulAttrs>(node.compute()->attrs);
   const auto& [a, weight] = std::tie(node.operands[0], node.operands[1]);
-  bool first = false;
-  const Slice dweight = b.Parameter(weight, &first);
-  const kernels::MatmulAttrs attrs = {
-      .transpose_a = true, .accumulate = !first, .precision = forward.precision};
-  b.builder().Compute(
-      Op::kMatmul, attrs,
-      {forward.transpose_b ? dc : a, forward.transpose_b ? a : dc, dweight, {}, {}, {}},
-      node.text + " dweight");
+  b.OfWeights([&, &a = a, &weight = weight] {
+    bool first = false;
+    const Slice dweight = b.Parameter(weight, &first);
+    const kernels::MatmulAttrs attrs = {
+        .transpose_a = true, .accumulate = !first, .precision = forward.precision};
+    b.builder().Compute(
+        Op::kMatmul, attrs,
+        {forward.transpose_b ? dc : a, forward.transpose_b ? a : dc, dweight, {}, {}, {}},
+        node.text + " dweight");
+  });
 }
 
-void BiasGradient(const Node& node, Slice dc, Backward& b) {
-  const Slice bias = node.operands[3];
+void BiasGradient(const Node& node, Slice bias, Slice dc, BackwardPass& b) {
   if (bias.absent()) return;
-  bool first = false;
-  const Slice dbias = b.Parameter(bias, &first);
-  b.builder().Compute(Op::kBiasGrad, kernels::AccumulateAttrs{.accumulate = !first}, {dc, dbias},
-                      node.text + " dbias");
+  b.OfWeights([&] {
+    bool first = false;
+    const Slice dbias = b.Parameter(bias, &first);
+    b.builder().Compute(Op::kBiasGrad, kernels::AccumulateAttrs{.accumulate = !first},
+                        {dc, dbias}, node.text + " dbias");
+  });
 }
 
 // dA = dC W^T. Where A is the output of a fused GELU, the same product goes on to the gradient of
 // the value before it.
-void InputGradient(const Node& node, Slice dc, Backward& b) {
+void InputGradient(const Node& node, Slice dc, BackwardPass& b) {
   const auto& forward = std::get<kernels::MatmulAttrs>(node.compute()->attrs);
   const auto& [a, weight] = std::tie(node.operands[0], node.operands[1]);
   kernels::MatmulAttrs attrs = {.transpose_b = !forward.transpose_b,
@@ -169,19 +125,19 @@ void InputGradient(const Node& node, Slice dc, Backward& b) {
 }
 
 // The weight's gradient comes first: A's memory is then free for dA.
-void MatmulRule(const Node& node, Backward& b) {
+void MatmulRule(const Node& node, BackwardPass& b) {
   const auto& forward = std::get<kernels::MatmulAttrs>(node.compute()->attrs);
   const auto& [c, residual, aux] = std::tie(node.operands[2], node.operands[4], node.operands[5]);
   const Slice dc = b.activations().Of(forward.epilogue == Epilogue::kGelu ? aux : c);
   WeightGradient(node, dc, b);
-  BiasGradient(node, dc, b);
+  BiasGradient(node, node.operands[3], dc, b);
   InputGradient(node, dc, b);
   // Nothing reads dC after this, so it may become the gradient of the residual.
   if (!residual.absent()) b.activations().Share(residual, dc);
 }
 
 // The gradients overwrite gate and up, which nothing else reads.
-void SwigluRule(const Node& node, Backward& b) {
+void SwigluRule(const Node& node, BackwardPass& b) {
   const auto& [gate, up] = std::tie(node.operands[0], node.operands[1]);
   const Slice dy = b.activations().Of(node.operands[2]);
   b.activations().Share(gate, gate);
@@ -190,15 +146,41 @@ void SwigluRule(const Node& node, Backward& b) {
                       node.text + " grad");
 }
 
+// The gradient of y is that of x and of the residual at once: one memory for all.
+void AddResidualRule(const Node& node, BackwardPass& b) {
+  const auto& [x, residual, bias, y] =
+      std::tie(node.operands[0], node.operands[1], node.operands[2], node.operands[3]);
+  const Slice dy = b.activations().Of(y);
+  BiasGradient(node, bias, dy, b);
+  if (x.value != y.value) b.activations().Share(x, dy);
+  b.activations().Share(residual, dy);
+}
+
+// Swapping two dimensions again swaps them back.
+void PermuteRule(const Node& node, BackwardPass& b) {
+  const auto& [x, y] = std::tie(node.operands[0], node.operands[1]);
+  const Slice dy = b.activations().Of(y);
+  b.builder().Compute(Op::kPermute, node.compute()->attrs, {dy, b.activations().New(x)},
+                      node.text + " grad");
+}
+
+void CastRule(const Node& node, BackwardPass& b) {
+  const Slice dy = b.activations().Of(node.operands[1]);
+  const Slice x = node.operands[0];
+  b.builder().Compute(Op::kCast, kernels::NoAttrs{},
+                      {dy, Reshape(b.activations().New(x), {x.shape.rows(), x.shape.RowElements()})},
+                      node.text + " grad");
+}
+
 // The forward op rotates in place, the gradient rotates back in place.
-void RopeRule(const Node& node, Backward& b) {
+void RopeRule(const Node& node, BackwardPass& b) {
   auto attrs = std::get<kernels::RopeAttrs>(node.compute()->attrs);
   attrs.inverse = true;
   b.builder().Compute(Op::kRope, attrs, {b.activations().Of(node.operands[0]), node.operands[1]},
                       node.text + " grad");
 }
 
-void AttentionRule(const Node& node, Backward& b) {
+void AttentionRule(const Node& node, BackwardPass& b) {
   const auto& o = node.operands;
   const Slice dout = b.activations().Of(o[3]);
   const Slice dq = b.activations().New(o[0]);
@@ -225,49 +207,26 @@ Rule RuleOf(Op op) {
       return RopeRule;
     case Op::kAttention:
       return AttentionRule;
-    case Op::kLmHeadLossGrad:
-      return NoFurtherNodes;
+    case Op::kAddResidual:
+      return AddResidualRule;
+    case Op::kPermute:
+      return PermuteRule;
+    case Op::kCast:
+      return CastRule;
     default:
       return nullptr;
   }
 }
 
-// Turns the loss into the fused loss and gradient: dhidden and dweight come out of the same chunks
-// of logits.
-void ReplaceLoss(Node* loss, Backward& b) {
-  auto attrs = std::get<kernels::LossAttrs>(loss->compute()->attrs);
-  Node node = *loss;
-  bool first = false;
-  const Slice dweight = b.Parameter(node.operands[1], &first);
-  attrs.accumulate = !first;
-  node.operands.push_back(b.activations().New(node.operands[0]));
-  node.operands.push_back(dweight);
-  node.what = Compute{Op::kLmHeadLossGrad, attrs};
-  node.text += " grad";
-  *loss = std::move(node);
-}
-
-}  // namespace
-
-int ParameterGradients::Of(int weight, Builder* builder) {
-  const auto [it, is_new] = gradients_.try_emplace(weight, kNone);
-  if (is_new) {
-    const Value like = builder->graph().values[weight];
-    it->second = builder->NewGradientOf(like, v1::GRADIENT).value;
-  }
-  return it->second;
-}
-
-absl::Status AppendBackward(size_t begin, size_t end, ParameterGradients* parameters,
-                            Builder* builder) {
-  Backward b(parameters, builder);
-  b.Scan(begin, end);
-  builder->phase = v1::BACKWARD;
-  for (size_t i = end; i-- > begin;) {
-    if (builder->nodes()[i].compute() == nullptr) continue;
-    builder->layer = builder->nodes()[i].layer;
-    if (builder->nodes()[i].compute()->op == Op::kLmHeadLoss) ReplaceLoss(&builder->nodes()[i], b);
-    const Node node = builder->nodes()[i];
+absl::Status Apply(const Node& node, BackwardPass& b) {
+  if (!node.has_rule) return absl::OkStatus();
+  if (std::holds_alternative<EnterTensorParallel>(node.what)) {
+    EnterTensorParallelRule(node, b);
+  } else if (std::holds_alternative<RingAttention>(node.what)) {
+    RingAttentionRule(node, b);
+  } else if (node.collective() != nullptr) {
+    CollectiveRule(node, b);
+  } else if (node.compute() != nullptr) {
     const Rule rule = RuleOf(node.compute()->op);
     if (rule == nullptr) {
       return absl::InternalError(
@@ -275,7 +234,48 @@ absl::Status AppendBackward(size_t begin, size_t end, ParameterGradients* parame
     }
     rule(node, b);
   }
-  builder->layer = kNone;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Slice BackwardPass::ParameterToUpdate(Slice weight, const std::string& text) {
+  if (weight.absent()) return {};
+  bool first = false;
+  const Slice gradient = Parameter(weight, &first);
+  if (first) builder_.Compute(Op::kFill, kernels::FillAttrs{}, {gradient}, text + " zero");
+  return gradient;
+}
+
+Slice BackwardPass::BeforeGelu(Slice slice) const {
+  const auto it = before_gelu_.find(slice.value);
+  return it == before_gelu_.end() ? Slice{} : it->second;
+}
+
+void BackwardPass::NoteGelus(const std::vector<Node>& nodes) {
+  for (const Node& node : nodes) {
+    const Compute* compute = node.compute();
+    if (compute == nullptr || compute->op != Op::kMatmul) continue;
+    if (std::get<kernels::MatmulAttrs>(compute->attrs).epilogue != Epilogue::kGelu) continue;
+    before_gelu_[node.operands[2].value] = node.operands[5];
+  }
+}
+
+absl::Status BackwardPass::RunSegment(const Segment& segment) {
+  const std::vector<Node> nodes = Repeat(segment, &builder_);
+  NoteGelus(nodes);
+  builder_.phase = v1::BACKWARD;
+  for (size_t i = nodes.size(); i-- > 0;) {
+    if (i + 1 == nodes.size() || nodes[i].layer != nodes[i + 1].layer) builder_.Mark();
+    builder_.layer = nodes[i].layer;
+    RETURN_IF_ERROR(Apply(nodes[i], *this));
+  }
+  builder_.layer = kNone;
+  return absl::OkStatus();
+}
+
+absl::Status BackwardPass::Run(const std::vector<Segment>& segments) {
+  for (size_t i = segments.size(); i-- > 0;) RETURN_IF_ERROR(RunSegment(segments[i]));
   return absl::OkStatus();
 }
 

@@ -1,43 +1,81 @@
-// Appends the backward pass of a forward pass: one rule per op (RuleOf in
-// autodiff.cc), applied in reverse.
+// The backward pass of a recorded forward pass: one rule per op (RuleOf in autodiff.cc), applied in
+// reverse. What was not kept is computed again first (recompute.h).
 //
 // Gradients of activations. Every value that is differentiated has one gradient value, of the same
 // shape, so that a slice's gradient is the same slice of it. Memory is reused where the ops allow
 // it: the gradient of the residual stream is one buffer from the loss to the embedding, and
 // SwiGLU's gradients overwrite its inputs.
 //
-// Gradients of parameters are f32 and live across micro-batches (ParameterGradients): the first
-// contribution of a step writes, later ones (micro-batches, a tied embedding) update.
+// Collectives are differentiated like ops: the gradient of a gather is a reduce-scatter and the
+// other way round, of an exchange an exchange; a sum over ranks passes its gradient on, the entry of
+// a tensor-parallel region sums it.
+//
+// With `put_off_weights` the gradients of weights are not appended but returned, to be appended
+// later (zero-bubble schedules, Qi et al. 2023, arXiv 2401.10241); nothing they read is overwritten
+// before.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
-#include <set>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "coordinator/compiler/builder.h"
+#include "coordinator/compiler/activation_gradients.h"
+#include "coordinator/compiler/parameter_gradients.h"
+#include "coordinator/compiler/recompute.h"
 
 namespace terrace::compiler {
 
-// Thread-compatible.
-class ParameterGradients {
+// Of one micro-batch over one chunk. Thread-compatible.
+class BackwardPass {
  public:
-  // The gradient value of a weight value; created by the first call.
-  int Of(int weight, Builder* builder);
-  // True once per weight: this contribution is the first.
-  bool TakeFirst(int weight) { return written_.insert(weight).second; }
-  // Weight value -> gradient value.
-  const std::map<int, int>& all() const { return gradients_; }
+  BackwardPass(ParameterGradients* parameters, bool put_off_weights, Builder* builder)
+      : parameters_(*parameters),
+        builder_(*builder),
+        activations_(builder),
+        put_off_weights_(put_off_weights) {}
+
+  // The gradient of `value` is in `gradient`, which this pass may overwrite.
+  void Seed(Slice value, Slice gradient) { activations_.Share(value, gradient); }
+  // Segments from the last to the first. INTERNAL when an op has no rule.
+  absl::Status Run(const std::vector<Segment>& segments);
+  Slice GradientOf(Slice value) const { return activations_.Of(value); }
+  std::vector<Node> TakePutOff() { return std::move(put_off_); }
+
+  // For the rules.
+  Builder& builder() { return builder_; }
+  ActivationGradients& activations() { return activations_; }
+  bool puts_off_weights() const { return put_off_weights_; }
+  // The gradient slice of a whole weight; *first says whether this contribution writes or updates.
+  Slice Parameter(Slice weight, bool* first) { return parameters_.Of(weight, &builder_, first); }
+  // For ops that can only add to a gradient.
+  Slice ParameterToUpdate(Slice weight, const std::string& text);
+  // The value before the GELU that was fused into the product that wrote `slice`; absent when there
+  // is none.
+  Slice BeforeGelu(Slice slice) const;
+  // What `append` appends is the gradient of a weight.
+  template <typename F>
+  void OfWeights(F append) {
+    if (put_off_weights_) builder_.divert = &put_off_;
+    append();
+    builder_.divert = nullptr;
+  }
 
  private:
-  std::map<int, int> gradients_;
-  std::set<int> written_;
+  absl::Status RunSegment(const Segment& segment);
+  void NoteGelus(const std::vector<Node>& nodes);
+
+  ParameterGradients& parameters_;
+  Builder& builder_;
+  ActivationGradients activations_;
+  const bool put_off_weights_;
+  std::vector<Node> put_off_;
+  std::map<int, Slice> before_gelu_;
 };
 
-// Differentiates nodes [begin, end) of the builder's sequence, which end in the loss: kLmHeadLoss
-// becomes kLmHeadLossGrad, which starts the backward pass. INTERNAL when an op has no rule.
-absl::Status AppendBackward(size_t begin, size_t end, ParameterGradients* parameters,
-                            Builder* builder);
+// autodiff_ranks.cc: rules of nodes that involve other ranks.
+void CollectiveRule(const Node& node, BackwardPass& b);
+void EnterTensorParallelRule(const Node& node, BackwardPass& b);
+void RingAttentionRule(const Node& node, BackwardPass& b);
 
 }  // namespace terrace::compiler

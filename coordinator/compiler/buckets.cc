@@ -14,14 +14,11 @@ namespace {
 struct Finished {
   size_t last_writer = 0;
   int gradient = kNone;
+  Sums sums;
 };
 
-bool Writes(const Node& node, int operand) {
-  const kernels::Access access = AccessOf(node, operand);
-  return access == kernels::Access::kWrite || access == kernels::Access::kUpdate;
-}
-
-std::vector<Finished> InOrderOfFinish(const ParameterGradients& gradients,
+std::vector<Finished> InOrderOfFinish(const Parameters& parameters,
+                                      const ParameterGradients& gradients,
                                       const std::vector<Node>& nodes) {
   std::map<int, size_t> last_writer;
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -30,8 +27,8 @@ std::vector<Finished> InOrderOfFinish(const ParameterGradients& gradients,
     }
   }
   std::vector<Finished> finished;
-  for (const auto& [weight, gradient] : gradients.all()) {
-    finished.push_back({last_writer.at(gradient), gradient});
+  for (const auto& [parameter, gradient] : gradients.by_parameter()) {
+    finished.push_back({last_writer.at(gradient), gradient, parameters.all()[parameter].sums});
   }
   std::sort(finished.begin(), finished.end(), [](const Finished& a, const Finished& b) {
     return std::tie(a.last_writer, a.gradient) < std::tie(b.last_writer, b.gradient);
@@ -41,42 +38,35 @@ std::vector<Finished> InOrderOfFinish(const ParameterGradients& gradients,
 
 }  // namespace
 
-std::vector<Bucket> MakeBuckets(const ParameterGradients& gradients, int64_t bucket_bytes,
-                                int sequence, Graph* graph) {
+std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGradients& gradients,
+                                int64_t bucket_bytes, int sequence, Graph* graph) {
   std::vector<Bucket> buckets;
+  std::map<Sums, size_t> open;  // the bucket that takes the next gradient
   const int64_t limit = bucket_bytes / kernels::SizeOf(kernels::DType::kF32);
-  for (const auto& [last_writer, gradient] :
-       InOrderOfFinish(gradients, graph->sequences[sequence].nodes)) {
+  for (const auto& [last_writer, gradient, sums] :
+       InOrderOfFinish(parameters, gradients, graph->sequences[sequence].nodes)) {
     const int64_t elements = graph->values[gradient].elements();
-    const int64_t used = buckets.empty() ? limit : graph->values[buckets.back().value].shape[0];
-    if (used > 0 && used + elements > limit) {
+    const auto it = open.find(sums);
+    const int64_t used = it == open.end() ? limit : graph->values[buckets[it->second].value].shape[0];
+    if (it == open.end() || (used > 0 && used + elements > limit)) {
+      open[sums] = buckets.size();
       const int value = graph->Add({.name = absl::StrCat("grads.bucket", buckets.size()),
                                     .cls = v1::GRADIENT,
                                     .shape = {0},
                                     .sequence = sequence});
-      buckets.push_back({.value = value});
+      buckets.push_back({.value = value, .sums = sums});
     }
-    int64_t& end = graph->values[buckets.back().value].shape[0];
-    graph->values[gradient].inside = buckets.back().value;
+    Bucket& bucket = buckets[open.at(sums)];
+    int64_t& end = graph->values[bucket.value].shape[0];
+    graph->values[gradient].inside = bucket.value;
     graph->values[gradient].inside_offset = end;
     end += elements;
-    buckets.back().last_writer = last_writer;
+    bucket.last_writer = last_writer;
   }
+  std::stable_sort(buckets.begin(), buckets.end(), [](const Bucket& a, const Bucket& b) {
+    return a.last_writer < b.last_writer;
+  });
   return buckets;
-}
-
-void InsertWhenFinal(const std::vector<Bucket>& buckets, int sequence,
-                     const std::function<Node(size_t bucket)>& make, Graph* graph) {
-  std::vector<Node> result;
-  std::vector<Node>& nodes = graph->sequences[sequence].nodes;
-  size_t next = 0;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    result.push_back(std::move(nodes[i]));
-    for (; next < buckets.size() && buckets[next].last_writer == i; ++next) {
-      result.push_back(make(next));
-    }
-  }
-  nodes = std::move(result);
 }
 
 }  // namespace terrace::compiler

@@ -31,7 +31,21 @@ void Builder::Compute(kernels::Op op, kernels::OpAttrs attrs, std::vector<Slice>
 }
 
 void Builder::AllReduce(int group, Slice operand, std::string text) {
-  Append(Collective{v1::ALL_REDUCE, group}, {operand}, std::move(text));
+  if (group == kNone) return;
+  Append(compiler::Collective{v1::ALL_REDUCE, group}, {operand}, std::move(text));
+}
+
+void Builder::Collective(v1::CollectiveKind kind, int group, Slice from, Slice to,
+                         std::string text) {
+  Append(compiler::Collective{kind, group}, {from, to}, std::move(text));
+}
+
+void Builder::Send(int group, int peer_stage, Slice operand, std::string text) {
+  Append(Transfer{v1::SEND, group, peer_stage}, {operand}, std::move(text));
+}
+
+void Builder::Receive(int group, int peer_stage, Slice operand, std::string text) {
+  Append(Transfer{v1::RECEIVE, group, peer_stage}, {operand}, std::move(text));
 }
 
 void Builder::Input(v1::InputKind kind, std::vector<Slice> operands, std::string text) {
@@ -40,6 +54,27 @@ void Builder::Input(v1::InputKind kind, std::vector<Slice> operands, std::string
 
 void Builder::Output(v1::OutputKind kind, Slice operand, std::string text) {
   Append(compiler::Output{kind}, {operand}, std::move(text));
+}
+
+void Builder::Repeat(Node node) {
+  node.phase = phase;
+  node.mark = mark_;
+  node.pass = pass_;
+  nodes().push_back(std::move(node));
+}
+
+void Builder::RecordOnly(Node node) {
+  Stamp(&node);
+  if (record != nullptr) record->push_back(std::move(node));
+}
+
+void Builder::Stamp(Node* node) const {
+  node->phase = phase;
+  node->layer = layer;
+  node->micro_batch = micro_batch;
+  node->mark = mark_;
+  node->pass = pass_;
+  node->has_rule = has_rule;
 }
 
 }  // namespace terrace::compiler

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/compile.h"
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +15,8 @@
 #include "coordinator/compiler/step.h"
 #include "coordinator/compiler/streams.h"
 #include "coordinator/compiler/workspace.h"
+#include "coordinator/planner/layout_rules.h"
+#include "proto/grid.h"
 
 namespace terrace {
 namespace {
@@ -20,12 +25,6 @@ using compiler::ForwardOptions;
 using compiler::Graph;
 using compiler::kNone;
 using compiler::Parameters;
-
-absl::Status Unsupported(const char* key, uint32_t got, uint32_t supported) {
-  return absl::InvalidArgumentError(absl::StrCat("layout.", key, ": got ", got,
-                                                 ", this version compiles ", supported,
-                                                 " only; leave the key out"));
-}
 
 // "train" is unrolled; beyond this a program is too long to stream and to check.
 constexpr int64_t kMaxLayerPasses = 32'768;
@@ -39,18 +38,7 @@ absl::Status CheckLength(const v1::Layout& layout, int64_t layers) {
                    "; raise layout.micro_batch or layout.dp, or lower train.global_batch"));
 }
 
-absl::Status CheckLayout(const v1::Layout& layout) {
-  const auto [tp, pp, cp, zero] = std::tuple(layout.tensor_parallel(), layout.pipeline_parallel(),
-                                             layout.context_parallel(), layout.zero_stage());
-  if (tp > 1) return Unsupported("tp", tp, 1);
-  if (pp > 1) return Unsupported("pp", pp, 1);
-  if (cp > 1) return Unsupported("cp", cp, 1);
-  if (zero > 0) return Unsupported("zero", zero, 0);
-  if (!layout.recompute().empty() && layout.recompute() != "none") {
-    return absl::InvalidArgumentError(absl::StrCat("layout.recompute: got '", layout.recompute(),
-                                                   "', this version compiles 'none' only; leave "
-                                                   "the key out"));
-  }
+absl::Status CheckComplete(const v1::Layout& layout) {
   if (layout.data_parallel() < 1 || layout.micro_batch() < 1 || layout.micro_batches() < 1 ||
       layout.bucket_bytes() < 1 || layout.threads_per_rank() < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -85,25 +73,13 @@ int AddRopeTable(const ModelConfig& config, int64_t positions, Graph* graph) {
                      .lifetime = v1::PERSISTENT});
 }
 
-// The group of all data-parallel ranks; kNone when there is only one.
-int AddDataParallelGroup(uint32_t ranks, Graph* graph) {
-  if (ranks == 1) return kNone;
-  v1::Group group;
-  group.set_name("data_parallel");
-  v1::Group::Ranks* instance = group.add_instances();
-  for (uint32_t rank = 0; rank < ranks; ++rank) instance->add_rank(rank);
-  graph->groups.push_back(std::move(group));
-  return static_cast<int>(graph->groups.size()) - 1;
-}
-
 v1::StepRules::Schedule ScheduleOf(const std::string& name) {
   if (name == "linear") return v1::StepRules::LINEAR;
   return name == "cosine" ? v1::StepRules::COSINE : v1::StepRules::CONSTANT;
 }
 
-void SetRules(const CompileInput& input, v1::StepRules* rules) {
+void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules* rules) {
   const v1::TrainSpec& train = input.spec->train();
-  const v1::Layout& layout = input.layout;
   const int64_t sequence = input.spec->data().sequence_length();
   const int64_t rank_tokens = sequence * layout.micro_batch() * layout.micro_batches();
   rules->set_steps(train.steps());
@@ -119,18 +95,23 @@ void SetRules(const CompileInput& input, v1::StepRules* rules) {
   rules->set_data_parallel(layout.data_parallel());
   rules->set_tokens_per_step(rank_tokens * layout.data_parallel());
   rules->set_vocabulary(input.model->config.vocabulary);
+  const v1::Grid grid = GridOf(layout);
+  const double sharers = AxisSize(grid, v1::TENSOR) * AxisSize(grid, v1::CONTEXT) *
+                         AxisSize(grid, v1::PIPELINE);
   rules->set_flops_per_step(FlopsPerToken(*input.model, sequence) *
-                            static_cast<double>(rank_tokens));
+                            static_cast<double>(rank_tokens) / sharers);
+  rules->set_context_zigzag(AxisSize(grid, v1::CONTEXT) > 1 && layout.context_type() != "ulysses");
 }
 
-compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const ForwardOptions& forward,
-                                      int group) {
+compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layout& layout,
+                                      const ForwardOptions& forward,
+                                      std::vector<compiler::Pass> schedule) {
   const v1::TrainSpec& train = input.spec->train();
   const v1::OptimizerSpec& optimizer = train.optimizer();
   compiler::TrainOptions options = {.forward = forward,
-                                    .micro_batches = static_cast<int>(input.layout.micro_batches()),
-                                    .bucket_bytes = input.layout.bucket_bytes(),
-                                    .group = group,
+                                    .schedule = std::move(schedule),
+                                    .micro_batches = static_cast<int>(layout.micro_batches()),
+                                    .bucket_bytes = layout.bucket_bytes(),
                                     .clip_grad_norm = static_cast<float>(train.clip_grad_norm())};
   options.forward.for_backward = true;
   options.adamw = {.beta1 = static_cast<float>(optimizer.beta1()),
@@ -151,35 +132,97 @@ absl::Status Finish(const Model& model, const Parameters& parameters, int rope_t
   return PlaceBuffers(program);
 }
 
+// What all stages of a job have in common.
+struct Job {
+  const CompileInput& input;
+  const v1::Layout& layout;  // complete
+  ForwardOptions forward;
+  compiler::ScheduleShape shape;
+  std::vector<std::vector<compiler::Pass>> schedule;  // by stage
+};
+
+absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
+  const CompileInput& input = job.input;
+  const Model& model = *input.model;
+  v1::Program program;
+  program.set_job(input.spec->name());
+  program.set_stage(stage);
+  program.set_stages(job.shape.stages);
+  *program.mutable_grid() = GridOf(job.layout);
+  program.set_ranks(static_cast<uint32_t>(RanksOf(program.grid())));
+  program.set_threads(job.layout.threads_per_rank());
+  program.set_external_bytes(input.external_bytes);
+  program.set_device_limit_bytes(input.device_limit_bytes);
+  SetRules(input, job.layout, program.mutable_rules());
+
+  Graph graph;
+  const compiler::Parallel parallel = compiler::AddGroups(job.layout, model.config, &graph);
+  const std::vector<compiler::ChunkRange> chunks =
+      compiler::SplitLayers(job.layout, static_cast<int>(model.config.layers));
+  std::vector<compiler::ChunkRange> own;
+  for (int chunk = 0; chunk < job.shape.chunks; ++chunk) {
+    own.push_back(chunks[compiler::ModelChunk(job.shape, stage, chunk)]);
+  }
+  const Parameters parameters(
+      model, own, parallel,
+      {.persistent_elements = std::max<int64_t>(0, job.layout.persistent_parameters())}, &graph);
+  ForwardOptions forward = job.forward;
+  forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
+  const compiler::StageContext context = {.model = model,
+                                          .layout = job.layout,
+                                          .parallel = parallel,
+                                          .parameters = parameters,
+                                          .shape = job.shape,
+                                          .stage = stage,
+                                          .chunks = chunks};
+  RETURN_IF_ERROR(compiler::AppendTrain(
+      context, TrainOptionsOf(input, job.layout, forward, job.schedule[stage]), &graph));
+  compiler::AppendEval(context, forward, &graph);
+  compiler::AppendRestore(context, &graph);
+  RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table, &graph, &program));
+  return program;
+}
+
+// Stages are compiled side by side: they share nothing.
+absl::StatusOr<std::vector<v1::Program>> CompileStages(const Job& job) {
+  std::vector<absl::StatusOr<v1::Program>> results(
+      job.shape.stages, absl::InternalError("not compiled"));
+  std::atomic<int> next = 0;
+  const auto work = [&] {
+    for (int stage; (stage = next.fetch_add(1)) < job.shape.stages;) {
+      results[stage] = CompileStage(job, stage);
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const int threads = std::min<int>(job.shape.stages, std::thread::hardware_concurrency());
+    for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
+    work();
+  }
+  std::vector<v1::Program> programs;
+  for (absl::StatusOr<v1::Program>& result : results) {
+    RETURN_IF_ERROR(result.status());
+    programs.push_back(*std::move(result));
+  }
+  return programs;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
-  const v1::Layout& layout = input.layout;
+  const v1::Layout layout = Completed(input.layout);
   const Model& model = *input.model;
-  RETURN_IF_ERROR(CheckLayout(layout));
+  RETURN_IF_ERROR(CheckComplete(layout));
+  RETURN_IF_ERROR(CheckLayout(layout, model, *input.spec));
   RETURN_IF_ERROR(CheckLength(layout, model.config.layers));
-  ForwardOptions forward = {.batch = layout.micro_batch(),
-                            .sequence = input.spec->data().sequence_length()};
-  RETURN_IF_ERROR(SetPrecision(layout.precision(), &forward));
-
-  v1::Program program;
-  program.set_job(input.spec->name());
-  program.set_stages(1);
-  program.set_ranks(layout.data_parallel());
-  program.set_threads(layout.threads_per_rank());
-  program.set_external_bytes(input.external_bytes);
-  program.set_device_limit_bytes(input.device_limit_bytes);
-  SetRules(input, program.mutable_rules());
-
-  Graph graph;
-  const Parameters parameters(model, /*with_optimizer=*/true, &graph);
-  forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
-  const int group = AddDataParallelGroup(layout.data_parallel(), &graph);
-  RETURN_IF_ERROR(
-      compiler::AppendTrain(model, parameters, TrainOptionsOf(input, forward, group), &graph));
-  compiler::AppendEval(model, parameters, forward, group, &graph);
-  RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table, &graph, &program));
-  return std::vector<v1::Program>{std::move(program)};
+  Job job = {.input = input,
+             .layout = layout,
+             .forward = {.batch = layout.micro_batch(),
+                         .sequence = input.spec->data().sequence_length()},
+             .shape = compiler::ShapeOf(layout)};
+  RETURN_IF_ERROR(SetPrecision(layout.precision(), &job.forward));
+  ASSIGN_OR_RETURN(job.schedule, compiler::MakeSchedule(job.shape));
+  return CompileStages(job);
 }
 
 absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
@@ -197,9 +240,18 @@ absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
   program.mutable_rules()->set_vocabulary(model.config.vocabulary);
 
   Graph graph;
-  const Parameters parameters(model, /*with_optimizer=*/false, &graph);
+  const v1::Layout layout;
+  const compiler::Parallel parallel = compiler::AddGroups(layout, model.config, &graph);
+  const std::vector<compiler::ChunkRange> all = {
+      {.begin = 0, .end = static_cast<int>(model.config.layers), .first = true, .last = true}};
+  const Parameters parameters(model, all, parallel, {.with_optimizer = false}, &graph);
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
-  compiler::AppendInfer(model, parameters, forward, &graph);
+  compiler::AppendInfer({.model = model,
+                         .layout = layout,
+                         .parallel = parallel,
+                         .parameters = parameters,
+                         .chunks = all},
+                        forward, &graph);
   RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table, &graph, &program));
   return program;
 }

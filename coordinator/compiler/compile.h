@@ -1,11 +1,16 @@
 // From a model and a layout to one program per pipeline stage, every buffer at a fixed offset. The
 // passes in order:
 //
-//   parameters.h  weights and optimizer state, tensors that share a product side by side
-//   step.h        the sequences "train", "eval" and "infer", made of:
-//     forward.h     the forward pass of one micro-batch
+//   groups.h      the grid of ranks and the groups they communicate in
+//   parameters.h  weights and optimizer state: who holds which part of which tensor (partition.h)
+//   schedule.h    the order of the stage's passes over micro-batches and model chunks
+//   step.h        the sequences "train", "eval", "infer" and "restore", made of:
+//     stage.h       one pass of a micro-batch over a chunk, with what it receives and sends
+//     forward.h     its forward pass, split over tensor- and context-parallel ranks
+//     recompute.h   what of it is computed again before
 //     autodiff.h    its backward pass, one rule per op
-//     buckets.h     gradients in contiguous buckets, reduced while backward still runs
+//     reduction.h   gradients summed over ranks while backward still runs (buckets.h, ZeRO)
+//     insertions.h  fetches moved ahead of their use
 //   workspace.h   scratch of each instruction
 //   streams.h     streams and waits
 //   emit.h        the program, its state manifest and initializers

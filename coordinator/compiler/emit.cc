@@ -102,6 +102,10 @@ class Emitter {
     } else if (const auto* collective = std::get_if<Collective>(&node.what)) {
       out->mutable_collective()->set_kind(collective->kind);
       out->mutable_collective()->set_group(collective->group);
+    } else if (const auto* transfer = std::get_if<Transfer>(&node.what)) {
+      out->mutable_transfer()->set_kind(transfer->kind);
+      out->mutable_transfer()->set_group(transfer->group);
+      out->mutable_transfer()->set_peer_stage(transfer->peer_stage);
     } else if (const auto* load = std::get_if<Input>(&node.what)) {
       out->mutable_input()->set_kind(load->kind);
     } else {
@@ -121,24 +125,37 @@ class Emitter {
   }
 
   void State(const Parameter& parameter) {
-    StateOfKind(parameter, v1::WEIGHT, parameter.weight);
-    if (parameter.adam_m == kNone) return;
-    StateOfKind(parameter, v1::ADAM_M, parameter.adam_m);
-    StateOfKind(parameter, v1::ADAM_V, parameter.adam_v);
+    const Unit& unit = input_.parameters->units()[parameter.unit];
+    const bool sharded = unit.shard_elements > 0;
+    StateOfKind(parameter, v1::WEIGHT, sharded ? unit.master : parameter.weight);
+    if (!sharded && parameter.adam_m == kNone) return;
+    StateOfKind(parameter, v1::ADAM_M, sharded ? unit.adam_m : parameter.adam_m);
+    StateOfKind(parameter, v1::ADAM_V, sharded ? unit.adam_v : parameter.adam_v);
   }
 
+  // `value` holds the parameter, or this rank's shard of the parameter's unit.
   void StateOfKind(const Parameter& parameter, v1::StateKind kind, int value) {
-    Slice root = graph_.Root(graph_.Whole(value));
-    for (const Tensor* tensor : parameter.tensors) {
+    const Unit& unit = input_.parameters->units()[parameter.unit];
+    const bool sharded = unit.shard_elements > 0;
+    const Slice root = graph_.Root(graph_.Whole(value));
+    const int64_t start = sharded ? parameter.offset : root.offset;
+    for (const Part& part : parameter.parts) {
       v1::StateRange* range = program_.add_state();
-      range->set_tensor(tensor->name);
+      range->set_tensor(part.tensor->name);
       range->set_kind(kind);
-      for (int64_t size : tensor->shape) range->add_shape(size);
-      range->set_elements(tensor->elements());
+      for (int64_t size : part.tensor->shape) range->add_shape(size);
+      range->set_row(part.row);
+      range->set_rows(part.rows);
+      range->set_column(part.column);
+      range->set_columns(part.columns);
+      range->set_split(part.split);
+      range->set_split_block(parameter.split_block);
       range->set_buffer(buffers_[root.value]);
-      range->set_offset(root.offset * SizeOf(root.shape.dtype));
+      range->set_offset((start + part.offset) * SizeOf(root.shape.dtype));
+      range->set_row_stride(part.row_stride);
       range->set_dtype(EncodeDType(root.shape.dtype));
-      root.offset += tensor->elements();
+      range->set_shard_elements(unit.shard_elements);
+      range->set_copy(parameter.copy);
     }
   }
 

@@ -1,8 +1,16 @@
-// The forward pass of one micro-batch, for all families: embedding, layers (attention, MLP), final
-// norm, and what follows.
+// The forward pass of one micro-batch over some layers, for all families: embedding, layers
+// (attention, MLP), final norm, and what follows.
 //
-// Appends nodes through a Builder; the values they write are the activations that autodiff.h may
-// keep for the backward pass. The same code builds "train", "eval" and "infer". Thread-compatible.
+// Appends nodes through a Builder; the values they write are the activations that the backward pass
+// may need. The same code builds "train", "eval" and "infer".
+//
+// Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053): each block begins with
+// EnterTensorParallel and ends with a sum over the ranks. With sequence parallelism (Korthikanti et
+// al. 2022, arXiv 2205.05198) norms and residuals hold 1/tp of the tokens; the block begins with an
+// all-gather and ends with a reduce-scatter. Context parallelism: a rank holds 1/cp of the tokens of
+// each sequence; keys and values go round the ranks (ring attention, Liu et al. 2023, arXiv
+// 2310.01889, zig-zag split) or tokens are exchanged for heads (Ulysses, Jacobs et al. 2023, arXiv
+// 2309.14509). Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,13 +18,14 @@
 #include <string>
 
 #include "coordinator/compiler/builder.h"
-#include "coordinator/compiler/parameters.h"
+#include "coordinator/compiler/parameter_gradients.h"
+#include "coordinator/compiler/weights.h"
 
 namespace terrace::compiler {
 
 struct ForwardOptions {
   int64_t batch = 0;     // sequences
-  int64_t sequence = 0;  // tokens of each
+  int64_t sequence = 0;  // tokens of each, over all context-parallel ranks
   kernels::DType activation = kernels::DType::kF32;
   kernels::MatmulPrecision precision = kernels::MatmulPrecision::kF32;
   bool for_backward = false;  // keep the values before activations
@@ -26,16 +35,31 @@ struct ForwardOptions {
 class Forward {
  public:
   // Everything is borrowed.
-  Forward(const Model& model, const Parameters& parameters, const ForwardOptions& options,
-          Builder* builder)
-      : config_(model.config), parameters_(parameters), options_(options), builder_(*builder) {}
+  Forward(const Model& model, const Parameters& parameters, const Parallel& parallel,
+          const ForwardOptions& options, Builder* builder)
+      : config_(model.config),
+        parallel_(parallel),
+        options_(options),
+        builder_(*builder),
+        weights_(parameters, parallel, builder) {}
 
-  // tokens [T] -> the residual stream after the last layer [T,h].
-  Slice Layers(Slice tokens);
-  Slice FinalNorm(Slice x);
-  // stats[2] = {sum of losses, counted targets} of the normed hidden state.
+  // Rows of the residual stream on this rank.
+  int64_t residual_rows() const;
+  // An activation like the residual stream: [residual_rows, hidden].
+  Slice NewResidual(const std::string& name) { return Activation(name, residual_rows(), config_.hidden); }
+
+  // tokens [T] -> the residual stream before the first layer.
+  Slice Embedding(Slice tokens);
+  Slice Layer(int layer, Slice x);
+  // The residual stream after the last layer -> what the LM head multiplies, [rows of x or T, h].
+  Slice Hidden(Slice x);
+
+  // stats[2] = {sum of losses, counted targets} of hidden [T,h].
   void Loss(Slice hidden, Slice targets, Slice stats);
-  // hidden [n,h] -> logits [n,V] f32.
+  // The same with the gradients of the sum of losses: returns that of hidden, partial over the
+  // tensor-parallel ranks; that of the weight goes to `gradients`.
+  Slice LossAndGradient(Slice hidden, Slice targets, Slice stats, ParameterGradients* gradients);
+  // hidden [n,h] -> logits [n,V] f32. REQUIRES: one tensor-parallel rank.
   Slice Logits(Slice hidden);
 
  private:
@@ -49,34 +73,54 @@ class Forward {
     bool transpose = false;  // the weight is stored [out,in]
   };
 
-  Slice Weight(TensorRole role) const {
-    return parameters_.Weight(builder_.graph(), role, builder_.layer);
-  }
-  // An activation of as many rows as the micro-batch has tokens.
-  Slice Activation(const std::string& name, int64_t columns);
+  // forward.cc
+  Slice Weight(TensorRole role) { return weights_.Of(role, builder_.layer); }
+  Slice Activation(const std::string& name, int64_t rows, int64_t columns);
   Slice Statistic(const std::string& name, const Dims& dims);
-  int64_t tokens() const { return options_.batch * options_.sequence; }
-
-  Slice Embedding(Slice tokens);
+  int64_t tokens() const { return options_.batch * local_sequence(); }
+  int64_t local_sequence() const { return options_.sequence / parallel_.context(); }
+  kernels::TokenShare share() const;
   Slice Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name);
   void RmsNorm(Slice x, Slice weight, Slice y, const std::string& name);
   void Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOptions& options,
               const std::string& name);
   // As the config says the family's weights are stored.
   LinearOptions Stored() const { return {.transpose = !config_.conv1d_weights}; }
-
-  Slice Attention(Slice x);
-  Slice QkvProduct(Slice x);
-  Slice HeadNorms(Slice qkv);
-  Heads SplitHeads(Slice qk, Slice v) const;
+  Slice EnterRegion(Slice x, const std::string& name);
+  Slice LeaveRegion(Slice partial, const std::string& name);
+  Slice RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole bias,
+                   const std::string& name);
   Slice Mlp(Slice x);
   Slice GeluMlp(Slice x);
   Slice SwigluMlp(Slice x);
 
+  // forward_attention.cc
+  Slice Attention(Slice x);
+  Slice QkvProduct(Slice x);
+  Slice HeadNorms(Slice qkv);
+  Heads SplitHeads(Slice qk, Slice v) const;
+  Slice AttentionOver(const Heads& heads);
+  Slice RingOver(const Heads& heads);
+  Slice UlyssesOver(const Heads& heads);
+  Slice HeadsForTokens(Slice x, const std::string& name);
+  Slice TokensForHeads(Slice x, const std::string& name);
+  Slice Exchange(Slice x, const std::string& name);
+  Slice Permute(Slice x, const Dims& to, const std::string& name);
+  Slice DenseCopy(Slice x, const std::string& name);
+  int64_t Window() const;
+  float Scale() const;
+
+  // forward_head.cc
+  Slice HeadWeight();
+  struct LossChunk;
+  LossChunk ShardedLoss(Slice hidden, Slice targets, Slice stats, int64_t begin, int64_t rows);
+  int64_t LossChunkRows(int64_t rows) const;
+
   const ModelConfig& config_;
-  const Parameters& parameters_;
+  const Parallel& parallel_;
   const ForwardOptions options_;
   Builder& builder_;
+  Weights weights_;
 };
 
 }  // namespace terrace::compiler

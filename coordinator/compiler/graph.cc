@@ -35,13 +35,46 @@ Slice Columns(Slice slice, int64_t begin, int64_t count) {
   return slice;
 }
 
+Slice Rows(Slice slice, int64_t begin, int64_t count) {
+  slice.offset += begin * slice.shape.row_stride;
+  slice.shape.size[0] = count;
+  return slice;
+}
+
+Slice Range(const Slice& slice, int64_t begin, int64_t count) {
+  return {.value = slice.value,
+          .offset = slice.offset + begin,
+          .shape = DenseShape(slice.shape.dtype, {count})};
+}
+
+Slice Flat(const Slice& slice) { return Range(slice, 0, slice.shape.Elements()); }
+
+bool Communicates(const Node& node) {
+  return std::holds_alternative<Collective>(node.what) ||
+         std::holds_alternative<Transfer>(node.what);
+}
+
 Access AccessOf(const Node& node, int operand) {
   if (node.operands[operand].absent()) return Access::kNone;
   if (const Compute* compute = node.compute()) {
     return kernels::OperandAccess(compute->op, compute->attrs, operand);
   }
-  if (std::holds_alternative<Collective>(node.what)) return Access::kUpdate;
+  if (node.operands.size() == 1 && node.collective() != nullptr) return Access::kUpdate;
+  if (node.collective() != nullptr) return operand == 0 ? Access::kRead : Access::kWrite;
+  if (const auto* transfer = std::get_if<Transfer>(&node.what)) {
+    return transfer->kind == v1::SEND ? Access::kRead : Access::kWrite;
+  }
   return std::holds_alternative<Input>(node.what) ? Access::kWrite : Access::kRead;
+}
+
+bool Reads(const Node& node, int operand) {
+  const Access access = AccessOf(node, operand);
+  return access == Access::kRead || access == Access::kUpdate;
+}
+
+bool Writes(const Node& node, int operand) {
+  const Access access = AccessOf(node, operand);
+  return access == Access::kWrite || access == Access::kUpdate;
 }
 
 std::vector<kernels::TensorShape> ShapesOf(const Node& node) {

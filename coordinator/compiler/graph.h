@@ -34,6 +34,7 @@ struct Value {
   int sequence = kNone;       // of a STEP value: the one sequence that uses it
   int inside = kNone;         // another value that holds this one ...
   int64_t inside_offset = 0;  // ... from this element on
+  int parameter = kNone;      // index in Parameters::all() of a weight, also of a gathered copy
 
   int64_t elements() const;
 };
@@ -53,6 +54,12 @@ kernels::TensorShape DenseShape(kernels::DType dtype, const Dims& dims);
 Slice Reshape(Slice slice, const Dims& dims);
 // Columns [begin, begin + count) of a two-dimensional slice.
 Slice Columns(Slice slice, int64_t begin, int64_t count);
+// Rows [begin, begin + count).
+Slice Rows(Slice slice, int64_t begin, int64_t count);
+// Elements [begin, begin + count) of a dense slice, as one dimension.
+Slice Range(const Slice& slice, int64_t begin, int64_t count);
+// All elements of a dense slice, as one dimension.
+Slice Flat(const Slice& slice);
 
 struct Compute {
   kernels::Op op = kernels::Op::kFill;
@@ -62,6 +69,11 @@ struct Collective {
   v1::CollectiveKind kind = v1::ALL_REDUCE;
   int group = 0;
 };
+struct Transfer {
+  v1::TransferKind kind = v1::SEND;
+  int group = 0;
+  int peer_stage = 0;
+};
 struct Input {
   v1::InputKind kind = v1::LOAD_BATCH;
 };
@@ -69,21 +81,44 @@ struct Output {
   v1::OutputKind kind = v1::STEP_STATS;
 };
 
+// Where the gradient of operand 0 must be summed over a group although the forward pass does nothing:
+// the entry of a tensor-parallel region (f in Shoeybi et al. 2019, arXiv 1909.08053). Only in what
+// autodiff reads, never in a sequence.
+struct EnterTensorParallel {
+  int group = 0;
+};
+// All of a ring attention: its nodes stand before it. Only in what autodiff reads.
+//   operands: q, k, v, o (activation type), lse, key-value pairs as they stand here [T, 2, kv, d]
+struct RingAttention {
+  kernels::AttentionBlockAttrs attrs;  // of step 0
+  int group = 0;
+};
+
 struct Node {
-  std::variant<Compute, Collective, Input, Output> what;
+  std::variant<Compute, Collective, Transfer, Input, Output, EnterTensorParallel, RingAttention>
+      what;
   std::vector<Slice> operands;  // in the order of kernels/op.h or program.proto
   Slice workspace;              // set by workspace.h
   v1::Phase phase = v1::FORWARD;
   int layer = kNone;
   int micro_batch = kNone;
   std::string text;
+  int mark = 0;            // how many layers of passes began before it (Builder::Mark)
+  int pass = 0;            // how many passes of micro-batches began before it
+  bool has_rule = true;    // false: part of a larger operation that has the backward rule
   int stream = 0;          // set by streams.h
   std::vector<int> waits;  // set by streams.h
 
   const Compute* compute() const { return std::get_if<Compute>(&what); }
+  const Collective* collective() const { return std::get_if<Collective>(&what); }
 };
 
+// A node that moves bytes between ranks.
+bool Communicates(const Node& node);
+
 kernels::Access AccessOf(const Node& node, int operand);
+bool Reads(const Node& node, int operand);
+bool Writes(const Node& node, int operand);
 std::vector<kernels::TensorShape> ShapesOf(const Node& node);
 
 struct Sequence {

@@ -2,37 +2,35 @@
 #include "coordinator/compiler/pack.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <functional>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "coordinator/compiler/occupancy.h"
+#include "coordinator/compiler/pack_orders.h"
+#include "coordinator/compiler/pack_problem.h"
+#include "coordinator/compiler/pack_search.h"
 
 namespace terrace {
 namespace {
 
-int64_t AlignUp(int64_t bytes) {
-  return (bytes + kPackAlignment - 1) / kPackAlignment * kPackAlignment;
-}
+// One part in this many over the lower bound is good enough to stop: 0.5 %.
+constexpr int64_t kGoodEnoughPart = 200;
+// One part in this many over it is far off: no training program, but something made to be hard.
+constexpr int64_t kFarOffPart = 32;
 
-// A buffer in the packer's own units: aligned bytes, and time as slots. A slot is a moment between
-// a birth and the next death: there are no others at which more is alive.
-struct Item {
-  int64_t bytes = 0;
-  int begin = 0;
-  int end = 0;
-  int life() const { return end - begin; }
-};
+// Improving: this many of the best orders, each so many times, while that places at most so many
+// items in all (about a microsecond each).
+constexpr size_t kImprovedOrders = 3;
+constexpr int kImproveRounds = 16;
+constexpr int64_t kImprovePlacements = 400'000;
 
-struct Problem {
-  std::vector<Item> items;
-  int slots = 0;
-  int64_t lower_bound_bytes = 0;
-};
+// The search: for so many items, because its memory grows with the pairs that meet.
+constexpr size_t kSearchItems = 4096;
+// Its steps (about 0.6 ns each) are worth what there is to gain.
+constexpr int64_t kSearchBaseSteps = int64_t{16} << 20;
+constexpr int64_t kSearchStepsPerByte = 16384;
+constexpr int64_t kSearchSteps = int64_t{640} << 20;
+constexpr int64_t kFarOffSearchSteps = int64_t{6} << 30;
 
 absl::Status CheckBuffers(absl::Span<const PackBuffer> buffers) {
   for (const PackBuffer& buffer : buffers) {
@@ -49,172 +47,108 @@ absl::Status CheckBuffers(absl::Span<const PackBuffer> buffers) {
   return absl::OkStatus();
 }
 
-// Births at one time come after deaths at that time, as lives are half open.
-struct Event {
-  int64_t time = 0;
-  bool birth = false;
-  int item = 0;
-  bool operator<(const Event& other) const {
-    return std::tie(time, birth, item) < std::tie(other.time, other.birth, other.item);
-  }
-};
+// One problem on its way through the tiers; each leaves the best placement so far at least as good.
+class Packer {
+ public:
+  explicit Packer(absl::Span<const PackBuffer> buffers)
+      : problem_(MakePackProblem(buffers)),
+        bound_(problem_.lower_bound_bytes),
+        good_enough_(bound_ + bound_ / kGoodEnoughPart) {}
 
-Problem BuildProblem(absl::Span<const PackBuffer> buffers) {
-  Problem problem;
-  problem.items.resize(buffers.size());
-  std::vector<Event> events;
-  for (int i = 0; i < static_cast<int>(buffers.size()); ++i) {
-    problem.items[i].bytes = AlignUp(buffers[i].bytes);
-    events.push_back({buffers[i].begin, true, i});
-    events.push_back({buffers[i].end, false, i});
+  Packing Run() {
+    TryPortfolio();
+    ImproveOrders();
+    Search();
+    return {std::move(best_.offsets), best_.arena_bytes, bound_};
   }
-  std::sort(events.begin(), events.end());
-  int64_t alive_bytes = 0;
-  bool slot_open = false;  // a birth since the last death: the slot has begun
-  for (const Event& event : events) {
-    Item& item = problem.items[event.item];
-    if (event.birth) {
-      if (!slot_open) ++problem.slots;
-      slot_open = true;
-      item.begin = problem.slots - 1;
-      alive_bytes += item.bytes;
-      problem.lower_bound_bytes = std::max(problem.lower_bound_bytes, alive_bytes);
-    } else {
-      slot_open = false;
-      item.end = problem.slots;
-      alive_bytes -= item.bytes;
+
+ private:
+  struct Tried {
+    std::vector<int> order;
+    PackPlacement placement;
+  };
+
+  bool Done() const { return !best_.offsets.empty() && best_.arena_bytes <= good_enough_; }
+
+  void Offer(const PackPlacement& placement) {
+    if (best_.offsets.empty() || placement.arena_bytes < best_.arena_bytes) best_ = placement;
+  }
+
+  void TryPortfolio() {
+    for (const PackStrategy& strategy : PackPortfolio()) {
+      Tried tried = {.order = MakePackOrder(problem_, strategy)};
+      tried.placement = PlaceInOrder(problem_, tried.order);
+      Offer(tried.placement);
+      if (Done()) return;
+      tried_.push_back(std::move(tried));
     }
   }
-  return problem;
-}
 
-struct Placement {
-  std::vector<int64_t> offsets;
-  int64_t arena_bytes = 0;
-};
-
-Placement Place(const Problem& problem, const std::vector<int>& order) {
-  Placement placement;
-  placement.offsets.resize(problem.items.size());
-  Occupancy occupancy(problem.slots);
-  for (int i : order) {
-    const Item& item = problem.items[i];
-    const int64_t offset = occupancy.FindLowest(item.begin, item.end, item.bytes);
-    occupancy.Take(item.begin, item.end, offset, item.bytes);
-    placement.offsets[i] = offset;
-    placement.arena_bytes = std::max(placement.arena_bytes, offset + item.bytes);
+  // What ended up too high goes first next time. This often goes down only after it went up.
+  void ImproveOrders() {
+    if (Done()) return;
+    std::stable_sort(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) {
+      return a.placement.arena_bytes < b.placement.arena_bytes;
+    });
+    int64_t placements_left = kImprovePlacements;
+    for (size_t k = 0; k < std::min(kImprovedOrders, tried_.size()); ++k) {
+      Tried& tried = tried_[k];
+      for (int round = 0; round < kImproveRounds; ++round) {
+        placements_left -= static_cast<int64_t>(problem_.items.size());
+        if (placements_left < 0) return;
+        std::stable_partition(tried.order.begin(), tried.order.end(), [&](int i) {
+          return tried.placement.offsets[i] + problem_.items[i].bytes > good_enough_;
+        });
+        tried.placement = PlaceInOrder(problem_, tried.order);
+        Offer(tried.placement);
+        if (Done()) return;
+      }
+    }
   }
-  return placement;
-}
 
-// The orders of the portfolio. A class is a power of two: buffers of about the same size or life go
-// in by time, so that they dovetail. docs/memory.md says which order wins where.
-enum class Order {
-  kSize,               // largest first
-  kSizeClassStart,     // by size class, then birth
-  kSizeClassEnd,       // by size class, then death, last first
-  kLifeClassStart,     // by life class, longest first, then birth
-  kLifeClassEnd,       // by life class, then death, last first
-  kArea,               // largest bytes x life first
-  kLongThenSize,       // the longest `long_percent` % by birth, the rest by size
-  kLongThenSizeClass,  // the same, the rest by size class, then birth
-};
-
-struct Strategy {
-  Order order = Order::kSize;
-  int long_percent = 0;
-};
-
-// The likeliest winners first.
-constexpr Strategy kPortfolio[] = {
-    {Order::kSizeClassStart},
-    {Order::kSize},
-    {Order::kSizeClassEnd},
-    {Order::kLongThenSize, 2},
-    {Order::kLongThenSizeClass, 5},
-    {Order::kLongThenSize, 10},
-    {Order::kLongThenSizeClass, 10},
-    {Order::kLongThenSize, 20},
-    {Order::kLongThenSizeClass, 40},
-    {Order::kLongThenSize, 60},
-    {Order::kLifeClassEnd},
-    {Order::kLifeClassStart},
-    {Order::kArea},
-};
-
-// One part in this many over the lower bound is good enough to stop: 0.5 %.
-constexpr int64_t kGoodEnoughPart = 200;
-
-using Key = std::array<int64_t, 3>;
-
-int64_t Class(int64_t value) { return std::bit_width(static_cast<uint64_t>(value)); }
-
-// Items of smaller keys go first, of equal keys by their index. Integers only: the same on every
-// machine.
-Key KeyOf(const Item& item, Order order, int long_life) {
-  const bool is_long = item.life() >= long_life;
-  switch (order) {
-    case Order::kSize:
-      return {-item.bytes, item.begin, -item.end};
-    case Order::kSizeClassStart:
-      return {-Class(item.bytes), item.begin, -item.bytes};
-    case Order::kSizeClassEnd:
-      return {-Class(item.bytes), -item.end, -item.bytes};
-    case Order::kLifeClassStart:
-      return {-Class(item.life()), item.begin, -item.bytes};
-    case Order::kLifeClassEnd:
-      return {-Class(item.life()), -item.end, -item.bytes};
-    case Order::kArea:
-      return {-(item.bytes / kPackAlignment) * item.life(), item.begin, 0};
-    case Order::kLongThenSize:
-      return is_long ? Key{0, item.begin, -item.bytes} : Key{1, -item.bytes, item.begin};
-    case Order::kLongThenSizeClass:
-      return is_long ? Key{-64, item.begin, -item.bytes}
-                     : Key{-Class(item.bytes), item.begin, -item.bytes};
+  int64_t SearchBudget() const {
+    const int64_t gain = best_.arena_bytes - bound_;
+    const bool far_off = gain > bound_ / kFarOffPart;
+    return std::min(kSearchBaseSteps + gain * kSearchStepsPerByte,
+                    far_off ? kFarOffSearchSteps : kSearchSteps);
   }
-  return {};
-}
 
-// The life that `percent` % of the items reach.
-int LongLife(const std::vector<Item>& items, int percent) {
-  std::vector<int> lives;
-  for (const Item& item : items) lives.push_back(item.life());
-  const auto nth = lives.begin() + lives.size() * percent / 100;
-  std::nth_element(lives.begin(), nth, lives.end(), std::greater<>());
-  return *nth;
-}
-
-std::vector<int> MakeOrder(const Problem& problem, const Strategy& strategy) {
-  const int long_life = LongLife(problem.items, strategy.long_percent);
-  std::vector<std::pair<Key, int>> keyed;
-  for (int i = 0; i < static_cast<int>(problem.items.size()); ++i) {
-    keyed.push_back({KeyOf(problem.items[i], strategy.order, long_life), i});
+  // The bound itself first, then good enough, then by halves: what fits is known on the one side,
+  // what does not (or is not found in time) on the other.
+  void Search() {
+    if (Done() || problem_.items.size() > kSearchItems) return;
+    PackSearch search(problem_);
+    int64_t steps = SearchBudget();
+    int64_t capacity = bound_;
+    int64_t too_low = bound_ - kPackAlignment;
+    while (capacity < best_.arena_bytes && steps > 0) {
+      int64_t granted = capacity == bound_ && steps > kSearchSteps ? steps / 2 : steps / 4 + 1;
+      steps -= granted;
+      if (search.Fit(capacity, &granted, &best_) == FitVerdict::kFits) {
+        if (Done()) return;
+      } else {
+        too_low = capacity;
+      }
+      steps += granted;
+      const int64_t middle = (too_low + best_.arena_bytes) / 2 / kPackAlignment * kPackAlignment;
+      capacity = std::max(too_low + kPackAlignment, std::min(middle, good_enough_));
+      if (too_low >= good_enough_) capacity = std::max(too_low + kPackAlignment, middle);
+    }
   }
-  std::sort(keyed.begin(), keyed.end());
-  std::vector<int> order;
-  for (const auto& [key, item] : keyed) order.push_back(item);
-  return order;
-}
+
+  const PackProblem problem_;
+  const int64_t bound_;
+  const int64_t good_enough_;
+  std::vector<Tried> tried_;  // all of the portfolio, unless one was good enough
+  PackPlacement best_;
+};
 
 }  // namespace
 
 absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers) {
   RETURN_IF_ERROR(CheckBuffers(buffers));
-  Packing best;
-  if (buffers.empty()) return best;
-  const Problem problem = BuildProblem(buffers);
-  best.lower_bound_bytes = problem.lower_bound_bytes;
-  const int64_t good_enough_bytes =
-      problem.lower_bound_bytes + problem.lower_bound_bytes / kGoodEnoughPart;
-  for (const Strategy& strategy : kPortfolio) {
-    Placement placement = Place(problem, MakeOrder(problem, strategy));
-    if (best.offsets.empty() || placement.arena_bytes < best.arena_bytes) {
-      best.offsets = std::move(placement.offsets);
-      best.arena_bytes = placement.arena_bytes;
-    }
-    if (best.arena_bytes <= good_enough_bytes) break;
-  }
-  return best;
+  if (buffers.empty()) return Packing{};
+  return Packer(buffers).Run();
 }
 
 }  // namespace terrace

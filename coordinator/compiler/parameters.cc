@@ -1,102 +1,178 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/parameters.h"
 
+#include <algorithm>
+#include <numeric>
 #include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/compiler/partition.h"
 
 namespace terrace::compiler {
 namespace {
 
-// Tensors that share the input of their product, in the order in which they are stored.
-std::vector<TensorRole> StoredWith(TensorRole role) {
-  switch (role) {
-    case TensorRole::kQ:
-      return {TensorRole::kK, TensorRole::kV};
-    case TensorRole::kQBias:
-      return {TensorRole::kKBias, TensorRole::kVBias};
-    case TensorRole::kMlpGate:
-      return {TensorRole::kMlpUp};
-    case TensorRole::kMlpGateBias:
-      return {TensorRole::kMlpUpBias};
-    default:
-      return {};
-  }
-}
-
-Dims StackedShape(const std::vector<const Tensor*>& tensors) {
-  Dims shape = tensors[0]->shape;
-  for (size_t i = 1; i < tensors.size(); ++i) shape[0] += tensors[i]->shape[0];
-  return shape;
-}
-
 // Every parameter starts on a cache line.
 constexpr int64_t kAlignElements = 64 / sizeof(float);
 
+int64_t AlignUp(int64_t elements, int64_t alignment) {
+  return (elements + alignment - 1) / alignment * alignment;
+}
+
 std::string UnitName(const Parameter& parameter) {
   if (parameter.layer != kNone) return absl::StrCat("layer", parameter.layer);
-  switch (parameter.tensors[0]->role) {
+  switch (parameter.first().role) {
     case TensorRole::kTokenEmbedding:
     case TensorRole::kPositionEmbedding:
-      return "embedding";
+      return parameter.copy ? "tied" : "embedding";
     default:
       return "head";
   }
 }
 
-}  // namespace
-
-Parameters::Parameters(const Model& model, bool with_optimizer, Graph* graph) {
-  Group(model);
-  Place(&Parameter::weight, "weights", v1::PARAMETER, graph);
-  if (!with_optimizer) return;
-  Place(&Parameter::adam_m, "adam_m", v1::OPTIMIZER, graph);
-  Place(&Parameter::adam_v, "adam_v", v1::OPTIMIZER, graph);
+// Sharded, parameters may share a region only when their gradients take the same way and the
+// optimizer treats them alike. Norms and biases of all layers are one unit: alone they would be many
+// small messages.
+std::string ShardedUnitName(const Parameter& parameter) {
+  std::string name = parameter.decays() ? UnitName(parameter) : "vectors";
+  if (parameter.first().role == TensorRole::kPositionEmbedding) name = "positions";
+  if (parameter.sums.tensor) name += ".summed";
+  if (parameter.sums.tensor_block) name += ".kv";
+  if (parameter.sums.copies > 1 && !parameter.sums.tensor) name += ".same";
+  return name;
 }
 
-void Parameters::Group(const Model& model) {
+}  // namespace
+
+int64_t Parameter::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks,
+                       const Parallel& parallel, const ParametersOptions& options, Graph* graph)
+    : parallel_(parallel) {
+  const bool sharded = parallel.zero > 0;
+  Group(model, chunks);
+  MakeUnits(sharded);
+  Place(sharded, options, graph);
+}
+
+void Parameters::Group(const Model& model, const std::vector<ChunkRange>& chunks) {
+  const auto on = [&](auto predicate) { return std::any_of(chunks.begin(), chunks.end(), predicate); };
+  const bool first = on([](const ChunkRange& chunk) { return chunk.first; });
+  const bool last = on([](const ChunkRange& chunk) { return chunk.last; });
   std::map<const Tensor*, bool> taken;
   for (const Tensor& tensor : model.tensors) {
     if (taken[&tensor]) continue;
-    Parameter parameter = {.tensors = {&tensor}, .layer = static_cast<int>(tensor.layer)};
-    for (TensorRole role : StoredWith(tensor.role)) {
-      const Tensor* next = model.Find(role, tensor.layer);
-      if (next == nullptr) continue;
-      parameter.tensors.push_back(next);
-      taken[next] = true;
+    if (tensor.layer >= 0) {
+      const bool here = on([&](const ChunkRange& chunk) {
+        return tensor.layer >= chunk.begin && tensor.layer < chunk.end;
+      });
+      if (here) AddParameter(model, tensor, /*copy=*/false, &taken);
+      continue;
     }
-    by_role_[{tensor.role, parameter.layer}] = all_.size();
-    all_.push_back(std::move(parameter));
+    const bool embedding = tensor.role == TensorRole::kTokenEmbedding ||
+                           tensor.role == TensorRole::kPositionEmbedding;
+    const bool tied = tensor.role == TensorRole::kTokenEmbedding && model.config.tied_embeddings;
+    if (embedding ? first : last) AddParameter(model, tensor, /*copy=*/false, &taken);
+    if (tied && last && !first) AddParameter(model, tensor, /*copy=*/true, &taken);
   }
 }
 
-void Parameters::Place(int Parameter::*kind, const char* name, v1::BufferClass cls, Graph* graph) {
-  std::map<std::string, int> units;
-  for (Parameter& parameter : all_) {
-    const std::string unit = UnitName(parameter);
-    auto [it, is_new] = units.try_emplace(unit, kNone);
+void Parameters::AddParameter(const Model& model, const Tensor& tensor, bool copy,
+                              std::map<const Tensor*, bool>* taken) {
+  Parameter parameter = {.layer = static_cast<int>(tensor.layer), .copy = copy};
+  std::vector<const Tensor*> tensors = {&tensor};
+  for (TensorRole role : StoredWith(tensor.role, parallel_)) {
+    const Tensor* next = model.Find(role, tensor.layer);
+    if (next == nullptr) continue;
+    tensors.push_back(next);
+    (*taken)[next] = true;
+  }
+  Partition(model.config, tensors, parallel_, &parameter);
+  by_role_[{tensor.role, parameter.layer}] = static_cast<int>(all_.size());
+  all_.push_back(std::move(parameter));
+}
+
+void Parameters::MakeUnits(bool sharded) {
+  std::map<std::string, int> by_name;
+  for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
+    Parameter& parameter = all_[i];
+    const std::string name = sharded ? ShardedUnitName(parameter) : UnitName(parameter);
+    const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
-      it->second = graph->Add({.name = absl::StrCat(name, ".", unit),
-                               .cls = cls,
-                               .shape = {0},
-                               .lifetime = v1::PERSISTENT});
+      units_.push_back({.name = name,
+                        .sums = parameter.sums,
+                        .decays = parameter.decays(),
+                        .copy = parameter.copy});
     }
-    int64_t& used = graph->values[it->second].shape[0];
-    used = (used + kAlignElements - 1) / kAlignElements * kAlignElements;
-    Value value = {.name = absl::StrCat(name, ".", parameter.tensors[0]->name),
-                   .cls = cls,
-                   .shape = StackedShape(parameter.tensors),
-                   .lifetime = v1::PERSISTENT,
-                   .inside = it->second,
-                   .inside_offset = used};
-    used += value.elements();
-    parameter.*kind = graph->Add(std::move(value));
+    Unit& unit = units_[it->second];
+    parameter.unit = it->second;
+    parameter.offset = AlignUp(unit.elements, kAlignElements);
+    unit.elements = parameter.offset + parameter.elements();
+    unit.parameters.push_back(i);
+  }
+  if (!sharded) return;
+  for (Unit& unit : units_) {
+    const int64_t shards = parallel_.shards();
+    unit.shard_elements = AlignUp((unit.elements + shards - 1) / shards, kAlignElements);
+    unit.elements = unit.shard_elements * shards;
   }
 }
 
-Slice Parameters::Weight(const Graph& graph, TensorRole role, int layer) const {
+void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* graph) {
+  const auto whole = [&](const Unit& unit) {
+    return parallel_.zero < 3 || !unit.decays || unit.elements < options.persistent_elements;
+  };
+  for (Unit& unit : units_) {
+    if (!whole(unit)) continue;
+    unit.weights = AddRegion("weights", v1::PARAMETER, unit, unit.elements, graph);
+    AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
+  }
+  if (!options.with_optimizer) return;
+  if (!sharded) {
+    for (const Unit& unit : units_) {
+      AddViews(&Parameter::adam_m, "adam_m", unit,
+               AddRegion("adam_m", v1::OPTIMIZER, unit, unit.elements, graph), graph);
+    }
+    for (const Unit& unit : units_) {
+      AddViews(&Parameter::adam_v, "adam_v", unit,
+               AddRegion("adam_v", v1::OPTIMIZER, unit, unit.elements, graph), graph);
+    }
+    return;
+  }
+  for (Unit& unit : units_) {
+    unit.master = AddRegion("master", v1::PARAMETER, unit, unit.shard_elements, graph);
+    unit.adam_m = AddRegion("adam_m", v1::OPTIMIZER, unit, unit.shard_elements, graph);
+    unit.adam_v = AddRegion("adam_v", v1::OPTIMIZER, unit, unit.shard_elements, graph);
+  }
+}
+
+int Parameters::AddRegion(const char* kind, v1::BufferClass cls, const Unit& unit,
+                          int64_t elements, Graph* graph) const {
+  return graph->Add({.name = absl::StrCat(kind, ".", unit.name),
+                     .cls = cls,
+                     .shape = {elements},
+                     .lifetime = v1::PERSISTENT});
+}
+
+void Parameters::AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
+                          Graph* graph) {
+  for (int i : unit.parameters) {
+    Parameter& parameter = all_[i];
+    parameter.*kind = graph->Add({.name = absl::StrCat(name, ".", parameter.first().name),
+                                  .cls = graph->values[region].cls,
+                                  .shape = parameter.shape,
+                                  .lifetime = v1::PERSISTENT,
+                                  .inside = region,
+                                  .inside_offset = parameter.offset,
+                                  .parameter = i});
+  }
+}
+
+int Parameters::Find(TensorRole role, int layer) const {
   const auto it = by_role_.find({role, layer});
-  return it == by_role_.end() ? Slice{} : graph.Whole(all_[it->second].weight);
+  return it == by_role_.end() ? kNone : it->second;
 }
 
 }  // namespace terrace::compiler

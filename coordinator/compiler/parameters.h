@@ -1,49 +1,121 @@
-// The trainable memory of a stage: which tensors lie where, with their optimizer state.
+// The trainable memory of a stage: which part of which tensor lies where, with its optimizer state.
 //
 // Tensors whose products share their input (q, k, v; gate, up) lie next to each other and form one
-// parameter, so that one product computes all of them. Parameters of a layer share one buffer a
-// kind (weights, adam_m, adam_v); checkpoints see single tensors through the state manifest.
+// parameter, so that one product computes all of them. Checkpoints see single tensors through the
+// state manifest.
+//
+// Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053): the first product of a block is split
+// by its outputs, the second by its inputs, tables by the vocabulary; the rest is whole on every
+// rank.
+//
+// Without ZeRO the parameters of a layer share one buffer a kind (weights, adam_m, adam_v). With it
+// (Rajbhandari et al. 2020, arXiv 1910.02054) parameters of one kind form a unit, a region that all
+// ranks of the "shard" group hold together: each has its own piece of master weights and moments,
+// and the whole weights either always (stage 1, 2 and small units of stage 3) or gathered for each
+// use.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "coordinator/compiler/graph.h"
+#include "coordinator/compiler/groups.h"
 #include "coordinator/model/model.h"
 
 namespace terrace::compiler {
 
-struct Parameter {
-  std::vector<const Tensor*> tensors;  // stored one after the other
-  int weight = kNone;                  // values, all of one shape
-  int adam_m = kNone;                  // kNone without an optimizer
-  int adam_v = kNone;
-  int layer = kNone;
+// The rectangle of a tensor that this rank holds (v1::StateRange), in a parameter.
+struct Part {
+  const Tensor* tensor = nullptr;
+  int64_t row = 0, rows = 0, column = 0, columns = 0;  // of tensor index 0
+  v1::StateRange::Split split = v1::StateRange::WHOLE;
+  int64_t offset = 0;  // elements from the parameter's first
+  int64_t row_stride = 0;
+};
 
+// Over which groups a gradient is summed besides the data-parallel ones, and how many ranks of the
+// group "model" hold the same elements.
+struct Sums {
+  bool tensor = false;        // each tensor-parallel rank has seen other tokens or heads
+  bool tensor_block = false;  // or other queries of the same key-value head
+  bool tied = false;          // another stage uses the weight as well
+  int copies = 1;
+  auto operator<=>(const Sums&) const = default;
+};
+
+struct Parameter {
+  std::vector<Part> parts;
+  Dims shape;  // of what this rank holds
+  int layer = kNone;
+  int split_block = 1;
+  Sums sums;
+  bool copy = false;    // another stage owns it
+  int weight = kNone;   // value; kNone when it is gathered for each use
+  int adam_m = kNone;   // values of the same shape; kNone without an optimizer and with ZeRO
+  int adam_v = kNone;
+  int unit = 0;
+  int64_t offset = 0;  // elements from the unit's start
+
+  const Tensor& first() const { return *parts[0].tensor; }
   // Weight decay acts on matrices and tables, not on norms and biases.
-  bool decays() const { return tensors[0]->shape.size() >= 2; }
+  bool decays() const { return first().shape.size() >= 2; }
+  int64_t elements() const;
+};
+
+// Parameters whose memory is one region.
+struct Unit {
+  std::string name;
+  std::vector<int> parameters;  // ascending
+  int64_t elements = 0;         // padding between parameters and at the end included
+  int weights = kNone;          // value; kNone when it is gathered for each use
+  // With ZeRO: this rank's piece, elements / shards of it.
+  int64_t shard_elements = 0;
+  int master = kNone;
+  int adam_m = kNone;
+  int adam_v = kNone;
+  Sums sums;
+  bool decays = true;
+  bool copy = false;
+};
+
+struct ParametersOptions {
+  bool with_optimizer = true;
+  int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
 };
 
 // Thread-compatible: plain data.
 class Parameters {
  public:
-  // Adds the values to `graph`. `model` outlives the result.
-  Parameters(const Model& model, bool with_optimizer, Graph* graph);
+  // Those of the given model chunks. Adds the values to `graph`. Borrows the model.
+  Parameters(const Model& model, const std::vector<ChunkRange>& chunks, const Parallel& parallel,
+             const ParametersOptions& options, Graph* graph);
 
   const std::vector<Parameter>& all() const { return all_; }
-  // The weight of the parameter that starts with the tensor of this role; absent when the model has
-  // none.
-  Slice Weight(const Graph& graph, TensorRole role, int layer = kNone) const;
+  const std::vector<Unit>& units() const { return units_; }
+  // Index of the parameter that starts with the tensor of this role; kNone when there is none.
+  int Find(TensorRole role, int layer = kNone) const;
 
  private:
-  void Group(const Model& model);
-  void Place(int Parameter::*kind, const char* name, v1::BufferClass cls, Graph* graph);
+  void Group(const Model& model, const std::vector<ChunkRange>& chunks);
+  void AddParameter(const Model& model, const Tensor& tensor, bool copy,
+                    std::map<const Tensor*, bool>* taken);
+  void MakeUnits(bool sharded);
+  void Place(bool sharded, const ParametersOptions& options, Graph* graph);
+  int AddRegion(const char* kind, v1::BufferClass cls, const Unit& unit, int64_t elements,
+                Graph* graph) const;
+  void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
+                Graph* graph);
 
+  const Parallel& parallel_;
   std::vector<Parameter> all_;  // in the order of the forward pass
-  std::map<std::pair<TensorRole, int>, size_t> by_role_;
+  std::vector<Unit> units_;
+  std::map<std::pair<TensorRole, int>, int> by_role_;
 };
 
 }  // namespace terrace::compiler

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "coordinator/compiler/autodiff.h"
-#include "coordinator/compiler/buckets.h"
+#include "coordinator/compiler/insertions.h"
+#include "coordinator/compiler/reduction.h"
 
 namespace terrace::compiler {
 namespace {
@@ -22,65 +22,60 @@ int AddSequence(const std::string& name, Graph* graph) {
   return static_cast<int>(graph->sequences.size()) - 1;
 }
 
-struct Batch {
-  Slice tokens, targets;
-};
-
 // Loads stand before everything else: nothing orders them after computation, so that they run ahead
 // of it.
-Batch LoadBatch(const ForwardOptions& options, Builder* builder) {
-  const Dims dims = {options.batch * options.sequence};
-  const Batch batch = {builder->NewValue("tokens", v1::INPUT, DType::kI32, dims),
-                       builder->NewValue("targets", v1::INPUT, DType::kI32, dims)};
-  builder->Input(v1::LOAD_BATCH, {batch.tokens, batch.targets}, "load batch");
+BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options,
+                      Builder* builder) {
+  const Dims dims = {options.batch * options.sequence / context.parallel.context()};
+  BatchSlices batch;
+  if (context.HasFirst()) batch.tokens = builder->NewValue("tokens", v1::INPUT, DType::kI32, dims);
+  if (context.HasLast()) batch.targets = builder->NewValue("targets", v1::INPUT, DType::kI32, dims);
+  if (!batch.tokens.absent() || !batch.targets.absent()) {
+    builder->Input(v1::LOAD_BATCH, {batch.tokens, batch.targets}, "load batch");
+  }
   return batch;
 }
 
-// Elements [begin, begin + count) of a value, as one dimension.
-Slice Range(const Slice& whole, int64_t begin, int64_t count) {
-  return {.value = whole.value, .offset = begin, .shape = DenseShape(whole.shape.dtype, {count})};
-}
-
-Slice Flat(const Graph& graph, int value) {
-  const Slice whole = graph.Whole(value);
-  return Range(whole, 0, whole.shape.Elements());
+// Stages without the loss add nothing to its total.
+void ZeroWhereNoLoss(const StageContext& context, Slice total, Builder* builder) {
+  if (context.HasLast()) return;
+  builder->Compute(Op::kFill, kernels::FillAttrs{}, {total}, "no loss on this stage");
 }
 
 // Without a reduction nothing gains from large buckets, and small ones live shorter.
 constexpr int64_t kLocalBucketBytes = int64_t{4} << 20;
 
-int64_t BucketBytes(const TrainOptions& options) {
-  if (options.group != kNone) return options.bucket_bytes;
-  return std::min(options.bucket_bytes, kLocalBucketBytes);
-}
-
 class Train {
  public:
-  Train(const Model& model, const Parameters& parameters, const TrainOptions& options, Graph* graph)
-      : model_(model),
-        parameters_(parameters),
+  Train(const StageContext& context, const TrainOptions& options, Graph* graph)
+      : context_(context),
         options_(options),
         graph_(*graph),
-        sequence_(AddSequence("train", graph)),
-        builder_(graph, sequence_) {}
+        builder_(graph, AddSequence("train", graph)),
+        passes_(context, options.forward, &builder_),
+        gradients_(context.parameters, context.parallel) {}
 
   absl::Status Build() {
     LoadInputs();
     stats_ = builder_.NewValue("stats", v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
     total_ = builder_.NewValue("total", v1::ACTIVATION, DType::kF32, {2});
-    for (int i = 0; i < options_.micro_batches; ++i) RETURN_IF_ERROR(MicroBatch(i));
-    const std::vector<Bucket> buckets =
-        MakeBuckets(gradients_, BucketBytes(options_), sequence_, &graph_);
-    builder_.phase = v1::OPTIMIZER_STEP;
-    Optimize(SquaredNorms(buckets));
+    for (const Pass& pass : options_.schedule) RETURN_IF_ERROR(RunPass(pass));
+    if (!context_.HasLast()) SumStats();
+    MoveFetchesAhead(graph_, &builder_.nodes());
+    Optimize(ReduceGradients(context_, gradients_, BucketBytes(), &builder_));
     return absl::OkStatus();
   }
 
  private:
+  int64_t BucketBytes() const {
+    if (context_.parallel.groups.data != kNone) return options_.bucket_bytes;
+    return std::min(options_.bucket_bytes, kLocalBucketBytes);
+  }
+
   void LoadInputs() {
     for (int i = 0; i < options_.micro_batches; ++i) {
       builder_.micro_batch = i;
-      batches_.push_back(LoadBatch(options_.forward, &builder_));
+      batches_.push_back(LoadBatch(context_, options_.forward, &builder_));
     }
     builder_.micro_batch = kNone;
     builder_.phase = v1::OPTIMIZER_STEP;
@@ -88,123 +83,157 @@ class Train {
     builder_.Input(v1::LOAD_SCHEDULE, {schedule_}, "load schedule");
   }
 
-  absl::Status MicroBatch(int index) {
-    builder_.phase = v1::FORWARD;
-    builder_.micro_batch = index;
-    const size_t begin = builder_.nodes().size();
-    Forward forward(model_, parameters_, options_.forward, &builder_);
-    const Slice hidden = forward.FinalNorm(forward.Layers(batches_[index].tokens));
-    forward.Loss(hidden, batches_[index].targets, Range(stats_, 2 * index, 2));
-    const size_t end = builder_.nodes().size();
-    // The totals are final before the last backward pass starts, so their reduction costs no time.
-    if (index + 1 == options_.micro_batches) SumStats();
-    builder_.micro_batch = index;
-    RETURN_IF_ERROR(AppendBackward(begin, end, &gradients_, &builder_));
-    builder_.micro_batch = kNone;
+  absl::Status RunPass(const Pass& pass) {
+    switch (pass.kind) {
+      case PassKind::kForward:
+        RunForward(pass);
+        return absl::OkStatus();
+      case PassKind::kBackward:
+      case PassKind::kBackwardInput:
+        return passes_.RunBackward(pass.micro_batch, pass.chunk,
+                                   pass.kind == PassKind::kBackwardInput,
+                                   &gradients_.Of(pass.micro_batch, pass.chunk));
+      case PassKind::kBackwardWeight:
+        passes_.RunWeights(pass.micro_batch, pass.chunk);
+        return absl::OkStatus();
+    }
     return absl::OkStatus();
   }
 
+  void RunForward(const Pass& pass) {
+    BatchSlices batch = batches_[pass.micro_batch];
+    batch.stats = Range(stats_, 2 * pass.micro_batch, 2);
+    passes_.RunForward(pass.micro_batch, pass.chunk, batch,
+                       &gradients_.Of(pass.micro_batch, pass.chunk));
+    if (!context_.ChunkOf(pass.chunk).last) return;
+    // The totals are final before the last backward pass starts, so their reduction costs no time.
+    if (++losses_ == options_.micro_batches) SumStats();
+  }
+
   void SumStats() {
-    builder_.micro_batch = kNone;
-    builder_.Compute(Op::kSumStats, kernels::NoAttrs{}, {stats_, total_},
-                     "sum of losses and tokens");
-    if (options_.group != kNone) {
-      builder_.AllReduce(options_.group, total_, "all-reduce losses and tokens");
+    ZeroWhereNoLoss(context_, total_, &builder_);
+    if (context_.HasLast()) {
+      builder_.Compute(Op::kSumStats, kernels::NoAttrs{}, {stats_, total_},
+                       "sum of losses and tokens");
     }
+    builder_.AllReduce(context_.parallel.groups.totals, total_, "all-reduce losses and tokens");
   }
 
-  // One partial sum of squares a bucket, of reduced gradients. With one rank each is taken as soon
-  // as its bucket is final, while it is in the cache; otherwise the backward pass would wait for
-  // the reductions, so they come after it.
-  Slice SquaredNorms(const std::vector<Bucket>& buckets) {
-    const Slice squares = builder_.NewValue("squares", v1::ACTIVATION, DType::kF32,
-                                            {static_cast<int64_t>(buckets.size())});
-    const auto squared_norm = [&](size_t i) -> Node {
-      return {
-          .what = Compute{Op::kSquaredNorm, kernels::NoAttrs{}},
-          .operands = {graph_.Whole(buckets[i].value), Range(squares, static_cast<int64_t>(i), 1)},
-          .phase = v1::OPTIMIZER_STEP,
-          .text = absl::StrCat("squared norm of bucket ", i)};
-    };
-    const auto all_reduce = [&](size_t i) -> Node {
-      return {.what = Collective{v1::ALL_REDUCE, options_.group},
-              .operands = {graph_.Whole(buckets[i].value)},
-              .phase = v1::BACKWARD,
-              .text = absl::StrCat("all-reduce bucket ", i)};
-    };
-    if (options_.group == kNone) {
-      InsertWhenFinal(buckets, sequence_, squared_norm, &graph_);
-      return squares;
-    }
-    InsertWhenFinal(buckets, sequence_, all_reduce, &graph_);
-    for (size_t i = 0; i < buckets.size(); ++i) builder_.nodes().push_back(squared_norm(i));
-    return squares;
+  // Of all gradients of the model: one number when ranks hold different ones.
+  Slice AllSquares(Slice squares) {
+    const int group = context_.parallel.groups.model;
+    if (group == kNone) return squares;
+    const Slice sum = builder_.NewValue("squares.sum", v1::ACTIVATION, DType::kF32, {1});
+    builder_.Compute(Op::kSum, kernels::NoAttrs{}, {squares, sum}, "sum of squares");
+    builder_.AllReduce(group, sum, "all-reduce sum of squares");
+    return sum;
   }
 
-  void Optimize(Slice squares) {
+  void Optimize(const Reduction& reduction) {
+    builder_.phase = v1::OPTIMIZER_STEP;
     const Slice scale = builder_.NewValue("scale", v1::ACTIVATION, DType::kF32, {4});
     builder_.Compute(Op::kGradScale, kernels::ClipAttrs{.clip_grad_norm = options_.clip_grad_norm},
-                     {squares, total_, scale}, "gradient scale");
-    for (const Parameter& parameter : parameters_.all()) Adamw(parameter, scale);
+                     {AllSquares(reduction.squares), total_, scale}, "gradient scale");
+    if (context_.parallel.zero == 0) {
+      for (int i = 0; i < static_cast<int>(context_.parameters.all().size()); ++i) Update(i, scale);
+    } else {
+      UpdateShards(reduction.shards, scale);
+    }
     builder_.Output(v1::STEP_STATS, scale, "step statistics");
   }
 
-  void Adamw(const Parameter& parameter, Slice scale) {
-    kernels::AdamwAttrs attrs = options_.adamw;
-    if (!parameter.decays()) attrs.weight_decay = 0;
+  void Update(int index, Slice scale) {
+    const Parameter& parameter = context_.parameters.all()[index];
+    const auto flat = [&](int value) { return Flat(graph_.Whole(value)); };
     builder_.layer = parameter.layer;
-    builder_.Compute(
-        Op::kAdamw, attrs,
-        {Flat(graph_, gradients_.all().at(parameter.weight)), Flat(graph_, parameter.weight),
-         Flat(graph_, parameter.adam_m), Flat(graph_, parameter.adam_v), scale, schedule_},
-        absl::StrCat("adamw ", parameter.tensors[0]->name));
+    Adamw(flat(gradients_.Of(0, 0).by_parameter().at(index)), flat(parameter.weight),
+          flat(parameter.adam_m), flat(parameter.adam_v), parameter.decays(), scale,
+          parameter.first().name);
     builder_.layer = kNone;
   }
 
-  const Model& model_;
-  const Parameters& parameters_;
+  // Each unit's weights are gathered while the next ones are updated.
+  void UpdateShards(const std::map<int, int>& shards, Slice scale) {
+    for (const auto& [index, gradient] : shards) {
+      const Unit& unit = context_.parameters.units()[index];
+      const auto whole = [&](int value) { return graph_.Whole(value); };
+      Adamw(whole(gradient), whole(unit.master), whole(unit.adam_m), whole(unit.adam_v),
+            unit.decays, scale, "shard of " + unit.name);
+      if (unit.weights == kNone) continue;
+      builder_.Collective(v1::ALL_GATHER, context_.parallel.groups.shard, whole(unit.master),
+                          whole(unit.weights), absl::StrCat("gather ", unit.name));
+    }
+  }
+
+  void Adamw(Slice gradient, Slice weight, Slice m, Slice v, bool decays, Slice scale,
+             const std::string& name) {
+    kernels::AdamwAttrs attrs = options_.adamw;
+    if (!decays) attrs.weight_decay = 0;
+    builder_.Compute(Op::kAdamw, attrs, {gradient, weight, m, v, scale, schedule_},
+                     absl::StrCat("adamw ", name));
+  }
+
+  const StageContext& context_;
   const TrainOptions& options_;
   Graph& graph_;
-  const int sequence_;
   Builder builder_;
-  ParameterGradients gradients_;
-  std::vector<Batch> batches_;
+  StagePasses passes_;
+  GradientScopes gradients_;
+  std::vector<BatchSlices> batches_;
+  int losses_ = 0;  // micro-batches whose loss is known
   Slice schedule_, stats_, total_;
 };
 
 }  // namespace
 
-absl::Status AppendTrain(const Model& model, const Parameters& parameters,
-                         const TrainOptions& options, Graph* graph) {
-  return Train(model, parameters, options, graph).Build();
+absl::Status AppendTrain(const StageContext& context, const TrainOptions& options, Graph* graph) {
+  return Train(context, options, graph).Build();
 }
 
-void AppendEval(const Model& model, const Parameters& parameters, const ForwardOptions& options,
-                int group, Graph* graph) {
+void AppendEval(const StageContext& context, const ForwardOptions& options, Graph* graph) {
   Builder builder(graph, AddSequence("eval", graph));
   builder.micro_batch = 0;
-  const Batch batch = LoadBatch(options, &builder);
-  Forward forward(model, parameters, options, &builder);
-  const Slice hidden = forward.FinalNorm(forward.Layers(batch.tokens));
-  const Slice stats = builder.NewValue("stats", v1::ACTIVATION, DType::kF32, {2});
-  forward.Loss(hidden, batch.targets, stats);
-  if (group != kNone) builder.AllReduce(group, stats, "all-reduce loss and tokens");
-  builder.Output(v1::LOSS_TOTAL, stats, "loss and tokens");
+  BatchSlices batch = LoadBatch(context, options, &builder);
+  batch.stats = builder.NewValue("stats", v1::ACTIVATION, DType::kF32, {2});
+  StagePasses passes(context, options, &builder);
+  // A chunk's number grows with its place in the model, except in V shape, where the last comes after
+  // the first on every stage as well.
+  for (int chunk = 0; chunk < context.shape.chunks; ++chunk) {
+    passes.RunForward(0, chunk, batch, nullptr);
+  }
+  ZeroWhereNoLoss(context, batch.stats, &builder);
+  builder.AllReduce(context.parallel.groups.totals, batch.stats, "all-reduce loss and tokens");
+  MoveFetchesAhead(*graph, &builder.nodes());
+  builder.Output(v1::LOSS_TOTAL, batch.stats, "loss and tokens");
 }
 
-void AppendInfer(const Model& model, const Parameters& parameters, const ForwardOptions& options,
-                 Graph* graph) {
+void AppendInfer(const StageContext& context, const ForwardOptions& options, Graph* graph) {
   Builder builder(graph, AddSequence("infer", graph));
   const int64_t tokens = options.batch * options.sequence;
   const Slice prompt = builder.NewValue("tokens", v1::INPUT, DType::kI32, {tokens});
   const Slice index = builder.NewValue("index", v1::INPUT, DType::kI32, {1});
   builder.Input(v1::LOAD_PROMPT, {prompt, index}, "load prompt");
-  Forward forward(model, parameters, options, &builder);
-  const Slice x = forward.Layers(prompt);
+  Forward forward(context.model, context.parameters, context.parallel, options, &builder);
+  Slice x = forward.Embedding(prompt);
+  for (int layer = 0; layer < context.model.config.layers; ++layer) x = forward.Layer(layer, x);
   const Slice row =
-      builder.NewValue("row", v1::ACTIVATION, options.activation, {1, model.config.hidden});
+      builder.NewValue("row", v1::ACTIVATION, options.activation, {1, context.model.config.hidden});
   builder.Compute(Op::kGatherRows, kernels::NoAttrs{}, {x, index, row}, "last position");
-  builder.Output(v1::LOGITS, forward.Logits(forward.FinalNorm(row)), "logits");
+  builder.Output(v1::LOGITS, forward.Logits(forward.Hidden(row)), "logits");
+}
+
+void AppendRestore(const StageContext& context, Graph* graph) {
+  const std::vector<Unit>& units = context.parameters.units();
+  const bool any = context.parallel.zero > 0 &&
+                   std::any_of(units.begin(), units.end(),
+                               [](const Unit& unit) { return unit.weights != kNone; });
+  if (!any) return;
+  Builder builder(graph, AddSequence("restore", graph));
+  for (const Unit& unit : units) {
+    if (unit.weights == kNone) continue;
+    builder.Collective(v1::ALL_GATHER, context.parallel.groups.shard, graph->Whole(unit.master),
+                       graph->Whole(unit.weights), absl::StrCat("gather ", unit.name));
+  }
 }
 
 }  // namespace terrace::compiler

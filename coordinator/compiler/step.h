@@ -1,33 +1,36 @@
 // The sequences of a program: "train" (one optimizer step), "eval" (the loss of one micro-batch),
-// "infer" (the logits of one position).
+// "infer" (the logits of one position), "restore" (weights gathered from their shards).
 //
-// "train" is unrolled: the inputs of all micro-batches, then forward and backward of each,
-// gradients accumulating; the all-reduce of each gradient bucket as soon as it is final;
-// global-norm clipping; AdamW. Gradients are those of the *sum* of losses; kGradScale divides by
-// the number of tokens of the whole step, so that accumulation equals the large batch.
+// "train" is unrolled: the inputs of all micro-batches, then the passes of the stage's schedule;
+// gradients reduced as soon as they are final (reduction.h); global-norm clipping; AdamW. Gradients
+// are those of the *sum* of losses; kGradScale divides by the number of tokens of the whole step, so
+// that accumulation equals the large batch.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/status.h"
-#include "coordinator/compiler/forward.h"
+#include "coordinator/compiler/stage.h"
 
 namespace terrace::compiler {
 
 struct TrainOptions {
   ForwardOptions forward;
+  std::vector<Pass> schedule;  // of this stage
   int micro_batches = 1;
   int64_t bucket_bytes = 0;
-  int group = kNone;  // over which gradients are reduced; kNone with one rank
   float clip_grad_norm = 0;
   kernels::AdamwAttrs adamw;  // weight_decay of those parameters that decay
 };
 
-absl::Status AppendTrain(const Model& model, const Parameters& parameters,
-                         const TrainOptions& options, Graph* graph);
-void AppendEval(const Model& model, const Parameters& parameters, const ForwardOptions& options,
-                int group, Graph* graph);
-void AppendInfer(const Model& model, const Parameters& parameters, const ForwardOptions& options,
-                 Graph* graph);
+absl::Status AppendTrain(const StageContext& context, const TrainOptions& options, Graph* graph);
+void AppendEval(const StageContext& context, const ForwardOptions& options, Graph* graph);
+// REQUIRES: one stage, one tensor- and one context-parallel rank.
+void AppendInfer(const StageContext& context, const ForwardOptions& options, Graph* graph);
+// Nothing when no weights are gathered.
+void AppendRestore(const StageContext& context, Graph* graph);
 
 }  // namespace terrace::compiler

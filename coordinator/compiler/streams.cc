@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace terrace::compiler {
 namespace {
@@ -14,7 +17,10 @@ using kernels::Access;
 
 constexpr int kComputeStream = 0;
 constexpr int kInputStream = 1;
-constexpr int kFirstGroupStream = 2;
+
+// How much later a value's memory is reclaimed from another stream.
+constexpr int kRetireMarks = 2;
+constexpr int kRetirePasses = 2;
 
 void AddStream(v1::StreamKind kind, const std::string& name, Graph* graph) {
   v1::Stream stream;
@@ -23,12 +29,38 @@ void AddStream(v1::StreamKind kind, const std::string& name, Graph* graph) {
   graph->streams.push_back(std::move(stream));
 }
 
-int StreamOf(const Node& node) {
-  if (const auto* collective = std::get_if<Collective>(&node.what)) {
-    return kFirstGroupStream + collective->group;
+// Streams are made as they are first needed, after those of the groups.
+class StreamTable {
+ public:
+  explicit StreamTable(Graph* graph) : graph_(*graph) {
+    AddStream(v1::COMPUTE, "compute", graph);
+    AddStream(v1::HOST_TO_DEVICE, "inputs", graph);
   }
-  return std::holds_alternative<Input>(node.what) ? kInputStream : kComputeStream;
-}
+
+  int Of(const Node& node) {
+    if (const auto* collective = std::get_if<Collective>(&node.what)) {
+      return Find({collective->group, kNone, kNone}, v1::COLLECTIVE,
+                  graph_.groups[collective->group].name());
+    }
+    if (const auto* transfer = std::get_if<Transfer>(&node.what)) {
+      const bool send = transfer->kind == v1::SEND;
+      return Find({transfer->group, transfer->kind, transfer->peer_stage}, v1::TRANSFER,
+                  absl::StrCat(graph_.groups[transfer->group].name(), send ? ".to" : ".from",
+                               transfer->peer_stage));
+    }
+    return std::holds_alternative<Input>(node.what) ? kInputStream : kComputeStream;
+  }
+
+ private:
+  int Find(const std::tuple<int, int, int>& key, v1::StreamKind kind, const std::string& name) {
+    const auto [it, is_new] = streams_.try_emplace(key, static_cast<int>(graph_.streams.size()));
+    if (is_new) AddStream(kind, name, &graph_);
+    return it->second;
+  }
+
+  Graph& graph_;
+  std::map<std::tuple<int, int, int>, int> streams_;  // by group, kind, peer
+};
 
 // What one node does to one outermost value.
 struct Use {
@@ -47,11 +79,13 @@ class Waits {
  public:
   explicit Waits(const Graph& graph) : graph_(graph), last_(graph.streams.size(), kNone) {}
 
+  // REQUIRES: the nodes have their streams.
   void Assign(std::vector<Node>* nodes) {
+    nodes_ = nodes;
+    FindRetired(*nodes);
     clocks_.reserve(nodes->size());
     for (int i = 0; i < static_cast<int>(nodes->size()); ++i) {
       Node& node = (*nodes)[i];
-      node.stream = StreamOf(node);
       Clock clock =
           last_[node.stream] == kNone ? Clock(last_.size(), kNone) : clocks_[last_[node.stream]];
       node.waits = Reduce(Dependencies(i, node), &clock);
@@ -65,10 +99,56 @@ class Waits {
   // For each stream the last of its nodes that is known to have finished.
   using Clock = std::vector<int>;
 
-  // For each other stream the last node that conflicts with `node`; earlier ones of that stream
-  // come before it anyway.
+  static bool TakesNewMemory(const Graph& graph, const Node& node) {
+    if (!Communicates(node)) return false;
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      if (AccessOf(node, static_cast<int>(k)) == Access::kWrite &&
+          graph.values[graph.Root(node.operands[k]).value].lifetime == v1::STEP) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // For each node that has to wait for one: the communication after which nothing uses some value.
+  void FindRetired(const std::vector<Node>& nodes) {
+    std::map<int, int> last_use;  // by outermost STEP value
+    for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
+      for (const Slice& operand : nodes[i].operands) {
+        if (operand.absent()) continue;
+        const int root = graph_.Root(operand).value;
+        if (graph_.values[root].lifetime == v1::STEP) last_use[root] = i;
+      }
+    }
+    for (const auto& [value, i] : last_use) {
+      if (!Communicates(nodes[i])) continue;
+      const int later = RetiredBy(nodes, i);
+      if (later != kNone) retired_[later].push_back(i);
+    }
+  }
+
+  // The first computation that is far enough behind node i.
+  static int RetiredBy(const std::vector<Node>& nodes, int i) {
+    const bool transfer = std::holds_alternative<Transfer>(nodes[i].what);
+    for (int j = i + 1; j < static_cast<int>(nodes.size()); ++j) {
+      const bool far = transfer ? nodes[j].pass >= nodes[i].pass + kRetirePasses
+                                : nodes[j].mark >= nodes[i].mark + kRetireMarks;
+      if (far && nodes[j].stream == kComputeStream) return j;
+    }
+    return kNone;
+  }
+
+  // For each other stream the last node that conflicts with `node`, or that it must follow to share
+  // memory; earlier ones of that stream come before it anyway.
   Clock Dependencies(int index, const Node& node) {
     Clock latest(last_.size(), kNone);
+    if (TakesNewMemory(graph_, node)) latest[kComputeStream] = last_[kComputeStream];
+    if (const auto retired = retired_.find(index); retired != retired_.end()) {
+      for (int i : retired->second) {
+        int& last = latest[(*nodes_)[i].stream];
+        last = std::max(last, i);
+      }
+    }
     std::vector<std::pair<int, Use>> uses;
     for (int k = 0; k < static_cast<int>(node.operands.size()); ++k) {
       const Access access = AccessOf(node, k);
@@ -118,14 +198,17 @@ class Waits {
   std::vector<int> last_;  // by stream: its latest node
   std::vector<Clock> clocks_;
   std::map<std::pair<int, int>, std::vector<Use>> uses_;  // by value and stream
+  std::map<int, std::vector<int>> retired_;               // by the node that waits
+  const std::vector<Node>* nodes_ = nullptr;
 };
 
 }  // namespace
 
 void AssignStreams(Graph* graph) {
-  AddStream(v1::COMPUTE, "compute", graph);
-  AddStream(v1::HOST_TO_DEVICE, "inputs", graph);
-  for (const v1::Group& group : graph->groups) AddStream(v1::COLLECTIVE, group.name(), graph);
+  StreamTable streams(graph);
+  for (Sequence& sequence : graph->sequences) {
+    for (Node& node : sequence.nodes) node.stream = streams.Of(node);
+  }
   for (Sequence& sequence : graph->sequences) Waits(*graph).Assign(&sequence.nodes);
 }
 

@@ -1,5 +1,13 @@
 // Assigns each node its stream and the waits that order conflicting accesses across streams:
-// computation, one stream a communicator group, and host-to-device for inputs.
+// computation, host-to-device for inputs, one stream a communicator group, one a direction and peer
+// of pipeline transfers.
+//
+// Two more waits keep memory from being held for ever by streams that know nothing of each other
+// (liveness.h shares bytes only where an order is known):
+//  - what arrives in new memory starts no earlier than the computation that stands before it in the
+//    list, so that it may take over memory that was free by then;
+//  - when nothing reads a value after a collective or a send, some computation a while later waits
+//    for that: two layers later for a collective, two passes later for a send.
 //
 // A node waits only for what no earlier wait or its own stream already orders before it (the
 // transitive reduction, found with one vector clock a node). Pure and deterministic.

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/insertions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/compiler/weights.h"
+
+namespace terrace::compiler {
+
+void Insertions::Apply(std::vector<Node>* nodes) {
+  std::vector<Node> result;
+  for (size_t i = 0; i < nodes->size(); ++i) {
+    const int mark = (*nodes)[i].mark, pass = (*nodes)[i].pass;
+    result.push_back(std::move((*nodes)[i]));
+    const auto inserted = after_.find(i);
+    if (inserted == after_.end()) continue;
+    for (Node& node : inserted->second) {
+      node.mark = mark;
+      node.pass = pass;
+      result.push_back(std::move(node));
+    }
+  }
+  *nodes = std::move(result);
+  after_.clear();
+}
+
+void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
+  const auto first_of = [&](auto reached) {
+    return static_cast<size_t>(
+        std::find_if(nodes->begin(), nodes->end(), reached) - nodes->begin());
+  };
+  // By the index before which it goes. Inputs stay in front of everything.
+  std::map<size_t, std::vector<size_t>> ahead;
+  std::vector<bool> moves(nodes->size(), false);
+  std::map<int, size_t> first_with_mark, first_with_pass;
+  for (size_t i = nodes->size(); i-- > 0;) {
+    first_with_mark[(*nodes)[i].mark] = i;
+    first_with_pass[(*nodes)[i].pass] = i;
+  }
+  const size_t after_inputs = first_of(
+      [](const Node& node) { return !std::holds_alternative<Input>(node.what); });
+  for (size_t i = 0; i < nodes->size(); ++i) {
+    const Node& node = (*nodes)[i];
+    const auto* transfer = std::get_if<Transfer>(&node.what);
+    size_t target = i;
+    if (transfer != nullptr && transfer->kind == v1::RECEIVE) {
+      target = first_with_pass.lower_bound(node.pass - 1)->second;
+    } else if (GathersWeights(graph, node)) {
+      target = first_with_mark.lower_bound(node.mark - 1)->second;
+    }
+    target = std::max(target, after_inputs);
+    if (target >= i) continue;
+    moves[i] = true;
+    ahead[target].push_back(i);
+  }
+  std::vector<Node> result;
+  for (size_t i = 0; i < nodes->size(); ++i) {
+    for (size_t k : ahead[i]) {
+      Node& node = (*nodes)[k];
+      node.mark = std::min(node.mark, (*nodes)[i].mark);
+      node.pass = std::min(node.pass, (*nodes)[i].pass);
+      result.push_back(node);
+    }
+    if (!moves[i]) result.push_back((*nodes)[i]);
+  }
+  *nodes = std::move(result);
+}
+
+}  // namespace terrace::compiler

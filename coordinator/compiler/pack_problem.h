@@ -1,0 +1,38 @@
+// The packer's own form of a problem: aligned bytes, and time as slots.
+//
+// A slot is a moment between a birth and the next death: there are no others at which more is
+// alive. In: the buffers that Pack gets. Out: items in the same order. Pure; thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "coordinator/compiler/pack.h"
+
+namespace terrace {
+
+struct PackItem {
+  int64_t bytes = 0;  // > 0, a multiple of kPackAlignment
+  int begin = 0;      // lives during the slots [begin, end)
+  int end = 0;
+  int life() const { return end - begin; }
+};
+
+struct PackProblem {
+  std::vector<PackItem> items;
+  int slots = 0;
+  int64_t lower_bound_bytes = 0;  // largest sum of bytes alive in one slot
+};
+
+struct PackPlacement {
+  std::vector<int64_t> offsets;  // one an item
+  int64_t arena_bytes = 0;
+};
+
+// REQUIRES: sizes and lives are not empty.
+PackProblem MakePackProblem(absl::Span<const PackBuffer> buffers);
+
+}  // namespace terrace

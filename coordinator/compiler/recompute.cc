@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/recompute.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "coordinator/compiler/weights.h"
+
+namespace terrace::compiler {
+namespace {
+
+using kernels::Epilogue;
+using kernels::Op;
+
+bool HasFusedGelu(const Node& node) {
+  const Compute* compute = node.compute();
+  return compute != nullptr && compute->op == Op::kMatmul &&
+         std::get<kernels::MatmulAttrs>(compute->attrs).epilogue == Epilogue::kGelu;
+}
+
+// The operands that the op's backward rule reads the content of (autodiff.cc).
+std::vector<int> ReadByRule(const Node& node) {
+  if (std::holds_alternative<RingAttention>(node.what)) return {0, 3, 4, 5};
+  const Compute* compute = node.compute();
+  if (compute == nullptr || !node.has_rule) return {};
+  switch (compute->op) {
+    case Op::kEmbedding:
+      return {0};
+    case Op::kLayerNorm:
+      return {0, 1, 4, 5};
+    case Op::kRmsNorm:
+      return {0, 1, 3};
+    case Op::kMatmul:
+      return HasFusedGelu(node) ? std::vector<int>{0, 1, 5} : std::vector<int>{0, 1};
+    case Op::kSwiglu:
+      return {0, 1};
+    case Op::kRope:
+      return {1};
+    case Op::kAttention:
+      return {0, 1, 2, 3, 4};
+    default:
+      return {};
+  }
+}
+
+// Norms over the hidden state; those over heads are followed by a rotation in place.
+bool IsCheap(const Node& node) {
+  if (HasFusedGelu(node)) return true;
+  if (node.collective() != nullptr) return node.collective()->kind == v1::ALL_GATHER;
+  const Compute* compute = node.compute();
+  if (compute == nullptr) return false;
+  if (compute->op == Op::kSwiglu) return true;
+  const bool norm = compute->op == Op::kLayerNorm || compute->op == Op::kRmsNorm;
+  return norm && node.operands[0].shape.dims == 2;
+}
+
+class Repeater {
+ public:
+  Repeater(const Segment& segment, Builder* builder)
+      : segment_(segment), builder_(*builder), graph_(builder->graph()) {}
+
+  std::vector<Node> Run() {
+    const std::vector<bool> repeated = Choose();
+    for (size_t i = 0; i < segment_.nodes.size(); ++i) {
+      if (repeated[i]) RenameWritten(segment_.nodes[i]);
+    }
+    builder_.phase = v1::RECOMPUTE;
+    std::vector<Node> seen;
+    for (size_t i = 0; i < segment_.nodes.size(); ++i) {
+      Node node = segment_.nodes[i];
+      for (Slice& slice : node.operands) slice = Renamed(slice);
+      if (repeated[i]) {
+        if (i == 0 || node.layer != segment_.nodes[i - 1].layer) builder_.Mark();
+        builder_.Repeat(Again(node));
+      }
+      seen.push_back(std::move(node));
+    }
+    return seen;
+  }
+
+ private:
+  bool MayRepeat(const Node& node) const {
+    if (GathersWeights(graph_, node)) return true;
+    if (std::holds_alternative<EnterTensorParallel>(node.what) ||
+        std::holds_alternative<RingAttention>(node.what)) {
+      return false;
+    }
+    switch (segment_.recompute) {
+      case Recompute::kNone:
+        return false;
+      case Recompute::kSelective:
+        return IsCheap(node);
+      case Recompute::kAll:
+        return true;
+    }
+    return false;
+  }
+
+  // Those whose results a backward rule reads, directly or through other repeated nodes.
+  std::vector<bool> Choose() const {
+    const std::vector<Node>& nodes = segment_.nodes;
+    std::set<int> needed;
+    for (const Node& node : nodes) {
+      for (int k : ReadByRule(node)) {
+        if (!node.operands[k].absent()) needed.insert(RootOf(node.operands[k]));
+      }
+    }
+    std::vector<bool> repeated(nodes.size(), false);
+    for (size_t i = nodes.size(); i-- > 0;) {
+      if (!MayRepeat(nodes[i]) || !WritesAny(nodes[i], needed)) continue;
+      repeated[i] = true;
+      for (size_t k = 0; k < nodes[i].operands.size(); ++k) {
+        if (Reads(nodes[i], static_cast<int>(k))) needed.insert(RootOf(nodes[i].operands[k]));
+      }
+    }
+    return repeated;
+  }
+
+  bool WritesAny(const Node& node, const std::set<int>& values) const {
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      if (Writes(node, static_cast<int>(k)) && values.contains(RootOf(node.operands[k]))) return true;
+    }
+    return false;
+  }
+
+  int RootOf(const Slice& slice) const { return graph_.Root(slice).value; }
+
+  // A fused GELU is repeated alone, from the product that was kept; what it read need not be there.
+  Node Again(Node node) const {
+    if (segment_.recompute == Recompute::kSelective && HasFusedGelu(node)) {
+      node.what = Compute{Op::kGelu, kernels::NoAttrs{}};
+      node.operands = {node.operands[5], node.operands[2]};
+    }
+    node.text += " again";
+    return node;
+  }
+
+  void RenameWritten(const Node& node) {
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      if (!Writes(node, static_cast<int>(k))) continue;
+      if (segment_.recompute == Recompute::kSelective && HasFusedGelu(node) && k == 5) continue;
+      const int root = RootOf(node.operands[k]);
+      if (renamed_.contains(root)) continue;
+      Value value = graph_.values[root];
+      value.name += ".again";
+      renamed_[root] = graph_.Add(std::move(value));
+    }
+  }
+
+  Slice Renamed(Slice slice) {
+    if (!slice.absent()) slice.value = RenamedValue(slice.value);
+    return slice;
+  }
+
+  int RenamedValue(int value) {
+    const auto it = renamed_.find(value);
+    if (it != renamed_.end()) return it->second;
+    const int outer = graph_.values[value].inside;
+    if (outer == kNone) return value;
+    const int new_outer = RenamedValue(outer);
+    if (new_outer == outer) return value;
+    Value copy = graph_.values[value];
+    copy.inside = new_outer;
+    return renamed_[value] = graph_.Add(std::move(copy));
+  }
+
+  const Segment& segment_;
+  Builder& builder_;
+  Graph& graph_;
+  std::map<int, int> renamed_;
+};
+
+Recompute ParseLayerPolicy(const std::string& name) {
+  if (name == "selective") return Recompute::kSelective;
+  return name == "block" ? Recompute::kAll : Recompute::kNone;
+}
+
+// Layers that keep one input together; 0 when each is for itself.
+int GroupSize(const v1::Layout& layout, int layers) {
+  if (layout.recompute() == "full") return layers;
+  if (layout.recompute() == "sqrt") return static_cast<int>(std::ceil(std::sqrt(layers)));
+  if (layout.recompute() == "every") return static_cast<int>(layout.recompute_every());
+  return 1;
+}
+
+}  // namespace
+
+std::vector<SegmentPlan> PlanSegments(const v1::Layout& layout, const ChunkRange& chunk) {
+  std::vector<SegmentPlan> plan;
+  const bool grouped = layout.recompute() == "full" || layout.recompute() == "sqrt" ||
+                       layout.recompute() == "every";
+  const int size = std::max(1, GroupSize(layout, chunk.end - chunk.begin));
+  for (int layer = chunk.begin; layer < chunk.end;) {
+    if (!layout.recompute_layers().empty()) {
+      plan.push_back({layer, layer + 1, ParseLayerPolicy(layout.recompute_layers(layer))});
+    } else if (grouped) {
+      plan.push_back({layer, std::min(layer + size, chunk.end), Recompute::kAll});
+    } else {
+      plan.push_back({layer, layer + 1, ParseLayerPolicy(layout.recompute())});
+    }
+    layer = plan.back().end;
+  }
+  return plan;
+}
+
+std::vector<Node> Repeat(const Segment& segment, Builder* builder) {
+  return Repeater(segment, builder).Run();
+}
+
+}  // namespace terrace::compiler

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/reduction.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/compiler/buckets.h"
+#include "coordinator/compiler/insertions.h"
+
+namespace terrace::compiler {
+namespace {
+
+using kernels::DType;
+using kernels::Op;
+
+// So many layers after a shard arrived it is added to those of earlier passes: by then the link has
+// had time.
+constexpr int kAddAfterMarks = 2;
+
+class Reducer {
+ public:
+  Reducer(const StageContext& context, Builder* builder)
+      : groups_(context.parallel.groups),
+        parameters_(context.parameters),
+        builder_(*builder),
+        graph_(builder->graph()),
+        nodes_(builder->nodes()) {}
+
+  void Buckets(const ParameterGradients& gradients, int64_t bucket_bytes) {
+    const std::vector<Bucket> buckets =
+        MakeBuckets(parameters_, gradients, bucket_bytes, builder_.sequence(), &graph_);
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      const Bucket& bucket = buckets[i];
+      const Slice all = graph_.Whole(bucket.value);
+      const std::string name = absl::StrCat("bucket ", i);
+      size_t sums = SumOverTensor(bucket.sums, bucket.last_writer, all, name);
+      sums += AllReduce(groups_.data, bucket.last_writer, all, name);
+      if (bucket.sums.tied) sums += AllReduce(groups_.tied, bucket.last_writer, all, name);
+      reduced_.push_back({.value = bucket.value,
+                          .name = name,
+                          .final_after = bucket.last_writer,
+                          .is_local = sums == 0,
+                          .copies = bucket.sums.copies});
+    }
+  }
+
+  std::map<int, int> Shards(const GradientScopes& scopes) {
+    std::vector<Finished> finished;
+    for (const auto& scope : scopes.all()) {
+      for (const auto& [unit, value] : scope->by_unit()) finished.push_back({LastWriter(value), unit, value});
+    }
+    std::sort(finished.begin(), finished.end(), [](const Finished& a, const Finished& b) {
+      return std::pair(a.last_writer, a.value) < std::pair(b.last_writer, b.value);
+    });
+    std::map<int, int> left;  // by unit
+    for (const Finished& f : finished) ++left[f.unit];
+    std::map<int, int> shards;  // by unit
+    for (const Finished& f : finished) {
+      const size_t end = Scatter(f, &shards);
+      if (--left[f.unit] > 0) continue;
+      Complete(f.unit, shards.at(f.unit), end);
+      const Unit& unit = parameters_.units()[f.unit];
+      reduced_.push_back({.value = shards.at(f.unit),
+                          .name = unit.name,
+                          .copies = unit.sums.copies});
+    }
+    return shards;
+  }
+
+  // What is final without any other rank is squared at once, while it is in the cache. The rest comes
+  // after the passes: these would wait for the reductions otherwise.
+  Slice Finish() {
+    const Slice squares = builder_.NewValue("squares", v1::ACTIVATION, DType::kF32,
+                                            {static_cast<int64_t>(reduced_.size())});
+    std::vector<Node> last;
+    for (size_t i = 0; i < reduced_.size(); ++i) {
+      const Reduced& reduced = reduced_[i];
+      Node node = {.what = Compute{Op::kSquaredNorm,
+                                   kernels::ScaleAttrs{.scale = 1.0f / reduced.copies}},
+                   .operands = {graph_.Whole(reduced.value),
+                                Range(squares, static_cast<int64_t>(i), 1)},
+                   .phase = v1::OPTIMIZER_STEP,
+                   .text = "squared norm of " + reduced.name};
+      if (reduced.is_local) {
+        insertions_.After(reduced.final_after, std::move(node));
+      } else {
+        last.push_back(std::move(node));
+      }
+    }
+    insertions_.Apply(&nodes_);
+    for (Node& node : last) builder_.Repeat(std::move(node));
+    return squares;
+  }
+
+ private:
+  // A summed gradient, or a shard of one.
+  struct Reduced {
+    int value = kNone;
+    std::string name;
+    size_t final_after = 0;  // of a local one
+    bool is_local = false;   // nothing had to be summed
+    int copies = 1;          // ranks of the group "model" that hold the same
+  };
+
+  struct Finished {
+    size_t last_writer = 0;
+    int unit = 0;
+    int value = kNone;
+  };
+
+  void Insert(size_t after, Node node) {
+    node.phase = v1::BACKWARD;
+    insertions_.After(after, std::move(node));
+  }
+
+  size_t AllReduce(int group, size_t after, Slice operand, const std::string& name) {
+    if (group == kNone) return 0;
+    Insert(after, {.what = Collective{v1::ALL_REDUCE, group},
+                   .operands = {operand},
+                   .text = absl::StrCat("all-reduce ", name)});
+    return 1;
+  }
+
+  size_t SumOverTensor(const Sums& sums, size_t after, Slice operand, const std::string& name) {
+    size_t count = 0;
+    if (sums.tensor) count += AllReduce(groups_.tensor, after, operand, name);
+    if (sums.tensor_block) count += AllReduce(groups_.tensor_block, after, operand, name);
+    return count;
+  }
+
+  size_t LastWriter(int unit_value) {
+    if (last_writers_.empty()) {
+      for (size_t i = 0; i < nodes_.size(); ++i) {
+        for (size_t k = 0; k < nodes_[i].operands.size(); ++k) {
+          if (Writes(nodes_[i], static_cast<int>(k))) {
+            last_writers_[graph_.Root(nodes_[i].operands[k]).value] = i;
+          }
+        }
+      }
+    }
+    return last_writers_.at(unit_value);
+  }
+
+  // The first node that stands kAddAfterMarks after `index`, or the last one.
+  size_t Later(size_t index) const {
+    size_t later = index;
+    while (later + 1 < nodes_.size() && nodes_[later].mark < nodes_[index].mark + kAddAfterMarks) {
+      ++later;
+    }
+    return later;
+  }
+
+  // Reduces one unit's gradient of one scope into the shard of the step. Returns the index after
+  // which the shard holds it.
+  size_t Scatter(const Finished& f, std::map<int, int>* shards) {
+    const Unit& unit = parameters_.units()[f.unit];
+    const Slice all = graph_.Whole(f.value);
+    SumOverTensor(unit.sums, f.last_writer, all, "grads." + unit.name);
+    const bool first = !shards->contains(f.unit);
+    const int part = graph_.Add({.name = absl::StrCat("grads.shard.", unit.name, first ? "" : ".more"),
+                                 .cls = v1::GRADIENT,
+                                 .shape = {unit.shard_elements},
+                                 .sequence = builder_.sequence()});
+    Insert(f.last_writer, {.what = Collective{v1::REDUCE_SCATTER, groups_.shard},
+                           .operands = {all, graph_.Whole(part)},
+                           .text = absl::StrCat("reduce-scatter grads.", unit.name)});
+    if (first) {
+      (*shards)[f.unit] = part;
+      return f.last_writer;
+    }
+    const size_t later = Later(f.last_writer);
+    Insert(later, {.what = Compute{Op::kAdd, kernels::NoAttrs{}},
+                   .operands = {graph_.Whole(part), graph_.Whole(shards->at(f.unit))},
+                   .text = absl::StrCat("add grads.shard.", unit.name)});
+    return later;
+  }
+
+  void Complete(int unit, int shard, size_t after) {
+    const Slice part = graph_.Whole(shard);
+    const Unit& u = parameters_.units()[unit];
+    AllReduce(groups_.replica, after, part, "grads.shard." + u.name);
+    if (u.sums.tied) AllReduce(groups_.tied, after, part, "grads.shard." + u.name);
+  }
+
+  const Groups& groups_;
+  const Parameters& parameters_;
+  Builder& builder_;
+  Graph& graph_;
+  std::vector<Node>& nodes_;
+  Insertions insertions_;
+  std::map<int, size_t> last_writers_;  // by outermost value
+  std::vector<Reduced> reduced_;
+};
+
+}  // namespace
+
+Reduction ReduceGradients(const StageContext& context, const GradientScopes& scopes,
+                          int64_t bucket_bytes, Builder* builder) {
+  Reducer reducer(context, builder);
+  Reduction reduction;
+  if (context.parallel.zero > 0) {
+    reduction.shards = reducer.Shards(scopes);
+  } else {
+    reducer.Buckets(*scopes.all().at(0), bucket_bytes);
+  }
+  builder->phase = v1::OPTIMIZER_STEP;
+  reduction.squares = reducer.Finish();
+  return reduction;
+}
+
+}  // namespace terrace::compiler

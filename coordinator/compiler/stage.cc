@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/stage.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace terrace::compiler {
+namespace {
+
+// Names that tell chunks apart where a stage has several.
+std::string Text(const char* what, const ScheduleShape& shape, int chunk) {
+  return shape.chunks == 1 ? what : absl::StrCat(what, " of chunk ", chunk);
+}
+
+}  // namespace
+
+bool StageContext::HasFirst() const {
+  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+    if (ChunkOf(chunk).first) return true;
+  }
+  return false;
+}
+
+bool StageContext::HasLast() const {
+  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+    if (ChunkOf(chunk).last) return true;
+  }
+  return false;
+}
+
+ParameterGradients& GradientScopes::Of(int micro_batch, int chunk) {
+  const std::pair<int, int> pass =
+      parallel_.zero >= 2 ? std::pair(micro_batch, chunk) : std::pair(0, 0);
+  const auto [it, is_new] = by_pass_.try_emplace(pass, scopes_.size());
+  if (is_new) scopes_.push_back(std::make_unique<ParameterGradients>(parameters_, parallel_.zero > 0));
+  return *scopes_[it->second];
+}
+
+template <typename F>
+void StagePasses::Record(Recompute recompute, bool keep, Flight* flight, F append) {
+  if (!keep) {
+    append();
+    return;
+  }
+  flight->segments.push_back({.recompute = recompute});
+  std::vector<Node> nodes;
+  builder_.record = &nodes;
+  append();
+  builder_.record = nullptr;
+  flight->segments.back().nodes = std::move(nodes);
+}
+
+// The residual stream from the chunk before: of this stage, or received.
+Slice StagePasses::Enter(int micro_batch, int model_chunk, Forward* forward) {
+  const Place before = PlaceOf(context_.shape, model_chunk - 1);
+  if (before.stage == context_.stage) return FlightOf(micro_batch, before.chunk).output;
+  const Slice x = forward->NewResidual(absl::StrCat("x.chunk", model_chunk));
+  builder_.Receive(context_.parallel.groups.forward, before.stage, x, "receive x");
+  return x;
+}
+
+Slice StagePasses::GradientFrom(int micro_batch, int model_chunk, Forward* forward) {
+  const Place after = PlaceOf(context_.shape, model_chunk + 1);
+  if (after.stage == context_.stage) return FlightOf(micro_batch, after.chunk).dinput;
+  const Slice dx = forward->NewResidual(absl::StrCat("d.x.chunk", model_chunk + 1));
+  builder_.Receive(context_.parallel.groups.backward, after.stage, dx, "receive d.x");
+  return dx;
+}
+
+void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batch,
+                             ParameterGradients* gradients) {
+  const int model_chunk = ModelChunk(context_.shape, context_.stage, chunk);
+  const ChunkRange& layers = context_.chunks[model_chunk];
+  const bool keep = gradients != nullptr;
+  builder_.MarkPass();
+  builder_.phase = v1::FORWARD;
+  builder_.micro_batch = micro_batch;
+  Forward forward(context_.model, context_.parameters, context_.parallel, forward_options_,
+                  &builder_);
+  Flight& flight = FlightOf(micro_batch, chunk);
+  Slice x;
+  if (layers.first) {
+    Record(Recompute::kNone, keep, &flight, [&] { x = forward.Embedding(batch.tokens); });
+  } else {
+    x = flight.input = Enter(micro_batch, model_chunk, &forward);
+  }
+  for (const SegmentPlan& segment : PlanSegments(context_.layout, layers)) {
+    Record(segment.recompute, keep, &flight, [&] {
+      for (int layer = segment.begin; layer < segment.end; ++layer) x = forward.Layer(layer, x);
+    });
+  }
+  if (layers.last) {
+    Record(Recompute::kNone, keep, &flight, [&] { x = forward.Hidden(x); });
+    if (keep) {
+      flight.doutput = forward.LossAndGradient(x, batch.targets, batch.stats, gradients);
+    } else {
+      forward.Loss(x, batch.targets, batch.stats);
+    }
+  } else if (const Place after = PlaceOf(context_.shape, model_chunk + 1);
+             after.stage != context_.stage) {
+    builder_.Send(context_.parallel.groups.forward, after.stage, x,
+                  Text("send x", context_.shape, chunk));
+  }
+  flight.output = x;
+  builder_.micro_batch = kNone;
+}
+
+absl::Status StagePasses::RunBackward(int micro_batch, int chunk, bool put_off_weights,
+                                      ParameterGradients* gradients) {
+  const int model_chunk = ModelChunk(context_.shape, context_.stage, chunk);
+  const ChunkRange& layers = context_.chunks[model_chunk];
+  builder_.MarkPass();
+  builder_.phase = v1::BACKWARD;
+  builder_.micro_batch = micro_batch;
+  Forward forward(context_.model, context_.parameters, context_.parallel, forward_options_,
+                  &builder_);
+  Flight& flight = FlightOf(micro_batch, chunk);
+  BackwardPass pass(gradients, put_off_weights, &builder_);
+  pass.Seed(flight.output,
+            layers.last ? flight.doutput : GradientFrom(micro_batch, model_chunk, &forward));
+  RETURN_IF_ERROR(pass.Run(flight.segments));
+  flight.put_off = pass.TakePutOff();
+  flight.segments.clear();
+  if (!layers.first) {
+    flight.dinput = pass.GradientOf(flight.input);
+    const Place before = PlaceOf(context_.shape, model_chunk - 1);
+    if (before.stage != context_.stage) {
+      builder_.Send(context_.parallel.groups.backward, before.stage, flight.dinput,
+                    Text("send d.x", context_.shape, chunk));
+    }
+  }
+  builder_.micro_batch = kNone;
+  return absl::OkStatus();
+}
+
+void StagePasses::RunWeights(int micro_batch, int chunk) {
+  builder_.MarkPass();
+  builder_.phase = v1::BACKWARD;
+  Flight& flight = FlightOf(micro_batch, chunk);
+  int layer = kNone;
+  for (Node& node : flight.put_off) {
+    if (node.layer != layer) builder_.Mark();
+    layer = node.layer;
+    builder_.Repeat(std::move(node));
+  }
+  flight.put_off.clear();
+}
+
+}  // namespace terrace::compiler

@@ -1,0 +1,95 @@
+// The passes of one pipeline stage: forward, backward and weight-gradient passes of one micro-batch
+// over one of its model chunks, with what they receive from and send to other stages.
+//
+// Thread-compatible. Everything in StageContext is borrowed.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/compiler/autodiff.h"
+#include "coordinator/compiler/forward.h"
+#include "coordinator/compiler/schedule.h"
+
+namespace terrace::compiler {
+
+// What is fixed for all passes of a stage.
+struct StageContext {
+  const Model& model;
+  const v1::Layout& layout;
+  const Parallel& parallel;
+  const Parameters& parameters;
+  ScheduleShape shape;
+  int stage = 0;
+  std::vector<ChunkRange> chunks;  // of the whole model, in its order
+
+  const ChunkRange& ChunkOf(int chunk) const { return chunks[ModelChunk(shape, stage, chunk)]; }
+  bool HasFirst() const;
+  bool HasLast() const;
+};
+
+// The gradients of a step, by scope (parameter_gradients.h).
+class GradientScopes {
+ public:
+  GradientScopes(const Parameters& parameters, const Parallel& parallel)
+      : parameters_(parameters), parallel_(parallel) {}
+
+  ParameterGradients& Of(int micro_batch, int chunk);
+  const std::vector<std::unique_ptr<ParameterGradients>>& all() const { return scopes_; }
+
+ private:
+  const Parameters& parameters_;
+  const Parallel& parallel_;
+  std::map<std::pair<int, int>, size_t> by_pass_;
+  std::vector<std::unique_ptr<ParameterGradients>> scopes_;
+};
+
+struct BatchSlices {
+  Slice tokens;   // absent where the stage does not embed
+  Slice targets;  // absent where it does not compute the loss
+  Slice stats;    // where the loss goes
+};
+
+class StagePasses {
+ public:
+  StagePasses(const StageContext& context, const ForwardOptions& forward, Builder* builder)
+      : context_(context), forward_options_(forward), builder_(*builder) {}
+
+  // One forward pass. `gradients`: keep what the backward pass needs, and begin it at the loss; null
+  // for evaluation.
+  void RunForward(int micro_batch, int chunk, const BatchSlices& batch,
+                  ParameterGradients* gradients);
+  // After the forward pass. With put_off_weights, RunWeights must follow.
+  absl::Status RunBackward(int micro_batch, int chunk, bool put_off_weights,
+                           ParameterGradients* gradients);
+  void RunWeights(int micro_batch, int chunk);
+
+ private:
+  // A micro-batch between the passes over one chunk.
+  struct Flight {
+    std::vector<Segment> segments;
+    Slice input, output;  // of the residual stream; output is the hidden state on the last chunk
+    Slice doutput;        // known from the loss
+    Slice dinput;
+    std::vector<Node> put_off;
+  };
+
+  Flight& FlightOf(int micro_batch, int chunk) { return flights_[{micro_batch, chunk}]; }
+  // Runs `append` as one segment of the flight.
+  template <typename F>
+  void Record(Recompute recompute, bool keep, Flight* flight, F append);
+  Slice Enter(int micro_batch, int model_chunk, Forward* forward);
+  Slice GradientFrom(int micro_batch, int model_chunk, Forward* forward);
+
+  const StageContext& context_;
+  const ForwardOptions forward_options_;
+  Builder& builder_;
+  std::map<std::pair<int, int>, Flight> flights_;  // by micro-batch and chunk
+};
+
+}  // namespace terrace::compiler
