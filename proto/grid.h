@@ -40,8 +40,8 @@ uint32_t DataIndex(const v1::Grid& grid, const Coordinates& coordinates);
 uint32_t ShardIndex(const v1::Grid& grid, const Coordinates& coordinates);
 uint32_t ShardCount(const v1::Grid& grid);
 
-// The members of the instance of `group` that `rank` belongs to, ascending; empty when it belongs to
-// none (a stage that is not one of group.stages).
+// The members of the instance of `group` that `rank` belongs to, ascending; empty when it belongs
+// to none (a stage that is not one of group.stages).
 std::vector<uint32_t> GroupMembers(const v1::Grid& grid, const v1::Group& group, uint32_t rank);
 // The size of each instance of the group.
 uint32_t GroupSize(const v1::Grid& grid, const v1::Group& group);

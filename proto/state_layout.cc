@@ -45,9 +45,7 @@ void Append(const Window& window, int64_t begin, int64_t elements, int64_t posit
 
 }  // namespace
 
-int64_t RowsOf(const v1::StateRange& range) {
-  return range.shape_size() < 2 ? 1 : range.shape(0);
-}
+int64_t RowsOf(const v1::StateRange& range) { return range.shape_size() < 2 ? 1 : range.shape(0); }
 
 int64_t ColumnsOf(const v1::StateRange& range) {
   int64_t columns = 1;
@@ -61,7 +59,8 @@ std::vector<StateRun> RunsOf(const v1::StateRange& range, const v1::Grid& grid,
                              const Coordinates& rank) {
   const int64_t element_bytes = kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
   const int64_t part = rank.tensor / SplitBlock(range);
-  const int64_t row0 = range.row() + (range.split() == v1::StateRange::BY_ROWS ? part * range.rows() : 0);
+  const int64_t row0 =
+      range.row() + (range.split() == v1::StateRange::BY_ROWS ? part * range.rows() : 0);
   const int64_t column0 =
       range.column() + (range.split() == v1::StateRange::BY_COLUMNS ? part * range.columns() : 0);
   const int64_t tensor_rows = RowsOf(range), tensor_columns = ColumnsOf(range);

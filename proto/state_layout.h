@@ -1,4 +1,5 @@
-// Which elements of the job's tensors a rank holds, and where: v1::StateRange resolved for one rank.
+// Which elements of the job's tensors a rank holds, and where: v1::StateRange resolved for one
+// rank.
 //
 // Pure and thread-safe.
 //
@@ -22,8 +23,8 @@ struct StateRun {
   bool operator==(const StateRun&) const = default;
 };
 
-// By `begin`; as few as there can be; none when the rank holds only padding or nothing of the range.
-// REQUIRES: sizes are not negative and their products do not overflow (proto/check/state.h).
+// By `begin`; as few as there can be; none when the rank holds only padding or nothing of the
+// range. REQUIRES: sizes are not negative and their products do not overflow (proto/check/state.h).
 std::vector<StateRun> RunsOf(const v1::StateRange& range, const v1::Grid& grid,
                              const Coordinates& rank);
 

@@ -82,13 +82,12 @@ struct WriteOptions {
 // removes old checkpoints and leftovers of killed writers. Returns the final path and bytes.
 absl::StatusOr<CheckpointInfo> WriteCheckpoint(std::string_view directory,
                                                const CheckpointHeader& header,
-                                               const RankState& state,
-                                               const WriteOptions& options);
+                                               const RankState& state, const WriteOptions& options);
 
 // Fills what the rank holds from a checkpoint folder (weights and optimizer state); padding becomes
 // zero. Together with `peers` when there are some: rank 0 compares the checksums for all. A failure
-// of one is a failure of all. INVALID_ARGUMENT when a tensor is missing or has another shape, naming
-// both sides.
+// of one is a failure of all. INVALID_ARGUMENT when a tensor is missing or has another shape,
+// naming both sides.
 absl::StatusOr<CheckpointHeader> ReadCheckpoint(std::string_view path, const RankState& state,
                                                 CheckpointPeers* peers);
 

@@ -118,9 +118,9 @@ absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view outp
     return absl::AlreadyExistsError(
         absl::StrCat(target.string(), " exists; choose another folder or remove it"));
   }
-  ASSIGN_OR_RETURN(PendingFolder folder, PendingFolder::Create(target.parent_path().string(),
-                                                               target.filename().string(),
-                                                               ::getpid()));
+  ASSIGN_OR_RETURN(
+      PendingFolder folder,
+      PendingFolder::Create(target.parent_path().string(), target.filename().string(), ::getpid()));
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader,
                    SafetensorsReader::Open((fs::path(checkpoint) / "model.safetensors").string()));
   RETURN_IF_ERROR(

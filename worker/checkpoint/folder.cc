@@ -29,9 +29,7 @@ constexpr char kLockName[] = ".write.lock";
 constexpr std::string_view kStepPrefix = "step-";
 constexpr int64_t kLockTimeoutMs = 30'000;
 
-std::string OrHere(std::string_view folder) {
-  return folder.empty() ? "." : std::string(folder);
-}
+std::string OrHere(std::string_view folder) { return folder.empty() ? "." : std::string(folder); }
 
 absl::StatusOr<std::vector<fs::path>> EntriesOf(const std::string& directory) {
   std::error_code error;
@@ -68,8 +66,7 @@ int64_t StepOfFolderName(std::string_view name) {
 
 std::string PendingFolder::TemporaryPath(std::string_view parent, std::string_view name,
                                          int64_t attempt) {
-  return (fs::path(OrHere(parent)) /
-          absl::StrCat(Absl(kTemporaryPrefix), Absl(name), "-", attempt))
+  return (fs::path(OrHere(parent)) / absl::StrCat(Absl(kTemporaryPrefix), Absl(name), "-", attempt))
       .string();
 }
 

@@ -34,8 +34,7 @@ class PendingFolder {
   static absl::StatusOr<PendingFolder> Create(std::string_view parent, std::string_view name,
                                               int64_t attempt);
   // Where that is, for the other ranks that fill it.
-  static std::string TemporaryPath(std::string_view parent, std::string_view name,
-                                   int64_t attempt);
+  static std::string TemporaryPath(std::string_view parent, std::string_view name, int64_t attempt);
   PendingFolder(PendingFolder&& other) = default;
   PendingFolder& operator=(PendingFolder&& other) = default;
   // Removes the temporary folder unless it was committed.

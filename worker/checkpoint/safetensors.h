@@ -1,6 +1,6 @@
 // The safetensors file format: an 8-byte header length, a JSON header, raw little-endian tensors.
-// Reader over a memory map, writer by one or several processes. Everything a hostile or truncated file can do is an
-// error with the file's name, never a crash.
+// Reader over a memory map, writer by one or several processes. Everything a hostile or truncated
+// file can do is an error with the file's name, never a crash.
 //
 // Reader: thread-safe after Open. Writer: thread-compatible.
 //
@@ -69,8 +69,8 @@ class SafetensorsWriter {
   static absl::StatusOr<SafetensorsWriter> Create(
       std::string_view path, const std::vector<TensorToWrite>& tensors,
       const std::map<std::string, std::string>& metadata);
-  // Opens what another process has made with the same tensors and metadata. FAILED_PRECONDITION when
-  // the file is another.
+  // Opens what another process has made with the same tensors and metadata. FAILED_PRECONDITION
+  // when the file is another.
   static absl::StatusOr<SafetensorsWriter> Join(std::string_view path,
                                                 const std::vector<TensorToWrite>& tensors,
                                                 const std::map<std::string, std::string>& metadata);

@@ -135,8 +135,8 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Join(
   const ssize_t bytes = ::pread(state->fd.get(), found.data(), found.size(), 0);
   if (bytes < 0) return FileError(errno, "read", path);
   if (found != state->header) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        state->path, " was begun with other tensors than this rank's program lists"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(state->path, " was begun with other tensors than this rank's program lists"));
   }
   return SafetensorsWriter(std::move(state));
 }
@@ -150,12 +150,11 @@ absl::StatusOr<int64_t> SafetensorsWriter::OffsetOf(const TensorToWrite& tensor)
   if (place.tensor.dtype == tensor.dtype && place.tensor.shape == tensor.shape) {
     return place.offset;
   }
-  return absl::NotFoundError(
-      absl::StrCat(state_->path, " has the tensor ", tensor.name, " as ",
-                   Absl(SafetensorsDtypeName(place.tensor.dtype)), " [",
-                   absl::StrJoin(place.tensor.shape, ", "), "], not as ",
-                   Absl(SafetensorsDtypeName(tensor.dtype)), " [",
-                   absl::StrJoin(tensor.shape, ", "), "]"));
+  return absl::NotFoundError(absl::StrCat(state_->path, " has the tensor ", tensor.name, " as ",
+                                          Absl(SafetensorsDtypeName(place.tensor.dtype)), " [",
+                                          absl::StrJoin(place.tensor.shape, ", "), "], not as ",
+                                          Absl(SafetensorsDtypeName(tensor.dtype)), " [",
+                                          absl::StrJoin(tensor.shape, ", "), "]"));
 }
 
 absl::Status SafetensorsWriter::WriteAt(int64_t offset, std::span<const std::byte> bytes) {

@@ -15,9 +15,7 @@
 namespace terrace {
 namespace {
 
-std::string NameOf(const v1::StateRange& range) {
-  return StoredName(range.tensor(), range.kind());
-}
+std::string NameOf(const v1::StateRange& range) { return StoredName(range.tensor(), range.kind()); }
 
 absl::Status BadRange(const v1::StateRange& range, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("state range of ", NameOf(range), " at row ",
@@ -35,11 +33,11 @@ absl::Status AddSlices(const v1::StateRange& range, const RankState& state,
   if (buffer.arena() >= state.arenas.size()) return BadRange(range, "its buffer is in no arena");
   const int64_t size = kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
   if (size == 0) return BadRange(range, "unknown element type");
+  if (range.offset() < 0) return BadRange(range, "outside its buffer");
   std::byte* const data = state.arenas[buffer.arena()] + buffer.offset();
   const bool owned = OwnsState(range, program.grid(), state.rank);
   for (const StateRun& run : RunsOf(range, program.grid(), state.rank)) {
-    if (run.offset < 0 || run.offset > buffer.bytes() ||
-        run.elements > (buffer.bytes() - run.offset) / size) {
+    if (run.offset > buffer.bytes() || run.elements > (buffer.bytes() - run.offset) / size) {
       return BadRange(range, "outside its buffer");
     }
     slices->push_back({run.begin, run.elements, data + run.offset, owned});

@@ -32,15 +32,16 @@ struct StateTensor {
   std::string stored_name;  // in a checkpoint: see StoredName
   v1::StateKind kind = v1::STATE_UNSPECIFIED;
   kernels::DType dtype = kernels::DType::kF32;
-  std::vector<int64_t> shape;      // of the whole
-  std::vector<StateSlice> slices;  // by begin; they do not overlap; perhaps a part of it, or nothing
+  std::vector<int64_t> shape;  // of the whole
+  std::vector<StateSlice>
+      slices;  // by begin; they do not overlap; perhaps a part of it, or nothing
 };
 
 // "<tensor>" of a weight, "<tensor>.adam_m", "<tensor>.adam_v".
 std::string StoredName(std::string_view tensor, v1::StateKind kind);
 
-// In the manifest's order of first mention. INVALID_ARGUMENT when a range lies outside its buffer or
-// the rank holds an element twice.
+// In the manifest's order of first mention. INVALID_ARGUMENT when a range lies outside its buffer
+// or the rank holds an element twice.
 absl::StatusOr<std::vector<StateTensor>> ViewState(const RankState& state);
 
 // Zeroes the buffers of the state that hold more than elements of tensors.

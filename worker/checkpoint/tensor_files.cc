@@ -64,9 +64,9 @@ absl::Status WriteOwned(std::vector<const StateTensor*> tensors, SafetensorsWrit
     const int64_t size = kernels::SizeOf(tensor->dtype);
     for (const StateSlice& slice : tensor->slices) {
       if (!slice.owned) continue;
-      RETURN_IF_ERROR(writer->WriteAt(
-          offset + slice.begin * size,
-          std::span<const std::byte>(slice.data, slice.elements * size)));
+      RETURN_IF_ERROR(
+          writer->WriteAt(offset + slice.begin * size,
+                          std::span<const std::byte>(slice.data, slice.elements * size)));
     }
   }
   return absl::OkStatus();

@@ -24,7 +24,7 @@ class CheckpointTest : public ::testing::Test {
   absl::StatusOr<CheckpointInfo> Write(int64_t step, uint32_t keep = 0) {
     return WriteCheckpoint(folder_.path(),
                            {.step = step, .tokens = step * 100, .spec = &state_.spec()},
-                           state_.program(), state_.arenas(), keep, 1234 + step);
+                           state_.state(), {.keep = keep, .unix_ms = 1234 + step});
   }
   std::vector<int64_t> Steps() {
     std::vector<int64_t> steps;
@@ -44,8 +44,7 @@ TEST_F(CheckpointTest, WhatIsWrittenIsReadBackToTheByte) {
   EXPECT_EQ(info.job, "fixture");
   const std::vector<std::byte> written = state_.memory();
   state_.Fill(200);
-  const CheckpointHeader header =
-      ReadCheckpoint(info.path, state_.program(), state_.arenas()).value();
+  const CheckpointHeader header = ReadCheckpoint(info.path, state_.state(), nullptr).value();
   EXPECT_EQ(header.step, 20);
   EXPECT_EQ(header.tokens, 2000);
   for (const v1::Buffer& buffer : state_.program().buffers()) {
@@ -71,7 +70,7 @@ TEST_F(CheckpointTest, ASecondOneOfTheSameStepReplacesTheFirst) {
   const CheckpointInfo info = Write(5).value();
   EXPECT_TRUE(VerifyCheckpoint(info.path).ok());
   state_.Clear();
-  ASSERT_TRUE(ReadCheckpoint(info.path, state_.program(), state_.arenas()).ok());
+  ASSERT_TRUE(ReadCheckpoint(info.path, state_.state(), nullptr).ok());
   EXPECT_EQ(state_.memory()[0], second[0]);
   EXPECT_THAT(Steps(), ::testing::ElementsAre(5));
 }
@@ -108,7 +107,7 @@ TEST_F(CheckpointTest, OneChangedByteIsFound) {
   const absl::Status status = VerifyCheckpoint(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("optimizer.safetensors is damaged"));
-  EXPECT_EQ(ReadCheckpoint(path, state_.program(), state_.arenas()).status().code(),
+  EXPECT_EQ(ReadCheckpoint(path, state_.state(), nullptr).status().code(),
             absl::StatusCode::kDataLoss);
 }
 
@@ -117,14 +116,14 @@ TEST_F(CheckpointTest, AnotherModelIsRefusedWithBothSides) {
   StateFixture wider;
   wider.Add("model.embed.weight", {11, 16});
   wider.Clear();
-  const absl::Status shape = ReadCheckpoint(path, wider.program(), wider.arenas()).status();
+  const absl::Status shape = ReadCheckpoint(path, wider.state(), nullptr).status();
   EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(shape.message()),
               HasSubstr("has the shape [11, 8], the model's is [11, 16]"));
   StateFixture other;
   other.Add("model.embed.weigth", {11, 8});
   other.Clear();
-  const absl::Status name = ReadCheckpoint(path, other.program(), other.arenas()).status();
+  const absl::Status name = ReadCheckpoint(path, other.state(), nullptr).status();
   EXPECT_EQ(name.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(name.message()), HasSubstr("the nearest of 2 names: model.embed.weight"));
 }

@@ -27,8 +27,8 @@ using ::testing::HasSubstr;
   state.Add("w", {64, 1024});
   for (int64_t step = first;; ++step) {
     state.Fill(static_cast<uint8_t>(step));
-    if (!WriteCheckpoint(directory, {.step = step, .spec = &state.spec()}, state.program(),
-                         state.arenas(), 2, 0)
+    if (!WriteCheckpoint(directory, {.step = step, .spec = &state.spec()}, state.state(),
+                         {.keep = 2})
              .ok()) {
       ::_exit(1);
     }
@@ -67,8 +67,7 @@ TEST(CrashTest, AKillAtAnyInstantLeavesTheNewestWhole) {
   state.Add("w", {8});
   state.Fill(1);
   ASSERT_TRUE(
-      WriteCheckpoint(folder.path(), {.step = newest + 1}, state.program(), state.arenas(), 2, 0)
-          .ok());
+      WriteCheckpoint(folder.path(), {.step = newest + 1}, state.state(), {.keep = 2}).ok());
   EXPECT_EQ(ListCheckpoints(folder.path()).value().size(), 2u);
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr(".tmp")));
@@ -102,10 +101,8 @@ TEST(FullDiskTest, TheOldCheckpointStaysAndTheNewOneLeavesNothing) {
     large.Add("w", {1024, 1024});
     small.Fill(1);
     large.Fill(1);
-    ASSERT_TRUE(
-        WriteCheckpoint(directory, {.step = 1}, small.program(), small.arenas(), 0, 0).ok());
-    const absl::Status full =
-        WriteCheckpoint(directory, {.step = 2}, large.program(), large.arenas(), 0, 0).status();
+    ASSERT_TRUE(WriteCheckpoint(directory, {.step = 1}, small.state(), {}).ok());
+    const absl::Status full = WriteCheckpoint(directory, {.step = 2}, large.state(), {}).status();
     EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
     EXPECT_THAT(std::string(full.message()), HasSubstr("model.safetensors"));
     EXPECT_THAT(std::string(full.message()), HasSubstr("free some space"));
@@ -134,8 +131,7 @@ TEST(ConcurrentWriterTest, ASecondWriterWaitsForTheFirst) {
     released = true;
     lock.Reset();
   });
-  EXPECT_TRUE(
-      WriteCheckpoint(folder.path(), {.step = 1}, state.program(), state.arenas(), 0, 0).ok());
+  EXPECT_TRUE(WriteCheckpoint(folder.path(), {.step = 1}, state.state(), {}).ok());
   EXPECT_TRUE(released);
 }
 
@@ -146,8 +142,7 @@ TEST(ConcurrentWriterTest, TheLockOfTheJobDoesNotStopItsOwnWriter) {
   state.Fill(1);
   const auto job = DirectoryLock::Take(folder.path(), 0);
   ASSERT_TRUE(job.ok());
-  EXPECT_TRUE(
-      WriteCheckpoint(folder.path(), {.step = 1}, state.program(), state.arenas(), 0, 0).ok());
+  EXPECT_TRUE(WriteCheckpoint(folder.path(), {.step = 1}, state.state(), {}).ok());
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ class ExportTest : public ::testing::Test {
   }
   std::string Write() {
     return WriteCheckpoint(folder_.path("ckpt"), {.step = 3, .spec = &state_.spec()},
-                           state_.program(), state_.arenas(), 0, 0)
+                           state_.state(), {})
         .value()
         .path;
   }

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
+#include "worker/checkpoint/checkpoint.h"
 
 namespace terrace {
 
@@ -41,14 +42,13 @@ class StateFixture {
     spec_.mutable_train()->set_seed(7);
   }
 
-  // `parts`: into how many ranges, each in a buffer of its own, the tensor is cut.
+  // `parts`: into how many ranges, each in a buffer of its own, the tensor's first dimension is
+  // cut.
   void Add(const std::string& name, const std::vector<int64_t>& shape, int parts = 1) {
-    int64_t elements = 1;
-    for (const int64_t size : shape) elements *= size;
     for (const v1::StateKind kind : {v1::WEIGHT, v1::ADAM_M, v1::ADAM_V}) {
       for (int part = 0; part < parts; ++part) {
-        const int64_t begin = elements * part / parts;
-        AddRange(name, shape, kind, begin, elements * (part + 1) / parts - begin);
+        const int64_t begin = shape[0] * part / parts;
+        AddRange(name, shape, kind, begin, shape[0] * (part + 1) / parts - begin);
       }
     }
     v1::Initializer* initializer = program_.add_initializers();
@@ -76,20 +76,22 @@ class StateFixture {
       if (range.tensor() != name || range.kind() != kind) continue;
       const int64_t offset = program_.buffers(range.buffer()).offset() + range.offset();
       return {reinterpret_cast<float*>(memory_.data() + offset),
-              static_cast<size_t>(range.elements())};
+              static_cast<size_t>(range.rows() * range.columns())};
     }
     return {};
   }
 
   v1::Program& program() { return program_; }
   v1::JobSpec& spec() { return spec_; }
-  const std::vector<std::byte*>& arenas() const { return arenas_; }
+  RankState state() const { return {program_, {}, arenas_}; }
   std::vector<std::byte>& memory() { return memory_; }
 
  private:
   void AddRange(const std::string& name, const std::vector<int64_t>& shape, v1::StateKind kind,
-                int64_t begin, int64_t elements) {
-    const int64_t bytes = elements * (dtype_ == v1::F32 ? 4 : 2);
+                int64_t begin, int64_t size) {
+    const bool is_vector = shape.size() < 2;
+    const int64_t rows = is_vector ? 1 : size, columns = is_vector ? size : shape[1];
+    const int64_t bytes = rows * columns * (dtype_ == v1::F32 ? 4 : 2);
     v1::Buffer* buffer = program_.add_buffers();
     buffer->set_id(program_.buffers_size() - 1);
     buffer->set_bytes(bytes);
@@ -98,11 +100,14 @@ class StateFixture {
     v1::StateRange* range = program_.add_state();
     range->set_tensor(name);
     range->set_kind(kind);
-    range->set_tensor_begin(begin);
-    range->set_elements(elements);
+    range->set_row(is_vector ? 0 : begin);
+    range->set_rows(rows);
+    range->set_column(is_vector ? begin : 0);
+    range->set_columns(columns);
+    range->set_row_stride(columns);
     range->set_buffer(buffer->id());
     range->set_dtype(dtype_);
-    for (const int64_t size : shape) range->add_shape(size);
+    for (const int64_t dimension : shape) range->add_shape(dimension);
   }
 
   v1::DType dtype_;

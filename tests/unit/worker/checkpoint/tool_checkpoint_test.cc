@@ -21,8 +21,8 @@ class CheckpointToolTest : public ::testing::Test {
     state.Add("w", {8});
     state.Clear();
     for (const int64_t step : {10, 20}) {
-      EXPECT_TRUE(WriteCheckpoint(directory(), {.step = step, .spec = &state.spec()},
-                                  state.program(), state.arenas(), 0, 1700000000000)
+      EXPECT_TRUE(WriteCheckpoint(directory(), {.step = step, .spec = &state.spec()}, state.state(),
+                                  {.unix_ms = 1700000000000})
                       .ok());
     }
   }

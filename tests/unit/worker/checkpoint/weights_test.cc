@@ -93,7 +93,7 @@ TEST_F(ReadWeightsTest, NarrowTypesAndShortNamesAndTiedOnesAreFound) {
                                 {"h.0.ln.weight", {3}, DType::kF16},
                                 {"model.norm.weight", {5}},
                                 {"unused.bias", {2}}});
-  ASSERT_TRUE(ReadWeights(path, state.program(), state.arenas()).ok());
+  ASSERT_TRUE(ReadWeights(path, state.state()).ok());
   for (const char* name :
        {"transformer.wte.weight", "transformer.h.0.ln.weight", "model.norm.weight"}) {
     ExpectValues(state, name);
@@ -106,19 +106,18 @@ TEST_F(ReadWeightsTest, MissingAndMisshapenTensorsAreNamed) {
   state.Add("model.embed_tokens.weight", {4, 2});
   state.Clear();
   const absl::Status missing =
-      ReadWeights(Put({{"model.embed_token.weight", {4, 2}}}), state.program(), state.arenas());
+      ReadWeights(Put({{"model.embed_token.weight", {4, 2}}}), state.state());
   EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(missing.message()), HasSubstr("no tensor model.embed_tokens.weight"));
   EXPECT_THAT(std::string(missing.message()), HasSubstr("model.embed_token.weight"));
   const absl::Status shape =
-      ReadWeights(Put({{"model.embed_tokens.weight", {2, 4}}}), state.program(), state.arenas());
+      ReadWeights(Put({{"model.embed_tokens.weight", {2, 4}}}), state.state());
   EXPECT_THAT(std::string(shape.message()),
               HasSubstr("has the shape [2, 4], the model's is [4, 2]"));
-  const absl::Status type = ReadWeights(Put({{"model.embed_tokens.weight", {4, 2}, DType::kI32}}),
-                                        state.program(), state.arenas());
+  const absl::Status type =
+      ReadWeights(Put({{"model.embed_tokens.weight", {4, 2}, DType::kI32}}), state.state());
   EXPECT_THAT(std::string(type.message()), HasSubstr("must be F32, BF16 or F16"));
-  EXPECT_EQ(ReadWeights(folder_.path("none"), state.program(), state.arenas()).code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadWeights(folder_.path("none"), state.state()).code(), absl::StatusCode::kNotFound);
 }
 
 // ---- random weights
@@ -193,21 +192,21 @@ TEST(InitialiseTest, DependsOnSeedAndNameNotOnLayoutOrThreads) {
     state->program().mutable_initializers(1)->set_mean(1.0f);
     state->Fill(77);
   }
-  ASSERT_TRUE(InitialiseWeights(42, whole.program(), whole.arenas(), 1).ok());
-  ASSERT_TRUE(InitialiseWeights(42, cut.program(), cut.arenas(), 3).ok());
+  ASSERT_TRUE(InitialiseWeights(42, whole.state(), 1).ok());
+  ASSERT_TRUE(InitialiseWeights(42, cut.state(), 3).ok());
   std::vector<float> joined;
   for (const v1::StateRange& range : cut.program().state()) {
     if (range.tensor() != "a" || range.kind() != v1::WEIGHT) continue;
     const auto* from = reinterpret_cast<const float*>(
         cut.memory().data() + cut.program().buffers(range.buffer()).offset());
-    joined.insert(joined.end(), from, from + range.elements());
+    joined.insert(joined.end(), from, from + range.rows() * range.columns());
   }
   EXPECT_TRUE(std::equal(joined.begin(), joined.end(), whole.Floats("a").begin()));
   EXPECT_NEAR(std::abs(whole.Floats("a")[12345]), 0.0, 0.12);
   for (const float value : whole.Floats("b")) ASSERT_EQ(value, 1.0f);
   for (const float value : whole.Floats("a", v1::ADAM_M)) ASSERT_EQ(value, 0.0f);
   const float before = whole.Floats("a")[0];
-  ASSERT_TRUE(InitialiseWeights(43, whole.program(), whole.arenas(), 2).ok());
+  ASSERT_TRUE(InitialiseWeights(43, whole.state(), 2).ok());
   EXPECT_NE(whole.Floats("a")[0], before);
 }
 
@@ -216,7 +215,7 @@ TEST(InitialiseTest, Bf16WeightsAreTheRoundedOnes) {
   for (StateFixture* state : {&wide, &narrow}) {
     state->Add("a", {1000});
     state->Clear();
-    ASSERT_TRUE(InitialiseWeights(1, state->program(), state->arenas(), 2).ok());
+    ASSERT_TRUE(InitialiseWeights(1, state->state(), 2).ok());
   }
   const auto* bits = reinterpret_cast<const uint16_t*>(narrow.memory().data());
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(bits[i], Bf16OfFloat(wide.Floats("a")[i]));
@@ -227,7 +226,7 @@ TEST(InitialiseTest, ATensorWithoutInitializerIsAnError) {
   state.Add("a", {10});
   state.program().clear_initializers();
   state.Clear();
-  EXPECT_THAT(std::string(InitialiseWeights(1, state.program(), state.arenas(), 1).message()),
+  EXPECT_THAT(std::string(InitialiseWeights(1, state.state(), 1).message()),
               HasSubstr("no initializer for a"));
 }
 
@@ -237,19 +236,21 @@ TEST(StateManifestTest, RangesThatLieAreErrors) {
     state.Add("a", {10}, 2);
     state.Clear();
     change(state.program());
-    return std::string(InitialiseWeights(1, state.program(), state.arenas(), 1).message());
+    return std::string(InitialiseWeights(1, state.state(), 1).message());
   };
   EXPECT_EQ(message([](v1::Program&) {}), "");
   EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_buffer(99); }),
               HasSubstr("no such buffer"));
-  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_elements(1000); }),
+  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_columns(6); }),
               HasSubstr("outside its buffer"));
   EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_offset(-4); }),
               HasSubstr("outside its buffer"));
   EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_dtype(v1::BF16); }),
               HasSubstr("two element types"));
-  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(1)->set_tensor_begin(4); }),
-              HasSubstr("covers 5 of the 10"));
+  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(0)->set_shape(0, 11); }),
+              HasSubstr("two shapes"));
+  EXPECT_THAT(message([](v1::Program& p) { p.mutable_state(1)->set_column(4); }),
+              HasSubstr("holds element 4 of a twice on one rank"));
 }
 
 }  // namespace

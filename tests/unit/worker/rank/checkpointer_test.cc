@@ -36,14 +36,20 @@ class CheckpointerTest : public testing::Test {
       range->set_tensor("w");
       range->set_kind(static_cast<v1::StateKind>(v1::WEIGHT + i));
       range->add_shape(kElements);
-      range->set_elements(kElements);
+      range->set_rows(1);
+      range->set_columns(kElements);
+      range->set_row_stride(kElements);
       range->set_buffer(i);
       range->set_dtype(v1::F32);
     }
+    v1::Initializer* initializer = program_.add_initializers();
+    initializer->set_tensor("w");
+    initializer->add_shape(kElements);
     memory_.assign(3 * kElements, 1.0f);
     arena_ = reinterpret_cast<std::byte*>(memory_.data());
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
+  RankState State(std::byte** arena) const { return {program_, {}, {arena, 1}}; }
 
   std::filesystem::path folder_;
   v1::JobSpec spec_;
@@ -54,7 +60,7 @@ class CheckpointerTest : public testing::Test {
 };
 
 TEST_F(CheckpointerTest, TheFenceHoldsWritersBackUntilTheStateIsRead) {
-  Checkpointer checkpointer(spec_, program_, {&arena_, 1}, &clock_);
+  Checkpointer checkpointer(spec_, State(&arena_), nullptr, &clock_);
   for (int64_t step = 1; step <= 5; ++step) {
     checkpointer.Start(step, step * 100);
     checkpointer.WaitUntilUnread();
@@ -67,13 +73,13 @@ TEST_F(CheckpointerTest, TheFenceHoldsWritersBackUntilTheStateIsRead) {
     EXPECT_GT((*result)->stall_seconds, 0);
     std::vector<float> restored(3 * kElements);
     std::byte* arena = reinterpret_cast<std::byte*>(restored.data());
-    ASSERT_TRUE(ReadCheckpoint((*result)->info.path, program_, {&arena, 1}).ok());
+    ASSERT_TRUE(ReadCheckpoint((*result)->info.path, State(&arena), nullptr).ok());
     EXPECT_EQ(restored, std::vector<float>(3 * kElements, static_cast<float>(step)));
   }
 }
 
 TEST_F(CheckpointerTest, WithoutAWriteTheFenceIsOpenAndThereIsNoResult) {
-  Checkpointer checkpointer(spec_, program_, {&arena_, 1}, &clock_);
+  Checkpointer checkpointer(spec_, State(&arena_), nullptr, &clock_);
   checkpointer.WaitUntilUnread();
   EXPECT_FALSE(checkpointer.Poll().has_value());
   EXPECT_FALSE(checkpointer.Finish().has_value());
@@ -81,7 +87,7 @@ TEST_F(CheckpointerTest, WithoutAWriteTheFenceIsOpenAndThereIsNoResult) {
 
 TEST_F(CheckpointerTest, AFailureSaysWhichStepAndCarriesItsReason) {
   spec_.mutable_checkpoint()->set_directory("/dev/null/checkpoints");
-  Checkpointer checkpointer(spec_, program_, {&arena_, 1}, &clock_);
+  Checkpointer checkpointer(spec_, State(&arena_), nullptr, &clock_);
   checkpointer.Start(12, 0);
   const auto result = checkpointer.Finish();
   ASSERT_TRUE(result.has_value());
