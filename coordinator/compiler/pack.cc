@@ -28,9 +28,9 @@ constexpr int64_t kImprovePlacements = 400'000;
 constexpr size_t kSearchItems = 4096;
 // Its steps (about 0.6 ns each) are worth what there is to gain.
 constexpr int64_t kSearchBaseSteps = int64_t{16} << 20;
-constexpr int64_t kSearchStepsPerByte = 16384;
-constexpr int64_t kSearchSteps = int64_t{640} << 20;
-constexpr int64_t kFarOffSearchSteps = int64_t{6} << 30;
+constexpr int64_t kSearchStepsPerByte = 32768;
+constexpr int64_t kSearchSteps = int64_t{1} << 30;
+constexpr int64_t kFarOffSearchSteps = int64_t{8} << 30;
 
 absl::Status CheckBuffers(absl::Span<const PackBuffer> buffers) {
   for (const PackBuffer& buffer : buffers) {
@@ -53,7 +53,7 @@ class Packer {
   explicit Packer(absl::Span<const PackBuffer> buffers)
       : problem_(MakePackProblem(buffers)),
         bound_(problem_.lower_bound_bytes),
-        good_enough_(bound_ + bound_ / kGoodEnoughPart) {}
+        good_enough_((bound_ + bound_ / kGoodEnoughPart) / kPackAlignment * kPackAlignment) {}
 
   Packing Run() {
     TryPortfolio();
@@ -113,26 +113,27 @@ class Packer {
                     far_off ? kFarOffSearchSteps : kSearchSteps);
   }
 
-  // The bound itself first, then good enough, then by halves: what fits is known on the one side,
-  // what does not (or is not found in time) on the other.
+  // The bound itself first, then good enough, then by halves between what is too low (or was not
+  // found in time) and what is known to do.
+  int64_t NextCapacity(int64_t too_low) const {
+    if (too_low < bound_) return bound_;
+    if (too_low < good_enough_) return good_enough_;
+    const int64_t middle = (too_low + best_.arena_bytes) / 2;
+    return std::max(middle / kPackAlignment * kPackAlignment, too_low + kPackAlignment);
+  }
+
   void Search() {
     if (Done() || problem_.items.size() > kSearchItems) return;
     PackSearch search(problem_);
     int64_t steps = SearchBudget();
-    int64_t capacity = bound_;
     int64_t too_low = bound_ - kPackAlignment;
-    while (capacity < best_.arena_bytes && steps > 0) {
-      int64_t granted = capacity == bound_ && steps > kSearchSteps ? steps / 2 : steps / 4 + 1;
-      steps -= granted;
-      if (search.Fit(capacity, &granted, &best_) == FitVerdict::kFits) {
-        if (Done()) return;
-      } else {
-        too_low = capacity;
-      }
-      steps += granted;
-      const int64_t middle = (too_low + best_.arena_bytes) / 2 / kPackAlignment * kPackAlignment;
-      capacity = std::max(too_low + kPackAlignment, std::min(middle, good_enough_));
-      if (too_low >= good_enough_) capacity = std::max(too_low + kPackAlignment, middle);
+    while (!Done() && too_low + kPackAlignment < best_.arena_bytes) {
+      const int64_t capacity = NextCapacity(too_low);
+      const int64_t granted = capacity == good_enough_ ? steps / 2 : steps / 4;
+      if (granted == 0) return;
+      int64_t left = granted;
+      if (search.Fit(capacity, &left, &best_) != FitVerdict::kFits) too_low = capacity;
+      steps -= granted - left;
     }
   }
 

@@ -2,9 +2,9 @@
 //
 // In: for each buffer its size and the times during which it lives. Out: one offset per buffer, in
 // input order, the arena size and the lower bound that no packing can beat. Two buffers share bytes
-// only if their lives do not meet. Greedy orders first, stopping at 0.5 % over the bound; where they
-// do not get there, improved orders, then an exact search (docs/memory.md). Pure and deterministic:
-// integer keys, stable ties, budgets counted in steps. The independent check is
+// only if their lives do not meet. Greedy orders first, stopping at 0.5 % over the bound; where
+// they do not get there, improved orders, then an exact search (docs/memory.md). Pure and
+// deterministic: integer keys, stable ties, budgets counted in steps. The independent check is
 // proto/program_check.h. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -18,14 +18,15 @@ constexpr int64_t kLubySteps = 8 << 20;
 
 bool Meet(const PackItem& a, const PackItem& b) { return a.begin < b.end && b.begin < a.end; }
 
-// The orders of the starts, largest first. Tall: the most bytes still to place in a slot of its life.
+// The orders of the starts, largest first. Tall: the most bytes still to place in a slot of its
+// life.
 enum class StartOrder { kTallLifeArea, kTallMeetsSize, kTallAreaLife, kLifeAreaTall };
 constexpr StartOrder kStartOrders[] = {StartOrder::kTallLifeArea, StartOrder::kTallMeetsSize,
                                        StartOrder::kTallAreaLife, StartOrder::kLifeAreaTall};
 constexpr int kStartOrderCount = std::size(kStartOrders);
 
-// 1 1 2 1 1 2 4 1 1 2 ...: within a logarithm of the best lengths, whatever they are (Luby, Sinclair
-// and Zuckerman 1993). `k` counts from 1.
+// 1 1 2 1 1 2 4 1 1 2 ...: within a logarithm of the best lengths, whatever they are (Luby,
+// Sinclair and Zuckerman 1993). `k` counts from 1.
 int64_t Luby(int64_t k) {
   int64_t power = 1;
   while (2 * power <= k + 1) power *= 2;
@@ -117,8 +118,8 @@ FitVerdict PackSearch::SolveSplit(Slots slots, const std::vector<int>& cuts,
   };
   std::vector<Part> parts;
   for (size_t k = 0; k <= cuts.size(); ++k) {
-    parts.push_back({.slots = {k == 0 ? slots.begin : cuts[k - 1],
-                               k == cuts.size() ? slots.end : cuts[k]}});
+    parts.push_back(
+        {.slots = {k == 0 ? slots.begin : cuts[k - 1], k == cuts.size() ? slots.end : cuts[k]}});
   }
   for (const Waiting& w : waiting) {
     const int begin = problem_.items[w.item].begin;
@@ -126,9 +127,8 @@ FitVerdict PackSearch::SolveSplit(Slots slots, const std::vector<int>& cuts,
     parts[part].items.push_back(w.item);
   }
   // The smallest first: what cannot be solved should be found out cheaply.
-  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return a.items.size() < b.items.size();
-  });
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.items.size() < b.items.size(); });
   for (Part& part : parts) {
     if (part.items.empty()) continue;
     const FitVerdict verdict = SolvePart(part.slots, std::move(part.items));
