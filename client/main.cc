@@ -94,6 +94,7 @@ class CommandLine {
     CLI::App* explain = app_.add_subcommand("explain", "Show the compiled program");
     explain->add_option("spec", explain_.spec_or_job, "Job spec (YAML) or job id")->required();
     explain->add_option("--sequence", explain_.sequence, "Only this sequence: train or eval");
+    explain->add_option("--stage", explain_.stage, "Only the program of this pipeline stage");
     On(explain, [this] { return ExplainCommand(global_, explain_); });
 
     CLI::App* completion = app_.add_subcommand("completion", "Print a shell completion script");

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ struct PlanOptions {
 struct ExplainOptions {
   std::string spec_or_job;
   std::string sequence;
+  std::optional<uint32_t> stage;
 };
 struct GenerateOptions {
   std::string checkpoint;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -16,10 +17,10 @@
 #include "coordinator/model/presets.h"
 #include "coordinator/offline.h"
 #include "coordinator/prepare.h"
+#include "coordinator/prepare/explain.h"
 #include "coordinator/server/server.h"
 #include "coordinator/spec/job_spec.h"
 #include "proto/plan_text.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {
@@ -30,6 +31,7 @@ struct Options {
   std::string spec;
   std::string output = "text";
   std::string sequence;
+  std::optional<uint32_t> stage;
   std::string checkpoint;
   std::string program_file;
 };
@@ -71,12 +73,15 @@ int Plan(const Options& options) {
 int Explain(const Options& options) {
   const absl::StatusOr<Prepared> prepared = PrepareFile(options.spec);
   if (!prepared.ok()) return Exit(options, prepared.status());
-  for (const v1::Program& program : prepared->programs) {
-    const std::string text = options.output == "json"
-                                 ? Json(program)
-                                 : ProgramText(program, {.sequence = options.sequence});
-    std::fputs(text.c_str(), stdout);
+  const auto programs = SelectStage(prepared->programs, options.stage);
+  if (!programs.ok()) return Exit(options, programs.status());
+  std::string text;
+  if (options.output == "json") {
+    for (const v1::Program& program : *programs) text += Json(program);
+  } else {
+    text = ExplainText(prepared->plan.layout(), *programs, options.sequence);
   }
+  std::fputs(text.c_str(), stdout);
   return 0;
 }
 
@@ -131,6 +136,7 @@ int Main(int argc, char** argv) {
   CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
   AddSpec(*explain, options);
   explain->add_option("--sequence", options.sequence, "only this one: train, eval");
+  explain->add_option("--stage", options.stage, "only this stage's program");
   CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
   CLI::App* presets = app.add_subcommand("presets", "print the models that model.config may name");
   CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");

@@ -19,6 +19,8 @@ int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options) {
                                           global.json() ? "json" : "text"};
     if (!options.sequence.empty())
       arguments.insert(arguments.end(), {"--sequence", options.sequence});
+    if (options.stage)
+      arguments.insert(arguments.end(), {"--stage", std::to_string(*options.stage)});
     return Fail(global, Exec(*program, arguments));
   }
   const auto connection = Connection::Open(global);
@@ -26,6 +28,7 @@ int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options) {
   v1::ExplainRequest request;
   request.set_id(options.spec_or_job);
   request.set_sequence(options.sequence);
+  if (options.stage) request.set_stage(*options.stage);
   const auto response = (*connection)->Explain(request);
   if (!response.ok()) return Fail(global, response.status());
   if (global.json()) {

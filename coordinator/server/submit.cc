@@ -2,13 +2,14 @@
 #include "coordinator/server/submit.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/prepare/explain.h"
 #include "coordinator/server/inputs.h"
 #include "proto/program_hash.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {
@@ -66,13 +67,15 @@ v1::Job DryJob(const v1::JobSpec& spec, const Prepared& prepared) {
   return job;
 }
 
-absl::StatusOr<v1::ExplainResponse> Listing(const std::vector<v1::Program>& programs,
-                                            const std::string& sequence) {
+absl::StatusOr<v1::ExplainResponse> Listing(const v1::Layout& layout,
+                                            const std::vector<v1::Program>& all,
+                                            const v1::ExplainRequest& request) {
+  std::optional<uint32_t> stage;
+  if (request.has_stage()) stage = request.stage();
+  ASSIGN_OR_RETURN(const std::vector<v1::Program> programs, SelectStage(all, stage));
   v1::ExplainResponse response;
-  for (const v1::Program& program : programs) {
-    response.mutable_text()->append(ProgramText(program, {.sequence = sequence}));
-    response.add_programs(SerializeProgram(program));
-  }
+  response.set_text(ExplainText(layout, programs, request.sequence()));
+  for (const v1::Program& program : programs) response.add_programs(SerializeProgram(program));
   return response;
 }
 
@@ -90,7 +93,7 @@ absl::StatusOr<v1::ExplainResponse> ExplainStored(Control& control,
       return absl::DataLossError(absl::StrCat("stored program ", sha256, " cannot be read"));
     }
   }
-  return Listing(programs, request.sequence());
+  return Listing(job.plan().layout(), programs, request);
 }
 
 }  // namespace
@@ -128,9 +131,10 @@ void Explain(Control& control, const v1::ExplainRequest& request,
     return;
   }
   auto pipeline = std::make_shared<Pipeline>(control);
-  pipeline->done = [sequence = request.sequence(), done = std::move(done)](
-                       const v1::JobSpec&, bool, const absl::StatusOr<Prepared>& prepared) {
-    done(prepared.ok() ? Listing(prepared->programs, sequence) : prepared.status());
+  pipeline->done = [request, done = std::move(done)](const v1::JobSpec&, bool,
+                                                     const absl::StatusOr<Prepared>& prepared) {
+    done(prepared.ok() ? Listing(prepared->plan.layout(), prepared->programs, request)
+                       : prepared.status());
   };
   pipeline->Start(request.yaml(), request.base_directory());
 }
