@@ -4,6 +4,8 @@
 
 #include "base/log.h"
 #include "coordinator/jobs/reconciler.h"
+#include "coordinator/planner/layout_rules.h"
+#include "proto/grid.h"
 
 // One pass: observe, stop, plan, place, answer, write.
 namespace terrace {
@@ -102,8 +104,7 @@ void Reconciler::Act(const v1::Job& job, const std::vector<RankView>& ranks) {
 v1::CoordinatorMessage Reconciler::StartMessage(const v1::Job& job, const Action& action) const {
   v1::CoordinatorMessage message;
   const uint32_t ranks = static_cast<uint32_t>(job.placement().ranks_size());
-  const uint32_t stages = static_cast<uint32_t>(std::max(1, job.plan().program_sha256_size()));
-  const uint32_t ranks_per_stage = std::max<uint32_t>(1, ranks / stages);
+  const v1::Grid grid = GridOf(job.plan().layout());
   for (const v1::Placement::Rank& placed : job.placement().ranks()) {
     if (std::find(action.ranks.begin(), action.ranks.end(), placed.rank()) == action.ranks.end()) {
       continue;
@@ -116,9 +117,9 @@ v1::CoordinatorMessage Reconciler::StartMessage(const v1::Job& job, const Action
     config->set_device(placed.device());
     config->set_threads(job.plan().layout().threads_per_rank());
     *config->mutable_spec() = job.spec();
-    const uint32_t stage = std::min(placed.rank() / ranks_per_stage, stages - 1);
-    if (job.plan().program_sha256_size() > 0) {
-      config->set_program_sha256(job.plan().program_sha256(static_cast<int>(stage)));
+    const int stage = static_cast<int>(CoordinatesOf(grid, placed.rank()).stage);
+    if (stage < job.plan().program_sha256_size()) {
+      config->set_program_sha256(job.plan().program_sha256(stage));
     }
     config->set_local_ranks(static_cast<uint32_t>(
         std::count_if(job.placement().ranks().begin(), job.placement().ranks().end(),

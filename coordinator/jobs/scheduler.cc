@@ -69,16 +69,6 @@ Need NeedOfSpec(const v1::JobSpec& spec) {
           .cuda = resources.device() == "cuda"};
 }
 
-// Nodes that the pinned degrees of parallelism ask for; 0 when nothing is pinned.
-uint32_t PinnedNodes(const v1::JobSpec& spec, uint32_t devices_per_node) {
-  const v1::LayoutSpec& layout = spec.layout();
-  if (layout.dp() == 0) return 0;
-  const auto degree = [](uint32_t pinned) { return std::max<uint32_t>(1, pinned); };
-  const uint32_t ranks =
-      layout.dp() * degree(layout.tp()) * degree(layout.pp()) * degree(layout.cp());
-  return (ranks + devices_per_node - 1) / devices_per_node;
-}
-
 Need NeedOfPlan(const v1::Job& job) {
   const v1::Layout& layout = job.plan().layout();
   Need need = NeedOfSpec(job.spec());
@@ -178,8 +168,7 @@ class Round {
 
 absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeView> nodes) {
   Need need = NeedOfSpec(spec);
-  const uint32_t pinned = PinnedNodes(spec, need.devices);
-  if (pinned > 0) need.nodes = std::max(need.nodes, pinned);
+  need.nodes = NodesFor(spec);
   std::vector<const NodeView*> matching;
   for (const NodeView& node : nodes) {
     if (Matches(need, node)) matching.push_back(&node);
@@ -192,8 +181,8 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
     return std::make_tuple(a->threads_per_device, a->device_memory_bytes, b->name) >
            std::make_tuple(b->threads_per_device, b->device_memory_bytes, a->name);
   });
-  const uint32_t wanted =
-      pinned > 0 ? need.nodes : std::max(need.nodes, spec.resources().nodes_max());
+  const bool pinned = spec.layout().dp() > 0;
+  const uint32_t wanted = pinned ? need.nodes : std::max(need.nodes, spec.resources().nodes_max());
   matching.resize(std::min<size_t>(matching.size(), wanted));
 
   Budget budget{.nodes = static_cast<uint32_t>(matching.size())};

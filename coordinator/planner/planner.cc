@@ -3,115 +3,191 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "coordinator/planner/degrees.h"
 #include "coordinator/planner/estimate.h"
+#include "coordinator/planner/layout_rules.h"
 
 namespace terrace {
 namespace {
 
 // Small enough to start reducing early in the backward pass, large enough for the link's full rate.
 constexpr int64_t kDefaultBucketBytes = int64_t{25} << 20;
+// What kAll returns at most: the fastest, and the smallest.
+constexpr size_t kProposedMax = 64;
 
-absl::Status CheckPinned(const v1::LayoutSpec& pinned, uint32_t ranks) {
-  const struct {
-    const char* key;
-    int64_t got;
-    int64_t only;
-  } keys[] = {{"tp", pinned.tp(), 1}, {"pp", pinned.pp(), 1}, {"cp", pinned.cp(), 1}};
-  for (const auto& [key, got, only] : keys) {
-    if (got > only) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layout.", key, ": got ", got,
-                       ", must be 1: this version trains data-parallel; leave it out"));
-    }
-  }
-  if (pinned.zero() > 0) {
-    return absl::InvalidArgumentError(absl::StrCat("layout.zero: got ", pinned.zero(),
-                                                   ", must be 0 in this version; leave it out"));
-  }
-  if (!pinned.recompute().empty() && pinned.recompute() != "none") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layout.recompute: got '", pinned.recompute(),
-                     "', must be 'none' in this version; leave it out"));
-  }
-  if (pinned.dp() != 0 && pinned.dp() != ranks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layout.dp: got ", pinned.dp(), ", must be ", ranks,
-        ", the number of ranks that resources give; leave it out or change resources"));
-  }
-  return absl::OkStatus();
-}
-
-std::vector<int64_t> Divisors(int64_t number) {
-  std::vector<int64_t> divisors;
-  for (int64_t d = 1; d * d <= number; ++d) {
-    if (number % d != 0) continue;
-    divisors.push_back(d);
-    if (d != number / d) divisors.push_back(number / d);
-  }
-  std::sort(divisors.begin(), divisors.end());
-  return divisors;
-}
-
-// Sequences that one rank trains on in a step.
-absl::StatusOr<int64_t> RankBatch(int64_t global_batch, int64_t ranks) {
-  if (global_batch % ranks == 0 && global_batch >= ranks) return global_batch / ranks;
-  const int64_t below = global_batch / ranks * ranks;
-  const std::string nearest =
-      below > 0 ? absl::StrCat(below, " or ", below + ranks) : absl::StrCat(ranks);
-  return absl::InvalidArgumentError(absl::StrCat("train.global_batch: got ", global_batch,
-                                                 ", must be a multiple of the ", ranks,
-                                                 " data-parallel ranks; try ", nearest));
-}
-
-absl::StatusOr<std::vector<int64_t>> MicroBatches(const v1::LayoutSpec& pinned,
-                                                  int64_t rank_batch) {
-  const std::vector<int64_t> divisors = Divisors(rank_batch);
-  if (pinned.micro_batch() == 0) return divisors;
-  if (rank_batch % pinned.micro_batch() == 0) return std::vector<int64_t>{pinned.micro_batch()};
-  return absl::InvalidArgumentError(absl::StrCat(
-      "layout.micro_batch: got ", pinned.micro_batch(), ", must divide the ", rank_batch,
-      " sequences a rank trains on in a step; try one of ", absl::StrJoin(divisors, ", ")));
-}
-
-}  // namespace
-
-absl::StatusOr<std::vector<v1::Layout>> Candidates(const v1::JobSpec& spec, const Model& model,
-                                                   const Budget& budget) {
+// What the spec and the budget say of every candidate.
+v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
   const v1::LayoutSpec& pinned = spec.layout();
-  RETURN_IF_ERROR(CheckPinned(pinned, budget.ranks));
-  ASSIGN_OR_RETURN(const int64_t rank_batch, RankBatch(spec.train().global_batch(), budget.ranks));
-  ASSIGN_OR_RETURN(const std::vector<int64_t> micro_batches, MicroBatches(pinned, rank_batch));
-
   v1::Layout layout;
-  layout.set_data_parallel(budget.ranks);
-  layout.set_tensor_parallel(1);
-  layout.set_pipeline_parallel(1);
-  layout.set_context_parallel(1);
-  layout.set_recompute("none");
   layout.set_precision(spec.train().precision());
   layout.set_bucket_bytes(pinned.bucket_bytes() > 0 ? pinned.bucket_bytes() : kDefaultBucketBytes);
   layout.set_ranks(budget.ranks);
   layout.set_nodes(budget.nodes);
   layout.set_threads_per_rank(budget.threads_per_rank);
-  std::vector<std::pair<double, v1::Layout>> timed;
-  for (int64_t micro_batch : micro_batches) {
-    layout.set_micro_batch(static_cast<uint32_t>(micro_batch));
-    layout.set_micro_batches(static_cast<uint32_t>(rank_batch / micro_batch));
-    timed.emplace_back(EstimateStepSeconds(spec, model, layout, budget.profile), layout);
-  }
-  std::stable_sort(timed.begin(), timed.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<v1::Layout> layouts;
-  for (auto& [seconds, candidate] : timed) layouts.push_back(std::move(candidate));
-  return layouts;
+  layout.set_recompute(pinned.recompute());
+  layout.set_recompute_every(pinned.recompute_every());
+  *layout.mutable_recompute_layers() = pinned.recompute_layers();
+  layout.set_schedule(pinned.schedule());
+  if (pinned.schedule().empty() && pinned.interleave() > 1) layout.set_schedule("interleaved");
+  layout.set_interleave(pinned.interleave());
+  *layout.mutable_stage_layers() = pinned.stage_layers();
+  layout.set_context_type(pinned.context_type());
+  layout.set_shard_size(pinned.shard_size());
+  layout.set_communication_dtype(pinned.communication_dtype());
+  layout.set_persistent_parameters(std::max<int64_t>(0, pinned.persistent_parameters()));
+  return layout;
 }
 
-int64_t EstimateDeviceBytes(const v1::JobSpec& spec, const Model& model, const v1::Layout& layout) {
-  return EstimateMemory(spec, model, layout).total();
+struct Saving {  // of memory
+  uint32_t zero = 0;
+  std::string recompute;
+};
+
+// In the order of their cost. `recompute` "" leaves what the layout has.
+std::vector<Saving> Savings(const v1::LayoutSpec& pinned, Search search) {
+  const bool all = search == Search::kAll;
+  std::vector<uint32_t> zeros = {0};
+  if (pinned.zero() >= 0) {
+    zeros = {static_cast<uint32_t>(pinned.zero())};
+  } else if (all) {
+    zeros = {0, 1, 2, 3};
+  }
+  std::vector<std::string> recomputes = {""};
+  if (all && pinned.recompute().empty() && pinned.recompute_layers().empty()) {
+    recomputes = {"none", "selective", "block", "sqrt"};
+  }
+  std::vector<Saving> savings;
+  for (const std::string& recompute : recomputes) {
+    for (const uint32_t zero : zeros) savings.push_back({zero, recompute});
+  }
+  return savings;
+}
+
+// What depends on the degrees and the micro-batch and is not pinned.
+void ChooseRest(const v1::LayoutSpec& pinned, const Model& model, int64_t sequence,
+                v1::Layout* layout) {
+  const int64_t cp = layout->context_parallel(), tp = layout->tensor_parallel();
+  if (pinned.context_type().empty() && cp > 1 && sequence % (2 * cp) != 0) {
+    layout->set_context_type("ulysses");
+  }
+  const bool divides = layout->micro_batch() * (sequence / cp) % tp == 0;
+  layout->set_sequence_parallel(pinned.sequence_parallel() < 0 ? tp > 1 && divides
+                                                               : pinned.sequence_parallel() > 0);
+  *layout = Completed(std::move(*layout));
+  const int64_t chunks = int64_t{layout->pipeline_parallel()} * layout->interleave();
+  // The split is written out where it is not plain to see.
+  if (layout->stage_layers().empty() && chunks <= model.config.layers &&
+      model.config.layers % chunks != 0) {
+    for (const int64_t layers : ChunkLayers(*layout, model.config.layers)) {
+      layout->add_stage_layers(static_cast<uint32_t>(layers));
+    }
+  }
+}
+
+// Collects the layouts that CheckLayout passes, and the first refusal.
+class Collector {
+ public:
+  Collector(const v1::JobSpec& spec, const Model& model, const Budget& budget)
+      : spec_(spec), model_(model), budget_(budget), estimator_(spec, model) {}
+
+  void Add(const Degrees& degrees, const std::vector<Saving>& savings) {
+    const absl::StatusOr<int64_t> batch = RankBatch(spec_.train().global_batch(), degrees.dp);
+    if (!batch.ok()) return Refuse(batch.status());
+    const auto micro_batches = MicroBatches(spec_.layout(), *batch);
+    if (!micro_batches.ok()) return Refuse(micro_batches.status());
+    v1::Layout layout = Pinned(spec_, budget_);
+    layout.set_data_parallel(static_cast<uint32_t>(degrees.dp));
+    layout.set_tensor_parallel(static_cast<uint32_t>(degrees.tp));
+    layout.set_pipeline_parallel(static_cast<uint32_t>(degrees.pp));
+    layout.set_context_parallel(static_cast<uint32_t>(degrees.cp));
+    for (const Saving& saving : savings) {
+      if (saving.zero > 0 && spec_.layout().zero() < 0 && degrees.dp * degrees.cp == 1) continue;
+      layout.set_zero_stage(saving.zero);
+      if (!saving.recompute.empty()) layout.set_recompute(saving.recompute);
+      for (const int64_t micro_batch : *micro_batches) {
+        layout.set_micro_batch(static_cast<uint32_t>(micro_batch));
+        layout.set_micro_batches(static_cast<uint32_t>(*batch / micro_batch));
+        if (!AddLayout(layout)) break;  // the others break the same rule
+      }
+    }
+  }
+
+  // Fastest first. Without those over `limit_bytes` (0: any), but always with the smallest.
+  absl::StatusOr<std::vector<v1::Layout>> Take(double limit_bytes, size_t most) {
+    if (found_.empty()) return refusal_;
+    const auto smaller = [](const Found& a, const Found& b) { return a.bytes < b.bytes; };
+    const int64_t smallest = std::min_element(found_.begin(), found_.end(), smaller)->bytes;
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
+    std::vector<v1::Layout> layouts;
+    for (Found& found : found_) {
+      const bool hopeless = limit_bytes > 0 && static_cast<double>(found.bytes) > limit_bytes;
+      if (found.bytes == smallest || (!hopeless && layouts.size() < most)) {
+        layouts.push_back(std::move(found.layout));
+      }
+    }
+    return layouts;
+  }
+
+ private:
+  struct Found {
+    double seconds = 0;
+    int64_t bytes = 0;
+    v1::Layout layout;
+  };
+
+  bool AddLayout(v1::Layout layout) {
+    ChooseRest(spec_.layout(), model_, spec_.data().sequence_length(), &layout);
+    const absl::Status status = CheckLayout(layout, model_, spec_);
+    if (!status.ok()) {
+      Refuse(status);
+      return spec_.layout().sequence_parallel() > 0;  // larger micro-batches may divide
+    }
+    found_.push_back({.seconds = estimator_.StepSeconds(layout, budget_.profile),
+                      .bytes = estimator_.DeviceBytes(layout)});
+    found_.back().layout = std::move(layout);
+    return true;
+  }
+  void Refuse(const absl::Status& status) {
+    if (refusal_.ok()) refusal_ = status;
+  }
+
+  const v1::JobSpec& spec_;
+  const Model& model_;
+  const Budget& budget_;
+  const Estimator estimator_;
+  std::vector<Found> found_;
+  absl::Status refusal_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<v1::Layout>> Candidates(const v1::JobSpec& spec, const Model& model,
+                                                   const Budget& budget, Search search) {
+  ASSIGN_OR_RETURN(const std::vector<Degrees> all, DegreesFor(spec.layout(), budget, search));
+  const std::vector<Saving> savings = Savings(spec.layout(), search);
+  Collector collector(spec, model, budget);
+  for (const Degrees& degrees : all) collector.Add(degrees, savings);
+  if (search == Search::kPlain) return collector.Take(0, SIZE_MAX);
+  return collector.Take(kHopeless * static_cast<double>(budget.device_memory_bytes), kProposedMax);
+}
+
+uint32_t NodesFor(const v1::JobSpec& spec) {
+  const v1::LayoutSpec& layout = spec.layout();
+  const v1::ResourceSpec& resources = spec.resources();
+  const uint32_t least = std::max<uint32_t>(1, resources.nodes_min());
+  if (layout.dp() == 0) return least;
+  uint64_t ranks = layout.dp();
+  for (const uint64_t degree : {layout.tp(), layout.pp(), layout.cp()}) {
+    ranks *= std::max<uint64_t>(1, degree);
+  }
+  const uint64_t devices = std::max<uint32_t>(1, resources.devices_per_node());
+  const uint64_t nodes = (ranks + devices - 1) / devices;
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(nodes, least, std::max(least, resources.nodes_max())));
 }
 
 }  // namespace terrace

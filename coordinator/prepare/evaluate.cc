@@ -44,7 +44,7 @@ absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
       budget.device_memory_bytes == 0 || evaluated.device_bytes <= budget.device_memory_bytes;
   if (evaluated.fits)
     RETURN_IF_ERROR(CheckAdmitted(budget.device_memory_bytes, &evaluated.programs));
-  ASSIGN_OR_RETURN(evaluated.simulation, Simulate(evaluated.programs[0], "train", budget.profile));
+  ASSIGN_OR_RETURN(evaluated.simulation, Simulate(evaluated.programs, "train", budget.profile));
   return evaluated;
 }
 

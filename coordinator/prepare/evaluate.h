@@ -23,10 +23,6 @@ namespace terrace {
 // and 10 M models; the rest is room for larger groups. A test says when it grows.
 inline constexpr int64_t kCpuExternalBytes = int64_t{160} << 20;
 
-// A layout whose estimate is this far over the budget is not worth compiling: the closed form is
-// good to 15 %.
-inline constexpr double kHopeless = 1.3;
-
 struct Evaluated {
   v1::Layout layout;
   std::vector<v1::Program> programs;  // one a stage

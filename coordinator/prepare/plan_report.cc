@@ -11,7 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/compiler/liveness.h"
+#include "coordinator/prepare/layout_text.h"
 #include "kernels/tensor_view.h"
 #include "proto/program_hash.h"
 #include "proto/program_text.h"
@@ -103,6 +105,13 @@ v1::ModelSummary ReportModel(const v1::JobSpec& spec, const Model& model) {
   return summary;
 }
 
+// Model FLOPs of a step that a rank does, averaged over the stages.
+double RankFlops(const Evaluated& chosen) {
+  double flops = 0;
+  for (const v1::Program& program : chosen.programs) flops += program.rules().flops_per_step();
+  return flops / static_cast<double>(chosen.programs.size());
+}
+
 v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
                             const Evaluated& chosen) {
   const Simulation& simulation = chosen.simulation;
@@ -119,7 +128,7 @@ v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
   if (simulation.step_seconds > 0) {
     time.set_tokens_per_second(static_cast<double>(rules.tokens_per_step()) /
                                simulation.step_seconds);
-    if (peak > 0) time.set_mfu(rules.flops_per_step() / simulation.step_seconds / peak);
+    if (peak > 0) time.set_mfu(RankFlops(chosen) / simulation.step_seconds / peak);
   }
   return time;
 }
@@ -147,16 +156,23 @@ std::string BindingConstraint(const Budget& budget, const Evaluated& chosen,
       continue;
     }
     return absl::StrFormat(
-        "device memory: micro_batch %d would be %.1f %% faster and needs %s of %s",
-        other.layout.micro_batch(),
+        "device memory: %s would be %.1f %% faster and needs %s of %s",
+        absl::StrJoin(Differences(chosen.layout, other.layout), ", "),
         100 * (chosen.simulation.step_seconds / other.simulation.step_seconds - 1),
         FormatBytes(other.device_bytes), FormatBytes(budget.device_memory_bytes));
   }
   const double step = std::max(chosen.simulation.step_seconds, 1e-12);
   const double exposed = chosen.simulation.exposed_communication_seconds / step;
+  if (chosen.simulation.bubble_ratio > std::max(0.1, exposed)) {
+    return absl::StrFormat(
+        "pipeline: stages idle for %.0f %% of the time they compute; more micro-batches or another "
+        "schedule shorten it",
+        100 * chosen.simulation.bubble_ratio);
+  }
   if (exposed > 0.1) {
-    return absl::StrFormat("link: %.0f %% of the step waits for gradients to be reduced",
-                           100 * exposed);
+    const bool only_data = chosen.layout.data_parallel() == chosen.layout.ranks();
+    return absl::StrFormat("link: %.0f %% of the step waits for %s", 100 * exposed,
+                           only_data ? "gradients to be reduced" : "communication");
   }
   const double optimizer = chosen.simulation.optimizer_seconds / step;
   if (optimizer > 0.3) {

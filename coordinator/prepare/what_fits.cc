@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/prepare/evaluate.h"
+#include "coordinator/planner/estimate.h"
+#include "coordinator/prepare/layout_text.h"
+#include "coordinator/prepare/search.h"
 #include "proto/program_text.h"
 
 namespace terrace {
@@ -17,34 +20,21 @@ namespace {
 constexpr int64_t kMinSequenceLength = 16;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// The largest micro-batch that fits is the fastest. Memory grows with it, so the search is a
-// bisection.
-std::optional<Evaluated> LargestThatFits(const v1::JobSpec& spec, const Budget& budget) {
+// The best layout of the spec that fits. What the closed form calls hopeless is not compiled.
+std::optional<Evaluated> BestThatFits(const v1::JobSpec& spec, const Budget& budget) {
   const absl::StatusOr<Model> model = ReadModel(spec);
   if (!model.ok()) return std::nullopt;
-  absl::StatusOr<std::vector<v1::Layout>> layouts = Candidates(spec, *model, budget);
+  const auto layouts = Candidates(spec, *model, budget, Search::kAll);
   if (!layouts.ok()) return std::nullopt;
-  std::sort(layouts->begin(), layouts->end(), [](const v1::Layout& a, const v1::Layout& b) {
-    return a.micro_batch() < b.micro_batch();
+  const Estimator estimator(spec, *model);
+  const double hopeless = kHopeless * static_cast<double>(budget.device_memory_bytes);
+  const bool hope = std::any_of(layouts->begin(), layouts->end(), [&](const v1::Layout& layout) {
+    return static_cast<double>(estimator.DeviceBytes(layout)) <= hopeless;
   });
-  const double smallest = static_cast<double>(EstimateDeviceBytes(spec, *model, layouts->front()));
-  if (smallest > kHopeless * static_cast<double>(budget.device_memory_bytes)) return std::nullopt;
-  std::optional<Evaluated> best;
-  size_t low = 0, high = layouts->size();  // all below `low` fit, none from `high` on
-  while (low < high) {
-    const size_t middle = best.has_value() ? (low + high) / 2 : low;
-    absl::StatusOr<Evaluated> evaluated = Evaluate(spec, *model, budget, (*layouts)[middle]);
-    if (!evaluated.ok()) return best;
-    if (evaluated->fits) {
-      best = *std::move(evaluated);
-      low = middle + 1;
-    } else if (!best.has_value()) {
-      return std::nullopt;
-    } else {
-      high = middle;
-    }
-  }
-  return best;
+  if (!hope) return std::nullopt;
+  absl::StatusOr<std::vector<Evaluated>> evaluated = SearchLayouts(spec, *model, budget);
+  if (!evaluated.ok() || !evaluated->front().fits) return std::nullopt;
+  return std::move(evaluated->front());
 }
 
 // A spec with some keys changed, and the changes in words.
@@ -65,7 +55,38 @@ Variation WithSequence(Variation variation, int64_t length) {
   return variation;
 }
 
-// The cheapest first; each also with the micro-batch left open when it is pinned.
+// What costs nothing but time, from the cheapest on; each step keeps those before it.
+using Release = void (*)(v1::LayoutSpec*);
+constexpr Release kReleases[] = {[](v1::LayoutSpec* layout) { layout->clear_micro_batch(); },
+                                 [](v1::LayoutSpec* layout) {
+                                   layout->clear_recompute();
+                                   layout->clear_recompute_every();
+                                   layout->clear_recompute_layers();
+                                 },
+                                 [](v1::LayoutSpec* layout) {
+                                   layout->set_zero(-1);
+                                   layout->clear_shard_size();
+                                 },
+                                 [](v1::LayoutSpec* layout) {
+                                   *layout = v1::LayoutSpec();
+                                   layout->set_zero(-1);
+                                   layout->set_sequence_parallel(-1);
+                                 }};
+
+// The spec itself, then with more and more of its layout left open.
+std::vector<Variation> WithLayoutReleased(const Variation& variation) {
+  std::vector<Variation> released = {variation};
+  for (const Release release : kReleases) {
+    Variation next = released.back();
+    release(next.spec.mutable_layout());
+    const bool changed =
+        next.spec.layout().SerializeAsString() != released.back().spec.layout().SerializeAsString();
+    if (changed) released.push_back(std::move(next));
+  }
+  return released;
+}
+
+// The cheapest first.
 std::vector<Variation> Variations(const v1::JobSpec& spec) {
   const Variation as_is = {.spec = spec, .changes = {}};
   std::vector<Variation> kinds = {as_is};
@@ -78,11 +99,10 @@ std::vector<Variation> Variations(const v1::JobSpec& spec) {
   }
   std::vector<Variation> variations;
   for (const Variation& kind : kinds) {
-    if (!kind.changes.empty()) variations.push_back(kind);
-    if (spec.layout().micro_batch() <= 1) continue;
-    variations.push_back(kind);
-    variations.back().spec.mutable_layout()->set_micro_batch(0);
+    const std::vector<Variation> released = WithLayoutReleased(kind);
+    variations.insert(variations.end(), released.begin(), released.end());
   }
+  variations.erase(variations.begin());  // the spec itself is what does not fit
   return variations;
 }
 
@@ -95,17 +115,16 @@ std::string InWords(const std::vector<std::string>& changes) {
 
 std::string CheapestChange(const v1::JobSpec& spec, const Budget& budget) {
   for (const Variation& variation : Variations(spec)) {
-    const std::optional<Evaluated> fitting = LargestThatFits(variation.spec, budget);
+    const std::optional<Evaluated> fitting = BestThatFits(variation.spec, budget);
     if (!fitting.has_value()) continue;
     std::vector<std::string> changes = variation.changes;
-    if (spec.layout().micro_batch() != 0 &&
-        spec.layout().micro_batch() != fitting->layout.micro_batch()) {
-      changes.push_back(absl::StrCat("layout.micro_batch ", fitting->layout.micro_batch()));
+    for (std::string& change : Unpinned(spec.layout(), fitting->layout)) {
+      changes.push_back(std::move(change));
     }
     return absl::StrCat("the cheapest change that fits: ", InWords(changes), " (",
                         FormatBytes(fitting->device_bytes), "); or ");
   }
-  return "no smaller micro_batch, precision or sequence_length fits; ";
+  return "no layout, precision or sequence_length fits; ";
 }
 
 }  // namespace

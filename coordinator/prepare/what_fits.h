@@ -1,5 +1,6 @@
 // For a job that does not fit: what would. Found by really compiling changes of the spec, the
-// cheapest first: a smaller micro-batch costs nothing but time, bf16 costs digits, a shorter
+// cheapest first: another layout (a smaller micro-batch, recompute, ZeRO, other degrees of
+// parallelism, where they were pinned) costs nothing but time, bf16 costs digits, a shorter
 // sequence changes what is learned.
 //
 // Pure and thread-safe.

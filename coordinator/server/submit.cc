@@ -101,7 +101,7 @@ absl::StatusOr<v1::ExplainResponse> ExplainStored(Control& control,
 Budget BudgetOfSpec(const v1::JobSpec& spec) {
   const v1::ResourceSpec& resources = spec.resources();
   Budget budget;
-  budget.nodes = std::max<uint32_t>(1, resources.nodes_min());
+  budget.nodes = NodesFor(spec);
   budget.ranks = budget.nodes * std::max<uint32_t>(1, resources.devices_per_node());
   budget.threads_per_rank = std::max<uint32_t>(1, resources.threads_per_device());
   budget.device_memory_bytes = resources.device_memory();

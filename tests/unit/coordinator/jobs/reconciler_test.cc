@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/failing_store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_worker.h"
@@ -88,8 +90,15 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
     layout.set_ranks(budget.ranks);
     layout.set_nodes(budget.nodes);
     layout.set_threads_per_rank(budget.threads_per_rank);
-    prepared.programs.emplace_back().set_job(spec.name());
-    prepared.plan.add_program_sha256("set by the reconciler's caller");
+    layout.set_tensor_parallel(std::max<uint32_t>(1, spec.layout().tp()));
+    layout.set_pipeline_parallel(std::max<uint32_t>(1, spec.layout().pp()));
+    layout.set_data_parallel(layout.ranks() /
+                             (layout.tensor_parallel() * layout.pipeline_parallel()));
+    for (uint32_t stage = 0; stage < layout.pipeline_parallel(); ++stage) {
+      prepared.programs.emplace_back().set_job(spec.name());
+      prepared.programs.back().set_stage(stage);
+      prepared.plan.add_program_sha256(absl::StrCat("program of stage ", stage));
+    }
     return prepared;
   }
 
@@ -155,6 +164,28 @@ TEST_F(ReconcilerTest, AJobStartsWhenAllRanksAreReadyAndEndsWhenAllAreDone) {
   EXPECT_EQ(JobNow(id).state(), v1::SUCCEEDED);
   Pass(1200);
   EXPECT_TRUE(w0.ranks.empty()) << "ended ranks are forgotten once their end is stored";
+}
+
+TEST_F(ReconcilerTest, EachRankIsToldTheProgramOfItsStage) {
+  FakeWorker& w0 = AddWorker("w0", 3);
+  FakeWorker& w1 = AddWorker("w1", 3);
+  v1::JobSpec spec = Spec("a", 3, 2);
+  spec.mutable_layout()->set_tp(1);
+  spec.mutable_layout()->set_pp(3);
+  Submit(spec);
+  std::map<uint32_t, std::string> programs;
+  for (const FakeWorker* worker : {&w0, &w1}) {
+    for (const v1::CoordinatorMessage& message : worker->received) {
+      for (const v1::RankConfig& config : message.start().ranks()) {
+        EXPECT_EQ(config.ranks(), 6u);
+        programs[config.rank()] = config.program_sha256();
+      }
+    }
+  }
+  ASSERT_EQ(programs.size(), 6u);
+  for (const auto& [rank, program] : programs) {
+    EXPECT_EQ(program, absl::StrCat("program of stage ", rank / 2)) << "two ranks a stage";
+  }
 }
 
 TEST_F(ReconcilerTest, AJobSubmittedBeforeAnyWorkerWaitsAndIsPlannedWhenOneComes) {

@@ -143,6 +143,7 @@ TEST(BudgetTest, WhatTheSpecPinsWins) {
   spec.mutable_resources()->set_device_memory(300);
   spec.mutable_resources()->set_threads_per_device(5);
   spec.mutable_layout()->set_dp(2);
+  spec.mutable_resources()->set_nodes_max(3);
   NodeView node = Node("w0", 4);
   node.device_memory_bytes = 500;
   const auto budget = BudgetFor(spec, {node, node, node});
@@ -150,6 +151,33 @@ TEST(BudgetTest, WhatTheSpecPinsWins) {
   EXPECT_EQ(budget->nodes, 2) << "dp: 2 with one device a node";
   EXPECT_EQ(budget->device_memory_bytes, 300);
   EXPECT_EQ(budget->threads_per_rank, 5);
+}
+
+// The planner then refuses it, with both numbers.
+TEST(BudgetTest, ALayoutNeverTakesMoreNodesThanTheSpecAllows) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_nodes_min(1);
+  spec.mutable_resources()->set_nodes_max(2);
+  spec.mutable_resources()->set_devices_per_node(2);
+  spec.mutable_layout()->set_dp(2);
+  spec.mutable_layout()->set_tp(2);
+  spec.mutable_layout()->set_pp(4);
+  const auto budget = BudgetFor(spec, {Node("w0", 2), Node("w1", 2), Node("w2", 2)});
+  ASSERT_TRUE(budget.ok()) << budget.status();
+  EXPECT_EQ(budget->nodes, 2);
+  EXPECT_EQ(budget->ranks, 4);
+}
+
+TEST(ScheduleTest, TensorParallelRanksShareANode) {
+  v1::Job job = Waiting("a", 8, 2);
+  job.mutable_plan()->mutable_layout()->set_tensor_parallel(2);
+  job.mutable_plan()->mutable_layout()->set_pipeline_parallel(4);
+  const auto decisions = Decide({job}, {Node("w0", 5, {1}), Node("w1", 4)});
+  const v1::Placement& placement = decisions[0].placement;
+  ASSERT_EQ(placement.ranks_size(), 8);
+  for (int rank = 0; rank < 8; rank += 2) {
+    EXPECT_EQ(placement.ranks(rank).worker(), placement.ranks(rank + 1).worker());
+  }
 }
 
 TEST(BudgetTest, TooFewMatchingWorkersAreNamed) {

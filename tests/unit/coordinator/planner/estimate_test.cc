@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "coordinator/compiler/compile.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/planner.h"
+#include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/profiles.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
@@ -32,25 +34,131 @@ TEST(EstimateTest, BytesAreNearTheCompiledArena) {
     layout.set_micro_batch(one.micro_batch);
     const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
     ASSERT_TRUE(programs.ok()) << programs.status();
-    const double ratio = static_cast<double>(EstimateDeviceBytes(spec, model, layout)) /
-                         programs->at(0).arenas(0).bytes();
+    const double ratio =
+        static_cast<double>(Estimator(spec, model).DeviceBytes(Completed(layout))) /
+        programs->at(0).arenas(0).bytes();
     EXPECT_GT(ratio, 0.85);
     EXPECT_LT(ratio, 1.15);
   }
 }
 
-TEST(EstimateTest, LargerMicroBatchesTakeMoreMemoryAndNoMoreTime) {
-  const v1::JobSpec spec = TinySpec();
-  const Model model = TinyModel("gpt2");
-  v1::Layout small = TinyLayout({}), large = small;
-  small.set_micro_batch(1);
-  small.set_micro_batches(8);
-  large.set_micro_batch(8);
-  large.set_micro_batches(1);
-  EXPECT_LT(EstimateDeviceBytes(spec, model, small), EstimateDeviceBytes(spec, model, large));
-  const v1::HardwareProfile profile = CpuProfile(2);
-  EXPECT_GE(EstimateStepSeconds(spec, model, small, profile),
-            EstimateStepSeconds(spec, model, large, profile));
+// A model and a job whose layouts are compared; every layout uses the same number of tokens a step.
+class EstimateLayoutsTest : public testing::Test {
+ protected:
+  static Model Gpt2() {
+    return BuildModel(*ParseModelConfig(FindPreset("gpt2")->config_json, 512));
+  }
+  static v1::JobSpec Spec() {
+    v1::JobSpec spec = TinySpec();
+    spec.mutable_data()->set_sequence_length(512);
+    return spec;
+  }
+  static v1::Layout Base() {
+    v1::Layout layout = TinyLayout({.precision = "bf16"});
+    layout.set_micro_batch(2);
+    layout.set_micro_batches(8);
+    return layout;
+  }
+  MemoryEstimate Memory(const std::function<void(v1::Layout&)>& change) const {
+    v1::Layout layout = Base();
+    change(layout);
+    return estimator_.Memory(Completed(layout));
+  }
+  double Seconds(const std::function<void(v1::Layout&)>& change) const {
+    v1::Layout layout = Base();
+    change(layout);
+    return estimator_.StepSeconds(Completed(layout), CpuProfile(2));
+  }
+
+  const v1::JobSpec spec_ = Spec();
+  const Model model_ = Gpt2();
+  const Estimator estimator_{spec_, model_};
+};
+
+TEST_F(EstimateLayoutsTest, LargerMicroBatchesTakeMoreMemoryAndNoMoreTime) {
+  const auto small = [](v1::Layout& l) {
+    l.set_micro_batch(1);
+    l.set_micro_batches(8);
+  };
+  const auto large = [](v1::Layout& l) {
+    l.set_micro_batch(8);
+    l.set_micro_batches(1);
+  };
+  EXPECT_LT(Memory(small).total(), Memory(large).total());
+  EXPECT_GE(Seconds(small), Seconds(large));
+}
+
+// Bytes a parameter in f32: 16, 4 + 4 + 12/N, 4 + (4 + 12)/N, 16/N.
+TEST_F(EstimateLayoutsTest, EachZeroStageSharesMore) {
+  const auto with = [](uint32_t zero) {
+    return [zero](v1::Layout& l) {
+      l.set_data_parallel(4);
+      l.set_zero_stage(zero);
+    };
+  };
+  const int64_t parameters = model_.Parameters();
+  const MemoryEstimate none = Memory(with(0)), one = Memory(with(1));
+  EXPECT_EQ(none.state_bytes + none.gradient_bytes, 16 * parameters);
+  EXPECT_NEAR(one.state_bytes + one.gradient_bytes, 11 * parameters, 0.02 * parameters);
+  EXPECT_LT(Memory(with(2)).total(), one.total());
+  EXPECT_LT(Memory(with(3)).total(), Memory(with(2)).total());
+  EXPECT_EQ(none.activation_bytes, Memory(with(3)).activation_bytes);
+  EXPECT_LT(Seconds(with(1)), Seconds(with(2)));
+  EXPECT_LT(Seconds(with(2)), Seconds(with(3)));
+}
+
+TEST_F(EstimateLayoutsTest, AShardGroupHoldsMoreThanAllRanksWould) {
+  const auto with = [](uint32_t shard) {
+    return [shard](v1::Layout& l) {
+      l.set_data_parallel(8);
+      l.set_zero_stage(1);
+      l.set_shard_size(shard);
+    };
+  };
+  EXPECT_LT(Memory(with(0)).state_bytes, Memory(with(2)).state_bytes);
+}
+
+TEST_F(EstimateLayoutsTest, RecomputeTradesTimeForActivations) {
+  const auto with = [](const char* recompute) {
+    return [recompute](v1::Layout& l) { l.set_recompute(recompute); };
+  };
+  EXPECT_LT(Memory(with("selective")).total(), Memory(with("none")).total());
+  EXPECT_LT(Memory(with("block")).total(), Memory(with("selective")).total());
+  EXPECT_LT(Seconds(with("none")), Seconds(with("selective")));
+  EXPECT_LT(Seconds(with("selective")), Seconds(with("block")));
+  EXPECT_EQ(Memory([](v1::Layout& l) {
+              for (int i = 0; i < 12; ++i) l.add_recompute_layers("block");
+            }).total(),
+            Memory(with("block")).total());
+}
+
+TEST_F(EstimateLayoutsTest, SplitsShareWhatTheySplit) {
+  const MemoryEstimate whole = Memory([](v1::Layout&) {});
+  const MemoryEstimate tensor = Memory([](v1::Layout& l) { l.set_tensor_parallel(2); });
+  EXPECT_NEAR(tensor.state_bytes, whole.state_bytes / 2, 1e3);
+  EXPECT_GT(tensor.activation_bytes, whole.activation_bytes / 2) << "norms are not shared";
+  const MemoryEstimate sequence = Memory([](v1::Layout& l) {
+    l.set_tensor_parallel(2);
+    l.set_sequence_parallel(true);
+  });
+  EXPECT_LT(sequence.activation_bytes, tensor.activation_bytes);
+  const MemoryEstimate context = Memory([](v1::Layout& l) { l.set_context_parallel(2); });
+  EXPECT_EQ(context.state_bytes, whole.state_bytes);
+  EXPECT_EQ(context.activation_bytes, whole.activation_bytes / 2);
+}
+
+TEST_F(EstimateLayoutsTest, SchedulesHoldAsManyMicroBatchesAsTheyRunAhead) {
+  const auto with = [](const char* schedule) {
+    return [schedule](v1::Layout& l) {
+      l.set_pipeline_parallel(4);
+      l.set_schedule(schedule);
+    };
+  };
+  // gpipe holds all eight, the first stage of 1f1b four.
+  EXPECT_GT(Memory(with("gpipe")).activation_bytes, 1.8 * Memory(with("1f1b")).activation_bytes);
+  EXPECT_LT(Seconds(with("interleaved")), Seconds(with("1f1b")));
+  EXPECT_LT(Seconds(with("zb-h1")), Seconds(with("1f1b")));
+  EXPECT_LT(Seconds(with("zbv")), Seconds(with("zb-h1")));
 }
 
 }  // namespace

@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "coordinator/model/presets.h"
+#include "coordinator/planner/estimate.h"
+#include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/profiles.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
@@ -22,6 +26,9 @@ v1::JobSpec Spec(int64_t global_batch) {
   v1::JobSpec spec = TinySpec();
   spec.mutable_train()->set_global_batch(global_batch);
   spec.mutable_train()->set_precision("fp32");
+  spec.mutable_layout()->set_zero(-1);
+  spec.mutable_layout()->set_sequence_parallel(-1);
+  spec.mutable_layout()->set_persistent_parameters(-1);
   return spec;
 }
 
@@ -86,28 +93,219 @@ TEST(PlannerTest, AMicroBatchThatDoesNotDivideIsRefusedWithThoseThatDo) {
               AllOf(HasSubstr("layout.micro_batch: got 5"), HasSubstr("1, 2, 3, 4, 6, 12")));
 }
 
-TEST(PlannerTest, WhatThisVersionCannotDoIsRefusedByKey) {
-  const auto refusal = [](void (*pin)(v1::LayoutSpec*)) {
-    v1::JobSpec spec = Spec(8);
-    pin(spec.mutable_layout());
-    return Refusal(spec);
-  };
-  EXPECT_THAT(refusal([](v1::LayoutSpec* l) { l->set_tp(2); }), HasSubstr("layout.tp: got 2"));
-  EXPECT_THAT(refusal([](v1::LayoutSpec* l) { l->set_pp(4); }), HasSubstr("layout.pp: got 4"));
-  EXPECT_THAT(refusal([](v1::LayoutSpec* l) { l->set_cp(2); }), HasSubstr("layout.cp: got 2"));
-  EXPECT_THAT(refusal([](v1::LayoutSpec* l) { l->set_zero(3); }), HasSubstr("layout.zero: got 3"));
-  EXPECT_THAT(refusal([](v1::LayoutSpec* l) { l->set_recompute("full"); }),
-              HasSubstr("layout.recompute: got 'full'"));
-  EXPECT_THAT(refusal([](v1::LayoutSpec* l) { l->set_dp(3); }),
-              AllOf(HasSubstr("layout.dp: got 3"), HasSubstr("must be 1")));
+TEST(PlannerTest, MoreRanksThanDevicesAreRefusedWithTheResourcesThatWouldDo) {
+  v1::JobSpec spec = Spec(8);
+  spec.mutable_layout()->set_dp(2);
+  spec.mutable_layout()->set_tp(2);
+  EXPECT_THAT(Refusal(spec, 2),
+              AllOf(HasSubstr("dp 2 x tp 2 = 4 ranks, must be at most the 2"),
+                    HasSubstr("1 node x 2 devices"), HasSubstr("resources.devices_per_node 4")));
+  spec.mutable_layout()->set_pp(32);  // no node has so many
+  EXPECT_THAT(Refusal(spec, 64), HasSubstr("resources.nodes 2"));
 }
 
-TEST(PlannerTest, OneMayBePinnedWhereOneIsAllThereIs) {
+TEST(PlannerTest, RanksThatDoNotDivideTheDevicesAreRefused) {
   v1::JobSpec spec = Spec(8);
+  spec.mutable_layout()->set_pp(3);
+  EXPECT_THAT(Refusal(spec, 4), HasSubstr("pp 3 = 3 ranks, must divide the 4"));
+  spec.mutable_layout()->set_pp(2);
+  spec.mutable_layout()->set_dp(1);
   spec.mutable_layout()->set_tp(1);
-  spec.mutable_layout()->set_zero(-1);
+  spec.mutable_layout()->set_cp(1);
+  EXPECT_THAT(Refusal(spec, 4), AllOf(HasSubstr("must be the 4"), HasSubstr("leave layout.dp out"),
+                                      HasSubstr("resources.devices_per_node 2")));
+}
+
+TEST(PlannerTest, DimensionsThatDoNotDivideAreRefusedWithTheNearest) {
+  const auto refusal = [](uint32_t ranks, void (*pin)(v1::LayoutSpec*)) {
+    v1::JobSpec spec = Spec(24);
+    pin(spec.mutable_layout());
+    return Refusal(spec, ranks);
+  };
+  EXPECT_THAT(refusal(3, [](v1::LayoutSpec* l) { l->set_tp(3); }),
+              AllOf(HasSubstr("layout.tp: got 3"), HasSubstr("try 2 or 4")));
+  EXPECT_THAT(refusal(4, [](v1::LayoutSpec* l) { l->set_pp(4); }),
+              AllOf(HasSubstr("layout.pp: got 4"), HasSubstr("try 2")));
+  EXPECT_THAT(refusal(5, [](v1::LayoutSpec* l) { l->set_cp(5); }),
+              AllOf(HasSubstr("layout.cp: got 5"), HasSubstr("data.sequence_length 12")));
+  EXPECT_THAT(refusal(2,
+                      [](v1::LayoutSpec* l) {
+                        l->set_pp(2);
+                        l->add_stage_layers(2);
+                        l->add_stage_layers(1);
+                      }),
+              HasSubstr("layout.stage_layers: got [2, 1]"));
+}
+
+TEST(PlannerTest, WhatIsLeftOfTheRanksIsDataParallel) {
+  v1::JobSpec spec = Spec(24);
+  spec.mutable_layout()->set_tp(2);
+  spec.mutable_layout()->set_pp(2);
+  const auto layouts = CandidatesOf(spec, 8);
+  ASSERT_TRUE(layouts.ok()) << layouts.status();
+  for (const v1::Layout& layout : *layouts) {
+    EXPECT_EQ(layout.data_parallel(), 2u);
+    EXPECT_EQ(layout.schedule(), "1f1b");
+    EXPECT_TRUE(layout.sequence_parallel());
+    EXPECT_EQ(layout.zero_stage(), 0u);
+    EXPECT_EQ(layout.recompute(), "none");
+  }
+}
+
+TEST(PlannerTest, WhatIsNotPinnedTakesUpTheRanksThatDpLeaves) {
+  v1::JobSpec spec = Spec(2);
+  spec.mutable_layout()->set_dp(2);
+  const auto layouts = CandidatesOf(spec, 8);
+  ASSERT_TRUE(layouts.ok()) << layouts.status();
+  for (const v1::Layout& layout : *layouts) {
+    EXPECT_EQ(layout.tensor_parallel() * layout.pipeline_parallel() * layout.context_parallel(),
+              4u);
+  }
+}
+
+TEST(PlannerTest, EveryPinnedKeyReachesTheLayout) {
+  v1::JobSpec spec = Spec(16);
+  spec.mutable_train()->set_precision("bf16");
+  v1::LayoutSpec& pinned = *spec.mutable_layout();
+  pinned.set_dp(4);
+  pinned.set_tp(2);
+  pinned.set_pp(2);
+  pinned.set_cp(2);
+  pinned.set_zero(3);
+  pinned.set_shard_size(2);
+  pinned.set_recompute("every");
+  pinned.set_recompute_every(2);
+  pinned.set_schedule("gpipe");
+  pinned.set_context_type("ring");
+  pinned.set_sequence_parallel(0);
+  pinned.set_communication_dtype("bf16");
+  pinned.set_persistent_parameters(77);
+  pinned.set_micro_batch(2);
+  const auto layouts = CandidatesOf(spec, 32);
+  ASSERT_TRUE(layouts.ok()) << layouts.status();
+  ASSERT_EQ(layouts->size(), 1u);
+  const v1::Layout& layout = layouts->front();
+  EXPECT_EQ(layout.data_parallel(), 4u);
+  EXPECT_EQ(layout.zero_stage(), 3u);
+  EXPECT_EQ(layout.shard_size(), 2u);
+  EXPECT_EQ(layout.recompute(), "every");
+  EXPECT_EQ(layout.recompute_every(), 2u);
+  EXPECT_EQ(layout.schedule(), "gpipe");
+  EXPECT_FALSE(layout.sequence_parallel());
+  EXPECT_EQ(layout.communication_dtype(), "bf16");
+  EXPECT_EQ(layout.persistent_parameters(), 77);
+  EXPECT_EQ(layout.micro_batches(), 2u);
+}
+
+TEST(PlannerTest, SeveralChunksAStageMeanTheInterleavedSchedule) {
+  v1::JobSpec spec = Spec(8);
+  spec.mutable_layout()->set_pp(2);
+  spec.mutable_layout()->set_interleave(2);
+  EXPECT_THAT(Refusal(spec, 2), HasSubstr("4 model chunks"));  // of a model of two layers
+  spec.mutable_layout()->set_interleave(0);
+  spec.mutable_layout()->set_schedule("zb-h1");
+  const auto layouts = CandidatesOf(spec, 2);
+  ASSERT_TRUE(layouts.ok()) << layouts.status();
+  EXPECT_EQ(layouts->front().interleave(), 1u);
+}
+
+TEST(PlannerTest, ZeroOnOneRankIsAcceptedAndMeansNone) {
+  v1::JobSpec spec = Spec(8);
+  spec.mutable_layout()->set_zero(3);
+  const auto layouts = CandidatesOf(spec);
+  ASSERT_TRUE(layouts.ok()) << layouts.status();
+  EXPECT_EQ(layouts->front().zero_stage(), 0u);
+}
+
+TEST(PlannerTest, ASequenceThatARingCannotSplitIsSplitByHeads) {
+  v1::JobSpec spec = Spec(8);
+  spec.mutable_data()->set_sequence_length(10);
+  spec.mutable_layout()->set_cp(2);
+  const auto ulysses = CandidatesOf(spec, 2);
+  ASSERT_TRUE(ulysses.ok()) << ulysses.status();
+  EXPECT_EQ(ulysses->front().context_type(), "ulysses");
+  spec.mutable_data()->set_sequence_length(12);
+  EXPECT_EQ(CandidatesOf(spec, 2)->front().context_type(), "ring");
+}
+
+// ---- the wider search ---------------------------------------------------------------------------
+
+std::vector<v1::Layout> AllOfThem(const v1::JobSpec& spec, uint32_t ranks, uint32_t nodes = 1,
+                                  int64_t memory = 0) {
+  const auto layouts = Candidates(spec, TinyModel("llama"),
+                                  {.nodes = nodes,
+                                   .ranks = ranks,
+                                   .threads_per_rank = 2,
+                                   .device_memory_bytes = memory,
+                                   .profile = CpuProfile(2)},
+                                  Search::kAll);
+  EXPECT_TRUE(layouts.ok()) << layouts.status();
+  return layouts.ok() ? *layouts : std::vector<v1::Layout>();
+}
+
+TEST(PlannerTest, TheWiderSearchTriesEveryWayToSaveMemory) {
+  std::set<uint32_t> zeros, tps, pps, cps;
+  std::set<std::string> recomputes;
+  for (const v1::Layout& layout : AllOfThem(Spec(2), 4)) {
+    EXPECT_TRUE(CheckLayout(layout, TinyModel("llama"), Spec(2)).ok());
+    zeros.insert(layout.zero_stage());
+    tps.insert(layout.tensor_parallel());
+    pps.insert(layout.pipeline_parallel());
+    cps.insert(layout.context_parallel());
+    recomputes.insert(layout.recompute());
+  }
+  EXPECT_GE(zeros.size(), 3u);
+  EXPECT_GE(tps.size(), 2u);
+  EXPECT_GE(pps.size(), 2u);
+  EXPECT_GE(cps.size(), 1u);
+  EXPECT_GE(recomputes.size(), 2u);
+}
+
+TEST(PlannerTest, TheWiderSearchKeepsToPinnedKeys) {
+  v1::JobSpec spec = Spec(8);
+  spec.mutable_layout()->set_zero(1);
   spec.mutable_layout()->set_recompute("none");
-  EXPECT_TRUE(CandidatesOf(spec).ok());
+  for (const v1::Layout& layout : AllOfThem(spec, 4)) {
+    EXPECT_EQ(layout.recompute(), "none");
+    const bool shards = layout.data_parallel() * layout.context_parallel() > 1;
+    EXPECT_EQ(layout.zero_stage(), shards ? 1u : 0u);
+  }
+}
+
+TEST(PlannerTest, TensorParallelRanksAreChosenInsideANode) {
+  for (const v1::Layout& layout : AllOfThem(Spec(8), 4, /*nodes=*/2)) {
+    EXPECT_LE(layout.tensor_parallel(), 2u);
+  }
+}
+
+TEST(PlannerTest, TheSmallestLayoutIsAlwaysProposed) {
+  const v1::JobSpec spec = Spec(8);
+  const Estimator estimator(spec, TinyModel("llama"));
+  const auto smallest = [&](const std::vector<v1::Layout>& layouts) {
+    int64_t bytes = estimator.DeviceBytes(layouts.front());
+    for (const v1::Layout& layout : layouts) bytes = std::min(bytes, estimator.DeviceBytes(layout));
+    return bytes;
+  };
+  const std::vector<v1::Layout> hopeless = AllOfThem(spec, 4, 1, /*memory=*/1);
+  EXPECT_EQ(smallest(hopeless), smallest(AllOfThem(spec, 4)));
+  EXPECT_LE(hopeless.size(), 8u) << "the others are not worth compiling";
+}
+
+TEST(PlannerTest, SixteenThousandRanksAreSearchedInSeconds) {
+  const auto config = ParseModelConfig(FindPreset("llama-3.1-405b")->config_json, 8192);
+  ASSERT_TRUE(config.ok()) << config.status();
+  v1::JobSpec spec = Spec(2048);
+  spec.mutable_data()->set_sequence_length(8192);
+  spec.mutable_train()->set_precision("bf16");
+  const auto layouts = Candidates(spec, BuildModel(*config),
+                                  {.nodes = 2048,
+                                   .ranks = 16384,
+                                   .threads_per_rank = 1,
+                                   .device_memory_bytes = int64_t{80} << 30,
+                                   .profile = CpuProfile(2)},
+                                  Search::kAll);
+  ASSERT_TRUE(layouts.ok()) << layouts.status();
+  EXPECT_LE(layouts->size(), 65u);
 }
 
 }  // namespace
