@@ -17,6 +17,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/file_rendezvous.h"
+#include "worker/rank/cause.h"
 #include "worker/rank/failure.h"
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
@@ -68,6 +69,12 @@ absl::Status CheckCheckpointDirectory(const std::string& directory, uint32_t ran
 RankProcess::~RankProcess() { reporter_->SetLink(nullptr); }
 
 absl::StatusOr<bool> RankProcess::Run() {
+  absl::StatusOr<bool> stopped_early = RunStages();
+  if (stopped_early.ok() || program_ == nullptr) return stopped_early;
+  return ShareCause(config_.rank(), stopped_early.status(), Store());
+}
+
+absl::StatusOr<bool> RankProcess::RunStages() {
   if (with_daemon_) RETURN_IF_ERROR(StartLink());
   reporter_->SetState(v1::RANK_PREPARING);
   RETURN_IF_ERROR(Prepare());

@@ -51,6 +51,7 @@ class RankProcess {
   absl::StatusOr<bool> Run();
 
  private:
+  absl::StatusOr<bool> RunStages();
   absl::Status StartLink();
   absl::Status Prepare();
   absl::Status OpenDataset();

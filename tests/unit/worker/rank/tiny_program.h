@@ -65,6 +65,31 @@ class TinyProgram {
     return instruction;
   }
 
+  v1::Instruction* Collective(uint32_t stream, v1::CollectiveKind kind, uint32_t group, uint32_t in,
+                              uint32_t out) {
+    v1::Instruction* instruction = Add(stream, "collective", {{v1::READ, in}, {v1::WRITE, out}});
+    instruction->mutable_collective()->set_kind(kind);
+    instruction->mutable_collective()->set_group(group);
+    return instruction;
+  }
+  v1::Instruction* Transfer(uint32_t stream, v1::TransferKind kind, uint32_t group,
+                            uint32_t peer_stage, uint32_t buffer) {
+    const bool sends = kind == v1::SEND;
+    v1::Instruction* instruction =
+        Add(stream, sends ? "send" : "receive", {{sends ? v1::READ : v1::WRITE, buffer}});
+    instruction->mutable_transfer()->set_kind(kind);
+    instruction->mutable_transfer()->set_group(group);
+    instruction->mutable_transfer()->set_peer_stage(peer_stage);
+    return instruction;
+  }
+  // Returns the group's index.
+  uint32_t Group(std::string name, std::initializer_list<v1::Axis> axes) {
+    v1::Group* group = program_.add_groups();
+    group->set_name(std::move(name));
+    for (v1::Axis axis : axes) group->add_axes(axis);
+    return program_.groups_size() - 1;
+  }
+
   v1::Program& program() { return program_; }
 
   // Room for arena 0; call after the last Buffer.
