@@ -102,7 +102,8 @@ void Streams::Publish(size_t stream, int32_t finished) {
 void Streams::Fail(absl::Status status) {
   {
     absl::MutexLock lock(&mutex_);
-    if (failure_.ok()) failure_ = std::move(status);
+    if (!failure_.ok()) return;
+    failure_ = std::move(status);
   }
   failed_.store(true, std::memory_order_release);
   for (const auto& group : groups_) {

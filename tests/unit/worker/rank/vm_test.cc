@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/rank/tiny_program.h"
@@ -62,10 +63,18 @@ class FakeGroup final : public Communicator {
   absl::Status Send(const void*, int64_t, int) override { return {}; }
   absl::Status Receive(void*, int64_t, int) override { return {}; }
   absl::Status Barrier() override { return {}; }
-  void Abort() override {}
+  void Abort() override {
+    if (!aborted_.HasBeenNotified()) aborted_.Notify();  // once a run
+  }
   int64_t bytes_sent() const override { return 0; }
+  // As a call that waits for a peer.
+  absl::Status WaitForAbort() {
+    aborted_.WaitForNotification();
+    return absl::CancelledError("given up");
+  }
 
  private:
+  absl::Notification aborted_;
   std::function<absl::Status(float*, int64_t)> reduce_;
 };
 
@@ -189,6 +198,29 @@ TEST_F(VmTest, ALostPeerEndsTheRunAndNamesTheInstruction) {
                 HasSubstr("instruction 0 (all_reduce): peer 1 is gone"));
     EXPECT_TRUE(io_.outputs.empty());
   }
+}
+
+// One stream has lost its peer; another waits for a peer that lives and waits for this rank.
+TEST_F(VmTest, AFailureEndsTheCallsOfOtherStreamsIntoTheirGroups) {
+  FakeGroup* waiting = nullptr;
+  groups_.push_back(std::make_unique<FakeGroup>([](float*, int64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return absl::UnavailableError("peer 1 is gone");
+  }));
+  auto second = std::make_unique<FakeGroup>(
+      [&waiting](float*, int64_t) { return waiting->WaitForAbort(); });
+  waiting = second.get();
+  groups_.push_back(std::move(second));
+  groups_.push_back(nullptr);
+  TinyProgram tiny({v1::COMPUTE, v1::COLLECTIVE, v1::COLLECTIVE});
+  const uint32_t x = tiny.Buffer(v1::F32, {4}), y = tiny.Buffer(v1::F32, {4});
+  tiny.AllReduce(1, x);
+  tiny.AllReduce(2, y)->mutable_collective()->set_group(1);
+  tiny.Output(0, v1::STEP_STATS, y)->add_waits(1);
+  auto vm = Make(&tiny);
+  const absl::Status status = vm->Run("train", &io_);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("peer 1 is gone"));
 }
 
 TEST_F(VmTest, OnlyInstructionsThatWriteStateMeetTheFence) {
