@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "gmock/gmock.h"
+#include "tests/unit/worker/checkpoint/layout_fixture.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/directory_lock.h"
@@ -20,6 +21,17 @@ namespace terrace {
 namespace {
 
 using ::testing::HasSubstr;
+
+// The same by several ranks, which are threads here: the kill takes all of them.
+[[noreturn]] void WriteTogetherForever(const std::string& directory, int64_t first) {
+  TestJob job({.name = "tp2_zero2", .tensor = 2, .data_shard = 2, .sharded = true});
+  job.Fill(&TestRank::Value);
+  for (int64_t step = first;; ++step) {
+    for (const absl::Status& status : job.Write(directory, step, 2)) {
+      if (!status.ok()) ::_exit(1);
+    }
+  }
+}
 
 // Writes steps first, first + 1, ... until it is killed.
 [[noreturn]] void WriteForever(const std::string& directory, int64_t first) {
@@ -35,13 +47,21 @@ using ::testing::HasSubstr;
   }
 }
 
-TEST(CrashTest, AKillAtAnyInstantLeavesTheNewestWhole) {
+class CrashTest : public ::testing::TestWithParam<void (*)(const std::string&, int64_t)> {};
+
+INSTANTIATE_TEST_SUITE_P(Writers, CrashTest,
+                         ::testing::Values(&WriteForever, &WriteTogetherForever),
+                         [](const auto& info) {
+                           return info.param == &WriteForever ? "OneRank" : "FourRanks";
+                         });
+
+TEST_P(CrashTest, AKillAtAnyInstantLeavesTheNewestWhole) {
   TemporaryFolder folder;
   std::mt19937 random(7);
   int64_t newest = 0;
   for (int round = 0; round < 50; ++round) {
     const pid_t child = ::fork();
-    if (child == 0) WriteForever(folder.path(), newest + 1);
+    if (child == 0) GetParam()(folder.path(), newest + 1);
     ::usleep(1000 + random() % 60000);
     ::kill(child, SIGKILL);
     int status = 0;

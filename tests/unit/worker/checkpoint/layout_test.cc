@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints move between layouts: saved under any, resumed under any other.
+#include <cstring>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "tests/unit/worker/checkpoint/layout_fixture.h"
+#include "tests/unit/worker/checkpoint/state_fixture.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+const std::vector<TestLayout>& Layouts() {
+  static const std::vector<TestLayout> layouts = {
+      {.name = "one"},
+      {.name = "tp2", .tensor = 2},
+      {.name = "tp4", .tensor = 4},  // two ranks to each head of keys and values
+      {.name = "zero3", .data_shard = 3, .sharded = true},
+      {.name = "dp2_tp2", .tensor = 2, .data_replica = 2},
+      {.name = "dp2_cp2", .context = 2, .data_shard = 2},
+      {.name = "pp2", .pipeline = 2},  // with a copy of the embedding on the second stage
+      {.name = "all",
+       .tensor = 2,
+       .context = 2,
+       .data_shard = 2,
+       .data_replica = 2,
+       .pipeline = 2,
+       .sharded = true}};
+  return layouts;
+}
+
+std::vector<std::string> EntriesOf(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
+}
+
+void ExpectWholeTensors(const std::string& file, std::vector<v1::StateKind> kinds) {
+  const auto reader = SafetensorsReader::Open(file).value();
+  EXPECT_EQ(reader->metadata().at("format"), "pt");
+  TestRank whole({.name = "one"}, 0);
+  size_t tensors = 0;
+  for (const v1::Initializer& initializer : whole.program().initializers()) {
+    for (const v1::StateKind kind : kinds) {
+      const char* suffix = kind == v1::ADAM_M ? ".adam_m" : kind == v1::ADAM_V ? ".adam_v" : "";
+      const StoredTensor tensor = reader->Get(initializer.tensor() + suffix).value();
+      EXPECT_THAT(tensor.shape, ::testing::ElementsAreArray(initializer.shape()));
+      for (size_t i = 0; i < tensor.data.size() / 4; ++i) {
+        float value;
+        std::memcpy(&value, tensor.data.data() + i * 4, 4);
+        ASSERT_EQ(value, TestRank::Value(initializer.tensor(), kind, i)) << tensor.name << " " << i;
+      }
+      ++tensors;
+    }
+  }
+  EXPECT_EQ(reader->Names().size(), tensors);
+}
+
+class LayoutTest : public ::testing::TestWithParam<TestLayout> {
+ protected:
+  std::string Save() {
+    TestJob job(GetParam());
+    job.Fill(&TestRank::Value);
+    EXPECT_THAT(job.Write(folder_.path(), 7), Each(absl::OkStatus()));
+    return folder_.path("step-00000007");
+  }
+  TemporaryFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LayoutTest, ::testing::ValuesIn(Layouts()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(LayoutTest, TheFilesHoldWholeTensorsThatVerify) {
+  const std::string path = Save();
+  EXPECT_TRUE(VerifyCheckpoint(path).ok()) << VerifyCheckpoint(path);
+  ExpectWholeTensors(path + "/model.safetensors", {v1::WEIGHT});
+  ExpectWholeTensors(path + "/optimizer.safetensors", {v1::ADAM_M, v1::ADAM_V});
+  EXPECT_EQ(NewestCheckpoint(folder_.path()).value().tokens, 70);
+}
+
+TEST_P(LayoutTest, TheFilesAreTheSameAsOfOneRank) {
+  const std::string path = Save();
+  TestJob one({.name = "one"});
+  one.Fill(&TestRank::Value);
+  TemporaryFolder other;
+  ASSERT_THAT(one.Write(other.path(), 7), Each(absl::OkStatus()));
+  for (const char* name : {"/model.safetensors", "/optimizer.safetensors", "/manifest.json"}) {
+    EXPECT_EQ(ReadTextFile(path + name, 1 << 20).value(),
+              ReadTextFile(other.path("step-00000007") + name, 1 << 20).value())
+        << name;
+  }
+}
+
+TEST_P(LayoutTest, ResumesUnderEveryLayout) {
+  const std::string path = Save();
+  for (const TestLayout& layout : Layouts()) {
+    SCOPED_TRACE(layout.name);
+    TestJob job(layout);
+    ASSERT_THAT(job.Read(path), Each(absl::OkStatus()));
+    job.Expect(&TestRank::Value);
+  }
+}
+
+TEST_P(LayoutTest, GivenWeightsReachWhoHoldsThemAndMomentsAreZero) {
+  TestJob one({.name = "one"}), job(GetParam());
+  one.Fill(&TestRank::Value);
+  ASSERT_THAT(one.Write(folder_.path(), 1), Each(absl::OkStatus()));
+  for (int i = 0; i < job.size(); ++i) {
+    ASSERT_TRUE(ReadWeights(folder_.path("step-00000001"), job.rank(i).state()).ok());
+  }
+  job.Expect([](const std::string& tensor, v1::StateKind kind, int64_t element) {
+    return kind == v1::WEIGHT ? TestRank::Value(tensor, kind, element) : 0.0f;
+  });
+}
+
+TEST_P(LayoutTest, RandomWeightsDoNotDependOnTheLayout) {
+  TestJob one({.name = "one"}), job(GetParam());
+  ASSERT_TRUE(InitialiseWeights(3, one.rank(0).state(), 1).ok());
+  ASSERT_THAT(one.Write(folder_.path(), 1), Each(absl::OkStatus()));
+  const auto model = SafetensorsReader::Open(folder_.path("step-00000001")).value();
+  for (int i = 0; i < job.size(); ++i) {
+    ASSERT_TRUE(InitialiseWeights(3, job.rank(i).state(), 2).ok());
+  }
+  job.Expect([&](const std::string& tensor, v1::StateKind kind, int64_t element) {
+    float value = 0;
+    if (kind != v1::WEIGHT) return value;
+    std::memcpy(&value, model->Get(tensor).value().data.data() + element * 4, 4);
+    return value;
+  });
+}
+
+// ---- failures of one rank ----------------------------------------------------------------------
+
+class OneRankFailsTest : public ::testing::Test {
+ protected:
+  OneRankFailsTest() : job_({.name = "tp2_zero2", .tensor = 2, .data_shard = 2, .sharded = true}) {
+    job_.Fill(&TestRank::Value);
+    EXPECT_THAT(job_.Write(folder_.path(), 1), Each(absl::OkStatus()));
+  }
+  void ExpectOnlyTheFirst() {
+    EXPECT_THAT(EntriesOf(folder_.path()),
+                ::testing::UnorderedElementsAre(".write.lock", "step-00000001"));
+    EXPECT_TRUE(VerifyCheckpoint(folder_.path("step-00000001")).ok());
+  }
+  TemporaryFolder folder_;
+  TestJob job_;
+};
+
+TEST_F(OneRankFailsTest, AllFailWithItsWords) {
+  job_.rank(2).program().mutable_initializers(0)->set_tensor("another");
+  const std::vector<absl::Status> statuses = job_.Write(folder_.path(), 2);
+  EXPECT_THAT(std::string(statuses[2].message()), HasSubstr("was begun with other tensors"));
+  for (const int rank : {0, 1, 3}) {
+    EXPECT_EQ(statuses[rank].code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(statuses[rank].message()),
+                HasSubstr(std::string("rank 2: ") + std::string(statuses[2].message())));
+  }
+  ExpectOnlyTheFirst();
+}
+
+TEST_F(OneRankFailsTest, ARankThatIsLostBeforeItWritesFailsTheRest) {
+  const auto statuses = job_.Run([&](int index, TestRank& rank, CheckpointPeers* peers) {
+    if (index == 3) return absl::CancelledError("killed");
+    return WriteCheckpoint(folder_.path(), {.step = 2}, rank.state(), {.peers = peers}).status();
+  });
+  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(absl::IsUnavailable(statuses[rank]));
+  ExpectOnlyTheFirst();
+}
+
+TEST_F(OneRankFailsTest, ARankThatIsLostAfterItHasReadFailsTheRest) {
+  class Lost final : public CheckpointPeers {
+   public:
+    explicit Lost(CheckpointPeers* peers) : peers_(peers) {}
+    int rank() const override { return peers_->rank(); }
+    int size() const override { return peers_->size(); }
+    absl::Status AllGather(const void* in, void* out, int64_t bytes) override {
+      return ++calls_ == 2 ? absl::CancelledError("killed") : peers_->AllGather(in, out, bytes);
+    }
+
+   private:
+    CheckpointPeers* const peers_;
+    int calls_ = 0;
+  };
+  const auto statuses = job_.Run([&](int index, TestRank& rank, CheckpointPeers* peers) {
+    Lost lost(peers);
+    return WriteCheckpoint(folder_.path(), {.step = 2}, rank.state(),
+                           {.peers = index == 1 ? &lost : peers})
+        .status();
+  });
+  for (const int rank : {0, 2, 3}) EXPECT_TRUE(absl::IsUnavailable(statuses[rank]));
+  ExpectOnlyTheFirst();
+}
+
+TEST_F(OneRankFailsTest, APartThatNobodyOwnsIsNotACheckpoint) {
+  for (const int rank : {1, 3}) {  // the second half of each tensor
+    for (v1::StateRange& range : *job_.rank(rank).program().mutable_state()) {
+      if (range.tensor() == "h.1.bias") range.set_copy(true);
+    }
+  }
+  for (const absl::Status& status : job_.Write(folder_.path(), 2)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("must be all of them, each once"));
+  }
+  ExpectOnlyTheFirst();
+}
+
+TEST_F(OneRankFailsTest, ADamagedFileStopsAllFromResuming) {
+  const std::string file = folder_.path("step-00000001/optimizer.safetensors");
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(-1, std::ios::end);
+  stream.put('\x77');
+  stream.close();
+  for (const absl::Status& status : job_.Read(folder_.path("step-00000001"))) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("optimizer.safetensors is damaged"));
+  }
+}
+
+TEST_F(OneRankFailsTest, TheFenceOpensOnEveryRankOnceItsStateHasBeenRead) {
+  std::atomic<int> opened = 0;
+  const auto statuses = job_.Run([&](int, TestRank& rank, CheckpointPeers* peers) {
+    return WriteCheckpoint(folder_.path(), {.step = 2}, rank.state(),
+                           {.peers = peers,
+                            .on_read =
+                                [&] {
+                                  ++opened;
+                                  rank.Dirty();  // as the optimizer would
+                                }})
+        .status();
+  });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
+  EXPECT_EQ(opened, 4);
+  ASSERT_THAT(job_.Read(folder_.path("step-00000002")), Each(absl::OkStatus()));
+  job_.Expect(&TestRank::Value);
+}
+
+}  // namespace
+}  // namespace terrace
