@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <memory>
+#include <set>
 
-#include "coordinator/compiler/forward.h"
-#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+#include "tests/unit/coordinator/compiler/tiny_stage.h"
 
 namespace terrace::compiler {
 namespace {
@@ -19,27 +21,13 @@ using kernels::Op;
 class AutodiffTest : public testing::Test {
  protected:
   void Build(const std::string& family, int micro_batches) {
-    model_ = TinyModel(family);
-    graph_.sequences.push_back({.name = "train"});
-    const Parameters parameters(model_, /*with_optimizer=*/false, &graph_);
-    ForwardOptions options = {.batch = 2, .sequence = 12, .for_backward = true};
-    if (!model_.config.rope.inverse_frequency.empty()) {
-      options.rope_table = graph_.Add(
-          {.name = "rope", .shape = {12, model_.config.head_dim}, .lifetime = v1::PERSISTENT});
-    }
-    Builder builder(&graph_, 0);
-    for (int i = 0; i < micro_batches; ++i) {
-      const size_t begin = nodes().size();
-      const Slice tokens = builder.NewValue("tokens", v1::INPUT, kernels::DType::kI32, {24});
-      const Slice targets = builder.NewValue("targets", v1::INPUT, kernels::DType::kI32, {24});
-      const Slice stats = builder.NewValue("stats", v1::ACTIVATION, kernels::DType::kF32, {2});
-      Forward forward(model_, parameters, options, &builder);
-      forward.Loss(forward.FinalNorm(forward.Layers(tokens)), targets, stats);
-      ASSERT_EQ(AppendBackward(begin, nodes().size(), &gradients_, &builder), absl::OkStatus());
-    }
+    stage_ = std::make_unique<TinyStage>(TinyModel(family), TinyLayout({}));
+    stage_->RunMicroBatches(micro_batches);
   }
 
-  const std::vector<Node>& nodes() { return graph_.sequences[0].nodes; }
+  const std::vector<Node>& nodes() { return stage_->nodes(); }
+  const std::map<int, int>& gradients() { return stage_->gradients.all().at(0)->by_parameter(); }
+  const std::string& NameOf(int value) { return stage_->graph.values[value].name; }
 
   std::vector<Access> AccessesTo(int value) {
     std::vector<Access> accesses;
@@ -52,27 +40,22 @@ class AutodiffTest : public testing::Test {
   }
 
   int Count(Op op) {
-    int count = 0;
-    for (const Node& node : nodes()) count += node.compute() != nullptr && node.compute()->op == op;
-    return count;
+    return static_cast<int>(std::count_if(nodes().begin(), nodes().end(),
+                                          [op](const Node& node) { return IsOp(node, op); }));
   }
 
-  Model model_;
-  Graph graph_;
-  ParameterGradients gradients_;
+  std::unique_ptr<TinyStage> stage_;
 };
 
 TEST_F(AutodiffTest, TheFirstContributionWritesAndLaterOnesUpdate) {
   for (const std::string& family : Families()) {
-    graph_ = {};
-    gradients_ = {};
     Build(family, 3);
-    for (const auto& [weight, gradient] : gradients_.all()) {
+    for (const auto& [parameter, gradient] : gradients()) {
       const std::vector<Access> accesses = AccessesTo(gradient);
-      ASSERT_GE(accesses.size(), 3u) << graph_.values[gradient].name;
-      EXPECT_EQ(accesses[0], Access::kWrite) << graph_.values[gradient].name;
+      ASSERT_GE(accesses.size(), 3u) << NameOf(gradient);
+      EXPECT_EQ(accesses[0], Access::kWrite) << NameOf(gradient);
       for (size_t i = 1; i < accesses.size(); ++i) {
-        EXPECT_EQ(accesses[i], Access::kUpdate) << graph_.values[gradient].name << " access " << i;
+        EXPECT_EQ(accesses[i], Access::kUpdate) << NameOf(gradient) << " access " << i;
       }
     }
   }
@@ -80,18 +63,13 @@ TEST_F(AutodiffTest, TheFirstContributionWritesAndLaterOnesUpdate) {
 
 TEST_F(AutodiffTest, EveryWeightGetsAGradient) {
   for (const std::string& family : Families()) {
-    graph_ = {};
-    gradients_ = {};
     Build(family, 1);
-    Graph other;
-    EXPECT_EQ(gradients_.all().size(), Parameters(model_, false, &other).all().size()) << family;
+    EXPECT_EQ(gradients().size(), stage_->parameters.all().size()) << family;
   }
 }
 
 TEST_F(AutodiffTest, EveryOperationKeepsTheRulesOfItsOp) {
   for (const std::string& family : Families()) {
-    graph_ = {};
-    gradients_ = {};
     Build(family, 2);
     for (const Node& node : nodes()) {
       kernels::OpAttrs attrs = node.compute()->attrs;
@@ -105,12 +83,8 @@ TEST_F(AutodiffTest, EveryOperationKeepsTheRulesOfItsOp) {
 TEST_F(AutodiffTest, OnlyGradientsThatNobodyWritesAreZeroed) {
   Build("qwen3", 2);
   EXPECT_EQ(Count(Op::kFill), 0);
-  graph_ = {};
-  gradients_ = {};
   Build("llama", 2);
   EXPECT_EQ(Count(Op::kFill), 1);
-  graph_ = {};
-  gradients_ = {};
   Build("gpt2", 2);
   EXPECT_EQ(Count(Op::kFill), 1);
 }
@@ -151,13 +125,18 @@ TEST_F(AutodiffTest, RopeIsUndoneByItsInverse) {
 }
 
 TEST_F(AutodiffTest, AnOpWithoutARuleIsNamed) {
-  graph_.sequences.push_back({.name = "train"});
-  Builder builder(&graph_, 0);
+  TinyStage stage(TinyModel("llama"), TinyLayout({}));
+  stage.graph.sequences.push_back({.name = "train"});
+  Builder builder(&stage.graph, 0);
+  Segment segment;
+  builder.record = &segment.nodes;
   const Slice x = builder.NewValue("x", v1::ACTIVATION, kernels::DType::kF32, {4});
-  builder.Compute(Op::kCast, kernels::NoAttrs{}, {x, x}, "cast");
-  const absl::Status status = AppendBackward(0, 1, &gradients_, &builder);
+  builder.Compute(Op::kAdd, kernels::NoAttrs{}, {x, x}, "add");
+  builder.record = nullptr;
+  BackwardPass pass(&stage.gradients.Of(0, 0), /*put_off_weights=*/false, &builder);
+  const absl::Status status = pass.Run({segment});
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("'cast'"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("'add'"));
 }
 
 }  // namespace

@@ -3,80 +3,108 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
+#include <memory>
+#include <string>
+#include <utility>
 
-#include "coordinator/compiler/builder.h"
-#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+#include "tests/unit/coordinator/compiler/tiny_stage.h"
 
 namespace terrace::compiler {
 namespace {
 
-// Gradients of the given sizes, written one after the other.
+// A model of vectors only: one weight a layer, of the given role and number of elements.
+Model VectorModel(const std::vector<std::pair<TensorRole, int64_t>>& weights) {
+  Model model = TinyModel("llama");
+  model.config.layers = static_cast<int64_t>(weights.size());
+  model.tensors.clear();
+  for (const auto& [role, elements] : weights) {
+    const auto layer = static_cast<int64_t>(model.tensors.size());
+    model.tensors.push_back(
+        {.name = "w" + std::to_string(layer), .shape = {elements}, .role = role, .layer = layer});
+  }
+  return model;
+}
+
+// Gradients written one after the other.
 class BucketsTest : public testing::Test {
  protected:
   void Write(const std::vector<int64_t>& elements) {
-    graph_.sequences.push_back({.name = "train"});
-    Builder builder(&graph_, 0);
-    for (int64_t n : elements) {
-      const int weight = graph_.Add({.name = "w", .shape = {n}, .lifetime = v1::PERSISTENT});
-      const int gradient = gradients_.Of(weight, &builder);
-      builder.Compute(kernels::Op::kFill, kernels::FillAttrs{}, {graph_.Whole(gradient)}, "write");
-      order_.push_back(gradient);
+    std::vector<std::pair<TensorRole, int64_t>> weights;
+    for (int64_t n : elements) weights.emplace_back(TensorRole::kAttentionNorm, n);
+    Write(weights, TinyLayout({}));
+  }
+  void Write(const std::vector<std::pair<TensorRole, int64_t>>& weights, const v1::Layout& layout) {
+    stage_ = std::make_unique<TinyStage>(VectorModel(weights), layout);
+    Graph& graph = stage_->graph;
+    graph.sequences.push_back({.name = "train"});
+    Builder builder(&graph, 0);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      bool first = false;
+      const Slice weight = WeightOf(*stage_, weights[i].first, static_cast<int>(i));
+      const Slice gradient = gradients().Of(weight, &builder, &first);
+      builder.Compute(kernels::Op::kFill, kernels::FillAttrs{}, {gradient}, "write");
+      order_.push_back(gradient.value);
     }
   }
-  int BucketOf(size_t index) const { return graph_.values[order_[index]].inside; }
+  std::vector<Bucket> Make(int64_t bytes) {
+    return MakeBuckets(stage_->parameters, gradients(), bytes, 0, &stage_->graph);
+  }
+  ParameterGradients& gradients() { return stage_->gradients.Of(0, 0); }
+  const Value& value(int index) const { return stage_->graph.values[index]; }
+  // The value that holds the gradient that was written as number `index`.
+  int BucketOf(size_t index) const { return value(order_[index]).inside; }
 
-  Graph graph_;
-  ParameterGradients gradients_;
+  std::unique_ptr<TinyStage> stage_;
   std::vector<int> order_;  // gradient values in the order of writing
 };
 
 TEST_F(BucketsTest, GradientsFillBucketsInTheOrderOfFinish) {
   Write({10, 20, 30, 40});
-  const std::vector<Bucket> buckets = MakeBuckets(gradients_, 60 * 4, 0, &graph_);
+  const std::vector<Bucket> buckets = Make(60 * 4);
   ASSERT_EQ(buckets.size(), 2u);
-  EXPECT_EQ(graph_.values[buckets[0].value].elements(), 60);
-  EXPECT_EQ(graph_.values[buckets[1].value].elements(), 40);
+  EXPECT_EQ(value(buckets[0].value).elements(), 60);
+  EXPECT_EQ(value(buckets[1].value).elements(), 40);
   EXPECT_EQ(buckets[0].last_writer, 2u);
   EXPECT_EQ(buckets[1].last_writer, 3u);
 }
 
 TEST_F(BucketsTest, GradientsLieWithoutGaps) {
   Write({7, 5, 3});
-  const std::vector<Bucket> buckets = MakeBuckets(gradients_, 1 << 20, 0, &graph_);
+  const std::vector<Bucket> buckets = Make(1 << 20);
   ASSERT_EQ(buckets.size(), 1u);
-  EXPECT_EQ(graph_.values[order_[0]].inside_offset, 0);
-  EXPECT_EQ(graph_.values[order_[1]].inside_offset, 7);
-  EXPECT_EQ(graph_.values[order_[2]].inside_offset, 12);
-  EXPECT_EQ(graph_.values[buckets[0].value].elements(), 15);
+  EXPECT_EQ(value(order_[0]).inside_offset, 0);
+  EXPECT_EQ(value(order_[1]).inside_offset, 7);
+  EXPECT_EQ(value(order_[2]).inside_offset, 12);
+  EXPECT_EQ(value(buckets[0].value).elements(), 15);
 }
 
 TEST_F(BucketsTest, ALargeGradientHasABucketOfItsOwn) {
   Write({10, 500, 10});
-  const std::vector<Bucket> buckets = MakeBuckets(gradients_, 100 * 4, 0, &graph_);
+  const std::vector<Bucket> buckets = Make(100 * 4);
   EXPECT_EQ(buckets.size(), 3u);
   EXPECT_NE(BucketOf(0), BucketOf(1));
   EXPECT_NE(BucketOf(1), BucketOf(2));
 }
 
-TEST_F(BucketsTest, NodesAreInsertedRightAfterTheLastWriter) {
-  Write({10, 20, 30, 40});
-  const std::vector<Bucket> buckets = MakeBuckets(gradients_, 30 * 4, 0, &graph_);
-  ASSERT_EQ(buckets.size(), 3u);
-  InsertWhenFinal(
-      buckets, 0,
-      [&](size_t i) -> Node {
-        return {.what = Collective{}, .operands = {graph_.Whole(buckets[i].value)}};
-      },
-      &graph_);
-  const std::vector<Node>& nodes = graph_.sequences[0].nodes;
-  ASSERT_EQ(nodes.size(), 7u);
-  const std::vector<size_t> reduces = {2, 4, 6};
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const bool expected = std::find(reduces.begin(), reduces.end(), i) != reduces.end();
-    EXPECT_EQ(std::holds_alternative<Collective>(nodes[i].what), expected) << i;
-  }
+// What tensor-parallel ranks must sum cannot be in one message with what they must not.
+TEST_F(BucketsTest, ABucketHoldsGradientsOfOneKindOfSum) {
+  v1::Layout layout = TinyLayout({});
+  layout.set_tensor_parallel(2);
+  layout.set_sequence_parallel(true);
+  const auto whole = std::pair(TensorRole::kAttentionNorm, int64_t{10});
+  const auto split = std::pair(TensorRole::kMlpUpBias, int64_t{10});
+  Write({whole, split, whole, split}, layout);
+  const std::vector<Bucket> buckets = Make(1 << 20);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(BucketOf(0), BucketOf(2));
+  EXPECT_EQ(BucketOf(1), BucketOf(3));
+  EXPECT_TRUE(buckets[0].sums.tensor);
+  EXPECT_EQ(buckets[0].last_writer, 2u);
+  EXPECT_EQ(value(buckets[0].value).elements(), 20);
+  EXPECT_FALSE(buckets[1].sums.tensor);
+  EXPECT_EQ(buckets[1].last_writer, 3u);
+  EXPECT_EQ(value(buckets[1].value).elements(), 10);
 }
 
 TEST(BucketsOfProgramTest, TheBucketsOfAJobHoldEveryGradientOnce) {

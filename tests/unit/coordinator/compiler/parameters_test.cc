@@ -6,50 +6,48 @@
 #include <map>
 #include <set>
 
-#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+#include "tests/unit/coordinator/compiler/tiny_stage.h"
 
 namespace terrace::compiler {
 namespace {
 
 TEST(ParametersTest, EveryTensorIsInExactlyOneParameter) {
   for (const std::string& family : Families()) {
-    const Model model = TinyModel(family);
-    Graph graph;
-    const Parameters parameters(model, /*with_optimizer=*/true, &graph);
+    const TinyStage stage(TinyModel(family), TinyLayout({}));
+    const Graph& graph = stage.graph;
     std::multiset<std::string> names;
-    for (const Parameter& parameter : parameters.all()) {
+    for (const Parameter& parameter : stage.parameters.all()) {
       int64_t elements = 0;
-      for (const Tensor* tensor : parameter.tensors) {
-        names.insert(tensor->name);
-        elements += tensor->elements();
+      for (const Part& part : parameter.parts) {
+        names.insert(part.tensor->name);
+        elements += part.tensor->elements();
       }
       EXPECT_EQ(graph.values[parameter.weight].elements(), elements);
       EXPECT_EQ(graph.values[parameter.adam_m].shape, graph.values[parameter.weight].shape);
     }
-    for (const Tensor& tensor : model.tensors)
+    for (const Tensor& tensor : stage.model.tensors) {
       EXPECT_EQ(names.count(tensor.name), 1u) << tensor.name;
-    EXPECT_EQ(names.size(), model.tensors.size()) << family;
+    }
+    EXPECT_EQ(names.size(), stage.model.tensors.size()) << family;
   }
 }
 
 TEST(ParametersTest, TensorsThatShareTheirInputLieSideBySide) {
-  const Model model = TinyModel("qwen2");
-  Graph graph;
-  const Parameters parameters(model, /*with_optimizer=*/false, &graph);
-  EXPECT_EQ(graph.values[parameters.Weight(graph, TensorRole::kQ, 1).value].shape,
-            (Dims{32 + 16 + 16, 32}));
-  EXPECT_EQ(graph.values[parameters.Weight(graph, TensorRole::kQBias, 1).value].shape, (Dims{64}));
-  EXPECT_EQ(graph.values[parameters.Weight(graph, TensorRole::kMlpGate, 0).value].shape,
-            (Dims{96, 32}));
-  EXPECT_TRUE(parameters.Weight(graph, TensorRole::kK, 1).absent());
+  const TinyStage stage(TinyModel("qwen2"), TinyLayout({}));
+  const auto shape = [&](TensorRole role, int layer) {
+    return stage.graph.values[WeightOf(stage, role, layer).value].shape;
+  };
+  EXPECT_EQ(shape(TensorRole::kQ, 1), (Dims{32 + 16 + 16, 32}));
+  EXPECT_EQ(shape(TensorRole::kQBias, 1), (Dims{64}));
+  EXPECT_EQ(shape(TensorRole::kMlpGate, 0), (Dims{96, 32}));
+  EXPECT_TRUE(WeightOf(stage, TensorRole::kK, 1).absent());
 }
 
 TEST(ParametersTest, ParametersOfALayerDoNotOverlapInItsBuffer) {
-  const Model model = TinyModel("qwen3");
-  Graph graph;
-  const Parameters parameters(model, /*with_optimizer=*/false, &graph);
+  const TinyStage stage(TinyModel("qwen3"), TinyLayout({}));
+  const Graph& graph = stage.graph;
   std::map<int, int64_t> end;  // by buffer
-  for (const Parameter& parameter : parameters.all()) {
+  for (const Parameter& parameter : stage.parameters.all()) {
     const Slice root = graph.Root(graph.Whole(parameter.weight));
     EXPECT_GE(root.offset, end[root.value]);
     EXPECT_EQ(root.offset % 16, 0);
@@ -67,8 +65,9 @@ TEST(ParametersTest, TheManifestCoversEachTensorOnceAKind) {
     ++seen[{range.tensor(), range.kind()}];
     const v1::Buffer& buffer = program.buffers(range.buffer());
     EXPECT_EQ(buffer.lifetime(), v1::PERSISTENT);
-    EXPECT_LE(range.offset() + range.elements() * 4, buffer.bytes());
-    EXPECT_EQ(range.tensor_begin(), 0);
+    EXPECT_LE(range.offset() + range.rows() * range.columns() * 4, buffer.bytes());
+    EXPECT_EQ(range.row(), 0);
+    EXPECT_EQ(range.column(), 0);
   }
   EXPECT_EQ(seen.size(), 3 * model.tensors.size());
   for (const auto& [key, count] : seen) EXPECT_EQ(count, 1) << key.first;

@@ -28,8 +28,9 @@ TEST(StepTest, EveryTrainableElementIsUpdatedByExactlyOneAdamw) {
     size_t elements = 0;
     for (const v1::StateRange& range : program.state()) {
       if (range.kind() != v1::WEIGHT) continue;
-      elements += range.elements();
-      for (int64_t i = 0; i < range.elements(); ++i) {
+      const int64_t count = range.rows() * range.columns();
+      elements += count;
+      for (int64_t i = 0; i < count; ++i) {
         ASSERT_EQ((updates[{range.buffer(), range.offset() / 4 + i}]), 1) << range.tensor();
       }
     }
