@@ -199,7 +199,10 @@ struct NormAttrs {
 // What happens to the product before it is stored, and what `aux` means.
 enum class Epilogue : uint8_t {
   kNone = 0,
-  kGelu,  // c = gelu(product); aux W receives the product before the activation (absent: not kept)
+  // c = gelu(product); aux W receives the product before the activation. Then c is the gelu of aux
+  // as it is stored: kGelu on aux gives the bits of c where both have one element type. Without aux
+  // c is the gelu of the unrounded product.
+  kGelu,
   kGeluGrad,  // c = product * gelu'(aux); aux R is the value before the activation
 };
 // The arithmetic of the product. Inputs are converted on the fly when their element type differs.

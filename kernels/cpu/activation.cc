@@ -1,6 +1,4 @@
-// GELU (tanh form), SwiGLU and their gradients. gelu(x) = x sigmoid(2u) with u = sqrt(2/pi) (x +
-// 0.044715 x^3), which is the tanh form rewritten: it keeps its relative accuracy where the tanh
-// form cancels.
+// GELU (tanh form), SwiGLU and their gradients.
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
@@ -8,6 +6,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "hwy/highway.h"
+#include "kernels/cpu/gelu-inl.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
@@ -16,37 +15,14 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308f;
-constexpr float kCubic = kTwoSqrtTwoOverPi * 0.044715f;
-
-// 2u, as x (a + b x^2).
-HWY_INLINE V GeluArgument(V x, V x2) {
-  const D d;
-  return hn::Mul(x, hn::MulAdd(x2, hn::Set(d, kCubic), hn::Set(d, kTwoSqrtTwoOverPi)));
-}
-
-HWY_INLINE V GeluOf(V x) { return hn::Mul(x, Sigmoid(GeluArgument(x, hn::Mul(x, x))).sigmoid); }
-
-// s + x s (1 - s) (2u)'. Beyond +-30 it is 1 or 0 to the last bit; cutting x off there keeps x^3
-// from growing faster than 1 - s shrinks. A NaN passes: Min and Max return their second argument
-// for it.
-HWY_INLINE V GeluDerivative(V any_x) {
-  const D d;
-  const V x = hn::Max(hn::Set(d, -30.0f), hn::Min(hn::Set(d, 30.0f), any_x));
-  const V x2 = hn::Mul(x, x);
-  const SigmoidParts s = Sigmoid(GeluArgument(x, x2));
-  const V slope = hn::MulAdd(x2, hn::Set(d, 3 * kCubic), hn::Set(d, kTwoSqrtTwoOverPi));
-  const V ss = hn::Mul(hn::Mul(s.sigmoid, s.sigmoid), s.exp_minus);
-  return hn::MulAdd(hn::Mul(x, slope), ss, s.sigmoid);
-}
-
 void GeluTile(const Tile& tile) {
   ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
     using T = std::remove_pointer_t<decltype(type)>;
     const T* x = tile.as<T>(0);
     T* y = tile.as<T>(1);
-    ForVectors(tile.count, [&](int64_t i, auto access)
-                               HWY_ATTR { access.Store(GeluOf(access.Load(x + i)), y + i); });
+    ForVectors(tile.count, [&](int64_t i, auto access) HWY_ATTR {
+      access.Store(GeluOf<std::is_same_v<T, BF16>>(access.Load(x + i)), y + i);
+    });
   });
 }
 
@@ -57,7 +33,7 @@ void GeluGradTile(const Tile& tile) {
     const T* x = tile.as<T>(1);
     T* dx = tile.as<T>(2);
     ForVectors(tile.count, [&](int64_t i, auto access) HWY_ATTR {
-      const V slope = GeluDerivative(access.Load(x + i));
+      const V slope = GeluSlope<std::is_same_v<T, BF16>>(access.Load(x + i));
       access.Store(hn::Mul(access.Load(dy + i), slope), dx + i);
     });
   });

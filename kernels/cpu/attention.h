@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "kernels/attention_workspace.h"
@@ -85,6 +86,11 @@ struct AttentionProblem {
  private:
   HeadRows Rows(const TensorView& view, int64_t sequence_index, int64_t row, int64_t head) const;
 };
+
+// False for padding and for a query that has seen no key.
+inline bool SeesKeys(const float* lse, int64_t query, int64_t end) {
+  return query < end && lse[query] != -std::numeric_limits<float>::infinity();
+}
 
 // Queries [first_query, end_query) of all query heads of one kv head of one sequence.
 struct AttentionTask {

@@ -163,9 +163,9 @@ void ResumePanel(const AttentionProblem& p, const Panel<kParts>& panel, const He
     }
   }
   for (int64_t r = 0; r < kUnit; ++r) {
-    const bool none = query + r >= end || lse[query + r] == -INFINITY;
-    panel.maximum[r] = none ? kMasked : lse[query + r] * kLog2E;
-    panel.sum[r] = none ? 0.0f : 1.0f;
+    const bool sees = SeesKeys(lse, query + r, end);
+    panel.maximum[r] = sees ? lse[query + r] * kLog2E : kMasked;
+    panel.sum[r] = sees ? 1.0f : 0.0f;
   }
 }
 
@@ -374,7 +374,7 @@ void StartHead(const AttentionProblem& p, const AttentionOperands& io, int64_t s
   Pack<kParts>(d_o, 0, count, end, p.head_dim, padded, {.b = h.d_o, .b_t = h.d_o_t});
   Deltas(p.QueryRows(io.o, sequence_index, head), d_o, end, p.head_dim, count, h.delta);
   const float* lse = p.Lse(io.lse, sequence_index, head);
-  for (int64_t r = 0; r < count; ++r) h.lse[r] = r < end ? lse[r] * kLog2E : 0.0f;
+  for (int64_t r = 0; r < count; ++r) h.lse[r] = SeesKeys(lse, r, end) ? lse[r] * kLog2E : 0.0f;
   std::fill_n(h.dq_t.data, count * padded, 0.0f);
 }
 

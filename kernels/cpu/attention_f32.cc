@@ -189,9 +189,9 @@ void ResumePanel(const AttentionProblem& p, const Panel& panel, const HeadRows& 
     const bool inside = query + r < end;
     LoadRow(o, inside ? query + r : 0, inside ? p.head_dim : 0, padded, row);
     for (int64_t i = 0; i < padded; ++i) panel.output[i * kPanel + r] = row[i];
-    const bool none = !inside || lse[query + r] == -INFINITY;
-    panel.maximum[r] = none ? kMasked : lse[query + r] * kLog2E;
-    panel.sum[r] = none ? 0.0f : 1.0f;
+    const bool sees = SeesKeys(lse, query + r, end);
+    panel.maximum[r] = sees ? lse[query + r] * kLog2E : kMasked;
+    panel.sum[r] = sees ? 1.0f : 0.0f;
   }
 }
 
@@ -314,7 +314,7 @@ void PackGradHead(const AttentionProblem& p, const AttentionOperands& io, int64_
   const float* lse = p.Lse(io.lse, sequence_index, head);
   float row[256 + kAttentionPad];
   for (int64_t r = 0; r < count; ++r) {
-    h.lse[r] = r < end ? lse[r] * kLog2E : 0.0f;
+    h.lse[r] = SeesKeys(lse, r, end) ? lse[r] * kLog2E : 0.0f;
     LoadRow(out, std::min(r, end - 1), p.head_dim, padded, row);
     V sum = hn::Zero(kD);
     for (int64_t i = 0; i < padded; i += Lanes()) {

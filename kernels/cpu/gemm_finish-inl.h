@@ -15,52 +15,12 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/exp2-inl.h"
+#include "kernels/cpu/gelu-inl.h"
 #include "kernels/cpu/gemm_engine.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
-
-// gelu(x) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), the tanh form rewritten. `open`
-// is sigmoid(2u), `closed` 1 - sigmoid(2u). Where the result is rounded to bf16, a relative error
-// of 2e-4 is enough: a tenth of that rounding.
-struct GeluGate {
-  V open;
-  V closed;
-};
-inline constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
-inline constexpr float kGeluCubic = kGeluLinear * 0.044715f;
-
-template <bool kRough>
-HWY_INLINE GeluGate GateOf(V x, V x2) {
-  const D d;
-  constexpr float kMinusLog2E = -1.4426950408889634f;
-  const V t = hn::Mul(x, hn::MulAdd(x2, hn::Set(d, kMinusLog2E * kGeluCubic),
-                                    hn::Set(d, kMinusLog2E * kGeluLinear)));
-  // A NaN is lost here and comes back when the caller multiplies by x.
-  const V clamped = hn::Min(hn::Max(t, hn::Set(d, -126.0f)), hn::Set(d, 126.0f));
-  const V e = kRough ? RoughPowerOfTwo(clamped) : PowerOfTwo(clamped);
-  const V denominator = hn::Add(e, hn::Set(d, 1.0f));
-  V open = hn::ApproximateReciprocal(denominator);
-  // A Newton step instead of a division.
-  if (!kRough) open = hn::Mul(open, hn::NegMulAdd(denominator, open, hn::Set(d, 2.0f)));
-  return {open, hn::Mul(open, e)};
-}
-
-template <bool kRough>
-HWY_INLINE V GeluOf(V x) {
-  return hn::Mul(x, GateOf<kRough>(x, hn::Mul(x, x)).open);
-}
-
-template <bool kRough>
-HWY_INLINE V GeluSlope(V x) {
-  const D d;
-  const V x2 = hn::Mul(x, x);
-  const GeluGate gate = GateOf<kRough>(x, x2);
-  const V slope = hn::MulAdd(x2, hn::Set(d, 3 * kGeluCubic), hn::Set(d, kGeluLinear));
-  return hn::MulAdd(hn::Mul(x, slope), hn::Mul(gate.open, gate.closed), gate.open);
-}
 
 // How results are rounded to bf16: by the CPU's own instruction, which AMX implies, or by
 // arithmetic.
@@ -190,7 +150,11 @@ HWY_INLINE void FinishEpilogueRows(const BlockJob& job, int64_t begin, int64_t e
       if (bias != nullptr) v = hn::Add(v, access.Load(bias + i));
       if (!residual.absent()) v = hn::Add(v, residual.Load(i, access));
       if constexpr (kEpilogue == Epilogue::kGelu) {
-        if (!aux.absent()) aux.template Store<Rounding>(v, i, access);
+        // What is kept is what the activation is of: computed again from aux, it has the same bits.
+        if (!aux.absent()) {
+          aux.template Store<Rounding>(v, i, access);
+          v = aux.Load(i, access);
+        }
         v = GeluOf<kRough>(v);
       } else if constexpr (kEpilogue == Epilogue::kGeluGrad) {
         v = hn::Mul(v, GeluSlope<kRough>(aux.Load(i, access)));

@@ -3,56 +3,21 @@
 
 #include <utility>
 
+#include "tests/conformance/op_case_list.h"
+
 namespace terrace::kernels::conformance {
 namespace {
 
-using Sizes = std::vector<int64_t>;
 using Source = GradientOperand::Source;
 
 constexpr DType kF32 = DType::kF32;
 constexpr DType kBF16 = DType::kBF16;
 constexpr DType kI32 = DType::kI32;
 
-TensorShape Dense(DType dtype, const Sizes& sizes) {
-  TensorShape shape = {.dtype = dtype, .dims = static_cast<int>(sizes.size())};
-  for (size_t d = 0; d < sizes.size(); ++d) shape.size[d] = sizes[d];
-  shape.row_stride = shape.RowElements();
-  return shape;
-}
-
 const TensorShape kAbsent;
-
-// Element type of the activations, and whether their rows have gaps.
-struct Form {
-  std::string name;
-  DType dtype = kF32;
-  int64_t gap = 0;
-
-  TensorShape Act(const Sizes& sizes) const {
-    TensorShape shape = Dense(dtype, sizes);
-    if (shape.dims > 1) shape.row_stride += gap;
-    return shape;
-  }
-};
 
 const Form kForms[] = {
     {"f32", kF32, 0}, {"bf16", kBF16, 0}, {"f32_strided", kF32, 5}, {"bf16_strided", kBF16, 24}};
-
-class CaseList {
- public:
-  OpCase& Add(Op op, const std::string& suffix, OpAttrs attrs, std::vector<TensorShape> operands) {
-    cases_.push_back({.name = std::string(Name(op)) + "_" + suffix,
-                      .op = op,
-                      .attrs = std::move(attrs),
-                      .operands = std::move(operands)});
-    return cases_.back();
-  }
-  void Add(OpCase op_case) { cases_.push_back(std::move(op_case)); }
-  std::vector<OpCase> Take() { return std::move(cases_); }
-
- private:
-  std::vector<OpCase> cases_;
-};
 
 std::string Text(int64_t value) { return std::to_string(value); }
 
@@ -226,10 +191,12 @@ void AddStepOps(CaseList* list) {
     for (const Sizes& size : {Sizes{1}, Sizes{200003}, Sizes{300, 257}}) {
       list->Add(Op::kSquaredNorm,
                 std::string(Name(dtype)) + "_" + Text(size.size()) + "d_" + Text(size[0]),
-                NoAttrs{}, {Dense(dtype, size), Dense(kF32, {1})});
+                ScaleAttrs{.scale = size.size() == 2 ? 0.25f : 1.0f},
+                {Dense(dtype, size), Dense(kF32, {1})});
     }
   }
   for (int64_t n : {1, 37}) {
+    list->Add(Op::kSum, Text(n), NoAttrs{}, {Dense(kF32, {n}), Dense(kF32, {1})});
     list->Add(Op::kSumStats, Text(n), NoAttrs{}, {Dense(kF32, {n, 2}), Dense(kF32, {2})});
     for (const auto& [name, clip] :
          {std::pair<std::string, float>{"off", 0.0f}, {"tight", 1e-3f}, {"loose", 1e6f}}) {
@@ -250,6 +217,9 @@ OpAttrs GradientAttrs(const GradientRule& rule, const OpCase& forward, bool accu
   OpAttrs attrs = forward.attrs;
   if (auto* norm = std::get_if<NormAttrs>(&attrs)) norm->accumulate = accumulate;
   if (auto* loss = std::get_if<LossAttrs>(&attrs)) loss->accumulate = accumulate;
+  if (auto* block = std::get_if<AttentionBlockAttrs>(&attrs)) {
+    block->accumulate = block->accumulate_keys = accumulate;
+  }
   if (auto* rope = std::get_if<RopeAttrs>(&attrs)) rope->inverse = !rope->inverse;
   return attrs;
 }
@@ -258,6 +228,12 @@ bool HasGradient(const GradientRule& rule, const OpCase& forward) {
   if (rule.gradient != Op::kBiasGrad) return true;
   const auto& matmul = std::get<MatmulAttrs>(forward.attrs);
   return !forward.operands[3].absent() && matmul.epilogue == Epilogue::kNone;
+}
+
+// The forward op writes o as f32, the gradient op reads it and do as activations and writes f32.
+void TypesOfBlockGrad(DType activation, OpCase* gradient) {
+  for (int i : {3, 5}) gradient->operands[i].dtype = activation;
+  for (int i : {6, 7, 8}) gradient->operands[i].dtype = kF32;
 }
 
 OpCase GradientOf(const GradientRule& rule, const std::shared_ptr<const OpCase>& forward,
@@ -271,6 +247,7 @@ OpCase GradientOf(const GradientRule& rule, const std::shared_ptr<const OpCase>&
     gradient.operands.push_back(
         operand.source == Source::kOwn ? kAbsent : forward->operands[operand.forward]);
   }
+  if (rule.gradient == Op::kAttentionBlockGrad) TypesOfBlockGrad(forward->operands[0].dtype, &gradient);
   return gradient;
 }
 
@@ -300,6 +277,12 @@ void AddVariants(const OpCase& gradient, CaseList* list) {
   if (gradient.op == Op::kRmsNormGrad) AddResidualForms(gradient, 4, 5, list);
   if (gradient.op == Op::kGeluGrad && gradient.forward->shared.empty()) in_place({{2, 0}});
   if (gradient.op == Op::kSwigluGrad) in_place({{3, 1}, {4, 2}});
+  if (gradient.op == Op::kAttentionBlockGrad) {
+    OpCase keys_only = gradient;
+    keys_only.name += "_acc_keys";
+    std::get<AttentionBlockAttrs>(keys_only.attrs).accumulate_keys = true;
+    list->Add(keys_only);
+  }
 }
 
 std::vector<OpCase> ForwardCases() {
@@ -314,6 +297,7 @@ std::vector<OpCase> ForwardCases() {
     AddAttention(form, &list);
     AddLoss(form, &list);
     AddCopies(form, &list);
+    AddLayoutCases(form, &list);
   }
   AddStepOps(&list);
   return list.Take();
@@ -350,6 +334,10 @@ const std::vector<GradientRule>& GradientRules() {
        Op::kAttentionGrad,
        {Forward(0), Forward(1), Forward(2), Forward(3), Forward(4), Seed(3), Derivative(0),
         Derivative(1), Derivative(2)}},
+      {Op::kAttentionBlock,
+       Op::kAttentionBlockGrad,
+       {Forward(0), Forward(1), Forward(2), Forward(3), Forward(4), Seed(3), Derivative(0),
+        Derivative(1), Derivative(2)}},
       {Op::kLmHeadLoss,
        Op::kLmHeadLossGrad,
        {Forward(0), Forward(1), Forward(2), Forward(3), Derivative(0), Derivative(1)}},
@@ -359,7 +347,8 @@ const std::vector<GradientRule>& GradientRules() {
 
 bool Accumulates(const GradientRule& rule) {
   return rule.gradient == Op::kLayerNormGrad || rule.gradient == Op::kRmsNormGrad ||
-         rule.gradient == Op::kBiasGrad || rule.gradient == Op::kLmHeadLossGrad;
+         rule.gradient == Op::kBiasGrad || rule.gradient == Op::kLmHeadLossGrad ||
+         rule.gradient == Op::kAttentionBlockGrad;
 }
 
 bool IsF32(const OpCase& op_case) {

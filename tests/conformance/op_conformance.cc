@@ -34,12 +34,17 @@ double Normal(Random* random) {
   return (static_cast<double>(sum) / 65536 - 2) * std::sqrt(3.0);
 }
 
+// Of the table that the tokens look up.
+int64_t Shards(const OpCase& op_case) {
+  return std::get<EmbeddingAttrs>(op_case.attrs).shard_rows > 0 ? 3 : 1;
+}
+
 int64_t RowsLookedUp(const OpCase& op_case) {
   switch (op_case.op) {
     case Op::kEmbedding:
-      return op_case.operands[1].rows();
+      return op_case.operands[1].rows() * Shards(op_case);
     case Op::kEmbeddingGrad:
-      return op_case.operands[2].rows();
+      return op_case.operands[2].rows() * Shards(op_case);
     case Op::kGatherRows:
       return op_case.operands[0].rows();
     default:
@@ -48,8 +53,9 @@ int64_t RowsLookedUp(const OpCase& op_case) {
 }
 
 Values RandomIndices(const OpCase& op_case, const TensorShape& shape, Random* random) {
-  const bool targets = op_case.op == Op::kLmHeadLoss;
-  const int64_t rows = RowsLookedUp(op_case);
+  const auto* entropy = std::get_if<CrossEntropyAttrs>(&op_case.attrs);
+  const bool targets = op_case.op == Op::kLmHeadLoss || entropy != nullptr;
+  const int64_t rows = entropy != nullptr ? entropy->vocabulary : RowsLookedUp(op_case);
   Values values(shape.Elements());
   for (double& value : values) {
     value = static_cast<double>((*random)() % rows);
@@ -72,6 +78,11 @@ Values RandomOperand(const OpCase& op_case, int index, Random* random) {
     value = Normal(random);
     if (positive) value = std::abs(value);
     value = RoundTo(shape.dtype, value);
+  }
+  // {max, sum, logit}: the sum of exponentials is positive.
+  const bool rows = op_case.op == Op::kCrossEntropyLoss || op_case.op == Op::kCrossEntropyGrad;
+  for (size_t i = 1; rows && index == 1 && i < values.size(); i += 3) {
+    values[i] = static_cast<float>(std::abs(values[i]) + 1);
   }
   return values;
 }
@@ -102,7 +113,9 @@ std::vector<Values> MakeOperands(const OpCase& op_case) {
   const GradientRule& rule = *FindGradientRule(op_case.op);
   for (size_t i = 0; i < operands.size(); ++i) {
     const GradientOperand& operand = rule.operands[i];
-    if (operand.source == Source::kForward) operands[i] = forward[operand.forward];
+    if (operand.source != Source::kForward) continue;
+    operands[i] = forward[operand.forward];
+    for (double& value : operands[i]) value = RoundTo(op_case.operands[i].dtype, value);
   }
   return operands;
 }
@@ -233,17 +246,23 @@ double BoundOf(Op op) {
     case Op::kFill:
     case Op::kCast:
     case Op::kGatherRows:
+    case Op::kPermute:
       return 0;
     case Op::kEmbedding:
     case Op::kRope:
     case Op::kAdd:
+    case Op::kAddResidual:
     case Op::kGelu:
     case Op::kGeluGrad:
     case Op::kSwiglu:
     case Op::kSwigluGrad:
     case Op::kGradScale:
+    case Op::kSum:
     case Op::kSumStats:
     case Op::kSquaredNorm:
+    case Op::kCrossEntropyRows:
+    case Op::kCrossEntropyLoss:
+    case Op::kCrossEntropyGrad:
       return 1e-6;
     case Op::kEmbeddingGrad:
     case Op::kLayerNorm:
@@ -256,9 +275,11 @@ double BoundOf(Op op) {
     case Op::kBiasGrad:
       return 5e-6;
     case Op::kAttention:
+    case Op::kAttentionBlock:
     case Op::kLmHeadLoss:
       return 5e-6;
     case Op::kAttentionGrad:
+    case Op::kAttentionBlockGrad:
     case Op::kLmHeadLossGrad:
       return 1e-5;
   }
@@ -269,6 +290,9 @@ double BoundOf(Op op) {
 bool RoundsInside(const OpCase& op_case) {
   if (const auto* attention = std::get_if<AttentionAttrs>(&op_case.attrs)) {
     return attention->precision == MatmulPrecision::kBF16;
+  }
+  if (const auto* block = std::get_if<AttentionBlockAttrs>(&op_case.attrs)) {
+    return block->precision == MatmulPrecision::kBF16;
   }
   if (const auto* loss = std::get_if<LossAttrs>(&op_case.attrs)) {
     return loss->precision == MatmulPrecision::kBF16;
@@ -285,16 +309,20 @@ double BoundOf(const OpCase& op_case, int index) {
   return bound;
 }
 
+// Of the finite values: the log-sum-exp of no key is minus infinity.
 double RootMeanSquare(const Values& values) {
   double sum = 0;
-  for (double value : values) sum += value * value;
+  for (double value : values) sum += std::isfinite(value) ? value * value : 0;
   return std::sqrt(sum / static_cast<double>(values.size()));
 }
 
 // For results whose single elements may be far off: bf16 scores under an exponential.
 void ExpectCloseOnAverage(const Values& got, const Values& want, double bound) {
   Values error(want.size());
-  for (size_t i = 0; i < want.size(); ++i) error[i] = got[i] - want[i];
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(std::isfinite(got[i]), std::isfinite(want[i])) << "element " << i;
+    error[i] = got[i] == want[i] ? 0 : got[i] - want[i];
+  }
   EXPECT_LE(RootMeanSquare(error), bound * RootMeanSquare(want));
 }
 
@@ -304,6 +332,7 @@ void ExpectCloseEach(const Values& got, const Values& want, double bound, double
   size_t worst_at = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     double error = std::abs(got[i] - want[i]) / (std::abs(want[i]) + common_size + 1e-30);
+    if (got[i] == want[i]) error = 0;
     if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
     if (error > worst) {
       worst = error;

@@ -7,6 +7,8 @@
 #include <limits>
 #include <numbers>
 
+#include "tests/conformance/layout_reference.h"
+
 namespace terrace::kernels::conformance {
 namespace {
 
@@ -22,23 +24,30 @@ void Begin(Values* values, const TensorShape& shape, bool accumulate) {
 
 void EmbeddingRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t h = shapes[1].size[1];
+  const bool positions = !shapes[2].absent() && attrs.shard == 0;
   Begin(&operands[3], shapes[3], false);
   for (int64_t t = 0; t < shapes[3].rows(); ++t) {
+    const int64_t row = Index(operands[0][t]) - attrs.shard * attrs.shard_rows;
+    const bool here = row >= 0 && row < shapes[1].rows();
+    const int64_t position = positions ? attrs.context.Position(t, attrs.sequence) : 0;
     for (int64_t i = 0; i < h; ++i) {
-      double sum = operands[1][Index(operands[0][t]) * h + i];
-      if (!shapes[2].absent()) sum += operands[2][t % attrs.sequence * h + i];
-      operands[3][t * h + i] = sum;
+      if (here) operands[3][t * h + i] += operands[1][row * h + i];
+      if (positions) operands[3][t * h + i] += operands[2][position * h + i];
     }
   }
 }
 
 void EmbeddingGradRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t h = shapes[1].size[1];
+  const bool positions = !shapes[3].absent();
   for (int64_t t = 0; t < shapes[1].rows(); ++t) {
+    const int64_t row = Index(operands[0][t]) - attrs.shard * attrs.shard_rows;
+    const bool here = row >= 0 && row < shapes[2].rows();
+    const int64_t position = positions ? attrs.context.Position(t, attrs.sequence) : 0;
     for (int64_t i = 0; i < h; ++i) {
       const double dx = operands[1][t * h + i];
-      operands[2][Index(operands[0][t]) * h + i] += dx;
-      if (!shapes[3].absent()) operands[3][t % attrs.sequence * h + i] += dx;
+      if (here) operands[2][row * h + i] += dx;
+      if (positions) operands[3][position * h + i] += dx;
     }
   }
 }
@@ -207,7 +216,7 @@ void SwigluGradRef(Operands operands) {
 void RopeRef(const RopeAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t d = shapes[0].size[2];
   for (int64_t t = 0; t < shapes[0].rows(); ++t) {
-    const double* angles = &operands[1][t % attrs.sequence * d];
+    const double* angles = &operands[1][attrs.context.Position(t, attrs.sequence) * d];
     for (int64_t head = 0; head < shapes[0].size[1]; ++head) {
       double* x = &operands[0][(t * shapes[0].size[1] + head) * d];
       for (int64_t i = 0; i < d / 2; ++i) {
@@ -422,6 +431,20 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return LossRef(std::get<LossAttrs>(attrs), false, shapes, operands);
     case Op::kLmHeadLossGrad:
       return LossRef(std::get<LossAttrs>(attrs), true, shapes, operands);
+    case Op::kAttentionBlock:
+      return AttentionBlockRef(std::get<AttentionBlockAttrs>(attrs), shapes, operands);
+    case Op::kAttentionBlockGrad:
+      return AttentionBlockGradRef(std::get<AttentionBlockAttrs>(attrs), shapes, operands);
+    case Op::kCrossEntropyRows:
+      return CrossEntropyRowsRef(std::get<CrossEntropyAttrs>(attrs), shapes, operands);
+    case Op::kCrossEntropyLoss:
+      return CrossEntropyLossRef(std::get<CrossEntropyAttrs>(attrs), shapes, operands);
+    case Op::kCrossEntropyGrad:
+      return CrossEntropyGradRef(std::get<CrossEntropyAttrs>(attrs), shapes, operands);
+    case Op::kAddResidual:
+      return AddResidualRef(shapes, operands);
+    case Op::kPermute:
+      return PermuteRef(std::get<PermuteAttrs>(attrs), shapes, operands);
     case Op::kGatherRows:
       return GatherRowsRef(shapes, operands);
     case Op::kCast:
@@ -433,7 +456,12 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
     case Op::kAdd:
       return MapTo(operands, 0, 1, [&](size_t i) { return operands[0][i] + operands[1][i]; });
     case Op::kSquaredNorm:
-      operands[1] = {Dot(operands[0].data(), operands[0].data(), shapes[0].Elements())};
+      operands[1] = {std::get<ScaleAttrs>(attrs).scale *
+                     Dot(operands[0].data(), operands[0].data(), shapes[0].Elements())};
+      return;
+    case Op::kSum:
+      operands[1] = {0.0};
+      for (double value : operands[0]) operands[1][0] += value;
       return;
     case Op::kSumStats:
       operands[1] = {0.0, 0.0};

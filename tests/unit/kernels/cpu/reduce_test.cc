@@ -46,13 +46,13 @@ TEST(GradScaleTest, AGradientOfZerosIsNoReasonToSkip) {
 TEST(SquaredNormTest, KeepsItsPrecisionOverMillions) {
   // A plain f32 sum of these stops growing at 2^24.
   std::vector<float> x(20'000'003, 1.0f), out(1);
-  ASSERT_TRUE(Launch(Op::kSquaredNorm, NoAttrs{}, {ViewOf(x), ViewOf(out)}, 2).ok());
+  ASSERT_TRUE(Launch(Op::kSquaredNorm, ScaleAttrs{}, {ViewOf(x), ViewOf(out)}, 2).ok());
   EXPECT_EQ(out[0], 20'000'003.0f);
 }
 
 TEST(SquaredNormTest, OverflowsToInfinityAndNotToNonsense) {
   std::vector<float> x(1000, 1e30f), out(1);
-  ASSERT_TRUE(Launch(Op::kSquaredNorm, NoAttrs{}, {ViewOf(x), ViewOf(out)}).ok());
+  ASSERT_TRUE(Launch(Op::kSquaredNorm, ScaleAttrs{}, {ViewOf(x), ViewOf(out)}).ok());
   EXPECT_TRUE(std::isinf(out[0]));
 }
 
