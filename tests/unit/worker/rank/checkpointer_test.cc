@@ -4,12 +4,14 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/checkpoint/layout_fixture.h"
 #include "worker/rank/failure.h"
 
 namespace terrace {
@@ -93,6 +95,54 @@ TEST_F(CheckpointerTest, AFailureSaysWhichStepAndCarriesItsReason) {
   ASSERT_TRUE(result.has_value());
   EXPECT_EQ(ReasonOf(result->status()), v1::REASON_CHECKPOINT_ERROR);
   EXPECT_THAT(std::string(result->status().message()), testing::HasSubstr("step 12"));
+}
+
+// Two tensor-parallel ranks, each with its own writer.
+class TwoCheckpointersTest : public CheckpointerTest {
+ protected:
+  void SetUp() override {
+    CheckpointerTest::SetUp();
+    for (int rank = 0; rank < 2; ++rank) {
+      writers_.push_back(
+          std::make_unique<Checkpointer>(spec_, job_.rank(rank).state(), &at_[rank], &clock_));
+    }
+  }
+
+  TestJob job_{{.name = "tp2", .tensor = 2}};
+  ThreadPeers peers_{2};
+  ThreadPeers::Peer at_[2] = {peers_.At(0), peers_.At(1)};
+  std::vector<std::unique_ptr<Checkpointer>> writers_;
+};
+
+TEST_F(TwoCheckpointersTest, EachFenceOpensForItsOwnRankAndBothReportTheSameCheckpoint) {
+  job_.Fill(&TestRank::Value);
+  for (auto& writer : writers_) writer->Start(3, 30);
+  for (int rank : {1, 0}) {
+    writers_[rank]->WaitUntilUnread();
+    job_.rank(rank).Dirty();  // the optimizer's write
+  }
+  for (auto& writer : writers_) {
+    const auto result = writer->Finish();
+    ASSERT_TRUE(result->ok()) << result->status();
+    EXPECT_EQ((*result)->info.path, folder_ / "step-00000003");
+    EXPECT_TRUE((*result)->info.complete);
+    EXPECT_EQ((*result)->info.bytes, NewestCheckpoint(folder_.string())->bytes);
+  }
+  EXPECT_THAT(job_.Read(folder_ / "step-00000003"), testing::Each(absl::OkStatus()));
+  job_.Expect(&TestRank::Value);
+}
+
+TEST_F(TwoCheckpointersTest, AFailureOfOneIsAFailureOfBothAndOpensBothFences) {
+  job_.rank(1).program().mutable_initializers()->RemoveLast();
+  for (auto& writer : writers_) writer->Start(3, 30);
+  for (auto& writer : writers_) writer->WaitUntilUnread();
+  for (auto& writer : writers_) {
+    const auto result = writer->Finish();
+    EXPECT_EQ(ReasonOf(result->status()), v1::REASON_CHECKPOINT_ERROR);
+    EXPECT_THAT(std::string(result->status().message()),
+                testing::HasSubstr("begun with other tensors"));
+  }
+  EXPECT_TRUE(ListCheckpoints(folder_.string())->empty());
 }
 
 }  // namespace
