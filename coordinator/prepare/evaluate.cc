@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/compile.h"
+#include "coordinator/prepare/layout_text.h"
 #include "proto/program_check.h"
 
 namespace terrace {
@@ -20,12 +21,13 @@ int64_t DeviceBytes(const v1::Program& program) {
   return bytes;
 }
 
-absl::Status CheckAdmitted(int64_t limit_bytes, std::vector<v1::Program>* programs) {
+absl::Status CheckAdmitted(int64_t limit_bytes, const v1::Layout& layout,
+                           std::vector<v1::Program>* programs) {
   for (v1::Program& program : *programs) program.set_device_limit_bytes(limit_bytes);
   const absl::Status status = CheckPrograms(*programs);
   if (status.ok()) return status;
-  return absl::InternalError(
-      absl::StrCat("the checker refuses the compiled programs: ", status.message()));
+  return absl::InternalError(absl::StrCat("the checker refuses the programs compiled for ",
+                                          LayoutText(layout), ": ", status.message()));
 }
 
 }  // namespace
@@ -43,7 +45,7 @@ absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
   evaluated.fits =
       budget.device_memory_bytes == 0 || evaluated.device_bytes <= budget.device_memory_bytes;
   if (evaluated.fits)
-    RETURN_IF_ERROR(CheckAdmitted(budget.device_memory_bytes, &evaluated.programs));
+    RETURN_IF_ERROR(CheckAdmitted(budget.device_memory_bytes, layout, &evaluated.programs));
   ASSIGN_OR_RETURN(evaluated.simulation, Simulate(evaluated.programs, "train", budget.profile));
   return evaluated;
 }

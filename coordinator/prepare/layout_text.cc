@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace terrace {
 namespace {
@@ -43,6 +44,10 @@ std::vector<std::pair<std::string, std::string>> Words(const v1::LayoutSpec& pin
 }
 
 }  // namespace
+
+std::string LayoutText(const v1::Layout& layout) {
+  return absl::StrJoin(Words(layout), ", ", absl::PairFormatter(" "));
+}
 
 std::vector<std::string> Differences(const v1::Layout& from, const v1::Layout& to) {
   const auto before = Words(from), after = Words(to);

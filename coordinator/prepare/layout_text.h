@@ -11,6 +11,9 @@
 
 namespace terrace {
 
+// "dp 2, tp 1, pp 4, ...": all keys that change how fast and how large a layout is.
+std::string LayoutText(const v1::Layout& layout);
+
 // "tp 2", "recompute block": the keys in which `to` differs from `from`, with its values.
 std::vector<std::string> Differences(const v1::Layout& from, const v1::Layout& to);
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "coordinator/model/presets.h"
@@ -36,6 +37,15 @@ v1::JobSpec Gpt2(const std::string& precision, uint32_t micro_batch) {
   spec.mutable_data()->set_sequence_length(256);
   spec.mutable_train()->set_precision(precision);
   spec.mutable_layout()->set_micro_batch(micro_batch);
+  spec.mutable_layout()->set_recompute("none");
+  return spec;
+}
+
+// Nothing pinned.
+v1::JobSpec Open(v1::JobSpec spec) {
+  spec.clear_layout();
+  spec.mutable_layout()->set_zero(-1);
+  spec.mutable_layout()->set_sequence_parallel(-1);
   return spec;
 }
 
@@ -48,6 +58,28 @@ Budget MakeBudget(int64_t device_memory_bytes = 0, uint32_t ranks = 1) {
 
 int64_t DeviceBytes(const v1::Program& program) {
   return program.arenas(0).bytes() + program.external_bytes();
+}
+
+// Of the largest stage.
+int64_t DeviceBytes(const Prepared& prepared) {
+  int64_t bytes = 0;
+  for (const v1::Program& program : prepared.programs) {
+    bytes = std::max(bytes, DeviceBytes(program));
+  }
+  return bytes;
+}
+
+// Of the smallest layout on one rank that keeps precision and sequence length.
+int64_t LeastBytes(const std::string& precision) {
+  int64_t least = INT64_MAX;
+  for (const char* recompute : {"none", "selective", "block", "sqrt"}) {
+    v1::JobSpec spec = Gpt2(precision, 1);
+    spec.mutable_layout()->set_recompute(recompute);
+    const auto prepared = Prepare(spec, MakeBudget());
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    if (prepared.ok()) least = std::min(least, DeviceBytes(*prepared));
+  }
+  return least;
 }
 
 std::string Refusal(const v1::JobSpec& spec, const Budget& budget, absl::StatusCode code) {
@@ -177,24 +209,53 @@ TEST(PrepareTest, ASmallerMicroBatchIsTheCheapestChange) {
                     Not(HasSubstr("bf16")), HasSubstr("resources.device_memory of at least")));
 }
 
-TEST(PrepareTest, ThenPrecisionWhereItSavesEnough) {
-  const auto bf16 = Prepare(Gpt2("bf16", 8), MakeBudget());
-  const auto fp32 = Prepare(Gpt2("fp32", 1), MakeBudget());
-  ASSERT_TRUE(bf16.ok() && fp32.ok());
-  // With micro_batch 1 in fp32 just too large, bf16 with micro_batch 1 is what is left.
-  const Budget budget = MakeBudget(DeviceBytes(fp32->programs[0]) - 1);
+TEST(PrepareTest, ThenRecompute) {
+  const auto small = Prepare(Gpt2("fp32", 1), MakeBudget());
+  ASSERT_TRUE(small.ok());
+  const Budget budget = MakeBudget(DeviceBytes(*small) - 1);
   const std::string message =
       Refusal(Gpt2("fp32", 8), budget, absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(message, HasSubstr("the cheapest change that fits: train.precision bf16"));
-  v1::JobSpec changed =
-      Gpt2("bf16", message.find("layout.micro_batch 1") != std::string::npos ? 1 : 8);
-  EXPECT_TRUE(Prepare(changed, budget).ok()) << message;
+  EXPECT_THAT(message, AllOf(HasSubstr("the cheapest change that fits: layout.recompute "),
+                             Not(HasSubstr("bf16"))));
+}
+
+TEST(PrepareTest, ThenZeroWhereOtherRanksCanHoldPartOfTheStates) {
+  v1::JobSpec spec = Gpt2("fp32", 1);
+  spec.mutable_layout()->set_zero(0);
+  spec.mutable_layout()->set_dp(4);
+  const Budget budget = MakeBudget(LeastBytes("fp32") * 3 / 4, 4);
+  EXPECT_THAT(Refusal(spec, budget, absl::StatusCode::kResourceExhausted),
+              AllOf(HasSubstr("the cheapest change that fits: "), HasSubstr("layout.zero "),
+                    Not(HasSubstr("layout.tp")), Not(HasSubstr("bf16"))));
+}
+
+TEST(PrepareTest, ThenOtherDegrees) {
+  v1::JobSpec spec = Gpt2("fp32", 1);
+  spec.mutable_layout()->set_dp(1);
+  spec.mutable_layout()->set_tp(1);
+  spec.mutable_layout()->set_pp(1);
+  spec.mutable_layout()->set_cp(4);
+  spec.mutable_layout()->set_zero(0);
+  // What one rank holds of the states with all ways of sharing them.
+  v1::JobSpec sharing = Gpt2("fp32", 1);
+  sharing.mutable_layout()->set_tp(4);
+  const auto prepared = Prepare(sharing, MakeBudget(0, 4));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const std::string message =
+      Refusal(spec, MakeBudget(DeviceBytes(*prepared), 4), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(message, AllOf(HasSubstr("the cheapest change that fits: layout."),
+                             Not(HasSubstr("bf16")), Not(HasSubstr("sequence_length"))));
+}
+
+TEST(PrepareTest, ThenPrecisionWhereItSavesEnough) {
+  const Budget budget = MakeBudget(LeastBytes("fp32") - 1);
+  EXPECT_THAT(Refusal(Gpt2("fp32", 8), budget, absl::StatusCode::kResourceExhausted),
+              HasSubstr("the cheapest change that fits: train.precision bf16"));
+  EXPECT_TRUE(Prepare(Open(Gpt2("bf16", 1)), budget).ok());
 }
 
 TEST(PrepareTest, ThenAShorterSequence) {
-  const auto small = Prepare(Gpt2("bf16", 1), MakeBudget());
-  ASSERT_TRUE(small.ok());
-  const Budget budget = MakeBudget(DeviceBytes(small->programs[0]) - 1);
+  const Budget budget = MakeBudget(LeastBytes("bf16") - 1);
   EXPECT_THAT(Refusal(Gpt2("bf16", 1), budget, absl::StatusCode::kResourceExhausted),
               HasSubstr("the cheapest change that fits: data.sequence_length 128"));
 }
@@ -203,8 +264,83 @@ TEST(PrepareTest, WhereNothingHelpsTheMemoryItTakesIsNamed) {
   EXPECT_THAT(
       Refusal(Gpt2("bf16", 1), MakeBudget(int64_t{1} << 30), absl::StatusCode::kResourceExhausted),
       AllOf(HasSubstr("of 1.0 GiB per rank"),
-            HasSubstr("no smaller micro_batch, precision or sequence_length fits"),
-            HasSubstr("MiB")));
+            HasSubstr("no layout, precision or sequence_length fits"), HasSubstr("MiB")));
+}
+
+// ---- layouts
+// -------------------------------------------------------------------------------------
+
+TEST(PrepareTest, AJobThatFitsIsPlainlyDataParallel) {
+  const auto prepared = Prepare(Open(Spec("llama")), MakeBudget(int64_t{1} << 30, 4));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const v1::Layout& layout = prepared->plan.layout();
+  EXPECT_EQ(layout.data_parallel(), 4u);
+  EXPECT_EQ(layout.zero_stage(), 0u);
+  EXPECT_EQ(layout.recompute(), "none");
+}
+
+TEST(PrepareTest, AnOpenLayoutRecomputesRatherThanFail) {
+  const v1::JobSpec open = Open(Gpt2("fp32", 1));
+  const auto plain = Prepare(Gpt2("fp32", 1), MakeBudget());
+  ASSERT_TRUE(plain.ok());
+  const Budget budget = MakeBudget(DeviceBytes(*plain) - 1);
+  const auto prepared = Prepare(open, budget);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_NE(prepared->plan.layout().recompute(), "none");
+  EXPECT_LE(DeviceBytes(*prepared), budget.device_memory_bytes);
+}
+
+TEST(PrepareTest, AnOpenLayoutSharesTheStatesRatherThanFail) {
+  const Budget budget = MakeBudget(LeastBytes("fp32") / 2, 4);
+  const auto prepared = Prepare(Open(Gpt2("fp32", 1)), budget);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const v1::Layout& layout = prepared->plan.layout();
+  EXPECT_TRUE(layout.zero_stage() > 0 || layout.data_parallel() < 4u) << layout.ShortDebugString();
+  EXPECT_LE(DeviceBytes(*prepared), budget.device_memory_bytes);
+}
+
+TEST(PrepareTest, APlanHasAProgramAndItsMemoryForEachStage) {
+  v1::JobSpec spec = Open(Spec("llama"));
+  spec.mutable_layout()->set_tp(2);
+  spec.mutable_layout()->set_pp(2);
+  spec.mutable_layout()->set_zero(1);
+  const auto prepared = Prepare(spec, MakeBudget(int64_t{1} << 30, 8));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const v1::Plan& plan = prepared->plan;
+  EXPECT_EQ(plan.layout().data_parallel(), 2u);
+  ASSERT_EQ(prepared->programs.size(), 2u);
+  ASSERT_EQ(plan.memory_size(), 2);
+  ASSERT_EQ(plan.program_sha256_size(), 2);
+  uint32_t instructions = 0;
+  for (int stage = 0; stage < 2; ++stage) {
+    const v1::Program& program = prepared->programs[stage];
+    EXPECT_EQ(program.stage(), static_cast<uint32_t>(stage));
+    EXPECT_EQ(plan.program_sha256(stage), Sha256Hex(SerializeProgram(program)));
+    EXPECT_EQ(plan.memory(stage).stage(), static_cast<uint32_t>(stage));
+    EXPECT_EQ(plan.memory(stage).arena_bytes(), program.arenas(0).bytes());
+    instructions += program.sequences(0).instructions_size();
+    int64_t sum = 0;
+    for (const v1::MemoryLine& line : plan.memory(stage).lines()) sum += line.bytes();
+    EXPECT_EQ(sum, plan.memory(stage).arena_bytes() + plan.memory(stage).external_bytes());
+  }
+  EXPECT_EQ(plan.instructions(), instructions);
+  EXPECT_EQ(plan.checkpoint_bytes(), 3 * 4 * TinyModel("llama").Parameters());
+  EXPECT_LE(plan.time().mfu(), 1);
+}
+
+TEST(PrepareTest, MoreRanksThanDevicesAreRefused) {
+  v1::JobSpec spec = Open(Spec("llama"));
+  spec.mutable_layout()->set_tp(2);
+  spec.mutable_layout()->set_pp(2);
+  EXPECT_THAT(Refusal(spec, MakeBudget(0, 2), absl::StatusCode::kInvalidArgument),
+              AllOf(HasSubstr("tp 2 x pp 2 = 4 ranks"), HasSubstr("resources")));
+}
+
+TEST(PrepareTest, LayoutsThatDoNotDivideAreRefused) {
+  v1::JobSpec spec = Open(Spec("llama"));
+  spec.mutable_layout()->set_tp(3);
+  EXPECT_THAT(Refusal(spec, MakeBudget(0, 3), absl::StatusCode::kInvalidArgument),
+              AllOf(HasSubstr("layout.tp: got 3"), HasSubstr("try 2 or 4")));
 }
 
 // ---- the model
