@@ -40,8 +40,8 @@ void Builder::Collective(v1::CollectiveKind kind, int group, Slice from, Slice t
   Append(compiler::Collective{kind, group}, {from, to}, std::move(text));
 }
 
-void Builder::Send(int group, int peer_stage, Slice operand, std::string text) {
-  Append(Transfer{v1::SEND, group, peer_stage}, {operand}, std::move(text));
+void Builder::Send(int group, int peer_stage, int done_by_pass, Slice operand, std::string text) {
+  Append(Transfer{v1::SEND, group, peer_stage, done_by_pass}, {operand}, std::move(text));
 }
 
 void Builder::Receive(int group, int peer_stage, Slice operand, std::string text) {

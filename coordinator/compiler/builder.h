@@ -41,6 +41,9 @@ class Builder {
     ++mark_;
   }
 
+  // Passes that began so far.
+  int pass() const { return pass_; }
+
   // A new STEP value of this sequence, named after the micro-batch and layer ("mb0.layer3.qkv").
   Slice NewValue(const std::string& name, v1::BufferClass cls, kernels::DType dtype,
                  const Dims& dims);
@@ -53,7 +56,7 @@ class Builder {
   // Over one rank nothing happens: `group` is kNone then.
   void AllReduce(int group, Slice operand, std::string text);
   void Collective(v1::CollectiveKind kind, int group, Slice from, Slice to, std::string text);
-  void Send(int group, int peer_stage, Slice operand, std::string text);
+  void Send(int group, int peer_stage, int done_by_pass, Slice operand, std::string text);
   void Receive(int group, int peer_stage, Slice operand, std::string text);
   void Input(v1::InputKind kind, std::vector<Slice> operands, std::string text);
   void Output(v1::OutputKind kind, Slice operand, std::string text);

@@ -174,7 +174,9 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
                                           .parameters = parameters,
                                           .shape = job.shape,
                                           .stage = stage,
-                                          .chunks = chunks};
+                                          .chunks = chunks,
+                                          .done_by_pass = compiler::DoneByPass(
+                                              job.shape, job.schedule, stage)};
   RETURN_IF_ERROR(compiler::AppendTrain(
       context, TrainOptionsOf(input, job.layout, forward, job.schedule[stage]), &graph));
   compiler::AppendEval(context, forward, &graph);

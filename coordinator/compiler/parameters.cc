@@ -19,6 +19,17 @@ int64_t AlignUp(int64_t elements, int64_t alignment) {
   return (elements + alignment - 1) / alignment * alignment;
 }
 
+// Which of the stage's chunks uses the tensor.
+int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
+  const bool embedding = tensor.role == TensorRole::kTokenEmbedding ||
+                         tensor.role == TensorRole::kPositionEmbedding;
+  const auto it = std::find_if(chunks.begin(), chunks.end(), [&](const ChunkRange& chunk) {
+    if (tensor.layer >= 0) return tensor.layer >= chunk.begin && tensor.layer < chunk.end;
+    return embedding ? chunk.first : chunk.last;
+  });
+  return static_cast<int>(it - chunks.begin());
+}
+
 std::string UnitName(const Parameter& parameter) {
   if (parameter.layer != kNone) return absl::StrCat("layer", parameter.layer);
   switch (parameter.first().role) {
@@ -31,10 +42,11 @@ std::string UnitName(const Parameter& parameter) {
 }
 
 // Sharded, parameters may share a region only when their gradients take the same way and the
-// optimizer treats them alike. Norms and biases of all layers are one unit: alone they would be many
-// small messages.
+// optimizer treats them alike. Norms and biases of all layers of a chunk are one unit: alone they
+// would be many small messages.
 std::string ShardedUnitName(const Parameter& parameter) {
-  std::string name = parameter.decays() ? UnitName(parameter) : "vectors";
+  std::string name = parameter.decays() ? UnitName(parameter)
+                                        : absl::StrCat("vectors.chunk", parameter.chunk);
   if (parameter.first().role == TensorRole::kPositionEmbedding) name = "positions";
   if (parameter.sums.tensor) name += ".summed";
   if (parameter.sums.tensor_block) name += ".kv";
@@ -68,20 +80,22 @@ void Parameters::Group(const Model& model, const std::vector<ChunkRange>& chunks
       const bool here = on([&](const ChunkRange& chunk) {
         return tensor.layer >= chunk.begin && tensor.layer < chunk.end;
       });
-      if (here) AddParameter(model, tensor, /*copy=*/false, &taken);
+      if (here) AddParameter(model, tensor, chunks, /*copy=*/false, &taken);
       continue;
     }
     const bool embedding = tensor.role == TensorRole::kTokenEmbedding ||
                            tensor.role == TensorRole::kPositionEmbedding;
     const bool tied = tensor.role == TensorRole::kTokenEmbedding && model.config.tied_embeddings;
-    if (embedding ? first : last) AddParameter(model, tensor, /*copy=*/false, &taken);
-    if (tied && last && !first) AddParameter(model, tensor, /*copy=*/true, &taken);
+    if (embedding ? first : last) AddParameter(model, tensor, chunks, /*copy=*/false, &taken);
+    if (tied && last && !first) AddParameter(model, tensor, chunks, /*copy=*/true, &taken);
   }
 }
 
-void Parameters::AddParameter(const Model& model, const Tensor& tensor, bool copy,
+void Parameters::AddParameter(const Model& model, const Tensor& tensor,
+                              const std::vector<ChunkRange>& chunks, bool copy,
                               std::map<const Tensor*, bool>* taken) {
-  Parameter parameter = {.layer = static_cast<int>(tensor.layer), .copy = copy};
+  Parameter parameter = {
+      .layer = static_cast<int>(tensor.layer), .chunk = ChunkOf(tensor, chunks), .copy = copy};
   std::vector<const Tensor*> tensors = {&tensor};
   for (TensorRole role : StoredWith(tensor.role, parallel_)) {
     const Tensor* next = model.Find(role, tensor.layer);

@@ -53,6 +53,7 @@ struct Parameter {
   std::vector<Part> parts;
   Dims shape;  // of what this rank holds
   int layer = kNone;
+  int chunk = 0;  // of the stage
   int split_block = 1;
   Sums sums;
   bool copy = false;    // another stage owns it
@@ -103,7 +104,8 @@ class Parameters {
 
  private:
   void Group(const Model& model, const std::vector<ChunkRange>& chunks);
-  void AddParameter(const Model& model, const Tensor& tensor, bool copy,
+  void AddParameter(const Model& model, const Tensor& tensor,
+                    const std::vector<ChunkRange>& chunks, bool copy,
                     std::map<const Tensor*, bool>* taken);
   void MakeUnits(bool sharded);
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);

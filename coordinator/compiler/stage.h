@@ -27,11 +27,18 @@ struct StageContext {
   ScheduleShape shape;
   int stage = 0;
   std::vector<ChunkRange> chunks;  // of the whole model, in its order
+  std::vector<int> done_by_pass;   // of the send at the end of each pass of "train" (DoneByPass)
 
   const ChunkRange& ChunkOf(int chunk) const { return chunks[ModelChunk(shape, stage, chunk)]; }
   bool HasFirst() const;
   bool HasLast() const;
 };
+
+// For each pass of a stage the number (counted from 1) of the first of its passes that begins, on
+// ideal costs, no earlier than the pass of another stage that needs what it sends; kNone when there is
+// none.
+std::vector<int> DoneByPass(const ScheduleShape& shape,
+                            const std::vector<std::vector<Pass>>& schedule, int stage);
 
 // The gradients of a step, by scope (parameter_gradients.h).
 class GradientScopes {
@@ -79,6 +86,7 @@ class StagePasses {
     std::vector<Node> put_off;
   };
 
+  int DoneBy() const;
   Flight& FlightOf(int micro_batch, int chunk) { return flights_[{micro_batch, chunk}]; }
   // Runs `append` as one segment of the flight.
   template <typename F>

@@ -18,9 +18,8 @@ using kernels::Access;
 constexpr int kComputeStream = 0;
 constexpr int kInputStream = 1;
 
-// How much later a value's memory is reclaimed from another stream.
+// How many layers later a value's memory is reclaimed from a collective.
 constexpr int kRetireMarks = 2;
-constexpr int kRetirePasses = 2;
 
 void AddStream(v1::StreamKind kind, const std::string& name, Graph* graph) {
   v1::Stream stream;
@@ -129,10 +128,11 @@ class Waits {
 
   // The first computation that is far enough behind node i.
   static int RetiredBy(const std::vector<Node>& nodes, int i) {
-    const bool transfer = std::holds_alternative<Transfer>(nodes[i].what);
+    const auto* transfer = std::get_if<Transfer>(&nodes[i].what);
+    if (transfer != nullptr && transfer->done_by_pass == kNone) return kNone;
     for (int j = i + 1; j < static_cast<int>(nodes.size()); ++j) {
-      const bool far = transfer ? nodes[j].pass >= nodes[i].pass + kRetirePasses
-                                : nodes[j].mark >= nodes[i].mark + kRetireMarks;
+      const bool far = transfer != nullptr ? nodes[j].pass >= transfer->done_by_pass
+                                           : nodes[j].mark >= nodes[i].mark + kRetireMarks;
       if (far && nodes[j].stream == kComputeStream) return j;
     }
     return kNone;
