@@ -21,7 +21,7 @@ using kernels::Op;
 class AutodiffTest : public testing::Test {
  protected:
   void Build(const std::string& family, int micro_batches) {
-    stage_ = std::make_unique<TinyStage>(TinyModel(family), TinyLayout({}));
+    stage_ = std::make_unique<TinyStage>(TinyJob{.family = family});
     stage_->RunMicroBatches(micro_batches);
   }
 
@@ -125,7 +125,7 @@ TEST_F(AutodiffTest, RopeIsUndoneByItsInverse) {
 }
 
 TEST_F(AutodiffTest, AnOpWithoutARuleIsNamed) {
-  TinyStage stage(TinyModel("llama"), TinyLayout({}));
+  TinyStage stage({.family = "llama"});
   stage.graph.sequences.push_back({.name = "train"});
   Builder builder(&stage.graph, 0);
   Segment segment;

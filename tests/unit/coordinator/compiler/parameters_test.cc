@@ -13,7 +13,7 @@ namespace {
 
 TEST(ParametersTest, EveryTensorIsInExactlyOneParameter) {
   for (const std::string& family : Families()) {
-    const TinyStage stage(TinyModel(family), TinyLayout({}));
+    const TinyStage stage({.family = family});
     const Graph& graph = stage.graph;
     std::multiset<std::string> names;
     for (const Parameter& parameter : stage.parameters.all()) {
@@ -33,7 +33,7 @@ TEST(ParametersTest, EveryTensorIsInExactlyOneParameter) {
 }
 
 TEST(ParametersTest, TensorsThatShareTheirInputLieSideBySide) {
-  const TinyStage stage(TinyModel("qwen2"), TinyLayout({}));
+  const TinyStage stage({.family = "qwen2"});
   const auto shape = [&](TensorRole role, int layer) {
     return stage.graph.values[WeightOf(stage, role, layer).value].shape;
   };
@@ -44,7 +44,7 @@ TEST(ParametersTest, TensorsThatShareTheirInputLieSideBySide) {
 }
 
 TEST(ParametersTest, ParametersOfALayerDoNotOverlapInItsBuffer) {
-  const TinyStage stage(TinyModel("qwen3"), TinyLayout({}));
+  const TinyStage stage({.family = "qwen3"});
   const Graph& graph = stage.graph;
   std::map<int, int64_t> end;  // by buffer
   for (const Parameter& parameter : stage.parameters.all()) {

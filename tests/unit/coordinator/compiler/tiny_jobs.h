@@ -5,10 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/strings.h"
 #include "coordinator/compiler/compile.h"
 
 namespace terrace {
@@ -19,23 +23,34 @@ inline const std::vector<std::string>& Families() {
   return *families;
 }
 
-inline std::string TinyConfig(std::string_view family) {
+struct TinySizes {
+  int64_t vocabulary = 61;  // a prime: no number of ranks divides it
+  int64_t hidden = 32;
+  int64_t layers = 2;
+  int64_t intermediate = 48;  // outside gpt2, where it is 4 x hidden
+  int64_t sequence = 12;
+};
+
+// Four heads; two key-value heads outside gpt2.
+inline std::string TinyConfig(std::string_view family, const TinySizes& sizes = {}) {
+  std::string config =
+      absl::StrCat(R"({"model_type": ")", Absl(family), R"(", "vocab_size": )", sizes.vocabulary);
   if (family == "gpt2") {
-    return R"({"model_type": "gpt2", "vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4,
-               "n_positions": 20, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"})";
+    return absl::StrCat(config, R"(, "n_embd": )", sizes.hidden, R"(, "n_layer": )", sizes.layers,
+                        R"(, "n_head": 4, "n_positions": )", sizes.sequence + 8,
+                        R"(, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"})");
   }
-  std::string config = R"({"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2,
-      "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48,
-      "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-      "hidden_act": "silu", )";
-  if (family == "mistral") config += R"("sliding_window": 5, )";
-  config +=
-      family == "qwen3" ? R"("tie_word_embeddings": true, )" : R"("tie_word_embeddings": false, )";
-  return config + R"("model_type": ")" + std::string(family) + "\"}";
+  absl::StrAppend(&config, R"(, "hidden_size": )", sizes.hidden, R"(, "num_hidden_layers": )",
+                  sizes.layers, R"(, "num_attention_heads": 4, "num_key_value_heads": 2)",
+                  R"(, "head_dim": )", sizes.hidden / 4, R"(, "intermediate_size": )",
+                  sizes.intermediate, R"(, "max_position_embeddings": )", 52 + sizes.sequence,
+                  R"(, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu")");
+  if (family == "mistral") config += R"(, "sliding_window": 5)";
+  return config + R"(, "tie_word_embeddings": )" + (family == "qwen3" ? "true" : "false") + "}";
 }
 
-inline Model TinyModel(std::string_view family, int64_t sequence = 12) {
-  const auto config = ParseModelConfig(TinyConfig(family), sequence);
+inline Model TinyModel(std::string_view family, const TinySizes& sizes = {}) {
+  const auto config = ParseModelConfig(TinyConfig(family, sizes), sizes.sequence);
   EXPECT_TRUE(config.ok()) << config.status();
   return BuildModel(*config);
 }
@@ -46,11 +61,26 @@ struct TinyJob {
   uint32_t data_parallel = 1;
   uint32_t micro_batches = 1;
   int64_t bucket_bytes = 8000;
+  uint32_t tensor_parallel = 1;
+  bool sequence_parallel = false;
+  uint32_t pipeline_parallel = 1;
+  std::string schedule = "1f1b";
+  uint32_t context_parallel = 1;
+  std::string context_type = "ring";
+  uint32_t zero_stage = 0;
+  uint32_t shard_size = 0;
+  int64_t persistent_parameters = 0;
+  std::string recompute = "none";
+  uint32_t recompute_every = 0;
+  TinySizes sizes = {};
 };
 
 inline std::string Describe(const TinyJob& job) {
-  return job.family + " " + job.precision + " dp " + std::to_string(job.data_parallel) +
-         " micro-batches " + std::to_string(job.micro_batches);
+  return absl::StrCat(job.family, " ", job.precision, " dp", job.data_parallel, " tp",
+                      job.tensor_parallel, job.sequence_parallel ? "+sp" : "", " pp",
+                      job.pipeline_parallel, " ", job.schedule, " cp", job.context_parallel, " ",
+                      job.context_type, " zero", job.zero_stage, "/", job.shard_size, " ",
+                      job.recompute, " micro-batches ", job.micro_batches);
 }
 
 // All families and both precisions, alone and in parallel, with and without accumulation.
@@ -67,10 +97,10 @@ inline std::vector<TinyJob> TinyJobs() {
   return jobs;
 }
 
-inline v1::JobSpec TinySpec() {
+inline v1::JobSpec TinySpec(int64_t sequence = 12) {
   v1::JobSpec spec;
   spec.set_name("tiny");
-  spec.mutable_data()->set_sequence_length(12);
+  spec.mutable_data()->set_sequence_length(sequence);
   v1::TrainSpec* train = spec.mutable_train();
   train->set_steps(10);
   train->set_clip_grad_norm(1.0);
@@ -90,17 +120,34 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
   layout.set_micro_batches(job.micro_batches);
   layout.set_bucket_bytes(job.bucket_bytes);
   layout.set_precision(job.precision);
-  layout.set_recompute("none");
+  layout.set_recompute(job.recompute);
+  layout.set_recompute_every(job.recompute_every);
   layout.set_threads_per_rank(2);
+  layout.set_tensor_parallel(job.tensor_parallel);
+  layout.set_sequence_parallel(job.sequence_parallel);
+  layout.set_pipeline_parallel(job.pipeline_parallel);
+  layout.set_schedule(job.schedule);
+  layout.set_context_parallel(job.context_parallel);
+  layout.set_context_type(job.context_type);
+  layout.set_zero_stage(job.zero_stage);
+  layout.set_shard_size(job.shard_size);
+  layout.set_persistent_parameters(job.persistent_parameters);
   return layout;
 }
 
-inline v1::Program CompileTiny(const TinyJob& job) {
-  const v1::JobSpec spec = TinySpec();
-  const Model model = TinyModel(job.family);
-  const auto programs = Compile({.spec = &spec, .model = &model, .layout = TinyLayout(job)});
+// One program a stage; none when it does not compile.
+inline std::vector<v1::Program> CompileStages(const TinyJob& job) {
+  const v1::JobSpec spec = TinySpec(job.sizes.sequence);
+  const Model model = TinyModel(job.family, job.sizes);
+  auto programs = Compile({.spec = &spec, .model = &model, .layout = TinyLayout(job)});
   EXPECT_TRUE(programs.ok()) << Describe(job) << ": " << programs.status();
-  return programs.ok() ? programs->at(0) : v1::Program();
+  return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
+}
+
+// Of the first stage.
+inline v1::Program CompileTiny(const TinyJob& job) {
+  const std::vector<v1::Program> programs = CompileStages(job);
+  return programs.empty() ? v1::Program() : programs[0];
 }
 
 inline const v1::Sequence& SequenceOf(const v1::Program& program, const std::string& name) {

@@ -20,8 +20,15 @@ namespace terrace::compiler {
 // Owns everything that passes borrow, so it stays where it was made.
 class TinyStage {
  public:
-  static constexpr int64_t kSequence = 12;
-
+  explicit TinyStage(const TinyJob& job, int index = 0)
+      : TinyStage(TinyModel(job.family, job.sizes), TinyLayout(job), index,
+                  {.persistent_elements = job.persistent_parameters}) {
+    sequence = job.sizes.sequence;
+    if (job.precision == "bf16") activation = kernels::DType::kBF16;
+    if (model.config.rope.inverse_frequency.empty()) return;
+    rope_table = graph.Add(
+        {.name = "rope", .shape = {sequence, model.config.head_dim}, .lifetime = v1::PERSISTENT});
+  }
   TinyStage(Model from, const v1::Layout& pinned, int index = 0, ParametersOptions options = {})
       : model(std::move(from)),
         layout(Completed(pinned)),
@@ -31,16 +38,16 @@ class TinyStage {
         parallel(AddGroups(layout, model.config, &graph)),
         parameters(model, OwnChunks(), parallel, options, &graph),
         context{model, layout, parallel, parameters, shape, stage, chunks},
-        gradients(parameters, parallel) {
-    if (model.config.rope.inverse_frequency.empty()) return;
-    rope_table = graph.Add(
-        {.name = "rope", .shape = {kSequence, model.config.head_dim}, .lifetime = v1::PERSISTENT});
-  }
+        gradients(parameters, parallel) {}
   TinyStage(const TinyStage&) = delete;
   TinyStage& operator=(const TinyStage&) = delete;
 
   ForwardOptions Options() const {
-    return {.batch = 2, .sequence = kSequence, .for_backward = true, .rope_table = rope_table};
+    return {.batch = 2,
+            .sequence = sequence,
+            .activation = activation,
+            .for_backward = true,
+            .rope_table = rope_table};
   }
 
   // The passes in a sequence "train".
@@ -48,7 +55,7 @@ class TinyStage {
     graph.sequences.push_back({.name = "train"});
     Builder builder(&graph, 0);
     StagePasses stage_passes(context, Options(), &builder);
-    const int64_t tokens = 2 * kSequence / parallel.context();
+    const int64_t tokens = 2 * sequence / parallel.context();
     std::map<int, BatchSlices> batches;
     for (const Pass& pass : passes) {
       ParameterGradients* into = &gradients.Of(pass.micro_batch, pass.chunk);
@@ -93,6 +100,8 @@ class TinyStage {
   const Parameters parameters;
   const StageContext context;
   GradientScopes gradients;
+  int64_t sequence = 12;
+  kernels::DType activation = kernels::DType::kF32;
   int rope_table = kNone;
 
  private:
