@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "proto/program_text.h"
 #include "proto/text_table.h"
 
@@ -48,15 +49,62 @@ void PrintModel(const v1::Plan& plan, TextTable* table) {
                              ", vocabulary ", Grouped(model.vocabulary()))});
 }
 
+std::string StagesText(const v1::Layout& layout) {
+  std::string text = absl::StrCat("pp ", layout.pipeline_parallel());
+  if (layout.pipeline_parallel() <= 1) return text;
+  absl::StrAppend(&text, " (", layout.schedule().empty() ? "1f1b" : layout.schedule());
+  if (layout.interleave() > 1) absl::StrAppend(&text, ", ", layout.interleave(), " chunks a stage");
+  if (layout.stage_layers_size() > 0) {
+    absl::StrAppend(&text, ", layers ", absl::StrJoin(layout.stage_layers(), " "));
+  }
+  return text + ")";
+}
+
+std::string ZeroText(const v1::Layout& layout) {
+  std::string text = absl::StrCat("zero ", layout.zero_stage());
+  std::string details;
+  if (layout.shard_size() > 0) absl::StrAppend(&details, "shards over ", layout.shard_size(), " ranks");
+  if (layout.persistent_parameters() > 0) {
+    absl::StrAppend(&details, details.empty() ? "" : ", ", "whole below ",
+                    Grouped(layout.persistent_parameters()), " elements");
+  }
+  return details.empty() ? text : absl::StrCat(text, " (", details, ")");
+}
+
+std::string RecomputeText(const v1::Layout& layout) {
+  std::string text = absl::StrCat("recompute ", layout.recompute());
+  if (layout.recompute_every() > 0) absl::StrAppend(&text, " ", layout.recompute_every(), " layers");
+  if (layout.recompute_layers_size() > 0) {
+    absl::StrAppend(&text, " (by layer: ", absl::StrJoin(layout.recompute_layers(), " "), ")");
+  }
+  return text;
+}
+
+// Sizes always, how they are used where there is a choice.
+std::string LayoutText(const v1::Layout& layout) {
+  std::string text = absl::StrCat("dp ", layout.data_parallel(), ", tp ",
+                                  layout.tensor_parallel(),
+                                  layout.sequence_parallel() ? " + sequence" : "", ", ",
+                                  StagesText(layout), ", cp ", layout.context_parallel());
+  if (layout.context_parallel() > 1) {
+    absl::StrAppend(&text, " (", layout.context_type().empty() ? "ring" : layout.context_type(),
+                    ")");
+  }
+  absl::StrAppend(&text, ", ", ZeroText(layout), ", ", RecomputeText(layout), ", ",
+                  layout.precision());
+  if (!layout.communication_dtype().empty() && layout.communication_dtype() != "fp32") {
+    absl::StrAppend(&text, ", gradients sent in ", layout.communication_dtype());
+  }
+  return text;
+}
+
 void PrintLayout(const v1::Plan& plan, TextTable* table) {
   const v1::Layout& layout = plan.layout();
-  table->Add({"layout",
-              absl::StrCat(layout.ranks(), " rank", layout.ranks() == 1 ? "" : "s", " on ",
-                           layout.nodes(), " node", layout.nodes() == 1 ? "" : "s", ", ",
-                           layout.threads_per_rank(), " threads each: dp ", layout.data_parallel(),
-                           ", tp ", layout.tensor_parallel(), ", pp ", layout.pipeline_parallel(),
-                           ", cp ", layout.context_parallel(), ", zero ", layout.zero_stage(),
-                           ", recompute ", layout.recompute(), ", ", layout.precision())});
+  table->Add({"layout", absl::StrCat(layout.ranks(), " rank", layout.ranks() == 1 ? "" : "s",
+                                     " on ", layout.nodes(), " node",
+                                     layout.nodes() == 1 ? "" : "s", ", ",
+                                     layout.threads_per_rank(), " threads each: ",
+                                     LayoutText(layout))});
   const int64_t rank_sequences = int64_t{layout.micro_batch()} * layout.micro_batches();
   const int64_t tokens = rank_sequences * layout.data_parallel() * plan.model().sequence_length();
   table->Add(
@@ -119,10 +167,12 @@ void PrintTime(const v1::Plan& plan, std::string* out) {
 void PrintAlternatives(const v1::Plan& plan, std::string* out) {
   if (plan.alternatives_size() == 0) return;
   absl::StrAppend(out, "\nalternatives\n");
-  TextTable table({kRight, kRight, kRight, kRight, {}}, 2);
-  table.Add({"micro_batch", "micro_batches", "arena", "step", "note"});
+  TextTable table({{.width_max = 80}, kRight, kRight, kRight, kRight, {}}, 2);
+  table.Add({"layout", "micro_batch", "micro_batches", "arena", "step", "note"});
+  const std::string chosen = LayoutText(plan.layout());
   for (const v1::Alternative& other : plan.alternatives()) {
-    table.Add({absl::StrCat(other.layout().micro_batch()),
+    const std::string layout = LayoutText(other.layout());
+    table.Add({layout == chosen ? "the same" : layout, absl::StrCat(other.layout().micro_batch()),
                absl::StrCat(other.layout().micro_batches()), FormatBytes(other.arena_bytes()),
                Seconds(other.step_seconds()), other.note()});
   }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/program_check.h"
 
+#include <utility>
+#include <vector>
+
 #include "base/status_macros.h"
 #include "proto/check/instructions.h"
 #include "proto/check/joint.h"
@@ -13,36 +16,41 @@
 namespace terrace {
 namespace {
 
-absl::Status CheckSequence(const v1::Program& program, const v1::Sequence& sequence) {
-  ASSIGN_OR_RETURN(const check::CheckedSequence checked,
-                   check::CheckInstructions(program, sequence));
+absl::StatusOr<check::CheckedSequence> CheckSequence(const v1::Program& program,
+                                                     const v1::Sequence& sequence) {
+  ASSIGN_OR_RETURN(check::CheckedSequence checked, check::CheckInstructions(program, sequence));
   const check::HappensBefore order(program, sequence);
-  RETURN_IF_ERROR(check::CheckCollectiveStreams(program, sequence));
+  RETURN_IF_ERROR(check::CheckChannelStreams(program, sequence));
   RETURN_IF_ERROR(check::CheckConflicts(program, checked, order));
   RETURN_IF_ERROR(check::CheckSharedSpace(program, checked, order));
-  RETURN_IF_ERROR(check::CheckReads(program, checked));
-  RETURN_IF_ERROR(check::CheckWeightWrites(program, checked));
-  if (sequence.name() == "train") return check::CheckTraining(program, checked);
-  return absl::OkStatus();
+  return checked;
+}
+
+absl::StatusOr<check::StageFacts> CheckOne(const v1::Program& program) {
+  RETURN_IF_ERROR(check::CheckStructure(program));
+  RETURN_IF_ERROR(check::CheckPersistentSpace(program));
+  RETURN_IF_ERROR(check::CheckState(program));
+  std::vector<check::CheckedSequence> sequences;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    ASSIGN_OR_RETURN(check::CheckedSequence checked, CheckSequence(program, sequence));
+    sequences.push_back(std::move(checked));
+  }
+  RETURN_IF_ERROR(check::CheckReads(program, sequences));
+  return check::CheckTraining(program, sequences);
 }
 
 }  // namespace
 
-absl::Status CheckProgram(const v1::Program& program) {
-  RETURN_IF_ERROR(check::CheckStructure(program));
-  RETURN_IF_ERROR(check::CheckPersistentSpace(program));
-  RETURN_IF_ERROR(check::CheckState(program));
-  for (const v1::Sequence& sequence : program.sequences())
-    RETURN_IF_ERROR(CheckSequence(program, sequence));
-  return absl::OkStatus();
-}
+absl::Status CheckProgram(const v1::Program& program) { return CheckOne(program).status(); }
 
 absl::Status CheckPrograms(absl::Span<const v1::Program> stages) {
+  std::vector<check::StageFacts> facts;
   for (size_t s = 0; s < stages.size(); ++s) {
-    const absl::Status status = CheckProgram(stages[s]);
-    if (!status.ok()) return check::Refuse("stage ", s, ": ", status.message());
+    absl::StatusOr<check::StageFacts> of_stage = CheckOne(stages[s]);
+    if (!of_stage.ok()) return check::Refuse("stage ", s, ": ", of_stage.status().message());
+    facts.push_back(*std::move(of_stage));
   }
-  return check::CheckJoint(stages);
+  return check::CheckJoint(stages, facts);
 }
 
 }  // namespace terrace

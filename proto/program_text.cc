@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "proto/grid.h"
+#include "proto/state_layout.h"
 #include "proto/text_table.h"
 
 namespace terrace {
@@ -76,8 +77,11 @@ std::string OpText(const v1::Program& program, const v1::Instruction& instructio
     }
     case v1::Instruction::kTransfer: {
       const v1::TransferOp& op = instruction.transfer();
-      return absl::StrCat(EnumText(op.kind(), &v1::TransferKind_Name<v1::TransferKind>),
-                          op.kind() == v1::SEND ? " to stage " : " from stage ", op.peer_stage());
+      const bool known = op.group() < static_cast<uint32_t>(program.groups_size());
+      return absl::StrCat(
+          EnumText(op.kind(), &v1::TransferKind_Name<v1::TransferKind>),
+          op.kind() == v1::SEND ? " to stage " : " from stage ", op.peer_stage(), " ",
+          known ? program.groups(op.group()).name() : absl::StrCat("?", op.group()));
     }
     case v1::Instruction::kInput:
       return EnumText(instruction.input().kind(), &v1::InputKind_Name<v1::InputKind>);
@@ -194,16 +198,67 @@ void PrintArenas(const v1::Program& program, std::string* out) {
   }
 }
 
-void PrintGroup(const v1::Grid& grid, const v1::Group& group, std::string* out) {
-  absl::StrAppend(out, "group     ", group.name(), "  over");
-  for (int axis : group.axes()) {
-    absl::StrAppend(out, " ", EnumText(static_cast<v1::Axis>(axis), &v1::Axis_Name<v1::Axis>));
+// "tensor 2 pipeline 4": the axes that have ranks.
+void PrintGrid(const v1::Grid& grid, std::string* out) {
+  std::string text;
+  for (v1::Axis axis :
+       {v1::TENSOR, v1::CONTEXT, v1::DATA_SHARD, v1::DATA_REPLICA, v1::PIPELINE}) {
+    if (AxisSize(grid, axis) == 1) continue;
+    absl::StrAppend(&text, " ", EnumText(axis, &v1::Axis_Name<v1::Axis>), " ",
+                    AxisSize(grid, axis));
   }
-  if (group.stages_size() > 0) {
-    absl::StrAppend(out, ", stages ", absl::StrJoin(group.stages(), " "));
+  if (!text.empty()) absl::StrAppend(out, "grid     ", text, "\n");
+}
+
+void PrintGroups(const v1::Program& program, std::string* out) {
+  TextTable table({{}, {.width_max = 24}, {.width_max = 60}, kRight});
+  for (const v1::Group& group : program.groups()) {
+    std::string axes = "over";
+    for (int axis : group.axes()) {
+      absl::StrAppend(&axes, " ", EnumText(static_cast<v1::Axis>(axis), &v1::Axis_Name<v1::Axis>));
+    }
+    if (group.stages_size() > 0) {
+      absl::StrAppend(&axes, ", stages ", absl::StrJoin(group.stages(), " "));
+    }
+    if (group.tensor_block() > 0) absl::StrAppend(&axes, " in blocks of ", group.tensor_block());
+    table.Add({"group   ", group.name(), axes,
+               absl::StrCat(GroupSize(program.grid(), group), " ranks")});
   }
-  if (group.tensor_block() > 0) absl::StrAppend(out, ", tensor blocks of ", group.tensor_block());
-  absl::StrAppend(out, "  ", GroupSize(grid, group), " ranks each\n");
+  table.AppendTo(out);
+}
+
+// Which part of its tensor a range is, on the rank with tensor index 0.
+std::string PartText(const v1::StateRange& range) {
+  const bool whole = range.split() == v1::StateRange::WHOLE && range.row() == 0 &&
+                     range.column() == 0 && range.rows() == RowsOf(range) &&
+                     range.columns() == ColumnsOf(range);
+  if (whole) return "all";
+  std::string text = absl::StrCat("[", range.row(), "+", range.rows(), ",", range.column(), "+",
+                                  range.columns(), "]");
+  if (range.split() == v1::StateRange::WHOLE) return text;
+  absl::StrAppend(&text, range.split() == v1::StateRange::BY_ROWS ? " by rows" : " by columns");
+  if (range.split_block() > 1) absl::StrAppend(&text, " / ", range.split_block());
+  return text;
+}
+
+// The weights; their moments lie in the same way in buffers of their own.
+void PrintState(const v1::Program& program, std::string* out) {
+  TextTable table({{.width_max = 60}, {}, {}, {}, kRight, {}});
+  table.Add({"tensor", "shape", "part", "in", "shard", ""});
+  int weights = 0;
+  for (const v1::StateRange& range : program.state()) {
+    if (range.kind() != v1::WEIGHT) continue;
+    ++weights;
+    std::string place = BufferName(program, range.buffer());
+    if (range.offset() != 0) absl::StrAppend(&place, "+", range.offset());
+    table.Add({range.tensor(), ShapeText(range.shape()), PartText(range), place,
+               range.shard_elements() == 0 ? "" : absl::StrCat(range.shard_elements()),
+               range.copy() ? "copy" : ""});
+  }
+  if (weights == 0) return;
+  absl::StrAppend(out, "\nstate  ", weights, " ranges of weights, ", program.state_size(),
+                  " with their moments\n");
+  table.AppendTo(out);
 }
 
 void PrintHeader(const v1::Program& program, std::string* out) {
@@ -213,6 +268,7 @@ void PrintHeader(const v1::Program& program, std::string* out) {
   absl::StrAppend(out, "program ", program.job(), "  stage ", program.stage(), " of ",
                   program.stages(), "  ranks ", program.ranks(), "  threads ", program.threads(),
                   "  ", instructions, " instructions\n");
+  PrintGrid(program.grid(), out);
   PrintArenas(program, out);
   absl::StrAppend(
       out, "outside   ", FormatBytes(program.external_bytes()), "  limit ",
@@ -220,7 +276,7 @@ void PrintHeader(const v1::Program& program, std::string* out) {
   absl::StrAppend(out, "streams  ");
   for (const v1::Stream& stream : program.streams()) absl::StrAppend(out, " ", stream.name());
   *out += "\n";
-  for (const v1::Group& group : program.groups()) PrintGroup(program.grid(), group, out);
+  PrintGroups(program, out);
 }
 
 }  // namespace
@@ -242,7 +298,10 @@ std::string FormatBytes(int64_t bytes) {
 std::string ProgramText(const v1::Program& program, const ProgramTextOptions& options) {
   std::string out;
   PrintHeader(program, &out);
-  if (options.buffers) PrintBuffers(program, options.sequence, &out);
+  if (options.buffers) {
+    PrintState(program, &out);
+    PrintBuffers(program, options.sequence, &out);
+  }
   for (const v1::Sequence& sequence : program.sequences()) {
     if (options.sequence.empty() || sequence.name() == options.sequence) {
       PrintSequence(program, sequence, &out);

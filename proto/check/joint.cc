@@ -4,210 +4,168 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
-#include <vector>
+#include <tuple>
+#include <utility>
 
 #include "base/status_macros.h"
+#include "proto/check/meetings.h"
 #include "proto/check/refuse.h"
 #include "proto/grid.h"
 
 namespace terrace::check {
 namespace {
 
-// What must agree between the members of a group at their n-th collective.
-struct Signature {
-  v1::CollectiveKind kind = v1::COLLECTIVE_UNSPECIFIED;
-  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
-  int64_t elements = 0;
-  bool operator==(const Signature&) const = default;
-};
+using google::protobuf::util::MessageDifferencer;
 
-Signature SignatureOf(const v1::Instruction& instruction) {
-  const v1::Operand& operand = instruction.operands(0);
-  Signature signature = {
-      .kind = instruction.collective().kind(), .dtype = operand.dtype(), .elements = 1};
-  for (int64_t size : operand.shape()) signature.elements *= size;
-  return signature;
+constexpr double kTolerance = 1e-5;
+
+// Rules but what a stage computes itself.
+bool SameRules(v1::StepRules a, v1::StepRules b) {
+  a.clear_flops_per_step();
+  b.clear_flops_per_step();
+  return MessageDifferencer::Equals(a, b);
 }
 
-std::string SignatureText(const Signature& signature) {
-  return absl::StrCat(v1::CollectiveKind_Name(signature.kind), " of ", signature.elements, " ",
-                      v1::DType_Name(signature.dtype));
+bool SameGroups(const v1::Program& a, const v1::Program& b) {
+  return std::equal(a.groups().begin(), a.groups().end(), b.groups().begin(), b.groups().end(),
+                    [](const v1::Group& x, const v1::Group& y) {
+                      return MessageDifferencer::Equals(x, y);
+                    });
 }
 
-bool IsCollective(const v1::Instruction& instruction) {
-  return instruction.kind_case() == v1::Instruction::kCollective;
+bool SameSequences(const v1::Program& a, const v1::Program& b) {
+  return std::equal(a.sequences().begin(), a.sequences().end(), b.sequences().begin(),
+                    b.sequences().end(), [](const v1::Sequence& x, const v1::Sequence& y) {
+                      return x.name() == y.name();
+                    });
 }
 
-// One sequence of one stage, with its instructions by stream.
-struct StageList {
-  const v1::Sequence* sequence = nullptr;
-  std::vector<std::vector<int>> streams;
+// ---- state --------------------------------------------------------------------------------------
+
+// Which stages hold a tensor.
+struct Holders {
+  const v1::StateRange* first = nullptr;
+  std::vector<size_t> owners, copies;
 };
 
-StageList MakeStageList(const v1::Program& program, const v1::Sequence& sequence) {
-  StageList list = {.sequence = &sequence};
-  list.streams.resize(program.streams_size());
-  for (int i = 0; i < sequence.instructions_size(); ++i) {
-    list.streams[sequence.instructions(i).stream()].push_back(i);
-  }
-  return list;
-}
-
-// How far a rank has come.
-struct RankState {
-  const StageList* list = nullptr;
-  std::vector<size_t> next;  // by stream: position in its list
-  std::vector<bool> done;    // by instruction
-  std::vector<bool>
-      arrived;  // by group: its stream stands at a collective of this group, all waits over
-};
-
-// One instance of a group, with the collectives that its members have issued together.
-struct Instance {
-  int group = 0;
-  std::vector<uint32_t> members;
-  size_t arrived = 0;
-};
-
-class JointRun {
- public:
-  JointRun(const v1::Program& program, std::vector<StageList> lists)
-      : program_(program), lists_(std::move(lists)), instance_of_(program.groups_size()) {
-    const uint32_t ranks = program.ranks();
-    for (uint32_t rank = 0; rank < ranks; ++rank) {
-      const StageList& list = lists_[uint64_t{rank} * lists_.size() / ranks];
-      ranks_.push_back({.list = &list,
-                        .next = std::vector<size_t>(list.streams.size(), 0),
-                        .done = std::vector<bool>(list.sequence->instructions_size(), false),
-                        .arrived = std::vector<bool>(program.groups_size(), false)});
+absl::Status CheckOwners(absl::Span<const v1::Program> stages,
+                         std::map<std::string, Holders>* weights) {
+  std::map<std::pair<std::string, int>, Holders> tensors;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    for (const v1::StateRange& range : stages[s].state()) {
+      Holders& holders = tensors[{range.tensor(), range.kind()}];
+      if (holders.first == nullptr) holders.first = &range;
+      std::vector<size_t>& list = range.copy() ? holders.copies : holders.owners;
+      if (list.empty() || list.back() != s) list.push_back(s);
+      const v1::StateRange& first = *holders.first;
+      const bool same = range.dtype() == first.dtype() &&
+                        std::equal(range.shape().begin(), range.shape().end(),
+                                   first.shape().begin(), first.shape().end());
+      if (same) continue;
+      return Refuse("stage ", s, ": state of '", range.tensor(),
+                    "' has another shape or type than in the stages before");
     }
-    for (int g = 0; g < program.groups_size(); ++g) {
-      instance_of_[g].resize(ranks);
-      for (uint32_t rank = 0; rank < ranks; ++rank) {
-        std::vector<uint32_t> members = GroupMembers(program.grid(), program.groups(g), rank);
-        if (members.empty() || members[0] != rank) continue;
-        for (uint32_t member : members) instance_of_[g][member] = instances_.size();
-        instances_.push_back({.group = g, .members = std::move(members)});
+  }
+  for (auto& [key, holders] : tensors) {
+    const std::string what = absl::StrCat(
+        "state ", v1::StateKind_Name(static_cast<v1::StateKind>(key.second)), " of '", key.first,
+        "'");
+    if (holders.owners.empty()) {
+      return Refuse(what, ": stage ", holders.copies[0], " holds a copy, no stage owns it");
+    }
+    if (holders.owners.size() > 1) {
+      return Refuse(what, ": stages ", holders.owners[0], " and ", holders.owners[1],
+                    " own it; one owns, the others hold copies");
+    }
+    if (key.second == v1::WEIGHT) (*weights)[key.first] = holders;
+  }
+  return absl::OkStatus();
+}
+
+// Ties and initializers may name weights of other stages; a weight is filled alike wherever it is.
+absl::Status CheckNames(absl::Span<const v1::Program> stages,
+                        const std::map<std::string, Holders>& weights) {
+  std::map<std::string, const v1::Initializer*> initializers;
+  for (const v1::Program& program : stages) {
+    for (const auto& [name, holder] : program.tied()) {
+      if (!weights.contains(holder))
+        return Refuse("tied tensor '", name, "': '", holder, "' is no weight of any stage");
+    }
+    for (const v1::Initializer& init : program.initializers()) {
+      if (!weights.contains(init.tensor())) {
+        return Refuse("initializer of '", init.tensor(), "': is no weight of any stage");
       }
+      const v1::Initializer& first = *initializers.emplace(init.tensor(), &init).first->second;
+      if (MessageDifferencer::Equals(init, first)) continue;
+      return Refuse("initializer of '", init.tensor(), "': differs between stages");
     }
   }
+  return absl::OkStatus();
+}
 
-  absl::Status Run() {
-    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) work_.push_back(rank);
-    while (!work_.empty()) {
-      const uint32_t rank = work_.back();
-      work_.pop_back();
-      RETURN_IF_ERROR(Advance(rank));
-    }
-    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) RETURN_IF_ERROR(CheckFinished(rank));
-    return absl::OkStatus();
-  }
-
- private:
-  const v1::Instruction* Head(const RankState& state, size_t stream) const {
-    const std::vector<int>& list = state.list->streams[stream];
-    if (state.next[stream] == list.size()) return nullptr;
-    return &state.list->sequence->instructions(list[state.next[stream]]);
-  }
-
-  bool Ready(const RankState& state, const v1::Instruction& instruction) const {
-    return std::all_of(instruction.waits().begin(), instruction.waits().end(),
-                       [&](uint32_t wait) { return state.done[wait]; });
-  }
-
-  void Finish(RankState* state, size_t stream) {
-    state->done[Head(*state, stream)->id()] = true;
-    ++state->next[stream];
-  }
-
-  // Runs rank's streams until each is at its end, waits, or stands at a collective.
-  absl::Status Advance(uint32_t rank) {
-    RankState& state = ranks_[rank];
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t stream = 0; stream < state.next.size(); ++stream) {
-        for (const v1::Instruction* head = Head(state, stream);
-             head != nullptr && Ready(state, *head); head = Head(state, stream)) {
-          if (IsCollective(*head)) {
-            RETURN_IF_ERROR(Arrive(rank, *head));
-            break;
-          }
-          Finish(&state, stream);
-          moved = true;
-        }
+// The gradient of a weight is summed over stages exactly when several hold it, over all of these, and
+// its squares are counted once.
+absl::Status CheckShared(absl::Span<const v1::Program> stages,
+                         const std::vector<StageFacts>& facts,
+                         const std::map<std::string, Holders>& weights) {
+  for (const auto& [name, holders] : weights) {
+    std::set<size_t> held(holders.copies.begin(), holders.copies.end());
+    held.insert(holders.owners[0]);
+    double squares = 0;
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const auto shared = facts[s].shared.find(name);
+      if (shared == facts[s].shared.end()) {
+        if (held.size() == 1 || !held.contains(s)) continue;
+        return Refuse("stage ", s, ": the gradient of '", name,
+                      "' is not summed over the stages that hold copies of it");
       }
+      squares += shared->second.squares;
+      const v1::Group& group = stages[s].groups(shared->second.group);
+      std::set<size_t> summed(group.stages().begin(), group.stages().end());
+      for (size_t all = 0; group.stages().empty() && all < stages.size(); ++all) summed.insert(all);
+      if (summed == held) continue;
+      return Refuse("stage ", s, ": the gradient of '", name, "' is summed over group '",
+                    group.name(), "', whose stages are not those that hold the weight");
     }
-    return absl::OkStatus();
+    if (held.size() == 1 || std::abs(squares - 1) <= kTolerance) continue;
+    return Refuse("the squares of the gradient of '", name, "' enter the norm ", squares,
+                  " times over the stages that hold it, must be once");
   }
+  return absl::OkStatus();
+}
 
-  // Rank stands at a collective. The last member to come completes it for all, and all may go on.
-  absl::Status Arrive(uint32_t rank, const v1::Instruction& collective) {
-    const uint32_t group = collective.collective().group();
-    if (ranks_[rank].arrived[group]) return absl::OkStatus();
-    ranks_[rank].arrived[group] = true;
-    Instance& instance = instances_[instance_of_[group][rank]];
-    if (++instance.arrived < instance.members.size()) return absl::OkStatus();
-    RETURN_IF_ERROR(CheckAgreement(instance));
-    instance.arrived = 0;
-    for (uint32_t member : instance.members) {
-      RankState& state = ranks_[member];
-      state.arrived[group] = false;
-      Finish(&state, StreamAt(state, group));
-      work_.push_back(member);
-    }
-    return absl::OkStatus();
-  }
+absl::Status CheckState(absl::Span<const v1::Program> stages,
+                        const std::vector<StageFacts>& facts) {
+  std::map<std::string, Holders> weights;
+  RETURN_IF_ERROR(CheckOwners(stages, &weights));
+  RETURN_IF_ERROR(CheckNames(stages, weights));
+  const bool trains = std::any_of(
+      stages[0].sequences().begin(), stages[0].sequences().end(),
+      [](const v1::Sequence& sequence) { return sequence.name() == "train"; });
+  return trains ? CheckShared(stages, facts, weights) : absl::OkStatus();
+}
 
-  // The stream whose head is a ready collective of `group`. REQUIRES: the rank has arrived there.
-  size_t StreamAt(const RankState& state, uint32_t group) const {
-    for (size_t stream = 0; stream < state.next.size(); ++stream) {
-      const v1::Instruction* head = Head(state, stream);
-      if (head != nullptr && IsCollective(*head) && head->collective().group() == group &&
-          Ready(state, *head))
-        return stream;
-    }
-    return 0;
-  }
+// ---- data ---------------------------------------------------------------------------------------
 
-  absl::Status CheckAgreement(const Instance& instance) const {
-    const RankState& first = ranks_[instance.members[0]];
-    const v1::Instruction& expected = *Head(first, StreamAt(first, instance.group));
-    for (uint32_t member : instance.members) {
-      const RankState& state = ranks_[member];
-      const v1::Instruction& other = *Head(state, StreamAt(state, instance.group));
-      if (SignatureOf(other) == SignatureOf(expected)) continue;
-      return Refuse("rank ", member, ", ", Where(*state.list->sequence, other), ": issues ",
-                    SignatureText(SignatureOf(other)), " where rank ", instance.members[0], ", ",
-                    Where(*first.list->sequence, expected), ", issues ",
-                    SignatureText(SignatureOf(expected)), " in group '",
-                    program_.groups(instance.group).name(), "'");
-    }
-    return absl::OkStatus();
-  }
+absl::Status CheckLoads(absl::Span<const v1::Program> stages,
+                        const std::vector<StageFacts>& facts) {
+  if (stages.size() == 1 || SequenceIndex(stages[0], "train") < 0) return absl::OkStatus();
+  if (!facts[0].loads_tokens) return Refuse("stage 0 loads no tokens");
+  const auto targets = std::count_if(facts.begin(), facts.end(),
+                                     [](const StageFacts& f) { return f.loads_targets; });
+  if (targets == 1) return absl::OkStatus();
+  return Refuse(targets, " stages load targets, must be one: where the loss is");
+}
 
-  absl::Status CheckFinished(uint32_t rank) const {
-    const RankState& state = ranks_[rank];
-    for (size_t stream = 0; stream < state.next.size(); ++stream) {
-      const v1::Instruction* head = Head(state, stream);
-      if (head == nullptr) continue;
-      return Refuse("deadlock: rank ", rank, " waits for ever at ",
-                    Where(*state.list->sequence, *head));
-    }
-    return absl::OkStatus();
-  }
-
-  const v1::Program& program_;  // of any stage: groups and ranks are the same in all
-  const std::vector<StageList> lists_;
-  std::vector<RankState> ranks_;
-  std::vector<Instance> instances_;
-  std::vector<std::vector<size_t>> instance_of_;  // by group, by rank
-  std::vector<uint32_t> work_;                    // ranks that may have something to run
-};
+}  // namespace
 
 absl::Status CheckAgree(absl::Span<const v1::Program> stages) {
-  using google::protobuf::util::MessageDifferencer;
+  if (stages.empty()) return Refuse("there are no programs");
   const v1::Program& first = stages[0];
   for (size_t s = 0; s < stages.size(); ++s) {
     const v1::Program& other = stages[s];
@@ -215,47 +173,67 @@ absl::Status CheckAgree(absl::Span<const v1::Program> stages) {
       return Refuse("program ", s, " of ", stages.size(), ": says stage ", other.stage(), " of ",
                     other.stages(), " with ", other.ranks(), " ranks, stage 0 has ", first.ranks());
     }
-    bool same = other.groups_size() == first.groups_size() &&
-                other.sequences_size() == first.sequences_size();
-    for (int g = 0; same && g < first.groups_size(); ++g) {
-      same = MessageDifferencer::Equals(other.groups(g), first.groups(g));
+    if (!MessageDifferencer::Equals(other.grid(), first.grid())) {
+      return Refuse("program ", s, ": its grid is not that of stage 0");
     }
-    for (int q = 0; same && q < first.sequences_size(); ++q) {
-      same = other.sequences(q).name() == first.sequences(q).name();
+    if (!SameGroups(other, first) || !SameSequences(other, first)) {
+      return Refuse("program ", s, ": its groups or sequences are not those of stage 0");
     }
-    if (!same) return Refuse("program ", s, ": its groups or sequences are not those of stage 0");
-  }
-  if (first.ranks() % stages.size() == 0) return absl::OkStatus();
-  return Refuse(first.ranks(), " ranks do not divide into ", stages.size(), " stages");
-}
-
-}  // namespace
-
-absl::Status CheckCollectiveStreams(const v1::Program& program, const v1::Sequence& sequence) {
-  std::vector<int> stream_of(program.groups_size(), -1);
-  for (const v1::Instruction& instruction : sequence.instructions()) {
-    if (!IsCollective(instruction)) continue;
-    int& stream = stream_of[instruction.collective().group()];
-    if (stream < 0) stream = static_cast<int>(instruction.stream());
-    if (stream != static_cast<int>(instruction.stream())) {
-      return Refuse(Where(sequence, instruction), ": runs on stream ", instruction.stream(),
-                    ", earlier collectives of its group on stream ", stream,
-                    "; a group has one stream");
+    if (!SameRules(other.rules(), first.rules())) {
+      return Refuse("program ", s, ": its rules are not those of stage 0");
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckJoint(absl::Span<const v1::Program> stages) {
-  if (stages.empty()) return Refuse("there are no programs");
-  RETURN_IF_ERROR(CheckAgree(stages));
+absl::Status CheckTermination(absl::Span<const v1::Program> stages) {
   for (int q = 0; q < stages[0].sequences_size(); ++q) {
-    std::vector<StageList> lists;
-    for (const v1::Program& program : stages)
-      lists.push_back(MakeStageList(program, program.sequences(q)));
-    RETURN_IF_ERROR(JointRun(stages[0], std::move(lists)).Run());
+    Meetings meetings(stages, q);
+    RETURN_IF_ERROR(meetings.Match());
+    RETURN_IF_ERROR(meetings.Run());
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckChannelStreams(const v1::Program& program, const v1::Sequence& sequence) {
+  // (transfer kind or 0, group, peer) -> stream
+  std::map<std::tuple<int, uint32_t, uint32_t>, uint32_t> streams;
+  for (const v1::Instruction& instruction : sequence.instructions()) {
+    std::tuple<int, uint32_t, uint32_t> channel;
+    if (instruction.kind_case() == v1::Instruction::kCollective) {
+      channel = {0, instruction.collective().group(), 0};
+    } else if (instruction.kind_case() == v1::Instruction::kTransfer) {
+      const v1::TransferOp& op = instruction.transfer();
+      channel = {op.kind(), op.group(), op.peer_stage()};
+    } else {
+      continue;
+    }
+    const uint32_t stream = streams.emplace(channel, instruction.stream()).first->second;
+    if (stream == instruction.stream()) continue;
+    const bool transfer = std::get<0>(channel) != 0;
+    return Refuse(Where(sequence, instruction), ", operand in ",
+                  BufferText(program, instruction.operands(0).buffer()), ": runs on stream ",
+                  instruction.stream(), ", earlier ",
+                  transfer ? "transfers of its kind with its peer" : "collectives of its group",
+                  " on stream ", stream, "; ",
+                  transfer ? "they have one stream" : "a group has one stream");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckJoint(absl::Span<const v1::Program> stages,
+                        const std::vector<StageFacts>& facts) {
+  RETURN_IF_ERROR(CheckAgree(stages));
+  RETURN_IF_ERROR(CheckState(stages, facts));
+  RETURN_IF_ERROR(CheckLoads(stages, facts));
+  for (size_t s = 1; s < stages.size(); ++s) {
+    if (facts[s].transfers_in_parts == facts[0].transfers_in_parts) continue;
+    return Refuse("stage ", s, ": what it receives is ",
+                  facts[s].transfers_in_parts ? "" : "not ",
+                  "split over the axis TENSOR, with stage 0 it is the other way round");
+  }
+  RETURN_IF_ERROR(CheckTermination(stages));
+  return CheckStageSums(stages, facts);
 }
 
 }  // namespace terrace::check

@@ -1,25 +1,39 @@
-// The checker's last part: all ranks together. Members of a group issue the same collectives in the
-// same order, and the joint execution terminates when a collective blocks until all members have
+// The checker's last part: all stages together. What they send each other fits, what they sum fits,
+// and the joint execution terminates when every communication blocks until all its parties have
 // reached it (rendezvous; nothing is buffered).
 //
-// Programs are straight lines, so one run decides: whatever is ready runs, and what is left over
-// waits for ever. Thread-safe: no state.
+// One rank of each stage stands for all. All ranks of a stage run the same straight list, so there is
+// an execution in which they are at the same instruction at all times, and in it a collective inside
+// a stage has all its members there at once. Straight lists of blocking communication with fixed
+// partners are a Kahn network (1974): whether it ends does not depend on who is faster, so that this
+// one execution decides for all. Only transfers and groups with the axis PIPELINE couple stages.
+//
+// Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "proto/check/train.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {
 
-// Stage s runs on ranks [s * ranks / stages, (s + 1) * ranks / stages). REQUIRES: each program
-// passed the local checks.
-absl::Status CheckJoint(absl::Span<const v1::Program> stages);
+// REQUIRES: each program passed the local checks, which gave `facts`.
+absl::Status CheckJoint(absl::Span<const v1::Program> stages,
+                        const std::vector<StageFacts>& facts);
 
-// Of one program: the collectives of a group share one stream, so that every rank launches them in
-// one order.
-absl::Status CheckCollectiveStreams(const v1::Program& program, const v1::Sequence& sequence);
+// Grid, groups, rules and sequences are those of one job.
+absl::Status CheckAgree(absl::Span<const v1::Program> stages);
+
+// All sequences end together. REQUIRES: CheckAgree passed, and CheckChannelStreams of each.
+absl::Status CheckTermination(absl::Span<const v1::Program> stages);
+
+// Of one program: the collectives of a group share one stream, and so do the transfers of one kind
+// with one peer in one group: what is communicated in which order is then the order of the list.
+absl::Status CheckChannelStreams(const v1::Program& program, const v1::Sequence& sequence);
 
 }  // namespace terrace::check

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
 #include "proto/check/state.h"
@@ -191,19 +192,16 @@ absl::Status CheckSharedSpace(const v1::Program& program, const CheckedSequence&
   return absl::OkStatus();
 }
 
-absl::Status CheckReads(const v1::Program& program, const CheckedSequence& sequence) {
-  std::vector<ByteSet> written(program.buffers_size());
-  for (const v1::StateRange& range : program.state()) {
-    written[range.buffer()].Add(FilledBytes(range));
-  }
-  for (const v1::RopeTable& table : program.rope_tables()) {
-    written[table.buffer()].Add({.row_bytes = program.buffers(table.buffer()).bytes()});
-  }
+namespace {
+
+// What a sequence reads was written; `written` then holds what it wrote.
+absl::Status CheckSequenceReads(const v1::Program& program, const CheckedSequence& sequence,
+                                std::vector<ByteSet>* written) {
   for (int i = 0; i < static_cast<int>(sequence.instructions.size()); ++i) {
     const std::vector<Access>& accesses = sequence.instructions[i].accesses;
     for (const Access& access : accesses) {
       if (!access.reads) continue;
-      const int64_t missing = written[access.buffer].FirstMissing(RowsOf(access));
+      const int64_t missing = (*written)[access.buffer].FirstMissing(RowsOf(access));
       if (missing >= 0) {
         return Refuse(WhereIs(sequence, i), ": operand ", access.operand, " reads byte ", missing,
                       " of ", BufferText(program, access.buffer), " before anything wrote it");
@@ -211,8 +209,30 @@ absl::Status CheckReads(const v1::Program& program, const CheckedSequence& seque
     }
     for (const Access& access : accesses) {
       if (access.writes && access.operand != kWorkspaceOperand)
-        written[access.buffer].Add(RowsOf(access));
+        (*written)[access.buffer].Add(RowsOf(access));
     }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckReads(const v1::Program& program, const std::vector<CheckedSequence>& sequences) {
+  std::vector<ByteSet> written(program.buffers_size());
+  for (const v1::StateRange& range : program.state()) {
+    written[range.buffer()].Add(FilledBytes(range));
+  }
+  for (const v1::RopeTable& table : program.rope_tables()) {
+    written[table.buffer()].Add({.row_bytes = program.buffers(table.buffer()).bytes()});
+  }
+  for (const CheckedSequence& sequence : sequences) {
+    if (sequence.sequence->name() != "restore") continue;
+    RETURN_IF_ERROR(CheckSequenceReads(program, sequence, &written));
+  }
+  for (const CheckedSequence& sequence : sequences) {
+    if (sequence.sequence->name() == "restore") continue;
+    std::vector<ByteSet> own = written;
+    RETURN_IF_ERROR(CheckSequenceReads(program, sequence, &own));
   }
   return absl::OkStatus();
 }

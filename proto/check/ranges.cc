@@ -38,6 +38,12 @@ int64_t ByteSet::FirstMissing(const Rows& rows) const {
   return -1;
 }
 
+bool ByteSet::Meets(const ByteRange& range) const {
+  const auto first = std::partition_point(ranges_.begin(), ranges_.end(),
+                                          [&](const ByteRange& r) { return r.end <= range.begin; });
+  return first != ranges_.end() && first->begin < range.end;
+}
+
 void ByteMap::SplitAt(int64_t byte) {
   auto after = pieces_.upper_bound(byte);
   if (after == pieces_.begin()) return;
@@ -51,7 +57,20 @@ void ByteMap::Set(const ByteRange& range, int value) {
   SplitAt(range.begin);
   SplitAt(range.end);
   pieces_.erase(pieces_.lower_bound(range.begin), pieces_.lower_bound(range.end));
-  pieces_[range.begin] = {range.end, value};
+  Piece piece = {range.end, value};
+  auto next = pieces_.lower_bound(range.begin);
+  if (next != pieces_.end() && next->first == range.end && next->second.value == value) {
+    piece.end = next->second.end;
+    next = pieces_.erase(next);
+  }
+  if (next != pieces_.begin()) {
+    const auto last = std::prev(next);
+    if (last->second.end == range.begin && last->second.value == value) {
+      last->second.end = piece.end;
+      return;
+    }
+  }
+  pieces_.emplace_hint(next, range.begin, piece);
 }
 
 void ByteMap::ForEach(const ByteRange& range,

@@ -30,6 +30,8 @@ class ByteSet {
   void Add(const Rows& rows);
   // The first byte of `rows` that is not in the set; -1 when all are.
   int64_t FirstMissing(const Rows& rows) const;
+  // Whether any byte of `range` is in the set.
+  bool Meets(const ByteRange& range) const;
 
  private:
   std::vector<ByteRange> ranges_;  // sorted, neither overlapping nor touching
@@ -42,6 +44,7 @@ class ByteMap {
 
   bool empty() const { return pieces_.empty(); }  // no byte was ever set
   void Set(const ByteRange& range, int value);
+  void Clear() { pieces_.clear(); }
   // Calls `visit` for each maximal piece of `range` with one value, in order, pieces of kNone
   // included.
   void ForEach(const ByteRange& range,

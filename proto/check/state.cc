@@ -269,11 +269,11 @@ absl::Status CheckInitializers(const v1::Program& program,
   std::set<std::string> seen;
   for (const v1::Initializer& init : program.initializers()) {
     const auto weight = weights.find(init.tensor());
-    if (weight == weights.end())
+    if (weight == weights.end() && program.stages() == 1)
       return Refuse("initializer of '", init.tensor(), "': there is no such weight");
     if (!seen.insert(init.tensor()).second)
       return Refuse("initializer of '", init.tensor(), "': is there twice");
-    if (Elements(init.shape()) != weight->second) {
+    if (weight != weights.end() && Elements(init.shape()) != weight->second) {
       return Refuse("initializer of '", init.tensor(),
                     "': its shape has other elements than the weight's ", weight->second);
     }

@@ -1,24 +1,43 @@
-// The checker's fifth part: what a step of training must do. Only the optimizer writes weights, in
-// "train" each element exactly once, with the moments that belong to it and a gradient that was
-// summed over the data-parallel ranks exactly once after its last contribution; every micro-batch
-// is loaded exactly once.
+// The checker's sixth part: what a step of training must do. Every weight is updated from a gradient
+// that holds each micro-batch equally often and was summed over exactly the ranks whose data it
+// lacks; the norm counts every element of the gradient once; every micro-batch is loaded once.
+//
+// How: the content of bytes is followed through each sequence (flow.h), and whoever relies on it is
+// asked here: the optimizer, the norms, the loss, and what leaves the step.
 //
 // Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "absl/status/status.h"
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/check/flow.h"
 #include "proto/check/instructions.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {
 
-// Of any sequence: weights are written by the optimizer of "train" alone.
-absl::Status CheckWeightWrites(const v1::Program& program, const CheckedSequence& sequence);
+// What one stage knows and the others must agree with (joint.h).
+struct StageFacts {
+  bool transfers_in_parts = false;
+  bool loads_tokens = false, loads_targets = false;
+  // Weights whose gradient was summed over stages: the group, and which part of its squares this
+  // stage counts.
+  struct Shared {
+    int group = -1;
+    double squares = 0;
+  };
+  std::map<std::string, Shared> shared;
+  std::map<std::string, std::vector<StageSum>> sums;  // by sequence, in order
+};
 
-// Of "train". REQUIRES: CheckConflicts passed: list order is then the order of all accesses that
-// conflict.
-absl::Status CheckTraining(const v1::Program& program, const CheckedSequence& train);
+// All sequences of one program. REQUIRES: the parts before passed (list order is then the order of
+// all accesses that conflict).
+absl::StatusOr<StageFacts> CheckTraining(const v1::Program& program,
+                                         const std::vector<CheckedSequence>& sequences);
 
 }  // namespace terrace::check

@@ -66,11 +66,50 @@ TEST(PlanTextTest, ListsAlternativesWithTheirNotes) {
   v1::Alternative* other = plan.add_alternatives();
   other->mutable_layout()->set_micro_batch(8);
   other->set_note("does not fit");
-  EXPECT_THAT(PlanText(plan), HasSubstr("alternatives\n  micro_batch"));
+  EXPECT_THAT(PlanText(plan), HasSubstr("alternatives\n  layout"));
   EXPECT_THAT(PlanText(plan), HasSubstr("does not fit"));
 }
 
 TEST(PlanTextTest, AnEmptyPlanPrintsToo) { EXPECT_THAT(PlanText({}), HasSubstr("plan")); }
+
+TEST(PlanTextTest, TheLayoutNamesWhatIsNotAsUsual) {
+  v1::Plan plan = Tiny();
+  v1::Layout* layout = plan.mutable_layout();
+  layout->set_tensor_parallel(1);
+  layout->set_pipeline_parallel(1);
+  layout->set_context_parallel(1);
+  layout->set_recompute("none");
+  layout->set_precision("bf16");
+  EXPECT_THAT(PlanText(plan),
+              HasSubstr("dp 1, tp 1, pp 1, cp 1, zero 0, recompute none, bf16\n"));
+  layout->set_data_parallel(8);
+  layout->set_tensor_parallel(2);
+  layout->set_sequence_parallel(true);
+  layout->set_pipeline_parallel(4);
+  layout->set_schedule("interleaved");
+  layout->set_interleave(2);
+  for (uint32_t layers : {1, 2}) layout->add_stage_layers(layers);
+  layout->set_context_parallel(2);
+  layout->set_context_type("ulysses");
+  layout->set_zero_stage(3);
+  layout->set_shard_size(4);
+  layout->set_persistent_parameters(10000);
+  layout->set_recompute("every");
+  layout->set_recompute_every(2);
+  layout->set_communication_dtype("bf16");
+  v1::Alternative* other = plan.add_alternatives();
+  *other->mutable_layout() = plan.layout();
+  other = plan.add_alternatives();
+  *other->mutable_layout() = plan.layout();
+  other->mutable_layout()->set_zero_stage(1);
+  const std::string text = PlanText(plan);
+  EXPECT_THAT(text, HasSubstr("dp 8, tp 2 + sequence, pp 4 (interleaved, 2 chunks a stage, layers "
+                              "1 2), cp 2 (ulysses), zero 3 (shards over 4 ranks, whole below "
+                              "10,000 elements), recompute every 2 layers, bf16, gradients sent in "
+                              "bf16\n"));
+  EXPECT_THAT(text, HasSubstr("the same"));
+  EXPECT_THAT(text, HasSubstr("zero 1 (shards"));
+}
 
 }  // namespace
 }  // namespace terrace

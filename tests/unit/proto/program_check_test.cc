@@ -126,14 +126,37 @@ const Breakage kBreakages[] = {
      "shares its bytes with no other"},
     {"StepMovedOntoPersistent", [](v1::Program* p) { StepBuffer(p)->set_offset(0); },
      "shares its bytes with no other"},
-    {"GroupWithoutARank",
+    {"GridOfMoreRanks", [](v1::Program* p) { p->mutable_grid()->set_context(3); },
+     "its axes make 6 ranks, the program says 2"},
+    {"GridOfMoreStages",
      [](v1::Program* p) {
-       p->mutable_groups(0)->mutable_instances(0)->mutable_rank()->RemoveLast();
+       p->mutable_grid()->clear_data_shard();
+       p->mutable_grid()->clear_data_replica();
+       p->mutable_grid()->set_pipeline(2);
      },
-     "every rank must be in exactly one instance"},
-    {"GroupWithARankTwice",
-     [](v1::Program* p) { p->mutable_groups(0)->mutable_instances(0)->set_rank(1, 0); },
-     "in two instances"},
+     "pipeline is 2, the program says 1 stages"},
+    {"GridOverflows",
+     [](v1::Program* p) {
+       v1::Grid* grid = p->mutable_grid();
+       for (auto set : {&v1::Grid::set_tensor, &v1::Grid::set_context, &v1::Grid::set_data_shard,
+                        &v1::Grid::set_data_replica, &v1::Grid::set_pipeline}) {
+         (grid->*set)(1 << 20);
+       }
+     },
+     "the program says 2"},
+    {"GroupWithoutAxes", [](v1::Program* p) { p->mutable_groups(0)->clear_axes(); },
+     "has no axes"},
+    {"GroupWithAnAxisTwice",
+     [](v1::Program* p) { p->mutable_groups(0)->add_axes(p->groups(0).axes(0)); },
+     "is there twice"},
+    {"GroupWithAnUnknownAxis",
+     [](v1::Program* p) { p->mutable_groups(0)->add_axes(static_cast<v1::Axis>(17)); },
+     "axis 17 does not exist"},
+    {"GroupOfStagesWithoutPipeline",
+     [](v1::Program* p) { p->mutable_groups(0)->add_stages(0); },
+     "no group of the axis PIPELINE"},
+    {"GroupInTensorBlocks", [](v1::Program* p) { p->mutable_groups(0)->set_tensor_block(1); },
+     "tensor_block 1 must divide"},
     {"InstructionId", [](v1::Program* p) { Train(p)->mutable_instructions(5)->set_id(6); },
      "stands at position 5"},
     {"Stream", [](v1::Program* p) { Train(p)->mutable_instructions(5)->set_stream(9); },
@@ -213,16 +236,16 @@ const Breakage kBreakages[] = {
      "is not the ADAM_M"},
     {"ReduceDropped",
      [](v1::Program* p) { RemoveInstruction(FirstReduceOfGradients(*p), Train(p)); },
-     "was reduced 0 times"},
+     "it was not summed over that"},
     {"ReduceTwice", [](v1::Program* p) { RepeatInstruction(FirstReduceOfGradients(*p), Train(p)); },
-     "a second time"},
+     "what is the same on all of its ranks"},
     {"ReduceHalf",
      [](v1::Program* p) {
        v1::Operand* operand =
            Train(p)->mutable_instructions(FirstReduceOfGradients(*p))->mutable_operands(0);
        operand->set_shape(0, operand->shape(0) / 2);
      },
-     "was reduced 0 times"},
+     "it was not summed over that"},
     {"CollectiveGroup",
      [](v1::Program* p) {
        Train(p)
@@ -230,7 +253,7 @@ const Breakage kBreakages[] = {
            ->mutable_collective()
            ->set_group(4);
      },
-     "group 4 of 1 does not exist"},
+     "group 4 of"},
     {"CollectiveOnAnotherStream",
      [](v1::Program* p) {
        Train(p)->mutable_instructions(FirstReduceOfGradients(*p))->set_stream(1);
@@ -245,14 +268,81 @@ const Breakage kBreakages[] = {
      "micro-batch 1 of 1 does not exist"},
     {"TokensOfMicroBatch", [](v1::Program* p) { p->mutable_rules()->set_sequence_length(6); },
      "a micro-batch has 12"},
-    {"DataParallelWithoutGroup", [](v1::Program* p) { p->mutable_groups(0)->set_name("others"); },
-     "no group 'data_parallel'"},
+    {"DataParallelOfOtherSize", [](v1::Program* p) { p->mutable_rules()->set_data_parallel(4); },
+     "the grid has 2 ranks that see different data"},
+    {"ContributionDropped",
+     [](v1::Program* p) {
+       int i = FindOp(*Train(p), "bias_grad");
+       while (!Train(p)->instructions(i).compute().accumulate().accumulate()) {
+         i = FindOp(*Train(p), "bias_grad", i + 1);
+       }
+       RemoveInstruction(i, Train(p));
+     },
+     "in which micro-batch 1 is missing once"},
+    {"ContributionTwice",
+     [](v1::Program* p) {
+       int i = FindOp(*Train(p), "bias_grad");
+       while (!Train(p)->instructions(i).compute().accumulate().accumulate()) {
+         i = FindOp(*Train(p), "bias_grad", i + 1);
+       }
+       RepeatInstruction(i, Train(p));
+     },
+     "in which micro-batch 1 is once too often"},
+    {"SquaredNormDropped",
+     [](v1::Program* p) {
+       const int i = FindOp(*Train(p), "squared_norm");
+       const v1::Operand squares = Train(p)->instructions(i).operands(1);
+       v1::Instruction* fill = Train(p)->mutable_instructions(i);
+       fill->mutable_compute()->Clear();
+       fill->mutable_compute()->set_op("fill");
+       fill->mutable_compute()->mutable_fill();
+       fill->clear_operands();
+       *fill->add_operands() = squares;
+     },
+     "which no squared norm counts"},
+    {"SquaredNormScaled",
+     [](v1::Program* p) {
+       First("squared_norm", p)->mutable_compute()->mutable_scale()->set_scale(0.5);
+     },
+     "count them 0.5 times, must be once"},
+    {"ScaleFromElsewhere",
+     [](v1::Program* p) {
+       *First("adamw", p)->mutable_operands(4) = First("adamw", p)->operands(5);
+     },
+     "which is not what grad_scale made"},
+    {"LossNotSummed",
+     [](v1::Program* p) {
+       for (int i = FindCollective(*Train(p)); i >= 0; i = FindCollective(*Train(p), i + 1)) {
+         if (Train(p)->instructions(i).operands(0).shape(0) == 2) {
+           return RemoveInstruction(i, Train(p));
+         }
+       }
+     },
+     "the total of losses, which differs over"},
     {"StateOutsideBuffer",
      [](v1::Program* p) { p->mutable_state(0)->set_offset(int64_t{1} << 40); },
      "must lie aligned inside"},
-    {"StateGap",
-     [](v1::Program* p) { p->mutable_state(0)->set_elements(p->state(0).elements() - 1); },
+    {"MomentsOfNobody",
+     [](v1::Program* p) {
+       int i = 0;
+       while (p->state(i).kind() != v1::ADAM_M) ++i;
+       p->mutable_state()->DeleteSubrange(i, 1);
+     },
+     "before anything wrote it"},
+    {"StateShort",
+     [](v1::Program* p) {
+       v1::StateRange* range = p->mutable_state(0);
+       range->set_rows(range->rows() - 1);
+     },
      "is held by no range"},
+    {"StateOverTheEdge",
+     [](v1::Program* p) { p->mutable_state(0)->set_row(1); },
+     "which only a split may"},
+    {"StateSplitInOddBlocks", [](v1::Program* p) { p->mutable_state(0)->set_split_block(2); },
+     "split_block 2 must divide the 1 ranks"},
+    {"StateShardTooLarge",
+     [](v1::Program* p) { p->mutable_state(0)->set_shard_elements(int64_t{1} << 49); },
+     "must fit into buffer"},
     {"StateTwice", [](v1::Program* p) { *p->add_state() = p->state(0); }, "is held twice"},
     {"StateInStepBuffer",
      [](v1::Program* p) { p->mutable_state(0)->set_buffer(StepBuffer(p)->id()); },

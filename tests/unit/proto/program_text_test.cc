@@ -70,9 +70,9 @@ v1::Program Tiny() {
   program.mutable_buffers(1)->set_offset(256);
   program.add_streams()->set_name("compute");
   program.add_streams()->set_name("dp");
-  program.add_groups()->set_name("data_parallel");
-  program.mutable_groups(0)->add_instances()->add_rank(0);
-  program.mutable_groups(0)->mutable_instances(0)->add_rank(1);
+  program.mutable_grid()->set_data_shard(2);
+  program.add_groups()->set_name("data");
+  program.mutable_groups(0)->add_axes(v1::DATA_SHARD);
   v1::Sequence* train = program.add_sequences();
   train->set_name("train");
   v1::Instruction* cast = train->add_instructions();
@@ -105,10 +105,11 @@ v1::Program Tiny() {
 TEST(ProgramTextTest, AProgramReadsLikeThis) {
   EXPECT_EQ(ProgramText(Tiny()),
             R"(program tiny  stage 0 of 1  ranks 2  threads 1  2 instructions
+grid      data_shard 2
 arena 0   device  1024 bytes (1.0 KiB)  2.40 % over the lower bound
 outside   0 B  limit none
 streams   compute dp
-group     data_parallel  {0 1}
+group     data  over data_shard  2 ranks
 
 buffers  2
 id  buffer   class       type  shape  arena  offset      bytes  life
@@ -116,9 +117,9 @@ id  buffer   class       type  shape  arena  offset      bytes  life
  1  x        activation  f32   [64]       0  0x00000100    256  train 0000..0001
 
 sequence train  2 instructions
-id    stream   phase      layer  mb  op                        operands            waits       text
-0000  compute  forward        3   0  cast                      r:weights+16 - w:x              copy
-0001  dp       optimizer      -   -  all_reduce data_parallel  u:x                 after 0000
+id    stream   phase      layer  mb  op               operands            waits       text
+0000  compute  forward        3   0  cast             r:weights+16 - w:x              copy
+0001  dp       optimizer      -   -  all_reduce data  u:x                 after 0000
 
 sequence eval  0 instructions
 id  stream  phase  layer  mb  op  operands  waits  text
@@ -130,6 +131,51 @@ TEST(ProgramTextTest, OneSequenceWithoutBuffers) {
   EXPECT_THAT(text, HasSubstr("sequence eval"));
   EXPECT_THAT(text, Not(HasSubstr("sequence train")));
   EXPECT_THAT(text, Not(HasSubstr("weights")));
+}
+
+TEST(ProgramTextTest, ThePartsOfAStageAreListed) {
+  v1::Program program = Tiny();
+  program.set_stages(4);
+  program.mutable_grid()->set_pipeline(4);
+  program.mutable_grid()->set_tensor(8);
+  v1::Group* tied = program.add_groups();
+  tied->set_name("tied");
+  tied->add_axes(v1::PIPELINE);
+  tied->add_stages(0);
+  tied->add_stages(3);
+  v1::Group* block = program.add_groups();
+  block->set_name("tensor_block");
+  block->add_axes(v1::TENSOR);
+  block->set_tensor_block(4);
+  v1::TransferOp* send = program.mutable_sequences(0)->mutable_instructions(1)->mutable_transfer();
+  send->set_kind(v1::SEND);
+  send->set_group(1);
+  send->set_peer_stage(2);
+  v1::StateRange* range = program.add_state();
+  range->set_tensor("k.weight");
+  range->set_kind(v1::WEIGHT);
+  for (int64_t size : {16, 32}) range->add_shape(size);
+  range->set_rows(8);
+  range->set_columns(32);
+  range->set_split(v1::StateRange::BY_ROWS);
+  range->set_split_block(4);
+  range->set_offset(256);
+  range->set_shard_elements(64);
+  range->set_copy(true);
+  range = program.add_state();
+  range->set_tensor("norm.weight");
+  range->set_kind(v1::WEIGHT);
+  range->add_shape(32);
+  range->set_rows(1);
+  range->set_columns(32);
+  const std::string text = ProgramText(program);
+  EXPECT_THAT(text, HasSubstr("grid      tensor 8 data_shard 2 pipeline 4\n"));
+  EXPECT_THAT(text, HasSubstr("group     tied          over pipeline, stages 0 3   2 ranks\n"));
+  EXPECT_THAT(text, HasSubstr("group     tensor_block  over tensor in blocks of 4  4 ranks\n"));
+  EXPECT_THAT(text, HasSubstr("send to stage 2 tied"));
+  EXPECT_THAT(text, HasSubstr("state  2 ranges of weights, 2 with their moments\n"));
+  EXPECT_THAT(text, HasSubstr("k.weight     [16,32]  [0+8,0+32] by rows / 4  weights+256     64  copy\n"));
+  EXPECT_THAT(text, HasSubstr("norm.weight  [32]     all                     weights\n"));
 }
 
 TEST(ProgramTextTest, BrokenReferencesAreShownNotFollowed) {

@@ -1,0 +1,567 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/check/flow.h"
+
+#include <algorithm>
+
+#include "kernels/op.h"
+#include "kernels/tensor_view.h"
+#include "proto/check/refuse.h"
+#include "proto/check/state.h"
+
+namespace terrace::check {
+namespace {
+
+using kernels::Op;
+
+ByteRange SpanOf(const Access& access) { return {access.offset, access.end()}; }
+
+// Ops whose UPDATE operand is changed in place; that of all others is added to.
+bool ChangesInPlace(Op op) {
+  return op == Op::kRope || op == Op::kCrossEntropyGrad || op == Op::kAttentionBlock;
+}
+
+// Operands that depend on the rank's shard of the vocabulary (ResolveRank in proto/op_codec.h).
+bool DependsOnTensorRank(const DecodedOp& op, int operand) {
+  if (const auto* embedding = std::get_if<kernels::EmbeddingAttrs>(&op.attrs)) {
+    const bool positions = op.op == Op::kEmbeddingGrad && operand == 3;
+    return embedding->shard_rows > 0 && !positions;
+  }
+  return op.op == Op::kCrossEntropyRows || op.op == Op::kCrossEntropyGrad;
+}
+
+}  // namespace
+
+Flow::Flow(const v1::Program& program, bool transfers_in_parts, Values* values)
+    : program_(program),
+      transfers_in_parts_(transfers_in_parts),
+      values_(*values),
+      content_(program.buffers_size()) {
+  FillFromManifest();
+}
+
+void Flow::FillFromManifest() {
+  const uint32_t tensor = values_.tensor();
+  std::map<uint32_t, Scatter> scatters;  // by buffer
+  for (const v1::StateRange& range : program_.state()) {
+    Value value = values_.Constant();
+    if (range.split() != v1::StateRange::WHOLE) {
+      value.same_block = std::min(tensor, std::max(1u, range.split_block()));
+    }
+    const Rows rows = RowsIn(range);
+    ByteRange bytes = {rows.offset,
+                       rows.offset + (rows.rows - 1) * rows.stride_bytes + rows.row_bytes};
+    ByteMap* content = &content_[range.buffer()];
+    if (range.shard_elements() > 0) {
+      Scatter& scatter = scatters[range.buffer()];
+      scatter.shard_elements = range.shard_elements();
+      scatter.shards = ShardCount(program_.grid());
+      scatter.axes = values_.Large({v1::CONTEXT, v1::DATA_SHARD});
+      content = &scatter.content;
+      const int64_t element_bytes =
+          kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
+      bytes = {bytes.begin / element_bytes, bytes.end / element_bytes};
+    }
+    // Columns of several tensors in one matrix: between them lie the others'.
+    std::vector<std::pair<ByteRange, int>> pieces;
+    content->ForEach(bytes, [&](const ByteRange& piece, int number) {
+      const Value joined = number == ByteMap::kNone ? value : values_.Join(values_[number], value, 0);
+      pieces.emplace_back(piece, values_.Number(joined));
+    });
+    for (const auto& [piece, number] : pieces) content->Set(piece, number);
+  }
+  for (auto& [buffer, scatter] : scatters) {
+    Value value = values_.Constant();
+    const int64_t bytes = program_.buffers(buffer).bytes();
+    value.scatter = values_.AddScatter(std::move(scatter));
+    content_[buffer].Set({0, bytes}, values_.Number(value));
+  }
+}
+
+void Flow::Begin(const CheckedSequence* sequence) {
+  sequence_ = sequence;
+  stage_sums_.clear();
+  for (int b = 0; b < program_.buffers_size(); ++b) {
+    if (program_.buffers(b).lifetime() != v1::PERSISTENT) content_[b].Clear();
+  }
+}
+
+absl::Status Flow::Step(int i) {
+  switch (sequence_->sequence->instructions(i).kind_case()) {
+    case v1::Instruction::kCompute:
+      Compute(i);
+      return absl::OkStatus();
+    case v1::Instruction::kCollective:
+      return Collective(i);
+    case v1::Instruction::kTransfer:
+      if (sequence_->sequence->instructions(i).transfer().kind() == v1::SEND) return Send(i);
+      Receive(i);
+      return absl::OkStatus();
+    case v1::Instruction::kInput:
+      Input(i);
+      return absl::OkStatus();
+    default:
+      return absl::OkStatus();
+  }
+}
+
+// ---- helpers ------------------------------------------------------------------------------------
+
+void Flow::ForEach(const Access& access, const Visit& visit) const {
+  content_[access.buffer].ForEach(SpanOf(access), [&](const ByteRange& bytes, int number) {
+    if (number != ByteMap::kNone) visit(bytes, values_[number]);
+  });
+}
+
+std::vector<Flow::Piece> Flow::PiecesOf(const Access& access) const {
+  std::vector<Piece> pieces;
+  ForEach(access, [&](const ByteRange& bytes, const Value& value) {
+    pieces.push_back({bytes, value});
+  });
+  return pieces;
+}
+
+std::string Flow::WhereIs(int i) const {
+  return Where(*sequence_->sequence, sequence_->sequence->instructions(i));
+}
+
+const Access& Flow::At(int i, int operand) const {
+  return *sequence_->instructions[i].Find(operand);
+}
+
+int64_t Flow::ElementBytes(int i, int operand) const {
+  return kernels::SizeOf(static_cast<kernels::DType>(
+      sequence_->sequence->instructions(i).operands(operand).dtype()));
+}
+
+void Flow::Write(const Access& access, const Value& value, int i) {
+  ByteMap& content = content_[access.buffer];
+  if (access.rows == 1) {
+    content.Set(SpanOf(access), values_.Number(value));
+    return;
+  }
+  std::vector<std::pair<ByteRange, Value>> pieces;
+  content.ForEach(SpanOf(access), [&](const ByteRange& bytes, int number) {
+    pieces.emplace_back(bytes, number == ByteMap::kNone
+                                   ? value
+                                   : values_.Join(values_.AsInput(values_[number], i), value, i));
+  });
+  for (const auto& [bytes, joined] : pieces) content.Set(bytes, values_.Number(joined));
+}
+
+void Flow::Copy(int i, int from, int to) {
+  const Access& source = At(i, from);
+  const Access& target = At(i, to);
+  if (source.rows > 1 || target.rows > 1) return Function(i);
+  const int64_t source_bytes = ElementBytes(i, from), target_bytes = ElementBytes(i, to);
+  const int64_t moved = target.offset / target_bytes - source.offset / source_bytes;
+  for (Piece& piece : PiecesOf(source)) {
+    const auto to_target = [&](int64_t byte) {
+      return target.offset + (byte - source.offset) / source_bytes * target_bytes;
+    };
+    if (piece.value.scatter >= 0) piece.value.shift -= moved;
+    content_[target.buffer].Set({to_target(piece.bytes.begin), to_target(piece.bytes.end)},
+                                values_.Number(piece.value));
+  }
+}
+
+// ---- computation --------------------------------------------------------------------------------
+
+void Flow::Compute(int i) {
+  const DecodedOp& op = *sequence_->instructions[i].op;
+  switch (op.op) {
+    case Op::kFill: {
+      Value value = values_.Constant();
+      value.zero = std::get<kernels::FillAttrs>(op.attrs).value == 0;
+      return Write(At(i, 0), value, i);
+    }
+    case Op::kCast:
+      return Copy(i, 0, 1);
+    case Op::kAdd:
+      return AddInto(i);
+    case Op::kSumStats:
+      return SumPieces(i);
+    case Op::kSquaredNorm:
+      return SquaredNorm(i);
+    case Op::kSum:
+      return SumSquares(i);
+    case Op::kGradScale: {
+      Value value = values_.Constant();
+      value.kind = Value::kScale;
+      return Write(At(i, 2), value, i);
+    }
+    case Op::kAdamw:
+      return Update(i);
+    default:
+      return Function(i);
+  }
+}
+
+void Flow::Function(int i) {
+  const CheckedInstruction& instruction = sequence_->instructions[i];
+  const bool in_place = instruction.op.has_value() && ChangesInPlace(instruction.op->op);
+  Value result = values_.Constant();
+  for (const Access& access : instruction.accesses) {
+    if (!access.reads || access.operand == kWorkspaceOperand || (access.writes && !in_place))
+      continue;
+    ForEach(access, [&](const ByteRange&, const Value& value) {
+      result = values_.Join(result, values_.AsInput(value, i), i);
+    });
+  }
+  for (const Access& access : instruction.accesses) {
+    if (!access.writes || access.operand == kWorkspaceOperand) continue;
+    Value written = result;
+    if (result.spoiled_by < 0 && instruction.op.has_value() &&
+        DependsOnTensorRank(*instruction.op, access.operand)) {
+      written.same_block = 1;
+    }
+    if (!access.reads || in_place) {
+      Write(access, written, i);
+      continue;
+    }
+    for (const Piece& piece : PiecesOf(access)) {
+      content_[access.buffer].Set(piece.bytes,
+                                  values_.Number(values_.Add(piece.value, written, i)));
+    }
+  }
+}
+
+void Flow::AddInto(int i) {
+  const Access& x = At(i, 0);
+  const Access& y = At(i, 1);
+  if (x.rows > 1 || y.rows > 1) return Function(i);
+  const int64_t x_bytes = ElementBytes(i, 0), y_bytes = ElementBytes(i, 1);
+  const int64_t moved = y.offset / y_bytes - x.offset / x_bytes;
+  for (const Piece& added : PiecesOf(x)) {
+    const auto to_y = [&](int64_t byte) {
+      return y.offset + (byte - x.offset) / x_bytes * y_bytes;
+    };
+    std::vector<std::pair<ByteRange, Value>> sums;
+    content_[y.buffer].ForEach(
+        {to_y(added.bytes.begin), to_y(added.bytes.end)}, [&](const ByteRange& bytes, int number) {
+          if (number == ByteMap::kNone) return;
+          sums.emplace_back(bytes, AddScattered(added.value, added.value.shift - moved,
+                                                values_[number], i));
+        });
+    for (const auto& [bytes, value] : sums) {
+      content_[y.buffer].Set(bytes, values_.Number(value));
+    }
+  }
+}
+
+// x, whose shift is that of y's buffer, plus y.
+Value Flow::AddScattered(const Value& x, int64_t x_shift, const Value& y, int i) {
+  if (x.scatter < 0 && y.scatter < 0) return values_.Add(y, x, i);
+  if (x.spoiled_by >= 0 || (y.scatter < 0 && !y.zero)) {
+    return x.spoiled_by >= 0 ? x : Values::Spoiled(i, "adds a shard to what is no shard");
+  }
+  if (x.zero) return y;
+  if (x.scatter < 0) return Values::Spoiled(i, "adds what is no shard to a shard");
+  Value sum = x;
+  sum.shift = x_shift;
+  sum.squared = -1;
+  if (y.scatter < 0) return sum;
+  const Scatter& a = values_.scatter(x.scatter);
+  const Scatter& b = values_.scatter(y.scatter);
+  if (a.shard_elements != b.shard_elements || a.axes != b.axes || x_shift != y.shift) {
+    return Values::Spoiled(i, "adds shards of different places");
+  }
+  const auto [known, is_new] = scattered_additions_.emplace(std::pair(x.scatter, y.scatter), 0);
+  if (is_new) {
+    Scatter added = {.shard_elements = a.shard_elements, .shards = a.shards, .axes = a.axes};
+    const ByteRange all = {0, a.shards * a.shard_elements};
+    a.content.ForEach(all, [&](const ByteRange& elements, int number) {
+      b.content.ForEach(elements, [&](const ByteRange& piece, int other) {
+        if (number == ByteMap::kNone && other == ByteMap::kNone) return;
+        const int result = number == ByteMap::kNone  ? other
+                           : other == ByteMap::kNone ? number
+                                                     : values_.Number(values_.Add(
+                                                           values_[other], values_[number], i));
+        added.content.Set(piece, result);
+      });
+    });
+    known->second = values_.AddScatter(std::move(added));
+  }
+  sum.scatter = known->second;
+  return sum;
+}
+
+// total = sum of the pieces: each is a contribution of its own.
+void Flow::SumPieces(int i) {
+  Value total = values_.Constant();
+  total.zero = true;
+  ForEach(At(i, 0), [&](const ByteRange&, const Value& value) {
+    total = values_.Add(total, value, i);
+  });
+  Write(At(i, 1), total, i);
+}
+
+void Flow::SquaredNorm(int i) {
+  const float scale = std::get<kernels::ScaleAttrs>(sequence_->instructions[i].op->attrs).scale;
+  const Access& x = At(i, 0);
+  std::vector<SquareTerm> terms;
+  const auto count = [&](const Value& value, AxisMask shards) {
+    const SquareTerm term = {.instruction = i,
+                             .same_block = value.same_block,
+                             .parts = value.parts | shards,
+                             .pipeline_group = value.pipeline_group,
+                             .scale = scale};
+    const bool known = std::any_of(terms.begin(), terms.end(), [&](const SquareTerm& other) {
+      return other.same_block == term.same_block && other.parts == term.parts &&
+             other.pipeline_group == term.pipeline_group;
+    });
+    // What other stages added to zeros is padding here, or the optimizer refuses it.
+    if (!known && !value.zero && !value.foreign) terms.push_back(term);
+  };
+  for (Piece& piece : PiecesOf(x)) {
+    if (piece.value.scatter >= 0) {
+      const Scatter& scatter = values_.scatter(piece.value.scatter);
+      scatter.content.ForEach({0, scatter.shards * scatter.shard_elements},
+                              [&](const ByteRange&, int number) {
+                                if (number != ByteMap::kNone) count(values_[number], scatter.axes);
+                              });
+    } else {
+      count(piece.value, 0);
+    }
+    if (piece.value.spoiled_by >= 0) continue;
+    piece.value.squared = i;
+    content_[x.buffer].Set(piece.bytes, values_.Number(piece.value));
+  }
+  Value squares = values_.Constant();
+  squares.kind = Value::kSquares;
+  squares.squares = values_.AddSquares(std::move(terms));
+  Write(At(i, 1), squares, i);
+}
+
+void Flow::SumSquares(int i) {
+  Value total;
+  bool first = true;
+  std::vector<SquareTerm> terms;
+  for (const Piece& piece : PiecesOf(At(i, 0))) {
+    if (piece.value.zero) continue;
+    if (piece.value.kind != Value::kSquares) return Function(i);
+    if (!first && piece.value.summed != total.summed) {
+      return Write(At(i, 1), Values::Spoiled(i, "adds squares summed over different axes"), i);
+    }
+    first = false;
+    total = piece.value;
+    const std::vector<SquareTerm>& more = values_.squares(piece.value.squares);
+    terms.insert(terms.end(), more.begin(), more.end());
+  }
+  if (first) return Function(i);
+  total.squares = values_.AddSquares(std::move(terms));
+  Write(At(i, 1), total, i);
+}
+
+// Parameters and moments keep their places; that the right ones stand together is train.cc's part.
+void Flow::Update(int i) {
+  for (int operand : {1, 2, 3}) {
+    for (Piece& piece : PiecesOf(At(i, operand))) {
+      piece.value.updated = true;
+      content_[At(i, operand).buffer].Set(piece.bytes, values_.Number(piece.value));
+    }
+  }
+}
+
+// ---- communication ------------------------------------------------------------------------------
+
+absl::Status Flow::Collective(int i) {
+  const v1::CollectiveOp& op = sequence_->sequence->instructions(i).collective();
+  const v1::Group& group = program_.groups(op.group());
+  if (HasAxis(group, v1::PIPELINE) && op.kind() != v1::ALL_REDUCE) {
+    return Refuse(WhereIs(i), ": only ALL_REDUCE may cross stages, group '", group.name(),
+                  "' does");
+  }
+  switch (op.kind()) {
+    case v1::ALL_REDUCE:
+      AllReduce(i, group, op.group());
+      break;
+    case v1::REDUCE_SCATTER:
+      ReduceScatter(i, group, op.group());
+      break;
+    case v1::ALL_GATHER:
+      AllGather(i, group);
+      break;
+    case v1::BROADCAST:
+      for (const Piece& piece : PiecesOf(At(i, 0))) {
+        content_[At(i, 0).buffer].Set(piece.bytes,
+                                      values_.Number(values_.Gather(piece.value, group, i)));
+      }
+      break;
+    case v1::RING_SHIFT:
+      Copy(i, 0, 1);
+      break;
+    default:  // ALL_TO_ALL: other parts of the same thing
+      Function(i);
+  }
+  return absl::OkStatus();
+}
+
+Value Flow::SumValue(const Value& value, const v1::Group& group, int index, int i) {
+  if (value.scatter < 0) return values_.Sum(value, group, index, i);
+  const auto [known, is_new] = scattered_sums_.emplace(std::pair(value.scatter, index), 0);
+  if (is_new) {
+    const Scatter& scatter = values_.scatter(value.scatter);
+    Scatter sum = {.shard_elements = scatter.shard_elements,
+                   .shards = scatter.shards,
+                   .axes = scatter.axes};
+    const bool mixes = (values_.AxesOf(group) & scatter.axes) != 0;
+    scatter.content.ForEach({0, scatter.shards * scatter.shard_elements},
+                            [&](const ByteRange& elements, int number) {
+                              if (number == ByteMap::kNone) return;
+                              const Value summed =
+                                  mixes ? Values::Spoiled(i, "sums different shards")
+                                        : values_.Sum(values_[number], group, index, i);
+                              sum.content.Set(elements, values_.Number(summed));
+                            });
+    known->second = values_.AddScatter(std::move(sum));
+  }
+  Value result = value;
+  result.scatter = known->second;
+  result.squared = -1;
+  return result;
+}
+
+// What the other stages of the sum must bring too.
+StageSum Flow::GivenToStages(int i) const {
+  StageSum sum = {.instruction = i,
+                  .group = sequence_->sequence->instructions(i).collective().group()};
+  ForEach(At(i, 0), [&](const ByteRange&, const Value& value) {
+    if (value.zero) return;
+    Value given = values_.Constant();
+    given.kind = value.kind;
+    given.varies = value.varies;
+    given.parts = value.parts;
+    given.same_block = value.same_block;
+    given.summed = value.summed;
+    given.spoiled_by = value.spoiled_by < 0 ? -1 : 0;
+    if (!sum.zero && given != sum.value) given = Values::Spoiled(i, "");
+    sum.value = given;
+    sum.zero = false;
+  });
+  return sum;
+}
+
+void Flow::AllReduce(int i, const v1::Group& group, int index) {
+  if ((values_.AxesOf(group) & Bit(v1::PIPELINE)) != 0) stage_sums_.push_back(GivenToStages(i));
+  for (const Piece& piece : PiecesOf(At(i, 0))) {
+    content_[At(i, 0).buffer].Set(piece.bytes,
+                                  values_.Number(SumValue(piece.value, group, index, i)));
+  }
+}
+
+void Flow::ReduceScatter(int i, const v1::Group& group, int index) {
+  const Access& in = At(i, 0);
+  const Access& out = At(i, 1);
+  const int64_t element_bytes = ElementBytes(i, 0);
+  const AxisMask axes = values_.AxesOf(group);
+  if (axes == 0) return Copy(i, 0, 1);
+  Scatter scatter = {.shard_elements = out.row_bytes / element_bytes,
+                     .shards = GroupSize(program_.grid(), group),
+                     .axes = axes};
+  for (const Piece& piece : PiecesOf(in)) {
+    const Value sum = piece.value.scatter >= 0
+                          ? Values::Spoiled(i, "scatters what is scattered already")
+                          : values_.Sum(piece.value, group, index, i);
+    scatter.content.Set({(piece.bytes.begin - in.offset) / element_bytes,
+                         (piece.bytes.end - in.offset) / element_bytes},
+                        values_.Number(sum));
+  }
+  Value value = values_.Constant();
+  value.scatter = values_.AddScatter(std::move(scatter));
+  value.shift = -(out.offset / element_bytes);
+  // Activations are all alike; only the shards of gradients are told apart by place.
+  if (axes != values_.Large({v1::CONTEXT, v1::DATA_SHARD})) value = values_.AsInput(value, i);
+  Write(out, value, i);
+}
+
+void Flow::AllGather(int i, const v1::Group& group) {
+  const Access& in = At(i, 0);
+  const Access& out = At(i, 1);
+  const int64_t members = GroupSize(program_.grid(), group);
+  const std::vector<Piece> pieces = PiecesOf(in);
+  const AxisMask axes = values_.AxesOf(group);
+  for (const Piece& piece : pieces) {
+    const bool shard =
+        piece.value.scatter >= 0 && values_.scatter(piece.value.scatter).axes == axes;
+    if (shard) {
+      GatherShards(i, piece, in.row_bytes / ElementBytes(i, 0));
+      continue;
+    }
+    const Value value = piece.value.scatter < 0 ? piece.value : values_.AsInput(piece.value, i);
+    const int number = values_.Number(values_.Gather(value, group, i));
+    if (pieces.size() == 1) {
+      content_[out.buffer].Set(SpanOf(out), number);
+      continue;
+    }
+    for (int64_t m = 0; m < members; ++m) {
+      const int64_t moved = out.offset + m * in.row_bytes - in.offset;
+      content_[out.buffer].Set({piece.bytes.begin + moved, piece.bytes.end + moved}, number);
+    }
+  }
+}
+
+// The shards of all ranks, one behind the other: the content of the region.
+void Flow::GatherShards(int i, const Piece& piece, int64_t part_elements) {
+  const Access& in = At(i, 0);
+  const Access& out = At(i, 1);
+  const int64_t element_bytes = ElementBytes(i, 0);
+  const Scatter& scatter = values_.scatter(piece.value.scatter);
+  const int64_t first = piece.bytes.begin / element_bytes;
+  const int64_t elements = (piece.bytes.end - piece.bytes.begin) / element_bytes;
+  for (int64_t m = 0; m < scatter.shards; ++m) {
+    const int64_t begin = m * scatter.shard_elements + first + piece.value.shift;
+    const int64_t target =
+        out.offset / element_bytes + m * part_elements + first - in.offset / element_bytes;
+    scatter.content.ForEach({begin, begin + elements}, [&](const ByteRange& range, int number) {
+      Value value = values_.Constant();
+      value.zero = number == ByteMap::kNone;
+      if (!value.zero) value = values_[number];
+      value.updated = piece.value.updated;
+      const int64_t moved = target - begin;
+      content_[out.buffer].Set(
+          {(range.begin + moved) * element_bytes, (range.end + moved) * element_bytes},
+          values_.Number(value));
+    });
+  }
+}
+
+absl::Status Flow::Send(int i) {
+  const v1::Instruction& instruction = sequence_->sequence->instructions(i);
+  Value expected = values_.Data(instruction.micro_batch());
+  if (transfers_in_parts_) expected.parts = Bit(v1::TENSOR);
+  absl::Status status;
+  ForEach(At(i, 0), [&](const ByteRange& bytes, const Value& value) {
+    if (!status.ok()) return;
+    const Value sent = values_.AsInput(value, i);
+    if (sent == expected) return;
+    const std::string what = absl::StrCat(
+        WhereIs(i), ": sends byte ", bytes.begin, " of ",
+        BufferText(program_, At(i, 0).buffer));
+    if (sent.spoiled_by >= 0) {
+      status = Refuse(what, ", which ", WhereIs(sent.spoiled_by), " spoiled: it ",
+                      sent.spoiled_why);
+    } else if (sent.micro_batch != expected.micro_batch) {
+      status = Refuse(what, " for micro-batch ", instruction.micro_batch(),
+                      ", which is of micro-batch ", sent.micro_batch);
+    } else {
+      status = Refuse(what, ", which is not complete on every rank: a reduction before it is missing or double");
+    }
+  });
+  return status;
+}
+
+void Flow::Receive(int i) {
+  Value value = values_.Data(sequence_->sequence->instructions(i).micro_batch());
+  if (transfers_in_parts_) value.parts = Bit(v1::TENSOR);
+  Write(At(i, 0), value, i);
+}
+
+void Flow::Input(int i) {
+  const v1::Instruction& instruction = sequence_->sequence->instructions(i);
+  Value value = values_.Constant();
+  if (instruction.input().kind() == v1::LOAD_BATCH) value = values_.Data(instruction.micro_batch());
+  if (instruction.input().kind() == v1::LOAD_SCHEDULE) value.kind = Value::kSchedule;
+  for (const Access& access : sequence_->instructions[i].accesses) Write(access, value, i);
+}
+
+}  // namespace terrace::check

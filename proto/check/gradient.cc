@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/check/gradient.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/status_macros.h"
+#include "kernels/op.h"
+#include "kernels/tensor_view.h"
+#include "proto/check/refuse.h"
+#include "proto/grid.h"
+
+namespace terrace::check {
+namespace {
+
+using kernels::Op;
+
+// Operands of kAdamw in kernels/op.h.
+constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5;
+// How far the factors of squared norms, which are f32, may be from exact.
+constexpr double kTolerance = 1e-5;
+
+std::string SpoiledText(const CheckedSequence& sequence, const Value& value) {
+  return absl::StrCat(
+      "which ", Where(*sequence.sequence, sequence.sequence->instructions(value.spoiled_by)),
+      " made unusable: it ", value.spoiled_why);
+}
+
+bool CoversAllStages(const v1::Program& program, int group) {
+  if (group < 0) return false;
+  const v1::Group& g = program.groups(group);
+  return g.stages_size() == 0 || g.stages_size() == static_cast<int>(program.stages());
+}
+
+// Why a value that should be the same on all ranks is not; empty when it is.
+std::string DifferenceText(const Values& values, const Value& value) {
+  AxisMask axes = value.varies | value.parts;
+  if (value.same_block < values.tensor()) axes |= Bit(v1::TENSOR);
+  return axes == 0 ? "" : absl::StrCat("differs over ", AxesText(axes),
+                                       ": it was not summed over that");
+}
+
+}  // namespace
+
+Gradients::Gradients(const v1::Program& program, const StateIndex& state,
+                     const CheckedSequence& train, const Flow& flow,
+                     std::map<std::string, StageFacts::Shared>* shared)
+    : program_(program), state_(state), train_(train), flow_(flow), shared_(shared) {
+  for (uint32_t m = 0; m < program.rules().micro_batches(); ++m) {
+    all_micro_batches_ += MicroBatchMark(static_cast<int>(m));
+  }
+}
+
+std::string Gradients::WhereIs(int i) const {
+  return Where(*train_.sequence, train_.sequence->instructions(i));
+}
+
+std::string Gradients::What(int i, int operand, int64_t byte) const {
+  return absl::StrCat(WhereIs(i), ": relies on byte ", byte, " of ",
+                      BufferText(program_, train_.instructions[i].Find(operand)->buffer), ", ");
+}
+
+absl::Status Gradients::Check(int i) {
+  const v1::Instruction& source = train_.sequence->instructions(i);
+  if (source.kind_case() == v1::Instruction::kOutput) return CheckKind(i, 0, Value::kScale);
+  const CheckedInstruction& instruction = train_.instructions[i];
+  if (!instruction.op.has_value()) return absl::OkStatus();
+  switch (instruction.op->op) {
+    case Op::kAdamw:
+      return CheckOptimizer(i);
+    case Op::kSquaredNorm:
+      return CheckNormInput(i);
+    case Op::kGradScale:
+      RETURN_IF_ERROR(CheckSquares(i));
+      return CheckLoss(i);
+    default:
+      return absl::OkStatus();
+  }
+}
+
+absl::Status Gradients::CheckKind(int i, int operand, Value::Kind kind) {
+  absl::Status status;
+  flow_.ForEach(*train_.instructions[i].Find(operand),
+                [&](const ByteRange& bytes, const Value& value) {
+                  if (value.kind == kind || !status.ok()) return;
+                  status = Refuse(What(i, operand, bytes.begin), "which is not what ",
+                                  kind == Value::kScale ? "grad_scale made"
+                                                        : "LOAD_SCHEDULE brought");
+                });
+  return status;
+}
+
+// ---- gradients ----------------------------------------------------------------------------------
+
+absl::Status Gradients::CheckOptimizer(int i) {
+  RETURN_IF_ERROR(CheckKind(i, kScale, Value::kScale));
+  RETURN_IF_ERROR(CheckKind(i, kSchedule, Value::kSchedule));
+  absl::Status status;
+  flow_.ForEach(*train_.instructions[i].Find(kGrad),
+                [&](const ByteRange& bytes, const Value& value) {
+                  if (status.ok()) status = CheckGradient(i, bytes, value);
+                });
+  return status;
+}
+
+// All operands of the optimizer are f32, so that equal distances in bytes are equal distances in
+// elements.
+absl::Status Gradients::CheckGradient(int i, const ByteRange& bytes, const Value& value) {
+  const Access& grad = *train_.instructions[i].Find(kGrad);
+  const Access& param = *train_.instructions[i].Find(kParam);
+  if (value.scatter >= 0) return CheckShards(i, bytes, value);
+  if (state_.shard_elements(param.buffer) > 0 && ShardCount(program_.grid()) > 1) {
+    return Refuse(What(i, kGrad, bytes.begin), value.spoiled_by >= 0 ? SpoiledText(train_, value)
+                  : "which is the gradient of whole weights, ",
+                  value.spoiled_by >= 0 ? "" : BufferText(program_, param.buffer),
+                  value.spoiled_by >= 0 ? "" : " holds a shard");
+  }
+  const int64_t moved = param.offset - grad.offset;
+  absl::Status status;
+  state_.ForEach(param.buffer, bytes.begin + moved, bytes.end + moved,
+                 [&](const v1::StateRange& weight) {
+                   if (status.ok()) status = CheckFor(i, bytes.begin, weight, value, value.squared);
+                 });
+  return status;
+}
+
+// The gradient is a shard: every rank's shard of it must belong to that rank's shard of the weights.
+absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& value) {
+  const Access& grad = *train_.instructions[i].Find(kGrad);
+  const Access& param = *train_.instructions[i].Find(kParam);
+  const Scatter& scatter = flow_.values().scatter(value.scatter);
+  const int64_t shard = state_.shard_elements(param.buffer);
+  const AxisMask axes = flow_.values().Large({v1::CONTEXT, v1::DATA_SHARD});
+  if (shard == 0 || scatter.axes != axes || scatter.shards != ShardCount(program_.grid())) {
+    return Refuse(What(i, kGrad, bytes.begin), "which is a shard over ", AxesText(scatter.axes),
+                  ", the weights in ", BufferText(program_, param.buffer),
+                  shard == 0 ? " are whole" : absl::StrCat(" are shards over ", AxesText(axes)));
+  }
+  constexpr int64_t kElement = 4;
+  const int64_t first = bytes.begin / kElement + value.shift;
+  const int64_t elements = (bytes.end - bytes.begin) / kElement;
+  const int64_t param_first = (param.offset + bytes.begin - grad.offset) / kElement;
+  absl::Status status;
+  for (int64_t m = 0; m < scatter.shards && status.ok(); ++m) {
+    const int64_t begin = m * scatter.shard_elements + first;
+    const int64_t moved = m * shard + param_first - begin;
+    scatter.content.ForEach({begin, begin + elements}, [&](const ByteRange& piece, int number) {
+      if (number == ByteMap::kNone || !status.ok()) return;
+      state_.ForEach(param.buffer, (piece.begin + moved) * kElement,
+                     (piece.end + moved) * kElement, [&](const v1::StateRange& weight) {
+                       if (!status.ok()) return;
+                       status = CheckFor(i, bytes.begin, weight, flow_.values()[number],
+                                         value.squared);
+                     });
+    });
+  }
+  return status;
+}
+
+absl::Status Gradients::CheckFor(int i, int64_t byte, const v1::StateRange& weight,
+                                 const Value& value, int squared) {
+  const std::string what = absl::StrCat(What(i, kGrad, byte), "the gradient of '", weight.tensor(),
+                                        "', ");
+  if (value.spoiled_by >= 0) return Refuse(what, SpoiledText(train_, value));
+  if (value.zero || value.foreign || value.kind != Value::kNumbers) {
+    return Refuse(what, "to which nothing of this stage was added");
+  }
+  const uint32_t tensor = flow_.values().tensor();
+  const uint32_t same = weight.split() == v1::StateRange::WHOLE
+                            ? tensor
+                            : std::min(tensor, std::max(1u, weight.split_block()));
+  const AxisMask axes = value.varies | value.parts;
+  if (axes != 0) {
+    return Refuse(what, "which differs over ", AxesText(axes), ": it was not summed over that");
+  }
+  if (value.same_block != same) {
+    return Refuse(what, "which is the same on ", value.same_block,
+                  " neighbours of the axis TENSOR, the weight on ", same,
+                  value.same_block < same ? ": it was not summed over them"
+                                          : ": it was summed over too many");
+  }
+  RETURN_IF_ERROR(CheckComplete(value, what, true));
+  if (value.pipeline_group >= 0 || weight.copy()) {
+    return CheckShared(i, weight, value, squared, what);
+  }
+  if (squared >= 0) return absl::OkStatus();
+  return Refuse(what, "which no squared norm counts");
+}
+
+absl::Status Gradients::CheckShared(int, const v1::StateRange& weight, const Value& value,
+                                    int squared, const std::string& what) {
+  if (value.pipeline_group < 0) {
+    return Refuse(what, "which was not summed over the stages that hold copies of the weight");
+  }
+  const auto known = shared_squares_.find(squared);
+  const StageFacts::Shared shared = {
+      .group = value.pipeline_group,
+      .squares = known == shared_squares_.end() ? 0 : known->second};
+  const auto [entry, is_new] = shared_->emplace(weight.tensor(), shared);
+  if (is_new || (entry->second.group == shared.group && entry->second.squares == shared.squares))
+    return absl::OkStatus();
+  return Refuse(what, "parts of which were summed over the stages in different ways");
+}
+
+// Every micro-batch is in it, each equally often; once, unless `several`.
+absl::Status Gradients::CheckComplete(const Value& value, const std::string& what,
+                                      bool several) const {
+  const uint32_t micro_batches = program_.rules().micro_batches();
+  const uint64_t times = value.contributions / micro_batches;
+  if (value.contributions % micro_batches == 0 && times >= 1 && (several || times == 1) &&
+      value.fingerprint == times * all_micro_batches_)
+    return absl::OkStatus();
+  for (uint32_t m = 0; m < micro_batches; ++m) {
+    const uint64_t once_less = value.fingerprint - MicroBatchMark(static_cast<int>(m));
+    if (times >= 1 && once_less == times * all_micro_batches_) {
+      return Refuse(what, "in which micro-batch ", m, " is once too often");
+    }
+  }
+  for (uint32_t m = 0; m < micro_batches; ++m) {
+    const uint64_t once_more = value.fingerprint + MicroBatchMark(static_cast<int>(m));
+    if (once_more == (times + 1) * all_micro_batches_) {
+      return Refuse(what, "in which micro-batch ", m, " is missing once");
+    }
+  }
+  return Refuse(what, "which holds ", value.contributions, " contributions of ", micro_batches,
+                " micro-batches, not each equally often");
+}
+
+// ---- norm and loss ------------------------------------------------------------------------------
+
+absl::Status Gradients::CheckNormInput(int i) {
+  absl::Status status;
+  const auto check = [&](const ByteRange& bytes, const Value& value) {
+    if (!status.ok()) return;
+    if (value.spoiled_by >= 0) {
+      status = Refuse(What(i, 0, bytes.begin), SpoiledText(train_, value));
+    } else if (value.varies != 0) {
+      status = Refuse(What(i, 0, bytes.begin), "which differs over ", AxesText(value.varies),
+                      ": it was not summed over that");
+    }
+  };
+  flow_.ForEach(*train_.instructions[i].Find(0), [&](const ByteRange& bytes, const Value& value) {
+    if (status.ok() && value.squared >= 0) {
+      status = Refuse(What(i, 0, bytes.begin), "which ", WhereIs(value.squared),
+                      " has counted already");
+    }
+    if (value.scatter < 0) return check(bytes, value);
+    const Scatter& scatter = flow_.values().scatter(value.scatter);
+    scatter.content.ForEach({0, scatter.shards * scatter.shard_elements},
+                            [&](const ByteRange&, int number) {
+                              if (number != ByteMap::kNone) check(bytes, flow_.values()[number]);
+                            });
+  });
+  return status;
+}
+
+absl::Status Gradients::CheckSquares(int i) {
+  absl::Status status;
+  const Access& squares = *train_.instructions[i].Find(0);
+  flow_.ForEach(squares, [&](const ByteRange& bytes, const Value& value) {
+    if (!status.ok() || value.zero) return;
+    const std::string what = What(i, 0, bytes.begin);
+    if (value.spoiled_by >= 0) {
+      status = Refuse(what, SpoiledText(train_, value));
+    } else if (value.kind != Value::kSquares) {
+      status = Refuse(what, "which is no sum of squares");
+    } else if (program_.stages() > 1 && !CoversAllStages(program_, value.pipeline_group)) {
+      status = Refuse(what, "squares that were not summed over PIPELINE, all stages");
+    } else {
+      for (const SquareTerm& term : flow_.values().squares(value.squares)) {
+        if (status.ok()) status = CheckTerm(i, term, value);
+      }
+    }
+  });
+  return status;
+}
+
+// The squares of every element enter the sum over all ranks once: summed over the axes where ranks
+// hold different elements, and scaled down by the number of ranks in the sum that hold the same.
+absl::Status Gradients::CheckTerm(int i, const SquareTerm& term, const Value& squares) {
+  const uint32_t tensor = flow_.values().tensor();
+  AxisMask needed = term.parts;
+  if (term.same_block < tensor) needed |= Bit(v1::TENSOR);
+  const std::string what = absl::StrCat(WhereIs(i), ": relies on the squares that ",
+                                        WhereIs(term.instruction), " counts, ");
+  if ((needed & ~squares.summed) != 0) {
+    return Refuse(what, "which differ over ", AxesText(needed & ~squares.summed),
+                  ": they were not summed over that");
+  }
+  double times = term.scale;
+  for (v1::Axis axis : {v1::CONTEXT, v1::DATA_SHARD, v1::DATA_REPLICA}) {
+    if ((squares.summed & ~term.parts & Bit(axis)) != 0) times *= AxisSize(program_.grid(), axis);
+  }
+  if ((squares.summed & ~term.parts & Bit(v1::TENSOR)) != 0) times *= term.same_block;
+  if (term.pipeline_group >= 0) {
+    const auto [known, is_new] = shared_squares_.emplace(term.instruction, times);
+    if (known->second == times) return absl::OkStatus();
+  } else if (std::abs(times - 1) <= kTolerance) {
+    return absl::OkStatus();
+  }
+  return Refuse(what, "and sums over ", AxesText(squares.summed), " count them ", times,
+                " times, must be once");
+}
+
+absl::Status Gradients::CheckLoss(int i) {
+  absl::Status status;
+  flow_.ForEach(*train_.instructions[i].Find(1), [&](const ByteRange& bytes, const Value& value) {
+    if (!status.ok()) return;
+    const std::string what = absl::StrCat(What(i, 1, bytes.begin), "the total of losses, ");
+    const std::string difference = DifferenceText(flow_.values(), value);
+    if (value.spoiled_by >= 0) {
+      status = Refuse(what, SpoiledText(train_, value));
+    } else if (program_.stages() > 1 && !CoversAllStages(program_, value.pipeline_group)) {
+      status = Refuse(what, "which was not summed over PIPELINE, all stages");
+    } else if (value.zero || value.kind != Value::kNumbers || value.scatter >= 0) {
+      status = Refuse(what, "which holds no loss");
+    } else if (!difference.empty()) {
+      status = Refuse(what, "which ", difference);
+    } else if (!value.foreign) {
+      status = CheckComplete(value, what, false);
+    }
+  });
+  return status;
+}
+
+absl::Status CheckSameEverywhere(const v1::Program& program, const CheckedSequence& sequence,
+                                 const Flow& flow, int i) {
+  absl::Status status;
+  const Access& access = *sequence.instructions[i].Find(0);
+  flow.ForEach(access, [&](const ByteRange& bytes, const Value& value) {
+    if (!status.ok()) return;
+    const std::string what =
+        absl::StrCat(Where(*sequence.sequence, sequence.sequence->instructions(i)),
+                     ": hands out byte ", bytes.begin, " of ", BufferText(program, access.buffer),
+                     ", ");
+    const std::string difference = DifferenceText(flow.values(), value);
+    if (value.spoiled_by >= 0) {
+      status = Refuse(what, SpoiledText(sequence, value));
+    } else if (!difference.empty()) {
+      status = Refuse(what, "which ", difference);
+    }
+  });
+  return status;
+}
+
+}  // namespace terrace::check

@@ -1,0 +1,60 @@
+// What those who rely on the content of bytes ask: the optimizer of its gradient, norms of what they
+// count, GRAD_SCALE of the norm and the loss. Internal to proto/check.
+//
+// Borrows everything it is given. Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/check/flow.h"
+#include "proto/check/instructions.h"
+#include "proto/check/train.h"
+#include "proto/check/weights.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace::check {
+
+class Gradients {
+ public:
+  // `shared` receives the weights whose gradient was summed over stages.
+  Gradients(const v1::Program& program, const StateIndex& state, const CheckedSequence& train,
+            const Flow& flow, std::map<std::string, StageFacts::Shared>* shared);
+
+  // Instruction i, before the flow has passed it.
+  absl::Status Check(int i);
+
+ private:
+  absl::Status CheckOptimizer(int i);
+  absl::Status CheckGradient(int i, const ByteRange& bytes, const Value& value);
+  absl::Status CheckShards(int i, const ByteRange& bytes, const Value& value);
+  absl::Status CheckFor(int i, int64_t byte, const v1::StateRange& weight, const Value& value,
+                        int squared);
+  absl::Status CheckShared(int i, const v1::StateRange& weight, const Value& value, int squared,
+                           const std::string& what);
+  absl::Status CheckNormInput(int i);
+  absl::Status CheckSquares(int i);
+  absl::Status CheckTerm(int i, const SquareTerm& term, const Value& squares);
+  absl::Status CheckLoss(int i);
+  absl::Status CheckKind(int i, int operand, Value::Kind kind);
+  absl::Status CheckComplete(const Value& value, const std::string& what, bool several) const;
+  std::string What(int i, int operand, int64_t byte) const;
+  std::string WhereIs(int i) const;
+
+  const v1::Program& program_;
+  const StateIndex& state_;
+  const CheckedSequence& train_;
+  const Flow& flow_;
+  std::map<std::string, StageFacts::Shared>* const shared_;
+  uint64_t all_micro_batches_ = 0;       // the fingerprint of each once
+  std::map<int, double> shared_squares_;  // by squared norm: the part of the squares it counts
+};
+
+// The operand of output instruction i is the same on all ranks of the stage.
+absl::Status CheckSameEverywhere(const v1::Program& program, const CheckedSequence& sequence,
+                                 const Flow& flow, int i);
+
+}  // namespace terrace::check
