@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <span>
 
+#include "absl/strings/str_cat.h"
+#include "proto/grid.h"
 #include "worker/rank/handlers.h"
 
 namespace terrace {
@@ -43,15 +45,20 @@ bool Fits(const PreparedInstruction& instruction, size_t operands, kernels::DTyp
                      [dtype](const kernels::TensorView& view) { return FitsOne(view, dtype); });
 }
 
+// The tokens of one micro-batch that a rank holds.
+int64_t BatchTokens(const v1::Program& program) {
+  const v1::StepRules& rules = program.rules();
+  return rules.micro_batch() * rules.sequence_length() / AxisSize(program.grid(), v1::CONTEXT);
+}
+
 // The first stage of a pipeline needs no targets, the last one no tokens.
-bool FitsBatch(const PreparedInstruction& instruction) {
-  if (instruction.operands.size() != 2) return false;
-  const kernels::TensorView &tokens = instruction.operands[0], &targets = instruction.operands[1];
-  const auto fits = [](const kernels::TensorView& view) {
-    return view.absent() || FitsOne(view, kernels::DType::kI32);
-  };
-  if (!fits(tokens) || !fits(targets) || (tokens.absent() && targets.absent())) return false;
-  return tokens.absent() || targets.absent() || tokens.Elements() == targets.Elements();
+bool FitsBatch(const PreparedInstruction& instruction, int64_t tokens) {
+  const auto& operands = instruction.operands;
+  return operands.size() == 2 && !(operands[0].absent() && operands[1].absent()) &&
+         std::all_of(operands.begin(), operands.end(), [tokens](const kernels::TensorView& view) {
+           return view.absent() ||
+                  (FitsOne(view, kernels::DType::kI32) && view.Elements() == tokens);
+         });
 }
 
 }  // namespace
@@ -62,10 +69,9 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
   };
   switch (in.source->input().kind()) {
     case v1::LOAD_BATCH:
-      if (!FitsBatch(*out) || in.source->micro_batch() < 0) {
-        return refuse(
-            "load_batch must have a micro-batch and two dense i32 operands of one size, of which "
-            "one may be absent");
+      if (!FitsBatch(*out, BatchTokens(*in.program)) || in.source->micro_batch() < 0) {
+        return refuse(absl::StrCat("load_batch must have a micro-batch and two dense operands i32[",
+                                   BatchTokens(*in.program), "], of which one may be absent"));
       }
       out->run = RunLoadBatch;
       return absl::OkStatus();

@@ -35,7 +35,8 @@ using kernels::Op;
 constexpr int64_t kStreamElements = 8 << 20;  // larger than caches
 constexpr int64_t kLinkElements = 1 << 20;
 constexpr int kOverheadCalls = 200;
-constexpr int kLatencyCalls = 20;
+constexpr int kLatencyCalls = 21;
+constexpr int kBandwidthCalls = 3;
 constexpr int kMatmulOperands = 6;
 
 struct ProbeOptions {
@@ -143,19 +144,28 @@ struct LinkRates {
   double latency_seconds = 0;
 };
 
-LinkRates TimeLink(Communicator* group) {
+// Ascending; empty when the group is broken.
+std::vector<double> TimeSums(Communicator* group, std::vector<float>& data, int64_t elements,
+                             int calls) {
   const SystemClock clock;
-  std::vector<float> data(kLinkElements, 0.0f);
-  int64_t start_ns = clock.MonotonicNanos();
-  for (int i = 0; i < kLatencyCalls; ++i) {
-    if (!group->AllReduce(data.data(), 1, ReduceType::kF32).ok()) return {};
+  std::vector<double> seconds;
+  for (int i = 0; i < calls; ++i) {
+    const int64_t start_ns = clock.MonotonicNanos();
+    if (!group->AllReduce(data.data(), elements, ReduceType::kF32).ok()) return {};
+    seconds.push_back((clock.MonotonicNanos() - start_ns) * 1e-9);
   }
-  const double latency = (clock.MonotonicNanos() - start_ns) * 1e-9 / kLatencyCalls;
-  start_ns = clock.MonotonicNanos();
-  if (!group->AllReduce(data.data(), kLinkElements, ReduceType::kF32).ok()) return {};
-  // A ring over two ranks sends each byte once.
-  const double seconds = (clock.MonotonicNanos() - start_ns) * 1e-9;
-  return {kLinkElements * 4 / std::max(seconds - latency, 1e-6), latency};
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+LinkRates TimeLink(Communicator* group) {
+  std::vector<float> data(kLinkElements, 0.0f);
+  const std::vector<double> small = TimeSums(group, data, 1, kLatencyCalls),
+                            large = TimeSums(group, data, kLinkElements, kBandwidthCalls);
+  if (small.empty() || large.empty()) return {};
+  const double latency = small[small.size() / 2], seconds = large.front();
+  // A ring over two ranks sends each byte once. A busy machine may have stretched the small sums.
+  return {kLinkElements * 4 / std::max(seconds - latency, seconds / 2), latency};
 }
 
 // Two ranks of this host, as threads.

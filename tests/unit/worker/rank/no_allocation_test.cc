@@ -98,6 +98,8 @@ int AllocationsOfOneRun(bool io_allocates) {
   const uint32_t table = tiny.Buffer(v1::F32, {16, 32}), x = tiny.Buffer(v1::F32, {64, 32});
   const uint32_t y = tiny.Buffer(v1::F32, {64, 32}), w = tiny.Buffer(v1::F32, {32, 32});
   const uint32_t scratch = tiny.Buffer(v1::U8, {1 << 20});
+  tiny.program().mutable_rules()->set_micro_batch(1);
+  tiny.program().mutable_rules()->set_sequence_length(64);
   tiny.Input(1, v1::LOAD_BATCH, {tokens, targets});
   tiny.Compute(0, Op::kGatherRows, kernels::NoAttrs{},
                {{v1::READ, table}, {v1::READ, tokens}, {v1::WRITE, x}})

@@ -249,6 +249,8 @@ TEST_F(VmTest, WarmComputesOnValidIdsAndLeavesGroupsAlone) {
   TinyProgram tiny({v1::COMPUTE, v1::COLLECTIVE});
   const uint32_t tokens = tiny.Buffer(v1::I32, {8}), table = tiny.Buffer(v1::F32, {16, 4});
   const uint32_t x = tiny.Buffer(v1::F32, {8, 4});
+  tiny.program().mutable_rules()->set_micro_batch(2);
+  tiny.program().mutable_rules()->set_sequence_length(4);
   tiny.Input(0, v1::LOAD_BATCH, {tokens, tokens});
   tiny.Compute(0, Op::kGatherRows, kernels::NoAttrs{},
                {{v1::READ, table}, {v1::READ, tokens}, {v1::WRITE, x}});
@@ -266,6 +268,20 @@ TEST_F(VmTest, UnknownSequenceIsNotFound) {
   EXPECT_EQ(vm->Run("eval", &io_).code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(vm->Has("eval"));
   EXPECT_TRUE(vm->Has("train"));
+}
+
+TEST_F(VmTest, ABatchMustHaveTheTokensThatTheRankHolds) {
+  TinyProgram tiny({v1::COMPUTE});
+  tiny.program().mutable_rules()->set_micro_batch(2);
+  tiny.program().mutable_rules()->set_sequence_length(8);
+  tiny.program().mutable_grid()->set_context(2);
+  const uint32_t tokens = tiny.Buffer(v1::I32, {8}), more = tiny.Buffer(v1::I32, {16});
+  tiny.Input(0, v1::LOAD_BATCH, {tokens})->add_operands();  // no targets
+  Make(&tiny);
+  tiny.Input(0, v1::LOAD_BATCH, {more, more});
+  arenas_ = tiny.Arenas();
+  const auto vm = Vm::Create(tiny.program(), {.arenas = arenas_}, &clock_, nullptr);
+  EXPECT_THAT(std::string(vm.status().message()), HasSubstr("operands i32[8]"));
 }
 
 TEST_F(VmTest, ACollectiveThatThisRankLacksIsRefusedBeforeItRuns) {
