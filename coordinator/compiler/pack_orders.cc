@@ -14,18 +14,18 @@ namespace {
 
 constexpr PackStrategy kPortfolio[] = {
     {PackKey::kSizeClassStart},
-    {PackKey::kSize},
-    {PackKey::kSizeClassEnd},
-    {PackKey::kLongThenSize, 2},
-    {PackKey::kLongThenSizeClass, 5},
-    {PackKey::kLongThenSize, 10},
-    {PackKey::kLongThenSizeClass, 10},
-    {PackKey::kLongThenSize, 20},
-    {PackKey::kLongThenSizeClass, 40},
-    {PackKey::kLongThenSize, 60},
-    {PackKey::kLifeClassEnd},
     {PackKey::kLifeClassStart},
     {PackKey::kArea},
+    {PackKey::kLongThenSize, 2},
+    {PackKey::kLongThenSizeClass, 40},
+    {PackKey::kSize},
+    {PackKey::kLongThenSize, 20},
+    {PackKey::kLifeClassEnd},
+    {PackKey::kSizeClassEnd},
+    {PackKey::kLongThenSizeClass, 20},
+    {PackKey::kLongThenSizeClass, 5},
+    {PackKey::kLongThenSize, 10},
+    {PackKey::kLongThenSize, 60},
 };
 
 using Key = std::array<int64_t, 3>;

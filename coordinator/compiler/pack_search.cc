@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 namespace terrace {
@@ -15,8 +16,6 @@ constexpr int64_t kPlaced = std::numeric_limits<int64_t>::max() / 2;
 // The first round tries each order for so long; starts after it get Luby's share of the lower one.
 constexpr int64_t kFirstRoundSteps = 64 << 20;
 constexpr int64_t kLubySteps = 8 << 20;
-
-bool Meet(const PackItem& a, const PackItem& b) { return a.begin < b.end && b.begin < a.end; }
 
 // The orders of the starts, largest first. Tall: the most bytes still to place in a slot of its
 // life.
@@ -50,11 +49,18 @@ uint64_t Mix(uint64_t x) {  // splitmix64
 PackSearch::PackSearch(const PackProblem& problem)
     : problem_(problem), meets_(problem.items.size()), alive_(problem.slots) {
   const int items = static_cast<int>(problem.items.size());
-  for (int i = 0; i < items; ++i) {
+  std::vector<int> by_birth(items);
+  std::iota(by_birth.begin(), by_birth.end(), 0);
+  std::stable_sort(by_birth.begin(), by_birth.end(), [&](int a, int b) {
+    return problem.items[a].begin < problem.items[b].begin;
+  });
+  for (int k = 0; k < items; ++k) {
+    const int i = by_birth[k];
     const PackItem& item = problem.items[i];
     for (int s = item.begin; s < item.end; ++s) alive_[s].push_back(i);
-    for (int j = 0; j < items; ++j) {
-      if (i != j && Meet(item, problem.items[j])) meets_[i].push_back(j);
+    for (int l = k + 1; l < items && problem.items[by_birth[l]].begin < item.end; ++l) {
+      meets_[i].push_back(by_birth[l]);
+      meets_[by_birth[l]].push_back(i);
     }
   }
 }

@@ -31,15 +31,22 @@ inline std::vector<PackBuffer> ReadPackBuffers(const std::string& path) {
   return buffers;
 }
 
-// All pairs: the first two buffers that share a byte at some time, as text; empty when there are
-// none.
+// All pairs that meet: the first two buffers that share a byte at some time, as text; empty when
+// there are none.
 inline std::string FirstOverlap(const std::vector<PackBuffer>& buffers, const Packing& packing) {
-  for (size_t a = 0; a < buffers.size(); ++a) {
-    for (size_t b = a + 1; b < buffers.size(); ++b) {
-      const bool in_time = buffers[a].begin < buffers[b].end && buffers[b].begin < buffers[a].end;
-      const bool in_space = packing.offsets[a] < packing.offsets[b] + buffers[b].bytes &&
-                            packing.offsets[b] < packing.offsets[a] + buffers[a].bytes;
-      if (in_time && in_space) return buffers[a].name + " and " + buffers[b].name;
+  std::vector<size_t> by_birth(buffers.size());
+  for (size_t i = 0; i < by_birth.size(); ++i) by_birth[i] = i;
+  std::sort(by_birth.begin(), by_birth.end(),
+            [&](size_t a, size_t b) { return buffers[a].begin < buffers[b].begin; });
+  for (size_t k = 0; k < by_birth.size(); ++k) {
+    const size_t a = by_birth[k];
+    for (size_t l = k + 1; l < by_birth.size(); ++l) {
+      const size_t b = by_birth[l];
+      if (buffers[b].begin >= buffers[a].end) break;  // so are all after it
+      if (packing.offsets[a] < packing.offsets[b] + buffers[b].bytes &&
+          packing.offsets[b] < packing.offsets[a] + buffers[a].bytes) {
+        return buffers[a].name + " and " + buffers[b].name;
+      }
     }
   }
   return "";

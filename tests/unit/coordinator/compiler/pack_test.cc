@@ -4,9 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <random>
 
+#include "coordinator/compiler/pack_orders.h"
 #include "tests/unit/coordinator/compiler/pack_data.h"
+#include "tests/unit/coordinator/compiler/pack_programs.h"
+#include "tests/unit/coordinator/compiler/pack_tiny.h"
 
 namespace terrace {
 namespace {
@@ -86,27 +91,79 @@ TEST(PackTest, APyramidOfActivationsReachesTheBound) {
   EXPECT_LE(packing.arena_bytes, packing.lower_bound_bytes * 1.005);
 }
 
+std::vector<PackBuffer> RandomBuffers(uint32_t seed, int most) {
+  std::mt19937 random(seed);
+  std::vector<PackBuffer> buffers;
+  const int count = 1 + static_cast<int>(random() % most);
+  const int64_t times = 1 + random() % 60;
+  for (int i = 0; i < count; ++i) {
+    const int64_t begin = random() % times;
+    buffers.push_back({.name = std::to_string(i),
+                       .bytes = 1 + static_cast<int64_t>(random() % (1 << (random() % 20))),
+                       .begin = begin,
+                       .end = begin + 1 + static_cast<int64_t>(random() % times)});
+  }
+  return buffers;
+}
+
 TEST(PackTest, RandomBuffersAreValidAndDeterministic) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    std::mt19937 random(seed);
-    std::vector<PackBuffer> buffers;
-    const int count = 1 + static_cast<int>(random() % 150);
-    const int64_t times = 1 + random() % 60;
-    for (int i = 0; i < count; ++i) {
-      const int64_t begin = random() % times;
-      buffers.push_back({.name = std::to_string(i),
-                         .bytes = 1 + static_cast<int64_t>(random() % (1 << (random() % 20))),
-                         .begin = begin,
-                         .end = begin + 1 + static_cast<int64_t>(random() % times)});
-    }
+    const auto buffers = RandomBuffers(seed, 150);
     const Packing packing = PackOrDie(buffers);
     ExpectValid(buffers, packing);
     EXPECT_EQ(PackOrDie(buffers).offsets, packing.offsets);
   }
 }
 
-TEST(PackTest, AdversarialProblemsAreValid) {
+TEST(PackTest, EqualBuffersAreToldApartByIndexOnly) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::vector<PackBuffer> buffers = RandomBuffers(seed, 40);
+    for (size_t i = 0; i + 1 < buffers.size(); i += 2) {  // pairs of equals
+      buffers[i + 1] = buffers[i];
+      buffers[i + 1].name += " again";
+    }
+    const Packing packing = PackOrDie(buffers);
+    for (size_t i = 0; i + 1 < buffers.size(); i += 2) std::swap(buffers[i], buffers[i + 1]);
+    EXPECT_EQ(PackOrDie(buffers).offsets, packing.offsets);
+  }
+}
+
+// Whatever comes after the greedy orders, it never makes things worse.
+TEST(PackTest, NoOrderOfThePortfolioIsBetter) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const auto buffers = RandomBuffers(seed, 100);
+    const PackProblem problem = MakePackProblem(buffers);
+    const Packing packing = PackOrDie(buffers);
+    const int64_t good_enough = problem.lower_bound_bytes * 201 / 200;
+    for (const PackStrategy& strategy : PackPortfolio()) {
+      const auto placement = PlaceInOrder(problem, MakePackOrder(problem, strategy));
+      EXPECT_LE(packing.arena_bytes, std::max(placement.arena_bytes, good_enough));
+    }
+  }
+}
+
+TEST(PackTest, TinyProblemsArePackedOptimally) {
+  for (uint32_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const auto buffers = RandomTinyBuffers(seed, 7);
+    const Packing packing = PackOrDie(buffers);
+    ExpectValid(buffers, packing);
+    EXPECT_EQ(packing.arena_bytes, OptimumByAllOrders(MakePackProblem(buffers)));
+  }
+}
+
+TEST(PackTest, WhereTheBoundCannotBeHadTheOptimumIs) {
+  const auto buffers = RandomTinyBuffers(kSeedWithoutPackingAtTheBound, 9);
+  const Packing packing = PackOrDie(buffers);
+  ExpectValid(buffers, packing);
+  EXPECT_GT(packing.arena_bytes, packing.lower_bound_bytes);
+  EXPECT_EQ(packing.arena_bytes, OptimumByAllOrders(MakePackProblem(buffers)));
+}
+
+TEST(PackTest, AdversarialProblemsArePackedAtTheirCapacity) {
   for (const char* name : {"A", "C", "E", "H", "K"}) {
     SCOPED_TRACE(name);
     const auto buffers =
@@ -114,7 +171,7 @@ TEST(PackTest, AdversarialProblemsAreValid) {
     ASSERT_GT(buffers.size(), 100u);
     const Packing packing = PackOrDie(buffers);
     ExpectValid(buffers, packing);
-    EXPECT_LE(packing.arena_bytes, packing.lower_bound_bytes * 1.40);
+    EXPECT_LE(packing.arena_bytes, 1048576);
   }
 }
 
@@ -123,7 +180,43 @@ TEST(PackTest, ARealTrainingTraceIsWithinOnePercentOfTheBound) {
   ASSERT_EQ(buffers.size(), 18692u);
   const Packing packing = PackOrDie(buffers);
   ExpectValid(buffers, packing);
-  EXPECT_LE(packing.arena_bytes, packing.lower_bound_bytes * 1.01);
+  EXPECT_LE(packing.arena_bytes, packing.lower_bound_bytes * 1.008);
+}
+
+TEST(PackTest, TrainingProgramsAreWithinOnePercentOfTheBound) {
+  for (const ProgramShape& shape : TrainingProgramShapes()) {
+    SCOPED_TRACE(shape.name);
+    const auto buffers = MakeProgramLives(shape);
+    const Packing packing = PackOrDie(buffers);
+    ExpectValid(buffers, packing);
+    EXPECT_LE(packing.arena_bytes, packing.lower_bound_bytes * 1.01);
+  }
+}
+
+// One order is enough for the stages of a large model: that is what makes compiling them quick.
+TEST(PackTest, StagesOfALargeModelAreGoodAfterTwoOrders) {
+  for (int stage = 0; stage < 16; ++stage) {
+    SCOPED_TRACE(stage);
+    const PackProblem problem = MakePackProblem(MakeProgramLives(LargeStage(stage, 128)));
+    ASSERT_GT(problem.items.size(), 25000u);
+    int64_t arena_bytes = std::numeric_limits<int64_t>::max();
+    for (const PackStrategy& strategy : PackPortfolio().first(2)) {
+      const auto placement = PlaceInOrder(problem, MakePackOrder(problem, strategy));
+      arena_bytes = std::min(arena_bytes, placement.arena_bytes);
+    }
+    EXPECT_LE(arena_bytes, problem.lower_bound_bytes * 1.005);
+  }
+}
+
+TEST(PackTest, WhatLivesThroughEverythingLiesAtTheBottom) {
+  std::vector<PackBuffer> buffers = RandomBuffers(1, 60);
+  int64_t end = 0;
+  for (const PackBuffer& buffer : buffers) end = std::max(end, buffer.end);
+  buffers.push_back({.name = "whole", .bytes = 256, .begin = 0, .end = end});
+  const PackProblem problem = MakePackProblem(buffers);
+  for (const PackStrategy& strategy : PackPortfolio()) {
+    EXPECT_EQ(MakePackOrder(problem, strategy).front(), static_cast<int>(buffers.size()) - 1);
+  }
 }
 
 }  // namespace
