@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <thread>
@@ -165,6 +166,17 @@ void PrintEnd(const GlobalOptions& global, const RunOptions& options, const Outc
   std::printf("  terrace ckpt export %s --output exported    # for transformers\n", checkpoint);
 }
 
+// Allowed, and slow: a layout can be tried on any machine.
+void WarnOfSharedCores(int ranks, int threads_per_rank) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = std::max(1, threads_per_rank);
+  if (ranks * threads <= cores) return;
+  std::fprintf(stderr,
+               "warning: %d ranks with %d %s each share the %d cores of this machine: they compute "
+               "by turns\n",
+               ranks, threads, threads == 1 ? "thread" : "threads", cores);
+}
+
 absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) {
   ASSIGN_OR_RETURN(v1::SubmitRequest request, ReadSpecFile(options.spec_path));
   std::string state_directory = options.state_directory;
@@ -177,8 +189,11 @@ absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) 
   request.set_dry_run(true);
   ASSIGN_OR_RETURN(const v1::Job dry, cluster->connection().Submit(request));
   const v1::ResourceSpec& resources = dry.spec().resources();
-  RETURN_IF_ERROR(cluster->AddWorkers(resources.nodes_min(), resources.devices_per_node(),
-                                      resources.device_memory(), resources.threads_per_device()));
+  const int nodes = static_cast<int>(dry.plan().layout().nodes());
+  const int devices = static_cast<int>(resources.devices_per_node());
+  const int threads = static_cast<int>(resources.threads_per_device());
+  WarnOfSharedCores(nodes * devices, threads);
+  RETURN_IF_ERROR(cluster->AddWorkers(nodes, devices, resources.device_memory(), threads));
   request.set_dry_run(false);
   ASSIGN_OR_RETURN(v1::Job job, cluster->connection().Submit(request));
   PrintPlan(global, job);

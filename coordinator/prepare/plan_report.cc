@@ -147,6 +147,13 @@ int64_t CheckpointBytes(const Evaluated& chosen) {
   return bytes;
 }
 
+// Of a stage, on average.
+double BubbleSeconds(const Simulation& simulation) {
+  double seconds = 0;
+  for (const SimulatedStage& stage : simulation.stages) seconds += stage.bubble_seconds;
+  return seconds / static_cast<double>(std::max<size_t>(1, simulation.stages.size()));
+}
+
 std::string BindingConstraint(const Budget& budget, const Evaluated& chosen,
                               const std::vector<Evaluated>& others) {
   // Faster by less is not worth a word.
@@ -163,11 +170,12 @@ std::string BindingConstraint(const Budget& budget, const Evaluated& chosen,
   }
   const double step = std::max(chosen.simulation.step_seconds, 1e-12);
   const double exposed = chosen.simulation.exposed_communication_seconds / step;
-  if (chosen.simulation.bubble_ratio > std::max(0.1, exposed)) {
+  const double bubble = BubbleSeconds(chosen.simulation) / step;
+  if (bubble > std::max(0.1, exposed)) {
     return absl::StrFormat(
-        "pipeline: stages idle for %.0f %% of the time they compute; more micro-batches or another "
-        "schedule shorten it",
-        100 * chosen.simulation.bubble_ratio);
+        "pipeline: a stage idles for %.0f %% of the step while others compute; more micro-batches "
+        "or another schedule shorten it",
+        100 * bubble);
   }
   if (exposed > 0.1) {
     const bool only_data = chosen.layout.data_parallel() == chosen.layout.ranks();

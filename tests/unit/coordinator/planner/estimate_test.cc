@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "coordinator/compiler/compile.h"
@@ -39,6 +40,44 @@ TEST(EstimateTest, BytesAreNearTheCompiledArena) {
         programs->at(0).arenas(0).bytes();
     EXPECT_GT(ratio, 0.85);
     EXPECT_LT(ratio, 1.15);
+  }
+}
+
+TEST(EstimateTest, SplitLayoutsAreNearTheirLargestArenaToo) {
+  struct Split {
+    uint32_t dp, tp, pp, cp, zero;
+    const char* schedule;
+    const char* recompute;
+  };
+  v1::JobSpec spec = TinySpec();
+  spec.mutable_data()->set_sequence_length(512);
+  const Model model = BuildModel(*ParseModelConfig(FindPreset("gpt2")->config_json, 512));
+  for (const Split& split :
+       {Split{1, 2, 1, 1, 0, "1f1b", "none"}, Split{2, 1, 1, 1, 1, "1f1b", "block"},
+        Split{4, 1, 1, 1, 2, "1f1b", "none"}, Split{4, 1, 1, 1, 3, "1f1b", "selective"},
+        Split{1, 1, 4, 1, 0, "1f1b", "none"}, Split{1, 1, 2, 1, 0, "gpipe", "none"},
+        Split{1, 2, 2, 2, 3, "interleaved", "sqrt"}, Split{2, 1, 2, 2, 1, "1f1b", "full"}}) {
+    v1::Layout layout = TinyLayout({.precision = "bf16", .micro_batches = 4});
+    layout.set_data_parallel(split.dp);
+    layout.set_tensor_parallel(split.tp);
+    layout.set_pipeline_parallel(split.pp);
+    layout.set_context_parallel(split.cp);
+    layout.set_zero_stage(split.zero);
+    layout.set_schedule(split.schedule);
+    layout.set_recompute(split.recompute);
+    layout.set_bucket_bytes(int64_t{25} << 20);
+    layout = Completed(layout);
+    SCOPED_TRACE(layout.ShortDebugString());
+    const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+    ASSERT_TRUE(programs.ok()) << programs.status();
+    int64_t arena = 0;
+    for (const v1::Program& program : *programs) {
+      arena = std::max(arena, int64_t{program.arenas(0).bytes()});
+    }
+    const double ratio = static_cast<double>(Estimator(spec, model).DeviceBytes(layout)) /
+                         static_cast<double>(arena);
+    EXPECT_GT(ratio, 0.8);
+    EXPECT_LT(ratio, 1.2);
   }
 }
 
