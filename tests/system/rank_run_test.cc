@@ -25,6 +25,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "proto/grid.h"
 #include "proto/program_hash.h"
 #include "proto/v1/worker.pb.h"
 #include "worker/link.h"
@@ -57,7 +58,8 @@ bool WaitUntil(const std::function<bool()>& condition, seconds limit = seconds(3
 struct JobOptions {
   int64_t steps = 60;
   int64_t checkpoint_every = 10;
-  uint32_t ranks = 1;
+  uint32_t ranks = 1;  // data-parallel ones
+  uint32_t stages = 1;
   double lr = 1e-3;
 };
 
@@ -75,7 +77,7 @@ class Job {
   ~Job() { fs::remove_all(folder_); }
 
   v1::JobSpec& spec() { return spec_; }
-  const v1::Program& program() const { return program_; }
+  const v1::Program& program() const { return programs_.front(); }
   fs::path run_directory(uint32_t rank) const { return folder_ / absl::StrCat("rank", rank); }
   fs::path checkpoint(int64_t step) const {
     return fs::path(spec_.checkpoint().directory()) / absl::StrFormat("step-%08d", step);
@@ -92,12 +94,14 @@ class Job {
     config.set_job("tiny-1");
     config.set_epoch(3);
     config.set_rank(rank);
-    config.set_ranks(program_.ranks());
-    config.set_local_ranks(program_.ranks());
-    config.set_program_sha256(sha256.empty() ? Sha256Hex(SerializeProgram(program_)) : sha256);
+    config.set_ranks(program().ranks());
+    config.set_local_ranks(program().ranks());
+    const uint32_t stage = CoordinatesOf(program().grid(), rank).stage;
+    config.set_program_sha256(sha256.empty() ? Sha256Hex(SerializeProgram(programs_[stage]))
+                                             : sha256);
     *config.mutable_spec() = spec_;
     config.set_threads(1);
-    config.set_program_path(folder_ / "program.pb");
+    config.set_program_path(ProgramPath(stage));
     config.set_run_directory(directory);
     config.set_rendezvous_file(folder_ / "rendezvous");
     config.set_trace_path(directory / "trace.json");
@@ -169,20 +173,25 @@ class Job {
     v1::Layout layout;
     layout.set_data_parallel(options.ranks);
     layout.set_tensor_parallel(1);
-    layout.set_pipeline_parallel(1);
+    layout.set_pipeline_parallel(options.stages);
+    layout.set_schedule("1f1b");
     layout.set_context_parallel(1);
     layout.set_micro_batch(2);
     layout.set_micro_batches(2 / options.ranks);
     layout.set_bucket_bytes(64 << 10);
     layout.set_recompute("none");
     layout.set_precision("fp32");
-    layout.set_ranks(options.ranks);
+    layout.set_ranks(options.ranks * options.stages);
     layout.set_nodes(1);
     layout.set_threads_per_rank(1);
     const auto programs = terrace::Compile({.spec = &spec_, .model = &model, .layout = layout});
     ASSERT_TRUE(programs.ok()) << programs.status();
-    program_ = programs->front();
-    std::ofstream(folder_ / "program.pb", std::ios::binary) << SerializeProgram(program_);
+    programs_ = *programs;
+    for (size_t stage = 0; stage < programs_.size(); ++stage)
+      std::ofstream(ProgramPath(stage), std::ios::binary) << SerializeProgram(programs_[stage]);
+  }
+  fs::path ProgramPath(size_t stage) const {
+    return folder_ / absl::StrCat("stage", stage, ".pb");
   }
 
   static pid_t Spawn(const fs::path& directory, bool daemon) {
@@ -205,7 +214,7 @@ class Job {
 
   const fs::path folder_;
   v1::JobSpec spec_;
-  v1::Program program_;
+  std::vector<v1::Program> programs_;  // by stage
 };
 
 void ExpectSameState(const fs::path& a, const fs::path& b) {
@@ -275,6 +284,33 @@ TEST(RankRunTest, TwoRanksEndTogetherAndALostOneIsNoticedQuickly) {
   EXPECT_EQ(Job::WaitForExit(first), 1);
   EXPECT_LT(std::chrono::steady_clock::now() - killed_at, seconds(5));
   EXPECT_EQ(job.Outcome(0).reason(), v1::REASON_RANK_DIED);
+}
+
+// Two stages of two ranks. Rank 0 has no connection of a group to rank 3 but through the others.
+TEST(RankRunTest, WhenARankOfAPipelineDiesAllEndWithinSecondsAndNameIt) {
+  Job job("pipeline", {.steps = 100'000, .checkpoint_every = 0, .ranks = 2, .stages = 2});
+  std::vector<pid_t> ranks;
+  for (uint32_t rank = 0; rank < 4; ++rank) ranks.push_back(job.Start(rank));
+  ASSERT_TRUE(WaitUntil([&] { return job.log(0).find("step 20 of") != std::string::npos; }))
+      << job.log(0) << job.log(3);
+  kill(ranks[3], SIGKILL);
+  const auto killed_at = std::chrono::steady_clock::now();
+  for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(Job::WaitForExit(ranks[rank]), 1);
+  EXPECT_LT(std::chrono::steady_clock::now() - killed_at, seconds(5));
+  Job::WaitForExit(ranks[3]);
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(job.Outcome(rank).reason(), v1::REASON_RANK_DIED);
+    EXPECT_THAT(job.Outcome(rank).message(), HasSubstr("rank 3 is lost"));
+  }
+}
+
+TEST(RankRunTest, AProgramOfAnotherStageIsRefused) {
+  Job job("stage", {.ranks = 1, .stages = 2});
+  fs::copy_file(job.folder() / "stage1.pb", job.folder() / "stage0.pb",
+                fs::copy_options::overwrite_existing);
+  EXPECT_EQ(Job::WaitForExit(job.Start(0, false, Sha256Hex(ReadAll(job.folder() / "stage1.pb")))),
+            1);
+  EXPECT_THAT(job.Outcome().message(), HasSubstr("rank 0 is in stage 0, its program is that of"));
 }
 
 TEST(RankRunTest, AStopOfOneRankStopsAllAtTheSameStep) {
