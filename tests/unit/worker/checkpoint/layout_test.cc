@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "tests/unit/worker/checkpoint/layout_fixture.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the compiler makes of every layout and family: a checkpoint read by all of its ranks and
+// written again is the same to the byte.
+#include <cstring>
+#include <functional>
+#include <list>
+
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "tests/unit/coordinator/compiler/layout_matrix.h"
+#include "tests/unit/worker/checkpoint/layout_fixture.h"
+#include "tests/unit/worker/checkpoint/state_fixture.h"
+#include "worker/checkpoint/state_view.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kEvery = 97;  // of the layouts that there are
+
+float Value(const StateTensor& tensor, int64_t element) {
+  return static_cast<float>(std::hash<std::string>()(tensor.stored_name) % 5000 * 1000 + element);
+}
+
+// The ranks of a compiled job, each with its own memory.
+class CompiledJob {
+ public:
+  explicit CompiledJob(std::vector<v1::Program> stages) : stages_(std::move(stages)) {
+    const v1::Grid& grid = stages_[0].grid();
+    for (uint32_t rank = 0; rank < RanksOf(grid); ++rank) {
+      places_.push_back(CoordinatesOf(grid, rank));
+      const v1::Program& program = stages_[places_[rank].stage];
+      std::vector<std::byte*> arenas;
+      for (const v1::Arena& arena : program.arenas()) {
+        memory_.emplace_back(arena.bytes(), std::byte{0x55});
+        arenas.push_back(memory_.back().data());
+      }
+      arenas_.push_back(std::move(arenas));
+    }
+  }
+  int size() const { return static_cast<int>(places_.size()); }
+  RankState state(int rank) const {
+    return {stages_[places_[rank].stage], places_[rank], arenas_[rank]};
+  }
+  std::vector<absl::Status> Run(const std::function<absl::Status(int, CheckpointPeers*)>& body) {
+    ThreadPeers peers(size());
+    std::vector<absl::Status> statuses(size());
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < size(); ++i) {
+      threads.emplace_back([&, i] {
+        ThreadPeers::Peer peer = peers.At(i);
+        statuses[i] = body(i, &peer);
+      });
+    }
+    threads.clear();
+    return statuses;
+  }
+  std::vector<absl::Status> Write(const std::string& directory) {
+    return Run([&](int rank, CheckpointPeers* peers) {
+      return WriteCheckpoint(directory, {.step = 1}, state(rank), {.peers = peers}).status();
+    });
+  }
+  std::vector<absl::Status> Read(const std::string& path) {
+    return Run([&](int rank, CheckpointPeers* peers) {
+      return ReadCheckpoint(path, state(rank), peers).status();
+    });
+  }
+  // Calls `visit` with every element that each rank holds.
+  void Visit(const std::function<void(int, const StateTensor&, int64_t, float*)>& visit) {
+    for (int rank = 0; rank < size(); ++rank) {
+      const auto tensors = ViewState(state(rank));
+      ASSERT_TRUE(tensors.ok()) << tensors.status();
+      for (const StateTensor& tensor : *tensors) {
+        ASSERT_EQ(tensor.dtype, kernels::DType::kF32) << tensor.stored_name;
+        for (const StateSlice& slice : tensor.slices) {
+          for (int64_t i = 0; i < slice.elements; ++i) {
+            visit(rank, tensor, slice.begin + i, reinterpret_cast<float*>(slice.data) + i);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  const std::vector<v1::Program> stages_;
+  std::vector<Coordinates> places_;
+  std::list<std::vector<std::byte>> memory_;
+  std::vector<std::vector<std::byte*>> arenas_;
+};
+
+std::string FilesOf(const std::string& folder) {
+  return ReadTextFile(folder + "/model.safetensors", 1 << 26).value() +
+         ReadTextFile(folder + "/optimizer.safetensors", 1 << 26).value();
+}
+
+class CompiledLayoutTest : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Families, CompiledLayoutTest, ::testing::ValuesIn(Families()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(CompiledLayoutTest, EveryLayoutResumesTheOthersCheckpoints) {
+  TemporaryFolder first;
+  CompiledJob one(CompileCase({GetParam(), MatrixLayout()}).value());
+  one.Visit([](int, const StateTensor& tensor, int64_t element, float* held) {
+    *held = Value(tensor, element);
+  });
+  ASSERT_THAT(one.Write(first.path()), ::testing::Each(absl::OkStatus()));
+  const std::string path = first.path("step-00000001"), files = FilesOf(path);
+  int layouts = 0;
+  for (const LayoutCase& c : LayoutMatrix(8, kEvery)) {
+    if (c.family != GetParam()) continue;
+    SCOPED_TRACE(Describe(c));
+    auto stages = CompileCase(c);
+    ASSERT_TRUE(stages.ok()) << stages.status();
+    CompiledJob job(*std::move(stages));
+    ASSERT_THAT(job.Read(path), ::testing::Each(absl::OkStatus()));
+    int64_t wrong = 0;
+    job.Visit([&](int, const StateTensor& tensor, int64_t element, float* held) {
+      wrong += *held != Value(tensor, element);
+    });
+    ASSERT_EQ(wrong, 0);
+    TemporaryFolder second;
+    ASSERT_THAT(job.Write(second.path()), ::testing::Each(absl::OkStatus()));
+    ASSERT_TRUE(FilesOf(second.path("step-00000001")) == files);
+    ++layouts;
+  }
+  EXPECT_GT(layouts, 5);
+}
+
+}  // namespace
+}  // namespace terrace
