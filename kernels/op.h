@@ -28,11 +28,12 @@ namespace terrace::kernels {
 enum class Op : uint8_t {
   // x[T,h] act = table[tokens[t]] (+ positions[position of row t]).
   //   tokens[T] i32 R, table[V,h] R, positions[P,h] R ?, x W.        EmbeddingAttrs
-  // With a sharded vocabulary the table holds rows from shard * shard_rows on; a token of another shard gives zero,
-  // and shard 0 alone adds the positions, so that the sum over the shards is the embedding.
+  // With a sharded vocabulary the table holds the rows from shard * shard_rows on; a token of
+  // another shard gives zero, and shard 0 alone adds the positions, so that the sum over the shards
+  // is the embedding.
   kEmbedding = 1,
-  // Scatter-adds dx into the tables (tokens of other shards are skipped, positions never); deterministic whatever the
-  // number of threads.
+  // Scatter-adds dx into the tables; deterministic whatever the number of threads. Tokens of other
+  // shards are skipped, positions never.
   //   tokens[T] R, dx[T,h] R, dtable[V,h] U, dpositions[P,h] U ?.     EmbeddingAttrs
   kEmbeddingGrad,
 
@@ -99,34 +100,41 @@ enum class Op : uint8_t {
   //   hidden R, weight R, targets R, stats W, dhidden[T,h] W, dweight[V,h] W|U.    LossAttrs
   kLmHeadLossGrad,
 
-  // Part of causal attention whose keys are split over ranks: ring attention (Liu et al. 2023, arXiv 2310.01889). The
-  // queries are those of context index `index`, the keys those of index - step mod ranks; who sees whom follows from
-  // their positions in the sequence. Merges into o and lse by their log-sum-exp (accumulate), or writes them; rows that
-  // see no key get o = 0, lse = -inf.
-  //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided), o[T,heads,d] f32 W|U,
-  //   lse[batch,heads,sequence] f32 W|U.     AttentionBlockAttrs
+  // Part of causal attention whose keys are split over ranks: ring attention (Liu et al. 2023,
+  // arXiv 2310.01889). The queries are those of context index `index`, the keys those of index -
+  // step mod ranks; who sees whom follows from their positions in the sequence. Merges into o and
+  // lse by their log-sum-exp (accumulate), or writes them; rows that see no key get o = 0, lse =
+  // -inf.
+  //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided), o[T,heads,d] f32
+  //   W|U (the same), lse[batch,heads,sequence] f32 W|U.     AttentionBlockAttrs
   kAttentionBlock,
-  // o and lse are those of the whole attention. dq f32 is written or, with accumulate, added to; dk and dv f32 likewise
-  // with accumulate_keys: they travel with the keys.
-  //   q R, k R, v R, o[T,heads,d] act R, lse R, do[T,heads,d] R, dq W|U, dk W|U, dv W|U.    AttentionBlockAttrs
+  // o and lse are those of the whole attention. dq f32 is written or, with accumulate, added to; dk
+  // and dv f32 likewise with accumulate_keys: they travel with the keys.
+  //   q R, k R, v R, o[T,heads,d] act R, lse R, do[T,heads,d] R, dq W|U, dk W|U, dv W|U (rows may
+  //   be strided).    AttentionBlockAttrs
   kAttentionBlockGrad,
 
-  // Cross-entropy over logits whose columns are split over ranks (Shoeybi et al. 2019, arXiv 1909.08053, section 3): this
-  // rank holds the columns from shard * shard_rows on; columns at or beyond `vocabulary` are padding.
-  //   logits[n,Vs] f32 R, targets[n] i32 R, rows[n,3] f32 W: {max, sum of exp(z - max), target's logit; 0 when elsewhere
-  //   or not counted}.   CrossEntropyAttrs
+  // Cross-entropy over logits whose columns are split over ranks (Shoeybi et al. 2019, arXiv
+  // 1909.08053, section 3): this rank holds the columns from shard * shard_rows on; columns at or
+  // beyond `vocabulary` are padding.
+  //   logits[n,Vs] f32 R (rows may be strided), targets[n] i32 R (negative: not counted), rows[n,3]
+  //   f32 W: {max, sum of exp(z - max), target's logit; 0 when elsewhere or not counted}. A shard
+  //   of nothing but padding has {lowest f32, 0, 0}.     CrossEntropyAttrs
   kCrossEntropyRows,
   // From the rows of all shards: stats[2] W|U = {sum of losses in nats, number of counted targets}.
   //   targets[n] i32 R, rows[shards,n,3] f32 R, stats[2] f32 W|U.       CrossEntropyAttrs
   kCrossEntropyLoss,
-  // dlogits = softmax - one-hot of the sum of losses, in place; 0 in rows that are not counted and in padding.
-  //   targets[n] i32 R, rows[shards,n,3] f32 R, logits[n,Vs] f32 U.     CrossEntropyAttrs
+  // dlogits = softmax - one-hot of the sum of losses, in place; 0 in rows that are not counted and
+  // in padding.
+  //   targets[n] i32 R, rows[shards,n,3] f32 R, logits[n,Vs] f32 U (rows may be strided).
+  //   CrossEntropyAttrs
   kCrossEntropyGrad,
 
   // y = x + residual + bias. y may be the memory of x or of residual.
-  //   x[n,d] R, residual[n,d] R ?, bias[d] f32 R ?, y[n,d] W.
+  //   x[n,d] R, residual[n,d] R ?, bias[d] f32 R ?, y[n,d] W; x, residual and y each f32 or bf16.
   kAddResidual,
-  // y = x with its dimensions in another order: y's dimension i is x's dimension order[i]. Both dense, 4 dimensions.
+  // y = x with its dimensions in another order: y's dimension i is x's dimension order[i]. Both
+  // dense, 4 dimensions.
   //   x[a,b,c,d] R, y W.                                                PermuteAttrs
   kPermute,
   // y[i] = x[index[i]].   x[T,h] R, index[n] i32 R, y[n,h] W.
@@ -137,8 +145,8 @@ enum class Op : uint8_t {
   kFill,
   // y += x.   x R, y U.
   kAdd,
-  // out[1] = scale * sum of squares of x, blocked in a fixed order so that the result does not depend on
-  // the thread count.
+  // out[1] = scale * sum of squares of x, blocked in a fixed order so that the result does not
+  // depend on the thread count.
   //   x R, out[1] f32 W.                                                ScaleAttrs
   kSquaredNorm,
   // out[1] = sum of x[n], in order.   x[n] f32 R, out[1] f32 W.
@@ -172,8 +180,9 @@ struct NoAttrs {
 // Which tokens of each sequence a rank holds, when `ranks` of them share it.
 struct TokenShare {
   int64_t ranks = 1;
-  int64_t index = 0;    // of this rank; not part of a program
-  bool zigzag = false;  // pieces index and 2 ranks - 1 - index of 2 ranks; otherwise piece index of ranks
+  int64_t index = 0;  // of this rank; not part of a program
+  // Pieces index and 2 ranks - 1 - index of 2 ranks; otherwise piece index of ranks.
+  bool zigzag = false;
 
   // The position in its sequence of row t, when this rank holds `sequence` tokens of each.
   int64_t Position(int64_t t, int64_t sequence) const {
@@ -240,7 +249,7 @@ struct AttentionBlockAttrs {
   int64_t window = 0;    // as in AttentionAttrs
   float scale = 0;
   MatmulPrecision precision = MatmulPrecision::kF32;
-  TokenShare context;               // of the queries
+  TokenShare context;            // of the queries
   int64_t step = 0;              // the keys are those of context.index - step mod context.ranks
   bool accumulate = false;       // o and lse (dq) are updated instead of written
   bool accumulate_keys = false;  // dk and dv are

@@ -315,9 +315,10 @@ std::string CheckCrossEntropy(const OpRow& row, const CrossEntropyAttrs& attrs, 
   if (attrs.vocabulary < 1) {
     return ComplainAttr(row, "vocabulary", Number(attrs.vocabulary), "be at least 1");
   }
-  const int64_t shards = rows < 0 ? (attrs.vocabulary - 1) / attrs.shard_rows + 1
-                                  : operands[rows].size[0];
-  if (attrs.shard < 0 || attrs.shard_rows > kMaxSpanElements / (std::max(shards, attrs.shard) + 1)) {
+  const int64_t shards =
+      rows < 0 ? (attrs.vocabulary - 1) / attrs.shard_rows + 1 : operands[rows].size[0];
+  if (attrs.shard < 0 ||
+      attrs.shard_rows > kMaxSpanElements / (std::max(shards, attrs.shard) + 1)) {
     return ComplainAttr(row, "shard", Number(attrs.shard),
                         "be 0 or more, and fewer than 2^56 columns over all shards");
   }

@@ -26,8 +26,8 @@ void SumOfRow(const float* row, int64_t count, float* out) {
   const float top = LargestOf(row, count);
   const V tops = hn::Set(D(), top);
   out[0] = top;
-  out[1] = SumVectors(count, [=](int64_t i, auto access)
-                                 HWY_ATTR { return ExpBelow(access.Load(row + i), tops); });
+  out[1] = SumVectors(
+      count, [=](int64_t i, auto access) HWY_ATTR { return ExpBelow(access.Load(row + i), tops); });
 }
 
 // Logits to softmax: exp(z - top) * scale.

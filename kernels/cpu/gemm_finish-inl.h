@@ -25,6 +25,8 @@ namespace terrace::kernels::cpu::HWY_NAMESPACE {
 // How results are rounded to bf16: by the CPU's own instruction, which AMX implies, or by
 // arithmetic.
 struct BF16ByArithmetic {
+  template <typename Access>
+  static constexpr bool kFlushesSubnormals = false;
   template <typename T, typename Access>
   static HWY_INLINE void Store(V v, T* to, Access access) {
     access.Store(v, to);
@@ -32,6 +34,8 @@ struct BF16ByArithmetic {
 };
 #if HWY_TARGET <= HWY_AVX3
 struct BF16ByInstruction : BF16ByArithmetic {
+  template <typename Access>
+  static constexpr bool kFlushesSubnormals = std::is_same_v<Access, WholeVector>;
   using BF16ByArithmetic::Store;
   static HWY_INLINE void Store(V v, BF16* to, WholeVector) {
     __m256i rounded;
@@ -156,6 +160,9 @@ HWY_INLINE void FinishEpilogueRows(const BlockJob& job, int64_t begin, int64_t e
           v = aux.Load(i, access);
         }
         v = GeluOf<kRough>(v);
+        if (kRough && !Rounding::template kFlushesSubnormals<decltype(access)>) {
+          v = FlushSubnormal(v);
+        }
       } else if constexpr (kEpilogue == Epilogue::kGeluGrad) {
         v = hn::Mul(v, GeluSlope<kRough>(aux.Load(i, access)));
       }

@@ -24,8 +24,8 @@ void AddShards(const Form& form, CaseList* list) {
 }
 
 void AddShares(const Form& form, CaseList* list) {
-  for (const TokenShare& share : {TokenShare{.ranks = 3, .index = 1},
-                                  TokenShare{.ranks = 3, .index = 2, .zigzag = true}}) {
+  for (const TokenShare& share :
+       {TokenShare{.ranks = 3, .index = 1}, TokenShare{.ranks = 3, .index = 2, .zigzag = true}}) {
     const std::string suffix = form.name + (share.zigzag ? "_zigzag" : "_share");
     list->Add(Op::kEmbedding, suffix, EmbeddingAttrs{.sequence = 10, .context = share},
               {Dense(kI32, {40}), Dense(kF32, {9, 24}), Dense(kF32, {30, 24}), form.Act({40, 24})});
@@ -121,8 +121,11 @@ void AddResiduals(const Form& form, CaseList* list) {
 void AddPermutes(const Form& form, CaseList* list) {
   if (form.gap > 0) return;
   for (const Sizes& size : {Sizes{2, 3, 5, 7}, Sizes{4, 16, 9, 65}}) {
-    for (const std::array<int32_t, 4>& order :
-         {std::array<int32_t, 4>{0, 1, 2, 3}, {1, 0, 2, 3}, {0, 2, 1, 3}, {2, 3, 0, 1}, {3, 1, 0, 2}}) {
+    for (const std::array<int32_t, 4>& order : {std::array<int32_t, 4>{0, 1, 2, 3},
+                                                {1, 0, 2, 3},
+                                                {0, 2, 1, 3},
+                                                {2, 3, 0, 1},
+                                                {3, 1, 0, 2}}) {
       Sizes to;
       std::string suffix = form.name + "_" + Text(size[0]) + "_";
       for (int32_t d : order) {

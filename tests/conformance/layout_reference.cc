@@ -23,8 +23,8 @@ double Dot(const double* a, const double* b, int64_t n) {
 
 // One query of one head and the keys of this block that it sees.
 struct BlockQuery {
-  int64_t at = 0;   // of its first element in q, o, do and dq
-  int64_t lse = 0;  // of its log-sum-exp
+  int64_t at = 0;             // of its first element in q, o, do and dq
+  int64_t lse = 0;            // of its log-sum-exp
   std::vector<int64_t> keys;  // of their first elements in k, v, dk and dv
 };
 

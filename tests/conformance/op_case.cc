@@ -247,7 +247,8 @@ OpCase GradientOf(const GradientRule& rule, const std::shared_ptr<const OpCase>&
     gradient.operands.push_back(
         operand.source == Source::kOwn ? kAbsent : forward->operands[operand.forward]);
   }
-  if (rule.gradient == Op::kAttentionBlockGrad) TypesOfBlockGrad(forward->operands[0].dtype, &gradient);
+  if (rule.gradient == Op::kAttentionBlockGrad)
+    TypesOfBlockGrad(forward->operands[0].dtype, &gradient);
   return gradient;
 }
 

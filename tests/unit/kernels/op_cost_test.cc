@@ -58,6 +58,50 @@ TEST(FlopsTest, TheGradientOfTheLossIsThreeProducts) {
   EXPECT_EQ(Flops(Op::kLmHeadLossGrad, LossAttrs{.chunk_rows = 2}, backward), 3 * 2 * 4 * 3 * 5);
 }
 
+// Of one sequence of `ranks` * 6 tokens on a rank that holds 6, one head of 8.
+int64_t BlockFlops(TokenShare share, int64_t step, int64_t window = 0) {
+  const TensorShape x = F32({6, 1, 8});
+  const AttentionBlockAttrs attrs = {
+      .sequence = 6, .window = window, .scale = 1, .context = share, .step = step};
+  return Flops(Op::kAttentionBlock, attrs, Operands{x, x, x, x, F32({1, 1, 6})});
+}
+
+TEST(FlopsTest, ABlockCountsThePairsThatSeeEachOther) {
+  constexpr int64_t kPair = 2 * 2 * 8;
+  EXPECT_EQ(BlockFlops({}, 0), 21 * kPair);
+  EXPECT_EQ(BlockFlops({.ranks = 3, .index = 2}, 0), 21 * kPair);
+  EXPECT_EQ(BlockFlops({.ranks = 3, .index = 2}, 1), 36 * kPair);
+  EXPECT_EQ(BlockFlops({.ranks = 3, .index = 0}, 1), 0);
+  // A window of 4 reaches 3 keys back: the first three queries see 3, 2 and 1 of the piece before.
+  EXPECT_EQ(BlockFlops({.ranks = 3, .index = 2}, 1, 4), 6 * kPair);
+  EXPECT_EQ(BlockFlops({.ranks = 3, .index = 2}, 2, 4), 0);
+}
+
+TEST(FlopsTest, ZigzagGivesEveryRankTheSame) {
+  constexpr int64_t kPair = 2 * 2 * 8;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const TokenShare share = {.ranks = 4, .index = rank, .zigzag = true};
+    EXPECT_EQ(BlockFlops(share, 0), (6 + 6 + 9) * kPair) << rank;
+    for (int64_t step : {1, 2, 3}) EXPECT_EQ(BlockFlops(share, step), 18 * kPair) << rank;
+  }
+}
+
+TEST(FlopsTest, TheBlocksOfARingAreTheWholeAttention) {
+  for (int64_t window : {0, 1, 5, 9, 100}) {
+    for (bool zigzag : {false, true}) {
+      int64_t sum = 0;
+      for (int64_t rank = 0; rank < 4; ++rank) {
+        for (int64_t step = 0; step < 4; ++step) {
+          sum += BlockFlops({.ranks = 4, .index = rank, .zigzag = zigzag}, step, window);
+        }
+      }
+      const TensorShape x = F32({24, 1, 8});
+      const AttentionAttrs whole = {.sequence = 24, .window = window, .scale = 1};
+      EXPECT_EQ(sum, Flops(Op::kAttention, whole, Operands{x, x, x, x, F32({1, 1, 24})}));
+    }
+  }
+}
+
 TEST(BytesMovedTest, AdamwMovesTwentyEightBytesAParameter) {
   const TensorShape x = F32({1000});
   EXPECT_EQ(BytesMoved(Op::kAdamw, AdamwAttrs{}, Operands{x, x, x, x, F32({4}), F32({4})}),

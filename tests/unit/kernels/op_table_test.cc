@@ -44,6 +44,9 @@ TEST(OpTableTest, OperandsAreThoseOfTheHeader) {
   EXPECT_EQ(OperandCount(Op::kAttentionGrad), 9);
   EXPECT_EQ(OperandName(Op::kAttentionGrad, 5), "do");
   EXPECT_EQ(OperandCount(Op::kFill), 1);
+  EXPECT_EQ(OperandCount(Op::kAttentionBlockGrad), 9);
+  EXPECT_EQ(OperandName(Op::kAddResidual, 2), "bias");
+  EXPECT_TRUE(OperandOptional(Op::kAddResidual, 1));
 }
 
 TEST(OpTableTest, EveryOpHasAnOutputAndDistinctOperandNames) {
@@ -66,6 +69,19 @@ TEST(OpTableTest, AccumulateTurnsWritesIntoUpdates) {
   EXPECT_EQ(OperandAccess(Op::kLayerNormGrad, NormAttrs{}, kDweight), Access::kWrite);
   EXPECT_EQ(OperandAccess(Op::kLayerNormGrad, NormAttrs{.accumulate = true}, kDweight),
             Access::kUpdate);
+}
+
+TEST(OpTableTest, GradientsOfKeysAccumulateByThemselves) {
+  constexpr int kDq = 6, kDk = 7, kDv = 8;
+  const AttentionBlockAttrs keys = {.accumulate_keys = true}, queries = {.accumulate = true};
+  for (int key : {kDk, kDv}) {
+    EXPECT_EQ(OperandAccess(Op::kAttentionBlockGrad, keys, key), Access::kUpdate);
+    EXPECT_EQ(OperandAccess(Op::kAttentionBlockGrad, queries, key), Access::kWrite);
+  }
+  EXPECT_EQ(OperandAccess(Op::kAttentionBlockGrad, keys, kDq), Access::kWrite);
+  EXPECT_EQ(OperandAccess(Op::kAttentionBlockGrad, queries, kDq), Access::kUpdate);
+  EXPECT_EQ(OperandAccess(Op::kAttentionBlock, queries, 3), Access::kUpdate);
+  EXPECT_EQ(OperandAccess(Op::kAttentionBlock, queries, 4), Access::kUpdate);
 }
 
 TEST(OpTableTest, TheEpilogueSaysWhatAuxIs) {

@@ -67,8 +67,8 @@ class Rows {
 
 // What one rank holds.
 struct Rank {
-  Rows fused;             // q | k | v
-  Rows o, o_act, d_o;     // o in f32, then in the activations' type
+  Rows fused;          // q | k | v
+  Rows o, o_act, d_o;  // o in f32, then in the activations' type
   std::vector<float> lse;
   Rows dq, dk, dv;
 };
@@ -170,8 +170,7 @@ class Simulation {
     const std::unique_ptr<std::byte, decltype(&std::free)> memory(
         static_cast<std::byte*>(std::aligned_alloc(64, bytes + kFence)), std::free);
     std::memset(memory.get(), kPoison, bytes + kFence);
-    const Context context{
-        .threads = threads_, .workspace = memory.get(), .workspace_bytes = bytes};
+    const Context context{.threads = threads_, .workspace = memory.get(), .workspace_bytes = bytes};
     EXPECT_EQ(kernel(engine_, attrs, operands, context).message, "");
     for (int64_t i = 0; i < kFence; ++i) {
       ASSERT_EQ(memory.get()[bytes + i], std::byte{kPoison}) << "behind the workspace";

@@ -17,7 +17,8 @@ namespace {
 // `values` as f32 or bf16 elements (rounded towards zero), rows of `columns` with `gap` after each.
 struct Matrix {
   Matrix(DType dtype, int64_t rows, int64_t columns, int64_t gap = 0)
-      : bytes(rows * (columns + gap) * SizeOf(dtype)), view(ViewOf(dtype, nullptr, {rows, columns})) {
+      : bytes(rows * (columns + gap) * SizeOf(dtype)),
+        view(ViewOf(dtype, nullptr, {rows, columns})) {
     view.row_stride += gap;
     view.data = bytes.data();
   }
@@ -66,9 +67,9 @@ class RecomputeTest : public testing::TestWithParam<std::tuple<DType, MatmulPrec
     Matrix c(dtype, m, n, gap), aux(dtype, m, n, gap), again(dtype, m, n);
     const TensorView bias_view = bias == nullptr ? TensorView() : ViewOf(*bias);
     const MatmulAttrs attrs = {.epilogue = Epilogue::kGelu, .precision = precision};
-    ASSERT_EQ(Launch(Op::kMatmul, attrs, {a.view, b.view, c.view, bias_view, {}, aux.view}, 2)
-                  .message,
-              "");
+    ASSERT_EQ(
+        Launch(Op::kMatmul, attrs, {a.view, b.view, c.view, bias_view, {}, aux.view}, 2).message,
+        "");
     ASSERT_EQ(Launch(Op::kGelu, NoAttrs{}, {aux.view, again.view}, 3).message, "");
     EXPECT_TRUE(again.Rows() == c.Rows());
   }
@@ -96,14 +97,14 @@ TEST_P(RecomputeTest, GeluOfEveryValue) {
   ExpectGeluOfAux(a, b, nullptr, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, RecomputeTest,
-    testing::Combine(testing::Values(DType::kF32, DType::kBF16),
-                     testing::Values(MatmulPrecision::kF32, MatmulPrecision::kBF16)),
-    [](const auto& info) {
-      return std::string(Name(std::get<0>(info.param))) +
-             (std::get<1>(info.param) == MatmulPrecision::kBF16 ? "Fast" : "");
-    });
+INSTANTIATE_TEST_SUITE_P(All, RecomputeTest,
+                         testing::Combine(testing::Values(DType::kF32, DType::kBF16),
+                                          testing::Values(MatmulPrecision::kF32,
+                                                          MatmulPrecision::kBF16)),
+                         [](const auto& info) {
+                           return std::string(Name(std::get<0>(info.param))) +
+                                  (std::get<1>(info.param) == MatmulPrecision::kBF16 ? "Fast" : "");
+                         });
 
 // An op run again on the same values, with other strides and threads, has the same bits.
 TEST(RecomputeNormTest, StridesAndThreadsDoNotShowInTheResult) {
@@ -115,10 +116,11 @@ TEST(RecomputeNormTest, StridesAndThreadsDoNotShowInTheResult) {
     std::vector<float> weight(kColumns, 1.25f), bias(kColumns, -0.5f), mean(kRows), rstd(kRows);
     const auto run = [&](Op op, Matrix& y, int threads) {
       const std::vector<TensorView> operands =
-          op == Op::kSwiglu    ? std::vector<TensorView>{x.view, up.view, y.view}
-          : op == Op::kRmsNorm ? std::vector<TensorView>{x.view, ViewOf(weight), y.view, ViewOf(rstd)}
-                               : std::vector<TensorView>{x.view, ViewOf(weight), ViewOf(bias),
-                                                         y.view, ViewOf(mean),   ViewOf(rstd)};
+          op == Op::kSwiglu ? std::vector<TensorView>{x.view, up.view, y.view}
+          : op == Op::kRmsNorm
+              ? std::vector<TensorView>{x.view, ViewOf(weight), y.view, ViewOf(rstd)}
+              : std::vector<TensorView>{x.view, ViewOf(weight), ViewOf(bias),
+                                        y.view, ViewOf(mean),   ViewOf(rstd)};
       const OpAttrs attrs = op == Op::kSwiglu ? OpAttrs(NoAttrs{}) : OpAttrs(NormAttrs{});
       ASSERT_EQ(Launch(op, attrs, operands, threads).message, "");
     };
