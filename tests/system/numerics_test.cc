@@ -21,7 +21,7 @@ Golden Load(const std::string& family) {
 }
 
 JobResult Train(const Golden& golden, const JobShape& shape) {
-  auto result = TrainInProcess(golden, shape);
+  auto result = TrainInProcess(golden, LayoutOf(shape), shape.steps);
   EXPECT_TRUE(result.ok()) << result.status();
   return result.ok() ? *std::move(result) : JobResult{};
 }

@@ -1,0 +1,46 @@
+// A whole job inside the test's process: compiles a model for any layout, executes the programs on
+// one thread a rank, and keeps what came out, as whole tensors. The dataset is a fixed batch, so that
+// every step sees the same rows.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/model/model.h"
+#include "proto/v1/job.pb.h"
+#include "proto/v1/plan.pb.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+using Tensors = std::map<std::string, std::vector<float>>;
+
+// What is trained on: rows of one length, and the weights at the start.
+struct JobData {
+  Model model;
+  Tensors weights;
+  std::vector<int32_t> tokens, targets;  // [rows, length]
+  int64_t rows = 0, length = 0;
+  v1::TrainSpec train;
+};
+
+struct JobResult {
+  std::vector<double> losses, grad_norms;  // of each step; the same on all ranks
+  Tensors gradients;  // of the mean loss, of the first step, before clipping
+  Tensors weights;    // after the last step
+  // Payload bytes that each rank sent in one step, by group name.
+  std::vector<std::map<std::string, int64_t>> sent_per_step;
+  std::vector<v1::Program> programs;  // by stage
+};
+
+// Trains. Row r of the global batch is row r mod data.rows. INTERNAL when ranks that must hold the
+// same values do not, bit for bit, or when they report different losses.
+absl::StatusOr<JobResult> TrainInProcess(const JobData& data, const v1::Layout& layout,
+                                         int64_t steps);
+
+}  // namespace terrace
