@@ -61,13 +61,15 @@ struct JobOptions {
   uint32_t ranks = 1;  // data-parallel ones
   uint32_t stages = 1;
   double lr = 1e-3;
+  double link_bytes_per_second = 0;  // 0: not slowed
 };
 
 // A tiny job in a folder of its own: data, program, one configuration a rank.
 class Job {
  public:
   Job(const std::string& name, const JobOptions& options)
-      : folder_(fs::path(testing::TempDir()) / ("rank_run_" + name)) {
+      : folder_(fs::path(testing::TempDir()) / ("rank_run_" + name)),
+        link_bytes_per_second_(options.link_bytes_per_second) {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
     WriteTokens();
@@ -106,6 +108,7 @@ class Job {
     config.set_rendezvous_file(folder_ / "rendezvous");
     config.set_trace_path(directory / "trace.json");
     config.set_trace_steps(2);
+    config.set_link_bytes_per_second(link_bytes_per_second_);
     std::ofstream(directory / "config.pb", std::ios::binary) << config.SerializeAsString();
     return Spawn(directory, daemon);
   }
@@ -213,6 +216,7 @@ class Job {
   }
 
   const fs::path folder_;
+  const double link_bytes_per_second_;
   v1::JobSpec spec_;
   std::vector<v1::Program> programs_;  // by stage
 };
@@ -302,6 +306,21 @@ TEST(RankRunTest, WhenARankOfAPipelineDiesAllEndWithinSecondsAndNameIt) {
     EXPECT_EQ(job.Outcome(rank).reason(), v1::REASON_RANK_DIED);
     EXPECT_THAT(job.Outcome(rank).message(), HasSubstr("rank 3 is lost"));
   }
+}
+
+// Over two ranks each gradient crosses the link once a step.
+TEST(RankRunTest, SlowedLinksTakeAsLongAsTheirBytesNeed) {
+  constexpr double kBytesPerSecond = 1e6;
+  Job job("slow",
+          {.steps = 4, .checkpoint_every = 0, .ranks = 2, .link_bytes_per_second = kBytesPerSecond});
+  const pid_t first = job.Start(0), second = job.Start(1);
+  ASSERT_EQ(Job::WaitForExit(first), 0) << job.log(0);
+  ASSERT_EQ(Job::WaitForExit(second), 0) << job.log(1);
+  int64_t gradient_bytes = 0;
+  for (const v1::StateRange& range : job.program().state())
+    if (range.kind() == v1::WEIGHT) gradient_bytes += range.rows() * range.columns() * 4;
+  EXPECT_GT(gradient_bytes, 50'000);
+  EXPECT_GT(job.Outcome().progress().step_seconds(), gradient_bytes / kBytesPerSecond);
 }
 
 TEST(RankRunTest, AProgramOfAnotherStageIsRefused) {
