@@ -98,6 +98,7 @@ class Forward {
   Slice Attention(Slice x);
   Slice QkvProduct(Slice x);
   Slice HeadNorms(Slice qkv);
+  void Rotate(Slice qk);
   Heads SplitHeads(Slice qk, Slice v) const;
   Slice AttentionOver(const Heads& heads);
   Slice RingOver(const Heads& heads);

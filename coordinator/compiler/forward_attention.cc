@@ -28,19 +28,32 @@ Slice Forward::Attention(Slice x) {
   const int64_t qk_columns = (heads + kv) * config_.head_dim;
   Slice qk = Columns(qkv, 0, qk_columns);
   if (config_.qk_norm) qk = HeadNorms(qkv);
-  if (options_.rope_table != kNone) {
-    builder_.Compute(Op::kRope,
-                     kernels::RopeAttrs{.sequence = local_sequence(), .context = share()},
-                     {Reshape(qk, {tokens(), heads + kv, config_.head_dim}),
-                      builder_.graph().Whole(options_.rope_table)},
-                     "rope");
-  }
+  if (options_.rope_table != kNone) Rotate(qk);
   const Heads split = SplitHeads(qk, Columns(qkv, qk_columns, kv * config_.head_dim));
   const Slice o = parallel_.context() == 1 ? AttentionOver(split)
                   : parallel_.ulysses      ? UlyssesOver(split)
                                            : RingOver(split);
   return RowProduct(Reshape(o, {tokens(), heads * config_.head_dim}), x, TensorRole::kAttentionOut,
                     TensorRole::kAttentionOutBias, "attn_out");
+}
+
+// q and k at once where one product made them.
+void Forward::Rotate(Slice qk) {
+  const int64_t d = config_.head_dim;
+  const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
+  const auto rotate = [&](int64_t first_head, int64_t count, const char* name) {
+    builder_.Compute(
+        Op::kRope, kernels::RopeAttrs{.sequence = local_sequence(), .context = share()},
+        {Reshape(Columns(qk, first_head * d, count * d), {tokens(), count, d}),
+         builder_.graph().Whole(options_.rope_table)},
+        name);
+  };
+  if (parallel_.tensor_block == 1) {
+    rotate(0, heads + kv, "rope");
+    return;
+  }
+  rotate(0, heads, "rope q");
+  rotate(heads, kv, "rope k");
 }
 
 // One product for q, k and v where their weights lie next to each other (parameters.h), otherwise

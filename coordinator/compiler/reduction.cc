@@ -26,6 +26,7 @@ class Reducer {
   Reducer(const StageContext& context, Builder* builder)
       : groups_(context.parallel.groups),
         parameters_(context.parameters),
+        in_bf16_(context.layout.communication_dtype() == "bf16"),
         builder_(*builder),
         graph_(builder->graph()),
         nodes_(builder->nodes()) {}
@@ -38,8 +39,8 @@ class Reducer {
       const Slice all = graph_.Whole(bucket.value);
       const std::string name = absl::StrCat("bucket ", i);
       size_t sums = SumOverTensor(bucket.sums, bucket.last_writer, all, name);
-      sums += AllReduce(groups_.data, bucket.last_writer, all, name);
-      if (bucket.sums.tied) sums += AllReduce(groups_.tied, bucket.last_writer, all, name);
+      const size_t end = SumOverData(bucket.last_writer, all, name, &sums);
+      if (bucket.sums.tied) sums += AllReduce(groups_.tied, end, all, name);
       reduced_.push_back({.value = bucket.value,
                           .name = name,
                           .final_after = bucket.last_writer,
@@ -132,6 +133,41 @@ class Reducer {
     return count;
   }
 
+  // The all-reduce of a bucket. Returns the index after which it holds the sum.
+  size_t SumOverData(size_t after, Slice all, const std::string& name, size_t* sums) {
+    if (groups_.data == kNone || !in_bf16_) {
+      *sums += AllReduce(groups_.data, after, all, name);
+      return after;
+    }
+    const Slice half = ToBF16(after, all, name);
+    *sums += AllReduce(groups_.data, after, half, name);
+    const size_t later = Later(after);
+    Cast(later, half, all, name + " to f32");
+    return later;
+  }
+
+  void Cast(size_t after, Slice from, Slice to, std::string text) {
+    Insert(after, {.what = Compute{Op::kCast, kernels::NoAttrs{}},
+                   .operands = {from, to},
+                   .text = std::move(text)});
+  }
+
+  Slice NewShare(const std::string& name, v1::BufferClass cls, DType dtype, int64_t elements) {
+    return graph_.Whole(graph_.Add({.name = name,
+                                    .cls = cls,
+                                    .dtype = dtype,
+                                    .shape = {elements},
+                                    .sequence = builder_.sequence()}));
+  }
+
+  // What goes over the link with communication_dtype bf16.
+  Slice ToBF16(size_t after, Slice all, const std::string& name) {
+    const Slice half =
+        NewShare(name + ".bf16", v1::COMMUNICATION, DType::kBF16, all.shape.Elements());
+    Cast(after, all, half, name + " to bf16");
+    return half;
+  }
+
   size_t LastWriter(int unit_value) {
     if (last_writers_.empty()) {
       for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -161,21 +197,29 @@ class Reducer {
     const Slice all = graph_.Whole(f.value);
     SumOverTensor(unit.sums, f.last_writer, all, "grads." + unit.name);
     const bool first = !shards->contains(f.unit);
-    const int part = graph_.Add({.name = absl::StrCat("grads.shard.", unit.name, first ? "" : ".more"),
-                                 .cls = v1::GRADIENT,
-                                 .shape = {unit.shard_elements},
-                                 .sequence = builder_.sequence()});
-    Insert(f.last_writer, {.what = Collective{v1::REDUCE_SCATTER, groups_.shard},
-                           .operands = {all, graph_.Whole(part)},
-                           .text = absl::StrCat("reduce-scatter grads.", unit.name)});
+    const std::string name = "grads." + unit.name;
     if (first) {
-      (*shards)[f.unit] = part;
-      return f.last_writer;
+      (*shards)[f.unit] =
+          NewShare("grads.shard." + unit.name, v1::GRADIENT, DType::kF32, unit.shard_elements).value;
     }
+    const Slice shard = graph_.Whole(shards->at(f.unit));
+    const bool direct = first && !in_bf16_;
+    const Slice sent = in_bf16_ ? ToBF16(f.last_writer, all, name) : all;
+    const Slice part = direct ? shard
+                              : NewShare("grads.part." + unit.name, v1::COMMUNICATION,
+                                         sent.shape.dtype, unit.shard_elements);
+    Insert(f.last_writer, {.what = Collective{v1::REDUCE_SCATTER, groups_.shard},
+                           .operands = {sent, part},
+                           .text = "reduce-scatter " + name});
+    if (direct) return f.last_writer;
     const size_t later = Later(f.last_writer);
-    Insert(later, {.what = Compute{Op::kAdd, kernels::NoAttrs{}},
-                   .operands = {graph_.Whole(part), graph_.Whole(shards->at(f.unit))},
-                   .text = absl::StrCat("add grads.shard.", unit.name)});
+    if (first) {
+      Cast(later, part, shard, name + " to f32");
+    } else {
+      Insert(later, {.what = Compute{Op::kAdd, kernels::NoAttrs{}},
+                     .operands = {part, shard},
+                     .text = "add to the shard of " + name});
+    }
     return later;
   }
 
@@ -188,6 +232,7 @@ class Reducer {
 
   const Groups& groups_;
   const Parameters& parameters_;
+  const bool in_bf16_;  // layout.communication_dtype
   Builder& builder_;
   Graph& graph_;
   std::vector<Node>& nodes_;

@@ -4,7 +4,9 @@
 // Without ZeRO buckets of gradients are all-reduced in place. With it each unit's gradient is
 // reduce-scattered, so that a rank keeps only its shard: once a step (stage 1), or once a pass of a
 // micro-batch (stage 2 and 3), when the shards of later passes are added to the first. Replicas of a
-// shard (hierarchical sharding) and the stages that share a tied embedding sum last.
+// shard (hierarchical sharding) and the stages that share a tied embedding sum last. With
+// layout.communication_dtype bf16 what goes over the data-parallel links is rounded to bf16 before,
+// and sums are kept in f32 after; the other sums stay f32.
 //
 // Pure and deterministic. Thread-safe: no state.
 //

@@ -29,7 +29,8 @@ inline std::string Describe(const LayoutCase& c) {
                       l.pipeline_parallel(), "x", l.interleave(), " ", l.schedule(), " cp",
                       l.context_parallel(), " ", l.context_type(), " zero", l.zero_stage(),
                       l.shard_size() > 0 ? absl::StrCat("/", l.shard_size()) : "", " ",
-                      l.recompute(), " m", l.micro_batches());
+                      l.recompute(), " m", l.micro_batches(),
+                      l.communication_dtype() == "bf16" ? " bf16 links" : "");
 }
 
 // Four layers, four heads; two key-value heads outside gpt2; a vocabulary that nothing divides.
@@ -82,6 +83,7 @@ inline std::vector<LayoutCase> LayoutMatrix(uint32_t max_ranks, size_t every) {
           for (uint32_t cp : {1, 2}) {
             if (dp * tp * pp * cp > max_ranks) continue;
             for (uint32_t zero : {0, 1, 2, 3}) {
+              if (zero > 0 && dp * cp == 1) continue;  // means 0
               for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "zbv"}) {
                 for (const char* recompute : {"none", "selective", "block", "full"}) {
                   for (int variant = 0; variant < 2; ++variant) {
@@ -100,6 +102,7 @@ inline std::vector<LayoutCase> LayoutMatrix(uint32_t max_ranks, size_t every) {
                     if (variant == 1 && cp > 1) l.set_context_type("ulysses");
                     if (variant == 1 && zero > 0 && dp == 4) l.set_shard_size(2);
                     if (variant == 1) l.set_micro_batches(4);
+                    if (variant == 1 && dp == 2) l.set_communication_dtype("bf16");
                     if (!CheckLayout(l, model, spec).ok()) continue;
                     if (index++ % every == 0) cases.push_back(std::move(c));
                   }
