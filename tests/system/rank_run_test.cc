@@ -193,9 +193,7 @@ class Job {
     for (size_t stage = 0; stage < programs_.size(); ++stage)
       std::ofstream(ProgramPath(stage), std::ios::binary) << SerializeProgram(programs_[stage]);
   }
-  fs::path ProgramPath(size_t stage) const {
-    return folder_ / absl::StrCat("stage", stage, ".pb");
-  }
+  fs::path ProgramPath(size_t stage) const { return folder_ / absl::StrCat("stage", stage, ".pb"); }
 
   static pid_t Spawn(const fs::path& directory, bool daemon) {
     std::vector<std::string> arguments = {TERRACE_RANK_BINARY, "run", "--config",
@@ -311,8 +309,9 @@ TEST(RankRunTest, WhenARankOfAPipelineDiesAllEndWithinSecondsAndNameIt) {
 // Over two ranks each gradient crosses the link once a step.
 TEST(RankRunTest, SlowedLinksTakeAsLongAsTheirBytesNeed) {
   constexpr double kBytesPerSecond = 1e6;
-  Job job("slow",
-          {.steps = 4, .checkpoint_every = 0, .ranks = 2, .link_bytes_per_second = kBytesPerSecond});
+  Job job(
+      "slow",
+      {.steps = 4, .checkpoint_every = 0, .ranks = 2, .link_bytes_per_second = kBytesPerSecond});
   const pid_t first = job.Start(0), second = job.Start(1);
   ASSERT_EQ(Job::WaitForExit(first), 0) << job.log(0);
   ASSERT_EQ(Job::WaitForExit(second), 0) << job.log(1);

@@ -1,8 +1,8 @@
 // Collectives and messages of one group of ranks. NCCL and Gloo stand behind this interface.
 //
-// All members call the same collectives in the same order. Calls block until the local part is done;
-// run them on a stream's own thread. A lost peer gives UNAVAILABLE with the group's name and the
-// peer; the group is broken then, and the rank ends.
+// All members call the same collectives in the same order. Calls block until the local part is
+// done; run them on a stream's own thread. A lost peer gives UNAVAILABLE with the group's name and
+// the peer; the group is broken then, and the rank ends.
 //
 // Collectives are called on one thread at a time. Send and Receive may run at the same time as a
 // collective and as each other: one thread for each direction and peer. Abort and bytes_sent: any.
@@ -53,8 +53,8 @@ class Communicator {
   virtual absl::Status Receive(void* data, int64_t bytes, int from) = 0;
   virtual absl::Status Barrier() = 0;
 
-  // Makes calls that block, now or later, return CANCELLED: for the end of a rank one of whose other
-  // threads has failed. The group is broken then.
+  // Makes calls that block, now or later, return CANCELLED: for the end of a rank one of whose
+  // other threads has failed. The group is broken then.
   virtual void Abort() = 0;
 
   // Payload bytes that this member has handed to the network since it was connected. With the
@@ -77,8 +77,9 @@ class RendezvousStore {
 };
 
 // Slows what a member sends, to see on one machine how slow links behave: a message arrives
-// latency + bytes / bytes_per_second after it is ready and those before it have left. Its collectives
-// share one such link, messages have one to each peer. Zeros: as fast as the network is.
+// latency + bytes / bytes_per_second after it is ready and those before it have left. Its
+// collectives share one such link, messages have one to each peer. Zeros: as fast as the network
+// is.
 struct LinkLimit {
   double bytes_per_second = 0;
   double latency_seconds = 0;

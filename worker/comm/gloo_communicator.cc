@@ -68,8 +68,7 @@ class GlooCommunicator final : public Communicator {
     const int64_t part = (elements + size() - 1) / size() * ElementBytes(type);
     const Parts parts = {elements * ElementBytes(type), part};
     auto* bytes = static_cast<std::byte*>(data);
-    RETURN_IF_ERROR(
-        ring_.ReduceScatter(bytes, bytes + parts.Begin(rank()), parts, AdderOf(type)));
+    RETURN_IF_ERROR(ring_.ReduceScatter(bytes, bytes + parts.Begin(rank()), parts, AdderOf(type)));
     return ring_.AllGather(bytes, parts);
   }
 

@@ -7,7 +7,8 @@ namespace terrace {
 namespace {
 
 // As large as pays: each message costs two notices and some waking of threads. Smaller ones where a
-// part would not fill several, so that adding and sending still overlap; but none below the minimum.
+// part would not fill several, so that adding and sending still overlap; but none below the
+// minimum.
 constexpr int64_t kMaxSegmentBytes = 1 << 20;
 constexpr int64_t kMinSegmentBytes = 32 << 10;
 constexpr int64_t kSegmentsWanted = 2;
@@ -26,7 +27,8 @@ struct Piece {
   int64_t bytes = 0;
 };
 
-// The segments of each part, as many of all parts; the last ones of a part that is cut may be empty.
+// The segments of each part, as many of all parts; the last ones of a part that is cut may be
+// empty.
 class Segments {
  public:
   explicit Segments(const Parts& parts)
@@ -34,7 +36,9 @@ class Segments {
         bytes_(RoundUp(std::clamp((parts.part_bytes + kSegmentsWanted - 1) / kSegmentsWanted,
                                   kMinSegmentBytes, kMaxSegmentBytes),
                        kAlignment)) {}
-  int64_t count() const { return std::max<int64_t>(1, RoundUp(parts_.part_bytes, bytes_) / bytes_); }
+  int64_t count() const {
+    return std::max<int64_t>(1, RoundUp(parts_.part_bytes, bytes_) / bytes_);
+  }
   Piece Of(int part, int64_t segment) const {
     const int64_t size = parts_.Bytes(part), begin = std::min(size, segment * bytes_);
     return {parts_.Begin(part) + begin, std::min(size, begin + bytes_) - begin};
@@ -100,8 +104,7 @@ absl::Status Ring::SendSum(const Reduction& r, int64_t message) {
   if (piece.bytes == 0) return absl::OkStatus();
   if (r.IsFirst(message))
     return r.input->Send(mesh_->Right(), piece.begin, piece.bytes, r.ready_ns);
-  return scratch_window_.Send(mesh_->Right(), r.Slot(message - 1), piece.bytes,
-                              mesh_->NowNanos());
+  return scratch_window_.Send(mesh_->Right(), r.Slot(message - 1), piece.bytes, mesh_->NowNanos());
 }
 
 absl::Status Ring::FinishSend(const Reduction& r, int64_t message) {
@@ -109,8 +112,8 @@ absl::Status Ring::FinishSend(const Reduction& r, int64_t message) {
   return (r.IsFirst(message) ? *r.input : scratch_window_).WaitSent(mesh_->Right());
 }
 
-// Two messages are under way in each direction. The slot of message m is free when message m + 1 has
-// been sent.
+// Two messages are under way in each direction. The slot of message m is free when message m + 1
+// has been sent.
 absl::Status Ring::ReduceScatter(const std::byte* in, std::byte* out, const Parts& parts,
                                  Adder add) {
   Window input(mesh_, Tag::kCollective, in, parts.bytes);
@@ -143,9 +146,7 @@ absl::Status Ring::AllGather(std::byte* data, const Parts& parts) {
   const auto part = [this, count](int64_t message) {
     return (mesh_->rank() + mesh_->size() - message / count) % mesh_->size();
   };
-  const auto sent = [&](int64_t m) {
-    return segments.Of(static_cast<int>(part(m)), m % count);
-  };
+  const auto sent = [&](int64_t m) { return segments.Of(static_cast<int>(part(m)), m % count); };
   const auto received = [&](int64_t m) {
     return segments.Of(static_cast<int>(part(m + count)), m % count);
   };

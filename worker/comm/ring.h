@@ -2,8 +2,9 @@
 //
 // A payload is N parts, each cut into segments. In step s of N - 1 every member sends one part to
 // its right neighbour and receives another from its left one; segments of several steps are under
-// way at a time, so that adding, sending and receiving overlap. Part p is summed in the order p + 1,
-// p + 2, ..., p, in one place: the same bits on every member and every run, whoever asks for them.
+// way at a time, so that adding, sending and receiving overlap. Part p is summed in the order p +
+// 1, p + 2, ..., p, in one place: the same bits on every member and every run, whoever asks for
+// them.
 //
 // Partial sums live in segments that are reserved once; the inputs are never written. Borrows the
 // mesh. Used on one thread.

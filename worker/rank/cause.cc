@@ -27,8 +27,7 @@ absl::Status ShareCause(uint32_t rank, const absl::Status& own, RendezvousStore*
                         ReasonOf(own));
     }
   }
-  const std::string cause =
-      absl::StrCat("rank ", rank, " failed: ", own.message());
+  const std::string cause = absl::StrCat("rank ", rank, " failed: ", own.message());
   // Without it the others name this rank: less, but not wrong.
   store->Set(kCauseKey, std::vector<char>(cause.begin(), cause.end())).IgnoreError();
   return own;

@@ -9,8 +9,10 @@
 
 namespace terrace {
 
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> ConnectGroups(
-    const v1::Program& program, uint32_t rank, const GroupOptions& common, RendezvousStore* store) {
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> ConnectGroups(const v1::Program& program,
+                                                                         uint32_t rank,
+                                                                         const GroupOptions& common,
+                                                                         RendezvousStore* store) {
   std::vector<std::unique_ptr<Communicator>> groups;
   for (const v1::Group& group : program.groups()) {
     std::unique_ptr<Communicator>& connection = groups.emplace_back();

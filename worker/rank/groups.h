@@ -16,7 +16,9 @@ namespace terrace {
 // By index in program.groups; null where the rank is in no instance of the group. `common` holds
 // what is the same for all (address, timeout, link). All ranks of the job call this, and connect in
 // the same order. REQUIRES: rank < RanksOf(program.grid).
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> ConnectGroups(
-    const v1::Program& program, uint32_t rank, const GroupOptions& common, RendezvousStore* store);
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> ConnectGroups(const v1::Program& program,
+                                                                         uint32_t rank,
+                                                                         const GroupOptions& common,
+                                                                         RendezvousStore* store);
 
 }  // namespace terrace

@@ -18,9 +18,7 @@ absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& inst
                                          "): ", Absl(problem)));
 }
 
-bool IsCommunication(v1::StreamKind kind) {
-  return kind == v1::COLLECTIVE || kind == v1::TRANSFER;
-}
+bool IsCommunication(v1::StreamKind kind) { return kind == v1::COLLECTIVE || kind == v1::TRANSFER; }
 
 namespace {
 

@@ -45,7 +45,7 @@ struct PreparedInstruction {
   std::vector<kernels::TensorView> operands;
   std::vector<WaitPoint> waits;
   bool waits_for_communication = false;  // for a collective or a transfer
-  bool writes_state = false;  // touches what checkpoints are written from
+  bool writes_state = false;             // touches what checkpoints are written from
   const v1::Instruction* source = nullptr;
 };
 

@@ -38,10 +38,9 @@ constexpr int64_t kDirectoryLockPatienceMs = 10'000;
 absl::Status CheckPlace(const v1::Program& program, const v1::RankConfig& config) {
   if (config.ranks() != program.ranks() || RanksOf(program.grid()) != program.ranks() ||
       config.rank() >= program.ranks()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the job has rank ", config.rank(), " of ", config.ranks(),
-                     ", its program is for ", program.ranks(), " ranks on a grid of ",
-                     RanksOf(program.grid())));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job has rank ", config.rank(), " of ", config.ranks(), ", its program is for ",
+        program.ranks(), " ranks on a grid of ", RanksOf(program.grid())));
   }
   const Coordinates place = CoordinatesOf(program.grid(), config.rank());
   if (program.stage() == place.stage) return absl::OkStatus();
@@ -201,14 +200,12 @@ absl::Status RankProcess::PrepareVm() {
   if (const kernels::Status prepared = kernels::cpu::Prepare(threads()); !prepared.ok()) {
     return absl::InternalError(prepared.message);
   }
-  ASSIGN_OR_RETURN(
-      vm_,
-      Vm::Create(*program_,
-                 {.threads = threads(),
-                  .arenas = memory_->arenas(),
-                  .groups = groups_,
-                  .rank = config_.rank()},
-                 clock_, checkpointer_ ? &*checkpointer_ : nullptr));
+  ASSIGN_OR_RETURN(vm_, Vm::Create(*program_,
+                                   {.threads = threads(),
+                                    .arenas = memory_->arenas(),
+                                    .groups = groups_,
+                                    .rank = config_.rank()},
+                                   clock_, checkpointer_ ? &*checkpointer_ : nullptr));
   return vm_->Warm();
 }
 
@@ -286,10 +283,10 @@ absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
 
 absl::StatusOr<int64_t> RankProcess::InitialiseFresh() {
   const std::string& init = config_.spec().model().init();
-  const absl::Status filled = init.empty() || init == "random"
-                                  ? InitialiseWeights(config_.spec().train().seed(), State(),
-                                                      threads())
-                                  : ReadWeights(init, State());
+  const absl::Status filled =
+      init.empty() || init == "random"
+          ? InitialiseWeights(config_.spec().train().seed(), State(), threads())
+          : ReadWeights(init, State());
   RETURN_IF_ERROR(WithReason(filled, v1::REASON_WEIGHTS_ERROR));
   return 0;
 }

@@ -79,7 +79,7 @@ absl::Status RunRingShift(const PreparedInstruction& instruction, SequenceIo*) {
 struct Kind {
   Handler run = nullptr;
   int operands = 0;
-  bool sums = false;            // f32 or bf16 only
+  bool sums = false;                // f32 or bf16 only
   int in_parts = 1, out_parts = 1;  // elements of operand 0 and 1 are as in_parts to out_parts
 };
 

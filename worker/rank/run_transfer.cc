@@ -35,8 +35,7 @@ int MemberOfStage(const v1::Program& program, const v1::Group& group, uint32_t r
   if (stage == peer.stage || stage >= AxisSize(program.grid(), v1::PIPELINE)) return -1;
   peer.stage = stage;
   const std::vector<uint32_t> members = GroupMembers(program.grid(), group, rank);
-  const auto found =
-      std::find(members.begin(), members.end(), RankOf(program.grid(), peer));
+  const auto found = std::find(members.begin(), members.end(), RankOf(program.grid(), peer));
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 

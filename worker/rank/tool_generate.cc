@@ -163,9 +163,8 @@ absl::Status Generate(const GenerateOptions& options) {
   ASSIGN_OR_RETURN(const auto groups, ConnectGroups(*program, /*rank=*/0, {}, nullptr));
   ASSIGN_OR_RETURN(
       const auto vm,
-      Vm::Create(*program,
-                 {.threads = threads, .arenas = memory.arenas(), .groups = groups}, &clock,
-                 nullptr));
+      Vm::Create(*program, {.threads = threads, .arenas = memory.arenas(), .groups = groups},
+                 &clock, nullptr));
   if (!vm->Has("infer"))
     return absl::InvalidArgumentError(absl::StrCat(options.program, ": has no sequence 'infer'"));
   FillInitialState(*program, memory.arenas(), threads);

@@ -104,9 +104,7 @@ TEST_F(CommunicatorTest, AGroupOfOneCopies) {
   ASSERT_TRUE(group.ok());
   const std::vector<float> in = Values(0, 5);
   for (const auto& call : std::vector<std::function<absl::Status(float*)>>{
-           [&](float* out) {
-             return (*group)->ReduceScatter(in.data(), out, 5, ReduceType::kF32);
-           },
+           [&](float* out) { return (*group)->ReduceScatter(in.data(), out, 5, ReduceType::kF32); },
            [&](float* out) { return (*group)->AllGather(in.data(), out, 20); },
            [&](float* out) { return (*group)->AllToAll(in.data(), out, 20); },
            [&](float* out) { return (*group)->RingShift(in.data(), out, 20); }}) {
@@ -211,10 +209,9 @@ TEST_F(CommunicatorTest, BytesSentAreThoseOfTheFormulas) {
       };
       EXPECT_EQ(all_reduce(n + 1),
                 4 * (2 * (n + 1) - part(group->rank()) - part((group->rank() + 1) % size)));
-      EXPECT_EQ(sent([&] {
-                  return group->ReduceScatter(a.data(), b.data(), kPart, ReduceType::kF32);
-                }),
-                v * (size - 1) / size);
+      EXPECT_EQ(
+          sent([&] { return group->ReduceScatter(a.data(), b.data(), kPart, ReduceType::kF32); }),
+          v * (size - 1) / size);
       EXPECT_EQ(sent([&] { return group->AllGather(a.data(), b.data(), v / size); }),
                 v * (size - 1) / size);
       EXPECT_EQ(sent([&] { return group->AllToAll(a.data(), b.data(), v / size); }),
@@ -297,13 +294,13 @@ TEST_F(CommunicatorTest, ASlowedLinkTakesLatencyAndBytesOverItsRate) {
     std::vector<float> data(1'000'000), part(500'000);  // 4 MB: 2 MB cross the link
     ASSERT_TRUE(group->Barrier().ok());
     const double scatter = SecondsOf([&] {
-      ASSERT_TRUE(group->ReduceScatter(data.data(), part.data(), part.size(), ReduceType::kF32).ok());
+      ASSERT_TRUE(
+          group->ReduceScatter(data.data(), part.data(), part.size(), ReduceType::kF32).ok());
     });
     EXPECT_GT(scatter, 0.119);
     EXPECT_LT(scatter, 0.25) << "segments follow each other; only the first waits for the latency";
-    const double reduce = SecondsOf([&] {
-      ASSERT_TRUE(group->AllReduce(data.data(), data.size(), ReduceType::kF32).ok());
-    });
+    const double reduce = SecondsOf(
+        [&] { ASSERT_TRUE(group->AllReduce(data.data(), data.size(), ReduceType::kF32).ok()); });
     EXPECT_GT(reduce, 0.239);
     if (group->rank() == 1) {
       ASSERT_TRUE(group->Receive(data.data(), 1'000'000, 0).ok());
@@ -349,8 +346,7 @@ TEST_F(CommunicatorTest, ALostPeerIsUnavailableWithinASecondAndNamed) {
   absl::Status status;
   while (status.ok()) status = (*group)->AllReduce(data.data(), data.size(), ReduceType::kF32);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()),
-              testing::HasSubstr("group data.0: rank 9 is lost"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("group data.0: rank 9 is lost"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
   waitpid(peer, nullptr, 0);
 }

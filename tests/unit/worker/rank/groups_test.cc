@@ -112,9 +112,9 @@ TEST_F(GroupsTest, TwoStagesOfTwoRanksExchangeActivationsAndGather) {
       const auto groups = Connect(stage.tiny.program(), rank);
       ASSERT_TRUE(groups.ok()) << groups.status();
       const auto arenas = stage.tiny.Arenas();
-      const auto vm = Vm::Create(stage.tiny.program(),
-                                 {.arenas = arenas, .groups = *groups, .rank = rank}, &clock_,
-                                 nullptr);
+      const auto vm =
+          Vm::Create(stage.tiny.program(), {.arenas = arenas, .groups = *groups, .rank = rank},
+                     &clock_, nullptr);
       ASSERT_TRUE(vm.ok()) << vm.status();
       ASSERT_TRUE((*vm)->Warm().ok());
       for (int run = 0; run < 20; ++run) {
@@ -144,10 +144,10 @@ TEST_F(GroupsTest, EveryCollectiveDoesWhatItsOperandsSay) {
       tiny.Compute(0, Op::kFill, kernels::FillAttrs{.value = float(rank + 1)}, {{v1::WRITE, in}});
       tiny.Collective(1, v1::REDUCE_SCATTER, 0, in, part)->add_waits(0);  // 3 everywhere
       tiny.Collective(1, v1::ALL_GATHER, 0, part, out);
-      tiny.AllReduce(1, out);                                     // 6
-      tiny.Collective(1, v1::RING_SHIFT, 0, in, last);            // the other's value
+      tiny.AllReduce(1, out);                           // 6
+      tiny.Collective(1, v1::RING_SHIFT, 0, in, last);  // the other's value
       tiny.Compute(0, Op::kAdd, kernels::NoAttrs{}, {{v1::READ, last}, {v1::UPDATE, out}})
-          ->add_waits(4);                                         // 6 + (2, 1)
+          ->add_waits(4);  // 6 + (2, 1)
       tiny.Collective(1, v1::ALL_TO_ALL, 0, out, last)->add_waits(5);
       tiny.Output(0, v1::LOGITS, last)->add_waits(6);
       const auto groups = Connect(tiny.program(), rank);
@@ -193,10 +193,10 @@ TEST_F(GroupsTest, OperandsThatDoNotFitACollectiveAreRefused) {
     tiny.Collective(1, kind, 0, a, b);
     const auto groups = ConnectGroups(tiny.program(), 0, {}, nullptr);
     const auto arenas = tiny.Arenas();
-    return std::string(Vm::Create(tiny.program(), {.arenas = arenas, .groups = *groups}, &clock_,
-                                  nullptr)
-                           .status()
-                           .message());
+    return std::string(
+        Vm::Create(tiny.program(), {.arenas = arenas, .groups = *groups}, &clock_, nullptr)
+            .status()
+            .message());
   };
   EXPECT_EQ(problem(v1::REDUCE_SCATTER, {4}, {4}), "");
   EXPECT_THAT(problem(v1::REDUCE_SCATTER, {4}, {3}), HasSubstr("4 and 3 elements"));
@@ -210,7 +210,8 @@ TEST_F(GroupsTest, OperandsThatDoNotFitACollectiveAreRefused) {
 int RunForever(const fs::path& folder, uint32_t rank, const v1::Grid& grid) {
   Stage stage(rank, grid);
   FileRendezvous store(folder / "rendezvous");
-  auto groups = ConnectGroups(stage.tiny.program(), rank, {.interface_address = "127.0.0.1"}, &store);
+  auto groups =
+      ConnectGroups(stage.tiny.program(), rank, {.interface_address = "127.0.0.1"}, &store);
   if (!groups.ok()) return 2;
   const SystemClock clock;
   const auto arenas = stage.tiny.Arenas();

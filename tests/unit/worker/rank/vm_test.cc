@@ -207,8 +207,8 @@ TEST_F(VmTest, AFailureEndsTheCallsOfOtherStreamsIntoTheirGroups) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return absl::UnavailableError("peer 1 is gone");
   }));
-  auto second = std::make_unique<FakeGroup>(
-      [&waiting](float*, int64_t) { return waiting->WaitForAbort(); });
+  auto second =
+      std::make_unique<FakeGroup>([&waiting](float*, int64_t) { return waiting->WaitForAbort(); });
   waiting = second.get();
   groups_.push_back(std::move(second));
   groups_.push_back(nullptr);
