@@ -1,20 +1,26 @@
-// What planning costs: packing (real and random problems, with the certificate arena/bound - 1),
-// checking, simulating, and the whole of Prepare for GPT-2 124M with 8 micro-batches. Run by hand;
-// results/pack-*.md keeps what was measured.
+// What planning costs: packing (real, adversarial and made-up problems, with the certificate
+// arena/bound - 1), lives and offsets of a large program, checking, simulating, and the whole of
+// Prepare for GPT-2 124M with 8 micro-batches. Run by hand; results/pack-*.md keeps what was
+// measured.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
+#include <vector>
 
+#include "coordinator/compiler/liveness.h"
 #include "coordinator/compiler/pack.h"
+#include "coordinator/compiler/place.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/profiles.h"
 #include "coordinator/planner/simulate.h"
 #include "coordinator/prepare.h"
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/pack_data.h"
+#include "tests/unit/coordinator/compiler/pack_programs.h"
 
 namespace terrace {
 namespace {
@@ -32,26 +38,106 @@ void BM_PackFile(benchmark::State& state, const std::string& name) {
 }
 BENCHMARK_CAPTURE(BM_PackFile, pangu_2 .6B, "pangu_2.6B.csv")->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(BM_PackFile, minimalloc_A, "A.1048576.csv")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_PackFile, minimalloc_C, "C.1048576.csv")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_PackFile, minimalloc_E, "E.1048576.csv")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_PackFile, minimalloc_H, "H.1048576.csv")->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(BM_PackFile, minimalloc_K, "K.1048576.csv")->Unit(benchmark::kMillisecond);
 
-// A step of `range` buffers: for each layer a kept activation, scratch on the way forward and back,
-// and lengths that vary.
-void BM_PackStep(benchmark::State& state) {
-  std::mt19937 random(1);
-  std::vector<PackBuffer> buffers;
-  const int64_t layers = state.range(0) / 4;
-  for (int64_t i = 0; i < layers; ++i) {
-    const int64_t up = 4 * i, down = 8 * layers - 4 * i;
-    const int64_t rows = 512 + static_cast<int64_t>(random() % 1536);
-    buffers.push_back({.name = "kept", .bytes = rows * 1536, .begin = up, .end = down});
-    buffers.push_back({.name = "inner", .bytes = rows * 6144, .begin = up + 1, .end = down - 1});
-    buffers.push_back({.name = "scratch", .bytes = rows * 3072, .begin = up + 2, .end = up + 4});
-    buffers.push_back(
-        {.name = "gradient", .bytes = rows * 6144, .begin = down - 2, .end = down + 2});
+// All training programs of tests/unit/coordinator/compiler/pack_programs.h; the worst certificate.
+void BM_PackTrainingPrograms(benchmark::State& state) {
+  std::vector<std::vector<PackBuffer>> programs;
+  for (const ProgramShape& shape : TrainingProgramShapes()) {
+    programs.push_back(MakeProgramLives(shape));
   }
-  PackAll(state, buffers);
+  double worst = 0;
+  for (auto _ : state) {
+    for (const auto& buffers : programs) {
+      const Packing packing = *Pack(buffers);
+      worst = std::max(worst, static_cast<double>(packing.arena_bytes) / packing.lower_bound_bytes);
+    }
+  }
+  state.counters["programs"] = static_cast<double>(programs.size());
+  state.counters["over_bound_%"] = 100 * (worst - 1);
 }
-BENCHMARK(BM_PackStep)->Arg(1000)->Arg(20000)->Arg(100000)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_PackTrainingPrograms)->Unit(benchmark::kMillisecond);
+
+// The 16 stages of a 405B model in 1F1B with `range` micro-batches, one after the other.
+void BM_PackSixteenStages(benchmark::State& state) {
+  std::vector<std::vector<PackBuffer>> stages;
+  size_t buffers = 0;
+  for (int stage = 0; stage < 16; ++stage) {
+    stages.push_back(MakeProgramLives(LargeStage(stage, static_cast<int>(state.range(0)))));
+    buffers += stages.back().size();
+  }
+  double worst = 0;
+  for (auto _ : state) {
+    for (const auto& stage : stages) {
+      const Packing packing = *Pack(stage);
+      worst = std::max(worst, static_cast<double>(packing.arena_bytes) / packing.lower_bound_bytes);
+    }
+  }
+  state.counters["buffers"] = static_cast<double>(buffers);
+  state.counters["over_bound_%"] = 100 * (worst - 1);
+}
+BENCHMARK(BM_PackSixteenStages)->Arg(128)->Arg(256)->Arg(512)->Unit(benchmark::kMillisecond);
+
+// One stage with varying lengths: 10^4 to 10^6 buffers.
+void BM_PackStage(benchmark::State& state) {
+  ProgramShape shape = LargeStage(7, static_cast<int>(state.range(0)));
+  shape.rows_vary = true;
+  PackAll(state, MakeProgramLives(shape));
+}
+BENCHMARK(BM_PackStage)->Arg(64)->Arg(512)->Arg(4096)->Unit(benchmark::kMillisecond);
+
+// `range` instructions on 32 streams, most of them on the first, that hand work to and fro.
+v1::Program ManyStreams(int instructions) {
+  constexpr int kStreams = 32;
+  std::mt19937 random(1);
+  v1::Program program;
+  program.add_arenas()->set_tier(v1::DEVICE);
+  for (int s = 0; s < kStreams; ++s) program.add_streams();
+  v1::Sequence* sequence = program.add_sequences();
+  sequence->set_name("train");
+  std::vector<int> last(kStreams, -1);
+  for (int i = 0; i < instructions; ++i) {
+    v1::Buffer* buffer = program.add_buffers();
+    buffer->set_id(i);
+    buffer->set_name("buffer " + std::to_string(i));
+    buffer->set_bytes(256 << random() % 12);
+    buffer->set_lifetime(v1::STEP);
+    buffer->set_sequence("train");
+    v1::Instruction* instruction = sequence->add_instructions();
+    instruction->set_id(i);
+    const int stream = random() % 10 < 7 ? 0 : 1 + static_cast<int>(random() % (kStreams - 1));
+    const int other = stream == 0 ? 1 + static_cast<int>(random() % (kStreams - 1)) : 0;
+    instruction->set_stream(stream);
+    if (last[other] >= 0) instruction->add_waits(last[other]);
+    last[stream] = i;
+    for (int k = 0; k < 3; ++k) {
+      v1::Operand* operand = instruction->add_operands();
+      operand->set_access(v1::UPDATE);
+      operand->set_buffer(std::max(0, i - static_cast<int>(random() % 40)));
+    }
+  }
+  return program;
+}
+
+void BM_Liveness(benchmark::State& state) {
+  const v1::Program program = ManyStreams(static_cast<int>(state.range(0)));
+  for (auto _ : state) benchmark::DoNotOptimize(Liveness(program, program.sequences(0)));
+}
+BENCHMARK(BM_Liveness)->Arg(10000)->Arg(100000)->Unit(benchmark::kMillisecond);
+
+void BM_PlaceBuffers(benchmark::State& state) {
+  v1::Program program = ManyStreams(static_cast<int>(state.range(0)));
+  for (auto _ : state) {
+    if (!PlaceBuffers(&program).ok()) state.SkipWithError("refused");
+  }
+  state.counters["over_bound_%"] =
+      100 *
+      (static_cast<double>(program.arenas(0).bytes()) / program.arenas(0).lower_bound_bytes() - 1);
+}
+BENCHMARK(BM_PlaceBuffers)->Arg(10000)->Arg(100000)->Unit(benchmark::kMillisecond);
 
 v1::JobSpec Gpt2Spec(int64_t global_batch) {
   v1::JobSpec spec;
