@@ -19,9 +19,6 @@ uint32_t AtLeastOne(uint32_t degree) { return std::max<uint32_t>(1, degree); }
 bool TwoChunksByDefault(std::string_view schedule) {
   return schedule == "interleaved" || schedule == "zbv";
 }
-bool SplitsWeightGradients(std::string_view schedule) {
-  return schedule == "zb-h1" || schedule == "zbv";
-}
 
 // "2 or 4": the values next to `got` that work, in [1, high].
 std::string NearestThatWorks(int64_t got, int64_t high, const std::function<bool(int64_t)>& works) {
@@ -233,11 +230,6 @@ void Checker::CheckRecompute() {
   for (const std::string& layer : layout_.recompute_layers()) {
     if (!CheckName("recompute_layers", layer, {"none", "selective", "block"})) break;
   }
-  if (SplitsWeightGradients(layout_.schedule()) && Recomputes(layout_)) {
-    Problem("schedule", layout_.schedule(),
-            "come without recompute: it puts weight gradients off, for which activations stay",
-            "layout.recompute none, or layout.schedule 1f1b");
-  }
 }
 
 void Checker::CheckSharding() {
@@ -310,14 +302,6 @@ std::vector<int64_t> ChunkLayers(const v1::Layout& layout, int64_t layers) {
   const int64_t first = (chunks - longer) / 2;
   for (int64_t chunk = first; chunk < first + longer; ++chunk) ++split[chunk];
   return split;
-}
-
-bool Recomputes(const v1::Layout& layout) {
-  if (layout.recompute_layers().empty()) {
-    return !layout.recompute().empty() && layout.recompute() != "none";
-  }
-  return std::any_of(layout.recompute_layers().begin(), layout.recompute_layers().end(),
-                     [](const std::string& layer) { return layer != "none"; });
 }
 
 }  // namespace terrace

@@ -38,7 +38,4 @@ v1::Grid GridOf(const v1::Layout& layout);
 // and the last the head. REQUIRES: CheckLayout is OK.
 std::vector<int64_t> ChunkLayers(const v1::Layout& layout, int64_t layers);
 
-// Whether some layer computes activations again in the backward pass.
-bool Recomputes(const v1::Layout& layout);
-
 }  // namespace terrace

@@ -194,17 +194,6 @@ TEST(LayoutRulesTest, RecomputeIsNamedPerLayerOrForAll) {
               HasSubstr("be one of none, selective, block"));
 }
 
-TEST(LayoutRulesTest, SchedulesThatPutWeightGradientsOffTakeNoRecompute) {
-  for (const char* schedule : {"zb-h1", "zbv"}) {
-    EXPECT_THAT(Refusal([&](v1::Layout& l) {
-                  l.set_pipeline_parallel(2);
-                  l.set_schedule(schedule);
-                  l.set_recompute("block");
-                }),
-                AllOf(HasSubstr("without recompute"), HasSubstr("layout.schedule 1f1b")));
-  }
-}
-
 TEST(LayoutRulesTest, ZeroOfOneRankIsNone) {
   v1::Layout layout = SmallLayout();
   layout.set_zero_stage(3);
