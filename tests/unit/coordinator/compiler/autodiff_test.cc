@@ -8,6 +8,9 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/unit/coordinator/compiler/tiny_stage.h"
 
@@ -123,6 +126,122 @@ TEST_F(AutodiffTest, RopeIsUndoneByItsInverse) {
   EXPECT_EQ(forward, 2);
   EXPECT_EQ(inverse, 2);
 }
+
+// Two micro-batches whose weight gradients come last, as a zero-bubble schedule may put them.
+class PutOffWeightsTest : public testing::TestWithParam<TinyJob> {
+ protected:
+  static std::unique_ptr<TinyStage> Build(const TinyJob& job, bool put_off) {
+    auto stage = std::make_unique<TinyStage>(job);
+    std::vector<Pass> passes;
+    for (const PassKind kind : put_off ? std::vector{PassKind::kForward, PassKind::kBackwardInput,
+                                                     PassKind::kBackwardWeight}
+                                       : std::vector{PassKind::kForward, PassKind::kBackward}) {
+      for (int i = 0; i < 2; ++i) passes.push_back({.kind = kind, .micro_batch = i});
+    }
+    stage->Run(passes);
+    return stage;
+  }
+
+  static bool IsOfWeights(const Node& node) {
+    return node.layer != kNone && (node.text.ends_with("dweight") || node.text.ends_with("dbias"));
+  }
+  static std::string NameOf(const Node& node) {
+    return absl::StrCat("micro-batch ", node.micro_batch, " layer ", node.layer, " ", node.text);
+  }
+
+  // For each gradient of a weight and each of its operands: what last wrote the bytes it reads,
+  // itself left out.
+  static std::map<std::string, std::vector<std::string>> Sources(const TinyStage& stage) {
+    std::map<std::string, std::vector<std::string>> sources;
+    for (size_t i = 0; i < stage.nodes().size(); ++i) {
+      const Node& node = stage.nodes()[i];
+      if (!IsOfWeights(node)) continue;
+      std::vector<std::string>& of_node = sources[NameOf(node)];
+      for (int k = 0; k < static_cast<int>(node.operands.size()); ++k) {
+        if (AccessOf(node, k) == Access::kRead) {
+          of_node.push_back(LastWriter(stage, i, node.operands[k]));
+        }
+      }
+    }
+    return sources;
+  }
+
+  static std::string LastWriter(const TinyStage& stage, size_t before, const Slice& slice) {
+    const Slice read = stage.graph.Root(slice);
+    for (size_t i = before; i-- > 0;) {
+      const Node& node = stage.nodes()[i];
+      for (int k = 0; k < static_cast<int>(node.operands.size()); ++k) {
+        if (!Writes(node, k)) continue;
+        const Slice written = stage.graph.Root(node.operands[k]);
+        if (written.value == read.value && Meet(written, read)) return NameOf(node);
+      }
+    }
+    return "nothing";
+  }
+
+  // Rows of one value, strided alike: columns decide.
+  static bool Meet(const Slice& a, const Slice& b) {
+    if (a.shape.row_stride != b.shape.row_stride) return true;
+    const int64_t stride = a.shape.row_stride;
+    const auto columns = [stride](const Slice& s) {
+      return std::pair(s.offset % stride, s.offset % stride + s.shape.RowElements());
+    };
+    return columns(a).first < columns(b).second && columns(b).first < columns(a).second;
+  }
+};
+
+TEST_P(PutOffWeightsTest, WeightGradientsReadWhatTheyWouldHaveReadAtOnce) {
+  const auto at_once = Sources(*Build(GetParam(), /*put_off=*/false));
+  const auto put_off = Sources(*Build(GetParam(), /*put_off=*/true));
+  EXPECT_GE(at_once.size(), 2u * 2 * 4);  // micro-batches, layers, products
+  ASSERT_EQ(put_off.size(), at_once.size());
+  for (const auto& [name, sources] : at_once) {
+    ASSERT_TRUE(put_off.contains(name)) << name;
+    EXPECT_EQ(put_off.at(name), sources) << name;
+    for (const std::string& source : sources) EXPECT_NE(source, "nothing") << name;
+  }
+}
+
+TEST_P(PutOffWeightsTest, NoWeightGradientOfALayerStandsInTheInputPass) {
+  const std::unique_ptr<TinyStage> stage = Build(GetParam(), /*put_off=*/true);
+  const auto first = std::find_if(stage->nodes().begin(), stage->nodes().end(), IsOfWeights);
+  for (auto node = first; node != stage->nodes().end(); ++node) {
+    EXPECT_TRUE(node->compute() != nullptr && (IsOfWeights(*node) || IsOp(*node, Op::kFill)))
+        << NameOf(*node);
+  }
+}
+
+TEST_P(PutOffWeightsTest, TheFirstContributionStillWrites) {
+  const std::unique_ptr<TinyStage> stage = Build(GetParam(), /*put_off=*/true);
+  for (const auto& scope : stage->gradients.all()) {
+    for (const auto& [parameter, gradient] : scope->by_parameter()) {
+      bool first = true;
+      for (const Node& node : stage->nodes()) {
+        for (int k = 0; k < static_cast<int>(node.operands.size()); ++k) {
+          if (node.operands[k].value != gradient) continue;
+          EXPECT_EQ(AccessOf(node, k), first ? Access::kWrite : Access::kUpdate) << NameOf(node);
+          first = false;
+        }
+      }
+    }
+  }
+}
+
+std::vector<TinyJob> PutOffJobs() {
+  std::vector<TinyJob> jobs;
+  for (const std::string& family : Families()) {
+    jobs.push_back({.family = family});
+    jobs.push_back({.family = family, .tensor_parallel = 2});
+    jobs.push_back({.family = family, .tensor_parallel = 4, .sequence_parallel = true});
+    jobs.push_back({.family = family, .context_parallel = 2});
+    jobs.push_back({.family = family, .context_parallel = 2, .context_type = "ulysses"});
+    jobs.push_back({.family = family, .data_parallel = 2, .zero_stage = 1});
+    jobs.push_back({.family = family, .data_parallel = 2, .tensor_parallel = 2, .zero_stage = 2});
+  }
+  return jobs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, PutOffWeightsTest, testing::ValuesIn(PutOffJobs()));
 
 TEST_F(AutodiffTest, AnOpWithoutARuleIsNamed) {
   TinyStage stage({.family = "llama"});
