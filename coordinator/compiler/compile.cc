@@ -175,8 +175,8 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
                                           .shape = job.shape,
                                           .stage = stage,
                                           .chunks = chunks,
-                                          .done_by_pass = compiler::DoneByPass(
-                                              job.shape, job.schedule, stage)};
+                                          .retire = compiler::SendsRetire(
+                                              job.shape, stage, job.schedule[stage])};
   RETURN_IF_ERROR(compiler::AppendTrain(
       context, TrainOptionsOf(input, job.layout, forward, job.schedule[stage]), &graph));
   compiler::AppendEval(context, forward, &graph);

@@ -73,7 +73,7 @@ struct Transfer {
   v1::TransferKind kind = v1::SEND;
   int group = 0;
   int peer_stage = 0;
-  int done_by_pass = kNone;  // of a send: the pass by which the receiver must have used it
+  int done_by_pass = kNone;  // of a send: the pass that may wait until it has left
 };
 struct Input {
   v1::InputKind kind = v1::LOAD_BATCH;

@@ -2,7 +2,6 @@
 #include "coordinator/compiler/stage.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -31,33 +30,6 @@ bool StageContext::HasLast() const {
   return false;
 }
 
-std::vector<int> DoneByPass(const ScheduleShape& shape,
-                            const std::vector<std::vector<Pass>>& schedule, int stage) {
-  const IdealTimes times = PlayIdeal(shape, schedule, {});
-  std::map<std::tuple<int, int, bool>, double> start;  // by model chunk, micro-batch, forward
-  for (int s = 0; s < shape.stages; ++s) {
-    for (size_t i = 0; i < schedule[s].size(); ++i) {
-      const Pass& pass = schedule[s][i];
-      if (pass.kind == PassKind::kBackwardWeight) continue;
-      start[{ModelChunk(shape, s, pass.chunk), pass.micro_batch,
-             pass.kind == PassKind::kForward}] = times.start[s][i];
-    }
-  }
-  std::vector<int> done;
-  for (const Pass& pass : schedule[stage]) {
-    const bool forward = pass.kind == PassKind::kForward;
-    const int next = ModelChunk(shape, stage, pass.chunk) + (forward ? 1 : -1);
-    const auto needed = start.find({next, pass.micro_batch, forward});
-    done.push_back(kNone);
-    if (pass.kind == PassKind::kBackwardWeight || needed == start.end()) continue;
-    const std::vector<double>& own = times.start[stage];
-    const auto first = std::find_if(own.begin() + static_cast<int64_t>(done.size()), own.end(),
-                                    [&](double t) { return t >= needed->second; });
-    if (first != own.end()) done.back() = static_cast<int>(first - own.begin()) + 1;
-  }
-  return done;
-}
-
 ParameterGradients& GradientScopes::Of(int micro_batch, int chunk) {
   const std::pair<int, int> pass =
       parallel_.zero >= 2 ? std::pair(micro_batch, chunk) : std::pair(0, 0);
@@ -82,9 +54,10 @@ void StagePasses::Record(Recompute recompute, bool keep, Flight* flight, F appen
 
 // Evaluation runs no passes of the schedule, and holds what it sends to the end.
 int StagePasses::DoneBy() const {
-  const size_t pass = static_cast<size_t>(builder_.pass()) - 1;
-  const bool train = forward_options_.for_backward;
-  return train && pass < context_.done_by_pass.size() ? context_.done_by_pass[pass] : kNone;
+  if (!forward_options_.for_backward) return kNone;
+  const std::vector<int>& retire = context_.retire;
+  const int pass = retire.at(builder_.pass() - 1);
+  return pass < static_cast<int>(retire.size()) ? pass + 1 : kNone;
 }
 
 // The residual stream from the chunk before: of this stage, or received.

@@ -27,18 +27,12 @@ struct StageContext {
   ScheduleShape shape;
   int stage = 0;
   std::vector<ChunkRange> chunks;  // of the whole model, in its order
-  std::vector<int> done_by_pass;   // of the send at the end of each pass of "train" (DoneByPass)
+  std::vector<int> retire;         // of the passes of "train" (SendsRetire in schedule.h)
 
   const ChunkRange& ChunkOf(int chunk) const { return chunks[ModelChunk(shape, stage, chunk)]; }
   bool HasFirst() const;
   bool HasLast() const;
 };
-
-// For each pass of a stage the number (counted from 1) of the first of its passes that begins, on
-// ideal costs, no earlier than the pass of another stage that needs what it sends; kNone when there is
-// none.
-std::vector<int> DoneByPass(const ScheduleShape& shape,
-                            const std::vector<std::vector<Pass>>& schedule, int stage);
 
 // The gradients of a step, by scope (parameter_gradients.h).
 class GradientScopes {

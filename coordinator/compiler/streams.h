@@ -7,8 +7,8 @@
 //  - what arrives in new memory starts no earlier than the computation that stands before it in the
 //    list, so that it may take over memory that was free by then;
 //  - when nothing reads a value after a collective or a send, some computation a while later waits
-//    for that: two layers later for a collective; for a send the first pass that the schedule starts
-//    no earlier than the pass of the receiver that needs it, so that no ring of waits can close.
+//    for that: two layers later for a collective; for a send the pass that makes the next message
+//    but one to the same stage (SendsRetire in schedule.h).
 //
 // A node waits only for what no earlier wait or its own stream already orders before it (the
 // transitive reduction, found with one vector clock a node). Pure and deterministic.
