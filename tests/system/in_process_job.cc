@@ -23,6 +23,7 @@
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
 #include "worker/rank/program_file.h"
+#include "worker/rank/trace.h"
 #include "worker/rank/train_io.h"
 #include "worker/rank/vm.h"
 
@@ -141,14 +142,24 @@ struct RankResult {
   std::vector<double> losses, grad_norms;
   std::vector<Piece> gradients, weights;
   std::map<std::string, int64_t> sent_per_step;
+  std::vector<SequenceTimes> times;
 };
 
-absl::StatusOr<RankResult> TrainRank(const JobData& data, const v1::Program& program,
-                                     uint32_t index, int64_t steps, const std::string& folder) {
+// What all ranks of a run share.
+struct Run {
+  const JobData& data;
+  int64_t steps;
+  const RunOptions& options;
+  std::string folder;  // of the rendezvous
+};
+
+absl::StatusOr<RankResult> TrainRank(const Run& run, const v1::Program& program, uint32_t index) {
   ASSIGN_OR_RETURN(const ProgramMemory memory, ProgramMemory::Reserve(program, 1));
-  FileRendezvous store(folder);
-  ASSIGN_OR_RETURN(const auto groups,
-                   ConnectGroups(program, index, {.interface_address = "127.0.0.1"}, &store));
+  FileRendezvous store(run.folder);
+  ASSIGN_OR_RETURN(
+      const auto groups,
+      ConnectGroups(program, index,
+                    {.interface_address = "127.0.0.1", .link = run.options.link}, &store));
   const Rank rank = {program, CoordinatesOf(program.grid(), index), memory.arenas()};
   const SystemClock clock;
   GradientKeeper keeper(rank);
@@ -161,15 +172,16 @@ absl::StatusOr<RankResult> TrainRank(const JobData& data, const v1::Program& pro
                               &clock, &keeper));
   RETURN_IF_ERROR(vm->Warm());
   FillInitialState(program, memory.arenas(), 1);
-  LoadWeights(rank, data.weights);
-  const FixedDataset dataset(data);
+  LoadWeights(rank, run.data.weights);
+  const FixedDataset dataset(run.data);
   TrainIo io(program.rules(), dataset, DataIndex(program.grid(), rank.coordinates),
              {.ranks = AxisSize(program.grid(), v1::CONTEXT),
               .index = rank.coordinates.context,
               .zigzag = program.rules().context_zigzag()});
   if (vm->Has("restore")) RETURN_IF_ERROR(vm->Run("restore", &io));
   RankResult result;
-  for (int64_t step = 0; step < steps; ++step) {
+  Trace trace(program, index);
+  for (int64_t step = 0; step < run.steps; ++step) {
     io.SetStep(step);
     for (size_t g = 0; g < groups.size(); ++g) {
       if (groups[g] == nullptr) continue;
@@ -179,6 +191,11 @@ absl::StatusOr<RankResult> TrainRank(const JobData& data, const v1::Program& pro
     RETURN_IF_ERROR(vm->Run("train", &io));
     result.losses.push_back(io.stats().loss);
     result.grad_norms.push_back(io.stats().grad_norm);
+    result.times.push_back(Times(*vm->Find("train")));
+    if (step > 0) trace.Add(*vm->Find("train"), step);
+  }
+  if (!run.options.trace_folder.empty()) {
+    RETURN_IF_ERROR(trace.Write(absl::StrCat(run.options.trace_folder, "/", index, ".json")));
   }
   for (size_t g = 0; g < groups.size(); ++g) {
     if (groups[g] == nullptr) continue;
@@ -249,6 +266,7 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
     gradients.push_back(&rank.gradients);
     weights.push_back(&rank.weights);
     result.sent_per_step.push_back(rank.sent_per_step);
+    result.times.push_back(rank.times);
   }
   RETURN_IF_ERROR(Assemble(data.model, gradients, "gradient", &result.gradients));
   RETURN_IF_ERROR(Assemble(data.model, weights, "weight", &result.weights));
@@ -263,11 +281,14 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
 }  // namespace
 
 absl::StatusOr<JobResult> TrainInProcess(const JobData& data, const v1::Layout& layout,
-                                         int64_t steps) {
+                                         int64_t steps, const RunOptions& options) {
   ASSIGN_OR_RETURN(std::vector<v1::Program> programs, CompileJob(data, layout));
   static std::atomic<int> runs = 0;
-  const std::string folder = std::filesystem::temp_directory_path() /
-                             absl::StrCat("terrace-in-process-", ::getpid(), "-", ++runs);
+  const Run run = {.data = data,
+                   .steps = steps,
+                   .options = options,
+                   .folder = std::filesystem::temp_directory_path() /
+                             absl::StrCat("terrace-in-process-", ::getpid(), "-", ++runs)};
   const uint32_t ranks = programs[0].ranks();
   std::vector<absl::StatusOr<RankResult>> results(ranks);
   {
@@ -275,11 +296,11 @@ absl::StatusOr<JobResult> TrainInProcess(const JobData& data, const v1::Layout& 
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         const uint32_t stage = CoordinatesOf(programs[0].grid(), rank).stage;
-        results[rank] = TrainRank(data, programs[stage], rank, steps, folder);
+        results[rank] = TrainRank(run, programs[stage], rank);
       });
     }
   }
-  std::filesystem::remove_all(folder);
+  std::filesystem::remove_all(run.folder);
   std::vector<RankResult> values;
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     if (!results[rank].ok()) {

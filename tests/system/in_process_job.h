@@ -15,6 +15,8 @@
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
+#include "worker/comm/communicator.h"
+#include "worker/rank/vm.h"
 
 namespace terrace {
 
@@ -35,12 +37,18 @@ struct JobResult {
   Tensors weights;    // after the last step
   // Payload bytes that each rank sent in one step, by group name.
   std::vector<std::map<std::string, int64_t>> sent_per_step;
+  std::vector<std::vector<SequenceTimes>> times;  // of each rank's steps
   std::vector<v1::Program> programs;  // by stage
+};
+
+struct RunOptions {
+  LinkLimit link;            // of every rank
+  std::string trace_folder;  // empty, or where each rank writes "<rank>.json", all steps but the first
 };
 
 // Trains. Row r of the global batch is row r mod data.rows. INTERNAL when ranks that must hold the
 // same values do not, bit for bit, or when they report different losses.
 absl::StatusOr<JobResult> TrainInProcess(const JobData& data, const v1::Layout& layout,
-                                         int64_t steps);
+                                         int64_t steps, const RunOptions& options = {});
 
 }  // namespace terrace
