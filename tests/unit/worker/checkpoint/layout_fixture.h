@@ -5,16 +5,16 @@
 #pragma once
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
 #include "proto/grid.h"
 #include "proto/v1/program.pb.h"
@@ -248,28 +248,30 @@ class ThreadPeers {
   Peer At(int rank) { return Peer(this, rank); }
 
   void Leave() {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     lost_ = true;
+    changed_.notify_all();
   }
 
  private:
   absl::Status AllGather(int rank, const void* in, void* out, int64_t bytes) {
-    absl::MutexLock lock(&mutex_);
-    const auto may_enter = [this] { return lost_ || !leaving_; };
-    mutex_.Await(absl::Condition(&may_enter));
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return lost_ || !leaving_; });
     data_.resize(size_ * bytes);
     std::copy_n(static_cast<const std::byte*>(in), bytes, data_.begin() + rank * bytes);
     if (++arrived_ == size_) leaving_ = true;
-    const auto may_leave = [this] { return lost_ || leaving_; };
-    mutex_.Await(absl::Condition(&may_leave));
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return lost_ || leaving_; });
     if (!leaving_) return absl::UnavailableError("a peer is lost");
     std::copy_n(data_.begin(), data_.size(), static_cast<std::byte*>(out));
     if (--arrived_ == 0) leaving_ = false;
+    changed_.notify_all();
     return absl::OkStatus();
   }
 
   const int size_;
-  absl::Mutex mutex_;
+  std::mutex mutex_;  // the standard one: ThreadSanitizer sees through it
+  std::condition_variable changed_;
   bool lost_ = false;
   bool leaving_ = false;
   int arrived_ = 0;
