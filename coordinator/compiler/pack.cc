@@ -20,8 +20,8 @@ constexpr int64_t kFarOffPart = 32;
 
 // Improving: this many of the best orders, each so many times, while that places at most so many
 // items in all (about a microsecond each).
-constexpr size_t kImprovedOrders = 3;
-constexpr int kImproveRounds = 16;
+constexpr size_t kImprovedOrders = 6;
+constexpr int kImproveRounds = 6;
 constexpr int64_t kImprovePlacements = 400'000;
 
 // The search: for so many items, because its memory grows with the pairs that meet.

@@ -15,10 +15,14 @@ namespace {
 constexpr PackStrategy kPortfolio[] = {
     {PackKey::kSizeClassStart},
     {PackKey::kLifeClassStart},
+    {PackKey::kPeak},
     {PackKey::kArea},
+    {PackKey::kLife},
+    {PackKey::kLifeClassSize},
+    {PackKey::kSizeEnd},
+    {PackKey::kSize},
     {PackKey::kLongThenSize, 2},
     {PackKey::kLongThenSizeClass, 40},
-    {PackKey::kSize},
     {PackKey::kLongThenSize, 20},
     {PackKey::kLifeClassEnd},
     {PackKey::kSizeClassEnd},
@@ -34,11 +38,14 @@ int64_t Class(int64_t value) { return std::bit_width(static_cast<uint64_t>(value
 
 // Items of smaller keys go first, of equal keys by their index. Integers only: the same on every
 // machine.
-Key KeyOf(const PackItem& item, PackKey key, int long_life) {
+Key KeyOf(const PackItem& item, PackKey key, int long_life, int peak_slot) {
   const bool is_long = item.life() >= long_life;
+  const int from_peak = std::max({0, item.begin - peak_slot, peak_slot - item.end + 1});
   switch (key) {
     case PackKey::kSize:
       return {-item.bytes, item.begin, -item.end};
+    case PackKey::kSizeEnd:
+      return {-item.bytes, -item.end, item.begin};
     case PackKey::kSizeClassStart:
       return {-Class(item.bytes), item.begin, -item.bytes};
     case PackKey::kSizeClassEnd:
@@ -47,6 +54,12 @@ Key KeyOf(const PackItem& item, PackKey key, int long_life) {
       return {-Class(item.life()), item.begin, -item.bytes};
     case PackKey::kLifeClassEnd:
       return {-Class(item.life()), -item.end, -item.bytes};
+    case PackKey::kLife:
+      return {-item.life(), -item.bytes, item.begin};
+    case PackKey::kLifeClassSize:
+      return {-Class(item.life()), -item.bytes, item.begin};
+    case PackKey::kPeak:
+      return {from_peak, -item.life(), -item.bytes};
     case PackKey::kArea:
       return {-(item.bytes / kPackAlignment) * item.life(), item.begin, 0};
     case PackKey::kLongThenSize:
@@ -84,7 +97,8 @@ std::vector<int> MakePackOrder(const PackProblem& problem, const PackStrategy& s
   keyed.reserve(problem.items.size());
   for (int i = 0; i < static_cast<int>(problem.items.size()); ++i) {
     const PackItem& item = problem.items[i];
-    keyed.push_back({item.life() < problem.slots, KeyOf(item, strategy.key, long_life), i});
+    keyed.push_back(
+        {item.life() < problem.slots, KeyOf(item, strategy.key, long_life, problem.peak_slot), i});
   }
   std::sort(keyed.begin(), keyed.end());
   std::vector<int> order;

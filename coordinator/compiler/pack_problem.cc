@@ -43,7 +43,10 @@ PackProblem MakePackProblem(absl::Span<const PackBuffer> buffers) {
       slot_open = true;
       item.begin = problem.slots - 1;
       alive_bytes += item.bytes;
-      problem.lower_bound_bytes = std::max(problem.lower_bound_bytes, alive_bytes);
+      if (alive_bytes > problem.lower_bound_bytes) {
+        problem.lower_bound_bytes = alive_bytes;
+        problem.peak_slot = item.begin;
+      }
     } else {
       slot_open = false;
       item.end = problem.slots;

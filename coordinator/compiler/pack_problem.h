@@ -25,6 +25,7 @@ struct PackProblem {
   std::vector<PackItem> items;
   int slots = 0;
   int64_t lower_bound_bytes = 0;  // largest sum of bytes alive in one slot
+  int peak_slot = 0;              // the first slot in which so much is alive
 };
 
 struct PackPlacement {
