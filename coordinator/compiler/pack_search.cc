@@ -51,9 +51,8 @@ PackSearch::PackSearch(const PackProblem& problem)
   const int items = static_cast<int>(problem.items.size());
   std::vector<int> by_birth(items);
   std::iota(by_birth.begin(), by_birth.end(), 0);
-  std::stable_sort(by_birth.begin(), by_birth.end(), [&](int a, int b) {
-    return problem.items[a].begin < problem.items[b].begin;
-  });
+  std::stable_sort(by_birth.begin(), by_birth.end(),
+                   [&](int a, int b) { return problem.items[a].begin < problem.items[b].begin; });
   for (int k = 0; k < items; ++k) {
     const int i = by_birth[k];
     const PackItem& item = problem.items[i];
