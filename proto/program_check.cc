@@ -9,9 +9,11 @@
 #include "proto/check/joint.h"
 #include "proto/check/order.h"
 #include "proto/check/refuse.h"
+#include "proto/check/slices.h"
 #include "proto/check/state.h"
 #include "proto/check/structure.h"
 #include "proto/check/train.h"
+#include "proto/grid.h"
 
 namespace terrace {
 namespace {
@@ -36,6 +38,7 @@ absl::StatusOr<check::StageFacts> CheckOne(const v1::Program& program) {
     sequences.push_back(std::move(checked));
   }
   RETURN_IF_ERROR(check::CheckReads(program, sequences));
+  RETURN_IF_ERROR(check::CheckSlices(program, sequences));
   return check::CheckTraining(program, sequences);
 }
 
@@ -47,7 +50,12 @@ absl::Status CheckPrograms(absl::Span<const v1::Program> stages) {
   std::vector<check::StageFacts> facts;
   for (size_t s = 0; s < stages.size(); ++s) {
     absl::StatusOr<check::StageFacts> of_stage = CheckOne(stages[s]);
-    if (!of_stage.ok()) return check::Refuse("stage ", s, ": ", of_stage.status().message());
+    if (!of_stage.ok()) {
+      // All ranks of a stage run the same program.
+      const uint64_t rank = RanksOf(stages[s].grid()) / stages.size() * s;
+      return check::Refuse("stage ", s, ", from rank ", rank, " on: ",
+                           of_stage.status().message());
+    }
     facts.push_back(*std::move(of_stage));
   }
   return check::CheckJoint(stages, facts);

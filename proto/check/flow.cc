@@ -204,7 +204,9 @@ void Flow::Function(int i) {
     if (!access.reads || access.operand == kWorkspaceOperand || (access.writes && !in_place))
       continue;
     ForEach(access, [&](const ByteRange&, const Value& value) {
-      result = values_.Join(result, values_.AsInput(value, i), i);
+      const Value input = value.padding ? Values::Spoiled(i, "reads beyond the edge of a tensor")
+                                        : values_.AsInput(value, i);
+      result = values_.Join(result, input, i);
     });
   }
   for (const Access& access : instruction.accesses) {
@@ -368,8 +370,8 @@ absl::Status Flow::Collective(int i) {
   const v1::CollectiveOp& op = sequence_->sequence->instructions(i).collective();
   const v1::Group& group = program_.groups(op.group());
   if (HasAxis(group, v1::PIPELINE) && op.kind() != v1::ALL_REDUCE) {
-    return Refuse(WhereIs(i), ": only ALL_REDUCE may cross stages, group '", group.name(),
-                  "' does");
+    return Refuse(WhereIs(i), " with ", BufferText(program_, At(i, 0).buffer),
+                  ": only ALL_REDUCE may cross stages, group '", group.name(), "' does");
   }
   switch (op.kind()) {
     case v1::ALL_REDUCE:
@@ -387,13 +389,16 @@ absl::Status Flow::Collective(int i) {
                                       values_.Number(values_.Gather(piece.value, group, i)));
       }
       break;
-    case v1::RING_SHIFT:
-      Copy(i, 0, 1);
-      break;
-    default:  // ALL_TO_ALL: other parts of the same thing
-      Function(i);
+    default:
+      Exchange(i, group);
   }
   return absl::OkStatus();
+}
+
+// RING_SHIFT and ALL_TO_ALL: the ranks of one sequence give each other other parts of it.
+void Flow::Exchange(int i, const v1::Group& group) {
+  if ((values_.AxesOf(group) & ~Bit(v1::CONTEXT)) == 0) return Function(i);
+  Write(At(i, 1), Values::Spoiled(i, "exchanges with ranks that share no sequence with it"), i);
 }
 
 Value Flow::SumValue(const Value& value, const v1::Group& group, int index, int i) {
@@ -466,11 +471,14 @@ void Flow::ReduceScatter(int i, const v1::Group& group, int index) {
                          (piece.bytes.end - in.offset) / element_bytes},
                         values_.Number(sum));
   }
+  // Activations are all alike; only the shards of gradients are told apart by place.
+  if (axes != values_.Large({v1::CONTEXT, v1::DATA_SHARD})) {
+    Write(out, values_.Flat(scatter, i), i);
+    return;
+  }
   Value value = values_.Constant();
   value.scatter = values_.AddScatter(std::move(scatter));
   value.shift = -(out.offset / element_bytes);
-  // Activations are all alike; only the shards of gradients are told apart by place.
-  if (axes != values_.Large({v1::CONTEXT, v1::DATA_SHARD})) value = values_.AsInput(value, i);
   Write(out, value, i);
 }
 
@@ -487,7 +495,10 @@ void Flow::AllGather(int i, const v1::Group& group) {
       GatherShards(i, piece, in.row_bytes / ElementBytes(i, 0));
       continue;
     }
-    const Value value = piece.value.scatter < 0 ? piece.value : values_.AsInput(piece.value, i);
+    const Value value =
+        piece.value.scatter < 0
+            ? piece.value
+            : Values::Spoiled(i, "gathers shards over other ranks than those that hold them");
     const int number = values_.Number(values_.Gather(value, group, i));
     if (pieces.size() == 1) {
       content_[out.buffer].Set(SpanOf(out), number);
@@ -514,7 +525,7 @@ void Flow::GatherShards(int i, const Piece& piece, int64_t part_elements) {
         out.offset / element_bytes + m * part_elements + first - in.offset / element_bytes;
     scatter.content.ForEach({begin, begin + elements}, [&](const ByteRange& range, int number) {
       Value value = values_.Constant();
-      value.zero = number == ByteMap::kNone;
+      value.zero = value.padding = number == ByteMap::kNone;
       if (!value.zero) value = values_[number];
       value.updated = piece.value.updated;
       const int64_t moved = target - begin;

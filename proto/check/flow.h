@@ -85,6 +85,7 @@ class Flow {
   void ReduceScatter(int i, const v1::Group& group, int index);
   void AllGather(int i, const v1::Group& group);
   void GatherShards(int i, const Piece& piece, int64_t part_elements);
+  void Exchange(int i, const v1::Group& group);
   Value SumValue(const Value& value, const v1::Group& group, int index, int i);
 
   absl::Status Send(int i);

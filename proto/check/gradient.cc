@@ -187,7 +187,7 @@ absl::Status Gradients::CheckFor(int i, int64_t byte, const v1::StateRange& weig
   return Refuse(what, "which no squared norm counts");
 }
 
-absl::Status Gradients::CheckShared(int, const v1::StateRange& weight, const Value& value,
+absl::Status Gradients::CheckShared(int i, const v1::StateRange& weight, const Value& value,
                                     int squared, const std::string& what) {
   if (value.pipeline_group < 0) {
     return Refuse(what, "which was not summed over the stages that hold copies of the weight");
@@ -195,7 +195,9 @@ absl::Status Gradients::CheckShared(int, const v1::StateRange& weight, const Val
   const auto known = shared_squares_.find(squared);
   const StageFacts::Shared shared = {
       .group = value.pipeline_group,
-      .squares = known == shared_squares_.end() ? 0 : known->second};
+      .squares = known == shared_squares_.end() ? 0 : known->second,
+      .where = absl::StrCat(WhereIs(i), " with ",
+                            BufferText(program_, train_.instructions[i].Find(kGrad)->buffer))};
   const auto [entry, is_new] = shared_->emplace(weight.tensor(), shared);
   if (is_new || (entry->second.group == shared.group && entry->second.squares == shared.squares))
     return absl::OkStatus();
@@ -281,8 +283,9 @@ absl::Status Gradients::CheckTerm(int i, const SquareTerm& term, const Value& sq
   const uint32_t tensor = flow_.values().tensor();
   AxisMask needed = term.parts;
   if (term.same_block < tensor) needed |= Bit(v1::TENSOR);
-  const std::string what = absl::StrCat(WhereIs(i), ": relies on the squares that ",
-                                        WhereIs(term.instruction), " counts, ");
+  const std::string what = absl::StrCat(
+      WhereIs(i), ": relies on the squares that ", WhereIs(term.instruction), " counts of ",
+      BufferText(program_, train_.instructions[term.instruction].Find(0)->buffer), ", ");
   if ((needed & ~squares.summed) != 0) {
     return Refuse(what, "which differ over ", AxesText(needed & ~squares.summed),
                   ": they were not summed over that");

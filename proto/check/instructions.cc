@@ -378,7 +378,7 @@ absl::StatusOr<CheckedInstruction> CheckInstruction(const v1::Program& program,
                                                     const v1::Sequence& sequence, int position) {
   const v1::Instruction& instruction = sequence.instructions(position);
   RETURN_IF_ERROR(CheckSchedule(program, sequence, position));
-  const std::string where = Where(sequence, instruction);
+  std::string where = Where(sequence, instruction);
   CheckedInstruction checked;
   std::vector<TensorShape> shapes(instruction.operands_size());
   for (int i = 0; i < instruction.operands_size(); ++i) {
@@ -387,6 +387,9 @@ absl::StatusOr<CheckedInstruction> CheckInstruction(const v1::Program& program,
     ASSIGN_OR_RETURN(const Access access,
                      CheckOperand(program, sequence, operand, i, where, &shapes[i]));
     checked.accesses.push_back(access);
+  }
+  if (!checked.accesses.empty()) {
+    absl::StrAppend(&where, " with ", BufferText(program, checked.accesses[0].buffer));
   }
   switch (instruction.kind_case()) {
     case v1::Instruction::kCompute:
@@ -434,6 +437,17 @@ absl::StatusOr<CheckedSequence> CheckInstructions(const v1::Program& program,
 
 bool Overlap(const Access& a, const Access& b) {
   if (a.buffer != b.buffer || a.offset >= b.end() || b.offset >= a.end()) return false;
+  if (a.rows == 1 && b.rows == 1) return true;
+  if (a.rows > 1 && b.rows > 1 && a.stride_bytes == b.stride_bytes) {
+    // Columns of one matrix, whose rows begin where those of the first begin.
+    const Access& first = a.offset <= b.offset ? a : b;
+    const Access& second = a.offset <= b.offset ? b : a;
+    const int64_t column = (second.offset - first.offset) % first.stride_bytes;
+    const int64_t row = (second.offset - first.offset) / first.stride_bytes;
+    if (row >= first.rows) return false;
+    return column < first.row_bytes ||
+           (column + second.row_bytes > first.stride_bytes && row + 1 < first.rows);
+  }
   int64_t i = 0, j = 0;
   while (i < a.rows && j < b.rows) {
     const int64_t a_begin = a.offset + i * a.stride_bytes;

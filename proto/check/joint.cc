@@ -45,6 +45,11 @@ bool SameSequences(const v1::Program& a, const v1::Program& b) {
                     });
 }
 
+// All ranks of a stage run the same program.
+uint64_t FirstRank(absl::Span<const v1::Program> stages, size_t stage) {
+  return RanksOf(stages[0].grid()) / stages.size() * stage;
+}
+
 // ---- state --------------------------------------------------------------------------------------
 
 // Which stages hold a tensor.
@@ -117,6 +122,7 @@ absl::Status CheckShared(absl::Span<const v1::Program> stages,
     std::set<size_t> held(holders.copies.begin(), holders.copies.end());
     held.insert(holders.owners[0]);
     double squares = 0;
+    std::string where;
     for (size_t s = 0; s < stages.size(); ++s) {
       const auto shared = facts[s].shared.find(name);
       if (shared == facts[s].shared.end()) {
@@ -125,16 +131,19 @@ absl::Status CheckShared(absl::Span<const v1::Program> stages,
                       "' is not summed over the stages that hold copies of it");
       }
       squares += shared->second.squares;
+      where = shared->second.where;
       const v1::Group& group = stages[s].groups(shared->second.group);
       std::set<size_t> summed(group.stages().begin(), group.stages().end());
       for (size_t all = 0; group.stages().empty() && all < stages.size(); ++all) summed.insert(all);
       if (summed == held) continue;
-      return Refuse("stage ", s, ": the gradient of '", name, "' is summed over group '",
+      return Refuse("stage ", s, ", from rank ", FirstRank(stages, s), " on: ",
+                    shared->second.where, ": the gradient of '", name, "' is summed over group '",
                     group.name(), "', whose stages are not those that hold the weight");
     }
     if (held.size() == 1 || std::abs(squares - 1) <= kTolerance) continue;
-    return Refuse("the squares of the gradient of '", name, "' enter the norm ", squares,
-                  " times over the stages that hold it, must be once");
+    return Refuse("stage ", *held.rbegin(), ", from rank ", FirstRank(stages, *held.rbegin()),
+                  " on: ", where, ": the squares of the gradient of '", name,
+                  "' enter the norm ", squares, " times over the stages that hold it, must be once");
   }
   return absl::OkStatus();
 }

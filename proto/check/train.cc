@@ -69,7 +69,10 @@ absl::Status CheckMicroBatchExists(const v1::Program& program, const CheckedSequ
   if (instruction.micro_batch() < static_cast<int64_t>(program.rules().micro_batches()) &&
       (!needed || instruction.micro_batch() >= 0))
     return absl::OkStatus();
-  return Refuse(WhereIs(train, i), ": micro-batch ", instruction.micro_batch(), " of ",
+  const std::vector<Access>& accesses = train.instructions[i].accesses;
+  return Refuse(WhereIs(train, i),
+                accesses.empty() ? "" : " with " + BufferText(program, accesses[0].buffer),
+                ": micro-batch ", instruction.micro_batch(), " of ",
                 program.rules().micro_batches(), " does not exist");
 }
 

@@ -30,6 +30,7 @@ struct StageFacts {
   struct Shared {
     int group = -1;
     double squares = 0;
+    std::string where;  // who relies on it
   };
   std::map<std::string, Shared> shared;
   std::map<std::string, std::vector<StageSum>> sums;  // by sequence, in order

@@ -110,33 +110,58 @@ Value Values::AsInput(const Value& value, int instruction) const {
   if (value.micro_batch == kSeveralMicroBatches) {
     return Spoiled(instruction, "computes with a sum over several micro-batches");
   }
-  Value input;
   if (value.scatter >= 0) {
-    const Scatter& scatter = scatters_[value.scatter];
-    input = Constant();
-    const ByteRange all = {0, scatter.shards * scatter.shard_elements};
-    scatter.content.ForEach(all, [&](const ByteRange&, int number) {
-      if (number == ByteMap::kNone) return;
-      input = Join(input, AsInput((*this)[number], instruction), instruction);
-    });
-    input.parts |= scatter.axes;
-    return input;
+    return Spoiled(instruction, "computes with a shard of something that was not gathered");
   }
+  Value input;
   input.varies = value.varies;
   input.parts = value.parts;
   input.same_block = value.same_block;
   input.micro_batch = value.micro_batch;
-  if (value.micro_batch >= 0) {
-    input.contributions = 1;
-    input.fingerprint = MicroBatchMark(value.micro_batch);
+  const AxisMask data = Large({v1::DATA_SHARD, v1::DATA_REPLICA});
+  if (value.micro_batch == kNoMicroBatch) {
+    const AxisMask differs = (value.varies | value.parts) & (data | Bit(v1::CONTEXT));
+    if (differs == 0) return input;
+    return Spoiled(instruction, absl::StrCat("computes with weights that differ over ",
+                                             AxesText(differs)));
   }
+  if ((data & ~value.varies) != 0) {
+    return Spoiled(instruction, absl::StrCat("computes with a sum over ",
+                                             AxesText(data & ~value.varies)));
+  }
+  input.contributions = 1;
+  input.fingerprint = MicroBatchMark(value.micro_batch);
   return input;
+}
+
+Value Values::Flat(const Scatter& scatter, int instruction) const {
+  Value flat;
+  bool first = true;
+  scatter.content.ForEach({0, scatter.shards * scatter.shard_elements},
+                          [&](const ByteRange&, int number) {
+                            if (number == ByteMap::kNone) return;
+                            const Value& value = (*this)[number];
+                            if (!first && value != flat) {
+                              flat = Spoiled(instruction, "scatters what is not of one kind");
+                            } else {
+                              flat = value;
+                            }
+                            first = false;
+                          });
+  flat.parts |= scatter.axes;
+  return flat;
 }
 
 Value Values::Join(const Value& a, const Value& b, int instruction) const {
   if (a.spoiled_by >= 0 || b.zero) return a;
   if (b.spoiled_by >= 0 || a.zero) return b;
   if (a == b) return a;
+  // The parts of a sequence that tensor-parallel ranks hold go with what is the same on all of them.
+  const AxisMask tensor = Bit(v1::TENSOR);
+  if (((a.parts & tensor) != 0 && b.same_block < tensor_) ||
+      ((b.parts & tensor) != 0 && a.same_block < tensor_)) {
+    return Spoiled(instruction, "mixes parts of a sequence with what tensor-parallel ranks do not share");
+  }
   Value value = Constant();
   value.varies = a.varies | b.varies;
   value.parts = a.parts | b.parts;

@@ -42,6 +42,7 @@ struct Value {
   };
   Kind kind = kNumbers;
   bool zero = false;     // nothing but zeros: fits to everything
+  bool padding = false;  // of a gathered region, between its tensors: no operation has use for it
   bool foreign = false;  // zeros to which other stages added theirs
   bool updated = false;  // weights after the optimizer, or copies of them
   // Of CONTEXT, DATA_SHARD and DATA_REPLICA: ranks that differ there saw different data.
@@ -119,7 +120,10 @@ class Values {
   // What a rank loads, or receives from another stage, of one micro-batch.
   Value Data(int micro_batch) const;
 
-  // The value as an input of an operation that keeps nothing of where it came from.
+  // What a rank has of scattered content that is of one kind.
+  Value Flat(const Scatter& scatter, int instruction) const;
+  // The value as an input of a computation. Activations differ between ranks with different data,
+  // weights do not.
   Value AsInput(const Value& value, int instruction) const;
   // A function of both inputs: it differs where one of them does.
   Value Join(const Value& a, const Value& b, int instruction) const;

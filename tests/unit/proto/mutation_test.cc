@@ -1,0 +1,162 @@
+// The checker against every program of a table of layouts, broken in one place in every way of
+// mutants.h: each mutant is refused, and the refusal names where, what and on which rank.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/program_check.h"
+#include "tests/unit/coordinator/compiler/layout_matrix.h"
+#include "tests/unit/proto/mutants.h"
+#include "tests/unit/proto/order_oracle.h"
+
+namespace terrace {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+// One line adds a layout.
+struct Row {
+  const char* name;
+  const char* family;
+  const char* precision;
+  uint32_t dp = 1, tp = 1, pp = 1, cp = 1, zero = 0;
+  const char* schedule = "1f1b";
+  const char* recompute = "none";
+  bool sequence_parallel = false;
+  const char* context = "ring";
+  uint32_t shard_size = 0;
+};
+const Row kLayouts[] = {
+    {.name = "OneRank", .family = "gpt2", .precision = "fp32"},
+    {.name = "Data", .family = "llama", .precision = "bf16", .dp = 4},
+    {.name = "Zero1", .family = "gpt2", .precision = "fp32", .dp = 2, .zero = 1},
+    {.name = "Zero2Hierarchical", .family = "llama", .precision = "bf16", .dp = 4, .zero = 2,
+     .shard_size = 2},
+    {.name = "Zero3Recompute", .family = "qwen3", .precision = "fp32", .dp = 4, .zero = 3,
+     .recompute = "block"},
+    {.name = "Tensor", .family = "gpt2", .precision = "fp32", .tp = 2},
+    {.name = "SequenceWithSharedKeys", .family = "llama", .precision = "bf16", .tp = 4,
+     .sequence_parallel = true},
+    {.name = "Ring", .family = "llama", .precision = "fp32", .cp = 2},
+    {.name = "Ulysses", .family = "qwen2", .precision = "bf16", .dp = 2, .cp = 2,
+     .context = "ulysses"},
+    {.name = "Pipeline", .family = "gpt2", .precision = "fp32", .pp = 4},
+    {.name = "InterleavedTied", .family = "qwen3", .precision = "fp32", .pp = 2,
+     .schedule = "interleaved"},
+    {.name = "ZeroBubble", .family = "llama", .precision = "fp32", .pp = 2, .schedule = "zb-h1"},
+    {.name = "VShape", .family = "llama", .precision = "fp32", .pp = 2, .schedule = "zbv"},
+    {.name = "AllAtOnce", .family = "gpt2", .precision = "bf16", .dp = 2, .tp = 2, .pp = 2,
+     .cp = 2, .zero = 2, .recompute = "selective", .sequence_parallel = true},
+};
+
+LayoutCase CaseOf(const Row& row) {
+  LayoutCase c = {row.family, MatrixLayout()};
+  v1::Layout& l = c.layout;
+  l.set_precision(row.precision);
+  l.set_data_parallel(row.dp);
+  l.set_tensor_parallel(row.tp);
+  l.set_pipeline_parallel(row.pp);
+  l.set_context_parallel(row.cp);
+  l.set_zero_stage(row.zero);
+  l.set_schedule(row.schedule);
+  l.set_interleave(l.schedule() == "interleaved" || l.schedule() == "zbv" ? 2 : 1);
+  l.set_micro_batches(l.schedule() == "interleaved" ? 4 : 3);
+  l.set_recompute(row.recompute);
+  l.set_sequence_parallel(row.sequence_parallel);
+  l.set_context_type(row.context);
+  l.set_shard_size(row.shard_size);
+  return c;
+}
+
+// All mutants take minutes: TERRACE_ALL_LAYOUTS=1 tries them, otherwise so many of each kind and
+// layout, evenly chosen.
+constexpr size_t kMutantsMax = 30;
+
+std::vector<Mutant> Sample(std::vector<Mutant> mutants) {
+  if (std::getenv("TERRACE_ALL_LAYOUTS") != nullptr || mutants.size() <= kMutantsMax)
+    return mutants;
+  std::vector<Mutant> sample;
+  for (size_t i = 0; i < kMutantsMax; ++i) {
+    sample.push_back(std::move(mutants[i * mutants.size() / kMutantsMax]));
+  }
+  return sample;
+}
+
+class MutationTest : public testing::TestWithParam<Row> {
+ protected:
+  void SetUp() override {
+    const LayoutCase c = CaseOf(GetParam());
+    auto programs = CompileCase(c);
+    ASSERT_TRUE(programs.ok()) << Describe(c) << ": " << programs.status();
+    programs_ = *std::move(programs);
+    ASSERT_EQ(CheckPrograms(programs_), absl::OkStatus()) << Describe(c);
+  }
+
+  absl::Status Try(const Mutant& mutant) {
+    v1::Program whole = programs_[mutant.stage];
+    mutant.apply(&programs_[mutant.stage]);
+    const absl::Status status = CheckPrograms(programs_);
+    broken_ = std::move(programs_[mutant.stage]);
+    programs_[mutant.stage] = std::move(whole);
+    return status;
+  }
+
+  void ExpectRefused(const Mutant& mutant) {
+    const std::string message(Try(mutant).message());
+    EXPECT_NE(message, "") << mutant.what << " goes unnoticed";
+    if (message.empty()) return;
+    EXPECT_THAT(message, AnyOf(HasSubstr("instruction "), HasSubstr("'train'"))) << mutant.what;
+    EXPECT_THAT(message, HasSubstr("buffer ")) << mutant.what;
+    EXPECT_THAT(message, HasSubstr("rank ")) << mutant.what;
+  }
+
+  void ExpectAllRefused(std::vector<Mutant> mutants) {
+    for (const Mutant& mutant : Sample(std::move(mutants))) ExpectRefused(mutant);
+  }
+
+  Programs programs_;
+  v1::Program broken_;  // the stage that Try broke
+};
+
+TEST_P(MutationTest, EveryWaitThatIsNotRedundantIsMissed) {
+  std::vector<std::unique_ptr<OrderOracle>> oracles(programs_.size());
+  for (const Mutant& mutant : Sample(WithoutAWait(programs_))) {
+    std::unique_ptr<OrderOracle>& oracle = oracles[mutant.stage];
+    if (oracle == nullptr) {
+      const v1::Program& whole = programs_[mutant.stage];
+      oracle = std::make_unique<OrderOracle>(whole, SequenceOf(whole, "train"));
+    }
+    const absl::Status status = Try(mutant);
+    if (oracle->IsSafe(SequenceOf(broken_, "train"))) {
+      EXPECT_EQ(status, absl::OkStatus()) << mutant.what;
+    } else {
+      ExpectRefused(mutant);
+    }
+  }
+}
+
+TEST_P(MutationTest, SwappedSends) { ExpectAllRefused(WithSwappedSends(programs_)); }
+TEST_P(MutationTest, DroppedCommunication) { ExpectAllRefused(WithoutACommunication(programs_)); }
+TEST_P(MutationTest, SumsMadeTwice) { ExpectAllRefused(WithASumTwice(programs_)); }
+TEST_P(MutationTest, WrongGroups) { ExpectAllRefused(InAnotherGroup(programs_)); }
+TEST_P(MutationTest, MicroBatchesLoadedOrSentWrongly) {
+  ExpectAllRefused(WithMicroBatchesMixed(programs_));
+}
+TEST_P(MutationTest, OperandsOfAnotherMicroBatch) {
+  ExpectAllRefused(WithAnotherMicroBatch(programs_));
+}
+TEST_P(MutationTest, DroppedOperations) { ExpectAllRefused(WithoutAnOperation(programs_)); }
+TEST_P(MutationTest, ShiftedOffsets) { ExpectAllRefused(WithAnOffsetShifted(programs_)); }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, MutationTest, testing::ValuesIn(kLayouts),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace terrace
