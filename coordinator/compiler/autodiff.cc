@@ -92,13 +92,13 @@ void WeightGradient(const Node& node, Slice dc, BackwardPass& b) {
   });
 }
 
-void BiasGradient(const Node& node, Slice bias, Slice dc, BackwardPass& b) {
+void BiasGradient(Slice bias, Slice dc, const std::string& name, BackwardPass& b) {
   if (bias.absent()) return;
   b.OfWeights([&] {
     bool first = false;
     const Slice dbias = b.Parameter(bias, &first);
     b.builder().Compute(Op::kBiasGrad, kernels::AccumulateAttrs{.accumulate = !first},
-                        {dc, dbias}, node.text + " dbias");
+                        {dc, dbias}, name + " dbias");
   });
 }
 
@@ -130,7 +130,7 @@ void MatmulRule(const Node& node, BackwardPass& b) {
   const auto& [c, residual, aux] = std::tie(node.operands[2], node.operands[4], node.operands[5]);
   const Slice dc = b.activations().Of(forward.epilogue == Epilogue::kGelu ? aux : c);
   WeightGradient(node, dc, b);
-  BiasGradient(node, node.operands[3], dc, b);
+  BiasGradient(node.operands[3], dc, node.text, b);
   InputGradient(node, dc, b);
   // Nothing reads dC after this, so it may become the gradient of the residual.
   if (!residual.absent()) b.activations().Share(residual, dc);
@@ -151,7 +151,7 @@ void AddResidualRule(const Node& node, BackwardPass& b) {
   const auto& [x, residual, bias, y] =
       std::tie(node.operands[0], node.operands[1], node.operands[2], node.operands[3]);
   const Slice dy = b.activations().Of(y);
-  BiasGradient(node, bias, dy, b);
+  BiasGradient(bias, dy, node.text.substr(0, node.text.find(" + ")), b);
   if (x.value != y.value) b.activations().Share(x, dy);
   b.activations().Share(residual, dy);
 }

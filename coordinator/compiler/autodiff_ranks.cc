@@ -1,6 +1,7 @@
 // Backward rules of nodes that involve other ranks (autodiff.h).
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/autodiff.h"
 
@@ -8,6 +9,17 @@ namespace terrace::compiler {
 
 using kernels::DType;
 using kernels::Op;
+
+namespace {
+
+// "gather x" and "sum x" are each other's gradients.
+std::string GradientText(const std::string& text) {
+  if (absl::StartsWith(text, "gather ")) return "sum d." + text.substr(7);
+  if (absl::StartsWith(text, "sum ")) return "gather d." + text.substr(4);
+  return text + " grad";
+}
+
+}  // namespace
 
 void EnterTensorParallelRule(const Node& node, BackwardPass& b) {
   b.builder().AllReduce(std::get<EnterTensorParallel>(node.what).group,
@@ -22,7 +34,7 @@ void CollectiveRule(const Node& node, BackwardPass& b) {
   const v1::CollectiveKind kind = collective.kind == v1::ALL_GATHER       ? v1::REDUCE_SCATTER
                                   : collective.kind == v1::REDUCE_SCATTER ? v1::ALL_GATHER
                                                                           : collective.kind;
-  b.builder().Collective(kind, collective.group, dy, dx, node.text + " grad");
+  b.builder().Collective(kind, collective.group, dy, dx, GradientText(node.text));
 }
 
 // Keys and values go round once more, and their gradients with them: after the last step these are
@@ -44,11 +56,11 @@ void RingAttentionRule(const Node& node, BackwardPass& b) {
                             {2 * tokens, columns});
   };
   const Slice dout = b.activations().Of(o);
-  const Slice dq = builder.NewValue("d.q.sum", v1::ACTIVATION, DType::kF32,
+  const Slice dq = builder.NewValue("dq.sum", v1::ACTIVATION, DType::kF32,
                                     {tokens, q.shape.size[1], q.shape.size[2]});
   kernels::AttentionBlockAttrs attrs = ring.attrs;
   Slice pair = own;
-  Slice dpair = new_pair("d.kv.step", 0, DType::kF32);
+  Slice dpair = new_pair("dkv.step", 0, DType::kF32);
   for (int64_t step = 0; step < steps; ++step) {
     const Slice now = pair;
     if (step + 1 < steps) {
@@ -61,7 +73,7 @@ void RingAttentionRule(const Node& node, BackwardPass& b) {
         Op::kAttentionBlockGrad, attrs,
         {q, part(now, 0), part(now, 1), o, lse, dout, dq, part(dpair, 0), part(dpair, 1)},
         absl::StrCat("attention step ", step, " grad"));
-    const Slice next = new_pair("d.kv.step", step + 1, DType::kF32);
+    const Slice next = new_pair("dkv.step", step + 1, DType::kF32);
     builder.Collective(v1::RING_SHIFT, ring.group, dpair, next,
                        absl::StrCat("ring shift of gradients ", step));
     dpair = next;

@@ -29,7 +29,7 @@ Slice Forward::Embedding(Slice tokens) {
   builder_.Mark();
   weights_.Forget();
   const bool sharded = parallel_.tensor() > 1;
-  const Slice x = Activation(sharded ? "x.partial" : "x", this->tokens(), config_.hidden);
+  const Slice x = Activation(BeforeSum("x"), this->tokens(), config_.hidden);
   builder_.Compute(
       Op::kEmbedding,
       kernels::EmbeddingAttrs{.sequence = local_sequence(),
@@ -97,6 +97,10 @@ Slice Forward::EnterRegion(Slice x, const std::string& name) {
   return all;
 }
 
+std::string Forward::BeforeSum(const std::string& name) const {
+  return parallel_.sequence_parallel ? name + ".partial" : name;
+}
+
 // The sum of the ranks' parts, in the shape of the residual stream.
 Slice Forward::LeaveRegion(Slice partial, const std::string& name) {
   const int group = parallel_.groups.tensor;
@@ -115,10 +119,8 @@ Slice Forward::LeaveRegion(Slice partial, const std::string& name) {
 Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole bias,
                           const std::string& name) {
   LinearOptions linear = Stored();
-  const bool sharded = parallel_.groups.tensor != kNone;
-  const Slice product =
-      Activation(sharded ? name + ".partial" : name, x.shape.rows(), config_.hidden);
-  if (!sharded) {
+  const Slice product = Activation(BeforeSum(name), x.shape.rows(), config_.hidden);
+  if (parallel_.groups.tensor == kNone) {
     linear.residual = residual;
     Linear(x, Weight(weight), Weight(bias), product, linear, name);
     return product;

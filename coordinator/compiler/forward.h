@@ -88,6 +88,8 @@ class Forward {
   LinearOptions Stored() const { return {.transpose = !config_.conv1d_weights}; }
   Slice EnterRegion(Slice x, const std::string& name);
   Slice LeaveRegion(Slice partial, const std::string& name);
+  // A sum over the ranks moves to memory of its own only where each rank keeps a part of it.
+  std::string BeforeSum(const std::string& name) const;
   Slice RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole bias,
                    const std::string& name);
   Slice Mlp(Slice x);

@@ -5,8 +5,6 @@
 
 namespace terrace::compiler {
 
-using kernels::DType;
-
 Slice ParameterGradients::Of(Slice weight, Builder* builder, bool* first) {
   Graph& graph = builder->graph();
   const int index = graph.values[weight.value].parameter;
@@ -33,9 +31,11 @@ int ParameterGradients::UnitValue(int index, Builder* builder) {
   const auto [it, is_new] = units_.try_emplace(index, kNone);
   if (!is_new) return it->second;
   const Unit& unit = parameters_.units()[index];
-  const Slice all = builder->NewValue(absl::StrCat("grads.", unit.name), v1::GRADIENT, DType::kF32,
-                                      {unit.elements});
-  it->second = all.value;
+  it->second = builder->graph().Add({.name = absl::StrCat(scope_, "grads.", unit.name),
+                                     .cls = v1::GRADIENT,
+                                     .shape = {unit.elements},
+                                     .sequence = builder->sequence()});
+  const Slice all = builder->graph().Whole(it->second);
   int64_t end = 0;
   const auto fill_to = [&](int64_t next) {
     if (next == end) return;

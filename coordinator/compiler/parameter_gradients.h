@@ -11,7 +11,8 @@
 
 #include <map>
 #include <set>
-#include <vector>
+#include <string>
+#include <utility>
 
 #include "coordinator/compiler/builder.h"
 #include "coordinator/compiler/parameters.h"
@@ -21,9 +22,10 @@ namespace terrace::compiler {
 class ParameterGradients {
  public:
   // With `by_unit` the gradients of a unit lie in one value in the unit's order (ZeRO); otherwise
-  // each is a value of its own. Borrows the parameters.
-  ParameterGradients(const Parameters& parameters, bool by_unit)
-      : parameters_(parameters), by_unit_(by_unit) {}
+  // each is a value of its own. `scope` begins their names: "mb0." where a pass has its own. Borrows
+  // the parameters.
+  ParameterGradients(const Parameters& parameters, bool by_unit, std::string scope)
+      : parameters_(parameters), by_unit_(by_unit), scope_(std::move(scope)) {}
 
   // The gradient of a whole weight (or of its gathered copy); *first: this contribution is the first
   // of its scope.
@@ -37,6 +39,7 @@ class ParameterGradients {
 
   const Parameters& parameters_;
   const bool by_unit_;
+  const std::string scope_;
   std::map<int, int> values_;
   std::map<int, int> units_;
   std::set<int> written_;

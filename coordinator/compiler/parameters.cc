@@ -44,9 +44,9 @@ std::string UnitName(const Parameter& parameter) {
 // Sharded, parameters may share a region only when their gradients take the same way and the
 // optimizer treats them alike. Norms and biases of all layers of a chunk are one unit: alone they
 // would be many small messages.
-std::string ShardedUnitName(const Parameter& parameter) {
-  std::string name = parameter.decays() ? UnitName(parameter)
-                                        : absl::StrCat("vectors.chunk", parameter.chunk);
+std::string ShardedUnitName(const Parameter& parameter, bool several_chunks) {
+  std::string name = parameter.decays() ? UnitName(parameter) : "vectors";
+  if (!parameter.decays() && several_chunks) absl::StrAppend(&name, ".chunk", parameter.chunk);
   if (parameter.first().role == TensorRole::kPositionEmbedding) name = "positions";
   if (parameter.sums.tensor) name += ".summed";
   if (parameter.sums.tensor_block) name += ".kv";
@@ -65,7 +65,7 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
     : parallel_(parallel) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
-  MakeUnits(sharded);
+  MakeUnits(sharded, chunks.size() > 1);
   Place(sharded, options, graph);
 }
 
@@ -108,11 +108,12 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
   all_.push_back(std::move(parameter));
 }
 
-void Parameters::MakeUnits(bool sharded) {
+void Parameters::MakeUnits(bool sharded, bool several_chunks) {
   std::map<std::string, int> by_name;
   for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
     Parameter& parameter = all_[i];
-    const std::string name = sharded ? ShardedUnitName(parameter) : UnitName(parameter);
+    const std::string name =
+        sharded ? ShardedUnitName(parameter, several_chunks) : UnitName(parameter);
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
       units_.push_back({.name = name,

@@ -107,7 +107,7 @@ class Parameters {
   void AddParameter(const Model& model, const Tensor& tensor,
                     const std::vector<ChunkRange>& chunks, bool copy,
                     std::map<const Tensor*, bool>* taken);
-  void MakeUnits(bool sharded);
+  void MakeUnits(bool sharded, bool several_chunks);
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, const Unit& unit, int64_t elements,
                 Graph* graph) const;

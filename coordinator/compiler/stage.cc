@@ -34,7 +34,11 @@ ParameterGradients& GradientScopes::Of(int micro_batch, int chunk) {
   const std::pair<int, int> pass =
       parallel_.zero >= 2 ? std::pair(micro_batch, chunk) : std::pair(0, 0);
   const auto [it, is_new] = by_pass_.try_emplace(pass, scopes_.size());
-  if (is_new) scopes_.push_back(std::make_unique<ParameterGradients>(parameters_, parallel_.zero > 0));
+  if (is_new) {
+    scopes_.push_back(std::make_unique<ParameterGradients>(
+        parameters_, parallel_.zero > 0,
+        parallel_.zero >= 2 ? absl::StrCat("mb", micro_batch, ".") : ""));
+  }
   return *scopes_[it->second];
 }
 
@@ -69,10 +73,10 @@ Slice StagePasses::Enter(int micro_batch, int model_chunk, Forward* forward) {
   return x;
 }
 
-Slice StagePasses::GradientFrom(int micro_batch, int model_chunk, Forward* forward) {
+Slice StagePasses::GradientFrom(int micro_batch, int model_chunk, Slice output) {
   const Place after = PlaceOf(context_.shape, model_chunk + 1);
   if (after.stage == context_.stage) return FlightOf(micro_batch, after.chunk).dinput;
-  const Slice dx = forward->NewResidual(absl::StrCat("d.x.chunk", model_chunk + 1));
+  const Slice dx = builder_.NewGradientOf(builder_.graph().values[output.value]);
   builder_.Receive(context_.parallel.groups.backward, after.stage, dx, "receive d.x");
   return dx;
 }
@@ -122,12 +126,10 @@ absl::Status StagePasses::RunBackward(int micro_batch, int chunk, bool put_off_w
   builder_.MarkPass();
   builder_.phase = v1::BACKWARD;
   builder_.micro_batch = micro_batch;
-  Forward forward(context_.model, context_.parameters, context_.parallel, forward_options_,
-                  &builder_);
   Flight& flight = FlightOf(micro_batch, chunk);
   BackwardPass pass(gradients, put_off_weights, &builder_);
   pass.Seed(flight.output,
-            layers.last ? flight.doutput : GradientFrom(micro_batch, model_chunk, &forward));
+            layers.last ? flight.doutput : GradientFrom(micro_batch, model_chunk, flight.output));
   RETURN_IF_ERROR(pass.Run(flight.segments));
   flight.put_off = pass.TakePutOff();
   flight.segments.clear();

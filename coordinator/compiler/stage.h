@@ -86,7 +86,8 @@ class StagePasses {
   template <typename F>
   void Record(Recompute recompute, bool keep, Flight* flight, F append);
   Slice Enter(int micro_batch, int model_chunk, Forward* forward);
-  Slice GradientFrom(int micro_batch, int model_chunk, Forward* forward);
+  // That of the output of a chunk.
+  Slice GradientFrom(int micro_batch, int model_chunk, Slice output);
 
   const StageContext& context_;
   const ForwardOptions forward_options_;

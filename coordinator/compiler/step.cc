@@ -57,7 +57,9 @@ class Train {
 
   absl::Status Build() {
     LoadInputs();
-    stats_ = builder_.NewValue("stats", v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
+    if (context_.HasLast()) {
+      stats_ = builder_.NewValue("stats", v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
+    }
     total_ = builder_.NewValue("total", v1::ACTIVATION, DType::kF32, {2});
     for (const Pass& pass : options_.schedule) RETURN_IF_ERROR(RunPass(pass));
     if (!context_.HasLast()) SumStats();
@@ -102,10 +104,11 @@ class Train {
 
   void RunForward(const Pass& pass) {
     BatchSlices batch = batches_[pass.micro_batch];
-    batch.stats = Range(stats_, 2 * pass.micro_batch, 2);
+    const bool has_loss = context_.ChunkOf(pass.chunk).last;
+    if (has_loss) batch.stats = Range(stats_, 2 * pass.micro_batch, 2);
     passes_.RunForward(pass.micro_batch, pass.chunk, batch,
                        &gradients_.Of(pass.micro_batch, pass.chunk));
-    if (!context_.ChunkOf(pass.chunk).last) return;
+    if (!has_loss) return;
     // The totals are final before the last backward pass starts, so their reduction costs no time.
     if (++losses_ == options_.micro_batches) SumStats();
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/weights.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace terrace::compiler {
@@ -16,10 +18,11 @@ Slice Weights::Of(TensorRole role, int layer) {
 
 void Weights::Gather(const Unit& unit) {
   Graph& graph = builder_.graph();
+  const int layer = std::exchange(builder_.layer, kNone);  // the unit's name tells it
   const Slice all = builder_.NewValue(absl::StrCat("gathered.", unit.name), v1::PARAMETER,
                                       kernels::DType::kF32, {unit.elements});
-  const bool had_rule = builder_.has_rule;
-  builder_.has_rule = false;
+  builder_.layer = layer;
+  const bool had_rule = std::exchange(builder_.has_rule, false);
   builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, graph.Whole(unit.master), all,
                       absl::StrCat("gather ", unit.name));
   builder_.has_rule = had_rule;
