@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -68,11 +69,13 @@ class Repeater {
     }
     builder_.phase = v1::RECOMPUTE;
     std::vector<Node> seen;
+    std::optional<int> layer;  // of what was repeated last
     for (size_t i = 0; i < segment_.nodes.size(); ++i) {
       Node node = segment_.nodes[i];
       for (Slice& slice : node.operands) slice = Renamed(slice);
       if (repeated[i]) {
-        if (i == 0 || node.layer != segment_.nodes[i - 1].layer) builder_.Mark();
+        if (layer != node.layer) builder_.Mark();
+        layer = node.layer;
         builder_.Repeat(Again(node));
       }
       seen.push_back(std::move(node));

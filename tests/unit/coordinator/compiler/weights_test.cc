@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/compiler/liveness.h"
+#include "tests/unit/coordinator/compiler/tiny_stage.h"
+
+namespace terrace::compiler {
+namespace {
+
+class WeightsTest : public testing::Test {
+ protected:
+  void Build(const TinyJob& job) {
+    stage_ = std::make_unique<TinyStage>(job);
+    stage_->graph.sequences.push_back({.name = "train"});
+    builder_ = std::make_unique<Builder>(&stage_->graph, 0);
+    weights_ = std::make_unique<Weights>(stage_->parameters, stage_->parallel, builder_.get());
+  }
+  std::unique_ptr<TinyStage> stage_;
+  std::unique_ptr<Builder> builder_;
+  std::unique_ptr<Weights> weights_;
+};
+
+TEST_F(WeightsTest, AreThereUnlessSharded) {
+  for (uint32_t zero : {0, 1, 2}) {
+    Build({.family = "llama", .data_parallel = 2, .zero_stage = zero});
+    for (TensorRole role : {TensorRole::kQ, TensorRole::kMlpDown, TensorRole::kMlpNorm}) {
+      const Slice weight = weights_->Of(role, 1);
+      EXPECT_EQ(stage_->graph.values[weight.value].lifetime, v1::PERSISTENT);
+    }
+    EXPECT_TRUE(stage_->nodes().empty());
+  }
+}
+
+TEST_F(WeightsTest, AUnitIsGatheredOnFirstUseOnly) {
+  Build({.family = "llama", .data_parallel = 2, .zero_stage = 3});
+  const Slice q = weights_->Of(TensorRole::kQ, 0);
+  const Slice down = weights_->Of(TensorRole::kMlpDown, 0);
+  ASSERT_EQ(stage_->nodes().size(), 1u);
+  EXPECT_EQ(stage_->Root(q), stage_->Root(down));
+  const Node& gather = stage_->nodes()[0];
+  EXPECT_TRUE(GathersWeights(stage_->graph, gather));
+  EXPECT_FALSE(gather.has_rule);
+  EXPECT_EQ(gather.operands[1].shape.Elements(), 2 * gather.operands[0].shape.Elements());
+  EXPECT_EQ(weights_->Of(TensorRole::kQ, 0).value, q.value);
+  weights_->Forget();
+  EXPECT_NE(weights_->Of(TensorRole::kQ, 0).value, q.value);
+  EXPECT_EQ(stage_->nodes().size(), 2u);
+}
+
+// Where they lie in the gathered memory is where the shards put them.
+TEST_F(WeightsTest, GatheredWeightsLieAsInTheirUnit) {
+  Build({.family = "qwen2", .data_parallel = 4, .zero_stage = 3});
+  for (TensorRole role :
+       {TensorRole::kQ, TensorRole::kAttentionOut, TensorRole::kMlpGate, TensorRole::kMlpDown}) {
+    const Slice weight = weights_->Of(role, 1);
+    const Parameter& parameter = stage_->parameters.all().at(stage_->parameters.Find(role, 1));
+    EXPECT_EQ(stage_->graph.Root(weight).offset, parameter.offset);
+    EXPECT_EQ(stage_->graph.values[weight.value].shape, parameter.shape);
+    EXPECT_EQ(parameter.weight, kNone);
+  }
+}
+
+TEST_F(WeightsTest, VectorsAndSmallUnitsStayWhole) {
+  Build({.family = "llama", .data_parallel = 2, .zero_stage = 3});
+  EXPECT_EQ(stage_->graph.values[weights_->Of(TensorRole::kMlpNorm, 0).value].lifetime,
+            v1::PERSISTENT);
+  EXPECT_TRUE(stage_->nodes().empty());
+  // A layer of llama has 32 x 64 + 32 x 32 + 32 x 96 + 48 x 32 = 7680 elements, a table 1952.
+  Build({.family = "llama", .data_parallel = 2, .zero_stage = 3, .persistent_parameters = 5000});
+  weights_->Of(TensorRole::kLmHead);
+  EXPECT_TRUE(stage_->nodes().empty());
+  weights_->Of(TensorRole::kQ, 0);
+  EXPECT_EQ(stage_->nodes().size(), 1u);
+}
+
+// Tokens that are gathered, and weights that stay after the optimizer's step, are something else.
+TEST_F(WeightsTest, OtherGathersAreToldApart) {
+  Build({.family = "llama",
+         .data_parallel = 2,
+         .tensor_parallel = 2,
+         .sequence_parallel = true,
+         .zero_stage = 2});
+  const Unit& unit = stage_->parameters.units()[0];
+  builder_->Collective(v1::ALL_GATHER, 0, stage_->graph.Whole(unit.master),
+                       stage_->graph.Whole(unit.weights), "after the step");
+  const Slice x = builder_->NewValue("x", v1::ACTIVATION, kernels::DType::kF32, {4});
+  const Slice y = builder_->NewValue("y", v1::ACTIVATION, kernels::DType::kF32, {8});
+  builder_->Collective(v1::ALL_GATHER, 0, x, y, "tokens");
+  for (const Node& node : stage_->nodes()) {
+    EXPECT_FALSE(GathersWeights(stage_->graph, node)) << node.text;
+  }
+}
+
+// What a program gathers, by the name of the unit.
+class GatheredTest : public testing::Test {
+ protected:
+  struct Gather {
+    int index = 0;
+    std::string unit;
+    v1::Phase phase;
+    int micro_batch = 0;
+  };
+  void Build(const TinyJob& job) {
+    program_ = CompileTiny(job);
+    gathers_.clear();
+    const v1::Sequence& train = SequenceOf(program_, "train");
+    for (int i = 0; i < train.instructions_size(); ++i) {
+      const v1::Instruction& instruction = train.instructions(i);
+      if (instruction.collective().kind() != v1::ALL_GATHER ||
+          program_.groups(instruction.collective().group()).name() != "shard") {
+        continue;
+      }
+      gathers_.push_back({i, instruction.text().substr(std::string("gather ").size()),
+                          instruction.phase(), instruction.micro_batch()});
+    }
+  }
+  std::map<std::string, int> CountByUnit(v1::Phase phase) const {
+    std::map<std::string, int> counts;
+    for (const Gather& gather : gathers_) counts[gather.unit] += gather.phase == phase;
+    return counts;
+  }
+  const v1::Instruction& At(int i) const { return SequenceOf(program_, "train").instructions(i); }
+
+  v1::Program program_;
+  std::vector<Gather> gathers_;
+};
+
+TEST_F(GatheredTest, StagesOneAndTwoGatherEachUnitOnceAStep) {
+  for (uint32_t zero : {1, 2}) {
+    for (const std::string& family : Families()) {
+      Build({.family = family, .data_parallel = 2, .micro_batches = 3, .zero_stage = zero});
+      EXPECT_GE(gathers_.size(), 4u);
+      for (const auto& [unit, count] : CountByUnit(v1::OPTIMIZER_STEP)) {
+        EXPECT_EQ(count, 1) << family << " " << unit;
+      }
+    }
+  }
+}
+
+TEST_F(GatheredTest, StageThreeGathersALayerOnceForwardAndOnceBackwardInEachMicroBatch) {
+  for (const char* recompute : {"none", "selective", "block", "full"}) {
+    for (const std::string& family : Families()) {
+      Build({.family = family,
+             .data_parallel = 2,
+             .micro_batches = 3,
+             .zero_stage = 3,
+             .recompute = recompute});
+      std::map<std::pair<std::string, int>, int> forward, backward;
+      for (const Gather& gather : gathers_) {
+        if (!gather.unit.starts_with("layer")) continue;
+        EXPECT_NE(gather.phase, v1::OPTIMIZER_STEP);
+        const bool is_forward = gather.phase == v1::FORWARD;
+        ++(is_forward ? forward : backward)[{gather.unit, gather.micro_batch}];
+      }
+      EXPECT_EQ(forward.size(), 2u * 3) << family;
+      EXPECT_EQ(backward.size(), 2u * 3) << family;
+      for (const auto& counts : {forward, backward}) {
+        for (const auto& [key, count] : counts) {
+          EXPECT_EQ(count, 1) << family << " " << recompute << " " << key.first;
+        }
+      }
+    }
+  }
+}
+
+// A table is gathered where it is read: for the look-up, and for the head with its gradient.
+TEST_F(GatheredTest, StageThreeGathersTablesOnceAUse) {
+  Build({.family = "llama", .data_parallel = 2, .micro_batches = 3, .zero_stage = 3});
+  EXPECT_EQ(CountByUnit(v1::FORWARD)["embedding"], 3);
+  EXPECT_EQ(CountByUnit(v1::FORWARD)["head"], 3);
+  EXPECT_EQ(CountByUnit(v1::RECOMPUTE)["embedding"], 0);
+  EXPECT_EQ(CountByUnit(v1::RECOMPUTE)["head"], 0);
+}
+
+// The weights of one layer are on their way while the layer before it is computed, and no earlier:
+// two layers' weights are there at a time.
+TEST_F(GatheredTest, GathersStandOneLayerAheadOfTheirUse) {
+  for (const char* recompute : {"none", "selective", "block"}) {
+    Build({.family = "llama",
+           .data_parallel = 2,
+           .zero_stage = 3,
+           .recompute = recompute,
+           .sizes = {.layers = 6}});
+    // The layers whose computation stands between a gather and its first use.
+    for (const Gather& gather : gathers_) {
+      if (!gather.unit.starts_with("layer")) continue;
+      const int layer = std::stoi(gather.unit.substr(5));
+      const int before = gather.phase == v1::FORWARD ? layer - 1 : layer + 1;
+      std::set<int> between;
+      for (int i = gather.index + 1; At(i).layer() != layer || !At(i).has_compute(); ++i) {
+        if (At(i).has_compute()) between.insert(At(i).layer());
+      }
+      const bool at_an_end = before < 0 || before > 5;
+      EXPECT_EQ(between, std::set<int>{at_an_end ? -1 : before})
+          << recompute << " " << gather.unit << " " << v1::Phase_Name(gather.phase);
+    }
+  }
+}
+
+TEST_F(GatheredTest, GatheredWeightsOfFewLayersAreThereAtATime) {
+  for (const char* recompute : {"none", "selective", "block"}) {
+    Build({.family = "llama",
+           .data_parallel = 2,
+           .micro_batches = 2,
+           .zero_stage = 3,
+           .recompute = recompute,
+           .sizes = {.layers = 8}});
+    const v1::Sequence& train = SequenceOf(program_, "train");
+    const std::vector<Life> lives = Liveness(program_, train);
+    std::vector<int> alive(2 * train.instructions_size() + 2);
+    for (int i = 0; i < program_.buffers_size(); ++i) {
+      if (program_.buffers(i).name().find("gathered.layer") == std::string::npos) continue;
+      for (int64_t t = lives[i].begin; t < lives[i].end; ++t) ++alive.at(t);
+    }
+    const int most = *std::max_element(alive.begin(), alive.end());
+    EXPECT_GE(most, 2) << recompute;
+    EXPECT_LE(most, 3) << recompute;
+  }
+}
+
+}  // namespace
+}  // namespace terrace::compiler
