@@ -97,8 +97,8 @@ void BiasGradient(Slice bias, Slice dc, const std::string& name, BackwardPass& b
   b.OfWeights([&] {
     bool first = false;
     const Slice dbias = b.Parameter(bias, &first);
-    b.builder().Compute(Op::kBiasGrad, kernels::AccumulateAttrs{.accumulate = !first},
-                        {dc, dbias}, name + " dbias");
+    b.builder().Compute(Op::kBiasGrad, kernels::AccumulateAttrs{.accumulate = !first}, {dc, dbias},
+                        name + " dbias");
   });
 }
 
@@ -167,9 +167,10 @@ void PermuteRule(const Node& node, BackwardPass& b) {
 void CastRule(const Node& node, BackwardPass& b) {
   const Slice dy = b.activations().Of(node.operands[1]);
   const Slice x = node.operands[0];
-  b.builder().Compute(Op::kCast, kernels::NoAttrs{},
-                      {dy, Reshape(b.activations().New(x), {x.shape.rows(), x.shape.RowElements()})},
-                      node.text + " grad");
+  b.builder().Compute(
+      Op::kCast, kernels::NoAttrs{},
+      {dy, Reshape(b.activations().New(x), {x.shape.rows(), x.shape.RowElements()})},
+      node.text + " grad");
 }
 
 // The forward op rotates in place, the gradient rotates back in place.

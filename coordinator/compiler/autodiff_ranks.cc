@@ -52,8 +52,7 @@ void RingAttentionRule(const Node& node, BackwardPass& b) {
     return Reshape(Range(pair, i * tokens * columns, tokens * columns), heads);
   };
   const auto new_pair = [&](const char* name, int64_t step, DType dtype) {
-    return builder.NewValue(absl::StrCat(name, step), v1::ACTIVATION, dtype,
-                            {2 * tokens, columns});
+    return builder.NewValue(absl::StrCat(name, step), v1::ACTIVATION, dtype, {2 * tokens, columns});
   };
   const Slice dout = b.activations().Of(o);
   const Slice dq = builder.NewValue("dq.sum", v1::ACTIVATION, DType::kF32,

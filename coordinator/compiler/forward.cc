@@ -133,8 +133,8 @@ Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole
 }
 
 Slice Forward::Mlp(Slice x) {
-  const Slice normed = EnterRegion(
-      Norm(x, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm"), "mlp_norm");
+  const Slice normed =
+      EnterRegion(Norm(x, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm"), "mlp_norm");
   const Slice h = config_.mlp == MlpKind::kGelu ? GeluMlp(normed) : SwigluMlp(normed);
   return RowProduct(h, x, TensorRole::kMlpDown, TensorRole::kMlpDownBias, "mlp_down");
 }

@@ -7,8 +7,8 @@
 // Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053): each block begins with
 // EnterTensorParallel and ends with a sum over the ranks. With sequence parallelism (Korthikanti et
 // al. 2022, arXiv 2205.05198) norms and residuals hold 1/tp of the tokens; the block begins with an
-// all-gather and ends with a reduce-scatter. Context parallelism: a rank holds 1/cp of the tokens of
-// each sequence; keys and values go round the ranks (ring attention, Liu et al. 2023, arXiv
+// all-gather and ends with a reduce-scatter. Context parallelism: a rank holds 1/cp of the tokens
+// of each sequence; keys and values go round the ranks (ring attention, Liu et al. 2023, arXiv
 // 2310.01889, zig-zag split) or tokens are exchanged for heads (Ulysses, Jacobs et al. 2023, arXiv
 // 2309.14509). Thread-compatible.
 //
@@ -46,7 +46,9 @@ class Forward {
   // Rows of the residual stream on this rank.
   int64_t residual_rows() const;
   // An activation like the residual stream: [residual_rows, hidden].
-  Slice NewResidual(const std::string& name) { return Activation(name, residual_rows(), config_.hidden); }
+  Slice NewResidual(const std::string& name) {
+    return Activation(name, residual_rows(), config_.hidden);
+  }
 
   // tokens [T] -> the residual stream before the first layer.
   Slice Embedding(Slice tokens);

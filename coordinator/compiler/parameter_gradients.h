@@ -1,8 +1,8 @@
 // Which memory holds the gradients of parameters: f32, one value a weight and scope.
 //
-// A scope is what is reduced at once: the whole step, or with ZeRO-2 and 3 one pass of a micro-batch
-// over a model chunk, whose gradients are reduced and freed as soon as they are there. The first
-// contribution of a scope writes, later ones (micro-batches, a tied embedding) update.
+// A scope is what is reduced at once: the whole step, or with ZeRO-2 and 3 one pass of a
+// micro-batch over a model chunk, whose gradients are reduced and freed as soon as they are there.
+// The first contribution of a scope writes, later ones (micro-batches, a tied embedding) update.
 //
 // Thread-compatible.
 //
@@ -22,13 +22,13 @@ namespace terrace::compiler {
 class ParameterGradients {
  public:
   // With `by_unit` the gradients of a unit lie in one value in the unit's order (ZeRO); otherwise
-  // each is a value of its own. `scope` begins their names: "mb0." where a pass has its own. Borrows
-  // the parameters.
+  // each is a value of its own. `scope` begins their names: "mb0." where a pass has its own.
+  // Borrows the parameters.
   ParameterGradients(const Parameters& parameters, bool by_unit, std::string scope)
       : parameters_(parameters), by_unit_(by_unit), scope_(std::move(scope)) {}
 
-  // The gradient of a whole weight (or of its gathered copy); *first: this contribution is the first
-  // of its scope.
+  // The gradient of a whole weight (or of its gathered copy); *first: this contribution is the
+  // first of its scope.
   Slice Of(Slice weight, Builder* builder, bool* first);
 
   const std::map<int, int>& by_parameter() const { return values_; }  // parameter -> value

@@ -21,8 +21,8 @@ int64_t AlignUp(int64_t elements, int64_t alignment) {
 
 // Which of the stage's chunks uses the tensor.
 int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
-  const bool embedding = tensor.role == TensorRole::kTokenEmbedding ||
-                         tensor.role == TensorRole::kPositionEmbedding;
+  const bool embedding =
+      tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
   const auto it = std::find_if(chunks.begin(), chunks.end(), [&](const ChunkRange& chunk) {
     if (tensor.layer >= 0) return tensor.layer >= chunk.begin && tensor.layer < chunk.end;
     return embedding ? chunk.first : chunk.last;
@@ -70,7 +70,9 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
 }
 
 void Parameters::Group(const Model& model, const std::vector<ChunkRange>& chunks) {
-  const auto on = [&](auto predicate) { return std::any_of(chunks.begin(), chunks.end(), predicate); };
+  const auto on = [&](auto predicate) {
+    return std::any_of(chunks.begin(), chunks.end(), predicate);
+  };
   const bool first = on([](const ChunkRange& chunk) { return chunk.first; });
   const bool last = on([](const ChunkRange& chunk) { return chunk.last; });
   std::map<const Tensor*, bool> taken;
@@ -83,8 +85,8 @@ void Parameters::Group(const Model& model, const std::vector<ChunkRange>& chunks
       if (here) AddParameter(model, tensor, chunks, /*copy=*/false, &taken);
       continue;
     }
-    const bool embedding = tensor.role == TensorRole::kTokenEmbedding ||
-                           tensor.role == TensorRole::kPositionEmbedding;
+    const bool embedding =
+        tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
     const bool tied = tensor.role == TensorRole::kTokenEmbedding && model.config.tied_embeddings;
     if (embedding ? first : last) AddParameter(model, tensor, chunks, /*copy=*/false, &taken);
     if (tied && last && !first) AddParameter(model, tensor, chunks, /*copy=*/true, &taken);
@@ -163,8 +165,8 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
   }
 }
 
-int Parameters::AddRegion(const char* kind, v1::BufferClass cls, const Unit& unit,
-                          int64_t elements, Graph* graph) const {
+int Parameters::AddRegion(const char* kind, v1::BufferClass cls, const Unit& unit, int64_t elements,
+                          Graph* graph) const {
   return graph->Add({.name = absl::StrCat(kind, ".", unit.name),
                      .cls = cls,
                      .shape = {elements},

@@ -56,9 +56,9 @@ struct Parameter {
   int chunk = 0;  // of the stage
   int split_block = 1;
   Sums sums;
-  bool copy = false;    // another stage owns it
-  int weight = kNone;   // value; kNone when it is gathered for each use
-  int adam_m = kNone;   // values of the same shape; kNone without an optimizer and with ZeRO
+  bool copy = false;   // another stage owns it
+  int weight = kNone;  // value; kNone when it is gathered for each use
+  int adam_m = kNone;  // values of the same shape; kNone without an optimizer and with ZeRO
   int adam_v = kNone;
   int unit = 0;
   int64_t offset = 0;  // elements from the unit's start
@@ -104,15 +104,13 @@ class Parameters {
 
  private:
   void Group(const Model& model, const std::vector<ChunkRange>& chunks);
-  void AddParameter(const Model& model, const Tensor& tensor,
-                    const std::vector<ChunkRange>& chunks, bool copy,
-                    std::map<const Tensor*, bool>* taken);
+  void AddParameter(const Model& model, const Tensor& tensor, const std::vector<ChunkRange>& chunks,
+                    bool copy, std::map<const Tensor*, bool>* taken);
   void MakeUnits(bool sharded, bool several_chunks);
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, const Unit& unit, int64_t elements,
                 Graph* graph) const;
-  void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
-                Graph* graph);
+  void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region, Graph* graph);
 
   const Parallel& parallel_;
   std::vector<Parameter> all_;  // in the order of the forward pass

@@ -61,8 +61,8 @@ class StagePasses {
   StagePasses(const StageContext& context, const ForwardOptions& forward, Builder* builder)
       : context_(context), forward_options_(forward), builder_(*builder) {}
 
-  // One forward pass. `gradients`: keep what the backward pass needs, and begin it at the loss; null
-  // for evaluation.
+  // One forward pass. `gradients`: keep what the backward pass needs, and begin it at the loss;
+  // null for evaluation.
   void RunForward(int micro_batch, int chunk, const BatchSlices& batch,
                   ParameterGradients* gradients);
   // After the forward pass. With put_off_weights, RunWeights must follow.

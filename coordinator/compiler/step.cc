@@ -199,8 +199,8 @@ void AppendEval(const StageContext& context, const ForwardOptions& options, Grap
   BatchSlices batch = LoadBatch(context, options, &builder);
   batch.stats = builder.NewValue("stats", v1::ACTIVATION, DType::kF32, {2});
   StagePasses passes(context, options, &builder);
-  // A chunk's number grows with its place in the model, except in V shape, where the last comes after
-  // the first on every stage as well.
+  // A chunk's number grows with its place in the model, except in V shape, where the last comes
+  // after the first on every stage as well.
   for (int chunk = 0; chunk < context.shape.chunks; ++chunk) {
     passes.RunForward(0, chunk, batch, nullptr);
   }
