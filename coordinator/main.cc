@@ -9,8 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/strings.h"
@@ -61,6 +63,12 @@ std::string Json(const google::protobuf::Message& message) {
   return json;
 }
 
+// One object, however many stages there are.
+std::string Json(const std::vector<v1::Program>& programs) {
+  const auto json = [](std::string* out, const v1::Program& program) { *out += Json(program); };
+  return absl::StrCat("{\"programs\": [\n", absl::StrJoin(programs, ",\n", json), "]}\n");
+}
+
 int Plan(const Options& options) {
   const absl::StatusOr<Prepared> prepared = PrepareFile(options.spec);
   if (!prepared.ok()) return Exit(options, prepared.status());
@@ -75,12 +83,10 @@ int Explain(const Options& options) {
   if (!prepared.ok()) return Exit(options, prepared.status());
   const auto programs = SelectStage(prepared->programs, options.stage);
   if (!programs.ok()) return Exit(options, programs.status());
-  std::string text;
-  if (options.output == "json") {
-    for (const v1::Program& program : *programs) text += Json(program);
-  } else {
-    text = ExplainText(prepared->plan.layout(), *programs, options.sequence);
-  }
+  const std::string text =
+      options.output == "json"
+          ? Json(*programs)
+          : ExplainText(prepared->plan.layout(), *programs, options.sequence);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

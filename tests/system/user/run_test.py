@@ -201,7 +201,7 @@ class OfflineTest(TerraceTest):
         only_eval = self.terrace("explain", job, "--sequence", "eval").out
         self.assertIn("adamw", text.lower())
         self.assertNotIn("adamw", only_eval.lower())
-        program = self.terrace("explain", job, "-o", "json").json()
+        (program,) = self.terrace("explain", job, "-o", "json").json()["programs"]
         self.assertIn("train", [sequence["name"] for sequence in program["sequences"]])
         self.assertEqual(text, self.terrace("explain", job).out, "the same spec compiles to the same program")
 
