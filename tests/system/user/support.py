@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -254,3 +255,11 @@ class TerraceTest(unittest.TestCase):
 
     def rank_pids(self):
         return sorted(pid for pid, command in processes(self.mark).items() if "terrace-rank run" in command)
+
+    def pids_by_rank(self):
+        """The number of a rank is the folder of its configuration."""
+        found = {}
+        for pid, command in processes(self.mark).items():
+            if match := re.search(r"terrace-rank run .*/(\d+)/config\.pb", command):
+                found[int(match.group(1))] = pid
+        return found
