@@ -124,6 +124,17 @@ TEST(BitwiseTest, RecomputeChangesNothingWhereRanksShareEverything) {
   }
 }
 
+TEST(BitwiseTest, RecomputeChangesNothingWhereWeightGradientsArePutOff) {
+  const JobData data = DataOf("gpt2");
+  for (const char* schedule : {"zb-h1", "zbv"}) {
+    v1::Layout layout = Pipeline(schedule);
+    layout.set_interleave(layout.schedule() == "zbv" ? 2 : 1);
+    const JobResult none = TrainLayout(data, layout, kSteps);
+    layout.set_recompute("full");
+    ExpectSame(TrainLayout(data, layout, kSteps), none, schedule);
+  }
+}
+
 // A tied embedding sums its two uses in another order when stages share it, so llama only.
 TEST(BitwiseTest, StagesChangeNothing) {
   const JobData data = DataOf("llama", /*clip=*/0);
