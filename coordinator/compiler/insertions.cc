@@ -56,16 +56,17 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
   }
   std::vector<Node> result;
   for (size_t i = 0; i < nodes->size(); ++i) {
-    // A receive that stays is the one before those that come here: messages keep their order.
-    const bool receives = std::holds_alternative<Transfer>((*nodes)[i].what);
-    if (!moves[i] && receives) result.push_back((*nodes)[i]);
+    // A fetch that stays is needed before those that come here, and messages keep their order.
+    const bool fetches = std::holds_alternative<Transfer>((*nodes)[i].what) ||
+                         GathersWeights(graph, (*nodes)[i]);
+    if (!moves[i] && fetches) result.push_back((*nodes)[i]);
     for (size_t k : ahead[i]) {
       Node& node = (*nodes)[k];
       node.mark = std::min(node.mark, (*nodes)[i].mark);
       node.pass = std::min(node.pass, (*nodes)[i].pass);
       result.push_back(node);
     }
-    if (!moves[i] && !receives) result.push_back((*nodes)[i]);
+    if (!moves[i] && !fetches) result.push_back((*nodes)[i]);
   }
   *nodes = std::move(result);
 }

@@ -85,5 +85,17 @@ TEST_F(MoveFetchesAheadTest, GathersOfWeightsMoveByOneLayerAndOtherGathersStay) 
                               "tokens b", "c1", "tokens c"}));
 }
 
+TEST_F(MoveFetchesAheadTest, AGatherThatStaysIsBeforeThoseThatComeThere) {
+  const Slice master = graph_.Whole(graph_.Add(
+      {.name = "master", .cls = v1::PARAMETER, .shape = {4}, .lifetime = v1::PERSISTENT}));
+  for (const char* layer : {"a", "b"}) {
+    builder_.Mark();
+    const Slice weights = builder_.NewValue("w", v1::PARAMETER, kernels::DType::kF32, {8});
+    builder_.Collective(v1::ALL_GATHER, 0, master, weights, std::string("gather ") + layer);
+    Compute(std::string(layer) + "1");
+  }
+  EXPECT_EQ(Moved(), (Strings{"load", "gather a", "gather b", "a1", "b1"}));
+}
+
 }  // namespace
 }  // namespace terrace::compiler
