@@ -16,30 +16,33 @@
 
 namespace terrace {
 
-// INVALID_ARGUMENT with the instruction, the buffer and the rule unless, for each sequence:
+// INVALID_ARGUMENT with the instruction, the buffer and the rule unless:
 //  - indices (buffers, arenas, streams, groups, waits) exist, ids equal positions, waits point
-//    backwards and to other streams, counts are within the limits of check/structure.h;
+//    backwards and to other streams, counts are within the limits of check/structure.h; the grid
+//    makes the job's ranks and stages;
 //  - buffers lie inside their arenas, 256-aligned, operands inside their buffers, device arenas and
 //    external_bytes inside device_limit_bytes;
+//  - every op passes the op table's shape rule or that of program.proto, has the access the table
+//    says and the workspace it needs; its operands overlap only where the table allows it; slices of
+//    a buffer do not cut one another;
 //  - persistent buffers overlap no other buffer; two STEP buffers of one sequence overlap only if
 //    every access to one is ordered before every access to the other (streams and waits);
-//  - every compute op passes the op table's shape rule, has the access the table says and the
-//    workspace it needs; its operands overlap only where the table allows it;
-//  - every read is preceded (ordered) by writes that cover the bytes; what the state manifest or a
-//    rope table holds counts as written;
-//  - conflicting accesses to overlapping bytes are ordered;
-//  - the collectives of a group share one stream;
-//  - the state manifest's ranges lie in persistent buffers and cover each tensor once;
-//  - only an optimizer op of "train" writes what the manifest holds;
-//  - in "train": every trainable element (WEIGHT range) is updated exactly once, with its own
-//    moments, by an optimizer op whose gradient was reduced over the group "data_parallel" exactly
-//    once (when rules.data_parallel is above 1) after its last contribution; squared norms read
-//    reduced gradients; every LOAD_BATCH has a different micro-batch index in [0,
-//    rules.micro_batches) and all occur.
+//  - every read is preceded (ordered) by writes that cover the bytes; what the state manifest, a
+//    rope table or "restore" holds counts as written; conflicting accesses are ordered;
+//  - the collectives of a group share one stream, and so do transfers of one kind with one peer;
+//  - the state manifest's ranges of all ranks of the stage cover each tensor once and share no bytes;
+//  - only an optimizer op of "train" writes what the manifest holds, every element once, with its
+//    own moments; what "restore" derives from weights follows from the new ones after "train";
+//  - every gradient that the optimizer takes holds each micro-batch equally often, was summed over
+//    exactly the ranks whose data or parts it lacks, and enters the norm once; the loss likewise;
+//    every micro-batch is loaded once; what is sent is of the micro-batch it says.
 absl::Status CheckProgram(const v1::Program& program);
 
-// CheckProgram of each, and jointly: all members of a group issue the same collectives (kind,
-// dtype, bytes) in the same order, and the joint execution with rendezvous terminates.
+// CheckProgram of each, and jointly: stages agree on grid, groups and rules; every tensor has one
+// owner, its copies' gradients are summed over the stages that hold them; every send has one receive
+// of the same bytes of the same micro-batch, sums over stages bring the same; and the joint
+// execution terminates when whatever communicates blocks until all its parties are there. Deadlocks
+// name who waits for whom.
 absl::Status CheckPrograms(absl::Span<const v1::Program> stages);
 
 }  // namespace terrace

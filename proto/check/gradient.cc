@@ -179,7 +179,7 @@ absl::Status Gradients::CheckFor(int i, int64_t byte, const v1::StateRange& weig
                   value.same_block < same ? ": it was not summed over them"
                                           : ": it was summed over too many");
   }
-  RETURN_IF_ERROR(CheckComplete(value, what, true));
+  RETURN_IF_ERROR(CheckComplete(value, what));
   if (value.pipeline_group >= 0 || weight.copy()) {
     return CheckShared(i, weight, value, squared, what);
   }
@@ -204,12 +204,11 @@ absl::Status Gradients::CheckShared(int i, const v1::StateRange& weight, const V
   return Refuse(what, "parts of which were summed over the stages in different ways");
 }
 
-// Every micro-batch is in it, each equally often; once, unless `several`.
-absl::Status Gradients::CheckComplete(const Value& value, const std::string& what,
-                                      bool several) const {
+// Every micro-batch is in it, each equally often.
+absl::Status Gradients::CheckComplete(const Value& value, const std::string& what) const {
   const uint32_t micro_batches = program_.rules().micro_batches();
   const uint64_t times = value.contributions / micro_batches;
-  if (value.contributions % micro_batches == 0 && times >= 1 && (several || times == 1) &&
+  if (value.contributions % micro_batches == 0 && times >= 1 &&
       value.fingerprint == times * all_micro_batches_)
     return absl::OkStatus();
   for (uint32_t m = 0; m < micro_batches; ++m) {
@@ -320,7 +319,7 @@ absl::Status Gradients::CheckLoss(int i) {
     } else if (!difference.empty()) {
       status = Refuse(what, "which ", difference);
     } else if (!value.foreign) {
-      status = CheckComplete(value, what, false);
+      status = CheckComplete(value, what);
     }
   });
   return status;

@@ -40,7 +40,7 @@ class Gradients {
   absl::Status CheckTerm(int i, const SquareTerm& term, const Value& squares);
   absl::Status CheckLoss(int i);
   absl::Status CheckKind(int i, int operand, Value::Kind kind);
-  absl::Status CheckComplete(const Value& value, const std::string& what, bool several) const;
+  absl::Status CheckComplete(const Value& value, const std::string& what) const;
   std::string What(int i, int operand, int64_t byte) const;
   std::string WhereIs(int i) const;
 

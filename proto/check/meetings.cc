@@ -166,34 +166,34 @@ absl::Status Meetings::MatchCollectives() {
   }
   for (size_t g = 0; g < groups.size(); ++g) {
     const v1::Group& group = stages_[0].groups(static_cast<int>(g));
-    const Channel* first = nullptr;
-    for (uint32_t stage = 0; stage < stages_.size(); ++stage) {
-      if (!HasAxis(group, v1::PIPELINE) || !HasStage(group, stage)) continue;
-      const Channel& channel = groups[g][stage];
-      if (first == nullptr) {
-        first = &channel;
-        continue;
-      }
-      const size_t both = std::min(first->size(), channel.size());
-      for (size_t n = 0; n < both; ++n) {
-        const v1::Instruction& a = At((*first)[n]);
-        const v1::Instruction& b = At(channel[n]);
-        if (a.collective().kind() != b.collective().kind() || !SameSize(a, b)) {
-          return Refuse(Text(channel[n]), ": brings ", SizeText(b), " where ", Text((*first)[n]),
-                        " brings ", SizeText(a), " in group '", group.name(), "'");
-        }
-        Meet((*first)[n], channel[n]);
-      }
-      if (first->size() == channel.size()) continue;
-      return Refuse(Text(first->size() > both ? (*first)[both] : channel[both]), ": is number ",
-                    both + 1, " in group '", group.name(), "', stage ",
-                    first->size() > both ? stage : PlaceOf(Node(both < first->size()
-                                                                    ? (*first)[both]
-                                                                    : channel[both])).stage,
-                    " has only ", both);
+    if (!HasAxis(group, v1::PIPELINE)) continue;
+    uint32_t first = 0;
+    while (first < stages_.size() && !HasStage(group, first)) ++first;
+    for (uint32_t stage = first + 1; stage < stages_.size(); ++stage) {
+      if (!HasStage(group, stage)) continue;
+      RETURN_IF_ERROR(MatchMembers(group, first, groups[g][first], stage, groups[g][stage]));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status Meetings::MatchMembers(const v1::Group& group, uint32_t first, const Channel& of_first,
+                                    uint32_t stage, const Channel& of_stage) {
+  const size_t both = std::min(of_first.size(), of_stage.size());
+  for (size_t n = 0; n < both; ++n) {
+    const v1::Instruction& a = At(of_first[n]);
+    const v1::Instruction& b = At(of_stage[n]);
+    if (a.collective().kind() != b.collective().kind() || !SameSize(a, b)) {
+      return Refuse(Text(of_stage[n]), ": brings ", SizeText(b), " where ", Text(of_first[n]),
+                    " brings ", SizeText(a), " in group '", group.name(), "'");
+    }
+    Meet(of_first[n], of_stage[n]);
+  }
+  if (of_first.size() == of_stage.size()) return absl::OkStatus();
+  const bool first_has_more = of_first.size() > both;
+  return Refuse(Text(first_has_more ? of_first[both] : of_stage[both]), ": is number ", both + 1,
+                " in group '", group.name(), "', stage ", first_has_more ? stage : first,
+                " has only ", both);
 }
 
 absl::Status Meetings::Match() {

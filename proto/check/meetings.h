@@ -49,6 +49,8 @@ class Meetings {
   absl::Status MatchTransfers();
   absl::Status CheckPair(const Place& send, const Place& receive) const;
   absl::Status MatchCollectives();
+  absl::Status MatchMembers(const v1::Group& group, uint32_t first, const Channel& of_first,
+                            uint32_t stage, const Channel& of_stage);
   void Meet(const Place& a, const Place& b);
 
   void BuildOrder();

@@ -29,6 +29,8 @@ void ByteSet::Add(const Rows& rows) {
 int64_t ByteSet::FirstMissing(const Rows& rows) const {
   auto range = std::partition_point(ranges_.begin(), ranges_.end(),
                                     [&](const ByteRange& r) { return r.end <= rows.offset; });
+  const int64_t end = rows.offset + (rows.rows - 1) * rows.stride_bytes + rows.row_bytes;
+  if (range != ranges_.end() && range->begin <= rows.offset && end <= range->end) return -1;
   for (int64_t r = 0; r < rows.rows; ++r) {
     const int64_t begin = rows.offset + r * rows.stride_bytes;
     while (range != ranges_.end() && range->end <= begin) ++range;

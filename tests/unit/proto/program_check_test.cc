@@ -7,6 +7,7 @@
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <random>
 #include <set>
 #include <string>
@@ -61,6 +62,22 @@ TEST(ProgramCheckTest, EveryWaitIsNeeded) {
     }
   }
   EXPECT_GE(waits, 10);
+}
+
+// 50,000 instructions in half a second on the reference machine; other work on the test machine gets a
+// margin of 5.
+TEST(ProgramCheckTest, FiftyThousandInstructionsAreCheckedAtOnce) {
+  const v1::Program program =
+      CompileTiny({.family = "llama", .data_parallel = 2, .micro_batches = 1000});
+  int instructions = 0;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    instructions += sequence.instructions_size();
+  }
+  EXPECT_GT(instructions, 50'000);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(CheckProgram(program), absl::OkStatus());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(seconds.count(), 2.5) << instructions << " instructions";
 }
 
 // ---- structure
