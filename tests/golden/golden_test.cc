@@ -1,6 +1,6 @@
-// Spec in, listings out: each folder NN_name holds a job.yaml and the plan.txt and program.txt that
-// it must give, to the byte. A change of the planner or the compiler shows here as a diff that a
-// person reads.
+// Spec in, listings out: each folder NN_name holds a job.yaml and the plan.txt and program.txt (the
+// programs of all stages, with the schedule of pipelines) that it must give, to the byte. A change
+// of the planner or the compiler shows here as a diff that a person reads.
 //
 //   golden_test            compares
 //   golden_test --update   writes the listings anew; look at `git diff tests/golden` before you
@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "coordinator/prepare.h"
+#include "coordinator/prepare/explain.h"
 #include "coordinator/spec/job_spec.h"
 #include "proto/plan_text.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {
@@ -59,6 +59,14 @@ Budget PaperMachine(uint32_t ranks) {
   return budget;
 }
 
+uint32_t Ranks(const v1::LayoutSpec& layout) {
+  uint32_t ranks = 1;
+  for (uint32_t degree : {layout.dp(), layout.tp(), layout.pp(), layout.cp()}) {
+    ranks *= std::max(1u, degree);
+  }
+  return ranks;
+}
+
 // "line 12: expected ..., got ...": where the first difference is.
 std::string FirstDifference(const std::string& expected, const std::string& got) {
   std::istringstream a(expected), b(got);
@@ -88,12 +96,11 @@ class GoldenTest : public testing::TestWithParam<fs::path> {};
 TEST_P(GoldenTest, TheListingsOfAJobDoNotChangeUnnoticed) {
   const auto spec = ParseJobSpec(Read(GetParam() / "job.yaml"), "/jobs");
   ASSERT_TRUE(spec.ok()) << spec.status();
-  const auto prepared = Prepare(*spec, PaperMachine(std::max(1u, spec->layout().dp())));
+  const auto prepared = Prepare(*spec, PaperMachine(Ranks(spec->layout())));
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   CompareOrUpdate(GetParam() / "plan.txt", PlanText(prepared->plan));
-  std::string programs;
-  for (const v1::Program& program : prepared->programs) programs += ProgramText(program);
-  CompareOrUpdate(GetParam() / "program.txt", programs);
+  CompareOrUpdate(GetParam() / "program.txt",
+                  ExplainText(prepared->plan.layout(), prepared->programs, ""));
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, GoldenTest, testing::ValuesIn(Folders()),
