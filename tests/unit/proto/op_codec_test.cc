@@ -24,7 +24,8 @@ std::vector<Op> AllOps() {
 const std::vector<OpAttrs>& AttrsOfEachKind() {
   static const auto* attrs = new std::vector<OpAttrs>{
       kernels::NoAttrs{},
-      kernels::EmbeddingAttrs{.sequence = 7},
+      kernels::EmbeddingAttrs{
+          .sequence = 8, .shard_rows = 5, .context = {.ranks = 2, .zigzag = true}},
       kernels::NormAttrs{.epsilon = 1e-6f, .accumulate = true},
       kernels::MatmulAttrs{.transpose_a = true,
                            .transpose_b = true,
@@ -32,7 +33,8 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
                            .epilogue = kernels::Epilogue::kGeluGrad,
                            .precision = kernels::MatmulPrecision::kBF16},
       kernels::AccumulateAttrs{.accumulate = true},
-      kernels::RopeAttrs{.sequence = 9, .inverse = true},
+      kernels::RopeAttrs{
+          .sequence = 10, .inverse = true, .context = {.ranks = 4, .zigzag = true}},
       kernels::AttentionAttrs{.sequence = 16,
                               .window = 4,
                               .scale = 0.125f,
@@ -42,6 +44,17 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
       kernels::FillAttrs{.value = 2.5f},
       kernels::ClipAttrs{.clip_grad_norm = 1.5f},
       kernels::AdamwAttrs{.beta1 = 0.8f, .beta2 = 0.95f, .epsilon = 1e-6f, .weight_decay = 0.1f},
+      kernels::AttentionBlockAttrs{.sequence = 16,
+                                   .window = 4,
+                                   .scale = 0.125f,
+                                   .precision = kernels::MatmulPrecision::kBF16,
+                                   .context = {.ranks = 4, .zigzag = true},
+                                   .step = 3,
+                                   .accumulate = true,
+                                   .accumulate_keys = true},
+      kernels::CrossEntropyAttrs{.shard_rows = 7, .vocabulary = 13, .accumulate = true},
+      kernels::ScaleAttrs{.scale = 0.5f},
+      kernels::PermuteAttrs{.order = {3, 1, 0, 2}},
   };
   return *attrs;
 }
@@ -64,6 +77,37 @@ TEST(OpCodecTest, EveryOpComesBackWithItsOwnAttributesAndNoOther) {
     }
     EXPECT_EQ(accepted, 1) << kernels::Name(op);
   }
+}
+
+TEST(OpCodecTest, OnlyARankKnowsItsShardAndShare) {
+  const Coordinates rank = {.tensor = 2, .context = 1};
+  OpAttrs embedding = kernels::EmbeddingAttrs{.shard_rows = 5, .context = {.ranks = 2}};
+  ResolveRank(rank, &embedding);
+  EXPECT_EQ(std::get<kernels::EmbeddingAttrs>(embedding).shard, 2);
+  EXPECT_EQ(std::get<kernels::EmbeddingAttrs>(embedding).context.index, 1);
+  OpAttrs whole = kernels::EmbeddingAttrs{};
+  ResolveRank(rank, &whole);
+  EXPECT_EQ(std::get<kernels::EmbeddingAttrs>(whole), kernels::EmbeddingAttrs{});
+  OpAttrs rows = kernels::CrossEntropyAttrs{.shard_rows = 5};
+  ResolveRank(rank, &rows);
+  EXPECT_EQ(std::get<kernels::CrossEntropyAttrs>(rows).shard, 2);
+  OpAttrs block = kernels::AttentionBlockAttrs{.context = {.ranks = 2}};
+  ResolveRank(rank, &block);
+  EXPECT_EQ(std::get<kernels::AttentionBlockAttrs>(block).context.index, 1);
+}
+
+TEST(OpCodecTest, ImpossibleSharesAndOrdersAreRefused) {
+  const auto refused = [](Op op, const OpAttrs& attrs) {
+    v1::ComputeOp compute;
+    EncodeOp(op, attrs, &compute);
+    return !DecodeOp(compute).ok();
+  };
+  EXPECT_TRUE(refused(Op::kRope, kernels::RopeAttrs{.sequence = 9,
+                                                    .context = {.ranks = 2, .zigzag = true}}));
+  EXPECT_TRUE(refused(Op::kRope, kernels::RopeAttrs{.context = {.ranks = int64_t{1} << 40}}));
+  EXPECT_TRUE(refused(Op::kAttentionBlock,
+                      kernels::AttentionBlockAttrs{.context = {.ranks = 2}, .step = 2}));
+  EXPECT_TRUE(refused(Op::kPermute, kernels::PermuteAttrs{.order = {0, 1, 1, 3}}));
 }
 
 TEST(OpCodecTest, DecodingSurvivesTheWire) {
