@@ -519,11 +519,9 @@ void Flow::GatherShards(int i, const Piece& piece, int64_t part_elements) {
   const Scatter& scatter = values_.scatter(piece.value.scatter);
   const int64_t first = piece.bytes.begin / element_bytes;
   const int64_t elements = (piece.bytes.end - piece.bytes.begin) / element_bytes;
-  for (int64_t m = 0; m < scatter.shards; ++m) {
-    const int64_t begin = m * scatter.shard_elements + first + piece.value.shift;
-    const int64_t target =
-        out.offset / element_bytes + m * part_elements + first - in.offset / element_bytes;
-    scatter.content.ForEach({begin, begin + elements}, [&](const ByteRange& range, int number) {
+  // Elements [begin, end) of the region go to element `target` of the buffer.
+  const auto move = [&](int64_t begin, int64_t end, int64_t target) {
+    scatter.content.ForEach({begin, end}, [&](const ByteRange& range, int number) {
       Value value = values_.Constant();
       value.zero = value.padding = number == ByteMap::kNone;
       if (!value.zero) value = values_[number];
@@ -533,6 +531,15 @@ void Flow::GatherShards(int i, const Piece& piece, int64_t part_elements) {
           {(range.begin + moved) * element_bytes, (range.end + moved) * element_bytes},
           values_.Number(value));
     });
+  };
+  const int64_t out_first = out.offset / element_bytes + first - in.offset / element_bytes;
+  if (first + piece.value.shift == 0 && elements == scatter.shard_elements &&
+      elements == part_elements) {
+    return move(0, scatter.shards * elements, out_first);
+  }
+  for (int64_t m = 0; m < scatter.shards; ++m) {
+    const int64_t begin = m * scatter.shard_elements + first + piece.value.shift;
+    move(begin, begin + elements, out_first + m * part_elements);
   }
 }
 

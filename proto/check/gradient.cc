@@ -141,10 +141,9 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
   const int64_t elements = (bytes.end - bytes.begin) / kElement;
   const int64_t param_first = (param.offset + bytes.begin - grad.offset) / kElement;
   absl::Status status;
-  for (int64_t m = 0; m < scatter.shards && status.ok(); ++m) {
-    const int64_t begin = m * scatter.shard_elements + first;
-    const int64_t moved = m * shard + param_first - begin;
-    scatter.content.ForEach({begin, begin + elements}, [&](const ByteRange& piece, int number) {
+  // Elements [begin, end) of the gradient's region are those of the weights' region `moved` further.
+  const auto check = [&](int64_t begin, int64_t end, int64_t moved) {
+    scatter.content.ForEach({begin, end}, [&](const ByteRange& piece, int number) {
       if (number == ByteMap::kNone || !status.ok()) return;
       state_.ForEach(param.buffer, (piece.begin + moved) * kElement,
                      (piece.end + moved) * kElement, [&](const v1::StateRange& weight) {
@@ -153,6 +152,14 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
                                          value.squared);
                      });
     });
+  };
+  if (first == 0 && param_first == 0 && elements == shard && shard == scatter.shard_elements) {
+    check(0, scatter.shards * shard, 0);
+    return status;
+  }
+  for (int64_t m = 0; m < scatter.shards && status.ok(); ++m) {
+    const int64_t begin = m * scatter.shard_elements + first;
+    check(begin, begin + elements, m * shard + param_first - begin);
   }
   return status;
 }

@@ -165,7 +165,7 @@ inline std::vector<Mutant> WithASumTwice(const Programs& programs) {
   return mutants;
 }
 
-// Every communication in every other group, kept on the group's stream or not.
+// Every communication in every other group, on that group's stream.
 inline std::vector<Mutant> InAnotherGroup(const Programs& programs) {
   std::vector<Mutant> mutants;
   ForEachInstruction(programs, [&](size_t stage, int q, const v1::Instruction& instruction) {
@@ -182,12 +182,16 @@ inline std::vector<Mutant> InAnotherGroup(const Programs& programs) {
           stream = other.stream();
         }
       }
-      mutants.push_back(Changed(stage, q, instruction, absl::StrCat("in group ", g),
-                                [g, stream](v1::Instruction* i) {
-                                  if (i->has_collective()) i->mutable_collective()->set_group(g);
-                                  if (i->has_transfer()) i->mutable_transfer()->set_group(g);
-                                  if (i->has_collective()) i->set_stream(stream);
-                                }));
+      const int id = static_cast<int>(instruction.id());
+      mutants.push_back({absl::StrCat(NameOf(stage, instruction), ": in group ", g), stage,
+                         [q, id, g, stream](v1::Program* program) {
+                           v1::Sequence* sequence = program->mutable_sequences(q);
+                           v1::Instruction* i = sequence->mutable_instructions(id);
+                           if (i->has_collective()) i->mutable_collective()->set_group(g);
+                           if (i->has_transfer()) i->mutable_transfer()->set_group(g);
+                           i->set_stream(stream);
+                           DropWaitsInsideStreams(sequence);
+                         }});
     }
   });
   return mutants;

@@ -496,63 +496,6 @@ TEST(ProgramCheckTest, OperandsOfOneInstructionShareNoBytes) {
 // ---- any bytes
 // -------------------------------------------------------------------------------------------------
 
-// Every scalar field that reflection finds below `message`, one of them set to an extreme value.
-void CorruptOneField(std::mt19937* random, google::protobuf::Message* message) {
-  using google::protobuf::FieldDescriptor;
-  const auto* reflection = message->GetReflection();
-  std::vector<const FieldDescriptor*> fields;
-  reflection->ListFields(*message, &fields);
-  if (fields.empty()) return;
-  const FieldDescriptor* field = fields[(*random)() % fields.size()];
-  const int64_t values[] = {0,
-                            1,
-                            -1,
-                            255,
-                            1 << 20,
-                            int64_t{1} << 40,
-                            std::numeric_limits<int64_t>::max(),
-                            std::numeric_limits<int64_t>::min()};
-  const int64_t value = values[(*random)() % std::size(values)];
-  const int count = field->is_repeated() ? reflection->FieldSize(*message, field) : 0;
-  const int index = count > 0 ? static_cast<int>((*random)() % count) : 0;
-  if (field->is_map()) return;
-  switch (field->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      if (field->is_repeated()) {
-        if ((*random)() % 50 == 0) {
-          reflection->SwapElements(message, field, index, static_cast<int>((*random)() % count));
-        } else {
-          CorruptOneField(random, reflection->MutableRepeatedMessage(message, field, index));
-        }
-      } else {
-        CorruptOneField(random, reflection->MutableMessage(message, field));
-      }
-      break;
-    case FieldDescriptor::CPPTYPE_INT32:
-      if (!field->is_repeated()) reflection->SetInt32(message, field, static_cast<int32_t>(value));
-      break;
-    case FieldDescriptor::CPPTYPE_UINT32:
-      if (field->is_repeated()) {
-        reflection->SetRepeatedUInt32(message, field, index, static_cast<uint32_t>(value));
-      } else {
-        reflection->SetUInt32(message, field, static_cast<uint32_t>(value));
-      }
-      break;
-    case FieldDescriptor::CPPTYPE_INT64:
-      if (field->is_repeated()) {
-        reflection->SetRepeatedInt64(message, field, index, value);
-      } else {
-        reflection->SetInt64(message, field, value);
-      }
-      break;
-    case FieldDescriptor::CPPTYPE_ENUM:
-      if (!field->is_repeated()) reflection->SetEnumValue(message, field, static_cast<int>(value));
-      break;
-    default:
-      reflection->ClearField(message, field);
-  }
-}
-
 TEST(ProgramCheckTest, CorruptFieldsAreRefusedOrHarmlessButNeverCrash) {
   const v1::Program program = TwoRanks();
   std::mt19937 random(20261121);
