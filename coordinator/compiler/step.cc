@@ -36,6 +36,18 @@ BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options
   return batch;
 }
 
+// With ZeRO: the weights that are whole in all passes, from their shards. At the start of a step they
+// are on their way while the first layers are computed; at its end nothing would hide them.
+void GatherWeights(const StageContext& context, Builder* builder) {
+  builder->phase = v1::FORWARD;
+  for (const Unit& unit : context.parameters.units()) {
+    if (unit.weights == kNone || unit.master == kNone) continue;
+    builder->Collective(v1::ALL_GATHER, context.parallel.groups.shard,
+                        builder->graph().Whole(unit.master), builder->graph().Whole(unit.weights),
+                        absl::StrCat("gather ", unit.name));
+  }
+}
+
 // Stages without the loss add nothing to its total.
 void ZeroWhereNoLoss(const StageContext& context, Slice total, Builder* builder) {
   if (context.HasLast()) return;
@@ -57,6 +69,7 @@ class Train {
 
   absl::Status Build() {
     LoadInputs();
+    GatherWeights(context_, &builder_);
     if (context_.HasLast()) {
       stats_ = builder_.NewValue("stats", v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
     }
@@ -155,16 +168,12 @@ class Train {
     builder_.layer = kNone;
   }
 
-  // Each unit's weights are gathered while the next ones are updated.
   void UpdateShards(const std::map<int, int>& shards, Slice scale) {
     for (const auto& [index, gradient] : shards) {
       const Unit& unit = context_.parameters.units()[index];
       const auto whole = [&](int value) { return graph_.Whole(value); };
       Adamw(whole(gradient), whole(unit.master), whole(unit.adam_m), whole(unit.adam_v),
             unit.decays, scale, "shard of " + unit.name);
-      if (unit.weights == kNone) continue;
-      builder_.Collective(v1::ALL_GATHER, context_.parallel.groups.shard, whole(unit.master),
-                          whole(unit.weights), absl::StrCat("gather ", unit.name));
     }
   }
 
@@ -232,11 +241,7 @@ void AppendRestore(const StageContext& context, Graph* graph) {
                                [](const Unit& unit) { return unit.weights != kNone; });
   if (!any) return;
   Builder builder(graph, AddSequence("restore", graph));
-  for (const Unit& unit : units) {
-    if (unit.weights == kNone) continue;
-    builder.Collective(v1::ALL_GATHER, context.parallel.groups.shard, graph->Whole(unit.master),
-                       graph->Whole(unit.weights), absl::StrCat("gather ", unit.name));
-  }
+  GatherWeights(context, &builder);
 }
 
 }  // namespace terrace::compiler

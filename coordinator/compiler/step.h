@@ -1,5 +1,6 @@
 // The sequences of a program: "train" (one optimizer step), "eval" (the loss of one micro-batch),
-// "infer" (the logits of one position), "restore" (weights gathered from their shards).
+// "infer" (the logits of one position), "restore" (what evaluations need after a step: weights
+// gathered from their shards).
 //
 // "train" is unrolled: the inputs of all micro-batches, then the passes of the stage's schedule;
 // gradients reduced as soon as they are final (reduction.h); global-norm clipping; AdamW. Gradients

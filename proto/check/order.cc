@@ -225,13 +225,14 @@ absl::Status CheckReads(const v1::Program& program, const std::vector<CheckedSeq
   for (const v1::RopeTable& table : program.rope_tables()) {
     written[table.buffer()].Add({.row_bytes = program.buffers(table.buffer()).bytes()});
   }
+  std::vector<ByteSet> restored = written;
   for (const CheckedSequence& sequence : sequences) {
     if (sequence.sequence->name() != "restore") continue;
-    RETURN_IF_ERROR(CheckSequenceReads(program, sequence, &written));
+    RETURN_IF_ERROR(CheckSequenceReads(program, sequence, &restored));
   }
   for (const CheckedSequence& sequence : sequences) {
     if (sequence.sequence->name() == "restore") continue;
-    std::vector<ByteSet> own = written;
+    std::vector<ByteSet> own = sequence.sequence->name() == "train" ? written : restored;
     RETURN_IF_ERROR(CheckSequenceReads(program, sequence, &own));
   }
   return absl::OkStatus();

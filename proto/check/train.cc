@@ -114,25 +114,7 @@ absl::Status CheckLoads(const v1::Program& program, const CheckedSequence& train
   return Refuse("'train': loads no ", *loads[0] ? "targets" : "tokens");
 }
 
-// ---- the end of a step --------------------------------------------------------------------------
-
-// What "restore" derived from the weights follows from the new ones after the step.
-absl::Status CheckRenewed(const v1::Program& program, const Flow& restored, const Flow& trained) {
-  for (int b = 0; b < program.buffers_size(); ++b) {
-    if (program.buffers(b).lifetime() != v1::PERSISTENT || restored.content(b).empty()) continue;
-    absl::Status status;
-    const ByteRange all = {0, program.buffers(b).bytes()};
-    trained.content(b).ForEach(all, [&](const ByteRange& bytes, int number) {
-      if (number == ByteMap::kNone || !status.ok()) return;
-      const Value& value = trained.values()[number];
-      if (value.updated || value.zero) return;
-      status = Refuse("'train': byte ", bytes.begin, " of ", BufferText(program, b),
-                      " still follows from the weights before the update");
-    });
-    RETURN_IF_ERROR(status);
-  }
-  return absl::OkStatus();
-}
+// ---- sequences ----------------------------------------------------------------------------------
 
 const CheckedSequence* Find(const std::vector<CheckedSequence>& sequences,
                             const std::string& name) {
@@ -173,7 +155,8 @@ absl::StatusOr<StageFacts> Run(const v1::Program& program, const StateIndex& sta
                                bool transfers_in_parts) {
   StageFacts facts = {.transfers_in_parts = transfers_in_parts};
   Values values(program.grid());
-  Flow restored(program, transfers_in_parts, &values);
+  const Flow fresh(program, transfers_in_parts, &values);
+  Flow restored = fresh;
   if (const CheckedSequence* restore = Find(sequences, "restore")) {
     restored.Begin(restore);
     RETURN_IF_ERROR(RunOther(program, *restore, &restored));
@@ -181,13 +164,13 @@ absl::StatusOr<StageFacts> Run(const v1::Program& program, const StateIndex& sta
   for (const CheckedSequence& sequence : sequences) {
     const std::string& name = sequence.sequence->name();
     if (name == "restore") continue;
-    Flow flow = restored;
+    // What "restore" derived is of weights before the last update.
+    Flow flow = name == "train" ? fresh : restored;
     flow.Begin(&sequence);
     if (name == "train") {
       RETURN_IF_ERROR(CheckRules(program, sequence));
       RETURN_IF_ERROR(CheckLoads(program, sequence, &facts));
       RETURN_IF_ERROR(RunTrain(program, state, sequence, &flow, &facts));
-      RETURN_IF_ERROR(CheckRenewed(program, restored, flow));
     } else {
       RETURN_IF_ERROR(RunOther(program, sequence, &flow));
     }

@@ -34,7 +34,7 @@ bool Meets(const ByteSet& set, const Access& access) {
   return false;
 }
 
-// May renew, in "train", what "restore" derived from the weights.
+// May derive, in "train", what "restore" derives from the weights.
 bool Renews(const CheckedInstruction& checked, const v1::Instruction& instruction) {
   if (checked.op.has_value()) return checked.op->op == Op::kCast;
   return instruction.kind_case() == v1::Instruction::kCollective &&

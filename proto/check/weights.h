@@ -1,6 +1,6 @@
 // The checker's fifth part: who writes what lasts. Only the optimizer of "train" writes the state of
 // the manifest, every element once and with the moments that belong to it; what "restore" derives
-// from weights is renewed in "train" by gathering alone; nobody else writes persistent buffers.
+// from weights "train" derives itself, by gathering alone; nobody else writes persistent buffers.
 //
 // Borrows the program. Thread-compatible.
 //

@@ -178,7 +178,6 @@ absl::StatusOr<RankResult> TrainRank(const Run& run, const v1::Program& program,
              {.ranks = AxisSize(program.grid(), v1::CONTEXT),
               .index = rank.coordinates.context,
               .zigzag = program.rules().context_zigzag()});
-  if (vm->Has("restore")) RETURN_IF_ERROR(vm->Run("restore", &io));
   RankResult result;
   Trace trace(program, index);
   for (int64_t step = 0; step < run.steps; ++step) {
@@ -192,7 +191,7 @@ absl::StatusOr<RankResult> TrainRank(const Run& run, const v1::Program& program,
     result.losses.push_back(io.stats().loss);
     result.grad_norms.push_back(io.stats().grad_norm);
     result.times.push_back(Times(*vm->Find("train")));
-    if (step > 0) trace.Add(*vm->Find("train"), step);
+    if (step > 0 && !run.options.trace_folder.empty()) trace.Add(*vm->Find("train"), step);
   }
   if (!run.options.trace_folder.empty()) {
     RETURN_IF_ERROR(trace.Write(absl::StrCat(run.options.trace_folder, "/", index, ".json")));

@@ -228,12 +228,7 @@ absl::StatusOr<int64_t> RankProcess::Initialise() {
   FillInitialState(*program_, memory_->arenas(), threads());
   ASSIGN_OR_RETURN(const int64_t own, StepToResume());
   ASSIGN_OR_RETURN(const int64_t step, agreement_->FromRankZero(own));
-  ASSIGN_OR_RETURN(const int64_t start, step > 0 ? Resume(step) : InitialiseFresh());
-  if (vm_->Has("restore")) {
-    NoIo nothing;
-    RETURN_IF_ERROR(vm_->Run("restore", &nothing));
-  }
-  return start;
+  return step > 0 ? Resume(step) : InitialiseFresh();
 }
 
 // 0: from the start. Only rank 0 looks: all must come to the same answer. A job that must not

@@ -102,6 +102,10 @@ absl::Status Trainer::Evaluate(int64_t steps_done) {
   const int64_t batches = spec_.train().eval_batches() * rules_.micro_batches();
   if (batches == 0 || !parts_.vm->Has("eval")) return absl::OkStatus();
   const int64_t start_ns = parts_.clock->MonotonicNanos();
+  if (parts_.vm->Has("restore")) {
+    NoIo nothing;
+    RETURN_IF_ERROR(parts_.vm->Run("restore", &nothing));
+  }
   eval_io_.Start();
   for (int64_t i = 0; i < batches; ++i) {
     eval_io_.Next();

@@ -140,7 +140,7 @@ TEST_F(GatheredTest, StagesOneAndTwoGatherEachUnitOnceAStep) {
     for (const std::string& family : Families()) {
       Build({.family = family, .data_parallel = 2, .micro_batches = 3, .zero_stage = zero});
       EXPECT_GE(gathers_.size(), 4u);
-      for (const auto& [unit, count] : CountByUnit(v1::OPTIMIZER_STEP)) {
+      for (const auto& [unit, count] : CountByUnit(v1::FORWARD)) {
         EXPECT_EQ(count, 1) << family << " " << unit;
       }
     }
