@@ -63,7 +63,8 @@ std::string StagesText(const v1::Layout& layout) {
 std::string ZeroText(const v1::Layout& layout) {
   std::string text = absl::StrCat("zero ", layout.zero_stage());
   std::string details;
-  if (layout.shard_size() > 0) absl::StrAppend(&details, "shards over ", layout.shard_size(), " ranks");
+  if (layout.shard_size() > 0)
+    absl::StrAppend(&details, "shards over ", layout.shard_size(), " ranks");
   if (layout.persistent_parameters() > 0) {
     absl::StrAppend(&details, details.empty() ? "" : ", ", "whole below ",
                     Grouped(layout.persistent_parameters()), " elements");
@@ -73,7 +74,8 @@ std::string ZeroText(const v1::Layout& layout) {
 
 std::string RecomputeText(const v1::Layout& layout) {
   std::string text = absl::StrCat("recompute ", layout.recompute());
-  if (layout.recompute_every() > 0) absl::StrAppend(&text, " ", layout.recompute_every(), " layers");
+  if (layout.recompute_every() > 0)
+    absl::StrAppend(&text, " ", layout.recompute_every(), " layers");
   if (layout.recompute_layers_size() > 0) {
     absl::StrAppend(&text, " (by layer: ", absl::StrJoin(layout.recompute_layers(), " "), ")");
   }
@@ -82,8 +84,7 @@ std::string RecomputeText(const v1::Layout& layout) {
 
 // Sizes always, how they are used where there is a choice.
 std::string LayoutText(const v1::Layout& layout) {
-  std::string text = absl::StrCat("dp ", layout.data_parallel(), ", tp ",
-                                  layout.tensor_parallel(),
+  std::string text = absl::StrCat("dp ", layout.data_parallel(), ", tp ", layout.tensor_parallel(),
                                   layout.sequence_parallel() ? " + sequence" : "", ", ",
                                   StagesText(layout), ", cp ", layout.context_parallel());
   if (layout.context_parallel() > 1) {
@@ -100,11 +101,10 @@ std::string LayoutText(const v1::Layout& layout) {
 
 void PrintLayout(const v1::Plan& plan, TextTable* table) {
   const v1::Layout& layout = plan.layout();
-  table->Add({"layout", absl::StrCat(layout.ranks(), " rank", layout.ranks() == 1 ? "" : "s",
-                                     " on ", layout.nodes(), " node",
-                                     layout.nodes() == 1 ? "" : "s", ", ",
-                                     layout.threads_per_rank(), " threads each: ",
-                                     LayoutText(layout))});
+  table->Add(
+      {"layout", absl::StrCat(layout.ranks(), " rank", layout.ranks() == 1 ? "" : "s", " on ",
+                              layout.nodes(), " node", layout.nodes() == 1 ? "" : "s", ", ",
+                              layout.threads_per_rank(), " threads each: ", LayoutText(layout))});
   const int64_t rank_sequences = int64_t{layout.micro_batch()} * layout.micro_batches();
   const int64_t tokens = rank_sequences * layout.data_parallel() * plan.model().sequence_length();
   table->Add(

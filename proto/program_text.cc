@@ -201,8 +201,7 @@ void PrintArenas(const v1::Program& program, std::string* out) {
 // "tensor 2 pipeline 4": the axes that have ranks.
 void PrintGrid(const v1::Grid& grid, std::string* out) {
   std::string text;
-  for (v1::Axis axis :
-       {v1::TENSOR, v1::CONTEXT, v1::DATA_SHARD, v1::DATA_REPLICA, v1::PIPELINE}) {
+  for (v1::Axis axis : {v1::TENSOR, v1::CONTEXT, v1::DATA_SHARD, v1::DATA_REPLICA, v1::PIPELINE}) {
     if (AxisSize(grid, axis) == 1) continue;
     absl::StrAppend(&text, " ", EnumText(axis, &v1::Axis_Name<v1::Axis>), " ",
                     AxisSize(grid, axis));
@@ -221,8 +220,8 @@ void PrintGroups(const v1::Program& program, std::string* out) {
       absl::StrAppend(&axes, ", stages ", absl::StrJoin(group.stages(), " "));
     }
     if (group.tensor_block() > 0) absl::StrAppend(&axes, " in blocks of ", group.tensor_block());
-    table.Add({"group   ", group.name(), axes,
-               absl::StrCat(GroupSize(program.grid(), group), " ranks")});
+    table.Add(
+        {"group   ", group.name(), axes, absl::StrCat(GroupSize(program.grid(), group), " ranks")});
   }
   table.AppendTo(out);
 }

@@ -57,14 +57,14 @@ void Flow::FillFromManifest() {
       scatter.shards = ShardCount(program_.grid());
       scatter.axes = values_.Large({v1::CONTEXT, v1::DATA_SHARD});
       content = &scatter.content;
-      const int64_t element_bytes =
-          kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
+      const int64_t element_bytes = kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
       bytes = {bytes.begin / element_bytes, bytes.end / element_bytes};
     }
     // Columns of several tensors in one matrix: between them lie the others'.
     std::vector<std::pair<ByteRange, int>> pieces;
     content->ForEach(bytes, [&](const ByteRange& piece, int number) {
-      const Value joined = number == ByteMap::kNone ? value : values_.Join(values_[number], value, 0);
+      const Value joined =
+          number == ByteMap::kNone ? value : values_.Join(values_[number], value, 0);
       pieces.emplace_back(piece, values_.Number(joined));
     });
     for (const auto& [piece, number] : pieces) content->Set(piece, number);
@@ -129,8 +129,8 @@ const Access& Flow::At(int i, int operand) const {
 }
 
 int64_t Flow::ElementBytes(int i, int operand) const {
-  return kernels::SizeOf(static_cast<kernels::DType>(
-      sequence_->sequence->instructions(i).operands(operand).dtype()));
+  return kernels::SizeOf(
+      static_cast<kernels::DType>(sequence_->sequence->instructions(i).operands(operand).dtype()));
 }
 
 void Flow::Write(const Access& access, const Value& value, int i) {
@@ -241,8 +241,8 @@ void Flow::AddInto(int i) {
     content_[y.buffer].ForEach(
         {to_y(added.bytes.begin), to_y(added.bytes.end)}, [&](const ByteRange& bytes, int number) {
           if (number == ByteMap::kNone) return;
-          sums.emplace_back(bytes, AddScattered(added.value, added.value.shift - moved,
-                                                values_[number], i));
+          sums.emplace_back(
+              bytes, AddScattered(added.value, added.value.shift - moved, values_[number], i));
         });
     for (const auto& [bytes, value] : sums) {
       content_[y.buffer].Set(bytes, values_.Number(value));
@@ -274,10 +274,10 @@ Value Flow::AddScattered(const Value& x, int64_t x_shift, const Value& y, int i)
     a.content.ForEach(all, [&](const ByteRange& elements, int number) {
       b.content.ForEach(elements, [&](const ByteRange& piece, int other) {
         if (number == ByteMap::kNone && other == ByteMap::kNone) return;
-        const int result = number == ByteMap::kNone  ? other
-                           : other == ByteMap::kNone ? number
-                                                     : values_.Number(values_.Add(
-                                                           values_[other], values_[number], i));
+        const int result = number == ByteMap::kNone ? other
+                           : other == ByteMap::kNone
+                               ? number
+                               : values_.Number(values_.Add(values_[other], values_[number], i));
         added.content.Set(piece, result);
       });
     });
@@ -291,9 +291,8 @@ Value Flow::AddScattered(const Value& x, int64_t x_shift, const Value& y, int i)
 void Flow::SumPieces(int i) {
   Value total = values_.Constant();
   total.zero = true;
-  ForEach(At(i, 0), [&](const ByteRange&, const Value& value) {
-    total = values_.Add(total, value, i);
-  });
+  ForEach(At(i, 0),
+          [&](const ByteRange&, const Value& value) { total = values_.Add(total, value, i); });
   Write(At(i, 1), total, i);
 }
 
@@ -362,224 +361,6 @@ void Flow::Update(int i) {
       content_[At(i, operand).buffer].Set(piece.bytes, values_.Number(piece.value));
     }
   }
-}
-
-// ---- communication ------------------------------------------------------------------------------
-
-absl::Status Flow::Collective(int i) {
-  const v1::CollectiveOp& op = sequence_->sequence->instructions(i).collective();
-  const v1::Group& group = program_.groups(op.group());
-  if (HasAxis(group, v1::PIPELINE) && op.kind() != v1::ALL_REDUCE) {
-    return Refuse(WhereIs(i), " with ", BufferText(program_, At(i, 0).buffer),
-                  ": only ALL_REDUCE may cross stages, group '", group.name(), "' does");
-  }
-  switch (op.kind()) {
-    case v1::ALL_REDUCE:
-      AllReduce(i, group, op.group());
-      break;
-    case v1::REDUCE_SCATTER:
-      ReduceScatter(i, group, op.group());
-      break;
-    case v1::ALL_GATHER:
-      AllGather(i, group);
-      break;
-    case v1::BROADCAST:
-      for (const Piece& piece : PiecesOf(At(i, 0))) {
-        content_[At(i, 0).buffer].Set(piece.bytes,
-                                      values_.Number(values_.Gather(piece.value, group, i)));
-      }
-      break;
-    default:
-      Exchange(i, group);
-  }
-  return absl::OkStatus();
-}
-
-// RING_SHIFT and ALL_TO_ALL: the ranks of one sequence give each other other parts of it.
-void Flow::Exchange(int i, const v1::Group& group) {
-  if ((values_.AxesOf(group) & ~Bit(v1::CONTEXT)) == 0) return Function(i);
-  Write(At(i, 1), Values::Spoiled(i, "exchanges with ranks that share no sequence with it"), i);
-}
-
-Value Flow::SumValue(const Value& value, const v1::Group& group, int index, int i) {
-  if (value.scatter < 0) return values_.Sum(value, group, index, i);
-  const auto [known, is_new] = scattered_sums_.emplace(std::pair(value.scatter, index), 0);
-  if (is_new) {
-    const Scatter& scatter = values_.scatter(value.scatter);
-    Scatter sum = {.shard_elements = scatter.shard_elements,
-                   .shards = scatter.shards,
-                   .axes = scatter.axes};
-    const bool mixes = (values_.AxesOf(group) & scatter.axes) != 0;
-    scatter.content.ForEach({0, scatter.shards * scatter.shard_elements},
-                            [&](const ByteRange& elements, int number) {
-                              if (number == ByteMap::kNone) return;
-                              const Value summed =
-                                  mixes ? Values::Spoiled(i, "sums different shards")
-                                        : values_.Sum(values_[number], group, index, i);
-                              sum.content.Set(elements, values_.Number(summed));
-                            });
-    known->second = values_.AddScatter(std::move(sum));
-  }
-  Value result = value;
-  result.scatter = known->second;
-  result.squared = -1;
-  return result;
-}
-
-// What the other stages of the sum must bring too.
-StageSum Flow::GivenToStages(int i) const {
-  StageSum sum = {.instruction = i,
-                  .group = sequence_->sequence->instructions(i).collective().group()};
-  ForEach(At(i, 0), [&](const ByteRange&, const Value& value) {
-    if (value.zero) return;
-    Value given = values_.Constant();
-    given.kind = value.kind;
-    given.varies = value.varies;
-    given.parts = value.parts;
-    given.same_block = value.same_block;
-    given.summed = value.summed;
-    given.spoiled_by = value.spoiled_by < 0 ? -1 : 0;
-    if (!sum.zero && given != sum.value) given = Values::Spoiled(i, "");
-    sum.value = given;
-    sum.zero = false;
-  });
-  return sum;
-}
-
-void Flow::AllReduce(int i, const v1::Group& group, int index) {
-  if ((values_.AxesOf(group) & Bit(v1::PIPELINE)) != 0) stage_sums_.push_back(GivenToStages(i));
-  for (const Piece& piece : PiecesOf(At(i, 0))) {
-    content_[At(i, 0).buffer].Set(piece.bytes,
-                                  values_.Number(SumValue(piece.value, group, index, i)));
-  }
-}
-
-void Flow::ReduceScatter(int i, const v1::Group& group, int index) {
-  const Access& in = At(i, 0);
-  const Access& out = At(i, 1);
-  const int64_t element_bytes = ElementBytes(i, 0);
-  const AxisMask axes = values_.AxesOf(group);
-  if (axes == 0) return Copy(i, 0, 1);
-  Scatter scatter = {.shard_elements = out.row_bytes / element_bytes,
-                     .shards = GroupSize(program_.grid(), group),
-                     .axes = axes};
-  for (const Piece& piece : PiecesOf(in)) {
-    const Value sum = piece.value.scatter >= 0
-                          ? Values::Spoiled(i, "scatters what is scattered already")
-                          : values_.Sum(piece.value, group, index, i);
-    scatter.content.Set({(piece.bytes.begin - in.offset) / element_bytes,
-                         (piece.bytes.end - in.offset) / element_bytes},
-                        values_.Number(sum));
-  }
-  // Activations are all alike; only the shards of gradients are told apart by place.
-  if (axes != values_.Large({v1::CONTEXT, v1::DATA_SHARD})) {
-    Write(out, values_.Flat(scatter, i), i);
-    return;
-  }
-  Value value = values_.Constant();
-  value.scatter = values_.AddScatter(std::move(scatter));
-  value.shift = -(out.offset / element_bytes);
-  Write(out, value, i);
-}
-
-void Flow::AllGather(int i, const v1::Group& group) {
-  const Access& in = At(i, 0);
-  const Access& out = At(i, 1);
-  const int64_t members = GroupSize(program_.grid(), group);
-  const std::vector<Piece> pieces = PiecesOf(in);
-  const AxisMask axes = values_.AxesOf(group);
-  for (const Piece& piece : pieces) {
-    const bool shard =
-        piece.value.scatter >= 0 && values_.scatter(piece.value.scatter).axes == axes;
-    if (shard) {
-      GatherShards(i, piece, in.row_bytes / ElementBytes(i, 0));
-      continue;
-    }
-    const Value value =
-        piece.value.scatter < 0
-            ? piece.value
-            : Values::Spoiled(i, "gathers shards over other ranks than those that hold them");
-    const int number = values_.Number(values_.Gather(value, group, i));
-    if (pieces.size() == 1) {
-      content_[out.buffer].Set(SpanOf(out), number);
-      continue;
-    }
-    for (int64_t m = 0; m < members; ++m) {
-      const int64_t moved = out.offset + m * in.row_bytes - in.offset;
-      content_[out.buffer].Set({piece.bytes.begin + moved, piece.bytes.end + moved}, number);
-    }
-  }
-}
-
-// The shards of all ranks, one behind the other: the content of the region.
-void Flow::GatherShards(int i, const Piece& piece, int64_t part_elements) {
-  const Access& in = At(i, 0);
-  const Access& out = At(i, 1);
-  const int64_t element_bytes = ElementBytes(i, 0);
-  const Scatter& scatter = values_.scatter(piece.value.scatter);
-  const int64_t first = piece.bytes.begin / element_bytes;
-  const int64_t elements = (piece.bytes.end - piece.bytes.begin) / element_bytes;
-  // Elements [begin, end) of the region go to element `target` of the buffer.
-  const auto move = [&](int64_t begin, int64_t end, int64_t target) {
-    scatter.content.ForEach({begin, end}, [&](const ByteRange& range, int number) {
-      Value value = values_.Constant();
-      value.zero = value.padding = number == ByteMap::kNone;
-      if (!value.zero) value = values_[number];
-      value.updated = piece.value.updated;
-      const int64_t moved = target - begin;
-      content_[out.buffer].Set(
-          {(range.begin + moved) * element_bytes, (range.end + moved) * element_bytes},
-          values_.Number(value));
-    });
-  };
-  const int64_t out_first = out.offset / element_bytes + first - in.offset / element_bytes;
-  if (first + piece.value.shift == 0 && elements == scatter.shard_elements &&
-      elements == part_elements) {
-    return move(0, scatter.shards * elements, out_first);
-  }
-  for (int64_t m = 0; m < scatter.shards; ++m) {
-    const int64_t begin = m * scatter.shard_elements + first + piece.value.shift;
-    move(begin, begin + elements, out_first + m * part_elements);
-  }
-}
-
-absl::Status Flow::Send(int i) {
-  const v1::Instruction& instruction = sequence_->sequence->instructions(i);
-  Value expected = values_.Data(instruction.micro_batch());
-  if (transfers_in_parts_) expected.parts = Bit(v1::TENSOR);
-  absl::Status status;
-  ForEach(At(i, 0), [&](const ByteRange& bytes, const Value& value) {
-    if (!status.ok()) return;
-    const Value sent = values_.AsInput(value, i);
-    if (sent == expected) return;
-    const std::string what = absl::StrCat(
-        WhereIs(i), ": sends byte ", bytes.begin, " of ",
-        BufferText(program_, At(i, 0).buffer));
-    if (sent.spoiled_by >= 0) {
-      status = Refuse(what, ", which ", WhereIs(sent.spoiled_by), " spoiled: it ",
-                      sent.spoiled_why);
-    } else if (sent.micro_batch != expected.micro_batch) {
-      status = Refuse(what, " for micro-batch ", instruction.micro_batch(),
-                      ", which is of micro-batch ", sent.micro_batch);
-    } else {
-      status = Refuse(what, ", which is not complete on every rank: a reduction before it is missing or double");
-    }
-  });
-  return status;
-}
-
-void Flow::Receive(int i) {
-  Value value = values_.Data(sequence_->sequence->instructions(i).micro_batch());
-  if (transfers_in_parts_) value.parts = Bit(v1::TENSOR);
-  Write(At(i, 0), value, i);
-}
-
-void Flow::Input(int i) {
-  const v1::Instruction& instruction = sequence_->sequence->instructions(i);
-  Value value = values_.Constant();
-  if (instruction.input().kind() == v1::LOAD_BATCH) value = values_.Data(instruction.micro_batch());
-  if (instruction.input().kind() == v1::LOAD_SCHEDULE) value.kind = Value::kSchedule;
-  for (const Access& access : sequence_->instructions[i].accesses) Write(access, value, i);
 }
 
 }  // namespace terrace::check

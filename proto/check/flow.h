@@ -1,8 +1,8 @@
 // Follows what the checker knows about content (value.h) through the instructions of a sequence:
 // which value each byte of each buffer has after each of them. Internal to proto/check.
 //
-// Nothing is refused here but what is sent to another stage: an instruction that makes nonsense of a
-// value spoils it, and who relies on it (train.h) refuses it with the name of that instruction.
+// Nothing is refused here but what is sent to another stage: an instruction that makes nonsense of
+// a value spoils it, and who relies on it (train.h) refuses it with the name of that instruction.
 // Activations need no such rules of their own; whatever is wrong with them reaches a gradient.
 //
 // Strided operands are seen as everything between their first and their last byte: they are columns
@@ -96,7 +96,7 @@ class Flow {
   const bool transfers_in_parts_;
   Values& values_;
   const CheckedSequence* sequence_ = nullptr;
-  std::vector<ByteMap> content_;                            // numbers of values, by buffer
+  std::vector<ByteMap> content_;  // numbers of values, by buffer
   std::vector<StageSum> stage_sums_;
   std::map<std::pair<int, int>, int> scattered_sums_;       // (scatter, group) -> scatter
   std::map<std::pair<int, int>, int> scattered_additions_;  // (scatter, scatter) -> scatter

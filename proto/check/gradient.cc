@@ -21,9 +21,9 @@ constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5;
 constexpr double kTolerance = 1e-5;
 
 std::string SpoiledText(const CheckedSequence& sequence, const Value& value) {
-  return absl::StrCat(
-      "which ", Where(*sequence.sequence, sequence.sequence->instructions(value.spoiled_by)),
-      " made unusable: it ", value.spoiled_why);
+  return absl::StrCat("which ",
+                      Where(*sequence.sequence, sequence.sequence->instructions(value.spoiled_by)),
+                      " made unusable: it ", value.spoiled_why);
 }
 
 bool CoversAllStages(const v1::Program& program, int group) {
@@ -36,8 +36,8 @@ bool CoversAllStages(const v1::Program& program, int group) {
 std::string DifferenceText(const Values& values, const Value& value) {
   AxisMask axes = value.varies | value.parts;
   if (value.same_block < values.tensor()) axes |= Bit(v1::TENSOR);
-  return axes == 0 ? "" : absl::StrCat("differs over ", AxesText(axes),
-                                       ": it was not summed over that");
+  return axes == 0 ? ""
+                   : absl::StrCat("differs over ", AxesText(axes), ": it was not summed over that");
 }
 
 }  // namespace
@@ -80,13 +80,12 @@ absl::Status Gradients::Check(int i) {
 
 absl::Status Gradients::CheckKind(int i, int operand, Value::Kind kind) {
   absl::Status status;
-  flow_.ForEach(*train_.instructions[i].Find(operand),
-                [&](const ByteRange& bytes, const Value& value) {
-                  if (value.kind == kind || !status.ok()) return;
-                  status = Refuse(What(i, operand, bytes.begin), "which is not what ",
-                                  kind == Value::kScale ? "grad_scale made"
-                                                        : "LOAD_SCHEDULE brought");
-                });
+  flow_.ForEach(
+      *train_.instructions[i].Find(operand), [&](const ByteRange& bytes, const Value& value) {
+        if (value.kind == kind || !status.ok()) return;
+        status = Refuse(What(i, operand, bytes.begin), "which is not what ",
+                        kind == Value::kScale ? "grad_scale made" : "LOAD_SCHEDULE brought");
+      });
   return status;
 }
 
@@ -110,8 +109,9 @@ absl::Status Gradients::CheckGradient(int i, const ByteRange& bytes, const Value
   const Access& param = *train_.instructions[i].Find(kParam);
   if (value.scatter >= 0) return CheckShards(i, bytes, value);
   if (state_.shard_elements(param.buffer) > 0 && ShardCount(program_.grid()) > 1) {
-    return Refuse(What(i, kGrad, bytes.begin), value.spoiled_by >= 0 ? SpoiledText(train_, value)
-                  : "which is the gradient of whole weights, ",
+    return Refuse(What(i, kGrad, bytes.begin),
+                  value.spoiled_by >= 0 ? SpoiledText(train_, value)
+                                        : "which is the gradient of whole weights, ",
                   value.spoiled_by >= 0 ? "" : BufferText(program_, param.buffer),
                   value.spoiled_by >= 0 ? "" : " holds a shard");
   }
@@ -124,7 +124,8 @@ absl::Status Gradients::CheckGradient(int i, const ByteRange& bytes, const Value
   return status;
 }
 
-// The gradient is a shard: every rank's shard of it must belong to that rank's shard of the weights.
+// The gradient is a shard: every rank's shard of it must belong to that rank's shard of the
+// weights.
 absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& value) {
   const Access& grad = *train_.instructions[i].Find(kGrad);
   const Access& param = *train_.instructions[i].Find(kParam);
@@ -141,15 +142,16 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
   const int64_t elements = (bytes.end - bytes.begin) / kElement;
   const int64_t param_first = (param.offset + bytes.begin - grad.offset) / kElement;
   absl::Status status;
-  // Elements [begin, end) of the gradient's region are those of the weights' region `moved` further.
+  // Elements [begin, end) of the gradient's region are those of the weights' region `moved`
+  // further.
   const auto check = [&](int64_t begin, int64_t end, int64_t moved) {
     scatter.content.ForEach({begin, end}, [&](const ByteRange& piece, int number) {
       if (number == ByteMap::kNone || !status.ok()) return;
-      state_.ForEach(param.buffer, (piece.begin + moved) * kElement,
-                     (piece.end + moved) * kElement, [&](const v1::StateRange& weight) {
+      state_.ForEach(param.buffer, (piece.begin + moved) * kElement, (piece.end + moved) * kElement,
+                     [&](const v1::StateRange& weight) {
                        if (!status.ok()) return;
-                       status = CheckFor(i, bytes.begin, weight, flow_.values()[number],
-                                         value.squared);
+                       status =
+                           CheckFor(i, bytes.begin, weight, flow_.values()[number], value.squared);
                      });
     });
   };
@@ -166,8 +168,8 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
 
 absl::Status Gradients::CheckFor(int i, int64_t byte, const v1::StateRange& weight,
                                  const Value& value, int squared) {
-  const std::string what = absl::StrCat(What(i, kGrad, byte), "the gradient of '", weight.tensor(),
-                                        "', ");
+  const std::string what =
+      absl::StrCat(What(i, kGrad, byte), "the gradient of '", weight.tensor(), "', ");
   if (value.spoiled_by >= 0) return Refuse(what, SpoiledText(train_, value));
   if (value.zero || value.foreign || value.kind != Value::kNumbers) {
     return Refuse(what, "to which nothing of this stage was added");
@@ -249,8 +251,8 @@ absl::Status Gradients::CheckNormInput(int i) {
   };
   flow_.ForEach(*train_.instructions[i].Find(0), [&](const ByteRange& bytes, const Value& value) {
     if (status.ok() && value.squared >= 0) {
-      status = Refuse(What(i, 0, bytes.begin), "which ", WhereIs(value.squared),
-                      " has counted already");
+      status =
+          Refuse(What(i, 0, bytes.begin), "which ", WhereIs(value.squared), " has counted already");
     }
     if (value.scatter < 0) return check(bytes, value);
     const Scatter& scatter = flow_.values().scatter(value.scatter);
@@ -338,10 +340,9 @@ absl::Status CheckSameEverywhere(const v1::Program& program, const CheckedSequen
   const Access& access = *sequence.instructions[i].Find(0);
   flow.ForEach(access, [&](const ByteRange& bytes, const Value& value) {
     if (!status.ok()) return;
-    const std::string what =
-        absl::StrCat(Where(*sequence.sequence, sequence.sequence->instructions(i)),
-                     ": hands out byte ", bytes.begin, " of ", BufferText(program, access.buffer),
-                     ", ");
+    const std::string what = absl::StrCat(
+        Where(*sequence.sequence, sequence.sequence->instructions(i)), ": hands out byte ",
+        bytes.begin, " of ", BufferText(program, access.buffer), ", ");
     const std::string difference = DifferenceText(flow.values(), value);
     if (value.spoiled_by >= 0) {
       status = Refuse(what, SpoiledText(sequence, value));

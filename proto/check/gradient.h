@@ -1,5 +1,5 @@
-// What those who rely on the content of bytes ask: the optimizer of its gradient, norms of what they
-// count, GRAD_SCALE of the norm and the loss. Internal to proto/check.
+// What those who rely on the content of bytes ask: the optimizer of its gradient, norms of what
+// they count, GRAD_SCALE of the norm and the loss. Internal to proto/check.
 //
 // Borrows everything it is given. Thread-compatible.
 //
@@ -49,7 +49,7 @@ class Gradients {
   const CheckedSequence& train_;
   const Flow& flow_;
   std::map<std::string, StageFacts::Shared>* const shared_;
-  uint64_t all_micro_batches_ = 0;       // the fingerprint of each once
+  uint64_t all_micro_batches_ = 0;        // the fingerprint of each once
   std::map<int, double> shared_squares_;  // by squared norm: the part of the squares it counts
 };
 

@@ -153,7 +153,7 @@ absl::Status CheckCompute(const v1::Program& program, const v1::Sequence& sequen
 // What one operand of an instruction without an op table entry must be.
 struct OperandRule {
   v1::Access access = v1::READ;
-  v1::DType dtype = v1::F32;  // DTYPE_UNSPECIFIED: any
+  v1::DType dtype = v1::F32;   // DTYPE_UNSPECIFIED: any
   std::vector<int64_t> shape;  // 0: any size
   bool any_shape = false;
   bool optional = false;
@@ -189,8 +189,7 @@ absl::Status CheckRules(const v1::Instruction& instruction,
 }
 
 absl::Status CheckLoadBatch(const v1::Instruction& instruction, const std::string& where) {
-  const OperandRule ids = {
-      .access = v1::WRITE, .dtype = v1::I32, .shape = {0}, .optional = true};
+  const OperandRule ids = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0}, .optional = true};
   RETURN_IF_ERROR(CheckRules(instruction, {ids, ids}, where));
   const v1::Operand& tokens = instruction.operands(0);
   const v1::Operand& targets = instruction.operands(1);
@@ -300,8 +299,8 @@ absl::Status CheckCollective(const v1::Program& program, const v1::Instruction& 
   if (Elements(first) == part * rule.parts0 && Elements(last) == part * rule.parts1)
     return absl::OkStatus();
   return Refuse(where, ": operands of ", Elements(first), " and ", Elements(last),
-                " elements must hold ", rule.parts0, " and ", rule.parts1,
-                " equal parts, group '", group->name(), "' having ", members, " ranks");
+                " elements must hold ", rule.parts0, " and ", rule.parts1, " equal parts, group '",
+                group->name(), "' having ", members, " ranks");
 }
 
 absl::Status CheckTransfer(const v1::Program& program, const v1::Instruction& instruction,

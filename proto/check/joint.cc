@@ -32,17 +32,15 @@ bool SameRules(v1::StepRules a, v1::StepRules b) {
 }
 
 bool SameGroups(const v1::Program& a, const v1::Program& b) {
-  return std::equal(a.groups().begin(), a.groups().end(), b.groups().begin(), b.groups().end(),
-                    [](const v1::Group& x, const v1::Group& y) {
-                      return MessageDifferencer::Equals(x, y);
-                    });
+  return std::equal(
+      a.groups().begin(), a.groups().end(), b.groups().begin(), b.groups().end(),
+      [](const v1::Group& x, const v1::Group& y) { return MessageDifferencer::Equals(x, y); });
 }
 
 bool SameSequences(const v1::Program& a, const v1::Program& b) {
-  return std::equal(a.sequences().begin(), a.sequences().end(), b.sequences().begin(),
-                    b.sequences().end(), [](const v1::Sequence& x, const v1::Sequence& y) {
-                      return x.name() == y.name();
-                    });
+  return std::equal(
+      a.sequences().begin(), a.sequences().end(), b.sequences().begin(), b.sequences().end(),
+      [](const v1::Sequence& x, const v1::Sequence& y) { return x.name() == y.name(); });
 }
 
 // All ranks of a stage run the same program.
@@ -68,18 +66,18 @@ absl::Status CheckOwners(absl::Span<const v1::Program> stages,
       std::vector<size_t>& list = range.copy() ? holders.copies : holders.owners;
       if (list.empty() || list.back() != s) list.push_back(s);
       const v1::StateRange& first = *holders.first;
-      const bool same = range.dtype() == first.dtype() &&
-                        std::equal(range.shape().begin(), range.shape().end(),
-                                   first.shape().begin(), first.shape().end());
+      const bool same =
+          range.dtype() == first.dtype() && std::equal(range.shape().begin(), range.shape().end(),
+                                                       first.shape().begin(), first.shape().end());
       if (same) continue;
       return Refuse("stage ", s, ": state of '", range.tensor(),
                     "' has another shape or type than in the stages before");
     }
   }
   for (auto& [key, holders] : tensors) {
-    const std::string what = absl::StrCat(
-        "state ", v1::StateKind_Name(static_cast<v1::StateKind>(key.second)), " of '", key.first,
-        "'");
+    const std::string what =
+        absl::StrCat("state ", v1::StateKind_Name(static_cast<v1::StateKind>(key.second)), " of '",
+                     key.first, "'");
     if (holders.owners.empty()) {
       return Refuse(what, ": stage ", holders.copies[0], " holds a copy, no stage owns it");
     }
@@ -113,10 +111,9 @@ absl::Status CheckNames(absl::Span<const v1::Program> stages,
   return absl::OkStatus();
 }
 
-// The gradient of a weight is summed over stages exactly when several hold it, over all of these, and
-// its squares are counted once.
-absl::Status CheckShared(absl::Span<const v1::Program> stages,
-                         const std::vector<StageFacts>& facts,
+// The gradient of a weight is summed over stages exactly when several hold it, over all of these,
+// and its squares are counted once.
+absl::Status CheckShared(absl::Span<const v1::Program> stages, const std::vector<StageFacts>& facts,
                          const std::map<std::string, Holders>& weights) {
   for (const auto& [name, holders] : weights) {
     std::set<size_t> held(holders.copies.begin(), holders.copies.end());
@@ -136,14 +133,15 @@ absl::Status CheckShared(absl::Span<const v1::Program> stages,
       std::set<size_t> summed(group.stages().begin(), group.stages().end());
       for (size_t all = 0; group.stages().empty() && all < stages.size(); ++all) summed.insert(all);
       if (summed == held) continue;
-      return Refuse("stage ", s, ", from rank ", FirstRank(stages, s), " on: ",
-                    shared->second.where, ": the gradient of '", name, "' is summed over group '",
-                    group.name(), "', whose stages are not those that hold the weight");
+      return Refuse("stage ", s, ", from rank ", FirstRank(stages, s),
+                    " on: ", shared->second.where, ": the gradient of '", name,
+                    "' is summed over group '", group.name(),
+                    "', whose stages are not those that hold the weight");
     }
     if (held.size() == 1 || std::abs(squares - 1) <= kTolerance) continue;
     return Refuse("stage ", *held.rbegin(), ", from rank ", FirstRank(stages, *held.rbegin()),
-                  " on: ", where, ": the squares of the gradient of '", name,
-                  "' enter the norm ", squares, " times over the stages that hold it, must be once");
+                  " on: ", where, ": the squares of the gradient of '", name, "' enter the norm ",
+                  squares, " times over the stages that hold it, must be once");
   }
   return absl::OkStatus();
 }
@@ -153,9 +151,9 @@ absl::Status CheckState(absl::Span<const v1::Program> stages,
   std::map<std::string, Holders> weights;
   RETURN_IF_ERROR(CheckOwners(stages, &weights));
   RETURN_IF_ERROR(CheckNames(stages, weights));
-  const bool trains = std::any_of(
-      stages[0].sequences().begin(), stages[0].sequences().end(),
-      [](const v1::Sequence& sequence) { return sequence.name() == "train"; });
+  const bool trains =
+      std::any_of(stages[0].sequences().begin(), stages[0].sequences().end(),
+                  [](const v1::Sequence& sequence) { return sequence.name() == "train"; });
   return trains ? CheckShared(stages, facts, weights) : absl::OkStatus();
 }
 
@@ -237,8 +235,7 @@ absl::Status CheckJoint(absl::Span<const v1::Program> stages,
   RETURN_IF_ERROR(CheckLoads(stages, facts));
   for (size_t s = 1; s < stages.size(); ++s) {
     if (facts[s].transfers_in_parts == facts[0].transfers_in_parts) continue;
-    return Refuse("stage ", s, ": what it receives is ",
-                  facts[s].transfers_in_parts ? "" : "not ",
+    return Refuse("stage ", s, ": what it receives is ", facts[s].transfers_in_parts ? "" : "not ",
                   "split over the axis TENSOR, with stage 0 it is the other way round");
   }
   RETURN_IF_ERROR(CheckTermination(stages));

@@ -2,11 +2,12 @@
 // and the joint execution terminates when every communication blocks until all its parties have
 // reached it (rendezvous; nothing is buffered).
 //
-// One rank of each stage stands for all. All ranks of a stage run the same straight list, so there is
-// an execution in which they are at the same instruction at all times, and in it a collective inside
-// a stage has all its members there at once. Straight lists of blocking communication with fixed
-// partners are a Kahn network (1974): whether it ends does not depend on who is faster, so that this
-// one execution decides for all. Only transfers and groups with the axis PIPELINE couple stages.
+// One rank of each stage stands for all. All ranks of a stage run the same straight list, so there
+// is an execution in which they are at the same instruction at all times, and in it a collective
+// inside a stage has all its members there at once. Straight lists of blocking communication with
+// fixed partners are a Kahn network (1974): whether it ends does not depend on who is faster, so
+// that this one execution decides for all. Only transfers and groups with the axis PIPELINE couple
+// stages.
 //
 // Thread-safe: no state.
 //
@@ -23,8 +24,7 @@
 namespace terrace::check {
 
 // REQUIRES: each program passed the local checks, which gave `facts`.
-absl::Status CheckJoint(absl::Span<const v1::Program> stages,
-                        const std::vector<StageFacts>& facts);
+absl::Status CheckJoint(absl::Span<const v1::Program> stages, const std::vector<StageFacts>& facts);
 
 // Grid, groups, rules and sequences are those of one job.
 absl::Status CheckAgree(absl::Span<const v1::Program> stages);

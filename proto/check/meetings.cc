@@ -78,9 +78,9 @@ std::string Meetings::Text(const Place& place) const {
   const v1::Program& program = stages_[place.stage];
   const Coordinates rank = {.stage = place.stage};
   const v1::Instruction& instruction = At(place);
-  std::string text = absl::StrCat("rank ", RankOf(program.grid(), rank), " (",
-                                  Describe(program.grid(), rank), ") ",
-                                  Where(*sequences_[place.stage], instruction));
+  std::string text =
+      absl::StrCat("rank ", RankOf(program.grid(), rank), " (", Describe(program.grid(), rank),
+                   ") ", Where(*sequences_[place.stage], instruction));
   if (instruction.operands_size() > 0 &&
       instruction.operands(0).buffer() < static_cast<uint32_t>(program.buffers_size())) {
     absl::StrAppend(&text, " with ", BufferText(program, instruction.operands(0).buffer()));
@@ -108,7 +108,8 @@ absl::Status Meetings::CheckPair(const Place& send, const Place& receive) const 
     return Refuse(Text(send), ": sends ", SizeText(from), ", where ", Text(receive), " receives ",
                   SizeText(to));
   }
-  // What is sent as something else than it is received as would go unnoticed when the sizes are one.
+  // What is sent as something else than it is received as would go unnoticed when the sizes are
+  // one.
   if (from.micro_batch() != to.micro_batch() || from.phase() != to.phase() ||
       from.layer() != to.layer()) {
     const auto as = [](const v1::Instruction& instruction) {

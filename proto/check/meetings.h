@@ -1,6 +1,6 @@
-// Where instructions of different stages meet: a send and its receive, a collective over stages. Each
-// meeting and each other instruction is one event; the order of streams and waits of all stages
-// together must have no cycle. Internal to proto/check.
+// Where instructions of different stages meet: a send and its receive, a collective over stages.
+// Each meeting and each other instruction is one event; the order of streams and waits of all
+// stages together must have no cycle. Internal to proto/check.
 //
 // Borrows the programs. Thread-compatible.
 //
@@ -62,14 +62,14 @@ class Meetings {
 
   const absl::Span<const v1::Program> stages_;
   std::vector<const v1::Sequence*> sequences_;
-  std::vector<size_t> first_;         // by stage: the node of its first instruction; and the end
-  std::vector<size_t> event_;         // by node: the node that stands for the meeting
+  std::vector<size_t> first_;            // by stage: the node of its first instruction; and the end
+  std::vector<size_t> event_;            // by node: the node that stands for the meeting
   std::vector<std::vector<Place>> met_;  // by meeting: who meets there; see meeting_
-  std::vector<int> meeting_;          // by node: index in met_, -1 when it meets nobody
+  std::vector<int> meeting_;             // by node: index in met_, -1 when it meets nobody
   // Edges event -> later event, in compressed rows.
   std::vector<size_t> edge_begin_;
   std::vector<uint32_t> edges_;
-  std::vector<int> before_;           // by event: edges into it
+  std::vector<int> before_;  // by event: edges into it
 };
 
 // The values that meet in sums over stages are alike. REQUIRES: Meetings passed.

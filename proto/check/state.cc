@@ -65,8 +65,8 @@ absl::Status CheckRectangle(const v1::Program& program, const v1::StateRange& ra
   if (!v1::StateRange::Split_IsValid(range.split())) {
     return Refuse(where, ": split ", range.split(), " does not exist");
   }
-  const bool rows_fit = range.split() == v1::StateRange::BY_ROWS ||
-                        range.rows() <= tensor_rows - range.row();
+  const bool rows_fit =
+      range.split() == v1::StateRange::BY_ROWS || range.rows() <= tensor_rows - range.row();
   const bool columns_fit = range.split() == v1::StateRange::BY_COLUMNS ||
                            range.columns() <= tensor_columns - range.column();
   if (!rows_fit || !columns_fit) {
@@ -94,7 +94,8 @@ absl::Status CheckPlace(const v1::Program& program, const v1::StateRange& range,
                   BufferText(program, range.buffer()), " of ", buffer.bytes(), " bytes");
   }
   const int64_t bytes = shard == 0 ? buffer.bytes() : shard * element_bytes * shards;
-  if (range.rows() > 1 && (range.row_stride() < range.columns() || range.row_stride() > kBytesMax)) {
+  if (range.rows() > 1 &&
+      (range.row_stride() < range.columns() || range.row_stride() > kBytesMax)) {
     return Refuse(where, ": row_stride ", range.row_stride(), " must be at least its ",
                   range.columns(), " columns");
   }
@@ -109,9 +110,8 @@ absl::Status CheckPlace(const v1::Program& program, const v1::StateRange& range,
     if (span <= bytes - range.offset()) return absl::OkStatus();
   }
   return Refuse(where, ": ", range.rows(), " x ", range.columns(), " elements from byte ",
-                range.offset(), " on must lie aligned inside ",
-                BufferText(program, range.buffer()), shard == 0 ? " of " : ", all shards ", bytes,
-                " bytes");
+                range.offset(), " on must lie aligned inside ", BufferText(program, range.buffer()),
+                shard == 0 ? " of " : ", all shards ", bytes, " bytes");
 }
 
 absl::Status CheckRange(const v1::Program& program, const v1::StateRange& range) {
@@ -171,8 +171,8 @@ class Cover {
   absl::Status Add(int64_t row, const Rectangle& rectangle) {
     const auto next = columns_held_.upper_bound(rectangle.column);
     const bool meets_next = next != columns_held_.end() && next->first < rectangle.column_end;
-    const bool meets_last = next != columns_held_.begin() &&
-                            std::prev(next)->second > rectangle.column;
+    const bool meets_last =
+        next != columns_held_.begin() && std::prev(next)->second > rectangle.column;
     if (meets_next || meets_last) {
       const int64_t column = meets_last ? rectangle.column : next->first;
       return Refuse(what_, ": element ", row * columns_ + column, " is held twice");

@@ -82,14 +82,13 @@ absl::Status CheckStreams(const v1::Program& program) {
 
 absl::Status CheckGrid(const v1::Program& program) {
   const v1::Grid& grid = program.grid();
-  for (uint32_t size : {grid.tensor(), grid.context(), grid.data_shard(), grid.data_replica(),
-                        grid.pipeline()}) {
+  for (uint32_t size :
+       {grid.tensor(), grid.context(), grid.data_shard(), grid.data_replica(), grid.pipeline()}) {
     if (size > kRanksMax) return Refuse("grid: an axis of ", size, " ranks, at most ", kRanksMax);
   }
   // Cut at every factor: five sizes of at most 2^20 would overflow.
   uint64_t ranks = 1;
-  for (v1::Axis axis :
-       {v1::TENSOR, v1::CONTEXT, v1::DATA_SHARD, v1::DATA_REPLICA, v1::PIPELINE}) {
+  for (v1::Axis axis : {v1::TENSOR, v1::CONTEXT, v1::DATA_SHARD, v1::DATA_REPLICA, v1::PIPELINE}) {
     ranks = std::min<uint64_t>(ranks * AxisSize(grid, axis), uint64_t{kRanksMax} + 1);
   }
   if (ranks != program.ranks()) {
@@ -134,8 +133,8 @@ absl::Status CheckGroup(const v1::Program& program, const v1::Group& group) {
   if (group.tensor_block() == 0) return absl::OkStatus();
   const uint32_t tensor = AxisSize(program.grid(), v1::TENSOR);
   if (!HasAxis(group, v1::TENSOR) || tensor % group.tensor_block() != 0) {
-    return Refuse(where, ": tensor_block ", group.tensor_block(),
-                  " must divide the ", tensor, " ranks of the axis TENSOR, one of its axes");
+    return Refuse(where, ": tensor_block ", group.tensor_block(), " must divide the ", tensor,
+                  " ranks of the axis TENSOR, one of its axes");
   }
   return absl::OkStatus();
 }

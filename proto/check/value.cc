@@ -122,12 +122,12 @@ Value Values::AsInput(const Value& value, int instruction) const {
   if (value.micro_batch == kNoMicroBatch) {
     const AxisMask differs = (value.varies | value.parts) & (data | Bit(v1::CONTEXT));
     if (differs == 0) return input;
-    return Spoiled(instruction, absl::StrCat("computes with weights that differ over ",
-                                             AxesText(differs)));
+    return Spoiled(instruction,
+                   absl::StrCat("computes with weights that differ over ", AxesText(differs)));
   }
   if ((data & ~value.varies) != 0) {
-    return Spoiled(instruction, absl::StrCat("computes with a sum over ",
-                                             AxesText(data & ~value.varies)));
+    return Spoiled(instruction,
+                   absl::StrCat("computes with a sum over ", AxesText(data & ~value.varies)));
   }
   input.contributions = 1;
   input.fingerprint = MicroBatchMark(value.micro_batch);
@@ -156,11 +156,13 @@ Value Values::Join(const Value& a, const Value& b, int instruction) const {
   if (a.spoiled_by >= 0 || b.zero) return a;
   if (b.spoiled_by >= 0 || a.zero) return b;
   if (a == b) return a;
-  // The parts of a sequence that tensor-parallel ranks hold go with what is the same on all of them.
+  // The parts of a sequence that tensor-parallel ranks hold go with what is the same on all of
+  // them.
   const AxisMask tensor = Bit(v1::TENSOR);
   if (((a.parts & tensor) != 0 && b.same_block < tensor_) ||
       ((b.parts & tensor) != 0 && a.same_block < tensor_)) {
-    return Spoiled(instruction, "mixes parts of a sequence with what tensor-parallel ranks do not share");
+    return Spoiled(instruction,
+                   "mixes parts of a sequence with what tensor-parallel ranks do not share");
   }
   Value value = Constant();
   value.varies = a.varies | b.varies;
@@ -220,8 +222,8 @@ Value Values::Sum(const Value& value, const v1::Group& group, int group_index,
   }
   if (value.kind == Value::kSquares) {
     if ((value.summed & axes) != 0) {
-      return Spoiled(instruction, absl::StrCat("sums squares over ",
-                                               AxesText(value.summed & axes), " a second time"));
+      return Spoiled(instruction, absl::StrCat("sums squares over ", AxesText(value.summed & axes),
+                                               " a second time"));
     }
     sum.summed |= axes;
     return sum;
@@ -248,8 +250,7 @@ Value Values::Sum(const Value& value, const v1::Group& group, int group_index,
 Value Values::Gather(const Value& value, const v1::Group& group, int instruction) const {
   if (value.spoiled_by >= 0 || value.zero) return value;
   const AxisMask axes = AxesOf(group);
-  const AxisMask lost =
-      axes & value.varies & (Bit(v1::DATA_SHARD) | Bit(v1::DATA_REPLICA));
+  const AxisMask lost = axes & value.varies & (Bit(v1::DATA_SHARD) | Bit(v1::DATA_REPLICA));
   if (lost != 0) {
     return Spoiled(instruction, absl::StrCat("collects over ", AxesText(lost),
                                              " what was to be summed over it"));

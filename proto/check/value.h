@@ -1,6 +1,6 @@
 // What the checker knows about the content of bytes: not their numbers, but on which ranks they
-// differ, which micro-batches are in them, and whether they are a sum, a part or a copy. Internal to
-// proto/check.
+// differ, which micro-batches are in them, and whether they are a sum, a part or a copy. Internal
+// to proto/check.
 //
 // The three questions behind it are those that can go wrong without a trace: was every gradient
 // summed over exactly the ranks whose data it lacks (a sum over ranks that hold the same is a
@@ -85,8 +85,8 @@ struct Scatter {
   ByteMap content;  // by element of the region
 };
 
-// What one squared norm counted: gradients that `same_block` tensor-parallel ranks hold alike, and of
-// which ranks along `parts` hold each another part.
+// What one squared norm counted: gradients that `same_block` tensor-parallel ranks hold alike, and
+// of which ranks along `parts` hold each another part.
 struct SquareTerm {
   int instruction = 0;
   uint32_t same_block = 1;

@@ -95,8 +95,8 @@ TEST(CheckJointTest, TheSameCollectivesInTheSameOrderTerminate) {
 
 TEST(CheckJointTest, SwappedCollectivesOfOneGroupAreRefused) {
   EXPECT_THAT(Joint({{{.elements = 4}, {.elements = 8}}, {{.elements = 8}, {.elements = 4}}}),
-              AllOf(HasSubstr("rank 1 (stage1)"), HasSubstr("brings 8 F32"),
-                    HasSubstr("group 'a'"), HasSubstr("buffer 0 'x'")));
+              AllOf(HasSubstr("rank 1 (stage1)"), HasSubstr("brings 8 F32"), HasSubstr("group 'a'"),
+                    HasSubstr("buffer 0 'x'")));
 }
 
 TEST(CheckJointTest, GroupsOnOneStreamInOppositeOrderDeadlock) {
@@ -139,16 +139,16 @@ TEST(CheckJointTest, OnStreamsOfTheirOwnTheyDoNot) {
 
 TEST(CheckJointTest, AComputationBetweenThemIsPartOfTheCycle) {
   const Step compute = {.what = Step::kCompute, .stream = 2, .waits = {0}};
-  const std::string message = Joint({{Receive(1, 0), compute, Send(1, 1, {1})},
-                                     {Receive(0, 0), compute, Send(0, 1, {1})}});
+  const std::string message =
+      Joint({{Receive(1, 0), compute, Send(1, 1, {1})}, {Receive(0, 0), compute, Send(0, 1, {1})}});
   EXPECT_THAT(message, AllOf(HasSubstr("deadlock"), HasSubstr("instruction 2 of 'train' (SEND)"),
                              HasSubstr("comes after")));
 }
 
 TEST(CheckJointTest, ACircleOfStagesDeadlocks) {
-  EXPECT_THAT(Joint({{Send(1), Receive(2)}, {Send(2), Receive(0)}, {Send(0), Receive(1)}}),
-              AllOf(HasSubstr("deadlock"), HasSubstr("rank 0"), HasSubstr("rank 1"),
-                    HasSubstr("rank 2")));
+  EXPECT_THAT(
+      Joint({{Send(1), Receive(2)}, {Send(2), Receive(0)}, {Send(0), Receive(1)}}),
+      AllOf(HasSubstr("deadlock"), HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr("rank 2")));
 }
 
 TEST(CheckJointTest, ADroppedReceiveIsNamedByItsSend) {
@@ -272,7 +272,8 @@ TEST(CheckJointTest, SixtyFourStagesOf512MicroBatchesAreRunAtOnce) {
     if (instruction.micro_batch() == 300) send = static_cast<int>(instruction.id());
   }
   for (const v1::Instruction& instruction : sequence->instructions()) {
-    if (instruction.transfer().kind() != v1::RECEIVE || instruction.transfer().group() != 1) continue;
+    if (instruction.transfer().kind() != v1::RECEIVE || instruction.transfer().group() != 1)
+      continue;
     if (instruction.micro_batch() == 300) waited = static_cast<int>(instruction.id());
   }
   ASSERT_LT(send, waited);

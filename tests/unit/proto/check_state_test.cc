@@ -74,13 +74,12 @@ std::vector<int> OwnedTimes(const v1::Program& program) {
   return times;
 }
 
-// A tensor cut at random into rectangles, some of them split and padded, some rectangles then moved,
-// resized or left out.
+// A tensor cut at random into rectangles, some of them split and padded, some rectangles then
+// moved, resized or left out.
 v1::Program RandomManifest(std::mt19937* random) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>((*random)() % n); };
   const uint32_t tensor_sizes[] = {1, 2, 4};
-  v1::Program program =
-      Empty(tensor_sizes[below(3)], 1 + below(2), 1 + below(3), 1 + below(2));
+  v1::Program program = Empty(tensor_sizes[below(3)], 1 + below(2), 1 + below(3), 1 + below(2));
   const int64_t rows = 1 + below(12), columns = 1 + below(12);
   const bool sharded = below(2) == 0;
   const int64_t shards = ShardCount(program.grid());
@@ -211,9 +210,9 @@ TEST(CheckStateTest, AThousandTensorsOnAThousandRanksTakeNoTime) {
       int64_t place = 0;
       for (int t = 0; t < 9; ++t) {
         const bool columns = t % 3 == 0;
-        v1::StateRange* range = AddRange(
-            "layers." + std::to_string(layer) + "." + std::to_string(t), columns ? kHidden : kInner,
-            columns ? kInner : kHidden, buffer, &program);
+        v1::StateRange* range =
+            AddRange("layers." + std::to_string(layer) + "." + std::to_string(t),
+                     columns ? kHidden : kInner, columns ? kInner : kHidden, buffer, &program);
         range->set_kind(kind);
         range->set_split(columns ? v1::StateRange::BY_COLUMNS : v1::StateRange::BY_ROWS);
         (columns ? range->set_columns(kInner / 8) : range->set_rows(kInner / 8));

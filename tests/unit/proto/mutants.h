@@ -1,5 +1,5 @@
-// All the ways to break the programs of a job in one place that a checker must notice: for each kind
-// of mutation, every mutant there is. Programs come from anywhere.
+// All the ways to break the programs of a job in one place that a checker must notice: for each
+// kind of mutation, every mutant there is. Programs come from anywhere.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -97,10 +97,9 @@ inline std::vector<Mutant> WithoutAWait(const Programs& programs) {
   std::vector<Mutant> mutants;
   ForEachInstruction(programs, [&](size_t stage, int q, const v1::Instruction& instruction) {
     for (int w = 0; w < instruction.waits_size(); ++w) {
-      mutants.push_back(Changed(stage, q, instruction, absl::StrCat("wait for ",
-                                instruction.waits(w), " removed"), [w](v1::Instruction* i) {
-                                  i->mutable_waits()->erase(i->mutable_waits()->begin() + w);
-                                }));
+      mutants.push_back(Changed(
+          stage, q, instruction, absl::StrCat("wait for ", instruction.waits(w), " removed"),
+          [w](v1::Instruction* i) { i->mutable_waits()->erase(i->mutable_waits()->begin() + w); }));
     }
   });
   return mutants;
@@ -229,10 +228,9 @@ inline std::vector<Mutant> WithAnotherMicroBatch(const Programs& programs) {
       for (const v1::Buffer& buffer : programs[stage].buffers()) {
         if (buffer.name() != twin || buffer.sequence() != "train") continue;
         const uint32_t id = buffer.id();
-        mutants.push_back(Changed(stage, q, instruction, absl::StrCat("operand ", k, " is ", twin),
-                                  [k, id](v1::Instruction* i) {
-                                    i->mutable_operands(k)->set_buffer(id);
-                                  }));
+        mutants.push_back(
+            Changed(stage, q, instruction, absl::StrCat("operand ", k, " is ", twin),
+                    [k, id](v1::Instruction* i) { i->mutable_operands(k)->set_buffer(id); }));
       }
     }
   });

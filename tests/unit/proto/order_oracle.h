@@ -1,5 +1,5 @@
-// What the checker must decide about order, in the slowest and plainest way: reachability between all
-// pairs of instructions, then all pairs of accesses that share bytes.
+// What the checker must decide about order, in the slowest and plainest way: reachability between
+// all pairs of instructions, then all pairs of accesses that share bytes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -98,8 +98,8 @@ class OrderOracle {
   void AddWithin(const std::vector<Touch>& touches) {
     for (size_t b = 0; b < touches.size(); ++b) {
       for (size_t a = 0; a < b; ++a) {
-        const bool writes = touches[a].operand->access() != v1::READ ||
-                            touches[b].operand->access() != v1::READ;
+        const bool writes =
+            touches[a].operand->access() != v1::READ || touches[b].operand->access() != v1::READ;
         if (touches[a].instruction != touches[b].instruction && writes &&
             Overlap(*touches[a].operand, *touches[b].operand)) {
           conflicts_.emplace(touches[a].instruction, touches[b].instruction);

@@ -80,8 +80,7 @@ TEST(PlanTextTest, TheLayoutNamesWhatIsNotAsUsual) {
   layout->set_context_parallel(1);
   layout->set_recompute("none");
   layout->set_precision("bf16");
-  EXPECT_THAT(PlanText(plan),
-              HasSubstr("dp 1, tp 1, pp 1, cp 1, zero 0, recompute none, bf16\n"));
+  EXPECT_THAT(PlanText(plan), HasSubstr("dp 1, tp 1, pp 1, cp 1, zero 0, recompute none, bf16\n"));
   layout->set_data_parallel(8);
   layout->set_tensor_parallel(2);
   layout->set_sequence_parallel(true);

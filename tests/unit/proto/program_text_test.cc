@@ -174,7 +174,8 @@ TEST(ProgramTextTest, ThePartsOfAStageAreListed) {
   EXPECT_THAT(text, HasSubstr("group     tensor_block  over tensor in blocks of 4  4 ranks\n"));
   EXPECT_THAT(text, HasSubstr("send to stage 2 tied"));
   EXPECT_THAT(text, HasSubstr("state  2 ranges of weights, 2 with their moments\n"));
-  EXPECT_THAT(text, HasSubstr("k.weight     [16,32]  [0+8,0+32] by rows / 4  weights+256     64  copy\n"));
+  EXPECT_THAT(
+      text, HasSubstr("k.weight     [16,32]  [0+8,0+32] by rows / 4  weights+256     64  copy\n"));
   EXPECT_THAT(text, HasSubstr("norm.weight  [32]     all                     weights\n"));
 }
 
