@@ -26,16 +26,45 @@ using compiler::Graph;
 using compiler::kNone;
 using compiler::Parameters;
 
-// "train" is unrolled; beyond this a program is too long to stream and to check.
-constexpr int64_t kMaxLayerPasses = 32'768;
+// "train" is unrolled; beyond this a program is too long to stream and to check (proto/check has the
+// same limits). The layer passes say it before anything is built, of layouts that are far beyond.
+constexpr int64_t kMaxLayerPasses = 65'536;
+constexpr int64_t kMaxBuffers = 1'000'000;
+constexpr int64_t kMaxInstructions = 2'000'000;
 
-absl::Status CheckLength(const v1::Layout& layout, int64_t layers) {
-  const int64_t passes = layers * layout.micro_batches();
-  if (passes <= kMaxLayerPasses) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("layout: ", layout.micro_batches(), " micro-batches of ", layers, " layers are ",
-                   passes, " layer passes in one step, must be at most ", kMaxLayerPasses,
-                   "; raise layout.micro_batch or layout.dp, or lower train.global_batch"));
+absl::Status CheckCount(int64_t count, int64_t most, const std::string& what) {
+  if (count <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "layout: ", count, " ", what, " in one step of a stage, must be at most ", most,
+      "; raise layout.micro_batch, layout.dp or layout.pp, or lower train.global_batch"));
+}
+
+// Of the stage with the most layers.
+absl::Status CheckLayerPasses(const v1::Layout& layout, int layers) {
+  const compiler::ScheduleShape shape = compiler::ShapeOf(layout);
+  const std::vector<compiler::ChunkRange> chunks = compiler::SplitLayers(layout, layers);
+  int64_t most = 0;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    int64_t of_stage = 0;
+    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+      const compiler::ChunkRange& range = chunks[compiler::ModelChunk(shape, stage, chunk)];
+      of_stage += range.end - range.begin;
+    }
+    most = std::max(most, of_stage);
+  }
+  return CheckCount(most * layout.micro_batches(), kMaxLayerPasses, "layer passes");
+}
+
+absl::Status CheckSize(const Graph& graph) {
+  const auto buffers =
+      std::count_if(graph.values.begin(), graph.values.end(),
+                    [](const compiler::Value& value) { return value.inside == kNone; });
+  RETURN_IF_ERROR(CheckCount(buffers, kMaxBuffers, "buffers"));
+  for (const compiler::Sequence& sequence : graph.sequences) {
+    RETURN_IF_ERROR(CheckCount(static_cast<int64_t>(sequence.nodes.size()), kMaxInstructions,
+                               "instructions"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckComplete(const v1::Layout& layout) {
@@ -125,6 +154,7 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
 absl::Status Finish(const Model& model, const Parameters& parameters, int rope_table, Graph* graph,
                     v1::Program* program) {
   compiler::AddWorkspaces(static_cast<int>(program->threads()), graph);
+  RETURN_IF_ERROR(CheckSize(*graph));
   compiler::AssignStreams(graph);
   RETURN_IF_ERROR(compiler::Emit(
       {.graph = graph, .model = &model, .parameters = &parameters, .rope_table = rope_table},
@@ -216,7 +246,7 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
   const Model& model = *input.model;
   RETURN_IF_ERROR(CheckComplete(layout));
   RETURN_IF_ERROR(CheckLayout(layout, model, *input.spec));
-  RETURN_IF_ERROR(CheckLength(layout, model.config.layers));
+  RETURN_IF_ERROR(CheckLayerPasses(layout, static_cast<int>(model.config.layers)));
   Job job = {.input = input,
              .layout = layout,
              .forward = {.batch = layout.micro_batch(),

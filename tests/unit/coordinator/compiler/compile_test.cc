@@ -70,13 +70,26 @@ TEST(CompileTest, LayoutsItCannotCompileAreRefusedByName) {
   EXPECT_THAT(refusal([](v1::Layout& l) { l.set_micro_batches(0); }), HasSubstr("micro_batches 0"));
 }
 
-TEST(CompileTest, StepsTooLongToUnrollAreRefused) {
+std::string Refusal(const TinyJob& job) {
   const v1::JobSpec spec = TinySpec();
-  const Model model = TinyModel("llama");
-  const v1::Layout layout = TinyLayout({.micro_batches = 20'000});
-  const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+  const Model model = TinyModel(job.family, job.sizes);
+  const auto programs = Compile({.spec = &spec, .model = &model, .layout = TinyLayout(job)});
   EXPECT_EQ(programs.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(programs.status().message()), HasSubstr("raise layout.micro_batch"));
+  return std::string(programs.status().message());
+}
+
+TEST(CompileTest, StepsTooLongToUnrollAreRefused) {
+  EXPECT_THAT(Refusal({.micro_batches = 40'000}),
+              HasSubstr("80000 layer passes in one step of a stage, must be at most 65536; raise "
+                        "layout.micro_batch"));
+  EXPECT_THAT(Refusal({.micro_batches = 40'000, .pipeline_parallel = 2, .sizes = {.layers = 4}}),
+              HasSubstr("80000 layer passes"));
+}
+
+// What the checker would refuse is refused with a way out.
+TEST(CompileTest, StepsOfTooManyBuffersAreRefused) {
+  EXPECT_THAT(Refusal({.micro_batches = 18'000}),
+              HasSubstr(" buffers in one step of a stage, must be at most 1000000"));
 }
 
 TEST(CompileTest, RulesCountTokensOverAllRanks) {
