@@ -23,24 +23,26 @@ namespace terrace {
 //  - buffers lie inside their arenas, 256-aligned, operands inside their buffers, device arenas and
 //    external_bytes inside device_limit_bytes;
 //  - every op passes the op table's shape rule or that of program.proto, has the access the table
-//    says and the workspace it needs; its operands overlap only where the table allows it; slices of
-//    a buffer do not cut one another;
+//    says and the workspace it needs; its operands overlap only where the table allows it; slices
+//    of a buffer do not cut one another;
 //  - persistent buffers overlap no other buffer; two STEP buffers of one sequence overlap only if
 //    every access to one is ordered before every access to the other (streams and waits);
 //  - every read is preceded (ordered) by writes that cover the bytes; what the state manifest, a
-//    rope table or "restore" holds counts as written; conflicting accesses are ordered;
+//    rope table or, outside "train", "restore" holds counts as written; conflicting accesses are
+//    ordered;
 //  - the collectives of a group share one stream, and so do transfers of one kind with one peer;
-//  - the state manifest's ranges of all ranks of the stage cover each tensor once and share no bytes;
+//  - the state manifest's ranges of all ranks of the stage cover each tensor once and share no
+//  bytes;
 //  - only an optimizer op of "train" writes what the manifest holds, every element once, with its
-//    own moments; what "restore" derives from weights follows from the new ones after "train";
+//    own moments; what else lasts is derived from weights by "restore", and by "train" itself;
 //  - every gradient that the optimizer takes holds each micro-batch equally often, was summed over
 //    exactly the ranks whose data or parts it lacks, and enters the norm once; the loss likewise;
 //    every micro-batch is loaded once; what is sent is of the micro-batch it says.
 absl::Status CheckProgram(const v1::Program& program);
 
 // CheckProgram of each, and jointly: stages agree on grid, groups and rules; every tensor has one
-// owner, its copies' gradients are summed over the stages that hold them; every send has one receive
-// of the same bytes of the same micro-batch, sums over stages bring the same; and the joint
+// owner, its copies' gradients are summed over the stages that hold them; every send has one
+// receive of the same bytes of the same micro-batch, sums over stages bring the same; and the joint
 // execution terminates when whatever communicates blocks until all its parties are there. Deadlocks
 // name who waits for whom.
 absl::Status CheckPrograms(absl::Span<const v1::Program> stages);

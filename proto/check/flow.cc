@@ -189,8 +189,8 @@ void Flow::Compute(int i) {
       value.kind = Value::kScale;
       return Write(At(i, 2), value, i);
     }
-    case Op::kAdamw:
-      return Update(i);
+    case Op::kAdamw:  // parameters and moments keep their places; see weights.h
+      return;
     default:
       return Function(i);
   }
@@ -351,16 +351,6 @@ void Flow::SumSquares(int i) {
   if (first) return Function(i);
   total.squares = values_.AddSquares(std::move(terms));
   Write(At(i, 1), total, i);
-}
-
-// Parameters and moments keep their places; that the right ones stand together is train.cc's part.
-void Flow::Update(int i) {
-  for (int operand : {1, 2, 3}) {
-    for (Piece& piece : PiecesOf(At(i, operand))) {
-      piece.value.updated = true;
-      content_[At(i, operand).buffer].Set(piece.bytes, values_.Number(piece.value));
-    }
-  }
 }
 
 }  // namespace terrace::check

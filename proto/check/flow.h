@@ -76,7 +76,6 @@ class Flow {
   void SumPieces(int i);
   void SquaredNorm(int i);
   void SumSquares(int i);
-  void Update(int i);
   Value AddScattered(const Value& x, int64_t x_shift, const Value& y, int i);
 
   absl::Status Collective(int i);

@@ -167,7 +167,6 @@ void Flow::GatherShards(int i, const Piece& piece, int64_t part_elements) {
       Value value = values_.Constant();
       value.zero = value.padding = number == ByteMap::kNone;
       if (!value.zero) value = values_[number];
-      value.updated = piece.value.updated;
       const int64_t moved = target - begin;
       content_[out.buffer].Set(
           {(range.begin + moved) * element_bytes, (range.end + moved) * element_bytes},

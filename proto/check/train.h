@@ -1,6 +1,7 @@
-// The checker's sixth part: what a step of training must do. Every weight is updated from a gradient
-// that holds each micro-batch equally often and was summed over exactly the ranks whose data it
-// lacks; the norm counts every element of the gradient once; every micro-batch is loaded once.
+// The checker's sixth part: what a step of training must do. Every weight is updated from a
+// gradient that holds each micro-batch equally often and was summed over exactly the ranks whose
+// data it lacks; the norm counts every element of the gradient once; every micro-batch is loaded
+// once.
 //
 // How: the content of bytes is followed through each sequence (flow.h), and whoever relies on it is
 // asked here: the optimizer, the norms, the loss, and what leaves the step.

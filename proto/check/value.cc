@@ -187,7 +187,6 @@ Value Values::Add(const Value& a, const Value& b, int instruction) const {
   if (a.zero || b.zero) {
     Value value = a.zero ? b : a;
     value.squared = -1;
-    value.updated = false;
     return value;
   }
   if (!LackTheSame(a, b)) {
@@ -199,7 +198,6 @@ Value Values::Add(const Value& a, const Value& b, int instruction) const {
   value.contributions += b.contributions;
   value.fingerprint += b.fingerprint;
   value.squared = -1;
-  value.updated = false;
   return value;
 }
 

@@ -44,7 +44,6 @@ struct Value {
   bool zero = false;     // nothing but zeros: fits to everything
   bool padding = false;  // of a gathered region, between its tensors: no operation has use for it
   bool foreign = false;  // zeros to which other stages added theirs
-  bool updated = false;  // weights after the optimizer, or copies of them
   // Of CONTEXT, DATA_SHARD and DATA_REPLICA: ranks that differ there saw different data.
   AxisMask varies = 0;
   // Ranks that differ there hold different parts of one thing.
@@ -63,7 +62,7 @@ struct Value {
   int squares = -1;
   AxisMask summed = 0;
   // Not -1: this rank's shard of scattered content; see Scatter. Element e of the buffer is element
-  // e + shift of the shard. The fields above then say nothing, but for `updated` and `squared`.
+  // e + shift of the shard. The fields above then say nothing, but for `squared`.
   int scatter = -1;
   int64_t shift = 0;
   // Not -1: the instruction that made nonsense of it, and which; nobody may rely on it any more.

@@ -1,6 +1,7 @@
-// The checker's fifth part: who writes what lasts. Only the optimizer of "train" writes the state of
-// the manifest, every element once and with the moments that belong to it; what "restore" derives
-// from weights "train" derives itself, by gathering alone; nobody else writes persistent buffers.
+// The checker's fifth part: who writes what lasts. Only the optimizer of "train" writes the state
+// of the manifest, every element once and with the moments that belong to it; what "restore"
+// derives from weights "train" derives itself, by gathering alone; nobody else writes persistent
+// buffers.
 //
 // Borrows the program. Thread-compatible.
 //
