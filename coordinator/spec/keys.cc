@@ -359,8 +359,8 @@ const std::vector<SpecKey>& Table() {
        1e15,
        {},
        "",
-       "With zero 3: tensors of fewer elements stay whole on every rank; without it norms and "
-       "biases do"},
+       "With zero 3: units (a layer's matrices, a table) of fewer elements stay whole on every "
+       "rank; norms and biases do anyway"},
 
       {"resources.nodes",
        kNodes,
