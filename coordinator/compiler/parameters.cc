@@ -48,9 +48,13 @@ std::string ShardedUnitName(const Parameter& parameter, bool several_chunks) {
   std::string name = parameter.decays() ? UnitName(parameter) : "vectors";
   if (!parameter.decays() && several_chunks) absl::StrAppend(&name, ".chunk", parameter.chunk);
   if (parameter.first().role == TensorRole::kPositionEmbedding) name = "positions";
-  if (parameter.sums.tensor) name += ".summed";
-  if (parameter.sums.tensor_block) name += ".kv";
-  if (parameter.sums.copies > 1 && !parameter.sums.tensor) name += ".same";
+  if (parameter.sums.tensor) {
+    name += ".summed";
+  } else if (parameter.sums.tensor_block) {
+    name += ".kv";
+  } else if (!parameter.decays() && parameter.sums.copies > 1) {
+    name += ".whole";  // the others hold shares
+  }
   return name;
 }
 
