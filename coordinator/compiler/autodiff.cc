@@ -263,12 +263,15 @@ void BackwardPass::NoteGelus(const std::vector<Node>& nodes) {
 }
 
 absl::Status BackwardPass::RunSegment(const Segment& segment) {
+  const int mark = builder_.mark();
   const std::vector<Node> nodes = Repeat(segment, &builder_);
   NoteGelus(nodes);
   builder_.phase = v1::BACKWARD;
+  // The layer that was repeated last is the one that begins here.
+  int layer = builder_.mark() == mark || nodes.empty() ? kNone : nodes.back().layer;
   for (size_t i = nodes.size(); i-- > 0;) {
-    if (i + 1 == nodes.size() || nodes[i].layer != nodes[i + 1].layer) builder_.Mark();
-    builder_.layer = nodes[i].layer;
+    if (nodes[i].layer != layer && nodes[i].layer != kNone) builder_.Mark();
+    builder_.layer = layer = nodes[i].layer;
     RETURN_IF_ERROR(Apply(nodes[i], *this));
   }
   builder_.layer = kNone;

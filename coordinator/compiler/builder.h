@@ -32,14 +32,13 @@ class Builder {
   int sequence() const { return sequence_; }
   std::vector<Node>& nodes() { return graph_->sequences[sequence_].nodes; }
 
-  // A layer of a pass begins: the distances that prefetching and the reuse of memory across streams
-  // are measured in.
+  // A layer of a pass, or the head, begins: the distances that prefetching and the reuse of memory
+  // across streams are measured in. What takes no time, as looking up rows does, is no layer: it
+  // would hide nothing.
   void Mark() { ++mark_; }
+  int mark() const { return mark_; }
   // A pass of a micro-batch over a model chunk begins.
-  void MarkPass() {
-    ++pass_;
-    ++mark_;
-  }
+  void MarkPass() { ++pass_; }
 
   // Passes that began so far.
   int pass() const { return pass_; }

@@ -26,8 +26,6 @@ kernels::TokenShare Forward::share() const {
 }
 
 Slice Forward::Embedding(Slice tokens) {
-  builder_.Mark();
-  weights_.Forget();
   const bool sharded = parallel_.tensor() > 1;
   const Slice x = Activation(BeforeSum("x"), this->tokens(), config_.hidden);
   builder_.Compute(

@@ -74,7 +74,7 @@ class Repeater {
       Node node = segment_.nodes[i];
       for (Slice& slice : node.operands) slice = Renamed(slice);
       if (repeated[i]) {
-        if (layer != node.layer) builder_.Mark();
+        if (layer != node.layer && node.layer != kNone) builder_.Mark();
         layer = node.layer;
         builder_.Repeat(Again(node));
       }
