@@ -56,13 +56,16 @@ double Busy(const PreparedStream& stream) {
   return busy_ns * 1e-9;
 }
 
-double WaitedForCommunication(const PreparedStream& stream, int64_t start_ns) {
+// At its end everything waits for what is still under way.
+double WaitedForCommunication(const PreparedStream& stream, int64_t start_ns,
+                              int64_t communication_end_ns) {
   int64_t waited_ns = 0, idle_since_ns = start_ns;
   for (size_t i = 0; i < stream.slices.size(); ++i) {
     if (stream.instructions[i].waits_for_communication)
       waited_ns += stream.slices[i].start_ns - idle_since_ns;
     idle_since_ns = stream.slices[i].end_ns;
   }
+  waited_ns += std::max<int64_t>(0, communication_end_ns - idle_since_ns);
   return waited_ns * 1e-9;
 }
 
@@ -70,18 +73,20 @@ double WaitedForCommunication(const PreparedStream& stream, int64_t start_ns) {
 
 SequenceTimes Times(const PreparedSequence& sequence) {
   SequenceTimes times;
-  int64_t first_ns = 0, last_ns = 0;
+  int64_t first_ns = 0, last_ns = 0, communication_end_ns = 0;
   for (const PreparedStream& stream : sequence.streams) {
     if (stream.slices.empty()) continue;
     first_ns = first_ns == 0 ? stream.slices.front().start_ns
                              : std::min(first_ns, stream.slices.front().start_ns);
     last_ns = std::max(last_ns, stream.slices.back().end_ns);
     if (stream.kind == v1::COMPUTE) times.compute += Busy(stream);
-    if (IsCommunication(stream.kind)) times.collective += Busy(stream);
+    if (!IsCommunication(stream.kind)) continue;
+    times.collective += Busy(stream);
+    communication_end_ns = std::max(communication_end_ns, stream.slices.back().end_ns);
   }
   for (const PreparedStream& stream : sequence.streams) {
     if (stream.kind == v1::COMPUTE)
-      times.collective_exposed += WaitedForCommunication(stream, first_ns);
+      times.collective_exposed += WaitedForCommunication(stream, first_ns, communication_end_ns);
   }
   times.total = (last_ns - first_ns) * 1e-9;
   return times;

@@ -30,7 +30,7 @@ struct SequenceTimes {
   double total = 0;               // from the first start to the last end
   double compute = 0;             // busy, of the compute stream
   double collective = 0;          // busy, of all streams of collectives and transfers
-  double collective_exposed = 0;  // the compute stream waited for one of them
+  double collective_exposed = 0;  // the compute stream, or the end of all, waited for one of them
 };
 
 class Vm {
