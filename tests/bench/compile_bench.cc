@@ -68,6 +68,11 @@ std::vector<Case> Cases() {
        .sequence = 8192,
        .global_batch = 2048,
        .layout = Degrees(128, 8, 16, 1, 1)},
+      {.name = "llama-3.1-8b, dp 8 zero 2, nearly as many micro-batches as a step may have",
+       .preset = "llama-3.1-8b",
+       .sequence = 2048,
+       .global_batch = 7168,
+       .layout = Degrees(8, 1, 1, 1, 2)},
   };
   cases[1].layout.set_recompute("block");
   cases[2].layout.set_schedule("zb-h1");
