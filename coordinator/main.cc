@@ -83,10 +83,9 @@ int Explain(const Options& options) {
   if (!prepared.ok()) return Exit(options, prepared.status());
   const auto programs = SelectStage(prepared->programs, options.stage);
   if (!programs.ok()) return Exit(options, programs.status());
-  const std::string text =
-      options.output == "json"
-          ? Json(*programs)
-          : ExplainText(prepared->plan.layout(), *programs, options.sequence);
+  const std::string text = options.output == "json"
+                               ? Json(*programs)
+                               : ExplainText(prepared->plan.layout(), *programs, options.sequence);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

@@ -23,8 +23,8 @@ struct DecodedOp {
 };
 absl::StatusOr<DecodedOp> DecodeOp(const v1::ComputeOp& compute);
 
-// Fills in what differs between the ranks of a stage and is in no program: the rank's own shard of the
-// vocabulary, its own share of the tokens. Decoded ops are those of tensor and context index 0
+// Fills in what differs between the ranks of a stage and is in no program: the rank's own shard of
+// the vocabulary, its own share of the tokens. Decoded ops are those of tensor and context index 0
 // before.
 void ResolveRank(const Coordinates& rank, kernels::OpAttrs* attrs);
 

@@ -53,8 +53,7 @@ absl::Status CheckPrograms(absl::Span<const v1::Program> stages) {
     if (!of_stage.ok()) {
       // All ranks of a stage run the same program.
       const uint64_t rank = RanksOf(stages[s].grid()) / stages.size() * s;
-      return check::Refuse("stage ", s, ", from rank ", rank, " on: ",
-                           of_stage.status().message());
+      return check::Refuse("stage ", s, ", from rank ", rank, " on: ", of_stage.status().message());
     }
     facts.push_back(*std::move(of_stage));
   }

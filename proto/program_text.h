@@ -1,6 +1,6 @@
 // Programs as listings for people, and for golden tests: grid, arenas, groups, which parts of which
-// weights a rank holds, buffers, then one line an instruction. The format is in docs/program.md. Pure: the same program gives the same bytes.
-// Thread-safe: no state.
+// weights a rank holds, buffers, then one line an instruction. The format is in docs/program.md.
+// Pure: the same program gives the same bytes. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

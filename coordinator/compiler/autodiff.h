@@ -7,8 +7,8 @@
 // SwiGLU's gradients overwrite its inputs.
 //
 // Collectives are differentiated like ops: the gradient of a gather is a reduce-scatter and the
-// other way round, of an exchange an exchange; a sum over ranks passes its gradient on, the entry of
-// a tensor-parallel region sums it.
+// other way round, of an exchange an exchange; a sum over ranks passes its gradient on, the entry
+// of a tensor-parallel region sums it.
 //
 // With `put_off_weights` the gradients of weights are not appended but returned, to be appended
 // later (zero-bubble schedules, Qi et al. 2023, arXiv 2401.10241); nothing they read is overwritten

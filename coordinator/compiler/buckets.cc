@@ -47,7 +47,8 @@ std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGra
        InOrderOfFinish(parameters, gradients, graph->sequences[sequence].nodes)) {
     const int64_t elements = graph->values[gradient].elements();
     const auto it = open.find(sums);
-    const int64_t used = it == open.end() ? limit : graph->values[buckets[it->second].value].shape[0];
+    const int64_t used =
+        it == open.end() ? limit : graph->values[buckets[it->second].value].shape[0];
     if (it == open.end() || (used > 0 && used + elements > limit)) {
       open[sums] = buckets.size();
       const int value = graph->Add({.name = absl::StrCat("grads.bucket", buckets.size()),
@@ -63,9 +64,8 @@ std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGra
     end += elements;
     bucket.last_writer = last_writer;
   }
-  std::stable_sort(buckets.begin(), buckets.end(), [](const Bucket& a, const Bucket& b) {
-    return a.last_writer < b.last_writer;
-  });
+  std::stable_sort(buckets.begin(), buckets.end(),
+                   [](const Bucket& a, const Bucket& b) { return a.last_writer < b.last_writer; });
   return buckets;
 }
 

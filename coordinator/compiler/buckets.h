@@ -1,5 +1,5 @@
-// Without ZeRO: groups the gradients of parameters into contiguous buckets in the order in which the
-// backward pass finishes them, so that a bucket can be reduced over the ranks while the rest is
+// Without ZeRO: groups the gradients of parameters into contiguous buckets in the order in which
+// the backward pass finishes them, so that a bucket can be reduced over the ranks while the rest is
 // still computed, and lives only from its first gradient on.
 //
 // A bucket holds gradients that are summed over the same groups. A gradient of bucket_bytes or more

@@ -1,8 +1,8 @@
 // Appends operations to one sequence of a graph. Holds what consecutive operations have in common
 // (phase, layer, micro-batch), so that passes name only what differs.
 //
-// While a record is set, what is appended is also copied there: the record of a forward pass is what
-// recomputation repeats and the backward pass follows.
+// While a record is set, what is appended is also copied there: the record of a forward pass is
+// what recomputation repeats and the backward pass follows.
 //
 // Borrows the graph and the record. Thread-compatible.
 //

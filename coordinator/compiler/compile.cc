@@ -26,8 +26,9 @@ using compiler::Graph;
 using compiler::kNone;
 using compiler::Parameters;
 
-// "train" is unrolled; beyond this a program is too long to stream and to check (proto/check has the
-// same limits). The layer passes say it before anything is built, of layouts that are far beyond.
+// "train" is unrolled; beyond this a program is too long to stream and to check (proto/check has
+// the same limits). The layer passes say it before anything is built, of layouts that are far
+// beyond.
 constexpr int64_t kMaxLayerPasses = 65'536;
 constexpr int64_t kMaxBuffers = 1'000'000;
 constexpr int64_t kMaxInstructions = 2'000'000;
@@ -61,8 +62,8 @@ absl::Status CheckSize(const Graph& graph) {
                     [](const compiler::Value& value) { return value.inside == kNone; });
   RETURN_IF_ERROR(CheckCount(buffers, kMaxBuffers, "buffers"));
   for (const compiler::Sequence& sequence : graph.sequences) {
-    RETURN_IF_ERROR(CheckCount(static_cast<int64_t>(sequence.nodes.size()), kMaxInstructions,
-                               "instructions"));
+    RETURN_IF_ERROR(
+        CheckCount(static_cast<int64_t>(sequence.nodes.size()), kMaxInstructions, "instructions"));
   }
   return absl::OkStatus();
 }
@@ -125,8 +126,8 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
   rules->set_tokens_per_step(rank_tokens * layout.data_parallel());
   rules->set_vocabulary(input.model->config.vocabulary);
   const v1::Grid grid = GridOf(layout);
-  const double sharers = AxisSize(grid, v1::TENSOR) * AxisSize(grid, v1::CONTEXT) *
-                         AxisSize(grid, v1::PIPELINE);
+  const double sharers =
+      AxisSize(grid, v1::TENSOR) * AxisSize(grid, v1::CONTEXT) * AxisSize(grid, v1::PIPELINE);
   rules->set_flops_per_step(FlopsPerToken(*input.model, sequence) *
                             static_cast<double>(rank_tokens) / sharers);
   rules->set_context_zigzag(AxisSize(grid, v1::CONTEXT) > 1 && layout.context_type() != "ulysses");
@@ -198,15 +199,15 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
       {.persistent_elements = std::max<int64_t>(0, job.layout.persistent_parameters())}, &graph);
   ForwardOptions forward = job.forward;
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
-  const compiler::StageContext context = {.model = model,
-                                          .layout = job.layout,
-                                          .parallel = parallel,
-                                          .parameters = parameters,
-                                          .shape = job.shape,
-                                          .stage = stage,
-                                          .chunks = chunks,
-                                          .retire = compiler::SendsRetire(
-                                              job.shape, stage, job.schedule[stage])};
+  const compiler::StageContext context = {
+      .model = model,
+      .layout = job.layout,
+      .parallel = parallel,
+      .parameters = parameters,
+      .shape = job.shape,
+      .stage = stage,
+      .chunks = chunks,
+      .retire = compiler::SendsRetire(job.shape, stage, job.schedule[stage])};
   RETURN_IF_ERROR(compiler::AppendTrain(
       context, TrainOptionsOf(input, job.layout, forward, job.schedule[stage]), &graph));
   compiler::AppendEval(context, forward, &graph);
@@ -217,8 +218,8 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
 
 // Stages are compiled side by side: they share nothing.
 absl::StatusOr<std::vector<v1::Program>> CompileStages(const Job& job) {
-  std::vector<absl::StatusOr<v1::Program>> results(
-      job.shape.stages, absl::InternalError("not compiled"));
+  std::vector<absl::StatusOr<v1::Program>> results(job.shape.stages,
+                                                   absl::InternalError("not compiled"));
   std::atomic<int> next = 0;
   const auto work = [&] {
     for (int stage; (stage = next.fetch_add(1)) < job.shape.stages;) {
@@ -247,11 +248,11 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
   RETURN_IF_ERROR(CheckComplete(layout));
   RETURN_IF_ERROR(CheckLayout(layout, model, *input.spec));
   RETURN_IF_ERROR(CheckLayerPasses(layout, static_cast<int>(model.config.layers)));
-  Job job = {.input = input,
-             .layout = layout,
-             .forward = {.batch = layout.micro_batch(),
-                         .sequence = input.spec->data().sequence_length()},
-             .shape = compiler::ShapeOf(layout)};
+  Job job = {
+      .input = input,
+      .layout = layout,
+      .forward = {.batch = layout.micro_batch(), .sequence = input.spec->data().sequence_length()},
+      .shape = compiler::ShapeOf(layout)};
   RETURN_IF_ERROR(SetPrecision(layout.precision(), &job.forward));
   ASSIGN_OR_RETURN(job.schedule, compiler::MakeSchedule(job.shape));
   return CompileStages(job);

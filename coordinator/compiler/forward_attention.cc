@@ -42,11 +42,11 @@ void Forward::Rotate(Slice qk) {
   const int64_t d = config_.head_dim;
   const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
   const auto rotate = [&](int64_t first_head, int64_t count, const char* name) {
-    builder_.Compute(
-        Op::kRope, kernels::RopeAttrs{.sequence = local_sequence(), .context = share()},
-        {Reshape(Columns(qk, first_head * d, count * d), {tokens(), count, d}),
-         builder_.graph().Whole(options_.rope_table)},
-        name);
+    builder_.Compute(Op::kRope,
+                     kernels::RopeAttrs{.sequence = local_sequence(), .context = share()},
+                     {Reshape(Columns(qk, first_head * d, count * d), {tokens(), count, d}),
+                      builder_.graph().Whole(options_.rope_table)},
+                     name);
   };
   if (parallel_.tensor_block == 1) {
     rotate(0, heads + kv, "rope");
@@ -191,8 +191,8 @@ Slice Forward::Permute(Slice x, const Dims& from, const std::string& name) {
 
 Slice Forward::Exchange(Slice x, const std::string& name) {
   const Slice flat = Flat(x);
-  const Slice y = builder_.NewValue(name, v1::ACTIVATION, options_.activation,
-                                    {flat.shape.Elements()});
+  const Slice y =
+      builder_.NewValue(name, v1::ACTIVATION, options_.activation, {flat.shape.Elements()});
   builder_.Collective(v1::ALL_TO_ALL, parallel_.groups.context, flat, y, name);
   return y;
 }
@@ -202,8 +202,8 @@ Slice Forward::HeadsForTokens(Slice x, const std::string& name) {
   const int64_t cp = parallel_.context(), own = x.shape.size[1] / cp, d = config_.head_dim;
   const int64_t batch = options_.batch, part = local_sequence();
   const Slice dense = DenseCopy(x, name + ".dense");
-  const Slice sent = Exchange(Permute(dense, {batch * part, cp, own, d}, name + ".by_rank"),
-                              name + ".exchanged");
+  const Slice sent =
+      Exchange(Permute(dense, {batch * part, cp, own, d}, name + ".by_rank"), name + ".exchanged");
   const Slice all = Permute(sent, {cp, batch, part, own * d}, name + ".by_sequence");
   return Reshape(Flat(all), {batch * options_.sequence, own, d});
 }
@@ -213,8 +213,8 @@ Slice Forward::TokensForHeads(Slice x, const std::string& name) {
   const int64_t cp = parallel_.context(), d = config_.head_dim;
   const int64_t batch = options_.batch, part = local_sequence();
   const int64_t own = x.shape.RowElements() / d;
-  const Slice sent = Exchange(
-      Permute(x, {batch, cp, part, own * d}, name + ".by_rank"), name + ".exchanged");
+  const Slice sent =
+      Exchange(Permute(x, {batch, cp, part, own * d}, name + ".by_rank"), name + ".exchanged");
   const Slice all = Permute(sent, {cp, batch * part, own, d}, name + ".by_token");
   return Reshape(Flat(all), {tokens(), cp * own * d});
 }

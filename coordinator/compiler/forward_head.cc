@@ -42,14 +42,12 @@ Forward::LossChunk Forward::ShardedLoss(Slice hidden, Slice targets, Slice stats
   chunk.logits = builder_.NewValue(absl::StrCat("logits", begin), v1::ACTIVATION, DType::kF32,
                                    {rows, columns});
   Linear(chunk.hidden, HeadWeight(), {}, chunk.logits, {.transpose = true}, "lm_head");
-  const kernels::CrossEntropyAttrs attrs = {.shard_rows = columns,
-                                            .vocabulary = config_.vocabulary,
-                                            .accumulate = begin > 0};
+  const kernels::CrossEntropyAttrs attrs = {
+      .shard_rows = columns, .vocabulary = config_.vocabulary, .accumulate = begin > 0};
   const Slice own = Statistic(absl::StrCat("loss_rows.own", begin), {rows, 3});
   chunk.rows = Statistic(absl::StrCat("loss_rows", begin), {ranks, rows, 3});
   builder_.Compute(Op::kCrossEntropyRows, attrs, {chunk.logits, chunk.targets, own}, "loss rows");
-  builder_.Collective(v1::ALL_GATHER, parallel_.groups.tensor, own, chunk.rows,
-                      "gather loss rows");
+  builder_.Collective(v1::ALL_GATHER, parallel_.groups.tensor, own, chunk.rows, "gather loss rows");
   builder_.Compute(Op::kCrossEntropyLoss, attrs, {chunk.targets, chunk.rows, stats}, "loss");
   return chunk;
 }
@@ -92,8 +90,7 @@ Slice Forward::LossAndGradient(Slice hidden, Slice targets, Slice stats,
                                           .precision = options_.precision},
                      {chunk.logits, chunk.hidden, dweight, {}, {}, {}}, "lm_head dweight");
     builder_.Compute(Op::kMatmul, kernels::MatmulAttrs{.precision = options_.precision},
-                     {chunk.logits, weight, Rows(dhidden, begin, count), {}, {}, {}},
-                     "lm_head dx");
+                     {chunk.logits, weight, Rows(dhidden, begin, count), {}, {}, {}}, "lm_head dx");
   }
   return dhidden;
 }

@@ -82,9 +82,9 @@ struct Output {
   v1::OutputKind kind = v1::STEP_STATS;
 };
 
-// Where the gradient of operand 0 must be summed over a group although the forward pass does nothing:
-// the entry of a tensor-parallel region (f in Shoeybi et al. 2019, arXiv 1909.08053). Only in what
-// autodiff reads, never in a sequence.
+// Where the gradient of operand 0 must be summed over a group although the forward pass does
+// nothing: the entry of a tensor-parallel region (f in Shoeybi et al. 2019, arXiv 1909.08053). Only
+// in what autodiff reads, never in a sequence.
 struct EnterTensorParallel {
   int group = 0;
 };

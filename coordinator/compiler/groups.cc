@@ -61,7 +61,8 @@ Parallel AddGroups(const v1::Layout& layout, const ModelConfig& config, Graph* g
   parallel.zero = parallel.shards() > 1 ? static_cast<int>(layout.zero_stage()) : 0;
   parallel.sequence_parallel = layout.sequence_parallel() && parallel.tensor() > 1;
   parallel.ulysses = layout.context_type() == "ulysses";
-  parallel.tensor_block = static_cast<int>(std::max<int64_t>(1, parallel.tensor() / config.kv_heads));
+  parallel.tensor_block =
+      static_cast<int>(std::max<int64_t>(1, parallel.tensor() / config.kv_heads));
   Groups& groups = parallel.groups;
   groups.tensor = Add("tensor", grid, {TENSOR}, graph);
   if (parallel.tensor_block > 1) {

@@ -22,13 +22,13 @@ struct Groups {
   int tensor = kNone;
   int tensor_block = kNone;  // ranks that hold copies of one key-value head
   int context = kNone;
-  int data = kNone;     // all that contribute to the gradient of the same weights
-  int shard = kNone;    // those that share sharded states
-  int replica = kNone;  // those that hold the same shard
-  int model = kNone;    // those that together hold every distinct gradient element
-  int totals = kNone;   // all whose loss differs: data, context and stages
-  int tied = kNone;     // the stages that hold the tied embedding
-  int forward = kNone;  // pipeline transfers of activations
+  int data = kNone;      // all that contribute to the gradient of the same weights
+  int shard = kNone;     // those that share sharded states
+  int replica = kNone;   // those that hold the same shard
+  int model = kNone;     // those that together hold every distinct gradient element
+  int totals = kNone;    // all whose loss differs: data, context and stages
+  int tied = kNone;      // the stages that hold the tied embedding
+  int forward = kNone;   // pipeline transfers of activations
   int backward = kNone;  // and of their gradients
 };
 

@@ -27,8 +27,8 @@ void Insertions::Apply(std::vector<Node>* nodes) {
 
 void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
   const auto first_of = [&](auto reached) {
-    return static_cast<size_t>(
-        std::find_if(nodes->begin(), nodes->end(), reached) - nodes->begin());
+    return static_cast<size_t>(std::find_if(nodes->begin(), nodes->end(), reached) -
+                               nodes->begin());
   };
   // By the index before which it goes. Inputs stay in front of everything.
   std::map<size_t, std::vector<size_t>> ahead;
@@ -38,8 +38,8 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
     first_with_mark[(*nodes)[i].mark] = i;
     first_with_pass[(*nodes)[i].pass] = i;
   }
-  const size_t after_inputs = first_of(
-      [](const Node& node) { return !std::holds_alternative<Input>(node.what); });
+  const size_t after_inputs =
+      first_of([](const Node& node) { return !std::holds_alternative<Input>(node.what); });
   for (size_t i = 0; i < nodes->size(); ++i) {
     const Node& node = (*nodes)[i];
     const auto* transfer = std::get_if<Transfer>(&node.what);
@@ -57,8 +57,8 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
   std::vector<Node> result;
   for (size_t i = 0; i < nodes->size(); ++i) {
     // A fetch that stays is needed before those that come here, and messages keep their order.
-    const bool fetches = std::holds_alternative<Transfer>((*nodes)[i].what) ||
-                         GathersWeights(graph, (*nodes)[i]);
+    const bool fetches =
+        std::holds_alternative<Transfer>((*nodes)[i].what) || GathersWeights(graph, (*nodes)[i]);
     if (!moves[i] && fetches) result.push_back((*nodes)[i]);
     for (size_t k : ahead[i]) {
       Node& node = (*nodes)[k];

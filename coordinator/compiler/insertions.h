@@ -1,5 +1,5 @@
-// Nodes to be put into a finished list, each right after a given node. Where several follow the same
-// node they keep the order in which they were added.
+// Nodes to be put into a finished list, each right after a given node. Where several follow the
+// same node they keep the order in which they were added.
 //
 // Thread-compatible.
 //

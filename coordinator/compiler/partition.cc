@@ -56,10 +56,8 @@ int64_t ColumnsOf(const Tensor& tensor) { return tensor.elements() / RowsOf(tens
 
 // The whole of the tensor, or an even share along one side of it.
 Part Share(const Tensor& tensor, Range::Split split, int64_t size) {
-  Part part = {.tensor = &tensor,
-               .rows = RowsOf(tensor),
-               .columns = ColumnsOf(tensor),
-               .split = split};
+  Part part = {
+      .tensor = &tensor, .rows = RowsOf(tensor), .columns = ColumnsOf(tensor), .split = split};
   if (split == Range::BY_ROWS) part.rows = size;
   if (split == Range::BY_COLUMNS) part.columns = size;
   return part;
@@ -87,8 +85,8 @@ class Partitioner {
       case Way::kInputs: {
         const bool rows = config_.conv1d_weights;
         const int64_t inputs = rows ? RowsOf(tensor) : ColumnsOf(tensor);
-        return {Share(tensor, rows ? Range::BY_ROWS : Range::BY_COLUMNS,
-                      inputs / parallel_.tensor())};
+        return {
+            Share(tensor, rows ? Range::BY_ROWS : Range::BY_COLUMNS, inputs / parallel_.tensor())};
       }
       default:
         return {Share(tensor, Range::WHOLE, 0)};
@@ -116,7 +114,7 @@ class Partitioner {
   // Elements of a rank along the outputs of a product.
   int64_t Outputs(const Tensor& tensor) const {
     if (IsKeyOrValue(tensor.role)) return LocalKeyHeads(config_, parallel_) * config_.head_dim;
-    const int64_t outputs = tensor.shape.size() < 2    ? ColumnsOf(tensor)
+    const int64_t outputs = tensor.shape.size() < 2  ? ColumnsOf(tensor)
                             : config_.conv1d_weights ? ColumnsOf(tensor)
                                                      : RowsOf(tensor);
     return outputs / parallel_.tensor();

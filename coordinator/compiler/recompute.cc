@@ -123,7 +123,8 @@ class Repeater {
 
   bool WritesAny(const Node& node, const std::set<int>& values) const {
     for (size_t k = 0; k < node.operands.size(); ++k) {
-      if (Writes(node, static_cast<int>(k)) && values.contains(RootOf(node.operands[k]))) return true;
+      if (Writes(node, static_cast<int>(k)) && values.contains(RootOf(node.operands[k])))
+        return true;
     }
     return false;
   }
@@ -192,8 +193,8 @@ int GroupSize(const v1::Layout& layout, int layers) {
 
 std::vector<SegmentPlan> PlanSegments(const v1::Layout& layout, const ChunkRange& chunk) {
   std::vector<SegmentPlan> plan;
-  const bool grouped = layout.recompute() == "full" || layout.recompute() == "sqrt" ||
-                       layout.recompute() == "every";
+  const bool grouped =
+      layout.recompute() == "full" || layout.recompute() == "sqrt" || layout.recompute() == "every";
   const int size = std::max(1, GroupSize(layout, chunk.end - chunk.begin));
   for (int layer = chunk.begin; layer < chunk.end;) {
     if (!layout.recompute_layers().empty()) {

@@ -52,7 +52,8 @@ class Reducer {
   std::map<int, int> Shards(const GradientScopes& scopes) {
     std::vector<Finished> finished;
     for (const auto& scope : scopes.all()) {
-      for (const auto& [unit, value] : scope->by_unit()) finished.push_back({LastWriter(value), unit, value});
+      for (const auto& [unit, value] : scope->by_unit())
+        finished.push_back({LastWriter(value), unit, value});
     }
     std::sort(finished.begin(), finished.end(), [](const Finished& a, const Finished& b) {
       return std::pair(a.last_writer, a.value) < std::pair(b.last_writer, b.value);
@@ -65,27 +66,25 @@ class Reducer {
       if (--left[f.unit] > 0) continue;
       Complete(f.unit, shards.at(f.unit), end);
       const Unit& unit = parameters_.units()[f.unit];
-      reduced_.push_back({.value = shards.at(f.unit),
-                          .name = unit.name,
-                          .copies = unit.sums.copies});
+      reduced_.push_back(
+          {.value = shards.at(f.unit), .name = unit.name, .copies = unit.sums.copies});
     }
     return shards;
   }
 
-  // What is final without any other rank is squared at once, while it is in the cache. The rest comes
-  // after the passes: these would wait for the reductions otherwise.
+  // What is final without any other rank is squared at once, while it is in the cache. The rest
+  // comes after the passes: these would wait for the reductions otherwise.
   Slice Finish() {
     const Slice squares = builder_.NewValue("squares", v1::ACTIVATION, DType::kF32,
                                             {static_cast<int64_t>(reduced_.size())});
     std::vector<Node> last;
     for (size_t i = 0; i < reduced_.size(); ++i) {
       const Reduced& reduced = reduced_[i];
-      Node node = {.what = Compute{Op::kSquaredNorm,
-                                   kernels::ScaleAttrs{.scale = 1.0f / reduced.copies}},
-                   .operands = {graph_.Whole(reduced.value),
-                                Range(squares, static_cast<int64_t>(i), 1)},
-                   .phase = v1::OPTIMIZER_STEP,
-                   .text = "squared norm of " + reduced.name};
+      Node node = {
+          .what = Compute{Op::kSquaredNorm, kernels::ScaleAttrs{.scale = 1.0f / reduced.copies}},
+          .operands = {graph_.Whole(reduced.value), Range(squares, static_cast<int64_t>(i), 1)},
+          .phase = v1::OPTIMIZER_STEP,
+          .text = "squared norm of " + reduced.name};
       if (reduced.is_local) {
         insertions_.After(reduced.final_after, std::move(node));
       } else {
@@ -200,7 +199,8 @@ class Reducer {
     const std::string name = "grads." + unit.name;
     if (first) {
       (*shards)[f.unit] =
-          NewShare("grads.shard." + unit.name, v1::GRADIENT, DType::kF32, unit.shard_elements).value;
+          NewShare("grads.shard." + unit.name, v1::GRADIENT, DType::kF32, unit.shard_elements)
+              .value;
     }
     const Slice shard = graph_.Whole(shards->at(f.unit));
     const bool direct = first && !in_bf16_;

@@ -1,10 +1,10 @@
-// From the gradients that the passes of a stage leave to those that the optimizer needs: summed over
-// every rank that contributes, each exactly once, as soon as they are final.
+// From the gradients that the passes of a stage leave to those that the optimizer needs: summed
+// over every rank that contributes, each exactly once, as soon as they are final.
 //
 // Without ZeRO buckets of gradients are all-reduced in place. With it each unit's gradient is
 // reduce-scattered, so that a rank keeps only its shard: once a step (stage 1), or once a pass of a
-// micro-batch (stage 2 and 3), when the shards of later passes are added to the first. Replicas of a
-// shard (hierarchical sharding) and the stages that share a tied embedding sum last. With
+// micro-batch (stage 2 and 3), when the shards of later passes are added to the first. Replicas of
+// a shard (hierarchical sharding) and the stages that share a tied embedding sum last. With
 // layout.communication_dtype bf16 what goes over the data-parallel links is rounded to bf16 before,
 // and sums are kept in f32 after; the other sums stay f32.
 //
@@ -22,8 +22,8 @@ namespace terrace::compiler {
 
 struct Reduction {
   std::map<int, int> shards;  // unit -> value, f32 [shard_elements]; with ZeRO
-  // One partial sum of squares of this rank's summed gradients each, scaled so that their sum over the
-  // group "model" counts every element once.
+  // One partial sum of squares of this rank's summed gradients each, scaled so that their sum over
+  // the group "model" counts every element once.
   Slice squares;
 };
 

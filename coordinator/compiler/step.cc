@@ -36,8 +36,8 @@ BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options
   return batch;
 }
 
-// With ZeRO: the weights that are whole in all passes, from their shards. At the start of a step they
-// are on their way while the first layers are computed; at its end nothing would hide them.
+// With ZeRO: the weights that are whole in all passes, from their shards. At the start of a step
+// they are on their way while the first layers are computed; at its end nothing would hide them.
 void GatherWeights(const StageContext& context, Builder* builder) {
   builder->phase = v1::FORWARD;
   for (const Unit& unit : context.parameters.units()) {

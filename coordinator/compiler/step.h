@@ -4,8 +4,8 @@
 //
 // "train" is unrolled: the inputs of all micro-batches, then the passes of the stage's schedule;
 // gradients reduced as soon as they are final (reduction.h); global-norm clipping; AdamW. Gradients
-// are those of the *sum* of losses; kGradScale divides by the number of tokens of the whole step, so
-// that accumulation equals the large batch.
+// are those of the *sum* of losses; kGradScale divides by the number of tokens of the whole step,
+// so that accumulation equals the large batch.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

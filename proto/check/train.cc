@@ -64,8 +64,7 @@ absl::Status CheckRules(const v1::Program& program, const CheckedSequence& train
 absl::Status CheckMicroBatchExists(const v1::Program& program, const CheckedSequence& train,
                                    int i) {
   const v1::Instruction& instruction = train.sequence->instructions(i);
-  const bool needed =
-      IsLoad(instruction) || instruction.kind_case() == v1::Instruction::kTransfer;
+  const bool needed = IsLoad(instruction) || instruction.kind_case() == v1::Instruction::kTransfer;
   if (instruction.micro_batch() < static_cast<int64_t>(program.rules().micro_batches()) &&
       (!needed || instruction.micro_batch() >= 0))
     return absl::OkStatus();

@@ -110,16 +110,14 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
         name == "train" && checked.op.has_value() && checked.op->op == Op::kAdamw;
     for (const Access& access : checked.accesses) {
       if (!access.writes || program.buffers(access.buffer).lifetime() != v1::PERSISTENT) continue;
-      const std::string what =
-          absl::StrCat(Where(*sequence.sequence, instruction), ": writes ");
+      const std::string what = absl::StrCat(Where(*sequence.sequence, instruction), ": writes ");
       const std::string buffer = BufferText(program, access.buffer);
       if (Meets(state.bytes(access.buffer), access)) {
         if (optimizer) continue;
         return Refuse(what, "the state in ", buffer, ", which only the optimizer of 'train' may");
       }
       if (optimizer) return Refuse(what, buffer, ", which holds no weights");
-      const bool derives =
-          name == "restore" || (name == "train" && Renews(checked, instruction));
+      const bool derives = name == "restore" || (name == "train" && Renews(checked, instruction));
       if (!fixed[access.buffer] && derives) continue;
       return Refuse(what, "the persistent ", buffer,
                     ", which only 'restore' and, in 'train', ALL_GATHER or cast may");
@@ -151,8 +149,8 @@ absl::Status Updates::CheckMoment(const Access& param, const Access& moment, v1:
     const int64_t place = moment.offset + (weight.offset() - param.offset);
     bool found = false;
     state_.ForEach(moment.buffer, moment.offset, moment.end(), [&](const v1::StateRange& range) {
-      found = found || (range.kind() == kind && range.offset() == place &&
-                        SamePlaces(range, weight));
+      found =
+          found || (range.kind() == kind && range.offset() == place && SamePlaces(range, weight));
     });
     if (!found && status.ok()) status = refuse(weight);
   });
@@ -197,13 +195,12 @@ absl::Status Updates::CheckComplete() const {
     const Rows rows = FilledBytes(range);
     for (int64_t r = 0; r < rows.rows && status.ok(); ++r) {
       const int64_t begin = rows.offset + r * rows.stride_bytes;
-      updated_[range.buffer()].ForEach(
-          {begin, begin + rows.row_bytes}, [&](const ByteRange& piece, int value) {
-            if (value != ByteMap::kNone || !status.ok()) return;
-            status = Refuse("'train': byte ", piece.begin, " of ",
-                            BufferText(program_, range.buffer()), ", weight '", range.tensor(),
-                            "', is updated by no optimizer op");
-          });
+      updated_[range.buffer()].ForEach({begin, begin + rows.row_bytes}, [&](const ByteRange& piece,
+                                                                            int value) {
+        if (value != ByteMap::kNone || !status.ok()) return;
+        status = Refuse("'train': byte ", piece.begin, " of ", BufferText(program_, range.buffer()),
+                        ", weight '", range.tensor(), "', is updated by no optimizer op");
+      });
     }
     RETURN_IF_ERROR(status);
   }

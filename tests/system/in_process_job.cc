@@ -158,18 +158,17 @@ absl::StatusOr<RankResult> TrainRank(const Run& run, const v1::Program& program,
   FileRendezvous store(run.folder);
   ASSIGN_OR_RETURN(
       const auto groups,
-      ConnectGroups(program, index,
-                    {.interface_address = "127.0.0.1", .link = run.options.link}, &store));
+      ConnectGroups(program, index, {.interface_address = "127.0.0.1", .link = run.options.link},
+                    &store));
   const Rank rank = {program, CoordinatesOf(program.grid(), index), memory.arenas()};
   const SystemClock clock;
   GradientKeeper keeper(rank);
-  ASSIGN_OR_RETURN(const auto vm,
-                   Vm::Create(program,
-                              {.threads = static_cast<int>(program.threads()),
-                               .arenas = memory.arenas(),
-                               .groups = groups,
-                               .rank = index},
-                              &clock, &keeper));
+  ASSIGN_OR_RETURN(const auto vm, Vm::Create(program,
+                                             {.threads = static_cast<int>(program.threads()),
+                                              .arenas = memory.arenas(),
+                                              .groups = groups,
+                                              .rank = index},
+                                             &clock, &keeper));
   RETURN_IF_ERROR(vm->Warm());
   FillInitialState(program, memory.arenas(), 1);
   LoadWeights(rank, run.data.weights);
@@ -231,16 +230,15 @@ absl::Status Assemble(const Model& model, const std::vector<const std::vector<Pi
     for (const Piece& piece : *ranks[rank]) {
       if (std::memcmp(piece.values.data(), tensors->at(piece.tensor).data() + piece.begin,
                       piece.values.size() * sizeof(float)) != 0) {
-        return absl::InternalError(absl::StrCat(what, " of ", piece.tensor, ": rank ", rank,
-                                                " differs from the owner"));
+        return absl::InternalError(
+            absl::StrCat(what, " of ", piece.tensor, ": rank ", rank, " differs from the owner"));
       }
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data,
-                                                    const v1::Layout& layout) {
+absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v1::Layout& layout) {
   v1::JobSpec spec;
   spec.set_name("in-process");
   *spec.mutable_train() = data.train;

@@ -1,6 +1,6 @@
 // A whole job inside the test's process: compiles a model for any layout, executes the programs on
-// one thread a rank, and keeps what came out, as whole tensors. The dataset is a fixed batch, so that
-// every step sees the same rows.
+// one thread a rank, and keeps what came out, as whole tensors. The dataset is a fixed batch, so
+// that every step sees the same rows.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,17 +33,18 @@ struct JobData {
 
 struct JobResult {
   std::vector<double> losses, grad_norms;  // of each step; the same on all ranks
-  Tensors gradients;  // of the mean loss, of the first step, before clipping
-  Tensors weights;    // after the last step
+  Tensors gradients;                       // of the mean loss, of the first step, before clipping
+  Tensors weights;                         // after the last step
   // Payload bytes that each rank sent in one step, by group name.
   std::vector<std::map<std::string, int64_t>> sent_per_step;
   std::vector<std::vector<SequenceTimes>> times;  // of each rank's steps
-  std::vector<v1::Program> programs;  // by stage
+  std::vector<v1::Program> programs;              // by stage
 };
 
 struct RunOptions {
-  LinkLimit link;            // of every rank
-  std::string trace_folder;  // empty, or where each rank writes "<rank>.json", all steps but the first
+  LinkLimit link;  // of every rank
+  std::string
+      trace_folder;  // empty, or where each rank writes "<rank>.json", all steps but the first
 };
 
 // Trains. Row r of the global batch is row r mod data.rows. INTERNAL when ranks that must hold the

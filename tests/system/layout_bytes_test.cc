@@ -1,5 +1,5 @@
-// The bytes that each rank sends in a step, counted by the communicator, against what the dimensions
-// of the model and of the layout say. Nothing here is read off the programs.
+// The bytes that each rank sends in a step, counted by the communicator, against what the
+// dimensions of the model and of the layout say. Nothing here is read off the programs.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -144,7 +144,8 @@ TEST(BytesTest, DataParallelRanksSendTheGradientTwice) {
       job.layout.set_data_parallel(ranks);
       const int64_t gradient = kF32 * ElementsOf(job.data.model);
       ExpectSent(job, [&](int64_t rank) -> Sent {
-        return {{"data", 2 * gradient / ranks * (ranks - 1)}, {"totals", AllReduce(2, ranks, rank)}};
+        return {{"data", 2 * gradient / ranks * (ranks - 1)},
+                {"totals", AllReduce(2, ranks, rank)}};
       });
     }
   }
@@ -172,11 +173,13 @@ void ExpectZero(const std::string& family, uint32_t stage, uint32_t ranks, uint3
   const int64_t reductions = stage == 1 ? 1 : job.passes();
   int64_t gathers = units.all();  // once, after the update
   if (stage == 3) {
-    // The embedding in the forward pass and, tied, once more as the head; layers in both directions.
+    // The embedding in the forward pass and, tied, once more as the head; layers in both
+    // directions.
     gathers = units.vectors + job.passes() * (units.embedding + units.head);
     for (int64_t layer : units.layers) gathers += 2 * job.passes() * layer;
     if (job.config().tied_embeddings) {
-      gathers += job.passes() * UnitElements({job.config().vocabulary * job.config().hidden}, shards);
+      gathers +=
+          job.passes() * UnitElements({job.config().vocabulary * job.config().hidden}, shards);
     }
   }
   const int64_t parts = reductions * units.all() + gathers;
@@ -236,8 +239,7 @@ TEST(BytesTest, TensorParallelRanksSumTheHiddenStateFourTimesALayer) {
 TEST(BytesTest, RanksThatShareAKeyValueHeadSumItsGradient) {
   Job job = NewJob("llama");
   job.layout.set_tensor_parallel(4);
-  const int64_t pass =
-      (4 * job.layers() + 2) * 2 * Share(job.hidden_bytes(), 4) + LossRows(job, 4);
+  const int64_t pass = (4 * job.layers() + 2) * 2 * Share(job.hidden_bytes(), 4) + LossRows(job, 4);
   const int64_t keys_and_values = job.layers() * 2 * job.config().head_dim * job.config().hidden;
   ExpectSent(job, [&](int64_t rank) -> Sent {
     return {{"tensor", job.passes() * pass},
@@ -366,8 +368,8 @@ TEST(BytesTest, StagesThatShareATableSumItsGradient) {
 
 // ---- all at once
 
-// rank = ((stage * S + shard) * C + context) * T + tensor. Two layers, half a table and half of every
-// product on each rank; the four ranks that differ in their tokens share what they hold.
+// rank = ((stage * S + shard) * C + context) * T + tensor. Two layers, half a table and half of
+// every product on each rank; the four ranks that differ in their tokens share what they hold.
 TEST(BytesTest, PassesAddUp) {
   Job job = NewJob("llama", "bf16");
   job.layout.set_data_parallel(1);
@@ -385,12 +387,12 @@ TEST(BytesTest, PassesAddUp) {
     const bool last = rank >= 4;
     const int64_t norms = 2 * 2 * h + (last ? h : 0);
     const int64_t vectors = UnitElements(std::vector<int64_t>(norms / h, h), 2);
-    // Once to scatter gradients, and to gather a table once, layers twice; vectors after the update.
-    const int64_t shard =
-        job.passes() * (2 * 3 * layer + 2 * table + vectors) + vectors;
+    // Once to scatter gradients, and to gather a table once, layers twice; vectors after the
+    // update.
+    const int64_t shard = job.passes() * (2 * 3 * layer + 2 * table + vectors) + vectors;
     // Entering and leaving each block, both ways, and the embedding or the head.
-    const int64_t pass = (2 * 2 * 4 + 2) * Share(job.hidden_bytes(), 2) +
-                         (last ? LossRows(job, 2) : 0);
+    const int64_t pass =
+        (2 * 2 * 4 + 2) * Share(job.hidden_bytes(), 2) + (last ? LossRows(job, 2) : 0);
     const int64_t ring = job.tokens() * 2 * kv;
     const int64_t hidden = job.hidden_bytes() / 2;  // the tokens of one tensor-parallel rank
     const int64_t context = rank / 2 % 2;

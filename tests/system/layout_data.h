@@ -26,9 +26,8 @@ inline JobData RandomJob(Model model, int64_t rows, int64_t length) {
   }
   for (const Tensor& tensor : data.model.tensors) {
     std::vector<float>& values = data.weights[tensor.name];
-    std::normal_distribution<float> normal(
-        tensor.init == Init::kOnes ? 1.0f : 0.0f,
-        static_cast<float>(data.model.config.initializer_range));
+    std::normal_distribution<float> normal(tensor.init == Init::kOnes ? 1.0f : 0.0f,
+                                           static_cast<float>(data.model.config.initializer_range));
     for (int64_t i = 0; i < tensor.elements(); ++i) values.push_back(normal(random));
   }
   data.train = TinySpec(length).train();

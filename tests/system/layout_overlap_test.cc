@@ -1,9 +1,8 @@
-// Over slow links the communication of ZeRO hides behind computation where there is enough of it; the
-// trace shows it.
+// Over slow links the communication of ZeRO hides behind computation where there is enough of it;
+// the trace shows it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,13 +31,12 @@ constexpr double kCommunication = 0.35;
 // Layers are nearly all of it, so that the first and the last ones, which nothing hides, count
 // little.
 const JobData& Data() {
-  static const auto* data = new JobData(RandomJob(
-      TinyModel("llama", {.vocabulary = 256,
-                          .hidden = 256,
-                          .layers = 10,
-                          .intermediate = 512,
-                          .sequence = kLength}),
-      /*rows=*/8, kLength));
+  static const auto* data = new JobData(RandomJob(TinyModel("llama", {.vocabulary = 256,
+                                                                      .hidden = 256,
+                                                                      .layers = 10,
+                                                                      .intermediate = 512,
+                                                                      .sequence = kLength}),
+                                                  /*rows=*/8, kLength));
   return *data;
 }
 
@@ -64,8 +62,8 @@ using Interval = std::pair<double, double>;
 double Uncovered(const Interval& interval, const std::vector<Interval>& others) {
   double left = interval.second - interval.first;
   for (const Interval& other : others) {
-    left -= std::max(0.0, std::min(interval.second, other.second) -
-                              std::max(interval.first, other.first));
+    left -= std::max(
+        0.0, std::min(interval.second, other.second) - std::max(interval.first, other.first));
   }
   return left;
 }
@@ -109,9 +107,9 @@ double LeastExposed(const v1::Layout& layout, double bytes_per_second) {
   const fs::path folder = fs::path(testing::TempDir()) / absl::StrCat("overlap-", ::getpid());
   fs::create_directories(folder);
   constexpr int64_t kSteps = 4;
-  const JobResult slow = TrainLayout(
-      Data(), layout, kSteps,
-      {.link = {.bytes_per_second = bytes_per_second}, .trace_folder = folder});
+  const JobResult slow =
+      TrainLayout(Data(), layout, kSteps,
+                  {.link = {.bytes_per_second = bytes_per_second}, .trace_folder = folder});
   double least = 1;
   for (uint32_t rank = 0; rank < kRanks && !slow.times.empty(); ++rank) {
     const std::map<int64_t, Shown> trace = ReadTrace(folder / absl::StrCat(rank, ".json"));
@@ -139,8 +137,8 @@ TEST_P(OverlapTest, CommunicationHidesBehindEnoughComputation) {
   for (const auto& rank : fast.times) {
     for (const SequenceTimes& step : rank) compute = std::min(compute, step.compute);
   }
-  const double rate = static_cast<double>(fast.sent_per_step[0].at("shard")) /
-                      (kCommunication * compute);
+  const double rate =
+      static_cast<double>(fast.sent_per_step[0].at("shard")) / (kCommunication * compute);
   const double hidden = LeastExposed(Zero(stage, kManyRows), rate);
   EXPECT_LT(hidden, 0.2);
   // The same bytes over the same link with a sixteenth of the computation: most of it shows.

@@ -1,5 +1,5 @@
-// A program that was changed on its way to a rank, its hash with it: the rank's own check refuses to
-// execute it, and says where it is wrong.
+// A program that was changed on its way to a rank, its hash with it: the rank's own check refuses
+// to execute it, and says where it is wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -33,10 +33,8 @@ namespace fs = std::filesystem;
 
 // The first stage of two, each of two data-parallel pairs of tensor-parallel ranks.
 v1::Program FirstStage() {
-  return CompileTiny({.data_parallel = 2,
-                      .micro_batches = 2,
-                      .tensor_parallel = 2,
-                      .pipeline_parallel = 2});
+  return CompileTiny(
+      {.data_parallel = 2, .micro_batches = 2, .tensor_parallel = 2, .pipeline_parallel = 2});
 }
 
 // What a rank that is started on the program says at its end.

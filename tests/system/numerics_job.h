@@ -1,5 +1,5 @@
-// Jobs against PyTorch's numbers (tests/golden/pytorch): the golden's data through in_process_job.h,
-// data-parallel, and through the "infer" program.
+// Jobs against PyTorch's numbers (tests/golden/pytorch): the golden's data through
+// in_process_job.h, data-parallel, and through the "infer" program.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -25,14 +25,14 @@ constexpr size_t kSampleEvery = 331;
 JobData RandomData(const std::string& family) {
   JobData data = {.model = MatrixModel(family), .rows = kRows, .length = 16};
   std::mt19937 random(42);
-  std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(data.model.config.vocabulary) - 1);
+  std::uniform_int_distribution<int32_t> token(
+      0, static_cast<int32_t>(data.model.config.vocabulary) - 1);
   for (int64_t i = 0; i < kRows * data.length; ++i) data.tokens.push_back(token(random));
   for (int64_t i = 0; i < kRows * data.length; ++i) data.targets.push_back(token(random));
   for (const Tensor& tensor : data.model.tensors) {
     std::vector<float>& values = data.weights[tensor.name];
-    std::normal_distribution<float> normal(
-        tensor.init == Init::kOnes ? 1.0f : 0.0f,
-        static_cast<float>(data.model.config.initializer_range));
+    std::normal_distribution<float> normal(tensor.init == Init::kOnes ? 1.0f : 0.0f,
+                                           static_cast<float>(data.model.config.initializer_range));
     for (int64_t i = 0; i < tensor.elements(); ++i) values.push_back(normal(random));
   }
   data.train = MatrixSpec().train();
@@ -90,14 +90,14 @@ double Cancellation(const Tensor& tensor) {
   return tensor.shape.size() < 2 ? 2 : 1;
 }
 
-// 4 * 1.03^(L + 1 - l) * eps for layer l of L (arXiv 2506.09280): what a correct change of the order
-// of sums may do to a gradient. Embeddings count as before the first layer, the head as after the
-// last.
+// 4 * 1.03^(L + 1 - l) * eps for layer l of L (arXiv 2506.09280): what a correct change of the
+// order of sums may do to a gradient. Embeddings count as before the first layer, the head as after
+// the last.
 double Bound(const Model& model, const Tensor& tensor, const std::string& precision) {
   const double epsilon = precision == "bf16" ? std::pow(2.0, -8) : std::pow(2.0, -23);
   const double layers = static_cast<double>(model.config.layers);
-  const bool first = tensor.role == TensorRole::kTokenEmbedding ||
-                     tensor.role == TensorRole::kPositionEmbedding;
+  const bool first =
+      tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
   const double layer = tensor.layer >= 0 ? tensor.layer + 1.0 : first ? 0.0 : layers + 1;
   return Cancellation(tensor) * 4 * std::pow(1.03, layers + 1 - layer) * epsilon;
 }
@@ -125,7 +125,8 @@ void ExpectParity(const LayoutCase& c) {
 TEST(ParityTest, EveryLayoutTrainsLikeOneRank) {
   const bool all = std::getenv("TERRACE_ALL_LAYOUTS") != nullptr;
   const char* filter = std::getenv("TERRACE_LAYOUTS");
-  const std::vector<LayoutCase> cases = LayoutMatrix(8, all || filter != nullptr ? 1 : kSampleEvery);
+  const std::vector<LayoutCase> cases =
+      LayoutMatrix(8, all || filter != nullptr ? 1 : kSampleEvery);
   for (const LayoutCase& c : cases) {
     if (filter != nullptr && Describe(c).find(filter) == std::string::npos) continue;
     ExpectParity(c);

@@ -33,8 +33,7 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
                            .epilogue = kernels::Epilogue::kGeluGrad,
                            .precision = kernels::MatmulPrecision::kBF16},
       kernels::AccumulateAttrs{.accumulate = true},
-      kernels::RopeAttrs{
-          .sequence = 10, .inverse = true, .context = {.ranks = 4, .zigzag = true}},
+      kernels::RopeAttrs{.sequence = 10, .inverse = true, .context = {.ranks = 4, .zigzag = true}},
       kernels::AttentionAttrs{.sequence = 16,
                               .window = 4,
                               .scale = 0.125f,
@@ -102,8 +101,8 @@ TEST(OpCodecTest, ImpossibleSharesAndOrdersAreRefused) {
     EncodeOp(op, attrs, &compute);
     return !DecodeOp(compute).ok();
   };
-  EXPECT_TRUE(refused(Op::kRope, kernels::RopeAttrs{.sequence = 9,
-                                                    .context = {.ranks = 2, .zigzag = true}}));
+  EXPECT_TRUE(refused(Op::kRope,
+                      kernels::RopeAttrs{.sequence = 9, .context = {.ranks = 2, .zigzag = true}}));
   EXPECT_TRUE(refused(Op::kRope, kernels::RopeAttrs{.context = {.ranks = int64_t{1} << 40}}));
   EXPECT_TRUE(refused(Op::kAttentionBlock,
                       kernels::AttentionBlockAttrs{.context = {.ranks = 2}, .step = 2}));

@@ -64,8 +64,8 @@ TEST(ProgramCheckTest, EveryWaitIsNeeded) {
   EXPECT_GE(waits, 10);
 }
 
-// 50,000 instructions in half a second on the reference machine; other work on the test machine gets a
-// margin of 5.
+// 50,000 instructions in half a second on the reference machine; other work on the test machine
+// gets a margin of 5.
 TEST(ProgramCheckTest, FiftyThousandInstructionsAreCheckedAtOnce) {
   const v1::Program program =
       CompileTiny({.family = "llama", .data_parallel = 2, .micro_batches = 1000});
@@ -161,16 +161,14 @@ const Breakage kBreakages[] = {
        }
      },
      "the program says 2"},
-    {"GroupWithoutAxes", [](v1::Program* p) { p->mutable_groups(0)->clear_axes(); },
-     "has no axes"},
+    {"GroupWithoutAxes", [](v1::Program* p) { p->mutable_groups(0)->clear_axes(); }, "has no axes"},
     {"GroupWithAnAxisTwice",
      [](v1::Program* p) { p->mutable_groups(0)->add_axes(p->groups(0).axes(0)); },
      "is there twice"},
     {"GroupWithAnUnknownAxis",
      [](v1::Program* p) { p->mutable_groups(0)->add_axes(static_cast<v1::Axis>(17)); },
      "axis 17 does not exist"},
-    {"GroupOfStagesWithoutPipeline",
-     [](v1::Program* p) { p->mutable_groups(0)->add_stages(0); },
+    {"GroupOfStagesWithoutPipeline", [](v1::Program* p) { p->mutable_groups(0)->add_stages(0); },
      "no group of the axis PIPELINE"},
     {"GroupInTensorBlocks", [](v1::Program* p) { p->mutable_groups(0)->set_tensor_block(1); },
      "tensor_block 1 must divide"},
@@ -352,8 +350,7 @@ const Breakage kBreakages[] = {
        range->set_rows(range->rows() - 1);
      },
      "is held by no range"},
-    {"StateOverTheEdge",
-     [](v1::Program* p) { p->mutable_state(0)->set_row(1); },
+    {"StateOverTheEdge", [](v1::Program* p) { p->mutable_state(0)->set_row(1); },
      "which only a split may"},
     {"StateSplitInOddBlocks", [](v1::Program* p) { p->mutable_state(0)->set_split_block(2); },
      "split_block 2 must divide the 1 ranks"},

@@ -1,5 +1,5 @@
-// Every combination of layouts that a few ranks and a tiny model allow, for tests that must hold for
-// all of them.
+// Every combination of layouts that a few ranks and a tiny model allow, for tests that must hold
+// for all of them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,13 +24,12 @@ struct LayoutCase {
 
 inline std::string Describe(const LayoutCase& c) {
   const v1::Layout& l = c.layout;
-  return absl::StrCat(c.family, " ", l.precision(), " dp", l.data_parallel(), " tp",
-                      l.tensor_parallel(), l.sequence_parallel() ? "+sp" : "", " pp",
-                      l.pipeline_parallel(), "x", l.interleave(), " ", l.schedule(), " cp",
-                      l.context_parallel(), " ", l.context_type(), " zero", l.zero_stage(),
-                      l.shard_size() > 0 ? absl::StrCat("/", l.shard_size()) : "", " ",
-                      l.recompute(), " m", l.micro_batches(),
-                      l.communication_dtype() == "bf16" ? " bf16 links" : "");
+  return absl::StrCat(
+      c.family, " ", l.precision(), " dp", l.data_parallel(), " tp", l.tensor_parallel(),
+      l.sequence_parallel() ? "+sp" : "", " pp", l.pipeline_parallel(), "x", l.interleave(), " ",
+      l.schedule(), " cp", l.context_parallel(), " ", l.context_type(), " zero", l.zero_stage(),
+      l.shard_size() > 0 ? absl::StrCat("/", l.shard_size()) : "", " ", l.recompute(), " m",
+      l.micro_batches(), l.communication_dtype() == "bf16" ? " bf16 links" : "");
 }
 
 // Four layers, four heads; two key-value heads outside gpt2; a vocabulary that nothing divides.
@@ -95,7 +94,8 @@ inline std::vector<LayoutCase> LayoutMatrix(uint32_t max_ranks, size_t every) {
                     l.set_context_parallel(cp);
                     l.set_zero_stage(zero);
                     l.set_schedule(schedule);
-                    l.set_interleave(l.schedule() == "interleaved" || l.schedule() == "zbv" ? 2 : 1);
+                    l.set_interleave(l.schedule() == "interleaved" || l.schedule() == "zbv" ? 2
+                                                                                            : 1);
                     l.set_recompute(recompute);
                     l.set_precision(variant == 0 ? "fp32" : "bf16");
                     l.set_sequence_parallel(variant == 1 && tp > 1);
