@@ -161,6 +161,24 @@ TEST(BytesTest, GradientsThatRanksDoNotDivideAreSentWithoutPadding) {
   EXPECT_EQ(sent, 2 * 2 * kF32 * ElementsOf(job.data.model));
 }
 
+// Gradients are rounded before they are sent; the two numbers of the loss are not.
+TEST(BytesTest, CommunicationInBF16SendsHalfOfTheGradient) {
+  Job job = NewJob("gpt2", "bf16");
+  job.layout.set_data_parallel(4);
+  job.layout.set_communication_dtype("bf16");
+  const int64_t gradient = 2 * ElementsOf(job.data.model);
+  ExpectSent(job, [&](int64_t rank) -> Sent {
+    return {{"data", 2 * gradient / 4 * 3}, {"totals", AllReduce(2, 4, rank)}};
+  });
+  job.layout.set_zero_stage(2);  // weights are gathered in f32
+  const int64_t units = UnitsOf(job, 4).all();
+  ExpectSent(job, [&](int64_t rank) -> Sent {
+    return {{"shard", Share((2 * job.passes() + kF32) * units, 4)},
+            {"totals", AllReduce(2, 4, rank)},
+            {"model", AllReduce(1, 4, rank)}};
+  });
+}
+
 // ---- ZeRO
 
 void ExpectZero(const std::string& family, uint32_t stage, uint32_t ranks, uint32_t replicas) {
