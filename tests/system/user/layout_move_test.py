@@ -30,9 +30,9 @@ class Moves(TerraceTest):
 
     def train_as(self, model, layout, name):
         ranks, keys = LAYOUTS[layout]
-        return self.train(self.job({"model.config": model, "train.steps": STEPS, "train.eval_every_steps": STEPS // 2,
+        return self.train(self.job({"model.config": model, "train.steps": STEPS, "train.eval_batches": 1,
                                     "checkpoint.every_steps": STEPS // 2, "checkpoint.keep": 0,
-                                    "resources.devices_per_node": ranks, "layout": {**keys, "micro_batch": 1}}, name=name))
+                                    "resources.devices_per_node": ranks, "layout": {**keys, "micro_batch": 2}}, name=name), seconds=180)
 
     def assert_goes_on(self, model, before, after, whole, folders):
         """`folders` maps a layout to the folder of a run of it that went to the end."""

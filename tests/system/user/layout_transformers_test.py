@@ -7,9 +7,9 @@ import unittest
 import transformers_test
 from support import GPT, LLAMA, QWEN3
 
-LAYOUTS = {"tp 2 + sequence, pp 2": (4, {"tp": 2, "pp": 2, "sequence_parallel": True, "micro_batch": 1}),
-           "tp 4, zero 3": (8, {"tp": 4, "dp": 2, "zero": 3, "micro_batch": 1}),
-           "pp 2 interleaved, cp 2": (4, {"pp": 2, "cp": 2, "schedule": "interleaved", "micro_batch": 1})}
+LAYOUTS = {"tp 2 + sequence, pp 2": (4, {"tp": 2, "pp": 2, "sequence_parallel": True, "micro_batch": 2}),
+           "tp 4, zero 3": (8, {"tp": 4, "dp": 2, "zero": 3, "micro_batch": 2}),
+           "pp 2 interleaved, cp 2": (4, {"pp": 2, "cp": 2, "schedule": "interleaved", "micro_batch": 2})}
 
 
 class LayoutTransformersTest(transformers_test.TransformersTest):
