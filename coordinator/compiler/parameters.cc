@@ -122,10 +122,7 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks) {
         sharded ? ShardedUnitName(parameter, several_chunks) : UnitName(parameter);
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
-      units_.push_back({.name = name,
-                        .sums = parameter.sums,
-                        .decays = parameter.decays(),
-                        .copy = parameter.copy});
+      units_.push_back({.name = name, .sums = parameter.sums, .decays = parameter.decays()});
     }
     Unit& unit = units_[it->second];
     parameter.unit = it->second;

@@ -82,7 +82,6 @@ struct Unit {
   int adam_v = kNone;
   Sums sums;
   bool decays = true;
-  bool copy = false;
 };
 
 struct ParametersOptions {
