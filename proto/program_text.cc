@@ -87,6 +87,8 @@ std::string OpText(const v1::Program& program, const v1::Instruction& instructio
       return EnumText(instruction.input().kind(), &v1::InputKind_Name<v1::InputKind>);
     case v1::Instruction::kOutput:
       return EnumText(instruction.output().kind(), &v1::OutputKind_Name<v1::OutputKind>);
+    case v1::Instruction::kCopy:
+      return EnumText(instruction.copy().kind(), &v1::CopyKind_Name<v1::CopyKind>);
     case v1::Instruction::KIND_NOT_SET:
       break;
   }

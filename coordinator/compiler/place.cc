@@ -8,12 +8,15 @@
 #include "base/status_macros.h"
 #include "coordinator/compiler/liveness.h"
 #include "coordinator/compiler/pack.h"
+#include "proto/tiers.h"
 
 namespace terrace {
 namespace {
 
-int64_t AlignUp(int64_t bytes) {
-  return (bytes + kPackAlignment - 1) / kPackAlignment * kPackAlignment;
+// Offsets are sums of sizes, so sizes that are multiples of it give offsets that are.
+int64_t AlignUp(int64_t bytes, v1::Tier tier) {
+  const int64_t alignment = ArenaAlignment(tier);
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 bool HasSequence(const v1::Program& program, const std::string& name) {
@@ -46,7 +49,7 @@ absl::Status PlacePersistent(v1::Program* program) {
     if (buffer.lifetime() != v1::PERSISTENT) continue;
     v1::Arena* arena = program->mutable_arenas(buffer.arena());
     buffer.set_offset(arena->bytes());
-    arena->set_bytes(arena->bytes() + AlignUp(buffer.bytes()));
+    arena->set_bytes(arena->bytes() + AlignUp(buffer.bytes(), arena->tier()));
   }
   return absl::OkStatus();
 }
@@ -62,6 +65,7 @@ absl::StatusOr<Region> PlaceStep(const v1::Sequence& sequence, const std::vector
   std::vector<PackBuffer> buffers;
   std::vector<int> ids;
   Region region;
+  const v1::Tier tier = program->arenas(static_cast<int>(arena)).tier();
   for (int i = 0; i < program->buffers_size(); ++i) {
     v1::Buffer* buffer = program->mutable_buffers(i);
     if (buffer->lifetime() != v1::STEP || buffer->arena() != arena ||
@@ -70,11 +74,11 @@ absl::StatusOr<Region> PlaceStep(const v1::Sequence& sequence, const std::vector
     }
     if (lives[i].begin == lives[i].end) {  // never used: anywhere will do
       buffer->set_offset(base);
-      region.bytes = std::max(region.bytes, AlignUp(buffer->bytes()));
+      region.bytes = std::max(region.bytes, AlignUp(buffer->bytes(), tier));
       continue;
     }
     buffers.push_back({.name = buffer->name(),
-                       .bytes = buffer->bytes(),
+                       .bytes = AlignUp(buffer->bytes(), tier),
                        .begin = lives[i].begin,
                        .end = lives[i].end});
     ids.push_back(i);

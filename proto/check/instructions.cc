@@ -406,6 +406,8 @@ absl::StatusOr<CheckedInstruction> CheckInstruction(const v1::Program& program,
     case v1::Instruction::kOutput:
       RETURN_IF_ERROR(CheckOutput(instruction, where));
       break;
+    case v1::Instruction::kCopy:
+      return Refuse(where, ": copies between tiers are not known to this version");
     case v1::Instruction::KIND_NOT_SET:
       return Refuse(where, ": an instruction must do something");
   }

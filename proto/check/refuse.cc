@@ -16,6 +16,8 @@ std::string KindText(const v1::Instruction& instruction) {
       return v1::InputKind_Name(instruction.input().kind());
     case v1::Instruction::kOutput:
       return v1::OutputKind_Name(instruction.output().kind());
+    case v1::Instruction::kCopy:
+      return v1::CopyKind_Name(instruction.copy().kind());
     case v1::Instruction::KIND_NOT_SET:
       break;
   }

@@ -31,6 +31,7 @@
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
 #include "worker/checkpoint/peers.h"
+#include "worker/memory/region.h"
 
 namespace terrace {
 
@@ -65,7 +66,7 @@ struct CheckpointHeader {
 struct RankState {
   const v1::Program& program;
   Coordinates rank;
-  std::span<std::byte* const> arenas;
+  std::span<Region* const> regions;  // by Arena.id
 };
 
 struct WriteOptions {

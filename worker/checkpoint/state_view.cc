@@ -30,11 +30,11 @@ absl::Status AddSlices(const v1::StateRange& range, const RankState& state,
     return BadRange(range, "no such buffer");
   }
   const v1::Buffer& buffer = program.buffers(range.buffer());
-  if (buffer.arena() >= state.arenas.size()) return BadRange(range, "its buffer is in no arena");
+  if (buffer.arena() >= state.regions.size()) return BadRange(range, "its buffer is in no arena");
   const int64_t size = kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
   if (size == 0) return BadRange(range, "unknown element type");
   if (range.offset() < 0) return BadRange(range, "outside its buffer");
-  std::byte* const data = state.arenas[buffer.arena()] + buffer.offset();
+  std::byte* const data = state.regions[buffer.arena()]->data() + buffer.offset();
   const bool owned = OwnsState(range, program.grid(), state.rank);
   for (const StateRun& run : RunsOf(range, program.grid(), state.rank)) {
     if (run.offset > buffer.bytes() || run.elements > (buffer.bytes() - run.offset) / size) {
@@ -103,7 +103,7 @@ void ZeroPadding(const RankState& state) {
   for (const auto& [id, held] : held_bytes) {
     const v1::Buffer& buffer = state.program.buffers(id);
     if (held == buffer.bytes()) continue;
-    std::memset(state.arenas[buffer.arena()] + buffer.offset(), 0, buffer.bytes());
+    std::memset(state.regions[buffer.arena()]->data() + buffer.offset(), 0, buffer.bytes());
   }
 }
 

@@ -86,6 +86,29 @@ Arena::~Arena() {
   if (span_ != nullptr) ::munmap(span_, SpanBytes(reserved_));
 }
 
+namespace {
+
+absl::Status CheckRange(int64_t offset, size_t count, int64_t bytes) {
+  if (offset >= 0 && offset <= bytes && static_cast<int64_t>(count) <= bytes - offset)
+    return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat(count, " bytes at ", offset, " of an arena of ", bytes));
+}
+
+}  // namespace
+
+absl::Status Arena::Read(int64_t offset, std::span<std::byte> to) {
+  if (absl::Status status = CheckRange(offset, to.size(), bytes_); !status.ok()) return status;
+  if (!to.empty()) std::memcpy(to.data(), data_ + offset, to.size());
+  return absl::OkStatus();
+}
+
+absl::Status Arena::Write(int64_t offset, std::span<const std::byte> from) {
+  if (absl::Status status = CheckRange(offset, from.size(), bytes_); !status.ok()) return status;
+  if (!from.empty()) std::memcpy(data_ + offset, from.data(), from.size());
+  return absl::OkStatus();
+}
+
 void Arena::Touch(int threads) {
   const int64_t part = RoundUp(reserved_ / std::max(threads, 1) + 1, kHugePageBytes);
   const auto touch = [this, part](int64_t begin) {

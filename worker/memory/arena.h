@@ -17,23 +17,26 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "worker/memory/region.h"
 
 namespace terrace {
 
-class Arena {
+class Arena final : public Region {
  public:
   // RESOURCE_EXHAUSTED with the bytes when the system refuses. `bytes` is rounded up to the page
   // size only. The memory is zero.
   static absl::StatusOr<Arena> Reserve(std::string_view name, int64_t bytes);
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
-  ~Arena();
+  ~Arena() override;
 
   // Writes one byte to every page, with `threads` threads.
   void Touch(int threads);
 
-  std::byte* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }              // as asked for
+  std::byte* data() const override { return data_; }
+  int64_t bytes() const override { return bytes_; }  // as asked for
+  absl::Status Read(int64_t offset, std::span<std::byte> to) override;
+  absl::Status Write(int64_t offset, std::span<const std::byte> from) override;
   int64_t reserved_bytes() const { return reserved_; }  // as mapped
 
  private:

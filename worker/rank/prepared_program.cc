@@ -46,6 +46,7 @@ absl::Status PrepareFamily(const InstructionPreparation& in, PreparedInstruction
       return PrepareInput(in, out);
     case v1::Instruction::kOutput:
       return PrepareOutput(in, out);
+    case v1::Instruction::kCopy:
     case v1::Instruction::KIND_NOT_SET:
       break;
   }

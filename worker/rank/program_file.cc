@@ -73,15 +73,16 @@ absl::StatusOr<ProgramMemory> ProgramMemory::Reserve(const v1::Program& program,
     ASSIGN_OR_RETURN(Arena arena, Arena::Reserve(absl::StrCat("terrace-arena-", description.id()),
                                                  description.bytes()));
     arena.Touch(threads);
-    memory.data_.push_back(arena.data());
-    memory.arenas_.push_back(std::move(arena));
+    memory.arenas_.push_back(std::make_unique<Arena>(std::move(arena)));
+    memory.regions_.push_back(memory.arenas_.back().get());
+    memory.data_.push_back(memory.arenas_.back()->data());
   }
   return memory;
 }
 
 int64_t ProgramMemory::reserved_bytes() const {
   int64_t bytes = 0;
-  for (const Arena& arena : arenas_) bytes += arena.bytes();
+  for (const auto& arena : arenas_) bytes += arena->bytes();
   return bytes;
 }
 

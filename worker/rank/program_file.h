@@ -15,6 +15,7 @@
 #include "proto/v1/program.pb.h"
 #include "proto/v1/worker.pb.h"
 #include "worker/memory/arena.h"
+#include "worker/memory/region.h"
 
 namespace terrace {
 
@@ -32,11 +33,14 @@ absl::StatusOr<std::unique_ptr<v1::Program>> ReadProgram(std::string_view path,
 class ProgramMemory {
  public:
   static absl::StatusOr<ProgramMemory> Reserve(const v1::Program& program, int threads);
-  std::span<std::byte* const> arenas() const { return data_; }  // by Arena.id
+  // By Arena.id. Of one that cannot be addressed the first is null.
+  std::span<std::byte* const> arenas() const { return data_; }
+  std::span<Region* const> regions() const { return regions_; }
   int64_t reserved_bytes() const;
 
  private:
-  std::vector<Arena> arenas_;
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<Region*> regions_;
   std::vector<std::byte*> data_;
 };
 

@@ -144,7 +144,7 @@ absl::Status RankProcess::PrepareCheckpoints() {
 }
 
 RankState RankProcess::State() const {
-  return {*program_, CoordinatesOf(program_->grid(), config_.rank()), memory_->arenas()};
+  return {*program_, CoordinatesOf(program_->grid(), config_.rank()), memory_->regions()};
 }
 
 absl::Status RankProcess::OpenDataset() {

@@ -169,7 +169,7 @@ absl::Status Generate(const GenerateOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(options.program, ": has no sequence 'infer'"));
   FillInitialState(*program, memory.arenas(), threads);
   RETURN_IF_ERROR(ReadWeights(options.checkpoint,
-                              {*program, CoordinatesOf(program->grid(), 0), memory.arenas()}));
+                              {*program, CoordinatesOf(program->grid(), 0), memory.regions()}));
   if (vm->Has("restore")) {
     NoIo nothing;
     RETURN_IF_ERROR(vm->Run("restore", &nothing));

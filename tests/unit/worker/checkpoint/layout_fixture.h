@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "proto/grid.h"
 #include "proto/v1/program.pb.h"
+#include "tests/support/memory_region.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/peers.h"
 
@@ -46,11 +48,11 @@ class TestRank {
     for (const v1::StateKind kind : {v1::WEIGHT, v1::ADAM_M, v1::ADAM_V}) AddKind(kind);
     ListTensors();
     memory_.assign(arena_bytes_ / sizeof(float), -7.0f);
-    arena_ = reinterpret_cast<std::byte*>(memory_.data());
+    region_ = MemoryRegion(std::as_writable_bytes(std::span(memory_)));
   }
   TestRank(const TestRank&) = delete;
 
-  RankState state() { return {program_, place_, {&arena_, 1}}; }
+  RankState state() { return {program_, place_, regions_}; }
   v1::Program& program() { return program_; }
 
   // Exact in f32, and not zero.
@@ -224,7 +226,8 @@ class TestRank {
   Coordinates place_;
   int64_t arena_bytes_ = 0;
   std::vector<float> memory_;
-  std::byte* arena_ = nullptr;
+  MemoryRegion region_;
+  std::vector<Region*> regions_ = {&region_};
 };
 
 // Threads as ranks. A rank that has left is lost to the others.

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
+#include "tests/support/memory_region.h"
 #include "worker/checkpoint/checkpoint.h"
 
 namespace terrace {
@@ -64,11 +65,11 @@ class StateFixture {
     for (size_t i = 0; i < memory_.size(); ++i) {
       memory_[i] = static_cast<std::byte>(i * 31 + (i >> 8) * 7 + salt);
     }
-    arenas_ = {memory_.data()};
+    region_ = MemoryRegion(memory_);
   }
   void Clear() {
     memory_.assign(arena_bytes_, std::byte{0});
-    arenas_ = {memory_.data()};
+    region_ = MemoryRegion(memory_);
   }
 
   std::span<float> Floats(const std::string& name, v1::StateKind kind = v1::WEIGHT) {
@@ -83,7 +84,7 @@ class StateFixture {
 
   v1::Program& program() { return program_; }
   v1::JobSpec& spec() { return spec_; }
-  RankState state() const { return {program_, {}, arenas_}; }
+  RankState state() const { return {program_, {}, regions_}; }
   std::vector<std::byte>& memory() { return memory_; }
 
  private:
@@ -115,7 +116,8 @@ class StateFixture {
   v1::JobSpec spec_;
   int64_t arena_bytes_ = 0;
   std::vector<std::byte> memory_;
-  std::vector<std::byte*> arenas_;
+  MemoryRegion region_;
+  std::vector<Region*> regions_ = {&region_};
 };
 
 }  // namespace terrace

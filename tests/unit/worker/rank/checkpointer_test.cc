@@ -5,12 +5,14 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/memory_region.h"
 #include "tests/unit/worker/checkpoint/layout_fixture.h"
 #include "worker/rank/failure.h"
 
@@ -48,21 +50,22 @@ class CheckpointerTest : public testing::Test {
     initializer->set_tensor("w");
     initializer->add_shape(kElements);
     memory_.assign(3 * kElements, 1.0f);
-    arena_ = reinterpret_cast<std::byte*>(memory_.data());
+    region_ = MemoryRegion(std::as_writable_bytes(std::span(memory_)));
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
-  RankState State(std::byte** arena) const { return {program_, {}, {arena, 1}}; }
+  RankState State() const { return {program_, {}, regions_}; }
 
   std::filesystem::path folder_;
   v1::JobSpec spec_;
   v1::Program program_;
   std::vector<float> memory_;
-  std::byte* arena_ = nullptr;
+  MemoryRegion region_;
+  std::vector<Region*> regions_ = {&region_};
   const SystemClock clock_;
 };
 
 TEST_F(CheckpointerTest, TheFenceHoldsWritersBackUntilTheStateIsRead) {
-  Checkpointer checkpointer(spec_, State(&arena_), nullptr, &clock_);
+  Checkpointer checkpointer(spec_, State(), nullptr, &clock_);
   for (int64_t step = 1; step <= 5; ++step) {
     checkpointer.Start(step, step * 100);
     checkpointer.WaitUntilUnread();
@@ -74,14 +77,15 @@ TEST_F(CheckpointerTest, TheFenceHoldsWritersBackUntilTheStateIsRead) {
     EXPECT_GT((*result)->seconds, 0);
     EXPECT_GT((*result)->stall_seconds, 0);
     std::vector<float> restored(3 * kElements);
-    std::byte* arena = reinterpret_cast<std::byte*>(restored.data());
-    ASSERT_TRUE(ReadCheckpoint((*result)->info.path, State(&arena), nullptr).ok());
+    MemoryRegion region(std::as_writable_bytes(std::span(restored)));
+    Region* const regions[] = {&region};
+    ASSERT_TRUE(ReadCheckpoint((*result)->info.path, {program_, {}, regions}, nullptr).ok());
     EXPECT_EQ(restored, std::vector<float>(3 * kElements, static_cast<float>(step)));
   }
 }
 
 TEST_F(CheckpointerTest, WithoutAWriteTheFenceIsOpenAndThereIsNoResult) {
-  Checkpointer checkpointer(spec_, State(&arena_), nullptr, &clock_);
+  Checkpointer checkpointer(spec_, State(), nullptr, &clock_);
   checkpointer.WaitUntilUnread();
   EXPECT_FALSE(checkpointer.Poll().has_value());
   EXPECT_FALSE(checkpointer.Finish().has_value());
@@ -89,7 +93,7 @@ TEST_F(CheckpointerTest, WithoutAWriteTheFenceIsOpenAndThereIsNoResult) {
 
 TEST_F(CheckpointerTest, AFailureSaysWhichStepAndCarriesItsReason) {
   spec_.mutable_checkpoint()->set_directory("/dev/null/checkpoints");
-  Checkpointer checkpointer(spec_, State(&arena_), nullptr, &clock_);
+  Checkpointer checkpointer(spec_, State(), nullptr, &clock_);
   checkpointer.Start(12, 0);
   const auto result = checkpointer.Finish();
   ASSERT_TRUE(result.has_value());
