@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/compiler/tiers.h"
 
 namespace terrace::compiler {
 namespace {
@@ -15,6 +16,7 @@ struct Finished {
   size_t last_writer = 0;
   int gradient = kNone;
   Sums sums;
+  bool streamed = false;
 };
 
 std::vector<Finished> InOrderOfFinish(const Parameters& parameters,
@@ -28,7 +30,8 @@ std::vector<Finished> InOrderOfFinish(const Parameters& parameters,
   }
   std::vector<Finished> finished;
   for (const auto& [parameter, gradient] : gradients.by_parameter()) {
-    finished.push_back({last_writer.at(gradient), gradient, parameters.all()[parameter].sums});
+    const Parameter& of = parameters.all()[parameter];
+    finished.push_back({last_writer.at(gradient), gradient, of.sums, of.streamed()});
   }
   std::sort(finished.begin(), finished.end(), [](const Finished& a, const Finished& b) {
     return std::tie(a.last_writer, a.gradient) < std::tie(b.last_writer, b.gradient);
@@ -41,28 +44,34 @@ std::vector<Finished> InOrderOfFinish(const Parameters& parameters,
 std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGradients& gradients,
                                 int64_t bucket_bytes, int sequence, Graph* graph) {
   std::vector<Bucket> buckets;
-  std::map<Sums, size_t> open;  // the bucket that takes the next gradient
+  std::map<std::pair<Sums, bool>, size_t> open;  // the bucket that takes the next gradient
   const int64_t limit = bucket_bytes / kernels::SizeOf(kernels::DType::kF32);
-  for (const auto& [last_writer, gradient, sums] :
+  for (const Finished& finished :
        InOrderOfFinish(parameters, gradients, graph->sequences[sequence].nodes)) {
-    const int64_t elements = graph->values[gradient].elements();
-    const auto it = open.find(sums);
+    const int64_t elements = graph->values[finished.gradient].elements();
+    const std::pair<Sums, bool> key = {finished.sums, finished.streamed};
+    const auto it = open.find(key);
     const int64_t used =
         it == open.end() ? limit : graph->values[buckets[it->second].value].shape[0];
     if (it == open.end() || (used > 0 && used + elements > limit)) {
-      open[sums] = buckets.size();
+      open[key] = buckets.size();
       const int value = graph->Add({.name = absl::StrCat("grads.bucket", buckets.size()),
                                     .cls = v1::GRADIENT,
                                     .shape = {0},
                                     .sequence = sequence});
-      buckets.push_back({.value = value, .sums = sums});
+      buckets.push_back({.value = value, .sums = finished.sums, .streamed = finished.streamed});
     }
-    Bucket& bucket = buckets[open.at(sums)];
+    Bucket& bucket = buckets[open.at(key)];
     int64_t& end = graph->values[bucket.value].shape[0];
-    graph->values[gradient].inside = bucket.value;
-    graph->values[gradient].inside_offset = end;
+    graph->values[finished.gradient].inside = bucket.value;
+    graph->values[finished.gradient].inside_offset = end;
     end += elements;
-    bucket.last_writer = last_writer;
+    if (const int64_t gap = bucket.streamed ? -end & (kStreamedElements - 1) : 0; gap > 0) {
+      bucket.padding.push_back(
+          {.value = bucket.value, .offset = end, .shape = DenseShape(kernels::DType::kF32, {gap})});
+      end += gap;
+    }
+    bucket.last_writer = finished.last_writer;
   }
   std::stable_sort(buckets.begin(), buckets.end(),
                    [](const Bucket& a, const Bucket& b) { return a.last_writer < b.last_writer; });

@@ -3,8 +3,8 @@
 // still computed, and lives only from its first gradient on.
 //
 // A bucket holds gradients that are summed over the same groups. A gradient of bucket_bytes or more
-// has a bucket of its own. Gradients lie in their bucket without gaps: all of it is written before
-// it is read. Pure and deterministic.
+// has a bucket of its own. Gradients of parameters that may rest off the device have buckets of
+// their own and begin on a page. Pure and deterministic.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,6 +20,8 @@ struct Bucket {
   int value = kNone;       // f32, one dimension
   size_t last_writer = 0;  // index of the node after which all of it is final
   Sums sums;
+  bool streamed = false;       // of parameters that may rest off the device (tiers.h)
+  std::vector<Slice> padding;  // of `value`, between gradients and at its end
 };
 
 // By the order in which they are final. REQUIRES: every gradient is written by some node of the

@@ -48,6 +48,10 @@ void Builder::Receive(int group, int peer_stage, Slice operand, std::string text
   Append(Transfer{v1::RECEIVE, group, peer_stage}, {operand}, std::move(text));
 }
 
+void Builder::Copy(v1::CopyKind kind, std::vector<Slice> pairs, std::string text) {
+  Append(compiler::Copy{kind}, std::move(pairs), std::move(text));
+}
+
 void Builder::Input(v1::InputKind kind, std::vector<Slice> operands, std::string text) {
   Append(compiler::Input{kind}, std::move(operands), std::move(text));
 }
@@ -75,6 +79,7 @@ void Builder::Stamp(Node* node) const {
   node->mark = mark_;
   node->pass = pass_;
   node->has_rule = has_rule;
+  node->fetch = fetch;
 }
 
 }  // namespace terrace::compiler

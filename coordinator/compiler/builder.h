@@ -25,6 +25,7 @@ class Builder {
   int layer = kNone;
   int micro_batch = kNone;
   bool has_rule = true;
+  int fetch = kNone;
   std::vector<Node>* record = nullptr;
   std::vector<Node>* divert = nullptr;  // where to append instead, when set
 
@@ -57,6 +58,8 @@ class Builder {
   void Collective(v1::CollectiveKind kind, int group, Slice from, Slice to, std::string text);
   void Send(int group, int peer_stage, int done_by_pass, Slice operand, std::string text);
   void Receive(int group, int peer_stage, Slice operand, std::string text);
+  // One dense slice to another tier; several at once as from, to, from, to.
+  void Copy(v1::CopyKind kind, std::vector<Slice> pairs, std::string text);
   void Input(v1::InputKind kind, std::vector<Slice> operands, std::string text);
   void Output(v1::OutputKind kind, Slice operand, std::string text);
   // A copy of `node` with the present phase and marks.

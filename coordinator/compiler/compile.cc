@@ -196,7 +196,9 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   }
   const Parameters parameters(
       model, own, parallel,
-      {.persistent_elements = std::max<int64_t>(0, job.layout.persistent_parameters())}, &graph);
+      {.persistent_elements = std::max<int64_t>(0, job.layout.persistent_parameters()),
+       .offload = job.layout.offload()},
+      &graph);
   ForwardOptions forward = job.forward;
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
   const compiler::StageContext context = {
@@ -248,11 +250,12 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
   RETURN_IF_ERROR(CheckComplete(layout));
   RETURN_IF_ERROR(CheckLayout(layout, model, *input.spec));
   RETURN_IF_ERROR(CheckLayerPasses(layout, static_cast<int>(model.config.layers)));
-  Job job = {
-      .input = input,
-      .layout = layout,
-      .forward = {.batch = layout.micro_batch(), .sequence = input.spec->data().sequence_length()},
-      .shape = compiler::ShapeOf(layout)};
+  Job job = {.input = input,
+             .layout = layout,
+             .forward = {.batch = layout.micro_batch(),
+                         .sequence = input.spec->data().sequence_length(),
+                         .chunk_bytes = layout.chunk_bytes()},
+             .shape = compiler::ShapeOf(layout)};
   RETURN_IF_ERROR(SetPrecision(layout.precision(), &job.forward));
   ASSIGN_OR_RETURN(job.schedule, compiler::MakeSchedule(job.shape));
   return CompileStages(job);

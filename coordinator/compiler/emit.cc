@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/emit.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,7 @@ class Emitter {
       : graph_(*input.graph), input_(input), program_(*program) {}
 
   absl::Status Run() {
-    v1::Arena* arena = program_.add_arenas();
-    arena->set_tier(v1::DEVICE);
+    Arenas();
     Buffers();
     for (const v1::Stream& stream : graph_.streams) *program_.add_streams() = stream;
     for (const v1::Group& group : graph_.groups) *program_.add_groups() = group;
@@ -34,6 +34,21 @@ class Emitter {
   }
 
  private:
+  // The device's, and one of each other tier that something lies on.
+  void Arenas() {
+    arenas_.assign(v1::Tier_MAX + 1, kNone);
+    for (const v1::Tier tier : {v1::DEVICE, v1::HOST, v1::NVME}) {
+      const bool used = std::any_of(
+          graph_.values.begin(), graph_.values.end(),
+          [tier](const Value& value) { return value.inside == kNone && value.tier == tier; });
+      if (!used && tier != v1::DEVICE) continue;
+      arenas_[tier] = program_.arenas_size();
+      v1::Arena* arena = program_.add_arenas();
+      arena->set_id(arenas_[tier]);
+      arena->set_tier(tier);
+    }
+  }
+
   // One buffer for each value that lies in no other: what persists first, then the steps', in order
   // of creation.
   void Buffers() {
@@ -56,6 +71,7 @@ class Emitter {
     for (int64_t size : value.shape) buffer->add_shape(size);
     buffer->set_bytes(value.elements() * SizeOf(value.dtype));
     buffer->set_lifetime(value.lifetime);
+    buffer->set_arena(arenas_[value.tier]);
     if (value.sequence != kNone) buffer->set_sequence(graph_.sequences[value.sequence].name);
   }
 
@@ -106,6 +122,8 @@ class Emitter {
       out->mutable_transfer()->set_kind(transfer->kind);
       out->mutable_transfer()->set_group(transfer->group);
       out->mutable_transfer()->set_peer_stage(transfer->peer_stage);
+    } else if (const Copy* copy = node.copy()) {
+      out->mutable_copy()->set_kind(copy->kind);
     } else if (const auto* load = std::get_if<Input>(&node.what)) {
       out->mutable_input()->set_kind(load->kind);
     } else {
@@ -184,6 +202,7 @@ class Emitter {
   const Graph& graph_;
   const EmitInput& input_;
   v1::Program& program_;
+  std::vector<int> arenas_;   // by tier; kNone for one that nothing lies on
   std::vector<int> buffers_;  // by value; kNone for one that lies in another
 };
 

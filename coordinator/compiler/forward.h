@@ -30,6 +30,7 @@ struct ForwardOptions {
   kernels::MatmulPrecision precision = kernels::MatmulPrecision::kF32;
   bool for_backward = false;  // keep the values before activations
   int rope_table = kNone;     // value; kNone without rotary embedding
+  int64_t chunk_bytes = 0;    // of one copy between tiers; 0: the default
 };
 
 class Forward {
@@ -41,7 +42,7 @@ class Forward {
         parallel_(parallel),
         options_(options),
         builder_(*builder),
-        weights_(parameters, parallel, builder) {}
+        weights_(parameters, parallel, options.chunk_bytes, builder) {}
 
   // Rows of the residual stream on this rank.
   int64_t residual_rows() const;

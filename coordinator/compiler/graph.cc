@@ -61,6 +61,7 @@ Access AccessOf(const Node& node, int operand) {
   }
   if (node.operands.size() == 1 && node.collective() != nullptr) return Access::kUpdate;
   if (node.collective() != nullptr) return operand == 0 ? Access::kRead : Access::kWrite;
+  if (node.copy() != nullptr) return operand % 2 == 0 ? Access::kRead : Access::kWrite;
   if (const auto* transfer = std::get_if<Transfer>(&node.what)) {
     return transfer->kind == v1::SEND ? Access::kRead : Access::kWrite;
   }

@@ -31,10 +31,12 @@ struct Value {
   kernels::DType dtype = kernels::DType::kF32;
   Dims shape;
   v1::Lifetime lifetime = v1::STEP;
-  int sequence = kNone;       // of a STEP value: the one sequence that uses it
-  int inside = kNone;         // another value that holds this one ...
-  int64_t inside_offset = 0;  // ... from this element on
-  int parameter = kNone;      // index in Parameters::all() of a weight, also of a gathered copy
+  v1::Tier tier = v1::DEVICE;  // of what lies inside another value: that one's
+  int sequence = kNone;        // of a STEP value: the one sequence that uses it
+  int inside = kNone;          // another value that holds this one ...
+  int64_t inside_offset = 0;   // ... from this element on
+  int parameter = kNone;       // index in Parameters::all() of a weight, also of a gathered copy
+  int ring = kNone;            // of a host buffer that copies pass through (staging.h)
 
   int64_t elements() const;
 };
@@ -75,6 +77,10 @@ struct Transfer {
   int peer_stage = 0;
   int done_by_pass = kNone;  // of a send: the pass that may wait until it has left
 };
+// Between tiers; operands in pairs, from and to.
+struct Copy {
+  v1::CopyKind kind = v1::TO_DEVICE;
+};
 struct Input {
   v1::InputKind kind = v1::LOAD_BATCH;
 };
@@ -96,7 +102,8 @@ struct RingAttention {
 };
 
 struct Node {
-  std::variant<Compute, Collective, Transfer, Input, Output, EnterTensorParallel, RingAttention>
+  std::variant<Compute, Collective, Transfer, Copy, Input, Output, EnterTensorParallel,
+               RingAttention>
       what;
   std::vector<Slice> operands;  // in the order of kernels/op.h or program.proto
   Slice workspace;              // set by workspace.h
@@ -106,12 +113,14 @@ struct Node {
   std::string text;
   int mark = 0;            // how many layers of passes began before it (Builder::Mark)
   int pass = 0;            // how many passes of micro-batches began before it
+  int fetch = kNone;       // nodes of one number bring one value to the device (fetch.h)
   bool has_rule = true;    // false: part of a larger operation that has the backward rule
   int stream = 0;          // set by streams.h
   std::vector<int> waits;  // set by streams.h
 
   const Compute* compute() const { return std::get_if<Compute>(&what); }
   const Collective* collective() const { return std::get_if<Collective>(&what); }
+  const Copy* copy() const { return std::get_if<Copy>(&what); }
 };
 
 // A node that moves bytes between ranks.
@@ -132,11 +141,13 @@ struct Graph {
   std::vector<Sequence> sequences;
   std::vector<v1::Stream> streams;  // set by streams.h
   std::vector<v1::Group> groups;
+  int fetches = 0;  // numbers of fetches given out
 
   int Add(Value value);
   Slice Whole(int value) const;
   // The slice of the outermost value that holds `slice`.
   Slice Root(Slice slice) const;
+  v1::Tier TierOf(const Slice& slice) const { return values[Root(slice).value].tier; }
 };
 
 }  // namespace terrace::compiler

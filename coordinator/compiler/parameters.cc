@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/partition.h"
+#include "coordinator/compiler/tiers.h"
 
 namespace terrace::compiler {
 namespace {
@@ -28,6 +29,10 @@ int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
     return embedding ? chunk.first : chunk.last;
   });
   return static_cast<int>(it - chunks.begin());
+}
+
+int64_t PageOr(int64_t alignment, bool streamed) {
+  return streamed ? kStreamedElements : alignment;
 }
 
 std::string UnitName(const Parameter& parameter) {
@@ -64,12 +69,15 @@ int64_t Parameter::elements() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+bool Parameter::streamed() const { return decays() && elements() >= kStreamedElements; }
+
 Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks,
                        const Parallel& parallel, const ParametersOptions& options, Graph* graph)
     : parallel_(parallel) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
-  MakeUnits(sharded, chunks.size() > 1);
+  MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
+  ChooseTiers(options);
   Place(sharded, options, graph);
 }
 
@@ -114,64 +122,92 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
   all_.push_back(std::move(parameter));
 }
 
-void Parameters::MakeUnits(bool sharded, bool several_chunks) {
+void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) {
   std::map<std::string, int> by_name;
   for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
     Parameter& parameter = all_[i];
-    const std::string name =
-        sharded ? ShardedUnitName(parameter, several_chunks) : UnitName(parameter);
+    std::string name = sharded ? ShardedUnitName(parameter, several_chunks) : UnitName(parameter);
+    if (!sharded && small_apart && !parameter.streamed()) name += ".small";
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
       units_.push_back({.name = name, .sums = parameter.sums, .decays = parameter.decays()});
     }
     Unit& unit = units_[it->second];
     parameter.unit = it->second;
-    parameter.offset = AlignUp(unit.elements, kAlignElements);
+    parameter.offset =
+        AlignUp(unit.elements, PageOr(kAlignElements, !sharded && parameter.streamed()));
     unit.elements = parameter.offset + parameter.elements();
     unit.parameters.push_back(i);
   }
   if (!sharded) return;
   for (Unit& unit : units_) {
     const int64_t shards = parallel_.shards();
-    unit.shard_elements = AlignUp((unit.elements + shards - 1) / shards, kAlignElements);
+    const int64_t share = (unit.elements + shards - 1) / shards;
+    unit.shard_elements =
+        AlignUp(share, PageOr(kAlignElements, unit.decays && share >= kStreamedElements));
     unit.elements = unit.shard_elements * shards;
   }
 }
 
-void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* graph) {
-  const auto whole = [&](const Unit& unit) {
-    return parallel_.zero < 3 || !unit.decays || unit.elements < options.persistent_elements;
-  };
+bool Parameters::IsWhole(const Unit& unit, const ParametersOptions& options) const {
+  return parallel_.zero < 3 || !unit.decays || unit.elements < options.persistent_elements;
+}
+
+// With ZeRO, master weights of what is whole on the device rest with the moments.
+void Parameters::ChooseTiers(const ParametersOptions& options) {
+  TierChooser optimizer(options.offload.optimizer()), parameter(options.offload.parameter());
   for (Unit& unit : units_) {
-    if (!whole(unit)) continue;
-    unit.weights = AddRegion("weights", v1::PARAMETER, unit, unit.elements, graph);
+    const Parameter& first = all_[unit.parameters[0]];
+    const int64_t elements = unit.shard_elements > 0 ? unit.shard_elements : unit.elements;
+    const bool streamed = unit.shard_elements > 0
+                              ? unit.shard_elements % kStreamedElements == 0 && unit.decays
+                              : first.streamed();
+    if (!streamed) continue;
+    unit.optimizer_tier = optimizer.Next(elements);
+    unit.weight_tier = unit.shard_elements > 0 && IsWhole(unit, options) ? unit.optimizer_tier
+                                                                         : parameter.Next(elements);
+    // The page that the last parameter ends on.
+    const bool leaves = unit.optimizer_tier != v1::DEVICE || unit.weight_tier != v1::DEVICE;
+    if (leaves) unit.elements = AlignUp(unit.elements, PageOr(1, unit.shard_elements == 0));
+  }
+}
+
+void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* graph) {
+  for (Unit& unit : units_) {
+    if (!IsWhole(unit, options)) continue;
+    const v1::Tier tier = sharded ? v1::DEVICE : unit.weight_tier;
+    unit.weights = AddRegion("weights", v1::PARAMETER, tier, unit, unit.elements, graph);
     AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
   }
   if (!options.with_optimizer) return;
   if (!sharded) {
     for (const Unit& unit : units_) {
       AddViews(&Parameter::adam_m, "adam_m", unit,
-               AddRegion("adam_m", v1::OPTIMIZER, unit, unit.elements, graph), graph);
+               AddRegion("adam_m", v1::OPTIMIZER, unit.optimizer_tier, unit, unit.elements, graph),
+               graph);
     }
     for (const Unit& unit : units_) {
       AddViews(&Parameter::adam_v, "adam_v", unit,
-               AddRegion("adam_v", v1::OPTIMIZER, unit, unit.elements, graph), graph);
+               AddRegion("adam_v", v1::OPTIMIZER, unit.optimizer_tier, unit, unit.elements, graph),
+               graph);
     }
     return;
   }
   for (Unit& unit : units_) {
-    unit.master = AddRegion("master", v1::PARAMETER, unit, unit.shard_elements, graph);
-    unit.adam_m = AddRegion("adam_m", v1::OPTIMIZER, unit, unit.shard_elements, graph);
-    unit.adam_v = AddRegion("adam_v", v1::OPTIMIZER, unit, unit.shard_elements, graph);
+    const int64_t share = unit.shard_elements;
+    unit.master = AddRegion("master", v1::PARAMETER, unit.weight_tier, unit, share, graph);
+    unit.adam_m = AddRegion("adam_m", v1::OPTIMIZER, unit.optimizer_tier, unit, share, graph);
+    unit.adam_v = AddRegion("adam_v", v1::OPTIMIZER, unit.optimizer_tier, unit, share, graph);
   }
 }
 
-int Parameters::AddRegion(const char* kind, v1::BufferClass cls, const Unit& unit, int64_t elements,
-                          Graph* graph) const {
+int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
+                          int64_t elements, Graph* graph) const {
   return graph->Add({.name = absl::StrCat(kind, ".", unit.name),
                      .cls = cls,
                      .shape = {elements},
-                     .lifetime = v1::PERSISTENT});
+                     .lifetime = v1::PERSISTENT,
+                     .tier = tier});
 }
 
 void Parameters::AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region,

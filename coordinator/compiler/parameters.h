@@ -14,6 +14,9 @@
 // and the whole weights either always (stage 1, 2 and small units of stage 3) or gathered for each
 // use.
 //
+// What rests off the device (tiers.h): a unit's moments, its whole weights without ZeRO, its master
+// weights with it.
+//
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -66,15 +69,19 @@ struct Parameter {
   const Tensor& first() const { return *parts[0].tensor; }
   // Weight decay acts on matrices and tables, not on norms and biases.
   bool decays() const { return first().shape.size() >= 2; }
+  // May rest off the device (tiers.h).
+  bool streamed() const;
   int64_t elements() const;
 };
 
 // Parameters whose memory is one region.
 struct Unit {
   std::string name;
-  std::vector<int> parameters;  // ascending
-  int64_t elements = 0;         // padding between parameters and at the end included
-  int weights = kNone;          // value; kNone when it is gathered for each use
+  std::vector<int> parameters;           // ascending
+  int64_t elements = 0;                  // padding between parameters and at the end included
+  int weights = kNone;                   // value; kNone when it is gathered for each use
+  v1::Tier weight_tier = v1::DEVICE;     // where the master weights rest ...
+  v1::Tier optimizer_tier = v1::DEVICE;  // ... and the moments
   // With ZeRO: this rank's piece, elements / shards of it.
   int64_t shard_elements = 0;
   int master = kNone;
@@ -87,6 +94,7 @@ struct Unit {
 struct ParametersOptions {
   bool with_optimizer = true;
   int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
+  v1::Offload offload;
 };
 
 // Thread-compatible: plain data.
@@ -105,10 +113,12 @@ class Parameters {
   void Group(const Model& model, const std::vector<ChunkRange>& chunks);
   void AddParameter(const Model& model, const Tensor& tensor, const std::vector<ChunkRange>& chunks,
                     bool copy, std::map<const Tensor*, bool>* taken);
-  void MakeUnits(bool sharded, bool several_chunks);
+  void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
+  void ChooseTiers(const ParametersOptions& options);
+  bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
-  int AddRegion(const char* kind, v1::BufferClass cls, const Unit& unit, int64_t elements,
-                Graph* graph) const;
+  int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
+                int64_t elements, Graph* graph) const;
   void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region, Graph* graph);
 
   const Parallel& parallel_;

@@ -85,7 +85,7 @@ class Repeater {
 
  private:
   bool MayRepeat(const Node& node) const {
-    if (GathersWeights(graph_, node)) return true;
+    if (node.fetch != kNone || GathersWeights(graph_, node)) return true;
     if (std::holds_alternative<EnterTensorParallel>(node.what) ||
         std::holds_alternative<RingAttention>(node.what)) {
       return false;
@@ -132,7 +132,12 @@ class Repeater {
   int RootOf(const Slice& slice) const { return graph_.Root(slice).value; }
 
   // A fused GELU is repeated alone, from the product that was kept; what it read need not be there.
-  Node Again(Node node) const {
+  Node Again(Node node) {
+    if (node.fetch != kNone) {
+      const auto [it, is_new] = fetches_.try_emplace(node.fetch, graph_.fetches);
+      if (is_new) ++graph_.fetches;
+      node.fetch = it->second;
+    }
     if (segment_.recompute == Recompute::kSelective && HasFusedGelu(node)) {
       node.what = Compute{Op::kGelu, kernels::NoAttrs{}};
       node.operands = {node.operands[5], node.operands[2]};
@@ -174,6 +179,7 @@ class Repeater {
   Builder& builder_;
   Graph& graph_;
   std::map<int, int> renamed_;
+  std::map<int, int> fetches_;  // new numbers
 };
 
 Recompute ParseLayerPolicy(const std::string& name) {

@@ -27,6 +27,7 @@ class Reducer {
       : groups_(context.parallel.groups),
         parameters_(context.parameters),
         in_bf16_(context.layout.communication_dtype() == "bf16"),
+        tiers_(context.layout.offload().gradient()),
         builder_(*builder),
         graph_(builder->graph()),
         nodes_(builder->nodes()) {}
@@ -38,14 +39,20 @@ class Reducer {
       const Bucket& bucket = buckets[i];
       const Slice all = graph_.Whole(bucket.value);
       const std::string name = absl::StrCat("bucket ", i);
+      for (const Slice& padding : bucket.padding) {
+        Insert(bucket.last_writer, {.what = Compute{Op::kFill, kernels::FillAttrs{}},
+                                    .operands = {padding},
+                                    .text = "padding of " + name});
+      }
       size_t sums = SumOverTensor(bucket.sums, bucket.last_writer, all, name);
       const size_t end = SumOverData(bucket.last_writer, all, name, &sums);
       if (bucket.sums.tied) sums += AllReduce(groups_.tied, end, all, name);
       reduced_.push_back({.value = bucket.value,
                           .name = name,
-                          .final_after = bucket.last_writer,
+                          .final_after = end,
                           .is_local = sums == 0,
-                          .copies = bucket.sums.copies});
+                          .copies = bucket.sums.copies,
+                          .tier = TierOf(bucket.value, bucket.streamed)});
     }
   }
 
@@ -66,14 +73,28 @@ class Reducer {
       if (--left[f.unit] > 0) continue;
       Complete(f.unit, shards.at(f.unit), end);
       const Unit& unit = parameters_.units()[f.unit];
-      reduced_.push_back(
-          {.value = shards.at(f.unit), .name = unit.name, .copies = unit.sums.copies});
+      reduced_.push_back({.value = shards.at(f.unit),
+                          .name = unit.name,
+                          .final_after = end,
+                          .copies = unit.sums.copies,
+                          .tier = TierOf(shards.at(f.unit), unit.decays)});
     }
     return shards;
   }
 
+  // Those that rest off the device; of Finish.
+  std::vector<Leaving> Leave() const {
+    std::vector<Leaving> leaving;
+    for (const Reduced& reduced : reduced_) {
+      if (reduced.tier == v1::DEVICE) continue;
+      leaving.push_back({.value = reduced.value, .tier = reduced.tier, .needed_after = true});
+    }
+    return leaving;
+  }
+
   // What is final without any other rank is squared at once, while it is in the cache. The rest
-  // comes after the passes: these would wait for the reductions otherwise.
+  // comes after the passes: these would wait for the reductions otherwise. What leaves the device
+  // is squared before, when its reduction has had time.
   Slice Finish() {
     const Slice squares = builder_.NewValue("squares", v1::ACTIVATION, DType::kF32,
                                             {static_cast<int64_t>(reduced_.size())});
@@ -87,6 +108,8 @@ class Reducer {
           .text = "squared norm of " + reduced.name};
       if (reduced.is_local) {
         insertions_.After(reduced.final_after, std::move(node));
+      } else if (reduced.tier != v1::DEVICE) {
+        insertions_.After(Later(reduced.final_after), std::move(node));
       } else {
         last.push_back(std::move(node));
       }
@@ -101,9 +124,10 @@ class Reducer {
   struct Reduced {
     int value = kNone;
     std::string name;
-    size_t final_after = 0;  // of a local one
-    bool is_local = false;   // nothing had to be summed
-    int copies = 1;          // ranks of the group "model" that hold the same
+    size_t final_after = 0;
+    bool is_local = false;       // nothing had to be summed
+    int copies = 1;              // ranks of the group "model" that hold the same
+    v1::Tier tier = v1::DEVICE;  // where it rests until the optimizer
   };
 
   struct Finished {
@@ -111,6 +135,12 @@ class Reducer {
     int unit = 0;
     int value = kNone;
   };
+
+  // Whole pages only.
+  v1::Tier TierOf(int value, bool streamed) {
+    const int64_t elements = graph_.values[value].elements();
+    return streamed && elements % kStreamedElements == 0 ? tiers_.Next(elements) : v1::DEVICE;
+  }
 
   void Insert(size_t after, Node node) {
     node.phase = v1::BACKWARD;
@@ -233,6 +263,7 @@ class Reducer {
   const Groups& groups_;
   const Parameters& parameters_;
   const bool in_bf16_;  // layout.communication_dtype
+  TierChooser tiers_;
   Builder& builder_;
   Graph& graph_;
   std::vector<Node>& nodes_;
@@ -254,6 +285,10 @@ Reduction ReduceGradients(const StageContext& context, const GradientScopes& sco
   }
   builder->phase = v1::OPTIMIZER_STEP;
   reduction.squares = reducer.Finish();
+  std::vector<Leaving> leaving =
+      LeavingActivations(builder->graph(), builder->nodes(), context.layout.offload().activation());
+  for (const Leaving& gradient : reducer.Leave()) leaving.push_back(gradient);
+  reduction.homes = LeaveDevice(leaving, context.layout.chunk_bytes(), builder);
   return reduction;
 }
 

@@ -16,12 +16,14 @@
 #include <cstdint>
 #include <map>
 
+#include "coordinator/compiler/leave.h"
 #include "coordinator/compiler/stage.h"
 
 namespace terrace::compiler {
 
 struct Reduction {
   std::map<int, int> shards;  // unit -> value, f32 [shard_elements]; with ZeRO
+  std::map<int, int> homes;   // of gradients that rest off the device (leave.h), by outermost value
   // One partial sum of squares of this rank's summed gradients each, scaled so that their sum over
   // the group "model" counts every element once.
   Slice squares;

@@ -8,8 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/compiler/fetch.h"
 #include "coordinator/compiler/insertions.h"
+#include "coordinator/compiler/optimizer.h"
 #include "coordinator/compiler/reduction.h"
+#include "coordinator/compiler/staging.h"
+#include "coordinator/compiler/weights.h"
 
 namespace terrace::compiler {
 namespace {
@@ -40,12 +44,16 @@ BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options
 // they are on their way while the first layers are computed; at its end nothing would hide them.
 void GatherWeights(const StageContext& context, Builder* builder) {
   builder->phase = v1::FORWARD;
+  Weights weights(context.parameters, context.parallel, context.layout.chunk_bytes(), builder);
   for (const Unit& unit : context.parameters.units()) {
-    if (unit.weights == kNone || unit.master == kNone) continue;
-    builder->Collective(v1::ALL_GATHER, context.parallel.groups.shard,
-                        builder->graph().Whole(unit.master), builder->graph().Whole(unit.weights),
-                        absl::StrCat("gather ", unit.name));
+    if (unit.weights != kNone && unit.master != kNone) weights.Restore(unit);
   }
+}
+
+// After the last pass: what fetches and copies need.
+void FinishCopies(Builder* builder) {
+  PlaceFetches(builder->graph(), &builder->nodes());
+  AssignStaging(builder->sequence(), &builder->graph());
 }
 
 // Stages without the loss add nothing to its total.
@@ -78,6 +86,7 @@ class Train {
     if (!context_.HasLast()) SumStats();
     MoveFetchesAhead(graph_, &builder_.nodes());
     Optimize(ReduceGradients(context_, gradients_, BucketBytes(), &builder_));
+    FinishCopies(&builder_);
     return absl::OkStatus();
   }
 
@@ -150,39 +159,56 @@ class Train {
     const Slice scale = builder_.NewValue("scale", v1::ACTIVATION, DType::kF32, {4});
     builder_.Compute(Op::kGradScale, kernels::ClipAttrs{.clip_grad_norm = options_.clip_grad_norm},
                      {AllSquares(reduction.squares), total_, scale}, "gradient scale");
+    Optimizer optimizer(scale, schedule_, context_.layout.chunk_bytes(), &builder_);
     if (context_.parallel.zero == 0) {
-      for (int i = 0; i < static_cast<int>(context_.parameters.all().size()); ++i) Update(i, scale);
+      for (int i = 0; i < static_cast<int>(context_.parameters.all().size()); ++i) {
+        Update(i, reduction.homes, &optimizer);
+      }
     } else {
-      UpdateShards(reduction.shards, scale);
+      UpdateShards(reduction, &optimizer);
     }
     builder_.Output(v1::STEP_STATS, scale, "step statistics");
   }
 
-  void Update(int index, Slice scale) {
+  // Where a gradient rests.
+  Slice AtHome(Slice gradient, const std::map<int, int>& homes) const {
+    Slice root = graph_.Root(gradient);
+    const auto home = homes.find(root.value);
+    if (home != homes.end()) root.value = home->second;
+    return root;
+  }
+
+  void Update(int index, const std::map<int, int>& homes, Optimizer* optimizer) {
     const Parameter& parameter = context_.parameters.all()[index];
     const auto flat = [&](int value) { return Flat(graph_.Whole(value)); };
     builder_.layer = parameter.layer;
-    Adamw(flat(gradients_.Of(0, 0).by_parameter().at(index)), flat(parameter.weight),
-          flat(parameter.adam_m), flat(parameter.adam_v), parameter.decays(), scale,
-          parameter.first().name);
+    optimizer->Update(
+        Adamw(parameter.decays()),
+        {.gradient = AtHome(flat(gradients_.Of(0, 0).by_parameter().at(index)), homes),
+         .weight = flat(parameter.weight),
+         .adam_m = flat(parameter.adam_m),
+         .adam_v = flat(parameter.adam_v)},
+        parameter.first().name);
     builder_.layer = kNone;
   }
 
-  void UpdateShards(const std::map<int, int>& shards, Slice scale) {
-    for (const auto& [index, gradient] : shards) {
+  void UpdateShards(const Reduction& reduction, Optimizer* optimizer) {
+    for (const auto& [index, gradient] : reduction.shards) {
       const Unit& unit = context_.parameters.units()[index];
       const auto whole = [&](int value) { return graph_.Whole(value); };
-      Adamw(whole(gradient), whole(unit.master), whole(unit.adam_m), whole(unit.adam_v),
-            unit.decays, scale, "shard of " + unit.name);
+      optimizer->Update(Adamw(unit.decays),
+                        {.gradient = AtHome(whole(gradient), reduction.homes),
+                         .weight = whole(unit.master),
+                         .adam_m = whole(unit.adam_m),
+                         .adam_v = whole(unit.adam_v)},
+                        "shard of " + unit.name);
     }
   }
 
-  void Adamw(Slice gradient, Slice weight, Slice m, Slice v, bool decays, Slice scale,
-             const std::string& name) {
+  kernels::AdamwAttrs Adamw(bool decays) const {
     kernels::AdamwAttrs attrs = options_.adamw;
     if (!decays) attrs.weight_decay = 0;
-    builder_.Compute(Op::kAdamw, attrs, {gradient, weight, m, v, scale, schedule_},
-                     absl::StrCat("adamw ", name));
+    return attrs;
   }
 
   const StageContext& context_;
@@ -217,6 +243,7 @@ void AppendEval(const StageContext& context, const ForwardOptions& options, Grap
   builder.AllReduce(context.parallel.groups.totals, batch.stats, "all-reduce loss and tokens");
   MoveFetchesAhead(*graph, &builder.nodes());
   builder.Output(v1::LOSS_TOTAL, batch.stats, "loss and tokens");
+  FinishCopies(&builder);
 }
 
 void AppendInfer(const StageContext& context, const ForwardOptions& options, Graph* graph) {
@@ -242,6 +269,7 @@ void AppendRestore(const StageContext& context, Graph* graph) {
   if (!any) return;
   Builder builder(graph, AddSequence("restore", graph));
   GatherWeights(context, &builder);
+  AssignStaging(builder.sequence(), graph);
 }
 
 }  // namespace terrace::compiler

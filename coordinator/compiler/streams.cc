@@ -47,10 +47,36 @@ class StreamTable {
                   absl::StrCat(graph_.groups[transfer->group].name(), send ? ".to" : ".from",
                                transfer->peer_stage));
     }
+    if (const Copy* copy = node.copy()) return OfCopies(copy->kind);
+    if (OnHost(node)) return OfTier(v1::HOST_COMPUTE, "host_compute");
     return std::holds_alternative<Input>(node.what) ? kInputStream : kComputeStream;
   }
 
  private:
+  bool OnHost(const Node& node) const {
+    if (node.compute() == nullptr) return false;
+    const auto present = std::find_if(node.operands.begin(), node.operands.end(),
+                                      [](const Slice& slice) { return !slice.absent(); });
+    return present != node.operands.end() && graph_.TierOf(*present) == v1::HOST;
+  }
+
+  int OfCopies(v1::CopyKind kind) {
+    switch (kind) {
+      case v1::TO_HOST:
+        return OfTier(v1::DEVICE_TO_HOST, "to_host");
+      case v1::NVME_LOAD:
+        return OfTier(v1::NVME_READ, "nvme_read");
+      case v1::NVME_STORE:
+        return OfTier(v1::NVME_WRITE, "nvme_write");
+      default:
+        return OfTier(v1::HOST_TO_DEVICE, "to_device");
+    }
+  }
+
+  int OfTier(v1::StreamKind kind, const std::string& name) {
+    return Find({kNone, kind, kNone}, kind, name);
+  }
+
   int Find(const std::tuple<int, int, int>& key, v1::StreamKind kind, const std::string& name) {
     const auto [it, is_new] = streams_.try_emplace(key, static_cast<int>(graph_.streams.size()));
     if (is_new) AddStream(kind, name, &graph_);
@@ -98,11 +124,16 @@ class Waits {
   // For each stream the last of its nodes that is known to have finished.
   using Clock = std::vector<int>;
 
+  // What a buffer of a ring held before orders its next use by itself (staging.h).
+  static bool Reclaimed(const Value& value) {
+    return value.lifetime == v1::STEP && value.ring == kNone;
+  }
+
   static bool TakesNewMemory(const Graph& graph, const Node& node) {
-    if (!Communicates(node)) return false;
+    if (!Communicates(node) && node.copy() == nullptr) return false;
     for (size_t k = 0; k < node.operands.size(); ++k) {
       if (AccessOf(node, static_cast<int>(k)) == Access::kWrite &&
-          graph.values[graph.Root(node.operands[k]).value].lifetime == v1::STEP) {
+          Reclaimed(graph.values[graph.Root(node.operands[k]).value])) {
         return true;
       }
     }
@@ -116,11 +147,11 @@ class Waits {
       for (const Slice& operand : nodes[i].operands) {
         if (operand.absent()) continue;
         const int root = graph_.Root(operand).value;
-        if (graph_.values[root].lifetime == v1::STEP) last_use[root] = i;
+        if (Reclaimed(graph_.values[root])) last_use[root] = i;
       }
     }
     for (const auto& [value, i] : last_use) {
-      if (!Communicates(nodes[i])) continue;
+      if (!Communicates(nodes[i]) && nodes[i].copy() == nullptr) continue;
       const int later = RetiredBy(nodes, i);
       if (later != kNone) retired_[later].push_back(i);
     }

@@ -1,6 +1,7 @@
 // Assigns each node its stream and the waits that order conflicting accesses across streams:
 // computation, host-to-device for inputs, one stream a communicator group, one a direction and peer
-// of pipeline transfers.
+// of pipeline transfers, one a direction of copies between tiers, and one for computation on the
+// host.
 //
 // Two more waits keep memory from being held for ever by streams that know nothing of each other
 // (liveness.h shares bytes only where an order is known):

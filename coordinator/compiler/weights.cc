@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/compiler/fetch.h"
 
 namespace terrace::compiler {
 
@@ -11,9 +12,34 @@ Slice Weights::Of(TensorRole role, int layer) {
   const int index = parameters_.Find(role, layer);
   if (index == kNone) return {};
   const Parameter& parameter = parameters_.all()[index];
-  if (parameter.weight != kNone) return builder_.graph().Whole(parameter.weight);
-  if (!gathered_.contains(index)) Gather(parameters_.units()[parameter.unit]);
-  return builder_.graph().Whole(gathered_.at(index));
+  const Unit& unit = parameters_.units()[parameter.unit];
+  Graph& graph = builder_.graph();
+  if (parameter.weight != kNone && graph.TierOf(graph.Whole(parameter.weight)) == v1::DEVICE)
+    return graph.Whole(parameter.weight);
+  if (!brought_.contains(index)) {
+    if (parameter.weight == kNone) {
+      Gather(unit);
+    } else {
+      Fetch(index);
+    }
+  }
+  return graph.Whole(brought_.at(index));
+}
+
+void Weights::Fetch(int index) {
+  Graph& graph = builder_.graph();
+  const Parameter& parameter = parameters_.all()[index];
+  const Slice rest = Flat(graph.Whole(parameter.weight));
+  const int layer = std::exchange(builder_.layer, kNone);  // the tensor's name tells it
+  const Slice here = builder_.NewValue(absl::StrCat("fetched.", parameter.first().name),
+                                       v1::PARAMETER, kernels::DType::kF32, parameter.shape);
+  builder_.layer = layer;
+  graph.values[here.value].parameter = index;
+  {
+    const FetchScope fetch(&builder_);
+    copies_.ToDevice(rest, Flat(here), parameter.first().name);
+  }
+  brought_[index] = here.value;
 }
 
 void Weights::Gather(const Unit& unit) {
@@ -22,25 +48,44 @@ void Weights::Gather(const Unit& unit) {
   const Slice all = builder_.NewValue(absl::StrCat("gathered.", unit.name), v1::PARAMETER,
                                       kernels::DType::kF32, {unit.elements});
   builder_.layer = layer;
-  const bool had_rule = std::exchange(builder_.has_rule, false);
-  builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, graph.Whole(unit.master), all,
-                      absl::StrCat("gather ", unit.name));
-  builder_.has_rule = had_rule;
+  GatherInto(unit, all);
   for (int i : unit.parameters) {
     const Parameter& parameter = parameters_.all()[i];
-    gathered_[i] = graph.Add({.name = absl::StrCat("gathered.", parameter.first().name),
-                              .cls = v1::PARAMETER,
-                              .shape = parameter.shape,
-                              .sequence = builder_.sequence(),
-                              .inside = all.value,
-                              .inside_offset = parameter.offset,
-                              .parameter = i});
+    brought_[i] = graph.Add({.name = absl::StrCat("gathered.", parameter.first().name),
+                             .cls = v1::PARAMETER,
+                             .shape = parameter.shape,
+                             .sequence = builder_.sequence(),
+                             .inside = all.value,
+                             .inside_offset = parameter.offset,
+                             .parameter = i});
   }
 }
 
+void Weights::GatherInto(const Unit& unit, Slice all) {
+  Slice shard = builder_.graph().Whole(unit.master);
+  const auto gather = [&] {
+    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, shard, all,
+                        absl::StrCat("gather ", unit.name));
+  };
+  if (unit.weight_tier == v1::DEVICE) {
+    const bool had_rule = std::exchange(builder_.has_rule, false);
+    gather();
+    builder_.has_rule = had_rule;
+    return;
+  }
+  const FetchScope fetch(&builder_);
+  const Slice rest =
+      std::exchange(shard, builder_.NewValue(absl::StrCat("fetched.", unit.name), v1::PARAMETER,
+                                             kernels::DType::kF32, {unit.shard_elements}));
+  copies_.ToDevice(rest, shard, unit.name);
+  gather();
+}
+
+void Weights::Restore(const Unit& unit) { GatherInto(unit, builder_.graph().Whole(unit.weights)); }
+
 bool GathersWeights(const Graph& graph, const Node& node) {
   return node.collective() != nullptr && node.collective()->kind == v1::ALL_GATHER &&
-         graph.values[node.operands[0].value].cls == v1::PARAMETER &&
+         node.fetch == kNone && graph.values[node.operands[0].value].cls == v1::PARAMETER &&
          graph.values[node.operands[1].value].lifetime == v1::STEP;
 }
 

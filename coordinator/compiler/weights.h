@@ -1,5 +1,6 @@
-// The weights as one pass sees them: those that are always there, and with ZeRO-3 those that are
-// gathered for it, on first use (the gather moves ahead of the use in prefetch.h).
+// The weights as one pass sees them: those that are always there, and those that are brought to the
+// device for it, on first use: from the tier where they rest, with ZeRO-3 gathered from all ranks'
+// shards, or both, each rank fetching its own. When that happens is fetch.h's and insertions.h's.
 //
 // Thread-compatible.
 //
@@ -10,31 +11,42 @@
 
 #include "coordinator/compiler/builder.h"
 #include "coordinator/compiler/parameters.h"
+#include "coordinator/compiler/tiers.h"
 
 namespace terrace::compiler {
 
 class Weights {
  public:
-  // Borrows both.
-  Weights(const Parameters& parameters, const Parallel& parallel, Builder* builder)
-      : parameters_(parameters), parallel_(parallel), builder_(*builder) {}
+  // Borrows all. `chunk_bytes`: of one copy between tiers; 0: the default.
+  Weights(const Parameters& parameters, const Parallel& parallel, int64_t chunk_bytes,
+          Builder* builder)
+      : parameters_(parameters),
+        parallel_(parallel),
+        builder_(*builder),
+        copies_(chunk_bytes, builder) {}
 
   // The weight of the parameter that starts with the tensor of this role; absent when the model has
   // none.
   Slice Of(TensorRole role, int layer = kNone);
-  // What was gathered counts as gone: a new layer begins.
-  void Forget() { gathered_.clear(); }
+  // What was brought counts as gone: a new layer begins.
+  void Forget() { brought_.clear(); }
+
+  // The whole weights of a unit from their shards, into memory that stays.
+  void Restore(const Unit& unit);
 
  private:
   void Gather(const Unit& unit);
+  void GatherInto(const Unit& unit, Slice all);
+  void Fetch(int parameter);
 
   const Parameters& parameters_;
   const Parallel& parallel_;
   Builder& builder_;
-  std::map<int, int> gathered_;  // parameter -> value
+  TierCopies copies_;
+  std::map<int, int> brought_;  // parameter -> value
 };
 
-// True for the gather of a unit's weights into memory of its own.
+// True for the gather of a unit's weights, all of them on the device, into memory of its own.
 bool GathersWeights(const Graph& graph, const Node& node);
 
 }  // namespace terrace::compiler

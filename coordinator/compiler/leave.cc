@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/leave.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/compiler/fetch.h"
+
+namespace terrace::compiler {
+namespace {
+
+// Smaller activations are not worth a copy.
+constexpr int64_t kLeavingBytes = int64_t{64} << 10;
+
+// Consecutive uses of one value.
+struct Bout {
+  std::vector<size_t> nodes;
+  bool writes = false;
+};
+
+bool WritesValue(const Graph& graph, const Node& node, int value) {
+  for (size_t k = 0; k < node.operands.size(); ++k) {
+    if (Writes(node, static_cast<int>(k)) && graph.Root(node.operands[k]).value == value)
+      return true;
+  }
+  return false;
+}
+
+// By outermost STEP value.
+std::map<int, std::vector<Bout>> FindBouts(const Graph& graph, const std::vector<Node>& nodes) {
+  std::map<int, std::vector<Bout>> bouts;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const Slice& slice : nodes[i].operands) {
+      if (slice.absent()) continue;
+      const int root = graph.Root(slice).value;
+      if (graph.values[root].lifetime != v1::STEP) continue;
+      std::vector<Bout>& own = bouts[root];
+      const bool goes_on =
+          !own.empty() && nodes[i].mark <= nodes[own.back().nodes.back()].mark + kStayMarks;
+      if (!goes_on) own.emplace_back();
+      if (own.back().nodes.empty() || own.back().nodes.back() != i) own.back().nodes.push_back(i);
+      own.back().writes |= WritesValue(graph, nodes[i], root);
+    }
+  }
+  return bouts;
+}
+
+class Leaver {
+ public:
+  Leaver(int64_t chunk_bytes, Builder* builder)
+      : builder_(*builder),
+        graph_(builder->graph()),
+        nodes_(builder->nodes()),
+        copies_(chunk_bytes, builder) {}
+
+  // Returns the home.
+  int Leave(const Leaving& leaving, const std::vector<Bout>& bouts) {
+    Value at_home = graph_.values[leaving.value];
+    at_home.name += ".home";
+    at_home.tier = leaving.tier;
+    const int home = graph_.Add(std::move(at_home));
+    const std::string name = graph_.values[leaving.value].name;
+    int here = leaving.value;
+    for (size_t b = 0; b < bouts.size(); ++b) {
+      if (b > 0) {
+        here = graph_.Add(Again(leaving.value, b));
+        FetchBefore(bouts[b].nodes.front(), home, here, name);
+        for (size_t i : bouts[b].nodes) Rename(leaving.value, here, &nodes_[i]);
+      }
+      if (bouts[b].writes && (b + 1 < bouts.size() || leaving.needed_after))
+        MoveAfter(bouts[b].nodes.back(), here, home, name);
+    }
+    return home;
+  }
+
+  void Apply() {
+    std::vector<Node> result;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const int mark = nodes_[i].mark, pass = nodes_[i].pass;
+      const auto insert = [&](std::map<size_t, std::vector<Node>>* inserted) {
+        const auto it = inserted->find(i);
+        if (it == inserted->end()) return;
+        for (Node& node : it->second) {
+          node.mark = mark, node.pass = pass;
+          result.push_back(std::move(node));
+        }
+      };
+      insert(&before_);
+      result.push_back(std::move(nodes_[i]));
+      insert(&after_);
+    }
+    nodes_ = std::move(result);
+  }
+
+ private:
+  Value Again(int value, size_t bout) const {
+    Value again = graph_.values[value];
+    again.name = absl::StrCat(again.name, ".back", bout);
+    return again;
+  }
+
+  void FetchBefore(size_t node, int home, int here, const std::string& name) {
+    builder_.divert = &before_[node];
+    builder_.phase = nodes_[node].phase;
+    {
+      const FetchScope fetch(&builder_);
+      copies_.ToDevice(Flat(graph_.Whole(home)), Flat(graph_.Whole(here)), name);
+    }
+    builder_.divert = nullptr;
+  }
+
+  void MoveAfter(size_t node, int here, int home, const std::string& name) {
+    builder_.divert = &after_[node];
+    builder_.phase = nodes_[node].phase;
+    copies_.FromDevice(Flat(graph_.Whole(here)), Flat(graph_.Whole(home)), name);
+    builder_.divert = nullptr;
+  }
+
+  void Rename(int value, int here, Node* node) {
+    for (Slice& slice : node->operands) {
+      if (!slice.absent()) slice.value = Renamed(slice.value, value, here);
+    }
+  }
+
+  // The same place in `here` as `inner` has in `value`.
+  int Renamed(int inner, int value, int here) {
+    if (inner == value) return here;
+    const int outer = graph_.values[inner].inside;
+    if (outer == kNone) return inner;
+    const int new_outer = Renamed(outer, value, here);
+    if (new_outer == outer) return inner;
+    const auto [it, is_new] = renamed_.try_emplace({inner, new_outer}, kNone);
+    if (is_new) {
+      Value copy = graph_.values[inner];
+      copy.inside = new_outer;
+      it->second = graph_.Add(std::move(copy));
+    }
+    return it->second;
+  }
+
+  Builder& builder_;
+  Graph& graph_;
+  std::vector<Node>& nodes_;
+  TierCopies copies_;
+  std::map<size_t, std::vector<Node>> before_, after_;
+  std::map<std::pair<int, int>, int> renamed_;  // by inner value and new outer one
+};
+
+}  // namespace
+
+std::map<int, int> LeaveDevice(const std::vector<Leaving>& values, int64_t chunk_bytes,
+                               Builder* builder) {
+  std::map<int, int> homes;
+  if (values.empty()) return homes;
+  const auto bouts = FindBouts(builder->graph(), builder->nodes());
+  const v1::Phase phase = builder->phase;
+  Leaver leaver(chunk_bytes, builder);
+  for (const Leaving& leaving : values) {
+    homes[leaving.value] = leaver.Leave(leaving, bouts.at(leaving.value));
+  }
+  leaver.Apply();
+  builder->phase = phase;
+  return homes;
+}
+
+std::vector<Leaving> LeavingActivations(const Graph& graph, const std::vector<Node>& nodes,
+                                        const v1::TierShares& shares) {
+  std::vector<Leaving> leaving;
+  TierChooser chooser(shares);
+  for (const auto& [value, bouts] : FindBouts(graph, nodes)) {
+    const Value& v = graph.values[value];
+    const int64_t bytes = v.elements() * kernels::SizeOf(v.dtype);
+    if (v.cls != v1::ACTIVATION || v.tier != v1::DEVICE || bytes < kLeavingBytes ||
+        bytes % kNvmeAlignment != 0 || bouts.size() < 2) {
+      continue;
+    }
+    const v1::Tier tier = chooser.Next(v.elements());
+    if (tier != v1::DEVICE) leaving.push_back({.value = value, .tier = tier});
+  }
+  return leaving;
+}
+
+}  // namespace terrace::compiler

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/optimizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace::compiler {
+
+using kernels::Op;
+
+void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
+                       const std::string& name) {
+  const Graph& graph = builder_.graph();
+  const bool on_device = graph.TierOf(state.gradient) == v1::DEVICE &&
+                         graph.TierOf(state.weight) == v1::DEVICE &&
+                         graph.TierOf(state.adam_m) == v1::DEVICE;
+  if (on_device) {
+    builder_.Compute(Op::kAdamw, attrs,
+                     {state.gradient, state.weight, state.adam_m, state.adam_v, scale_, schedule_},
+                     absl::StrCat("adamw ", name));
+    return;
+  }
+  const int64_t elements = state.weight.shape.Elements();
+  const int64_t chunk = copies_.ChunkElements(kernels::DType::kF32);
+  for (int64_t begin = 0; begin < elements; begin += chunk) {
+    const int64_t count = std::min(chunk, elements - begin);
+    UpdateChunk(attrs,
+                {.gradient = Range(state.gradient, begin, count),
+                 .weight = Range(state.weight, begin, count),
+                 .adam_m = Range(state.adam_m, begin, count),
+                 .adam_v = Range(state.adam_v, begin, count)},
+                name);
+  }
+}
+
+// The host updates whatever is not all on the device: bringing a chunk there costs a copy more.
+void Optimizer::UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
+                            const std::string& name) {
+  if (host_scale_.absent()) {
+    host_scale_ = OnHost(scale_, "scale");
+    host_schedule_ = OnHost(schedule_, "schedule");
+  }
+  const OptimizerState here = {.gradient = Bring(Ring::kGradient, state.gradient, name),
+                               .weight = Bring(Ring::kWeight, state.weight, name),
+                               .adam_m = Bring(Ring::kAdamM, state.adam_m, name),
+                               .adam_v = Bring(Ring::kAdamV, state.adam_v, name)};
+  if (!loads_.empty())
+    builder_.Copy(v1::NVME_LOAD, std::exchange(loads_, {}), absl::StrCat("load states of ", name));
+  builder_.Compute(
+      Op::kAdamw, attrs,
+      {here.gradient, here.weight, here.adam_m, here.adam_v, host_scale_, host_schedule_},
+      absl::StrCat("adamw ", name));
+  TakeBack(here.weight, state.weight, name);
+  TakeBack(here.adam_m, state.adam_m, name);
+  TakeBack(here.adam_v, state.adam_v, name);
+  if (!stores_.empty()) {
+    builder_.Copy(v1::NVME_STORE, std::exchange(stores_, {}),
+                  absl::StrCat("store states of ", name));
+  }
+}
+
+Slice Optimizer::Bring(Ring ring, Slice piece, const std::string& name) {
+  const v1::Tier tier = builder_.graph().TierOf(piece);
+  if (tier == v1::HOST) return piece;
+  const Slice staging = copies_.Staging(ring, piece, name);
+  const Slice here = Range(staging, 0, piece.shape.Elements());
+  if (tier == v1::NVME) {
+    loads_.insert(loads_.end(), {TierCopies::Padded(piece), staging});
+  } else {
+    builder_.Copy(v1::TO_HOST, {piece, here}, absl::StrCat("move ", name));
+  }
+  return here;
+}
+
+void Optimizer::TakeBack(Slice here, Slice piece, const std::string& name) {
+  const v1::Tier tier = builder_.graph().TierOf(piece);
+  if (tier == v1::NVME) {
+    stores_.insert(stores_.end(), {TierCopies::Padded(here), TierCopies::Padded(piece)});
+  } else if (tier == v1::DEVICE) {
+    builder_.Copy(v1::TO_DEVICE, {here, piece}, absl::StrCat("return ", name));
+  }
+}
+
+Slice Optimizer::OnHost(Slice device, const std::string& name) {
+  Graph& graph = builder_.graph();
+  const Slice host = graph.Whole(graph.Add({.name = name + ".host",
+                                            .cls = v1::INPUT,
+                                            .shape = {device.shape.Elements()},
+                                            .tier = v1::HOST,
+                                            .sequence = builder_.sequence()}));
+  builder_.Copy(v1::TO_HOST, {device, host}, absl::StrCat("move ", name));
+  return host;
+}
+
+}  // namespace terrace::compiler
