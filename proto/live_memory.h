@@ -1,0 +1,110 @@
+// Which bytes of a program hold something, and what made them. A program is static, so this is a
+// function of how far each stream has come, and nothing has to be counted while it runs.
+//
+// In: a program, a sequence of it and how many instructions of each stream have finished. Out: live
+// bytes by tier and class, the largest live buffers, the whole course of a sequence. A step buffer
+// lives from the start of its first instruction to the end of its last one on all streams; a
+// persistent one always. Borrows the program. Pure and thread-safe after Create.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+using ByClass = std::array<int64_t, v1::BufferClass_ARRAYSIZE>;  // by v1::BufferClass
+using ByTierAndClass = std::array<ByClass, v1::Tier_ARRAYSIZE>;  // by v1::Tier
+
+int64_t Total(const ByClass& classes);
+
+struct LiveBuffer {
+  const v1::Buffer* buffer = nullptr;
+  v1::Tier tier = v1::TIER_UNSPECIFIED;
+  const v1::Instruction* made_by = nullptr;  // null: holds something since before the sequence
+};
+
+// How far the streams have come in a sequence; sequence -1: none is being executed.
+struct ProgramPosition {
+  int sequence = -1;                  // index in Program.sequences
+  std::span<const int32_t> finished;  // instructions, by stream; more than there are: all
+};
+
+struct MemoryTimeline {
+  // Several instructions in list order; the bytes are those of the instruction at which the tier
+  // holds most.
+  struct Point {
+    uint32_t first_instruction = 0;
+    ByTierAndClass bytes{};
+  };
+  struct Peak {
+    int64_t bytes = 0;
+    uint32_t instruction = 0;
+    std::vector<LiveBuffer> largest;  // that live then, largest first
+  };
+  std::vector<Point> points;
+  std::array<Peak, v1::Tier_ARRAYSIZE> peaks;  // by v1::Tier
+};
+
+class LiveMemory {
+ public:
+  // INVALID_ARGUMENT when indices inside the program point outside of it.
+  static absl::StatusOr<LiveMemory> Create(const v1::Program* program);
+
+  const v1::Program& program() const { return *program_; }
+  // Of all arenas: 0 where the program has none.
+  std::array<int64_t, v1::Tier_ARRAYSIZE> ArenaBytes() const;
+
+  // A position that does not match the program counts as none.
+  ByTierAndClass At(const ProgramPosition& position) const;
+  // Of all tiers together, largest first, at most `count`.
+  std::vector<LiveBuffer> LargestAt(const ProgramPosition& position, size_t count) const;
+  // What the stream executes or waits to execute; null at its end.
+  const v1::Instruction* Current(const ProgramPosition& position, size_t stream) const;
+
+  // REQUIRES: the sequence is one of the program; points_max > 0.
+  MemoryTimeline Timeline(int sequence, size_t points_max, size_t largest_max) const;
+
+ private:
+  // What one stream does with a step buffer, by positions within the stream.
+  struct Use {
+    uint32_t buffer = 0;
+    uint32_t stream = 0;
+    int32_t first = 0;
+    int32_t last = 0;
+  };
+  struct SequenceUses {
+    std::vector<Use> uses;                       // ordered by buffer
+    std::vector<std::vector<uint32_t>> streams;  // instruction ids
+    std::vector<int32_t> positions;              // by instruction id
+    std::vector<int32_t> first, last;  // in list order, by buffer; first -1: not used here
+    std::vector<int32_t> made_by;  // id of the first instruction that writes it, by buffer; or -1
+  };
+
+  explicit LiveMemory(const v1::Program* program) : program_(program) {}
+  static absl::StatusOr<SequenceUses> Prepare(const v1::Program& program,
+                                              const v1::Sequence& sequence);
+  bool Matches(const ProgramPosition& position) const;
+  // By stream: instructions that have begun.
+  std::vector<int32_t> Begun(const ProgramPosition& position) const;
+  // Ids of the step buffers.
+  std::vector<uint32_t> LiveAt(const ProgramPosition& position) const;
+  LiveBuffer Describe(uint32_t buffer, int sequence) const;
+  std::vector<LiveBuffer> Largest(std::vector<uint32_t> buffers, int sequence, size_t count) const;
+  void AddPeaks(int sequence, size_t largest_max, MemoryTimeline* timeline) const;
+
+  const v1::Program* program_;
+  std::vector<uint32_t> persistent_;  // in an arena
+  ByTierAndClass persistent_bytes_{};
+  std::vector<SequenceUses> sequences_;
+};
+
+}  // namespace terrace
