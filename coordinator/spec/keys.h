@@ -28,6 +28,7 @@ enum class KeyKind {
   kBytes,        // 1073741824, 80GiB, 512MiB, 16KiB, ... in [low, high]
   kBetas,        // a list of two numbers in [0, 1)
   kNodes,        // N or MIN:MAX
+  kShares,       // a tier, or a mapping from tiers to parts in [0, 1] that sum to 1
   kModelConfig,  // preset name, path of a config.json, or the config itself as a mapping
 };
 
@@ -45,6 +46,13 @@ struct SpecKey {
 
 // True when the fallback is a number that cannot be written.
 bool MeansChosen(const SpecKey& key);
+
+// A section that may also be written as one value, which `keys` then get: `offload: host`.
+struct ShortForm {
+  std::string_view section;
+  std::vector<std::string_view> keys;
+};
+const std::vector<ShortForm>& ShortForms();
 
 // In the order of the reference page: parents before children, grouped by section.
 const std::vector<SpecKey>& SpecKeys();

@@ -3,125 +3,57 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <cmath>
+#include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/nearest.h"
 #include "base/strings.h"
 #include "coordinator/spec/validate.h"
+#include "coordinator/spec/values.h"
 
 namespace terrace {
 namespace {
 
 constexpr int kMaxDepth = 16;
 constexpr int kMaxNodes = 10'000;
-constexpr size_t kMaxShownValue = 60;
 
-std::string Quoted(const YAML::Node& value) {
-  if (value.IsNull()) return "nothing";
-  if (value.IsMap()) return "a mapping";
-  if (value.IsSequence()) return "a list";
-  std::string text = value.Scalar();
-  if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue - 3) + "...";
-  return absl::StrCat("\"", text, "\"");
-}
-
-// Whole numbers also in the forms 1e6 and 1_000_000 that people write.
-std::optional<double> ParseNumber(std::string text) {
-  std::erase(text, '_');
-  double value = 0;
-  if (text.empty() || !absl::SimpleAtod(text, &value) || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
-
-std::optional<double> ParseBytes(const std::string& text) {
-  static constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
-      {"KB", 1e3},     {"MB", 1e6},        {"GB", 1e9},           {"TB", 1e12},
-      {"B", 1.0}};
-  for (const auto& [unit, factor] : kUnits) {
-    if (!absl::EndsWith(text, Absl(unit))) continue;
-    std::string number(absl::StripAsciiWhitespace(text.substr(0, text.size() - unit.size())));
-    const auto value = ParseNumber(number);
-    if (!value) return std::nullopt;
-    return std::floor(*value * factor);
+// True when the section may be one value that the key gets.
+bool IsShortFormOf(std::string_view section, std::string_view key) {
+  for (const ShortForm& form : ShortForms()) {
+    if (form.section != section) continue;
+    return std::find(form.keys.begin(), form.keys.end(), key) != form.keys.end();
   }
-  return ParseNumber(text);
+  return false;
 }
 
-// The JobSpec field at a dotted path, its sub-message created on the way.
-struct Field {
-  google::protobuf::Message* message;
-  const google::protobuf::FieldDescriptor* descriptor;
+bool HasShortForm(std::string_view section) {
+  return std::any_of(ShortForms().begin(), ShortForms().end(),
+                     [&](const ShortForm& form) { return form.section == section; });
+}
+
+struct Written {
+  YAML::Node value = YAML::Node(YAML::NodeType::Undefined);
+  std::string section;  // under which it stands in short form; empty: at the key's own path
 };
-Field FindField(const SpecKey& key, v1::JobSpec* spec) {
-  const std::string_view path = key.field.empty() ? key.path : key.field;
-  google::protobuf::Message* message = spec;
-  const google::protobuf::FieldDescriptor* descriptor = nullptr;
-  for (absl::string_view part : absl::StrSplit(Absl(path), '.')) {
-    if (descriptor != nullptr)
-      message = message->GetReflection()->MutableMessage(message, descriptor);
-    descriptor = message->GetDescriptor()->FindFieldByName(std::string(part));
-  }
-  return {message, descriptor};
-}
-
-void SetNumber(const Field& field, double value) {
-  using google::protobuf::FieldDescriptor;
-  const google::protobuf::Reflection* reflection = field.message->GetReflection();
-  switch (field.descriptor->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-      return reflection->SetInt32(field.message, field.descriptor, value);
-    case FieldDescriptor::CPPTYPE_INT64:
-      return reflection->SetInt64(field.message, field.descriptor, value);
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return reflection->SetUInt32(field.message, field.descriptor, value);
-    default:
-      return reflection->SetDouble(field.message, field.descriptor, value);
-  }
-}
-
-void SetString(const Field& field, std::string value) {
-  field.message->GetReflection()->SetString(field.message, field.descriptor, std::move(value));
-}
-
-std::string RangeText(const SpecKey& key) {
-  const char* what = key.kind == KeyKind::kReal ? "a number" : "a whole number";
-  if (key.low == key.high) return absl::StrCat(key.low);
-  return absl::StrCat(what, " from ", key.low, " to ", key.high);
-}
-
-std::vector<absl::string_view> ChoicesOf(const SpecKey& key) {
-  std::vector<absl::string_view> choices;
-  for (std::string_view choice : key.choices) choices.push_back(Absl(choice));
-  return choices;
-}
-
-bool IsChoice(const SpecKey& key, std::string_view text) {
-  return std::find(key.choices.begin(), key.choices.end(), text) != key.choices.end();
-}
-
-bool IsInteger(const SpecKey& key, std::optional<double> number) {
-  return number && std::floor(*number) == *number && *number >= key.low && *number <= key.high;
-}
-
-const YAML::Node Lookup(const YAML::Node& root, std::string_view path) {
+Written Lookup(const YAML::Node& root, std::string_view path) {
   YAML::Node node = YAML::Clone(YAML::Node());
   node.reset(root);
+  std::string section;
   for (absl::string_view part : absl::StrSplit(Absl(path), '.')) {
-    if (!node.IsMap()) return YAML::Node(YAML::NodeType::Undefined);
+    if (!node.IsMap()) {
+      if (IsShortFormOf(section, path) && !node.IsNull()) return {node, section};
+      return {};
+    }
     const YAML::Node child = node[std::string(part)];
-    if (!child.IsDefined()) return YAML::Node(YAML::NodeType::Undefined);
+    if (!child.IsDefined()) return {};
     node.reset(child);
+    absl::StrAppend(&section, section.empty() ? "" : ".", part);
   }
-  return node;
+  return {node, ""};
 }
 
 bool IsSection(const std::string& path) {
@@ -136,28 +68,6 @@ const SpecKey* FindKey(const std::string& path) {
     if (key.path == path) return &key;
   }
   return nullptr;
-}
-
-// YAML scalars carry no type: numbers and booleans are what looks like them, unless quoted.
-nlohmann::json ToJson(const YAML::Node& node) {
-  if (node.IsMap()) {
-    nlohmann::json out = nlohmann::json::object();
-    for (const auto& item : node) out[item.first.Scalar()] = ToJson(item.second);
-    return out;
-  }
-  if (node.IsSequence()) {
-    nlohmann::json out = nlohmann::json::array();
-    for (const auto& item : node) out.push_back(ToJson(item));
-    return out;
-  }
-  if (node.IsNull()) return nullptr;
-  const std::string& text = node.Scalar();
-  if (node.Tag() == "!") return text;  // quoted
-  if (text == "true" || text == "false") return text == "true";
-  int64_t whole = 0;
-  if (absl::SimpleAtoi(text, &whole)) return whole;
-  if (const auto number = ParseNumber(text)) return *number;
-  return text;
 }
 
 }  // namespace
@@ -228,148 +138,20 @@ void SpecReader::Walk(const YAML::Node& node, const std::string& path, int depth
     }
   } else if (node.IsSequence()) {
     for (const auto& item : node) Walk(item, path, depth + 1);
-  } else if (leaf == nullptr && IsSection(path) && !node.IsNull() &&
+  } else if (leaf == nullptr && IsSection(path) && !node.IsNull() && !HasShortForm(path) &&
              !(path == "layout" && node.Scalar() == "auto")) {
     Problem(path, Quoted(node), path == "layout" ? "auto or a mapping" : "a mapping");
   }
 }
 
-void SpecReader::ReadBetas(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
-  std::vector<double> betas;
-  if (value.IsSequence()) {
-    for (const auto& item : value) {
-      const auto number = item.IsScalar() ? ParseNumber(item.Scalar()) : std::nullopt;
-      if (number && *number >= 0 && *number < 1) betas.push_back(*number);
-    }
-  }
-  if (betas.size() != 2 || value.size() != 2) {
-    return Problem(key.path, Quoted(value), "a list of two numbers, each at least 0 and below 1",
-                   "[0.9, 0.95]");
-  }
-  spec->mutable_train()->mutable_optimizer()->set_beta1(betas[0]);
-  spec->mutable_train()->mutable_optimizer()->set_beta2(betas[1]);
-}
-
-void SpecReader::ReadNodes(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
-  const std::vector<std::string> parts =
-      value.IsScalar() ? std::vector<std::string>(absl::StrSplit(value.Scalar(), ':'))
-                       : std::vector<std::string>();
-  int64_t low = 0, high = 0;
-  const bool ok = !parts.empty() && parts.size() <= 2 && absl::SimpleAtoi(parts.front(), &low) &&
-                  absl::SimpleAtoi(parts.back(), &high) && low >= key.low && high <= key.high &&
-                  low <= high;
-  if (!ok) {
-    return Problem(key.path, Quoted(value),
-                   absl::StrCat("N or MIN:MAX, from ", key.low, " to ", key.high), "1:4");
-  }
-  spec->mutable_resources()->set_nodes_min(low);
-  spec->mutable_resources()->set_nodes_max(high);
-}
-
-void SpecReader::ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
-  v1::ModelSpec* model = spec->mutable_model();
-  if (value.IsMap()) {
-    model->set_config("(inline)");
-    model->set_config_json(ToJson(value).dump(2));
-  } else if (value.IsScalar() && !value.Scalar().empty()) {
-    // A preset has no slash and no .json; what else it is shows when it is looked up.
-    const std::string& text = value.Scalar();
-    const bool is_path = absl::StrContains(text, "/") || absl::EndsWith(text, ".json");
-    model->set_config(is_path ? Absolute(text) : text);
-  } else {
-    Problem(key.path, Quoted(value), "a preset name, a path or a mapping", "gpt2");
-  }
-}
-
-void SpecReader::ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
-  const Field field = FindField(key, spec);
-  std::vector<std::string> paths;
-  if (value.IsScalar()) paths.push_back(value.Scalar());
-  if (value.IsSequence()) {
-    for (const auto& item : value) paths.push_back(item.IsScalar() ? item.Scalar() : "");
-  }
-  for (const std::string& path : paths) {
-    if (path.empty()) return Problem(key.path, Quoted(value), "a path or a list of paths");
-    field.message->GetReflection()->AddString(field.message, field.descriptor, Absolute(path));
-  }
-  if (paths.empty() && key.required) Problem(key.path, Quoted(value), "a path or a list of paths");
-}
-
-// All entries, or one problem with the first that is wrong.
-void SpecReader::ReadList(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
-  const Field field = FindField(key, spec);
-  const google::protobuf::Reflection* reflection = field.message->GetReflection();
-  const bool numbers = key.kind == KeyKind::kIntegers;
-  const std::string must =
-      numbers ? absl::StrCat("a list, each ", RangeText(key))
-              : absl::StrCat("a list, each one of ", absl::StrJoin(ChoicesOf(key), ", "));
-  if (!value.IsSequence()) return Problem(key.path, Quoted(value), must);
-  for (const auto& item : value) {
-    if (!item.IsScalar()) return Problem(key.path, Quoted(item), must);
-    const auto number = numbers ? ParseNumber(item.Scalar()) : std::nullopt;
-    if (IsInteger(key, number)) {
-      reflection->AddUInt32(field.message, field.descriptor, static_cast<uint32_t>(*number));
-    } else if (!numbers && IsChoice(key, item.Scalar())) {
-      reflection->AddString(field.message, field.descriptor, item.Scalar());
-    } else {
-      return Problem(key.path, Quoted(item), must, Nearest(item.Scalar(), key.choices));
-    }
-  }
-}
-
-void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
-  switch (key.kind) {
-    case KeyKind::kBetas:
-      return ReadBetas(key, value, spec);
-    case KeyKind::kNodes:
-      return ReadNodes(key, value, spec);
-    case KeyKind::kModelConfig:
-      return ReadModelConfig(key, value, spec);
-    case KeyKind::kPaths:
-      return ReadPaths(key, value, spec);
-    case KeyKind::kIntegers:
-    case KeyKind::kChoices:
-      return ReadList(key, value, spec);
-    default:
-      break;
-  }
-  const Field field = FindField(key, spec);
-  if (!value.IsScalar()) return Problem(key.path, Quoted(value), "a single value");
-  const std::string& text = value.Scalar();
-  const bool chosen = IsChoice(key, text);
-  switch (key.kind) {
-    case KeyKind::kString:
-      return SetString(field, text);
-    case KeyKind::kPath:
-      return text.empty() ? Problem(key.path, "nothing", "a path")
-                          : SetString(field, Absolute(text));
-    case KeyKind::kPathOrWord:
-      return text.empty() ? Problem(key.path, "nothing",
-                                    "a path or one of " + absl::StrJoin(ChoicesOf(key), ", "))
-                          : SetString(field, chosen ? text : Absolute(text));
-    case KeyKind::kChoice:
-      if (chosen) return SetString(field, text);
-      return Problem(key.path, Quoted(value), "one of " + absl::StrJoin(ChoicesOf(key), ", "),
-                     Nearest(text, key.choices));
-    case KeyKind::kBytes: {
-      const auto bytes = ParseBytes(text);
-      if (bytes && *bytes >= key.low && *bytes <= key.high) return SetNumber(field, *bytes);
-      return Problem(key.path, Quoted(value),
-                     absl::StrCat("a size of at least ", key.low, " bytes"),
-                     "a number with a unit, such as 512MiB or 80GiB");
-    }
-    case KeyKind::kBoolean:
-      if (text == "true" || text == "false") return SetNumber(field, text == "true" ? 1 : 0);
-      return Problem(key.path, Quoted(value), "true or false");
-    default: {
-      const auto number = ParseNumber(text);
-      const bool real = key.kind == KeyKind::kReal;
-      if (real ? number && *number >= key.low && *number <= key.high : IsInteger(key, number)) {
-        return SetNumber(field, *number);
-      }
-      return Problem(key.path, Quoted(value), RangeText(key));
-    }
-  }
+// In short form the section is what the user wrote and what messages name.
+void SpecReader::ReadWritten(const SpecKey& key, const std::string& section,
+                             const YAML::Node& value, v1::JobSpec* spec) {
+  if (section.empty()) return ReadKey(key, value, spec);
+  SpecKey named = key;
+  named.path = section;
+  if (named.field.empty()) named.field = key.path;
+  ReadKey(named, value, spec);
 }
 
 void SpecReader::Read(const YAML::Node& root, v1::JobSpec* spec) {
@@ -379,10 +161,14 @@ void SpecReader::Read(const YAML::Node& root, v1::JobSpec* spec) {
                               " levels, must be smaller; try fewer aliases")};
     return;
   }
+  std::string refused;  // the short form that was found wrong: it is said once
   for (const SpecKey& key : SpecKeys()) {
-    const YAML::Node value = Lookup(root, key.path);
-    if (value.IsDefined() && !value.IsNull()) {
-      ReadKey(key, value, spec);
+    const Written written = Lookup(root, key.path);
+    if (written.value.IsDefined() && !written.value.IsNull()) {
+      if (!written.section.empty() && written.section == refused) continue;
+      const size_t problems = problems_.size();
+      ReadWritten(key, written.section, written.value, spec);
+      if (problems_.size() > problems) refused = written.section;
     } else if (key.required) {
       Problem(key.path, "nothing", std::string(key.meaning));
     } else if (!key.fallback.empty()) {

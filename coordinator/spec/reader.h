@@ -41,10 +41,16 @@ class SpecReader {
   void Walk(const YAML::Node& node, const std::string& path, int depth);
   void CheckKey(const YAML::Node& key, const std::string& path, const std::string& child);
   void Unknown(const std::string& path, const std::string& key);
+  void ReadWritten(const SpecKey& key, const std::string& section, const YAML::Node& value,
+                   v1::JobSpec* spec);
+  // read_key.cc
   void ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadList(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadBetas(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadShares(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  bool ReadShare(const SpecKey& key, const YAML::Node& tier, const YAML::Node& part,
+                 v1::TierShares* shares);
   void ReadNodes(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   std::string Absolute(const std::string& path) const;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_split.h"
@@ -21,6 +22,14 @@ Json Choice(const SpecKey& key) {
 
 Json Integer(const SpecKey& key) {
   return {{"type", "integer"}, {"minimum", int64_t(key.low)}, {"maximum", int64_t(key.high)}};
+}
+
+Json Shares(const SpecKey& key) {
+  Json parts = {{"type", "object"}, {"additionalProperties", false}};
+  for (std::string_view tier : key.choices) {
+    parts["properties"][std::string(tier)] = {{"type", "number"}, {"minimum", 0}, {"maximum", 1}};
+  }
+  return {{"anyOf", {Choice(key), parts}}};
 }
 
 Json KeySchema(const SpecKey& key) {
@@ -46,7 +55,9 @@ Json KeySchema(const SpecKey& key) {
     case KeyKind::kBytes:
       return {{"anyOf",
                {{{"type", "integer"}, {"minimum", int64_t(key.low)}},
-                {{"type", "string"}, {"pattern", "^[0-9._eE+]+ ?([KMGT]i?)?B$"}}}}};
+                {{"type", "string"}, {"pattern", "^[0-9._eE+]+ ?([KMGTP]i?)?B$"}}}}};
+    case KeyKind::kShares:
+      return Shares(key);
     case KeyKind::kBetas:
       return {{"type", "array"},
               {"minItems", 2},
@@ -64,6 +75,29 @@ Json KeySchema(const SpecKey& key) {
 
 Json Section() {
   return {{"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
+}
+
+// The schema of a section, seen from the root of the document.
+Json& SectionAt(Json* root, std::string_view path) {
+  Json* section = root;
+  for (absl::string_view part : absl::StrSplit(Absl(path), '.')) {
+    section = &(*section)["properties"][std::string(part)];
+  }
+  return *section;
+}
+
+const SpecKey& KeyAt(std::string_view path) {
+  return *std::find_if(SpecKeys().begin(), SpecKeys().end(),
+                       [&](const SpecKey& key) { return key.path == path; });
+}
+
+// A section may be what its short form's keys may be.
+void AddShortForms(Json* root) {
+  for (const ShortForm& form : ShortForms()) {
+    Json& section = SectionAt(root, form.section);
+    const Json brief = KeySchema(KeyAt(form.keys.front()));
+    section = {{"anyOf", {brief, section}}};
+  }
 }
 
 }  // namespace
@@ -91,6 +125,7 @@ std::string JobSpecJsonSchema() {
     }
     (*section)["properties"][parts.back()] = std::move(schema);
   }
+  AddShortForms(&root);
   Json& layout = root["properties"]["layout"];
   layout = {{"anyOf", {{{"const", "auto"}}, layout}}};
   Json out = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},

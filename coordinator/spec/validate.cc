@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "base/strings.h"
 
 namespace terrace {
 namespace {
@@ -56,6 +61,50 @@ void ValidateLayout(SpecReader& reader, const v1::JobSpec& spec) {
   }
 }
 
+// Direct I/O moves whole blocks of this many bytes (proto/tiers.h).
+constexpr int64_t kBlock = 4096;
+
+void ValidateWholeBlocks(SpecReader& reader, std::string_view path, int64_t bytes) {
+  if (bytes <= 0 || bytes % kBlock == 0) return;
+  const int64_t above = (bytes / kBlock + 1) * kBlock;
+  reader.Problem(path, absl::StrCat(bytes, " bytes"), absl::StrCat("a multiple of ", kBlock),
+                 absl::StrCat(above));
+}
+
+void ValidateOffload(SpecReader& reader, const v1::JobSpec& spec) {
+  const v1::Offload& offload = spec.layout().offload();
+  const auto check = [&](std::string_view name, const v1::TierShares& shares) {
+    if (shares.nvme() <= 0 || spec.resources().nvme().paths_size() > 0) return;
+    reader.Problem(absl::StrCat("layout.offload.", Absl(name)), "nvme",
+                   "accompanied by a folder to keep it in",
+                   "resources: {nvme: /mnt/nvme}, or host");
+  };
+  check("parameter", offload.parameter());
+  check("gradient", offload.gradient());
+  check("optimizer", offload.optimizer());
+  check("activation", offload.activation());
+  ValidateWholeBlocks(reader, "layout.chunk_bytes", spec.layout().chunk_bytes());
+  ValidateWholeBlocks(reader, "layout.tile_bytes", spec.layout().tile_bytes());
+}
+
+void ValidateNvme(SpecReader& reader, const v1::JobSpec& spec) {
+  const v1::NvmeSpec& nvme = spec.resources().nvme();
+  ValidateWholeBlocks(reader, "resources.nvme.block_bytes", nvme.block_bytes());
+  std::set<std::filesystem::path> different;
+  for (const std::string& path : nvme.paths()) {
+    different.insert(std::filesystem::path(path + "/").lexically_normal());
+  }
+  if (different.size() < static_cast<size_t>(nvme.paths_size())) {
+    reader.Problem("resources.nvme.paths", "a folder twice", "different folders",
+                   "one folder a drive");
+  }
+  if (nvme.min_drive_life_days() > 0 && nvme.endurance_bytes() == 0) {
+    reader.Problem("resources.nvme.min_drive_life_days", absl::StrCat(nvme.min_drive_life_days()),
+                   "accompanied by resources.nvme.endurance, what the drives may be written",
+                   "the TBW of their datasheet, as 3PB");
+  }
+}
+
 }  // namespace
 
 void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
@@ -75,6 +124,8 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
                    absl::StrCat("at most train.optimizer.lr ", train.optimizer().lr()));
   }
   ValidateLayout(reader, *spec);
+  ValidateOffload(reader, *spec);
+  ValidateNvme(reader, *spec);
   if (spec->data().validation_fraction() == 0 && spec->data().validation_size() == 0) {
     reader.Problem("data.validation_fraction", "0", "above 0 when data.validation is empty",
                    "0.05");

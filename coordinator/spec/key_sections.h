@@ -1,0 +1,20 @@
+// The table of keys in sections, each in a file of its own; keys.h puts them together. Thread-safe:
+// no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "coordinator/spec/keys.h"
+
+namespace terrace {
+
+inline constexpr double kMaxBytes = 1e18;
+
+std::vector<SpecKey> TrainingKeys();
+std::vector<SpecKey> LayoutKeys();
+std::vector<SpecKey> ResourceKeys();
+std::vector<SpecKey> JobKeys();
+
+}  // namespace terrace

@@ -1,0 +1,53 @@
+// The keys of how a job is kept and run: checkpoints, restarts, priority.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/spec/key_sections.h"
+
+namespace terrace {
+
+std::vector<SpecKey> JobKeys() {
+  using enum KeyKind;
+  return {
+      {"checkpoint.directory",
+       kPath,
+       "",
+       false,
+       0,
+       0,
+       {},
+       "",
+       "Folder of the checkpoints; without it checkpoints/<name> beside the spec"},
+      {"checkpoint.every_steps",
+       kInteger,
+       "0",
+       false,
+       0,
+       1e9,
+       {},
+       "",
+       "Steps between checkpoints; 0: only at the end"},
+      {"checkpoint.keep", kInteger, "3", false, 0, 1e6, {}, "", "Newest checkpoints kept; 0: all"},
+      {"checkpoint.resume",
+       kChoice,
+       "auto",
+       false,
+       0,
+       0,
+       {"auto", "never"},
+       "",
+       "auto: go on from the newest complete checkpoint in the directory"},
+
+      {"max_restarts",
+       kInteger,
+       "3",
+       false,
+       0,
+       1000,
+       {},
+       "",
+       "Restarts after failures without progress between them"},
+      {"priority", kInteger, "0", false, -1000, 1000, {}, "", "Higher starts first"},
+  };
+}
+
+}  // namespace terrace

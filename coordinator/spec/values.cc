@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/spec/values.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kMaxShownValue = 60;
+
+}  // namespace
+
+std::string Quoted(const YAML::Node& value) {
+  if (value.IsNull()) return "nothing";
+  if (value.IsMap()) return "a mapping";
+  if (value.IsSequence()) return "a list";
+  std::string text = value.Scalar();
+  if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue - 3) + "...";
+  return absl::StrCat("\"", text, "\"");
+}
+
+std::optional<double> ParseNumber(std::string text) {
+  std::erase(text, '_');
+  double value = 0;
+  if (text.empty() || !absl::SimpleAtod(text, &value) || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+std::optional<double> ParseBytes(const std::string& text) {
+  static constexpr std::pair<std::string_view, double> kUnits[] = {{"KiB", 1024.0},
+                                                                   {"MiB", 1048576.0},
+                                                                   {"GiB", 1073741824.0},
+                                                                   {"TiB", 1099511627776.0},
+                                                                   {"PiB", 1125899906842624.0},
+                                                                   {"KB", 1e3},
+                                                                   {"MB", 1e6},
+                                                                   {"GB", 1e9},
+                                                                   {"TB", 1e12},
+                                                                   {"PB", 1e15},
+                                                                   {"B", 1.0}};
+  for (const auto& [unit, factor] : kUnits) {
+    if (!absl::EndsWith(text, Absl(unit))) continue;
+    std::string number(absl::StripAsciiWhitespace(text.substr(0, text.size() - unit.size())));
+    const auto value = ParseNumber(number);
+    if (!value) return std::nullopt;
+    return std::floor(*value * factor);
+  }
+  return ParseNumber(text);
+}
+
+Field FindField(const SpecKey& key, v1::JobSpec* spec) {
+  const std::string_view path = key.field.empty() ? key.path : key.field;
+  google::protobuf::Message* message = spec;
+  const google::protobuf::FieldDescriptor* descriptor = nullptr;
+  for (absl::string_view part : absl::StrSplit(Absl(path), '.')) {
+    if (descriptor != nullptr)
+      message = message->GetReflection()->MutableMessage(message, descriptor);
+    descriptor = message->GetDescriptor()->FindFieldByName(std::string(part));
+  }
+  return {message, descriptor};
+}
+
+void SetNumber(const Field& field, double value) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection* reflection = field.message->GetReflection();
+  switch (field.descriptor->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return reflection->SetInt32(field.message, field.descriptor, value);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return reflection->SetInt64(field.message, field.descriptor, value);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return reflection->SetBool(field.message, field.descriptor, value != 0);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return reflection->SetUInt32(field.message, field.descriptor, value);
+    default:
+      return reflection->SetDouble(field.message, field.descriptor, value);
+  }
+}
+
+void SetString(const Field& field, std::string value) {
+  field.message->GetReflection()->SetString(field.message, field.descriptor, std::move(value));
+}
+
+std::string RangeText(const SpecKey& key) {
+  const char* what = key.kind == KeyKind::kReal ? "a number" : "a whole number";
+  if (key.low == key.high) return absl::StrCat(key.low);
+  return absl::StrCat(what, " from ", key.low, " to ", key.high);
+}
+
+std::vector<absl::string_view> ChoicesOf(const SpecKey& key) {
+  std::vector<absl::string_view> choices;
+  for (std::string_view choice : key.choices) choices.push_back(Absl(choice));
+  return choices;
+}
+
+bool IsChoice(const SpecKey& key, std::string_view text) {
+  return std::find(key.choices.begin(), key.choices.end(), text) != key.choices.end();
+}
+
+bool IsInteger(const SpecKey& key, std::optional<double> number) {
+  return number && std::floor(*number) == *number && *number >= key.low && *number <= key.high;
+}
+
+nlohmann::json ToJson(const YAML::Node& node) {
+  if (node.IsMap()) {
+    nlohmann::json out = nlohmann::json::object();
+    for (const auto& item : node) out[item.first.Scalar()] = ToJson(item.second);
+    return out;
+  }
+  if (node.IsSequence()) {
+    nlohmann::json out = nlohmann::json::array();
+    for (const auto& item : node) out.push_back(ToJson(item));
+    return out;
+  }
+  if (node.IsNull()) return nullptr;
+  const std::string& text = node.Scalar();
+  if (node.Tag() == "!") return text;  // quoted
+  if (text == "true" || text == "false") return text == "true";
+  int64_t whole = 0;
+  if (absl::SimpleAtoi(text, &whole)) return whole;
+  if (const auto number = ParseNumber(text)) return *number;
+  return text;
+}
+
+}  // namespace terrace
