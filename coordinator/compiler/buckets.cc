@@ -13,7 +13,7 @@ namespace terrace::compiler {
 namespace {
 
 struct Finished {
-  size_t last_writer = 0;
+  size_t first_writer = 0, last_writer = 0;
   int gradient = kNone;
   Sums sums;
   bool streamed = false;
@@ -22,16 +22,19 @@ struct Finished {
 std::vector<Finished> InOrderOfFinish(const Parameters& parameters,
                                       const ParameterGradients& gradients,
                                       const std::vector<Node>& nodes) {
-  std::map<int, size_t> last_writer;
+  std::map<int, size_t> first_writer, last_writer;
   for (size_t i = 0; i < nodes.size(); ++i) {
     for (size_t k = 0; k < nodes[i].operands.size(); ++k) {
-      if (Writes(nodes[i], static_cast<int>(k))) last_writer[nodes[i].operands[k].value] = i;
+      if (!Writes(nodes[i], static_cast<int>(k))) continue;
+      first_writer.try_emplace(nodes[i].operands[k].value, i);
+      last_writer[nodes[i].operands[k].value] = i;
     }
   }
   std::vector<Finished> finished;
   for (const auto& [parameter, gradient] : gradients.by_parameter()) {
     const Parameter& of = parameters.all()[parameter];
-    finished.push_back({last_writer.at(gradient), gradient, of.sums, of.streamed()});
+    finished.push_back(
+        {first_writer.at(gradient), last_writer.at(gradient), gradient, of.sums, of.streamed()});
   }
   std::sort(finished.begin(), finished.end(), [](const Finished& a, const Finished& b) {
     return std::tie(a.last_writer, a.gradient) < std::tie(b.last_writer, b.gradient);
@@ -67,8 +70,10 @@ std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGra
     graph->values[finished.gradient].inside_offset = end;
     end += elements;
     if (const int64_t gap = bucket.streamed ? -end & (kStreamedElements - 1) : 0; gap > 0) {
-      bucket.padding.push_back(
-          {.value = bucket.value, .offset = end, .shape = DenseShape(kernels::DType::kF32, {gap})});
+      bucket.padding.push_back({.slice = {.value = bucket.value,
+                                          .offset = end,
+                                          .shape = DenseShape(kernels::DType::kF32, {gap})},
+                                .after = finished.first_writer});
       end += gap;
     }
     bucket.last_writer = finished.last_writer;

@@ -16,12 +16,18 @@
 
 namespace terrace::compiler {
 
+// Between two gradients of a bucket, or at its end: written by nobody else.
+struct BucketPadding {
+  Slice slice;
+  size_t after = 0;  // index of the node that first writes the gradient in front of it
+};
+
 struct Bucket {
   int value = kNone;       // f32, one dimension
   size_t last_writer = 0;  // index of the node after which all of it is final
   Sums sums;
-  bool streamed = false;       // of parameters that may rest off the device (tiers.h)
-  std::vector<Slice> padding;  // of `value`, between gradients and at its end
+  bool streamed = false;  // of parameters that may rest off the device (tiers.h)
+  std::vector<BucketPadding> padding;
 };
 
 // By the order in which they are final. REQUIRES: every gradient is written by some node of the

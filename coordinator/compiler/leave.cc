@@ -13,34 +13,45 @@ namespace {
 // Smaller activations are not worth a copy.
 constexpr int64_t kLeavingBytes = int64_t{64} << 10;
 
+using Elements = std::pair<int64_t, int64_t>;  // [begin, end)
+
 // Consecutive uses of one value.
 struct Bout {
   std::vector<size_t> nodes;
-  bool writes = false;
+  std::vector<Elements> written;
 };
 
-bool WritesValue(const Graph& graph, const Node& node, int value) {
-  for (size_t k = 0; k < node.operands.size(); ++k) {
-    if (Writes(node, static_cast<int>(k)) && graph.Root(node.operands[k]).value == value)
-      return true;
+// The union, by begin.
+std::vector<Elements> Merged(std::vector<Elements> parts) {
+  std::sort(parts.begin(), parts.end());
+  std::vector<Elements> merged;
+  for (const Elements& part : parts) {
+    if (!merged.empty() && part.first <= merged.back().second) {
+      merged.back().second = std::max(merged.back().second, part.second);
+    } else {
+      merged.push_back(part);
+    }
   }
-  return false;
+  return merged;
 }
 
 // By outermost STEP value.
 std::map<int, std::vector<Bout>> FindBouts(const Graph& graph, const std::vector<Node>& nodes) {
   std::map<int, std::vector<Bout>> bouts;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    for (const Slice& slice : nodes[i].operands) {
-      if (slice.absent()) continue;
-      const int root = graph.Root(slice).value;
+    for (size_t k = 0; k < nodes[i].operands.size(); ++k) {
+      if (nodes[i].operands[k].absent()) continue;
+      const Slice slice = graph.Root(nodes[i].operands[k]);
+      const int root = slice.value;
       if (graph.values[root].lifetime != v1::STEP) continue;
       std::vector<Bout>& own = bouts[root];
       const bool goes_on =
           !own.empty() && nodes[i].mark <= nodes[own.back().nodes.back()].mark + kStayMarks;
       if (!goes_on) own.emplace_back();
       if (own.back().nodes.empty() || own.back().nodes.back() != i) own.back().nodes.push_back(i);
-      own.back().writes |= WritesValue(graph, nodes[i], root);
+      if (!Writes(nodes[i], static_cast<int>(k))) continue;
+      const int64_t span = slice.shape.SpanBytes() / kernels::SizeOf(slice.shape.dtype);
+      own.back().written.push_back({slice.offset, slice.offset + span});
     }
   }
   return bouts;
@@ -62,14 +73,19 @@ class Leaver {
     const int home = graph_.Add(std::move(at_home));
     const std::string name = graph_.values[leaving.value].name;
     int here = leaving.value;
+    std::vector<Elements> at_rest;
     for (size_t b = 0; b < bouts.size(); ++b) {
       if (b > 0) {
         here = graph_.Add(Again(leaving.value, b));
-        FetchBefore(bouts[b].nodes.front(), home, here, name);
+        FetchBefore(bouts[b].nodes.front(), at_rest, home, here, name);
         for (size_t i : bouts[b].nodes) Rename(leaving.value, here, &nodes_[i]);
       }
-      if (bouts[b].writes && (b + 1 < bouts.size() || leaving.needed_after))
-        MoveAfter(bouts[b].nodes.back(), here, home, name);
+      if (bouts[b].written.empty()) continue;
+      const std::vector<Elements> written = Merged(bouts[b].written);
+      if (b + 1 < bouts.size() || leaving.needed_after)
+        MoveAfter(bouts[b].nodes.back(), written, here, home, name);
+      at_rest.insert(at_rest.end(), written.begin(), written.end());
+      at_rest = Merged(std::move(at_rest));
     }
     return home;
   }
@@ -100,20 +116,26 @@ class Leaver {
     return again;
   }
 
-  void FetchBefore(size_t node, int home, int here, const std::string& name) {
+  Slice Part(int value, const Elements& part) const {
+    return Range(graph_.Whole(value), part.first, part.second - part.first);
+  }
+
+  void FetchBefore(size_t node, const std::vector<Elements>& parts, int home, int here,
+                   const std::string& name) {
     builder_.divert = &before_[node];
     builder_.phase = nodes_[node].phase;
     {
       const FetchScope fetch(&builder_);
-      copies_.ToDevice(Flat(graph_.Whole(home)), Flat(graph_.Whole(here)), name);
+      for (const Elements& part : parts) copies_.ToDevice(Part(home, part), Part(here, part), name);
     }
     builder_.divert = nullptr;
   }
 
-  void MoveAfter(size_t node, int here, int home, const std::string& name) {
+  void MoveAfter(size_t node, const std::vector<Elements>& parts, int here, int home,
+                 const std::string& name) {
     builder_.divert = &after_[node];
     builder_.phase = nodes_[node].phase;
-    copies_.FromDevice(Flat(graph_.Whole(here)), Flat(graph_.Whole(home)), name);
+    for (const Elements& part : parts) copies_.FromDevice(Part(here, part), Part(home, part), name);
     builder_.divert = nullptr;
   }
 

@@ -39,10 +39,10 @@ class Reducer {
       const Bucket& bucket = buckets[i];
       const Slice all = graph_.Whole(bucket.value);
       const std::string name = absl::StrCat("bucket ", i);
-      for (const Slice& padding : bucket.padding) {
-        Insert(bucket.last_writer, {.what = Compute{Op::kFill, kernels::FillAttrs{}},
-                                    .operands = {padding},
-                                    .text = "padding of " + name});
+      for (const BucketPadding& padding : bucket.padding) {
+        Insert(padding.after, {.what = Compute{Op::kFill, kernels::FillAttrs{}},
+                               .operands = {padding.slice},
+                               .text = "padding of " + name});
       }
       size_t sums = SumOverTensor(bucket.sums, bucket.last_writer, all, name);
       const size_t end = SumOverData(bucket.last_writer, all, name, &sums);
