@@ -2,6 +2,7 @@
 #include "proto/check/flow.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/op.h"
 #include "kernels/tensor_view.h"
@@ -39,11 +40,18 @@ Flow::Flow(const v1::Program& program, bool transfers_in_parts, Values* values)
   FillFromManifest();
 }
 
+Value Flow::OfState(uint32_t buffer) const {
+  Value value = values_.Constant();
+  value.role = Value::kState;
+  value.origin = static_cast<int>(buffer);
+  return value;
+}
+
 void Flow::FillFromManifest() {
   const uint32_t tensor = values_.tensor();
   std::map<uint32_t, Scatter> scatters;  // by buffer
   for (const v1::StateRange& range : program_.state()) {
-    Value value = values_.Constant();
+    Value value = OfState(range.buffer());
     if (range.split() != v1::StateRange::WHOLE) {
       value.same_block = std::min(tensor, std::max(1u, range.split_block()));
     }
@@ -63,14 +71,16 @@ void Flow::FillFromManifest() {
     // Columns of several tensors in one matrix: between them lie the others'.
     std::vector<std::pair<ByteRange, int>> pieces;
     content->ForEach(bytes, [&](const ByteRange& piece, int number) {
-      const Value joined =
-          number == ByteMap::kNone ? value : values_.Join(values_[number], value, 0);
+      Value joined = value;
+      if (number != ByteMap::kNone) {
+        joined.same_block = std::gcd(value.same_block, values_[number].same_block);
+      }
       pieces.emplace_back(piece, values_.Number(joined));
     });
     for (const auto& [piece, number] : pieces) content->Set(piece, number);
   }
   for (auto& [buffer, scatter] : scatters) {
-    Value value = values_.Constant();
+    Value value = OfState(buffer);
     const int64_t bytes = program_.buffers(buffer).bytes();
     value.scatter = values_.AddScatter(std::move(scatter));
     content_[buffer].Set({0, bytes}, values_.Number(value));
@@ -98,6 +108,11 @@ absl::Status Flow::Step(int i) {
       return absl::OkStatus();
     case v1::Instruction::kInput:
       Input(i);
+      return absl::OkStatus();
+    case v1::Instruction::kCopy:
+      for (int from = 0; from < sequence_->sequence->instructions(i).operands_size(); from += 2) {
+        Copy(i, from, from + 1);
+      }
       return absl::OkStatus();
     default:
       return absl::OkStatus();
@@ -154,14 +169,25 @@ void Flow::Copy(int i, int from, int to) {
   if (source.rows > 1 || target.rows > 1) return Function(i);
   const int64_t source_bytes = ElementBytes(i, from), target_bytes = ElementBytes(i, to);
   const int64_t moved = target.offset / target_bytes - source.offset / source_bytes;
-  for (Piece& piece : PiecesOf(source)) {
-    const auto to_target = [&](int64_t byte) {
-      return target.offset + (byte - source.offset) / source_bytes * target_bytes;
-    };
-    if (piece.value.scatter >= 0) piece.value.shift -= moved;
+  const auto to_target = [&](int64_t byte) {
+    return target.offset + (byte - source.offset) / source_bytes * target_bytes;
+  };
+  const std::vector<Piece> pieces = PiecesOf(source);
+  content_[target.buffer].Set(SpanOf(target), ByteMap::kNone);
+  for (const Piece& piece : pieces) {
+    Value value = Moved(piece.value, moved);
+    value.rounded =
+        value.rounded || (value.role != Value::kNothing && source_bytes != target_bytes);
     content_[target.buffer].Set({to_target(piece.bytes.begin), to_target(piece.bytes.end)},
-                                values_.Number(piece.value));
+                                values_.Number(value));
   }
+}
+
+// The value of an element, when `moved` elements further on in another buffer.
+Value Flow::Moved(Value value, int64_t moved) {
+  if (value.scatter >= 0) value.shift -= moved;
+  if (value.role != Value::kNothing) value.distance -= moved;
+  return value;
 }
 
 // ---- computation --------------------------------------------------------------------------------
@@ -189,8 +215,8 @@ void Flow::Compute(int i) {
       value.kind = Value::kScale;
       return Write(At(i, 2), value, i);
     }
-    case Op::kAdamw:  // parameters and moments keep their places; see weights.h
-      return;
+    case Op::kAdamw:
+      return Update(i);
     default:
       return Function(i);
   }
@@ -227,6 +253,17 @@ void Flow::Function(int i) {
   }
 }
 
+// Weights and moments keep their places; that they belong together is asked in weights.h.
+void Flow::Update(int i) {
+  for (const Access& access : sequence_->instructions[i].accesses) {
+    if (!access.writes || access.operand == kWorkspaceOperand) continue;
+    for (Piece& piece : PiecesOf(access)) {
+      piece.value.updated = true;
+      content_[access.buffer].Set(piece.bytes, values_.Number(piece.value));
+    }
+  }
+}
+
 void Flow::AddInto(int i) {
   const Access& x = At(i, 0);
   const Access& y = At(i, 1);
@@ -241,8 +278,7 @@ void Flow::AddInto(int i) {
     content_[y.buffer].ForEach(
         {to_y(added.bytes.begin), to_y(added.bytes.end)}, [&](const ByteRange& bytes, int number) {
           if (number == ByteMap::kNone) return;
-          sums.emplace_back(
-              bytes, AddScattered(added.value, added.value.shift - moved, values_[number], i));
+          sums.emplace_back(bytes, AddScattered(Moved(added.value, moved), values_[number], i));
         });
     for (const auto& [bytes, value] : sums) {
       content_[y.buffer].Set(bytes, values_.Number(value));
@@ -250,8 +286,8 @@ void Flow::AddInto(int i) {
   }
 }
 
-// x, whose shift is that of y's buffer, plus y.
-Value Flow::AddScattered(const Value& x, int64_t x_shift, const Value& y, int i) {
+// x + y, x as it would be in y's place.
+Value Flow::AddScattered(const Value& x, const Value& y, int i) {
   if (x.scatter < 0 && y.scatter < 0) return values_.Add(y, x, i);
   if (x.spoiled_by >= 0 || (y.scatter < 0 && !y.zero)) {
     return x.spoiled_by >= 0 ? x : Values::Spoiled(i, "adds a shard to what is no shard");
@@ -259,12 +295,11 @@ Value Flow::AddScattered(const Value& x, int64_t x_shift, const Value& y, int i)
   if (x.zero) return y;
   if (x.scatter < 0) return Values::Spoiled(i, "adds what is no shard to a shard");
   Value sum = x;
-  sum.shift = x_shift;
   sum.squared = -1;
   if (y.scatter < 0) return sum;
   const Scatter& a = values_.scatter(x.scatter);
   const Scatter& b = values_.scatter(y.scatter);
-  if (a.shard_elements != b.shard_elements || a.axes != b.axes || x_shift != y.shift) {
+  if (a.shard_elements != b.shard_elements || a.axes != b.axes || x.shift != y.shift) {
     return Values::Spoiled(i, "adds shards of different places");
   }
   const auto [known, is_new] = scattered_additions_.emplace(std::pair(x.scatter, y.scatter), 0);

@@ -48,7 +48,7 @@ class Flow {
   absl::Status Step(int i);
 
   using Visit = std::function<void(const ByteRange& bytes, const Value& value)>;
-  // The pieces of an operand; bytes that nobody wrote are left out.
+  // The pieces of an operand; bytes that hold nothing are left out.
   void ForEach(const Access& access, const Visit& visit) const;
 
   const ByteMap& content(uint32_t buffer) const { return content_[buffer]; }
@@ -66,17 +66,20 @@ class Flow {
   int64_t ElementBytes(int i, int operand) const;
 
   void FillFromManifest();
+  Value OfState(uint32_t buffer) const;
   void Write(const Access& access, const Value& value, int i);
   // The bytes of `to` get what those of `from` have, element by element.
   void Copy(int i, int from, int to);
+  static Value Moved(Value value, int64_t moved);
 
   void Compute(int i);
   void Function(int i);  // any op that is none of the next
+  void Update(int i);    // the optimizer
   void AddInto(int i);
   void SumPieces(int i);
   void SquaredNorm(int i);
   void SumSquares(int i);
-  Value AddScattered(const Value& x, int64_t x_shift, const Value& y, int i);
+  Value AddScattered(const Value& x, const Value& y, int i);
 
   absl::Status Collective(int i);
   StageSum GivenToStages(int i) const;

@@ -1,6 +1,7 @@
 // What communication does to content: the second half of Flow.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -106,9 +107,10 @@ void Flow::ReduceScatter(int i, const v1::Group& group, int index) {
                      .shards = GroupSize(program_.grid(), group),
                      .axes = axes};
   for (const Piece& piece : PiecesOf(in)) {
-    const Value sum = piece.value.scatter >= 0
-                          ? Values::Spoiled(i, "scatters what is scattered already")
-                          : values_.Sum(piece.value, group, index, i);
+    const Value sum =
+        piece.value.scatter >= 0
+            ? Values::Spoiled(i, "scatters what is scattered already")
+            : Moved(values_.Sum(piece.value, group, index, i), -in.offset / element_bytes);
     scatter.content.Set({(piece.bytes.begin - in.offset) / element_bytes,
                          (piece.bytes.end - in.offset) / element_bytes},
                         values_.Number(sum));
@@ -130,6 +132,9 @@ void Flow::AllGather(int i, const v1::Group& group) {
   const int64_t members = GroupSize(program_.grid(), group);
   const std::vector<Piece> pieces = PiecesOf(in);
   const AxisMask axes = values_.AxesOf(group);
+  const bool has_shards = std::any_of(pieces.begin(), pieces.end(),
+                                      [](const Piece& piece) { return piece.value.scatter >= 0; });
+  if (members == 1 && !has_shards) return Copy(i, 0, 1);
   for (const Piece& piece : pieces) {
     const bool shard =
         piece.value.scatter >= 0 && values_.scatter(piece.value.scatter).axes == axes;
@@ -166,8 +171,10 @@ void Flow::GatherShards(int i, const Piece& piece, int64_t part_elements) {
     scatter.content.ForEach({begin, end}, [&](const ByteRange& range, int number) {
       Value value = values_.Constant();
       value.zero = value.padding = number == ByteMap::kNone;
-      if (!value.zero) value = values_[number];
       const int64_t moved = target - begin;
+      if (!value.zero) value = Moved(values_[number], moved);
+      value.rounded = value.rounded || piece.value.rounded;
+      value.updated = value.updated || piece.value.updated;
       content_[out.buffer].Set(
           {(range.begin + moved) * element_bytes, (range.end + moved) * element_bytes},
           values_.Number(value));

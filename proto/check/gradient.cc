@@ -94,60 +94,63 @@ absl::Status Gradients::CheckKind(int i, int operand, Value::Kind kind) {
 absl::Status Gradients::CheckOptimizer(int i) {
   RETURN_IF_ERROR(CheckKind(i, kScale, Value::kScale));
   RETURN_IF_ERROR(CheckKind(i, kSchedule, Value::kSchedule));
+  const Access& grad = *train_.instructions[i].Find(kGrad);
   absl::Status status;
-  flow_.ForEach(*train_.instructions[i].Find(kGrad),
-                [&](const ByteRange& bytes, const Value& value) {
-                  if (status.ok()) status = CheckGradient(i, bytes, value);
-                });
+  for (const Held& held : HeldState(flow_, *train_.instructions[i].Find(kParam))) {
+    const int64_t moved = held.begin - (grad.offset + held.at);
+    const ByteRange bytes = {held.begin - moved, held.end - moved};
+    flow_.content(grad.buffer).ForEach(bytes, [&](const ByteRange& piece, int number) {
+      if (!status.ok()) return;
+      status = number == ByteMap::kNone
+                   ? Refuse(What(i, kGrad, piece.begin), "which holds nothing")
+                   : CheckGradient(i, piece, flow_.values()[number], held.buffer, moved);
+    });
+  }
   return status;
 }
 
-// All operands of the optimizer are f32, so that equal distances in bytes are equal distances in
-// elements.
-absl::Status Gradients::CheckGradient(int i, const ByteRange& bytes, const Value& value) {
-  const Access& grad = *train_.instructions[i].Find(kGrad);
-  const Access& param = *train_.instructions[i].Find(kParam);
-  if (value.scatter >= 0) return CheckShards(i, bytes, value);
-  if (state_.shard_elements(param.buffer) > 0 && ShardCount(program_.grid()) > 1) {
+// `moved`: from a byte of the gradient to that of its weight in `buffer`. All operands of the
+// optimizer are f32, so that equal distances in bytes are equal distances in elements.
+absl::Status Gradients::CheckGradient(int i, const ByteRange& bytes, const Value& value,
+                                      uint32_t buffer, int64_t moved) {
+  if (value.scatter >= 0) return CheckShards(i, bytes, value, buffer, moved);
+  if (state_.shard_elements(buffer) > 0 && ShardCount(program_.grid()) > 1) {
     return Refuse(What(i, kGrad, bytes.begin),
                   value.spoiled_by >= 0 ? SpoiledText(train_, value)
                                         : "which is the gradient of whole weights, ",
-                  value.spoiled_by >= 0 ? "" : BufferText(program_, param.buffer),
+                  value.spoiled_by >= 0 ? "" : BufferText(program_, buffer),
                   value.spoiled_by >= 0 ? "" : " holds a shard");
   }
-  const int64_t moved = param.offset - grad.offset;
   absl::Status status;
-  state_.ForEach(param.buffer, bytes.begin + moved, bytes.end + moved,
-                 [&](const v1::StateRange& weight) {
-                   if (status.ok()) status = CheckFor(i, bytes.begin, weight, value, value.squared);
-                 });
+  state_.ForEach(buffer, bytes.begin + moved, bytes.end + moved, [&](const v1::StateRange& weight) {
+    if (status.ok()) status = CheckFor(i, bytes.begin, weight, value, value.squared);
+  });
   return status;
 }
 
 // The gradient is a shard: every rank's shard of it must belong to that rank's shard of the
 // weights.
-absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& value) {
-  const Access& grad = *train_.instructions[i].Find(kGrad);
-  const Access& param = *train_.instructions[i].Find(kParam);
+absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& value,
+                                    uint32_t buffer, int64_t moved_bytes) {
   const Scatter& scatter = flow_.values().scatter(value.scatter);
-  const int64_t shard = state_.shard_elements(param.buffer);
+  const int64_t shard = state_.shard_elements(buffer);
   const AxisMask axes = flow_.values().Large({v1::CONTEXT, v1::DATA_SHARD});
   if (shard == 0 || scatter.axes != axes || scatter.shards != ShardCount(program_.grid())) {
     return Refuse(What(i, kGrad, bytes.begin), "which is a shard over ", AxesText(scatter.axes),
-                  ", the weights in ", BufferText(program_, param.buffer),
+                  ", the weights in ", BufferText(program_, buffer),
                   shard == 0 ? " are whole" : absl::StrCat(" are shards over ", AxesText(axes)));
   }
   constexpr int64_t kElement = 4;
   const int64_t first = bytes.begin / kElement + value.shift;
   const int64_t elements = (bytes.end - bytes.begin) / kElement;
-  const int64_t param_first = (param.offset + bytes.begin - grad.offset) / kElement;
+  const int64_t param_first = (bytes.begin + moved_bytes) / kElement;
   absl::Status status;
   // Elements [begin, end) of the gradient's region are those of the weights' region `moved`
   // further.
   const auto check = [&](int64_t begin, int64_t end, int64_t moved) {
     scatter.content.ForEach({begin, end}, [&](const ByteRange& piece, int number) {
       if (number == ByteMap::kNone || !status.ok()) return;
-      state_.ForEach(param.buffer, (piece.begin + moved) * kElement, (piece.end + moved) * kElement,
+      state_.ForEach(buffer, (piece.begin + moved) * kElement, (piece.end + moved) * kElement,
                      [&](const v1::StateRange& weight) {
                        if (!status.ok()) return;
                        status =

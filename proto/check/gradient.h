@@ -29,8 +29,10 @@ class Gradients {
 
  private:
   absl::Status CheckOptimizer(int i);
-  absl::Status CheckGradient(int i, const ByteRange& bytes, const Value& value);
-  absl::Status CheckShards(int i, const ByteRange& bytes, const Value& value);
+  absl::Status CheckGradient(int i, const ByteRange& bytes, const Value& value, uint32_t buffer,
+                             int64_t moved);
+  absl::Status CheckShards(int i, const ByteRange& bytes, const Value& value, uint32_t buffer,
+                           int64_t moved_bytes);
   absl::Status CheckFor(int i, int64_t byte, const v1::StateRange& weight, const Value& value,
                         int squared);
   absl::Status CheckShared(int i, const v1::StateRange& weight, const Value& value, int squared,

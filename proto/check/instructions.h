@@ -1,6 +1,6 @@
 // The checker's second part: each instruction by itself. Its stream, waits and operands exist;
 // operands lie inside their buffers; its operation has the operands, access, shapes and workspace
-// that its table asks for.
+// that its table asks for (families.h), on the tier where its stream executes it.
 //
 // Out: what the later parts compute with: decoded operations, and operands as bytes. Thread-safe:
 // no state.

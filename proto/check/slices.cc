@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "proto/check/refuse.h"
 #include "proto/check/state.h"
+#include "proto/tiers.h"
 
 namespace terrace::check {
 namespace {
@@ -118,6 +119,14 @@ absl::Status CheckBuffer(const v1::Program& program, uint32_t buffer, const std:
   return absl::OkStatus();
 }
 
+// Off the device memory is cut into chunks, which have nothing to do with tensors; what is in them
+// is followed byte by byte (flow.h).
+bool IsOfChunk(const v1::Program& program, const v1::Instruction& instruction,
+               const Access& access) {
+  const v1::Buffer& buffer = program.buffers(static_cast<int>(access.buffer));
+  return instruction.kind_case() == v1::Instruction::kCopy || TierOf(program, buffer) != v1::DEVICE;
+}
+
 }  // namespace
 
 absl::Status CheckSlices(const v1::Program& program,
@@ -136,7 +145,9 @@ absl::Status CheckSlices(const v1::Program& program,
   for (const CheckedSequence& sequence : sequences) {
     for (int i = 0; i < static_cast<int>(sequence.instructions.size()); ++i) {
       for (const Access& access : sequence.instructions[i].accesses) {
-        if (access.operand == kWorkspaceOperand) continue;
+        if (access.operand == kWorkspaceOperand ||
+            IsOfChunk(program, sequence.sequence->instructions(i), access))
+          continue;
         cuts[access.buffer].insert(
             {.access = access, .sequence = sequence.sequence, .instruction = i});
       }

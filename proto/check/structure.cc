@@ -10,6 +10,7 @@
 #include "kernels/tensor_view.h"
 #include "proto/check/refuse.h"
 #include "proto/grid.h"
+#include "proto/tiers.h"
 
 namespace terrace::check {
 namespace {
@@ -41,11 +42,9 @@ absl::Status CheckCounts(const v1::Program& program) {
   return absl::OkStatus();
 }
 
+// One arena a tier, the first on the device.
 absl::Status CheckArenas(const v1::Program& program) {
-  int64_t device_bytes = program.external_bytes();
-  if (device_bytes < 0 || device_bytes > kBytesMax) {
-    return Refuse("external_bytes: got ", device_bytes, ", must be 0 to ", kBytesMax);
-  }
+  std::set<int> tiers;
   for (int i = 0; i < program.arenas_size(); ++i) {
     const v1::Arena& arena = program.arenas(i);
     if (arena.id() != static_cast<uint32_t>(i))
@@ -56,15 +55,42 @@ absl::Status CheckArenas(const v1::Program& program) {
     if (arena.bytes() < 0 || arena.bytes() > kBytesMax) {
       return Refuse("arena ", i, ": got ", arena.bytes(), " bytes, must be 0 to ", kBytesMax);
     }
-    if (arena.tier() == v1::DEVICE) device_bytes += arena.bytes();
+    if (i == 0 && arena.tier() != v1::DEVICE) {
+      return Refuse("arena 0: lies on ", v1::Tier_Name(arena.tier()), ", the first is DEVICE");
+    }
+    if (!tiers.insert(arena.tier()).second) {
+      return Refuse("arena ", i, ": is the second on ", v1::Tier_Name(arena.tier()),
+                    ", a tier has at most one");
+    }
   }
-  if (program.device_limit_bytes() < 0) {
-    return Refuse("device_limit_bytes: got ", program.device_limit_bytes(),
-                  ", must not be negative");
+  return absl::OkStatus();
+}
+
+absl::Status CheckBudgets(const v1::Program& program) {
+  if (program.external_bytes() < 0 || program.external_bytes() > kBytesMax) {
+    return Refuse("external_bytes: got ", program.external_bytes(), ", must be 0 to ", kBytesMax);
   }
-  if (program.device_limit_bytes() > 0 && device_bytes > program.device_limit_bytes()) {
-    return Refuse("the device arenas and external_bytes need ", device_bytes,
-                  " bytes, device_limit_bytes is ", program.device_limit_bytes());
+  const struct {
+    v1::Tier tier;
+    const char* limit_name;
+    int64_t limit;
+    int64_t besides;
+  } budgets[] = {
+      {v1::DEVICE, "device_limit_bytes", program.device_limit_bytes(), program.external_bytes()},
+      {v1::HOST, "host_limit_bytes", program.host_limit_bytes(), 0},
+      {v1::NVME, "nvme_limit_bytes", program.nvme_limit_bytes(), 0}};
+  for (const auto& budget : budgets) {
+    if (budget.limit < 0) {
+      return Refuse(budget.limit_name, ": got ", budget.limit, ", must not be negative");
+    }
+    int64_t bytes = budget.besides;
+    for (const v1::Arena& arena : program.arenas()) {
+      if (arena.tier() == budget.tier) bytes += arena.bytes();
+    }
+    if (budget.limit == 0 || bytes <= budget.limit) continue;
+    return Refuse("the ", v1::Tier_Name(budget.tier), " arena",
+                  budget.tier == v1::DEVICE ? " and external_bytes need " : " needs ", bytes,
+                  " bytes, ", budget.limit_name, " is ", budget.limit);
   }
   return absl::OkStatus();
 }
@@ -172,10 +198,12 @@ absl::Status CheckPosition(const v1::Program& program, const v1::Buffer& buffer,
                   " does not exist");
   }
   const int64_t arena_bytes = program.arenas(buffer.arena()).bytes();
+  const int64_t alignment = ArenaAlignment(TierOf(program, buffer));
   if (buffer.bytes() < 1)
     return Refuse(where, ": got ", buffer.bytes(), " bytes, must be at least 1");
-  if (buffer.offset() < 0 || buffer.offset() % kAlignment != 0) {
-    return Refuse(where, ": offset ", buffer.offset(), " must be a multiple of ", kAlignment);
+  if (buffer.offset() < 0 || buffer.offset() % alignment != 0) {
+    return Refuse(where, ": offset ", buffer.offset(), " must be a multiple of ", alignment, " on ",
+                  v1::Tier_Name(TierOf(program, buffer)));
   }
   if (buffer.offset() > arena_bytes || buffer.bytes() > arena_bytes - buffer.offset()) {
     return Refuse(where, ": bytes [", buffer.offset(), ", +", buffer.bytes(),
@@ -219,6 +247,7 @@ absl::Status CheckStructure(const v1::Program& program) {
   RETURN_IF_ERROR(CheckCounts(program));
   RETURN_IF_ERROR(CheckGrid(program));
   RETURN_IF_ERROR(CheckArenas(program));
+  RETURN_IF_ERROR(CheckBudgets(program));
   RETURN_IF_ERROR(CheckStreams(program));
   for (const v1::Group& group : program.groups()) RETURN_IF_ERROR(CheckGroup(program, group));
   ASSIGN_OR_RETURN(const std::set<std::string> sequences, SequenceNames(program));

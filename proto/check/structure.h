@@ -1,6 +1,6 @@
 // The checker's first part: everything but instructions. Ids equal positions, references exist,
-// sizes are sane, buffers lie aligned inside their arenas, arenas inside the budget; the grid makes
-// the job's ranks and stages, groups are made of its axes.
+// sizes are sane, there is one arena a tier, buffers lie aligned inside their arenas, arenas inside
+// the budgets; the grid makes the job's ranks and stages, groups are made of its axes.
 //
 // What passes may be indexed without further tests by the other parts. Thread-safe: no state.
 //
@@ -24,7 +24,6 @@ inline constexpr int kInstructionsMax = 2'000'000;
 inline constexpr uint32_t kRanksMax = 1 << 20;
 inline constexpr uint32_t kThreadsMax = 4096;
 inline constexpr int64_t kBytesMax = int64_t{1} << 50;
-inline constexpr int64_t kAlignment = 256;
 
 absl::Status CheckStructure(const v1::Program& program);
 

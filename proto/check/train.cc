@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "kernels/op.h"
 #include "proto/check/gradient.h"
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
@@ -18,12 +17,6 @@
 
 namespace terrace::check {
 namespace {
-
-using kernels::Op;
-
-bool IsOp(const CheckedInstruction& instruction, Op op) {
-  return instruction.op.has_value() && instruction.op->op == op;
-}
 
 bool IsLoad(const v1::Instruction& instruction) {
   return instruction.kind_case() == v1::Instruction::kInput &&
@@ -126,12 +119,10 @@ const CheckedSequence* Find(const std::vector<CheckedSequence>& sequences,
 absl::Status RunTrain(const v1::Program& program, const StateIndex& state,
                       const CheckedSequence& train, Flow* flow, StageFacts* facts) {
   Gradients gradients(program, state, train, *flow, &facts->shared);
-  Updates updates(program, state);
+  Updates updates(program, state, train, *flow);
   for (int i = 0; i < static_cast<int>(train.instructions.size()); ++i) {
     RETURN_IF_ERROR(gradients.Check(i));
-    if (IsOp(train.instructions[i], Op::kAdamw)) {
-      RETURN_IF_ERROR(updates.Add(train.instructions[i], WhereIs(train, i)));
-    }
+    RETURN_IF_ERROR(updates.Check(i));
     RETURN_IF_ERROR(flow->Step(i));
   }
   return updates.CheckComplete();

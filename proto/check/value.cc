@@ -98,6 +98,14 @@ Value Values::Data(int micro_batch) const {
   return value;
 }
 
+Value Values::WithoutPlace(Value value) {
+  value.role = Value::kNothing;
+  value.rounded = value.updated = false;
+  value.origin = -1;
+  value.distance = 0;
+  return value;
+}
+
 Value Values::Spoiled(int instruction, std::string why) {
   Value value;
   value.spoiled_by = instruction;
@@ -106,7 +114,11 @@ Value Values::Spoiled(int instruction, std::string why) {
 }
 
 Value Values::AsInput(const Value& value, int instruction) const {
-  if (value.spoiled_by >= 0 || value.zero) return value;
+  if (value.spoiled_by >= 0) return value;
+  if (value.updated) {
+    return Spoiled(instruction, "computes with state that this step has updated already");
+  }
+  if (value.zero) return value;
   if (value.micro_batch == kSeveralMicroBatches) {
     return Spoiled(instruction, "computes with a sum over several micro-batches");
   }
@@ -140,7 +152,7 @@ Value Values::Flat(const Scatter& scatter, int instruction) const {
   scatter.content.ForEach({0, scatter.shards * scatter.shard_elements},
                           [&](const ByteRange&, int number) {
                             if (number == ByteMap::kNone) return;
-                            const Value& value = (*this)[number];
+                            const Value value = WithoutPlace((*this)[number]);
                             if (!first && value != flat) {
                               flat = Spoiled(instruction, "scatters what is not of one kind");
                             } else {
@@ -148,6 +160,7 @@ Value Values::Flat(const Scatter& scatter, int instruction) const {
                             }
                             first = false;
                           });
+  flat = WithoutPlace(std::move(flat));
   flat.parts |= scatter.axes;
   return flat;
 }
@@ -253,7 +266,7 @@ Value Values::Gather(const Value& value, const v1::Group& group, int instruction
     return Spoiled(instruction, absl::StrCat("collects over ", AxesText(lost),
                                              " what was to be summed over it"));
   }
-  Value gathered = value;
+  Value gathered = WithoutPlace(value);
   gathered.varies &= ~axes;
   gathered.parts &= ~axes;
   if ((axes & Bit(v1::TENSOR)) != 0) {

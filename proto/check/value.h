@@ -7,6 +7,9 @@
 // multiplication, a missing one makes copies of a weight drift apart), does it hold every
 // micro-batch equally often, and does each rank hold the part that belongs to it.
 //
+// Of weights, moments and gradients it also knows the place: of which bytes of the state they are a
+// copy or the gradient, wherever they were moved to.
+//
 // Borrows the program's grid. Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -65,6 +68,15 @@ struct Value {
   // e + shift of the shard. The fields above then say nothing, but for `squared`.
   int scatter = -1;
   int64_t shift = 0;
+  // What it has to do with the state of the manifest. Element e of the buffer is, or is the
+  // gradient of, element e + distance of `origin`: the buffer that holds the state or, in scattered
+  // content, the region that its shards make; of kGradient a number of Links (links.h).
+  enum Role : uint8_t { kNothing, kState, kGradient };
+  Role role = kNothing;
+  bool rounded = false;  // another element type was in between
+  bool updated = false;  // the optimizer of this step has changed it
+  int origin = -1;
+  int64_t distance = 0;
   // Not -1: the instruction that made nonsense of it, and which; nobody may rely on it any more.
   int spoiled_by = -1;
   std::string spoiled_why;
@@ -134,6 +146,8 @@ class Values {
   Value Gather(const Value& value, const v1::Group& group, int instruction) const;
 
   static Value Spoiled(int instruction, std::string why);
+  // The same content, but nobody knows of which place.
+  static Value WithoutPlace(Value value);
 
  private:
   const v1::Grid& grid_;  // borrowed from the program

@@ -22,10 +22,6 @@ int64_t ElementBytes(const v1::StateRange& range) {
   return kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
 }
 
-Rows RowsOf(const Access& access) {
-  return {access.offset, access.rows, access.row_bytes, access.stride_bytes};
-}
-
 bool Meets(const ByteSet& set, const Access& access) {
   for (int64_t r = 0; r < access.rows; ++r) {
     const int64_t begin = access.offset + r * access.stride_bytes;
@@ -36,6 +32,7 @@ bool Meets(const ByteSet& set, const Access& access) {
 
 // May derive, in "train", what "restore" derives from the weights.
 bool Renews(const CheckedInstruction& checked, const v1::Instruction& instruction) {
+  if (instruction.kind_case() == v1::Instruction::kCopy) return true;
   if (checked.op.has_value()) return checked.op->op == Op::kCast;
   return instruction.kind_case() == v1::Instruction::kCollective &&
          instruction.collective().kind() == v1::ALL_GATHER;
@@ -113,79 +110,230 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
       const std::string what = absl::StrCat(Where(*sequence.sequence, instruction), ": writes ");
       const std::string buffer = BufferText(program, access.buffer);
       if (Meets(state.bytes(access.buffer), access)) {
-        if (optimizer) continue;
+        // That it belongs there is asked where content is known.
+        const bool write_back =
+            name == "train" && instruction.kind_case() == v1::Instruction::kCopy;
+        if (optimizer || write_back) continue;
         return Refuse(what, "the state in ", buffer, ", which only the optimizer of 'train' may");
       }
       if (optimizer) return Refuse(what, buffer, ", which holds no weights");
       const bool derives = name == "restore" || (name == "train" && Renews(checked, instruction));
       if (!fixed[access.buffer] && derives) continue;
       return Refuse(what, "the persistent ", buffer,
-                    ", which only 'restore' and, in 'train', ALL_GATHER or cast may");
+                    ", which only 'restore' and, in 'train', ALL_GATHER, cast or a copy may");
     }
   }
   return absl::OkStatus();
 }
 
-Updates::Updates(const v1::Program& program, const StateIndex& state)
-    : program_(program), state_(state), updated_(program.buffers_size()) {}
-
-absl::Status Updates::CheckMoment(const Access& param, const Access& moment, v1::StateKind kind,
-                                  const std::string& where) const {
-  const auto refuse = [&](const v1::StateRange& weight) {
-    return Refuse(where, ": operand ", moment.operand, " at byte ", moment.offset, " of ",
-                  BufferText(program_, moment.buffer), " is not the ", v1::StateKind_Name(kind),
-                  " of '", weight.tensor(), "'");
-  };
-  absl::Status status;
-  if (state_.shard_elements(param.buffer) > 0) {
-    // All four operands are f32: equal bytes are equal elements.
-    if (param.offset == moment.offset && state_.SameRegion(param.buffer, moment.buffer, kind))
-      return status;
-    state_.ForEach(param.buffer, 0, INT64_MAX,
-                   [&](const v1::StateRange& weight) { status = refuse(weight); });
-    return status;
-  }
-  state_.ForEach(param.buffer, param.offset, param.end(), [&](const v1::StateRange& weight) {
-    const int64_t place = moment.offset + (weight.offset() - param.offset);
-    bool found = false;
-    state_.ForEach(moment.buffer, moment.offset, moment.end(), [&](const v1::StateRange& range) {
-      found =
-          found || (range.kind() == kind && range.offset() == place && SamePlaces(range, weight));
-    });
-    if (!found && status.ok()) status = refuse(weight);
+std::vector<Held> HeldState(const Flow& flow, const Access& access) {
+  constexpr int64_t kElement = 4;  // operands of the optimizer are f32
+  std::vector<Held> held;
+  flow.ForEach(access, [&](const ByteRange& bytes, const Value& value) {
+    if (value.role != Value::kState || value.rounded || value.updated || value.spoiled_by >= 0) {
+      return;
+    }
+    const int64_t moved = value.distance * kElement;
+    held.push_back({.at = bytes.begin - access.offset,
+                    .buffer = static_cast<uint32_t>(value.origin),
+                    .begin = bytes.begin + moved,
+                    .end = bytes.end + moved});
   });
-  return status;
+  return held;
 }
 
-absl::Status Updates::Add(const CheckedInstruction& instruction, const std::string& where) {
+Updates::Updates(const v1::Program& program, const StateIndex& state, const CheckedSequence& train,
+                 const Flow& flow)
+    : program_(program),
+      state_(state),
+      train_(train),
+      flow_(flow),
+      updated_(program.buffers_size()) {}
+
+absl::Status Updates::Check(int i) {
+  const v1::Instruction& source = train_.sequence->instructions(i);
+  const CheckedInstruction& instruction = train_.instructions[i];
+  if (instruction.op.has_value() && instruction.op->op == Op::kAdamw) {
+    return CheckOptimizer(instruction, Where(*train_.sequence, source));
+  }
+  if (source.kind_case() != v1::Instruction::kCopy) return absl::OkStatus();
+  for (int to = 1; to < source.operands_size(); to += 2) {
+    const Access& target = *instruction.Find(to);
+    if (!state_.bytes(target.buffer).Meets({target.offset, target.end()})) continue;
+    const int64_t element_bytes =
+        kernels::SizeOf(static_cast<kernels::DType>(source.operands(to).dtype()));
+    RETURN_IF_ERROR(CheckWriteBack(*instruction.Find(to - 1), target, element_bytes,
+                                   Where(*train_.sequence, source)));
+  }
+  return absl::OkStatus();
+}
+
+// ---- the optimizer ------------------------------------------------------------------------------
+
+absl::Status Updates::CheckOptimizer(const CheckedInstruction& instruction,
+                                     const std::string& where) {
   const Access& param = *instruction.Find(kParam);
   for (int operand : {0, kParam, kMoment1, kMoment2}) {
     if (instruction.Find(operand)->rows > 1)
       return Refuse(where, ": operand ", operand, " must be dense");
   }
-  const int64_t missing = state_.bytes(param.buffer).FirstMissing(RowsOf(param));
+  for (int operand : {kParam, kMoment1, kMoment2}) {
+    RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
+  }
+  const std::vector<Held> weights = HeldState(flow_, param);
+  for (const Held& weight : weights) RETURN_IF_ERROR(CheckWeight(weight, where));
+  RETURN_IF_ERROR(CheckMoments(weights, *instruction.Find(kMoment1), v1::ADAM_M, where));
+  return CheckMoments(weights, *instruction.Find(kMoment2), v1::ADAM_V, where);
+}
+
+// Every byte is state as the step found it.
+absl::Status Updates::CheckHeld(const Access& access, const std::string& where) const {
+  const char* const what = access.operand == kParam ? "weight" : "moment";
   absl::Status status;
-  const auto not_weight = [&](int64_t byte) {
-    return Refuse(where, ": byte ", byte, " of ", BufferText(program_, param.buffer),
-                  " is no weight");
-  };
-  if (missing >= 0) return not_weight(missing);
-  const bool sharded = state_.shard_elements(param.buffer) > 0;
-  state_.ForEach(param.buffer, sharded ? 0 : param.offset, sharded ? INT64_MAX : param.end(),
+  flow_.content(access.buffer)
+      .ForEach({access.offset, access.end()}, [&](const ByteRange& bytes, int number) {
+        if (!status.ok()) return;
+        const std::string byte =
+            absl::StrCat("byte ", bytes.begin, " of ", BufferText(program_, access.buffer));
+        if (number == ByteMap::kNone || flow_.values()[number].role != Value::kState) {
+          status = Refuse(where, ": operand ", access.operand, ", ", byte, " is no ", what);
+          return;
+        }
+        const Value& value = flow_.values()[number];
+        if (value.updated) status = Refuse(where, ": updates ", byte, " a second time");
+        if (value.rounded) status = Refuse(where, ": ", byte, " is a rounded copy of a ", what);
+      });
+  return status;
+}
+
+absl::Status Updates::CheckWeight(const Held& weight, const std::string& where) {
+  const std::string buffer = BufferText(program_, weight.buffer);
+  const int64_t missing =
+      state_.bytes(weight.buffer)
+          .FirstMissing({.offset = weight.begin, .row_bytes = weight.end - weight.begin});
+  if (missing >= 0) return Refuse(where, ": byte ", missing, " of ", buffer, " is no weight");
+  absl::Status status;
+  const bool sharded = state_.shard_elements(weight.buffer) > 0;
+  state_.ForEach(weight.buffer, sharded ? 0 : weight.begin, sharded ? INT64_MAX : weight.end,
                  [&](const v1::StateRange& range) {
-                   if (range.kind() != v1::WEIGHT) status = not_weight(range.offset());
+                   if (range.kind() == v1::WEIGHT) return;
+                   status =
+                       Refuse(where, ": byte ", range.offset(), " of ", buffer, " is no weight");
                  });
   RETURN_IF_ERROR(status);
-  const ByteRange bytes = {param.offset, param.end()};
-  updated_[param.buffer].ForEach(bytes, [&](const ByteRange& piece, int value) {
+  const ByteRange bytes = {weight.begin, weight.end};
+  updated_[weight.buffer].ForEach(bytes, [&](const ByteRange& piece, int value) {
     if (value == ByteMap::kNone || !status.ok()) return;
-    status = Refuse(where, ": updates byte ", piece.begin, " of ",
-                    BufferText(program_, param.buffer), " a second time");
+    status = Refuse(where, ": updates byte ", piece.begin, " of ", buffer, " a second time");
   });
   RETURN_IF_ERROR(status);
-  updated_[param.buffer].Set(bytes, 1);
-  RETURN_IF_ERROR(CheckMoment(param, *instruction.Find(kMoment1), v1::ADAM_M, where));
-  return CheckMoment(param, *instruction.Find(kMoment2), v1::ADAM_V, where);
+  updated_[weight.buffer].Set(bytes, 1);
+  return absl::OkStatus();
+}
+
+// Piece by piece: one of the weights against one of the moments. Both cover all of their operands,
+// which are equally long.
+absl::Status Updates::CheckMoments(const std::vector<Held>& weights, const Access& moment,
+                                   v1::StateKind kind, const std::string& where) const {
+  const std::vector<Held> moments = HeldState(flow_, moment);
+  auto m = moments.begin();
+  for (const Held& weight : weights) {
+    int64_t at = weight.at;
+    const int64_t end = weight.at + weight.end - weight.begin;
+    while (at < end && m != moments.end()) {
+      const int64_t piece_end = std::min(end, m->at + m->end - m->begin);
+      const auto cut = [&](const Held& held) {
+        return Held{.at = at,
+                    .buffer = held.buffer,
+                    .begin = held.begin + at - held.at,
+                    .end = held.begin + piece_end - held.at};
+      };
+      RETURN_IF_ERROR(CheckMoment(
+          cut(weight), cut(*m), kind,
+          absl::StrCat(where, ": operand ", moment.operand, " at byte ", moment.offset + at, " of ",
+                       BufferText(program_, moment.buffer))));
+      at = piece_end;
+      if (at == m->at + m->end - m->begin) ++m;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Updates::CheckMoment(const Held& weight, const Held& moment, v1::StateKind kind,
+                                  const std::string& where) const {
+  const auto refuse = [&](const v1::StateRange& range) {
+    return Refuse(where, " is not the ", v1::StateKind_Name(kind), " of '", range.tensor(), "'");
+  };
+  absl::Status status;
+  if (state_.shard_elements(weight.buffer) > 0) {
+    // All four operands are f32: equal bytes are equal elements.
+    if (weight.begin == moment.begin && state_.SameRegion(weight.buffer, moment.buffer, kind))
+      return status;
+    state_.ForEach(weight.buffer, 0, INT64_MAX,
+                   [&](const v1::StateRange& range) { status = refuse(range); });
+    return status;
+  }
+  state_.ForEach(weight.buffer, weight.begin, weight.end, [&](const v1::StateRange& range) {
+    const int64_t place = moment.begin + (range.offset() - weight.begin);
+    bool found = false;
+    state_.ForEach(moment.buffer, moment.begin, moment.end, [&](const v1::StateRange& other) {
+      found =
+          found || (other.kind() == kind && other.offset() == place && SamePlaces(other, range));
+    });
+    if (!found && status.ok()) status = refuse(range);
+  });
+  return status;
+}
+
+// ---- the way back -------------------------------------------------------------------------------
+
+absl::Status Updates::CheckWriteBack(const Access& source, const Access& target,
+                                     int64_t element_bytes, const std::string& where) const {
+  const int64_t moved = target.offset - source.offset;
+  absl::Status status;
+  flow_.content(source.buffer)
+      .ForEach({source.offset, source.end()}, [&](const ByteRange& bytes, int number) {
+        const ByteRange to = {bytes.begin + moved, bytes.end + moved};
+        if (!status.ok() || !state_.bytes(target.buffer).Meets(to)) return;
+        const std::string what =
+            absl::StrCat(where, ": writes byte ", bytes.begin, " of ",
+                         BufferText(program_, source.buffer), " over the state at byte ", to.begin,
+                         " of ", BufferText(program_, target.buffer), ", ");
+        if (number == ByteMap::kNone || flow_.values()[number].role != Value::kState) {
+          status = Refuse(what, "and it is no state");
+          return;
+        }
+        const Value& value = flow_.values()[number];
+        const int64_t home = bytes.begin + value.distance * element_bytes;
+        if (value.origin != static_cast<int>(target.buffer) || home != to.begin) {
+          status = Refuse(what, "and it belongs to byte ", home, " of ",
+                          BufferText(program_, value.origin));
+        } else if (value.rounded || value.spoiled_by >= 0) {
+          status = Refuse(what, "and it was rounded in between");
+        } else if (!value.updated) {
+          status = Refuse(what, "and no optimizer op has updated it");
+        }
+      });
+  return status;
+}
+
+// What the optimizer changed is where it belongs.
+absl::Status Updates::CheckHome(const v1::StateRange& range) const {
+  const Rows rows = FilledBytes(range);
+  absl::Status status;
+  for (int64_t r = 0; r < rows.rows && status.ok(); ++r) {
+    const int64_t begin = rows.offset + r * rows.stride_bytes;
+    flow_.content(range.buffer())
+        .ForEach({begin, begin + rows.row_bytes}, [&](const ByteRange& piece, int number) {
+          const bool home = number != ByteMap::kNone && flow_.values()[number].updated;
+          if (home || !status.ok()) return;
+          status =
+              Refuse("'train': byte ", piece.begin, " of ", BufferText(program_, range.buffer()),
+                     ", ", v1::StateKind_Name(range.kind()), " of '", range.tensor(),
+                     "', is updated in a copy that is never written back");
+        });
+  }
+  return status;
 }
 
 absl::Status Updates::CheckComplete() const {
@@ -204,6 +352,7 @@ absl::Status Updates::CheckComplete() const {
     }
     RETURN_IF_ERROR(status);
   }
+  for (const v1::StateRange& range : program_.state()) RETURN_IF_ERROR(CheckHome(range));
   return absl::OkStatus();
 }
 

@@ -1,7 +1,7 @@
-// The checker's fifth part: who writes what lasts. Only the optimizer of "train" writes the state
-// of the manifest, every element once and with the moments that belong to it; what "restore"
-// derives from weights "train" derives itself, by gathering alone; nobody else writes persistent
-// buffers.
+// The checker's fifth part: who writes what lasts. Only the optimizer of "train" changes the state
+// of the manifest, every element once and with the moments that belong to it, in its place or in a
+// copy that then goes back there; what "restore" derives from weights "train" derives itself, by
+// gathering and copying alone; nobody else writes persistent buffers.
 //
 // Borrows the program. Thread-compatible.
 //
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "proto/check/flow.h"
 #include "proto/check/instructions.h"
 #include "proto/check/ranges.h"
 #include "proto/v1/program.pb.h"
@@ -55,23 +56,44 @@ bool SamePlaces(const v1::StateRange& a, const v1::StateRange& b);
 absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex& state,
                                    const CheckedSequence& sequence);
 
-// The optimizer ops of "train".
+// Bytes of the state, and where in an operand a copy of them lies.
+struct Held {
+  int64_t at = 0;  // bytes from the operand's first
+  uint32_t buffer = 0;
+  int64_t begin = 0, end = 0;  // bytes of that buffer
+};
+// The state that the operand of an optimizer op holds, in order; what is no state is left out.
+std::vector<Held> HeldState(const Flow& flow, const Access& access);
+
+// The optimizer ops of "train", and the copies that bring home what they changed.
 class Updates {
  public:
-  Updates(const v1::Program& program, const StateIndex& state);
+  Updates(const v1::Program& program, const StateIndex& state, const CheckedSequence& train,
+          const Flow& flow);
 
-  // One of them: what it updates are weights, no element was updated before, and each goes with its
-  // own moments.
-  absl::Status Add(const CheckedInstruction& instruction, const std::string& where);
-  // After all: no weight was left out.
+  // Instruction i, before the flow has passed it. Of an optimizer op: what it updates are weights,
+  // no element was updated before, and each goes with its own moments. Of a copy: what it writes
+  // over state is that state, updated.
+  absl::Status Check(int i);
+  // After all: no weight was left out, and no update stayed in a copy.
   absl::Status CheckComplete() const;
 
  private:
-  absl::Status CheckMoment(const Access& param, const Access& moment, v1::StateKind kind,
+  absl::Status CheckOptimizer(const CheckedInstruction& instruction, const std::string& where);
+  absl::Status CheckHeld(const Access& access, const std::string& where) const;
+  absl::Status CheckWeight(const Held& weight, const std::string& where);
+  absl::Status CheckMoments(const std::vector<Held>& weights, const Access& moment,
+                            v1::StateKind kind, const std::string& where) const;
+  absl::Status CheckMoment(const Held& weight, const Held& moment, v1::StateKind kind,
                            const std::string& where) const;
+  absl::Status CheckWriteBack(const Access& source, const Access& target, int64_t element_bytes,
+                              const std::string& where) const;
+  absl::Status CheckHome(const v1::StateRange& range) const;
 
   const v1::Program& program_;
   const StateIndex& state_;
+  const CheckedSequence& train_;
+  const Flow& flow_;
   std::vector<ByteMap> updated_;  // by buffer
 };
 
