@@ -91,11 +91,12 @@ const SpecKey& KeyAt(std::string_view path) {
                        [&](const SpecKey& key) { return key.path == path; });
 }
 
-// A section may be what its short form's keys may be.
+// A section may be what its short form's keys may be, short of a mapping, which it is itself.
 void AddShortForms(Json* root) {
   for (const ShortForm& form : ShortForms()) {
     Json& section = SectionAt(root, form.section);
-    const Json brief = KeySchema(KeyAt(form.keys.front()));
+    const SpecKey& key = KeyAt(form.keys.front());
+    const Json brief = key.kind == KeyKind::kShares ? Choice(key) : KeySchema(key);
     section = {{"anyOf", {brief, section}}};
   }
 }
