@@ -197,7 +197,8 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   const Parameters parameters(
       model, own, parallel,
       {.persistent_elements = std::max<int64_t>(0, job.layout.persistent_parameters()),
-       .offload = job.layout.offload()},
+       .offload = job.layout.offload(),
+       .tile_bytes = job.layout.tile_bytes()},
       &graph);
   ForwardOptions forward = job.forward;
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "coordinator/compiler/builder.h"
 #include "coordinator/compiler/parameter_gradients.h"
@@ -39,6 +40,7 @@ class Forward {
   Forward(const Model& model, const Parameters& parameters, const Parallel& parallel,
           const ForwardOptions& options, Builder* builder)
       : config_(model.config),
+        parameters_(parameters),
         parallel_(parallel),
         options_(options),
         builder_(*builder),
@@ -118,11 +120,15 @@ class Forward {
 
   // forward_head.cc
   Slice HeadWeight();
+  std::vector<int> HeadTiles() const;
+  bool LogitsInMemory() const;
   struct LossChunk;
-  LossChunk ShardedLoss(Slice hidden, Slice targets, Slice stats, int64_t begin, int64_t rows);
+  LossChunk ExplicitLoss(Slice hidden, Slice targets, Slice stats, int64_t begin, int64_t rows);
+  void HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGradients* gradients);
   int64_t LossChunkRows(int64_t rows) const;
 
   const ModelConfig& config_;
+  const Parameters& parameters_;
   const Parallel& parallel_;
   const ForwardOptions options_;
   Builder& builder_;

@@ -25,52 +25,82 @@ Slice Forward::HeadWeight() {
   return Weight(config_.tied_embeddings ? TensorRole::kTokenEmbedding : TensorRole::kLmHead);
 }
 
+// Indices of parameters that are the head's rows in order.
+std::vector<int> Forward::HeadTiles() const {
+  const int first =
+      parameters_.Find(config_.tied_embeddings ? TensorRole::kTokenEmbedding : TensorRole::kLmHead);
+  std::vector<int> tiles;
+  for (int i = 0; i < parameters_.all()[first].tiles; ++i) tiles.push_back(first + i);
+  return tiles;
+}
+
+// Otherwise one op makes the loss and its gradient without ever holding all logits.
+bool Forward::LogitsInMemory() const {
+  return parallel_.groups.tensor != kNone || HeadTiles().size() > 1;
+}
+
 int64_t Forward::LossChunkRows(int64_t rows) const {
   const int64_t row_bytes = VocabularyRows(config_, parallel_) * kernels::SizeOf(DType::kF32);
   return std::min(rows, std::max(kMinChunkRows, kLogitsBytes / row_bytes));
 }
 
-// Some rows of the loss over a sharded vocabulary, as far as evaluation needs it.
+// Some rows of the loss over a sharded or tiled vocabulary, as far as evaluation needs it.
 struct Forward::LossChunk {
+  int64_t begin = 0;
   Slice hidden, targets, logits, rows;
 };
 
-Forward::LossChunk Forward::ShardedLoss(Slice hidden, Slice targets, Slice stats, int64_t begin,
-                                        int64_t rows) {
+Forward::LossChunk Forward::ExplicitLoss(Slice hidden, Slice targets, Slice stats, int64_t begin,
+                                         int64_t rows) {
   const int64_t ranks = parallel_.tensor(), columns = VocabularyRows(config_, parallel_);
-  LossChunk chunk = {.hidden = Rows(hidden, begin, rows), .targets = Range(targets, begin, rows)};
+  LossChunk chunk = {
+      .begin = begin, .hidden = Rows(hidden, begin, rows), .targets = Range(targets, begin, rows)};
   chunk.logits = builder_.NewValue(absl::StrCat("logits", begin), v1::ACTIVATION, DType::kF32,
                                    {rows, columns});
-  Linear(chunk.hidden, HeadWeight(), {}, chunk.logits, {.transpose = true}, "lm_head");
+  int64_t column = 0;
+  for (int tile : HeadTiles()) {
+    const Slice weight = weights_.OfParameter(tile);
+    const int64_t count = weight.shape.rows();
+    Linear(chunk.hidden, weight, {}, Columns(chunk.logits, column, count), {.transpose = true},
+           "lm_head");
+    column += count;
+  }
   const kernels::CrossEntropyAttrs attrs = {
       .shard_rows = columns, .vocabulary = config_.vocabulary, .accumulate = begin > 0};
   const Slice own = Statistic(absl::StrCat("loss_rows.own", begin), {rows, 3});
-  chunk.rows = Statistic(absl::StrCat("loss_rows", begin), {ranks, rows, 3});
   builder_.Compute(Op::kCrossEntropyRows, attrs, {chunk.logits, chunk.targets, own}, "loss rows");
-  builder_.Collective(v1::ALL_GATHER, parallel_.groups.tensor, own, chunk.rows, "gather loss rows");
+  if (parallel_.groups.tensor == kNone) {
+    chunk.rows = own;
+    chunk.rows.shape = DenseShape(DType::kF32, {1, rows, 3});
+  } else {
+    chunk.rows = Statistic(absl::StrCat("loss_rows", begin), {ranks, rows, 3});
+    builder_.Collective(v1::ALL_GATHER, parallel_.groups.tensor, own, chunk.rows,
+                        "gather loss rows");
+  }
   builder_.Compute(Op::kCrossEntropyLoss, attrs, {chunk.targets, chunk.rows, stats}, "loss");
   return chunk;
 }
 
 void Forward::Loss(Slice hidden, Slice targets, Slice stats) {
-  if (parallel_.groups.tensor == kNone) {
+  if (!LogitsInMemory()) {
     builder_.Compute(Op::kLmHeadLoss, kernels::LossAttrs{.precision = options_.precision},
                      {hidden, HeadWeight(), targets, stats}, "lm_head_loss");
     return;
   }
   const int64_t rows = hidden.shape.rows(), step = LossChunkRows(rows);
   for (int64_t begin = 0; begin < rows; begin += step) {
-    ShardedLoss(hidden, targets, stats, begin, std::min(step, rows - begin));
+    weights_.Forget();
+    ExplicitLoss(hidden, targets, stats, begin, std::min(step, rows - begin));
   }
 }
 
 Slice Forward::LossAndGradient(Slice hidden, Slice targets, Slice stats,
                                ParameterGradients* gradients) {
-  const Slice weight = HeadWeight();
   const Slice dhidden = builder_.NewGradientOf(builder_.graph().values[hidden.value]);
-  bool first = false;
-  const Slice dweight = gradients->Of(weight, &builder_, &first);
-  if (parallel_.groups.tensor == kNone) {
+  if (!LogitsInMemory()) {
+    const Slice weight = HeadWeight();
+    bool first = false;
+    const Slice dweight = gradients->Of(weight, &builder_, &first);
     builder_.Compute(Op::kLmHeadLossGrad,
                      kernels::LossAttrs{.accumulate = !first, .precision = options_.precision},
                      {hidden, weight, targets, stats, dhidden, dweight}, "lm_head_loss grad");
@@ -79,20 +109,39 @@ Slice Forward::LossAndGradient(Slice hidden, Slice targets, Slice stats,
   const int64_t rows = hidden.shape.rows(), step = LossChunkRows(rows);
   for (int64_t begin = 0; begin < rows; begin += step) {
     const int64_t count = std::min(step, rows - begin);
-    const LossChunk chunk = ShardedLoss(hidden, targets, stats, begin, count);
+    if (HeadTiles().size() > 1) weights_.Forget();
+    const LossChunk chunk = ExplicitLoss(hidden, targets, stats, begin, count);
     builder_.Compute(Op::kCrossEntropyGrad,
                      kernels::CrossEntropyAttrs{.shard_rows = VocabularyRows(config_, parallel_),
                                                 .vocabulary = config_.vocabulary},
                      {chunk.targets, chunk.rows, chunk.logits}, "loss grad");
-    builder_.Compute(Op::kMatmul,
-                     kernels::MatmulAttrs{.transpose_a = true,
-                                          .accumulate = !first || begin > 0,
-                                          .precision = options_.precision},
-                     {chunk.logits, chunk.hidden, dweight, {}, {}, {}}, "lm_head dweight");
-    builder_.Compute(Op::kMatmul, kernels::MatmulAttrs{.precision = options_.precision},
-                     {chunk.logits, weight, Rows(dhidden, begin, count), {}, {}, {}}, "lm_head dx");
+    HeadGradients(chunk, Rows(dhidden, begin, count), gradients);
   }
   return dhidden;
+}
+
+// Tiles were dropped after the logits: they come again, one after the other.
+void Forward::HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGradients* gradients) {
+  const std::vector<int> tiles = HeadTiles();
+  if (tiles.size() > 1) weights_.Forget();
+  int64_t column = 0;
+  for (int tile : tiles) {
+    const Slice weight = weights_.OfParameter(tile);
+    const int64_t count = weight.shape.rows();
+    const Slice dlogits = Columns(chunk.logits, column, count);
+    bool first = false;
+    const Slice dweight = gradients->Of(weight, &builder_, &first);
+    builder_.Compute(
+        Op::kMatmul,
+        kernels::MatmulAttrs{
+            .transpose_a = true, .accumulate = !first, .precision = options_.precision},
+        {dlogits, chunk.hidden, dweight, {}, {}, {}}, "lm_head dweight");
+    builder_.Compute(
+        Op::kMatmul,
+        kernels::MatmulAttrs{.accumulate = column > 0, .precision = options_.precision},
+        {dlogits, weight, dhidden, {}, {}, {}}, "lm_head dx");
+    column += count;
+  }
 }
 
 Slice Forward::Logits(Slice hidden) {

@@ -16,6 +16,9 @@ namespace {
 // Every parameter starts on a cache line.
 constexpr int64_t kAlignElements = 64 / sizeof(float);
 
+// Products are slow below so many rows.
+constexpr int64_t kTileRows = 256;
+
 int64_t AlignUp(int64_t elements, int64_t alignment) {
   return (elements + alignment - 1) / alignment * alignment;
 }
@@ -37,6 +40,7 @@ int64_t PageOr(int64_t alignment, bool streamed) {
 
 std::string UnitName(const Parameter& parameter) {
   if (parameter.layer != kNone) return absl::StrCat("layer", parameter.layer);
+  if (parameter.parts[0].row > 0) return absl::StrCat("head.row", parameter.parts[0].row);
   switch (parameter.first().role) {
     case TensorRole::kTokenEmbedding:
     case TensorRole::kPositionEmbedding:
@@ -73,7 +77,8 @@ bool Parameter::streamed() const { return decays() && elements() >= kStreamedEle
 
 Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks,
                        const Parallel& parallel, const ParametersOptions& options, Graph* graph)
-    : parallel_(parallel) {
+    : parallel_(parallel),
+      tile_bytes_(OffDevice(options.offload.parameter()) ? options.tile_bytes : 0) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
@@ -119,7 +124,30 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
   }
   Partition(model.config, tensors, parallel_, &parameter);
   by_role_[{tensor.role, parameter.layer}] = static_cast<int>(all_.size());
-  all_.push_back(std::move(parameter));
+  const bool tiled = tile_bytes_ > 0 && tensor.role == TensorRole::kLmHead &&
+                     parallel_.tensor() == 1 && parallel_.zero == 0 &&
+                     parameter.elements() * static_cast<int64_t>(sizeof(float)) > tile_bytes_;
+  if (tiled) {
+    CutIntoTiles(std::move(parameter));
+  } else {
+    all_.push_back(std::move(parameter));
+  }
+}
+
+// Tiles of as many rows as fit and begin on a page, the last one shorter.
+void Parameters::CutIntoTiles(Parameter whole) {
+  const int64_t rows = whole.shape[0], columns = whole.shape[1];
+  const int64_t most = tile_bytes_ / static_cast<int64_t>(sizeof(float)) / columns;
+  const int64_t step = std::clamp<int64_t>(most / kTileRows * kTileRows, kTileRows, rows);
+  whole.tiles = static_cast<int>((rows + step - 1) / step);
+  for (int64_t row = 0; row < rows; row += step) {
+    Parameter tile = whole;
+    tile.shape[0] = std::min(step, rows - row);
+    tile.parts[0].row += row;
+    tile.parts[0].rows = tile.shape[0];
+    all_.push_back(std::move(tile));
+    whole.tiles = 1;
+  }
 }
 
 void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) {

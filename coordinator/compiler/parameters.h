@@ -60,6 +60,7 @@ struct Parameter {
   int split_block = 1;
   Sums sums;
   bool copy = false;   // another stage owns it
+  int tiles = 1;       // so many parameters, this one first, are the tensor's rows in order
   int weight = kNone;  // value; kNone when it is gathered for each use
   int adam_m = kNone;  // values of the same shape; kNone without an optimizer and with ZeRO
   int adam_v = kNone;
@@ -95,6 +96,8 @@ struct ParametersOptions {
   bool with_optimizer = true;
   int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
   v1::Offload offload;
+  int64_t tile_bytes =
+      0;  // an LM head off the device and larger than this is cut into tiles; 0: not
 };
 
 // Thread-compatible: plain data.
@@ -113,6 +116,7 @@ class Parameters {
   void Group(const Model& model, const std::vector<ChunkRange>& chunks);
   void AddParameter(const Model& model, const Tensor& tensor, const std::vector<ChunkRange>& chunks,
                     bool copy, std::map<const Tensor*, bool>* taken);
+  void CutIntoTiles(Parameter whole);
   void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
   void ChooseTiers(const ParametersOptions& options);
   bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
@@ -122,6 +126,7 @@ class Parameters {
   void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region, Graph* graph);
 
   const Parallel& parallel_;
+  const int64_t tile_bytes_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;
   std::map<std::pair<TensorRole, int>, int> by_role_;

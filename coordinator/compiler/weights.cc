@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/weights.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,10 @@ namespace terrace::compiler {
 
 Slice Weights::Of(TensorRole role, int layer) {
   const int index = parameters_.Find(role, layer);
-  if (index == kNone) return {};
+  return index == kNone ? Slice{} : OfParameter(index);
+}
+
+Slice Weights::OfParameter(int index) {
   const Parameter& parameter = parameters_.all()[index];
   const Unit& unit = parameters_.units()[parameter.unit];
   Graph& graph = builder_.graph();
@@ -31,13 +35,16 @@ void Weights::Fetch(int index) {
   const Parameter& parameter = parameters_.all()[index];
   const Slice rest = Flat(graph.Whole(parameter.weight));
   const int layer = std::exchange(builder_.layer, kNone);  // the tensor's name tells it
-  const Slice here = builder_.NewValue(absl::StrCat("fetched.", parameter.first().name),
-                                       v1::PARAMETER, kernels::DType::kF32, parameter.shape);
+  const int64_t row = parameter.parts[0].row;
+  const std::string name =
+      row > 0 ? absl::StrCat(parameter.first().name, ".row", row) : parameter.first().name;
+  const Slice here = builder_.NewValue(absl::StrCat("fetched.", name), v1::PARAMETER,
+                                       kernels::DType::kF32, parameter.shape);
   builder_.layer = layer;
   graph.values[here.value].parameter = index;
   {
     const FetchScope fetch(&builder_);
-    copies_.ToDevice(rest, Flat(here), parameter.first().name);
+    copies_.ToDevice(rest, Flat(here), name);
   }
   brought_[index] = here.value;
 }

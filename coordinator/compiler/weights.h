@@ -28,6 +28,8 @@ class Weights {
   // The weight of the parameter that starts with the tensor of this role; absent when the model has
   // none.
   Slice Of(TensorRole role, int layer = kNone);
+  // That of one parameter.
+  Slice OfParameter(int index);
   // What was brought counts as gone: a new layer begins.
   void Forget() { brought_.clear(); }
 

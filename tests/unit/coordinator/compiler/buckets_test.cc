@@ -118,7 +118,9 @@ TEST(BucketsOfProgramTest, TheBucketsOfAJobHoldEveryGradientOnce) {
     int64_t parameters = 0;
     for (const auto& [buffer, bytes] : used) {
       EXPECT_EQ(program.buffers(buffer).class_(), v1::GRADIENT);
-      EXPECT_EQ(program.buffers(buffer).bytes(), bytes) << Describe(job);
+      // What may rest off the device begins on a page.
+      EXPECT_GE(program.buffers(buffer).bytes(), bytes) << Describe(job);
+      EXPECT_LE(program.buffers(buffer).bytes(), bytes + 2 * 4095) << Describe(job);
       parameters += bytes / 4;
     }
     EXPECT_EQ(parameters, TinyModel(job.family).Parameters()) << Describe(job);

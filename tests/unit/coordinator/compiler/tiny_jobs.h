@@ -73,14 +73,25 @@ struct TinyJob {
   std::string recompute = "none";
   uint32_t recompute_every = 0;
   TinySizes sizes = {};
+  v1::Tier parameter = v1::DEVICE, gradient = v1::DEVICE, optimizer = v1::DEVICE,
+           activation = v1::DEVICE;
+  int64_t chunk_bytes = 4096;
+  int64_t tile_bytes = 0;
 };
+
+inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
+  shares->set_device(tier == v1::DEVICE);
+  shares->set_host(tier == v1::HOST);
+  shares->set_nvme(tier == v1::NVME);
+}
 
 inline std::string Describe(const TinyJob& job) {
   return absl::StrCat(job.family, " ", job.precision, " dp", job.data_parallel, " tp",
                       job.tensor_parallel, job.sequence_parallel ? "+sp" : "", " pp",
                       job.pipeline_parallel, " ", job.schedule, " cp", job.context_parallel, " ",
                       job.context_type, " zero", job.zero_stage, "/", job.shard_size, " ",
-                      job.recompute, " micro-batches ", job.micro_batches);
+                      job.recompute, " micro-batches ", job.micro_batches, " offload ",
+                      job.parameter, job.gradient, job.optimizer, job.activation);
 }
 
 // All families and both precisions, alone and in parallel, with and without accumulation.
@@ -132,6 +143,12 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
   layout.set_zero_stage(job.zero_stage);
   layout.set_shard_size(job.shard_size);
   layout.set_persistent_parameters(job.persistent_parameters);
+  layout.set_chunk_bytes(job.chunk_bytes);
+  layout.set_tile_bytes(job.tile_bytes);
+  PutOn(job.parameter, layout.mutable_offload()->mutable_parameter());
+  PutOn(job.gradient, layout.mutable_offload()->mutable_gradient());
+  PutOn(job.optimizer, layout.mutable_offload()->mutable_optimizer());
+  PutOn(job.activation, layout.mutable_offload()->mutable_activation());
   return layout;
 }
 

@@ -23,7 +23,7 @@ class WeightsTest : public testing::Test {
     stage_ = std::make_unique<TinyStage>(job);
     stage_->graph.sequences.push_back({.name = "train"});
     builder_ = std::make_unique<Builder>(&stage_->graph, 0);
-    weights_ = std::make_unique<Weights>(stage_->parameters, stage_->parallel, builder_.get());
+    weights_ = std::make_unique<Weights>(stage_->parameters, stage_->parallel, 0, builder_.get());
   }
   std::unique_ptr<TinyStage> stage_;
   std::unique_ptr<Builder> builder_;

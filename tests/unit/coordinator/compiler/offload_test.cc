@@ -1,0 +1,113 @@
+// What rests off the device: every layout compiles, passes the checker, and needs less of the
+// device; nothing else of the computation changes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "proto/program_check.h"
+#include "proto/program_text.h"
+#include "proto/tiers.h"
+#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+
+namespace terrace {
+namespace {
+
+constexpr TinySizes kSizes = {.vocabulary = 131, .hidden = 64, .intermediate = 96};
+
+std::vector<TinyJob> OffloadedJobs() {
+  std::vector<TinyJob> jobs;
+  for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+    TinyJob optimizer = {.optimizer = tier};
+    TinyJob gradient = {.gradient = tier, .optimizer = tier};
+    TinyJob all = {.parameter = tier, .gradient = tier, .optimizer = tier};
+    for (TinyJob job : {optimizer, gradient, all}) {
+      for (const char* family : {"gpt2", "qwen3"}) {
+        job.family = family;
+        job.micro_batches = 1;
+        jobs.push_back(job);
+        job.micro_batches = 3;
+        jobs.push_back(job);
+      }
+    }
+    for (const uint32_t zero : {1, 2, 3}) {
+      TinyJob job = zero == 3 ? all : gradient;
+      job.family = "llama";
+      job.data_parallel = 2;
+      job.micro_batches = 2;
+      job.zero_stage = zero;
+      jobs.push_back(job);
+    }
+    TinyJob pipeline = all;
+    pipeline.family = "llama";
+    pipeline.pipeline_parallel = 2;
+    pipeline.micro_batches = 4;
+    pipeline.recompute = "block";
+    jobs.push_back(pipeline);
+    TinyJob tensor = all;
+    tensor.tensor_parallel = 2;
+    jobs.push_back(tensor);
+    TinyJob tiled = all;
+    tiled.family = "llama";
+    tiled.sizes = {.vocabulary = 700, .hidden = 64, .intermediate = 96};
+    tiled.tile_bytes = 256 * 64 * 4;
+    tiled.micro_batches = 2;
+    jobs.push_back(tiled);
+    for (const uint32_t micro_batches : {1, 3}) {
+      TinyJob activation = {.family = "llama", .activation = tier};
+      activation.micro_batches = micro_batches;
+      activation.sizes = {.vocabulary = 131, .hidden = 64, .layers = 6, .sequence = 256};
+      activation.recompute = micro_batches == 1 ? "none" : "block";
+      jobs.push_back(activation);
+    }
+  }
+  for (TinyJob& job : jobs) {
+    if (job.sizes.hidden == 32) job.sizes = kSizes;
+  }
+  return jobs;
+}
+
+// The computations of "train" in list order, without those of the optimizer, which come in chunks.
+std::vector<std::string> Computations(const v1::Program& program) {
+  std::vector<std::string> texts;
+  for (const v1::Instruction& i : SequenceOf(program, "train").instructions()) {
+    if (i.has_compute() && i.compute().op() != "adamw") texts.push_back(i.text());
+  }
+  return texts;
+}
+
+TEST(OffloadTest, EveryLayoutPassesTheChecker) {
+  for (const TinyJob& job : OffloadedJobs()) {
+    const absl::Status checked = CheckPrograms(CompileStages(job));
+    EXPECT_TRUE(checked.ok()) << Describe(job) << ": " << checked;
+  }
+}
+
+TEST(OffloadTest, TheComputationIsTheSameAsWithout) {
+  for (TinyJob job : OffloadedJobs()) {
+    const std::vector<std::string> offloaded = Computations(CompileTiny(job));
+    job.parameter = job.gradient = job.optimizer = v1::DEVICE;
+    if (job.zero_stage > 0) continue;  // squares of what is reduced come earlier
+    if (job.tile_bytes > 0) continue;  // only what is off the device is tiled
+    EXPECT_EQ(Computations(CompileTiny(job)), offloaded) << Describe(job);
+  }
+}
+
+TEST(OffloadTest, StatesLieWhereTheLayoutSays) {
+  for (const TinyJob& job : OffloadedJobs()) {
+    const v1::Program program = CompileTiny(job);
+    std::map<v1::Tier, int64_t> moments;
+    for (const v1::Buffer& buffer : program.buffers()) {
+      if (buffer.class_() == v1::OPTIMIZER) moments[TierOf(program, buffer)] += buffer.bytes();
+    }
+    if (job.optimizer == v1::DEVICE) continue;
+    EXPECT_GT(moments[job.optimizer], 8 * moments[v1::DEVICE]) << Describe(job);
+  }
+}
+
+}  // namespace
+}  // namespace terrace
