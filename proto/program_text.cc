@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "kernels/tensor_view.h"
 #include "proto/grid.h"
 #include "proto/state_layout.h"
 #include "proto/text_table.h"
@@ -64,6 +65,29 @@ std::string OperandText(const v1::Program& program, const v1::Operand& operand) 
   return text;
 }
 
+int64_t BytesOf(const v1::Operand& operand) {
+  if (!v1::DType_IsValid(operand.dtype()) || operand.dtype() == v1::DTYPE_UNSPECIFIED) return 0;
+  int64_t bytes = kernels::SizeOf(static_cast<kernels::DType>(operand.dtype()));
+  for (int64_t size : operand.shape()) bytes *= size;
+  return bytes;
+}
+
+// "nvme_load 4 x 8.0 MiB"; of pieces of several sizes "to_host 3 pieces, 9.5 KiB".
+std::string CopyText(const v1::Instruction& instruction) {
+  const int pieces = instruction.operands_size() / 2;
+  int64_t bytes = 0;
+  bool alike = true;
+  for (int to = 1; to < instruction.operands_size(); to += 2) {
+    bytes += BytesOf(instruction.operands(to));
+    alike = alike && BytesOf(instruction.operands(to)) == BytesOf(instruction.operands(1));
+  }
+  std::string text =
+      absl::StrCat(EnumText(instruction.copy().kind(), &v1::CopyKind_Name<v1::CopyKind>), " ");
+  if (pieces <= 1) return absl::StrCat(text, FormatBytes(bytes));
+  if (alike) return absl::StrCat(text, pieces, " x ", FormatBytes(bytes / pieces));
+  return absl::StrCat(text, pieces, " pieces, ", FormatBytes(bytes));
+}
+
 std::string OpText(const v1::Program& program, const v1::Instruction& instruction) {
   switch (instruction.kind_case()) {
     case v1::Instruction::kCompute:
@@ -88,7 +112,7 @@ std::string OpText(const v1::Program& program, const v1::Instruction& instructio
     case v1::Instruction::kOutput:
       return EnumText(instruction.output().kind(), &v1::OutputKind_Name<v1::OutputKind>);
     case v1::Instruction::kCopy:
-      return EnumText(instruction.copy().kind(), &v1::CopyKind_Name<v1::CopyKind>);
+      return CopyText(instruction);
     case v1::Instruction::KIND_NOT_SET:
       break;
   }
@@ -262,6 +286,8 @@ void PrintState(const v1::Program& program, std::string* out) {
   table.AppendTo(out);
 }
 
+std::string LimitText(int64_t bytes) { return bytes == 0 ? "none" : FormatBytes(bytes); }
+
 void PrintHeader(const v1::Program& program, std::string* out) {
   int instructions = 0;
   for (const v1::Sequence& sequence : program.sequences())
@@ -271,9 +297,12 @@ void PrintHeader(const v1::Program& program, std::string* out) {
                   "  ", instructions, " instructions\n");
   PrintGrid(program.grid(), out);
   PrintArenas(program, out);
-  absl::StrAppend(
-      out, "outside   ", FormatBytes(program.external_bytes()), "  limit ",
-      program.device_limit_bytes() == 0 ? "none" : FormatBytes(program.device_limit_bytes()), "\n");
+  absl::StrAppend(out, "outside   ", FormatBytes(program.external_bytes()), "  limit ",
+                  LimitText(program.device_limit_bytes()), "\n");
+  if (program.host_limit_bytes() > 0 || program.nvme_limit_bytes() > 0) {
+    absl::StrAppend(out, "limits    host ", LimitText(program.host_limit_bytes()), "  nvme ",
+                    LimitText(program.nvme_limit_bytes()), "\n");
+  }
   absl::StrAppend(out, "streams  ");
   for (const v1::Stream& stream : program.streams()) absl::StrAppend(out, " ", stream.name());
   *out += "\n";

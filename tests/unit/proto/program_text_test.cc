@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "proto/text_table.h"
 
 namespace terrace {
@@ -177,6 +180,59 @@ TEST(ProgramTextTest, ThePartsOfAStageAreListed) {
   EXPECT_THAT(
       text, HasSubstr("k.weight     [16,32]  [0+8,0+32] by rows / 4  weights+256     64  copy\n"));
   EXPECT_THAT(text, HasSubstr("norm.weight  [32]     all                     weights\n"));
+}
+
+v1::Operand Slice(v1::Access access, uint32_t buffer, int64_t elements) {
+  v1::Operand operand;
+  operand.set_access(access);
+  operand.set_buffer(buffer);
+  operand.set_dtype(v1::F32);
+  operand.add_shape(elements);
+  return operand;
+}
+
+TEST(ProgramTextTest, TiersAndWhatMovesBetweenThemAreListed) {
+  v1::Program program = Tiny();
+  const std::string one_tier = ProgramText(program);
+  EXPECT_THAT(one_tier, Not(HasSubstr("limits ")));
+  EXPECT_THAT(one_tier, Not(HasSubstr("nvme")));
+  for (v1::Tier tier : {v1::HOST, v1::NVME}) {
+    v1::Arena* arena = program.add_arenas();
+    arena->set_id(program.arenas_size() - 1);
+    arena->set_tier(tier);
+    arena->set_bytes(1 << 24);
+  }
+  program.set_host_limit_bytes(1 << 30);
+  const struct {
+    v1::StreamKind stream;
+    const char* name;
+    v1::CopyKind kind;
+    std::vector<int64_t> elements;
+  } copies[] = {{v1::NVME_READ, "nvme_read", v1::NVME_LOAD, {2 << 20, 2 << 20, 2 << 20, 2 << 20}},
+                {v1::HOST_TO_DEVICE, "to_device", v1::TO_DEVICE, {1024}},
+                {v1::DEVICE_TO_HOST, "to_host", v1::TO_HOST, {256, 512}},
+                {v1::NVME_WRITE, "nvme_write", v1::NVME_STORE, {}}};
+  for (const auto& copy : copies) {
+    v1::Stream* stream = program.add_streams();
+    stream->set_kind(copy.stream);
+    stream->set_name(copy.name);
+    v1::Instruction* instruction = program.mutable_sequences(0)->add_instructions();
+    instruction->set_id(program.sequences(0).instructions_size() - 1);
+    instruction->set_stream(program.streams_size() - 1);
+    instruction->mutable_copy()->set_kind(copy.kind);
+    for (int64_t elements : copy.elements) {
+      *instruction->add_operands() = Slice(v1::READ, 0, elements);
+      *instruction->add_operands() = Slice(v1::WRITE, 1, elements);
+    }
+  }
+  const std::string text = ProgramText(program);
+  EXPECT_THAT(text, HasSubstr("arena 1   host  16777216 bytes (16.0 MiB)\n"
+                              "arena 2   nvme  16777216 bytes (16.0 MiB)\n"));
+  EXPECT_THAT(text, HasSubstr("limits    host 1.0 GiB  nvme none\n"));
+  EXPECT_THAT(text, HasSubstr("nvme_load 4 x 8.0 MiB"));
+  EXPECT_THAT(text, HasSubstr("to_device 4.0 KiB"));
+  EXPECT_THAT(text, HasSubstr("to_host 2 pieces, 3.0 KiB"));
+  EXPECT_THAT(text, HasSubstr("nvme_store 0 B"));
 }
 
 TEST(ProgramTextTest, BrokenReferencesAreShownNotFollowed) {
