@@ -203,6 +203,27 @@ std::vector<LiveBuffer> LiveMemory::LargestAt(const ProgramPosition& position, s
   return Largest(std::move(buffers), running ? position.sequence : -1, count);
 }
 
+int64_t LiveMemory::LargestFree(const ProgramPosition& position, v1::Tier tier) const {
+  std::vector<uint32_t> live = persistent_;
+  if (Matches(position)) {
+    const std::vector<uint32_t> step = LiveAt(position);
+    live.insert(live.end(), step.begin(), step.end());
+  }
+  std::vector<std::pair<int64_t, int64_t>> ranges;  // [begin, end)
+  for (const uint32_t id : live) {
+    const v1::Buffer& buffer = program_->buffers(static_cast<int>(id));
+    if (TierOf(*program_, buffer) != tier) continue;
+    ranges.push_back({buffer.offset(), buffer.offset() + buffer.bytes()});
+  }
+  std::sort(ranges.begin(), ranges.end());
+  int64_t largest = 0, end = 0;
+  for (const auto& [first, last] : ranges) {
+    largest = std::max(largest, first - end);
+    end = std::max(end, last);
+  }
+  return std::max(largest, ArenaBytes()[tier] - end);
+}
+
 const v1::Instruction* LiveMemory::Current(const ProgramPosition& position, size_t stream) const {
   if (!Matches(position) || stream >= position.finished.size()) return nullptr;
   const std::vector<uint32_t>& ids = sequences_[position.sequence].streams[stream];

@@ -67,6 +67,8 @@ class LiveMemory {
   ByTierAndClass At(const ProgramPosition& position) const;
   // Of all tiers together, largest first, at most `count`.
   std::vector<LiveBuffer> LargestAt(const ProgramPosition& position, size_t count) const;
+  // The largest range of the tier's arena in which no live buffer lies.
+  int64_t LargestFree(const ProgramPosition& position, v1::Tier tier) const;
   // What the stream executes or waits to execute; null at its end.
   const v1::Instruction* Current(const ProgramPosition& position, size_t stream) const;
 

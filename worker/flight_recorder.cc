@@ -44,6 +44,7 @@ struct Header {
   int64_t reserved_bytes[kFlightTiers];
   int64_t pinned_bytes;
   int64_t external_bytes;
+  int64_t prepared_anonymous_bytes;
   alignas(64) uint64_t events_begun;  // slots given out since the start
 };
 static_assert(sizeof(Header) <= kHeaderBytes);
@@ -211,10 +212,18 @@ void FlightWriter::SetPinned(int64_t bytes) {
 
 void FlightWriter::Prepared(int64_t external_bytes) {
   At(layout_->header.external_bytes).store(external_bytes, std::memory_order_relaxed);
-  Record(FlightEventKind::kPrepared, v1::TIER_UNSPECIFIED, external_bytes);
+  const FlightEvent event =
+      Sampled(FlightEventKind::kPrepared, v1::TIER_UNSPECIFIED, external_bytes);
+  At(layout_->header.prepared_anonymous_bytes)
+      .store(event.anonymous_bytes, std::memory_order_relaxed);
+  Add(event);
 }
 
 void FlightWriter::Record(FlightEventKind kind, v1::Tier tier, int64_t bytes) {
+  Add(Sampled(kind, tier, bytes));
+}
+
+FlightEvent FlightWriter::Sampled(FlightEventKind kind, v1::Tier tier, int64_t bytes) const {
   FlightEvent event{.unix_ms = clock_->UnixMillis(),
                     .kind = kind,
                     .tier = static_cast<uint32_t>(tier),
@@ -224,10 +233,10 @@ void FlightWriter::Record(FlightEventKind kind, v1::Tier tier, int64_t bytes) {
     event.resident_bytes = sample->resident;
     event.anonymous_bytes = sample->anonymous;
   }
-  Add(event);
+  return event;
 }
 
-void FlightWriter::Add(FlightEvent event) {
+void FlightWriter::Add(const FlightEvent& event) {
   const uint64_t number = At(layout_->header.events_begun).fetch_add(1, std::memory_order_acq_rel);
   Slot& slot = layout_->ring[number % kFlightEvents];
   At(slot.stamp).store(0, std::memory_order_relaxed);
@@ -282,6 +291,7 @@ absl::StatusOr<FlightState> FlightReader::State() const {
     std::copy_n(after.reserved_bytes, kFlightTiers, state.reserved_bytes.begin());
     state.pinned_bytes = after.pinned_bytes;
     state.external_bytes = after.external_bytes;
+    state.prepared_anonymous_bytes = after.prepared_anonymous_bytes;
     state.finished.resize(streams_);
     for (size_t s = 0; s < streams_; ++s) {
       std::memcpy(&state.finished[s], counters.data() + s * sizeof(FlightCounter), sizeof(int32_t));

@@ -76,7 +76,8 @@ struct FlightState {
   std::vector<int32_t> finished;         // by stream; of no meaning without a sequence
   std::array<int64_t, kFlightTiers> reserved_bytes{};  // by v1::Tier
   int64_t pinned_bytes = 0;
-  int64_t external_bytes = 0;  // outside the arenas, measured before the first step
+  int64_t external_bytes = 0;            // outside the arenas, measured before the first step
+  int64_t prepared_anonymous_bytes = 0;  // of the process then
 };
 
 struct FlightLayout;
@@ -114,7 +115,8 @@ class FlightWriter {
  private:
   FlightWriter(std::string run_directory, FlightLayout* layout, size_t mapped_bytes,
                const Clock* clock);
-  void Add(FlightEvent event);
+  FlightEvent Sampled(FlightEventKind kind, v1::Tier tier, int64_t bytes) const;
+  void Add(const FlightEvent& event);
 
   const std::string run_directory_;
   FlightLayout* const layout_;

@@ -2,9 +2,10 @@
 // and fails when told to.
 //
 // What it does is in its RankConfig's spec.yaml as "key=value" words: steps, step_ms, crash_at
-// (SIGKILL to itself after so many steps), reason (fails with that Reason number instead of
-// preparing), rendezvous (sets a key and waits for those of all ranks before it is ready), mute
-// (never listens). As `probe` it prints a profile.
+// (SIGKILL to itself after so many steps), finished (keeps a flight recorder in which each step of
+// the program's first sequence stands after so many instructions of its one stream), reason (fails
+// with that Reason number instead of preparing), rendezvous (sets a key and waits for those of all
+// ranks before it is ready), mute (never listens). As `probe` it prints a profile.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
@@ -23,6 +24,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "worker/flight_recorder.h"
 #include "worker/link.h"
 
 namespace terrace {
@@ -61,6 +64,12 @@ class FakeRank {
     if (Number("reason") != 0) {
       return End(v1::RANK_FAILED, static_cast<v1::Reason>(Number("reason")), "told to fail", false);
     }
+    if (words_.contains("finished")) {
+      flight_ =
+          *FlightWriter::Create(config_.run_directory(), config_.program_sha256(), 1, &clock_);
+      flight_->Reserved(v1::DEVICE, 1 << 20);
+      flight_->Prepared(1 << 10);
+    }
     if (Number("rendezvous") != 0) Meet();
     SetState(v1::RANK_READY);
     while (!go_ && !stop_) Sleep(1);
@@ -77,6 +86,11 @@ class FakeRank {
   static void Sleep(int64_t ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
   void Step(int64_t step) {
+    if (flight_ != nullptr) {
+      flight_->SetStep(step);
+      flight_->Begin(0);
+      flight_->progress()[0].finished.store(static_cast<int32_t>(Number("finished")));
+    }
     Sleep(Number("step_ms"));
     std::printf("step %ld\n", static_cast<long>(step));
     std::fflush(stdout);
@@ -180,6 +194,8 @@ class FakeRank {
 
   const v1::RankConfig config_;
   const std::map<std::string, std::string> words_;
+  const SystemClock clock_;
+  std::unique_ptr<FlightWriter> flight_;
   absl::Mutex mutex_;
   v1::RankReport report_;
   std::shared_ptr<LinkConnection> link_;  // shared: read on one thread, written on others

@@ -27,12 +27,14 @@ constexpr absl::Duration kKillGrace = absl::Seconds(2);
 // All members but the agent are used only on the loop.
 class Daemon {
  public:
-  explicit Daemon(const DaemonOptions& options)
+  Daemon(const DaemonOptions& options, const v1::Node& node)
       : options_(options),
         programs_(options.probe.state_directory),
         supervisor_({.state_directory = options.probe.state_directory,
                      .rank_binary = options.probe.rank_binary,
-                     .die_with_daemon = options.stop_ranks_on_exit},
+                     .die_with_daemon = options.stop_ranks_on_exit,
+                     .capacity = {.device_bytes = node.device_memory_bytes(),
+                                  .host_bytes = node.memory_bytes()}},
                     {.post = [this](std::function<void()> work) { loop_.Post(std::move(work)); },
                      .to_coordinator = [this](const v1::WorkerMessage& m) { ToCoordinator(m); },
                      .changed = [this] { heartbeat_due_ns_ = 0; }},
@@ -131,6 +133,7 @@ class Daemon {
   }
 
   void AfterBatch() {
+    supervisor_.SampleMemory();
     if (logs_.active()) logs_.Poll();
     if (registered_ && clock_.MonotonicNanos() >= heartbeat_due_ns_) SendHeartbeat();
   }
@@ -186,10 +189,11 @@ absl::Status RunDaemon(DaemonOptions options) {
                                                ": another worker uses it; choose another"));
   }
   v1::Node node = ProbeNode(options.probe);
-  Daemon daemon(options);
+  Daemon daemon(options, node);
   WorkerMetrics metrics([&daemon, &node](WorkerSnapshot* snapshot) {
     snapshot->devices = node.devices();
     snapshot->device_memory_bytes = node.device_memory_bytes();
+    snapshot->memory_bytes = node.memory_bytes();
     const bool taken = daemon.TakeSnapshot(snapshot);
     for (Supervisor::Metrics& rank : snapshot->ranks) SetMfu(node.profile(), &rank);
     return taken;

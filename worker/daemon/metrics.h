@@ -20,8 +20,9 @@ namespace terrace {
 struct WorkerSnapshot {
   std::vector<Supervisor::Metrics> ranks;
   uint32_t devices = 0;
-  int64_t device_memory_bytes = 0;
-  bool connected = false;  // to the coordinator
+  int64_t device_memory_bytes = 0;  // of each
+  int64_t memory_bytes = 0;         // of the node
+  bool connected = false;           // to the coordinator
 };
 
 class WorkerMetrics {

@@ -68,6 +68,9 @@ std::string LogPath(std::string_view run_directory) { return In(run_directory, "
 std::string SocketPath(std::string_view run_directory) { return In(run_directory, "link.sock"); }
 std::string ConfigPath(std::string_view run_directory) { return In(run_directory, "config.pb"); }
 std::string PidPath(std::string_view run_directory) { return In(run_directory, "pid"); }
+std::string VerdictPath(std::string_view run_directory) {
+  return In(run_directory, "memory_verdict.txt");
+}
 
 absl::Status WriteConfig(const v1::RankConfig& config) {
   RETURN_IF_ERROR(MakeDirectories(config.run_directory()));

@@ -5,6 +5,8 @@
 //   exit.pb    its last report, by itself   rank.log   its output
 //   link.sock  where it listens             forgotten  the coordinator knows its end: only the log
 //   is of interest
+//   flight     what it held, while it runs and after (worker/flight_recorder.h)
+//   memory_verdict.txt  who held what when it died
 //
 // Thread-compatible.
 //
@@ -35,6 +37,7 @@ std::string LogPath(std::string_view run_directory);
 std::string SocketPath(std::string_view run_directory);
 std::string ConfigPath(std::string_view run_directory);
 std::string PidPath(std::string_view run_directory);
+std::string VerdictPath(std::string_view run_directory);
 
 absl::Status WriteConfig(const v1::RankConfig& config);
 std::optional<v1::RankReport> ReadExitReport(std::string_view run_directory);

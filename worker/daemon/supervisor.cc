@@ -91,6 +91,7 @@ void Supervisor::Launch(const Key& key, Rank& rank) {
     return Fail(rank, v1::REASON_INTERNAL, absl::StrCat("cannot be started: ", status.message()));
   }
   rank.report.set_pid(rank.process->pid());
+  WatchMemory(rank, rank.process->pid());
   log::Info("started rank ", key.rank, " of job ", key.job, " epoch ", key.epoch, ", process ",
             rank.process->pid());
 }
@@ -242,6 +243,7 @@ void Supervisor::Ended(const Key& key, const std::string& how) {
   rank.ended = true;
   log::Info("rank ", key.rank, " of job ", key.job, " epoch ", key.epoch, " has ended",
             how.empty() ? "" : ": ", how);
+  SettleFlight(rank.config.run_directory()).IgnoreError();  // there may be none
   if (rank.forget) return Forget(key);
   v1::RankReport last = rank.claimed;
   if (!IsFinal(last.state())) {
@@ -256,12 +258,13 @@ void Supervisor::Ended(const Key& key, const std::string& how) {
     rank.report.set_exit_code(last.exit_code());
     rank.report.set_stopped_early(last.stopped_early());
     if (last.has_progress()) *rank.report.mutable_progress() = last.progress();
+    if (last.state() == v1::RANK_FAILED) Judge(rank, how);
+    rank.memory.reset();
     return ports_.changed();
   }
   const std::string line = LastLogLine(rank.config.run_directory());
   Fail(rank, v1::REASON_RANK_DIED,
-       absl::StrCat(how.empty() ? "it died while no daemon watched it" : how,
-                    line.empty() ? "" : "; its log ends with: ", line));
+       absl::StrCat(Judge(rank, how), line.empty() ? "" : "; its log ends with: ", line));
 }
 
 void Supervisor::Fail(Rank& rank, v1::Reason reason, const std::string& message) {
@@ -293,6 +296,7 @@ void Supervisor::AdoptOne(const v1::RankConfig& config) {
     if (process.ok()) {
       rank.process = *std::move(process);
       rank.report.set_pid(*pid);
+      WatchMemory(rank, *pid);
       log::Info("found rank ", key.rank, " of job ", key.job, " epoch ", key.epoch,
                 " alive, process ", *pid);
       return;
@@ -301,27 +305,10 @@ void Supervisor::AdoptOne(const v1::RankConfig& config) {
   Ended(key, "");
 }
 
-// ---- reports ----------------------------------------------------------------------------------
-
-v1::Heartbeat Supervisor::Reports() const {
-  v1::Heartbeat heartbeat;
-  for (const auto& [key, rank] : ranks_) *heartbeat.add_ranks() = rank.report;
-  return heartbeat;
-}
-
 bool Supervisor::IsLive(std::string_view job, uint32_t rank) const {
   return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
     return entry.first.job == job && entry.first.rank == rank && !entry.second.ended;
   });
-}
-
-std::vector<Supervisor::Metrics> Supervisor::LiveMetrics() const {
-  std::vector<Metrics> all;
-  for (const auto& [key, rank] : ranks_) {
-    if (rank.ended) continue;
-    all.push_back({key.job, key.rank, rank.metrics, rank.config.spec().train().precision()});
-  }
-  return all;
 }
 
 }  // namespace terrace

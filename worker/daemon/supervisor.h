@@ -4,7 +4,8 @@
 // Commands are fenced by epoch: one older than the newest seen of a job is refused. A new daemon
 // finds the ranks of the old one in the run directories and goes on with them.
 //
-// Used only on the daemon's loop; rank processes call back through `post`.
+// Its parts: supervisor.cc, and supervisor_memory.cc for what ranks hold. Used only on the daemon's
+// loop; rank processes call back through `post`.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,13 +19,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 #include "proto/v1/worker.pb.h"
+#include "worker/daemon/memory_watch.h"
 #include "worker/daemon/program_cache.h"
 #include "worker/daemon/watched_process.h"
 
 namespace terrace {
 
 inline constexpr size_t kRendezvousKeysKept = 4096;  // of one rank, to send again
+inline constexpr int64_t kMemoryReportMs = 1000;     // between two reports of a rank's memory
 
 class Supervisor {
  public:
@@ -32,6 +36,7 @@ class Supervisor {
     std::string state_directory;
     std::string rank_binary;
     bool die_with_daemon = false;
+    MemoryWatch::Capacity capacity = {};
   };
   struct Ports {
     std::function<void(std::function<void()>)> post;  // onto the loop
@@ -56,13 +61,18 @@ class Supervisor {
   // For the end of a daemon that takes its ranks along. Waits until they are dead.
   void KillAll();
 
-  v1::Heartbeat Reports() const;
+  // Looks at the processes of all ranks. Call several times a second.
+  void SampleMemory();
+
+  // What a rank holds is told once each kMemoryReportMs, the rest each time.
+  v1::Heartbeat Reports();
   bool IsLive(std::string_view job, uint32_t rank) const;
 
   struct Metrics {
     std::string job;
     uint32_t rank = 0;
     v1::RankMetrics metrics;
+    v1::RankMemory memory;  // at this moment
     std::string precision;  // of the job: which peak its FLOPs compare with
   };
   std::vector<Metrics> LiveMetrics() const;
@@ -79,6 +89,8 @@ class Supervisor {
     v1::RankReport report;   // what the coordinator is told; final only when the process has ended
     v1::RankReport claimed;  // the latest by the rank itself
     v1::RankMetrics metrics;
+    std::unique_ptr<MemoryWatch> memory;  // from its start
+    int64_t memory_told_ms = 0;
     std::unique_ptr<WatchedProcess> process;  // null: waits for its program, or has ended
     bool ended = false;
     bool forget = false;  // as soon as it has ended
@@ -96,13 +108,18 @@ class Supervisor {
   void Linked(const Key& key);
   void Ended(const Key& key, const std::string& how);
   void Fail(Rank& rank, v1::Reason reason, const std::string& message);
+  void WatchMemory(Rank& rank, int64_t pid);
+  // Leaves the page about a rank that did not end well in its run directory; the sentence of it.
+  std::string Judge(Rank& rank, const std::string& how);
   void SendCommands(Rank& rank);
   void Forget(const Key& key);
   int64_t NewestEpoch(std::string_view job) const;
 
   const Options options_;
   const Ports ports_;
+  const SystemClock clock_;
   ProgramCache& programs_;
+  WatchedPrograms watched_programs_;
   std::map<Key, Rank> ranks_;
 };
 

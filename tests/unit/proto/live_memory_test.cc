@@ -125,6 +125,17 @@ TEST_F(LiveMemoryTest, NamesTheLargestBuffersAndWhatMadeThem) {
   EXPECT_EQ(largest[1].made_by->text(), "make y");
 }
 
+TEST_F(LiveMemoryTest, TheLargestFreeBlockLiesBetweenLiveBuffers) {
+  program_.mutable_buffers(2)->set_offset(300);  // x [300, 310), y [700, 720) of 1000
+  program_.mutable_buffers(3)->set_offset(700);
+  const std::vector<int32_t> both = {1, 1, 0}, one = {2, 1, 0};
+  const LiveMemory memory = Create();
+  EXPECT_EQ(memory.LargestFree({.sequence = 0, .finished = both}, v1::DEVICE), 390);
+  EXPECT_EQ(memory.LargestFree({.sequence = 0, .finished = one}, v1::DEVICE), 700);
+  EXPECT_EQ(memory.LargestFree({}, v1::DEVICE), 1000);
+  EXPECT_EQ(memory.LargestFree({}, v1::HOST), 900);
+}
+
 TEST_F(LiveMemoryTest, NamesTheInstructionAtWhichAStreamStands) {
   const LiveMemory memory = Create();
   const std::vector<int32_t> finished = {1, 1, 0};

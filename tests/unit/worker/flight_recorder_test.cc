@@ -63,6 +63,7 @@ TEST_F(FlightRecorderTest, AReaderSeesWhatTheWriterSaysWhileItRuns) {
   EXPECT_EQ(state->reserved_bytes[v1::HOST], 120);
   EXPECT_EQ(state->pinned_bytes, 64);
   EXPECT_EQ(state->external_bytes, 7);
+  EXPECT_GT(state->prepared_anonymous_bytes, 0);
 }
 
 TEST_F(FlightRecorderTest, ANewSequenceStartsAtZeroAndItsEndLeavesNone) {

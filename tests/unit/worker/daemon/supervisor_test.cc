@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/file.h"
 #include "base/loop.h"
 #include "proto/program_hash.h"
 #include "worker/daemon/run_directory.h"
@@ -96,13 +97,39 @@ class SupervisorTest : public testing::Test {
   }
 
   // A program that is in the cache already.
-  std::string CachedProgram() {
+  std::string CachedProgram(const std::string& bytes = "program") {
     v1::ProgramChunk chunk;
-    chunk.set_data("program");
-    chunk.set_total_bytes(7);
-    chunk.set_sha256(Sha256Hex("program"));
+    chunk.set_data(bytes);
+    chunk.set_total_bytes(static_cast<int64_t>(bytes.size()));
+    chunk.set_sha256(Sha256Hex(bytes));
     loop_->Call([&] { EXPECT_TRUE(*programs_->Add(chunk)); });
     return chunk.sha256();
+  }
+  // One weight, and one activation that the second of its two instructions makes.
+  static v1::Program SmallProgram() {
+    v1::Program program;
+    program.add_arenas()->set_tier(v1::DEVICE);
+    program.mutable_arenas(0)->set_bytes(1 << 20);
+    program.add_streams()->set_kind(v1::COMPUTE);
+    for (const char* name : {"weight", "activation"}) {
+      v1::Buffer* buffer = program.add_buffers();
+      buffer->set_id(program.buffers_size() - 1);
+      buffer->set_name(name);
+      buffer->set_bytes(1 << 18);
+      buffer->set_offset(buffer->id() << 18);
+      buffer->set_class_(buffer->id() == 0 ? v1::PARAMETER : v1::ACTIVATION);
+      buffer->set_lifetime(buffer->id() == 0 ? v1::PERSISTENT : v1::STEP);
+    }
+    program.add_sequences()->set_name("train");
+    for (const char* text : {"first", "second layer 3"}) {
+      v1::Instruction* instruction = program.mutable_sequences(0)->add_instructions();
+      instruction->set_id(program.sequences(0).instructions_size() - 1);
+      instruction->set_text(text);
+    }
+    v1::Operand* made = program.mutable_sequences(0)->mutable_instructions(1)->add_operands();
+    made->set_buffer(1);
+    made->set_access(v1::WRITE);
+    return program;
   }
   static v1::RankConfig Config(const std::string& words, uint32_t rank = 0, int64_t epoch = 1) {
     v1::RankConfig config;
@@ -183,6 +210,49 @@ TEST_F(SupervisorTest, AKilledRankIsNoticedInLessThanHalfASecond) {
   EXPECT_EQ(Report().reason(), v1::REASON_RANK_DIED);
   EXPECT_THAT(Report().message(), HasSubstr("signal 9 (SIGKILL)"));
   EXPECT_THAT(Report().message(), HasSubstr("starts")) << "the last line of its log";
+}
+
+TEST_F(SupervisorTest, AKilledRankLeavesAVerdictOnWhatItHeld) {
+  v1::RankConfig config = Config("finished=1 steps=7 crash_at=7");
+  config.set_program_sha256(CachedProgram(SmallProgram().SerializeAsString()));
+  Start(config);
+  WaitForState(v1::RANK_READY);
+  Go();
+  WaitForState(v1::RANK_FAILED);
+  EXPECT_THAT(Report().message(),
+              HasSubstr("signal 9 (SIGKILL), sender unknown while executing instruction 1 second "
+                        "layer 3 of step 7: device 512.0 KiB live of 1.0 MiB"));
+  const std::string folder = state_ + "/runs/a-1/1/0";
+  const auto page = ReadTextFile(folder + "/memory_verdict.txt", 1 << 20);
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_THAT(*page, HasSubstr("activation  made by 1 second layer 3"));
+  EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(folder + "/flight")))
+      << "the shared memory is freed, its content kept";
+}
+
+TEST_F(SupervisorTest, ALiveRankIsReportedWithWhatItHoldsOnceAnInterval) {
+  v1::RankConfig config = Config("finished=0 steps=1000000 step_ms=1");
+  config.set_program_sha256(CachedProgram(SmallProgram().SerializeAsString()));
+  Start(config);
+  WaitForState(v1::RANK_READY);
+  Go();
+  WaitForState(v1::RANK_RUNNING);
+  v1::RankMemory memory;
+  WaitUntil([&] {
+    supervisor_->SampleMemory();
+    const v1::Heartbeat told = supervisor_->Reports();
+    if (told.ranks(0).has_memory()) memory = told.ranks(0).memory();
+    return memory.step() > 0;
+  });
+  EXPECT_FALSE(Report().has_memory()) << "told already";
+  EXPECT_EQ(memory.sequence(), "train");
+  EXPECT_EQ(memory.instruction(), "0 first");
+  ASSERT_EQ(memory.tiers_size(), 1);
+  EXPECT_EQ(memory.tiers(0).reserved_bytes(), 1 << 20);
+  ASSERT_EQ(memory.tiers(0).live_size(), 1) << "the activation is not made yet";
+  EXPECT_EQ(memory.tiers(0).live(0).class_(), v1::PARAMETER);
+  EXPECT_EQ(memory.allocator().largest_free_block_bytes(), (1 << 20) - (1 << 18));
+  loop_->Call([&] { EXPECT_EQ(supervisor_->LiveMetrics()[0].memory.sequence(), "train"); });
 }
 
 TEST_F(SupervisorTest, AFailureKeepsTheReasonThatTheRankGave) {

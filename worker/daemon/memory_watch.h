@@ -1,0 +1,90 @@
+// One rank's memory as the daemon sees it from outside: the flight recorder, the program (which
+// says what lives at the place that the recorder names), samples of the process and its control
+// group. It costs the rank nothing and goes on after the rank's death.
+//
+// Thread-compatible; used only on the daemon's loop.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "proto/live_memory.h"
+#include "proto/v1/worker.pb.h"
+#include "worker/daemon/memory_cgroup.h"
+#include "worker/daemon/memory_verdict.h"
+#include "worker/flight_recorder.h"
+
+namespace terrace {
+
+inline constexpr int64_t kProcessSampleMs = 200;
+inline constexpr size_t kProcessSamplesKept = 64;
+// An OOM kill counts as the cause of a death when it came within the samples kept of it.
+inline constexpr size_t kLargestBuffersShown = 12;
+
+// A program and what can be asked of it.
+struct WatchedProgram {
+  v1::Program program;
+  std::optional<LiveMemory> live;
+};
+
+// Programs of ranks by their hash. shared_ptr: all ranks of a stage watch one, and the last of them
+// frees it.
+class WatchedPrograms {
+ public:
+  // Null when the file is no program.
+  std::shared_ptr<const WatchedProgram> Get(const v1::RankConfig& config);
+
+ private:
+  std::map<std::string, std::weak_ptr<const WatchedProgram>> programs_;
+};
+
+class MemoryWatch {
+ public:
+  // What the node has, for reports. `device` of one device.
+  struct Capacity {
+    int64_t device_bytes = 0;
+    int64_t host_bytes = 0;
+  };
+  // Borrows all. `pid` 0: it is dead already.
+  MemoryWatch(const v1::RankConfig* config, int64_t pid, const Capacity& capacity,
+              WatchedPrograms* programs, const Clock* clock);
+
+  // Call a few times a second.
+  void Sample();
+  // What the rank holds now; `metrics` are its latest own.
+  v1::RankMemory Report(const v1::RankMetrics& metrics);
+  // For the verdict on a rank that has ended.
+  MemoryFacts Facts(const v1::RankMetrics& metrics, const std::string& how);
+
+ private:
+  void Open();
+  void AddTiers(const FlightState& state, const v1::RankMetrics& metrics,
+                v1::RankMemory* out) const;
+  void AddAllocator(const ProgramPosition& position, const v1::RankMetrics& metrics,
+                    v1::RankMemory* out);
+  int64_t CapacityOf(v1::Tier tier) const;
+  int64_t ExternalBytes(const FlightState& state) const;
+  std::optional<FlightState> State() const;
+
+  const v1::RankConfig* const config_;
+  const int64_t pid_;
+  const Capacity capacity_;
+  WatchedPrograms* const programs_;
+  const Clock* const clock_;
+  std::optional<MemoryCgroup> cgroup_;
+  std::optional<FlightReader> flight_;
+  std::shared_ptr<const WatchedProgram> program_;
+  int64_t step_peak_bytes_ = -1;  // of the program; -1: not worked out yet
+  std::deque<ProcessSample> samples_;
+  std::optional<int64_t> cgroup_used_bytes_;
+};
+
+}  // namespace terrace
