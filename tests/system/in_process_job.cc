@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -22,7 +23,7 @@
 #include "worker/comm/file_rendezvous.h"
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
-#include "worker/rank/program_file.h"
+#include "worker/rank/program_memory.h"
 #include "worker/rank/trace.h"
 #include "worker/rank/train_io.h"
 #include "worker/rank/vm.h"
@@ -53,23 +54,31 @@ class FixedDataset final : public TokenDataset {
 struct Rank {
   const v1::Program& program;
   Coordinates coordinates;
-  std::span<std::byte* const> arenas;
+  std::span<Region* const> regions;
 
-  std::byte* Address(uint32_t buffer, int64_t offset) const {
+  // From so many bytes into a buffer on.
+  std::vector<float> Read(uint32_t buffer, int64_t offset, int64_t elements) const {
     const v1::Buffer& b = program.buffers(buffer);
-    return arenas[b.arena()] + b.offset() + offset;
+    std::vector<float> values(elements);
+    const absl::Status read =
+        regions[b.arena()]->Read(b.offset() + offset, std::as_writable_bytes(std::span(values)));
+    if (!read.ok()) values.assign(elements, std::nanf(""));  // equal to nothing
+    return values;
   }
 };
 
-void LoadWeights(const Rank& rank, const Tensors& weights) {
+absl::Status LoadWeights(const Rank& rank, const Tensors& weights) {
   for (const v1::StateRange& range : rank.program.state()) {
     if (range.kind() != v1::WEIGHT) continue;
     const std::vector<float>& tensor = weights.at(range.tensor());
     for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
-      std::memcpy(rank.Address(range.buffer(), run.offset), tensor.data() + run.begin,
-                  run.elements * sizeof(float));
+      const v1::Buffer& buffer = rank.program.buffers(range.buffer());
+      const auto values = std::span(tensor).subspan(run.begin, run.elements);
+      RETURN_IF_ERROR(
+          rank.regions[buffer.arena()]->Write(buffer.offset() + run.offset, std::as_bytes(values)));
     }
   }
+  return absl::OkStatus();
 }
 
 struct Piece {
@@ -79,14 +88,12 @@ struct Piece {
   bool owned = false;
 };
 
-Piece PieceAt(const Rank& rank, const v1::StateRange& range, const StateRun& run,
-              const std::byte* data) {
-  Piece piece = {.tensor = range.tensor(),
-                 .begin = run.begin,
-                 .values = std::vector<float>(run.elements),
-                 .owned = OwnsState(range, rank.program.grid(), rank.coordinates)};
-  std::memcpy(piece.values.data(), data, run.elements * sizeof(float));
-  return piece;
+Piece PieceOf(const Rank& rank, const v1::StateRange& range, const StateRun& run,
+              std::vector<float> values) {
+  return {.tensor = range.tensor(),
+          .begin = run.begin,
+          .values = std::move(values),
+          .owned = OwnsState(range, rank.program.grid(), rank.coordinates)};
 }
 
 std::vector<Piece> Weights(const Rank& rank) {
@@ -94,7 +101,8 @@ std::vector<Piece> Weights(const Rank& rank) {
   for (const v1::StateRange& range : rank.program.state()) {
     if (range.kind() != v1::WEIGHT) continue;
     for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
-      pieces.push_back(PieceAt(rank, range, run, rank.Address(range.buffer(), run.offset)));
+      pieces.push_back(
+          PieceOf(rank, range, run, rank.Read(range.buffer(), run.offset, run.elements)));
     }
   }
   return pieces;
@@ -114,8 +122,9 @@ std::vector<Piece> Gradients(const Rank& rank) {
         for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
           const int64_t within = run.offset - weight.offset();
           if (within < 0 || within >= bytes) continue;
-          pieces.push_back(PieceAt(rank, range, run,
-                                   rank.Address(gradient.buffer(), gradient.offset()) + within));
+          pieces.push_back(
+              PieceOf(rank, range, run,
+                      rank.Read(gradient.buffer(), gradient.offset() + within, run.elements)));
         }
       }
     }
@@ -126,7 +135,8 @@ std::vector<Piece> Gradients(const Rank& rank) {
 // At the first write of state all gradients of the step are final: keeps those of the first step.
 class GradientKeeper final : public StateFence {
  public:
-  explicit GradientKeeper(const Rank& rank) : rank_(rank) {}
+  // Gradients that stream through the host in chunks are never there all at once.
+  explicit GradientKeeper(const Rank& rank) : rank_(rank), kept_(rank.program.arenas_size() > 1) {}
   void WaitUntilUnread() override {
     if (std::exchange(kept_, true)) return;
     pieces = Gradients(rank_);
@@ -135,7 +145,7 @@ class GradientKeeper final : public StateFence {
 
  private:
   const Rank& rank_;
-  bool kept_ = false;
+  bool kept_;
 };
 
 struct RankResult {
@@ -154,24 +164,29 @@ struct Run {
 };
 
 absl::StatusOr<RankResult> TrainRank(const Run& run, const v1::Program& program, uint32_t index) {
-  ASSIGN_OR_RETURN(const ProgramMemory memory, ProgramMemory::Reserve(program, 1));
+  std::filesystem::create_directories(run.folder);
+  MemoryOptions memory_options = {.threads = 1, .name = absl::StrCat("rank", index)};
+  memory_options.nvme.add_paths(run.folder);
+  ASSIGN_OR_RETURN(const ProgramMemory memory,
+                   ProgramMemory::Reserve(program, std::move(memory_options)));
   FileRendezvous store(run.folder);
   ASSIGN_OR_RETURN(
       const auto groups,
       ConnectGroups(program, index, {.interface_address = "127.0.0.1", .link = run.options.link},
                     &store));
-  const Rank rank = {program, CoordinatesOf(program.grid(), index), memory.arenas()};
+  const Rank rank = {program, CoordinatesOf(program.grid(), index), memory.regions()};
   const SystemClock clock;
   GradientKeeper keeper(rank);
   ASSIGN_OR_RETURN(const auto vm, Vm::Create(program,
                                              {.threads = static_cast<int>(program.threads()),
                                               .arenas = memory.arenas(),
                                               .groups = groups,
-                                              .rank = index},
+                                              .rank = index,
+                                              .nvme = memory.nvme()},
                                              &clock, &keeper));
   RETURN_IF_ERROR(vm->Warm());
-  FillInitialState(program, memory.arenas(), 1);
-  LoadWeights(rank, run.data.weights);
+  RETURN_IF_ERROR(FillInitialState(program, memory.regions(), 1));
+  RETURN_IF_ERROR(LoadWeights(rank, run.data.weights));
   const FixedDataset dataset(run.data);
   TrainIo io(program.rules(), dataset, DataIndex(program.grid(), rank.coordinates),
              {.ranks = AxisSize(program.grid(), v1::CONTEXT),
@@ -265,7 +280,9 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
     result.sent_per_step.push_back(rank.sent_per_step);
     result.times.push_back(rank.times);
   }
-  RETURN_IF_ERROR(Assemble(data.model, gradients, "gradient", &result.gradients));
+  if (result.programs[0].arenas_size() == 1) {
+    RETURN_IF_ERROR(Assemble(data.model, gradients, "gradient", &result.gradients));
+  }
   RETURN_IF_ERROR(Assemble(data.model, weights, "weight", &result.weights));
   // What programs sum is the gradient of the loss of all tokens.
   const auto tokens = static_cast<float>(result.programs[0].rules().tokens_per_step());

@@ -33,8 +33,9 @@ struct JobData {
 
 struct JobResult {
   std::vector<double> losses, grad_norms;  // of each step; the same on all ranks
-  Tensors gradients;                       // of the mean loss, of the first step, before clipping
-  Tensors weights;                         // after the last step
+  // Of the mean loss, of the first step, before clipping; empty with offload.
+  Tensors gradients;
+  Tensors weights;  // after the last step
   // Payload bytes that each rank sent in one step, by group name.
   std::vector<std::map<std::string, int64_t>> sent_per_step;
   std::vector<std::vector<SequenceTimes>> times;  // of each rank's steps
