@@ -9,10 +9,8 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <omp.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -25,28 +23,14 @@
 #include <vector>
 
 #include "kernels/cpu/registry.h"
+#include "tests/bench/rounds.h"
+#include "tests/bench/triad.h"
 
 namespace terrace::kernels {
 namespace {
 
-// Page-aligned, on huge pages where there are any, touched.
-class Memory {
- public:
-  explicit Memory(int64_t bytes) : bytes_(std::max<int64_t>(bytes, 1)) {
-    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED) std::abort();
-    madvise(data_, bytes_, MADV_HUGEPAGE);
-    std::memset(data_, 0, bytes_);
-  }
-  ~Memory() { munmap(data_, bytes_); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  void* data() const { return data_; }
-
- private:
-  int64_t bytes_;
-  void* data_;
-};
+using bench::Memory;
+using bench::Work;
 
 TensorShape Dense(DType dtype, std::vector<int64_t> sizes) {
   TensorShape shape = {.dtype = dtype, .dims = static_cast<int>(sizes.size())};
@@ -70,13 +54,6 @@ void FillRandom(const TensorShape& shape, void* data) {
     }
   }
 }
-
-struct Work {
-  std::string name;
-  int64_t bytes = 0;
-  int64_t items = 0;  // parameters of AdamW; 0 elsewhere
-  std::function<void()> run;
-};
 
 Work OpWork(const std::string& name, Op op, OpAttrs attrs, const std::vector<TensorShape>& shapes,
             int threads) {
@@ -117,13 +94,6 @@ Work OpWork(const std::string& name, Op op, OpAttrs attrs, const std::vector<Ten
           }};
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-void Triad(float* a, const float* b, const float* c, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) a[i] = b[i] + 0.5f * c[i];
-}
-
 // a = b + 0.5 c over 3 x 64 MiB, and memcpy of 64 MiB.
 std::vector<Work> Floors(int threads) {
   constexpr int64_t kElements = 16 << 20;
@@ -142,7 +112,7 @@ std::vector<Work> Floors(int threads) {
            .run =
                [=] {
                  split([&](int64_t first, int64_t n) {
-                   Triad(at(0, first), at(1, first), at(2, first), n);
+                   bench::Triad(at(0, first), at(1, first), at(2, first), n, bench::Stores::kPlain);
                  });
                }},
           {.name = "memcpy", .bytes = 8 * kElements, .run = [=] {
@@ -198,51 +168,9 @@ std::vector<Work> StepOps(int threads) {
                   {vector(n), vector(n), vector(n), vector(n), vector(4), vector(4)}, threads);
   };
   return {adamw("10 M", 10'000'000), adamw("32 Mi", 32 << 20),
-          OpWork("squared_norm f32", Op::kSquaredNorm, NoAttrs{}, {large, vector(1)}, threads),
+          OpWork("squared_norm f32", Op::kSquaredNorm, ScaleAttrs{}, {large, vector(1)}, threads),
           OpWork("cast f32 to bf16", Op::kCast, NoAttrs{}, {large, large_bf16}, threads),
           OpWork("fill f32 128 MiB", Op::kFill, FillAttrs{}, {large}, threads)};
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-// Gigabytes a second of one run, or of several where one would be too short to time.
-double Rate(const Work& work) {
-  constexpr double kShortest = 2e-3;
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  int runs = 0;
-  double seconds = 0;
-  do {
-    work.run();
-    ++runs;
-    seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  } while (seconds < kShortest);
-  return static_cast<double>(work.bytes) * runs / seconds / 1e9;
-}
-
-void Report(const std::vector<Work>& works, int rounds) {
-  std::vector<std::vector<double>> rates(works.size()), shares(works.size());
-  for (const Work& work : works) work.run();
-  for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < works.size(); ++i) {
-      rates[i].push_back(Rate(works[i]));
-      shares[i].push_back(rates[i].back() / rates[0].back());
-    }
-  }
-  std::printf("| %-24s | GB/s | of triad | best GB/s | G param/s |\n|---|---|---|---|---|\n", "op");
-  for (size_t i = 0; i < works.size(); ++i) {
-    const double rate = Median(rates[i]);
-    std::printf("| %-24s | %.1f | %.2f | %.1f | ", works[i].name.c_str(), rate, Median(shares[i]),
-                *std::max_element(rates[i].begin(), rates[i].end()));
-    if (works[i].items > 0) {
-      std::printf("%.2f",
-                  rate * static_cast<double>(works[i].items) / static_cast<double>(works[i].bytes));
-    }
-    std::printf(" |\n");
-  }
 }
 
 void Append(std::vector<Work> from, std::vector<Work>* to) {
@@ -265,7 +193,7 @@ int main(int argc, char** argv) {
     Append(ActivationOps(DType::kF32, threads), &works);
     Append(ActivationOps(DType::kBF16, threads), &works);
     Append(StepOps(threads), &works);
-    Report(works, rounds);
+    terrace::bench::Report(works, 1, rounds, CLOCK_MONOTONIC);
   }
   return 0;
 }
