@@ -2,6 +2,7 @@
 #include "coordinator/jobs/cluster.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
@@ -11,6 +12,20 @@ namespace {
 
 bool IsAlive(const v1::RankReport& report) {
   return report.state() != v1::RANK_SUCCEEDED && report.state() != v1::RANK_FAILED;
+}
+
+// What a rank holds is not in every heartbeat.
+void KeepMemory(const std::vector<v1::RankReport>& before, size_t index, v1::RankReport& report) {
+  if (report.has_memory() || !IsAlive(report)) return;
+  const auto same = [&report](const v1::RankReport& old) {
+    return old.job() == report.job() && old.epoch() == report.epoch() &&
+           old.rank() == report.rank();
+  };
+  // Workers report their ranks in one order: as a rule it stands where it stood.
+  const auto found = index < before.size() && same(before[index])
+                         ? before.begin() + static_cast<ptrdiff_t>(index)
+                         : std::find_if(before.begin(), before.end(), same);
+  if (found != before.end() && found->has_memory()) *report.mutable_memory() = found->memory();
 }
 
 NodeView ViewOf(const v1::Node& node) {
@@ -73,7 +88,9 @@ absl::Status Cluster::Heartbeat(std::string_view name, uint64_t session,
   entry.lost = false;
   entry.heard_ns = now_ns;
   entry.node.set_last_heartbeat_unix_ms(unix_ms);
-  entry.ranks.assign(heartbeat.ranks().begin(), heartbeat.ranks().end());
+  const std::vector<v1::RankReport> before = std::exchange(
+      entry.ranks, std::vector<v1::RankReport>(heartbeat.ranks().begin(), heartbeat.ranks().end()));
+  for (size_t i = 0; i < entry.ranks.size(); ++i) KeepMemory(before, i, entry.ranks[i]);
   return absl::OkStatus();
 }
 

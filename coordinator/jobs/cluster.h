@@ -1,7 +1,8 @@
 // The workers as the coordinator knows them: who is registered, when each was last heard, and which
 // ranks it reports.
 //
-// Reports are level-triggered: each heartbeat replaces everything known of its node. A worker that
+// Reports are level-triggered: each heartbeat replaces everything known of its node, but for what
+// its ranks hold, which it need not repeat. A worker that
 // is silent for `lost_after_ns` is lost; one that a placement names but that has not come back
 // since the coordinator's start is given `grace_ns`. Time is an argument. Used only on the control
 // loop's thread.

@@ -65,6 +65,25 @@ absl::StatusOr<std::vector<v1::Job>> Reconciler::List(bool all) const {
   return jobs;
 }
 
+absl::StatusOr<v1::GetMemoryResponse> Reconciler::Memory(std::string_view id) const {
+  ASSIGN_OR_RETURN(const v1::Job job, Get(id));
+  if (job.state() != v1::RUNNING) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", Absl(id), " is ", v1::JobState_Name(job.state()),
+                     ": memory is shown of jobs that are RUNNING; what a rank that was killed held "
+                     "is in memory_verdict.txt in its run directory"));
+  }
+  v1::GetMemoryResponse response;
+  for (const Cluster::Report& report : cluster_.Reports()) {
+    if (report.report->job() == id && report.report->epoch() == job.epoch() &&
+        report.report->has_memory())
+      *response.add_ranks() = report.report->memory();
+  }
+  std::sort(response.mutable_ranks()->begin(), response.mutable_ranks()->end(),
+            [](const v1::RankMemory& a, const v1::RankMemory& b) { return a.rank() < b.rank(); });
+  return response;
+}
+
 absl::StatusOr<Budget> Reconciler::BudgetNow(const v1::JobSpec& spec) const {
   return BudgetFor(spec, cluster_.Known(clock_.MonotonicNanos()));
 }

@@ -76,6 +76,8 @@ class Reconciler {
   absl::StatusOr<v1::Job> Cancel(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Get(std::string_view id) const;
   absl::StatusOr<std::vector<v1::Job>> List(bool all) const;
+  // What its ranks last said that they hold, by rank. FAILED_PRECONDITION: it does not run.
+  absl::StatusOr<v1::GetMemoryResponse> Memory(std::string_view id) const;
   // NOT_FOUND: no registered worker could hold it.
   absl::StatusOr<Budget> BudgetNow(const v1::JobSpec& spec) const;
   std::vector<v1::Node> Nodes() const;

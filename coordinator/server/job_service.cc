@@ -184,6 +184,16 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* GetMemory(grpc::CallbackServerContext* context,
+                                      const v1::GetMemoryRequest* request,
+                                      v1::GetMemoryResponse* response) override {
+    return OnLoop("GetMemory", context, [this, request, response] {
+      auto memory = control_.reconciler().Memory(request->id());
+      if (memory.ok()) *response = *std::move(memory);
+      return memory.status();
+    });
+  }
+
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
                                       const v1::ListNodesRequest*,
                                       v1::ListNodesResponse* response) override {

@@ -166,6 +166,34 @@ TEST_F(ReconcilerTest, AJobStartsWhenAllRanksAreReadyAndEndsWhenAllAreDone) {
   EXPECT_TRUE(w0.ranks.empty()) << "ended ranks are forgotten once their end is stored";
 }
 
+TEST_F(ReconcilerTest, MemoryIsWhatTheRanksOfThisEpochLastToldWhileTheJobRuns) {
+  FakeWorker& w0 = AddWorker("w0", 2);
+  const std::string id = Submit(Spec("a", 1, 2));
+  EXPECT_EQ(reconciler_->Memory(id).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(reconciler_->Memory("none-1").status().code(), absl::StatusCode::kNotFound);
+  w0.SetAll(id, v1::RANK_READY);
+  Settle();
+  ASSERT_EQ(JobNow(id).state(), v1::RUNNING);
+  EXPECT_EQ(reconciler_->Memory(id)->ranks_size(), 0) << "nothing told yet";
+  for (const uint32_t rank : {1u, 0u}) {
+    v1::RankMemory* memory = w0.ranks[{id, rank}].mutable_memory();
+    memory->set_rank(rank);
+    memory->set_step(10 + rank);
+  }
+  Settle();
+  for (auto& [key, report] : w0.ranks) report.clear_memory();
+  w0.ranks[{id, 1}].mutable_memory()->set_rank(1);
+  w0.ranks[{id, 1}].mutable_memory()->set_step(12);
+  Settle();
+  const auto memory = reconciler_->Memory(id);
+  ASSERT_EQ(memory->ranks_size(), 2);
+  EXPECT_EQ(memory->ranks(0).step(), 10) << "kept while heartbeats do not repeat it";
+  EXPECT_EQ(memory->ranks(1).step(), 12);
+  w0.SetAll(id, v1::RANK_SUCCEEDED);
+  Settle();
+  EXPECT_EQ(reconciler_->Memory(id).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(ReconcilerTest, EachRankIsToldTheProgramOfItsStage) {
   FakeWorker& w0 = AddWorker("w0", 3);
   FakeWorker& w1 = AddWorker("w1", 3);
