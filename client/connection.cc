@@ -79,6 +79,13 @@ class GrpcConnection final : public Connection {
     RETURN_IF_ERROR(Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &response));
     return response;
   }
+  absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) override {
+    v1::GetMemoryRequest request;
+    request.set_id(id);
+    v1::GetMemoryResponse response;
+    RETURN_IF_ERROR(Call(&v1::JobService::Stub::GetMemory, request, &response));
+    return response;
+  }
   absl::Status Watch(const v1::WatchJobRequest& request,
                      const std::function<bool(const v1::JobEvent&)>& visit) override {
     grpc::ClientContext context;

@@ -31,6 +31,7 @@ class Connection {
   virtual absl::StatusOr<v1::Job> Cancel(const std::string& id, bool force) = 0;
   virtual absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) = 0;
   virtual absl::StatusOr<v1::ListNodesResponse> ListNodes() = 0;
+  virtual absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) = 0;
   // Calls `visit` for each event until the stream ends (OK), fails, or `visit` returns false (OK).
   virtual absl::Status Watch(const v1::WatchJobRequest& request,
                              const std::function<bool(const v1::JobEvent&)>& visit) = 0;

@@ -124,6 +124,14 @@ class CommandLine {
     watch->add_option("job", job_.job, "Job id")->required();
     On(watch, [this] { return WatchCommand(global_, job_); });
 
+    CLI::App* memory = app_.add_subcommand("memory", "Show what the ranks of a job hold");
+    memory->add_option("job", memory_.job, "Job id")->required();
+    memory->add_flag("-w,--watch", memory_.watch, "Again each second until the job ends");
+    memory->add_option("--html", memory_.html, "Write a page about the memory over one step");
+    memory->add_option("--snapshot", memory_.snapshot,
+                       "Write a snapshot for PyTorch's memory viewer (pickle)");
+    On(memory, [this] { return MemoryCommand(global_, memory_); });
+
     CLI::App* logs = app_.add_subcommand("logs", "Show the log of one rank");
     logs->add_option("job", logs_.job, "Job id")->required();
     logs->add_option("--rank", logs_.rank, "Rank")->capture_default_str();
@@ -192,6 +200,7 @@ class CommandLine {
   SubmitOptions submit_;
   ListOptions list_;
   JobOptions job_;
+  MemoryOptions memory_;
   LogsOptions logs_;
   CancelOptions cancel_;
   GenerateOptions generate_;

@@ -28,6 +28,12 @@ struct RunOptions {
 struct JobOptions {
   std::string job;
 };
+struct MemoryOptions {
+  std::string job;
+  bool watch = false;
+  std::string html;      // files to write; empty: none
+  std::string snapshot;
+};
 struct CancelOptions {
   std::string job;
   bool force = false;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -67,6 +68,10 @@ class LiveMemory {
   ByTierAndClass At(const ProgramPosition& position) const;
   // Of all tiers together, largest first, at most `count`.
   std::vector<LiveBuffer> LargestAt(const ProgramPosition& position, size_t count) const;
+  // First and last instruction that use a buffer, in list order; -1: the sequence does not.
+  std::pair<int32_t, int32_t> Life(int sequence, uint32_t buffer) const {
+    return {sequences_[sequence].first[buffer], sequences_[sequence].last[buffer]};
+  }
   // The largest range of the tier's arena in which no live buffer lies.
   int64_t LargestFree(const ProgramPosition& position, v1::Tier tier) const;
   // What the stream executes or waits to execute; null at its end.

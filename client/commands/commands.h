@@ -13,6 +13,7 @@ int SubmitCommand(const GlobalOptions& global, const SubmitOptions& options);
 int ListCommand(const GlobalOptions& global, const ListOptions& options);
 int StatusCommand(const GlobalOptions& global, const JobOptions& options);
 int WatchCommand(const GlobalOptions& global, const JobOptions& options);
+int MemoryCommand(const GlobalOptions& global, const MemoryOptions& options);
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
 int CancelCommand(const GlobalOptions& global, const CancelOptions& options);
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);

@@ -168,7 +168,7 @@ TEST_F(ReconcilerTest, AJobStartsWhenAllRanksAreReadyAndEndsWhenAllAreDone) {
 
 TEST_F(ReconcilerTest, MemoryIsWhatTheRanksOfThisEpochLastToldWhileTheJobRuns) {
   FakeWorker& w0 = AddWorker("w0", 2);
-  const std::string id = Submit(Spec("a", 1, 2));
+  const std::string id = Submit(Spec("a", 2, 1));
   EXPECT_EQ(reconciler_->Memory(id).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(reconciler_->Memory("none-1").status().code(), absl::StatusCode::kNotFound);
   w0.SetAll(id, v1::RANK_READY);

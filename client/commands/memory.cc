@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "client/commands/commands.h"
+#include "client/connection.h"
+#include "client/live_display.h"
+#include "client/memory_html.h"
+#include "client/memory_picture.h"
+#include "client/memory_snapshot.h"
+#include "client/print.h"
+
+namespace terrace {
+namespace {
+
+constexpr auto kRefresh = std::chrono::seconds(1);  // as often as ranks are reported
+
+absl::StatusOr<std::vector<v1::Program>> ProgramsOf(Connection& connection,
+                                                    const std::string& job) {
+  v1::ExplainRequest request;
+  request.set_id(job);
+  ASSIGN_OR_RETURN(const v1::ExplainResponse response, connection.Explain(request));
+  std::vector<v1::Program> programs;
+  for (const std::string& bytes : response.programs()) {
+    if (!programs.emplace_back().ParseFromString(bytes))
+      return absl::DataLossError("the coordinator sent a program that cannot be read");
+  }
+  return programs;
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& bytes) {
+  RETURN_IF_ERROR(WriteSyncedFile(path, bytes));
+  std::printf("wrote %s, %zu bytes\n", path.c_str(), bytes.size());
+  return absl::OkStatus();
+}
+
+// Of jobs that do not run, too: the programs say it.
+absl::Status WriteFiles(Connection& connection, const MemoryOptions& options) {
+  ASSIGN_OR_RETURN(const v1::Job job, connection.Get(options.job));
+  ASSIGN_OR_RETURN(const std::vector<v1::Program> programs, ProgramsOf(connection, options.job));
+  if (!options.html.empty()) {
+    const auto live = connection.GetMemory(options.job);
+    ASSIGN_OR_RETURN(const std::string page,
+                     MemoryHtml(job, programs, live.ok() ? *live : v1::GetMemoryResponse()));
+    RETURN_IF_ERROR(WriteFile(options.html, page));
+  }
+  if (options.snapshot.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string snapshot, MemorySnapshot(programs));
+  return WriteFile(options.snapshot, snapshot);
+}
+
+void Show(const GlobalOptions& global, const v1::GetMemoryResponse& now,
+          const v1::GetMemoryResponse& before, int* drawn_lines) {
+  if (global.json()) {
+    std::printf("%s\n", ToJson(now, false).c_str());
+  } else if (now.ranks().empty()) {
+    std::printf("no rank has reported yet\n");
+  } else if (!StandardOutputIsTerminal()) {
+    std::printf("%s", MemoryTables(now, before).c_str());
+  } else {
+    if (*drawn_lines > 0) std::printf("\033[%dA\033[J", *drawn_lines);
+    const std::string picture = MemoryPicture(now, before, TerminalColumns(), true);
+    *drawn_lines = static_cast<int>(std::count(picture.begin(), picture.end(), '\n'));
+    std::printf("%s", picture.c_str());
+  }
+  std::fflush(stdout);
+}
+
+// Until the job ends or the user has seen enough.
+absl::Status Follow(const GlobalOptions& global, Connection& connection, const std::string& job) {
+  v1::GetMemoryResponse before;
+  int drawn_lines = 0;
+  while (true) {
+    auto now = connection.GetMemory(job);
+    if (absl::IsFailedPrecondition(now.status())) {
+      const auto ended = connection.Get(job);
+      if (ended.ok() && HasEnded(ended->state())) return absl::OkStatus();
+    } else if (!now.ok()) {
+      return now.status();
+    } else {
+      Show(global, *now, before, &drawn_lines);
+      before = *std::move(now);
+    }
+    std::this_thread::sleep_for(kRefresh);
+  }
+}
+
+}  // namespace
+
+int MemoryCommand(const GlobalOptions& global, const MemoryOptions& options) {
+  const auto connection = Connection::Open(global);
+  if (!connection.ok()) return Fail(global, connection.status());
+  if (!options.html.empty() || !options.snapshot.empty()) {
+    const absl::Status written = WriteFiles(**connection, options);
+    return written.ok() ? 0 : Fail(global, written);
+  }
+  if (options.watch) {
+    const absl::Status followed = Follow(global, **connection, options.job);
+    return followed.ok() ? 0 : Fail(global, followed);
+  }
+  const auto now = (*connection)->GetMemory(options.job);
+  if (!now.ok()) return Fail(global, now.status());
+  int drawn_lines = 0;
+  if (global.json()) {
+    PrintJson(*now);
+  } else {
+    Show(global, *now, {}, &drawn_lines);
+  }
+  return 0;
+}
+
+}  // namespace terrace

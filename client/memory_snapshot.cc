@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/memory_snapshot.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/memory_picture.h"
+#include "client/pickle.h"
+#include "proto/live_memory.h"
+#include "proto/tiers.h"
+
+namespace terrace {
+namespace {
+
+// Addresses are of the viewer's own: one range an arena, exact in JavaScript's numbers.
+constexpr int64_t kAddressesOfArena = int64_t{1} << 44;
+constexpr int64_t kMicrosecondsOfInstruction = 10;  // list order as time
+
+struct Life {
+  const v1::Buffer* buffer = nullptr;
+  int first = -1, last = -1;  // instructions; -1: persistent
+};
+
+// Everything of one arena.
+struct Device {
+  const v1::Program* program = nullptr;
+  const v1::Arena* arena = nullptr;
+  std::vector<Life> lives;  // by offset
+};
+
+// Index of the sequence; -1: there is none.
+int TrainOf(const v1::Program& program) {
+  for (int i = 0; i < program.sequences_size(); ++i) {
+    if (program.sequences(i).name() == "train") return i;
+  }
+  return -1;
+}
+
+void Frame(const std::string& name, const std::string& file, int64_t line, Pickle* out) {
+  out->BeginDict();
+  out->String("name");
+  out->String(name);
+  out->String("filename");
+  out->String(file);
+  out->String("line");
+  out->Int(line);
+  out->EndDict();
+}
+
+void Frames(const Device& device, const Life& life, Pickle* out) {
+  const v1::Buffer& buffer = *life.buffer;
+  const std::string file =
+      absl::StrCat("stage ", device.program->stage(), " ", TierName(device.arena->tier()));
+  out->String("frames");
+  out->BeginList();
+  Frame(absl::StrCat(buffer.name(), " (", ClassName(buffer.class_()), ")"), file, buffer.id(), out);
+  if (life.first >= 0) {
+    const v1::Program& program = *device.program;
+    const v1::Instruction& made = program.sequences(TrainOf(program)).instructions(life.first);
+    Frame(made.text(), "train", life.first, out);
+  } else {
+    Frame("persistent", "state", 0, out);
+  }
+  out->EndList();
+}
+
+void Field(const char* name, int64_t value, Pickle* out) {
+  out->String(name);
+  out->Int(value);
+}
+void Field(const char* name, const char* value, Pickle* out) {
+  out->String(name);
+  out->String(value);
+}
+
+void Block(int64_t address, int64_t bytes, const char* state, Pickle* out) {
+  Field("address", address, out);
+  Field("size", bytes, out);
+  Field("requested_size", bytes, out);
+  Field("state", state, out);
+}
+
+// At the end of the step only what is persistent is left, between free blocks.
+void Segment(int64_t index, const Device& device, Pickle* out) {
+  const int64_t base = (index + 1) * kAddressesOfArena;
+  int64_t live = 0;
+  for (const Life& life : device.lives) live += life.first < 0 ? life.buffer->bytes() : 0;
+  out->BeginDict();
+  Field("device", index, out);
+  Field("address", base, out);
+  Field("total_size", device.arena->bytes(), out);
+  Field("allocated_size", live, out);
+  Field("active_size", live, out);
+  Field("requested_size", live, out);
+  Field("stream", int64_t{0}, out);
+  Field("segment_type", "large", out);
+  out->String("segment_pool_id");
+  out->Pair(0, 0);
+  out->String("is_expandable");
+  out->Bool(false);
+  out->String("frames");
+  out->BeginList();
+  out->EndList();
+  out->String("blocks");
+  out->BeginList();
+  int64_t end = 0;
+  const auto gap = [&](int64_t until) {
+    if (until <= end) return;
+    out->BeginDict();
+    Block(base + end, until - end, "inactive", out);
+    out->String("frames");
+    out->BeginList();
+    out->EndList();
+    out->EndDict();
+  };
+  for (const Life& life : device.lives) {
+    if (life.first >= 0) continue;
+    gap(life.buffer->offset());
+    out->BeginDict();
+    Block(base + life.buffer->offset(), life.buffer->bytes(), "active_allocated", out);
+    Frames(device, life, out);
+    out->EndDict();
+    end = life.buffer->offset() + life.buffer->bytes();
+  }
+  gap(device.arena->bytes());
+  out->EndList();
+  out->EndDict();
+}
+
+void Event(const char* action, int64_t index, const Device& device, const Life& life, int at,
+           Pickle* out) {
+  out->BeginDict();
+  Field("action", action, out);
+  Field("addr", (index + 1) * kAddressesOfArena + life.buffer->offset(), out);
+  Field("size", life.buffer->bytes(), out);
+  Field("stream", int64_t{0}, out);
+  Field("time_us", at * kMicrosecondsOfInstruction, out);
+  Frames(device, life, out);
+  out->EndDict();
+}
+
+void Trace(int64_t index, const Device& device, Pickle* out) {
+  struct Change {
+    int at;
+    bool ends;
+    const Life* life;
+  };
+  std::vector<Change> changes;
+  for (const Life& life : device.lives) {
+    if (life.first < 0) continue;
+    changes.push_back({life.first, false, &life});
+    changes.push_back({life.last, true, &life});
+  }
+  // At one instruction everything begins before anything ends.
+  std::stable_sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
+    return std::pair(a.at, a.ends) < std::pair(b.at, b.ends);
+  });
+  out->BeginList();
+  for (const Change& change : changes) {
+    if (change.ends) {
+      Event("free_requested", index, device, *change.life, change.at, out);
+      Event("free_completed", index, device, *change.life, change.at, out);
+    } else {
+      Event("alloc", index, device, *change.life, change.at, out);
+    }
+  }
+  out->EndList();
+}
+
+absl::Status AddDevices(const v1::Program& program, std::vector<Device>* devices) {
+  ASSIGN_OR_RETURN(const LiveMemory memory, LiveMemory::Create(&program));
+  const int sequence = TrainOf(program);
+  if (sequence < 0) return absl::InvalidArgumentError("the program has no train sequence");
+  for (const v1::Arena& arena : program.arenas()) {
+    Device& device = devices->emplace_back(Device{&program, &arena, {}});
+    for (const v1::Buffer& buffer : program.buffers()) {
+      if (buffer.class_() == v1::EXTERNAL || buffer.arena() != arena.id()) continue;
+      const auto [first, last] = memory.Life(sequence, buffer.id());
+      if (buffer.lifetime() == v1::PERSISTENT) {
+        device.lives.push_back({&buffer, -1, -1});
+      } else if (first >= 0) {
+        device.lives.push_back({&buffer, first, last});
+      }
+    }
+    std::stable_sort(device.lives.begin(), device.lives.end(), [](const Life& a, const Life& b) {
+      return a.buffer->offset() < b.buffer->offset();
+    });
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> MemorySnapshot(std::span<const v1::Program> programs) {
+  std::vector<Device> devices;
+  for (const v1::Program& program : programs) RETURN_IF_ERROR(AddDevices(program, &devices));
+  Pickle out;
+  out.BeginDict();
+  out.String("segments");
+  out.BeginList();
+  for (size_t i = 0; i < devices.size(); ++i) Segment(static_cast<int64_t>(i), devices[i], &out);
+  out.EndList();
+  out.String("device_traces");
+  out.BeginList();
+  for (size_t i = 0; i < devices.size(); ++i) Trace(static_cast<int64_t>(i), devices[i], &out);
+  out.EndList();
+  out.EndDict();
+  return std::move(out).Finish();
+}
+
+}  // namespace terrace

@@ -1,0 +1,35 @@
+// Writes Python's pickle format, protocol 2, as far as plain data needs it: dictionaries, lists,
+// pairs, strings, integers, booleans. The order of calls is the order of the data:
+//
+//   pickle.BeginDict(); pickle.String("a"); pickle.Int(1); pickle.EndDict(); pickle.Finish()
+//
+// Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace terrace {
+
+class Pickle {
+ public:
+  Pickle();
+  void BeginDict();  // then keys and values in turn
+  void EndDict();
+  void BeginList();
+  void EndList();
+  void Pair(int64_t first, int64_t second);
+  void String(std::string_view text);
+  void Int(int64_t value);
+  void Bool(bool value);
+  // The bytes; nothing may follow.
+  std::string Finish() &&;
+
+ private:
+  std::string out_;
+};
+
+}  // namespace terrace
