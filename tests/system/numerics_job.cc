@@ -15,7 +15,7 @@
 #include "proto/state_layout.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/rank/initial_state.h"
-#include "worker/rank/program_file.h"
+#include "worker/rank/program_memory.h"
 #include "worker/rank/vm.h"
 
 namespace terrace {
@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<float>> InferInProcess(const Golden& golden,
   const SystemClock clock;
   ASSIGN_OR_RETURN(const auto vm,
                    Vm::Create(program, {.threads = 2, .arenas = memory.arenas()}, &clock, nullptr));
-  FillInitialState(program, memory.arenas(), 1);
+  RETURN_IF_ERROR(FillInitialState(program, memory.regions(), 1));
   LoadWeights(program, memory.arenas(), golden.weights);
   std::vector<float> logits;
   for (int64_t row = 0; row < golden.rows; ++row) {

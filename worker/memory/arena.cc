@@ -52,7 +52,8 @@ absl::Status MapNamedGuard(std::byte* page, std::string_view name) {
 
 absl::Status Refused(std::string_view name, int64_t bytes, int error) {
   return absl::ResourceExhaustedError(
-      absl::StrCat(Absl(name), ": the system refuses ", bytes, " bytes: ", std::strerror(error)));
+      absl::StrCat(Absl(name), ": the system refuses ", bytes, " bytes: ", std::strerror(error),
+                   "; look at ulimit -v and vm.overcommit_memory, or ask for less"));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ struct InstructionPreparation {
   const v1::Program* program = nullptr;
   const v1::Instruction* source = nullptr;
   const PrepareOptions* options = nullptr;
+  NvmeQueues nvme_queues;
 };
 
 absl::Status PrepareCompute(const InstructionPreparation& in,
@@ -26,6 +27,8 @@ absl::Status PrepareCollective(const InstructionPreparation& in,
                                PreparedInstruction* out);  // run_collective.cc
 absl::Status PrepareTransfer(const InstructionPreparation& in,
                              PreparedInstruction* out);  // run_transfer.cc
+absl::Status PrepareCopy(const InstructionPreparation& in,
+                         PreparedInstruction* out);  // run_copy.cc
 absl::Status PrepareInput(const InstructionPreparation& in,
                           PreparedInstruction* out);  // run_input.cc
 absl::Status PrepareOutput(const InstructionPreparation& in,

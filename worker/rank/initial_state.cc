@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/status_macros.h"
+
 namespace terrace {
 namespace {
 
@@ -25,31 +27,42 @@ void Zero(std::byte* data, int64_t bytes, int threads) {
   }
 }
 
-// Angles in double precision: at position 10^5 a float has lost all of the fraction that matters.
-void FillRopeTable(const v1::RopeTable& table, int64_t positions, float* out) {
+// The cosines, then the sines of one position. Angles in double precision: at position 10^5 a float
+// has lost all of the fraction that matters.
+void FillRopeRow(const v1::RopeTable& table, int64_t position, std::span<float> out) {
   const int half = table.inverse_frequency_size();
-  for (int64_t p = 0; p < positions; ++p) {
-    for (int i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(p) * table.inverse_frequency(i);
-      out[p * 2 * half + i] = static_cast<float>(std::cos(angle) * table.attention_factor());
-      out[p * 2 * half + half + i] = static_cast<float>(std::sin(angle) * table.attention_factor());
-    }
+  for (int i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(position) * table.inverse_frequency(i);
+    out[i] = static_cast<float>(std::cos(angle) * table.attention_factor());
+    out[half + i] = static_cast<float>(std::sin(angle) * table.attention_factor());
   }
+}
+
+absl::Status WriteRopeTable(const v1::RopeTable& table, const v1::Buffer& buffer, Region* region) {
+  std::vector<float> row(2 * table.inverse_frequency_size());
+  const auto bytes = std::as_bytes(std::span(row));
+  for (int64_t position = 0; position < buffer.shape(0); ++position) {
+    FillRopeRow(table, position, row);
+    RETURN_IF_ERROR(
+        region->Write(buffer.offset() + position * static_cast<int64_t>(bytes.size()), bytes));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-void FillInitialState(const v1::Program& program, std::span<std::byte* const> arenas, int threads) {
+absl::Status FillInitialState(const v1::Program& program, std::span<Region* const> regions,
+                              int threads) {
   for (const v1::Buffer& buffer : program.buffers()) {
-    if (buffer.lifetime() == v1::PERSISTENT && buffer.class_() != v1::EXTERNAL) {
-      Zero(arenas[buffer.arena()] + buffer.offset(), buffer.bytes(), threads);
-    }
+    if (buffer.lifetime() != v1::PERSISTENT || buffer.class_() == v1::EXTERNAL) continue;
+    std::byte* const data = regions[buffer.arena()]->data();
+    if (data != nullptr) Zero(data + buffer.offset(), buffer.bytes(), threads);
   }
   for (const v1::RopeTable& table : program.rope_tables()) {
     const v1::Buffer& buffer = program.buffers(table.buffer());
-    FillRopeTable(table, buffer.shape(0),
-                  reinterpret_cast<float*>(arenas[buffer.arena()] + buffer.offset()));
+    RETURN_IF_ERROR(WriteRopeTable(table, buffer, regions[buffer.arena()]));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace terrace

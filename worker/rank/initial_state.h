@@ -4,15 +4,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <span>
 
+#include "absl/status/status.h"
 #include "proto/v1/program.pb.h"
+#include "worker/memory/region.h"
 
 namespace terrace {
 
 // Zeroes the persistent buffers, which the dry pass left with garbage, and computes the rotary
-// tables.
-void FillInitialState(const v1::Program& program, std::span<std::byte* const> arenas, int threads);
+// tables. `regions`: by Arena.id. What lies on NVMe is left alone: the file is new and reads zero
+// (no dry pass touches it), and writing it would cost minutes and wear. Fails as Region::Write
+// does.
+absl::Status FillInitialState(const v1::Program& program, std::span<Region* const> regions,
+                              int threads);
 
 }  // namespace terrace

@@ -6,6 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "proto/tiers.h"
+
 namespace terrace {
 namespace {
 
@@ -33,48 +35,66 @@ std::vector<Life> Lives(const v1::Program& program, const v1::Sequence& sequence
   return lives;
 }
 
-// The instruction at which the largest sum of step buffers lives.
-int PeakInstruction(const v1::Program& program, const std::vector<Life>& lives, int instructions) {
-  std::vector<int64_t> change(instructions + 1, 0);
-  for (const v1::Buffer& buffer : program.buffers()) {
-    const Life& life = lives[buffer.id()];
-    if (buffer.lifetime() != v1::STEP || life.first < 0) continue;
-    change[life.first] += buffer.bytes();
-    change[life.last + 1] -= buffer.bytes();
+// Who lives at the peak of each arena.
+class PeakOfTrain {
+ public:
+  explicit PeakOfTrain(const v1::Program& program) : lives_(program.buffers_size()) {
+    const auto train = std::find_if(program.sequences().begin(), program.sequences().end(),
+                                    [](const v1::Sequence& s) { return s.name() == "train"; });
+    peaks_.resize(program.arenas_size(), 0);
+    if (train == program.sequences().end()) return;
+    lives_ = Lives(program, *train);
+    for (int arena = 0; arena < program.arenas_size(); ++arena)
+      peaks_[arena] = PeakInstruction(program, arena, train->instructions_size());
   }
-  int64_t live = 0, most = -1;
-  int peak = 0;
-  for (int i = 0; i < instructions; ++i) {
-    live += change[i];
-    if (live > most) most = live, peak = i;
+
+  // At the peak of its own arena.
+  bool IsLive(const v1::Buffer& buffer) const {
+    if (buffer.class_() == v1::EXTERNAL) return false;
+    const Life& life = lives_[buffer.id()];
+    const int peak = peaks_[buffer.arena()];
+    return buffer.lifetime() == v1::PERSISTENT ||
+           (life.first >= 0 && life.first <= peak && peak <= life.last);
   }
-  return peak;
-}
+
+ private:
+  // At which the largest sum of step buffers of the arena lives.
+  int PeakInstruction(const v1::Program& program, int arena, int instructions) const {
+    std::vector<int64_t> change(instructions + 1, 0);
+    for (const v1::Buffer& buffer : program.buffers()) {
+      const Life& life = lives_[buffer.id()];
+      if (static_cast<int>(buffer.arena()) != arena || buffer.lifetime() != v1::STEP ||
+          life.first < 0) {
+        continue;
+      }
+      change[life.first] += buffer.bytes();
+      change[life.last + 1] -= buffer.bytes();
+    }
+    int64_t live = 0, most = -1;
+    int peak = 0;
+    for (int i = 0; i < instructions; ++i) {
+      live += change[i];
+      if (live > most) most = live, peak = i;
+    }
+    return peak;
+  }
+
+  std::vector<Life> lives_;  // by buffer
+  std::vector<int> peaks_;   // instructions, by arena
+};
 
 }  // namespace
 
 std::vector<v1::ClassBytes> MemoryClasses(const v1::Program& program) {
+  const PeakOfTrain peak(program);
   std::map<std::pair<uint32_t, uint32_t>, int64_t> bytes;  // (tier, class) -> bytes
   for (const v1::Arena& arena : program.arenas())
     bytes[{arena.tier(), v1::BUFFER_CLASS_UNSPECIFIED}] += arena.bytes();
-  const auto count = [&](const v1::Buffer& buffer) {
-    const uint32_t tier = program.arenas(buffer.arena()).tier();
+  for (const v1::Buffer& buffer : program.buffers()) {
+    if (!peak.IsLive(buffer)) continue;
+    const uint32_t tier = TierOf(program, buffer);
     bytes[{tier, buffer.class_()}] += buffer.bytes();
     bytes[{tier, v1::BUFFER_CLASS_UNSPECIFIED}] -= buffer.bytes();
-  };
-  const auto train = std::find_if(program.sequences().begin(), program.sequences().end(),
-                                  [](const v1::Sequence& s) { return s.name() == "train"; });
-  std::vector<Life> lives(program.buffers_size());
-  int peak = 0;
-  if (train != program.sequences().end()) {
-    lives = Lives(program, *train);
-    peak = PeakInstruction(program, lives, train->instructions_size());
-  }
-  for (const v1::Buffer& buffer : program.buffers()) {
-    if (buffer.class_() == v1::EXTERNAL) continue;
-    const Life& life = lives[buffer.id()];
-    const bool lives_at_peak = life.first >= 0 && life.first <= peak && peak <= life.last;
-    if (buffer.lifetime() == v1::PERSISTENT || lives_at_peak) count(buffer);
   }
   std::vector<v1::ClassBytes> lines;
   for (const auto& [key, value] : bytes) {
@@ -84,6 +104,35 @@ std::vector<v1::ClassBytes> MemoryClasses(const v1::Program& program) {
     line.set_bytes(value);
   }
   return lines;
+}
+
+v1::AllocatorStats PlannedStats(const v1::Program& program) {
+  v1::AllocatorStats stats;
+  stats.set_mode("planned");
+  if (program.arenas().empty()) return stats;
+  const PeakOfTrain peak(program);
+  std::vector<std::pair<int64_t, int64_t>> blocks;  // offset and end of what lives in arena 0
+  int64_t live = 0;
+  for (const v1::Buffer& buffer : program.buffers()) {
+    if (buffer.arena() != 0 || !peak.IsLive(buffer)) continue;
+    live += buffer.bytes();
+    blocks.emplace_back(buffer.offset(), buffer.offset() + buffer.bytes());
+  }
+  const int64_t reserved = program.arenas(0).bytes();
+  blocks.emplace_back(reserved, reserved);
+  std::sort(blocks.begin(), blocks.end());
+  int64_t largest_free = 0, end = 0;
+  for (const auto& [begin, block_end] : blocks) {
+    largest_free = std::max(largest_free, begin - end);
+    end = std::max(end, block_end);
+  }
+  stats.set_allocated_bytes(live);
+  stats.set_active_bytes(live);
+  stats.set_requested_bytes(live);
+  stats.set_step_peak_bytes(live);
+  stats.set_reserved_bytes(reserved);
+  stats.set_largest_free_block_bytes(largest_free);
+  return stats;
 }
 
 }  // namespace terrace

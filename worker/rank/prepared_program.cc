@@ -18,7 +18,11 @@ absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& inst
                                          "): ", Absl(problem)));
 }
 
-bool IsCommunication(v1::StreamKind kind) { return kind == v1::COLLECTIVE || kind == v1::TRANSFER; }
+WorkKind WorkOf(const PreparedInstruction& instruction, v1::StreamKind stream) {
+  if (instruction.group != nullptr) return WorkKind::kCommunication;
+  return instruction.copied_bytes > 0 || stream == v1::HOST_COMPUTE ? WorkKind::kOffload
+                                                                    : WorkKind::kCompute;
+}
 
 namespace {
 
@@ -30,8 +34,21 @@ absl::StatusOr<kernels::TensorView> ResolveOperand(const v1::Program& program,
   static_cast<kernels::TensorShape&>(view) = shape;
   if (view.absent()) return view;
   const v1::Buffer& buffer = program.buffers(operand.buffer());
-  view.data = arenas[buffer.arena()] + buffer.offset() + operand.offset();
+  if (arenas[buffer.arena()] != nullptr)
+    view.data = arenas[buffer.arena()] + buffer.offset() + operand.offset();
   return view;
+}
+
+// Only copies know what to do with an operand that has no address.
+absl::Status CheckAddresses(const PreparedInstruction& instruction) {
+  if (instruction.source->has_copy()) return absl::OkStatus();
+  for (size_t i = 0; i < instruction.operands.size(); ++i) {
+    const kernels::TensorView& view = instruction.operands[i];
+    if (view.absent() || view.data != nullptr) continue;
+    return InstructionError(absl::StatusCode::kInvalidArgument, *instruction.source,
+                            absl::StrCat("operand ", i, " lies on NVMe, must be in memory"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PrepareFamily(const InstructionPreparation& in, PreparedInstruction* out) {
@@ -47,6 +64,7 @@ absl::Status PrepareFamily(const InstructionPreparation& in, PreparedInstruction
     case v1::Instruction::kOutput:
       return PrepareOutput(in, out);
     case v1::Instruction::kCopy:
+      return PrepareCopy(in, out);
     case v1::Instruction::KIND_NOT_SET:
       break;
   }
@@ -71,10 +89,9 @@ bool WritesState(const v1::Instruction& instruction, const std::vector<bool>& is
 
 // Turns the waits of one instruction into positions. `seen` holds, per stream waited for, the
 // largest position that the waiting stream already knows to be finished.
-void ResolveWaits(const v1::Program& program, const v1::Sequence& sequence,
-                  const std::vector<int32_t>& positions, std::vector<int32_t>* seen,
-                  PreparedInstruction* out) {
-  std::vector<int32_t> wanted(program.streams_size(), 0);
+void ResolveWaits(const v1::Sequence& sequence, const std::vector<int32_t>& positions,
+                  std::vector<int32_t>* seen, PreparedInstruction* out) {
+  std::vector<int32_t> wanted(seen->size(), 0);
   for (uint32_t id : out->source->waits()) {
     int32_t& position = wanted[sequence.instructions(id).stream()];
     position = std::max(position, positions[id] + 1);
@@ -83,7 +100,6 @@ void ResolveWaits(const v1::Program& program, const v1::Sequence& sequence,
     if (stream == out->source->stream() || wanted[stream] <= (*seen)[stream]) continue;
     (*seen)[stream] = wanted[stream];
     out->waits.push_back({stream, wanted[stream]});
-    out->waits_for_communication |= IsCommunication(program.streams(stream).kind());
   }
 }
 
@@ -91,7 +107,8 @@ void ResolveWaits(const v1::Program& program, const v1::Sequence& sequence,
 
 absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
                                                  const v1::Sequence& sequence,
-                                                 const PrepareOptions& options) {
+                                                 const PrepareOptions& options,
+                                                 NvmeQueues nvme_queues) {
   PreparedSequence prepared;
   prepared.name = sequence.name();
   for (const v1::Stream& stream : program.streams())
@@ -107,8 +124,9 @@ absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
       ASSIGN_OR_RETURN(instruction.operands.emplace_back(),
                        ResolveOperand(program, operand, options.arenas));
     }
-    RETURN_IF_ERROR(PrepareFamily({&program, &source, &options}, &instruction));
-    ResolveWaits(program, sequence, positions, &seen[source.stream()], &instruction);
+    RETURN_IF_ERROR(CheckAddresses(instruction));
+    RETURN_IF_ERROR(PrepareFamily({&program, &source, &options, nvme_queues}, &instruction));
+    ResolveWaits(sequence, positions, &seen[source.stream()], &instruction);
     instruction.writes_state = WritesState(source, is_state);
     PreparedStream& stream = prepared.streams[source.stream()];
     positions.push_back(static_cast<int32_t>(stream.instructions.size()));

@@ -22,6 +22,9 @@
 #include "kernels/kernel.h"
 #include "proto/v1/program.pb.h"
 #include "worker/comm/communicator.h"
+#include "worker/flight_recorder.h"
+#include "worker/memory/nvme_file.h"
+#include "worker/memory/nvme_queue.h"
 #include "worker/rank/sequence_io.h"
 
 namespace terrace {
@@ -42,10 +45,13 @@ struct PreparedInstruction {
   kernels::Context context;
   Communicator* group = nullptr;  // of a collective or a transfer
   int peer = 0;                   // of a transfer: the other member
+  NvmeQueue* nvme = nullptr;      // of a copy from or to NVMe
+  std::vector<NvmePiece> pieces;  // of the same: what it moves
+  int64_t copied_bytes = 0;       // of a copy
+  // What lies on NVMe has no address: its data is null.
   std::vector<kernels::TensorView> operands;
   std::vector<WaitPoint> waits;
-  bool waits_for_communication = false;  // for a collective or a transfer
-  bool writes_state = false;             // touches what checkpoints are written from
+  bool writes_state = false;  // touches what checkpoints are written from
   const v1::Instruction* source = nullptr;
 };
 
@@ -55,8 +61,13 @@ struct Slice {
   int64_t end_ns = 0;
 };
 
-// True for the streams whose instructions need other ranks.
-bool IsCommunication(v1::StreamKind kind);
+// What somebody who waits for an instruction waits for.
+enum class WorkKind {
+  kCompute,        // and inputs and outputs
+  kCommunication,  // needs other ranks
+  kOffload,        // copies between tiers and computation on the host
+};
+WorkKind WorkOf(const PreparedInstruction& instruction, v1::StreamKind stream);
 
 struct PreparedStream {
   v1::StreamKind kind = v1::STREAM_UNSPECIFIED;
@@ -70,16 +81,23 @@ struct PreparedSequence {
 };
 
 struct PrepareOptions {
-  int threads = 1;                                        // of the compute stream
-  std::span<std::byte* const> arenas;                     // by Arena.id
+  int threads = 1;  // of the compute stream
+  // By Arena.id. Null: it cannot be addressed, only copied to and from.
+  std::span<std::byte* const> arenas;
   std::span<const std::unique_ptr<Communicator>> groups;  // by index in Program.groups (groups.h)
   uint32_t rank = 0;                                      // whose part of the program this is
+  NvmeFile* nvme = nullptr;                               // the rank's file; null: it has none
+  FlightWriter* flight = nullptr;                         // null: nobody watches
 };
+
+// By index in Program.streams; null for those that copy nothing from or to NVMe.
+using NvmeQueues = std::span<const std::unique_ptr<NvmeQueue>>;
 
 // INVALID_ARGUMENT when an instruction does not decode or asks for what this rank cannot do.
 // REQUIRES: CheckProgram passed.
 absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
                                                  const v1::Sequence& sequence,
-                                                 const PrepareOptions& options);
+                                                 const PrepareOptions& options,
+                                                 NvmeQueues nvme_queues);
 
 }  // namespace terrace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/program_file.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -65,25 +66,6 @@ absl::StatusOr<std::unique_ptr<v1::Program>> ReadProgram(std::string_view path,
   const absl::Status checked = CheckProgram(*program);
   if (checked.ok()) return program;
   return absl::Status(checked.code(), absl::StrCat(Absl(path), ": ", checked.message()));
-}
-
-absl::StatusOr<ProgramMemory> ProgramMemory::Reserve(const v1::Program& program, int threads) {
-  ProgramMemory memory;
-  for (const v1::Arena& description : program.arenas()) {
-    ASSIGN_OR_RETURN(Arena arena, Arena::Reserve(absl::StrCat("terrace-arena-", description.id()),
-                                                 description.bytes()));
-    arena.Touch(threads);
-    memory.arenas_.push_back(std::make_unique<Arena>(std::move(arena)));
-    memory.regions_.push_back(memory.arenas_.back().get());
-    memory.data_.push_back(memory.arenas_.back()->data());
-  }
-  return memory;
-}
-
-int64_t ProgramMemory::reserved_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& arena : arenas_) bytes += arena->bytes();
-  return bytes;
 }
 
 }  // namespace terrace

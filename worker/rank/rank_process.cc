@@ -13,7 +13,6 @@
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
 #include "proto/grid.h"
-#include "proto/program_text.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/file_rendezvous.h"
@@ -21,8 +20,9 @@
 #include "worker/rank/failure.h"
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
-#include "worker/rank/memory_classes.h"
+#include "worker/rank/memory_report.h"
 #include "worker/rank/process_memory.h"
+#include "worker/rank/program_file.h"
 #include "worker/rank/trainer.h"
 
 namespace terrace {
@@ -91,7 +91,8 @@ absl::StatusOr<bool> RankProcess::RunStages() {
                    .reporter = reporter_,
                    .clock = clock_,
                    .stop = &commands_->stop_flag(),
-                   .metrics = MemoryMetrics()});
+                   .flight = flight_.get(),
+                   .metrics = MemoryMetrics({*program_, *memory_, external_bytes_})});
   return trainer.Run(start);
 }
 
@@ -119,14 +120,44 @@ absl::Status RankProcess::StartLink() {
 absl::Status RankProcess::Prepare() {
   ASSIGN_OR_RETURN(program_, ReadProgram(config_.program_path(), config_.program_sha256()));
   RETURN_IF_ERROR(CheckPlace(*program_, config_));
-  auto memory = ProgramMemory::Reserve(*program_, threads());
-  if (!memory.ok()) return WithReason(memory.status(), v1::REASON_DOES_NOT_FIT);
-  memory_ = *std::move(memory);
+  RETURN_IF_ERROR(PrepareMemory());
   RETURN_IF_ERROR(OpenDataset());
   RETURN_IF_ERROR(ConnectGroups());
   RETURN_IF_ERROR(PrepareCheckpoints());
   RETURN_IF_ERROR(PrepareVm());
   return CheckMemory();
+}
+
+// Training does not depend on it: where it cannot be kept, a verdict on this rank's death says
+// less.
+absl::Status RankProcess::OpenFlightRecorder() {
+  const auto create = [this](const std::string& directory) {
+    return FlightWriter::Create(directory, config_.program_sha256(),
+                                static_cast<size_t>(program_->streams_size()), clock_);
+  };
+  auto flight = create(config_.run_directory());
+  if (!flight.ok()) {
+    log::Warn("keeps no flight record: ", flight.status().message());
+    flight = create("");
+  }
+  ASSIGN_OR_RETURN(flight_, std::move(flight));
+  return absl::OkStatus();
+}
+
+absl::Status RankProcess::PrepareMemory() {
+  RETURN_IF_ERROR(OpenFlightRecorder());
+  auto memory = ProgramMemory::Reserve(
+      *program_, {.threads = threads(),
+                  .nvme = config_.spec().resources().nvme(),
+                  .name = absl::StrCat(config_.job(), "-rank-", config_.rank())});
+  if (!memory.ok()) {
+    return WithReason(memory.status(), absl::IsResourceExhausted(memory.status())
+                                           ? v1::REASON_DOES_NOT_FIT
+                                           : v1::REASON_INVALID_SPEC);
+  }
+  memory_ = *std::move(memory);
+  RecordMemory(*program_, *memory_, flight_.get());
+  return absl::OkStatus();
 }
 
 // All ranks write; one of them keeps other jobs away.
@@ -204,28 +235,25 @@ absl::Status RankProcess::PrepareVm() {
                                    {.threads = threads(),
                                     .arenas = memory_->arenas(),
                                     .groups = groups_,
-                                    .rank = config_.rank()},
+                                    .rank = config_.rank(),
+                                    .nvme = memory_->nvme(),
+                                    .flight = flight_.get()},
                                    clock_, checkpointer_ ? &*checkpointer_ : nullptr));
   return vm_->Warm();
 }
 
-// What the libraries took is known only now; it counts against the device's limit like the arenas.
+// What the libraries took is known only now.
 absl::Status RankProcess::CheckMemory() {
   external_bytes_ = ExternalBytes();
-  const int64_t reserved = memory_->reserved_bytes(), limit = program_->device_limit_bytes();
-  reporter_->SetMemory(reserved, external_bytes_);
-  log::Info("arenas ", FormatBytes(reserved), ", outside of them ", FormatBytes(external_bytes_),
-            ", allowed ", FormatBytes(program_->external_bytes()));
-  if (limit == 0 || reserved + external_bytes_ <= limit) return absl::OkStatus();
-  return WithReason(
-      absl::ResourceExhaustedError(absl::StrCat(
-          "the rank needs ", FormatBytes(reserved), " of arenas and ", FormatBytes(external_bytes_),
-          " outside of them, resources.device_memory allows ", FormatBytes(limit))),
-      v1::REASON_DOES_NOT_FIT);
+  const PreparedMemory prepared{*program_, *memory_, external_bytes_};
+  reporter_->SetMemory(memory_->reserved_bytes(v1::DEVICE), external_bytes_);
+  flight_->Prepared(external_bytes_);
+  log::Info(MemoryLine(prepared));
+  return WithReason(CheckDeviceLimit(prepared), v1::REASON_DOES_NOT_FIT);
 }
 
 absl::StatusOr<int64_t> RankProcess::Initialise() {
-  FillInitialState(*program_, memory_->arenas(), threads());
+  RETURN_IF_ERROR(FillInitialState(*program_, memory_->regions(), threads()));
   ASSIGN_OR_RETURN(const int64_t own, StepToResume());
   ASSIGN_OR_RETURN(const int64_t step, agreement_->FromRankZero(own));
   return step > 0 ? Resume(step) : InitialiseFresh();
@@ -284,18 +312,6 @@ absl::StatusOr<int64_t> RankProcess::InitialiseFresh() {
           : ReadWeights(init, State());
   RETURN_IF_ERROR(WithReason(filled, v1::REASON_WEIGHTS_ERROR));
   return 0;
-}
-
-v1::RankMetrics RankProcess::MemoryMetrics() const {
-  v1::RankMetrics metrics;
-  for (const v1::ClassBytes& line : MemoryClasses(*program_)) *metrics.add_memory() = line;
-  int64_t predicted = 0;
-  for (const v1::Arena& arena : program_->arenas()) predicted += arena.bytes();
-  metrics.set_arena_predicted_bytes(predicted);
-  metrics.set_arena_reserved_bytes(memory_->reserved_bytes());
-  metrics.set_external_bytes(external_bytes_);
-  metrics.set_limit_bytes(program_->device_limit_bytes());
-  return metrics;
 }
 
 }  // namespace terrace

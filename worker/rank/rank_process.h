@@ -24,11 +24,12 @@
 #include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/communicator.h"
 #include "worker/data/token_dataset.h"
+#include "worker/flight_recorder.h"
 #include "worker/rank/agreement.h"
 #include "worker/rank/checkpointer.h"
 #include "worker/rank/commands.h"
 #include "worker/rank/link_server.h"
-#include "worker/rank/program_file.h"
+#include "worker/rank/program_memory.h"
 #include "worker/rank/reporter.h"
 #include "worker/rank/vm.h"
 
@@ -54,6 +55,8 @@ class RankProcess {
   absl::StatusOr<bool> RunStages();
   absl::Status StartLink();
   absl::Status Prepare();
+  absl::Status OpenFlightRecorder();
+  absl::Status PrepareMemory();
   absl::Status OpenDataset();
   absl::Status ConnectGroups();
   absl::StatusOr<std::unique_ptr<Communicator>> ConnectAll(std::string name);
@@ -67,7 +70,6 @@ class RankProcess {
   absl::StatusOr<int64_t> Resume(int64_t step);
   absl::Status PrepareCheckpoints();
   RankState State() const;
-  v1::RankMetrics MemoryMetrics() const;
   int threads() const {
     return std::max(1, static_cast<int>(std::min(config_.threads(), program_->threads())));
   }
@@ -81,6 +83,7 @@ class RankProcess {
   std::unique_ptr<LinkServer> link_;
   std::unique_ptr<RendezvousStore> file_store_;
   std::unique_ptr<v1::Program> program_;
+  std::unique_ptr<FlightWriter> flight_;
   std::optional<ProgramMemory> memory_;
   std::unique_ptr<TokenDataset> dataset_;
   std::vector<std::unique_ptr<Communicator>> groups_;  // by index in Program.groups

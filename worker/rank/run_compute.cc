@@ -26,12 +26,17 @@ absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstructio
   out->kernel = kernels::cpu::Find(decoded.op);
   out->attrs = decoded.attrs;
   ResolveRank(CoordinatesOf(in.program->grid(), in.options->rank), &out->attrs);
-  const bool on_compute_stream = in.program->streams(in.source->stream()).kind() == v1::COMPUTE;
-  out->context.threads = on_compute_stream ? in.options->threads : 1;
+  const v1::StreamKind stream = in.program->streams(in.source->stream()).kind();
+  out->context.threads =
+      stream == v1::COMPUTE || stream == v1::HOST_COMPUTE ? in.options->threads : 1;
   if (compute.workspace().access() != v1::ACCESS_UNSPECIFIED) {
     const v1::Buffer& buffer = in.program->buffers(compute.workspace().buffer());
-    out->context.workspace =
-        in.options->arenas[buffer.arena()] + buffer.offset() + compute.workspace().offset();
+    std::byte* const arena = in.options->arenas[buffer.arena()];
+    if (arena == nullptr) {
+      return InstructionError(absl::StatusCode::kInvalidArgument, *in.source,
+                              "its workspace lies on NVMe, must be in memory");
+    }
+    out->context.workspace = arena + buffer.offset() + compute.workspace().offset();
     ASSIGN_OR_RETURN(const kernels::TensorShape shape, DecodeShape(compute.workspace()));
     out->context.workspace_bytes = shape.SpanBytes();
   }

@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/streams.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "worker/rank/step_scope.h"
 
 namespace terrace {
+
 Streams::Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence,
-                 std::span<const std::unique_ptr<Communicator>> groups)
-    : clock_(clock), fence_(fence), groups_(groups) {
+                 std::span<const std::unique_ptr<Communicator>> groups,
+                 std::span<FlightCounter> counters)
+    : clock_(clock),
+      fence_(fence),
+      groups_(groups),
+      counters_(counters.first(kinds.size())),
+      caller_stream_(std::find(kinds.begin(), kinds.end(), v1::COMPUTE) - kinds.begin()),
+      threads_(kinds.size()) {
   for (size_t i = 0; i < kinds.size(); ++i) {
-    streams_.push_back(std::make_unique<Stream>());
-    if (kinds[i] == v1::COMPUTE) caller_stream_ = i;
-  }
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    if (i != caller_stream_) streams_[i]->thread = std::thread(&Streams::ThreadMain, this, i);
+    if (i != caller_stream_) threads_[i] = std::thread(&Streams::ThreadMain, this, i);
   }
 }
 
@@ -23,8 +27,8 @@ Streams::~Streams() {
   stopping_.store(true);
   run_.fetch_add(1);
   run_.notify_all();
-  for (auto& stream : streams_) {
-    if (stream->thread.joinable()) stream->thread.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
   }
 }
 
@@ -32,11 +36,11 @@ absl::Status Streams::Run(PreparedSequence* sequence, SequenceIo* io) {
   sequence_ = sequence;
   io_ = io;
   failed_.store(false);
-  for (auto& stream : streams_) stream->finished.store(0, std::memory_order_relaxed);
+  for (FlightCounter& counter : counters_) counter.finished.store(0, std::memory_order_relaxed);
   run_.fetch_add(1, std::memory_order_release);
   run_.notify_all();
   Execute(caller_stream_);
-  for (size_t i = 0; i < streams_.size(); ++i) {
+  for (size_t i = 0; i < counters_.size(); ++i) {
     // One more than its instructions: the thread has let go of the sequence.
     WaitFor({static_cast<uint32_t>(i),
              static_cast<int32_t>(sequence->streams[i].instructions.size()) + 1});
@@ -84,7 +88,7 @@ absl::Status Streams::ExecuteOne(PreparedStream* stream, size_t index) {
 
 // False when the run has failed: the waited-for result will never be there.
 bool Streams::WaitFor(const WaitPoint& point) {
-  std::atomic<int32_t>& finished = streams_[point.stream]->finished;
+  std::atomic<int32_t>& finished = counters_[point.stream].finished;
   for (int32_t seen = finished.load(std::memory_order_acquire); seen < point.position;
        seen = finished.load(std::memory_order_acquire)) {
     finished.wait(seen, std::memory_order_acquire);
@@ -93,7 +97,7 @@ bool Streams::WaitFor(const WaitPoint& point) {
 }
 
 void Streams::Publish(size_t stream, int32_t finished) {
-  std::atomic<int32_t>& counter = streams_[stream]->finished;
+  std::atomic<int32_t>& counter = counters_[stream].finished;
   counter.store(finished, std::memory_order_release);
   counter.notify_all();
 }

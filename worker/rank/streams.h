@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "worker/flight_recorder.h"
 #include "worker/rank/prepared_program.h"
 #include "worker/rank/sequence_io.h"
 
@@ -34,10 +35,10 @@ class StateFence {
 
 class Streams {
  public:
-  // `fence` may be null, and so may any of `groups`, which are all that instructions use. Borrows
-  // all.
+  // `fence` may be null, and so may any of `groups`, which are all that instructions use.
+  // `counters`: one a stream, wherever the owner wants to see them. Borrows all.
   Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence,
-          std::span<const std::unique_ptr<Communicator>> groups);
+          std::span<const std::unique_ptr<Communicator>> groups, std::span<FlightCounter> counters);
   ~Streams();
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
@@ -47,11 +48,6 @@ class Streams {
   absl::Status Run(PreparedSequence* sequence, SequenceIo* io);
 
  private:
-  struct alignas(64) Stream {
-    std::atomic<int32_t> finished{0};  // instructions of the present run, plus one at its end
-    std::thread thread;                // not joinable for the caller's stream
-  };
-
   void ThreadMain(size_t stream);
   void Execute(size_t stream);
   absl::Status ExecuteOne(PreparedStream* stream, size_t index);
@@ -63,8 +59,10 @@ class Streams {
   const Clock* const clock_;
   StateFence* const fence_;
   const std::span<const std::unique_ptr<Communicator>> groups_;
-  size_t caller_stream_ = 0;
-  std::vector<std::unique_ptr<Stream>> streams_;
+  // By stream: finished instructions of the present run, plus one at its end.
+  const std::span<FlightCounter> counters_;
+  const size_t caller_stream_;
+  std::vector<std::thread> threads_;  // by stream; not joinable for the caller's
 
   // Of the present run; written by Run while the threads sleep.
   PreparedSequence* sequence_ = nullptr;

@@ -23,6 +23,7 @@
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
 #include "worker/rank/program_file.h"
+#include "worker/rank/program_memory.h"
 #include "worker/rank/sampler.h"
 #include "worker/rank/tool_output.h"
 #include "worker/rank/tools.h"
@@ -167,7 +168,7 @@ absl::Status Generate(const GenerateOptions& options) {
                  &clock, nullptr));
   if (!vm->Has("infer"))
     return absl::InvalidArgumentError(absl::StrCat(options.program, ": has no sequence 'infer'"));
-  FillInitialState(*program, memory.arenas(), threads);
+  RETURN_IF_ERROR(FillInitialState(*program, memory.regions(), threads));
   RETURN_IF_ERROR(ReadWeights(options.checkpoint,
                               {*program, CoordinatesOf(program->grid(), 0), memory.regions()}));
   if (vm->Has("restore")) {

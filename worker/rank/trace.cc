@@ -2,6 +2,7 @@
 #include "worker/rank/trace.h"
 
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,28 @@ std::string Quoted(std::string_view text) {
 }
 
 std::string LowerName(const std::string& enum_name) { return absl::AsciiStrToLower(enum_name); }
+
+// Where a copy's bytes go; nothing for other instructions.
+std::string CopyArguments(const PreparedInstruction& instruction) {
+  const auto ends = [&]() -> std::pair<v1::Tier, v1::Tier> {
+    switch (instruction.source->copy().kind()) {
+      case v1::TO_DEVICE:
+        return {v1::HOST, v1::DEVICE};
+      case v1::TO_HOST:
+        return {v1::DEVICE, v1::HOST};
+      case v1::NVME_LOAD:
+        return {v1::NVME, v1::HOST};
+      case v1::NVME_STORE:
+        return {v1::HOST, v1::NVME};
+      default:
+        return {};
+    }
+  };
+  if (!instruction.source->has_copy()) return "";
+  const auto [from, to] = ends();
+  return absl::StrFormat(R"(,"from":"%s","to":"%s","bytes":%d)", LowerName(v1::Tier_Name(from)),
+                         LowerName(v1::Tier_Name(to)), instruction.copied_bytes);
+}
 
 std::string StreamName(const v1::Stream& stream) {
   return stream.name().empty() ? LowerName(v1::StreamKind_Name(stream.kind())) : stream.name();
@@ -51,10 +74,10 @@ void Trace::Add(const PreparedSequence& sequence, int64_t step) {
           &events_,
           ",\n"
           R"({"ph":"X","pid":%u,"tid":%d,"name":%s,"cat":"%s","ts":%.3f,"dur":%.3f,)"
-          R"("args":{"id":%u,"step":%d,"layer":%d,"micro_batch":%d}})",
+          R"("args":{"id":%u,"step":%d,"layer":%d,"micro_batch":%d%s}})",
           rank_, s, Quoted(source.text()), LowerName(v1::Phase_Name(source.phase())),
           (slice.start_ns - origin_ns_) * 1e-3, (slice.end_ns - slice.start_ns) * 1e-3, source.id(),
-          step, source.layer(), source.micro_batch());
+          step, source.layer(), source.micro_batch(), CopyArguments(stream.instructions[i]));
     }
   }
 }

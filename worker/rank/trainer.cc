@@ -68,7 +68,9 @@ absl::StatusOr<bool> Trainer::Run(int64_t start) {
 
 absl::Status Trainer::Step(int64_t step) {
   train_io_.SetStep(step);
+  parts_.flight->SetStep(step + 1);
   RETURN_IF_ERROR(parts_.vm->Run("train", &train_io_));
+  parts_.flight->StepDone();
   return CheckFinite();
 }
 
@@ -142,6 +144,8 @@ void Trainer::ReportMetrics(int64_t steps_done, double seconds) {
   metrics_.set_collective_exposed_seconds(metrics_.collective_exposed_seconds() +
                                           times.collective_exposed);
   metrics_.set_compute_seconds(metrics_.compute_seconds() + times.compute);
+  metrics_.set_offload_stall_seconds(metrics_.offload_stall_seconds() + times.offload_exposed);
+  *metrics_.mutable_traffic() = TrafficLines(parts_.vm->traffic());
   metrics_.set_step_seconds(seconds);
   metrics_.set_steps(steps_done);
   metrics_.set_tokens(steps_done * rules_.tokens_per_step());
@@ -167,6 +171,7 @@ void Trainer::TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> re
   event.set_seconds(written.seconds);
   event.set_stall_seconds(written.stall_seconds);
   parts_.reporter->Checkpoint(event);
+  parts_.flight->Record(FlightEventKind::kCheckpoint, v1::TIER_UNSPECIFIED, written.info.bytes);
   if (parts_.config->rank() == 0) {  // one rank counts what all have written
     metrics_.set_checkpoint_bytes(metrics_.checkpoint_bytes() + written.info.bytes);
   }

@@ -15,6 +15,7 @@
 #include "proto/v1/program.pb.h"
 #include "proto/v1/worker.pb.h"
 #include "worker/data/token_dataset.h"
+#include "worker/flight_recorder.h"
 #include "worker/rank/agreement.h"
 #include "worker/rank/checkpointer.h"
 #include "worker/rank/reporter.h"
@@ -36,7 +37,8 @@ struct TrainerParts {
   Reporter* reporter = nullptr;
   const Clock* clock = nullptr;
   const std::atomic<bool>* stop = nullptr;  // set when somebody asks for an early end
-  v1::RankMetrics metrics;                  // what does not change: memory
+  FlightWriter* flight = nullptr;
+  v1::RankMetrics metrics;  // what does not change: memory
 };
 
 class Trainer {

@@ -11,6 +11,27 @@
 
 namespace terrace {
 
+namespace {
+
+// All that is ever copied from and to NVMe; empty without a host tier.
+std::span<std::byte> HostMemory(const v1::Program& program, std::span<std::byte* const> arenas) {
+  for (const v1::Arena& arena : program.arenas()) {
+    if (arena.tier() == v1::HOST) return {arenas[arena.id()], static_cast<size_t>(arena.bytes())};
+  }
+  return {};
+}
+
+}  // namespace
+
+Vm::Vm(std::span<const v1::StreamKind> kinds, const PrepareOptions& options, const Clock* clock,
+       StateFence* fence)
+    : flight_(options.flight),
+      own_counters_(flight_ == nullptr ? std::make_unique<FlightCounter[]>(kinds.size()) : nullptr),
+      nvme_queues_(kinds.size()),
+      streams_(kinds, clock, fence, options.groups,
+               flight_ != nullptr ? flight_->progress()
+                                  : std::span(own_counters_.get(), kinds.size())) {}
+
 absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
                                                const PrepareOptions& options, const Clock* clock,
                                                StateFence* fence) {
@@ -20,8 +41,15 @@ absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
     return absl::InvalidArgumentError("the program must have exactly one compute stream");
   }
   std::unique_ptr<Vm> vm(new Vm(kinds, options, clock, fence));
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    const bool copies = kinds[i] == v1::NVME_READ || kinds[i] == v1::NVME_WRITE;
+    if (!copies || options.nvme == nullptr) continue;
+    ASSIGN_OR_RETURN(vm->nvme_queues_[i], options.nvme->NewQueue());
+    vm->nvme_queues_[i]->RegisterMemory(HostMemory(program, options.arenas));
+  }
   for (const v1::Sequence& sequence : program.sequences()) {
-    ASSIGN_OR_RETURN(PreparedSequence prepared, PrepareSequence(program, sequence, options));
+    ASSIGN_OR_RETURN(PreparedSequence prepared,
+                     PrepareSequence(program, sequence, options, vm->nvme_queues_));
     vm->sequences_.push_back(std::move(prepared));
   }
   return vm;
@@ -42,54 +70,15 @@ absl::Status Vm::Warm() {
 }
 
 absl::Status Vm::Run(std::string_view sequence, SequenceIo* io) {
-  for (PreparedSequence& prepared : sequences_) {
-    if (prepared.name == sequence) return streams_.Run(&prepared, io);
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    if (sequences_[i].name != sequence) continue;
+    if (flight_ != nullptr) flight_->Begin(static_cast<int32_t>(i));
+    absl::Status status = streams_.Run(&sequences_[i], io);
+    if (flight_ != nullptr) flight_->End();
+    if (status.ok()) AddTraffic(sequences_[i], &traffic_);
+    return status;
   }
   return absl::NotFoundError(absl::StrCat("the program has no sequence '", Absl(sequence), "'"));
-}
-
-namespace {
-
-double Busy(const PreparedStream& stream) {
-  int64_t busy_ns = 0;
-  for (const Slice& slice : stream.slices) busy_ns += slice.end_ns - slice.start_ns;
-  return busy_ns * 1e-9;
-}
-
-// At its end everything waits for what is still under way.
-double WaitedForCommunication(const PreparedStream& stream, int64_t start_ns,
-                              int64_t communication_end_ns) {
-  int64_t waited_ns = 0, idle_since_ns = start_ns;
-  for (size_t i = 0; i < stream.slices.size(); ++i) {
-    if (stream.instructions[i].waits_for_communication)
-      waited_ns += stream.slices[i].start_ns - idle_since_ns;
-    idle_since_ns = stream.slices[i].end_ns;
-  }
-  waited_ns += std::max<int64_t>(0, communication_end_ns - idle_since_ns);
-  return waited_ns * 1e-9;
-}
-
-}  // namespace
-
-SequenceTimes Times(const PreparedSequence& sequence) {
-  SequenceTimes times;
-  int64_t first_ns = 0, last_ns = 0, communication_end_ns = 0;
-  for (const PreparedStream& stream : sequence.streams) {
-    if (stream.slices.empty()) continue;
-    first_ns = first_ns == 0 ? stream.slices.front().start_ns
-                             : std::min(first_ns, stream.slices.front().start_ns);
-    last_ns = std::max(last_ns, stream.slices.back().end_ns);
-    if (stream.kind == v1::COMPUTE) times.compute += Busy(stream);
-    if (!IsCommunication(stream.kind)) continue;
-    times.collective += Busy(stream);
-    communication_end_ns = std::max(communication_end_ns, stream.slices.back().end_ns);
-  }
-  for (const PreparedStream& stream : sequence.streams) {
-    if (stream.kind == v1::COMPUTE)
-      times.collective_exposed += WaitedForCommunication(stream, first_ns, communication_end_ns);
-  }
-  times.total = (last_ns - first_ns) * 1e-9;
-  return times;
 }
 
 }  // namespace terrace

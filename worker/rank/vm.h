@@ -4,8 +4,12 @@
 //   Warm     every distinct computation once, before initialisation
 //   Run      execute one sequence: "train", "eval", "infer" or "restore"
 //
-// Borrows the program, the arenas and the groups. Used only on the thread that created it; it
-// starts the threads of the other streams itself.
+// While a sequence runs, each stream publishes how many instructions it has finished into a counter
+// that others wait for. Given a flight recorder these counters are the recorder's, in memory that
+// outlives the process: what a killed rank was doing is known at no cost.
+//
+// Borrows the program, the arenas, the groups and the recorder. Used only on the thread that
+// created it; it starts the threads of the other streams itself.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,23 +23,18 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "proto/v1/program.pb.h"
+#include "worker/flight_recorder.h"
 #include "worker/rank/prepared_program.h"
 #include "worker/rank/sequence_io.h"
+#include "worker/rank/sequence_times.h"
 #include "worker/rank/streams.h"
 
 namespace terrace {
 
-// Where the time of one execution went, in seconds.
-struct SequenceTimes {
-  double total = 0;               // from the first start to the last end
-  double compute = 0;             // busy, of the compute stream
-  double collective = 0;          // busy, of all streams of collectives and transfers
-  double collective_exposed = 0;  // the compute stream, or the end of all, waited for one of them
-};
-
 class Vm {
  public:
-  // `fence` may be null.
+  // `fence` may be null. What NvmeFile::NewQueue says when a queue cannot be had; otherwise as
+  // PrepareSequence.
   static absl::StatusOr<std::unique_ptr<Vm>> Create(const v1::Program& program,
                                                     const PrepareOptions& options,
                                                     const Clock* clock, StateFence* fence);
@@ -49,17 +48,19 @@ class Vm {
   // The sequence as prepared, with the slices of its last execution. Null when there is none of
   // that name.
   const PreparedSequence* Find(std::string_view sequence) const;
+  // What all executions since Create have copied between tiers.
+  const TrafficByKind& traffic() const { return traffic_; }
 
  private:
   Vm(std::span<const v1::StreamKind> kinds, const PrepareOptions& options, const Clock* clock,
-     StateFence* fence)
-      : streams_(kinds, clock, fence, options.groups) {}
+     StateFence* fence);
 
+  FlightWriter* const flight_;
+  const std::unique_ptr<FlightCounter[]> own_counters_;  // without a recorder
+  std::vector<std::unique_ptr<NvmeQueue>> nvme_queues_;  // by stream; null: copies no NVMe
   std::vector<PreparedSequence> sequences_;
+  TrafficByKind traffic_{};
   Streams streams_;
 };
-
-// From the slices of the last execution.
-SequenceTimes Times(const PreparedSequence& sequence);
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "coordinator/model/config.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/rank/tiny_program.h"
+#include "worker/rank/program_memory.h"
 #include "worker/rank/step_scope.h"
 #include "worker/rank/vm.h"
 
@@ -128,6 +130,44 @@ int AllocationsOfOneRun(bool io_allocates) {
   return forbidden_allocations.load();
 }
 
+// Copies between all tiers and computation on the host.
+int AllocationsOfAnOffloadedRun(const std::string& engine) {
+  constexpr int64_t kElements = 1 << 19;  // several requests a copy
+  TinyProgram tiny({v1::COMPUTE, v1::HOST_TO_DEVICE, v1::DEVICE_TO_HOST, v1::NVME_READ,
+                    v1::NVME_WRITE, v1::HOST_COMPUTE});
+  const uint32_t grad = tiny.Buffer(v1::F32, {kElements}), y = tiny.Buffer(v1::F32, {kElements});
+  const uint32_t slot = tiny.Buffer(v1::F32, {kElements}, v1::HOST);
+  const uint32_t state = tiny.Buffer(v1::F32, {kElements}, v1::HOST);
+  const uint32_t far = tiny.Buffer(v1::F32, {kElements}, v1::NVME);
+  tiny.Compute(0, Op::kFill, kernels::FillAttrs{.value = 1}, {{v1::WRITE, grad}});
+  tiny.Copy(2, v1::TO_HOST, {{grad, slot}})->add_waits(0);
+  tiny.Copy(3, v1::NVME_LOAD, {{far, state}});
+  v1::Instruction* add =
+      tiny.Compute(5, Op::kAdd, kernels::NoAttrs{}, {{v1::READ, slot}, {v1::UPDATE, state}});
+  add->add_waits(1), add->add_waits(2);
+  tiny.Copy(4, v1::NVME_STORE, {{state, far}})->add_waits(3);
+  tiny.Copy(1, v1::TO_DEVICE, {{state, y}})->add_waits(3);
+  tiny.Output(0, v1::LOGITS, y)->add_waits(5);
+
+  v1::NvmeSpec nvme;
+  nvme.add_paths(std::filesystem::temp_directory_path().string());
+  nvme.set_engine(engine);
+  nvme.set_verify(true);
+  auto memory = ProgramMemory::Reserve(tiny.program(), {.nvme = nvme, .name = "no-allocation"});
+  EXPECT_TRUE(memory.ok()) << memory.status();
+  SystemClock clock;
+  auto vm =
+      Vm::Create(tiny.program(), {.threads = 2, .arenas = memory->arenas(), .nvme = memory->nvme()},
+                 &clock, nullptr);
+  EXPECT_TRUE(vm.ok()) << vm.status();
+  EXPECT_TRUE((*vm)->Warm().ok());
+  TestIo io(false);
+  EXPECT_TRUE((*vm)->Run("train", &io).ok());
+  forbidden_allocations.store(0);
+  for (int run = 0; run < 5; ++run) EXPECT_TRUE(RunWatched(vm->get(), "train", &io).ok());
+  return forbidden_allocations.load();
+}
+
 // A whole training step of each family, as compiled: every kernel, in both precisions.
 int AllocationsOfCompiledSteps(const std::string& config_json, const std::string& precision) {
   constexpr int kSequence = 32;
@@ -179,6 +219,11 @@ TEST(NoAllocationTest, CompiledStepsAllocateNothing) {
 }
 
 TEST(NoAllocationTest, TheStepLoopAllocatesNothing) { EXPECT_EQ(AllocationsOfOneRun(false), 0); }
+
+TEST(NoAllocationTest, MovingBetweenTiersAllocatesNothing) {
+  for (const char* engine : {"auto", "threads"})
+    EXPECT_EQ(AllocationsOfAnOffloadedRun(engine), 0) << engine;
+}
 
 TEST(NoAllocationTest, AnAllocationInAHandlerIsSeen) { EXPECT_EQ(AllocationsOfOneRun(true), 10); }
 

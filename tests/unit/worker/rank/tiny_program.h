@@ -1,5 +1,5 @@
-// Writes small programs by hand, for tests of the VM: buffers one after the other in arena 0,
-// operands that name them.
+// Writes small programs by hand, for tests of the VM: buffers one after the other in the arena of
+// their tier, operands that name them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,12 +21,15 @@ class TinyProgram {
  public:
   TinyProgram(std::initializer_list<v1::StreamKind> streams, std::string_view sequence = "train") {
     for (v1::StreamKind kind : streams) program_.add_streams()->set_kind(kind);
-    program_.add_arenas();
+    program_.add_arenas()->set_tier(v1::DEVICE);
     sequence_ = program_.add_sequences();
     sequence_->set_name(std::string(sequence));
   }
 
-  uint32_t Buffer(v1::DType dtype, std::vector<int64_t> shape) {
+  // The arena of a tier exists from its first buffer on.
+  uint32_t Buffer(v1::DType dtype, std::vector<int64_t> shape, v1::Tier tier = v1::DEVICE) {
+    v1::Arena* arena = ArenaOf(tier);
+    const int64_t alignment = tier == v1::DEVICE ? 256 : 4096;
     v1::Buffer* buffer = program_.add_buffers();
     buffer->set_id(program_.buffers_size() - 1);
     buffer->set_dtype(dtype);
@@ -34,9 +37,9 @@ class TinyProgram {
     for (int64_t n : shape) elements *= n;
     buffer->mutable_shape()->Add(shape.begin(), shape.end());
     buffer->set_bytes(elements * 4);
-    buffer->set_offset(program_.arenas(0).bytes());
-    program_.mutable_arenas(0)->set_bytes(program_.arenas(0).bytes() +
-                                          (elements * 4 + 255) / 256 * 256);
+    buffer->set_arena(arena->id());
+    buffer->set_offset(arena->bytes());
+    arena->set_bytes(arena->bytes() + (elements * 4 + alignment - 1) / alignment * alignment);
     return buffer->id();
   }
 
@@ -82,6 +85,18 @@ class TinyProgram {
     instruction->mutable_transfer()->set_peer_stage(peer_stage);
     return instruction;
   }
+  // {from, to} buffers.
+  v1::Instruction* Copy(uint32_t stream, v1::CopyKind kind,
+                        std::vector<std::pair<uint32_t, uint32_t>> pairs) {
+    std::vector<std::pair<v1::Access, uint32_t>> operands;
+    for (const auto& [from, to] : pairs) {
+      operands.push_back({v1::READ, from});
+      operands.push_back({v1::WRITE, to});
+    }
+    v1::Instruction* instruction = Add(stream, "copy", std::move(operands));
+    instruction->mutable_copy()->set_kind(kind);
+    return instruction;
+  }
   // Returns the group's index.
   uint32_t Group(std::string name, std::initializer_list<v1::Axis> axes) {
     v1::Group* group = program_.add_groups();
@@ -92,7 +107,8 @@ class TinyProgram {
 
   v1::Program& program() { return program_; }
 
-  // Room for arena 0; call after the last Buffer.
+  // Room for arena 0, the only one; call after the last Buffer. Programs of several tiers use
+  // ProgramMemory.
   std::vector<std::byte*> Arenas() {
     memory_ = std::make_unique<std::byte[]>(program_.arenas(0).bytes() + 64);
     void* start = memory_.get();
@@ -101,6 +117,16 @@ class TinyProgram {
   }
 
  private:
+  v1::Arena* ArenaOf(v1::Tier tier) {
+    for (v1::Arena& arena : *program_.mutable_arenas()) {
+      if (arena.tier() == tier) return &arena;
+    }
+    v1::Arena* arena = program_.add_arenas();
+    arena->set_id(program_.arenas_size() - 1);
+    arena->set_tier(tier);
+    return arena;
+  }
+
   v1::Instruction* Add(uint32_t stream, std::string text,
                        std::vector<std::pair<v1::Access, uint32_t>> operands) {
     v1::Instruction* instruction = sequence_->add_instructions();

@@ -1,0 +1,39 @@
+// What a prepared rank says of its memory, tier by tier: the line in the log, the metrics, the
+// flight recorder, and whether the device's limit holds now that the bytes outside the arenas are
+// known.
+//
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/v1/program.pb.h"
+#include "proto/v1/worker.pb.h"
+#include "worker/flight_recorder.h"
+#include "worker/rank/program_memory.h"
+
+namespace terrace {
+
+struct PreparedMemory {
+  const v1::Program& program;
+  const ProgramMemory& memory;
+  int64_t external_bytes = 0;  // outside the arenas, measured
+};
+
+// "memory: device 512.0 MiB of 640.0 MiB, outside of it 60.1 MiB (allowed 96.0 MiB); host ...".
+std::string MemoryLine(const PreparedMemory& rank);
+
+// The bytes outside the arenas count against the device, as its arena does. RESOURCE_EXHAUSTED with
+// both and the limit. The other tiers hold nothing but their arena: CheckHostLimits has seen it.
+absl::Status CheckDeviceLimit(const PreparedMemory& rank);
+
+// Those that do not change any more.
+v1::RankMetrics MemoryMetrics(const PreparedMemory& rank);
+
+void RecordMemory(const v1::Program& program, const ProgramMemory& memory, FlightWriter* flight);
+
+}  // namespace terrace

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/program_memory.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "proto/program_text.h"
+
+namespace terrace {
+namespace {
+
+int64_t ArenaBytes(const v1::Program& program, v1::Tier tier) {
+  int64_t bytes = 0;
+  for (const v1::Arena& arena : program.arenas()) {
+    if (arena.tier() == tier) bytes += arena.bytes();
+  }
+  return bytes;
+}
+
+// "1.5 GiB of RAM (512.0 MiB device, 1.0 GiB host)".
+std::string RamText(int64_t device, int64_t host) {
+  return absl::StrCat(FormatBytes(device + host), " of RAM (", FormatBytes(device), " device, ",
+                      FormatBytes(host), " host)");
+}
+
+constexpr char kUseLess[] =
+    "lower resources.device_memory or resources.host_memory so that more is offloaded, or ";
+
+}  // namespace
+
+absl::Status CheckHostLimits(const v1::Program& program, const HostLimits& limits) {
+  const int64_t device = ArenaBytes(program, v1::DEVICE), host = ArenaBytes(program, v1::HOST);
+  if (program.host_limit_bytes() > 0 && host > program.host_limit_bytes()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the rank needs ", FormatBytes(host), " of host memory, resources.host_memory allows ",
+        FormatBytes(program.host_limit_bytes()), "; raise it or offload less"));
+  }
+  const int64_t nvme = ArenaBytes(program, v1::NVME);
+  if (program.nvme_limit_bytes() > 0 && nvme > program.nvme_limit_bytes()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the rank needs ", FormatBytes(nvme), " on NVMe, resources.nvme.bytes allows ",
+                     FormatBytes(program.nvme_limit_bytes()), "; raise it or offload less"));
+  }
+  const GroupLimit& group = limits.group;
+  if (device + host > group.free_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the rank needs ", RamText(device, host), ", ", group.file, " allows ",
+                     FormatBytes(group.limit_bytes), ", of which ", FormatBytes(group.free_bytes),
+                     " are free; ", kUseLess, "raise that limit"));
+  }
+  if (device + host > limits.available_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the rank needs ", RamText(device, host), ", this machine has ",
+                     FormatBytes(limits.available_bytes), " left (MemAvailable in /proc/meminfo); ",
+                     kUseLess, "end what else uses it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProgramMemory> ProgramMemory::Reserve(const v1::Program& program,
+                                                     MemoryOptions options) {
+  RETURN_IF_ERROR(CheckHostLimits(program, options.limits));
+  ProgramMemory memory;
+  for (const v1::Arena& arena : program.arenas()) {
+    ASSIGN_OR_RETURN(Region* const region, memory.ReserveArena(arena, options));
+    memory.regions_.push_back(region);
+    memory.data_.push_back(region->data());
+  }
+  return memory;
+}
+
+absl::StatusOr<Region*> ProgramMemory::ReserveArena(const v1::Arena& arena,
+                                                    const MemoryOptions& options) {
+  const std::string name = absl::StrCat("terrace-arena-", arena.id());
+  switch (arena.tier()) {
+    case v1::HOST: {
+      ASSIGN_OR_RETURN(host_,
+                       HostRegion::Reserve(name, arena.bytes(), options.threads, options.limits));
+      if (!host_->unlocked_because().empty()) {
+        log::Warn("host memory is not locked, the system may swap it: ", host_->unlocked_because());
+      }
+      return host_.get();
+    }
+    case v1::NVME:
+      return OpenNvme(arena.bytes(), options);
+    default: {
+      ASSIGN_OR_RETURN(Arena device, Arena::Reserve(name, arena.bytes()));
+      device_ = std::make_unique<Arena>(std::move(device));
+      device_->Touch(options.threads);
+      return device_.get();
+    }
+  }
+}
+
+absl::StatusOr<Region*> ProgramMemory::OpenNvme(int64_t bytes, const MemoryOptions& options) {
+  const v1::NvmeSpec& spec = options.nvme;
+  if (spec.paths().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.nvme.paths: got none, the program keeps ", FormatBytes(bytes),
+                     " on NVMe; name folders on this worker's drives"));
+  }
+  ASSIGN_OR_RETURN(nvme_,
+                   NvmeFile::Create({.paths = {spec.paths().begin(), spec.paths().end()},
+                                     .name = options.name,
+                                     .bytes = bytes,
+                                     .block_bytes = spec.block_bytes(),
+                                     .queue_depth = static_cast<int>(spec.queue_depth()),
+                                     .verify = spec.verify(),
+                                     .engine = spec.engine().empty() ? "auto" : spec.engine(),
+                                     .bytes_per_second = spec.bytes_per_second(),
+                                     .wrap = options.wrap}));
+  log::Info("NVMe: ", FormatBytes(bytes), " in ", nvme_->description());
+  return nvme_.get();
+}
+
+int64_t ProgramMemory::reserved_bytes(v1::Tier tier) const {
+  const Region* region = nullptr;
+  if (tier == v1::DEVICE) region = device_.get();
+  if (tier == v1::HOST) region = host_.get();
+  if (tier == v1::NVME) region = nvme_.get();
+  return region == nullptr ? 0 : region->bytes();
+}
+
+}  // namespace terrace

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/sequence_times.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace terrace {
+namespace {
+
+constexpr double kSecondsPerNano = 1e-9;
+
+// An instruction within its sequence.
+struct Place {
+  uint32_t stream = 0;
+  int index = 0;
+};
+
+class Waits {
+ public:
+  explicit Waits(const PreparedSequence& sequence) : sequence_(sequence) {}
+
+  // Charges what was under way in [from_ns, to_ns) on the path of waits that led to the end of
+  // `place`. Each turn goes to an instruction that had to end before the one at hand could start.
+  void Charge(std::optional<Place> place, int64_t from_ns, int64_t to_ns) {
+    while (place && to_ns > from_ns) {
+      const Slice& slice = SliceOf(*place);
+      to_ns = std::min(to_ns, slice.end_ns);
+      const int64_t start_ns = std::max(slice.start_ns, from_ns);
+      if (start_ns < to_ns) ns_[KindAt(*place)] += to_ns - start_ns;
+      to_ns = std::min(to_ns, start_ns);
+      place = LastBefore(*place);
+    }
+  }
+
+  // Of those that the instruction waits for on other streams, the one that ended last.
+  std::optional<Place> LastWaitedFor(Place place) const {
+    std::optional<Place> last;
+    for (const WaitPoint& point : InstructionAt(place).waits)
+      last = Later(last, {point.stream, point.position - 1});
+    return last;
+  }
+
+  double seconds(WorkKind kind) const { return ns_[static_cast<int>(kind)] * kSecondsPerNano; }
+
+ private:
+  const PreparedInstruction& InstructionAt(Place place) const {
+    return sequence_.streams[place.stream].instructions[place.index];
+  }
+  const Slice& SliceOf(Place place) const {
+    return sequence_.streams[place.stream].slices[place.index];
+  }
+  int KindAt(Place place) const {
+    return static_cast<int>(WorkOf(InstructionAt(place), sequence_.streams[place.stream].kind));
+  }
+  Place Later(std::optional<Place> a, Place b) const {
+    return a && SliceOf(*a).end_ns >= SliceOf(b).end_ns ? *a : b;
+  }
+  // The same with the instruction before on its own stream.
+  std::optional<Place> LastBefore(Place place) const {
+    std::optional<Place> last = LastWaitedFor(place);
+    if (place.index > 0) last = Later(last, {place.stream, place.index - 1});
+    return last;
+  }
+
+  const PreparedSequence& sequence_;
+  std::array<int64_t, 3> ns_{};  // by WorkKind
+};
+
+// The compute stream's waits, and at the end the wait for what is still under way.
+void ChargeWaitsOf(const PreparedSequence& sequence, uint32_t compute, int64_t start_ns,
+                   Waits* waits) {
+  const PreparedStream& stream = sequence.streams[compute];
+  int64_t idle_since_ns = start_ns;
+  for (int i = 0; i < static_cast<int>(stream.slices.size()); ++i) {
+    waits->Charge(waits->LastWaitedFor({compute, i}), idle_since_ns, stream.slices[i].start_ns);
+    idle_since_ns = stream.slices[i].end_ns;
+  }
+  std::optional<Place> last;
+  int64_t last_ns = idle_since_ns;
+  for (uint32_t s = 0; s < sequence.streams.size(); ++s) {
+    const std::vector<Slice>& slices = sequence.streams[s].slices;
+    if (slices.empty() || slices.back().end_ns <= last_ns) continue;
+    last_ns = slices.back().end_ns;
+    last = Place{s, static_cast<int>(slices.size()) - 1};
+  }
+  waits->Charge(last, idle_since_ns, last_ns);
+}
+
+double Seconds(const Slice& slice) { return (slice.end_ns - slice.start_ns) * kSecondsPerNano; }
+
+void AddBusy(const PreparedStream& stream, SequenceTimes* times) {
+  for (size_t i = 0; i < stream.slices.size(); ++i) {
+    const double seconds = Seconds(stream.slices[i]);
+    switch (WorkOf(stream.instructions[i], stream.kind)) {
+      case WorkKind::kCompute:
+        if (stream.kind == v1::COMPUTE) times->compute += seconds;
+        break;
+      case WorkKind::kCommunication:
+        times->collective += seconds;
+        break;
+      case WorkKind::kOffload:
+        times->offload += seconds;
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+SequenceTimes Times(const PreparedSequence& sequence) {
+  SequenceTimes times;
+  int64_t first_ns = INT64_MAX, last_ns = 0;
+  for (const PreparedStream& stream : sequence.streams) {
+    if (stream.slices.empty()) continue;
+    first_ns = std::min(first_ns, stream.slices.front().start_ns);
+    last_ns = std::max(last_ns, stream.slices.back().end_ns);
+    AddBusy(stream, &times);
+  }
+  if (last_ns == 0) return times;
+  Waits waits(sequence);
+  for (uint32_t s = 0; s < sequence.streams.size(); ++s) {
+    if (sequence.streams[s].kind == v1::COMPUTE) ChargeWaitsOf(sequence, s, first_ns, &waits);
+  }
+  times.collective_exposed = waits.seconds(WorkKind::kCommunication);
+  times.offload_exposed = waits.seconds(WorkKind::kOffload);
+  times.total = (last_ns - first_ns) * kSecondsPerNano;
+  return times;
+}
+
+void AddTraffic(const PreparedSequence& sequence, TrafficByKind* traffic) {
+  for (const PreparedStream& stream : sequence.streams) {
+    for (size_t i = 0; i < stream.slices.size(); ++i) {
+      const PreparedInstruction& instruction = stream.instructions[i];
+      if (instruction.copied_bytes == 0) continue;
+      CopyTraffic& kind = (*traffic)[instruction.source->copy().kind()];
+      kind.bytes += instruction.copied_bytes;
+      kind.seconds += Seconds(stream.slices[i]);
+    }
+  }
+}
+
+google::protobuf::RepeatedPtrField<v1::OffloadTraffic> TrafficLines(const TrafficByKind& traffic) {
+  google::protobuf::RepeatedPtrField<v1::OffloadTraffic> lines;
+  for (int kind = 0; kind < static_cast<int>(traffic.size()); ++kind) {
+    if (traffic[kind].bytes == 0) continue;
+    v1::OffloadTraffic* line = lines.Add();
+    const bool nvme = kind == v1::NVME_LOAD || kind == v1::NVME_STORE;
+    line->set_tier(nvme ? v1::NVME : v1::HOST);
+    line->set_write(kind == v1::TO_HOST || kind == v1::NVME_STORE);
+    line->set_bytes(traffic[kind].bytes);
+    line->set_seconds(traffic[kind].seconds);
+  }
+  return lines;
+}
+
+}  // namespace terrace
