@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coordinator/planner/layout_rules.h"
+#include "coordinator/planner/profiles.h"
 
 namespace terrace {
 namespace {
@@ -73,6 +74,13 @@ int64_t RecomputeGroup(const v1::Layout& layout, int64_t layers) {
   if (recompute == "sqrt") return std::lround(std::sqrt(static_cast<double>(layers)));
   return recompute == "full" ? layers : 0;
 }
+
+int64_t Part(double share, int64_t bytes) {
+  return static_cast<int64_t>(share * static_cast<double>(bytes));
+}
+
+// What is off the device, and what is on NVMe, of a class.
+double Away(const v1::TierShares& shares) { return shares.host() + shares.nvme(); }
 
 double RingSeconds(double bytes, int64_t ranks, const v1::HardwareProfile& profile) {
   const double rounds = static_cast<double>(ranks - 1);
@@ -172,7 +180,38 @@ MemoryEstimate Estimator::StageMemory(const v1::Layout& layout, const Stage& sta
   memory.gradient_bytes = whole;
   if (zero >= 2) memory.gradient_bytes = std::min(whole, whole / shards + passing);
   memory.activation_bytes = ActivationBytes(layout, stage);
+  if (layout.has_offload()) Offload(layout, stage, &memory);
   return memory;
+}
+
+void Estimator::Offload(const v1::Layout& layout, const Stage& stage,
+                        MemoryEstimate* memory) const {
+  constexpr int64_t kRingBuffers = 4;  // of each operand of the optimizer (compiler/staging.h)
+  const v1::Offload& offload = layout.offload();
+  const int64_t whole = kF32Bytes * stage.parameters / layout.tensor_parallel();
+  const int64_t share = whole / ShardRanks(layout);
+  const int64_t passing =
+      kF32Bytes * std::max(2 * layer_parameters_, embedding_parameters_) / layout.tensor_parallel();
+  const auto away = [memory](int64_t bytes, const v1::TierShares& shares) {
+    memory->host_bytes += Part(shares.host(), bytes);
+    memory->nvme_bytes += Part(shares.nvme(), bytes);
+    return Part(shares.host() + shares.nvme(), bytes);
+  };
+  memory->state_bytes -= away(2 * share, offload.optimizer());
+  // With ZeRO 1 and 2 whole weights stay on the device, and the masters rest with the moments.
+  if (layout.zero_stage() == 1 || layout.zero_stage() == 2) {
+    memory->state_bytes -= away(share, offload.optimizer());
+  } else {
+    const int64_t weights = away(share, offload.parameter());
+    const int64_t there_anyway = layout.zero_stage() == 3 ? std::min(whole, passing) : 0;
+    memory->state_bytes -=
+        weights - std::max<int64_t>(0, std::min(weights, passing) - there_anyway);
+  }
+  const int64_t gradients = away(layout.zero_stage() == 0 ? whole : share, offload.gradient());
+  memory->gradient_bytes -= gradients - std::min(gradients, passing);
+  const int64_t kept = away(memory->activation_bytes, offload.activation());
+  memory->activation_bytes -= kept - std::min(kept, 3 * kept / std::max<int64_t>(3, stage.layers));
+  memory->host_bytes += kRingBuffers * 4 * layout.chunk_bytes();
 }
 
 MemoryEstimate Estimator::Memory(const v1::Layout& layout) const {
@@ -252,16 +291,51 @@ double Estimator::GradientSeconds(const v1::Layout& layout, const Stage& stage,
   return layout.zero_stage() == 2 ? passes * reduce + one : passes * (reduce + 2 * one);
 }
 
+// What the offload adds: the part of the pass's streams that is longer than the pass, and the
+// slowest stream of the optimizer.
+double Estimator::OffloadSeconds(const v1::Layout& layout, const Stage& stage, double busy_seconds,
+                                 const v1::HardwareProfile& profile) const {
+  if (!layout.has_offload()) return 0;
+  const v1::Offload& offload = layout.offload();
+  const TierRates rates = TierRatesOf(profile);
+  const double whole = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
+  const double share = whole / static_cast<double>(ShardRanks(layout));
+  const double weights = layout.zero_stage() == 0 ? whole : share;
+  const double passes = layout.micro_batches();
+  const double again = RecomputeOf(layout) == "none" ? 0 : 1;
+  const double fetched = passes * (2 + again) * weights;
+  const double left = layout.zero_stage() >= 2 ? passes * share : weights;
+  const double kept = 2 * static_cast<double>(ActivationBytes(layout, stage)) * passes;
+  const double in_pass = std::max(
+      {(Away(offload.parameter()) * fetched + Away(offload.activation()) * kept) / rates.to_device,
+       (Away(offload.gradient()) * left + Away(offload.activation()) * kept) / rates.to_host,
+       (offload.parameter().nvme() * fetched + offload.activation().nvme() * kept) /
+           rates.nvme_read,
+       (offload.gradient().nvme() * left + offload.activation().nvme() * kept) / rates.nvme_write});
+  // Weights that stay on the device come and go.
+  const double visiting =
+      std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) * share;
+  const double written =
+      offload.parameter().nvme() * share + offload.optimizer().nvme() * 2 * share;
+  const double updating = std::max({Away(offload.optimizer()) * 7 * share / rates.host_memory,
+                                    visiting / rates.to_device, visiting / rates.to_host,
+                                    (written + offload.gradient().nvme() * share) / rates.nvme_read,
+                                    written / rates.nvme_write});
+  return std::max(0.0, in_pass - busy_seconds) + updating;
+}
+
 double Estimator::StepSeconds(const v1::Layout& layout, const v1::HardwareProfile& profile) const {
   double slowest = 0;
   for (const Stage& stage : Stages(layout)) {
     const double busy =
         ComputeSeconds(layout, stage, profile) + LayerCommunicationSeconds(layout, stage, profile);
-    const double optimizer = 7 * static_cast<double>(kF32Bytes * stage.parameters) /
+    const double on_device = 1 - Away(layout.offload().optimizer());
+    const double optimizer = on_device * 7 * static_cast<double>(kF32Bytes * stage.parameters) /
                              layout.tensor_parallel() / static_cast<double>(ShardRanks(layout)) /
                              std::max(1.0, profile.memory_bytes_per_second());
-    slowest = std::max(
-        slowest, busy * (1 + Bubble(layout)) + optimizer + GradientSeconds(layout, stage, profile));
+    const double offload = OffloadSeconds(layout, stage, busy, profile);
+    slowest = std::max(slowest, busy * (1 + Bubble(layout)) + optimizer + offload +
+                                    GradientSeconds(layout, stage, profile));
   }
   return slowest;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "coordinator/planner/profiles.h"
 #include "kernels/op.h"
 #include "proto/grid.h"
 #include "proto/op_codec.h"
@@ -31,18 +32,38 @@ double Over(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
 double Bytes(const TensorShape& shape) { return static_cast<double>(shape.SpanBytes()); }
 
 absl::StatusOr<double> ComputeSeconds(const v1::ComputeOp& compute,
-                                      const std::vector<TensorShape>& shapes,
+                                      const std::vector<TensorShape>& shapes, bool on_host,
                                       const v1::HardwareProfile& profile) {
   ASSIGN_OR_RETURN(const DecodedOp decoded, DecodeOp(compute));
   const std::string problem = kernels::CheckShapes(decoded.op, decoded.attrs, shapes);
   if (!problem.empty()) return absl::InvalidArgumentError(problem);
   const double flops = static_cast<double>(kernels::Flops(decoded.op, decoded.attrs, shapes));
   const double bytes = static_cast<double>(kernels::BytesMoved(decoded.op, decoded.attrs, shapes));
+  // Sums and updates: arithmetic is nothing beside their traffic.
+  if (on_host) return bytes / TierRatesOf(profile).host_memory;
   const bool bf16 = PrecisionOf(decoded.attrs) == MatmulPrecision::kBF16;
   // Not the larger of the two: a product packs its operands before it computes, and small products
   // show it.
   return Over(flops, bf16 ? profile.bf16_flops_per_second() : profile.f32_flops_per_second()) +
          Over(bytes, profile.memory_bytes_per_second());
+}
+
+double CopyRate(v1::CopyKind kind, const TierRates& rates) {
+  switch (kind) {
+    case v1::TO_HOST:
+      return rates.to_host;
+    case v1::NVME_LOAD:
+      return rates.nvme_read;
+    case v1::NVME_STORE:
+      return rates.nvme_write;
+    default:
+      return rates.to_device;
+  }
+}
+
+bool OnHost(const v1::Program& program, const v1::Instruction& instruction) {
+  return instruction.stream() < static_cast<uint32_t>(program.streams_size()) &&
+         program.streams(static_cast<int>(instruction.stream())).kind() == v1::HOST_COMPUTE;
 }
 
 // Rounds of a ring in which each member sends one message of `share` bytes.
@@ -72,7 +93,8 @@ absl::StatusOr<double> InstructionSeconds(const v1::Program& program,
   }
   double seconds = 0;
   if (instruction.has_compute()) {
-    ASSIGN_OR_RETURN(seconds, ComputeSeconds(instruction.compute(), shapes, profile));
+    ASSIGN_OR_RETURN(seconds, ComputeSeconds(instruction.compute(), shapes,
+                                             OnHost(program, instruction), profile));
   } else if (instruction.has_collective()) {
     const v1::CollectiveOp& op = instruction.collective();
     if (op.group() >= static_cast<uint32_t>(program.groups_size())) {
@@ -84,6 +106,9 @@ absl::StatusOr<double> InstructionSeconds(const v1::Program& program,
               (Over(ring.share, profile.link_bytes_per_second()) + profile.link_latency_seconds());
   } else if (instruction.has_transfer()) {
     seconds = Over(bytes, profile.link_bytes_per_second()) + profile.link_latency_seconds();
+  } else if (instruction.has_copy()) {
+    // Every byte is an operand twice: where it is read and where it is written.
+    seconds = bytes / 2 / CopyRate(instruction.copy().kind(), TierRatesOf(profile));
   } else {
     seconds = Over(bytes, profile.memory_bytes_per_second());
   }

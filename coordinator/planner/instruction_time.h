@@ -1,6 +1,7 @@
 // How long one instruction takes on a time model when nothing else is in its way: FLOPs over rate
 // plus bytes over bandwidth plus an overhead; collectives by the formulas of ring algorithms,
-// transfers by the link.
+// transfers by the link, copies by the rate between their tiers, host computation by the host's
+// memory. What copies of both directions at once cost is duplex.h's.
 //
 // Pure and thread-safe.
 //

@@ -2,10 +2,10 @@
 // waited for last.
 //
 // An instruction is ready when its stream is free and its waits are over. Streams run at the same
-// time and do not slow each other down. Instructions of several stages that communicate, the two
-// ends of a transfer and the members of a collective over the pipeline, start when all of them are
-// ready and end together. The ranks of one stage do the same at the same time, so that one stands
-// for all.
+// time and do not slow each other down, except as the given seconds say (duplex.h). Instructions of
+// several stages that communicate, the two ends of a transfer and the members of a collective over
+// the pipeline, start when all of them are ready and end together. The ranks of one stage do the
+// same at the same time, so that one stands for all.
 //
 // Pure; JointRun is used by one thread.
 //

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -47,6 +48,8 @@ class Checker {
     if (CheckSchedule()) CheckStages();
     CheckRecompute();
     CheckSharding();
+    CheckName("allocator", layout_.allocator(), {"planned", "caching"});
+    for (std::string& problem : OffloadProblems(layout_)) problems_.push_back(std::move(problem));
     if (problems_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));
   }
@@ -271,7 +274,8 @@ v1::Layout Completed(v1::Layout layout) {
     layout.set_zero_stage(0);
     layout.set_shard_size(0);
   }
-  return layout;
+  if (layout.allocator().empty()) layout.set_allocator("planned");
+  return CompletedOffload(std::move(layout));
 }
 
 absl::Status CheckLayout(const v1::Layout& layout, const Model& model, const v1::JobSpec& spec) {

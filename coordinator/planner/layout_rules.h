@@ -1,5 +1,5 @@
 // What the dimensions of a model allow: the one place that knows which combinations of tensor,
-// pipeline, context and data parallelism, schedule, recompute and ZeRO can be compiled.
+// pipeline, context and data parallelism, schedule, recompute, ZeRO and offload can be compiled.
 //
 // In: a layout, chosen or pinned. Out: nothing, or every problem with the dimension that is in the
 // way and the nearest value that works. The planner asks before it proposes, the compiler before it
@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,12 +25,25 @@ namespace terrace {
 
 // The layout with what 0 and "" mean written out: degrees of 1, no recompute, schedule "1f1b",
 // interleave 2 for "interleaved" and "zbv" and 1 otherwise, context type "ring", gradients reduced
-// in f32. With one rank to shard over, ZeRO is 0 and no shard size is left.
+// in f32, allocator "planned". With one rank to shard over, ZeRO is 0 and no shard size is left. A
+// class of memory that `offload` does not mention stays on the device, except that gradients follow
+// the optimizer to the host; an offload of nothing is left out, one of something has chunk_bytes.
 v1::Layout Completed(v1::Layout layout);
 
 // INVALID_ARGUMENT with one line a problem. Fields of 0 and "" count as Completed() says; a layout
 // without `ranks` is not held against them. How the batch divides is the planner's to check.
 absl::Status CheckLayout(const v1::Layout& layout, const Model& model, const v1::JobSpec& spec);
+
+// The farthest from the device that has a part; DEVICE when none has.
+v1::Tier FarthestTier(const v1::TierShares& shares);
+// Something rests off the device.
+bool IsOffloaded(const v1::Layout& layout);
+// "device", "host", "nvme".
+std::string_view TierName(v1::Tier tier);
+
+// The part of Completed() and CheckLayout() that is about tiers: one line a problem.
+v1::Layout CompletedOffload(v1::Layout layout);
+std::vector<std::string> OffloadProblems(const v1::Layout& layout);
 
 // The axes of the ranks. Without ZeRO all data-parallel ranks are on the shard axis.
 v1::Grid GridOf(const v1::Layout& layout);

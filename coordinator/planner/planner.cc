@@ -38,17 +38,38 @@ v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
   layout.set_shard_size(pinned.shard_size());
   layout.set_communication_dtype(pinned.communication_dtype());
   layout.set_persistent_parameters(std::max<int64_t>(0, pinned.persistent_parameters()));
+  if (pinned.has_offload()) *layout.mutable_offload() = pinned.offload();
+  layout.set_allocator(pinned.allocator());
+  layout.set_chunk_bytes(pinned.chunk_bytes());
+  layout.set_tile_bytes(std::max<int64_t>(0, pinned.tile_bytes()));
   return layout;
 }
 
 struct Saving {  // of memory
   uint32_t zero = 0;
   std::string recompute;
+  v1::Offload offload;
 };
 
+// What is pinned and, where a class is not, what `proposed` says.
+v1::Offload WithPinned(const v1::Offload& pinned, v1::Offload proposed) {
+  if (pinned.has_parameter()) *proposed.mutable_parameter() = pinned.parameter();
+  if (pinned.has_gradient()) *proposed.mutable_gradient() = pinned.gradient();
+  if (pinned.has_optimizer()) *proposed.mutable_optimizer() = pinned.optimizer();
+  if (pinned.has_activation()) *proposed.mutable_activation() = pinned.activation();
+  return proposed;
+}
+
 // In the order of their cost. `recompute` "" leaves what the layout has.
-std::vector<Saving> Savings(const v1::LayoutSpec& pinned, Search search) {
-  const bool all = search == Search::kAll;
+std::vector<Saving> Savings(const v1::JobSpec& spec, Search search) {
+  const v1::LayoutSpec& pinned = spec.layout();
+  const bool all = search != Search::kPlain;
+  std::vector<v1::Offload> offloads = {pinned.offload()};
+  if (search == Search::kTiers) {
+    for (const v1::Offload& proposed : Offloads(spec.resources().nvme().paths_size() > 0)) {
+      offloads.push_back(WithPinned(pinned.offload(), proposed));
+    }
+  }
   std::vector<uint32_t> zeros = {0};
   if (pinned.zero() >= 0) {
     zeros = {static_cast<uint32_t>(pinned.zero())};
@@ -60,8 +81,10 @@ std::vector<Saving> Savings(const v1::LayoutSpec& pinned, Search search) {
     recomputes = {"none", "selective", "block", "sqrt"};
   }
   std::vector<Saving> savings;
-  for (const std::string& recompute : recomputes) {
-    for (const uint32_t zero : zeros) savings.push_back({zero, recompute});
+  for (const v1::Offload& offload : offloads) {
+    for (const std::string& recompute : recomputes) {
+      for (const uint32_t zero : zeros) savings.push_back({zero, recompute, offload});
+    }
   }
   return savings;
 }
@@ -106,6 +129,7 @@ class Collector {
     for (const Saving& saving : savings) {
       if (saving.zero > 0 && spec_.layout().zero() < 0 && degrees.dp * degrees.cp == 1) continue;
       layout.set_zero_stage(saving.zero);
+      *layout.mutable_offload() = saving.offload;
       if (!saving.recompute.empty()) layout.set_recompute(saving.recompute);
       for (const int64_t micro_batch : *micro_batches) {
         layout.set_micro_batch(static_cast<uint32_t>(micro_batch));
@@ -115,17 +139,20 @@ class Collector {
     }
   }
 
-  // Fastest first. Without those over `limit_bytes` (0: any), but always with the smallest.
-  absl::StatusOr<std::vector<v1::Layout>> Take(double limit_bytes, size_t most) {
+  // Fastest first, `most` of them. Without the hopeless, but always with the smallest.
+  absl::StatusOr<std::vector<v1::Layout>> Take(size_t most) {
     if (found_.empty()) return refusal_;
-    const auto smaller = [](const Found& a, const Found& b) { return a.bytes < b.bytes; };
-    const int64_t smallest = std::min_element(found_.begin(), found_.end(), smaller)->bytes;
+    const auto smaller = [](const Found& a, const Found& b) {
+      return a.memory.total() < b.memory.total();
+    };
+    const int64_t smallest =
+        std::min_element(found_.begin(), found_.end(), smaller)->memory.total();
     std::stable_sort(found_.begin(), found_.end(),
                      [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
     std::vector<v1::Layout> layouts;
     for (Found& found : found_) {
-      const bool hopeless = limit_bytes > 0 && static_cast<double>(found.bytes) > limit_bytes;
-      if (found.bytes == smallest || (!hopeless && layouts.size() < most)) {
+      const bool hopeless = most < SIZE_MAX && Hopeless(found.memory, spec_, budget_);
+      if (found.memory.total() == smallest || (!hopeless && layouts.size() < most)) {
         layouts.push_back(std::move(found.layout));
       }
     }
@@ -135,7 +162,7 @@ class Collector {
  private:
   struct Found {
     double seconds = 0;
-    int64_t bytes = 0;
+    MemoryEstimate memory;
     v1::Layout layout;
   };
 
@@ -147,7 +174,7 @@ class Collector {
       return spec_.layout().sequence_parallel() > 0;  // larger micro-batches may divide
     }
     found_.push_back({.seconds = estimator_.StepSeconds(layout, budget_.profile),
-                      .bytes = estimator_.DeviceBytes(layout)});
+                      .memory = estimator_.Memory(layout)});
     found_.back().layout = std::move(layout);
     return true;
   }
@@ -168,11 +195,44 @@ class Collector {
 absl::StatusOr<std::vector<v1::Layout>> Candidates(const v1::JobSpec& spec, const Model& model,
                                                    const Budget& budget, Search search) {
   ASSIGN_OR_RETURN(const std::vector<Degrees> all, DegreesFor(spec.layout(), budget, search));
-  const std::vector<Saving> savings = Savings(spec.layout(), search);
+  const std::vector<Saving> savings = Savings(spec, search);
   Collector collector(spec, model, budget);
   for (const Degrees& degrees : all) collector.Add(degrees, savings);
-  if (search == Search::kPlain) return collector.Take(0, SIZE_MAX);
-  return collector.Take(kHopeless * static_cast<double>(budget.device_memory_bytes), kProposedMax);
+  return collector.Take(search == Search::kPlain ? SIZE_MAX : kProposedMax);
+}
+
+bool Hopeless(const MemoryEstimate& memory, const v1::JobSpec& spec, const Budget& budget) {
+  const TierLimits limits = LimitsOf(spec);
+  const auto over = [](int64_t bytes, int64_t limit) {
+    return limit > 0 && static_cast<double>(bytes) > kHopeless * static_cast<double>(limit);
+  };
+  return over(memory.total(), budget.device_memory_bytes) ||
+         over(memory.host_bytes, limits.host_bytes) || over(memory.nvme_bytes, limits.nvme_bytes);
+}
+
+TierLimits LimitsOf(const v1::JobSpec& spec) {
+  return {.host_bytes = spec.resources().host_memory(),
+          .nvme_bytes = spec.resources().nvme().bytes()};
+}
+
+bool OffersTiers(const v1::JobSpec& spec) {
+  return spec.resources().host_memory() > 0 || spec.resources().nvme().paths_size() > 0;
+}
+
+std::vector<v1::Offload> Offloads(bool to_nvme) {
+  std::vector<v1::Offload> offloads(to_nvme ? 4 : 2);
+  offloads[0].mutable_optimizer()->set_host(1);
+  offloads[1].mutable_optimizer()->set_host(1);
+  offloads[1].mutable_parameter()->set_host(1);
+  for (size_t i = 2; i < offloads.size(); ++i) {
+    const bool all = i == 3;
+    v1::Offload& offload = offloads[i];
+    offload.mutable_optimizer()->set_nvme(1);
+    for (v1::TierShares* shares : {offload.mutable_parameter(), offload.mutable_gradient()}) {
+      all ? shares->set_nvme(1) : shares->set_host(1);
+    }
+  }
+  return offloads;
 }
 
 uint32_t NodesFor(const v1::JobSpec& spec) {

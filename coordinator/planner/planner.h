@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/model/model.h"
+#include "coordinator/planner/estimate.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 
@@ -30,10 +31,28 @@ struct Budget {
 enum class Search {
   kPlain,  // what is not pinned is off: data parallelism over all ranks, no ZeRO, no recompute
   kAll,    // every combination that saves memory, without those that the closed form calls hopeless
+  kTiers,  // those, each also with states on the tiers that `resources` offers
 };
+
+// Bytes that a rank may use of the tiers other than the device, by `resources`.
+struct TierLimits {
+  int64_t host_bytes = 0;  // 0: no limit was given
+  int64_t nvme_bytes = 0;
+};
+TierLimits LimitsOf(const v1::JobSpec& spec);
+
+// Offloads worth trying, the one that costs least time first: the optimizer's states to the host,
+// weights with them, the states to NVMe, everything to NVMe.
+std::vector<v1::Offload> Offloads(bool to_nvme);
+
+// True when kTiers has more to propose than kAll.
+bool OffersTiers(const v1::JobSpec& spec);
 
 // A layout whose estimate is this far over the budget is not worth compiling.
 inline constexpr double kHopeless = 1.3;
+
+// More than kHopeless over a tier's budget.
+bool Hopeless(const MemoryEstimate& memory, const v1::JobSpec& spec, const Budget& budget);
 
 // Complete layouts, never none. INVALID_ARGUMENT when none can respect the spec (more ranks than
 // devices, a batch or a dimension that does not divide), naming the keys and the nearest values

@@ -22,6 +22,7 @@ struct CatalogueDevice {
   double bf16_flops_per_second = 0;  // dense
   double memory_bytes_per_second = 0;
   double link_bytes_per_second = 0;  // one direction
+  double copy_bytes_per_second = 0;  // between host and device, one direction
   std::string_view source;
 };
 
@@ -33,6 +34,18 @@ absl::StatusOr<CatalogueDevice> FindDevice(std::string_view name);
 
 // The peak rates of the datasheet; no program reaches them.
 v1::HardwareProfile ProfileOf(const CatalogueDevice& device);
+
+// Bytes a second between tiers, of one direction alone.
+struct TierRates {
+  double to_device = 0;
+  double to_host = 0;
+  double nvme_read = 0;
+  double nvme_write = 0;
+  double host_memory = 0;  // of host computation
+};
+// Those of the profile; where it has 0: copies at half of memory's rate, since each byte is read
+// and written; one data-centre drive on PCIe 4.0; the host's memory like the device's. Never 0.
+TierRates TierRatesOf(const v1::HardwareProfile& profile);
 
 // An ordinary server core with AVX-512, ranks linked by TCP on one host. `instruction_set` as a
 // worker names its own in the profile it measures: "amx_bf16" in it raises the bf16 rate.

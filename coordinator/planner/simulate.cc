@@ -2,12 +2,14 @@
 #include "coordinator/planner/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/planner/duplex.h"
 #include "coordinator/planner/instruction_time.h"
 #include "proto/grid.h"
 
@@ -40,6 +42,41 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
     input.seconds.push_back(*seconds);
   }
   return input;
+}
+
+double EndOf(const std::vector<std::vector<RunInstruction>>& run) {
+  double end = 0;
+  for (const std::vector<RunInstruction>& stage : run) {
+    for (const RunInstruction& instruction : stage) end = std::max(end, instruction.end_seconds);
+  }
+  return end;
+}
+
+// Runs the stages; where the two directions of a link slow each other down, again until the step
+// no longer changes.
+absl::Status RunTogether(const v1::HardwareProfile& profile, std::vector<StageInput>* inputs,
+                         std::vector<std::vector<RunInstruction>>* run) {
+  constexpr int kRunsMax = 8;
+  constexpr double kSettled = 1e-3;
+  const std::vector<StageInput> alone = *inputs;
+  const bool shares = std::any_of(alone.begin(), alone.end(), [&](const StageInput& input) {
+    return SharesLinks(input, profile);
+  });
+  double last = 0;
+  for (int i = 0; i < (shares ? kRunsMax : 1); ++i) {
+    if (i > 0) {
+      for (size_t stage = 0; stage < alone.size(); ++stage) {
+        (*inputs)[stage].seconds = Stretched(alone[stage], (*run)[stage], profile);
+      }
+    }
+    JointRun joint(*inputs);
+    RETURN_IF_ERROR(joint.Run());
+    *run = joint.instructions();
+    const double end = EndOf(*run);
+    if (std::abs(end - last) <= kSettled * end) break;
+    last = end;
+  }
+  return absl::OkStatus();
 }
 
 // What a run means for each stage.
@@ -84,6 +121,8 @@ class Summary {
     result_.optimizer_seconds = std::max(result_.optimizer_seconds, stage.optimizer_seconds);
     result_.exposed_communication_seconds =
         std::max(result_.exposed_communication_seconds, stage.exposed_communication_seconds);
+    result_.exposed_offload_seconds =
+        std::max(result_.exposed_offload_seconds, stage.exposed_offload_seconds);
     result_.stages.push_back(std::move(stage));
   }
 
@@ -115,6 +154,11 @@ class Summary {
         result->exposed_communication_seconds += seconds;
       } else if (cause.stage != stage) {
         result->bubble_seconds += seconds;
+      } else if (Offloads(cause)) {
+        result->exposed_offload_seconds += seconds;
+        if (At(cause).phase() == v1::OPTIMIZER_STEP) {
+          result->exposed_optimizer_seconds += seconds;
+        }
       } else {
         result->loading_seconds += seconds;
       }
@@ -127,6 +171,11 @@ class Summary {
   }
   bool Communicates(InstructionRef ref) const {
     return At(ref).has_collective() || At(ref).has_transfer();
+  }
+  bool Offloads(InstructionRef ref) const {
+    const uint32_t stream = At(ref).stream();
+    return At(ref).has_copy() ||
+           inputs_[ref.stage].program->streams(static_cast<int>(stream)).kind() == v1::HOST_COMPUTE;
   }
   bool BetweenStages(InstructionRef ref) const {
     const v1::Program& program = *inputs_[ref.stage].program;
@@ -154,9 +203,9 @@ absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::s
     }
     ASSIGN_OR_RETURN(inputs.emplace_back(), ReadStage(program, sequence, profile));
   }
-  JointRun run(inputs);
-  RETURN_IF_ERROR(run.Run());
-  return Summary(inputs, run.instructions()).Make();
+  std::vector<std::vector<RunInstruction>> run;
+  RETURN_IF_ERROR(RunTogether(profile, &inputs, &run));
+  return Summary(inputs, run).Make();
 }
 
 absl::StatusOr<Simulation> Simulate(const v1::Program& program, std::string_view sequence,

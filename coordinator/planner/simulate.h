@@ -6,8 +6,12 @@
 // idles. Idle seconds are traced back, instruction by instruction, along what they waited for, also
 // into other stages. Seconds in which that chain moved bytes between stages, or among the ranks of
 // this stage, are exposed communication; those in which another stage worked are bubble, its own
-// collectives included; those in which this stage worked on other streams are loading. After its
-// last instruction a stage waits for the one that ends the step.
+// collectives included; those in which this stage copied between tiers or computed on the host are
+// exposed offload; those in which it worked on other streams are loading. After its last
+// instruction a stage waits for the one that ends the step.
+//
+// Both directions of a link between tiers at once are slower than each alone (duplex.h); all else
+// runs as if it were alone.
 //
 // Pure and thread-safe.
 //
@@ -33,12 +37,14 @@ struct SimulatedStream {
 };
 struct SimulatedStage {
   uint32_t stage = 0;
-  double compute_seconds = 0;  // busy; with the next three it is the step
+  double compute_seconds = 0;  // busy; with the next four it is the step
   double exposed_communication_seconds = 0;
+  double exposed_offload_seconds = 0;
   double bubble_seconds = 0;
   double loading_seconds = 0;
-  double optimizer_seconds = 0;  // part of compute_seconds
-  double bubble_ratio = 0;       // bubble over compute
+  double optimizer_seconds = 0;          // part of compute_seconds
+  double exposed_optimizer_seconds = 0;  // part of exposed_offload_seconds
+  double bubble_ratio = 0;               // bubble over compute
   std::vector<SimulatedStream> streams;
   std::vector<RunInstruction> instructions;  // by id; `after` counts the programs given
   std::vector<MemoryPoint> memory;
@@ -49,6 +55,7 @@ struct Simulation {
   // Of the stage that computes longest, that communicates longest and so on.
   double compute_seconds = 0;
   double exposed_communication_seconds = 0;
+  double exposed_offload_seconds = 0;
   double optimizer_seconds = 0;
   double bubble_ratio = 0;  // all stages' bubbles over all stages' compute
   std::vector<SimulatedStage> stages;

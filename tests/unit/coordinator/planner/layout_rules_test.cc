@@ -258,5 +258,63 @@ TEST(LayoutRulesTest, ShardsAreSharedByNeighbours) {
   EXPECT_EQ(GridOf(layout).data_shard(), 8u);
 }
 
+// ---- tiers
+
+TEST(LayoutRulesTest, WhatAnOffloadLeavesOutStaysExceptGradients) {
+  v1::Layout layout = SmallLayout();
+  layout.mutable_offload()->mutable_optimizer()->set_host(0.5);
+  layout.mutable_offload()->mutable_optimizer()->set_nvme(0.25);
+  layout.mutable_offload()->mutable_optimizer()->set_device(0.25);
+  const v1::Layout complete = Completed(layout);
+  EXPECT_EQ(complete.offload().parameter().device(), 1);
+  EXPECT_EQ(complete.offload().activation().device(), 1);
+  EXPECT_EQ(complete.offload().gradient().host(), 0.75);
+  EXPECT_EQ(complete.offload().gradient().device(), 0.25);
+  EXPECT_EQ(complete.chunk_bytes(), 8 << 20);
+  EXPECT_EQ(complete.allocator(), "planned");
+  EXPECT_EQ(Completed(complete).SerializeAsString(), complete.SerializeAsString());
+}
+
+TEST(LayoutRulesTest, AnOffloadToTheDeviceIsNone) {
+  v1::Layout layout = SmallLayout();
+  layout.mutable_offload()->mutable_optimizer()->set_device(1);
+  EXPECT_FALSE(Completed(layout).has_offload());
+  EXPECT_EQ(Completed(layout).chunk_bytes(), 0);
+}
+
+TEST(LayoutRulesTest, WeightsAndGradientsAreNotFartherAwayThanTheOptimizer) {
+  EXPECT_THAT(Refusal([](v1::Layout& l) { l.mutable_offload()->mutable_parameter()->set_host(1); }),
+              HasSubstr("layout.offload.parameter: got host, must not be farther away than "
+                        "layout.offload.optimizer, which is on device; try device, or "
+                        "layout.offload.optimizer host"));
+  EXPECT_THAT(Refusal([](v1::Layout& l) {
+                l.mutable_offload()->mutable_optimizer()->set_host(1);
+                l.mutable_offload()->mutable_gradient()->set_nvme(0.1);
+                l.mutable_offload()->mutable_gradient()->set_host(0.9);
+              }),
+              HasSubstr("layout.offload.gradient: got nvme"));
+  EXPECT_TRUE(Check([](v1::Layout& l) {
+                l.mutable_offload()->mutable_parameter()->set_nvme(1);
+                l.mutable_offload()->mutable_optimizer()->set_nvme(0.1);
+                l.mutable_offload()->mutable_optimizer()->set_host(0.9);
+              }).ok());
+}
+
+TEST(LayoutRulesTest, ActivationsLeaveWhereverTheOptimizerIs) {
+  EXPECT_TRUE(
+      Check([](v1::Layout& l) { l.mutable_offload()->mutable_activation()->set_host(1); }).ok());
+}
+
+TEST(LayoutRulesTest, PartsAndSizesOfTiersMakeSense) {
+  EXPECT_THAT(Refusal([](v1::Layout& l) {
+                l.mutable_offload()->mutable_optimizer()->set_host(0.5);
+                l.set_chunk_bytes(5000);
+                l.set_allocator("arena");
+              }),
+              AllOf(HasSubstr("layout.offload.optimizer: got device 0, host 0.5, nvme 0, must be"),
+                    HasSubstr("layout.chunk_bytes: got 5000, must be a multiple of 4096"),
+                    HasSubstr("layout.allocator: got 'arena'")));
+}
+
 }  // namespace
 }  // namespace terrace
