@@ -86,23 +86,19 @@ void ChargeWaitsOf(const PreparedSequence& sequence, uint32_t compute, int64_t s
   waits->Charge(last, idle_since_ns, last_ns);
 }
 
-double Seconds(const Slice& slice) { return (slice.end_ns - slice.start_ns) * kSecondsPerNano; }
+int64_t Nanos(const Slice& slice) { return slice.end_ns - slice.start_ns; }
 
-void AddBusy(const PreparedStream& stream, SequenceTimes* times) {
-  for (size_t i = 0; i < stream.slices.size(); ++i) {
-    const double seconds = Seconds(stream.slices[i]);
-    switch (WorkOf(stream.instructions[i], stream.kind)) {
-      case WorkKind::kCompute:
-        if (stream.kind == v1::COMPUTE) times->compute += seconds;
-        break;
-      case WorkKind::kCommunication:
-        times->collective += seconds;
-        break;
-      case WorkKind::kOffload:
-        times->offload += seconds;
-        break;
+// Nanoseconds by WorkKind. Of computation only the compute stream's: inputs load beside it.
+std::array<int64_t, 3> Busy(const PreparedSequence& sequence) {
+  std::array<int64_t, 3> busy_ns{};
+  for (const PreparedStream& stream : sequence.streams) {
+    for (size_t i = 0; i < stream.slices.size(); ++i) {
+      const WorkKind kind = WorkOf(stream.instructions[i], stream.kind);
+      if (kind == WorkKind::kCompute && stream.kind != v1::COMPUTE) continue;
+      busy_ns[static_cast<int>(kind)] += Nanos(stream.slices[i]);
     }
   }
+  return busy_ns;
 }
 
 }  // namespace
@@ -114,9 +110,15 @@ SequenceTimes Times(const PreparedSequence& sequence) {
     if (stream.slices.empty()) continue;
     first_ns = std::min(first_ns, stream.slices.front().start_ns);
     last_ns = std::max(last_ns, stream.slices.back().end_ns);
-    AddBusy(stream, &times);
   }
   if (last_ns == 0) return times;
+  const std::array<int64_t, 3> busy_ns = Busy(sequence);
+  const auto busy = [&busy_ns](WorkKind kind) {
+    return busy_ns[static_cast<int>(kind)] * kSecondsPerNano;
+  };
+  times.compute = busy(WorkKind::kCompute);
+  times.collective = busy(WorkKind::kCommunication);
+  times.offload = busy(WorkKind::kOffload);
   Waits waits(sequence);
   for (uint32_t s = 0; s < sequence.streams.size(); ++s) {
     if (sequence.streams[s].kind == v1::COMPUTE) ChargeWaitsOf(sequence, s, first_ns, &waits);
@@ -134,7 +136,7 @@ void AddTraffic(const PreparedSequence& sequence, TrafficByKind* traffic) {
       if (instruction.copied_bytes == 0) continue;
       CopyTraffic& kind = (*traffic)[instruction.source->copy().kind()];
       kind.bytes += instruction.copied_bytes;
-      kind.seconds += Seconds(stream.slices[i]);
+      kind.seconds += Nanos(stream.slices[i]) * kSecondsPerNano;
     }
   }
 }
