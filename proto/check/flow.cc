@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/status_macros.h"
 #include "kernels/op.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/refuse.h"
@@ -36,7 +37,8 @@ Flow::Flow(const v1::Program& program, bool transfers_in_parts, Values* values)
     : program_(program),
       transfers_in_parts_(transfers_in_parts),
       values_(*values),
-      content_(program.buffers_size()) {
+      content_(program.buffers_size()),
+      versions_(program.buffers_size(), 0) {
   FillFromManifest();
 }
 
@@ -96,6 +98,14 @@ void Flow::Begin(const CheckedSequence* sequence) {
 }
 
 absl::Status Flow::Step(int i) {
+  RETURN_IF_ERROR(Apply(i));
+  for (const Access& access : sequence_->instructions[i].accesses) {
+    if (access.writes) ++versions_[access.buffer];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Flow::Apply(int i) {
   switch (sequence_->sequence->instructions(i).kind_case()) {
     case v1::Instruction::kCompute:
       Compute(i);
@@ -226,9 +236,13 @@ void Flow::Function(int i) {
   const CheckedInstruction& instruction = sequence_->instructions[i];
   const bool in_place = instruction.op.has_value() && ChangesInPlace(instruction.op->op);
   Value result = values_.Constant();
+  NoteUses(i);
   for (const Access& access : instruction.accesses) {
     if (!access.reads || access.operand == kWorkspaceOperand || (access.writes && !in_place))
       continue;
+    if (MixesState(access, ElementBytes(i, access.operand))) {
+      result = Values::Spoiled(i, "computes with pieces of state that do not belong together");
+    }
     ForEach(access, [&](const ByteRange&, const Value& value) {
       const Value input = value.padding ? Values::Spoiled(i, "reads beyond the edge of a tensor")
                                         : values_.AsInput(value, i);
@@ -243,12 +257,14 @@ void Flow::Function(int i) {
       written.same_block = 1;
     }
     if (!access.reads || in_place) {
-      Write(access, written, i);
+      Write(access, AsGradient(i, access, nullptr, written), i);
       continue;
     }
-    for (const Piece& piece : PiecesOf(access)) {
-      content_[access.buffer].Set(piece.bytes,
-                                  values_.Number(values_.Add(piece.value, written, i)));
+    const std::vector<Piece> pieces = PiecesOf(access);
+    if (pieces.empty()) continue;
+    const Value added = AsGradient(i, access, &pieces[0].value, written);
+    for (const Piece& piece : pieces) {
+      content_[access.buffer].Set(piece.bytes, values_.Number(values_.Add(piece.value, added, i)));
     }
   }
 }

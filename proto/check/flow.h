@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "proto/check/instructions.h"
+#include "proto/check/links.h"
 #include "proto/check/ranges.h"
 #include "proto/check/value.h"
 #include "proto/v1/program.pb.h"
@@ -52,7 +53,7 @@ class Flow {
   void ForEach(const Access& access, const Visit& visit) const;
 
   const ByteMap& content(uint32_t buffer) const { return content_[buffer]; }
-  const Values& values() const { return values_; }
+  Values& values() const { return values_; }
   const std::vector<StageSum>& stage_sums() const { return stage_sums_; }
 
  private:
@@ -72,6 +73,7 @@ class Flow {
   void Copy(int i, int from, int to);
   static Value Moved(Value value, int64_t moved);
 
+  absl::Status Apply(int i);
   void Compute(int i);
   void Function(int i);  // any op that is none of the next
   void Update(int i);    // the optimizer
@@ -80,6 +82,14 @@ class Flow {
   void SquaredNorm(int i);
   void SumSquares(int i);
   Value AddScattered(const Value& x, const Value& y, int i);
+
+  // flow_links.cc
+  StatePlace StateIn(const Access& access, int64_t element_bytes) const;
+  bool MixesState(const Access& access, int64_t element_bytes) const;
+  Content ContentOf(const Access& access) const;
+  void NoteUses(int i);
+  Links::Product ProductIn(int i, const Access& access) const;
+  Value AsGradient(int i, const Access& access, const Value* before, Value made);
 
   absl::Status Collective(int i);
   StageSum GivenToStages(int i) const;
@@ -99,6 +109,7 @@ class Flow {
   Values& values_;
   const CheckedSequence* sequence_ = nullptr;
   std::vector<ByteMap> content_;  // numbers of values, by buffer
+  std::vector<int> versions_;     // writes so far, by buffer
   std::vector<StageSum> stage_sums_;
   std::map<std::pair<int, int>, int> scattered_sums_;       // (scatter, group) -> scatter
   std::map<std::pair<int, int>, int> scattered_additions_;  // (scatter, scatter) -> scatter

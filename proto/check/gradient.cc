@@ -156,6 +156,9 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
                        status =
                            CheckFor(i, bytes.begin, weight, flow_.values()[number], value.squared);
                      });
+      if (status.ok()) {
+        status = CheckLink(i, bytes.begin, flow_.values()[number], buffer, moved);
+      }
     });
   };
   if (first == 0 && param_first == 0 && elements == shard && shard == scatter.shard_elements) {
@@ -167,6 +170,18 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
     check(begin, begin + elements, m * shard + param_first - begin);
   }
   return status;
+}
+
+// `moved`: from an element of the gradient to that of its weight.
+absl::Status Gradients::CheckLink(int i, int64_t byte, const Value& value, uint32_t buffer,
+                                  int64_t moved) {
+  if (value.role != Value::kGradient) return absl::OkStatus();
+  const int stranger = flow_.values().links().FindStranger(
+      value.origin, {static_cast<int>(buffer), moved - value.distance});
+  if (stranger < 0) return absl::OkStatus();
+  return Refuse(What(i, kGrad, byte), "which ", WhereIs(stranger),
+                " made as the gradient of other weights than ", BufferText(program_, buffer),
+                " has there");
 }
 
 absl::Status Gradients::CheckFor(int i, int64_t byte, const v1::StateRange& weight,

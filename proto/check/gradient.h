@@ -33,6 +33,7 @@ class Gradients {
                              int64_t moved);
   absl::Status CheckShards(int i, const ByteRange& bytes, const Value& value, uint32_t buffer,
                            int64_t moved_bytes);
+  absl::Status CheckLink(int i, int64_t byte, const Value& value, uint32_t buffer, int64_t moved);
   absl::Status CheckFor(int i, int64_t byte, const v1::StateRange& weight, const Value& value,
                         int squared);
   absl::Status CheckShared(int i, const v1::StateRange& weight, const Value& value, int squared,

@@ -194,7 +194,7 @@ Value Values::Join(const Value& a, const Value& b, int instruction) const {
   return value;
 }
 
-Value Values::Add(const Value& a, const Value& b, int instruction) const {
+Value Values::Add(const Value& a, const Value& b, int instruction) {
   if (a.spoiled_by >= 0) return a;
   if (b.spoiled_by >= 0) return b;
   if (a.zero || b.zero) {
@@ -207,6 +207,18 @@ Value Values::Add(const Value& a, const Value& b, int instruction) const {
                                              LackText(a, tensor_)));
   }
   Value value = a;
+  if (a.role == Value::kGradient && b.role == Value::kGradient) {
+    if (a.distance != b.distance) {
+      return Spoiled(instruction, "adds gradients of different places");
+    }
+    value.origin = a.origin == b.origin ? a.origin : links_.Merge(a.origin, b.origin);
+  } else if (b.role == Value::kGradient) {
+    value.role = b.role;
+    value.origin = b.origin;
+    value.distance = b.distance;
+  } else if (a.role != Value::kGradient) {
+    value = WithoutPlace(std::move(value));
+  }
   if (a.micro_batch != b.micro_batch) value.micro_batch = kSeveralMicroBatches;
   value.contributions += b.contributions;
   value.fingerprint += b.fingerprint;

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/check/links.h"
 #include "proto/check/ranges.h"
 #include "proto/grid.h"
 #include "proto/v1/program.pb.h"
@@ -120,6 +121,8 @@ class Values {
   int AddSquares(std::vector<SquareTerm> terms);
   const std::vector<SquareTerm>& squares(int index) const { return squares_[index]; }
 
+  Links& links() { return links_; }
+
   // The axes of the group along which it has more than one member.
   AxisMask AxesOf(const v1::Group& group) const;
   // Of the given axes those of more than one rank.
@@ -139,7 +142,7 @@ class Values {
   // A function of both inputs: it differs where one of them does.
   Value Join(const Value& a, const Value& b, int instruction) const;
   // a + b, both contributions to one sum: they must lack the same.
-  Value Add(const Value& a, const Value& b, int instruction) const;
+  Value Add(const Value& a, const Value& b, int instruction);
   // The sum over the members of a group. `group` is its index.
   Value Sum(const Value& value, const v1::Group& group, int group_index, int instruction) const;
   // Every member has what all members had.
@@ -156,6 +159,7 @@ class Values {
   std::vector<const Value*> by_number_;  // keys of numbers_
   std::deque<Scatter> scatters_;
   std::deque<std::vector<SquareTerm>> squares_;
+  Links links_;
 };
 
 }  // namespace terrace::check
