@@ -8,6 +8,8 @@
 namespace terrace::compiler {
 namespace {
 
+constexpr int kMostMarksAhead = 2;
+
 struct Fetch {
   std::vector<size_t> nodes;
   int value = kNone;     // what is brought, outermost
@@ -77,8 +79,9 @@ void PlaceFetches(const Graph& graph, std::vector<Node>* nodes) {
   for (size_t k = 0; k < in_order.size(); ++k) {
     const int mark = (*nodes)[in_order[k]->first_use].mark;
     size_t target = std::max({after_inputs, in_order[k]->readable,
-                              first_with_mark.lower_bound(mark - kFetchAhead)->second});
-    if (k >= kFetchAhead) target = std::max(target, in_order[k - kFetchAhead]->first_use);
+                              first_with_mark.lower_bound(mark - kMostMarksAhead)->second});
+    if (k >= static_cast<size_t>(kFetchAhead))
+      target = std::max(target, in_order[k - kFetchAhead]->first_use);
     target = std::min(target, in_order[k]->first_use);
     for (size_t i : in_order[k]->nodes) {
       moves[i] = true;

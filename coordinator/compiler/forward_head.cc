@@ -126,6 +126,7 @@ void Forward::HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGrad
   if (tiles.size() > 1) weights_.Forget();
   int64_t column = 0;
   for (int tile : tiles) {
+    if (column > 0) builder_.Mark();
     const Slice weight = weights_.OfParameter(tile);
     const int64_t count = weight.shape.rows();
     const Slice dlogits = Columns(chunk.logits, column, count);

@@ -45,20 +45,59 @@ Timeline BuildTimeline(const v1::Program& program, const v1::Sequence& sequence)
   return timeline;
 }
 
-// For each instruction the position from which on every instruction, of whatever stream, happens
+// Calls visit(buffer) for each that an instruction touches.
+template <typename F>
+void ForEachBuffer(const v1::Instruction& instruction, F visit) {
+  const auto touch = [&](const v1::Operand& operand) {
+    if (operand.access() != v1::ACCESS_UNSPECIFIED) visit(operand.buffer());
+  };
+  for (const v1::Operand& operand : instruction.operands()) touch(operand);
+  touch(instruction.compute().workspace());
+}
+
+// By arena and stream: the instructions at which a STEP buffer of the arena may begin, those that
+// are not known to follow another one that touches it. All other touches of the buffer follow one
+// of these, so that only these have to know what held its bytes before.
+std::vector<std::vector<std::vector<int32_t>>> Beginnings(const v1::Program& program,
+                                                          const v1::Sequence& sequence,
+                                                          const Timeline& timeline) {
+  std::vector<std::vector<std::vector<int32_t>>> beginnings(
+      program.arenas_size(), std::vector<std::vector<int32_t>>(timeline.stream_count));
+  std::vector<int32_t> first(program.buffers_size(), -1);
+  for (int i = 0; i < sequence.instructions_size(); ++i) {
+    const v1::Instruction& instruction = sequence.instructions(i);
+    ForEachBuffer(instruction, [&](uint32_t id) {
+      const v1::Buffer& buffer = program.buffers(static_cast<int>(id));
+      if (buffer.lifetime() != v1::STEP) return;
+      int32_t& begin = first[id];
+      if (begin < 0) {
+        begin = i;
+      } else {
+        const uint32_t stream = sequence.instructions(begin).stream();
+        if (timeline.clock(i)[stream] > timeline.index_in_stream[begin]) return;
+      }
+      std::vector<int32_t>& of_stream = beginnings[buffer.arena()][instruction.stream()];
+      if (of_stream.empty() || of_stream.back() != i) of_stream.push_back(i);
+    });
+  }
+  return beginnings;
+}
+
+// For each instruction the position from which on every one of `beginnings` (by stream) happens
 // after it.
 //
 // Along stream t the clock entry of stream s only grows, so "the last instruction of t that does
 // not know i" moves forward with i, and one pass over each pair of streams finds them all: in
 // instructions x streams steps.
-std::vector<int64_t> SettledFrom(const Timeline& timeline) {
+std::vector<int64_t> SettledFrom(const Timeline& timeline,
+                                 const std::vector<std::vector<int32_t>>& beginnings) {
   std::vector<int64_t> settled(timeline.index_in_stream.size());
   for (size_t i = 0; i < settled.size(); ++i) settled[i] = static_cast<int64_t>(i) + 1;
   for (size_t s = 0; s < timeline.stream_count; ++s) {
     if (timeline.streams[s].empty()) continue;
     for (size_t t = 0; t < timeline.stream_count; ++t) {
       if (s == t) continue;
-      const std::vector<int32_t>& others = timeline.streams[t];
+      const std::vector<int32_t>& others = beginnings[t];
       size_t unaware = 0;  // instructions of t that do not know the present one of s
       for (int32_t i : timeline.streams[s]) {
         while (unaware < others.size() &&
@@ -75,18 +114,17 @@ std::vector<int64_t> SettledFrom(const Timeline& timeline) {
 }  // namespace
 
 std::vector<Life> Liveness(const v1::Program& program, const v1::Sequence& sequence) {
-  const std::vector<int64_t> settled = SettledFrom(BuildTimeline(program, sequence));
+  const Timeline timeline = BuildTimeline(program, sequence);
+  std::vector<std::vector<int64_t>> settled;  // by arena
+  for (const auto& beginnings : Beginnings(program, sequence, timeline))
+    settled.push_back(SettledFrom(timeline, beginnings));
   std::vector<Life> lives(program.buffers_size());
-  const auto touch = [&](const v1::Operand& operand, int64_t position) {
-    if (operand.access() == v1::ACCESS_UNSPECIFIED) return;
-    Life& life = lives[operand.buffer()];
-    if (life.begin == life.end) life.begin = position;
-    life.end = std::max(life.end, settled[position]);
-  };
   for (int i = 0; i < sequence.instructions_size(); ++i) {
-    const v1::Instruction& instruction = sequence.instructions(i);
-    for (const v1::Operand& operand : instruction.operands()) touch(operand, i);
-    touch(instruction.compute().workspace(), i);
+    ForEachBuffer(sequence.instructions(i), [&](uint32_t id) {
+      Life& life = lives[id];
+      if (life.begin == life.end) life.begin = i;
+      life.end = std::max(life.end, settled[program.buffers(static_cast<int>(id)).arena()][i]);
+    });
   }
   return lives;
 }

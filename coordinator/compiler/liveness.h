@@ -3,7 +3,8 @@
 //
 // Out: a life [begin, end) per buffer on a common integer axis such that disjoint lives imply that
 // order. With one stream it is list order; a buffer that another stream touches is extended until
-// its accesses are known to be ordered before what follows. Pure and thread-safe.
+// its accesses are known to be ordered before whatever begins a buffer of the same arena after it.
+// Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +22,7 @@ struct Life {
 };
 
 // One life per Program.buffers entry, for the accesses of `sequence`. REQUIRES: streams and waits
-// are set.
+// are set, and arenas exist.
 std::vector<Life> Liveness(const v1::Program& program, const v1::Sequence& sequence);
 
 }  // namespace terrace

@@ -20,6 +20,8 @@ constexpr int kInputStream = 1;
 
 // How many layers later a value's memory is reclaimed from a collective.
 constexpr int kRetireMarks = 2;
+// How many values are on their way from the device at a time.
+constexpr int kLeaving = 2;
 
 void AddStream(v1::StreamKind kind, const std::string& name, Graph* graph) {
   v1::Stream stream;
@@ -143,18 +145,40 @@ class Waits {
   // For each node that has to wait for one: the communication after which nothing uses some value.
   void FindRetired(const std::vector<Node>& nodes) {
     std::map<int, int> last_use;  // by outermost STEP value
+    std::map<int, int> first_use;
     for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
       for (const Slice& operand : nodes[i].operands) {
         if (operand.absent()) continue;
         const int root = graph_.Root(operand).value;
-        if (Reclaimed(graph_.values[root])) last_use[root] = i;
+        if (!Reclaimed(graph_.values[root])) continue;
+        last_use[root] = i;
+        first_use.try_emplace(root, i);
       }
     }
+    std::vector<int> starts;  // of what leaves the device
+    for (const auto& [value, i] : last_use) {
+      if (LeavesDevice(nodes[i])) starts.push_back(first_use.at(value));
+    }
+    std::sort(starts.begin(), starts.end());
     for (const auto& [value, i] : last_use) {
       if (!Communicates(nodes[i]) && nodes[i].copy() == nullptr) continue;
-      const int later = RetiredBy(nodes, i);
+      const int later = LeavesDevice(nodes[i]) ? LeftBy(starts, nodes, i) : RetiredBy(nodes, i);
       if (later != kNone) retired_[later].push_back(i);
     }
+  }
+
+  static bool LeavesDevice(const Node& node) {
+    return node.copy() != nullptr && node.copy()->kind == v1::TO_HOST;
+  }
+
+  // The computation that begins the next value but one that leaves, or one a few layers behind.
+  int LeftBy(const std::vector<int>& starts, const std::vector<Node>& nodes, int i) const {
+    auto start = std::upper_bound(starts.begin(), starts.end(), i);
+    for (int k = 1; k < kLeaving && start != starts.end(); ++k) ++start;
+    while (start != starts.end() && nodes[*start].stream != kComputeStream) ++start;
+    const int by_layers = RetiredBy(nodes, i);
+    if (start == starts.end()) return by_layers;
+    return by_layers == kNone ? *start : std::min(*start, by_layers);
   }
 
   // The first computation that is far enough behind node i.

@@ -9,7 +9,8 @@
 //    list, so that it may take over memory that was free by then;
 //  - when nothing reads a value after a collective or a send, some computation a while later waits
 //    for that: two layers later for a collective; for a send the pass that makes the next message
-//    but one to the same stage (SendsRetire in schedule.h).
+//    but one to the same stage (SendsRetire in schedule.h); for a copy to the host the first
+//    computation of the value that leaves next but one: two are on their way at a time.
 //
 // A node waits only for what no earlier wait or its own stream already orders before it (the
 // transitive reduction, found with one vector clock a node). Pure and deterministic.

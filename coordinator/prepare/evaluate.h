@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,15 +22,25 @@ namespace terrace {
 // Bytes of a CPU rank outside its arenas: the process, its libraries and their threads' stacks,
 // gloo's buffers. About 17 MB was measured from outside on tiny
 // and 10 M models; the rest is room for larger groups. A test says when it grows.
-inline constexpr int64_t kCpuExternalBytes = int64_t{160} << 20;
+inline constexpr int64_t kCpuExternalBytes = int64_t{96} << 20;
 
 struct Evaluated {
   v1::Layout layout;
   std::vector<v1::Program> programs;  // one a stage
   Simulation simulation;              // of "train"
-  int64_t device_bytes = 0;           // arenas and external of the largest stage
-  bool fits = false;                  // into the budget; only what fits was checked
+  int64_t device_bytes = 0;           // arena and external of the largest stage
+  int64_t host_bytes = 0;  // arenas on the other tiers, each of the stage with the largest
+  int64_t nvme_bytes = 0;
+  bool fits = false;  // into the budget of every tier; only what fits was checked
 };
+
+// The profile with what resources.nvme slows down.
+v1::HardwareProfile ProfileFor(const v1::JobSpec& spec, v1::HardwareProfile profile);
+
+// What a rank needs and may have of each tier whose budget it exceeds, as "3.2 GiB (3442368000
+// bytes) of 2.5 GiB host memory"; empty when it fits.
+std::vector<std::string> Excesses(const v1::JobSpec& spec, const Budget& budget,
+                                  const Evaluated& evaluated);
 
 // INTERNAL when the checker refuses what the compiler made.
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,

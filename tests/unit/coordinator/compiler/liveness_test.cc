@@ -21,7 +21,11 @@ struct Line {
 v1::Program MakeProgram(const std::vector<Line>& lines, int buffers, int streams = 2) {
   v1::Program program;
   for (int i = 0; i < streams; ++i) program.add_streams();
-  for (int i = 0; i < buffers; ++i) program.add_buffers()->set_id(i);
+  program.add_arenas()->set_tier(v1::DEVICE);
+  for (int i = 0; i < buffers; ++i) {
+    program.add_buffers()->set_id(i);
+    program.mutable_buffers(i)->set_lifetime(v1::STEP);
+  }
   v1::Sequence* sequence = program.add_sequences();
   for (const Line& line : lines) {
     v1::Instruction* instruction = sequence->add_instructions();

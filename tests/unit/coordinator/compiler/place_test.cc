@@ -85,8 +85,8 @@ TEST(PlaceTest, EachArenaIsPlacedByItself) {
   AddUse(program.mutable_sequences(0), 2);
   ASSERT_TRUE(PlaceBuffers(&program).ok());
   EXPECT_EQ(program.arenas(0).bytes(), 512);
-  EXPECT_EQ(program.arenas(1).bytes(), 1024);
-  EXPECT_EQ(program.buffers(2).offset(), 768);
+  EXPECT_EQ(program.arenas(1).bytes(), 2 * 4096);
+  EXPECT_EQ(program.buffers(2).offset(), 4096);
 }
 
 TEST(PlaceTest, WhatDoesNotExistIsRefusedByName) {
