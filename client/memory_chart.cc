@@ -173,8 +173,8 @@ void AddHover(const v1::Sequence& sequence, const MemoryTimeline& timeline, v1::
                             ? static_cast<int64_t>(timeline.points[i + 1].first_instruction)
                             : scale.instructions;
     const v1::Instruction& first = sequence.instructions(static_cast<int>(point.first_instruction));
-    std::string title = absl::StrCat(first.id(), " ", first.text(), "\nlive ",
-                                     FormatBytes(Total(point.bytes[tier])));
+    std::string title =
+        absl::StrCat(InstructionWords(first), "\nlive ", FormatBytes(Total(point.bytes[tier])));
     for (const ClassColour& style : kColours) {
       const int64_t bytes = point.bytes[tier][style.buffer_class];
       if (bytes > 0)

@@ -69,12 +69,11 @@ std::string Largest(const MemoryTimeline::Peak& peak) {
   for (const LiveBuffer& live : peak.largest) {
     const double share = 100.0 * static_cast<double>(live.buffer->bytes()) /
                          static_cast<double>(std::max<int64_t>(1, peak.bytes));
-    table += Row({FormatBytes(live.buffer->bytes()), absl::StrFormat("%.1f %%", share),
-                  Code(live.buffer->name()), ClassName(live.buffer->class_()),
-                  live.made_by == nullptr
-                      ? "there all the time"
-                      : Code(absl::StrCat(live.made_by->id(), " ", live.made_by->text()))},
-                 numeric, "td");
+    table += Row(
+        {FormatBytes(live.buffer->bytes()), absl::StrFormat("%.1f %%", share),
+         Code(live.buffer->name()), ClassName(live.buffer->class_()),
+         live.made_by == nullptr ? "there all the time" : Code(InstructionWords(*live.made_by))},
+        numeric, "td");
   }
   return table + "</tbody></table>\n";
 }
@@ -94,8 +93,8 @@ std::string TierSection(const LiveMemory& memory, int sequence, const MemoryTime
   std::string section = absl::StrCat(
       "<section><h2>", program.stages() > 1 ? absl::StrCat("stage ", program.stage(), ", ") : "",
       TierName(arena.tier()), "</h2>\n<p><b>", FormatBytes(peak.bytes),
-      "</b> live at the peak, at instruction ", Code(absl::StrCat(at.id(), " ", at.text())),
-      "; arena <b>", FormatBytes(arena.bytes()), "</b>",
+      "</b> live at the peak, at instruction ", Code(InstructionWords(at)), "; arena <b>",
+      FormatBytes(arena.bytes()), "</b>",
       limit > 0 ? absl::StrCat(", limit ", FormatBytes(limit)) : "", "</p>\n",
       MemoryChart(memory, sequence, timeline, arena.tier()), Largest(peak), "</section>\n");
   return section;
@@ -132,8 +131,8 @@ absl::StatusOr<std::string> MemoryHtml(const v1::Job& job, std::span<const v1::P
                                        const v1::GetMemoryResponse& live) {
   std::string page = absl::StrCat(
       kHead, "<title>Memory of ", EscapeHtml(job.id()), "</title></head><body>\n<h1>Memory of ",
-      EscapeHtml(job.id()), " over one step</h1>\n<p>", std::string(StateName(job.state())), ", step ",
-      job.progress().step(), " of ", job.spec().train().steps(), ". From left to right ",
+      EscapeHtml(job.id()), " over one step</h1>\n<p>", std::string(StateName(job.state())),
+      ", step ", job.progress().step(), " of ", job.spec().train().steps(), ". From left to right ",
       "the instructions of a step in list order; what is live follows from the program. ",
       "Point at a chart to see the instruction.</p>\n", ChartLegend());
   for (const v1::Program& program : programs) {

@@ -60,7 +60,7 @@ void Frames(const Device& device, const Life& life, Pickle* out) {
   if (life.first >= 0) {
     const v1::Program& program = *device.program;
     const v1::Instruction& made = program.sequences(TrainOf(program)).instructions(life.first);
-    Frame(made.text(), "train", life.first, out);
+    Frame(InstructionWords(made), "train", life.first, out);
   } else {
     Frame("persistent", "state", 0, out);
   }

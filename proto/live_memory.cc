@@ -47,6 +47,14 @@ int64_t Total(const ByClass& classes) {
   return std::accumulate(classes.begin(), classes.end(), int64_t{0});
 }
 
+std::string InstructionWords(const v1::Instruction& instruction) {
+  std::string words = absl::StrCat(instruction.id(), " ", instruction.text());
+  if (instruction.layer() >= 0) absl::StrAppend(&words, ", layer ", instruction.layer());
+  if (instruction.micro_batch() >= 0)
+    absl::StrAppend(&words, ", micro-batch ", instruction.micro_batch());
+  return words;
+}
+
 absl::StatusOr<LiveMemory> LiveMemory::Create(const v1::Program* program) {
   LiveMemory memory(program);
   for (const v1::Arena& arena : program->arenas()) {

@@ -27,6 +27,9 @@ using ByTierAndClass = std::array<ByClass, v1::Tier_ARRAYSIZE>;  // by v1::Tier
 
 int64_t Total(const ByClass& classes);
 
+// "812 mlp_down dweight, layer 3, micro-batch 1".
+std::string InstructionWords(const v1::Instruction& instruction);
+
 struct LiveBuffer {
   const v1::Buffer* buffer = nullptr;
   v1::Tier tier = v1::TIER_UNSPECIFIED;

@@ -131,6 +131,11 @@ std::string WhatFits(const MemoryFacts& facts) {
   const int64_t needed = budget.held * facts.local_ranks + budget.others;
   const std::string more =
       absl::StrCat(budget.limit_of, " with at least ", (needed + kMiB - 1) / kMiB, " MiB");
+  if (!OomKilled(facts)) {
+    return absl::StrCat("nothing says that memory was the cause; this rank held ",
+                        FormatBytes(budget.held), ", its share of ", budget.limit_of, " is ",
+                        FormatBytes(budget.share));
+  }
   if (budget.held <= budget.share) {
     return absl::StrCat("this rank held ", FormatBytes(budget.held), " of its share of ",
                         FormatBytes(budget.share), " of ", budget.limit_of,

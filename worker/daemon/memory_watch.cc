@@ -8,7 +8,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/log.h"
 
@@ -30,10 +29,6 @@ int64_t FileSystemBytes(const v1::NvmeSpec& nvme) {
       bytes += static_cast<int64_t>(system.f_blocks) * static_cast<int64_t>(system.f_frsize);
   }
   return bytes;
-}
-
-std::string Words(const v1::Instruction& instruction) {
-  return absl::StrCat(instruction.id(), " ", instruction.text());
 }
 
 }  // namespace
@@ -179,7 +174,7 @@ v1::RankMemory MemoryWatch::Report(const v1::RankMetrics& metrics) {
   for (int i = 0; i < program.streams_size(); ++i) {
     const v1::Instruction* at = program_->live->Current(position, i);
     if (program.streams(i).kind() == v1::COMPUTE && at != nullptr)
-      memory.set_instruction(Words(*at));
+      memory.set_instruction(InstructionWords(*at));
   }
   AddTiers(*state, metrics, &memory);
   AddAllocator(position, metrics, &memory);
@@ -212,12 +207,13 @@ MemoryFacts MemoryWatch::Facts(const v1::RankMetrics& metrics, const std::string
   const v1::Program& program = program_->program;
   for (int i = 0; i < program.streams_size(); ++i) {
     const v1::Instruction* at = program_->live->Current(position, i);
-    facts.streams.push_back({program.streams(i).name(), at == nullptr ? "" : Words(*at)});
+    facts.streams.push_back(
+        {program.streams(i).name(), at == nullptr ? "" : InstructionWords(*at)});
   }
   for (const LiveBuffer& live : program_->live->LargestAt(position, kLargestBuffersShown)) {
     facts.largest.push_back({live.buffer->name(), live.buffer->bytes(), live.tier,
                              live.buffer->class_(),
-                             live.made_by == nullptr ? "" : Words(*live.made_by)});
+                             live.made_by == nullptr ? "" : InstructionWords(*live.made_by)});
   }
   return facts;
 }

@@ -104,6 +104,8 @@ v1::Program SmallProgram() {
     v1::Instruction* instruction = program.mutable_sequences(0)->add_instructions();
     instruction->set_id(program.sequences(0).instructions_size() - 1);
     instruction->set_text(text);
+    instruction->set_layer(instruction->id() == 1 ? 5 : -1);
+    instruction->set_micro_batch(-1);
     instruction->set_phase(instruction->id() < 2 ? v1::FORWARD : v1::BACKWARD);
   }
   for (const int id : {1, 2}) {
@@ -120,10 +122,10 @@ TEST(MemoryHtmlTest, ShowsThePeakWhatMadeItAndNothingUnescaped) {
   const std::vector<v1::Program> programs = {SmallProgram()};
   const auto page = MemoryHtml(job, programs, TwoTiers(0, 0));
   ASSERT_TRUE(page.ok()) << page.status();
-  EXPECT_THAT(*page,
-              AllOf(HasSubstr("<b>2.0 KiB</b> live at the peak"),
-                    HasSubstr("<code>1 make a &amp; b</code>"), HasSubstr("weights.&lt;x&gt;"),
-                    HasSubstr("there all the time"), HasSubstr("812 adamw layer 3")));
+  EXPECT_THAT(*page, AllOf(HasSubstr("<b>2.0 KiB</b> live at the peak"),
+                           HasSubstr("<code>1 make a &amp; b, layer 5</code>"),
+                           HasSubstr("weights.&lt;x&gt;"), HasSubstr("there all the time"),
+                           HasSubstr("812 adamw layer 3")));
   EXPECT_THAT(*page, AllOf(Not(HasSubstr("<x>")), Not(HasSubstr("<script")), Not(HasSubstr("http")),
                            Not(HasSubstr("nan"))));
 }
@@ -182,7 +184,7 @@ TEST(MemorySnapshotTest, HoldsSegmentsThatAreFullAndATraceThatBalances) {
   EXPECT_EQ(Python(*snapshot, "[e['action'] for e in d['device_traces'][0]]"),
             "['alloc', 'free_requested', 'free_completed']\n");
   EXPECT_EQ(Python(*snapshot, "[f['name'] for f in d['device_traces'][0][0]['frames']]"),
-            "['a (activation)', 'make a & b']\n");
+            "['a (activation)', '1 make a & b, layer 5']\n");
 }
 
 }  // namespace

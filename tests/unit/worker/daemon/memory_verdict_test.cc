@@ -92,6 +92,7 @@ TEST(MemoryVerdictTest, WithoutAnOomKillTheSenderIsUnknown) {
   EXPECT_FALSE(OomKilled(facts));
   EXPECT_THAT(ShortVerdict(facts), AllOf(HasSubstr("signal 9 (SIGKILL), sender unknown while"),
                                          Not(HasSubstr("would have fit"))));
+  EXPECT_THAT(VerdictPage(facts), HasSubstr("nothing says that memory was the cause"));
   facts.oom_kills.reset();
   EXPECT_FALSE(OomKilled(facts));
 }

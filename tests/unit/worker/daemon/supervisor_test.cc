@@ -121,10 +121,12 @@ class SupervisorTest : public testing::Test {
       buffer->set_lifetime(buffer->id() == 0 ? v1::PERSISTENT : v1::STEP);
     }
     program.add_sequences()->set_name("train");
-    for (const char* text : {"first", "second layer 3"}) {
+    for (const char* text : {"first", "second"}) {
       v1::Instruction* instruction = program.mutable_sequences(0)->add_instructions();
       instruction->set_id(program.sequences(0).instructions_size() - 1);
       instruction->set_text(text);
+      instruction->set_layer(instruction->id() == 0 ? -1 : 3);
+      instruction->set_micro_batch(-1);
     }
     v1::Operand* made = program.mutable_sequences(0)->mutable_instructions(1)->add_operands();
     made->set_buffer(1);
@@ -220,12 +222,12 @@ TEST_F(SupervisorTest, AKilledRankLeavesAVerdictOnWhatItHeld) {
   Go();
   WaitForState(v1::RANK_FAILED);
   EXPECT_THAT(Report().message(),
-              HasSubstr("signal 9 (SIGKILL), sender unknown while executing instruction 1 second "
+              HasSubstr("signal 9 (SIGKILL), sender unknown while executing instruction 1 second, "
                         "layer 3 of step 7: device 512.0 KiB live of 1.0 MiB"));
   const std::string folder = state_ + "/runs/a-1/1/0";
   const auto page = ReadTextFile(folder + "/memory_verdict.txt", 1 << 20);
   ASSERT_TRUE(page.ok()) << page.status();
-  EXPECT_THAT(*page, HasSubstr("activation  made by 1 second layer 3"));
+  EXPECT_THAT(*page, HasSubstr("activation  made by 1 second, layer 3"));
   EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(folder + "/flight")))
       << "the shared memory is freed, its content kept";
 }
