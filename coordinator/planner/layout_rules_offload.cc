@@ -34,6 +34,9 @@ class OffloadChecker {
     CheckPages("chunk_bytes", layout_.chunk_bytes());
     CheckPages("tile_bytes", layout_.tile_bytes());
     if (layout_.has_offload()) CheckTiers(layout_.offload());
+    if (layout_.allocator() == "caching") {
+      Problem("allocator", "caching", "be planned: this version executes no other", "planned");
+    }
     return std::move(problems_);
   }
 
@@ -56,6 +59,16 @@ class OffloadChecker {
     CheckShares("activation", offload.activation());
     CheckNotBeyondOptimizer("parameter", offload.parameter());
     CheckNotBeyondOptimizer("gradient", offload.gradient());
+    CheckWholeWeights(offload.parameter());
+  }
+
+  void CheckWholeWeights(const v1::TierShares& parameter) {
+    const bool whole = layout_.zero_stage() == 1 || layout_.zero_stage() == 2;
+    if (!whole || FarthestTier(parameter) == v1::DEVICE) return;
+    Problem("offload.parameter", std::string(TierName(FarthestTier(parameter))),
+            absl::StrCat("be device with zero ", layout_.zero_stage(),
+                         ", which keeps whole weights there"),
+            "layout.zero 3");
   }
 
   void CheckShares(const std::string& name, const v1::TierShares& shares) {
