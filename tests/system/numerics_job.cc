@@ -28,8 +28,9 @@ std::string ReadText(const std::string& path) {
 
 template <typename T>
 std::vector<T> Values(const StoredTensor& tensor) {
-  std::vector<T> values(tensor.data.size() / sizeof(T));
-  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  const std::vector<std::byte> data = tensor.ReadAll().value();
+  std::vector<T> values(data.size() / sizeof(T));
+  std::memcpy(values.data(), data.data(), data.size());
   return values;
 }
 

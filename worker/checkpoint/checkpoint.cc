@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -71,12 +70,11 @@ absl::Status VerifyCheckpoint(std::string_view path) {
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(path));
   RETURN_IF_ERROR(CheckSizes(path, manifest));
   for (const ManifestFile& file : manifest.files) {
-    ASSIGN_OR_RETURN(const ManifestFile found, DescribeFile(path, file.name));
-    if (found.xxh3 == file.xxh3 && found.bytes == file.bytes) continue;
-    return absl::DataLossError(
-        absl::StrFormat("%s is damaged: its XXH3 is %016x, the manifest says %016x; use an older "
-                        "checkpoint (ckpt ls)",
-                        PathIn(path, file.name), found.xxh3, file.xxh3));
+    ASSIGN_OR_RETURN(const ManifestFile found, DescribeFile(path, file.name, file.checksum.kind));
+    if (found.checksum == file.checksum && found.bytes == file.bytes) continue;
+    return absl::DataLossError(absl::StrCat(
+        PathIn(path, file.name), " is damaged: its checksum is ", Describe(found.checksum),
+        ", the manifest says ", Describe(file.checksum), "; use an older checkpoint (ckpt ls)"));
   }
   return absl::OkStatus();
 }

@@ -51,15 +51,18 @@ absl::Status CheckRange(const StoredTensor& tensor, DType dtype,
 }
 
 absl::Status AppendConverted(const StoredTensor& tensor, DType dtype, SafetensorsWriter* writer) {
-  if (tensor.dtype == dtype) return writer->Append(tensor.data);
   const int64_t source_bytes = kernels::SizeOf(tensor.dtype);
-  const int64_t elements = tensor.data.size() / source_bytes;
-  std::vector<std::byte> converted;
-  for (int64_t begin = 0; begin < elements; begin += kChunkElements) {
-    const int64_t count = std::min(kChunkElements, elements - begin);
+  std::vector<std::byte> source, converted;
+  for (int64_t begin = 0; begin < tensor.elements(); begin += kChunkElements) {
+    const int64_t count = std::min(kChunkElements, tensor.elements() - begin);
+    source.resize(count * source_bytes);
+    RETURN_IF_ERROR(tensor.Read(begin * source_bytes, source));
+    if (tensor.dtype == dtype) {
+      RETURN_IF_ERROR(writer->Append(source));
+      continue;
+    }
     converted.resize(count * kernels::SizeOf(dtype));
-    ConvertElements(tensor.dtype, tensor.data.data() + begin * source_bytes, dtype,
-                    converted.data(), count);
+    ConvertElements(tensor.dtype, source.data(), dtype, converted.data(), count);
     RETURN_IF_ERROR(CheckRange(tensor, dtype, converted));
     RETURN_IF_ERROR(writer->Append(converted));
   }

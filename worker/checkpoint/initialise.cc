@@ -1,67 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
-// InitialiseWeights: the program's initializers, in parallel over chunks of all tensors.
+// InitialiseWeights: the program's initializers, in parallel over windows of memory.
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <cstring>
+#include <functional>
 #include <map>
-#include <thread>
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/convert.h"
+#include "worker/checkpoint/fill.h"
 #include "worker/checkpoint/random_normal.h"
 #include "worker/checkpoint/state_view.h"
 
 namespace terrace {
 namespace {
 
-constexpr int64_t kChunkElements = 1 << 16;
+constexpr int64_t kConvertElements = 4096;  // on the stack
 
-// A part of one slice, for one thread.
-struct Chunk {
-  const StateTensor* tensor;
-  const v1::Initializer* initializer;  // null: zero
-  int64_t begin;                       // in the tensor
-  int64_t elements;
-  std::byte* data;
-};
-
-void FillChunk(uint64_t seed, const Chunk& chunk, std::vector<float>* scratch) {
-  const v1::Initializer* initializer = chunk.initializer;
-  if (initializer == nullptr) {
-    std::memset(chunk.data, 0, chunk.elements * kernels::SizeOf(chunk.tensor->dtype));
-    return;
-  }
-  const bool is_float =
-      chunk.tensor->dtype == kernels::DType::kF32;  // then its arena is written directly
-  scratch->resize(is_float ? 0 : chunk.elements);
-  const std::span<float> out = is_float
-                                   ? std::span(reinterpret_cast<float*>(chunk.data), chunk.elements)
-                                   : std::span(*scratch);
-  if (initializer->kind() == v1::Initializer::NORMAL) {
-    FillNormal(seed, StreamOfName(chunk.tensor->tensor), chunk.begin, initializer->mean(),
-               initializer->stddev(), out);
+void FillFloats(uint64_t seed, uint64_t stream, const v1::Initializer& initializer, int64_t begin,
+                std::span<float> out) {
+  if (initializer.kind() == v1::Initializer::NORMAL) {
+    FillNormal(seed, stream, begin, initializer.mean(), initializer.stddev(), out);
   } else {
-    std::fill(out.begin(), out.end(), initializer->mean());
+    std::fill(out.begin(), out.end(), initializer.mean());
   }
-  if (is_float) return;
-  ConvertElements(kernels::DType::kF32, reinterpret_cast<const std::byte*>(out.data()),
-                  chunk.tensor->dtype, chunk.data, chunk.elements);
 }
 
-void AddChunks(const StateTensor& tensor, const v1::Initializer* initializer,
-               std::vector<Chunk>* chunks) {
-  const int64_t element_bytes = kernels::SizeOf(tensor.dtype);
-  for (const StateSlice& slice : tensor.slices) {
-    for (int64_t begin = 0; begin < slice.elements; begin += kChunkElements) {
-      chunks->push_back({&tensor, initializer, slice.begin + begin,
-                         std::min(kChunkElements, slice.elements - begin),
-                         slice.data + begin * element_bytes});
+// What the tensors of a state begin as, in ViewState's order.
+class InitialState {
+ public:
+  explicit InitialState(uint64_t seed) : seed_(seed) {}
+  // Null: zero.
+  void Add(const StateTensor& tensor, const v1::Initializer* initializer) {
+    tensors_.push_back({StreamOfName(tensor.tensor), tensor.dtype, initializer});
+  }
+
+  // A StateSource (fill.h).
+  absl::Status Get(size_t index, int64_t begin, std::span<std::byte> to) const {
+    const auto& [stream, dtype, initializer] = tensors_[index];
+    if (initializer == nullptr) {
+      std::memset(to.data(), 0, to.size());
+    } else if (dtype == kernels::DType::kF32) {
+      FillFloats(seed_, stream, *initializer, begin,
+                 {reinterpret_cast<float*>(to.data()), to.size() / sizeof(float)});
+    } else {
+      FillConverted(tensors_[index], begin, to);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Tensor {
+    uint64_t stream;
+    kernels::DType dtype;
+    const v1::Initializer* initializer;
+  };
+
+  void FillConverted(const Tensor& tensor, int64_t begin, std::span<std::byte> to) const {
+    std::array<float, kConvertElements> floats;
+    const int64_t size = kernels::SizeOf(tensor.dtype);
+    while (!to.empty()) {
+      const int64_t elements = std::min<int64_t>(kConvertElements, to.size() / size);
+      FillFloats(seed_, tensor.stream, *tensor.initializer, begin,
+                 std::span(floats).first(elements));
+      ConvertElements(kernels::DType::kF32, reinterpret_cast<const std::byte*>(floats.data()),
+                      tensor.dtype, to.data(), elements);
+      begin += elements;
+      to = to.subspan(elements * size);
     }
   }
-}
+
+  const uint64_t seed_;
+  std::vector<Tensor> tensors_;
+};
 
 absl::Status CheckInitializer(const StateTensor& tensor, const v1::Initializer& initializer) {
   const std::vector<int64_t> shape(initializer.shape().begin(), initializer.shape().end());
@@ -81,12 +95,11 @@ absl::Status CheckInitializer(const StateTensor& tensor, const v1::Initializer& 
 
 absl::Status InitialiseWeights(int64_t seed, const RankState& state, int threads) {
   ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
-  ZeroPadding(state);
   std::map<std::string, const v1::Initializer*> initializers;
   for (const v1::Initializer& initializer : state.program.initializers()) {
     initializers[initializer.tensor()] = &initializer;
   }
-  std::vector<Chunk> chunks;
+  InitialState initial(seed);
   for (const StateTensor& tensor : tensors) {
     const v1::Initializer* initializer = nullptr;
     if (tensor.kind == v1::WEIGHT) {
@@ -98,17 +111,9 @@ absl::Status InitialiseWeights(int64_t seed, const RankState& state, int threads
       initializer = found->second;
       RETURN_IF_ERROR(CheckInitializer(tensor, *initializer));
     }
-    AddChunks(tensor, initializer, &chunks);
+    initial.Add(tensor, initializer);
   }
-  std::atomic<size_t> next = 0;
-  const auto work = [&] {
-    std::vector<float> scratch;
-    for (size_t i; (i = next.fetch_add(1)) < chunks.size();) FillChunk(seed, chunks[i], &scratch);
-  };
-  std::vector<std::jthread> helpers;
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  return absl::OkStatus();  // the helpers are joined here, before what they use dies
+  return FillState(state, tensors, threads, std::bind_front(&InitialState::Get, &initial));
 }
 
 }  // namespace terrace

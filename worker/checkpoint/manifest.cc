@@ -3,9 +3,12 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,8 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "worker/checkpoint/file_reader.h"
+#include "worker/checkpoint/file_sum.h"
 
 namespace terrace {
 namespace {
@@ -20,18 +25,35 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "terrace-checkpoint";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;  // 1 knew "xxh3" alone; it is read as well
+constexpr int64_t kOldestVersion = 1;
 constexpr int64_t kLimitBytes = 16 << 20;
 constexpr int kMaxDepth = 64;  // writing JSON recurses
+constexpr size_t kReadBytes = size_t{1} << 20;
 
-uint64_t ParseHash(const std::string& text) {
+struct FreeHash {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+const char* KeyOf(Checksum::Kind kind) { return kind == Checksum::kXxh3 ? "xxh3" : "sum64"; }
+
+uint64_t ParseHash(const char* key, const std::string& text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   if (error != std::errc() || end != text.data() + text.size() || text.size() != 16) {
     throw std::invalid_argument(
-        absl::StrCat("\"xxh3\" is \"", text, "\", must be 16 hexadecimal digits"));
+        absl::StrCat("\"", key, "\" is \"", text, "\", must be 16 hexadecimal digits"));
   }
   return value;
+}
+
+bool KnowsVersion(const Json& version) {
+  return version.is_number_integer() && version >= kOldestVersion && version <= kVersion;
+}
+
+Checksum ParseChecksum(const Json& file) {
+  const Checksum::Kind kind = file.contains("sum64") ? Checksum::kSum64 : Checksum::kXxh3;
+  return {kind, ParseHash(KeyOf(kind), file.at(KeyOf(kind)).get<std::string>())};
 }
 
 // Throws what nlohmann::json throws; the caller turns it into a status.
@@ -45,7 +67,7 @@ Manifest FromJson(const Json& json) {
   for (const Json& file : json.at("files")) {
     ManifestFile entry = {.name = file.at("name").get<std::string>(),
                           .bytes = file.at("bytes").get<int64_t>(),
-                          .xxh3 = ParseHash(file.at("xxh3").get<std::string>())};
+                          .checksum = ParseChecksum(file)};
     if (entry.name.empty() || entry.name.find('/') != std::string::npos) {
       throw std::invalid_argument(absl::StrCat("\"", entry.name, "\" is not a plain file name"));
     }
@@ -60,11 +82,30 @@ std::string PathIn(std::string_view folder, std::string_view name) {
   return (std::filesystem::path(folder) / name).string();
 }
 
-absl::StatusOr<ManifestFile> DescribeFile(std::string_view folder, const std::string& name) {
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(PathIn(folder, name)));
-  return ManifestFile{.name = name,
-                      .bytes = static_cast<int64_t>(file.bytes().size()),
-                      .xxh3 = XXH3_64bits(file.bytes().data(), file.bytes().size())};
+std::string Describe(const Checksum& checksum) {
+  return absl::StrFormat("%s %016x", KeyOf(checksum.kind), checksum.value);
+}
+
+absl::StatusOr<ManifestFile> DescribeFile(std::string_view folder, const std::string& name,
+                                          Checksum::Kind kind) {
+  ASSIGN_OR_RETURN(const FileReader file, FileReader::Open(PathIn(folder, name)));
+  std::vector<std::byte> buffer(kReadBytes);
+  const std::unique_ptr<XXH3_state_t, FreeHash> xxh3(XXH3_createState());
+  XXH3_64bits_reset(xxh3.get());
+  uint64_t sum = 0;
+  for (int64_t offset = 0; offset < file.bytes();) {
+    const auto part =
+        std::span(buffer).first(std::min<int64_t>(buffer.size(), file.bytes() - offset));
+    RETURN_IF_ERROR(file.Read(offset, part));
+    if (kind == Checksum::kXxh3) {
+      XXH3_64bits_update(xxh3.get(), part.data(), part.size());
+    } else {
+      sum += SumOfPart(offset, part);
+    }
+    offset += part.size();
+  }
+  if (kind == Checksum::kXxh3) sum = XXH3_64bits_digest(xxh3.get());
+  return ManifestFile{.name = name, .bytes = file.bytes(), .checksum = {kind, sum}};
 }
 
 absl::StatusOr<Manifest> ReadManifest(std::string_view folder) {
@@ -75,9 +116,9 @@ absl::StatusOr<Manifest> ReadManifest(std::string_view folder) {
       if (depth > kMaxDepth) throw std::invalid_argument("it is nested too deeply");
       return true;
     });
-    if (json.at("format") != kFormat || json.at("version") != kVersion) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " is not a ", kFormat, " of version ", kVersion));
+    if (json.at("format") != kFormat || !KnowsVersion(json.at("version"))) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is not a ", kFormat, " of version ",
+                                                     kOldestVersion, " to ", kVersion));
     }
     return FromJson(json);
   } catch (const std::exception& error) {
@@ -93,7 +134,7 @@ absl::Status WriteManifest(std::string_view folder, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
     files.push_back({{"name", file.name},
                      {"bytes", file.bytes},
-                     {"xxh3", absl::StrFormat("%016x", file.xxh3)}});
+                     {KeyOf(file.checksum.kind), absl::StrFormat("%016x", file.checksum.value)}});
   }
   json["files"] = std::move(files);
   json["spec"] = Json::parse(manifest.spec_json, nullptr, /*allow_exceptions=*/false);

@@ -19,10 +19,22 @@ namespace terrace {
 
 inline constexpr char kManifestName[] = "manifest.json";
 
+struct Checksum {
+  enum Kind {
+    kXxh3,   // XXH3-64 with seed 0
+    kSum64,  // of file_sum.h: several writers make it together
+  };
+  Kind kind = kXxh3;
+  uint64_t value = 0;
+  bool operator==(const Checksum&) const = default;
+};
+// "sum64 13b7841262fc2026"
+std::string Describe(const Checksum& checksum);
+
 struct ManifestFile {
   std::string name;
   int64_t bytes = 0;
-  uint64_t xxh3 = 0;
+  Checksum checksum;
 };
 
 struct Manifest {
@@ -37,8 +49,9 @@ struct Manifest {
 
 // "<folder>/<name>"
 std::string PathIn(std::string_view folder, std::string_view name);
-// Reads every byte of the file.
-absl::StatusOr<ManifestFile> DescribeFile(std::string_view folder, const std::string& name);
+// Reads every byte of the file, through a buffer of 1 MiB.
+absl::StatusOr<ManifestFile> DescribeFile(std::string_view folder, const std::string& name,
+                                          Checksum::Kind kind);
 
 absl::StatusOr<Manifest> ReadManifest(std::string_view folder);
 absl::Status WriteManifest(std::string_view folder, const Manifest& manifest);

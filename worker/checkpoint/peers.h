@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -24,9 +25,14 @@ class CheckpointPeers {
   virtual absl::Status AllGather(const void* in, void* out, int64_t bytes) = 0;
 };
 
-// Blocks until all ranks have come to this point. When all are well: everyone's value, by rank.
+using AgreedValues = std::array<int64_t, 3>;
+
+// Blocks until all ranks have come to this point. When all are well: everyone's values, by rank.
 // Otherwise a failure on every rank: its own, or that of the first rank that failed, with its code
 // and words. Null `peers`: one rank.
+absl::StatusOr<std::vector<AgreedValues>> Agree(CheckpointPeers* peers, const absl::Status& own,
+                                                const AgreedValues& values);
+// The same with one value.
 absl::StatusOr<std::vector<int64_t>> Agree(CheckpointPeers* peers, const absl::Status& own,
                                            int64_t value);
 

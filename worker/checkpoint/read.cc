@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReadCheckpoint: each rank copies what it holds out of the whole tensors.
+#include <functional>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/state_view.h"
+#include "worker/checkpoint/stored_state.h"
 #include "worker/checkpoint/tensor_files.h"
 
 namespace terrace {
@@ -21,7 +23,7 @@ absl::Status Fill(std::string_view path, const RankState& state) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> optimizer,
                    SafetensorsReader::Open(PathIn(path, kOptimizerFile)));
   ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
-  ZeroPadding(state);
+  StoredState stored_state(path);
   for (const StateTensor& tensor : tensors) {
     const SafetensorsReader& reader = tensor.kind == v1::WEIGHT ? *model : *optimizer;
     const absl::StatusOr<StoredTensor> stored = reader.Get(tensor.stored_name);
@@ -29,9 +31,10 @@ absl::Status Fill(std::string_view path, const RankState& state) {
       return absl::InvalidArgumentError(absl::StrCat(
           Absl(path), " is not a checkpoint of this model: ", stored.status().message()));
     }
-    RETURN_IF_ERROR(FillTensor(*stored, path, tensor));
+    RETURN_IF_ERROR(stored_state.Add(*stored, tensor));
   }
-  return absl::OkStatus();
+  return FillState(state, tensors, /*threads=*/1,
+                   std::bind_front(&StoredState::Get, &stored_state));
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // The safetensors file format: an 8-byte header length, a JSON header, raw little-endian tensors.
-// Reader over a memory map, writer by one or several processes. Everything a hostile or truncated
-// file can do is an error with the file's name, never a crash.
+// Reader by range, writer by one or several processes; neither holds more of a file in memory than
+// its header. Everything a hostile or truncated file can do is an error with the file's name, never
+// a crash.
 //
-// Reader: thread-safe after Open. Writer: thread-compatible.
+// Reader: thread-safe after Open. Writer: WriteAt is thread-safe, the rest thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +12,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/file.h"
 #include "kernels/tensor_view.h"
+#include "worker/checkpoint/file_reader.h"
 
 namespace terrace {
 
@@ -28,7 +28,15 @@ struct StoredTensor {
   std::string name;
   kernels::DType dtype;
   std::vector<int64_t> shape;
-  std::span<const std::byte> data;  // owned by the reader
+  int64_t bytes = 0;
+  const FileReader* file = nullptr;  // owned by the reader
+  int64_t offset = 0;                // of its first byte in the file
+
+  int64_t elements() const { return bytes / kernels::SizeOf(dtype); }
+  // Bytes [from, from + to.size()) of the tensor. DATA_LOSS when the file has become shorter.
+  absl::Status Read(int64_t from, std::span<std::byte> to) const;
+  // All of it: for small ones and for tests.
+  absl::StatusOr<std::vector<std::byte>> ReadAll() const;
 };
 
 class SafetensorsReader {
@@ -46,7 +54,7 @@ class SafetensorsReader {
   SafetensorsReader() = default;
   absl::Status AddFile(std::string_view path);
   absl::Status AddIndex(std::string_view path);
-  std::vector<MappedFile> files_;
+  std::vector<std::unique_ptr<FileReader>> files_;
   std::map<std::string, StoredTensor, std::less<>> tensors_;
   std::map<std::string, std::string, std::less<>>
       other_types_;  // tensors of types that nothing of ours has: name -> type
@@ -78,7 +86,7 @@ class SafetensorsWriter {
   // Where in the file the tensor begins. NOT_FOUND when the header does not announce it just so.
   absl::StatusOr<int64_t> OffsetOf(const TensorToWrite& tensor) const;
   absl::Status WriteAt(int64_t offset, std::span<const std::byte> bytes);
-  // Behind what was written last; at first behind the header.
+  // Behind what was appended last; at first behind the header.
   absl::Status Append(std::span<const std::byte> bytes);
   // fsyncs.
   absl::Status Sync();
@@ -88,9 +96,8 @@ class SafetensorsWriter {
   int64_t file_bytes() const;
   int64_t data_bytes() const;     // of all tensors
   int64_t written_bytes() const;  // of tensors, by this writer
-  // Of the whole file, when this writer made it and wrote all of it in order: then reading it again
-  // is saved.
-  std::optional<uint64_t> xxh3() const;
+  // What this writer wrote, header included, adds to the sum of the file (file_sum.h).
+  uint64_t sum() const;
 
  private:
   struct State;

@@ -171,38 +171,41 @@ absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(const Json& jso
   return metadata;
 }
 
-// The header's text, and where the data begins.
-absl::StatusOr<std::string_view> HeaderText(std::span<const std::byte> file,
-                                            std::string_view path) {
+}  // namespace
+
+absl::StatusOr<int64_t> SafetensorsHeaderBytes(std::span<const std::byte> beginning,
+                                               int64_t file_bytes, std::string_view path) {
   uint64_t length = 0;
-  if (file.size() < sizeof(length)) {
+  static_assert(sizeof(length) == kSafetensorsPrefixBytes);
+  if (beginning.size() < sizeof(length)) {
     return absl::DataLossError(
-        absl::StrCat(Absl(path), " has ", file.size(), " bytes, too few for safetensors"));
+        absl::StrCat(Absl(path), " has ", file_bytes, " bytes, too few for safetensors"));
   }
-  std::memcpy(&length, file.data(), sizeof(length));
+  std::memcpy(&length, beginning.data(), sizeof(length));
   if (length > kSafetensorsHeaderLimitBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         Absl(path), " announces a header of ", length, " bytes, more than the limit of ",
         kSafetensorsHeaderLimitBytes, "; it is not a safetensors file"));
   }
-  if (length > file.size() - sizeof(length)) {
+  if (length > file_bytes - sizeof(length)) {
     return absl::DataLossError(absl::StrCat(Absl(path), " announces a header of ", length,
-                                            " bytes but has only ", file.size(),
+                                            " bytes but has only ", file_bytes,
                                             " bytes in all; was it cut off?"));
   }
-  return std::string_view(reinterpret_cast<const char*>(file.data()) + sizeof(length), length);
+  return static_cast<int64_t>(sizeof(length) + length);
 }
 
-}  // namespace
-
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> file,
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> beginning,
+                                                         int64_t file_bytes,
                                                          std::string_view path) {
-  ASSIGN_OR_RETURN(const std::string_view text, HeaderText(file, path));
+  SafetensorsHeader header;
+  ASSIGN_OR_RETURN(header.data_offset, SafetensorsHeaderBytes(beginning, file_bytes, path));
+  const std::string_view text(
+      reinterpret_cast<const char*>(beginning.data()) + kSafetensorsPrefixBytes,
+      header.data_offset - kSafetensorsPrefixBytes);
   absl::StatusOr<Json> json = ParseWithUniqueKeys(text);
   if (!json.ok()) return Prefixed(json.status(), absl::StrCat(Absl(path), ": "));
-  SafetensorsHeader header;
-  header.data_offset = 8 + text.size();
-  const int64_t data_bytes = file.size() - header.data_offset;
+  const int64_t data_bytes = file_bytes - header.data_offset;
   for (const auto& [name, value] : json->items()) {
     if (name == "__metadata__") {
       ASSIGN_OR_RETURN(header.metadata, ParseMetadata(value, path));

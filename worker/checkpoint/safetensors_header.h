@@ -39,10 +39,16 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// `file` is the whole file; `path` is for messages. DATA_LOSS when it is cut off, INVALID_ARGUMENT
-// when it lies.
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> file,
-                                                         std::string_view path);
+// The bytes at the beginning of a file that say how long its header is.
+inline constexpr int64_t kSafetensorsPrefixBytes = 8;
+// How many bytes of the file the header takes, prefix included. `beginning`: the first
+// kSafetensorsPrefixBytes or all there are; `path` is for messages. DATA_LOSS when the file is cut
+// off, INVALID_ARGUMENT when it lies.
+absl::StatusOr<int64_t> SafetensorsHeaderBytes(std::span<const std::byte> beginning,
+                                               int64_t file_bytes, std::string_view path);
+// `beginning`: as many bytes as SafetensorsHeaderBytes says, or more; else the same.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> beginning,
+                                                         int64_t file_bytes, std::string_view path);
 
 // "F32" and so on; what the writer writes.
 std::string_view SafetensorsDtypeName(kernels::DType dtype);

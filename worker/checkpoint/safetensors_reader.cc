@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -6,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/checkpoint/nearest.h"
@@ -46,7 +48,27 @@ absl::StatusOr<std::set<std::string>> ShardsOf(std::string_view index_path) {
   return shards;
 }
 
+absl::StatusOr<SafetensorsHeader> ReadHeader(const FileReader& file) {
+  std::vector<std::byte> beginning(std::min<int64_t>(file.bytes(), kSafetensorsPrefixBytes));
+  RETURN_IF_ERROR(file.Read(0, beginning));
+  ASSIGN_OR_RETURN(const int64_t bytes,
+                   SafetensorsHeaderBytes(beginning, file.bytes(), file.path()));
+  beginning.resize(bytes);
+  RETURN_IF_ERROR(file.Read(0, beginning));
+  return ParseSafetensorsHeader(beginning, file.bytes(), file.path());
+}
+
 }  // namespace
+
+absl::Status StoredTensor::Read(int64_t from, std::span<std::byte> to) const {
+  return file->Read(offset + from, to);
+}
+
+absl::StatusOr<std::vector<std::byte>> StoredTensor::ReadAll() const {
+  std::vector<std::byte> data(bytes);
+  RETURN_IF_ERROR(Read(0, data));
+  return data;
+}
 
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
     std::string_view path_view) {
@@ -69,8 +91,9 @@ absl::Status SafetensorsReader::AddIndex(std::string_view path) {
 }
 
 absl::Status SafetensorsReader::AddFile(std::string_view path) {
-  ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
-  ASSIGN_OR_RETURN(SafetensorsHeader header, ParseSafetensorsHeader(file.bytes(), path));
+  ASSIGN_OR_RETURN(FileReader file, FileReader::Open(path));
+  ASSIGN_OR_RETURN(SafetensorsHeader header, ReadHeader(file));
+  files_.push_back(std::make_unique<FileReader>(std::move(file)));
   metadata_.merge(header.metadata);
   for (SafetensorsEntry& entry : header.entries) {
     if (tensors_.contains(entry.name) || other_types_.contains(entry.name)) {
@@ -81,14 +104,14 @@ absl::Status SafetensorsReader::AddFile(std::string_view path) {
       other_types_.emplace(entry.name, entry.stored_dtype);
       continue;
     }
-    StoredTensor tensor = {
-        .name = entry.name,
-        .dtype = *entry.dtype,
-        .shape = std::move(entry.shape),
-        .data = file.bytes().subspan(header.data_offset + entry.begin, entry.end - entry.begin)};
+    StoredTensor tensor = {.name = entry.name,
+                           .dtype = *entry.dtype,
+                           .shape = std::move(entry.shape),
+                           .bytes = entry.end - entry.begin,
+                           .file = files_.back().get(),
+                           .offset = header.data_offset + entry.begin};
     tensors_.emplace(std::move(entry.name), std::move(tensor));
   }
-  files_.push_back(std::move(file));
   return absl::OkStatus();
 }
 

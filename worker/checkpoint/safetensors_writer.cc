@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -14,13 +14,14 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "worker/checkpoint/file_sum.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/safetensors_header.h"
 
 namespace terrace {
 namespace {
 
-// What is hashed is written while it is still in the cache.
+// What is summed is written while it is still in the cache.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
 // The length prefix and the JSON, padded with spaces so that the data is aligned to 8 bytes.
@@ -44,10 +45,6 @@ std::string HeaderBytes(const std::vector<TensorToWrite>& tensors,
   return prefix + text;
 }
 
-struct FreeHash {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-
 }  // namespace
 
 int64_t TensorToWrite::bytes() const {
@@ -70,7 +67,6 @@ struct SafetensorsWriter::State {
       places.emplace(tensor.name, Place{tensor, file_bytes});
       file_bytes += tensor.bytes();
     }
-    XXH3_64bits_reset(hash.get());
   }
 
   // A disk that is too small is known before gigabytes are written. File systems that cannot
@@ -87,17 +83,22 @@ struct SafetensorsWriter::State {
   absl::Status WriteAt(int64_t offset, std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
-      if (offset == hashed) {
-        XXH3_64bits_update(hash.get(), chunk.data(), chunk.size());
-        hashed += chunk.size();
-      }
+      sum.fetch_add(SumOfPart(offset, chunk));
+      RETURN_IF_ERROR(WriteChunk(offset, chunk));
+      offset += chunk.size();
+      bytes = bytes.subspan(chunk.size());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteChunk(int64_t offset, std::span<const std::byte> chunk) const {
+    while (!chunk.empty()) {
       const ssize_t done = ::pwrite(fd.get(), chunk.data(), chunk.size(), offset);
       if (done < 0 && errno == EINTR) continue;
       if (done < 0) return FileError(errno, "write", path);
       offset += done;
-      bytes = bytes.subspan(done);
+      chunk = chunk.subspan(done);
     }
-    next = offset;
     return absl::OkStatus();
   }
 
@@ -106,10 +107,9 @@ struct SafetensorsWriter::State {
   std::map<std::string, Place, std::less<>> places;
   int64_t file_bytes = 0;
   UniqueFd fd;
-  int64_t next = 0;  // behind what was written last
-  int64_t written = 0;
-  int64_t hashed = -1;  // how much of the file's beginning `hash` has seen; -1: it sees nothing
-  std::unique_ptr<XXH3_state_t, FreeHash> hash{XXH3_createState()};
+  int64_t next = 0;  // behind what was appended last
+  std::atomic<int64_t> written = 0;
+  std::atomic<uint64_t> sum = 0;  // of what this writer wrote
 };
 
 SafetensorsWriter::SafetensorsWriter(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -120,7 +120,6 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
   auto state = std::make_shared<State>(path, tensors, metadata);
   ASSIGN_OR_RETURN(state->fd, CreateFile(path));
   RETURN_IF_ERROR(state->Reserve());
-  state->hashed = 0;
   RETURN_IF_ERROR(state->WriteAt(0, std::as_bytes(std::span(state->header))));
   return SafetensorsWriter(std::move(state));
 }
@@ -164,12 +163,14 @@ absl::Status SafetensorsWriter::WriteAt(int64_t offset, std::span<const std::byt
                                             ") are not of the tensors that the header announced"));
   }
   RETURN_IF_ERROR(state_->WriteAt(offset, bytes));
-  state_->written += size;
+  state_->written.fetch_add(size);
   return absl::OkStatus();
 }
 
 absl::Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
-  return WriteAt(state_->next, bytes);
+  RETURN_IF_ERROR(WriteAt(state_->next, bytes));
+  state_->next += bytes.size();
+  return absl::OkStatus();
 }
 
 absl::Status SafetensorsWriter::Sync() { return SyncFile(state_->fd, state_->path); }
@@ -188,11 +189,8 @@ int64_t SafetensorsWriter::data_bytes() const {
   return state_->file_bytes - static_cast<int64_t>(state_->header.size());
 }
 
-int64_t SafetensorsWriter::written_bytes() const { return state_->written; }
+int64_t SafetensorsWriter::written_bytes() const { return state_->written.load(); }
 
-std::optional<uint64_t> SafetensorsWriter::xxh3() const {
-  if (state_->hashed != state_->file_bytes) return std::nullopt;
-  return XXH3_64bits_digest(state_->hash.get());
-}
+uint64_t SafetensorsWriter::sum() const { return state_->sum.load(); }
 
 }  // namespace terrace

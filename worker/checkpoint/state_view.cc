@@ -2,7 +2,6 @@
 #include "worker/checkpoint/state_view.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <utility>
 
@@ -34,15 +33,33 @@ absl::Status AddSlices(const v1::StateRange& range, const RankState& state,
   const int64_t size = kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
   if (size == 0) return BadRange(range, "unknown element type");
   if (range.offset() < 0) return BadRange(range, "outside its buffer");
-  std::byte* const data = state.regions[buffer.arena()]->data() + buffer.offset();
+  Region* const region = state.regions[buffer.arena()];
   const bool owned = OwnsState(range, program.grid(), state.rank);
   for (const StateRun& run : RunsOf(range, program.grid(), state.rank)) {
     if (run.offset > buffer.bytes() || run.elements > (buffer.bytes() - run.offset) / size) {
       return BadRange(range, "outside its buffer");
     }
-    slices->push_back({run.begin, run.elements, data + run.offset, owned});
+    const int64_t offset = buffer.offset() + run.offset;
+    if (offset % size != 0) return BadRange(range, "not aligned to its elements");
+    slices->push_back({run.begin, run.elements, region, offset, range.buffer(), owned});
   }
   return absl::OkStatus();
+}
+
+// Tensors that are read in parts, such as queries, keys and values, often lie as one in memory.
+void JoinSlices(StateTensor* tensor) {
+  std::vector<StateSlice> joined;
+  for (const StateSlice& slice : tensor->slices) {
+    StateSlice* last = joined.empty() ? nullptr : &joined.back();
+    if (last != nullptr && last->begin + last->elements == slice.begin &&
+        last->offset + last->elements * tensor->element_bytes() == slice.offset &&
+        last->buffer == slice.buffer && last->owned == slice.owned) {
+      last->elements += slice.elements;
+    } else {
+      joined.push_back(slice);
+    }
+  }
+  tensor->slices = std::move(joined);
 }
 
 absl::Status SortSlices(StateTensor* tensor) {
@@ -55,10 +72,16 @@ absl::Status SortSlices(StateTensor* tensor) {
                                                    slices[i].begin, " of ", tensor->stored_name,
                                                    " twice on one rank"));
   }
+  JoinSlices(tensor);
   return absl::OkStatus();
 }
 
 }  // namespace
+
+bool StateTensor::addressable() const {
+  return std::all_of(slices.begin(), slices.end(),
+                     [](const StateSlice& slice) { return slice.data() != nullptr; });
+}
 
 std::string StoredName(std::string_view tensor, v1::StateKind kind) {
   const char* suffix = kind == v1::ADAM_M ? ".adam_m" : kind == v1::ADAM_V ? ".adam_v" : "";
@@ -90,21 +113,6 @@ absl::StatusOr<std::vector<StateTensor>> ViewState(const RankState& state) {
   }
   for (StateTensor& tensor : tensors) RETURN_IF_ERROR(SortSlices(&tensor));
   return tensors;
-}
-
-void ZeroPadding(const RankState& state) {
-  std::map<uint32_t, int64_t> held_bytes;  // by buffer
-  for (const v1::StateRange& range : state.program.state()) {
-    int64_t& held = held_bytes[range.buffer()];
-    for (const StateRun& run : RunsOf(range, state.program.grid(), state.rank)) {
-      held += run.elements * kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
-    }
-  }
-  for (const auto& [id, held] : held_bytes) {
-    const v1::Buffer& buffer = state.program.buffers(id);
-    if (held == buffer.bytes()) continue;
-    std::memset(state.regions[buffer.arena()]->data() + buffer.offset(), 0, buffer.bytes());
-  }
 }
 
 std::string ShapeText(std::span<const int64_t> shape) {

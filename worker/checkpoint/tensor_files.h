@@ -6,12 +6,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include <array>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/v1/program.pb.h"
 #include "worker/checkpoint/safetensors.h"
@@ -22,21 +22,19 @@ namespace terrace {
 inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kOptimizerFile[] = "optimizer.safetensors";
 
+inline constexpr size_t kTensorFiles = 2;
+
 struct TensorFile {
   std::string name;
   std::vector<TensorToWrite> tensors;
 };
 
 // The weights in the model's order; their moments in the same order.
-std::vector<TensorFile> TensorFilesOf(const v1::Program& program);
+std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program);
 // The name of the file that holds tensors of this kind.
 std::string_view FileOfKind(v1::StateKind kind);
 
 absl::StatusOr<SafetensorsWriter> CreateTensorFile(std::string_view folder, const TensorFile& file);
 absl::StatusOr<SafetensorsWriter> JoinTensorFile(std::string_view folder, const TensorFile& file);
-
-// Writes the slices of `tensors` that this rank owns, in the file's order.
-absl::Status WriteOwned(std::vector<const StateTensor*> tensors, SafetensorsWriter* writer);
-bool OwnsSome(const StateTensor& tensor);
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReadWeights: weights made elsewhere, under the names that the Hub's files use.
-#include <cstring>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -13,6 +13,7 @@
 #include "worker/checkpoint/fill.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/state_view.h"
+#include "worker/checkpoint/stored_state.h"
 
 namespace terrace {
 namespace {
@@ -47,12 +48,6 @@ absl::StatusOr<StoredTensor> Find(const SafetensorsReader& reader, const std::st
   return first;
 }
 
-void Zero(const StateTensor& tensor) {
-  for (const StateSlice& slice : tensor.slices) {
-    std::memset(slice.data, 0, slice.elements * kernels::SizeOf(tensor.dtype));
-  }
-}
-
 // A model with fewer layers than the file loads without an error, so say what was left. The
 // initializers list the tensors of all stages.
 void WarnOfUnused(const SafetensorsReader& reader, const v1::Program& program,
@@ -79,10 +74,10 @@ void WarnOfUnused(const SafetensorsReader& reader, const v1::Program& program,
 absl::Status ReadWeights(std::string_view path, const RankState& state) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
   ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
-  ZeroPadding(state);
+  StoredState stored_state(path);
   for (const StateTensor& tensor : tensors) {
     if (tensor.kind != v1::WEIGHT) {
-      Zero(tensor);
+      stored_state.AddZero();
       continue;
     }
     const absl::StatusOr<StoredTensor> stored = Find(*reader, tensor.tensor, state.program);
@@ -90,8 +85,10 @@ absl::Status ReadWeights(std::string_view path, const RankState& state) {
       return absl::InvalidArgumentError(absl::StrCat(
           Absl(path), " does not hold the weights of this model: ", stored.status().message()));
     }
-    RETURN_IF_ERROR(FillTensor(*stored, path, tensor));
+    RETURN_IF_ERROR(stored_state.Add(*stored, tensor));
   }
+  RETURN_IF_ERROR(
+      FillState(state, tensors, /*threads=*/1, std::bind_front(&StoredState::Get, &stored_state)));
   if (RankOf(state.program.grid(), state.rank) == 0) WarnOfUnused(*reader, state.program, path);
   return absl::OkStatus();
 }

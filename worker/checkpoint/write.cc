@@ -4,9 +4,10 @@
 // after each of the three.
 #include <google/protobuf/util/json_util.h>
 
-#include <numeric>
+#include <array>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -16,6 +17,7 @@
 #include "worker/checkpoint/folder.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/model_files.h"
+#include "worker/checkpoint/owned_state.h"
 #include "worker/checkpoint/state_view.h"
 #include "worker/checkpoint/tensor_files.h"
 
@@ -43,10 +45,16 @@ absl::Status WriteModelFiles(std::string_view folder, const v1::JobSpec& spec,
                    CopyTokenizerFiles(spec.data().tokenizer(), folder));
   names.push_back("config.json");
   for (const std::string& name : names) {
-    ASSIGN_OR_RETURN(ManifestFile file, DescribeFile(folder, name));
+    ASSIGN_OR_RETURN(ManifestFile file, DescribeFile(folder, name, Checksum::kXxh3));
     files->push_back(std::move(file));
   }
   return absl::OkStatus();
+}
+
+int64_t DataBytes(const TensorFile& file) {
+  int64_t bytes = 0;
+  for (const TensorToWrite& tensor : file.tensors) bytes += tensor.bytes();
+  return bytes;
 }
 
 bool IsComplete(const std::string& path) { return DescribeCheckpoint(path).complete; }
@@ -62,9 +70,7 @@ class CheckpointWrite {
         state_(state),
         options_(options),
         leads_(options.peers == nullptr || options.peers->rank() == 0),
-        files_(TensorFilesOf(state.program)),
-        writers_(files_.size()),
-        described_(files_.size()) {}
+        files_(TensorFilesOf(state.program)) {}
 
   absl::StatusOr<CheckpointInfo> Run() {
     RETURN_IF_ERROR(Begin());
@@ -80,7 +86,7 @@ class CheckpointWrite {
   absl::StatusOr<CheckpointInfo> Publish();
   absl::Status CommitFolder();
   absl::StatusOr<Manifest> MakeManifest();
-  int64_t DataBytes() const;
+  absl::Status AddParts(const std::vector<AgreedValues>& parts);
 
   const std::string directory_;
   const std::string name_;
@@ -88,12 +94,13 @@ class CheckpointWrite {
   const RankState& state_;
   const WriteOptions& options_;
   const bool leads_;  // rank 0
-  const std::vector<TensorFile> files_;
+  const std::array<TensorFile, kTensorFiles> files_;
   std::vector<StateTensor> tensors_;
-  std::vector<std::optional<SafetensorsWriter>> writers_;  // by file
-  std::vector<std::optional<ManifestFile>> described_;     // by file; those whose checksum is known
-  std::string temporary_;                                  // the folder until it is whole
-  std::optional<PendingFolder> folder_;                    // rank 0's
+  std::array<std::optional<SafetensorsWriter>, kTensorFiles> writers_;
+  std::array<int64_t, kTensorFiles> file_bytes_ = {};  // of those that this rank wrote to
+  std::vector<ManifestFile> described_;                // once all is written
+  std::string temporary_;                              // the folder until it is whole
+  std::optional<PendingFolder> folder_;                // rank 0's
 };
 
 absl::Status CheckpointWrite::Begin() {
@@ -117,20 +124,32 @@ absl::Status CheckpointWrite::MakeFiles() {
 
 absl::Status CheckpointWrite::WriteParts() {
   const absl::Status own = WriteOwnParts();
-  int64_t written = 0;
+  AgreedValues part = {};
   for (size_t i = 0; i < files_.size(); ++i) {
     if (!writers_[i].has_value()) continue;
-    written += writers_[i]->written_bytes();
-    if (const std::optional<uint64_t> xxh3 = writers_[i]->xxh3()) {
-      described_[i] = {.name = files_[i].name, .bytes = writers_[i]->file_bytes(), .xxh3 = *xxh3};
-    }
+    file_bytes_[i] = writers_[i]->file_bytes();
+    part[0] += writers_[i]->written_bytes();
+    part[1 + i] = static_cast<int64_t>(writers_[i]->sum());
     writers_[i].reset();  // closed: rank 0 sees on any file system what the others wrote
   }
-  ASSIGN_OR_RETURN(const std::vector<int64_t> parts, Agree(options_.peers, own, written));
-  const int64_t all = std::accumulate(parts.begin(), parts.end(), int64_t{0});
-  if (all == DataBytes()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<AgreedValues> parts, Agree(options_.peers, own, part));
+  return AddParts(parts);
+}
+
+absl::Status CheckpointWrite::AddParts(const std::vector<AgreedValues>& parts) {
+  int64_t written = 0, expected = 0;
+  std::array<uint64_t, kTensorFiles> sums = {};
+  for (const AgreedValues& part : parts) {
+    written += part[0];
+    for (size_t i = 0; i < files_.size(); ++i) sums[i] += static_cast<uint64_t>(part[1 + i]);
+  }
+  for (size_t i = 0; i < files_.size(); ++i) {
+    expected += DataBytes(files_[i]);
+    described_.push_back({files_[i].name, file_bytes_[i], {Checksum::kSum64, sums[i]}});
+  }
+  if (written == expected) return absl::OkStatus();
   return absl::InternalError(
-      absl::StrCat("the ranks own ", all, " of the ", DataBytes(),
+      absl::StrCat("the ranks own ", written, " of the ", expected,
                    " bytes of weights and optimizer state, must be all of them, each once"));
 }
 
@@ -182,7 +201,6 @@ absl::Status CheckpointWrite::CommitFolder() {
   return absl::OkStatus();
 }
 
-// A file that this rank did not write in one go is read again for its checksum.
 absl::StatusOr<Manifest> CheckpointWrite::MakeManifest() {
   const v1::JobSpec no_spec;
   const v1::JobSpec& spec = header_.spec != nullptr ? *header_.spec : no_spec;
@@ -190,26 +208,13 @@ absl::StatusOr<Manifest> CheckpointWrite::MakeManifest() {
                        .tokens = header_.tokens,
                        .seed = spec.train().seed(),
                        .unix_ms = options_.unix_ms,
-                       .job = spec.name()};
+                       .job = spec.name(),
+                       .files = described_};
   ASSIGN_OR_RETURN(manifest.spec_json, SpecJson(spec));
-  for (size_t i = 0; i < files_.size(); ++i) {
-    if (!described_[i].has_value()) {
-      ASSIGN_OR_RETURN(described_[i], DescribeFile(temporary_, files_[i].name));
-    }
-    manifest.files.push_back(*described_[i]);
-  }
   if (!spec.model().config_json().empty()) {
     RETURN_IF_ERROR(WriteModelFiles(temporary_, spec, &manifest.files));
   }
   return manifest;
-}
-
-int64_t CheckpointWrite::DataBytes() const {
-  int64_t bytes = 0;
-  for (const TensorFile& file : files_) {
-    for (const TensorToWrite& tensor : file.tensors) bytes += tensor.bytes();
-  }
-  return bytes;
 }
 
 }  // namespace

@@ -175,7 +175,7 @@ class TrainedTest(TerraceTest):
             content[-5] ^= 1
             weights.write_bytes(content)
             result = self.terrace("ckpt", "verify", weights.parent, code=INVALID_INPUT)
-            self.refused(result, "model.safetensors", "damaged", "xxh3", "ckpt ls")
+            self.refused(result, "model.safetensors", "damaged", "sum64", "ckpt ls")
         with self.subTest("what is not there"):
             self.terrace("ckpt", "verify", self.folder / "nowhere", code=NOT_FOUND)
             self.terrace("ckpt", "ls", self.folder / "nowhere", code=NOT_FOUND)

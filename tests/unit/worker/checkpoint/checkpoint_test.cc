@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"
+#include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
 
 namespace terrace {
@@ -109,6 +110,46 @@ TEST_F(CheckpointTest, OneChangedByteIsFound) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("optimizer.safetensors is damaged"));
   EXPECT_EQ(ReadCheckpoint(path, state_.state(), nullptr).status().code(),
             absl::StatusCode::kDataLoss);
+}
+
+// As releases before the sum of parts wrote it.
+void WriteFirstVersion(const std::string& folder) {
+  Manifest manifest = ReadManifest(folder).value();
+  for (ManifestFile& file : manifest.files) {
+    file = DescribeFile(folder, file.name, Checksum::kXxh3).value();
+  }
+  ASSERT_TRUE(WriteManifest(folder, manifest).ok());
+  std::string text = ReadTextFile(folder + "/manifest.json", 1 << 20).value();
+  const std::string version = "\"version\": 2";
+  ASSERT_NE(text.find(version), std::string::npos);
+  text.replace(text.find(version), version.size(), "\"version\": 1");
+  ASSERT_EQ(text.find("sum64"), std::string::npos);
+  ASSERT_TRUE(WriteSyncedFile(folder + "/manifest.json", text).ok());
+}
+
+TEST_F(CheckpointTest, ManifestsOfTheFirstVersionAreReadAndVerified) {
+  const std::string path = Write(1).value().path;
+  const std::vector<std::byte> written = state_.memory();
+  WriteFirstVersion(path);
+  EXPECT_TRUE(ListCheckpoints(folder_.path()).value()[0].complete);
+  state_.Clear();
+  ASSERT_TRUE(ReadCheckpoint(path, state_.state(), nullptr).ok());
+  EXPECT_EQ(state_.memory()[0], written[0]);
+  std::fstream file(path + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put('\x77');
+  file.close();
+  const absl::Status status = VerifyCheckpoint(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("its checksum is xxh3 "));
+}
+
+TEST_F(CheckpointTest, ManifestsOfALaterVersionAreRefused) {
+  const std::string path = Write(1).value().path;
+  std::string text = ReadTextFile(path + "/manifest.json", 1 << 20).value();
+  text.replace(text.find("\"version\": 2"), 12, "\"version\": 3");
+  ASSERT_TRUE(WriteSyncedFile(path + "/manifest.json", text).ok());
+  EXPECT_THAT(std::string(VerifyCheckpoint(path).message()), HasSubstr("of version 1 to 2"));
 }
 
 TEST_F(CheckpointTest, AnotherModelIsRefusedWithBothSides) {

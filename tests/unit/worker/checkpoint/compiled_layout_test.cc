@@ -4,9 +4,12 @@
 #include <cstring>
 #include <functional>
 #include <list>
+#include <map>
 
 #include "base/file.h"
 #include "gmock/gmock.h"
+#include "tests/support/memory_region.h"
+#include "tests/support/request_region.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 #include "tests/unit/worker/checkpoint/layout_fixture.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"
@@ -21,7 +24,7 @@ float Value(const StateTensor& tensor, int64_t element) {
   return static_cast<float>(std::hash<std::string>()(tensor.stored_name) % 5000 * 1000 + element);
 }
 
-// The ranks of a compiled job, each with its own memory.
+// The ranks of a compiled job, each with its own memory; that of every other rank has no addresses.
 class CompiledJob {
  public:
   explicit CompiledJob(std::vector<v1::Program> stages) : stages_(std::move(stages)) {
@@ -29,17 +32,20 @@ class CompiledJob {
     for (uint32_t rank = 0; rank < RanksOf(grid); ++rank) {
       places_.push_back(CoordinatesOf(grid, rank));
       const v1::Program& program = stages_[places_[rank].stage];
-      std::vector<std::byte*> arenas;
+      std::vector<Region*> regions;
       for (const v1::Arena& arena : program.arenas()) {
         memory_.emplace_back(arena.bytes(), std::byte{0x55});
-        arenas.push_back(memory_.back().data());
+        regions.push_back(rank % 2 == 0
+                              ? static_cast<Region*>(&addressed_.emplace_back(memory_.back()))
+                              : &requested_.emplace_back(memory_.back()));
+        bytes_[regions.back()] = memory_.back().data();
       }
-      arenas_.push_back(std::move(arenas));
+      regions_.push_back(std::move(regions));
     }
   }
   int size() const { return static_cast<int>(places_.size()); }
   RankState state(int rank) const {
-    return {stages_[places_[rank].stage], places_[rank], arenas_[rank]};
+    return {stages_[places_[rank].stage], places_[rank], regions_[rank]};
   }
   std::vector<absl::Status> Run(const std::function<absl::Status(int, CheckpointPeers*)>& body) {
     ThreadPeers peers(size());
@@ -72,8 +78,9 @@ class CompiledJob {
       for (const StateTensor& tensor : *tensors) {
         ASSERT_EQ(tensor.dtype, kernels::DType::kF32) << tensor.stored_name;
         for (const StateSlice& slice : tensor.slices) {
+          float* const held = reinterpret_cast<float*>(bytes_.at(slice.region) + slice.offset);
           for (int64_t i = 0; i < slice.elements; ++i) {
-            visit(rank, tensor, slice.begin + i, reinterpret_cast<float*>(slice.data) + i);
+            visit(rank, tensor, slice.begin + i, held + i);
           }
         }
       }
@@ -84,7 +91,10 @@ class CompiledJob {
   const std::vector<v1::Program> stages_;
   std::vector<Coordinates> places_;
   std::list<std::vector<std::byte>> memory_;
-  std::vector<std::vector<std::byte*>> arenas_;
+  std::list<MemoryRegion> addressed_;
+  std::list<RequestRegion> requested_;
+  std::map<const Region*, std::byte*> bytes_;
+  std::vector<std::vector<Region*>> regions_;
 };
 
 std::string FilesOf(const std::string& folder) {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "proto/grid.h"
 #include "proto/v1/program.pb.h"
 #include "tests/support/memory_region.h"
+#include "tests/support/request_region.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/peers.h"
 
@@ -28,7 +30,8 @@ namespace terrace {
 struct TestLayout {
   std::string name;
   uint32_t tensor = 1, context = 1, data_shard = 1, data_replica = 1, pipeline = 1;
-  bool sharded = false;  // states are flat shards over context and data_shard
+  bool sharded = false;     // states are flat shards over context and data_shard
+  bool no_address = false;  // the state is reached by requests alone
 };
 
 // A rank of a layout: two layers, an embedding that the head shares, keys and values that two
@@ -48,12 +51,15 @@ class TestRank {
     for (const v1::StateKind kind : {v1::WEIGHT, v1::ADAM_M, v1::ADAM_V}) AddKind(kind);
     ListTensors();
     memory_.assign(arena_bytes_ / sizeof(float), -7.0f);
-    region_ = MemoryRegion(std::as_writable_bytes(std::span(memory_)));
+    const std::span<std::byte> bytes = std::as_writable_bytes(std::span(memory_));
+    region_ = MemoryRegion(bytes);
+    if (layout.no_address) regions_ = {&requests_.emplace(bytes)};
   }
   TestRank(const TestRank&) = delete;
 
   RankState state() { return {program_, place_, regions_}; }
   v1::Program& program() { return program_; }
+  RequestRegion& requests() { return *requests_; }  // REQUIRES: no_address
 
   // Exact in f32, and not zero.
   static float Value(const std::string& tensor, v1::StateKind kind, int64_t element) {
@@ -227,6 +233,7 @@ class TestRank {
   int64_t arena_bytes_ = 0;
   std::vector<float> memory_;
   MemoryRegion region_;
+  std::optional<RequestRegion> requests_;
   std::vector<Region*> regions_ = {&region_};
 };
 

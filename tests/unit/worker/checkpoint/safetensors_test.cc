@@ -26,7 +26,7 @@ std::string File(const std::string& header, size_t data_bytes) {
 }
 
 absl::Status Parse(const std::string& file) {
-  return ParseSafetensorsHeader(Bytes(file), "weights.safetensors").status();
+  return ParseSafetensorsHeader(Bytes(file), file.size(), "weights.safetensors").status();
 }
 
 TEST(SafetensorsTest, WhatIsWrittenIsReadBack) {
@@ -52,9 +52,24 @@ TEST(SafetensorsTest, WhatIsWrittenIsReadBack) {
   const StoredTensor a = reader->Get("a").value();
   EXPECT_EQ(a.dtype, DType::kBF16);
   EXPECT_THAT(a.shape, ::testing::ElementsAre(5));
-  EXPECT_EQ(a.data.size(), 10u);
-  EXPECT_EQ(a.data[0], data[24]);
-  EXPECT_EQ(reader->Get("scalar").value().data.size(), 8u);
+  EXPECT_THAT(a.ReadAll().value(),
+              ::testing::ElementsAreArray(data.begin() + 24, data.begin() + 34));
+  EXPECT_EQ(reader->Get("scalar").value().bytes, 8);
+  std::vector<std::byte> part(4);
+  ASSERT_TRUE(reader->Get("b").value().Read(9, part).ok());
+  EXPECT_THAT(part, ::testing::ElementsAreArray(data.begin() + 9, data.begin() + 13));
+}
+
+TEST(SafetensorsTest, AFileThatIsCutOffAfterItWasOpenedIsDataLoss) {
+  TemporaryFolder folder;
+  const std::string path = folder.path("a.safetensors");
+  auto writer = SafetensorsWriter::Create(path, {{"a", DType::kU8, {5000}}}, {}).value();
+  ASSERT_TRUE(writer.Append(std::vector<std::byte>(5000)).ok() && writer.Finish().ok());
+  const auto reader = SafetensorsReader::Open(path).value();
+  std::filesystem::resize_file(path, 4000);
+  const absl::Status status = reader->Get("a").value().ReadAll().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a.safetensors ends at byte 4000"));
 }
 
 TEST(SafetensorsTest, AMissingNameIsAnsweredWithTheNearest) {
@@ -212,7 +227,7 @@ TEST(SafetensorsTest, RandomDamageNeverCrashes) {
       }
       if (bad.empty()) bad = "x";
     }
-    const auto header = ParseSafetensorsHeader(Bytes(bad), "weights.safetensors");
+    const auto header = ParseSafetensorsHeader(Bytes(bad), bad.size(), "weights.safetensors");
     if (!header.ok()) continue;
     for (const SafetensorsEntry& entry :
          header->entries) {  // what is accepted lies inside the file

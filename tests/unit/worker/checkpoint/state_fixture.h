@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
 #include "tests/support/memory_region.h"
+#include "tests/support/request_region.h"
 #include "worker/checkpoint/checkpoint.h"
 
 namespace terrace {
@@ -37,7 +39,9 @@ class TemporaryFolder {
 // Adds tensors one after the other; each has a weight and both Adam moments.
 class StateFixture {
  public:
-  explicit StateFixture(v1::DType dtype = v1::F32) : dtype_(dtype) {
+  // `no_address`: the memory is reached by requests alone.
+  explicit StateFixture(v1::DType dtype = v1::F32, bool no_address = false)
+      : dtype_(dtype), no_address_(no_address) {
     program_.add_arenas()->set_id(0);
     spec_.set_name("fixture");
     spec_.mutable_train()->set_seed(7);
@@ -65,11 +69,11 @@ class StateFixture {
     for (size_t i = 0; i < memory_.size(); ++i) {
       memory_[i] = static_cast<std::byte>(i * 31 + (i >> 8) * 7 + salt);
     }
-    region_ = MemoryRegion(memory_);
+    Expose();
   }
   void Clear() {
     memory_.assign(arena_bytes_, std::byte{0});
-    region_ = MemoryRegion(memory_);
+    Expose();
   }
 
   std::span<float> Floats(const std::string& name, v1::StateKind kind = v1::WEIGHT) {
@@ -86,8 +90,13 @@ class StateFixture {
   v1::JobSpec& spec() { return spec_; }
   RankState state() const { return {program_, {}, regions_}; }
   std::vector<std::byte>& memory() { return memory_; }
+  RequestRegion& requests() { return *requests_; }  // REQUIRES: no_address, Fill or Clear
 
  private:
+  void Expose() {
+    region_ = MemoryRegion(memory_);
+    if (no_address_) regions_ = {&requests_.emplace(memory_)};
+  }
   void AddRange(const std::string& name, const std::vector<int64_t>& shape, v1::StateKind kind,
                 int64_t begin, int64_t size) {
     const bool is_vector = shape.size() < 2;
@@ -111,12 +120,14 @@ class StateFixture {
     for (const int64_t dimension : shape) range->add_shape(dimension);
   }
 
-  v1::DType dtype_;
+  const v1::DType dtype_;
+  const bool no_address_;
   v1::Program program_;
   v1::JobSpec spec_;
   int64_t arena_bytes_ = 0;
   std::vector<std::byte> memory_;
   MemoryRegion region_;
+  std::optional<RequestRegion> requests_;
   std::vector<Region*> regions_ = {&region_};
 };
 

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/file_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kCallBytes = size_t{64} << 20;  // under the system's 2 GiB limit of one call
+
+}  // namespace
+
+absl::StatusOr<FileReader> FileReader::Open(std::string_view path_view) {
+  std::string path(path_view);
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return FileError(errno, "open", path);
+  struct stat info = {};
+  if (::fstat(fd.get(), &info) != 0) return FileError(errno, "read", path);
+  if (S_ISDIR(info.st_mode)) return FileError(EISDIR, "read", path);
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": not a regular file"));
+  }
+  return FileReader(std::move(path), std::move(fd), info.st_size);
+}
+
+absl::Status FileReader::Read(int64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t bytes = ::pread(fd_.get(), to.data(), std::min(to.size(), kCallBytes), offset);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) return FileError(errno, "read", path_);
+    if (bytes == 0) {
+      return absl::DataLossError(absl::StrCat(path_, " ends at byte ", offset, ", it had ", bytes_,
+                                              " when it was opened; was it cut off?"));
+    }
+    offset += bytes;
+    to = to.subspan(bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

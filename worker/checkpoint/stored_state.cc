@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/stored_state.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "worker/checkpoint/convert.h"
+#include "worker/checkpoint/safetensors_header.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kConvertBytes = 32 << 10;  // on the stack
+
+// Elements [begin, ...) of a tensor, converted to `dtype`.
+absl::Status ReadConverted(const StoredTensor& stored, int64_t begin, kernels::DType dtype,
+                           std::span<std::byte> to) {
+  alignas(8) std::array<std::byte, kConvertBytes> read;
+  const int64_t from_bytes = kernels::SizeOf(stored.dtype), to_bytes = kernels::SizeOf(dtype);
+  while (!to.empty()) {
+    const int64_t elements = std::min<int64_t>(kConvertBytes / from_bytes, to.size() / to_bytes);
+    RETURN_IF_ERROR(stored.Read(begin * from_bytes, std::span(read).first(elements * from_bytes)));
+    ConvertElements(stored.dtype, read.data(), dtype, to.data(), elements);
+    begin += elements;
+    to = to.subspan(elements * to_bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status StoredState::Add(const StoredTensor& stored, const StateTensor& target) {
+  if (stored.shape != target.shape) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(path_), ": tensor ", stored.name, " has the shape ",
+                     ShapeText(stored.shape), ", the model's is ", ShapeText(target.shape),
+                     "; use the config.json that belongs to these weights"));
+  }
+  if (!CanConvert(stored.dtype, target.dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat(Absl(path_), ": tensor ", stored.name, " is ",
+                                                   Absl(SafetensorsDtypeName(stored.dtype)),
+                                                   ", must be F32, BF16 or F16"));
+  }
+  tensors_.push_back({stored, target.dtype});
+  return absl::OkStatus();
+}
+
+absl::Status StoredState::Get(size_t tensor, int64_t begin, std::span<std::byte> to) const {
+  const auto& [stored, target] = tensors_[tensor];
+  if (!stored.has_value()) {
+    std::memset(to.data(), 0, to.size());
+    return absl::OkStatus();
+  }
+  if (stored->dtype == target) return stored->Read(begin * kernels::SizeOf(target), to);
+  return ReadConverted(*stored, begin, target, to);
+}
+
+}  // namespace terrace

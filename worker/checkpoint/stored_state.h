@@ -1,0 +1,44 @@
+// State as files of tensors hold it, as a source to fill a rank's from: each tensor of the state
+// has one in a file, of the same shape and perhaps another floating-point type, or is zero.
+//
+// Borrows the reader of what is added. Thread-safe once all is added.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/state_view.h"
+
+namespace terrace {
+
+class StoredState {
+ public:
+  // `path` is for messages.
+  explicit StoredState(std::string_view path) : path_(path) {}
+
+  // The next tensor of the state, in ViewState's order. INVALID_ARGUMENT, naming path, tensor and
+  // both sides, when the shape or the element type does not fit.
+  absl::Status Add(const StoredTensor& stored, const StateTensor& target);
+  void AddZero() { tensors_.push_back({}); }
+
+  // A StateSource (fill.h).
+  absl::Status Get(size_t tensor, int64_t begin, std::span<std::byte> to) const;
+
+ private:
+  struct Tensor {
+    std::optional<StoredTensor> stored;
+    kernels::DType target = kernels::DType::kF32;
+  };
+  const std::string_view path_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace terrace
