@@ -22,8 +22,9 @@ struct Prepared {
   std::vector<v1::Program> programs;  // one a stage
 };
 
-// INVALID_ARGUMENT: the spec or the model is wrong. RESOURCE_EXHAUSTED: nothing fits; the message
-// has the bytes and the cheapest change that fits.
+// INVALID_ARGUMENT: the spec or the model is wrong. RESOURCE_EXHAUSTED: nothing fits, and the
+// message has the bytes and the cheapest change that fits; or the plan wears the drives out too
+// soon.
 absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget);
 
 }  // namespace terrace

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/plan_text.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -82,6 +85,20 @@ std::string RecomputeText(const v1::Layout& layout) {
   return text;
 }
 
+// What is not all on the device.
+std::string OffloadText(const v1::Offload& offload) {
+  std::string text;
+  const auto add = [&text](const char* name, const v1::TierShares& shares) {
+    if (shares.host() == 0 && shares.nvme() == 0) return;
+    absl::StrAppend(&text, text.empty() ? ", offload " : ", ", name, " ", TierSharesText(shares));
+  };
+  add("parameter", offload.parameter());
+  add("gradient", offload.gradient());
+  add("optimizer", offload.optimizer());
+  add("activation", offload.activation());
+  return text;
+}
+
 // Sizes always, how they are used where there is a choice.
 std::string LayoutText(const v1::Layout& layout) {
   std::string text = absl::StrCat("dp ", layout.data_parallel(), ", tp ", layout.tensor_parallel(),
@@ -96,6 +113,8 @@ std::string LayoutText(const v1::Layout& layout) {
   if (!layout.communication_dtype().empty() && layout.communication_dtype() != "fp32") {
     absl::StrAppend(&text, ", gradients sent in ", layout.communication_dtype());
   }
+  text += OffloadText(layout.offload());
+  if (layout.allocator() == "caching") text += ", caching allocator";
   return text;
 }
 
@@ -113,6 +132,8 @@ void PrintLayout(const v1::Plan& plan, TextTable* table) {
                              Grouped(tokens), " tokens a step")});
 }
 
+std::string TierName(v1::Tier tier) { return absl::AsciiStrToLower(v1::Tier_Name(tier)); }
+
 std::string MemoryName(const v1::MemoryLine& line) {
   if (line.class_() == v1::BUFFER_CLASS_UNSPECIFIED) return "gaps";
   if (line.class_() == v1::EXTERNAL) return "outside the arena";
@@ -122,13 +143,13 @@ std::string MemoryName(const v1::MemoryLine& line) {
 void PrintMemory(const v1::StageMemory& memory, int stages, std::string* out) {
   absl::StrAppend(out, "\nmemory of a rank at the peak");
   if (stages > 1) absl::StrAppend(out, ", stage ", memory.stage());
+  if (memory.tier() > v1::DEVICE) absl::StrAppend(out, ", ", TierName(memory.tier()));
   absl::StrAppend(out, "\n");
   const int64_t total = memory.arena_bytes() + memory.external_bytes();
   TextTable table({{}, {}, kRight, kRight, {}}, 2);
   for (const v1::MemoryLine& line : memory.lines()) {
     const double share = total == 0 ? 0 : static_cast<double>(line.bytes()) / total;
-    table.Add({absl::AsciiStrToLower(v1::Tier_Name(line.tier())), MemoryName(line),
-               FormatBytes(line.bytes()), Percent(share),
+    table.Add({TierName(line.tier()), MemoryName(line), FormatBytes(line.bytes()), Percent(share),
                std::string(static_cast<size_t>(std::lround(share * 40)), '#')});
   }
   table.Add({"", "total", FormatBytes(total), "",
@@ -143,6 +164,25 @@ void PrintMemory(const v1::StageMemory& memory, int stages, std::string* out) {
                         Grouped(memory.arena_bytes()), 100 * over);
 }
 
+// What the tiers cost, where something is off the device.
+void PrintOffload(const v1::Plan& plan, std::string* out) {
+  if (plan.break_even_tokens() > 0) {
+    absl::StrAppend(out, "  the offload costs at most 10 % of a step from ",
+                    Grouped(std::llround(plan.break_even_tokens())), " tokens a step on\n");
+  }
+  if (!plan.has_nvme()) return;
+  const v1::NvmePlan& nvme = plan.nvme();
+  absl::StrAppendFormat(out, "  NVMe: a rank reads %s and writes %s a step, %.2f TB a day",
+                        FormatBytes(nvme.read_bytes_per_step()),
+                        FormatBytes(nvme.write_bytes_per_step()),
+                        nvme.write_bytes_per_day() * 1e-12);
+  if (nvme.drive_life_days() > 0) {
+    absl::StrAppendFormat(out, "; the drives last %s days",
+                          Grouped(std::llround(nvme.drive_life_days())));
+  }
+  absl::StrAppend(out, "\n");
+}
+
 void PrintTime(const v1::Plan& plan, std::string* out) {
   const v1::TimeEstimate& time = plan.time();
   absl::StrAppend(out, "\ntime\n");
@@ -152,10 +192,14 @@ void PrintTime(const v1::Plan& plan, std::string* out) {
                           Percent(time.mfu()))});
   table.Add({"compute", Seconds(time.compute_seconds())});
   table.Add({"exposed communication", Seconds(time.exposed_communication_seconds())});
+  if (plan.break_even_tokens() > 0) {
+    table.Add({"exposed offload", Seconds(time.exposed_offload_seconds())});
+  }
   table.Add({"optimizer", Seconds(time.optimizer_seconds())});
   table.Add({"whole job", Seconds(time.total_seconds())});
   table.AppendTo(out);
   const v1::HardwareProfile& profile = plan.profile();
+  PrintOffload(plan, out);
   absl::StrAppend(out, "  on ", profile.name(),
                   profile.measured() ? " (measured): " : " (catalogue): ",
                   Rate(profile.f32_flops_per_second(), "FLOP"), " f32, ",
@@ -181,6 +225,18 @@ void PrintAlternatives(const v1::Plan& plan, std::string* out) {
 
 }  // namespace
 
+std::string TierSharesText(const v1::TierShares& shares) {
+  std::vector<std::pair<const char*, double>> parts;
+  for (const auto& part : {std::pair("device", shares.device()), std::pair("host", shares.host()),
+                           std::pair("nvme", shares.nvme())}) {
+    if (part.second > 0) parts.push_back(part);
+  }
+  if (parts.size() == 1) return parts[0].first;
+  return absl::StrJoin(parts, " + ", [](std::string* out, const auto& part) {
+    absl::StrAppendFormat(out, "%s %.3g %%", part.first, 100 * part.second);
+  });
+}
+
 std::string PlanText(const v1::Plan& plan) {
   std::string out = absl::StrCat("plan ", plan.job(), "\n");
   TextTable head({{}, {.width_max = 200}}, 2);
@@ -192,7 +248,11 @@ std::string PlanText(const v1::Plan& plan) {
   }
   head.Add({"train step", absl::StrCat(plan.instructions(), " instructions")});
   head.AppendTo(&out);
-  for (const v1::StageMemory& memory : plan.memory()) PrintMemory(memory, plan.memory_size(), &out);
+  int stages = 0;
+  for (const v1::StageMemory& memory : plan.memory()) {
+    stages = std::max(stages, static_cast<int>(memory.stage()) + 1);
+  }
+  for (const v1::StageMemory& memory : plan.memory()) PrintMemory(memory, stages, &out);
   PrintTime(plan, &out);
   if (!plan.binding_constraint().empty())
     absl::StrAppend(&out, "\nlimit  ", plan.binding_constraint(), "\n");

@@ -10,6 +10,9 @@
 
 namespace terrace {
 
+// "host", or "device 50 % + nvme 50 %"; empty when there is no part at all.
+std::string TierSharesText(const v1::TierShares& shares);
+
 std::string PlanText(const v1::Plan& plan);
 
 }  // namespace terrace

@@ -7,23 +7,29 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/compile.h"
+#include "coordinator/planner/profiles.h"
 #include "coordinator/prepare/layout_text.h"
 #include "proto/program_check.h"
+#include "proto/program_text.h"
 
 namespace terrace {
 namespace {
 
-int64_t DeviceBytes(const v1::Program& program) {
-  int64_t bytes = program.external_bytes();
+int64_t ArenaBytes(const v1::Program& program, v1::Tier tier) {
+  int64_t bytes = 0;
   for (const v1::Arena& arena : program.arenas()) {
-    if (arena.tier() == v1::DEVICE) bytes += arena.bytes();
+    if (arena.tier() == tier) bytes += arena.bytes();
   }
   return bytes;
 }
 
-absl::Status CheckAdmitted(int64_t limit_bytes, const v1::Layout& layout,
+absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const v1::Layout& layout,
                            std::vector<v1::Program>* programs) {
-  for (v1::Program& program : *programs) program.set_device_limit_bytes(limit_bytes);
+  for (v1::Program& program : *programs) {
+    program.set_device_limit_bytes(budget.device_memory_bytes);
+    program.set_host_limit_bytes(limits.host_bytes);
+    program.set_nvme_limit_bytes(limits.nvme_bytes);
+  }
   const absl::Status status = CheckPrograms(*programs);
   if (status.ok()) return status;
   return absl::InternalError(absl::StrCat("the checker refuses the programs compiled for ",
@@ -40,14 +46,43 @@ absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
       Compile(
           {.spec = &spec, .model = &model, .layout = layout, .external_bytes = kCpuExternalBytes}));
   for (const v1::Program& program : evaluated.programs) {
-    evaluated.device_bytes = std::max(evaluated.device_bytes, DeviceBytes(program));
+    const auto most = [&](v1::Tier tier, int64_t external_bytes, int64_t* bytes) {
+      *bytes = std::max(*bytes, ArenaBytes(program, tier) + external_bytes);
+    };
+    most(v1::DEVICE, program.external_bytes(), &evaluated.device_bytes);
+    most(v1::HOST, 0, &evaluated.host_bytes);
+    most(v1::NVME, 0, &evaluated.nvme_bytes);
   }
-  evaluated.fits =
-      budget.device_memory_bytes == 0 || evaluated.device_bytes <= budget.device_memory_bytes;
+  evaluated.fits = Excesses(spec, budget, evaluated).empty();
   if (evaluated.fits)
-    RETURN_IF_ERROR(CheckAdmitted(budget.device_memory_bytes, layout, &evaluated.programs));
+    RETURN_IF_ERROR(CheckAdmitted(budget, LimitsOf(spec), layout, &evaluated.programs));
   ASSIGN_OR_RETURN(evaluated.simulation, Simulate(evaluated.programs, "train", budget.profile));
   return evaluated;
+}
+
+v1::HardwareProfile ProfileFor(const v1::JobSpec& spec, v1::HardwareProfile profile) {
+  const auto most = static_cast<double>(spec.resources().nvme().bytes_per_second());
+  if (most <= 0) return profile;
+  const TierRates rates = TierRatesOf(profile);
+  profile.set_nvme_read_bytes_per_second(std::min(most, rates.nvme_read));
+  profile.set_nvme_write_bytes_per_second(std::min(most, rates.nvme_write));
+  if (most < std::min(rates.nvme_read, rates.nvme_write)) profile.set_nvme_duplex_ratio(1);
+  return profile;
+}
+
+std::vector<std::string> Excesses(const v1::JobSpec& spec, const Budget& budget,
+                                  const Evaluated& evaluated) {
+  const TierLimits limits = LimitsOf(spec);
+  std::vector<std::string> excesses;
+  const auto check = [&](int64_t bytes, int64_t limit, const char* of_what) {
+    if (limit == 0 || bytes <= limit) return;
+    excesses.push_back(
+        absl::StrCat(FormatBytes(bytes), " (", bytes, " bytes) of ", FormatBytes(limit), of_what));
+  };
+  check(evaluated.device_bytes, budget.device_memory_bytes, "");
+  check(evaluated.host_bytes, limits.host_bytes, " host memory");
+  check(evaluated.nvme_bytes, limits.nvme_bytes, " NVMe");
+  return excesses;
 }
 
 absl::StatusOr<Model> ReadModel(const v1::JobSpec& spec) {

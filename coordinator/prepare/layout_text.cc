@@ -3,11 +3,18 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/plan_text.h"
 
 namespace terrace {
 namespace {
+
+std::string SharesText(const v1::TierShares& shares, const std::string& absent) {
+  const std::string text = TierSharesText(shares);
+  return text.empty() ? absent : text;
+}
 
 // The keys that change how fast and how large a layout is, with their values in words.
 std::vector<std::pair<std::string, std::string>> Words(const v1::Layout& layout) {
@@ -21,7 +28,11 @@ std::vector<std::pair<std::string, std::string>> Words(const v1::Layout& layout)
           {"schedule", layout.schedule()},
           {"interleave", number(layout.interleave())},
           {"sequence_parallel", layout.sequence_parallel() ? "true" : "false"},
-          {"micro_batch", number(layout.micro_batch())}};
+          {"micro_batch", number(layout.micro_batch())},
+          {"offload.parameter", SharesText(layout.offload().parameter(), "device")},
+          {"offload.gradient", SharesText(layout.offload().gradient(), "device")},
+          {"offload.optimizer", SharesText(layout.offload().optimizer(), "device")},
+          {"offload.activation", SharesText(layout.offload().activation(), "device")}};
 }
 
 // The same of what is pinned, "" for what is not.
@@ -40,13 +51,22 @@ std::vector<std::pair<std::string, std::string>> Words(const v1::LayoutSpec& pin
           {"sequence_parallel", tokens < 0   ? ""
                                 : tokens > 0 ? "true"
                                              : "false"},
-          {"micro_batch", number(pinned.micro_batch())}};
+          {"micro_batch", number(pinned.micro_batch())},
+          {"offload.parameter", SharesText(pinned.offload().parameter(), "")},
+          {"offload.gradient", SharesText(pinned.offload().gradient(), "")},
+          {"offload.optimizer", SharesText(pinned.offload().optimizer(), "")},
+          {"offload.activation", SharesText(pinned.offload().activation(), "")}};
 }
 
 }  // namespace
 
 std::string LayoutText(const v1::Layout& layout) {
-  return absl::StrJoin(Words(layout), ", ", absl::PairFormatter(" "));
+  auto words = Words(layout);
+  // What is on the device as usual needs no word.
+  std::erase_if(words, [](const auto& word) {
+    return absl::StartsWith(word.first, "offload.") && word.second == "device";
+  });
+  return absl::StrJoin(words, ", ", absl::PairFormatter(" "));
 }
 
 std::vector<std::string> Differences(const v1::Layout& from, const v1::Layout& to) {

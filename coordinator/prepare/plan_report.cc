@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/compiler/liveness.h"
 #include "coordinator/prepare/layout_text.h"
+#include "coordinator/prepare/offload_report.h"
 #include "kernels/tensor_view.h"
 #include "proto/program_hash.h"
 #include "proto/program_text.h"
@@ -84,6 +85,11 @@ void ReportArena(const v1::Program& program, const v1::Arena& arena, v1::StageMe
   AddLine(arena.tier(), v1::BUFFER_CLASS_UNSPECIFIED, arena.bytes() - Total(bytes), memory);
 }
 
+int64_t LimitOf(const v1::Program& program, v1::Tier tier) {
+  if (tier == v1::HOST) return program.host_limit_bytes();
+  return tier == v1::NVME ? program.nvme_limit_bytes() : program.device_limit_bytes();
+}
+
 v1::ModelSummary ReportModel(const v1::JobSpec& spec, const Model& model) {
   const ModelConfig& config = model.config;
   v1::ModelSummary summary;
@@ -120,6 +126,7 @@ v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
   time.set_step_seconds(simulation.step_seconds);
   time.set_compute_seconds(simulation.compute_seconds);
   time.set_exposed_communication_seconds(simulation.exposed_communication_seconds);
+  time.set_exposed_offload_seconds(simulation.exposed_offload_seconds);
   time.set_optimizer_seconds(simulation.optimizer_seconds);
   time.set_total_seconds(simulation.step_seconds * static_cast<double>(spec.train().steps()));
   const bool bf16 = chosen.layout.precision() == "bf16";
@@ -154,12 +161,44 @@ double BubbleSeconds(const Simulation& simulation) {
   return seconds / static_cast<double>(std::max<size_t>(1, simulation.stages.size()));
 }
 
+// The stream that works longest of those between the tiers and on the host.
+std::string SlowestTier(const Evaluated& chosen) {
+  std::string slowest;
+  double most = 0;
+  for (size_t i = 0; i < chosen.programs.size(); ++i) {
+    const std::vector<SimulatedStream>& streams = chosen.simulation.stages[i].streams;
+    for (size_t k = 0; k < streams.size(); ++k) {
+      const v1::StreamKind kind = chosen.programs[i].streams(static_cast<int>(k)).kind();
+      const bool between = kind == v1::HOST_TO_DEVICE || kind == v1::DEVICE_TO_HOST ||
+                           kind == v1::NVME_READ || kind == v1::NVME_WRITE ||
+                           kind == v1::HOST_COMPUTE;
+      if (!between || streams[k].busy_seconds <= most) continue;
+      most = streams[k].busy_seconds;
+      if (kind == v1::HOST_TO_DEVICE) slowest = "copies to the device";
+      if (kind == v1::DEVICE_TO_HOST) slowest = "copies from the device";
+      if (kind == v1::NVME_READ) slowest = "NVMe reads";
+      if (kind == v1::NVME_WRITE) slowest = "NVMe writes";
+      if (kind == v1::HOST_COMPUTE) slowest = "the host's optimizer";
+    }
+  }
+  return slowest;
+}
+
+std::string OffloadConstraint(const Evaluated& chosen, double exposed) {
+  return absl::StrFormat(
+      "offload: %.0f %% of the step waits for it, longest for %s; steps of more tokens than the "
+      "break-even hide it",
+      100 * exposed, SlowestTier(chosen));
+}
+
 std::string BindingConstraint(const Budget& budget, const Evaluated& chosen,
                               const std::vector<Evaluated>& others) {
   // Faster by less is not worth a word.
   constexpr double kFaster = 1.02;
   for (const Evaluated& other : others) {
-    if (other.fits || other.simulation.step_seconds * kFaster >= chosen.simulation.step_seconds) {
+    const bool device_short = !other.fits && other.device_bytes > budget.device_memory_bytes;
+    if (!device_short ||
+        other.simulation.step_seconds * kFaster >= chosen.simulation.step_seconds) {
       continue;
     }
     return absl::StrFormat(
@@ -182,6 +221,9 @@ std::string BindingConstraint(const Budget& budget, const Evaluated& chosen,
     return absl::StrFormat("link: %.0f %% of the step waits for %s", 100 * exposed,
                            only_data ? "gradients to be reduced" : "communication");
   }
+  if (const double offload = chosen.simulation.exposed_offload_seconds / step; offload > 0.1) {
+    return OffloadConstraint(chosen, offload);
+  }
   const double optimizer = chosen.simulation.optimizer_seconds / step;
   if (optimizer > 0.3) {
     return absl::StrFormat(
@@ -193,9 +235,13 @@ std::string BindingConstraint(const Budget& budget, const Evaluated& chosen,
 }
 
 std::string AlternativeNote(const Budget& budget, const Evaluated& chosen, const Evaluated& other) {
-  if (!other.fits) {
+  if (!other.fits && other.device_bytes > budget.device_memory_bytes) {
     return absl::StrCat("does not fit: needs ", FormatBytes(other.device_bytes), " of ",
                         FormatBytes(budget.device_memory_bytes));
+  }
+  if (!other.fits) {
+    return absl::StrCat("does not fit: needs ", FormatBytes(other.host_bytes), " host memory, ",
+                        FormatBytes(other.nvme_bytes), " NVMe");
   }
   const double slower_percent =
       100 * (other.simulation.step_seconds / std::max(chosen.simulation.step_seconds, 1e-12) - 1);
@@ -216,17 +262,18 @@ v1::Alternative ReportAlternative(const Budget& budget, const Evaluated& chosen,
 
 }  // namespace
 
-v1::StageMemory ReportMemory(const v1::Program& program) {
+v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena) {
   v1::StageMemory memory;
   memory.set_stage(program.stage());
-  memory.set_external_bytes(program.external_bytes());
-  memory.set_limit_bytes(program.device_limit_bytes());
-  for (const v1::Arena& arena : program.arenas()) {
-    ReportArena(program, arena, &memory);
-    memory.set_arena_bytes(memory.arena_bytes() + arena.bytes());
-    memory.set_lower_bound_bytes(memory.lower_bound_bytes() + arena.lower_bound_bytes());
+  memory.set_tier(arena.tier());
+  memory.set_limit_bytes(LimitOf(program, arena.tier()));
+  ReportArena(program, arena, &memory);
+  memory.set_arena_bytes(arena.bytes());
+  memory.set_lower_bound_bytes(arena.lower_bound_bytes());
+  if (arena.tier() == v1::DEVICE) {
+    memory.set_external_bytes(program.external_bytes());
+    AddLine(v1::DEVICE, v1::EXTERNAL, program.external_bytes(), &memory);
   }
-  AddLine(v1::DEVICE, v1::EXTERNAL, program.external_bytes(), &memory);
   return memory;
 }
 
@@ -240,7 +287,9 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   *plan.mutable_profile() = budget.profile;
   uint32_t instructions = 0;
   for (const v1::Program& program : chosen.programs) {
-    *plan.add_memory() = ReportMemory(program);
+    for (const v1::Arena& arena : program.arenas()) {
+      *plan.add_memory() = ReportMemory(program, arena);
+    }
     plan.add_program_sha256(Sha256Hex(SerializeProgram(program)));
     for (const v1::Sequence& sequence : program.sequences()) {
       if (sequence.name() == "train") instructions += sequence.instructions_size();
@@ -248,6 +297,8 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   }
   plan.set_instructions(instructions);
   plan.set_checkpoint_bytes(CheckpointBytes(chosen));
+  if (auto nvme = ReportNvme(spec, chosen)) *plan.mutable_nvme() = *std::move(nvme);
+  plan.set_break_even_tokens(BreakEvenTokens(chosen));
   plan.set_binding_constraint(BindingConstraint(budget, chosen, others));
   for (const Evaluated& other : others)
     *plan.add_alternatives() = ReportAlternative(budget, chosen, other);

@@ -10,9 +10,9 @@
 
 namespace terrace {
 
-// Memory of one stage: bytes by class at the moment of the peak; the lines sum to arena + external
-// exactly.
-v1::StageMemory ReportMemory(const v1::Program& program);
+// Memory of one stage on one tier: bytes by class at the moment of the peak; the lines sum to arena
+// + external exactly.
+v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena);
 
 // `others` are the layouts that were evaluated and not chosen.
 v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& budget,

@@ -43,7 +43,7 @@ class ExactSearch {
       }
       RETURN_IF_ERROR(one.status());
       one->fits ? ++fitting_ : ++misses;
-      if (!one->fits) Correct(*one);
+      if (!one->fits && !one->layout.has_offload()) Correct(*one);
       instructions_ += Instructions(*one);
       found_.push_back(*std::move(one));
     }
@@ -51,6 +51,9 @@ class ExactSearch {
   }
 
   bool fits() const { return fitting_ > 0; }
+
+  // Layouts of another kind follow, of which those that failed say nothing.
+  void ForgetMisses() { correction_ = 0; }
 
   absl::StatusOr<std::vector<Evaluated>> Take() {
     if (found_.empty()) return refusal_;
@@ -72,9 +75,13 @@ class ExactSearch {
   }
 
   bool MayFit(const v1::Layout& layout) const {
+    const MemoryEstimate memory = estimator_.Memory(layout);
+    MemoryEstimate elsewhere = memory;
+    elsewhere.state_bytes = elsewhere.gradient_bytes = elsewhere.activation_bytes = 0;
+    if (Hopeless(elsewhere, spec_, budget_)) return false;
     if (budget_.device_memory_bytes == 0) return true;
     const double limit = static_cast<double>(budget_.device_memory_bytes);
-    const double bytes = static_cast<double>(estimator_.DeviceBytes(layout));
+    const double bytes = static_cast<double>(memory.total());
     return correction_ == 0 ? bytes <= kHopeless * limit
                             : bytes * correction_ + kCpuExternalBytes <= limit;
   }
@@ -130,16 +137,31 @@ absl::StatusOr<std::vector<Evaluated>> SearchLayouts(const v1::JobSpec& spec, co
                      Candidates(spec, model, budget, Search::kAll));
     RETURN_IF_ERROR(search.Try(all));
   }
+  if (!search.fits() && OffersTiers(spec)) {
+    search.ForgetMisses();
+    ASSIGN_OR_RETURN(const std::vector<v1::Layout> tiers,
+                     Candidates(spec, model, budget, Search::kTiers));
+    RETURN_IF_ERROR(search.Try(tiers));
+  }
   ASSIGN_OR_RETURN(std::vector<Evaluated> evaluated, search.Take());
   BestToFront(&evaluated);
   return evaluated;
 }
 
-int64_t SmallestBytes(const std::vector<Evaluated>& evaluated) {
-  return std::min_element(
-             evaluated.begin(), evaluated.end(),
-             [](const auto& a, const auto& b) { return a.device_bytes < b.device_bytes; })
-      ->device_bytes;
+const Evaluated& NearestToFit(const v1::JobSpec& spec, const Budget& budget,
+                              const std::vector<Evaluated>& evaluated) {
+  const TierLimits limits = LimitsOf(spec);
+  const auto over = [&](const Evaluated& one) {
+    const auto part = [](int64_t bytes, int64_t limit) {
+      return limit == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(limit);
+    };
+    return std::max({part(one.device_bytes, budget.device_memory_bytes),
+                     part(one.host_bytes, limits.host_bytes),
+                     part(one.nvme_bytes, limits.nvme_bytes)});
+  };
+  return *std::min_element(
+      evaluated.begin(), evaluated.end(),
+      [&](const Evaluated& a, const Evaluated& b) { return over(a) < over(b); });
 }
 
 }  // namespace terrace

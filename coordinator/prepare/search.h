@@ -2,7 +2,8 @@
 // enough of them fit.
 //
 // Plain layouts come first; only when none fits are those tried that buy memory with time
-// (recompute, ZeRO, tensor, pipeline and context parallelism), the fastest first. What one layout
+// (recompute, ZeRO, tensor, pipeline and context parallelism), the fastest first; and only when
+// none of these does either, those that use the other tiers `resources` offers. What one layout
 // really needs corrects the closed form for the next, and the smallest of all is always tried: if a
 // layout fits, one that fits is found.
 //
@@ -24,7 +25,8 @@ namespace terrace {
 absl::StatusOr<std::vector<Evaluated>> SearchLayouts(const v1::JobSpec& spec, const Model& model,
                                                      const Budget& budget);
 
-// Of the smallest that was evaluated. REQUIRES: not empty.
-int64_t SmallestBytes(const std::vector<Evaluated>& evaluated);
+// The one that exceeds its tightest tier by the smallest factor. REQUIRES: not empty.
+const Evaluated& NearestToFit(const v1::JobSpec& spec, const Budget& budget,
+                              const std::vector<Evaluated>& evaluated);
 
 }  // namespace terrace

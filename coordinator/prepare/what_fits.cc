@@ -27,9 +27,8 @@ std::optional<Evaluated> BestThatFits(const v1::JobSpec& spec, const Budget& bud
   const auto layouts = Candidates(spec, *model, budget, Search::kAll);
   if (!layouts.ok()) return std::nullopt;
   const Estimator estimator(spec, *model);
-  const double hopeless = kHopeless * static_cast<double>(budget.device_memory_bytes);
   const bool hope = std::any_of(layouts->begin(), layouts->end(), [&](const v1::Layout& layout) {
-    return static_cast<double>(estimator.DeviceBytes(layout)) <= hopeless;
+    return !Hopeless(estimator.Memory(layout), spec, budget);
   });
   if (!hope) return std::nullopt;
   absl::StatusOr<std::vector<Evaluated>> evaluated = SearchLayouts(spec, *model, budget);
@@ -86,6 +85,22 @@ std::vector<Variation> WithLayoutReleased(const Variation& variation) {
   return released;
 }
 
+// The layout left open and offloaded, to the host and to NVMe; as the spec has it if it has a word
+// on it. Only memory that the spec does not mention is asked for.
+std::vector<Variation> WithOffload(const Variation& variation) {
+  std::vector<Variation> offloaded;
+  if (variation.spec.layout().has_offload()) return offloaded;
+  const bool has_nvme = variation.spec.resources().nvme().paths_size() > 0;
+  for (const v1::Offload& offload : Offloads(/*to_nvme=*/true)) {
+    Variation next = WithLayoutReleased(variation).back();
+    *next.spec.mutable_layout()->mutable_offload() = offload;
+    const bool nvme = offload.optimizer().nvme() > 0;
+    if (nvme && !has_nvme) next.changes.push_back("resources.nvme (a folder)");
+    offloaded.push_back(std::move(next));
+  }
+  return offloaded;
+}
+
 // The cheapest first.
 std::vector<Variation> Variations(const v1::JobSpec& spec) {
   const Variation as_is = {.spec = spec, .changes = {}};
@@ -99,8 +114,9 @@ std::vector<Variation> Variations(const v1::JobSpec& spec) {
   }
   std::vector<Variation> variations;
   for (const Variation& kind : kinds) {
-    const std::vector<Variation> released = WithLayoutReleased(kind);
-    variations.insert(variations.end(), released.begin(), released.end());
+    for (const auto& more : {WithLayoutReleased(kind), WithOffload(kind)}) {
+      variations.insert(variations.end(), more.begin(), more.end());
+    }
   }
   variations.erase(variations.begin());  // the spec itself is what does not fit
   return variations;
@@ -113,28 +129,51 @@ std::string InWords(const std::vector<std::string>& changes) {
                       absl::StrJoin(changes.begin() + 1, changes.end(), " and "));
 }
 
+// So that an offload that the spec does not have is a change.
+void OnDeviceUnlessPinned(v1::Offload* offload) {
+  for (v1::TierShares* shares : {offload->mutable_parameter(), offload->mutable_gradient(),
+                                 offload->mutable_optimizer(), offload->mutable_activation()}) {
+    if (shares->device() + shares->host() + shares->nvme() == 0) shares->set_device(1);
+  }
+}
+
+// "2.3 GiB", "0.4 GiB, host 2.1 GiB".
+std::string BytesText(const Evaluated& evaluated) {
+  std::string text = FormatBytes(evaluated.device_bytes);
+  if (evaluated.host_bytes > 0)
+    absl::StrAppend(&text, ", host ", FormatBytes(evaluated.host_bytes));
+  if (evaluated.nvme_bytes > 0)
+    absl::StrAppend(&text, ", nvme ", FormatBytes(evaluated.nvme_bytes));
+  return text;
+}
+
 std::string CheapestChange(const v1::JobSpec& spec, const Budget& budget) {
   for (const Variation& variation : Variations(spec)) {
     const std::optional<Evaluated> fitting = BestThatFits(variation.spec, budget);
     if (!fitting.has_value()) continue;
     std::vector<std::string> changes = variation.changes;
-    for (std::string& change : Unpinned(spec.layout(), fitting->layout)) {
+    v1::LayoutSpec pinned = spec.layout();
+    if (fitting->layout.has_offload()) OnDeviceUnlessPinned(pinned.mutable_offload());
+    for (std::string& change : Unpinned(pinned, fitting->layout)) {
       changes.push_back(std::move(change));
     }
     return absl::StrCat("the cheapest change that fits: ", InWords(changes), " (",
-                        FormatBytes(fitting->device_bytes), "); or ");
+                        BytesText(*fitting), "); or ");
   }
   return "no layout, precision or sequence_length fits; ";
 }
 
 }  // namespace
 
-absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, int64_t needed_bytes) {
-  const int64_t enough_mib = (needed_bytes + kMiB - 1) / kMiB;
+absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest) {
+  const int64_t enough_mib = (nearest.device_bytes + kMiB - 1) / kMiB;
+  const bool device_short =
+      budget.device_memory_bytes > 0 && nearest.device_bytes > budget.device_memory_bytes;
   return absl::ResourceExhaustedError(absl::StrCat(
-      "job '", spec.name(), "' needs ", FormatBytes(needed_bytes), " (", needed_bytes,
-      " bytes) of ", FormatBytes(budget.device_memory_bytes), " per rank; ",
-      CheapestChange(spec, budget), "resources.device_memory of at least ", enough_mib, " MiB"));
+      "job '", spec.name(), "' needs ", absl::StrJoin(Excesses(spec, budget, nearest), " and "),
+      " per rank; ", CheapestChange(spec, budget),
+      device_short ? absl::StrCat("resources.device_memory of at least ", enough_mib, " MiB")
+                   : "more of it in resources"));
 }
 
 }  // namespace terrace

@@ -41,6 +41,12 @@ v1::JobSpec Gpt2(const std::string& precision, uint32_t micro_batch) {
   return spec;
 }
 
+// The host has no memory to offer.
+v1::JobSpec Alone(v1::JobSpec spec) {
+  spec.mutable_resources()->set_host_memory(int64_t{1} << 20);
+  return spec;
+}
+
 // Nothing pinned.
 v1::JobSpec Open(v1::JobSpec spec) {
   spec.clear_layout();
@@ -249,22 +255,22 @@ TEST(PrepareTest, ThenOtherDegrees) {
 
 TEST(PrepareTest, ThenPrecisionWhereItSavesEnough) {
   const Budget budget = MakeBudget(LeastBytes("fp32") - 1);
-  EXPECT_THAT(Refusal(Gpt2("fp32", 8), budget, absl::StatusCode::kResourceExhausted),
+  EXPECT_THAT(Refusal(Alone(Gpt2("fp32", 8)), budget, absl::StatusCode::kResourceExhausted),
               HasSubstr("the cheapest change that fits: train.precision bf16"));
   EXPECT_TRUE(Prepare(Open(Gpt2("bf16", 1)), budget).ok());
 }
 
 TEST(PrepareTest, ThenAShorterSequence) {
   const Budget budget = MakeBudget(LeastBytes("bf16") - 1);
-  EXPECT_THAT(Refusal(Gpt2("bf16", 1), budget, absl::StatusCode::kResourceExhausted),
+  EXPECT_THAT(Refusal(Alone(Gpt2("bf16", 1)), budget, absl::StatusCode::kResourceExhausted),
               HasSubstr("the cheapest change that fits: data.sequence_length 128"));
 }
 
 TEST(PrepareTest, WhereNothingHelpsTheMemoryItTakesIsNamed) {
-  EXPECT_THAT(
-      Refusal(Gpt2("bf16", 1), MakeBudget(int64_t{1} << 30), absl::StatusCode::kResourceExhausted),
-      AllOf(HasSubstr("of 1.0 GiB per rank"),
-            HasSubstr("no layout, precision or sequence_length fits"), HasSubstr("MiB")));
+  EXPECT_THAT(Refusal(Alone(Gpt2("bf16", 1)), MakeBudget(int64_t{1} << 30),
+                      absl::StatusCode::kResourceExhausted),
+              AllOf(HasSubstr("of 1.0 GiB per rank"),
+                    HasSubstr("no layout, precision or sequence_length fits"), HasSubstr("MiB")));
 }
 
 // ---- layouts

@@ -110,5 +110,32 @@ TEST(PlanTextTest, TheLayoutNamesWhatIsNotAsUsual) {
   EXPECT_THAT(text, HasSubstr("zero 1 (shards"));
 }
 
+TEST(PlanTextTest, TiersAreToldOnlyWhereTheyAreUsed) {
+  v1::Plan plan = Tiny();
+  const std::string plain = PlanText(plan);
+  EXPECT_THAT(plain, Not(HasSubstr("offload")));
+  EXPECT_THAT(plain, Not(HasSubstr("NVMe")));
+  v1::Offload* offload = plan.mutable_layout()->mutable_offload();
+  offload->mutable_parameter()->set_device(1);
+  offload->mutable_gradient()->set_host(1);
+  offload->mutable_optimizer()->set_host(0.25);
+  offload->mutable_optimizer()->set_nvme(0.75);
+  plan.mutable_memory(0)->set_tier(v1::DEVICE);
+  *plan.add_memory() = plan.memory(0);
+  plan.mutable_memory(1)->set_tier(v1::NVME);
+  plan.mutable_nvme()->set_read_bytes_per_step(2 << 20);
+  plan.mutable_nvme()->set_write_bytes_per_step(1 << 20);
+  plan.mutable_nvme()->set_write_bytes_per_day(7.25e12);
+  plan.mutable_nvme()->set_drive_life_days(1234);
+  plan.set_break_even_tokens(46000);
+  const std::string text = PlanText(plan);
+  EXPECT_THAT(text, HasSubstr("offload gradient host, optimizer host 25 % + nvme 75 %"));
+  EXPECT_THAT(text, HasSubstr("memory of a rank at the peak, nvme\n"));
+  EXPECT_THAT(text, HasSubstr("exposed offload"));
+  EXPECT_THAT(text, HasSubstr("from 46,000 tokens a step on"));
+  EXPECT_THAT(text, HasSubstr("reads 2.0 MiB and writes 1.0 MiB a step, 7.25 TB a day; the drives "
+                              "last 1,234 days"));
+}
+
 }  // namespace
 }  // namespace terrace

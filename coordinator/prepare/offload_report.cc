@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/prepare/offload_report.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/planner/layout_rules.h"
+#include "kernels/tensor_view.h"
+#include "proto/op_codec.h"
+
+namespace terrace {
+namespace {
+
+constexpr double kSecondsPerDay = 86400;
+constexpr double kCost = 0.1;  // of the step, that the offload may take at break-even
+
+const v1::Sequence* TrainSequence(const v1::Program& program) {
+  for (const v1::Sequence& sequence : program.sequences()) {
+    if (sequence.name() == "train") return &sequence;
+  }
+  return nullptr;
+}
+
+// Bytes that the copies of one kind move in a step.
+int64_t CopiedBytes(const v1::Program& program, v1::CopyKind kind) {
+  int64_t bytes = 0;
+  const v1::Sequence* sequence = TrainSequence(program);
+  if (sequence == nullptr) return 0;
+  for (const v1::Instruction& instruction : sequence->instructions()) {
+    if (!instruction.has_copy() || instruction.copy().kind() != kind) continue;
+    for (int i = 0; i < instruction.operands_size(); i += 2) {  // what is read
+      const auto shape = DecodeShape(instruction.operands(i));
+      if (shape.ok()) bytes += shape->SpanBytes();
+    }
+  }
+  return bytes;
+}
+
+// The busiest of the passes' offload streams.
+double PassStreamSeconds(const v1::Program& program, const SimulatedStage& stage) {
+  std::map<uint32_t, double> busy;
+  const v1::Sequence* sequence = TrainSequence(program);
+  for (int i = 0; sequence != nullptr && i < sequence->instructions_size(); ++i) {
+    const v1::Instruction& instruction = sequence->instructions(i);
+    const v1::StreamKind kind = program.streams(static_cast<int>(instruction.stream())).kind();
+    if (!instruction.has_copy() && kind != v1::HOST_COMPUTE) continue;
+    if (instruction.phase() == v1::OPTIMIZER_STEP) continue;
+    busy[instruction.stream()] +=
+        stage.instructions[i].end_seconds - stage.instructions[i].start_seconds;
+  }
+  double most = 0;
+  for (const auto& [stream, seconds] : busy) most = std::max(most, seconds);
+  return most;
+}
+
+}  // namespace
+
+std::optional<v1::NvmePlan> ReportNvme(const v1::JobSpec& spec, const Evaluated& chosen) {
+  if (chosen.nvme_bytes == 0) return std::nullopt;
+  v1::NvmePlan plan;
+  for (const v1::Program& program : chosen.programs) {
+    const int64_t written = CopiedBytes(program, v1::NVME_STORE);
+    if (written < plan.write_bytes_per_step()) continue;
+    plan.set_write_bytes_per_step(written);
+    plan.set_read_bytes_per_step(CopiedBytes(program, v1::NVME_LOAD));
+  }
+  const double steps_per_day = kSecondsPerDay / std::max(1e-12, chosen.simulation.step_seconds);
+  plan.set_write_bytes_per_day(static_cast<double>(plan.write_bytes_per_step()) * steps_per_day);
+  const double ranks_per_node = std::max(
+      1.0, static_cast<double>(chosen.layout.ranks()) / std::max<double>(1, chosen.layout.nodes()));
+  const double endurance = spec.resources().nvme().endurance_bytes();
+  if (endurance > 0 && plan.write_bytes_per_day() > 0) {
+    plan.set_drive_life_days(endurance / (plan.write_bytes_per_day() * ranks_per_node));
+  }
+  return plan;
+}
+
+double BreakEvenTokens(const Evaluated& chosen) {
+  if (!IsOffloaded(chosen.layout)) return 0;
+  const auto tokens = static_cast<double>(chosen.programs[0].rules().tokens_per_step());
+  double most = 0;
+  for (size_t i = 0; i < chosen.programs.size(); ++i) {
+    const SimulatedStage& stage = chosen.simulation.stages[i];
+    const double per_token = (stage.compute_seconds - stage.optimizer_seconds) / tokens;
+    if (per_token <= 0) continue;
+    const double after = stage.exposed_optimizer_seconds;
+    const double beside = PassStreamSeconds(chosen.programs[i], stage);
+    const double enough = std::max((1 - kCost) / kCost * after, (1 - kCost) * (beside + after));
+    most = std::max(most, enough / per_token);
+  }
+  return most;
+}
+
+absl::Status CheckDriveLife(const v1::JobSpec& spec, const v1::Plan& plan) {
+  const v1::NvmeSpec& nvme = spec.resources().nvme();
+  const double days = plan.nvme().drive_life_days();
+  if (days == 0 || days >= nvme.min_drive_life_days()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "job '%s' would wear its drives out in %.0f days, resources.nvme.min_drive_life_days is "
+      "%.0f: a rank writes %.1f GB a step, %.2f TB a day, and resources.nvme.endurance is %.2f TB; "
+      "keep more off NVMe (layout.offload host, a smaller part on nvme), write less often for the "
+      "same tokens (a larger train.global_batch), or use drives that endure more",
+      spec.name(), days, nvme.min_drive_life_days(),
+      static_cast<double>(plan.nvme().write_bytes_per_step()) * 1e-9,
+      plan.nvme().write_bytes_per_day() * 1e-12, nvme.endurance_bytes() * 1e-12));
+}
+
+}  // namespace terrace
