@@ -28,9 +28,7 @@ constexpr int kImproveRounds = 6;
 constexpr int64_t kImprovePlacements = 400'000;
 
 // The repair, in steps of about 10 ns.
-constexpr int64_t kRepairSteps = 150'000'000;
-constexpr int64_t kLaterRepairSteps = 50'000'000;
-constexpr int kRepairs = 3;
+constexpr int64_t kRepairSteps = 200'000'000;
 
 // The search: for so many items, because its memory grows with the pairs that meet.
 constexpr size_t kSearchItems = 4096;
@@ -39,8 +37,6 @@ constexpr int64_t kSearchBaseSteps = int64_t{16} << 20;
 constexpr int64_t kSearchStepsPerByte = 32768;
 constexpr int64_t kSearchSteps = int64_t{1} << 30;
 constexpr int64_t kFarOffSearchSteps = int64_t{8} << 30;
-// Of more items no far-off one was ever found.
-constexpr size_t kFarOffSearchItems = 1024;
 
 absl::Status CheckBuffers(absl::Span<const PackBuffer> buffers) {
   for (const PackBuffer& buffer : buffers) {
@@ -123,19 +119,15 @@ class Packer {
     }
   }
 
-  // First to what is required; where that fails, by halves between it and what is known to do.
   void Repair() {
-    int64_t capacity = required_;
-    for (int k = 0; k < kRepairs && best_.arena_bytes > capacity; ++k) {
-      int64_t steps = k == 0 ? kRepairSteps : kLaterRepairSteps;
-      if (PackRepair(problem_, capacity).Run(&steps, &best_)) return;
-      capacity = (capacity + best_.arena_bytes) / 2 / kPackAlignment * kPackAlignment;
-    }
+    if (best_.arena_bytes <= required_) return;
+    int64_t steps = kRepairSteps;
+    PackRepair(problem_, required_).Run(&steps, &best_);
   }
 
   int64_t SearchBudget() const {
     const int64_t gain = best_.arena_bytes - bound_;
-    const bool far_off = gain > bound_ / kFarOffPart && problem_.items.size() <= kFarOffSearchItems;
+    const bool far_off = gain > bound_ / kFarOffPart;
     return std::min(kSearchBaseSteps + gain * kSearchStepsPerByte,
                     far_off ? kFarOffSearchSteps : kSearchSteps);
   }
