@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cerrno>
 #include <chrono>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "tests/support/failing_block_io.h"
@@ -17,13 +18,15 @@ constexpr int64_t kBlock = 65536;
 
 class NvmeFaultTest : public NvmeFixture {
  protected:
-  void Make(const char* engine, bool verify = false, int folders = 1) {
+  // The drive of the tests may be slow: only what tests the timeout shortens it.
+  void Make(const char* engine, bool verify = false, int folders = 1,
+            absl::Duration timeout = absl::Seconds(60)) {
     NvmeOptions options = Options(kBytes, folders);
     options.engine = engine;
     options.block_bytes = kBlock;
     options.verify = verify;
     options.wrap = plan_.Wrapper();
-    options.timeout = absl::Milliseconds(200);
+    options.timeout = timeout;
     queue_ = nullptr;
     file_ = MakeNvmeFile(std::move(options));
     ASSERT_NE(file_, nullptr);
@@ -98,25 +101,25 @@ TEST_F(NvmeFaultTest, ADriveThatStaysBusyIsUnavailableInTheEnd) {
 
 TEST_F(NvmeFaultTest, ARequestWithoutAnswerEndsTheTransferAndTheQueue) {
   for (const char* engine : {"io_uring", "threads"}) {
-    ASSERT_NO_FATAL_FAILURE(Make(engine));
+    ASSERT_NO_FATAL_FAILURE(Make(engine, false, 1, absl::Seconds(1)));
     const absl::Status lost = MoveWith(NvmeDirection::kRead, {.kind = BlockFault::kLose});
     EXPECT_EQ(lost.code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_THAT(std::string(lost.message()),
-                AllOf(HasSubstr("no answer for 200ms with 1 requests in flight"),
+                AllOf(HasSubstr("no answer for 1s with 1 requests in flight"),
                       HasSubstr(".terrace-job-rank3-0")));
     EXPECT_EQ(Move(NvmeDirection::kRead), lost) << "its memory may still be written to";
   }
 }
 
 TEST_F(NvmeFaultTest, SlowRequestsAreOnlySlow) {
-  Make("io_uring");
+  Make("io_uring", false, 1, absl::Seconds(1));
   ASSERT_EQ(Move(NvmeDirection::kWrite), absl::OkStatus());
   const std::vector<std::byte> expected(memory_.data(), memory_.data() + kBytes);
   std::memset(memory_.data(), 0, kBytes);
   plan_.Add({.kind = BlockFault::kDelay,
              .first = plan_.requests(),
              .count = 16,
-             .delay = absl::Milliseconds(120)});
+             .delay = absl::Milliseconds(600)});
   EXPECT_EQ(Move(NvmeDirection::kRead), absl::OkStatus()) << "each answer restarts the wait";
   EXPECT_EQ(std::memcmp(memory_.data(), expected.data(), kBytes), 0);
 }
@@ -145,7 +148,7 @@ TEST_F(NvmeFaultTest, ATruncationDuringAReadIsNoticedByThatRead) {
   plan_.Add({.kind = BlockFault::kDelay,
              .first = plan_.requests() + 8,
              .count = 8,
-             .delay = absl::Milliseconds(100)});
+             .delay = absl::Milliseconds(500)});
   const UniqueFd outside = OpenFromOutside("job-rank3-0");
   std::thread truncates([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
