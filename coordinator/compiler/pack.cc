@@ -8,7 +8,6 @@
 #include "base/status_macros.h"
 #include "coordinator/compiler/pack_orders.h"
 #include "coordinator/compiler/pack_problem.h"
-#include "coordinator/compiler/pack_repair.h"
 #include "coordinator/compiler/pack_search.h"
 
 namespace terrace {
@@ -16,8 +15,6 @@ namespace {
 
 // One part in this many over the lower bound is good enough to stop: 0.5 %.
 constexpr int64_t kGoodEnoughPart = 200;
-// What must be reached is 1 %; repair aims a little lower: one part in this many.
-constexpr int64_t kRequiredPart = 108;
 // One part in this many over it is far off: no training program, but something made to be hard.
 constexpr int64_t kFarOffPart = 32;
 
@@ -26,9 +23,6 @@ constexpr int64_t kFarOffPart = 32;
 constexpr size_t kImprovedOrders = 6;
 constexpr int kImproveRounds = 6;
 constexpr int64_t kImprovePlacements = 400'000;
-
-// The repair, in steps of about 10 ns.
-constexpr int64_t kRepairSteps = 200'000'000;
 
 // The search: for so many items, because its memory grows with the pairs that meet.
 constexpr size_t kSearchItems = 4096;
@@ -56,16 +50,14 @@ absl::Status CheckBuffers(absl::Span<const PackBuffer> buffers) {
 // One problem on its way through the tiers; each leaves the best placement so far at least as good.
 class Packer {
  public:
-  Packer(absl::Span<const PackBuffer> buffers, int64_t beneath_bytes)
+  explicit Packer(absl::Span<const PackBuffer> buffers)
       : problem_(MakePackProblem(buffers)),
         bound_(problem_.lower_bound_bytes),
-        good_enough_(Over(beneath_bytes, kGoodEnoughPart)),
-        required_(Over(beneath_bytes, kRequiredPart)) {}
+        good_enough_((bound_ + bound_ / kGoodEnoughPart) / kPackAlignment * kPackAlignment) {}
 
   Packing Run() {
     TryPortfolio();
     ImproveOrders();
-    Repair();
     Search();
     return {std::move(best_.offsets), best_.arena_bytes, bound_};
   }
@@ -75,11 +67,6 @@ class Packer {
     std::vector<int> order;
     PackPlacement placement;
   };
-
-  // The bound and one `part` of the arena.
-  int64_t Over(int64_t beneath_bytes, int64_t part) const {
-    return (bound_ + (bound_ + beneath_bytes) / part) / kPackAlignment * kPackAlignment;
-  }
 
   bool Done() const { return !best_.offsets.empty() && best_.arena_bytes <= good_enough_; }
 
@@ -119,12 +106,6 @@ class Packer {
     }
   }
 
-  void Repair() {
-    if (best_.arena_bytes <= required_) return;
-    int64_t steps = kRepairSteps;
-    PackRepair(problem_, required_).Run(&steps, &best_);
-  }
-
   int64_t SearchBudget() const {
     const int64_t gain = best_.arena_bytes - bound_;
     const bool far_off = gain > bound_ / kFarOffPart;
@@ -159,17 +140,16 @@ class Packer {
   const PackProblem problem_;
   const int64_t bound_;
   const int64_t good_enough_;
-  const int64_t required_;
   std::vector<Tried> tried_;  // all of the portfolio, unless one was good enough
   PackPlacement best_;
 };
 
 }  // namespace
 
-absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers, int64_t beneath_bytes) {
+absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers) {
   RETURN_IF_ERROR(CheckBuffers(buffers));
   if (buffers.empty()) return Packing{};
-  return Packer(buffers, beneath_bytes).Run();
+  return Packer(buffers).Run();
 }
 
 }  // namespace terrace

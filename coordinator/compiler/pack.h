@@ -3,7 +3,7 @@
 // In: for each buffer its size and the times during which it lives. Out: one offset per buffer, in
 // input order, the arena size and the lower bound that no packing can beat. Two buffers share bytes
 // only if their lives do not meet. Greedy orders first, stopping at 0.5 % over the bound; where
-// they do not get there, improved orders, repair, then an exact search (docs/memory.md). Pure and
+// they do not get there, improved orders, then an exact search (docs/memory.md). Pure and
 // deterministic: integer keys, stable ties, budgets counted in steps. The independent check is
 // proto/program_check.h. Thread-safe: no state.
 //
@@ -34,8 +34,7 @@ struct Packing {
 
 inline constexpr int64_t kPackAlignment = 256;
 
-// INVALID_ARGUMENT for an empty or inverted life or a size < 1, naming the buffer. `beneath_bytes`
-// are in the arena too, below what is packed: "good enough" is a share of the whole.
-absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers, int64_t beneath_bytes = 0);
+// INVALID_ARGUMENT for an empty or inverted life or a size < 1, naming the buffer.
+absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers);
 
 }  // namespace terrace

@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 #include <functional>
-#include <limits>
 #include <utility>
 
 #include "coordinator/compiler/occupancy.h"
@@ -31,16 +30,9 @@ constexpr PackStrategy kPortfolio[] = {
     {PackKey::kLongThenSizeClass, 5},
     {PackKey::kLongThenSize, 10},
     {PackKey::kLongThenSize, 60},
-    {PackKey::kLongEndThenSize, 10},
-    {PackKey::kLongEndThenSize, 20},
-    {PackKey::kLongEndThenSize, 30},
-    {PackKey::kLongEndThenSize, 40},
-    {PackKey::kLongEndThenSize, 50},
-    {PackKey::kLongEndThenSize, 60},
 };
 
 using Key = std::array<int64_t, 3>;
-constexpr int64_t kFirst = std::numeric_limits<int64_t>::max();
 
 int64_t Class(int64_t value) { return std::bit_width(static_cast<uint64_t>(value)); }
 
@@ -75,8 +67,6 @@ Key KeyOf(const PackItem& item, PackKey key, int long_life, int peak_slot) {
     case PackKey::kLongThenSizeClass:
       return is_long ? Key{-64, item.begin, -item.bytes}
                      : Key{-Class(item.bytes), item.begin, -item.bytes};
-    case PackKey::kLongEndThenSize:
-      return is_long ? Key{-kFirst, -item.end, item.begin} : Key{-item.bytes, item.begin, 0};
   }
   return {};
 }

@@ -30,7 +30,6 @@ enum class PackKey {
   kArea,               // largest bytes x life first
   kLongThenSize,       // the longest `long_percent` % by birth, the rest by size
   kLongThenSizeClass,  // the same, the rest by size class, then birth
-  kLongEndThenSize,    // the longest `long_percent` % by death, last first, the rest by size
 };
 
 struct PackStrategy {
