@@ -125,7 +125,9 @@ absl::Status Gradients::CheckGradient(int i, const ByteRange& bytes, const Value
   state_.ForEach(buffer, bytes.begin + moved, bytes.end + moved, [&](const v1::StateRange& weight) {
     if (status.ok()) status = CheckFor(i, bytes.begin, weight, value, value.squared);
   });
-  return status;
+  RETURN_IF_ERROR(status);
+  constexpr int64_t kElement = 4;
+  return CheckLink(i, bytes.begin, value, buffer, moved / kElement);
 }
 
 // The gradient is a shard: every rank's shard of it must belong to that rank's shard of the

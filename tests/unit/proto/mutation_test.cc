@@ -2,25 +2,18 @@
 // mutants.h: each mutant is refused, and the refusal names where, what and on which rank.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <memory>
 #include <random>
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
+#include "tests/unit/proto/broken_programs.h"
 #include "tests/unit/proto/mutants.h"
-#include "tests/unit/proto/order_oracle.h"
 
 namespace terrace {
 namespace {
-
-using testing::AnyOf;
-using testing::HasSubstr;
 
 // One line adds a layout.
 struct Row {
@@ -102,21 +95,7 @@ LayoutCase CaseOf(const Row& row) {
   return c;
 }
 
-// All mutants take minutes: TERRACE_ALL_LAYOUTS=1 tries them, otherwise so many of each kind and
-// layout, evenly chosen.
-constexpr size_t kMutantsMax = 24;
-
-std::vector<Mutant> Sample(std::vector<Mutant> mutants) {
-  if (std::getenv("TERRACE_ALL_LAYOUTS") != nullptr || mutants.size() <= kMutantsMax)
-    return mutants;
-  std::vector<Mutant> sample;
-  for (size_t i = 0; i < kMutantsMax; ++i) {
-    sample.push_back(std::move(mutants[i * mutants.size() / kMutantsMax]));
-  }
-  return sample;
-}
-
-class MutationTest : public testing::TestWithParam<Row> {
+class MutationTest : public BrokenPrograms, public testing::WithParamInterface<Row> {
  protected:
   void SetUp() override {
     const LayoutCase c = CaseOf(GetParam());
@@ -125,50 +104,9 @@ class MutationTest : public testing::TestWithParam<Row> {
     programs_ = *std::move(programs);
     ASSERT_EQ(CheckPrograms(programs_), absl::OkStatus()) << Describe(c);
   }
-
-  absl::Status Try(const Mutant& mutant) {
-    v1::Program whole = programs_[mutant.stage];
-    mutant.apply(&programs_[mutant.stage]);
-    const absl::Status status = CheckPrograms(programs_);
-    broken_ = std::move(programs_[mutant.stage]);
-    programs_[mutant.stage] = std::move(whole);
-    return status;
-  }
-
-  void ExpectRefused(const Mutant& mutant) {
-    const std::string message(Try(mutant).message());
-    EXPECT_NE(message, "") << mutant.what << " goes unnoticed";
-    if (message.empty()) return;
-    EXPECT_THAT(message, AnyOf(HasSubstr("instruction "), HasSubstr("'train'"))) << mutant.what;
-    EXPECT_THAT(message, HasSubstr("buffer ")) << mutant.what;
-    EXPECT_THAT(message, HasSubstr("rank ")) << mutant.what;
-  }
-
-  void ExpectAllRefused(std::vector<Mutant> mutants) {
-    for (const Mutant& mutant : Sample(std::move(mutants))) ExpectRefused(mutant);
-  }
-
-  Programs programs_;
-  v1::Program broken_;  // the stage that Try broke
 };
 
-TEST_P(MutationTest, EveryWaitThatIsNotRedundantIsMissed) {
-  std::vector<std::unique_ptr<OrderOracle>> oracles(programs_.size());
-  for (const Mutant& mutant : Sample(WithoutAWait(programs_))) {
-    std::unique_ptr<OrderOracle>& oracle = oracles[mutant.stage];
-    if (oracle == nullptr) {
-      const v1::Program& whole = programs_[mutant.stage];
-      oracle = std::make_unique<OrderOracle>(whole, SequenceOf(whole, "train"));
-    }
-    const absl::Status status = Try(mutant);
-    if (oracle->IsSafe(SequenceOf(broken_, "train"))) {
-      EXPECT_EQ(status, absl::OkStatus()) << mutant.what;
-    } else {
-      ExpectRefused(mutant);
-    }
-  }
-}
-
+TEST_P(MutationTest, EveryWaitThatIsNotRedundantIsMissed) { ExpectNeededWaitsMissed(); }
 TEST_P(MutationTest, SwappedSends) { ExpectAllRefused(WithSwappedSends(programs_)); }
 TEST_P(MutationTest, DroppedCommunication) { ExpectAllRefused(WithoutACommunication(programs_)); }
 TEST_P(MutationTest, SumsMadeTwice) { ExpectAllRefused(WithASumTwice(programs_)); }
