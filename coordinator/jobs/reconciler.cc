@@ -98,7 +98,7 @@ ControlStats Reconciler::Stats() const {
     if (job.state() != v1::RUNNING || job.progress().arena_bytes() == 0) continue;
     int64_t predicted = 0;
     for (const v1::StageMemory& stage : job.plan().memory()) {
-      if (stage.tier() != v1::DEVICE) continue;
+      if (stage.tier() == v1::HOST || stage.tier() == v1::NVME) continue;
       predicted = std::max(predicted, stage.arena_bytes());
     }
     stats.plan_memory_error_bytes[id] = job.progress().arena_bytes() - predicted;

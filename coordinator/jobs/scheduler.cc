@@ -77,7 +77,7 @@ Need NeedOfPlan(const v1::Job& job) {
   // Threads that the user pinned may exceed what a worker offers: that is the user's choice.
   if (job.spec().resources().threads_per_device() == 0) need.threads = layout.threads_per_rank();
   for (const v1::StageMemory& stage : job.plan().memory()) {
-    if (stage.tier() != v1::DEVICE) continue;
+    if (stage.tier() == v1::HOST || stage.tier() == v1::NVME) continue;
     need.device_bytes = std::max(need.device_bytes, stage.arena_bytes() + stage.external_bytes());
   }
   return need;

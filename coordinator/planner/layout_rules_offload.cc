@@ -34,9 +34,6 @@ class OffloadChecker {
     CheckPages("chunk_bytes", layout_.chunk_bytes());
     CheckPages("tile_bytes", layout_.tile_bytes());
     if (layout_.has_offload()) CheckTiers(layout_.offload());
-    if (layout_.allocator() == "caching") {
-      Problem("allocator", "caching", "be planned: this version executes no other", "planned");
-    }
     return std::move(problems_);
   }
 

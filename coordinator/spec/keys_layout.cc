@@ -207,10 +207,9 @@ std::vector<SpecKey> LayoutKeys() {
        false,
        0,
        0,
-       {"planned", "caching"},
+       {"planned"},
        "",
-       "planned: every buffer at the offset that the compiler gave it; caching: best fit while "
-       "running, to compare with"},
+       "planned: every buffer at the offset that the compiler gave it"},
       {"layout.chunk_bytes",
        kBytes,
        "",

@@ -48,12 +48,18 @@ int64_t ElementsOf(const Model& model) {
 
 int64_t AlignUp(int64_t elements, int64_t to) { return (elements + to - 1) / to * to; }
 
-// What ZeRO shares as one region: its parameters start on 64 bytes, and so does each rank's piece.
-int64_t UnitElements(const std::vector<int64_t>& parameters, int64_t shards) {
+// A matrix of a page or more begins on a page, as it may rest off the device.
+constexpr int64_t kPage = 4096 / kF32;
+int64_t Pages(int64_t elements) { return elements < kPage ? elements : AlignUp(elements, kPage); }
+
+// What ZeRO shares as one region: its parameters start on 64 bytes, and so does each rank's piece,
+// or on a page where it holds matrices.
+int64_t UnitElements(const std::vector<int64_t>& parameters, int64_t shards, bool vectors = false) {
   constexpr int64_t kLine = 64 / kF32;
   int64_t end = 0;
   for (int64_t elements : parameters) end = AlignUp(end, kLine) + elements;
-  return AlignUp(end, kLine * shards);
+  const int64_t share = (end + shards - 1) / shards;
+  return AlignUp(share, !vectors && share >= kPage ? kPage : kLine) * shards;
 }
 
 // A model, a batch, and the sizes of what goes over links.
@@ -95,13 +101,33 @@ struct Units {
   }
 };
 
+// The matrices of a layer as they are stored: tensors with one input are one.
+std::vector<int64_t> LayerMatrices(const ModelConfig& c) {
+  const int64_t h = c.hidden, heads = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  const bool gpt = c.mlp == MlpKind::kGelu;
+  return {h * (heads + 2 * kv), heads * h, (gpt ? 1 : 2) * h * c.intermediate, c.intermediate * h};
+}
+
+// What lies in buckets without ZeRO.
+int64_t GradientElements(const Job& job) {
+  const ModelConfig& c = job.config();
+  int64_t elements = ElementsOf(job.data.model);
+  const auto pad = [&](int64_t matrix) { elements += Pages(matrix) - matrix; };
+  for (int64_t i = 0; i < c.layers; ++i) {
+    for (int64_t matrix : LayerMatrices(c)) pad(matrix);
+  }
+  pad(c.vocabulary * c.hidden);
+  if (!c.tied_embeddings) pad(c.vocabulary * c.hidden);
+  if (c.mlp == MlpKind::kGelu) pad(job.data.model.config.max_positions * c.hidden);
+  return elements;
+}
+
 // Of a whole model on one tensor-parallel rank.
 Units UnitsOf(const Job& job, int64_t shards) {
   const ModelConfig& c = job.config();
-  const int64_t h = c.hidden, heads = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  const int64_t h = c.hidden;
   const bool gpt = c.mlp == MlpKind::kGelu;
-  const std::vector<int64_t> layer = {h * (heads + 2 * kv), heads * h,
-                                      (gpt ? 1 : 2) * h * c.intermediate, c.intermediate * h};
+  const std::vector<int64_t> layer = LayerMatrices(c);
   std::vector<int64_t> vectors;
   for (int64_t i = 0; i < c.layers; ++i) {
     if (gpt) {
@@ -116,7 +142,7 @@ Units UnitsOf(const Job& job, int64_t shards) {
   if (gpt) vectors.push_back(h);
   Units units = {.layers = std::vector<int64_t>(c.layers, UnitElements(layer, shards)),
                  .embedding = UnitElements({c.vocabulary * h}, shards),
-                 .vectors = UnitElements(vectors, shards)};
+                 .vectors = UnitElements(vectors, shards, /*vectors=*/true)};
   if (gpt) units.embedding += UnitElements({job.data.model.config.max_positions * h}, shards);
   if (!c.tied_embeddings) units.head = UnitElements({c.vocabulary * h}, shards);
   return units;
@@ -142,7 +168,7 @@ TEST(BytesTest, DataParallelRanksSendTheGradientTwice) {
     for (uint32_t ranks : {2, 4}) {
       Job job = NewJob("gpt2", precision);
       job.layout.set_data_parallel(ranks);
-      const int64_t gradient = kF32 * ElementsOf(job.data.model);
+      const int64_t gradient = kF32 * GradientElements(job);
       ExpectSent(job, [&](int64_t rank) -> Sent {
         return {{"data", 2 * gradient / ranks * (ranks - 1)},
                 {"totals", AllReduce(2, ranks, rank)}};
@@ -151,14 +177,15 @@ TEST(BytesTest, DataParallelRanksSendTheGradientTwice) {
   }
 }
 
-// Parts that are not equal: members send different numbers, of 2 V (N - 1) together.
-TEST(BytesTest, GradientsThatRanksDoNotDivideAreSentWithoutPadding) {
+// Parts that are not equal: members send different numbers, of 2 V (N - 1) together. V counts whole
+// pages of matrices.
+TEST(BytesTest, GradientsThatRanksDoNotDivideAreSentWithoutMorePadding) {
   Job job = NewJob("llama", "fp32", /*vocabulary=*/61);
   job.layout.set_data_parallel(3);
   const JobResult result = TrainLayout(job.data, job.layout, 2);
   int64_t sent = 0;
   for (const Sent& rank : result.sent_per_step) sent += rank.at("data");
-  EXPECT_EQ(sent, 2 * 2 * kF32 * ElementsOf(job.data.model));
+  EXPECT_EQ(sent, 2 * 2 * kF32 * GradientElements(job));
 }
 
 // Gradients are rounded before they are sent; the two numbers of the loss are not.
@@ -166,7 +193,7 @@ TEST(BytesTest, CommunicationInBF16SendsHalfOfTheGradient) {
   Job job = NewJob("gpt2", "bf16");
   job.layout.set_data_parallel(4);
   job.layout.set_communication_dtype("bf16");
-  const int64_t gradient = 2 * ElementsOf(job.data.model);
+  const int64_t gradient = 2 * GradientElements(job);
   ExpectSent(job, [&](int64_t rank) -> Sent {
     return {{"data", 2 * gradient / 4 * 3}, {"totals", AllReduce(2, 4, rank)}};
   });
@@ -294,7 +321,7 @@ TEST(BytesTest, RingAttentionSendsKeysAndValuesRound) {
       job.layout.set_context_parallel(ranks);
       const int64_t pair = job.tokens() * 2 * job.config().kv_heads * job.config().head_dim;
       const int64_t layer = 2 * (ranks - 1) * pair * job.activation() + ranks * pair * kF32;
-      const int64_t gradient = kF32 * ElementsOf(job.data.model);
+      const int64_t gradient = kF32 * GradientElements(job);
       ExpectSent(job, [&](int64_t rank) -> Sent {
         return {{"context", job.passes() * job.layers() * layer},
                 {"data", 2 * gradient / ranks * (ranks - 1)},
@@ -315,7 +342,7 @@ TEST(BytesTest, UlyssesExchangesHeadsForTokens) {
     const int64_t layer = 2 * Share(job.tokens() * columns * job.activation(), 2);
     ExpectSent(job, [&](int64_t rank) -> Sent {
       return {{"context", job.passes() * job.layers() * layer},
-              {"data", kF32 * ElementsOf(job.data.model)},
+              {"data", kF32 * GradientElements(job)},
               {"totals", AllReduce(2, 2, rank)}};
     });
   }

@@ -83,11 +83,12 @@ double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
 
 // How much larger the relative error may be where a gradient is a small difference of large sums:
 // those of vectors add up tokens of either sign; softmax does not see what all keys of a query have
-// in common.
+// in common, so the gradients of queries and keys are such differences as well.
 double Cancellation(const Tensor& tensor) {
   using enum TensorRole;
   if (tensor.role == kKBias || tensor.role == kQNorm || tensor.role == kKNorm) return 4;
-  return tensor.shape.size() < 2 ? 2 : 1;
+  const bool scores = tensor.role == kQkv || tensor.role == kQ || tensor.role == kK;
+  return tensor.shape.size() < 2 || scores ? 2 : 1;
 }
 
 // 4 * 1.03^(L + 1 - l) * eps for layer l of L (arXiv 2506.09280): what a correct change of the

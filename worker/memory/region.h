@@ -1,8 +1,8 @@
 // The memory of one arena of a rank, on whatever tier: what checkpoints and initialisation read and
 // write by range, addressable or not.
 //
-// Thread rule: Read and Write may be called from any thread; no Write at once with anything else for
-// the same bytes.
+// Thread rule: Read and Write may be called from any thread; no Write at once with anything else
+// for the same bytes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -50,11 +50,15 @@ class LayoutPlanTest(TerraceTest):
         hidden, inner, head_dim, vocabulary = 32, 64, 8, 256
         layer = hidden * (4 + 2 * 2) * head_dim // 2 + 4 * head_dim * hidden // 2 + 3 * hidden * inner // 2 + 2 * hidden
         table = vocabulary * hidden // 2
+        memory_layers = (1, 3)
         for memory, elements in zip(plan["memory"], (table + layer, 3 * layer + hidden + table)):
             bytes_of = {line["class"]: int(line["bytes"]) for line in memory["lines"]}
-            self.assertEqual(bytes_of["OPTIMIZER"], 2 * 4 * elements)
             rope = 32 * head_dim * 4  # a table of cosines and sines
-            self.assertEqual(bytes_of["PARAMETER"], 4 * elements + rope)
+            # Matrices of a page or more begin on one: three of each layer and the table.
+            padding = 4096 * (3 * memory_layers[int(memory["stage"])] + 1)
+            for size, expected in ((bytes_of["OPTIMIZER"], 2 * 4 * elements), (bytes_of["PARAMETER"] - rope, 4 * elements)):
+                self.assertGreaterEqual(size, expected)
+                self.assertLessEqual(size, expected + (2 if expected == 2 * 4 * elements else 1) * padding)
 
     def test_explain_begins_with_the_table_of_1f1b(self):
         text = self.terrace("explain", self.pipelined()).out

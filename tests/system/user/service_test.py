@@ -56,7 +56,7 @@ class LifeTest(ServiceTest):
         self.assertIn("rank 1", followed.out)
         with self.subTest("logs"):
             whole = self.cli("logs", job, "--rank", 0).out
-            self.assertIn("arenas", whole)
+            self.assertIn("memory: device", whole)
             self.assertEqual(self.cli("logs", job, "--rank", 0, "-n", 1).out, whole.splitlines(keepends=True)[-1])
         status = self.status(job)
         self.assertEqual((status["state"], status["reason"]), ("SUCCEEDED", "REASON_COMPLETED"))
@@ -160,10 +160,10 @@ class SharedThingsTest(ServiceTest):
 
     def test_job_larger_than_any_worker_is_refused_with_bytes(self):
         self.start_coordinator()
-        self.start_worker("small", "--device-memory", "161MiB")
+        self.start_worker("small", "--device-memory", "97MiB")
         result = self.cli("submit", self.job(), code=None)
         self.assertEqual(result.code, RESOURCES, str(result))
-        self.refused(result, "bytes", "161.0 MiB", "cheapest change")
+        self.refused(result, "bytes", "97.0 MiB", "cheapest change")
 
 
 class AwayTest(ServiceTest):

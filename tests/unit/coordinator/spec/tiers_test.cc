@@ -51,7 +51,7 @@ TEST(TiersTest, ATierOrItsPartsAreRead) {
   const v1::JobSpec spec = Parse(R"(
 layout:
   offload: {parameter: host, optimizer: {device: 0.2, host: 0.5, nvme: 0.3}}
-  allocator: caching
+  allocator: planned
   chunk_bytes: 4MiB
   tile_bytes: 0
 resources: {nvme: fast, host_memory: 2GiB}
@@ -62,7 +62,7 @@ resources: {nvme: fast, host_memory: 2GiB}
   EXPECT_EQ(offload.optimizer().device(), 0.2);
   EXPECT_EQ(offload.optimizer().host(), 0.5);
   EXPECT_EQ(offload.optimizer().nvme(), 0.3);
-  EXPECT_EQ(spec.layout().allocator(), "caching");
+  EXPECT_EQ(spec.layout().allocator(), "planned");
   EXPECT_EQ(spec.layout().chunk_bytes(), 4 << 20);
   EXPECT_EQ(spec.layout().tile_bytes(), 0);
   EXPECT_EQ(spec.resources().host_memory(), int64_t{2} << 30);

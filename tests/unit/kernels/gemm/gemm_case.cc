@@ -174,15 +174,27 @@ std::vector<float> GemmProblem::Addends(int64_t i, int64_t j) const {
   return addends;
 }
 
-std::vector<double> GemmProblem::Expected() const {
+std::vector<double> GemmProblem::Sums() const {
   const std::vector<double> rows = RowsOfA(), columns = ColumnsOfB();
-  std::vector<double> expected;
+  std::vector<double> sums;
   for (int64_t i = 0; i < problem.m; ++i) {
     for (int64_t j = 0; j < problem.n; ++j) {
       const double* x = rows.data() + i * problem.k;
       const double* y = columns.data() + j * problem.k;
       double value = std::inner_product(x, x + problem.k, y, 0.0);
       for (const float addend : Addends(i, j)) value += addend;
+      sums.push_back(value);
+    }
+  }
+  return sums;
+}
+
+std::vector<double> GemmProblem::Expected() const {
+  std::vector<double> expected;
+  const std::vector<double> sums = Sums();
+  for (int64_t i = 0; i < problem.m; ++i) {
+    for (int64_t j = 0; j < problem.n; ++j) {
+      double value = sums[expected.size()];
       switch (problem.epilogue) {
         case Epilogue::kNone:
           break;

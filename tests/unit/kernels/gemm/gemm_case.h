@@ -55,6 +55,8 @@ class GemmProblem {
   // C and aux as they were before; then one run with that many threads.
   void Run(int threads);
   // What C should hold, in double.
+  // Before the epilogue.
+  std::vector<double> Sums() const;
   std::vector<double> Expected() const;
   // For each element of C, the sum of |a b| and of what is added to it: what rounding errors are
   // relative to.
