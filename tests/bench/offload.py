@@ -62,7 +62,7 @@ def main():
         (folder / "corpus.txt").write_text("the king saw a shepherd and gave his brother bread and gold. " * 20000)
         print("| tokens a step | states | s a step | of resident | plan says | break-even tokens of the plan |\n|---|---|---|---|---|---|")
         for batch in map(int, options.batches.split(",")):
-            paths = {name: spec_of(folder, f"{name.replace(' ', '-')}-{batch}", offload, batch, options.steps, options.nvme)
+            paths = {name: spec_of(folder, f"{name.lower().replace(' ', '-')}-{batch}", offload, batch, options.steps, options.nvme)
                      for name, offload in OFFLOADS.items()}
             plans = {name: json.loads(terrace(options.bin, "plan", path)) for name, path in paths.items()}
             rounds = []
