@@ -228,7 +228,8 @@ std::vector<SpecKey> LayoutKeys() {
        kMaxBytes,
        {},
        "",
-       "Offloaded weights larger than this are fetched and multiplied in tiles; 0: never"},
+       "An LM head off the device and larger than this is fetched and multiplied in tiles; 0: "
+       "never; without effect on a tied head and with tp or zero"},
   };
 }
 
