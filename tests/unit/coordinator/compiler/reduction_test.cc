@@ -213,16 +213,18 @@ class ZeroMemoryTest : public testing::Test {
   static constexpr int64_t kLayers = 24;
   // A layer's weights or gradients in full, a parameter of the model.
   static constexpr double kLayer = 4.0 / kLayers;
+  // Vectors have a bucket of their own and matrices begin on pages.
+  static constexpr double kPages = 0.02;
 };
 
 TEST_F(ZeroMemoryTest, EachStageShardsOneKindMore) {
-  const double tolerance = 0.17;
+  const double tolerance = 0.15;
   const Bytes none = Measure(0), one = Measure(1), two = Measure(2), three = Measure(3);
   EXPECT_NEAR(none.persistent, 4 + 8, tolerance);
   EXPECT_NEAR(one.persistent, 4 + 12 / kRanks, tolerance);
   EXPECT_NEAR(two.persistent, 4 + 12 / kRanks, tolerance);
   EXPECT_NEAR(three.persistent, 12 / kRanks, tolerance);
-  EXPECT_NEAR(none.peak, 4 + 4 + 8, tolerance);
+  EXPECT_NEAR(none.peak, 4 + 4 + 8, tolerance + kPages);
   // The first shards are there while the last full gradients still are.
   EXPECT_NEAR(one.peak, 4 + 4 + 12 / kRanks, tolerance + 2 * kLayer);
   // Full gradients and new shards of at most three layers.
