@@ -54,11 +54,11 @@ def pages(size):
 
 
 class MemoryTest(TerraceTest):
-    def observe(self, changes, look, step=20):
-        """Trains, calls look(pid, plan's stage memory) for every rank after a step, and stops the job."""
+    def observe(self, changes, look):
+        """Trains, calls look(pid, plan's stage memory) for every rank while it does, and stops the job."""
         running = self.start("run", self.job({"train.steps": 100_000, **changes}), "-o", "json")
         plan = running.wait_for(lambda event: event["event"] == "plan")["plan"]
-        running.wait_for_step(step)
+        running.wait_for_step(20)
         ranks = self.rank_pids()
         self.assertEqual(len(ranks), plan["layout"]["ranks"])
         for pid in ranks:
@@ -85,9 +85,9 @@ class MemoryTest(TerraceTest):
                 self.observe(changes, self.check)
 
     def test_preset_of_ten_million_parameters(self):
-        changes = {"model.config": "gpt-bytes-10m", "data.sequence_length": 256, "train.global_batch": 8,
+        changes = {"model.config": "gpt-bytes-10m", "data.sequence_length": 256, "train.global_batch": 2,
                    "train.precision": "bf16", "resources.threads_per_device": 2}
-        self.observe(changes, self.check, step=3)
+        self.observe(changes, self.check)
 
     def test_nothing_grows_from_step_20_to_step_200(self):
         def look(pid, _, running):
