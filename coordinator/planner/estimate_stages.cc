@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/estimate_stages.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "coordinator/planner/layout_rules.h"
+
+namespace terrace {
+
+int64_t ElementBytes(const v1::Layout& layout) {
+  return layout.precision() == "bf16" ? 2 : kF32Bytes;
+}
+
+int64_t ShardRanks(const v1::Layout& layout) {
+  if (layout.zero_stage() == 0) return 1;
+  const int64_t shard = layout.shard_size() > 0 ? layout.shard_size() : layout.data_parallel();
+  return shard * layout.context_parallel();
+}
+int64_t DataRanks(const v1::Layout& layout) {
+  return int64_t{layout.data_parallel()} * layout.context_parallel();
+}
+
+double Bubble(const v1::Layout& layout) {
+  const double share =
+      (layout.pipeline_parallel() - 1.0) / std::max<double>(1, layout.micro_batches());
+  if (layout.schedule() == "interleaved") return share / layout.interleave();
+  if (layout.schedule() == "zb-h1") return share / 3;
+  if (layout.schedule() == "zbv") return 0;
+  return share;
+}
+
+std::string_view RecomputeOf(const v1::Layout& layout) {
+  const auto& layers = layout.recompute_layers();
+  if (layers.empty()) return layout.recompute();
+  std::string_view most = "none";
+  int64_t count = 0;
+  for (const std::string_view kind : {"none", "selective", "block"}) {
+    const int64_t of_kind = std::count(layers.begin(), layers.end(), kind);
+    if (of_kind > count) most = kind;
+    count = std::max(count, of_kind);
+  }
+  return most;
+}
+
+int64_t RecomputeGroup(const v1::Layout& layout, int64_t layers) {
+  const std::string_view recompute = RecomputeOf(layout);
+  if (recompute == "block") return 1;
+  if (recompute == "every") return std::min<int64_t>(layers, layout.recompute_every());
+  if (recompute == "sqrt") return std::lround(std::sqrt(static_cast<double>(layers)));
+  return recompute == "full" ? layers : 0;
+}
+
+EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
+    : config(model.config),
+      sequence(spec.data().sequence_length()),
+      flops_per_token(FlopsPerToken(model, sequence)) {
+  for (const Tensor& tensor : model.tensors) {
+    int64_t* sum = &layer_parameters;
+    if (tensor.layer < 0) {
+      const bool embeds = tensor.role == TensorRole::kTokenEmbedding ||
+                          tensor.role == TensorRole::kPositionEmbedding;
+      sum = embeds ? &embedding_parameters : &head_parameters;
+    }
+    *sum += tensor.elements();
+  }
+  layer_parameters /= std::max<int64_t>(1, config.layers);
+}
+
+std::vector<EstimatedStage> EstimateModel::Stages(const v1::Layout& layout) const {
+  const int64_t count = layout.pipeline_parallel();
+  std::vector<EstimatedStage> stages(count);
+  const std::vector<int64_t> chunks = ChunkLayers(layout, config.layers);
+  int64_t last = count - 1;  // the stage of the last chunk
+  if (layout.schedule() == "zbv") last = 0;
+  for (int64_t chunk = 0; chunk < static_cast<int64_t>(chunks.size()); ++chunk) {
+    // zbv goes down the stages and up again, the others go round.
+    const bool up = layout.schedule() == "zbv" && chunk >= count;
+    stages[up ? 2 * count - 1 - chunk : chunk % count].layers += chunks[chunk];
+  }
+  const double head_flops = 6.0 * static_cast<double>(config.hidden * config.vocabulary);
+  const double layer_flops =
+      (flops_per_token - head_flops) / static_cast<double>(std::max<int64_t>(1, config.layers));
+  for (int64_t i = 0; i < count; ++i) {
+    EstimatedStage& stage = stages[i];
+    stage.index = i;
+    stage.parameters = stage.layers * layer_parameters;
+    stage.flops_per_token = static_cast<double>(stage.layers) * layer_flops;
+    if (i == 0) stage.parameters += embedding_parameters;
+    if (i != last) continue;
+    stage.head = true;
+    stage.flops_per_token += head_flops;
+    stage.parameters += head_parameters;
+    if (config.tied_embeddings && i != 0) stage.parameters += embedding_parameters;
+  }
+  return stages;
+}
+
+}  // namespace terrace

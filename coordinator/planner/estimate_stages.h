@@ -1,0 +1,59 @@
+// What closed forms of memory and of time both read off a layout: its stages, the ranks that share
+// states, what is computed again.
+//
+// Pure and thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/model/model.h"
+#include "proto/v1/job.pb.h"
+#include "proto/v1/plan.pb.h"
+
+namespace terrace {
+
+inline constexpr int64_t kF32Bytes = 4;
+
+// Of an activation.
+int64_t ElementBytes(const v1::Layout& layout);
+
+// Ranks that share the states with ZeRO, and those whose gradients are summed.
+int64_t ShardRanks(const v1::Layout& layout);
+int64_t DataRanks(const v1::Layout& layout);
+
+// Idle over busy time.
+double Bubble(const v1::Layout& layout);
+
+// The recompute of most layers stands for all.
+std::string_view RecomputeOf(const v1::Layout& layout);
+
+// Layers between two activations that are kept; 0: every activation of a layer is.
+int64_t RecomputeGroup(const v1::Layout& layout, int64_t layers);
+
+struct EstimatedStage {  // of a layout
+  int64_t index = 0;
+  int64_t layers = 0;
+  int64_t parameters = 0;  // before tensor parallelism divides them
+  double flops_per_token = 0;
+  bool head = false;  // has the head and the loss
+};
+
+// What the closed forms know of a model. Thread-safe: immutable once made.
+struct EstimateModel {
+  EstimateModel(const v1::JobSpec& spec, const Model& model);
+
+  std::vector<EstimatedStage> Stages(const v1::Layout& layout) const;
+
+  ModelConfig config;
+  int64_t sequence = 0;
+  int64_t layer_parameters = 0;
+  int64_t embedding_parameters = 0;
+  int64_t head_parameters = 0;  // a tied one too, when another stage than the first has it
+  double flops_per_token = 0;
+};
+
+}  // namespace terrace
