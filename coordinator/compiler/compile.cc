@@ -17,6 +17,7 @@
 #include "coordinator/compiler/workspace.h"
 #include "coordinator/planner/layout_rules.h"
 #include "proto/grid.h"
+#include "proto/sequences.h"
 
 namespace terrace {
 namespace {
@@ -143,6 +144,7 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
                                     .micro_batches = static_cast<int>(layout.micro_batches()),
                                     .bucket_bytes = layout.bucket_bytes(),
                                     .clip_grad_norm = static_cast<float>(train.clip_grad_norm())};
+  options.name = TrainName(forward.sequence, input.spec->data().sequence_length());
   options.forward.for_backward = true;
   options.adamw = {.beta1 = static_cast<float>(optimizer.beta1()),
                    .beta2 = static_cast<float>(optimizer.beta2()),
@@ -161,6 +163,15 @@ absl::Status Finish(const Model& model, const Parameters& parameters, int rope_t
       {.graph = graph, .model = &model, .parameters = &parameters, .rope_table = rope_table},
       program));
   return PlaceBuffers(program);
+}
+
+// The longest first: "train" is that of every job.
+std::vector<int64_t> TrainLengths(const v1::DataSpec& data) {
+  std::vector<int64_t> lengths = {data.sequence_length()};
+  for (const int64_t length : data.buckets()) {
+    if (length < data.sequence_length()) lengths.push_back(length);
+  }
+  return lengths;
 }
 
 // What all stages of a job have in common.
@@ -211,8 +222,12 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
       .stage = stage,
       .chunks = chunks,
       .retire = compiler::SendsRetire(job.shape, stage, job.schedule[stage])};
-  RETURN_IF_ERROR(compiler::AppendTrain(
-      context, TrainOptionsOf(input, job.layout, forward, job.schedule[stage]), &graph));
+  for (const int64_t length : TrainLengths(input.spec->data())) {
+    forward.sequence = length;
+    RETURN_IF_ERROR(compiler::AppendTrain(
+        context, TrainOptionsOf(input, job.layout, forward, job.schedule[stage]), &graph));
+  }
+  forward.sequence = job.forward.sequence;
   compiler::AppendEval(context, forward, &graph);
   compiler::AppendRestore(context, &graph);
   RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table, &graph, &program));

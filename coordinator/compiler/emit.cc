@@ -78,6 +78,7 @@ class Emitter {
   absl::Status EmitSequence(const Sequence& sequence) {
     v1::Sequence* out = program_.add_sequences();
     out->set_name(sequence.name);
+    out->set_sequence_length(sequence.sequence_length);
     for (const Node& node : sequence.nodes) {
       RETURN_IF_ERROR(CheckShapes(node));
       EmitNode(node, out);

@@ -35,6 +35,7 @@ struct Value {
   int sequence = kNone;        // of a STEP value: the one sequence that uses it
   int inside = kNone;          // another value that holds this one ...
   int64_t inside_offset = 0;   // ... from this element on
+  bool tile = false;           // brought for one product only (tiles.h)
   int parameter = kNone;       // index in Parameters::all() of a weight, also of a gathered copy
   int ring = kNone;            // of a host buffer that copies pass through (staging.h)
 
@@ -134,6 +135,7 @@ std::vector<kernels::TensorShape> ShapesOf(const Node& node);
 struct Sequence {
   std::string name;
   std::vector<Node> nodes;
+  int64_t sequence_length = 0;  // v1::Sequence.sequence_length
 };
 
 struct Graph {

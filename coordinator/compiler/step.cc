@@ -26,6 +26,12 @@ int AddSequence(const std::string& name, Graph* graph) {
   return static_cast<int>(graph->sequences.size()) - 1;
 }
 
+int AddTrain(const TrainOptions& options, Graph* graph) {
+  const int sequence = AddSequence(options.name, graph);
+  if (options.name != kTrain) graph->sequences[sequence].sequence_length = options.forward.sequence;
+  return sequence;
+}
+
 // Loads stand before everything else: nothing orders them after computation, so that they run ahead
 // of it.
 BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options,
@@ -71,7 +77,7 @@ class Train {
       : context_(context),
         options_(options),
         graph_(*graph),
-        builder_(graph, AddSequence("train", graph)),
+        builder_(graph, AddTrain(options, graph)),
         passes_(context, options.forward, &builder_),
         gradients_(context.parameters, context.parallel) {}
 

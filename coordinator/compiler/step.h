@@ -1,6 +1,6 @@
-// The sequences of a program: "train" (one optimizer step), "eval" (the loss of one micro-batch),
-// "infer" (the logits of one position), "restore" (what evaluations need after a step: weights
-// gathered from their shards).
+// The sequences of a program: "train" (one optimizer step) and its like of shorter samples
+// (proto/sequences.h), "eval" (the loss of one micro-batch), "infer" (the logits of one position),
+// "restore" (what evaluations need after a step: weights gathered from their shards).
 //
 // "train" is unrolled: the inputs of all micro-batches, then the passes of the stage's schedule;
 // gradients reduced as soon as they are final (reduction.h); global-norm clipping; AdamW. Gradients
@@ -11,10 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/compiler/stage.h"
+#include "proto/sequences.h"
 
 namespace terrace::compiler {
 
@@ -25,8 +27,10 @@ struct TrainOptions {
   int64_t bucket_bytes = 0;
   float clip_grad_norm = 0;
   kernels::AdamwAttrs adamw;  // weight_decay of those parameters that decay
+  std::string name = std::string(kTrain);
 };
 
+// For samples of options.forward.sequence tokens.
 absl::Status AppendTrain(const StageContext& context, const TrainOptions& options, Graph* graph);
 void AppendEval(const StageContext& context, const ForwardOptions& options, Graph* graph);
 // REQUIRES: one stage, one tensor- and one context-parallel rank.

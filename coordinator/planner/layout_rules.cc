@@ -38,13 +38,15 @@ std::string NearestThatWorks(int64_t got, int64_t high, const std::function<bool
 class Checker {
  public:
   Checker(const v1::Layout& layout, const Model& model, const v1::JobSpec& spec)
-      : layout_(layout), config_(model.config), sequence_(spec.data().sequence_length()) {}
+      : layout_(layout),
+        config_(model.config),
+        data_(spec.data()),
+        sequence_(data_.sequence_length()) {}
 
   absl::Status Check() {
     CheckRanks();
     CheckTensor();
-    CheckSequenceParallel();
-    CheckContext();
+    CheckLengths();
     if (CheckSchedule()) CheckStages();
     CheckRecompute();
     CheckSharding();
@@ -71,6 +73,7 @@ class Checker {
 
   void CheckRanks();
   void CheckTensor();
+  void CheckLengths();
   void CheckSequenceParallel();
   void CheckContext();
   void CheckUlysses(int64_t context);
@@ -81,7 +84,9 @@ class Checker {
 
   const v1::Layout& layout_;
   const ModelConfig& config_;
-  const int64_t sequence_;
+  const v1::DataSpec& data_;
+  int64_t sequence_;  // tokens of the samples that are being looked at ...
+  std::string_view length_key_ = "data.sequence_length";  // ... and who says so
   std::vector<std::string> problems_;
 };
 
@@ -118,6 +123,21 @@ void Checker::CheckTensor() {
           }));
 }
 
+// What ranks that share the tokens of a sample ask of its length. Shorter samples only where the
+// longest are right: what is wrong with several is said once.
+void Checker::CheckLengths() {
+  const size_t before = problems_.size();
+  CheckSequenceParallel();
+  CheckContext();
+  for (const int64_t length : data_.buckets()) {
+    if (problems_.size() > before) break;
+    sequence_ = length;
+    length_key_ = "data.buckets";
+    CheckSequenceParallel();
+    CheckContext();
+  }
+}
+
 void Checker::CheckSequenceParallel() {
   if (!layout_.sequence_parallel()) return;
   const int64_t tp = layout_.tensor_parallel();
@@ -143,7 +163,7 @@ void Checker::CheckContext() {
   if (layout_.context_type() == "ulysses") return CheckUlysses(context);
   if (sequence_ % (2 * context) == 0) return;
   Problem("cp", context,
-          absl::StrCat("divide half of data.sequence_length ", sequence_,
+          absl::StrCat("divide half of ", Absl(length_key_), " ", sequence_,
                        " (ring attention gives each rank two pieces of a sequence)"),
           NearestThatWorks(context, sequence_ / 2,
                            [&](int64_t ranks) { return sequence_ % (2 * ranks) == 0; }));
@@ -160,7 +180,7 @@ void Checker::CheckUlysses(int64_t context) {
   if (sequence_ % (2 * context) == 0) way_out += ", or layout.context_type ring";
   Problem(
       "cp", context,
-      absl::StrCat("divide data.sequence_length ", sequence_, ", the ", heads, " heads and the ",
+      absl::StrCat("divide ", Absl(length_key_), " ", sequence_, ", the ", heads, " heads and the ",
                    kv_heads, " key-value heads of a tensor-parallel rank (ulysses)"),
       way_out);
 }

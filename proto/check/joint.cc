@@ -38,9 +38,10 @@ bool SameGroups(const v1::Program& a, const v1::Program& b) {
 }
 
 bool SameSequences(const v1::Program& a, const v1::Program& b) {
-  return std::equal(
-      a.sequences().begin(), a.sequences().end(), b.sequences().begin(), b.sequences().end(),
-      [](const v1::Sequence& x, const v1::Sequence& y) { return x.name() == y.name(); });
+  return std::equal(a.sequences().begin(), a.sequences().end(), b.sequences().begin(),
+                    b.sequences().end(), [](const v1::Sequence& x, const v1::Sequence& y) {
+                      return x.name() == y.name() && x.sequence_length() == y.sequence_length();
+                    });
 }
 
 // All ranks of a stage run the same program.
@@ -112,19 +113,21 @@ absl::Status CheckNames(absl::Span<const v1::Program> stages,
 }
 
 // The gradient of a weight is summed over stages exactly when several hold it, over all of these,
-// and its squares are counted once.
+// and its squares are counted once. Of one of the sequences that train.
 absl::Status CheckShared(absl::Span<const v1::Program> stages, const std::vector<StageFacts>& facts,
-                         const std::map<std::string, Holders>& weights) {
+                         const std::map<std::string, Holders>& weights,
+                         const std::string& sequence) {
   for (const auto& [name, holders] : weights) {
     std::set<size_t> held(holders.copies.begin(), holders.copies.end());
     held.insert(holders.owners[0]);
     double squares = 0;
     std::string where;
     for (size_t s = 0; s < stages.size(); ++s) {
-      const auto shared = facts[s].shared.find(name);
-      if (shared == facts[s].shared.end()) {
+      const auto& all_shared = facts[s].training.at(sequence).shared;
+      const auto shared = all_shared.find(name);
+      if (shared == all_shared.end()) {
         if (held.size() == 1 || !held.contains(s)) continue;
-        return Refuse("stage ", s, ": the gradient of '", name,
+        return Refuse("stage ", s, ", '", sequence, "': the gradient of '", name,
                       "' is not summed over the stages that hold copies of it");
       }
       squares += shared->second.squares;
@@ -151,22 +154,28 @@ absl::Status CheckState(absl::Span<const v1::Program> stages,
   std::map<std::string, Holders> weights;
   RETURN_IF_ERROR(CheckOwners(stages, &weights));
   RETURN_IF_ERROR(CheckNames(stages, weights));
-  const bool trains =
-      std::any_of(stages[0].sequences().begin(), stages[0].sequences().end(),
-                  [](const v1::Sequence& sequence) { return sequence.name() == "train"; });
-  return trains ? CheckShared(stages, facts, weights) : absl::OkStatus();
+  for (const auto& [sequence, training] : facts[0].training) {
+    RETURN_IF_ERROR(CheckShared(stages, facts, weights, sequence));
+  }
+  return absl::OkStatus();
 }
 
 // ---- data ---------------------------------------------------------------------------------------
 
 absl::Status CheckLoads(absl::Span<const v1::Program> stages,
                         const std::vector<StageFacts>& facts) {
-  if (stages.size() == 1 || SequenceIndex(stages[0], "train") < 0) return absl::OkStatus();
-  if (!facts[0].loads_tokens) return Refuse("stage 0 loads no tokens");
-  const auto targets = std::count_if(facts.begin(), facts.end(),
-                                     [](const StageFacts& f) { return f.loads_targets; });
-  if (targets == 1) return absl::OkStatus();
-  return Refuse(targets, " stages load targets, must be one: where the loss is");
+  if (stages.size() == 1) return absl::OkStatus();
+  for (const auto& [sequence, training] : facts[0].training) {
+    if (!training.loads_tokens) return Refuse("stage 0 loads no tokens in '", sequence, "'");
+    const auto targets =
+        std::count_if(facts.begin(), facts.end(), [&name = sequence](const StageFacts& of_stage) {
+          return of_stage.training.at(name).loads_targets;
+        });
+    if (targets == 1) continue;
+    return Refuse(targets, " stages load targets in '", sequence,
+                  "', must be one: where the loss is");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
 #include "proto/check/state.h"
+#include "proto/sequences.h"
 #include "proto/tiers.h"
 
 namespace terrace::check {
@@ -244,7 +245,7 @@ absl::Status CheckReads(const v1::Program& program, const std::vector<CheckedSeq
   }
   for (const CheckedSequence& sequence : sequences) {
     if (sequence.sequence->name() == "restore") continue;
-    std::vector<ByteSet> own = sequence.sequence->name() == "train" ? written : restored;
+    std::vector<ByteSet> own = IsTrain(sequence.sequence->name()) ? written : restored;
     RETURN_IF_ERROR(CheckSequenceReads(program, sequence, &own));
   }
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 #include "proto/check/structure.h"
 #include "proto/check/weights.h"
 #include "proto/grid.h"
+#include "proto/sequences.h"
 
 namespace terrace::check {
 namespace {
@@ -49,9 +50,33 @@ absl::Status CheckRules(const v1::Program& program, const CheckedSequence& train
   }
   // In zig-zag each rank holds two pieces of a sequence.
   const int64_t pieces = int64_t{AxisSize(grid, v1::CONTEXT)} * (rules.context_zigzag() ? 2 : 1);
-  if (rules.sequence_length() % pieces == 0) return absl::OkStatus();
-  return Refuse("rules.sequence_length: ", rules.sequence_length(), " must divide into ", pieces,
-                " pieces for the ranks of the axis CONTEXT");
+  const int64_t length = LengthOf(rules, *train.sequence);
+  if (length % pieces == 0) return absl::OkStatus();
+  return Refuse(train.sequence->name() == kTrain ? "rules.sequence_length: " : "sequence_length ",
+                length, " must divide into ", pieces, " pieces for the ranks of the axis CONTEXT");
+}
+
+// Its name says how long the samples of a sequence are, and "train" has the longest: the buffers of
+// "eval" and tables of positions are as long as these.
+absl::Status CheckLengths(const v1::Program& program) {
+  const int64_t longest = program.rules().sequence_length();
+  bool trains = false, shorter = false;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    const int64_t length = sequence.sequence_length();
+    const bool bucket = IsTrain(sequence.name()) && sequence.name() != kTrain;
+    trains = trains || sequence.name() == kTrain;
+    shorter = shorter || bucket;
+    const bool good =
+        bucket ? length > 0 && length < longest && sequence.name() == TrainName(length, longest)
+               : length == 0 || length == longest;
+    if (good) continue;
+    return Refuse("sequence '", sequence.name(), "': sequence_length is ", length,
+                  bucket ? ", must be that of its name and below rules.sequence_length "
+                         : ", must be 0 or rules.sequence_length ",
+                  longest);
+  }
+  if (!shorter || trains) return absl::OkStatus();
+  return Refuse("there is no sequence 'train' for samples of ", longest, " tokens");
 }
 
 absl::Status CheckMicroBatchExists(const v1::Program& program, const CheckedSequence& train,
@@ -71,9 +96,9 @@ absl::Status CheckMicroBatchExists(const v1::Program& program, const CheckedSequ
 // Every micro-batch is loaded once, its tokens, its targets or both; a stage that loads one of them
 // at all loads it of every micro-batch.
 absl::Status CheckLoads(const v1::Program& program, const CheckedSequence& train,
-                        StageFacts* facts) {
+                        StageFacts::Training* facts) {
   const v1::StepRules& rules = program.rules();
-  const int64_t tokens = int64_t{rules.micro_batch()} * rules.sequence_length() /
+  const int64_t tokens = int64_t{rules.micro_batch()} * LengthOf(rules, *train.sequence) /
                          AxisSize(program.grid(), v1::CONTEXT);
   std::vector<std::vector<bool>> loaded(2, std::vector<bool>(rules.micro_batches(), false));
   bool* const loads[] = {&facts->loads_tokens, &facts->loads_targets};
@@ -99,11 +124,11 @@ absl::Status CheckLoads(const v1::Program& program, const CheckedSequence& train
   for (int k = 0; k < 2; ++k) {
     const auto missing = std::find(loaded[k].begin(), loaded[k].end(), false);
     if (!*loads[k] || missing == loaded[k].end()) continue;
-    return Refuse("'train': micro-batch ", missing - loaded[k].begin(), " of ",
-                  rules.micro_batches(), " is never loaded");
+    return Refuse("'", train.sequence->name(), "': micro-batch ", missing - loaded[k].begin(),
+                  " of ", rules.micro_batches(), " is never loaded");
   }
   if (program.stages() > 1 || (*loads[0] && *loads[1])) return absl::OkStatus();
-  return Refuse("'train': loads no ", *loads[0] ? "targets" : "tokens");
+  return Refuse("'", train.sequence->name(), "': loads no ", *loads[0] ? "targets" : "tokens");
 }
 
 // ---- sequences ----------------------------------------------------------------------------------
@@ -117,7 +142,7 @@ const CheckedSequence* Find(const std::vector<CheckedSequence>& sequences,
 }
 
 absl::Status RunTrain(const v1::Program& program, const StateIndex& state,
-                      const CheckedSequence& train, Flow* flow, StageFacts* facts) {
+                      const CheckedSequence& train, Flow* flow, StageFacts::Training* facts) {
   Gradients gradients(program, state, train, *flow, &facts->shared);
   Updates updates(program, state, train, *flow);
   for (int i = 0; i < static_cast<int>(train.instructions.size()); ++i) {
@@ -155,12 +180,13 @@ absl::StatusOr<StageFacts> Run(const v1::Program& program, const StateIndex& sta
     const std::string& name = sequence.sequence->name();
     if (name == "restore") continue;
     // What "restore" derived is of weights before the last update.
-    Flow flow = name == "train" ? fresh : restored;
+    Flow flow = IsTrain(name) ? fresh : restored;
     flow.Begin(&sequence);
-    if (name == "train") {
+    if (IsTrain(name)) {
+      StageFacts::Training& training = facts.training[name];
       RETURN_IF_ERROR(CheckRules(program, sequence));
-      RETURN_IF_ERROR(CheckLoads(program, sequence, &facts));
-      RETURN_IF_ERROR(RunTrain(program, state, sequence, &flow, &facts));
+      RETURN_IF_ERROR(CheckLoads(program, sequence, &training));
+      RETURN_IF_ERROR(RunTrain(program, state, sequence, &flow, &training));
     } else {
       RETURN_IF_ERROR(RunOther(program, sequence, &flow));
     }
@@ -183,6 +209,7 @@ bool HasTransfers(const std::vector<CheckedSequence>& sequences) {
 absl::StatusOr<StageFacts> CheckTraining(const v1::Program& program,
                                          const std::vector<CheckedSequence>& sequences) {
   const StateIndex state(program);
+  RETURN_IF_ERROR(CheckLengths(program));
   for (const CheckedSequence& sequence : sequences) {
     RETURN_IF_ERROR(CheckPersistentWrites(program, state, sequence));
   }

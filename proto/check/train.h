@@ -25,7 +25,6 @@ namespace terrace::check {
 // What one stage knows and the others must agree with (joint.h).
 struct StageFacts {
   bool transfers_in_parts = false;
-  bool loads_tokens = false, loads_targets = false;
   // Weights whose gradient was summed over stages: the group, and which part of its squares this
   // stage counts.
   struct Shared {
@@ -33,7 +32,12 @@ struct StageFacts {
     double squares = 0;
     std::string where;  // who relies on it
   };
-  std::map<std::string, Shared> shared;
+  // What one of the sequences that train (proto/sequences.h) does.
+  struct Training {
+    bool loads_tokens = false, loads_targets = false;
+    std::map<std::string, Shared> shared;
+  };
+  std::map<std::string, Training> training;           // by sequence
   std::map<std::string, std::vector<StageSum>> sums;  // by sequence, in order
 };
 

@@ -9,6 +9,7 @@
 #include "kernels/tensor_view.h"
 #include "proto/check/refuse.h"
 #include "proto/check/state.h"
+#include "proto/sequences.h"
 
 namespace terrace::check {
 namespace {
@@ -103,21 +104,19 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
   for (int i = 0; i < static_cast<int>(sequence.instructions.size()); ++i) {
     const CheckedInstruction& checked = sequence.instructions[i];
     const v1::Instruction& instruction = sequence.sequence->instructions(i);
-    const bool optimizer =
-        name == "train" && checked.op.has_value() && checked.op->op == Op::kAdamw;
+    const bool optimizer = IsTrain(name) && checked.op.has_value() && checked.op->op == Op::kAdamw;
     for (const Access& access : checked.accesses) {
       if (!access.writes || program.buffers(access.buffer).lifetime() != v1::PERSISTENT) continue;
       const std::string what = absl::StrCat(Where(*sequence.sequence, instruction), ": writes ");
       const std::string buffer = BufferText(program, access.buffer);
       if (Meets(state.bytes(access.buffer), access)) {
         // That it belongs there is asked where content is known.
-        const bool write_back =
-            name == "train" && instruction.kind_case() == v1::Instruction::kCopy;
+        const bool write_back = IsTrain(name) && instruction.kind_case() == v1::Instruction::kCopy;
         if (optimizer || write_back) continue;
         return Refuse(what, "the state in ", buffer, ", which only the optimizer of 'train' may");
       }
       if (optimizer) return Refuse(what, buffer, ", which holds no weights");
-      const bool derives = name == "restore" || (name == "train" && Renews(checked, instruction));
+      const bool derives = name == "restore" || (IsTrain(name) && Renews(checked, instruction));
       if (!fixed[access.buffer] && derives) continue;
       return Refuse(what, "the persistent ", buffer,
                     ", which only 'restore' and, in 'train', ALL_GATHER, cast or a copy may");
@@ -328,9 +327,9 @@ absl::Status Updates::CheckHome(const v1::StateRange& range) const {
           const bool home = number != ByteMap::kNone && flow_.values()[number].updated;
           if (home || !status.ok()) return;
           status =
-              Refuse("'train': byte ", piece.begin, " of ", BufferText(program_, range.buffer()),
-                     ", ", v1::StateKind_Name(range.kind()), " of '", range.tensor(),
-                     "', is updated in a copy that is never written back");
+              Refuse("'", train_.sequence->name(), "': byte ", piece.begin, " of ",
+                     BufferText(program_, range.buffer()), ", ", v1::StateKind_Name(range.kind()),
+                     " of '", range.tensor(), "', is updated in a copy that is never written back");
         });
   }
   return status;
@@ -343,12 +342,13 @@ absl::Status Updates::CheckComplete() const {
     const Rows rows = FilledBytes(range);
     for (int64_t r = 0; r < rows.rows && status.ok(); ++r) {
       const int64_t begin = rows.offset + r * rows.stride_bytes;
-      updated_[range.buffer()].ForEach({begin, begin + rows.row_bytes}, [&](const ByteRange& piece,
-                                                                            int value) {
-        if (value != ByteMap::kNone || !status.ok()) return;
-        status = Refuse("'train': byte ", piece.begin, " of ", BufferText(program_, range.buffer()),
-                        ", weight '", range.tensor(), "', is updated by no optimizer op");
-      });
+      updated_[range.buffer()].ForEach(
+          {begin, begin + rows.row_bytes}, [&](const ByteRange& piece, int value) {
+            if (value != ByteMap::kNone || !status.ok()) return;
+            status = Refuse("'", train_.sequence->name(), "': byte ", piece.begin, " of ",
+                            BufferText(program_, range.buffer()), ", weight '", range.tensor(),
+                            "', is updated by no optimizer op");
+          });
     }
     RETURN_IF_ERROR(status);
   }
