@@ -24,7 +24,9 @@ struct Rows {
   int64_t stride_bytes = 0;
 };
 
-// A set of bytes. Adding rows in any order costs what the merged set and the rows cost together.
+// A set of bytes. Columns of one table (queries, keys and values side by side) are kept as such, so
+// that they cost nothing a row; rows of several tables cost what the merged set and they cost
+// together.
 class ByteSet {
  public:
   void Add(const Rows& rows);
@@ -34,7 +36,25 @@ class ByteSet {
   bool Meets(const ByteRange& range) const;
 
  private:
-  std::vector<ByteRange> ranges_;  // sorted, neither overlapping nor touching
+  using Ranges = std::vector<ByteRange>;  // sorted, neither overlapping nor touching
+
+  // Rows of `stride_bytes`, from `begin` on, of which each has the same bytes in the set.
+  struct Table {
+    int64_t begin = 0;
+    int64_t rows = 0;  // 0: there is none
+    int64_t stride_bytes = 0;
+    Ranges columns;
+  };
+  static int64_t FirstMissing(const Ranges& ranges, const Rows& rows);
+  static bool Meets(const Ranges& ranges, const ByteRange& range);
+  static void Add(Ranges* ranges, const ByteRange& range);
+  static void Add(Ranges* ranges, const Rows& rows);
+  // Whether `rows` are a column of the table that there is.
+  bool InTable(const Rows& rows) const;
+  void DissolveTable();
+
+  Ranges ranges_;
+  Table table_;  // the set is the union of both
 };
 
 // A value for every byte, `kNone` at first.
