@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/machine.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace terrace {
+namespace {
+
+// The value of the first line of /proc/cpuinfo that begins with `key`.
+std::string ProcessorField(std::string_view key) {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, key.size(), key) != 0) continue;
+    const size_t colon = line.find(": ");
+    return colon == std::string::npos ? "" : line.substr(colon + 2);
+  }
+  return "";
+}
+
+// FNV-1a.
+uint64_t HashOf(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+Machine ThisMachine() {
+  Machine machine = {.processor = ProcessorField("model name"), .flags = ProcessorField("flags")};
+  if (machine.processor.empty()) machine.processor = "unnamed processor";
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    machine.cores = static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
+  }
+  machine.memory_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  return machine;
+}
+
+std::string MachineHash(const Machine& machine, std::string_view version) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const std::string identity =
+      absl::StrCat(machine.processor, "\n", machine.flags, "\n", machine.cores, "\n",
+                   (machine.memory_bytes + kGiB / 2) / kGiB, "\n", std::string(version));
+  return absl::StrFormat("%016x", HashOf(identity));
+}
+
+}  // namespace terrace

@@ -1,0 +1,27 @@
+// What identifies the machine that this process runs on, so that rates measured on one are never
+// taken for another's: processor, cores, instruction set, memory and the version of the program,
+// whose kernels were measured.
+//
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace terrace {
+
+struct Machine {
+  std::string processor;  // "AMD EPYC", as /proc/cpuinfo names it
+  std::string flags;      // its instruction set, as listed there
+  uint32_t cores = 1;     // that this process may use
+  int64_t memory_bytes = 0;
+};
+Machine ThisMachine();
+
+// 16 hexadecimal digits. Memory counts in GiB: systems take a little of it for themselves.
+std::string MachineHash(const Machine& machine, std::string_view version);
+
+}  // namespace terrace

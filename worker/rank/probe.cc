@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/probe.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/machine.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/registry.h"
+#include "worker/rank/probe_kernels.h"
+#include "worker/rank/probe_link.h"
+#include "worker/rank/probe_memory.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kLinkRanksMax = 8;
+constexpr double kKernelShare = 0.75;  // of the time
+
+}  // namespace
+
+absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
+                                                   std::string_view version,
+                                                   const ProbeWatcher& watcher) {
+  const Machine machine = ThisMachine();
+  v1::HardwareProfile profile;
+  profile.set_name(absl::StrCat(kernels::cpu::InstructionSet(), ", ", machine.processor, ", ",
+                                machine.cores, machine.cores == 1 ? " core" : " cores"));
+  profile.set_hardware(MachineHash(machine, version));
+  profile.set_cores(machine.cores);
+  profile.set_threads(static_cast<uint32_t>(request.threads));
+  profile.set_shared_cores(true);
+  {
+    ASSIGN_OR_RETURN(KernelProbe kernels, KernelProbe::Create(request.threads));
+    kernels.Measure(
+        request.depth, [&](double done) { watcher("kernels", kKernelShare * done); }, &profile);
+  }
+  watcher("copies", kKernelShare);
+  RETURN_IF_ERROR(MeasureCopies(&profile));
+  watcher("instructions", kKernelShare + 0.05);
+  RETURN_IF_ERROR(MeasureStreams(request.threads, &profile));
+  watcher("links", kKernelShare + 0.1);
+  const int ranks = static_cast<int>(machine.cores) / request.threads;
+  RETURN_IF_ERROR(MeasureLinks(std::min(ranks, kLinkRanksMax), request.threads, &profile));
+  if (!request.nvme.empty()) {
+    watcher("drive", kKernelShare + 0.15);
+    RETURN_IF_ERROR(MeasureNvme(request.nvme, &profile));
+  }
+  profile.set_measured(true);
+  return profile;
+}
+
+}  // namespace terrace

@@ -1,0 +1,42 @@
+// Measured profiles, kept in the user's cache folder: one file for each number of threads of a
+// rank, with the hash of the machine that they are of.
+//
+// A profile of other hardware is never used: it is measured again, and whoever waits for that is
+// told why. Two processes that want one profile measure it once. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+#include "proto/v1/hardware.pb.h"
+
+namespace terrace {
+
+// TERRACE_PROFILE_DIR, or `terrace` in the user's cache folder. Empty: there is no such folder, and
+// nothing is kept.
+std::string ProfileFolder();
+
+class ProbeCache {
+ public:
+  // Waits while another process measures the same. `hardware`: hash of this machine.
+  static ProbeCache Open(const std::string& folder, int threads, std::string hardware);
+
+  // What is kept of this machine. Otherwise nothing, and *why_not says why when something else is
+  // there.
+  std::optional<v1::HardwareProfile> Read(std::string* why_not) const;
+  // A profile that cannot be kept is still a profile: the status is for a warning.
+  absl::Status Write(const v1::HardwareProfile& profile) const;
+
+ private:
+  ProbeCache(std::string path, std::string hardware, absl::StatusOr<UniqueFd> lock)
+      : path_(std::move(path)), hardware_(std::move(hardware)), lock_(std::move(lock)) {}
+  std::string path_;  // empty: nothing is kept
+  std::string hardware_;
+  absl::StatusOr<UniqueFd> lock_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,29 @@
+// Which computations a probe times: each op of which training steps are made, at shapes that bound
+// those of real layers, in fp32 and bf16.
+//
+// Pure. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "kernels/op.h"
+
+namespace terrace {
+
+struct ProbeCase {
+  kernels::Op op = kernels::Op::kMatmul;
+  kernels::OpAttrs attrs;
+  std::vector<kernels::TensorShape> operands;
+};
+
+enum class ProbeDepth {
+  kBrief,     // few shapes, for a plan that nobody asked to be exact: about two seconds
+  kThorough,  // `terrace profile`
+};
+
+// Deterministic; the larger shapes of an op come last.
+std::vector<ProbeCase> ProbeCases(ProbeDepth depth);
+
+}  // namespace terrace

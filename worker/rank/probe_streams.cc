@@ -1,0 +1,89 @@
+// A program of instructions that do nothing, executed by the VM itself.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "kernels/op.h"
+#include "proto/op_codec.h"
+#include "proto/v1/program.pb.h"
+#include "worker/rank/probe_memory.h"
+#include "worker/rank/vm.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kInstructions = 200;
+constexpr int kRounds = 15;
+constexpr int64_t kElements = 4;
+
+v1::Operand* AddOperand(v1::Access access, uint32_t buffer, v1::Instruction* instruction) {
+  v1::Operand* operand = instruction->add_operands();
+  operand->set_access(access);
+  operand->set_buffer(buffer);
+  operand->set_dtype(v1::F32);
+  operand->add_shape(kElements);
+  return operand;
+}
+
+// `alternate`: each instruction waits for the one before it, on the other stream.
+v1::Program Idle(bool alternate) {
+  v1::Program program;
+  program.add_streams()->set_kind(v1::COMPUTE);
+  program.add_streams()->set_kind(v1::HOST_COMPUTE);
+  program.add_arenas()->set_tier(v1::DEVICE);
+  for (uint32_t id : {0, 1}) {
+    v1::Buffer* buffer = program.add_buffers();
+    buffer->set_id(id);
+    buffer->set_offset(id * 64);
+    buffer->set_dtype(v1::F32);
+  }
+  v1::Sequence* sequence = program.add_sequences();
+  sequence->set_name("train");
+  for (int i = 0; i < kInstructions; ++i) {
+    v1::Instruction* instruction = sequence->add_instructions();
+    instruction->set_id(i);
+    instruction->set_stream(alternate ? i % 2 : 0);
+    if (alternate && i > 0) instruction->add_waits(i - 1);
+    EncodeOp(kernels::Op::kAdd, kernels::NoAttrs{}, instruction->mutable_compute());
+    AddOperand(v1::READ, 0, instruction);
+    AddOperand(v1::UPDATE, 1, instruction);
+  }
+  return program;
+}
+
+// Of one instruction.
+absl::StatusOr<double> Seconds(const v1::Program& program, int threads) {
+  alignas(64) std::array<std::byte, 128> memory = {};
+  std::byte* const arena = memory.data();
+  const SystemClock clock;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Vm> vm,
+                   Vm::Create(program, {.threads = threads, .arenas = {&arena, 1}, .groups = {}},
+                              &clock, /*fence=*/nullptr));
+  NoIo io;
+  std::vector<double> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t start_ns = clock.MonotonicNanos();
+    RETURN_IF_ERROR(vm->Run("train", &io));
+    seconds.push_back(static_cast<double>(clock.MonotonicNanos() - start_ns) * 1e-9 /
+                      kInstructions);
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 2, seconds.end());
+  return seconds[kRounds / 2];
+}
+
+}  // namespace
+
+absl::Status MeasureStreams(int threads, v1::HardwareProfile* profile) {
+  ASSIGN_OR_RETURN(const double alone, Seconds(Idle(/*alternate=*/false), threads));
+  ASSIGN_OR_RETURN(const double alternating, Seconds(Idle(/*alternate=*/true), threads));
+  profile->set_instruction_overhead_seconds(alone);
+  profile->set_wake_seconds(std::max(0.0, alternating - alone));
+  return absl::OkStatus();
+}
+
+}  // namespace terrace
