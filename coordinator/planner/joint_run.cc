@@ -28,20 +28,50 @@ absl::Status CheckInstruction(const v1::Program& program, const v1::Instruction&
   return absl::OkStatus();
 }
 
+std::vector<const v1::Program*> ProgramsOf(const std::vector<StageInput>& stages) {
+  std::vector<const v1::Program*> programs;
+  for (const StageInput& stage : stages) programs.push_back(stage.program);
+  return programs;
+}
+
 }  // namespace
+
+JointRun::JointRun(const std::vector<StageInput>& stages, const v1::HardwareProfile& profile)
+    : inputs_(stages), pace_(profile, ProgramsOf(stages)), wake_seconds_(profile.wake_seconds()) {}
 
 absl::Status JointRun::Run() {
   stages_.resize(inputs_.size());
   ran_.resize(inputs_.size());
+  nodes_.resize(pace_.nodes());
   for (int stage = 0; stage < static_cast<int>(inputs_.size()); ++stage) {
     RETURN_IF_ERROR(Arrange(stage));
   }
+  for (size_t i = 0; i < meetings_.size(); ++i) {
+    tasks_.push_back({.meeting = static_cast<int>(i)});
+  }
+  first_meeting_ = static_cast<int>(tasks_.size() - meetings_.size());
+  StartAll();
+  while (!ends_.empty()) {
+    const auto [when, task, version] = ends_.top();
+    ends_.pop();
+    if (tasks_[task].version != version) continue;  // dated anew since
+    now_ = when;
+    Finish(task);
+    StartAll();
+  }
+  return WhereTheyStand();
+}
+
+// Starts what is ready now, then dates what that has slowed down or sped up.
+void JointRun::StartAll() {
   while (!work_.empty()) {
     const auto [stage, stream] = work_.back();
     work_.pop_back();
     Advance(stage, stream);
   }
-  return WhereTheyStand();
+  for (Node& node : nodes_) {
+    if (node.changed) Date(&node);
+  }
 }
 
 absl::Status JointRun::Arrange(int stage) {
@@ -58,7 +88,11 @@ absl::Status JointRun::Arrange(int stage) {
     stages_[stage].streams[instruction.stream()].instructions.push_back(i);
     FindMeeting({stage, i}, &counts);
   }
-  for (int stream = 0; stream < program.streams_size(); ++stream) work_.push_back({stage, stream});
+  for (int stream = 0; stream < program.streams_size(); ++stream) {
+    stages_[stage].streams[stream].task = static_cast<int>(tasks_.size());
+    tasks_.emplace_back();
+    work_.push_back({stage, stream});
+  }
   return absl::OkStatus();
 }
 
@@ -97,18 +131,17 @@ int JointRun::Participants(const v1::Program& program, const v1::Instruction& in
 
 void JointRun::Advance(int stage, int index) {
   Stream& stream = stages_[stage].streams[index];
-  while (stream.next < stream.instructions.size() && !stream.arrived) {
-    const InstructionRef ref = {stage, stream.instructions[stream.next]};
-    RunInstruction run;
-    if (!Ready(ref, index, &run)) return;
-    if (stages_[stage].meeting[ref.instruction] >= 0) {
-      stream.arrived = true;
-      Arrive(ref, run);
-      return;
-    }
-    run.end_seconds = run.start_seconds + inputs_[stage].seconds[ref.instruction];
-    Finish(ref, run);
+  if (stream.busy || stream.next >= stream.instructions.size()) return;
+  const InstructionRef ref = {stage, stream.instructions[stream.next]};
+  RunInstruction run;
+  if (!Ready(ref, index, &run)) return;
+  stream.busy = true;
+  if (stages_[stage].meeting[ref.instruction] >= 0) {
+    Arrive(ref, run);
+    return;
   }
+  tasks_[stream.task].alone = ref;
+  Start(stream.task, run, Alone(ref, run));
 }
 
 // True, with its start and what it waited for last, when all that comes before it has run.
@@ -132,30 +165,95 @@ bool JointRun::Ready(InstructionRef ref, int stream, RunInstruction* run) {
   return true;
 }
 
+// Its seconds when nothing runs beside it.
+double JointRun::Alone(InstructionRef ref, const RunInstruction& run) const {
+  const double seconds = inputs_[ref.stage].seconds[ref.instruction];
+  const bool woken = run.after.stage == ref.stage && At(run.after).stream() != At(ref).stream();
+  return woken ? seconds + wake_seconds_ : seconds;
+}
+
 void JointRun::Arrive(InstructionRef ref, const RunInstruction& ready) {
-  Meeting& meeting = meetings_[stages_[ref.stage].meeting[ref.instruction]];
+  const int index = stages_[ref.stage].meeting[ref.instruction];
+  Meeting& meeting = meetings_[index];
   meeting.members.push_back(ref);
-  meeting.seconds = std::max(meeting.seconds, inputs_[ref.stage].seconds[ref.instruction]);
+  meeting.seconds = std::max(meeting.seconds, Alone(ref, ready));
   if (ready.start_seconds > meeting.start) {
     meeting.start = ready.start_seconds;
     meeting.after = ready.after;
   }
   if (static_cast<int>(meeting.members.size()) < meeting.expected) return;
-  for (const InstructionRef member : meeting.members) {
-    const int stream = static_cast<int>(At(member).stream());
-    stages_[member.stage].streams[stream].arrived = false;
-    Finish(member, {.start_seconds = meeting.start,
-                    .end_seconds = meeting.start + meeting.seconds,
-                    .after = meeting.after});
-    work_.push_back({member.stage, stream});
+  Start(first_meeting_ + index, {.start_seconds = meeting.start, .after = meeting.after},
+        meeting.seconds);
+}
+
+absl::Span<const InstructionRef> JointRun::Members(const Task& task) const {
+  if (task.meeting < 0) return absl::MakeConstSpan(&task.alone, 1);
+  return meetings_[task.meeting].members;
+}
+
+void JointRun::Start(int index, const RunInstruction& run, double seconds) {
+  Task& task = tasks_[index];
+  task.start = run.start_seconds;
+  task.after = run.after;
+  task.left = seconds;
+  task.since = now_;
+  task.rate = 0;
+  Count(index, 1);
+}
+
+void JointRun::Finish(int index) {
+  Count(index, -1);
+  Task& task = tasks_[index];
+  ++task.version;
+  for (const InstructionRef member : Members(task)) {
+    FinishOne(member, {.start_seconds = task.start, .end_seconds = now_, .after = task.after});
   }
 }
 
-void JointRun::Finish(InstructionRef ref, const RunInstruction& run) {
+void JointRun::FinishOne(InstructionRef ref, const RunInstruction& run) {
   ran_[ref.stage][ref.instruction] = run;
-  ++stages_[ref.stage].streams[At(ref).stream()].next;
-  for (int stream : stages_[ref.stage].waiting[ref.instruction]) {
-    work_.push_back({ref.stage, stream});
+  const int index = static_cast<int>(At(ref).stream());
+  Stream& stream = stages_[ref.stage].streams[index];
+  stream.busy = false;
+  ++stream.next;
+  work_.push_back({ref.stage, index});
+  for (const int waiting : stages_[ref.stage].waiting[ref.instruction]) {
+    work_.push_back({ref.stage, waiting});
+  }
+}
+
+// Adds the task to what runs on its nodes, or takes it away.
+void JointRun::Count(int index, int sign) {
+  for (const InstructionRef member : Members(tasks_[index])) {
+    const Work work = WorkAt(member);
+    stages_[member.stage].running[static_cast<int>(work)] += sign;
+    Node& node = nodes_[pace_.NodeOf(member.stage)];
+    node.threads += sign * pace_.Threads(member.stage, work);
+    node.changed = true;
+    const auto found = std::find(node.tasks.begin(), node.tasks.end(), index);
+    if (sign > 0 && found == node.tasks.end()) node.tasks.push_back(index);
+    if (sign < 0 && found != node.tasks.end()) node.tasks.erase(found);
+  }
+}
+
+double JointRun::RateOf(InstructionRef ref) const {
+  const Work work = WorkAt(ref);
+  const double beside = pace_.Beside(work, stages_[ref.stage].running);
+  if (pace_.Threads(ref.stage, work) <= 0) return beside;
+  return beside * pace_.CoreShare(nodes_[pace_.NodeOf(ref.stage)].threads);
+}
+
+void JointRun::Date(Node* node) {
+  node->changed = false;
+  for (const int index : node->tasks) {
+    Task& task = tasks_[index];
+    double rate = 1;
+    for (const InstructionRef member : Members(task)) rate = std::min(rate, RateOf(member));
+    if (rate == task.rate) continue;
+    task.left = std::max(0.0, task.left - (now_ - task.since) * task.rate);
+    task.since = now_;
+    task.rate = rate;
+    ends_.push({now_ + task.left / rate, index, ++task.version});
   }
 }
 

@@ -2,14 +2,12 @@
 #include "coordinator/planner/simulate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "coordinator/planner/duplex.h"
 #include "coordinator/planner/instruction_time.h"
 #include "proto/grid.h"
 
@@ -24,7 +22,7 @@ const v1::Sequence* FindSequence(const v1::Program& program, std::string_view na
 }
 
 absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_view name,
-                                     const v1::HardwareProfile& profile) {
+                                     const InstructionTime& time) {
   StageInput input = {.program = &program, .sequence = FindSequence(program, name)};
   if (input.sequence == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", sequence '",
@@ -33,7 +31,7 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
   }
   input.seconds.reserve(input.sequence->instructions_size());
   for (const v1::Instruction& instruction : input.sequence->instructions()) {
-    const absl::StatusOr<double> seconds = InstructionSeconds(program, instruction, profile);
+    const absl::StatusOr<double> seconds = time.Seconds(program, instruction);
     if (!seconds.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", instruction ",
                                                      input.seconds.size(), ": ",
@@ -42,41 +40,6 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
     input.seconds.push_back(*seconds);
   }
   return input;
-}
-
-double EndOf(const std::vector<std::vector<RunInstruction>>& run) {
-  double end = 0;
-  for (const std::vector<RunInstruction>& stage : run) {
-    for (const RunInstruction& instruction : stage) end = std::max(end, instruction.end_seconds);
-  }
-  return end;
-}
-
-// Runs the stages; where the two directions of a link slow each other down, again until the step
-// no longer changes.
-absl::Status RunTogether(const v1::HardwareProfile& profile, std::vector<StageInput>* inputs,
-                         std::vector<std::vector<RunInstruction>>* run) {
-  constexpr int kRunsMax = 8;
-  constexpr double kSettled = 1e-3;
-  const std::vector<StageInput> alone = *inputs;
-  const bool shares = std::any_of(alone.begin(), alone.end(), [&](const StageInput& input) {
-    return SharesLinks(input, profile);
-  });
-  double last = 0;
-  for (int i = 0; i < (shares ? kRunsMax : 1); ++i) {
-    if (i > 0) {
-      for (size_t stage = 0; stage < alone.size(); ++stage) {
-        (*inputs)[stage].seconds = Stretched(alone[stage], (*run)[stage], profile);
-      }
-    }
-    JointRun joint(*inputs);
-    RETURN_IF_ERROR(joint.Run());
-    *run = joint.instructions();
-    const double end = EndOf(*run);
-    if (std::abs(end - last) <= kSettled * end) break;
-    last = end;
-  }
-  return absl::OkStatus();
 }
 
 // What a run means for each stage.
@@ -194,6 +157,7 @@ class Summary {
 
 absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::string_view sequence,
                                     const v1::HardwareProfile& profile) {
+  const InstructionTime time(profile);
   std::vector<StageInput> inputs;
   std::set<uint32_t> seen;
   for (const v1::Program& program : stages) {
@@ -201,11 +165,11 @@ absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::s
       return absl::InvalidArgumentError(
           absl::StrCat("stage ", program.stage(), " is given twice; one program a stage"));
     }
-    ASSIGN_OR_RETURN(inputs.emplace_back(), ReadStage(program, sequence, profile));
+    ASSIGN_OR_RETURN(inputs.emplace_back(), ReadStage(program, sequence, time));
   }
-  std::vector<std::vector<RunInstruction>> run;
-  RETURN_IF_ERROR(RunTogether(profile, &inputs, &run));
-  return Summary(inputs, run).Make();
+  JointRun run(inputs, profile);
+  RETURN_IF_ERROR(run.Run());
+  return Summary(inputs, run.instructions()).Make();
 }
 
 absl::StatusOr<Simulation> Simulate(const v1::Program& program, std::string_view sequence,

@@ -10,8 +10,9 @@
 // exposed offload; those in which it worked on other streams are loading. After its last
 // instruction a stage waits for the one that ends the step.
 //
-// Both directions of a link between tiers at once are slower than each alone (duplex.h); all else
-// runs as if it were alone.
+// Instructions that run at the same time slow each other down where they share a link between tiers
+// or, on the CPU backend, cores (pace.h): then computation is longer for what runs beside it, and
+// nothing is hidden for free.
 //
 // Pure and thread-safe.
 //

@@ -231,6 +231,69 @@ TEST(SimulateTest, BothDirectionsAtOnceShareTheLink) {
                    14);
 }
 
+// ---- shared cores
+
+// One rank whose copies and communication take cores from its two threads of computation.
+v1::HardwareProfile SharedCores(uint32_t cores) {
+  v1::HardwareProfile profile = Tiers();
+  profile.set_shared_cores(true);
+  profile.set_cores(cores);
+  profile.set_threads(2);
+  return profile;
+}
+
+Simulation SimulateThreads(const std::vector<TierLine>& lines, const v1::HardwareProfile& profile) {
+  v1::Program program = TierProgram(lines);
+  program.set_threads(2);
+  const auto simulation = Simulate(program, "train", profile);
+  EXPECT_TRUE(simulation.ok()) << simulation.status();
+  return simulation.value_or(Simulation{});
+}
+
+TEST(SimulateTest, ACopyTakesItsShareOfTheCoresThatCompute) {
+  // Copies take a second for two elements: three threads on two cores, all at two thirds of their
+  // pace until the copy is over after 3 s; 10 - 2 s of computation are left then.
+  const std::vector<TierLine> lines = {{.seconds = 10}, {.seconds = 2, .kind = v1::TO_DEVICE}};
+  const double copy = SimulateTiers({{.seconds = 2, .kind = v1::TO_DEVICE}}, Tiers()).step_seconds;
+  const Simulation shared = SimulateThreads(lines, SharedCores(2));
+  EXPECT_DOUBLE_EQ(shared.stages[0].streams[1].busy_seconds, 1.5 * copy);
+  EXPECT_DOUBLE_EQ(shared.step_seconds, 10 + copy / 2);
+  EXPECT_DOUBLE_EQ(shared.compute_seconds, 10 + copy / 2);
+  // With a core for each thread nobody waits, and so on a device that copies by itself.
+  EXPECT_DOUBLE_EQ(SimulateThreads(lines, SharedCores(3)).step_seconds, 10);
+  EXPECT_DOUBLE_EQ(SimulateThreads(lines, Tiers()).step_seconds, 10);
+}
+
+TEST(SimulateTest, RanksThatAreMoreThanTheCoresComputeByTurns) {
+  v1::Program program = MakeProgram({{.seconds = 10}});
+  program.set_threads(1);
+  const auto seconds = [&](uint32_t cores) {
+    return Simulate(program, "train", SharedCores(cores)).value_or(Simulation{}).step_seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds(2), 10);
+  EXPECT_DOUBLE_EQ(seconds(1), 20);
+}
+
+TEST(SimulateTest, CommunicationSlowsComputationByWhatTheProfileSays) {
+  // Three seconds of a sum, stretched by nothing: computation beside it is a quarter slower.
+  v1::HardwareProfile profile = OneElementASecond();
+  profile.set_communication_slowdown(0.25);
+  const v1::Program program = MakeProgram({{.seconds = 5, .reduce = true}, {.seconds = 10}});
+  const auto simulation = Simulate(program, "train", profile);
+  ASSERT_TRUE(simulation.ok());
+  EXPECT_DOUBLE_EQ(simulation->stages[0].streams[1].busy_seconds, 5);
+  EXPECT_DOUBLE_EQ(simulation->step_seconds, 5 + 10 - 5 / 1.25);
+}
+
+TEST(SimulateTest, WhatWaitsForAnotherStreamWakesUpFirst) {
+  v1::HardwareProfile profile = Tiers();
+  profile.set_wake_seconds(0.5);
+  const std::vector<TierLine> lines = {
+      {.seconds = 3, .kind = v1::TO_DEVICE}, {.seconds = 2, .waits = {0}}, {.seconds = 2}};
+  EXPECT_DOUBLE_EQ(SimulateTiers(lines, profile).step_seconds,
+                   SimulateTiers(lines, Tiers()).step_seconds + 0.5);
+}
+
 // ---- pipelines
 // ------------------------------------------------------------------------------------
 

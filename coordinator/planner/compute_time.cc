@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/compute_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/status_macros.h"
+#include "coordinator/planner/profiles.h"
+#include "proto/op_codec.h"
+
+namespace terrace {
+namespace {
+
+using kernels::MatmulPrecision;
+using kernels::OpAttrs;
+using kernels::RateClass;
+
+// The arithmetic an op's products are done in; f32 for ops without products.
+MatmulPrecision PrecisionOf(const OpAttrs& attrs) {
+  if (const auto* a = std::get_if<kernels::MatmulAttrs>(&attrs)) return a->precision;
+  if (const auto* a = std::get_if<kernels::AttentionAttrs>(&attrs)) return a->precision;
+  if (const auto* a = std::get_if<kernels::AttentionBlockAttrs>(&attrs)) return a->precision;
+  if (const auto* a = std::get_if<kernels::LossAttrs>(&attrs)) return a->precision;
+  return MatmulPrecision::kF32;
+}
+
+double Over(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
+
+double LogOf(int64_t size) { return std::log2(static_cast<double>(std::max<int64_t>(1, size))); }
+
+// Between the two entries of the table around `at`; `value` says what an entry is worth.
+template <typename Table, typename Value>
+double Between(const Table& table, double at, const Value& value) {
+  const auto above = table.lower_bound(at);
+  if (above == table.begin()) return value(above->second);
+  const auto below = std::prev(above);
+  if (above == table.end()) return value(below->second);
+  const double share = (at - below->first) / (above->first - below->first);
+  return value(below->second) * (1 - share) + value(above->second) * share;
+}
+
+}  // namespace
+
+ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
+    : f32_rate_(profile.f32_flops_per_second()),
+      bf16_rate_(profile.bf16_flops_per_second()),
+      memory_rate_(profile.memory_bytes_per_second()),
+      host_memory_rate_(TierRatesOf(profile).host_memory),
+      shared_cores_(profile.shared_cores()) {
+  for (const v1::KernelRate& rate : profile.kernels()) {
+    if (rate.flops_per_second() <= 0) continue;
+    Rows& table = tables_[{rate.kernel(), rate.precision()}];
+    table[LogOf(rate.rows())][LogOf(rate.columns())][LogOf(rate.inner())] =
+        std::log2(rate.flops_per_second());
+  }
+}
+
+double ComputeTime::Rate(const RateClass& shape) const {
+  auto found = tables_.find({shape.kernel, shape.precision});
+  // A profile that does not tell transposed products apart.
+  if (found == tables_.end() && shape.kernel.compare(0, 7, "matmul_") == 0) {
+    found = tables_.find({"matmul", shape.precision});
+  }
+  if (found == tables_.end()) return 0;
+  const double rows = LogOf(shape.rows), columns = LogOf(shape.columns), inner = LogOf(shape.inner);
+  return std::exp2(Between(found->second, rows, [&](const Columns& of_rows) {
+    return Between(of_rows, columns, [&](const Inner& of_columns) {
+      return Between(of_columns, inner, [](double log_rate) { return log_rate; });
+    });
+  }));
+}
+
+// Not the larger of the two: a product packs its operands before it computes, and small products
+// show it.
+double ComputeTime::RooflineSeconds(const OpAttrs& attrs, double flops, double bytes) const {
+  const bool bf16 = PrecisionOf(attrs) == MatmulPrecision::kBF16;
+  return Over(flops, bf16 ? bf16_rate_ : f32_rate_) + Over(bytes, memory_rate_);
+}
+
+absl::StatusOr<double> ComputeTime::Seconds(const v1::ComputeOp& compute,
+                                            const std::vector<kernels::TensorShape>& shapes,
+                                            bool on_host) const {
+  ASSIGN_OR_RETURN(const DecodedOp decoded, DecodeOp(compute));
+  const std::string problem = kernels::CheckShapes(decoded.op, decoded.attrs, shapes);
+  if (!problem.empty()) return absl::InvalidArgumentError(problem);
+  const auto flops = static_cast<double>(kernels::Flops(decoded.op, decoded.attrs, shapes));
+  const auto bytes = static_cast<double>(kernels::BytesMoved(decoded.op, decoded.attrs, shapes));
+  // Sums and updates: arithmetic is nothing beside their traffic.
+  if (on_host && !shared_cores_) return bytes / host_memory_rate_;
+  const double rate = Rate(kernels::RateClassOf(decoded.op, decoded.attrs, shapes));
+  if (rate > 0 && flops > 0) return flops / rate;
+  return RooflineSeconds(decoded.attrs, flops, bytes);
+}
+
+}  // namespace terrace

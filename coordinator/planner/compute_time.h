@@ -1,0 +1,55 @@
+// How long a computation takes on a profile, alone.
+//
+// Where the profile has rates of the op's kernel (KernelRate, by the classes of
+// kernels/rate_class.h), FLOPs over the rate at the op's shape: interpolated between the shapes
+// measured, linear in the logarithms of sizes and rate, and held beyond the smallest and the
+// largest. Elsewhere FLOPs over the peak plus bytes over memory's bandwidth.
+//
+// Reads the profile once. Thread-safe once made.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/op.h"
+#include "kernels/rate_class.h"
+#include "proto/v1/plan.pb.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+class ComputeTime {
+ public:
+  explicit ComputeTime(const v1::HardwareProfile& profile);
+
+  // INVALID_ARGUMENT when the op does not decode or the shapes do not fit it. `on_host`: on the
+  // host's processors, beside the device.
+  absl::StatusOr<double> Seconds(const v1::ComputeOp& compute,
+                                 const std::vector<kernels::TensorShape>& shapes,
+                                 bool on_host) const;
+
+  // FLOPs a second of a class; 0 when the profile has no rate of its kernel.
+  double Rate(const kernels::RateClass& shape) const;
+
+ private:
+  // Logarithms of rates by the logarithms of sizes: rows, of these columns, of these inner sizes.
+  using Inner = std::map<double, double>;
+  using Columns = std::map<double, Inner>;
+  using Rows = std::map<double, Columns>;
+
+  double RooflineSeconds(const kernels::OpAttrs& attrs, double flops, double bytes) const;
+
+  std::map<std::pair<std::string, std::string>, Rows> tables_;  // by kernel and precision
+  const double f32_rate_;
+  const double bf16_rate_;
+  const double memory_rate_;
+  const double host_memory_rate_;
+  const bool shared_cores_;
+};
+
+}  // namespace terrace

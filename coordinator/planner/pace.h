@@ -1,0 +1,69 @@
+// How fast instructions go beside each other: 1 is as fast as alone.
+//
+// Three things slow an instruction down. Copies in both directions of a link between tiers at once
+// go at the link's ratio (HardwareProfile: both at once over the sum of each alone). A computation
+// beside communication of its rank goes at 1 / (1 + communication_slowdown). And where cores are
+// shared, the CPU backend, all that threads do on one node at one time goes at cores over threads,
+// when there are more threads than cores: a computation has those of its rank, a copy has one,
+// communication has what the slowdown tells of it, a request to NVMe none.
+//
+// Pure. Thread-safe once made.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "proto/v1/plan.pb.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+// What an instruction keeps busy.
+enum class Work : uint8_t {
+  kCompute,
+  kHostCompute,
+  kCommunication,
+  kToDevice,
+  kToHost,
+  kNvmeLoad,
+  kNvmeStore,
+  kOther,  // inputs and outputs
+};
+inline constexpr int kWorks = static_cast<int>(Work::kOther) + 1;
+using WorkCounts = std::array<int, kWorks>;  // instructions that run, by Work
+
+Work WorkOf(const v1::Program& program, const v1::Instruction& instruction);
+
+class Pace {
+ public:
+  Pace(const v1::HardwareProfile& profile, const std::vector<const v1::Program*>& stages);
+
+  // Stages with one number influence each other's pace.
+  int NodeOf(int stage) const { return nodes_[stage]; }
+  int nodes() const { return node_count_; }
+  bool shared_cores() const { return shared_cores_; }
+
+  // Threads that all ranks of the stage on its node keep busy with one instruction of the kind.
+  double Threads(int stage, Work work) const;
+  // Of all threads on a node.
+  double CoreShare(double threads) const;
+  // Of an instruction of the stage, beside those of its own rank that `running` counts.
+  double Beside(Work work, const WorkCounts& running) const;
+
+ private:
+  std::vector<int> nodes_;  // by stage
+  int node_count_ = 0;
+  std::vector<double> ranks_;    // by stage: of it on one node
+  std::vector<double> threads_;  // by stage: of one rank
+  bool shared_cores_ = false;
+  double cores_ = 0;
+  double communication_threads_ = 0;
+  double communication_slowdown_ = 0;
+  double copy_ratio_ = 1;
+  double nvme_ratio_ = 1;
+};
+
+}  // namespace terrace
