@@ -102,6 +102,9 @@ ControlStats Reconciler::Stats() const {
       predicted = std::max(predicted, stage.arena_bytes());
     }
     stats.plan_memory_error_bytes[id] = job.progress().arena_bytes() - predicted;
+    const double planned_seconds = job.plan().time().step_seconds();
+    if (planned_seconds <= 0 || job.progress().step_seconds() <= 0) continue;
+    stats.plan_step_time_error_ratio[id] = job.progress().step_seconds() / planned_seconds - 1;
   }
   for (const v1::Node& node : Nodes()) ++stats.nodes[node.state()];
   return stats;

@@ -54,6 +54,8 @@ struct ControlStats {
   std::map<v1::Reason, int64_t> restarts;                  // since this coordinator started
   std::map<std::string, int64_t> nodes;                    // by state
   std::map<std::string, int64_t> plan_memory_error_bytes;  // by running job: measured - predicted
+  // By running job: the last step's seconds over those that the plan predicted, less 1.
+  std::map<std::string, double> plan_step_time_error_ratio;
 };
 
 class Reconciler {

@@ -67,6 +67,15 @@ class StatsCollector final : public prometheus::Collectable {
     for (const char* state : {"ready", "away", "lost"}) {
       Add(families[3], "state", state, static_cast<double>(stats.nodes[state]));
     }
+    MetricFamily step_time = {
+        "terrace_plan_step_time_error_ratio",
+        "Seconds of a running job's last step over those that its plan predicted, less 1.",
+        MetricType::Gauge,
+        {}};
+    for (const auto& [job, ratio] : stats.plan_step_time_error_ratio) {
+      Add(step_time, "job", job, ratio);
+    }
+    families.push_back(std::move(step_time));
     for (const auto& [job, bytes] : stats.plan_memory_error_bytes) {
       Add(families[4], "job", job, static_cast<double>(bytes));
     }
