@@ -250,7 +250,9 @@ Slice BackwardPass::ParameterToUpdate(Slice weight, const std::string& text) {
 
 Slice BackwardPass::BeforeGelu(Slice slice) const {
   const auto it = before_gelu_.find(slice.value);
-  return it == before_gelu_.end() ? Slice{} : it->second;
+  if (it == before_gelu_.end()) return {};
+  slice.value = it->second;
+  return slice;
 }
 
 void BackwardPass::NoteGelus(const std::vector<Node>& nodes) {
@@ -258,7 +260,7 @@ void BackwardPass::NoteGelus(const std::vector<Node>& nodes) {
     const Compute* compute = node.compute();
     if (compute == nullptr || compute->op != Op::kMatmul) continue;
     if (std::get<kernels::MatmulAttrs>(compute->attrs).epilogue != Epilogue::kGelu) continue;
-    before_gelu_[node.operands[2].value] = node.operands[5];
+    before_gelu_[node.operands[2].value] = node.operands[5].value;
   }
 }
 

@@ -70,7 +70,7 @@ class BackwardPass {
   ActivationGradients activations_;
   const bool put_off_weights_;
   std::vector<Node> put_off_;
-  std::map<int, Slice> before_gelu_;
+  std::map<int, int> before_gelu_;
 };
 
 // autodiff_ranks.cc: rules of nodes that involve other ranks.

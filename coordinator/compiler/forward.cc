@@ -77,9 +77,37 @@ void Forward::RmsNorm(Slice x, Slice weight, Slice y, const std::string& name) {
 void Forward::Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOptions& options,
                      const std::string& name) {
   const kernels::MatmulAttrs attrs = {.transpose_b = options.transpose,
+                                      .accumulate = options.accumulate,
                                       .epilogue = options.epilogue,
                                       .precision = options_.precision};
   builder_.Compute(Op::kMatmul, attrs, {x, weight, y, bias, options.residual, options.aux}, name);
+}
+
+// Tiles of outputs make columns of y; tiles of inputs add up to y, to which the first has put all
+// else.
+void Forward::Product(Slice x, TensorRole weight, Slice bias, Slice y, const LinearOptions& options,
+                      const std::string& name) {
+  const int first = parameters_.Find(weight, builder_.layer);
+  for (int i = first; i < first + parameters_.all()[first].tiles; ++i) {
+    const Tile tile = parameters_.all()[i].tile;
+    if (tile.size == 0) {
+      Linear(x, weights_.OfParameter(i), bias, y, options, name);
+    } else if (tile.of_inputs) {
+      const bool more = tile.begin > 0;
+      Linear(Columns(x, tile.begin, tile.size), weights_.OfParameter(i), more ? Slice{} : bias, y,
+             more ? LinearOptions{.transpose = options.transpose, .accumulate = true} : options,
+             name);
+    } else {
+      const auto part = [&](const Slice& slice) {
+        return slice.absent() ? slice : Columns(slice, tile.begin, tile.size);
+      };
+      LinearOptions of_tile = options;
+      of_tile.residual = part(options.residual);
+      of_tile.aux = part(options.aux);
+      Linear(x, weights_.OfParameter(i), bias.absent() ? bias : Range(bias, tile.begin, tile.size),
+             part(y), of_tile, name);
+    }
+  }
 }
 
 // What the first product of a block reads: all tokens of this context share.
@@ -120,10 +148,10 @@ Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole
   const Slice product = Activation(BeforeSum(name), x.shape.rows(), config_.hidden);
   if (parallel_.groups.tensor == kNone) {
     linear.residual = residual;
-    Linear(x, Weight(weight), Weight(bias), product, linear, name);
+    Product(x, weight, Weight(bias), product, linear, name);
     return product;
   }
-  Linear(x, Weight(weight), {}, product, linear, name);
+  Product(x, weight, {}, product, linear, name);
   const Slice y = LeaveRegion(product, name);
   builder_.Compute(Op::kAddResidual, kernels::NoAttrs{}, {y, residual, Weight(bias), y},
                    name + " + residual");
@@ -143,7 +171,7 @@ Slice Forward::GeluMlp(Slice x) {
   LinearOptions linear = Stored();
   linear.epilogue = Epilogue::kGelu;
   if (options_.for_backward) linear.aux = Activation("mlp_up", tokens(), f);
-  Linear(x, Weight(TensorRole::kMlpUp), Weight(TensorRole::kMlpUpBias), h, linear, "mlp_up");
+  Product(x, TensorRole::kMlpUp, Weight(TensorRole::kMlpUpBias), h, linear, "mlp_up");
   return h;
 }
 
@@ -151,8 +179,8 @@ Slice Forward::GeluMlp(Slice x) {
 Slice Forward::SwigluMlp(Slice x) {
   const int64_t f = config_.intermediate / parallel_.tensor();
   const Slice gate_up = Activation("mlp_gate_up", tokens(), 2 * f);
-  Linear(x, Weight(TensorRole::kMlpGate), Weight(TensorRole::kMlpGateBias), gate_up, Stored(),
-         "mlp_gate_up");
+  Product(x, TensorRole::kMlpGate, Weight(TensorRole::kMlpGateBias), gate_up, Stored(),
+          "mlp_gate_up");
   const Slice h = Activation("mlp_swiglu", tokens(), f);
   builder_.Compute(Op::kSwiglu, kernels::NoAttrs{},
                    {Columns(gate_up, 0, f), Columns(gate_up, f, f), h}, "swiglu");

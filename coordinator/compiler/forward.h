@@ -76,6 +76,7 @@ class Forward {
     Slice aux;
     kernels::Epilogue epilogue = kernels::Epilogue::kNone;
     bool transpose = false;  // the weight is stored [out,in]
+    bool accumulate = false;
   };
 
   // forward.cc
@@ -89,6 +90,9 @@ class Forward {
   void RmsNorm(Slice x, Slice weight, Slice y, const std::string& name);
   void Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOptions& options,
               const std::string& name);
+  // The same by a weight that may be in tiles.
+  void Product(Slice x, TensorRole weight, Slice bias, Slice y, const LinearOptions& options,
+               const std::string& name);
   // As the config says the family's weights are stored.
   LinearOptions Stored() const { return {.transpose = !config_.conv1d_weights}; }
   Slice EnterRegion(Slice x, const std::string& name);

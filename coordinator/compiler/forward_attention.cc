@@ -64,15 +64,14 @@ Slice Forward::QkvProduct(Slice x) {
   const int64_t kv = 2 * LocalKeyHeads(config_, parallel_) * d;
   const Slice qkv = Activation("qkv", tokens(), q + kv);
   const bool fused = config_.fused_qkv;
-  const Slice weight = Weight(fused ? TensorRole::kQkv : TensorRole::kQ);
+  const TensorRole weight = fused ? TensorRole::kQkv : TensorRole::kQ;
   const Slice bias = Weight(fused ? TensorRole::kQkvBias : TensorRole::kQBias);
   if (parallel_.tensor_block == 1) {
-    Linear(x, weight, bias, qkv, Stored(), "qkv");
+    Product(x, weight, bias, qkv, Stored(), "qkv");
     return qkv;
   }
-  Linear(x, weight, bias, Columns(qkv, 0, q), Stored(), "q");
-  Linear(x, Weight(TensorRole::kK), Weight(TensorRole::kKBias), Columns(qkv, q, kv), Stored(),
-         "kv");
+  Product(x, weight, bias, Columns(qkv, 0, q), Stored(), "q");
+  Product(x, TensorRole::kK, Weight(TensorRole::kKBias), Columns(qkv, q, kv), Stored(), "kv");
   return qkv;
 }
 

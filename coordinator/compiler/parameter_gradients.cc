@@ -11,7 +11,7 @@ Slice ParameterGradients::Of(Slice weight, Builder* builder, bool* first) {
   const auto [it, is_new] = values_.try_emplace(index, kNone);
   if (is_new) {
     const Parameter& parameter = parameters_.all()[index];
-    Value value = {.name = absl::StrCat("d.weights.", parameter.first().name),
+    Value value = {.name = absl::StrCat("d.weights.", parameter.name()),
                    .cls = v1::GRADIENT,
                    .shape = parameter.shape,
                    .sequence = builder->sequence()};
@@ -21,7 +21,7 @@ Slice ParameterGradients::Of(Slice weight, Builder* builder, bool* first) {
     }
     it->second = graph.Add(std::move(value));
   }
-  *first = written_.insert(index).second;
+  *first = written_.insert({index, weight.offset}).second;
   weight.value = it->second;
   return weight;
 }

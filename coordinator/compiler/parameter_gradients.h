@@ -27,8 +27,8 @@ class ParameterGradients {
   ParameterGradients(const Parameters& parameters, bool by_unit, std::string scope)
       : parameters_(parameters), by_unit_(by_unit), scope_(std::move(scope)) {}
 
-  // The gradient of a whole weight (or of its gathered copy); *first: this contribution is the
-  // first of its scope.
+  // The gradient of a whole weight (or of its gathered copy), or of the part of a bias that goes
+  // with a tile; *first: this contribution is the first of its scope.
   Slice Of(Slice weight, Builder* builder, bool* first);
 
   const std::map<int, int>& by_parameter() const { return values_; }  // parameter -> value
@@ -42,7 +42,7 @@ class ParameterGradients {
   const std::string scope_;
   std::map<int, int> values_;
   std::map<int, int> units_;
-  std::set<int> written_;
+  std::set<std::pair<int, int64_t>> written_;  // parameter, element
 };
 
 }  // namespace terrace::compiler

@@ -9,15 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/partition.h"
 #include "coordinator/compiler/tiers.h"
+#include "coordinator/compiler/tiles.h"
 
 namespace terrace::compiler {
 namespace {
 
 // Every parameter starts on a cache line.
 constexpr int64_t kAlignElements = 64 / sizeof(float);
-
-// Products are slow below so many rows.
-constexpr int64_t kTileRows = 256;
 
 int64_t AlignUp(int64_t elements, int64_t alignment) {
   return (elements + alignment - 1) / alignment * alignment;
@@ -38,9 +36,15 @@ int64_t PageOr(int64_t alignment, bool streamed) {
   return streamed ? kStreamedElements : alignment;
 }
 
+// Weights that are brought to the device for each use, and are not shared by products.
+bool MayTile(const Parallel& parallel, const ParametersOptions& options) {
+  if (parallel.tensor() > 1) return false;
+  return parallel.zero == 3 || (parallel.zero == 0 && OffDevice(options.offload.parameter()));
+}
+
 std::string UnitName(const Parameter& parameter) {
   if (parameter.layer != kNone) return absl::StrCat("layer", parameter.layer);
-  if (parameter.parts[0].row > 0) return absl::StrCat("head.row", parameter.parts[0].row);
+  if (parameter.tile.begin > 0) return absl::StrCat("head.tile", parameter.tile.begin);
   switch (parameter.first().role) {
     case TensorRole::kTokenEmbedding:
     case TensorRole::kPositionEmbedding:
@@ -55,6 +59,7 @@ std::string UnitName(const Parameter& parameter) {
 // would be many small messages.
 std::string ShardedUnitName(const Parameter& parameter, bool several_chunks) {
   std::string name = parameter.decays() ? UnitName(parameter) : "vectors";
+  if (parameter.tile.size > 0) return parameter.name();
   if (!parameter.decays() && several_chunks) absl::StrAppend(&name, ".chunk", parameter.chunk);
   if (parameter.first().role == TensorRole::kPositionEmbedding) name = "positions";
   if (parameter.sums.tensor) {
@@ -73,12 +78,15 @@ int64_t Parameter::elements() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+std::string Parameter::name() const {
+  return tile.size > 0 ? absl::StrCat(first().name, ".tile", tile.begin) : first().name;
+}
+
 bool Parameter::streamed() const { return decays() && elements() >= kStreamedElements; }
 
 Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks,
                        const Parallel& parallel, const ParametersOptions& options, Graph* graph)
-    : parallel_(parallel),
-      tile_bytes_(OffDevice(options.offload.parameter()) ? options.tile_bytes : 0) {
+    : parallel_(parallel), tile_bytes_(MayTile(parallel, options) ? options.tile_bytes : 0) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
@@ -124,30 +132,12 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
   }
   Partition(model.config, tensors, parallel_, &parameter);
   by_role_[{tensor.role, parameter.layer}] = static_cast<int>(all_.size());
-  const bool tiled = tile_bytes_ > 0 && tensor.role == TensorRole::kLmHead &&
-                     parallel_.tensor() == 1 && parallel_.zero == 0 &&
-                     parameter.elements() * static_cast<int64_t>(sizeof(float)) > tile_bytes_;
-  if (tiled) {
-    CutIntoTiles(std::move(parameter));
-  } else {
+  if (tile_bytes_ == 0 || !IsTiled(tensor.role)) {
     all_.push_back(std::move(parameter));
+    return;
   }
-}
-
-// Tiles of as many rows as fit and begin on a page, the last one shorter.
-void Parameters::CutIntoTiles(Parameter whole) {
-  const int64_t rows = whole.shape[0], columns = whole.shape[1];
-  const int64_t most = tile_bytes_ / static_cast<int64_t>(sizeof(float)) / columns;
-  const int64_t step = std::clamp<int64_t>(most / kTileRows * kTileRows, kTileRows, rows);
-  whole.tiles = static_cast<int>((rows + step - 1) / step);
-  for (int64_t row = 0; row < rows; row += step) {
-    Parameter tile = whole;
-    tile.shape[0] = std::min(step, rows - row);
-    tile.parts[0].row += row;
-    tile.parts[0].rows = tile.shape[0];
+  for (Parameter& tile : CutIntoTiles(model.config, parameter, tile_bytes_))
     all_.push_back(std::move(tile));
-    whole.tiles = 1;
-  }
 }
 
 void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) {
@@ -158,7 +148,10 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     if (!sharded && small_apart && !parameter.streamed()) name += ".small";
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
-      units_.push_back({.name = name, .sums = parameter.sums, .decays = parameter.decays()});
+      units_.push_back({.name = name,
+                        .sums = parameter.sums,
+                        .decays = parameter.decays(),
+                        .tile = sharded && parameter.tile.size > 0});
     }
     Unit& unit = units_[it->second];
     parameter.unit = it->second;

@@ -52,6 +52,13 @@ struct Sums {
   auto operator<=>(const Sums&) const = default;
 };
 
+// Of a parameter that is only some of a product's outputs or inputs (tiles.h).
+struct Tile {
+  int64_t begin = 0;
+  int64_t size = 0;  // 0: all of them
+  bool of_inputs = false;
+};
+
 struct Parameter {
   std::vector<Part> parts;
   Dims shape;  // of what this rank holds
@@ -59,8 +66,9 @@ struct Parameter {
   int chunk = 0;  // of the stage
   int split_block = 1;
   Sums sums;
-  bool copy = false;   // another stage owns it
-  int tiles = 1;       // so many parameters, this one first, are the tensor's rows in order
+  bool copy = false;  // another stage owns it
+  Tile tile;
+  int tiles = 1;       // so many parameters, this one first, are one product's matrix in order
   int weight = kNone;  // value; kNone when it is gathered for each use
   int adam_m = kNone;  // values of the same shape; kNone without an optimizer and with ZeRO
   int adam_v = kNone;
@@ -68,6 +76,7 @@ struct Parameter {
   int64_t offset = 0;  // elements from the unit's start
 
   const Tensor& first() const { return *parts[0].tensor; }
+  std::string name() const;  // of the first tensor, and which tile of it
   // Weight decay acts on matrices and tables, not on norms and biases.
   bool decays() const { return first().shape.size() >= 2; }
   // May rest off the device (tiers.h).
@@ -90,14 +99,14 @@ struct Unit {
   int adam_v = kNone;
   Sums sums;
   bool decays = true;
+  bool tile = false;  // a tile of a matrix, alone
 };
 
 struct ParametersOptions {
   bool with_optimizer = true;
   int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
   v1::Offload offload;
-  int64_t tile_bytes =
-      0;  // an LM head off the device and larger than this is cut into tiles; 0: not
+  int64_t tile_bytes = 0;  // larger matrices that are brought for each use are tiled; 0: none
 };
 
 // Thread-compatible: plain data.
@@ -116,7 +125,6 @@ class Parameters {
   void Group(const Model& model, const std::vector<ChunkRange>& chunks);
   void AddParameter(const Model& model, const Tensor& tensor, const std::vector<ChunkRange>& chunks,
                     bool copy, std::map<const Tensor*, bool>* taken);
-  void CutIntoTiles(Parameter whole);
   void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
   void ChooseTiers(const ParametersOptions& options);
   bool IsWhole(const Unit& unit, const ParametersOptions& options) const;

@@ -153,6 +153,8 @@ void Arrange(Parameter* parameter) {
 
 }  // namespace
 
+bool SplitByInputs(TensorRole role) { return WayOf(role) == Way::kInputs; }
+
 int64_t VocabularyRows(const ModelConfig& config, const Parallel& parallel) {
   return (config.vocabulary + parallel.tensor() - 1) / parallel.tensor();
 }

@@ -22,6 +22,9 @@ std::vector<TensorRole> StoredWith(TensorRole role, const Parallel& parallel);
 void Partition(const ModelConfig& config, const std::vector<const Tensor*>& tensors,
                const Parallel& parallel, Parameter* parameter);
 
+// Whether tensor parallelism splits the product's inputs rather than its outputs.
+bool SplitByInputs(TensorRole role);
+
 // Rows of a vocabulary table on each rank, padding included.
 int64_t VocabularyRows(const ModelConfig& config, const Parallel& parallel);
 // Heads of queries and of keys and values on each rank.

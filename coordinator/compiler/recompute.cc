@@ -68,6 +68,7 @@ class Repeater {
       if (repeated[i]) RenameWritten(segment_.nodes[i]);
     }
     builder_.phase = v1::RECOMPUTE;
+    const size_t begin = builder_.nodes().size();
     std::vector<Node> seen;
     std::optional<int> layer;  // of what was repeated last
     for (size_t i = 0; i < segment_.nodes.size(); ++i) {
@@ -80,6 +81,7 @@ class Repeater {
       }
       seen.push_back(std::move(node));
     }
+    BringTilesAgain(begin, &seen);
     return seen;
   }
 
@@ -155,6 +157,35 @@ class Repeater {
       Value value = graph_.values[root];
       value.name += ".again";
       renamed_[root] = graph_.Add(std::move(value));
+    }
+  }
+
+  // Tiles that repeated products have used come once more for the backward rules: between the two
+  // uses lie all other tiles of the layer. Where they come is PlaceFetches'.
+  void BringTilesAgain(size_t begin, std::vector<Node>* seen) {
+    std::set<int> used;  // by what was repeated, from node `begin` on
+    for (size_t i = begin; i < builder_.nodes().size(); ++i) {
+      const Node& node = builder_.nodes()[i];
+      if (node.fetch != kNone) continue;
+      for (const Slice& slice : node.operands) {
+        if (!slice.absent()) used.insert(RootOf(slice));
+      }
+    }
+    std::set<int> twice;  // fetches, as numbered in the segment
+    for (const Node& node : *seen) {
+      if (node.fetch == kNone) continue;
+      const int brought = RootOf(node.operands.back());
+      if (graph_.values[brought].tile && used.contains(brought)) twice.insert(node.fetch);
+    }
+    renamed_.clear();
+    fetches_.clear();
+    const auto again = [&](const Node& node) { return twice.contains(node.fetch); };
+    for (const Node& node : *seen) {
+      if (again(node)) RenameWritten(node);
+    }
+    for (Node& node : *seen) {
+      for (Slice& slice : node.operands) slice = Renamed(slice);
+      if (again(node)) builder_.Repeat(Again(node));
     }
   }
 

@@ -35,13 +35,12 @@ void Weights::Fetch(int index) {
   const Parameter& parameter = parameters_.all()[index];
   const Slice rest = Flat(graph.Whole(parameter.weight));
   const int layer = std::exchange(builder_.layer, kNone);  // the tensor's name tells it
-  const int64_t row = parameter.parts[0].row;
-  const std::string name =
-      row > 0 ? absl::StrCat(parameter.first().name, ".row", row) : parameter.first().name;
+  const std::string name = parameter.name();
   const Slice here = builder_.NewValue(absl::StrCat("fetched.", name), v1::PARAMETER,
                                        kernels::DType::kF32, parameter.shape);
   builder_.layer = layer;
   graph.values[here.value].parameter = index;
+  graph.values[here.value].tile = parameter.tile.size > 0;
   {
     const FetchScope fetch(&builder_);
     copies_.ToDevice(rest, Flat(here), name);
@@ -55,10 +54,11 @@ void Weights::Gather(const Unit& unit) {
   const Slice all = builder_.NewValue(absl::StrCat("gathered.", unit.name), v1::PARAMETER,
                                       kernels::DType::kF32, {unit.elements});
   builder_.layer = layer;
+  graph.values[all.value].tile = unit.tile;
   GatherInto(unit, all);
   for (int i : unit.parameters) {
     const Parameter& parameter = parameters_.all()[i];
-    brought_[i] = graph.Add({.name = absl::StrCat("gathered.", parameter.first().name),
+    brought_[i] = graph.Add({.name = absl::StrCat("gathered.", parameter.name()),
                              .cls = v1::PARAMETER,
                              .shape = parameter.shape,
                              .sequence = builder_.sequence(),
@@ -74,6 +74,11 @@ void Weights::GatherInto(const Unit& unit, Slice all) {
     builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, shard, all,
                         absl::StrCat("gather ", unit.name));
   };
+  if (unit.weight_tier == v1::DEVICE && unit.tile) {
+    const FetchScope fetch(&builder_);
+    gather();
+    return;
+  }
   if (unit.weight_tier == v1::DEVICE) {
     const bool had_rule = std::exchange(builder_.has_rule, false);
     gather();

@@ -5,6 +5,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -152,20 +154,77 @@ TEST(OffloadBitwiseTest, SharesOfAClassLieOnSeveralTiers) {
   ExpectSame(TrainLayout(data, layout, kSteps), resident, "shares");
 }
 
-// The tiled head is another way to sum than the fused one: equal among tiers, close to the fused.
-TEST(OffloadBitwiseTest, ATiledHeadIsCloseToTheFusedOne) {
-  const JobData data = DataOf("llama");
+// Tiles sum in another order than whole matrices: equal among tiers and under recomputation, close
+// to the whole.
+class TilesTest : public testing::TestWithParam<const char*> {
+ protected:
+  // The head and the matrices of the MLP in several tiles, of GPT-2 the product of q, k and v too.
+  static JobData Data() {
+    const bool llama = GetParam() == std::string("llama");
+    return RandomJob(TinyModel(GetParam(), {.vocabulary = 331,
+                                            .hidden = llama ? 64 : 128,
+                                            .layers = 2,
+                                            .intermediate = 300,
+                                            .sequence = 16}),
+                     /*rows=*/8, /*length=*/16);
+  }
+  static v1::Layout Tiled(v1::Layout layout) {
+    layout.set_tile_bytes(4096);  // tiles are as small as products allow
+    return layout;
+  }
+  static int64_t Products(const JobResult& result) {
+    int64_t count = 0;
+    for (const v1::Sequence& sequence : result.programs.at(0).sequences()) {
+      count += std::count_if(sequence.instructions().begin(), sequence.instructions().end(),
+                             [](const auto& i) { return i.compute().op() == "matmul"; });
+    }
+    return count;
+  }
+  static void ExpectClose(const JobResult& tiled, const JobResult& whole, const std::string& what) {
+    ASSERT_EQ(tiled.losses.size(), whole.losses.size());
+    for (size_t i = 0; i < tiled.losses.size(); ++i) {
+      EXPECT_NEAR(tiled.losses[i], whole.losses[i], 1e-5 * whole.losses[i]) << what << i;
+      EXPECT_NEAR(tiled.grad_norms[i], whole.grad_norms[i], 1e-5 * whole.grad_norms[i]) << what;
+    }
+  }
+};
+
+TEST_P(TilesTest, AreEqualAmongTiersAndCloseToWholeMatrices) {
+  const JobData data = Data();
   const JobResult resident = TrainLayout(data, Resident(), kSteps);
-  v1::Layout layout = Resident();
-  layout.set_tile_bytes(256 * 64 * 4);
+  const v1::Layout layout = Tiled(Resident());
   const JobResult host = TrainLayout(data, With(layout, {v1::HOST, v1::HOST, v1::HOST}), kSteps);
-  const JobResult nvme = TrainLayout(data, With(layout, {v1::NVME, v1::NVME, v1::NVME}), kSteps);
-  ExpectSame(host, nvme, "host and nvme");
-  ASSERT_EQ(host.losses.size(), resident.losses.size());
-  for (size_t i = 0; i < host.losses.size(); ++i) {
-    EXPECT_NEAR(host.losses[i], resident.losses[i], 1e-5 * resident.losses[i]) << "step " << i;
+  ExpectClose(host, resident, "host");
+  EXPECT_GT(Products(host), Products(resident)) << "nothing was tiled";
+  for (const char* recompute : {"none", "selective", "block"}) {
+    v1::Layout nvme = With(layout, {v1::NVME, v1::NVME, v1::NVME});
+    nvme.set_recompute(recompute);
+    ExpectSame(TrainLayout(data, nvme, kSteps), host, recompute);
   }
 }
+
+TEST_P(TilesTest, AreGatheredOneByOneFromShards) {
+  const JobData data = Data();
+  v1::Layout layout = Resident();
+  layout.set_data_parallel(2);
+  layout.set_zero_stage(3);
+  const JobResult whole = TrainLayout(data, layout, kSteps);
+  layout = Tiled(layout);
+  const JobResult tiled = TrainLayout(data, layout, kSteps);
+  ExpectClose(tiled, whole, "zero 3");
+  for (const auto& [name, gradient] : whole.gradients) {
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      difference += std::pow(tiled.gradients.at(name)[i] - gradient[i], 2);
+      size += std::pow(gradient[i], 2);
+    }
+    EXPECT_LE(std::sqrt(difference), 1e-5 * std::sqrt(size)) << name;
+  }
+  ExpectSame(TrainLayout(data, With(layout, {v1::HOST, v1::HOST, v1::HOST}), kSteps), tiled,
+             "zero 3 on the host");
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TilesTest, testing::Values("gpt2", "llama"));
 
 }  // namespace
 }  // namespace terrace

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "proto/program_check.h"
 #include "proto/program_text.h"
 #include "proto/tiers.h"
@@ -18,6 +19,34 @@ namespace terrace {
 namespace {
 
 constexpr TinySizes kSizes = {.vocabulary = 131, .hidden = 64, .intermediate = 96};
+
+// The head and all matrices of the MLP are in tiles, of GPT-2 the product of q, k and v as well.
+std::vector<TinyJob> TiledJobs(TinyJob job) {
+  std::vector<TinyJob> jobs;
+  for (const char* family : {"llama", "gpt2"}) {
+    for (const char* recompute : {"none", "selective", "block"}) {
+      const bool llama = family == std::string("llama");
+      job.family = family;
+      job.sizes = {
+          .vocabulary = 700, .hidden = llama ? 64 : 128, .intermediate = llama ? 700 : 512};
+      job.tile_bytes = 256 * job.sizes.hidden * 4;
+      job.recompute = recompute;
+      job.micro_batches = 2;
+      jobs.push_back(job);
+    }
+    TinyJob zero = job;
+    zero.data_parallel = 2;
+    zero.zero_stage = 3;
+    jobs.push_back(zero);
+    zero.parameter = zero.gradient = zero.optimizer = v1::DEVICE;
+    jobs.push_back(zero);
+    TinyJob pipeline = job;
+    pipeline.pipeline_parallel = 2;
+    pipeline.precision = "bf16";
+    jobs.push_back(pipeline);
+  }
+  return jobs;
+}
 
 std::vector<TinyJob> OffloadedJobs() {
   std::vector<TinyJob> jobs;
@@ -51,12 +80,7 @@ std::vector<TinyJob> OffloadedJobs() {
     TinyJob tensor = all;
     tensor.tensor_parallel = 2;
     jobs.push_back(tensor);
-    TinyJob tiled = all;
-    tiled.family = "llama";
-    tiled.sizes = {.vocabulary = 700, .hidden = 64, .intermediate = 96};
-    tiled.tile_bytes = 256 * 64 * 4;
-    tiled.micro_batches = 2;
-    jobs.push_back(tiled);
+    for (const TinyJob& tiled : TiledJobs(all)) jobs.push_back(tiled);
     for (const uint32_t micro_batches : {1, 3}) {
       TinyJob activation = {.family = "llama", .activation = tier};
       activation.micro_batches = micro_batches;
@@ -79,6 +103,8 @@ std::vector<std::string> Computations(const v1::Program& program) {
   }
   return texts;
 }
+
+int64_t DeviceBytes(const v1::Program& program) { return program.arenas(0).bytes(); }
 
 TEST(OffloadTest, EveryLayoutPassesTheChecker) {
   for (const TinyJob& job : OffloadedJobs()) {
@@ -106,6 +132,32 @@ TEST(OffloadTest, StatesLieWhereTheLayoutSays) {
     }
     if (job.optimizer == v1::DEVICE) continue;
     EXPECT_GT(moments[job.optimizer], 8 * moments[v1::DEVICE]) << Describe(job);
+  }
+}
+
+// Nothing that is brought for a product is larger than a tile; only a table is looked up whole.
+// What is computed again and the backward pass bring tiles apart, so that a layer is never there
+// whole.
+TEST(OffloadTest, TilesBoundWhatIsOnTheDeviceOfALayer) {
+  for (const TinyJob& job :
+       TiledJobs({.parameter = v1::HOST, .gradient = v1::HOST, .optimizer = v1::HOST})) {
+    int64_t tiles = 0;
+    for (const v1::Program& program : CompileStages(job)) {
+      for (const v1::Buffer& buffer : program.buffers()) {
+        const bool brought = buffer.class_() == v1::PARAMETER && buffer.lifetime() == v1::STEP &&
+                             TierOf(program, buffer) == v1::DEVICE;
+        if (!brought || absl::StrContains(buffer.name(), "embed") ||
+            absl::StrContains(buffer.name(), "wte"))
+          continue;
+        EXPECT_LE(buffer.bytes(), job.tile_bytes + kNvmeAlignment)
+            << Describe(job) << buffer.name();
+        tiles += absl::StrContains(buffer.name(), ".tile");
+      }
+    }
+    EXPECT_GT(tiles, 0) << Describe(job);
+    TinyJob whole = job;
+    whole.tile_bytes = 0;
+    EXPECT_LT(DeviceBytes(CompileTiny(job)), DeviceBytes(CompileTiny(whole))) << Describe(job);
   }
 }
 
