@@ -207,9 +207,10 @@ std::vector<SpecKey> LayoutKeys() {
        false,
        0,
        0,
-       {"planned"},
+       {"planned", "caching"},
        "",
-       "planned: every buffer at the offset that the compiler gave it"},
+       "planned: every buffer at the offset that the compiler gave it; caching: step buffers on the "
+       "device get memory while the step runs, which takes more of it"},
       {"layout.chunk_bytes",
        kBytes,
        "",
@@ -228,8 +229,9 @@ std::vector<SpecKey> LayoutKeys() {
        kMaxBytes,
        {},
        "",
-       "An LM head off the device and larger than this is fetched and multiplied in tiles; 0: "
-       "never; without effect on a tied head and with tp or zero"},
+       "Larger matrices of layers and of the LM head that are brought for each use (off the device, "
+       "or zero 3) are multiplied in tiles of this size; 0: never; without effect with tp, on "
+       "embeddings and tied heads"},
   };
 }
 
