@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/compile.h"
 #include "coordinator/model/config.h"
@@ -26,7 +26,7 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kManifestBytesMax = 16 << 20;
-constexpr int64_t kProfileBytesMax = 64 << 10;
+constexpr int64_t kProfilesBytesMax = 16 << 20;
 // Of the machine's memory, what ranks may have: the rest is the system's.
 constexpr double kRankMemoryShare = 0.9;
 
@@ -51,38 +51,49 @@ std::string RunAndRead(const std::string& command) {
   return output;
 }
 
-std::string CacheFolder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/terrace");
-  return absl::StrCat(home == nullptr ? "/tmp" : home, "/.cache/terrace");
-}
-
 bool ParseProfile(const std::string& json, v1::HardwareProfile* profile) {
   return google::protobuf::util::JsonStringToMessage(json, profile).ok() && profile->measured();
 }
 
-// Measured once and kept; without terrace-rank beside this binary, the planner's default rates.
+// terrace-rank keeps what it has measured and knows what machine it is on; without it beside this
+// binary, the planner's default rates.
 v1::HardwareProfile MachineProfile(uint32_t threads) {
   v1::HardwareProfile profile;
-  const std::string cached = absl::StrCat(CacheFolder(), "/profile-", threads, ".json");
-  if (absl::StatusOr<std::string> text = ReadTextFile(cached, kProfileBytesMax);
-      text.ok() && ParseProfile(*text, &profile)) {
-    return profile;
-  }
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string rank = (self.parent_path() / "terrace-rank").string();
   if (!std::filesystem::exists(rank, error)) return {};
   const std::string json =
-      RunAndRead(absl::StrCat("'", rank, "' probe --threads ", threads, " -o json 2>/dev/null"));
-  if (!ParseProfile(json, &profile)) return {};
-  // The cache is a convenience: a plan is made without it too.
-  if (MakeDirectories(CacheFolder()).ok()) WriteSyncedFile(cached, json).IgnoreError();
-  return profile;
+      RunAndRead(absl::StrCat("'", rank, "' probe --brief --threads ", threads, " -o json"));
+  return ParseProfile(json, &profile) ? profile : v1::HardwareProfile();
 }
 
-Budget MachineBudget(const v1::JobSpec& spec) {
+// Of the file that `terrace profile -o json` wrote: one profile, or one for each number of threads.
+absl::StatusOr<v1::HardwareProfile> GivenProfile(const std::string& path, uint32_t threads) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kProfilesBytesMax));
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const bool several = json.is_object() && json.contains("profiles") && json["profiles"].is_array();
+  const std::string here = MachineHash(ThisMachine(), TERRACE_VERSION);
+  for (const auto& one : several ? json["profiles"] : nlohmann::json::array({json})) {
+    v1::HardwareProfile profile;
+    if (!one.is_object() || !ParseProfile(one.dump(), &profile)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": is no profile; `terrace profile -o json` prints one that can be kept"));
+    }
+    if (profile.hardware() != here) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": was measured on other hardware or by another version (",
+                       profile.name(), ", ", profile.hardware(), "; this is ", here,
+                       "), and says nothing of this machine; `terrace profile` measures it"));
+    }
+    if (profile.threads() == threads) return profile;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, ": has no profile of a rank with ", threads,
+      " threads, as this job has; `terrace profile --threads ", threads, " -o json` prints it"));
+}
+
+absl::StatusOr<Budget> MachineBudget(const v1::JobSpec& spec, const std::string& profile_path) {
   Budget budget = BudgetOfSpec(spec);
   const uint32_t per_node = std::max<uint32_t>(1, budget.ranks / budget.nodes);
   if (spec.resources().threads_per_device() == 0) {
@@ -93,7 +104,11 @@ Budget MachineBudget(const v1::JobSpec& spec) {
         static_cast<int64_t>(static_cast<double>(MachineMemoryBytes()) * kRankMemoryShare) /
         per_node;
   }
-  budget.profile = MachineProfile(budget.threads_per_rank);
+  if (profile_path.empty()) {
+    budget.profile = MachineProfile(budget.threads_per_rank);
+  } else {
+    ASSIGN_OR_RETURN(budget.profile, GivenProfile(profile_path, budget.threads_per_rank));
+  }
   return budget;
 }
 
@@ -116,12 +131,14 @@ absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
 
 }  // namespace
 
-absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path) {
+absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path,
+                                     const std::string& profile_path) {
   ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(spec_path, kSpecBytesMax));
   std::error_code error;
   const auto absolute = std::filesystem::absolute(spec_path, error);
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJobSpec(yaml, absolute.parent_path().string()));
-  return Prepare(spec, MachineBudget(spec));
+  ASSIGN_OR_RETURN(const Budget budget, MachineBudget(spec, profile_path));
+  return Prepare(spec, budget);
 }
 
 absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output) {

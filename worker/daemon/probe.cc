@@ -10,13 +10,11 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/log.h"
 
 namespace terrace {
 namespace {
 
-constexpr int64_t kProfileBytesMax = 64 << 10;
 constexpr double kRankMemoryShare = 0.9;  // of the machine's; the rest is the system's
 
 uint32_t CoreCount() {
@@ -49,22 +47,12 @@ bool Parse(const std::string& json, v1::HardwareProfile* profile) {
 
 v1::HardwareProfile Profile(const ProbeOptions& options, uint32_t threads) {
   v1::HardwareProfile profile;
-  const std::string cached = absl::StrCat(options.state_directory, "/profile-", threads, ".json");
-  if (const auto text = ReadTextFile(cached, kProfileBytesMax);
-      text.ok() && Parse(*text, &profile)) {
-    return profile;
-  }
-  const std::string json =
-      RunAndRead(absl::StrCat("'", options.rank_binary, "' probe --threads ", threads, " -o json"));
-  if (!Parse(json, &profile)) {
-    log::Warn("the hardware could not be measured with ", options.rank_binary,
-              " probe: plans use default rates");
-    return {};
-  }
-  if (const absl::Status status = WriteSyncedFile(cached, json); !status.ok()) {
-    log::Warn("the measured profile is not kept: ", status.message());
-  }
-  return profile;
+  const std::string json = RunAndRead(
+      absl::StrCat("'", options.rank_binary, "' probe --brief --threads ", threads, " -o json"));
+  if (Parse(json, &profile)) return profile;
+  log::Warn("the hardware could not be measured with ", options.rank_binary,
+            " probe: plans use default rates");
+  return {};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // What this node offers: cores, memory, instruction set, and the rates that `terrace-rank probe`
-// measures once and that are kept in the state directory.
+// measures once and keeps in the user's cache folder.
 //
 // Thread-safe: no state.
 //
@@ -22,7 +22,7 @@ struct ProbeOptions {
   std::string rank_binary;
 };
 
-// Takes about a second when nothing is kept yet. Without a profile the planner falls back to its
+// Takes some seconds when nothing is kept yet. Without a profile the planner falls back to its
 // default rates.
 v1::Node ProbeNode(const ProbeOptions& options);
 

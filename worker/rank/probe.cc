@@ -30,6 +30,11 @@ absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
   profile.set_cores(machine.cores);
   profile.set_threads(static_cast<uint32_t>(request.threads));
   profile.set_shared_cores(true);
+  if (!request.nvme.empty()) {
+    // First: a folder that cannot be used is known at once.
+    watcher("drive", 0);
+    RETURN_IF_ERROR(MeasureNvme(request.nvme, &profile));
+  }
   {
     ASSIGN_OR_RETURN(KernelProbe kernels, KernelProbe::Create(request.threads));
     kernels.Measure(
@@ -42,10 +47,6 @@ absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
   watcher("links", kKernelShare + 0.1);
   const int ranks = static_cast<int>(machine.cores) / request.threads;
   RETURN_IF_ERROR(MeasureLinks(std::min(ranks, kLinkRanksMax), request.threads, &profile));
-  if (!request.nvme.empty()) {
-    watcher("drive", kKernelShare + 0.15);
-    RETURN_IF_ERROR(MeasureNvme(request.nvme, &profile));
-  }
   profile.set_measured(true);
   return profile;
 }
