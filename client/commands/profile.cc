@@ -1,0 +1,55 @@
+// Measures this machine: what `terrace plan` and `terrace run` compute with. The work is done by
+// terrace-rank, once for each number of threads that a rank may have when ranks share the machine
+// evenly.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/machine.h"
+#include "client/commands/commands.h"
+#include "client/print.h"
+#include "client/process.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kCountsMax = 4;  // so that all of it stays under a minute
+
+// All cores, half of them and so on.
+std::vector<uint32_t> ThreadCounts(const ProfileOptions& options) {
+  if (options.threads > 0) return {options.threads};
+  std::vector<uint32_t> counts;
+  for (uint32_t threads = ThisMachine().cores; threads > 0 && counts.size() < kCountsMax;
+       threads /= 2) {
+    counts.push_back(threads);
+  }
+  return counts;
+}
+
+}  // namespace
+
+int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options) {
+  const auto program = SiblingProgram("terrace-rank");
+  if (!program.ok()) return Fail(global, program.status());
+  const std::vector<uint32_t> counts = ThreadCounts(options);
+  if (global.json()) std::printf("{\"profiles\": [\n");
+  for (const uint32_t threads : counts) {
+    std::vector<std::string> arguments = {"probe", "--threads", absl::StrCat(threads), "-o",
+                                          global.json() ? "json" : "text"};
+    if (options.refresh) arguments.push_back("--refresh");
+    if (!options.nvme.empty()) {
+      arguments.insert(arguments.end(), {"--nvme", options.nvme});
+    }
+    std::fflush(stdout);
+    const auto code = RunToEnd(*program, arguments);
+    if (!code.ok()) return Fail(global, code.status());
+    if (*code != 0) return *code;
+    std::fputs(!global.json() ? "\n" : threads == counts.back() ? "]}\n" : ",\n", stdout);
+  }
+  return 0;
+}
+
+}  // namespace terrace

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted against measured step times of jobs that differ in layout and precision, on this machine.
+
+Each round measures the machine (`terrace profile --refresh`) and then runs every job once; a job's plan is the one that its own
+run printed, and its time the median of its steps after the first two. The error is taken within a round, so that a machine whose
+speed drifts changes both sides, and the median over rounds is reported. Of two jobs whose measured times differ by more than 15 %
+the plan must rank them as measured. How many cores others keep busy before each job is printed: on a busy machine the figures are
+those of the machine, not of the model.
+
+  tests/bench/predict.py --bin build/release/bin [--rounds 3] [--steps 7] [--only dp2,bf16] [--json results.json]
+"""
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+import time
+
+LLAMA = {"model_type": "llama", "vocab_size": 256, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6,
+         "num_key_value_heads": 6, "head_dim": 64, "intermediate_size": 1024, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+         "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False}
+GPT = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 256, "n_embd": 384, "n_layer": 6, "n_head": 6,
+       "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "initializer_range": 0.02}
+ONE = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "recompute": "none"}
+TWO = {"devices_per_node": 2}
+WARM_UP = 2
+RANKED = 1.15
+
+# name -> model, precision, layout, resources
+JOBS = {
+    "1 rank fp32": (LLAMA, "fp32", {**ONE, "micro_batch": 8}, {}),
+    "1 rank bf16": (LLAMA, "bf16", {**ONE, "micro_batch": 8}, {}),
+    "1 rank gpt fp32, 2 micro-batches": (GPT, "fp32", {**ONE, "micro_batch": 4}, {}),
+    "1 rank recompute block": (LLAMA, "fp32", {**ONE, "micro_batch": 8, "recompute": "block"}, {}),
+    "1 rank optimizer on the host": (LLAMA, "fp32", {**ONE, "micro_batch": 8, "offload": {"optimizer": "host"}}, {}),
+    "dp 2": (LLAMA, "fp32", {**ONE, "dp": 2, "micro_batch": 4}, TWO),
+    "dp 2 zero 1 bf16": (LLAMA, "bf16", {**ONE, "dp": 2, "micro_batch": 4, "zero": 1}, TWO),
+    "dp 2 zero 2, 2 micro-batches": (LLAMA, "fp32", {**ONE, "dp": 2, "micro_batch": 2, "zero": 2}, TWO),
+    "dp 2 zero 3": (LLAMA, "fp32", {**ONE, "dp": 2, "micro_batch": 4, "zero": 3}, TWO),
+    "tp 2": (LLAMA, "fp32", {**ONE, "tp": 2, "micro_batch": 8}, TWO),
+    "pp 2, 4 micro-batches": (GPT, "fp32", {**ONE, "pp": 2, "micro_batch": 2}, TWO),
+}
+
+
+def terrace(binary, *arguments):
+    result = subprocess.run([binary / "terrace", *map(str, arguments)], capture_output=True, text=True, timeout=1800)
+    if result.returncode != 0:
+        raise SystemExit(f"terrace {' '.join(map(str, arguments))}:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    return result.stdout
+
+
+def write_job(folder, name, steps):
+    model, precision, layout, resources = JOBS[name]
+    spec = {"name": "predict", "model": {"config": model}, "data": {"train": str(folder / "corpus.txt"), "sequence_length": 256},
+            "train": {"steps": steps, "global_batch": 8, "precision": precision, "optimizer": {"lr": 1e-4}, "eval_batches": 1},
+            "layout": layout, "resources": {"device_memory": "4GiB", "host_memory": "2GiB", **resources},
+            "checkpoint": {"directory": str(folder / "checkpoint"), "resume": "never"}}
+    path = folder / "job.yaml"
+    path.write_text(json.dumps(spec))
+    return path
+
+
+def run_job(options, folder, name):
+    subprocess.run(["rm", "-rf", folder / "checkpoint"], check=True)
+    path = write_job(folder, name, options.steps)
+    lines = terrace(options.bin, "run", path, "--state-dir", folder / "state", "-o", "json").splitlines()
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    plan = next(event["plan"] for event in events if event["event"] == "plan")
+    seconds = [event["step_seconds"] for event in events if event["event"] == "step"][WARM_UP:]
+    subprocess.run(["rm", "-rf", folder / "state"], check=True)
+    return plan["time"]["step_seconds"], statistics.median(seconds)
+
+
+def busy_cores():
+    """What others keep busy while this program does nothing for a second."""
+    def busy():
+        fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        return sum(int(fields[i]) for i in (0, 1, 2, 5, 6, 7)) / os.sysconf("SC_CLK_TCK")
+    before, started = busy(), time.monotonic()
+    time.sleep(1)
+    return (busy() - before) / (time.monotonic() - started)
+
+
+def run_round(options, folder, names):
+    terrace(options.bin, "profile", "--refresh")
+    result, others = {}, []
+    for name in names:
+        others.append(busy_cores())
+        result[name] = run_job(options, folder, name)
+        print(f"  {name}: predicted {result[name][0]:.3f} s, measured {result[name][1]:.3f} s", flush=True)
+    return result, statistics.median(others)
+
+
+def ordering(names, predicted, measured):
+    """Pairs that differ by more than 15 %, and those of them that the plan ranks the other way round."""
+    pairs = [(a, b) if measured[a] > measured[b] else (b, a) for a, b in itertools.combinations(names, 2)]
+    apart = [(slow, fast) for slow, fast in pairs if measured[slow] > RANKED * measured[fast]]
+    return apart, [(slow, fast) for slow, fast in apart if predicted[slow] <= predicted[fast]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--only", default="", help="jobs whose names contain one of these, separated by commas")
+    parser.add_argument("--json", type=pathlib.Path, help="file for all figures")
+    options = parser.parse_args()
+    names = [name for name in JOBS if any(part in name for part in options.only.split(","))]
+    rounds, loads = [], []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        (folder / "corpus.txt").write_text("the king saw a shepherd and gave his brother bread and gold. " * 20000)
+        for number in range(options.rounds):
+            result, others = run_round(options, folder, names)
+            rounds.append(result)
+            loads.append(others)
+            print(f"round {number + 1}: others kept {others:.2f} cores busy", flush=True)
+    predicted = {name: statistics.median(r[name][0] for r in rounds) for name in names}
+    measured = {name: statistics.median(r[name][1] for r in rounds) for name in names}
+    print("\n| job | predicted s | measured s | error |\n|---|---|---|---|")
+    errors = {name: statistics.median(r[name][0] / r[name][1] - 1 for r in rounds) for name in names}
+    for name in names:
+        print(f"| {name} | {predicted[name]:.3f} | {measured[name]:.3f} | {100 * errors[name]:+.1f} % |")
+    worst = max(names, key=lambda name: abs(errors[name]))
+    mean = statistics.mean(abs(error) for error in errors.values())
+    print(f"\nmean {100 * mean:.1f} %, worst {100 * errors[worst]:+.1f} % ({worst})")
+    apart, wrong = ordering(names, predicted, measured)
+    print(f"{len(apart)} pairs differ by more than 15 %; the plan ranks {len(wrong)} of them wrong" +
+          "".join(f"\n  {slow} is slower than {fast}" for slow, fast in wrong))
+    if options.json:
+        options.json.write_text(json.dumps({"rounds": rounds, "others_cores": loads, "errors": errors}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles of this machine: measured once, kept, never taken from another machine."""
+import json
+import unittest
+
+from support import OK, TerraceTest
+
+
+class ProfileTest(TerraceTest):
+    def setUp(self):
+        super().setUp()
+        self.profiles = self.folder / "profiles"
+        self.environment["TERRACE_PROFILE_DIR"] = str(self.profiles)
+
+    def plan(self):
+        return self.terrace("plan", self.job({"layout.dp": 1}), "-o", "json")
+
+    def test_a_profile_is_kept_and_one_of_other_hardware_is_measured_again(self):
+        first = self.plan()
+        self.assertIn("measuring this machine", first.err)
+        file = self.profiles / "profile-1.json"
+        kept = json.loads(file.read_text())
+        self.assertTrue(kept["measured"])
+        self.assertGreater(min(rate["flops_per_second"] for rate in kept["kernels"]), 0)
+        self.assertGreater(json.loads(first.out)["time"]["step_seconds"], 0)
+
+        self.assertNotIn("measuring", self.plan().err)
+
+        file.write_text(json.dumps({**kept, "hardware": "0123456789abcdef", "name": "another machine"}))
+        again = self.plan()
+        self.assertIn("measured on other hardware", again.err)
+        self.assertIn("another machine", again.err)
+        self.assertEqual(json.loads(file.read_text())["hardware"], kept["hardware"])
+
+    def test_a_folder_without_a_drive_is_a_clear_error(self):
+        missing = self.folder / "nowhere"
+        result = self.terrace("profile", "--threads", "1", "--nvme", missing, code=None)
+        self.assertNotEqual(result.code, OK)
+        self.assertIn(str(missing), result.err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "kernels/rate_class.h"
+#include "worker/rank/probe_cache.h"
+#include "worker/rank/probe_cases.h"
+#include "worker/rank/probe_kernels.h"
+#include "worker/rank/probe_memory.h"
+#include "worker/rank/probe_text.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ProbeDepthTest : public testing::TestWithParam<ProbeDepth> {};
+
+TEST_P(ProbeDepthTest, EveryCaseIsWellFormedAndMeasuresAnotherShape) {
+  std::set<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> seen;
+  for (const ProbeCase& one : ProbeCases(GetParam())) {
+    ASSERT_THAT(kernels::CheckShapes(one.op, one.attrs, one.operands), IsEmpty());
+    EXPECT_GT(kernels::Flops(one.op, one.attrs, one.operands), 0) << kernels::Name(one.op);
+    const kernels::RateClass of = kernels::RateClassOf(one.op, one.attrs, one.operands);
+    EXPECT_TRUE(seen.insert({of.kernel, of.precision, of.rows, of.columns, of.inner}).second)
+        << of.kernel << " " << of.rows << " x " << of.columns << " x " << of.inner;
+  }
+  for (const char* kernel : {"matmul", "matmul_nt", "matmul_tn", "attention", "attention_grad"}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      const auto found = seen.lower_bound({kernel, precision, 0, 0, 0});
+      ASSERT_NE(found, seen.end());
+      EXPECT_EQ(std::get<0>(*found), kernel);
+      EXPECT_EQ(std::get<1>(*found), precision);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Depths, ProbeDepthTest,
+                         testing::Values(ProbeDepth::kBrief, ProbeDepth::kThorough));
+
+TEST(KernelProbeTest, ALargerProductTakesLonger) {
+  auto probe = KernelProbe::Create(1);
+  ASSERT_TRUE(probe.ok()) << probe.status();
+  const ProbeCase* small = nullptr;
+  const ProbeCase* large = nullptr;
+  const std::vector<ProbeCase> cases = ProbeCases(ProbeDepth::kBrief);
+  for (const ProbeCase& one : cases) {
+    if (one.op != kernels::Op::kMatmul) continue;
+    const auto flops = [](const ProbeCase& of) {
+      return kernels::Flops(of.op, of.attrs, of.operands);
+    };
+    if (small == nullptr || flops(one) < flops(*small)) small = &one;
+    if (large == nullptr || flops(one) > flops(*large)) large = &one;
+  }
+  ASSERT_NE(small, nullptr);
+  EXPECT_GT(probe->Seconds(*large, 0), 10 * probe->Seconds(*small, 0));
+}
+
+TEST(StreamProbeTest, WakingAnotherStreamIsMeasured) {
+  v1::HardwareProfile profile;
+  ASSERT_TRUE(MeasureStreams(1, &profile).ok());
+  EXPECT_GT(profile.instruction_overhead_seconds(), 0);
+  EXPECT_GT(profile.wake_seconds(), 0);
+}
+
+class ProbeCacheTest : public testing::Test {
+ protected:
+  ProbeCacheTest() {
+    folder_ = (std::filesystem::temp_directory_path() / "terrace-profile-XXXXXX").string();
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    profile_.set_name("one machine");
+    profile_.set_hardware("0001");
+    profile_.set_measured(true);
+    profile_.set_memory_bytes_per_second(12e9);
+  }
+  ~ProbeCacheTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+  v1::HardwareProfile profile_;
+};
+
+TEST_F(ProbeCacheTest, AProfileOfThisMachineIsFoundAgain) {
+  ASSERT_TRUE(ProbeCache::Open(folder_, 2, "0001").Write(profile_).ok());
+  std::string why_not;
+  const auto kept = ProbeCache::Open(folder_, 2, "0001").Read(&why_not);
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_EQ(kept->memory_bytes_per_second(), 12e9);
+  EXPECT_THAT(why_not, IsEmpty());
+  EXPECT_FALSE(ProbeCache::Open(folder_, 1, "0001").Read(&why_not).has_value());
+}
+
+TEST_F(ProbeCacheTest, AProfileOfOtherHardwareIsRefusedWithTheReason) {
+  ASSERT_TRUE(ProbeCache::Open(folder_, 2, "0001").Write(profile_).ok());
+  std::string why_not;
+  EXPECT_FALSE(ProbeCache::Open(folder_, 2, "0002").Read(&why_not).has_value());
+  EXPECT_THAT(why_not, HasSubstr("other hardware"));
+  EXPECT_THAT(why_not, HasSubstr("one machine"));
+}
+
+TEST_F(ProbeCacheTest, WhatIsNoProfileIsSaidToBeNone) {
+  ASSERT_TRUE(ProbeCache::Open(folder_, 2, "0001").Write(v1::HardwareProfile()).ok());
+  std::string why_not;
+  EXPECT_FALSE(ProbeCache::Open(folder_, 2, "0001").Read(&why_not).has_value());
+  EXPECT_THAT(why_not, HasSubstr("no measured profile"));
+  EXPECT_FALSE(ProbeCache::Open("", 2, "0001").Read(&why_not).has_value());
+}
+
+TEST(ProbeTextTest, EachKernelShowsItsSlowestAndFastestShape) {
+  v1::HardwareProfile profile;
+  profile.set_name("one machine");
+  profile.set_threads(2);
+  for (const int64_t rows : {64, 512}) {
+    v1::KernelRate* rate = profile.add_kernels();
+    rate->set_kernel("matmul");
+    rate->set_precision("fp32");
+    rate->set_rows(rows);
+    rate->set_flops_per_second(1e9 * static_cast<double>(rows));
+  }
+  const std::string text = ProfileText(profile);
+  EXPECT_THAT(text, HasSubstr("matmul fp32"));
+  EXPECT_THAT(text, HasSubstr("64.0 to  512.0 GFLOP/s"));
+}
+
+}  // namespace
+}  // namespace terrace
