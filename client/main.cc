@@ -89,7 +89,20 @@ class CommandLine {
     CLI::App* plan =
         app_.add_subcommand("plan", "Show layout, memory and expected time, without running");
     plan->add_option("spec", plan_.spec_path, "Job spec (YAML)")->required();
+    plan->add_option("--profile", plan_.profile,
+                     "File with this machine's profile, as `terrace profile -o json` prints it");
     On(plan, [this] { return PlanCommand(global_, plan_); });
+
+    CLI::App* profile =
+        app_.add_subcommand("profile", "Measure this machine, so that plans tell the time right");
+    profile
+        ->add_option("--threads", profile_.threads,
+                     "Threads of a rank; 0: all cores, half of them and so on")
+        ->check(CLI::Range(0, 4096))
+        ->capture_default_str();
+    profile->add_option("--nvme", profile_.nvme, "Folder whose drive is measured as well");
+    profile->add_flag("--refresh", profile_.refresh, "Measure although a profile is kept");
+    On(profile, [this] { return ProfileCommand(global_, profile_); });
 
     CLI::App* explain = app_.add_subcommand("explain", "Show the compiled program");
     explain->add_option("spec", explain_.spec_or_job, "Job spec (YAML) or job id")->required();
@@ -196,6 +209,7 @@ class CommandLine {
   GlobalOptions global_;
   RunOptions run_;
   PlanOptions plan_;
+  ProfileOptions profile_;
   ExplainOptions explain_;
   SubmitOptions submit_;
   ListOptions list_;

@@ -53,6 +53,12 @@ struct SubmitOptions {
 };
 struct PlanOptions {
   std::string spec_path;
+  std::string profile;  // file that `terrace profile -o json` wrote; empty: what is kept
+};
+struct ProfileOptions {
+  uint32_t threads = 0;  // of a rank; 0: all cores, half of them and so on
+  std::string nvme;      // folder; empty: no drive is measured
+  bool refresh = false;
 };
 struct ExplainOptions {
   std::string spec_or_job;

@@ -35,6 +35,7 @@ struct Options {
   std::string sequence;
   std::optional<uint32_t> stage;
   std::string checkpoint;
+  std::string profile;
   std::string program_file;
 };
 
@@ -70,7 +71,7 @@ std::string Json(const std::vector<v1::Program>& programs) {
 }
 
 int Plan(const Options& options) {
-  const absl::StatusOr<Prepared> prepared = PrepareFile(options.spec);
+  const absl::StatusOr<Prepared> prepared = PrepareFile(options.spec, options.profile);
   if (!prepared.ok()) return Exit(options, prepared.status());
   const std::string text =
       options.output == "json" ? Json(prepared->plan) : PlanText(prepared->plan);
@@ -138,6 +139,7 @@ int Main(int argc, char** argv) {
   AddServe(*serve, options.serve);
   CLI::App* plan = app.add_subcommand("plan", "print the plan of a spec for this machine");
   AddSpec(*plan, options);
+  plan->add_option("--profile", options.profile, "of this machine, as `terrace profile` printed it");
   CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
   AddSpec(*explain, options);
   explain->add_option("--sequence", options.sequence, "only this one: train, eval");

@@ -17,6 +17,7 @@ int MemoryCommand(const GlobalOptions& global, const MemoryOptions& options);
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
 int CancelCommand(const GlobalOptions& global, const CancelOptions& options);
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
+int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options);
 int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options);
 int NodesCommand(const GlobalOptions& global);
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);

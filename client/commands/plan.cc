@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "client/commands/commands.h"
 #include "client/connection.h"
@@ -18,8 +20,12 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   if (!global.coordinator_given) {
     const auto program = SiblingProgram("terrace-coordinator");
     if (!program.ok()) return Fail(global, program.status());
-    return Fail(global, Exec(*program, {"plan", "--spec", options.spec_path, "-o",
-                                        global.json() ? "json" : "text"}));
+    std::vector<std::string> arguments = {"plan", "--spec", options.spec_path, "-o",
+                                          global.json() ? "json" : "text"};
+    if (!options.profile.empty()) {
+      arguments.insert(arguments.end(), {"--profile", options.profile});
+    }
+    return Fail(global, Exec(*program, arguments));
   }
   const auto connection = Connection::Open(global);
   if (!connection.ok()) return Fail(global, connection.status());
