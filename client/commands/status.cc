@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +43,13 @@ void PrintStatus(const v1::Job& job) {
     Line("memory",
          absl::StrCat(FormatBytes(progress.arena_bytes()), " arenas + ",
                       FormatBytes(progress.external_bytes()), " outside them, the largest rank"));
+  }
+  if (const double planned = job.plan().time().step_seconds();
+      planned > 0 && progress.step_seconds() > 0) {
+    Line("predicted", absl::StrFormat("%s a step: the last one took %.1f %% %s",
+                                      FormatDuration(planned),
+                                      100 * std::abs(progress.step_seconds() / planned - 1),
+                                      progress.step_seconds() > planned ? "longer" : "less"));
   }
   Line("restarts", absl::StrCat(job.restarts()));
   for (const v1::Placement::Rank& rank : job.placement().ranks()) {

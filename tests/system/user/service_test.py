@@ -14,7 +14,7 @@ WORKER_SERIES = {
     "terrace_memory_external_bytes", "terrace_allocator_reserved_bytes", "terrace_step_seconds", "terrace_steps_total",
     "terrace_tokens_total", "terrace_loss", "terrace_grad_norm", "terrace_mfu_ratio",
     "terrace_step_last_completed_timestamp_seconds", "terrace_collective_seconds_total", "terrace_worker_connected"}
-COORDINATOR_SERIES = {"terrace_jobs", "terrace_workers", "terrace_plan_memory_error_bytes", "terrace_rpc_seconds_count"}
+COORDINATOR_SERIES = {"terrace_jobs", "terrace_workers", "terrace_plan_memory_error_bytes", "terrace_plan_step_time_error_ratio", "terrace_rpc_seconds_count"}
 
 
 class LifeTest(ServiceTest):

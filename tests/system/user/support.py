@@ -162,7 +162,9 @@ class TerraceTest(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-test-"))
         self.mark = uuid.uuid4().hex
         self.environment = {**os.environ, MARK: self.mark, "XDG_STATE_HOME": str(self.folder / "state"),
-                            "XDG_CACHE_HOME": str(self.folder / "cache")}
+                            "XDG_CACHE_HOME": str(self.folder / "cache"),
+                            # The machine is the same for all: measured once.
+                            "TERRACE_PROFILE_DIR": os.path.join(tempfile.gettempdir(), f"terrace-profiles-{os.getuid()}")}
         self.environment.pop("TERRACE_COORDINATOR", None)
         self.running = []
         self.jobs = 0
