@@ -285,6 +285,7 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   *plan.mutable_model() = ReportModel(spec, model);
   *plan.mutable_time() = ReportTime(spec, budget, chosen);
   *plan.mutable_profile() = budget.profile;
+  plan.mutable_profile()->clear_kernels();  // hundreds of shapes: `terrace profile` prints them
   uint32_t instructions = 0;
   for (const v1::Program& program : chosen.programs) {
     for (const v1::Arena& arena : program.arenas()) {
