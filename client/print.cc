@@ -172,6 +172,7 @@ int ExitCodeOfJob(const v1::Job& job) {
       return ToInt(ExitCode::kInvalidInput);
     case v1::REASON_DOES_NOT_FIT:
     case v1::REASON_CHECKPOINT_ERROR:
+    case v1::REASON_OUT_OF_MEMORY:
       return ToInt(ExitCode::kResources);
     default:
       return ToInt(ExitCode::kFailure);

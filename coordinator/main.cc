@@ -155,7 +155,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
   }
   log::Init("coordinator", log::ParseLevel(options.log_level));
-  if (serve->parsed()) return Exit(options, Serve(options.serve, &Prepare));
+  if (serve->parsed()) return Exit(options, Serve(options.serve, &PrepareWithLearned));
   if (plan->parsed()) return Plan(options);
   if (explain->parsed()) return Explain(options);
   if (schema->parsed()) return std::fputs(JobSpecJsonSchema().c_str(), stdout) < 0;

@@ -52,6 +52,15 @@ void PrintStatus(const v1::Job& job) {
                                       progress.step_seconds() > planned ? "longer" : "less"));
   }
   Line("restarts", absl::StrCat(job.restarts()));
+  for (const v1::Adjustment& adjustment : job.adjustments()) {
+    if (adjustment.change().empty()) continue;  // it is still being sought
+    Line("adjusted", absl::StrCat("from step ", adjustment.step(), ": ", adjustment.change(), " (",
+                                  adjustment.cause(), ")"));
+  }
+  if (job.learned_external_bytes() > 0) {
+    Line("learned", absl::StrCat("a rank needs ", FormatBytes(job.learned_external_bytes()),
+                                 " outside its arenas"));
+  }
   for (const v1::Placement::Rank& rank : job.placement().ranks()) {
     Line("rank", absl::StrCat(rank.rank(), " on ", rank.worker(), " device ", rank.device()));
   }

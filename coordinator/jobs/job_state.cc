@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/jobs/gang_failure.h"
+#include "coordinator/prepare/ladder.h"
 
 namespace terrace {
 namespace {
@@ -21,7 +23,7 @@ bool IsOneOf(v1::JobState state, std::initializer_list<v1::JobState> states) {
 // line.
 class Mover {
  public:
-  Mover(const v1::Job& job, int64_t unix_ms) : next_{job, false}, unix_ms_(unix_ms) {}
+  Mover(const v1::Job& job, int64_t unix_ms) : next_{job, false, ""}, unix_ms_(unix_ms) {}
 
   Transition Stay() { return std::move(next_); }
 
@@ -36,12 +38,15 @@ class Mover {
     return std::move(next_);
   }
 
+  void LearnedOn(const std::string& worker) { next_.learned_on = worker; }
+
   // The job, to change more of it.
   v1::Job& Change() {
     next_.changed = true;
     return next_.job;
   }
   const v1::Job& job() const { return next_.job; }
+  int64_t now() const { return unix_ms_; }
 
  private:
   Transition next_;
@@ -81,45 +86,42 @@ Transition Recover(Mover mover, v1::Reason reason, const std::string& what) {
                                " without progress)"));
 }
 
-std::string Describe(const RankView& view) {
-  switch (view.presence) {
-    case Presence::kLost:
-      return absl::StrCat("worker ", view.worker, " with rank ", view.rank, " was lost");
-    case Presence::kMissing:
-      return absl::StrCat("worker ", view.worker, " no longer has rank ", view.rank);
-    default:
-      return absl::StrCat("rank ", view.rank, " on ", view.worker, ": ",
-                          view.report.message().empty() ? "failed" : view.report.message());
-  }
+// ---- memory that ran out ----------------------------------------------------------------------
+
+// A restart for this cause began when the gang broke, and the rank that broke it is heard only now.
+bool IsRestartOfPeers(const v1::Job& job) {
+  return job.state() == v1::RECOVERING && !NeedsSmallerLayout(job) &&
+         (job.reason() == v1::REASON_RANK_DIED || job.reason() == v1::REASON_WORKER_LOST ||
+          job.reason() == v1::REASON_INTERNAL);
 }
 
-struct Failure {
-  v1::Reason reason = v1::REASON_NONE;  // NONE: nothing failed
-  std::string message;
-};
-
-// What broke the gang. When one rank dies its peers fail for want of it, so a reason that a restart
-// cannot cure wins, then a lost worker, then the first rank.
-Failure FindFailure(absl::Span<const RankView> ranks, bool missing_is_failure) {
-  Failure found;
-  int found_weight = 0;
-  for (const RankView& view : ranks) {
-    int weight = 0;
-    v1::Reason reason = v1::REASON_RANK_DIED;
-    if (view.presence == Presence::kLost) {
-      weight = 2;
-      reason = v1::REASON_WORKER_LOST;
-    } else if (view.presence == Presence::kMissing && missing_is_failure) {
-      weight = 1;
-    } else if (view.presence == Presence::kReported && view.report.state() == v1::RANK_FAILED) {
-      if (view.report.reason() != v1::REASON_NONE) reason = view.report.reason();
-      weight = IsPermanent(reason) ? 3 : 1;
-    }
-    if (weight <= found_weight) continue;
-    found_weight = weight;
-    found = {reason, Describe(view)};
+// The same layout once more where the rank held no more than its plan allows: others took the
+// memory. If that happens again without progress, or it held more, a smaller layout is needed.
+Transition RunOut(Mover mover, const GangFailure& failure) {
+  const v1::Job& job = mover.job();
+  if (IsRestartOfPeers(job)) {
+    v1::Job& next = mover.Change();
+    next.set_restarts(job.restarts() - 1);
+    next.set_restarts_without_progress(std::max(0, job.restarts_without_progress() - 1));
   }
-  return found;
+  const v1::RankMemory& memory = failure.rank->report.memory();
+  const bool within_plan = memory.external_bytes() <= memory.external_allowed_bytes();
+  if (job.cancel_requested() || (within_plan && job.restarts_without_progress() == 0)) {
+    return Recover(std::move(mover), failure.reason, failure.message);
+  }
+  v1::Job& next = mover.Change();
+  const int64_t learned = LearnedFrom(memory.external_bytes());
+  if (!within_plan && learned > job.learned_external_bytes()) {
+    next.set_learned_external_bytes(learned);
+    mover.LearnedOn(failure.rank->worker);
+  }
+  next.set_restarts(job.restarts() + 1);
+  v1::Adjustment* adjustment = next.add_adjustments();
+  adjustment->set_step(job.progress().checkpoint_step());
+  adjustment->set_cause(failure.message);
+  return mover.To(v1::RECOVERING, failure.reason,
+                  absl::StrCat(failure.message, "; looks for a layout that needs less, to go on ",
+                               RestartPoint(job)));
 }
 
 bool All(absl::Span<const RankView> ranks, bool (*holds)(const v1::RankReport&)) {
@@ -173,10 +175,29 @@ class Rules {
   }
 
   absl::StatusOr<Transition> operator()(const Refused& input) {
+    if (NeedsSmallerLayout(job_)) {
+      const std::string cause = job_.adjustments().rbegin()->cause();
+      mover_.Change().mutable_adjustments()->RemoveLast();  // there was none
+      return mover_.To(v1::FAILED, input.reason, absl::StrCat(cause, "; ", input.message));
+    }
     if (!IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING})) {
       return Illegal(job_, "it was admitted already");
     }
     return mover_.To(v1::FAILED, input.reason, input.message);
+  }
+
+  absl::StatusOr<Transition> operator()(const Adjusted& input) {
+    if (!NeedsSmallerLayout(job_)) return Illegal(job_, "it needs no smaller layout");
+    v1::Job& next = mover_.Change();
+    *next.mutable_plan() = input.plan;
+    v1::Adjustment& adjustment = *next.mutable_adjustments()->rbegin();
+    adjustment.set_unix_ms(mover_.now());
+    adjustment.set_step(job_.progress().checkpoint_step());
+    adjustment.set_change(input.change);
+    *adjustment.mutable_layout() = input.plan.layout();
+    return mover_.To(
+        v1::RECOVERING, v1::REASON_NONE,
+        absl::StrCat("memory ran out: goes on ", RestartPoint(job_), " with ", input.change));
   }
 
   absl::StatusOr<Transition> operator()(const MustWait& input) {
@@ -207,9 +228,13 @@ class Rules {
       return Illegal(job_, "it has no ranks");
     }
     // While a gang starts, a missing rank is one whose start command is still to be carried out.
-    Failure failure = FindFailure(input.ranks, job_.state() == v1::RUNNING);
+    GangFailure failure = FindFailure(input.ranks, job_.state() == v1::RUNNING);
     if (IsPermanent(failure.reason)) {
       return mover_.To(v1::FAILED, failure.reason, std::move(failure.message));
+    }
+    const bool ran_out = failure.reason == v1::REASON_OUT_OF_MEMORY;
+    if (ran_out && (job_.state() != v1::RECOVERING || IsRestartOfPeers(job_))) {
+      return RunOut(std::move(mover_), failure);
     }
     if (job_.state() == v1::RECOVERING) return mover_.Stay();
     if (failure.reason != v1::REASON_NONE) {
@@ -269,6 +294,11 @@ bool IsPermanent(v1::Reason reason) {
     default:
       return false;
   }
+}
+
+bool NeedsSmallerLayout(const v1::Job& job) {
+  return job.state() == v1::RECOVERING && job.adjustments_size() > 0 &&
+         !job.adjustments().rbegin()->has_layout();
 }
 
 int64_t NumberOf(std::string_view id) {

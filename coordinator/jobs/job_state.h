@@ -6,6 +6,9 @@
 //                            +--- RECOVERING <----+   +- a rank or worker was lost: the whole gang
 //                            restarts
 //
+// A job whose memory ran out outside its arenas waits in RECOVERING with an adjustment that has no
+// layout yet, until the ladder (prepare/ladder.h) has found one.
+//
 // Actions follow from the stored state and from what workers report, never from the moment of a
 // transition: a coordinator that dies between writing and acting acts after its restart. No clock,
 // no I/O. docs/jobs.md has the whole diagram. Thread-safe: no state.
@@ -33,6 +36,8 @@ bool HoldsDevices(v1::JobState state);
 // True when a rank that failed for this reason would fail for it again: wrong data, a full disk, a
 // loss that is no number.
 bool IsPermanent(v1::Reason reason);
+// RECOVERING, and its layout ran out of memory: it goes on with a smaller one, or not at all.
+bool NeedsSmallerLayout(const v1::Job& job);
 
 // The number at the end of a job's id: "gpt2-books-17" -> 17.
 int64_t NumberOf(std::string_view id);
@@ -63,6 +68,10 @@ struct Refused {  // invalid, or nothing fits
   v1::Reason reason = v1::REASON_NONE;
   std::string message;
 };
+struct Adjusted {  // a smaller layout was found
+  v1::Plan plan;
+  std::string change;  // a sentence
+};
 struct MustWait {  // for devices, or for a worker that could hold it
   v1::Reason reason = v1::REASON_NONE;
   std::string message;
@@ -79,12 +88,13 @@ struct Progressed {
 struct CancelAsked {
   bool force = false;
 };
-using JobInput = std::variant<PlanningStarted, Planned, Refused, MustWait, Placed, RanksObserved,
-                              Progressed, CancelAsked>;
+using JobInput = std::variant<PlanningStarted, Planned, Refused, Adjusted, MustWait, Placed,
+                              RanksObserved, Progressed, CancelAsked>;
 
 struct Transition {
   v1::Job job;
-  bool changed = false;  // false: `job` is as before and need not be written
+  bool changed = false;    // false: `job` is as before and need not be written
+  std::string learned_on;  // the worker on which learned_external_bytes grew; empty: it did not
 };
 
 // FAILED_PRECONDITION when `input` cannot happen in the job's state; the message names both.

@@ -29,6 +29,10 @@ absl::Status Reconciler::Load() {
     const std::string id = job.id();
     jobs_[id] = {.job = std::move(job), .last_sequence = sequence};
   }
+  ASSIGN_OR_RETURN(const std::vector<LearnedMemory> learned, store_.Learned());
+  for (const LearnedMemory& one : learned) {
+    learned_[{one.worker, one.shape}] = one.external_bytes;
+  }
   log::Info("read back ", jobs.size(), " jobs, ", jobs_.size(), " of them not ended");
   return absl::OkStatus();
 }
@@ -84,10 +88,6 @@ absl::StatusOr<v1::GetMemoryResponse> Reconciler::Memory(std::string_view id) co
   return response;
 }
 
-absl::StatusOr<Budget> Reconciler::BudgetNow(const v1::JobSpec& spec) const {
-  return BudgetFor(spec, cluster_.Known(clock_.MonotonicNanos()));
-}
-
 std::vector<v1::Node> Reconciler::Nodes() const { return cluster_.List(clock_.MonotonicNanos()); }
 
 ControlStats Reconciler::Stats() const {
@@ -128,11 +128,17 @@ v1::JobEvent Reconciler::StateEventOf(const v1::Job& job, int64_t sequence) cons
   return event;
 }
 
-absl::Status Reconciler::Write(Entry& entry, v1::Job next, std::vector<StoredProgram> programs) {
+absl::Status Reconciler::Write(Entry& entry, v1::Job next, std::vector<StoredProgram> programs,
+                               std::vector<LearnedMemory> learned) {
   FlushEvents().IgnoreError();  // they come before this change; without them it is still made
   Transaction transaction{.jobs = {next}, .programs = std::move(programs)};
   transaction.events.push_back(StateEventOf(next, entry.last_sequence + 1));
+  transaction.learned = learned;
   RETURN_IF_ERROR(store_.Commit(transaction));
+  for (const LearnedMemory& one : learned) {
+    int64_t& bytes = learned_[{one.worker, one.shape}];
+    bytes = std::max(bytes, one.external_bytes);
+  }
   next.set_version(next.version() + 1);
   entry.job = std::move(next);
   entry.last_sequence += 1;
@@ -146,7 +152,13 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
   ASSIGN_OR_RETURN(Transition transition, Apply(entry->job, input, clock_.UnixMillis()));
   if (!transition.changed) return absl::OkStatus();
   const v1::JobState before = entry->job.state();
-  RETURN_IF_ERROR(Write(*entry, std::move(transition.job), {}));
+  std::vector<LearnedMemory> learned;
+  if (!transition.learned_on.empty()) {
+    learned.push_back({.worker = transition.learned_on,
+                       .shape = ShapeOf(transition.job.spec()),
+                       .external_bytes = transition.job.learned_external_bytes()});
+  }
+  RETURN_IF_ERROR(Write(*entry, std::move(transition.job), {}, std::move(learned)));
   const v1::Job& job = entry->job;
   log::Info("job ", id, " is ", v1::JobState_Name(job.state()), job.message().empty() ? "" : ": ",
             job.message());

@@ -6,8 +6,8 @@
 // store or in the next heartbeat.
 //
 // Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_planning.cc,
-// reconciler_workers.cc. The outside comes in through ControlPorts. Used only on the control loop's
-// thread.
+// reconciler_memory.cc, reconciler_workers.cc. The outside comes in through ControlPorts. Used only
+// on the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,6 +26,7 @@
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/rendezvous.h"
 #include "coordinator/prepare.h"
+#include "coordinator/prepare/ladder.h"
 #include "coordinator/store/store.h"
 
 namespace terrace {
@@ -33,26 +34,38 @@ namespace terrace {
 inline constexpr size_t kActiveJobsMax = 10'000;
 inline constexpr int64_t kProgramChunkBytes = 1 << 20;
 
-// What the loop asks of the outside. Both calls return at once.
+// The programs as they are stored.
+std::vector<StoredProgram> Serialize(const std::vector<v1::Program>& programs);
+
+// What decides how much a job's ranks hold outside their arenas, as far as that can be told before:
+// jobs of one shape learn from each other.
+std::string ShapeOf(const v1::JobSpec& spec);
+
+// What the loop asks of the outside. All calls return at once.
 class ControlPorts {
  public:
   using PlanDone = std::function<void(absl::StatusOr<Prepared>)>;
+  using DescendDone = std::function<void(absl::StatusOr<Descent>)>;
 
   virtual ~ControlPorts() = default;
   // To the worker's stream; dropped when it has none now.
   virtual void Send(std::string_view worker, const v1::CoordinatorMessage& message) = 0;
   // Prepare() somewhere else; `done` runs on the control loop's thread.
   virtual void Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) = 0;
+  // Descend() somewhere else, in the same way. UNAVAILABLE: not now.
+  virtual void Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
+                       DescendDone done) = 0;
   // New events of this job are in the store.
   virtual void EventsStored(std::string_view job) = 0;
 };
 
 // What /metrics shows.
 struct ControlStats {
-  std::map<v1::JobState, int64_t> jobs;                    // all in the store
-  std::map<v1::Reason, int64_t> pending;                   // QUEUED and RECOVERING jobs
-  std::map<v1::Reason, int64_t> restarts;                  // since this coordinator started
-  std::map<std::string, int64_t> nodes;                    // by state
+  std::map<v1::JobState, int64_t> jobs;        // all in the store
+  std::map<v1::Reason, int64_t> pending;       // QUEUED and RECOVERING jobs
+  std::map<v1::Reason, int64_t> restarts;      // since this coordinator started
+  std::map<std::string, int64_t> adjustments;  // by rung, since this coordinator started
+  std::map<std::string, int64_t> nodes;        // by state
   std::map<std::string, int64_t> plan_memory_error_bytes;  // by running job: measured - predicted
   // By running job: the last step's seconds over those that the plan predicted, less 1.
   std::map<std::string, double> plan_step_time_error_ratio;
@@ -112,7 +125,8 @@ class Reconciler {
   // Applies one input; writes the job, and its state event, when it changed. The entry may be gone
   // afterwards (ended).
   absl::Status Update(const std::string& id, const JobInput& input);
-  absl::Status Write(Entry& entry, v1::Job next, std::vector<StoredProgram> programs);
+  absl::Status Write(Entry& entry, v1::Job next, std::vector<StoredProgram> programs,
+                     std::vector<LearnedMemory> learned = {});
   v1::JobEvent StateEventOf(const v1::Job& job, int64_t sequence) const;
   void TakeProgress(Entry& entry, const std::vector<RankView>& ranks);
   void CountTransition(v1::JobState from, v1::JobState to, v1::Reason reason);
@@ -127,6 +141,10 @@ class Reconciler {
   void PlanJobs();
   void StartPlanning(Entry& entry, const Budget& budget);
   void FinishPlanning(const std::string& id, absl::StatusOr<Prepared> prepared);
+  // Jobs whose layout ran out of memory go down the ladder.
+  void FindSmallerLayouts();
+  void FinishDescent(const std::string& id, absl::StatusOr<Descent> descent);
+  absl::StatusOr<Budget> BudgetOf(const v1::Job& job) const;
   void AnswerWaits();
   void FlushProgress();
 
@@ -145,7 +163,8 @@ class Reconciler {
   std::map<std::string, Entry, std::less<>> jobs_;  // that have not ended
   int64_t last_number_ = 0;                         // of a job id
   std::map<SentKey, int64_t> sent_ns_;
-  std::vector<v1::JobEvent> unstored_events_;  // numbered already
+  std::map<std::pair<std::string, std::string>, int64_t> learned_;  // by worker and shape
+  std::vector<v1::JobEvent> unstored_events_;                       // numbered already
   ControlStats stats_;
 };
 

@@ -7,7 +7,7 @@
 #include "coordinator/planner/layout_rules.h"
 #include "proto/grid.h"
 
-// One pass: observe, stop, plan, place, answer, write.
+// One pass: observe, stop, plan, go down the ladder, place, answer, write.
 namespace terrace {
 namespace {
 
@@ -25,6 +25,7 @@ void Reconciler::Pass() {
   ObserveJobs();
   StopStrays();
   PlanJobs();
+  FindSmallerLayouts();
   PlaceJobs();
   AnswerWaits();
   FlushProgress();
@@ -178,6 +179,7 @@ void Reconciler::PlaceJobs() {
     const v1::Job& job = entry.job;
     if (!job.has_plan() || (job.state() != v1::QUEUED && job.state() != v1::RECOVERING)) continue;
     if (job.state() == v1::RECOVERING && HasLiveRanks(job)) continue;  // its old ranks end first
+    if (NeedsSmallerLayout(job)) continue;
     waiting.push_back(&job);
   }
   if (waiting.empty()) return;

@@ -6,7 +6,6 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/jobs/reconciler.h"
-#include "proto/program_hash.h"
 
 // From a spec to a planned job in the store.
 namespace terrace {
@@ -14,7 +13,7 @@ namespace {
 
 std::string Text(const Budget& budget) {
   return absl::StrCat(budget.nodes, "/", budget.ranks, "/", budget.threads_per_rank, "/",
-                      budget.device_memory_bytes);
+                      budget.device_memory_bytes, "/", budget.external_bytes);
 }
 
 Refused RefusalOf(const absl::Status& status) {
@@ -27,16 +26,6 @@ Refused RefusalOf(const absl::Status& status) {
     default:
       return {v1::REASON_INTERNAL, message};
   }
-}
-
-std::vector<StoredProgram> Serialize(const Prepared& prepared) {
-  std::vector<StoredProgram> programs;
-  for (const v1::Program& program : prepared.programs) {
-    StoredProgram& stored = programs.emplace_back();
-    stored.bytes = SerializeProgram(program);
-    stored.sha256 = Sha256Hex(stored.bytes);
-  }
-  return programs;
 }
 
 }  // namespace
@@ -53,8 +42,9 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
                                  : JobInput(MustWait{v1::REASON_NO_MATCHING_WORKER,
                                                      std::string(prepared.status().message())});
   ASSIGN_OR_RETURN(Transition transition, Apply(entry.job, input, clock_.UnixMillis()));
-  RETURN_IF_ERROR(Write(entry, std::move(transition.job),
-                        prepared.ok() ? Serialize(*prepared) : std::vector<StoredProgram>()));
+  RETURN_IF_ERROR(
+      Write(entry, std::move(transition.job),
+            prepared.ok() ? Serialize(prepared->programs) : std::vector<StoredProgram>()));
   ++last_number_;
   ++stats_.jobs[v1::QUEUED];
   jobs_[id] = std::move(entry);
@@ -75,7 +65,7 @@ void Reconciler::PlanJobs() {
         !(homeless || job.state() == v1::PENDING || job.state() == v1::PLANNING)) {
       continue;
     }
-    const absl::StatusOr<Budget> budget = BudgetNow(job.spec());
+    const absl::StatusOr<Budget> budget = BudgetOf(job);
     if (!budget.ok()) {
       if (job.has_plan()) continue;  // PlaceJobs says what it waits for
       const MustWait wait{v1::REASON_NO_MATCHING_WORKER, std::string(budget.status().message())};
@@ -102,7 +92,7 @@ void Reconciler::FinishPlanning(const std::string& id, absl::StatusOr<Prepared> 
   entry->planning = false;
   absl::Status status;
   if (prepared.ok()) {
-    status = store_.Commit({.programs = Serialize(*prepared)});
+    status = store_.Commit({.programs = Serialize(prepared->programs)});
     if (status.ok()) status = Update(id, Planned{std::move(prepared->plan)});
   } else {
     status = Update(id, RefusalOf(prepared.status()));

@@ -191,6 +191,7 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
   budget.profile = matching.back()->profile;  // a step is as slow as its slowest rank
   budget.threads_per_rank = matching.back()->threads_per_device;
   for (const NodeView* node : matching) {
+    budget.external_bytes = std::max(budget.external_bytes, node->external_bytes);
     if (node->device_memory_bytes == 0) continue;
     budget.device_memory_bytes =
         budget.device_memory_bytes == 0

@@ -26,8 +26,9 @@ struct NodeView {
   int64_t device_memory_bytes = 0;  // each; 0: not limited
   uint32_t threads_per_device = 1;
   v1::HardwareProfile profile;
-  std::set<uint32_t> used;  // devices that hold ranks or are promised
-  bool ready = true;        // false: it is silent at the moment and takes no ranks
+  int64_t external_bytes = 0;  // learned here of jobs of this shape, outside the arenas; 0: nothing
+  std::set<uint32_t> used;     // devices that hold ranks or are promised
+  bool ready = true;           // false: it is silent at the moment and takes no ranks
 };
 
 // What the planner may count on: the most workers the spec allows among those that could hold their

@@ -38,13 +38,17 @@ absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const
 
 }  // namespace
 
+int64_t ExternalBytes(const Budget& budget) {
+  return std::max(kCpuExternalBytes, budget.external_bytes);
+}
+
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
                                    const Budget& budget, const v1::Layout& layout) {
   Evaluated evaluated = {.layout = layout};
-  ASSIGN_OR_RETURN(
-      evaluated.programs,
-      Compile(
-          {.spec = &spec, .model = &model, .layout = layout, .external_bytes = kCpuExternalBytes}));
+  ASSIGN_OR_RETURN(evaluated.programs, Compile({.spec = &spec,
+                                                .model = &model,
+                                                .layout = layout,
+                                                .external_bytes = ExternalBytes(budget)}));
   for (const v1::Program& program : evaluated.programs) {
     const auto most = [&](v1::Tier tier, int64_t external_bytes, int64_t* bytes) {
       *bytes = std::max(*bytes, ArenaBytes(program, tier) + external_bytes);

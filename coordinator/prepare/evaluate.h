@@ -24,6 +24,9 @@ namespace terrace {
 // and 10 M models; the rest is room for larger groups. A test says when it grows.
 inline constexpr int64_t kCpuExternalBytes = int64_t{96} << 20;
 
+// What a rank is given outside its arenas: the larger of that and of what was learned.
+int64_t ExternalBytes(const Budget& budget);
+
 struct Evaluated {
   v1::Layout layout;
   std::vector<v1::Program> programs;  // one a stage

@@ -55,6 +55,17 @@ void Control::Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done)
   });
 }
 
+void Control::Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
+                      DescendDone done) {
+  const bool queued = PostPlanning([this, spec, budget, plan, done] {
+    loop_.Post([done, descent = terrace::Descend(spec, budget, plan)] { done(descent); });
+  });
+  if (queued) return;
+  loop_.Post([done] {
+    done(absl::UnavailableError(absl::StrCat(kPlansQueuedMax, " jobs wait to be planned already")));
+  });
+}
+
 // ---- workers ----------------------------------------------------------------------------------
 
 void Control::AttachWorker(const std::string& name, uint64_t session,

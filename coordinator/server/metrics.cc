@@ -52,6 +52,10 @@ class StatsCollector final : public prometheus::Collectable {
         {"terrace_plan_memory_error_bytes",
          "Arena bytes that a rank of a running job reserved beyond those its plan predicted.",
          MetricType::Gauge,
+         {}},
+        {"terrace_job_adjustments_total",
+         "Jobs that went on with a smaller layout after memory ran out, by what was given up.",
+         MetricType::Counter,
          {}}};
     for (int state = v1::PENDING; state <= v1::CANCELLED; ++state) {
       const auto key = static_cast<v1::JobState>(state);
@@ -78,6 +82,9 @@ class StatsCollector final : public prometheus::Collectable {
     families.push_back(std::move(step_time));
     for (const auto& [job, bytes] : stats.plan_memory_error_bytes) {
       Add(families[4], "job", job, static_cast<double>(bytes));
+    }
+    for (const char* rung : {"micro_batch", "recompute", "host", "nvme"}) {
+      Add(families[5], "rung", rung, static_cast<double>(stats.adjustments[rung]));
     }
     return families;
   }

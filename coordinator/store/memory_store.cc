@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/store/memory_store.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
 
@@ -29,6 +31,10 @@ absl::Status MemoryStore::Commit(const Transaction& transaction) {
     std::deque<v1::JobEvent>& tail = events_[event.job()];
     tail.push_back(event);
     if (static_cast<int64_t>(tail.size()) > kEventsKeptPerJob) tail.pop_front();
+  }
+  for (const LearnedMemory& learned : transaction.learned) {
+    int64_t& bytes = learned_[{learned.worker, learned.shape}];
+    bytes = std::max(bytes, learned.external_bytes);
   }
   return absl::OkStatus();
 }
@@ -75,6 +81,13 @@ absl::StatusOr<int64_t> MemoryStore::LastSequence(std::string_view job) const {
   auto found = events_.find(job);
   if (found == events_.end() || found->second.empty()) return 0;
   return found->second.back().sequence();
+}
+
+absl::StatusOr<std::vector<LearnedMemory>> MemoryStore::Learned() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<LearnedMemory> all;
+  for (const auto& [key, bytes] : learned_) all.push_back({key.first, key.second, bytes});
+  return all;
 }
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,13 +25,17 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::vector<v1::JobEvent>> Events(std::string_view job, int64_t after_sequence,
                                                    int64_t limit) const override;
   absl::StatusOr<int64_t> LastSequence(std::string_view job) const override;
+  absl::StatusOr<std::vector<LearnedMemory>> Learned() const override;
 
  private:
+  using WorkerAndShape = std::pair<std::string, std::string>;
+
   mutable absl::Mutex mutex_;
   std::map<std::string, v1::Job, std::less<>> jobs_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> order_ ABSL_GUARDED_BY(mutex_);  // ids by submission
   std::map<std::string, std::string, std::less<>> programs_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<v1::JobEvent>, std::less<>> events_ ABSL_GUARDED_BY(mutex_);
+  std::map<WorkerAndShape, int64_t> learned_ ABSL_GUARDED_BY(mutex_);  // bytes
 };
 
 }  // namespace terrace

@@ -20,6 +20,8 @@ constexpr char kTables[] = R"sql(
   CREATE TABLE IF NOT EXISTS programs (sha256 TEXT PRIMARY KEY, data BLOB NOT NULL);
   CREATE TABLE IF NOT EXISTS events (
     job TEXT NOT NULL, sequence INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job, sequence)) WITHOUT ROWID;
+  CREATE TABLE IF NOT EXISTS learned_memory (
+    worker TEXT NOT NULL, shape TEXT NOT NULL, external_bytes INTEGER NOT NULL, PRIMARY KEY (worker, shape)) WITHOUT ROWID;
 )sql";
 
 absl::StatusCode CodeOf(int sqlite_code) {
@@ -203,6 +205,7 @@ absl::Status SqliteStore::WriteAll(const Transaction& transaction) {
   for (const v1::Job& job : transaction.jobs) RETURN_IF_ERROR(WriteJob(job));
   for (const StoredProgram& program : transaction.programs) RETURN_IF_ERROR(WriteProgram(program));
   for (const v1::JobEvent& event : transaction.events) RETURN_IF_ERROR(WriteEvent(event));
+  for (const LearnedMemory& one : transaction.learned) RETURN_IF_ERROR(WriteLearned(one));
   return absl::OkStatus();
 }
 
@@ -239,6 +242,15 @@ absl::Status SqliteStore::WriteEvent(const v1::JobEvent& event) {
   RETURN_IF_ERROR(insert.Text(event.job()).Int(event.sequence()).Blob(bytes).Run("writing"));
   Query trim(*this, "DELETE FROM events WHERE job = ? AND sequence <= ?");
   return trim.Text(event.job()).Int(event.sequence() - kEventsKeptPerJob).Run("writing");
+}
+
+absl::Status SqliteStore::WriteLearned(const LearnedMemory& learned) {
+  Query write(*this,
+              "INSERT INTO learned_memory (worker, shape, external_bytes) VALUES (?, ?, ?) "
+              "ON CONFLICT DO UPDATE SET external_bytes = "
+              "MAX(external_bytes, excluded.external_bytes)");
+  write.Text(learned.worker).Text(learned.shape).Int(learned.external_bytes);
+  return write.Run("writing");
 }
 
 absl::StatusOr<v1::Job> SqliteStore::GetJob(std::string_view id) const {
@@ -290,6 +302,20 @@ absl::StatusOr<int64_t> SqliteStore::LastSequence(std::string_view job) const {
   Query query(*this, "SELECT MAX(sequence) FROM events WHERE job = ?");
   ASSIGN_OR_RETURN(const bool found, query.Text(job).Next("reading"));
   return found ? query.ColumnInt(0) : 0;
+}
+
+absl::StatusOr<std::vector<LearnedMemory>> SqliteStore::Learned() const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this,
+              "SELECT worker, shape, external_bytes FROM learned_memory ORDER BY worker, shape");
+  std::vector<LearnedMemory> all;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, query.Next("reading"));
+    if (!more) return all;
+    all.push_back({.worker = std::string(query.ColumnBlob(0)),
+                   .shape = std::string(query.ColumnBlob(1)),
+                   .external_bytes = query.ColumnInt(2)});
+  }
 }
 
 }  // namespace terrace

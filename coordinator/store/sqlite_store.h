@@ -36,6 +36,7 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::vector<v1::JobEvent>> Events(std::string_view job, int64_t after_sequence,
                                                    int64_t limit) const override;
   absl::StatusOr<int64_t> LastSequence(std::string_view job) const override;
+  absl::StatusOr<std::vector<LearnedMemory>> Learned() const override;
 
  private:
   struct CloseDatabase {
@@ -58,6 +59,7 @@ class SqliteStore final : public Store {
   absl::Status WriteJob(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteProgram(const StoredProgram& program) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteEvent(const v1::JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteLearned(const LearnedMemory& learned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Error(std::string_view doing) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;

@@ -1,5 +1,5 @@
-// Where the coordinator keeps what must outlive it: jobs, programs by hash, and the tail of each
-// job's events.
+// Where the coordinator keeps what must outlive it: jobs, programs by hash, the tail of each job's
+// events, and what ranks were seen to need outside their arenas.
 //
 // Writes are transactions: all of one is stored or nothing. A job is written with the version its
 // writer observed; a stored job that has moved on since makes the whole transaction ABORTED. A
@@ -30,6 +30,14 @@ struct StoredProgram {
   std::string bytes;  // as proto/program_hash.h serialises it
 };
 
+// What a rank of a job of this shape was seen to need outside its arenas on this worker, with a
+// margin.
+struct LearnedMemory {
+  std::string worker;
+  std::string shape;
+  int64_t external_bytes = 0;
+};
+
 enum class Durability { kSynced, kBuffered };
 
 struct Transaction {
@@ -37,6 +45,7 @@ struct Transaction {
   std::vector<v1::Job> jobs;
   std::vector<StoredProgram> programs;  // one that is there already is left alone
   std::vector<v1::JobEvent> events;     // sequences grow by one per job; the writer numbers them
+  std::vector<LearnedMemory> learned;   // of one worker and shape the largest is kept
   Durability durability = Durability::kSynced;
 };
 
@@ -60,6 +69,8 @@ class Store {
                                                            int64_t limit) const = 0;
   // Of the job's newest event; 0 when it has none.
   virtual absl::StatusOr<int64_t> LastSequence(std::string_view job) const = 0;
+  // All of it, by worker and shape.
+  virtual absl::StatusOr<std::vector<LearnedMemory>> Learned() const = 0;
 };
 
 }  // namespace terrace

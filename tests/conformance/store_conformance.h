@@ -115,6 +115,24 @@ TEST_P(StoreConformance, EventsAreReadFromASequenceOn) {
   EXPECT_EQ(*store_->LastSequence("b-2"), 1);
 }
 
+TEST_P(StoreConformance, OfWhatWasLearnedOnOneWorkerOfOneShapeTheLargestIsKept) {
+  EXPECT_TRUE(store_->Learned()->empty());
+  ASSERT_TRUE(store_->Commit({.learned = {{"w1", "s", 7}, {"w0", "t", 5}}}).ok());
+  ASSERT_TRUE(store_->Commit({.learned = {{"w1", "s", 3}, {"w0", "s", 4}, {"w0", "t", 6}}}).ok());
+  const auto learned = store_->Learned();
+  ASSERT_EQ(learned->size(), 3);
+  EXPECT_EQ((*learned)[0].worker + (*learned)[0].shape, "w0s");
+  EXPECT_EQ((*learned)[1].worker + (*learned)[1].shape, "w0t");
+  EXPECT_EQ((*learned)[1].external_bytes, 6);
+  EXPECT_EQ((*learned)[2].external_bytes, 7) << "the smaller one came later";
+}
+
+TEST_P(StoreConformance, WhatATransactionLearnedIsAbortedWithIt) {
+  const Transaction aborted{.jobs = {MakeJob("a-1", 7)}, .learned = {{"w0", "s", 5}}};
+  EXPECT_EQ(store_->Commit(aborted).code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(store_->Learned()->empty());
+}
+
 TEST_P(StoreConformance, OnlyTheNewestEventsOfAJobAreKept) {
   Transaction transaction{.durability = Durability::kBuffered};
   for (int64_t i = 1; i <= kEventsKeptPerJob + 100; ++i) {

@@ -55,6 +55,8 @@ TEST(PrintTest, ExitCodesTellWhyAJobEnded) {
   EXPECT_EQ(ExitCodeOfJob(job), ToInt(ExitCode::kInvalidInput));
   job.set_reason(v1::REASON_DOES_NOT_FIT);
   EXPECT_EQ(ExitCodeOfJob(job), ToInt(ExitCode::kResources));
+  job.set_reason(v1::REASON_OUT_OF_MEMORY);
+  EXPECT_EQ(ExitCodeOfJob(job), ToInt(ExitCode::kResources));
   job.set_reason(v1::REASON_RESTARTS_EXHAUSTED);
   EXPECT_EQ(ExitCodeOfJob(job), ToInt(ExitCode::kFailure));
   job.set_state(v1::CANCELLED);

@@ -81,6 +81,25 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
   void Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) override {
     plans_.push_back([this, spec, budget, done] { done(PrepareFake(spec, budget)); });
   }
+  void Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
+               DescendDone done) override {
+    ++descents_;
+    budgets_.push_back(budget);
+    plans_.push_back([this, spec, budget, plan, done] {
+      if (descents_lost_ > 0) {
+        --descents_lost_;
+        return;  // its coordinator dies first
+      }
+      if (plan.layout().micro_batch() == 1) {
+        return done(absl::ResourceExhaustedError("nothing smaller fits"));
+      }
+      Descent descent{.rung = "micro_batch", .change = "a smaller micro-batch"};
+      descent.prepared = *PrepareFake(spec, budget);
+      descent.prepared.plan.mutable_layout()->set_micro_batch(plan.layout().micro_batch() / 2);
+      descent.prepared.plan.set_program_sha256(0, "smaller program");
+      done(std::move(descent));
+    });
+  }
   void EventsStored(std::string_view) override { ++events_stored_; }
 
   static absl::StatusOr<Prepared> PrepareFake(const v1::JobSpec& spec, const Budget& budget) {
@@ -90,6 +109,7 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
     layout.set_ranks(budget.ranks);
     layout.set_nodes(budget.nodes);
     layout.set_threads_per_rank(budget.threads_per_rank);
+    layout.set_micro_batch(4);
     layout.set_tensor_parallel(std::max<uint32_t>(1, spec.layout().tp()));
     layout.set_pipeline_parallel(std::max<uint32_t>(1, spec.layout().pp()));
     layout.set_data_parallel(layout.ranks() /
@@ -130,6 +150,15 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
     EXPECT_EQ(JobNow(id).state(), v1::RUNNING);
     return id;
   }
+  void RunOut(const std::string& worker, const std::string& job, uint32_t rank,
+              int64_t external_mib) {
+    v1::RankReport& report = RankOf(worker, job, rank);
+    report.set_state(v1::RANK_FAILED);
+    report.set_reason(v1::REASON_OUT_OF_MEMORY);
+    report.set_message("held too much");
+    report.mutable_memory()->set_external_bytes(external_mib << 20);
+    report.mutable_memory()->set_external_allowed_bytes(96 << 20);
+  }
   v1::Job JobNow(const std::string& id) { return *reconciler_->Get(id); }
   v1::RankReport& RankOf(const std::string& worker, const std::string& job, uint32_t rank) {
     return workers_[worker]->ranks[{job, rank}];
@@ -141,6 +170,9 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
   std::map<std::string, uint64_t> sessions_;
   uint64_t last_session_ = 0;
   int events_stored_ = 0;
+  int descents_ = 0;
+  int descents_lost_ = 0;        // the next ones are never finished
+  std::vector<Budget> budgets_;  // of descents
   std::deque<std::function<void()>> plans_;
   std::unique_ptr<Reconciler> reconciler_;
 };
@@ -476,6 +508,144 @@ TEST_F(ReconcilerTest, TheNewestConnectionOfANameIsTheValidOne) {
   Connect(w0);
   EXPECT_EQ(reconciler_->WorkerSaid("w0", old_session, w0.Heartbeat()).code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+// ---- memory that ran out ----------------------------------------------------------------------
+
+TEST_F(ReconcilerTest, AJobThatRanOutGoesOnWithASmallerLayoutAndItsPrograms) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  RankOf("w0", id, 0).mutable_progress()->set_checkpoint_step(7);
+  RunOut("w0", id, 0, 112);
+  Pass(1200);
+  v1::Job job = JobNow(id);
+  EXPECT_EQ(job.state(), v1::STARTING);
+  EXPECT_EQ(job.epoch(), 2);
+  EXPECT_EQ(job.learned_external_bytes(), int64_t{128} << 20);
+  ASSERT_EQ(job.adjustments_size(), 1);
+  EXPECT_EQ(job.adjustments(0).step(), 7);
+  EXPECT_EQ(job.adjustments(0).layout().micro_batch(), 2u);
+  EXPECT_EQ(w0.received.back().start().ranks(0).program_sha256(), "smaller program");
+  ASSERT_EQ(budgets_.size(), 1u);
+  EXPECT_EQ(budgets_[0].external_bytes, int64_t{128} << 20) << "it is planned with";
+  EXPECT_EQ(reconciler_->Stats().adjustments.at("micro_batch"), 1);
+  EXPECT_EQ(reconciler_->Stats().restarts.at(v1::REASON_OUT_OF_MEMORY), 1);
+  bool told = false;
+  const auto events = store_.Events(id, 0, 100);
+  for (const v1::JobEvent& event : *events) {
+    told |= event.state().message().find("with a smaller micro-batch") != std::string::npos;
+  }
+  EXPECT_TRUE(told) << "whoever watches sees it";
+}
+
+TEST_F(ReconcilerTest, TheLadderEndsAndIsNotHeldAgainstMaxRestarts) {
+  AddWorker("w0", 1);
+  v1::JobSpec spec = Spec("a");
+  spec.set_max_restarts(0);
+  const std::string id = RunningJob(spec);
+  for (int rung = 0; rung < 2; ++rung) {
+    RunOut("w0", id, 0, 112 + rung);
+    Pass(1200);
+    Ready(id);
+    ASSERT_EQ(JobNow(id).state(), v1::RUNNING) << rung;
+  }
+  RunOut("w0", id, 0, 200);
+  Pass(1200);
+  const v1::Job job = *store_.GetJob(id);
+  EXPECT_EQ(job.state(), v1::FAILED);
+  EXPECT_EQ(job.reason(), v1::REASON_OUT_OF_MEMORY);
+  EXPECT_THAT(job.message(), HasSubstr("held too much; nothing smaller fits"));
+  EXPECT_EQ(job.adjustments_size(), 2);
+}
+
+// Whatever the moment of its death, the next coordinator goes on from what was stored.
+TEST_F(ReconcilerTest, ACoordinatorThatDiesOnTheWayDownGoesOnAfterItsRestart) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  descents_lost_ = 1;
+  RunOut("w0", id, 0, 112);
+  Pass(1200);
+  EXPECT_TRUE(NeedsSmallerLayout(*store_.GetJob(id))) << "stored before it is acted on";
+  EXPECT_EQ(descents_, 1);
+  StartCoordinator();
+  Settle();
+  EXPECT_EQ(JobNow(id).state(), v1::RECOVERING) << "its worker is away";
+  Connect(w0);
+  Pass(1200);
+  EXPECT_EQ(JobNow(id).state(), v1::STARTING);
+  EXPECT_EQ(JobNow(id).adjustments_size(), 1);
+  EXPECT_EQ(descents_, 2);
+  // And between the new layout and its start.
+  StartCoordinator();
+  Connect(w0);
+  Pass(400);
+  Ready(id);
+  EXPECT_EQ(JobNow(id).state(), v1::RUNNING);
+  EXPECT_EQ(JobNow(id).epoch(), 2);
+  EXPECT_EQ(JobNow(id).plan().layout().micro_batch(), 2u);
+  EXPECT_EQ(descents_, 2);
+}
+
+TEST_F(ReconcilerTest, WhenNothingCanBeStoredTheWayDownIsTriedAgain) {
+  AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  RunOut("w0", id, 0, 112);
+  store_.full = true;
+  Pass(1200);
+  EXPECT_EQ(descents_, 0) << "what is not stored is not done";
+  EXPECT_EQ(JobNow(id).state(), v1::RUNNING);
+  store_.full = false;
+  Pass(1200);
+  EXPECT_EQ(JobNow(id).state(), v1::STARTING);
+  EXPECT_EQ(JobNow(id).adjustments_size(), 1);
+}
+
+TEST_F(ReconcilerTest, TheOldRanksEndBeforeASmallerLayoutIsSought) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  AddWorker("w1", 1);
+  const std::string id = RunningJob(Spec("a", 1, 2));
+  RunOut("w1", id, 1, 112);
+  const auto report = w0.ranks.begin()->second;
+  Disconnect(*workers_["w0"]);  // its rank is not heard of, nor killed
+  Pass(1000);
+  EXPECT_EQ(descents_, 0);
+  Connect(w0);
+  Pass(1200);
+  EXPECT_EQ(descents_, 1);
+  EXPECT_EQ(report.epoch(), 1);
+}
+
+TEST_F(ReconcilerTest, LaterJobsOfThatShapeArePlannedOnThatWorkerWithWhatWasLearned) {
+  AddWorker("w0", 1);
+  v1::JobSpec spec = Spec("a");
+  spec.mutable_model()->set_config_json("{}");
+  const std::string id = RunningJob(spec);
+  RunOut("w0", id, 0, 112);
+  Pass(1200);
+  StartCoordinator();
+  Connect(*workers_["w0"]);
+  v1::JobSpec later = spec;
+  later.set_name("b");
+  later.mutable_train()->set_seed(17);
+  EXPECT_EQ(reconciler_->BudgetNow(later)->external_bytes, int64_t{128} << 20)
+      << "after a restart too";
+  later.mutable_model()->set_config_json("{ }");
+  EXPECT_EQ(reconciler_->BudgetNow(later)->external_bytes, 0) << "another shape";
+  AddWorker("w1", 2);
+  EXPECT_EQ(reconciler_->BudgetNow(Spec("c", 2))->external_bytes, 0) << "another worker";
+}
+
+TEST_F(ReconcilerTest, AJobCancelledOnTheWayDownStaysCancelled) {
+  AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  RunOut("w0", id, 0, 112);
+  auto heard = workers_["w0"]->Heartbeat();
+  Say(*workers_["w0"], heard);
+  reconciler_->Pass();
+  ASSERT_TRUE(NeedsSmallerLayout(JobNow(id)));
+  ASSERT_TRUE(reconciler_->Cancel(id, false).ok());
+  Pass(1200);
+  EXPECT_EQ(store_.GetJob(id)->state(), v1::CANCELLED);
 }
 
 }  // namespace

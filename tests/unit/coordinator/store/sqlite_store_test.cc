@@ -48,10 +48,13 @@ TEST_F(SqliteStoreTest, WhatWasCommittedIsThereAfterReopening) {
   {
     auto store = SqliteStore::Open(file_);
     ASSERT_TRUE((*store)->Commit(OneJob("a-1")).ok());
+    ASSERT_TRUE((*store)->Commit({.learned = {{"w0", "s", 5}}}).ok());
   }
   auto store = SqliteStore::Open(file_);
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_TRUE((*store)->GetJob("a-1").ok());
+  ASSERT_EQ((*store)->Learned()->size(), 1);
+  EXPECT_EQ((*store)->Learned()->front().external_bytes, 5);
 }
 
 TEST_F(SqliteStoreTest, WhatWasCommittedSurvivesTheKillOfItsProcess) {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "coordinator/jobs/reconciler.h"
+#include "proto/program_hash.h"
+
+// What was learned of memory, and what follows for jobs that ran out of it.
+//
+// A job that ran out is stored as such, with an adjustment that lacks its layout. Every pass looks
+// for these, so that a coordinator that dies on the way begins the descent again: it is a pure
+// function and comes to the same layout.
+namespace terrace {
+
+std::vector<StoredProgram> Serialize(const std::vector<v1::Program>& programs) {
+  std::vector<StoredProgram> all;
+  for (const v1::Program& program : programs) {
+    StoredProgram& stored = all.emplace_back();
+    stored.bytes = SerializeProgram(program);
+    stored.sha256 = Sha256Hex(stored.bytes);
+  }
+  return all;
+}
+
+std::string ShapeOf(const v1::JobSpec& spec) {
+  v1::JobSpec shape;
+  shape.mutable_model()->set_config_json(spec.model().config_json());
+  shape.mutable_data()->set_tokenizer(spec.data().tokenizer());
+  shape.mutable_data()->set_sequence_length(spec.data().sequence_length());
+  shape.mutable_train()->set_precision(spec.train().precision());
+  return Sha256Hex(shape.SerializeAsString());
+}
+
+absl::StatusOr<Budget> Reconciler::BudgetNow(const v1::JobSpec& spec) const {
+  std::vector<NodeView> nodes = cluster_.Known(clock_.MonotonicNanos());
+  if (!learned_.empty()) {
+    const std::string shape = ShapeOf(spec);
+    for (NodeView& node : nodes) {
+      const auto found = learned_.find({node.name, shape});
+      if (found != learned_.end()) node.external_bytes = found->second;
+    }
+  }
+  return BudgetFor(spec, nodes);
+}
+
+absl::StatusOr<Budget> Reconciler::BudgetOf(const v1::Job& job) const {
+  absl::StatusOr<Budget> budget = BudgetNow(job.spec());
+  if (budget.ok()) {
+    budget->external_bytes = std::max(budget->external_bytes, job.learned_external_bytes());
+  }
+  return budget;
+}
+
+void Reconciler::FindSmallerLayouts() {
+  for (auto& [id, entry] : jobs_) {
+    // Its old ranks end first: until then they may still report a checkpoint.
+    if (entry.planning || !NeedsSmallerLayout(entry.job) || HasLiveRanks(entry.job)) continue;
+    const absl::StatusOr<Budget> budget = BudgetOf(entry.job);
+    if (!budget.ok()) continue;  // its workers are away
+    entry.planning = true;
+    ports_.Descend(entry.job.spec(), *budget, entry.job.plan(),
+                   [this, id = id](absl::StatusOr<Descent> descent) {
+                     FinishDescent(id, std::move(descent));
+                   });
+  }
+}
+
+void Reconciler::FinishDescent(const std::string& id, absl::StatusOr<Descent> descent) {
+  Entry* entry = Find(id);
+  if (entry == nullptr) return;  // cancelled meanwhile
+  entry->planning = false;
+  absl::Status status;
+  if (descent.ok()) {
+    status = store_.Commit({.programs = Serialize(descent->prepared.programs)});
+    if (status.ok()) {
+      status = Update(id, Adjusted{std::move(descent->prepared.plan), std::move(descent->change)});
+    }
+    if (status.ok()) ++stats_.adjustments[descent->rung];
+  } else if (absl::IsUnavailable(descent.status())) {
+    status = descent.status();
+  } else {
+    status = Update(id, Refused{v1::REASON_OUT_OF_MEMORY, std::string(descent.status().message())});
+  }
+  if (!status.ok()) log::Warn("job ", id, " is to go down the ladder again: ", status.message());
+  Pass();
+}
+
+}  // namespace terrace

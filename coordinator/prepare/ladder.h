@@ -1,0 +1,58 @@
+// The ladder: what a job goes on with whose memory ran out because of bytes that no plan reserved.
+//
+// Down from the layout that ran out: a smaller micro-batch, more recompute, states in the host's
+// memory, states on NVMe. Each rung keeps what those above it gave up, so that the way down ends
+// and nothing is tried twice. The first that fits, with what was learned to lie outside the arenas,
+// is compiled. The degrees of parallelism stay, and so does whatever the spec pins.
+//
+// Pure and thread-safe: the same in, the same out.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/planner/planner.h"
+#include "coordinator/prepare.h"
+#include "proto/v1/job.pb.h"
+#include "proto/v1/plan.pb.h"
+
+namespace terrace {
+
+// A rank is given an eighth more outside its arenas than it was seen to hold there, in whole MiB.
+inline constexpr int64_t kLearnedMarginParts = 8;
+constexpr int64_t LearnedFrom(int64_t seen_bytes) {
+  const int64_t bytes =
+      seen_bytes + (seen_bytes + kLearnedMarginParts - 2) / (kLearnedMarginParts - 1);
+  return (bytes + (1 << 20) - 1) >> 20 << 20;
+}
+// What was seen, from what was learned: at least LearnedFrom's argument.
+constexpr int64_t SeenFrom(int64_t learned_bytes) {
+  return learned_bytes - learned_bytes / kLearnedMarginParts;
+}
+
+struct Rung {
+  std::string name;  // "micro_batch", "recompute", "host", "nvme"
+  v1::Layout layout;
+};
+// From the highest on.
+std::vector<Rung> RungsBelow(const v1::JobSpec& spec, const v1::Layout& layout);
+
+struct Descent {
+  std::string rung;    // its name
+  std::string change;  // "layout.micro_batch 4 instead of 8"
+  Prepared prepared;
+};
+// `plan` is the one that ran out, budget.external_bytes what was learned. RESOURCE_EXHAUSTED when
+// no rung fits: the message has the limit, the bytes and the pinned keys that are in the way.
+absl::StatusOr<Descent> Descend(const v1::JobSpec& spec, const Budget& budget,
+                                const v1::Plan& plan);
+
+// Prepare() with what was learned; where nothing fits with it, without: a figure from another job
+// makes room, it does not refuse.
+absl::StatusOr<Prepared> PrepareWithLearned(const v1::JobSpec& spec, const Budget& budget);
+
+}  // namespace terrace
