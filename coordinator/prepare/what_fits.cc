@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/estimate.h"
 #include "coordinator/prepare/layout_text.h"
+#include "coordinator/prepare/memory_report.h"
 #include "coordinator/prepare/search.h"
 #include "proto/program_text.h"
 
@@ -31,9 +32,9 @@ std::optional<Evaluated> BestThatFits(const v1::JobSpec& spec, const Budget& bud
     return !Hopeless(estimator.Memory(layout), spec, budget);
   });
   if (!hope) return std::nullopt;
-  absl::StatusOr<std::vector<Evaluated>> evaluated = SearchLayouts(spec, *model, budget);
-  if (!evaluated.ok() || !evaluated->front().fits) return std::nullopt;
-  return std::move(evaluated->front());
+  absl::StatusOr<Searched> searched = SearchLayouts(spec, *model, budget, Effort::kFirstFit);
+  if (!searched.ok() || !searched->evaluated.front().fits) return std::nullopt;
+  return std::move(searched->evaluated.front());
 }
 
 // A spec with some keys changed, and the changes in words.
@@ -49,7 +50,15 @@ Variation WithBf16(Variation variation) {
 }
 
 Variation WithSequence(Variation variation, int64_t length) {
-  variation.spec.mutable_data()->set_sequence_length(length);
+  v1::DataSpec* data = variation.spec.mutable_data();
+  data->set_sequence_length(length);
+  // The longest bucket is as long as the samples.
+  const std::vector<int64_t> buckets(data->buckets().begin(), data->buckets().end());
+  data->clear_buckets();
+  for (const int64_t bucket : buckets) {
+    if (bucket < length) data->add_buckets(bucket);
+  }
+  if (!buckets.empty()) data->add_buckets(length);
   variation.changes.push_back(absl::StrCat("data.sequence_length ", length));
   return variation;
 }
@@ -147,9 +156,16 @@ std::string BytesText(const Evaluated& evaluated) {
   return text;
 }
 
-std::string CheapestChange(const v1::JobSpec& spec, const Budget& budget) {
+}  // namespace
+
+std::vector<Change> ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most) {
+  std::vector<Change> found;
   for (const Variation& variation : Variations(spec)) {
-    const std::optional<Evaluated> fitting = BestThatFits(variation.spec, budget);
+    // Dearer changes of a kind that has one that fits already say nothing new.
+    const bool new_kind =
+        found.empty() || variation.changes.size() > 0 || variation.spec.layout().has_offload();
+    if (!new_kind) continue;
+    std::optional<Evaluated> fitting = BestThatFits(variation.spec, budget);
     if (!fitting.has_value()) continue;
     std::vector<std::string> changes = variation.changes;
     v1::LayoutSpec pinned = spec.layout();
@@ -157,23 +173,39 @@ std::string CheapestChange(const v1::JobSpec& spec, const Budget& budget) {
     for (std::string& change : Unpinned(pinned, fitting->layout)) {
       changes.push_back(std::move(change));
     }
-    return absl::StrCat("the cheapest change that fits: ", InWords(changes), " (",
-                        BytesText(*fitting), "); or ");
+    found.push_back({.words = InWords(changes), .evaluated = *std::move(fitting)});
+    if (found.size() >= most) break;
   }
-  return "no layout, precision or sequence_length fits; ";
+  return found;
 }
 
-}  // namespace
-
-absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest) {
+absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest,
+                        const std::vector<Change>& changes) {
   const int64_t enough_mib = (nearest.device_bytes + kMiB - 1) / kMiB;
   const bool device_short =
       budget.device_memory_bytes > 0 && nearest.device_bytes > budget.device_memory_bytes;
+  const std::string cheapest =
+      changes.empty() ? "no layout, precision or sequence_length fits; "
+                      : absl::StrCat("the cheapest change that fits: ", changes[0].words, " (",
+                                     BytesText(changes[0].evaluated), "); or ");
+  const v1::Binding binding =
+      ReportBinding(nearest.programs, LimitsOf(spec), budget.device_memory_bytes);
+  std::vector<std::string> holders;
+  for (int i = 0; i < std::min(3, binding.largest_size()); ++i) {
+    holders.push_back(
+        absl::StrCat(binding.largest(i).name(), " ", FormatBytes(binding.largest(i).bytes())));
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
       "job '", spec.name(), "' needs ", absl::StrJoin(Excesses(spec, budget, nearest), " and "),
-      " per rank; ", CheapestChange(spec, budget),
+      " per rank", nearest.programs.size() > 1 ? absl::StrCat(" of stage ", binding.stage()) : "",
+      "; ", cheapest,
       device_short ? absl::StrCat("resources.device_memory of at least ", enough_mib, " MiB")
-                   : "more of it in resources"));
+                   : "more of it in resources",
+      "; the most is held at ", binding.instruction(), ", by ", absl::StrJoin(holders, ", ")));
+}
+
+absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest) {
+  return DoesNotFit(spec, budget, nearest, ChangesThatFit(spec, budget, 1));
 }
 
 }  // namespace terrace

@@ -80,6 +80,20 @@ void SpecReader::ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobS
   if (paths.empty() && key.required) Problem(key.path, Quoted(value), "a path or a list of paths");
 }
 
+namespace {
+
+// `number` is in the key's range, and so in the field's.
+void AddInteger(const Field& field, int64_t number) {
+  const google::protobuf::Reflection* reflection = field.message->GetReflection();
+  if (field.descriptor->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_INT64) {
+    reflection->AddInt64(field.message, field.descriptor, number);
+  } else {
+    reflection->AddUInt32(field.message, field.descriptor, static_cast<uint32_t>(number));
+  }
+}
+
+}  // namespace
+
 // All entries, or one problem with the first that is wrong.
 void SpecReader::ReadList(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
   const Field field = FindField(key, spec);
@@ -93,7 +107,7 @@ void SpecReader::ReadList(const SpecKey& key, const YAML::Node& value, v1::JobSp
     if (!item.IsScalar()) return Problem(key.path, Quoted(item), must);
     const auto number = numbers ? ParseNumber(item.Scalar()) : std::nullopt;
     if (IsInteger(key, number)) {
-      reflection->AddUInt32(field.message, field.descriptor, static_cast<uint32_t>(*number));
+      AddInteger(field, static_cast<int64_t>(*number));
     } else if (!numbers && IsChoice(key, item.Scalar())) {
       reflection->AddString(field.message, field.descriptor, item.Scalar());
     } else {

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/strings.h"
 
 namespace terrace {
@@ -105,6 +107,52 @@ void ValidateNvme(SpecReader& reader, const v1::JobSpec& spec) {
   }
 }
 
+// Each is a training sequence of its own in the program.
+constexpr int kMaxBuckets = 16;
+
+// Which of the lengths the pinned context-parallel ranks cannot share.
+void ValidateBucketShares(SpecReader& reader, const v1::JobSpec& spec) {
+  const v1::LayoutSpec& layout = spec.layout();
+  if (layout.cp() < 2) return;
+  const int64_t pieces = layout.context_type() == "ulysses" ? layout.cp() : 2 * layout.cp();
+  for (const int64_t length : spec.data().buckets()) {
+    if (length % pieces == 0) continue;
+    const int64_t above = (length / pieces + 1) * pieces;
+    return reader.Problem("data.buckets", absl::StrCat(length),
+                          absl::StrCat("multiples of ", pieces, " with layout.cp ", layout.cp()),
+                          absl::StrCat(above));
+  }
+}
+
+void ValidateData(SpecReader& reader, const v1::JobSpec& spec) {
+  const v1::DataSpec& data = spec.data();
+  if (data.validation_fraction() == 0 && data.validation_size() == 0) {
+    reader.Problem("data.validation_fraction", "0", "above 0 when data.validation is empty",
+                   "0.05");
+  }
+  if (data.buckets().empty()) return;
+  const std::string got = absl::StrCat("[", absl::StrJoin(data.buckets(), ", "), "]");
+  const auto& buckets = data.buckets();
+  if (data.samples() != "documents") {
+    return reader.Problem("data.buckets", got, "left out without data.samples documents",
+                          "samples: documents");
+  }
+  if (buckets.size() > kMaxBuckets) {
+    return reader.Problem("data.buckets", absl::StrCat(buckets.size(), " lengths"),
+                          absl::StrCat("at most ", kMaxBuckets), "lengths that double");
+  }
+  if (std::adjacent_find(buckets.begin(), buckets.end(), std::greater_equal<>()) != buckets.end()) {
+    return reader.Problem("data.buckets", got, "ascending, each length once");
+  }
+  if (*buckets.rbegin() != data.sequence_length()) {
+    return reader.Problem(
+        "data.buckets", got,
+        absl::StrCat("a list that ends with data.sequence_length ", data.sequence_length()),
+        absl::StrCat("to set data.sequence_length to ", *buckets.rbegin()));
+  }
+  ValidateBucketShares(reader, spec);
+}
+
 }  // namespace
 
 void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
@@ -126,10 +174,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   ValidateLayout(reader, *spec);
   ValidateOffload(reader, *spec);
   ValidateNvme(reader, *spec);
-  if (spec->data().validation_fraction() == 0 && spec->data().validation_size() == 0) {
-    reader.Problem("data.validation_fraction", "0", "above 0 when data.validation is empty",
-                   "0.05");
-  }
+  ValidateData(reader, *spec);
 }
 
 }  // namespace terrace

@@ -17,12 +17,14 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/compile.h"
+#include "proto/allocation_events.h"
 #include "proto/grid.h"
 #include "proto/program_check.h"
 #include "proto/state_layout.h"
 #include "worker/comm/file_rendezvous.h"
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
+#include "worker/rank/memory_classes.h"
 #include "worker/rank/program_memory.h"
 #include "worker/rank/trace.h"
 #include "worker/rank/train_io.h"
@@ -35,6 +37,10 @@ class FixedDataset final : public TokenDataset {
  public:
   explicit FixedDataset(const JobData& data) : data_(data) {}
   int64_t tokens(Split) const override { return data_.rows * data_.length; }
+  int64_t TrainLength(int64_t, int64_t) const override { return data_.length; }
+  int64_t TrainTokens(int64_t begin, int64_t end, int64_t) const override {
+    return (end - begin) * data_.rows * data_.length;
+  }
   void TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens,
                 std::span<int32_t> targets) const override {
     const int64_t begin = row % data_.rows * data_.length;
@@ -96,10 +102,10 @@ Piece PieceOf(const Rank& rank, const v1::StateRange& range, const StateRun& run
           .owned = OwnsState(range, rank.program.grid(), rank.coordinates)};
 }
 
-std::vector<Piece> Weights(const Rank& rank) {
+std::vector<Piece> StateOf(const Rank& rank, v1::StateKind kind) {
   std::vector<Piece> pieces;
   for (const v1::StateRange& range : rank.program.state()) {
-    if (range.kind() != v1::WEIGHT) continue;
+    if (range.kind() != kind) continue;
     for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
       pieces.push_back(
           PieceOf(rank, range, run, rank.Read(range.buffer(), run.offset, run.elements)));
@@ -132,11 +138,16 @@ std::vector<Piece> Gradients(const Rank& rank) {
   return pieces;
 }
 
+// Gradients that stream through the host in chunks are never there all at once, and those that the
+// caching allocator places have no offset.
+bool KeepsGradients(const v1::Program& program) {
+  return program.arenas_size() == 1 && !UsesCaching(program);
+}
+
 // At the first write of state all gradients of the step are final: keeps those of the first step.
 class GradientKeeper final : public StateFence {
  public:
-  // Gradients that stream through the host in chunks are never there all at once.
-  explicit GradientKeeper(const Rank& rank) : rank_(rank), kept_(rank.program.arenas_size() > 1) {}
+  explicit GradientKeeper(const Rank& rank) : rank_(rank), kept_(!KeepsGradients(rank.program)) {}
   void WaitUntilUnread() override {
     if (std::exchange(kept_, true)) return;
     pieces = Gradients(rank_);
@@ -150,9 +161,10 @@ class GradientKeeper final : public StateFence {
 
 struct RankResult {
   std::vector<double> losses, grad_norms;
-  std::vector<Piece> gradients, weights;
+  std::vector<Piece> gradients, weights, adam_m, adam_v;
   std::map<std::string, int64_t> sent_per_step;
   std::vector<SequenceTimes> times;
+  v1::AllocatorStats allocator;
 };
 
 // What all ranks of a run share.
@@ -182,7 +194,8 @@ absl::StatusOr<RankResult> TrainRank(const Run& run, const v1::Program& program,
                                               .arenas = memory.arenas(),
                                               .groups = groups,
                                               .rank = index,
-                                              .nvme = memory.nvme()},
+                                              .nvme = memory.nvme(),
+                                              .dynamic = memory.dynamic()},
                                              &clock, &keeper));
   RETURN_IF_ERROR(vm->Warm());
   RETURN_IF_ERROR(FillInitialState(program, memory.regions(), 1));
@@ -216,7 +229,11 @@ absl::StatusOr<RankResult> TrainRank(const Run& run, const v1::Program& program,
     sent = groups[g]->bytes_sent() - sent;
   }
   result.gradients = std::move(keeper.pieces);
-  result.weights = Weights(rank);
+  result.weights = StateOf(rank, v1::WEIGHT);
+  result.adam_m = StateOf(rank, v1::ADAM_M);
+  result.adam_v = StateOf(rank, v1::ADAM_V);
+  result.allocator =
+      memory.dynamic() != nullptr ? memory.dynamic()->stats() : PlannedStats(program);
   return result;
 }
 
@@ -265,27 +282,41 @@ absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v
   return programs;
 }
 
+int64_t CountedTargets(const JobData& data, const v1::StepRules& rules) {
+  int64_t counted = 0;
+  for (int64_t row = 0; row < GlobalBatch(rules); ++row) {
+    const auto first = data.targets.begin() + row % data.rows * data.length;
+    counted += std::count_if(first, first + data.length, [](int32_t id) { return id >= 0; });
+  }
+  return counted;
+}
+
 absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> programs,
                                 const std::vector<RankResult>& ranks) {
   JobResult result = {.losses = ranks[0].losses,
                       .grad_norms = ranks[0].grad_norms,
                       .programs = std::move(programs)};
-  std::vector<const std::vector<Piece>*> gradients, weights;
+  std::vector<const std::vector<Piece>*> gradients, weights, adam_m, adam_v;
   for (const RankResult& rank : ranks) {
     if (rank.losses != result.losses || rank.grad_norms != result.grad_norms) {
       return absl::InternalError("ranks report different losses or norms");
     }
     gradients.push_back(&rank.gradients);
     weights.push_back(&rank.weights);
+    adam_m.push_back(&rank.adam_m);
+    adam_v.push_back(&rank.adam_v);
     result.sent_per_step.push_back(rank.sent_per_step);
     result.times.push_back(rank.times);
+    result.allocator.push_back(rank.allocator);
   }
-  if (result.programs[0].arenas_size() == 1) {
+  if (KeepsGradients(result.programs[0])) {
     RETURN_IF_ERROR(Assemble(data.model, gradients, "gradient", &result.gradients));
   }
   RETURN_IF_ERROR(Assemble(data.model, weights, "weight", &result.weights));
-  // What programs sum is the gradient of the loss of all tokens.
-  const auto tokens = static_cast<float>(result.programs[0].rules().tokens_per_step());
+  RETURN_IF_ERROR(Assemble(data.model, adam_m, "first moment", &result.adam_m));
+  RETURN_IF_ERROR(Assemble(data.model, adam_v, "second moment", &result.adam_v));
+  // What programs sum is the gradient of the loss of all tokens that count.
+  const auto tokens = static_cast<float>(CountedTargets(data, result.programs[0].rules()));
   for (auto& [name, values] : result.gradients) {
     for (float& value : values) value /= tokens;
   }

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -21,7 +22,7 @@ namespace terrace {
 namespace {
 
 constexpr char kMagic[8] = {'T', 'R', 'R', 'C', 'T', 'O', 'K', '\n'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr int64_t kLockAttemptMs = 200;
 
 // Little-endian, as the machines we run on. The checksum covers all before it.
@@ -39,6 +40,14 @@ struct Header {
   uint64_t checksum;
 };
 static_assert(sizeof(Header) == 72);
+
+// After the tokens, from the next multiple of 8 on: the position of each document's end.
+constexpr uint64_t kEndBytes = sizeof(uint64_t);
+
+uint64_t EndsOffset(const Header& header) {
+  const uint64_t tokens_end = sizeof(Header) + header.tokens * header.token_bytes;
+  return (tokens_end + kEndBytes - 1) / kEndBytes * kEndBytes;
+}
 
 uint64_t HeaderChecksum(const Header& header) {
   return XXH3_64bits(&header, offsetof(Header, checksum));
@@ -76,7 +85,7 @@ std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const Cach
                     header.version == kVersion && header.checksum == HeaderChecksum(header) &&
                     header.key == name.key;
   const bool whole =
-      ours && file->bytes().size() == sizeof(Header) + header.tokens * header.token_bytes;
+      ours && file->bytes().size() == EndsOffset(header) + header.documents * kEndBytes;
   const bool fresh = header.source_bytes == source.bytes().size() &&
                      header.source_modified_unix_ns == source.modified_unix_ns();
   if (!whole || !fresh) return std::nullopt;
@@ -85,9 +94,15 @@ std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const Cach
   cached.segment.type = static_cast<TokenType>(header.token_bytes);
   cached.segment.data = file->bytes().data() + sizeof(Header);
   cached.segment.count = header.tokens;
+  cached.segment.documents = static_cast<int64_t>(header.documents);
+  const std::byte* ends = file->bytes().data() + EndsOffset(header);
+  cached.segment.document_end = [ends](int64_t document) {
+    int64_t end = 0;
+    std::memcpy(&end, ends + document * kEndBytes, sizeof(end));
+    return end;
+  };
   cached.segment.file = *std::move(file);
   cached.max_id = header.max_id;
-  cached.documents = header.documents;
   cached.was_cached = true;
   return cached;
 }
@@ -115,17 +130,23 @@ class CacheWriter {
     return WriteAll(fd_, narrow_, path_);
   }
 
-  absl::Status Finish(uint64_t key, uint64_t documents, const MappedFile& source) {
+  void EndDocument() { ends_.push_back(tokens_); }
+
+  absl::Status Finish(uint64_t key, const MappedFile& source) {
     Header header = {.version = kVersion,
                      .token_bytes = static_cast<uint32_t>(type_),
                      .tokens = tokens_,
-                     .documents = documents,
+                     .documents = ends_.size(),
                      .source_bytes = source.bytes().size(),
                      .source_modified_unix_ns = source.modified_unix_ns(),
                      .key = key,
                      .max_id = max_id_};
     std::memcpy(header.magic, kMagic, sizeof(kMagic));
     header.checksum = HeaderChecksum(header);
+    const uint64_t written = sizeof(header) + tokens_ * header.token_bytes;
+    const std::array<std::byte, kEndBytes> zeros = {};
+    RETURN_IF_ERROR(WriteAll(fd_, std::span(zeros).first(EndsOffset(header) - written), path_));
+    RETURN_IF_ERROR(WriteAll(fd_, std::as_bytes(std::span(ends_)), path_));
     if (::pwrite(fd_.get(), &header, sizeof(header), 0) != sizeof(header)) {
       return FileError(errno, "write", path_);
     }
@@ -137,6 +158,7 @@ class CacheWriter {
   const TokenType type_;
   UniqueFd fd_;
   std::vector<std::byte> narrow_;
+  std::vector<uint64_t> ends_;
   uint64_t tokens_ = 0;
   uint32_t max_id_ = 0;
 };
@@ -169,21 +191,21 @@ absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name,
   CacheWriter writer(temporary, NarrowestType(tokenizer.vocabulary()));
   RETURN_IF_ERROR(writer.Start());
   std::vector<int32_t> ids;
-  uint64_t documents = 0;
   const bool any_bytes = tokenizer.fingerprint() == "bytes";
   RETURN_IF_ERROR(VisitText(
       source.text(), request.format, any_bytes, request.source, [&](const TextPiece& piece) {
         ids.clear();
         tokenizer.Encode(piece.text, &ids);
-        if (piece.ends_document) {
-          ++documents;
-          if (tokenizer.end_of_text().has_value()) ids.push_back(*tokenizer.end_of_text());
+        if (piece.ends_document && tokenizer.end_of_text().has_value()) {
+          ids.push_back(*tokenizer.end_of_text());
         }
         throttle.Report(activity,
                         static_cast<double>(piece.consumed_bytes) / source.bytes().size());
-        return writer.Append(ids);
+        RETURN_IF_ERROR(writer.Append(ids));
+        if (piece.ends_document) writer.EndDocument();
+        return absl::OkStatus();
       }));
-  RETURN_IF_ERROR(writer.Finish(name.key, documents, source));
+  RETURN_IF_ERROR(writer.Finish(name.key, source));
   RETURN_IF_ERROR(Rename(temporary, name.path));
   return SyncDirectory(request.folder);
 }

@@ -31,7 +31,6 @@ struct TokenCacheRequest {
 struct CachedTokens {
   TokenSegment segment;  // its path is the source's, for messages
   uint32_t max_id = 0;
-  int64_t documents = 0;
   bool was_cached = false;
 };
 

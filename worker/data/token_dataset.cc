@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "worker/data/document_dataset.h"
 #include "worker/data/permutation.h"
 #include "worker/data/token_cache.h"
 #include "worker/data/token_segment.h"
@@ -33,9 +35,10 @@ struct TokenRange {
   }
 };
 
-class Dataset final : public TokenDataset {
+class WindowDataset final : public TokenDataset {
  public:
-  Dataset(TokenSequence train, TokenSequence validation, const v1::DataSpec& spec, int64_t seed)
+  WindowDataset(TokenSequence train, TokenSequence validation, const v1::DataSpec& spec,
+                int64_t seed)
       : train_tokens_(std::move(train)),
         validation_tokens_(std::move(validation)),
         sequence_length_(spec.sequence_length()),
@@ -52,6 +55,12 @@ class Dataset final : public TokenDataset {
 
   int64_t tokens(Split split) const override {
     return split == Split::kTrain ? train_.count : validation_.count;
+  }
+
+  int64_t TrainLength(int64_t, int64_t) const override { return sequence_length_; }
+
+  int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const override {
+    return (end - begin) * global_batch * sequence_length_;
   }
 
   // An epoch cuts the ring of training tokens into windows, beginning at the epoch's offset, and
@@ -108,6 +117,12 @@ class SourceOpener {
   SourceOpener(const v1::DataSpec& spec, int64_t vocabulary, const DataProgress& progress)
       : spec_(spec), vocabulary_(vocabulary), progress_(progress) {}
 
+  // The tokenizer's.
+  absl::StatusOr<std::optional<int32_t>> EndOfText() {
+    RETURN_IF_ERROR(LoadTokenizer());
+    return tokenizer_->end_of_text();
+  }
+
   absl::StatusOr<TokenSequence> OpenAll(
       std::string_view key, const google::protobuf::RepeatedPtrField<std::string>& paths) {
     TokenSequence sequence;
@@ -138,15 +153,19 @@ class SourceOpener {
     return segment;
   }
 
-  absl::StatusOr<TokenSegment> OpenText(const std::string& path, TextFormat format) {
-    if (tokenizer_ == nullptr) {
-      absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(spec_.tokenizer());
-      if (!loaded.ok()) {
-        return absl::Status(loaded.status().code(),
-                            absl::StrCat("data.tokenizer: ", loaded.status().message()));
-      }
-      tokenizer_ = *std::move(loaded);
+  absl::Status LoadTokenizer() {
+    if (tokenizer_ != nullptr) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(spec_.tokenizer());
+    if (!loaded.ok()) {
+      return absl::Status(loaded.status().code(),
+                          absl::StrCat("data.tokenizer: ", loaded.status().message()));
     }
+    tokenizer_ = *std::move(loaded);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<TokenSegment> OpenText(const std::string& path, TextFormat format) {
+    RETURN_IF_ERROR(LoadTokenizer());
     ASSIGN_OR_RETURN(CachedTokens cached,
                      OpenTokenCache({path, format, tokenizer_.get(), spec_.cache()}, progress_));
     if (cached.max_id >= vocabulary_) RETURN_IF_ERROR(CheckIds(cached.segment, vocabulary_));
@@ -177,13 +196,24 @@ absl::Status CheckSpec(const v1::DataSpec& spec) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataSpec& spec,
-                                                                 int64_t vocabulary, int64_t seed,
+                                                                 const v1::TrainSpec& train_spec,
+                                                                 int64_t vocabulary,
                                                                  const DataProgress& progress) {
   RETURN_IF_ERROR(CheckSpec(spec));
   SourceOpener opener(spec, vocabulary, progress);
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
   ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
-  auto dataset = std::make_unique<Dataset>(std::move(train), std::move(validation), spec, seed);
+  if (spec.samples() == "documents") {
+    ASSIGN_OR_RETURN(const std::optional<int32_t> end_of_text, opener.EndOfText());
+    return OpenDocuments({.spec = spec,
+                          .train = std::move(train),
+                          .validation = std::move(validation),
+                          .end_of_text = end_of_text,
+                          .seed = train_spec.seed(),
+                          .global_batch = train_spec.global_batch()});
+  }
+  auto dataset = std::make_unique<WindowDataset>(std::move(train), std::move(validation), spec,
+                                                 train_spec.seed());
   RETURN_IF_ERROR(dataset->CheckLengths(spec));
   return dataset;
 }

@@ -5,7 +5,9 @@
 // .bin/.idx are read in place (docs/formats.md). Each document of a text ends with the tokenizer's
 // end-of-text token, where it has one.
 //
-// Sampling is a pure function of (seed, step, row): no state to save, exact resume.
+// A sample is a window of all tokens in a row, or with data.samples documents a document
+// (document_dataset.h). Sampling is a pure function of (seed, step, row): no state to save, exact
+// resume.
 // Thread-safe after Open.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -32,23 +34,29 @@ enum class Split { kTrain, kValidation };
 class TokenDataset {
  public:
   // Tokenises what is not cached yet (under a file lock, so that several ranks share the work of
-  // one), checks that every id is below `vocabulary` and that each split holds at least one
-  // sequence of spec.sequence_length + 1 tokens. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT,
-  // with the file, the position and the way out.
+  // one), checks that every id is below `vocabulary` and that each split holds enough: one window
+  // of spec.sequence_length + 1 tokens, or the documents of one batch. Of `train` the seed and the
+  // batch matter. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT, with the file, the position and
+  // the way out.
   static absl::StatusOr<std::unique_ptr<TokenDataset>> Open(const v1::DataSpec& spec,
-                                                            int64_t vocabulary, int64_t seed,
+                                                            const v1::TrainSpec& train,
+                                                            int64_t vocabulary,
                                                             const DataProgress& progress);
   virtual ~TokenDataset() = default;
 
   virtual int64_t tokens(Split split) const = 0;
 
-  // Row `row` of the global batch of `step` (0-based): sequence_length tokens and the tokens that
-  // follow each of them. Train: a pseudo-random permutation of the non-overlapping windows of each
-  // epoch, with a per-epoch offset; the same for every layout. No allocation, no failure: usable
-  // inside the step loop.
+  // Tokens of each row of the batch of `step` (0-based): one of data.buckets, or sequence_length.
+  virtual int64_t TrainLength(int64_t step, int64_t global_batch) const = 0;
+  // Targets that count in steps [begin, end): those of documents, without padding.
+  virtual int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const = 0;
+  // Row `row` of the global batch of `step`: TrainLength() tokens and the tokens that follow each
+  // of them, below 0 where there is none to predict. Windows: a pseudo-random permutation of the
+  // non-overlapping ones of each epoch, with a per-epoch offset. The same for every layout. No
+  // allocation, no failure: usable inside the step loop.
   virtual void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
                         std::span<int32_t> targets) const = 0;
-  // Window `index` of the validation split, in order, wrapping around.
+  // Sample `index` of the validation split, in order, wrapping around; sequence_length tokens.
   virtual void ValidationRow(int64_t index, std::span<int32_t> tokens,
                              std::span<int32_t> targets) const = 0;
 };

@@ -99,11 +99,42 @@ absl::StatusOr<TokenType> MegatronType(uint8_t code, std::string_view path) {
   }
 }
 
+// Where Megatron's index says that documents end: each as the number of the sequence after it.
+absl::Status ReadMegatronDocuments(std::shared_ptr<const MappedFile> index, int64_t sequences,
+                                   int64_t documents, TokenSegment* segment) {
+  const std::byte* positions = index->bytes().data() + kMegatronHeaderBytes + sequences * 4;
+  const std::byte* starts = positions + sequences * 8;
+  int64_t before = 0;
+  for (int64_t i = 0; i < documents; ++i) {
+    const int64_t start = Load<int64_t>(starts + i * 8);
+    if (start < before || start > sequences || (i == 0 && start != 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(segment->path, "'s index: document ", i, " begins at sequence ", start,
+                       ", must be from ", before, " to ", i == 0 ? 0 : sequences,
+                       "; write the data set again with Megatron's preprocess_data.py"));
+    }
+    before = start;
+  }
+  // The last entry is the end of the last document, which is that of the data.
+  segment->documents = std::max<int64_t>(0, documents - 1);
+  if (sequences > 0 && (documents < 2 || before != sequences)) {
+    return absl::OkStatus();  // written without documents: the tokens may tell
+  }
+  segment->document_end = [index = std::move(index), positions, starts, sequences,
+                           count = segment->count,
+                           token_bytes = static_cast<int64_t>(segment->type)](int64_t i) {
+    const int64_t next = Load<int64_t>(starts + (i + 1) * 8);
+    return next == sequences ? count : Load<int64_t>(positions + next * 8) / token_bytes;
+  };
+  return absl::OkStatus();
+}
+
 absl::Status ReadMegatronIndex(const std::string& index_path, TokenSegment* segment) {
-  ASSIGN_OR_RETURN(const MappedFile index, MappedFile::Open(index_path));
-  const std::span<const std::byte> bytes = index.bytes();
+  ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(index_path));
+  const auto index = std::make_shared<const MappedFile>(std::move(mapped));
+  const std::span<const std::byte> bytes = index->bytes();
   if (bytes.size() < kMegatronHeaderBytes ||
-      !absl::StartsWith(Absl(index.text()), Absl(kMegatronMagic))) {
+      !absl::StartsWith(Absl(index->text()), Absl(kMegatronMagic))) {
     return absl::InvalidArgumentError(
         absl::StrCat(index_path, " does not start like a Megatron index (MMIDIDX)"));
   }
@@ -143,7 +174,8 @@ absl::Status ReadMegatronIndex(const std::string& index_path, TokenSegment* segm
   }
   segment->data = segment->file.bytes().data();
   segment->count = position / token_bytes;
-  return absl::OkStatus();
+  return ReadMegatronDocuments(index, static_cast<int64_t>(sequences),
+                               static_cast<int64_t>(documents), segment);
 }
 
 // ---- nanoGPT: nothing but tokens

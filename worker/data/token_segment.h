@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,6 +46,9 @@ struct TokenSegment {
   TokenType type = TokenType::kU16;
   const std::byte* data = nullptr;  // inside `file`; aligned to the type or not
   int64_t count = 0;
+  int64_t documents = 0;
+  // Where a document ends, ascending up to `count`; null: the file does not say.
+  std::function<int64_t(int64_t document)> document_end;
 
   // `begin + out.size()` <= count.
   void Read(int64_t begin, std::span<int32_t> out) const;
@@ -65,6 +69,7 @@ class TokenSequence {
  public:
   void Append(TokenSegment segment);
   int64_t size() const { return size_; }
+  const std::vector<TokenSegment>& segments() const { return segments_; }
   // `begin + out.size()` <= size(). No allocation.
   void Read(int64_t begin, std::span<int32_t> out) const;
 

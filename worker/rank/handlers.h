@@ -19,6 +19,7 @@ struct InstructionPreparation {
   const v1::Instruction* source = nullptr;
   const PrepareOptions* options = nullptr;
   NvmeQueues nvme_queues;
+  const v1::Sequence* sequence = nullptr;
 };
 
 absl::Status PrepareCompute(const InstructionPreparation& in,

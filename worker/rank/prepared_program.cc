@@ -125,7 +125,8 @@ absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
                        ResolveOperand(program, operand, options.arenas));
     }
     RETURN_IF_ERROR(CheckAddresses(instruction));
-    RETURN_IF_ERROR(PrepareFamily({&program, &source, &options, nvme_queues}, &instruction));
+    RETURN_IF_ERROR(
+        PrepareFamily({&program, &source, &options, nvme_queues, &sequence}, &instruction));
     ResolveWaits(sequence, positions, &seen[source.stream()], &instruction);
     instruction.writes_state = WritesState(source, is_state);
     PreparedStream& stream = prepared.streams[source.stream()];

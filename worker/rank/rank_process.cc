@@ -180,8 +180,8 @@ RankState RankProcess::State() const {
 
 absl::Status RankProcess::OpenDataset() {
   bool told = false;
-  auto dataset = TokenDataset::Open(config_.spec().data(), program_->rules().vocabulary(),
-                                    config_.spec().train().seed(),
+  auto dataset = TokenDataset::Open(config_.spec().data(), config_.spec().train(),
+                                    program_->rules().vocabulary(),
                                     [this, &told](std::string_view text, double fraction) {
                                       told = true;
                                       reporter_->SetActivity(text, fraction);

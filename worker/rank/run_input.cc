@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/grid.h"
+#include "proto/sequences.h"
 #include "worker/rank/handlers.h"
 
 namespace terrace {
@@ -45,10 +46,10 @@ bool Fits(const PreparedInstruction& instruction, size_t operands, kernels::DTyp
                      [dtype](const kernels::TensorView& view) { return FitsOne(view, dtype); });
 }
 
-// The tokens of one micro-batch that a rank holds.
-int64_t BatchTokens(const v1::Program& program) {
+// The tokens of one micro-batch of the sequence that a rank holds.
+int64_t BatchTokens(const v1::Program& program, const v1::Sequence& sequence) {
   const v1::StepRules& rules = program.rules();
-  return rules.micro_batch() * rules.sequence_length() / AxisSize(program.grid(), v1::CONTEXT);
+  return rules.micro_batch() * LengthOf(rules, sequence) / AxisSize(program.grid(), v1::CONTEXT);
 }
 
 // The first stage of a pipeline needs no targets, the last one no tokens.
@@ -69,9 +70,11 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
   };
   switch (in.source->input().kind()) {
     case v1::LOAD_BATCH:
-      if (!FitsBatch(*out, BatchTokens(*in.program)) || in.source->micro_batch() < 0) {
+      if (!FitsBatch(*out, BatchTokens(*in.program, *in.sequence)) ||
+          in.source->micro_batch() < 0) {
         return refuse(absl::StrCat("load_batch must have a micro-batch and two dense operands i32[",
-                                   BatchTokens(*in.program), "], of which one may be absent"));
+                                   BatchTokens(*in.program, *in.sequence),
+                                   "], of which one may be absent"));
       }
       out->run = RunLoadBatch;
       return absl::OkStatus();

@@ -89,11 +89,11 @@ absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileF
     file->set_path(path);
     std::error_code ignored;
     file->set_bytes(fs::file_size(path, ignored));
-    file->set_documents(part.documents);
+    file->set_documents(part.segment.documents);
     file->set_tokens(part.segment.count);
     file->set_cached(part.was_cached);
     result.set_tokens(result.tokens() + part.segment.count);
-    result.set_documents(result.documents() + part.documents);
+    result.set_documents(result.documents() + part.segment.documents);
     result.set_max_id(std::max<int64_t>(result.max_id(), part.max_id));
     parts.push_back(std::move(part));
   }

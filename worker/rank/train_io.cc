@@ -1,39 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/train_io.h"
 
+#include <algorithm>
+
 #include "worker/rank/schedule.h"
 
 namespace terrace {
 
+int64_t GlobalBatch(const v1::StepRules& rules) {
+  return int64_t{rules.micro_batches()} * rules.data_parallel() * rules.micro_batch();
+}
+
 RowCutter::RowCutter(const v1::StepRules& rules, const kernels::TokenShare& share)
     : rows_(rules.micro_batch()),
-      share_length_(rules.sequence_length() / share.ranks),
       share_(share),
       tokens_(rules.sequence_length()),
       targets_(rules.sequence_length()) {}
 
 void RowCutter::Load(const ReadRow& read, std::span<int32_t> tokens, std::span<int32_t> targets) {
+  const auto length = static_cast<int64_t>(std::max(tokens.size(), targets.size())) / rows_;
+  const std::span row_tokens = std::span(tokens_).first(length * share_.ranks);
+  const std::span row_targets = std::span(targets_).first(length * share_.ranks);
   for (int64_t i = 0; i < rows_; ++i) {
-    read(i, tokens_, targets_);
-    Cut(tokens_, i, tokens);
-    Cut(targets_, i, targets);
+    read(i, row_tokens, row_targets);
+    Cut(row_tokens, i, length, tokens);
+    Cut(row_targets, i, length, targets);
   }
 }
 
-void RowCutter::Cut(std::span<const int32_t> row, int64_t i, std::span<int32_t> batch) const {
+void RowCutter::Cut(std::span<const int32_t> row, int64_t i, int64_t length,
+                    std::span<int32_t> batch) const {
   if (batch.empty()) return;
-  const std::span<int32_t> out = batch.subspan(i * share_length_, share_length_);
-  for (int64_t t = 0; t < share_length_; ++t) out[t] = row[share_.Position(t, share_length_)];
+  const std::span<int32_t> out = batch.subspan(i * length, length);
+  for (int64_t t = 0; t < length; ++t) out[t] = row[share_.Position(t, length)];
 }
 
 // Micro-batch j of data-parallel rank r of D holds rows (j * D + r) * micro_batch + i of the global
 // batch: whatever the layout, the same rows make up the step.
 void TrainIo::LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) {
-  const int64_t ranks = rules_.data_parallel(), rows = rules_.micro_batch();
-  const int64_t global_batch = rules_.micro_batches() * ranks * rows;
-  const int64_t first = (micro_batch * ranks + data_rank_) * rows;
+  const int64_t rows = rules_.micro_batch();
+  const int64_t first = (micro_batch * int64_t{rules_.data_parallel()} + data_rank_) * rows;
   const auto read = [&](int64_t i, std::span<int32_t> row_tokens, std::span<int32_t> row_targets) {
-    dataset_.TrainRow(step_, first + i, global_batch, row_tokens, row_targets);
+    dataset_.TrainRow(step_, first + i, GlobalBatch(rules_), row_tokens, row_targets);
   };
   cutter_.Load(std::ref(read), tokens, targets);
 }

@@ -25,7 +25,11 @@ struct StepStats {
   bool skipped = false;  // not finite: nothing was updated
 };
 
-// Cuts this rank's share of tokens out of whole rows. Allocates nothing after it was made.
+// Sequences of one step, over all ranks.
+int64_t GlobalBatch(const v1::StepRules& rules);
+
+// Cuts this rank's share of tokens out of whole rows, of any length up to the longest. Allocates
+// nothing after it was made.
 class RowCutter {
  public:
   RowCutter(const v1::StepRules& rules, const kernels::TokenShare& share);
@@ -37,12 +41,12 @@ class RowCutter {
   void Load(const ReadRow& read, std::span<int32_t> tokens, std::span<int32_t> targets);
 
  private:
-  void Cut(std::span<const int32_t> row, int64_t i, std::span<int32_t> batch) const;
+  // Of row i; `length` tokens of it are this rank's.
+  void Cut(std::span<const int32_t> row, int64_t i, int64_t length, std::span<int32_t> batch) const;
 
   const int64_t rows_;
-  const int64_t share_length_;
   const kernels::TokenShare share_;
-  std::vector<int32_t> tokens_, targets_;  // a whole row
+  std::vector<int32_t> tokens_, targets_;  // a whole row, as long as the longest
 };
 
 class TrainIo final : public SequenceIo {

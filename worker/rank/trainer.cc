@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/grid.h"
+#include "worker/rank/dynamic_memory.h"
 #include "worker/rank/failure.h"
 #include "worker/rank/schedule.h"
 #include "worker/rank/trace.h"
@@ -37,6 +38,7 @@ Trainer::Trainer(const TrainerParts& parts)
     : parts_(parts),
       spec_(parts.config->spec()),
       rules_(parts.program->rules()),
+      sequences_(*parts.program),
       train_io_(rules_, *parts.dataset, DataRank(parts), ShareOfTokens(parts)),
       eval_io_(rules_, *parts.dataset, DataRank(parts), ShareOfTokens(parts)),
       metrics_(parts.metrics) {}
@@ -45,6 +47,7 @@ absl::StatusOr<bool> Trainer::Run(int64_t start) {
   std::optional<Trace> trace;
   if (!parts_.config->trace_path().empty()) trace.emplace(*parts_.program, parts_.config->rank());
   int64_t step = start;
+  tokens_ = parts_.dataset->TrainTokens(0, start, GlobalBatch(rules_));
   bool stop = false;
   for (; step < rules_.steps() && !stop; ++step) {
     const int64_t start_ns = parts_.clock->MonotonicNanos();
@@ -52,7 +55,7 @@ absl::StatusOr<bool> Trainer::Run(int64_t start) {
     ASSIGN_OR_RETURN(stop, AgreeToStop());
     Report(step + 1, (parts_.clock->MonotonicNanos() - start_ns) * 1e-9);
     if (trace && step - start < parts_.config->trace_steps())
-      trace->Add(*parts_.vm->Find("train"), step);
+      trace->Add(*parts_.vm->Find(sequences_.Of(length_).name), step);
     if (trace && step - start + 1 == parts_.config->trace_steps()) {
       RETURN_IF_ERROR(trace->Write(parts_.config->trace_path()));
     }
@@ -67,10 +70,18 @@ absl::StatusOr<bool> Trainer::Run(int64_t start) {
 }
 
 absl::Status Trainer::Step(int64_t step) {
+  const int64_t batch = GlobalBatch(rules_);
+  length_ = parts_.dataset->TrainLength(step, batch);
+  if (!sequences_.Has(length_)) {
+    return absl::InternalError(
+        absl::StrCat("the program trains on no samples of ", length_, " tokens"));
+  }
   train_io_.SetStep(step);
   parts_.flight->SetStep(step + 1);
-  RETURN_IF_ERROR(parts_.vm->Run("train", &train_io_));
+  RETURN_IF_ERROR(parts_.vm->Run(sequences_.Of(length_).name, &train_io_));
   parts_.flight->StepDone();
+  step_tokens_ = parts_.dataset->TrainTokens(step, step + 1, batch);
+  tokens_ += step_tokens_;
   return CheckFinite();
 }
 
@@ -129,29 +140,36 @@ void Trainer::Report(int64_t steps_done, double seconds) {
   event.set_grad_norm(train_io_.stats().grad_norm);
   event.set_skipped(train_io_.stats().skipped);
   event.set_step_seconds(seconds);
-  event.set_tokens_per_second(static_cast<double>(rules_.tokens_per_step()) / seconds);
+  event.set_tokens_per_second(static_cast<double>(step_tokens_) / seconds);
   event.set_learning_rate(LearningRate(rules_, steps_done - 1));
-  event.set_tokens(steps_done * rules_.tokens_per_step());
+  event.set_tokens(tokens_);
   const bool log = steps_done == rules_.steps() ||
                    Due(std::max<int64_t>(spec_.train().log_every_steps(), 1), steps_done);
   parts_.reporter->Step(event, log);
   ReportMetrics(steps_done, seconds);
 }
 
+double Trainer::UsefulFlops() const {
+  const auto places = static_cast<double>(GlobalBatch(rules_) * length_);
+  return sequences_.Of(length_).flops * (static_cast<double>(step_tokens_) / places);
+}
+
 void Trainer::ReportMetrics(int64_t steps_done, double seconds) {
-  const SequenceTimes times = Times(*parts_.vm->Find("train"));
+  const SequenceTimes times = Times(*parts_.vm->Find(sequences_.Of(length_).name));
   metrics_.set_collective_seconds(metrics_.collective_seconds() + times.collective);
   metrics_.set_collective_exposed_seconds(metrics_.collective_exposed_seconds() +
                                           times.collective_exposed);
   metrics_.set_compute_seconds(metrics_.compute_seconds() + times.compute);
   metrics_.set_offload_stall_seconds(metrics_.offload_stall_seconds() + times.offload_exposed);
   *metrics_.mutable_traffic() = TrafficLines(parts_.vm->traffic());
+  if (const DynamicMemory* dynamic = parts_.vm->dynamic(); dynamic != nullptr)
+    *metrics_.mutable_allocator() = dynamic->stats();
   metrics_.set_step_seconds(seconds);
   metrics_.set_steps(steps_done);
-  metrics_.set_tokens(steps_done * rules_.tokens_per_step());
+  metrics_.set_tokens(tokens_);
   metrics_.set_loss(train_io_.stats().loss);
   metrics_.set_grad_norm(train_io_.stats().grad_norm);
-  metrics_.set_flops_per_second(rules_.flops_per_step() / seconds);
+  metrics_.set_flops_per_second(UsefulFlops() / seconds);
   metrics_.set_last_step_unix_ms(parts_.clock->UnixMillis());
   if (parts_.reporter->MetricsAreDue() || steps_done == rules_.steps())
     parts_.reporter->Metrics(metrics_);
@@ -184,7 +202,7 @@ void Trainer::StartCheckpoint(int64_t steps_done) {
   TakeCheckpoint(parts_.checkpointer->Finish());
   if (!checkpoint_status_.ok() || checkpoint_started_step_ == steps_done) return;
   checkpoint_started_step_ = steps_done;
-  parts_.checkpointer->Start(steps_done, steps_done * rules_.tokens_per_step());
+  parts_.checkpointer->Start(steps_done, tokens_);
 }
 
 // No rank succeeds before the job's result is on disk.

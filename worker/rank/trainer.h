@@ -20,6 +20,7 @@
 #include "worker/rank/checkpointer.h"
 #include "worker/rank/reporter.h"
 #include "worker/rank/train_io.h"
+#include "worker/rank/train_sequences.h"
 #include "worker/rank/vm.h"
 
 namespace terrace {
@@ -51,6 +52,8 @@ class Trainer {
 
  private:
   absl::Status Step(int64_t step);
+  // Model FLOPs of the last step's real tokens: padding is no use.
+  double UsefulFlops() const;
   absl::Status CheckFinite();
   void Report(int64_t steps_done, double seconds);
   void ReportMetrics(int64_t steps_done, double seconds);
@@ -66,9 +69,13 @@ class Trainer {
   const TrainerParts parts_;
   const v1::JobSpec& spec_;
   const v1::StepRules& rules_;
+  const TrainSequences sequences_;
   TrainIo train_io_;
   EvalIo eval_io_;
   v1::RankMetrics metrics_;
+  int64_t length_ = 0;       // tokens of a sample of the last step, with padding
+  int64_t step_tokens_ = 0;  // of the last step, all ranks; padding does not count
+  int64_t tokens_ = 0;       // of all steps so far
   int skipped_in_a_row_ = 0;
   int64_t checkpoint_started_step_ = -1;
   int64_t evaluated_step_ = -1;

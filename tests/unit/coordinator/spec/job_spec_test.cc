@@ -8,6 +8,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace terrace {
 namespace {
@@ -195,6 +196,43 @@ TEST(JobSpecTest, LayoutKeysThatNeedOthersSayWhich) {
               HasSubstr("accompanied by layout.recompute_every"));
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {shard_size: 2}\n")),
               HasSubstr("accompanied by layout.zero"));
+}
+
+TEST(JobSpecTest, BucketsAreAscendingLengthsUpToTheLongestSample) {
+  const auto with = [](const std::string& data) {
+    return absl::StrReplaceAll(kMinimal, {{"data: {", absl::StrCat("data: {", data, ", ")}});
+  };
+  const v1::DataSpec plain = Parse(kMinimal).data();
+  EXPECT_EQ(plain.samples(), "stream");
+  EXPECT_TRUE(plain.buckets().empty());
+  const v1::DataSpec data =
+      Parse(with("sequence_length: 512, samples: documents, buckets: [128, 512]")).data();
+  EXPECT_EQ(data.samples(), "documents");
+  EXPECT_THAT(data.buckets(), ElementsAre(128, 512));
+
+  const auto refused = [&](const std::string& buckets) {
+    return ErrorOf(with("sequence_length: 512, samples: documents, buckets: " + buckets));
+  };
+  EXPECT_THAT(refused("[256, 128, 512]"),
+              HasSubstr("line 3, column 50: data.buckets: got [256, 128, 512], must be ascending"));
+  EXPECT_THAT(refused("[128, 128, 512]"), HasSubstr("ascending"));
+  EXPECT_THAT(refused("[128, 256]"), HasSubstr("ends with data.sequence_length 512"));
+  EXPECT_THAT(refused("[0, 512]"), HasSubstr("data.buckets: got \"0\""));
+  EXPECT_THAT(refused("512"), HasSubstr("must be a list"));
+  EXPECT_THAT(refused("[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,512]"), HasSubstr("at most 16"));
+  EXPECT_THAT(ErrorOf(with("sequence_length: 512, buckets: [128, 512]")),
+              HasSubstr("left out without data.samples documents"));
+  EXPECT_THAT(ErrorOf(with("samples: document")), HasSubstr("try documents"));
+}
+
+TEST(JobSpecTest, PinnedContextRanksMustBeAbleToShareEveryBucket) {
+  const auto spec = [](const std::string& layout) {
+    return absl::StrReplaceAll(
+        absl::StrCat(kMinimal, "layout: {", layout, "}\n"),
+        {{"data: {", "data: {sequence_length: 512, samples: documents, buckets: [130, 512], "}});
+  };
+  EXPECT_THAT(ErrorOf(spec("cp: 2")), HasSubstr("data.buckets: got 130, must be multiples of 4"));
+  EXPECT_EQ(Parse(spec("cp: 2, context_type: ulysses")).layout().cp(), 2u);
 }
 
 TEST(JobSpecTest, SizesNeedSense) {

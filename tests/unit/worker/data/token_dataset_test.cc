@@ -41,7 +41,8 @@ class TokenDatasetTest : public ::testing::Test {
                                           tokens.size() * sizeof(T)));
   }
   absl::StatusOr<std::unique_ptr<TokenDataset>> Open(int64_t vocabulary = 256, int64_t seed = 1) {
-    return TokenDataset::Open(spec_, vocabulary, seed, nullptr);
+    train_.set_seed(seed);
+    return TokenDataset::Open(spec_, train_, vocabulary, nullptr);
   }
   std::string OpenError(int64_t vocabulary = 256) {
     const auto dataset = Open(vocabulary);
@@ -60,6 +61,7 @@ class TokenDatasetTest : public ::testing::Test {
 
   std::string folder_;
   v1::DataSpec spec_;
+  v1::TrainSpec train_;
 };
 
 std::string Letters(int count) {
@@ -73,7 +75,7 @@ TEST_F(TokenDatasetTest, TextIsCachedOnceAndReadBack) {
   spec_.add_validation(Put("b.txt", "0123456789abcdefX"));
   int calls = 0;
   auto dataset =
-      TokenDataset::Open(spec_, 256, 1, [&](std::string_view, double) { ++calls; }).value();
+      TokenDataset::Open(spec_, train_, 256, [&](std::string_view, double) { ++calls; }).value();
   EXPECT_GT(calls, 0);
   EXPECT_EQ(dataset->tokens(Split::kTrain), 100);
   EXPECT_EQ(dataset->tokens(Split::kValidation), 17);
@@ -82,7 +84,8 @@ TEST_F(TokenDatasetTest, TextIsCachedOnceAndReadBack) {
   EXPECT_EQ(tokens[0], '8');
   EXPECT_EQ(targets[7], 'X');
   calls = 0;
-  ASSERT_TRUE(TokenDataset::Open(spec_, 256, 1, [&](std::string_view, double) { ++calls; }).ok());
+  ASSERT_TRUE(
+      TokenDataset::Open(spec_, train_, 256, [&](std::string_view, double) { ++calls; }).ok());
   EXPECT_EQ(calls, 0) << "the second time nothing is tokenised";
 }
 
@@ -126,7 +129,7 @@ TEST_F(TokenDatasetTest, ProcessesShareTheWorkOfOne) {
     children.push_back(::fork());
     if (children.back() != 0) continue;
     int pieces = 0;
-    const auto dataset = TokenDataset::Open(spec_, 256, 1, [&](std::string_view text, double) {
+    const auto dataset = TokenDataset::Open(spec_, train_, 256, [&](std::string_view text, double) {
       pieces += text.starts_with("tokenising");
     });
     ::_exit(!dataset.ok() || (*dataset)->tokens(Split::kTrain) != 3'000'000 ? 100 : pieces > 0);

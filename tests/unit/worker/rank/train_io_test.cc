@@ -15,6 +15,8 @@ using testing::ElementsAre;
 class RowDataset final : public TokenDataset {
  public:
   int64_t tokens(Split) const override { return 0; }
+  int64_t TrainLength(int64_t, int64_t) const override { return 4; }
+  int64_t TrainTokens(int64_t, int64_t, int64_t) const override { return 0; }
   void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
                 std::span<int32_t> targets) const override {
     EXPECT_EQ(global_batch, 12);
@@ -59,6 +61,8 @@ TEST(TrainIoTest, RanksAndMicroBatchesTakeTheRowsOfTheGlobalBatchInTurn) {
 class PlaceDataset final : public TokenDataset {
  public:
   int64_t tokens(Split) const override { return 0; }
+  int64_t TrainLength(int64_t, int64_t) const override { return 4; }
+  int64_t TrainTokens(int64_t, int64_t, int64_t) const override { return 0; }
   void TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens,
                 std::span<int32_t> targets) const override {
     for (size_t t = 0; t < tokens.size(); ++t) {

@@ -1,0 +1,33 @@
+// A dataset whose samples are documents: each stands alone in its row, the rest of the row is
+// padding that the loss does not count. The rows of a step come from one bucket (bucket_draw.h).
+//
+// Where documents end: a line of .jsonl, the end of a .txt file, what a Megatron .idx says, or the
+// tokenizer's end-of-text token in any other .bin (docs/formats.md).
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "proto/v1/job.pb.h"
+#include "worker/data/token_dataset.h"
+#include "worker/data/token_segment.h"
+
+namespace terrace {
+
+struct DocumentSource {
+  v1::DataSpec spec;
+  TokenSequence train;
+  TokenSequence validation;            // empty: the last documents of train
+  std::optional<int32_t> end_of_text;  // the tokenizer's
+  int64_t seed = 0;
+  int64_t global_batch = 1;
+};
+
+// INVALID_ARGUMENT when a file does not say where its documents end, or there are too few.
+absl::StatusOr<std::unique_ptr<TokenDataset>> OpenDocuments(DocumentSource source);
+
+}  // namespace terrace
