@@ -91,6 +91,9 @@ class CommandLine {
     plan->add_option("spec", plan_.spec_path, "Job spec (YAML)")->required();
     plan->add_option("--profile", plan_.profile,
                      "File with this machine's profile, as `terrace profile -o json` prints it");
+    plan->add_option("--cluster", plan_.cluster,
+                     "Plan on paper: DEVICExN:NODES, such as h100x8:128, or a cluster.yaml")
+        ->excludes("--profile");
     On(plan, [this] { return PlanCommand(global_, plan_); });
 
     CLI::App* profile =
@@ -108,6 +111,7 @@ class CommandLine {
     explain->add_option("spec", explain_.spec_or_job, "Job spec (YAML) or job id")->required();
     explain->add_option("--sequence", explain_.sequence, "Only this sequence: train or eval");
     explain->add_option("--stage", explain_.stage, "Only the program of this pipeline stage");
+    explain->add_option("--cluster", explain_.cluster, "On paper, as of plan");
     On(explain, [this] { return ExplainCommand(global_, explain_); });
 
     CLI::App* completion = app_.add_subcommand("completion", "Print a shell completion script");

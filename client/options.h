@@ -54,6 +54,7 @@ struct SubmitOptions {
 struct PlanOptions {
   std::string spec_path;
   std::string profile;  // file that `terrace profile -o json` wrote; empty: what is kept
+  std::string cluster;  // on paper: "h100x8:128" or the path of a file; empty: what is here
 };
 struct ProfileOptions {
   uint32_t threads = 0;  // of a rank; 0: all cores, half of them and so on
@@ -64,6 +65,7 @@ struct ExplainOptions {
   std::string spec_or_job;
   std::string sequence;
   std::optional<uint32_t> stage;
+  std::string cluster;  // as of PlanOptions
 };
 struct GenerateOptions {
   std::string checkpoint;

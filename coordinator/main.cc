@@ -18,6 +18,7 @@
 #include "base/strings.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/offline.h"
+#include "coordinator/paper.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
 #include "coordinator/server/server.h"
@@ -36,6 +37,7 @@ struct Options {
   std::optional<uint32_t> stage;
   std::string checkpoint;
   std::string profile;
+  std::string cluster;
   std::string program_file;
 };
 
@@ -70,8 +72,13 @@ std::string Json(const std::vector<v1::Program>& programs) {
   return absl::StrCat("{\"programs\": [\n", absl::StrJoin(programs, ",\n", json), "]}\n");
 }
 
+absl::StatusOr<Prepared> PrepareSpec(const Options& options) {
+  if (!options.cluster.empty()) return PrepareOnPaper(options.spec, options.cluster);
+  return PrepareFile(options.spec, options.profile);
+}
+
 int Plan(const Options& options) {
-  const absl::StatusOr<Prepared> prepared = PrepareFile(options.spec, options.profile);
+  const absl::StatusOr<Prepared> prepared = PrepareSpec(options);
   if (!prepared.ok()) return Exit(options, prepared.status());
   const std::string text =
       options.output == "json" ? Json(prepared->plan) : PlanText(prepared->plan);
@@ -80,7 +87,7 @@ int Plan(const Options& options) {
 }
 
 int Explain(const Options& options) {
-  const absl::StatusOr<Prepared> prepared = PrepareFile(options.spec);
+  const absl::StatusOr<Prepared> prepared = PrepareSpec(options);
   if (!prepared.ok()) return Exit(options, prepared.status());
   const auto programs = SelectStage(prepared->programs, options.stage);
   if (!programs.ok()) return Exit(options, programs.status());
@@ -140,10 +147,13 @@ int Main(int argc, char** argv) {
   CLI::App* plan = app.add_subcommand("plan", "print the plan of a spec for this machine");
   AddSpec(*plan, options);
   plan->add_option("--profile", options.profile, "of this machine, as `terrace profile` printed it");
+  plan->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml")
+      ->excludes("--profile");
   CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
   AddSpec(*explain, options);
   explain->add_option("--sequence", options.sequence, "only this one: train, eval");
   explain->add_option("--stage", options.stage, "only this stage's program");
+  explain->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml");
   CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
   CLI::App* presets = app.add_subcommand("presets", "print the models that model.config may name");
   CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");

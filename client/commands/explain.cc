@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
@@ -21,7 +22,13 @@ int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options) {
       arguments.insert(arguments.end(), {"--sequence", options.sequence});
     if (options.stage)
       arguments.insert(arguments.end(), {"--stage", std::to_string(*options.stage)});
+    if (!options.cluster.empty()) arguments.insert(arguments.end(), {"--cluster", options.cluster});
     return Fail(global, Exec(*program, arguments));
+  }
+  if (!options.cluster.empty()) {
+    return Fail(global, absl::InvalidArgumentError(
+                            absl::StrCat("--cluster plans a spec file, and '", options.spec_or_job,
+                                         "' is no file; give the path of a job spec")));
   }
   const auto connection = Connection::Open(global);
   if (!connection.ok()) return Fail(global, connection.status());

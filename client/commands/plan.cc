@@ -8,6 +8,7 @@
 #include "client/print.h"
 #include "client/process.h"
 #include "client/spec_file.h"
+#include "proto/plan_json.h"
 #include "proto/plan_text.h"
 
 namespace terrace {
@@ -17,13 +18,16 @@ namespace terrace {
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   auto request = ReadSpecFile(options.spec_path);
   if (!request.ok()) return Fail(global, request.status());
-  if (!global.coordinator_given) {
+  if (!global.coordinator_given || !options.cluster.empty()) {
     const auto program = SiblingProgram("terrace-coordinator");
     if (!program.ok()) return Fail(global, program.status());
     std::vector<std::string> arguments = {"plan", "--spec", options.spec_path, "-o",
                                           global.json() ? "json" : "text"};
     if (!options.profile.empty()) {
       arguments.insert(arguments.end(), {"--profile", options.profile});
+    }
+    if (!options.cluster.empty()) {
+      arguments.insert(arguments.end(), {"--cluster", options.cluster});
     }
     return Fail(global, Exec(*program, arguments));
   }
@@ -33,7 +37,7 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   const auto job = (*connection)->Submit(*request);
   if (!job.ok()) return Fail(global, job.status());
   if (global.json()) {
-    PrintJson(job->plan());
+    std::fputs(PlanJson(job->plan()).c_str(), stdout);
   } else {
     std::fputs(PlanText(job->plan()).c_str(), stdout);
   }

@@ -18,20 +18,20 @@ namespace terrace {
 // Layouts are those that CheckLayout passes, completed. Borrows nothing. Thread-safe: immutable.
 class Estimator {
  public:
-  Estimator(const v1::JobSpec& spec, const Model& model)
-      : memory_(EstimateModel(spec, model)), time_(EstimateModel(spec, model)) {}
+  Estimator(const v1::JobSpec& spec, const Model& model) : model_(spec, model), memory_(model_) {}
 
   // Of one rank of the stage that needs most.
   MemoryEstimate Memory(const v1::Layout& layout) const { return memory_.Memory(layout); }
   int64_t DeviceBytes(const v1::Layout& layout) const { return Memory(layout).total(); }
 
+  // For many layouts make one TimeEstimator.
   double StepSeconds(const v1::Layout& layout, const v1::HardwareProfile& profile) const {
-    return time_.StepSeconds(layout, profile);
+    return TimeEstimator(model_, profile).StepSeconds(layout);
   }
 
  private:
+  const EstimateModel model_;
   const MemoryEstimator memory_;
-  const TimeEstimator time_;
 };
 
 }  // namespace terrace

@@ -9,7 +9,7 @@
 namespace terrace {
 
 int64_t ElementBytes(const v1::Layout& layout) {
-  return layout.precision() == "bf16" ? 2 : kF32Bytes;
+  return layout.precision() == "fp32" ? kF32Bytes : 2;
 }
 
 int64_t ShardRanks(const v1::Layout& layout) {

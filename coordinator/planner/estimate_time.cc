@@ -4,51 +4,58 @@
 #include <algorithm>
 #include <string_view>
 
+#include "coordinator/planner/estimate_layer_time.h"
+#include "coordinator/planner/link_time.h"
 #include "coordinator/planner/profiles.h"
 
 namespace terrace {
 namespace {
 
+// Of each pass's computation, what collectives can hide behind: the first gather and the last sum
+// have nothing beside them.
+constexpr double kHidingShare = 0.9;
+// Of the step's last backward pass, the part beside which its gradients are summed.
+constexpr double kBackwardShare = 2.0 / 3;
+
 // What is off the device, and what is on NVMe, of a class.
 double Away(const v1::TierShares& shares) { return shares.host() + shares.nvme(); }
 
-double RingSeconds(double bytes, int64_t ranks, const v1::HardwareProfile& profile) {
-  const double rounds = static_cast<double>(ranks - 1);
-  return rounds / static_cast<double>(ranks) * bytes /
-             std::max(1.0, profile.link_bytes_per_second()) +
-         rounds * profile.link_latency_seconds();
+// Of a layer's forward pass, what the backward pass does again; the mean of all layers.
+double AgainSeconds(const v1::Layout& layout, const LayerTime& layer) {
+  const auto of_kind = [&](std::string_view kind) {
+    if (kind == "none" || kind.empty()) return 0.0;
+    return kind == "selective" ? layer.light : layer.forward;
+  };
+  if (layout.recompute_layers().empty()) return of_kind(layout.recompute());
+  double sum = 0;
+  for (const std::string& kind : layout.recompute_layers()) sum += of_kind(kind);
+  return sum / layout.recompute_layers_size();
+}
+
+double Count(int64_t count) { return static_cast<double>(std::max<int64_t>(1, count)); }
+
+// On paper, links and engines of their own carry what is communicated; cores that also compute do
+// not hide it.
+bool Hides(const v1::HardwareProfile& profile) {
+  return profile.links_size() > 0 && !profile.shared_cores();
 }
 
 }  // namespace
 
-double TimeEstimator::ComputeSeconds(const v1::Layout& layout, const EstimatedStage& stage,
-                                     const v1::HardwareProfile& profile) const {
-  // An ordinary layer and its backward pass.
-  constexpr double kInstructionsPerLayer = 24;
-  constexpr double kSelectiveShare = 0.1;  // of a forward pass
-  const double micro_batches = layout.micro_batches();
-  const double tokens = micro_batches * layout.micro_batch() *
-                        static_cast<double>(model_.sequence) / layout.context_parallel();
-  const bool bf16 = layout.precision() == "bf16";
-  const double rate = bf16 ? profile.bf16_flops_per_second() : profile.f32_flops_per_second();
-  const std::string_view recompute = RecomputeOf(layout);
-  double again = recompute == "none" ? 0 : 1;  // forward passes in the backward pass
-  if (recompute == "selective") again = kSelectiveShare;
-  const double bytes = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
-  const double arithmetic = stage.flops_per_token * (1 + again / 3) * tokens /
-                            layout.tensor_parallel() / std::max(1.0, rate);
-  // Each micro-batch reads the weights twice and adds to all gradients.
-  const double weights =
-      micro_batches * (4 + again) * bytes / std::max(1.0, profile.memory_bytes_per_second());
-  const double overhead = micro_batches * (1 + again / 3) * kInstructionsPerLayer *
-                          static_cast<double>(stage.layers) *
-                          profile.instruction_overhead_seconds();
-  return arithmetic + weights + overhead;
+TimeEstimator::TimeEstimator(const EstimateModel& model, const v1::HardwareProfile& profile)
+    : model_(model), memory_(model), profile_(profile), compute_(profile) {}
+
+double TimeEstimator::RingSeconds(double bytes, int64_t members, int64_t stride) const {
+  const Spread spread = SpreadOf(static_cast<uint64_t>(members), static_cast<uint64_t>(stride),
+                                 profile_.ranks_per_node());
+  return CollectiveSeconds(v1::ALL_GATHER, bytes, spread, profile_);
 }
 
+// Of one micro-batch on one stage: two reduce-scatters and two all-gathers a layer in each
+// direction, keys and values round the context ring, messages to the next stage and back.
 double TimeEstimator::LayerCommunicationSeconds(const v1::Layout& layout,
                                                 const EstimatedStage& stage,
-                                                const v1::HardwareProfile& profile) const {
+                                                const LayerTime& layer) const {
   const int64_t tp = layout.tensor_parallel(), cp = layout.context_parallel();
   const double tokens =
       static_cast<double>(layout.micro_batch() * model_.sequence) / static_cast<double>(cp);
@@ -56,48 +63,77 @@ double TimeEstimator::LayerCommunicationSeconds(const v1::Layout& layout,
   const double kv_row = row * static_cast<double>(model_.config.kv_heads) /
                         static_cast<double>(model_.config.heads) / static_cast<double>(tp);
   const bool again = RecomputeGroup(layout, stage.layers) > 0;
-  double layer = 0;
-  // Two all-reduces, each a reduce-scatter and an all-gather, in each direction.
-  if (tp > 1) layer += (again ? 12 : 8) * RingSeconds(row, tp, profile);
+  double each = 0;
+  if (tp > 1) each += (again ? 12 : 8) * RingSeconds(row, tp, 1);
   if (cp > 1 && layout.context_type() == "ulysses") {
-    layer +=
-        (again ? 3 : 2) * RingSeconds(2 * (row / static_cast<double>(tp) + kv_row), cp, profile);
+    each += (again ? 3 : 2) * RingSeconds(2 * (row / static_cast<double>(tp) + kv_row), cp, tp);
   } else if (cp > 1) {
-    // Keys and values round once forward; back again with their gradients.
-    layer += (again ? 4 : 3) * static_cast<double>(cp) * RingSeconds(2 * kv_row, cp, profile);
+    // Once forward, beside the attention; back again with their gradients.
+    const Spread spread = SpreadOf(cp, tp, profile_.ranks_per_node());
+    const double round = static_cast<double>(cp - 1) *
+                         CollectiveSeconds(v1::RING_SHIFT, 2 * kv_row, spread, profile_);
+    const double hidden = Hides(profile_) ? 1 : 0;
+    each += (again ? 2 : 1) * std::max(0.0, round - hidden * layer.attention_forward) +
+            std::max(0.0, 2 * round - hidden * layer.attention_backward);
   }
-  const double transfers = layout.pipeline_parallel() > 1
-                               ? 2 * layout.interleave() *
-                                     (row / std::max(1.0, profile.link_bytes_per_second()) +
-                                      profile.link_latency_seconds())
-                               : 0;
-  return layout.micro_batches() * (static_cast<double>(stage.layers) * layer + transfers);
+  if (layout.pipeline_parallel() == 1) return static_cast<double>(stage.layers) * each;
+  const double message = row / (layout.sequence_parallel() ? static_cast<double>(tp) : 1);
+  const int64_t stage_ranks = tp * cp * layout.data_parallel();
+  const bool near = profile_.ranks_per_node() == 0 ||
+                    stage_ranks * layout.pipeline_parallel() <= profile_.ranks_per_node();
+  const double transfers =
+      2 * Count(layout.interleave()) * TransferSeconds(message, near, profile_);
+  return static_cast<double>(stage.layers) * each + transfers;
 }
 
+// What summing gradients and gathering weights adds to a step whose micro-batches take `busy`
+// seconds each.
 double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedStage& stage,
-                                      const v1::HardwareProfile& profile) const {
+                                      double busy) const {
   const int64_t ranks = DataRanks(layout);
   if (ranks == 1) return 0;
-  const double bytes = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
-  const double gradients = layout.communication_dtype() == "bf16" ? bytes / 2 : bytes;
-  const double passes = layout.micro_batches();
-  const double one = RingSeconds(bytes, ranks, profile);
-  const double reduce = RingSeconds(gradients, ranks, profile);
+  const int64_t tp = layout.tensor_parallel();
+  const bool bf16 = layout.precision() != "fp32";
+  const double elements = static_cast<double>(stage.parameters) / static_cast<double>(tp);
+  // On paper weights are gathered as they are multiplied.
+  const double weights = (Hides(profile_) && bf16 ? 2 : 4) * elements;
+  const double gradients = (layout.communication_dtype() == "bf16" ? 2 : 4) * elements;
+  const int64_t shards = ShardRanks(layout) > 1 ? ShardRanks(layout) : ranks;
+  const double gather = RingSeconds(weights, shards, tp);
+  double reduce = RingSeconds(gradients, shards, tp);
+  if (shards < ranks) {
+    reduce += 2 * RingSeconds(gradients / static_cast<double>(shards), ranks / shards, tp * shards);
+  }
+  const auto exposed = [&](double seconds, double beside, double bytes) {
+    if (!Hides(profile_)) return seconds;
+    const double hidden = std::min(seconds, kHidingShare * beside);
+    // What is hidden still takes memory and multiprocessors from the computation.
+    const double alone = profile_.links(0).bytes_per_second();
+    const double contended = alone > 0 ? std::min(seconds, bytes / alone) : 0;
+    return seconds - hidden + profile_.communication_slowdown() * contended;
+  };
   // Without ZeRO an all-reduce; ZeRO-1 scatters once and gathers the new weights; 2 scatters the
   // gradients of each micro-batch; 3 also gathers the weights for each pass.
-  if (layout.zero_stage() == 0) return 2 * reduce;
-  if (layout.zero_stage() == 1) return reduce + one;
-  return layout.zero_stage() == 2 ? passes * reduce + one : passes * (reduce + 2 * one);
+  const double passes = layout.micro_batches();
+  const double last = kBackwardShare * busy;
+  if (layout.zero_stage() == 0) return exposed(2 * reduce, last, 2 * gradients);
+  if (layout.zero_stage() == 1) return exposed(reduce + gather, last, gradients + weights);
+  if (layout.zero_stage() == 2) {
+    return passes * exposed(reduce, kBackwardShare * busy, gradients) +
+           exposed(gather, last, weights);
+  }
+  const double first = (reduce + 2 * gather) / Count(stage.layers);
+  return passes * (exposed(reduce + 2 * gather, busy, gradients + 2 * weights) +
+                   (Hides(profile_) ? first : 0));
 }
 
 // What the offload adds: the part of the pass's streams that is longer than the pass, and the
 // slowest stream of the optimizer.
 double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedStage& stage,
-                                     double busy_seconds,
-                                     const v1::HardwareProfile& profile) const {
+                                     double busy_seconds) const {
   if (!layout.has_offload()) return 0;
   const v1::Offload& offload = layout.offload();
-  const TierRates rates = TierRatesOf(profile);
+  const TierRates rates = TierRatesOf(profile_);
   const double whole = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
   const double share = whole / static_cast<double>(ShardRanks(layout));
   const double weights = layout.zero_stage() == 0 ? whole : share;
@@ -124,19 +160,28 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   return std::max(0.0, in_pass - busy_seconds) + updating;
 }
 
-double TimeEstimator::StepSeconds(const v1::Layout& layout,
-                                  const v1::HardwareProfile& profile) const {
+double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStage& stage) const {
+  const LayerTime layer = TimeOfLayer(model_, layout, compute_, profile_);
+  const double passes = layout.micro_batches();
+  const double memory = std::max(1.0, profile_.memory_bytes_per_second());
+  const double bytes = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
+  const double again = AgainSeconds(layout, layer);
+  const double layers = static_cast<double>(stage.layers);
+  // Each micro-batch reads the weights and adds to all gradients.
+  const double one = layers * (layer.forward + layer.backward + again) +
+                     (stage.head ? HeadSeconds(model_, layout, compute_, profile_) : 0) +
+                     WeightTraffic(layout, profile_) * bytes / memory +
+                     LayerCommunicationSeconds(layout, stage, layer);
+  const double on_device = 1 - Away(layout.offload().optimizer());
+  const double optimizer = on_device * 7 * bytes / static_cast<double>(ShardRanks(layout)) / memory;
+  return passes * one * (1 + Bubble(layout)) + optimizer +
+         OffloadSeconds(layout, stage, passes * one) + GradientSeconds(layout, stage, one);
+}
+
+double TimeEstimator::StepSeconds(const v1::Layout& layout) const {
   double slowest = 0;
   for (const EstimatedStage& stage : model_.Stages(layout)) {
-    const double busy =
-        ComputeSeconds(layout, stage, profile) + LayerCommunicationSeconds(layout, stage, profile);
-    const double on_device = 1 - Away(layout.offload().optimizer());
-    const double optimizer = on_device * 7 * static_cast<double>(kF32Bytes * stage.parameters) /
-                             layout.tensor_parallel() / static_cast<double>(ShardRanks(layout)) /
-                             std::max(1.0, profile.memory_bytes_per_second());
-    const double offload = OffloadSeconds(layout, stage, busy, profile);
-    slowest = std::max(slowest, busy * (1 + Bubble(layout)) + optimizer + offload +
-                                    GradientSeconds(layout, stage, profile));
+    slowest = std::max(slowest, StageSeconds(layout, stage));
   }
   return slowest;
 }

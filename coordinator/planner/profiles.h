@@ -1,5 +1,5 @@
-// Hardware by name, for planning on paper: what the time model computes with when no worker has
-// measured anything.
+// What the time model reads off a profile, and the profile it computes with when no worker has
+// measured anything and no hardware is named (catalogue.h).
 //
 // Thread-safe: constants.
 //
@@ -8,32 +8,10 @@
 
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "proto/v1/plan.pb.h"
 
 namespace terrace {
-
-struct CatalogueDevice {
-  std::string_view name;  // "H100-80GB"
-  int64_t memory_bytes = 0;
-  double f32_flops_per_second = 0;   // dense, without tensor cores
-  double bf16_flops_per_second = 0;  // dense
-  double memory_bytes_per_second = 0;
-  double link_bytes_per_second = 0;  // one direction
-  double copy_bytes_per_second = 0;  // between host and device, one direction
-  std::string_view source;
-};
-
-// Sorted by name.
-const std::vector<CatalogueDevice>& Catalogue();
-
-// NOT_FOUND with the names there are.
-absl::StatusOr<CatalogueDevice> FindDevice(std::string_view name);
-
-// The peak rates of the datasheet; no program reaches them.
-v1::HardwareProfile ProfileOf(const CatalogueDevice& device);
 
 // Bytes a second between tiers, of one direction alone.
 struct TierRates {

@@ -20,7 +20,7 @@
 
 #include "coordinator/compiler/compile.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/profiles.h"
+#include "coordinator/planner/catalogue.h"
 #include "coordinator/planner/simulate.h"
 #include "proto/program_check.h"
 #include "worker/memory/caching_cache.h"

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/paper.h"
+
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "coordinator/planner/cluster.h"
+#include "coordinator/planner/cluster_file.h"
+#include "coordinator/server/inputs.h"
+
+namespace terrace {
+namespace {
+
+bool IsPath(const std::string& cluster) {
+  return absl::StrContains(cluster, "/") || absl::EndsWith(cluster, ".yaml") ||
+         absl::EndsWith(cluster, ".yml");
+}
+
+absl::StatusOr<Cluster> ReadCluster(const std::string& cluster) {
+  if (!IsPath(cluster)) return ParseCluster(cluster);
+  ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(cluster, kClusterBytesMax));
+  absl::StatusOr<Cluster> read = ParseClusterFile(yaml);
+  if (read.ok()) return read;
+  return absl::Status(read.status().code(), absl::StrCat(cluster, ": ", read.status().message()));
+}
+
+}  // namespace
+
+absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster) {
+  ASSIGN_OR_RETURN(const Cluster paper, ReadCluster(cluster));
+  ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(spec_path, kSpecBytesMax));
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(spec_path, error);
+  ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpec(yaml, absolute.parent_path().string()));
+  RETURN_IF_ERROR(ApplyCluster(paper, &spec));
+  return PrepareAnyway(spec, BudgetOnPaper(spec, paper));
+}
+
+}  // namespace terrace

@@ -1,0 +1,18 @@
+// Plans for hardware that is not here: `--cluster` of plan and explain. Nothing is measured and
+// nothing can be run on it; the catalogue or the user's file says what there is.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/prepare.h"
+
+namespace terrace {
+
+// `cluster`: as planner/cluster.h reads it, or the path of a YAML file (with a slash, or ending in
+// .yaml or .yml).
+absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster);
+
+}  // namespace terrace

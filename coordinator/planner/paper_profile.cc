@@ -1,0 +1,103 @@
+// A named device's profile: the datasheet's peaks, and what calibration.h says is reached of them
+// at the shapes of a table that compute_time.h interpolates.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+
+#include "coordinator/planner/catalogue.h"
+
+namespace terrace {
+namespace {
+
+// Sizes of the table. Between them the rate is interpolated, beyond them it stays.
+constexpr int64_t kSides[] = {256, 1024, 2048, 4096, 8192, 16384, 65536};
+constexpr int64_t kInner[] = {128, 512, 2048, 16384};
+constexpr int64_t kTokens[] = {256, 1024, 2048, 4096, 8192, 32768};
+constexpr int64_t kHeadSizes[] = {64, 128};
+
+// Both directions share the root port's and the memory's queues.
+constexpr double kCopyDuplexRatio = 0.9;
+// Two sockets of an x86 server of the devices' time, what a vector update reaches of their memory.
+constexpr double kServerMemory = 300e9;
+
+void AddMatmuls(const CatalogueDevice& device, const std::string& precision, double rate,
+                v1::HardwareProfile* profile) {
+  for (const int64_t rows : kSides) {
+    for (const int64_t columns : kSides) {
+      for (const int64_t inner : kInner) {
+        v1::KernelRate* kernel = profile->add_kernels();
+        kernel->set_kernel("matmul");
+        kernel->set_precision(precision);
+        kernel->set_rows(rows);
+        kernel->set_columns(columns);
+        kernel->set_inner(inner);
+        const double share =
+            MatmulShapeShare(device.multiprocessors, static_cast<double>(rows),
+                             static_cast<double>(columns), static_cast<double>(inner));
+        kernel->set_flops_per_second(rate * share);
+      }
+    }
+  }
+}
+
+void AddAttention(const std::string& name, const std::string& precision, double rate,
+                  v1::HardwareProfile* profile) {
+  for (const int64_t tokens : kTokens) {
+    for (const int64_t head : kHeadSizes) {
+      v1::KernelRate* kernel = profile->add_kernels();
+      kernel->set_kernel(name);
+      kernel->set_precision(precision);
+      kernel->set_rows(tokens);
+      kernel->set_columns(head);
+      kernel->set_inner(1);
+      kernel->set_flops_per_second(
+          rate * AttentionShapeShare(static_cast<double>(tokens), static_cast<double>(head)));
+    }
+  }
+}
+
+void AddKernels(const CatalogueDevice& device, v1::HardwareProfile* profile) {
+  const Efficiency& reached = EfficiencyOf(device.generation);
+  const double bf16 = device.bf16_flops_per_second;
+  AddMatmuls(device, "bf16", bf16 * reached.matmul * device.power_share, profile);
+  if (device.fp8_flops_per_second > 0) {
+    const double fp8 = device.fp8_flops_per_second * reached.matmul_fp8 * device.power_share;
+    AddMatmuls(device, "fp8", std::max(fp8, bf16 * reached.matmul * device.power_share), profile);
+  }
+  AddAttention("attention", "bf16", bf16 * reached.attention * device.power_share, profile);
+  AddAttention("attention_grad", "bf16", bf16 * reached.attention_grad * device.power_share,
+               profile);
+}
+
+}  // namespace
+
+v1::HardwareProfile ProfileOf(const CatalogueDevice& device, uint32_t devices_per_node) {
+  const Efficiency& reached = EfficiencyOf(device.generation);
+  const CatalogueLink node = *FindLink(device.node_link, CatalogueLink::Kind::kNode);
+  const CatalogueLink host = *FindLink(device.host_link, CatalogueLink::Kind::kHost);
+  const CatalogueLink network = *FindLink(device.network_link, CatalogueLink::Kind::kNetwork);
+  v1::HardwareProfile profile;
+  profile.set_name(std::string(device.name));
+  profile.set_f32_flops_per_second(device.f32_flops_per_second);
+  profile.set_bf16_flops_per_second(device.bf16_flops_per_second);
+  profile.set_fp8_flops_per_second(device.fp8_flops_per_second);
+  profile.set_memory_bytes_per_second(device.memory_bytes_per_second * reached.memory);
+  profile.set_device_memory_bytes(device.memory_bytes);
+  *profile.add_links() = NodeRate(node);
+  *profile.add_links() = NetworkRate(network);
+  // For those who do not tell scopes apart.
+  profile.set_link_bytes_per_second(profile.links(0).bytes_per_second());
+  profile.set_link_latency_seconds(profile.links(0).latency_seconds());
+  profile.set_ranks_per_node(devices_per_node > 0 ? devices_per_node : device.node_devices);
+  profile.set_instruction_overhead_seconds(kKernelGapSeconds);
+  profile.set_communication_slowdown(kCommunicationSlowdown);
+  profile.set_to_device_bytes_per_second(host.bytes_per_second);
+  profile.set_to_host_bytes_per_second(host.bytes_per_second);
+  profile.set_copy_duplex_ratio(kCopyDuplexRatio);
+  profile.set_host_memory_bytes_per_second(kServerMemory / profile.ranks_per_node());
+  AddKernels(device, &profile);
+  return profile;
+}
+
+}  // namespace terrace

@@ -1,0 +1,76 @@
+// Predictions of published runs beside what was measured, as a table in Markdown: how good the time
+// model of the catalogue is. See tests/support/published_runs.h.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <set>
+#include <string>
+
+#include "tests/support/published_runs.h"
+
+namespace terrace {
+namespace {
+
+void PrintRuns(const std::vector<PublishedRun>& runs) {
+  std::printf("| run | device | measured tok/s | predicted | error %% | TFLOP/s |\n");
+  std::printf("|---|---|---|---|---|---|\n");
+  for (const PublishedRun& run : runs) {
+    if (!run.not_expressible.empty()) continue;
+    const Prediction p = Predict(run);
+    const double measured = run.tokens_per_second_per_device;
+    std::printf("| %s%s | %s | %.0f | %.0f | %+.1f | %.0f |\n", run.id.c_str(),
+                run.beyond_the_spec ? " (fp8)" : "", run.profile.name().c_str(), measured,
+                p.tokens_per_second_per_device,
+                100 * (p.tokens_per_second_per_device / measured - 1), p.tflops_per_device);
+  }
+}
+
+void PrintSources(const std::vector<PublishedRun>& runs) {
+  std::printf(
+      "\n| source | runs | mean error %% | bias %% | pairs over 15 %% apart | ranked wrong |\n");
+  std::printf("|---|---|---|---|---|---|\n");
+  std::set<std::string> sources = {""};
+  for (const PublishedRun& run : runs) sources.insert(SourceOf(run));
+  for (const std::string& source : sources) {
+    const Errors e = ErrorsOf(runs, source);
+    if (e.runs == 0) continue;
+    std::printf("| %s | %d | %.1f | %+.1f | %d | %d |\n", source.empty() ? "all" : source.c_str(),
+                e.runs, 100 * e.mean_error, 100 * e.bias, e.pairs, e.pairs_wrong);
+  }
+  std::printf("\nLeaving each source out and scaling by the others: %.1f %%.\n",
+              100 * LeaveOneSourceOutError(runs));
+}
+
+void PrintMemory(const std::vector<PublishedRun>& runs) {
+  std::printf(
+      "\n| run | measured GiB | with their states | error %% | ours |\n|---|---|---|---|---|\n");
+  for (const PublishedRun& run : runs) {
+    if (run.memory_gib <= 0) continue;
+    const Prediction p = Predict(run);
+    std::printf("| %s | %.1f | %.1f | %+.1f | %.1f |\n", run.id.c_str(), run.memory_gib,
+                p.their_memory_gib, 100 * (p.their_memory_gib / run.memory_gib - 1), p.memory_gib);
+  }
+}
+
+int Main(int argc, char** argv) {
+  const auto runs = ReadPublishedRuns(argc > 1 ? argv[1] : TERRACE_TEST_DATA "/published_runs.csv");
+  if (!runs.ok()) {
+    std::fprintf(stderr, "calibrate: %s\n", std::string(runs.status().message()).c_str());
+    return 1;
+  }
+  PrintRuns(*runs);
+  PrintSources(*runs);
+  PrintMemory(*runs);
+  std::printf("\nLeft out:\n");
+  for (const PublishedRun& run : *runs) {
+    if (!run.not_expressible.empty()) {
+      std::printf("- %s: %s\n", run.id.c_str(), run.not_expressible.c_str());
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) { return terrace::Main(argc, argv); }

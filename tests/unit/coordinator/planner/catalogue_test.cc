@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/catalogue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "coordinator/planner/compute_time.h"
+
+namespace terrace {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(CatalogueTest, EveryDeviceHasRatesASizeASourceAndLinksThatExist) {
+  for (const CatalogueDevice& device : Catalogue()) {
+    SCOPED_TRACE(std::string(device.name));
+    EXPECT_GT(device.memory_bytes, int64_t{1} << 30);
+    EXPECT_GE(device.bf16_flops_per_second, device.f32_flops_per_second);
+    EXPECT_GT(device.multiprocessors, 0);
+    EXPECT_FALSE(device.source.empty());
+    ASSERT_TRUE(FindLink(device.node_link, CatalogueLink::Kind::kNode).ok());
+    ASSERT_TRUE(FindLink(device.host_link, CatalogueLink::Kind::kHost).ok());
+    ASSERT_TRUE(FindLink(device.network_link, CatalogueLink::Kind::kNetwork).ok());
+    const v1::HardwareProfile profile = ProfileOf(device);
+    EXPECT_EQ(profile.name(), device.name);
+    EXPECT_FALSE(profile.measured());
+    EXPECT_GT(profile.memory_bytes_per_second(), profile.link_bytes_per_second());
+    // No kernel is faster than the datasheet, but for boost clocks.
+    for (const v1::KernelRate& kernel : profile.kernels()) {
+      const double peak =
+          kernel.precision() == "fp8" ? device.fp8_flops_per_second : device.bf16_flops_per_second;
+      EXPECT_LE(kernel.flops_per_second(), peak) << kernel.ShortDebugString();
+    }
+  }
+  EXPECT_TRUE(std::is_sorted(Catalogue().begin(), Catalogue().end(),
+                             [](const auto& a, const auto& b) { return a.name < b.name; }));
+}
+
+TEST(CatalogueTest, NamesAndAliasesAreFoundInAnyCase) {
+  for (const char* name : {"H100-80GB", "h100", "H100", "h100-sxm"}) {
+    ASSERT_TRUE(FindDevice(name).ok()) << name;
+    EXPECT_EQ(FindDevice(name)->name, "H100-80GB");
+  }
+}
+
+TEST(CatalogueTest, AnUnknownNameIsRefusedWithTheNearest) {
+  const auto device = FindDevice("H1000").status();
+  EXPECT_EQ(device.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(device.message()),
+              AllOf(HasSubstr("'H1000'"), HasSubstr("did you mean 'h100'"), HasSubstr("H100-80GB"),
+                    HasSubstr("A100-40GB")));
+  const auto link = FindLink("ib-ndr40", CatalogueLink::Kind::kNetwork).status();
+  EXPECT_THAT(std::string(link.message()), HasSubstr("did you mean 'ib-ndr400'"));
+}
+
+TEST(CatalogueTest, LargerProductsAreFaster) {
+  const ComputeTime time(ProfileOf(*FindDevice("h100")));
+  const auto rate = [&](int64_t m, int64_t n, int64_t k) {
+    return time.Rate(
+        {.kernel = "matmul", .precision = "bf16", .rows = m, .columns = n, .inner = k});
+  };
+  EXPECT_GT(rate(8192, 8192, 8192), 2 * rate(512, 512, 512));
+  EXPECT_GT(rate(8192, 8192, 8192), rate(8192, 8192, 128));
+  // A layer's product of a large model: 600 to 720 TFLOP/s on H100 (see calibration.cc).
+  EXPECT_GT(rate(8192, 8192, 8192), 600e12);
+  EXPECT_LT(rate(8192, 8192, 8192), 720e12);
+}
+
+TEST(CatalogueTest, ACapOnPowerTakesLessThanItsShare) {
+  EXPECT_EQ(PowerShare(0, 700), 1);
+  EXPECT_EQ(PowerShare(700, 700), 1);
+  EXPECT_LT(PowerShare(500, 700), 1);
+  EXPECT_GT(PowerShare(500, 700), 500.0 / 700);
+}
+
+}  // namespace
+}  // namespace terrace
