@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "coordinator/planner/calibration.h"
 #include "coordinator/planner/estimate_layer_time.h"
 #include "coordinator/planner/link_time.h"
 #include "coordinator/planner/profiles.h"
@@ -110,7 +111,7 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
     // What is hidden still takes memory and multiprocessors from the computation.
     const double alone = profile_.links(0).bytes_per_second();
     const double contended = alone > 0 ? std::min(seconds, bytes / alone) : 0;
-    return seconds - hidden + profile_.communication_slowdown() * contended;
+    return seconds - hidden + kCommunicationSlowdown * contended;
   };
   // Without ZeRO an all-reduce; ZeRO-1 scatters once and gathers the new weights; 2 scatters the
   // gradients of each micro-batch; 3 also gathers the weights for each pass.
