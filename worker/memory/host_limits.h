@@ -28,6 +28,7 @@ struct HostLimits {
   GroupLimit group;
   int64_t lockable_bytes = kNoLimit;  // RLIMIT_MEMLOCK less what is locked; none with CAP_IPC_LOCK
   int64_t memlock_limit_bytes = kNoLimit;
+  int64_t taken_bytes = 0;  // by other ranks here, no longer in what is free above (host_share.h)
 };
 
 // Files are looked for below `root` ("" in earnest).

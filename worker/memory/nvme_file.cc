@@ -15,8 +15,8 @@ constexpr int64_t kDefaultBlockBytes = int64_t{1} << 20;
 constexpr int kDefaultQueueDepth = 8;
 constexpr int64_t kBounceBytes = int64_t{8} << 20;
 
-int64_t PageBegin(int64_t offset) { return offset / kNvmeAlignment * kNvmeAlignment; }
-int64_t PageEnd(int64_t offset) { return PageBegin(offset + kNvmeAlignment - 1); }
+int64_t PageBegin(int64_t offset) { return offset / kNvmePageBytes * kNvmePageBytes; }
+int64_t PageEnd(int64_t offset) { return PageBegin(offset + kNvmePageBytes - 1); }
 
 absl::Status CheckPaths(const std::vector<std::string>& paths) {
   if (paths.empty()) {
@@ -44,10 +44,10 @@ absl::Status CheckOptions(const NvmeOptions& options) {
   if (options.bytes <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("nvme: a file of ", options.bytes, " bytes"));
   }
-  if (options.block_bytes < kNvmeAlignment || options.block_bytes % kNvmeAlignment != 0 ||
+  if (options.block_bytes < kNvmePageBytes || options.block_bytes % kNvmePageBytes != 0 ||
       options.block_bytes > kMaxNvmeBlockBytes) {
     return absl::InvalidArgumentError(absl::StrCat("nvme.block_bytes: ", options.block_bytes,
-                                                   " is not a multiple of ", kNvmeAlignment,
+                                                   " is not a multiple of ", kNvmePageBytes,
                                                    " up to ", kMaxNvmeBlockBytes));
   }
   if (options.queue_depth < 1 || options.queue_depth > kMaxNvmeQueueDepth) {
@@ -152,13 +152,13 @@ absl::Status NvmeFile::Write(int64_t offset, std::span<const std::byte> from) {
     const size_t count = std::min(from.size(), static_cast<size_t>(bytes - skip));
     // What else lies in the first and in the last page stays.
     const int64_t end = skip + static_cast<int64_t>(count);
-    const int64_t last = bytes - kNvmeAlignment;
+    const int64_t last = bytes - kNvmePageBytes;
     const bool part_of_last = end < bytes;
     if (skip > 0 || (part_of_last && last == 0)) {
-      RETURN_IF_ERROR(MovePages(NvmeDirection::kRead, begin, 0, kNvmeAlignment));
+      RETURN_IF_ERROR(MovePages(NvmeDirection::kRead, begin, 0, kNvmePageBytes));
     }
     if (part_of_last && last > 0) {
-      RETURN_IF_ERROR(MovePages(NvmeDirection::kRead, begin + last, last, kNvmeAlignment));
+      RETURN_IF_ERROR(MovePages(NvmeDirection::kRead, begin + last, last, kNvmePageBytes));
     }
     std::memcpy(bounce_->data() + skip, from.data(), count);
     RETURN_IF_ERROR(MovePages(NvmeDirection::kWrite, begin, 0, bytes));

@@ -52,6 +52,8 @@ class BlockIo {
   virtual int Reap(std::span<BlockResult> results, absl::Duration timeout) = 0;
   // "io_uring, registered files, unregistered buffers: memlock 8 MiB".
   virtual std::string description() const = 0;
+  // What the system keeps from this engine and how to let it; empty when it has all it wants.
+  virtual std::string slower_because() const { return ""; }
 };
 
 // What tests wrap around every engine that is made.

@@ -29,7 +29,7 @@ std::string DirectRefusal(int fd) {
   if ((info.stx_mask & STATX_DIOALIGN) == 0) return "";
   if (info.stx_dio_offset_align == 0) return "the file system has no O_DIRECT for this file";
   const uint32_t alignment = std::max(info.stx_dio_mem_align, info.stx_dio_offset_align);
-  if (kNvmeAlignment % alignment != 0) {
+  if (kNvmePageBytes % alignment != 0) {
     return absl::StrCat("its O_DIRECT asks for an alignment of ", alignment, " bytes");
   }
 #endif
@@ -37,7 +37,7 @@ std::string DirectRefusal(int fd) {
 }
 
 int WritePage(int fd, int64_t offset) {
-  alignas(kNvmeAlignment) static constexpr std::array<std::byte, kNvmeAlignment> kZeros = {};
+  alignas(kNvmePageBytes) static constexpr std::array<std::byte, kNvmePageBytes> kZeros = {};
   ssize_t written = 0;
   do {
     written = ::pwrite(fd, kZeros.data(), kZeros.size(), offset);
@@ -55,7 +55,7 @@ absl::StatusOr<NvmePart> NvmePart::Create(std::string_view folder, std::string_v
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid()) return NvmeFolderError("create a file in", folder, errno);
   if (::unlink(path.c_str()) != 0) return NvmeFolderError("unlink", path, errno);
-  NvmePart part(std::move(path), std::move(fd), bytes + kNvmeAlignment);
+  NvmePart part(std::move(path), std::move(fd), bytes + kNvmePageBytes);
   RETURN_IF_ERROR(part.Preallocate());
   RETURN_IF_ERROR(part.ChooseMode());
   return part;
@@ -93,13 +93,14 @@ absl::Status NvmePart::ChooseMode() {
   } else {
     refusal = DirectRefusal(fd_.get());
   }
-  const int64_t page = file_bytes_ - kNvmeAlignment;
+  const int64_t page = file_bytes_ - kNvmePageBytes;
   int error = refusal.empty() ? WritePage(fd_.get(), page) : EINVAL;
   if (error == EINVAL) {
     if (refusal.empty()) refusal = "the file system refuses requests of 4096 bytes";
     ::fcntl(fd_.get(), F_SETFL, flags);
     error = WritePage(fd_.get(), page);
   }
+  direct_ = refusal.empty();
   mode_ = absl::StrCat(refusal.empty() ? "O_DIRECT" : "page cache: ", refusal,
                        preallocated_ ? "" : ", not preallocated");
   if (error == 0) return absl::OkStatus();

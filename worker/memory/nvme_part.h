@@ -22,7 +22,7 @@
 namespace terrace {
 
 // Every offset, address and size of a request is a multiple of this.
-inline constexpr int64_t kNvmeAlignment = 4096;
+inline constexpr int64_t kNvmePageBytes = 4096;
 
 // Thread-safe.
 class NvmePart {
@@ -35,6 +35,7 @@ class NvmePart {
   // "O_DIRECT", or "page cache: " and what keeps it from O_DIRECT; then ", not preallocated" where
   // the file system cannot.
   const std::string& mode() const { return mode_; }
+  bool direct() const { return direct_; }
   // DATA_LOSS when the file is no longer as long as it was made.
   absl::Status CheckSize() const;
 
@@ -48,6 +49,7 @@ class NvmePart {
   UniqueFd fd_;
   int64_t file_bytes_ = 0;  // with the page behind the data
   bool preallocated_ = true;
+  bool direct_ = true;
   std::string mode_;
 };
 

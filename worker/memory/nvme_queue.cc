@@ -58,11 +58,11 @@ absl::Status NvmeQueue::Transfer(NvmeDirection direction, std::span<const NvmePi
 absl::Status NvmeQueue::CheckPieces(std::span<const NvmePiece> pieces) const {
   for (const NvmePiece& piece : pieces) {
     const auto address = reinterpret_cast<uintptr_t>(piece.memory);
-    if (piece.offset % kNvmeAlignment != 0 || piece.bytes % kNvmeAlignment != 0 ||
-        address % kNvmeAlignment != 0) {
+    if (piece.offset % kNvmePageBytes != 0 || piece.bytes % kNvmePageBytes != 0 ||
+        address % kNvmePageBytes != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("nvme: a piece of ", piece.bytes, " bytes at ", piece.offset,
-                       " does not start and end at multiples of ", kNvmeAlignment));
+                       " does not start and end at multiples of ", kNvmePageBytes));
     }
     if (piece.offset < 0 || piece.bytes < 0 || piece.bytes > stripes_.bytes() ||
         piece.offset > stripes_.bytes() - piece.bytes) {
@@ -174,7 +174,7 @@ absl::Status NvmeQueue::Advance(Slot& slot, int64_t result, bool& again) {
   // Short, at the end of a truncated file or for a passing reason. O_DIRECT goes on only at a whole
   // page.
   if (result >= 0) RETURN_IF_ERROR(stripes_.parts()[static_cast<size_t>(request.file)].CheckSize());
-  const int64_t progress = std::max<int64_t>(result, 0) / kNvmeAlignment * kNvmeAlignment;
+  const int64_t progress = std::max<int64_t>(result, 0) / kNvmePageBytes * kNvmePageBytes;
   request.offset += progress;
   request.memory += progress;
   request.bytes -= progress;
@@ -212,6 +212,12 @@ NvmeCounters NvmeQueue::counters(NvmeDirection direction) const {
 
 std::string NvmeQueue::description() const {
   return absl::StrCat(io_->description(), "; ", stripes_.description());
+}
+
+std::string NvmeQueue::slower_because() const {
+  const std::string engine = io_->slower_because();
+  const std::string files = stripes_.slower_because();
+  return absl::StrCat(engine, engine.empty() || files.empty() ? "" : "; ", files);
 }
 
 }  // namespace terrace

@@ -30,7 +30,7 @@
 
 namespace terrace {
 
-// All three are multiples of kNvmeAlignment.
+// All three are multiples of kNvmePageBytes.
 struct NvmePiece {
   int64_t offset = 0;  // in the rank's file
   std::byte* memory = nullptr;
@@ -60,6 +60,8 @@ class NvmeQueue {
   NvmeCounters counters(NvmeDirection direction) const;
   // "io_uring, registered files, unregistered buffers: memlock 8 MiB, ...; 2 files, O_DIRECT".
   std::string description() const;
+  // What makes it slower than the drive could be and the way out; empty when nothing does.
+  std::string slower_because() const;
 
  private:
   struct Slot {

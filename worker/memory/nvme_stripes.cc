@@ -58,13 +58,13 @@ absl::StatusOr<NvmeStripes> NvmeStripes::Create(std::span<const std::string> fol
                                                 std::string_view name, int64_t bytes,
                                                 int64_t block_bytes) {
   const auto count = static_cast<int64_t>(folders.size());
-  const int64_t rounded = RoundUp(bytes, kNvmeAlignment);
+  const int64_t rounded = RoundUp(bytes, kNvmePageBytes);
   const int64_t units = (rounded + block_bytes - 1) / block_bytes;
   // One file needs no whole unit at its end.
   const int64_t part_bytes = count == 1 ? rounded : (units + count - 1) / count * block_bytes;
   ASSIGN_OR_RETURN(const std::vector<FileSystem> systems, FileSystemsOf(folders));
   for (const FileSystem& system : systems) {
-    const int64_t need = system.folders * (part_bytes + kNvmeAlignment);
+    const int64_t need = system.folders * (part_bytes + kNvmePageBytes);
     if (system.free_bytes < need) return NvmeNoSpace(system.folder, need, system.free_bytes);
   }
   NvmeStripes stripes(rounded, block_bytes, part_bytes);
@@ -87,7 +87,7 @@ NvmeStripes::Place NvmeStripes::Locate(int64_t offset) const {
 }
 
 int64_t NvmeStripes::file_bytes() const {
-  return static_cast<int64_t>(parts_.size()) * (part_bytes_ + kNvmeAlignment);
+  return static_cast<int64_t>(parts_.size()) * (part_bytes_ + kNvmePageBytes);
 }
 
 absl::Status NvmeStripes::CheckSizes() const {
@@ -107,14 +107,23 @@ std::string NvmeStripes::description() const {
   return text;
 }
 
+std::string NvmeStripes::slower_because() const {
+  for (const NvmePart& part : parts_) {
+    if (part.direct()) continue;
+    return absl::StrCat(part.path(), " is not read and written directly (", part.mode(),
+                        "); name a folder on a file system with O_DIRECT");
+  }
+  return "";
+}
+
 absl::StatusOr<int64_t> NvmeFreeBytes(std::span<const std::string> folders) {
   if (folders.empty()) return 0;
   ASSIGN_OR_RETURN(const std::vector<FileSystem> systems, FileSystemsOf(folders));
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const FileSystem& system : systems) {
-    least = std::min(least, system.free_bytes / system.folders - kNvmeAlignment);
+    least = std::min(least, system.free_bytes / system.folders - kNvmePageBytes);
   }
-  return std::max<int64_t>(least, 0) / kNvmeAlignment * kNvmeAlignment *
+  return std::max<int64_t>(least, 0) / kNvmePageBytes * kNvmePageBytes *
          static_cast<int64_t>(folders.size());
 }
 

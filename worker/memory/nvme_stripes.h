@@ -32,13 +32,15 @@ class NvmeStripes {
                                             int64_t block_bytes);
 
   Place Locate(int64_t offset) const;
-  int64_t bytes() const { return bytes_; }  // rounded up to kNvmeAlignment
+  int64_t bytes() const { return bytes_; }  // rounded up to kNvmePageBytes
   const std::vector<NvmePart>& parts() const { return parts_; }
   int64_t file_bytes() const;  // of all files together
   // DATA_LOSS when something outside truncated a file.
   absl::Status CheckSizes() const;
   // "2 files, O_DIRECT".
   std::string description() const;
+  // Which file does without O_DIRECT and why; empty when none does.
+  std::string slower_because() const;
 
  private:
   NvmeStripes(int64_t bytes, int64_t block_bytes, int64_t part_bytes)

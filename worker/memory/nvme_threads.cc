@@ -122,4 +122,10 @@ std::string ThreadIo::description() const {
                       Absl(why_));
 }
 
+std::string ThreadIo::slower_because() const {
+  if (why_.empty()) return "";
+  return absl::StrCat(why_, ", so that threads take over; let it allow io_uring (sysctl ",
+                      "kernel.io_uring_disabled=0, the container's seccomp profile)");
+}
+
 }  // namespace terrace

@@ -38,6 +38,7 @@ struct UringIo::Ring {
   bool files_registered = false;
   std::span<std::byte> memory;  // registered, in buffers of kBufferBytes
   std::string buffers = "unregistered buffers";
+  bool buffers_refused = false;
 
   ~Ring() {
     if (ready) io_uring_queue_exit(&ring);
@@ -83,6 +84,7 @@ void UringIo::RegisterMemory(std::span<std::byte> memory) {
   if (!ring_->memory.empty()) io_uring_unregister_buffers(&ring_->ring);
   ring_->memory = {};
   ring_->buffers = "unregistered buffers";
+  ring_->buffers_refused = false;
   if (memory.empty()) return;
   std::vector<iovec> buffers;
   for (size_t begin = 0; begin < memory.size(); begin += kBufferBytes) {
@@ -97,6 +99,7 @@ void UringIo::RegisterMemory(std::span<std::byte> memory) {
     ring_->memory = memory;
     ring_->buffers = absl::StrCat("registered buffers (", size, ")");
   } else {
+    ring_->buffers_refused = true;
     ring_->buffers =
         absl::StrCat("unregistered buffers: ", error == -ENOMEM ? MemlockLimit() : "",
                      error == -ENOMEM ? "" : std::strerror(-error), ", ", size, " to pin");
@@ -156,6 +159,12 @@ int UringIo::Reap(std::span<BlockResult> results, absl::Duration timeout) {
 std::string UringIo::description() const {
   return absl::StrCat("io_uring, ", ring_->files_registered ? "registered" : "unregistered",
                       " files, ", ring_->buffers);
+}
+
+std::string UringIo::slower_because() const {
+  if (!ring_->buffers_refused) return "";
+  return absl::StrCat(ring_->buffers, "; raise the limit of locked memory (ulimit -l, ",
+                      "LimitMEMLOCK=) or grant CAP_IPC_LOCK");
 }
 
 }  // namespace terrace

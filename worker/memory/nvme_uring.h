@@ -25,6 +25,7 @@ class UringIo final : public BlockIo {
   int Start(const BlockRequest& request) override;
   int Reap(std::span<BlockResult> results, absl::Duration timeout) override;
   std::string description() const override;
+  std::string slower_because() const override;
 
  private:
   struct Ring;

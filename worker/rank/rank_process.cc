@@ -16,6 +16,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/file_rendezvous.h"
+#include "worker/memory/host_share.h"
 #include "worker/rank/cause.h"
 #include "worker/rank/failure.h"
 #include "worker/rank/groups.h"
@@ -47,6 +48,19 @@ absl::Status CheckPlace(const v1::Program& program, const v1::RankConfig& config
   return absl::InvalidArgumentError(absl::StrCat("rank ", config.rank(), " is in stage ",
                                                  place.stage, ", its program is that of stage ",
                                                  program.stage()));
+}
+
+// A drive that fails may be another one after a restart; a folder that is wrong stays so.
+v1::Reason ReasonOfMemory(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kResourceExhausted:
+      return v1::REASON_DOES_NOT_FIT;
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kDeadlineExceeded:
+      return v1::REASON_RANK_DIED;
+    default:
+      return v1::REASON_INVALID_SPEC;
+  }
 }
 
 // A job that cannot save is told so before it trains, not after.
@@ -144,17 +158,26 @@ absl::Status RankProcess::OpenFlightRecorder() {
   return absl::OkStatus();
 }
 
+// The ranks of a node look at the same free memory, before any of them has taken its part.
+HostLimits RankProcess::Limits() const {
+  HostLimits limits = ReadHostLimits();
+  if (!with_daemon_ || config_.local_ranks() <= 1) return limits;
+  // Its daemon has put them side by side.
+  auto left = TakeHostShare(absl::StrCat(config_.run_directory(), "/../host_memory"),
+                            RamBytes(*program_), limits);
+  if (left.ok()) return *std::move(left);
+  log::Warn("counts its own memory only: ", left.status().message());
+  return limits;
+}
+
 absl::Status RankProcess::PrepareMemory() {
   RETURN_IF_ERROR(OpenFlightRecorder());
   auto memory = ProgramMemory::Reserve(
       *program_, {.threads = threads(),
                   .nvme = config_.spec().resources().nvme(),
-                  .name = absl::StrCat(config_.job(), "-rank-", config_.rank())});
-  if (!memory.ok()) {
-    return WithReason(memory.status(), absl::IsResourceExhausted(memory.status())
-                                           ? v1::REASON_DOES_NOT_FIT
-                                           : v1::REASON_INVALID_SPEC);
-  }
+                  .name = absl::StrCat(config_.job(), "-rank-", config_.rank()),
+                  .limits = Limits()});
+  if (!memory.ok()) return WithReason(memory.status(), ReasonOfMemory(memory.status()));
   memory_ = *std::move(memory);
   RecordMemory(*program_, *memory_, flight_.get());
   return absl::OkStatus();

@@ -62,6 +62,7 @@ class RankProcess {
   absl::StatusOr<std::unique_ptr<Communicator>> ConnectAll(std::string name);
   GroupOptions CommonOptions() const;
   RendezvousStore* Store();
+  HostLimits Limits() const;
   absl::Status PrepareVm();
   absl::Status CheckMemory();
   absl::StatusOr<int64_t> Initialise();  // the step to start from

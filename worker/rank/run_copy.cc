@@ -6,10 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/stream_copy.h"
+#include "proto/tiers.h"
+#include "worker/rank/failure.h"
 #include "worker/rank/handlers.h"
 
 namespace terrace {
 namespace {
+
+static_assert(kNvmeAlignment == kNvmePageBytes, "programs and files must agree on pages");
 
 // One thread: it runs beside computation on the same cores, and a second one draws no more from
 // memory than the first already does.
@@ -23,10 +27,12 @@ absl::Status RunMemoryCopy(const PreparedInstruction& instruction, SequenceIo*) 
 }
 
 // UNAVAILABLE means a lost peer everywhere else in a rank; a drive that is gone is this rank's own.
+// Whatever it is, the job may go on from its checkpoint, here or elsewhere.
 absl::Status LocatedNvme(const absl::Status& status, const v1::Instruction& instruction) {
-  if (absl::IsUnavailable(status))
-    return Located(absl::Status(absl::StatusCode::kAborted, status.message()), instruction);
-  return Located(status, instruction);
+  const absl::StatusCode code =
+      absl::IsUnavailable(status) ? absl::StatusCode::kAborted : status.code();
+  const absl::Status located = Located(absl::Status(code, status.message()), instruction);
+  return absl::IsInternal(status) ? located : WithReason(located, v1::REASON_RANK_DIED);
 }
 
 absl::Status RunNvmeLoad(const PreparedInstruction& instruction, SequenceIo*) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/rank/warm.h"
@@ -19,6 +20,11 @@ std::span<std::byte> HostMemory(const v1::Program& program, std::span<std::byte*
     if (arena.tier() == v1::HOST) return {arenas[arena.id()], static_cast<size_t>(arena.bytes())};
   }
   return {};
+}
+
+void NameSlowerPath(const NvmeQueue& queue) {
+  const std::string because = queue.slower_because();
+  if (!because.empty()) log::Warn("NVMe is slower than it could be: ", because);
 }
 
 }  // namespace
@@ -46,6 +52,7 @@ absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
     if (!copies || options.nvme == nullptr) continue;
     ASSIGN_OR_RETURN(vm->nvme_queues_[i], options.nvme->NewQueue());
     vm->nvme_queues_[i]->RegisterMemory(HostMemory(program, options.arenas));
+    NameSlowerPath(*vm->nvme_queues_[i]);
   }
   for (const v1::Sequence& sequence : program.sequences()) {
     ASSIGN_OR_RETURN(PreparedSequence prepared,

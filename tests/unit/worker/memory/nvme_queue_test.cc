@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int64_t kFileBytes = (3 << 20) + 5000;  // no whole number of blocks or pages
-constexpr int64_t kFilePages = kFileBytes / kNvmeAlignment + 1;
+constexpr int64_t kFilePages = kFileBytes / kNvmePageBytes + 1;
 
 struct Shape {
   std::string engine;
@@ -50,8 +50,8 @@ class Shadow {
   Shadow(NvmeFile* file, uint64_t seed)
       : file_(file),
         queue_(MakeNvmeQueue(*file)),
-        memory_(MakeNvmeMemory(kFilePages * kNvmeAlignment)),
-        expected_(static_cast<size_t>(kFilePages * kNvmeAlignment)),
+        memory_(MakeNvmeMemory(kFilePages * kNvmePageBytes)),
+        expected_(static_cast<size_t>(kFilePages * kNvmePageBytes)),
         random_(seed) {}
 
   absl::Status Step() {
@@ -77,9 +77,9 @@ class Shadow {
       const int64_t part = kFilePages / count;
       const auto first = static_cast<int64_t>(random_() % part);
       const auto pages = static_cast<int64_t>(random_() % (part - first + 1));
-      pieces.push_back({.offset = (i * part + first) * kNvmeAlignment,
-                        .memory = memory_.data() + (count - 1 - i) * part * kNvmeAlignment,
-                        .bytes = pages * kNvmeAlignment});
+      pieces.push_back({.offset = (i * part + first) * kNvmePageBytes,
+                        .memory = memory_.data() + (count - 1 - i) * part * kNvmePageBytes,
+                        .bytes = pages * kNvmePageBytes});
     }
     const absl::Status status = queue_->Transfer(direction, pieces);
     for (const NvmePiece& piece : pieces) {
