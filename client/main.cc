@@ -2,7 +2,12 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/exit_code.h"
 #include "client/commands/commands.h"
@@ -44,13 +49,22 @@ class CommandLine {
     app_.footer(kFooter);
     AddGlobalOptions();
     AddLocalCommands();
+    AddPaperCommands();
     AddServiceCommands();
     AddToolCommands();
   }
 
   int Run(int argc, char** argv) {
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    // Quoted flags are a value, not an option of ours.
+    for (std::string& argument : arguments) {
+      if (argument.starts_with("--") && argument.find_first_of(" =") < argument.find('=')) {
+        argument.insert(0, 1, ' ');
+      }
+    }
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     try {
-      app_.parse(argc, argv);
+      app_.parse(std::move(arguments));
     } catch (const CLI::ParseError& error) {
       return app_.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
     }
@@ -121,6 +135,55 @@ class CommandLine {
     On(completion, [this] {
       return std::fputs(CompletionScript(shell_, CommandTree(app_)).c_str(), stdout) < 0 ? 1 : 0;
     });
+  }
+
+  // What needs neither a cluster nor a job.
+  void AddPaperCommands() {
+    CLI::App* estimate = app_.add_subcommand(
+        "estimate", "Memory of training, adapters and inference by the formulas");
+    estimate->add_option("model", words_, "Preset, config.json or its folder")
+        ->required()
+        ->expected(1);
+    Forward(estimate, "--sequence-length", "Tokens of a sequence; without it 2048");
+    Forward(estimate, "--batch", "Sequences on a device at a time");
+    Forward(estimate, "--devices", "Devices that share the states");
+    Forward(estimate, "--precision", "bf16 or fp32");
+    Forward(estimate, "--lora-rank", "Rank of the adapters; without it 16");
+    Forward(estimate, "--only", "training, activations, lora, qlora or inference");
+    On(estimate, [this] { return Compile({"estimate", words_.at(0)}); });
+
+    CLI::App* import =
+        app_.add_subcommand("import", "Make a job spec of a DeepSpeed or Megatron configuration");
+    import->add_option(
+        "configuration", words_,
+        "deepspeed ds_config.json, or megatron and its flags in quotes or a file of them");
+    import->add_option("--from", from_, "deepspeed or megatron, instead of the first word");
+    for (const char* option : {"--name", "--model", "--train", "--sequence-length", "--steps",
+                               "--nodes", "--devices-per-node"}) {
+      Forward(import, option, "What the configuration does not say");
+    }
+    On(import, [this] {
+      std::vector<std::string> words = words_;
+      if (!from_.empty()) words.insert(words.begin(), from_);
+      if (words.size() != 2) {
+        std::fprintf(stderr,
+                     "terrace import: give deepspeed ds_config.json or megatron \"<flags>\"\n");
+        return ToInt(ExitCode::kUsage);
+      }
+      return Compile({"import", "--from", words[0], "--input=" + words[1]});
+    });
+  }
+
+  // Handed on as it is; whoever does the work checks it.
+  void Forward(CLI::App* command, const std::string& option, const char* meaning) {
+    command->add_option(option, forwarded_[command->get_name()][option], meaning);
+  }
+
+  int Compile(std::vector<std::string> arguments) {
+    for (const auto& [option, value] : forwarded_[arguments[0]]) {
+      if (!value.empty()) arguments.push_back(option + "=" + value);
+    }
+    return CompilerToolCommand(global_, {arguments});
   }
 
   void AddServiceCommands() {
@@ -223,7 +286,9 @@ class CommandLine {
   CancelOptions cancel_;
   GenerateOptions generate_;
   std::string shell_, tokenizer_, output_path_, path_, dtype_ = "f32";
-  std::vector<std::string> files_;
+  std::vector<std::string> files_, words_;
+  std::string from_;
+  std::map<std::string, std::map<std::string, std::string>> forwarded_;  // command, option, value
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -16,14 +17,16 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "coordinator/estimate_tool.h"
+#include "coordinator/import_tool.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/offline.h"
+#include "coordinator/plan_output.h"
 #include "coordinator/paper.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
 #include "coordinator/server/server.h"
 #include "coordinator/spec/job_spec.h"
-#include "proto/plan_text.h"
 
 namespace terrace {
 namespace {
@@ -39,6 +42,8 @@ struct Options {
   std::string profile;
   std::string cluster;
   std::string program_file;
+  ImportOptions import;
+  EstimateOptions estimate;
 };
 
 // -o json errors are objects on standard output, so that whoever asked for JSON can always parse
@@ -77,18 +82,23 @@ absl::StatusOr<Prepared> PrepareSpec(const Options& options) {
   return PrepareFile(options.spec, options.profile);
 }
 
+// A plan that does not fit is printed too, and why on standard error.
 int Plan(const Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
   const absl::StatusOr<Prepared> prepared = PrepareSpec(options);
   if (!prepared.ok()) return Exit(options, prepared.status());
-  const std::string text =
-      options.output == "json" ? Json(prepared->plan) : PlanText(prepared->plan);
-  std::fputs(text.c_str(), stdout);
-  return 0;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  std::fputs(PlanOutput(*prepared, seconds.count(), options.output == "json").c_str(), stdout);
+  if (prepared->refusal.ok()) return 0;
+  std::fprintf(stderr, "terrace-coordinator: %s\n",
+               std::string(prepared->refusal.message()).c_str());
+  return ToInt(ExitCodeOf(prepared->refusal));
 }
 
 int Explain(const Options& options) {
   const absl::StatusOr<Prepared> prepared = PrepareSpec(options);
   if (!prepared.ok()) return Exit(options, prepared.status());
+  if (!prepared->refusal.ok()) return Exit(options, prepared->refusal);
   const auto programs = SelectStage(prepared->programs, options.stage);
   if (!programs.ok()) return Exit(options, programs.status());
   const std::string text = options.output == "json"
@@ -135,6 +145,49 @@ void AddSpec(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
+void AddOutput(CLI::App& app, Options& options) {
+  app.add_option("-o,--output", options.output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+CLI::App* AddImport(CLI::App& app, Options& options) {
+  CLI::App* import =
+      app.add_subcommand("import", "make a job spec of another tool's configuration");
+  ImportContext& context = options.import.context;
+  import->add_option("--from", options.import.from)
+      ->required()
+      ->check(CLI::IsMember({"deepspeed", "megatron"}));
+  import->add_option("--input", options.import.input, "file, or megatron's flags")->required();
+  import->add_option("--name", context.name, "name of the job");
+  import->add_option("--model", context.model, "preset or config.json");
+  import->add_option("--train", context.train, "training data");
+  import->add_option("--sequence-length", context.sequence_length)->check(CLI::PositiveNumber);
+  import->add_option("--steps", context.steps)->check(CLI::PositiveNumber);
+  import->add_option("--nodes", context.nodes)->check(CLI::PositiveNumber);
+  import->add_option("--devices-per-node", context.devices_per_node)->check(CLI::PositiveNumber);
+  AddOutput(*import, options);
+  return import;
+}
+
+CLI::App* AddEstimate(CLI::App& app, Options& options) {
+  CLI::App* command = app.add_subcommand("estimate", "memory of a model by the formulas");
+  EstimateOptions& estimate = options.estimate;
+  constexpr int64_t kMost = int64_t{1} << 24;
+  command->add_option("model", estimate.model, "preset, config.json or its folder")->required();
+  command->add_option("--sequence-length", estimate.sequence_length)
+      ->check(CLI::Range(int64_t{1}, kMost));
+  command->add_option("--batch", estimate.batch)->check(CLI::Range(int64_t{1}, kMost));
+  command->add_option("--devices", estimate.devices)->check(CLI::Range(int64_t{1}, kMost));
+  command->add_option("--lora-rank", estimate.lora_rank)
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  command->add_option("--precision", estimate.precision)->check(CLI::IsMember({"bf16", "fp32"}));
+  command->add_option("--only", estimate.only)
+      ->check(CLI::IsMember({"training", "activations", "lora", "qlora", "inference"}));
+  AddOutput(*command, options);
+  return command;
+}
+
 int Main(int argc, char** argv) {
   Options options;
   options.serve.state_directory = DefaultStateDirectory();
@@ -146,7 +199,8 @@ int Main(int argc, char** argv) {
   AddServe(*serve, options.serve);
   CLI::App* plan = app.add_subcommand("plan", "print the plan of a spec for this machine");
   AddSpec(*plan, options);
-  plan->add_option("--profile", options.profile, "of this machine, as `terrace profile` printed it");
+  plan->add_option("--profile", options.profile,
+                   "of this machine, as `terrace profile` printed it");
   plan->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml")
       ->excludes("--profile");
   CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
@@ -156,6 +210,8 @@ int Main(int argc, char** argv) {
   explain->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml");
   CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
   CLI::App* presets = app.add_subcommand("presets", "print the models that model.config may name");
+  const CLI::App* import = AddImport(app, options);
+  const CLI::App* estimate = AddEstimate(app, options);
   CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
   infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
   infer->add_option("--output", options.program_file, "file of the program")->required();
@@ -170,6 +226,9 @@ int Main(int argc, char** argv) {
   if (explain->parsed()) return Explain(options);
   if (schema->parsed()) return std::fputs(JobSpecJsonSchema().c_str(), stdout) < 0;
   if (presets->parsed()) return PrintPresets();
+  options.import.json = options.estimate.json = options.output == "json";
+  if (import->parsed()) return Exit(options, ImportConfiguration(options.import));
+  if (estimate->parsed()) return Exit(options, PrintEstimate(options.estimate));
   if (infer->parsed()) {
     return Exit(options, WriteInferProgram(options.checkpoint, options.program_file));
   }

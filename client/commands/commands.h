@@ -24,5 +24,7 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
 // tokenize and ckpt: the work is done by terrace-rank, which holds the code that reads tokens and
 // tensors.
 int ToolCommand(const GlobalOptions& global, const ToolOptions& options);
+// import and estimate: the work is terrace-coordinator's, which knows specs and models.
+int CompilerToolCommand(const GlobalOptions& global, const ToolOptions& options);
 
 }  // namespace terrace

@@ -40,6 +40,14 @@ int ToolCommand(const GlobalOptions& global, const ToolOptions& options) {
   return Fail(global, Exec(*program, arguments));
 }
 
+int CompilerToolCommand(const GlobalOptions& global, const ToolOptions& options) {
+  const auto program = SiblingProgram("terrace-coordinator");
+  if (!program.ok()) return Fail(global, program.status());
+  std::vector<std::string> arguments = options.arguments;
+  arguments.insert(arguments.end(), {"-o", global.json() ? "json" : "text"});
+  return Fail(global, Exec(*program, arguments));
+}
+
 // The coordinator's compiler makes the forward program, a rank executes it.
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options) {
   const auto compiler = SiblingProgram("terrace-coordinator");

@@ -19,7 +19,7 @@ LIBRARIES = {
     r"<gloo/": r"^(worker/comm|tests)",
     r"<sqlite3": r"^(coordinator/store|tests)",
     r"<spdlog": r"^base/log",
-    r"<yaml-cpp": r"^coordinator/spec",
+    r"<yaml-cpp": r"^coordinator/(spec|import|planner/cluster_file)",
     r"<prometheus/": r"^(coordinator/server|worker/daemon|tests)",
     r"<CLI/": r"^(client/main|coordinator/main|worker/(daemon|rank)/main)",
     r"google/protobuf|\.pb\.h": r"^(?!kernels|base|worker/memory|worker/comm)",

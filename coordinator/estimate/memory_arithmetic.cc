@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/estimate/memory_arithmetic.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+namespace {
+
+// A quantised block of 64 weights has a scale of 8 bits, and 256 of these one of 32:
+// 4 + 8 / 64 + 32 / (64 * 256) bits.
+constexpr double kNf4Bits = 4 + 8.0 / 64 + 32.0 / (64 * 256);
+
+int64_t Rounded(double bytes) { return static_cast<int64_t>(std::llround(bytes)); }
+
+bool IsLayerMatrix(const Tensor& tensor) { return tensor.layer >= 0 && tensor.shape.size() >= 2; }
+
+std::string Over(int64_t devices) { return devices == 1 ? "" : absl::StrCat(" / ", devices); }
+
+class Estimator {
+ public:
+  explicit Estimator(const EstimateInput& input)
+      : in_(input),
+        config_(input.model->config),
+        parameters_(static_cast<double>(input.model->Parameters())) {}
+
+  EstimateSection Training() const {
+    EstimateSection section = {
+        .name = "training",
+        .note = absl::StrCat(in_.bf16 ? "bf16 weights and gradients, fp32 master, m and v"
+                                      : "fp32 weights, gradients, m and v",
+                             "; N parameters on ", in_.devices,
+                             in_.devices == 1 ? " device" : " devices, per device")};
+    for (int stage = 0; stage <= 3; ++stage) {
+      section.cases.push_back(
+          States(stage == 0 ? "no sharding" : absl::StrCat("ZeRO ", stage), stage));
+    }
+    section.cases.push_back(Offloaded("ZeRO 2, optimizer on host", 2, /*parameters=*/false, false));
+    section.cases.push_back(Offloaded("ZeRO 3, all states on host", 3, true, false));
+    section.cases.push_back(Offloaded("ZeRO 3, all states on NVMe", 3, true, true));
+    return section;
+  }
+
+  EstimateSection Activations() const {
+    EstimateSection section = {
+        .name = "activations",
+        .note = absl::StrCat("of ", in_.batch, " x ", in_.sequence_length,
+                             " tokens (T), flash attention; added to each row of training")};
+    section.cases.push_back({"recompute none", {Kept("none")}, {}, {}});
+    section.cases.push_back({"recompute selective", {Kept("selective")}, {}, {}});
+    section.cases.push_back({"recompute full", {Kept("full")}, {}, {}});
+    return section;
+  }
+
+  EstimateSection Lora() const {
+    const double adapters = static_cast<double>(LoraParameters(*in_.model, in_.lora_rank));
+    EstimateSection section = {
+        .name = "lora",
+        .note = absl::StrCat("rank ", in_.lora_rank, " on all matrices of the layers: P = ",
+                             static_cast<int64_t>(adapters), " trained parameters")};
+    section.cases.push_back({"LoRA", {Part("frozen weights", "2 N", 2 * parameters_)}, {}, {}});
+    AddAdapters(adapters, &section.cases.back());
+    return section;
+  }
+
+  EstimateSection Qlora() const {
+    const double adapters = static_cast<double>(LoraParameters(*in_.model, in_.lora_rank));
+    double matrices = 0, largest = 0;
+    for (const Tensor& tensor : in_.model->tensors) {
+      if (!IsLayerMatrix(tensor)) continue;
+      matrices += static_cast<double>(tensor.elements());
+      largest = std::max(largest, static_cast<double>(tensor.elements()));
+    }
+    EstimateSection section = {
+        .name = "qlora",
+        .note = "matrices of the layers in NF4 (Q of the parameters), the rest in bf16"};
+    section.cases.push_back({"QLoRA",
+                             {Part("frozen weights", "4.127 / 8 Q + 2 (N - Q)",
+                                   kNf4Bits / 8 * matrices + 2 * (parameters_ - matrices)),
+                              Part("one matrix in bf16", "2 x the largest", 2 * largest)},
+                             {},
+                             {}});
+    AddAdapters(adapters, &section.cases.back());
+    return section;
+  }
+
+  EstimateSection Inference() const {
+    const double tokens = static_cast<double>(in_.batch * in_.sequence_length);
+    EstimateSection section = {
+        .name = "inference",
+        .note = absl::StrCat(in_.batch, in_.batch == 1 ? " sequence of " : " sequences of ",
+                             in_.sequence_length, " tokens, KV cache in bf16")};
+    const auto with_cache = [&](const char* name, EstimatedBytes weights) {
+      section.cases.push_back(
+          {name,
+           {std::move(weights), Part("KV cache",
+                                     absl::StrCat("2 x 2 x ", config_.kv_heads, " x ",
+                                                  config_.head_dim, " x ", config_.layers, " T"),
+                                     KvBytesPerToken(*in_.model, in_.sequence_length, 2) * tokens)},
+           {},
+           {}});
+    };
+    with_cache("bf16 weights", Part("weights", "2 N", 2 * parameters_));
+    with_cache("8-bit weights", Part("weights", "N", parameters_));
+    with_cache("4-bit weights", Part("weights", "N / 2", parameters_ / 2));
+    return section;
+  }
+
+ private:
+  static EstimatedBytes Part(std::string what, std::string formula, double bytes) {
+    return {std::move(what), std::move(formula), Rounded(bytes)};
+  }
+
+  double weight_bytes() const { return in_.bf16 ? 2 : 4; }
+  double optimizer_bytes() const { return in_.bf16 ? 12 : 8; }
+
+  // `per` bytes a parameter, on all devices or shared by them.
+  EstimatedBytes State(const char* what, double per, bool shared) const {
+    const double devices = shared ? static_cast<double>(in_.devices) : 1;
+    return Part(what, absl::StrCat(per, " N", shared ? Over(in_.devices) : ""),
+                per * parameters_ / devices);
+  }
+
+  EstimateCase States(const std::string& name, int stage) const {
+    return {name,
+            {State("weights", weight_bytes(), stage >= 3),
+             State("gradients", weight_bytes(), stage >= 2),
+             State("optimizer", optimizer_bytes(), stage >= 1)},
+            {},
+            {}};
+  }
+
+  // What computes needs two layers there, and the largest table.
+  EstimatedBytes Working() const {
+    double layers = 0, table = 0;
+    for (const Tensor& tensor : in_.model->tensors) {
+      const auto elements = static_cast<double>(tensor.elements());
+      if (tensor.layer >= 0) layers += elements;
+      if (tensor.layer < 0) table = std::max(table, elements);
+    }
+    const double two = 2 * layers / static_cast<double>(std::max<int64_t>(1, config_.layers));
+    return Part("weights", absl::StrCat(weight_bytes(), " x two layers or a table"),
+                weight_bytes() * std::max(two, table));
+  }
+
+  EstimateCase Offloaded(const std::string& name, int stage, bool parameters, bool nvme) const {
+    EstimateCase one = {name, {}, {}, {}};
+    std::vector<EstimatedBytes>& far = nvme ? one.nvme : one.host;
+    one.device.push_back(parameters ? Working() : State("weights", weight_bytes(), stage >= 3));
+    if (parameters) far.push_back(State("weights", weight_bytes(), true));
+    far.push_back(State("gradients", weight_bytes(), true));
+    far.push_back(State("optimizer", optimizer_bytes(), true));
+    return one;
+  }
+
+  void AddAdapters(double adapters, EstimateCase* one) const {
+    one->device.push_back(Part("adapters", "2 P", 2 * adapters));
+    one->device.push_back(Part("gradients", "2 P", 2 * adapters));
+    one->device.push_back(Part("optimizer", "12 P", 12 * adapters));
+    one->device.push_back(Kept("none"));
+  }
+
+  // Bytes a token and layer: both norms' inputs and outputs (4 h), q, k, v and the attention's
+  // result, the MLP's inner values, and the attention's statistics in fp32.
+  EstimatedBytes Kept(std::string_view recompute) const {
+    const double element = weight_bytes();
+    const double tokens = static_cast<double>(in_.batch * in_.sequence_length);
+    const double h = static_cast<double>(config_.hidden);
+    const double q = static_cast<double>(config_.heads * config_.head_dim);
+    const double kv = static_cast<double>(2 * config_.kv_heads * config_.head_dim);
+    const int inner = config_.mlp == MlpKind::kSwiglu ? 3 : 2;
+    const bool selective = recompute == "selective";
+    double elements = 0;
+    std::string formula;
+    if (recompute == "full") {
+      elements = h;
+      formula = absl::StrCat(element, " T L h");
+    } else {
+      const int norms = selective ? 2 : 4, kept = selective ? inner - 1 : inner;
+      elements = norms * h + 2 * q + kv + kept * static_cast<double>(config_.intermediate);
+      formula =
+          absl::StrCat("T L (", element, " (", norms, " h + 2 q + kv + ", kept, " f) + 4 heads)");
+    }
+    const double statistics = recompute == "full" ? 0 : 4 * static_cast<double>(config_.heads);
+    return Part("activations", std::move(formula),
+                tokens * static_cast<double>(config_.layers) * (element * elements + statistics));
+  }
+
+  const EstimateInput& in_;
+  const ModelConfig& config_;
+  const double parameters_;
+};
+
+}  // namespace
+
+int64_t EstimateCase::Total(const std::vector<EstimatedBytes>& parts) {
+  int64_t bytes = 0;
+  for (const EstimatedBytes& part : parts) bytes += part.bytes;
+  return bytes;
+}
+
+int64_t LoraParameters(const Model& model, int64_t rank) {
+  int64_t parameters = 0;
+  for (const Tensor& tensor : model.tensors) {
+    if (IsLayerMatrix(tensor)) parameters += rank * (tensor.shape[0] + tensor.shape[1]);
+  }
+  return parameters;
+}
+
+double KvBytesPerToken(const Model& model, int64_t length, int64_t element_bytes) {
+  const ModelConfig& config = model.config;
+  double layers = 0;  // whole ones
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const int64_t window = config.window.empty() ? 0 : config.window[layer];
+    layers += window > 0 && window < length
+                  ? static_cast<double>(window) / static_cast<double>(length)
+                  : 1;
+  }
+  return 2 * layers * static_cast<double>(config.kv_heads * config.head_dim * element_bytes);
+}
+
+std::vector<EstimateSection> EstimateMemory(const EstimateInput& input) {
+  const Estimator estimator(input);
+  return {estimator.Training(), estimator.Activations(), estimator.Lora(), estimator.Qlora(),
+          estimator.Inference()};
+}
+
+}  // namespace terrace

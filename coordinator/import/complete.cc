@@ -1,0 +1,61 @@
+// What a job spec needs and the imported configuration did not hold.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/import/deepspeed.h"
+
+namespace terrace {
+namespace {
+
+// Given, or a placeholder that a person replaces.
+void Need(SpecDraft* draft, std::string_view key, const std::string& given,
+          const std::string& placeholder, const char* option) {
+  if (!given.empty()) {
+    draft->Set(key, given);
+  } else if (!draft->Has(key)) {
+    draft->Set(key, placeholder);
+    draft->Remark(absl::StrCat(std::string(key), " is a placeholder (", placeholder,
+                               "): set it, or import with ", option));
+  }
+}
+
+std::string Number(int64_t value) { return value > 0 ? absl::StrCat(value) : std::string(); }
+
+int64_t Degree(const SpecDraft& draft, std::string_view key) {
+  int64_t degree = 1;
+  return absl::SimpleAtoi(draft.Get(key), &degree) ? std::max<int64_t>(1, degree) : 1;
+}
+
+// As many as the degrees of parallelism ask for, eight a node, where nobody says how many there
+// are.
+void SetDevices(const ImportContext& context, SpecDraft* draft) {
+  constexpr int64_t kUsualDevices = 8;
+  const int64_t ranks =
+      Degree(*draft, "layout.tp") * Degree(*draft, "layout.pp") * Degree(*draft, "layout.cp");
+  int64_t nodes = context.nodes, devices = context.devices_per_node;
+  if (nodes == 0 && devices == 0 && ranks > 1) {
+    devices = std::min(ranks, kUsualDevices);
+    nodes = (ranks + devices - 1) / devices;
+    draft->Remark(absl::StrCat("resources are as few devices as tp, pp and cp need (", ranks,
+                               "): import with --nodes and --devices-per-node for more"));
+  }
+  if (nodes > 0) draft->Set("resources.nodes", absl::StrCat(nodes));
+  if (devices > 0) draft->Set("resources.devices_per_node", absl::StrCat(devices));
+}
+
+}  // namespace
+
+void Complete(const ImportContext& context, SpecDraft* draft) {
+  draft->Set("name", context.name.empty() ? "imported" : context.name);
+  Need(draft, "model.config", context.model, "gpt2", "--model");
+  Need(draft, "data.train", context.train, "corpus.txt", "--train");
+  Need(draft, "data.sequence_length", Number(context.sequence_length), "1024", "--sequence-length");
+  Need(draft, "train.steps", Number(context.steps), "1000", "--steps");
+  SetDevices(context, draft);
+}
+
+}  // namespace terrace

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/import/draft.h"
+
+#include <sstream>
+#include <utility>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kSections[] = {"name",   "model",     "data",       "train",
+                                          "layout", "resources", "checkpoint", "max_restarts"};
+
+std::vector<std::string> Split(std::string_view key) {
+  std::vector<std::string> parts;
+  std::istringstream stream{std::string(key)};
+  for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
+  return parts;
+}
+
+// YAML nodes are handles: assigning to one would change what it stands for.
+YAML::Node Find(const YAML::Node& root, std::string_view key) {
+  YAML::Node at = YAML::Clone(root);
+  for (const std::string& part : Split(key)) {
+    if (!at.IsMap() || !at[part]) return YAML::Node(YAML::NodeType::Undefined);
+    at.reset(at[part]);
+  }
+  return at;
+}
+
+}  // namespace
+
+std::string_view FateName(Fate fate) {
+  switch (fate) {
+    case Fate::kMapped:
+      return "mapped";
+    case Fate::kAutomatic:
+      return "automatic";
+    case Fate::kAbsent:
+      return "absent";
+    case Fate::kUnknown:
+      return "unknown";
+  }
+  return "";
+}
+
+void SpecDraft::Set(std::string_view key, const std::string& yaml) {
+  YAML::Node at;
+  at.reset(root_);
+  const std::vector<std::string> parts = Split(key);
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    if (!at[parts[i]]) at[parts[i]] = YAML::Node(YAML::NodeType::Map);
+    at.reset(at[parts[i]]);
+  }
+  at[parts.back()] = YAML::Load(yaml);
+}
+
+bool SpecDraft::Has(std::string_view key) const { return Find(root_, key).IsDefined(); }
+
+std::string SpecDraft::Get(std::string_view key) const {
+  const YAML::Node node = Find(root_, key);
+  return node.IsDefined() ? YAML::Dump(node) : "";
+}
+
+void SpecDraft::Mapped(std::string setting, std::string value, std::string_view key,
+                       const std::string& yaml, std::string note) {
+  Set(key, yaml);
+  settings_.push_back({.setting = std::move(setting),
+                       .value = std::move(value),
+                       .fate = Fate::kMapped,
+                       .target = std::string(key) + ": " + yaml,
+                       .note = std::move(note)});
+}
+
+void SpecDraft::Automatic(std::string setting, std::string value, std::string note) {
+  settings_.push_back(
+      {std::move(setting), std::move(value), Fate::kAutomatic, "", std::move(note)});
+}
+
+void SpecDraft::Absent(std::string setting, std::string value, std::string note) {
+  settings_.push_back({std::move(setting), std::move(value), Fate::kAbsent, "", std::move(note)});
+}
+
+void SpecDraft::Unknown(std::string setting, std::string value, std::string note) {
+  settings_.push_back({std::move(setting), std::move(value), Fate::kUnknown, "", std::move(note)});
+}
+
+std::string SpecDraft::Yaml() const {
+  std::string text;
+  for (const std::string_view section : kSections) {
+    const YAML::Node node = Find(root_, section);
+    if (!node.IsDefined()) continue;
+    YAML::Emitter emitter;
+    emitter << YAML::BeginMap << YAML::Key << std::string(section) << YAML::Value << node
+            << YAML::EndMap;
+    text += emitter.c_str();
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace terrace
