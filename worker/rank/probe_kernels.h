@@ -1,7 +1,8 @@
 // Times kernels on this machine: what plans compute with instead of peak rates.
 //
 // Each case runs on memory that other work has pushed out of the caches, as in a training step, and
-// counts with the median of its calls: what a step gets, not what the machine could do at best.
+// counts with the call that a quarter of all calls are faster than: neither what the machine could
+// do at best, nor what others on it left over.
 //
 // Used on one thread; kernels use `threads`.
 //
