@@ -262,7 +262,10 @@ absl::StatusOr<Header> ReadHeader(const UniqueFd& fd) {
 }  // namespace
 
 absl::StatusOr<FlightReader> FlightReader::Open(std::string_view run_directory) {
-  const std::string path = FlightPath(run_directory);
+  return OpenFile(FlightPath(run_directory));
+}
+
+absl::StatusOr<FlightReader> FlightReader::OpenFile(const std::string& path) {
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return FileError(errno, "open", path);
   const absl::StatusOr<Header> header = ReadHeader(fd);
@@ -314,6 +317,11 @@ absl::StatusOr<std::vector<FlightEvent>> FlightReader::Events() const {
       events.push_back(slot.event);
   }
   return events;
+}
+
+absl::StatusOr<int64_t> FlightReader::Pid() const {
+  ASSIGN_OR_RETURN(const Header header, ReadHeader(fd_));
+  return header.pid;
 }
 
 absl::Status SettleFlight(std::string_view run_directory) {

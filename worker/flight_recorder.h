@@ -131,11 +131,14 @@ class FlightReader {
  public:
   // NOT_FOUND when the rank has left none; DATA_LOSS when it is not a whole one.
   static absl::StatusOr<FlightReader> Open(std::string_view run_directory);
+  static absl::StatusOr<FlightReader> OpenFile(const std::string& path);
 
   // UNAVAILABLE while the rank changes sequences too fast to be read in between.
   absl::StatusOr<FlightState> State() const;
   // Oldest first.
   absl::StatusOr<std::vector<FlightEvent>> Events() const;
+  // Of the rank.
+  absl::StatusOr<int64_t> Pid() const;
 
  private:
   FlightReader(UniqueFd fd, size_t streams) : fd_(std::move(fd)), streams_(streams) {}

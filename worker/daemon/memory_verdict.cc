@@ -42,7 +42,9 @@ int64_t ArenaBytes(const MemoryFacts& facts, v1::Tier tier) {
 
 std::string Cause(const MemoryFacts& facts) {
   std::string cause = facts.how.empty() ? "it died while no daemon watched it" : facts.how;
-  if (OomKilled(facts)) {
+  if (facts.oom_kill_is_logged) {
+    absl::StrAppend(&cause, " by the kernel's OOM killer (its log names the process)");
+  } else if (OomKilled(facts)) {
     absl::StrAppend(&cause, " by the kernel's OOM killer (oom_kill of control group ", facts.cgroup,
                     " grew)");
   } else if (cause.find("signal 9") != std::string::npos) {
@@ -237,6 +239,7 @@ std::optional<int64_t> GrowthPerStep(const std::vector<FlightEvent>& events) {
 }
 
 bool OomKilled(const MemoryFacts& facts) {
+  if (facts.oom_kill_is_logged) return true;
   if (facts.how.find("signal 9") == std::string::npos || !facts.oom_kills.has_value()) return false;
   for (const ProcessSample& sample : facts.samples) {
     if (sample.oom_kills.has_value()) return *facts.oom_kills > *sample.oom_kills;

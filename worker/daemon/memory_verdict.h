@@ -51,6 +51,7 @@ struct MemoryFacts {
   std::optional<int64_t> cgroup_limit_bytes;
   std::optional<int64_t> cgroup_used_bytes;
   std::optional<int64_t> oom_kills;
+  bool oom_kill_is_logged = false;  // by the kernel, with this rank's process
   int64_t node_memory_bytes = 0;
   uint32_t local_ranks = 1;  // of this job on this node
   bool device_is_ram = true;
@@ -59,7 +60,8 @@ struct MemoryFacts {
 // Bytes of the process outside the arenas that each step adds, by the step ends recorded.
 std::optional<int64_t> GrowthPerStep(const std::vector<FlightEvent>& events);
 
-// Whether the kernel's OOM killer struck in the control group in the rank's last seconds.
+// Whether the kernel's OOM killer struck in the control group in the rank's last seconds, or has
+// logged this rank.
 bool OomKilled(const MemoryFacts& facts);
 
 // "killed by signal 9 (SIGKILL) by the kernel's OOM killer (...) while ...: device ..., host ...".

@@ -53,6 +53,13 @@ void RemoveOldest(std::vector<fs::path> forgotten) {
   }
 }
 
+std::optional<v1::RankReport> ReadReport(const std::string& path) {
+  const auto bytes = ReadTextFile(path, kConfigBytesMax);
+  v1::RankReport report;
+  if (!bytes.ok() || !report.ParseFromString(*bytes)) return std::nullopt;
+  return report;
+}
+
 }  // namespace
 
 bool IsSafeJobId(std::string_view job) {
@@ -72,6 +79,8 @@ std::string VerdictPath(std::string_view run_directory) {
   return In(run_directory, "memory_verdict.txt");
 }
 
+std::string RanOutPath(std::string_view run_directory) { return In(run_directory, "ran_out.pb"); }
+
 absl::Status WriteConfig(const v1::RankConfig& config) {
   RETURN_IF_ERROR(MakeDirectories(config.run_directory()));
   const std::string path = ConfigPath(config.run_directory());
@@ -80,10 +89,11 @@ absl::Status WriteConfig(const v1::RankConfig& config) {
 }
 
 std::optional<v1::RankReport> ReadExitReport(std::string_view run_directory) {
-  const auto bytes = ReadTextFile(In(run_directory, "exit.pb"), kConfigBytesMax);
-  v1::RankReport report;
-  if (!bytes.ok() || !report.ParseFromString(*bytes)) return std::nullopt;
-  return report;
+  return ReadReport(In(run_directory, "exit.pb"));
+}
+
+std::optional<v1::RankReport> ReadRanOut(std::string_view run_directory) {
+  return ReadReport(RanOutPath(run_directory));
 }
 
 std::optional<pid_t> FindProcess(std::string_view run_directory) {

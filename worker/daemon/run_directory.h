@@ -7,6 +7,7 @@
 //   is of interest
 //   flight     what it held, while it runs and after (worker/flight_recorder.h)
 //   memory_verdict.txt  who held what when it died
+//   ran_out.pb  it was asked to end because of its memory: the report that then counts
 //
 // Thread-compatible.
 //
@@ -38,9 +39,11 @@ std::string SocketPath(std::string_view run_directory);
 std::string ConfigPath(std::string_view run_directory);
 std::string PidPath(std::string_view run_directory);
 std::string VerdictPath(std::string_view run_directory);
+std::string RanOutPath(std::string_view run_directory);
 
 absl::Status WriteConfig(const v1::RankConfig& config);
 std::optional<v1::RankReport> ReadExitReport(std::string_view run_directory);
+std::optional<v1::RankReport> ReadRanOut(std::string_view run_directory);
 // The process of this run while it lives. The number alone is not trusted, it may be another
 // process's by now: the run's folder must be on its command line.
 std::optional<pid_t> FindProcess(std::string_view run_directory);

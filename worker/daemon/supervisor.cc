@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "worker/daemon/abandoned_flights.h"
 #include "worker/daemon/run_directory.h"
 
 namespace terrace {
@@ -132,7 +133,7 @@ void Supervisor::Forget(const Key& key) {
 void Supervisor::SendCommands(Rank& rank) {
   if (rank.process == nullptr) return;
   v1::LinkMessage message;
-  if (rank.stop_with_checkpoint) {
+  if (rank.stop_with_checkpoint || rank.ran_out.has_value()) {
     message.mutable_stop()->set_job(rank.config.job());
     message.mutable_stop()->set_epoch(rank.config.epoch());
     message.mutable_stop()->set_checkpoint(true);
@@ -251,20 +252,32 @@ void Supervisor::Ended(const Key& key, const std::string& how) {
       last = *written;
     }
   }
-  if (IsFinal(last.state())) {
-    rank.report.set_state(last.state());
-    rank.report.set_reason(last.reason());
-    rank.report.set_message(last.message());
-    rank.report.set_exit_code(last.exit_code());
-    rank.report.set_stopped_early(last.stopped_early());
-    if (last.has_progress()) *rank.report.mutable_progress() = last.progress();
-    if (last.state() == v1::RANK_FAILED) Judge(rank, how);
-    rank.memory.reset();
-    return ports_.changed();
-  }
+  if (IsFinal(last.state())) return ReportEnd(rank, last, how);
   const std::string line = LastLogLine(rank.config.run_directory());
-  Fail(rank, v1::REASON_RANK_DIED,
-       absl::StrCat(Judge(rank, how), line.empty() ? "" : "; its log ends with: ", line));
+  rank.report.set_reason(v1::REASON_RANK_DIED);  // Judge may know better
+  const std::string verdict = Judge(rank, how);
+  Fail(rank, rank.report.reason(),
+       absl::StrCat(verdict, line.empty() ? "" : "; its log ends with: ", line));
+}
+
+// As it was told by the rank itself.
+void Supervisor::ReportEnd(Rank& rank, const v1::RankReport& last, const std::string& how) {
+  rank.report.set_state(last.state());
+  rank.report.set_reason(last.reason());
+  rank.report.set_message(last.message());
+  rank.report.set_exit_code(last.exit_code());
+  rank.report.set_stopped_early(last.stopped_early());
+  if (last.has_progress()) *rank.report.mutable_progress() = last.progress();
+  if (last.state() == v1::RANK_FAILED) Judge(rank, how);
+  const bool asked = last.stopped_early() && !rank.stop_with_checkpoint;
+  if (last.state() == v1::RANK_SUCCEEDED && asked && rank.ran_out.has_value()) {
+    rank.report.set_state(v1::RANK_FAILED);
+    rank.report.set_reason(rank.ran_out->reason());
+    rank.report.set_message(rank.ran_out->message());
+    *rank.report.mutable_memory() = rank.ran_out->memory();
+  }
+  rank.memory.reset();
+  ports_.changed();
 }
 
 void Supervisor::Fail(Rank& rank, v1::Reason reason, const std::string& message) {
@@ -279,6 +292,8 @@ void Supervisor::Fail(Rank& rank, v1::Reason reason, const std::string& message)
 
 void Supervisor::Adopt() {
   for (const v1::RankConfig& config : ScanRuns(options_.state_directory)) AdoptOne(config);
+  const int removed = RemoveAbandonedFlights("/dev/shm", kAbandonedFlightSeconds);
+  if (removed > 0) log::Info("removed ", removed, " flight recorders of ranks long dead");
 }
 
 void Supervisor::AdoptOne(const v1::RankConfig& config) {
@@ -290,6 +305,7 @@ void Supervisor::AdoptOne(const v1::RankConfig& config) {
   rank.report.set_rank(key.rank);
   rank.report.set_device(config.device());
   rank.report.set_state(v1::RANK_STARTED);
+  rank.ran_out = ReadRanOut(config.run_directory());
   const std::optional<pid_t> pid = FindProcess(config.run_directory());
   if (pid.has_value()) {
     auto process = WatchedProcess::Adopt(*pid, config.run_directory(), HandlersOf(key));

@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,7 @@ namespace terrace {
 
 inline constexpr size_t kRendezvousKeysKept = 4096;  // of one rank, to send again
 inline constexpr int64_t kMemoryReportMs = 1000;     // between two reports of a rank's memory
+inline constexpr int kOverLimitReports = 2;          // in a row: what goes by at once is let be
 
 class Supervisor {
  public:
@@ -96,6 +98,9 @@ class Supervisor {
     bool forget = false;  // as soon as it has ended
     bool go = false;
     bool stop_with_checkpoint = false;
+    int over_limit = 0;  // reports in a row in which it exceeded a limit
+    // It was asked to end with a checkpoint because it did: the report that counts then.
+    std::optional<v1::RankReport> ran_out;
     std::vector<v1::KvSet> keys;
     std::map<uint64_t, v1::KvWait> waits;
   };
@@ -111,6 +116,9 @@ class Supervisor {
   void WatchMemory(Rank& rank, int64_t pid);
   // Leaves the page about a rank that did not end well in its run directory; the sentence of it.
   std::string Judge(Rank& rank, const std::string& how);
+  // Asks a rank over a limit to end at the next step's boundary.
+  void CheckLimits(Rank& rank);
+  void ReportEnd(Rank& rank, const v1::RankReport& last, const std::string& how);
   void SendCommands(Rank& rank);
   void Forget(const Key& key);
   int64_t NewestEpoch(std::string_view job) const;
