@@ -9,6 +9,9 @@
 #include "base/status_macros.h"
 #include "client/memory_picture.h"
 #include "client/pickle.h"
+#include "proto/allocation_events.h"
+#include "proto/caching/segments.h"
+#include "proto/caching_need.h"
 #include "proto/live_memory.h"
 #include "proto/tiers.h"
 
@@ -24,12 +27,31 @@ struct Life {
   int first = -1, last = -1;  // instructions; -1: persistent
 };
 
+// What the caching allocator does with a buffer.
+struct Change {
+  int at = 0;  // instruction; as many as there are: the end
+  AllocationEvent::Kind kind = AllocationEvent::kAllocate;
+  Life life;
+  int64_t address = 0;  // from the start of the device's
+  uint32_t stream = 0;
+  bool retired = false;  // a kFree of what was retired before
+};
+
 // Everything of one arena.
 struct Device {
   const v1::Program* program = nullptr;
   const v1::Arena* arena = nullptr;
   std::vector<Life> lives;  // by offset
+  // In caching mode, of the arena on the device.
+  std::vector<CachedSegment> segments;
+  std::vector<Change> changes;  // of one execution
 };
+
+// Segments lie behind anything that an arena could hold.
+constexpr int64_t kSegmentsAt = kAddressesOfArena / 2;
+int64_t AddressOf(const std::byte* block) {
+  return kSegmentsAt + static_cast<int64_t>(reinterpret_cast<uintptr_t>(block));
+}
 
 // Index of the sequence; -1: there is none.
 int TrainOf(const v1::Program& program) {
@@ -130,44 +152,122 @@ void Segment(int64_t index, const Device& device, Pickle* out) {
   out->EndDict();
 }
 
+// One of the caching allocator's, at the end of the step: nothing of it is held.
+void FreeSegment(int64_t index, const CachedSegment& segment, Pickle* out) {
+  const int64_t address = (index + 1) * kAddressesOfArena + AddressOf(segment.data);
+  out->BeginDict();
+  Field("device", index, out);
+  Field("address", address, out);
+  Field("total_size", segment.bytes, out);
+  Field("allocated_size", int64_t{0}, out);
+  Field("active_size", int64_t{0}, out);
+  Field("requested_size", int64_t{0}, out);
+  Field("stream", int64_t{segment.stream}, out);
+  Field("segment_type", segment.pool == CachingPool::kLarge ? "large" : "small", out);
+  out->String("segment_pool_id");
+  out->Pair(0, 0);
+  out->String("is_expandable");
+  out->Bool(false);
+  out->String("frames");
+  out->BeginList();
+  out->EndList();
+  out->String("blocks");
+  out->BeginList();
+  for (const CachedBlock& block : segment.blocks) {
+    out->BeginDict();
+    Block(address + (block.data - segment.data), block.bytes, "inactive", out);
+    out->String("frames");
+    out->BeginList();
+    out->EndList();
+    out->EndDict();
+  }
+  out->EndList();
+  out->EndDict();
+}
+
 void Event(const char* action, int64_t index, const Device& device, const Life& life, int at,
-           Pickle* out) {
+           int64_t address, uint32_t stream, Pickle* out) {
   out->BeginDict();
   Field("action", action, out);
-  Field("addr", (index + 1) * kAddressesOfArena + life.buffer->offset(), out);
+  Field("addr", (index + 1) * kAddressesOfArena + address, out);
   Field("size", life.buffer->bytes(), out);
-  Field("stream", int64_t{0}, out);
+  Field("stream", int64_t{stream}, out);
   Field("time_us", at * kMicrosecondsOfInstruction, out);
   Frames(device, life, out);
   out->EndDict();
 }
 
+void CachingTrace(int64_t index, const Device& device, Pickle* out) {
+  out->BeginList();
+  for (const Change& change : device.changes) {
+    const auto event = [&](const char* action) {
+      Event(action, index, device, change.life, change.at, change.address, change.stream, out);
+    };
+    if (change.kind == AllocationEvent::kAllocate) event("alloc");
+    if (change.kind == AllocationEvent::kRetire) event("free_requested");
+    if (change.kind != AllocationEvent::kFree) continue;
+    if (!change.retired) event("free_requested");
+    event("free_completed");
+  }
+  out->EndList();
+}
+
 void Trace(int64_t index, const Device& device, Pickle* out) {
-  struct Change {
+  struct End {
     int at;
     bool ends;
     const Life* life;
   };
-  std::vector<Change> changes;
+  if (!device.changes.empty()) return CachingTrace(index, device, out);
+  std::vector<End> changes;
   for (const Life& life : device.lives) {
     if (life.first < 0) continue;
     changes.push_back({life.first, false, &life});
     changes.push_back({life.last, true, &life});
   }
   // At one instruction everything begins before anything ends.
-  std::stable_sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
+  std::stable_sort(changes.begin(), changes.end(), [](const End& a, const End& b) {
     return std::pair(a.at, a.ends) < std::pair(b.at, b.ends);
   });
   out->BeginList();
-  for (const Change& change : changes) {
+  for (const End& change : changes) {
+    const auto event = [&](const char* action) {
+      Event(action, index, device, *change.life, change.at, change.life->buffer->offset(), 0, out);
+    };
     if (change.ends) {
-      Event("free_requested", index, device, *change.life, change.at, out);
-      Event("free_completed", index, device, *change.life, change.at, out);
+      event("free_requested");
+      event("free_completed");
     } else {
-      Event("alloc", index, device, *change.life, change.at, out);
+      event("alloc");
     }
   }
   out->EndList();
+}
+
+// One more execution of "train" from the state that runs settle in.
+absl::Status ReplayTrain(const LiveMemory& memory, int train, Device* device) {
+  const v1::Program& program = *device->program;
+  const std::vector<AllocationEvents> events = EventsOfSequences(program);
+  CountedSegments source;
+  BlockCache cache(&source);
+  RETURN_IF_ERROR(SettleCache(program, events, &cache));
+  std::vector<std::byte*> held(program.buffers_size(), nullptr);
+  std::vector<bool> retired(program.buffers_size(), false);
+  RETURN_IF_ERROR(ReplaySequence(
+      program, program.sequences(train), events[train], &cache,
+      [&](uint32_t at, const AllocationEvent& event, const BlocksOfBuffers& blocks) {
+        if (event.kind == AllocationEvent::kAllocate) held[event.buffer] = blocks[event.buffer];
+        const auto [first, last] = memory.Life(train, event.buffer);
+        device->changes.push_back({.at = static_cast<int>(at),
+                                   .kind = event.kind,
+                                   .life = {&program.buffers(event.buffer), first, last},
+                                   .address = AddressOf(held[event.buffer]),
+                                   .stream = events[train].stream(event.buffer),
+                                   .retired = retired[event.buffer]});
+        retired[event.buffer] = event.kind == AllocationEvent::kRetire;
+      }));
+  device->segments = cache.Snapshot();
+  return absl::OkStatus();
 }
 
 absl::Status AddDevices(const v1::Program& program, std::vector<Device>* devices) {
@@ -179,6 +279,7 @@ absl::Status AddDevices(const v1::Program& program, std::vector<Device>* devices
     for (const v1::Buffer& buffer : program.buffers()) {
       if (buffer.class_() == v1::EXTERNAL || buffer.arena() != arena.id()) continue;
       const auto [first, last] = memory.Life(sequence, buffer.id());
+      if (IsDynamic(program, buffer)) continue;
       if (buffer.lifetime() == v1::PERSISTENT) {
         device.lives.push_back({&buffer, -1, -1});
       } else if (first >= 0) {
@@ -188,6 +289,8 @@ absl::Status AddDevices(const v1::Program& program, std::vector<Device>* devices
     std::stable_sort(device.lives.begin(), device.lives.end(), [](const Life& a, const Life& b) {
       return a.buffer->offset() < b.buffer->offset();
     });
+    if (UsesCaching(program) && arena.tier() == v1::DEVICE)
+      RETURN_IF_ERROR(ReplayTrain(memory, sequence, &device));
   }
   return absl::OkStatus();
 }
@@ -201,7 +304,11 @@ absl::StatusOr<std::string> MemorySnapshot(std::span<const v1::Program> programs
   out.BeginDict();
   out.String("segments");
   out.BeginList();
-  for (size_t i = 0; i < devices.size(); ++i) Segment(static_cast<int64_t>(i), devices[i], &out);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    Segment(index, devices[i], &out);
+    for (const CachedSegment& segment : devices[i].segments) FreeSegment(index, segment, &out);
+  }
   out.EndList();
   out.String("device_traces");
   out.BeginList();

@@ -4,6 +4,9 @@
 // step buffer, in list order; the segments are the state at the end of the step. Where PyTorch
 // shows a stack, we show the buffer's name and class and the instruction that makes it.
 //
+// In caching mode the device also has the allocator's segments, and the trace shows its blocks: the
+// rank launches instructions in list order, so what it did can be replayed.
+//
 // Pure.
 //
 // SPDX-License-Identifier: Apache-2.0

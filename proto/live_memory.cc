@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "proto/caching_need.h"
 #include "proto/tiers.h"
 
 namespace terrace {
@@ -79,6 +80,7 @@ absl::StatusOr<LiveMemory> LiveMemory::Create(const v1::Program* program) {
     ASSIGN_OR_RETURN(SequenceUses uses, Prepare(*program, sequence));
     memory.sequences_.push_back(std::move(uses));
   }
+  memory.segment_bytes_ = SegmentBytesNeeded(*program);
   return memory;
 }
 
@@ -127,6 +129,7 @@ absl::StatusOr<LiveMemory::SequenceUses> LiveMemory::Prepare(const v1::Program& 
 std::array<int64_t, v1::Tier_ARRAYSIZE> LiveMemory::ArenaBytes() const {
   std::array<int64_t, v1::Tier_ARRAYSIZE> bytes{};
   for (const v1::Arena& arena : program_->arenas()) bytes[arena.tier()] += arena.bytes();
+  bytes[v1::DEVICE] += segment_bytes_;
   return bytes;
 }
 

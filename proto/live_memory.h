@@ -64,7 +64,8 @@ class LiveMemory {
   static absl::StatusOr<LiveMemory> Create(const v1::Program* program);
 
   const v1::Program& program() const { return *program_; }
-  // Of all arenas: 0 where the program has none.
+  // Of all arenas, on the device with the segments that the caching allocator will need: 0 where
+  // the program has none.
   std::array<int64_t, v1::Tier_ARRAYSIZE> ArenaBytes() const;
 
   // A position that does not match the program counts as none.
@@ -75,7 +76,8 @@ class LiveMemory {
   std::pair<int32_t, int32_t> Life(int sequence, uint32_t buffer) const {
     return {sequences_[sequence].first[buffer], sequences_[sequence].last[buffer]};
   }
-  // The largest range of the tier's arena in which no live buffer lies.
+  // The largest range of the tier's arena in which no live buffer lies. REQUIRES: buffers of the
+  // tier have offsets (not so on the device in caching mode).
   int64_t LargestFree(const ProgramPosition& position, v1::Tier tier) const;
   // What the stream executes or waits to execute; null at its end.
   const v1::Instruction* Current(const ProgramPosition& position, size_t stream) const;
@@ -112,6 +114,7 @@ class LiveMemory {
   void AddPeaks(int sequence, size_t largest_max, MemoryTimeline* timeline) const;
 
   const v1::Program* program_;
+  int64_t segment_bytes_ = 0;         // of the caching allocator
   std::vector<uint32_t> persistent_;  // in an arena
   ByTierAndClass persistent_bytes_{};
   std::vector<SequenceUses> sequences_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "proto/check/dynamic.h"
 #include "proto/check/instructions.h"
 #include "proto/check/joint.h"
 #include "proto/check/order.h"
@@ -37,6 +38,7 @@ absl::StatusOr<check::StageFacts> CheckOne(const v1::Program& program) {
     ASSIGN_OR_RETURN(check::CheckedSequence checked, CheckSequence(program, sequence));
     sequences.push_back(std::move(checked));
   }
+  RETURN_IF_ERROR(check::CheckDynamic(program));
   RETURN_IF_ERROR(check::CheckReads(program, sequences));
   RETURN_IF_ERROR(check::CheckSlices(program, sequences));
   return check::CheckTraining(program, sequences);

@@ -11,6 +11,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "kernels/tensor_view.h"
+#include "proto/allocation_events.h"
+#include "proto/caching_need.h"
 #include "proto/grid.h"
 #include "proto/state_layout.h"
 #include "proto/text_table.h"
@@ -203,7 +205,8 @@ void PrintBuffers(const v1::Program& program, std::string_view only_sequence, st
     table.Add({absl::StrCat(i), buffer.name(),
                EnumText(buffer.class_(), &v1::BufferClass_Name<v1::BufferClass>),
                EnumText(buffer.dtype(), &v1::DType_Name<v1::DType>), ShapeText(buffer.shape()),
-               absl::StrCat(buffer.arena()), absl::StrFormat("0x%08x", buffer.offset()),
+               absl::StrCat(buffer.arena()),
+               IsDynamic(program, buffer) ? "dynamic" : absl::StrFormat("0x%08x", buffer.offset()),
                absl::StrCat(buffer.bytes()), LifeText(buffer, uses[i])});
   }
   absl::StrAppend(out, "\nbuffers  ", program.buffers_size(), "\n");
@@ -215,10 +218,16 @@ void PrintArenas(const v1::Program& program, std::string* out) {
     absl::StrAppendFormat(out, "arena %d   %s  %d bytes (%s)", arena.id(),
                           EnumText(arena.tier(), &v1::Tier_Name<v1::Tier>), arena.bytes(),
                           FormatBytes(arena.bytes()));
+    const int64_t segments = arena.tier() == v1::DEVICE ? SegmentBytesNeeded(program) : 0;
+    if (segments > 0) {
+      absl::StrAppendFormat(out, " and %d bytes (%s) of segments of the caching allocator",
+                            segments, FormatBytes(segments));
+    }
     if (arena.lower_bound_bytes() > 0) {
-      absl::StrAppendFormat(
-          out, "  %.2f %% over the lower bound",
-          100.0 * (static_cast<double>(arena.bytes()) / arena.lower_bound_bytes() - 1.0));
+      absl::StrAppendFormat(out, "  %.2f %% over the lower bound",
+                            100.0 * (static_cast<double>(arena.bytes() + segments) /
+                                         static_cast<double>(arena.lower_bound_bytes()) -
+                                     1.0));
     }
     *out += "\n";
   }

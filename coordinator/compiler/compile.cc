@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/compiler/dynamic.h"
 #include "coordinator/compiler/emit.h"
 #include "coordinator/compiler/graph.h"
 #include "coordinator/compiler/parameters.h"
@@ -231,6 +232,7 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   compiler::AppendEval(context, forward, &graph);
   compiler::AppendRestore(context, &graph);
   RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table, &graph, &program));
+  if (job.layout.allocator() == "caching") MakeDynamic(&program);
   return program;
 }
 

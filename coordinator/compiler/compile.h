@@ -15,6 +15,7 @@
 //   streams.h     streams and waits
 //   emit.h        the program, its state manifest and initializers
 //   place.h       liveness under happens-before, packing, offsets
+//   dynamic.h     in caching mode: no offsets for step buffers on the device
 //
 // Pure and deterministic: the same input gives the same bytes. The result is not trusted:
 // proto/program_check.h checks it. Thread-safe: no state.

@@ -50,7 +50,7 @@ class Checker {
     if (CheckSchedule()) CheckStages();
     CheckRecompute();
     CheckSharding();
-    CheckName("allocator", layout_.allocator(), {"planned"});
+    CheckName("allocator", layout_.allocator(), {"planned", "caching"});
     for (std::string& problem : OffloadProblems(layout_)) problems_.push_back(std::move(problem));
     if (problems_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));

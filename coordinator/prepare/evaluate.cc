@@ -9,19 +9,12 @@
 #include "coordinator/compiler/compile.h"
 #include "coordinator/planner/profiles.h"
 #include "coordinator/prepare/layout_text.h"
+#include "proto/caching_need.h"
 #include "proto/program_check.h"
 #include "proto/program_text.h"
 
 namespace terrace {
 namespace {
-
-int64_t ArenaBytes(const v1::Program& program, v1::Tier tier) {
-  int64_t bytes = 0;
-  for (const v1::Arena& arena : program.arenas()) {
-    if (arena.tier() == tier) bytes += arena.bytes();
-  }
-  return bytes;
-}
 
 absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const v1::Layout& layout,
                            std::vector<v1::Program>* programs) {
@@ -51,7 +44,7 @@ absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
                                                 .external_bytes = ExternalBytes(budget)}));
   for (const v1::Program& program : evaluated.programs) {
     const auto most = [&](v1::Tier tier, int64_t external_bytes, int64_t* bytes) {
-      *bytes = std::max(*bytes, ArenaBytes(program, tier) + external_bytes);
+      *bytes = std::max(*bytes, ReservedBytesNeeded(program, tier) + external_bytes);
     };
     most(v1::DEVICE, program.external_bytes(), &evaluated.device_bytes);
     most(v1::HOST, 0, &evaluated.host_bytes);

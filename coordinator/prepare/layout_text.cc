@@ -32,7 +32,8 @@ std::vector<std::pair<std::string, std::string>> Words(const v1::Layout& layout)
           {"offload.parameter", SharesText(layout.offload().parameter(), "device")},
           {"offload.gradient", SharesText(layout.offload().gradient(), "device")},
           {"offload.optimizer", SharesText(layout.offload().optimizer(), "device")},
-          {"offload.activation", SharesText(layout.offload().activation(), "device")}};
+          {"offload.activation", SharesText(layout.offload().activation(), "device")},
+          {"allocator", layout.allocator() == "caching" ? "caching" : "planned"}};
 }
 
 // The same of what is pinned, "" for what is not.
@@ -55,7 +56,8 @@ std::vector<std::pair<std::string, std::string>> Words(const v1::LayoutSpec& pin
           {"offload.parameter", SharesText(pinned.offload().parameter(), "")},
           {"offload.gradient", SharesText(pinned.offload().gradient(), "")},
           {"offload.optimizer", SharesText(pinned.offload().optimizer(), "")},
-          {"offload.activation", SharesText(pinned.offload().activation(), "")}};
+          {"offload.activation", SharesText(pinned.offload().activation(), "")},
+          {"allocator", pinned.allocator()}};
 }
 
 }  // namespace
@@ -64,7 +66,8 @@ std::string LayoutText(const v1::Layout& layout) {
   auto words = Words(layout);
   // What is on the device as usual needs no word.
   std::erase_if(words, [](const auto& word) {
-    return absl::StartsWith(word.first, "offload.") && word.second == "device";
+    return (absl::StartsWith(word.first, "offload.") && word.second == "device") ||
+           (word.first == "allocator" && word.second == "planned");
   });
   return absl::StrJoin(words, ", ", absl::PairFormatter(" "));
 }

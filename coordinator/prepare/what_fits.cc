@@ -65,7 +65,8 @@ Variation WithSequence(Variation variation, int64_t length) {
 
 // What costs nothing but time, from the cheapest on; each step keeps those before it.
 using Release = void (*)(v1::LayoutSpec*);
-constexpr Release kReleases[] = {[](v1::LayoutSpec* layout) { layout->clear_micro_batch(); },
+constexpr Release kReleases[] = {[](v1::LayoutSpec* layout) { layout->set_allocator("planned"); },
+                                 [](v1::LayoutSpec* layout) { layout->clear_micro_batch(); },
                                  [](v1::LayoutSpec* layout) {
                                    layout->clear_recompute();
                                    layout->clear_recompute_every();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "proto/allocation_events.h"
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
 #include "proto/check/state.h"
@@ -144,6 +145,7 @@ absl::Status CheckPersistentSpace(const v1::Program& program) {
   };
   for (int id : ids) {
     const v1::Buffer& buffer = program.buffers(id);
+    if (IsDynamic(program, buffer)) continue;
     const auto meets = [&](int other) {
       return other >= 0 && program.buffers(other).arena() == buffer.arena() &&
              end(other) > buffer.offset();
@@ -166,7 +168,9 @@ absl::Status CheckSharedSpace(const v1::Program& program, const CheckedSequence&
   std::vector<Span> spans(touches.size());
   std::vector<int> ids;  // in order of first access
   for (int id = 0; id < program.buffers_size(); ++id) {
-    if (touches[id].empty() || program.buffers(id).lifetime() != v1::STEP) continue;
+    const v1::Buffer& buffer = program.buffers(id);
+    if (touches[id].empty() || buffer.lifetime() != v1::STEP || IsDynamic(program, buffer))
+      continue;
     spans[id] = SpanOf(touches[id], order);
     ids.push_back(id);
   }

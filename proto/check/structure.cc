@@ -8,6 +8,8 @@
 
 #include "base/status_macros.h"
 #include "kernels/tensor_view.h"
+#include "proto/allocation_events.h"
+#include "proto/check/dynamic.h"
 #include "proto/check/refuse.h"
 #include "proto/grid.h"
 #include "proto/tiers.h"
@@ -201,6 +203,11 @@ absl::Status CheckPosition(const v1::Program& program, const v1::Buffer& buffer,
   const int64_t alignment = ArenaAlignment(TierOf(program, buffer));
   if (buffer.bytes() < 1)
     return Refuse(where, ": got ", buffer.bytes(), " bytes, must be at least 1");
+  if (IsDynamic(program, buffer)) {
+    if (buffer.offset() == 0 && buffer.bytes() <= kBytesMax) return absl::OkStatus();
+    return Refuse(where, ": offset ", buffer.offset(), " and ", buffer.bytes(),
+                  " bytes, with the caching allocator must be 0 and at most ", kBytesMax);
+  }
   if (buffer.offset() < 0 || buffer.offset() % alignment != 0) {
     return Refuse(where, ": offset ", buffer.offset(), " must be a multiple of ", alignment, " on ",
                   v1::Tier_Name(TierOf(program, buffer)));
@@ -247,6 +254,7 @@ absl::Status CheckStructure(const v1::Program& program) {
   RETURN_IF_ERROR(CheckCounts(program));
   RETURN_IF_ERROR(CheckGrid(program));
   RETURN_IF_ERROR(CheckArenas(program));
+  RETURN_IF_ERROR(CheckAllocator(program));
   RETURN_IF_ERROR(CheckBudgets(program));
   RETURN_IF_ERROR(CheckStreams(program));
   for (const v1::Group& group : program.groups()) RETURN_IF_ERROR(CheckGroup(program, group));

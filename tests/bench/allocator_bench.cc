@@ -1,5 +1,5 @@
 // Planned against caching memory on the same programs: replays the "train" sequence of compiled
-// jobs through the caching allocator (worker/memory/caching_cache.h), and prints what it reserves
+// jobs through the caching allocator (proto/caching/cache.h), and prints what it reserves
 // beside the planned arena and the bound that no allocator beats.
 //
 // Persistent buffers are allocated once. A step buffer is allocated before the first instruction
@@ -22,28 +22,14 @@
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/catalogue.h"
 #include "coordinator/planner/simulate.h"
+#include "proto/caching/cache.h"
 #include "proto/program_check.h"
-#include "worker/memory/caching_cache.h"
 
 namespace terrace {
 namespace {
 
 constexpr int64_t kMib = 1 << 20;
 constexpr int kSteps = 3;  // the last is measured: by then the cache is warm
-
-// Addresses without memory.
-class CountedSegments final : public SegmentSource {
- public:
-  absl::StatusOr<std::byte*> Reserve(int64_t bytes) override {
-    std::byte* data = reinterpret_cast<std::byte*>(next_);
-    next_ += static_cast<uint64_t>(bytes);
-    return data;
-  }
-  void Release(std::byte*) override {}
-
- private:
-  uint64_t next_ = uint64_t{1} << 32;
-};
 
 // The device buffers of one sequence and when its instructions run.
 struct Recording {

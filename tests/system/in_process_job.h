@@ -33,13 +33,15 @@ struct JobData {
 
 struct JobResult {
   std::vector<double> losses, grad_norms;  // of each step; the same on all ranks
-  // Of the mean loss, of the first step, before clipping; empty with offload.
+  // Of the mean loss, of the first step, before clipping; empty with offload and with the caching
+  // allocator.
   Tensors gradients;
-  Tensors weights;  // after the last step
+  Tensors weights, adam_m, adam_v;  // after the last step
   // Payload bytes that each rank sent in one step, by group name.
   std::vector<std::map<std::string, int64_t>> sent_per_step;
   std::vector<std::vector<SequenceTimes>> times;  // of each rank's steps
   std::vector<v1::Program> programs;              // by stage
+  std::vector<v1::AllocatorStats> allocator;      // of each rank, after the last step
 };
 
 struct RunOptions {

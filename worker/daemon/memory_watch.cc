@@ -118,7 +118,7 @@ void MemoryWatch::AddTiers(const FlightState& state, const v1::RankMetrics& metr
   for (const v1::Arena& arena : program.arenas()) {
     v1::TierMemory* tier = out->add_tiers();
     tier->set_tier(arena.tier());
-    tier->set_predicted_bytes(arena.bytes());
+    tier->set_predicted_bytes(program_->live->ArenaBytes()[arena.tier()]);
     const int64_t reserved = state.reserved_bytes[arena.tier()];
     tier->set_reserved_bytes(reserved > 0 ? reserved : measured[arena.tier()]);
     tier->set_limit_bytes(limits[arena.tier()]);
@@ -138,6 +138,11 @@ void MemoryWatch::AddAllocator(const ProgramPosition& position, const v1::RankMe
   v1::AllocatorStats* stats = out->mutable_allocator();
   *stats = metrics.allocator();
   if (!stats->mode().empty() && stats->mode() != "planned") return;
+  if (program_->program.allocator() == "caching") {  // the rank has not said anything yet
+    stats->set_mode("caching");
+    stats->set_reserved_bytes(program_->live->ArenaBytes()[v1::DEVICE]);
+    return;
+  }
   if (step_peak_bytes_ < 0) {
     step_peak_bytes_ = 0;
     for (int i = 0; i < program_->program.sequences_size(); ++i) {

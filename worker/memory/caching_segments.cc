@@ -5,9 +5,11 @@
 
 namespace terrace {
 
+// The name makes it an arena for those who read the process's mappings (worker/memory/arena.h).
 absl::StatusOr<std::byte*> MappedSegments::Reserve(int64_t bytes) {
-  absl::StatusOr<Arena> arena = Arena::Reserve("terrace-segment", bytes);
+  absl::StatusOr<Arena> arena = Arena::Reserve("terrace-arena-segment", bytes);
   if (!arena.ok()) return arena.status();
+  arena->Touch(threads_);
   std::byte* data = arena->data();
   arenas_.emplace(data, std::move(*arena));
   return data;

@@ -1,7 +1,7 @@
-// Where a caching allocator's segments come from: an interface, and mapped memory, each segment an
-// Arena (guard pages around it, huge pages where the system grants them).
+// Memory for a caching allocator: mapped segments, each an Arena (guard pages around it, huge pages
+// where the system grants them), all of its pages touched, so that what is reserved is resident.
 //
-// Thread-compatible.
+// Owns the memory. Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,30 +10,23 @@
 #include <cstdint>
 #include <map>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/caching/segments.h"
 #include "worker/memory/arena.h"
 
 namespace terrace {
 
-class SegmentSource {
- public:
-  virtual ~SegmentSource() = default;
-
-  // RESOURCE_EXHAUSTED when there is no more; the allocator then gives back what it can and asks
-  // once more. Other errors go to whoever asked for memory.
-  virtual absl::StatusOr<std::byte*> Reserve(int64_t bytes) = 0;
-  // REQUIRES: `data` came from Reserve, and no stream uses it any more.
-  virtual void Release(std::byte* data) = 0;
-};
-
 class MappedSegments final : public SegmentSource {
  public:
+  // `threads` touch pages.
+  explicit MappedSegments(int threads = 1) : threads_(threads) {}
+
   absl::StatusOr<std::byte*> Reserve(int64_t bytes) override;
   void Release(std::byte* data) override;
   size_t count() const { return arenas_.size(); }
 
  private:
+  const int threads_;
   std::map<std::byte*, Arena> arenas_;  // by first byte
 };
 

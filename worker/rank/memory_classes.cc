@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "proto/caching_need.h"
 #include "proto/tiers.h"
 
 namespace terrace {
@@ -88,8 +89,10 @@ class PeakOfTrain {
 std::vector<v1::ClassBytes> MemoryClasses(const v1::Program& program) {
   const PeakOfTrain peak(program);
   std::map<std::pair<uint32_t, uint32_t>, int64_t> bytes;  // (tier, class) -> bytes
-  for (const v1::Arena& arena : program.arenas())
-    bytes[{arena.tier(), v1::BUFFER_CLASS_UNSPECIFIED}] += arena.bytes();
+  for (const v1::Arena& arena : program.arenas()) {
+    bytes[{arena.tier(), v1::BUFFER_CLASS_UNSPECIFIED}] +=
+        ReservedBytesNeeded(program, arena.tier());
+  }
   for (const v1::Buffer& buffer : program.buffers()) {
     if (!peak.IsLive(buffer)) continue;
     const uint32_t tier = TierOf(program, buffer);

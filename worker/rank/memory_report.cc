@@ -3,6 +3,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/caching_need.h"
 #include "proto/program_text.h"
 #include "worker/rank/memory_classes.h"
 
@@ -51,24 +52,27 @@ absl::Status CheckDeviceLimit(const PreparedMemory& rank) {
   const int64_t limit = LimitOf(rank.program, v1::DEVICE);
   if (limit == 0 || reserved + rank.external_bytes <= limit) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the rank needs ", FormatBytes(reserved), " of device arena and ",
+      "the rank needs ", FormatBytes(reserved),
+      rank.memory.dynamic() != nullptr
+          ? " of device arena and segments of the caching allocator and "
+          : " of device arena and ",
       FormatBytes(rank.external_bytes), " outside of the arenas, resources.device_memory allows ",
-      FormatBytes(limit), "; raise it or offload more"));
+      FormatBytes(limit), "; raise it or offload more",
+      rank.memory.dynamic() != nullptr ? ", or layout.allocator planned, which needs less" : ""));
 }
 
 v1::RankMetrics MemoryMetrics(const PreparedMemory& rank) {
   v1::RankMetrics metrics;
   for (const v1::ClassBytes& line : MemoryClasses(rank.program)) *metrics.add_memory() = line;
-  for (const v1::Arena& arena : rank.program.arenas()) {
-    if (arena.tier() == v1::DEVICE) metrics.set_arena_predicted_bytes(arena.bytes());
-  }
+  metrics.set_arena_predicted_bytes(ReservedBytesNeeded(rank.program, v1::DEVICE));
   metrics.set_arena_reserved_bytes(rank.memory.reserved_bytes(v1::DEVICE));
   metrics.set_external_bytes(rank.external_bytes);
   metrics.set_limit_bytes(rank.program.device_limit_bytes());
   metrics.set_host_reserved_bytes(rank.memory.reserved_bytes(v1::HOST));
   metrics.set_host_pinned_bytes(rank.memory.pinned_bytes());
   metrics.set_nvme_reserved_bytes(rank.memory.reserved_bytes(v1::NVME));
-  *metrics.mutable_allocator() = PlannedStats(rank.program);
+  *metrics.mutable_allocator() = rank.memory.dynamic() != nullptr ? rank.memory.dynamic()->stats()
+                                                                  : PlannedStats(rank.program);
   return metrics;
 }
 

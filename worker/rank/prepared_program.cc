@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/allocation_events.h"
 #include "proto/op_codec.h"
 #include "worker/rank/handlers.h"
 
@@ -34,17 +35,19 @@ absl::StatusOr<kernels::TensorView> ResolveOperand(const v1::Program& program,
   static_cast<kernels::TensorShape&>(view) = shape;
   if (view.absent()) return view;
   const v1::Buffer& buffer = program.buffers(operand.buffer());
-  if (arenas[buffer.arena()] != nullptr)
+  if (arenas[buffer.arena()] != nullptr && !IsDynamic(program, buffer))
     view.data = arenas[buffer.arena()] + buffer.offset() + operand.offset();
   return view;
 }
 
 // Only copies know what to do with an operand that has no address.
-absl::Status CheckAddresses(const PreparedInstruction& instruction) {
+absl::Status CheckAddresses(const v1::Program& program, std::span<std::byte* const> arenas,
+                            const PreparedInstruction& instruction) {
   if (instruction.source->has_copy()) return absl::OkStatus();
   for (size_t i = 0; i < instruction.operands.size(); ++i) {
-    const kernels::TensorView& view = instruction.operands[i];
-    if (view.absent() || view.data != nullptr) continue;
+    if (instruction.operands[i].absent()) continue;
+    const uint32_t buffer = instruction.source->operands(static_cast<int>(i)).buffer();
+    if (arenas[program.buffers(static_cast<int>(buffer)).arena()] != nullptr) continue;
     return InstructionError(absl::StatusCode::kInvalidArgument, *instruction.source,
                             absl::StrCat("operand ", i, " lies on NVMe, must be in memory"));
   }
@@ -124,7 +127,7 @@ absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
       ASSIGN_OR_RETURN(instruction.operands.emplace_back(),
                        ResolveOperand(program, operand, options.arenas));
     }
-    RETURN_IF_ERROR(CheckAddresses(instruction));
+    RETURN_IF_ERROR(CheckAddresses(program, options.arenas, instruction));
     RETURN_IF_ERROR(
         PrepareFamily({&program, &source, &options, nvme_queues, &sequence}, &instruction));
     ResolveWaits(sequence, positions, &seen[source.stream()], &instruction);

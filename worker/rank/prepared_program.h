@@ -3,7 +3,7 @@
 //
 // Waits are resolved as well: an instruction waits for a position on another stream, and waits that
 // an earlier one of the same stream implies are dropped. Nothing here changes after preparation,
-// except the times that each execution leaves.
+// except the times that each execution leaves and, in caching mode, addresses of step buffers.
 //
 // Borrows the program and the arenas. Used only by the VM's threads, each its own stream.
 //
@@ -29,6 +29,7 @@
 
 namespace terrace {
 
+class DynamicMemory;
 struct PreparedInstruction;
 using Handler = absl::Status (*)(const PreparedInstruction& instruction, SequenceIo* io);
 
@@ -75,9 +76,18 @@ struct PreparedStream {
   std::vector<Slice> slices;  // of the last execution, one an instruction
 };
 
+// What must happen before an instruction can run, when all that it waits for has: it gets memory
+// (dynamic_memory.h). Called by the thread of the instruction's stream.
+class Launcher {
+ public:
+  virtual ~Launcher() = default;
+  virtual absl::Status Launch(const PreparedInstruction& instruction) = 0;
+};
+
 struct PreparedSequence {
   std::string name;
   std::vector<PreparedStream> streams;  // by index in Program.streams
+  Launcher* launcher = nullptr;         // null: all addresses are there
 };
 
 struct PrepareOptions {
@@ -88,6 +98,7 @@ struct PrepareOptions {
   uint32_t rank = 0;                                      // whose part of the program this is
   NvmeFile* nvme = nullptr;                               // the rank's file; null: it has none
   FlightWriter* flight = nullptr;                         // null: nobody watches
+  DynamicMemory* dynamic = nullptr;                       // null: the program is planned
 };
 
 // By index in Program.streams; null for those that copy nothing from or to NVMe.

@@ -6,18 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "proto/allocation_events.h"
+#include "proto/caching_need.h"
 #include "proto/program_text.h"
 
 namespace terrace {
 namespace {
-
-int64_t ArenaBytes(const v1::Program& program, v1::Tier tier) {
-  int64_t bytes = 0;
-  for (const v1::Arena& arena : program.arenas()) {
-    if (arena.tier() == tier) bytes += arena.bytes();
-  }
-  return bytes;
-}
 
 // "1.5 GiB of RAM (512.0 MiB device, 1.0 GiB host)".
 std::string RamText(int64_t device, int64_t host) {
@@ -38,17 +32,18 @@ constexpr char kUseLess[] =
 }  // namespace
 
 int64_t RamBytes(const v1::Program& program) {
-  return ArenaBytes(program, v1::DEVICE) + ArenaBytes(program, v1::HOST);
+  return ReservedBytesNeeded(program, v1::DEVICE) + ReservedBytesNeeded(program, v1::HOST);
 }
 
 absl::Status CheckHostLimits(const v1::Program& program, const HostLimits& limits) {
-  const int64_t device = ArenaBytes(program, v1::DEVICE), host = ArenaBytes(program, v1::HOST);
+  const int64_t device = ReservedBytesNeeded(program, v1::DEVICE);
+  const int64_t host = ReservedBytesNeeded(program, v1::HOST);
   if (program.host_limit_bytes() > 0 && host > program.host_limit_bytes()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the rank needs ", FormatBytes(host), " of host memory, resources.host_memory allows ",
         FormatBytes(program.host_limit_bytes()), "; raise it or offload less"));
   }
-  const int64_t nvme = ArenaBytes(program, v1::NVME);
+  const int64_t nvme = ReservedBytesNeeded(program, v1::NVME);
   if (program.nvme_limit_bytes() > 0 && nvme > program.nvme_limit_bytes()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the rank needs ", FormatBytes(nvme), " on NVMe, resources.nvme.bytes allows ",
@@ -78,6 +73,9 @@ absl::StatusOr<ProgramMemory> ProgramMemory::Reserve(const v1::Program& program,
     ASSIGN_OR_RETURN(Region* const region, memory.ReserveArena(arena, options));
     memory.regions_.push_back(region);
     memory.data_.push_back(region->data());
+  }
+  if (UsesCaching(program)) {
+    ASSIGN_OR_RETURN(memory.dynamic_, DynamicMemory::Create(program, {.threads = options.threads}));
   }
   return memory;
 }
@@ -131,7 +129,9 @@ int64_t ProgramMemory::reserved_bytes(v1::Tier tier) const {
   if (tier == v1::DEVICE) region = device_.get();
   if (tier == v1::HOST) region = host_.get();
   if (tier == v1::NVME) region = nvme_.get();
-  return region == nullptr ? 0 : region->bytes();
+  const int64_t segments =
+      tier == v1::DEVICE && dynamic_ != nullptr ? dynamic_->reserved_bytes() : 0;
+  return (region == nullptr ? 0 : region->bytes()) + segments;
 }
 
 }  // namespace terrace

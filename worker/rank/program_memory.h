@@ -1,6 +1,7 @@
 // The memory of a program: one region an arena, by its tier. DEVICE and HOST are RAM, reserved and
-// touched; NVME is a preallocated file. All of it is there before the job is admitted, and nothing
-// is asked for afterwards.
+// touched; NVME is a preallocated file. In caching mode segments for step buffers come to it
+// (dynamic_memory.h). All of it is there before the job is admitted, and no more is asked for
+// afterwards.
 //
 // Before anything is reserved, what the arenas in RAM need is held against what the process may
 // have: the budgets of the program, the control groups, the machine (worker/memory/host_limits.h).
@@ -26,6 +27,7 @@
 #include "worker/memory/host_region.h"
 #include "worker/memory/nvme_file.h"
 #include "worker/memory/region.h"
+#include "worker/rank/dynamic_memory.h"
 
 namespace terrace {
 
@@ -59,7 +61,10 @@ class ProgramMemory {
   const HostRegion* host() const { return host_.get(); }
   NvmeFile* nvme() const { return nvme_.get(); }
 
-  // As asked for by the program; 0 for a tier that it does not use.
+  // Null in planned mode.
+  DynamicMemory* dynamic() const { return dynamic_.get(); }
+
+  // Of the arena as asked for by the program, and of segments; 0 for a tier that it does not use.
   int64_t reserved_bytes(v1::Tier tier) const;
   // Host memory that is locked.
   int64_t pinned_bytes() const { return host_ == nullptr ? 0 : host_->pinned_bytes(); }
@@ -71,6 +76,7 @@ class ProgramMemory {
   std::unique_ptr<Arena> device_;
   std::unique_ptr<HostRegion> host_;
   std::unique_ptr<NvmeFile> nvme_;
+  std::unique_ptr<DynamicMemory> dynamic_;
   std::vector<Region*> regions_;
   std::vector<std::byte*> data_;
 };

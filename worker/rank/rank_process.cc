@@ -260,7 +260,8 @@ absl::Status RankProcess::PrepareVm() {
                                     .groups = groups_,
                                     .rank = config_.rank(),
                                     .nvme = memory_->nvme(),
-                                    .flight = flight_.get()},
+                                    .flight = flight_.get(),
+                                    .dynamic = memory_->dynamic()},
                                    clock_, checkpointer_ ? &*checkpointer_ : nullptr));
   return vm_->Warm();
 }

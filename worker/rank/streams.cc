@@ -78,6 +78,7 @@ absl::Status Streams::ExecuteOne(PreparedStream* stream, size_t index) {
   for (const WaitPoint& point : instruction.waits) {
     if (!WaitFor(point)) return absl::OkStatus();
   }
+  if (sequence_->launcher != nullptr) RETURN_IF_ERROR(sequence_->launcher->Launch(instruction));
   if (instruction.writes_state && fence_ != nullptr) fence_->WaitUntilUnread();
   Slice& slice = stream->slices[index];
   slice.start_ns = clock_->MonotonicNanos();

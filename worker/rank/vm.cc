@@ -8,6 +8,8 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/allocation_events.h"
+#include "worker/rank/dynamic_memory.h"
 #include "worker/rank/warm.h"
 
 namespace terrace {
@@ -32,6 +34,7 @@ void NameSlowerPath(const NvmeQueue& queue) {
 Vm::Vm(std::span<const v1::StreamKind> kinds, const PrepareOptions& options, const Clock* clock,
        StateFence* fence)
     : flight_(options.flight),
+      dynamic_(options.dynamic),
       own_counters_(flight_ == nullptr ? std::make_unique<FlightCounter[]>(kinds.size()) : nullptr),
       nvme_queues_(kinds.size()),
       streams_(kinds, clock, fence, options.groups,
@@ -46,6 +49,11 @@ absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
   if (std::count(kinds.begin(), kinds.end(), v1::COMPUTE) != 1) {
     return absl::InvalidArgumentError("the program must have exactly one compute stream");
   }
+  if (UsesCaching(program) != (options.dynamic != nullptr)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "allocator: got '", program.allocator(), "', the rank has ",
+        options.dynamic != nullptr ? "a caching allocator" : "none", " for step buffers"));
+  }
   std::unique_ptr<Vm> vm(new Vm(kinds, options, clock, fence));
   for (size_t i = 0; i < kinds.size(); ++i) {
     const bool copies = kinds[i] == v1::NVME_READ || kinds[i] == v1::NVME_WRITE;
@@ -59,6 +67,8 @@ absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
                      PrepareSequence(program, sequence, options, vm->nvme_queues_));
     vm->sequences_.push_back(std::move(prepared));
   }
+  for (size_t i = 0; i < vm->sequences_.size() && vm->dynamic_ != nullptr; ++i)
+    vm->dynamic_->Bind(static_cast<int>(i), &vm->sequences_[i]);
   return vm;
 }
 
@@ -72,15 +82,20 @@ const PreparedSequence* Vm::Find(std::string_view sequence) const {
 bool Vm::Has(std::string_view sequence) const { return Find(sequence) != nullptr; }
 
 absl::Status Vm::Warm() {
+  if (dynamic_ != nullptr) RETURN_IF_ERROR(dynamic_->BeginWarm());
   PreparedSequence warm = WarmSequence(sequences_);
-  return streams_.Run(&warm, nullptr);
+  absl::Status status = streams_.Run(&warm, nullptr);
+  if (dynamic_ != nullptr) status.Update(dynamic_->EndWarm());
+  return status;
 }
 
 absl::Status Vm::Run(std::string_view sequence, SequenceIo* io) {
   for (size_t i = 0; i < sequences_.size(); ++i) {
     if (sequences_[i].name != sequence) continue;
     if (flight_ != nullptr) flight_->Begin(static_cast<int32_t>(i));
+    if (dynamic_ != nullptr) dynamic_->Begin(static_cast<int>(i));
     absl::Status status = streams_.Run(&sequences_[i], io);
+    if (dynamic_ != nullptr) dynamic_->End();
     if (flight_ != nullptr) flight_->End();
     if (status.ok()) AddTraffic(sequences_[i], &traffic_);
     return status;

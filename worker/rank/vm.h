@@ -8,7 +8,7 @@
 // that others wait for. Given a flight recorder these counters are the recorder's, in memory that
 // outlives the process: what a killed rank was doing is known at no cost.
 //
-// Borrows the program, the arenas, the groups and the recorder. Used only on the thread that
+// Borrows the program, its memory, the groups and the recorder. Used only on the thread that
 // created it; it starts the threads of the other streams itself.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -50,12 +50,15 @@ class Vm {
   const PreparedSequence* Find(std::string_view sequence) const;
   // What all executions since Create have copied between tiers.
   const TrafficByKind& traffic() const { return traffic_; }
+  // Null when the program is planned.
+  const DynamicMemory* dynamic() const { return dynamic_; }
 
  private:
   Vm(std::span<const v1::StreamKind> kinds, const PrepareOptions& options, const Clock* clock,
      StateFence* fence);
 
   FlightWriter* const flight_;
+  DynamicMemory* const dynamic_;
   const std::unique_ptr<FlightCounter[]> own_counters_;  // without a recorder
   std::vector<std::unique_ptr<NvmeQueue>> nvme_queues_;  // by stream; null: copies no NVMe
   std::vector<PreparedSequence> sequences_;

@@ -1,8 +1,8 @@
-// What the caching allocator promises for single requests; caching_model_test.cc has the random
+// What the caching allocator promises for single requests; model_test.cc has the random
 // sequences.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/memory/caching_cache.h"
+#include "proto/caching/cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,8 @@
 #include <cstring>
 #include <string>
 
-#include "tests/unit/worker/memory/caching_fixture.h"
+#include "tests/unit/proto/caching/fixture.h"
+#include "worker/memory/caching_segments.h"
 
 namespace terrace {
 namespace {

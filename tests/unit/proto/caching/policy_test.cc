@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/memory/caching_policy.h"
+#include "proto/caching/policy.h"
 
 #include <gtest/gtest.h>
 

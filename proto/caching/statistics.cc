@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/memory/caching_statistics.h"
+#include "proto/caching/statistics.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
-// The caching allocator: best fit among blocks cut from segments that are kept, per stream. For
-// shapes that nobody knows beforehand, and to compare with planned memory.
+// The caching allocator: best fit among blocks cut from segments that are kept, per stream.
 //
 // In: sizes and the stream that uses the block first. Out: addresses. A free block serves only its
 // own stream, where list order says that earlier uses are over. Life of a block: Allocate, then
 // Free once its own stream has been given all uses; where other streams use it too, Retire then and
 // Free when these have finished. Free neighbours of a segment merge. Segments stay until memory
-// runs out; then all that are wholly free go back and the request is tried once more. Figures:
+// runs out; then all that are wholly free go back and the request is tried once more. It never
+// looks into the memory: with CountedSegments it tells what a run would reserve. Figures:
 // docs/memory.md.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -23,9 +23,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/memory/caching_policy.h"
-#include "worker/memory/caching_segments.h"
-#include "worker/memory/caching_statistics.h"
+#include "proto/caching/policy.h"
+#include "proto/caching/segments.h"
+#include "proto/caching/statistics.h"
 
 namespace terrace {
 
@@ -35,6 +35,8 @@ struct CachingOptions {
   // Called when memory has run out, before segments go back: must return only when the streams have
   // finished all that they were given, and may Free retired blocks. Empty: nothing to wait for.
   std::function<void()> finish_streams;
+  // False: segments go back only when the owner says so (ReleaseCached).
+  bool release_when_full = true;
 };
 
 struct CachedBlock {

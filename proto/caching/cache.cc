@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/memory/caching_cache.h"
+#include "proto/caching/cache.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace terrace {
 namespace {
@@ -34,7 +35,7 @@ absl::StatusOr<std::byte*> BlockCache::Allocate(int64_t bytes, uint32_t stream) 
   const int64_t wanted = CachingPolicy::BlockBytes(bytes);
   FreeBlock found;
   absl::StatusOr<bool> there = Find(wanted, stream, &found, &why);
-  if (there.ok() && !*there) {
+  if (there.ok() && !*there && options_.release_when_full) {
     ++statistics_.retries;
     ReleaseCached();
     there = Find(wanted, stream, &found, &why);
@@ -176,6 +177,8 @@ absl::Status BlockCache::Refuse(int64_t bytes, uint32_t stream, const std::strin
       now.reserved_bytes, " bytes reserved ", now.allocated_bytes, " are allocated and ",
       now.active_bytes - now.allocated_bytes,
       " wait for other streams, the largest free block has ", now.largest_free_block_bytes,
+      absl::StrFormat(" (fragmentation %.3f, of what is free %.3f)", now.UnallocatedShare(),
+                      now.ScatteredShare()),
       "; planned memory has no such gaps (layout.allocator planned)"));
 }
 

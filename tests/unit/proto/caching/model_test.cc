@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/unit/worker/memory/caching_fixture.h"
-#include "worker/memory/caching_cache.h"
+#include "proto/caching/cache.h"
+#include "tests/unit/proto/caching/fixture.h"
 
 namespace terrace {
 namespace {

@@ -12,7 +12,7 @@
 #include <map>
 
 #include "absl/status/status.h"
-#include "worker/memory/caching_segments.h"
+#include "proto/caching/segments.h"
 
 namespace terrace {
 

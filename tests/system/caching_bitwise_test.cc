@@ -1,0 +1,130 @@
+// How memory is given out changes no bit: losses, gradient norms and the whole state of jobs whose
+// step buffers the caching allocator places equal those of the same job in planned mode, whatever
+// else the layout does.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "proto/caching_need.h"
+#include "proto/grid.h"
+#include "tests/system/layout_data.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kSteps = 3;
+
+JobData DataOf(const std::string& family) {
+  return RandomJob(
+      TinyModel(family,
+                {.vocabulary = 331, .hidden = 64, .layers = 3, .intermediate = 96, .sequence = 16}),
+      /*rows=*/8, /*length=*/16);
+}
+
+v1::Layout Planned(const std::string& precision = "fp32") {
+  v1::Layout layout = MatrixLayout();
+  layout.set_micro_batches(2);
+  layout.set_chunk_bytes(3 * 4096);
+  layout.set_precision(precision);
+  return layout;
+}
+
+void PutStatesOn(v1::Tier tier, v1::Layout* layout) {
+  PutOn(tier, layout->mutable_offload()->mutable_parameter());
+  PutOn(tier, layout->mutable_offload()->mutable_gradient());
+  PutOn(tier, layout->mutable_offload()->mutable_optimizer());
+}
+
+// Trains in both modes; the caching rank must hold exactly what its program needs.
+void ExpectSame(const JobData& data, v1::Layout layout, const std::string& what) {
+  const JobResult planned = TrainLayout(data, layout, kSteps);
+  layout.set_allocator("caching");
+  const JobResult caching = TrainLayout(data, layout, kSteps);
+  ASSERT_EQ(caching.losses.size(), static_cast<size_t>(kSteps)) << what;
+  EXPECT_EQ(caching.losses, planned.losses) << what;
+  EXPECT_EQ(caching.grad_norms, planned.grad_norms) << what;
+  EXPECT_EQ(caching.weights, planned.weights) << what;
+  EXPECT_EQ(caching.adam_m, planned.adam_m) << what;
+  EXPECT_EQ(caching.adam_v, planned.adam_v) << what;
+  const Coordinates first = CoordinatesOf(caching.programs[0].grid(), 0);
+  const v1::AllocatorStats& stats = caching.allocator[0];
+  EXPECT_EQ(stats.mode(), "caching") << what;
+  EXPECT_EQ(stats.reserved_bytes(), ReservedBytesNeeded(caching.programs[first.stage], v1::DEVICE))
+      << what;
+  EXPECT_LE(stats.requested_bytes(), stats.allocated_bytes()) << what;
+  EXPECT_LE(stats.allocated_bytes(), stats.active_bytes()) << what;
+  EXPECT_LE(stats.active_bytes(), stats.reserved_bytes()) << what;
+  EXPECT_EQ(stats.ooms() + stats.retries(), 0) << what;
+}
+
+TEST(CachingBitwiseTest, EveryPrecisionAndRecompute) {
+  for (const char* family : {"gpt2", "qwen3"}) {
+    const JobData data = DataOf(family);
+    for (const char* precision : {"fp32", "bf16"}) {
+      for (const char* recompute : {"none", "selective", "block"}) {
+        v1::Layout layout = Planned(precision);
+        layout.set_recompute(recompute);
+        ExpectSame(data, layout, absl::StrCat(family, " ", precision, " ", recompute));
+      }
+    }
+  }
+}
+
+TEST(CachingBitwiseTest, StatesOnOtherTiers) {
+  const JobData data = DataOf("llama");
+  for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+    v1::Layout layout = Planned("bf16");
+    PutStatesOn(tier, &layout);
+    PutOn(tier, layout.mutable_offload()->mutable_activation());
+    ExpectSame(data, layout, v1::Tier_Name(tier));
+  }
+}
+
+TEST(CachingBitwiseTest, RanksThatShareTheStates) {
+  const JobData data = DataOf("llama");
+  for (const uint32_t zero : {0, 2, 3}) {
+    v1::Layout layout = Planned();
+    layout.set_data_parallel(2);
+    layout.set_zero_stage(zero);
+    ExpectSame(data, layout, absl::StrCat("zero ", zero));
+  }
+  v1::Layout layout = Planned("bf16");
+  layout.set_data_parallel(2);
+  layout.set_zero_stage(3);
+  layout.set_recompute("block");
+  PutStatesOn(v1::HOST, &layout);
+  ExpectSame(data, layout, "zero 3, block, host");
+}
+
+TEST(CachingBitwiseTest, OtherWaysToSplitAStep) {
+  const JobData data = DataOf("qwen3");
+  std::vector<v1::Layout> layouts(3, Planned());
+  layouts[0].set_pipeline_parallel(2);
+  layouts[0].set_schedule("1f1b");
+  layouts[1].set_tensor_parallel(2);
+  layouts[2].set_context_parallel(2);
+  for (const v1::Layout& layout : layouts) ExpectSame(data, layout, layout.ShortDebugString());
+}
+
+// The choices of the allocator do not depend on which stream is ahead.
+TEST(CachingBitwiseTest, FiguresAreTheSameInEveryRun) {
+  const JobData data = DataOf("llama");
+  v1::Layout layout = Planned();
+  layout.set_allocator("caching");
+  layout.set_data_parallel(2);
+  layout.set_zero_stage(3);
+  PutStatesOn(v1::HOST, &layout);
+  const JobResult first = TrainLayout(data, layout, kSteps);
+  ASSERT_EQ(first.allocator.size(), 2u);
+  for (int run = 0; run < 3; ++run) {
+    const JobResult again = TrainLayout(data, layout, kSteps);
+    for (const v1::AllocatorStats& stats : again.allocator)
+      EXPECT_EQ(stats.SerializeAsString(), first.allocator[0].SerializeAsString());
+  }
+}
+
+}  // namespace
+}  // namespace terrace
