@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/prepare.h"
 
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/planner/profiles.h"
 #include "coordinator/prepare/evaluate.h"
+#include "coordinator/prepare/lengths_report.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report.h"
 #include "coordinator/prepare/search.h"
@@ -45,6 +48,11 @@ absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& given) {
   evaluated.erase(evaluated.begin());
   Prepared prepared;
   prepared.plan = ReportPlan(spec, model, budget, chosen, evaluated);
+  ASSIGN_OR_RETURN(const std::string lengths, StepsByLength(chosen.programs, budget.profile));
+  if (!lengths.empty()) {
+    prepared.plan.set_binding_constraint(
+        absl::StrCat(prepared.plan.binding_constraint(), "\n", lengths));
+  }
   RETURN_IF_ERROR(CheckDriveLife(spec, prepared.plan));
   prepared.programs = std::move(chosen.programs);
   return prepared;
