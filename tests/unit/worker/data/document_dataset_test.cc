@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "worker/data/token_dataset.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kBatch = 6;
+
+// Document i has `lengths[i]` bytes, each of value i.
+class DocumentDatasetTest : public ::testing::Test {
+ protected:
+  DocumentDatasetTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "terrace-test-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    spec_.set_tokenizer("bytes");
+    spec_.set_samples("documents");
+    spec_.set_sequence_length(16);
+    for (int64_t length : {4, 8, 16}) spec_.add_buckets(length);
+    spec_.set_cache(folder_ + "/cache");
+    spec_.add_validation(Put("v.jsonl", "{\"text\": \"validate\"}\n{\"text\": \"x\"}\n"));
+    train_.set_seed(3);
+    train_.set_global_batch(kBatch);
+  }
+  ~DocumentDatasetTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Put(const std::string& name, const std::string& content) {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << content;
+    return folder_ + "/" + name;
+  }
+  template <typename T>
+  static std::string Bytes(const std::vector<T>& values) {
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+  }
+  std::string JsonLines(const std::vector<int>& lengths) {
+    std::string lines;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      absl::StrAppend(&lines, "{\"text\": \"", std::string(lengths[i], char('A' + i)), "\"}\n");
+    }
+    return Put("t.jsonl", lines);
+  }
+  absl::StatusOr<std::unique_ptr<TokenDataset>> Open() {
+    return TokenDataset::Open(spec_, train_, 1000, nullptr);
+  }
+  std::string OpenError() { return std::string(Open().status().message()); }
+
+  struct Row {
+    std::vector<int32_t> tokens, targets;
+    int64_t count() const {
+      return std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
+    }
+  };
+  static Row RowOf(const TokenDataset& dataset, int64_t step, int64_t row) {
+    const int64_t length = dataset.TrainLength(step, kBatch);
+    Row out = {std::vector<int32_t>(length), std::vector<int32_t>(length)};
+    dataset.TrainRow(step, row, kBatch, out.tokens, out.targets);
+    return out;
+  }
+
+  std::string folder_;
+  v1::DataSpec spec_;
+  v1::TrainSpec train_;
+};
+
+// Lengths 2 .. 13 and one that is cut: 16 + 16 + 7 to predict.
+std::vector<int> Lengths() {
+  std::vector<int> lengths;
+  for (int i = 0; i < 12; ++i) lengths.push_back(2 + i);
+  lengths.push_back(40);
+  return lengths;
+}
+
+TEST_F(DocumentDatasetTest, EveryDocumentStandsAloneInTheSmallestBucketThatHoldsIt) {
+  spec_.add_train(JsonLines(Lengths()));
+  const auto dataset = Open().value();
+  EXPECT_EQ(dataset->tokens(Split::kTrain), (2 + 13) * 12 / 2 + 40);
+  std::map<int32_t, int64_t> seen;  // document -> targets in one pass
+  // 15 samples: 5 epochs of 2.5 batches are passes of whole batches of all buckets together.
+  constexpr int64_t kPasses = 60;
+  for (int64_t step = 0; step < kPasses * 15 / kBatch; ++step) {
+    for (int64_t row = 0; row < kBatch; ++row) {
+      const Row one = RowOf(*dataset, step, row);
+      const int64_t count = one.count();
+      const auto length = static_cast<int64_t>(one.tokens.size());
+      EXPECT_TRUE(length == 16 || count <= length);
+      EXPECT_GT(count, length == 4 ? 0 : length / 2) << "a smaller bucket would hold it";
+      for (int64_t t = 0; t < length; ++t) {
+        EXPECT_EQ(one.tokens[t], t < count ? one.tokens[0] : 0);
+        EXPECT_EQ(one.targets[t], t < count ? one.tokens[0] : -1);
+      }
+      seen[one.tokens[0]] += count;
+    }
+  }
+  const std::vector<int> lengths = Lengths();
+  ASSERT_EQ(seen.size(), lengths.size());
+  for (const auto& [letter, targets] : seen) {
+    EXPECT_EQ(targets, kPasses * (lengths[letter - 'A'] - 1)) << "document " << letter - 'A';
+  }
+}
+
+TEST_F(DocumentDatasetTest, TargetsAreTheNextTokensAlsoWhereADocumentIsCut) {
+  spec_.set_sequence_length(4);
+  spec_.clear_buckets();
+  train_.set_global_batch(1);
+  spec_.add_train(Put("one.txt", "abcdefghij"));
+  const auto dataset = Open().value();
+  std::set<std::string> rows;
+  for (int64_t step = 0; step < 3; ++step) {
+    std::vector<int32_t> tokens(4), targets(4);
+    dataset->TrainRow(step, 0, 1, tokens, targets);
+    std::string text;
+    for (int t = 0; t < 4; ++t) {
+      text += tokens[t] > 0 ? static_cast<char>(tokens[t]) : '.';
+      text += targets[t] > 0 ? static_cast<char>(targets[t]) : '.';
+    }
+    rows.insert(text);
+  }
+  EXPECT_THAT(rows, ElementsAre("abbccdde", "effgghhi", "ij......"));
+}
+
+TEST_F(DocumentDatasetTest, AnotherProcessAndAnyStepSeeTheSameRows) {
+  spec_.add_train(JsonLines(Lengths()));
+  const auto dataset = Open().value();
+  std::vector<Row> rows;
+  std::set<int64_t> lengths;
+  for (int64_t step = 0; step < 30; ++step) {
+    lengths.insert(dataset->TrainLength(step, kBatch));
+    for (int64_t row = 0; row < kBatch; ++row) rows.push_back(RowOf(*dataset, step, row));
+  }
+  EXPECT_THAT(lengths, ElementsAre(4, 8, 16));
+  const auto resumed = Open().value();
+  for (int64_t step = 29; step >= 0; --step) {
+    for (int64_t row = kBatch - 1; row >= 0; --row) {
+      const Row again = RowOf(*resumed, step, row);
+      EXPECT_EQ(again.tokens, rows[step * kBatch + row].tokens);
+      EXPECT_EQ(again.targets, rows[step * kBatch + row].targets);
+    }
+  }
+}
+
+TEST_F(DocumentDatasetTest, TokensAreThoseThatCount) {
+  spec_.add_train(JsonLines(Lengths()));
+  const auto dataset = Open().value();
+  int64_t total = 0;
+  for (int64_t step = 0; step < 100; ++step) {
+    EXPECT_EQ(dataset->TrainTokens(0, step, kBatch), total);
+    int64_t here = 0;
+    for (int64_t row = 0; row < kBatch; ++row) here += RowOf(*dataset, step, row).count();
+    EXPECT_EQ(dataset->TrainTokens(step, step + 1, kBatch), here);
+    total += here;
+  }
+  EXPECT_EQ(dataset->TrainTokens(20, 100, kBatch), total - dataset->TrainTokens(0, 20, kBatch));
+}
+
+TEST_F(DocumentDatasetTest, ValidationDocumentsFollowEachOtherAtFullLength) {
+  spec_.add_train(JsonLines(Lengths()));
+  const auto dataset = Open().value();
+  std::vector<int32_t> tokens(16), targets(16);
+  for (int64_t index : {0, 1, 2}) {  // "x" has nothing to predict
+    dataset->ValidationRow(index, tokens, targets);
+    EXPECT_EQ(tokens[0], 'v');
+    EXPECT_EQ(targets[6], 'e');
+    EXPECT_EQ(targets[7], -1);
+    EXPECT_EQ(targets[15], -1);
+  }
+}
+
+TEST_F(DocumentDatasetTest, TheDocumentsAtTheEndAreHeldOut) {
+  spec_.clear_validation();
+  spec_.set_validation_fraction(0.2);
+  spec_.add_train(JsonLines({8, 8, 8, 8, 8, 8, 8, 8, 8, 8}));
+  const auto dataset = Open().value();
+  EXPECT_EQ(dataset->tokens(Split::kTrain), 64);
+  EXPECT_EQ(dataset->tokens(Split::kValidation), 16);
+  std::vector<int32_t> tokens(16), targets(16);
+  dataset->ValidationRow(1, tokens, targets);
+  EXPECT_EQ(tokens[0], 'A' + 9);
+  for (int64_t step = 0; step < 20; ++step) {
+    for (int64_t row = 0; row < kBatch; ++row) {
+      EXPECT_LT(RowOf(*dataset, step, row).tokens[0], 'A' + 8);
+    }
+  }
+}
+
+// ---- where documents end ------------------------------------------------------------------------
+
+TEST_F(DocumentDatasetTest, AMegatronIndexTellsItsDocuments) {
+  const std::vector<uint16_t> tokens = {5, 5, 5, 6, 6, 6, 6, 7, 7};
+  std::string index("MMIDIDX\0\0", 9);
+  index += Bytes<uint64_t>({1}) + "\x08" + Bytes<uint64_t>({4, 4});
+  index += Bytes<int32_t>({3, 2, 2, 2}) + Bytes<int64_t>({0, 6, 10, 14});
+  // Document 1 is two sequences.
+  Put("m.idx", index + Bytes<int64_t>({0, 1, 3, 4}));
+  spec_.add_train(Put("m.bin", Bytes(tokens)));
+  train_.set_global_batch(3);
+  const auto dataset = Open().value();
+  EXPECT_EQ(dataset->TrainTokens(0, 1, 3), 2 + 3 + 1);
+  Put("m.idx", index + Bytes<int64_t>({0, 3, 1, 4}));
+  EXPECT_THAT(OpenError(), HasSubstr("document 2 begins at sequence 1, must be from 3 to 4"));
+}
+
+TEST_F(DocumentDatasetTest, OtherTokensEndTheirDocumentsWithTheTokenizersEndOfText) {
+  // gpt2.json's end-of-text; llm.c's files begin with it.
+  const uint16_t end = 560;
+  spec_.add_train(Put("raw.bin", Bytes<uint16_t>({end, 1, 2, 3, end, 9, end, end, 4, 5})));
+  EXPECT_THAT(OpenError(), HasSubstr("raw.bin does not say where its documents end"));
+  spec_.set_tokenizer(std::string(TERRACE_TESTDATA) + "/gpt2.json");
+  train_.set_global_batch(3);
+  const auto dataset = Open().value();
+  EXPECT_EQ(dataset->TrainTokens(0, 1, 3), 3 + 1 + 1) << "1 2 3 end, 9 end, 4 5";
+}
+
+// ---- too little ---------------------------------------------------------------------------------
+
+TEST_F(DocumentDatasetTest, TooFewDocumentsAreRefusedWithTheNumber) {
+  spec_.add_train(JsonLines({5, 5, 5, 1, 1}));
+  EXPECT_THAT(OpenError(), HasSubstr("data.train has 3 samples"));
+  EXPECT_THAT(OpenError(), HasSubstr("train.global_batch 6; add documents"));
+  train_.set_global_batch(3);
+  EXPECT_TRUE(Open().ok());
+  spec_.clear_validation();
+  spec_.set_validation_fraction(0.01);
+  EXPECT_THAT(OpenError(), HasSubstr("(data.validation_fraction) has 0 samples"));
+  spec_.add_validation(Put("short.jsonl", "{\"text\": \"x\"}\n"));
+  EXPECT_THAT(OpenError(), HasSubstr("data.validation has 0 samples"));
+}
+
+}  // namespace
+}  // namespace terrace
