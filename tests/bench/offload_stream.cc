@@ -10,7 +10,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -36,6 +36,8 @@ namespace {
 constexpr int64_t kSequence = 32;
 constexpr double kBytesPerParameter = 28;  // read w, g, m, v; write w, m, v
 constexpr const char* kName = "optimizer";
+constexpr std::array<float, 4> kScale = {1e-3F, 1, 1, 0};
+constexpr std::array<float, 4> kSchedule = {1e-4F, 0.1F, 0.05F, 0};
 
 template <typename T>
 T Checked(absl::StatusOr<T> value) {
@@ -151,8 +153,13 @@ class Bench {
     for (const PreparedStream& stream : vm_->Find(kName)->streams) {
       if (stream.kind == v1::NVME_READ) reads_ = PiecesOf(stream);
       if (stream.kind == v1::NVME_WRITE) writes_ = PiecesOf(stream);
-      for (const PreparedInstruction& instruction : stream.instructions)
-        if (instruction.kernel != nullptr) parameters_ += instruction.operands[1].Elements();
+      for (const PreparedInstruction& instruction : stream.instructions) {
+        if (instruction.kernel == nullptr) continue;
+        parameters_ += instruction.operands[1].Elements();
+        // Without a scale that says that the gradient is finite nothing would be updated.
+        std::copy_n(kScale.begin(), kScale.size(), instruction.operands[4].as<float>());
+        std::copy_n(kSchedule.begin(), kSchedule.size(), instruction.operands[5].as<float>());
+      }
     }
     for (auto* queue : {&read_queue_, &write_queue_}) {
       *queue = Checked(memory_->nvme()->NewQueue());
@@ -237,8 +244,8 @@ double Triad(const bench::Memory& memory, double bytes) {
 int Main(const std::string& folder, int rounds, int layers, const std::vector<int64_t>& chunks) {
   const bench::Memory memory(int64_t{210} << 20);
   std::printf(
-      "| chunk | stream GB/s | disk GB/s | triad GB/s | of the slower | read busy | write "
-      "busy | update busy |\n|---|---|---|---|---|---|---|---|\n");
+      "| chunk | stream GB/s | disk GB/s | triad GB/s | of the slower | busy |\n"
+      "|---|---|---|---|---|---|\n");
   for (const int64_t chunk : chunks) {
     Bench bench(folder, layers, chunk);
     bench.Stream();
@@ -255,10 +262,11 @@ int Main(const std::string& folder, int rounds, int layers, const std::vector<in
     const auto rate = [&](const std::vector<double>& seconds) {
       return bench.bytes() / bench::Median(seconds) * 1e-9;
     };
-    std::printf("| %ld MiB | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f |\n", chunk >> 20,
-                rate(stream), rate(disk), rate(triad), bench::Median(share),
-                bench::Median(busy["nvme_read"]), bench::Median(busy["nvme_write"]),
-                bench::Median(busy["host_compute"]));
+    std::printf("| %ld MiB | %.2f | %.2f | %.2f | %.2f |", chunk >> 20, rate(stream), rate(disk),
+                rate(triad), bench::Median(share));
+    for (const auto& [name, parts] : busy)
+      std::printf(" %s %.2f", name.c_str(), bench::Median(parts));
+    std::printf(" |\n");
     std::fflush(stdout);
   }
   return 0;
