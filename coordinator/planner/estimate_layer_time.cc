@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace terrace {
 namespace {
@@ -13,8 +14,8 @@ constexpr double kForwardKernels = 6, kBackwardKernels = 8;
 
 class Kernels {
  public:
-  Kernels(const v1::Layout& layout, const ComputeTime& compute, const v1::HardwareProfile& profile)
-      : compute_(compute), profile_(profile), precision_(layout.precision()) {}
+  Kernels(std::string precision, const ComputeTime& compute, const v1::HardwareProfile& profile)
+      : compute_(compute), profile_(profile), precision_(std::move(precision)) {}
 
   double Matmul(const std::string& kernel, int64_t rows, int64_t columns, int64_t inner) const {
     const double flops =
@@ -86,7 +87,7 @@ int64_t AtLeastOne(int64_t size) { return std::max<int64_t>(1, size); }
 LayerTime TimeOfLayer(const EstimateModel& model, const v1::Layout& layout,
                       const ComputeTime& compute, const v1::HardwareProfile& profile) {
   const ModelConfig& config = model.config;
-  const Kernels kernels(layout, compute, profile);
+  const Kernels kernels(layout.precision(), compute, profile);
   const int64_t tp = layout.tensor_parallel();
   const int64_t tokens = Tokens(model, layout);
   const int64_t q = AtLeastOne(config.heads * config.head_dim / tp);
@@ -129,9 +130,8 @@ LayerTime TimeOfLayer(const EstimateModel& model, const v1::Layout& layout,
 
 double HeadSeconds(const EstimateModel& model, const v1::Layout& layout, const ComputeTime& compute,
                    const v1::HardwareProfile& profile) {
-  v1::Layout plain = layout;
-  if (plain.precision() == "fp8") plain.set_precision("bf16");  // the head stays in bf16
-  const Kernels kernels(plain, compute, profile);
+  // The head stays in bf16 where products are fp8.
+  const Kernels kernels(layout.precision() == "fp32" ? "fp32" : "bf16", compute, profile);
   const int64_t tokens = Tokens(model, layout);
   const int64_t vocabulary = AtLeastOne(model.config.vocabulary / layout.tensor_parallel());
   // Logits and their gradients: written, read by the loss, read by both products.

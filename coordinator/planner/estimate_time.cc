@@ -2,7 +2,9 @@
 #include "coordinator/planner/estimate_time.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "coordinator/planner/calibration.h"
 #include "coordinator/planner/estimate_layer_time.h"
@@ -161,8 +163,8 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   return std::max(0.0, in_pass - busy_seconds) + updating;
 }
 
-double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStage& stage) const {
-  const LayerTime layer = TimeOfLayer(model_, layout, compute_, profile_);
+double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStage& stage,
+                                   const LayerTime& layer) const {
   const double passes = layout.micro_batches();
   const double memory = std::max(1.0, profile_.memory_bytes_per_second());
   const double bytes = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
@@ -180,9 +182,16 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
 }
 
 double TimeEstimator::StepSeconds(const v1::Layout& layout) const {
+  const LayerTime layer = TimeOfLayer(model_, layout, compute_, profile_);
   double slowest = 0;
-  for (const EstimatedStage& stage : model_.Stages(layout)) {
-    slowest = std::max(slowest, StageSeconds(layout, stage));
+  const EstimatedStage* last = nullptr;
+  const std::vector<EstimatedStage> stages = model_.Stages(layout);
+  for (const EstimatedStage& stage : stages) {
+    // Most stages of a deep pipeline are alike; what is offloaded also depends on their place.
+    const bool alike = last != nullptr && !layout.has_offload() && last->layers == stage.layers &&
+                       last->parameters == stage.parameters && last->head == stage.head;
+    if (!alike) slowest = std::max(slowest, StageSeconds(layout, stage, layer));
+    last = &stage;
   }
   return slowest;
 }

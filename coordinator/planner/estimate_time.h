@@ -28,7 +28,8 @@ class TimeEstimator {
   double StepSeconds(const v1::Layout& layout) const;
 
  private:
-  double StageSeconds(const v1::Layout& layout, const EstimatedStage& stage) const;
+  double StageSeconds(const v1::Layout& layout, const EstimatedStage& stage,
+                      const LayerTime& layer) const;
   // One way round the ranks whose numbers are `stride` apart.
   double RingSeconds(double bytes, int64_t members, int64_t stride) const;
   double OffloadSeconds(const v1::Layout& layout, const EstimatedStage& stage,
