@@ -3,9 +3,10 @@
 //
 // What it does is in its RankConfig's spec.yaml as "key=value" words: steps, step_ms, crash_at
 // (SIGKILL to itself after so many steps), finished (keeps a flight recorder in which each step of
-// the program's first sequence stands after so many instructions of its one stream), reason (fails
-// with that Reason number instead of preparing), rendezvous (sets a key and waits for those of all
-// ranks before it is ready), mute (never listens). As `probe` it prints a profile.
+// the program's first sequence stands after so many instructions of its one stream), grow_mib
+// (takes so much after the first step), bad_alloc_at (an allocation fails after so many steps),
+// reason (fails with that Reason number instead of preparing), rendezvous (sets a key and waits for
+// those of all ranks before it is ready), mute (never listens). As `probe` it prints a profile.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
@@ -17,6 +18,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <new>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -109,6 +111,8 @@ class FakeRank {
     metrics.mutable_metrics()->set_loss(2.5);
     Send(metrics);
     if (step == Number("crash_at")) kill(getpid(), SIGKILL);
+    if (step == Number("bad_alloc_at")) throw std::bad_alloc();
+    if (step == 1) grown_.assign(static_cast<size_t>(Number("grow_mib")) << 20, 'x');
   }
 
   // Every rank sets its key and waits for all.
@@ -196,6 +200,7 @@ class FakeRank {
   const std::map<std::string, std::string> words_;
   const SystemClock clock_;
   std::unique_ptr<FlightWriter> flight_;
+  std::string grown_;
   absl::Mutex mutex_;
   v1::RankReport report_;
   std::shared_ptr<LinkConnection> link_;  // shared: read on one thread, written on others

@@ -232,6 +232,52 @@ TEST_F(SupervisorTest, AKilledRankLeavesAVerdictOnWhatItHeld) {
       << "the shared memory is freed, its content kept";
 }
 
+TEST_F(SupervisorTest, ARankWhoseAllocationFailsHasRunOutOfMemory) {
+  v1::RankConfig config = Config("finished=1 steps=7 bad_alloc_at=3");
+  config.set_program_sha256(CachedProgram(SmallProgram().SerializeAsString()));
+  Start(config);
+  WaitForState(v1::RANK_READY);
+  Go();
+  WaitForState(v1::RANK_FAILED);
+  EXPECT_EQ(Report().reason(), v1::REASON_OUT_OF_MEMORY) << Report().message();
+  EXPECT_THAT(Report().message(), HasSubstr("std::bad_alloc"));
+  EXPECT_EQ(Report().memory().step(), 3) << "what it held goes with every report";
+  EXPECT_EQ(Report().memory().step(), 3);
+}
+
+// 1 MiB of arena, 4 MiB allowed outside, 8 MiB in all; then 16 MiB more.
+v1::RankConfig Growing(const std::string& sha256, v1::RankConfig config) {
+  config.set_program_sha256(sha256);
+  config.mutable_spec()->mutable_checkpoint()->set_directory("/checkpoints");
+  return config;
+}
+
+TEST_F(SupervisorTest, ARankOverItsLimitIsEndedWithACheckpointAndHasRunOutOfMemory) {
+  v1::Program program = SmallProgram();
+  program.set_external_bytes(4 << 20);
+  program.set_device_limit_bytes(8 << 20);
+  const std::string sha256 = CachedProgram(program.SerializeAsString());
+  const std::string words = "finished=1 steps=1000000 step_ms=1";
+  Start(Growing(sha256, Config(words + " grow_mib=16", 0)));
+  Start(Growing(sha256, Config(words, 1)));
+  for (const uint32_t rank : {0u, 1u}) WaitForState(v1::RANK_READY, rank);
+  Go();
+  WaitUntil([&] {
+    supervisor_->SampleMemory();
+    return supervisor_->Reports().ranks(0).state() == v1::RANK_FAILED;
+  });
+  const v1::RankReport report = Report(0);
+  EXPECT_EQ(report.reason(), v1::REASON_OUT_OF_MEMORY);
+  EXPECT_THAT(report.message(), HasSubstr("and 8.0 MiB is its limit; ended after a checkpoint"));
+  EXPECT_GE(report.memory().external_bytes(), 16 << 20);
+  EXPECT_EQ(report.memory().external_allowed_bytes(), 4 << 20);
+  EXPECT_EQ(Report(1).state(), v1::RANK_RUNNING) << "its gang would end it";
+  StopDaemon();
+  StartDaemon();
+  WaitForState(v1::RANK_FAILED);
+  EXPECT_EQ(Report(0).reason(), v1::REASON_OUT_OF_MEMORY) << "another daemon knows it too";
+}
+
 TEST_F(SupervisorTest, ALiveRankIsReportedWithWhatItHoldsOnceAnInterval) {
   v1::RankConfig config = Config("finished=0 steps=1000000 step_ms=1");
   config.set_program_sha256(CachedProgram(SmallProgram().SerializeAsString()));

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/prepare/ladder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "coordinator/planner/profiles.h"
+#include "coordinator/prepare/evaluate.h"
+#include "proto/program_check.h"
+#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+
+namespace terrace {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr TinySizes kLong = {.hidden = 64, .sequence = 256};
+
+// Nothing pinned; activations of 8 sequences are most of its memory.
+v1::JobSpec Open() {
+  v1::JobSpec spec = TinySpec();
+  spec.clear_layout();
+  spec.mutable_layout()->set_zero(-1);
+  spec.mutable_layout()->set_sequence_parallel(-1);
+  spec.mutable_model()->set_config_json(TinyConfig("gpt2", kLong));
+  spec.mutable_model()->set_attention("config");
+  spec.mutable_data()->set_sequence_length(kLong.sequence);
+  spec.mutable_train()->set_precision("fp32");
+  spec.mutable_train()->set_global_batch(16);
+  spec.mutable_resources()->set_device("cpu");
+  return spec;
+}
+
+Budget MakeBudget(int64_t device_memory_bytes = 0, int64_t external_bytes = 0) {
+  return {.ranks = 1,
+          .threads_per_rank = 1,
+          .device_memory_bytes = device_memory_bytes,
+          .external_bytes = external_bytes,
+          .profile = CpuProfile(1)};
+}
+
+v1::Plan PlanWith(uint32_t micro_batch, v1::JobSpec spec = Open()) {
+  spec.mutable_layout()->set_micro_batch(micro_batch);
+  spec.mutable_layout()->set_recompute("none");
+  const auto prepared = Prepare(spec, MakeBudget());
+  EXPECT_TRUE(prepared.ok()) << prepared.status();
+  return prepared.ok() ? prepared->plan : v1::Plan();
+}
+
+int64_t Arena(const v1::Plan& plan) { return plan.memory(0).arena_bytes(); }
+
+std::vector<std::string> Names(const std::vector<Rung>& rungs) {
+  std::vector<std::string> names;
+  for (const Rung& rung : rungs) names.push_back(rung.name);
+  return names;
+}
+
+// ---- rungs ------------------------------------------------------------------------------------
+
+TEST(LadderTest, GivesUpTheMicroBatchThenActivationsThenTheDeviceAndKeepsWhatWasGivenUp) {
+  v1::JobSpec spec = Open();
+  spec.mutable_resources()->set_host_memory(1 << 30);
+  spec.mutable_resources()->mutable_nvme()->add_paths("/tmp");
+  const v1::Layout top = PlanWith(4).layout();
+  const std::vector<Rung> rungs = RungsBelow(spec, top);
+  EXPECT_THAT(Names(rungs), testing::ElementsAre("micro_batch", "micro_batch", "recompute",
+                                                 "recompute", "host", "host", "nvme", "nvme"));
+  EXPECT_EQ(rungs[0].layout.micro_batch(), 2u);
+  for (const Rung& rung : rungs) {
+    EXPECT_EQ(rung.layout.micro_batch() * rung.layout.micro_batches(),
+              top.micro_batch() * top.micro_batches())
+        << "the batch of a step stays";
+  }
+  const v1::Layout& bottom = rungs.back().layout;
+  EXPECT_EQ(bottom.micro_batch(), 1u);
+  EXPECT_EQ(bottom.recompute(), "block");
+  EXPECT_EQ(bottom.offload().parameter().nvme(), 1);
+  EXPECT_EQ(bottom.offload().optimizer().nvme(), 1);
+}
+
+// From wherever it is entered, no layout comes twice.
+TEST(LadderTest, TheWayDownEnds) {
+  v1::JobSpec spec = Open();
+  spec.mutable_resources()->mutable_nvme()->add_paths("/tmp");
+  v1::Layout layout = PlanWith(16).layout();
+  std::set<std::string> seen = {layout.SerializeAsString()};
+  size_t left = RungsBelow(spec, layout).size();
+  for (std::vector<Rung> rungs = RungsBelow(spec, layout); !rungs.empty();
+       rungs = RungsBelow(spec, layout)) {
+    EXPECT_EQ(rungs.size(), left--);
+    layout = rungs.front().layout;
+    EXPECT_TRUE(seen.insert(layout.SerializeAsString()).second);
+  }
+  EXPECT_EQ(left, 0u);
+}
+
+TEST(LadderTest, WhatIsPinnedIsNotMoved) {
+  v1::JobSpec spec = Open();
+  spec.mutable_layout()->set_micro_batch(4);
+  spec.mutable_resources()->set_host_memory(1 << 30);
+  EXPECT_THAT(Names(RungsBelow(spec, PlanWith(4).layout())),
+              testing::ElementsAre("recompute", "recompute", "host", "host"));
+  spec.mutable_layout()->set_recompute("none");
+  spec.mutable_layout()->mutable_offload()->mutable_optimizer()->set_device(1);
+  const std::vector<Rung> rungs = RungsBelow(spec, PlanWith(4).layout());
+  ASSERT_THAT(Names(rungs), testing::ElementsAre("host"));
+  EXPECT_EQ(rungs[0].layout.offload().optimizer().host(), 0);
+  EXPECT_EQ(rungs[0].layout.offload().parameter().host(), 1);
+}
+
+TEST(LadderTest, TiersThatAreNotOfferedAreNotTaken) {
+  EXPECT_THAT(Names(RungsBelow(Open(), PlanWith(1).layout())),
+              testing::ElementsAre("recompute", "recompute"));
+}
+
+TEST(LadderTest, GroupsOfLayersAreFollowedByBlocksOnly) {
+  v1::Layout layout = PlanWith(1).layout();
+  layout.set_recompute("sqrt");
+  const std::vector<Rung> rungs = RungsBelow(Open(), layout);
+  ASSERT_EQ(rungs.size(), 1u);
+  EXPECT_EQ(rungs[0].layout.recompute(), "block");
+}
+
+// ---- going down -------------------------------------------------------------------------------
+
+TEST(LadderTest, TheLearnedFigureHasAMarginFromWhichWhatWasSeenFollows) {
+  for (const int64_t seen : {kMiB, 97 * kMiB, 300 * kMiB + 12345, int64_t{7} << 33}) {
+    const int64_t learned = LearnedFrom(seen);
+    EXPECT_EQ(learned % kMiB, 0);
+    EXPECT_GE(SeenFrom(learned), seen);
+    EXPECT_LE(SeenFrom(learned), seen + kMiB);
+    EXPECT_GE(learned, seen + seen / 8);
+  }
+}
+
+// The device has room for the arena and the usual bytes outside, and the rank held 110 MiB there.
+TEST(LadderTest, TakesTheFirstRungThatFitsTheDeviceWithWhatWasLearned) {
+  const v1::Plan ran_out = PlanWith(16);
+  const int64_t learned = LearnedFrom(110 * kMiB);
+  const int64_t limit = Arena(PlanWith(8)) + learned;
+  ASSERT_GT(Arena(ran_out) + 110 * kMiB, limit);
+  const auto descent = Descend(Open(), MakeBudget(limit, learned), ran_out);
+  ASSERT_TRUE(descent.ok()) << descent.status();
+  EXPECT_EQ(descent->rung, "micro_batch");
+  EXPECT_EQ(descent->change, "layout.micro_batch 8 instead of 16");
+  EXPECT_EQ(descent->prepared.plan.layout().micro_batches(), 2u);
+  EXPECT_EQ(Arena(descent->prepared.plan) + learned, limit);
+  ASSERT_EQ(descent->prepared.programs.size(), 1u);
+  EXPECT_EQ(descent->prepared.programs[0].external_bytes(), learned) << "it may hold that now";
+  EXPECT_TRUE(CheckPrograms(descent->prepared.programs).ok());
+  const auto tighter = Descend(Open(), MakeBudget(limit - 1, learned), ran_out);
+  ASSERT_TRUE(tighter.ok()) << tighter.status();
+  EXPECT_EQ(tighter->change, "layout.micro_batch 4 instead of 16");
+}
+
+TEST(LadderTest, TheSameInGivesTheSameOut) {
+  const v1::Plan ran_out = PlanWith(16);
+  const int64_t learned = LearnedFrom(110 * kMiB);
+  const Budget budget = MakeBudget(Arena(PlanWith(4)) + learned, learned);
+  const auto first = Descend(Open(), budget, ran_out), second = Descend(Open(), budget, ran_out);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->prepared.plan.SerializeAsString(), second->prepared.plan.SerializeAsString());
+}
+
+// Killed below every limit of the plan: it must hold less than it did then, margin included.
+TEST(LadderTest, ALimitThatNoPlanKnowsIsWhatTheRankHeld) {
+  const v1::Plan ran_out = PlanWith(16);
+  const int64_t learned = LearnedFrom(110 * kMiB);
+  const auto descent = Descend(Open(), MakeBudget(int64_t{1} << 40, learned), ran_out);
+  ASSERT_TRUE(descent.ok()) << descent.status();
+  EXPECT_EQ(descent->rung, "micro_batch");
+  EXPECT_LE(Arena(descent->prepared.plan) + learned, Arena(ran_out) + SeenFrom(learned));
+}
+
+// The host's memory is the device's on a CPU: moving states there frees nothing.
+TEST(LadderTest, OffloadHelpsAgainstTheDevicesLimitOnly) {
+  v1::JobSpec spec = Open();
+  spec.mutable_resources()->set_host_memory(int64_t{1} << 30);
+  spec.mutable_layout()->set_micro_batch(1);
+  spec.mutable_layout()->set_recompute("none");
+  spec.mutable_model()->set_config_json(
+      TinyConfig("gpt2", {.vocabulary = 8009, .hidden = 256, .layers = 4, .sequence = 12}));
+  spec.mutable_data()->set_sequence_length(12);
+  const v1::Plan ran_out = PlanWith(1, spec);
+  const int64_t learned = LearnedFrom(110 * kMiB);
+  const int64_t limit = Arena(ran_out) + 109 * kMiB;
+  const auto descent = Descend(spec, MakeBudget(limit, learned), ran_out);
+  ASSERT_TRUE(descent.ok()) << descent.status();
+  EXPECT_EQ(descent->rung, "host");
+  EXPECT_THAT(descent->change, HasSubstr("layout.offload.optimizer host"));
+  const auto killed = Descend(spec, MakeBudget(int64_t{1} << 40, learned), ran_out);
+  EXPECT_EQ(killed.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(killed.status().message()), HasSubstr("control group"));
+}
+
+TEST(LadderTest, ThePinnedKeyInTheWayIsNamedWithTheValueThatFits) {
+  v1::JobSpec spec = Open();
+  spec.mutable_layout()->set_micro_batch(16);
+  spec.mutable_layout()->set_recompute("none");
+  const v1::Plan ran_out = PlanWith(16);
+  const int64_t learned = LearnedFrom(110 * kMiB);
+  const int64_t limit = Arena(PlanWith(8)) + learned;
+  const auto descent = Descend(spec, MakeBudget(limit, learned), ran_out);
+  EXPECT_EQ(descent.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(descent.status().message()),
+              AllOf(HasSubstr("126.0 MiB outside its arenas"), HasSubstr("device_memory"),
+                    HasSubstr("release it or set layout.micro_batch 8"),
+                    Not(HasSubstr("recompute block"))));
+}
+
+TEST(LadderTest, AtTheBottomTheWayOutIsMoreMemory) {
+  const v1::Plan ran_out = PlanWith(1);
+  const int64_t learned = LearnedFrom(110 * kMiB);
+  const auto descent = Descend(Open(), MakeBudget(100 * kMiB, learned), ran_out);
+  EXPECT_EQ(descent.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(descent.status().message()),
+              AllOf(HasSubstr("find what grows"), HasSubstr("device_memory to at least"),
+                    HasSubstr("offer resources.host_memory or resources.nvme")));
+}
+
+// ---- later jobs -------------------------------------------------------------------------------
+
+TEST(LadderTest, ALearnedFigureMakesRoomButRefusesNothing) {
+  v1::JobSpec spec = Open();  // short, since all that could fit is compiled before it is refused
+  spec.mutable_model()->set_config_json(TinyConfig("gpt2"));
+  spec.mutable_data()->set_sequence_length(12);
+  const int64_t learned = 150 * kMiB;
+  const int64_t room = Arena(PlanWith(1, spec));
+  const auto smaller = PrepareWithLearned(spec, MakeBudget(room + learned, learned));
+  ASSERT_TRUE(smaller.ok()) << smaller.status();
+  EXPECT_EQ(smaller->plan.memory(0).external_bytes(), learned);
+  EXPECT_LE(Arena(smaller->plan), room);
+  const auto without = PrepareWithLearned(spec, MakeBudget(room + kCpuExternalBytes, learned));
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->plan.memory(0).external_bytes(), kCpuExternalBytes);
+}
+
+TEST(LadderTest, WhatWasLearnedBelowTheUsualChangesNothing) {
+  const auto usual = Prepare(Open(), MakeBudget());
+  const auto learned = Prepare(Open(), MakeBudget(0, kMiB));
+  EXPECT_EQ(usual->plan.SerializeAsString(), learned->plan.SerializeAsString());
+}
+
+}  // namespace
+}  // namespace terrace
