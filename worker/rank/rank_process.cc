@@ -273,7 +273,7 @@ absl::Status RankProcess::CheckMemory() {
   reporter_->SetMemory(memory_->reserved_bytes(v1::DEVICE), external_bytes_);
   flight_->Prepared(external_bytes_);
   log::Info(MemoryLine(prepared));
-  return WithReason(CheckDeviceLimit(prepared), v1::REASON_DOES_NOT_FIT);
+  return WithReason(CheckDeviceLimit(prepared), v1::REASON_OUT_OF_MEMORY);
 }
 
 absl::StatusOr<int64_t> RankProcess::Initialise() {
