@@ -9,12 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/dynamic.h"
-#include "coordinator/compiler/emit.h"
+#include "coordinator/compiler/earn.h"
 #include "coordinator/compiler/graph.h"
 #include "coordinator/compiler/parameters.h"
-#include "coordinator/compiler/place.h"
 #include "coordinator/compiler/step.h"
-#include "coordinator/compiler/streams.h"
 #include "coordinator/compiler/workspace.h"
 #include "coordinator/planner/layout_rules.h"
 #include "proto/grid.h"
@@ -159,11 +157,9 @@ absl::Status Finish(const Model& model, const Parameters& parameters, int rope_t
                     v1::Program* program) {
   compiler::AddWorkspaces(static_cast<int>(program->threads()), graph);
   RETURN_IF_ERROR(CheckSize(*graph));
-  compiler::AssignStreams(graph);
-  RETURN_IF_ERROR(compiler::Emit(
-      {.graph = graph, .model = &model, .parameters = &parameters, .rope_table = rope_table},
-      program));
-  return PlaceBuffers(program);
+  return compiler::EmitAndPlace(
+      {.graph = graph, .model = &model, .parameters = &parameters, .rope_table = rope_table}, graph,
+      program);
 }
 
 // The longest first: "train" is that of every job.

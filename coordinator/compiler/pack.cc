@@ -55,10 +55,10 @@ class Packer {
         bound_(problem_.lower_bound_bytes),
         good_enough_((bound_ + bound_ / kGoodEnoughPart) / kPackAlignment * kPackAlignment) {}
 
-  Packing Run() {
+  Packing Run(PackEffort effort) {
     TryPortfolio();
     ImproveOrders();
-    Search();
+    if (effort == PackEffort::kFull) Search();
     return {std::move(best_.offsets), best_.arena_bytes, bound_};
   }
 
@@ -146,10 +146,10 @@ class Packer {
 
 }  // namespace
 
-absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers) {
+absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers, PackEffort effort) {
   RETURN_IF_ERROR(CheckBuffers(buffers));
   if (buffers.empty()) return Packing{};
-  return Packer(buffers).Run();
+  return Packer(buffers).Run(effort);
 }
 
 }  // namespace terrace

@@ -34,7 +34,13 @@ struct Packing {
 
 inline constexpr int64_t kPackAlignment = 256;
 
+enum class PackEffort {
+  kOrders,  // greedy and improved orders only: under a second
+  kFull,
+};
+
 // INVALID_ARGUMENT for an empty or inverted life or a size < 1, naming the buffer.
-absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers);
+absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers,
+                             PackEffort effort = PackEffort::kFull);
 
 }  // namespace terrace

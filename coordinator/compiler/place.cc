@@ -61,7 +61,8 @@ struct Region {
 
 // Packs the STEP buffers that `sequence` uses in `arena` into the space from `base` on.
 absl::StatusOr<Region> PlaceStep(const v1::Sequence& sequence, const std::vector<Life>& lives,
-                                 uint32_t arena, int64_t base, v1::Program* program) {
+                                 uint32_t arena, int64_t base, PackEffort effort,
+                                 v1::Program* program) {
   std::vector<PackBuffer> buffers;
   std::vector<int> ids;
   Region region;
@@ -83,7 +84,7 @@ absl::StatusOr<Region> PlaceStep(const v1::Sequence& sequence, const std::vector
                        .end = lives[i].end});
     ids.push_back(i);
   }
-  ASSIGN_OR_RETURN(const Packing packing, Pack(buffers));
+  ASSIGN_OR_RETURN(const Packing packing, Pack(buffers, effort));
   for (size_t k = 0; k < ids.size(); ++k) {
     program->mutable_buffers(ids[k])->set_offset(base + packing.offsets[k]);
   }
@@ -94,7 +95,7 @@ absl::StatusOr<Region> PlaceStep(const v1::Sequence& sequence, const std::vector
 
 }  // namespace
 
-absl::Status PlaceBuffers(v1::Program* program) {
+absl::Status PlaceBuffers(v1::Program* program, PackEffort effort) {
   for (v1::Arena& arena : *program->mutable_arenas()) arena.set_bytes(0);
   RETURN_IF_ERROR(PlacePersistent(program));
   std::vector<std::vector<Life>> lives;
@@ -104,8 +105,8 @@ absl::Status PlaceBuffers(v1::Program* program) {
     const int64_t base = arena.bytes();
     Region largest;
     for (int s = 0; s < program->sequences_size(); ++s) {
-      ASSIGN_OR_RETURN(const Region region,
-                       PlaceStep(program->sequences(s), lives[s], arena.id(), base, program));
+      ASSIGN_OR_RETURN(const Region region, PlaceStep(program->sequences(s), lives[s], arena.id(),
+                                                      base, effort, program));
       largest.bytes = std::max(largest.bytes, region.bytes);
       largest.lower_bound_bytes = std::max(largest.lower_bound_bytes, region.lower_bound_bytes);
     }

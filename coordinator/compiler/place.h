@@ -6,10 +6,11 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "coordinator/compiler/pack.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {
 
-absl::Status PlaceBuffers(v1::Program* program);
+absl::Status PlaceBuffers(v1::Program* program, PackEffort effort = PackEffort::kFull);
 
 }  // namespace terrace

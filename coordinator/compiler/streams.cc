@@ -18,8 +18,6 @@ using kernels::Access;
 constexpr int kComputeStream = 0;
 constexpr int kInputStream = 1;
 
-// How many layers later a value's memory is reclaimed from a collective.
-constexpr int kRetireMarks = 2;
 // How many values are on their way from the device at a time.
 constexpr int kLeaving = 2;
 
@@ -104,7 +102,8 @@ bool Conflict(const Use& a, const Use& b) {
 // Walks one sequence in list order.
 class Waits {
  public:
-  explicit Waits(const Graph& graph) : graph_(graph), last_(graph.streams.size(), kNone) {}
+  Waits(const Graph& graph, int retire_marks)
+      : graph_(graph), retire_marks_(retire_marks), last_(graph.streams.size(), kNone) {}
 
   // REQUIRES: the nodes have their streams.
   void Assign(std::vector<Node>* nodes) {
@@ -182,12 +181,12 @@ class Waits {
   }
 
   // The first computation that is far enough behind node i.
-  static int RetiredBy(const std::vector<Node>& nodes, int i) {
+  int RetiredBy(const std::vector<Node>& nodes, int i) const {
     const auto* transfer = std::get_if<Transfer>(&nodes[i].what);
     if (transfer != nullptr && transfer->done_by_pass == kNone) return kNone;
     for (int j = i + 1; j < static_cast<int>(nodes.size()); ++j) {
       const bool far = transfer != nullptr ? nodes[j].pass >= transfer->done_by_pass
-                                           : nodes[j].mark >= nodes[i].mark + kRetireMarks;
+                                           : nodes[j].mark >= nodes[i].mark + retire_marks_;
       if (far && nodes[j].stream == kComputeStream) return j;
     }
     return kNone;
@@ -250,6 +249,7 @@ class Waits {
   }
 
   const Graph& graph_;
+  const int retire_marks_;
   std::vector<int> last_;  // by stream: its latest node
   std::vector<Clock> clocks_;
   std::map<std::pair<int, int>, std::vector<Use>> uses_;  // by value and stream
@@ -259,12 +259,13 @@ class Waits {
 
 }  // namespace
 
-void AssignStreams(Graph* graph) {
+void AssignStreams(int retire_marks, Graph* graph) {
+  graph->streams.clear();
   StreamTable streams(graph);
   for (Sequence& sequence : graph->sequences) {
     for (Node& node : sequence.nodes) node.stream = streams.Of(node);
   }
-  for (Sequence& sequence : graph->sequences) Waits(*graph).Assign(&sequence.nodes);
+  for (Sequence& sequence : graph->sequences) Waits(*graph, retire_marks).Assign(&sequence.nodes);
 }
 
 }  // namespace terrace::compiler

@@ -8,9 +8,9 @@
 //  - what arrives in new memory starts no earlier than the computation that stands before it in the
 //    list, so that it may take over memory that was free by then;
 //  - when nothing reads a value after a collective or a send, some computation a while later waits
-//    for that: two layers later for a collective; for a send the pass that makes the next message
-//    but one to the same stage (SendsRetire in schedule.h); for a copy to the host the first
-//    computation of the value that leaves next but one: two are on their way at a time.
+//    for that: `retire_marks` layers later for a collective; for a send the pass that makes the
+//    next message but one to the same stage (SendsRetire in schedule.h); for a copy to the host the
+//    first computation of the value that leaves next but one: two are on their way at a time.
 //
 // A node waits only for what no earlier wait or its own stream already orders before it (the
 // transitive reduction, found with one vector clock a node). Pure and deterministic.
@@ -22,6 +22,11 @@
 
 namespace terrace::compiler {
 
-void AssignStreams(Graph* graph);
+// How many layers later the memory of a value is usually reclaimed from a collective: by then the
+// link has had time.
+inline constexpr int kRetireMarks = 2;
+
+// May be called again on the same graph.
+void AssignStreams(int retire_marks, Graph* graph);
 
 }  // namespace terrace::compiler

@@ -1,0 +1,28 @@
+// Emits and places a graph, and earns reuse with waits where packing alone leaves too much unused.
+//
+// Memory that a collective uses overlaps in time with what computation needs: weights are gathered
+// a layer ahead, gradients stay until a computation two layers later waits for their reduction.
+// Where these lives do not fit together within 1 % (and 1 MiB) of the lower bound, they are made
+// shorter a step at a time: reductions are waited for one layer later instead of two, then gathers
+// begin half as far ahead. Operations, their operands and the bytes sent stay the same; the waits
+// are part of the program, so that checker and simulator see what they cost.
+//
+// Shorter lives have a lower bound as well, so that the certificate of such a program may be worse
+// although it needs less: the arena keeps the bound before (unearned_bound_bytes), against which it
+// is within 1 % where this succeeds. Pure and deterministic; thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "absl/status/status.h"
+#include "coordinator/compiler/emit.h"
+#include "coordinator/compiler/graph.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace::compiler {
+
+// `input.graph` is `graph`, which has its workspaces. Sets its streams and waits. `program` has
+// what Emit requires.
+absl::Status EmitAndPlace(const EmitInput& input, Graph* graph, v1::Program* program);
+
+}  // namespace terrace::compiler
