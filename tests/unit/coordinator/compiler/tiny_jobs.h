@@ -77,6 +77,7 @@ struct TinyJob {
            activation = v1::DEVICE;
   int64_t chunk_bytes = 4096;
   int64_t tile_bytes = 0;
+  std::vector<int64_t> lengths = {};  // data.buckets
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -154,7 +155,8 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
 
 // One program a stage; none when it does not compile.
 inline std::vector<v1::Program> CompileStages(const TinyJob& job) {
-  const v1::JobSpec spec = TinySpec(job.sizes.sequence);
+  v1::JobSpec spec = TinySpec(job.sizes.sequence);
+  for (const int64_t length : job.lengths) spec.mutable_data()->add_buckets(length);
   const Model model = TinyModel(job.family, job.sizes);
   auto programs = Compile({.spec = &spec, .model = &model, .layout = TinyLayout(job)});
   EXPECT_TRUE(programs.ok()) << Describe(job) << ": " << programs.status();
