@@ -48,8 +48,9 @@ void RemoveOldest(std::vector<fs::path> forgotten) {
   });
   for (size_t i = kForgottenRunsKept; i < forgotten.size(); ++i) {
     fs::remove_all(forgotten[i], error);
-    fs::remove(forgotten[i].parent_path(), error);  // only when empty
-    fs::remove(forgotten[i].parent_path().parent_path(), error);
+    const fs::path epoch = forgotten[i].parent_path();
+    if (Folders(epoch).empty()) fs::remove_all(epoch, error);  // with what its ranks shared
+    fs::remove(epoch.parent_path(), error);                    // only when empty
   }
 }
 
