@@ -55,6 +55,7 @@ absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& given) {
   }
   RETURN_IF_ERROR(CheckDriveLife(spec, prepared.plan));
   prepared.programs = std::move(chosen.programs);
+  prepared.simulation = std::move(chosen.simulation);
   return prepared;
 }
 

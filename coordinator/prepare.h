@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/simulate.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
@@ -20,6 +21,7 @@ namespace terrace {
 struct Prepared {
   v1::Plan plan;
   std::vector<v1::Program> programs;  // one a stage
+  Simulation simulation;              // of "train", whose stages are those of the programs
 };
 
 // INVALID_ARGUMENT: the spec or the model is wrong. RESOURCE_EXHAUSTED: nothing fits, and the
