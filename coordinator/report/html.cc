@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/report/html.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/prepare/layout_text.h"
+#include "coordinator/report/alternatives_chart.h"
+#include "coordinator/report/breakdown.h"
+#include "coordinator/report/drawing.h"
+#include "coordinator/report/html_table.h"
+#include "coordinator/report/memory_chart.h"
+#include "coordinator/report/picture.h"
+#include "coordinator/report/timeline_chart.h"
+#include "proto/plan_text.h"
+#include "proto/program_text.h"
+
+namespace terrace {
+namespace {
+
+constexpr char kHead[] = R"(<!doctype html>
+<html lang="en"><head><meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>
+<style>
+:root { color-scheme: light; --ink: #1b1f24; --dim: #5b656f; --rule: #d9dee3; }
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; color: var(--ink); background: #fff;
+       max-width: 1080px; margin: 2rem auto; padding: 0 1.25rem; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .3rem; }
+p { margin: .2rem 0 .8rem; color: var(--dim); } p b { color: var(--ink); font-weight: 600; }
+p.why { color: var(--ink); border-left: 3px solid #3b6fb6; padding: .1rem 0 .1rem .8rem; white-space: pre-line; }
+p.refused { border-color: #c22f2f; }
+dl.tiles { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1rem 0; }
+dl.tiles div { flex: 1 1 9rem; border: 1px solid var(--rule); border-radius: 6px; padding: .5rem .8rem; }
+dl.tiles dt { color: var(--dim); font-size: .8rem; } dl.tiles dd { margin: 0; font-size: 1.25rem; font-weight: 600; }
+dl.tiles dd small { display: block; font-size: .8rem; font-weight: 400; color: var(--dim); }
+svg { display: block; width: 100%; height: auto; margin: .5rem 0; }
+table { border-collapse: collapse; width: 100%; font-size: .86rem; margin: .6rem 0; }
+th { text-align: left; color: var(--dim); font-weight: 600; }
+th, td { padding: .22rem .6rem .22rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+thead th.n { white-space: normal; } thead th { vertical-align: bottom; }
+table.keys { width: auto; } table.keys td:first-child { color: var(--dim); padding-right: 1.6rem; white-space: nowrap; }
+code { font: .92em ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
+@page { margin: 14mm; }
+@media print { body { max-width: none; margin: 0; padding: 0; font-size: 11px; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  tr, svg, dl { break-inside: avoid; } h2 { break-after: avoid; } }
+)";
+
+std::string Tile(const char* name, const std::string& value, const std::string& words) {
+  return absl::StrCat("<div><dt>", name, "</dt><dd>", EscapeXml(value), "<small>", EscapeXml(words),
+                      "</small></dd></div>\n");
+}
+
+std::string Percent(double ratio) { return absl::StrFormat("%.1f %%", 100 * ratio); }
+
+std::string Tiles(const v1::Plan& plan) {
+  const v1::TimeEstimate& time = plan.time();
+  const Candidate chosen = CandidatesOf(plan).front();
+  const int64_t limit = DeviceLimit(plan);
+  std::string tiles = "<dl class=\"tiles\">\n";
+  tiles += Tile("step", SecondsText(time.step_seconds()),
+                absl::StrCat("whole job ", SecondsText(time.total_seconds())));
+  tiles +=
+      Tile("tokens a second", Grouped(std::llround(time.tokens_per_second())),
+           absl::StrCat(Grouped(std::llround(time.tokens_per_second_per_device())), " a device"));
+  tiles += Tile("model FLOPs used", Percent(time.mfu()),
+                absl::StrFormat("%.4g TFLOP/s a device", time.tflops_per_device()));
+  tiles += Tile("device memory", FormatBytes(chosen.device_bytes),
+                limit > 0 ? absl::StrCat("of ", FormatBytes(limit)) : "no limit given");
+  if (chosen.host_bytes > 0) {
+    tiles += Tile("host memory", FormatBytes(chosen.host_bytes), "of a rank");
+  }
+  if (plan.has_nvme()) {
+    tiles += Tile("written to NVMe",
+                  absl::StrFormat("%.3g TB a day", plan.nvme().write_bytes_per_day() * 1e-12),
+                  absl::StrCat(FormatBytes(plan.nvme().write_bytes_per_step()), " a step"));
+  }
+  return tiles + "</dl>\n";
+}
+
+std::string LayoutSection(const Prepared& prepared) {
+  const v1::Plan& plan = prepared.plan;
+  const v1::Layout& layout = plan.layout();
+  HtmlTable table("keys", {false, false});
+  table.Add({"layout", EscapeXml(LayoutText(layout))});
+  table.Add({"where", absl::StrCat(layout.ranks(), " ranks on ", layout.nodes(), " nodes")});
+  const int64_t tokens = int64_t{layout.micro_batch()} * layout.micro_batches() *
+                         layout.data_parallel() * plan.model().sequence_length();
+  table.Add(
+      {"batch", absl::StrCat(layout.micro_batches(), " micro-batches of ", layout.micro_batch(),
+                             " x ", Grouped(plan.model().sequence_length()), " tokens a rank, ",
+                             Grouped(tokens), " tokens a step")});
+  table.Add({"precision", EscapeXml(layout.precision())});
+  std::string rests;
+  const auto rest = [&rests](const char* name, const v1::TierShares& shares) {
+    if (shares.host() == 0 && shares.nvme() == 0) return;
+    absl::StrAppend(&rests, rests.empty() ? "" : ", ", name, " on ", TierSharesText(shares));
+  };
+  rest("parameters", layout.offload().parameter());
+  rest("gradients", layout.offload().gradient());
+  rest("optimizer", layout.offload().optimizer());
+  rest("activations", layout.offload().activation());
+  table.Add({"offload", rests.empty() ? "none" : rests});
+  const v1::HardwareProfile& profile = plan.profile();
+  table.Add(
+      {"hardware", EscapeXml(absl::StrCat(profile.name(),
+                                          profile.measured() ? " (measured)" : " (catalogue)"))});
+  table.Add({"search",
+             absl::StrCat(Grouped(plan.search().candidates()), " layouts compared, ",
+                          Grouped(plan.search().compiled()), " compiled, checked and simulated")});
+  std::string binding;
+  if (plan.has_binding() && plan.binding().bytes() > 0) {
+    const v1::Binding& bound = plan.binding();
+    binding = absl::StrCat(
+        "stage ", bound.stage(), ", ", TierWord(bound.tier()), ": ", FormatBytes(bound.bytes()),
+        bound.limit_bytes() > 0 ? absl::StrCat(" of ", FormatBytes(bound.limit_bytes())) : "",
+        "; the peak is at <code>", EscapeXml(bound.instruction()), "</code>");
+    table.Add({"nearest to its limit", binding});
+  }
+  return absl::StrCat("<h2>The layout, and why</h2>\n<p class=\"why",
+                      prepared.refusal.ok() ? "" : " refused", "\">",
+                      EscapeXml(plan.binding_constraint()), "</p>\n", table.Finish());
+}
+
+std::string LargestSection(const v1::Binding& binding) {
+  if (binding.largest().empty()) return "";
+  HtmlTable table("", {true, true, false, false, false});
+  table.Head({"bytes", "of it", "buffer", "class", "made by"});
+  for (const v1::Binding::Holder& holder : binding.largest()) {
+    table.Add({FormatBytes(holder.bytes()),
+               Percent(static_cast<double>(holder.bytes()) /
+                       static_cast<double>(std::max<int64_t>(1, binding.bytes()))),
+               absl::StrCat("<code>", EscapeXml(holder.name()), "</code>"),
+               ClassWord(holder.class_()),
+               holder.made_by().empty()
+                   ? "there all the time"
+                   : absl::StrCat("<code>", EscapeXml(holder.made_by()), "</code>")});
+  }
+  return absl::StrCat("<p>The largest buffers at the peak of stage ", binding.stage(), ", ",
+                      TierWord(binding.tier()), ":</p>\n", table.Finish());
+}
+
+std::string MemorySection(const Prepared& prepared) {
+  std::string section =
+      "<section><h2>Memory over the step</h2>\n<p>What holds something on each tier of a rank, by "
+      "class, over the simulated time. Dotted: what is reserved. Dashed: the budget. Point at a "
+      "chart for numbers.</p>\n";
+  for (const Picture& row : MemoryCharts(prepared)) {
+    section += SvgElement(row, "Memory over the step by class");
+  }
+  return section + "</section>\n";
+}
+
+std::string TimeSection(const Prepared& prepared) {
+  const std::vector<StageTime> stages = BreakDown(prepared);
+  std::vector<std::string> head = {"stage"};
+  for (const TimePart& part : stages.at(0).parts) head.push_back(part.name);
+  HtmlTable table("", std::vector<bool>(head.size(), true));
+  table.Head(head);
+  for (const StageTime& stage : stages) {
+    std::vector<std::string> cells = {absl::StrCat(stage.stage)};
+    for (const TimePart& part : stage.parts) cells.push_back(SecondsText(part.seconds));
+    table.Add(cells);
+  }
+  return absl::StrCat(
+      "<section><h2>The schedule</h2>\n<p>Each stage over the simulated step, coloured by phase; "
+      "numbers are micro-batches. Empty: it waits.</p>\n",
+      SvgElement(TimelineChart(prepared), "Schedule of the stages over the step"),
+      "</section>\n<section><h2>Where the time goes</h2>\n<p>Bubble of all stages over their "
+      "computation: <b>",
+      Percent(prepared.plan.time().bubble_ratio()), "</b>; communication that nothing hides: <b>",
+      SecondsText(prepared.plan.time().exposed_communication_seconds()),
+      "</b>; offload that nothing hides: <b>",
+      SecondsText(prepared.plan.time().exposed_offload_seconds()), "</b>.</p>\n",
+      SvgElement(BreakdownChart(prepared), "Parts of the step of each stage"), table.Finish(),
+      "</section>\n");
+}
+
+std::string MemoryTable(const v1::Plan& plan) {
+  std::vector<v1::BufferClass> classes;
+  for (const ClassStyle& style : ClassStyles()) {
+    for (const v1::StageMemory& memory : plan.memory()) {
+      if (std::any_of(memory.lines().begin(), memory.lines().end(), [&](const auto& line) {
+            return line.class_() == style.buffer_class && line.bytes() > 0;
+          })) {
+        classes.push_back(style.buffer_class);
+        break;
+      }
+    }
+  }
+  std::vector<std::string> head = {"stage", "tier"};
+  for (const v1::BufferClass one : classes) head.push_back(ClassWord(one));
+  head.insert(head.end(), {"gaps", "total", "limit", "over the bound"});
+  std::vector<bool> numeric(head.size(), true);
+  numeric[1] = false;
+  HtmlTable table("", numeric);
+  table.Head(head);
+  for (const v1::StageMemory& memory : plan.memory()) {
+    std::vector<std::string> cells = {absl::StrCat(memory.stage()), TierWord(memory.tier())};
+    classes.push_back(v1::BUFFER_CLASS_UNSPECIFIED);
+    for (const v1::BufferClass one : classes) {
+      int64_t bytes = 0;
+      for (const v1::MemoryLine& line : memory.lines()) {
+        if (line.class_() == one) bytes += line.bytes();
+      }
+      cells.push_back(bytes == 0 ? "" : FormatBytes(bytes));
+    }
+    classes.pop_back();
+    cells.push_back(FormatBytes(memory.arena_bytes() + memory.external_bytes()));
+    cells.push_back(memory.limit_bytes() > 0 ? FormatBytes(memory.limit_bytes()) : "none");
+    cells.push_back(
+        memory.lower_bound_bytes() > 0
+            ? absl::StrFormat("%.2f %%", 100.0 * (static_cast<double>(memory.arena_bytes()) /
+                                                      memory.lower_bound_bytes() -
+                                                  1))
+            : "");
+    table.Add(cells);
+  }
+  return absl::StrCat(
+      "<section><h2>Memory of a rank at the peak</h2>\n<p>These are the bytes that a rank "
+      "reserves, "
+      "exactly; the bound is what no packing can go below.</p>\n",
+      table.Finish(), LargestSection(plan.binding()), "</section>\n");
+}
+
+std::string AlternativesSection(const v1::Plan& plan) {
+  const std::vector<Candidate> candidates = CandidatesOf(plan);
+  if (candidates.size() < 2) return "";
+  HtmlTable table("", {true, false, true, true, true, true, false});
+  table.Head({"", "differs in", "step", "device", "host", "NVMe", "note"});
+  const auto bytes = [](int64_t value) { return value == 0 ? "" : FormatBytes(value); };
+  for (const Candidate& one : candidates) {
+    table.Add({one.number == 0 ? "" : absl::StrCat(one.number),
+               EscapeXml(one.number == 0 ? "the layout above" : one.layout),
+               SecondsText(one.step_seconds), bytes(one.device_bytes), bytes(one.host_bytes),
+               bytes(one.nvme_bytes), EscapeXml(one.note)});
+  }
+  return absl::StrCat(
+      "<section><h2>Alternatives</h2>\n<p>Filled: nothing that fits is both faster and smaller. "
+      "Crosses do not fit.</p>\n",
+      SvgElement(AlternativesChart(candidates, DeviceLimit(plan)),
+                 "Device memory against the time of a step"),
+      table.Finish(), "</section>\n");
+}
+
+}  // namespace
+
+std::string PlanHtml(const Prepared& prepared) {
+  const v1::Plan& plan = prepared.plan;
+  std::string programs = absl::StrJoin(
+      plan.program_sha256(), " ",
+      [](std::string* out, const std::string& hash) { absl::StrAppend(out, hash.substr(0, 16)); });
+  return absl::StrCat(kHead, kPictureStyle, "</style>\n<title>Plan of ", EscapeXml(plan.job()),
+                      "</title></head><body>\n<h1>Plan of ", EscapeXml(plan.job()),
+                      prepared.refusal.ok() ? "" : ": does not fit", "</h1>\n<p>",
+                      EscapeXml(PlanWords(plan)), "</p>\n", Tiles(plan), LayoutSection(prepared),
+                      MemorySection(prepared), TimeSection(prepared), MemoryTable(plan),
+                      AlternativesSection(plan), "<p>Programs <code>", programs, "</code>, ",
+                      Grouped(plan.instructions()), " instructions of a step; a checkpoint is ",
+                      FormatBytes(plan.checkpoint_bytes()), ".</p>\n</body></html>\n");
+}
+
+}  // namespace terrace

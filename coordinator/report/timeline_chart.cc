@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/report/timeline_chart.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/report/stages.h"
+#include "proto/live_memory.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kStagesMost = 32;
+constexpr size_t kPiecesMost = 12000;  // of a picture; keeps the page below 2 MB
+constexpr double kLeft = 150, kPlotWidth = kPictureWidth - kLeft;
+constexpr double kTitleWidth = 4;  // narrower pieces say nothing under the pointer
+
+enum Lane { kCompute, kCommunicate, kCopy, kHostCompute, kLanes };
+constexpr std::array<const char*, kLanes> kLaneNames = {"compute", "communication", "copies",
+                                                        "host optimizer"};
+
+struct Piece {
+  double start = 0, end = 0;
+  v1::Phase phase = v1::PHASE_UNSPECIFIED;
+  int micro_batch = -1;  // of all of it
+  int instructions = 1;
+};
+struct Row {
+  int stage = 0;  // index
+  std::array<std::vector<Piece>, kLanes> lanes;
+};
+
+Lane LaneOf(const v1::Program& program, const v1::Instruction& instruction) {
+  if (instruction.has_collective() || instruction.has_transfer()) return kCommunicate;
+  const bool host =
+      program.streams(static_cast<int>(instruction.stream())).kind() == v1::HOST_COMPUTE;
+  if (instruction.has_compute()) return host ? kHostCompute : kCompute;
+  return kCopy;
+}
+
+// By start; pieces of one lane may overlap where it has several streams.
+std::vector<Piece> Merge(const std::vector<Piece>& pieces, double resolution) {
+  std::vector<Piece> merged;
+  for (const Piece& piece : pieces) {
+    if (!merged.empty() && piece.start - merged.back().end <= resolution) {
+      Piece& last = merged.back();
+      const double seconds = last.end - last.start;
+      const bool same = piece.phase == last.phase && piece.micro_batch == last.micro_batch;
+      if (same || seconds < resolution || piece.end - last.start < resolution) {
+        if (!same) last.micro_batch = -1;
+        if (piece.end - piece.start > seconds) last.phase = piece.phase;
+        last.end = std::max(last.end, piece.end);
+        last.instructions += piece.instructions;
+        continue;
+      }
+    }
+    merged.push_back(piece);
+  }
+  return merged;
+}
+
+Row ReadRow(const Prepared& prepared, int stage) {
+  Row row{.stage = stage, .lanes = {}};
+  const v1::Program& program = prepared.programs[stage];
+  const v1::Sequence& sequence = TrainOf(program);
+  for (int i = 0; i < sequence.instructions_size(); ++i) {
+    const RunInstruction& run = prepared.simulation.stages[stage].instructions[i];
+    const v1::Instruction& instruction = sequence.instructions(i);
+    if (!run.ran() || run.end_seconds <= run.start_seconds || instruction.has_output()) continue;
+    row.lanes[LaneOf(program, instruction)].push_back(
+        {run.start_seconds, run.end_seconds, instruction.phase(), instruction.micro_batch()});
+  }
+  for (std::vector<Piece>& lane : row.lanes) {
+    std::stable_sort(lane.begin(), lane.end(),
+                     [](const Piece& a, const Piece& b) { return a.start < b.start; });
+  }
+  return row;
+}
+
+// Coarser until there are few enough.
+std::vector<Row> ReadRows(const Prepared& prepared) {
+  std::vector<Row> rows;
+  const int stages = static_cast<int>(prepared.programs.size());
+  for (const int stage : EvenlyChosen(stages, kStagesMost)) {
+    rows.push_back(ReadRow(prepared, stage));
+  }
+  double resolution = prepared.simulation.step_seconds / kPlotWidth / 4;
+  while (true) {
+    size_t pieces = 0;
+    for (Row& row : rows) {
+      for (std::vector<Piece>& lane : row.lanes) {
+        lane = Merge(lane, resolution);
+        pieces += lane.size();
+      }
+    }
+    if (pieces <= kPiecesMost) return rows;
+    resolution *= 2;
+  }
+}
+
+std::string Words(const Piece& piece) {
+  std::string words = StyleOf(piece.phase).name;
+  if (piece.micro_batch >= 0) absl::StrAppend(&words, ", micro-batch ", piece.micro_batch);
+  return absl::StrCat(words, ", ", SecondsText(piece.end - piece.start), " from ",
+                      SecondsText(piece.start), ", ", piece.instructions,
+                      piece.instructions == 1 ? " instruction" : " instructions");
+}
+
+std::string LanePieces(const std::vector<Piece>& pieces, double y, double height, double seconds) {
+  std::map<const char*, std::string> small;  // one path a colour
+  std::string large, numbers;
+  for (const Piece& piece : pieces) {
+    const double x = kLeft + kPlotWidth * piece.start / seconds;
+    const double width = kPlotWidth * (piece.end - piece.start) / seconds;
+    const char* colour = StyleOf(piece.phase).colour;
+    if (width < kTitleWidth) {
+      absl::StrAppendFormat(&small[colour], "M%.1f %.1fh%.2fv%.1fh-%.2fz", x, y,
+                            std::max(width, 0.2), height, std::max(width, 0.2));
+      continue;
+    }
+    const double edge = width > 8 ? 0.6 : 0;  // neighbours are told apart
+    large +=
+        RectAt(x, y, width - edge, height, absl::StrCat("fill=\"", colour, "\""), Words(piece));
+    const std::string number = absl::StrCat(piece.micro_batch);
+    if (piece.micro_batch >= 0 && height >= 12 && width > 1 + TextWidth(number)) {
+      numbers += TextAt(x + width / 2, y + height / 2 + 3.5, Anchor::kMiddle, number, "small");
+    }
+  }
+  std::string svg;
+  for (const auto& [colour, path] : small) {
+    absl::StrAppend(&svg, "<path fill=\"", colour, "\" d=\"", path, "\"/>\n");
+  }
+  return svg + large + numbers;
+}
+
+}  // namespace
+
+Picture TimelineChart(const Prepared& prepared) {
+  const std::vector<Row> rows = ReadRows(prepared);
+  const double seconds = std::max(prepared.simulation.step_seconds, 1e-12);
+  const bool dense = rows.size() > 8;
+  const std::array<double, kLanes> heights = {dense ? 12.0 : 20.0, dense ? 5.0 : 13.0,
+                                              dense ? 4.0 : 13.0, dense ? 4.0 : 13.0};
+  std::vector<Swatch> swatches;
+  for (const PhaseStyle& style : PhaseStyles()) swatches.push_back({style.name, style.colour});
+  Picture picture = Legend(swatches);
+  double y = picture.height + 6;
+  if (dense) {
+    picture.body += TextAt(0, y + 10, Anchor::kStart,
+                           "from top to bottom of a stage: compute, communication, copies, host");
+    y += 20;
+  }
+  for (const Row& row : rows) {
+    const uint32_t stage = prepared.programs[row.stage].stage();
+    picture.body +=
+        TextAt(0, y + heights[0] / 2 + 4, Anchor::kStart, absl::StrCat("stage ", stage), "head");
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (row.lanes[lane].empty()) continue;
+      if (!dense) {
+        picture.body +=
+            TextAt(kLeft - 8, y + heights[lane] / 2 + 4, Anchor::kEnd, kLaneNames[lane]);
+      }
+      picture.body += RectAt(kLeft, y, kPlotWidth, heights[lane], "fill=\"#f3f5f6\"");
+      picture.body += LanePieces(row.lanes[lane], y, heights[lane], seconds);
+      y += heights[lane] + (dense ? 0.5 : 2);
+    }
+    y += dense ? 3 : 8;
+  }
+  picture.body += TimeAxis(kLeft, kPictureWidth, y, seconds, 10);
+  picture.height = y + 24;
+  if (rows.size() < prepared.programs.size()) {
+    picture.body +=
+        TextAt(0, y + 34, Anchor::kStart,
+               absl::StrCat(rows.size(), " of ", prepared.programs.size(), " stages are drawn"));
+    picture.height += 16;
+  }
+  return picture;
+}
+
+}  // namespace terrace

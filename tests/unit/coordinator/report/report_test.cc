@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/planner/profiles.h"
+#include "coordinator/report/breakdown.h"
+#include "coordinator/report/html.h"
+#include "coordinator/report/memory_over_time.h"
+#include "coordinator/report/picture.h"
+#include "coordinator/report/stages.h"
+#include "coordinator/report/trace.h"
+#include "proto/program_text.h"
+#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// Two stages, activations on the host, a budget.
+const Prepared& Job() {
+  static const auto* job = [] {
+    v1::JobSpec spec = TinySpec();
+    spec.set_name("a<b> & \"c\"");
+    spec.mutable_model()->set_config_json(TinyConfig("gpt2"));
+    spec.mutable_model()->set_attention("config");
+    spec.mutable_train()->set_precision("fp32");
+    spec.mutable_train()->set_global_batch(8);
+    v1::LayoutSpec* layout = spec.mutable_layout();
+    layout->set_pp(2);
+    layout->set_micro_batch(2);
+    layout->set_recompute("none");
+    PutOn(v1::HOST, layout->mutable_offload()->mutable_optimizer());
+    auto prepared = Prepare(spec, {.ranks = 2,
+                                   .threads_per_rank = 2,
+                                   .device_memory_bytes = int64_t{1} << 28,
+                                   .profile = CpuProfile(2)});
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    return new Prepared(prepared.ok() ? *std::move(prepared) : Prepared());
+  }();
+  return *job;
+}
+
+TEST(PlanHtmlTest, HasEveryStageTierClassAndTheBudget) {
+  const std::string page = PlanHtml(Job());
+  ASSERT_EQ(Job().programs.size(), 2u);
+  for (const v1::StageMemory& memory : Job().plan.memory()) {
+    EXPECT_THAT(page, HasSubstr(absl::StrCat("stage ", memory.stage(), ", ",
+                                             memory.tier() == v1::HOST ? "host" : "device")));
+    EXPECT_THAT(page, HasSubstr(FormatBytes(memory.arena_bytes() + memory.external_bytes())));
+    for (const v1::MemoryLine& line : memory.lines()) {
+      if (line.bytes() == 0 || line.class_() == v1::BUFFER_CLASS_UNSPECIFIED) continue;
+      EXPECT_THAT(page, HasSubstr(absl::StrCat("class=\"class-",
+                                               v1::BufferClass_Name(line.class_()), "\"")));
+    }
+  }
+  EXPECT_THAT(page, HasSubstr("budget 256.0 MiB"));
+  EXPECT_THAT(page, HasSubstr("Plan of a&lt;b&gt; &amp; &quot;c&quot;"));
+  EXPECT_THAT(page, Not(HasSubstr("a<b>")));
+}
+
+TEST(PlanHtmlTest, NeedsNothingFromElsewhere) {
+  const std::string page = PlanHtml(Job());
+  for (const char* word : {"<script", "<link", "src=", "href=", "url(", "@import"}) {
+    EXPECT_THAT(page, Not(HasSubstr(word)));
+  }
+  EXPECT_LT(page.size(), size_t{2} << 20);
+}
+
+TEST(PlanHtmlTest, ARefusalIsSaid) {
+  Prepared refused = Job();
+  refused.refusal = absl::ResourceExhaustedError("too large");
+  EXPECT_THAT(PlanHtml(refused), HasSubstr("does not fit</h1>"));
+  EXPECT_THAT(PlanHtml(Job()), Not(HasSubstr("does not fit</h1>")));
+}
+
+TEST(PlanReportTest, TheSamePlanGivesTheSameBytes) {
+  EXPECT_EQ(PlanHtml(Job()), PlanHtml(Prepared(Job())));
+  EXPECT_EQ(PlanSvg(Job()), PlanSvg(Prepared(Job())));
+  EXPECT_EQ(PlanTrace(Job()), PlanTrace(Prepared(Job())));
+}
+
+TEST(PlanTraceTest, EndsWithTheStepAndHasEveryInstruction) {
+  const nlohmann::json trace = nlohmann::json::parse(PlanTrace(Job()));
+  double end = 0;
+  size_t slices = 0, processes = 0;
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("name") == "process_name") {
+      EXPECT_EQ(event.at("args").at("name"), absl::StrCat("stage ", processes++));
+    }
+    if (event.at("ph") != "X") continue;
+    ++slices;
+    end = std::max(end, event.at("ts").get<double>() + event.at("dur").get<double>());
+  }
+  EXPECT_EQ(processes, 2u);
+  EXPECT_EQ(slices, Job().plan.instructions());
+  EXPECT_NEAR(end * 1e-6, Job().plan.time().step_seconds(), 2e-9);  // written in nanoseconds
+}
+
+TEST(BreakdownTest, ThePartsOfEachStageSumToTheStep) {
+  for (const StageTime& stage : BreakDown(Job())) {
+    double seconds = 0;
+    for (const TimePart& part : stage.parts) seconds += part.seconds;
+    EXPECT_NEAR(seconds, Job().plan.time().step_seconds(), 1e-9) << "stage " << stage.stage;
+  }
+}
+
+TEST(MemoryOverTimeTest, ItsPeakIsThatOfTheSimulation) {
+  for (size_t i = 0; i < Job().programs.size(); ++i) {
+    const SimulatedStage& stage = Job().simulation.stages[i];
+    const v1::Program& program = Job().programs[i];
+    const MemoryOverTime memory = MemoryOf(program, TrainOf(program), stage.instructions,
+                                           v1::DEVICE, Job().simulation.step_seconds, 100);
+    EXPECT_EQ(memory.peak_bytes, stage.peak_bytes);
+    int64_t most = 0;
+    for (const ByClass& column : memory.columns) most = std::max(most, Total(column));
+    EXPECT_EQ(most, memory.peak_bytes);
+    EXPECT_EQ(memory.columns.size(), 100u);
+  }
+}
+
+}  // namespace
+}  // namespace terrace
