@@ -108,6 +108,9 @@ class CommandLine {
     plan->add_option("--cluster", plan_.cluster,
                      "Plan on paper: DEVICExN:NODES, such as h100x8:128, or a cluster.yaml")
         ->excludes("--profile");
+    plan->add_option("--html", plan_.html, "Write a page about the plan");
+    plan->add_option("--svg", plan_.svg, "Write the pictures of that page alone");
+    plan->add_option("--trace", plan_.trace, "Write the simulated step for ui.perfetto.dev (JSON)");
     On(plan, [this] { return PlanCommand(global_, plan_); });
 
     CLI::App* profile =

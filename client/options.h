@@ -55,6 +55,7 @@ struct PlanOptions {
   std::string spec_path;
   std::string profile;  // file that `terrace profile -o json` wrote; empty: what is kept
   std::string cluster;  // on paper: "h100x8:128" or the path of a file; empty: what is here
+  std::string html, svg, trace;  // files to write; empty: none
 };
 struct ProfileOptions {
   uint32_t threads = 0;  // of a rank; 0: all cores, half of them and so on

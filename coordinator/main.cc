@@ -21,6 +21,7 @@
 #include "coordinator/import_tool.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/offline.h"
+#include "coordinator/plan_files.h"
 #include "coordinator/plan_output.h"
 #include "coordinator/paper.h"
 #include "coordinator/prepare.h"
@@ -41,6 +42,7 @@ struct Options {
   std::string checkpoint;
   std::string profile;
   std::string cluster;
+  PlanFiles files;
   std::string program_file;
   ImportOptions import;
   EstimateOptions estimate;
@@ -88,6 +90,8 @@ int Plan(const Options& options) {
   const absl::StatusOr<Prepared> prepared = PrepareSpec(options);
   if (!prepared.ok()) return Exit(options, prepared.status());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const absl::Status written = WritePlanFiles(*prepared, options.files);
+  if (!written.ok()) return Exit(options, written);
   std::fputs(PlanOutput(*prepared, seconds.count(), options.output == "json").c_str(), stdout);
   if (prepared->refusal.ok()) return 0;
   std::fprintf(stderr, "terrace-coordinator: %s\n",
@@ -203,6 +207,9 @@ int Main(int argc, char** argv) {
                    "of this machine, as `terrace profile` printed it");
   plan->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml")
       ->excludes("--profile");
+  plan->add_option("--html", options.files.html, "write a page about the plan");
+  plan->add_option("--svg", options.files.svg, "write its picture alone");
+  plan->add_option("--trace", options.files.trace, "write the simulated step for Perfetto");
   CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
   AddSpec(*explain, options);
   explain->add_option("--sequence", options.sequence, "only this one: train, eval");

@@ -12,6 +12,19 @@
 #include "proto/plan_text.h"
 
 namespace terrace {
+namespace {
+
+// Made of the programs, which a coordinator keeps to itself until a job is submitted.
+absl::Status CheckFilesAreMadeHere(const PlanOptions& options) {
+  if (options.html.empty() && options.svg.empty() && options.trace.empty()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--html, --svg and --trace are written for plans that are made here; leave --coordinator and "
+      "TERRACE_COORDINATOR away, or name the hardware with --cluster");
+}
+
+}  // namespace
 
 // With a coordinator the plan is for its workers; without one it is made here, for this machine or
 // what the spec names.
@@ -29,7 +42,13 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
     if (!options.cluster.empty()) {
       arguments.insert(arguments.end(), {"--cluster", options.cluster});
     }
+    if (!options.html.empty()) arguments.insert(arguments.end(), {"--html", options.html});
+    if (!options.svg.empty()) arguments.insert(arguments.end(), {"--svg", options.svg});
+    if (!options.trace.empty()) arguments.insert(arguments.end(), {"--trace", options.trace});
     return Fail(global, Exec(*program, arguments));
+  }
+  if (const absl::Status here = CheckFilesAreMadeHere(options); !here.ok()) {
+    return Fail(global, here);
   }
   const auto connection = Connection::Open(global);
   if (!connection.ok()) return Fail(global, connection.status());

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import pathlib
 import unittest
+import xml.etree.ElementTree
 
 from support import BIN
 
@@ -39,6 +40,45 @@ class PaperTest(unittest.TestCase):
         self.assertEqual(plan.returncode, 0, plan.stdout + plan.stderr)
         layout = json.loads(plan.stdout)["layout"]
         self.assertEqual((layout["zero_stage"] if "zero_stage" in layout else layout["zero"], layout["micro_batch"]), (2, 2))
+
+    def test_a_plan_is_a_page_a_picture_and_a_trace(self):
+        spec = self.folder / "job.yaml"
+        spec.write_text(json.dumps({
+            "name": "paper", "model": {"config": "gpt-bytes-10m"},
+            "data": {"train": str(self.folder / "corpus.txt"), "sequence_length": 128},
+            "train": {"steps": 10, "global_batch": 8, "precision": "bf16"},
+            "layout": {"dp": 1, "pp": 2, "zero": 0, "micro_batch": 1, "recompute": "none",
+                       "offload": {"optimizer": "host", "gradient": "device"}}}))
+        page, picture, trace = (self.folder / name for name in ("report.html", "picture.svg", "plan.json"))
+        plan = terrace("plan", spec, "--cluster", "h100x2:1", "-o", "json", "--html", page, "--svg", picture, "--trace", trace)
+        self.assertEqual(plan.returncode, 0, plan.stdout + plan.stderr)
+        planned = json.loads(plan.stdout)
+        drawn = xml.etree.ElementTree.fromstring(picture.read_text())
+        self.assertTrue(drawn.tag.endswith("svg"))
+        page_text = page.read_text()
+        body = xml.etree.ElementTree.fromstring(page_text[page_text.index("<body>"):page_text.index("</html>")])
+        words = " ".join(body.itertext())
+        for stage in (0, 1):
+            for tier in ("device", "host"):
+                self.assertIn(f"stage {stage}, {tier}", words)
+        for part in ("parameter", "gradient", "optimizer", "activation", "budget"):
+            self.assertIn(part, words)
+        slices = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+        self.assertEqual(len(slices), planned["instructions"])
+        end = max(event["ts"] + event["dur"] for event in slices) * 1e-6
+        self.assertAlmostEqual(end, planned["time"]["step_seconds"], delta=2e-9)
+
+    def test_a_page_that_cannot_be_written_is_said(self):
+        spec = self.folder / "job.yaml"
+        spec.write_text(json.dumps({
+            "name": "paper", "model": {"config": "gpt-bytes-10m"}, "data": {"train": str(self.folder / "corpus.txt"), "sequence_length": 128},
+            "train": {"steps": 10, "global_batch": 8}}))
+        result = terrace("plan", spec, "--cluster", "h100x1:1", "--html", self.folder / "none" / "report.html")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("none/report.html", result.stderr)
+        result = terrace("--coordinator", "127.0.0.1:1", "plan", spec, "--html", self.folder / "report.html")
+        self.assertEqual(result.returncode, 4, result.stderr)
+        self.assertIn("--cluster", result.stderr)
 
     def test_megatron_flags_are_imported_from_quotes(self):
         result = terrace("import", "--from", "megatron", "--tensor-model-parallel-size 2 --micro-batch-size 1 --bf16",
