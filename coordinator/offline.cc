@@ -138,7 +138,7 @@ absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path,
   const auto absolute = std::filesystem::absolute(spec_path, error);
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJobSpec(yaml, absolute.parent_path().string()));
   ASSIGN_OR_RETURN(const Budget budget, MachineBudget(spec, profile_path));
-  return Prepare(spec, budget);
+  return PrepareAnyway(spec, budget);
 }
 
 absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output) {

@@ -29,15 +29,32 @@ Budget ForChoosing(const v1::JobSpec& spec, const Budget& budget) {
   return reference;
 }
 
-}  // namespace
+// What may be changed, tried: shown beside a plan that does not fit.
+constexpr size_t kChangesShown = 3;
 
-absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& given) {
-  Budget budget = ForChoosing(spec, given);
-  ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
-  ASSIGN_OR_RETURN(std::vector<Evaluated> evaluated, SearchLayouts(spec, model, budget));
-  if (!evaluated.front().fits)
-    return DoesNotFit(spec, budget, NearestToFit(spec, budget, evaluated));
+absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                                 const Searched& searched) {
+  const Evaluated& nearest = NearestToFit(spec, budget, searched.evaluated);
+  std::vector<Change> changes = ChangesThatFit(spec, budget, kChangesShown);
+  Prepared prepared;
+  prepared.refusal = DoesNotFit(spec, budget, nearest, changes);
+  std::vector<Evaluated> others;
+  for (Change& change : changes) others.push_back(std::move(change.evaluated));
+  prepared.plan = ReportPlan(spec, model, budget, nearest, others);
+  for (size_t i = 0; i < changes.size(); ++i) {
+    prepared.plan.mutable_alternatives(static_cast<int>(i))->set_note(changes[i].words);
+  }
+  prepared.plan.set_binding_constraint(std::string(prepared.refusal.message()));
+  ReportSearch(searched, searched.evaluated.size(), &prepared.plan);
+  prepared.programs = nearest.programs;
+  prepared.simulation = nearest.simulation;
+  return prepared;
+}
 
+absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, const Budget& given,
+                                Budget budget, Searched searched) {
+  std::vector<Evaluated>& evaluated = searched.evaluated;
+  const size_t compiled = evaluated.size();
   if (given.profile.measured()) {
     budget.profile = ProfileFor(spec, given.profile);
     for (Evaluated& one : evaluated) {
@@ -48,6 +65,7 @@ absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& given) {
   evaluated.erase(evaluated.begin());
   Prepared prepared;
   prepared.plan = ReportPlan(spec, model, budget, chosen, evaluated);
+  ReportSearch(searched, compiled, &prepared.plan);
   ASSIGN_OR_RETURN(const std::string lengths, StepsByLength(chosen.programs, budget.profile));
   if (!lengths.empty()) {
     prepared.plan.set_binding_constraint(
@@ -57,6 +75,27 @@ absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& given) {
   prepared.programs = std::move(chosen.programs);
   prepared.simulation = std::move(chosen.simulation);
   return prepared;
+}
+
+absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& given, bool anyway) {
+  const Budget budget = ForChoosing(spec, given);
+  ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
+  ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget));
+  if (searched.evaluated.front().fits) {
+    return Chosen(spec, model, given, budget, std::move(searched));
+  }
+  if (anyway) return Refused(spec, model, budget, searched);
+  return DoesNotFit(spec, budget, NearestToFit(spec, budget, searched.evaluated));
+}
+
+}  // namespace
+
+absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget) {
+  return PrepareWith(spec, budget, /*anyway=*/false);
+}
+
+absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget) {
+  return PrepareWith(spec, budget, /*anyway=*/true);
 }
 
 }  // namespace terrace

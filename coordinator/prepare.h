@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/simulate.h"
@@ -22,11 +23,16 @@ struct Prepared {
   v1::Plan plan;
   std::vector<v1::Program> programs;  // one a stage
   Simulation simulation;              // of "train", whose stages are those of the programs
+  absl::Status refusal;               // OK unless it comes from PrepareAnyway()
 };
 
 // INVALID_ARGUMENT: the spec or the model is wrong. RESOURCE_EXHAUSTED: nothing fits, and the
 // message has the bytes and the cheapest change that fits; or the plan wears the drives out too
 // soon.
 absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget);
+
+// The same to look at: when nothing fits, the plan of the layout that comes nearest, with fits
+// false, and what would fit as its alternatives; `refusal` is what Prepare() would return.
+absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget);
 
 }  // namespace terrace

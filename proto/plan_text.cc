@@ -75,12 +75,22 @@ std::string ZeroText(const v1::Layout& layout) {
   return details.empty() ? text : absl::StrCat(text, " (", details, ")");
 }
 
+// "3 block, 9 none".
+std::string Runs(const google::protobuf::RepeatedPtrField<std::string>& names) {
+  std::string text;
+  for (int i = 0, end = 0; i < names.size(); i = end) {
+    while (end < names.size() && names[end] == names[i]) ++end;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", end - i, " ", names[i]);
+  }
+  return text;
+}
+
 std::string RecomputeText(const v1::Layout& layout) {
   std::string text = absl::StrCat("recompute ", layout.recompute());
   if (layout.recompute_every() > 0)
     absl::StrAppend(&text, " ", layout.recompute_every(), " layers");
   if (layout.recompute_layers_size() > 0) {
-    absl::StrAppend(&text, " (by layer: ", absl::StrJoin(layout.recompute_layers(), " "), ")");
+    absl::StrAppend(&text, " (by layer: ", Runs(layout.recompute_layers()), ")");
   }
   return text;
 }
@@ -209,12 +219,16 @@ void PrintTime(const v1::Plan& plan, std::string* out) {
 }
 
 void PrintAlternatives(const v1::Plan& plan, std::string* out) {
-  if (plan.alternatives_size() == 0) return;
+  const auto shown = [](const v1::Alternative& other) {
+    return other.compiled() || !other.pareto();
+  };
+  if (std::none_of(plan.alternatives().begin(), plan.alternatives().end(), shown)) return;
   absl::StrAppend(out, "\nalternatives\n");
   TextTable table({{.width_max = 80}, kRight, kRight, kRight, kRight, {}}, 2);
   table.Add({"layout", "micro_batch", "micro_batches", "arena", "step", "note"});
   const std::string chosen = LayoutText(plan.layout());
   for (const v1::Alternative& other : plan.alternatives()) {
+    if (!shown(other)) continue;  // by closed form: in the JSON
     const std::string layout = LayoutText(other.layout());
     table.Add({layout == chosen ? "the same" : layout, absl::StrCat(other.layout().micro_batch()),
                absl::StrCat(other.layout().micro_batches()), FormatBytes(other.arena_bytes()),

@@ -3,11 +3,90 @@
 
 #include <algorithm>
 
+#include "coordinator/planner/layout_rules.h"
+#include "kernels/gemm_workspace.h"
+
 namespace terrace {
 namespace {
 
-// Model chunks whose activations a stage holds at once.
-int64_t ChunksInFlight(const v1::Layout& layout, int64_t stage) {
+// Of the loss's logits, f32 (compiler/forward_head.h, compiler/workspace.cc).
+constexpr int64_t kLogitsBytes = int64_t{64} << 20;
+constexpr int64_t kLossRows = 256;
+
+int64_t Part(double share, int64_t bytes) {
+  return static_cast<int64_t>(share * static_cast<double>(bytes));
+}
+
+int64_t Tokens(const v1::Layout& layout, int64_t sequence) {
+  return int64_t{layout.micro_batch()} * sequence / layout.context_parallel();
+}
+
+// Zero-bubble stages hold what the weights' gradients need until they are computed, so that they
+// gain nothing by computing it again.
+bool KeepsAll(const v1::Layout& layout) { return layout.schedule() == "zb-h1"; }
+
+RecomputeCounts CountsOf(const v1::Layout& layout, int64_t layers, int64_t stage) {
+  RecomputeCounts counts = {};
+  int layer = 0;
+  const std::vector<int64_t> chunks = ChunkLayers(layout, layers);
+  for (int64_t chunk = 0; chunk < static_cast<int64_t>(chunks.size()); ++chunk) {
+    const bool here = StageOfChunk(layout, chunk) == stage;
+    for (const int end = layer + static_cast<int>(chunks[chunk]); layer < end; ++layer) {
+      const std::string& recompute = layout.recompute_layers(layer);
+      if (here) ++counts[recompute == "none" ? 0 : recompute == "selective" ? 1 : 2];
+    }
+  }
+  return counts;
+}
+
+// Keeps the largest of the moments it is told of.
+class Peak {
+ public:
+  Peak(int64_t state_bytes, int64_t whole_bytes) : states_(state_bytes), whole_(whole_bytes) {}
+
+  void Moment(int64_t gathered, int64_t gradients, int64_t activations, int64_t workspace) {
+    const MemoryEstimate moment = {.state_bytes = states_ + std::min(whole_, gathered),
+                                   .gradient_bytes = gradients,
+                                   .activation_bytes = activations,
+                                   .workspace_bytes = workspace};
+    if (moment.total() > most_.total()) most_ = moment;
+  }
+  const MemoryEstimate& most() const { return most_; }
+
+ private:
+  const int64_t states_;
+  const int64_t whole_;
+  MemoryEstimate most_;
+};
+
+}  // namespace
+
+// Both norms, q k v, the attention's result, both residual sums and the MLP's inner values; of the
+// sums of a block's parts and of what comes in, each rank has its tokens only with
+// sequence_parallel.
+LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout) const {
+  const ModelConfig& config = model_.config;
+  const int64_t tp = layout.tensor_parallel(), e = ElementBytes(layout);
+  const int64_t sp = layout.sequence_parallel() ? tp : 1;
+  const int64_t kv_heads = std::max(config.kv_heads, std::min(tp, config.heads));
+  const int64_t kv = kv_heads * config.head_dim, attention = config.heads * config.head_dim;
+  const int64_t inner = (config.mlp == MlpKind::kSwiglu ? 3 : 2) * config.intermediate;
+  const int64_t qk_norm = config.qk_norm ? attention + kv : 0;
+  const int64_t whole = sp > 1 ? 2 * config.hidden + 2 * config.hidden / sp : 4 * config.hidden;
+  LayerBytes bytes;
+  // Statistics of the norms and the attention stay f32.
+  bytes.none = e * ((2 * attention + 2 * kv + qk_norm + inner) / tp + whole) +
+               kF32Bytes * (config.heads / tp + std::max<int64_t>(1, 2 / sp));
+  if (layout.context_parallel() > 1) {
+    bytes.none += e * (layout.context_type() == "ulysses" ? attention : 2 * kv) / tp;
+  }
+  bytes.selective = bytes.none - e * (2 * config.hidden + config.intermediate / tp);
+  bytes.block = e * config.hidden / sp;
+  const int64_t tokens = Tokens(layout, model_.sequence);
+  return {bytes.none * tokens, bytes.selective * tokens, bytes.block * tokens};
+}
+
+int64_t MemoryEstimator::PassesHeld(const v1::Layout& layout, int64_t stage) {
   const int64_t stages = layout.pipeline_parallel();
   const int64_t chunks = layout.interleave();
   const int64_t all = layout.micro_batches() * chunks;
@@ -16,65 +95,111 @@ int64_t ChunksInFlight(const v1::Layout& layout, int64_t stage) {
   if (layout.schedule() == "interleaved") {
     return std::min(all, 2 * (stages - 1 - stage) + (chunks - 1) * stages + 1);
   }
+  if (layout.schedule() == "zb-h1") return std::min(all, stages);
   return std::min(all, stages - stage);
 }
 
-int64_t Part(double share, int64_t bytes) {
-  return static_cast<int64_t>(share * static_cast<double>(bytes));
-}
-
-}  // namespace
-
-// Activation bytes that one token leaves in one layer for the backward pass: both norms, q k v, the
-// attention's result, both residual sums and the MLP's inner values. What tensor-parallel ranks do
-// not share they all hold.
-int64_t MemoryEstimator::LayerTokenBytes(const v1::Layout& layout) const {
-  const int64_t tp = layout.tensor_parallel();
-  const bool selective = RecomputeOf(layout) == "selective";
-  const int64_t kv_heads = std::max(model_.config.kv_heads, std::min(tp, model_.config.heads));
-  const int64_t qkv = (model_.config.heads + 2 * kv_heads) * model_.config.head_dim;
-  const int64_t qk_norm = model_.config.qk_norm
-                              ? (model_.config.heads + kv_heads) * model_.config.head_dim
-                              : int64_t{0};
-  const int64_t inner = (model_.config.mlp == MlpKind::kSwiglu ? 3 : 2) - (selective ? 1 : 0);
-  const int64_t shared = qkv + qk_norm + model_.config.heads * model_.config.head_dim +
-                         inner * model_.config.intermediate;
-  const int64_t whole = (selective ? 2 : 4) * model_.config.hidden;
-  // Statistics of the norms and the attention stay f32.
-  return (shared / tp + whole / (layout.sequence_parallel() ? tp : 1)) * ElementBytes(layout) +
-         (model_.config.heads / tp + 4) * kF32Bytes;
+MemoryEstimator::Activations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
+                                                            const EstimatedStage& stage,
+                                                            const RecomputeCounts* counts) const {
+  const LayerBytes bytes = BytesOfLayer(layout);
+  const int64_t chunks = layout.interleave();
+  Activations activations = {.layer = bytes.none,
+                             .passes = PassesHeld(layout, stage.index),
+                             .layers = std::max<int64_t>(1, stage.layers / chunks)};
+  RecomputeCounts listed = {stage.layers, 0, 0};
+  const int64_t group = RecomputeGroup(layout, activations.layers);
+  const bool groups = counts == nullptr && layout.recompute_layers().empty() && group > 1;
+  if (counts != nullptr) {
+    listed = *counts;
+  } else if (!layout.recompute_layers().empty()) {
+    listed = CountsOf(layout, model_.config.layers, stage.index);
+  } else if (layout.recompute() == "selective") {
+    listed = {0, stage.layers, 0};
+  } else if (group == 1) {
+    listed = {0, 0, stage.layers};
+  }
+  int64_t of_stage = listed[0] * bytes.none + listed[1] * bytes.selective + listed[2] * bytes.block;
+  if (listed[1] > 0) activations.again = bytes.none - bytes.selective;
+  if (listed[2] > 0) activations.again = bytes.none;
+  if (groups) {
+    of_stage = chunks * ((activations.layers + group - 1) / group) * bytes.block;
+    activations.again = group * bytes.none;
+  }
+  if (KeepsAll(layout)) of_stage = stage.layers * bytes.none;
+  activations.kept = activations.passes * of_stage / chunks;
+  return activations;
 }
 
 int64_t MemoryEstimator::ActivationBytes(const v1::Layout& layout,
                                          const EstimatedStage& stage) const {
-  const int64_t tokens =
-      int64_t{layout.micro_batch()} * model_.sequence / layout.context_parallel();
-  const int64_t boundary = model_.config.hidden * ElementBytes(layout) /
-                           (layout.sequence_parallel() ? layout.tensor_parallel() : 1);
-  const int64_t chunk_layers = std::max<int64_t>(1, stage.layers / layout.interleave());
-  const int64_t group = RecomputeGroup(layout, chunk_layers);
-  const int64_t chunk_bytes = group == 0 ? chunk_layers * LayerTokenBytes(layout)
-                                         : (chunk_layers + group - 1) / group * boundary;
-  return tokens * (ChunksInFlight(layout, stage.index) * chunk_bytes +
-                   group * LayerTokenBytes(layout) + 3 * boundary);
+  return ActivationsOf(layout, stage, nullptr).kept;
 }
 
-MemoryEstimate MemoryEstimator::StageMemory(const v1::Layout& layout,
-                                            const EstimatedStage& stage) const {
+int64_t MemoryEstimator::LossBytes(const v1::Layout& layout) const {
+  const int64_t tokens = Tokens(layout, model_.sequence), tp = layout.tensor_parallel();
+  const int64_t vocabulary = (model_.config.vocabulary + tp - 1) / tp;
+  const int64_t rows = 2 * tokens * model_.config.hidden * ElementBytes(layout);
+  if (tp > 1) return rows + std::min(kLogitsBytes, tokens * vocabulary * kF32Bytes);
+  const bool bf16 = layout.precision() == "bf16";
+  return rows + kernels::LmHeadWorkspaceBytes(
+                    tokens, model_.config.hidden, vocabulary, std::min(tokens, kLossRows),
+                    /*grad=*/true, bf16 ? kernels::DType::kBF16 : kernels::DType::kF32,
+                    bf16 ? kernels::MatmulPrecision::kBF16 : kernels::MatmulPrecision::kF32,
+                    static_cast<int>(std::max<uint32_t>(1, layout.threads_per_rank())));
+}
+
+// Gradients of a residual sum, of what entered the block, and of the MLP's inner values.
+int64_t MemoryEstimator::LayerWorkBytes(const v1::Layout& layout) const {
+  const int64_t tp = layout.tensor_parallel(), sp = layout.sequence_parallel() ? tp : 1;
+  const int64_t inner =
+      (model_.config.mlp == MlpKind::kSwiglu ? 2 : 1) * model_.config.intermediate;
+  return Tokens(layout, model_.sequence) * ElementBytes(layout) *
+         (2 * model_.config.hidden / sp + inner / tp);
+}
+
+MemoryEstimate MemoryEstimator::OnDevice(const v1::Layout& layout, const EstimatedStage& stage,
+                                         const Activations& kept) const {
   const uint32_t zero = layout.zero_stage();
+  const int64_t tp = layout.tensor_parallel(), m = layout.micro_batches();
   const int64_t shards = ShardRanks(layout);
-  const int64_t whole = kF32Bytes * stage.parameters / layout.tensor_parallel();
-  // What ZeRO gathers or has not scattered yet.
-  const int64_t passing = kF32Bytes *
-                          std::max(2 * model_.layer_parameters, model_.embedding_parameters) /
-                          layout.tensor_parallel();
-  MemoryEstimate memory;
-  memory.state_bytes = zero == 0 ? 3 * whole : 3 * whole / shards;
-  if (zero == 1 || zero == 2) memory.state_bytes += whole;
-  if (zero == 3) memory.state_bytes += std::min(whole, passing);
-  memory.gradient_bytes = whole;
-  if (zero >= 2) memory.gradient_bytes = std::min(whole, whole / shards + passing);
-  memory.activation_bytes = ActivationBytes(layout, stage);
+  const int64_t whole = kF32Bytes * stage.parameters / tp;
+  const int64_t layer = kF32Bytes * model_.layer_parameters / tp;
+  const int64_t table = kF32Bytes * model_.config.vocabulary * model_.config.hidden / tp;
+  const int64_t embedding = stage.index == 0 ? table : 0, head = stage.head ? table : 0;
+  const int64_t tied = model_.config.tied_embeddings ? std::min(head, embedding) : 0;
+  const int64_t layer_work = kept.again + LayerWorkBytes(layout);
+  const int64_t first_work = std::max(stage.head ? LossBytes(layout) : 0, layer_work);
+  // When all gradients are there, other passes hold theirs, or nothing is held any more.
+  const bool steady = m * layout.interleave() > kept.passes;
+  const int64_t later = steady ? kept.kept : kept.kept / kept.passes * (kept.passes - 1);
+  const int64_t shared = 3 * whole / shards;
+  Peak peak(zero == 1 || zero == 2 ? shared + whole : shared, whole);
+  if (zero == 0 || (zero == 1 && m > 1)) {
+    const bool accumulated = m > 1 && layout.schedule() != "gpipe";
+    peak.Moment(0, accumulated ? whole : std::min(whole, std::max(head, layer)), kept.kept,
+                first_work);
+    peak.Moment(0, whole, later > 0 ? later : std::min(kept.kept, kept.layer), layer_work);
+    return peak.most();
+  }
+  // Gradients are scattered as they come: in their shards are those of earlier passes.
+  const int64_t shard = whole / shards, sums = m > 1 ? shard : 0;
+  const auto parts = [&](int64_t bytes) { return m > 1 ? bytes / shards : 0; };
+  const auto gathered = [zero](int64_t bytes) { return zero == 3 ? bytes : 0; };
+  const auto arrived = [whole](int64_t bytes) { return std::min(whole, bytes); };
+  const int64_t first_two = std::min(kept.kept, 2 * kept.kept / (kept.layers * kept.passes));
+  peak.Moment(gathered(head + layer), arrived(sums + std::max(head, layer)), kept.kept, first_work);
+  peak.Moment(gathered(2 * layer), arrived(sums + tied + 2 * layer) + parts(2 * layer),
+              kept.kept - first_two, layer_work);
+  peak.Moment(gathered(m > 1 ? embedding + 2 * layer : 2 * layer),
+              arrived(shard + embedding + 2 * layer) + parts(embedding + 2 * layer),
+              kept.kept - kept.kept / kept.passes, 0);
+  return peak.most();
+}
+
+MemoryEstimate MemoryEstimator::StageMemory(const v1::Layout& layout, const EstimatedStage& stage,
+                                            const RecomputeCounts* counts) const {
+  MemoryEstimate memory = OnDevice(layout, stage, ActivationsOf(layout, stage, counts));
   if (layout.has_offload()) Offload(layout, stage, &memory);
   return memory;
 }
@@ -104,18 +229,32 @@ void MemoryEstimator::Offload(const v1::Layout& layout, const EstimatedStage& st
         weights - std::max<int64_t>(0, std::min(weights, passing) - there_anyway);
   }
   const int64_t gradients = away(layout.zero_stage() == 0 ? whole : share, offload.gradient());
-  memory->gradient_bytes -= gradients - std::min(gradients, passing);
+  const int64_t leaving = std::min(gradients, memory->gradient_bytes);
+  memory->gradient_bytes -= leaving - std::min(leaving, passing);
   const int64_t kept = away(memory->activation_bytes, offload.activation());
   memory->activation_bytes -= kept - std::min(kept, 3 * kept / std::max<int64_t>(3, stage.layers));
-  memory->host_bytes += kRingBuffers * 4 * layout.chunk_bytes();
+  memory->host_bytes +=
+      std::min(kRingBuffers * 4 * layout.chunk_bytes(), memory->host_bytes + memory->nvme_bytes);
+}
+
+std::vector<MemoryEstimate> MemoryEstimator::Stages(const v1::Layout& layout) const {
+  std::vector<MemoryEstimate> all;
+  for (const EstimatedStage& stage : model_.Stages(layout)) {
+    all.push_back(StageMemory(layout, stage));
+  }
+  return all;
 }
 
 MemoryEstimate MemoryEstimator::Memory(const v1::Layout& layout) const {
   MemoryEstimate most;
-  for (const EstimatedStage& stage : model_.Stages(layout)) {
-    const MemoryEstimate memory = StageMemory(layout, stage);
+  int64_t host = 0, nvme = 0;
+  for (const MemoryEstimate& memory : Stages(layout)) {
+    host = std::max(host, memory.host_bytes);
+    nvme = std::max(nvme, memory.nvme_bytes);
     if (memory.total() > most.total()) most = memory;
   }
+  most.host_bytes = host;
+  most.nvme_bytes = nvme;
   return most;
 }
 

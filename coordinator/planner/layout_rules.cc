@@ -303,29 +303,4 @@ absl::Status CheckLayout(const v1::Layout& layout, const Model& model, const v1:
   return Checker(complete, model, spec).Check();
 }
 
-v1::Grid GridOf(const v1::Layout& layout) {
-  const uint32_t dp = AtLeastOne(layout.data_parallel());
-  const bool hierarchical = layout.zero_stage() > 0 && layout.shard_size() > 0;
-  v1::Grid grid;
-  grid.set_tensor(AtLeastOne(layout.tensor_parallel()));
-  grid.set_context(AtLeastOne(layout.context_parallel()));
-  grid.set_data_shard(hierarchical ? layout.shard_size() : dp);
-  grid.set_data_replica(dp / grid.data_shard());
-  grid.set_pipeline(AtLeastOne(layout.pipeline_parallel()));
-  return grid;
-}
-
-std::vector<int64_t> ChunkLayers(const v1::Layout& layout, int64_t layers) {
-  if (!layout.stage_layers().empty()) {
-    return {layout.stage_layers().begin(), layout.stage_layers().end()};
-  }
-  const int64_t chunks =
-      int64_t{AtLeastOne(layout.pipeline_parallel())} * AtLeastOne(layout.interleave());
-  std::vector<int64_t> split(chunks, layers / chunks);
-  const int64_t longer = layers % chunks;
-  const int64_t first = (chunks - longer) / 2;
-  for (int64_t chunk = first; chunk < first + longer; ++chunk) ++split[chunk];
-  return split;
-}
-
 }  // namespace terrace

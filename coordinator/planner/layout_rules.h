@@ -53,4 +53,7 @@ v1::Grid GridOf(const v1::Layout& layout);
 // and the last the head. REQUIRES: CheckLayout is OK.
 std::vector<int64_t> ChunkLayers(const v1::Layout& layout, int64_t layers);
 
+// The stage that has a chunk: zbv goes down the stages and up again, the others go round.
+int64_t StageOfChunk(const v1::Layout& layout, int64_t chunk);
+
 }  // namespace terrace

@@ -2,203 +2,223 @@
 #include "coordinator/planner/planner.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/status_macros.h"
-#include "coordinator/planner/degrees.h"
 #include "coordinator/planner/estimate.h"
+#include "coordinator/planner/fit.h"
 #include "coordinator/planner/layout_rules.h"
+#include "coordinator/planner/space.h"
 
 namespace terrace {
 namespace {
 
-// Small enough to start reducing early in the backward pass, large enough for the link's full rate.
-constexpr int64_t kDefaultBucketBytes = int64_t{25} << 20;
-// What kAll returns at most: the fastest, and the smallest.
+// What is proposed at most: the fastest, besides those that need less memory.
 constexpr size_t kProposedMax = 64;
+// Kept while there are more to come.
+constexpr size_t kKeptMax = 4096;
+// Layouts for which parts of the states elsewhere are tried.
+constexpr size_t kMovedMax = 256;
+// A proposal for its memory needs this part of the last one's at most.
+constexpr double kSmaller = 0.9;
 
-// What the spec and the budget say of every candidate.
-v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
-  const v1::LayoutSpec& pinned = spec.layout();
-  v1::Layout layout;
-  layout.set_precision(spec.train().precision());
-  layout.set_bucket_bytes(pinned.bucket_bytes() > 0 ? pinned.bucket_bytes() : kDefaultBucketBytes);
-  layout.set_ranks(budget.ranks);
-  layout.set_nodes(budget.nodes);
-  layout.set_threads_per_rank(budget.threads_per_rank);
-  layout.set_recompute(pinned.recompute());
-  layout.set_recompute_every(pinned.recompute_every());
-  *layout.mutable_recompute_layers() = pinned.recompute_layers();
-  layout.set_schedule(pinned.schedule());
-  if (pinned.schedule().empty() && pinned.interleave() > 1) layout.set_schedule("interleaved");
-  layout.set_interleave(pinned.interleave());
-  *layout.mutable_stage_layers() = pinned.stage_layers();
-  layout.set_context_type(pinned.context_type());
-  layout.set_shard_size(pinned.shard_size());
-  layout.set_communication_dtype(pinned.communication_dtype());
-  layout.set_persistent_parameters(std::max<int64_t>(0, pinned.persistent_parameters()));
-  if (pinned.has_offload()) *layout.mutable_offload() = pinned.offload();
-  layout.set_allocator(pinned.allocator());
-  layout.set_chunk_bytes(pinned.chunk_bytes());
-  layout.set_tile_bytes(std::max<int64_t>(0, pinned.tile_bytes()));
-  return layout;
+bool Faster(const Proposal& a, const Proposal& b) { return a.seconds < b.seconds; }
+
+void KeepFastest(size_t most, std::vector<Proposal>* proposals) {
+  std::stable_sort(proposals->begin(), proposals->end(), Faster);
+  if (proposals->size() > most) proposals->resize(most);
 }
 
-struct Saving {  // of memory
-  uint32_t zero = 0;
-  std::string recompute;
-  v1::Offload offload;
-};
-
-// What is pinned and, where a class is not, what `proposed` says.
-v1::Offload WithPinned(const v1::Offload& pinned, v1::Offload proposed) {
-  if (pinned.has_parameter()) *proposed.mutable_parameter() = pinned.parameter();
-  if (pinned.has_gradient()) *proposed.mutable_gradient() = pinned.gradient();
-  if (pinned.has_optimizer()) *proposed.mutable_optimizer() = pinned.optimizer();
-  if (pinned.has_activation()) *proposed.mutable_activation() = pinned.activation();
-  return proposed;
+ArenaLimits ArenaLimitsOf(const v1::JobSpec& spec, const Budget& budget) {
+  const TierLimits limits = LimitsOf(spec);
+  return {.device_bytes =
+              budget.device_memory_bytes == 0
+                  ? 0
+                  : std::max<int64_t>(1, budget.device_memory_bytes - budget.external_bytes),
+          .host_bytes = limits.host_bytes,
+          .nvme_bytes = limits.nvme_bytes};
 }
 
-// In the order of their cost. `recompute` "" leaves what the layout has.
-std::vector<Saving> Savings(const v1::JobSpec& spec, Search search) {
-  const v1::LayoutSpec& pinned = spec.layout();
-  const bool all = search != Search::kPlain;
-  std::vector<v1::Offload> offloads = {pinned.offload()};
-  if (search == Search::kTiers) {
-    for (const v1::Offload& proposed : Offloads(spec.resources().nvme().paths_size() > 0)) {
-      offloads.push_back(WithPinned(pinned.offload(), proposed));
-    }
-  }
-  std::vector<uint32_t> zeros = {0};
-  if (pinned.zero() >= 0) {
-    zeros = {static_cast<uint32_t>(pinned.zero())};
-  } else if (all) {
-    zeros = {0, 1, 2, 3};
-  }
-  std::vector<std::string> recomputes = {""};
-  if (all && pinned.recompute().empty() && pinned.recompute_layers().empty()) {
-    recomputes = {"none", "selective", "block", "sqrt"};
-  }
-  std::vector<Saving> savings;
-  for (const v1::Offload& offload : offloads) {
-    for (const std::string& recompute : recomputes) {
-      for (const uint32_t zero : zeros) savings.push_back({zero, recompute, offload});
-    }
-  }
-  return savings;
-}
-
-// What depends on the degrees and the micro-batch and is not pinned.
-void ChooseRest(const v1::LayoutSpec& pinned, const Model& model, int64_t sequence,
-                v1::Layout* layout) {
-  const int64_t cp = layout->context_parallel(), tp = layout->tensor_parallel();
-  if (pinned.context_type().empty() && cp > 1 && sequence % (2 * cp) != 0) {
-    layout->set_context_type("ulysses");
-  }
-  const bool divides = layout->micro_batch() * (sequence / cp) % tp == 0;
-  layout->set_sequence_parallel(pinned.sequence_parallel() < 0 ? tp > 1 && divides
-                                                               : pinned.sequence_parallel() > 0);
-  *layout = Completed(std::move(*layout));
-  const int64_t chunks = int64_t{layout->pipeline_parallel()} * layout->interleave();
-  // The split is written out where it is not plain to see.
-  if (layout->stage_layers().empty() && chunks <= model.config.layers &&
-      model.config.layers % chunks != 0) {
-    for (const int64_t layers : ChunkLayers(*layout, model.config.layers)) {
-      layout->add_stage_layers(static_cast<uint32_t>(layers));
-    }
-  }
-}
-
-// Collects the layouts that CheckLayout passes, and the first refusal.
-class Collector {
+// Compares the layouts it is told of, by closed form.
+class Comparison {
  public:
-  Collector(const v1::JobSpec& spec, const Model& model, const Budget& budget)
-      : spec_(spec), model_(model), budget_(budget), estimator_(spec, model) {}
+  Comparison(const v1::JobSpec& spec, const Model& model, const Budget& budget, Search search)
+      : spec_(spec),
+        budget_(budget),
+        search_(search),
+        limits_(ArenaLimitsOf(spec, budget)),
+        memory_(EstimateModel(spec, model)),
+        time_(EstimateModel(spec, model), budget.profile) {}
 
-  void Add(const Degrees& degrees, const std::vector<Saving>& savings) {
-    const absl::StatusOr<int64_t> batch = RankBatch(spec_.train().global_batch(), degrees.dp);
-    if (!batch.ok()) return Refuse(batch.status());
-    const auto micro_batches = MicroBatches(spec_.layout(), *batch);
-    if (!micro_batches.ok()) return Refuse(micro_batches.status());
-    v1::Layout layout = Pinned(spec_, budget_);
-    layout.set_data_parallel(static_cast<uint32_t>(degrees.dp));
-    layout.set_tensor_parallel(static_cast<uint32_t>(degrees.tp));
-    layout.set_pipeline_parallel(static_cast<uint32_t>(degrees.pp));
-    layout.set_context_parallel(static_cast<uint32_t>(degrees.cp));
-    for (const Saving& saving : savings) {
-      if (saving.zero > 0 && spec_.layout().zero() < 0 && degrees.dp * degrees.cp == 1) continue;
-      layout.set_zero_stage(saving.zero);
-      *layout.mutable_offload() = saving.offload;
-      if (!saving.recompute.empty()) layout.set_recompute(saving.recompute);
-      for (const int64_t micro_batch : *micro_batches) {
-        layout.set_micro_batch(static_cast<uint32_t>(micro_batch));
-        layout.set_micro_batches(static_cast<uint32_t>(*batch / micro_batch));
-        if (!AddLayout(layout)) break;  // the others break the same rule
-      }
+  void Add(v1::Layout layout) {
+    const v1::LayoutSpec& pinned = spec_.layout();
+    const bool open = search_ != Search::kPlain && pinned.recompute().empty() &&
+                      pinned.recompute_layers().empty();
+    if (!open) {
+      Compare(std::move(layout));
+      return;
+    }
+    // Each kind that does not fit gives way, in some layers, to the next.
+    std::optional<Proposal> too_large;
+    for (const char* recompute : {"none", "selective", "block", "sqrt"}) {
+      layout.set_recompute(recompute);
+      const Proposal one = Compare(layout);
+      const bool fits = Within(one.memory, limits_);
+      if (fits && too_large.has_value()) AddMixed(*too_large, one);
+      too_large.reset();
+      if (!fits) too_large = one;
+      if (fits && recompute == std::string("block")) break;
     }
   }
 
-  // Fastest first, `most` of them. Without the hopeless, but always with the smallest.
-  absl::StatusOr<std::vector<v1::Layout>> Take(size_t most) {
-    if (found_.empty()) return refusal_;
-    const auto smaller = [](const Found& a, const Found& b) {
-      return a.memory.total() < b.memory.total();
-    };
-    const int64_t smallest =
-        std::min_element(found_.begin(), found_.end(), smaller)->memory.total();
-    std::stable_sort(found_.begin(), found_.end(),
-                     [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
-    std::vector<v1::Layout> layouts;
-    for (Found& found : found_) {
-      const bool hopeless = most < SIZE_MAX && Hopeless(found.memory, spec_, budget_);
-      if (found.memory.total() == smallest || (!hopeless && layouts.size() < most)) {
-        layouts.push_back(std::move(found.layout));
+  Proposals Take() {
+    if (search_ == Search::kTiers) AddMoved();
+    std::vector<Proposal> smaller = Smaller();
+    KeepFastest(search_ == Search::kPlain
+                    ? SIZE_MAX
+                    : kProposedMax - std::min(kProposedMax / 2, smaller.size()),
+                &fastest_);
+    Proposals proposals = {.best = std::move(fastest_), .compared = compared_};
+    for (Proposal& one : smaller) {
+      const auto same = [&](const Proposal& other) {
+        return other.seconds == one.seconds && other.memory.total() == one.memory.total();
+      };
+      if (std::none_of(proposals.best.begin(), proposals.best.end(), same)) {
+        proposals.best.push_back(std::move(one));
       }
     }
-    return layouts;
+    std::stable_sort(proposals.best.begin(), proposals.best.end(), Faster);
+    return proposals;
   }
 
  private:
-  struct Found {
-    double seconds = 0;
-    MemoryEstimate memory;
-    v1::Layout layout;
-  };
-
-  bool AddLayout(v1::Layout layout) {
-    ChooseRest(spec_.layout(), model_, spec_.data().sequence_length(), &layout);
-    const absl::Status status = CheckLayout(layout, model_, spec_);
-    if (!status.ok()) {
-      Refuse(status);
-      return spec_.layout().sequence_parallel() > 0;  // larger micro-batches may divide
-    }
-    found_.push_back({.seconds = estimator_.StepSeconds(layout, budget_.profile),
-                      .memory = estimator_.Memory(layout)});
-    found_.back().layout = std::move(layout);
-    return true;
+  Proposal Compare(v1::Layout layout) {
+    ++compared_;
+    Proposal one = {.memory = memory_.Memory(layout)};
+    const MemoryEstimate elsewhere = {.host_bytes = one.memory.host_bytes,
+                                      .nvme_bytes = one.memory.nvme_bytes};
+    const bool smallest =
+        !smallest_.has_value() ||
+        (one.memory.total() < smallest_->memory.total() && !Hopeless(elsewhere, spec_, budget_));
+    const bool plain = search_ == Search::kPlain;
+    const bool hopeless = !plain && Hopeless(one.memory, spec_, budget_);
+    const bool movable = search_ == Search::kTiers && !Within(one.memory, limits_);
+    if (!hopeless || smallest || movable) one.seconds = time_.StepSeconds(layout);
+    one.layout = std::move(layout);
+    if (smallest) smallest_ = one;
+    if (movable) Keep(one, &movable_);
+    if (!hopeless) Keep(one, &fastest_);
+    return one;
   }
-  void Refuse(const absl::Status& status) {
-    if (refusal_.ok()) refusal_ = status;
+
+  void Keep(const Proposal& one, std::vector<Proposal>* proposals) {
+    if (proposals->size() >= 2 * kKeptMax) {
+      if (proposals == &fastest_) smaller_ = Smaller();
+      KeepFastest(kKeptMax, proposals);
+    }
+    proposals->push_back(one);
+  }
+
+  // Just as much of `next`, which fits, as `large` needs to fit too.
+  void AddMixed(const Proposal& large, const Proposal& next) {
+    if (next.seconds == 0 || large.seconds == 0 || large.layout.has_offload()) return;
+    ++compared_;
+    const double part = static_cast<double>(large.memory.total() - limits_.device_bytes) /
+                        static_cast<double>(large.memory.total() - next.memory.total());
+    Proposal mixed = next;
+    mixed.seconds = large.seconds + part * (next.seconds - large.seconds);
+    mixed.to_fit = true;
+    Keep(mixed, &fastest_);
+  }
+
+  // The fastest of those that fit, the fastest of those a tenth smaller, and so on.
+  std::vector<Proposal> Smaller() const {
+    std::vector<Proposal> all = smaller_;
+    all.insert(all.end(), fastest_.begin(), fastest_.end());
+    if (smallest_.has_value()) all.push_back(*smallest_);
+    std::stable_sort(all.begin(), all.end(), Faster);
+    std::vector<Proposal> front;
+    for (Proposal& one : all) {
+      if (one.to_fit) continue;
+      const bool last = one.memory.total() == smallest_->memory.total();
+      const double enough =
+          front.empty() ? 1e300 : kSmaller * static_cast<double>(front.back().memory.total());
+      if (static_cast<double>(one.memory.total()) > enough &&
+          !(last && one.memory.total() < front.back().memory.total())) {
+        continue;
+      }
+      front.push_back(std::move(one));
+    }
+    return front;
+  }
+
+  // What does not fit, with as much as is needed elsewhere.
+  void AddMoved() {
+    KeepFastest(kMovedMax, &movable_);
+    std::vector<OffloadWay> ways(std::begin(kHostWays), std::end(kHostWays));
+    if (spec_.resources().nvme().paths_size() > 0) {
+      ways.insert(ways.end(), std::begin(kNvmeWays), std::end(kNvmeWays));
+    }
+    const std::vector<Proposal> movable = std::move(movable_);
+    for (const Proposal& one : movable) {
+      for (const OffloadWay way : ways) {
+        ++compared_;
+        auto moved = WithOffload(memory_, one.layout, spec_.layout().offload(), way, limits_);
+        if (!moved.has_value()) continue;
+        Proposal proposal = {.seconds = time_.StepSeconds(*moved),
+                             .memory = memory_.Memory(*moved)};
+        proposal.layout = *std::move(moved);
+        Keep(proposal, &fastest_);
+      }
+    }
+    AddAllMoved();
+  }
+
+  // The smallest of all with everything away: if anything fits, it does.
+  void AddAllMoved() {
+    const Proposal base = *smallest_;
+    for (const v1::Offload& offload : Offloads(spec_.resources().nvme().paths_size() > 0)) {
+      Proposal moved = base;
+      *moved.layout.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
+      if (moved.layout.zero_stage() == 1 || moved.layout.zero_stage() == 2) {
+        moved.layout.mutable_offload()->clear_parameter();
+      }
+      moved.layout = Completed(std::move(moved.layout));
+      Compare(moved.layout);
+    }
   }
 
   const v1::JobSpec& spec_;
-  const Model& model_;
   const Budget& budget_;
-  const Estimator estimator_;
-  std::vector<Found> found_;
-  absl::Status refusal_;
+  const Search search_;
+  const ArenaLimits limits_;
+  const MemoryEstimator memory_;
+  const TimeEstimator time_;
+  std::vector<Proposal> fastest_;
+  std::vector<Proposal> movable_;
+  std::vector<Proposal> smaller_;
+  std::optional<Proposal> smallest_;
+  int64_t compared_ = 0;
 };
 
 }  // namespace
 
+absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                                  Search search) {
+  Comparison comparison(spec, model, budget, search);
+  RETURN_IF_ERROR(ForEachLayout(spec, model, budget, search,
+                                [&](const v1::Layout& layout) { comparison.Add(layout); }));
+  return comparison.Take();
+}
+
 absl::StatusOr<std::vector<v1::Layout>> Candidates(const v1::JobSpec& spec, const Model& model,
                                                    const Budget& budget, Search search) {
-  ASSIGN_OR_RETURN(const std::vector<Degrees> all, DegreesFor(spec.layout(), budget, search));
-  const std::vector<Saving> savings = Savings(spec, search);
-  Collector collector(spec, model, budget);
-  for (const Degrees& degrees : all) collector.Add(degrees, savings);
-  return collector.Take(search == Search::kPlain ? SIZE_MAX : kProposedMax);
+  ASSIGN_OR_RETURN(Proposals proposals, Propose(spec, model, budget, search));
+  std::vector<v1::Layout> layouts;
+  for (Proposal& one : proposals.best) layouts.push_back(std::move(one.layout));
+  return layouts;
 }
 
 bool Hopeless(const MemoryEstimate& memory, const v1::JobSpec& spec, const Budget& budget) {

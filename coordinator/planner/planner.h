@@ -31,8 +31,8 @@ struct Budget {
 
 enum class Search {
   kPlain,  // what is not pinned is off: data parallelism over all ranks, no ZeRO, no recompute
-  kAll,    // every combination that saves memory, without those that the closed form calls hopeless
-  kTiers,  // those, each also with states on the tiers that `resources` offers
+  kAll,    // every combination, without those that the closed form calls hopeless
+  kTiers,  // those, and with as much as is needed on the tiers that `resources` offers
 };
 
 // Bytes that a rank may use of the tiers other than the device, by `resources`.
@@ -54,6 +54,23 @@ inline constexpr double kHopeless = 1.3;
 
 // More than kHopeless over a tier's budget.
 bool Hopeless(const MemoryEstimate& memory, const v1::JobSpec& spec, const Budget& budget);
+
+struct Proposal {
+  v1::Layout layout;   // complete
+  double seconds = 0;  // of a step, by closed form
+  MemoryEstimate memory;
+  // What is computed again is still to be chosen layer by layer (fit.h), between one kind for all
+  // layers and the next: `seconds` says so already, `memory` is the budget.
+  bool to_fit = false;
+};
+struct Proposals {
+  std::vector<Proposal> best;  // the fastest first; among them the smallest, and the fastest of
+                               // every tenth of memory less
+  int64_t compared = 0;        // layouts
+};
+// Never none. Errors as of Candidates().
+absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                                  Search search);
 
 // Complete layouts, never none. INVALID_ARGUMENT when none can respect the spec (more ranks than
 // devices, a batch or a dimension that does not divide), naming the keys and the nearest values

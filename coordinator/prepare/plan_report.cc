@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/compiler/liveness.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "kernels/tensor_view.h"
@@ -22,73 +21,6 @@
 
 namespace terrace {
 namespace {
-
-using BytesByClass = std::map<v1::BufferClass, int64_t>;
-
-int64_t Total(const BytesByClass& bytes) {
-  int64_t total = 0;
-  for (const auto& [cls, amount] : bytes) total += amount;
-  return total;
-}
-
-// STEP bytes of one sequence in `arena` at the moment when most are alive.
-BytesByClass PeakOfSequence(const v1::Program& program, const v1::Sequence& sequence,
-                            uint32_t arena) {
-  struct Change {
-    int64_t time = 0;
-    int64_t bytes = 0;  // negative at a death; deaths come before births of the same time
-    v1::BufferClass cls = v1::ACTIVATION;
-  };
-  const std::vector<Life> lives = Liveness(program, sequence);
-  std::vector<Change> changes;
-  for (int i = 0; i < program.buffers_size(); ++i) {
-    const v1::Buffer& buffer = program.buffers(i);
-    if (buffer.lifetime() != v1::STEP || buffer.arena() != arena || lives[i].begin == lives[i].end)
-      continue;
-    changes.push_back({lives[i].begin, buffer.bytes(), buffer.class_()});
-    changes.push_back({lives[i].end, -buffer.bytes(), buffer.class_()});
-  }
-  std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
-    return std::tuple(a.time, a.bytes, a.cls) < std::tuple(b.time, b.bytes, b.cls);
-  });
-  BytesByClass alive, peak;
-  int64_t alive_bytes = 0, peak_bytes = 0;
-  for (const Change& change : changes) {
-    alive[change.cls] += change.bytes;
-    alive_bytes += change.bytes;
-    if (alive_bytes <= peak_bytes) continue;
-    peak = alive;
-    peak_bytes = alive_bytes;
-  }
-  return peak;
-}
-
-void AddLine(v1::Tier tier, v1::BufferClass cls, int64_t bytes, v1::StageMemory* memory) {
-  if (bytes == 0) return;
-  v1::MemoryLine* line = memory->add_lines();
-  line->set_tier(tier);
-  line->set_class_(cls);
-  line->set_bytes(bytes);
-}
-
-void ReportArena(const v1::Program& program, const v1::Arena& arena, v1::StageMemory* memory) {
-  BytesByClass bytes;
-  for (const v1::Sequence& sequence : program.sequences()) {
-    BytesByClass peak = PeakOfSequence(program, sequence, arena.id());
-    if (Total(peak) > Total(bytes)) bytes = std::move(peak);
-  }
-  for (const v1::Buffer& buffer : program.buffers()) {
-    if (buffer.lifetime() == v1::PERSISTENT && buffer.arena() == arena.id())
-      bytes[buffer.class_()] += buffer.bytes();
-  }
-  for (const auto& [cls, amount] : bytes) AddLine(arena.tier(), cls, amount, memory);
-  AddLine(arena.tier(), v1::BUFFER_CLASS_UNSPECIFIED, arena.bytes() - Total(bytes), memory);
-}
-
-int64_t LimitOf(const v1::Program& program, v1::Tier tier) {
-  if (tier == v1::HOST) return program.host_limit_bytes();
-  return tier == v1::NVME ? program.nvme_limit_bytes() : program.device_limit_bytes();
-}
 
 v1::ModelSummary ReportModel(const v1::JobSpec& spec, const Model& model) {
   const ModelConfig& config = model.config;
@@ -128,6 +60,7 @@ v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
   time.set_exposed_communication_seconds(simulation.exposed_communication_seconds);
   time.set_exposed_offload_seconds(simulation.exposed_offload_seconds);
   time.set_optimizer_seconds(simulation.optimizer_seconds);
+  time.set_bubble_ratio(simulation.bubble_ratio);
   time.set_total_seconds(simulation.step_seconds * static_cast<double>(spec.train().steps()));
   const bool bf16 = chosen.layout.precision() == "bf16";
   const double peak =
@@ -135,6 +68,9 @@ v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
   if (simulation.step_seconds > 0) {
     time.set_tokens_per_second(static_cast<double>(rules.tokens_per_step()) /
                                simulation.step_seconds);
+    time.set_tokens_per_second_per_device(time.tokens_per_second() /
+                                          std::max<uint32_t>(1, chosen.layout.ranks()));
+    time.set_tflops_per_device(RankFlops(chosen) / simulation.step_seconds * 1e-12);
     if (peak > 0) time.set_mfu(RankFlops(chosen) / simulation.step_seconds / peak);
   }
   return time;
@@ -257,25 +193,15 @@ v1::Alternative ReportAlternative(const Budget& budget, const Evaluated& chosen,
   alternative.set_arena_bytes(other.device_bytes - other.programs[0].external_bytes());
   alternative.set_step_seconds(other.simulation.step_seconds);
   alternative.set_note(AlternativeNote(budget, chosen, other));
+  alternative.set_device_bytes(other.device_bytes);
+  alternative.set_host_bytes(other.host_bytes);
+  alternative.set_nvme_bytes(other.nvme_bytes);
+  alternative.set_fits(other.fits);
+  alternative.set_compiled(true);
   return alternative;
 }
 
 }  // namespace
-
-v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena) {
-  v1::StageMemory memory;
-  memory.set_stage(program.stage());
-  memory.set_tier(arena.tier());
-  memory.set_limit_bytes(LimitOf(program, arena.tier()));
-  ReportArena(program, arena, &memory);
-  memory.set_arena_bytes(arena.bytes());
-  memory.set_lower_bound_bytes(arena.lower_bound_bytes());
-  if (arena.tier() == v1::DEVICE) {
-    memory.set_external_bytes(program.external_bytes());
-    AddLine(v1::DEVICE, v1::EXTERNAL, program.external_bytes(), &memory);
-  }
-  return memory;
-}
 
 v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                     const Evaluated& chosen, const std::vector<Evaluated>& others) {
@@ -301,9 +227,36 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   if (auto nvme = ReportNvme(spec, chosen)) *plan.mutable_nvme() = *std::move(nvme);
   plan.set_break_even_tokens(BreakEvenTokens(chosen));
   plan.set_binding_constraint(BindingConstraint(budget, chosen, others));
-  for (const Evaluated& other : others)
-    *plan.add_alternatives() = ReportAlternative(budget, chosen, other);
+  plan.set_fits(chosen.fits);
+  *plan.mutable_binding() =
+      ReportBinding(chosen.programs, LimitsOf(spec), budget.device_memory_bytes);
+  for (const Evaluated& other : others) {
+    v1::Alternative* alternative = plan.add_alternatives();
+    *alternative = ReportAlternative(budget, chosen, other);
+    alternative->set_pareto(IsPareto(other, others) && !(chosen.fits && Better(chosen, other)));
+  }
   return plan;
+}
+
+void ReportSearch(const Searched& searched, size_t compiled, v1::Plan* plan) {
+  int64_t external_bytes = 0;
+  for (const v1::StageMemory& memory : plan->memory()) {
+    external_bytes = std::max(external_bytes, memory.external_bytes());
+  }
+  plan->mutable_search()->set_candidates(searched.candidates);
+  plan->mutable_search()->set_compiled(static_cast<int64_t>(compiled));
+  for (const Proposal& other : searched.others) {
+    v1::Alternative* alternative = plan->add_alternatives();
+    *alternative->mutable_layout() = other.layout;
+    alternative->set_arena_bytes(other.memory.total());
+    alternative->set_device_bytes(other.memory.total() + external_bytes);
+    alternative->set_host_bytes(other.memory.host_bytes);
+    alternative->set_nvme_bytes(other.memory.nvme_bytes);
+    alternative->set_step_seconds(other.seconds);
+    alternative->set_fits(true);
+    alternative->set_pareto(true);
+    alternative->set_note("smaller, by closed form");
+  }
 }
 
 }  // namespace terrace

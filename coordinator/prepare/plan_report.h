@@ -5,17 +5,17 @@
 
 #include <vector>
 
-#include "coordinator/prepare/evaluate.h"
+#include "coordinator/prepare/memory_report.h"
+#include "coordinator/prepare/search.h"
 #include "proto/v1/plan.pb.h"
 
 namespace terrace {
 
-// Memory of one stage on one tier: bytes by class at the moment of the peak; the lines sum to arena
-// + external exactly.
-v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena);
-
 // `others` are the layouts that were evaluated and not chosen.
 v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                     const Evaluated& chosen, const std::vector<Evaluated>& others);
+
+// How many layouts were compared, and of those that were not compiled the smaller ones.
+void ReportSearch(const Searched& searched, size_t compiled, v1::Plan* plan);
 
 }  // namespace terrace

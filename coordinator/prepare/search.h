@@ -1,13 +1,14 @@
 // The exact search: the layouts that the planner proposes are compiled, checked and simulated until
 // enough of them fit.
 //
-// Plain layouts come first; only when none fits are those tried that buy memory with time
-// (recompute, ZeRO, tensor, pipeline and context parallelism), the fastest first; and only when
-// none of these does either, those that use the other tiers `resources` offers. What one layout
-// really needs corrects the closed form for the next, and the smallest of all is always tried: if a
-// layout fits, one that fits is found.
+// Plain layouts come first (what is not pinned is off), then all others. What one layout really
+// needs corrects what is asked of it next: a stage that is over its bytes computes more layers
+// again, one with room to spare fewer. The smallest of all is always tried: if a layout fits, one
+// that fits is found. A prediction is good for a tenth: a plain layout that is as fast within that
+// is chosen.
 //
-// Pure and thread-safe.
+// It stops by counting layouts and instructions, never by time: the same in, the same out. Pure and
+// thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,17 +17,33 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/planner/planner.h"
 #include "coordinator/prepare/evaluate.h"
 
 namespace terrace {
 
-// Never empty. The best first when one fits: the fastest, but of those as fast within two percent
-// the smallest. INVALID_ARGUMENT when no layout respects the spec or none can be compiled.
-absl::StatusOr<std::vector<Evaluated>> SearchLayouts(const v1::JobSpec& spec, const Model& model,
-                                                     const Budget& budget);
+enum class Effort {
+  kBest,      // several that fit are compared
+  kFirstFit,  // whether anything fits, and what
+};
+
+struct Searched {
+  std::vector<Evaluated> evaluated;  // never empty; the chosen one first when one fits
+  std::vector<Proposal> others;      // by closed form only, that fit in less memory than the chosen
+  int64_t candidates = 0;            // compared by closed form
+};
+
+// INVALID_ARGUMENT when no layout respects the spec or none can be compiled.
+absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& model,
+                                       const Budget& budget, Effort effort = Effort::kBest);
 
 // The one that exceeds its tightest tier by the smallest factor. REQUIRES: not empty.
 const Evaluated& NearestToFit(const v1::JobSpec& spec, const Budget& budget,
                               const std::vector<Evaluated>& evaluated);
+
+// Both faster and smaller.
+bool Better(const Evaluated& one, const Evaluated& than);
+// Nothing that fits is better.
+bool IsPareto(const Evaluated& one, const std::vector<Evaluated>& evaluated);
 
 }  // namespace terrace

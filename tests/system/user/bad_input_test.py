@@ -80,7 +80,7 @@ class SpecTest(RefusedTest):
             self.assertIn("train.steps", json.dumps(message))
 
     def test_batch_that_the_ranks_cannot_share(self):
-        job = self.job({"train.global_batch": 7, "resources.devices_per_node": 2})
+        job = self.job({"train.global_batch": 7, "resources.devices_per_node": 2, "layout.dp": 2})
         self.run_refused(job, INVALID_INPUT, "train.global_batch", "7", "2")
 
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "coordinator/compiler/compile.h"
@@ -38,8 +39,8 @@ TEST(EstimateTest, BytesAreNearTheCompiledArena) {
     const double ratio =
         static_cast<double>(Estimator(spec, model).DeviceBytes(Completed(layout))) /
         programs->at(0).arenas(0).bytes();
-    EXPECT_GT(ratio, 0.85);
-    EXPECT_LT(ratio, 1.15);
+    EXPECT_GT(ratio, 0.95);
+    EXPECT_LT(ratio, 1.05);
   }
 }
 
@@ -76,9 +77,46 @@ TEST(EstimateTest, SplitLayoutsAreNearTheirLargestArenaToo) {
     }
     const double ratio = static_cast<double>(Estimator(spec, model).DeviceBytes(layout)) /
                          static_cast<double>(arena);
-    EXPECT_GT(ratio, 0.8);
-    EXPECT_LT(ratio, 1.2);
+    EXPECT_GT(ratio, 0.9);
+    EXPECT_LT(ratio, 1.1);
   }
+}
+
+// What the search sizes recompute and offload by, over a grid of layouts on a few ranks: within 5 %
+// for each, 2 % on average.
+TEST(EstimateTest, BytesAreNearTheArenasOfAGridOfLayouts) {
+  v1::JobSpec spec = TinySpec();
+  spec.mutable_data()->set_sequence_length(256);
+  double sum = 0;
+  int count = 0;
+  for (const char* preset : {"gpt2", "qwen3-0.6b"}) {
+    const Model model = BuildModel(*ParseModelConfig(FindPreset(preset)->config_json, 256));
+    const Estimator estimator(spec, model);
+    for (const char* recompute : {"none", "selective", "block"}) {
+      for (const uint32_t micro_batches : {1, 4}) {
+        for (const uint32_t zero : {0, 1, 2, 3}) {
+          v1::Layout layout = TinyLayout({.precision = "bf16"});
+          layout.set_data_parallel(zero > 0 ? 4 : 1);
+          layout.set_zero_stage(zero);
+          layout.set_micro_batch(4);
+          layout.set_micro_batches(micro_batches);
+          layout.set_recompute(recompute);
+          layout.set_bucket_bytes(int64_t{25} << 20);
+          layout = Completed(layout);
+          SCOPED_TRACE(layout.ShortDebugString());
+          const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+          ASSERT_TRUE(programs.ok()) << programs.status();
+          const double off = static_cast<double>(estimator.DeviceBytes(layout)) /
+                                 static_cast<double>(programs->at(0).arenas(0).bytes()) -
+                             1;
+          EXPECT_LT(std::abs(off), 0.05) << off;
+          sum += std::abs(off);
+          ++count;
+        }
+      }
+    }
+  }
+  EXPECT_LT(sum / count, 0.02);
 }
 
 // A model and a job whose layouts are compared; every layout uses the same number of tokens a step.
@@ -183,7 +221,9 @@ TEST_F(EstimateLayoutsTest, SplitsShareWhatTheySplit) {
   EXPECT_LT(sequence.activation_bytes, tensor.activation_bytes);
   const MemoryEstimate context = Memory([](v1::Layout& l) { l.set_context_parallel(2); });
   EXPECT_EQ(context.state_bytes, whole.state_bytes);
-  EXPECT_EQ(context.activation_bytes, whole.activation_bytes / 2);
+  // A ring rank also keeps the pair of keys and values that it sent on: 2 k d of two bytes a token.
+  const int64_t pairs = 2 * 2 * 768 * 2 * 256 * 12;
+  EXPECT_EQ(context.activation_bytes, whole.activation_bytes / 2 + pairs);
 }
 
 TEST_F(EstimateLayoutsTest, SchedulesHoldAsManyMicroBatchesAsTheyRunAhead) {

@@ -1,0 +1,17 @@
+// What `terrace plan` prints of a job prepared on this machine: a table, or JSON with what only the
+// programs tell and what was measured while they were made.
+//
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "coordinator/prepare.h"
+
+namespace terrace {
+
+std::string PlanOutput(const Prepared& prepared, double search_seconds, bool json);
+
+}  // namespace terrace

@@ -1,0 +1,48 @@
+// Where the ranks and the layers of a layout are: the grid, the model chunks, their stages.
+//
+// In: a layout, complete or not. Out: positions. What may be asked for is layout_rules.cc's.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "coordinator/planner/layout_rules.h"
+
+namespace terrace {
+namespace {
+
+uint32_t AtLeastOne(uint32_t degree) { return std::max<uint32_t>(1, degree); }
+
+}  // namespace
+
+v1::Grid GridOf(const v1::Layout& layout) {
+  const uint32_t dp = AtLeastOne(layout.data_parallel());
+  const bool hierarchical = layout.zero_stage() > 0 && layout.shard_size() > 0;
+  v1::Grid grid;
+  grid.set_tensor(AtLeastOne(layout.tensor_parallel()));
+  grid.set_context(AtLeastOne(layout.context_parallel()));
+  grid.set_data_shard(hierarchical ? layout.shard_size() : dp);
+  grid.set_data_replica(dp / grid.data_shard());
+  grid.set_pipeline(AtLeastOne(layout.pipeline_parallel()));
+  return grid;
+}
+
+std::vector<int64_t> ChunkLayers(const v1::Layout& layout, int64_t layers) {
+  if (!layout.stage_layers().empty()) {
+    return {layout.stage_layers().begin(), layout.stage_layers().end()};
+  }
+  const int64_t chunks =
+      int64_t{AtLeastOne(layout.pipeline_parallel())} * AtLeastOne(layout.interleave());
+  std::vector<int64_t> split(chunks, layers / chunks);
+  const int64_t longer = layers % chunks;
+  const int64_t first = (chunks - longer) / 2;
+  for (int64_t chunk = first; chunk < first + longer; ++chunk) ++split[chunk];
+  return split;
+}
+
+int64_t StageOfChunk(const v1::Layout& layout, int64_t chunk) {
+  const int64_t stages = AtLeastOne(layout.pipeline_parallel());
+  if (layout.schedule() == "zbv" && chunk >= stages) return 2 * stages - 1 - chunk;
+  return chunk % stages;
+}
+
+}  // namespace terrace

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/prepare/memory_report.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/compiler/liveness.h"
+#include "proto/caching_need.h"
+
+namespace terrace {
+namespace {
+
+using BytesByClass = std::map<v1::BufferClass, int64_t>;
+
+int64_t Total(const BytesByClass& bytes) {
+  int64_t total = 0;
+  for (const auto& [cls, amount] : bytes) total += amount;
+  return total;
+}
+
+// STEP bytes of one sequence in an arena at the moment when most are alive.
+struct SequencePeak {
+  const v1::Sequence* sequence = nullptr;
+  int64_t time = 0;  // position in the sequence
+  BytesByClass bytes;
+  BytesByClass most;  // of each class at its own peak
+};
+SequencePeak PeakOfSequence(const v1::Program& program, const v1::Sequence& sequence,
+                            uint32_t arena) {
+  struct Change {
+    int64_t time = 0;
+    int64_t bytes = 0;  // negative at a death; deaths come before births of the same time
+    v1::BufferClass cls = v1::ACTIVATION;
+  };
+  const std::vector<Life> lives = Liveness(program, sequence);
+  std::vector<Change> changes;
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    const v1::Buffer& buffer = program.buffers(i);
+    if (buffer.lifetime() != v1::STEP || buffer.arena() != arena || lives[i].begin == lives[i].end)
+      continue;
+    changes.push_back({lives[i].begin, buffer.bytes(), buffer.class_()});
+    changes.push_back({lives[i].end, -buffer.bytes(), buffer.class_()});
+  }
+  std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
+    return std::tuple(a.time, a.bytes, a.cls) < std::tuple(b.time, b.bytes, b.cls);
+  });
+  SequencePeak peak = {.sequence = &sequence};
+  BytesByClass alive;
+  int64_t alive_bytes = 0, peak_bytes = 0;
+  for (const Change& change : changes) {
+    alive[change.cls] += change.bytes;
+    alive_bytes += change.bytes;
+    peak.most[change.cls] = std::max(peak.most[change.cls], alive[change.cls]);
+    if (alive_bytes <= peak_bytes) continue;
+    peak.bytes = alive;
+    peak.time = change.time;
+    peak_bytes = alive_bytes;
+  }
+  return peak;
+}
+
+SequencePeak PeakOf(const v1::Program& program, uint32_t arena) {
+  SequencePeak most;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    SequencePeak peak = PeakOfSequence(program, sequence, arena);
+    if (most.sequence == nullptr || Total(peak.bytes) > Total(most.bytes)) most = std::move(peak);
+  }
+  return most;
+}
+
+void AddLine(v1::Tier tier, v1::BufferClass cls, int64_t bytes, v1::StageMemory* memory) {
+  if (bytes == 0) return;
+  v1::MemoryLine* line = memory->add_lines();
+  line->set_tier(tier);
+  line->set_class_(cls);
+  line->set_bytes(bytes);
+}
+
+void ReportArena(const v1::Program& program, const v1::Arena& arena, v1::StageMemory* memory) {
+  BytesByClass bytes = PeakOf(program, arena.id()).bytes;
+  for (const v1::Buffer& buffer : program.buffers()) {
+    if (buffer.lifetime() == v1::PERSISTENT && buffer.arena() == arena.id())
+      bytes[buffer.class_()] += buffer.bytes();
+  }
+  for (const auto& [cls, amount] : bytes) AddLine(arena.tier(), cls, amount, memory);
+  AddLine(arena.tier(), v1::BUFFER_CLASS_UNSPECIFIED, memory->arena_bytes() - Total(bytes), memory);
+}
+
+int64_t LimitOf(const v1::Program& program, v1::Tier tier) {
+  if (tier == v1::HOST) return program.host_limit_bytes();
+  return tier == v1::NVME ? program.nvme_limit_bytes() : program.device_limit_bytes();
+}
+
+// "train 0123 matmul_grad, backward of layer 4".
+std::string InstructionText(const v1::Sequence& sequence, int64_t position) {
+  if (position < 0 || position >= sequence.instructions_size()) return "the end of the step";
+  const v1::Instruction& instruction = sequence.instructions(static_cast<int>(position));
+  return absl::StrFormat("%s %04d %s", sequence.name(), instruction.id(), instruction.text());
+}
+
+constexpr int kLargest = 8;
+
+v1::Binding BindingOf(const v1::Program& program, const v1::Arena& arena) {
+  v1::Binding binding;
+  const SequencePeak peak = PeakOf(program, arena.id());
+  const std::vector<Life> lives =
+      peak.sequence == nullptr ? std::vector<Life>() : Liveness(program, *peak.sequence);
+  if (peak.sequence != nullptr) {
+    binding.set_instruction(InstructionText(*peak.sequence, peak.time));
+  }
+  std::vector<int> alive;
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    const v1::Buffer& buffer = program.buffers(i);
+    if (buffer.arena() != arena.id()) continue;
+    const bool step = buffer.lifetime() == v1::STEP;
+    if (step && (lives.empty() || lives[i].begin > peak.time || lives[i].end <= peak.time))
+      continue;
+    alive.push_back(i);
+  }
+  std::stable_sort(alive.begin(), alive.end(), [&](int a, int b) {
+    return program.buffers(a).bytes() > program.buffers(b).bytes();
+  });
+  if (alive.size() > kLargest) alive.resize(kLargest);
+  for (const int i : alive) {
+    const v1::Buffer& buffer = program.buffers(i);
+    v1::Binding::Holder* holder = binding.add_largest();
+    holder->set_name(buffer.name());
+    holder->set_class_(buffer.class_());
+    holder->set_bytes(buffer.bytes());
+    holder->set_made_by(buffer.lifetime() == v1::STEP
+                            ? InstructionText(*peak.sequence, lives[i].begin)
+                            : "held for the whole job");
+  }
+  return binding;
+}
+
+}  // namespace
+
+v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena) {
+  v1::StageMemory memory;
+  memory.set_stage(program.stage());
+  memory.set_tier(arena.tier());
+  memory.set_limit_bytes(LimitOf(program, arena.tier()));
+  memory.set_arena_bytes(ReservedBytesNeeded(program, arena.tier()));
+  ReportArena(program, arena, &memory);
+  memory.set_lower_bound_bytes(arena.lower_bound_bytes());
+  if (arena.tier() == v1::DEVICE) {
+    memory.set_external_bytes(program.external_bytes());
+    AddLine(v1::DEVICE, v1::EXTERNAL, program.external_bytes(), &memory);
+  }
+  return memory;
+}
+
+MaxByClass MaximaOf(const v1::Program& program, const v1::Arena& arena) {
+  MaxByClass most = PeakOf(program, arena.id()).most;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    for (const auto& [cls, bytes] : PeakOfSequence(program, sequence, arena.id()).most) {
+      most[cls] = std::max(most[cls], bytes);
+    }
+  }
+  for (const v1::Buffer& buffer : program.buffers()) {
+    if (buffer.lifetime() == v1::PERSISTENT && buffer.arena() == arena.id())
+      most[buffer.class_()] += buffer.bytes();
+  }
+  if (arena.tier() == v1::DEVICE && program.external_bytes() > 0) {
+    most[v1::EXTERNAL] = program.external_bytes();
+  }
+  return most;
+}
+
+v1::Binding ReportBinding(const std::vector<v1::Program>& programs, const TierLimits& limits,
+                          int64_t device_memory_bytes) {
+  const v1::Program* program = nullptr;
+  const v1::Arena* arena = nullptr;
+  std::pair<double, int64_t> most = {-1, -1};  // of the limit; bytes
+  v1::Binding found;
+  for (const v1::Program& one : programs) {
+    for (const v1::Arena& of : one.arenas()) {
+      const bool device = of.tier() == v1::DEVICE;
+      const int64_t limit = device                  ? device_memory_bytes
+                            : of.tier() == v1::HOST ? limits.host_bytes
+                                                    : limits.nvme_bytes;
+      const int64_t bytes =
+          ReservedBytesNeeded(one, of.tier()) + (device ? one.external_bytes() : 0);
+      const double part = limit == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(limit);
+      if (std::pair(part, device ? bytes : 0) <= most) continue;
+      most = {part, device ? bytes : 0};
+      program = &one;
+      arena = &of;
+      found.set_tier(of.tier());
+      found.set_stage(one.stage());
+      found.set_bytes(bytes);
+      found.set_limit_bytes(limit);
+    }
+  }
+  if (program == nullptr) return found;
+  v1::Binding binding = BindingOf(*program, *arena);
+  binding.MergeFrom(found);
+  return binding;
+}
+
+}  // namespace terrace

@@ -1,0 +1,32 @@
+// What a plan says of memory: bytes by class at each arena's peak, and what binds: the tier and
+// stage nearest to its limit, the instruction at its peak and the largest buffers that live then.
+//
+// Pure and thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "coordinator/planner/planner.h"
+#include "proto/v1/plan.pb.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+// Memory of one stage on one tier: bytes by class at the moment of the peak; the lines sum to arena
+// + external exactly.
+v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena);
+
+// The most of each class at any moment, each at its own.
+using MaxByClass = std::map<v1::BufferClass, int64_t>;
+MaxByClass MaximaOf(const v1::Program& program, const v1::Arena& arena);
+
+// Of the arena that takes the largest part of its limit; without limits, of the largest on a
+// device.
+v1::Binding ReportBinding(const std::vector<v1::Program>& programs, const TierLimits& limits,
+                          int64_t device_memory_bytes);
+
+}  // namespace terrace

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/plan_json.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+
+namespace terrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Lower(const std::string& name) { return absl::AsciiStrToLower(name); }
+
+// JSON of protobuf writes 64-bit integers as strings.
+bool IsInteger(const std::string& key, const std::string& text) {
+  static constexpr std::string_view kEnds[] = {"bytes",           "parameters", "vocabulary",
+                                               "sequence_length", "candidates", "compiled"};
+  const bool named = std::any_of(std::begin(kEnds), std::end(kEnds), [&](std::string_view end) {
+    return key.size() >= end.size() && key.compare(key.size() - end.size(), end.size(), end) == 0;
+  });
+  return named && !text.empty() && text.size() < 19 &&
+         std::all_of(text.begin() + (text[0] == '-' ? 1 : 0), text.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+void MakeNumbers(Json* json) {
+  for (auto& [key, value] : json->items()) {
+    if (value.is_structured()) MakeNumbers(&value);
+    if (!value.is_string() || !json->is_object()) continue;
+    const auto text = value.get<std::string>();
+    if (IsInteger(key, text)) value = std::stoll(text);
+  }
+}
+
+// With the names of job specs.
+void AddLayoutNames(const v1::Layout& layout, Json* json) {
+  (*json)["dp"] = layout.data_parallel();
+  (*json)["tp"] = layout.tensor_parallel();
+  (*json)["pp"] = layout.pipeline_parallel();
+  (*json)["cp"] = layout.context_parallel();
+  (*json)["zero"] = layout.zero_stage();
+  (*json)["interleave"] = std::max<uint32_t>(1, layout.interleave());
+  (*json)["gradient_accumulation"] = layout.micro_batches();
+  const v1::Offload& offload = layout.offload();
+  Json& places = (*json)["offload"];
+  if (!places.is_object()) places = Json::object();
+  for (const auto& [name, shares] :
+       {std::pair("parameter", &offload.parameter()), std::pair("gradient", &offload.gradient()),
+        std::pair("optimizer", &offload.optimizer()),
+        std::pair("activation", &offload.activation())}) {
+    const bool nowhere = shares->device() + shares->host() + shares->nvme() == 0;
+    places[name] = {{"device", nowhere ? 1.0 : shares->device()},
+                    {"host", shares->host()},
+                    {"nvme", shares->nvme()}};
+  }
+}
+
+Json ByClass(const std::map<v1::BufferClass, int64_t>& bytes) {
+  Json json = Json::object();
+  for (const auto& [cls, amount] : bytes) {
+    json[cls == v1::BUFFER_CLASS_UNSPECIFIED ? "gaps" : Lower(v1::BufferClass_Name(cls))] = amount;
+  }
+  return json;
+}
+
+std::map<v1::BufferClass, int64_t> AtPeak(const v1::StageMemory& memory) {
+  std::map<v1::BufferClass, int64_t> bytes;
+  for (const v1::MemoryLine& line : memory.lines()) bytes[line.class_()] += line.bytes();
+  return bytes;
+}
+
+}  // namespace
+
+std::string PlanJson(const v1::Plan& plan, const PlanJsonExtras& extras) {
+  google::protobuf::util::JsonPrintOptions print;
+  print.preserve_proto_field_names = true;
+  print.always_print_primitive_fields = true;
+  std::string text;
+  (void)google::protobuf::util::MessageToJsonString(plan, &text, print);
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  MakeNumbers(&json);
+  json["model"]["name"] = plan.model().family();
+  AddLayoutNames(plan.layout(), &json["layout"]);
+  for (int i = 0; i < plan.memory_size(); ++i) {
+    const auto at_peak = AtPeak(plan.memory(i));
+    const bool known = static_cast<size_t>(i) < extras.max_by_class.size();
+    json["memory"][i]["at_peak"] = ByClass(at_peak);
+    json["memory"][i]["max_by_class"] = ByClass(known ? extras.max_by_class[i] : at_peak);
+  }
+  for (int i = 0; i < plan.alternatives_size(); ++i) {
+    AddLayoutNames(plan.alternatives(i).layout(), &json["alternatives"][i]["layout"]);
+  }
+  json["time"]["mfu_ratio"] = plan.time().mfu();
+  json["search"]["seconds"] = extras.search_seconds;
+  if (!plan.has_nvme()) {
+    json["nvme"] = {{"write_bytes_per_step", 0}, {"write_bytes_per_day", 0}};
+  }
+  if (!extras.error.empty()) {
+    json["error"] = {{"code", "RESOURCE_EXHAUSTED"}, {"message", extras.error}};
+  }
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace terrace

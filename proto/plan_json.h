@@ -1,0 +1,30 @@
+// A plan as JSON, for scripts: the message with its own field names, integers as numbers, and the
+// names that job specs use beside them (layout.dp, zero, gradient_accumulation, ...). Names are
+// only ever added; docs/formats.md lists those that others build on. The same plan gives the same
+// bytes.
+//
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "proto/v1/plan.pb.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace {
+
+struct PlanJsonExtras {
+  double search_seconds = 0;  // measured by who called the planner
+  // Beside plan.memory, one each: the most of each class at any moment. Empty: not known here, and
+  // the classes at the peak stand for them.
+  std::vector<std::map<v1::BufferClass, int64_t>> max_by_class;
+  std::string error;  // why the job is refused; "": it is not
+};
+// Ends with a newline.
+std::string PlanJson(const v1::Plan& plan, const PlanJsonExtras& extras = {});
+
+}  // namespace terrace
