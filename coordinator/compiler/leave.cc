@@ -2,6 +2,7 @@
 #include "coordinator/compiler/leave.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -186,12 +187,30 @@ std::map<int, int> LeaveDevice(const std::vector<Leaving>& values, int64_t chunk
   return homes;
 }
 
+namespace {
+
+// What other stages send: a copy of it to the host waits for them, and the copies behind it with
+// it, for which computation waits that those stages may need.
+std::set<int> Received(const Graph& graph, const std::vector<Node>& nodes) {
+  std::set<int> received;
+  for (const Node& node : nodes) {
+    const auto* transfer = std::get_if<Transfer>(&node.what);
+    if (transfer != nullptr && transfer->kind == v1::RECEIVE)
+      received.insert(graph.Root(node.operands[0]).value);
+  }
+  return received;
+}
+
+}  // namespace
+
 std::vector<Leaving> LeavingActivations(const Graph& graph, const std::vector<Node>& nodes,
                                         const v1::TierShares& shares) {
   std::vector<Leaving> leaving;
   TierChooser chooser(shares);
+  const std::set<int> received = Received(graph, nodes);
   for (const auto& [value, bouts] : FindBouts(graph, nodes)) {
     const Value& v = graph.values[value];
+    if (received.contains(value)) continue;
     const int64_t bytes = v.elements() * kernels::SizeOf(v.dtype);
     if (v.cls != v1::ACTIVATION || v.tier != v1::DEVICE || bytes < kLeavingBytes ||
         bytes % kNvmeAlignment != 0 || bouts.size() < 2) {

@@ -45,14 +45,18 @@ class Reducer {
                                .text = "padding of " + name});
       }
       size_t sums = SumOverTensor(bucket.sums, bucket.last_writer, all, name);
-      const size_t end = SumOverData(bucket.last_writer, all, name, &sums);
-      if (bucket.sums.tied) sums += AllReduce(groups_.tied, end, all, name);
+      const v1::Tier tier = TierOf(bucket.value, bucket.streamed);
+      size_t end = SumOverData(bucket.last_writer, all, name, &sums);
+      if (bucket.sums.tied) {
+        end = AfterPasses(tier, end);
+        sums += AllReduce(groups_.tied, end, all, name);
+      }
       reduced_.push_back({.value = bucket.value,
                           .name = name,
                           .final_after = end,
                           .is_local = sums == 0,
                           .copies = bucket.sums.copies,
-                          .tier = TierOf(bucket.value, bucket.streamed)});
+                          .tier = tier});
     }
   }
 
@@ -69,15 +73,17 @@ class Reducer {
     for (const Finished& f : finished) ++left[f.unit];
     std::map<int, int> shards;  // by unit
     for (const Finished& f : finished) {
-      const size_t end = Scatter(f, &shards);
+      size_t end = Scatter(f, &shards);
       if (--left[f.unit] > 0) continue;
-      Complete(f.unit, shards.at(f.unit), end);
       const Unit& unit = parameters_.units()[f.unit];
+      const v1::Tier tier = TierOf(shards.at(f.unit), unit.decays);
+      if (unit.sums.tied) end = AfterPasses(tier, end);
+      Complete(f.unit, shards.at(f.unit), end);
       reduced_.push_back({.value = shards.at(f.unit),
                           .name = unit.name,
                           .final_after = end,
                           .copies = unit.sums.copies,
-                          .tier = TierOf(shards.at(f.unit), unit.decays)});
+                          .tier = tier});
     }
     return shards;
   }
@@ -251,6 +257,13 @@ class Reducer {
                      .text = "add to the shard of " + name});
     }
     return later;
+  }
+
+  // Computation waits for what leaves the device, so for the sum before it as well. That over
+  // stages ends only when all of them have it: where passes are still to come, they would wait for
+  // stages that wait for them.
+  size_t AfterPasses(v1::Tier tier, size_t end) const {
+    return tier == v1::DEVICE ? end : nodes_.size() - 1;
   }
 
   void Complete(int unit, int shard, size_t after) {

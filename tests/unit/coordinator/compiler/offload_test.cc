@@ -77,6 +77,24 @@ std::vector<TinyJob> OffloadedJobs() {
     pipeline.micro_batches = 4;
     pipeline.recompute = "block";
     jobs.push_back(pipeline);
+    for (const TinyJob& states : {gradient, all}) {  // a table that stages share
+      for (const uint32_t zero : {0, 1, 3}) {
+        TinyJob tied = states;
+        tied.family = "gpt2";
+        tied.pipeline_parallel = 2;
+        tied.micro_batches = 8;
+        tied.data_parallel = zero > 0 ? 2 : 1;
+        tied.zero_stage = zero;
+        if (zero > 0 && zero < 3) tied.parameter = v1::DEVICE;
+        jobs.push_back(tied);
+      }
+    }
+    TinyJob interleaved = {.family = "llama", .activation = tier};
+    interleaved.sizes = {.vocabulary = 131, .hidden = 64, .layers = 8, .sequence = 256};
+    interleaved.pipeline_parallel = 4;
+    interleaved.schedule = "interleaved";
+    interleaved.micro_batches = 8;
+    jobs.push_back(interleaved);
     TinyJob tensor = all;
     tensor.tensor_parallel = 2;
     jobs.push_back(tensor);
