@@ -104,7 +104,8 @@ class LayoutPlanTest(TerraceTest):
         self.assertEqual([program["stages"] for program in programs], [2, 2])
         self.assertEqual(programs[0]["grid"], {"tensor": 2, "context": 1, "data_shard": 2, "data_replica": 1, "pipeline": 2})
         plan = self.terrace("plan", job, "-o", "json").json()
-        self.assertEqual([program["arenas"][0]["bytes"] for program in programs], [memory["arena_bytes"] for memory in plan["memory"]])
+        self.assertEqual([program["arenas"][0]["bytes"] for program in programs],
+                         [str(memory["arena_bytes"]) for memory in plan["memory"]])
         (last,) = self.terrace("explain", job, "--stage", 1, "-o", "json").json()["programs"]
         self.assertEqual(last, programs[1])
 
