@@ -153,13 +153,13 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
 }
 
 // The passes that every program takes once its sequences are built.
-absl::Status Finish(const Model& model, const Parameters& parameters, int rope_table, Graph* graph,
-                    v1::Program* program) {
+absl::Status Finish(const Model& model, const Parameters& parameters, int rope_table,
+                    PackEffort effort, Graph* graph, v1::Program* program) {
   compiler::AddWorkspaces(static_cast<int>(program->threads()), graph);
   RETURN_IF_ERROR(CheckSize(*graph));
   return compiler::EmitAndPlace(
-      {.graph = graph, .model = &model, .parameters = &parameters, .rope_table = rope_table}, graph,
-      program);
+      {.graph = graph, .model = &model, .parameters = &parameters, .rope_table = rope_table},
+      effort, graph, program);
 }
 
 // The longest first: "train" is that of every job.
@@ -227,7 +227,9 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   forward.sequence = job.forward.sequence;
   compiler::AppendEval(context, forward, &graph);
   compiler::AppendRestore(context, &graph);
-  RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table, &graph, &program));
+  RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table,
+                         input.search_packings ? PackEffort::kFull : PackEffort::kOrders, &graph,
+                         &program));
   if (job.layout.allocator() == "caching") MakeDynamic(&program);
   return program;
 }
@@ -302,7 +304,8 @@ absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
                          .parameters = parameters,
                          .chunks = all},
                         forward, &graph);
-  RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table, &graph, &program));
+  RETURN_IF_ERROR(
+      Finish(model, parameters, forward.rope_table, PackEffort::kFull, &graph, &program));
   return program;
 }
 

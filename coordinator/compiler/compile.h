@@ -41,6 +41,9 @@ struct CompileInput {
   v1::Layout layout;               // complete: no zero fields
   int64_t external_bytes = 0;      // allowed outside the arenas
   int64_t device_limit_bytes = 0;  // 0: none; not enforced here (the caller sees arena bytes)
+  // Without, arenas are a few percent larger where buffers fit badly, and compiling takes under a
+  // second a stage: for comparing layouts.
+  bool search_packings = true;
 };
 
 // INVALID_ARGUMENT when the layout asks for what this compiler cannot do.

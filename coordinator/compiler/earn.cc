@@ -49,7 +49,8 @@ bool Better(const v1::Program& other, const v1::Program& program) {
 
 }  // namespace
 
-absl::Status EmitAndPlace(const EmitInput& input, Graph* graph, v1::Program* program) {
+absl::Status EmitAndPlace(const EmitInput& input, PackEffort effort, Graph* graph,
+                          v1::Program* program) {
   const v1::Program bare = *program;
   RETURN_IF_ERROR(Attempt(input, kRetireMarks, graph, program));
   if (program->arenas().empty()) return absl::OkStatus();
@@ -67,7 +68,8 @@ absl::Status EmitAndPlace(const EmitInput& input, Graph* graph, v1::Program* pro
     *program = std::move(other);
     earned = true;
   }
-  const bool searches = !earned || WorthEarning(*program, bounds[0]);
+  const bool searches =
+      effort == PackEffort::kFull && (!earned || WorthEarning(*program, bounds[0]));
   if (searches && !OrdersDo(*program)) RETURN_IF_ERROR(PlaceBuffers(program));
   for (v1::Arena& arena : *program->mutable_arenas()) {
     if (earned) arena.set_unearned_bound_bytes(bounds[arena.id()]);

@@ -17,12 +17,14 @@
 #include "absl/status/status.h"
 #include "coordinator/compiler/emit.h"
 #include "coordinator/compiler/graph.h"
+#include "coordinator/compiler/pack.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::compiler {
 
 // `input.graph` is `graph`, which has its workspaces. Sets its streams and waits. `program` has
 // what Emit requires.
-absl::Status EmitAndPlace(const EmitInput& input, Graph* graph, v1::Program* program);
+absl::Status EmitAndPlace(const EmitInput& input, PackEffort effort, Graph* graph,
+                          v1::Program* program);
 
 }  // namespace terrace::compiler

@@ -36,12 +36,14 @@ int64_t ExternalBytes(const Budget& budget) {
 }
 
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
-                                   const Budget& budget, const v1::Layout& layout) {
+                                   const Budget& budget, const v1::Layout& layout,
+                                   Exactness exactness) {
   Evaluated evaluated = {.layout = layout};
   ASSIGN_OR_RETURN(evaluated.programs, Compile({.spec = &spec,
                                                 .model = &model,
                                                 .layout = layout,
-                                                .external_bytes = ExternalBytes(budget)}));
+                                                .external_bytes = ExternalBytes(budget),
+                                                .search_packings = exactness == Exactness::kFull}));
   for (const v1::Program& program : evaluated.programs) {
     const auto most = [&](v1::Tier tier, int64_t external_bytes, int64_t* bytes) {
       *bytes = std::max(*bytes, ReservedBytesNeeded(program, tier) + external_bytes);

@@ -45,9 +45,13 @@ v1::HardwareProfile ProfileFor(const v1::JobSpec& spec, v1::HardwareProfile prof
 std::vector<std::string> Excesses(const v1::JobSpec& spec, const Budget& budget,
                                   const Evaluated& evaluated);
 
+// For comparing, arenas may be a few percent larger than those of what is chosen in the end.
+enum class Exactness { kForComparing, kFull };
+
 // INTERNAL when the checker refuses what the compiler made.
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
-                                   const Budget& budget, const v1::Layout& layout);
+                                   const Budget& budget, const v1::Layout& layout,
+                                   Exactness exactness = Exactness::kFull);
 
 // "config" leaves the windows of config.json, "full" removes them, "sliding_window" gives every
 // layer the model's window.

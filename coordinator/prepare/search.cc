@@ -121,7 +121,10 @@ class ExactSearch {
     }
     for (int corrections = 0;; ++corrections) {
       if (Known(layout)) return std::optional<bool>();
-      absl::StatusOr<Evaluated> one = Evaluate(spec_, model_, budget_, layout);
+      absl::StatusOr<Evaluated> one =
+          Evaluate(spec_, model_, budget_, layout, Exactness::kForComparing);
+      if (one.ok() && !one->fits && NearlyFits(*one))
+        one = Evaluate(spec_, model_, budget_, layout);
       if (absl::IsInvalidArgument(one.status())) {  // another layout may be compiled
         if (refusal_.ok()) refusal_ = one.status();
         return std::optional<bool>();
@@ -141,6 +144,13 @@ class ExactSearch {
       }
       layout = *std::move(next);
     }
+  }
+
+  // What a better packing may save.
+  bool NearlyFits(const Evaluated& one) const {
+    constexpr double kPackingSaves = 0.05;
+    return static_cast<double>(one.device_bytes) * (1 - kPackingSaves) <=
+           static_cast<double>(budget_.device_memory_bytes);
   }
 
   bool MayRecompute(const v1::Layout& layout) const {
@@ -287,6 +297,10 @@ absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& mod
   }
   ASSIGN_OR_RETURN(searched.evaluated, search.Take());
   BestToFront(plain_count, &searched.evaluated);
+  Evaluated& front = searched.evaluated.front();
+  if (front.fits) {
+    ASSIGN_OR_RETURN(front, Evaluate(spec, model, budget, v1::Layout(front.layout)));
+  }
   if (searched.evaluated.front().fits) {
     searched.others = SmallerOnes(proposed, searched.evaluated.front());
   }
