@@ -228,7 +228,7 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   compiler::AppendEval(context, forward, &graph);
   compiler::AppendRestore(context, &graph);
   RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table,
-                         input.search_packings ? PackEffort::kFull : PackEffort::kOrders, &graph,
+                         input.search_packings ? PackEffort::kFull : PackEffort::kQuick, &graph,
                          &program));
   if (job.layout.allocator() == "caching") MakeDynamic(&program);
   return program;

@@ -25,11 +25,12 @@ bool WorthEarning(const v1::Program& program, int64_t bound) {
   return unused > std::max(bound / kWorthPart, kLeastBytes);
 }
 
-// Emits and packs by orders only: the search is for what stays as it is.
-absl::Status Attempt(const EmitInput& input, int retire_marks, Graph* graph, v1::Program* program) {
+// Emits and packs without the search, which is for what stays as it is.
+absl::Status Attempt(const EmitInput& input, int retire_marks, PackEffort effort, Graph* graph,
+                     v1::Program* program) {
   AssignStreams(retire_marks, graph);
   RETURN_IF_ERROR(Emit(input, program));
-  return PlaceBuffers(program, PackEffort::kOrders);
+  return PlaceBuffers(program, effort);
 }
 
 // The search would start below this.
@@ -51,8 +52,9 @@ bool Better(const v1::Program& other, const v1::Program& program) {
 
 absl::Status EmitAndPlace(const EmitInput& input, PackEffort effort, Graph* graph,
                           v1::Program* program) {
+  if (effort == PackEffort::kQuick) return Attempt(input, kRetireMarks, effort, graph, program);
   const v1::Program bare = *program;
-  RETURN_IF_ERROR(Attempt(input, kRetireMarks, graph, program));
+  RETURN_IF_ERROR(Attempt(input, kRetireMarks, PackEffort::kOrders, graph, program));
   if (program->arenas().empty()) return absl::OkStatus();
   std::vector<int64_t> bounds;  // by arena, of the program as it was first
   for (const v1::Arena& arena : program->arenas()) bounds.push_back(arena.lower_bound_bytes());
@@ -63,7 +65,7 @@ absl::Status EmitAndPlace(const EmitInput& input, PackEffort effort, Graph* grap
       for (Sequence& sequence : graph->sequences) HalveLeads(*graph, &sequence.nodes);
     }
     v1::Program other = bare;
-    RETURN_IF_ERROR(Attempt(input, kRetireMarks - 1, graph, &other));
+    RETURN_IF_ERROR(Attempt(input, kRetireMarks - 1, PackEffort::kOrders, graph, &other));
     if (!Better(other, *program)) continue;
     *program = std::move(other);
     earned = true;

@@ -22,8 +22,8 @@
 
 namespace terrace::compiler {
 
-// `input.graph` is `graph`, which has its workspaces. Sets its streams and waits. `program` has
-// what Emit requires.
+// With kQuick nothing is earned. `input.graph` is `graph`, which has its workspaces. Sets its
+// streams and waits. `program` has what Emit requires.
 absl::Status EmitAndPlace(const EmitInput& input, PackEffort effort, Graph* graph,
                           v1::Program* program);
 

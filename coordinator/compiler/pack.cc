@@ -15,6 +15,9 @@ namespace {
 
 // One part in this many over the lower bound is good enough to stop: 0.5 %.
 constexpr int64_t kGoodEnoughPart = 200;
+// What is near, where layouts are only compared, and how many orders that may cost.
+constexpr int64_t kNearPart = 30;
+constexpr size_t kQuickOrders = 3;
 // One part in this many over it is far off: no training program, but something made to be hard.
 constexpr int64_t kFarOffPart = 32;
 
@@ -50,15 +53,16 @@ absl::Status CheckBuffers(absl::Span<const PackBuffer> buffers) {
 // One problem on its way through the tiers; each leaves the best placement so far at least as good.
 class Packer {
  public:
-  explicit Packer(absl::Span<const PackBuffer> buffers)
+  Packer(absl::Span<const PackBuffer> buffers, PackEffort effort)
       : problem_(MakePackProblem(buffers)),
         bound_(problem_.lower_bound_bytes),
-        good_enough_((bound_ + bound_ / kGoodEnoughPart) / kPackAlignment * kPackAlignment) {}
+        effort_(effort),
+        good_enough_((bound_ + bound_ / GoodEnoughPart()) / kPackAlignment * kPackAlignment) {}
 
-  Packing Run(PackEffort effort) {
+  Packing Run() {
     TryPortfolio();
-    ImproveOrders();
-    if (effort == PackEffort::kFull) Search();
+    if (effort_ != PackEffort::kQuick) ImproveOrders();
+    if (effort_ == PackEffort::kFull) Search();
     return {std::move(best_.offsets), best_.arena_bytes, bound_};
   }
 
@@ -68,6 +72,10 @@ class Packer {
     PackPlacement placement;
   };
 
+  int64_t GoodEnoughPart() const {
+    return effort_ == PackEffort::kQuick ? kNearPart : kGoodEnoughPart;
+  }
+
   bool Done() const { return !best_.offsets.empty() && best_.arena_bytes <= good_enough_; }
 
   void Offer(const PackPlacement& placement) {
@@ -76,6 +84,7 @@ class Packer {
 
   void TryPortfolio() {
     for (const PackStrategy& strategy : PackPortfolio()) {
+      if (effort_ == PackEffort::kQuick && tried_.size() >= kQuickOrders) return;
       Tried tried = {.order = MakePackOrder(problem_, strategy)};
       tried.placement = PlaceInOrder(problem_, tried.order);
       Offer(tried.placement);
@@ -139,6 +148,7 @@ class Packer {
 
   const PackProblem problem_;
   const int64_t bound_;
+  const PackEffort effort_;
   const int64_t good_enough_;
   std::vector<Tried> tried_;  // all of the portfolio, unless one was good enough
   PackPlacement best_;
@@ -149,7 +159,7 @@ class Packer {
 absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers, PackEffort effort) {
   RETURN_IF_ERROR(CheckBuffers(buffers));
   if (buffers.empty()) return Packing{};
-  return Packer(buffers).Run(effort);
+  return Packer(buffers, effort).Run();
 }
 
 }  // namespace terrace

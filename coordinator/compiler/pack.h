@@ -35,6 +35,7 @@ struct Packing {
 inline constexpr int64_t kPackAlignment = 256;
 
 enum class PackEffort {
+  kQuick,   // the first of the greedy orders, until one is near: for comparing
   kOrders,  // greedy and improved orders only: under a second
   kFull,
 };

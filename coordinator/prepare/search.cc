@@ -148,7 +148,7 @@ class ExactSearch {
 
   // What a better packing may save.
   bool NearlyFits(const Evaluated& one) const {
-    constexpr double kPackingSaves = 0.05;
+    constexpr double kPackingSaves = 0.08;
     return static_cast<double>(one.device_bytes) * (1 - kPackingSaves) <=
            static_cast<double>(budget_.device_memory_bytes);
   }
