@@ -25,7 +25,7 @@ class CachingTest(ServiceTest):
         for mode in ("planned", "caching"):
             job = self.job({"layout.allocator": mode, "checkpoint.directory": str(self.folder / mode), "train.steps": 6},
                            name=f"{mode}.yaml")
-            runs[mode] = (self.train(job).losses(), digests(self.folder / mode))
+            runs[mode] = (self.train(job).losses, digests(self.folder / mode))
         self.assertGreater(len(runs["planned"][1]), 0)
         self.assertEqual(runs["caching"], runs["planned"])
 
