@@ -41,7 +41,7 @@ class BucketsTest(TerraceTest):
         job = self.documents_job()
         result = self.train(job)
         self.assertEqual(sorted(result.losses), list(range(1, STEPS + 1)))
-        self.assertLess(result.losses[STEPS], 0.8 * result.losses[1], "it learns")
+        self.assertLess(float(result.losses[STEPS]), 0.8 * float(result.losses[1]), "it learns")
         tokens = self.tokens_by_step(result)
         # Eight documents of a bucket: up to 15 targets each, up to 31, more.
         seconds = {bucket: [] for bucket in (16, 32, LONGEST)}
@@ -82,7 +82,7 @@ class BucketsTest(TerraceTest):
                 two = self.train(self.documents_job({**changes, "layout": layout, "resources.devices_per_node": 2}))
                 self.assertEqual(self.tokens_by_step(one), self.tokens_by_step(two))
                 for step, loss in one.losses.items():
-                    self.assertAlmostEqual(two.losses[step], loss, delta=2e-4 * loss)
+                    self.assertAlmostEqual(float(two.losses[step]), float(loss), delta=2e-4 * float(loss))
 
     def test_a_bucket_trains_like_a_job_of_that_length(self):
         """With documents that all fit the shorter bucket nothing else runs: bit by bit what it would be alone."""

@@ -16,7 +16,7 @@ CASES = {
                               ("layout.tp", "got 4", "66 inner elements", "try 2")),
     "tp and key-value heads": ({"tp": 2}, 2, {"model.config": WIDE},
                                ("layout.tp", "got 2", "the 3 key-value heads", "try 1 or 3")),
-    "sequence parallelism alone": ({"sequence_parallel": True}, 2, {}, ("layout.sequence_parallel", "layout.tp", "false")),
+    "sequence parallelism alone": ({"tp": 1, "sequence_parallel": True}, 2, {}, ("layout.sequence_parallel", "layout.tp", "false")),
     "sequence parallelism and tokens": ({"tp": 2, "sequence_parallel": True, "micro_batch": 1}, 2, {"data.sequence_length": 33},
                                         ("layout.sequence_parallel", "33 tokens", "layout.micro_batch", "multiple of 2")),
     "ring attention": ({"cp": 4, "context_type": "ring"}, 4, {"data.sequence_length": 36},
