@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/reworded.h"
 #include "base/strings.h"
 
 namespace terrace {
@@ -57,8 +58,8 @@ absl::Status ForEachWindow(size_t count, int threads,
 absl::Status WithTensor(const absl::Status& status, std::string_view action,
                         std::string_view tensor) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("cannot ", Absl(action), " the state of ",
-                                                  Absl(tensor), ": ", status.message()));
+  return Reworded(status, absl::StrCat("cannot ", Absl(action), " the state of ", Absl(tensor),
+                                       ": ", status.message()));
 }
 
 }  // namespace terrace

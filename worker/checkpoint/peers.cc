@@ -2,9 +2,11 @@
 #include "worker/checkpoint/peers.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
+#include <string>
 #include <string_view>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -17,13 +19,37 @@ struct Word {
   AgreedValues values = {};
   int32_t code = 0;
   char text[500] = {};
+  // Of what is attached to the failure: one payload, of few bytes.
+  char payload_type[40] = {};
+  char payload[40] = {};
 };
+
+// Null-terminated; false when there is no room.
+template <size_t kSize>
+bool Put(std::string_view text, char (&to)[kSize]) {
+  to[std::min(text.size(), kSize - 1)] = '\0';
+  text.copy(to, kSize - 1);
+  return text.size() < kSize;
+}
 
 Word WordOf(const absl::Status& status, const AgreedValues& values) {
   Word word = {.values = values, .code = static_cast<int32_t>(status.code())};
-  const std::string_view message = Std(status.message());
-  message.copy(word.text, std::min(message.size(), sizeof(word.text) - 1));
+  Put(Std(status.message()), word.text);
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
+    if (!Put(Std(type), word.payload_type) || !Put(std::string(payload), word.payload))
+      word.payload_type[0] = '\0';
+  });
   return word;
+}
+
+// REQUIRES: it failed.
+absl::Status FailureOf(size_t rank, Word word) {
+  for (char* end : {std::end(word.text), std::end(word.payload_type), std::end(word.payload)})
+    end[-1] = '\0';
+  absl::Status failure(static_cast<absl::StatusCode>(word.code),
+                       absl::StrCat("rank ", rank, ": ", word.text));
+  if (word.payload_type[0] != '\0') failure.SetPayload(word.payload_type, absl::Cord(word.payload));
+  return failure;
 }
 
 }  // namespace
@@ -41,13 +67,8 @@ absl::StatusOr<std::vector<AgreedValues>> Agree(CheckpointPeers* peers, const ab
   RETURN_IF_ERROR(gathered);
   std::vector<AgreedValues> values;
   for (size_t rank = 0; rank < words.size(); ++rank) {
-    Word& other = words[rank];
-    other.text[sizeof(other.text) - 1] = '\0';
-    if (other.code != 0) {
-      return absl::Status(static_cast<absl::StatusCode>(other.code),
-                          absl::StrCat("rank ", rank, ": ", other.text));
-    }
-    values.push_back(other.values);
+    if (words[rank].code != 0) return FailureOf(rank, words[rank]);
+    values.push_back(words[rank].values);
   }
   return values;
 }

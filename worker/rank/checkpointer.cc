@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reworded.h"
 #include "worker/rank/failure.h"
 
 namespace terrace {
@@ -32,10 +33,12 @@ void Checkpointer::Write(int64_t step, int64_t tokens) {
     result_ = WrittenCheckpoint{.info = *std::move(info),
                                 .seconds = (clock_->MonotonicNanos() - start_ns) * 1e-9};
   } else {
-    result_ = WithReason(
-        absl::Status(info.status().code(), absl::StrCat("cannot write the checkpoint of step ",
-                                                        step, ": ", info.status().message())),
-        v1::REASON_CHECKPOINT_ERROR);
+    const absl::Status failure = Reworded(
+        info.status(),
+        absl::StrCat("cannot write the checkpoint of step ", step, ": ", info.status().message()));
+    // A peer that is lost says nothing about the folder.
+    result_ =
+        absl::IsUnavailable(failure) ? failure : WithReason(failure, v1::REASON_CHECKPOINT_ERROR);
   }
   OpenFence();
   ended_.store(true, std::memory_order_release);

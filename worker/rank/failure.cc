@@ -27,4 +27,11 @@ v1::Reason ReasonOf(const absl::Status& status) {
   return absl::IsUnavailable(status) ? v1::REASON_RANK_DIED : v1::REASON_INTERNAL;
 }
 
+absl::Status OfDrive(const absl::Status& status) {
+  if (absl::IsInternal(status)) return status;
+  const absl::StatusCode code =
+      absl::IsUnavailable(status) ? absl::StatusCode::kAborted : status.code();
+  return WithReason(absl::Status(code, status.message()), v1::REASON_RANK_DIED);
+}
+
 }  // namespace terrace

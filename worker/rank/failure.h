@@ -15,4 +15,9 @@ absl::Status WithReason(absl::Status status, v1::Reason reason);
 // REASON_INTERNAL otherwise.
 v1::Reason ReasonOf(const absl::Status& status);
 
+// What this rank's drive said, as a failure of the rank: REASON_RANK_DIED, because the job may go
+// on from its checkpoint, here or elsewhere. Never UNAVAILABLE, which is a lost peer everywhere in
+// a rank. INTERNAL, a fault of ours, keeps that reason.
+absl::Status OfDrive(const absl::Status& status);
+
 }  // namespace terrace

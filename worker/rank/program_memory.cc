@@ -121,7 +121,8 @@ absl::StatusOr<Region*> ProgramMemory::OpenNvme(int64_t bytes, const MemoryOptio
                                      .bytes_per_second = spec.bytes_per_second(),
                                      .wrap = options.wrap}));
   log::Info("NVMe: ", FormatBytes(bytes), " in ", nvme_->description());
-  return nvme_.get();
+  nvme_region_ = std::make_unique<DriveRegion>(nvme_.get());
+  return nvme_region_.get();
 }
 
 int64_t ProgramMemory::reserved_bytes(v1::Tier tier) const {

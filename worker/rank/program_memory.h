@@ -27,6 +27,7 @@
 #include "worker/memory/host_region.h"
 #include "worker/memory/nvme_file.h"
 #include "worker/memory/region.h"
+#include "worker/rank/drive_region.h"
 #include "worker/rank/dynamic_memory.h"
 
 namespace terrace {
@@ -76,6 +77,7 @@ class ProgramMemory {
   std::unique_ptr<Arena> device_;
   std::unique_ptr<HostRegion> host_;
   std::unique_ptr<NvmeFile> nvme_;
+  std::unique_ptr<DriveRegion> nvme_region_;
   std::unique_ptr<DynamicMemory> dynamic_;
   std::vector<Region*> regions_;
   std::vector<std::byte*> data_;

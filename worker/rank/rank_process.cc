@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/reworded.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
 #include "proto/grid.h"
@@ -316,10 +317,14 @@ absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
                                   [step](const CheckpointInfo& info) { return info.step == step; });
   if (found == all->end()) return lost();
   const auto header = ReadCheckpoint(found->path, State(), &*checkpoint_peers_);
+  if (ReasonOf(header.status()) == v1::REASON_RANK_DIED) {  // a drive, or a peer
+    return Reworded(header.status(), absl::StrCat("cannot resume from ", found->path, ": ",
+                                                  header.status().message()));
+  }
   if (!header.ok()) {
     return WithReason(
-        absl::Status(
-            header.status().code(),
+        Reworded(
+            header.status(),
             absl::StrCat("cannot resume: ", header.status().message(),
                          "; or name another checkpoint.directory, or move that checkpoint away")),
         v1::REASON_WEIGHTS_ERROR);

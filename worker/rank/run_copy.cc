@@ -26,13 +26,9 @@ absl::Status RunMemoryCopy(const PreparedInstruction& instruction, SequenceIo*) 
   return absl::OkStatus();
 }
 
-// UNAVAILABLE means a lost peer everywhere else in a rank; a drive that is gone is this rank's own.
-// Whatever it is, the job may go on from its checkpoint, here or elsewhere.
 absl::Status LocatedNvme(const absl::Status& status, const v1::Instruction& instruction) {
-  const absl::StatusCode code =
-      absl::IsUnavailable(status) ? absl::StatusCode::kAborted : status.code();
-  const absl::Status located = Located(absl::Status(code, status.message()), instruction);
-  return absl::IsInternal(status) ? located : WithReason(located, v1::REASON_RANK_DIED);
+  const absl::Status failure = OfDrive(status);
+  return WithReason(Located(failure, instruction), ReasonOf(failure));
 }
 
 absl::Status RunNvmeLoad(const PreparedInstruction& instruction, SequenceIo*) {

@@ -103,6 +103,9 @@ absl::StatusOr<bool> Trainer::AgreeToStop() {
                        {.stop = parts_.stop->load(), .failed = !checkpoint_status_.ok()}));
   RETURN_IF_ERROR(checkpoint_status_);
   if (wishes.failed) {
+    // All ranks write one checkpoint and come to one outcome; this one may not know it yet.
+    if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Finish());
+    RETURN_IF_ERROR(checkpoint_status_);
     return WithReason(absl::AbortedError("another rank could not write its checkpoint"),
                       v1::REASON_CHECKPOINT_ERROR);
   }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -13,7 +14,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/memory_region.h"
+#include "tests/support/request_region.h"
 #include "tests/unit/worker/checkpoint/layout_fixture.h"
+#include "worker/rank/drive_region.h"
 #include "worker/rank/failure.h"
 
 namespace terrace {
@@ -101,6 +104,51 @@ TEST_F(CheckpointerTest, AFailureSaysWhichStepAndCarriesItsReason) {
   EXPECT_THAT(std::string(result->status().message()), testing::HasSubstr("step 12"));
 }
 
+// ---- state on a drive that fails ----------------------------------------------------------------
+
+const absl::Status kEio = absl::DataLossError(
+    "nvme: cannot read 65536 bytes at 0 of /drive/.terrace-job-rank-1-0: Input/output error; name "
+    "another folder in nvme.paths");
+
+class FailingDriveTest : public CheckpointerTest {
+ protected:
+  void SetUp() override {
+    CheckpointerTest::SetUp();
+    requests_.emplace(std::as_writable_bytes(std::span(memory_)));
+    requests_->FailAt(1, kEio);
+    drive_.emplace(&*requests_);
+    drive_regions_ = {&*drive_};
+  }
+  RankState OnDrive() const { return {program_, {}, drive_regions_}; }
+
+  std::optional<RequestRegion> requests_;
+  std::optional<DriveRegion> drive_;
+  std::vector<Region*> drive_regions_;
+};
+
+TEST_F(FailingDriveTest, IsNamedAsSuchAndNotAsTheCheckpointsFault) {
+  Checkpointer checkpointer(spec_, OnDrive(), nullptr, &clock_);
+  checkpointer.Start(12, 0);
+  const auto result = checkpointer.Finish();
+  EXPECT_EQ(ReasonOf(result->status()), v1::REASON_RANK_DIED) << "the job may go on elsewhere";
+  EXPECT_THAT(std::string(result->status().message()),
+              testing::AllOf(testing::HasSubstr("cannot write the checkpoint of step 12"),
+                             testing::HasSubstr(std::string(kEio.message()))));
+  EXPECT_TRUE(ListCheckpoints(folder_.string())->empty());
+}
+
+TEST_F(FailingDriveTest, WhileStateIsReadOrMadeItIsTheDrivesFaultToo) {
+  Checkpointer checkpointer(spec_, State(), nullptr, &clock_);
+  checkpointer.Start(1, 0);
+  const std::string path = checkpointer.Finish()->value().info.path;
+  const absl::Status read = ReadCheckpoint(path, OnDrive(), nullptr).status();
+  const absl::Status made = InitialiseWeights(1, OnDrive(), 1);
+  for (const absl::Status& status : {read, made}) {
+    EXPECT_EQ(ReasonOf(WithReason(status, v1::REASON_WEIGHTS_ERROR)), v1::REASON_RANK_DIED);
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(std::string(kEio.message())));
+  }
+}
+
 // Two tensor-parallel ranks, each with its own writer.
 class TwoCheckpointersTest : public CheckpointerTest {
  protected:
@@ -147,6 +195,33 @@ TEST_F(TwoCheckpointersTest, AFailureOfOneIsAFailureOfBothAndOpensBothFences) {
                 testing::HasSubstr("begun with other tensors"));
   }
   EXPECT_TRUE(ListCheckpoints(folder_.string())->empty());
+}
+
+TEST_F(TwoCheckpointersTest, ADriveThatFailsForOneIsThatForBoth) {
+  TestJob job({.name = "tp2", .tensor = 2, .no_address = true});
+  std::vector<std::unique_ptr<DriveRegion>> drives;
+  std::vector<std::vector<Region*>> regions(2);
+  std::vector<std::unique_ptr<Checkpointer>> writers;
+  for (int rank = 0; rank < 2; ++rank) {
+    drives.push_back(std::make_unique<DriveRegion>(&job.rank(rank).requests()));
+    regions[rank] = {drives[rank].get()};
+    RankState state = job.rank(rank).state();
+    writers.push_back(std::make_unique<Checkpointer>(
+        spec_, RankState{state.program, state.rank, regions[rank]}, &at_[rank], &clock_));
+  }
+  job.rank(1).requests().FailAt(1, kEio);
+  for (auto& writer : writers) writer->Start(3, 30);
+  for (auto& writer : writers) {
+    const auto result = writer->Finish();
+    EXPECT_EQ(ReasonOf(result->status()), v1::REASON_RANK_DIED);
+    EXPECT_THAT(std::string(result->status().message()), testing::HasSubstr("nvme.paths"));
+  }
+}
+
+TEST_F(TwoCheckpointersTest, APeerThatIsLostIsNoFaultOfTheCheckpoint) {
+  writers_[0]->Start(3, 30);
+  peers_.Leave();
+  EXPECT_EQ(ReasonOf(writers_[0]->Finish()->status()), v1::REASON_RANK_DIED);
 }
 
 }  // namespace
