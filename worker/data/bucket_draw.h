@@ -31,6 +31,9 @@ class BucketDraw {
   DrawnBatch Draw(int64_t step, int64_t batch) const;
   // The sample of the bucket, below its size, at a place of its endless list.
   int64_t Sample(int bucket, int64_t index) const;
+  // How many of the steps before `step` took each bucket. Whole epochs are counted at once: it
+  // costs at most the steps of one.
+  std::vector<int64_t> DrawnBefore(int64_t step, int64_t batch) const;
 
  private:
   struct Epoch {

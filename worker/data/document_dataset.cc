@@ -130,12 +130,10 @@ class DocumentDataset final : public TokenDataset {
   }
 
   int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const override {
-    int64_t tokens = 0;
-    for (int64_t step = begin; step < end; ++step) {
-      const DrawnBatch batch = draw_->Draw(step, global_batch);
-      tokens += TokensOf(batch.bucket, batch.first, batch.first + global_batch);
-    }
-    return tokens;
+    if (end - begin > 1) return TokensBefore(end, global_batch) - TokensBefore(begin, global_batch);
+    if (begin == end) return 0;
+    const DrawnBatch batch = draw_->Draw(begin, global_batch);
+    return TokensOf(batch.bucket, batch.first, batch.first + global_batch);
   }
 
   void ValidationRow(int64_t index, std::span<int32_t> tokens,
@@ -158,6 +156,21 @@ class DocumentDataset final : public TokenDataset {
     int64_t tokens = 0;
     for (int64_t i = begin; i < end; ++i) {
       tokens += train_.At(bucket, draw_->Sample(bucket, i)).count;
+    }
+    return tokens;
+  }
+
+  // A resumed job asks for all of its past: whole passes of a bucket are counted at once.
+  int64_t TokensBefore(int64_t step, int64_t global_batch) const {
+    const std::vector<int64_t> drawn = draw_->DrawnBefore(step, global_batch);
+    const std::vector<int64_t> sizes = train_.sizes();
+    int64_t tokens = 0;
+    for (size_t i = 0; i < drawn.size(); ++i) {
+      if (drawn[i] == 0) continue;
+      const auto bucket = static_cast<int>(i);
+      const int64_t end = drawn[i] * global_batch;
+      const int64_t passes = end / sizes[i];
+      tokens += passes * train_.tokens(bucket) + TokensOf(bucket, passes * sizes[i], end);
     }
     return tokens;
   }

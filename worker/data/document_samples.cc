@@ -12,7 +12,7 @@ constexpr int kLengthBits = 21;
 }  // namespace
 
 DocumentSamples::DocumentSamples(std::vector<int64_t> lengths)
-    : lengths_(std::move(lengths)), samples_(lengths_.size()) {}
+    : lengths_(std::move(lengths)), samples_(lengths_.size()), tokens_(lengths_.size()) {}
 
 void DocumentSamples::Add(int64_t begin, int64_t tokens) {
   // The last token of a document is only a target.
@@ -22,6 +22,7 @@ void DocumentSamples::Add(int64_t begin, int64_t tokens) {
         std::lower_bound(lengths_.begin(), lengths_.end(), count) - lengths_.begin();
     samples_[bucket].push_back(static_cast<uint64_t>(begin) << kLengthBits |
                                static_cast<uint64_t>(count));
+    tokens_[bucket] += count;
     begin += count;
     rest -= count;
   }

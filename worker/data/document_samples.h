@@ -32,12 +32,15 @@ class DocumentSamples {
   const std::vector<int64_t>& lengths() const { return lengths_; }
   int64_t size() const;                // all samples
   std::vector<int64_t> sizes() const;  // of each bucket
+  // Of all samples of the bucket.
+  int64_t tokens(int bucket) const { return tokens_[bucket]; }
   // In the order in which they were added.
   DocumentSample At(int bucket, int64_t index) const;
 
  private:
   const std::vector<int64_t> lengths_;
   std::vector<std::vector<uint64_t>> samples_;  // by bucket
+  std::vector<int64_t> tokens_;                 // of each
 };
 
 }  // namespace terrace

@@ -79,5 +79,14 @@ TEST(BucketDrawTest, ABucketSmallerThanABatchWaitsForItsTurn) {
   EXPECT_EQ(steps.size(), 20u) << "2 of 32 samples";
 }
 
+TEST(BucketDrawTest, WhatWasDrawnIsCountedWithoutDrawingAllOfIt) {
+  const BucketDraw draw({33, 12, 5}, 1);
+  std::vector<int64_t> counted(3);
+  for (int64_t step = 0; step < 200; ++step) {
+    EXPECT_EQ(draw.DrawnBefore(step, 7), counted) << step;
+    ++counted[draw.Draw(step, 7).bucket];
+  }
+}
+
 }  // namespace
 }  // namespace terrace

@@ -164,6 +164,21 @@ TEST_F(DocumentDatasetTest, TokensAreThoseThatCount) {
   EXPECT_EQ(dataset->TrainTokens(20, 100, kBatch), total - dataset->TrainTokens(0, 20, kBatch));
 }
 
+TEST_F(DocumentDatasetTest, TokensOfALongPastAreCountedByEpochsAndEqualThoseOfItsSteps) {
+  spec_.add_train(JsonLines(Lengths()));
+  const auto dataset = Open().value();
+  constexpr int64_t kFrom = 10'000, kTo = 20'000;
+  int64_t steps = 0;
+  for (int64_t step = kFrom; step < kTo; ++step)
+    steps += dataset->TrainTokens(step, step + 1, kBatch);
+  EXPECT_EQ(dataset->TrainTokens(kFrom, kTo, kBatch), steps);
+  // Step by step this would take hours.
+  constexpr int64_t kLongAgo = int64_t{1} << 40;
+  const int64_t before = dataset->TrainTokens(0, kLongAgo, kBatch);
+  EXPECT_EQ(dataset->TrainTokens(0, kLongAgo + 1, kBatch) - before,
+            dataset->TrainTokens(kLongAgo, kLongAgo + 1, kBatch));
+}
+
 TEST_F(DocumentDatasetTest, ValidationDocumentsFollowEachOtherAtFullLength) {
   spec_.add_train(JsonLines(Lengths()));
   const auto dataset = Open().value();
