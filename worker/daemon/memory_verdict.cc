@@ -141,7 +141,8 @@ std::string WhatFits(const MemoryFacts& facts) {
   if (budget.held <= budget.share) {
     return absl::StrCat("this rank held ", FormatBytes(budget.held), " of its share of ",
                         FormatBytes(budget.share), " of ", budget.limit_of,
-                        ": it fits; other processes took the memory");
+                        " when it was last seen: that fits; other processes took the memory, or "
+                        "it took more at once");
   }
   if (!facts.device_is_ram || room <= 0) return more;
   return absl::StrCat("resources.device_memory: ", device_mib, "MiB, or ", more);

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "proto/sequences.h"
 
 namespace terrace {
 namespace {
@@ -146,8 +147,10 @@ void MemoryWatch::AddAllocator(const ProgramPosition& position, const v1::RankMe
   if (step_peak_bytes_ < 0) {
     step_peak_bytes_ = 0;
     for (int i = 0; i < program_->program.sequences_size(); ++i) {
-      if (program_->program.sequences(i).name() != "train") continue;
-      step_peak_bytes_ = program_->live->Timeline(i, kTimelinePoints, 0).peaks[v1::DEVICE].bytes;
+      if (!IsTrain(program_->program.sequences(i).name())) continue;
+      step_peak_bytes_ =
+          std::max(step_peak_bytes_,
+                   program_->live->Timeline(i, kTimelinePoints, 0).peaks[v1::DEVICE].bytes);
     }
   }
   const int64_t live = Total(program_->live->At(position)[v1::DEVICE]);

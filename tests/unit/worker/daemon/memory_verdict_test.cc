@@ -83,7 +83,8 @@ TEST(MemoryVerdictTest, RanksOfOneNodeShareItsLimit) {
 TEST(MemoryVerdictTest, OtherProcessesAreNamedWhenTheRankItselfFits) {
   MemoryFacts facts = KilledForMemory();
   facts.cgroup_limit_bytes.reset();
-  EXPECT_THAT(ShortVerdict(facts), HasSubstr("of the node: it fits; other processes took"));
+  EXPECT_THAT(ShortVerdict(facts), HasSubstr("of the node when it was last seen: that fits; other "
+                                             "processes took the memory, or it took more at once"));
 }
 
 TEST(MemoryVerdictTest, WithoutAnOomKillTheSenderIsUnknown) {

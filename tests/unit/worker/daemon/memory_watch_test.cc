@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/daemon/memory_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "worker/flight_recorder.h"
+
+namespace terrace {
+namespace {
+
+// One compute stream. Each sequence writes one step buffer and then another.
+class MemoryWatchTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(testing::TempDir()) / "memory_watch_test";
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    program_.add_arenas()->set_tier(v1::DEVICE);
+    program_.mutable_arenas(0)->set_bytes(10'000);
+    program_.add_streams()->set_kind(v1::COMPUTE);
+    AddBuffer(100)->set_lifetime(v1::PERSISTENT);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  v1::Buffer* AddBuffer(int64_t bytes) {
+    v1::Buffer* buffer = program_.add_buffers();
+    buffer->set_id(program_.buffers_size() - 1);
+    buffer->set_class_(v1::ACTIVATION);
+    buffer->set_bytes(bytes);
+    buffer->set_lifetime(v1::STEP);
+    return buffer;
+  }
+
+  void AddSequence(const std::string& name, int64_t bytes) {
+    const uint32_t buffer = AddBuffer(bytes)->id();
+    v1::Sequence* sequence = program_.add_sequences();
+    sequence->set_name(name);
+    for (uint32_t i = 0; i < 2; ++i) {
+      v1::Instruction* instruction = sequence->add_instructions();
+      instruction->set_id(i);
+      instruction->mutable_compute();
+      v1::Operand* operand = instruction->add_operands();
+      operand->set_buffer(buffer);
+      operand->set_access(i == 0 ? v1::WRITE : v1::READ);
+    }
+  }
+
+  v1::RankMemory Report() {
+    config_.set_program_path(folder_ / "program.pb");
+    config_.set_program_sha256("0123");
+    config_.set_run_directory(folder_);
+    std::ofstream(config_.program_path()) << program_.SerializeAsString();
+    flight_ = FlightWriter::Create(config_.run_directory(), "0123", 1, &clock_).value();
+    return MemoryWatch(&config_, 0, {}, &programs_, &clock_).Report({});
+  }
+
+  std::filesystem::path folder_;
+  v1::Program program_;
+  v1::RankConfig config_;
+  const SystemClock clock_;
+  WatchedPrograms programs_;
+  std::unique_ptr<FlightWriter> flight_;
+};
+
+TEST_F(MemoryWatchTest, TheStepsPeakIsThatOfTheBucketThatNeedsMost) {
+  AddSequence("train", 500);
+  AddSequence("train/16", 700);
+  AddSequence("train/8", 300);
+  AddSequence("eval", 900);
+  const v1::RankMemory memory = Report();
+  EXPECT_EQ(memory.allocator().mode(), "planned");
+  EXPECT_EQ(memory.allocator().step_peak_bytes(), 100 + 700);
+  EXPECT_EQ(memory.allocator().allocated_bytes(), 100) << "between two steps";
+}
+
+}  // namespace
+}  // namespace terrace
