@@ -31,7 +31,7 @@ absl::StatusOr<SpecDraft> Draft(const ImportOptions& options) {
 
 }  // namespace
 
-absl::Status ImportConfiguration(const ImportOptions& options) {
+absl::StatusOr<bool> ImportConfiguration(const ImportOptions& options) {
   ASSIGN_OR_RETURN(const SpecDraft draft, Draft(options));
   std::error_code error;
   const std::string folder = std::filesystem::current_path(error).string();
@@ -40,13 +40,15 @@ absl::Status ImportConfiguration(const ImportOptions& options) {
   if (!valid.ok()) problems = absl::StrSplit(std::string(valid.message()), '\n', absl::SkipEmpty());
   if (options.json) {
     std::fputs(ImportJson(draft, problems).c_str(), stdout);
-    return absl::OkStatus();
+    return valid.ok();
   }
   std::fputs(ImportText(draft, problems).c_str(), stderr);
   std::fputs(draft.Yaml().c_str(), stdout);
-  if (valid.ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "the imported spec has the problems above; correct it before `terrace plan`");
+  if (!valid.ok()) {
+    std::fputs("the imported spec has the problems above; correct it before `terrace plan`\n",
+               stderr);
+  }
+  return valid.ok();
 }
 
 }  // namespace terrace

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "coordinator/import/deepspeed.h"
 
 namespace terrace {
@@ -18,7 +18,7 @@ struct ImportOptions {
   bool json = false;
 };
 
-// INVALID_ARGUMENT also when the spec that was made is not valid, after writing it.
-absl::Status ImportConfiguration(const ImportOptions& options);
+// Whether the spec that was made and written is valid; an error when none could be made.
+absl::StatusOr<bool> ImportConfiguration(const ImportOptions& options);
 
 }  // namespace terrace

@@ -234,7 +234,11 @@ int Main(int argc, char** argv) {
   if (schema->parsed()) return std::fputs(JobSpecJsonSchema().c_str(), stdout) < 0;
   if (presets->parsed()) return PrintPresets();
   options.import.json = options.estimate.json = options.output == "json";
-  if (import->parsed()) return Exit(options, ImportConfiguration(options.import));
+  if (import->parsed()) {
+    const absl::StatusOr<bool> valid = ImportConfiguration(options.import);
+    if (!valid.ok()) return Exit(options, valid.status());
+    return *valid ? 0 : ToInt(ExitCode::kInvalidInput);
+  }
   if (estimate->parsed()) return Exit(options, PrintEstimate(options.estimate));
   if (infer->parsed()) {
     return Exit(options, WriteInferProgram(options.checkpoint, options.program_file));

@@ -37,7 +37,8 @@ void SetDevices(const ImportContext& context, SpecDraft* draft) {
   const int64_t ranks =
       Degree(*draft, "layout.tp") * Degree(*draft, "layout.pp") * Degree(*draft, "layout.cp");
   int64_t nodes = context.nodes, devices = context.devices_per_node;
-  if (nodes == 0 && devices == 0 && ranks > 1) {
+  const bool written = draft->Has("resources.nodes") || draft->Has("resources.devices_per_node");
+  if (nodes == 0 && devices == 0 && !written && ranks > 1) {
     devices = std::min(ranks, kUsualDevices);
     nodes = (ranks + devices - 1) / devices;
     draft->Remark(absl::StrCat("resources are as few devices as tp, pp and cp need (", ranks,

@@ -2,9 +2,8 @@
 #include "coordinator/import/megatron.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -15,45 +14,22 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "coordinator/import/megatron_flags.h"
-#include "coordinator/import/shell_words.h"
+#include "coordinator/import/megatron_line.h"
+#include "coordinator/import/megatron_model.h"
 
 namespace terrace {
 namespace {
 
-constexpr size_t kWordsMax = 4000;
-
-// Flags in the order written, with what follows them up to the next flag.
-struct Flag {
-  std::string name;
-  std::vector<std::string> values;
-  std::string value() const { return absl::StrJoin(values, " "); }
-};
-
-// Learning rates may be negative nowhere, so a dash begins a flag.
-std::vector<Flag> FlagsOf(const std::vector<std::string>& words) {
-  std::vector<Flag> flags;
-  for (const std::string& word : words) {
-    if (word.starts_with("--")) {
-      const size_t equals = word.find('=');
-      flags.push_back({.name = word.substr(2, equals == std::string::npos ? equals : equals - 2)});
-      if (equals != std::string::npos) flags.back().values.push_back(word.substr(equals + 1));
-    } else if (!flags.empty()) {
-      flags.back().values.push_back(word);
-    }
-  }
-  return flags;
-}
-
 class Importer {
  public:
-  Importer(const std::vector<Flag>& flags, const ImportContext& context)
-      : flags_(flags), context_(context) {
-    for (const Flag& flag : flags) by_name_[flag.name] = &flag;
-  }
+  Importer(const MegatronLine& line, const ImportContext& context)
+      : line_(line), context_(context) {}
 
   absl::StatusOr<SpecDraft> Run() {
-    for (const Flag& flag : flags_) RETURN_IF_ERROR(Import(flag));
-    if (context_.model.empty() && Given("num-layers")) RETURN_IF_ERROR(SetModel());
+    for (const MegatronWords& flag : line_.flags()) RETURN_IF_ERROR(Import(flag));
+    if (context_.model.empty() && line_.Given("num-layers"))
+      RETURN_IF_ERROR(SetMegatronModel(line_, &draft_));
+    RETURN_IF_ERROR(SetWarmup());
     RETURN_IF_ERROR(SetRecompute());
     RETURN_IF_ERROR(SetInterleave());
     if (!draft_.Has("train.precision")) draft_.Set("train.precision", "fp32");
@@ -67,18 +43,7 @@ class Importer {
   }
 
  private:
-  bool Given(const std::string& name) const { return by_name_.contains(name); }
-
-  absl::StatusOr<int64_t> Number(const std::string& name, int64_t fallback) const {
-    const auto it = by_name_.find(name);
-    if (it == by_name_.end()) return fallback;
-    int64_t number = 0;
-    if (absl::SimpleAtoi(it->second->value(), &number) && number >= 0) return number;
-    return absl::InvalidArgumentError(absl::StrCat("--", name, ": got '", it->second->value(),
-                                                   "', must be a whole number of at least 0"));
-  }
-
-  absl::Status Import(const Flag& flag) {
+  absl::Status Import(const MegatronWords& flag) {
     const auto& model = MegatronModelFlags();
     if (std::find(model.begin(), model.end(), flag.name) != model.end()) {
       if (!context_.model.empty()) {
@@ -97,7 +62,7 @@ class Importer {
     return absl::OkStatus();
   }
 
-  void Known(const MegatronFlag& known, const Flag& flag) {
+  void Known(const MegatronFlag& known, const MegatronWords& flag) {
     const std::string setting = "--" + flag.name;
     const std::string note(known.note);
     if (known.fate == Fate::kAutomatic) {
@@ -120,11 +85,11 @@ class Importer {
 
   // Flags whose values need more than being copied. Those read together are handled by the last of
   // them (SetRecompute, SetInterleave).
-  bool Special(const Flag& flag) {
+  bool Special(const MegatronWords& flag) {
     const std::string setting = "--" + flag.name, value = flag.value();
     if (flag.name == "adam-beta1" || flag.name == "adam-beta2") {
       const auto beta = [this](const char* name, const char* otherwise) {
-        return Given(name) ? by_name_.at(name)->value() : std::string(otherwise);
+        return line_.Given(name) ? line_.Value(name) : std::string(otherwise);
       };
       draft_.Mapped(
           setting, value, "train.optimizer.betas",
@@ -146,8 +111,8 @@ class Importer {
     } else if (flag.name == "tokenizer-model" || flag.name == "tokenizer-type") {
       Tokenizer(flag);
     } else if (flag.name == "optimizer-cpu-offload") {
-      const std::string part = Given("optimizer-offload-fraction")
-                                   ? by_name_.at("optimizer-offload-fraction")->value()
+      const std::string part = line_.Given("optimizer-offload-fraction")
+                                   ? line_.Value("optimizer-offload-fraction")
                                    : "1";
       double share = 1;
       const bool partly = absl::SimpleAtod(part, &share) && share < 1;
@@ -155,21 +120,53 @@ class Importer {
                     partly ? absl::StrCat("{device: ", 1 - share, ", host: ", share, "}") : "host");
     } else if (flag.name == "optimizer-offload-fraction") {
       draft_.Automatic(setting, value, "goes with --optimizer-cpu-offload");
+    } else if (flag.name == "nnodes") {
+      Count(flag, "resources.nodes");
+    } else if (flag.name == "nproc_per_node" || flag.name == "nproc-per-node") {
+      Count(flag, "resources.devices_per_node");
     } else {
       return Deferred(flag);
     }
     return true;
   }
 
-  static bool Deferred(const Flag& flag) {
-    return flag.name == "recompute-granularity" || flag.name == "recompute-method" ||
-           flag.name == "recompute-num-layers" || flag.name == "recompute-modules" ||
+  // Of the launcher, often a variable of the shell.
+  void Count(const MegatronWords& flag, std::string_view key) {
+    int64_t count = 0;
+    if (absl::SimpleAtoi(flag.value(), &count) && count > 0) {
+      draft_.Mapped("--" + flag.name, flag.value(), key, absl::StrCat(count));
+    } else {
+      draft_.Absent("--" + flag.name, flag.value(),
+                    absl::StrCat("is no number; set ", std::string(key)));
+    }
+  }
+
+  // Of the steps over which the rate decays.
+  absl::Status SetWarmup() {
+    if (!line_.Given("lr-warmup-fraction")) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const double fraction, line_.Real("lr-warmup-fraction", 0));
+    ASSIGN_OR_RETURN(const int64_t steps, line_.Number("train-iters", 0));
+    ASSIGN_OR_RETURN(const int64_t decay, line_.Number("lr-decay-iters", steps));
+    const std::string value = line_.Value("lr-warmup-fraction");
+    if (decay <= 0 || !(fraction >= 0 && fraction <= 1)) {
+      draft_.Absent("--lr-warmup-fraction", value, "set train.schedule.warmup_steps");
+    } else {
+      draft_.Mapped("--lr-warmup-fraction", value, "train.schedule.warmup_steps",
+                    absl::StrCat(std::llround(fraction * static_cast<double>(decay))));
+    }
+    return absl::OkStatus();
+  }
+
+  static bool Deferred(const MegatronWords& flag) {
+    return flag.name == "lr-warmup-fraction" || flag.name == "recompute-granularity" ||
+           flag.name == "recompute-method" || flag.name == "recompute-num-layers" ||
+           flag.name == "recompute-modules" ||
            flag.name == "num-layers-per-virtual-pipeline-stage" ||
            flag.name == "num-virtual-stages-per-pipeline-rank";
   }
 
   // Prefixes of .bin and .idx pairs, each perhaps after a weight.
-  void DataPath(const Flag& flag) {
+  void DataPath(const MegatronWords& flag) {
     std::vector<std::string> paths;
     bool weighted = false;
     for (const std::string& word : flag.values) {
@@ -186,7 +183,7 @@ class Importer {
         weighted ? "weights of the mixture are left out: files are read by their sizes" : "");
   }
 
-  void Split(const Flag& flag) {
+  void Split(const MegatronWords& flag) {
     double parts[3] = {0, 0, 0};
     const std::vector<std::string> words = [&] {
       std::vector<std::string> split;
@@ -213,7 +210,7 @@ class Importer {
                   "test data are not set aside");
   }
 
-  void Tokenizer(const Flag& flag) {
+  void Tokenizer(const MegatronWords& flag) {
     const std::string setting = "--" + flag.name;
     if (flag.name == "tokenizer-type") {
       draft_.Automatic(setting, flag.value(),
@@ -224,11 +221,11 @@ class Importer {
   }
 
   absl::Status SetRecompute() {
-    if (!Given("recompute-granularity")) return absl::OkStatus();
-    const std::string granularity = by_name_.at("recompute-granularity")->value();
+    if (!line_.Given("recompute-granularity")) return absl::OkStatus();
+    const std::string granularity = line_.Value("recompute-granularity");
     const std::string method =
-        Given("recompute-method") ? by_name_.at("recompute-method")->value() : "";
-    ASSIGN_OR_RETURN(const int64_t every, Number("recompute-num-layers", 1));
+        line_.Given("recompute-method") ? line_.Value("recompute-method") : "";
+    ASSIGN_OR_RETURN(const int64_t every, line_.Number("recompute-num-layers", 1));
     if (granularity == "selective") {
       draft_.Mapped("--recompute-granularity", granularity, "layout.recompute", "selective",
                     "norms and activations; flash attention computes its scores again anyway");
@@ -249,10 +246,11 @@ class Importer {
   }
 
   absl::Status SetInterleave() {
-    ASSIGN_OR_RETURN(const int64_t per_chunk, Number("num-layers-per-virtual-pipeline-stage", 0));
-    ASSIGN_OR_RETURN(int64_t chunks, Number("num-virtual-stages-per-pipeline-rank", 0));
-    ASSIGN_OR_RETURN(const int64_t layers, Number("num-layers", 0));
-    ASSIGN_OR_RETURN(const int64_t stages, Number("pipeline-model-parallel-size", 1));
+    ASSIGN_OR_RETURN(const int64_t per_chunk,
+                     line_.Number("num-layers-per-virtual-pipeline-stage", 0));
+    ASSIGN_OR_RETURN(int64_t chunks, line_.Number("num-virtual-stages-per-pipeline-rank", 0));
+    ASSIGN_OR_RETURN(const int64_t layers, line_.Number("num-layers", 0));
+    ASSIGN_OR_RETURN(const int64_t stages, line_.Number("pipeline-model-parallel-size", 1));
     if (per_chunk > 0 && layers > 0) chunks = layers / std::max<int64_t>(1, stages) / per_chunk;
     if (chunks <= 1) return absl::OkStatus();
     draft_.Set("layout.schedule", "interleaved");
@@ -261,64 +259,6 @@ class Importer {
                   absl::StrCat(per_chunk > 0 ? per_chunk : chunks), "layout.interleave",
                   absl::StrCat(chunks), "with schedule: interleaved");
     return absl::OkStatus();
-  }
-
-  // A Hugging Face config of the family that the flags describe: with RMSNorm, SwiGLU and rotary
-  // positions llama's, with LayerNorm, GELU and learned positions gpt2's.
-  absl::Status SetModel() {
-    ASSIGN_OR_RETURN(const int64_t layers, Number("num-layers", 0));
-    ASSIGN_OR_RETURN(const int64_t hidden, Number("hidden-size", 0));
-    ASSIGN_OR_RETURN(const int64_t heads, Number("num-attention-heads", 0));
-    ASSIGN_OR_RETURN(const int64_t groups, Number("num-query-groups", heads));
-    ASSIGN_OR_RETURN(const int64_t channels, Number("kv-channels", heads > 0 ? hidden / heads : 0));
-    const bool gated = Given("swiglu");
-    ASSIGN_OR_RETURN(
-        const int64_t ffn,
-        Number("ffn-hidden-size", gated ? (8 * hidden / 3 + 63) / 64 * 64 : 4 * hidden));
-    ASSIGN_OR_RETURN(const int64_t sequence, Number("seq-length", 1024));
-    ASSIGN_OR_RETURN(const int64_t positions, Number("max-position-embeddings", sequence));
-    ASSIGN_OR_RETURN(const int64_t vocabulary, Number("vocab-size", 0));
-    const bool rms = Given("normalization") && by_name_.at("normalization")->value() == "RMSNorm";
-    if (gated != rms) {
-      draft_.Remark(
-          "the model is neither llama's (--swiglu --normalization RMSNorm) nor gpt2's (neither of "
-          "them); "
-          "import with --model");
-      return absl::OkStatus();
-    }
-    nlohmann::ordered_json config;
-    if (gated) {
-      config = {{"model_type", Given("add-qkv-bias") ? "qwen2" : "llama"},
-                {"hidden_size", hidden},
-                {"num_hidden_layers", layers},
-                {"num_attention_heads", heads},
-                {"num_key_value_heads", Given("group-query-attention") ? groups : heads},
-                {"head_dim", channels},
-                {"intermediate_size", ffn},
-                {"max_position_embeddings", positions},
-                {"rms_norm_eps", Real("norm-epsilon", 1e-5)},
-                {"rope_theta", Real("rotary-base", 10000)},
-                {"hidden_act", "silu"},
-                {"tie_word_embeddings", !Given("untie-embeddings-and-output-weights")}};
-    } else {
-      config = {{"model_type", "gpt2"}, {"n_embd", hidden},
-                {"n_layer", layers},    {"n_head", heads},
-                {"n_inner", ffn},       {"n_positions", positions},
-                {"n_ctx", positions},   {"layer_norm_epsilon", Real("norm-epsilon", 1e-5)}};
-    }
-    config["vocab_size"] = vocabulary > 0 ? vocabulary : gated ? 32000 : 50257;
-    config["initializer_range"] = Real("init-method-std", 0.02);
-    draft_.Mapped(
-        "--num-layers ...", absl::StrCat(layers, " layers of ", hidden), "model.config",
-        config.dump(),
-        vocabulary > 0 ? "" : "the vocabulary's size is a guess: --vocab-size was not given");
-    return absl::OkStatus();
-  }
-
-  double Real(const std::string& name, double fallback) const {
-    double number = fallback;
-    if (Given(name) && !absl::SimpleAtod(by_name_.at(name)->value(), &number)) return fallback;
-    return number;
   }
 
   static std::string Suggestion(std::string_view name) {
@@ -330,23 +270,16 @@ class Importer {
                                           std::string(nearest), " meant?");
   }
 
-  const std::vector<Flag>& flags_;
+  const MegatronLine& line_;
   const ImportContext& context_;
-  std::map<std::string, const Flag*> by_name_;
   SpecDraft draft_;
 };
 
 }  // namespace
 
 absl::StatusOr<SpecDraft> ImportMegatron(std::string_view flags, const ImportContext& context) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> words, ShellWords(flags));
-  const std::vector<Flag> found = FlagsOf(words);
-  if (found.empty() || words.size() > kWordsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("got ", found.empty() ? "no" : "too many", " flags, must be 1 to ", kWordsMax,
-                     " words such as '--tensor-model-parallel-size 8 --micro-batch-size 1'"));
-  }
-  return Importer(found, context).Run();
+  ASSIGN_OR_RETURN(const MegatronLine line, MegatronLine::Parse(flags));
+  return Importer(line, context).Run();
 }
 
 }  // namespace terrace
