@@ -21,9 +21,10 @@
 #include "coordinator/import_tool.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/offline.h"
+#include "coordinator/paper.h"
 #include "coordinator/plan_files.h"
 #include "coordinator/plan_output.h"
-#include "coordinator/paper.h"
+#include "coordinator/planner/cluster_file_keys.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
 #include "coordinator/server/server.h"
@@ -216,6 +217,8 @@ int Main(int argc, char** argv) {
   explain->add_option("--stage", options.stage, "only this stage's program");
   explain->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml");
   CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
+  bool of_cluster = false;
+  schema->add_flag("--cluster", of_cluster, "of cluster.yaml instead");
   CLI::App* presets = app.add_subcommand("presets", "print the models that model.config may name");
   const CLI::App* import = AddImport(app, options);
   const CLI::App* estimate = AddEstimate(app, options);
@@ -231,7 +234,9 @@ int Main(int argc, char** argv) {
   if (serve->parsed()) return Exit(options, Serve(options.serve, &PrepareWithLearned));
   if (plan->parsed()) return Plan(options);
   if (explain->parsed()) return Explain(options);
-  if (schema->parsed()) return std::fputs(JobSpecJsonSchema().c_str(), stdout) < 0;
+  if (schema->parsed()) {
+    return std::fputs((of_cluster ? ClusterJsonSchema() : JobSpecJsonSchema()).c_str(), stdout) < 0;
+  }
   if (presets->parsed()) return PrintPresets();
   options.import.json = options.estimate.json = options.output == "json";
   if (import->parsed()) {

@@ -35,7 +35,7 @@ absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std:
   std::error_code error;
   const auto absolute = std::filesystem::absolute(spec_path, error);
   ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpec(yaml, absolute.parent_path().string()));
-  RETURN_IF_ERROR(ApplyCluster(paper, &spec));
+  RETURN_IF_ERROR(ApplyCluster(paper, &spec, WrittenIn(yaml)));
   return PrepareAnyway(spec, BudgetOnPaper(spec, paper));
 }
 

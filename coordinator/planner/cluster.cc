@@ -52,9 +52,9 @@ absl::Status TooMuch(std::string_view key, const std::string& got, const std::st
                                                  "; leave the key out to use all of it"));
 }
 
-absl::Status ApplyCounts(const Cluster& cluster, v1::ResourceSpec* resources) {
-  // 1 is what a spec says that says nothing.
-  const bool open = resources->nodes_max() <= 1;
+absl::Status ApplyCounts(const Cluster& cluster, const WrittenCounts& written,
+                         v1::ResourceSpec* resources) {
+  const bool open = !written.nodes && resources->nodes_max() <= 1;
   if (resources->nodes_min() > cluster.nodes) {
     return TooMuch("resources.nodes", absl::StrCat(resources->nodes_min()),
                    absl::StrCat(cluster.nodes), cluster);
@@ -66,7 +66,7 @@ absl::Status ApplyCounts(const Cluster& cluster, v1::ResourceSpec* resources) {
     return TooMuch("resources.devices_per_node", absl::StrCat(resources->devices_per_node()),
                    absl::StrCat(cluster.devices_per_node), cluster);
   }
-  if (resources->devices_per_node() <= 1) {
+  if (!written.devices_per_node && resources->devices_per_node() <= 1) {
     resources->set_devices_per_node(cluster.devices_per_node);
   }
   return absl::OkStatus();
@@ -107,14 +107,14 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view text) {
   return ClusterOf(found, devices, nodes);
 }
 
-absl::Status ApplyCluster(const Cluster& cluster, v1::JobSpec* spec) {
+absl::Status ApplyCluster(const Cluster& cluster, v1::JobSpec* spec, const WrittenCounts& written) {
   v1::ResourceSpec* resources = spec->mutable_resources();
   if (resources->device() == "cpu") {
     return absl::InvalidArgumentError(
         absl::StrCat("resources.device: got cpu, but the cluster ", cluster.name,
                      " has other devices; leave the key out, or plan without --cluster"));
   }
-  RETURN_IF_ERROR(ApplyCounts(cluster, resources));
+  RETURN_IF_ERROR(ApplyCounts(cluster, written, resources));
   if (resources->device_memory() > cluster.device_memory_bytes) {
     return TooMuch("resources.device_memory", absl::StrCat(resources->device_memory(), " bytes"),
                    absl::StrCat(cluster.device_memory_bytes, " a device"), cluster);

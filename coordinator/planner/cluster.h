@@ -41,10 +41,17 @@ Cluster ClusterOf(const CatalogueDevice& device, uint32_t devices_per_node, uint
 // INVALID_ARGUMENT for numbers that cannot be.
 absl::StatusOr<Cluster> ParseCluster(std::string_view text);
 
-// Fills spec.resources from the cluster where they are open (one node, one device a node, no
-// device_memory, no host_memory); a job may use a part. INVALID_ARGUMENT names the key that asks
-// for more than the cluster has, or for another device.
-absl::Status ApplyCluster(const Cluster& cluster, v1::JobSpec* spec);
+// Which counts a person wrote: a spec that says nothing of them has 1, as one that says 1.
+struct WrittenCounts {
+  bool nodes = false;
+  bool devices_per_node = false;
+};
+
+// Fills spec.resources from the cluster where they are open (nodes and devices that are 1 and not
+// written, no device_memory, no host_memory); a job may use a part. INVALID_ARGUMENT names the key
+// that asks for more than the cluster has, or for another device.
+absl::Status ApplyCluster(const Cluster& cluster, v1::JobSpec* spec,
+                          const WrittenCounts& written = {});
 
 // For a spec that ApplyCluster passed.
 Budget BudgetOnPaper(const v1::JobSpec& spec, const Cluster& cluster);

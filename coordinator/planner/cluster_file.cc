@@ -3,10 +3,11 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,50 +17,18 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/planner/cluster_file_keys.h"
 #include "coordinator/spec/values.h"
+#include "proto/program_text.h"
 
 namespace terrace {
 namespace {
 
-enum class Kind {
-  kName,   // a word of the user's
-  kWord,   // a name of a catalogue
-  kCount,  // a whole number in [low, high]
-  kReal,   // in [low, high]
-  kBytes,  // 80GiB, in [low, high]; of a rate: a second
-  kLink,   // a name of the link catalogue, or bytes a second as collectives reach them
-};
-struct Key {
-  std::string_view path;
-  Kind kind;
-  double low = 0, high = 0;
-};
+using Kind = ClusterKeyKind;
 
-const std::vector<Key>& Keys() {
-  static const auto* keys = new std::vector<Key>{
-      {"name", Kind::kName},
-      {"nodes", Kind::kCount, 1, kClusterNodesMax},
-      {"devices_per_node", Kind::kCount, 1, kNodeDevicesMax},
-      {"device.like", Kind::kWord},
-      {"device.name", Kind::kName},
-      {"device.memory", Kind::kBytes, 1 << 30, 1e15},
-      {"device.memory_bandwidth", Kind::kBytes, 1e9, 1e15},
-      {"device.fp32_tflops", Kind::kReal, 0.1, 1e6},
-      {"device.bf16_tflops", Kind::kReal, 0.1, 1e6},
-      {"device.fp8_tflops", Kind::kReal, 0.1, 1e6},
-      {"device.overhead", Kind::kBytes, 0, 1e12},
-      {"links.node", Kind::kLink, 1e6, 1e14},
-      {"links.network", Kind::kLink, 1e5, 1e14},
-      {"links.host", Kind::kLink, 1e6, 1e14},
-      {"links.node_latency_us", Kind::kReal, 0, 1e6},
-      {"links.network_latency_us", Kind::kReal, 0, 1e6},
-      {"host.memory", Kind::kBytes, 1 << 30, 1e15},
-      {"host.memory_bandwidth", Kind::kBytes, 1e9, 1e15},
-      {"nvme.read_bandwidth", Kind::kBytes, 1e6, 1e13},
-      {"nvme.write_bandwidth", Kind::kBytes, 1e6, 1e13},
-  };
-  return *keys;
-}
+// Deeper than any cluster; yaml-cpp's own limit is far above.
+constexpr int kDepthMax = 8;
+constexpr int kValuesMax = 1000;
 
 struct Written {
   std::string text;
@@ -71,14 +40,17 @@ struct Written {
 class ClusterReader {
  public:
   void Read(const YAML::Node& root) {
+    std::set<std::string> seen;
     for (const auto& item : root) {
-      const std::string name = item.first.Scalar();
-      if (name == "device" && item.second.IsScalar()) {  // device: h100
+      const std::string name = item.first.IsScalar() ? item.first.Scalar() : "a key";
+      if (!item.first.IsScalar()) {
+        Problem(item.first.Mark(), name, "no word", "a plain word");
+      } else if (!seen.insert(name).second) {
+        Problem(item.first.Mark(), name, "the key twice", "given once");
+      } else if (name == "device" && item.second.IsScalar()) {  // device: h100
         Value("device.like", item.first, item.second);
-      } else if (IsSection(name) && item.second.IsMap()) {
-        for (const auto& inner : item.second) {
-          Value(absl::StrCat(name, ".", inner.first.Scalar()), inner.first, inner.second);
-        }
+      } else if (IsSection(name)) {
+        ReadSection(name, item.first, item.second);
       } else {
         Value(name, item.first, item.second);
       }
@@ -99,17 +71,31 @@ class ClusterReader {
   const std::vector<std::string>& problems() const { return problems_; }
 
  private:
+  void ReadSection(const std::string& name, const YAML::Node& key, const YAML::Node& section) {
+    if (!section.IsMap()) {
+      return Problem(key.Mark(), name, Quoted(section),
+                     name == "device" ? "a device by name or a mapping" : "a mapping");
+    }
+    for (const auto& item : section) {
+      if (!item.first.IsScalar()) {
+        Problem(item.first.Mark(), name, "a key that is no word", "a mapping with plain keys");
+        continue;
+      }
+      Value(absl::StrCat(name, ".", item.first.Scalar()), item.first, item.second);
+    }
+  }
+
   static bool IsSection(const std::string& name) {
-    for (const Key& key : Keys()) {
+    for (const ClusterKey& key : ClusterKeys()) {
       if (absl::StartsWith(Absl(key.path), name + ".")) return true;
     }
     return false;
   }
 
   void Value(const std::string& path, const YAML::Node& key_node, const YAML::Node& value) {
-    const auto key = std::find_if(Keys().begin(), Keys().end(),
-                                  [&](const Key& one) { return one.path == path; });
-    if (key == Keys().end()) return Unknown(path, key_node);
+    const auto key = std::find_if(ClusterKeys().begin(), ClusterKeys().end(),
+                                  [&](const ClusterKey& one) { return one.path == path; });
+    if (key == ClusterKeys().end()) return Unknown(path, key_node);
     if (values_.contains(path)) {
       return Problem(key_node.Mark(), path, "the key twice", "given once");
     }
@@ -121,7 +107,7 @@ class ClusterReader {
   void Unknown(const std::string& path, const YAML::Node& key_node) {
     std::vector<std::string_view> paths;
     std::vector<absl::string_view> names;
-    for (const Key& key : Keys()) {
+    for (const ClusterKey& key : ClusterKeys()) {
       paths.push_back(key.path);
       names.push_back(Absl(key.path));
     }
@@ -129,10 +115,10 @@ class ClusterReader {
             Nearest(path, paths));
   }
 
-  bool Convert(const Key& key, const YAML::Node& key_node, const YAML::Node& value,
+  bool Convert(const ClusterKey& key, const YAML::Node& key_node, const YAML::Node& value,
                Written* written) {
     const YAML::Mark mark = key_node.Mark();
-    if (key.kind == Kind::kName || key.kind == Kind::kWord) {
+    if (key.kind == Kind::kName || key.kind == Kind::kDevice) {
       if (!written->text.empty()) return true;
       Problem(mark, key.path, "nothing", "a name");
       return false;
@@ -146,18 +132,17 @@ class ClusterReader {
     }
     if (key.kind == Kind::kLink && !number) return ConvertLink(key, mark, written);
     Problem(mark, key.path, Quoted(value),
-            absl::StrCat(key.kind == Kind::kCount ? "a whole number"
-                         : bytes                  ? "a size (such as 80GiB)"
-                                                  : "a number",
-                         " from ", key.low, " to ", key.high));
+            key.kind == Kind::kCount
+                ? absl::StrCat("a whole number from ", key.low, " to ", key.high)
+            : bytes ? absl::StrCat("a size (such as 80GiB) from ",
+                                   FormatBytes(static_cast<int64_t>(key.low)), " to ",
+                                   FormatBytes(static_cast<int64_t>(key.high)))
+                    : absl::StrCat("a number from ", key.low, " to ", key.high));
     return false;
   }
 
-  bool ConvertLink(const Key& key, const YAML::Mark& mark, Written* written) {
-    const auto kind = key.path == "links.node"   ? CatalogueLink::Kind::kNode
-                      : key.path == "links.host" ? CatalogueLink::Kind::kHost
-                                                 : CatalogueLink::Kind::kNetwork;
-    const absl::StatusOr<CatalogueLink> link = FindLink(written->text, kind);
+  bool ConvertLink(const ClusterKey& key, const YAML::Mark& mark, Written* written) {
+    const absl::StatusOr<CatalogueLink> link = FindLink(written->text, LinkKindOf(key));
     if (link.ok()) {
       written->link = *link;
       return true;
@@ -255,6 +240,18 @@ absl::StatusOr<Cluster> Build(const ClusterReader& reader) {
   return cluster;
 }
 
+// What a few lines may unfold to: aliases count as often as they are used.
+bool TooLarge(const YAML::Node& node, int depth, int* values) {
+  if (depth > kDepthMax || ++*values > kValuesMax) return true;
+  for (const auto& item : node) {
+    const bool inner = node.IsMap() ? TooLarge(item.first, depth + 1, values) ||
+                                          TooLarge(item.second, depth + 1, values)
+                                    : TooLarge(item, depth + 1, values);
+    if (inner) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 // yaml-cpp throws; this is the edge where its exceptions become a status.
@@ -271,6 +268,11 @@ absl::StatusOr<Cluster> ParseClusterFile(std::string_view yaml) {
           "line 1, column 1: the cluster: got no mapping, must be a mapping of keys (nodes, "
           "devices_per_node, device, links, ...)");
     }
+    if (int values = 0; TooLarge(root, 0, &values)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the cluster: got more than ", kValuesMax, " values or ", kDepthMax,
+                       " levels, must be smaller; try fewer aliases"));
+    }
     reader.Read(root);
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("line ", error.mark.line + 1, ", column ",
@@ -281,6 +283,20 @@ absl::StatusOr<Cluster> ParseClusterFile(std::string_view yaml) {
     return absl::InvalidArgumentError(absl::StrJoin(reader.problems(), "\n"));
   }
   return Build(reader);
+}
+
+WrittenCounts WrittenIn(std::string_view spec_yaml) {
+  try {
+    const YAML::Node root = YAML::Load(std::string(spec_yaml));
+    if (!root.IsMap() || !root["resources"].IsMap()) return {};
+    const YAML::Node resources = root["resources"];
+    const auto written = [&resources](const char* key) {
+      return resources[key].IsDefined() && !resources[key].IsNull();
+    };
+    return {.nodes = written("nodes"), .devices_per_node = written("devices_per_node")};
+  } catch (const YAML::Exception&) {
+    return {};
+  }
 }
 
 }  // namespace terrace

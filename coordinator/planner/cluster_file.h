@@ -19,4 +19,7 @@ inline constexpr int64_t kClusterBytesMax = 64 << 10;
 
 absl::StatusOr<Cluster> ParseClusterFile(std::string_view yaml);
 
+// Of the text of a job spec that was read before; nothing of one that is no YAML.
+WrittenCounts WrittenIn(std::string_view spec_yaml);
+
 }  // namespace terrace

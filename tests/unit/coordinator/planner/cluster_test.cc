@@ -7,8 +7,6 @@
 #include <functional>
 #include <string>
 
-#include "coordinator/planner/cluster_file.h"
-
 namespace terrace {
 namespace {
 
@@ -47,6 +45,19 @@ TEST(ClusterTest, ImpossibleNumbersAreRefused) {
   EXPECT_THAT(Refusal(ParseCluster("h100x8:99999999999").status()), HasSubstr("from 1 to 16384"));
 }
 
+TEST(ClusterTest, NamesThatAreNoneAreRefused) {
+  for (const char* name : {"", " ", ":", "x", "x8", "x8:2", ":2", "nosuch", "8", "h100x8:2:3",
+                           "h100x 8", "h100x8:2 ", "h100 x8", "h100xx8", "\n"}) {
+    const auto cluster = ParseCluster(name);
+    EXPECT_FALSE(cluster.ok()) << "'" << name << "'";
+    EXPECT_FALSE(cluster.status().message().empty());
+  }
+  EXPECT_THAT(Refusal(ParseCluster("nosuch").status()),
+              HasSubstr("device 'nosuch' is not in the catalogue, which has "));
+  EXPECT_THAT(Refusal(ParseCluster("nosuch").status()), HasSubstr("H100-80GB"));
+  EXPECT_FALSE(ParseCluster(std::string(100000, 'h')).ok());
+}
+
 TEST(ClusterTest, AnUnknownDeviceNamesTheNearest) {
   EXPECT_THAT(Refusal(ParseCluster("h10x8:2").status()), HasSubstr("did you mean 'h100'"));
   EXPECT_EQ(ParseCluster("h10x8:2").status().code(), absl::StatusCode::kNotFound);
@@ -80,6 +91,19 @@ TEST(ClusterTest, AJobMayUseAPart) {
   EXPECT_EQ(BudgetOnPaper(spec, cluster).device_memory_bytes, 40 * kGiB);
 }
 
+TEST(ClusterTest, OneNodeThatIsWrittenIsOneNode) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_nodes_min(1);
+  spec.mutable_resources()->set_nodes_max(1);
+  spec.mutable_resources()->set_devices_per_node(1);
+  const Cluster cluster = *ParseCluster("h100x8:128");
+  v1::JobSpec one_node = spec, one_device = spec;
+  ASSERT_TRUE(ApplyCluster(cluster, &one_node, {.nodes = true}).ok());
+  EXPECT_EQ(BudgetOnPaper(one_node, cluster).ranks, 8u);
+  ASSERT_TRUE(ApplyCluster(cluster, &one_device, {.devices_per_node = true}).ok());
+  EXPECT_EQ(BudgetOnPaper(one_device, cluster).ranks, 128u);
+}
+
 TEST(ClusterTest, ContradictionsAreRefusedByKey) {
   const Cluster cluster = *ParseCluster("h100x8:2");
   const auto refusal = [&](const std::function<void(v1::ResourceSpec*)>& change) {
@@ -97,50 +121,6 @@ TEST(ClusterTest, ContradictionsAreRefusedByKey) {
               HasSubstr("resources.device: got cpu"));
   EXPECT_THAT(refusal([](auto* r) { r->set_host_memory(1024 * kGiB); }),
               HasSubstr("resources.host_memory"));
-}
-
-TEST(ClusterFileTest, WhatIsWrittenReplacesTheDevices) {
-  const auto cluster = ParseClusterFile(
-      "name: lab\nnodes: 4\ndevices_per_node: 2\n"
-      "device: {like: h100, name: H800, memory: 64GiB, bf16_tflops: 800, overhead: 1GiB}\n"
-      "links: {node: 160GB, network: ib-hdr200, network_latency_us: 20, host: pcie4}\n"
-      "host: {memory: 512GiB, memory_bandwidth: 200GB}\n"
-      "nvme: {read_bandwidth: 12GB, write_bandwidth: 6GB}\n");
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
-  const v1::HardwareProfile& profile = cluster->profile;
-  EXPECT_EQ(cluster->name, "lab");
-  EXPECT_EQ(profile.name(), "H800");
-  EXPECT_EQ(cluster->device_memory_bytes, 64 * kGiB);
-  EXPECT_EQ(cluster->overhead_bytes, kGiB);
-  EXPECT_DOUBLE_EQ(profile.bf16_flops_per_second(), 800e12);
-  EXPECT_DOUBLE_EQ(profile.links(0).bytes_per_second(), 160e9);
-  EXPECT_LT(profile.links(1).bytes_per_second(), 25e9);
-  EXPECT_DOUBLE_EQ(profile.links(1).latency_seconds(), 20e-6);
-  EXPECT_DOUBLE_EQ(profile.to_host_bytes_per_second(), 28.8e9);
-  EXPECT_DOUBLE_EQ(profile.nvme_write_bytes_per_second(), 3e9);
-  EXPECT_DOUBLE_EQ(profile.host_memory_bytes_per_second(), 100e9);
-}
-
-TEST(ClusterFileTest, AllProblemsAreReportedWithTheirPlaces) {
-  const std::string message = Refusal(ParseClusterFile("nodes: 0\n"
-                                                       "device: {like: h100, memry: 80GiB}\n"
-                                                       "links: {network: ib-ndr40}\n"
-                                                       "nodes: 2\n")
-                                          .status());
-  EXPECT_THAT(message, HasSubstr("line 1, column 1: nodes: got \"0\", must be a whole number"));
-  EXPECT_THAT(message, HasSubstr("line 2, column 22: device.memry: got an unknown key"));
-  EXPECT_THAT(message, HasSubstr("try device.memory"));
-  EXPECT_THAT(message, HasSubstr("did you mean 'ib-ndr400'"));
-}
-
-TEST(ClusterFileTest, WhatIsNoClusterIsRefused) {
-  EXPECT_THAT(Refusal(ParseClusterFile("[1, 2]").status()), HasSubstr("must be a mapping"));
-  EXPECT_THAT(Refusal(ParseClusterFile("a: [").status()), HasSubstr("is not YAML"));
-  EXPECT_THAT(Refusal(ParseClusterFile("nodes: 2\n").status()), HasSubstr("device.like"));
-  EXPECT_THAT(Refusal(ParseClusterFile("device: h10\n").status()), HasSubstr("did you mean"));
-  EXPECT_THAT(Refusal(ParseClusterFile("device: {like: h100, overhead: 900GiB}\n").status()),
-              HasSubstr("device.overhead"));
-  EXPECT_THAT(Refusal(ParseClusterFile(std::string(70000, '#')).status()), HasSubstr("at most"));
 }
 
 }  // namespace
