@@ -147,7 +147,7 @@ class CommandLine {
     estimate->add_option("model", words_, "Preset, config.json or its folder")
         ->required()
         ->expected(1);
-    Forward(estimate, "--sequence-length", "Tokens of a sequence; without it 2048");
+    Forward(estimate, "--sequence-length", "Tokens of a sequence; without it 2048, or what the model has");
     Forward(estimate, "--batch", "Sequences on a device at a time");
     Forward(estimate, "--devices", "Devices that share the states");
     Forward(estimate, "--precision", "bf16 or fp32");

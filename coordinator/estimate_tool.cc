@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/estimate_tool.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
@@ -18,6 +19,7 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kConfigBytesMax = 1 << 20;
+constexpr int64_t kUsualLength = 2048;
 
 absl::StatusOr<std::string> ConfigJson(const std::string& model) {
   if (const Preset* preset = FindPreset(model); preset != nullptr)
@@ -39,10 +41,15 @@ absl::StatusOr<std::string> ConfigJson(const std::string& model) {
 
 absl::Status PrintEstimate(const EstimateOptions& options) {
   ASSIGN_OR_RETURN(const std::string json, ConfigJson(options.model));
-  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(json, options.sequence_length));
+  int64_t length = options.sequence_length;
+  if (length == 0) {
+    ASSIGN_OR_RETURN(const ModelConfig any, ParseModelConfig(json, 1));
+    length = std::min(kUsualLength, any.max_positions);
+  }
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(json, length));
   const Model model = BuildModel(config);
   const EstimateInput input = {.model = &model,
-                               .sequence_length = options.sequence_length,
+                               .sequence_length = length,
                                .batch = options.batch,
                                .devices = options.devices,
                                .bf16 = options.precision == "bf16",

@@ -11,8 +11,8 @@
 namespace terrace {
 
 struct EstimateOptions {
-  std::string model;  // preset, config.json or its folder
-  int64_t sequence_length = 2048;
+  std::string model;            // preset, config.json or its folder
+  int64_t sequence_length = 0;  // 0: 2048, or the most positions that the model has
   int64_t batch = 1;
   int64_t devices = 1;
   int64_t lora_rank = 16;

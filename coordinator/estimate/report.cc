@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/program_text.h"
 #include "proto/text_table.h"
+#include "proto/words.h"
 
 namespace terrace {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 using Align = TextTable::Align;
 using Json = nlohmann::ordered_json;
 
-constexpr int kBarWidth = 32;
+constexpr int kBarWidth = 16;
+constexpr size_t kColumns = 80, kIndent = 4;
 
 // Eighths of a cell, so that neighbours of 3 % differ.
 std::string Bar(int64_t bytes, int64_t most) {
@@ -54,13 +56,15 @@ Json Parts(const std::vector<EstimatedBytes>& parts) {
 
 std::string EstimateText(const EstimateInput& input, const std::vector<EstimateSection>& sections) {
   const Model& model = *input.model;
-  std::string text = absl::StrCat(
+  const std::string symbols = absl::StrCat(
       model.config.family, ", N = ", model.Parameters(), " parameters, L = ", model.config.layers,
       " layers of h = ", model.config.hidden, ", q = ", model.config.heads * model.config.head_dim,
       ", kv = ", 2 * model.config.kv_heads * model.config.head_dim,
-      ", f = ", model.config.intermediate, "\n");
+      ", f = ", model.config.intermediate);
+  std::string text = Wrapped(symbols, kColumns, 0) + "\n";
   for (const EstimateSection& section : sections) {
-    absl::StrAppend(&text, "\n", section.name, ": ", section.note, "\n");
+    absl::StrAppend(&text, "\n",
+                    Wrapped(absl::StrCat(section.name, ": ", section.note), kColumns, 0), "\n");
     int64_t most = 0;
     for (const EstimateCase& one : section.cases)
       most = std::max(most, EstimateCase::Total(one.device));
@@ -81,13 +85,13 @@ std::string EstimateText(const EstimateInput& input, const std::vector<EstimateS
     }
     table.AppendTo(&text);
     for (const EstimateCase& one : section.cases) {
-      absl::StrAppend(&text, "    ", one.name, ": ", Formulas(one), "\n");
+      const std::string words = absl::StrCat(one.name, ": ", Formulas(one));
+      absl::StrAppend(&text, "  ", Wrapped(words, kColumns, kIndent), "\n");
     }
   }
-  absl::StrAppend(
-      &text,
-      "\nLibraries, contexts and fragmentation come on top. What a Terrace job reserves, to "
-      "the byte: terrace plan.\n");
+  absl::StrAppend(&text,
+                  "\nLibraries, contexts and fragmentation come on top. What a Terrace job\n"
+                  "reserves, to the byte: terrace plan.\n");
   return text;
 }
 

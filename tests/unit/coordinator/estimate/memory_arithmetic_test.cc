@@ -6,9 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/str_split.h"
 #include "coordinator/estimate/report.h"
 #include "coordinator/model/presets.h"
 
@@ -94,6 +96,54 @@ TEST(MemoryArithmeticTest, ActivationsOfGpt2AreThirtyTwoBytesAHiddenElement) {
             tokens * layers * 2 * 768);
 }
 
+// Counted by transformers 5 (AutoModelForCausalLM.from_config on the meta device).
+TEST(MemoryArithmeticTest, ParametersAreCountedAsTransformersCountsThem) {
+  struct Counted {
+    const char* config;
+    int64_t parameters;
+  };
+  for (const Counted& one : {
+           Counted{R"({"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25,
+                       "vocab_size": 50257, "n_positions": 1024})",
+                   1557611200},
+           Counted{R"({"model_type": "gpt2", "n_embd": 96, "n_layer": 3, "n_head": 3,
+                       "vocab_size": 1001, "n_positions": 77, "n_inner": 200})",
+                   332664},
+           Counted{R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 8192,
+                       "intermediate_size": 28672, "num_hidden_layers": 80,
+                       "num_attention_heads": 64, "num_key_value_heads": 8,
+                       "max_position_embeddings": 8192, "rms_norm_eps": 1e-5})",
+                   70553706496},
+           Counted{R"({"model_type": "llama", "vocab_size": 32003, "hidden_size": 256,
+                       "intermediate_size": 700, "num_hidden_layers": 5, "num_attention_heads": 8,
+                       "num_key_value_heads": 2, "head_dim": 48, "tie_word_embeddings": true,
+                       "max_position_embeddings": 2048, "rms_norm_eps": 1e-6})",
+                   12112384},
+           Counted{R"({"model_type": "mistral", "vocab_size": 32768, "hidden_size": 4096,
+                       "intermediate_size": 14336, "num_hidden_layers": 32,
+                       "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+                       "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+                       "sliding_window": null})",
+                   7248023552},
+           Counted{R"({"model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896,
+                       "intermediate_size": 4864, "num_hidden_layers": 24,
+                       "num_attention_heads": 14, "num_key_value_heads": 2,
+                       "tie_word_embeddings": true, "max_position_embeddings": 32768,
+                       "rms_norm_eps": 1e-6})",
+                   494032768},
+           Counted{R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024,
+                       "intermediate_size": 3072, "num_hidden_layers": 28,
+                       "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+                       "tie_word_embeddings": true, "max_position_embeddings": 32768,
+                       "rms_norm_eps": 1e-6})",
+                   596049920},
+       }) {
+    const auto config = ParseModelConfig(one.config, 64);
+    ASSERT_TRUE(config.ok()) << config.status() << one.config;
+    EXPECT_EQ(BuildModel(*config).Parameters(), one.parameters) << one.config;
+  }
+}
+
 TEST(MemoryArithmeticTest, ReportsShowFormulasBarsAndJson) {
   const Model model = ModelOf("gpt2", 1024);
   const EstimateInput input = {.model = &model, .sequence_length = 1024, .devices = 8};
@@ -101,7 +151,13 @@ TEST(MemoryArithmeticTest, ReportsShowFormulasBarsAndJson) {
   const std::string text = EstimateText(input, sections);
   EXPECT_THAT(text, HasSubstr("124439808 parameters"));
   EXPECT_THAT(text, HasSubstr("12 N / 8"));
-  EXPECT_THAT(text, HasSubstr("████████████████████████████████"));
+  EXPECT_THAT(text, HasSubstr(" ████████████████\n")) << "the largest";
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const auto columns = std::count_if(line.begin(), line.end(), [](char c) {
+      return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // but for the rest of UTF-8 letters
+    });
+    EXPECT_LE(columns, 80) << line;
+  }
   const auto json = nlohmann::json::parse(EstimateJson(input, sections));
   EXPECT_EQ(json["model"]["parameters"], 124439808);
   EXPECT_EQ(json["training"]["cases"][0]["device_bytes"], 16 * 124439808LL);
