@@ -2,65 +2,20 @@
 #include "client/memory_chart.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/memory_picture.h"
 #include "proto/program_text.h"
 
 namespace terrace {
 namespace {
 
-constexpr double kWidth = 1040, kHeight = 300;
+constexpr double kWidth = kPictureWidth, kHeight = 300;
 constexpr double kLeft = 78, kRight = 12, kTop = 14, kBottom = 44;
 constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
 constexpr int kTicks = 4;
 constexpr double kPhaseTextMin = 60;  // narrower bands have no label
-
-struct ClassColour {
-  v1::BufferClass buffer_class;
-  const char* colour;
-};
-// Those that stay lie below. Told apart by people who do not see all colours, and in grey.
-constexpr std::array<ClassColour, 7> kColours = {{{v1::PARAMETER, "#3b6fb6"},
-                                                  {v1::OPTIMIZER, "#2a9d8f"},
-                                                  {v1::GRADIENT, "#e07b39"},
-                                                  {v1::ACTIVATION, "#f2c14e"},
-                                                  {v1::COMMUNICATION, "#9b5fa8"},
-                                                  {v1::INPUT, "#8bbf5f"},
-                                                  {v1::WORKSPACE, "#aab2bb"}}};
-
-const char* PhaseColour(v1::Phase phase) {
-  switch (phase) {
-    case v1::FORWARD:
-      return "#dce7f5";
-    case v1::BACKWARD:
-      return "#fbe3d3";
-    case v1::RECOMPUTE:
-      return "#f3ead0";
-    case v1::OPTIMIZER_STEP:
-      return "#d3eee9";
-    default:
-      return "#eef0f2";
-  }
-}
-std::string PhaseName(v1::Phase phase) {
-  switch (phase) {
-    case v1::FORWARD:
-      return "forward";
-    case v1::BACKWARD:
-      return "backward";
-    case v1::RECOMPUTE:
-      return "recompute";
-    case v1::OPTIMIZER_STEP:
-      return "optimizer";
-    default:
-      return "";
-  }
-}
 
 // Where things are in the picture.
 struct Scale {
@@ -75,23 +30,12 @@ struct Scale {
   }
 };
 
-// A power of two: ticks read well in binary units.
-int64_t TickBytes(int64_t top) {
-  int64_t tick = 1;
-  while (tick * kTicks < top) tick *= 2;
-  return tick;
-}
-
 void AddAxis(const Scale& scale, std::string* svg) {
-  const int64_t tick = TickBytes(scale.bytes);
-  for (int64_t value = 0; value <= scale.bytes; value += tick) {
-    const double y = scale.Y(value);
-    absl::StrAppendFormat(svg,
-                          "<line x1=\"%.0f\" x2=\"%.0f\" y1=\"%.1f\" y2=\"%.1f\" "
-                          "stroke=\"#d9dee3\"/><text x=\"%.0f\" y=\"%.1f\" "
-                          "text-anchor=\"end\">%s</text>\n",
-                          kLeft, kWidth - kRight, y, y, kLeft - 8, y + 4,
-                          value == 0 ? "0" : FormatBytes(value));
+  for (const double value : ByteTicks(static_cast<double>(scale.bytes), kTicks)) {
+    const auto bytes = static_cast<int64_t>(value);
+    *svg += LineFrom(kLeft, scale.Y(bytes), kWidth - kRight, scale.Y(bytes), "stroke=\"#d9dee3\"");
+    *svg +=
+        TextAt(kLeft - 8, scale.Y(bytes) + 4, Anchor::kEnd, bytes == 0 ? "0" : FormatBytes(bytes));
   }
 }
 
@@ -103,7 +47,7 @@ void AddAreas(const MemoryTimeline& timeline, v1::Tier tier, const Scale& scale,
     return i + 1 < count ? static_cast<int64_t>(timeline.points[i + 1].first_instruction)
                          : scale.instructions;
   };
-  for (const ClassColour& style : kColours) {
+  for (const ClassStyle& style : ClassStyles()) {
     std::string up, down;
     bool any = false;
     for (size_t i = 0; i < count; ++i) {
@@ -119,49 +63,40 @@ void AddAreas(const MemoryTimeline& timeline, v1::Tier tier, const Scale& scale,
   }
 }
 
-void AddLevel(const Scale& scale, int64_t bytes, const char* name, const char* dash,
-              std::string* svg) {
+void AddLevel(const Scale& scale, int64_t bytes, const char* name, std::string* svg) {
   if (bytes <= 0 || bytes > scale.bytes) return;
   const double y = scale.Y(bytes);
-  absl::StrAppendFormat(svg,
-                        "<line x1=\"%.0f\" x2=\"%.0f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#1b1f24\" "
-                        "stroke-dasharray=\"%s\"/><text x=\"%.0f\" y=\"%.1f\" "
-                        "text-anchor=\"end\">%s %s</text>\n",
-                        kLeft, kWidth - kRight, y, y, dash, kWidth - kRight, y - 4, name,
-                        FormatBytes(bytes));
+  *svg += LineFrom(kLeft, y, kWidth - kRight, y, "stroke=\"#1b1f24\" stroke-dasharray=\"5 3\"");
+  *svg += TextAt(kWidth - kRight, y - 4, Anchor::kEnd, absl::StrCat(name, " ", FormatBytes(bytes)));
 }
 
 void AddPhases(const v1::Sequence& sequence, const Scale& scale, std::string* svg) {
   const auto& instructions = sequence.instructions();
   for (int first = 0; first < instructions.size();) {
+    const v1::Phase phase = instructions[first].phase();
     int end = first;
-    while (end < instructions.size() && instructions[end].phase() == instructions[first].phase())
-      ++end;
+    while (end < instructions.size() && instructions[end].phase() == phase) ++end;
     const double left = scale.X(first), width = scale.X(end) - left;
-    const std::string name = PhaseName(instructions[first].phase());
-    absl::StrAppendFormat(svg,
-                          "<rect x=\"%.1f\" y=\"%.0f\" width=\"%.1f\" height=\"18\" "
-                          "fill=\"%s\"><title>%s, instructions %d to %d</title></rect>\n",
-                          left, kTop + kPlotHeight + 6, width,
-                          PhaseColour(instructions[first].phase()), name, first, end - 1);
+    const PhaseStyle& style = StyleOf(phase);
+    *svg +=
+        RectAt(left, kTop + kPlotHeight + 6, width, 18, absl::StrCat("fill=\"", style.colour, "\""),
+               absl::StrCat(style.name, ", instructions ", first, " to ", end - 1));
     if (width >= kPhaseTextMin) {
-      absl::StrAppendFormat(svg, "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\">%s</text>\n",
-                            left + width / 2, kTop + kPlotHeight + 19, name);
+      *svg += TextAt(left + width / 2, kTop + kPlotHeight + 19, Anchor::kMiddle, style.name, "ink");
     }
     first = end;
   }
 }
 
 void AddPeak(const MemoryTimeline::Peak& peak, const Scale& scale, std::string* svg) {
-  const double x = scale.X(peak.instruction), y = scale.Y(peak.bytes);
+  const double x = scale.X(peak.instruction);
   const bool right = x > kWidth * 0.8;
   absl::StrAppendFormat(svg,
                         "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"#fff\" "
-                        "stroke=\"#1b1f24\" stroke-width=\"1.5\"><title>peak</title></circle>\n"
-                        "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"%s\">peak at instruction "
-                        "%u</text>\n",
-                        x, y, right ? kWidth - kRight : x, kHeight - 4, right ? "end" : "middle",
-                        peak.instruction);
+                        "stroke=\"#1b1f24\" stroke-width=\"1.5\"><title>peak</title></circle>\n",
+                        x, scale.Y(peak.bytes));
+  *svg += TextAt(right ? kWidth - kRight : x, kHeight - 4, right ? Anchor::kEnd : Anchor::kMiddle,
+                 absl::StrCat("peak at instruction ", peak.instruction));
 }
 
 // Says what is under the pointer, without a script.
@@ -175,46 +110,23 @@ void AddHover(const v1::Sequence& sequence, const MemoryTimeline& timeline, v1::
     const v1::Instruction& first = sequence.instructions(static_cast<int>(point.first_instruction));
     std::string title =
         absl::StrCat(InstructionWords(first), "\nlive ", FormatBytes(Total(point.bytes[tier])));
-    for (const ClassColour& style : kColours) {
+    for (const ClassStyle& style : ClassStyles()) {
       const int64_t bytes = point.bytes[tier][style.buffer_class];
-      if (bytes > 0)
-        absl::StrAppend(&title, "\n", ClassName(style.buffer_class), " ", FormatBytes(bytes));
+      if (bytes > 0) absl::StrAppend(&title, "\n", style.name, " ", FormatBytes(bytes));
     }
     const double left = scale.X(point.first_instruction);
-    absl::StrAppendFormat(svg,
-                          "<rect class=\"hover\" x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" "
-                          "height=\"%.0f\"><title>%s</title></rect>\n",
-                          left, kTop, scale.X(end) - left, kPlotHeight, EscapeHtml(title));
+    *svg += RectAt(left, kTop, scale.X(end) - left, kPlotHeight, "class=\"hover\"", title);
   }
 }
 
 }  // namespace
 
-std::string EscapeHtml(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
+Picture ChartLegend() {
+  std::vector<Swatch> swatches;
+  for (const ClassStyle& style : ClassStyles()) {
+    if (style.buffer_class != v1::EXTERNAL) swatches.push_back({style.name, style.colour});
   }
-  return out;
-}
-
-std::string ChartLegend() {
-  std::string list = "<ul class=\"legend\">";
-  for (const ClassColour& style : kColours) {
-    absl::StrAppend(&list, "<li><i style=\"background:", style.colour, "\"></i>",
-                    ClassName(style.buffer_class), "</li>");
-  }
-  return list + "</ul>\n";
+  return Legend(swatches);
 }
 
 std::string MemoryChart(const LiveMemory& memory, int sequence, const MemoryTimeline& timeline,
@@ -224,17 +136,14 @@ std::string MemoryChart(const LiveMemory& memory, int sequence, const MemoryTime
   const int64_t arena = memory.ArenaBytes()[tier];
   const Scale scale{.instructions = std::max(1, shown.instructions_size()),
                     .bytes = std::max<int64_t>(1, arena + arena / 16)};
-  std::string svg = absl::StrFormat(
-      "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Live bytes on %s over one "
-      "step\">\n",
-      kWidth, kHeight, TierName(tier));
-  AddAxis(scale, &svg);
-  AddAreas(timeline, tier, scale, &svg);
-  AddLevel(scale, arena, "arena", "5 3", &svg);
-  AddPhases(shown, scale, &svg);
-  AddPeak(timeline.peaks[tier], scale, &svg);
-  AddHover(shown, timeline, tier, scale, &svg);
-  return svg + "</svg>\n";
+  Picture picture{.width = kWidth, .height = kHeight};
+  AddAxis(scale, &picture.body);
+  AddAreas(timeline, tier, scale, &picture.body);
+  AddLevel(scale, arena, "arena", &picture.body);
+  AddPhases(shown, scale, &picture.body);
+  AddPeak(timeline.peaks[tier], scale, &picture.body);
+  AddHover(shown, timeline, tier, scale, &picture.body);
+  return SvgElement(picture, absl::StrCat("Live bytes on ", TierWord(tier), " over one step"));
 }
 
 }  // namespace terrace

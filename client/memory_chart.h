@@ -7,16 +7,14 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
+#include "proto/drawing/svg.h"
 #include "proto/live_memory.h"
 
 namespace terrace {
 
-std::string EscapeHtml(std::string_view text);
-
-// What the colours mean, as an HTML list.
-std::string ChartLegend();
+// What the colours mean.
+Picture ChartLegend();
 
 // `timeline` is that of the sequence.
 std::string MemoryChart(const LiveMemory& memory, int sequence, const MemoryTimeline& timeline,

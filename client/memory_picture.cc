@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/table.h"
+#include "proto/drawing/svg.h"
 #include "proto/program_text.h"
 
 namespace terrace {
@@ -18,12 +19,12 @@ namespace {
 constexpr int kLabelColumns = 8;  // "device  "
 constexpr int kBarColumnsMin = 10;
 
-struct ClassStyle {
+struct BarStyle {
   v1::BufferClass buffer_class;
   char letter;
   int colour;  // of the 256
 };
-constexpr std::array<ClassStyle, 7> kStyles = {{{v1::PARAMETER, 'P', 33},
+constexpr std::array<BarStyle, 7> kStyles = {{{v1::PARAMETER, 'P', 33},
                                                 {v1::GRADIENT, 'G', 208},
                                                 {v1::OPTIMIZER, 'O', 37},
                                                 {v1::ACTIVATION, 'A', 220},
@@ -69,16 +70,16 @@ std::string Place(const v1::RankMemory& memory) {
 Table TierTable(const v1::GetMemoryResponse& now) {
   std::vector<std::string> headers = {"RANK",     "STEP",      "TIER",  "LIVE",
                                       "RESERVED", "PREDICTED", "LIMIT", "CAPACITY"};
-  for (const ClassStyle& style : kStyles)
-    headers.push_back(absl::AsciiStrToUpper(ClassName(style.buffer_class)));
+  for (const BarStyle& style : kStyles)
+    headers.push_back(absl::AsciiStrToUpper(ClassWord(style.buffer_class)));
   Table table(headers);
   for (const v1::RankMemory& memory : now.ranks()) {
     for (const v1::TierMemory& tier : memory.tiers()) {
       std::vector<std::string> row = {absl::StrCat(memory.rank()),  absl::StrCat(memory.step()),
-                                      TierName(tier.tier()),        Bytes(LiveBytes(tier)),
+                                      TierWord(tier.tier()),        Bytes(LiveBytes(tier)),
                                       Bytes(tier.reserved_bytes()), Bytes(tier.predicted_bytes()),
                                       Bytes(tier.limit_bytes()),    Bytes(tier.capacity_bytes())};
-      for (const ClassStyle& style : kStyles) {
+      for (const BarStyle& style : kStyles) {
         int64_t bytes = 0;
         for (const v1::LiveClass& line : tier.live())
           bytes += line.class_() == style.buffer_class ? line.bytes() : 0;
@@ -111,7 +112,7 @@ std::string Bar(const v1::TierMemory& tier, int64_t whole, int width, bool colou
   std::string bar;
   int64_t until = 0;
   int drawn = 0;
-  for (const ClassStyle& style : kStyles) {
+  for (const BarStyle& style : kStyles) {
     for (const v1::LiveClass& line : tier.live()) {
       if (line.class_() != style.buffer_class) continue;
       until += line.bytes();
@@ -137,12 +138,12 @@ std::string Legend(const v1::GetMemoryResponse& now, bool colour) {
     }
   }
   std::string legend;
-  for (const ClassStyle& style : kStyles) {
+  for (const BarStyle& style : kStyles) {
     if (!held.contains(style.buffer_class)) continue;
     absl::StrAppend(&legend, legend.empty() ? "" : " ",
                     colour ? absl::StrCat("\033[48;5;", style.colour, "m  \033[0m ")
                            : absl::StrCat(std::string(1, style.letter), " "),
-                    ClassName(style.buffer_class));
+                    ClassWord(style.buffer_class));
   }
   return legend + "\n";
 }
@@ -163,7 +164,7 @@ void AddRank(const v1::RankMemory& memory, const v1::RankMemory* before, int col
       absl::StrAppend(&figures, ", limit ", FormatBytes(tier.limit_bytes()));
     const int width =
         std::max(kBarColumnsMin, columns - kLabelColumns - 4 - static_cast<int>(figures.size()));
-    absl::StrAppend(out, absl::StrFormat("%-*s", kLabelColumns, TierName(tier.tier())),
+    absl::StrAppend(out, absl::StrFormat("%-*s", kLabelColumns, TierWord(tier.tier())),
                     Bar(tier, whole, width, colour), " ", figures, "\n");
   }
   const v1::AllocatorStats& stats = memory.allocator();
@@ -179,7 +180,7 @@ void AddRank(const v1::RankMemory& memory, const v1::RankMemory* before, int col
   if (memory.traffic().empty()) return;
   std::string moved = "        moved";
   for (const v1::OffloadTraffic& traffic : memory.traffic()) {
-    absl::StrAppend(&moved, "  ", TierName(traffic.tier()), traffic.write() ? " write " : " read ",
+    absl::StrAppend(&moved, "  ", TierWord(traffic.tier()), traffic.write() ? " write " : " read ",
                     FormatBytes(traffic.bytes()), " (", Rate(memory, before, traffic), ")");
   }
   absl::StrAppend(out, moved, "  stalled ",
@@ -194,11 +195,6 @@ int64_t LiveBytes(const v1::TierMemory& tier) {
   return bytes;
 }
 
-std::string TierName(v1::Tier tier) { return absl::AsciiStrToLower(v1::Tier_Name(tier)); }
-std::string ClassName(v1::BufferClass buffer_class) {
-  return absl::AsciiStrToLower(v1::BufferClass_Name(buffer_class));
-}
-
 std::string MemoryTables(const v1::GetMemoryResponse& now, const v1::GetMemoryResponse& before) {
   std::string text = absl::StrCat(TierTable(now).ToString(), "\n", AllocatorTable(now).ToString());
   Table traffic({"RANK", "TIER", "DIRECTION", "MOVED", "BUSY", "RATE"});
@@ -206,7 +202,7 @@ std::string MemoryTables(const v1::GetMemoryResponse& now, const v1::GetMemoryRe
   for (const v1::RankMemory& memory : now.ranks()) {
     for (const v1::OffloadTraffic& line : memory.traffic()) {
       any = true;
-      traffic.Add({absl::StrCat(memory.rank()), TierName(line.tier()),
+      traffic.Add({absl::StrCat(memory.rank()), TierWord(line.tier()),
                    line.write() ? "write" : "read", FormatBytes(line.bytes()),
                    absl::StrFormat("%.1f s", line.seconds()),
                    Rate(memory, Earlier(before, memory.rank()), line)});

@@ -12,9 +12,6 @@ namespace terrace {
 
 // Live bytes of the tier, of all classes.
 int64_t LiveBytes(const v1::TierMemory& tier);
-// "nvme", "optimizer".
-std::string TierName(v1::Tier tier);
-std::string ClassName(v1::BufferClass buffer_class);
 
 // `before` is an earlier response, from which rates of the traffic follow; it may be empty.
 std::string MemoryTables(const v1::GetMemoryResponse& now, const v1::GetMemoryResponse& before);

@@ -12,6 +12,7 @@
 #include "proto/allocation_events.h"
 #include "proto/caching/segments.h"
 #include "proto/caching_need.h"
+#include "proto/drawing/svg.h"
 #include "proto/live_memory.h"
 #include "proto/tiers.h"
 
@@ -75,10 +76,10 @@ void Frame(const std::string& name, const std::string& file, int64_t line, Pickl
 void Frames(const Device& device, const Life& life, Pickle* out) {
   const v1::Buffer& buffer = *life.buffer;
   const std::string file =
-      absl::StrCat("stage ", device.program->stage(), " ", TierName(device.arena->tier()));
+      absl::StrCat("stage ", device.program->stage(), " ", TierWord(device.arena->tier()));
   out->String("frames");
   out->BeginList();
-  Frame(absl::StrCat(buffer.name(), " (", ClassName(buffer.class_()), ")"), file, buffer.id(), out);
+  Frame(absl::StrCat(buffer.name(), " (", ClassWord(buffer.class_()), ")"), file, buffer.id(), out);
   if (life.first >= 0) {
     const v1::Program& program = *device.program;
     const v1::Instruction& made = program.sequences(TrainOf(program)).instructions(life.first);

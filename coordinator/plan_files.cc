@@ -26,7 +26,8 @@ absl::Status Write(const std::string& path, std::string (*make)(const Prepared&)
 absl::Status WritePlanFiles(const Prepared& prepared, const PlanFiles& files) {
   RETURN_IF_ERROR(Write(files.html, &PlanHtml, prepared));
   RETURN_IF_ERROR(Write(files.svg, &PlanSvg, prepared));
-  return Write(files.trace, &PlanTrace, prepared);
+  return Write(
+      files.trace, [](const Prepared& plan) { return PlanTrace(plan); }, prepared);
 }
 
 }  // namespace terrace

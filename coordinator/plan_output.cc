@@ -11,6 +11,7 @@ std::string PlanOutput(const Prepared& prepared, double search_seconds, bool jso
   if (!json) return PlanText(prepared.plan);
   PlanJsonExtras extras = {.search_seconds = search_seconds,
                            .max_by_class = {},
+                           .model_name = prepared.model_name,
                            .error = std::string(prepared.refusal.message())};
   for (const v1::Program& program : prepared.programs) {
     for (const v1::Arena& arena : program.arenas()) {

@@ -13,6 +13,7 @@
 #include "coordinator/prepare/plan_report.h"
 #include "coordinator/prepare/search.h"
 #include "coordinator/prepare/what_fits.h"
+#include "proto/plan_json.h"
 
 namespace terrace {
 namespace {
@@ -40,6 +41,7 @@ absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, co
   prepared.refusal = DoesNotFit(spec, budget, nearest, changes);
   std::vector<Evaluated> others;
   for (Change& change : changes) others.push_back(std::move(change.evaluated));
+  prepared.model_name = ModelName(spec.model(), model.config.family);
   prepared.plan = ReportPlan(spec, model, budget, nearest, others);
   for (size_t i = 0; i < changes.size(); ++i) {
     prepared.plan.mutable_alternatives(static_cast<int>(i))->set_note(changes[i].words);
@@ -64,6 +66,7 @@ absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, con
   Evaluated chosen = std::move(evaluated.front());
   evaluated.erase(evaluated.begin());
   Prepared prepared;
+  prepared.model_name = ModelName(spec.model(), model.config.family);
   prepared.plan = ReportPlan(spec, model, budget, chosen, evaluated);
   ReportSearch(searched, compiled, &prepared.plan);
   ASSIGN_OR_RETURN(const std::string lengths, StepsByLength(chosen.programs, budget.profile));

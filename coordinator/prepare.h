@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,7 @@ struct Prepared {
   v1::Plan plan;
   std::vector<v1::Program> programs;  // one a stage
   Simulation simulation;              // of "train", whose stages are those of the programs
+  std::string model_name;             // as the spec calls it (ModelName of proto/plan_json.h)
   absl::Status refusal;               // OK unless it comes from PrepareAnyway()
 };
 

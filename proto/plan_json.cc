@@ -4,11 +4,12 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 
 namespace terrace {
 namespace {
@@ -17,24 +18,40 @@ using Json = nlohmann::ordered_json;
 
 std::string Lower(const std::string& name) { return absl::AsciiStrToLower(name); }
 
-// JSON of protobuf writes 64-bit integers as strings.
-bool IsInteger(const std::string& key, const std::string& text) {
-  static constexpr std::string_view kEnds[] = {"bytes",           "parameters", "vocabulary",
-                                               "sequence_length", "candidates", "compiled"};
-  const bool named = std::any_of(std::begin(kEnds), std::end(kEnds), [&](std::string_view end) {
-    return key.size() >= end.size() && key.compare(key.size() - end.size(), end.size(), end) == 0;
-  });
-  return named && !text.empty() && text.size() < 19 &&
-         std::all_of(text.begin() + (text[0] == '-' ? 1 : 0), text.end(),
-                     [](unsigned char c) { return std::isdigit(c) != 0; });
+// JSON of protobuf writes 64-bit integers as strings: the names of these fields, of all messages in
+// a plan. No name of a string is among them.
+void AddLongIntegers(const google::protobuf::Descriptor* message, std::set<std::string>* names,
+                     std::set<const google::protobuf::Descriptor*>* seen) {
+  if (!seen->insert(message).second) return;
+  for (int i = 0; i < message->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = message->field(i);
+    if (field->message_type() != nullptr) AddLongIntegers(field->message_type(), names, seen);
+    const auto type = field->cpp_type();
+    if (type == google::protobuf::FieldDescriptor::CPPTYPE_INT64 ||
+        type == google::protobuf::FieldDescriptor::CPPTYPE_UINT64) {
+      names->insert(field->name());
+    }
+  }
+}
+
+bool IsLongInteger(const std::string& key) {
+  static const auto* names = [] {
+    auto* found = new std::set<std::string>;
+    std::set<const google::protobuf::Descriptor*> seen;
+    AddLongIntegers(v1::Plan::descriptor(), found, &seen);
+    return found;
+  }();
+  return names->contains(key);
 }
 
 void MakeNumbers(Json* json) {
   for (auto& [key, value] : json->items()) {
     if (value.is_structured()) MakeNumbers(&value);
-    if (!value.is_string() || !json->is_object()) continue;
-    const auto text = value.get<std::string>();
-    if (IsInteger(key, text)) value = std::stoll(text);
+    int64_t number = 0;
+    if (json->is_object() && value.is_string() && IsLongInteger(key) &&
+        absl::SimpleAtoi(value.get<std::string>(), &number)) {
+      value = number;
+    }
   }
 }
 
@@ -77,6 +94,21 @@ std::map<v1::BufferClass, int64_t> AtPeak(const v1::StageMemory& memory) {
 
 }  // namespace
 
+std::string ModelName(const v1::ModelSpec& model, const std::string& family) {
+  std::string_view path = model.config();
+  if (path.empty() || path == "(inline)") return family;
+  const auto take_last = [&path] {
+    const size_t slash = path.find_last_of('/');
+    const std::string_view last = slash == std::string_view::npos ? path : path.substr(slash + 1);
+    path = slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
+    return last;
+  };
+  std::string_view last = take_last();
+  if (last == "config.json" && !path.empty()) last = take_last();
+  if (last.size() > 5 && last.substr(last.size() - 5) == ".json") last.remove_suffix(5);
+  return last.empty() ? family : std::string(last);
+}
+
 std::string PlanJson(const v1::Plan& plan, const PlanJsonExtras& extras) {
   google::protobuf::util::JsonPrintOptions print;
   print.preserve_proto_field_names = true;
@@ -85,7 +117,7 @@ std::string PlanJson(const v1::Plan& plan, const PlanJsonExtras& extras) {
   (void)google::protobuf::util::MessageToJsonString(plan, &text, print);
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   MakeNumbers(&json);
-  json["model"]["name"] = plan.model().family();
+  json["model"]["name"] = extras.model_name.empty() ? plan.model().family() : extras.model_name;
   AddLayoutNames(plan.layout(), &json["layout"]);
   for (int i = 0; i < plan.memory_size(); ++i) {
     const auto at_peak = AtPeak(plan.memory(i));

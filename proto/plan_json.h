@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 
@@ -21,9 +22,14 @@ struct PlanJsonExtras {
   double search_seconds = 0;  // measured by who called the planner
   // Beside plan.memory, one each: the most of each class at any moment. Empty: not known here, and
   // the classes at the peak stand for them.
-  std::vector<std::map<v1::BufferClass, int64_t>> max_by_class;
-  std::string error;  // why the job is refused; "": it is not
+  std::vector<std::map<v1::BufferClass, int64_t>> max_by_class = {};
+  std::string model_name = {};  // empty: the family's
+  std::string error = {};       // why the job is refused; empty: it is not
 };
+// What a spec calls its model: the preset's name, of a config.json its folder, of another file its
+// name without the ending; of a model that stands in the spec itself its family.
+std::string ModelName(const v1::ModelSpec& model, const std::string& family);
+
 // Ends with a newline.
 std::string PlanJson(const v1::Plan& plan, const PlanJsonExtras& extras = {});
 

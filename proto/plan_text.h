@@ -1,5 +1,6 @@
-// A plan as the table that `terrace plan` prints: layout, model, memory by tier and class, time,
-// the binding constraint, alternatives. Pure and thread-safe.
+// A plan as the text that `terrace plan` prints, in 80 columns: layout, model, memory by tier and
+// class, time, the binding constraint, the alternatives with what speaks against each. Words that
+// are longer than a line, as paths may be, are not broken. Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,9 +10,6 @@
 #include "proto/v1/plan.pb.h"
 
 namespace terrace {
-
-// "host", or "device 50 % + nvme 50 %"; empty when there is no part at all.
-std::string TierSharesText(const v1::TierShares& shares);
 
 std::string PlanText(const v1::Plan& plan);
 

@@ -56,7 +56,9 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   const auto job = (*connection)->Submit(*request);
   if (!job.ok()) return Fail(global, job.status());
   if (global.json()) {
-    std::fputs(PlanJson(job->plan()).c_str(), stdout);
+    const PlanJsonExtras extras = {
+        .model_name = ModelName(job->spec().model(), job->plan().model().family())};
+    std::fputs(PlanJson(job->plan(), extras).c_str(), stdout);
   } else {
     std::fputs(PlanText(job->plan()).c_str(), stdout);
   }

@@ -10,8 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/prepare/layout_text.h"
+#include "proto/layout_text.h"
 #include "proto/program_text.h"
+#include "proto/words.h"
 
 namespace terrace {
 namespace {

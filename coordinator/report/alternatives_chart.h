@@ -13,7 +13,7 @@
 
 #include "absl/types/span.h"
 #include "coordinator/prepare.h"
-#include "coordinator/report/drawing.h"
+#include "proto/drawing/svg.h"
 
 namespace terrace {
 

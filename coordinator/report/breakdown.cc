@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/report/stages.h"
+#include "proto/words.h"
 
 namespace terrace {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "coordinator/prepare.h"
-#include "coordinator/report/drawing.h"
+#include "proto/drawing/svg.h"
 
 namespace terrace {
 

@@ -9,55 +9,25 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/prepare/layout_text.h"
 #include "coordinator/report/alternatives_chart.h"
 #include "coordinator/report/breakdown.h"
-#include "coordinator/report/drawing.h"
-#include "coordinator/report/html_table.h"
 #include "coordinator/report/memory_chart.h"
 #include "coordinator/report/picture.h"
 #include "coordinator/report/timeline_chart.h"
-#include "proto/plan_text.h"
+#include "proto/drawing/html_table.h"
+#include "proto/drawing/page.h"
+#include "proto/drawing/svg.h"
+#include "proto/layout_text.h"
 #include "proto/program_text.h"
+#include "proto/words.h"
 
 namespace terrace {
 namespace {
-
-constexpr char kHead[] = R"(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>
-<style>
-:root { color-scheme: light; --ink: #1b1f24; --dim: #5b656f; --rule: #d9dee3; }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; color: var(--ink); background: #fff;
-       max-width: 1080px; margin: 2rem auto; padding: 0 1.25rem; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .3rem; }
-p { margin: .2rem 0 .8rem; color: var(--dim); } p b { color: var(--ink); font-weight: 600; }
-p.why { color: var(--ink); border-left: 3px solid #3b6fb6; padding: .1rem 0 .1rem .8rem; white-space: pre-line; }
-p.refused { border-color: #c22f2f; }
-dl.tiles { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1rem 0; }
-dl.tiles div { flex: 1 1 9rem; border: 1px solid var(--rule); border-radius: 6px; padding: .5rem .8rem; }
-dl.tiles dt { color: var(--dim); font-size: .8rem; } dl.tiles dd { margin: 0; font-size: 1.25rem; font-weight: 600; }
-dl.tiles dd small { display: block; font-size: .8rem; font-weight: 400; color: var(--dim); }
-svg { display: block; width: 100%; height: auto; margin: .5rem 0; }
-table { border-collapse: collapse; width: 100%; font-size: .86rem; margin: .6rem 0; }
-th { text-align: left; color: var(--dim); font-weight: 600; }
-th, td { padding: .22rem .6rem .22rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-thead th.n { white-space: normal; } thead th { vertical-align: bottom; }
-table.keys { width: auto; } table.keys td:first-child { color: var(--dim); padding-right: 1.6rem; white-space: nowrap; }
-code { font: .92em ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
-@page { margin: 14mm; }
-@media print { body { max-width: none; margin: 0; padding: 0; font-size: 11px; }
-  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-  tr, svg, dl { break-inside: avoid; } h2 { break-after: avoid; } }
-)";
 
 std::string Tile(const char* name, const std::string& value, const std::string& words) {
   return absl::StrCat("<div><dt>", name, "</dt><dd>", EscapeXml(value), "<small>", EscapeXml(words),
                       "</small></dd></div>\n");
 }
-
-std::string Percent(double ratio) { return absl::StrFormat("%.1f %%", 100 * ratio); }
 
 std::string Tiles(const v1::Plan& plan) {
   const v1::TimeEstimate& time = plan.time();
@@ -69,7 +39,7 @@ std::string Tiles(const v1::Plan& plan) {
   tiles +=
       Tile("tokens a second", Grouped(std::llround(time.tokens_per_second())),
            absl::StrCat(Grouped(std::llround(time.tokens_per_second_per_device())), " a device"));
-  tiles += Tile("model FLOPs used", Percent(time.mfu()),
+  tiles += Tile("model FLOPs used", PercentText(time.mfu()),
                 absl::StrFormat("%.4g TFLOP/s a device", time.tflops_per_device()));
   tiles += Tile("device memory", FormatBytes(chosen.device_bytes),
                 limit > 0 ? absl::StrCat("of ", FormatBytes(limit)) : "no limit given");
@@ -89,7 +59,9 @@ std::string LayoutSection(const Prepared& prepared) {
   const v1::Layout& layout = plan.layout();
   HtmlTable table("keys", {false, false});
   table.Add({"layout", EscapeXml(LayoutText(layout))});
-  table.Add({"where", absl::StrCat(layout.ranks(), " ranks on ", layout.nodes(), " nodes")});
+  table.Add({"where",
+             absl::StrCat(Grouped(layout.ranks()), layout.ranks() == 1 ? " rank on " : " ranks on ",
+                          Grouped(layout.nodes()), layout.nodes() == 1 ? " node" : " nodes")});
   const int64_t tokens = int64_t{layout.micro_batch()} * layout.micro_batches() *
                          layout.data_parallel() * plan.model().sequence_length();
   table.Add(
@@ -134,16 +106,13 @@ std::string LargestSection(const v1::Binding& binding) {
   table.Head({"bytes", "of it", "buffer", "class", "made by"});
   for (const v1::Binding::Holder& holder : binding.largest()) {
     table.Add({FormatBytes(holder.bytes()),
-               Percent(static_cast<double>(holder.bytes()) /
-                       static_cast<double>(std::max<int64_t>(1, binding.bytes()))),
-               absl::StrCat("<code>", EscapeXml(holder.name()), "</code>"),
-               ClassWord(holder.class_()),
-               holder.made_by().empty()
-                   ? "there all the time"
-                   : absl::StrCat("<code>", EscapeXml(holder.made_by()), "</code>")});
+               PercentText(static_cast<double>(holder.bytes()) /
+                           static_cast<double>(std::max<int64_t>(1, binding.bytes()))),
+               Code(holder.name()), ClassWord(holder.class_()),
+               holder.made_by().empty() ? "there all the time" : Code(holder.made_by())});
   }
   return absl::StrCat("<p>The largest buffers at the peak of stage ", binding.stage(), ", ",
-                      TierWord(binding.tier()), ":</p>\n", table.Finish());
+                      TierWord(binding.tier()), ":</p>\n", Wide(table.Finish()));
 }
 
 std::string MemorySection(const Prepared& prepared) {
@@ -152,7 +121,7 @@ std::string MemorySection(const Prepared& prepared) {
       "class, over the simulated time. Dotted: what is reserved. Dashed: the budget. Point at a "
       "chart for numbers.</p>\n";
   for (const Picture& row : MemoryCharts(prepared)) {
-    section += SvgElement(row, "Memory over the step by class");
+    section += Wide(SvgElement(row, "Memory over the step by class"));
   }
   return section + "</section>\n";
 }
@@ -171,15 +140,16 @@ std::string TimeSection(const Prepared& prepared) {
   return absl::StrCat(
       "<section><h2>The schedule</h2>\n<p>Each stage over the simulated step, coloured by phase; "
       "numbers are micro-batches. Empty: it waits.</p>\n",
-      SvgElement(TimelineChart(prepared), "Schedule of the stages over the step"),
+      Wide(SvgElement(TimelineChart(prepared), "Schedule of the stages over the step")),
       "</section>\n<section><h2>Where the time goes</h2>\n<p>Bubble of all stages over their "
       "computation: <b>",
-      Percent(prepared.plan.time().bubble_ratio()), "</b>; communication that nothing hides: <b>",
+      PercentText(prepared.plan.time().bubble_ratio()),
+      "</b>; communication that nothing hides: <b>",
       SecondsText(prepared.plan.time().exposed_communication_seconds()),
       "</b>; offload that nothing hides: <b>",
       SecondsText(prepared.plan.time().exposed_offload_seconds()), "</b>.</p>\n",
-      SvgElement(BreakdownChart(prepared), "Parts of the step of each stage"), table.Finish(),
-      "</section>\n");
+      Wide(SvgElement(BreakdownChart(prepared), "Parts of the step of each stage")),
+      Wide(table.Finish()), "</section>\n");
 }
 
 std::string MemoryTable(const v1::Plan& plan) {
@@ -226,27 +196,28 @@ std::string MemoryTable(const v1::Plan& plan) {
       "<section><h2>Memory of a rank at the peak</h2>\n<p>These are the bytes that a rank "
       "reserves, "
       "exactly; the bound is what no packing can go below.</p>\n",
-      table.Finish(), LargestSection(plan.binding()), "</section>\n");
+      Wide(table.Finish()), LargestSection(plan.binding()), "</section>\n");
 }
 
 std::string AlternativesSection(const v1::Plan& plan) {
   const std::vector<Candidate> candidates = CandidatesOf(plan);
   if (candidates.size() < 2) return "";
-  HtmlTable table("", {true, false, true, true, true, true, false});
-  table.Head({"", "differs in", "step", "device", "host", "NVMe", "note"});
+  HtmlTable table("", {true, true, true, true, true, false});
+  table.Head({"", "step", "device", "host", "NVMe",
+              plan.fits() ? "what differs, and why it is not chosen" : "what differs, and how"});
   const auto bytes = [](int64_t value) { return value == 0 ? "" : FormatBytes(value); };
   for (const Candidate& one : candidates) {
-    table.Add({one.number == 0 ? "" : absl::StrCat(one.number),
-               EscapeXml(one.number == 0 ? "the layout above" : one.layout),
-               SecondsText(one.step_seconds), bytes(one.device_bytes), bytes(one.host_bytes),
-               bytes(one.nvme_bytes), EscapeXml(one.note)});
+    const std::string layout = one.number == 0 ? "the layout above" : one.layout;
+    table.Add({one.number == 0 ? "" : absl::StrCat(one.number), SecondsText(one.step_seconds),
+               bytes(one.device_bytes), bytes(one.host_bytes), bytes(one.nvme_bytes),
+               absl::StrCat("<b>", EscapeXml(layout), "</b><br/>", EscapeXml(one.note))});
   }
-  return absl::StrCat(
-      "<section><h2>Alternatives</h2>\n<p>Filled: nothing that fits is both faster and smaller. "
-      "Crosses do not fit.</p>\n",
-      SvgElement(AlternativesChart(candidates, DeviceLimit(plan)),
-                 "Device memory against the time of a step"),
-      table.Finish(), "</section>\n");
+  return absl::StrCat("<section><h2>", plan.fits() ? "Alternatives" : "What would fit",
+                      "</h2>\n<p>Filled: nothing that fits is both faster and smaller. "
+                      "Crosses do not fit.</p>\n",
+                      Wide(SvgElement(AlternativesChart(candidates, DeviceLimit(plan)),
+                                      "Device memory against the time of a step")),
+                      Wide(table.Finish()), "</section>\n");
 }
 
 }  // namespace
@@ -256,14 +227,14 @@ std::string PlanHtml(const Prepared& prepared) {
   std::string programs = absl::StrJoin(
       plan.program_sha256(), " ",
       [](std::string* out, const std::string& hash) { absl::StrAppend(out, hash.substr(0, 16)); });
-  return absl::StrCat(kHead, kPictureStyle, "</style>\n<title>Plan of ", EscapeXml(plan.job()),
-                      "</title></head><body>\n<h1>Plan of ", EscapeXml(plan.job()),
-                      prepared.refusal.ok() ? "" : ": does not fit", "</h1>\n<p>",
-                      EscapeXml(PlanWords(plan)), "</p>\n", Tiles(plan), LayoutSection(prepared),
-                      MemorySection(prepared), TimeSection(prepared), MemoryTable(plan),
-                      AlternativesSection(plan), "<p>Programs <code>", programs, "</code>, ",
-                      Grouped(plan.instructions()), " instructions of a step; a checkpoint is ",
-                      FormatBytes(plan.checkpoint_bytes()), ".</p>\n</body></html>\n");
+  return absl::StrCat(PageStart(absl::StrCat("Plan of ", plan.job())), "<h1>Plan of ",
+                      EscapeXml(plan.job()), prepared.refusal.ok() ? "" : ": does not fit",
+                      "</h1>\n<p>", EscapeXml(PlanWords(plan)), "</p>\n", Tiles(plan),
+                      LayoutSection(prepared), MemorySection(prepared), TimeSection(prepared),
+                      MemoryTable(plan), AlternativesSection(plan), "<p>Programs <code>", programs,
+                      "</code>, ", Grouped(plan.instructions()),
+                      " instructions of a step; a checkpoint is ",
+                      FormatBytes(plan.checkpoint_bytes()), ".</p>\n", PageEnd());
 }
 
 }  // namespace terrace

@@ -11,6 +11,7 @@
 #include "coordinator/report/memory_over_time.h"
 #include "coordinator/report/stages.h"
 #include "proto/program_text.h"
+#include "proto/words.h"
 
 namespace terrace {
 namespace {
@@ -195,6 +196,13 @@ std::vector<Picture> MemoryCharts(const Prepared& prepared) {
       if (drawn.size() == 1 || row.size() == 2) flush();
     }
     flush();
+  }
+  if (drawn.size() < prepared.programs.size()) {
+    Picture words{.height = 18};
+    words.body = TextAt(0, 13, Anchor::kStart,
+                        absl::StrCat(drawn.size(), " of ", prepared.programs.size(),
+                                     " stages are drawn, the fullest among them."));
+    rows.push_back(words);
   }
   return rows;
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/report/stages.h"
 #include "proto/live_memory.h"
+#include "proto/words.h"
 
 namespace terrace {
 namespace {
@@ -83,8 +84,8 @@ Row ReadRow(const Prepared& prepared, int stage) {
   return row;
 }
 
-// Coarser until there are few enough.
-std::vector<Row> ReadRows(const Prepared& prepared) {
+// Coarser until there are few enough; `merged_seconds`: pauses and pieces below it are not drawn.
+std::vector<Row> ReadRows(const Prepared& prepared, double* merged_seconds) {
   std::vector<Row> rows;
   const int stages = static_cast<int>(prepared.programs.size());
   for (const int stage : EvenlyChosen(stages, kStagesMost)) {
@@ -99,6 +100,7 @@ std::vector<Row> ReadRows(const Prepared& prepared) {
         pieces += lane.size();
       }
     }
+    *merged_seconds = resolution;
     if (pieces <= kPiecesMost) return rows;
     resolution *= 2;
   }
@@ -142,7 +144,8 @@ std::string LanePieces(const std::vector<Piece>& pieces, double y, double height
 }  // namespace
 
 Picture TimelineChart(const Prepared& prepared) {
-  const std::vector<Row> rows = ReadRows(prepared);
+  double merged_seconds = 0;
+  const std::vector<Row> rows = ReadRows(prepared, &merged_seconds);
   const double seconds = std::max(prepared.simulation.step_seconds, 1e-12);
   const bool dense = rows.size() > 8;
   const std::array<double, kLanes> heights = {dense ? 12.0 : 20.0, dense ? 5.0 : 13.0,
@@ -174,12 +177,14 @@ Picture TimelineChart(const Prepared& prepared) {
   }
   picture.body += TimeAxis(kLeft, kPictureWidth, y, seconds, 10);
   picture.height = y + 24;
+  std::string words = absl::StrCat("Pieces shorter than ", SecondsText(merged_seconds),
+                                   " are drawn with their neighbours.");
   if (rows.size() < prepared.programs.size()) {
-    picture.body +=
-        TextAt(0, y + 34, Anchor::kStart,
-               absl::StrCat(rows.size(), " of ", prepared.programs.size(), " stages are drawn"));
-    picture.height += 16;
+    words =
+        absl::StrCat(rows.size(), " of ", prepared.programs.size(), " stages are drawn. ", words);
   }
+  picture.body += TextAt(0, y + 34, Anchor::kStart, words);
+  picture.height += 16;
   return picture;
 }
 

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "coordinator/prepare.h"
-#include "coordinator/report/drawing.h"
+#include "proto/drawing/svg.h"
 
 namespace terrace {
 

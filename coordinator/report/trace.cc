@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/report/trace.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/report/drawing.h"
 #include "coordinator/report/stages.h"
 #include "kernels/tensor_view.h"
+#include "proto/drawing/svg.h"
+#include "proto/words.h"
 
 namespace terrace {
 namespace {
@@ -59,30 +65,93 @@ void AddNames(const v1::Program& program, std::string* events) {
   }
 }
 
+double SecondsOf(const RunInstruction& run) { return run.end_seconds - run.start_seconds; }
+
+size_t InstructionsOf(const Prepared& prepared, int stage) {
+  const auto& instructions = prepared.simulation.stages[stage].instructions;
+  return std::count_if(instructions.begin(), instructions.end(),
+                       [](const RunInstruction& run) { return run.ran(); });
+}
+
+// As many stages as there are slices for, evenly chosen; one at least.
+std::set<int> StagesFor(const Prepared& prepared, size_t slices_most) {
+  const int stages = static_cast<int>(prepared.programs.size());
+  for (size_t shown = stages; shown > 1; --shown) {
+    const std::set<int> chosen = EvenlyChosen(stages, shown);
+    size_t slices = 0;
+    for (const int stage : chosen) slices += InstructionsOf(prepared, stage);
+    if (slices <= slices_most) return chosen;
+  }
+  return {0};
+}
+
+// Shorter ones are left out, so that no more than so many are left.
+double ShortestShown(const std::vector<RunInstruction>& instructions, size_t slices_most) {
+  std::vector<double> seconds;
+  for (const RunInstruction& run : instructions) {
+    if (run.ran()) seconds.push_back(SecondsOf(run));
+  }
+  if (seconds.size() <= slices_most) return 0;
+  const auto last = seconds.begin() + static_cast<int64_t>(slices_most);
+  std::nth_element(seconds.begin(), last, seconds.end(), std::greater<>());
+  return std::nextafter(*last, 1e300);
+}
+
+// Returns how many are left out.
+size_t AddStage(const Prepared& prepared, int stage, size_t slices_most, std::string* events) {
+  const v1::Program& program = prepared.programs[stage];
+  AddNames(program, events);
+  const v1::Sequence& sequence = TrainOf(program);
+  const auto& instructions = prepared.simulation.stages[stage].instructions;
+  const double shortest = ShortestShown(instructions, slices_most);
+  size_t left_out = 0;
+  for (int i = 0; i < sequence.instructions_size(); ++i) {
+    const v1::Instruction& instruction = sequence.instructions(i);
+    const RunInstruction& run = instructions[i];
+    if (!run.ran()) continue;
+    if (SecondsOf(run) < shortest) {
+      ++left_out;
+      continue;
+    }
+    absl::StrAppendFormat(
+        events,
+        ",\n"
+        R"({"ph":"X","pid":%u,"tid":%u,"name":%s,"cat":"%s","ts":%.3f,"dur":%.3f,)"
+        R"("args":{"id":%u,"step":0,"layer":%d,"micro_batch":%d%s}})",
+        program.stage(), instruction.stream(), Quoted(instruction.text()),
+        absl::AsciiStrToLower(v1::Phase_Name(instruction.phase())), run.start_seconds * 1e6,
+        SecondsOf(run) * 1e6, instruction.id(), instruction.layer(), instruction.micro_batch(),
+        CopyArguments(instruction));
+  }
+  return left_out;
+}
+
 }  // namespace
 
-std::string PlanTrace(const Prepared& prepared) {
+std::string PlanTrace(const Prepared& prepared, size_t slices_most) {
   std::string events;
-  for (size_t stage = 0; stage < prepared.programs.size(); ++stage) {
-    const v1::Program& program = prepared.programs[stage];
-    AddNames(program, &events);
-    const v1::Sequence& sequence = TrainOf(program);
-    for (int i = 0; i < sequence.instructions_size(); ++i) {
-      const v1::Instruction& instruction = sequence.instructions(i);
-      const RunInstruction& run = prepared.simulation.stages[stage].instructions[i];
-      if (!run.ran()) continue;
-      absl::StrAppendFormat(
-          &events,
-          ",\n"
-          R"({"ph":"X","pid":%u,"tid":%u,"name":%s,"cat":"%s","ts":%.3f,"dur":%.3f,)"
-          R"("args":{"id":%u,"step":0,"layer":%d,"micro_batch":%d%s}})",
-          program.stage(), instruction.stream(), Quoted(instruction.text()),
-          absl::AsciiStrToLower(v1::Phase_Name(instruction.phase())), run.start_seconds * 1e6,
-          (run.end_seconds - run.start_seconds) * 1e6, instruction.id(), instruction.layer(),
-          instruction.micro_batch(), CopyArguments(instruction));
-    }
+  const std::set<int> shown = StagesFor(prepared, slices_most);
+  size_t left_out = 0;
+  for (const int stage : shown) left_out += AddStage(prepared, stage, slices_most, &events);
+  std::string words;
+  if (shown.size() < prepared.programs.size()) {
+    words = absl::StrCat(shown.size(), " of ", prepared.programs.size(), " stages are shown");
   }
-  return absl::StrCat("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", events, "\n]}\n");
+  if (left_out > 0) {
+    absl::StrAppend(&words, words.empty() ? "" : "; ", Grouped(static_cast<int64_t>(left_out)),
+                    " short instructions are left out");
+  }
+  if (!words.empty()) {
+    absl::StrAppend(&words, "; terrace explain lists all of them");
+    absl::StrAppendFormat(&events,
+                          ",\n"
+                          R"({"ph":"i","s":"g","pid":%u,"tid":0,"ts":0,"name":%s})",
+                          prepared.programs[0].stage(), Quoted(words));
+  }
+  return absl::StrCat("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"left_out\":", Quoted(words),
+                      "},\"traceEvents\":[\n", events, "\n]}\n");
 }
+
+std::string PlanTrace(const Prepared& prepared) { return PlanTrace(prepared, kTraceSlicesMost); }
 
 }  // namespace terrace

@@ -68,6 +68,42 @@ class PaperTest(unittest.TestCase):
         end = max(event["ts"] + event["dur"] for event in slices) * 1e-6
         self.assertAlmostEqual(end, planned["time"]["step_seconds"], delta=2e-9)
 
+    def test_a_plan_fits_a_terminal_and_its_numbers_agree_with_the_json(self):
+        spec = self.folder / "job.yaml"
+        spec.write_text(json.dumps({
+            "name": "paper", "model": {"config": "gpt2"}, "data": {"train": str(self.folder / "corpus.txt"), "sequence_length": 512},
+            "train": {"steps": 10, "global_batch": 16, "precision": "bf16"}, "layout": {"pp": 2, "micro_batch": 2}}))
+        text = terrace("plan", spec, "--cluster", "h100x2")
+        self.assertEqual(text.returncode, 0, text.stderr)
+        self.assertEqual([line for line in text.stdout.splitlines() if len(line) > 80], [])
+        plan = json.loads(terrace("plan", spec, "--cluster", "h100x2", "-o", "json").stdout)
+        self.assertEqual((plan["model"]["name"], plan["model"]["family"]), ("gpt2", "gpt2"))
+        self.assertEqual(len(plan["memory"]), 2)
+        for memory in plan["memory"]:
+            total = memory["arena_bytes"] + memory["external_bytes"]
+            self.assertEqual(sum(memory["at_peak"].values()), total)
+            self.assertIn(f"{total / 2**30:.1f}" if "in GiB" in text.stdout else f"{total / 2**20:.1f}", text.stdout)
+            for name, most in memory["max_by_class"].items():
+                self.assertGreaterEqual(most, 0 if name == "gaps" else memory["at_peak"].get(name, 0), name)
+        for other in plan["alternatives"]:
+            self.assertTrue(other["note"], other)
+            if other["compiled"]:
+                self.assertIn(other["note"].split(" because ")[0], " ".join(text.stdout.split()))
+
+    def test_clusters_that_are_none_are_refused(self):
+        spec = self.folder / "job.yaml"
+        spec.write_text(json.dumps({
+            "name": "paper", "model": {"config": "gpt-bytes-10m"}, "data": {"train": str(self.folder / "corpus.txt"), "sequence_length": 128},
+            "train": {"steps": 10, "global_batch": 8}}))
+        hostile = self.folder / "cluster.yaml"
+        hostile.write_text("device: h100\nnodes: -3\ndevice: h200\nlinks: {node: .nan}\n")
+        for cluster, words in [("nosuch", "not in the catalogue"), ("h10x8:2", "did you mean 'h100'"), ("h100x0:1", "from 1 to 64"),
+                               ("h100x8:0", "from 1 to 16384"), (self.folder / "none.yaml", "none.yaml"),
+                               (hostile, "nodes: got"), (hostile, "the key twice"), (hostile, "links.node: got")]:
+            result = terrace("plan", spec, "--cluster", cluster)
+            self.assertNotEqual(result.returncode, 0, cluster)
+            self.assertIn(words, result.stderr, cluster)
+
     def test_a_page_that_cannot_be_written_is_said(self):
         spec = self.folder / "job.yaml"
         spec.write_text(json.dumps({

@@ -4,17 +4,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "absl/strings/str_split.h"
 #include "coordinator/planner/catalogue.h"
+#include "proto/layout_text.h"
 
 namespace terrace {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
 v1::Plan Tiny() {
   v1::Plan plan;
   plan.set_job("tiny");
+  plan.set_fits(true);
   plan.mutable_model()->set_family("gpt2");
   plan.mutable_model()->set_parameters(124439808);
   plan.mutable_model()->set_sequence_length(1024);
@@ -48,26 +54,125 @@ TEST(PlanTextTest, ShowsModelBatchMemoryAndTime) {
   const std::string text = PlanText(Tiny());
   EXPECT_THAT(text, HasSubstr("124,439,808 parameters"));
   EXPECT_THAT(text, HasSubstr("2 micro-batches of 4 x 1,024 tokens a rank, 8,192 tokens a step"));
-  EXPECT_THAT(
-      text,
-      HasSubstr("device  optimizer          3.0 MiB  75.0 %  ##############################\n"));
+  EXPECT_THAT(text,
+              HasSubstr("optimizer          3.0 MiB  75.0 %  ##############################\n"));
   EXPECT_THAT(text, HasSubstr("outside the arena"));
-  EXPECT_THAT(text, HasSubstr("4.0 MiB          of 8.0 MiB"));
+  EXPECT_THAT(text, HasSubstr("4.0 MiB          of 8.0 MiB, 50.0 %"));
   EXPECT_THAT(text, HasSubstr("arena 3,145,728 bytes, 0.00 % over the lower bound"));
-  EXPECT_THAT(text, HasSubstr("12.5 ms  12,346 tokens/s"));
+  EXPECT_THAT(text, HasSubstr("12.5 ms"));
+  EXPECT_THAT(text, HasSubstr("12,346 tokens/s"));
   EXPECT_THAT(text, HasSubstr("3.0 h"));
-  EXPECT_THAT(text, HasSubstr("on H100-80GB (catalogue): 67.00 TFLOP/s f32, 989.40 TFLOP/s bf16"));
+  EXPECT_THAT(text, HasSubstr("on H100-80GB (catalogue): 67.00 TFLOP/s f32, 989.40 TFLOP/s bf16,"));
   EXPECT_THAT(text, HasSubstr("limit  compute: the device computes"));
   EXPECT_THAT(text, Not(HasSubstr("alternatives")));
 }
 
-TEST(PlanTextTest, ListsAlternativesWithTheirNotes) {
+TEST(PlanTextTest, EachAlternativeSaysWhatDiffersAndWhyItIsNotChosen) {
   v1::Plan plan = Tiny();
+  plan.mutable_search()->set_candidates(12345);
+  plan.mutable_search()->set_compiled(4);
   v1::Alternative* other = plan.add_alternatives();
+  *other->mutable_layout() = plan.layout();
   other->mutable_layout()->set_micro_batch(8);
-  other->set_note("does not fit");
-  EXPECT_THAT(PlanText(plan), HasSubstr("alternatives\n  layout"));
-  EXPECT_THAT(PlanText(plan), HasSubstr("does not fit"));
+  other->set_step_seconds(0.02);
+  other->set_device_bytes(5 << 20);
+  other->set_host_bytes(6 << 20);
+  other->set_note("does not fit: stage 0 needs 9.0 MiB of 8.0 MiB on the device, 1.0 MiB too much");
+  *plan.add_alternatives() = *other;
+  plan.mutable_alternatives(1)->set_pareto(true);  // by closed form: only in the JSON
+  EXPECT_THAT(PlanText(plan),
+              HasSubstr("alternatives, and why not (12,345 layouts compared, 4 compiled)\n"
+                        "  1  20 ms a step, device 5.0 MiB, host 6.0 MiB\n"
+                        "     micro_batch 8\n"
+                        "     does not fit: stage 0 needs 9.0 MiB of 8.0 MiB on the device, 1.0 "
+                        "MiB too\n     much\n"));
+  EXPECT_THAT(PlanText(plan), Not(HasSubstr("  2  ")));
+  plan.set_fits(false);
+  EXPECT_THAT(PlanText(plan), HasSubstr("\nwhat would fit (12,345"));
+}
+
+// As wide as the widest of what is planned: 16,384 ranks, long names of layouts.
+TEST(PlanTextTest, LinesFitATerminal) {
+  v1::Plan plan = Tiny();
+  v1::Layout* layout = plan.mutable_layout();
+  layout->set_ranks(16384);
+  layout->set_nodes(2048);
+  layout->set_pipeline_parallel(16);
+  layout->set_schedule("interleaved");
+  layout->set_interleave(8);
+  layout->set_recompute("selective");
+  for (int i = 0; i < 126; ++i) {
+    layout->add_recompute_layers(i % 3 == 0 ? "block" : "selective");
+  }
+  layout->mutable_offload()->mutable_optimizer()->set_host(0.25);
+  layout->mutable_offload()->mutable_optimizer()->set_nvme(0.75);
+  plan.set_binding_constraint(plan.binding_constraint() + std::string(30, ' ') + "the device " +
+                              "computes during 99 % of the step and nothing else is nearer");
+  plan.clear_memory();
+  for (uint32_t stage = 0; stage < 16; ++stage) {
+    v1::StageMemory* memory = plan.add_memory();
+    memory->set_stage(stage);
+    memory->set_tier(v1::DEVICE);
+    memory->set_arena_bytes(int64_t{900} << 30);
+    memory->set_limit_bytes(int64_t{800} << 30);
+    for (const v1::BufferClass cls : {v1::PARAMETER, v1::GRADIENT, v1::OPTIMIZER, v1::ACTIVATION}) {
+      v1::MemoryLine* line = memory->add_lines();
+      line->set_class_(cls);
+      line->set_bytes(int64_t{200} << 30);
+    }
+  }
+  for (int i = 0; i < 70; ++i) plan.add_program_sha256(std::string(64, 'a'));
+  *plan.add_alternatives()->mutable_layout() = *layout;
+  plan.mutable_alternatives(0)->mutable_layout()->set_recompute("none");
+  plan.mutable_alternatives(0)->mutable_layout()->clear_recompute_layers();
+  v1::Plan fits = plan;
+  for (v1::StageMemory& memory : *fits.mutable_memory())
+    memory.set_limit_bytes(int64_t{1000} << 30);
+  for (const std::string& text : {PlanText(plan), PlanText(fits), PlanText(Tiny())}) {
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+      EXPECT_LE(line.size(), 80u) << line;
+    }
+  }
+}
+
+TEST(PlanTextTest, StagesAreComparedLineByLineWithWhatIsOverTheBudget) {
+  v1::Plan plan = Tiny();
+  plan.mutable_layout()->set_ranks(8);
+  plan.mutable_layout()->set_pipeline_parallel(2);
+  plan.mutable_memory(0)->set_tier(v1::DEVICE);
+  *plan.add_memory() = plan.memory(0);
+  v1::StageMemory* last = plan.mutable_memory(1);
+  last->set_stage(1);
+  const std::string fits = PlanText(plan);
+  EXPECT_THAT(fits, HasSubstr("memory of a rank at the peak, device, in MiB; budget 8.0\n"));
+  EXPECT_THAT(fits, ContainsRegex("stage +ranks +parameter +gradient +optimizer +activation +other "
+                                  "+total\n"));
+  EXPECT_THAT(fits, ContainsRegex("0 +0-3 +0.0 +0.0 +3.0 +0.0 +1.0 +4.0\n"));
+  EXPECT_THAT(fits, ContainsRegex("1 +4-7 +0.0 +0.0 +3.0 +0.0 +1.0 +4.0\n"));
+  last->set_arena_bytes(9 << 20);
+  last->mutable_lines(0)->set_bytes(9 << 20);
+  const std::string over = PlanText(plan);
+  EXPECT_THAT(over, ContainsRegex("stage +parameter +gradient +optimizer +activation +other +total "
+                                  "+over\n"));
+  EXPECT_THAT(over, ContainsRegex("\n +0 +0.0 +0.0 +3.0 +0.0 +1.0 +4.0\n"));
+  EXPECT_THAT(over, ContainsRegex("\n +1 +0.0 +0.0 +9.0 +0.0 +1.0 +10.0 +2.0\n"));
+}
+
+TEST(PlanTextTest, OfManyStagesTheFullestIsAmongThoseShown) {
+  v1::Plan plan = Tiny();
+  plan.mutable_layout()->set_ranks(64);
+  plan.mutable_layout()->set_pipeline_parallel(64);
+  plan.clear_memory();
+  for (uint32_t stage = 0; stage < 64; ++stage) {
+    v1::StageMemory* memory = plan.add_memory();
+    memory->set_stage(stage);
+    memory->set_tier(v1::DEVICE);
+    memory->set_arena_bytes((stage == 40 ? 3 : 2) << 20);
+  }
+  const std::string text = PlanText(plan);
+  EXPECT_THAT(text, ContainsRegex("\n +40 +40 "));
+  EXPECT_THAT(text, ContainsRegex("\n +63 +63 "));
+  EXPECT_THAT(text, HasSubstr("46 more stages are in -o json"));
 }
 
 TEST(PlanTextTest, AnEmptyPlanPrintsToo) { EXPECT_THAT(PlanText({}), HasSubstr("plan")); }
@@ -101,13 +206,26 @@ TEST(PlanTextTest, TheLayoutNamesWhatIsNotAsUsual) {
   other = plan.add_alternatives();
   *other->mutable_layout() = plan.layout();
   other->mutable_layout()->set_zero_stage(1);
+  EXPECT_EQ(LayoutText(*layout),
+            "dp 8, tp 2 + sequence, pp 4 (interleaved, 2 chunks a stage, layers "
+            "1, 2), cp 2 (ulysses), zero 3 (shards over 4 ranks, whole below "
+            "10,000 elements), recompute every 2 layers, bf16, gradients sent in bf16");
   const std::string text = PlanText(plan);
-  EXPECT_THAT(text, HasSubstr("dp 8, tp 2 + sequence, pp 4 (interleaved, 2 chunks a stage, layers "
-                              "1 2), cp 2 (ulysses), zero 3 (shards over 4 ranks, whole below "
-                              "10,000 elements), recompute every 2 layers, bf16, gradients sent in "
-                              "bf16\n"));
-  EXPECT_THAT(text, HasSubstr("the same"));
-  EXPECT_THAT(text, HasSubstr("zero 1 (shards"));
+  EXPECT_THAT(text, HasSubstr("the same layout\n"));
+  EXPECT_THAT(text, HasSubstr("     zero 1\n"));
+}
+
+TEST(LayoutTextTest, LayersThatAreAlikeAreCounted) {
+  v1::Layout layout, other;
+  for (const char* policy : {"block", "block", "none"}) layout.add_recompute_layers(policy);
+  for (const uint32_t layers : {3, 4, 4, 4, 3}) layout.add_stage_layers(layers);
+  layout.set_pipeline_parallel(5);
+  EXPECT_THAT(LayoutText(layout), HasSubstr("(by layer: 2 block, 1 none)"));
+  EXPECT_THAT(LayoutText(layout), HasSubstr("pp 5 (1f1b, layers 3, 3 x 4, 3)"));
+  EXPECT_THAT(Differences(other, layout),
+              testing::ElementsAre("pp 5", "recompute_layers 2 block, 1 none"));
+  for (int i = 0; i < 20; ++i) other.add_recompute_layers(i % 2 == 0 ? "none" : "block");
+  EXPECT_THAT(LayoutText(other), HasSubstr("10 none and 10 block in turns"));
 }
 
 TEST(PlanTextTest, TiersAreToldOnlyWhereTheyAreUsed) {
@@ -129,12 +247,14 @@ TEST(PlanTextTest, TiersAreToldOnlyWhereTheyAreUsed) {
   plan.mutable_nvme()->set_drive_life_days(1234);
   plan.set_break_even_tokens(46000);
   const std::string text = PlanText(plan);
-  EXPECT_THAT(text, HasSubstr("offload gradient host, optimizer host 25 % + nvme 75 %"));
-  EXPECT_THAT(text, HasSubstr("memory of a rank at the peak, nvme\n"));
+  EXPECT_THAT(text,
+              HasSubstr("offload gradient\n               host, optimizer host 25 % + nvme 75 %"));
+  EXPECT_THAT(text, HasSubstr("memory of a rank at the peak, NVMe\n"));
   EXPECT_THAT(text, HasSubstr("exposed offload"));
   EXPECT_THAT(text, HasSubstr("from 46,000 tokens a step on"));
-  EXPECT_THAT(text, HasSubstr("reads 2.0 MiB and writes 1.0 MiB a step, 7.25 TB a day; the drives "
-                              "last 1,234 days"));
+  EXPECT_THAT(text,
+              HasSubstr("reads 2.0 MiB and writes 1.0 MiB a step, 7.25 TB a day; the\n  drives "
+                        "last 1,234 days"));
 }
 
 }  // namespace

@@ -104,6 +104,29 @@ TEST(PlanTraceTest, EndsWithTheStepAndHasEveryInstruction) {
   EXPECT_NEAR(end * 1e-6, Job().plan.time().step_seconds(), 2e-9);  // written in nanoseconds
 }
 
+// Whole stages first, then the longest instructions of one.
+TEST(PlanTraceTest, OfALargeJobAPartIsShownAndSaidToBe) {
+  const auto slices_of = [](const nlohmann::json& trace) {
+    return std::count_if(trace.at("traceEvents").begin(), trace.at("traceEvents").end(),
+                         [](const nlohmann::json& event) { return event.at("ph") == "X"; });
+  };
+  const size_t all = Job().plan.instructions();
+  const nlohmann::json whole = nlohmann::json::parse(PlanTrace(Job(), all));
+  EXPECT_EQ(slices_of(whole), static_cast<int64_t>(all));
+  EXPECT_EQ(whole.at("otherData").at("left_out"), "");
+  const nlohmann::json stage = nlohmann::json::parse(PlanTrace(Job(), all - 1));
+  EXPECT_LT(slices_of(stage), static_cast<int64_t>(all));
+  EXPECT_GT(slices_of(stage), static_cast<int64_t>(all / 4));
+  EXPECT_THAT(stage.at("otherData").at("left_out").get<std::string>(),
+              HasSubstr("1 of 2 stages are shown"));
+  const nlohmann::json few = nlohmann::json::parse(PlanTrace(Job(), 20));
+  EXPECT_LE(slices_of(few), 20);
+  EXPECT_GT(slices_of(few), 0);
+  EXPECT_THAT(few.at("otherData").at("left_out").get<std::string>(),
+              HasSubstr("short instructions are left out"));
+  EXPECT_EQ(few.at("traceEvents").back().at("ph"), "i");
+}
+
 TEST(BreakdownTest, ThePartsOfEachStageSumToTheStep) {
   for (const StageTime& stage : BreakDown(Job())) {
     double seconds = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/report/drawing.h"
+#include "proto/drawing/svg.h"
 
 #include <algorithm>
 #include <array>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/strings.h"
+#include "proto/words.h"
 
 namespace terrace {
 namespace {
@@ -51,7 +52,7 @@ rect.hover { fill: #000; fill-opacity: 0; } rect.hover:hover { fill-opacity: .1;
 
 std::string SvgElement(const Picture& picture, std::string_view label) {
   return absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
+      "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
       "aria-label=\"%s\">\n%s</svg>\n",
       picture.width, picture.height, EscapeXml(label), picture.body);
 }
@@ -113,6 +114,13 @@ const PhaseStyle& StyleOf(v1::Phase phase) {
   return kPhases.back();
 }
 
+std::string ClassWord(v1::BufferClass buffer_class) {
+  for (const ClassStyle& style : kClasses) {
+    if (style.buffer_class == buffer_class) return style.name;
+  }
+  return "gaps";
+}
+
 std::string TierWord(v1::Tier tier) { return absl::AsciiStrToLower(v1::Tier_Name(tier)); }
 
 std::string EscapeXml(std::string_view text) {
@@ -133,23 +141,6 @@ std::string EscapeXml(std::string_view text) {
     }
   }
   return out;
-}
-
-std::string SecondsText(double seconds) {
-  if (seconds == 0) return "0 s";
-  if (seconds < 1e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
-  if (seconds < 1) return absl::StrFormat("%.3g ms", seconds * 1e3);
-  if (seconds < 120) return absl::StrFormat("%.3g s", seconds);
-  if (seconds < 7200) return absl::StrFormat("%.1f min", seconds / 60);
-  if (seconds < 172800) return absl::StrFormat("%.1f h", seconds / 3600);
-  return absl::StrFormat("%.1f days", seconds / 86400);
-}
-
-std::string Grouped(int64_t number) {
-  std::string digits = absl::StrCat(number);
-  const int first = number < 0 ? 1 : 0;
-  for (int i = static_cast<int>(digits.size()) - 3; i > first; i -= 3) digits.insert(i, 1, ',');
-  return digits;
 }
 
 double TextWidth(std::string_view text) { return kLetter * static_cast<double>(text.size()); }

@@ -9,11 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/v1/program.pb.h"
-
 namespace terrace {
-
-std::string ClassWord(v1::BufferClass buffer_class);  // "outside the arena"
 
 class HtmlTable {
  public:

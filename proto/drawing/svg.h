@@ -1,6 +1,6 @@
 // Pieces of SVG that can stand alone, inside a page or beside each other in a larger picture, and
-// what all pictures of a plan agree on: their width, how bytes and seconds are written, what the
-// colours mean.
+// what all pictures agree on: their width, what the colours mean. How numbers are written:
+// proto/words.h.
 //
 // Pure. Thread-safe: no state.
 //
@@ -27,7 +27,7 @@ struct Picture {
   double height = 0;
   std::string body;
 };
-// As an <svg> element, with what it shows for those who cannot see it.
+// As an <svg> element of a page, with what it shows for those who cannot see it.
 std::string SvgElement(const Picture& picture, std::string_view label);
 Picture Beside(absl::Span<const Picture> pictures, double gap);
 Picture Below(absl::Span<const Picture> pictures, double gap);
@@ -55,11 +55,10 @@ struct PhaseStyle {
 // The last is what belongs to no phase.
 std::span<const PhaseStyle> PhaseStyles();
 const PhaseStyle& StyleOf(v1::Phase phase);
-std::string TierWord(v1::Tier tier);  // "nvme"
+std::string ClassWord(v1::BufferClass buffer_class);  // "outside the arena"
+std::string TierWord(v1::Tier tier);                  // "nvme"
 
 std::string EscapeXml(std::string_view text);
-std::string SecondsText(double seconds);  // "12.3 ms"
-std::string Grouped(int64_t number);      // "124,439,808"
 // About, of the pictures' font.
 double TextWidth(std::string_view text);
 

@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/report/html_table.h"
+#include "proto/drawing/html_table.h"
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/report/drawing.h"
 
 namespace terrace {
-
-std::string ClassWord(v1::BufferClass buffer_class) {
-  for (const ClassStyle& style : ClassStyles()) {
-    if (style.buffer_class == buffer_class) return style.name;
-  }
-  return "gaps";
-}
 
 HtmlTable::HtmlTable(const std::string& css_class, std::vector<bool> numeric)
     : numeric_(std::move(numeric)),

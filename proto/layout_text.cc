@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/layout_text.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/strings.h"
+#include "proto/words.h"
+
+namespace terrace {
+namespace {
+
+// What follows each other and is alike, with its count: "3 block, 9 none", "3, 30 x 4, 3". Of many
+// runs only the sums: "84 selective and 42 none in turns".
+template <typename Values>
+std::string Runs(const Values& values, std::string_view times) {
+  constexpr size_t kRunsMost = 6;
+  std::vector<std::pair<int, std::string>> runs, sums;
+  for (const auto& value : values) {
+    const std::string word = absl::StrCat(value);
+    if (runs.empty() || runs.back().second != word) runs.emplace_back(0, word);
+    ++runs.back().first;
+    auto sum = std::find_if(sums.begin(), sums.end(),
+                            [&word](const auto& one) { return one.second == word; });
+    if (sum == sums.end()) sum = sums.insert(sums.end(), {0, word});
+    ++sum->first;
+  }
+  const bool turns = runs.size() > kRunsMost;
+  const std::string text = absl::StrJoin(
+      turns ? sums : runs, turns ? " and " : ", ", [times](std::string* out, const auto& run) {
+        const bool bare = run.first == 1 && times != " ";
+        absl::StrAppend(out, bare ? "" : absl::StrCat(run.first, Absl(times)), run.second);
+      });
+  return turns ? text + " in turns" : text;
+}
+
+std::string StagesText(const v1::Layout& layout) {
+  std::string text = absl::StrCat("pp ", layout.pipeline_parallel());
+  if (layout.pipeline_parallel() <= 1) return text;
+  absl::StrAppend(&text, " (", layout.schedule().empty() ? "1f1b" : layout.schedule());
+  if (layout.interleave() > 1) absl::StrAppend(&text, ", ", layout.interleave(), " chunks a stage");
+  if (layout.stage_layers_size() > 0) {
+    absl::StrAppend(&text, ", layers ", Runs(layout.stage_layers(), " x "));
+  }
+  return text + ")";
+}
+
+std::string ZeroText(const v1::Layout& layout) {
+  std::string text = absl::StrCat("zero ", layout.zero_stage());
+  std::string details;
+  if (layout.shard_size() > 0)
+    absl::StrAppend(&details, "shards over ", layout.shard_size(), " ranks");
+  if (layout.persistent_parameters() > 0) {
+    absl::StrAppend(&details, details.empty() ? "" : ", ", "whole below ",
+                    Grouped(layout.persistent_parameters()), " elements");
+  }
+  return details.empty() ? text : absl::StrCat(text, " (", details, ")");
+}
+
+std::string RecomputeText(const v1::Layout& layout) {
+  std::string text = absl::StrCat("recompute ", layout.recompute());
+  if (layout.recompute_every() > 0)
+    absl::StrAppend(&text, " ", layout.recompute_every(), " layers");
+  if (layout.recompute_layers_size() > 0) {
+    absl::StrAppend(&text, " (by layer: ", Runs(layout.recompute_layers(), " "), ")");
+  }
+  return text;
+}
+
+// What is not all on the device.
+std::string OffloadText(const v1::Offload& offload) {
+  std::string text;
+  const auto add = [&text](const char* name, const v1::TierShares& shares) {
+    if (shares.host() == 0 && shares.nvme() == 0) return;
+    absl::StrAppend(&text, text.empty() ? ", offload " : ", ", name, " ", TierSharesText(shares));
+  };
+  add("parameter", offload.parameter());
+  add("gradient", offload.gradient());
+  add("optimizer", offload.optimizer());
+  add("activation", offload.activation());
+  return text;
+}
+
+std::string OnDevice(const v1::TierShares& shares) {
+  const std::string text = TierSharesText(shares);
+  return text.empty() ? "device" : text;
+}
+
+}  // namespace
+
+std::string TierSharesText(const v1::TierShares& shares) {
+  std::vector<std::pair<const char*, double>> parts;
+  for (const auto& part : {std::pair("device", shares.device()), std::pair("host", shares.host()),
+                           std::pair("nvme", shares.nvme())}) {
+    if (part.second > 0) parts.push_back(part);
+  }
+  if (parts.size() == 1) return parts[0].first;
+  return absl::StrJoin(parts, " + ", [](std::string* out, const auto& part) {
+    absl::StrAppendFormat(out, "%s %.3g %%", part.first, 100 * part.second);
+  });
+}
+
+std::string TilesText(int64_t tile_bytes) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  return tile_bytes > 0 && tile_bytes % kMiB == 0 ? absl::StrCat(tile_bytes / kMiB, "MiB")
+                                                  : absl::StrCat(tile_bytes);
+}
+
+std::vector<LayoutWord> LayoutWords(const v1::Layout& layout) {
+  const auto number = [](uint32_t value) { return absl::StrCat(value); };
+  return {{"dp", number(layout.data_parallel())},
+          {"tp", number(layout.tensor_parallel())},
+          {"pp", number(layout.pipeline_parallel())},
+          {"cp", number(layout.context_parallel())},
+          {"zero", number(layout.zero_stage())},
+          {"recompute", layout.recompute()},
+          {"recompute_layers", Runs(layout.recompute_layers(), " ")},
+          {"schedule", layout.schedule()},
+          {"interleave", number(layout.interleave())},
+          {"sequence_parallel", layout.sequence_parallel() ? "true" : "false"},
+          {"micro_batch", number(layout.micro_batch())},
+          {"offload.parameter", OnDevice(layout.offload().parameter())},
+          {"offload.gradient", OnDevice(layout.offload().gradient())},
+          {"offload.optimizer", OnDevice(layout.offload().optimizer())},
+          {"offload.activation", OnDevice(layout.offload().activation())},
+          {"tile_bytes", TilesText(layout.tile_bytes())},
+          {"allocator", layout.allocator() == "caching" ? "caching" : "planned"}};
+}
+
+std::string LayoutText(const v1::Layout& layout) {
+  std::string text = absl::StrCat("dp ", layout.data_parallel(), ", tp ", layout.tensor_parallel(),
+                                  layout.sequence_parallel() ? " + sequence" : "", ", ",
+                                  StagesText(layout), ", cp ", layout.context_parallel());
+  if (layout.context_parallel() > 1) {
+    absl::StrAppend(&text, " (", layout.context_type().empty() ? "ring" : layout.context_type(),
+                    ")");
+  }
+  absl::StrAppend(&text, ", ", ZeroText(layout), ", ", RecomputeText(layout), ", ",
+                  layout.precision());
+  if (!layout.communication_dtype().empty() && layout.communication_dtype() != "fp32") {
+    absl::StrAppend(&text, ", gradients sent in ", layout.communication_dtype());
+  }
+  text += OffloadText(layout.offload());
+  if (layout.tile_bytes() > 0)
+    absl::StrAppend(&text, ", tiles of ", TilesText(layout.tile_bytes()));
+  if (layout.allocator() == "caching") text += ", caching allocator";
+  return text;
+}
+
+std::vector<std::string> Differences(const v1::Layout& from, const v1::Layout& to) {
+  const auto before = LayoutWords(from), after = LayoutWords(to);
+  std::vector<std::string> differences;
+  for (size_t i = 0; i < after.size(); ++i) {
+    if (before[i] == after[i]) continue;
+    const std::string& value = after[i].second;
+    differences.push_back(absl::StrCat(after[i].first, " ", value.empty() ? "all alike" : value));
+  }
+  return differences;
+}
+
+}  // namespace terrace
