@@ -112,6 +112,10 @@ absl::StatusOr<Golden> ReadGolden(const std::string& folder) {
   golden.loss = json["loss"];
   golden.losses = json["losses"].get<std::vector<double>>();
   golden.grad_norms = json["grad_norms"].get<std::vector<double>>();
+  const auto& padded = json["padded"];
+  golden.padded_counts = padded["counts"].get<std::vector<int64_t>>();
+  golden.padded_losses = padded["losses"].get<std::vector<double>>();
+  golden.padded_grad_norms = padded["grad_norms"].get<std::vector<double>>();
   ReadHyperparameters(json, &golden.train);
   return golden;
 }

@@ -19,6 +19,9 @@ struct Golden : JobData {
   Tensors gradients, step10;
   double loss = 0;
   std::vector<double> losses, grad_norms;
+  // The same rows, padded behind their first `padded_counts` tokens, and what came out of that.
+  std::vector<int64_t> padded_counts;
+  std::vector<double> padded_losses, padded_grad_norms;
 };
 absl::StatusOr<Golden> ReadGolden(const std::string& folder);
 

@@ -80,6 +80,26 @@ TEST_P(FamilyTest, LossGradientsAndTenStepsEqualPyTorchs) {
   }
 }
 
+// PyTorch leaves the padding out by ignore_index. Which rows fall together must not matter.
+TEST_P(FamilyTest, APaddedBatchTrainsAsPyTorchDoesWithIgnoreIndex) {
+  Golden golden = Load(GetParam());
+  ASSERT_EQ(golden.padded_counts.size(), golden.rows);
+  for (int64_t row = 0; row < golden.rows; ++row) {
+    for (int64_t t = golden.padded_counts[row]; t < golden.length; ++t) {
+      golden.tokens[row * golden.length + t] = 0;
+      golden.targets[row * golden.length + t] = -1;
+    }
+  }
+  const JobShape shapes[] = {{.micro_batch = 2, .micro_batches = 1},
+                             {.micro_batch = 1, .micro_batches = 2},
+                             {.ranks = 2, .micro_batch = 1, .micro_batches = 1, .threads = 1}};
+  for (const JobShape& shape : shapes) {
+    const JobResult result = Train(golden, shape);
+    ExpectLossesNear(result.losses, golden.padded_losses, 1e-5);
+    ExpectLossesNear(result.grad_norms, golden.padded_grad_norms, 1e-4);
+  }
+}
+
 // bf16 rounds to 2^-9 relative at every store; what two layers make of it stays within a few times
 // that.
 TEST_P(FamilyTest, BF16FollowsFP32) {
