@@ -16,11 +16,11 @@ import sys
 import time
 import unittest
 
+from memory_group import memory_group
 from service import ServiceTest, samples_of
 from support import INVALID_INPUT, LLAMA, NOT_FOUND
 
 ENDLESS = {"train.steps": 1_000_000}
-CGROUPS = [pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup")]
 EATER = """
 import time
 held = []
@@ -164,23 +164,8 @@ class VerdictTest(WatchedJobTest):
         self.assertIn("adam_m.", page)
         self.assertFalse(shared.exists(), "its shared memory is freed")
 
-    def cgroup(self):
-        """A new memory control group and the name of its limit; skips the test where there can be none."""
-        for root in CGROUPS:
-            group = root / f"terrace-test-{self.mark}"
-            try:
-                group.mkdir()
-            except OSError:
-                continue
-            for limit in ("memory.limit_in_bytes", "memory.max"):
-                if (group / limit).exists():
-                    self.addCleanup(group.rmdir)
-                    return group, limit
-            group.rmdir()
-        self.skipTest("memory control groups cannot be made here")
-
     def test_the_kernels_oom_killer_is_named_with_what_would_have_fit(self):
-        group, limit = self.cgroup()
+        group, limit = memory_group(self)
         self.start_coordinator()
         worker = self.start_worker("worker-0")
         (group / "cgroup.procs").write_text(str(worker.pid))
@@ -191,7 +176,7 @@ class VerdictTest(WatchedJobTest):
         pid = self.rank_pids()[0]
         pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text("1000")  # the group has other processes
         resident = int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1)) * 1024
-        (group / limit).write_text(str(resident + (96 << 20)))
+        limit.write_text(str(resident + (96 << 20)))
         eater = self.run_command([sys.executable, "-c", EATER])
         (group / "cgroup.procs").write_text(str(eater.pid))
         message, page = self.failed(job)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import unittest
 
+from memory_group import memory_group
 from offload_run_test import NVME, WIDE, state_of
 from support import BIN, FAILURE, INVALID_INPUT, OK, RESOURCES, TerraceTest
 
@@ -20,7 +21,6 @@ DRIVE = BIN.parent / "tests" / "libfailing_drive.so"
 STEPS = 8
 EIO = 5
 EATER = "import sys, time; held = bytearray(b'x') * int(sys.argv[1]); print('held', flush=True); time.sleep(600)"
-GROUPS = (pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup"))
 
 
 class FaultTest(TerraceTest):
@@ -73,6 +73,11 @@ class FaultTest(TerraceTest):
         self.assertEqual(seen, {step: expected[step] for step in seen}, "nothing that was printed before the fault was wrong")
         self.assertEqual(state_of(self.checkpoints(job)[-1]), state)
 
+    def assert_failed_by_drive(self, failed, *words):
+        self.assertEqual((failed.done["state"], failed.done["reason"]), ("FAILED", "RESTARTS_EXHAUSTED"), str(failed))
+        self.assertEqual({event["reason"] for event in failed.events("state") if event["state"] == "RECOVERING"}, {"RANK_DIED"})
+        self.refused(failed, f"{self.nvme}/.terrace-", "rank 0", "Input/output error", "nvme.paths", *words)
+
     def break_drive(self, fault, engine, words, **nvme):
         """Starts a job, breaks the drive while it trains, and expects the end that names why."""
         self.load_drive()
@@ -97,6 +102,13 @@ class OffloadFaultTest(FaultTest):
 
     def test_a_drive_that_fails_to_write_without_io_uring(self):
         self.break_drive(f"fail write {EIO}", "threads", ("cannot write", "Input/output error", "nvme.paths"))
+
+    def test_a_drive_that_fails_from_the_start(self):
+        self.load_drive()
+        self.fault.write_text(f"fail write {EIO}")
+        failed = self.train(self.offloaded(), code=FAILURE)
+        self.assert_failed_by_drive(failed, "nvme.paths: cannot write to")
+        self.assertEqual(failed.events("step"), [])
 
     def test_a_file_that_is_truncated_between_steps(self):
         job = self.endless()
@@ -149,26 +161,11 @@ class OffloadFaultTest(FaultTest):
                                ("host memory is not locked", "RLIMIT_MEMLOCK is 65536 bytes", "ulimit -l", "NVMe is slower",
                                 "memlock 64 KiB"))
 
-    def group(self):
-        """A new memory control group and its limit; skips the test where there can be none."""
-        for root in GROUPS:
-            group = root / f"terrace-test-{self.mark}"
-            try:
-                group.mkdir()
-            except OSError:
-                continue
-            for limit in ("memory.limit_in_bytes", "memory.max"):
-                if (group / limit).exists():
-                    self.addCleanup(group.rmdir)
-                    return group, group / limit
-            group.rmdir()
-        self.skipTest("memory control groups cannot be made here")
-
     def in_group(self, group, command):
         return self.run_command(["sh", "-c", f"echo $$ > {group}/cgroup.procs; exec \"$@\"", "sh", *command])
 
     def test_host_memory_that_another_process_took(self):
-        group, limit = self.group()
+        group, limit = memory_group(self)
         limit.write_text(str(768 << 20))
         eater = self.in_group(group, [sys.executable, "-c", EATER, str(448 << 20)])
         self.wait_until(lambda: "held" in eater.text(), "the other process has its memory")
@@ -183,7 +180,7 @@ class OffloadFaultTest(FaultTest):
         self.assertEqual(failed.events("step"), [], "told before it trains")
 
     def test_ranks_of_one_node_are_counted_together(self):
-        group, limit = self.group()
+        group, limit = memory_group(self)
         limit.write_text(str(512 << 20))
         job = self.offloaded({"model.config": {**WIDE, "hidden_size": 256, "intermediate_size": 1024}, "layout.micro_batch": 64,
                               "train.global_batch": 128, "layout.dp": 2, "resources.devices_per_node": 2})

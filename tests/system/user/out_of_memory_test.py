@@ -22,14 +22,17 @@ ALLOWED = 96 * MIB  # outside the arenas, by every plan
 DEEP = {**GPT, "n_positions": 256, "n_layer": 12}
 
 
-class OutOfMemoryTest(ServiceTest):
+class GrowingTest(ServiceTest):
+    """What tests of ranks that grow share."""
+
     def start_growing_worker(self):
         self.grow = self.folder / "grow"
         self.environment.update(LD_PRELOAD=str(BIN.parent / "tests/libgrow_memory.so"), GROW_MEMORY=str(self.grow),
                                 GROW_MEMORY_IN="terrace-rank")
         self.addCleanup(self.environment.pop, "LD_PRELOAD", None)
-        self.start_worker("worker-0")
+        worker = self.start_worker("worker-0")
         del self.environment["LD_PRELOAD"]
+        return worker
 
     def grow_now(self, mib=92):
         """The rank grows and stands still until its daemon has seen it, so that a fast one does not end before."""
@@ -66,6 +69,16 @@ class OutOfMemoryTest(ServiceTest):
     def series(self):
         return samples_of(self.metrics(self.coordinator_metrics))
 
+    def assert_went_on(self, spec, step, layout, losses):
+        """What was done after the change is what a job does that begins at that step with that layout."""
+        again = self.deep_job({"layout.micro_batch": layout["micro_batch"], "layout.recompute": layout.get("recompute", "none")})
+        shutil.copytree(spec.parent / "checkpoints" / f"step-{step:08d}", again.parent / "checkpoints" / f"step-{step:08d}")
+        expected = losses_of(self.terrace("run", again, "-o", "json").out)
+        self.assertEqual(sorted(expected), list(range(step + 1, STEPS + 1)))
+        self.assertEqual({at: losses[at] for at in expected}, expected)
+
+
+class OutOfMemoryTest(GrowingTest):
     def test_a_job_whose_rank_grows_goes_on_with_a_smaller_micro_batch(self):
         limit = self.arena(self.deep_job()) + ALLOWED + 4 * MIB
         self.start_coordinator()
@@ -91,14 +104,7 @@ class OutOfMemoryTest(ServiceTest):
         told = self.cli("watch", job, "-o", "json").out
         self.assertIn("memory ran out: goes on from the checkpoint", told)
 
-        # What was done after the change is what a job does that begins there with that layout.
-        again = self.deep_job({"layout.micro_batch": after, "layout.recompute": "none"})
-        shutil.copytree(next((spec.parent / "checkpoints").glob(f"step-*{step}")),
-                        again.parent / "checkpoints" / f"step-{step:08d}")
-        expected = losses_of(self.terrace("run", again, "-o", "json").out)
-        self.assertEqual(sorted(expected), list(range(step + 1, STEPS + 1)))
-        losses = losses_of(told)
-        self.assertEqual({at: losses[at] for at in expected}, expected)
+        self.assert_went_on(spec, step, adjustment["layout"], losses_of(told))
 
         # The next job of this shape begins with what was learned.
         planned = self.cli("plan", self.deep_job({"resources.device_memory": limit, "train.seed": 5}), "-o", "json").json()
