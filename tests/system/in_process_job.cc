@@ -270,14 +270,18 @@ absl::Status Assemble(const Model& model, const std::vector<const std::vector<Pi
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v1::Layout& layout) {
+absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v1::Layout& layout,
+                                                    bool search_packings) {
   v1::JobSpec spec;
   spec.set_name("in-process");
   *spec.mutable_train() = data.train;
   spec.mutable_train()->set_precision(layout.precision());
   spec.mutable_data()->set_sequence_length(data.length);
   ASSIGN_OR_RETURN(std::vector<v1::Program> programs,
-                   Compile({.spec = &spec, .model = &data.model, .layout = layout}));
+                   Compile({.spec = &spec,
+                            .model = &data.model,
+                            .layout = layout,
+                            .search_packings = search_packings}));
   RETURN_IF_ERROR(CheckPrograms(programs));
   return programs;
 }
@@ -327,7 +331,8 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
 
 absl::StatusOr<JobResult> TrainInProcess(const JobData& data, const v1::Layout& layout,
                                          int64_t steps, const RunOptions& options) {
-  ASSIGN_OR_RETURN(std::vector<v1::Program> programs, CompileJob(data, layout));
+  ASSIGN_OR_RETURN(std::vector<v1::Program> programs,
+                   CompileJob(data, layout, options.search_packings));
   static std::atomic<int> runs = 0;
   const Run run = {.data = data,
                    .steps = steps,

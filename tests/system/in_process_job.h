@@ -48,6 +48,7 @@ struct RunOptions {
   LinkLimit link;  // of every rank
   std::string
       trace_folder;  // empty, or where each rank writes "<rank>.json", all steps but the first
+  bool search_packings = true;  // see CompileInput: searching is most of what a tiny job takes
 };
 
 // Trains. Row r of the global batch is row r mod data.rows. INTERNAL when ranks that must hold the
