@@ -3,10 +3,11 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <utility>
-#include <vector>
 
 #include "kernels/op_table.h"
 
@@ -82,43 +83,55 @@ struct Bindings {
     int operand = -1;  // who bound it; -1: nobody yet
   };
   std::array<Symbol, 128> symbols = {};
-  std::vector<int64_t> leading;  // what ".." stands for
+  std::span<const int64_t> leading;  // what ".." stands for
   int leading_operand = -1;
 };
 
-std::vector<std::string_view> Split(std::string_view dims) {
-  std::vector<std::string_view> parts;
+// The symbols of one operand, no more than a shape has dimensions and the "..".
+struct Symbols {
+  std::array<std::string_view, kMaxDims + 1> all;
+  int begin = 0, end = 0;
+
+  int size() const { return end - begin; }
+  std::string_view operator[](int i) const { return all[begin + i]; }
+};
+
+Symbols Split(std::string_view dims) {
+  Symbols symbols;
   while (!dims.empty()) {
     const size_t comma = std::min(dims.find(','), dims.size());
-    parts.push_back(dims.substr(0, comma));
+    symbols.all[symbols.end++] = dims.substr(0, comma);
     dims.remove_prefix(std::min(comma + 1, dims.size()));
   }
-  return parts;
+  return symbols;
 }
 
+// A program has as many dimensions as it has instructions, times ten: no text is made of those that
+// match.
 std::string MatchSymbol(const OpRow& row, int index, const TensorShape& shape, int d,
                         std::string_view symbol, Bindings* bindings) {
   const int64_t size = shape.size[d];
-  const std::string must = "have dimension " + Number(d) + " equal to ";
+  const auto complain = [&](const std::string& what) {
+    return Complain(row, index, shape, "have dimension " + Number(d) + " equal to " + what);
+  };
   if (symbol[0] >= '0' && symbol[0] <= '9') {
-    return size == symbol[0] - '0' ? "" : Complain(row, index, shape, must + std::string(symbol));
+    return size == symbol[0] - '0' ? "" : complain(std::string(symbol));
   }
   auto& bound = bindings->symbols[static_cast<unsigned char>(symbol[0])];
   if (bound.operand < 0) bound = {.size = size, .operand = index};
   if (bound.size == size) return "";
-  return Complain(row, index, shape,
-                  must + std::string(symbol) + " = " + Number(bound.size) + ", as in '" +
-                      std::string(row.operands[bound.operand].name) + "'");
+  return complain(std::string(symbol) + " = " + Number(bound.size) + ", as in '" +
+                  std::string(row.operands[bound.operand].name) + "'");
 }
 
 std::string MatchLeading(const OpRow& row, int index, const TensorShape& shape, int leading_dims,
                          Bindings* bindings) {
-  const std::vector<int64_t> leading(shape.size.begin(), shape.size.begin() + leading_dims);
+  const auto leading = std::span(shape.size).first(leading_dims);
   if (bindings->leading_operand < 0) {
     bindings->leading = leading;
     bindings->leading_operand = index;
   }
-  if (bindings->leading == leading) return "";
+  if (std::ranges::equal(bindings->leading, leading)) return "";
   std::string sizes;
   for (int64_t size : bindings->leading) sizes += (sizes.empty() ? "" : ",") + Number(size);
   return Complain(row, index, shape,
@@ -127,20 +140,22 @@ std::string MatchLeading(const OpRow& row, int index, const TensorShape& shape, 
 }
 
 // The symbols of operand `index` in the order in which it is stored.
-std::vector<std::string_view> StoredSymbols(const OpRow& row, const OpAttrs& attrs, int index) {
-  std::vector<std::string_view> symbols = Split(row.operands[index].dims);
+Symbols StoredSymbols(const OpRow& row, const OpAttrs& attrs, int index) {
+  Symbols symbols = Split(row.operands[index].dims);
   if (row.op != Op::kMatmul || index > 1) return symbols;
   const auto& matmul = std::get<MatmulAttrs>(attrs);
-  if (index == 0 ? matmul.transpose_a : matmul.transpose_b) std::swap(symbols[0], symbols[1]);
+  if (index == 0 ? matmul.transpose_a : matmul.transpose_b) {
+    std::swap(symbols.all[0], symbols.all[1]);
+  }
   return symbols;
 }
 
 std::string MatchDims(const OpRow& row, const OpAttrs& attrs, int index, const TensorShape& shape,
                       Bindings* bindings) {
-  std::vector<std::string_view> symbols = StoredSymbols(row, attrs, index);
-  const bool any_leading = symbols.front() == "..";
-  if (any_leading) symbols.erase(symbols.begin());
-  const int leading_dims = shape.dims - static_cast<int>(symbols.size());
+  Symbols symbols = StoredSymbols(row, attrs, index);
+  const bool any_leading = symbols[0] == "..";
+  if (any_leading) ++symbols.begin;
+  const int leading_dims = shape.dims - symbols.size();
   if (any_leading ? leading_dims < 1 : leading_dims != 0) {
     return Complain(row, index, shape,
                     "have the dimensions " + std::string(row.operands[index].dims));

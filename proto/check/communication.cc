@@ -11,7 +11,7 @@ namespace {
 
 // The group exists and this stage is in it.
 absl::StatusOr<const v1::Group*> CheckMembership(const v1::Program& program, uint32_t group,
-                                                 const std::string& where) {
+                                                 const InstructionName& where) {
   if (group >= static_cast<uint32_t>(program.groups_size())) {
     return Refuse(where, ": group ", group, " of ", program.groups_size(), " does not exist");
   }
@@ -28,7 +28,7 @@ struct CollectiveRule {
 };
 
 absl::StatusOr<CollectiveRule> RuleOf(v1::CollectiveKind kind, int64_t members,
-                                      const std::string& where) {
+                                      const InstructionName& where) {
   switch (kind) {
     case v1::ALL_REDUCE:
       return CollectiveRule{.sums = true};
@@ -50,7 +50,7 @@ absl::StatusOr<CollectiveRule> RuleOf(v1::CollectiveKind kind, int64_t members,
 }  // namespace
 
 absl::Status CheckCollective(const v1::Program& program, const v1::Instruction& instruction,
-                             const std::string& where) {
+                             const InstructionName& where) {
   const v1::CollectiveOp& op = instruction.collective();
   ASSIGN_OR_RETURN(const v1::Group* group, CheckMembership(program, op.group(), where));
   const int64_t members = GroupSize(program.grid(), *group);
@@ -81,7 +81,7 @@ absl::Status CheckCollective(const v1::Program& program, const v1::Instruction& 
 }
 
 absl::Status CheckTransfer(const v1::Program& program, const v1::Instruction& instruction,
-                           const std::string& where) {
+                           const InstructionName& where) {
   const v1::TransferOp& op = instruction.transfer();
   if (op.kind() != v1::SEND && op.kind() != v1::RECEIVE) {
     return Refuse(where, ": transfer kind ", op.kind(), " does not exist");

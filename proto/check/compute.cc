@@ -31,7 +31,7 @@ v1::Access Expected(kernels::Access access) {
 
 absl::Status CheckWorkspace(const v1::Program& program, const v1::Sequence& sequence,
                             const v1::ComputeOp& compute, int64_t needed_bytes,
-                            const std::string& where, CheckedInstruction* checked) {
+                            const InstructionName& where, CheckedInstruction* checked) {
   const v1::Operand& workspace = compute.workspace();
   if (workspace.access() == v1::ACCESS_UNSPECIFIED) {
     if (needed_bytes == 0) return absl::OkStatus();
@@ -55,7 +55,7 @@ absl::Status CheckWorkspace(const v1::Program& program, const v1::Sequence& sequ
 
 absl::Status CheckCompute(const v1::Program& program, const v1::Sequence& sequence,
                           const v1::Instruction& instruction,
-                          const std::vector<TensorShape>& shapes, const std::string& where,
+                          const std::vector<TensorShape>& shapes, const InstructionName& where,
                           CheckedInstruction* checked) {
   absl::StatusOr<DecodedOp> op = DecodeOp(instruction.compute());
   if (!op.ok()) return Refuse(where, ": ", op.status().message());

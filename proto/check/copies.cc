@@ -12,18 +12,20 @@ namespace {
 // Each pair is compared with each.
 constexpr int kPairsMax = 1024;
 
-absl::Status CheckPair(const v1::Instruction& instruction, int from, const std::string& where) {
+absl::Status CheckPair(const v1::Instruction& instruction, int from, const InstructionName& where) {
   const v1::Operand& source = instruction.operands(from);
   const v1::Operand& target = instruction.operands(from + 1);
-  const std::string pair = absl::StrCat(where, ": operands ", from, " and ", from + 1);
+  const auto refuse = [&](const auto&... rule) {
+    return Refuse(where, ": operands ", from, " and ", from + 1, rule...);
+  };
   if (source.access() != v1::READ || target.access() != v1::WRITE) {
-    return Refuse(pair, " must have access READ and WRITE");
+    return refuse(" must have access READ and WRITE");
   }
   if (source.row_stride() != 0 || target.row_stride() != 0) {
-    return Refuse(pair, " must be dense");
+    return refuse(" must be dense");
   }
   if (source.dtype() != target.dtype() || Elements(source) != Elements(target)) {
-    return Refuse(pair, " hold ", Elements(source), " ", v1::DType_Name(source.dtype()), " and ",
+    return refuse(" hold ", Elements(source), " ", v1::DType_Name(source.dtype()), " and ",
                   Elements(target), " ", v1::DType_Name(target.dtype()), ", must hold the same");
   }
   return absl::OkStatus();
@@ -31,7 +33,7 @@ absl::Status CheckPair(const v1::Instruction& instruction, int from, const std::
 
 // Direct I/O moves whole blocks: on both ends.
 absl::Status CheckBlocks(const v1::Program& program, const Access& access,
-                         const std::string& where) {
+                         const InstructionName& where) {
   const int64_t begin = program.buffers(access.buffer).offset() + access.offset;
   if (begin % kNvmeAlignment == 0 && access.row_bytes % kNvmeAlignment == 0) {
     return absl::OkStatus();
@@ -42,7 +44,7 @@ absl::Status CheckBlocks(const v1::Program& program, const Access& access,
 }
 
 absl::Status CheckApart(const v1::Program& program, const CheckedInstruction& checked,
-                        const std::string& where) {
+                        const InstructionName& where) {
   for (size_t i = 0; i < checked.accesses.size(); ++i) {
     for (size_t j = i + 1; j < checked.accesses.size(); ++j) {
       if (!Overlap(checked.accesses[i], checked.accesses[j])) continue;
@@ -58,7 +60,7 @@ absl::Status CheckApart(const v1::Program& program, const CheckedInstruction& ch
 }  // namespace
 
 absl::Status CheckCopy(const v1::Program& program, const v1::Instruction& instruction,
-                       const CheckedInstruction& checked, const std::string& where) {
+                       const CheckedInstruction& checked, const InstructionName& where) {
   const v1::CopyKind kind = instruction.copy().kind();
   if (!v1::CopyKind_IsValid(kind) || kind == v1::COPY_UNSPECIFIED) {
     return Refuse(where, ": copy kind ", kind, " does not exist");

@@ -131,7 +131,7 @@ absl::Status Flow::Apply(int i) {
 
 // ---- helpers ------------------------------------------------------------------------------------
 
-void Flow::ForEach(const Access& access, const Visit& visit) const {
+void Flow::ForEach(const Access& access, Visit visit) const {
   content_[access.buffer].ForEach(SpanOf(access), [&](const ByteRange& bytes, int number) {
     if (number != ByteMap::kNone) visit(bytes, values_[number]);
   });
@@ -273,9 +273,10 @@ void Flow::Function(int i) {
 void Flow::Update(int i) {
   for (const Access& access : sequence_->instructions[i].accesses) {
     if (!access.writes || access.operand == kWorkspaceOperand) continue;
-    for (Piece& piece : PiecesOf(access)) {
-      piece.value.updated = true;
-      content_[access.buffer].Set(piece.bytes, values_.Number(piece.value));
+    for (const Piece& piece : PiecesOf(access)) {
+      Value value = piece.value;
+      value.updated = true;
+      content_[access.buffer].Set(piece.bytes, values_.Number(value));
     }
   }
 }
@@ -364,7 +365,7 @@ void Flow::SquaredNorm(int i) {
     // What other stages added to zeros is padding here, or the optimizer refuses it.
     if (!known && !value.zero && !value.foreign) terms.push_back(term);
   };
-  for (Piece& piece : PiecesOf(x)) {
+  for (const Piece& piece : PiecesOf(x)) {
     if (piece.value.scatter >= 0) {
       const Scatter& scatter = values_.scatter(piece.value.scatter);
       scatter.content.ForEach({0, scatter.shards * scatter.shard_elements},
@@ -375,8 +376,9 @@ void Flow::SquaredNorm(int i) {
       count(piece.value, 0);
     }
     if (piece.value.spoiled_by >= 0) continue;
-    piece.value.squared = i;
-    content_[x.buffer].Set(piece.bytes, values_.Number(piece.value));
+    Value value = piece.value;
+    value.squared = i;
+    content_[x.buffer].Set(piece.bytes, values_.Number(value));
   }
   Value squares = values_.Constant();
   squares.kind = Value::kSquares;

@@ -14,12 +14,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "proto/check/instructions.h"
 #include "proto/check/links.h"
@@ -48,9 +48,9 @@ class Flow {
   // Instruction i, after all before it.
   absl::Status Step(int i);
 
-  using Visit = std::function<void(const ByteRange& bytes, const Value& value)>;
+  using Visit = absl::FunctionRef<void(const ByteRange& bytes, const Value& value)>;
   // The pieces of an operand; bytes that hold nothing are left out.
-  void ForEach(const Access& access, const Visit& visit) const;
+  void ForEach(const Access& access, Visit visit) const;
 
   const ByteMap& content(uint32_t buffer) const { return content_[buffer]; }
   Values& values() const { return values_; }
@@ -59,7 +59,7 @@ class Flow {
  private:
   struct Piece {
     ByteRange bytes;
-    Value value;
+    const Value& value;  // of values_, which keeps all
   };
   std::vector<Piece> PiecesOf(const Access& access) const;
   std::string WhereIs(int i) const;

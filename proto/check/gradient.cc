@@ -188,8 +188,9 @@ absl::Status Gradients::CheckLink(int i, int64_t byte, const Value& value, uint3
 
 absl::Status Gradients::CheckFor(int i, int64_t byte, const v1::StateRange& weight,
                                  const Value& value, int squared) {
-  const std::string what =
-      absl::StrCat(What(i, kGrad, byte), "the gradient of '", weight.tensor(), "', ");
+  const auto what = [&] {
+    return absl::StrCat(What(i, kGrad, byte), "the gradient of '", weight.tensor(), "', ");
+  };
   if (value.spoiled_by >= 0) return Refuse(what, SpoiledText(train_, value));
   if (value.zero || value.foreign || value.kind != Value::kNumbers) {
     return Refuse(what, "to which nothing of this stage was added");
@@ -217,7 +218,7 @@ absl::Status Gradients::CheckFor(int i, int64_t byte, const v1::StateRange& weig
 }
 
 absl::Status Gradients::CheckShared(int i, const v1::StateRange& weight, const Value& value,
-                                    int squared, const std::string& what) {
+                                    int squared, Text what) {
   if (value.pipeline_group < 0) {
     return Refuse(what, "which was not summed over the stages that hold copies of the weight");
   }
@@ -234,7 +235,7 @@ absl::Status Gradients::CheckShared(int i, const v1::StateRange& weight, const V
 }
 
 // Every micro-batch is in it, each equally often.
-absl::Status Gradients::CheckComplete(const Value& value, const std::string& what) const {
+absl::Status Gradients::CheckComplete(const Value& value, Text what) const {
   const uint32_t micro_batches = program_.rules().micro_batches();
   const uint64_t times = value.contributions / micro_batches;
   if (value.contributions % micro_batches == 0 && times >= 1 &&
@@ -289,7 +290,7 @@ absl::Status Gradients::CheckSquares(int i) {
   const Access& squares = *train_.instructions[i].Find(0);
   flow_.ForEach(squares, [&](const ByteRange& bytes, const Value& value) {
     if (!status.ok() || value.zero) return;
-    const std::string what = What(i, 0, bytes.begin);
+    const auto what = [&] { return What(i, 0, bytes.begin); };
     if (value.spoiled_by >= 0) {
       status = Refuse(what, SpoiledText(train_, value));
     } else if (value.kind != Value::kSquares) {
@@ -311,9 +312,11 @@ absl::Status Gradients::CheckTerm(int i, const SquareTerm& term, const Value& sq
   const uint32_t tensor = flow_.values().tensor();
   AxisMask needed = term.parts;
   if (term.same_block < tensor) needed |= Bit(v1::TENSOR);
-  const std::string what = absl::StrCat(
-      WhereIs(i), ": relies on the squares that ", WhereIs(term.instruction), " counts of ",
-      BufferText(program_, train_.instructions[term.instruction].Find(0)->buffer), ", ");
+  const auto what = [&] {
+    return absl::StrCat(
+        WhereIs(i), ": relies on the squares that ", WhereIs(term.instruction), " counts of ",
+        BufferText(program_, train_.instructions[term.instruction].Find(0)->buffer), ", ");
+  };
   if ((needed & ~squares.summed) != 0) {
     return Refuse(what, "which differ over ", AxesText(needed & ~squares.summed),
                   ": they were not summed over that");
@@ -337,7 +340,9 @@ absl::Status Gradients::CheckLoss(int i) {
   absl::Status status;
   flow_.ForEach(*train_.instructions[i].Find(1), [&](const ByteRange& bytes, const Value& value) {
     if (!status.ok()) return;
-    const std::string what = absl::StrCat(What(i, 1, bytes.begin), "the total of losses, ");
+    const auto what = [&] {
+      return absl::StrCat(What(i, 1, bytes.begin), "the total of losses, ");
+    };
     const std::string difference = DifferenceText(flow_.values(), value);
     if (value.spoiled_by >= 0) {
       status = Refuse(what, SpoiledText(train_, value));

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "proto/check/flow.h"
 #include "proto/check/instructions.h"
@@ -28,6 +29,8 @@ class Gradients {
   absl::Status Check(int i);
 
  private:
+  using Text = absl::FunctionRef<std::string()>;  // of what is refused, if it is
+
   absl::Status CheckOptimizer(int i);
   absl::Status CheckGradient(int i, const ByteRange& bytes, const Value& value, uint32_t buffer,
                              int64_t moved);
@@ -37,13 +40,13 @@ class Gradients {
   absl::Status CheckFor(int i, int64_t byte, const v1::StateRange& weight, const Value& value,
                         int squared);
   absl::Status CheckShared(int i, const v1::StateRange& weight, const Value& value, int squared,
-                           const std::string& what);
+                           Text what);
   absl::Status CheckNormInput(int i);
   absl::Status CheckSquares(int i);
   absl::Status CheckTerm(int i, const SquareTerm& term, const Value& squares);
   absl::Status CheckLoss(int i);
   absl::Status CheckKind(int i, int operand, Value::Kind kind);
-  absl::Status CheckComplete(const Value& value, const std::string& what) const;
+  absl::Status CheckComplete(const Value& value, Text what) const;
   std::string What(int i, int operand, int64_t byte) const;
   std::string WhereIs(int i) const;
 

@@ -8,7 +8,7 @@
 namespace terrace::check {
 namespace {
 
-absl::Status CheckLoadBatch(const v1::Instruction& instruction, const std::string& where) {
+absl::Status CheckLoadBatch(const v1::Instruction& instruction, const InstructionName& where) {
   const OperandRule ids = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0}, .optional = true};
   RETURN_IF_ERROR(CheckRules(instruction, {ids, ids}, where));
   const v1::Operand& tokens = instruction.operands(0);
@@ -23,7 +23,7 @@ absl::Status CheckLoadBatch(const v1::Instruction& instruction, const std::strin
 
 }  // namespace
 
-absl::Status CheckInput(const v1::Instruction& instruction, const std::string& where) {
+absl::Status CheckInput(const v1::Instruction& instruction, const InstructionName& where) {
   const OperandRule ids = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0}};
   switch (instruction.input().kind()) {
     case v1::LOAD_BATCH:
@@ -37,7 +37,7 @@ absl::Status CheckInput(const v1::Instruction& instruction, const std::string& w
   }
 }
 
-absl::Status CheckOutput(const v1::Instruction& instruction, const std::string& where) {
+absl::Status CheckOutput(const v1::Instruction& instruction, const InstructionName& where) {
   switch (instruction.output().kind()) {
     case v1::STEP_STATS:
       return CheckRules(instruction, {{.shape = {4}}}, where);

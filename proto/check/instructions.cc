@@ -3,6 +3,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "proto/check/families.h"
@@ -13,9 +14,9 @@ namespace {
 
 using kernels::TensorShape;
 
-absl::Status CheckSchedule(const v1::Program& program, const v1::Sequence& sequence, int position) {
+absl::Status CheckSchedule(const v1::Program& program, const v1::Sequence& sequence, int position,
+                           const InstructionName& where) {
   const v1::Instruction& instruction = sequence.instructions(position);
-  const std::string where = Where(sequence, instruction);
   if (instruction.id() != static_cast<uint32_t>(position)) {
     return Refuse(where, ": stands at position ", position, ", its id must be the same");
   }
@@ -47,7 +48,7 @@ bool SameBytes(const Access& a, const Access& b) {
 
 // An instruction may not write what another of its operands reads or writes, unless its op says so.
 absl::Status CheckAliases(const v1::Program& program, const CheckedInstruction& checked,
-                          const std::string& where) {
+                          const InstructionName& where) {
   for (size_t i = 0; i < checked.accesses.size(); ++i) {
     for (size_t j = i + 1; j < checked.accesses.size(); ++j) {
       const Access& a = checked.accesses[i];
@@ -64,13 +65,17 @@ absl::Status CheckAliases(const v1::Program& program, const CheckedInstruction& 
   return absl::OkStatus();
 }
 
+// `room` is for shapes, and used again.
 absl::StatusOr<CheckedInstruction> CheckInstruction(const v1::Program& program,
-                                                    const v1::Sequence& sequence, int position) {
+                                                    const v1::Sequence& sequence, int position,
+                                                    std::vector<TensorShape>* room) {
   const v1::Instruction& instruction = sequence.instructions(position);
-  RETURN_IF_ERROR(CheckSchedule(program, sequence, position));
-  std::string where = Where(sequence, instruction);
+  InstructionName where(program, sequence, instruction);
+  RETURN_IF_ERROR(CheckSchedule(program, sequence, position, where));
   CheckedInstruction checked;
-  std::vector<TensorShape> shapes(instruction.operands_size());
+  std::vector<TensorShape>& shapes = *room;
+  shapes.assign(instruction.operands_size(), {});
+  checked.accesses.reserve(instruction.operands_size() + 1);
   for (int i = 0; i < instruction.operands_size(); ++i) {
     const v1::Operand& operand = instruction.operands(i);
     if (operand.access() == v1::ACCESS_UNSPECIFIED) continue;
@@ -78,9 +83,7 @@ absl::StatusOr<CheckedInstruction> CheckInstruction(const v1::Program& program,
                      CheckOperand(program, sequence, operand, i, where, &shapes[i]));
     checked.accesses.push_back(access);
   }
-  if (!checked.accesses.empty()) {
-    absl::StrAppend(&where, " with ", BufferText(program, checked.accesses[0].buffer));
-  }
+  if (!checked.accesses.empty()) where.AddBuffer(checked.accesses[0].buffer);
   switch (instruction.kind_case()) {
     case v1::Instruction::kCompute:
       RETURN_IF_ERROR(CheckCompute(program, sequence, instruction, shapes, where, &checked));
@@ -122,8 +125,9 @@ absl::StatusOr<CheckedSequence> CheckInstructions(const v1::Program& program,
   CheckedSequence checked;
   checked.sequence = &sequence;
   checked.instructions.reserve(sequence.instructions_size());
+  std::vector<TensorShape> room;
   for (int i = 0; i < sequence.instructions_size(); ++i) {
-    ASSIGN_OR_RETURN(CheckedInstruction instruction, CheckInstruction(program, sequence, i));
+    ASSIGN_OR_RETURN(CheckedInstruction instruction, CheckInstruction(program, sequence, i, &room));
     checked.instructions.push_back(std::move(instruction));
   }
   return checked;

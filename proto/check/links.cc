@@ -8,7 +8,18 @@
 namespace terrace::check {
 
 void Links::AddUse(const Content& content, Side side, const StatePlace& weights) {
-  uses_[{content, side}].insert(weights);
+  std::vector<StatePlace>& places = uses_[{content, side}];
+  if (std::find(places.begin(), places.end(), weights) == places.end()) places.push_back(weights);
+}
+
+size_t Links::UseHash::operator()(const Use& use) const {
+  uint64_t hash = use.side;
+  for (int64_t part :
+       {int64_t{use.content.buffer}, use.content.offset, int64_t{use.content.version}}) {
+    hash = (hash ^ static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
+    hash ^= hash >> 32;
+  }
+  return hash;
 }
 
 int Links::AddGradient(Product product) {
@@ -42,7 +53,8 @@ bool Links::Fits(const Product& product, const StatePlace& weights) const {
   if (product.weights.buffer >= 0 && product.weights != weights) return false;
   return std::all_of(product.of.begin(), product.of.end(), [&](const auto& factor) {
     const auto uses = uses_.find({factor.second, factor.first});
-    return uses == uses_.end() || uses->second.contains(weights);
+    return uses == uses_.end() ||
+           std::find(uses->second.begin(), uses->second.end(), weights) != uses->second.end();
   });
 }
 

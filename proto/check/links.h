@@ -12,9 +12,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -61,7 +62,15 @@ class Links {
   int Root(int gradient);
   bool Fits(const Product& product, const StatePlace& weights) const;
 
-  std::map<std::pair<Content, Side>, std::set<StatePlace>> uses_;
+  struct Use {
+    Content content;
+    Side side = kRows;
+    bool operator==(const Use&) const = default;
+  };
+  struct UseHash {
+    size_t operator()(const Use& use) const;
+  };
+  std::unordered_map<Use, std::vector<StatePlace>, UseHash> uses_;  // mostly one place each
   std::vector<int> parent_;
   std::vector<std::vector<Product>> products_;
   std::map<std::pair<int, StatePlace>, int> known_;  // answers of FindStranger

@@ -30,8 +30,8 @@ bool Fits(const v1::Operand& operand, const OperandRule& rule) {
 }  // namespace
 
 absl::StatusOr<Access> CheckOperand(const v1::Program& program, const v1::Sequence& sequence,
-                                    const v1::Operand& operand, int index, const std::string& where,
-                                    TensorShape* shape) {
+                                    const v1::Operand& operand, int index,
+                                    const InstructionName& where, TensorShape* shape) {
   if (!v1::Access_IsValid(operand.access()))
     return Refuse(where, ": access ", operand.access(), " does not exist");
   if (operand.buffer() >= static_cast<uint32_t>(program.buffers_size())) {
@@ -39,21 +39,21 @@ absl::StatusOr<Access> CheckOperand(const v1::Program& program, const v1::Sequen
                   " does not exist");
   }
   const v1::Buffer& buffer = program.buffers(operand.buffer());
-  const std::string buffer_text = BufferText(program, operand.buffer());
+  const auto buffer_text = [&] { return BufferText(program, operand.buffer()); };
   if (buffer.lifetime() == v1::STEP && buffer.sequence() != sequence.name()) {
-    return Refuse(where, ": ", buffer_text, " belongs to sequence '", buffer.sequence(), "'");
+    return Refuse(where, ": ", buffer_text(), " belongs to sequence '", buffer.sequence(), "'");
   }
   const absl::StatusOr<TensorShape> decoded = DecodeShape(operand);
-  if (!decoded.ok()) return Refuse(where, ": ", buffer_text, ": ", decoded.status().message());
+  if (!decoded.ok()) return Refuse(where, ": ", buffer_text(), ": ", decoded.status().message());
   *shape = *decoded;
   const int64_t element_bytes = kernels::SizeOf(shape->dtype);
   if (operand.offset() < 0 || operand.offset() % element_bytes != 0) {
-    return Refuse(where, ": offset ", operand.offset(), " in ", buffer_text,
+    return Refuse(where, ": offset ", operand.offset(), " in ", buffer_text(),
                   " must be a multiple of ", element_bytes);
   }
   if (operand.offset() > buffer.bytes() || shape->SpanBytes() > buffer.bytes() - operand.offset()) {
     return Refuse(where, ": bytes [", operand.offset(), ", +", shape->SpanBytes(),
-                  ") must lie inside ", buffer_text, " of ", buffer.bytes(), " bytes");
+                  ") must lie inside ", buffer_text(), " of ", buffer.bytes(), " bytes");
   }
   Access access = {.buffer = operand.buffer(),
                    .offset = operand.offset(),
@@ -72,7 +72,7 @@ absl::StatusOr<Access> CheckOperand(const v1::Program& program, const v1::Sequen
 }
 
 absl::Status CheckRules(const v1::Instruction& instruction,
-                        std::initializer_list<OperandRule> rules, const std::string& where) {
+                        std::initializer_list<OperandRule> rules, const InstructionName& where) {
   if (instruction.operands_size() != static_cast<int>(rules.size())) {
     return Refuse(where, ": has ", instruction.operands_size(), " operands, must have ",
                   rules.size());

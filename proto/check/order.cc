@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -24,18 +26,34 @@ struct Touch {
   const Access* access = nullptr;
 };
 
-std::vector<std::vector<Touch>> TouchesByBuffer(const v1::Program& program,
-                                                const CheckedSequence& sequence) {
-  std::vector<std::vector<Touch>> touches(program.buffers_size());
-  for (int i = 0; i < static_cast<int>(sequence.instructions.size()); ++i) {
-    for (const Access& access : sequence.instructions[i].accesses) {
-      touches[access.buffer].push_back({i, &access});
+// All touches of a sequence, by buffer and then in program order.
+class Touches {
+ public:
+  Touches(const v1::Program& program, const CheckedSequence& sequence)
+      : begin_(program.buffers_size() + 1, 0) {
+    for (const CheckedInstruction& instruction : sequence.instructions) {
+      for (const Access& access : instruction.accesses) ++begin_[access.buffer + 1];
+    }
+    std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
+    all_.resize(begin_.back());
+    std::vector<size_t> next(begin_.begin(), begin_.end() - 1);
+    for (int i = 0; i < static_cast<int>(sequence.instructions.size()); ++i) {
+      for (const Access& access : sequence.instructions[i].accesses) {
+        all_[next[access.buffer]++] = {i, &access};
+      }
     }
   }
-  return touches;
-}
 
-bool OnOneStream(const std::vector<Touch>& touches, const HappensBefore& order) {
+  std::span<const Touch> operator[](int buffer) const {
+    return std::span(all_).subspan(begin_[buffer], begin_[buffer + 1] - begin_[buffer]);
+  }
+
+ private:
+  std::vector<size_t> begin_;  // by buffer; and the end
+  std::vector<Touch> all_;
+};
+
+bool OnOneStream(std::span<const Touch> touches, const HappensBefore& order) {
   return std::all_of(touches.begin(), touches.end(), [&](const Touch& touch) {
     return order.stream(touch.instruction) == order.stream(touches[0].instruction);
   });
@@ -56,7 +74,7 @@ struct Span {
       known;  // by stream: how many of its instructions every access knows to have finished
 };
 
-Span SpanOf(const std::vector<Touch>& touches, const HappensBefore& order) {
+Span SpanOf(std::span<const Touch> touches, const HappensBefore& order) {
   Span span;
   span.last.assign(order.streams(), -1);
   span.known.assign(order.streams(), std::numeric_limits<int>::max());
@@ -106,44 +124,77 @@ HappensBefore::HappensBefore(const v1::Program& program, const v1::Sequence& seq
   }
 }
 
+namespace {
+
+// Finds, touch by touch of one buffer, the earlier ones that conflict. On each stream a touch knows
+// some instructions to have finished, from the first on: only those behind need a look.
+class Conflicts {
+ public:
+  explicit Conflicts(const HappensBefore& order) : order_(order), earlier_(order.streams()) {}
+
+  void Clear() {
+    for (std::vector<const Touch*>& touches : earlier_) touches.clear();
+  }
+  // The first in program order; null when there is none.
+  const Touch* Find(const Touch& later) const {
+    const Touch* first = nullptr;
+    for (int s = 0; s < order_.streams(); ++s) {
+      const int known = order_.Known(later.instruction, s);
+      for (auto touch = earlier_[s].rbegin(); touch != earlier_[s].rend(); ++touch) {
+        const Touch& earlier = **touch;
+        if (order_.index(earlier.instruction) < known) break;
+        if (!earlier.access->writes && !later.access->writes) continue;
+        if (first != nullptr && first <= *touch) continue;
+        if (Overlap(*earlier.access, *later.access)) first = *touch;
+      }
+    }
+    return first;
+  }
+  void Add(const Touch& touch) { earlier_[order_.stream(touch.instruction)].push_back(&touch); }
+
+ private:
+  const HappensBefore& order_;
+  std::vector<std::vector<const Touch*>> earlier_;  // by stream
+};
+
+}  // namespace
+
 absl::Status CheckConflicts(const v1::Program& program, const CheckedSequence& sequence,
                             const HappensBefore& order) {
-  const std::vector<std::vector<Touch>> by_buffer = TouchesByBuffer(program, sequence);
-  for (const std::vector<Touch>& touches : by_buffer) {
+  const Touches by_buffer(program, sequence);
+  Conflicts conflicts(order);
+  for (int id = 0; id < program.buffers_size(); ++id) {
+    const std::span<const Touch> touches = by_buffer[id];
     if (touches.empty() || OnOneStream(touches, order)) continue;
-    for (size_t b = 1; b < touches.size(); ++b) {
-      for (size_t a = 0; a < b; ++a) {
-        const Touch& earlier = touches[a];
-        const Touch& later = touches[b];
-        if (!earlier.access->writes && !later.access->writes) continue;
-        if (earlier.instruction == later.instruction) continue;
-        if (order.Ordered(earlier.instruction, later.instruction)) continue;
-        if (!Overlap(*earlier.access, *later.access)) continue;
-        return Refuse(WhereIs(sequence, later.instruction), ": touches bytes of ",
-                      BufferText(program, later.access->buffer), " that ",
-                      WhereIs(sequence, earlier.instruction),
-                      " touches too, one of them writes, and no stream or wait orders them");
-      }
+    conflicts.Clear();
+    for (const Touch& later : touches) {
+      const Touch* earlier = conflicts.Find(later);
+      conflicts.Add(later);
+      if (earlier == nullptr) continue;
+      return Refuse(WhereIs(sequence, later.instruction), ": touches bytes of ",
+                    BufferText(program, later.access->buffer), " that ",
+                    WhereIs(sequence, earlier->instruction),
+                    " touches too, one of them writes, and no stream or wait orders them");
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckPersistentSpace(const v1::Program& program) {
-  std::vector<int> ids(program.buffers_size());
-  for (int i = 0; i < program.buffers_size(); ++i) ids[i] = i;
-  std::sort(ids.begin(), ids.end(), [&](int a, int b) {
-    const v1::Buffer& x = program.buffers(a);
-    const v1::Buffer& y = program.buffers(b);
-    return std::tuple(x.arena(), x.offset(), a) < std::tuple(y.arena(), y.offset(), b);
-  });
+  std::vector<std::tuple<uint32_t, int64_t, int>> by_place;  // arena, offset, id
+  by_place.reserve(program.buffers_size());
+  for (int id = 0; id < program.buffers_size(); ++id) {
+    by_place.emplace_back(program.buffers(id).arena(), program.buffers(id).offset(), id);
+  }
+  std::sort(by_place.begin(), by_place.end());
   // In order of offset, the end of the persistent buffer and of any buffer that reach furthest so
   // far.
   int persistent = -1, any = -1;
   const auto end = [&](int id) {
     return program.buffers(id).offset() + program.buffers(id).bytes();
   };
-  for (int id : ids) {
+  for (const auto& place : by_place) {
+    const int id = std::get<2>(place);
     const v1::Buffer& buffer = program.buffers(id);
     if (IsDynamic(program, buffer)) continue;
     const auto meets = [&](int other) {
@@ -164,23 +215,22 @@ absl::Status CheckPersistentSpace(const v1::Program& program) {
 
 absl::Status CheckSharedSpace(const v1::Program& program, const CheckedSequence& sequence,
                               const HappensBefore& order) {
-  const std::vector<std::vector<Touch>> touches = TouchesByBuffer(program, sequence);
-  std::vector<Span> spans(touches.size());
-  std::vector<int> ids;  // in order of first access
+  const Touches touches(program, sequence);
+  std::vector<Span> spans(program.buffers_size());
+  std::vector<std::pair<int, int>> by_access;  // first instruction, id
   for (int id = 0; id < program.buffers_size(); ++id) {
     const v1::Buffer& buffer = program.buffers(id);
     if (touches[id].empty() || buffer.lifetime() != v1::STEP || IsDynamic(program, buffer))
       continue;
     spans[id] = SpanOf(touches[id], order);
-    ids.push_back(id);
+    by_access.emplace_back(touches[id][0].instruction, id);
   }
-  std::sort(ids.begin(), ids.end(), [&](int a, int b) {
-    return std::pair(touches[a][0].instruction, a) < std::pair(touches[b][0].instruction, b);
-  });
+  std::sort(by_access.begin(), by_access.end());
   // Each byte of an arena remembers its latest owner. It is enough to compare with that one: it
   // came after all earlier.
   std::vector<ByteMap> owners(program.arenas_size());
-  for (int id : ids) {
+  for (const std::pair<int, int>& access : by_access) {
+    const int first = access.first, id = access.second;
     const v1::Buffer& buffer = program.buffers(id);
     const ByteRange bytes = {buffer.offset(), buffer.offset() + buffer.bytes()};
     int clash = ByteMap::kNone;
@@ -188,8 +238,8 @@ absl::Status CheckSharedSpace(const v1::Program& program, const CheckedSequence&
       if (owner != ByteMap::kNone && !AllBefore(spans[owner], spans[id])) clash = owner;
     });
     if (clash != ByteMap::kNone) {
-      return Refuse(WhereIs(sequence, touches[id][0].instruction), ": ", BufferText(program, id),
-                    " shares bytes with ", BufferText(program, clash), ", whose last access ",
+      return Refuse(WhereIs(sequence, first), ": ", BufferText(program, id), " shares bytes with ",
+                    BufferText(program, clash), ", whose last access ",
                     WhereIs(sequence, touches[clash].back().instruction),
                     " is not ordered before it by streams and waits");
     }

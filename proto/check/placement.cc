@@ -16,7 +16,7 @@ std::string StreamText(const v1::Program& program, const v1::Instruction& instru
 }
 
 absl::Status CheckTier(const v1::Program& program, const Access& access, v1::Tier tier,
-                       const std::string& where) {
+                       const InstructionName& where) {
   const v1::Buffer& buffer = program.buffers(static_cast<int>(access.buffer));
   if (TierOf(program, buffer) == tier) return absl::OkStatus();
   return Refuse(where, ": ",
@@ -27,7 +27,7 @@ absl::Status CheckTier(const v1::Program& program, const Access& access, v1::Tie
 }
 
 absl::Status CheckAllOn(const v1::Program& program, const CheckedInstruction& checked,
-                        v1::Tier tier, const std::string& where) {
+                        v1::Tier tier, const InstructionName& where) {
   for (const Access& access : checked.accesses) {
     RETURN_IF_ERROR(CheckTier(program, access, tier, where));
   }
@@ -35,7 +35,8 @@ absl::Status CheckAllOn(const v1::Program& program, const CheckedInstruction& ch
 }
 
 absl::Status CheckComputePlacement(const v1::Program& program, const v1::Instruction& instruction,
-                                   const CheckedInstruction& checked, const std::string& where) {
+                                   const CheckedInstruction& checked,
+                                   const InstructionName& where) {
   switch (program.streams(static_cast<int>(instruction.stream())).kind()) {
     case v1::COMPUTE:
       return CheckAllOn(program, checked, v1::DEVICE, where);
@@ -67,7 +68,7 @@ CopyRule RuleOf(v1::CopyKind kind) {
 }
 
 absl::Status CheckCopyPlacement(const v1::Program& program, const v1::Instruction& instruction,
-                                const CheckedInstruction& checked, const std::string& where) {
+                                const CheckedInstruction& checked, const InstructionName& where) {
   const CopyRule rule = RuleOf(instruction.copy().kind());
   const v1::StreamKind stream = program.streams(static_cast<int>(instruction.stream())).kind();
   if (stream != rule.stream) {
@@ -83,7 +84,7 @@ absl::Status CheckCopyPlacement(const v1::Program& program, const v1::Instructio
 }  // namespace
 
 absl::Status CheckPlacement(const v1::Program& program, const v1::Instruction& instruction,
-                            const CheckedInstruction& checked, const std::string& where) {
+                            const CheckedInstruction& checked, const InstructionName& where) {
   switch (instruction.kind_case()) {
     case v1::Instruction::kCompute:
       return CheckComputePlacement(program, instruction, checked, where);

@@ -137,46 +137,47 @@ bool ByteSet::Meets(const Ranges& ranges, const ByteRange& range) {
   return first != ranges.end() && first->begin < range.end;
 }
 
-void ByteMap::SplitAt(int64_t byte) {
-  auto after = pieces_.upper_bound(byte);
-  if (after == pieces_.begin()) return;
-  auto piece = std::prev(after);
-  if (piece->first == byte || piece->second.end <= byte) return;
-  pieces_.emplace_hint(after, byte, piece->second);
-  piece->second.end = byte;
-}
-
 void ByteMap::Set(const ByteRange& range, int value) {
-  SplitAt(range.begin);
-  SplitAt(range.end);
-  pieces_.erase(pieces_.lower_bound(range.begin), pieces_.lower_bound(range.end));
-  Piece piece = {range.end, value};
-  auto next = pieces_.lower_bound(range.begin);
-  if (next != pieces_.end() && next->first == range.end && next->second.value == value) {
-    piece.end = next->second.end;
-    next = pieces_.erase(next);
-  }
-  if (next != pieces_.begin()) {
-    const auto last = std::prev(next);
-    if (last->second.end == range.begin && last->second.value == value) {
-      last->second.end = piece.end;
-      return;
+  if (range.begin >= range.end) return;
+  // The pieces that it meets or touches; of the outer two something may be left.
+  const auto first = std::partition_point(pieces_.begin(), pieces_.end(),
+                                          [&](const Piece& p) { return p.end < range.begin; });
+  const auto last = std::partition_point(first, pieces_.end(),
+                                         [&](const Piece& p) { return p.begin <= range.end; });
+  Piece made = {range.begin, range.end, value};
+  Piece replaced[3];
+  int count = 0;
+  const Piece* right = nullptr;
+  if (first != last) {
+    if (first->begin < range.begin && first->value == value) made.begin = first->begin;
+    if (made.begin == range.begin && first->begin < range.begin) {
+      replaced[count++] = {first->begin, range.begin, first->value};
     }
+    right = &*std::prev(last);
+    if (right->end > range.end && right->value == value) made.end = right->end;
+    if (made.end > range.end || right->end <= range.end) right = nullptr;
   }
-  pieces_.emplace_hint(next, range.begin, piece);
+  replaced[count++] = made;
+  if (right != nullptr) replaced[count++] = {range.end, right->end, right->value};
+  const auto in_place = std::min<int64_t>(count, last - first);
+  std::copy_n(replaced, in_place, first);
+  if (in_place < count) {
+    pieces_.insert(last, replaced + in_place, replaced + count);
+  } else {
+    pieces_.erase(first + in_place, last);
+  }
 }
 
 void ByteMap::ForEach(const ByteRange& range,
-                      const std::function<void(const ByteRange&, int)>& visit) const {
-  auto piece = pieces_.upper_bound(range.begin);
-  if (piece != pieces_.begin()) --piece;
+                      absl::FunctionRef<void(const ByteRange&, int)> visit) const {
+  auto piece = std::partition_point(pieces_.begin(), pieces_.end(),
+                                    [&](const Piece& p) { return p.end <= range.begin; });
   int64_t at = range.begin;
-  for (; piece != pieces_.end() && piece->first < range.end; ++piece) {
-    if (piece->second.end <= at) continue;
-    if (piece->first > at) visit({at, piece->first}, kNone);
-    const int64_t begin = std::max(at, piece->first);
-    const int64_t end = std::min(range.end, piece->second.end);
-    visit({begin, end}, piece->second.value);
+  for (; piece != pieces_.end() && piece->begin < range.end; ++piece) {
+    if (piece->begin > at) visit({at, piece->begin}, kNone);
+    const int64_t begin = std::max(at, piece->begin);
+    const int64_t end = std::min(range.end, piece->end);
+    visit({begin, end}, piece->value);
     at = end;
   }
   if (at < range.end) visit({at, range.end}, kNone);

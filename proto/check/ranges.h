@@ -5,9 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <vector>
+
+#include "absl/functional/function_ref.h"
 
 namespace terrace::check {
 
@@ -67,17 +67,16 @@ class ByteMap {
   void Clear() { pieces_.clear(); }
   // Calls `visit` for each maximal piece of `range` with one value, in order, pieces of kNone
   // included.
-  void ForEach(const ByteRange& range,
-               const std::function<void(const ByteRange&, int)>& visit) const;
+  void ForEach(const ByteRange& range, absl::FunctionRef<void(const ByteRange&, int)> visit) const;
 
  private:
-  void SplitAt(int64_t byte);
-
   struct Piece {
+    int64_t begin = 0;
     int64_t end = 0;
     int value = kNone;
   };
-  std::map<int64_t, Piece> pieces_;  // by first byte; disjoint
+  // Sorted, disjoint, neighbours of one value merged: mostly one, of a buffer written as a whole.
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace terrace::check

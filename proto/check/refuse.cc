@@ -32,6 +32,12 @@ std::string Where(const v1::Sequence& sequence, const v1::Instruction& instructi
                       instruction.text(), ")");
 }
 
+std::string InstructionName::operator()() const {
+  const std::string where = Where(sequence_, instruction_);
+  return buffer_.has_value() ? absl::StrCat(where, " with ", BufferText(program_, *buffer_))
+                             : where;
+}
+
 std::string BufferText(const v1::Program& program, uint32_t id) {
   return absl::StrCat("buffer ", id, " '", program.buffers(id).name(), "'");
 }

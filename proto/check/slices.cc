@@ -6,6 +6,9 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "proto/check/refuse.h"
@@ -30,6 +33,21 @@ struct Cut {
     return std::tuple(access.offset, access.rows, access.row_bytes, access.stride_bytes);
   }
   bool operator<(const Cut& other) const { return Key() < other.Key(); }
+  bool operator==(const Cut& other) const {
+    return access.buffer == other.access.buffer && Key() == other.Key();
+  }
+};
+
+struct CutHash {
+  size_t operator()(const Cut& cut) const {
+    const Access& a = cut.access;
+    uint64_t hash = a.buffer;
+    for (int64_t part : {a.offset, a.rows, a.row_bytes, a.stride_bytes}) {
+      hash = (hash ^ static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
+      hash ^= hash >> 32;
+    }
+    return hash;
+  }
 };
 
 std::string CutText(const Cut& cut) {
@@ -131,7 +149,8 @@ bool IsOfChunk(const v1::Program& program, const v1::Instruction& instruction,
 
 absl::Status CheckSlices(const v1::Program& program,
                          const std::vector<CheckedSequence>& sequences) {
-  std::vector<std::set<Cut>> cuts(program.buffers_size());
+  // Few of a program's operands are cut in a way that no earlier one was.
+  std::unordered_set<Cut, CutHash> distinct;
   for (const v1::StateRange& range : program.state()) {
     if (range.shard_elements() > 0) continue;  // places differ from rank to rank
     const Rows rows = RowsIn(range);
@@ -140,7 +159,7 @@ absl::Status CheckSlices(const v1::Program& program,
                            .rows = rows.rows,
                            .row_bytes = rows.row_bytes,
                            .stride_bytes = rows.stride_bytes};
-    cuts[range.buffer()].insert({.access = access, .range = &range});
+    distinct.insert({.access = access, .range = &range});
   }
   for (const CheckedSequence& sequence : sequences) {
     for (int i = 0; i < static_cast<int>(sequence.instructions.size()); ++i) {
@@ -148,11 +167,12 @@ absl::Status CheckSlices(const v1::Program& program,
         if (access.operand == kWorkspaceOperand ||
             IsOfChunk(program, sequence.sequence->instructions(i), access))
           continue;
-        cuts[access.buffer].insert(
-            {.access = access, .sequence = sequence.sequence, .instruction = i});
+        distinct.insert({.access = access, .sequence = sequence.sequence, .instruction = i});
       }
     }
   }
+  std::vector<std::set<Cut>> cuts(program.buffers_size());
+  for (const Cut& cut : distinct) cuts[cut.access.buffer].insert(cut);
   for (int buffer = 0; buffer < program.buffers_size(); ++buffer) {
     RETURN_IF_ERROR(CheckBuffer(program, static_cast<uint32_t>(buffer), cuts[buffer]));
   }

@@ -45,6 +45,31 @@ uint64_t MicroBatchMark(int micro_batch) {
 
 Values::Values(const v1::Grid& grid) : grid_(grid), tensor_(AxisSize(grid, v1::TENSOR)) {}
 
+size_t ValueHash::operator()(const Value& v) const {
+  const uint64_t flags = v.kind | v.zero << 8 | v.padding << 9 | v.foreign << 10 | v.rounded << 11 |
+                         v.updated << 12 | v.role << 16;
+  // Two small numbers at a time.
+  const auto pair = [](int64_t a, int64_t b) {
+    return static_cast<uint64_t>(a) << 32 ^ static_cast<uint32_t>(b);
+  };
+  const uint64_t words[] = {flags,
+                            pair(v.varies, v.parts),
+                            pair(v.same_block, v.pipeline_group),
+                            pair(v.micro_batch, v.contributions),
+                            v.fingerprint,
+                            pair(v.squared, v.squares),
+                            pair(v.summed, v.spoiled_by),
+                            pair(v.scatter, v.origin),
+                            static_cast<uint64_t>(v.shift),
+                            static_cast<uint64_t>(v.distance)};
+  uint64_t hash = 0;
+  for (uint64_t word : words) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;  // 2^64 over the golden ratio
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
 int Values::Number(const Value& value) {
   const auto [entry, is_new] = numbers_.emplace(value, static_cast<int>(by_number_.size()));
   if (is_new) by_number_.push_back(&entry->first);

@@ -15,12 +15,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <initializer_list>
-#include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "proto/check/links.h"
@@ -82,7 +82,11 @@ struct Value {
   int spoiled_by = -1;
   std::string spoiled_why;
 
-  auto operator<=>(const Value&) const = default;
+  bool operator==(const Value&) const = default;
+};
+
+struct ValueHash {
+  size_t operator()(const Value& value) const;
 };
 
 // The number that stands for a micro-batch in fingerprints.
@@ -155,7 +159,7 @@ class Values {
  private:
   const v1::Grid& grid_;  // borrowed from the program
   const uint32_t tensor_;
-  std::map<Value, int> numbers_;
+  std::unordered_map<Value, int, ValueHash> numbers_;
   std::vector<const Value*> by_number_;  // keys of numbers_
   std::deque<Scatter> scatters_;
   std::deque<std::vector<SquareTerm>> squares_;

@@ -63,7 +63,7 @@ int64_t StateIndex::shard_elements(uint32_t buffer) const {
 }
 
 void StateIndex::ForEach(uint32_t buffer, int64_t begin, int64_t end,
-                         const std::function<void(const v1::StateRange&)>& visit) const {
+                         absl::FunctionRef<void(const v1::StateRange&)> visit) const {
   const std::vector<Entry>& entries = by_buffer_[buffer];
   auto entry = std::partition_point(entries.begin(), entries.end(),
                                     [&](const Entry& e) { return e.begin < end; });
@@ -107,18 +107,20 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
     const bool optimizer = IsTrain(name) && checked.op.has_value() && checked.op->op == Op::kAdamw;
     for (const Access& access : checked.accesses) {
       if (!access.writes || program.buffers(access.buffer).lifetime() != v1::PERSISTENT) continue;
-      const std::string what = absl::StrCat(Where(*sequence.sequence, instruction), ": writes ");
-      const std::string buffer = BufferText(program, access.buffer);
+      const auto refuse = [&](const char* before, const char* after) {
+        return Refuse(Where(*sequence.sequence, instruction), ": writes ", before,
+                      BufferText(program, access.buffer), after);
+      };
       if (Meets(state.bytes(access.buffer), access)) {
         // That it belongs there is asked where content is known.
         const bool write_back = IsTrain(name) && instruction.kind_case() == v1::Instruction::kCopy;
         if (optimizer || write_back) continue;
-        return Refuse(what, "the state in ", buffer, ", which only the optimizer of 'train' may");
+        return refuse("the state in ", ", which only the optimizer of 'train' may");
       }
-      if (optimizer) return Refuse(what, buffer, ", which holds no weights");
+      if (optimizer) return refuse("", ", which holds no weights");
       const bool derives = name == "restore" || (IsTrain(name) && Renews(checked, instruction));
       if (!fixed[access.buffer] && derives) continue;
-      return Refuse(what, "the persistent ", buffer,
+      return refuse("the persistent ",
                     ", which only 'restore' and, in 'train', ALL_GATHER, cast or a copy may");
     }
   }
@@ -192,15 +194,16 @@ absl::Status Updates::CheckHeld(const Access& access, const std::string& where) 
   flow_.content(access.buffer)
       .ForEach({access.offset, access.end()}, [&](const ByteRange& bytes, int number) {
         if (!status.ok()) return;
-        const std::string byte =
-            absl::StrCat("byte ", bytes.begin, " of ", BufferText(program_, access.buffer));
+        const auto byte = [&] {
+          return absl::StrCat("byte ", bytes.begin, " of ", BufferText(program_, access.buffer));
+        };
         if (number == ByteMap::kNone || flow_.values()[number].role != Value::kState) {
-          status = Refuse(where, ": operand ", access.operand, ", ", byte, " is no ", what);
+          status = Refuse(where, ": operand ", access.operand, ", ", byte(), " is no ", what);
           return;
         }
         const Value& value = flow_.values()[number];
-        if (value.updated) status = Refuse(where, ": updates ", byte, " a second time");
-        if (value.rounded) status = Refuse(where, ": ", byte, " is a rounded copy of a ", what);
+        if (value.updated) status = Refuse(where, ": updates ", byte(), " a second time");
+        if (value.rounded) status = Refuse(where, ": ", byte(), " is a rounded copy of a ", what);
       });
   return status;
 }
@@ -294,23 +297,24 @@ absl::Status Updates::CheckWriteBack(const Access& source, const Access& target,
       .ForEach({source.offset, source.end()}, [&](const ByteRange& bytes, int number) {
         const ByteRange to = {bytes.begin + moved, bytes.end + moved};
         if (!status.ok() || !state_.bytes(target.buffer).Meets(to)) return;
-        const std::string what =
-            absl::StrCat(where, ": writes byte ", bytes.begin, " of ",
-                         BufferText(program_, source.buffer), " over the state at byte ", to.begin,
-                         " of ", BufferText(program_, target.buffer), ", ");
+        const auto refuse = [&](const auto&... rule) {
+          return Refuse(where, ": writes byte ", bytes.begin, " of ",
+                        BufferText(program_, source.buffer), " over the state at byte ", to.begin,
+                        " of ", BufferText(program_, target.buffer), ", ", rule...);
+        };
         if (number == ByteMap::kNone || flow_.values()[number].role != Value::kState) {
-          status = Refuse(what, "and it is no state");
+          status = refuse("and it is no state");
           return;
         }
         const Value& value = flow_.values()[number];
         const int64_t home = bytes.begin + value.distance * element_bytes;
         if (value.origin != static_cast<int>(target.buffer) || home != to.begin) {
-          status = Refuse(what, "and it belongs to byte ", home, " of ",
-                          BufferText(program_, value.origin));
+          status =
+              refuse("and it belongs to byte ", home, " of ", BufferText(program_, value.origin));
         } else if (value.rounded || value.spoiled_by >= 0) {
-          status = Refuse(what, "and it was rounded in between");
+          status = refuse("and it was rounded in between");
         } else if (!value.updated) {
-          status = Refuse(what, "and no optimizer op has updated it");
+          status = refuse("and no optimizer op has updated it");
         }
       });
   return status;

@@ -9,12 +9,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "proto/check/flow.h"
 #include "proto/check/instructions.h"
@@ -35,7 +35,7 @@ class StateIndex {
   // Calls `visit` for the ranges with bytes between those of [begin, end) of the buffer, or of the
   // region of its shards.
   void ForEach(uint32_t buffer, int64_t begin, int64_t end,
-               const std::function<void(const v1::StateRange&)>& visit) const;
+               absl::FunctionRef<void(const v1::StateRange&)> visit) const;
   // Both buffers hold shards, and the regions hold the same places of the same tensors, as `kind`
   // in the second.
   bool SameRegion(uint32_t weights, uint32_t moments, v1::StateKind kind) const;

@@ -81,5 +81,44 @@ TEST(ByteSetTest, ColumnsThatFillATableAreOneRange) {
   EXPECT_EQ(set.FirstMissing({.row_bytes = 30'000'000}), -1);
 }
 
+TEST(ByteMapTest, HoldsWhatAPlainArrayHolds) {
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int64_t limit) { return static_cast<int64_t>(random() % limit); };
+    const auto any_range = [&] {
+      const int64_t begin = below(kBytes);
+      return ByteRange{begin, begin + 1 + below(kBytes - begin)};
+    };
+    ByteMap map;
+    std::vector<int> plain(kBytes, ByteMap::kNone);
+    for (int i = 0; i < 40; ++i) {
+      const ByteRange set = any_range();
+      const int value = static_cast<int>(below(4)) - 1;  // kNone, too
+      map.Set(set, value);
+      std::fill(plain.begin() + set.begin, plain.begin() + set.end, value);
+      const ByteRange asked = any_range();
+      int64_t at = asked.begin;
+      map.ForEach(asked, [&](const ByteRange& bytes, int found) {
+        ASSERT_EQ(bytes.begin, at) << "seed " << seed;
+        ASSERT_LT(bytes.begin, bytes.end) << "seed " << seed;
+        for (; at < bytes.end; ++at) ASSERT_EQ(found, plain[at]) << "seed " << seed << " at " << at;
+      });
+      ASSERT_EQ(at, asked.end) << "seed " << seed;
+    }
+  }
+}
+
+// What was set in pieces is one, so that asking costs nothing a piece.
+TEST(ByteMapTest, NeighboursOfOneValueAreOnePiece) {
+  ByteMap map;
+  for (int64_t begin : {40, 0, 20, 30, 10}) map.Set({begin, begin + 10}, 7);
+  int pieces = 0;
+  map.ForEach({0, 50}, [&](const ByteRange&, int value) {
+    ++pieces;
+    EXPECT_EQ(value, 7);
+  });
+  EXPECT_EQ(pieces, 1);
+}
+
 }  // namespace
 }  // namespace terrace::check
