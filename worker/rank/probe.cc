@@ -14,7 +14,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kLinkRanksMax = 8;
+constexpr int kRanksMax = 8;           // that are measured together
 constexpr double kKernelShare = 0.75;  // of the time
 
 }  // namespace
@@ -23,6 +23,7 @@ absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
                                                    std::string_view version,
                                                    const ProbeWatcher& watcher) {
   const Machine machine = ThisMachine();
+  const int ranks = std::clamp(static_cast<int>(machine.cores) / request.threads, 1, kRanksMax);
   v1::HardwareProfile profile;
   profile.set_name(absl::StrCat(kernels::cpu::InstructionSet(), ", ", machine.processor, ", ",
                                 machine.cores, machine.cores == 1 ? " core" : " cores"));
@@ -36,7 +37,7 @@ absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
     RETURN_IF_ERROR(MeasureNvme(request.nvme, &profile));
   }
   {
-    ASSIGN_OR_RETURN(KernelProbe kernels, KernelProbe::Create(request.threads));
+    ASSIGN_OR_RETURN(KernelProbe kernels, KernelProbe::Create(request.threads, ranks));
     kernels.Measure(
         request.depth, [&](double done) { watcher("kernels", kKernelShare * done); }, &profile);
   }
@@ -45,8 +46,7 @@ absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
   watcher("instructions", kKernelShare + 0.05);
   RETURN_IF_ERROR(MeasureStreams(request.threads, &profile));
   watcher("links", kKernelShare + 0.1);
-  const int ranks = static_cast<int>(machine.cores) / request.threads;
-  RETURN_IF_ERROR(MeasureLinks(std::min(ranks, kLinkRanksMax), request.threads, &profile));
+  RETURN_IF_ERROR(MeasureLinks(ranks, request.threads, &profile));
   profile.set_measured(true);
   return profile;
 }

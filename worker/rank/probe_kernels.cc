@@ -2,8 +2,9 @@
 #include "worker/rank/probe_kernels.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -17,14 +18,11 @@ namespace {
 using kernels::DType;
 using kernels::Op;
 
-constexpr int64_t kArenaBytes = 192 << 20;  // several times a last-level cache
-constexpr int64_t kAlignment = 256;
 constexpr int64_t kStreamElements = 8 << 20;
-constexpr int kCallsMin = 5, kCallsMax = 64;
-constexpr double kBriefSeconds = 3e-3, kThoroughSeconds = 15e-3;  // of one case
+constexpr int kTurns = 3;
+constexpr int kCallsMin = 2, kCallsMax = 16;                      // of one turn
+constexpr double kBriefSeconds = 3e-3, kThoroughSeconds = 15e-3;  // of one case, all its turns
 constexpr double kSteadySeconds = 50e-3;  // of a figure that stands for many
-
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 kernels::TensorShape Vector(int64_t elements) {
   kernels::TensorShape shape = {.dtype = DType::kF32, .dims = 1};
@@ -33,77 +31,57 @@ kernels::TensorShape Vector(int64_t elements) {
   return shape;
 }
 
+// Interruptions by others only ever lengthen a call: the faster quarter is this machine's.
+double FasterQuarter(std::vector<double> seconds) {
+  if (seconds.empty()) return 0;
+  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 4, seconds.end());
+  return seconds[seconds.size() / 4];
+}
+
 }  // namespace
 
-absl::StatusOr<KernelProbe> KernelProbe::Create(int threads) {
+absl::StatusOr<KernelProbe> KernelProbe::Create(int threads, int ranks) {
   if (const kernels::Status prepared = kernels::cpu::Prepare(threads); !prepared.ok()) {
     return absl::InternalError(prepared.message);
   }
-  ASSIGN_OR_RETURN(Arena arena, Arena::Reserve("terrace-arena-probe", kArenaBytes));
-  arena.Touch(threads);
-  return KernelProbe(std::move(arena), threads);
+  ASSIGN_OR_RETURN(KernelRunner runner, KernelRunner::Create(threads));
+  ASSIGN_OR_RETURN(auto companions, Companions::Create(ranks - 1, threads));
+  return KernelProbe(std::move(runner), std::move(companions));
 }
 
-std::byte* KernelProbe::Take(int64_t bytes) {
-  if (used_ + Aligned(bytes) > kArenaBytes) used_ = 0;
-  std::byte* piece = arena_.data() + used_;
-  used_ += Aligned(bytes);
-  return piece;
-}
-
-std::vector<kernels::TensorView> KernelProbe::Operands(const ProbeCase& one) {
-  std::vector<kernels::TensorView> views(one.operands.size());
-  for (size_t i = 0; i < views.size(); ++i) {
-    static_cast<kernels::TensorShape&>(views[i]) = one.operands[i];
-    if (one.operands[i].absent()) continue;
-    const int64_t bytes = one.operands[i].SpanBytes();
-    views[i].data = Take(bytes);
-    // Ids and factors must be valid; sums of earlier calls must not grow without end.
-    if (views[i].dtype == DType::kI32 || bytes <= kAlignment) {
-      std::memset(views[i].data, 0, bytes);
-    }
+void KernelProbe::Call(const ProbeCase& one, double budget_seconds, std::vector<double>* seconds) {
+  companions_->Do(&one);
+  runner_.Call(one);
+  double sum = 0;
+  for (int calls = 0; calls < kCallsMin || (sum < budget_seconds && calls < kCallsMax); ++calls) {
+    seconds->push_back(runner_.Call(one));
+    sum += seconds->back();
   }
-  return views;
-}
-
-double KernelProbe::Call(const ProbeCase& one) {
-  const std::vector<kernels::TensorView> operands = Operands(one);
-  kernels::Context context = {.threads = threads_};
-  context.workspace_bytes = kernels::WorkspaceBytes(one.op, one.attrs, one.operands, threads_);
-  context.workspace = Take(context.workspace_bytes);
-  const int64_t start_ns = clock_.MonotonicNanos();
-  const kernels::Status status = kernels::cpu::Find(one.op)(one.attrs, operands, context);
-  const double seconds = static_cast<double>(clock_.MonotonicNanos() - start_ns) * 1e-9;
-  return status.ok() ? seconds : 0;
+  companions_->Do(nullptr);
 }
 
 double KernelProbe::Seconds(const ProbeCase& one, double budget_seconds) {
-  int64_t bytes = Aligned(kernels::WorkspaceBytes(one.op, one.attrs, one.operands, threads_));
-  for (const kernels::TensorShape& operand : one.operands) bytes += Aligned(operand.SpanBytes());
-  // Two sets of operands fit, so that none is found where the last call left it.
-  if (bytes > kArenaBytes / 2) return 0;
-  Call(one);
+  if (!runner_.Fits(one)) return 0;
   std::vector<double> seconds;
-  double sum = 0;
-  while (static_cast<int>(seconds.size()) < kCallsMin ||
-         (sum < budget_seconds && static_cast<int>(seconds.size()) < kCallsMax)) {
-    seconds.push_back(Call(one));
-    sum += seconds.back();
-  }
-  // Interruptions by others only ever lengthen a call: the faster quarter is this machine's.
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 4, seconds.end());
-  return seconds[seconds.size() / 4];
+  for (int turn = 0; turn < kTurns; ++turn) Call(one, budget_seconds / kTurns, &seconds);
+  return FasterQuarter(std::move(seconds));
 }
 
 void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
                           v1::HardwareProfile* profile) {
   const std::vector<ProbeCase> cases = ProbeCases(depth);
   const double budget = depth == ProbeDepth::kBrief ? kBriefSeconds : kThoroughSeconds;
+  std::vector<std::vector<double>> calls(cases.size());
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      progress((turn + static_cast<double>(i) / static_cast<double>(cases.size())) / kTurns);
+      if (runner_.Fits(cases[i])) Call(cases[i], budget / kTurns, &calls[i]);
+    }
+  }
   std::map<std::string, double> best;  // of matmul, by precision
   for (size_t i = 0; i < cases.size(); ++i) {
-    progress(static_cast<double>(i) / static_cast<double>(cases.size()));
     const ProbeCase& one = cases[i];
-    const double seconds = Seconds(one, budget);
+    const double seconds = FasterQuarter(std::move(calls[i]));
     if (seconds <= 0) continue;
     const kernels::RateClass of = kernels::RateClassOf(one.op, one.attrs, one.operands);
     v1::KernelRate* rate = profile->add_kernels();

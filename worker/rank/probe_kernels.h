@@ -1,24 +1,27 @@
 // Times kernels on this machine: what plans compute with instead of peak rates.
 //
-// Each case runs on memory that other work has pushed out of the caches, as in a training step, and
-// counts with the call that a quarter of all calls are faster than: neither what the machine could
-// do at best, nor what others on it left over.
+// Each case runs on memory that other work has pushed out of the caches, as in a training step,
+// while as many ranks as have room on the machine do the same (probe_companions.h). It counts with
+// the call that a quarter of all calls are faster than: neither what the machine could do at best,
+// nor what others on it left over. All cases take turns several times, so that whoever else uses
+// the machine for a second or two disturbs a part of each case's calls, not all calls of some
+// cases.
 //
 // Used on one thread; kernels use `threads`.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "proto/v1/hardware.pb.h"
-#include "worker/memory/arena.h"
 #include "worker/rank/probe_cases.h"
+#include "worker/rank/probe_companions.h"
+#include "worker/rank/probe_runner.h"
 
 namespace terrace {
 
@@ -28,9 +31,9 @@ using ProbeProgress = std::function<void(double done)>;
 // Used on one thread.
 class KernelProbe {
  public:
-  // RESOURCE_EXHAUSTED when the system refuses the memory; INTERNAL when kernels cannot be
-  // prepared.
-  static absl::StatusOr<KernelProbe> Create(int threads);
+  // `ranks`: with `threads` each, on the machine together. RESOURCE_EXHAUSTED when the system
+  // refuses the memory; INTERNAL when kernels cannot be prepared.
+  static absl::StatusOr<KernelProbe> Create(int threads, int ranks);
 
   // Seconds of one call. 0 when the case needs more memory than the probe has.
   double Seconds(const ProbeCase& one, double budget_seconds);
@@ -40,16 +43,13 @@ class KernelProbe {
   void Measure(ProbeDepth depth, const ProbeProgress& progress, v1::HardwareProfile* profile);
 
  private:
-  KernelProbe(Arena arena, int threads) : arena_(std::move(arena)), threads_(threads) {}
-  // Round the arena, so that what was used long ago is used next.
-  std::byte* Take(int64_t bytes);
-  std::vector<kernels::TensorView> Operands(const ProbeCase& one);
-  double Call(const ProbeCase& one);
+  KernelProbe(KernelRunner runner, std::unique_ptr<Companions> companions)
+      : runner_(std::move(runner)), companions_(std::move(companions)) {}
+  // Adds seconds of calls. REQUIRES: the case fits.
+  void Call(const ProbeCase& one, double budget_seconds, std::vector<double>* seconds);
 
-  Arena arena_;
-  int64_t used_ = 0;
-  int threads_;
-  SystemClock clock_;
+  KernelRunner runner_;
+  std::unique_ptr<Companions> companions_;
 };
 
 }  // namespace terrace

@@ -22,9 +22,10 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kElements = 1 << 20;  // a bucket of gradients
-constexpr int kLatencyCalls = 31, kBandwidthCalls = 7;
-// A busy machine stretches small sums without end; what they take is what the fast ones take.
-constexpr double kLatencyShare = 0.1;
+constexpr int kLatencyCalls = 31, kBandwidthCalls = 31;
+// A busy machine stretches small sums without end, and large ones too: what they take is what the
+// fast ones take.
+constexpr double kLatencyShare = 0.1, kBandwidthShare = 0.25;
 constexpr int64_t kTimeoutMs = 5000;
 
 // A value that a tenth (0.1), a half (0.5) of all are below.
@@ -108,13 +109,12 @@ absl::StatusOr<Ring> MeasureRing(int size) {
     std::vector<float> data(kElements, 0.0f);
     ASSIGN_OR_RETURN(const double small,
                      SumSeconds(group, &data, size, kLatencyCalls, kLatencyShare));
-    const SystemClock clock;
-    const int64_t start_ns = clock.MonotonicNanos();
     const double busy = ProcessorSeconds();
-    ASSIGN_OR_RETURN(const double large, SumSeconds(group, &data, kElements, kBandwidthCalls, 0.5));
+    ASSIGN_OR_RETURN(const double large,
+                     SumSeconds(group, &data, kElements, kBandwidthCalls, kBandwidthShare));
     if (group->rank() != 0) return absl::OkStatus();
-    const double passed = static_cast<double>(clock.MonotonicNanos() - start_ns) * 1e-9;
-    ring.cores = (ProcessorSeconds() - busy) / passed / size;
+    // Over what the calls take undisturbed: others stretch the time that passes, not the work.
+    ring.cores = (ProcessorSeconds() - busy) / (kBandwidthCalls * large) / size;
     const double rounds = 2.0 * (size - 1);
     const double bytes = rounds / size * static_cast<double>(kElements * sizeof(float));
     ring.rate.set_latency_seconds(small / rounds);

@@ -3,14 +3,18 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <set>
 #include <string>
+#include <thread>
 #include <tuple>
 
 #include "kernels/rate_class.h"
 #include "worker/rank/probe_cache.h"
 #include "worker/rank/probe_cases.h"
+#include "worker/rank/probe_companions.h"
 #include "worker/rank/probe_kernels.h"
 #include "worker/rank/probe_memory.h"
 #include "worker/rank/probe_text.h"
@@ -46,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Depths, ProbeDepthTest,
                          testing::Values(ProbeDepth::kBrief, ProbeDepth::kThorough));
 
 TEST(KernelProbeTest, ALargerProductTakesLonger) {
-  auto probe = KernelProbe::Create(1);
+  auto probe = KernelProbe::Create(1, 1);
   ASSERT_TRUE(probe.ok()) << probe.status();
   const ProbeCase* small = nullptr;
   const ProbeCase* large = nullptr;
@@ -61,6 +65,35 @@ TEST(KernelProbeTest, ALargerProductTakesLonger) {
   }
   ASSERT_NE(small, nullptr);
   EXPECT_GT(probe->Seconds(*large, 0), 10 * probe->Seconds(*small, 0));
+}
+
+// Of all threads of this process.
+double ProcessorSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+TEST(CompanionsTest, TheyWorkUntilTheyAreToldToRest) {
+  constexpr double kWorked = 20e-3;
+  auto companions = Companions::Create(2, 1);
+  ASSERT_TRUE(companions.ok()) << companions.status();
+  const std::vector<ProbeCase> cases = ProbeCases(ProbeDepth::kBrief);
+  const double before = ProcessorSeconds();
+  (*companions)->Do(&cases.front());
+  while (ProcessorSeconds() - before < kWorked) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  (*companions)->Do(nullptr);
+  const double resting = ProcessorSeconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_LT(ProcessorSeconds() - resting, kWorked / 4);
+}
+
+TEST(CompanionsTest, ACaseIsTimedAmongThem) {
+  auto probe = KernelProbe::Create(/*threads=*/1, /*ranks=*/2);
+  ASSERT_TRUE(probe.ok()) << probe.status();
+  EXPECT_GT(probe->Seconds(ProbeCases(ProbeDepth::kBrief).front(), 0), 0);
 }
 
 TEST(StreamProbeTest, WakingAnotherStreamIsMeasured) {
