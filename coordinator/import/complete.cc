@@ -51,6 +51,12 @@ void SetDevices(const ImportContext& context, SpecDraft* draft) {
 }  // namespace
 
 void Complete(const ImportContext& context, SpecDraft* draft) {
+  if (draft->Get("layout.communication_dtype") == "bf16" &&
+      draft->Get("train.precision") != "bf16") {
+    draft->Set("layout.communication_dtype", "fp32");
+    draft->Remark(
+        "layout.communication_dtype is fp32: gradients of fp32 training are sent as fp32");
+  }
   draft->Set("name", context.name.empty() ? "imported" : context.name);
   Need(draft, "model.config", context.model, "gpt2", "--model");
   Need(draft, "data.train", context.train, "corpus.txt", "--train");

@@ -124,6 +124,15 @@ class PaperTest(unittest.TestCase):
         self.assertTrue(imported["valid"], imported["problems"])
         self.assertIn("tp: 2", imported["spec_yaml"])
 
+    def test_an_import_that_is_not_valid_says_so_in_json_too(self):
+        path = self.folder / "ds_config.json"
+        path.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 5}}))
+        result = terrace("import", "deepspeed", path, "-o", "json")
+        self.assertEqual(result.returncode, 4, result.stderr)
+        imported = json.loads(result.stdout)
+        self.assertFalse(imported["valid"])
+        self.assertIn("layout.zero", imported["problems"][0])
+
     def test_bad_input_is_refused_with_a_way_out(self):
         for arguments, code, words in [
                 (("import", "deepspeed", self.folder / "none.json"), 3, "none.json"),
