@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/op_values.h"
+
+#include <cmath>
+
+namespace terrace::kernels::conformance {
+namespace {
+
+// Of the table that the tokens look up.
+int64_t Shards(const OpCase& op_case) {
+  return std::get<EmbeddingAttrs>(op_case.attrs).shard_rows > 0 ? 3 : 1;
+}
+
+int64_t RowsLookedUp(const OpCase& op_case) {
+  switch (op_case.op) {
+    case Op::kEmbedding:
+      return op_case.operands[1].rows() * Shards(op_case);
+    case Op::kEmbeddingGrad:
+      return op_case.operands[2].rows() * Shards(op_case);
+    case Op::kGatherRows:
+      return op_case.operands[0].rows();
+    default:
+      return op_case.operands[1].rows();  // targets among the vocabulary
+  }
+}
+
+Values RandomIndices(const OpCase& op_case, const TensorShape& shape, Random* random) {
+  const auto* entropy = std::get_if<CrossEntropyAttrs>(&op_case.attrs);
+  const bool targets = op_case.op == Op::kLmHeadLoss || entropy != nullptr;
+  const int64_t rows = entropy != nullptr ? entropy->vocabulary : RowsLookedUp(op_case);
+  Values values(shape.Elements());
+  for (double& value : values) {
+    value = static_cast<double>((*random)() % rows);
+    if (targets && (*random)() % 5 == 0) value = -1;
+  }
+  return values;
+}
+
+// Random values of operand `index`, in the range that the op expects.
+Values RandomOperand(const OpCase& op_case, int index, Random* random) {
+  const TensorShape& shape = op_case.operands[index];
+  if (shape.absent()) return {};
+  if (shape.dtype == DType::kI32) return RandomIndices(op_case, shape, random);
+  if (op_case.op == Op::kAdamw && index == 4) return {0.25, 1.5, 3.0, 0.0};
+  if (op_case.op == Op::kAdamw && index == 5) return {0.125, 0.09375, 0.046875, 0.0};
+  const bool positive = (op_case.op == Op::kAdamw && index == 3) || op_case.op == Op::kGradScale ||
+                        op_case.op == Op::kSumStats;
+  Values values(shape.Elements());
+  for (double& value : values) {
+    value = Normal(random);
+    if (positive) value = std::abs(value);
+    value = RoundTo(shape.dtype, value);
+  }
+  // {max, sum, logit}: the sum of exponentials is positive.
+  const bool rows = op_case.op == Op::kCrossEntropyLoss || op_case.op == Op::kCrossEntropyGrad;
+  for (size_t i = 1; rows && index == 1 && i < values.size(); i += 3) {
+    values[i] = static_cast<float>(std::abs(values[i]) + 1);
+  }
+  return values;
+}
+
+}  // namespace
+
+double Normal(Random* random) {
+  const uint64_t bits = (*random)();
+  const uint64_t sum =
+      (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+  return (static_cast<double>(sum) / 65536 - 2) * std::sqrt(3.0);
+}
+
+std::vector<Values> RandomOperands(const OpCase& op_case, Random* random) {
+  std::vector<Values> operands;
+  for (size_t i = 0; i < op_case.operands.size(); ++i) {
+    operands.push_back(RandomOperand(op_case, static_cast<int>(i), random));
+  }
+  return operands;
+}
+
+namespace {
+
+// The operands of a forward op after it has run, in its element types.
+std::vector<Values> RunForward(const OpCase& op_case, Random* random) {
+  std::vector<Values> operands = RandomOperands(op_case, random);
+  RunReference(op_case.op, op_case.attrs, op_case.operands, operands);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    for (double& value : operands[i]) value = RoundTo(op_case.operands[i].dtype, value);
+  }
+  return operands;
+}
+
+}  // namespace
+
+std::vector<Values> MakeOperands(const OpCase& op_case, uint64_t seed) {
+  Random random(seed);
+  if (op_case.forward == nullptr) return RandomOperands(op_case, &random);
+  const std::vector<Values> forward = RunForward(*op_case.forward, &random);
+  std::vector<Values> operands = RandomOperands(op_case, &random);
+  const GradientRule& rule = *FindGradientRule(op_case.op);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const GradientOperand& operand = rule.operands[i];
+    if (operand.source != GradientOperand::Source::kForward) continue;
+    operands[i] = forward[operand.forward];
+    for (double& value : operands[i]) value = RoundTo(op_case.operands[i].dtype, value);
+  }
+  return operands;
+}
+
+}  // namespace terrace::kernels::conformance
