@@ -22,6 +22,7 @@ LIBRARIES = {
     r"<yaml-cpp": r"^coordinator/(spec|import|planner/cluster_file)",
     r"<prometheus/": r"^(coordinator/server|worker/daemon|tests)",
     r"<CLI/": r"^(client/main|coordinator/main|worker/(daemon|rank)/main)",
+    r"<(cuda|cublas)": r"^(kernels/cuda|tests)",
     r"google/protobuf|\.pb\.h": r"^(?!kernels|base|worker/memory|worker/comm)",
     r"<gtest|<gmock|<benchmark": r"^tests",
 }

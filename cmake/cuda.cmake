@@ -1,0 +1,37 @@
+# Whether the CUDA backend is built. TERRACE_CUDA = AUTO (where nvcc is found, in builds without sanitizers), ON (an error
+# where it is not), OFF. Sets TERRACE_BUILD_CUDA. It needs nvcc 12 or later and cuBLASLt, both of NVIDIA's toolkit.
+set(TERRACE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
+set_property(CACHE TERRACE_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(TERRACE_CUDA_ARCHITECTURES "80-real;90a-real" CACHE STRING "What nvcc compiles for")
+
+set(TERRACE_BUILD_CUDA OFF)
+if(TERRACE_CUDA STREQUAL "OFF")
+  return()
+endif()
+if(TERRACE_CUDA STREQUAL "AUTO" AND TERRACE_SANITIZE)
+  return()
+endif()
+
+find_program(TERRACE_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+if(NOT TERRACE_NVCC)
+  if(NOT TERRACE_CUDA STREQUAL "AUTO")
+    message(FATAL_ERROR "TERRACE_CUDA is ${TERRACE_CUDA}, but there is no nvcc in PATH, CUDA_HOME or /usr/local/cuda: install "
+                        "NVIDIA's CUDA toolkit, or configure with -DTERRACE_CUDA=OFF")
+  endif()
+  return()
+endif()
+
+set(CMAKE_CUDA_COMPILER ${TERRACE_NVCC} CACHE FILEPATH "nvcc")
+set(CMAKE_CUDA_ARCHITECTURES ${TERRACE_CUDA_ARCHITECTURES})
+if(CCACHE_PROGRAM)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+# CMake 3.25 does not know that nvcc speaks C++20.
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+set(TERRACE_BUILD_CUDA ON)

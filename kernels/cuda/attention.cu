@@ -1,0 +1,222 @@
+// The attention ops: arguments from operands, the arithmetic that fits them, and for
+// kAttentionBlock each piece of queries over the pieces of keys that it sees.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <variant>
+
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/token_pieces.h"
+
+namespace terrace::kernels::cuda {
+namespace {
+
+constexpr int kDeltaThreads = 128;
+
+struct DeltaArguments {
+  Operand o, d_o;
+  float* delta;
+  int64_t batch, heads, rows, head_dim;
+};
+
+// A warp for each head of each row: the sum of do * o.
+__global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(DeltaArguments a) {
+  constexpr int kWarps = kDeltaThreads / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t count = a.batch * a.rows * a.heads;
+  for (int64_t i = blockIdx.x * int64_t{kWarps} + threadIdx.x / kWarp; i < count;
+       i += gridDim.x * int64_t{kWarps}) {
+    const int64_t row = i / a.heads, head = i % a.heads;
+    float sum = 0;
+    for (int64_t c = lane; c < a.head_dim; c += kWarp) {
+      const int64_t column = head * a.head_dim + c;
+      sum += a.o.Load(row, column) * a.d_o.Load(row, column);
+    }
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    }
+    if (lane == 0) a.delta[(row / a.rows * a.heads + head) * a.rows + row % a.rows] = sum;
+  }
+}
+
+AttentionShape ShapeOf(std::span<const TensorView> operands, int64_t sequence, int64_t window,
+                       float scale) {
+  const TensorView& q = operands[0];
+  return {.batch = q.rows() / sequence,
+          .heads = q.size[1],
+          .kv_heads = operands[1].size[1],
+          .head_dim = q.size[2],
+          .rows = sequence,
+          .length = sequence,
+          .query_row = 0,
+          .key_row = 0,
+          .offset = 0,
+          .window = window,
+          .scale = scale,
+          .add_queries = false,
+          .add_keys = false};
+}
+
+bool AllowsWideHeads(const TensorView& view) {
+  return view.dtype == DType::kBF16 && view.size[2] % kPack == 0 && view.row_stride % kPack == 0 &&
+         reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+}
+
+AttentionArguments ForwardArguments(const AttentionShape& shape,
+                                    std::span<const TensorView> operands) {
+  AttentionArguments a = {};
+  a.shape = shape;
+  a.q = OperandOf(operands[0]);
+  a.k = OperandOf(operands[1]);
+  a.v = OperandOf(operands[2]);
+  a.o = OperandOf(operands[3]);
+  a.lse = operands[4].as<float>();
+  a.wide =
+      AllowsWideHeads(operands[0]) && AllowsWideHeads(operands[1]) && AllowsWideHeads(operands[2]);
+  return a;
+}
+
+AttentionArguments GradArguments(const AttentionShape& shape, std::span<const TensorView> operands,
+                                 const Context& context) {
+  AttentionArguments a = ForwardArguments(shape, operands);
+  a.d_o = OperandOf(operands[5]);
+  a.dq = OperandOf(operands[6]);
+  a.dk = OperandOf(operands[7]);
+  a.dv = OperandOf(operands[8]);
+  a.delta = reinterpret_cast<float*>(context.workspace);
+  a.wide = a.wide && AllowsWideHeads(operands[5]);
+  return a;
+}
+
+bool UsesMma(MatmulPrecision precision, int64_t head_dim) {
+  return precision == MatmulPrecision::kBF16 && head_dim <= kMaxMmaHeadDim;
+}
+
+Status Forward(MatmulPrecision precision, const AttentionArguments& a, const Context& context) {
+  return UsesMma(precision, a.shape.head_dim) ? AttentionMma(a, context) : AttentionF32(a, context);
+}
+
+Status Backward(MatmulPrecision precision, const AttentionArguments& a, const Context& context) {
+  return UsesMma(precision, a.shape.head_dim) ? AttentionGradMma(a, context)
+                                              : AttentionGradF32(a, context);
+}
+
+Status Delta(const AttentionArguments& a, const Context& context) {
+  const AttentionShape& s = a.shape;
+  const DeltaArguments arguments = {a.o, a.d_o, a.delta, s.batch, s.heads, s.rows, s.head_dim};
+  const int64_t warps = s.batch * s.rows * s.heads;
+  const LaunchShape shape = {.grid_x = std::min(DivideUp(warps, kDeltaThreads / kWarp), kMaxGridX),
+                             .threads = kDeltaThreads};
+  return Launch("attention_grad", DeltaKernel, shape, context, arguments);
+}
+
+// The pairs of pieces of one block op.
+class Pairs {
+ public:
+  Pairs(const AttentionBlockAttrs& attrs, const AttentionShape& whole)
+      : whole_(whole), queries_(QueryPieces(attrs)), keys_(KeyPieces(attrs)) {}
+
+  int query_pieces() const { return queries_.count; }
+  int key_pieces() const { return keys_.count; }
+  AttentionShape At(int query_piece, int key_piece) const {
+    AttentionShape pair = whole_;
+    pair.length = queries_.length;
+    pair.query_row = queries_.pieces[query_piece].row;
+    pair.key_row = keys_.pieces[key_piece].row;
+    pair.offset = queries_.pieces[query_piece].position - keys_.pieces[key_piece].position;
+    return pair;
+  }
+
+ private:
+  const AttentionShape whole_;
+  const TokenPieces queries_, keys_;
+};
+
+bool SeesAnything(const AttentionShape& pair) {
+  return VisiblePairs(pair.length, pair.offset, pair.window) > 0;
+}
+
+// A piece of queries over all pieces of keys. Where it sees none and nothing is added to, one pair
+// still runs: it writes what no key leaves.
+Status ForwardPiece(const Pairs& pairs, int query_piece, const AttentionBlockAttrs& attrs,
+                    AttentionArguments a, const Context& context) {
+  bool written = attrs.accumulate;
+  for (int key_piece = 0; key_piece < pairs.key_pieces(); ++key_piece) {
+    a.shape = pairs.At(query_piece, key_piece);
+    const bool last_chance = key_piece + 1 == pairs.key_pieces() && !written;
+    if (!SeesAnything(a.shape) && !last_chance) continue;
+    a.shape.add_queries = written;
+    Status status = Forward(attrs.precision, a, context);
+    if (!status.ok()) return status;
+    written = true;
+  }
+  return {};
+}
+
+// All pairs, one after another; then zeros for the pieces that nobody saw and nothing is added to.
+Status BackwardPairs(const Pairs& pairs, const AttentionBlockAttrs& attrs, AttentionArguments a,
+                     const Context& context) {
+  bool queries_written[2] = {attrs.accumulate, attrs.accumulate};
+  bool keys_written[2] = {attrs.accumulate_keys, attrs.accumulate_keys};
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < pairs.query_pieces(); ++i) {
+      for (int j = 0; j < pairs.key_pieces(); ++j) {
+        a.shape = pairs.At(i, j);
+        const bool fills = round == 1 && (!queries_written[i] || !keys_written[j]);
+        if (round == 0 ? !SeesAnything(a.shape) : !fills) continue;
+        // A pair that sees nothing adds zeros to what has been written.
+        a.shape.add_queries = queries_written[i];
+        a.shape.add_keys = keys_written[j];
+        Status status = Backward(attrs.precision, a, context);
+        if (!status.ok()) return status;
+        queries_written[i] = keys_written[j] = true;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
+                 const Context& context) {
+  const auto& attention = std::get<AttentionAttrs>(attrs);
+  const AttentionShape shape =
+      ShapeOf(operands, attention.sequence, attention.window, attention.scale);
+  return Forward(attention.precision, ForwardArguments(shape, operands), context);
+}
+
+Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
+                     const Context& context) {
+  const auto& attention = std::get<AttentionAttrs>(attrs);
+  const AttentionShape shape =
+      ShapeOf(operands, attention.sequence, attention.window, attention.scale);
+  const AttentionArguments a = GradArguments(shape, operands, context);
+  Status status = Delta(a, context);
+  return status.ok() ? Backward(attention.precision, a, context) : status;
+}
+
+Status AttentionBlock(const OpAttrs& attrs, std::span<const TensorView> operands,
+                      const Context& context) {
+  const auto& block = std::get<AttentionBlockAttrs>(attrs);
+  const AttentionShape shape = ShapeOf(operands, block.sequence, block.window, block.scale);
+  const AttentionArguments a = ForwardArguments(shape, operands);
+  const Pairs pairs(block, shape);
+  Status status;
+  for (int i = 0; i < pairs.query_pieces() && status.ok(); ++i) {
+    status = ForwardPiece(pairs, i, block, a, context);
+  }
+  return status;
+}
+
+Status AttentionBlockGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
+                          const Context& context) {
+  const auto& block = std::get<AttentionBlockAttrs>(attrs);
+  const AttentionShape shape = ShapeOf(operands, block.sequence, block.window, block.scale);
+  const AttentionArguments a = GradArguments(shape, operands, context);
+  Status status = Delta(a, context);
+  return status.ok() ? BackwardPairs(Pairs(block, shape), block, a, context) : status;
+}
+
+}  // namespace terrace::kernels::cuda

@@ -1,0 +1,81 @@
+// What the attention kernels share: one piece of queries that looks at one piece of keys, in plain
+// numbers, and which rows of them see each other.
+//
+// A problem is a piece of `length` queries and a piece of as many keys of each sequence, the
+// queries `offset` positions behind the keys: the whole sequence looking at itself in kAttention,
+// pairs of pieces in kAttentionBlock. Rows are counted from the starts of the pieces. Query i sees
+// key j where i + offset - window < j <= i + offset.
+//
+// Compiles as host code too, so that the ranges are tested without a GPU. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/host_device.h"
+
+namespace terrace::kernels::cuda {
+
+struct RowRange {
+  int64_t begin, end;  // empty where end <= begin
+};
+
+struct AttentionShape {
+  int64_t batch, heads, kv_heads, head_dim;
+  int64_t rows;                // of each sequence in the operands
+  int64_t length;              // of the pieces
+  int64_t query_row, key_row;  // of the pieces, among a sequence's rows
+  int64_t offset;
+  int64_t window;  // 0: none
+  float scale;
+  bool add_queries;  // o and lse are continued from; dq is added to
+  bool add_keys;     // dk and dv are added to
+
+  TERRACE_HOST_DEVICE bool Sees(int64_t query, int64_t key) const {
+    const int64_t behind = query + offset - key;
+    return behind >= 0 && (window == 0 || behind < window) && query < length && key < length;
+  }
+  // The keys that some of the queries [first, end) see.
+  TERRACE_HOST_DEVICE RowRange KeysOf(int64_t first, int64_t end) const {
+    const int64_t farthest = window == 0 ? 0 : first + offset - window + 1;
+    const int64_t last = end + offset < length ? end + offset : length;
+    return {farthest > 0 ? farthest : 0, last};
+  }
+  // The queries that see some of the keys [first, end).
+  TERRACE_HOST_DEVICE RowRange QueriesOf(int64_t first, int64_t end) const {
+    const int64_t begin = first - offset > 0 ? first - offset : 0;
+    const int64_t last = window == 0 ? length : end - offset + window - 1;
+    return {begin, last < length ? last : length};
+  }
+  // Of one head of one sequence, in lse and in what has its shape.
+  TERRACE_HOST_DEVICE int64_t LseAt(int64_t sequence, int64_t head, int64_t query) const {
+    return (sequence * heads + head) * rows + query_row + query;
+  }
+  TERRACE_HOST_DEVICE int64_t QueryRow(int64_t sequence, int64_t query) const {
+    return sequence * rows + query_row + query;
+  }
+  TERRACE_HOST_DEVICE int64_t KeyRow(int64_t sequence, int64_t key) const {
+    return sequence * rows + key_row + key;
+  }
+  TERRACE_HOST_DEVICE int64_t group() const { return heads / kv_heads; }
+};
+
+// Tiles of `tile` rows of all heads (`heads` of them) of all sequences.
+struct AttentionTask {
+  int64_t sequence, head, first;
+};
+TERRACE_HOST_DEVICE constexpr int64_t AttentionTasks(const AttentionShape& s, int64_t heads,
+                                                     int64_t tile) {
+  return s.batch * heads * ((s.length + tile - 1) / tile);
+}
+// Tiles in falling order: later queries see more keys, and a short task shall be the last.
+TERRACE_HOST_DEVICE constexpr AttentionTask TaskAt(const AttentionShape& s, int64_t heads,
+                                                   int64_t tile, int64_t task) {
+  const int64_t tiles = (s.length + tile - 1) / tile;
+  const int64_t pairs = s.batch * heads;
+  const int64_t pair = task % pairs;
+  return {pair / heads, pair % heads, (tiles - 1 - task / pairs) * tile};
+}
+
+}  // namespace terrace::kernels::cuda

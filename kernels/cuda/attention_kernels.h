@@ -1,0 +1,34 @@
+// The attention kernels by arithmetic: attention.cu chooses among them. f32 vectors for any head
+// size up to 256; matrix instructions on bf16 for head sizes up to 128.
+//
+// Internal to kernels/cuda. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace terrace::kernels::cuda {
+
+// By op.h's names; what the forward op lacks is empty.
+struct AttentionArguments {
+  AttentionShape shape;
+  Operand q, k, v, o;
+  float* lse;
+  Operand d_o, dq, dk, dv;
+  float* delta;  // of lse's shape: the sums of do * o
+  bool wide;     // q, k, v (and do) are bf16 with rows of whole, aligned 16 bytes
+};
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+Status AttentionF32(const AttentionArguments& arguments, const Context& context);
+Status AttentionGradF32(const AttentionArguments& arguments, const Context& context);
+
+inline constexpr int64_t kMaxMmaHeadDim = 128;
+Status AttentionMma(const AttentionArguments& arguments, const Context& context);
+Status AttentionGradMma(const AttentionArguments& arguments, const Context& context);
+
+}  // namespace terrace::kernels::cuda

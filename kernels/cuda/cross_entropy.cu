@@ -1,0 +1,174 @@
+// Cross-entropy over logits whose columns are split over ranks: what one rank says of its columns,
+// the loss from what all ranks say, and the gradient in place.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <limits>
+#include <variant>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace terrace::kernels::cuda {
+namespace {
+
+constexpr float kLowest = std::numeric_limits<float>::lowest();
+constexpr int kLossThreads = 256;
+
+// The columns of the vocabulary that a shard holds: `count` from `first` on; the rest are padding.
+struct Shard {
+  int64_t first, count;
+
+  // Of target `target`, or -1 where another shard holds it.
+  __device__ int64_t Column(int32_t target) const {
+    return target >= first && target < first + count ? target - first : -1;
+  }
+};
+
+Shard ShardOf(const CrossEntropyAttrs& attrs) {
+  const int64_t first = attrs.shard * attrs.shard_rows;
+  return {first, std::clamp<int64_t>(attrs.vocabulary - first, 0, attrs.shard_rows)};
+}
+
+struct CrossEntropyArguments {
+  float* logits;
+  int64_t row_stride;
+  const int32_t* targets;
+  float* rows;  // [n,3] written, or [shards,n,3] read
+  int64_t shards, shard_stride;
+  int64_t count, columns, vocabulary;
+  Shard shard;
+  Fault* faults;
+};
+
+__global__ void RowsKernel(CrossEntropyArguments a) {
+  for (int64_t row = blockIdx.x; row < a.count; row += gridDim.x) {
+    const float* z = a.logits + row * a.row_stride;
+    const int32_t target = a.targets[row];
+    float top = kLowest;
+    for (int64_t c = threadIdx.x; c < a.shard.count; c += blockDim.x) top = fmaxf(top, z[c]);
+    top = BlockReduce(top, kLowest, Largest());
+    float sum = 0;
+    for (int64_t c = threadIdx.x; c < a.shard.count; c += blockDim.x) sum += expf(z[c] - top);
+    sum = BlockSum(sum);
+    if (threadIdx.x != 0) continue;
+    if (target >= a.vocabulary) NoteFault(a.faults, Op::kCrossEntropyRows, row);
+    const int64_t column = a.shard.Column(target);
+    float* out = a.rows + 3 * row;
+    out[0] = top;
+    out[1] = sum;
+    out[2] = column < 0 ? 0.0f : z[column];
+  }
+}
+
+// One row's statistics of all shards together.
+struct WholeRow {
+  float top;
+  double sum, target_logit;
+
+  __device__ WholeRow(const CrossEntropyArguments& a, int64_t row)
+      : top(kLowest), sum(0), target_logit(0) {
+    const float* at = a.rows + 3 * row;
+    for (int64_t s = 0; s < a.shards; ++s) top = fmaxf(top, at[s * a.shard_stride]);
+    for (int64_t s = 0; s < a.shards; ++s) {
+      const float* part = at + s * a.shard_stride;
+      if (part[1] != 0) sum += part[1] * exp(static_cast<double>(part[0]) - top);
+      target_logit += part[2];
+    }
+  }
+};
+
+// One block: the rows are few beside the logits that they came from.
+__global__ void __launch_bounds__(kLossThreads)
+    LossKernel(CrossEntropyArguments a, bool accumulate, float* stats) {
+  double loss = 0, counted = 0;
+  for (int64_t row = threadIdx.x; row < a.count; row += blockDim.x) {
+    if (a.targets[row] < 0) continue;
+    const WholeRow whole(a, row);
+    loss += log(whole.sum) + whole.top - whole.target_logit;
+    counted += 1;
+  }
+  loss = BlockSum(loss);
+  counted = BlockSum(counted);
+  if (threadIdx.x != 0) return;
+  stats[0] = static_cast<float>(loss + (accumulate ? stats[0] : 0.0f));
+  stats[1] = static_cast<float>(counted + (accumulate ? stats[1] : 0.0f));
+}
+
+__global__ void GradKernel(CrossEntropyArguments a) {
+  for (int64_t row = blockIdx.x; row < a.count; row += gridDim.x) {
+    float* z = a.logits + row * a.row_stride;
+    const int32_t target = a.targets[row];
+    const int64_t kept = target < 0 ? 0 : a.shard.count;
+    const WholeRow whole(a, row);
+    const float scale = static_cast<float>(1 / whole.sum);
+    const int64_t column = a.shard.Column(target);
+    for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
+      float gradient = c < kept ? expf(z[c] - whole.top) * scale : 0.0f;
+      if (c < kept && c == column) gradient -= 1;
+      z[c] = gradient;
+    }
+  }
+}
+
+}  // namespace
+
+Status CrossEntropyRows(const OpAttrs& attrs, std::span<const TensorView> operands,
+                        const Context& context) {
+  const auto& entropy = std::get<CrossEntropyAttrs>(attrs);
+  const TensorView& logits = operands[0];
+  const CrossEntropyArguments arguments = {.logits = logits.as<float>(),
+                                           .row_stride = logits.row_stride,
+                                           .targets = operands[1].as<const int32_t>(),
+                                           .rows = operands[2].as<float>(),
+                                           .shards = 1,
+                                           .shard_stride = 0,
+                                           .count = logits.rows(),
+                                           .columns = entropy.shard_rows,
+                                           .vocabulary = entropy.vocabulary,
+                                           .shard = ShardOf(entropy),
+                                           .faults = context.faults};
+  return Launch("cross_entropy_rows", RowsKernel, RowShape(arguments.count, arguments.columns),
+                context, arguments);
+}
+
+Status CrossEntropyLoss(const OpAttrs& attrs, std::span<const TensorView> operands,
+                        const Context& context) {
+  const auto& entropy = std::get<CrossEntropyAttrs>(attrs);
+  const TensorView& rows = operands[1];
+  const CrossEntropyArguments arguments = {.logits = nullptr,
+                                           .row_stride = 0,
+                                           .targets = operands[0].as<const int32_t>(),
+                                           .rows = rows.as<float>(),
+                                           .shards = rows.size[0],
+                                           .shard_stride = rows.row_stride,
+                                           .count = operands[0].rows(),
+                                           .columns = entropy.shard_rows,
+                                           .vocabulary = entropy.vocabulary,
+                                           .shard = ShardOf(entropy),
+                                           .faults = context.faults};
+  return Launch("cross_entropy_loss", LossKernel, LaunchShape{.threads = kLossThreads}, context,
+                arguments, entropy.accumulate, operands[2].as<float>());
+}
+
+Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
+                        const Context& context) {
+  const auto& entropy = std::get<CrossEntropyAttrs>(attrs);
+  const TensorView& rows = operands[1];
+  const TensorView& logits = operands[2];
+  const CrossEntropyArguments arguments = {.logits = logits.as<float>(),
+                                           .row_stride = logits.row_stride,
+                                           .targets = operands[0].as<const int32_t>(),
+                                           .rows = rows.as<float>(),
+                                           .shards = rows.size[0],
+                                           .shard_stride = rows.row_stride,
+                                           .count = logits.rows(),
+                                           .columns = entropy.shard_rows,
+                                           .vocabulary = entropy.vocabulary,
+                                           .shard = ShardOf(entropy),
+                                           .faults = context.faults};
+  return Launch("cross_entropy_grad", GradKernel, RowShape(arguments.count, arguments.columns),
+                context, arguments);
+}
+
+}  // namespace terrace::kernels::cuda

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/device.h"
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/cublas_gemm.h"
+
+namespace terrace::kernels::cuda {
+namespace {
+
+constexpr int kOldestMajor = 8;  // what the kernels are compiled for: sm_80 and later
+
+Status Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  return {std::string("cuda: ") + what + ": " + cudaGetErrorString(error)};
+}
+
+Status FindDevices(int ordinal) {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    return {"cuda: no NVIDIA driver on this machine: install it, or run on the CPU"};
+  }
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess || devices == 0) {
+    return {std::string("cuda: no NVIDIA device can be used here (") +
+            (error == cudaSuccess ? "the driver lists none" : cudaGetErrorString(error)) + ")"};
+  }
+  if (ordinal < devices) return {};
+  return {"cuda: device " + std::to_string(ordinal) + " of " + std::to_string(devices) +
+          " does not exist"};
+}
+
+}  // namespace
+
+Status Device::Open(int ordinal, std::unique_ptr<Device>* device) {
+  Status status = FindDevices(ordinal);
+  if (!status.ok()) return status;
+  std::unique_ptr<Device> opened(new Device());
+  status = opened->Start(ordinal);
+  if (status.ok()) *device = std::move(opened);
+  return status;
+}
+
+Status Device::Start(int ordinal) {
+  cudaDeviceProp properties = {};
+  Status status = Check(cudaGetDeviceProperties(&properties, ordinal), "properties");
+  if (!status.ok()) return status;
+  name_ = std::string(properties.name) + ", sm_" + std::to_string(properties.major) +
+          std::to_string(properties.minor) + ", " + std::to_string(properties.multiProcessorCount) +
+          " SMs";
+  memory_bytes_ = static_cast<int64_t>(properties.totalGlobalMem);
+  if (properties.major < kOldestMajor) {
+    return {"cuda: " + name_ + " is too old: the kernels need sm_80 or later"};
+  }
+  status = Check(cudaSetDevice(ordinal), "cudaSetDevice");
+  if (status.ok()) {
+    status = Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+  }
+  if (status.ok()) {
+    status = Check(cudaMalloc(reinterpret_cast<void**>(&faults_), sizeof(Fault)), "cudaMalloc");
+  }
+  if (status.ok()) {
+    status = Check(cudaMemset(faults_, 0xff, sizeof(Fault)), "cudaMemset");  // kNoFault
+  }
+  if (status.ok()) status = Check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  return status.ok() ? MakeCublasGemms(&gemms_) : status;
+}
+
+Device::~Device() {
+  gemms_.reset();
+  if (faults_ != nullptr) cudaFree(faults_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+Context Device::MakeContext(std::byte* workspace, int64_t workspace_bytes) const {
+  return {.stream = stream_,
+          .gemms = gemms_.get(),
+          .faults = faults_,
+          .workspace = workspace,
+          .workspace_bytes = workspace_bytes};
+}
+
+Status Device::Finish() {
+  Status status = Check(cudaStreamSynchronize(stream_), "the stream");
+  if (!status.ok()) return status;
+  Fault fault = kNoFault;
+  status = Check(cudaMemcpy(&fault, faults_, sizeof(fault), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  if (!status.ok() || fault == kNoFault) return status;
+  status = Check(cudaMemset(faults_, 0xff, sizeof(Fault)), "cudaMemset");
+  if (status.ok()) status = Check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  return status.ok() ? DescribeFault(fault) : status;
+}
+
+}  // namespace terrace::kernels::cuda

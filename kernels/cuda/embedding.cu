@@ -1,0 +1,198 @@
+// Token and position embeddings. The gradient has no atomics: the first row with a token collects
+// all rows with it, in token order, so that its sums are those of the CPU backend to the bit.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <variant>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/math.h"
+
+namespace terrace::kernels::cuda {
+namespace {
+
+// The rows of this rank's part of the table.
+struct Table {
+  int64_t first, rows;
+  bool part;  // the table is sharded: tokens of other shards give zero
+
+  // -1 where another shard holds the token, or it is outside the table.
+  __device__ int64_t Row(int32_t token) const {
+    const int64_t row = token - first;
+    return row >= 0 && row < rows ? row : -1;
+  }
+  // A part does not say how many rows the whole has: then only negative tokens are wrong.
+  __device__ bool IsFault(int32_t token) const { return part ? token < 0 : Row(token) < 0; }
+};
+
+Table TableOf(const EmbeddingAttrs& attrs, const TensorView& table) {
+  if (attrs.shard_rows == 0) return {0, table.rows(), false};
+  return {attrs.shard * attrs.shard_rows, attrs.shard_rows, true};
+}
+
+struct EmbeddingArguments {
+  const int32_t* tokens;
+  const float* table;
+  const float* positions;  // or null
+  Operand x;
+  int64_t rows, columns;
+  Table shard;
+  Positions share;
+  Fault* faults;
+};
+
+__global__ void EmbeddingKernel(EmbeddingArguments a) {
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const int32_t token = a.tokens[row];
+    if (threadIdx.x == 0 && a.shard.IsFault(token)) NoteFault(a.faults, Op::kEmbedding, row);
+    const int64_t at = a.shard.Row(token);
+    const float* token_row = at < 0 ? nullptr : a.table + at * a.columns;
+    const float* position_row =
+        a.positions == nullptr ? nullptr : a.positions + a.share.Of(row) * a.columns;
+    for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
+      float sum = token_row != nullptr ? token_row[c] : 0.0f;
+      if (position_row != nullptr) sum += position_row[c];
+      a.x.Store(row, c, sum);
+    }
+  }
+}
+
+constexpr int kScanThreads = 256;
+constexpr int kScanWarps = kScanThreads / kWarp;
+constexpr int kColumnsEach = 4;
+constexpr int64_t kScanColumns = int64_t{kScanThreads} * kColumnsEach;
+
+struct EmbeddingGradArguments {
+  const int32_t* tokens;
+  Operand dx;
+  float* dtable;
+  float* dpositions;
+  int64_t rows, columns;
+  Table shard;
+  Positions share;
+  Fault* faults;
+};
+
+// Which of the tokens [base, base + kScanThreads) below `end` are `token`: a bit each, in order.
+__device__ void FindToken(const int32_t* tokens, int64_t base, int64_t end, int32_t token,
+                          uint32_t* found) {
+  const int64_t at = base + threadIdx.x;
+  const bool same = at < end && tokens[at] == token;
+  const uint32_t bits = __ballot_sync(0xffffffffu, same);
+  __syncthreads();  // the bits of the call before have been read
+  if (threadIdx.x % kWarp == 0) found[threadIdx.x / kWarp] = bits;
+  __syncthreads();
+}
+
+__device__ bool AppearsBefore(const EmbeddingGradArguments& a, int64_t row, uint32_t* found) {
+  // The nearest rows first: a frequent token has appeared not long ago.
+  for (int64_t end = row; end > 0; end -= kScanThreads) {
+    const int64_t base = end > kScanThreads ? end - kScanThreads : 0;
+    FindToken(a.tokens, base, end, a.tokens[row], found);
+    uint32_t any = 0;
+    for (int w = 0; w < kScanWarps; ++w) any |= found[w];
+    if (any != 0) return true;
+  }
+  return false;
+}
+
+// One block for each row and piece of columns; those whose token has appeared before do nothing.
+__global__ void __launch_bounds__(kScanThreads) TokenGradKernel(EmbeddingGradArguments a) {
+  __shared__ uint32_t found[kScanWarps];
+  const int64_t first_column = blockIdx.y * kScanColumns;
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const int32_t token = a.tokens[row];
+    if (threadIdx.x == 0 && blockIdx.y == 0 && a.shard.IsFault(token)) {
+      NoteFault(a.faults, Op::kEmbeddingGrad, row);
+    }
+    const int64_t at = a.shard.Row(token);
+    if (at < 0 || AppearsBefore(a, row, found)) continue;
+    float* to = a.dtable + at * a.columns;
+    float sums[kColumnsEach];
+#pragma unroll
+    for (int i = 0; i < kColumnsEach; ++i) {
+      const int64_t c = first_column + i * kScanThreads + threadIdx.x;
+      sums[i] = c < a.columns ? to[c] : 0.0f;
+    }
+    for (int64_t base = row; base < a.rows; base += kScanThreads) {
+      FindToken(a.tokens, base, a.rows, token, found);
+      for (int w = 0; w < kScanWarps; ++w) {
+        for (uint32_t bits = found[w]; bits != 0; bits &= bits - 1) {
+          const int64_t from = base + w * kWarp + __ffs(static_cast<int>(bits)) - 1;
+#pragma unroll
+          for (int i = 0; i < kColumnsEach; ++i) {
+            const int64_t c = first_column + i * kScanThreads + threadIdx.x;
+            if (c < a.columns) sums[i] += a.dx.Load(from, c);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kColumnsEach; ++i) {
+      const int64_t c = first_column + i * kScanThreads + threadIdx.x;
+      if (c < a.columns) to[c] = sums[i];
+    }
+  }
+}
+
+// One block a position that this rank holds: the same place of every sequence, in order.
+__global__ void PositionGradKernel(EmbeddingGradArguments a) {
+  const int64_t sequence = a.share.sequence;
+  for (int64_t i = blockIdx.x; i < sequence; i += gridDim.x) {
+    if (i >= a.rows) continue;
+    float* to = a.dpositions + a.share.Of(i) * a.columns;
+    for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
+      float sum = to[c];
+      for (int64_t row = i; row < a.rows; row += sequence) sum += a.dx.Load(row, c);
+      to[c] = sum;
+    }
+  }
+}
+
+}  // namespace
+
+Status Embedding(const OpAttrs& attrs, std::span<const TensorView> operands,
+                 const Context& context) {
+  const auto& embedding = std::get<EmbeddingAttrs>(attrs);
+  const TensorView& positions = operands[2];
+  const bool adds_positions = !positions.absent() && embedding.shard == 0;
+  const EmbeddingArguments arguments = {
+      .tokens = operands[0].as<const int32_t>(),
+      .table = operands[1].as<const float>(),
+      .positions = adds_positions ? positions.as<const float>() : nullptr,
+      .x = OperandOf(operands[3]),
+      .rows = operands[0].rows(),
+      .columns = operands[1].size[1],
+      .shard = TableOf(embedding, operands[1]),
+      .share = PositionsOf(embedding.context, embedding.sequence),
+      .faults = context.faults};
+  return Launch("embedding", EmbeddingKernel, RowShape(arguments.rows, arguments.columns), context,
+                arguments);
+}
+
+Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
+                     const Context& context) {
+  const auto& embedding = std::get<EmbeddingAttrs>(attrs);
+  const TensorView& dpositions = operands[3];
+  const EmbeddingGradArguments arguments = {
+      .tokens = operands[0].as<const int32_t>(),
+      .dx = OperandOf(operands[1]),
+      .dtable = operands[2].as<float>(),
+      .dpositions = dpositions.as<float>(),
+      .rows = operands[0].rows(),
+      .columns = operands[2].size[1],
+      .shard = TableOf(embedding, operands[2]),
+      .share = PositionsOf(embedding.context, embedding.sequence),
+      .faults = context.faults};
+  const int64_t pieces = DivideUp(arguments.columns, kScanColumns);
+  if (pieces > kMaxGridY) return {"embedding_grad: rows of more than 67 M columns"};
+  LaunchShape shape = RowShape(arguments.rows, arguments.columns);
+  shape.threads = kScanThreads;
+  shape.grid_y = pieces;
+  Status status = Launch("embedding_grad", TokenGradKernel, shape, context, arguments);
+  if (!status.ok() || dpositions.absent()) return status;
+  return Launch("embedding_grad", PositionGradKernel,
+                RowShape(embedding.sequence, arguments.columns), context, arguments);
+}
+
+}  // namespace terrace::kernels::cuda

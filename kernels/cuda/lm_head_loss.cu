@@ -1,0 +1,214 @@
+// The fused LM head and cross-entropy: logits of a chunk of rows, their softmax in place, and the
+// products that need them, so that a chunk is the only logits there ever are.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+#include <variant>
+
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace terrace::kernels::cuda {
+namespace {
+
+constexpr int kStatsThreads = 256;
+constexpr float kLowest = std::numeric_limits<float>::lowest();
+
+struct LossArguments {
+  Operand logits;
+  const int32_t* targets;  // of this chunk
+  double* losses;          // of this chunk
+  int64_t rows, vocab, first_row;
+  bool grad;
+  Op op;
+  Fault* faults;
+};
+
+// The loss of each row; with `grad` also turns the row into softmax minus one-hot, zeros where the
+// target does not count.
+__global__ void RowLossKernel(LossArguments a) {
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const int32_t target = a.targets[row];
+    if (threadIdx.x == 0 && target >= a.vocab) NoteFault(a.faults, a.op, a.first_row + row);
+    if (target < 0 || target >= a.vocab) {
+      for (int64_t c = threadIdx.x; a.grad && c < a.vocab; c += blockDim.x) {
+        a.logits.Store(row, c, 0.0f);
+      }
+      if (threadIdx.x == 0) a.losses[row] = 0;
+      continue;
+    }
+    float top = kLowest;
+    for (int64_t c = threadIdx.x; c < a.vocab; c += blockDim.x) {
+      top = fmaxf(top, a.logits.Load(row, c));
+    }
+    top = BlockReduce(top, kLowest, Largest());
+    float sum = 0;
+    for (int64_t c = threadIdx.x; c < a.vocab; c += blockDim.x) {
+      sum += expf(a.logits.Load(row, c) - top);
+    }
+    sum = BlockSum(sum);
+    if (threadIdx.x == 0) {
+      a.losses[row] = log(static_cast<double>(sum)) + top - a.logits.Load(row, target);
+    }
+    if (!a.grad) continue;
+    __syncthreads();  // the target's logit has been read
+    const float scale = 1.0f / sum;
+    for (int64_t c = threadIdx.x; c < a.vocab; c += blockDim.x) {
+      const float p = expf(a.logits.Load(row, c) - top) * scale;
+      a.logits.Store(row, c, c == target ? p - 1.0f : p);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kStatsThreads)
+    StatsKernel(const double* losses, const int32_t* targets, int64_t rows, float* stats) {
+  double loss = 0, counted = 0;
+  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
+    loss += losses[row];
+    counted += targets[row] >= 0 ? 1 : 0;
+  }
+  loss = BlockSum(loss);
+  counted = BlockSum(counted);
+  if (threadIdx.x != 0) return;
+  stats[0] = static_cast<float>(loss);
+  stats[1] = static_cast<float>(counted);
+}
+
+Matrix RowsFrom(const TensorView& view, int64_t first) {
+  return {view.as<std::byte>() + first * view.row_stride * SizeOf(view.dtype), view.dtype,
+          view.row_stride};
+}
+
+// Operands by op.h's names, and where the workspace keeps what.
+class LmHead {
+ public:
+  LmHead(Op op, const LossAttrs& attrs, std::span<const TensorView> operands,
+         const Context& context)
+      : op_(op),
+        attrs_(attrs),
+        operands_(operands),
+        context_(context),
+        rows_(operands[0].rows()),
+        width_(operands[0].RowElements()),
+        vocab_(operands[1].rows()),
+        scratch_(rows_, width_, vocab_, attrs, operands[0].dtype) {
+    std::byte* at = context.workspace;
+    products_ = at;
+    at += scratch_.products_bytes;
+    logits_ = {at, scratch_.type, scratch_.logits_stride};
+    at += scratch_.logits_bytes;
+    hidden_copy_ = {at, scratch_.type, scratch_.hidden_stride};
+    at += scratch_.hidden_bytes;
+    weight_ = scratch_.weight_bytes == 0 ? RowsFrom(operands[1], 0)
+                                         : Matrix{at, scratch_.type, scratch_.weight_stride};
+    at += scratch_.weight_bytes;
+    losses_ = reinterpret_cast<double*>(at);
+  }
+
+  Status Run() const {
+    Status status;
+    if (scratch_.weight_bytes > 0) {
+      status = Convert(RowsFrom(operands_[1], 0), weight_, vocab_, width_, context_);
+    }
+    for (int64_t first = 0; status.ok() && first < rows_; first += scratch_.chunk) {
+      status = RunChunk(first, std::min(scratch_.chunk, rows_ - first));
+    }
+    if (!status.ok()) return status;
+    return Launch("lm_head_loss", StatsKernel, LaunchShape{.threads = kStatsThreads}, context_,
+                  static_cast<const double*>(losses_), Targets(), rows_, operands_[3].as<float>());
+  }
+
+ private:
+  const int32_t* Targets() const { return operands_[2].as<const int32_t>(); }
+  bool grad() const { return op_ == Op::kLmHeadLossGrad; }
+
+  Status RunChunk(int64_t first, int64_t rows) const {
+    Matrix hidden = RowsFrom(operands_[0], first);
+    Status status;
+    if (scratch_.hidden_bytes > 0) {
+      status = Convert(hidden, hidden_copy_, rows, width_, context_);
+      hidden = hidden_copy_;
+    }
+    if (status.ok()) status = Logits(hidden, rows);
+    if (status.ok()) status = Losses(first, rows);
+    if (!status.ok() || !grad()) return status;
+    status = HiddenGrad(first, rows);
+    return status.ok() ? WeightGrad(hidden, first, rows) : status;
+  }
+
+  Status Logits(const Matrix& hidden, int64_t rows) const {
+    return RunGemm({.m = rows,
+                    .n = vocab_,
+                    .k = width_,
+                    .transpose_b = true,
+                    .precision = attrs_.precision,
+                    .a = hidden,
+                    .b = weight_,
+                    .c = logits_},
+                   products_, context_);
+  }
+
+  // Leaves the gradient of the sum of losses where the logits were, if asked for.
+  Status Losses(int64_t first, int64_t rows) const {
+    const LossArguments arguments = {
+        .logits = {logits_.data, logits_.row_stride, logits_.dtype == DType::kBF16},
+        .targets = Targets() + first,
+        .losses = losses_ + first,
+        .rows = rows,
+        .vocab = vocab_,
+        .first_row = first,
+        .grad = grad(),
+        .op = op_,
+        .faults = context_.faults};
+    return Launch("lm_head_loss", RowLossKernel, RowShape(rows, vocab_), context_, arguments);
+  }
+
+  Status HiddenGrad(int64_t first, int64_t rows) const {
+    return RunGemm({.m = rows,
+                    .n = width_,
+                    .k = vocab_,
+                    .precision = attrs_.precision,
+                    .a = logits_,
+                    .b = weight_,
+                    .c = RowsFrom(operands_[4], first)},
+                   products_, context_);
+  }
+
+  Status WeightGrad(const Matrix& hidden, int64_t first, int64_t rows) const {
+    return RunGemm({.m = vocab_,
+                    .n = width_,
+                    .k = rows,
+                    .transpose_a = true,
+                    .accumulate = first > 0 || attrs_.accumulate,
+                    .precision = attrs_.precision,
+                    .a = logits_,
+                    .b = hidden,
+                    .c = RowsFrom(operands_[5], 0)},
+                   products_, context_);
+  }
+
+  const Op op_;
+  const LossAttrs& attrs_;
+  const std::span<const TensorView> operands_;
+  const Context& context_;
+  const int64_t rows_, width_, vocab_;
+  const LmHeadScratch scratch_;
+  std::byte* products_;
+  Matrix logits_, hidden_copy_, weight_;
+  double* losses_;
+};
+
+}  // namespace
+
+Status LmHeadLoss(const OpAttrs& attrs, std::span<const TensorView> operands,
+                  const Context& context) {
+  return LmHead(Op::kLmHeadLoss, std::get<LossAttrs>(attrs), operands, context).Run();
+}
+
+Status LmHeadLossGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
+                      const Context& context) {
+  return LmHead(Op::kLmHeadLossGrad, std::get<LossAttrs>(attrs), operands, context).Run();
+}
+
+}  // namespace terrace::kernels::cuda

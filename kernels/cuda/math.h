@@ -1,0 +1,121 @@
+// The arithmetic of one element: GELU, SwiGLU, AdamW, positions of tokens.
+//
+// Compiles as host code too, so that it is tested without a GPU. All in f32; built from the same
+// formulas as kernels/cpu. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/bf16.h"
+#include "kernels/op.h"
+
+namespace terrace::kernels::cuda {
+
+// gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form rewritten, which keeps
+// its relative accuracy where the tanh form cancels.
+constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
+constexpr float kGeluCubic = kGeluLinear * 0.044715f;
+
+// sigmoid(x) and 1 - sigmoid(x), neither of them by a difference of near numbers.
+struct Gate {
+  float open;
+  float closed;
+};
+
+TERRACE_HOST_DEVICE inline Gate GateOf(float x) {
+  // Beyond this the gate is shut or open to the last bit; a NaN passes, as no comparison holds.
+  const float t = x < -87.0f ? -87.0f : x > 87.0f ? 87.0f : x;
+  const float e = expf(-t);
+  const float open = 1.0f / (1.0f + e);
+  return {open, open * e};
+}
+
+TERRACE_HOST_DEVICE inline float Gelu(float x) {
+  return x * GateOf(x * (kGeluLinear + kGeluCubic * x * x)).open;
+}
+
+TERRACE_HOST_DEVICE inline float GeluSlope(float value) {
+  // Beyond +-30 the slope is 1 or 0 to the last bit.
+  const float x = value < -30.0f ? -30.0f : value > 30.0f ? 30.0f : value;
+  const float x2 = x * x;
+  const Gate gate = GateOf(x * (kGeluLinear + kGeluCubic * x2));
+  return gate.open + x * (kGeluLinear + 3 * kGeluCubic * x2) * (gate.open * gate.closed);
+}
+
+TERRACE_HOST_DEVICE inline float Swiglu(float gate, float up) {
+  return gate * GateOf(gate).open * up;
+}
+
+struct SwigluSlopes {
+  float gate;
+  float up;
+};
+
+TERRACE_HOST_DEVICE inline SwigluSlopes SwigluGradient(float dy, float gate, float up) {
+  const Gate s = GateOf(gate);
+  const float slope = s.open + gate * (s.open * s.closed);
+  return {dy * up * slope, dy * (gate * s.open)};
+}
+
+// The constants of one AdamW step.
+struct AdamwStep {
+  float grad_scale;
+  float decay;  // 1 - learning rate * weight decay
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;
+  float inverse_sqrt_correction2;  // 1 / sqrt(1 - beta2^t)
+  float epsilon;
+  float minus_step_size;  // - learning rate / (1 - beta1^t)
+};
+
+// From kGradScale's factor and the operand `schedule`.
+TERRACE_HOST_DEVICE inline AdamwStep MakeAdamwStep(const AdamwAttrs& attrs, float grad_scale,
+                                                   const float* schedule) {
+  const double learning_rate = schedule[0];
+  const double correction1 = schedule[1], correction2 = schedule[2];
+  AdamwStep step;
+  step.grad_scale = grad_scale;
+  step.decay = static_cast<float>(1.0 - learning_rate * attrs.weight_decay);
+  step.one_minus_beta1 = static_cast<float>(1.0 - attrs.beta1);
+  step.beta2 = attrs.beta2;
+  step.one_minus_beta2 = static_cast<float>(1.0 - attrs.beta2);
+  step.inverse_sqrt_correction2 = static_cast<float>(1.0 / sqrt(correction2));
+  step.epsilon = attrs.epsilon;
+  step.minus_step_size = static_cast<float>(-learning_rate / correction1);
+  return step;
+}
+
+// The order of torch.optim.AdamW: decay, lerp of m, update of v, then the step.
+TERRACE_HOST_DEVICE inline void UpdateAdamw(const AdamwStep& step, float grad, float* param,
+                                            float* m, float* v) {
+  const float g = grad * step.grad_scale;
+  *m = fmaf(step.one_minus_beta1, g - *m, *m);
+  *v = fmaf(step.one_minus_beta2 * g, g, *v * step.beta2);
+  const float denominator = fmaf(sqrtf(*v), step.inverse_sqrt_correction2, step.epsilon);
+  *param = fmaf(step.minus_step_size, *m / denominator, *param * step.decay);
+}
+
+// TokenShare for kernels: the position in its sequence of a row.
+struct Positions {
+  int64_t sequence;
+  int64_t ranks;
+  int64_t index;
+  bool zigzag;
+
+  TERRACE_HOST_DEVICE int64_t Of(int64_t row) const {
+    const int64_t i = row % sequence;
+    if (!zigzag) return index * sequence + i;
+    const int64_t piece = sequence / 2;
+    return i < piece ? index * piece + i : (2 * ranks - 1 - index) * piece + (i - piece);
+  }
+};
+
+inline Positions PositionsOf(const TokenShare& share, int64_t sequence) {
+  return {sequence, share.ranks, share.index, share.zigzag};
+}
+
+}  // namespace terrace::kernels::cuda

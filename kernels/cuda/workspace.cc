@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/workspace.h"
+
+#include "kernels/cuda/launch_shape.h"
+
+namespace terrace::kernels::cuda {
+namespace {
+
+// Enough rows at a time for the library to be fast, few enough to stay in a large cache.
+constexpr int64_t kProductBytes = int64_t{64} << 20;
+constexpr int64_t kMinProductRows = 128;
+
+int64_t PadColumns(int64_t columns, DType dtype) {
+  const int64_t whole = 16 / SizeOf(dtype);
+  return DivideUp(columns, whole) * whole;
+}
+
+DType ArithmeticType(MatmulPrecision precision) {
+  return precision == MatmulPrecision::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
+int64_t MatmulBytes(const MatmulAttrs& attrs, std::span<const TensorShape> operands) {
+  const DType type = ArithmeticType(attrs.precision);
+  const TensorShape& a = operands[0];
+  const TensorShape& c = operands[2];
+  return GemmScratchSizes({.m = c.size[0],
+                           .n = c.size[1],
+                           .k = attrs.transpose_a ? a.size[0] : a.size[1],
+                           .transpose_a = attrs.transpose_a,
+                           .transpose_b = attrs.transpose_b,
+                           .converts_a = a.dtype != type,
+                           .converts_b = operands[1].dtype != type,
+                           .stages_product = true,
+                           .precision = attrs.precision})
+      .bytes;
+}
+
+// The row sums of dO and O that the gradient of attention needs.
+int64_t AttentionGradBytes(std::span<const TensorShape> operands) {
+  const TensorShape& lse = operands[4];
+  return AlignScratch(lse.Elements() * int64_t{sizeof(float)});
+}
+
+int64_t ColumnSumBytes(int64_t rows, int64_t columns, int64_t vectors) {
+  return CutRows(rows).blocks * PartialStride(columns) * vectors * int64_t{sizeof(float)};
+}
+
+}  // namespace
+
+GemmScratch GemmScratchSizes(const GemmSizes& s) {
+  const DType type = ArithmeticType(s.precision);
+  GemmScratch scratch;
+  scratch.a_columns = PadColumns(s.transpose_a ? s.m : s.k, type);
+  scratch.b_columns = PadColumns(s.transpose_b ? s.k : s.n, type);
+  if (s.converts_a) {
+    scratch.a_bytes = AlignScratch((s.transpose_a ? s.k : s.m) * scratch.a_columns * SizeOf(type));
+  }
+  if (s.converts_b) {
+    scratch.b_bytes = AlignScratch((s.transpose_b ? s.n : s.k) * scratch.b_columns * SizeOf(type));
+  }
+  if (s.stages_product) {
+    scratch.product_columns = PadColumns(s.n, DType::kF32);
+    const int64_t row_bytes = scratch.product_columns * int64_t{sizeof(float)};
+    scratch.product_rows = std::min(s.m, std::max(kProductBytes / row_bytes, kMinProductRows));
+    scratch.product_bytes = AlignScratch(scratch.product_rows * row_bytes);
+  }
+  scratch.bytes = scratch.a_bytes + scratch.b_bytes + scratch.product_bytes + kGemmLibraryBytes;
+  return scratch;
+}
+
+LmHeadScratch::LmHeadScratch(int64_t rows, int64_t hidden, int64_t vocab, const LossAttrs& attrs,
+                             DType hidden_type)
+    : type(ArithmeticType(attrs.precision)),
+      chunk(std::min(rows, attrs.chunk_rows)),
+      logits_stride(PadColumns(vocab, type)),
+      hidden_stride(PadColumns(hidden, type)),
+      weight_stride(PadColumns(hidden, type)),
+      logits_bytes(AlignScratch(chunk * logits_stride * SizeOf(type))),
+      hidden_bytes(hidden_type == type ? 0 : AlignScratch(chunk * hidden_stride * SizeOf(type))),
+      weight_bytes(type == DType::kF32 ? 0 : AlignScratch(vocab * weight_stride * SizeOf(type))),
+      losses_bytes(AlignScratch(rows * int64_t{sizeof(double)})) {
+  // Logits, the gradient of hidden, that of weight: operands are of the arithmetic's type already.
+  const auto product = [&](int64_t m, int64_t n, int64_t k) {
+    const GemmSizes sizes{
+        .m = m, .n = n, .k = k, .stages_product = true, .precision = attrs.precision};
+    return GemmScratchSizes(sizes).bytes;
+  };
+  products_bytes = std::max({product(chunk, vocab, hidden), product(chunk, hidden, vocab),
+                             product(vocab, hidden, chunk)});
+  bytes = logits_bytes + hidden_bytes + weight_bytes + losses_bytes + products_bytes;
+}
+
+int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands) {
+  switch (op) {
+    case Op::kLayerNormGrad:
+      return ColumnSumBytes(operands[1].rows(), operands[1].size[1], operands[8].absent() ? 1 : 2);
+    case Op::kRmsNormGrad: {
+      const int64_t columns = operands[2].rows();
+      return ColumnSumBytes(operands[1].Elements() / columns, columns, 1);
+    }
+    case Op::kBiasGrad:
+      return ColumnSumBytes(operands[0].rows(), operands[0].size[1], 1);
+    case Op::kSquaredNorm:
+      return DivideUp(operands[0].Elements(), kSumBlock) * int64_t{sizeof(double)};
+    case Op::kMatmul:
+      return MatmulBytes(std::get<MatmulAttrs>(attrs), operands);
+    case Op::kAttentionGrad:
+    case Op::kAttentionBlockGrad:
+      return AttentionGradBytes(operands);
+    case Op::kLmHeadLoss:
+    case Op::kLmHeadLossGrad:
+      return LmHeadScratch(operands[0].size[0], operands[0].size[1], operands[1].size[0],
+                           std::get<LossAttrs>(attrs), operands[0].dtype)
+          .bytes;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace terrace::kernels::cuda

@@ -1,0 +1,74 @@
+// Scratch of the CUDA kernels: how many bytes an instruction must bring on a GPU, and what lies
+// where in them. Host arithmetic alone; the twin of WorkspaceBytes of op.h, which counts for CPU
+// ranks.
+//
+// The numbers depend on shapes and attributes, never on the device, so that a plan holds on all of
+// them. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/host_device.h"
+#include "kernels/op.h"
+
+namespace terrace::kernels::cuda {
+
+inline constexpr int64_t kScratchAlignment = 256;
+constexpr int64_t AlignScratch(int64_t bytes) {
+  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+}
+
+// REQUIRES: CheckShapes is empty.
+int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands);
+
+// Handed to cuBLASLt for its split sums: what NVIDIA advises for sm_90.
+inline constexpr int64_t kGemmLibraryBytes = int64_t{32} << 20;
+
+// A matrix product: operands whose element type is not that of the arithmetic are converted first,
+// and where the library cannot store what the op wants, products of some rows at a time go through
+// f32 scratch.
+struct GemmSizes {
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  bool converts_a = false, converts_b = false;
+  bool stages_product = false;
+  MatmulPrecision precision = MatmulPrecision::kF32;
+};
+struct GemmScratch {
+  int64_t a_columns = 0, b_columns = 0;  // of the converted copies, padded to whole 16 bytes
+  int64_t a_bytes = 0, b_bytes = 0;
+  int64_t product_rows = 0;     // of C at a time
+  int64_t product_columns = 0;  // padded likewise
+  int64_t product_bytes = 0;
+  int64_t bytes = 0;  // all, with the library's
+};
+GemmScratch GemmScratchSizes(const GemmSizes& sizes);
+
+// The LM head: one chunk of logits, hidden and weight as its arithmetic wants them, a double a row.
+struct LmHeadScratch {
+  LmHeadScratch(int64_t rows, int64_t hidden, int64_t vocab, const LossAttrs& attrs,
+                DType hidden_type);
+
+  DType type;         // of the products' operands
+  int64_t chunk = 0;  // rows
+  int64_t logits_stride = 0, hidden_stride = 0, weight_stride = 0;
+  int64_t logits_bytes = 0;
+  int64_t hidden_bytes = 0, weight_bytes = 0;  // 0: used as they are
+  int64_t losses_bytes = 0;
+  int64_t products_bytes = 0;
+  int64_t bytes = 0;
+};
+
+// Elements of one block of a sum over a whole tensor.
+inline constexpr int64_t kSumBlock = 32768;
+
+// Partial sums of columns: the floats from one block of rows to the next.
+TERRACE_HOST_DEVICE constexpr int64_t PartialStride(int64_t columns) {
+  return (columns + 31) / 32 * 32;
+}
+
+}  // namespace terrace::kernels::cuda

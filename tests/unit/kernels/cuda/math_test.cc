@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/math.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "tests/conformance/op_reference.h"
+
+namespace terrace::kernels::cuda {
+namespace {
+
+TEST(BF16Test, RoundsEveryExponentToTheNearestWithTiesToEven) {
+  // All upper halves, and lower halves around the tie.
+  for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+    for (uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      const float value = std::bit_cast<float>(upper << 16 | lower);
+      const float rounded = RoundToBF16(value);
+      if (std::isnan(value)) {
+        EXPECT_TRUE(std::isnan(rounded)) << std::hex << upper << lower;
+      } else if (std::isfinite(rounded)) {
+        EXPECT_EQ(rounded, conformance::RoundToBF16(value)) << std::hex << upper << lower;
+      } else {
+        EXPECT_EQ(std::signbit(rounded), std::signbit(value));
+        EXPECT_GT(std::abs(value), 3.3895e38f) << "only what is above the largest overflows";
+      }
+    }
+  }
+}
+
+TEST(BF16Test, APairHasItsFirstInTheLowerHalf) { EXPECT_EQ(PackBF16(1.0f, -2.0f), 0xc0003f80u); }
+
+double ExactGelu(double x) {
+  const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+  return x / (1 + std::exp(-2 * u));
+}
+
+TEST(MathTest, GeluAndItsSlopeAreExactFromOneEndToTheOther) {
+  for (double x = -40; x <= 40; x += 0.0078125) {
+    const auto at = static_cast<float>(x);
+    const double slope = (ExactGelu(x + 1e-6) - ExactGelu(x - 1e-6)) / 2e-6;
+    EXPECT_NEAR(Gelu(at), ExactGelu(x), 3e-7 * (1 + std::abs(x))) << x;
+    EXPECT_NEAR(GeluSlope(at), slope, 2e-6) << x;
+  }
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  EXPECT_EQ(Gelu(kLargest), kLargest);
+  EXPECT_EQ(GeluSlope(kLargest), 1);
+  EXPECT_NEAR(GeluSlope(-kLargest), 0, 1e-30);
+  EXPECT_TRUE(std::isnan(Gelu(NAN)));
+  EXPECT_TRUE(std::isnan(GeluSlope(NAN)));
+}
+
+TEST(MathTest, SwigluOfLargeGatesIsFinite) {
+  EXPECT_EQ(Swiglu(1e30f, 2), 2e30f);
+  EXPECT_EQ(std::abs(Swiglu(-200, 3)) < 1e-30f, true);
+  const SwigluSlopes open = SwigluGradient(1, 100, 3);
+  EXPECT_FLOAT_EQ(open.gate, 3);
+  EXPECT_FLOAT_EQ(open.up, 100);
+  const SwigluSlopes shut = SwigluGradient(1, -100, 3);
+  EXPECT_NEAR(shut.gate, 0, 1e-30);
+  EXPECT_TRUE(std::isnan(Swiglu(NAN, 1)));
+}
+
+TEST(MathTest, PositionsAreThoseOfTheShareOfTokens) {
+  for (int64_t ranks : {1, 2, 3}) {
+    for (int64_t index = 0; index < ranks; ++index) {
+      for (bool zigzag : {false, true}) {
+        const TokenShare share = {.ranks = ranks, .index = index, .zigzag = zigzag};
+        const Positions positions = PositionsOf(share, 10);
+        for (int64_t row = 0; row < 40; ++row) {
+          EXPECT_EQ(positions.Of(row), share.Position(row, 10)) << ranks << index << row;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cuda

@@ -1,0 +1,60 @@
+// Stands for cuBLASLt where kernels run on the host: plain loops. What it says that it supports can
+// be narrowed, so that the paths around the library are all taken.
+//
+// Thread-safe: no state after construction.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/bf16.h"
+#include "kernels/cuda/gemm.h"
+
+namespace terrace::kernels::cuda {
+
+class PlainGemms final : public GemmLibrary {
+ public:
+  explicit PlainGemms(bool fuses) : fuses_(fuses) {}
+
+  bool Supports(const Product& product) const override {
+    return fuses_ || (product.bias == nullptr && product.added.data == nullptr &&
+                      product.c.dtype == DType::kF32);
+  }
+
+  Status Multiply(const Product& p, std::byte*, CUstream_st*) const override {
+    if (!Supports(p)) return {"a product that is not supported"};
+    if (p.a.dtype != p.b.dtype) return {"a product of two types"};
+    if (p.a.dtype == DType::kF32 && p.c.dtype != DType::kF32) return {"f32 products are f32"};
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.n; ++j) {
+        float sum = 0;
+        for (int64_t k = 0; k < p.k; ++k) {
+          sum += (p.transpose_a ? At(p.a, k, i) : At(p.a, i, k)) *
+                 (p.transpose_b ? At(p.b, j, k) : At(p.b, k, j));
+        }
+        if (p.added.data != nullptr) sum += At(p.added, i, j);
+        if (p.bias != nullptr) sum += p.bias[j];
+        Set(p.c, i, j, sum);
+      }
+    }
+    return {};
+  }
+
+ private:
+  static float At(const Matrix& m, int64_t row, int64_t column) {
+    const int64_t at = row * m.row_stride + column;
+    if (m.dtype == DType::kF32) return static_cast<const float*>(m.data)[at];
+    return ToFloat(static_cast<const BF16*>(m.data)[at]);
+  }
+  static void Set(const Matrix& m, int64_t row, int64_t column, float value) {
+    const int64_t at = row * m.row_stride + column;
+    if (m.dtype == DType::kF32) {
+      static_cast<float*>(m.data)[at] = value;
+    } else {
+      static_cast<BF16*>(m.data)[at] = ToBF16(value);
+    }
+  }
+
+  const bool fuses_;
+};
+
+}  // namespace terrace::kernels::cuda
