@@ -22,8 +22,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 
-// `open` is sigmoid(2u), `closed` 1 - sigmoid(2u). Rough: a relative error of 2e-4, a tenth of that
-// of rounding the result to bf16.
+// `open` is sigmoid(2u), `closed` 1 - sigmoid(2u). Rough: a relative error of 3e-6, far below that
+// of rounding the result to bf16. The estimate of a reciprocal alone would be 3e-4 off where it has
+// 12 bits.
 struct GeluGate {
   V open;
   V closed;
@@ -40,8 +41,7 @@ HWY_INLINE GeluGate GateOf(V x, V x2) {
   // A NaN is lost here and comes back when the caller multiplies by x.
   const V clamped = hn::Min(hn::Max(t, hn::Set(d, -126.0f)), hn::Set(d, 126.0f));
   const V e = kRough ? RoughPowerOfTwo(clamped) : PowerOfTwo(clamped);
-  const V denominator = hn::Add(e, hn::Set(d, 1.0f));
-  const V open = kRough ? RoughReciprocal(denominator) : Reciprocal(denominator);
+  const V open = Reciprocal(hn::Add(e, hn::Set(d, 1.0f)));
   return {open, hn::Mul(open, e)};
 }
 

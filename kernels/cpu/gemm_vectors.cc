@@ -24,6 +24,9 @@ namespace {
 // hold.
 constexpr int64_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 
+// Sums of fewer products are not split.
+constexpr int64_t kShortChain = 16;
+
 // v rounded to bf16, still as f32.
 HWY_INLINE V RoundToBF16(V v) {
   HWY_ALIGN BF16 buffer[HWY_MAX_BYTES / sizeof(float)];
@@ -91,31 +94,54 @@ void PackPanel(const PackSource& source, const PanelRange& range, std::byte* pan
   }
 }
 
-void MultiplyPanels(const BlockProduct& product, const BlockJob& previous) {
-  FinishRows<BF16ByArithmetic>(previous, 0, previous.rows());
+// Both panels from the micro-kernel's first row or column on.
+struct Factors {
+  const float* a;
+  const float* b;
+};
+
+// The sums over k in [begin, end) of kRows rows by two vectors of columns, to `block` or added to
+// what is there.
+template <bool kAdd>
+HWY_INLINE void SumProducts(const Factors& factors, int64_t begin, int64_t end, float* block) {
   const D d;
   const int64_t lanes = hn::Lanes(d);
+  V sum[kRows][2];
+  for (int64_t r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = hn::Zero(d);
+  for (int64_t p = begin; p < end; ++p) {
+    const float* a = factors.a + p * kGemmPanel;
+    const V b0 = hn::LoadU(d, factors.b + p * kGemmPanel);
+    const V b1 = hn::LoadU(d, factors.b + p * kGemmPanel + lanes);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const V factor = hn::Set(d, a[r]);
+      sum[r][0] = hn::MulAdd(factor, b0, sum[r][0]);
+      sum[r][1] = hn::MulAdd(factor, b1, sum[r][1]);
+    }
+  }
+  for (int64_t r = 0; r < kRows; ++r) {
+    float* to = block + r * kGemmPanel;
+    if constexpr (kAdd) {
+      sum[r][0] = hn::Add(sum[r][0], hn::LoadU(d, to));
+      sum[r][1] = hn::Add(sum[r][1], hn::LoadU(d, to + lanes));
+    }
+    hn::StoreU(sum[r][0], d, to);
+    hn::StoreU(sum[r][1], d, to + lanes);
+  }
+}
+
+// A chunk is summed in two halves: the rounding error of a sum grows with the length of its chains.
+void MultiplyPanels(const BlockProduct& product, const BlockJob& previous) {
+  FinishRows<BF16ByArithmetic>(previous, 0, previous.rows());
+  const int64_t lanes = hn::Lanes(D());
+  const int64_t half = product.k < kShortChain ? product.k : product.k / 2;
   const float* a = reinterpret_cast<const float*>(product.a);
   const float* b = reinterpret_cast<const float*>(product.b);
   for (int64_t row = 0; row < kGemmPanel; row += kRows) {
     for (int64_t column = 0; column < kGemmPanel; column += 2 * lanes) {
-      V sum[kRows][2];
-      for (int64_t r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = hn::Zero(d);
-      for (int64_t p = 0; p < product.k; ++p) {
-        const float* factors = a + p * kGemmPanel + row;
-        const V b0 = hn::LoadU(d, b + p * kGemmPanel + column);
-        const V b1 = hn::LoadU(d, b + p * kGemmPanel + column + lanes);
-        for (int64_t r = 0; r < kRows; ++r) {
-          const V factor = hn::Set(d, factors[r]);
-          sum[r][0] = hn::MulAdd(factor, b0, sum[r][0]);
-          sum[r][1] = hn::MulAdd(factor, b1, sum[r][1]);
-        }
-      }
-      for (int64_t r = 0; r < kRows; ++r) {
-        float* to = product.block + (row + r) * kGemmPanel + column;
-        hn::StoreU(sum[r][0], d, to);
-        hn::StoreU(sum[r][1], d, to + lanes);
-      }
+      float* block = product.block + row * kGemmPanel + column;
+      const Factors factors = {a + row, b + column};
+      SumProducts<false>(factors, 0, half, block);
+      if (half < product.k) SumProducts<true>(factors, half, product.k, block);
     }
   }
 }

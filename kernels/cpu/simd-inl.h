@@ -182,15 +182,6 @@ HWY_INLINE V Reciprocal(V x) {
 #endif
 }
 
-// The same from the estimate alone: at least 11 bits.
-HWY_INLINE V RoughReciprocal(V x) {
-#if HWY_ARCH_X86
-  return hn::ApproximateReciprocal(x);
-#else
-  return Reciprocal(x);
-#endif
-}
-
 // 1 / (1 + exp(-x)) and exp(-x) beside it, for 1 - sigmoid without cancellation. Relative error
 // below 5e-7. Beyond +-87 both stay what they are there. A NaN is not kept; callers multiply by x
 // again.

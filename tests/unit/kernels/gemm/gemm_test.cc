@@ -20,7 +20,7 @@ std::vector<GemmPath> Paths() {
 }
 
 constexpr double kF32Epsilon = 0x1p-24, kBF16Epsilon = 0x1p-8;
-constexpr double kRoughGate = 2e-4;  // kernels/cpu/gelu-inl.h
+constexpr double kRoughGate = 4e-6;  // kernels/cpu/gelu-inl.h
 
 // Sums of k products are rounded at most k times; a bf16 result once more. GELU's slope is
 // below 1.2.
