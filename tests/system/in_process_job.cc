@@ -33,6 +33,10 @@
 namespace terrace {
 namespace {
 
+// Of one message. A rank that fails closes its connections, so this is only for a machine that is
+// so busy, or a process that is stopped for so long, that nothing arrives.
+constexpr int64_t kTimeoutMs = 600'000;
+
 class FixedDataset final : public TokenDataset {
  public:
   explicit FixedDataset(const JobData& data) : data_(data) {}
@@ -182,10 +186,11 @@ absl::StatusOr<RankResult> TrainRank(const Run& run, const v1::Program& program,
   ASSIGN_OR_RETURN(const ProgramMemory memory,
                    ProgramMemory::Reserve(program, std::move(memory_options)));
   FileRendezvous store(run.folder);
-  ASSIGN_OR_RETURN(
-      const auto groups,
-      ConnectGroups(program, index, {.interface_address = "127.0.0.1", .link = run.options.link},
-                    &store));
+  ASSIGN_OR_RETURN(const auto groups, ConnectGroups(program, index,
+                                                    {.interface_address = "127.0.0.1",
+                                                     .timeout_ms = kTimeoutMs,
+                                                     .link = run.options.link},
+                                                    &store));
   const Rank rank = {program, CoordinatesOf(program.grid(), index), memory.regions()};
   const SystemClock clock;
   GradientKeeper keeper(rank);
