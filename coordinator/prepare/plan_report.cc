@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
+#include "coordinator/prepare/plan_report_alternatives.h"
 #include "kernels/tensor_view.h"
 #include "proto/program_hash.h"
 #include "proto/program_text.h"
@@ -170,29 +171,18 @@ std::string BindingConstraint(const Budget& budget, const Evaluated& chosen,
                          100 * chosen.simulation.compute_seconds / step);
 }
 
-std::string AlternativeNote(const Budget& budget, const Evaluated& chosen, const Evaluated& other) {
-  if (!other.fits && other.device_bytes > budget.device_memory_bytes) {
-    return absl::StrCat("does not fit: needs ", FormatBytes(other.device_bytes), " of ",
-                        FormatBytes(budget.device_memory_bytes));
-  }
-  if (!other.fits) {
-    return absl::StrCat("does not fit: needs ", FormatBytes(other.host_bytes), " host memory, ",
-                        FormatBytes(other.nvme_bytes), " NVMe");
-  }
-  const double slower_percent =
-      100 * (other.simulation.step_seconds / std::max(chosen.simulation.step_seconds, 1e-12) - 1);
-  if (std::abs(slower_percent) < 0.05) return "as fast";
-  return absl::StrFormat("%.1f %% %s", std::abs(slower_percent),
-                         slower_percent > 0 ? "slower" : "faster");
+int64_t LimitOf(const v1::JobSpec& spec, const Budget& budget, v1::Tier tier) {
+  const TierLimits limits = LimitsOf(spec);
+  if (tier == v1::HOST) return limits.host_bytes;
+  return tier == v1::NVME ? limits.nvme_bytes : budget.device_memory_bytes;
 }
 
-v1::Alternative ReportAlternative(const Budget& budget, const Evaluated& chosen,
-                                  const Evaluated& other) {
+v1::Alternative ReportAlternative(const WhyNot& why_not, const Evaluated& other) {
   v1::Alternative alternative;
   *alternative.mutable_layout() = other.layout;
   alternative.set_arena_bytes(other.device_bytes - other.programs[0].external_bytes());
   alternative.set_step_seconds(other.simulation.step_seconds);
-  alternative.set_note(AlternativeNote(budget, chosen, other));
+  alternative.set_note(why_not.Of(other));
   alternative.set_device_bytes(other.device_bytes);
   alternative.set_host_bytes(other.host_bytes);
   alternative.set_nvme_bytes(other.nvme_bytes);
@@ -215,7 +205,10 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   uint32_t instructions = 0;
   for (const v1::Program& program : chosen.programs) {
     for (const v1::Arena& arena : program.arenas()) {
-      *plan.add_memory() = ReportMemory(program, arena);
+      v1::StageMemory* memory = plan.add_memory();
+      *memory = ReportMemory(program, arena);
+      // A program that does not fit has no limits.
+      if (memory->limit_bytes() == 0) memory->set_limit_bytes(LimitOf(spec, budget, arena.tier()));
     }
     plan.add_program_sha256(Sha256Hex(SerializeProgram(program)));
     for (const v1::Sequence& sequence : program.sequences()) {
@@ -230,18 +223,22 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   plan.set_fits(chosen.fits);
   *plan.mutable_binding() =
       ReportBinding(chosen.programs, LimitsOf(spec), budget.device_memory_bytes);
+  const WhyNot why_not(spec, budget, chosen);
   for (const Evaluated& other : others) {
     v1::Alternative* alternative = plan.add_alternatives();
-    *alternative = ReportAlternative(budget, chosen, other);
+    *alternative = ReportAlternative(why_not, other);
     alternative->set_pareto(IsPareto(other, others) && !(chosen.fits && Better(chosen, other)));
   }
   return plan;
 }
 
 void ReportSearch(const Searched& searched, size_t compiled, v1::Plan* plan) {
-  int64_t external_bytes = 0;
+  int64_t external_bytes = 0, largest = 0;
   for (const v1::StageMemory& memory : plan->memory()) {
     external_bytes = std::max(external_bytes, memory.external_bytes());
+    if (memory.tier() == v1::DEVICE) {
+      largest = std::max(largest, memory.arena_bytes() + memory.external_bytes());
+    }
   }
   plan->mutable_search()->set_candidates(searched.candidates);
   plan->mutable_search()->set_compiled(static_cast<int64_t>(compiled));
@@ -255,7 +252,8 @@ void ReportSearch(const Searched& searched, size_t compiled, v1::Plan* plan) {
     alternative->set_step_seconds(other.seconds);
     alternative->set_fits(true);
     alternative->set_pareto(true);
-    alternative->set_note("smaller, by closed form");
+    alternative->set_note(SmallerByClosedForm(plan->time().step_seconds(), other.seconds, largest,
+                                              alternative->device_bytes()));
   }
 }
 
