@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/prepare/plan_report_alternatives.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/prepare/plan_report_alternatives.h"
 #include "proto/caching_need.h"
 #include "proto/program_text.h"
 #include "proto/words.h"
@@ -23,42 +22,33 @@ constexpr double kWorthAWord = 0.3;
 
 const v1::Sequence *TrainOf(const v1::Program &program) {
   for (const v1::Sequence &sequence : program.sequences()) {
-    if (sequence.name() == "train")
-      return &sequence;
+    if (sequence.name() == "train") return &sequence;
   }
   return nullptr;
 }
 
 // What the compute stream of a stage does for one phase.
-double SecondsOf(v1::Phase phase, const v1::Program &program,
-                 const SimulatedStage &stage) {
+double SecondsOf(v1::Phase phase, const v1::Program &program, const SimulatedStage &stage) {
   const v1::Sequence *train = TrainOf(program);
-  if (train == nullptr)
-    return 0;
+  if (train == nullptr) return 0;
   double seconds = 0;
   for (int i = 0; i < train->instructions_size(); ++i) {
     const v1::Instruction &instruction = train->instructions(i);
     const auto stream = static_cast<int>(instruction.stream());
-    if (instruction.phase() != phase ||
-        program.streams(stream).kind() != v1::COMPUTE)
-      continue;
+    if (instruction.phase() != phase || program.streams(stream).kind() != v1::COMPUTE) continue;
     const RunInstruction &run = stage.instructions[i];
-    if (run.ran())
-      seconds += run.end_seconds - run.start_seconds;
+    if (run.ran()) seconds += run.end_seconds - run.start_seconds;
   }
   return seconds;
 }
 
-StepParts PartsOfPrograms(const std::vector<v1::Program> &programs,
-                          const Simulation &simulation) {
+StepParts PartsOfPrograms(const std::vector<v1::Program> &programs, const Simulation &simulation) {
   StepParts parts;
-  const double share =
-      1.0 / static_cast<double>(std::max<size_t>(1, programs.size()));
+  const double share = 1.0 / static_cast<double>(std::max<size_t>(1, programs.size()));
   for (size_t i = 0; i < programs.size(); ++i) {
     const SimulatedStage &stage = simulation.stages[i];
     const double recompute = SecondsOf(v1::RECOMPUTE, programs[i], stage);
-    parts.computation +=
-        share * (stage.compute_seconds - recompute - stage.optimizer_seconds);
+    parts.computation += share * (stage.compute_seconds - recompute - stage.optimizer_seconds);
     parts.recompute += share * recompute;
     parts.optimizer += share * stage.optimizer_seconds;
     parts.communication += share * stage.exposed_communication_seconds;
@@ -73,14 +63,13 @@ struct Named {
   const char *name;
   double StepParts::*seconds;
 };
-constexpr std::array<Named, 7> kParts = {
-    {{"computation", &StepParts::computation},
-     {"recompute", &StepParts::recompute},
-     {"optimizer", &StepParts::optimizer},
-     {"exposed communication", &StepParts::communication},
-     {"exposed offload", &StepParts::offload},
-     {"bubble", &StepParts::bubble},
-     {"waiting for loads", &StepParts::loading}}};
+constexpr std::array<Named, 7> kParts = {{{"computation", &StepParts::computation},
+                                          {"recompute", &StepParts::recompute},
+                                          {"optimizer", &StepParts::optimizer},
+                                          {"exposed communication", &StepParts::communication},
+                                          {"exposed offload", &StepParts::offload},
+                                          {"bubble", &StepParts::bubble},
+                                          {"waiting for loads", &StepParts::loading}}};
 
 // "120 ms more bubble and 40 ms more recompute"; `sign` -1: less. Empty when
 // nothing grew.
@@ -88,16 +77,13 @@ std::string Causes(const StepParts &from, const StepParts &to, double sign) {
   std::vector<std::pair<double, const char *>> grown;
   for (const Named &part : kParts) {
     const double seconds = sign * (to.*part.seconds - from.*part.seconds);
-    if (seconds > 0)
-      grown.emplace_back(seconds, part.name);
+    if (seconds > 0) grown.emplace_back(seconds, part.name);
   }
-  std::stable_sort(
-      grown.begin(), grown.end(),
-      [](const auto &a, const auto &b) { return a.first > b.first; });
+  std::stable_sort(grown.begin(), grown.end(),
+                   [](const auto &a, const auto &b) { return a.first > b.first; });
   std::string words;
   for (size_t i = 0; i < std::min<size_t>(2, grown.size()); ++i) {
-    if (grown[i].first < kWorthAWord * grown[0].first)
-      break;
+    if (grown[i].first < kWorthAWord * grown[0].first) break;
     absl::StrAppend(&words, i == 0 ? "" : " and ", SecondsText(grown[i].first),
                     sign > 0 ? " more " : " less ", grown[i].second);
   }
@@ -105,33 +91,30 @@ std::string Causes(const StepParts &from, const StepParts &to, double sign) {
 }
 
 std::string Bytes(int64_t more) {
-  return absl::StrCat(FormatBytes(std::abs(more)), more > 0 ? " more" : " less",
-                      " on the device");
+  return absl::StrCat(FormatBytes(std::abs(more)), more > 0 ? " more" : " less", " on the device");
 }
 
-} // namespace
+}  // namespace
 
 absl::StatusOr<StepParts> PartsOf(const v1::HardwareProfile & /*profile*/,
                                   const Evaluated &evaluated) {
   return PartsOfPrograms(evaluated.programs, evaluated.simulation);
 }
 
-WhyNot::WhyNot(const v1::JobSpec &spec, const Budget &budget,
-               const Evaluated &chosen)
-    : budget_(budget), limits_(LimitsOf(spec)), chosen_(chosen),
+WhyNot::WhyNot(const v1::JobSpec &spec, const Budget &budget, const Evaluated &chosen)
+    : budget_(budget),
+      limits_(LimitsOf(spec)),
+      chosen_(chosen),
       chosen_parts_(PartsOf(budget.profile, chosen)) {}
 
 std::string WhyNot::Of(const Evaluated &other) const {
   if (!other.fits) {
     std::string too_large = TooLarge(other);
-    if (!too_large.empty())
-      return too_large;
+    if (!too_large.empty()) return too_large;
   }
-  const double seconds =
-      other.simulation.step_seconds - chosen_.simulation.step_seconds;
+  const double seconds = other.simulation.step_seconds - chosen_.simulation.step_seconds;
   const double step = std::max(chosen_.simulation.step_seconds, 1e-12);
-  return seconds > kSame * step ? Slower(other, seconds)
-                                : NotFaster(other, seconds);
+  return seconds > kSame * step ? Slower(other, seconds) : NotFaster(other, seconds);
 }
 
 // The stage and tier that is furthest over its budget.
@@ -141,20 +124,17 @@ std::string WhyNot::TooLarge(const Evaluated &other) const {
   for (const v1::Program &program : other.programs) {
     for (const v1::Arena &arena : program.arenas()) {
       const bool device = arena.tier() == v1::DEVICE;
-      const int64_t limit = device ? budget_.device_memory_bytes
+      const int64_t limit = device                     ? budget_.device_memory_bytes
                             : arena.tier() == v1::HOST ? limits_.host_bytes
                                                        : limits_.nvme_bytes;
-      const int64_t bytes = ReservedBytesNeeded(program, arena.tier()) +
-                            (device ? program.external_bytes() : 0);
-      if (limit <= 0 || bytes <= limit)
-        continue;
-      const double factor =
-          static_cast<double>(bytes) / static_cast<double>(limit);
-      if (factor <= most)
-        continue;
+      const int64_t bytes =
+          ReservedBytesNeeded(program, arena.tier()) + (device ? program.external_bytes() : 0);
+      if (limit <= 0 || bytes <= limit) continue;
+      const double factor = static_cast<double>(bytes) / static_cast<double>(limit);
+      if (factor <= most) continue;
       most = factor;
-      words = absl::StrCat("does not fit: stage ", program.stage(), " needs ",
-                           FormatBytes(bytes), " of ", FormatBytes(limit),
+      words = absl::StrCat("does not fit: stage ", program.stage(), " needs ", FormatBytes(bytes),
+                           " of ", FormatBytes(limit),
                            device                     ? " on the device"
                            : arena.tier() == v1::HOST ? " of host memory"
                                                       : " of NVMe",
@@ -165,11 +145,10 @@ std::string WhyNot::TooLarge(const Evaluated &other) const {
 }
 
 std::string WhyNot::Slower(const Evaluated &other, double seconds) const {
-  std::string words = absl::StrCat(
-      PercentText(seconds / chosen_.simulation.step_seconds), " slower");
+  std::string words =
+      absl::StrCat(PercentText(seconds / chosen_.simulation.step_seconds), " slower");
   const absl::StatusOr<StepParts> parts = PartsOf(budget_.profile, other);
-  if (!parts.ok() || !chosen_parts_.ok())
-    return words;
+  if (!parts.ok() || !chosen_parts_.ok()) return words;
   const std::string causes = Causes(*chosen_parts_, *parts, 1);
   return causes.empty() ? words : absl::StrCat(words, " because of ", causes);
 }
@@ -177,37 +156,30 @@ std::string WhyNot::Slower(const Evaluated &other, double seconds) const {
 std::string WhyNot::NotFaster(const Evaluated &other, double seconds) const {
   // As the search decides (search.h).
   constexpr double kSameTime = 0.02;
-  const double faster =
-      -seconds / std::max(chosen_.simulation.step_seconds, 1e-12);
+  const double faster = -seconds / std::max(chosen_.simulation.step_seconds, 1e-12);
   const int64_t more = other.device_bytes - chosen_.device_bytes;
-  std::string words =
-      faster < kSame ? "as fast" : absl::StrCat(PercentText(faster), " faster");
+  std::string words = faster < kSame ? "as fast" : absl::StrCat(PercentText(faster), " faster");
   if (faster <= kSameTime && more != 0) {
     return absl::StrCat(words, ", with ", Bytes(more));
   }
-  if (faster <= kSameTime)
-    return words;
+  if (faster <= kSameTime) return words;
   if (const absl::StatusOr<StepParts> parts = PartsOf(budget_.profile, other);
       parts.ok() && chosen_parts_.ok()) {
     const std::string causes = Causes(*chosen_parts_, *parts, -1);
-    if (!causes.empty())
-      absl::StrAppend(&words, " (", causes, ")");
+    if (!causes.empty()) absl::StrAppend(&words, " (", causes, ")");
   }
-  return absl::StrCat(
-      words,
-      budget_.profile.measured()
-          ? " by measured rates; layouts are chosen by reference rates, so "
-            "that a job that runs again gets the same"
-          : ", which is within the error of a prediction: a plain layout is "
-            "kept");
+  return absl::StrCat(words, budget_.profile.measured()
+                                 ? " by measured rates; layouts are chosen by reference rates, so "
+                                   "that a job that runs again gets the same"
+                                 : ", which is within the error of a prediction: a plain layout is "
+                                   "kept");
 }
 
-std::string SmallerByClosedForm(double chosen_seconds, double seconds,
-                                int64_t chosen_bytes, int64_t bytes) {
+std::string SmallerByClosedForm(double chosen_seconds, double seconds, int64_t chosen_bytes,
+                                int64_t bytes) {
   const double slower = seconds / std::max(chosen_seconds, 1e-12) - 1;
-  return absl::StrFormat(
-      "%.1f %% %s and %s, by closed form", 100 * std::abs(slower),
-      slower < 0 ? "faster" : "slower", Bytes(bytes - chosen_bytes));
+  return absl::StrFormat("%.1f %% %s and %s, by closed form", 100 * std::abs(slower),
+                         slower < 0 ? "faster" : "slower", Bytes(bytes - chosen_bytes));
 }
 
-} // namespace terrace
+}  // namespace terrace
