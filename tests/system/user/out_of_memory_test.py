@@ -73,7 +73,7 @@ class GrowingTest(ServiceTest):
         """What was done after the change is what a job does that begins at that step with that layout."""
         again = self.deep_job({"layout.micro_batch": layout["micro_batch"], "layout.recompute": layout.get("recompute", "none")})
         shutil.copytree(spec.parent / "checkpoints" / f"step-{step:08d}", again.parent / "checkpoints" / f"step-{step:08d}")
-        expected = losses_of(self.terrace("run", again, "-o", "json").out)
+        expected = losses_of(self.terrace("run", again, "-o", "json", seconds=180).out)
         self.assertEqual(sorted(expected), list(range(step + 1, STEPS + 1)))
         self.assertEqual({at: losses[at] for at in expected}, expected)
 
