@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "coordinator/prepare/plan_report_alternatives.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -6,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/prepare/plan_report_alternatives.h"
 #include "proto/caching_need.h"
 #include "proto/program_text.h"
 #include "proto/words.h"
@@ -16,37 +17,36 @@ namespace {
 
 // Layouts whose steps differ by less are as fast as each other.
 constexpr double kSame = 0.0005;
-// Of what makes a step longer, a part is worth a word from this part of the
-// largest on.
+// Of what makes a step longer, a part is worth a word from this part of the largest on.
 constexpr double kWorthAWord = 0.3;
 
-const v1::Sequence *TrainOf(const v1::Program &program) {
-  for (const v1::Sequence &sequence : program.sequences()) {
+const v1::Sequence* TrainOf(const v1::Program& program) {
+  for (const v1::Sequence& sequence : program.sequences()) {
     if (sequence.name() == "train") return &sequence;
   }
   return nullptr;
 }
 
 // What the compute stream of a stage does for one phase.
-double SecondsOf(v1::Phase phase, const v1::Program &program, const SimulatedStage &stage) {
-  const v1::Sequence *train = TrainOf(program);
+double SecondsOf(v1::Phase phase, const v1::Program& program, const SimulatedStage& stage) {
+  const v1::Sequence* train = TrainOf(program);
   if (train == nullptr) return 0;
   double seconds = 0;
   for (int i = 0; i < train->instructions_size(); ++i) {
-    const v1::Instruction &instruction = train->instructions(i);
+    const v1::Instruction& instruction = train->instructions(i);
     const auto stream = static_cast<int>(instruction.stream());
     if (instruction.phase() != phase || program.streams(stream).kind() != v1::COMPUTE) continue;
-    const RunInstruction &run = stage.instructions[i];
+    const RunInstruction& run = stage.instructions[i];
     if (run.ran()) seconds += run.end_seconds - run.start_seconds;
   }
   return seconds;
 }
 
-StepParts PartsOfPrograms(const std::vector<v1::Program> &programs, const Simulation &simulation) {
+StepParts PartsOfPrograms(const std::vector<v1::Program>& programs, const Simulation& simulation) {
   StepParts parts;
   const double share = 1.0 / static_cast<double>(std::max<size_t>(1, programs.size()));
   for (size_t i = 0; i < programs.size(); ++i) {
-    const SimulatedStage &stage = simulation.stages[i];
+    const SimulatedStage& stage = simulation.stages[i];
     const double recompute = SecondsOf(v1::RECOMPUTE, programs[i], stage);
     parts.computation += share * (stage.compute_seconds - recompute - stage.optimizer_seconds);
     parts.recompute += share * recompute;
@@ -60,7 +60,7 @@ StepParts PartsOfPrograms(const std::vector<v1::Program> &programs, const Simula
 }
 
 struct Named {
-  const char *name;
+  const char* name;
   double StepParts::*seconds;
 };
 constexpr std::array<Named, 7> kParts = {{{"computation", &StepParts::computation},
@@ -71,16 +71,15 @@ constexpr std::array<Named, 7> kParts = {{{"computation", &StepParts::computatio
                                           {"bubble", &StepParts::bubble},
                                           {"waiting for loads", &StepParts::loading}}};
 
-// "120 ms more bubble and 40 ms more recompute"; `sign` -1: less. Empty when
-// nothing grew.
-std::string Causes(const StepParts &from, const StepParts &to, double sign) {
-  std::vector<std::pair<double, const char *>> grown;
-  for (const Named &part : kParts) {
+// "120 ms more bubble and 40 ms more recompute"; `sign` -1: less. Empty when nothing grew.
+std::string Causes(const StepParts& from, const StepParts& to, double sign) {
+  std::vector<std::pair<double, const char*>> grown;
+  for (const Named& part : kParts) {
     const double seconds = sign * (to.*part.seconds - from.*part.seconds);
     if (seconds > 0) grown.emplace_back(seconds, part.name);
   }
   std::stable_sort(grown.begin(), grown.end(),
-                   [](const auto &a, const auto &b) { return a.first > b.first; });
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string words;
   for (size_t i = 0; i < std::min<size_t>(2, grown.size()); ++i) {
     if (grown[i].first < kWorthAWord * grown[0].first) break;
@@ -96,18 +95,18 @@ std::string Bytes(int64_t more) {
 
 }  // namespace
 
-absl::StatusOr<StepParts> PartsOf(const v1::HardwareProfile & /*profile*/,
-                                  const Evaluated &evaluated) {
+absl::StatusOr<StepParts> PartsOf(const v1::HardwareProfile& /*profile*/,
+                                  const Evaluated& evaluated) {
   return PartsOfPrograms(evaluated.programs, evaluated.simulation);
 }
 
-WhyNot::WhyNot(const v1::JobSpec &spec, const Budget &budget, const Evaluated &chosen)
+WhyNot::WhyNot(const v1::JobSpec& spec, const Budget& budget, const Evaluated& chosen)
     : budget_(budget),
       limits_(LimitsOf(spec)),
       chosen_(chosen),
       chosen_parts_(PartsOf(budget.profile, chosen)) {}
 
-std::string WhyNot::Of(const Evaluated &other) const {
+std::string WhyNot::Of(const Evaluated& other) const {
   if (!other.fits) {
     std::string too_large = TooLarge(other);
     if (!too_large.empty()) return too_large;
@@ -118,11 +117,11 @@ std::string WhyNot::Of(const Evaluated &other) const {
 }
 
 // The stage and tier that is furthest over its budget.
-std::string WhyNot::TooLarge(const Evaluated &other) const {
+std::string WhyNot::TooLarge(const Evaluated& other) const {
   double most = 0;
   std::string words;
-  for (const v1::Program &program : other.programs) {
-    for (const v1::Arena &arena : program.arenas()) {
+  for (const v1::Program& program : other.programs) {
+    for (const v1::Arena& arena : program.arenas()) {
       const bool device = arena.tier() == v1::DEVICE;
       const int64_t limit = device                     ? budget_.device_memory_bytes
                             : arena.tier() == v1::HOST ? limits_.host_bytes
@@ -144,7 +143,7 @@ std::string WhyNot::TooLarge(const Evaluated &other) const {
   return words;
 }
 
-std::string WhyNot::Slower(const Evaluated &other, double seconds) const {
+std::string WhyNot::Slower(const Evaluated& other, double seconds) const {
   std::string words =
       absl::StrCat(PercentText(seconds / chosen_.simulation.step_seconds), " slower");
   const absl::StatusOr<StepParts> parts = PartsOf(budget_.profile, other);
@@ -153,7 +152,7 @@ std::string WhyNot::Slower(const Evaluated &other, double seconds) const {
   return causes.empty() ? words : absl::StrCat(words, " because of ", causes);
 }
 
-std::string WhyNot::NotFaster(const Evaluated &other, double seconds) const {
+std::string WhyNot::NotFaster(const Evaluated& other, double seconds) const {
   // As the search decides (search.h).
   constexpr double kSameTime = 0.02;
   const double faster = -seconds / std::max(chosen_.simulation.step_seconds, 1e-12);
