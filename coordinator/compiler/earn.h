@@ -2,14 +2,16 @@
 //
 // Memory that a collective uses overlaps in time with what computation needs: weights are gathered
 // a layer ahead, gradients stay until a computation two layers later waits for their reduction.
-// Where these lives do not fit together within 1 % (and 1 MiB) of the lower bound, they are made
-// shorter a step at a time: reductions are waited for one layer later instead of two, then gathers
-// begin half as far ahead. Operations, their operands and the bytes sent stay the same; the waits
-// are part of the program, so that checker and simulator see what they cost.
+// Where even the search does not fit these lives together within 1 % (and 1 MiB) of the lower
+// bound, they are made shorter: gathers begin half as far ahead, or reductions are waited for one
+// layer later instead of two, or both, the first that does. Such waits cost time wherever links are
+// the limit, so they are only taken for at least 1 % of the arena. Operations, their operands and
+// the bytes sent stay the same; the waits are part of the program, so that checker and simulator
+// see what they cost.
 //
 // Shorter lives have a lower bound as well, so that the certificate of such a program may be worse
 // although it needs less: the arena keeps the bound before (unearned_bound_bytes), against which it
-// is within 1 % where this succeeds. Pure and deterministic; thread-safe: no state.
+// is measured. Pure and deterministic; thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

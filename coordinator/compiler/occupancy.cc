@@ -29,7 +29,7 @@ void Occupancy::Insert(Range range, Ranges* ranges) {
   }
 }
 
-int64_t Occupancy::FindLowest(int begin, int end, int64_t bytes) const {
+void Occupancy::Collect(int begin, int end) const {
   cursors_.clear();
   const auto add = [this](const Ranges& ranges) {
     if (!ranges.empty()) cursors_.push_back({ranges.data(), ranges.data() + ranges.size()});
@@ -47,7 +47,10 @@ int64_t Occupancy::FindLowest(int begin, int end, int64_t bytes) const {
     if (left & 1) add(touching_[left++]);
     if (right & 1) add(touching_[--right]);
   }
+}
 
+int64_t Occupancy::FindLowest(int begin, int end, int64_t bytes) const {
+  Collect(begin, end);
   int64_t offset = 0;
   for (bool moved = true; moved;) {
     moved = false;
@@ -61,6 +64,36 @@ int64_t Occupancy::FindLowest(int begin, int end, int64_t bytes) const {
     }
   }
   return offset;
+}
+
+int64_t Occupancy::Find(int begin, int end, int64_t bytes, HoleChoice choice,
+                        int64_t ceiling) const {
+  if (choice == HoleChoice::kLowest) return FindLowest(begin, end, bytes);
+  Collect(begin, end);
+  int64_t found = -1;
+  int64_t smallest = ceiling + 1;
+  for (int64_t offset = 0; offset + bytes <= ceiling;) {
+    int64_t hole_end = ceiling;
+    int64_t passed = offset;
+    for (Cursor& cursor : cursors_) {
+      while (cursor.next != cursor.last && cursor.next->end <= offset) ++cursor.next;
+      if (cursor.next == cursor.last) continue;
+      if (cursor.next->begin <= offset) passed = std::max(passed, cursor.next->end);
+      hole_end = std::min(hole_end, cursor.next->begin);
+    }
+    if (passed > offset) {  // taken
+      offset = passed;
+      continue;
+    }
+    const int64_t hole = hole_end - offset;
+    if (hole >= bytes && choice == HoleChoice::kHighest) found = hole_end - bytes;
+    if (hole >= bytes && choice == HoleChoice::kTightest && hole < smallest) {
+      found = offset;
+      smallest = hole;
+    }
+    offset = hole_end;
+  }
+  return found >= 0 ? found : FindLowest(begin, end, bytes);
 }
 
 void Occupancy::Take(int begin, int end, int64_t offset, int64_t bytes) {

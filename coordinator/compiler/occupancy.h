@@ -16,6 +16,13 @@
 
 namespace terrace {
 
+// Which of the holes that are large enough.
+enum class HoleChoice {
+  kLowest,
+  kHighest,   // at its upper end
+  kTightest,  // the smallest, at its lower end; of equals the lowest
+};
+
 class Occupancy {
  public:
   explicit Occupancy(int slots);
@@ -23,6 +30,9 @@ class Occupancy {
   // The lowest offset at which `bytes` are free during all slots of [begin, end). REQUIRES: begin <
   // end <= slots.
   int64_t FindLowest(int begin, int end, int64_t bytes) const;
+  // The offset of `bytes` in the hole of that choice among those below `ceiling`; where there is
+  // none the lowest offset of all.
+  int64_t Find(int begin, int end, int64_t bytes, HoleChoice choice, int64_t ceiling) const;
   // Takes [offset, offset + bytes) during [begin, end).
   void Take(int begin, int end, int64_t offset, int64_t bytes);
 
@@ -34,12 +44,14 @@ class Occupancy {
   using Ranges = std::vector<Range>;  // sorted, neither overlapping nor touching
 
   static void Insert(Range range, Ranges* ranges);
+  // Fills cursors_ with the sets that matter for a life.
+  void Collect(int begin, int end) const;
 
   int leaves_ =
       1;  // a power of two; node n has the children 2n and 2n + 1, leaf i is node leaves_ + i
   std::vector<Ranges> covering_;
   std::vector<Ranges> touching_;
-  // Scratch of FindLowest, kept to avoid allocation: what has not been passed yet of each set that
+  // Scratch of searches, kept to avoid allocation: what has not been passed yet of each set that
   // matters.
   struct Cursor {
     const Range* next;
