@@ -12,6 +12,7 @@
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report.h"
 #include "coordinator/prepare/search.h"
+#include "coordinator/prepare/search_sample.h"
 #include "coordinator/prepare/what_fits.h"
 #include "proto/plan_json.h"
 
@@ -35,7 +36,7 @@ constexpr size_t kChangesShown = 3;
 
 absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                  const Searched& searched) {
-  const Evaluated& nearest = NearestToFit(spec, budget, searched.evaluated);
+  const Evaluated& nearest = searched.evaluated.front();
   std::vector<Change> changes = ChangesThatFit(spec, budget, kChangesShown);
   Prepared prepared;
   prepared.refusal = DoesNotFit(spec, budget, nearest, changes);
@@ -60,7 +61,7 @@ absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, con
   if (given.profile.measured()) {
     budget.profile = ProfileFor(spec, given.profile);
     for (Evaluated& one : evaluated) {
-      ASSIGN_OR_RETURN(one.simulation, Simulate(one.programs, "train", budget.profile));
+      RETURN_IF_ERROR(SimulateStep(budget.profile, &one));
     }
   }
   Evaluated chosen = std::move(evaluated.front());
@@ -88,7 +89,7 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
     return Chosen(spec, model, given, budget, std::move(searched));
   }
   if (anyway) return Refused(spec, model, budget, searched);
-  return DoesNotFit(spec, budget, NearestToFit(spec, budget, searched.evaluated));
+  return DoesNotFit(spec, budget, searched.evaluated.front());
 }
 
 }  // namespace

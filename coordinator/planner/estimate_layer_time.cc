@@ -2,6 +2,7 @@
 #include "coordinator/planner/estimate_layer_time.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -96,13 +97,17 @@ LayerTime TimeOfLayer(const EstimateModel& model, const v1::Layout& layout,
   const bool gated = config.mlp == MlpKind::kSwiglu;
   const auto t = static_cast<double>(tokens);
 
+  // Round a context ring each rank attends piece by piece, half of them half as long.
+  const bool ring = layout.context_parallel() > 1 && layout.context_type() != "ulysses";
+  const auto rows = static_cast<int64_t>(static_cast<double>(model.sequence) /
+                                         (ring ? std::sqrt(2.0) * layout.context_parallel() : 1));
   const double attention_flops = 4 * t * MeanKeys(config, model.sequence) * static_cast<double>(q);
   const int64_t heads = AtLeastOne(config.heads / tp * layout.micro_batch());
   LayerTime time;
   time.attention_forward =
-      kernels.Attention("attention", model.sequence, config.head_dim, heads, attention_flops);
-  time.attention_backward = kernels.Attention("attention_grad", model.sequence, config.head_dim,
-                                              heads, 2.5 * attention_flops);
+      kernels.Attention("attention", rows, config.head_dim, heads, attention_flops);
+  time.attention_backward =
+      kernels.Attention("attention_grad", rows, config.head_dim, heads, 2.5 * attention_flops);
   // Between the products: two norms and two residual sums on whole rows (shared with sequence
   // parallelism), rotations, the activation.
   const double row = static_cast<double>(config.hidden) /

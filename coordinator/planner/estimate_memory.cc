@@ -39,6 +39,13 @@ RecomputeCounts CountsOf(const v1::Layout& layout, int64_t layers, int64_t stage
   return counts;
 }
 
+// Of `layers` layers or a head that is brought for a use: at most three tiles are there at once,
+// and a gradient.
+int64_t Brought(int64_t bytes, int64_t tile_bytes) {
+  constexpr int64_t kTilesThere = 4;
+  return tile_bytes > 0 ? std::min(bytes, kTilesThere * tile_bytes) : bytes;
+}
+
 // Keeps the largest of the moments it is told of.
 class Peak {
  public:
@@ -188,11 +195,14 @@ MemoryEstimate MemoryEstimator::OnDevice(const v1::Layout& layout, const Estimat
   const auto gathered = [zero](int64_t bytes) { return zero == 3 ? bytes : 0; };
   const auto arrived = [whole](int64_t bytes) { return std::min(whole, bytes); };
   const int64_t first_two = std::min(kept.kept, 2 * kept.kept / (kept.layers * kept.passes));
-  peak.Moment(gathered(head + layer), arrived(sums + std::max(head, layer)), kept.kept, first_work);
-  peak.Moment(gathered(2 * layer), arrived(sums + tied + 2 * layer) + parts(2 * layer),
-              kept.kept - first_two, layer_work);
-  peak.Moment(gathered(m > 1 ? embedding + 2 * layer : 2 * layer),
-              arrived(shard + embedding + 2 * layer) + parts(embedding + 2 * layer),
+  const int64_t tile = TileBytes(layout);
+  const int64_t one = Brought(layer, tile), two = Brought(2 * layer, tile);
+  const int64_t out = tied > 0 ? head : Brought(head, tile);
+  peak.Moment(gathered(out + one), arrived(sums + std::max(out, one)), kept.kept, first_work);
+  peak.Moment(gathered(two), arrived(sums + tied + two) + parts(two), kept.kept - first_two,
+              layer_work);
+  peak.Moment(gathered(m > 1 ? embedding + two : two),
+              arrived(shard + embedding + two) + parts(embedding + two),
               kept.kept - kept.kept / kept.passes, 0);
   return peak.most();
 }
@@ -210,9 +220,10 @@ void MemoryEstimator::Offload(const v1::Layout& layout, const EstimatedStage& st
   const v1::Offload& offload = layout.offload();
   const int64_t whole = kF32Bytes * stage.parameters / layout.tensor_parallel();
   const int64_t share = whole / ShardRanks(layout);
-  const int64_t passing = kF32Bytes *
-                          std::max(2 * model_.layer_parameters, model_.embedding_parameters) /
-                          layout.tensor_parallel();
+  const int64_t layers = Brought(2 * kF32Bytes * model_.layer_parameters / layout.tensor_parallel(),
+                                 TileBytes(layout));
+  const int64_t passing =
+      std::max(layers, kF32Bytes * model_.embedding_parameters / int64_t{layout.tensor_parallel()});
   const auto away = [memory](int64_t bytes, const v1::TierShares& shares) {
     memory->host_bytes += Part(shares.host(), bytes);
     memory->nvme_bytes += Part(shares.nvme(), bytes);

@@ -30,6 +30,13 @@ double Bubble(const v1::Layout& layout) {
   return share;
 }
 
+int64_t TileBytes(const v1::Layout& layout) {
+  const bool brought =
+      layout.zero_stage() == 3 ||
+      (layout.zero_stage() == 0 && FarthestTier(layout.offload().parameter()) != v1::DEVICE);
+  return brought && layout.tensor_parallel() == 1 ? layout.tile_bytes() : 0;
+}
+
 std::string_view RecomputeOf(const v1::Layout& layout) {
   const auto& layers = layout.recompute_layers();
   if (layers.empty()) return layout.recompute();

@@ -28,6 +28,9 @@ int64_t DataRanks(const v1::Layout& layout);
 // Idle over busy time.
 double Bubble(const v1::Layout& layout);
 
+// Bytes of a tile, with tile_bytes where it has an effect (docs/offload.md); 0: matrices are whole.
+int64_t TileBytes(const v1::Layout& layout);
+
 // The recompute of most layers stands for all.
 std::string_view RecomputeOf(const v1::Layout& layout);
 

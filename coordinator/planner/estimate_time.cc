@@ -45,8 +45,9 @@ bool Hides(const v1::HardwareProfile& profile) {
 
 }  // namespace
 
-TimeEstimator::TimeEstimator(const EstimateModel& model, const v1::HardwareProfile& profile)
-    : model_(model), memory_(model), profile_(profile), compute_(profile) {}
+TimeEstimator::TimeEstimator(const EstimateModel& model, const v1::HardwareProfile& profile,
+                             const EngineTraits& traits)
+    : model_(model), memory_(model), profile_(profile), compute_(profile), traits_(traits) {}
 
 double TimeEstimator::RingSeconds(double bytes, int64_t members, int64_t stride) const {
   const Spread spread = SpreadOf(static_cast<uint64_t>(members), static_cast<uint64_t>(stride),
@@ -89,6 +90,19 @@ double TimeEstimator::LayerCommunicationSeconds(const v1::Layout& layout,
   return static_cast<double>(stage.layers) * each + transfers;
 }
 
+double TimeEstimator::ExposedSeconds(double seconds, double beside, double bytes) const {
+  if (!Hides(profile_)) return seconds;
+  const double hiding = kHidingShare * beside;
+  if (!traits_.hidden_at_node_rate) {
+    const double slowdown = profile_.communication_slowdown();
+    return std::max(seconds - hiding, seconds * slowdown / (1 + slowdown));
+  }
+  // What is hidden still takes memory and multiprocessors from the computation.
+  const double alone = profile_.links(0).bytes_per_second();
+  const double contended = alone > 0 ? std::min(seconds, bytes / alone) : 0;
+  return std::max(0.0, seconds - hiding) + kCommunicationSlowdown * contended;
+}
+
 // What summing gradients and gathering weights adds to a step whose micro-batches take `busy`
 // seconds each.
 double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedStage& stage,
@@ -96,34 +110,31 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   const int64_t ranks = DataRanks(layout);
   if (ranks == 1) return 0;
   const int64_t tp = layout.tensor_parallel();
-  const bool bf16 = layout.precision() != "fp32";
   const double elements = static_cast<double>(stage.parameters) / static_cast<double>(tp);
-  // On paper weights are gathered as they are multiplied.
-  const double weights = (Hides(profile_) && bf16 ? 2 : 4) * elements;
+  const double weights = traits_.gathered_element_bytes * elements;
   const double gradients = (layout.communication_dtype() == "bf16" ? 2 : 4) * elements;
   const int64_t shards = ShardRanks(layout) > 1 ? ShardRanks(layout) : ranks;
-  const double gather = RingSeconds(weights, shards, tp);
-  double reduce = RingSeconds(gradients, shards, tp);
+  // With ZeRO layer by layer, each with the latency of its ring.
+  const double latency =
+      layout.zero_stage() == 0 ? 0 : RingSeconds(0, shards, tp) * Count(stage.layers);
+  const double gather = RingSeconds(weights, shards, tp) + latency;
+  double reduce = RingSeconds(gradients, shards, tp) + latency;
   if (shards < ranks) {
     reduce += 2 * RingSeconds(gradients / static_cast<double>(shards), ranks / shards, tp * shards);
   }
-  const auto exposed = [&](double seconds, double beside, double bytes) {
-    if (!Hides(profile_)) return seconds;
-    const double hidden = std::min(seconds, kHidingShare * beside);
-    // What is hidden still takes memory and multiprocessors from the computation.
-    const double alone = profile_.links(0).bytes_per_second();
-    const double contended = alone > 0 ? std::min(seconds, bytes / alone) : 0;
-    return seconds - hidden + kCommunicationSlowdown * contended;
+  const auto exposed = [this](double seconds, double beside, double bytes) {
+    return ExposedSeconds(seconds, beside, bytes);
   };
-  // Without ZeRO an all-reduce; ZeRO-1 scatters once and gathers the new weights; 2 scatters the
-  // gradients of each micro-batch; 3 also gathers the weights for each pass.
+  // Without ZeRO an all-reduce; ZeRO-1 scatters once and gathers the new weights, which nothing
+  // hides; 2 scatters the gradients of each micro-batch; 3 also gathers the weights for each pass.
   const double passes = layout.micro_batches();
   const double last = kBackwardShare * busy;
   if (layout.zero_stage() == 0) return exposed(2 * reduce, last, 2 * gradients);
-  if (layout.zero_stage() == 1) return exposed(reduce + gather, last, gradients + weights);
+  // Others hide it behind the next step's first pass.
+  const double renewed = traits_.hidden_at_node_rate ? exposed(gather, last, weights) : gather;
+  if (layout.zero_stage() == 1) return exposed(reduce, last, gradients) + renewed;
   if (layout.zero_stage() == 2) {
-    return passes * exposed(reduce, kBackwardShare * busy, gradients) +
-           exposed(gather, last, weights);
+    return passes * exposed(reduce, kBackwardShare * busy, gradients) + renewed;
   }
   const double first = (reduce + 2 * gather) / Count(stage.layers);
   return passes * (exposed(reduce + 2 * gather, busy, gradients + 2 * weights) +
@@ -144,9 +155,17 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const double again = RecomputeOf(layout) == "none" ? 0 : 1;
   const double fetched = passes * (2 + again) * weights;
   const double left = layout.zero_stage() >= 2 ? passes * share : weights;
-  const double kept = 2 * static_cast<double>(memory_.ActivationBytes(layout, stage)) * passes;
+  // Of each pass over each chunk, once there and once back.
+  const double kept = static_cast<double>(memory_.ActivationBytes(layout, stage)) * passes *
+                      layout.interleave() / Count(MemoryEstimator::PassesHeld(layout, stage.index));
+  // Both directions at once share the link and the host's memory.
+  const double ratio = profile_.copy_duplex_ratio() > 0 ? profile_.copy_duplex_ratio() : 1;
+  const double both = (Away(offload.parameter()) * fetched + Away(offload.gradient()) * left +
+                       2 * Away(offload.activation()) * kept) /
+                      (ratio * (rates.to_device + rates.to_host));
   const double in_pass = std::max(
-      {(Away(offload.parameter()) * fetched + Away(offload.activation()) * kept) / rates.to_device,
+      {both,
+       (Away(offload.parameter()) * fetched + Away(offload.activation()) * kept) / rates.to_device,
        (Away(offload.gradient()) * left + Away(offload.activation()) * kept) / rates.to_host,
        (offload.parameter().nvme() * fetched + offload.activation().nvme() * kept) /
            rates.nvme_read,
@@ -164,7 +183,8 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
 }
 
 double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStage& stage,
-                                   const LayerTime& layer) const {
+                                   const PassTime& pass) const {
+  const LayerTime& layer = pass.layer;
   const double passes = layout.micro_batches();
   const double memory = std::max(1.0, profile_.memory_bytes_per_second());
   const double bytes = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
@@ -172,7 +192,7 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
   const double layers = static_cast<double>(stage.layers);
   // Each micro-batch reads the weights and adds to all gradients.
   const double one = layers * (layer.forward + layer.backward + again) +
-                     (stage.head ? HeadSeconds(model_, layout, compute_, profile_) : 0) +
+                     (stage.head ? pass.head : 0) +
                      WeightTraffic(layout, profile_) * bytes / memory +
                      LayerCommunicationSeconds(layout, stage, layer);
   const double on_device = 1 - Away(layout.offload().optimizer());
@@ -181,8 +201,12 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
          OffloadSeconds(layout, stage, passes * one) + GradientSeconds(layout, stage, one);
 }
 
-double TimeEstimator::StepSeconds(const v1::Layout& layout) const {
-  const LayerTime layer = TimeOfLayer(model_, layout, compute_, profile_);
+PassTime TimeEstimator::TimeOfPass(const v1::Layout& layout) const {
+  return {.layer = TimeOfLayer(model_, layout, compute_, profile_),
+          .head = HeadSeconds(model_, layout, compute_, profile_)};
+}
+
+double TimeEstimator::StepSeconds(const v1::Layout& layout, const PassTime& pass) const {
   double slowest = 0;
   const EstimatedStage* last = nullptr;
   const std::vector<EstimatedStage> stages = model_.Stages(layout);
@@ -190,7 +214,7 @@ double TimeEstimator::StepSeconds(const v1::Layout& layout) const {
     // Most stages of a deep pipeline are alike; what is offloaded also depends on their place.
     const bool alike = last != nullptr && !layout.has_offload() && last->layers == stage.layers &&
                        last->parameters == stage.parameters && last->head == stage.head;
-    if (!alike) slowest = std::max(slowest, StageSeconds(layout, stage, layer));
+    if (!alike) slowest = std::max(slowest, StageSeconds(layout, stage, pass));
     last = &stage;
   }
   return slowest;

@@ -19,17 +19,39 @@
 
 namespace terrace {
 
+// What engines do differently that the closed form can tell apart; ours by default. Others are
+// compared by their published runs.
+struct EngineTraits {
+  double gathered_element_bytes = kF32Bytes;  // of weights that ZeRO gathers
+  // Collectives that are hidden cost the computation beside them kCommunicationSlowdown times what
+  // their bytes take inside a node; otherwise both go on as the simulator has it (pace.h).
+  bool hidden_at_node_rate = false;
+};
+
+// What a micro-batch computes: the same for layouts that differ in schedule, ZeRO, recompute and
+// offload alone.
+struct PassTime {
+  LayerTime layer;
+  double head = 0;  // seconds, with the loss, both directions
+};
+
 // Layouts are those that CheckLayout passes, completed. Reads the profile once: make one for many
 // layouts. Borrows nothing. Thread-safe: immutable.
 class TimeEstimator {
  public:
-  TimeEstimator(const EstimateModel& model, const v1::HardwareProfile& profile);
+  TimeEstimator(const EstimateModel& model, const v1::HardwareProfile& profile,
+                const EngineTraits& traits = {});
 
-  double StepSeconds(const v1::Layout& layout) const;
+  double StepSeconds(const v1::Layout& layout) const {
+    return StepSeconds(layout, TimeOfPass(layout));
+  }
+
+  PassTime TimeOfPass(const v1::Layout& layout) const;
+  double StepSeconds(const v1::Layout& layout, const PassTime& pass) const;
 
  private:
   double StageSeconds(const v1::Layout& layout, const EstimatedStage& stage,
-                      const LayerTime& layer) const;
+                      const PassTime& pass) const;
   // One way round the ranks whose numbers are `stride` apart.
   double RingSeconds(double bytes, int64_t members, int64_t stride) const;
   double OffloadSeconds(const v1::Layout& layout, const EstimatedStage& stage,
@@ -37,11 +59,14 @@ class TimeEstimator {
   double LayerCommunicationSeconds(const v1::Layout& layout, const EstimatedStage& stage,
                                    const LayerTime& layer) const;
   double GradientSeconds(const v1::Layout& layout, const EstimatedStage& stage, double busy) const;
+  // What a collective of `bytes` that takes so many seconds alone adds to computation beside it.
+  double ExposedSeconds(double seconds, double beside, double bytes) const;
 
   const EstimateModel model_;
   const MemoryEstimator memory_;
   const v1::HardwareProfile profile_;
   const ComputeTime compute_;
+  const EngineTraits traits_;
 };
 
 }  // namespace terrace

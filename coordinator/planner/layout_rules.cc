@@ -17,10 +17,6 @@ namespace {
 
 uint32_t AtLeastOne(uint32_t degree) { return std::max<uint32_t>(1, degree); }
 
-bool TwoChunksByDefault(std::string_view schedule) {
-  return schedule == "interleaved" || schedule == "zbv";
-}
-
 // "2 or 4": the values next to `got` that work, in [1, high].
 std::string NearestThatWorks(int64_t got, int64_t high, const std::function<bool(int64_t)>& works) {
   std::vector<int64_t> near;
@@ -47,27 +43,28 @@ class Checker {
     CheckRanks();
     CheckTensor();
     CheckLengths();
-    if (CheckSchedule()) CheckStages();
+    Append(ScheduleProblems(layout_, config_.layers));
     CheckRecompute();
     CheckSharding();
     CheckName("allocator", layout_.allocator(), {"planned", "caching"});
-    for (std::string& problem : OffloadProblems(layout_)) problems_.push_back(std::move(problem));
+    Append(OffloadProblems(layout_));
     if (problems_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));
   }
 
  private:
-  template <typename Got>
-  void Problem(std::string_view key, const Got& got, const std::string& must,
+  void Problem(std::string_view key, const absl::AlphaNum& got, const std::string& must,
                const std::string& way_out = "") {
-    problems_.push_back(absl::StrCat("layout.", Absl(key), ": got ", got, ", must ", must));
-    if (!way_out.empty()) absl::StrAppend(&problems_.back(), "; try ", way_out);
+    problems_.push_back(LayoutProblem(key, std::string(got.Piece()), must, way_out));
+  }
+  void Append(std::vector<std::string> problems) {
+    for (std::string& problem : problems) problems_.push_back(std::move(problem));
   }
   // False when `got` is none of `names`.
   bool CheckName(std::string_view key, const std::string& got,
                  const std::vector<std::string>& names) {
     if (std::find(names.begin(), names.end(), got) != names.end()) return true;
-    Problem(key, absl::StrCat("'", got, "'"), "be one of " + absl::StrJoin(names, ", "));
+    problems_.push_back(NameProblem(key, got, names));
     return false;
   }
 
@@ -77,8 +74,6 @@ class Checker {
   void CheckSequenceParallel();
   void CheckContext();
   void CheckUlysses(int64_t context);
-  bool CheckSchedule();
-  void CheckStages();
   void CheckRecompute();
   void CheckSharding();
 
@@ -185,57 +180,6 @@ void Checker::CheckUlysses(int64_t context) {
       way_out);
 }
 
-bool Checker::CheckSchedule() {
-  const std::string& schedule = layout_.schedule();
-  const uint32_t pp = layout_.pipeline_parallel();
-  const uint32_t interleave = layout_.interleave();
-  if (!CheckName("schedule", schedule, {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"})) {
-    return false;
-  }
-  if (pp == 1 && schedule != "1f1b" && schedule != "gpipe") {
-    Problem("schedule", schedule, "have layout.pp of 2 or more", "1f1b");
-    return false;
-  }
-  if (schedule == "interleaved" && interleave < 2) {
-    Problem("interleave", interleave, "be at least 2 with layout.schedule interleaved", "2");
-  } else if (schedule == "zbv" && interleave != 2) {
-    Problem("interleave", interleave, "be 2 with layout.schedule zbv", "2");
-  } else if (!TwoChunksByDefault(schedule) && interleave != 1) {
-    Problem("interleave", interleave, absl::StrCat("be 1 with layout.schedule ", schedule),
-            pp > 1 ? "layout.schedule interleaved" : "1");
-  } else {
-    return true;
-  }
-  return false;
-}
-
-void Checker::CheckStages() {
-  const int64_t pp = layout_.pipeline_parallel();
-  const int64_t interleave = layout_.interleave();
-  const int64_t chunks = pp * interleave;
-  if (chunks > config_.layers) {
-    const int64_t most = config_.layers / interleave;
-    return Problem("pp", pp,
-                   absl::StrCat("have a layer for each of ", chunks, " model chunks (pp ", pp,
-                                " x interleave ", interleave, "), the model has ", config_.layers),
-                   most > 0 ? absl::StrCat(most) : "layout.schedule 1f1b");
-  }
-  if (layout_.stage_layers().empty()) return;
-  int64_t sum = 0;
-  bool empty = false;
-  for (const uint32_t layers : layout_.stage_layers()) {
-    sum += layers;
-    empty |= layers == 0;
-  }
-  if (layout_.stage_layers_size() == chunks && sum == config_.layers && !empty) return;
-  v1::Layout even = layout_;
-  even.clear_stage_layers();
-  Problem("stage_layers", absl::StrCat("[", absl::StrJoin(layout_.stage_layers(), ", "), "]"),
-          absl::StrCat("be ", chunks, " numbers (pp x interleave) of at least 1 that sum to the ",
-                       config_.layers, " layers"),
-          absl::StrCat("[", absl::StrJoin(ChunkLayers(even, config_.layers), ", "), "]"));
-}
-
 void Checker::CheckRecompute() {
   const std::string& recompute = layout_.recompute();
   CheckName("recompute", recompute, {"none", "selective", "block", "every", "sqrt", "full"});
@@ -277,6 +221,18 @@ void Checker::CheckSharding() {
 }
 
 }  // namespace
+
+std::string LayoutProblem(std::string_view key, const std::string& got, const std::string& must,
+                          const std::string& way_out) {
+  return absl::StrCat("layout.", Absl(key), ": got ", got, ", must ", must,
+                      way_out.empty() ? "" : "; try ", way_out);
+}
+
+std::string NameProblem(std::string_view key, const std::string& got,
+                        const std::vector<std::string>& names) {
+  return LayoutProblem(key, absl::StrCat("'", got, "'"), "be one of " + absl::StrJoin(names, ", "),
+                       "");
+}
 
 v1::Layout Completed(v1::Layout layout) {
   layout.set_data_parallel(AtLeastOne(layout.data_parallel()));

@@ -41,7 +41,18 @@ bool IsOffloaded(const v1::Layout& layout);
 // "device", "host", "nvme".
 std::string_view TierName(v1::Tier tier);
 
-// The part of Completed() and CheckLayout() that is about tiers: one line a problem.
+// How problems are worded: "layout.KEY: got X, must Y; try Z". `way_out` may be empty.
+std::string LayoutProblem(std::string_view key, const std::string& got, const std::string& must,
+                          const std::string& way_out);
+// Of a value that is none of `names`.
+std::string NameProblem(std::string_view key, const std::string& got,
+                        const std::vector<std::string>& names);
+
+// Of the schedules that have interleave 2 when none is given.
+bool TwoChunksByDefault(std::string_view schedule);
+// The parts of CheckLayout() that are about schedules and stages, and of Completed() and it that
+// are about tiers: one line a problem.
+std::vector<std::string> ScheduleProblems(const v1::Layout& layout, int64_t layers);
 v1::Layout CompletedOffload(v1::Layout layout);
 std::vector<std::string> OffloadProblems(const v1::Layout& layout);
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/strings.h"
 #include "coordinator/planner/layout_rules.h"
 #include "proto/tiers.h"
 
@@ -40,8 +39,7 @@ class OffloadChecker {
  private:
   void Problem(std::string_view key, const std::string& got, const std::string& must,
                const std::string& way_out) {
-    problems_.push_back(absl::StrCat("layout.", Absl(key), ": got ", got, ", must ", must,
-                                     way_out.empty() ? "" : "; try ", way_out));
+    problems_.push_back(LayoutProblem(key, got, must, way_out));
   }
 
   void CheckPages(std::string_view key, int64_t bytes) {

@@ -21,6 +21,16 @@ constexpr double kCopyDuplexRatio = 0.9;
 // Two sockets of an x86 server of the devices' time, what a vector update reaches of their memory.
 constexpr double kServerMemory = 300e9;
 
+// Devices of a node copy to and from one memory, each byte through it once.
+void SetCopies(double link_bytes_per_second, v1::HardwareProfile* profile) {
+  const double memory = kServerMemory / profile->ranks_per_node();
+  const double copy = std::min(link_bytes_per_second, memory);
+  profile->set_to_device_bytes_per_second(copy);
+  profile->set_to_host_bytes_per_second(copy);
+  profile->set_copy_duplex_ratio(std::min(kCopyDuplexRatio, memory / (2 * copy)));
+  profile->set_host_memory_bytes_per_second(memory);
+}
+
 void AddMatmuls(const CatalogueDevice& device, const std::string& precision, double rate,
                 v1::HardwareProfile* profile) {
   for (const int64_t rows : kSides) {
@@ -92,10 +102,7 @@ v1::HardwareProfile ProfileOf(const CatalogueDevice& device, uint32_t devices_pe
   profile.set_ranks_per_node(devices_per_node > 0 ? devices_per_node : device.node_devices);
   profile.set_instruction_overhead_seconds(kKernelGapSeconds);
   profile.set_communication_slowdown(kCommunicationSlowdown);
-  profile.set_to_device_bytes_per_second(host.bytes_per_second);
-  profile.set_to_host_bytes_per_second(host.bytes_per_second);
-  profile.set_copy_duplex_ratio(kCopyDuplexRatio);
-  profile.set_host_memory_bytes_per_second(kServerMemory / profile.ranks_per_node());
+  SetCopies(host.bytes_per_second, &profile);
   AddKernels(device, &profile);
   return profile;
 }

@@ -2,208 +2,13 @@
 #include "coordinator/planner/planner.h"
 
 #include <algorithm>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "base/status_macros.h"
-#include "coordinator/planner/estimate.h"
-#include "coordinator/planner/fit.h"
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/planner/planner_compare.h"
 #include "coordinator/planner/space.h"
 
 namespace terrace {
-namespace {
-
-// What is proposed at most: the fastest, besides those that need less memory.
-constexpr size_t kProposedMax = 64;
-// Kept while there are more to come.
-constexpr size_t kKeptMax = 4096;
-// Layouts for which parts of the states elsewhere are tried.
-constexpr size_t kMovedMax = 256;
-// A proposal for its memory needs this part of the last one's at most.
-constexpr double kSmaller = 0.9;
-
-bool Faster(const Proposal& a, const Proposal& b) { return a.seconds < b.seconds; }
-
-void KeepFastest(size_t most, std::vector<Proposal>* proposals) {
-  std::stable_sort(proposals->begin(), proposals->end(), Faster);
-  if (proposals->size() > most) proposals->resize(most);
-}
-
-ArenaLimits ArenaLimitsOf(const v1::JobSpec& spec, const Budget& budget) {
-  const TierLimits limits = LimitsOf(spec);
-  return {.device_bytes =
-              budget.device_memory_bytes == 0
-                  ? 0
-                  : std::max<int64_t>(1, budget.device_memory_bytes - budget.external_bytes),
-          .host_bytes = limits.host_bytes,
-          .nvme_bytes = limits.nvme_bytes};
-}
-
-// Compares the layouts it is told of, by closed form.
-class Comparison {
- public:
-  Comparison(const v1::JobSpec& spec, const Model& model, const Budget& budget, Search search)
-      : spec_(spec),
-        budget_(budget),
-        search_(search),
-        limits_(ArenaLimitsOf(spec, budget)),
-        memory_(EstimateModel(spec, model)),
-        time_(EstimateModel(spec, model), budget.profile) {}
-
-  void Add(v1::Layout layout) {
-    const v1::LayoutSpec& pinned = spec_.layout();
-    const bool open = search_ != Search::kPlain && pinned.recompute().empty() &&
-                      pinned.recompute_layers().empty();
-    if (!open) {
-      Compare(std::move(layout));
-      return;
-    }
-    // Each kind that does not fit gives way, in some layers, to the next.
-    std::optional<Proposal> too_large;
-    for (const char* recompute : {"none", "selective", "block", "sqrt"}) {
-      layout.set_recompute(recompute);
-      const Proposal one = Compare(layout);
-      const bool fits = Within(one.memory, limits_);
-      if (fits && too_large.has_value()) AddMixed(*too_large, one);
-      too_large.reset();
-      if (!fits) too_large = one;
-      if (fits && recompute == std::string("block")) break;
-    }
-  }
-
-  Proposals Take() {
-    if (search_ == Search::kTiers) AddMoved();
-    std::vector<Proposal> smaller = Smaller();
-    KeepFastest(search_ == Search::kPlain
-                    ? SIZE_MAX
-                    : kProposedMax - std::min(kProposedMax / 2, smaller.size()),
-                &fastest_);
-    Proposals proposals = {.best = std::move(fastest_), .compared = compared_};
-    for (Proposal& one : smaller) {
-      const auto same = [&](const Proposal& other) {
-        return other.seconds == one.seconds && other.memory.total() == one.memory.total();
-      };
-      if (std::none_of(proposals.best.begin(), proposals.best.end(), same)) {
-        proposals.best.push_back(std::move(one));
-      }
-    }
-    std::stable_sort(proposals.best.begin(), proposals.best.end(), Faster);
-    return proposals;
-  }
-
- private:
-  Proposal Compare(v1::Layout layout) {
-    ++compared_;
-    Proposal one = {.memory = memory_.Memory(layout)};
-    const MemoryEstimate elsewhere = {.host_bytes = one.memory.host_bytes,
-                                      .nvme_bytes = one.memory.nvme_bytes};
-    const bool smallest =
-        !smallest_.has_value() ||
-        (one.memory.total() < smallest_->memory.total() && !Hopeless(elsewhere, spec_, budget_));
-    const bool plain = search_ == Search::kPlain;
-    const bool hopeless = !plain && Hopeless(one.memory, spec_, budget_);
-    const bool movable = search_ == Search::kTiers && !Within(one.memory, limits_);
-    if (!hopeless || smallest || movable) one.seconds = time_.StepSeconds(layout);
-    one.layout = std::move(layout);
-    if (smallest) smallest_ = one;
-    if (movable) Keep(one, &movable_);
-    if (!hopeless) Keep(one, &fastest_);
-    return one;
-  }
-
-  void Keep(const Proposal& one, std::vector<Proposal>* proposals) {
-    if (proposals->size() >= 2 * kKeptMax) {
-      if (proposals == &fastest_) smaller_ = Smaller();
-      KeepFastest(kKeptMax, proposals);
-    }
-    proposals->push_back(one);
-  }
-
-  // Just as much of `next`, which fits, as `large` needs to fit too.
-  void AddMixed(const Proposal& large, const Proposal& next) {
-    if (next.seconds == 0 || large.seconds == 0 || large.layout.has_offload()) return;
-    ++compared_;
-    const double part = static_cast<double>(large.memory.total() - limits_.device_bytes) /
-                        static_cast<double>(large.memory.total() - next.memory.total());
-    Proposal mixed = next;
-    mixed.seconds = large.seconds + part * (next.seconds - large.seconds);
-    mixed.to_fit = true;
-    Keep(mixed, &fastest_);
-  }
-
-  // The fastest of those that fit, the fastest of those a tenth smaller, and so on.
-  std::vector<Proposal> Smaller() const {
-    std::vector<Proposal> all = smaller_;
-    all.insert(all.end(), fastest_.begin(), fastest_.end());
-    if (smallest_.has_value()) all.push_back(*smallest_);
-    std::stable_sort(all.begin(), all.end(), Faster);
-    std::vector<Proposal> front;
-    for (Proposal& one : all) {
-      if (one.to_fit) continue;
-      const bool last = one.memory.total() == smallest_->memory.total();
-      const double enough =
-          front.empty() ? 1e300 : kSmaller * static_cast<double>(front.back().memory.total());
-      if (static_cast<double>(one.memory.total()) > enough &&
-          !(last && one.memory.total() < front.back().memory.total())) {
-        continue;
-      }
-      front.push_back(std::move(one));
-    }
-    return front;
-  }
-
-  // What does not fit, with as much as is needed elsewhere.
-  void AddMoved() {
-    KeepFastest(kMovedMax, &movable_);
-    std::vector<OffloadWay> ways(std::begin(kHostWays), std::end(kHostWays));
-    if (spec_.resources().nvme().paths_size() > 0) {
-      ways.insert(ways.end(), std::begin(kNvmeWays), std::end(kNvmeWays));
-    }
-    const std::vector<Proposal> movable = std::move(movable_);
-    for (const Proposal& one : movable) {
-      for (const OffloadWay way : ways) {
-        ++compared_;
-        auto moved = WithOffload(memory_, one.layout, spec_.layout().offload(), way, limits_);
-        if (!moved.has_value()) continue;
-        Proposal proposal = {.seconds = time_.StepSeconds(*moved),
-                             .memory = memory_.Memory(*moved)};
-        proposal.layout = *std::move(moved);
-        Keep(proposal, &fastest_);
-      }
-    }
-    AddAllMoved();
-  }
-
-  // The smallest of all with everything away: if anything fits, it does.
-  void AddAllMoved() {
-    const Proposal base = *smallest_;
-    for (const v1::Offload& offload : Offloads(spec_.resources().nvme().paths_size() > 0)) {
-      Proposal moved = base;
-      *moved.layout.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
-      if (moved.layout.zero_stage() == 1 || moved.layout.zero_stage() == 2) {
-        moved.layout.mutable_offload()->clear_parameter();
-      }
-      moved.layout = Completed(std::move(moved.layout));
-      Compare(moved.layout);
-    }
-  }
-
-  const v1::JobSpec& spec_;
-  const Budget& budget_;
-  const Search search_;
-  const ArenaLimits limits_;
-  const MemoryEstimator memory_;
-  const TimeEstimator time_;
-  std::vector<Proposal> fastest_;
-  std::vector<Proposal> movable_;
-  std::vector<Proposal> smaller_;
-  std::optional<Proposal> smallest_;
-  int64_t compared_ = 0;
-};
-
-}  // namespace
 
 absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                   Search search) {
@@ -219,6 +24,13 @@ absl::StatusOr<std::vector<v1::Layout>> Candidates(const v1::JobSpec& spec, cons
   std::vector<v1::Layout> layouts;
   for (Proposal& one : proposals.best) layouts.push_back(std::move(one.layout));
   return layouts;
+}
+
+Kind KindOf(const v1::Layout& layout) {
+  if (layout.has_offload()) return Kind::kOnTiers;
+  const bool whole = layout.tensor_parallel() == 1 && layout.pipeline_parallel() == 1 &&
+                     layout.context_parallel() == 1;
+  return whole ? Kind::kSharded : Kind::kOnDevice;
 }
 
 bool Hopeless(const MemoryEstimate& memory, const v1::JobSpec& spec, const Budget& budget) {

@@ -63,9 +63,21 @@ struct Proposal {
   // layers and the next: `seconds` says so already, `memory` is the budget.
   bool to_fit = false;
 };
+
+// Layouts are proposed, tried and chosen kind by kind: predictions are good for a tenth, so a
+// plainer kind is left only for one that is faster by more.
+enum class Kind {
+  kPlain,     // what is not pinned is off
+  kSharded,   // every rank has all layers, whatever is shared or computed again
+  kOnDevice,  // all others without offload
+  kOnTiers,   // parts rest elsewhere
+};
+// kPlain is what Search::kPlain proposes, no property of the layout.
+Kind KindOf(const v1::Layout& layout);
+
 struct Proposals {
-  std::vector<Proposal> best;  // the fastest first; among them the smallest, and the fastest of
-                               // every tenth of memory less
+  std::vector<Proposal> best;  // the fastest first; of each kind some, and among them the smallest
+                               // of all, and the fastest of every tenth of memory less
   int64_t compared = 0;        // layouts
 };
 // Never none. Errors as of Candidates().

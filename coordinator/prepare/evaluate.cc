@@ -35,24 +35,38 @@ int64_t ExternalBytes(const Budget& budget) {
   return std::max(kCpuExternalBytes, budget.external_bytes);
 }
 
-absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
-                                   const Budget& budget, const v1::Layout& layout,
-                                   Exactness exactness) {
-  Evaluated evaluated = {.layout = layout};
-  ASSIGN_OR_RETURN(evaluated.programs, Compile({.spec = &spec,
-                                                .model = &model,
-                                                .layout = layout,
-                                                .external_bytes = ExternalBytes(budget),
-                                                .search_packings = exactness == Exactness::kFull}));
-  for (const v1::Program& program : evaluated.programs) {
+absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, const Model& model,
+                                                       const Budget& budget, v1::Layout layout,
+                                                       int64_t micro_batches,
+                                                       bool search_packings) {
+  layout.set_micro_batches(static_cast<uint32_t>(micro_batches));
+  return Compile({.spec = &spec,
+                  .model = &model,
+                  .layout = std::move(layout),
+                  .external_bytes = ExternalBytes(budget),
+                  .search_packings = search_packings});
+}
+
+void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated) {
+  evaluated->device_bytes = evaluated->host_bytes = evaluated->nvme_bytes = 0;
+  for (const v1::Program& program : evaluated->programs) {
     const auto most = [&](v1::Tier tier, int64_t external_bytes, int64_t* bytes) {
       *bytes = std::max(*bytes, ReservedBytesNeeded(program, tier) + external_bytes);
     };
-    most(v1::DEVICE, program.external_bytes(), &evaluated.device_bytes);
-    most(v1::HOST, 0, &evaluated.host_bytes);
-    most(v1::NVME, 0, &evaluated.nvme_bytes);
+    most(v1::DEVICE, program.external_bytes(), &evaluated->device_bytes);
+    most(v1::HOST, 0, &evaluated->host_bytes);
+    most(v1::NVME, 0, &evaluated->nvme_bytes);
   }
-  evaluated.fits = Excesses(spec, budget, evaluated).empty();
+  evaluated->fits = Excesses(spec, budget, *evaluated).empty();
+}
+
+absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
+                                   const Budget& budget, const v1::Layout& layout) {
+  Evaluated evaluated = {.layout = layout};
+  ASSIGN_OR_RETURN(evaluated.programs,
+                   CompileLayout(spec, model, budget, layout, layout.micro_batches(),
+                                 /*search_packings=*/true));
+  CountBytes(spec, budget, &evaluated);
   if (evaluated.fits)
     RETURN_IF_ERROR(CheckAdmitted(budget, LimitsOf(spec), layout, &evaluated.programs));
   ASSIGN_OR_RETURN(evaluated.simulation, Simulate(evaluated.programs, "train", budget.profile));

@@ -1,5 +1,5 @@
-// One layout, exactly: compiled, checked, simulated. What the search compares and what a plan
-// reports.
+// One layout, exactly: compiled, checked, simulated. What a plan reports; search_sample.h has the
+// cheaper form that the search compares.
 //
 // Pure and thread-safe.
 //
@@ -30,11 +30,14 @@ int64_t ExternalBytes(const Budget& budget);
 struct Evaluated {
   v1::Layout layout;
   std::vector<v1::Program> programs;  // one a stage
-  Simulation simulation;              // of "train"
-  int64_t device_bytes = 0;           // arena and external of the largest stage
-  int64_t host_bytes = 0;  // arenas on the other tiers, each of the stage with the largest
+  // Not empty in a sample (search_sample.h): then `programs` have fewer micro-batches than the
+  // layout, these fewer still, and of `simulation` only seconds count.
+  std::vector<v1::Program> shorter;
+  Simulation simulation;     // of "train"
+  int64_t device_bytes = 0;  // arena and external of the largest stage
+  int64_t host_bytes = 0;    // arenas on the other tiers, each of the stage with the largest
   int64_t nvme_bytes = 0;
-  bool fits = false;  // into the budget of every tier; only what fits was checked
+  bool fits = false;  // into the budget of every tier
 };
 
 // The profile with what resources.nvme slows down.
@@ -45,13 +48,16 @@ v1::HardwareProfile ProfileFor(const v1::JobSpec& spec, v1::HardwareProfile prof
 std::vector<std::string> Excesses(const v1::JobSpec& spec, const Budget& budget,
                                   const Evaluated& evaluated);
 
-// For comparing, arenas may be a few percent larger than those of what is chosen in the end.
-enum class Exactness { kForComparing, kFull };
-
-// INTERNAL when the checker refuses what the compiler made.
+// Checked when it fits. INTERNAL when the checker refuses what the compiler made.
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
-                                   const Budget& budget, const v1::Layout& layout,
-                                   Exactness exactness = Exactness::kFull);
+                                   const Budget& budget, const v1::Layout& layout);
+
+// Parts of it: `programs` compiled with the layout's micro-batches, or so many of them; the bytes
+// and whether they fit. Without searching packings, arenas may be a few percent larger.
+absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, const Model& model,
+                                                       const Budget& budget, v1::Layout layout,
+                                                       int64_t micro_batches, bool search_packings);
+void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated);
 
 // "config" leaves the windows of config.json, "full" removes them, "sliding_window" gives every
 // layer the model's window.

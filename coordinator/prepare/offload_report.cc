@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/planner/instruction_time.h"
 #include "coordinator/planner/layout_rules.h"
 #include "kernels/tensor_view.h"
 #include "proto/op_codec.h"
@@ -38,21 +39,35 @@ int64_t CopiedBytes(const v1::Program& program, v1::CopyKind kind) {
   return bytes;
 }
 
-// The busiest of the passes' offload streams.
-double PassStreamSeconds(const v1::Program& program, const SimulatedStage& stage) {
+// Of one step's passes; seconds.
+struct PassSeconds {
+  double compute = 0;  // alone
+  double copies = 0;   // alone, of all streams together
+  double on_host = 0;  // alone, what the host computes
+  double busiest = 0;  // of the offload's streams, beside whatever ran
+};
+
+PassSeconds SecondsOfPasses(const v1::Program& program, const SimulatedStage& stage,
+                            const InstructionTime& time) {
+  PassSeconds passes;
   std::map<uint32_t, double> busy;
   const v1::Sequence* sequence = TrainSequence(program);
   for (int i = 0; sequence != nullptr && i < sequence->instructions_size(); ++i) {
     const v1::Instruction& instruction = sequence->instructions(i);
-    const v1::StreamKind kind = program.streams(static_cast<int>(instruction.stream())).kind();
-    if (!instruction.has_copy() && kind != v1::HOST_COMPUTE) continue;
     if (instruction.phase() == v1::OPTIMIZER_STEP) continue;
+    const v1::StreamKind kind = program.streams(static_cast<int>(instruction.stream())).kind();
+    const double alone = time.Seconds(program, instruction).value_or(0);
+    if (kind == v1::COMPUTE && instruction.has_compute()) passes.compute += alone;
+    if (!instruction.has_copy() && kind != v1::HOST_COMPUTE) continue;
     busy[instruction.stream()] +=
         stage.instructions[i].end_seconds - stage.instructions[i].start_seconds;
+    const bool crosses = instruction.has_copy() && instruction.copy().kind() != v1::NVME_LOAD &&
+                         instruction.copy().kind() != v1::NVME_STORE;
+    if (crosses) passes.copies += alone;
+    if (kind == v1::HOST_COMPUTE && instruction.has_compute()) passes.on_host += alone;
   }
-  double most = 0;
-  for (const auto& [stream, seconds] : busy) most = std::max(most, seconds);
-  return most;
+  for (const auto& [stream, seconds] : busy) passes.busiest = std::max(passes.busiest, seconds);
+  return passes;
 }
 
 }  // namespace
@@ -77,18 +92,21 @@ std::optional<v1::NvmePlan> ReportNvme(const v1::JobSpec& spec, const Evaluated&
   return plan;
 }
 
-double BreakEvenTokens(const Evaluated& chosen) {
+double BreakEvenTokens(const v1::HardwareProfile& profile, const Evaluated& chosen) {
   if (!IsOffloaded(chosen.layout)) return 0;
+  const InstructionTime time(profile);
   const auto tokens = static_cast<double>(chosen.programs[0].rules().tokens_per_step());
   double most = 0;
   for (size_t i = 0; i < chosen.programs.size(); ++i) {
     const SimulatedStage& stage = chosen.simulation.stages[i];
-    const double per_token = (stage.compute_seconds - stage.optimizer_seconds) / tokens;
-    if (per_token <= 0) continue;
+    const PassSeconds passes = SecondsOfPasses(chosen.programs[i], stage, time);
+    if (passes.compute <= 0) continue;
+    const double threads = std::max<double>(1, chosen.programs[i].threads());
+    const double stolen = profile.shared_cores() ? passes.copies / threads + passes.on_host : 0;
     const double after = stage.exposed_optimizer_seconds;
-    const double beside = PassStreamSeconds(chosen.programs[i], stage);
-    const double enough = std::max((1 - kCost) / kCost * after, (1 - kCost) * (beside + after));
-    most = std::max(most, enough / per_token);
+    const double enough =
+        std::max((1 - kCost) / kCost * (after + stolen), (1 - kCost) * (passes.busiest + after));
+    most = std::max(most, enough / (passes.compute / tokens));
   }
   return most;
 }

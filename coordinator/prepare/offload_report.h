@@ -5,12 +5,17 @@
 // that moves bytes for S seconds a step hides behind computation that takes c seconds a token from
 // S / c tokens on. Here the passes' streams (weights fetched, gradients and activations leaving)
 // run beside the passes, S_p being the busiest of them, while the optimizer's streams come after:
-// S_o is what the step waits for them. T tokens make a step of max(c T, S_p) + S_o seconds, and the
-// offload costs at most a tenth of it, max(c T, S_p) + S_o <= c T / 0.9, from
+// S_o is what the step waits for them. Where copies take the cores that compute (the CPU backend),
+// nothing of them hides: a copy has one thread of the t that compute, so that all copies of the
+// passes together, with what the host computes beside them, add q = copies / t + computed seconds;
+// elsewhere q = 0. T tokens make a step of
+// max(c T + q, S_p) + S_o seconds, and the offload costs at most a tenth of it,
+// max(c T + q, S_p) + S_o <= c T / 0.9, from
 //
-//   T = max(9 S_o, 0.9 (S_p + S_o)) / c
+//   T = max(9 (S_o + q), 0.9 (S_p + S_o)) / c
 //
-// tokens on, in as many micro-batches. All three are of the simulated step.
+// tokens on, in as many micro-batches. S_p and S_o are of the simulated step, c and q of its
+// instructions alone.
 //
 // Pure and thread-safe.
 //
@@ -28,8 +33,8 @@ namespace terrace {
 // Absent when nothing is on NVMe.
 std::optional<v1::NvmePlan> ReportNvme(const v1::JobSpec& spec, const Evaluated& chosen);
 
-// 0 when nothing is offloaded. Of the stage that needs most.
-double BreakEvenTokens(const Evaluated& chosen);
+// 0 when nothing is offloaded. Of the stage that needs most. The profile is that of the simulation.
+double BreakEvenTokens(const v1::HardwareProfile& profile, const Evaluated& chosen);
 
 // RESOURCE_EXHAUSTED when the drives are worn out before resources.nvme.min_drive_life_days.
 absl::Status CheckDriveLife(const v1::JobSpec& spec, const v1::Plan& plan);

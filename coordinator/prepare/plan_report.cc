@@ -15,6 +15,7 @@
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report_alternatives.h"
+#include "coordinator/prepare/search_choice.h"
 #include "kernels/tensor_view.h"
 #include "proto/program_hash.h"
 #include "proto/program_text.h"
@@ -218,7 +219,7 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   plan.set_instructions(instructions);
   plan.set_checkpoint_bytes(CheckpointBytes(chosen));
   if (auto nvme = ReportNvme(spec, chosen)) *plan.mutable_nvme() = *std::move(nvme);
-  plan.set_break_even_tokens(BreakEvenTokens(chosen));
+  plan.set_break_even_tokens(BreakEvenTokens(budget.profile, chosen));
   plan.set_binding_constraint(BindingConstraint(budget, chosen, others));
   plan.set_fits(chosen.fits);
   *plan.mutable_binding() =

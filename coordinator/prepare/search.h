@@ -1,11 +1,8 @@
-// The exact search: the layouts that the planner proposes are compiled, checked and simulated until
-// enough of them fit.
+// The exact search: the layouts that the planner proposes are tried (search_trial.h) as samples
+// (search_sample.h), one is chosen (search_choice.h), and that one is compiled whole.
 //
-// Plain layouts come first (what is not pinned is off), then all others. What one layout really
-// needs corrects what is asked of it next: a stage that is over its bytes computes more layers
-// again, one with room to spare fewer. The smallest of all is always tried: if a layout fits, one
-// that fits is found. A prediction is good for a tenth: a plain layout that is as fast within that
-// is chosen.
+// Kind by kind (planner.h), from plain layouts to those that other tiers hold parts of, each only
+// where it promises to be faster by what predictions are good for or where nothing before it fits.
 //
 // It stops by counting layouts and instructions, never by time: the same in, the same out. Pure and
 // thread-safe.
@@ -28,22 +25,15 @@ enum class Effort {
 };
 
 struct Searched {
-  std::vector<Evaluated> evaluated;  // never empty; the chosen one first when one fits
-  std::vector<Proposal> others;      // by closed form only, that fit in less memory than the chosen
-  int64_t candidates = 0;            // compared by closed form
+  // Never empty; first the chosen one or, when none fits, the one that comes nearest: whole, the
+  // others as samples.
+  std::vector<Evaluated> evaluated;
+  std::vector<Proposal> others;  // by closed form only, that fit in less memory than the chosen
+  int64_t candidates = 0;        // compared by closed form
 };
 
 // INVALID_ARGUMENT when no layout respects the spec or none can be compiled.
 absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& model,
                                        const Budget& budget, Effort effort = Effort::kBest);
-
-// The one that exceeds its tightest tier by the smallest factor. REQUIRES: not empty.
-const Evaluated& NearestToFit(const v1::JobSpec& spec, const Budget& budget,
-                              const std::vector<Evaluated>& evaluated);
-
-// Both faster and smaller.
-bool Better(const Evaluated& one, const Evaluated& than);
-// Nothing that fits is better.
-bool IsPareto(const Evaluated& one, const std::vector<Evaluated>& evaluated);
 
 }  // namespace terrace

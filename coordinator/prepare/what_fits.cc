@@ -76,10 +76,13 @@ constexpr Release kReleases[] = {[](v1::LayoutSpec* layout) { layout->set_alloca
                                    layout->set_zero(-1);
                                    layout->clear_shard_size();
                                  },
+                                 [](v1::LayoutSpec* layout) { layout->set_tile_bytes(-1); },
                                  [](v1::LayoutSpec* layout) {
                                    *layout = v1::LayoutSpec();
                                    layout->set_zero(-1);
                                    layout->set_sequence_parallel(-1);
+                                   layout->set_persistent_parameters(-1);
+                                   layout->set_tile_bytes(-1);
                                  }};
 
 // The spec itself, then with more and more of its layout left open.

@@ -242,7 +242,11 @@ absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(const std::string& p
 
 Prediction Predict(const PublishedRun& run) {
   const EstimateModel model(run.spec, run.model);
-  const double seconds = TimeEstimator(model, run.profile).StepSeconds(run.layout);
+  // Others gather weights as they are multiplied.
+  const EngineTraits traits = {
+      .gathered_element_bytes = run.layout.precision() == "fp32" ? 4.0 : 2.0,
+      .hidden_at_node_rate = true};
+  const double seconds = TimeEstimator(model, run.profile, traits).StepSeconds(run.layout);
   const v1::Layout& layout = run.layout;
   const double tokens = static_cast<double>(int64_t{layout.micro_batch()} * layout.micro_batches() *
                                             layout.data_parallel()) *

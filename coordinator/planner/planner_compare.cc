@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/planner_compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "coordinator/planner/layout_rules.h"
+
+namespace terrace {
+namespace {
+
+// What is proposed at most, half of it of the kind that has the most layouts; what is proposed for
+// its memory counts.
+constexpr size_t kProposedMax = 64;
+// Of layouts that are alike: those within the limits, and those beyond, which say what more memory
+// would be worth.
+constexpr size_t kAlikeMax = 2, kBeyondMax = 1;
+// Layouts for which parts of the states elsewhere are tried.
+constexpr size_t kMovedMax = 256;
+// A proposal for its memory needs this part of the last one's at most.
+constexpr double kSmaller = 0.9;
+// Where whole matrices do not fit, the largest first.
+constexpr int64_t kTileSizes[] = {int64_t{256} << 20, int64_t{64} << 20, int64_t{16} << 20};
+// Of the device's bytes: what is larger may not fit when it is compiled.
+constexpr double kTight = 0.9;
+
+bool Faster(const Proposal& a, const Proposal& b) { return a.seconds < b.seconds; }
+
+void KeepFastest(size_t most, std::vector<Proposal>* proposals) {
+  std::stable_sort(proposals->begin(), proposals->end(), Faster);
+  if (proposals->size() > most) proposals->resize(most);
+}
+
+// Into those sorted by time; of equals the first stays ahead.
+void Insert(const Proposal& one, size_t most, std::vector<Proposal>* proposals) {
+  if (proposals->size() == most && !Faster(one, proposals->back())) return;
+  proposals->insert(std::upper_bound(proposals->begin(), proposals->end(), one, Faster), one);
+  if (proposals->size() > most) proposals->pop_back();
+}
+
+ArenaLimits ArenaLimitsOf(const v1::JobSpec& spec, const Budget& budget) {
+  const TierLimits limits = LimitsOf(spec);
+  return {.device_bytes =
+              budget.device_memory_bytes == 0
+                  ? 0
+                  : std::max<int64_t>(1, budget.device_memory_bytes - budget.external_bytes),
+          .host_bytes = limits.host_bytes,
+          .nvme_bytes = limits.nvme_bytes};
+}
+
+uint32_t ClassesAway(const v1::Offload& offload) {
+  uint32_t classes = 0;
+  for (const v1::TierShares* shares :
+       {&offload.parameter(), &offload.gradient(), &offload.optimizer(), &offload.activation()}) {
+    classes = 4 * classes + static_cast<uint32_t>(FarthestTier(*shares));
+  }
+  return classes;
+}
+
+uint32_t ScheduleKey(const v1::Layout& layout) {
+  uint32_t schedule = 0;
+  for (const std::string_view name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"}) {
+    if (layout.schedule() == name) break;
+    ++schedule;
+  }
+  return schedule << 16 | layout.interleave();
+}
+
+}  // namespace
+
+Comparison::Comparison(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                       Search search)
+    : spec_(spec),
+      budget_(budget),
+      search_(search),
+      limits_(ArenaLimitsOf(spec, budget)),
+      memory_(EstimateModel(spec, model)),
+      time_(EstimateModel(spec, model), budget.profile) {}
+
+void Comparison::Add(v1::Layout layout) {
+  const v1::LayoutSpec& pinned = spec_.layout();
+  const bool open =
+      search_ != Search::kPlain && pinned.recompute().empty() && pinned.recompute_layers().empty();
+  if (!open) {
+    Compare(std::move(layout));
+    return;
+  }
+  // Each kind that does not fit gives way, in some layers, to the next.
+  std::optional<Proposal> too_large;
+  for (const std::string_view recompute : {"none", "selective", "block", "sqrt"}) {
+    layout.set_recompute(std::string(recompute));
+    Proposal one = Compare(layout);
+    const bool fits = Within(one.memory, limits_);
+    if (fits && too_large.has_value()) AddMixed(*too_large, one);
+    too_large.reset();
+    if (!fits) too_large = std::move(one);
+    if (fits && recompute == "block") break;
+  }
+}
+
+Proposals Comparison::Take() {
+  if (search_ == Search::kTiers) AddMoved();
+  if (search_ != Search::kPlain) AddTiled();
+  const bool plain = search_ == Search::kPlain;
+  Proposals proposals = {.best = Smaller(), .compared = compared_};
+  const size_t left = kProposedMax - std::min(kProposedMax / 2, proposals.best.size());
+  std::map<Kind, std::vector<Proposal>> kinds;
+  for (auto& [key, family] : families_) {
+    for (std::vector<Proposal>* alike : {&family.within, &family.beyond}) {
+      for (Proposal& one : *alike) kinds[KindOf(one.layout)].push_back(std::move(one));
+    }
+  }
+  std::vector<Proposal> fastest;
+  for (auto& [kind, all] : kinds) {
+    KeepFastest(plain ? SIZE_MAX : kind == Kind::kOnDevice ? left / 2 : left / 4, &all);
+    std::move(all.begin(), all.end(), std::back_inserter(fastest));
+  }
+  const size_t smaller = proposals.best.size();
+  for (Proposal& one : fastest) {
+    const auto same = [&](const Proposal& other) {
+      return other.seconds == one.seconds && other.memory.total() == one.memory.total();
+    };
+    const auto end = proposals.best.begin() + static_cast<std::ptrdiff_t>(smaller);
+    if (std::none_of(proposals.best.begin(), end, same)) proposals.best.push_back(std::move(one));
+  }
+  std::stable_sort(proposals.best.begin(), proposals.best.end(), Faster);
+  return proposals;
+}
+
+Proposal Comparison::Compare(v1::Layout layout) {
+  ++compared_;
+  Proposal one = {.memory = memory_.Memory(layout)};
+  const MemoryEstimate elsewhere = {.host_bytes = one.memory.host_bytes,
+                                    .nvme_bytes = one.memory.nvme_bytes};
+  const bool smallest = !smallest_.has_value() || (one.memory.total() < smallest_->memory.total() &&
+                                                   !Hopeless(elsewhere, spec_, budget_));
+  const bool plain = search_ == Search::kPlain;
+  const bool hopeless = !plain && Hopeless(one.memory, spec_, budget_);
+  const bool within = Within(one.memory, limits_);
+  const bool movable = search_ == Search::kTiers && !within;
+  if (!hopeless || smallest || movable) one.seconds = StepSeconds(layout);
+  one.layout = std::move(layout);
+  if (smallest) smallest_ = one;
+  if (spec_.layout().tile_bytes() < 0 && Tileable(one.layout) &&
+      (!tileable_.has_value() || one.memory.total() < tileable_->memory.total())) {
+    tileable_ = one;
+  }
+  if (movable) KeepMovable(one);
+  if (!hopeless) Keep(one, within);
+  return one;
+}
+
+double Comparison::StepSeconds(const v1::Layout& layout) {
+  const std::array<uint32_t, 4> key = {layout.tensor_parallel(), layout.context_parallel(),
+                                       layout.micro_batch(), layout.sequence_parallel()};
+  const auto [pass, is_new] = passes_.try_emplace(key);
+  if (is_new) pass->second = time_.TimeOfPass(layout);
+  return time_.StepSeconds(layout, pass->second);
+}
+
+void Comparison::Keep(const Proposal& one, bool within) {
+  const v1::Layout& layout = one.layout;
+  Family& family = families_[{layout.tensor_parallel(), layout.pipeline_parallel(),
+                              layout.context_parallel(), layout.zero_stage(), layout.micro_batch(),
+                              ScheduleKey(layout), ClassesAway(layout.offload())}];
+  const size_t alike = search_ == Search::kPlain ? SIZE_MAX : kAlikeMax;
+  within ? Insert(one, alike, &family.within) : Insert(one, kBeyondMax, &family.beyond);
+  if (one.to_fit) return;
+  const double bytes = std::max(1.0, static_cast<double>(one.memory.total()));
+  const int size = static_cast<int>(std::floor(std::log(bytes) / -std::log(kSmaller)));
+  const auto [fastest, is_new] = by_size_.try_emplace(size, one);
+  if (!is_new && Faster(one, fastest->second)) fastest->second = one;
+}
+
+void Comparison::KeepMovable(const Proposal& one) {
+  if (one.seconds >= movable_max_) return;
+  movable_.push_back(one);
+  if (movable_.size() < 2 * kMovedMax) return;
+  KeepFastest(kMovedMax, &movable_);
+  movable_max_ = movable_.back().seconds;
+}
+
+// Just as much of `next`, which fits, as `large` needs to fit too.
+void Comparison::AddMixed(const Proposal& large, const Proposal& next) {
+  if (next.seconds == 0 || large.seconds == 0 || large.layout.has_offload()) return;
+  ++compared_;
+  const double part = static_cast<double>(large.memory.total() - limits_.device_bytes) /
+                      static_cast<double>(large.memory.total() - next.memory.total());
+  Proposal mixed = next;
+  mixed.seconds = large.seconds + part * (next.seconds - large.seconds);
+  mixed.to_fit = true;
+  Keep(mixed, /*within=*/true);
+}
+
+std::vector<Proposal> Comparison::Smaller() const {
+  std::vector<Proposal> all;
+  for (const auto& [size, one] : by_size_) all.push_back(one);
+  if (smallest_.has_value()) all.push_back(*smallest_);
+  std::stable_sort(all.begin(), all.end(), Faster);
+  std::vector<Proposal> front;
+  for (Proposal& one : all) {
+    const auto bytes = static_cast<double>(one.memory.total());
+    const bool last = one.memory.total() == smallest_->memory.total();
+    const double enough = front.empty() ? 1e300 : static_cast<double>(front.back().memory.total());
+    if (bytes <= kSmaller * enough || (last && bytes < enough)) front.push_back(std::move(one));
+  }
+  return front;
+}
+
+// What does not fit, with as much as is needed elsewhere.
+void Comparison::AddMoved() {
+  KeepFastest(kMovedMax, &movable_);
+  std::vector<OffloadWay> ways(std::begin(kHostWays), std::end(kHostWays));
+  if (spec_.resources().nvme().paths_size() > 0) {
+    ways.insert(ways.end(), std::begin(kNvmeWays), std::end(kNvmeWays));
+  }
+  const std::vector<Proposal> movable = std::move(movable_);
+  for (const Proposal& one : movable) {
+    for (const OffloadWay way : ways) {
+      ++compared_;
+      auto moved = WithOffload(memory_, one.layout, spec_.layout().offload(), way, limits_);
+      if (!moved.has_value()) continue;
+      Proposal proposal = {.seconds = StepSeconds(*moved), .memory = memory_.Memory(*moved)};
+      proposal.layout = *std::move(moved);
+      Keep(proposal, /*within=*/true);
+    }
+  }
+  AddAllMoved();
+}
+
+// The smallest of all with everything away: if anything fits, it does.
+void Comparison::AddAllMoved() {
+  const Proposal base = *smallest_;
+  for (const v1::Offload& offload : Offloads(spec_.resources().nvme().paths_size() > 0)) {
+    Proposal moved = base;
+    *moved.layout.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
+    if (moved.layout.zero_stage() == 1 || moved.layout.zero_stage() == 2) {
+      moved.layout.mutable_offload()->clear_parameter();
+    }
+    moved.layout = Completed(std::move(moved.layout));
+    Compare(moved.layout);
+  }
+}
+
+// Matrices may be tiled when weights are brought for each use; those that may move will be.
+bool Comparison::Tileable(const v1::Layout& layout) const {
+  if (layout.tensor_parallel() != 1) return false;
+  return layout.zero_stage() == 3 ||
+         (layout.zero_stage() == 0 &&
+          (search_ == Search::kTiers || FarthestTier(layout.offload().parameter()) != v1::DEVICE));
+}
+
+// Where hardly anything fits: the smallest that can be tiled, as it is and with its states away, in
+// the largest tiles that fit.
+void Comparison::AddTiled() {
+  const double enough = kTight * static_cast<double>(limits_.device_bytes);
+  const bool tight =
+      limits_.device_bytes > 0 && static_cast<double>(smallest_->memory.total()) > enough;
+  if (!tight || !tileable_.has_value()) return;
+  const v1::Layout base = tileable_->layout;
+  std::vector<v1::Layout> layouts = {base};
+  if (search_ == Search::kTiers) {
+    for (const v1::Offload& offload : Offloads(spec_.resources().nvme().paths_size() > 0)) {
+      v1::Layout moved = base;
+      *moved.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
+      layouts.push_back(Completed(std::move(moved)));
+    }
+  }
+  for (v1::Layout& layout : layouts) {
+    for (const int64_t bytes : kTileSizes) {
+      layout.set_tile_bytes(bytes);
+      if (TileBytes(layout) > 0 && Within(Compare(layout).memory, limits_)) break;
+    }
+  }
+}
+
+}  // namespace terrace

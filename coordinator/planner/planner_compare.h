@@ -1,0 +1,71 @@
+// Compares layouts by closed form and keeps those worth trying: of layouts that are alike (the same
+// degrees, ZeRO stage, schedule, micro-batch and classes of memory away) the few fastest, and the
+// fastest of every tenth of memory less.
+//
+// Layouts that do not fit bring forth others that may: with just as many layers computed again as
+// is needed, with just as much of the states on the tiers that there are, in tiles.
+//
+// Used by one thread.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "coordinator/planner/estimate.h"
+#include "coordinator/planner/fit.h"
+#include "coordinator/planner/planner.h"
+
+namespace terrace {
+
+// Borrows what it is made with. Used by one thread.
+class Comparison {
+ public:
+  Comparison(const v1::JobSpec& spec, const Model& model, const Budget& budget, Search search);
+
+  // Complete, as of ForEachLayout.
+  void Add(v1::Layout layout);
+  // Once. REQUIRES: something was added.
+  Proposals Take();
+
+ private:
+  // tp, pp, cp, ZeRO stage, micro-batch, schedule and chunks, classes away.
+  using FamilyKey = std::array<uint32_t, 7>;
+  struct Family {
+    std::vector<Proposal> within, beyond;  // the limits; the fastest first
+  };
+
+  Proposal Compare(v1::Layout layout);
+  double StepSeconds(const v1::Layout& layout);
+  void Keep(const Proposal& one, bool within);
+  void KeepMovable(const Proposal& one);
+  void AddMixed(const Proposal& large, const Proposal& next);
+  void AddMoved();
+  void AddAllMoved();
+  void AddTiled();
+  bool Tileable(const v1::Layout& layout) const;
+  // The fastest of those that fit, the fastest of those a tenth smaller, and so on.
+  std::vector<Proposal> Smaller() const;
+
+  const v1::JobSpec& spec_;
+  const Budget& budget_;
+  const Search search_;
+  const ArenaLimits limits_;
+  const MemoryEstimator memory_;
+  const TimeEstimator time_;
+  // By what it depends on: tp, cp, the micro-batch, sequence parallelism.
+  std::map<std::array<uint32_t, 4>, PassTime> passes_;
+  std::map<FamilyKey, Family> families_;
+  std::map<int, Proposal> by_size_;  // the fastest by the logarithm of its bytes
+  std::vector<Proposal> movable_;
+  double movable_max_ = 1e300;  // seconds
+  std::optional<Proposal> smallest_;
+  std::optional<Proposal> tileable_;  // the smallest that tiles may make smaller
+  int64_t compared_ = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,45 @@
+// Which of the layouts that were tried is chosen, and how they are shown beside it.
+//
+// Kind by kind (planner.h): the plainer one is left only for one that is faster by more than a
+// tenth. Of layouts of a kind that are as fast within 2 % the one with the least memory.
+//
+// Pure and thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "coordinator/planner/planner.h"
+#include "coordinator/prepare/evaluate.h"
+
+namespace terrace {
+
+// What another layout may take at most where a plainer one takes `plain_seconds`.
+double WorthIt(double plain_seconds);
+
+struct Tried {
+  Evaluated evaluated;
+  Kind kind = Kind::kPlain;
+};
+
+// Index of the best that fits; nothing when none does.
+std::optional<size_t> BestOf(const std::vector<Tried>& tried);
+
+// `first` to the front, the others behind it: those that fit, the fastest first, then those that do
+// not.
+std::vector<Evaluated> InOrder(size_t first, std::vector<Tried> tried);
+
+// Index of the one that exceeds its tightest tier by the smallest factor. REQUIRES: not empty.
+size_t NearestToFit(const v1::JobSpec& spec, const Budget& budget, const std::vector<Tried>& tried);
+
+// The front by closed form, below what was chosen.
+std::vector<Proposal> SmallerOnes(const std::vector<Proposal>& proposals, const Evaluated& chosen);
+
+// Both faster and smaller.
+bool Better(const Evaluated& one, const Evaluated& than);
+// Nothing that fits is better.
+bool IsPareto(const Evaluated& one, const std::vector<Evaluated>& evaluated);
+
+}  // namespace terrace

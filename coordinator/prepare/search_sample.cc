@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/prepare/search_sample.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "proto/caching_need.h"
+
+namespace terrace {
+namespace {
+
+// What each micro-batch beyond the sample adds, `times` as many as lie between its two steps.
+void Extrapolate(const Simulation& shorter, double times, Simulation* simulation) {
+  const auto field = [&](double Simulation::*seconds) {
+    simulation->*seconds += times * (simulation->*seconds - shorter.*seconds);
+  };
+  field(&Simulation::step_seconds);
+  field(&Simulation::compute_seconds);
+  field(&Simulation::exposed_communication_seconds);
+  field(&Simulation::exposed_offload_seconds);
+}
+
+}  // namespace
+
+SampleSizes SizesOf(const v1::Layout& layout) {
+  const int64_t stages = layout.pipeline_parallel();
+  // Full, and in step with itself; one round of the order is one micro-batch, or of interleaved as
+  // many as there are stages.
+  SampleSizes sizes = {.shorter = 2, .longer = 3};
+  if (layout.schedule() == "interleaved") {
+    sizes = {.shorter = stages, .longer = 2 * stages};
+  } else if (stages > 1) {
+    const bool zero_bubble = layout.schedule() != "1f1b";
+    sizes.shorter = zero_bubble ? 2 * stages : stages;
+    sizes.longer = sizes.shorter + 2;
+  }
+  const bool gains = layout.micro_batches() > sizes.shorter + sizes.longer;
+  if (!gains || layout.schedule() == "gpipe") return {};
+  return sizes;
+}
+
+absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                                 const v1::Layout& layout, const SampleSizes& sizes) {
+  Evaluated evaluated = {.layout = layout};
+  const auto compile = [&](int64_t micro_batches) {
+    return CompileLayout(spec, model, budget, layout, micro_batches, /*search_packings=*/false);
+  };
+  if (sizes.longer == 0) {
+    ASSIGN_OR_RETURN(evaluated.programs, compile(layout.micro_batches()));
+  } else {
+    absl::StatusOr<std::vector<v1::Program>> shorter;
+    {
+      const std::jthread beside([&] { shorter = compile(sizes.shorter); });
+      ASSIGN_OR_RETURN(evaluated.programs, compile(sizes.longer));
+    }
+    RETURN_IF_ERROR(shorter.status());
+    evaluated.shorter = *std::move(shorter);
+  }
+  CountSampleBytes(spec, budget, &evaluated);
+  return evaluated;
+}
+
+int64_t StageBytes(const Evaluated& evaluated, size_t stage) {
+  const v1::Program& program = evaluated.programs[stage];
+  int64_t inputs = 0;
+  for (const v1::Buffer& buffer : program.buffers()) {
+    if (buffer.class_() == v1::INPUT) inputs += buffer.bytes();
+  }
+  const int64_t compiled = std::max<int64_t>(1, program.rules().micro_batches());
+  const int64_t missing = evaluated.layout.micro_batches() - compiled;
+  return ReservedBytesNeeded(program, v1::DEVICE) + program.external_bytes() +
+         (inputs + compiled - 1) / compiled * missing;
+}
+
+void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated) {
+  CountBytes(spec, budget, evaluated);
+  for (size_t stage = 0; stage < evaluated->programs.size(); ++stage) {
+    evaluated->device_bytes = std::max(evaluated->device_bytes, StageBytes(*evaluated, stage));
+  }
+  evaluated->fits = Excesses(spec, budget, *evaluated).empty();
+}
+
+absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluated) {
+  if (evaluated->shorter.empty()) {
+    ASSIGN_OR_RETURN(evaluated->simulation, Simulate(evaluated->programs, "train", profile));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Simulation> shorter;
+  {
+    const std::jthread beside([&] { shorter = Simulate(evaluated->shorter, "train", profile); });
+    ASSIGN_OR_RETURN(evaluated->simulation, Simulate(evaluated->programs, "train", profile));
+  }
+  RETURN_IF_ERROR(shorter.status());
+  const double longer = evaluated->programs[0].rules().micro_batches();
+  const double between = longer - evaluated->shorter[0].rules().micro_batches();
+  Extrapolate(*shorter, (evaluated->layout.micro_batches() - longer) / between,
+              &evaluated->simulation);
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

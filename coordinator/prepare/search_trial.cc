@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/prepare/search_trial.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "coordinator/planner/fit.h"
+#include "coordinator/planner/layout_rules.h"
+#include "coordinator/prepare/search_sample.h"
+
+namespace terrace {
+namespace {
+
+// Layouts that may fail to fit before only the smallest is tried.
+constexpr int kMissesMax = 8;
+// Once this many instructions were compiled, the trial ends with what fits; where nothing does yet,
+// it goes on for as many again, and then only the smallest is tried.
+constexpr int64_t kInstructionsMax = 120'000;
+// Times that a layout is adjusted to what compiling it showed.
+constexpr int kCorrectionsMax = 2;
+// Up to so many instructions a better packing is searched for before anything else is changed.
+constexpr int64_t kQuicklyPacked = 20'000;
+// Up to so many, where nothing else is left: searching the packings of longer ones takes minutes.
+constexpr int64_t kPackedAtAll = 40'000;
+// Up to here, one that is faster and does not fit is tried too, to tell what memory would be worth.
+constexpr int64_t kCheapInstructions = 60'000;
+// Closed forms of memory are good for this; what they say is larger is tried where nothing fits.
+constexpr double kMayFit = 1.05;
+// What is slower by closed form than the fastest that fits, by this factor, is not tried any more.
+constexpr double kCloseEnough = 1.15;
+
+int64_t Instructions(const std::vector<v1::Program>& programs) {
+  int64_t count = 0;
+  for (const v1::Program& program : programs) {
+    for (const v1::Sequence& sequence : program.sequences()) count += sequence.instructions_size();
+  }
+  return count;
+}
+
+}  // namespace
+
+absl::Status Trial::Try(const std::vector<const Proposal*>& proposals, Kind kind, bool last,
+                        double seconds_max) {
+  // What closed forms let in first, and then, where that does not fit, all that is not hopeless.
+  RETURN_IF_ERROR(TryThose(proposals, kind, kMayFit, seconds_max));
+  if (!fits()) RETURN_IF_ERROR(TryThose(proposals, kind, kHopeless, seconds_max));
+  if (fits()) return TryFaster(proposals, kind);
+  const auto smaller = [this](const Proposal* a, const Proposal* b) {
+    return std::pair(HopelessElsewhere(*a), a->memory.total()) <
+           std::pair(HopelessElsewhere(*b), b->memory.total());
+  };
+  const auto smallest = std::min_element(proposals.begin(), proposals.end(), smaller);
+  if (!last || smallest == proposals.end()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(**smallest, kind));
+  if (fit.value_or(false)) fastest_estimate_ = (*smallest)->seconds;
+  return absl::OkStatus();
+}
+
+absl::Status Trial::TryThose(const std::vector<const Proposal*>& proposals, Kind kind, double part,
+                             double seconds_max) {
+  int misses = 0, fitting = 0;
+  for (const Proposal* proposal : proposals) {
+    if (fitting >= fitting_max_ || proposal->seconds > seconds_max) break;
+    if (misses >= kMissesMax || instructions_ > (fits() ? 1 : 2) * kInstructionsMax) break;
+    if (!MayFit(*proposal, part)) continue;
+    ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(*proposal, kind));
+    if (!fit.has_value()) continue;
+    if (*fit && fitting == 0) seconds_max = std::min(seconds_max, kCloseEnough * proposal->seconds);
+    *fit ? ++fitting : ++misses;
+    if (*fit) fastest_estimate_ = std::min(fastest_estimate_, proposal->seconds);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trial::TryFaster(const std::vector<const Proposal*>& proposals, Kind kind) {
+  const bool faster = !proposals.empty() && proposals.front()->memory.total() > ArenaMax();
+  const bool tried_any = std::any_of(tried_.begin(), tried_.end(), [kind](const Tried& one) {
+    return one.kind == kind && one.evaluated.fits;
+  });
+  if (!faster || !tried_any || fitting_max_ == 1 || instructions_ > kCheapInstructions) {
+    return absl::OkStatus();
+  }
+  return TryOne(*proposals.front(), kind, /*adjust=*/false).status();
+}
+
+bool Trial::fits() const {
+  return std::any_of(tried_.begin(), tried_.end(),
+                     [](const Tried& one) { return one.evaluated.fits; });
+}
+
+absl::StatusOr<std::vector<Tried>> Trial::Take() {
+  if (tried_.empty()) return refusal_;
+  return std::move(tried_);
+}
+
+absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, Kind kind,
+                                                  bool adjust) {
+  std::vector<int64_t> targets;
+  std::optional<v1::Layout> layout = Fitted(proposal, &targets);
+  for (int corrections = 0; layout.has_value() && !Known(*layout); ++corrections) {
+    const bool adjustable = adjust && corrections < kCorrectionsMax && MayRecompute(*layout) &&
+                            instructions_ < 2 * kInstructionsMax;
+    absl::StatusOr<Evaluated> one = Compiled(*layout);
+    if (absl::IsInvalidArgument(one.status())) {  // another layout may be compiled
+      if (refusal_.ok()) refusal_ = one.status();
+      return std::optional<bool>();
+    }
+    RETURN_IF_ERROR(one.status());
+    if (!layout->has_offload()) Learn(*one);
+    layout.reset();
+    if (!one->fits && adjustable) layout = Corrected(*one, &targets);
+    if (layout.has_value()) continue;
+    RETURN_IF_ERROR(PackBetter(kPackedAtAll, &*one));
+    RETURN_IF_ERROR(SimulateStep(budget_.profile, &*one));
+    const bool fit = one->fits;
+    tried_.push_back({*std::move(one), kind});
+    return std::optional<bool>(fit);
+  }
+  return std::optional<bool>();
+}
+
+absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
+  absl::StatusOr<Evaluated> one =
+      Sample(spec_, model_, budget_, layout, sampled_ ? SizesOf(layout) : SampleSizes());
+  if (!one.ok()) return one;
+  instructions_ += Instructions(one->programs) + Instructions(one->shorter);
+  RETURN_IF_ERROR(PackBetter(kQuicklyPacked, &*one));
+  return one;
+}
+
+absl::Status Trial::PackBetter(int64_t instructions_max, Evaluated* one) const {
+  if (one->fits || !NearlyFits(*one) || Instructions(one->programs) > instructions_max) {
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(one->programs, CompileLayout(spec_, model_, budget_, one->layout,
+                                                one->programs[0].rules().micro_batches(),
+                                                /*search_packings=*/true));
+  CountSampleBytes(spec_, budget_, one);
+  return absl::OkStatus();
+}
+
+bool Trial::NearlyFits(const Evaluated& one) const {
+  constexpr double kPackingSaves = 0.08;
+  return static_cast<double>(one.device_bytes) * (1 - kPackingSaves) <=
+         static_cast<double>(budget_.device_memory_bytes);
+}
+
+bool Trial::MayRecompute(const v1::Layout& layout) const {
+  return spec_.layout().recompute().empty() && spec_.layout().recompute_layers().empty() &&
+         layout.recompute() != "sqrt" && budget_.device_memory_bytes > 0;
+}
+
+std::optional<v1::Layout> Trial::Fitted(const Proposal& proposal,
+                                        std::vector<int64_t>* targets) const {
+  auto target = static_cast<double>(ArenaMax());
+  if (const double off = OffBy(proposal.layout); off > 0) target /= off;
+  targets->assign(proposal.layout.pipeline_parallel(), static_cast<int64_t>(target));
+  if (!proposal.to_fit) return proposal.layout;
+  return WithRecompute(memory_, proposal.layout, *targets);
+}
+
+std::optional<v1::Layout> Trial::Corrected(const Evaluated& one,
+                                           std::vector<int64_t>* targets) const {
+  const std::vector<MemoryEstimate> estimates = memory_.Stages(one.layout);
+  for (size_t stage = 0; stage < one.programs.size(); ++stage) {
+    const int64_t over = StageBytes(one, stage) - budget_.device_memory_bytes;
+    if (over > 0) (*targets)[stage] = estimates[stage].total() - over;
+  }
+  std::optional<v1::Layout> next = WithRecompute(memory_, one.layout, *targets);
+  if (next.has_value() && next->SerializeAsString() == one.layout.SerializeAsString()) {
+    next.reset();
+  }
+  return next;
+}
+
+int64_t Trial::ArenaMax() const {
+  // Far above any device, and far below what overflows.
+  constexpr int64_t kUnlimited = int64_t{1} << 60;
+  return budget_.device_memory_bytes == 0 ? kUnlimited
+                                          : budget_.device_memory_bytes - ExternalBytes(budget_);
+}
+
+bool Trial::HopelessElsewhere(const Proposal& proposal) const {
+  const MemoryEstimate elsewhere = {.host_bytes = proposal.memory.host_bytes,
+                                    .nvme_bytes = proposal.memory.nvme_bytes};
+  return Hopeless(elsewhere, spec_, budget_);
+}
+
+bool Trial::MayFit(const Proposal& proposal, double part) const {
+  if (HopelessElsewhere(proposal)) return false;
+  if (budget_.device_memory_bytes == 0 || proposal.to_fit) return true;
+  const double bytes = static_cast<double>(proposal.memory.total());
+  const double off = OffBy(proposal.layout);
+  if (off > 0) return bytes * off <= static_cast<double>(ArenaMax());
+  return bytes <=
+         part * static_cast<double>(part > kMayFit ? budget_.device_memory_bytes : ArenaMax());
+}
+
+void Trial::Learn(const Evaluated& one) {
+  const auto arenas = static_cast<double>(one.device_bytes - ExternalBytes(budget_));
+  const auto estimate = static_cast<double>(memory_.Memory(one.layout).total());
+  off_by_[one.layout.schedule()] = arenas / std::max(1.0, estimate);
+}
+
+double Trial::OffBy(const v1::Layout& layout) const {
+  const auto found = off_by_.find(layout.schedule());
+  return found == off_by_.end() ? 0 : found->second;
+}
+
+bool Trial::Known(const v1::Layout& layout) const {
+  return std::any_of(tried_.begin(), tried_.end(), [&](const Tried& one) {
+    return one.evaluated.layout.SerializeAsString() == layout.SerializeAsString();
+  });
+}
+
+}  // namespace terrace

@@ -1,0 +1,92 @@
+// Tries proposed layouts exactly, the fastest by closed form first, until enough of them fit.
+//
+// What one layout really needs corrects what is asked of it next: a stage that is over its bytes
+// computes more layers again. The part by which closed forms were off in bytes is learned for the
+// layouts that follow, so that misses, which cost as much as hits, stay few. The smallest of all is
+// tried where nothing else fits.
+//
+// It stops by counting layouts and instructions, never by time: the same in, the same out.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/planner/estimate_memory.h"
+#include "coordinator/prepare/search_choice.h"
+
+namespace terrace {
+
+// Borrows what it is made with. Used by one thread.
+class Trial {
+ public:
+  // Without `sampled` all micro-batches are compiled.
+  Trial(const v1::JobSpec& spec, const Model& model, const Budget& budget, int fitting_max,
+        bool sampled)
+      : spec_(spec),
+        model_(model),
+        budget_(budget),
+        fitting_max_(fitting_max),
+        sampled_(sampled),
+        memory_(EstimateModel(spec, model)) {}
+
+  // `proposals` are the fastest first; those slower than `seconds_max` are left out. When none fits
+  // the smallest is tried where `last`. INTERNAL as of the simulator.
+  absl::Status Try(const std::vector<const Proposal*>& proposals, Kind kind, bool last,
+                   double seconds_max);
+
+  bool fits() const;
+  // Seconds by closed form of the fastest that fits. REQUIRES: fits().
+  double fastest_estimate() const { return fastest_estimate_; }
+  // Layouts of another kind follow, of which those that were tried say nothing.
+  void Forget() { off_by_.clear(); }
+
+  // Never none; INVALID_ARGUMENT when none could be compiled.
+  absl::StatusOr<std::vector<Tried>> Take();
+
+ private:
+  // Whether it fits; nothing when it cannot be compiled or was tried before.
+  absl::StatusOr<std::optional<bool>> TryOne(const Proposal& proposal, Kind kind,
+                                             bool adjust = true);
+  // Those that need no more than this part of the device's bytes by closed form.
+  absl::Status TryThose(const std::vector<const Proposal*>& proposals, Kind kind, double part,
+                        double seconds_max);
+  absl::Status TryFaster(const std::vector<const Proposal*>& proposals, Kind kind);
+  absl::StatusOr<Evaluated> Compiled(const v1::Layout& layout);
+  // Searches packings of what nearly fits and is no longer than this.
+  absl::Status PackBetter(int64_t instructions_max, Evaluated* one) const;
+  // What is computed again, chosen for the bytes there are.
+  std::optional<v1::Layout> Fitted(const Proposal& proposal, std::vector<int64_t>* targets) const;
+  // With less for each stage that is over its bytes; nothing when all is computed again already.
+  std::optional<v1::Layout> Corrected(const Evaluated& one, std::vector<int64_t>* targets) const;
+  bool MayRecompute(const v1::Layout& layout) const;
+  bool NearlyFits(const Evaluated& one) const;
+  bool MayFit(const Proposal& proposal, double part) const;
+  // Over the limits of the tiers other than the device.
+  bool HopelessElsewhere(const Proposal& proposal) const;
+  // Arena bytes over the estimate, of layouts with this one's schedule; 0: not known yet.
+  double OffBy(const v1::Layout& layout) const;
+  void Learn(const Evaluated& one);
+  bool Known(const v1::Layout& layout) const;
+  int64_t ArenaMax() const;
+
+  const v1::JobSpec& spec_;
+  const Model& model_;
+  const Budget& budget_;
+  const int fitting_max_;
+  const bool sampled_;
+  const MemoryEstimator memory_;
+  std::vector<Tried> tried_;
+  double fastest_estimate_ = 1e300;
+  int64_t instructions_ = 0;              // compiled so far
+  std::map<std::string, double> off_by_;  // by schedule
+  absl::Status refusal_;
+};
+
+}  // namespace terrace

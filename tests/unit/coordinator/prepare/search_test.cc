@@ -1,0 +1,255 @@
+// What the search tries, and what it chooses: against whole steps, against the simulator, and for
+// models and clusters whose good layouts are known.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/prepare/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "coordinator/model/presets.h"
+#include "coordinator/planner/cluster.h"
+#include "coordinator/planner/layout_rules.h"
+#include "coordinator/planner/profiles.h"
+#include "coordinator/prepare/layout_text.h"
+#include "coordinator/prepare/offload_report.h"
+#include "coordinator/prepare/search_sample.h"
+#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+
+namespace terrace {
+namespace {
+
+v1::JobSpec OpenSpec(const std::string& config, int64_t sequence, int64_t batch) {
+  v1::JobSpec spec = TinySpec();
+  spec.mutable_model()->set_config_json(config);
+  spec.mutable_model()->set_attention("config");
+  spec.mutable_data()->set_sequence_length(sequence);
+  spec.mutable_train()->set_global_batch(batch);
+  spec.mutable_train()->set_precision("bf16");
+  spec.clear_layout();
+  spec.mutable_layout()->set_zero(-1);
+  spec.mutable_layout()->set_sequence_parallel(-1);
+  spec.mutable_layout()->set_persistent_parameters(-1);
+  spec.mutable_layout()->set_tile_bytes(-1);
+  return spec;
+}
+
+struct OnPaper {
+  v1::JobSpec spec;
+  Model model;
+  Budget budget;
+};
+
+OnPaper PaperJob(std::string_view preset, std::string_view cluster_name, int64_t sequence,
+                 int64_t batch) {
+  OnPaper job = {.spec = OpenSpec(std::string(FindPreset(preset)->config_json), sequence, batch)};
+  job.spec.mutable_resources()->set_nodes_min(1);
+  job.spec.mutable_resources()->set_nodes_max(1);
+  job.spec.mutable_resources()->set_devices_per_node(1);
+  const auto cluster = ParseCluster(cluster_name);
+  EXPECT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_TRUE(ApplyCluster(*cluster, &job.spec).ok());
+  job.model = *ReadModel(job.spec);
+  job.budget = BudgetOnPaper(job.spec, *cluster);
+  return job;
+}
+
+// ---- samples
+
+struct Many {
+  uint32_t stages = 1;
+  const char* schedule = "1f1b";
+  uint32_t zero = 0;
+  const char* recompute = "none";
+};
+
+// Of a model whose layers count: 8 of them, in steps of 24 micro-batches.
+v1::Layout LayoutOf(const Many& many) {
+  v1::Layout layout;
+  layout.set_pipeline_parallel(many.stages);
+  layout.set_data_parallel(4);
+  layout.set_schedule(many.schedule);
+  layout.set_zero_stage(many.zero);
+  layout.set_recompute(many.recompute);
+  layout.set_micro_batch(1);
+  layout.set_micro_batches(24);
+  layout.set_bucket_bytes(int64_t{25} << 20);
+  layout.set_precision("bf16");
+  layout.set_threads_per_rank(2);
+  layout.set_ranks(4 * many.stages);
+  layout.set_nodes(1);
+  return Completed(layout);
+}
+
+TEST(SearchSampleTest, AShortStepTellsTimeAndBytesOfALongOne) {
+  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 96);
+  for (const Many& many : std::vector<Many>{{},
+                                            {.zero = 2},
+                                            {.zero = 3, .recompute = "selective"},
+                                            {.stages = 2, .zero = 1},
+                                            {.stages = 2, .schedule = "interleaved"},
+                                            {.stages = 2, .schedule = "zb-h1"},
+                                            {.stages = 2, .schedule = "zbv", .zero = 1}}) {
+    const v1::Layout layout = LayoutOf(many);
+    SCOPED_TRACE(LayoutText(layout));
+    ASSERT_GT(SizesOf(layout).longer, 0);
+    auto sample = Sample(job.spec, job.model, job.budget, layout, SizesOf(layout));
+    ASSERT_TRUE(sample.ok()) << sample.status();
+    ASSERT_TRUE(SimulateStep(job.budget.profile, &*sample).ok());
+    const auto whole = Evaluate(job.spec, job.model, job.budget, layout);
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    EXPECT_LT(sample->programs[0].rules().micro_batches(), 24);
+    EXPECT_NEAR(sample->simulation.step_seconds / whole->simulation.step_seconds, 1, 0.01);
+    EXPECT_NEAR(sample->simulation.compute_seconds / whole->simulation.compute_seconds, 1, 0.01);
+    const auto bytes = static_cast<double>(sample->device_bytes);
+    EXPECT_NEAR(bytes / static_cast<double>(whole->device_bytes), 1, 0.03);
+    EXPECT_EQ(sample->fits, whole->fits);
+  }
+}
+
+TEST(SearchSampleTest, StepsThatAreNoLongerThanTheirSamplesAreCompiledWhole) {
+  v1::Layout layout = LayoutOf({.stages = 2});
+  layout.set_micro_batches(6);
+  EXPECT_EQ(SizesOf(layout).longer, 0);
+  layout.set_micro_batches(7);
+  EXPECT_EQ(SizesOf(layout).longer, 4);
+  layout.set_micro_batches(24);
+  layout.set_schedule("gpipe");  // holds all of them
+  EXPECT_EQ(SizesOf(layout).longer, 0);
+}
+
+// ---- what is chosen
+
+TEST(SearchTest, TheSameInputGivesTheSameLayoutsInTheSameOrder) {
+  const OnPaper job = PaperJob("gpt2-xl", "a100-40gbx8:1", 1024, 64);
+  const auto first = SearchLayouts(job.spec, job.model, job.budget);
+  const auto second = SearchLayouts(job.spec, job.model, job.budget);
+  ASSERT_TRUE(first.ok() && second.ok());
+  ASSERT_EQ(first->evaluated.size(), second->evaluated.size());
+  EXPECT_EQ(first->candidates, second->candidates);
+  for (size_t i = 0; i < first->evaluated.size(); ++i) {
+    EXPECT_EQ(first->evaluated[i].layout.SerializeAsString(),
+              second->evaluated[i].layout.SerializeAsString());
+    EXPECT_EQ(first->evaluated[i].simulation.step_seconds,
+              second->evaluated[i].simulation.step_seconds);
+  }
+}
+
+// What the field runs: fully sharded data parallelism inside a node, nothing on the host.
+TEST(SearchTest, EightBillionParametersOnEightDevicesAreShardedAndStayOnThem) {
+  const OnPaper job = PaperJob("llama-3.1-8b", "h100x8:1", 8192, 64);
+  const auto searched = SearchLayouts(job.spec, job.model, job.budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  const Evaluated& best = searched->evaluated.front();
+  EXPECT_TRUE(best.fits);
+  EXPECT_EQ(best.layout.tensor_parallel(), 1u) << LayoutText(best.layout);
+  EXPECT_GE(best.layout.zero_stage(), 1u);
+  EXPECT_FALSE(best.layout.has_offload());
+}
+
+TEST(SearchTest, TiersAreUsedWhereNothingFitsWithoutThem) {
+  const OnPaper job = PaperJob("llama-3.1-8b", "rtx4090x1:1", 2048, 8);
+  const auto searched = SearchLayouts(job.spec, job.model, job.budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  const Evaluated& best = searched->evaluated.front();
+  EXPECT_TRUE(best.fits) << LayoutText(best.layout);
+  EXPECT_TRUE(IsOffloaded(best.layout));
+  EXPECT_TRUE(best.shorter.empty());  // whole
+}
+
+// One layer's matrices are larger than the device: the planner tiles them.
+TEST(SearchTest, MatricesAreTiledWhereALayerDoesNotFit) {
+  const std::string wide =
+      R"({"model_type": "llama", "vocab_size": 512, "hidden_size": 2048, "num_hidden_layers": 2,
+          "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 16384,
+          "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+          "hidden_act": "silu", "tie_word_embeddings": false})";
+  v1::JobSpec spec = OpenSpec(wide, 64, 1);
+  spec.mutable_resources()->set_host_memory(int64_t{16} << 30);
+  const Budget budget = {.threads_per_rank = 2,
+                         .device_memory_bytes = kCpuExternalBytes + (int64_t{640} << 20),
+                         .profile = CpuProfile(2)};
+  const auto model = ReadModel(spec);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto searched = SearchLayouts(spec, *model, budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  const Evaluated& best = searched->evaluated.front();
+  EXPECT_TRUE(best.fits) << best.device_bytes << " bytes: " << LayoutText(best.layout);
+  EXPECT_GT(best.layout.tile_bytes(), 0);
+  // Never is never.
+  spec.mutable_layout()->set_tile_bytes(0);
+  const auto whole = SearchLayouts(spec, *model, budget);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_FALSE(whole->evaluated.front().fits);
+}
+
+// ---- closed forms against the simulator
+
+std::vector<double> RanksOf(const std::vector<double>& values) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
+  std::vector<double> ranks(values.size());
+  for (size_t i = 0; i < order.size(); ++i) ranks[order[i]] = static_cast<double>(i);
+  return ranks;
+}
+
+// Spearman's rank correlation.
+double Correlation(const std::vector<double>& a, const std::vector<double>& b) {
+  const std::vector<double> ra = RanksOf(a), rb = RanksOf(b);
+  double sum = 0;
+  for (size_t i = 0; i < ra.size(); ++i) sum += (ra[i] - rb[i]) * (ra[i] - rb[i]);
+  const auto n = static_cast<double>(ra.size());
+  return 1 - 6 * sum / (n * (n * n - 1));
+}
+
+TEST(SearchTest, ClosedFormsOrderLayoutsAsTheSimulatorDoes) {
+  const OnPaper job = PaperJob("llama-2-7b", "a100x8:1", 4096, 64);
+  const auto proposals = Propose(job.spec, job.model, job.budget, Search::kAll);
+  ASSERT_TRUE(proposals.ok()) << proposals.status();
+  std::vector<double> estimated, simulated;
+  for (size_t i = 0; i < proposals->best.size() && estimated.size() < 16; i += 3) {
+    const Proposal& one = proposals->best[i];
+    if (one.to_fit) continue;
+    auto sample = Sample(job.spec, job.model, job.budget, one.layout, SizesOf(one.layout));
+    if (!sample.ok() || !SimulateStep(job.budget.profile, &*sample).ok()) continue;
+    estimated.push_back(one.seconds);
+    simulated.push_back(sample->simulation.step_seconds);
+  }
+  ASSERT_GE(estimated.size(), 10u);
+  EXPECT_GT(Correlation(estimated, simulated), 0.5);
+  // What the closed form alone would choose costs little.
+  const double best = *std::min_element(simulated.begin(), simulated.end());
+  EXPECT_LT(simulated.front(), 1.05 * best);
+}
+
+// ---- break-even
+
+// What copies take from the cores that compute cannot be hidden.
+TEST(OffloadReportTest, SharedCoresNeedMoreTokensToHideAnOffload) {
+  v1::JobSpec spec = OpenSpec(std::string(FindPreset("gpt2")->config_json), 128, 4);
+  spec.mutable_resources()->set_host_memory(int64_t{8} << 30);
+  for (v1::TierShares* shares : {spec.mutable_layout()->mutable_offload()->mutable_parameter(),
+                                 spec.mutable_layout()->mutable_offload()->mutable_optimizer()}) {
+    shares->set_host(1);
+  }
+  const auto model = ReadModel(spec);
+  ASSERT_TRUE(model.ok());
+  const auto tokens = [&](bool shared) {
+    Budget budget = {.threads_per_rank = 2, .profile = CpuProfile(2)};
+    budget.profile.set_shared_cores(shared);
+    const auto searched = SearchLayouts(spec, *model, budget, Effort::kFirstFit);
+    EXPECT_TRUE(searched.ok()) << searched.status();
+    return BreakEvenTokens(budget.profile, searched->evaluated.front());
+  };
+  EXPECT_GT(tokens(true), tokens(false));
+}
+
+}  // namespace
+}  // namespace terrace
