@@ -3,11 +3,11 @@
 // and policies of recompute. Every stage is compared with its own lower bound and with that of the
 // program before waits were added; a layout with such waits is simulated with and without them.
 //
-// Prints a table of both gaps and the stages that are farthest off, or one line a stage as CSV. A
-// stride and a limit of seconds bound the time; results/pack-*.md keeps what was measured.
+// Prints a table of both gaps and the stages that are farthest off, or with --csv a line a stage:
+// name, arena, own bound, bound before waits, seconds. A stride and a limit of seconds bound it;
+// results/pack-*.md keeps what was measured.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/compile.h"
 #include "coordinator/model/presets.h"
@@ -243,17 +244,45 @@ void Print(const Survey& survey, size_t worst) {
   PrintWorst("Slower by waits:", survey.earned, &Earned::slower, 0, worst);
 }
 
+// False for what is no option of this program.
+bool Parse(int argc, char** argv, Options* options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--csv") {
+      options->csv = true;
+      continue;
+    }
+    if (++i == argc) return false;
+    const std::string value = argv[i];
+    int64_t number = 0;
+    if (name == "--only") {
+      options->only = value;
+      continue;
+    }
+    if (!absl::SimpleAtoi(value, &number) || number < 0) return false;
+    if (name == "--stride" && number > 0) {
+      options->stride = static_cast<size_t>(number);
+    } else if (name == "--offset") {
+      options->offset = static_cast<size_t>(number);
+    } else if (name == "--seconds") {
+      options->seconds = static_cast<double>(number);
+    } else if (name == "--worst") {
+      options->worst = static_cast<size_t>(number);
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app("What packing leaves over many training programs");
-  app.add_option("--stride", options.stride, "every so many layouts")->check(CLI::PositiveNumber);
-  app.add_option("--offset", options.offset, "the first layout");
-  app.add_option("--seconds", options.seconds, "no layout is begun after so many");
-  app.add_option("--worst", options.worst, "how many stages are named");
-  app.add_option("--only", options.only, "layouts whose names contain this");
-  app.add_flag("--csv", options.csv,
-               "a line a stage: name, arena, own bound, bound before waits, seconds");
-  CLI11_PARSE(app, argc, argv);
+  if (!Parse(argc, argv, &options)) {
+    std::fprintf(stderr,
+                 "usage: pack_survey [--stride LAYOUTS] [--offset LAYOUT] [--seconds LIMIT] "
+                 "[--worst NAMES] [--only PART_OF_NAME] [--csv]\n");
+    return 2;
+  }
 
   const std::vector<SurveyModel> models = Models();
   std::vector<Case> cases;
