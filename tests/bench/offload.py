@@ -3,8 +3,8 @@
 """How much of the resident speed is left when states rest on the host or on NVMe, and what the plan said.
 
 For each batch it trains one model resident, with moments and gradients on the host, with all states on the host, and with all on
-NVMe, in rounds, one after the other, and prints medians of the steps' seconds (the first two of each run left out), as ratios
-to the resident run of the same round, beside the plan's. With --throttle both directions of the drive are slowed to that rate, so
+NVMe, in rounds, one after the other, and prints medians of the steps' seconds (the first two of each run left out, and those during
+which others used the machine: alone.py), as ratios to the resident run of the same round, beside the plan's. With --throttle both directions of the drive are slowed to that rate, so
 that its break-even lies between batches that a small machine trains. Above the break-even tokens of the plan at least 90 % of the
 resident speed must be left with states on the host and 85 % with states on NVMe; below, the plan's slowdown must be within 15 % of
 the measured one. `terrace profile` runs first.
@@ -16,7 +16,10 @@ import json
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
+
+import alone
 
 CONFIG = {"model_type": "llama", "vocab_size": 256, "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8,
           "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 1536, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
@@ -56,8 +59,10 @@ def terrace(binary, *arguments):
 
 
 def seconds_of(binary, path):
-    events = [json.loads(line) for line in terrace(binary, "run", path).splitlines() if line.startswith("{")]
-    return statistics.median([event["step_seconds"] for event in events if event["event"] == "step"][2:])
+    _, steps = alone.run([binary / "terrace", "run", path, "-o", "json"])
+    seconds, clean = alone.median_step(steps)
+    print(f"  {path.stem}: {seconds:.3f} s, {clean} steps alone", file=sys.stderr, flush=True)
+    return seconds
 
 
 def verdict(name, tokens, ratio, planned, plan):

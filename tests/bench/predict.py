@@ -3,22 +3,22 @@
 """Predicted against measured step times of jobs that differ in layout and precision, on this machine.
 
 Each round measures the machine (`terrace profile --refresh`) and then runs every job once; a job's plan is the one that its own
-run printed, and its time the median of its steps after the first two. The error is taken within a round, so that a machine whose
-speed drifts changes both sides, and the median over rounds is reported. Of two jobs whose measured times differ by more than 15 %
-the plan must rank them as measured. How many cores others keep busy before each job is printed: on a busy machine the figures are
-those of the machine, not of the model.
+run printed, and its time the median of those of its steps after the first two during which nobody else used the machine (alone.py).
+The error is taken within a round, so that a machine whose speed drifts changes both sides, and the median over rounds is reported.
+Of two jobs whose measured times differ by more than 15 % the plan must rank them as measured. How many steps were alone is printed:
+where they are too few, the figure is of all steps, and of the machine rather than of the model.
 
   tests/bench/predict.py --bin build/release/bin [--rounds 3] [--steps 7] [--only dp2,bf16] [--json results.json]
 """
 import argparse
 import itertools
 import json
-import os
 import pathlib
 import statistics
 import subprocess
 import tempfile
-import time
+
+import alone
 
 LLAMA = {"model_type": "llama", "vocab_size": 256, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6,
          "num_key_value_heads": 6, "head_dim": 64, "intermediate_size": 1024, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
@@ -27,7 +27,6 @@ GPT = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 256, "n_embd": 38
        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "initializer_range": 0.02}
 ONE = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "recompute": "none"}
 TWO = {"devices_per_node": 2}
-WARM_UP = 2
 RANKED = 1.15
 
 # name -> model, precision, layout, resources
@@ -67,32 +66,21 @@ def write_job(folder, name, steps):
 def run_job(options, folder, name):
     subprocess.run(["rm", "-rf", folder / "checkpoint"], check=True)
     path = write_job(folder, name, options.steps)
-    lines = terrace(options.bin, "run", path, "--state-dir", folder / "state", "-o", "json").splitlines()
-    events = [json.loads(line) for line in lines if line.startswith("{")]
+    events, steps = alone.run([options.bin / "terrace", "run", path, "--state-dir", folder / "state", "-o", "json"])
     plan = next(event["plan"] for event in events if event["event"] == "plan")
-    seconds = [event["step_seconds"] for event in events if event["event"] == "step"][WARM_UP:]
     subprocess.run(["rm", "-rf", folder / "state"], check=True)
-    return plan["time"]["step_seconds"], statistics.median(seconds)
-
-
-def busy_cores():
-    """What others keep busy while this program does nothing for a second."""
-    def busy():
-        fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-        return sum(int(fields[i]) for i in (0, 1, 2, 5, 6, 7)) / os.sysconf("SC_CLK_TCK")
-    before, started = busy(), time.monotonic()
-    time.sleep(1)
-    return (busy() - before) / (time.monotonic() - started)
+    return (plan["time"]["step_seconds"], *alone.median_step(steps))
 
 
 def run_round(options, folder, names):
     terrace(options.bin, "profile", "--refresh")
-    result, others = {}, []
+    result = {}
     for name in names:
-        others.append(busy_cores())
         result[name] = run_job(options, folder, name)
-        print(f"  {name}: predicted {result[name][0]:.3f} s, measured {result[name][1]:.3f} s", flush=True)
-    return result, statistics.median(others)
+        predicted, measured, clean = result[name]
+        few = "" if clean >= alone.CLEAN_STEPS else ", of all steps"
+        print(f"  {name}: predicted {predicted:.3f} s, measured {measured:.3f} s, {clean} steps alone{few}", flush=True)
+    return result
 
 
 def ordering(names, predicted, measured):
@@ -106,20 +94,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--only", default="", help="jobs whose names contain one of these, separated by commas")
     parser.add_argument("--json", type=pathlib.Path, help="file for all figures")
     options = parser.parse_args()
     names = [name for name in JOBS if any(part in name for part in options.only.split(","))]
-    rounds, loads = [], []
+    rounds = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         (folder / "corpus.txt").write_text("the king saw a shepherd and gave his brother bread and gold. " * 20000)
         for number in range(options.rounds):
-            result, others = run_round(options, folder, names)
-            rounds.append(result)
-            loads.append(others)
-            print(f"round {number + 1}: others kept {others:.2f} cores busy", flush=True)
+            print(f"round {number + 1}:", flush=True)
+            rounds.append(run_round(options, folder, names))
     predicted = {name: statistics.median(r[name][0] for r in rounds) for name in names}
     measured = {name: statistics.median(r[name][1] for r in rounds) for name in names}
     print("\n| job | predicted s | measured s | error |\n|---|---|---|---|")
@@ -133,7 +119,7 @@ def main():
     print(f"{len(apart)} pairs differ by more than 15 %; the plan ranks {len(wrong)} of them wrong" +
           "".join(f"\n  {slow} is slower than {fast}" for slow, fast in wrong))
     if options.json:
-        options.json.write_text(json.dumps({"rounds": rounds, "others_cores": loads, "errors": errors}, indent=1))
+        options.json.write_text(json.dumps({"rounds": rounds, "errors": errors}, indent=1))
 
 
 if __name__ == "__main__":
