@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "proto/caching_need.h"
 #include "proto/program_text.h"
 #include "proto/words.h"
@@ -95,9 +96,20 @@ std::string Bytes(int64_t more) {
 
 }  // namespace
 
-absl::StatusOr<StepParts> PartsOf(const v1::HardwareProfile& /*profile*/,
-                                  const Evaluated& evaluated) {
-  return PartsOfPrograms(evaluated.programs, evaluated.simulation);
+absl::StatusOr<StepParts> PartsOf(const v1::HardwareProfile& profile, const Evaluated& evaluated) {
+  StepParts parts = PartsOfPrograms(evaluated.programs, evaluated.simulation);
+  if (evaluated.shorter.empty()) return parts;
+  // Of a sample the step goes on as it does between its two lengths.
+  ASSIGN_OR_RETURN(const Simulation simulation, Simulate(evaluated.shorter, "train", profile));
+  const StepParts shorter = PartsOfPrograms(evaluated.shorter, simulation);
+  const double longer = evaluated.programs[0].rules().micro_batches();
+  const double times = (evaluated.layout.micro_batches() - longer) /
+                       (longer - evaluated.shorter[0].rules().micro_batches());
+  for (const Named& part : kParts) {
+    double& seconds = parts.*part.seconds;
+    seconds = std::max(0.0, seconds + times * (seconds - shorter.*part.seconds));
+  }
+  return parts;
 }
 
 WhyNot::WhyNot(const v1::JobSpec& spec, const Budget& budget, const Evaluated& chosen)
