@@ -2,17 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicted against measured step times of jobs that differ in layout and precision, on this machine.
 
-Each round measures the machine (`terrace profile --refresh`) and then runs every job once; a job's plan is the one that its own
+Each round takes every job once, right after measuring the machine for its ranks (`terrace profile --refresh`), since a shared machine
+changes its speed within minutes; a job's plan is the one that its own
 run printed, and its time the median of those of its steps after the first two during which nobody else used the machine (alone.py).
 The error is taken within a round, so that a machine whose speed drifts changes both sides, and the median over rounds is reported.
 Of two jobs whose measured times differ by more than 15 % the plan must rank them as measured. How many steps were alone is printed:
 where they are too few, the figure is of all steps, and of the machine rather than of the model.
 
-  tests/bench/predict.py --bin build/release/bin [--rounds 3] [--steps 7] [--only dp2,bf16] [--json results.json]
+  tests/bench/predict.py --bin build/release/bin [--rounds 3] [--steps 10] [--only dp2,bf16] [--json results.json]
 """
 import argparse
 import itertools
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -73,9 +75,10 @@ def run_job(options, folder, name):
 
 
 def run_round(options, folder, names):
-    terrace(options.bin, "profile", "--refresh")
     result = {}
     for name in names:
+        ranks = JOBS[name][3].get("devices_per_node", 1)
+        terrace(options.bin, "profile", "--refresh", "--threads", os.cpu_count() // ranks)
         result[name] = run_job(options, folder, name)
         predicted, measured, clean = result[name]
         few = "" if clean >= alone.CLEAN_STEPS else ", of all steps"
