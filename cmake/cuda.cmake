@@ -27,7 +27,11 @@ if(CCACHE_PROGRAM)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 enable_language(CUDA)
+# The module of CMake 3.25 deprecates nvToolsExt, which CUDA 13 no longer has, and fails where a project asks for that CMake.
+set(terrace_minimum ${CMAKE_MINIMUM_REQUIRED_VERSION})
+set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
 find_package(CUDAToolkit REQUIRED)
+set(CMAKE_MINIMUM_REQUIRED_VERSION ${terrace_minimum})
 # CMake 3.25 does not know that nvcc speaks C++20.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
