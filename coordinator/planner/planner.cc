@@ -26,11 +26,11 @@ absl::StatusOr<std::vector<v1::Layout>> Candidates(const v1::JobSpec& spec, cons
   return layouts;
 }
 
-Kind KindOf(const v1::Layout& layout) {
-  if (layout.has_offload()) return Kind::kOnTiers;
+LayoutKind LayoutKindOf(const v1::Layout& layout) {
+  if (layout.has_offload()) return LayoutKind::kOnTiers;
   const bool whole = layout.tensor_parallel() == 1 && layout.pipeline_parallel() == 1 &&
                      layout.context_parallel() == 1;
-  return whole ? Kind::kSharded : Kind::kOnDevice;
+  return whole ? LayoutKind::kSharded : LayoutKind::kOnDevice;
 }
 
 bool Hopeless(const MemoryEstimate& memory, const v1::JobSpec& spec, const Budget& budget) {

@@ -66,14 +66,14 @@ struct Proposal {
 
 // Layouts are proposed, tried and chosen kind by kind: predictions are good for a tenth, so a
 // plainer kind is left only for one that is faster by more.
-enum class Kind {
+enum class LayoutKind {
   kPlain,     // what is not pinned is off
   kSharded,   // every rank has all layers, whatever is shared or computed again
   kOnDevice,  // all others without offload
   kOnTiers,   // parts rest elsewhere
 };
 // kPlain is what Search::kPlain proposes, no property of the layout.
-Kind KindOf(const v1::Layout& layout);
+LayoutKind LayoutKindOf(const v1::Layout& layout);
 
 struct Proposals {
   std::vector<Proposal> best;  // the fastest first; of each kind some, and among them the smallest

@@ -108,15 +108,15 @@ Proposals Comparison::Take() {
   const bool plain = search_ == Search::kPlain;
   Proposals proposals = {.best = Smaller(), .compared = compared_};
   const size_t left = kProposedMax - std::min(kProposedMax / 2, proposals.best.size());
-  std::map<Kind, std::vector<Proposal>> kinds;
+  std::map<LayoutKind, std::vector<Proposal>> kinds;
   for (auto& [key, family] : families_) {
     for (std::vector<Proposal>* alike : {&family.within, &family.beyond}) {
-      for (Proposal& one : *alike) kinds[KindOf(one.layout)].push_back(std::move(one));
+      for (Proposal& one : *alike) kinds[LayoutKindOf(one.layout)].push_back(std::move(one));
     }
   }
   std::vector<Proposal> fastest;
   for (auto& [kind, all] : kinds) {
-    KeepFastest(plain ? SIZE_MAX : kind == Kind::kOnDevice ? left / 2 : left / 4, &all);
+    KeepFastest(plain ? SIZE_MAX : kind == LayoutKind::kOnDevice ? left / 2 : left / 4, &all);
     std::move(all.begin(), all.end(), std::back_inserter(fastest));
   }
   const size_t smaller = proposals.best.size();

@@ -20,10 +20,10 @@ struct Found : Searched {
   bool fitted = false;  // something seemed to fit
 };
 
-std::vector<const Proposal*> OfKind(const std::vector<Proposal>& proposals, Kind kind) {
+std::vector<const Proposal*> OfKind(const std::vector<Proposal>& proposals, LayoutKind kind) {
   std::vector<const Proposal*> of_kind;
   for (const Proposal& one : proposals) {
-    if (KindOf(one.layout) == kind) of_kind.push_back(&one);
+    if (LayoutKindOf(one.layout) == kind) of_kind.push_back(&one);
   }
   return of_kind;
 }
@@ -36,9 +36,10 @@ std::vector<const Proposal*> All(const std::vector<Proposal>& proposals) {
 
 // Each kind only where it may be worth more than those before it.
 absl::Status TryKinds(const std::vector<Proposal>& proposals, double seconds_max, Trial* trial) {
-  Kind last = Kind::kSharded;
-  for (const Proposal& one : proposals) last = std::max(last, KindOf(one.layout));
-  for (const Kind kind : {Kind::kSharded, Kind::kOnDevice, Kind::kOnTiers}) {
+  LayoutKind last = LayoutKind::kSharded;
+  for (const Proposal& one : proposals) last = std::max(last, LayoutKindOf(one.layout));
+  for (const LayoutKind kind :
+       {LayoutKind::kSharded, LayoutKind::kOnDevice, LayoutKind::kOnTiers}) {
     const std::vector<const Proposal*> of_kind = OfKind(proposals, kind);
     if (of_kind.empty()) continue;
     RETURN_IF_ERROR(trial->Try(of_kind, kind, kind == last, seconds_max));
@@ -68,7 +69,7 @@ absl::StatusOr<Found> SearchOnce(const v1::JobSpec& spec, const Model& model, co
   const absl::StatusOr<Proposals> plain = Propose(spec, model, budget, Search::kPlain);
   double seconds_max = kAnySeconds;
   if (plain.ok()) {
-    RETURN_IF_ERROR(trial.Try(All(plain->best), Kind::kPlain, /*last=*/false, kAnySeconds));
+    RETURN_IF_ERROR(trial.Try(All(plain->best), LayoutKind::kPlain, /*last=*/false, kAnySeconds));
     searched.candidates = plain->compared;
     if (trial.fits()) seconds_max = WorthIt(trial.fastest_estimate());
   }

@@ -16,7 +16,7 @@ constexpr double kWorthItSeconds = 0.05;
 
 double SecondsOf(const Evaluated& one) { return one.simulation.step_seconds; }
 
-std::optional<size_t> BestOfKind(const std::vector<Tried>& tried, Kind kind) {
+std::optional<size_t> BestOfKind(const std::vector<Tried>& tried, LayoutKind kind) {
   std::optional<size_t> fastest, best;
   const auto counts = [&](const Tried& one) { return one.kind == kind && one.evaluated.fits; };
   for (size_t i = 0; i < tried.size(); ++i) {
@@ -41,7 +41,8 @@ double WorthIt(double plain_seconds) {
 
 std::optional<size_t> BestOf(const std::vector<Tried>& tried) {
   std::optional<size_t> best;
-  for (const Kind kind : {Kind::kPlain, Kind::kSharded, Kind::kOnDevice, Kind::kOnTiers}) {
+  for (const LayoutKind kind :
+       {LayoutKind::kPlain, LayoutKind::kSharded, LayoutKind::kOnDevice, LayoutKind::kOnTiers}) {
     const std::optional<size_t> one = BestOfKind(tried, kind);
     if (!one) continue;
     const double seconds = SecondsOf(tried[*one].evaluated);

@@ -21,7 +21,7 @@ double WorthIt(double plain_seconds);
 
 struct Tried {
   Evaluated evaluated;
-  Kind kind = Kind::kPlain;
+  LayoutKind kind = LayoutKind::kPlain;
 };
 
 // Index of the best that fits; nothing when none does.

@@ -27,6 +27,9 @@ constexpr int64_t kPackedAtAll = 40'000;
 constexpr int64_t kCheapInstructions = 60'000;
 // Closed forms of memory are good for this; what they say is larger is tried where nothing fits.
 constexpr double kMayFit = 1.05;
+// Layers times micro-batches that are compiled. Longer ones are tried where no shorter one fits: to
+// compile one takes as long as all others together.
+constexpr int64_t kLayerPassesMax = 2'500;
 // What is slower by closed form than the fastest that fits, by this factor, is not tried any more.
 constexpr double kCloseEnough = 1.15;
 
@@ -40,8 +43,14 @@ int64_t Instructions(const std::vector<v1::Program>& programs) {
 
 }  // namespace
 
-absl::Status Trial::Try(const std::vector<const Proposal*>& proposals, Kind kind, bool last,
+absl::Status Trial::Try(const std::vector<const Proposal*>& proposals, LayoutKind kind, bool last,
                         double seconds_max) {
+  std::vector<const Proposal*> shorter;
+  for (const Proposal* one : proposals) {
+    if (LayerPasses(one->layout) <= kLayerPassesMax) shorter.push_back(one);
+  }
+  RETURN_IF_ERROR(TryThose(shorter, kind, kMayFit, seconds_max));
+  if (fits()) return TryFaster(shorter, kind);
   // What closed forms let in first, and then, where that does not fit, all that is not hopeless.
   RETURN_IF_ERROR(TryThose(proposals, kind, kMayFit, seconds_max));
   if (!fits()) RETURN_IF_ERROR(TryThose(proposals, kind, kHopeless, seconds_max));
@@ -57,8 +66,8 @@ absl::Status Trial::Try(const std::vector<const Proposal*>& proposals, Kind kind
   return absl::OkStatus();
 }
 
-absl::Status Trial::TryThose(const std::vector<const Proposal*>& proposals, Kind kind, double part,
-                             double seconds_max) {
+absl::Status Trial::TryThose(const std::vector<const Proposal*>& proposals, LayoutKind kind,
+                             double part, double seconds_max) {
   int misses = 0, fitting = 0;
   for (const Proposal* proposal : proposals) {
     if (fitting >= fitting_max_ || proposal->seconds > seconds_max) break;
@@ -73,7 +82,7 @@ absl::Status Trial::TryThose(const std::vector<const Proposal*>& proposals, Kind
   return absl::OkStatus();
 }
 
-absl::Status Trial::TryFaster(const std::vector<const Proposal*>& proposals, Kind kind) {
+absl::Status Trial::TryFaster(const std::vector<const Proposal*>& proposals, LayoutKind kind) {
   const bool faster = !proposals.empty() && proposals.front()->memory.total() > ArenaMax();
   const bool tried_any = std::any_of(tried_.begin(), tried_.end(), [kind](const Tried& one) {
     return one.kind == kind && one.evaluated.fits;
@@ -94,7 +103,7 @@ absl::StatusOr<std::vector<Tried>> Trial::Take() {
   return std::move(tried_);
 }
 
-absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, Kind kind,
+absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, LayoutKind kind,
                                                   bool adjust) {
   std::vector<int64_t> targets;
   std::optional<v1::Layout> layout = Fitted(proposal, &targets);
@@ -179,6 +188,12 @@ int64_t Trial::ArenaMax() const {
   constexpr int64_t kUnlimited = int64_t{1} << 60;
   return budget_.device_memory_bytes == 0 ? kUnlimited
                                           : budget_.device_memory_bytes - ExternalBytes(budget_);
+}
+
+int64_t Trial::LayerPasses(const v1::Layout& layout) const {
+  const SampleSizes sizes = sampled_ ? SizesOf(layout) : SampleSizes();
+  const int64_t compiled = sizes.longer > 0 ? sizes.shorter + sizes.longer : layout.micro_batches();
+  return model_.config.layers * compiled;
 }
 
 bool Trial::HopelessElsewhere(const Proposal& proposal) const {

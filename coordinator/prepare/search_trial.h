@@ -38,7 +38,7 @@ class Trial {
 
   // `proposals` are the fastest first; those slower than `seconds_max` are left out. When none fits
   // the smallest is tried where `last`. INTERNAL as of the simulator.
-  absl::Status Try(const std::vector<const Proposal*>& proposals, Kind kind, bool last,
+  absl::Status Try(const std::vector<const Proposal*>& proposals, LayoutKind kind, bool last,
                    double seconds_max);
 
   bool fits() const;
@@ -52,12 +52,12 @@ class Trial {
 
  private:
   // Whether it fits; nothing when it cannot be compiled or was tried before.
-  absl::StatusOr<std::optional<bool>> TryOne(const Proposal& proposal, Kind kind,
+  absl::StatusOr<std::optional<bool>> TryOne(const Proposal& proposal, LayoutKind kind,
                                              bool adjust = true);
   // Those that need no more than this part of the device's bytes by closed form.
-  absl::Status TryThose(const std::vector<const Proposal*>& proposals, Kind kind, double part,
+  absl::Status TryThose(const std::vector<const Proposal*>& proposals, LayoutKind kind, double part,
                         double seconds_max);
-  absl::Status TryFaster(const std::vector<const Proposal*>& proposals, Kind kind);
+  absl::Status TryFaster(const std::vector<const Proposal*>& proposals, LayoutKind kind);
   absl::StatusOr<Evaluated> Compiled(const v1::Layout& layout);
   // Searches packings of what nearly fits and is no longer than this.
   absl::Status PackBetter(int64_t instructions_max, Evaluated* one) const;
@@ -68,6 +68,8 @@ class Trial {
   bool MayRecompute(const v1::Layout& layout) const;
   bool NearlyFits(const Evaluated& one) const;
   bool MayFit(const Proposal& proposal, double part) const;
+  // Layers by micro-batches that trying it compiles.
+  int64_t LayerPasses(const v1::Layout& layout) const;
   // Over the limits of the tiers other than the device.
   bool HopelessElsewhere(const Proposal& proposal) const;
   // Arena bytes over the estimate, of layouts with this one's schedule; 0: not known yet.
