@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "coordinator/planner/layout_rules.h"
+#include "coordinator/planner/sample_sizes.h"
 
 namespace terrace {
 namespace {
@@ -77,6 +78,7 @@ Comparison::Comparison(const v1::JobSpec& spec, const Model& model, const Budget
     : spec_(spec),
       budget_(budget),
       search_(search),
+      layers_(model.config.layers),
       limits_(ArenaLimitsOf(spec, budget)),
       memory_(EstimateModel(spec, model)),
       time_(EstimateModel(spec, model), budget.profile) {}
@@ -109,9 +111,14 @@ Proposals Comparison::Take() {
   Proposals proposals = {.best = Smaller(), .compared = compared_};
   const size_t left = kProposedMax - std::min(kProposedMax / 2, proposals.best.size());
   std::map<LayoutKind, std::vector<Proposal>> kinds;
+  const std::set<LayoutKind> short_fits = KindsThatFitShort();
   for (auto& [key, family] : families_) {
     for (std::vector<Proposal>* alike : {&family.within, &family.beyond}) {
-      for (Proposal& one : *alike) kinds[LayoutKindOf(one.layout)].push_back(std::move(one));
+      for (Proposal& one : *alike) {
+        const LayoutKind kind = LayoutKindOf(one.layout);
+        if (short_fits.contains(kind) && !IsShort(one.layout)) continue;
+        kinds[kind].push_back(std::move(one));
+      }
     }
   }
   std::vector<Proposal> fastest;
@@ -129,6 +136,20 @@ Proposals Comparison::Take() {
   }
   std::stable_sort(proposals.best.begin(), proposals.best.end(), Faster);
   return proposals;
+}
+
+bool Comparison::IsShort(const v1::Layout& layout) const {
+  return LayerPasses(layout, layers_) <= kShortLayerPasses;
+}
+
+std::set<LayoutKind> Comparison::KindsThatFitShort() const {
+  std::set<LayoutKind> kinds;
+  for (const auto& [key, family] : families_) {
+    for (const Proposal& one : family.within) {
+      if (IsShort(one.layout)) kinds.insert(LayoutKindOf(one.layout));
+    }
+  }
+  return kinds;
 }
 
 Proposal Comparison::Compare(v1::Layout layout) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "coordinator/planner/estimate.h"
@@ -48,12 +49,16 @@ class Comparison {
   void AddAllMoved();
   void AddTiled();
   bool Tileable(const v1::Layout& layout) const;
+  bool IsShort(const v1::Layout& layout) const;
+  // Kinds of which a short layout seems to fit: longer ones are not proposed then.
+  std::set<LayoutKind> KindsThatFitShort() const;
   // The fastest of those that fit, the fastest of those a tenth smaller, and so on.
   std::vector<Proposal> Smaller() const;
 
   const v1::JobSpec& spec_;
   const Budget& budget_;
   const Search search_;
+  const int64_t layers_;
   const ArenaLimits limits_;
   const MemoryEstimator memory_;
   const TimeEstimator time_;

@@ -24,23 +24,6 @@ void Extrapolate(const Simulation& shorter, double times, Simulation* simulation
 
 }  // namespace
 
-SampleSizes SizesOf(const v1::Layout& layout) {
-  const int64_t stages = layout.pipeline_parallel();
-  // Full, and in step with itself; one round of the order is one micro-batch, or of interleaved as
-  // many as there are stages.
-  SampleSizes sizes = {.shorter = 2, .longer = 3};
-  if (layout.schedule() == "interleaved") {
-    sizes = {.shorter = stages, .longer = 2 * stages};
-  } else if (stages > 1) {
-    const bool zero_bubble = layout.schedule() != "1f1b";
-    sizes.shorter = zero_bubble ? 2 * stages : stages;
-    sizes.longer = sizes.shorter + 2;
-  }
-  const bool gains = layout.micro_batches() > sizes.shorter + sizes.longer;
-  if (!gains || layout.schedule() == "gpipe") return {};
-  return sizes;
-}
-
 absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                  const v1::Layout& layout, const SampleSizes& sizes) {
   Evaluated evaluated = {.layout = layout};

@@ -1,10 +1,7 @@
 // One layout for comparing, nearly exactly and cheaply: compiled with few of its micro-batches,
 // packed quickly, not checked.
 //
-// Once a pipeline is full a step repeats itself: it holds the same from one micro-batch to the
-// next, and each takes the same time. So two short steps, of which one has a few micro-batches
-// more, tell the bytes and the time of a step of any length. Layouts of few micro-batches are
-// compiled whole, and so is gpipe, which holds them all.
+// How many of them, and why those tell the whole step: coordinator/planner/sample_sizes.h.
 //
 // Pure and thread-safe.
 //
@@ -16,17 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/planner/sample_sizes.h"
 #include "coordinator/prepare/evaluate.h"
 
 namespace terrace {
-
-// Micro-batches of the two steps that are compiled for a layout of many; both 0: it is compiled
-// whole.
-struct SampleSizes {
-  int64_t shorter = 0;
-  int64_t longer = 0;
-};
-SampleSizes SizesOf(const v1::Layout& layout);
 
 // Without its simulation. INVALID_ARGUMENT when the layout cannot be compiled.
 absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, const Budget& budget,

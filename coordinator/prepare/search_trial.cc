@@ -27,9 +27,6 @@ constexpr int64_t kPackedAtAll = 40'000;
 constexpr int64_t kCheapInstructions = 60'000;
 // Closed forms of memory are good for this; what they say is larger is tried where nothing fits.
 constexpr double kMayFit = 1.05;
-// Layers times micro-batches that are compiled. Longer ones are tried where no shorter one fits: to
-// compile one takes as long as all others together.
-constexpr int64_t kLayerPassesMax = 2'500;
 // What is slower by closed form than the fastest that fits, by this factor, is not tried any more.
 constexpr double kCloseEnough = 1.15;
 
@@ -47,7 +44,8 @@ absl::Status Trial::Try(const std::vector<const Proposal*>& proposals, LayoutKin
                         double seconds_max) {
   std::vector<const Proposal*> shorter;
   for (const Proposal* one : proposals) {
-    if (LayerPasses(one->layout) <= kLayerPassesMax) shorter.push_back(one);
+    const int64_t passes = LayerPasses(one->layout, model_.config.layers);
+    if (passes <= kShortLayerPasses) shorter.push_back(one);
   }
   RETURN_IF_ERROR(TryThose(shorter, kind, kMayFit, seconds_max));
   if (fits()) return TryFaster(shorter, kind);
@@ -188,12 +186,6 @@ int64_t Trial::ArenaMax() const {
   constexpr int64_t kUnlimited = int64_t{1} << 60;
   return budget_.device_memory_bytes == 0 ? kUnlimited
                                           : budget_.device_memory_bytes - ExternalBytes(budget_);
-}
-
-int64_t Trial::LayerPasses(const v1::Layout& layout) const {
-  const SampleSizes sizes = sampled_ ? SizesOf(layout) : SampleSizes();
-  const int64_t compiled = sizes.longer > 0 ? sizes.shorter + sizes.longer : layout.micro_batches();
-  return model_.config.layers * compiled;
 }
 
 bool Trial::HopelessElsewhere(const Proposal& proposal) const {

@@ -68,8 +68,6 @@ class Trial {
   bool MayRecompute(const v1::Layout& layout) const;
   bool NearlyFits(const Evaluated& one) const;
   bool MayFit(const Proposal& proposal, double part) const;
-  // Layers by micro-batches that trying it compiles.
-  int64_t LayerPasses(const v1::Layout& layout) const;
   // Over the limits of the tiers other than the device.
   bool HopelessElsewhere(const Proposal& proposal) const;
   // Arena bytes over the estimate, of layouts with this one's schedule; 0: not known yet.

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/sample_sizes.h"
+
+namespace terrace {
+
+SampleSizes SizesOf(const v1::Layout& layout) {
+  const int64_t stages = layout.pipeline_parallel();
+  // Full, and in step with itself; one round of the order is one micro-batch, or of interleaved as
+  // many as there are stages.
+  SampleSizes sizes = {.shorter = 2, .longer = 3};
+  if (layout.schedule() == "interleaved") {
+    sizes = {.shorter = stages, .longer = 2 * stages};
+  } else if (stages > 1) {
+    const bool zero_bubble = layout.schedule() != "1f1b";
+    sizes.shorter = zero_bubble ? 2 * stages : stages;
+    sizes.longer = sizes.shorter + 2;
+  }
+  const bool gains = layout.micro_batches() > sizes.shorter + sizes.longer;
+  if (!gains || layout.schedule() == "gpipe") return {};
+  return sizes;
+}
+
+int64_t LayerPasses(const v1::Layout& layout, int64_t layers) {
+  const SampleSizes sizes = SizesOf(layout);
+  return layers * (sizes.longer > 0 ? sizes.shorter + sizes.longer : layout.micro_batches());
+}
+
+}  // namespace terrace

@@ -1,0 +1,33 @@
+// How many micro-batches of a layout are compiled to compare it with others.
+//
+// Once a pipeline is full a step repeats itself, so two short steps, of which one has a few
+// micro-batches more, tell the bytes and the time of a step of any length. Layouts of few
+// micro-batches are compiled whole, and so is gpipe, which holds them all.
+//
+// Pure and thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "proto/v1/plan.pb.h"
+
+namespace terrace {
+
+// Micro-batches of the two steps that are compiled for a layout of many; both 0: it is compiled
+// whole.
+struct SampleSizes {
+  int64_t shorter = 0;
+  int64_t longer = 0;
+};
+SampleSizes SizesOf(const v1::Layout& layout);
+
+// Passes of a layer that comparing the layout compiles, of all stages: what its time goes with.
+int64_t LayerPasses(const v1::Layout& layout, int64_t layers);
+
+// Layouts of more are compared only where none of fewer fits: to compile one takes as long as all
+// others together. Llama 3 405B in 16 micro-batches has 2,016.
+inline constexpr int64_t kShortLayerPasses = 2'500;
+
+}  // namespace terrace
