@@ -38,6 +38,12 @@ bool WorthEarning(const v1::Program& program, int64_t bound) {
   return IsWorth(program.arenas(0).bytes() - bound, bound);
 }
 
+// Nothing is gained by needing less.
+bool FitsAnyway(const v1::Program& program) {
+  const int64_t bytes = program.arenas(0).bytes() + program.external_bytes();
+  return program.device_limit_bytes() > 0 && bytes <= program.device_limit_bytes();
+}
+
 // Emits and packs.
 absl::Status Attempt(const EmitInput& input, const Waits& waits, PackEffort effort, Graph* graph,
                      v1::Program* program) {
@@ -96,7 +102,7 @@ absl::Status EmitAndPlace(const EmitInput& input, PackEffort effort, Graph* grap
   for (const v1::Arena& arena : program->arenas()) bounds.push_back(arena.lower_bound_bytes());
   const bool searches = effort == PackEffort::kFull;
   if (searches && !OrdersDo(*program)) RETURN_IF_ERROR(PlaceBuffers(program));
-  if (!WorthEarning(*program, bounds[0])) return absl::OkStatus();
+  if (FitsAnyway(*program) || !WorthEarning(*program, bounds[0])) return absl::OkStatus();
   ASSIGN_OR_RETURN(const bool earned, Earn(input, bare, bounds[0], searches, graph, program));
   if (!earned) return absl::OkStatus();
   for (v1::Arena& arena : *program->mutable_arenas()) {

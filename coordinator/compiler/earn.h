@@ -5,9 +5,10 @@
 // Where even the search does not fit these lives together within 1 % (and 1 MiB) of the lower
 // bound, they are made shorter: gathers begin half as far ahead, or reductions are waited for one
 // layer later instead of two, or both, the first that does. Such waits cost time wherever links are
-// the limit, so they are only taken for at least 1 % of the arena. Operations, their operands and
-// the bytes sent stay the same; the waits are part of the program, so that checker and simulator
-// see what they cost.
+// the limit (up to a sixth of a step), so they are only taken for at least 1 % of the arena, and
+// never by a program that fits its device limit without. Operations, their operands and the bytes
+// sent stay the same; the waits are part of the program, so that checker and simulator see what
+// they cost.
 //
 // Shorter lives have a lower bound as well, so that the certificate of such a program may be worse
 // although it needs less: the arena keeps the bound before (unearned_bound_bytes), against which it

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct Job {
   uint32_t zero = 0;
   std::string recompute = "none";
   uint32_t micro_batch = 1, micro_batches = 8;
+  int64_t device_limit_bytes = 0;
 };
 
 std::vector<v1::Program> CompileJob(const Job& job) {
@@ -61,7 +63,10 @@ std::vector<v1::Program> CompileJob(const Job& job) {
   const auto config = ParseModelConfig(job.config_json, job.sequence);
   EXPECT_TRUE(config.ok()) << config.status();
   const Model model = BuildModel(*config);
-  auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+  auto programs = Compile({.spec = &spec,
+                           .model = &model,
+                           .layout = layout,
+                           .device_limit_bytes = job.device_limit_bytes});
   EXPECT_TRUE(programs.ok()) << programs.status();
   return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
 }
@@ -83,6 +88,33 @@ TEST(EarnTest, ShardedStatesOfAPipelineFitWithinOnePercent) {
     }
     EXPECT_TRUE(CheckPrograms(programs).ok()) << CheckPrograms(programs);
   }
+}
+
+int64_t LargestArena(const std::vector<v1::Program>& programs) {
+  int64_t largest = 0;
+  for (const v1::Program& program : programs) {
+    largest = std::max(largest, program.arenas(0).bytes());
+  }
+  return largest;
+}
+
+bool Earned(const std::vector<v1::Program>& programs) {
+  return std::any_of(programs.begin(), programs.end(), [](const v1::Program& program) {
+    return program.arenas(0).unearned_bound_bytes() > 0;
+  });
+}
+
+TEST(EarnTest, TimeIsSpentOnMemoryOnlyWhereTheDeviceIsTooSmallWithout) {
+  const std::vector<v1::Program> unlimited = CompileJob({.zero = 3});
+  ASSERT_TRUE(Earned(unlimited));
+  const std::vector<v1::Program> roomy =
+      CompileJob({.zero = 3, .device_limit_bytes = int64_t{1} << 40});
+  EXPECT_FALSE(Earned(roomy));
+  EXPECT_GT(LargestArena(roomy), LargestArena(unlimited));
+  const std::vector<v1::Program> tight =
+      CompileJob({.zero = 3, .device_limit_bytes = LargestArena(unlimited)});
+  EXPECT_TRUE(Earned(tight));
+  EXPECT_EQ(LargestArena(tight), LargestArena(unlimited));
 }
 
 // A V schedule of eight stages: no search, since there are thousands of buffers, and nothing that a
