@@ -54,14 +54,13 @@ int64_t BucketDraw::Sample(int bucket, int64_t index) const {
   return static_cast<int64_t>(Permutation(size, MixBits(bucket_key ^ MixBits(pass)))(index % size));
 }
 
-std::vector<int64_t> BucketDraw::DrawnBefore(int64_t step, int64_t batch) const {
+WholeEpochs BucketDraw::WholeEpochsBefore(int64_t step, int64_t batch) const {
   const Epoch epoch = EpochOf(step, batch);
-  std::vector<int64_t> drawn(sizes_.size());
-  for (size_t i = 0; i < sizes_.size(); ++i) drawn[i] = Before(i, epoch.number, batch);
-  for (int64_t place = 0; place < step - epoch.first_step; ++place) {
-    ++drawn[AtPlace(epoch, place, batch).bucket];
+  WholeEpochs whole = {.steps = epoch.first_step};
+  for (size_t i = 0; i < sizes_.size(); ++i) {
+    whole.batches.push_back(Before(i, epoch.number, batch));
   }
-  return drawn;
+  return whole;
 }
 
 }  // namespace terrace

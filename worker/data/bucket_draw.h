@@ -22,6 +22,13 @@ struct DrawnBatch {
   int64_t first = 0;  // index of its first sample in the endless list of the bucket
 };
 
+// What epochs drew from the first step on: of each bucket the first batches of its endless list,
+// all of them. Within an epoch they come in another order.
+struct WholeEpochs {
+  int64_t steps = 0;
+  std::vector<int64_t> batches;  // by bucket
+};
+
 class BucketDraw {
  public:
   // `sizes`: samples of each bucket. REQUIRES: at least as many together as in any batch asked for.
@@ -31,9 +38,8 @@ class BucketDraw {
   DrawnBatch Draw(int64_t step, int64_t batch) const;
   // The sample of the bucket, below its size, at a place of its endless list.
   int64_t Sample(int bucket, int64_t index) const;
-  // How many of the steps before `step` took each bucket. Whole epochs are counted at once: it
-  // costs at most the steps of one.
-  std::vector<int64_t> DrawnBefore(int64_t step, int64_t batch) const;
+  // The epochs that ended by `step`.
+  WholeEpochs WholeEpochsBefore(int64_t step, int64_t batch) const;
 
  private:
   struct Epoch {

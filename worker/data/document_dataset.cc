@@ -131,9 +131,7 @@ class DocumentDataset final : public TokenDataset {
 
   int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const override {
     if (end - begin > 1) return TokensBefore(end, global_batch) - TokensBefore(begin, global_batch);
-    if (begin == end) return 0;
-    const DrawnBatch batch = draw_->Draw(begin, global_batch);
-    return TokensOf(batch.bucket, batch.first, batch.first + global_batch);
+    return begin == end ? 0 : TokensOfStep(begin, global_batch);
   }
 
   void ValidationRow(int64_t index, std::span<int32_t> tokens,
@@ -160,18 +158,26 @@ class DocumentDataset final : public TokenDataset {
     return tokens;
   }
 
-  // A resumed job asks for all of its past: whole passes of a bucket are counted at once.
+  int64_t TokensOfStep(int64_t step, int64_t global_batch) const {
+    const DrawnBatch batch = draw_->Draw(step, global_batch);
+    return TokensOf(batch.bucket, batch.first, batch.first + global_batch);
+  }
+
+  // A resumed job asks for all of its past: whole epochs, and in them whole passes of a bucket, are
+  // counted at once, the steps of the last epoch one by one.
   int64_t TokensBefore(int64_t step, int64_t global_batch) const {
-    const std::vector<int64_t> drawn = draw_->DrawnBefore(step, global_batch);
+    const WholeEpochs whole = draw_->WholeEpochsBefore(step, global_batch);
     const std::vector<int64_t> sizes = train_.sizes();
     int64_t tokens = 0;
-    for (size_t i = 0; i < drawn.size(); ++i) {
-      if (drawn[i] == 0) continue;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (whole.batches[i] == 0) continue;
       const auto bucket = static_cast<int>(i);
-      const int64_t end = drawn[i] * global_batch;
+      const int64_t end = whole.batches[i] * global_batch;
       const int64_t passes = end / sizes[i];
       tokens += passes * train_.tokens(bucket) + TokensOf(bucket, passes * sizes[i], end);
     }
+    for (int64_t rest = whole.steps; rest < step; ++rest)
+      tokens += TokensOfStep(rest, global_batch);
     return tokens;
   }
 

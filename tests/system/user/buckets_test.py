@@ -93,7 +93,7 @@ class BucketsTest(TerraceTest):
 
     def test_the_plan_names_the_step_of_each_length(self):
         result = self.terrace("plan", self.documents_job())
-        self.assertRegex(result.out, r"steps by tokens of a sample: 16 \S+ s, 32 \S+ s, 128 \S+ s; \S+ s on average")
+        self.assertRegex(" ".join(result.out.split()), r"steps by tokens of a sample: 16 \S+ s, 32 \S+ s, 128 \S+ s; \S+ s on average")
 
     def test_wrong_lengths_and_too_few_documents_are_refused(self):
         result = self.terrace("plan", self.documents_job({"data.buckets": [32, 16, LONGEST]}), code=None)

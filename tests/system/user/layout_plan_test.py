@@ -32,15 +32,15 @@ class LayoutPlanTest(TerraceTest):
                          {"tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 2, "zero_stage": 1, "ranks": 8})
         self.assertEqual(layout["stage_layers"], [1, 3])
         self.assertEqual(layout["micro_batch"] * layout["micro_batches"] * layout["data_parallel"], 24)
-        for words in ("8 ranks", "dp 2", "tp 2 + sequence", "pp 2 (1f1b", "zero 1", "6 micro-batches of 2 x 32 tokens"):
+        for words in ("8 on 1 node", "dp 2", "tp 2 + sequence", "pp 2 (1f1b", "zero 1", "6 micro-batches of 2 x 32 tokens"):
             self.assertIn(words, text)
         self.assertEqual(len(plan["program_sha256"]), 2)
         self.assertEqual([int(memory["stage"]) for memory in plan["memory"]], [0, 1])
-        sections = re.split(r"^memory of a rank at the peak, stage ", text, flags=re.M)[1:]
-        self.assertEqual(len(sections), 2)
-        for section, memory in zip(sections, plan["memory"]):
-            arena = int(memory["arena_bytes"])
-            self.assertIn(f"arena {arena:,} bytes", section)
+        table = text[text.index("memory of a rank at the peak"):]
+        self.assertEqual(re.findall(r"^ +(\d) +(\d-\d) +\d", table, re.M), [("0", "0-3"), ("1", "4-7")])
+        arenas = [int(memory["arena_bytes"]) for memory in plan["memory"]]
+        self.assertIn(f"arenas of {min(arenas):,} to {max(arenas):,} bytes", table)
+        for arena, memory in zip(arenas, plan["memory"]):
             self.assertEqual(sum(int(line["bytes"]) for line in memory["lines"]), arena + int(memory["external_bytes"]))
             self.assertGreaterEqual(arena, int(memory["lower_bound_bytes"]))
 

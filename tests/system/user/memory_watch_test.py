@@ -88,7 +88,7 @@ class WatchTest(WatchedJobTest):
         text = page.read_text()
         self.assertIn(job, text)
         self.assertIn("adam_m.", text)
-        self.assertEqual(text.count("<svg"), 1)
+        self.assertEqual(text.count("Live bytes on"), 1, "one picture a tier")
         self.assertNotIn("<script", text)
 
         data = pickle.loads(snapshot.read_bytes())

@@ -79,13 +79,25 @@ TEST(BucketDrawTest, ABucketSmallerThanABatchWaitsForItsTurn) {
   EXPECT_EQ(steps.size(), 20u) << "2 of 32 samples";
 }
 
-TEST(BucketDrawTest, WhatWasDrawnIsCountedWithoutDrawingAllOfIt) {
+TEST(BucketDrawTest, WholeEpochsDrewTheFirstBatchesOfEachBucket) {
   const BucketDraw draw({33, 12, 5}, 1);
-  std::vector<int64_t> counted(3);
+  std::vector<std::set<int64_t>> drawn(3);  // by bucket, the first samples of batches
+  int64_t epochs = 0;
   for (int64_t step = 0; step < 200; ++step) {
-    EXPECT_EQ(draw.DrawnBefore(step, 7), counted) << step;
-    ++counted[draw.Draw(step, 7).bucket];
+    const WholeEpochs whole = draw.WholeEpochsBefore(step, 7);
+    ASSERT_LE(whole.steps, step);
+    if (whole.steps == step) {
+      ++epochs;
+      for (int bucket = 0; bucket < 3; ++bucket) {
+        EXPECT_EQ(static_cast<int64_t>(drawn[bucket].size()), whole.batches[bucket]);
+        if (drawn[bucket].empty()) continue;
+        EXPECT_EQ(*drawn[bucket].rbegin(), (whole.batches[bucket] - 1) * 7) << "none left out";
+      }
+    }
+    const DrawnBatch batch = draw.Draw(step, 7);
+    drawn[batch.bucket].insert(batch.first);
   }
+  EXPECT_GT(epochs, 20);
 }
 
 }  // namespace

@@ -172,6 +172,11 @@ TEST_F(DocumentDatasetTest, TokensOfALongPastAreCountedByEpochsAndEqualThoseOfIt
   for (int64_t step = kFrom; step < kTo; ++step)
     steps += dataset->TrainTokens(step, step + 1, kBatch);
   EXPECT_EQ(dataset->TrainTokens(kFrom, kTo, kBatch), steps);
+  for (int64_t end = 0, sum = 0; end < 500; ++end) {
+    ASSERT_EQ(dataset->TrainTokens(0, end, kBatch), sum)
+        << end << " steps, in the middle of epochs";
+    sum += dataset->TrainTokens(end, end + 1, kBatch);
+  }
   // Step by step this would take hours.
   constexpr int64_t kLongAgo = int64_t{1} << 40;
   const int64_t before = dataset->TrainTokens(0, kLongAgo, kBatch);
