@@ -1,10 +1,13 @@
 # Whether the CUDA backend is built. TERRACE_CUDA = AUTO (where nvcc is found, in builds without sanitizers), ON (an error
-# where it is not), OFF. Sets TERRACE_BUILD_CUDA. It needs nvcc 12 or later and cuBLASLt, both of NVIDIA's toolkit.
+# where it is not), OFF. Sets TERRACE_BUILD_CUDA. It needs nvcc 12 or later and cuBLASLt, both of NVIDIA's toolkit. NCCL, where it
+# lies beside them or in the system's folders, sets TERRACE_BUILD_NCCL and the target terrace_nccl; without it GPUs of one job
+# cannot communicate.
 set(TERRACE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TERRACE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TERRACE_CUDA_ARCHITECTURES "80-real;90a-real" CACHE STRING "What nvcc compiles for")
 
 set(TERRACE_BUILD_CUDA OFF)
+set(TERRACE_BUILD_NCCL OFF)
 if(TERRACE_CUDA STREQUAL "OFF")
   return()
 endif()
@@ -39,3 +42,14 @@ set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 set(TERRACE_BUILD_CUDA ON)
+
+find_path(TERRACE_NCCL_INCLUDE nccl.h HINTS ENV NCCL_HOME ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+find_library(TERRACE_NCCL_LIBRARY nccl HINTS ENV NCCL_HOME ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64)
+if(TERRACE_NCCL_INCLUDE AND TERRACE_NCCL_LIBRARY)
+  add_library(terrace_nccl SHARED IMPORTED)
+  set_target_properties(terrace_nccl PROPERTIES
+    IMPORTED_LOCATION ${TERRACE_NCCL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${TERRACE_NCCL_INCLUDE})
+  set(TERRACE_BUILD_NCCL ON)
+else()
+  message(STATUS "No NCCL (nccl.h, libnccl.so): ranks on several GPUs will not be able to communicate")
+endif()

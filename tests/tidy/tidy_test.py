@@ -22,7 +22,8 @@ LIBRARIES = {
     r"<yaml-cpp": r"^coordinator/(spec|import|planner/cluster_file)",
     r"<prometheus/": r"^(coordinator/server|worker/daemon|tests)",
     r"<CLI/": r"^(client/main|coordinator/main|worker/(daemon|rank)/main)",
-    r"<(cuda|cublas)": r"^(kernels/cuda|tests)",
+    r"<(cuda|cublas)": r"^(kernels/cuda|worker/comm/(cuda|nccl)_|tests)",
+    r"<nccl": r"^(worker/comm/nccl_|tests)",
     r"google/protobuf|\.pb\.h": r"^(?!kernels|base|worker/memory|worker/comm)",
     r"<gtest|<gmock|<benchmark": r"^tests",
 }

@@ -2,8 +2,11 @@
 #include "worker/comm/interface_address.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+
+#include <memory>
 
 #include "base/unique_fd.h"
 
@@ -25,6 +28,22 @@ std::string PrimaryAddress() {
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) return kLoopback;
   char text[INET_ADDRSTRLEN];
   return ::inet_ntop(AF_INET, &own.sin_addr, text, sizeof text) == nullptr ? kLoopback : text;
+}
+
+std::string InterfaceOf(const std::string& address) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    const auto* socket_address = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
+    char text[INET_ADDRSTRLEN];
+    if (::inet_ntop(AF_INET, &socket_address->sin_addr, text, sizeof text) != nullptr &&
+        address == text) {
+      return entry->ifa_name;
+    }
+  }
+  return "";
 }
 
 }  // namespace terrace

@@ -9,4 +9,8 @@ namespace terrace {
 // hosts reach. The loopback address on a host without a route. Sends nothing. Thread-safe.
 std::string PrimaryAddress();
 
+// The name of the interface with this numeric address: "eth0". Empty when there is none.
+// Thread-safe.
+std::string InterfaceOf(const std::string& address);
+
 }  // namespace terrace

@@ -17,6 +17,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/comm/comm_fixture.h"
 #include "worker/comm/file_rendezvous.h"
 #include "worker/comm/interface_address.h"
 
@@ -65,31 +66,6 @@ class CommunicatorTest : public testing::Test {
 };
 
 constexpr int kSizes[] = {2, 3, 4, 5};
-
-// Values that no two members, elements or orders of summing share.
-std::vector<float> Values(int member, int64_t n) {
-  std::vector<float> values(n);
-  for (int64_t i = 0; i < n; ++i) values[i] = 1.0f / static_cast<float>(3 * i + 7 * member + 1);
-  return values;
-}
-
-// The sum of element i as the ring adds it: part p begins with member p + 1.
-std::vector<float> RingSum(int size, int64_t n) {
-  std::vector<std::vector<float>> all;
-  for (int member = 0; member < size; ++member) all.push_back(Values(member, n));
-  const int64_t part = (n + size - 1) / size;
-  std::vector<float> sum(n);
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t p = i / part;
-    sum[i] = all[(p + 1) % size][i];
-    for (int64_t k = 2; k <= size; ++k) sum[i] += all[(p + k) % size][i];
-  }
-  return sum;
-}
-
-bool SameBits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
-}
 
 TEST_F(CommunicatorTest, AGroupOfOneNeedsNoStore) {
   auto group = ConnectGloo({.name = "alone", .rank = 0, .size = 1}, nullptr);
