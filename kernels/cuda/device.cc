@@ -3,38 +3,52 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/cublas_gemm.h"
 
 namespace terrace::kernels::cuda {
 namespace {
 
+constexpr char kHexDigits[] = "0123456789abcdef";
 constexpr int kOldestMajor = 8;  // what the kernels are compiled for: sm_80 and later
 
-Status Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return {std::string("cuda: ") + what + ": " + cudaGetErrorString(error)};
-}
-
-Status FindDevices(int ordinal) {
+Status CountDevices(int* devices) {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     return {"cuda: no NVIDIA driver on this machine: install it, or run on the CPU"};
   }
+  const cudaError_t error = cudaGetDeviceCount(devices);
+  if (error == cudaSuccess && *devices > 0) return {};
+  return {std::string("cuda: no NVIDIA device can be used here (") +
+          (error == cudaSuccess ? "the driver lists none" : cudaGetErrorString(error)) + ")"};
+}
+
+Status FindDevice(int ordinal) {
   int devices = 0;
-  const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess || devices == 0) {
-    return {std::string("cuda: no NVIDIA device can be used here (") +
-            (error == cudaSuccess ? "the driver lists none" : cudaGetErrorString(error)) + ")"};
-  }
-  if (ordinal < devices) return {};
+  Status status = CountDevices(&devices);
+  if (!status.ok() || ordinal < devices) return status;
   return {"cuda: device " + std::to_string(ordinal) + " of " + std::to_string(devices) +
           " does not exist"};
 }
 
 }  // namespace
 
+Status ListDevices(std::vector<DeviceInfo>* devices) {
+  int count = 0;
+  Status status = CountDevices(&count);
+  for (int i = 0; i < count && status.ok(); ++i) {
+    cudaDeviceProp properties = {};
+    status = Check(cudaGetDeviceProperties(&properties, i), "properties");
+    devices->push_back({.name = properties.name,
+                        .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+                        .major = properties.major,
+                        .minor = properties.minor});
+  }
+  return status;
+}
+
 Status Device::Open(int ordinal, std::unique_ptr<Device>* device) {
-  Status status = FindDevices(ordinal);
+  Status status = FindDevice(ordinal);
   if (!status.ok()) return status;
   std::unique_ptr<Device> opened(new Device());
   status = opened->Start(ordinal);
@@ -42,7 +56,10 @@ Status Device::Open(int ordinal, std::unique_ptr<Device>* device) {
   return status;
 }
 
+Status Device::Use() const { return Check(cudaSetDevice(ordinal_), "cudaSetDevice"); }
+
 Status Device::Start(int ordinal) {
+  ordinal_ = ordinal;
   cudaDeviceProp properties = {};
   Status status = Check(cudaGetDeviceProperties(&properties, ordinal), "properties");
   if (!status.ok()) return status;
@@ -50,10 +67,14 @@ Status Device::Start(int ordinal) {
           std::to_string(properties.minor) + ", " + std::to_string(properties.multiProcessorCount) +
           " SMs";
   memory_bytes_ = static_cast<int64_t>(properties.totalGlobalMem);
+  for (const char byte : properties.uuid.bytes) {
+    uuid_ += kHexDigits[static_cast<unsigned char>(byte) / 16];
+    uuid_ += kHexDigits[static_cast<unsigned char>(byte) % 16];
+  }
   if (properties.major < kOldestMajor) {
     return {"cuda: " + name_ + " is too old: the kernels need sm_80 or later"};
   }
-  status = Check(cudaSetDevice(ordinal), "cudaSetDevice");
+  status = Use();
   if (status.ok()) {
     status = Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
   }
@@ -73,8 +94,9 @@ Device::~Device() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
-Context Device::MakeContext(std::byte* workspace, int64_t workspace_bytes) const {
-  return {.stream = stream_,
+Context Device::MakeContext(CUstream_st* stream, std::byte* workspace,
+                            int64_t workspace_bytes) const {
+  return {.stream = stream,
           .gemms = gemms_.get(),
           .faults = faults_,
           .workspace = workspace,

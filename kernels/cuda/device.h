@@ -10,10 +10,20 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/gemm.h"
 
 namespace terrace::kernels::cuda {
+
+struct DeviceInfo {
+  std::string name;  // the driver's: "NVIDIA H100 80GB HBM3"
+  int64_t memory_bytes = 0;
+  int major = 0, minor = 0;  // compute capability
+};
+// Those that a process here may use, without starting anything on them. "cuda: no NVIDIA driver
+// ...", "cuda: no NVIDIA device ...": a sentence for people.
+Status ListDevices(std::vector<DeviceInfo>* devices);
 
 class Device {
  public:
@@ -25,9 +35,16 @@ class Device {
 
   const std::string& name() const { return name_; }  // "NVIDIA H100 80GB HBM3, sm_90, 132 SMs"
   int64_t memory_bytes() const { return memory_bytes_; }
+  const std::string& uuid() const { return uuid_; }  // 32 hexadecimal digits; no other GPU has it
+
+  // Makes it the calling thread's device; the opening thread has it.
+  Status Use() const;
 
   // On the device's stream, with this scratch.
-  Context MakeContext(std::byte* workspace, int64_t workspace_bytes) const;
+  Context MakeContext(std::byte* workspace, int64_t workspace_bytes) const {
+    return MakeContext(stream_, workspace, workspace_bytes);
+  }
+  Context MakeContext(CUstream_st* stream, std::byte* workspace, int64_t workspace_bytes) const;
   // Waits for the stream; then the first error that it met, a bad index among them, which is
   // forgotten.
   Status Finish();
@@ -36,7 +53,8 @@ class Device {
   Device() = default;
   Status Start(int ordinal);
 
-  std::string name_;
+  int ordinal_ = 0;
+  std::string name_, uuid_;
   int64_t memory_bytes_ = 0;
   CUstream_st* stream_ = nullptr;
   Fault* faults_ = nullptr;

@@ -13,6 +13,8 @@
 #include <tuple>
 #include <utility>
 
+#include "tests/unit/kernels/cuda/simt/cuda_runtime_api.h"
+#include "tests/unit/kernels/cuda/simt/fake_device.h"
 #include "tests/unit/kernels/cuda/simt/simt.h"
 
 #define __global__
@@ -21,13 +23,6 @@
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(...)
-
-using cudaStream_t = struct CUstream_st*;
-enum cudaError_t { cudaSuccess = 0 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-
-inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
-inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 
 struct cudaLaunchConfig_t {
   dim3 gridDim;
@@ -62,11 +57,13 @@ inline unsigned long long atomicMin(unsigned long long* at, unsigned long long v
   return std::exchange(*at, std::min(*at, value));
 }
 
+// The arguments are copied, as CUDA does: what they were when the kernel was launched.
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
-  terrace::simt::Run(config->gridDim, config->blockDim, config->dynamicSmemBytes,
-                     [&] { std::apply(kernel, values); });
-  return cudaSuccess;
+  return terrace::simt::Enqueue(config->stream, [config = *config, kernel, values] {
+    terrace::simt::Run(config.gridDim, config.blockDim, config.dynamicSmemBytes,
+                       [&] { std::apply(kernel, values); });
+  });
 }

@@ -1,0 +1,51 @@
+// A GPU for tests without one: memory that the host cannot touch, streams that are executed late
+// and in an order that nobody can rely on, calls that fail.
+//
+// Memory from cudaMalloc is inaccessible but while the device executes something, and full of
+// poison at first. What is queued is executed when somebody waits for it, inside that call: nothing
+// more than it needs (kLazy), in random order of streams with some that nobody asked for (kRandom),
+// or at once (kEager). Whoever forgets to wait for something finds that it has not happened. Copies
+// of memory that is neither the device's nor pinned are refused, and so is the use of a stream by a
+// thread whose device is another.
+//
+// One device for the process. Thread-safe; kernels are executed one at a time.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "tests/unit/kernels/cuda/simt/cuda_runtime_api.h"
+
+namespace terrace::simt {
+
+struct DeviceOptions {
+  enum class Order { kLazy, kRandom, kEager } order = Order::kLazy;
+  unsigned seed = 1;
+  bool driver = true;
+  int devices = 2;
+  int64_t memory_bytes = int64_t{1} << 30;
+  int64_t context_bytes = 300 << 20;  // that the driver takes of it
+  // Numbers of calls, from 1 on, that are answered but not carried out; 0: none.
+  int64_t dropped_wait = 0;    // cudaStreamWaitEvent
+  int64_t dropped_sync = 0;    // cudaEventSynchronize
+  int64_t failing_launch = 0;  // the n-th piece of work ends in an error, as all after it
+  // Who waits for a mark of this stream, the n-th that was made since ResetDevice, dozes off first.
+  int64_t slow_stream = 0;
+};
+// For everything from now on. REQUIRES: no stream has work.
+void ResetDevice(const DeviceOptions& options);
+
+struct DeviceCounts {
+  int64_t streams = 0, waits = 0, syncs = 0, work = 0;  // since ResetDevice
+  int64_t reorderings = 0;  // work executed before earlier work of another stream
+  int64_t allocations = 0;  // of device memory, there now
+};
+DeviceCounts CountsOfDevice();
+
+// Asks the stream for a piece of work; at once where `stream` is null. Device memory is accessible
+// while it runs.
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
+
+}  // namespace terrace::simt
