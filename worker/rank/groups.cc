@@ -2,19 +2,52 @@
 #include "worker/rank/groups.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/grid.h"
 
 namespace terrace {
+namespace {
+
+// Members of group `index` that this rank sends to or receives from.
+std::vector<int> MessagePeers(const v1::Program& program, int index, uint32_t rank) {
+  std::set<int> peers;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    for (const v1::Instruction& instruction : sequence.instructions()) {
+      if (!instruction.has_transfer() || instruction.transfer().group() != uint32_t(index))
+        continue;
+      const int peer =
+          MemberOfStage(program, program.groups(index), rank, instruction.transfer().peer_stage());
+      if (peer >= 0) peers.insert(peer);
+    }
+  }
+  return {peers.begin(), peers.end()};
+}
+
+}  // namespace
+
+int MemberOfStage(const v1::Program& program, const v1::Group& group, uint32_t rank,
+                  uint32_t stage) {
+  Coordinates peer = CoordinatesOf(program.grid(), rank);
+  if (stage == peer.stage || stage >= AxisSize(program.grid(), v1::PIPELINE)) return -1;
+  peer.stage = stage;
+  const std::vector<uint32_t> members = GroupMembers(program.grid(), group, rank);
+  const auto found = std::find(members.begin(), members.end(), RankOf(program.grid(), peer));
+  return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+}
 
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> ConnectGroups(const v1::Program& program,
                                                                          uint32_t rank,
                                                                          const GroupOptions& common,
-                                                                         RendezvousStore* store) {
+                                                                         RendezvousStore* store,
+                                                                         Backend* backend) {
+  const std::unique_ptr<Backend> cpu = MakeCpuBackend();
+  if (backend == nullptr) backend = cpu.get();
   std::vector<std::unique_ptr<Communicator>> groups;
-  for (const v1::Group& group : program.groups()) {
+  for (int i = 0; i < program.groups_size(); ++i) {
+    const v1::Group& group = program.groups(i);
     std::unique_ptr<Communicator>& connection = groups.emplace_back();
     GroupOptions options = common;
     options.ranks = GroupMembers(program.grid(), group, rank);
@@ -24,7 +57,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> ConnectGroups(const v
     options.size = static_cast<int>(options.ranks.size());
     const auto own = std::find(options.ranks.begin(), options.ranks.end(), rank);
     options.rank = static_cast<int>(own - options.ranks.begin());
-    ASSIGN_OR_RETURN(connection, ConnectGloo(options, store));
+    options.message_peers = MessagePeers(program, i, rank);
+    ASSIGN_OR_RETURN(connection, backend->Connect(options, store));
   }
   return groups;
 }

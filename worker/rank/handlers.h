@@ -40,6 +40,8 @@ absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& inst
                               std::string_view problem);
 // What a group says, with what was being done: a lost or hung peer is found by this line.
 absl::Status Located(const absl::Status& status, const v1::Instruction& instruction);
+// Gives an input or output in a queue the host's side of its operands.
+absl::Status AddStaging(const InstructionPreparation& in, PreparedInstruction* out);
 // The connection of Program.groups[group]. INVALID_ARGUMENT when this rank has none.
 absl::StatusOr<Communicator*> GroupOf(const InstructionPreparation& in, uint32_t group);
 

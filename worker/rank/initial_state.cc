@@ -55,8 +55,12 @@ absl::Status FillInitialState(const v1::Program& program, std::span<Region* cons
                               int threads) {
   for (const v1::Buffer& buffer : program.buffers()) {
     if (buffer.lifetime() != v1::PERSISTENT || buffer.class_() == v1::EXTERNAL) continue;
-    std::byte* const data = regions[buffer.arena()]->data();
-    if (data != nullptr) Zero(data + buffer.offset(), buffer.bytes(), threads);
+    Region* const region = regions[buffer.arena()];
+    if (region->data() != nullptr) {
+      Zero(region->data() + buffer.offset(), buffer.bytes(), threads);
+    } else if (program.arenas(buffer.arena()).tier() != v1::NVME) {
+      RETURN_IF_ERROR(region->Zero(buffer.offset(), buffer.bytes()));
+    }
   }
   for (const v1::RopeTable& table : program.rope_tables()) {
     const v1::Buffer& buffer = program.buffers(table.buffer());

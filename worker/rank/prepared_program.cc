@@ -40,9 +40,23 @@ absl::StatusOr<kernels::TensorView> ResolveOperand(const v1::Program& program,
   return view;
 }
 
-// Only copies know what to do with an operand that has no address.
-absl::Status CheckAddresses(const v1::Program& program, std::span<std::byte* const> arenas,
+// Only copies know what to do with an operand that has no address, and only queues and groups with
+// one that the host must not touch.
+absl::Status CheckAddresses(const v1::Program& program, const PrepareOptions& options,
                             const PreparedInstruction& instruction) {
+  const std::span<std::byte* const> arenas = options.arenas;
+  const bool touches = instruction.queue == nullptr && !instruction.source->has_collective() &&
+                       !instruction.source->has_transfer();
+  const bool foreign = options.backend != nullptr && !options.backend->device_is_host();
+  for (size_t i = 0; i < instruction.operands.size() && touches && foreign; ++i) {
+    if (instruction.operands[i].absent()) continue;
+    const uint32_t buffer = instruction.source->operands(static_cast<int>(i)).buffer();
+    const uint32_t arena = program.buffers(static_cast<int>(buffer)).arena();
+    if (program.arenas(static_cast<int>(arena)).tier() != v1::DEVICE) continue;
+    return InstructionError(
+        absl::StatusCode::kInvalidArgument, *instruction.source,
+        absl::StrCat("operand ", i, " lies on the device, its stream runs on the host"));
+  }
   if (instruction.source->has_copy()) return absl::OkStatus();
   for (size_t i = 0; i < instruction.operands.size(); ++i) {
     if (instruction.operands[i].absent()) continue;
@@ -111,12 +125,17 @@ void ResolveWaits(const v1::Sequence& sequence, const std::vector<int32_t>& posi
 absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
                                                  const v1::Sequence& sequence,
                                                  const PrepareOptions& options,
-                                                 NvmeQueues nvme_queues) {
+                                                 NvmeQueues nvme_queues, DeviceQueues queues) {
   PreparedSequence prepared;
   prepared.name = sequence.name();
-  for (const v1::Stream& stream : program.streams())
-    prepared.streams.push_back({.kind = stream.kind()});
+  for (int i = 0; i < program.streams_size(); ++i) {
+    PreparedStream& stream = prepared.streams.emplace_back();
+    stream.kind = program.streams(i).kind();
+    if (!queues.empty()) stream.queue = queues[i].get();
+  }
   const std::vector<bool> is_state = StateBuffers(program);
+  int32_t collectives = 0;
+  const bool in_turns = options.backend != nullptr && options.backend->one_collective_at_a_time();
   std::vector<int32_t> positions;  // by id: of the instruction within its stream
   std::vector<std::vector<int32_t>> seen(program.streams_size(),
                                          std::vector<int32_t>(program.streams_size(), 0));
@@ -127,11 +146,13 @@ absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
       ASSIGN_OR_RETURN(instruction.operands.emplace_back(),
                        ResolveOperand(program, operand, options.arenas));
     }
-    RETURN_IF_ERROR(CheckAddresses(program, options.arenas, instruction));
+    instruction.queue = prepared.streams[source.stream()].queue;
+    RETURN_IF_ERROR(CheckAddresses(program, options, instruction));
     RETURN_IF_ERROR(
         PrepareFamily({&program, &source, &options, nvme_queues, &sequence}, &instruction));
     ResolveWaits(sequence, positions, &seen[source.stream()], &instruction);
     instruction.writes_state = WritesState(source, is_state);
+    if (in_turns && source.has_collective()) instruction.turn = collectives++;
     PreparedStream& stream = prepared.streams[source.stream()];
     positions.push_back(static_cast<int32_t>(stream.instructions.size()));
     stream.instructions.push_back(std::move(instruction));

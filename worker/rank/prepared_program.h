@@ -19,12 +19,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/context.h"
 #include "kernels/kernel.h"
 #include "proto/v1/program.pb.h"
 #include "worker/comm/communicator.h"
 #include "worker/flight_recorder.h"
 #include "worker/memory/nvme_file.h"
 #include "worker/memory/nvme_queue.h"
+#include "worker/rank/backend.h"
 #include "worker/rank/sequence_io.h"
 
 namespace terrace {
@@ -39,11 +41,18 @@ struct WaitPoint {
   int32_t position = 0;
 };
 
+inline constexpr int32_t kAnyTime = -1;
+
 struct PreparedInstruction {
   Handler run = nullptr;
-  kernels::Kernel kernel = nullptr;  // of a compute instruction
+  // Of a compute instruction, one of both: on the host, in a queue.
+  kernels::Kernel kernel = nullptr;
+  kernels::cuda::Kernel device_kernel = nullptr;
   kernels::OpAttrs attrs;
-  kernels::Context context;
+  kernels::Context context;      // in a queue its workspace alone counts
+  DeviceQueue* queue = nullptr;  // of the stream; null: `run` does all of it
+  // In a queue, where `run` only launches: called when the instruction has finished; may be null.
+  Handler finish = nullptr;
   Communicator* group = nullptr;  // of a collective or a transfer
   int peer = 0;                   // of a transfer: the other member
   NvmeQueue* nvme = nullptr;      // of a copy from or to NVMe
@@ -51,8 +60,13 @@ struct PreparedInstruction {
   int64_t copied_bytes = 0;       // of a copy
   // What lies on NVMe has no address: its data is null.
   std::vector<kernels::TensorView> operands;
+  // Of an input or output in a queue: the host's side of each operand.
+  std::vector<kernels::TensorView> staged;
   std::vector<WaitPoint> waits;
   bool writes_state = false;  // touches what checkpoints are written from
+  // Of a collective where only one may be called at a time: how many of the sequence come before
+  // it.
+  int32_t turn = kAnyTime;
   const v1::Instruction* source = nullptr;
 };
 
@@ -72,6 +86,7 @@ WorkKind WorkOf(const PreparedInstruction& instruction, v1::StreamKind stream);
 
 struct PreparedStream {
   v1::StreamKind kind = v1::STREAM_UNSPECIFIED;
+  DeviceQueue* queue = nullptr;  // null: its thread executes it
   std::vector<PreparedInstruction> instructions;
   std::vector<Slice> slices;  // of the last execution, one an instruction
 };
@@ -99,16 +114,19 @@ struct PrepareOptions {
   NvmeFile* nvme = nullptr;                               // the rank's file; null: it has none
   FlightWriter* flight = nullptr;                         // null: nobody watches
   DynamicMemory* dynamic = nullptr;                       // null: the program is planned
+  Backend* backend = nullptr;                             // null: the CPU
 };
 
 // By index in Program.streams; null for those that copy nothing from or to NVMe.
 using NvmeQueues = std::span<const std::unique_ptr<NvmeQueue>>;
+// By index in Program.streams; null for those that their threads execute. Empty: all of them.
+using DeviceQueues = std::span<const std::unique_ptr<DeviceQueue>>;
 
 // INVALID_ARGUMENT when an instruction does not decode or asks for what this rank cannot do.
 // REQUIRES: CheckProgram passed.
 absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
                                                  const v1::Sequence& sequence,
                                                  const PrepareOptions& options,
-                                                 NvmeQueues nvme_queues);
+                                                 NvmeQueues nvme_queues, DeviceQueues queues);
 
 }  // namespace terrace

@@ -13,6 +13,11 @@
 namespace terrace {
 namespace {
 
+// Of the device arena, where it lies in RAM.
+int64_t DeviceRamBytes(const v1::Program& program) {
+  return program.device() == "cuda" ? 0 : ReservedBytesNeeded(program, v1::DEVICE);
+}
+
 // "1.5 GiB of RAM (512.0 MiB device, 1.0 GiB host)".
 std::string RamText(int64_t device, int64_t host) {
   return absl::StrCat(FormatBytes(device + host), " of RAM (", FormatBytes(device), " device, ",
@@ -32,11 +37,11 @@ constexpr char kUseLess[] =
 }  // namespace
 
 int64_t RamBytes(const v1::Program& program) {
-  return ReservedBytesNeeded(program, v1::DEVICE) + ReservedBytesNeeded(program, v1::HOST);
+  return DeviceRamBytes(program) + ReservedBytesNeeded(program, v1::HOST);
 }
 
 absl::Status CheckHostLimits(const v1::Program& program, const HostLimits& limits) {
-  const int64_t device = ReservedBytesNeeded(program, v1::DEVICE);
+  const int64_t device = DeviceRamBytes(program);
   const int64_t host = ReservedBytesNeeded(program, v1::HOST);
   if (program.host_limit_bytes() > 0 && host > program.host_limit_bytes()) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -68,14 +73,19 @@ absl::Status CheckHostLimits(const v1::Program& program, const HostLimits& limit
 absl::StatusOr<ProgramMemory> ProgramMemory::Reserve(const v1::Program& program,
                                                      MemoryOptions options) {
   RETURN_IF_ERROR(CheckHostLimits(program, options.limits));
+  const std::unique_ptr<Backend> cpu = MakeCpuBackend();
+  if (options.backend == nullptr) options.backend = cpu.get();
   ProgramMemory memory;
   for (const v1::Arena& arena : program.arenas()) {
     ASSIGN_OR_RETURN(Region* const region, memory.ReserveArena(arena, options));
     memory.regions_.push_back(region);
-    memory.data_.push_back(region->data());
+    memory.data_.push_back(region->device_data());
   }
   if (UsesCaching(program)) {
-    ASSIGN_OR_RETURN(memory.dynamic_, DynamicMemory::Create(program, {.threads = options.threads}));
+    ASSIGN_OR_RETURN(
+        memory.dynamic_,
+        DynamicMemory::Create(program, {.threads = options.threads,
+                                        .source = options.backend->NewSegments(options.threads)}));
   }
   return memory;
 }
@@ -84,23 +94,36 @@ absl::StatusOr<Region*> ProgramMemory::ReserveArena(const v1::Arena& arena,
                                                     const MemoryOptions& options) {
   const std::string name = absl::StrCat("terrace-arena-", arena.id());
   switch (arena.tier()) {
-    case v1::HOST: {
-      ASSIGN_OR_RETURN(host_,
-                       HostRegion::Reserve(name, arena.bytes(), options.threads, options.limits));
-      if (!host_->unlocked_because().empty()) {
-        log::Warn("host memory is not locked, the system may swap it: ", host_->unlocked_because());
-      }
-      return host_.get();
-    }
+    case v1::HOST:
+      return ReserveHost(name, arena.bytes(), options);
     case v1::NVME:
       return OpenNvme(arena.bytes(), options);
     default: {
-      ASSIGN_OR_RETURN(Arena device, Arena::Reserve(name, arena.bytes()));
-      device_ = std::make_unique<Arena>(std::move(device));
-      device_->Touch(options.threads);
+      ASSIGN_OR_RETURN(device_,
+                       options.backend->ReserveDevice(name, arena.bytes(), options.threads));
       return device_.get();
     }
   }
+}
+
+absl::StatusOr<Region*> ProgramMemory::ReserveHost(const std::string& name, int64_t bytes,
+                                                   const MemoryOptions& options) {
+  ASSIGN_OR_RETURN(host_, HostRegion::Reserve(name, bytes, options.threads, options.limits));
+  auto pin = options.backend->PinHost({host_->data(), static_cast<size_t>(host_->bytes())});
+  if (pin.ok()) {
+    pin_ = *std::move(pin);
+  } else {
+    log::Warn("copies between host memory and the device are slower than they could be: ",
+              pin.status().message());
+  }
+  if (pin_ == nullptr && !host_->unlocked_because().empty())
+    log::Warn("host memory is not locked, the system may swap it: ", host_->unlocked_because());
+  return host_.get();
+}
+
+int64_t ProgramMemory::pinned_bytes() const {
+  if (host_ == nullptr) return 0;
+  return pin_ != nullptr ? host_->bytes() : host_->pinned_bytes();
 }
 
 absl::StatusOr<Region*> ProgramMemory::OpenNvme(int64_t bytes, const MemoryOptions& options) {

@@ -1,6 +1,6 @@
-// The memory of a program: one region an arena, by its tier. DEVICE and HOST are RAM, reserved and
-// touched; NVME is a preallocated file. In caching mode segments for step buffers come to it
-// (dynamic_memory.h). All of it is there before the job is admitted, and no more is asked for
+// The memory of a program: one region an arena, by its tier. DEVICE is the backend's, HOST is RAM,
+// reserved and touched; NVME is a preallocated file. In caching mode segments for step buffers come
+// to it (dynamic_memory.h). All of it is there before the job is admitted, and no more is asked for
 // afterwards.
 //
 // Before anything is reserved, what the arenas in RAM need is held against what the process may
@@ -22,11 +22,11 @@
 #include "absl/status/statusor.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
-#include "worker/memory/arena.h"
 #include "worker/memory/host_limits.h"
 #include "worker/memory/host_region.h"
 #include "worker/memory/nvme_file.h"
 #include "worker/memory/region.h"
+#include "worker/rank/backend.h"
 #include "worker/rank/drive_region.h"
 #include "worker/rank/dynamic_memory.h"
 
@@ -37,10 +37,11 @@ struct MemoryOptions {
   v1::NvmeSpec nvme;  // where the file of a program that uses NVMe goes
   std::string name;   // of that file: job and rank
   HostLimits limits = ReadHostLimits();
-  BlockIoWrapper wrap;  // as in NvmeOptions
+  BlockIoWrapper wrap;         // as in NvmeOptions
+  Backend* backend = nullptr;  // whose memory DEVICE is, for longer than the regions; null: the CPU
 };
 
-// Of all arenas that lie in RAM.
+// Of all arenas that lie in RAM: HOST, and DEVICE where that is the host's.
 int64_t RamBytes(const v1::Program& program);
 
 // RESOURCE_EXHAUSTED with the limit, the need and the way out when the program's arenas cannot fit.
@@ -55,7 +56,7 @@ class ProgramMemory {
     return Reserve(program, MemoryOptions{.threads = threads});
   }
 
-  // By Arena.id. Of one that cannot be addressed the first is null.
+  // By Arena.id, as instructions name them. Of one that they cannot name the first is null.
   std::span<std::byte* const> arenas() const { return data_; }
   std::span<Region* const> regions() const { return regions_; }
   // Null when the program has no such tier.
@@ -67,15 +68,18 @@ class ProgramMemory {
 
   // Of the arena as asked for by the program, and of segments; 0 for a tier that it does not use.
   int64_t reserved_bytes(v1::Tier tier) const;
-  // Host memory that is locked.
-  int64_t pinned_bytes() const { return host_ == nullptr ? 0 : host_->pinned_bytes(); }
+  // Host memory that is locked, by the system or for a device.
+  int64_t pinned_bytes() const;
 
  private:
   absl::StatusOr<Region*> ReserveArena(const v1::Arena& arena, const MemoryOptions& options);
+  absl::StatusOr<Region*> ReserveHost(const std::string& name, int64_t bytes,
+                                      const MemoryOptions& options);
   absl::StatusOr<Region*> OpenNvme(int64_t bytes, const MemoryOptions& options);
 
-  std::unique_ptr<Arena> device_;
+  std::unique_ptr<Region> device_;
   std::unique_ptr<HostRegion> host_;
+  std::unique_ptr<Backend::Pin> pin_;  // of host_; goes first
   std::unique_ptr<NvmeFile> nvme_;
   std::unique_ptr<DriveRegion> nvme_region_;
   std::unique_ptr<DynamicMemory> dynamic_;

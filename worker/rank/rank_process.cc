@@ -23,7 +23,6 @@
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
 #include "worker/rank/memory_report.h"
-#include "worker/rank/process_memory.h"
 #include "worker/rank/program_file.h"
 #include "worker/rank/trainer.h"
 
@@ -135,6 +134,7 @@ absl::Status RankProcess::StartLink() {
 absl::Status RankProcess::Prepare() {
   ASSIGN_OR_RETURN(program_, ReadProgram(config_.program_path(), config_.program_sha256()));
   RETURN_IF_ERROR(CheckPlace(*program_, config_));
+  RETURN_IF_ERROR(PrepareBackend());
   RETURN_IF_ERROR(PrepareMemory());
   RETURN_IF_ERROR(OpenDataset());
   RETURN_IF_ERROR(ConnectGroups());
@@ -171,13 +171,22 @@ HostLimits RankProcess::Limits() const {
   return limits;
 }
 
+absl::Status RankProcess::PrepareBackend() {
+  auto backend = OpenBackend(program_->device(), static_cast<int>(config_.device()));
+  if (!backend.ok()) return WithReason(backend.status(), v1::REASON_NO_MATCHING_WORKER);
+  backend_ = *std::move(backend);
+  if (!backend_->device_is_host()) log::Info("computes on ", backend_->description());
+  return absl::OkStatus();
+}
+
 absl::Status RankProcess::PrepareMemory() {
   RETURN_IF_ERROR(OpenFlightRecorder());
   auto memory = ProgramMemory::Reserve(
       *program_, {.threads = threads(),
                   .nvme = config_.spec().resources().nvme(),
                   .name = absl::StrCat(config_.job(), "-rank-", config_.rank()),
-                  .limits = Limits()});
+                  .limits = Limits(),
+                  .backend = backend_.get()});
   if (!memory.ok()) return WithReason(memory.status(), ReasonOfMemory(memory.status()));
   memory_ = *std::move(memory);
   RecordMemory(*program_, *memory_, flight_.get());
@@ -242,8 +251,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankProcess::ConnectAll(std::strin
 }
 
 absl::Status RankProcess::ConnectGroups() {
-  ASSIGN_OR_RETURN(groups_,
-                   terrace::ConnectGroups(*program_, config_.rank(), CommonOptions(), Store()));
+  RETURN_IF_ERROR(backend_->MeetRanks(config_.rank(), config_.ranks(), Store(), kGroupTimeoutMs));
+  ASSIGN_OR_RETURN(groups_, terrace::ConnectGroups(*program_, config_.rank(), CommonOptions(),
+                                                   Store(), backend_.get()));
   ASSIGN_OR_RETURN(all_ranks_, ConnectAll("all_ranks"));
   agreement_.emplace(all_ranks_.get());
   ASSIGN_OR_RETURN(checkpoint_group_, ConnectAll("checkpoint"));
@@ -262,14 +272,15 @@ absl::Status RankProcess::PrepareVm() {
                                     .rank = config_.rank(),
                                     .nvme = memory_->nvme(),
                                     .flight = flight_.get(),
-                                    .dynamic = memory_->dynamic()},
+                                    .dynamic = memory_->dynamic(),
+                                    .backend = backend_.get()},
                                    clock_, checkpointer_ ? &*checkpointer_ : nullptr));
   return vm_->Warm();
 }
 
 // What the libraries took is known only now.
 absl::Status RankProcess::CheckMemory() {
-  external_bytes_ = ExternalBytes();
+  ASSIGN_OR_RETURN(external_bytes_, backend_->ExternalBytes(memory_->reserved_bytes(v1::DEVICE)));
   const PreparedMemory prepared{*program_, *memory_, external_bytes_};
   reporter_->SetMemory(memory_->reserved_bytes(v1::DEVICE), external_bytes_);
   flight_->Prepared(external_bytes_);

@@ -26,6 +26,7 @@
 #include "worker/data/token_dataset.h"
 #include "worker/flight_recorder.h"
 #include "worker/rank/agreement.h"
+#include "worker/rank/backend.h"
 #include "worker/rank/checkpointer.h"
 #include "worker/rank/commands.h"
 #include "worker/rank/link_server.h"
@@ -56,6 +57,7 @@ class RankProcess {
   absl::Status StartLink();
   absl::Status Prepare();
   absl::Status OpenFlightRecorder();
+  absl::Status PrepareBackend();
   absl::Status PrepareMemory();
   absl::Status OpenDataset();
   absl::Status ConnectGroups();
@@ -85,6 +87,7 @@ class RankProcess {
   std::unique_ptr<RendezvousStore> file_store_;
   std::unique_ptr<v1::Program> program_;
   std::unique_ptr<FlightWriter> flight_;
+  std::unique_ptr<Backend> backend_;
   std::optional<ProgramMemory> memory_;
   std::unique_ptr<TokenDataset> dataset_;
   std::vector<std::unique_ptr<Communicator>> groups_;  // by index in Program.groups

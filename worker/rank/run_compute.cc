@@ -1,4 +1,4 @@
-// Compute instructions: a kernel of the CPU backend on resolved operands.
+// Compute instructions: a kernel on resolved operands, of the CPU or, in a queue, of its device.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "base/status_macros.h"
@@ -17,13 +17,22 @@ absl::Status RunCompute(const PreparedInstruction& instruction, SequenceIo*) {
   return InstructionError(absl::StatusCode::kInternal, *instruction.source, status.message);
 }
 
+absl::Status LaunchCompute(const PreparedInstruction& instruction, SequenceIo*) {
+  return Located(instruction.queue->Compute(instruction), *instruction.source);
+}
+
 }  // namespace
 
 absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstruction* out) {
   const v1::ComputeOp& compute = in.source->compute();
   ASSIGN_OR_RETURN(DecodedOp decoded, DecodeOp(compute));
-  out->run = RunCompute;
-  out->kernel = kernels::cpu::Find(decoded.op);
+  if (out->queue != nullptr) {
+    out->run = LaunchCompute;
+    RETURN_IF_ERROR(Located(out->queue->PrepareCompute(decoded.op, out), *in.source));
+  } else {
+    out->run = RunCompute;
+    out->kernel = kernels::cpu::Find(decoded.op);
+  }
   out->attrs = decoded.attrs;
   ResolveRank(CoordinatesOf(in.program->grid(), in.options->rank), &out->attrs);
   const v1::StreamKind stream = in.program->streams(in.source->stream()).kind();

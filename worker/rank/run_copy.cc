@@ -1,5 +1,5 @@
-// Copies between tiers: memory to memory, or memory to and from the rank's file on NVMe through the
-// queue of the instruction's stream.
+// Copies between tiers: memory to memory (in a queue by its device), or memory to and from the
+// rank's file on NVMe through the queue of the instruction's stream.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
@@ -22,6 +22,16 @@ absl::Status RunMemoryCopy(const PreparedInstruction& instruction, SequenceIo*) 
   for (size_t i = 0; i < operands.size(); i += 2) {
     kernels::cpu::StreamCopy(operands[i + 1].as<std::byte>(), operands[i].as<std::byte>(),
                              operands[i].SpanBytes());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LaunchMemoryCopy(const PreparedInstruction& instruction, SequenceIo*) {
+  const std::vector<kernels::TensorView>& operands = instruction.operands;
+  for (size_t i = 0; i < operands.size(); i += 2) {
+    const absl::Status copied =
+        instruction.queue->Copy(operands[i + 1].data, operands[i].data, operands[i].SpanBytes());
+    if (!copied.ok()) return Located(copied, *instruction.source);
   }
   return absl::OkStatus();
 }
@@ -123,7 +133,7 @@ absl::Status PrepareCopy(const InstructionPreparation& in, PreparedInstruction* 
                            .memory = out->operands[loads ? i + 1 : i].as<std::byte>(),
                            .bytes = out->operands[i].SpanBytes()});
   }
-  out->run = kind.run;
+  out->run = kind.run == RunMemoryCopy && out->queue != nullptr ? LaunchMemoryCopy : kind.run;
   if (out->pieces.empty()) return absl::OkStatus();
   out->nvme = NvmeOf(in);
   return out->nvme != nullptr ? absl::OkStatus() : refuse("this rank has no file on NVMe");

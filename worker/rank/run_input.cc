@@ -1,10 +1,12 @@
-// Input instructions: values that the outside provides, written straight into the arena.
+// Input instructions: values that the outside provides, written straight into the arena; in a queue
+// into pinned memory, from which the device copies them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <span>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "proto/grid.h"
 #include "proto/sequences.h"
 #include "worker/rank/handlers.h"
@@ -19,21 +21,37 @@ std::span<T> Values(const kernels::TensorView& view) {
   return {view.as<T>(), static_cast<size_t>(view.Elements())};
 }
 
-absl::Status RunLoadBatch(const PreparedInstruction& instruction, SequenceIo* io) {
-  io->LoadBatch(instruction.source->micro_batch(), Values<int32_t>(instruction.operands[0]),
-                Values<int32_t>(instruction.operands[1]));
+const std::vector<kernels::TensorView>& HostSide(const PreparedInstruction& instruction) {
+  return instruction.queue != nullptr ? instruction.staged : instruction.operands;
+}
+
+// The staged values stay until the run has ended, and the device has taken them by then.
+absl::Status Upload(const PreparedInstruction& instruction) {
+  for (size_t i = 0; i < instruction.staged.size(); ++i) {
+    const kernels::TensorView &to = instruction.operands[i], &from = instruction.staged[i];
+    if (to.absent()) continue;
+    const absl::Status copied = instruction.queue->Copy(to.data, from.data, to.SpanBytes());
+    if (!copied.ok()) return Located(copied, *instruction.source);
+  }
   return absl::OkStatus();
+}
+
+absl::Status RunLoadBatch(const PreparedInstruction& instruction, SequenceIo* io) {
+  const auto& views = HostSide(instruction);
+  io->LoadBatch(instruction.source->micro_batch(), Values<int32_t>(views[0]),
+                Values<int32_t>(views[1]));
+  return Upload(instruction);
 }
 
 absl::Status RunLoadSchedule(const PreparedInstruction& instruction, SequenceIo* io) {
-  io->LoadSchedule(Values<float>(instruction.operands[0]).first<4>());
-  return absl::OkStatus();
+  io->LoadSchedule(Values<float>(HostSide(instruction)[0]).first<4>());
+  return Upload(instruction);
 }
 
 absl::Status RunLoadPrompt(const PreparedInstruction& instruction, SequenceIo* io) {
-  io->LoadPrompt(Values<int32_t>(instruction.operands[0]),
-                 Values<int32_t>(instruction.operands[1]));
-  return absl::OkStatus();
+  const auto& views = HostSide(instruction);
+  io->LoadPrompt(Values<int32_t>(views[0]), Values<int32_t>(views[1]));
+  return Upload(instruction);
 }
 
 bool FitsOne(const kernels::TensorView& view, kernels::DType dtype) {
@@ -64,6 +82,18 @@ bool FitsBatch(const PreparedInstruction& instruction, int64_t tokens) {
 
 }  // namespace
 
+absl::Status AddStaging(const InstructionPreparation& in, PreparedInstruction* out) {
+  if (out->queue == nullptr) return absl::OkStatus();
+  for (const kernels::TensorView& view : out->operands) {
+    kernels::TensorView& staged = out->staged.emplace_back(view);
+    if (view.absent()) continue;
+    ASSIGN_OR_RETURN(const std::span<std::byte> memory,
+                     in.options->backend->Staging(view.SpanBytes()));
+    staged.data = memory.data();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction* out) {
   const auto refuse = [&in](std::string_view problem) {
     return InstructionError(absl::StatusCode::kInvalidArgument, *in.source, problem);
@@ -77,18 +107,18 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
                                    "], of which one may be absent"));
       }
       out->run = RunLoadBatch;
-      return absl::OkStatus();
+      return AddStaging(in, out);
     case v1::LOAD_SCHEDULE:
       if (!Fits(*out, 1, kernels::DType::kF32) || out->operands[0].Elements() != 4) {
         return refuse("load_schedule must have one operand f32[4]");
       }
       out->run = RunLoadSchedule;
-      return absl::OkStatus();
+      return AddStaging(in, out);
     case v1::LOAD_PROMPT:
       if (!Fits(*out, 2, kernels::DType::kI32))
         return refuse("load_prompt must have two dense i32 operands");
       out->run = RunLoadPrompt;
-      return absl::OkStatus();
+      return AddStaging(in, out);
     default:
       return refuse("unknown kind of input");
   }

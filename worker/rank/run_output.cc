@@ -1,4 +1,5 @@
-// Output instructions: hands values of the arena to the outside.
+// Output instructions: hands values of the arena to the outside; in a queue the device copies them
+// to pinned memory first.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <span>
@@ -8,10 +9,24 @@
 namespace terrace {
 namespace {
 
-absl::Status RunOutput(const PreparedInstruction& instruction, SequenceIo* io) {
-  const kernels::TensorView& view = instruction.operands[0];
+void Hand(const PreparedInstruction& instruction, const kernels::TensorView& view, SequenceIo* io) {
   io->Output(instruction.source->output().kind(),
              std::span<const float>(view.as<float>(), static_cast<size_t>(view.Elements())));
+}
+
+absl::Status RunOutput(const PreparedInstruction& instruction, SequenceIo* io) {
+  Hand(instruction, instruction.operands[0], io);
+  return absl::OkStatus();
+}
+
+absl::Status LaunchOutput(const PreparedInstruction& instruction, SequenceIo*) {
+  const kernels::TensorView& from = instruction.operands[0];
+  return Located(instruction.queue->Copy(instruction.staged[0].data, from.data, from.SpanBytes()),
+                 *instruction.source);
+}
+
+absl::Status FinishOutput(const PreparedInstruction& instruction, SequenceIo* io) {
+  Hand(instruction, instruction.staged[0], io);
   return absl::OkStatus();
 }
 
@@ -40,8 +55,9 @@ absl::Status PrepareOutput(const InstructionPreparation& in, PreparedInstruction
         absl::StatusCode::kInvalidArgument, *in.source,
         "an output must be of a known kind and have one dense f32 operand of its size");
   }
-  out->run = RunOutput;
-  return absl::OkStatus();
+  out->run = out->queue == nullptr ? RunOutput : LaunchOutput;
+  if (out->queue != nullptr) out->finish = FinishOutput;
+  return AddStaging(in, out);
 }
 
 }  // namespace terrace

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/grid.h"
+#include "worker/rank/groups.h"
 #include "worker/rank/handlers.h"
 #include "worker/rank/step_scope.h"
 
@@ -26,17 +26,6 @@ absl::Status RunReceive(const PreparedInstruction& instruction, SequenceIo*) {
   const LibraryScope library;
   return Located(instruction.group->Receive(data.data, data.SpanBytes(), instruction.peer),
                  *instruction.source);
-}
-
-// The member of the group that stands in `stage`; -1 when there is none but this rank.
-int MemberOfStage(const v1::Program& program, const v1::Group& group, uint32_t rank,
-                  uint32_t stage) {
-  Coordinates peer = CoordinatesOf(program.grid(), rank);
-  if (stage == peer.stage || stage >= AxisSize(program.grid(), v1::PIPELINE)) return -1;
-  peer.stage = stage;
-  const std::vector<uint32_t> members = GroupMembers(program.grid(), group, rank);
-  const auto found = std::find(members.begin(), members.end(), RankOf(program.grid(), peer));
-  return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 
 }  // namespace

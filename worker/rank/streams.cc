@@ -2,6 +2,7 @@
 #include "worker/rank/streams.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -11,12 +12,14 @@ namespace terrace {
 
 Streams::Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence,
                  std::span<const std::unique_ptr<Communicator>> groups,
-                 std::span<FlightCounter> counters)
+                 std::span<FlightCounter> counters, Backend* backend)
     : clock_(clock),
       fence_(fence),
       groups_(groups),
       counters_(counters.first(kinds.size())),
       caller_stream_(std::find(kinds.begin(), kinds.end(), v1::COMPUTE) - kinds.begin()),
+      backend_(backend),
+      launched_(std::make_unique<std::atomic<int32_t>[]>(kinds.size())),
       threads_(kinds.size()) {
   for (size_t i = 0; i < kinds.size(); ++i) {
     if (i != caller_stream_) threads_[i] = std::thread(&Streams::ThreadMain, this, i);
@@ -36,7 +39,9 @@ absl::Status Streams::Run(PreparedSequence* sequence, SequenceIo* io) {
   sequence_ = sequence;
   io_ = io;
   failed_.store(false);
+  turn_.store(0, std::memory_order_relaxed);
   for (FlightCounter& counter : counters_) counter.finished.store(0, std::memory_order_relaxed);
+  for (size_t i = 0; i < counters_.size(); ++i) launched_[i].store(0, std::memory_order_relaxed);
   run_.fetch_add(1, std::memory_order_release);
   run_.notify_all();
   Execute(caller_stream_);
@@ -45,12 +50,14 @@ absl::Status Streams::Run(PreparedSequence* sequence, SequenceIo* io) {
     WaitFor({static_cast<uint32_t>(i),
              static_cast<int32_t>(sequence->streams[i].instructions.size()) + 1});
   }
-  if (!failed_.load()) return absl::OkStatus();
+  if (!failed_.load()) return backend_ == nullptr ? absl::OkStatus() : EndOnDevice();
   absl::MutexLock lock(&mutex_);
   return std::exchange(failure_, absl::OkStatus());
 }
 
 void Streams::ThreadMain(size_t stream) {
+  // A device that does not let a thread in says so again when that thread asks for something.
+  if (backend_ != nullptr) backend_->EnterThread().IgnoreError();
   for (uint32_t seen = 0;;) {
     run_.wait(seen, std::memory_order_acquire);
     seen = run_.load(std::memory_order_acquire);
@@ -61,6 +68,7 @@ void Streams::ThreadMain(size_t stream) {
 
 void Streams::Execute(size_t stream) {
   const StepScope scope;
+  if (sequence_->streams[stream].queue != nullptr) return ExecuteOnDevice(stream);
   PreparedStream& prepared = sequence_->streams[stream];
   for (size_t i = 0; i < prepared.instructions.size(); ++i) {
     if (absl::Status status = ExecuteOne(&prepared, i); !status.ok()) {
@@ -80,11 +88,27 @@ absl::Status Streams::ExecuteOne(PreparedStream* stream, size_t index) {
   }
   if (sequence_->launcher != nullptr) RETURN_IF_ERROR(sequence_->launcher->Launch(instruction));
   if (instruction.writes_state && fence_ != nullptr) fence_->WaitUntilUnread();
+  if (instruction.turn != kAnyTime && !WaitForTurn(instruction.turn)) return absl::OkStatus();
   Slice& slice = stream->slices[index];
   slice.start_ns = clock_->MonotonicNanos();
   RETURN_IF_ERROR(instruction.run(instruction, io_));
   slice.end_ns = clock_->MonotonicNanos();
+  if (instruction.turn != kAnyTime) PassTurns(1);
   return absl::OkStatus();
+}
+
+// False when the run has failed.
+bool Streams::WaitForTurn(int32_t turn) {
+  for (int32_t seen = turn_.load(std::memory_order_acquire); seen < turn;
+       seen = turn_.load(std::memory_order_acquire)) {
+    turn_.wait(seen, std::memory_order_acquire);
+  }
+  return !failed_.load(std::memory_order_acquire);
+}
+
+void Streams::PassTurns(int32_t count) {
+  turn_.fetch_add(count, std::memory_order_release);
+  turn_.notify_all();
 }
 
 // False when the run has failed: the waited-for result will never be there.
@@ -111,6 +135,7 @@ void Streams::Fail(absl::Status status) {
     failure_ = std::move(status);
   }
   failed_.store(true, std::memory_order_release);
+  PassTurns(std::numeric_limits<int32_t>::max() / 2);  // once a run: nobody waits for one any more
   for (const auto& group : groups_) {
     if (group != nullptr) group->Abort();
   }

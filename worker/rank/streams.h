@@ -1,6 +1,10 @@
-// The streams of the CPU backend: one thread each, except the compute stream, which is the thread
-// that calls Run (the one whose OpenMP pool is warm). Each stream executes its instructions in
-// order and publishes how many have finished; other streams wait for that number.
+// The streams of a program: one thread each, except the compute stream, which is the thread that
+// calls Run (the one whose OpenMP pool is warm). Each stream executes its instructions in order and
+// publishes how many have finished; other streams wait for that number.
+//
+// Where a stream has a device queue its thread launches what the device executes: it waits on the
+// device for other queues, on the host for other threads, and publishes what the device has
+// finished (streams_device.cc), so that a thread that waits sees no difference.
 //
 // Run is used only on the thread that made the object. Inside it there are no locks and no
 // allocation: a counter a stream, waited for with a short spin and then a futex.
@@ -20,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "worker/flight_recorder.h"
+#include "worker/rank/backend.h"
 #include "worker/rank/prepared_program.h"
 #include "worker/rank/sequence_io.h"
 
@@ -37,8 +42,10 @@ class Streams {
  public:
   // `fence` may be null, and so may any of `groups`, which are all that instructions use.
   // `counters`: one a stream, wherever the owner wants to see them. Borrows all.
+  // `backend` may be null: no stream has a queue.
   Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, StateFence* fence,
-          std::span<const std::unique_ptr<Communicator>> groups, std::span<FlightCounter> counters);
+          std::span<const std::unique_ptr<Communicator>> groups, std::span<FlightCounter> counters,
+          Backend* backend = nullptr);
   ~Streams();
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
@@ -48,10 +55,29 @@ class Streams {
   absl::Status Run(PreparedSequence* sequence, SequenceIo* io);
 
  private:
+  // Of a stream with a queue, during one run. Counts instructions.
+  struct Launch {
+    size_t stream;
+    PreparedStream& prepared;
+    DeviceQueue& queue;
+    int32_t launched = 0;
+    int32_t finished = 0;  // that this thread has seen
+  };
+
   void ThreadMain(size_t stream);
   void Execute(size_t stream);
   absl::Status ExecuteOne(PreparedStream* stream, size_t index);
+  void ExecuteOnDevice(size_t stream);
+  absl::Status LaunchAll(Launch* launch);
+  absl::Status LaunchOne(Launch* launch);
+  absl::Status WaitWhileFinishing(Launch* launch, std::atomic<int32_t>& counter, int32_t position);
+  absl::Status NoteFinished(Launch* launch);
+  absl::Status FinishNext(Launch* launch);
+  absl::Status EndOnDevice();
+  void PublishLaunched(size_t stream, int32_t launched);
   bool WaitFor(const WaitPoint& point);
+  bool WaitForTurn(int32_t turn);
+  void PassTurns(int32_t count);
   void Publish(size_t stream, int32_t finished);
   void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -62,6 +88,9 @@ class Streams {
   // By stream: finished instructions of the present run, plus one at its end.
   const std::span<FlightCounter> counters_;
   const size_t caller_stream_;
+  Backend* const backend_;
+  // By stream, where it has a queue: launched instructions of the present run, plus one at its end.
+  const std::unique_ptr<std::atomic<int32_t>[]> launched_;
   std::vector<std::thread> threads_;  // by stream; not joinable for the caller's
 
   // Of the present run; written by Run while the threads sleep.
@@ -70,6 +99,7 @@ class Streams {
   std::atomic<uint32_t> run_{0};  // number of runs started; the threads wait for it to grow
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};
+  std::atomic<int32_t> turn_{0};  // of collectives: those that have ended
 
   absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

@@ -24,6 +24,14 @@ std::span<std::byte> HostMemory(const v1::Program& program, std::span<std::byte*
   return {};
 }
 
+absl::Status ReserveMarks(const PreparedSequence& sequence) {
+  for (const PreparedStream& stream : sequence.streams) {
+    if (stream.queue == nullptr) continue;
+    RETURN_IF_ERROR(stream.queue->Reserve(static_cast<int32_t>(stream.instructions.size())));
+  }
+  return absl::OkStatus();
+}
+
 void NameSlowerPath(const NvmeQueue& queue) {
   const std::string because = queue.slower_because();
   if (!because.empty()) log::Warn("NVMe is slower than it could be: ", because);
@@ -37,9 +45,25 @@ Vm::Vm(std::span<const v1::StreamKind> kinds, const PrepareOptions& options, con
       dynamic_(options.dynamic),
       own_counters_(flight_ == nullptr ? std::make_unique<FlightCounter[]>(kinds.size()) : nullptr),
       nvme_queues_(kinds.size()),
-      streams_(kinds, clock, fence, options.groups,
-               flight_ != nullptr ? flight_->progress()
-                                  : std::span(own_counters_.get(), kinds.size())) {}
+      queues_(kinds.size()),
+      streams_(
+          kinds, clock, fence, options.groups,
+          flight_ != nullptr ? flight_->progress() : std::span(own_counters_.get(), kinds.size()),
+          options.backend) {}
+
+absl::Status Vm::OpenQueues(const v1::Program& program, const PrepareOptions& options) {
+  for (int i = 0; i < program.streams_size(); ++i) {
+    const v1::StreamKind kind = program.streams(i).kind();
+    if (options.backend != nullptr) {
+      ASSIGN_OR_RETURN(queues_[i], options.backend->NewQueue(kind));
+    }
+    if ((kind != v1::NVME_READ && kind != v1::NVME_WRITE) || options.nvme == nullptr) continue;
+    ASSIGN_OR_RETURN(nvme_queues_[i], options.nvme->NewQueue());
+    nvme_queues_[i]->RegisterMemory(HostMemory(program, options.arenas));
+    NameSlowerPath(*nvme_queues_[i]);
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
                                                const PrepareOptions& options, const Clock* clock,
@@ -55,16 +79,11 @@ absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
         options.dynamic != nullptr ? "a caching allocator" : "none", " for step buffers"));
   }
   std::unique_ptr<Vm> vm(new Vm(kinds, options, clock, fence));
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    const bool copies = kinds[i] == v1::NVME_READ || kinds[i] == v1::NVME_WRITE;
-    if (!copies || options.nvme == nullptr) continue;
-    ASSIGN_OR_RETURN(vm->nvme_queues_[i], options.nvme->NewQueue());
-    vm->nvme_queues_[i]->RegisterMemory(HostMemory(program, options.arenas));
-    NameSlowerPath(*vm->nvme_queues_[i]);
-  }
+  RETURN_IF_ERROR(vm->OpenQueues(program, options));
   for (const v1::Sequence& sequence : program.sequences()) {
     ASSIGN_OR_RETURN(PreparedSequence prepared,
-                     PrepareSequence(program, sequence, options, vm->nvme_queues_));
+                     PrepareSequence(program, sequence, options, vm->nvme_queues_, vm->queues_));
+    RETURN_IF_ERROR(ReserveMarks(prepared));
     vm->sequences_.push_back(std::move(prepared));
   }
   for (size_t i = 0; i < vm->sequences_.size() && vm->dynamic_ != nullptr; ++i)
@@ -84,7 +103,8 @@ bool Vm::Has(std::string_view sequence) const { return Find(sequence) != nullptr
 absl::Status Vm::Warm() {
   if (dynamic_ != nullptr) RETURN_IF_ERROR(dynamic_->BeginWarm());
   PreparedSequence warm = WarmSequence(sequences_);
-  absl::Status status = streams_.Run(&warm, nullptr);
+  absl::Status status = ReserveMarks(warm);
+  if (status.ok()) status = streams_.Run(&warm, nullptr);
   if (dynamic_ != nullptr) status.Update(dynamic_->EndWarm());
   return status;
 }

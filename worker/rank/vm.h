@@ -56,11 +56,13 @@ class Vm {
  private:
   Vm(std::span<const v1::StreamKind> kinds, const PrepareOptions& options, const Clock* clock,
      StateFence* fence);
+  absl::Status OpenQueues(const v1::Program& program, const PrepareOptions& options);
 
   FlightWriter* const flight_;
   DynamicMemory* const dynamic_;
   const std::unique_ptr<FlightCounter[]> own_counters_;  // without a recorder
   std::vector<std::unique_ptr<NvmeQueue>> nvme_queues_;  // by stream; null: copies no NVMe
+  std::vector<std::unique_ptr<DeviceQueue>> queues_;     // by stream; null: its thread executes it
   std::vector<PreparedSequence> sequences_;
   TrafficByKind traffic_{};
   Streams streams_;

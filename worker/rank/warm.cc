@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
+
 namespace terrace {
 namespace {
 
@@ -26,8 +28,13 @@ std::string Signature(const v1::Instruction& source) {
 }
 
 absl::Status RunZeroIds(const PreparedInstruction& instruction, SequenceIo*) {
-  for (const kernels::TensorView& ids : instruction.operands)
-    std::memset(ids.data, 0, ids.SpanBytes());
+  for (const kernels::TensorView& ids : instruction.operands) {
+    if (instruction.queue != nullptr) {
+      RETURN_IF_ERROR(instruction.queue->Zero(ids.data, ids.SpanBytes()));
+    } else {
+      std::memset(ids.data, 0, ids.SpanBytes());
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -35,6 +42,7 @@ absl::Status RunZeroIds(const PreparedInstruction& instruction, SequenceIo*) {
 void AppendZeroIds(const PreparedInstruction& instruction, std::vector<PreparedInstruction>* out) {
   PreparedInstruction zero;
   zero.run = RunZeroIds;
+  zero.queue = instruction.queue;
   zero.source = instruction.source;
   for (int i = 0; i < static_cast<int>(instruction.operands.size()); ++i) {
     const bool is_read = instruction.source->operands(i).access() == v1::READ;
@@ -62,8 +70,9 @@ PreparedSequence WarmSequence(std::span<const PreparedSequence> sequences) {
     warm.streams.resize(sequence.streams.size());
     for (size_t s = 0; s < sequence.streams.size(); ++s) {
       warm.streams[s].kind = sequence.streams[s].kind;
+      warm.streams[s].queue = sequence.streams[s].queue;
       for (const PreparedInstruction& instruction : sequence.streams[s].instructions) {
-        if (instruction.kernel != nullptr)
+        if (instruction.source->has_compute())
           AppendOnce(instruction, &done, &warm.streams[s].instructions);
       }
     }

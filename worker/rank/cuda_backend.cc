@@ -1,0 +1,197 @@
+// A GPU as the device of a rank: arenas and segments from cudaMalloc, queues on CUDA streams.
+//
+// Never executed on a GPU when this was written: docs/cuda.md says what has been.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/memory.h"
+#include "proto/program_text.h"
+#include "worker/rank/backend.h"
+#include "worker/rank/cuda_groups.h"
+#include "worker/rank/cuda_queue.h"
+
+namespace terrace {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+absl::Status OutOfDeviceMemory(const cuda::Device& device, std::string_view what, int64_t bytes,
+                               const kernels::Status& status) {
+  int64_t free_bytes = 0, total_bytes = 0;
+  cuda::FreeBytes(&free_bytes, &total_bytes);  // only for the sentence
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the rank needs ", FormatBytes(bytes), " of device memory for ",
+                   std::string(what), ", ", device.name(), " has ", FormatBytes(free_bytes), " of ",
+                   FormatBytes(total_bytes), " free (", status.message,
+                   "); end what else uses the device, or lower resources.device_memory so that "
+                   "more is offloaded"));
+}
+
+// The device arena. Not addressable by the host: read and written by copies.
+class DeviceArena final : public Region {
+ public:
+  DeviceArena(const cuda::Device& device, std::byte* data, int64_t bytes)
+      : device_(device), data_(data), bytes_(bytes) {}
+  ~DeviceArena() override { cuda::FreeDevice(data_); }
+
+  std::byte* data() const override { return nullptr; }
+  std::byte* device_data() const override { return data_; }
+  int64_t bytes() const override { return bytes_; }
+
+  absl::Status Read(int64_t offset, std::span<std::byte> to) override {
+    RETURN_IF_ERROR(Enter(offset, static_cast<int64_t>(to.size())));
+    if (to.empty()) return absl::OkStatus();
+    return OfCuda(cuda::CopyNow(to.data(), data_ + offset, static_cast<int64_t>(to.size())));
+  }
+  absl::Status Write(int64_t offset, std::span<const std::byte> from) override {
+    RETURN_IF_ERROR(Enter(offset, static_cast<int64_t>(from.size())));
+    if (from.empty()) return absl::OkStatus();
+    return OfCuda(cuda::CopyNow(data_ + offset, from.data(), static_cast<int64_t>(from.size())));
+  }
+  absl::Status Zero(int64_t offset, int64_t bytes) override {
+    RETURN_IF_ERROR(Enter(offset, bytes));
+    return bytes == 0 ? absl::OkStatus() : OfCuda(cuda::ZeroNow(data_ + offset, bytes));
+  }
+
+ private:
+  // Any thread may call: that of a checkpoint has no device of its own yet.
+  absl::Status Enter(int64_t offset, int64_t count) const {
+    if (offset < 0 || count < 0 || offset > bytes_ || count > bytes_ - offset) {
+      return absl::OutOfRangeError(
+          absl::StrCat(count, " bytes at ", offset, " of a device arena of ", bytes_));
+    }
+    return OfCuda(device_.Use());
+  }
+
+  const cuda::Device& device_;
+  std::byte* const data_;
+  const int64_t bytes_;
+};
+
+class DeviceSegments final : public SegmentSource {
+ public:
+  explicit DeviceSegments(const cuda::Device& device) : device_(device) {}
+
+  absl::StatusOr<std::byte*> Reserve(int64_t bytes) override {
+    RETURN_IF_ERROR(OfCuda(device_.Use()));
+    std::byte* data = nullptr;
+    const kernels::Status status = cuda::AllocateDevice(bytes, &data);
+    if (!status.ok()) return OutOfDeviceMemory(device_, "a segment", bytes, status);
+    return data;
+  }
+  void Release(std::byte* data) override { cuda::FreeDevice(data); }
+
+ private:
+  const cuda::Device& device_;
+};
+
+class HostPin final : public Backend::Pin {
+ public:
+  explicit HostPin(std::byte* data) : data_(data) {}
+  ~HostPin() override { cuda::Unpin(data_); }
+
+ private:
+  std::byte* const data_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(std::unique_ptr<cuda::Device> device)
+      : device_(std::move(device)), groups_(*device_) {}
+  ~CudaBackend() override {
+    for (std::byte* data : staging_) cuda::FreePinned(data);
+  }
+
+  std::string description() const override { return device_->name(); }
+  bool device_is_host() const override { return false; }
+
+  absl::StatusOr<std::unique_ptr<Region>> ReserveDevice(const std::string&, int64_t bytes,
+                                                        int) override {
+    std::byte* data = nullptr;
+    const kernels::Status status = cuda::AllocateDevice(std::max<int64_t>(bytes, 1), &data);
+    if (!status.ok()) return OutOfDeviceMemory(*device_, "its arena", bytes, status);
+    return std::make_unique<DeviceArena>(*device_, data, bytes);
+  }
+
+  std::unique_ptr<SegmentSource> NewSegments(int) override {
+    return std::make_unique<DeviceSegments>(*device_);
+  }
+
+  absl::StatusOr<std::unique_ptr<Pin>> PinHost(std::span<std::byte> memory) override {
+    if (memory.empty()) return std::unique_ptr<Pin>();
+    RETURN_IF_ERROR(OfCuda(cuda::Pin(memory.data(), static_cast<int64_t>(memory.size()))));
+    return std::make_unique<HostPin>(memory.data());
+  }
+
+  absl::StatusOr<std::span<std::byte>> Staging(int64_t bytes) override {
+    std::byte* data = nullptr;
+    RETURN_IF_ERROR(OfCuda(cuda::AllocatePinned(std::max<int64_t>(bytes, 1), &data)));
+    staging_.push_back(data);
+    return std::span(data, static_cast<size_t>(bytes));
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceQueue>> NewQueue(v1::StreamKind kind) override {
+    if (kind != v1::COMPUTE && kind != v1::HOST_TO_DEVICE && kind != v1::DEVICE_TO_HOST)
+      return std::unique_ptr<DeviceQueue>();
+    std::unique_ptr<cuda::Queue> queue;
+    RETURN_IF_ERROR(OfCuda(cuda::Queue::Create(&queue)));
+    return std::make_unique<CudaQueue>(*device_, std::move(queue));
+  }
+
+  absl::Status MeetRanks(uint32_t rank, uint32_t ranks, RendezvousStore* store,
+                         int64_t timeout_ms) override {
+    return groups_.Meet(rank, ranks, store, timeout_ms);
+  }
+  // NCCL hangs where the members of two groups launch their collectives in different orders.
+  bool one_collective_at_a_time() const override { return true; }
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupOptions& options,
+                                                        RendezvousStore* store) override {
+    return groups_.Connect(options, store);
+  }
+
+  absl::Status EnterThread() override { return OfCuda(device_->Use()); }
+  absl::Status CheckRun() override { return OfCuda(device_->Finish()); }
+
+  absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes) override {
+    int64_t free_bytes = 0, total_bytes = 0;
+    RETURN_IF_ERROR(OfCuda(cuda::FreeBytes(&free_bytes, &total_bytes)));
+    return std::max<int64_t>(0, total_bytes - free_bytes - reserved_bytes);
+  }
+
+ private:
+  const std::unique_ptr<cuda::Device> device_;
+  CudaGroups groups_;
+  std::vector<std::byte*> staging_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> OpenCudaBackend(int ordinal) {
+  std::vector<cuda::DeviceInfo> devices;
+  kernels::Status opened = cuda::ListDevices(&devices);
+  std::unique_ptr<cuda::Device> device;
+  if (opened.ok()) opened = cuda::Device::Open(ordinal % static_cast<int>(devices.size()), &device);
+  if (!opened.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "resources.device: got cuda, but ", opened.message,
+        "; start the worker where nvidia-smi lists a device, or set resources.device: cpu"));
+  }
+  return std::make_unique<CudaBackend>(std::move(device));
+}
+
+absl::StatusOr<std::vector<DeviceSummary>> ListCudaDevices() {
+  std::vector<cuda::DeviceInfo> found;
+  if (const kernels::Status listed = cuda::ListDevices(&found); !listed.ok())
+    return absl::FailedPreconditionError(listed.message);
+  std::vector<DeviceSummary> devices;
+  for (const cuda::DeviceInfo& device : found)
+    devices.push_back({.name = device.name, .memory_bytes = device.memory_bytes});
+  return devices;
+}
+
+}  // namespace terrace

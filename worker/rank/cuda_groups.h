@@ -1,0 +1,38 @@
+// How the ranks of a job whose devices are GPUs find each other: over NCCL where each has a GPU of
+// its own, staged through the host where some share one.
+//
+// All collectives of a rank run on one CUDA stream, which this owns. Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/queue.h"
+#include "worker/comm/communicator.h"
+#include "worker/comm/transport.h"
+
+namespace terrace {
+
+class CudaGroups {
+ public:
+  explicit CudaGroups(const kernels::cuda::Device& device) : device_(device) {}
+
+  // All ranks of the job call this before their first group is connected.
+  absl::Status Meet(uint32_t rank, uint32_t ranks, RendezvousStore* store, int64_t timeout_ms);
+  // On the thread whose device it is. REQUIRES: options.ranks are ranks of the job.
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupOptions& options,
+                                                        RendezvousStore* store);
+
+ private:
+  const kernels::cuda::Device& device_;
+  std::unique_ptr<kernels::cuda::Queue> queue_;  // of collectives
+  std::vector<RankDevice> devices_;              // of all ranks
+};
+
+}  // namespace terrace

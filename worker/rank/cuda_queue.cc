@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/cuda_queue.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "kernels/cuda/registry.h"
+#include "worker/rank/prepared_program.h"
+#include "worker/rank/step_scope.h"
+
+namespace terrace {
+
+absl::Status OfCuda(const kernels::Status& status) {
+  return status.ok() ? absl::OkStatus() : absl::InternalError(status.message);
+}
+
+absl::Status CudaQueue::Reserve(int32_t instructions) {
+  return OfCuda(queue_->Reserve(instructions + 1));
+}
+
+absl::Status CudaQueue::PrepareCompute(kernels::Op op, PreparedInstruction* out) const {
+  if (const kernels::Status supported = kernels::cuda::CheckSupported({&op, 1}); !supported.ok())
+    return absl::UnimplementedError(supported.message);
+  out->device_kernel = kernels::cuda::Find(op);
+  return absl::OkStatus();
+}
+
+absl::Status CudaQueue::Begin(const Clock& clock) {
+  const LibraryScope library;
+  RETURN_IF_ERROR(Mark(0));
+  RETURN_IF_ERROR(OfCuda(queue_->Finish(0)));
+  begin_ns_ = clock.MonotonicNanos();
+  return absl::OkStatus();
+}
+
+// The driver keeps books of what it launches.
+absl::Status CudaQueue::Compute(const PreparedInstruction& instruction) {
+  const LibraryScope library;
+  return OfCuda(
+      instruction.device_kernel(instruction.attrs, instruction.operands,
+                                device_.MakeContext(queue_->stream(), instruction.context.workspace,
+                                                    instruction.context.workspace_bytes)));
+}
+
+absl::Status CudaQueue::Copy(void* to, const void* from, int64_t bytes) {
+  const LibraryScope library;
+  return OfCuda(queue_->Copy(to, from, bytes));
+}
+
+absl::Status CudaQueue::Zero(void* data, int64_t bytes) {
+  const LibraryScope library;
+  return OfCuda(queue_->Zero(data, bytes));
+}
+
+absl::Status CudaQueue::Mark(int32_t position) {
+  const LibraryScope library;
+  return OfCuda(queue_->Mark(position));
+}
+
+absl::Status CudaQueue::After(const DeviceQueue& other, int32_t position) {
+  const LibraryScope library;
+  return OfCuda(queue_->After(*static_cast<const CudaQueue&>(other).queue_, position));
+}
+
+absl::StatusOr<bool> CudaQueue::IsFinished(int32_t position) {
+  const LibraryScope library;
+  bool finished = false;
+  RETURN_IF_ERROR(OfCuda(queue_->IsFinished(position, &finished)));
+  return finished;
+}
+
+absl::StatusOr<int64_t> CudaQueue::Finish(int32_t position) {
+  const LibraryScope library;
+  RETURN_IF_ERROR(OfCuda(queue_->Finish(position)));
+  double seconds = 0;
+  RETURN_IF_ERROR(OfCuda(queue_->Between(0, position, &seconds)));
+  return begin_ns_ + static_cast<int64_t>(seconds * 1e9);
+}
+
+}  // namespace terrace

@@ -1,0 +1,42 @@
+// A device queue on a CUDA stream.
+//
+// Mark 0 of the stream is the start of a run, from which the device counts time; position p is mark
+// p. Borrows the device. Thread rule: as DeviceQueue.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/queue.h"
+#include "worker/rank/device_queue.h"
+
+namespace terrace {
+
+// INTERNAL with what CUDA says; fine where it is fine.
+absl::Status OfCuda(const kernels::Status& status);
+
+class CudaQueue final : public DeviceQueue {
+ public:
+  CudaQueue(const kernels::cuda::Device& device, std::unique_ptr<kernels::cuda::Queue> queue)
+      : device_(device), queue_(std::move(queue)) {}
+
+  absl::Status Reserve(int32_t instructions) override;
+  absl::Status PrepareCompute(kernels::Op op, PreparedInstruction* out) const override;
+  absl::Status Begin(const Clock& clock) override;
+  absl::Status Compute(const PreparedInstruction& instruction) override;
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override;
+  absl::Status Zero(void* data, int64_t bytes) override;
+  absl::Status Mark(int32_t position) override;
+  absl::Status After(const DeviceQueue& other, int32_t position) override;
+  absl::StatusOr<bool> IsFinished(int32_t position) override;
+  absl::StatusOr<int64_t> Finish(int32_t position) override;
+
+ private:
+  const kernels::cuda::Device& device_;
+  const std::unique_ptr<kernels::cuda::Queue> queue_;
+  int64_t begin_ns_ = 0;  // when mark 0 was passed
+};
+
+}  // namespace terrace

@@ -1,0 +1,48 @@
+// A queue of a device that is not the host: a stream of a program whose instructions are launched
+// by its thread and executed by the device, in order, whenever what they wait for has ended.
+//
+// Positions count the instructions of the present run: position p is marked when the first p have
+// been launched. Other queues wait for marks on the device; the stream's thread learns from them
+// what has finished.
+//
+// Thread rule: used by the thread of its stream. After may name a queue of another thread, at a
+// position that was marked before.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "kernels/op.h"
+
+namespace terrace {
+
+struct PreparedInstruction;
+
+class DeviceQueue {
+ public:
+  virtual ~DeviceQueue() = default;
+
+  // Room for runs of so many instructions; nothing below allocates.
+  virtual absl::Status Reserve(int32_t instructions) = 0;
+  // Fills what Compute needs. UNIMPLEMENTED where the device has no kernel for the op.
+  virtual absl::Status PrepareCompute(kernels::Op op, PreparedInstruction* out) const = 0;
+
+  // Before the first instruction of a run, when the queue is empty.
+  virtual absl::Status Begin(const Clock& clock) = 0;
+  virtual absl::Status Compute(const PreparedInstruction& instruction) = 0;
+  // Between device memory and what the backend has pinned.
+  virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
+  virtual absl::Status Zero(void* data, int64_t bytes) = 0;
+  virtual absl::Status Mark(int32_t position) = 0;
+  virtual absl::Status After(const DeviceQueue& other, int32_t position) = 0;
+
+  virtual absl::StatusOr<bool> IsFinished(int32_t position) = 0;
+  // Blocks until it is; when that was, in nanoseconds of Begin's clock.
+  virtual absl::StatusOr<int64_t> Finish(int32_t position) = 0;
+};
+
+}  // namespace terrace
