@@ -1,83 +1,182 @@
 #!/usr/bin/env bash
-# The checks of the CUDA backend, on a machine with an NVIDIA GPU. Needs sources, CMake, a C++20 compiler and the CUDA toolkit,
-# nothing else of Terrace's libraries.
+# The checks of the CUDA backend, on a machine with an NVIDIA GPU: in an unpacked bundle, which has all that they need but Python,
+# or in the sources with CMake, a C++20 compiler and the CUDA toolkit.
 #
-# Usage: tests/gpu/run.sh [part...]    parts: build conformance repeat sanitizer; without any: all of them
+# Usage: tests/gpu/run.sh [part...]    without any: all of them, in this order, each with its share of 10 minutes; one alone has
+#                                      all of the time
+#   build        the programs below, from the sources; a bundle has them
+#   conformance  every op against the reference in double, finite differences, the same bytes again
+#   repeat       the same with one seed for all runs
+#   sanitizer    memcheck, racecheck and synccheck on the small cases (compute-sanitizer)
+#   parity       a job's losses on the GPU and on the CPU
+#   memory       the plan's bytes and the driver's
+#   offload      states on the host and on NVMe
+#   shared       several ranks on one GPU
+#   kernels      speed of products, attention and memory-bound kernels
+#   bench        tokens a second against PyTorch; bench:MODEL for one model (tests/gpu/models.py)
 #   TERRACE_GPU_BUILD   where to build (build/gpu)
-#   TERRACE_GPU_OUT     where results go (the build folder)
-#   TERRACE_GPU_FILTER  only cases with this in their name
-# Ends within 10 minutes. Exit codes: 0 passed, 1 failed, 2 wrong usage or no compiler, 77 no GPU here.
+#   TERRACE_GPU_OUT     where JSON and logs go (build/gpu, in a bundle ./gpu-results)
+#   TERRACE_GPU_FILTER  only kernels with this in their case's name
+#   TERRACE_GPU_DEVICE  cpu: a rehearsal of the parts that can be rehearsed, with small sizes
+#   TERRACE_BIN         folder of terrace and the other programs (bin of a bundle, build/release/bin)
+#   TERRACE_PYTHON      a Python, for bench one with torch (python3)
+# Ends within 10 minutes. Exit codes: 0 all of it passed, 1 something failed, 2 wrong usage or no compiler, 77 nothing failed and
+# something was not run, for want of a GPU or of something else that one line names.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-build=${TERRACE_GPU_BUILD:-build/gpu}
-out=${TERRACE_GPU_OUT:-$build}
+here=$PWD/tests/gpu
+device=${TERRACE_GPU_DEVICE:-cuda}
+python=${TERRACE_PYTHON:-python3}
 filter=${TERRACE_GPU_FILTER:-}
+if [ -x bin/gpu_conformance ]; then
+  programs=$PWD/bin
+  out=${TERRACE_GPU_OUT:-$PWD/gpu-results}
+else
+  build=${TERRACE_GPU_BUILD:-build/gpu}
+  programs=$build/bin
+  out=${TERRACE_GPU_OUT:-$build}
+fi
+binaries=${TERRACE_BIN:-$([ -x bin/terrace ] && echo bin || echo build/release/bin)}
 deadline=$((SECONDS + 570))
-failed=0
+all=(build conformance repeat sanitizer parity memory offload shared kernels bench)
+declare -A share=([build]=300 [conformance]=100 [repeat]=40 [sanitizer]=60 [parity]=50 [memory]=30 [offload]=45 [shared]=60
+  [kernels]=45 [bench]=120)
+declare -A result=() took=()
 
 left() { local s=$((deadline - SECONDS)); echo $((s > 1 ? s : 1)); }
 
-build() {
-  if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
-    echo "run.sh: no nvcc in PATH or /usr/local/cuda/bin: install the CUDA toolkit" >&2
-    exit 2
-  fi
-  timeout "$(left)" cmake -S tests/gpu/standalone -B "$build" >"$out/configure.log" 2>&1 &&
-    timeout "$(left)" cmake --build "$build" -j "$(nproc)" >"$out/build.log" 2>&1 && return
-  tail -n 30 "$out/configure.log" "$out/build.log" 2>/dev/null
-  echo "run.sh: the build failed; all of it is in $out/build.log" >&2
-  exit 2
+# What a part may take: its share, or all that is left when it is alone.
+seconds_of() {
+  local seconds=${share[$1]}
+  [ ${#parts[@]} -eq 1 ] && seconds=$(left)
+  [ "$(left)" -lt "$seconds" ] && seconds=$(left)
+  echo "$seconds"
 }
 
-# Runs the program with a share of the time that is left. Its exit code says what became of it.
-check() {
-  local name=$1 seconds=$2
-  shift 2
-  [ "$(left)" -lt "$seconds" ] && seconds=$(left)
-  echo "== $name"
-  timeout "$((seconds + 20))" "$@" --seconds "$seconds"
-  local code=$?
-  [ $code -eq 77 ] && exit 77
-  if [ $code -ne 0 ]; then
-    echo "run.sh: $name failed (exit code $code)"
-    failed=1
+build() {
+  [ -n "${build:-}" ] || return 0  # a bundle
+  if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+    echo "run.sh: no nvcc in PATH or /usr/local/cuda/bin: install the CUDA toolkit, or take a bundle" >&2
+    return 2
   fi
+  timeout "$(left)" cmake -S tests/gpu/standalone -B "$build" >"$out/configure.log" 2>&1 &&
+    timeout "$(left)" cmake --build "$build" -j "$(nproc)" >"$out/build.log" 2>&1 && return 0
+  tail -n 30 "$out/configure.log" "$out/build.log" 2>/dev/null
+  echo "run.sh: the build failed; all of it is in $out/build.log" >&2
+  return 2
+}
+
+# A program that keeps to --seconds itself; a little later it is ended.
+run() {
+  local seconds=$1
+  shift
+  timeout -k 5 "$((seconds + 20))" "$@" --seconds "$seconds"
+}
+
+rehearsed() {
+  [ "$device" = cuda ] && return 0
+  echo "$1: not run: there is nothing to rehearse on the CPU" >&2
+  return 77
 }
 
 conformance() {
-  check conformance 240 "$build/bin/gpu_conformance" --filter "$filter" --json "$out/conformance.json"
+  rehearsed conformance || return
+  run "$(seconds_of conformance)" "$programs/gpu_conformance" --filter "$filter" --json "$out/conformance.json"
 }
 
-# The same seed twice: each run says what it says whoever ran before.
+# The same seed in all runs: each says what it says whoever ran before.
 repeat() {
-  check repeat 100 "$build/bin/gpu_conformance" --filter "$filter" --rounds 1 --seed 20261121 --json "$out/repeat.json"
+  rehearsed repeat || return
+  run "$(seconds_of repeat)" "$programs/gpu_conformance" --filter "$filter" --rounds 1 --seed 20261121 --json "$out/repeat.json"
 }
 
 sanitizer() {
-  local tool
+  rehearsed sanitizer || return
+  local tool code=0 one kind
   tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   if [ ! -x "$tool" ]; then
-    echo "== sanitizer: not run, compute-sanitizer is not installed"
-    return
+    echo "sanitizer: not run: compute-sanitizer is not installed (it is part of the CUDA toolkit)" >&2
+    return 77
   fi
   for kind in memcheck racecheck synccheck; do
+    echo "-- $kind"
     # Our kernels only: the library's are not ours to judge.
-    check "sanitizer $kind" 60 "$tool" --tool $kind --error-exitcode 1 --kernel-name kernel_substring=terrace \
-      "$build/bin/gpu_conformance" --filter "$filter" --elements 3000 --rounds 1
+    run $(($(seconds_of sanitizer) / 3)) "$tool" --tool $kind --error-exitcode 1 --kernel-name kernel_substring=terrace \
+      "$programs/gpu_conformance" --filter "$filter" --elements 3000 --rounds 1
+    one=$?
+    [ $one -ne 0 ] && code=$one
   done
+  return $code
 }
 
-mkdir -p "$out" || exit 2
+# One of the parts in Python.
+part() {
+  local name=$1
+  shift
+  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+    echo "$name: not run: $python is no Python 3.9 or later; install one, or name it in TERRACE_PYTHON" >&2
+    return 77
+  fi
+  local script=$name
+  [ "$name" = bench ] && script=bench_pytorch
+  run "$(seconds_of "$name")" "$python" -B "$here/$script.py" --bin "$binaries" --device "$device" --json "$out/$name.json" "$@"
+}
+
+kernels() {
+  run "$(seconds_of kernels)" "$programs/gpu_kernels" --device "$device" --filter "$filter" --json "$out/kernels.json"
+}
+
+summary() {
+  local name text verdict=$1 comma=""
+  echo
+  printf '%-22s %8s  %s\n' part seconds result
+  printf '{"device":"%s","exit_code":%d,"seconds":%d,"parts":{' "$device" "$verdict" "$SECONDS" >"$out/summary.json"
+  for name in "${parts[@]}"; do
+    case ${result[$name]} in
+      0) text=passed ;;
+      77) text='not run' ;;
+      124 | 137) text='FAILED: out of time' ;;
+      *) text="FAILED (exit code ${result[$name]})" ;;
+    esac
+    printf '%-22s %8d  %s\n' "$name" "${took[$name]}" "$text"
+    printf '%s"%s":{"exit_code":%d,"seconds":%d}' "$comma" "$name" "${result[$name]}" "${took[$name]}" >>"$out/summary.json"
+    comma=,
+  done
+  printf '}}\n' >>"$out/summary.json"
+  case $verdict in
+    0) echo "run.sh: passed in ${SECONDS} s" ;;
+    77) echo "run.sh: nothing failed, but not all was run" ;;
+    *) echo "run.sh: FAILED" ;;
+  esac
+}
+
 parts=("$@")
-[ ${#parts[@]} -eq 0 ] && parts=(build conformance repeat sanitizer)
-for part in "${parts[@]}"; do
-  case $part in
-    build | conformance | repeat | sanitizer) $part ;;
-    *)
-      echo "run.sh: there is no part '$part': build, conformance, repeat or sanitizer" >&2
-      exit 2
-      ;;
+[ ${#parts[@]} -eq 0 ] && parts=("${all[@]}")
+for name in "${parts[@]}"; do
+  if [[ " ${all[*]} " != *" ${name%%:*} "* ]] || { [[ $name == *:* ]] && [[ $name != bench:* ]]; }; then
+    echo "run.sh: there is no part '$name': ${all[*]}, or bench:MODEL" >&2
+    exit 2
+  fi
+done
+mkdir -p "$out" || exit 2
+out=$(cd "$out" && pwd)
+verdict=0
+for name in "${parts[@]}"; do
+  echo "== $name"
+  begin=$SECONDS
+  case $name in
+    bench:*) part bench --model "${name#bench:}" ;;
+    parity | memory | offload | shared | bench) part "$name" ;;
+    *) "$name" ;;
+  esac
+  result[$name]=$?
+  took[$name]=$((SECONDS - begin))
+  [ "$name" = build ] && [ "${result[$name]}" -ne 0 ] && exit "${result[$name]}"
+  case ${result[$name]} in
+    0) ;;
+    77) [ $verdict -eq 0 ] && verdict=77 ;;
+    *) verdict=1 ;;
   esac
 done
-[ $failed -eq 0 ] && echo "run.sh: passed in ${SECONDS} s"
-exit $failed
+summary $verdict
+exit $verdict

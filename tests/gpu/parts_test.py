@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""The parts of tests/gpu/run.sh against a `terrace` that prints what the test says: verdicts, tables, JSON, exit codes, skips.
+What the real programs do there is rehearsal_test.py's."""
+import json
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import models  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+# Prints a plan and steps; losses by what its job asks for, from the table beside it.
+TERRACE = """#!/usr/bin/python3 -IS
+import json, pathlib, sys, time
+here = pathlib.Path(__file__).parent
+if "devices" in sys.argv:
+    print((here / "devices.json").read_text()); sys.exit(0)
+spec = json.loads(pathlib.Path(next(a for a in sys.argv if a.endswith("job.yaml"))).read_text())
+answer = json.loads((here / "answer.json").read_text())
+count = here / "count"
+runs = int(count.read_text()) if count.exists() else 0
+count.write_text(str(runs + 1))
+if answer.get("fails"):
+    print("terrace: model.config: it is no good", flush=True); sys.exit(5)
+time.sleep(answer.get("sleeps", 0))
+arena = 1000000 if "offload" in spec["layout"] else 2000000
+print(json.dumps({"event": "plan", "plan": {"memory": [{"tier": "DEVICE", "arena_bytes": str(arena), "external_bytes": "500000"}]}}))
+for step in range(1, spec["train"]["steps"] + 1):
+    loss = 5.0 - 0.1 * step + answer["errors"][runs % len(answer["errors"])]
+    print('{"event": "step", "step": %d, "loss": %.9g, "grad_norm": 1.5, "tokens_per_second": 1000, "step_seconds": 0.1}' % (step, loss))
+"""
+
+
+class PartsTest(unittest.TestCase):
+    def setUp(self):
+        self.bin = pathlib.Path(tempfile.mkdtemp())
+        for name in ("terrace", "terrace-rank"):
+            path = self.bin / name
+            path.write_text(TERRACE)
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        self.answer(errors=[0])
+        self.report = None
+
+    def answer(self, **answer):
+        (self.bin / "answer.json").write_text(json.dumps(answer))
+
+    def devices(self, **devices):
+        (self.bin / "devices.json").write_text(json.dumps(devices))
+
+    def run_part(self, name, *arguments):
+        path = self.bin / "report.json"
+        done = subprocess.run([sys.executable, "-B", HERE / f"{name}.py", "--bin", self.bin, "--json", path, *arguments],
+                              capture_output=True, text=True, timeout=60)
+        self.report = json.loads(path.read_text()) if path.exists() else None
+        return done
+
+    def test_equal_losses_pass(self):
+        done = self.run_part("parity", "--device", "cpu")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual([row["passed"] for row in self.report["rows"]], [True] * 4)
+        self.assertEqual(self.report["rows"][0]["loss"], "0.0e+00")
+        self.assertRegex(done.stdout, r"(?m)^llama bf16 .*yes$")
+
+    def test_a_loss_beyond_its_bound_fails(self):
+        self.answer(errors=[0, 0.001, 0.001])  # the CPU's, the GPU's, the GPU's again
+        done = self.run_part("parity", "--device", "cpu")
+        self.assertEqual(done.returncode, 1)
+        verdicts = {row["job"]: row["passed"] for row in self.report["rows"]}
+        self.assertEqual(verdicts, {"gpt fp32": False, "gpt bf16": True, "llama fp32": False, "llama bf16": True})
+        self.assertRegex(done.stdout, r"(?m)^gpt fp32 .*NO$")
+
+    def test_other_digits_in_a_second_run_fail(self):
+        self.answer(errors=[0, 0, 1e-8])
+        done = self.run_part("parity", "--device", "cpu")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual({row["same_digits_again"] for row in self.report["rows"]}, {"no"})
+
+    def test_states_elsewhere_must_not_change_a_digit(self):
+        self.assertEqual(self.run_part("offload", "--device", "cpu").returncode, 0)
+        self.assertEqual([row["device_mib"] for row in self.report["rows"]], [1.9, 1.0, 1.0, 1.0])
+        self.answer(errors=[0, 0, 1e-8, 0])
+        self.assertEqual(self.run_part("offload", "--device", "cpu").returncode, 1)
+        self.assertEqual([row["passed"] for row in self.report["rows"]], [True, True, False, True])
+
+    def test_layouts_are_compared_with_one_rank(self):
+        self.answer(errors=[0, 0, 0.01, 0, 0, 0, 0, 0])
+        done = self.run_part("shared", "--device", "cpu")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual([row["layout"] for row in self.report["rows"] if row["passed"] is False], ["zero 3"])
+
+    def test_a_job_that_fails_is_a_failure_with_its_message(self):
+        self.answer(errors=[0], fails=True)
+        done = self.run_part("shared", "--device", "cpu")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("it is no good", " ".join(self.report["notes"]))
+
+    def test_a_part_that_is_out_of_time_has_not_passed(self):
+        self.answer(errors=[0], sleeps=0.7)
+        done = self.run_part("shared", "--device", "cpu", "--seconds", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("out of time after 1 s", done.stdout)
+
+    def test_a_gpu_is_named_and_its_absence_is_a_skip(self):
+        self.devices(devices=0, problem="cuda: no NVIDIA driver on this machine: install it, or run on the CPU")
+        done = self.run_part("parity")
+        self.assertEqual(done.returncode, 77)
+        self.assertEqual(done.stderr, "parity: not run: cuda: no NVIDIA driver on this machine: install it, or run on the CPU\n")
+        self.assertEqual((self.report["exit_code"], self.report["rows"]), (77, []))
+        self.devices(devices=1, name="NVIDIA H100", memory_bytes=80 * 2**30)
+        done = self.run_part("shared")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.report["device"], "NVIDIA H100, 80.0 GiB, one of 1")
+        self.assertFalse(self.report["rehearsal"])
+
+    def test_a_python_without_torch_is_a_skip(self):
+        done = self.run_part("bench_pytorch", "--device", "cpu", "--python", "/bin/false")
+        self.assertEqual(done.returncode, 77)
+        self.assertIn("/bin/false has no torch: install it (pip install torch)", done.stderr)
+
+    def test_run_sh_sums_up(self):
+        environment = {**os.environ, "TERRACE_GPU_DEVICE": "cpu", "TERRACE_GPU_OUT": str(self.bin / "out"), "TERRACE_BIN": str(self.bin),
+                       "TERRACE_PYTHON": sys.executable}
+        done = subprocess.run([HERE / "run.sh", "offload", "conformance"], capture_output=True, text=True, timeout=60, env=environment)
+        self.assertEqual(done.returncode, 77, done.stderr)
+        self.assertRegex(done.stdout, r"offload +\d+  passed\nconformance +\d+  not run\n")
+        summary = json.loads((self.bin / "out/summary.json").read_text())
+        self.assertEqual({name: part["exit_code"] for name, part in summary["parts"].items()}, {"offload": 0, "conformance": 77})
+        self.assertEqual(json.loads((self.bin / "out/offload.json").read_text())["exit_code"], 0)
+        self.answer(errors=[0, 1])
+        failed = subprocess.run([HERE / "run.sh", "offload"], capture_output=True, text=True, timeout=60, env=environment)
+        self.assertEqual(failed.returncode, 1)
+        wrong = subprocess.run([HERE / "run.sh", "nothing"], capture_output=True, text=True, timeout=60, env=environment)
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("there is no part 'nothing': build conformance", wrong.stderr)
+
+
+class ModelsTest(unittest.TestCase):
+    def test_parameters_are_the_published_ones(self):
+        counts = {name: models.parameters_of(config)[0] for name, config in models.PUBLISHED.items()}
+        self.assertEqual(counts, {"gpt2-124m": 124_439_808, "gpt2-1.5b": 1_557_611_200, "qwen2.5-0.5b": 494_032_768,
+                                  "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-7b": 7_615_616_512})
+
+
+if __name__ == "__main__":
+    unittest.main()
