@@ -147,7 +147,8 @@ class CommandLine {
     estimate->add_option("model", words_, "Preset, config.json or its folder")
         ->required()
         ->expected(1);
-    Forward(estimate, "--sequence-length", "Tokens of a sequence; without it 2048, or what the model has");
+    Forward(estimate, "--sequence-length",
+            "Tokens of a sequence; without it 2048, or what the model has");
     Forward(estimate, "--batch", "Sequences on a device at a time");
     Forward(estimate, "--devices", "Devices that share the states");
     Forward(estimate, "--precision", "bf16 or fp32");
@@ -223,6 +224,14 @@ class CommandLine {
         ->capture_default_str();
     On(logs, [this] { return LogsCommand(global_, logs_); });
 
+    CLI::App* trace =
+        app_.add_subcommand("trace", "Fetch the measured timeline of one rank's first steps");
+    trace->add_option("job", trace_.job, "Job id, of a job with train.trace_steps")->required();
+    trace->add_option("--rank", trace_.rank, "Rank")->capture_default_str();
+    trace->add_option("--output", trace_.output_path,
+                      "File to write, for ui.perfetto.dev; default: standard output");
+    On(trace, [this] { return TraceCommand(global_, trace_); });
+
     CLI::App* cancel = app_.add_subcommand("cancel", "Stop a job after a checkpoint");
     cancel->add_option("job", cancel_.job, "Job id")->required();
     cancel->add_flag("--force", cancel_.force, "At once, without a checkpoint");
@@ -286,6 +295,7 @@ class CommandLine {
   JobOptions job_;
   MemoryOptions memory_;
   LogsOptions logs_;
+  TraceOptions trace_;
   CancelOptions cancel_;
   GenerateOptions generate_;
   std::string shell_, tokenizer_, output_path_, path_, dtype_ = "f32";

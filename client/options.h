@@ -31,7 +31,7 @@ struct JobOptions {
 struct MemoryOptions {
   std::string job;
   bool watch = false;
-  std::string html;      // files to write; empty: none
+  std::string html;  // files to write; empty: none
   std::string snapshot;
 };
 struct CancelOptions {
@@ -43,6 +43,11 @@ struct LogsOptions {
   uint32_t rank = 0;
   bool follow = false;
   int64_t tail_lines = 0;
+};
+struct TraceOptions {
+  std::string job;
+  uint32_t rank = 0;
+  std::string output_path;  // empty: standard output
 };
 struct ListOptions {
   bool all = false;

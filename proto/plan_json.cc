@@ -4,6 +4,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -86,9 +87,10 @@ Json ByClass(const std::map<v1::BufferClass, int64_t>& bytes) {
   return json;
 }
 
-std::map<v1::BufferClass, int64_t> AtPeak(const v1::StageMemory& memory) {
+std::map<v1::BufferClass, int64_t> Sum(
+    const google::protobuf::RepeatedPtrField<v1::MemoryLine>& lines) {
   std::map<v1::BufferClass, int64_t> bytes;
-  for (const v1::MemoryLine& line : memory.lines()) bytes[line.class_()] += line.bytes();
+  for (const v1::MemoryLine& line : lines) bytes[line.class_()] += line.bytes();
   return bytes;
 }
 
@@ -120,10 +122,9 @@ std::string PlanJson(const v1::Plan& plan, const PlanJsonExtras& extras) {
   json["model"]["name"] = extras.model_name.empty() ? plan.model().family() : extras.model_name;
   AddLayoutNames(plan.layout(), &json["layout"]);
   for (int i = 0; i < plan.memory_size(); ++i) {
-    const auto at_peak = AtPeak(plan.memory(i));
-    const bool known = static_cast<size_t>(i) < extras.max_by_class.size();
-    json["memory"][i]["at_peak"] = ByClass(at_peak);
-    json["memory"][i]["max_by_class"] = ByClass(known ? extras.max_by_class[i] : at_peak);
+    json["memory"][i]["at_peak"] = ByClass(Sum(plan.memory(i).lines()));
+    json["memory"][i]["max_by_class"] = ByClass(Sum(plan.memory(i).largest()));
+    json["memory"][i].erase("largest");
   }
   for (int i = 0; i < plan.alternatives_size(); ++i) {
     AddLayoutNames(plan.alternatives(i).layout(), &json["alternatives"][i]["layout"]);

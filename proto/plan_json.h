@@ -8,9 +8,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
 #include <string>
-#include <vector>
 
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
@@ -19,10 +17,7 @@
 namespace terrace {
 
 struct PlanJsonExtras {
-  double search_seconds = 0;  // measured by who called the planner
-  // Beside plan.memory, one each: the most of each class at any moment. Empty: not known here, and
-  // the classes at the peak stand for them.
-  std::vector<std::map<v1::BufferClass, int64_t>> max_by_class = {};
+  double search_seconds = 0;    // measured by who called the planner
   std::string model_name = {};  // empty: the family's
   std::string error = {};       // why the job is refused; empty: it is not
 };

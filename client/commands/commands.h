@@ -15,6 +15,7 @@ int StatusCommand(const GlobalOptions& global, const JobOptions& options);
 int WatchCommand(const GlobalOptions& global, const JobOptions& options);
 int MemoryCommand(const GlobalOptions& global, const MemoryOptions& options);
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
+int TraceCommand(const GlobalOptions& global, const TraceOptions& options);
 int CancelCommand(const GlobalOptions& global, const CancelOptions& options);
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options);

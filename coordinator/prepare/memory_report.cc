@@ -80,6 +80,15 @@ void AddLine(v1::Tier tier, v1::BufferClass cls, int64_t bytes, v1::StageMemory*
   line->set_bytes(bytes);
 }
 
+void AddLargest(v1::Tier tier, const BytesByClass& most, v1::StageMemory* memory) {
+  for (const auto& [cls, bytes] : most) {
+    v1::MemoryLine* line = memory->add_largest();
+    line->set_tier(tier);
+    line->set_class_(cls);
+    line->set_bytes(bytes);
+  }
+}
+
 void ReportArena(const v1::Program& program, const v1::Arena& arena, v1::StageMemory* memory) {
   BytesByClass bytes = PeakOf(program, arena.id()).bytes;
   for (const v1::Buffer& buffer : program.buffers()) {
@@ -138,6 +147,24 @@ v1::Binding BindingOf(const v1::Program& program, const v1::Arena& arena) {
   return binding;
 }
 
+// The most of each class at any moment, each at its own.
+BytesByClass MaximaOf(const v1::Program& program, const v1::Arena& arena) {
+  BytesByClass most;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    for (const auto& [cls, bytes] : PeakOfSequence(program, sequence, arena.id()).most) {
+      most[cls] = std::max(most[cls], bytes);
+    }
+  }
+  for (const v1::Buffer& buffer : program.buffers()) {
+    if (buffer.lifetime() == v1::PERSISTENT && buffer.arena() == arena.id())
+      most[buffer.class_()] += buffer.bytes();
+  }
+  if (arena.tier() == v1::DEVICE && program.external_bytes() > 0) {
+    most[v1::EXTERNAL] = program.external_bytes();
+  }
+  return most;
+}
+
 }  // namespace
 
 v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena) {
@@ -152,24 +179,8 @@ v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena)
     memory.set_external_bytes(program.external_bytes());
     AddLine(v1::DEVICE, v1::EXTERNAL, program.external_bytes(), &memory);
   }
+  AddLargest(arena.tier(), MaximaOf(program, arena), &memory);
   return memory;
-}
-
-MaxByClass MaximaOf(const v1::Program& program, const v1::Arena& arena) {
-  MaxByClass most = PeakOf(program, arena.id()).most;
-  for (const v1::Sequence& sequence : program.sequences()) {
-    for (const auto& [cls, bytes] : PeakOfSequence(program, sequence, arena.id()).most) {
-      most[cls] = std::max(most[cls], bytes);
-    }
-  }
-  for (const v1::Buffer& buffer : program.buffers()) {
-    if (buffer.lifetime() == v1::PERSISTENT && buffer.arena() == arena.id())
-      most[buffer.class_()] += buffer.bytes();
-  }
-  if (arena.tier() == v1::DEVICE && program.external_bytes() > 0) {
-    most[v1::EXTERNAL] = program.external_bytes();
-  }
-  return most;
 }
 
 v1::Binding ReportBinding(const std::vector<v1::Program>& programs, const TierLimits& limits,

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "coordinator/planner/planner.h"
@@ -16,13 +15,9 @@
 
 namespace terrace {
 
-// Memory of one stage on one tier: bytes by class at the moment of the peak; the lines sum to arena
-// + external exactly.
+// Memory of one stage on one tier: bytes by class at the moment of the peak, whose lines sum to
+// arena + external exactly, and the most of each class, each at its own moment.
 v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena);
-
-// The most of each class at any moment, each at its own.
-using MaxByClass = std::map<v1::BufferClass, int64_t>;
-MaxByClass MaximaOf(const v1::Program& program, const v1::Arena& arena);
 
 // Of the arena that takes the largest part of its limit; without limits, of the largest on a
 // device.

@@ -142,6 +142,7 @@ absl::StatusOr<uint64_t> Control::ReadLog(const v1::LogsRequest& request, LogSin
   read->set_rank(request.rank());
   read->set_follow(request.follow());
   read->set_tail_lines(request.tail_lines());
+  read->set_trace(request.trace());
   log_readers_[id] = {worker, *read, std::move(sink)};
   Send(worker, message);
   return id;

@@ -226,6 +226,16 @@ std::vector<SpecKey> TrainingKeys() {
        {},
        "",
        "Steps between reported steps"},
+      {"train.trace_steps",
+       kInteger,
+       "0",
+       false,
+       0,
+       1e6,
+       {},
+       "",
+       "First steps of each start whose instructions are timed one by one, for `terrace trace`; 0: "
+       "none"},
   };
 }
 

@@ -56,7 +56,8 @@ void LogReader::Handle(const v1::ReadLog& request) {
     return End(request.request(),
                absl::StrCat("this worker reads ", kLogsReadMax, " logs already"));
   }
-  const auto path = FindLog(state_directory_, request.job(), request.rank());
+  const auto find = request.trace() ? FindTrace : FindLog;
+  const auto path = find(state_directory_, request.job(), request.rank());
   if (!path.ok()) return End(request.request(), path.status().ToString());
   UniqueFd file(open(path->c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return End(request.request(), absl::StrCat("cannot open ", *path));

@@ -1,4 +1,5 @@
 // Reads ranks' logs for the coordinator: the last lines, then what is added while somebody follows.
+// A rank's trace is read in the same way, whole.
 //
 // Used only on the daemon's loop.
 //

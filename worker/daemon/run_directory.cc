@@ -61,6 +61,22 @@ std::optional<v1::RankReport> ReadReport(const std::string& path) {
   return report;
 }
 
+// The file of that rank in the newest epoch of the job that has it.
+std::optional<std::string> Newest(std::string_view state, std::string_view job, uint32_t rank,
+                                  std::string (*path_in)(std::string_view run_directory)) {
+  std::optional<int64_t> newest;
+  std::string found;
+  if (!IsSafeJobId(job)) return std::nullopt;
+  for (const fs::path& epoch : Folders(fs::path(RunsFolder(state)) / job)) {
+    const std::optional<int64_t> number = Number(epoch.filename().string());
+    const std::string path = path_in((epoch / absl::StrCat(rank)).string());
+    if (!number.has_value() || !fs::exists(path) || number <= newest) continue;
+    newest = number;
+    found = path;
+  }
+  return newest.has_value() ? std::optional(found) : std::nullopt;
+}
+
 }  // namespace
 
 bool IsSafeJobId(std::string_view job) {
@@ -73,6 +89,7 @@ std::string RunDirectory(std::string_view state, const v1::RankConfig& config) {
                       config.rank());
 }
 std::string LogPath(std::string_view run_directory) { return In(run_directory, "rank.log"); }
+std::string TracePath(std::string_view run_directory) { return In(run_directory, "trace.json"); }
 std::string SocketPath(std::string_view run_directory) { return In(run_directory, "link.sock"); }
 std::string ConfigPath(std::string_view run_directory) { return In(run_directory, "config.pb"); }
 std::string PidPath(std::string_view run_directory) { return In(run_directory, "pid"); }
@@ -148,20 +165,19 @@ std::vector<v1::RankConfig> ScanRuns(std::string_view state) {
 }
 
 absl::StatusOr<std::string> FindLog(std::string_view state, std::string_view job, uint32_t rank) {
-  std::optional<int64_t> newest;
-  std::string found;
-  if (IsSafeJobId(job)) {
-    for (const fs::path& epoch : Folders(fs::path(RunsFolder(state)) / job)) {
-      const std::optional<int64_t> number = Number(epoch.filename().string());
-      const fs::path log = LogPath((epoch / absl::StrCat(rank)).string());
-      if (!number.has_value() || !fs::exists(log) || number <= newest) continue;
-      newest = number;
-      found = log.string();
-    }
-  }
-  if (newest.has_value()) return found;
+  const std::optional<std::string> found = Newest(state, job, rank, LogPath);
+  if (found.has_value()) return *found;
   return absl::NotFoundError(
       absl::StrCat("there is no log of rank ", rank, " of job ", Absl(job), " on this worker"));
+}
+
+absl::StatusOr<std::string> FindTrace(std::string_view state, std::string_view job, uint32_t rank) {
+  const std::optional<std::string> found = Newest(state, job, rank, TracePath);
+  if (found.has_value()) return *found;
+  return absl::NotFoundError(absl::StrCat(
+      "rank ", rank, " of job ", Absl(job),
+      " has written no trace: it does so when train.trace_steps steps of a start have ended, which "
+      "is never when that key is 0, as it is where the spec does not say otherwise"));
 }
 
 }  // namespace terrace

@@ -3,6 +3,7 @@
 //
 //   config.pb  what the rank was told       pid        of its process
 //   exit.pb    its last report, by itself   rank.log   its output
+//   trace.json the timeline of its first steps, where the spec asks for one
 //   link.sock  where it listens             forgotten  the coordinator knows its end: only the log
 //   is of interest
 //   flight     what it held, while it runs and after (worker/flight_recorder.h)
@@ -35,6 +36,7 @@ bool IsSafeJobId(std::string_view job);
 
 std::string RunDirectory(std::string_view state, const v1::RankConfig& config);
 std::string LogPath(std::string_view run_directory);
+std::string TracePath(std::string_view run_directory);
 std::string SocketPath(std::string_view run_directory);
 std::string ConfigPath(std::string_view run_directory);
 std::string PidPath(std::string_view run_directory);
@@ -53,7 +55,8 @@ std::string LastLogLine(std::string_view run_directory);
 
 // The runs not forgotten. Removes the oldest forgotten ones beyond kForgottenRunsKept.
 std::vector<v1::RankConfig> ScanRuns(std::string_view state);
-// Of the newest epoch of the job on this node. NOT_FOUND when it never ran here.
+// Of the newest epoch of the job on this node that has one. NOT_FOUND when there is none.
 absl::StatusOr<std::string> FindLog(std::string_view state, std::string_view job, uint32_t rank);
+absl::StatusOr<std::string> FindTrace(std::string_view state, std::string_view job, uint32_t rank);
 
 }  // namespace terrace

@@ -53,6 +53,10 @@ void Supervisor::StartOne(const v1::RankConfig& config) {
   Rank& rank = ranks_[key];
   rank.config = config;
   rank.config.set_run_directory(RunDirectory(options_.state_directory, config));
+  if (config.spec().train().trace_steps() > 0) {
+    rank.config.set_trace_path(TracePath(rank.config.run_directory()));
+    rank.config.set_trace_steps(config.spec().train().trace_steps());
+  }
   rank.report.set_job(key.job);
   rank.report.set_epoch(key.epoch);
   rank.report.set_rank(key.rank);

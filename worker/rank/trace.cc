@@ -63,7 +63,8 @@ Trace::Trace(const v1::Program& program, uint32_t rank) : rank_(rank) {
   }
 }
 
-void Trace::Add(const PreparedSequence& sequence, int64_t step) {
+bool Trace::Add(const PreparedSequence& sequence, int64_t step) {
+  const size_t before = events_.size();
   for (size_t s = 0; s < sequence.streams.size(); ++s) {
     const PreparedStream& stream = sequence.streams[s];
     for (size_t i = 0; i < stream.instructions.size(); ++i) {
@@ -80,6 +81,9 @@ void Trace::Add(const PreparedSequence& sequence, int64_t step) {
           step, source.layer(), source.micro_batch(), CopyArguments(stream.instructions[i]));
     }
   }
+  if (events_.size() <= kTraceBytesMax) return true;
+  events_.resize(before);
+  return false;
 }
 
 absl::Status Trace::Write(std::string_view path) const {

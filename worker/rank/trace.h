@@ -1,7 +1,8 @@
 // The measured timeline of the first steps, one slice an instruction and stream, in the JSON trace
 // event format that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 //
-// Slices are collected between steps and written once. Thread-compatible.
+// Slices are collected between steps and written once; a trace ends before a step with which it
+// would outgrow kTraceBytesMax, so that it travels in one piece. Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,13 +17,15 @@
 
 namespace terrace {
 
+inline constexpr size_t kTraceBytesMax = 15 << 20;
+
 class Trace {
  public:
   // Borrows the program. `rank` becomes the process of the trace.
   Trace(const v1::Program& program, uint32_t rank);
 
-  // Adds the last execution of `sequence`.
-  void Add(const PreparedSequence& sequence, int64_t step);
+  // Adds the last execution of `sequence`; false when there is no room for it.
+  bool Add(const PreparedSequence& sequence, int64_t step);
   // Writes all that was added. UNAVAILABLE with the path.
   absl::Status Write(std::string_view path) const;
 

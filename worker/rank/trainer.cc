@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "proto/grid.h"
 #include "worker/rank/dynamic_memory.h"
@@ -54,10 +55,15 @@ absl::StatusOr<bool> Trainer::Run(int64_t start) {
     RETURN_IF_ERROR(Step(step));
     ASSIGN_OR_RETURN(stop, AgreeToStop());
     Report(step + 1, (parts_.clock->MonotonicNanos() - start_ns) * 1e-9);
-    if (trace && step - start < parts_.config->trace_steps())
-      trace->Add(*parts_.vm->Find(sequences_.Of(length_).name), step);
-    if (trace && step - start + 1 == parts_.config->trace_steps()) {
-      RETURN_IF_ERROR(trace->Write(parts_.config->trace_path()));
+    if (trace) {
+      const bool added = trace->Add(*parts_.vm->Find(sequences_.Of(length_).name), step);
+      if (!added) log::Warn("the trace ends before step ", step + 1, ", for which it has no room");
+      const bool last =
+          stop || step + 1 == std::min(rules_.steps(), start + parts_.config->trace_steps());
+      if (!added || last) {
+        RETURN_IF_ERROR(trace->Write(parts_.config->trace_path()));
+        trace.reset();
+      }
     }
     if (stop) continue;
     if (Due(spec_.train().eval_every_steps(), step + 1)) RETURN_IF_ERROR(Evaluate(step + 1));

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Terrace as a service: submit, look, follow, cancel, queue; in tables for people and in JSON for programs; metrics."""
+import json
 import shutil
 import subprocess
 import unittest
@@ -20,7 +21,8 @@ COORDINATOR_SERIES = {"terrace_jobs", "terrace_workers", "terrace_plan_memory_er
 class LifeTest(ServiceTest):
     def test_a_job_from_submission_to_its_end(self):
         self.start_service()
-        path = self.job({"train.steps": 400, "train.global_batch": 16, "resources.nodes": 2, "checkpoint.every_steps": 200})
+        path = self.job({"train.steps": 400, "train.global_batch": 16, "resources.nodes": 2, "checkpoint.every_steps": 200,
+                         "train.trace_steps": 3})
         submitted = self.cli("submit", path)
         self.assertIn("terrace watch tiny-1-1", submitted.out)
         job = "tiny-1-1"
@@ -58,6 +60,15 @@ class LifeTest(ServiceTest):
             whole = self.cli("logs", job, "--rank", 0).out
             self.assertIn("memory: device", whole)
             self.assertEqual(self.cli("logs", job, "--rank", 0, "-n", 1).out, whole.splitlines(keepends=True)[-1])
+        with self.subTest("trace"):
+            trace = self.cli("trace", job, "--rank", 1, "-o", "json").json()["traceEvents"]
+            slices = [event for event in trace if event["ph"] == "X"]
+            self.assertEqual({event["args"]["step"] for event in slices}, {0, 1, 2})
+            self.assertEqual({event["pid"] for event in trace}, {1})
+            self.assertRegex(self.cli("trace", job).out, r"STREAM +OPERATION +CALLS +MS +OF THE STEP\n(.*\n)+step: [0-9.]+ ms\n$")
+            path = self.folder / "trace.json"
+            self.assertIn(str(path), self.cli("trace", job, "--output", path).out)
+            self.assertEqual(len(json.loads(path.read_text())["traceEvents"]), len(trace))
         status = self.status(job)
         self.assertEqual((status["state"], status["reason"]), ("SUCCEEDED", "REASON_COMPLETED"))
         self.assertEqual(self.cli("ls", "-o", "json").json()["jobs"], [])
@@ -68,11 +79,18 @@ class LifeTest(ServiceTest):
         self.start_service(1)
         result = self.cli("submit", "--watch", self.job({"train.steps": 20}), "-o", "json")
         self.assertEqual(sorted(result.losses), list(range(1, 21)))
+        untraced = self.cli("trace", "tiny-1-1", code=UNAVAILABLE)
+        self.assertIn("train.trace_steps", untraced.err)
 
     def test_plan_is_for_the_workers_of_the_coordinator(self):
         self.start_service(1)
         plan = self.cli("plan", self.job(), "-o", "json").json()
         self.assertTrue(plan["profile"]["measured"])
+        memory = plan["memory"][0]
+        self.assertLess(0, memory["max_by_class"]["activation"])
+        for name, at_peak in memory["at_peak"].items():
+            if name in memory["max_by_class"]:
+                self.assertLessEqual(at_peak, memory["max_by_class"][name], name)
         self.assertEqual(self.cli("ls", "-a", "-o", "json").json()["jobs"], [], "a plan is no job")
 
 

@@ -151,10 +151,13 @@ TEST(PlanJsonTest, TheModelIsCalledAsTheSpecCallsIt) {
 }
 
 TEST(PlanJsonTest, BytesAndCountsAreNumbers) {
-  const Json json =
-      Json::parse(PlanJson(Tiny(), {.search_seconds = 0.5,
-                                    .max_by_class = {{{v1::OPTIMIZER, 60}, {v1::ACTIVATION, 70}}},
-                                    .error = ""}));
+  v1::Plan plan = Tiny();
+  for (const auto& [cls, bytes] : {std::pair(v1::OPTIMIZER, 60), {v1::ACTIVATION, 70}}) {
+    v1::MemoryLine* line = plan.mutable_memory(0)->add_largest();
+    line->set_class_(cls);
+    line->set_bytes(bytes);
+  }
+  const Json json = Json::parse(PlanJson(plan, {.search_seconds = 0.5, .error = ""}));
   EXPECT_EQ(json["model"]["parameters"], 7'000'000'000);
   EXPECT_EQ(json["layout"]["dp"], 4);
   EXPECT_EQ(json["layout"]["gradient_accumulation"], 3);
@@ -163,6 +166,7 @@ TEST(PlanJsonTest, BytesAndCountsAreNumbers) {
   EXPECT_EQ(json["memory"][0]["arena_bytes"], 100);
   EXPECT_EQ(json["memory"][0]["at_peak"]["optimizer"], 60);
   EXPECT_EQ(json["memory"][0]["max_by_class"]["activation"], 70);
+  EXPECT_FALSE(json["memory"][0].contains("largest"));
   EXPECT_EQ(json["alternatives"][0]["layout"]["dp"], 8);
   EXPECT_EQ(json["search"]["candidates"], 12345);
   EXPECT_EQ(json["search"]["seconds"], 0.5);
