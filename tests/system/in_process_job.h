@@ -1,12 +1,14 @@
-// A whole job inside the test's process: compiles a model for any layout, executes the programs on
-// one thread a rank, and keeps what came out, as whole tensors. The dataset is a fixed batch, so
-// that every step sees the same rows.
+// A whole job inside the test's process: compiles a model for any layout, executes the programs,
+// and keeps what came out, as whole tensors. The dataset is a fixed batch, so that every step sees
+// the same rows. Ranks have a thread for each stream and communicate over Gloo; or all take turns
+// on one thread, which spares a job of milliseconds the waiting of threads for one another.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +41,7 @@ struct JobResult {
   Tensors weights, adam_m, adam_v;  // after the last step
   // Payload bytes that each rank sent in one step, by group name.
   std::vector<std::map<std::string, int64_t>> sent_per_step;
-  std::vector<std::vector<SequenceTimes>> times;  // of each rank's steps
+  std::vector<std::vector<SequenceTimes>> times;  // of each rank's steps; none in turns
   std::vector<v1::Program> programs;              // by stage
   std::vector<v1::AllocatorStats> allocator;      // of each rank, after the last step
 };
@@ -49,10 +51,22 @@ struct RunOptions {
   std::string
       trace_folder;  // empty, or where each rank writes "<rank>.json", all steps but the first
   bool search_packings = true;  // see CompileInput: searching is most of what a tiny job takes
+  // All ranks take turns on the calling thread, in an order drawn from this seed (turns.h), and
+  // communicate in memory (meeting.h). Links are not slowed then, and nothing is traced; no tiers
+  // but the device, no caching allocator.
+  std::optional<uint32_t> turns;
 };
+
+// One program a stage, checked.
+absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v1::Layout& layout,
+                                                    bool search_packings);
 
 // Trains. Row r of the global batch is row r mod data.rows. INTERNAL when ranks that must hold the
 // same values do not, bit for bit, or when they report different losses.
+absl::StatusOr<JobResult> TrainPrograms(const JobData& data, std::vector<v1::Program> programs,
+                                        int64_t steps, const RunOptions& options = {});
+
+// Both.
 absl::StatusOr<JobResult> TrainInProcess(const JobData& data, const v1::Layout& layout,
                                          int64_t steps, const RunOptions& options = {});
 

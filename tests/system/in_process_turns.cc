@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/system/in_process_turns.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "proto/allocation_events.h"
+#include "tests/system/meeting.h"
+#include "tests/system/turns.h"
+#include "worker/rank/initial_state.h"
+#include "worker/rank/memory_classes.h"
+#include "worker/rank/program_memory.h"
+#include "worker/rank/vm.h"
+
+namespace terrace {
+namespace {
+
+using Meetings = std::map<std::string, std::unique_ptr<Meeting>>;
+
+// As ConnectGroups: by index in program.groups, null where the rank is in no instance.
+std::vector<std::unique_ptr<Communicator>> JoinGroups(const v1::Program& program, uint32_t rank,
+                                                      Meetings* meetings) {
+  std::vector<std::unique_ptr<Communicator>> groups;
+  for (const v1::Group& group : program.groups()) {
+    std::unique_ptr<Communicator>& member = groups.emplace_back();
+    const std::vector<uint32_t> ranks = GroupMembers(program.grid(), group, rank);
+    if (ranks.empty()) continue;
+    const std::string name = absl::StrCat(group.name(), ".", ranks.front());
+    std::unique_ptr<Meeting>& meeting = (*meetings)[name];
+    if (meeting == nullptr)
+      meeting = std::make_unique<Meeting>(name, static_cast<int>(ranks.size()));
+    const auto own = std::find(ranks.begin(), ranks.end(), rank);
+    member = std::make_unique<Member>(meeting.get(), static_cast<int>(own - ranks.begin()));
+  }
+  return groups;
+}
+
+// A rank between its turns.
+class TurnsRank {
+ public:
+  TurnsRank(const JobData& data, const v1::Program& program, uint32_t index, ProgramMemory memory)
+      : program_(program),
+        index_(index),
+        memory_(std::move(memory)),
+        rank_{program, CoordinatesOf(program.grid(), index), memory_.regions()},
+        dataset_(data),
+        io_(TrainIoOf(rank_, dataset_)),
+        keeper_(rank_) {}
+
+  absl::Status Prepare(const Tensors& weights, Meetings* meetings) {
+    groups_ = JoinGroups(program_, index_, meetings);
+    ASSIGN_OR_RETURN(vm_, Vm::Create(program_,
+                                     {.threads = static_cast<int>(program_.threads()),
+                                      .arenas = memory_.arenas(),
+                                      .groups = groups_,
+                                      .rank = index_},
+                                     &clock_, /*fence=*/nullptr));
+    std::memset(memory_.arenas()[0], 0xff, program_.arenas(0).bytes());
+    RETURN_IF_ERROR(FillInitialState(program_, memory_.regions(), 1));
+    return LoadWeights(rank_, weights);
+  }
+
+  TurnRank Begin(int64_t step) {
+    io_.SetStep(step);
+    return {.sequence = vm_->Find("train"), .io = &io_, .fence = &keeper_};
+  }
+  void End() { AddStats(io_.stats(), &result_); }
+
+  RankResult Finish(int64_t steps) {
+    AddStates(rank_, &keeper_, &result_);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g] == nullptr) continue;
+      result_.sent_per_step[program_.groups(static_cast<int>(g)).name()] =
+          groups_[g]->bytes_sent() / steps;
+    }
+    result_.allocator = PlannedStats(program_);
+    return std::move(result_);
+  }
+
+ private:
+  const v1::Program& program_;
+  const uint32_t index_;
+  const ProgramMemory memory_;
+  const Rank rank_;
+  const FixedDataset dataset_;
+  TrainIo io_;
+  GradientKeeper keeper_;
+  std::vector<std::unique_ptr<Communicator>> groups_;
+  const SystemClock clock_;
+  std::unique_ptr<Vm> vm_;  // prepares the program; its threads never run it
+  RankResult result_;
+};
+
+absl::Status CheckSupported(const v1::Program& program) {
+  if (program.arenas_size() == 1 && !UsesCaching(program)) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "in turns only planned programs run that keep everything on the device; train on threads");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<RankResult>> TrainInTurns(const JobData& data,
+                                                     const std::vector<v1::Program>& programs,
+                                                     int64_t steps, uint32_t seed) {
+  Meetings meetings;
+  std::vector<std::unique_ptr<TurnsRank>> ranks;
+  for (uint32_t index = 0; index < programs[0].ranks(); ++index) {
+    const v1::Program& program = programs[CoordinatesOf(programs[0].grid(), index).stage];
+    RETURN_IF_ERROR(CheckSupported(program));
+    // The caller's memory, not a rank's: no limits to hold it against.
+    ASSIGN_OR_RETURN(ProgramMemory memory,
+                     ProgramMemory::Reserve(program, MemoryOptions{.limits = {}}));
+    ranks.push_back(std::make_unique<TurnsRank>(data, program, index, std::move(memory)));
+    RETURN_IF_ERROR(ranks.back()->Prepare(data.weights, &meetings));
+  }
+  std::mt19937 random(seed);
+  for (int64_t step = 0; step < steps; ++step) {
+    std::vector<TurnRank> turns;
+    for (const auto& rank : ranks) turns.push_back(rank->Begin(step));
+    RETURN_IF_ERROR(RunInTurns(turns, &random));
+    for (const auto& rank : ranks) rank->End();
+  }
+  std::vector<RankResult> results;
+  for (const auto& rank : ranks) results.push_back(rank->Finish(steps));
+  return results;
+}
+
+}  // namespace terrace

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/system/rank_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "proto/allocation_events.h"
+#include "proto/state_layout.h"
+
+namespace terrace {
+namespace {
+
+bool KeepsGradients(const v1::Program& program) {
+  return program.arenas_size() == 1 && !UsesCaching(program);
+}
+
+Piece PieceOf(const Rank& rank, const v1::StateRange& range, const StateRun& run,
+              std::vector<float> values) {
+  return {.tensor = range.tensor(),
+          .begin = run.begin,
+          .values = std::move(values),
+          .owned = OwnsState(range, rank.program.grid(), rank.coordinates)};
+}
+
+std::vector<Piece> StateOf(const Rank& rank, v1::StateKind kind) {
+  std::vector<Piece> pieces;
+  for (const v1::StateRange& range : rank.program.state()) {
+    if (range.kind() != kind) continue;
+    for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
+      pieces.push_back(
+          PieceOf(rank, range, run, rank.Read(range.buffer(), run.offset, run.elements)));
+    }
+  }
+  return pieces;
+}
+
+// The gradients that the optimizer ops read, by what they update.
+std::vector<Piece> Gradients(const Rank& rank) {
+  std::vector<Piece> pieces;
+  for (const v1::Sequence& sequence : rank.program.sequences()) {
+    for (const v1::Instruction& instruction : sequence.instructions()) {
+      if (instruction.compute().op() != "adamw") continue;
+      const v1::Operand& gradient = instruction.operands(0);
+      const v1::Operand& weight = instruction.operands(1);
+      const int64_t bytes = weight.shape(0) * 4;
+      for (const v1::StateRange& range : rank.program.state()) {
+        if (range.kind() != v1::WEIGHT || range.buffer() != weight.buffer()) continue;
+        for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
+          const int64_t within = run.offset - weight.offset();
+          if (within < 0 || within >= bytes) continue;
+          pieces.push_back(
+              PieceOf(rank, range, run,
+                      rank.Read(gradient.buffer(), gradient.offset() + within, run.elements)));
+        }
+      }
+    }
+  }
+  return pieces;
+}
+
+// Whole tensors from what the owners hold; everybody else must hold the same.
+absl::Status Assemble(const Model& model, const std::vector<const std::vector<Piece>*>& ranks,
+                      const char* what, Tensors* tensors) {
+  std::map<std::string, std::vector<bool>> known;
+  for (const Tensor& tensor : model.tensors) {
+    (*tensors)[tensor.name].resize(tensor.elements());
+    known[tensor.name].resize(tensor.elements());
+  }
+  for (const std::vector<Piece>* pieces : ranks) {
+    for (const Piece& piece : *pieces) {
+      if (!piece.owned) continue;
+      std::copy(piece.values.begin(), piece.values.end(),
+                tensors->at(piece.tensor).begin() + piece.begin);
+      std::fill_n(known.at(piece.tensor).begin() + piece.begin, piece.values.size(), true);
+    }
+  }
+  for (const auto& [name, elements] : known) {
+    if (std::find(elements.begin(), elements.end(), false) != elements.end()) {
+      return absl::InternalError(absl::StrCat(what, " of ", name, ": not all has an owner"));
+    }
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (const Piece& piece : *ranks[rank]) {
+      if (std::memcmp(piece.values.data(), tensors->at(piece.tensor).data() + piece.begin,
+                      piece.values.size() * sizeof(float)) != 0) {
+        return absl::InternalError(
+            absl::StrCat(what, " of ", piece.tensor, ": rank ", rank, " differs from the owner"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t CountedTargets(const JobData& data, const v1::StepRules& rules) {
+  int64_t counted = 0;
+  for (int64_t row = 0; row < GlobalBatch(rules); ++row) {
+    const auto first = data.targets.begin() + row % data.rows * data.length;
+    counted += std::count_if(first, first + data.length, [](int32_t id) { return id >= 0; });
+  }
+  return counted;
+}
+
+}  // namespace
+
+void FixedDataset::TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens,
+                            std::span<int32_t> targets) const {
+  const int64_t begin = row % data_.rows * data_.length;
+  std::copy_n(data_.tokens.begin() + begin, data_.length, tokens.begin());
+  std::copy_n(data_.targets.begin() + begin, data_.length, targets.begin());
+}
+
+void FixedDataset::ValidationRow(int64_t index, std::span<int32_t> tokens,
+                                 std::span<int32_t> targets) const {
+  TrainRow(0, index, data_.rows, tokens, targets);
+}
+
+std::vector<float> Rank::Read(uint32_t buffer, int64_t offset, int64_t elements) const {
+  const v1::Buffer& b = program.buffers(static_cast<int>(buffer));
+  std::vector<float> values(elements);
+  const absl::Status read =
+      regions[b.arena()]->Read(b.offset() + offset, std::as_writable_bytes(std::span(values)));
+  if (!read.ok()) values.assign(elements, std::nanf(""));  // equal to nothing
+  return values;
+}
+
+TrainIo TrainIoOf(const Rank& rank, const TokenDataset& dataset) {
+  const v1::Grid& grid = rank.program.grid();
+  return TrainIo(rank.program.rules(), dataset, DataIndex(grid, rank.coordinates),
+                 {.ranks = AxisSize(grid, v1::CONTEXT),
+                  .index = rank.coordinates.context,
+                  .zigzag = rank.program.rules().context_zigzag()});
+}
+
+absl::Status LoadWeights(const Rank& rank, const Tensors& weights) {
+  for (const v1::StateRange& range : rank.program.state()) {
+    if (range.kind() != v1::WEIGHT) continue;
+    const std::vector<float>& tensor = weights.at(range.tensor());
+    for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
+      const v1::Buffer& buffer = rank.program.buffers(static_cast<int>(range.buffer()));
+      const auto values = std::span(tensor).subspan(run.begin, run.elements);
+      RETURN_IF_ERROR(
+          rank.regions[buffer.arena()]->Write(buffer.offset() + run.offset, std::as_bytes(values)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+GradientKeeper::GradientKeeper(const Rank& rank)
+    : rank_(rank), kept_(!KeepsGradients(rank.program)) {}
+
+void GradientKeeper::WaitUntilUnread() {
+  if (std::exchange(kept_, true)) return;
+  pieces = Gradients(rank_);
+}
+
+void AddStats(const StepStats& stats, RankResult* result) {
+  result->losses.push_back(stats.loss);
+  result->grad_norms.push_back(stats.grad_norm);
+}
+
+void AddStates(const Rank& rank, GradientKeeper* keeper, RankResult* result) {
+  result->gradients = std::move(keeper->pieces);
+  result->weights = StateOf(rank, v1::WEIGHT);
+  result->adam_m = StateOf(rank, v1::ADAM_M);
+  result->adam_v = StateOf(rank, v1::ADAM_V);
+}
+
+absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> programs,
+                                const std::vector<RankResult>& ranks) {
+  JobResult result = {.losses = ranks[0].losses,
+                      .grad_norms = ranks[0].grad_norms,
+                      .programs = std::move(programs)};
+  std::vector<const std::vector<Piece>*> gradients, weights, adam_m, adam_v;
+  for (const RankResult& rank : ranks) {
+    if (rank.losses != result.losses || rank.grad_norms != result.grad_norms) {
+      return absl::InternalError("ranks report different losses or norms");
+    }
+    gradients.push_back(&rank.gradients);
+    weights.push_back(&rank.weights);
+    adam_m.push_back(&rank.adam_m);
+    adam_v.push_back(&rank.adam_v);
+    result.sent_per_step.push_back(rank.sent_per_step);
+    result.times.push_back(rank.times);
+    result.allocator.push_back(rank.allocator);
+  }
+  if (KeepsGradients(result.programs[0])) {
+    RETURN_IF_ERROR(Assemble(data.model, gradients, "gradient", &result.gradients));
+  }
+  RETURN_IF_ERROR(Assemble(data.model, weights, "weight", &result.weights));
+  RETURN_IF_ERROR(Assemble(data.model, adam_m, "first moment", &result.adam_m));
+  RETURN_IF_ERROR(Assemble(data.model, adam_v, "second moment", &result.adam_v));
+  // What programs sum is the gradient of the loss of all tokens that count.
+  const auto tokens = static_cast<float>(CountedTargets(data, result.programs[0].rules()));
+  for (auto& [name, values] : result.gradients) {
+    for (float& value : values) value /= tokens;
+  }
+  return result;
+}
+
+}  // namespace terrace

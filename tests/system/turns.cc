@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/system/turns.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tests/system/meeting.h"
+
+namespace terrace {
+namespace {
+
+// Instructions that a stream executes at most before others have a turn: long enough that what it
+// works on is in the cache, short enough that all orders occur.
+constexpr uint32_t kMostAtOnce = 12;
+
+// One stream of one rank.
+struct Stream {
+  const TurnRank* rank = nullptr;
+  const PreparedStream* prepared = nullptr;
+  const Stream* siblings = nullptr;  // the streams of the rank
+  size_t finished = 0;
+  bool called = false;  // the present instruction is with its group ...
+  bool done = false;    // ... which has served it
+
+  bool ended() const { return finished == prepared->instructions.size(); }
+  const PreparedInstruction& present() const { return prepared->instructions[finished]; }
+
+  bool CanStart() const {
+    return std::all_of(
+        present().waits.begin(), present().waits.end(), [this](const WaitPoint& point) {
+          return siblings[point.stream].finished >= static_cast<size_t>(point.position);
+        });
+  }
+
+  // False when it has to wait.
+  absl::StatusOr<bool> Step() {
+    if (ended()) return false;
+    if (!called) {
+      if (!CanStart()) return false;
+      const PreparedInstruction& instruction = present();
+      if (instruction.writes_state && rank->fence != nullptr) rank->fence->WaitUntilUnread();
+      done = true;
+      if (instruction.group != nullptr) static_cast<Member*>(instruction.group)->ReportTo(&done);
+      RETURN_IF_ERROR(instruction.run(instruction, rank->io));
+      called = true;
+      if (!done) return true;
+    }
+    if (!done) return false;
+    called = false;
+    ++finished;
+    return true;
+  }
+};
+
+absl::Status Stuck(const std::vector<TurnRank>& ranks, const std::vector<Stream>& streams) {
+  std::string text = "nobody can go on:";
+  for (const Stream& stream : streams) {
+    if (stream.ended()) continue;
+    absl::StrAppend(&text, " rank ", stream.rank - ranks.data(), " is ",
+                    stream.called ? "in " : "before ", stream.present().source->text(), ";");
+  }
+  return absl::AbortedError(text);
+}
+
+}  // namespace
+
+absl::Status RunInTurns(const std::vector<TurnRank>& ranks, std::mt19937* random) {
+  size_t count = 0;
+  for (const TurnRank& rank : ranks) count += rank.sequence->streams.size();
+  std::vector<Stream> streams;
+  streams.reserve(count);  // they point at each other
+  for (const TurnRank& rank : ranks) {
+    const Stream* first = streams.data() + streams.size();
+    for (const PreparedStream& prepared : rank.sequence->streams)
+      streams.push_back({.rank = &rank, .prepared = &prepared, .siblings = first});
+  }
+  for (;;) {
+    const size_t start = (*random)() % streams.size();
+    bool moved = false;
+    for (size_t i = 0; i < streams.size() && !moved; ++i) {
+      Stream& stream = streams[(start + i) % streams.size()];
+      for (uint32_t left = (*random)() % kMostAtOnce + 1; left > 0; --left) {
+        ASSIGN_OR_RETURN(const bool stepped, stream.Step());
+        if (!stepped) break;
+        moved = true;
+      }
+    }
+    if (moved) continue;
+    const bool ended = std::all_of(streams.begin(), streams.end(),
+                                   [](const Stream& stream) { return stream.ended(); });
+    return ended ? absl::OkStatus() : Stuck(ranks, streams);
+  }
+}
+
+}  // namespace terrace
