@@ -78,6 +78,7 @@ struct TinyJob {
   int64_t chunk_bytes = 4096;
   int64_t tile_bytes = 0;
   std::vector<int64_t> lengths = {};  // data.buckets
+  bool search_packings = true;        // as in CompileInput
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -158,7 +159,10 @@ inline std::vector<v1::Program> CompileStages(const TinyJob& job) {
   v1::JobSpec spec = TinySpec(job.sizes.sequence);
   for (const int64_t length : job.lengths) spec.mutable_data()->add_buckets(length);
   const Model model = TinyModel(job.family, job.sizes);
-  auto programs = Compile({.spec = &spec, .model = &model, .layout = TinyLayout(job)});
+  auto programs = Compile({.spec = &spec,
+                           .model = &model,
+                           .layout = TinyLayout(job),
+                           .search_packings = job.search_packings});
   EXPECT_TRUE(programs.ok()) << Describe(job) << ": " << programs.status();
   return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
 }
