@@ -104,6 +104,8 @@ def compare(checks):
                    torch_tokens_per_second=round(theirs["tokens_per_second"]), speed=f"{ratio:.2f}",
                    mfu="" if mfu is None else f"{mfu:.1%}", terrace_gib=f"{arena / 2**30:.2f}",
                    torch_gib=f"{theirs['peak_bytes'] / 2**30:.2f}", memory="" if memory is None else f"{memory:.2f}")
+    if not checks.rows:
+        raise part.Skip(checks.notes[-1])
 
 
 if __name__ == "__main__":

@@ -123,6 +123,32 @@ class PartsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 77)
         self.assertIn("/bin/false has no torch: install it (pip install torch)", done.stderr)
 
+    def torch(self, script):
+        """A Python whose torch sees a GPU, and whose training is `script`."""
+        path = self.bin / "python-with-torch"
+        path.write_text(f"#!/bin/sh\nif [ \"$1\" = -c ]; then echo 2.9.0 True; exit; fi\n{script}\n")
+        path.chmod(0o755)
+        self.devices(devices=1, name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30)
+        return ("--python", path, "--model", "gpt2-124m")
+
+    def test_speed_and_memory_are_held_to_their_bounds(self):
+        answer = '{"tokens_per_second": %d, "peak_bytes": %d, "loss": 9.0, "torch": "2.9.0"}'
+        for speed, peak, passed in ((800, 4_000_000, True), (900, 4_000_000, False), (800, 2_500_000, False)):
+            done = self.run_part("bench_pytorch", *self.torch(f"echo '{answer % (speed, peak)}'"))
+            self.assertEqual([row["passed"] for row in self.report["rows"]], [passed], done.stderr)
+            self.assertEqual(done.returncode, 0 if passed else 1)
+        self.assertEqual(self.report["rows"][0]["mfu"], "0.1%")
+
+    def test_a_shape_that_pytorch_cannot_hold_is_not_compared(self):
+        done = self.run_part("bench_pytorch", *self.torch("echo torch.OutOfMemoryError >&2; exit 1"))
+        self.assertEqual(done.returncode, 77)
+        self.assertIn("gpt2-124m 1024: not compared, PyTorch ran out of memory (2 GiB of states)", done.stderr)
+
+    def test_a_shape_is_not_begun_without_time_for_it(self):
+        done = self.run_part("bench_pytorch", *self.torch("exit 1"), "--seconds", "30")
+        self.assertEqual(done.returncode, 77)
+        self.assertRegex(done.stderr, "gpt2-124m 1024: not run, (29|30) s are too few: name the model with --model")
+
     def test_run_sh_sums_up(self):
         environment = {**os.environ, "TERRACE_GPU_DEVICE": "cpu", "TERRACE_GPU_OUT": str(self.bin / "out"), "TERRACE_BIN": str(self.bin),
                        "TERRACE_PYTHON": sys.executable}
