@@ -31,7 +31,7 @@ class CudaStagingBuffer final : public StagingBuffer {
     if (error != cudaSuccess) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "staging: cannot pin ", bytes, " bytes of host memory: ", cudaGetErrorString(error),
-          "; raise the limit of locked memory (ulimit -l)"));
+          "; free some, or let fewer ranks share the GPU"));
     }
     if (shared == nullptr) {
       RETURN_IF_ERROR(
