@@ -12,15 +12,6 @@
 namespace terrace {
 namespace {
 
-// A collective over nodes holds the devices for longer than its bytes take in a node; they lose no
-// more than what passes through them, at most what all network links of a node bring.
-void ScaleSlowdown(uint32_t devices_per_node, v1::HardwareProfile* profile) {
-  const double node = profile->links(0).bytes_per_second();
-  const double network = profile->links(1).bytes_per_second() * devices_per_node;
-  if (node <= 0) return;
-  profile->set_communication_slowdown(kCommunicationSlowdown * std::min(1.0, network / node));
-}
-
 // Of a node's memory, what ranks may have: the rest is the system's and the loaders'.
 constexpr double kRankMemoryShare = 0.9;
 
@@ -80,7 +71,6 @@ Cluster ClusterOf(const CatalogueDevice& device, uint32_t devices_per_node, uint
   cluster.nodes = nodes;
   cluster.name = absl::StrCat(Absl(device.name), "x", cluster.devices_per_node, ":", nodes);
   cluster.profile = ProfileOf(device, cluster.devices_per_node);
-  if (nodes > 1) ScaleSlowdown(cluster.devices_per_node, &cluster.profile);
   cluster.device_memory_bytes = device.memory_bytes;
   cluster.overhead_bytes = OverheadOf(device.generation).total();
   cluster.host_memory_bytes = device.host_memory_bytes;

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/planner/calibration.h"
 #include "coordinator/planner/estimate_layer_time.h"
 #include "coordinator/planner/link_time.h"
 #include "coordinator/planner/profiles.h"
@@ -92,15 +91,11 @@ double TimeEstimator::LayerCommunicationSeconds(const v1::Layout& layout,
 
 double TimeEstimator::ExposedSeconds(double seconds, double beside, double bytes) const {
   if (!Hides(profile_)) return seconds;
-  const double hiding = kHidingShare * beside;
-  if (!traits_.hidden_at_node_rate) {
-    const double slowdown = profile_.communication_slowdown();
-    return std::max(seconds - hiding, seconds * slowdown / (1 + slowdown));
-  }
   // What is hidden still takes memory and multiprocessors from the computation.
   const double alone = profile_.links(0).bytes_per_second();
   const double contended = alone > 0 ? std::min(seconds, bytes / alone) : 0;
-  return std::max(0.0, seconds - hiding) + kCommunicationSlowdown * contended;
+  return std::max(0.0, seconds - kHidingShare * beside) +
+         profile_.communication_slowdown() * contended;
 }
 
 // What summing gradients and gathering weights adds to a step whose micro-batches take `busy`
@@ -131,7 +126,7 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   const double last = kBackwardShare * busy;
   if (layout.zero_stage() == 0) return exposed(2 * reduce, last, 2 * gradients);
   // Others hide it behind the next step's first pass.
-  const double renewed = traits_.hidden_at_node_rate ? exposed(gather, last, weights) : gather;
+  const double renewed = traits_.renews_beside_next_step ? exposed(gather, last, weights) : gather;
   if (layout.zero_stage() == 1) return exposed(reduce, last, gradients) + renewed;
   if (layout.zero_stage() == 2) {
     return passes * exposed(reduce, kBackwardShare * busy, gradients) + renewed;

@@ -23,9 +23,8 @@ namespace terrace {
 // compared by their published runs.
 struct EngineTraits {
   double gathered_element_bytes = kF32Bytes;  // of weights that ZeRO gathers
-  // Collectives that are hidden cost the computation beside them kCommunicationSlowdown times what
-  // their bytes take inside a node; otherwise both go on as the simulator has it (pace.h).
-  bool hidden_at_node_rate = false;
+  // ZeRO-1 and 2 gather the new weights beside the next step's first pass.
+  bool renews_beside_next_step = false;
 };
 
 // What a micro-batch computes: the same for layouts that differ in schedule, ZeRO, recompute and

@@ -62,4 +62,15 @@ absl::StatusOr<double> InstructionTime::Seconds(const v1::Program& program,
   return seconds + profile_.instruction_overhead_seconds();
 }
 
+double InstructionTime::Contention(const v1::Program& program, const v1::Instruction& instruction,
+                                   double seconds) const {
+  if (!instruction.has_collective() && !instruction.has_transfer()) return 0;
+  double largest = 0;
+  for (const v1::Operand& operand : instruction.operands()) {
+    const absl::StatusOr<TensorShape> shape = DecodeShape(operand);
+    if (shape.ok()) largest = std::max(largest, static_cast<double>(shape->SpanBytes()));
+  }
+  return ContendedShare(program, instruction, largest, seconds, profile_);
+}
+
 }  // namespace terrace

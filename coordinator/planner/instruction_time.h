@@ -23,6 +23,10 @@ class InstructionTime {
   // INVALID_ARGUMENT when an operand or an op does not decode or they do not fit each other.
   absl::StatusOr<double> Seconds(const v1::Program& program,
                                  const v1::Instruction& instruction) const;
+  // Of these seconds, the part that is in the way of computation beside it: 0 to 1, and 0 where
+  // nothing is communicated.
+  double Contention(const v1::Program& program, const v1::Instruction& instruction,
+                    double seconds) const;
 
  private:
   const v1::HardwareProfile& profile_;

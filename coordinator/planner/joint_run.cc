@@ -226,7 +226,10 @@ void JointRun::FinishOne(InstructionRef ref, const RunInstruction& run) {
 void JointRun::Count(int index, int sign) {
   for (const InstructionRef member : Members(tasks_[index])) {
     const Work work = WorkAt(member);
-    stages_[member.stage].running[static_cast<int>(work)] += sign;
+    Stage& stage = stages_[member.stage];
+    stage.running[static_cast<int>(work)] += sign;
+    stage.contention += sign * inputs_[member.stage].contention[member.instruction];
+    if (stage.running[static_cast<int>(Work::kCommunication)] == 0) stage.contention = 0;
     Node& node = nodes_[pace_.NodeOf(member.stage)];
     node.threads += sign * pace_.Threads(member.stage, work);
     node.changed = true;
@@ -238,7 +241,8 @@ void JointRun::Count(int index, int sign) {
 
 double JointRun::RateOf(InstructionRef ref) const {
   const Work work = WorkAt(ref);
-  const double beside = pace_.Beside(work, stages_[ref.stage].running);
+  const double beside =
+      pace_.Beside(work, stages_[ref.stage].running, stages_[ref.stage].contention);
   if (pace_.Threads(ref.stage, work) <= 0) return beside;
   return beside * pace_.CoreShare(nodes_[pace_.NodeOf(ref.stage)].threads);
 }

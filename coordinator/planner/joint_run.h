@@ -48,7 +48,8 @@ struct RunInstruction {
 struct StageInput {
   const v1::Program* program = nullptr;
   const v1::Sequence* sequence = nullptr;
-  std::vector<double> seconds;  // by instruction
+  std::vector<double> seconds;     // by instruction
+  std::vector<double> contention;  // by instruction, InstructionTime::Contention
 };
 
 class JointRun {
@@ -75,6 +76,7 @@ class JointRun {
     std::vector<int> meeting;               // by instruction: index in meetings_; -1: meets nobody
     std::vector<std::vector<int>> waiting;  // by instruction: streams that go on when it ends
     WorkCounts running = {};
+    double contention = 0;  // of all that communicate
   };
   // Instructions that start together.
   struct Meeting {

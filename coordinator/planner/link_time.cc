@@ -159,4 +159,18 @@ absl::StatusOr<double> CommunicationSeconds(const v1::Program& program,
   return CollectiveSeconds(op.kind(), bytes, spread, profile);
 }
 
+double ContendedShare(const v1::Program& program, const v1::Instruction& instruction, double bytes,
+                      double seconds, const v1::HardwareProfile& profile) {
+  if (seconds <= 0) return 0;
+  double passing = bytes;
+  if (instruction.has_collective() && instruction.collective().kind() != v1::RING_SHIFT) {
+    const v1::CollectiveOp& op = instruction.collective();
+    const v1::Group& group = program.groups(static_cast<int>(op.group()));
+    const auto members =
+        static_cast<double>(SpreadOf(program.grid(), group, profile.ranks_per_node()).members);
+    passing *= (op.kind() == v1::ALL_REDUCE ? 2 : 1) * (members - 1) / members;
+  }
+  return std::min(1.0, Over(passing, LinkOf(profile, "node", 2).bytes_per_second) / seconds);
+}
+
 }  // namespace terrace

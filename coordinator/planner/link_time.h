@@ -43,5 +43,9 @@ double TransferSeconds(double bytes, bool same_node, const v1::HardwareProfile& 
 absl::StatusOr<double> CommunicationSeconds(const v1::Program& program,
                                             const v1::Instruction& instruction, double bytes,
                                             const v1::HardwareProfile& profile);
+// Of those seconds, what the same bytes take over the node's link: for that long it is in the way
+// of computation (calibration.h). 0 to 1. REQUIRES: CommunicationSeconds gave `seconds`.
+double ContendedShare(const v1::Program& program, const v1::Instruction& instruction, double bytes,
+                      double seconds, const v1::HardwareProfile& profile);
 
 }  // namespace terrace

@@ -8,6 +8,9 @@
 namespace terrace {
 namespace {
 
+// Something always goes on.
+constexpr double kSlowest = 0.02;
+
 double Ratio(double given) { return given > 0 && given < 1 ? given : 1.0; }
 
 int Count(const WorkCounts& running, Work work) { return running[static_cast<int>(work)]; }
@@ -84,7 +87,7 @@ double Pace::CoreShare(double threads) const {
   return !shared_cores_ || threads <= cores_ ? 1 : cores_ / threads;
 }
 
-double Pace::Beside(Work work, const WorkCounts& running) const {
+double Pace::Beside(Work work, const WorkCounts& running, double contention) const {
   const auto meets = [&running](Work other, double ratio) {
     return Count(running, other) > 0 ? ratio : 1.0;
   };
@@ -98,7 +101,7 @@ double Pace::Beside(Work work, const WorkCounts& running) const {
     case Work::kNvmeStore:
       return meets(Work::kNvmeLoad, nvme_ratio_);
     case Work::kCompute:
-      return shared_cores_ ? 1 : meets(Work::kCommunication, 1 / (1 + communication_slowdown_));
+      return shared_cores_ ? 1 : std::max(kSlowest, 1 - communication_slowdown_ * contention);
     default:
       return 1;
   }

@@ -2,7 +2,8 @@
 //
 // Three things slow an instruction down. Copies in both directions of a link between tiers at once
 // go at the link's ratio (HardwareProfile: both at once over the sum of each alone). A computation
-// beside communication of its rank goes at 1 / (1 + communication_slowdown). And where cores are
+// beside communication of its rank loses communication_slowdown of the time that the bytes take
+// over the node's link, however long they take over the network. And where cores are
 // shared, the CPU backend, all that threads do on one node at one time goes at cores over threads,
 // when there are more threads than cores: a computation has those of its rank, a copy has one,
 // communication has what the slowdown tells of it, a request to NVMe none.
@@ -50,8 +51,9 @@ class Pace {
   double Threads(int stage, Work work) const;
   // Of all threads on a node.
   double CoreShare(double threads) const;
-  // Of an instruction of the stage, beside those of its own rank that `running` counts.
-  double Beside(Work work, const WorkCounts& running) const;
+  // Of an instruction of the stage, beside those of its own rank that `running` counts;
+  // `contention`: the sum of theirs (InstructionTime::Contention).
+  double Beside(Work work, const WorkCounts& running, double contention) const;
 
  private:
   std::vector<int> nodes_;  // by stage

@@ -51,6 +51,36 @@ void AddMatmuls(const CatalogueDevice& device, const std::string& precision, dou
   }
 }
 
+// The head's products with the traffic of the logits between them, of two bytes each: written and
+// read by the loss; for the gradients made again, written as gradients, and read by two products.
+void AddLoss(const CatalogueDevice& device, double rate, double memory_rate,
+             v1::HardwareProfile* profile) {
+  struct Pass {
+    const char* kernel;
+    double products, crossings;
+  };
+  for (const Pass& pass : {Pass{"lm_head_loss", 1, 2}, Pass{"lm_head_loss_grad", 3, 5}}) {
+    for (const int64_t rows : kSides) {
+      for (const int64_t vocabulary : kSides) {
+        for (const int64_t hidden : kInner) {
+          const auto n = static_cast<double>(rows), v = static_cast<double>(vocabulary),
+                     h = static_cast<double>(hidden);
+          const double flops = pass.products * 2 * n * v * h;
+          const double share = MatmulShapeShare(device.multiprocessors, n, v, h);
+          v1::KernelRate* kernel = profile->add_kernels();
+          kernel->set_kernel(pass.kernel);
+          kernel->set_precision("bf16");
+          kernel->set_rows(rows);
+          kernel->set_columns(vocabulary);
+          kernel->set_inner(hidden);
+          kernel->set_flops_per_second(
+              flops / (flops / (rate * share) + pass.crossings * 2 * n * v / memory_rate));
+        }
+      }
+    }
+  }
+}
+
 void AddAttention(const std::string& name, const std::string& precision, double rate,
                   v1::HardwareProfile* profile) {
   for (const int64_t tokens : kTokens) {
@@ -71,6 +101,8 @@ void AddKernels(const CatalogueDevice& device, v1::HardwareProfile* profile) {
   const Efficiency& reached = EfficiencyOf(device.generation);
   const double bf16 = device.bf16_flops_per_second;
   AddMatmuls(device, "bf16", bf16 * reached.matmul * device.power_share, profile);
+  AddLoss(device, bf16 * reached.matmul * device.power_share, profile->memory_bytes_per_second(),
+          profile);
   if (device.fp8_flops_per_second > 0) {
     const double fp8 = device.fp8_flops_per_second * reached.matmul_fp8 * device.power_share;
     AddMatmuls(device, "fp8", std::max(fp8, bf16 * reached.matmul * device.power_share), profile);

@@ -38,6 +38,7 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
                                                      seconds.status().message()));
     }
     input.seconds.push_back(*seconds);
+    input.contention.push_back(time.Contention(program, instruction, *seconds));
   }
   return input;
 }

@@ -1,12 +1,18 @@
 // Predictions of published runs beside what was measured, as a table in Markdown: how good the time
 // model of the catalogue is. See tests/support/published_runs.h.
 //
+// With --simulate what a plan would say of the same layouts (tests/support/simulated_runs.h);
+// another argument then names rows by a part of their names.
+//
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <cstdio>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "tests/support/published_runs.h"
+#include "tests/support/simulated_runs.h"
 
 namespace terrace {
 namespace {
@@ -23,6 +29,39 @@ void PrintRuns(const std::vector<PublishedRun>& runs) {
                 p.tokens_per_second_per_device,
                 100 * (p.tokens_per_second_per_device / measured - 1), p.tflops_per_device);
   }
+}
+
+// Rows whose name contains `part`.
+void PrintSimulated(const std::vector<PublishedRun>& runs, std::string_view part) {
+  std::printf(
+      "| run | device | measured tok/s | closed form | error %% | simulated | error %% |\n"
+      "|---|---|---|---|---|---|---|\n");
+  double closed_error = 0, simulated_error = 0, bias = 0;
+  int count = 0;
+  for (const PublishedRun& run : runs) {
+    const double measured = run.tokens_per_second_per_device;
+    if (!run.not_expressible.empty() || run.beyond_the_spec || measured <= 0) continue;
+    if (run.id.find(part) == std::string::npos) continue;
+    const auto simulated = SimulatedTokensPerSecond(run);
+    if (!simulated.ok()) {
+      std::fprintf(stderr, "%s: %s\n", run.id.c_str(),
+                   std::string(simulated.status().message()).c_str());
+      continue;
+    }
+    const double closed = Predict(run).tokens_per_second_per_device / measured - 1;
+    const double error = *simulated / measured - 1;
+    std::printf("| %s | %s | %.0f | %.0f | %+.1f | %.0f | %+.1f |\n", run.id.c_str(),
+                run.profile.name().c_str(), measured, (closed + 1) * measured, 100 * closed,
+                *simulated, 100 * error);
+    std::fflush(stdout);
+    closed_error += std::abs(closed);
+    simulated_error += std::abs(error);
+    bias += error;
+    ++count;
+  }
+  if (count == 0) return;
+  std::printf("\n%d runs: mean error %.1f %% closed, %.1f %% simulated (bias %+.1f %%)\n", count,
+              100 * closed_error / count, 100 * simulated_error / count, 100 * bias / count);
 }
 
 void PrintSources(const std::vector<PublishedRun>& runs) {
@@ -53,10 +92,16 @@ void PrintMemory(const std::vector<PublishedRun>& runs) {
 }
 
 int Main(int argc, char** argv) {
-  const auto runs = ReadPublishedRuns(argc > 1 ? argv[1] : TERRACE_TEST_DATA "/published_runs.csv");
+  const bool simulate = argc > 1 && std::string_view(argv[1]) == "--simulate";
+  const auto runs =
+      ReadPublishedRuns(argc > 1 && !simulate ? argv[1] : TERRACE_TEST_DATA "/published_runs.csv");
   if (!runs.ok()) {
     std::fprintf(stderr, "calibrate: %s\n", std::string(runs.status().message()).c_str());
     return 1;
+  }
+  if (simulate) {
+    PrintSimulated(*runs, argc > 2 ? argv[2] : "");
+    return 0;
   }
   PrintRuns(*runs);
   PrintSources(*runs);

@@ -124,6 +124,9 @@ ModelConfig ConfigOf(const Row& row) {
   // Small Qwen and all GPTs have one table for both ends.
   config.tied_embeddings = !llama && config.hidden <= (qwen ? 2048 : 1 << 30);
   config.fused_qkv = config.conv1d_weights = config.learned_positions;
+  if (config.learned_positions) config.norm = NormKind::kLayerNorm;
+  config.attention_out_bias = config.mlp_bias = config.learned_positions;
+  config.qkv_bias = config.learned_positions || qwen;
   config.window.assign(config.layers, 0);
   return config;
 }
@@ -245,7 +248,7 @@ Prediction Predict(const PublishedRun& run) {
   // Others gather weights as they are multiplied.
   const EngineTraits traits = {
       .gathered_element_bytes = run.layout.precision() == "fp32" ? 4.0 : 2.0,
-      .hidden_at_node_rate = true};
+      .renews_beside_next_step = true};
   const double seconds = TimeEstimator(model, run.profile, traits).StepSeconds(run.layout);
   const v1::Layout& layout = run.layout;
   const double tokens = static_cast<double>(int64_t{layout.micro_batch()} * layout.micro_batches() *

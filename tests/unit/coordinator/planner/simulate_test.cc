@@ -275,14 +275,14 @@ TEST(SimulateTest, RanksThatAreMoreThanTheCoresComputeByTurns) {
 }
 
 TEST(SimulateTest, CommunicationSlowsComputationByWhatTheProfileSays) {
-  // Three seconds of a sum, stretched by nothing: computation beside it is a quarter slower.
+  // Five seconds of a sum, stretched by nothing: computation beside it loses a quarter of them.
   v1::HardwareProfile profile = OneElementASecond();
   profile.set_communication_slowdown(0.25);
   const v1::Program program = MakeProgram({{.seconds = 5, .reduce = true}, {.seconds = 10}});
   const auto simulation = Simulate(program, "train", profile);
   ASSERT_TRUE(simulation.ok());
   EXPECT_DOUBLE_EQ(simulation->stages[0].streams[1].busy_seconds, 5);
-  EXPECT_DOUBLE_EQ(simulation->step_seconds, 5 + 10 - 5 / 1.25);
+  EXPECT_DOUBLE_EQ(simulation->step_seconds, 10 + 5 * 0.25);
 }
 
 TEST(SimulateTest, WhatWaitsForAnotherStreamWakesUpFirst) {
