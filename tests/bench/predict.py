@@ -5,7 +5,9 @@
 Each round takes every job once, right after measuring the machine for its ranks (`terrace profile --refresh`), since a shared machine
 changes its speed within minutes; a job's plan is the one that its own
 run printed, and its time the median of those of its steps after the first two during which nobody else used the machine (alone.py).
-The error is taken within a round, so that a machine whose speed drifts changes both sides, and the median over rounds is reported.
+Right after the run the machine is measured once more: where the plan is then another by more than 5 %, the machine has changed meanwhile
+and the pair says nothing of the model; the job is run again, with that second profile as its first, four times at most, and what is
+still unsteady then is marked so and kept. The error is taken within a round and the median over rounds is reported.
 Of two jobs whose measured times differ by more than 15 % the plan must rank them as measured. How many steps were alone is printed:
 where they are too few, the figure is of all steps, and of the machine rather than of the model.
 
@@ -30,6 +32,8 @@ GPT = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 256, "n_embd": 38
 ONE = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "recompute": "none"}
 TWO = {"devices_per_node": 2}
 RANKED = 1.15
+STEADY = 0.05  # how far two plans of one job may differ that were made before and after it ran
+TRIES = 4
 
 # name -> model, precision, layout, resources
 JOBS = {
@@ -74,16 +78,29 @@ def run_job(options, folder, name):
     return (plan["time"]["step_seconds"], *alone.median_step(steps))
 
 
-def run_round(options, folder, names):
-    result = {}
-    for name in names:
-        ranks = JOBS[name][3].get("devices_per_node", 1)
-        terrace(options.bin, "profile", "--refresh", "--threads", os.cpu_count() // ranks)
-        result[name] = run_job(options, folder, name)
-        predicted, measured, clean = result[name]
+def profile(options, name):
+    ranks = JOBS[name][3].get("devices_per_node", 1)
+    terrace(options.bin, "profile", "--refresh", "--threads", os.cpu_count() // ranks)
+
+
+def run_steadily(options, folder, name):
+    """Predicted and measured seconds, steps that were alone, and whether the machine was the same before and after."""
+    profile(options, name)
+    for _ in range(TRIES):
+        predicted, measured, clean = run_job(options, folder, name)
+        profile(options, name)
+        after = json.loads(terrace(options.bin, "plan", folder / "job.yaml", "-o", "json"))["time"]["step_seconds"]
+        steady = abs(after / predicted - 1) <= STEADY
         few = "" if clean >= alone.CLEAN_STEPS else ", of all steps"
-        print(f"  {name}: predicted {predicted:.3f} s, measured {measured:.3f} s, {clean} steps alone{few}", flush=True)
-    return result
+        print(f"  {name}: predicted {predicted:.3f} s, measured {measured:.3f} s ({100 * (predicted / measured - 1):+.1f} %), planned after it "
+              f"{after:.3f} s{'' if steady else ': the machine changed'}, {clean} steps alone{few}", flush=True)
+        if steady:
+            break
+    return predicted, measured, clean, steady
+
+
+def run_round(options, folder, names):
+    return {name: run_steadily(options, folder, name) for name in names}
 
 
 def ordering(names, predicted, measured):
@@ -111,10 +128,10 @@ def main():
             rounds.append(run_round(options, folder, names))
     predicted = {name: statistics.median(r[name][0] for r in rounds) for name in names}
     measured = {name: statistics.median(r[name][1] for r in rounds) for name in names}
-    print("\n| job | predicted s | measured s | error |\n|---|---|---|---|")
+    print("\n| job | predicted s | measured s | error | rounds on a steady machine |\n|---|---|---|---|---|")
     errors = {name: statistics.median(r[name][0] / r[name][1] - 1 for r in rounds) for name in names}
     for name in names:
-        print(f"| {name} | {predicted[name]:.3f} | {measured[name]:.3f} | {100 * errors[name]:+.1f} % |")
+        print(f"| {name} | {predicted[name]:.3f} | {measured[name]:.3f} | {100 * errors[name]:+.1f} % | {sum(r[name][3] for r in rounds)} of {len(rounds)} |")
     worst = max(names, key=lambda name: abs(errors[name]))
     mean = statistics.mean(abs(error) for error in errors.values())
     print(f"\nmean {100 * mean:.1f} %, worst {100 * errors[worst]:+.1f} % ({worst})")
