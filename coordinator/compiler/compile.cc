@@ -155,7 +155,7 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
 // The passes that every program takes once its sequences are built.
 absl::Status Finish(const Model& model, const Parameters& parameters, int rope_table,
                     PackEffort effort, Graph* graph, v1::Program* program) {
-  compiler::AddWorkspaces(static_cast<int>(program->threads()), graph);
+  compiler::AddWorkspaces(static_cast<int>(program->threads()), graph, program->device());
   RETURN_IF_ERROR(CheckSize(*graph));
   return compiler::EmitAndPlace(
       {.graph = graph, .model = &model, .parameters = &parameters, .rope_table = rope_table},
@@ -190,6 +190,7 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   *program.mutable_grid() = GridOf(job.layout);
   program.set_ranks(static_cast<uint32_t>(RanksOf(program.grid())));
   program.set_threads(job.layout.threads_per_rank());
+  program.set_device(job.layout.device());
   program.set_external_bytes(input.external_bytes);
   program.set_device_limit_bytes(input.device_limit_bytes);
   SetRules(input, job.layout, program.mutable_rules());

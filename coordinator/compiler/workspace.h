@@ -7,11 +7,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include "coordinator/compiler/graph.h"
 
 namespace terrace::compiler {
 
-// For CPU ranks that compute with `threads` threads.
-void AddWorkspaces(int threads, Graph* graph);
+// For ranks with devices of this kind (Program.device) that compute with `threads` threads on the
+// host.
+void AddWorkspaces(int threads, Graph* graph, std::string_view device = "");
 
 }  // namespace terrace::compiler

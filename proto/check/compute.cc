@@ -7,6 +7,7 @@
 #include "kernels/op.h"
 #include "proto/check/families.h"
 #include "proto/check/refuse.h"
+#include "proto/op_workspace.h"
 
 namespace terrace::check {
 namespace {
@@ -69,8 +70,11 @@ absl::Status CheckCompute(const v1::Program& program, const v1::Sequence& sequen
                     v1::Access_Name(access), ", the op table says ", v1::Access_Name(expected));
     }
   }
-  const int64_t needed_bytes =
-      kernels::WorkspaceBytes(op->op, op->attrs, shapes, static_cast<int>(program.threads()));
+  const v1::StreamKind stream = program.streams(static_cast<int>(instruction.stream())).kind();
+  const int64_t needed_bytes = WorkspaceBytes({.device = program.device(),
+                                               .on_host = stream == v1::HOST_COMPUTE,
+                                               .threads = static_cast<int>(program.threads())},
+                                              op->op, op->attrs, shapes);
   checked->op = *std::move(op);
   return CheckWorkspace(program, sequence, instruction.compute(), needed_bytes, where, checked);
 }

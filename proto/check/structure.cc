@@ -98,6 +98,8 @@ absl::Status CheckBudgets(const v1::Program& program) {
 }
 
 absl::Status CheckStreams(const v1::Program& program) {
+  if (!program.device().empty() && program.device() != "cpu" && program.device() != "cuda")
+    return Refuse("device: got '", program.device(), "', must be cpu or cuda");
   for (int i = 0; i < program.streams_size(); ++i) {
     const v1::Stream& stream = program.streams(i);
     if (!v1::StreamKind_IsValid(stream.kind()) || stream.kind() == v1::STREAM_UNSPECIFIED) {
