@@ -115,7 +115,7 @@ LocalCluster::~LocalCluster() {
 }
 
 absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_memory_bytes,
-                                      int threads_per_device) {
+                                      int threads_per_device, const std::string& device) {
   ASSIGN_OR_RETURN(const std::string program, SiblingProgram("terrace-worker"));
   const int threads = ThreadsOfRank(threads_per_device, nodes, devices);
   for (int node = 0; node < nodes; ++node) {
@@ -124,6 +124,8 @@ absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_mem
                                           address(),
                                           "--name",
                                           name,
+                                          "--device",
+                                          device.empty() ? "auto" : device,
                                           "--devices",
                                           absl::StrCat(devices),
                                           "--state-dir",

@@ -26,9 +26,10 @@ class LocalCluster {
   // Stops workers (with their ranks), then the coordinator.
   ~LocalCluster();
 
-  // Starts `nodes` workers with `devices` each and waits until all have registered.
+  // Starts `nodes` workers with `devices` each, of the kind that resources.device names, and waits
+  // until all have registered.
   absl::Status AddWorkers(int nodes, int devices, int64_t device_memory_bytes,
-                          int threads_per_device);
+                          int threads_per_device, const std::string& device);
   // INTERNAL, with the log's place, when the coordinator or a worker has ended.
   absl::Status CheckAlive();
 

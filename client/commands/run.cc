@@ -193,7 +193,8 @@ absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) 
   const int devices = static_cast<int>(resources.devices_per_node());
   const int threads = static_cast<int>(resources.threads_per_device());
   WarnOfSharedCores(nodes * devices, threads);
-  RETURN_IF_ERROR(cluster->AddWorkers(nodes, devices, resources.device_memory(), threads));
+  RETURN_IF_ERROR(
+      cluster->AddWorkers(nodes, devices, resources.device_memory(), threads, resources.device()));
   request.set_dry_run(false);
   ASSIGN_OR_RETURN(v1::Job job, cluster->connection().Submit(request));
   PrintPlan(global, job);

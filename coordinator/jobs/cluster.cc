@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
+#include "coordinator/planner/catalogue.h"
 
 namespace terrace {
 namespace {
@@ -28,13 +29,25 @@ void KeepMemory(const std::vector<v1::RankReport>& before, size_t index, v1::Ran
   if (found != before.end() && found->has_memory()) *report.mutable_memory() = found->memory();
 }
 
+// Nothing measures GPUs yet: rates and what a process takes of one are the catalogue's, where it
+// knows the device by the driver's name.
+void AddCuda(const v1::Node& node, NodeView* view) {
+  view->cuda = true;
+  const auto device = FindDriverDevice(node.device_name(), node.device_memory_bytes());
+  const Generation generation = device.ok() ? device->generation : Generation::kHopper;
+  view->external_bytes = OverheadOf(generation).total();
+  if (device.ok() && !view->profile.measured()) view->profile = ProfileOf(*device, node.devices());
+}
+
 NodeView ViewOf(const v1::Node& node) {
-  return {.name = node.name(),
-          .devices = node.devices(),
-          .device_memory_bytes = node.device_memory_bytes(),
-          .threads_per_device = std::max<uint32_t>(1, node.threads_per_device()),
-          .profile = node.profile(),
-          .used = {}};
+  NodeView view = {.name = node.name(),
+                   .devices = node.devices(),
+                   .device_memory_bytes = node.device_memory_bytes(),
+                   .threads_per_device = std::max<uint32_t>(1, node.threads_per_device()),
+                   .profile = node.profile(),
+                   .used = {}};
+  if (node.device() == "cuda") AddCuda(node, &view);
+  return view;
 }
 
 }  // namespace

@@ -118,6 +118,9 @@ v1::CoordinatorMessage Reconciler::StartMessage(const v1::Job& job, const Action
     config->set_device(placed.device());
     config->set_threads(job.plan().layout().threads_per_rank());
     *config->mutable_spec() = job.spec();
+    if (!job.plan().layout().device().empty()) {  // what "auto" has come to
+      config->mutable_spec()->mutable_resources()->set_device(job.plan().layout().device());
+    }
     const int stage = static_cast<int>(CoordinatesOf(grid, placed.rank()).stage);
     if (stage < job.plan().program_sha256_size()) {
       config->set_program_sha256(job.plan().program_sha256(stage));

@@ -12,8 +12,9 @@ namespace terrace {
 namespace {
 
 std::string Text(const Budget& budget) {
-  return absl::StrCat(budget.nodes, "/", budget.ranks, "/", budget.threads_per_rank, "/",
-                      budget.device_memory_bytes, "/", budget.external_bytes);
+  return absl::StrCat(budget.device, "/", budget.nodes, "/", budget.ranks, "/",
+                      budget.threads_per_rank, "/", budget.device_memory_bytes, "/",
+                      budget.external_bytes);
 }
 
 Refused RefusalOf(const absl::Status& status) {

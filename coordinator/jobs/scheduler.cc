@@ -21,8 +21,17 @@ struct Need {
 };
 
 bool Matches(const Need& need, const NodeView& node) {
-  return !need.cuda && node.devices >= need.devices && node.threads_per_device >= need.threads &&
+  return need.cuda == node.cuda && node.devices >= need.devices &&
+         node.threads_per_device >= need.threads &&
          (node.device_memory_bytes == 0 || node.device_memory_bytes >= need.device_bytes);
+}
+
+std::vector<const NodeView*> Matching(const Need& need, absl::Span<const NodeView> nodes) {
+  std::vector<const NodeView*> matching;
+  for (const NodeView& node : nodes) {
+    if (Matches(need, node)) matching.push_back(&node);
+  }
+  return matching;
 }
 
 uint32_t FreeDevices(const NodeView& node) {
@@ -43,6 +52,14 @@ std::string Describe(const Need& need) {
   return text;
 }
 
+// The way out where there are workers, but with devices of the other kind.
+std::string OtherDevices(bool cuda) {
+  return cuda ? ", which has no CUDA devices: start terrace-worker where nvidia-smi lists one, set "
+                "resources.device: cpu, or "
+              : ", which has CUDA devices: set resources.device: cuda, start terrace-worker with "
+                "--device cpu, or ";
+}
+
 // "needs 2 workers with 4 devices each; 1 of the 3 registered matches (the largest offers 2
 // devices)"
 std::string NoMatchMessage(const Need& need, uint32_t matching, absl::Span<const NodeView> nodes) {
@@ -57,8 +74,9 @@ std::string NoMatchMessage(const Need& need, uint32_t matching, absl::Span<const
   if (largest.device_memory_bytes > 0) {
     absl::StrAppend(&text, " of ", FormatBytes(largest.device_memory_bytes));
   }
-  return absl::StrCat(text, " with ", Count(largest.threads_per_device, "thread"),
-                      "): start more workers or ask for less under resources");
+  absl::StrAppend(&text, " with ", Count(largest.threads_per_device, "thread"), ")");
+  return absl::StrCat(text, need.cuda == largest.cuda ? ": " : OtherDevices(need.cuda),
+                      "start more workers or ask for less under resources");
 }
 
 Need NeedOfSpec(const v1::JobSpec& spec) {
@@ -76,6 +94,7 @@ Need NeedOfPlan(const v1::Job& job) {
   need.devices = (std::max<uint32_t>(1, layout.ranks()) + need.nodes - 1) / need.nodes;
   // Threads that the user pinned may exceed what a worker offers: that is the user's choice.
   if (job.spec().resources().threads_per_device() == 0) need.threads = layout.threads_per_rank();
+  need.cuda = layout.device() == "cuda";
   for (const v1::StageMemory& stage : job.plan().memory()) {
     if (stage.tier() == v1::HOST || stage.tier() == v1::NVME) continue;
     need.device_bytes = std::max(need.device_bytes, stage.arena_bytes() + stage.external_bytes());
@@ -170,9 +189,13 @@ class Round {
 absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeView> nodes) {
   Need need = NeedOfSpec(spec);
   need.nodes = NodesFor(spec);
-  std::vector<const NodeView*> matching;
-  for (const NodeView& node : nodes) {
-    if (Matches(need, node)) matching.push_back(&node);
+  // GPUs wherever there are enough, unless the spec says otherwise.
+  const std::string& device = spec.resources().device();
+  need.cuda = device != "cpu";
+  std::vector<const NodeView*> matching = Matching(need, nodes);
+  if (matching.size() < need.nodes && device != "cuda") {
+    need.cuda = false;
+    matching = Matching(need, nodes);
   }
   if (matching.size() < need.nodes) {
     return absl::NotFoundError(NoMatchMessage(need, static_cast<uint32_t>(matching.size()), nodes));
@@ -187,6 +210,7 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
   matching.resize(std::min<size_t>(matching.size(), wanted));
 
   Budget budget{.nodes = static_cast<uint32_t>(matching.size())};
+  if (need.cuda) budget.device = "cuda";
   budget.ranks = budget.nodes * need.devices;
   budget.profile = matching.back()->profile;  // a step is as slow as its slowest rank
   budget.threads_per_rank = matching.back()->threads_per_device;

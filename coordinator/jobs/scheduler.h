@@ -25,6 +25,7 @@ struct NodeView {
   uint32_t devices = 0;
   int64_t device_memory_bytes = 0;  // each; 0: not limited
   uint32_t threads_per_device = 1;
+  bool cuda = false;  // its devices are GPUs
   v1::HardwareProfile profile;
   int64_t external_bytes = 0;  // learned here of jobs of this shape, outside the arenas; 0: nothing
   std::set<uint32_t> used;     // devices that hold ranks or are promised

@@ -2,6 +2,7 @@
 #include "coordinator/planner/catalogue.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "absl/strings/ascii.h"
@@ -53,6 +54,25 @@ absl::StatusOr<CatalogueDevice> FindDevice(std::string_view name) {
     }
   }
   return absl::NotFoundError(NotThere("device", name, names, aliases));
+}
+
+absl::StatusOr<CatalogueDevice> FindDriverDevice(std::string_view driver_name,
+                                                 int64_t memory_bytes) {
+  std::string words = Lower(driver_name);
+  std::erase_if(words, [](char c) { return c == ' ' || c == '-'; });
+  const bool pcie = words.find("pcie") != std::string::npos;
+  const CatalogueDevice* found = nullptr;
+  for (const CatalogueDevice& device : Catalogue()) {
+    const std::string name = Lower(device.name);
+    if (words.find(name.substr(0, name.find('-'))) == std::string::npos) continue;
+    if ((name.find("-pcie") != std::string::npos) != pcie) continue;
+    if (found == nullptr || std::abs(device.memory_bytes - memory_bytes) <
+                                std::abs(found->memory_bytes - memory_bytes)) {
+      found = &device;
+    }
+  }
+  if (found != nullptr) return *found;
+  return absl::NotFoundError(absl::StrCat("the catalogue of devices knows no ", Absl(driver_name)));
 }
 
 v1::LinkRate NodeRate(const CatalogueLink& link) {

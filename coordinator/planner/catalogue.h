@@ -52,6 +52,12 @@ const std::vector<CatalogueDevice>& Catalogue();
 // By name or alias, in any case. NOT_FOUND with the nearest name and the names there are.
 absl::StatusOr<CatalogueDevice> FindDevice(std::string_view name);
 
+// By the name that NVIDIA's driver gives a device ("NVIDIA H100 80GB HBM3") and the memory that it
+// reports: the entry whose model the name holds and whose memory is nearest. NOT_FOUND when no
+// model is in it.
+absl::StatusOr<CatalogueDevice> FindDriverDevice(std::string_view driver_name,
+                                                 int64_t memory_bytes);
+
 // What links of a profile are made from: bytes a second and seconds as collectives see them.
 v1::LinkRate NodeRate(const CatalogueLink& link);
 v1::LinkRate NetworkRate(const CatalogueLink& link);

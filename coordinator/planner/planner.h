@@ -24,6 +24,7 @@ struct Budget {
   uint32_t nodes = 1;
   uint32_t ranks = 1;  // on all nodes; a layout uses them all
   uint32_t threads_per_rank = 1;
+  std::string device;               // as Layout.device
   int64_t device_memory_bytes = 0;  // per rank; 0: unlimited
   int64_t external_bytes = 0;       // of a rank outside its arenas, learned; 0: nothing was learned
   v1::HardwareProfile profile;

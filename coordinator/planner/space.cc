@@ -30,6 +30,7 @@ v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
   layout.set_ranks(budget.ranks);
   layout.set_nodes(budget.nodes);
   layout.set_threads_per_rank(budget.threads_per_rank);
+  layout.set_device(budget.device);
   layout.set_recompute(pinned.recompute());
   layout.set_recompute_every(pinned.recompute_every());
   *layout.mutable_recompute_layers() = pinned.recompute_layers();

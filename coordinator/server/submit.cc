@@ -105,6 +105,7 @@ Budget BudgetOfSpec(const v1::JobSpec& spec) {
   budget.ranks = budget.nodes * std::max<uint32_t>(1, resources.devices_per_node());
   budget.threads_per_rank = std::max<uint32_t>(1, resources.threads_per_device());
   budget.device_memory_bytes = resources.device_memory();
+  if (resources.device() == "cuda") budget.device = "cuda";
   return budget;
 }
 

@@ -172,8 +172,8 @@ class Daemon {
 
 // A rank knows the FLOPs of its step, the daemon what the device can do.
 void SetMfu(const v1::HardwareProfile& profile, Supervisor::Metrics* rank) {
-  const double peak = rank->precision == "bf16" ? profile.bf16_flops_per_second()
-                                                : profile.f32_flops_per_second();
+  const double peak =
+      rank->precision == "bf16" ? profile.bf16_flops_per_second() : profile.f32_flops_per_second();
   if (peak > 0) rank->metrics.set_mfu_ratio(rank->metrics.flops_per_second() / peak);
 }
 
@@ -188,7 +188,7 @@ absl::Status RunDaemon(DaemonOptions options) {
     return absl::UnavailableError(absl::StrCat("--state-dir: ", lock.status().message(),
                                                ": another worker uses it; choose another"));
   }
-  v1::Node node = ProbeNode(options.probe);
+  ASSIGN_OR_RETURN(v1::Node node, ProbeNode(options.probe));
   Daemon daemon(options, node);
   WorkerMetrics metrics([&daemon, &node](WorkerSnapshot* snapshot) {
     snapshot->devices = node.devices();
@@ -205,7 +205,8 @@ absl::Status RunDaemon(DaemonOptions options) {
     log::Info("metrics on ", node.metrics_address());
   }
   RETURN_IF_ERROR(daemon.Start(node));
-  log::Info("worker ", node.name(), " offers ", node.devices(), " devices with ",
+  log::Info("worker ", node.name(), " offers ", node.devices(), " ",
+            node.device_name().empty() ? "devices" : node.device_name(), " with ",
             node.threads_per_device(), " threads each, state in ", state);
   log::Info("stopping: ", stop.Wait());
   daemon.Stop();

@@ -41,11 +41,15 @@ void AddOptions(CLI::App& app, DaemonOptions& options) {
       ->capture_default_str();
   app.add_option("--name", options.probe.name, "name of this worker, unique in the cluster")
       ->capture_default_str();
-  app.add_option("--devices", options.probe.devices, "ranks that may run here at a time")
-      ->check(CLI::Range(1, 1024))
+  app.add_option("--device", options.probe.device,
+                 "kind of devices: auto, cpu, cuda; auto: GPUs if any")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
+  app.add_option("--devices", options.probe.devices,
+                 "ranks that may run here at a time; one for each GPU, or 1")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--device-memory", options.probe.device_memory_bytes,
-                 "bytes of each device (16GiB, 500MiB); 90 % of the memory over all devices")
+                 "bytes of each device (16GiB, 500MiB); a GPU's, or 90 % of the memory over all")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   app.add_option("--threads-per-device", options.probe.threads_per_device,
                  "CPU threads of a rank; cores / devices");

@@ -62,7 +62,7 @@ std::string ExceededLimit(const v1::RankMemory& memory, const v1::RankConfig& co
   const int64_t held = (device_is_ram ? device : 0) + ReservedBytes(memory, v1::HOST) + external;
   const int64_t together = held * std::max<uint32_t>(1, config.local_ranks());
   std::string limit;
-  if (DeviceLimit(memory) > 0 && device + external > DeviceLimit(memory)) {
+  if (device_is_ram && DeviceLimit(memory) > 0 && device + external > DeviceLimit(memory)) {
     limit = absl::StrCat(FormatBytes(device + external), " with its device arena, and ",
                          FormatBytes(DeviceLimit(memory)), " is its limit");
   } else if (IsNear(together, hard.cgroup_bytes)) {

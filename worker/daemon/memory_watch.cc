@@ -101,7 +101,9 @@ int64_t MemoryWatch::CapacityOf(v1::Tier tier) const {
 }
 
 int64_t MemoryWatch::ExternalBytes(const FlightState& state) const {
-  if (samples_.empty() || state.external_bytes == 0) return state.external_bytes;
+  // Outside the arenas of a GPU, the rank alone can ask; its process's memory is another matter.
+  const bool elsewhere = program_ != nullptr && program_->program.device() == "cuda";
+  if (samples_.empty() || state.external_bytes == 0 || elsewhere) return state.external_bytes;
   // Measured exactly before the first step; what is anonymous and new since then is outside too.
   return std::max<int64_t>(
       0, state.external_bytes + samples_.back().bytes.anonymous - state.prepared_anonymous_bytes);

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/status_macros.h"
+#include "worker/daemon/gpus.h"
 
 namespace terrace {
 namespace {
@@ -57,22 +59,32 @@ v1::HardwareProfile Profile(const ProbeOptions& options, uint32_t threads) {
 
 }  // namespace
 
-v1::Node ProbeNode(const ProbeOptions& options) {
+absl::StatusOr<v1::Node> ProbeNode(const ProbeOptions& options) {
   v1::Node node;
   node.set_name(options.name);
-  node.set_devices(options.devices);
   node.set_cores(CoreCount());
   node.set_memory_bytes(static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE));
   node.set_instruction_set(InstructionSet());
+  node.set_version(TERRACE_VERSION);
+  Gpus gpus;
+  if (options.device != "cpu")
+    gpus = ParseGpus(RunAndRead(absl::StrCat("'", options.rank_binary, "' devices -o json")));
+  ASSIGN_OR_RETURN(const bool cuda, OffersGpus(options.device, gpus));
+  const uint32_t devices = options.devices > 0 ? options.devices : cuda ? gpus.devices : 1;
   const double offered = static_cast<double>(node.memory_bytes()) * kRankMemoryShare;
-  node.set_device_memory_bytes(options.device_memory_bytes > 0
-                                   ? options.device_memory_bytes
-                                   : static_cast<int64_t>(offered) / options.devices);
+  node.set_devices(devices);
+  node.set_device_memory_bytes(cuda ? MemoryOfEach(gpus, devices)
+                                    : static_cast<int64_t>(offered) / devices);
+  if (options.device_memory_bytes > 0) node.set_device_memory_bytes(options.device_memory_bytes);
   node.set_threads_per_device(options.threads_per_device > 0
                                   ? options.threads_per_device
-                                  : std::max<uint32_t>(1, node.cores() / options.devices));
-  *node.mutable_profile() = Profile(options, node.threads_per_device());
-  node.set_version(TERRACE_VERSION);
+                                  : std::max<uint32_t>(1, node.cores() / devices));
+  if (cuda) {
+    node.set_device("cuda");
+    node.set_device_name(gpus.name);
+  } else {
+    *node.mutable_profile() = Profile(options, node.threads_per_device());
+  }
   return node;
 }
 

@@ -192,8 +192,43 @@ TEST(BudgetTest, TooFewMatchingWorkersAreNamed) {
 TEST(BudgetTest, ThereIsNoCudaWorker) {
   v1::JobSpec spec;
   spec.mutable_resources()->set_device("cuda");
-  EXPECT_THAT(std::string(BudgetFor(spec, {Node("w0", 4)}).status().message()),
-              HasSubstr("CUDA device"));
+  const std::string refused(BudgetFor(spec, {Node("w0", 4)}).status().message());
+  EXPECT_THAT(refused, HasSubstr("CUDA device"));
+  EXPECT_THAT(refused, HasSubstr("set resources.device: cpu"));
+}
+
+NodeView GpuNode(const std::string& name, uint32_t devices) {
+  NodeView node = Node(name, devices);
+  node.cuda = true;
+  return node;
+}
+
+TEST(BudgetTest, AutoTakesGpusWhereThereAreEnoughAndCpuTakesNone) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_devices_per_node(2);
+  for (const char* device : {"", "auto", "cuda"}) {
+    spec.mutable_resources()->set_device(device);
+    const auto budget = BudgetFor(spec, {Node("w0", 2), GpuNode("w1", 2)});
+    ASSERT_TRUE(budget.ok()) << device;
+    EXPECT_EQ(budget->device, "cuda") << device;
+  }
+  spec.mutable_resources()->set_device("auto");
+  EXPECT_EQ(BudgetFor(spec, {Node("w0", 2), GpuNode("w1", 1)})->device, "");
+  spec.mutable_resources()->set_device("cpu");
+  EXPECT_EQ(BudgetFor(spec, {Node("w0", 2), GpuNode("w1", 2)})->device, "");
+  const std::string refused(BudgetFor(spec, {GpuNode("w1", 2)}).status().message());
+  EXPECT_THAT(refused, HasSubstr("start terrace-worker with --device cpu"));
+}
+
+TEST(ScheduleTest, AJobGoesToDevicesOfTheKindItWasCompiledFor) {
+  v1::Job gpu = Waiting("gpu", 1), cpu = Waiting("cpu", 1);
+  gpu.mutable_plan()->mutable_layout()->set_device("cuda");
+  const auto decisions = Decide({gpu, cpu}, {Node("w0", 1), GpuNode("w1", 1)});
+  ASSERT_EQ(decisions.size(), 2);
+  for (const Decision& decision : decisions) {
+    ASSERT_EQ(decision.placement.ranks_size(), 1) << decision.message;
+    EXPECT_EQ(decision.placement.ranks(0).worker(), decision.job == "gpu" ? "w1" : "w0");
+  }
 }
 
 }  // namespace

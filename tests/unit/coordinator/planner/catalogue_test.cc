@@ -77,5 +77,21 @@ TEST(CatalogueTest, ACapOnPowerTakesLessThanItsShare) {
   EXPECT_GT(PowerShare(500, 700), 500.0 / 700);
 }
 
+TEST(CatalogueTest, DevicesAreFoundByTheNamesThatDriversGiveThem) {
+  constexpr int64_t kGb = 1'000'000'000;
+  const auto name = [](std::string_view driver, int64_t memory) {
+    const auto device = FindDriverDevice(driver, memory);
+    return device.ok() ? device->name : std::string_view("none");
+  };
+  EXPECT_EQ(name("NVIDIA H100 80GB HBM3", 85 * kGb), "H100-80GB");
+  EXPECT_EQ(name("NVIDIA H100 PCIe", 85 * kGb), "H100-PCIE-80GB");
+  EXPECT_EQ(name("NVIDIA H200", 150 * kGb), "H200-141GB");
+  EXPECT_EQ(name("NVIDIA A100-SXM4-40GB", 42 * kGb), "A100-40GB");
+  EXPECT_EQ(name("NVIDIA A100-PCIE-40GB", 42 * kGb), "A100-PCIE-40GB");
+  EXPECT_EQ(name("Tesla V100-SXM2-32GB", 34 * kGb), "V100-32GB");
+  EXPECT_EQ(name("NVIDIA GeForce RTX 4090", 25 * kGb), "RTX4090-24GB");
+  EXPECT_EQ(name("NVIDIA A10", 24 * kGb), "none");
+}
+
 }  // namespace
 }  // namespace terrace
