@@ -45,6 +45,27 @@ TEST(ProgramCheckTest, WhatTheCompilerMakesPasses) {
   }
 }
 
+// The same program but for its scratch: what one device needs is not enough for the other.
+TEST(ProgramCheckTest, WorkspacesAreThoseOfTheProgramsDevice) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const v1::Tier tier : {v1::DEVICE, v1::HOST}) {
+      TinyJob job{.family = family, .precision = "bf16", .gradient = tier, .optimizer = tier};
+      const v1::JobSpec spec = TinySpec(job.sizes.sequence);
+      const Model model = TinyModel(family, job.sizes);
+      v1::Layout layout = TinyLayout(job);
+      layout.set_device("cuda");
+      auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+      ASSERT_TRUE(programs.ok()) << programs.status();
+      EXPECT_TRUE(CheckPrograms(*programs).ok()) << CheckPrograms(*programs);
+      v1::Program on_cpu = CompileTiny(job);
+      on_cpu.set_device("cuda");
+      EXPECT_THAT(Message(on_cpu), HasSubstr("needs a workspace of")) << family;
+      on_cpu.set_device("tpu");
+      EXPECT_THAT(Message(on_cpu), HasSubstr("device: got 'tpu', must be cpu or cuda"));
+    }
+  }
+}
+
 TEST(ProgramCheckTest, EveryWaitIsNeeded) {
   const v1::Program program = TwoRanks();
   int waits = 0;

@@ -1,0 +1,85 @@
+// What the fake device is made of: streams and their entries, memory, and how entries are executed.
+// For fake_device.cc, which executes, and fake_runtime.cc, which answers CUDA's calls.
+//
+// Thread rule: everything under TheFake().mutex.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+
+#include "tests/unit/kernels/cuda/simt/fake_device.h"
+
+struct CUevent_st {
+  int64_t recorded = 0, passed = 0;  // times
+  cudaStream_t stream = nullptr;     // that recorded it last
+  double passed_at_ms = 0;
+};
+
+// One entry of a stream: work, a mark, or a wait for a mark.
+struct Entry {
+  int64_t number = 0;  // in the order of asking, over all streams
+  std::function<void()> work = {};
+  CUevent_st* event = nullptr;
+  int64_t generation = 0;  // of the event: how many records of it must have passed
+  bool waits = false;
+};
+struct CUstream_st {
+  int device = 0;
+  int64_t made = 0;  // number
+  std::deque<Entry> entries;
+};
+
+namespace terrace::simt {
+
+struct Fake {
+  std::recursive_mutex mutex;
+  DeviceOptions options;
+  DeviceCounts counts;
+  std::mt19937 random;
+  std::set<CUstream_st*> streams;
+  std::map<char*, size_t> memory;  // of the device
+  std::map<char*, size_t> pinned;
+  int64_t next = 0;
+  int64_t used_bytes = 0;
+  int open = 0;  // depth of those who execute something
+  bool failed = false;
+};
+
+Fake& TheFake();
+
+// Of the calling thread.
+int& CurrentDevice();
+
+// While it lives device memory can be touched.
+class Access {
+ public:
+  Access();
+  ~Access();
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
+};
+
+// Device memory, inaccessible and full of poison; null when the system has none.
+char* MapMemory(size_t bytes);
+void UnmapMemory(char* data, size_t bytes);
+
+// Within one allocation of the device; or of what is pinned.
+bool OnDevice(const void* data, size_t bytes);
+bool Reachable(const void* data, size_t bytes);
+
+// An error once anything has failed.
+cudaError_t State();
+cudaError_t Add(cudaStream_t stream, Entry entry);
+// No more than is needed for the stream's entries up to `number`.
+void ExecuteUpTo(CUstream_st* stream, int64_t number);
+// Until the event's record of that generation has passed.
+void PassEvent(CUevent_st* event, int64_t generation);
+
+}  // namespace terrace::simt
