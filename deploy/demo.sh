@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
 # The main job, from nothing: sets the machine up, builds, trains a GPT of 10.8 M parameters on the King James Bible byte by
 # byte for a few minutes, and lets it write a sample. Run it again to see that a finished job stays finished; stop it with
-# Ctrl-C and run it again to see it go on.
+# Ctrl-C and run it again to see it go on. In an unpacked bundle nothing is set up or built.
 # Usage: deploy/demo.sh [folder, default runs/demo]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-deploy/setup.sh
+terrace=bin/terrace
+if [ ! -x $terrace ]; then
+  deploy/setup.sh
+  terrace=build/release/bin/terrace
+fi
 
 folder=${1:-runs/demo}
 mkdir -p "$folder"
-[ -s "$folder/bible.txt" ] || { bible -f gen1:1-rev22:21 > "$folder/bible.txt.part" && mv "$folder/bible.txt.part" "$folder/bible.txt"; }
+if [ ! -s "$folder/bible.txt" ]; then
+  if [ -s share/bible.txt ]; then cp share/bible.txt "$folder/bible.txt.part"; else bible -f gen1:1-rev22:21 > "$folder/bible.txt.part"; fi
+  mv "$folder/bible.txt.part" "$folder/bible.txt"
+fi
 
 # bf16 pays where the CPU multiplies it in hardware.
 precision=fp32
@@ -31,7 +38,6 @@ train:
 checkpoint: {directory: checkpoints, every_steps: 400, keep: 2}
 YAML
 
-terrace=build/release/bin/terrace
 "$terrace" run "$folder/job.yaml"
 
 newest=$(ls -d "$folder"/checkpoints/step-* | sort | tail -n 1)
