@@ -47,6 +47,12 @@ class ProgramsTest(unittest.TestCase):
             self.assertRegex(done.stderr, rf"\A{name}: got '{argument}', must be [^\n]+\n\Z")
 
 
+    def test_cublas_is_loaded_by_those_who_call_it(self):
+        """Linked, it would cost every rank on a CPU 150 MB."""
+        for program in ("gpu_conformance", "gpu_kernels", "terrace-rank"):
+            self.assertNotIn("cublas", run("ldd", BIN / program).stdout, program)
+
+
 class KernelsRehearsalTest(unittest.TestCase):
     def test_every_case_has_a_row_and_nothing_is_judged(self):
         with tempfile.TemporaryDirectory() as folder:
