@@ -31,11 +31,12 @@ kernels::TensorShape Vector(int64_t elements) {
   return shape;
 }
 
-// Interruptions by others only ever lengthen a call: the faster quarter is this machine's.
-double FasterQuarter(std::vector<double> seconds) {
+// A step takes the sum of its calls as they come, so that the fastest ones would promise too much;
+// the median is not moved by a neighbour who comes for less than half of the time.
+double Median(std::vector<double> seconds) {
   if (seconds.empty()) return 0;
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 4, seconds.end());
-  return seconds[seconds.size() / 4];
+  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+  return seconds[seconds.size() / 2];
 }
 
 }  // namespace
@@ -64,7 +65,7 @@ double KernelProbe::Seconds(const ProbeCase& one, double budget_seconds) {
   if (!runner_.Fits(one)) return 0;
   std::vector<double> seconds;
   for (int turn = 0; turn < kTurns; ++turn) Call(one, budget_seconds / kTurns, &seconds);
-  return FasterQuarter(std::move(seconds));
+  return Median(std::move(seconds));
 }
 
 void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
@@ -81,7 +82,7 @@ void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
   std::map<std::string, double> best;  // of matmul, by precision
   for (size_t i = 0; i < cases.size(); ++i) {
     const ProbeCase& one = cases[i];
-    const double seconds = FasterQuarter(std::move(calls[i]));
+    const double seconds = Median(std::move(calls[i]));
     if (seconds <= 0) continue;
     const kernels::RateClass of = kernels::RateClassOf(one.op, one.attrs, one.operands);
     v1::KernelRate* rate = profile->add_kernels();
