@@ -1,17 +1,19 @@
-// What packing leaves, and what the waits that earn reuse cost, over many training programs: a
-// Llama of 16 layers, GPT-2 124M, Llama-3.1 8B and 70B, dp 8, pp 1 to 8, all schedules, ZeRO 0 to 3
-// and policies of recompute. Every stage is compared with its own lower bound and with that of the
-// program before waits were added; a layout with such waits is simulated with and without them.
+// What packing leaves, and what the waits that earn reuse cost, over the training programs of
+// pack_cases.h. Every stage is compared with its own lower bound and with that of the program
+// before waits were added; a layout with such waits is simulated with and without them. --bare
+// packs the programs as they are without such waits instead, equal problems once, and --dump keeps
+// those of which more than 1 % is left, to be studied.
 //
 // Prints a table of both gaps and the stages that are farthest off, or with --csv a line a stage:
-// name, arena, own bound, bound before waits, seconds. A stride and a limit of seconds bound it;
-// results/pack-*.md keeps what was measured.
+// name, arena, own bound, bound before waits, seconds (with --bare: name, buffers, arena, bound,
+// seconds). A stride and a limit of seconds bound it; results/pack-*.md keeps what was measured.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,10 +21,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/compile.h"
-#include "coordinator/model/presets.h"
+#include "coordinator/compiler/pack.h"
+#include "coordinator/compiler/pack_problem.h"
 #include "coordinator/planner/catalogue.h"
-#include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/simulate.h"
+#include "tests/bench/pack_cases.h"
 
 namespace terrace {
 namespace {
@@ -33,101 +36,10 @@ struct Options {
   double seconds = 600;  // no layout is begun after them
   size_t worst = 20;     // how many are named
   std::string only;      // layouts whose names contain it
+  std::string dump;      // a folder for the problems of which more than 1 % is left
   bool csv = false;
+  bool bare = false;
 };
-
-struct SurveyModel {
-  std::string name;
-  std::string config_json;
-  int64_t sequence = 0;
-  uint32_t tensor_parallel = 1;
-};
-
-constexpr char kLlama16[] =
-    R"({"model_type": "llama", "vocab_size": 32000, "hidden_size": 1024, "num_hidden_layers": 16,
-        "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 2816,
-        "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-        "hidden_act": "silu", "tie_word_embeddings": false})";
-
-std::vector<SurveyModel> Models() {
-  const auto preset = [](std::string_view name) {
-    return std::string(FindPreset(name)->config_json);
-  };
-  return {{"llama16", kLlama16, 1024},
-          {"gpt2", preset("gpt2"), 1024},
-          {"llama-3.1-8b", preset("llama-3.1-8b"), 8192},
-          {"llama-3.1-70b", preset("llama-3.1-70b"), 8192, 8}};
-}
-
-struct Batch {
-  uint32_t micro_batch = 1, micro_batches = 8;
-};
-
-v1::Layout LayoutOf(const SurveyModel& model, uint32_t stages, const std::string& schedule,
-                    uint32_t zero, const std::string& recompute, Batch batch) {
-  v1::Layout layout;
-  layout.set_data_parallel(8);
-  layout.set_tensor_parallel(model.tensor_parallel);
-  layout.set_sequence_parallel(model.tensor_parallel > 1);
-  layout.set_pipeline_parallel(stages);
-  layout.set_schedule(schedule);
-  layout.set_zero_stage(zero);
-  layout.set_recompute(recompute);
-  layout.set_micro_batch(batch.micro_batch);
-  layout.set_micro_batches(batch.micro_batches);
-  layout.set_bucket_bytes(int64_t{25} << 20);
-  layout.set_precision("bf16");
-  layout.set_threads_per_rank(4);
-  return layout;
-}
-
-struct Case {
-  std::string name;
-  size_t model = 0;
-  v1::Layout layout;
-};
-
-v1::JobSpec SpecOf(const SurveyModel& model) {
-  v1::JobSpec spec;
-  spec.set_name(model.name);
-  spec.mutable_data()->set_sequence_length(model.sequence);
-  v1::TrainSpec* train = spec.mutable_train();
-  train->set_steps(10);
-  train->set_clip_grad_norm(1);
-  train->mutable_optimizer()->set_lr(1e-4);
-  train->mutable_optimizer()->set_beta1(0.9);
-  train->mutable_optimizer()->set_beta2(0.95);
-  train->mutable_optimizer()->set_epsilon(1e-8);
-  train->mutable_schedule()->set_name("cosine");
-  return spec;
-}
-
-Model ModelOf(const SurveyModel& model) {
-  return BuildModel(*ParseModelConfig(model.config_json, model.sequence));
-}
-
-// All layouts of one model that its dimensions allow.
-void AddCases(const SurveyModel& survey_model, size_t index, std::vector<Case>* cases) {
-  const Model model = ModelOf(survey_model);
-  const v1::JobSpec spec = SpecOf(survey_model);
-  for (const uint32_t stages : {1, 2, 4, 8}) {
-    for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "zbv"}) {
-      for (const uint32_t zero : {0, 1, 2, 3}) {
-        for (const char* recompute : {"none", "selective", "block", "sqrt", "full"}) {
-          for (const Batch batch : {Batch{1, 8}, Batch{2, 8}, Batch{1, 16}}) {
-            const v1::Layout layout =
-                LayoutOf(survey_model, stages, schedule, zero, recompute, batch);
-            if (!CheckLayout(layout, model, spec).ok()) continue;
-            cases->push_back(
-                {absl::StrCat(survey_model.name, " pp ", stages, " ", schedule, " zero ", zero, " ",
-                              recompute, " ", batch.micro_batch, "x", batch.micro_batches),
-                 index, layout});
-          }
-        }
-      }
-    }
-  }
-}
 
 struct Stage {
   std::string name;
@@ -140,7 +52,8 @@ struct Earned {
 };
 struct Survey {
   std::vector<Stage> stages;
-  std::vector<Earned> earned;  // layouts with waits that earn reuse
+  std::vector<Earned> earned;         // layouts with waits that earn reuse
+  std::map<uint64_t, double> packed;  // over the bound, by problem
   size_t layouts = 0;
   double slowest_seconds = 0;  // to compile a layout, by stage
 };
@@ -159,6 +72,88 @@ double StepSeconds(const std::vector<v1::Program>& programs) {
   if (simulation.ok()) return simulation->step_seconds;
   std::fprintf(stderr, "%s\n", std::string(simulation.status().message()).c_str());
   return 0;
+}
+
+// With what lies there all the time as a buffer of its own: the problem of the whole arena.
+std::vector<PackBuffer> WholeArena(DeviceLives lives) {
+  if (lives.persistent_bytes == 0 || lives.buffers.empty()) return lives.buffers;
+  PackBuffer whole = {.name = "persistent", .bytes = lives.persistent_bytes};
+  whole.begin = lives.buffers.front().begin;
+  for (const PackBuffer& buffer : lives.buffers) {
+    whole.begin = std::min(whole.begin, buffer.begin);
+    whole.end = std::max(whole.end, buffer.end);
+  }
+  lives.buffers.push_back(whole);
+  return lives.buffers;
+}
+
+void Dump(const std::string& path, const std::vector<PackBuffer>& buffers) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) return std::perror(path.c_str());
+  std::fprintf(file, "id,lower,upper,size\n");
+  for (const PackBuffer& buffer : buffers) {
+    std::fprintf(file, "%s,%lld,%lld,%lld\n", buffer.name.c_str(),
+                 static_cast<long long>(buffer.begin), static_cast<long long>(buffer.end),
+                 static_cast<long long>(buffer.bytes));
+  }
+  std::fclose(file);
+}
+
+uint64_t Fingerprint(const std::vector<PackBuffer>& buffers) {
+  uint64_t hash = buffers.size();
+  const auto mix = [&](int64_t value) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  };
+  for (const PackItem& item : MakePackProblem(buffers).items) {
+    mix(item.bytes);
+    mix(item.begin);
+    mix(item.end);
+  }
+  return hash;
+}
+
+// The programs as they are without waits that earn reuse; equal problems are packed once.
+bool MeasureBare(const Case& c, const SurveyModel& survey_model, const Options& options,
+                 Survey* survey) {
+  const Model model = ModelOf(survey_model);
+  const v1::JobSpec spec = SpecOf(survey_model);
+  const auto programs =
+      Compile({.spec = &spec, .model = &model, .layout = c.layout, .search_packings = false});
+  if (!programs.ok()) {
+    std::fprintf(stderr, "%s: %s\n", c.name.c_str(),
+                 std::string(programs.status().message()).c_str());
+    return false;
+  }
+  ++survey->layouts;
+  for (const v1::Program& program : *programs) {
+    DeviceLives lives = DeviceLivesOf(program);
+    const int64_t base = lives.persistent_bytes;
+    const std::string name = absl::StrCat(c.name, " stage ", program.stage());
+    const std::vector<PackBuffer> whole = WholeArena(lives);
+    const auto [known, is_new] = survey->packed.try_emplace(Fingerprint(whole));
+    if (is_new) {
+      const auto start = std::chrono::steady_clock::now();
+      const auto packing = Pack(lives.buffers);
+      if (!packing.ok()) return false;
+      const double seconds = Seconds(start);
+      survey->slowest_seconds = std::max(survey->slowest_seconds, seconds);
+      known->second = Over(base + packing->arena_bytes, base + packing->lower_bound_bytes);
+      if (options.csv) {
+        std::printf("%s,%zu,%lld,%lld,%.3f\n", name.c_str(), whole.size(),
+                    static_cast<long long>(base + packing->arena_bytes),
+                    static_cast<long long>(base + packing->lower_bound_bytes), seconds);
+        std::fflush(stdout);
+      }
+      if (!options.dump.empty() && known->second > 0.01) {
+        std::string file = name;
+        std::replace(file.begin(), file.end(), ' ', '_');
+        Dump(absl::StrCat(options.dump, "/", file, ".csv"), whole);
+      }
+    }
+    survey->stages.push_back({name, known->second, known->second});
+  }
+  return true;
 }
 
 bool Measure(const Case& c, const SurveyModel& survey_model, const Options& options,
@@ -248,17 +243,15 @@ void Print(const Survey& survey, size_t worst) {
 bool Parse(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--csv") {
-      options->csv = true;
-      continue;
-    }
+    if (name == "--csv") options->csv = true;
+    if (name == "--bare") options->bare = true;
+    if (name == "--csv" || name == "--bare") continue;
     if (++i == argc) return false;
     const std::string value = argv[i];
     int64_t number = 0;
-    if (name == "--only") {
-      options->only = value;
-      continue;
-    }
+    if (name == "--only") options->only = value;
+    if (name == "--dump") options->dump = value;
+    if (name == "--only" || name == "--dump") continue;
     if (!absl::SimpleAtoi(value, &number) || number < 0) return false;
     if (name == "--stride" && number > 0) {
       options->stride = static_cast<size_t>(number);
@@ -280,7 +273,7 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, &options)) {
     std::fprintf(stderr,
                  "usage: pack_survey [--stride LAYOUTS] [--offset LAYOUT] [--seconds LIMIT] "
-                 "[--worst NAMES] [--only PART_OF_NAME] [--csv]\n");
+                 "[--worst NAMES] [--only PART_OF_NAME] [--csv] [--bare] [--dump FOLDER]\n");
     return 2;
   }
 
@@ -298,7 +291,8 @@ int Main(int argc, char** argv) {
       all = false;
       break;
     }
-    all = Measure(cases[i], models[cases[i].model], options, &survey) && all;
+    const auto measure = options.bare ? MeasureBare : Measure;
+    all = measure(cases[i], models[cases[i].model], options, &survey) && all;
   }
   if (!options.csv) Print(survey, options.worst);
   return all ? 0 : 1;
