@@ -6,12 +6,12 @@ Each round takes every job once, right after measuring the machine for its ranks
 changes its speed within minutes; a job's plan is the one that its own
 run printed, and its time the median of those of its steps after the first two during which nobody else used the machine (alone.py).
 Right after the run the machine is measured once more: where the plan is then another by more than 5 %, the machine has changed meanwhile
-and the pair says nothing of the model; the job is run again, with that second profile as its first, four times at most, and what is
-still unsteady then is marked so and kept. The error is taken within a round and the median over rounds is reported.
+and the pair says nothing of the model; the job is run again, with that second profile as its first, --tries times at most, and what is
+still unsteady then is marked so and kept (with --tries 1 nothing is run again). The error is taken within a round and the median over rounds is reported.
 Of two jobs whose measured times differ by more than 15 % the plan must rank them as measured. How many steps were alone is printed:
 where they are too few, the figure is of all steps, and of the machine rather than of the model.
 
-  tests/bench/predict.py --bin build/release/bin [--rounds 3] [--steps 10] [--only dp2,bf16] [--json results.json]
+  tests/bench/predict.py --bin build/release/bin [--rounds 3] [--steps 10] [--tries 4] [--only "dp 2,bf16"] [--json results.json]
 """
 import argparse
 import itertools
@@ -33,7 +33,6 @@ ONE = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "recompute": "none"}
 TWO = {"devices_per_node": 2}
 RANKED = 1.15
 STEADY = 0.05  # how far two plans of one job may differ that were made before and after it ran
-TRIES = 4
 
 # name -> model, precision, layout, resources
 JOBS = {
@@ -86,7 +85,7 @@ def profile(options, name):
 def run_steadily(options, folder, name):
     """Predicted and measured seconds, steps that were alone, and whether the machine was the same before and after."""
     profile(options, name)
-    for _ in range(TRIES):
+    for _ in range(options.tries):
         predicted, measured, clean = run_job(options, folder, name)
         profile(options, name)
         after = json.loads(terrace(options.bin, "plan", folder / "job.yaml", "-o", "json"))["time"]["step_seconds"]
@@ -115,6 +114,7 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--tries", type=int, default=4, help="runs of a job until the machine was the same before and after")
     parser.add_argument("--only", default="", help="jobs whose names contain one of these, separated by commas")
     parser.add_argument("--json", type=pathlib.Path, help="file for all figures")
     options = parser.parse_args()
