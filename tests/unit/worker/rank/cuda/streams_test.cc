@@ -59,7 +59,7 @@ class Chain {
     tiny_.Compute(kCompute, Op::kFill, kernels::FillAttrs{}, {{v1::WRITE, total}});
     tiny_.Compute(kHost, Op::kFill, kernels::FillAttrs{}, {{v1::WRITE, host_y}});
     for (int i = 1; i <= kLinks; ++i) {
-      const auto* fill = tiny_.Compute(kCompute, Op::kFill, kernels::FillAttrs{.value = float(i)},
+      const auto* fill = tiny_.Compute(kCompute, Op::kFill, kernels::FillAttrs{.value = ValueOf(i)},
                                        {{v1::WRITE, x}});
       v1::Instruction* down = tiny_.Copy(kToHost, v1::TO_HOST, {{x, host_x}});
       down->add_waits(fill->id());
@@ -90,12 +90,15 @@ class Chain {
   }
   ~Chain() { vm_.reset(), memory_.reset(); }
 
-  // 1 + 3 + 6 + 10 + ...: what each link brings is the sum so far.
-  static constexpr float kTotal = kLinks * (kLinks + 1) * (kLinks + 2) / 6;
+  // What a link brings to the total is the sum so far. Powers, so that no two mistakes make up for
+  // each other.
+  static float ValueOf(int link) { return static_cast<float>(1 << (3 * link)); }
   bool RunIsRight() {
+    float sum = 0, total = 0;
+    for (int i = 1; i <= kLinks; ++i) total += sum += ValueOf(i);
     OutputIo io;
     const absl::Status ran = vm_->Run("train", &io);
-    return ran.ok() && io.last == std::vector<float>(64, kTotal);
+    return ran.ok() && io.last == std::vector<float>(64, total);
   }
 
   TinyProgram& tiny() { return tiny_; }
@@ -147,8 +150,12 @@ TEST(CudaStreamsTest, AHostThatDoesNotWaitForTheDeviceIsNoticed) {
   ASSERT_TRUE(IsRight({}));
   const int64_t syncs = simt::CountsOfDevice().syncs;
   int noticed = 0;
-  for (int64_t sync = 1; sync <= syncs / 2; ++sync)
-    noticed += IsRight({.dropped_sync = sync}) ? 0 : 1;
+  // Threads race here too: another one's wait may do what the dropped one should.
+  for (int attempt = 0; attempt < 5 && noticed < kLinks; ++attempt) {
+    noticed = 0;
+    for (int64_t sync = 1; sync <= syncs / 2; ++sync)
+      noticed += IsRight({.dropped_sync = sync}) ? 0 : 1;
+  }
   EXPECT_GE(noticed, kLinks) << "of the copies to the host";
 }
 

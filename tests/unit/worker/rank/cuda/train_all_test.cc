@@ -61,8 +61,9 @@ TEST(CudaTrainAllTest, EveryFamilyInBothPrecisionsFollowsTheCpu) {
     ExpectFollows(On("cuda", fp32), On("cpu", fp32), 1e-5, 1e-3, std::string(family) + " fp32");
     DeviceJob bf16 = fp32;
     bf16.layout.set_precision("bf16");
-    // Two backends round in other places: weights move by the learning rate, whatever the gradient.
-    ExpectFollows(On("cuda", bf16), On("cpu", bf16), 2e-3, 0.2, std::string(family) + " bf16");
+    // Two backends round in other places. A bias that starts at zero has moved by a few steps of
+    // AdamW, whose first go by signs: the worst of them is 0.14 off, of matrices 0.02.
+    ExpectFollows(On("cuda", bf16), On("cpu", bf16), 2e-4, 0.2, std::string(family) + " bf16");
   }
 }
 
