@@ -12,16 +12,17 @@
 namespace terrace::compiler {
 namespace {
 
-struct Finished {
+struct Written {
   size_t first_writer = 0, last_writer = 0;
   int gradient = kNone;
   Sums sums;
   bool streamed = false;
 };
 
-std::vector<Finished> InOrderOfFinish(const Parameters& parameters,
-                                      const ParameterGradients& gradients,
-                                      const std::vector<Node>& nodes) {
+// The last parameter first. Parameters are in the order of the forward pass.
+std::vector<Written> InOrderOfBackward(const Parameters& parameters,
+                                       const ParameterGradients& gradients,
+                                       const std::vector<Node>& nodes) {
   std::map<int, size_t> first_writer, last_writer;
   for (size_t i = 0; i < nodes.size(); ++i) {
     for (size_t k = 0; k < nodes[i].operands.size(); ++k) {
@@ -30,16 +31,14 @@ std::vector<Finished> InOrderOfFinish(const Parameters& parameters,
       last_writer[nodes[i].operands[k].value] = i;
     }
   }
-  std::vector<Finished> finished;
+  std::vector<Written> written;
   for (const auto& [parameter, gradient] : gradients.by_parameter()) {
     const Parameter& of = parameters.all()[parameter];
-    finished.push_back(
+    written.push_back(
         {first_writer.at(gradient), last_writer.at(gradient), gradient, of.sums, of.streamed()});
   }
-  std::sort(finished.begin(), finished.end(), [](const Finished& a, const Finished& b) {
-    return std::tie(a.last_writer, a.gradient) < std::tie(b.last_writer, b.gradient);
-  });
-  return finished;
+  std::reverse(written.begin(), written.end());
+  return written;
 }
 
 }  // namespace
@@ -49,10 +48,10 @@ std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGra
   std::vector<Bucket> buckets;
   std::map<std::pair<Sums, bool>, size_t> open;  // the bucket that takes the next gradient
   const int64_t limit = bucket_bytes / kernels::SizeOf(kernels::DType::kF32);
-  for (const Finished& finished :
-       InOrderOfFinish(parameters, gradients, graph->sequences[sequence].nodes)) {
-    const int64_t elements = graph->values[finished.gradient].elements();
-    const std::pair<Sums, bool> key = {finished.sums, finished.streamed};
+  for (const Written& written :
+       InOrderOfBackward(parameters, gradients, graph->sequences[sequence].nodes)) {
+    const int64_t elements = graph->values[written.gradient].elements();
+    const std::pair<Sums, bool> key = {written.sums, written.streamed};
     const auto it = open.find(key);
     const int64_t used =
         it == open.end() ? limit : graph->values[buckets[it->second].value].shape[0];
@@ -62,21 +61,24 @@ std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGra
                                     .cls = v1::GRADIENT,
                                     .shape = {0},
                                     .sequence = sequence});
-      buckets.push_back({.value = value, .sums = finished.sums, .streamed = finished.streamed});
+      buckets.push_back({.value = value,
+                         .number = static_cast<int>(buckets.size()),
+                         .sums = written.sums,
+                         .streamed = written.streamed});
     }
     Bucket& bucket = buckets[open.at(key)];
     int64_t& end = graph->values[bucket.value].shape[0];
-    graph->values[finished.gradient].inside = bucket.value;
-    graph->values[finished.gradient].inside_offset = end;
+    graph->values[written.gradient].inside = bucket.value;
+    graph->values[written.gradient].inside_offset = end;
     end += elements;
     if (const int64_t gap = bucket.streamed ? -end & (kStreamedElements - 1) : 0; gap > 0) {
       bucket.padding.push_back({.slice = {.value = bucket.value,
                                           .offset = end,
                                           .shape = DenseShape(kernels::DType::kF32, {gap})},
-                                .after = finished.first_writer});
+                                .after = written.first_writer});
       end += gap;
     }
-    bucket.last_writer = finished.last_writer;
+    bucket.last_writer = std::max(bucket.last_writer, written.last_writer);
   }
   std::stable_sort(buckets.begin(), buckets.end(),
                    [](const Bucket& a, const Bucket& b) { return a.last_writer < b.last_writer; });

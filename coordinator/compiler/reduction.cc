@@ -35,10 +35,9 @@ class Reducer {
   void Buckets(const ParameterGradients& gradients, int64_t bucket_bytes) {
     const std::vector<Bucket> buckets =
         MakeBuckets(parameters_, gradients, bucket_bytes, builder_.sequence(), &graph_);
-    for (size_t i = 0; i < buckets.size(); ++i) {
-      const Bucket& bucket = buckets[i];
+    for (const Bucket& bucket : buckets) {
       const Slice all = graph_.Whole(bucket.value);
-      const std::string name = absl::StrCat("bucket ", i);
+      const std::string name = absl::StrCat("bucket ", bucket.number);
       for (const BucketPadding& padding : bucket.padding) {
         Insert(padding.after, {.what = Compute{Op::kFill, kernels::FillAttrs{}},
                                .operands = {padding.slice},
@@ -52,6 +51,7 @@ class Reducer {
         sums += AllReduce(groups_.tied, end, all, name);
       }
       reduced_.push_back({.value = bucket.value,
+                          .number = bucket.number,
                           .name = name,
                           .final_after = end,
                           .is_local = sums == 0,
@@ -80,6 +80,7 @@ class Reducer {
       if (unit.sums.tied) end = AfterPasses(tier, end);
       Complete(f.unit, shards.at(f.unit), end);
       reduced_.push_back({.value = shards.at(f.unit),
+                          .number = -f.unit,
                           .name = unit.name,
                           .final_after = end,
                           .copies = unit.sums.copies,
@@ -102,6 +103,8 @@ class Reducer {
   // comes after the passes: these would wait for the reductions otherwise. What leaves the device
   // is squared before, when its reduction has had time.
   Slice Finish() {
+    std::sort(reduced_.begin(), reduced_.end(),
+              [](const Reduced& a, const Reduced& b) { return a.number < b.number; });
     const Slice squares = builder_.NewValue("squares", v1::ACTIVATION, DType::kF32,
                                             {static_cast<int64_t>(reduced_.size())});
     std::vector<Node> last;
@@ -129,6 +132,7 @@ class Reducer {
   // A summed gradient, or a shard of one.
   struct Reduced {
     int value = kNone;
+    int number = 0;  // its turn in sums over all: the same with every schedule
     std::string name;
     size_t final_after = 0;
     bool is_local = false;       // nothing had to be summed

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,7 +27,7 @@ Model VectorModel(const std::vector<std::pair<TensorRole, int64_t>>& weights) {
   return model;
 }
 
-// Gradients written one after the other.
+// Gradients written one after the other, as a backward pass does: those of the last layer first.
 class BucketsTest : public testing::Test {
  protected:
   void Write(const std::vector<int64_t>& elements) {
@@ -34,32 +35,39 @@ class BucketsTest : public testing::Test {
     for (int64_t n : elements) weights.emplace_back(TensorRole::kAttentionNorm, n);
     Write(weights, TinyLayout({}));
   }
+  // `weights` from the last layer on.
   void Write(const std::vector<std::pair<TensorRole, int64_t>>& weights, const v1::Layout& layout) {
+    Start(weights, layout);
+    for (size_t i = 0; i < weights.size(); ++i) WriteOne(weights[i].first, i);
+  }
+  void Start(std::vector<std::pair<TensorRole, int64_t>> weights, const v1::Layout& layout) {
+    std::reverse(weights.begin(), weights.end());
     stage_ = std::make_unique<TinyStage>(VectorModel(weights), layout);
-    Graph& graph = stage_->graph;
-    graph.sequences.push_back({.name = "train"});
-    Builder builder(&graph, 0);
-    for (size_t i = 0; i < weights.size(); ++i) {
-      bool first = false;
-      const Slice weight = WeightOf(*stage_, weights[i].first, static_cast<int>(i));
-      const Slice gradient = gradients().Of(weight, &builder, &first);
-      builder.Compute(kernels::Op::kFill, kernels::FillAttrs{}, {gradient}, "write");
-      order_.push_back(gradient.value);
-    }
+    stage_->graph.sequences.push_back({.name = "train"});
+    order_.resize(weights.size());
+  }
+  // Of the layer that is number `index` from the end.
+  void WriteOne(TensorRole role, size_t index) {
+    Builder builder(&stage_->graph, 0);
+    bool first = false;
+    const Slice weight = WeightOf(*stage_, role, static_cast<int>(order_.size() - 1 - index));
+    const Slice gradient = gradients().Of(weight, &builder, &first);
+    builder.Compute(kernels::Op::kFill, kernels::FillAttrs{}, {gradient}, "write");
+    order_[index] = gradient.value;
   }
   std::vector<Bucket> Make(int64_t bytes) {
     return MakeBuckets(stage_->parameters, gradients(), bytes, 0, &stage_->graph);
   }
   ParameterGradients& gradients() { return stage_->gradients.Of(0, 0); }
   const Value& value(int index) const { return stage_->graph.values[index]; }
-  // The value that holds the gradient that was written as number `index`.
+  // The value that holds the gradient of layer number `index` from the end.
   int BucketOf(size_t index) const { return value(order_[index]).inside; }
 
   std::unique_ptr<TinyStage> stage_;
-  std::vector<int> order_;  // gradient values in the order of writing
+  std::vector<int> order_;  // gradient values from the last layer on
 };
 
-TEST_F(BucketsTest, GradientsFillBucketsInTheOrderOfFinish) {
+TEST_F(BucketsTest, GradientsFillBucketsInTheOrderOfABackwardPass) {
   Write({10, 20, 30, 40});
   const std::vector<Bucket> buckets = Make(60 * 4);
   ASSERT_EQ(buckets.size(), 2u);
@@ -67,6 +75,24 @@ TEST_F(BucketsTest, GradientsFillBucketsInTheOrderOfFinish) {
   EXPECT_EQ(value(buckets[1].value).elements(), 40);
   EXPECT_EQ(buckets[0].last_writer, 2u);
   EXPECT_EQ(buckets[1].last_writer, 3u);
+}
+
+// A schedule that puts some off may not change how ranks add them.
+TEST_F(BucketsTest, GradientsLieInTheSamePlacesInWhateverOrderTheyAreFinished) {
+  const auto norm = TensorRole::kAttentionNorm;
+  Start({{norm, 10}, {norm, 20}, {norm, 30}, {norm, 40}}, TinyLayout({}));
+  for (const size_t index : {3, 1, 0, 2}) WriteOne(norm, index);
+  const std::vector<Bucket> buckets = Make(60 * 4);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(value(buckets[0].value).elements(), 40);  // the first that is whole
+  EXPECT_EQ(buckets[0].last_writer, 0u);
+  EXPECT_EQ(buckets[0].number, 1);
+  EXPECT_EQ(buckets[1].last_writer, 3u);
+  EXPECT_EQ(buckets[1].number, 0);
+  EXPECT_EQ(value(order_[0]).inside_offset, 0);
+  EXPECT_EQ(value(order_[1]).inside_offset, 10);
+  EXPECT_EQ(value(order_[2]).inside_offset, 30);
+  EXPECT_EQ(value(order_[3]).inside_offset, 0);
 }
 
 TEST_F(BucketsTest, GradientsLieWithoutGaps) {
