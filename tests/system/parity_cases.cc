@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kSampleEvery = 331;
 // Prime: it meets all schedules, recomputes and precisions. A layout takes ten times as long there.
-constexpr size_t kOnThreadsEvery = 109;
+constexpr size_t kOnThreadsEvery = 307;
 
 struct Shard {
   size_t index = 0;

@@ -34,9 +34,8 @@ struct Stream {
         });
   }
 
-  // False when it has to wait.
+  // False when it has to wait. REQUIRES: not ended.
   absl::StatusOr<bool> Step() {
-    if (ended()) return false;
     if (!called) {
       if (!CanStart()) return false;
       const PreparedInstruction& instruction = present();
@@ -76,22 +75,27 @@ absl::Status RunInTurns(const std::vector<TurnRank>& ranks, std::mt19937* random
     for (const PreparedStream& prepared : rank.sequence->streams)
       streams.push_back({.rank = &rank, .prepared = &prepared, .siblings = first});
   }
-  for (;;) {
-    const size_t start = (*random)() % streams.size();
+  std::vector<Stream*> going;
+  for (Stream& stream : streams) going.push_back(&stream);
+  while (!going.empty()) {
+    const auto drawn = static_cast<uint32_t>((*random)());
+    const size_t start = (drawn & 0xffff) % going.size();
     bool moved = false;
-    for (size_t i = 0; i < streams.size() && !moved; ++i) {
-      Stream& stream = streams[(start + i) % streams.size()];
-      for (uint32_t left = (*random)() % kMostAtOnce + 1; left > 0; --left) {
-        ASSIGN_OR_RETURN(const bool stepped, stream.Step());
+    for (size_t i = 0; i < going.size() && !moved; ++i) {
+      Stream*& stream = going[(start + i) % going.size()];
+      for (uint32_t left = (drawn >> 16) % kMostAtOnce + 1; left > 0 && !stream->ended(); --left) {
+        ASSIGN_OR_RETURN(const bool stepped, stream->Step());
         if (!stepped) break;
         moved = true;
       }
+      if (!stream->ended()) continue;
+      stream = going.back();
+      going.pop_back();
+      moved = true;
     }
-    if (moved) continue;
-    const bool ended = std::all_of(streams.begin(), streams.end(),
-                                   [](const Stream& stream) { return stream.ended(); });
-    return ended ? absl::OkStatus() : Stuck(ranks, streams);
+    if (!moved) return Stuck(ranks, streams);
   }
+  return absl::OkStatus();
 }
 
 }  // namespace terrace
