@@ -35,6 +35,12 @@ constexpr int64_t kImprovePlacements = 400'000;
 constexpr int64_t kChooseHolesPart = 125;
 constexpr int64_t kOrdersFits = 200'000;
 constexpr int64_t kFullFits = 1'200'000;
+// Where one part in so many is left after that, other ceilings (in ten-thousandths over the bound):
+// which holes are the highest or the tightest, and what goes first next time, depends on where the
+// ceiling is, and no ceiling is the best one for all programs.
+constexpr int64_t kOtherCeilingsPart = 100;
+constexpr int64_t kOtherCeilings[] = {70, 95, 125};
+constexpr int64_t kOtherFits = 400'000;
 
 // The search: for so many items, because its memory grows with the pairs that meet.
 constexpr size_t kSearchItems = 4096;
@@ -74,7 +80,10 @@ class Packer {
       ImproveOrders();
       ChooseHoles();
     }
-    if (effort_ == PackEffort::kFull) Search();
+    if (effort_ == PackEffort::kFull) {
+      MoveCeiling();
+      Search();
+    }
     return {std::move(best_.offsets), best_.arena_bytes, bound_};
   }
 
@@ -132,6 +141,15 @@ class Packer {
     const PackPlacement placement =
         PackBelow(problem_, good_enough_, effort_ == PackEffort::kFull ? kFullFits : kOrdersFits);
     if (!placement.offsets.empty()) Offer(placement);
+  }
+
+  void MoveCeiling() {
+    for (const int64_t ceiling : kOtherCeilings) {
+      if (best_.arena_bytes <= bound_ + bound_ / kOtherCeilingsPart) return;
+      const int64_t bytes = (bound_ + bound_ / 10'000 * ceiling) / kPackAlignment * kPackAlignment;
+      const PackPlacement placement = PackBelow(problem_, bytes, kOtherFits);
+      if (!placement.offsets.empty()) Offer(placement);
+    }
   }
 
   int64_t SearchBudget() const {

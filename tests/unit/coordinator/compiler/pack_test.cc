@@ -193,6 +193,22 @@ TEST(PackTest, TrainingProgramsAreWithinOnePercentOfTheBound) {
   }
 }
 
+// Stages of pipelines with a split backward pass, whose step buffers are packed beside what lies on
+// the device all the time; the one below 0.5 % is not the best ceiling for any of them.
+TEST(PackTest, StagesThatNeedAnotherCeilingAreWithinOnePercentOfTheirArena) {
+  for (const char* name : {"gpt2_zbh1_none", "gpt2_zbh1_selective", "llama16_zbh1_sqrt"}) {
+    SCOPED_TRACE(name);
+    auto buffers = ReadPackBuffers(std::string(TERRACE_PACK_DATA "/") + name + ".csv");
+    ASSERT_GT(buffers.size(), 500u);
+    ASSERT_EQ(buffers.back().name, "persistent");
+    const int64_t persistent = buffers.back().bytes;
+    buffers.pop_back();
+    const Packing packing = PackOrDie(buffers);
+    ExpectValid(buffers, packing);
+    EXPECT_LE(persistent + packing.arena_bytes, (persistent + packing.lower_bound_bytes) * 1.01);
+  }
+}
+
 // One order is enough for the stages of a large model: that is what makes compiling them quick.
 TEST(PackTest, StagesOfALargeModelAreGoodAfterTwoOrders) {
   for (int stage = 0; stage < 16; ++stage) {
