@@ -18,6 +18,7 @@ struct Need {
   uint32_t threads = 0;      // per device; 0: any
   int64_t device_bytes = 0;  // 0: any
   bool cuda = false;
+  bool either = false;  // the job did not say which
 };
 
 bool Matches(const Need& need, const NodeView& node) {
@@ -75,7 +76,8 @@ std::string NoMatchMessage(const Need& need, uint32_t matching, absl::Span<const
     absl::StrAppend(&text, " of ", FormatBytes(largest.device_memory_bytes));
   }
   absl::StrAppend(&text, " with ", Count(largest.threads_per_device, "thread"), ")");
-  return absl::StrCat(text, need.cuda == largest.cuda ? ": " : OtherDevices(need.cuda),
+  return absl::StrCat(text,
+                      need.cuda == largest.cuda || need.either ? ": " : OtherDevices(need.cuda),
                       "start more workers or ask for less under resources");
 }
 
@@ -192,10 +194,14 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
   // GPUs wherever there are enough, unless the spec says otherwise.
   const std::string& device = spec.resources().device();
   need.cuda = device != "cpu";
+  need.either = device != "cpu" && device != "cuda";
   std::vector<const NodeView*> matching = Matching(need, nodes);
-  if (matching.size() < need.nodes && device != "cuda") {
+  if (matching.size() < need.nodes && need.either) {
     need.cuda = false;
-    matching = Matching(need, nodes);
+    std::vector<const NodeView*> others = Matching(need, nodes);
+    // Where neither are enough, the message is of those of which there are more.
+    need.cuda = matching.size() > others.size();
+    if (!need.cuda) matching = std::move(others);
   }
   if (matching.size() < need.nodes) {
     return absl::NotFoundError(NoMatchMessage(need, static_cast<uint32_t>(matching.size()), nodes));

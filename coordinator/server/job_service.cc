@@ -99,7 +99,7 @@ class LogStream final : public StreamWriter<v1::LogsChunk> {
       Push(std::move(chunk));
     }
     if (text.end()) {
-      end_ = text.error().empty() ? absl::OkStatus() : absl::UnavailableError(text.error());
+      end_ = text.error().empty() ? absl::OkStatus() : absl::NotFoundError(text.error());
       complete_ = true;
     }
     Advance();

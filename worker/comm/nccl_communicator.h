@@ -41,7 +41,7 @@ class NcclCommunicator : public Communicator {
 };
 
 // Connects the group without blocking inside NCCL, and runs a small operation of each kind, so that
-// nothing is connected or allocated later. DEADLINE_EXCEEDED or UNAVAILABLE when a member does not
+// nothing is connected or allocated later. UNAVAILABLE when a member does not
 // come within the options' timeout_ms, which is also how long each call may take from when it was
 // made. FAILED_PRECONDITION in a build without NCCL.
 //

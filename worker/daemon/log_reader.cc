@@ -58,7 +58,7 @@ void LogReader::Handle(const v1::ReadLog& request) {
   }
   const auto find = request.trace() ? FindTrace : FindLog;
   const auto path = find(state_directory_, request.job(), request.rank());
-  if (!path.ok()) return End(request.request(), path.status().ToString());
+  if (!path.ok()) return End(request.request(), std::string(path.status().message()));
   UniqueFd file(open(path->c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return End(request.request(), absl::StrCat("cannot open ", *path));
   const int64_t offset = TailOffset(file.get(), request.tail_lines());
@@ -79,8 +79,8 @@ bool LogReader::Advance(Open& open) {
     const ssize_t got = pread(open.file.get(), block.data(), block.size(), open.offset);
     if (got <= 0) break;
     block.resize(static_cast<size_t>(got));
+    if (!ports_.send(message)) return true;  // no room now: the next poll goes on from here
     open.offset += got;
-    if (!ports_.send(message)) return false;
   }
   if (open.request.follow() && live) return true;
   End(open.request.request(), "");

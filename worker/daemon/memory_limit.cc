@@ -59,7 +59,8 @@ std::string ExceededLimit(const v1::RankMemory& memory, const v1::RankConfig& co
   if (memory.tiers().empty() || external <= memory.external_allowed_bytes()) return "";
   const int64_t device = ReservedBytes(memory, v1::DEVICE);
   const bool device_is_ram = config.spec().resources().device() != "cuda";
-  const int64_t held = (device_is_ram ? device : 0) + ReservedBytes(memory, v1::HOST) + external;
+  // What a GPU's rank has outside its arena it has on the device.
+  const int64_t held = (device_is_ram ? device + external : 0) + ReservedBytes(memory, v1::HOST);
   const int64_t together = held * std::max<uint32_t>(1, config.local_ranks());
   std::string limit;
   if (device_is_ram && DeviceLimit(memory) > 0 && device + external > DeviceLimit(memory)) {

@@ -111,9 +111,10 @@ Budget BudgetOf(const MemoryFacts& facts) {
                      *facts.cgroup_limit_bytes < facts.node_memory_bytes;
   budget.limit = group ? *facts.cgroup_limit_bytes : facts.node_memory_bytes;
   budget.limit_of = group ? absl::StrCat("control group ", facts.cgroup) : "the node";
-  const int64_t device = facts.device_is_ram ? ArenaBytes(facts, v1::DEVICE) : 0;
+  // What a GPU's rank has outside its arena it has on the device.
   const int64_t external = facts.memory.external_bytes();
-  budget.held = device + ArenaBytes(facts, v1::HOST) + external;
+  const int64_t device = facts.device_is_ram ? ArenaBytes(facts, v1::DEVICE) + external : 0;
+  budget.held = device + ArenaBytes(facts, v1::HOST);
   budget.excess = std::max<int64_t>(0, external - facts.memory.external_allowed_bytes());
   const int64_t ranks = facts.local_ranks;
   if (group && facts.cgroup_used_bytes.has_value() && !facts.samples.empty()) {

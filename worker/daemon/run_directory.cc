@@ -177,7 +177,9 @@ absl::StatusOr<std::string> FindTrace(std::string_view state, std::string_view j
   return absl::NotFoundError(absl::StrCat(
       "rank ", rank, " of job ", Absl(job),
       " has written no trace: it does so when train.trace_steps steps of a start have ended, which "
-      "is never when that key is 0, as it is where the spec does not say otherwise"));
+      "is never when that key is 0, as it is where the spec does not say otherwise; what went "
+      "wrong "
+      "meanwhile is in its log"));
 }
 
 }  // namespace terrace

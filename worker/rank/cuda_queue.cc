@@ -69,6 +69,11 @@ absl::StatusOr<bool> CudaQueue::IsFinished(int32_t position) {
   return finished;
 }
 
+absl::Status CudaQueue::Drain() {
+  const LibraryScope library;
+  return OfCuda(queue_->Drain());
+}
+
 absl::StatusOr<int64_t> CudaQueue::Finish(int32_t position) {
   const LibraryScope library;
   RETURN_IF_ERROR(OfCuda(queue_->Finish(position)));

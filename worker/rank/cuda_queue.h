@@ -32,6 +32,7 @@ class CudaQueue final : public DeviceQueue {
   absl::Status After(const DeviceQueue& other, int32_t position) override;
   absl::StatusOr<bool> IsFinished(int32_t position) override;
   absl::StatusOr<int64_t> Finish(int32_t position) override;
+  absl::Status Drain() override;
 
  private:
   const kernels::cuda::Device& device_;

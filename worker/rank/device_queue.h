@@ -43,6 +43,8 @@ class DeviceQueue {
   virtual absl::StatusOr<bool> IsFinished(int32_t position) = 0;
   // Blocks until it is; when that was, in nanoseconds of Begin's clock.
   virtual absl::StatusOr<int64_t> Finish(int32_t position) = 0;
+  // Blocks until nothing runs here any more, whether it was marked or not.
+  virtual absl::Status Drain() = 0;
 };
 
 }  // namespace terrace

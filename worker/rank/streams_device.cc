@@ -27,6 +27,8 @@ void Streams::ExecuteOnDevice(size_t stream) {
   while (launch.finished < launch.launched) {
     if (absl::Status ended = FinishNext(&launch); !ended.ok()) Fail(std::move(ended));
   }
+  // What was launched when the run failed has no mark that anybody waits for.
+  if (failed_.load(std::memory_order_acquire)) launch.queue.Drain().IgnoreError();
   Publish(stream, count + 1);
 }
 

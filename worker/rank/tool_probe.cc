@@ -57,6 +57,9 @@ class Progress {
   bool shown_ = false;
 };
 
+// Raised when the probe measures otherwise, so that what was kept before is measured again.
+constexpr std::string_view kProbeVersion = TERRACE_VERSION ".2";
+
 bool IsEnough(const v1::HardwareProfile& profile, const ProbeOptions& options) {
   if (options.refresh || !options.nvme.empty()) return false;
   const size_t brief = ProbeCases(ProbeDepth::kBrief).size();
@@ -65,7 +68,7 @@ bool IsEnough(const v1::HardwareProfile& profile, const ProbeOptions& options) {
 
 absl::StatusOr<v1::HardwareProfile> Profile(const ProbeOptions& options, int threads) {
   const ProbeCache cache =
-      ProbeCache::Open(ProfileFolder(), threads, MachineHash(ThisMachine(), TERRACE_VERSION));
+      ProbeCache::Open(ProfileFolder(), threads, MachineHash(ThisMachine(), kProbeVersion));
   std::string why_not;
   const std::optional<v1::HardwareProfile> kept = cache.Read(&why_not);
   if (kept && IsEnough(*kept, options)) return *kept;

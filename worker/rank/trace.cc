@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/trace.h"
 
-#include <fstream>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace terrace {
@@ -81,17 +84,28 @@ bool Trace::Add(const PreparedSequence& sequence, int64_t step) {
           step, source.layer(), source.micro_batch(), CopyArguments(stream.instructions[i]));
     }
   }
-  if (events_.size() <= kTraceBytesMax) return true;
+  if (events_.size() <= kTraceBytesMax) {
+    ++steps_;
+    return true;
+  }
   events_.resize(before);
   return false;
 }
 
 absl::Status Trace::Write(std::string_view path) const {
-  std::ofstream file{std::string(path), std::ios::trunc};
-  file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" << events_ << "\n]}\n";
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write the trace ", Absl(path)));
+  if (steps_ == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no trace is written: one step has more than the ", kTraceBytesMax >> 20,
+                     " MiB of a trace; trace a layout of fewer micro-batches"));
+  }
+  const std::string part = absl::StrCat(Absl(path), ".part");
+  RETURN_IF_ERROR(WriteSyncedFile(
+      part, absl::StrCat("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", events_, "\n]}\n")));
+  std::error_code error;
+  std::filesystem::rename(part, std::string(path), error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot write the trace ", Absl(path), ": ", error.message()));
 }
 
 }  // namespace terrace

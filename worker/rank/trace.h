@@ -26,12 +26,14 @@ class Trace {
 
   // Adds the last execution of `sequence`; false when there is no room for it.
   bool Add(const PreparedSequence& sequence, int64_t step);
-  // Writes all that was added. UNAVAILABLE with the path.
+  // Writes all that was added, whole or not at all. RESOURCE_EXHAUSTED when no step had room; what
+  // the system says, with the path, when it cannot be written.
   absl::Status Write(std::string_view path) const;
 
  private:
   const uint32_t rank_;
   int64_t origin_ns_ = 0;  // start of the first slice
+  int64_t steps_ = 0;      // that were added
   std::string events_;     // JSON objects, separated by commas
 };
 

@@ -61,7 +61,8 @@ absl::StatusOr<bool> Trainer::Run(int64_t start) {
       const bool last =
           stop || step + 1 == std::min(rules_.steps(), start + parts_.config->trace_steps());
       if (!added || last) {
-        RETURN_IF_ERROR(trace->Write(parts_.config->trace_path()));
+        const absl::Status written = trace->Write(parts_.config->trace_path());
+        if (!written.ok()) log::Warn(written.message());  // training goes on without
         trace.reset();
       }
     }

@@ -220,6 +220,21 @@ TEST(BudgetTest, AutoTakesGpusWhereThereAreEnoughAndCpuTakesNone) {
   EXPECT_THAT(refused, HasSubstr("start terrace-worker with --device cpu"));
 }
 
+TEST(BudgetTest, WhereNeitherKindIsEnoughAutoNamesTheOneOfWhichThereAreMore) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_device("auto");
+  spec.mutable_resources()->set_nodes_min(4);
+  const auto refused = [&spec](std::vector<NodeView> nodes) {
+    return std::string(BudgetFor(spec, nodes).status().message());
+  };
+  const std::string gpus = refused({GpuNode("w0", 1), GpuNode("w1", 1), Node("w2", 1)});
+  EXPECT_THAT(gpus, HasSubstr("4 workers with 1 CUDA device each; 2 of the 3 registered match"));
+  EXPECT_THAT(gpus, HasSubstr("start more workers"));
+  EXPECT_EQ(gpus.find("set resources.device"), std::string::npos) << gpus;
+  const std::string cpus = refused({GpuNode("w0", 1), Node("w1", 1), Node("w2", 1)});
+  EXPECT_THAT(cpus, HasSubstr("4 workers with 1 device each; 2 of the 3 registered match"));
+}
+
 TEST(ScheduleTest, AJobGoesToDevicesOfTheKindItWasCompiledFor) {
   v1::Job gpu = Waiting("gpu", 1), cpu = Waiting("cpu", 1);
   gpu.mutable_plan()->mutable_layout()->set_device("cuda");
