@@ -79,7 +79,7 @@ absl::StatusOr<v1::HardwareProfile> Profile(const ProbeOptions& options, int thr
       MeasureMachine({.threads = threads,
                       .depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough,
                       .nvme = options.nvme},
-                     TERRACE_VERSION,
+                     kProbeVersion,
                      [&](std::string_view what, double done) { progress.Show(what, done); }));
   if (kept && options.nvme.empty()) {
     // A drive is measured only when it is named.
