@@ -34,7 +34,10 @@ void Streams::ExecuteOnDevice(size_t stream) {
 
 absl::Status Streams::LaunchAll(Launch* launch) {
   const auto count = static_cast<int32_t>(launch->prepared.instructions.size());
-  if (count > 0) RETURN_IF_ERROR(launch->queue.Begin(*clock_));
+  if (count > 0) {
+    const v1::Instruction& first = *launch->prepared.instructions[0].source;
+    RETURN_IF_ERROR(Located(launch->queue.Begin(*clock_), first));
+  }
   while (launch->launched < count) {
     RETURN_IF_ERROR(LaunchOne(launch));
     if (failed_.load(std::memory_order_relaxed)) break;
