@@ -82,8 +82,10 @@ absl::Status Streams::WaitWhileFinishing(Launch* launch, std::atomic<int32_t>& c
 // Publishes what has finished by now.
 absl::Status Streams::NoteFinished(Launch* launch) {
   while (launch->finished < launch->launched) {
-    ASSIGN_OR_RETURN(const bool finished, launch->queue.IsFinished(launch->finished + 1));
-    if (!finished) break;
+    const absl::StatusOr<bool> finished = launch->queue.IsFinished(launch->finished + 1);
+    const PreparedInstruction& instruction = launch->prepared.instructions[launch->finished];
+    RETURN_IF_ERROR(Located(finished.status(), *instruction.source));
+    if (!*finished) break;
     RETURN_IF_ERROR(FinishNext(launch));
   }
   return absl::OkStatus();
