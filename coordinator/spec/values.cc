@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -93,10 +94,16 @@ void SetString(const Field& field, std::string value) {
   field.message->GetReflection()->SetString(field.message, field.descriptor, std::move(value));
 }
 
+// A whole number as people write it: 1000000, not 1e+06.
+std::string BoundText(const SpecKey& key, double bound) {
+  const bool whole = key.kind != KeyKind::kReal && std::abs(bound) < 1e18;
+  return whole ? absl::StrCat(static_cast<int64_t>(bound)) : absl::StrCat(bound);
+}
+
 std::string RangeText(const SpecKey& key) {
   const char* what = key.kind == KeyKind::kReal ? "a number" : "a whole number";
-  if (key.low == key.high) return absl::StrCat(key.low);
-  return absl::StrCat(what, " from ", key.low, " to ", key.high);
+  if (key.low == key.high) return BoundText(key, key.low);
+  return absl::StrCat(what, " from ", BoundText(key, key.low), " to ", BoundText(key, key.high));
 }
 
 std::vector<absl::string_view> ChoicesOf(const SpecKey& key) {

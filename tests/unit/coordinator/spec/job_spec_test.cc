@@ -93,6 +93,7 @@ data: {train: [books.txt], sequence_length: long}
 train:
   steps: 0
   schedule: {name: cosin}
+  trace_steps: -1
 )");
   EXPECT_THAT(error, HasSubstr("line 2, column 23: model.atention: got an unknown key"));
   EXPECT_THAT(error, HasSubstr("try model.attention"));
@@ -101,6 +102,8 @@ train:
               HasSubstr("line 5, column 3: train.steps: got \"0\", must be a whole number from 1"));
   EXPECT_THAT(error,
               AllOf(HasSubstr("train.schedule.name: got \"cosin\""), HasSubstr("try cosine")));
+  EXPECT_THAT(error,
+              HasSubstr("train.trace_steps: got \"-1\", must be a whole number from 0 to 1000000"));
   EXPECT_THAT(error, HasSubstr("train.global_batch: got nothing"));
 }
 
