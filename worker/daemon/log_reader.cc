@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "worker/daemon/run_directory.h"
 
 namespace terrace {
@@ -52,47 +53,51 @@ void LogReader::Handle(const v1::ReadLog& request) {
     open_.erase(request.request());
     return;
   }
-  if (open_.size() >= kLogsReadMax) {
-    return End(request.request(),
-               absl::StrCat("this worker reads ", kLogsReadMax, " logs already"));
+  Open open{.request = request, .file = {}, .offset = 0, .error = ""};
+  absl::StatusOr<UniqueFd> file = Find(request);
+  if (file.ok()) {
+    open.file = *std::move(file);
+    open.offset = TailOffset(open.file.get(), request.tail_lines());
+  } else {
+    open.error = std::string(file.status().message());
   }
-  const auto find = request.trace() ? FindTrace : FindLog;
-  const auto path = find(state_directory_, request.job(), request.rank());
-  if (!path.ok()) return End(request.request(), std::string(path.status().message()));
-  UniqueFd file(open(path->c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return End(request.request(), absl::StrCat("cannot open ", *path));
-  const int64_t offset = TailOffset(file.get(), request.tail_lines());
-  auto [added, inserted] =
-      open_.insert_or_assign(request.request(), Open{request, std::move(file), offset});
+  const auto [added, inserted] = open_.insert_or_assign(request.request(), std::move(open));
   if (!Advance(added->second)) open_.erase(added);
 }
 
+absl::StatusOr<UniqueFd> LogReader::Find(const v1::ReadLog& request) const {
+  if (open_.size() >= kLogsReadMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this worker reads ", kLogsReadMax, " logs already"));
+  }
+  const auto find = request.trace() ? FindTrace : FindLog;
+  ASSIGN_OR_RETURN(const std::string path, find(state_directory_, request.job(), request.rank()));
+  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return absl::NotFoundError(absl::StrCat("cannot open ", path));
+  return file;
+}
+
+// Where there is no room to send, the next poll goes on from here.
 bool LogReader::Advance(Open& open) {
   // Before the read: what a rank wrote before it ended is read below.
   const bool live = ports_.is_live(open.request.job(), open.request.rank());
   v1::WorkerMessage message;
   v1::LogText& text = *message.mutable_log_text();
   text.set_request(open.request.request());
-  while (true) {
+  while (open.file.valid()) {
     std::string& block = *text.mutable_text();
     block.resize(static_cast<size_t>(kLogChunkBytes));
     const ssize_t got = pread(open.file.get(), block.data(), block.size(), open.offset);
     if (got <= 0) break;
     block.resize(static_cast<size_t>(got));
-    if (!ports_.send(message)) return true;  // no room now: the next poll goes on from here
+    if (!ports_.send(message)) return true;
     open.offset += got;
   }
-  if (open.request.follow() && live) return true;
-  End(open.request.request(), "");
-  return false;
-}
-
-void LogReader::End(uint64_t request, std::string_view error) {
-  v1::WorkerMessage message;
-  message.mutable_log_text()->set_request(request);
-  message.mutable_log_text()->set_end(true);
-  message.mutable_log_text()->set_error(std::string(error));
-  ports_.send(message);
+  if (open.file.valid() && open.request.follow() && live) return true;
+  text.clear_text();
+  text.set_end(true);
+  text.set_error(open.error);
+  return !ports_.send(message);
 }
 
 void LogReader::Poll() {

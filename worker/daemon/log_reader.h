@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/statusor.h"
 #include "base/unique_fd.h"
 #include "proto/v1/worker.pb.h"
 
@@ -40,13 +41,15 @@ class LogReader {
  private:
   struct Open {
     v1::ReadLog request;
-    UniqueFd file;
+    UniqueFd file;  // none: only the error is still to be told
     int64_t offset = 0;
+    std::string error;  // why there is no file
   };
 
   // False when the reader is done.
   bool Advance(Open& open);
-  void End(uint64_t request, std::string_view error);
+  // NOT_FOUND when there is none; RESOURCE_EXHAUSTED when too many are read.
+  absl::StatusOr<UniqueFd> Find(const v1::ReadLog& request) const;
 
   const std::string state_directory_;
   const Ports ports_;
