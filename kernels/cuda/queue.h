@@ -33,9 +33,8 @@ class Queue {
 
   // Makes marks [0, count); nothing else allocates.
   Status Reserve(int count);
-  int marks() const { return static_cast<int>(events_.size()); }
 
-  // REQUIRES (these and below): mark < marks().
+  // REQUIRES (these and below): mark < what was reserved.
   Status Mark(int mark);
   Status After(const Queue& other, int mark);
   // Blocks the caller, sleeping, until what came before the mark has ended; an error that any work

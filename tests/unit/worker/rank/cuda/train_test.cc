@@ -23,7 +23,7 @@ TEST(CudaTrainTest, ATinyGptFollowsTheCpu) {
     EXPECT_NEAR(cuda->losses[step] / cpu->losses[step], 1, 1e-5) << step;
     EXPECT_NEAR(cuda->grad_norms[step] / cpu->grad_norms[step], 1, 1e-5) << step;
   }
-  EXPECT_LT(cuda->losses[1], cuda->losses[0] + 0.5);
+  EXPECT_NE(cuda->losses[1], cuda->losses[0]) << "the update reaches the weights";
   const TensorError worst = WorstError(*cuda, *cpu);
   EXPECT_LT(worst.error, 1e-4) << worst.tensor;
   EXPECT_EQ(simt::CountsOfDevice().allocations, 0) << "all device memory is given back";
