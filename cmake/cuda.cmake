@@ -4,7 +4,8 @@
 # cannot communicate.
 set(TERRACE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TERRACE_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(TERRACE_CUDA_ARCHITECTURES "80-real;90a-real" CACHE STRING "What nvcc compiles for")
+# sm_80 runs on 8.x, sm_90a on 9.0 alone; devices after them get the PTX of compute_80, which their driver compiles.
+set(TERRACE_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "What nvcc compiles for")
 
 set(TERRACE_BUILD_CUDA OFF)
 set(TERRACE_BUILD_NCCL OFF)

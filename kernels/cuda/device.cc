@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cublas_gemm.h"
+#include "kernels/cuda/kernels.h"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -12,11 +13,28 @@ namespace {
 constexpr char kHexDigits[] = "0123456789abcdef";
 constexpr int kOldestMajor = 8;  // what the kernels are compiled for: sm_80 and later
 
-Status CountDevices(int* devices) {
-  int driver = 0;
+// "12.4" from 12040.
+std::string VersionText(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// A runtime works with drivers of its own major version and later ones.
+Status CheckDriver() {
+  int driver = 0, runtime = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     return {"cuda: no NVIDIA driver on this machine: install it, or run on the CPU"};
   }
+  Status status = Check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  if (!status.ok() || driver / 1000 >= runtime / 1000) return status;
+  return {"cuda: no NVIDIA driver that is new enough on this machine: it is for CUDA " +
+          VersionText(driver) + ", and these programs need one for CUDA " +
+          std::to_string(runtime / 1000) +
+          ".0 or later (580 is the first for 13.0): update it, or install NVIDIA's cuda-compat"};
+}
+
+Status CountDevices(int* devices) {
+  Status status = CheckDriver();
+  if (!status.ok()) return status;
   const cudaError_t error = cudaGetDeviceCount(devices);
   if (error == cudaSuccess && *devices > 0) return {};
   return {std::string("cuda: no NVIDIA device can be used here (") +
@@ -29,6 +47,14 @@ Status FindDevice(int ordinal) {
   if (!status.ok() || ordinal < devices) return status;
   return {"cuda: device " + std::to_string(ordinal) + " of " + std::to_string(devices) +
           " does not exist"};
+}
+
+Status CheckCode(const std::string& device) {
+  const Status status = CheckLoads();
+  if (status.ok()) return status;
+  return {status.message + ": these programs have no code for " + device +
+          ", or its driver is too old to compile theirs: update the driver, or build with the "
+          "device's architecture in TERRACE_CUDA_ARCHITECTURES"};
 }
 
 }  // namespace
@@ -75,6 +101,7 @@ Status Device::Start(int ordinal) {
     return {"cuda: " + name_ + " is too old: the kernels need sm_80 or later"};
   }
   status = Use();
+  if (status.ok()) status = CheckCode(name_);
   if (status.ok()) {
     status = Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
   }

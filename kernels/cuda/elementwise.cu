@@ -44,6 +44,12 @@ Status Add(const OpAttrs&, std::span<const TensorView> operands, const Context& 
   return LaunchElements("add", operands, AddOp(), context);
 }
 
+Status CheckLoads() {
+  cudaFuncAttributes attributes = {};
+  const auto* kernel = reinterpret_cast<const void*>(&ElementKernel<FillOp>);
+  return CheckCuda(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
+}
+
 Status Fill(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
   return LaunchElements("fill", operands, FillOp{std::get<FillAttrs>(attrs).value}, context);
 }

@@ -47,4 +47,8 @@ TERRACE_CUDA_KERNEL(Adamw);
 
 #undef TERRACE_CUDA_KERNEL
 
+// Whether kernels can be loaded on the calling thread's device: it needs code for its architecture,
+// or PTX that its driver compiles.
+Status CheckLoads();
+
 }  // namespace terrace::kernels::cuda

@@ -34,13 +34,16 @@ Status Pin(std::byte* data, int64_t bytes) {
 
 void Unpin(std::byte* data) { cudaHostUnregister(data); }
 
+// cudaMemcpy returns when pageable memory has been read, not when the device has it, and cudaMemset
+// before it is done: queues do not wait for the default stream, so these calls do.
 Status CopyNow(void* to, const void* from, int64_t bytes) {
-  return Check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault), "cudaMemcpy");
+  Status status =
+      Check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault), "cudaMemcpy");
+  return status.ok() ? Check(cudaStreamSynchronize(nullptr), "cudaMemcpy") : status;
 }
 
 Status ZeroNow(std::byte* data, int64_t bytes) {
   Status status = Check(cudaMemset(data, 0, static_cast<size_t>(bytes)), "cudaMemset");
-  // Of device memory cudaMemset returns before it is done.
   return status.ok() ? Check(cudaStreamSynchronize(nullptr), "cudaMemset") : status;
 }
 

@@ -24,6 +24,8 @@ struct DeviceOptions {
   enum class Order { kLazy, kRandom, kEager } order = Order::kLazy;
   unsigned seed = 1;
   bool driver = true;
+  int driver_version = 13000;  // that of the runtime
+  bool has_code = true;        // kernels can be loaded
   int devices = 2;
   int64_t memory_bytes = int64_t{1} << 30;
   int64_t context_bytes = 300 << 20;  // that the driver takes of it

@@ -15,6 +15,14 @@ namespace {
 
 constexpr std::chrono::milliseconds kDoze{2};
 
+// What the default stream owes: calls on it return before the device has what they bring.
+void FinishDefaultStream() {
+  for (const auto& work : std::exchange(TheFake().unfinished, {})) {
+    const Access access;
+    work();
+  }
+}
+
 }  // namespace
 
 const char* cudaGetErrorString(cudaError_t error) {
@@ -27,6 +35,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "out of memory";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
     case cudaErrorInvalidResourceHandle:
       return "invalid resource handle";
     case cudaErrorLaunchFailure:
@@ -39,8 +49,17 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = TheFake().options.driver ? 13000 : 0;
+  *version = TheFake().options.driver ? TheFake().options.driver_version : 0;
   return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
+  return TheFake().options.has_code ? cudaSuccess : cudaErrorNoKernelImageForDevice;
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -74,6 +93,7 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaDeviceSynchronize() {
   const std::lock_guard lock(TheFake().mutex);
   for (CUstream_st* stream : TheFake().streams) ExecuteUpTo(stream, TheFake().next);
+  FinishDefaultStream();
   return State();
 }
 
@@ -139,20 +159,28 @@ cudaError_t cudaHostUnregister(void* data) {
                                                                : cudaErrorInvalidValue;
 }
 
-// At once, ahead of all that is queued: nothing orders it but those who call it.
+// Ahead of all that is queued: nothing orders it but those who call it. To the host it is done when
+// it returns; what goes to the device has only been read.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   const std::lock_guard lock(TheFake().mutex);
   if (State() != cudaSuccess) return State();
+  FinishDefaultStream();
   const Access access;
-  std::memcpy(to, from, bytes);
+  if (!OnDevice(to, bytes)) {
+    std::memcpy(to, from, bytes);
+    return cudaSuccess;
+  }
+  const char* const first = static_cast<const char*>(from);
+  TheFake().unfinished.push_back([to, read = std::vector<char>(first, first + bytes)] {
+    std::memcpy(to, read.data(), read.size());
+  });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemset(void* data, int value, size_t bytes) {
   const std::lock_guard lock(TheFake().mutex);
   if (!OnDevice(data, bytes)) return cudaErrorInvalidValue;
-  const Access access;
-  std::memset(data, value, bytes);
+  TheFake().unfinished.push_back([=] { std::memset(data, value, bytes); });
   return State();
 }
 
@@ -173,8 +201,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (stream == nullptr) return cudaSuccess;  // all that goes there is done at once
   const std::lock_guard lock(TheFake().mutex);
+  if (stream == nullptr) {
+    FinishDefaultStream();
+    return State();
+  }
   ExecuteUpTo(stream, TheFake().next);
   return State();
 }

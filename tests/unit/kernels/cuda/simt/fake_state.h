@@ -13,6 +13,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 
@@ -46,6 +47,7 @@ struct Fake {
   std::set<CUstream_st*> streams;
   std::map<char*, size_t> memory;  // of the device
   std::map<char*, size_t> pinned;
+  std::vector<std::function<void()>> unfinished;  // of the default stream
   int64_t next = 0;
   int64_t used_bytes = 0;
   int open = 0;  // depth of those who execute something
