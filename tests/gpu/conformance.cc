@@ -32,6 +32,7 @@ struct Options {
   int64_t elements = 0;  // at most, of all operands of a case; 0: any number
   int rounds = 2;
   double seconds = 400;
+  bool brief = false;  // each case once, against the reference alone
   bool list = false;
 };
 
@@ -39,8 +40,8 @@ struct Options {
 bool ParseOptions(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--list") {
-      options->list = true;
+    if (name == "--list" || name == "--brief") {
+      (name == "--list" ? options->list : options->brief) = true;
       continue;
     }
     const char* value = i + 1 < argc ? argv[++i] : nullptr;
@@ -58,8 +59,8 @@ bool ParseOptions(int argc, char** argv, Options* options) {
       options->seconds = std::atof(value);
     } else {
       std::fprintf(stderr,
-                   "conformance: got '%s', must be --list, --filter PART, --json FILE, --seed N, "
-                   "--rounds N, --elements N or --seconds N\n",
+                   "conformance: got '%s', must be --list, --brief, --filter PART, --json FILE, "
+                   "--seed N, --rounds N, --elements N or --seconds N\n",
                    name.c_str());
       return false;
     }
@@ -94,25 +95,49 @@ std::vector<OpCase> Chosen(std::vector<OpCase> cases, const Options& options) {
   return cases;
 }
 
+// What runs cases until the time is over or the device is lost.
+class Run {
+ public:
+  Run(const Options& options, GpuBackend* gpu, Report* report)
+      : deadline_(Now() + options.seconds), gpu_(gpu), report_(report) {}
+
+  // False when nothing more can be run.
+  template <typename Judge>
+  bool Case(const OpCase& op_case, const char* what, Judge judge) {
+    if (Now() > deadline_) {
+      report_->out_of_time = true;
+      return false;
+    }
+    const Judgement judgement = judge();
+    Add(op_case, what, judgement, report_);
+    if (judgement.ok() || !gpu_->Lost()) return true;
+    report_->lost_in = op_case.name + " (" + what + ")";
+    return false;
+  }
+
+ private:
+  const double deadline_;
+  GpuBackend* const gpu_;
+  Report* const report_;
+};
+
 // Rounds in turn start operands where 16-byte accesses are possible and where they are not.
 void RunAll(const Options& options, GpuBackend* gpu, Report* report) {
-  const double deadline = Now() + options.seconds;
   const std::vector<OpCase> cases = Chosen(AllCases(), options);
   const std::vector<OpCase> differentiable = Chosen(DifferentiableCases(), options);
+  Run run(options, gpu, report);
   for (int round = 0; round < options.rounds; ++round) {
-    const Backend run = gpu->Runner(/*misaligned=*/round % 2 == 1);
+    const Backend backend = gpu->Runner(/*misaligned=*/round % 2 == 1);
     const uint64_t seed = report->seed + static_cast<uint64_t>(round);
-    for (const OpCase& op_case : cases) {
-      if (Now() > deadline) {
-        report->out_of_time = true;
+    const bool more = round == 0 && !options.brief;
+    for (const OpCase& c : cases) {
+      if (!run.Case(c, "reference", [&] { return JudgeAgainstReference(backend, c, seed); }))
         return;
-      }
-      Add(op_case, "reference", JudgeAgainstReference(run, op_case, seed), report);
-      if (round == 0) Add(op_case, "again", JudgeThreads(run, op_case, seed), report);
+      if (more && !run.Case(c, "again", [&] { return JudgeThreads(backend, c, seed); })) return;
     }
-    for (const OpCase& op_case : differentiable) {
-      if (round > 0 || Now() > deadline) break;
-      Add(op_case, "slopes", JudgeFiniteDifferences(run, op_case, seed), report);
+    for (const OpCase& c : differentiable) {
+      if (!more) break;
+      if (!run.Case(c, "slopes", [&] { return JudgeFiniteDifferences(backend, c, seed); })) return;
     }
   }
 }

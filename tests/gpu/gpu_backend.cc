@@ -102,6 +102,8 @@ class DeviceOperands {
 
 Status GpuBackend::Open() { return cuda::Device::Open(0, &device_); }
 
+bool GpuBackend::Lost() const { return cudaDeviceSynchronize() != cudaSuccess; }
+
 Backend GpuBackend::Runner(bool misaligned) {
   return [this, misaligned](Op op, const OpAttrs& attrs, std::span<const TensorView> operands,
                             int) { return Run(op, attrs, operands, misaligned); };

@@ -20,6 +20,8 @@ class GpuBackend {
   // An error in one line where there is no GPU to run on.
   Status Open();
   const std::string& device_name() const { return device_->name(); }
+  // A kernel has trapped, and every later call of this process fails.
+  bool Lost() const;
 
   // `misaligned`: operands start one element behind a whole 16 bytes. Valid as long as this object.
   Backend Runner(bool misaligned);

@@ -37,7 +37,7 @@ bool Passed(const Report& report) {
   for (const auto& [name, result] : report.ops) {
     if (!result.failures.empty()) return false;
   }
-  return !report.ops.empty() && !report.out_of_time;
+  return !report.ops.empty() && !report.out_of_time && report.lost_in.empty();
 }
 
 void PrintReport(const Report& report) {
@@ -60,6 +60,9 @@ void PrintReport(const Report& report) {
       std::printf("FAILED  %s\n", result.failures[i].c_str());
     }
   }
+  if (!report.lost_in.empty()) {
+    std::printf("the device was lost in %s: nothing after it was run\n", report.lost_in.c_str());
+  }
   std::printf("\n%s: %d checks, %zu failures, %.1f s%s\n", Passed(report) ? "PASSED" : "FAILED",
               checks, failures, report.seconds,
               report.out_of_time ? ", out of time before all were run" : "");
@@ -71,10 +74,12 @@ bool WriteJson(const Report& report, const std::string& file) {
     std::fprintf(stderr, "conformance: cannot write '%s'\n", file.c_str());
     return false;
   }
-  std::fprintf(out, "{\"device\":%s,\"seed\":%llu,\"seconds\":%s,\"passed\":%s,\"out_of_time\":%s,",
+  std::fprintf(out,
+               "{\"device\":%s,\"seed\":%llu,\"seconds\":%s,\"passed\":%s,\"out_of_time\":%s,"
+               "\"lost_in\":%s,",
                Quoted(report.device).c_str(), static_cast<unsigned long long>(report.seed),
                Number(report.seconds).c_str(), Passed(report) ? "true" : "false",
-               report.out_of_time ? "true" : "false");
+               report.out_of_time ? "true" : "false", Quoted(report.lost_in).c_str());
   std::fprintf(out, "\"without_kernel\":%s,\"ops\":{", List(report.without_kernel).c_str());
   const char* comma = "";
   for (const auto& [name, result] : report.ops) {

@@ -23,6 +23,7 @@ struct Report {
   uint64_t seed = 0;
   double seconds = 0;
   bool out_of_time = false;
+  std::string lost_in;  // the case after which the device answers nothing; empty: it does
   std::map<std::string, OpResult> ops;
   std::vector<std::string> without_kernel;
 };

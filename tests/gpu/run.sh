@@ -2,8 +2,8 @@
 # The checks of the CUDA backend, on a machine with an NVIDIA GPU: in an unpacked bundle, which has all that they need but Python,
 # or in the sources with CMake, a C++20 compiler and the CUDA toolkit.
 #
-# Usage: tests/gpu/run.sh [part...]    without any: all of them, in this order, each with its share of 10 minutes; one alone has
-#                                      all of the time
+# Usage: tests/gpu/run.sh [part...]    without any: all of them, in this order, each with its share of 10 minutes and with what
+#                                      those that end early leave; one alone has all of the time
 #   build        the programs below, from the sources; a bundle has them
 #   conformance  every op against the reference in double, finite differences, the same bytes again
 #   repeat       the same with one seed for all runs
@@ -39,17 +39,32 @@ fi
 binaries=${TERRACE_BIN:-$([ -x bin/terrace ] && echo bin || echo build/release/bin)}
 deadline=$((SECONDS + 570))
 all=(build conformance repeat sanitizer parity memory offload shared kernels bench)
-declare -A share=([build]=300 [conformance]=80 [repeat]=30 [sanitizer]=45 [parity]=45 [memory]=25 [offload]=40 [shared]=50
+declare -A share=([build]=300 [conformance]=80 [repeat]=30 [sanitizer]=75 [parity]=45 [memory]=25 [offload]=40 [shared]=50
   [kernels]=40 [bench]=150)
 least=10  # seconds without which a part is not begun
 declare -A result=() took=()
 
 left() { local s=$((deadline - SECONDS)); echo $((s > 1 ? s : 1)); }
 
-# What a part may take: its share, or all that is left when it is alone.
+sanitizer_tool() { command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer; }
+
+# Parts that will not run leave their shares to the others.
+trim_shares() {
+  [ -n "${build:-}" ] || share[build]=0
+  [ -x "$(sanitizer_tool)" ] || share[sanitizer]=1
+  "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null || share[bench]=1
+}
+
+# What a part may take: its share at least, and what those behind it leave of the time.
 seconds_of() {
-  local seconds=${share[$1]}
-  [ ${#parts[@]} -eq 1 ] && seconds=$(left)
+  local seconds name behind=0 rest=0
+  for name in "${parts[@]}"; do
+    name=${name%%:*}
+    [ $behind -eq 1 ] && rest=$((rest + share[$name]))
+    [ "$name" = "$1" ] && behind=1
+  done
+  seconds=$(($(left) - rest))
+  [ "$seconds" -lt "${share[$1]}" ] && seconds=${share[$1]}
   [ "$(left)" -lt "$seconds" ] && seconds=$(left)
   echo "$seconds"
 }
@@ -60,8 +75,8 @@ build() {
     echo "run.sh: no nvcc in PATH or /usr/local/cuda/bin: install the CUDA toolkit, or take a bundle" >&2
     return 2
   fi
-  timeout "$(left)" cmake -S tests/gpu/standalone -B "$build" >"$out/configure.log" 2>&1 &&
-    timeout "$(left)" cmake --build "$build" -j "$(nproc)" >"$out/build.log" 2>&1 && return 0
+  timeout "$(seconds_of build)" cmake -S tests/gpu/standalone -B "$build" >"$out/configure.log" 2>&1 &&
+    timeout "$(seconds_of build)" cmake --build "$build" -j "$(nproc)" >"$out/build.log" 2>&1 && return 0
   tail -n 30 "$out/configure.log" "$out/build.log" 2>/dev/null
   echo "run.sh: the build failed; all of it is in $out/build.log" >&2
   return 2
@@ -94,7 +109,7 @@ repeat() {
 sanitizer() {
   rehearsed sanitizer || return
   local tool code=0 one kind
-  tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  tool=$(sanitizer_tool)
   if [ ! -x "$tool" ]; then
     echo "sanitizer: not run: compute-sanitizer is not installed (it is part of the CUDA toolkit)" >&2
     return 77
@@ -103,7 +118,7 @@ sanitizer() {
     echo "-- $kind"
     # Our kernels only: the library's are not ours to judge.
     run $(($(seconds_of sanitizer) / 3)) "$tool" --tool $kind --error-exitcode 1 --kernel-name kernel_substring=terrace \
-      "$programs/gpu_conformance" --filter "$filter" --elements 3000 --rounds 1
+      "$programs/gpu_conformance" --filter "$filter" --elements 3000 --rounds 1 --brief
     one=$?
     [ $one -ne 0 ] && code=$one
   done
@@ -159,6 +174,7 @@ for name in "${parts[@]}"; do
     exit 2
   fi
 done
+trim_shares
 mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
 verdict=0
