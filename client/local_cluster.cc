@@ -35,9 +35,9 @@ int ThreadsOfRank(int given, int nodes, int devices) {
 }
 
 absl::Status Ended(std::string_view what, const BackgroundProcess& process) {
-  return absl::InternalError(
-      absl::StrCat("the local ", std::string(what), " ended with status ", process.exit_status(),
-                   "; its log ", process.log_path(), " ends with:\n", LogTail(process.log_path())));
+  return absl::InternalError(absl::StrCat("the local ", std::string(what), " ended with status ",
+                                          process.exit_status(), "; its log ", process.log_path(),
+                                          " ends with:\n", LogTail(process.log_path())));
 }
 
 }  // namespace
@@ -67,6 +67,16 @@ absl::StatusOr<std::string> FreshStateDirectory() {
   std::sort(runs.begin(), runs.end());
   for (size_t i = 0; i + kKeptRuns < runs.size(); ++i) fs::remove_all(runs[i], error);
   return fresh.string();
+}
+
+absl::StatusOr<std::string> DeviceOfLocalWorkers(int nodes, const std::string& device) {
+  if (nodes <= 1) return device.empty() ? "auto" : device;
+  if (device != "cuda") return "cpu";
+  return absl::InvalidArgumentError(absl::StrCat(
+      "resources.device: cuda with ", nodes,
+      " nodes: `terrace run` starts every node on this machine, where each would take the same "
+      "GPUs; use resources.nodes: 1 with devices_per_node: the number of GPUs, or start "
+      "terrace-worker on each machine and use `terrace submit`"));
 }
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
@@ -116,6 +126,7 @@ LocalCluster::~LocalCluster() {
 
 absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_memory_bytes,
                                       int threads_per_device, const std::string& device) {
+  ASSIGN_OR_RETURN(const std::string kind, DeviceOfLocalWorkers(nodes, device));
   ASSIGN_OR_RETURN(const std::string program, SiblingProgram("terrace-worker"));
   const int threads = ThreadsOfRank(threads_per_device, nodes, devices);
   for (int node = 0; node < nodes; ++node) {
@@ -125,7 +136,7 @@ absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_mem
                                           "--name",
                                           name,
                                           "--device",
-                                          device.empty() ? "auto" : device,
+                                          kind,
                                           "--devices",
                                           absl::StrCat(devices),
                                           "--state-dir",

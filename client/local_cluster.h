@@ -26,8 +26,8 @@ class LocalCluster {
   // Stops workers (with their ranks), then the coordinator.
   ~LocalCluster();
 
-  // Starts `nodes` workers with `devices` each, of the kind that resources.device names, and waits
-  // until all have registered.
+  // Starts `nodes` workers with `devices` each, of the kind that resources.device asks for
+  // (DeviceOfLocalWorkers), and waits until all have registered.
   absl::Status AddWorkers(int nodes, int devices, int64_t device_memory_bytes,
                           int threads_per_device, const std::string& device);
   // INTERNAL, with the log's place, when the coordinator or a worker has ended.
@@ -47,6 +47,10 @@ class LocalCluster {
   std::vector<BackgroundProcess> workers_;
   std::unique_ptr<Connection> connection_;
 };
+
+// The kind of devices that workers of one machine are started with: several nodes on it would each
+// take the same GPUs, so they are CPUs unless the spec asks for GPUs, which is INVALID_ARGUMENT.
+absl::StatusOr<std::string> DeviceOfLocalWorkers(int nodes, const std::string& device);
 
 // $XDG_STATE_HOME/terrace/run-<time>-<pid>, made; older ones beyond the newest ten are removed.
 absl::StatusOr<std::string> FreshStateDirectory();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/local_cluster.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -23,6 +24,22 @@ TEST(LocalClusterTest, OldStateFoldersArePruned) {
   EXPECT_FALSE(std::filesystem::exists(base + "/terrace/run-1004-1"));
   EXPECT_TRUE(std::filesystem::exists(base + "/terrace/run-1005-1"));
   EXPECT_TRUE(std::filesystem::exists(base + "/terrace/something-else"));
+}
+
+TEST(LocalClusterTest, OneNodeTakesTheDevicesThatTheSpecAsksFor) {
+  EXPECT_EQ(*DeviceOfLocalWorkers(1, ""), "auto");
+  EXPECT_EQ(*DeviceOfLocalWorkers(1, "cpu"), "cpu");
+  EXPECT_EQ(*DeviceOfLocalWorkers(1, "cuda"), "cuda");
+}
+
+TEST(LocalClusterTest, NodesOfOneMachineDoNotTakeTheSameGpus) {
+  EXPECT_EQ(*DeviceOfLocalWorkers(2, ""), "cpu");
+  EXPECT_EQ(*DeviceOfLocalWorkers(2, "auto"), "cpu");
+  const auto refused = DeviceOfLocalWorkers(2, "cuda");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(std::string(refused.status().message()),
+              testing::AllOf(testing::HasSubstr("resources.device: cuda with 2 nodes"),
+                             testing::HasSubstr("terrace submit")));
 }
 
 }  // namespace
