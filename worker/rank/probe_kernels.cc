@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -19,10 +20,10 @@ using kernels::DType;
 using kernels::Op;
 
 constexpr int64_t kStreamElements = 8 << 20;
-constexpr int kTurns = 3;
-constexpr int kCallsMin = 2, kCallsMax = 16;                      // of one turn
-constexpr double kBriefSeconds = 3e-3, kThoroughSeconds = 15e-3;  // of one case, all its turns
-constexpr double kSteadySeconds = 50e-3;  // of a figure that stands for many
+constexpr int kCallsMax = 16;            // of one turn
+constexpr double kTurnSeconds = 1.5e-3;  // of one turn of one case, if calls are that short
+constexpr int kBriefTurns = 3, kThoroughTurns = 8;
+constexpr int kSteadyTurns = 30;  // of a figure that stands for many
 
 kernels::TensorShape Vector(int64_t elements) {
   kernels::TensorShape shape = {.dtype = DType::kF32, .dims = 1};
@@ -31,12 +32,16 @@ kernels::TensorShape Vector(int64_t elements) {
   return shape;
 }
 
-// A step takes the sum of its calls as they come, so that the fastest ones would promise too much;
-// the median is not moved by a neighbour who comes for less than half of the time.
 double Median(std::vector<double> seconds) {
-  if (seconds.empty()) return 0;
   std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
   return seconds[seconds.size() / 2];
+}
+
+// A step takes the sum of its calls as they come, in the machine's fast moments and in its slow
+// ones: of a turn the call that is neither, and of the turns, which lie apart, their mean.
+double Mean(const std::vector<double>& turns) {
+  if (turns.empty()) return 0;
+  return std::accumulate(turns.begin(), turns.end(), 0.0) / static_cast<double>(turns.size());
 }
 
 }  // namespace
@@ -50,39 +55,43 @@ absl::StatusOr<KernelProbe> KernelProbe::Create(int threads, int ranks) {
   return KernelProbe(std::move(runner), std::move(companions));
 }
 
-void KernelProbe::Call(const ProbeCase& one, double budget_seconds, std::vector<double>* seconds) {
+double KernelProbe::Turn(const ProbeCase& one) {
   companions_->Do(&one);
-  runner_.Call(one);
-  double sum = 0;
-  for (int calls = 0; calls < kCallsMin || (sum < budget_seconds && calls < kCallsMax); ++calls) {
-    seconds->push_back(runner_.Call(one));
-    sum += seconds->back();
+  std::vector<double> seconds = {runner_.Call(one)};
+  if (seconds[0] < kTurnSeconds) {  // a long call needs no warming up
+    seconds.clear();
+    double sum = 0;
+    while (sum < kTurnSeconds && seconds.size() < kCallsMax) {
+      seconds.push_back(runner_.Call(one));
+      sum += seconds.back();
+    }
   }
   companions_->Do(nullptr);
+  return Median(std::move(seconds));
 }
 
-double KernelProbe::Seconds(const ProbeCase& one, double budget_seconds) {
+double KernelProbe::SteadySeconds(const ProbeCase& one) {
   if (!runner_.Fits(one)) return 0;
-  std::vector<double> seconds;
-  for (int turn = 0; turn < kTurns; ++turn) Call(one, budget_seconds / kTurns, &seconds);
-  return Median(std::move(seconds));
+  std::vector<double> turns;
+  for (int turn = 0; turn < kSteadyTurns; ++turn) turns.push_back(Turn(one));
+  return Mean(turns);
 }
 
 void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
                           v1::HardwareProfile* profile) {
   const std::vector<ProbeCase> cases = ProbeCases(depth);
-  const double budget = depth == ProbeDepth::kBrief ? kBriefSeconds : kThoroughSeconds;
-  std::vector<std::vector<double>> calls(cases.size());
-  for (int turn = 0; turn < kTurns; ++turn) {
+  const int count = depth == ProbeDepth::kBrief ? kBriefTurns : kThoroughTurns;
+  std::vector<std::vector<double>> turns(cases.size());
+  for (int turn = 0; turn < count; ++turn) {
     for (size_t i = 0; i < cases.size(); ++i) {
-      progress((turn + static_cast<double>(i) / static_cast<double>(cases.size())) / kTurns);
-      if (runner_.Fits(cases[i])) Call(cases[i], budget / kTurns, &calls[i]);
+      progress((turn + static_cast<double>(i) / static_cast<double>(cases.size())) / count);
+      if (runner_.Fits(cases[i])) turns[i].push_back(Turn(cases[i]));
     }
   }
   std::map<std::string, double> best;  // of matmul, by precision
   for (size_t i = 0; i < cases.size(); ++i) {
     const ProbeCase& one = cases[i];
-    const double seconds = Median(std::move(calls[i]));
+    const double seconds = Mean(turns[i]);
     if (seconds <= 0) continue;
     const kernels::RateClass of = kernels::RateClassOf(one.op, one.attrs, one.operands);
     v1::KernelRate* rate = profile->add_kernels();
@@ -103,7 +112,7 @@ void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
   const ProbeCase stream = {Op::kAdd, kernels::NoAttrs{}, {x, x}};
   profile->set_memory_bytes_per_second(
       static_cast<double>(kernels::BytesMoved(stream.op, stream.attrs, stream.operands)) /
-      Seconds(stream, kSteadySeconds));
+      SteadySeconds(stream));
 }
 
 }  // namespace terrace

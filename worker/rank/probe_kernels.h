@@ -35,8 +35,8 @@ class KernelProbe {
   // refuses the memory; INTERNAL when kernels cannot be prepared.
   static absl::StatusOr<KernelProbe> Create(int threads, int ranks);
 
-  // Seconds of one call. 0 when the case needs more memory than the probe has.
-  double Seconds(const ProbeCase& one, double budget_seconds);
+  // Seconds of one call, of many turns. 0 when the case needs more memory than the probe has.
+  double SteadySeconds(const ProbeCase& one);
 
   // Adds the rates of all cases of that depth, and the profile's figures for those who know no
   // tables.
@@ -45,8 +45,8 @@ class KernelProbe {
  private:
   KernelProbe(KernelRunner runner, std::unique_ptr<Companions> companions)
       : runner_(std::move(runner)), companions_(std::move(companions)) {}
-  // Adds seconds of calls. REQUIRES: the case fits.
-  void Call(const ProbeCase& one, double budget_seconds, std::vector<double>* seconds);
+  // Seconds of one call: the median of a few in a row. REQUIRES: the case fits.
+  double Turn(const ProbeCase& one);
 
   KernelRunner runner_;
   std::unique_ptr<Companions> companions_;

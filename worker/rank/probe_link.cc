@@ -22,10 +22,10 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kElements = 1 << 20;  // a bucket of gradients
-constexpr int kLatencyCalls = 31, kBandwidthCalls = 31;
-// A busy machine stretches small sums without end, and large ones too: what they take is what the
-// fast ones take.
-constexpr double kLatencyShare = 0.1, kBandwidthShare = 0.25;
+constexpr int kLatencyCalls = 31, kBandwidthCalls = 101;
+// A busy machine stretches small sums without end: what they take is what the fast ones take. Large
+// ones, like kernels, come as they come in a step too.
+constexpr double kLatencyShare = 0.1, kBandwidthShare = 0.5;
 constexpr int64_t kTimeoutMs = 5000;
 
 // A value that a tenth (0.1), a half (0.5) of all are below.
@@ -113,7 +113,7 @@ absl::StatusOr<Ring> MeasureRing(int size) {
     ASSIGN_OR_RETURN(const double large,
                      SumSeconds(group, &data, kElements, kBandwidthCalls, kBandwidthShare));
     if (group->rank() != 0) return absl::OkStatus();
-    // Over what the calls take undisturbed: others stretch the time that passes, not the work.
+    // Over what most calls take: others stretch the time that passes, not the work.
     ring.cores = (ProcessorSeconds() - busy) / (kBandwidthCalls * large) / size;
     const double rounds = 2.0 * (size - 1);
     const double bytes = rounds / size * static_cast<double>(kElements * sizeof(float));

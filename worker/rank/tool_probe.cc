@@ -58,7 +58,7 @@ class Progress {
 };
 
 // Raised when the probe measures otherwise, so that what was kept before is measured again.
-constexpr std::string_view kProbeVersion = TERRACE_VERSION ".2";
+constexpr std::string_view kProbeVersion = TERRACE_VERSION ".3";
 
 bool IsEnough(const v1::HardwareProfile& profile, const ProbeOptions& options) {
   if (options.refresh || !options.nvme.empty()) return false;

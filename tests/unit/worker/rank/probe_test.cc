@@ -64,7 +64,7 @@ TEST(KernelProbeTest, ALargerProductTakesLonger) {
     if (large == nullptr || flops(one) > flops(*large)) large = &one;
   }
   ASSERT_NE(small, nullptr);
-  EXPECT_GT(probe->Seconds(*large, 0), 10 * probe->Seconds(*small, 0));
+  EXPECT_GT(probe->SteadySeconds(*large), 10 * probe->SteadySeconds(*small));
 }
 
 // Of all threads of this process.
@@ -93,7 +93,7 @@ TEST(CompanionsTest, TheyWorkUntilTheyAreToldToRest) {
 TEST(CompanionsTest, ACaseIsTimedAmongThem) {
   auto probe = KernelProbe::Create(/*threads=*/1, /*ranks=*/2);
   ASSERT_TRUE(probe.ok()) << probe.status();
-  EXPECT_GT(probe->Seconds(ProbeCases(ProbeDepth::kBrief).front(), 0), 0);
+  EXPECT_GT(probe->SteadySeconds(ProbeCases(ProbeDepth::kBrief).front()), 0);
 }
 
 TEST(StreamProbeTest, WakingAnotherStreamIsMeasured) {
