@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tests/support/fake_nccl_cuda.h"
+#include "tests/support/fake_nccl_memory.h"
 #include "worker/comm/sums.h"
 
 namespace terrace::fake_nccl {
@@ -27,6 +28,7 @@ struct Operation {
   int64_t bytes = 0;  // of one part
   ncclDataType_t type = ncclUint8;
   int other = -1;  // root, or the peer of a message
+  Places places;
 };
 
 struct Meeting {
@@ -37,6 +39,7 @@ struct Meeting {
 struct Letter {
   const void* data = nullptr;
   int64_t bytes = 0;
+  bool registered = false;
   bool taken = false;
 };
 
@@ -56,6 +59,7 @@ struct Member {
   std::function<void()> ready;
   int running = 0;
   int64_t operations = 0, collectives = 0;
+  Registrations registrations;
 };
 
 std::mutex mutex;  // of everything here
@@ -63,7 +67,7 @@ std::condition_variable changed;
 std::map<std::string, std::shared_ptr<Clique>> cliques;
 std::function<Fault(const Call&)> faults;
 std::vector<std::string> misuse, calls;
-int live_communicators = 0, live_registrations = 0, aborted = 0, next_id = 0;
+int live_communicators = 0, aborted = 0, next_id = 0;
 
 // The group call of this thread.
 thread_local int group_depth = 0;
@@ -133,6 +137,10 @@ void Meet(Member* member, const Operation& operation, int64_t number,
     changed.wait(*lock, [&] { return member->aborted; });
     return;
   }
+  if (!meeting.calls.empty() &&
+      !SamePlaces(operation.kind, meeting.calls.begin()->second.places, operation.places)) {
+    Misuse(*member, operation.kind + " with memory registered elsewhere than another member's");
+  }
   meeting.calls[member->rank] = operation;
   if (static_cast<int>(meeting.calls.size()) == member->clique->size) {
     Perform(meeting.calls);
@@ -151,7 +159,8 @@ void Exchange(Member* member, const std::vector<Operation>& operations,
   for (const Operation& operation : operations) {
     if (operation.kind != "send") continue;
     sent.emplace_back(operation.other,
-                      std::make_shared<Letter>(Letter{operation.in, operation.bytes}));
+                      std::make_shared<Letter>(Letter{operation.in, operation.bytes,
+                                                      operation.places.in != kUnregistered}));
     mail[{member->rank, operation.other}].push_back(sent.back().second);
   }
   changed.notify_all();
@@ -161,6 +170,8 @@ void Exchange(Member* member, const std::vector<Operation>& operations,
     changed.wait(*lock, [&] { return !box.empty() || member->aborted; });
     if (member->aborted) break;
     if (box.front()->bytes != operation.bytes) Misuse(*member, "a message of another size");
+    if (box.front()->registered != (operation.places.out != kUnregistered))
+      Misuse(*member, "a message between registered memory and memory that is not");
     std::memcpy(operation.out, box.front()->data, operation.bytes);
     box.front()->taken = true;
     box.pop_front();
@@ -201,6 +212,10 @@ ncclResult_t Submit(const std::shared_ptr<Member>& member, std::vector<Operation
                                                               : " on another device"));
     return ncclInvalidUsage;
   }
+  for (Operation& operation : operations) {
+    operation.places = {member->registrations.PlaceOf(operation.in),
+                        member->registrations.PlaceOf(operation.out)};
+  }
   const bool collective = operations[0].kind != "send" && operations[0].kind != "receive";
   const int64_t number = collective ? ++member->collectives : 0;
   member->polls = kPollsInProgress;
@@ -223,7 +238,7 @@ Live CountLive() {
   CountCuda(&live.streams, &live.events, &live.allocations);
   const std::lock_guard lock(mutex);
   live.communicators = live_communicators;
-  live.registrations = live_registrations;
+  live.registrations = CountRegistrations();
   return live;
 }
 
@@ -235,6 +250,14 @@ int Aborted() {
 std::vector<std::string> TakeMisuse() {
   const std::lock_guard lock(mutex);
   return std::exchange(misuse, {});
+}
+
+std::byte* NewMemory(int64_t bytes) { return NewPages(bytes); }
+
+void FreeMemory(std::byte* memory) {
+  const std::lock_guard lock(mutex);
+  if (IsRegistered(memory)) misuse.push_back("memory was freed while it was registered");
+  FreePages(memory);
 }
 
 std::vector<std::string> TakeCalls() {
@@ -320,6 +343,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
   if (comm->member->running > 0) Misuse(*comm->member, "finalized while something runs");
+  if (!comm->member->registrations.empty())
+    Misuse(*comm->member, "finalized while memory is registered");
   return ncclSuccess;
 }
 
@@ -336,6 +361,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   changed.notify_all();
   changed.wait(lock, [&] { return member->running == 0; });
   ++aborted;
+  member->registrations.Clear();
   Release(comm);
   return ncclSuccess;
 }
@@ -349,16 +375,21 @@ const char* ncclGetLastError(ncclComm_t) { return "the last line of its log"; }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t bytes, void** handle) {
   const std::lock_guard lock(mutex);
-  if (memory == nullptr || bytes == 0) Misuse(*comm->member, "registered nothing");
-  *handle = new int(0);
-  ++live_registrations;
+  Member& member = *comm->member;
+  if (memory == nullptr || bytes == 0) Misuse(member, "registered nothing");
+  *handle = nullptr;
+  const Call call = {"register", member.rank, member.clique->size};
+  const Fault fault = faults ? faults(call) : Fault{};
+  if (fault.error != 0) return static_cast<ncclResult_t>(fault.error);
+  if (!fault.skips) *handle = member.registrations.Add(memory, bytes);
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommDeregister(const ncclComm_t, void* handle) {
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   const std::lock_guard lock(mutex);
-  delete static_cast<int*>(handle);
-  --live_registrations;
+  Member& member = *comm->member;
+  if (member.running > 0) Misuse(member, "deregistered while something runs");
+  if (!member.registrations.Remove(handle)) Misuse(member, "deregistered what was not registered");
   return ncclSuccess;
 }
 

@@ -5,13 +5,15 @@
 // Streams and events are real: a stream is a thread that runs what was put on it in order. NCCL is
 // as strict as its documentation: a communicator is non-blocking, a call leaves it "in progress"
 // and is on the stream only when that has ended, operations of one communicator meet by number, and
-// messages wait for each other. What NCCL would punish by hanging is written down as misuse.
+// messages wait for each other. What NCCL would punish by hanging, or by wrong results where it was
+// told of memory, is written down as misuse.
 //
 // Thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -23,7 +25,7 @@ namespace terrace::fake_nccl {
 
 // One operation of one member, when its turn on the stream has come.
 struct Call {
-  std::string kind;  // "all-reduce", "messages"
+  std::string kind;  // "all-reduce", "messages", "register"
   int rank = 0;      // in its communicator
   int size = 0;
   int64_t number = 0;  // of the member's operations, from 1
@@ -31,6 +33,8 @@ struct Call {
 struct Fault {
   bool hangs = false;  // until the communicator is aborted
   int error = 0;       // an ncclResult_t: reported asynchronously; the operation hangs
+  bool skips =
+      false;  // of "register", whose error is its answer: it registers nothing, and says so
 };
 // Asked about every operation; null: nothing fails.
 void SetFaults(std::function<Fault(const Call&)> faults);
@@ -51,5 +55,9 @@ std::vector<std::string> TakeCalls();
 CUstream_st* NewStream();
 void FreeStream(CUstream_st* stream);
 void SetDevice(int device);  // of the calling thread
+
+// Device memory that begins on a page. Freeing what is registered is misuse.
+std::byte* NewMemory(int64_t bytes);
+void FreeMemory(std::byte* memory);
 
 }  // namespace terrace::fake_nccl

@@ -95,9 +95,12 @@ struct GroupOptions {
   std::vector<uint32_t> ranks;  // of the members, for messages; empty: 0 to size - 1
   LinkLimit link;
   // What the group is for, where connecting reserves memory for it (NCCL, staging); Gloo ignores
-  // both. Other members than these refuse Send and Receive; both ends name each other.
+  // all of it. Other members than these refuse Send and Receive; both ends name each other.
   std::vector<int> message_peers;  // members that messages go to or come from
   bool all_to_all = true;          // whether AllToAll is called: it connects every pair
+  // Whether all members run one program: operands of a collective lie at one offset of their
+  // arenas.
+  bool one_layout = false;
 };
 // Connects every pair and warms each with small operations. A group of one needs no network.
 // Ignores SIGPIPE in the whole process from then on.

@@ -88,7 +88,7 @@ void NcclChannel::Close() {
   if (comm_ == nullptr) return;
   bool peace = group_->Check().ok();
   if (peace) {
-    for (void* handle : registered_) ncclCommDeregister(comm_, handle);
+    Deregister();
     begun_ns_ = NowNanos();
     deadline_ns_ = begun_ns_ + kCloseNanos;
     peace = Started(ncclCommFinalize(comm_)) && WaitForComm().ok();
@@ -132,14 +132,28 @@ absl::Status NcclChannel::Finish() {
   });
 }
 
-absl::Status NcclChannel::Register(void* memory, int64_t bytes) {
-  if (comm_ == nullptr) return Problems();
+// Registering asks the other members nothing: a refusal is this one's alone and leaves the
+// communicator as it was.
+absl::StatusOr<std::string> NcclChannel::Register(void* memory, int64_t bytes) {
   RETURN_IF_ERROR(Begin({.name = "registering memory", .amount = bytes, .unit = "bytes"}));
+  if (comm_ == nullptr) return "";
   void* handle = nullptr;
-  RETURN_IF_ERROR(
-      Launch([&] { return ncclCommRegister(comm_, memory, static_cast<size_t>(bytes), &handle); }));
+  const ncclResult_t result = ncclCommRegister(comm_, memory, static_cast<size_t>(bytes), &handle);
+  if (!Started(result)) {
+    return absl::StrCat("NCCL refuses it: ", ncclGetErrorString(result), ": ",
+                        ncclGetLastError(comm_));
+  }
+  RETURN_IF_ERROR(WaitForComm());
+  if (handle == nullptr) return "NCCL is set to register nothing (NCCL_LOCAL_REGISTER)";
   registered_.push_back(handle);
-  return absl::OkStatus();
+  return "";
+}
+
+void NcclChannel::Deregister() {
+  for (void* handle : registered_) {
+    if (comm_ != nullptr) ncclCommDeregister(comm_, handle);
+  }
+  registered_.clear();
 }
 
 absl::Status NcclChannel::WaitForComm() {

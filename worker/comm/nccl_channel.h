@@ -88,7 +88,11 @@ class NcclChannel {
   // Waits until all that was launched has run.
   absl::Status Finish();
 
-  absl::Status Register(void* memory, int64_t bytes);
+  // Lets operations of this communicator use the memory in place. Empty, or why NCCL does not want
+  // to: nothing is registered then, and all else goes on.
+  absl::StatusOr<std::string> Register(void* memory, int64_t bytes);
+  // All of it. REQUIRES: nothing runs.
+  void Deregister();
 
  private:
   explicit NcclChannel(NcclGroup* group) : group_(group) {}

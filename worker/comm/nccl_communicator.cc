@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "worker/comm/nccl_channel.h"
 #include "worker/comm/nccl_connect.h"
+#include "worker/comm/nccl_registration.h"
 #include "worker/comm/sent_bytes.h"
 #include "worker/comm/sums.h"
 
@@ -174,22 +175,18 @@ class Nccl final : public NcclCommunicator {
   void Abort() override { connection_.group->Abort(); }
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
 
-  absl::Status Register(void* memory, int64_t bytes) override {
-    RETURN_IF_ERROR(channel_.Register(memory, bytes));
-    for (const auto* channels : {&connection_.sends, &connection_.receives}) {
-      for (const auto& [peer, channel] : *channels) {
-        RETURN_IF_ERROR(channel->Register(memory, bytes));
-      }
-    }
-    return absl::OkStatus();
-  }
-
   CUstream_st* stream() const override { return channel_.stream(); }
   CUstream_st* send_stream(int to) const override { return StreamOf(connection_.sends, to); }
   CUstream_st* receive_stream(int from) const override {
     return StreamOf(connection_.receives, from);
   }
 
+  const std::string& slower_because() const override { return slower_because_; }
+
+  absl::Status Register(const NcclMemory& memory) {
+    ASSIGN_OR_RETURN(slower_because_, RegisterMemory(memory, connection_, this));
+    return absl::OkStatus();
+  }
   absl::Status WarmUp();
 
  private:
@@ -226,6 +223,7 @@ class Nccl final : public NcclCommunicator {
   const NcclConnection connection_;
   NcclChannel& channel_;  // of collectives
   std::atomic<int64_t> bytes_sent_{0};
+  std::string slower_because_;
 };
 
 // One small operation of each kind, on numbers that show who sent them. Connects every pair that
@@ -279,10 +277,12 @@ absl::Status Nccl::WarmMessages(const float* in, float* out) {
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> ConnectNccl(const GroupOptions& options,
                                                               RendezvousStore* store,
-                                                              CUstream_st* stream) {
+                                                              CUstream_st* stream,
+                                                              const NcclMemory* memory) {
   ASSIGN_OR_RETURN(NcclConnection connection, ConnectNcclChannels(options, store, stream));
   auto group = std::make_unique<Nccl>(std::move(connection));
-  RETURN_IF_ERROR(group->WarmUp());
+  if (memory != nullptr) RETURN_IF_ERROR(group->Register(*memory));
+  RETURN_IF_ERROR(group->WarmUp());  // last: it leaves the scratch and the counts at zero
   return group;
 }
 

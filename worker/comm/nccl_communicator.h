@@ -12,8 +12,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,11 +29,9 @@ namespace terrace {
 // whatever the calling thread's is.
 class NcclCommunicator : public Communicator {
  public:
-  // Lets NCCL read and write this device memory in place, without copies of its own. All members
-  // register memory of the same layout (their arenas) before the first call that touches it; NCCL
-  // takes memory that some members have registered and others not for an error of the program.
-  // The memory outlives this object.
-  virtual absl::Status Register(void* memory, int64_t bytes) = 0;
+  // Why NCCL copies operands through buffers of its own; empty where it reads and writes the memory
+  // that the group was connected with in place.
+  virtual const std::string& slower_because() const = 0;
 
   // Where calls run: whoever wants the device to wait for something before a call puts the wait
   // here.
@@ -40,8 +40,16 @@ class NcclCommunicator : public Communicator {
   virtual CUstream_st* receive_stream(int from) const = 0;
 };
 
+// Device memory of a rank that operands lie in: its arena. It outlives the group, and holds nothing
+// yet when the group is connected.
+struct NcclMemory {
+  std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
+
 // Connects the group without blocking inside NCCL, and runs a small operation of each kind, so that
-// nothing is connected or allocated later. UNAVAILABLE when a member does not
+// nothing is connected or allocated later. Registers `memory` with NCCL where all members can
+// (nccl_registration.h); null: no member has any. UNAVAILABLE when a member does not
 // come within the options' timeout_ms, which is also how long each call may take from when it was
 // made. FAILED_PRECONDITION in a build without NCCL.
 //
@@ -50,6 +58,7 @@ class NcclCommunicator : public Communicator {
 // while it connects, the store. A group of one needs neither NCCL nor a store.
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> ConnectNccl(const GroupOptions& options,
                                                               RendezvousStore* store,
-                                                              CUstream_st* stream);
+                                                              CUstream_st* stream,
+                                                              const NcclMemory* memory = nullptr);
 
 }  // namespace terrace

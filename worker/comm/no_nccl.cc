@@ -7,7 +7,8 @@
 namespace terrace {
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> ConnectNccl(const GroupOptions& options,
-                                                              RendezvousStore*, CUstream_st*) {
+                                                              RendezvousStore*, CUstream_st*,
+                                                              const NcclMemory*) {
   return absl::FailedPreconditionError(
       absl::StrCat("group ", options.name, ": ", options.size,
                    " GPUs cannot communicate: this build has no NCCL; install its headers and "

@@ -115,6 +115,7 @@ class CudaBackend final : public Backend {
     std::byte* data = nullptr;
     const kernels::Status status = cuda::AllocateDevice(std::max<int64_t>(bytes, 1), &data);
     if (!status.ok()) return OutOfDeviceMemory(*device_, "its arena", bytes, status);
+    groups_.SetArena(data, bytes);
     return std::make_unique<DeviceArena>(*device_, data, bytes);
   }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/cuda_groups.h"
 
+#include <string>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "worker/comm/cuda_staging.h"
-#include "worker/comm/nccl_communicator.h"
 #include "worker/comm/staged_communicator.h"
 
 namespace terrace {
@@ -27,8 +28,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> CudaGroups::Connect(const GroupOpt
     if (!created.ok()) return absl::InternalError(created.message);
   }
   if (TransportOf(devices_, options.ranks) == Transport::kNccl) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> nccl,
-                     ConnectNccl(options, store, queue_->stream()));
+    ASSIGN_OR_RETURN(std::unique_ptr<NcclCommunicator> nccl,
+                     ConnectNccl(options, store, queue_->stream(), &arena_));
+    if (const std::string& because = nccl->slower_because(); !because.empty())
+      log::Warn("group ", options.name, " is slower than it could be: NCCL copies what it sends",
+                ", its memory is not registered: ", because);
     return nccl;
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> host, ConnectGloo(options, store));

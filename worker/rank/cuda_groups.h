@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/queue.h"
 #include "worker/comm/communicator.h"
+#include "worker/comm/nccl_communicator.h"
 #include "worker/comm/transport.h"
 
 namespace terrace {
@@ -25,6 +27,9 @@ class CudaGroups {
 
   // All ranks of the job call this before their first group is connected.
   absl::Status Meet(uint32_t rank, uint32_t ranks, RendezvousStore* store, int64_t timeout_ms);
+  // The device arena, which groups that are connected from then on use in place where they can. It
+  // outlives them.
+  void SetArena(std::byte* data, int64_t bytes) { arena_ = {data, bytes}; }
   // On the thread whose device it is. REQUIRES: options.ranks are ranks of the job.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupOptions& options,
                                                         RendezvousStore* store);
@@ -33,6 +38,7 @@ class CudaGroups {
   const kernels::cuda::Device& device_;
   std::unique_ptr<kernels::cuda::Queue> queue_;  // of collectives
   std::vector<RankDevice> devices_;              // of all ranks
+  NcclMemory arena_;
 };
 
 }  // namespace terrace

@@ -38,6 +38,24 @@ int MemberOfStage(const v1::Program& program, const v1::Group& group, uint32_t r
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 
+std::optional<GroupOptions> OptionsOf(const v1::Program& program, int group, uint32_t rank,
+                                      const GroupOptions& common) {
+  GroupOptions options = common;
+  options.ranks = GroupMembers(program.grid(), program.groups(group), rank);
+  if (options.ranks.empty()) return std::nullopt;
+  // Every instance has a name of its own: that of its first member.
+  options.name = absl::StrCat(program.groups(group).name(), ".", options.ranks.front());
+  options.size = static_cast<int>(options.ranks.size());
+  const auto own = std::find(options.ranks.begin(), options.ranks.end(), rank);
+  options.rank = static_cast<int>(own - options.ranks.begin());
+  options.message_peers = MessagePeers(program, group, rank);
+  const uint32_t stage = CoordinatesOf(program.grid(), rank).stage;
+  options.one_layout = std::all_of(
+      options.ranks.begin(), options.ranks.end(),
+      [&](uint32_t member) { return CoordinatesOf(program.grid(), member).stage == stage; });
+  return options;
+}
+
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> ConnectGroups(const v1::Program& program,
                                                                          uint32_t rank,
                                                                          const GroupOptions& common,
@@ -47,18 +65,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> ConnectGroups(const v
   if (backend == nullptr) backend = cpu.get();
   std::vector<std::unique_ptr<Communicator>> groups;
   for (int i = 0; i < program.groups_size(); ++i) {
-    const v1::Group& group = program.groups(i);
     std::unique_ptr<Communicator>& connection = groups.emplace_back();
-    GroupOptions options = common;
-    options.ranks = GroupMembers(program.grid(), group, rank);
-    if (options.ranks.empty()) continue;
-    // Every instance has a name of its own: that of its first member.
-    options.name = absl::StrCat(group.name(), ".", options.ranks.front());
-    options.size = static_cast<int>(options.ranks.size());
-    const auto own = std::find(options.ranks.begin(), options.ranks.end(), rank);
-    options.rank = static_cast<int>(own - options.ranks.begin());
-    options.message_peers = MessagePeers(program, i, rank);
-    ASSIGN_OR_RETURN(connection, backend->Connect(options, store));
+    const std::optional<GroupOptions> options = OptionsOf(program, i, rank, common);
+    if (!options.has_value()) continue;
+    ASSIGN_OR_RETURN(connection, backend->Connect(*options, store));
   }
   return groups;
 }

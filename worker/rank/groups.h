@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,11 @@
 #include "worker/rank/backend.h"
 
 namespace terrace {
+
+// How the rank's instance of program.groups[group] is connected; nothing where it is in none.
+// `common` as below.
+std::optional<GroupOptions> OptionsOf(const v1::Program& program, int group, uint32_t rank,
+                                      const GroupOptions& common);
 
 // By index in program.groups; null where the rank is in no instance of the group. `common` holds
 // what is the same for all (address, timeout, link). All ranks of the job call this, and connect in

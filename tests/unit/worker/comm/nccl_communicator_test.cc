@@ -275,18 +275,6 @@ TEST_F(NcclCommunicatorTest, APeerThatCannotBeIsRefused) {
              "message_peers: got member 0 of 1");
 }
 
-TEST_F(NcclCommunicatorTest, MemoryIsRegisteredWithEveryChannelAndGivenBack) {
-  messages_ = true;
-  std::vector<float> arena(1'000);
-  OnRanks(2, [&](NcclCommunicator* group) {
-    ASSERT_TRUE(group->Register(arena.data(), 4'000).ok());
-    ASSERT_TRUE(group->Barrier().ok());
-    // Of each member: collectives, and a message channel for each direction.
-    EXPECT_EQ(fake_nccl::CountLive().registrations, 2 * 3);
-    ASSERT_TRUE(group->Barrier().ok());
-  });
-}
-
 TEST_F(NcclCommunicatorTest, WorkOnTheStreamComesBeforeACollective) {
   messages_ = true;
   OnRanks(2, [](NcclCommunicator* group) {

@@ -184,6 +184,21 @@ TEST_F(GroupsTest, ARankOutsideOfAGroupHasNoConnectionAndAloneItNeedsNoStore) {
   EXPECT_THAT(std::string(vm.status().message()), HasSubstr("rank 1 is not connected to group 1"));
 }
 
+// What NCCL may use in place lies at one offset on all members (worker/comm/nccl_registration.h).
+TEST_F(GroupsTest, OnlyMembersOfOneStageHaveOneLayout) {
+  TinyProgram tiny({v1::COMPUTE});
+  *tiny.program().mutable_grid() = Grid(2, 2);
+  const auto data = static_cast<int>(tiny.Group("data", {v1::DATA_SHARD}));
+  const auto stages = static_cast<int>(tiny.Group("stages", {v1::PIPELINE}));
+  const auto all = static_cast<int>(tiny.Group("all", {v1::DATA_SHARD, v1::PIPELINE}));
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    tiny.program().set_stage(CoordinatesOf(tiny.program().grid(), rank).stage);
+    EXPECT_TRUE(OptionsOf(tiny.program(), data, rank, {})->one_layout) << rank;
+    EXPECT_FALSE(OptionsOf(tiny.program(), stages, rank, {})->one_layout) << rank;
+    EXPECT_FALSE(OptionsOf(tiny.program(), all, rank, {})->one_layout) << rank;
+  }
+}
+
 TEST_F(GroupsTest, OperandsThatDoNotFitACollectiveAreRefused) {
   const auto problem = [&](v1::CollectiveKind kind, std::vector<int64_t> in,
                            std::vector<int64_t> out) {
