@@ -79,6 +79,12 @@ std::string FormatAge(int64_t then_unix_ms, int64_t now_unix_ms) {
              : FormatDuration(std::max<double>(0, (now_unix_ms - then_unix_ms) / 1e3));
 }
 
+std::string DeviceText(const v1::Node& node) {
+  if (node.device().empty()) return "cpu";
+  return node.device_name().empty() ? node.device()
+                                    : absl::StrCat(node.device(), ": ", node.device_name());
+}
+
 std::string_view StateName(v1::JobState state) { return v1::JobState_Name(state); }
 
 std::string ReasonName(v1::Reason reason) {

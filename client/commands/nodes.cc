@@ -22,15 +22,15 @@ int NodesCommand(const GlobalOptions& global) {
     return 0;
   }
   const int64_t now_ms = SystemClock().UnixMillis();
-  Table table(
-      {"NODE", "STATE", "DEVICES", "CORES", "MEMORY", "ISA", "F32", "BF16", "SEEN", "METRICS"});
+  Table table({"NODE", "STATE", "DEVICES", "DEVICE", "CORES", "MEMORY", "ISA", "F32", "BF16",
+               "SEEN", "METRICS"});
   auto rate = [](double flops) {
     return flops > 0 ? absl::StrFormat("%.2f TFLOP/s", flops / 1e12) : std::string("-");
   };
   for (const v1::Node& node : nodes->nodes()) {
     table.Add({node.name(), node.state(), absl::StrCat(node.devices_used(), "/", node.devices()),
-               absl::StrCat(node.cores()), FormatBytes(node.memory_bytes()), node.instruction_set(),
-               rate(node.profile().f32_flops_per_second()),
+               DeviceText(node), absl::StrCat(node.cores()), FormatBytes(node.memory_bytes()),
+               node.instruction_set(), rate(node.profile().f32_flops_per_second()),
                rate(node.profile().bf16_flops_per_second()),
                FormatAge(node.last_heartbeat_unix_ms(), now_ms) + " ago", node.metrics_address()});
   }

@@ -29,14 +29,27 @@ void KeepMemory(const std::vector<v1::RankReport>& before, size_t index, v1::Ran
   if (found != before.end() && found->has_memory()) *report.mutable_memory() = found->memory();
 }
 
-// Nothing measures GPUs yet: rates and what a process takes of one are the catalogue's, where it
-// knows the device by the driver's name.
+// Stands for a GPU that the catalogue lacks.
+constexpr std::string_view kStandIn = "H100-80GB";
+
+// What a worker offers of a device may be a part of it; its profile knows the whole.
+absl::StatusOr<CatalogueDevice> InCatalogue(const v1::Node& node) {
+  const int64_t whole = node.profile().device_memory_bytes();
+  return FindDriverDevice(node.device_name(), whole > 0 ? whole : node.device_memory_bytes());
+}
+
+// Nothing measures GPUs yet: rates and what a process takes of one are the catalogue's, which knows
+// devices by the driver's names for them.
 void AddCuda(const v1::Node& node, NodeView* view) {
   view->cuda = true;
-  const auto device = FindDriverDevice(node.device_name(), node.device_memory_bytes());
-  const Generation generation = device.ok() ? device->generation : Generation::kHopper;
-  view->external_bytes = OverheadOf(generation).total();
-  if (device.ok() && !view->profile.measured()) view->profile = ProfileOf(*device, node.devices());
+  const auto found = InCatalogue(node);
+  const CatalogueDevice device = found.ok() ? *found : FindDevice(kStandIn).value();
+  view->external_bytes = OverheadOf(device.generation).total();
+  if (view->profile.measured()) return;
+  view->profile = ProfileOf(device, node.devices());
+  if (found.ok()) return;
+  view->profile.set_name(absl::StrCat(view->profile.name(), " in place of ", node.device_name(),
+                                      ", which is not in the catalogue"));
 }
 
 NodeView ViewOf(const v1::Node& node) {
@@ -51,6 +64,13 @@ NodeView ViewOf(const v1::Node& node) {
 }
 
 }  // namespace
+
+std::string StandInWarning(const v1::Node& node) {
+  if (node.device() != "cuda" || InCatalogue(node).ok()) return "";
+  return absl::StrCat("the catalogue of devices has no ", node.device_name(),
+                      ": plans count the rates of ", Absl(kStandIn),
+                      " and what a process takes of it outside its arena");
+}
 
 std::string_view NodeStateName(NodeState state) {
   switch (state) {

@@ -29,6 +29,9 @@ inline constexpr int kRanksPerNodeMax = 1024;  // in one heartbeat
 enum class NodeState { kReady, kAway, kLost };
 std::string_view NodeStateName(NodeState state);
 
+// What plans take for granted of a worker whose GPUs the catalogue does not know; empty for others.
+std::string StandInWarning(const v1::Node& node);
+
 class Cluster {
  public:
   struct Timing {

@@ -82,6 +82,7 @@ absl::StatusOr<v1::Node> ProbeNode(const ProbeOptions& options) {
   if (cuda) {
     node.set_device("cuda");
     node.set_device_name(gpus.name);
+    node.mutable_profile()->set_device_memory_bytes(gpus.memory_bytes);  // whole, whoever shares it
   } else {
     *node.mutable_profile() = Profile(options, node.threads_per_device());
   }

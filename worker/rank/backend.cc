@@ -49,7 +49,9 @@ class CpuBackend final : public Backend {
   }
   absl::Status EnterThread() override { return absl::OkStatus(); }
   absl::Status CheckRun() override { return absl::OkStatus(); }
-  absl::StatusOr<int64_t> ExternalBytes(int64_t) override { return terrace::ExternalBytes(); }
+  absl::StatusOr<int64_t> ExternalBytes(int64_t, RendezvousStore*) override {
+    return terrace::ExternalBytes();
+  }
 };
 
 }  // namespace

@@ -69,8 +69,9 @@ class Backend {
   // After a run, when all queues are empty: what kernels could not say when they were launched.
   virtual absl::Status CheckRun() = 0;
   // What the process holds of the device's memory beside the `reserved_bytes` of arenas and
-  // segments.
-  virtual absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes) = 0;
+  // segments. Ranks of the job that share the device wait for each other in `store`, once each has
+  // all of its memory, and each counts its part.
+  virtual absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes, RendezvousStore* store) = 0;
 };
 
 // The backend of a program whose Program.device is `device`: "" or "cpu", "cuda". INVALID_ARGUMENT

@@ -158,10 +158,12 @@ class CudaBackend final : public Backend {
   absl::Status EnterThread() override { return OfCuda(device_->Use()); }
   absl::Status CheckRun() override { return OfCuda(device_->Finish()); }
 
-  absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes) override {
+  // The driver tells what all processes together hold. Contexts of ranks of one job are alike.
+  absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes, RendezvousStore* store) override {
+    ASSIGN_OR_RETURN(const CudaGroups::Sharers all, groups_.MeetSharers(reserved_bytes, store));
     int64_t free_bytes = 0, total_bytes = 0;
     RETURN_IF_ERROR(OfCuda(cuda::FreeBytes(&free_bytes, &total_bytes)));
-    return std::max<int64_t>(0, total_bytes - free_bytes - reserved_bytes);
+    return std::max<int64_t>(0, total_bytes - free_bytes - all.reserved_bytes) / all.ranks;
   }
 
  private:

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "worker/comm/cuda_staging.h"
@@ -13,12 +15,37 @@ namespace terrace {
 
 absl::Status CudaGroups::Meet(uint32_t rank, uint32_t ranks, RendezvousStore* store,
                               int64_t timeout_ms) {
+  rank_ = rank;
+  timeout_ms_ = timeout_ms;
   if (ranks == 1) {
     devices_ = {device_.uuid()};
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(devices_, ExchangeDevices(rank, ranks, device_.uuid(), store, timeout_ms));
   return absl::OkStatus();
+}
+
+absl::StatusOr<CudaGroups::Sharers> CudaGroups::MeetSharers(int64_t reserved_bytes,
+                                                            RendezvousStore* store) const {
+  const auto key = [](size_t rank) { return absl::StrCat("device-memory/", rank); };
+  std::vector<std::string> keys;
+  for (size_t rank = 0; rank < devices_.size(); ++rank) {
+    if (devices_[rank] == device_.uuid()) keys.push_back(key(rank));
+  }
+  if (keys.size() <= 1) return Sharers{.reserved_bytes = reserved_bytes};
+  const std::string own = absl::StrCat(reserved_bytes);
+  RETURN_IF_ERROR(store->Set(key(rank_), {own.begin(), own.end()}));
+  ASSIGN_OR_RETURN(const auto values, store->Wait(keys, timeout_ms_));
+  Sharers sharers{.ranks = static_cast<int>(keys.size())};
+  for (size_t i = 0; i < values.size(); ++i) {
+    int64_t bytes = 0;
+    if (!absl::SimpleAtoi(absl::string_view(values[i].data(), values[i].size()), &bytes)) {
+      return absl::InternalError(
+          absl::StrCat(keys[i], ": got what is no number of bytes that a rank has reserved"));
+    }
+    sharers.reserved_bytes += bytes;
+  }
+  return sharers;
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> CudaGroups::Connect(const GroupOptions& options,

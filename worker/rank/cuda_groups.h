@@ -27,6 +27,15 @@ class CudaGroups {
 
   // All ranks of the job call this before their first group is connected.
   absl::Status Meet(uint32_t rank, uint32_t ranks, RendezvousStore* store, int64_t timeout_ms);
+  // Of the ranks of the job on this one's device: how many they are, and what all of them together
+  // have reserved of it.
+  struct Sharers {
+    int ranks = 1;
+    int64_t reserved_bytes = 0;
+  };
+  // All of them call this once they have all memory of the device that they will have. REQUIRES:
+  // they met in the same store.
+  absl::StatusOr<Sharers> MeetSharers(int64_t reserved_bytes, RendezvousStore* store) const;
   // The device arena, which groups that are connected from then on use in place where they can. It
   // outlives them.
   void SetArena(std::byte* data, int64_t bytes) { arena_ = {data, bytes}; }
@@ -38,6 +47,8 @@ class CudaGroups {
   const kernels::cuda::Device& device_;
   std::unique_ptr<kernels::cuda::Queue> queue_;  // of collectives
   std::vector<RankDevice> devices_;              // of all ranks
+  uint32_t rank_ = 0;
+  int64_t timeout_ms_ = 0;
   NcclMemory arena_;
 };
 

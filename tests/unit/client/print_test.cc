@@ -27,6 +27,20 @@ TEST(PrintTest, ALossThatIsNoNumberIsNull) {
   EXPECT_NE(EventLine(event).find("\"loss\": null"), std::string::npos);
 }
 
+TEST(PrintTest, ADeviceIsShownByItsKindAndTheDriversName) {
+  v1::Node node;
+  EXPECT_EQ(DeviceText(node), "cpu");
+  node.set_device("cpu");
+  EXPECT_EQ(DeviceText(node), "cpu");
+  node.set_device("cuda");
+  EXPECT_EQ(DeviceText(node), "cuda");
+  node.set_device_name("NVIDIA H100 80GB HBM3");
+  EXPECT_EQ(DeviceText(node), "cuda: NVIDIA H100 80GB HBM3");
+  EXPECT_NE(ToJson(node, false).find("\"device_name\":\"NVIDIA H100 80GB HBM3\""),
+            std::string::npos)
+      << ToJson(node, false);
+}
+
 TEST(PrintTest, MessagesAreEscaped) {
   v1::JobEvent event;
   event.mutable_state()->set_state(v1::FAILED);

@@ -270,7 +270,8 @@ TEST(CudaMemoryTest, WhatTheProcessHoldsOutsideItsArenaIsCounted) {
   simt::ResetDevice({.context_bytes = 77 << 20});
   Chain chain;
   ASSERT_TRUE(chain.Open().ok());
-  const auto external = chain.backend().ExternalBytes(chain.memory().reserved_bytes(v1::DEVICE));
+  const auto external =
+      chain.backend().ExternalBytes(chain.memory().reserved_bytes(v1::DEVICE), nullptr);
   ASSERT_TRUE(external.ok());
   EXPECT_EQ(*external, (77 << 20) + 8) << "the context, and the word for faults";
   EXPECT_EQ(chain.memory().pinned_bytes(), chain.memory().reserved_bytes(v1::HOST));

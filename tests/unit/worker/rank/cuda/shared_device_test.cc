@@ -1,0 +1,66 @@
+// What ranks that share a GPU count of it as their own, where the driver tells the sum of all.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/kernels/cuda/simt/fake_device.h"
+#include "tests/unit/worker/comm/comm_fixture.h"
+#include "worker/rank/backend.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kContexts = 90 << 20;  // of all ranks on the device
+constexpr int64_t kFaultWord = 8;
+constexpr int64_t kTimeoutMs = 20'000;
+
+// Ranks with arenas of these sizes, rank r on device r % devices. What each holds outside its own.
+std::vector<int64_t> External(const std::vector<int64_t>& arenas, int devices) {
+  simt::ResetDevice({.devices = devices, .context_bytes = kContexts});
+  MapRendezvous store;
+  std::vector<int64_t> external(arenas.size(), -1);
+  std::vector<std::unique_ptr<Backend>> backends(arenas.size());
+  std::vector<std::unique_ptr<Region>> regions(arenas.size());
+  {
+    std::vector<std::jthread> ranks;
+    for (uint32_t rank = 0; rank < arenas.size(); ++rank) {
+      ranks.emplace_back([&, rank] {
+        auto backend = OpenBackend("cuda", static_cast<int>(rank));
+        ASSERT_TRUE(backend.ok()) << backend.status();
+        backends[rank] = *std::move(backend);
+        auto region = backends[rank]->ReserveDevice("rank", arenas[rank], 1);
+        ASSERT_TRUE(region.ok()) << region.status();
+        regions[rank] = *std::move(region);
+        const auto count = static_cast<uint32_t>(arenas.size());
+        ASSERT_TRUE(backends[rank]->MeetRanks(rank, count, &store, kTimeoutMs).ok());
+        const auto bytes = backends[rank]->ExternalBytes(arenas[rank], &store);
+        ASSERT_TRUE(bytes.ok()) << bytes.status();
+        external[rank] = *bytes;
+      });
+    }
+  }
+  return external;
+}
+
+TEST(SharedDeviceTest, ARankAloneCountsAllThatIsNotItsArena) {
+  EXPECT_EQ(External({5 << 20}, 1), (std::vector<int64_t>{kContexts + kFaultWord}));
+}
+
+TEST(SharedDeviceTest, RanksOfAJobDoNotCountEachOthersArenas) {
+  const int64_t each = (kContexts + 3 * kFaultWord) / 3;
+  EXPECT_EQ(External({5 << 20, 64 << 20, 1 << 20}, 1), (std::vector<int64_t>{each, each, each}));
+}
+
+// The fake has one memory whatever the device: only who meets whom is seen here.
+TEST(SharedDeviceTest, RanksWithADeviceEachMeetNobody) {
+  const std::vector<int64_t> external = External({4 << 20, 4 << 20}, 2);
+  EXPECT_GE(external[0], kContexts);
+  EXPECT_GE(external[1], kContexts);
+}
+
+}  // namespace
+}  // namespace terrace
