@@ -3,6 +3,10 @@
 
 #include <cublasLt.h>
 
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 
 namespace terrace::kernels::cuda {
@@ -23,13 +27,37 @@ uint32_t AlignmentOf(const void* data) {
   return alignment;
 }
 
+// What cuBLASLt's choice of an algorithm depends on.
+using Key = std::array<int64_t, 18>;
+
+Key KeyOf(const Product& p) {
+  const bool adds = p.added.data != nullptr;
+  return {p.m,
+          p.n,
+          p.k,
+          p.transpose_a,
+          p.transpose_b,
+          static_cast<int64_t>(p.a.dtype),
+          static_cast<int64_t>(p.c.dtype),
+          p.a.row_stride,
+          p.b.row_stride,
+          p.c.row_stride,
+          adds ? p.added.row_stride : 0,
+          adds && p.added.data != p.c.data,
+          AlignmentOf(p.a.data),
+          AlignmentOf(p.b.data),
+          AlignmentOf(p.c.data),
+          adds ? AlignmentOf(p.added.data) : 0,
+          p.bias != nullptr,
+          AlignmentOf(p.bias)};
+}
+
 // cuBLASLt's objects for one product. Its matrices are column-major: a row-major matrix is the
 // transpose of a column-major one, so C^T = op(B)^T op(A)^T is computed, with A and B changed over.
 class Call {
  public:
   Call() = default;
   ~Call() {
-    if (preference_ != nullptr) cublasLtMatmulPreferenceDestroy(preference_);
     for (cublasLtMatrixLayout_t layout : {first_, second_, added_, out_}) {
       if (layout != nullptr) cublasLtMatrixLayoutDestroy(layout);
     }
@@ -46,40 +74,46 @@ class Call {
     SetOperation(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     SetOperation(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (p.bias != nullptr) SetBias(p.bias);
-    const Matrix& added = p.added.data == nullptr ? p.c : p.added;
     MakeLayout(&first_, p.b, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
     MakeLayout(&second_, p.a, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
-    MakeLayout(&added_, added, p.n, p.m);
+    MakeLayout(&added_, AddedOf(p), p.n, p.m);
     MakeLayout(&out_, p.c, p.n, p.m);
-    Note(cublasLtMatmulPreferenceCreate(&preference_));
-    if (!status_.ok()) return status_;
-    Prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmLibraryBytes));
-    Prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(p.b.data));
-    Prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(p.a.data));
-    Prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(added.data));
-    Prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(p.c.data));
     return status_;
   }
 
-  // False when cuBLASLt has no algorithm for it.
-  bool Find(cublasLtHandle_t handle) {
+  // Nothing when cuBLASLt has no algorithm for it. REQUIRES: prepared.
+  std::optional<cublasLtMatmulAlgo_t> Search(cublasLtHandle_t handle, const Product& p) {
+    cublasLtMatmulPreference_t preference = nullptr;
+    Note(cublasLtMatmulPreferenceCreate(&preference));
+    if (!status_.ok()) return std::nullopt;
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, auto value) {
+      Note(cublasLtMatmulPreferenceSetAttribute(preference, which, &value, sizeof(value)));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmLibraryBytes));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(p.b.data));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(p.a.data));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(AddedOf(p).data));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(p.c.data));
+    cublasLtMatmulHeuristicResult_t best = {};
     int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle, operation_, first_, second_, added_, out_, preference_, 1, &algorithm_, &found);
-    return status == CUBLAS_STATUS_SUCCESS && found > 0;
+    Note(cublasLtMatmulAlgoGetHeuristic(handle, operation_, first_, second_, added_, out_,
+                                        preference, 1, &best, &found));
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (!status_.ok() || found == 0 || best.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
+    return best.algo;
   }
 
-  Status Run(cublasLtHandle_t handle, const Product& p, std::byte* scratch,
-             CUstream_st* stream) const {
+  Status Run(cublasLtHandle_t handle, const Product& p, const cublasLtMatmulAlgo_t& algorithm,
+             std::byte* scratch, CUstream_st* stream) const {
     const float alpha = 1, beta = p.added.data == nullptr ? 0 : 1;
-    const void* added = p.added.data == nullptr ? p.c.data : p.added.data;
     return Check(cublasLtMatmul(handle, operation_, &alpha, p.b.data, first_, p.a.data, second_,
-                                &beta, added, added_, p.c.data, out_, &algorithm_.algo, scratch,
+                                &beta, AddedOf(p).data, added_, p.c.data, out_, &algorithm, scratch,
                                 static_cast<size_t>(kGemmLibraryBytes), stream),
                  "cublasLtMatmul");
   }
 
  private:
+  static const Matrix& AddedOf(const Product& p) { return p.added.data == nullptr ? p.c : p.added; }
   void Note(cublasStatus_t status) {
     if (status_.ok()) status_ = Check(status, "cannot describe a product");
   }
@@ -103,16 +137,10 @@ class Call {
     Note(cublasLtMatrixLayoutCreate(layout, TypeOf(matrix.dtype), static_cast<uint64_t>(rows),
                                     static_cast<uint64_t>(columns), matrix.row_stride));
   }
-  template <typename T>
-  void Prefer(cublasLtMatmulPreferenceAttributes_t which, T value) {
-    Note(cublasLtMatmulPreferenceSetAttribute(preference_, which, &value, sizeof(value)));
-  }
 
   Status status_;
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t first_ = nullptr, second_ = nullptr, added_ = nullptr, out_ = nullptr;
-  cublasLtMatmulPreference_t preference_ = nullptr;
-  cublasLtMatmulHeuristicResult_t algorithm_ = {};
 };
 
 class CublasGemms final : public GemmLibrary {
@@ -122,22 +150,34 @@ class CublasGemms final : public GemmLibrary {
 
   bool Supports(const Product& product) const override {
     Call call;
-    return call.Prepare(product).ok() && call.Find(handle_);
+    return call.Prepare(product).ok() && Find(product, &call).has_value();
   }
 
   Status Multiply(const Product& product, std::byte* scratch, CUstream_st* stream) const override {
     Call call;
     Status status = call.Prepare(product);
     if (!status.ok()) return status;
-    if (!call.Find(handle_)) {
+    const std::optional<cublasLtMatmulAlgo_t> algorithm = Find(product, &call);
+    if (!algorithm.has_value()) {
       return {"cublasLt: no algorithm for a product of " + std::to_string(product.m) + " x " +
               std::to_string(product.n) + " x " + std::to_string(product.k)};
     }
-    return call.Run(handle_, product, scratch, stream);
+    return call.Run(handle_, product, *algorithm, scratch, stream);
   }
 
  private:
+  // Asks cuBLASLt once for products of one kind: a step has the same ones again and again.
+  std::optional<cublasLtMatmulAlgo_t> Find(const Product& product, Call* call) const {
+    const Key key = KeyOf(product);
+    const std::lock_guard lock(mutex_);
+    const auto known = algorithms_.find(key);
+    if (known != algorithms_.end()) return known->second;
+    return algorithms_.emplace(key, call->Search(handle_, product)).first->second;
+  }
+
   const cublasLtHandle_t handle_;
+  mutable std::mutex mutex_;
+  mutable std::map<Key, std::optional<cublasLtMatmulAlgo_t>> algorithms_;
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 // cuBLASLt as the library of matrix products.
 //
-// In: products of gemm.h. For each call it asks cuBLASLt for its best algorithm, which costs the
-// host some microseconds and nothing on the device; a captured graph pays it once. TF32 stays off.
+// In: products of gemm.h. It asks cuBLASLt for the best algorithm once for products of one shape,
+// types, strides and alignments, and keeps the answer: asking takes the host as long as a small
+// product takes the device. TF32 stays off.
 // Owns its handle. Thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0

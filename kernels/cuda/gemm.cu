@@ -92,10 +92,14 @@ Status Finish(const Gemm& gemm, const Matrix& product, int64_t first, int64_t ro
   return {"matmul: this epilogue does not exist"};
 }
 
+// cuBLASLt adds biases that lie anywhere else with accesses that the address does not allow,
+// whatever alignment it was told: the kernel traps, and the device is lost to the process.
+bool AllowsFusedBias(const float* bias) { return reinterpret_cast<uintptr_t>(bias) % 16 == 0; }
+
 // The library does it all, if it can.
 bool AsOneProduct(const Gemm& gemm, const Matrix& a, const Matrix& b, const GemmLibrary& library,
                   Product* product) {
-  if (gemm.epilogue != Epilogue::kNone) return false;
+  if (gemm.epilogue != Epilogue::kNone || !AllowsFusedBias(gemm.bias)) return false;
   *product = {.m = gemm.m,
               .n = gemm.n,
               .k = gemm.k,

@@ -6,9 +6,10 @@
 namespace terrace::kernels::cuda {
 namespace {
 
-// Enough rows at a time for the library to be fast, few enough to stay in a large cache.
+// Enough rows at a time for the library to be fast, few enough to stay in a large cache. In whole
+// tiles of it, which also lets every part of a transposed operand start where the whole one could.
 constexpr int64_t kProductBytes = int64_t{64} << 20;
-constexpr int64_t kMinProductRows = 128;
+constexpr int64_t kProductTile = 128;
 
 int64_t PadColumns(int64_t columns, DType dtype) {
   const int64_t whole = 16 / SizeOf(dtype);
@@ -61,7 +62,8 @@ GemmScratch GemmScratchSizes(const GemmSizes& s) {
   if (s.stages_product) {
     scratch.product_columns = PadColumns(s.n, DType::kF32);
     const int64_t row_bytes = scratch.product_columns * int64_t{sizeof(float)};
-    scratch.product_rows = std::min(s.m, std::max(kProductBytes / row_bytes, kMinProductRows));
+    const int64_t tiles = std::max<int64_t>(kProductBytes / row_bytes / kProductTile, 1);
+    scratch.product_rows = std::min(s.m, tiles * kProductTile);
     scratch.product_bytes = AlignScratch(scratch.product_rows * row_bytes);
   }
   scratch.bytes = scratch.a_bytes + scratch.b_bytes + scratch.product_bytes + kGemmLibraryBytes;

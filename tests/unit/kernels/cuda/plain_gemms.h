@@ -1,5 +1,6 @@
 // Stands for cuBLASLt where kernels run on the host: plain loops. What it says that it supports can
-// be narrowed, so that the paths around the library are all taken.
+// be narrowed, so that the paths around the library are all taken. What would end in a trap on a
+// GPU is refused: a bias that starts at no whole 16 bytes.
 //
 // Thread-safe: no state after construction.
 //
@@ -22,6 +23,7 @@ class PlainGemms final : public GemmLibrary {
 
   Status Multiply(const Product& p, std::byte*, CUstream_st*) const override {
     if (!Supports(p)) return {"a product that is not supported"};
+    if (reinterpret_cast<uintptr_t>(p.bias) % 16 != 0) return {"a bias that is not aligned"};
     if (p.a.dtype != p.b.dtype) return {"a product of two types"};
     if (p.a.dtype == DType::kF32 && p.c.dtype != DType::kF32) return {"f32 products are f32"};
     for (int64_t i = 0; i < p.m; ++i) {

@@ -39,6 +39,9 @@ TEST(GemmScratchTest, ALargeProductIsStagedSomeRowsAtATime) {
   const GemmScratch narrow =
       GemmScratchSizes({.m = 1 << 20, .n = 1024, .k = 64, .stages_product = true});
   EXPECT_EQ(narrow.product_bytes, int64_t{64} << 20);
+  const GemmScratch odd =
+      GemmScratchSizes({.m = 1 << 20, .n = 50257, .k = 64, .stages_product = true});
+  EXPECT_EQ(odd.product_rows, 256) << "whole tiles: the next part starts as well aligned";
 }
 
 TEST(WorkspaceTest, IsSmallForEverySmallCase) {
