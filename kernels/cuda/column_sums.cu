@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(kElementThreads) FinishKernel(FinishArguments 
     for (int s = 0; s < a.count; ++s) {
       if (a.out[s] == nullptr) continue;
       float total = a.parts.At(s, 0)[column];
+#pragma unroll 16
       for (int64_t block = 1; block < a.parts.blocks; ++block) {
         total += a.parts.At(s, block)[column];
       }
@@ -34,8 +35,10 @@ __global__ void __launch_bounds__(kElementThreads) FinishKernel(FinishArguments 
 struct BiasTerm {
   static constexpr int kSums = 1;
   Operand dy;
-  __device__ void Terms(int64_t row, int64_t column, float* terms) const {
-    terms[0] = dy.Load(row, column);
+  int64_t columns;
+  bool wide;
+  __device__ void Terms(int64_t row, int64_t column, float (*terms)[kPack]) const {
+    LoadRowPack(dy, {row, 0, columns, wide}, column, terms[0]);
   }
 };
 
@@ -58,7 +61,8 @@ Status BiasGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                            .columns = dy.size[1],
                            .out = {operands[1].as<float>()},
                            .accumulate = std::get<AccumulateAttrs>(attrs).accumulate};
-  return LaunchColumnSums("bias_grad", sums, BiasTerm{OperandOf(dy)}, context);
+  return LaunchColumnSums("bias_grad", sums,
+                          BiasTerm{OperandOf(dy), sums.columns, AllowsWideRows({dy}, {})}, context);
 }
 
 }  // namespace terrace::kernels::cuda

@@ -2,13 +2,13 @@
 // norms. Blocks of rows leave partial sums in the workspace; they are added in block order, so that
 // the result does not depend on who ran first.
 //
-// A term is a small struct with `kSums` and Terms(row, column, float[kSums]).
-// Thread-safe: no state.
+// A term is a small struct with `kSums` and Terms(row, column, float[kSums][kPack]): those of the
+// pack of columns from `column` on, zeros behind the last column. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_packs.cuh"
 #include "kernels/cuda/workspace.h"
 
 namespace terrace::kernels::cuda {
@@ -31,32 +31,38 @@ struct PartialColumns {
 };
 
 template <typename Term>
-__global__ void __launch_bounds__(kColumnTile* kColumnLanes)
+__global__ void __launch_bounds__(kWarp* kColumnLanes)
     ColumnSumKernel(PartialColumns p, Term term) {
-  __shared__ float lanes[kMaxColumnSums][kColumnLanes][kColumnTile];
-  const int x = static_cast<int>(threadIdx.x) % kColumnTile;
-  const int y = static_cast<int>(threadIdx.x) / kColumnTile;
+  __shared__ float lanes[Term::kSums][kColumnLanes][kColumnTile];
+  const int x = static_cast<int>(threadIdx.x) % kWarp * static_cast<int>(kPack);
+  const int y = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t begin = blockIdx.y * p.rows_per_block;
   const int64_t end = begin + p.rows_per_block < p.rows ? begin + p.rows_per_block : p.rows;
   const int64_t tiles = DivideUp(p.columns, kColumnTile);
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int64_t column = tile * kColumnTile + x;
-    float sums[kMaxColumnSums] = {};
-    if (column < p.columns) {
-      for (int64_t row = begin + y; row < end; row += kColumnLanes) {
-        float terms[kMaxColumnSums];
-        term.Terms(row, column, terms);
-        for (int s = 0; s < Term::kSums; ++s) sums[s] += terms[s];
+    const int64_t first = tile * kColumnTile;
+    float sums[Term::kSums][kPack] = {};
+    for (int64_t row = begin + y; first + x < p.columns && row < end; row += kColumnLanes) {
+      float terms[Term::kSums][kPack];
+      term.Terms(row, first + x, terms);
+#pragma unroll
+      for (int i = 0; i < Term::kSums * kPack; ++i) {
+        sums[i / kPack][i % kPack] += terms[i / kPack][i % kPack];
       }
     }
     __syncthreads();  // the tile before has been added up
-    for (int s = 0; s < Term::kSums; ++s) lanes[s][y][x] = sums[s];
+#pragma unroll
+    for (int i = 0; i < Term::kSums * kPack; ++i) {
+      lanes[i / kPack][y][x + i % kPack] = sums[i / kPack][i % kPack];
+    }
     __syncthreads();
-    if (y != 0 || column >= p.columns) continue;
+    const int own = static_cast<int>(threadIdx.x);  // a thread for each column of the tile
+    static_assert(kColumnTile == kWarp * kColumnLanes);
+    if (first + own >= p.columns) continue;
     for (int s = 0; s < Term::kSums; ++s) {
-      float total = lanes[s][0][x];
-      for (int lane = 1; lane < kColumnLanes; ++lane) total += lanes[s][lane][x];
-      p.At(s, blockIdx.y)[column] = total;
+      float total = lanes[s][0][own];
+      for (int lane = 1; lane < kColumnLanes; ++lane) total += lanes[s][lane][own];
+      p.At(s, blockIdx.y)[first + own] = total;
     }
   }
 }

@@ -31,7 +31,7 @@ ColumnCut CutRows(int64_t rows) {
 LaunchShape ColumnShape(int64_t rows, int64_t columns) {
   return {.grid_x = std::clamp<int64_t>(DivideUp(columns, kColumnTile), 1, kMaxGridX),
           .grid_y = CutRows(rows).blocks,
-          .threads = kColumnTile * kColumnLanes};
+          .threads = kWarp * kColumnLanes};
 }
 
 }  // namespace terrace::kernels::cuda

@@ -36,8 +36,8 @@ LaunchShape RowShape(int64_t rows, int64_t columns);
 
 // Sums over rows: a grid of column tiles (x) and blocks of rows (y). The cut is fixed by the shape
 // alone, so that sums have one order on every device.
-inline constexpr int kColumnTile = 32;  // columns of a block
-inline constexpr int kColumnLanes = 8;  // threads that share a column
+inline constexpr int kColumnTile = kWarp * kPack;  // columns of a block, a pack of them a thread
+inline constexpr int kColumnLanes = 8;             // threads that share a column
 struct ColumnCut {
   int64_t rows_per_block = 0;
   int64_t blocks = 0;

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_packs.cuh"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -19,23 +19,38 @@ struct LayerNormArguments {
   float* rstd;
   int64_t rows, columns;
   float epsilon;
+  bool wide;
 };
 
-__global__ void LayerNormKernel(LayerNormArguments a) {
+__global__ void __launch_bounds__(kElementThreads) LayerNormKernel(LayerNormArguments a) {
   const float columns = static_cast<float>(a.columns);
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const RowPart part = {row, 0, a.columns, a.wide};
+    float x[kPack], weight[kPack], bias[kPack] = {};
     float sum = 0;
-    for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) sum += a.x.Load(row, c);
+    for (int64_t c = FirstPack(); c < a.columns; c += PackStep()) {
+      LoadRowPack(a.x, part, c, x);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum += x[i];
+    }
     const float mean = BlockSum(sum) / columns;
     float squares = 0;
-    for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-      const float centred = a.x.Load(row, c) - mean;
-      squares += centred * centred;
+    for (int64_t c = FirstPack(); c < a.columns; c += PackStep()) {
+      LoadRowPack(a.x, part, c, x);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const float centred = c + i < a.columns ? x[i] - mean : 0.0f;
+        squares += centred * centred;
+      }
     }
     const float rstd = 1.0f / sqrtf(BlockSum(squares) / columns + a.epsilon);
-    for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-      const float scaled = (a.x.Load(row, c) - mean) * rstd * a.weight[c];
-      a.y.Store(row, c, a.bias == nullptr ? scaled : scaled + a.bias[c]);
+    for (int64_t c = FirstPack(); c < a.columns; c += PackStep()) {
+      LoadRowPack(a.x, part, c, x);
+      LoadVectorPack(a.weight, part, c, weight);
+      if (a.bias != nullptr) LoadVectorPack(a.bias, part, c, bias);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) x[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
+      StoreRowPack(a.y, part, c, x);
     }
     if (threadIdx.x == 0) {
       a.mean[row] = mean;
@@ -50,51 +65,75 @@ struct LayerNormGradArguments {
   const float* mean;
   const float* rstd;
   int64_t rows, columns;
+  bool wide;
 };
 
 // dx of a row may lie in the memory of the same row of dy or residual: a thread has read its
 // columns of all of them, and the block its sums, before it writes.
-__global__ void LayerNormGradKernel(LayerNormGradArguments a) {
+__global__ void __launch_bounds__(kElementThreads) LayerNormGradKernel(LayerNormGradArguments a) {
   const float columns = static_cast<float>(a.columns);
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const RowPart part = {row, 0, a.columns, a.wide};
     const float mean = a.mean[row], rstd = a.rstd[row];
+    float dy[kPack], x[kPack], weight[kPack], residual[kPack] = {};
     float sum_g = 0, sum_gx = 0;
-    for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-      const float g = a.dy.Load(row, c) * a.weight[c];
-      sum_g += g;
-      sum_gx += g * ((a.x.Load(row, c) - mean) * rstd);
+    for (int64_t c = FirstPack(); c < a.columns; c += PackStep()) {
+      LoadRowPack(a.dy, part, c, dy);
+      LoadRowPack(a.x, part, c, x);
+      LoadVectorPack(a.weight, part, c, weight);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const float g = dy[i] * weight[i];
+        sum_g += g;
+        sum_gx += g * ((x[i] - mean) * rstd);
+      }
     }
     const float mean_g = BlockSum(sum_g) / columns;
     const float mean_gx = BlockSum(sum_gx) / columns;
-    for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-      const float x_hat = (a.x.Load(row, c) - mean) * rstd;
-      const float g = a.dy.Load(row, c) * a.weight[c];
-      float dx = rstd * (g - mean_g - x_hat * mean_gx);
-      if (a.residual.data != nullptr) dx += a.residual.Load(row, c);
-      a.dx.Store(row, c, dx);
+    for (int64_t c = FirstPack(); c < a.columns; c += PackStep()) {
+      LoadRowPack(a.dy, part, c, dy);
+      LoadRowPack(a.x, part, c, x);
+      LoadVectorPack(a.weight, part, c, weight);
+      if (a.residual.data != nullptr) LoadRowPack(a.residual, part, c, residual);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const float x_hat = (x[i] - mean) * rstd;
+        x[i] = rstd * (dy[i] * weight[i] - mean_g - x_hat * mean_gx) + residual[i];
+      }
+      StoreRowPack(a.dx, part, c, x);
     }
   }
 }
 
+// Of the weight and, with a second sum, of the bias.
+template <int kCount>
 struct LayerNormTerm {
-  static constexpr int kSums = 2;
+  static constexpr int kSums = kCount;
   Operand dy, x;
   const float* mean;
   const float* rstd;
-  __device__ void Terms(int64_t row, int64_t column, float* terms) const {
-    const float dy_i = dy.Load(row, column);
-    terms[0] = dy_i * ((x.Load(row, column) - mean[row]) * rstd[row]);
-    terms[1] = dy_i;
+  int64_t columns;
+  bool wide;
+  __device__ void Terms(int64_t row, int64_t column, float (*terms)[kPack]) const {
+    const RowPart part = {row, 0, columns, wide};
+    float dy_pack[kPack], x_pack[kPack];
+    LoadRowPack(dy, part, column, dy_pack);
+    LoadRowPack(x, part, column, x_pack);
+    const float row_mean = mean[row], row_rstd = rstd[row];
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      terms[0][i] = dy_pack[i] * ((x_pack[i] - row_mean) * row_rstd);
+      if constexpr (kCount == 2) terms[1][i] = dy_pack[i];
+    }
   }
 };
 
-// The same without a bias.
-struct LayerNormWeightTerm : LayerNormTerm {
-  static constexpr int kSums = 1;
-  __device__ void Terms(int64_t row, int64_t column, float* terms) const {
-    terms[0] = dy.Load(row, column) * ((x.Load(row, column) - mean[row]) * rstd[row]);
-  }
-};
+template <int kCount>
+Status SumGradients(const LayerNormGradArguments& a, const ColumnSums& sums,
+                    const Context& context) {
+  const LayerNormTerm<kCount> term = {a.dy, a.x, a.mean, a.rstd, a.columns, a.wide};
+  return LaunchColumnSums("layer_norm_grad", sums, term, context);
+}
 
 }  // namespace
 
@@ -110,35 +149,38 @@ Status LayerNorm(const OpAttrs& attrs, std::span<const TensorView> operands,
       .rstd = operands[5].as<float>(),
       .rows = x.rows(),
       .columns = x.size[1],
-      .epsilon = std::get<NormAttrs>(attrs).epsilon};
-  return Launch("layer_norm", LayerNormKernel, RowShape(arguments.rows, arguments.columns), context,
-                arguments);
+      .epsilon = std::get<NormAttrs>(attrs).epsilon,
+      .wide = AllowsWideRows({x, operands[3]},
+                             {operands[1].as<const float>(), operands[2].as<const float>()})};
+  return Launch("layer_norm", LayerNormKernel, RowPackShape(arguments.rows, arguments.columns),
+                context, arguments);
 }
 
 Status LayerNormGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                      const Context& context) {
   const TensorView& dbias = operands[8];
-  const LayerNormGradArguments arguments = {.dy = OperandOf(operands[0]),
-                                            .x = OperandOf(operands[1]),
-                                            .residual = OperandOf(operands[5]),
-                                            .dx = OperandOf(operands[6]),
-                                            .weight = operands[2].as<const float>(),
-                                            .mean = operands[3].as<const float>(),
-                                            .rstd = operands[4].as<const float>(),
-                                            .rows = operands[1].rows(),
-                                            .columns = operands[1].size[1]};
+  const LayerNormGradArguments arguments = {
+      .dy = OperandOf(operands[0]),
+      .x = OperandOf(operands[1]),
+      .residual = OperandOf(operands[5]),
+      .dx = OperandOf(operands[6]),
+      .weight = operands[2].as<const float>(),
+      .mean = operands[3].as<const float>(),
+      .rstd = operands[4].as<const float>(),
+      .rows = operands[1].rows(),
+      .columns = operands[1].size[1],
+      .wide = AllowsWideRows({operands[0], operands[1], operands[5], operands[6]},
+                             {operands[2].as<const float>()})};
   const ColumnSums sums = {
       .rows = arguments.rows,
       .columns = arguments.columns,
       .out = {operands[7].as<float>(), dbias.absent() ? nullptr : dbias.as<float>()},
       .accumulate = std::get<NormAttrs>(attrs).accumulate};
-  const LayerNormTerm term = {arguments.dy, arguments.x, arguments.mean, arguments.rstd};
-  Status status =
-      dbias.absent() ? LaunchColumnSums("layer_norm_grad", sums, LayerNormWeightTerm{term}, context)
-                     : LaunchColumnSums("layer_norm_grad", sums, term, context);
+  Status status = dbias.absent() ? SumGradients<1>(arguments, sums, context)
+                                 : SumGradients<2>(arguments, sums, context);
   if (!status.ok()) return status;
-  return Launch("layer_norm_grad", LayerNormGradKernel, RowShape(arguments.rows, arguments.columns),
-                context, arguments);
+  return Launch("layer_norm_grad", LayerNormGradKernel,
+                RowPackShape(arguments.rows, arguments.columns), context, arguments);
 }
 
 }  // namespace terrace::kernels::cuda

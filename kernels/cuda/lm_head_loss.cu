@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_packs.cuh"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -21,42 +21,67 @@ struct LossArguments {
   double* losses;          // of this chunk
   int64_t rows, vocab, first_row;
   bool grad;
+  bool wide;  // the chunk's rows start at whole 16 bytes
   Op op;
   Fault* faults;
 };
 
+// The largest of a row's logits so far and the sum of exponentials relative to it.
+struct RunningSoftmax {
+  float top = kLowest, sum = 0;
+
+  __device__ void Add(const float* z, int count) {
+    float largest = top;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) largest = i < count ? fmaxf(largest, z[i]) : largest;
+    sum *= expf(top - largest);
+    top = largest;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) sum += i < count ? expf(z[i] - top) : 0.0f;
+  }
+};
+
+__device__ int PackCount(int64_t column, int64_t columns) {
+  return columns - column < kPack ? static_cast<int>(columns - column) : static_cast<int>(kPack);
+}
+
 // The loss of each row; with `grad` also turns the row into softmax minus one-hot, zeros where the
-// target does not count.
-__global__ void RowLossKernel(LossArguments a) {
+// target does not count. Reads the row once for the loss, once more for the gradient: it is far
+// larger than a cache's share.
+__global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a) {
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const RowPart part = {row, 0, a.vocab, a.wide};
     const int32_t target = a.targets[row];
+    float z[kPack] = {};
     if (threadIdx.x == 0 && target >= a.vocab) NoteFault(a.faults, a.op, a.first_row + row);
     if (target < 0 || target >= a.vocab) {
-      for (int64_t c = threadIdx.x; a.grad && c < a.vocab; c += blockDim.x) {
-        a.logits.Store(row, c, 0.0f);
+      for (int64_t c = FirstPack(); a.grad && c < a.vocab; c += PackStep()) {
+        StoreRowPack(a.logits, part, c, z);
       }
       if (threadIdx.x == 0) a.losses[row] = 0;
       continue;
     }
-    float top = kLowest;
-    for (int64_t c = threadIdx.x; c < a.vocab; c += blockDim.x) {
-      top = fmaxf(top, a.logits.Load(row, c));
+    RunningSoftmax mine;
+    for (int64_t c = FirstPack(); c < a.vocab; c += PackStep()) {
+      LoadRowPack(a.logits, part, c, z);
+      mine.Add(z, PackCount(c, a.vocab));
     }
-    top = BlockReduce(top, kLowest, Largest());
-    float sum = 0;
-    for (int64_t c = threadIdx.x; c < a.vocab; c += blockDim.x) {
-      sum += expf(a.logits.Load(row, c) - top);
-    }
-    sum = BlockSum(sum);
+    const float top = BlockReduce(mine.top, kLowest, Largest());
+    const float sum = BlockSum(mine.sum * expf(mine.top - top));
     if (threadIdx.x == 0) {
       a.losses[row] = log(static_cast<double>(sum)) + top - a.logits.Load(row, target);
     }
     if (!a.grad) continue;
     __syncthreads();  // the target's logit has been read
     const float scale = 1.0f / sum;
-    for (int64_t c = threadIdx.x; c < a.vocab; c += blockDim.x) {
-      const float p = expf(a.logits.Load(row, c) - top) * scale;
-      a.logits.Store(row, c, c == target ? p - 1.0f : p);
+    for (int64_t c = FirstPack(); c < a.vocab; c += PackStep()) {
+      LoadRowPack(a.logits, part, c, z);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const float p = expf(z[i] - top) * scale;
+        z[i] = c + i == target ? p - 1.0f : p;
+      }
+      StoreRowPack(a.logits, part, c, z);
     }
   }
 }
@@ -159,9 +184,10 @@ class LmHead {
         .vocab = vocab_,
         .first_row = first,
         .grad = grad(),
+        .wide = logits_.row_stride * SizeOf(logits_.dtype) % 16 == 0,
         .op = op_,
         .faults = context_.faults};
-    return Launch("lm_head_loss", RowLossKernel, RowShape(rows, vocab_), context_, arguments);
+    return Launch("lm_head_loss", RowLossKernel, RowPackShape(rows, vocab_), context_, arguments);
   }
 
   Status HiddenGrad(int64_t first, int64_t rows) const {

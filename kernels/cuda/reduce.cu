@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_packs.cuh"
 #include "kernels/cuda/workspace.h"
 
 namespace terrace::kernels::cuda {
@@ -17,6 +17,7 @@ struct SquaresArguments {
   Operand x;
   int64_t count, blocks;
   double* parts;
+  bool wide;
 };
 
 // A thread's share of a block is short enough for an f32 sum.
@@ -24,10 +25,14 @@ __global__ void __launch_bounds__(kSumThreads) SquaresKernel(SquaresArguments a)
   for (int64_t block = blockIdx.x; block < a.blocks; block += gridDim.x) {
     const int64_t begin = block * kSumBlock;
     const int64_t end = begin + kSumBlock < a.count ? begin + kSumBlock : a.count;
+    static_assert(kSumBlock % kPack == 0);
+    const RowPart whole = {0, 0, a.count, a.wide};
     float squares = 0;
-    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-      const float x = a.x.Load(0, i);
-      squares += x * x;
+    for (int64_t first = begin + FirstPack(); first < end; first += PackStep()) {
+      float x[kPack];
+      LoadRowPack(a.x, whole, first, x);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) squares += x[i] * x[i];
     }
     const double total = BlockSum(static_cast<double>(squares));
     if (threadIdx.x == 0) a.parts[block] = total;
@@ -88,7 +93,8 @@ Status SquaredNorm(const OpAttrs& attrs, std::span<const TensorView> operands,
   const SquaresArguments arguments = {.x = OperandOf(x),
                                       .count = x.Elements(),
                                       .blocks = DivideUp(x.Elements(), kSumBlock),
-                                      .parts = reinterpret_cast<double*>(context.workspace)};
+                                      .parts = reinterpret_cast<double*>(context.workspace),
+                                      .wide = AllowsWide(x, true)};
   LaunchShape shape = RowShape(arguments.blocks, kSumBlock);
   shape.threads = kSumThreads;
   Status status = Launch("squared_norm", SquaresKernel, shape, context, arguments);

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_packs.cuh"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -33,20 +33,27 @@ struct RmsNormArguments {
   int64_t count;
   Vectors vectors;
   float epsilon;
+  bool wide;
 };
 
-__global__ void RmsNormKernel(RmsNormArguments a) {
+__global__ void __launch_bounds__(kElementThreads) RmsNormKernel(RmsNormArguments a) {
   const int64_t columns = a.vectors.columns;
   for (int64_t v = blockIdx.x; v < a.count; v += gridDim.x) {
-    const int64_t row = a.vectors.Row(v), first = a.vectors.Column(v, 0);
+    const RowPart part = {a.vectors.Row(v), a.vectors.Column(v, 0), columns, a.wide};
+    float x[kPack], weight[kPack];
     float squares = 0;
-    for (int64_t c = threadIdx.x; c < columns; c += blockDim.x) {
-      const float x = a.x.Load(row, first + c);
-      squares += x * x;
+    for (int64_t c = FirstPack(); c < columns; c += PackStep()) {
+      LoadRowPack(a.x, part, c, x);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) squares += x[i] * x[i];
     }
     const float rstd = 1.0f / sqrtf(BlockSum(squares) / static_cast<float>(columns) + a.epsilon);
-    for (int64_t c = threadIdx.x; c < columns; c += blockDim.x) {
-      a.y.Store(row, first + c, a.x.Load(row, first + c) * rstd * a.weight[c]);
+    for (int64_t c = FirstPack(); c < columns; c += PackStep()) {
+      LoadRowPack(a.x, part, c, x);
+      LoadVectorPack(a.weight, part, c, weight);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) x[i] = x[i] * rstd * weight[i];
+      StoreRowPack(a.y, part, c, x);
     }
     if (threadIdx.x == 0) a.rstd[v] = rstd;
   }
@@ -58,27 +65,42 @@ struct RmsNormGradArguments {
   const float* rstd;
   int64_t count;
   Vectors vectors;
+  bool wide;
 };
 
 // Of sharing memory the same holds as in layer_norm.cu.
-__global__ void RmsNormGradKernel(RmsNormGradArguments a) {
+__global__ void __launch_bounds__(kElementThreads) RmsNormGradKernel(RmsNormGradArguments a) {
   const int64_t columns = a.vectors.columns;
   for (int64_t v = blockIdx.x; v < a.count; v += gridDim.x) {
-    const int64_t row = a.vectors.Row(v), first = a.vectors.Column(v, 0);
+    const RowPart part = {a.vectors.Row(v), a.vectors.Column(v, 0), columns, a.wide};
     const float rstd = a.rstd[v];
+    float dy[kPack], x[kPack], weight[kPack], residual[kPack] = {};
     float dot = 0;
-    for (int64_t c = threadIdx.x; c < columns; c += blockDim.x) {
-      const float g = a.dy.Load(row, first + c) * a.weight[c];
-      dot += g * (a.x.Load(row, first + c) * rstd);
+    for (int64_t c = FirstPack(); c < columns; c += PackStep()) {
+      LoadRowPack(a.dy, part, c, dy);
+      LoadRowPack(a.x, part, c, x);
+      LoadVectorPack(a.weight, part, c, weight);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) dot += dy[i] * weight[i] * (x[i] * rstd);
     }
     const float mean_gx = BlockSum(dot) / static_cast<float>(columns);
-    for (int64_t c = threadIdx.x; c < columns; c += blockDim.x) {
-      const float x_hat = a.x.Load(row, first + c) * rstd;
-      float dx = rstd * (a.dy.Load(row, first + c) * a.weight[c] - x_hat * mean_gx);
-      if (a.residual.data != nullptr) dx += a.residual.Load(row, first + c);
-      a.dx.Store(row, first + c, dx);
+    for (int64_t c = FirstPack(); c < columns; c += PackStep()) {
+      LoadRowPack(a.dy, part, c, dy);
+      LoadRowPack(a.x, part, c, x);
+      LoadVectorPack(a.weight, part, c, weight);
+      if (a.residual.data != nullptr) LoadRowPack(a.residual, part, c, residual);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        x[i] = rstd * (dy[i] * weight[i] - x[i] * rstd * mean_gx) + residual[i];
+      }
+      StoreRowPack(a.dx, part, c, x);
     }
   }
+}
+
+// Whether vectors start at whole 16 bytes in rows that do.
+bool StartWide(const Vectors& vectors) {
+  return vectors.per_row == 1 || vectors.columns % kPack == 0;
 }
 
 struct RmsNormTerm {
@@ -86,9 +108,15 @@ struct RmsNormTerm {
   Operand dy, x;
   const float* rstd;
   Vectors vectors;
-  __device__ void Terms(int64_t vector, int64_t column, float* terms) const {
-    const int64_t row = vectors.Row(vector), at = vectors.Column(vector, column);
-    terms[0] = dy.Load(row, at) * (x.Load(row, at) * rstd[vector]);
+  bool wide;
+  __device__ void Terms(int64_t vector, int64_t column, float (*terms)[kPack]) const {
+    const RowPart part = {vectors.Row(vector), vectors.Column(vector, 0), vectors.columns, wide};
+    float x_pack[kPack];
+    LoadRowPack(dy, part, column, terms[0]);
+    LoadRowPack(x, part, column, x_pack);
+    const float scale = rstd[vector];
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) terms[0][i] *= x_pack[i] * scale;
   }
 };
 
@@ -97,14 +125,17 @@ struct RmsNormTerm {
 Status RmsNorm(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
   const TensorView& x = operands[0];
   const Vectors vectors = VectorsOf(x);
-  const RmsNormArguments arguments = {.x = OperandOf(x),
-                                      .y = OperandOf(operands[2]),
-                                      .weight = operands[1].as<const float>(),
-                                      .rstd = operands[3].as<float>(),
-                                      .count = x.rows() * vectors.per_row,
-                                      .vectors = vectors,
-                                      .epsilon = std::get<NormAttrs>(attrs).epsilon};
-  return Launch("rms_norm", RmsNormKernel, RowShape(arguments.count, vectors.columns), context,
+  const RmsNormArguments arguments = {
+      .x = OperandOf(x),
+      .y = OperandOf(operands[2]),
+      .weight = operands[1].as<const float>(),
+      .rstd = operands[3].as<float>(),
+      .count = x.rows() * vectors.per_row,
+      .vectors = vectors,
+      .epsilon = std::get<NormAttrs>(attrs).epsilon,
+      .wide =
+          StartWide(vectors) && AllowsWideRows({x, operands[2]}, {operands[1].as<const float>()})};
+  return Launch("rms_norm", RmsNormKernel, RowPackShape(arguments.count, vectors.columns), context,
                 arguments);
 }
 
@@ -112,23 +143,26 @@ Status RmsNormGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                    const Context& context) {
   const TensorView& x = operands[1];
   const Vectors vectors = VectorsOf(x);
-  const RmsNormGradArguments arguments = {.dy = OperandOf(operands[0]),
-                                          .x = OperandOf(x),
-                                          .residual = OperandOf(operands[4]),
-                                          .dx = OperandOf(operands[5]),
-                                          .weight = operands[2].as<const float>(),
-                                          .rstd = operands[3].as<const float>(),
-                                          .count = x.rows() * vectors.per_row,
-                                          .vectors = vectors};
+  const RmsNormGradArguments arguments = {
+      .dy = OperandOf(operands[0]),
+      .x = OperandOf(x),
+      .residual = OperandOf(operands[4]),
+      .dx = OperandOf(operands[5]),
+      .weight = operands[2].as<const float>(),
+      .rstd = operands[3].as<const float>(),
+      .count = x.rows() * vectors.per_row,
+      .vectors = vectors,
+      .wide = StartWide(vectors) && AllowsWideRows({operands[0], x, operands[4], operands[5]},
+                                                   {operands[2].as<const float>()})};
   const ColumnSums sums = {.rows = arguments.count,
                            .columns = vectors.columns,
                            .out = {operands[6].as<float>()},
                            .accumulate = std::get<NormAttrs>(attrs).accumulate};
-  Status status =
-      LaunchColumnSums("rms_norm_grad", sums,
-                       RmsNormTerm{arguments.dy, arguments.x, arguments.rstd, vectors}, context);
+  Status status = LaunchColumnSums(
+      "rms_norm_grad", sums,
+      RmsNormTerm{arguments.dy, arguments.x, arguments.rstd, vectors, arguments.wide}, context);
   if (!status.ok()) return status;
-  return Launch("rms_norm_grad", RmsNormGradKernel, RowShape(arguments.count, vectors.columns),
+  return Launch("rms_norm_grad", RmsNormGradKernel, RowPackShape(arguments.count, vectors.columns),
                 context, arguments);
 }
 

@@ -1,11 +1,11 @@
-// Rotary position embedding, in place, forward or inverse: a block a token, a thread a pair.
+// Rotary position embedding, in place, forward or inverse: a block a token, a thread eight pairs.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <variant>
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.h"
+#include "kernels/cuda/row_packs.cuh"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -16,18 +16,34 @@ struct RopeArguments {
   int64_t rows, heads, half;
   Positions share;
   float sign;
+  bool wide;
 };
 
-__global__ void RopeKernel(RopeArguments a) {
+// Eight neighbouring pairs of a head, fewer at its end.
+__global__ void __launch_bounds__(kElementThreads) RopeKernel(RopeArguments a) {
+  const auto packs_per_head = static_cast<uint32_t>(DivideUp(a.half, kPack));
+  const uint32_t packs = packs_per_head * static_cast<uint32_t>(a.heads);
+  const Operand table = {const_cast<float*>(a.table), 2 * a.half, false};
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const float* angles = a.table + a.share.Of(row) * 2 * a.half;
-    for (int64_t p = threadIdx.x; p < a.heads * a.half; p += blockDim.x) {
-      const int64_t head = p / a.half, i = p % a.half;
-      const int64_t column = head * 2 * a.half + i;
-      const float cosine = angles[i], sine = a.sign * angles[a.half + i];
-      const float first = a.x.Load(row, column), second = a.x.Load(row, column + a.half);
-      a.x.Store(row, column, first * cosine - second * sine);
-      a.x.Store(row, column + a.half, second * cosine + first * sine);
+    const int64_t position = a.share.Of(row);
+    for (uint32_t pack = threadIdx.x; pack < packs; pack += blockDim.x) {
+      const uint32_t head = pack / packs_per_head;
+      const int64_t i = int64_t{pack - head * packs_per_head} * kPack;
+      const RowPart firsts = {row, head * 2 * a.half, a.half, a.wide};
+      const RowPart seconds = {row, firsts.first + a.half, a.half, a.wide};
+      float first[kPack], second[kPack], cosine[kPack], sine[kPack];
+      LoadRowPack(a.x, firsts, i, first);
+      LoadRowPack(a.x, seconds, i, second);
+      LoadRowPack(table, {position, 0, a.half, a.wide}, i, cosine);
+      LoadRowPack(table, {position, a.half, a.half, a.wide}, i, sine);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        const float x = first[k], y = second[k], s = a.sign * sine[k];
+        first[k] = x * cosine[k] - y * s;
+        second[k] = y * cosine[k] + x * s;
+      }
+      StoreRowPack(a.x, firsts, i, first);
+      StoreRowPack(a.x, seconds, i, second);
     }
   }
 }
@@ -37,14 +53,17 @@ __global__ void RopeKernel(RopeArguments a) {
 Status Rope(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
   const auto& rope = std::get<RopeAttrs>(attrs);
   const TensorView& x = operands[0];
-  const RopeArguments arguments = {.x = OperandOf(x),
-                                   .table = operands[1].as<const float>(),
-                                   .rows = x.rows(),
-                                   .heads = x.size[1],
-                                   .half = x.size[2] / 2,
-                                   .share = PositionsOf(rope.context, rope.sequence),
-                                   .sign = rope.inverse ? -1.0f : 1.0f};
-  return Launch("rope", RopeKernel, RowShape(arguments.rows, arguments.heads * arguments.half),
+  const RopeArguments arguments = {
+      .x = OperandOf(x),
+      .table = operands[1].as<const float>(),
+      .rows = x.rows(),
+      .heads = x.size[1],
+      .half = x.size[2] / 2,
+      .share = PositionsOf(rope.context, rope.sequence),
+      .sign = rope.inverse ? -1.0f : 1.0f,
+      .wide = x.size[2] / 2 % kPack == 0 && AllowsWideRows({x}, {operands[1].as<const float>()})};
+  return Launch("rope", RopeKernel,
+                RowPackShape(arguments.rows, x.size[1] * DivideUp(x.size[2] / 2, kPack) * kPack),
                 context, arguments);
 }
 
