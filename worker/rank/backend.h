@@ -55,6 +55,8 @@ class Backend {
 
   // Null: instructions of streams of that kind run on the stream's thread.
   virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> NewQueue(v1::StreamKind kind) = 0;
+  // Whether sequences that can be are captured as graphs (step_graph.h).
+  virtual bool uses_graphs() const { return false; }
   // All ranks of the job, before their first group is connected.
   virtual absl::Status MeetRanks(uint32_t rank, uint32_t ranks, RendezvousStore* store,
                                  int64_t timeout_ms) = 0;

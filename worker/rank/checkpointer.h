@@ -64,6 +64,7 @@ class Checkpointer final : public StateFence {
 
   // Blocks while this rank's state is being read. Allocates nothing.
   void WaitUntilUnread() override;
+  bool IsUnread() const override { return !reading_.load(std::memory_order_acquire); }
 
  private:
   void Write(int64_t step, int64_t tokens);

@@ -4,6 +4,8 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "worker/rank/backend.h"
 #include "worker/rank/cuda_groups.h"
 #include "worker/rank/cuda_queue.h"
+#include "worker/rank/graphable.h"
 
 namespace terrace {
 namespace {
@@ -99,6 +102,12 @@ class HostPin final : public Backend::Pin {
   std::byte* const data_;
 };
 
+// TERRACE_CUDA_GRAPHS=0: to name the instruction at which the device fails, or to compare.
+bool WantsGraphs() {
+  const char* const set = std::getenv("TERRACE_CUDA_GRAPHS");
+  return set == nullptr || std::string_view(set) != "0";
+}
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(std::unique_ptr<cuda::Device> device)
@@ -137,12 +146,13 @@ class CudaBackend final : public Backend {
   }
 
   absl::StatusOr<std::unique_ptr<DeviceQueue>> NewQueue(v1::StreamKind kind) override {
-    if (kind != v1::COMPUTE && kind != v1::HOST_TO_DEVICE && kind != v1::DEVICE_TO_HOST)
-      return std::unique_ptr<DeviceQueue>();
+    if (!RunsOnDeviceQueue(kind)) return std::unique_ptr<DeviceQueue>();
     std::unique_ptr<cuda::Queue> queue;
     RETURN_IF_ERROR(OfCuda(cuda::Queue::Create(&queue)));
     return std::make_unique<CudaQueue>(*device_, std::move(queue));
   }
+
+  bool uses_graphs() const override { return uses_graphs_; }
 
   absl::Status MeetRanks(uint32_t rank, uint32_t ranks, RendezvousStore* store,
                          int64_t timeout_ms) override {
@@ -168,6 +178,7 @@ class CudaBackend final : public Backend {
 
  private:
   const std::unique_ptr<cuda::Device> device_;
+  const bool uses_graphs_ = WantsGraphs();
   CudaGroups groups_;
   std::vector<std::byte*> staging_;
 };

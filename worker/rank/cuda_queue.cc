@@ -4,11 +4,19 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/registry.h"
 #include "worker/rank/prepared_program.h"
 #include "worker/rank/step_scope.h"
 
 namespace terrace {
+namespace {
+
+struct CudaGraph final : DeviceGraph {
+  std::unique_ptr<kernels::cuda::Graph> graph;
+};
+
+}  // namespace
 
 absl::Status OfCuda(const kernels::Status& status) {
   return status.ok() ? absl::OkStatus() : absl::InternalError(status.message);
@@ -72,6 +80,19 @@ absl::StatusOr<bool> CudaQueue::IsFinished(int32_t position) {
 absl::Status CudaQueue::Drain() {
   const LibraryScope library;
   return OfCuda(queue_->Drain());
+}
+
+absl::Status CudaQueue::BeginCapture() { return OfCuda(kernels::cuda::Graph::Begin(queue_.get())); }
+
+absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaQueue::EndCapture() {
+  auto made = std::make_unique<CudaGraph>();
+  RETURN_IF_ERROR(OfCuda(kernels::cuda::Graph::End(queue_.get(), &made->graph)));
+  return made;
+}
+
+absl::Status CudaQueue::Launch(const DeviceGraph& graph) {
+  const LibraryScope library;
+  return OfCuda(static_cast<const CudaGraph&>(graph).graph->Launch(queue_.get()));
 }
 
 absl::StatusOr<int64_t> CudaQueue::Finish(int32_t position) {

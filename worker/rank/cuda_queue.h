@@ -33,6 +33,9 @@ class CudaQueue final : public DeviceQueue {
   absl::StatusOr<bool> IsFinished(int32_t position) override;
   absl::StatusOr<int64_t> Finish(int32_t position) override;
   absl::Status Drain() override;
+  absl::Status BeginCapture() override;
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
+  absl::Status Launch(const DeviceGraph& graph) override;
 
  private:
   const kernels::cuda::Device& device_;

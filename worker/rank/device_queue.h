@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,6 +22,12 @@
 namespace terrace {
 
 struct PreparedInstruction;
+
+// A run's worth of work of several queues that is launched as one. Thread-compatible.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
 
 class DeviceQueue {
  public:
@@ -45,6 +52,14 @@ class DeviceQueue {
   virtual absl::StatusOr<int64_t> Finish(int32_t position) = 0;
   // Blocks until nothing runs here any more, whether it was marked or not.
   virtual absl::Status Drain() = 0;
+
+  // From here to EndCapture, which comes from the same thread, nothing is executed: it is written
+  // down what is asked of this queue and of those that wait for a mark which was set since. All of
+  // them must have been waited for at the end. EndCapture also after a failure: it ends it.
+  virtual absl::Status BeginCapture() = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() = 0;
+  // Of a graph of this backend.
+  virtual absl::Status Launch(const DeviceGraph& graph) = 0;
 };
 
 }  // namespace terrace

@@ -51,7 +51,9 @@ struct PreparedInstruction {
   kernels::OpAttrs attrs;
   kernels::Context context;      // in a queue its workspace alone counts
   DeviceQueue* queue = nullptr;  // of the stream; null: `run` does all of it
-  // In a queue, where `run` only launches: called when the instruction has finished; may be null.
+  // In a queue, where `run` only launches and uses no io: what the host does before that, and when
+  // the instruction has finished; either may be null.
+  Handler before = nullptr;
   Handler finish = nullptr;
   Communicator* group = nullptr;  // of a collective or a transfer
   int peer = 0;                   // of a transfer: the other member

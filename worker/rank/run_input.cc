@@ -26,7 +26,7 @@ const std::vector<kernels::TensorView>& HostSide(const PreparedInstruction& inst
 }
 
 // The staged values stay until the run has ended, and the device has taken them by then.
-absl::Status Upload(const PreparedInstruction& instruction) {
+absl::Status Upload(const PreparedInstruction& instruction, SequenceIo*) {
   for (size_t i = 0; i < instruction.staged.size(); ++i) {
     const kernels::TensorView &to = instruction.operands[i], &from = instruction.staged[i];
     if (to.absent()) continue;
@@ -40,18 +40,25 @@ absl::Status RunLoadBatch(const PreparedInstruction& instruction, SequenceIo* io
   const auto& views = HostSide(instruction);
   io->LoadBatch(instruction.source->micro_batch(), Values<int32_t>(views[0]),
                 Values<int32_t>(views[1]));
-  return Upload(instruction);
+  return absl::OkStatus();
 }
 
 absl::Status RunLoadSchedule(const PreparedInstruction& instruction, SequenceIo* io) {
   io->LoadSchedule(Values<float>(HostSide(instruction)[0]).first<4>());
-  return Upload(instruction);
+  return absl::OkStatus();
 }
 
 absl::Status RunLoadPrompt(const PreparedInstruction& instruction, SequenceIo* io) {
   const auto& views = HostSide(instruction);
   io->LoadPrompt(Values<int32_t>(views[0]), Values<int32_t>(views[1]));
-  return Upload(instruction);
+  return absl::OkStatus();
+}
+
+// `load` writes where the host can; in a queue that is half of it.
+absl::Status SetLoad(const InstructionPreparation& in, Handler load, PreparedInstruction* out) {
+  out->run = out->queue == nullptr ? load : Upload;
+  if (out->queue != nullptr) out->before = load;
+  return AddStaging(in, out);
 }
 
 bool FitsOne(const kernels::TensorView& view, kernels::DType dtype) {
@@ -106,19 +113,16 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
                                    BatchTokens(*in.program, *in.sequence),
                                    "], of which one may be absent"));
       }
-      out->run = RunLoadBatch;
-      return AddStaging(in, out);
+      return SetLoad(in, RunLoadBatch, out);
     case v1::LOAD_SCHEDULE:
       if (!Fits(*out, 1, kernels::DType::kF32) || out->operands[0].Elements() != 4) {
         return refuse("load_schedule must have one operand f32[4]");
       }
-      out->run = RunLoadSchedule;
-      return AddStaging(in, out);
+      return SetLoad(in, RunLoadSchedule, out);
     case v1::LOAD_PROMPT:
       if (!Fits(*out, 2, kernels::DType::kI32))
         return refuse("load_prompt must have two dense i32 operands");
-      out->run = RunLoadPrompt;
-      return AddStaging(in, out);
+      return SetLoad(in, RunLoadPrompt, out);
     default:
       return refuse("unknown kind of input");
   }

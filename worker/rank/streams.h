@@ -4,7 +4,8 @@
 //
 // Where a stream has a device queue its thread launches what the device executes: it waits on the
 // device for other queues, on the host for other threads, and publishes what the device has
-// finished (streams_device.cc), so that a thread that waits sees no difference.
+// finished (streams_device.cc), so that a thread that waits sees no difference. A whole sequence
+// that was captured as a graph is launched by the caller alone (streams_graph.cc).
 //
 // Run is used only on the thread that made the object. Inside it there are no locks and no
 // allocation: a counter a stream, waited for with a short spin and then a futex.
@@ -36,6 +37,8 @@ class StateFence {
  public:
   virtual ~StateFence() = default;
   virtual void WaitUntilUnread() = 0;
+  // Whether it would hold back nothing, until its owner starts to read again.
+  virtual bool IsUnread() const { return false; }
 };
 
 class Streams {
@@ -53,6 +56,9 @@ class Streams {
   // Executes the whole sequence. The first failure of any stream ends all of them, those that wait
   // for a peer included, and is returned; the groups cannot be used after it.
   absl::Status Run(PreparedSequence* sequence, SequenceIo* io);
+  // The same, with a graph that was captured of the sequence: the slices keep the times of the last
+  // Run. REQUIRES: nothing holds back what writes state.
+  absl::Status RunGraph(PreparedSequence* sequence, SequenceIo* io, const DeviceGraph& graph);
 
  private:
   // Of a stream with a queue, during one run. Counts instructions.
@@ -74,6 +80,8 @@ class Streams {
   absl::Status NoteFinished(Launch* launch);
   absl::Status FinishNext(Launch* launch);
   absl::Status EndOnDevice();
+  absl::Status LaunchGraph(const PreparedSequence& sequence, SequenceIo* io,
+                           const DeviceGraph& graph);
   void PublishLaunched(size_t stream, int32_t launched);
   bool WaitFor(const WaitPoint& point);
   bool WaitForTurn(int32_t turn);

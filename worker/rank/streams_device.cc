@@ -62,6 +62,7 @@ absl::Status Streams::LaunchOne(Launch* launch) {
   if (sequence_->launcher != nullptr) RETURN_IF_ERROR(sequence_->launcher->Launch(instruction));
   if (instruction.writes_state && fence_ != nullptr) fence_->WaitUntilUnread();
   launch->prepared.slices[launch->launched].start_ns = clock_->MonotonicNanos();
+  if (instruction.before != nullptr) RETURN_IF_ERROR(instruction.before(instruction, io_));
   RETURN_IF_ERROR(instruction.run(instruction, io_));
   return Located(launch->queue.Mark(launch->launched + 1), *instruction.source);
 }

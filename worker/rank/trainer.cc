@@ -52,7 +52,7 @@ absl::StatusOr<bool> Trainer::Run(int64_t start) {
   bool stop = false;
   for (; step < rules_.steps() && !stop; ++step) {
     const int64_t start_ns = parts_.clock->MonotonicNanos();
-    RETURN_IF_ERROR(Step(step));
+    RETURN_IF_ERROR(Step(step, trace.has_value()));
     ASSIGN_OR_RETURN(stop, AgreeToStop());
     Report(step + 1, (parts_.clock->MonotonicNanos() - start_ns) * 1e-9);
     if (trace) {
@@ -76,7 +76,7 @@ absl::StatusOr<bool> Trainer::Run(int64_t start) {
   return !complete;
 }
 
-absl::Status Trainer::Step(int64_t step) {
+absl::Status Trainer::Step(int64_t step, bool traced) {
   const int64_t batch = GlobalBatch(rules_);
   length_ = parts_.dataset->TrainLength(step, batch);
   if (!sequences_.Has(length_)) {
@@ -85,7 +85,7 @@ absl::Status Trainer::Step(int64_t step) {
   }
   train_io_.SetStep(step);
   parts_.flight->SetStep(step + 1);
-  RETURN_IF_ERROR(parts_.vm->Run(sequences_.Of(length_).name, &train_io_));
+  RETURN_IF_ERROR(parts_.vm->Run(sequences_.Of(length_).name, &train_io_, traced));
   parts_.flight->StepDone();
   step_tokens_ = parts_.dataset->TrainTokens(step, step + 1, batch);
   tokens_ += step_tokens_;

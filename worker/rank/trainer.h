@@ -51,7 +51,7 @@ class Trainer {
   absl::StatusOr<bool> Run(int64_t start);
 
  private:
-  absl::Status Step(int64_t step);
+  absl::Status Step(int64_t step, bool traced);
   // Model FLOPs of the last step's real tokens: padding is no use.
   double UsefulFlops() const;
   absl::Status CheckFinite();

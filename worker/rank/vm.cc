@@ -39,9 +39,12 @@ void NameSlowerPath(const NvmeQueue& queue) {
 
 }  // namespace
 
-Vm::Vm(std::span<const v1::StreamKind> kinds, const PrepareOptions& options, const Clock* clock,
-       StateFence* fence)
-    : flight_(options.flight),
+Vm::Vm(const v1::Program& program, std::span<const v1::StreamKind> kinds,
+       const PrepareOptions& options, const Clock* clock, StateFence* fence)
+    : program_(program),
+      backend_(options.backend),
+      fence_(fence),
+      flight_(options.flight),
       dynamic_(options.dynamic),
       own_counters_(flight_ == nullptr ? std::make_unique<FlightCounter[]>(kinds.size()) : nullptr),
       nvme_queues_(kinds.size()),
@@ -78,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
         "allocator: got '", program.allocator(), "', the rank has ",
         options.dynamic != nullptr ? "a caching allocator" : "none", " for step buffers"));
   }
-  std::unique_ptr<Vm> vm(new Vm(kinds, options, clock, fence));
+  std::unique_ptr<Vm> vm(new Vm(program, kinds, options, clock, fence));
   RETURN_IF_ERROR(vm->OpenQueues(program, options));
   for (const v1::Sequence& sequence : program.sequences()) {
     ASSIGN_OR_RETURN(PreparedSequence prepared,
@@ -106,15 +109,26 @@ absl::Status Vm::Warm() {
   absl::Status status = ReserveMarks(warm);
   if (status.ok()) status = streams_.Run(&warm, nullptr);
   if (dynamic_ != nullptr) status.Update(dynamic_->EndWarm());
+  // After it: what kernels load when they are first launched is there.
+  if (status.ok() && backend_ != nullptr && backend_->uses_graphs())
+    graphs_.Capture(program_, sequences_);
   return status;
 }
 
-absl::Status Vm::Run(std::string_view sequence, SequenceIo* io) {
+absl::Status Vm::Execute(size_t sequence, SequenceIo* io, bool one_by_one) {
+  const bool held_back = fence_ != nullptr && !fence_->IsUnread();
+  const DeviceGraph* const graph = graphs_.Next(sequence, one_by_one || held_back);
+  if (graph == nullptr) return streams_.Run(&sequences_[sequence], io);
+  ++graph_runs_;
+  return streams_.RunGraph(&sequences_[sequence], io, *graph);
+}
+
+absl::Status Vm::Run(std::string_view sequence, SequenceIo* io, bool one_by_one) {
   for (size_t i = 0; i < sequences_.size(); ++i) {
     if (sequences_[i].name != sequence) continue;
     if (flight_ != nullptr) flight_->Begin(static_cast<int32_t>(i));
     if (dynamic_ != nullptr) dynamic_->Begin(static_cast<int>(i));
-    absl::Status status = streams_.Run(&sequences_[i], io);
+    absl::Status status = Execute(i, io, one_by_one);
     if (dynamic_ != nullptr) dynamic_->End();
     if (flight_ != nullptr) flight_->End();
     if (status.ok()) AddTraffic(sequences_[i], &traffic_);

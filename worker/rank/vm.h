@@ -1,7 +1,7 @@
 // The virtual machine of a rank: a program prepared once, then executed sequence by sequence.
 //
 //   Create   decode, resolve every operand to its address, connect instructions to kernels, groups
-//   Warm     every distinct computation once, before initialisation
+//   Warm     every distinct computation once, before initialisation; on a GPU graphs are captured
 //   Run      execute one sequence: "train", "eval", "infer" or "restore"
 //
 // While a sequence runs, each stream publishes how many instructions it has finished into a counter
@@ -27,6 +27,7 @@
 #include "worker/rank/prepared_program.h"
 #include "worker/rank/sequence_io.h"
 #include "worker/rank/sequence_times.h"
+#include "worker/rank/step_graph.h"
 #include "worker/rank/streams.h"
 
 namespace terrace {
@@ -42,28 +43,37 @@ class Vm {
   bool Has(std::string_view sequence) const;
   absl::Status Warm();
   // NOT_FOUND when the program has no such sequence. Otherwise what the first failing instruction
-  // says: UNAVAILABLE when a peer is lost.
-  absl::Status Run(std::string_view sequence, SequenceIo* io);
+  // says: UNAVAILABLE when a peer is lost. `one_by_one`: its slices are wanted, so it is not
+  // launched as a graph.
+  absl::Status Run(std::string_view sequence, SequenceIo* io, bool one_by_one = false);
 
-  // The sequence as prepared, with the slices of its last execution. Null when there is none of
-  // that name.
+  // The sequence as prepared, with the slices of its last execution that was not launched as a
+  // graph (step_graph.h). Null when there is none of that name.
   const PreparedSequence* Find(std::string_view sequence) const;
   // What all executions since Create have copied between tiers.
   const TrafficByKind& traffic() const { return traffic_; }
   // Null when the program is planned.
   const DynamicMemory* dynamic() const { return dynamic_; }
+  // Executions that were launched as graphs.
+  int64_t graph_runs() const { return graph_runs_; }
 
  private:
-  Vm(std::span<const v1::StreamKind> kinds, const PrepareOptions& options, const Clock* clock,
-     StateFence* fence);
+  Vm(const v1::Program& program, std::span<const v1::StreamKind> kinds,
+     const PrepareOptions& options, const Clock* clock, StateFence* fence);
   absl::Status OpenQueues(const v1::Program& program, const PrepareOptions& options);
+  absl::Status Execute(size_t sequence, SequenceIo* io, bool one_by_one);
 
+  const v1::Program& program_;
+  Backend* const backend_;
+  StateFence* const fence_;
   FlightWriter* const flight_;
   DynamicMemory* const dynamic_;
   const std::unique_ptr<FlightCounter[]> own_counters_;  // without a recorder
   std::vector<std::unique_ptr<NvmeQueue>> nvme_queues_;  // by stream; null: copies no NVMe
   std::vector<std::unique_ptr<DeviceQueue>> queues_;     // by stream; null: its thread executes it
   std::vector<PreparedSequence> sequences_;
+  StepGraphs graphs_;
+  int64_t graph_runs_ = 0;
   TrafficByKind traffic_{};
   Streams streams_;
 };

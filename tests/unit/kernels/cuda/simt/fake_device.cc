@@ -60,16 +60,11 @@ void CountReordering(const CUstream_st& mine, int64_t number) {
 
 // REQUIRES: the stream has a head that is not blocked.
 void ExecuteHead(CUstream_st* stream) {
-  Fake& fake = TheFake();
   Entry entry = std::move(stream->entries.front());
   stream->entries.pop_front();
   if (entry.work) {
     CountReordering(*stream, entry.number);
-    ++fake.counts.work;
-    fake.failed = fake.failed || fake.counts.work == fake.options.failing_launch;
-    if (fake.failed) return;
-    const Access access;
-    entry.work();
+    Work(entry.work);
   } else if (!entry.waits) {
     entry.event->passed = std::max(entry.event->passed, entry.generation);
     entry.event->passed_at_ms = NowMs();
@@ -99,6 +94,15 @@ Fake& TheFake() {
 }
 
 int& CurrentDevice() { return current_device; }
+
+void Work(const std::function<void()>& work) {
+  Fake& fake = TheFake();
+  ++fake.counts.work;
+  fake.failed = fake.failed || fake.counts.work == fake.options.failing_launch;
+  if (fake.failed) return;
+  const Access access;
+  work();
+}
 
 Access::Access() {
   if (TheFake().open++ == 0) Protect(PROT_READ | PROT_WRITE);
@@ -166,6 +170,10 @@ cudaError_t Add(cudaStream_t stream, Entry entry) {
     return cudaErrorInvalidResourceHandle;
   }
   if (fake.failed) return State();
+  if (stream->capture != nullptr) {
+    CaptureWork(stream, std::move(entry.work));
+    return cudaSuccess;
+  }
   entry.number = ++fake.next;
   stream->entries.push_back(std::move(entry));
   if (fake.options.order == DeviceOptions::Order::kEager) ExecuteUpTo(stream, fake.next);
@@ -182,7 +190,7 @@ void ResetDevice(const DeviceOptions& options) {
     if (!stream->entries.empty()) Die("reset while a stream has work");
   }
   fake.options = options;
-  fake.counts = {};
+  fake.counts = {.graphs = fake.counts.graphs};
   fake.random.seed(options.seed);
   fake.failed = false;
 }

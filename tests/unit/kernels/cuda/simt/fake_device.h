@@ -8,6 +8,10 @@
 // of memory that is neither the device's nor pinned are refused, and so is the use of a stream by a
 // thread whose device is another.
 //
+// What a capture writes down keeps to the edges that streams and events gave it and to nothing
+// else: a graph's nodes are executed newest first (kLazy), in random order (kRandom) or as captured
+// (kEager), as far as edges allow. Calls that CUDA forbids meanwhile break the capture.
+//
 // One device for the process. Thread-safe; kernels are executed one at a time.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -35,6 +39,7 @@ struct DeviceOptions {
   int64_t failing_launch = 0;  // the n-th piece of work ends in an error, as all after it
   // Who waits for a mark of this stream, the n-th that was made since ResetDevice, dozes off first.
   int64_t slow_stream = 0;
+  int64_t graph_bytes = 0;  // of device memory that a graph takes
 };
 // For everything from now on. REQUIRES: no stream has work.
 void ResetDevice(const DeviceOptions& options);
@@ -43,6 +48,8 @@ struct DeviceCounts {
   int64_t streams = 0, waits = 0, syncs = 0, work = 0;  // since ResetDevice
   int64_t reorderings = 0;  // work executed before earlier work of another stream
   int64_t allocations = 0;  // of device memory, there now
+  int64_t graphs = 0;       // there now
+  int64_t graph_launches = 0;
 };
 DeviceCounts CountsOfDevice();
 

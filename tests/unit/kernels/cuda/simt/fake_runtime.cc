@@ -41,6 +41,14 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid resource handle";
     case cudaErrorLaunchFailure:
       return "unspecified launch failure";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureUnjoined:
+      return "capturing stream has unjoined work";
+    case cudaErrorCapturedEvent:
+      return "operation not permitted on an event last recorded in a capturing stream";
     default:
       return "another error";
   }
@@ -92,6 +100,7 @@ cudaError_t cudaSetDevice(int device) {
 // Everything, in an order of the fake's own.
 cudaError_t cudaDeviceSynchronize() {
   const std::lock_guard lock(TheFake().mutex);
+  if (BreaksCapture()) return cudaErrorStreamCaptureUnsupported;
   for (CUstream_st* stream : TheFake().streams) ExecuteUpTo(stream, TheFake().next);
   FinishDefaultStream();
   return State();
@@ -110,6 +119,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   Fake& fake = TheFake();
   const std::lock_guard lock(fake.mutex);
   const DeviceOptions& options = fake.options;
+  if (BreaksCapture()) return cudaErrorStreamCaptureUnsupported;
   if (fake.used_bytes + static_cast<int64_t>(bytes) > options.memory_bytes - options.context_bytes)
     return cudaErrorMemoryAllocation;
   char* const block = MapMemory(bytes);
@@ -163,6 +173,7 @@ cudaError_t cudaHostUnregister(void* data) {
 // it returns; what goes to the device has only been read.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   const std::lock_guard lock(TheFake().mutex);
+  if (BreaksCapture()) return cudaErrorStreamCaptureUnsupported;
   if (State() != cudaSuccess) return State();
   FinishDefaultStream();
   const Access access;
@@ -179,6 +190,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 
 cudaError_t cudaMemset(void* data, int value, size_t bytes) {
   const std::lock_guard lock(TheFake().mutex);
+  if (BreaksCapture()) return cudaErrorStreamCaptureUnsupported;
   if (!OnDevice(data, bytes)) return cudaErrorInvalidValue;
   TheFake().unfinished.push_back([=] { std::memset(data, value, bytes); });
   return State();
@@ -206,6 +218,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     FinishDefaultStream();
     return State();
   }
+  if (stream->capture != nullptr) {
+    stream->capture->broken = true;
+    return cudaErrorStreamCaptureUnsupported;
+  }
   ExecuteUpTo(stream, TheFake().next);
   return State();
 }
@@ -213,7 +229,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   Fake& fake = TheFake();
   const std::lock_guard lock(fake.mutex);
-  if (++fake.counts.waits == fake.options.dropped_wait || event->recorded == 0) return cudaSuccess;
+  if (++fake.counts.waits == fake.options.dropped_wait) return cudaSuccess;
+  if (stream->capture != nullptr || event->captured != 0) return CaptureWait(stream, *event);
+  if (event->recorded == 0) return cudaSuccess;
   return Add(stream, {.event = event, .generation = event->recorded, .waits = true});
 }
 
@@ -244,6 +262,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(TheFake().mutex);
+  event->captured = stream->capture == nullptr ? 0 : stream->capture->number;
+  if (event->captured != 0) {
+    event->captured_after = stream->after;
+    return cudaSuccess;
+  }
   const int64_t generation = event->recorded + 1;
   // Before it is added: it may pass at once.
   event->stream = stream;
@@ -258,18 +281,21 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (fake.options.slow_stream > 0 && event->stream->made == fake.options.slow_stream)
     std::this_thread::sleep_for(kDoze);
   const std::lock_guard lock(fake.mutex);
+  if (event->captured != 0) return cudaErrorCapturedEvent;
   if (++fake.counts.syncs != fake.options.dropped_sync) PassEvent(event, event->recorded);
   return State();
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(TheFake().mutex);
+  if (event->captured != 0) return cudaErrorCapturedEvent;
   if (State() != cudaSuccess) return State();
   return event->passed == event->recorded ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   const std::lock_guard lock(TheFake().mutex);
+  if (start->captured != 0 || end->captured != 0) return cudaErrorCapturedEvent;
   *milliseconds = static_cast<float>(end->passed_at_ms - start->passed_at_ms);
   return State();
 }

@@ -13,13 +13,19 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 
+struct Capture;
+
 struct CUevent_st {
   int64_t recorded = 0, passed = 0;  // times
-  cudaStream_t stream = nullptr;     // that recorded it last
+  // Of the last record, where it was captured: the number of the capture and the nodes before it.
+  int64_t captured = 0;
+  std::vector<size_t> captured_after;
+  cudaStream_t stream = nullptr;  // that recorded it last
   double passed_at_ms = 0;
 };
 
@@ -35,6 +41,28 @@ struct CUstream_st {
   int device = 0;
   int64_t made = 0;  // number
   std::deque<Entry> entries;
+  Capture* capture = nullptr;
+  std::vector<size_t> after = {};  // in a capture: what the next node comes after
+};
+
+struct CUgraph_st {
+  struct Node {
+    std::function<void()> work;
+    std::vector<size_t> after;
+  };
+  std::vector<Node> nodes;
+};
+struct CUgraphExec_st {
+  std::vector<CUgraph_st::Node> nodes;
+  int64_t bytes = 0;
+};
+struct Capture {
+  int64_t number = 0;
+  CUstream_st* origin = nullptr;
+  std::thread::id thread;
+  bool broken = false;
+  std::set<CUstream_st*> streams;
+  CUgraph_st graph;
 };
 
 namespace terrace::simt {
@@ -50,6 +78,8 @@ struct Fake {
   std::vector<std::function<void()>> unfinished;  // of the default stream
   int64_t next = 0;
   int64_t used_bytes = 0;
+  std::map<int64_t, Capture> captures;  // under way, by number
+  int64_t next_capture = 0;
   int open = 0;  // depth of those who execute something
   bool failed = false;
 };
@@ -79,6 +109,13 @@ bool Reachable(const void* data, size_t bytes);
 // An error once anything has failed.
 cudaError_t State();
 cudaError_t Add(cudaStream_t stream, Entry entry);
+// One piece of work of the device; nothing after a failure.
+void Work(const std::function<void()>& work);
+// Breaks the captures of the calling thread, if it has any: it has done what cannot be captured.
+bool BreaksCapture();
+// In a capture, what happens to the stream instead.
+void CaptureWork(CUstream_st* stream, std::function<void()> work);
+cudaError_t CaptureWait(CUstream_st* stream, const CUevent_st& event);
 // No more than is needed for the stream's entries up to `number`.
 void ExecuteUpTo(CUstream_st* stream, int64_t number);
 // Until the event's record of that generation has passed.

@@ -4,6 +4,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <set>
+
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 #include "tests/unit/worker/rank/cuda/job_on_device.h"
 
@@ -27,6 +30,40 @@ TEST(CudaTrainTest, ATinyGptFollowsTheCpu) {
   const TensorError worst = WorstError(*cuda, *cpu);
   EXPECT_LT(worst.error, 1e-4) << worst.tensor;
   EXPECT_EQ(simt::CountsOfDevice().allocations, 0) << "all device memory is given back";
+}
+
+// Two queues have a part: computation, and inputs that come for each micro-batch.
+TEST(CudaTrainTest, AStepLaunchedAsOneGraphChangesNoBit) {
+  constexpr int64_t kSteps = 3;
+  DeviceJob job{.family = "llama", .layout = PlainLayout()};
+  job.layout.set_device("cuda");
+  job.layout.set_micro_batches(2);
+  simt::ResetDevice({.order = simt::DeviceOptions::Order::kLazy, .memory_bytes = int64_t{2} << 30});
+  ASSERT_EQ(::setenv("TERRACE_CUDA_GRAPHS", "0", 1), 0);
+  const auto launched = TrainOnDevice(job, kSteps);
+  ASSERT_EQ(::unsetenv("TERRACE_CUDA_GRAPHS"), 0);
+  ASSERT_TRUE(launched.ok()) << launched.status();
+  ASSERT_EQ(simt::CountsOfDevice().graph_launches, 0);
+  simt::ResetDevice(
+      {.order = simt::DeviceOptions::Order::kRandom, .seed = 5, .memory_bytes = int64_t{2} << 30});
+  absl::StatusOr<Trained> as_graph;
+  {
+    const auto made = JobOnDevice::Make(job);
+    ASSERT_TRUE(made.ok()) << made.status();
+    const v1::Program& program = (*made)->program();
+    std::set<v1::StreamKind> kinds;
+    for (const v1::Instruction& one : program.sequences(0).instructions())
+      kinds.insert(program.streams(static_cast<int>(one.stream())).kind());
+    ASSERT_EQ(kinds, (std::set<v1::StreamKind>{v1::COMPUTE, v1::HOST_TO_DEVICE}));
+    ASSERT_TRUE((*made)->Prepare().ok());
+    as_graph = (*made)->Train(kSteps);
+  }
+  ASSERT_TRUE(as_graph.ok()) << as_graph.status();
+  EXPECT_EQ(simt::CountsOfDevice().graph_launches, kSteps - 1);
+  EXPECT_EQ(as_graph->losses, launched->losses);
+  EXPECT_EQ(as_graph->grad_norms, launched->grad_norms);
+  EXPECT_EQ(as_graph->state, launched->state);
+  EXPECT_EQ(simt::CountsOfDevice().graphs, 0) << "all graphs are given back";
 }
 
 }  // namespace

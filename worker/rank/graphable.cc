@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/graphable.h"
+
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "base/strings.h"
+#include "proto/allocation_events.h"
+
+namespace terrace {
+namespace {
+
+// Empty where the instruction can be captured.
+std::string_view Obstacle(const v1::Program& program, const v1::Instruction& instruction) {
+  if (instruction.has_collective() || instruction.has_transfer())
+    return "is communication, which a thread of the host waits for";
+  const v1::StreamKind kind = program.streams(static_cast<int>(instruction.stream())).kind();
+  if (RunsOnDeviceQueue(kind)) return "";
+  if (kind == v1::NVME_READ || kind == v1::NVME_WRITE)
+    return "reads or writes NVMe, which a thread of the host does";
+  return "runs on a thread of the host";
+}
+
+}  // namespace
+
+bool RunsOnDeviceQueue(v1::StreamKind kind) {
+  return kind == v1::COMPUTE || kind == v1::HOST_TO_DEVICE || kind == v1::DEVICE_TO_HOST;
+}
+
+std::string WhyNotGraphable(const v1::Program& program, const v1::Sequence& sequence) {
+  if (UsesCaching(program))
+    return "layout.allocator is caching: step buffers lie elsewhere in every step";
+  bool computes = false;
+  for (const v1::Instruction& instruction : sequence.instructions()) {
+    if (const std::string_view obstacle = Obstacle(program, instruction); !obstacle.empty()) {
+      return absl::StrCat("instruction ", instruction.id(), " (", instruction.text(), ") ",
+                          Absl(obstacle));
+    }
+    computes =
+        computes || program.streams(static_cast<int>(instruction.stream())).kind() == v1::COMPUTE;
+  }
+  return computes ? "" : "it computes nothing";
+}
+
+}  // namespace terrace
