@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "proto/allocation_events.h"
+#include "tests/system/mapped_bytes.h"
 #include "tests/system/meeting.h"
 #include "tests/system/turns.h"
 #include "worker/rank/initial_state.h"
@@ -74,7 +75,9 @@ class TurnsRank {
   }
   void End() { AddStats(io_.stats(), &result_); }
 
-  RankResult Finish(int64_t steps) {
+  RankResult Finish(int64_t steps, const std::map<uintptr_t, int64_t>& mappings) {
+    const auto arena = mappings.find(reinterpret_cast<uintptr_t>(memory_.arenas()[0]));
+    if (arena != mappings.end()) result_.mapped_bytes = arena->second;
     AddStates(rank_, &keeper_, &result_);
     for (size_t g = 0; g < groups_.size(); ++g) {
       if (groups_[g] == nullptr) continue;
@@ -128,8 +131,9 @@ absl::StatusOr<std::vector<RankResult>> TrainInTurns(const JobData& data,
     RETURN_IF_ERROR(RunInTurns(turns, &random));
     for (const auto& rank : ranks) rank->End();
   }
+  const auto mappings = WritableMappings();
   std::vector<RankResult> results;
-  for (const auto& rank : ranks) results.push_back(rank->Finish(steps));
+  for (const auto& rank : ranks) results.push_back(rank->Finish(steps, mappings));
   return results;
 }
 

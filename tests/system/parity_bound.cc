@@ -6,7 +6,10 @@
 
 namespace terrace {
 
-double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
+namespace {
+
+template <typename T>
+double ErrorOf(const std::vector<float>& a, const std::vector<T>& b) {
   if (a.size() != b.size()) return INFINITY;
   double difference = 0, norm = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -17,17 +20,29 @@ double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(difference) / std::max(std::sqrt(norm), 1e-30);
 }
 
-// Gradients of vectors add up tokens of either sign. Softmax does not see what all keys of a query
-// have in common, so the gradients of queries and keys are such differences as well: in f32 with
-// vectors of eight one rank's are up to 0.97 of the bound from the exact ones, so are many ranks',
-// and both up to 1.05 from each other. PyTorch's are 1.08 from the exact ones, with its attention
-// in f64 as well: it is the rounding of activations, not of sums.
-double Cancellation(const Tensor& tensor) {
+}  // namespace
+
+double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
+  return ErrorOf(a, b);
+}
+double RelativeError(const std::vector<float>& a, const std::vector<double>& b) {
+  return ErrorOf(a, b);
+}
+
+// Softmax does not see what all keys of a query have in common, so the gradients of queries and
+// keys are small differences of large sums: in f32 with heads of eight one rank's are up to 1.03 of
+// the bound from the exact ones, so are a layout's, and PyTorch's 1.09, with its attention in f64
+// as well: it is the rounding of activations, not of sums.
+bool IsJudgedByExact(const Tensor& tensor) {
   using enum TensorRole;
-  if (tensor.role == kKBias) return 4;  // without rotary angles nothing but such a difference
+  return tensor.shape.size() > 1 && (tensor.role == kQkv || tensor.role == kQ || tensor.role == kK);
+}
+
+// Gradients of vectors add up tokens of either sign.
+double Cancellation(const Tensor& tensor) {
+  if (tensor.role == TensorRole::kKBias) return 4;  // without rotary angles nothing is left of it
   if (tensor.shape.size() < 2) return 2;
-  const bool scores = tensor.role == kQkv || tensor.role == kQ || tensor.role == kK;
-  return scores ? 1.1 : 1;
+  return IsJudgedByExact(tensor) ? 1.1 : 1;
 }
 
 // 4 * 1.03^(L + 1 - l) * eps for layer l of L (arXiv 2506.09280): what a correct change of the

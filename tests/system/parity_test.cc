@@ -1,4 +1,5 @@
-// Every layout against one rank: same seed, same data, losses of twenty steps and every gradient.
+// Every layout against one rank: same seed, same data, losses of twenty steps and every gradient;
+// in f32 both against the gradient in double as well. And every rank's memory against the plan's.
 //
 // All ranks of a layout take turns on one thread, in an order that differs from layout to layout
 // (turns.h); some layouts, in the default sample all of them, are trained on threads over Gloo as
@@ -8,6 +9,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +20,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/prepare/memory_report.h"
+#include "proto/grid.h"
 #include "proto/program_hash.h"
+#include "tests/system/exact_gradients.h"
 #include "tests/system/in_process_job.h"
 #include "tests/system/layout_data.h"
 #include "tests/system/parity_bound.h"
@@ -71,6 +76,19 @@ const JobResult& Reference(const LayoutCase& c) {
   if (it != references->end()) return it->second;
   const std::vector<v1::Program> programs = CompileLayout(one.family, one.layout);
   return references->emplace(Describe(one), Train(one, programs, {.turns = 0})).first->second;
+}
+
+// Of the same global batch. REQUIRES: fp32.
+const ExactTensors& Exact(const LayoutCase& c) {
+  static auto* gradients = new std::map<std::string, ExactTensors>;
+  const LayoutCase one = {c.family, OneRank(c.layout)};
+  const auto it = gradients->find(Describe(one));
+  if (it != gradients->end()) return it->second;
+  const std::vector<v1::Program> programs = CompileLayout(one.family, one.layout);
+  auto exact = ExactGradients(DataOf(c.family), programs.at(0));
+  EXPECT_TRUE(exact.ok()) << Describe(one) << ": " << exact.status();
+  return gradients->emplace(Describe(one), exact.ok() ? *std::move(exact) : ExactTensors{})
+      .first->second;
 }
 
 std::string HashOf(const LayoutCase& c, const std::vector<v1::Program>& programs) {
@@ -139,8 +157,23 @@ class Parity {
       EXPECT_EQ(HashOf(Train(c, programs, {})), HashOf(turns)) << Describe(c) << " on threads";
       tally_.CountOnThreads();
     }
+    ExpectMemory(c, turns);
     ExpectLosses(c, turns, one);
     ExpectGradients(c, turns, one);
+  }
+
+  // What the plan says that a rank of the stage takes is what the system has given to each.
+  void ExpectMemory(const LayoutCase& c, const JobResult& many) {
+    const int64_t page = ::sysconf(_SC_PAGESIZE);
+    ASSERT_EQ(many.mapped_bytes.size(), many.programs[0].ranks());
+    for (size_t rank = 0; rank < many.mapped_bytes.size(); ++rank) {
+      const v1::Grid& grid = many.programs[0].grid();
+      const v1::Program& program =
+          many.programs[CoordinatesOf(grid, static_cast<uint32_t>(rank)).stage];
+      const int64_t planned = ReportMemory(program, program.arenas(0)).arena_bytes();
+      EXPECT_EQ(many.mapped_bytes[rank], (planned + page - 1) / page * page)
+          << Describe(c) << " rank " << rank << ": the plan says " << planned;
+    }
   }
 
   // As every layout that differs in what may not change a bit.
@@ -166,13 +199,28 @@ class Parity {
     const std::string& precision = c.layout.precision();
     const Model& model = DataOf(c.family).model;
     for (const Tensor& tensor : model.tensors) {
-      const double error =
-          RelativeError(many.gradients.at(tensor.name), one.gradients.at(tensor.name));
-      const double bound = GradientBound(model, tensor, precision);
-      EXPECT_LE(error, bound) << Describe(c) << " " << tensor.name;
-      tally_.Note(absl::StrCat(precision, " gradient x", Cancellation(tensor)), error / bound,
-                  absl::StrCat(Describe(c), " ", tensor.name));
+      const std::vector<float>& gradient = many.gradients.at(tensor.name);
+      const std::vector<float>& of_one = one.gradients.at(tensor.name);
+      ExpectGradient(c, tensor, "from one rank's", RelativeError(gradient, of_one),
+                     precision == "bf16" || !IsJudgedByExact(tensor));
+      if (precision == "bf16") continue;
+      const std::vector<double>& exact = Exact(c).at(tensor.name);
+      ExpectGradient(c, tensor, "from exact", RelativeError(gradient, exact), true);
+      ExpectGradient(c, tensor, "of one rank from exact", RelativeError(of_one, exact), true);
     }
+  }
+
+  // What is not held to the bound is noted beside it all the same.
+  void ExpectGradient(const LayoutCase& c, const Tensor& tensor, const char* from, double error,
+                      bool must) {
+    const std::string& precision = c.layout.precision();
+    const std::string where = absl::StrCat(Describe(c), " ", tensor.name);
+    const double bound = GradientBound(DataOf(c.family).model, tensor, precision);
+    if (must) {
+      EXPECT_LE(error, bound) << where << " " << from;
+    }
+    tally_.Note(absl::StrCat(precision, " gradient x", Cancellation(tensor), " ", from),
+                error / bound, where);
   }
 
   const ParityCases& cases_;

@@ -95,15 +95,6 @@ absl::Status Assemble(const Model& model, const std::vector<const std::vector<Pi
   return absl::OkStatus();
 }
 
-int64_t CountedTargets(const JobData& data, const v1::StepRules& rules) {
-  int64_t counted = 0;
-  for (int64_t row = 0; row < GlobalBatch(rules); ++row) {
-    const auto first = data.targets.begin() + row % data.rows * data.length;
-    counted += std::count_if(first, first + data.length, [](int32_t id) { return id >= 0; });
-  }
-  return counted;
-}
-
 }  // namespace
 
 void FixedDataset::TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens,
@@ -133,6 +124,15 @@ TrainIo TrainIoOf(const Rank& rank, const TokenDataset& dataset) {
                  {.ranks = AxisSize(grid, v1::CONTEXT),
                   .index = rank.coordinates.context,
                   .zigzag = rank.program.rules().context_zigzag()});
+}
+
+int64_t CountedTargets(const JobData& data, const v1::StepRules& rules) {
+  int64_t counted = 0;
+  for (int64_t row = 0; row < GlobalBatch(rules); ++row) {
+    const auto first = data.targets.begin() + row % data.rows * data.length;
+    counted += std::count_if(first, first + data.length, [](int32_t id) { return id >= 0; });
+  }
+  return counted;
 }
 
 absl::Status LoadWeights(const Rank& rank, const Tensors& weights) {
@@ -186,6 +186,7 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
     result.sent_per_step.push_back(rank.sent_per_step);
     result.times.push_back(rank.times);
     result.allocator.push_back(rank.allocator);
+    result.mapped_bytes.push_back(rank.mapped_bytes);
   }
   if (KeepsGradients(result.programs[0])) {
     RETURN_IF_ERROR(Assemble(data.model, gradients, "gradient", &result.gradients));

@@ -54,6 +54,9 @@ struct Rank {
 
 TrainIo TrainIoOf(const Rank& rank, const TokenDataset& dataset);
 
+// Of one step, over all ranks: what a sum of losses is divided by.
+int64_t CountedTargets(const JobData& data, const v1::StepRules& rules);
+
 absl::Status LoadWeights(const Rank& rank, const Tensors& weights);
 
 // A run of a tensor's elements as one rank holds them.
@@ -84,6 +87,7 @@ struct RankResult {
   std::map<std::string, int64_t> sent_per_step;
   std::vector<SequenceTimes> times;
   v1::AllocatorStats allocator;
+  int64_t mapped_bytes = 0;  // see JobResult
 };
 
 // After a step: what it reported.
