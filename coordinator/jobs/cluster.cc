@@ -158,6 +158,18 @@ NodeState Cluster::StateOf(std::string_view name, int64_t now_ns) const {
   return now_ns - start_ns_ <= timing_.grace_ns ? NodeState::kAway : NodeState::kLost;
 }
 
+bool Cluster::MayCountOthers(std::string_view worker, std::string_view job) const {
+  const auto found = nodes_.find(worker);
+  if (found == nodes_.end()) return false;
+  const v1::Node& node = found->second.node;
+  const bool in_parts = node.device() == "cuda" &&
+                        2 * node.device_memory_bytes() <= node.profile().device_memory_bytes();
+  return in_parts && std::any_of(found->second.ranks.begin(), found->second.ranks.end(),
+                                 [job](const v1::RankReport& report) {
+                                   return IsAlive(report) && report.job() != job;
+                                 });
+}
+
 RankView Cluster::View(const v1::Placement::Rank& placed, std::string_view job, int64_t epoch,
                        int64_t now_ns) const {
   RankView view{.rank = placed.rank(), .worker = placed.worker()};

@@ -58,6 +58,9 @@ class Cluster {
   std::vector<NodeView> Known(int64_t now_ns) const;
   std::vector<v1::Node> List(int64_t now_ns) const;
   NodeState StateOf(std::string_view name, int64_t now_ns) const;
+  // Whether what a rank of the job there says that it holds of a GPU outside its arena may be other
+  // jobs': the driver tells only what all of them hold.
+  bool MayCountOthers(std::string_view worker, std::string_view job) const;
 
   struct Report {
     std::string worker;

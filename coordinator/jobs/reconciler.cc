@@ -153,7 +153,10 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
   if (!transition.changed) return absl::OkStatus();
   const v1::JobState before = entry->job.state();
   std::vector<LearnedMemory> learned;
-  if (!transition.learned_on.empty()) {
+  if (cluster_.MayCountOthers(transition.learned_on, id)) {
+    log::Warn("nothing is learned of the memory that job ", id, " holds on ", transition.learned_on,
+              " outside its arenas: other jobs share the GPUs there");
+  } else if (!transition.learned_on.empty()) {
     learned.push_back({.worker = transition.learned_on,
                        .shape = ShapeOf(transition.job.spec()),
                        .external_bytes = transition.job.learned_external_bytes()});

@@ -63,6 +63,28 @@ TEST(ClusterTest, NothingStandsForKnownGpusAndCpus) {
   EXPECT_EQ(ViewOf(cpu).external_bytes, 0);
 }
 
+TEST(ClusterTest, OnGpusThatJobsShareARankMayCountOthers) {
+  const auto counts_others = [](const v1::Node& node, const std::string& other,
+                                v1::RankState state) {
+    Cluster cluster({}, 0);
+    EXPECT_TRUE(cluster.Register(node, 1, 0).ok());
+    v1::Heartbeat heartbeat;
+    heartbeat.add_ranks()->set_job("a-1");
+    heartbeat.add_ranks()->set_job(other);
+    heartbeat.mutable_ranks(0)->set_state(v1::RANK_FAILED);
+    heartbeat.mutable_ranks(1)->set_state(state);
+    EXPECT_TRUE(cluster.Heartbeat("w0", 1, heartbeat, 1, 1).ok());
+    return cluster.MayCountOthers("w0", "a-1");
+  };
+  const v1::Node parts = Gpus("NVIDIA H100 80GB HBM3", 2, 42 * kGb, 85 * kGb);
+  EXPECT_TRUE(counts_others(parts, "b-2", v1::RANK_RUNNING));
+  EXPECT_FALSE(counts_others(parts, "b-2", v1::RANK_SUCCEEDED));
+  EXPECT_FALSE(counts_others(parts, "a-1", v1::RANK_RUNNING)) << "those of one job tell each other";
+  const v1::Node whole = Gpus("NVIDIA H100 80GB HBM3", 2, 85 * kGb, 85 * kGb);
+  EXPECT_FALSE(counts_others(whole, "b-2", v1::RANK_RUNNING));
+  EXPECT_FALSE(Cluster({}, 0).MayCountOthers("", "a-1"));
+}
+
 TEST(ClusterTest, MeasuredRatesStay) {
   v1::Node node = Gpus("NVIDIA A10", 1, 24 * kGb, 24 * kGb);
   node.mutable_profile()->set_measured(true);
