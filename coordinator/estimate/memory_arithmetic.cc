@@ -169,7 +169,7 @@ class Estimator {
     const double tokens = static_cast<double>(in_.batch * in_.sequence_length);
     const double h = static_cast<double>(config_.hidden);
     const double q = static_cast<double>(config_.heads * config_.head_dim);
-    const double kv = static_cast<double>(2 * config_.kv_heads * config_.head_dim);
+    const double kv = static_cast<double>(config_.kv_heads * config_.head_dim);
     const int inner = config_.mlp == MlpKind::kSwiglu ? 3 : 2;
     const bool selective = recompute == "selective";
     double elements = 0;
@@ -179,9 +179,9 @@ class Estimator {
       formula = absl::StrCat(element, " T L h");
     } else {
       const int norms = selective ? 2 : 4, kept = selective ? inner - 1 : inner;
-      elements = norms * h + 2 * q + kv + kept * static_cast<double>(config_.intermediate);
+      elements = norms * h + 2 * q + 2 * kv + kept * static_cast<double>(config_.intermediate);
       formula =
-          absl::StrCat("T L (", element, " (", norms, " h + 2 q + kv + ", kept, " f) + 4 heads)");
+          absl::StrCat("T L (", element, " (", norms, " h + 2 q + 2 kv + ", kept, " f) + 4 heads)");
     }
     const double statistics = recompute == "full" ? 0 : 4 * static_cast<double>(config_.heads);
     return Part("activations", std::move(formula),

@@ -59,7 +59,7 @@ std::string EstimateText(const EstimateInput& input, const std::vector<EstimateS
   const std::string symbols = absl::StrCat(
       model.config.family, ", N = ", model.Parameters(), " parameters, L = ", model.config.layers,
       " layers of h = ", model.config.hidden, ", q = ", model.config.heads * model.config.head_dim,
-      ", kv = ", 2 * model.config.kv_heads * model.config.head_dim,
+      ", keys and values of kv = ", model.config.kv_heads * model.config.head_dim, " each",
       ", f = ", model.config.intermediate);
   std::string text = Wrapped(symbols, kColumns, 0) + "\n";
   for (const EstimateSection& section : sections) {
