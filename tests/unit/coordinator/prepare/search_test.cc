@@ -223,7 +223,7 @@ TEST(SearchTest, ClosedFormsOrderLayoutsAsTheSimulatorDoes) {
     simulated.push_back(sample->simulation.step_seconds);
   }
   ASSERT_GE(estimated.size(), 10u);
-  EXPECT_GT(Correlation(estimated, simulated), 0.5);
+  EXPECT_GT(Correlation(estimated, simulated), 0.74);  // 0.757 seen
   // What the closed form alone would choose costs little.
   const double best = *std::min_element(simulated.begin(), simulated.end());
   EXPECT_LT(simulated.front(), 1.05 * best);
