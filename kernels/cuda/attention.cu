@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/row_packs.cuh"
 #include "kernels/token_pieces.h"
 
 namespace terrace::kernels::cuda {
@@ -18,25 +19,35 @@ struct DeltaArguments {
   Operand o, d_o;
   float* delta;
   int64_t batch, heads, rows, head_dim;
+  int lanes;  // that share a head of a row: a power of two, at most a warp
+  bool wide;
 };
 
-// A warp for each head of each row: the sum of do * o.
+// The sum of do * o for each head of each row, a pack at a time.
 __global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(DeltaArguments a) {
-  constexpr int kWarps = kDeltaThreads / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % a.lanes, own = threadIdx.x / a.lanes;
+  const int at_once = kDeltaThreads / a.lanes;
   const int64_t count = a.batch * a.rows * a.heads;
-  for (int64_t i = blockIdx.x * int64_t{kWarps} + threadIdx.x / kWarp; i < count;
-       i += gridDim.x * int64_t{kWarps}) {
-    const int64_t row = i / a.heads, head = i % a.heads;
+  // All lanes of a warp stay together, as they add up together.
+  for (int64_t base = int64_t{blockIdx.x} * at_once; base < count;
+       base += int64_t{gridDim.x} * at_once) {
+    const int64_t i = base + own, row = i / a.heads, head = i % a.heads;
     float sum = 0;
-    for (int64_t c = lane; c < a.head_dim; c += kWarp) {
-      const int64_t column = head * a.head_dim + c;
-      sum += a.o.Load(row, column) * a.d_o.Load(row, column);
+    if (i < count) {
+      const RowPart part = {row, head * a.head_dim, a.head_dim, a.wide};
+      for (int64_t c = lane * kPack; c < a.head_dim; c += a.lanes * kPack) {
+        float o[kPack], d_o[kPack];
+        LoadRowPack(a.o, part, c, o);
+        LoadRowPack(a.d_o, part, c, d_o);
+#pragma unroll
+        for (int e = 0; e < kPack; ++e) sum += o[e] * d_o[e];
+      }
     }
-    for (int step = kWarp / 2; step > 0; step /= 2) {
+    for (int step = a.lanes / 2; step > 0; step /= 2) {
       sum += __shfl_xor_sync(0xffffffffu, sum, step);
     }
-    if (lane == 0) a.delta[(row / a.rows * a.heads + head) * a.rows + row % a.rows] = sum;
+    if (i >= count || lane != 0) continue;
+    a.delta[(row / a.rows * a.heads + head) * a.rows + row % a.rows] = sum;
   }
 }
 
@@ -102,11 +113,20 @@ Status Backward(MatmulPrecision precision, const AttentionArguments& a, const Co
                                               : AttentionGradF32(a, context);
 }
 
+bool StartsWide(const Operand& operand) {
+  return reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 &&
+         operand.row_stride * (operand.bf16 ? 2 : 4) % 16 == 0;
+}
+
 Status Delta(const AttentionArguments& a, const Context& context) {
   const AttentionShape& s = a.shape;
-  const DeltaArguments arguments = {a.o, a.d_o, a.delta, s.batch, s.heads, s.rows, s.head_dim};
-  const int64_t warps = s.batch * s.rows * s.heads;
-  const LaunchShape shape = {.grid_x = std::min(DivideUp(warps, kDeltaThreads / kWarp), kMaxGridX),
+  int lanes = 1;
+  while (lanes < kWarp && lanes * kPack < s.head_dim) lanes *= 2;
+  const bool wide = s.head_dim % kPack == 0 && StartsWide(a.o) && StartsWide(a.d_o);
+  const DeltaArguments arguments = {a.o,    a.d_o,      a.delta, s.batch, s.heads,
+                                    s.rows, s.head_dim, lanes,   wide};
+  const int64_t heads = s.batch * s.rows * s.heads;
+  const LaunchShape shape = {.grid_x = std::min(DivideUp(heads, kDeltaThreads / lanes), kMaxGridX),
                              .threads = kDeltaThreads};
   return Launch("attention_grad", DeltaKernel, shape, context, arguments);
 }

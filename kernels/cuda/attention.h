@@ -21,6 +21,23 @@ struct RowRange {
   int64_t begin, end;  // empty where end <= begin
 };
 
+// Places in a tile, from its first row on.
+struct TileRange {
+  int begin, end;  // empty where end <= begin
+
+  TERRACE_HOST_DEVICE bool Holds(int place) const { return place >= begin && place < end; }
+};
+// The part of `range` in the tile of `count` rows from `tile` on.
+TERRACE_HOST_DEVICE constexpr TileRange InTile(const RowRange& range, int64_t tile, int count) {
+  const int64_t begin = range.begin - tile, end = range.end - tile;
+  return {begin < 0       ? 0
+          : begin < count ? static_cast<int>(begin)
+                          : count,
+          end < 0       ? 0
+          : end < count ? static_cast<int>(end)
+                        : count};
+}
+
 struct AttentionShape {
   int64_t batch, heads, kv_heads, head_dim;
   int64_t rows;                // of each sequence in the operands
@@ -36,6 +53,12 @@ struct AttentionShape {
     const int64_t behind = query + offset - key;
     return behind >= 0 && (window == 0 || behind < window) && query < length && key < length;
   }
+  // Whether all of the queries [first, end) see all of the keys [key, key_end): no pair of them has
+  // to be asked for.
+  TERRACE_HOST_DEVICE bool SeesAll(int64_t first, int64_t end, int64_t key, int64_t key_end) const {
+    return end <= length && key_end <= length && key_end - 1 <= first + offset &&
+           (window == 0 || end - 1 + offset - key < window);
+  }
   // The keys that some of the queries [first, end) see.
   TERRACE_HOST_DEVICE RowRange KeysOf(int64_t first, int64_t end) const {
     const int64_t farthest = window == 0 ? 0 : first + offset - window + 1;
@@ -47,6 +70,14 @@ struct AttentionShape {
     const int64_t begin = first - offset > 0 ? first - offset : 0;
     const int64_t last = window == 0 ? length : end - offset + window - 1;
     return {begin, last < length ? last : length};
+  }
+  // The keys of the tile of `count` from `tile` on that the query sees.
+  TERRACE_HOST_DEVICE TileRange KeysInTile(int64_t query, int64_t tile, int count) const {
+    return query < length ? InTile(KeysOf(query, query + 1), tile, count) : TileRange{0, 0};
+  }
+  // The queries of the tile that see the key.
+  TERRACE_HOST_DEVICE TileRange QueriesInTile(int64_t key, int64_t tile, int count) const {
+    return key < length ? InTile(QueriesOf(key, key + 1), tile, count) : TileRange{0, 0};
   }
   // Of one head of one sequence, in lse and in what has its shape.
   TERRACE_HOST_DEVICE int64_t LseAt(int64_t sequence, int64_t head, int64_t query) const {

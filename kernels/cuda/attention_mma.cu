@@ -41,29 +41,30 @@ __device__ void StartRows(const AttentionArguments& a, const AttentionTask& task
   }
 }
 
-// Scores become probabilities relative to the new maximum; what was summed is scaled to it.
-template <int kDim>
+// Scores become probabilities relative to the new maximum; what was summed is scaled to it. Without
+// kMasked every query sees every key of the tile.
+template <int kDim, bool kMasked>
 __device__ void UpdateSoftmax(const AttentionShape& s, int64_t first, int64_t key_tile,
                               float (*scores)[4], Rows<kDim>* rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   const float scale = s.scale * kLog2E;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int64_t query = first + g + 8 * h;
+    const TileRange seen = s.KeysInTile(first + g + 8 * h, key_tile, kMmaKeys);
     float top = -INFINITY;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int e = 2 * h; e < 2 * h + 2; ++e) {
-        const int64_t key = key_tile + n * 8 + 2 * t + e % 2;
-        scores[n][e] = s.Sees(query, key) ? scores[n][e] * scale : -INFINITY;
+        const bool sees = !kMasked || seen.Holds(n * 8 + 2 * t + e % 2);
+        scores[n][e] = sees ? scores[n][e] * scale : -INFINITY;
         top = fmaxf(top, scores[n][e]);
       }
     }
     top = fmaxf(rows->top[h], RowReduce(top, Largest()));
     // A row that has seen no key yet: all its terms are 2^-inf = 0.
     const float reference = top == -INFINITY ? 0.0f : top;
-    const float old = exp2f(rows->top[h] - reference);
+    const float old = FastExp2(rows->top[h] - reference);
     rows->top[h] = top;
     rows->sum[h] *= old;
 #pragma unroll
@@ -75,7 +76,7 @@ __device__ void UpdateSoftmax(const AttentionShape& s, int64_t first, int64_t ke
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int e = 2 * h; e < 2 * h + 2; ++e) {
-        scores[n][e] = exp2f(scores[n][e] - reference);
+        scores[n][e] = FastExp2(scores[n][e] - reference);
         rows->sum[h] += scores[n][e];
       }
     }
@@ -126,21 +127,39 @@ __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) 
   Rows<kDim> rows;
   StartRows(a, task, task.first + warp_row, &rows);
   const RowRange seen = s.KeysOf(task.first, task.first + kMmaRows);
+  LoadTile<kMmaKeys, kDim>(a.k, a.wide, key_base, kv_column, seen.begin, s.length, s.head_dim,
+                           keys);
+  // The values of a tile are copied while its scores are computed, the keys of the next one behind
+  // that.
   for (int64_t tile = seen.begin; tile < seen.end; tile += kMmaKeys) {
-    __syncthreads();  // the tile before has been used
-    LoadTile<kMmaKeys, kDim>(a.k, a.wide, key_base, kv_column, tile, s.length, s.head_dim, keys);
+    FinishCopies();
+    __syncthreads();  // the keys are there, and the values before have been used
     LoadTile<kMmaKeys, kDim>(a.v, a.wide, key_base, kv_column, tile, s.length, s.head_dim, values);
-    __syncthreads();
     float scores[kKeyTiles][4] = {};
     MultiplyByRows<kDim, kKeyTiles>(queries, warp_row, keys, scores);
-    UpdateSoftmax(s, task.first + warp_row, tile, scores, &rows);
+    FinishCopies();
+    __syncthreads();  // the values are there, and the keys have been used
+    if (tile + kMmaKeys < seen.end) {
+      LoadTile<kMmaKeys, kDim>(a.k, a.wide, key_base, kv_column, tile + kMmaKeys, s.length,
+                               s.head_dim, keys);
+    }
+    const int64_t first = task.first + warp_row;
+    if (s.SeesAll(first, first + 16, tile, tile + kMmaKeys)) {
+      UpdateSoftmax<kDim, false>(s, first, tile, scores, &rows);
+    } else {
+      UpdateSoftmax<kDim, true>(s, first, tile, scores, &rows);
+    }
     MultiplyWeights<kDim, kKeyTiles>(scores, values, rows.o);
   }
+  FinishCopies();  // of a task that sees nothing
   FinishRows(a, task, task.first + warp_row, &rows);
 }
 
+// Blocks that shall have room on a multiprocessor at once: the compiler would else spend registers
+// on loads ahead, and nobody would be there while a block waits.
 template <int kDim>
-__global__ void __launch_bounds__(kMmaThreads) ForwardKernel(AttentionArguments a) {
+__global__ void __launch_bounds__(kMmaThreads, kDim <= 96 ? 3 : 2)
+    ForwardKernel(AttentionArguments a) {
   const int64_t tasks = AttentionTasks(a.shape, a.shape.heads, kMmaRows);
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();  // the queries before have been used

@@ -31,27 +31,33 @@ inline LaunchShape MmaShape(const AttentionShape& s, int64_t heads, int64_t shar
           .shared_bytes = shared_bytes};
 }
 
-// Rows [first, first + kRows) of a head; zeros from `end` on and beyond the head.
+// Rows [first, first + kRows) of a head; zeros from `end` on and beyond the head. They are there
+// for everybody after FinishCopies of all threads and a barrier.
 template <int kRows, int kDim>
 __device__ void LoadTile(const Operand& from, bool wide, int64_t base, int64_t column,
                          int64_t first, int64_t end, int64_t head_dim, const Tile& to) {
   constexpr int kPackSize = static_cast<int>(kPack), kPacks = kDim / kPackSize;
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kPacks; i += kMmaThreads) {
+  static_assert(kRows * kPacks % kMmaThreads == 0);
+  // Not unrolled: copies wait for nothing, and addresses would take registers that sums need.
+#pragma unroll 1
+  for (int n = 0; n < kRows * kPacks / kMmaThreads; ++n) {
+    const int i = n * kMmaThreads + static_cast<int>(threadIdx.x);
     const int row = i / kPacks, c = i % kPacks * kPackSize;
     BF16* place = to.data + row * to.stride + c;
-    Wide pack = {{0, 0, 0, 0}};
-    if (first + row < end && c < head_dim) {
+    const bool exists = first + row < end && c < head_dim;
+    if (wide) {
       const int64_t at = (base + first + row) * from.row_stride + column + c;
-      if (wide) {
-        pack = *reinterpret_cast<const Wide*>(static_cast<const BF16*>(from.data) + at);
-      } else {
-        float values[kPackSize];
+      StartCopy(place, static_cast<const BF16*>(from.data) + (exists ? at : 0), exists);
+      continue;
+    }
+    Wide pack = {{0, 0, 0, 0}};
+    if (exists) {
+      float values[kPackSize];
 #pragma unroll
-        for (int e = 0; e < kPackSize; ++e) {
-          values[e] = c + e < head_dim ? from.Load(base + first + row, column + c + e) : 0.0f;
-        }
-        for (int w = 0; w < 4; ++w) pack.words[w] = PackBF16(values[2 * w], values[2 * w + 1]);
+      for (int e = 0; e < kPackSize; ++e) {
+        values[e] = c + e < head_dim ? from.Load(base + first + row, column + c + e) : 0.0f;
       }
+      for (int w = 0; w < 4; ++w) pack.words[w] = PackBF16(values[2 * w], values[2 * w + 1]);
     }
     *reinterpret_cast<Wide*>(place) = pack;
   }
@@ -65,10 +71,11 @@ __device__ void MultiplyByRows(const Tile& a, int a_row, const Tile& b, float (*
     uint32_t fragment[4];
     LoadA(a, a_row, c, fragment);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      uint32_t other[2];
-      LoadB(b, n * 8, c, other);
+    for (int n = 0; n < kTiles; n += 2) {
+      uint32_t other[4];
+      LoadTwoB(b, n * 8, c, other);
       MultiplyFragments(fragment, other, out[n]);
+      MultiplyFragments(fragment, other + 2, out[n + 1]);
     }
   }
 }
@@ -84,10 +91,11 @@ __device__ void MultiplyWeights(const float (*weights)[4], const Tile& b, float 
     const uint32_t fragment[4] = {PackBF16(low[0], low[1]), PackBF16(low[2], low[3]),
                                   PackBF16(high[0], high[1]), PackBF16(high[2], high[3])};
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      uint32_t other[2];
-      LoadBRows(b, k * 16, n * 8, other);
+    for (int n = 0; n < kDim / 8; n += 2) {
+      uint32_t other[4];
+      LoadTwoBRows(b, k * 16, n * 8, other);
       MultiplyFragments(fragment, other, out[n]);
+      MultiplyFragments(fragment, other + 2, out[n + 1]);
     }
   }
 }

@@ -1,5 +1,6 @@
-// What has no spelling in C++: dynamic shared memory and matrix instructions. The tests that
-// compile kernels as host code bring their own (tests/unit/kernels/cuda/simt).
+// What has no spelling in C++: dynamic shared memory, copies to it, matrix instructions, fast
+// powers of two. The tests that compile kernels as host code bring their own
+// (tests/unit/kernels/cuda/simt).
 //
 // Fragments of m16n8k16, lane l with g = l / 4 and t = l % 4 (PTX ISA, "Matrix fragments for
 // mma.m16n8k16"): a[0] holds row g, columns 2t and 2t + 1 of A; a[1] row g + 8; a[2] and a[3] the
@@ -24,6 +25,40 @@ __device__ inline unsigned char* DynamicShared() {
 #endif
 }
 
+// 2^x to 22 bits; 0 where that is below the normal numbers. One instruction where exp2f takes four.
+__device__ inline float FastExp2(float x) {
+#ifdef __CUDACC__
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+#else
+  return exp2f(x);
+#endif
+}
+
+// 16 bytes of global memory to shared memory, both 16-byte aligned, or zeros where there is nothing
+// to copy: on their way when this returns. They are there for the thread after FinishCopies, for
+// the others of the block after a barrier behind that.
+__device__ inline void StartCopy(void* to, const void* from, bool exists) {
+#ifdef __CUDACC__
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const uint32_t bytes = exists ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+#else
+  simt::StartCopy(to, from, exists);
+#endif
+}
+
+// Waits for all copies that the thread has started.
+__device__ inline void FinishCopies() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#else
+  simt::FinishCopies();
+#endif
+}
+
 // C += A B for 16 x 16 and 16 x 8 fragments of bf16, C in f32.
 __device__ inline void MultiplyFragments(const uint32_t* a, const uint32_t* b, float* c) {
 #ifdef __CUDACC__
@@ -37,50 +72,54 @@ __device__ inline void MultiplyFragments(const uint32_t* a, const uint32_t* b, f
 #endif
 }
 
+// Loads four matrices of 8 x 8 elements of two bytes from shared memory: lane 8 j + i names row i
+// of matrix j, 16-byte aligned. Lane l gets elements 2t and 2t + 1 of row g of each, or with
+// kTransposed elements g of rows 2t and 2t + 1.
+template <bool kTransposed>
+__device__ inline void LoadMatrices(const BF16* row, uint32_t* out) {
+#ifdef __CUDACC__
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(address)
+                 : "memory");
+  }
+#else
+  simt::LoadMatrices(row, kTransposed, out);
+#endif
+}
+
 // A tile of bf16 in shared memory, rows `stride` elements apart (a multiple of 8).
 struct Tile {
   BF16* data;
   int stride;
 
-  __device__ uint32_t Pair(int row, int column) const {
-    return *reinterpret_cast<const uint32_t*>(data + row * stride + column);
-  }
+  __device__ const BF16* At(int row, int column) const { return data + row * stride + column; }
 };
 
 // The fragment of A at (row, column) of the tile.
 __device__ inline void LoadA(const Tile& tile, int row, int column, uint32_t* a) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  a[0] = tile.Pair(row + g, column + 2 * t);
-  a[1] = tile.Pair(row + g + 8, column + 2 * t);
-  a[2] = tile.Pair(row + g, column + 2 * t + 8);
-  a[3] = tile.Pair(row + g + 8, column + 2 * t + 8);
-}
-
-// The fragment of B whose columns are rows of the tile: B[k][n] = tile[row + n][column + k].
-__device__ inline void LoadB(const Tile& tile, int row, int column, uint32_t* b) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  b[0] = tile.Pair(row + g, column + 2 * t);
-  b[1] = tile.Pair(row + g, column + 2 * t + 8);
-}
-
-// The fragment of B that lies in the tile as it is: B[k][n] = tile[row + k][column + n].
-__device__ inline void LoadBRows(const Tile& tile, int row, int column, uint32_t* b) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#ifdef __CUDACC__
-  // Lanes 0 to 15 name the rows; the instruction transposes 8 x 8 blocks on the way.
-  const BF16* from = tile.data + (row + lane % 16) * tile.stride + column;
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(from));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(b[0]), "=r"(b[1])
-               : "r"(address)
-               : "memory");
-#else
-  const int g = lane / 4, t = lane % 4;
-  for (int half = 0; half < 2; ++half) {
-    const BF16* from = tile.data + (row + half * 8 + 2 * t) * tile.stride + column + g;
-    b[half] = from[0].bits | static_cast<uint32_t>(from[tile.stride].bits) << 16;
-  }
-#endif
+  LoadMatrices<false>(tile.At(row + lane % 16, column + lane / 16 * 8), a);
+}
+
+// Two fragments of B, one behind the other, whose columns are rows of the tile: B[k][n] =
+// tile[row + n][column + k] for 16 k and 16 n.
+__device__ inline void LoadTwoB(const Tile& tile, int row, int column, uint32_t* b) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  LoadMatrices<false>(tile.At(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8), b);
+}
+
+// The same for a B that lies in the tile as it is: B[k][n] = tile[row + k][column + n].
+__device__ inline void LoadTwoBRows(const Tile& tile, int row, int column, uint32_t* b) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  LoadMatrices<true>(tile.At(row + lane % 16, column + lane / 16 * 8), b);
 }
 
 }  // namespace terrace::kernels::cuda

@@ -62,6 +62,49 @@ TEST(AttentionShapeTest, RangesHoldAllThatIsSeenAndNoTileThatIsNot) {
   }
 }
 
+TEST(AttentionShapeTest, PlacesInATileAreThoseOfThePairsThatSeeEachOther) {
+  constexpr int64_t kLength = 9;
+  constexpr int kCount = 4;
+  for (int64_t offset = -10; offset <= 20; ++offset) {
+    for (int64_t window : {0, 1, 3, 9, 30}) {
+      const AttentionShape shape = Pieces(kLength, offset, window);
+      for (int64_t own = 0; own <= kLength + 1; ++own) {
+        for (int64_t tile = 0; tile <= kLength; ++tile) {
+          SCOPED_TRACE(testing::Message() << offset << ' ' << window << ' ' << own << ' ' << tile);
+          const TileRange keys = shape.KeysInTile(own, tile, kCount);
+          const TileRange queries = shape.QueriesInTile(own, tile, kCount);
+          for (int place = 0; place < kCount; ++place) {
+            EXPECT_EQ(keys.Holds(place), shape.Sees(own, tile + place));
+            EXPECT_EQ(queries.Holds(place), shape.Sees(tile + place, own));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionShapeTest, ATileIsSeenByAllWhereNoPairOfItIsHidden) {
+  constexpr int64_t kLength = 9, kQueries = 3, kKeys = 4;
+  int64_t whole_tiles = 0;
+  for (int64_t offset = -10; offset <= 20; ++offset) {
+    for (int64_t window : {0, 1, 6, 7, 9, 30}) {
+      const AttentionShape shape = Pieces(kLength, offset, window);
+      for (int64_t query = 0; query <= kLength; ++query) {
+        for (int64_t key = 0; key <= kLength; ++key) {
+          bool all = true;
+          for (int64_t i = query; i < query + kQueries; ++i) {
+            for (int64_t j = key; j < key + kKeys; ++j) all = all && shape.Sees(i, j);
+          }
+          EXPECT_EQ(shape.SeesAll(query, query + kQueries, key, key + kKeys), all)
+              << offset << ' ' << window << ' ' << query << ' ' << key;
+          whole_tiles += all;
+        }
+      }
+    }
+  }
+  EXPECT_GT(whole_tiles, 0);
+}
+
 TEST(AttentionShapeTest, TasksAreEveryTileOfEveryHeadOnceTheLongestFirst) {
   for (int64_t length : {1, 15, 16, 17, 64, 65}) {
     AttentionShape shape = Pieces(length, 0, 0);

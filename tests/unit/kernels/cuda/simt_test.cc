@@ -55,6 +55,41 @@ TEST(SimtDeathTest, ABarrierThatOthersNeverReachEndsTheProcess) {
                "wait at a barrier that others never reach");
 }
 
+// Copies a row into shared memory and reads it back; returns what the block got.
+std::vector<float> CopyRow(Order order, bool waits) {
+  simt::SetOrder(order);
+  alignas(16) float row[128] = {};
+  std::vector<float> got(64);
+  for (int i = 0; i < 128; ++i) row[i] = static_cast<float>(i);
+  Launch(1, 32, [&] {
+    auto* to = reinterpret_cast<float*>(DynamicShared());
+    const unsigned first = 4 * threadIdx.x;
+    StartCopy(to + first, row + first, threadIdx.x < 8);
+    if (waits) FinishCopies();
+    __syncthreads();
+    got[2 * threadIdx.x] = to[2 * threadIdx.x];
+    got[2 * threadIdx.x + 1] = to[2 * threadIdx.x + 1];
+    FinishCopies();
+  });
+  return got;
+}
+
+TEST(SimtTest, ACopyIsThereForTheBlockWhenItsThreadHasWaitedForIt) {
+  std::vector<float> want(64);
+  for (size_t i = 0; i < 32; ++i) want[i] = static_cast<float>(i);
+  for (Order order : {Order::kForward, Order::kBackward, Order::kShuffled}) {
+    EXPECT_EQ(CopyRow(order, true), want) << "zeros from the ninth copy on";
+  }
+  EXPECT_NE(CopyRow(Order::kBackward, false), want);
+}
+
+TEST(SimtDeathTest, ACopyThatNobodyWaitsForEndsTheProcess) {
+  simt::SetOrder(Order::kBackward);
+  alignas(16) const float row[4] = {};
+  EXPECT_DEATH(Launch(1, 32, [&] { StartCopy(DynamicShared(), row, true); }),
+               "a thread ended before its copies");
+}
+
 TEST(SimtTest, SumsOverABlockAreTheSameInEveryThread) {
   for (unsigned threads : {32u, 128u, 256u}) {
     std::vector<float> sums(threads);
@@ -71,36 +106,37 @@ TEST(SimtTest, SumsOverABlockAreTheSameInEveryThread) {
 
 TEST(SimtTest, FragmentsMultiplyLikeMatrices) {
   std::mt19937 random(1);
-  BF16 a[16 * 24], by_rows[8 * 24], as_it_is[16 * 16];
-  float want[16][8] = {}, want_rows[16][8] = {};
-  for (auto& value : a) value = ToBF16(static_cast<float>(random() % 17) - 8);
-  for (auto& value : by_rows) value = ToBF16(static_cast<float>(random() % 17) - 8);
-  for (auto& value : as_it_is) value = ToBF16(static_cast<float>(random() % 17) - 8);
+  alignas(16) BF16 a[16 * 24], by_rows[16 * 24], as_it_is[16 * 24];
+  float want[16][16] = {}, want_rows[16][16] = {};
+  for (auto* matrix : {a, by_rows, as_it_is}) {
+    for (int i = 0; i < 16 * 24; ++i) matrix[i] = ToBF16(static_cast<float>(random() % 17) - 8);
+  }
   for (int i = 0; i < 16; ++i) {
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < 16; ++j) {
       for (int k = 0; k < 16; ++k) {
         want[i][j] += ToFloat(a[i * 24 + k]) * ToFloat(by_rows[j * 24 + k]);
-        want_rows[i][j] += ToFloat(a[i * 24 + k]) * ToFloat(as_it_is[k * 16 + j]);
+        want_rows[i][j] += ToFloat(a[i * 24 + k]) * ToFloat(as_it_is[k * 24 + j]);
       }
     }
   }
-  float got[16][8], got_rows[16][8];
+  float got[16][16], got_rows[16][16];
   Launch(1, 32, [&] {
-    uint32_t fragment[4], other[2];
-    float c[4] = {}, c_rows[4] = {};
+    uint32_t fragment[4], other[4];
+    float c[2][4] = {}, c_rows[2][4] = {};
     LoadA({a, 24}, 0, 0, fragment);
-    LoadB({by_rows, 24}, 0, 0, other);
-    MultiplyFragments(fragment, other, c);
-    LoadBRows({as_it_is, 16}, 0, 0, other);
-    MultiplyFragments(fragment, other, c_rows);
-    for (unsigned e = 0; e < 4; ++e) {
-      const unsigned row = threadIdx.x / 4 + e / 2 * 8, column = threadIdx.x % 4 * 2 + e % 2;
-      got[row][column] = c[e];
-      got_rows[row][column] = c_rows[e];
+    LoadTwoB({by_rows, 24}, 0, 0, other);
+    for (int n = 0; n < 2; ++n) MultiplyFragments(fragment, other + 2 * n, c[n]);
+    LoadTwoBRows({as_it_is, 24}, 0, 0, other);
+    for (int n = 0; n < 2; ++n) MultiplyFragments(fragment, other + 2 * n, c_rows[n]);
+    for (unsigned e = 0; e < 8; ++e) {
+      const unsigned row = threadIdx.x / 4 + e % 4 / 2 * 8;
+      const unsigned column = e / 4 * 8 + threadIdx.x % 4 * 2 + e % 2;
+      got[row][column] = c[e / 4][e % 4];
+      got_rows[row][column] = c_rows[e / 4][e % 4];
     }
   });
   for (int i = 0; i < 16; ++i) {
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < 16; ++j) {
       EXPECT_EQ(got[i][j], want[i][j]) << i << ' ' << j;
       EXPECT_EQ(got_rows[i][j], want_rows[i][j]) << i << ' ' << j;
     }

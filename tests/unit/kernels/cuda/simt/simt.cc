@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #if !defined(__x86_64__)
@@ -45,8 +47,15 @@ namespace {
 
 constexpr size_t kStackBytes = 128 << 10;
 constexpr unsigned kWarp = 32;
+constexpr size_t kCopyBytes = 16;
 
 enum class State { kReady, kAtBlock, kAtWarp, kDone };
+
+struct Copy {
+  void* to;
+  const void* from;
+  bool exists;
+};
 
 struct Fiber {
   void* stack_pointer = nullptr;
@@ -56,6 +65,7 @@ struct Fiber {
   // pass when they have read it.
   unsigned turn = 0;
   dim3 index;
+  std::vector<Copy> copies;  // that it has started and not waited for
 };
 
 struct Machine {
@@ -88,8 +98,17 @@ void Yield(State state) {
   terrace_simt_switch(&self->stack_pointer, m.scheduler);
 }
 
+void Carry(const Copy& copy) {
+  if (copy.exists) {
+    std::memcpy(copy.to, copy.from, kCopyBytes);
+  } else {
+    std::memset(copy.to, 0, kCopyBytes);
+  }
+}
+
 [[noreturn]] void FiberMain() {
   (*TheMachine().thread)();
+  if (!TheMachine().running->copies.empty()) Die("a thread ended before its copies");
   Yield(State::kDone);
   Die("a finished thread was resumed");
 }
@@ -105,6 +124,7 @@ void Start(Fiber* fiber) {
   fiber->stack_pointer = words;
   fiber->state = State::kReady;
   fiber->turn = 0;
+  fiber->copies.clear();
 }
 
 // All of [first, end) wait at that barrier: let them go on.
@@ -183,6 +203,21 @@ void Run(const dim3& grid, const dim3& block, size_t shared_bytes,
 
 unsigned char* DynamicShared() { return TheMachine().shared.data(); }
 
+void StartCopy(void* to, const void* from, bool exists) {
+  for (const void* address : {static_cast<const void*>(to), from}) {
+    if (reinterpret_cast<uintptr_t>(address) % kCopyBytes != 0) Die("a copy is not aligned");
+  }
+  Machine& m = TheMachine();
+  const Copy copy = {to, from, exists};
+  if (m.order == Order::kForward) return Carry(copy);
+  std::memset(to, 0xff, kCopyBytes);  // nobody may count on what was there, nor on what will be
+  m.running->copies.push_back(copy);
+}
+
+void FinishCopies() {
+  for (const Copy& copy : std::exchange(TheMachine().running->copies, {})) Carry(copy);
+}
+
 void SyncBlock() { Yield(State::kAtBlock); }
 void SyncWarp() { Yield(State::kAtWarp); }
 
@@ -206,6 +241,23 @@ float HalfOf(uint32_t pair, unsigned half) {
 }
 
 }  // namespace
+
+void LoadMatrices(const void* row, bool transposed, uint32_t* out) {
+  if (reinterpret_cast<uintptr_t>(row) % kCopyBytes != 0) Die("a row of a matrix is not aligned");
+  const unsigned char* all = Exchange(&row, sizeof(row));
+  const auto element = [all](unsigned matrix, unsigned i, unsigned j) -> uint32_t {
+    const unsigned char* from;
+    std::memcpy(&from, all + (8 * matrix + i) * kExchangeBytes, sizeof(from));
+    uint16_t bits;
+    std::memcpy(&bits, from + j * sizeof(bits), sizeof(bits));
+    return bits;
+  };
+  const unsigned g = Lane() / 4, t = Lane() % 4;
+  for (unsigned m = 0; m < 4; ++m) {
+    out[m] = transposed ? element(m, 2 * t, g) | element(m, 2 * t + 1, g) << 16
+                        : element(m, g, 2 * t) | element(m, g, 2 * t + 1) << 16;
+  }
+}
 
 void MultiplyFragments(const uint32_t* a, const uint32_t* b, float* c) {
   uint32_t mine[6];

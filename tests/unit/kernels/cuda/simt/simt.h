@@ -54,6 +54,14 @@ T FromLane(const T& mine, unsigned lane) {
   return other;
 }
 
+// Copies of 16 bytes (or zeros) that are on their way until the thread waits for all of its own: at
+// once in one order of threads, as late as can be in the others.
+void StartCopy(void* to, const void* from, bool exists);
+void FinishCopies();
+
+// Four matrices of 8 x 8 elements of two bytes, of each of which eight lanes name the rows.
+void LoadMatrices(const void* row, bool transposed, uint32_t* out);
+
 // The matrix instruction of kernels/cuda/warp.cuh, from the 32 lanes' fragments: products of bf16,
 // summed in f32 in order of k.
 void MultiplyFragments(const uint32_t* a, const uint32_t* b, float* c);
