@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/compiler/pack_eject.h"
 #include "coordinator/compiler/pack_fits.h"
 #include "coordinator/compiler/pack_orders.h"
 #include "coordinator/compiler/pack_problem.h"
@@ -42,7 +43,14 @@ constexpr int64_t kOtherCeilingsPart = 100;
 constexpr int64_t kOtherCeilings[] = {70, 95, 125};
 constexpr int64_t kOtherFits = 400'000;
 
-// The search: for so many items, because its memory grows with the pairs that meet.
+// Ejections: where more than one part in so many of the whole arena, and more than so many bytes,
+// are left after that. The ceiling is so many ten-thousandths of it over the bound.
+constexpr int64_t kMuchPart = 100;
+constexpr int64_t kMuchBytes = int64_t{1} << 20;
+constexpr int64_t kEjectCeiling = 98;
+constexpr int64_t kEjectSteps = 640'000'000;
+
+// Ejections and the search: for so many items, because memory grows with the pairs that meet.
 constexpr size_t kSearchItems = 4096;
 // Its steps (about 0.6 ns each) are worth what there is to gain.
 constexpr int64_t kSearchBaseSteps = int64_t{16} << 20;
@@ -68,9 +76,10 @@ absl::Status CheckBuffers(absl::Span<const PackBuffer> buffers) {
 // One problem on its way through the tiers; each leaves the best placement so far at least as good.
 class Packer {
  public:
-  Packer(absl::Span<const PackBuffer> buffers, PackEffort effort)
+  Packer(absl::Span<const PackBuffer> buffers, PackEffort effort, int64_t beside_bytes)
       : problem_(MakePackProblem(buffers)),
         bound_(problem_.lower_bound_bytes),
+        whole_bound_(beside_bytes + bound_),
         effort_(effort),
         good_enough_((bound_ + bound_ / GoodEnoughPart()) / kPackAlignment * kPackAlignment) {}
 
@@ -82,6 +91,7 @@ class Packer {
     }
     if (effort_ == PackEffort::kFull) {
       MoveCeiling();
+      Eject();
       Search();
     }
     return {std::move(best_.offsets), best_.arena_bytes, bound_};
@@ -152,6 +162,15 @@ class Packer {
     }
   }
 
+  // What no order reaches.
+  void Eject() {
+    if (problem_.items.size() > kSearchItems) return;
+    if (best_.arena_bytes - bound_ <= std::max(whole_bound_ / kMuchPart, kMuchBytes)) return;
+    const PackPlacement placement =
+        PackByEjection(problem_, bound_ + whole_bound_ / 10'000 * kEjectCeiling, kEjectSteps);
+    if (!placement.offsets.empty()) Offer(placement);
+  }
+
   int64_t SearchBudget() const {
     const int64_t gain = best_.arena_bytes - bound_;
     const bool far_off = gain > bound_ / kFarOffPart && problem_.items.size() <= kFarOffItems;
@@ -185,6 +204,7 @@ class Packer {
 
   const PackProblem problem_;
   const int64_t bound_;
+  const int64_t whole_bound_;  // of the arena
   const PackEffort effort_;
   const int64_t good_enough_;
   std::vector<Tried> tried_;  // all of the portfolio, unless one was good enough
@@ -193,10 +213,11 @@ class Packer {
 
 }  // namespace
 
-absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers, PackEffort effort) {
+absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers, PackEffort effort,
+                             int64_t beside_bytes) {
   RETURN_IF_ERROR(CheckBuffers(buffers));
   if (buffers.empty()) return Packing{};
-  return Packer(buffers, effort).Run();
+  return Packer(buffers, effort, beside_bytes).Run();
 }
 
 }  // namespace terrace

@@ -3,8 +3,8 @@
 // In: for each buffer its size and the times during which it lives. Out: one offset per buffer, in
 // input order, the arena size and the lower bound that no packing can beat. Two buffers share bytes
 // only if their lives do not meet. Greedy orders first, stopping at 0.5 % over the bound; where
-// they do not get there, improved orders, then an exact search (docs/memory.md). Pure and
-// deterministic: integer keys, stable ties, budgets counted in steps. The independent check is
+// they do not get there, improved orders, ejections, then an exact search (docs/memory.md). Pure
+// and deterministic: integer keys, stable ties, budgets counted in steps. The independent check is
 // proto/program_check.h. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -40,8 +40,10 @@ enum class PackEffort {
   kFull,
 };
 
-// INVALID_ARGUMENT for an empty or inverted life or a size < 1, naming the buffer.
+// `beside_bytes` lie in the arena all the time, beside the buffers: whether a long search is worth
+// its time depends on what is left of both. INVALID_ARGUMENT for an empty or inverted life or a
+// size < 1, naming the buffer.
 absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers,
-                             PackEffort effort = PackEffort::kFull);
+                             PackEffort effort = PackEffort::kFull, int64_t beside_bytes = 0);
 
 }  // namespace terrace

@@ -84,7 +84,7 @@ absl::StatusOr<Region> PlaceStep(const v1::Sequence& sequence, const std::vector
                        .end = lives[i].end});
     ids.push_back(i);
   }
-  ASSIGN_OR_RETURN(const Packing packing, Pack(buffers, effort));
+  ASSIGN_OR_RETURN(const Packing packing, Pack(buffers, effort, base));
   for (size_t k = 0; k < ids.size(); ++k) {
     program->mutable_buffers(ids[k])->set_offset(base + packing.offsets[k]);
   }
