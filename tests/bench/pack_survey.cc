@@ -1,8 +1,9 @@
 // What packing leaves, and what the waits that earn reuse cost, over the training programs of
 // pack_cases.h. Every stage is compared with its own lower bound and with that of the program
 // before waits were added; a layout with such waits is simulated with and without them. --bare
-// packs the programs as they are without such waits instead, equal problems once, and --dump keeps
-// those of which more than 1 % is left, to be studied.
+// packs the programs as they are without such waits instead, equal problems once; --screen packs
+// with orders only, and in full where those leave more than 1 %, so that thousands of layouts are
+// done. --dump keeps the problems of which (the orders) leave more than 1 %, to be studied.
 //
 // Prints a table of both gaps and the stages that are farthest off, or with --csv a line a stage:
 // name, arena, own bound, bound before waits, seconds (with --bare: name, buffers, arena, bound,
@@ -39,6 +40,7 @@ struct Options {
   std::string dump;      // a folder for the problems of which more than 1 % is left
   bool csv = false;
   bool bare = false;
+  bool screen = false;
 };
 
 struct Stage {
@@ -113,6 +115,11 @@ uint64_t Fingerprint(const std::vector<PackBuffer>& buffers) {
   return hash;
 }
 
+// More than 1 % of the whole arena is left.
+bool IsFar(const Packing& packing, int64_t base) {
+  return Over(base + packing.arena_bytes, base + packing.lower_bound_bytes) > 0.01;
+}
+
 // The programs as they are without waits that earn reuse; equal problems are packed once.
 bool MeasureBare(const Case& c, const SurveyModel& survey_model, const Options& options,
                  Survey* survey) {
@@ -134,7 +141,10 @@ bool MeasureBare(const Case& c, const SurveyModel& survey_model, const Options& 
     const auto [known, is_new] = survey->packed.try_emplace(Fingerprint(whole));
     if (is_new) {
       const auto start = std::chrono::steady_clock::now();
-      const auto packing = Pack(lives.buffers);
+      auto packing =
+          Pack(lives.buffers, options.screen ? PackEffort::kOrders : PackEffort::kFull, base);
+      const bool far = packing.ok() && IsFar(*packing, base);
+      if (options.screen && far) packing = Pack(lives.buffers, PackEffort::kFull, base);
       if (!packing.ok()) return false;
       const double seconds = Seconds(start);
       survey->slowest_seconds = std::max(survey->slowest_seconds, seconds);
@@ -145,7 +155,7 @@ bool MeasureBare(const Case& c, const SurveyModel& survey_model, const Options& 
                     static_cast<long long>(base + packing->lower_bound_bytes), seconds);
         std::fflush(stdout);
       }
-      if (!options.dump.empty() && known->second > 0.01) {
+      if (!options.dump.empty() && far) {
         std::string file = name;
         std::replace(file.begin(), file.end(), ' ', '_');
         Dump(absl::StrCat(options.dump, "/", file, ".csv"), whole);
@@ -244,8 +254,9 @@ bool Parse(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "--csv") options->csv = true;
-    if (name == "--bare") options->bare = true;
-    if (name == "--csv" || name == "--bare") continue;
+    if (name == "--bare" || name == "--screen") options->bare = true;
+    if (name == "--screen") options->screen = true;
+    if (name == "--csv" || name == "--bare" || name == "--screen") continue;
     if (++i == argc) return false;
     const std::string value = argv[i];
     int64_t number = 0;
@@ -273,7 +284,8 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, &options)) {
     std::fprintf(stderr,
                  "usage: pack_survey [--stride LAYOUTS] [--offset LAYOUT] [--seconds LIMIT] "
-                 "[--worst NAMES] [--only PART_OF_NAME] [--csv] [--bare] [--dump FOLDER]\n");
+                 "[--worst NAMES] [--only PART_OF_NAME] [--csv] [--bare] [--screen] "
+                 "[--dump FOLDER]\n");
     return 2;
   }
 
