@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 of one rank in the middle of a step of a pipeline: all others end within seconds, one cause is named, and the job
-goes on from its last checkpoint to the same end."""
+"""kill -9 of one rank in the middle of a step of a pipeline, and of one that others wait for inside a collective of every kind
+of group: all others end within seconds, one cause is named, and the job goes on from its last checkpoint to the same end."""
 import os
 import pathlib
 import signal
@@ -9,7 +9,7 @@ import time
 import unittest
 
 from service import ServiceTest
-from support import GPT, processes
+from support import FAILURE, GPT, TerraceTest, processes
 
 STEPS = 60
 LAYOUT = {"model.config": {**GPT, "n_layer": 4}, "train.steps": STEPS, "checkpoint.every_steps": 10, "checkpoint.keep": 0,
@@ -61,6 +61,43 @@ class LayoutFailureTest(ServiceTest):
         self.cli("cancel", "--force", job)
         self.wait_for_state(job, "CANCELLED")
         self.wait_until(lambda: not self.rank_pids(), "no rank is left", seconds=5)
+
+
+def ticks(pid):
+    """Hundredths of a second that the process has computed."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+class CollectiveFailureTest(TerraceTest):
+    GROUPS = {"tensor": {"tp": 2}, "pipeline": {"pp": 2, "micro_batch": 4}, "context": {"cp": 2, "context_type": "ring"},
+              "data, gathering weights": {"dp": 2, "zero": 3}}
+
+    def test_a_member_killed_while_others_are_in_a_collective_with_it_stops_all_with_one_cause(self):
+        for group, layout in self.GROUPS.items():
+            with self.subTest(group):
+                running = self.start("run", self.job({"train.steps": 1_000_000, "max_restarts": 0,
+                                                      "resources.devices_per_node": 2, "layout": layout}), "-o", "json")
+                running.wait_for_step(3)
+                ranks = self.pids_by_rank()
+                os.kill(ranks[1], signal.SIGSTOP)  # the other comes to its next collective and no further
+                self.wait_until(lambda: self.waits(ranks[0]), "rank 0 computes nothing any more")
+                os.kill(ranks[1], signal.SIGKILL)
+                killed_at = time.monotonic()
+                self.wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks.values()),
+                                "all ranks have ended", seconds=5)
+                print(f"\n  {group}: all had ended {time.monotonic() - killed_at:.2f} s after the kill")
+                result = running.wait()
+                self.assertEqual(self.wait_until_nothing_runs(5), {}, "no orphans")
+                self.assertEqual(result.code, FAILURE, str(result))
+                self.refused(result, "rank 1", "signal 9")
+                self.assertNotIn("rank 0", result.done["message"], "one cause")
+
+    @staticmethod
+    def waits(pid):
+        before = ticks(pid)
+        time.sleep(0.3)
+        return ticks(pid) - before <= 1
 
 
 if __name__ == "__main__":
