@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <google/protobuf/util/json_util.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -80,9 +81,15 @@ std::string Json(const std::vector<v1::Program>& programs) {
   return absl::StrCat("{\"programs\": [\n", absl::StrJoin(programs, ",\n", json), "]}\n");
 }
 
+// For a person who waits: it may take seconds to find what would fit.
+void TellPerson(const std::string& words) {
+  if (isatty(STDERR_FILENO) != 1) return;
+  std::fprintf(stderr, "terrace-coordinator: it does not fit; trying %s\n", words.c_str());
+}
+
 absl::StatusOr<Prepared> PrepareSpec(const Options& options) {
-  if (!options.cluster.empty()) return PrepareOnPaper(options.spec, options.cluster);
-  return PrepareFile(options.spec, options.profile);
+  if (!options.cluster.empty()) return PrepareOnPaper(options.spec, options.cluster, TellPerson);
+  return PrepareFile(options.spec, options.profile, TellPerson);
 }
 
 // A plan that does not fit is printed too, and why on standard error.

@@ -131,14 +131,14 @@ absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
 
 }  // namespace
 
-absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path,
-                                     const std::string& profile_path) {
+absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path, const std::string& profile_path,
+                                     const TellTried& tell) {
   ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(spec_path, kSpecBytesMax));
   std::error_code error;
   const auto absolute = std::filesystem::absolute(spec_path, error);
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJobSpec(yaml, absolute.parent_path().string()));
   ASSIGN_OR_RETURN(const Budget budget, MachineBudget(spec, profile_path));
-  return PrepareAnyway(spec, budget);
+  return PrepareAnyway(spec, budget, tell);
 }
 
 absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output) {

@@ -15,8 +15,10 @@ namespace terrace {
 // Reads the spec file and prepares it for this machine: its cores, memory and the profile that
 // `terrace-rank probe` measures (kept in the user's cache folder), or the one in `profile_path`,
 // what `terrace profile -o json` printed. FAILED_PRECONDITION when that is of other hardware.
+// `tell`: as of PrepareAnyway().
 absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path,
-                                     const std::string& profile_path = "");
+                                     const std::string& profile_path = "",
+                                     const TellTried& tell = {});
 
 // Writes the inference program for a checkpoint: the model in its config.json, the length and
 // precision in the spec of its manifest.json.

@@ -29,14 +29,15 @@ absl::StatusOr<Cluster> ReadCluster(const std::string& cluster) {
 
 }  // namespace
 
-absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster) {
+absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster,
+                                        const TellTried& tell) {
   ASSIGN_OR_RETURN(const Cluster paper, ReadCluster(cluster));
   ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(spec_path, kSpecBytesMax));
   std::error_code error;
   const auto absolute = std::filesystem::absolute(spec_path, error);
   ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpec(yaml, absolute.parent_path().string()));
   RETURN_IF_ERROR(ApplyCluster(paper, &spec, WrittenIn(yaml)));
-  return PrepareAnyway(spec, BudgetOnPaper(spec, paper));
+  return PrepareAnyway(spec, BudgetOnPaper(spec, paper), tell);
 }
 
 }  // namespace terrace

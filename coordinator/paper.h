@@ -12,7 +12,8 @@
 namespace terrace {
 
 // `cluster`: as planner/cluster.h reads it, or the path of a YAML file (with a slash, or ending in
-// .yaml or .yml).
-absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster);
+// .yaml or .yml). `tell`: as of PrepareAnyway().
+absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster,
+                                        const TellTried& tell = {});
 
 }  // namespace terrace

@@ -35,17 +35,17 @@ Budget ForChoosing(const v1::JobSpec& spec, const Budget& budget) {
 constexpr size_t kChangesShown = 3;
 
 absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                                 const Searched& searched) {
+                                 const Searched& searched, const TellTried& tell) {
   const Evaluated& nearest = searched.evaluated.front();
-  std::vector<Change> changes = ChangesThatFit(spec, budget, kChangesShown);
+  Changes changes = ChangesThatFit(spec, budget, kChangesShown, tell);
   Prepared prepared;
   prepared.refusal = DoesNotFit(spec, budget, nearest, changes);
   std::vector<Evaluated> others;
-  for (Change& change : changes) others.push_back(std::move(change.evaluated));
+  for (Change& change : changes.found) others.push_back(std::move(change.evaluated));
   prepared.model_name = ModelName(spec.model(), model.config.family);
   prepared.plan = ReportPlan(spec, model, budget, nearest, others);
-  for (size_t i = 0; i < changes.size(); ++i) {
-    prepared.plan.mutable_alternatives(static_cast<int>(i))->set_note(changes[i].words);
+  for (size_t i = 0; i < changes.found.size(); ++i) {
+    prepared.plan.mutable_alternatives(static_cast<int>(i))->set_note(changes.found[i].words);
   }
   prepared.plan.set_binding_constraint(std::string(prepared.refusal.message()));
   ReportSearch(searched, searched.evaluated.size(), &prepared.plan);
@@ -81,25 +81,27 @@ absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, con
   return prepared;
 }
 
-absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& given, bool anyway) {
+absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& given, bool anyway,
+                                     const TellTried& tell) {
   const Budget budget = ForChoosing(spec, given);
   ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
   ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget));
   if (searched.evaluated.front().fits) {
     return Chosen(spec, model, given, budget, std::move(searched));
   }
-  if (anyway) return Refused(spec, model, budget, searched);
+  if (anyway) return Refused(spec, model, budget, searched, tell);
   return DoesNotFit(spec, budget, searched.evaluated.front());
 }
 
 }  // namespace
 
 absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget) {
-  return PrepareWith(spec, budget, /*anyway=*/false);
+  return PrepareWith(spec, budget, /*anyway=*/false, {});
 }
 
-absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget) {
-  return PrepareWith(spec, budget, /*anyway=*/true);
+absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget,
+                                       const TellTried& tell) {
+  return PrepareWith(spec, budget, /*anyway=*/true, tell);
 }
 
 }  // namespace terrace

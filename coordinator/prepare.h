@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/simulate.h"
+#include "coordinator/prepare/what_fits.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
@@ -35,6 +36,7 @@ absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget);
 
 // The same to look at: when nothing fits, the plan of the layout that comes nearest, with fits
 // false, and what would fit as its alternatives; `refusal` is what Prepare() would return.
-absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget);
+absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget,
+                                       const TellTried& tell = {});
 
 }  // namespace terrace

@@ -25,6 +25,10 @@ SampleSizes SizesOf(const v1::Layout& layout);
 
 // Passes of a layer that comparing the layout compiles, of all stages: what its time goes with.
 int64_t LayerPasses(const v1::Layout& layout, int64_t layers);
+// Of the whole step.
+inline int64_t LayerPassesOfStep(const v1::Layout& layout, int64_t layers) {
+  return layers * layout.micro_batches();
+}
 
 // Layouts of more are compared only where none of fewer fits: to compile one takes as long as all
 // others together. Llama 3 405B in 16 micro-batches has 2,016.

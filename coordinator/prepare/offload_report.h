@@ -9,13 +9,14 @@
 // nothing of them hides: a copy has one thread of the t that compute, so that all copies of the
 // passes together, with what the host computes beside them, add q = copies / t + computed seconds;
 // elsewhere q = 0. T tokens make a step of
-// max(c T + q, S_p) + S_o seconds, and the offload costs at most a tenth of it,
-// max(c T + q, S_p) + S_o <= c T / 0.9, from
+// max(c T + q, S_p) + S_o seconds, and the offload costs at most k of it,
+// max(c T + q, S_p) + S_o <= c T / (1 - k), from
 //
-//   T = max(9 (S_o + q), 0.9 (S_p + S_o)) / c
+//   T = max((1 - k) / k (S_o + q), (1 - k) (S_p + S_o)) / c
 //
-// tokens on, in as many micro-batches. S_p and S_o are of the simulated step, c and q of its
-// instructions alone.
+// tokens on, in as many micro-batches. k is 0.09: at most a tenth of the step is lost, a hundredth
+// of which goes to first fetches and hand-overs between streams. S_p and S_o are of the simulated
+// step, c and q of its instructions alone.
 //
 // Pure and thread-safe.
 //

@@ -45,11 +45,17 @@ v1::ModelSummary ReportModel(const v1::JobSpec& spec, const Model& model) {
   return summary;
 }
 
+// A sample's programs have only some of the step's micro-batches.
+double WholeSteps(const Evaluated& chosen) {
+  return static_cast<double>(std::max<uint32_t>(1, chosen.layout.micro_batches())) /
+         static_cast<double>(std::max<uint32_t>(1, chosen.programs[0].rules().micro_batches()));
+}
+
 // Model FLOPs of a step that a rank does, averaged over the stages.
 double RankFlops(const Evaluated& chosen) {
   double flops = 0;
   for (const v1::Program& program : chosen.programs) flops += program.rules().flops_per_step();
-  return flops / static_cast<double>(chosen.programs.size());
+  return WholeSteps(chosen) * flops / static_cast<double>(chosen.programs.size());
 }
 
 v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
@@ -68,7 +74,7 @@ v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
   const double peak =
       bf16 ? budget.profile.bf16_flops_per_second() : budget.profile.f32_flops_per_second();
   if (simulation.step_seconds > 0) {
-    time.set_tokens_per_second(static_cast<double>(rules.tokens_per_step()) /
+    time.set_tokens_per_second(WholeSteps(chosen) * static_cast<double>(rules.tokens_per_step()) /
                                simulation.step_seconds);
     time.set_tokens_per_second_per_device(time.tokens_per_second() /
                                           std::max<uint32_t>(1, chosen.layout.ranks()));

@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "coordinator/prepare/search_choice.h"
+#include "coordinator/prepare/search_sample.h"
 #include "coordinator/prepare/search_trial.h"
 
 namespace terrace {
@@ -48,6 +49,17 @@ absl::Status TryKinds(const std::vector<Proposal>& proposals, double seconds_max
   return absl::OkStatus();
 }
 
+// Where nothing fits. To say what is in the way it takes neither the last percents that a search of
+// packings saves nor all of a very long step.
+absl::StatusOr<Evaluated> Look(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                               Evaluated sample) {
+  const bool is_short = LayerPassesOfStep(sample.layout, model.config.layers) <= kShortLayerPasses;
+  if (is_short || NearlyFits(sample, budget)) {
+    return Evaluate(spec, model, budget, v1::Layout(sample.layout));
+  }
+  return sample;
+}
+
 // The chosen one whole. A sample that fits may stand for a step that does not, by its packing: then
 // the next best is.
 absl::StatusOr<std::vector<Evaluated>> Choose(const v1::JobSpec& spec, const Model& model,
@@ -56,8 +68,12 @@ absl::StatusOr<std::vector<Evaluated>> Choose(const v1::JobSpec& spec, const Mod
     const std::optional<size_t> best = BestOf(tried);
     const size_t index = best ? *best : NearestToFit(spec, budget, tried);
     Evaluated& one = tried[index].evaluated;
+    if (!best) {
+      ASSIGN_OR_RETURN(one, Look(spec, model, budget, std::move(one)));
+      return InOrder(index, std::move(tried));
+    }
     ASSIGN_OR_RETURN(one, Evaluate(spec, model, budget, v1::Layout(one.layout)));
-    if (one.fits || !best) return InOrder(index, std::move(tried));
+    if (one.fits) return InOrder(index, std::move(tried));
   }
 }
 
@@ -84,6 +100,7 @@ absl::StatusOr<Found> SearchOnce(const v1::JobSpec& spec, const Model& model, co
     RETURN_IF_ERROR(TryKinds(wide.best, seconds_max, &trial));
   }
   searched.fitted = trial.fits();
+  searched.instructions = trial.instructions();
   ASSIGN_OR_RETURN(std::vector<Tried> tried, trial.Take());
   ASSIGN_OR_RETURN(searched.evaluated, Choose(spec, model, budget, std::move(tried)));
   const Evaluated& front = searched.evaluated.front();

@@ -30,6 +30,7 @@ struct Searched {
   std::vector<Evaluated> evaluated;
   std::vector<Proposal> others;  // by closed form only, that fit in less memory than the chosen
   int64_t candidates = 0;        // compared by closed form
+  int64_t instructions = 0;      // compiled
 };
 
 // INVALID_ARGUMENT when no layout respects the spec or none can be compiled.

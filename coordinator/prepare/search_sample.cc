@@ -65,6 +65,12 @@ void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* 
   evaluated->fits = Excesses(spec, budget, *evaluated).empty();
 }
 
+bool NearlyFits(const Evaluated& one, const Budget& budget) {
+  constexpr double kPackingSaves = 0.08;
+  return static_cast<double>(one.device_bytes) * (1 - kPackingSaves) <=
+         static_cast<double>(budget.device_memory_bytes);
+}
+
 absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluated) {
   if (evaluated->shorter.empty()) {
     ASSIGN_OR_RETURN(evaluated->simulation, Simulate(evaluated->programs, "train", profile));

@@ -27,6 +27,9 @@ absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, co
 int64_t StageBytes(const Evaluated& evaluated, size_t stage);
 void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated);
 
+// A better packing may make it fit its device.
+bool NearlyFits(const Evaluated& one, const Budget& budget);
+
 // Fills `simulation`, of samples and of whole steps.
 absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluated);
 

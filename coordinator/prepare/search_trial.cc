@@ -137,7 +137,7 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
 }
 
 absl::Status Trial::PackBetter(int64_t instructions_max, Evaluated* one) const {
-  if (one->fits || !NearlyFits(*one) || Instructions(one->programs) > instructions_max) {
+  if (one->fits || !NearlyFits(*one, budget_) || Instructions(one->programs) > instructions_max) {
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(one->programs, CompileLayout(spec_, model_, budget_, one->layout,
@@ -145,12 +145,6 @@ absl::Status Trial::PackBetter(int64_t instructions_max, Evaluated* one) const {
                                                 /*search_packings=*/true));
   CountSampleBytes(spec_, budget_, one);
   return absl::OkStatus();
-}
-
-bool Trial::NearlyFits(const Evaluated& one) const {
-  constexpr double kPackingSaves = 0.08;
-  return static_cast<double>(one.device_bytes) * (1 - kPackingSaves) <=
-         static_cast<double>(budget_.device_memory_bytes);
 }
 
 bool Trial::MayRecompute(const v1::Layout& layout) const {

@@ -44,6 +44,7 @@ class Trial {
   bool fits() const;
   // Seconds by closed form of the fastest that fits. REQUIRES: fits().
   double fastest_estimate() const { return fastest_estimate_; }
+  int64_t instructions() const { return instructions_; }  // compiled so far
   // Layouts of another kind follow, of which those that were tried say nothing.
   void Forget() { off_by_.clear(); }
 
@@ -66,7 +67,6 @@ class Trial {
   // With less for each stage that is over its bytes; nothing when all is computed again already.
   std::optional<v1::Layout> Corrected(const Evaluated& one, std::vector<int64_t>* targets) const;
   bool MayRecompute(const v1::Layout& layout) const;
-  bool NearlyFits(const Evaluated& one) const;
   bool MayFit(const Proposal& proposal, double part) const;
   // Over the limits of the tiers other than the device.
   bool HopelessElsewhere(const Proposal& proposal) const;

@@ -9,130 +9,105 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/planner/estimate.h"
+#include "base/status_macros.h"
+#include "coordinator/planner/planner.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/memory_report.h"
 #include "coordinator/prepare/search.h"
+#include "coordinator/prepare/variations.h"
 #include "proto/program_text.h"
 
 namespace terrace {
 namespace {
 
-constexpr int64_t kMinSequenceLength = 16;
 constexpr int64_t kMiB = int64_t{1} << 20;
+// What trying changes may cost, counted, so that the same in gives the same out: layouts compared
+// by closed form and instructions compiled. About ten seconds.
+constexpr int64_t kComparedMax = 600'000;
+constexpr int64_t kInstructionsMax = 250'000;
+
+struct Cost {
+  int64_t compared = 0;
+  int64_t instructions = 0;
+  bool too_much() const { return compared > kComparedMax || instructions > kInstructionsMax; }
+};
+
+Search SearchOf(const v1::JobSpec& spec) {
+  return OffersTiers(spec) ? Search::kTiers : Search::kAll;
+}
+
+// Whether some layout of the spec is worth compiling, by closed form.
+absl::StatusOr<bool> AnyIsHopeful(const v1::JobSpec& spec, const Budget& budget, Cost* cost) {
+  ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
+  ASSIGN_OR_RETURN(const Proposals proposals, Propose(spec, model, budget, SearchOf(spec)));
+  cost->compared += proposals.compared;
+  return std::any_of(proposals.best.begin(), proposals.best.end(),
+                     [&](const Proposal& one) { return !Hopeless(one.memory, spec, budget); });
+}
+
+// Of what is open, that which takes the least memory is asked.
+bool Hopeful(const v1::JobSpec& spec, const Budget& budget, Cost* cost) {
+  v1::JobSpec smallest = spec;
+  v1::LayoutSpec* layout = smallest.mutable_layout();
+  if (layout->micro_batch() == 0) layout->set_micro_batch(1);
+  if (layout->schedule().empty() && layout->interleave() <= 1) layout->set_schedule("1f1b");
+  absl::StatusOr<bool> hopeful = AnyIsHopeful(smallest, budget, cost);
+  // What is pinned may contradict it.
+  if (!hopeful.ok()) hopeful = AnyIsHopeful(spec, budget, cost);
+  return hopeful.ok() && *hopeful;
+}
+
+// With all of its layout open, and farther and farther away.
+bool HopefulAnyhow(const Variation& variation, const Budget& budget, Cost* cost) {
+  if (Hopeful(WithLayoutReleased(variation).back().spec, budget, cost)) return true;
+  const std::vector<Variation> offloaded = WithOffload(variation);
+  return std::any_of(offloaded.rbegin(), offloaded.rend(),
+                     [&](const Variation& one) { return Hopeful(one.spec, budget, cost); });
+}
+
+// Index of the first of ever shorter sequences that is hopeful; as many as there are if none is.
+size_t FirstHopeful(const std::vector<Variation>& shorter, const Budget& budget, Cost* cost) {
+  const auto hopeless = [&](const Variation& one) { return !HopefulAnyhow(one, budget, cost); };
+  const auto first = std::partition_point(shorter.begin(), shorter.end(), hopeless);
+  return static_cast<size_t>(first - shorter.begin());
+}
 
 // The best layout of the spec that fits. What the closed form calls hopeless is not compiled.
-std::optional<Evaluated> BestThatFits(const v1::JobSpec& spec, const Budget& budget) {
+std::optional<Evaluated> BestThatFits(const v1::JobSpec& spec, const Budget& budget, Cost* cost) {
+  if (!Hopeful(spec, budget, cost)) return std::nullopt;
   const absl::StatusOr<Model> model = ReadModel(spec);
   if (!model.ok()) return std::nullopt;
-  const auto layouts = Candidates(spec, *model, budget, Search::kAll);
-  if (!layouts.ok()) return std::nullopt;
-  const Estimator estimator(spec, *model);
-  const bool hope = std::any_of(layouts->begin(), layouts->end(), [&](const v1::Layout& layout) {
-    return !Hopeless(estimator.Memory(layout), spec, budget);
-  });
-  if (!hope) return std::nullopt;
   absl::StatusOr<Searched> searched = SearchLayouts(spec, *model, budget, Effort::kFirstFit);
-  if (!searched.ok() || !searched->evaluated.front().fits) return std::nullopt;
+  if (!searched.ok()) return std::nullopt;
+  cost->compared += searched->candidates;
+  cost->instructions += searched->instructions;
+  if (!searched->evaluated.front().fits) return std::nullopt;
   return std::move(searched->evaluated.front());
 }
 
-// A spec with some keys changed, and the changes in words.
-struct Variation {
-  v1::JobSpec spec;
-  std::vector<std::string> changes;
+// Specs of one precision and sequence length, the cheapest change first. Of those that only release
+// the layout, and of those that offload it, one that fits says it all.
+struct Kind {
+  std::vector<Variation> released, offloaded;
 };
 
-Variation WithBf16(Variation variation) {
-  variation.spec.mutable_train()->set_precision("bf16");
-  variation.changes.push_back("train.precision bf16");
-  return variation;
-}
-
-Variation WithSequence(Variation variation, int64_t length) {
-  v1::DataSpec* data = variation.spec.mutable_data();
-  data->set_sequence_length(length);
-  // The longest bucket is as long as the samples.
-  const std::vector<int64_t> buckets(data->buckets().begin(), data->buckets().end());
-  data->clear_buckets();
-  for (const int64_t bucket : buckets) {
-    if (bucket < length) data->add_buckets(bucket);
-  }
-  if (!buckets.empty()) data->add_buckets(length);
-  variation.changes.push_back(absl::StrCat("data.sequence_length ", length));
-  return variation;
-}
-
-// What costs nothing but time, from the cheapest on; each step keeps those before it.
-using Release = void (*)(v1::LayoutSpec*);
-constexpr Release kReleases[] = {[](v1::LayoutSpec* layout) { layout->set_allocator("planned"); },
-                                 [](v1::LayoutSpec* layout) { layout->clear_micro_batch(); },
-                                 [](v1::LayoutSpec* layout) {
-                                   layout->clear_recompute();
-                                   layout->clear_recompute_every();
-                                   layout->clear_recompute_layers();
-                                 },
-                                 [](v1::LayoutSpec* layout) {
-                                   layout->set_zero(-1);
-                                   layout->clear_shard_size();
-                                 },
-                                 [](v1::LayoutSpec* layout) { layout->set_tile_bytes(-1); },
-                                 [](v1::LayoutSpec* layout) {
-                                   *layout = v1::LayoutSpec();
-                                   layout->set_zero(-1);
-                                   layout->set_sequence_parallel(-1);
-                                   layout->set_persistent_parameters(-1);
-                                   layout->set_tile_bytes(-1);
-                                 }};
-
-// The spec itself, then with more and more of its layout left open.
-std::vector<Variation> WithLayoutReleased(const Variation& variation) {
-  std::vector<Variation> released = {variation};
-  for (const Release release : kReleases) {
-    Variation next = released.back();
-    release(next.spec.mutable_layout());
-    const bool changed =
-        next.spec.layout().SerializeAsString() != released.back().spec.layout().SerializeAsString();
-    if (changed) released.push_back(std::move(next));
-  }
-  return released;
-}
-
-// The layout left open and offloaded, to the host and to NVMe; as the spec has it if it has a word
-// on it. Only memory that the spec does not mention is asked for.
-std::vector<Variation> WithOffload(const Variation& variation) {
-  std::vector<Variation> offloaded;
-  if (variation.spec.layout().has_offload()) return offloaded;
-  const bool has_nvme = variation.spec.resources().nvme().paths_size() > 0;
-  for (const v1::Offload& offload : Offloads(/*to_nvme=*/true)) {
-    Variation next = WithLayoutReleased(variation).back();
-    *next.spec.mutable_layout()->mutable_offload() = offload;
-    const bool nvme = offload.optimizer().nvme() > 0;
-    if (nvme && !has_nvme) next.changes.push_back("resources.nvme (a folder)");
-    offloaded.push_back(std::move(next));
-  }
-  return offloaded;
-}
-
-// The cheapest first.
-std::vector<Variation> Variations(const v1::JobSpec& spec) {
+// Those that may fit, the cheapest first.
+std::vector<Kind> KindsOf(const v1::JobSpec& spec, const Budget& budget, Cost* cost) {
   const Variation as_is = {.spec = spec, .changes = {}};
-  std::vector<Variation> kinds = {as_is};
-  const bool fp32 = spec.train().precision() != "bf16";
-  if (fp32) kinds.push_back(WithBf16(as_is));
-  for (int64_t length = spec.data().sequence_length() / 2; length >= kMinSequenceLength;
-       length /= 2) {
-    kinds.push_back(WithSequence(as_is, length));
-    if (fp32) kinds.push_back(WithSequence(WithBf16(as_is), length));
-  }
-  std::vector<Variation> variations;
-  for (const Variation& kind : kinds) {
-    for (const auto& more : {WithLayoutReleased(kind), WithOffload(kind)}) {
-      variations.insert(variations.end(), more.begin(), more.end());
+  std::vector<std::vector<Variation>> precisions = {Shorter(as_is)};
+  if (spec.train().precision() != "bf16") precisions.push_back(Shorter(WithBf16(as_is)));
+  std::vector<size_t> first;
+  for (const auto& shorter : precisions) first.push_back(FirstHopeful(shorter, budget, cost));
+  std::vector<Kind> kinds;
+  for (size_t i = 0; i < precisions[0].size(); ++i) {
+    for (size_t p = 0; p < precisions.size(); ++p) {
+      if (i < first[p]) continue;
+      kinds.push_back({WithLayoutReleased(precisions[p][i]), WithOffload(precisions[p][i])});
+      // The spec itself is what does not fit.
+      if (i == 0 && p == 0) kinds[0].released.erase(kinds[0].released.begin());
     }
   }
-  variations.erase(variations.begin());  // the spec itself is what does not fit
-  return variations;
+  return kinds;
 }
 
 // "a", "a with b", "a with b and c".
@@ -160,38 +135,56 @@ std::string BytesText(const Evaluated& evaluated) {
   return text;
 }
 
+// Before it is known what layout fits.
+std::vector<std::string> WordsOf(const v1::JobSpec& spec, const Variation& variation) {
+  std::vector<std::string> words = variation.changes;
+  const bool offloads = variation.spec.layout().has_offload() && !spec.layout().has_offload();
+  words.push_back(offloads ? "an offload" : "another layout");
+  return words;
+}
+
+Change ChangeOf(const v1::JobSpec& spec, const Variation& variation, Evaluated fitting) {
+  std::vector<std::string> words = variation.changes;
+  v1::LayoutSpec pinned = spec.layout();
+  if (fitting.layout.has_offload()) OnDeviceUnlessPinned(pinned.mutable_offload());
+  for (std::string& change : Unpinned(pinned, fitting.layout)) words.push_back(std::move(change));
+  return {.words = InWords(words), .evaluated = std::move(fitting)};
+}
+
 }  // namespace
 
-std::vector<Change> ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most) {
-  std::vector<Change> found;
-  for (const Variation& variation : Variations(spec)) {
-    // Dearer changes of a kind that has one that fits already say nothing new.
-    const bool new_kind =
-        found.empty() || variation.changes.size() > 0 || variation.spec.layout().has_offload();
-    if (!new_kind) continue;
-    std::optional<Evaluated> fitting = BestThatFits(variation.spec, budget);
-    if (!fitting.has_value()) continue;
-    std::vector<std::string> changes = variation.changes;
-    v1::LayoutSpec pinned = spec.layout();
-    if (fitting->layout.has_offload()) OnDeviceUnlessPinned(pinned.mutable_offload());
-    for (std::string& change : Unpinned(pinned, fitting->layout)) {
-      changes.push_back(std::move(change));
+Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most,
+                       const TellTried& tell) {
+  Changes changes;
+  Cost cost;
+  for (const Kind& kind : KindsOf(spec, budget, &cost)) {
+    for (const std::vector<Variation>* variations : {&kind.released, &kind.offloaded}) {
+      for (const Variation& variation : *variations) {
+        changes.all_tried = !cost.too_much();
+        if (!changes.all_tried || changes.found.size() >= most) return changes;
+        if (tell) tell(InWords(WordsOf(spec, variation)));
+        std::optional<Evaluated> fitting = BestThatFits(variation.spec, budget, &cost);
+        if (!fitting.has_value()) continue;
+        changes.found.push_back(ChangeOf(spec, variation, *std::move(fitting)));
+        break;
+      }
     }
-    found.push_back({.words = InWords(changes), .evaluated = *std::move(fitting)});
-    if (found.size() >= most) break;
   }
-  return found;
+  return changes;
 }
 
 absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest,
-                        const std::vector<Change>& changes) {
+                        const Changes& changes) {
   const int64_t enough_mib = (nearest.device_bytes + kMiB - 1) / kMiB;
   const bool device_short =
       budget.device_memory_bytes > 0 && nearest.device_bytes > budget.device_memory_bytes;
+  const char* none = changes.all_tried ? "no layout, precision or sequence_length fits; "
+                                       : "none of the changes that were tried fits; ";
   const std::string cheapest =
-      changes.empty() ? "no layout, precision or sequence_length fits; "
-                      : absl::StrCat("the cheapest change that fits: ", changes[0].words, " (",
-                                     BytesText(changes[0].evaluated), "); or ");
+      changes.found.empty()
+          ? none
+          : absl::StrCat("the cheapest change that fits: ", changes.found[0].words, " (",
+                         BytesText(changes.found[0].evaluated), "); or ");
   const v1::Binding binding =
       ReportBinding(nearest.programs, LimitsOf(spec), budget.device_memory_bytes);
   std::vector<std::string> holders;
@@ -209,7 +202,7 @@ absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Eva
 }
 
 absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest) {
-  return DoesNotFit(spec, budget, nearest, ChangesThatFit(spec, budget, 1));
+  return DoesNotFit(spec, budget, nearest, ChangesThatFit(spec, budget, 1, {}));
 }
 
 }  // namespace terrace

@@ -1,7 +1,8 @@
 // For a job that does not fit: what would. Found by really compiling changes of the spec, the
-// cheapest first: another layout (a smaller micro-batch, recompute, ZeRO, other degrees of
-// parallelism, where they were pinned) costs nothing but time, and so do the host's memory and
-// NVMe; bf16 costs digits, a shorter sequence changes what is learned.
+// cheapest first (variations.h), those that closed forms call hopeless left out.
+//
+// However large the model and the cluster, it ends after so many layouts compared and instructions
+// compiled, and says so when it has not tried everything then.
 //
 // Pure and thread-safe.
 //
@@ -9,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,13 +26,21 @@ struct Change {
   std::string words;  // "layout.micro_batch 1"
   Evaluated evaluated;
 };
-// The cheapest first, at most `most`; none when no layout, precision or sequence_length fits.
-std::vector<Change> ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most);
+struct Changes {
+  std::vector<Change> found;  // the cheapest first
+  bool all_tried = true;      // false: it ended early, and cheaper or other changes may fit too
+};
+// Told what is tried next, in words.
+using TellTried = std::function<void(const std::string& words)>;
+
+// At most `most`; none when no layout, precision or sequence_length fits. `tell` may be empty.
+Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most,
+                       const TellTried& tell);
 
 // RESOURCE_EXHAUSTED that says what the job's `nearest` layout needs of each tier that is too
 // small, what there is, what holds the most, and the cheapest of `changes`.
 absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest,
-                        const std::vector<Change>& changes);
+                        const Changes& changes);
 absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest);
 
 }  // namespace terrace
