@@ -1,0 +1,271 @@
+// What watching a job costs its steps, measured inside one run: a rank that a daemon starts instead
+// of terrace-rank, and that executes its steps in turns of two kinds, in random order.
+//
+//   watched  as every rank: the trainer's loop, with flight recorder, slices, times, metrics, log
+//            lines and reports over the link, while the processes that watch it run
+//   bare     the same VM over the same memory, agreement included, without all that: no recorder, a
+//            clock that stands still, nothing reported, and those processes are stopped
+//
+// Both kinds train the same model on, one after the other. Written to OBSERVABILITY_OUT: seconds a
+// step of both turns of each round. Nothing of this can be switched on in a job: this program is
+// not terrace-rank. tests/bench/observability.py starts it and judges.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "kernels/cpu/registry.h"
+#include "proto/grid.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/rank/commands.h"
+#include "worker/rank/environment.h"
+#include "worker/rank/groups.h"
+#include "worker/rank/initial_state.h"
+#include "worker/rank/link_server.h"
+#include "worker/rank/memory_report.h"
+#include "worker/rank/program_file.h"
+#include "worker/rank/program_memory.h"
+#include "worker/rank/trainer.h"
+
+namespace terrace {
+namespace {
+
+template <typename T>
+T Checked(absl::StatusOr<T> value) {
+  if (value.ok()) return *std::move(value);
+  std::cerr << value.status() << "\n";
+  std::exit(1);
+}
+
+void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  std::cerr << status << "\n";
+  std::exit(1);
+}
+
+int64_t Setting(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  int64_t value = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
+}
+
+class StandingClock final : public Clock {
+ public:
+  int64_t UnixMillis() const override { return 0; }
+  int64_t MonotonicNanos() const override { return 0; }
+};
+
+// Those that watch: this rank's daemon, and others by OBSERVABILITY_STOP.
+class Watchers {
+ public:
+  Watchers() {
+    const char* others = std::getenv("OBSERVABILITY_STOP");
+    if (others == nullptr) return;  // they run all the time
+    pids_.push_back(getppid());
+    for (const auto text : absl::StrSplit(others, ',', absl::SkipEmpty())) {
+      int pid = 0;
+      if (absl::SimpleAtoi(text, &pid)) pids_.push_back(pid);
+    }
+  }
+  ~Watchers() { Signal(SIGCONT); }
+  void Signal(int number) const {
+    for (const pid_t pid : pids_) kill(pid, number);
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+// As RankProcess prepares a rank, for both kinds of turns.
+class Bench {
+ public:
+  Bench(v1::RankConfig config, Reporter* reporter, Commands* commands)
+      : config_(std::move(config)), reporter_(*reporter), commands_(*commands) {
+    program_ = Checked(ReadProgram(config_.program_path(), config_.program_sha256()));
+    const int threads =
+        std::max(1, static_cast<int>(std::min(config_.threads(), program_->threads())));
+    const std::string& folder = config_.run_directory();
+    flight_ = Checked(FlightWriter::Create(folder, config_.program_sha256(),
+                                           static_cast<size_t>(program_->streams_size()), &clock_));
+    memory_ = Checked(ProgramMemory::Reserve(*program_, threads));
+    RecordMemory(*program_, *memory_, flight_.get());
+    dataset_ = Checked(TokenDataset::Open(config_.spec().data(), config_.spec().train(),
+                                          program_->rules().vocabulary(), {}));
+    groups_ = Checked(ConnectGroups(*program_, config_.rank(), {}, nullptr));
+    all_ranks_ = Checked(ConnectGloo({.name = "all_ranks", .rank = 0, .size = 1}, nullptr));
+    agreement_.emplace(all_ranks_.get());
+    if (const kernels::Status prepared = kernels::cpu::Prepare(threads); !prepared.ok())
+      Check(absl::InternalError(prepared.message));
+    watched_ = NewVm(threads, flight_.get(), &clock_);
+    bare_ = NewVm(threads, nullptr, &standing_);
+    Check(FillInitialState(*program_, memory_->regions(), threads));
+    Check(InitialiseWeights(
+        config_.spec().train().seed(),
+        {*program_, CoordinatesOf(program_->grid(), config_.rank()), memory_->regions()}, threads));
+    flight_->Prepared(0);
+    io_.emplace(program_->rules(), *dataset_, /*data_rank=*/0);
+  }
+
+  void MakeTrainer() {
+    trainer_.emplace(
+        TrainerParts{.config = &config_,
+                     .program = program_.get(),
+                     .dataset = dataset_.get(),
+                     .vm = watched_.get(),
+                     .agreement = &*agreement_,
+                     .checkpointer = nullptr,
+                     .reporter = &reporter_,
+                     .clock = &clock_,
+                     .stop = &commands_.stop_flag(),
+                     .flight = flight_.get(),
+                     .metrics = MemoryMetrics({*program_, *memory_, /*external_bytes=*/0})});
+  }
+
+  // Seconds a step.
+  double Watched(int64_t steps) {
+    program_->mutable_rules()->set_steps(step_ + steps);  // where the trainer's loop ends
+    const int64_t start_ns = clock_.MonotonicNanos();
+    Checked(trainer_->Run(step_));
+    step_ += steps;
+    return PerStep(start_ns, steps);
+  }
+  double Bare(int64_t steps) {
+    const int64_t start_ns = clock_.MonotonicNanos();
+    for (int64_t end = step_ + steps; step_ < end; ++step_) {
+      io_->SetStep(step_);
+      Check(bare_->Run("train", &*io_));
+      Checked(agreement_->Exchange({.stop = commands_.stop_flag().load()}));
+    }
+    return PerStep(start_ns, steps);
+  }
+  bool stopped() const { return commands_.stop_flag().load(); }
+
+ private:
+  std::unique_ptr<Vm> NewVm(int threads, FlightWriter* flight, const Clock* clock) {
+    auto vm = Checked(Vm::Create(*program_,
+                                 {.threads = threads,
+                                  .arenas = memory_->arenas(),
+                                  .groups = groups_,
+                                  .rank = config_.rank(),
+                                  .flight = flight},
+                                 clock, nullptr));
+    Check(vm->Warm());
+    return vm;
+  }
+  double PerStep(int64_t start_ns, int64_t steps) const {
+    return 1e-9 * static_cast<double>(clock_.MonotonicNanos() - start_ns) /
+           static_cast<double>(steps);
+  }
+
+  const v1::RankConfig config_;
+  Reporter& reporter_;
+  Commands& commands_;
+  const SystemClock clock_;
+  const StandingClock standing_;
+  std::unique_ptr<v1::Program> program_;
+  std::unique_ptr<FlightWriter> flight_;
+  std::optional<ProgramMemory> memory_;
+  std::unique_ptr<TokenDataset> dataset_;
+  std::vector<std::unique_ptr<Communicator>> groups_;
+  std::unique_ptr<Communicator> all_ranks_;
+  std::optional<Agreement> agreement_;
+  std::unique_ptr<Vm> watched_, bare_;
+  std::optional<TrainIo> io_;
+  std::optional<Trainer> trainer_;
+  int64_t step_ = 0;
+};
+
+void Measure(Bench* bench, std::FILE* out) {
+  const int64_t rounds = Setting("OBSERVABILITY_ROUNDS", 100);
+  const int64_t steps = Setting("OBSERVABILITY_STEPS", 4);
+  const Watchers watchers;
+  std::mt19937 random(1);
+  bench->Watched(steps);
+  bench->Bare(steps);
+  std::fprintf(out, "watched,bare,watched_first\n");
+  for (int64_t round = 0; round < rounds && !bench->stopped(); ++round) {
+    double watched = 0, bare = 0;
+    const bool watched_first = random() % 2 == 0;
+    for (const bool is_watched : {watched_first, !watched_first}) {
+      watchers.Signal(is_watched ? SIGCONT : SIGSTOP);
+      if (is_watched) {
+        watched = bench->Watched(steps);
+      } else {
+        bare = bench->Bare(steps);
+      }
+    }
+    std::fprintf(out, "%.9f,%.9f,%d\n", watched, bare, watched_first ? 1 : 0);
+  }
+}
+
+int Run(const std::string& config_path, char** argv) {
+  v1::RankConfig config = Checked(ReadRankConfig(config_path));
+  RestartWithEnvironment(argv, std::max<int>(1, config.threads()), /*share_cores=*/false);
+  log::Init("rank 0", log::Level::kInfo);
+  signal(SIGPIPE, SIG_IGN);
+  const char* path = std::getenv("OBSERVABILITY_OUT");
+  std::FILE* out = path == nullptr ? nullptr : std::fopen(path, "w");
+  if (out == nullptr || config.ranks() != 1) {
+    std::cerr << "needs OBSERVABILITY_OUT, a file that can be written, and a job of one rank\n";
+    return 2;
+  }
+  // A trainer that ends a turn takes it for the end of the job.
+  config.mutable_spec()->mutable_train()->set_eval_batches(0);
+  const SystemClock clock;
+  Commands commands;
+  Reporter reporter(config, &clock);
+  auto link = Checked(LinkServer::Start({.path = config.run_directory() + "/link.sock",
+                                         .job = config.job(),
+                                         .epoch = config.epoch(),
+                                         .rank = config.rank(),
+                                         .on_go = [&commands] { commands.Go(); },
+                                         .on_stop =
+                                             [&commands](bool) {
+                                               if (!commands.Stop()) _exit(0);
+                                             }}));
+  reporter.SetLink(link.get());
+  reporter.SetState(v1::RANK_PREPARING);
+  Bench bench(config, &reporter, &commands);
+  reporter.SetState(v1::RANK_READY);
+  commands.WaitForGo();
+  if (!commands.BeginTraining()) return 0;
+  reporter.SetState(v1::RANK_RUNNING);
+  bench.MakeTrainer();
+  Measure(&bench, out);
+  std::fclose(out);
+  reporter.End(absl::OkStatus(), /*stopped_early=*/false, 0);
+  _exit(0);  // as terrace-rank does
+}
+
+}  // namespace
+}  // namespace terrace
+
+// Whatever else the daemon asks of terrace-rank, that answers: OBSERVABILITY_RANK.
+int main(int argc, char** argv) {
+  if (argc >= 4 && std::strcmp(argv[1], "run") == 0 && std::strcmp(argv[2], "--config") == 0)
+    return terrace::Run(argv[3], argv);
+  const char* rank = std::getenv("OBSERVABILITY_RANK");
+  if (rank == nullptr) {
+    std::cerr << "started by tests/bench/observability.py\n";
+    return 2;
+  }
+  execv(rank, argv);
+  std::perror(rank);
+  return 1;
+}
