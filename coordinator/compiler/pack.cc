@@ -48,7 +48,7 @@ constexpr int64_t kOtherFits = 400'000;
 constexpr int64_t kMuchPart = 100;
 constexpr int64_t kMuchBytes = int64_t{1} << 20;
 constexpr int64_t kEjectCeiling = 98;
-constexpr int64_t kEjectSteps = 640'000'000;
+constexpr int64_t kEjectSteps = 160'000'000;
 
 // Ejections and the search: for so many items, because memory grows with the pairs that meet.
 constexpr size_t kSearchItems = 4096;

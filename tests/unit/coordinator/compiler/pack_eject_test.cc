@@ -101,7 +101,7 @@ TEST(PackEjectTest, StagesThatNoOrderPacksAreWithinOnePercentOfTheirArena) {
     const PackProblem problem = MakePackProblem(buffers);
     const int64_t bound = problem.lower_bound_bytes;
     const int64_t ceiling = bound + (persistent + bound) / 10'000 * 98;
-    const PackPlacement placement = PackByEjection(problem, ceiling, 640'000'000);
+    const PackPlacement placement = PackByEjection(problem, ceiling, 160'000'000);
     ASSERT_EQ(placement.offsets.size(), buffers.size());
     EXPECT_EQ(FirstOverlap(buffers, {.offsets = placement.offsets}), "");
     EXPECT_LE(placement.arena_bytes, ceiling);
