@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -177,6 +178,16 @@ void WarnOfSharedCores(int ranks, int threads_per_rank) {
                ranks, threads, threads == 1 ? "thread" : "threads", cores);
 }
 
+// The driver's control device is there where GPUs can be used.
+void WarnOfGpusLeftOut(int nodes, const std::string& device) {
+  std::error_code ignored;
+  if (nodes <= 1 || device == "cpu" || !std::filesystem::exists("/dev/nvidiactl", ignored)) return;
+  std::fprintf(stderr,
+               "warning: %d nodes on one machine would each take its GPUs: they train on the CPU; "
+               "to use the GPUs, set resources.nodes: 1 and devices_per_node: their number\n",
+               nodes);
+}
+
 absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) {
   ASSIGN_OR_RETURN(v1::SubmitRequest request, ReadSpecFile(options.spec_path));
   std::string state_directory = options.state_directory;
@@ -193,6 +204,7 @@ absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) 
   const int devices = static_cast<int>(resources.devices_per_node());
   const int threads = static_cast<int>(resources.threads_per_device());
   WarnOfSharedCores(nodes * devices, threads);
+  WarnOfGpusLeftOut(nodes, resources.device());
   RETURN_IF_ERROR(
       cluster->AddWorkers(nodes, devices, resources.device_memory(), threads, resources.device()));
   request.set_dry_run(false);

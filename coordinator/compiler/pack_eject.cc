@@ -28,7 +28,7 @@ struct Tactic {
 };
 constexpr Tactic kTactics[] = {{1, false}, {8, true}};
 // What goes wrong early may never come right: the steps of one try.
-constexpr int64_t kTrySteps = 80'000'000;
+constexpr int64_t kTrySteps = 40'000'000;
 // Grids, each with all tactics before the next: coarse, and fine (pack_cells.h).
 constexpr int kRoomPercents[] = {90, 97};
 

@@ -1,11 +1,10 @@
 // Times kernels on this machine: what plans compute with instead of peak rates.
 //
 // Each case runs on memory that other work has pushed out of the caches, as in a training step,
-// while as many ranks as have room on the machine do the same (probe_companions.h). It counts with
-// the call that a quarter of all calls are faster than: neither what the machine could do at best,
-// nor what others on it left over. All cases take turns several times, so that whoever else uses
-// the machine for a second or two disturbs a part of each case's calls, not all calls of some
-// cases.
+// while as many ranks as have room on the machine do the same (probe_companions.h). All cases take
+// turns several times over the whole probe; of a case the mean over its turns counts, of a turn the
+// median of its few calls: a step takes calls as they come, in the machine's fast moments and in
+// its slow ones.
 //
 // Used on one thread; kernels use `threads`.
 //
