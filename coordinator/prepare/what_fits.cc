@@ -29,6 +29,9 @@ constexpr int64_t kInstructionsMax = 250'000;
 struct Cost {
   int64_t compared = 0;
   int64_t instructions = 0;
+  bool ends_early = false;  // not all closed forms were asked
+  // So that what they leave can be tried, closed forms alone may cost half of it.
+  bool asked_enough() const { return compared > kComparedMax / 2; }
   bool too_much() const { return compared > kComparedMax || instructions > kInstructionsMax; }
 };
 
@@ -57,19 +60,33 @@ bool Hopeful(const v1::JobSpec& spec, const Budget& budget, Cost* cost) {
   return hopeful.ok() && *hopeful;
 }
 
-// With all of its layout open, and farther and farther away.
+// With more or less of its layout open, and farther and farther away. What releases the most is
+// asked first; an offload that was pinned is kept only by what releases less.
 bool HopefulAnyhow(const Variation& variation, const Budget& budget, Cost* cost) {
-  if (Hopeful(WithLayoutReleased(variation).back().spec, budget, cost)) return true;
-  const std::vector<Variation> offloaded = WithOffload(variation);
-  return std::any_of(offloaded.rbegin(), offloaded.rend(),
-                     [&](const Variation& one) { return Hopeful(one.spec, budget, cost); });
+  const auto any = [&](const std::vector<Variation>& variations) {
+    return std::any_of(variations.rbegin(), variations.rend(),
+                       [&](const Variation& one) { return Hopeful(one.spec, budget, cost); });
+  };
+  return any(WithLayoutReleased(variation)) || any(WithOffload(variation));
 }
 
 // Index of the first of ever shorter sequences that is hopeful; as many as there are if none is.
+// Where asking ends early: of the first known to be, or of the shortest.
 size_t FirstHopeful(const std::vector<Variation>& shorter, const Budget& budget, Cost* cost) {
-  const auto hopeless = [&](const Variation& one) { return !HopefulAnyhow(one, budget, cost); };
-  const auto first = std::partition_point(shorter.begin(), shorter.end(), hopeless);
-  return static_cast<size_t>(first - shorter.begin());
+  size_t begin = 0, end = shorter.size();
+  while (begin < end) {
+    if (cost->asked_enough()) {
+      cost->ends_early = true;
+      return std::min(end, shorter.size() - 1);
+    }
+    const size_t middle = begin + (end - begin) / 2;
+    if (HopefulAnyhow(shorter[middle], budget, cost)) {
+      end = middle;
+    } else {
+      begin = middle + 1;
+    }
+  }
+  return begin;
 }
 
 // The best layout of the spec that fits. What the closed form calls hopeless is not compiled.
@@ -135,6 +152,14 @@ std::string BytesText(const Evaluated& evaluated) {
   return text;
 }
 
+// Of a step too long to compile all of it only to refuse it; empty for a whole one.
+std::string SampleText(const Evaluated& nearest) {
+  if (nearest.shorter.empty()) return "";
+  return absl::StrCat("; the figures are of a sample of ",
+                      nearest.programs[0].rules().micro_batches(), " of the step's ",
+                      nearest.layout.micro_batches(), " micro-batches: close, not exact");
+}
+
 // Before it is known what layout fits.
 std::vector<std::string> WordsOf(const v1::JobSpec& spec, const Variation& variation) {
   std::vector<std::string> words = variation.changes;
@@ -157,11 +182,15 @@ Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t mos
                        const TellTried& tell) {
   Changes changes;
   Cost cost;
+  bool any_tried = false;
+  if (tell) tell("changes by closed form");
   for (const Kind& kind : KindsOf(spec, budget, &cost)) {
     for (const std::vector<Variation>* variations : {&kind.released, &kind.offloaded}) {
       for (const Variation& variation : *variations) {
-        changes.all_tried = !cost.too_much();
-        if (!changes.all_tried || changes.found.size() >= most) return changes;
+        changes.all_tried = !cost.ends_early && !cost.too_much();
+        const bool enough = changes.found.size() >= most || (any_tried && cost.too_much());
+        if (enough) return changes;
+        any_tried = true;
         if (tell) tell(InWords(WordsOf(spec, variation)));
         std::optional<Evaluated> fitting = BestThatFits(variation.spec, budget, &cost);
         if (!fitting.has_value()) continue;
@@ -198,7 +227,8 @@ absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Eva
       "; ", cheapest,
       device_short ? absl::StrCat("resources.device_memory of at least ", enough_mib, " MiB")
                    : "more of it in resources",
-      "; the most is held at ", binding.instruction(), ", by ", absl::StrJoin(holders, ", ")));
+      "; the most is held at ", binding.instruction(), ", by ", absl::StrJoin(holders, ", "),
+      SampleText(nearest)));
 }
 
 absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest) {

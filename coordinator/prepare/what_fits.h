@@ -30,7 +30,7 @@ struct Changes {
   std::vector<Change> found;  // the cheapest first
   bool all_tried = true;      // false: it ended early, and cheaper or other changes may fit too
 };
-// Told what is tried next, in words.
+// Told what is tried next, in words; first, once, that closed forms are asked.
 using TellTried = std::function<void(const std::string& words)>;
 
 // At most `most`; none when no layout, precision or sequence_length fits. `tell` may be empty.
