@@ -41,6 +41,19 @@ int64_t CopiedBytes(const v1::Program& program, v1::CopyKind kind) {
   return bytes;
 }
 
+// Of the whole step. A sample (evaluate.h) has two short ones: what its longer one moves more, each
+// further micro-batch does too, while the optimizer moves the same once a step.
+int64_t CopiedByStep(const Evaluated& chosen, size_t stage, v1::CopyKind kind) {
+  const v1::Program& program = chosen.programs[stage];
+  const int64_t bytes = CopiedBytes(program, kind);
+  if (chosen.shorter.empty()) return bytes;
+  const v1::Program& shorter = chosen.shorter[stage];
+  const int64_t compiled = program.rules().micro_batches();
+  const int64_t more = bytes - CopiedBytes(shorter, kind);
+  const int64_t between = compiled - shorter.rules().micro_batches();
+  return bytes + more * (chosen.layout.micro_batches() - compiled) / between;
+}
+
 // Of one step's passes; seconds.
 struct PassSeconds {
   double compute = 0;  // alone
@@ -77,11 +90,11 @@ PassSeconds SecondsOfPasses(const v1::Program& program, const SimulatedStage& st
 std::optional<v1::NvmePlan> ReportNvme(const v1::JobSpec& spec, const Evaluated& chosen) {
   if (chosen.nvme_bytes == 0) return std::nullopt;
   v1::NvmePlan plan;
-  for (const v1::Program& program : chosen.programs) {
-    const int64_t written = CopiedBytes(program, v1::NVME_STORE);
+  for (size_t stage = 0; stage < chosen.programs.size(); ++stage) {
+    const int64_t written = CopiedByStep(chosen, stage, v1::NVME_STORE);
     if (written < plan.write_bytes_per_step()) continue;
     plan.set_write_bytes_per_step(written);
-    plan.set_read_bytes_per_step(CopiedBytes(program, v1::NVME_LOAD));
+    plan.set_read_bytes_per_step(CopiedByStep(chosen, stage, v1::NVME_LOAD));
   }
   const double steps_per_day = kSecondsPerDay / std::max(1e-12, chosen.simulation.step_seconds);
   plan.set_write_bytes_per_day(static_cast<double>(plan.write_bytes_per_step()) * steps_per_day);

@@ -25,8 +25,8 @@ enum class Effort {
 };
 
 struct Searched {
-  // Never empty; first the chosen one or, when none fits, the one that comes nearest: whole, the
-  // others as samples.
+  // Never empty; first the chosen one or, when none fits, the one that comes nearest: whole, unless
+  // its step is very long and far from fitting. That one and the others are samples.
   std::vector<Evaluated> evaluated;
   std::vector<Proposal> others;  // by closed form only, that fit in less memory than the chosen
   int64_t candidates = 0;        // compared by closed form
