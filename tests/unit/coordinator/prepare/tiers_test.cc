@@ -10,6 +10,8 @@
 #include "coordinator/planner/profiles.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/evaluate.h"
+#include "coordinator/prepare/offload_report.h"
+#include "coordinator/prepare/search_sample.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {
@@ -95,6 +97,30 @@ TEST(TiersTest, ThePlanNamesWhatNvmeReadsAndWritesAndHowLongDrivesLast) {
   EXPECT_DOUBLE_EQ(nvme.write_bytes_per_day(),
                    nvme.write_bytes_per_step() * 86400.0 / prepared->plan.time().step_seconds());
   EXPECT_DOUBLE_EQ(nvme.drive_life_days(), 3e15 / nvme.write_bytes_per_day());
+}
+
+// Weights are read for every micro-batch, moments once a step: the sample must tell them apart.
+TEST(TiersTest, ASampleNamesWhatNvmeReadsAndWritesInTheWholeStep) {
+  v1::JobSpec spec = OnNvme();
+  spec.mutable_train()->set_global_batch(24);
+  spec.mutable_layout()->set_micro_batch(1);
+  spec.mutable_layout()->mutable_offload()->mutable_parameter()->set_nvme(1);
+  const auto prepared = Prepare(spec, Mib(8000));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const v1::Layout& layout = prepared->plan.layout();
+  ASSERT_EQ(layout.micro_batches(), 24u);
+  const auto model = ReadModel(spec);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto sample = Sample(spec, *model, Mib(8000), layout, SizesOf(layout));
+  ASSERT_TRUE(sample.ok()) << sample.status();
+  ASSERT_FALSE(sample->shorter.empty());
+  const auto nvme = ReportNvme(spec, *sample);
+  ASSERT_TRUE(nvme.has_value());
+  const v1::NvmePlan& whole = prepared->plan.nvme();
+  EXPECT_EQ(nvme->read_bytes_per_step(), whole.read_bytes_per_step());
+  EXPECT_EQ(nvme->write_bytes_per_step(), whole.write_bytes_per_step());
+  const double weights = 2.0 * prepared->plan.model().parameters();
+  EXPECT_GT(whole.read_bytes_per_step(), 24 * weights);
 }
 
 TEST(TiersTest, APlanThatWearsTheDrivesOutTooSoonIsRefused) {
