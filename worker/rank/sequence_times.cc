@@ -88,6 +88,17 @@ void ChargeWaitsOf(const PreparedSequence& sequence, uint32_t compute, int64_t s
 
 int64_t Nanos(const Slice& slice) { return slice.end_ns - slice.start_ns; }
 
+// From the first start to the last end, which is 0 where nothing was executed.
+Slice Whole(const PreparedSequence& sequence) {
+  Slice whole{.start_ns = INT64_MAX, .end_ns = 0};
+  for (const PreparedStream& stream : sequence.streams) {
+    if (stream.slices.empty()) continue;
+    whole.start_ns = std::min(whole.start_ns, stream.slices.front().start_ns);
+    whole.end_ns = std::max(whole.end_ns, stream.slices.back().end_ns);
+  }
+  return whole;
+}
+
 // Nanoseconds by WorkKind. Of computation only the compute stream's: inputs load beside it.
 std::array<int64_t, 3> Busy(const PreparedSequence& sequence) {
   std::array<int64_t, 3> busy_ns{};
@@ -105,13 +116,8 @@ std::array<int64_t, 3> Busy(const PreparedSequence& sequence) {
 
 SequenceTimes Times(const PreparedSequence& sequence) {
   SequenceTimes times;
-  int64_t first_ns = INT64_MAX, last_ns = 0;
-  for (const PreparedStream& stream : sequence.streams) {
-    if (stream.slices.empty()) continue;
-    first_ns = std::min(first_ns, stream.slices.front().start_ns);
-    last_ns = std::max(last_ns, stream.slices.back().end_ns);
-  }
-  if (last_ns == 0) return times;
+  const Slice whole = Whole(sequence);
+  if (whole.end_ns == 0) return times;
   const std::array<int64_t, 3> busy_ns = Busy(sequence);
   const auto busy = [&busy_ns](WorkKind kind) {
     return busy_ns[static_cast<int>(kind)] * kSecondsPerNano;
@@ -121,22 +127,36 @@ SequenceTimes Times(const PreparedSequence& sequence) {
   times.offload = busy(WorkKind::kOffload);
   Waits waits(sequence);
   for (uint32_t s = 0; s < sequence.streams.size(); ++s) {
-    if (sequence.streams[s].kind == v1::COMPUTE) ChargeWaitsOf(sequence, s, first_ns, &waits);
+    if (sequence.streams[s].kind == v1::COMPUTE) ChargeWaitsOf(sequence, s, whole.start_ns, &waits);
   }
   times.collective_exposed = waits.seconds(WorkKind::kCommunication);
   times.offload_exposed = waits.seconds(WorkKind::kOffload);
-  times.total = (last_ns - first_ns) * kSecondsPerNano;
+  times.total = Nanos(whole) * kSecondsPerNano;
   return times;
 }
 
-void AddTraffic(const PreparedSequence& sequence, TrafficByKind* traffic) {
+double Seconds(const PreparedSequence& sequence) {
+  const Slice whole = Whole(sequence);
+  return whole.end_ns == 0 ? 0 : Nanos(whole) * kSecondsPerNano;
+}
+
+SequenceTimes Scaled(const SequenceTimes& times, double scale) {
+  return {.total = times.total * scale,
+          .compute = times.compute * scale,
+          .collective = times.collective * scale,
+          .collective_exposed = times.collective_exposed * scale,
+          .offload = times.offload * scale,
+          .offload_exposed = times.offload_exposed * scale};
+}
+
+void AddTraffic(const PreparedSequence& sequence, double scale, TrafficByKind* traffic) {
   for (const PreparedStream& stream : sequence.streams) {
     for (size_t i = 0; i < stream.slices.size(); ++i) {
       const PreparedInstruction& instruction = stream.instructions[i];
       if (instruction.copied_bytes == 0) continue;
       CopyTraffic& kind = (*traffic)[instruction.source->copy().kind()];
       kind.bytes += instruction.copied_bytes;
-      kind.seconds += Nanos(stream.slices[i]) * kSecondsPerNano;
+      kind.seconds += Nanos(stream.slices[i]) * kSecondsPerNano * scale;
     }
   }
 }

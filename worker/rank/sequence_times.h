@@ -35,11 +35,16 @@ struct SequenceTimes {
   double offload_exposed = 0;  // the compute stream, or the end of all, waited for one of them
 };
 
-// Of the last execution, which must have succeeded.
+// Of the last execution that left slices, which must have succeeded.
 SequenceTimes Times(const PreparedSequence& sequence);
+// Its seconds from the first start to the last end.
+double Seconds(const PreparedSequence& sequence);
 
-// Adds what the last execution copied, by kind.
-void AddTraffic(const PreparedSequence& sequence, TrafficByKind* traffic);
+// Of an execution `scale` times as long, of which the same shares went to each.
+SequenceTimes Scaled(const SequenceTimes& times, double scale);
+
+// Adds what the last execution copied, by kind. It took `scale` times as long as its slices say.
+void AddTraffic(const PreparedSequence& sequence, double scale, TrafficByKind* traffic);
 
 // One line a kind that moved anything.
 google::protobuf::RepeatedPtrField<v1::OffloadTraffic> TrafficLines(const TrafficByKind& traffic);

@@ -35,13 +35,14 @@ class StepGraphs {
 
   // The graph to launch the sequence's next execution with; null: one by one.
   const DeviceGraph* Next(size_t sequence, bool one_by_one);
-  bool Has(size_t sequence) const { return sequence < graphs_.size() && graphs_[sequence].graph; }
 
  private:
   struct SequenceGraph {
     std::unique_ptr<DeviceGraph> graph;
     int64_t runs = 0;  // of the graph since the last launch one by one; negative: none yet
   };
+  bool Has(size_t sequence) const { return sequence < graphs_.size() && graphs_[sequence].graph; }
+
   std::vector<SequenceGraph> graphs_;  // by sequence; empty: nothing was captured
 };
 

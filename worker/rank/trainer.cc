@@ -165,7 +165,9 @@ double Trainer::UsefulFlops() const {
 }
 
 void Trainer::ReportMetrics(int64_t steps_done, double seconds) {
-  const SequenceTimes times = Times(*parts_.vm->Find(sequences_.Of(length_).name));
+  // A graph leaves no slices: one slow step that did must not count again for each that did not.
+  const SequenceTimes times =
+      Scaled(Times(*parts_.vm->Find(sequences_.Of(length_).name)), parts_.vm->slices_scale());
   metrics_.set_collective_seconds(metrics_.collective_seconds() + times.collective);
   metrics_.set_collective_exposed_seconds(metrics_.collective_exposed_seconds() +
                                           times.collective_exposed);

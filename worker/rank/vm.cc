@@ -42,6 +42,7 @@ void NameSlowerPath(const NvmeQueue& queue) {
 Vm::Vm(const v1::Program& program, std::span<const v1::StreamKind> kinds,
        const PrepareOptions& options, const Clock* clock, StateFence* fence)
     : program_(program),
+      clock_(clock),
       backend_(options.backend),
       fence_(fence),
       flight_(options.flight),
@@ -118,9 +119,15 @@ absl::Status Vm::Warm() {
 absl::Status Vm::Execute(size_t sequence, SequenceIo* io, bool one_by_one) {
   const bool held_back = fence_ != nullptr && !fence_->IsUnread();
   const DeviceGraph* const graph = graphs_.Next(sequence, one_by_one || held_back);
+  slices_scale_ = 1;
   if (graph == nullptr) return streams_.Run(&sequences_[sequence], io);
   ++graph_runs_;
-  return streams_.RunGraph(&sequences_[sequence], io, *graph);
+  const int64_t start_ns = clock_->MonotonicNanos();
+  const absl::Status status = streams_.RunGraph(&sequences_[sequence], io, *graph);
+  const double seconds = (clock_->MonotonicNanos() - start_ns) * 1e-9;
+  const double of_slices = Seconds(sequences_[sequence]);
+  if (of_slices > 0) slices_scale_ = seconds / of_slices;
+  return status;
 }
 
 absl::Status Vm::Run(std::string_view sequence, SequenceIo* io, bool one_by_one) {
@@ -131,7 +138,7 @@ absl::Status Vm::Run(std::string_view sequence, SequenceIo* io, bool one_by_one)
     absl::Status status = Execute(i, io, one_by_one);
     if (dynamic_ != nullptr) dynamic_->End();
     if (flight_ != nullptr) flight_->End();
-    if (status.ok()) AddTraffic(sequences_[i], &traffic_);
+    if (status.ok()) AddTraffic(sequences_[i], slices_scale_, &traffic_);
     return status;
   }
   return absl::NotFoundError(absl::StrCat("the program has no sequence '", Absl(sequence), "'"));

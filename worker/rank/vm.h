@@ -54,6 +54,9 @@ class Vm {
   const TrafficByKind& traffic() const { return traffic_; }
   // Null when the program is planned.
   const DynamicMemory* dynamic() const { return dynamic_; }
+  // The seconds of the last execution over those of the slices that Find shows: 1 unless it was
+  // launched as a graph.
+  double slices_scale() const { return slices_scale_; }
   // Executions that were launched as graphs.
   int64_t graph_runs() const { return graph_runs_; }
 
@@ -64,6 +67,7 @@ class Vm {
   absl::Status Execute(size_t sequence, SequenceIo* io, bool one_by_one);
 
   const v1::Program& program_;
+  const Clock* const clock_;
   Backend* const backend_;
   StateFence* const fence_;
   FlightWriter* const flight_;
@@ -74,6 +78,7 @@ class Vm {
   std::vector<PreparedSequence> sequences_;
   StepGraphs graphs_;
   int64_t graph_runs_ = 0;
+  double slices_scale_ = 1;
   TrafficByKind traffic_{};
   Streams streams_;
 };

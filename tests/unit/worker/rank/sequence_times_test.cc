@@ -106,6 +106,24 @@ TEST(SequenceTimesTest, TheEndWaitsForWhatIsStillUnderWay) {
 
 TEST(SequenceTimesTest, AnEmptySequenceTakesNoTime) {
   EXPECT_EQ(Executed({v1::COMPUTE}).times().total, 0);
+  EXPECT_EQ(Seconds(Executed({v1::COMPUTE}).sequence()), 0);
+}
+
+TEST(SequenceTimesTest, AnExecutionOfAnotherLengthHasTheSameShares) {
+  Executed run({v1::COMPUTE, v1::HOST_TO_DEVICE, v1::COLLECTIVE});
+  run.Add(0, 0, 10);
+  run.Copy(v1::TO_DEVICE, 100, 1, 5, 30);
+  run.Add(0, 30, 40, {{1, 1}});
+  run.Collective(2, 35, 60);
+  run.Add(0, 60, 80, {{2, 1}});
+  EXPECT_DOUBLE_EQ(Seconds(run.sequence()), 0.080);
+  const SequenceTimes half = Scaled(run.times(), 0.5);
+  EXPECT_DOUBLE_EQ(half.total, 0.040);
+  EXPECT_DOUBLE_EQ(half.compute, 0.020);
+  EXPECT_DOUBLE_EQ(half.collective, 0.0125);
+  EXPECT_DOUBLE_EQ(half.collective_exposed, 0.010);
+  EXPECT_DOUBLE_EQ(half.offload, 0.0125);
+  EXPECT_DOUBLE_EQ(half.offload_exposed, 0.010);
 }
 
 TEST(SequenceTimesTest, TrafficIsAddedByKindAndSkipsWhatDidNotMove) {
@@ -114,8 +132,8 @@ TEST(SequenceTimesTest, TrafficIsAddedByKindAndSkipsWhatDidNotMove) {
   run.Copy(v1::NVME_LOAD, 8192, 1, 10, 30);
   run.Copy(v1::TO_HOST, 512, 2, 0, 5);
   TrafficByKind traffic{};
-  AddTraffic(run.sequence(), &traffic);
-  AddTraffic(run.sequence(), &traffic);
+  AddTraffic(run.sequence(), 1, &traffic);
+  AddTraffic(run.sequence(), 0.5, &traffic);
   const auto lines = TrafficLines(traffic);
   ASSERT_EQ(lines.size(), 2);
   EXPECT_EQ(lines[0].tier(), v1::HOST);
@@ -124,7 +142,7 @@ TEST(SequenceTimesTest, TrafficIsAddedByKindAndSkipsWhatDidNotMove) {
   EXPECT_EQ(lines[1].tier(), v1::NVME);
   EXPECT_FALSE(lines[1].write());
   EXPECT_EQ(lines[1].bytes(), 24576);
-  EXPECT_DOUBLE_EQ(lines[1].seconds(), 0.060);
+  EXPECT_DOUBLE_EQ(lines[1].seconds(), 0.045) << "the second took half as long";
 }
 
 }  // namespace

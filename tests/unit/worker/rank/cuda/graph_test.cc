@@ -5,16 +5,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 #include "tests/unit/worker/rank/tiny_program.h"
 #include "worker/rank/program_memory.h"
+#include "worker/rank/sequence_times.h"
 #include "worker/rank/vm.h"
 
 namespace terrace {
@@ -32,6 +36,7 @@ class LoopIo final : public SequenceIo {
  public:
   void LoadBatch(int, std::span<int32_t>, std::span<int32_t>) override {}
   void LoadSchedule(std::span<float, 4> schedule) override {
+    std::this_thread::sleep_for(std::exchange(delay, std::chrono::milliseconds(0)));
     for (float& value : schedule) value = ++loaded;
   }
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
@@ -39,6 +44,7 @@ class LoopIo final : public SequenceIo {
     (kind == v1::LOGITS ? total : inputs).assign(values.begin(), values.end());
   }
 
+  std::chrono::milliseconds delay{0};  // of the next load
   float loaded = 0;
   std::vector<float> total, inputs;
 };
@@ -117,6 +123,8 @@ class Loop {
            io_.inputs == std::vector<float>{first + 1, first + 2, first + 3, first + 4};
   }
 
+  LoopIo& io() { return io_; }
+  const Clock& clock() const { return clock_; }
   Vm& vm() { return *vm_; }
   Backend& backend() { return *backend_; }
   int64_t reserved() const { return memory_->reserved_bytes(v1::DEVICE); }
@@ -209,6 +217,38 @@ TEST(CudaGraphTest, OneOfManyRunsIsLaunchedOneByOneForItsTimes) {
   ASSERT_TRUE(loop.Open().ok());
   for (int64_t run = 0; run < 2 * kRunsAGraph; ++run) EXPECT_TRUE(loop.RunIsRight()) << run;
   EXPECT_EQ(loop.vm().graph_runs(), 2 * (kRunsAGraph - 1));
+}
+
+// The only one that leaves slices is far slower than those that are scaled from it.
+TEST(CudaGraphTest, SharesOfRunsWithoutSlicesNeverAddUpToMoreThanPassed) {
+  constexpr int kRuns = 20;
+  simt::ResetDevice({});
+  Loop loop;
+  ASSERT_TRUE(loop.Open().ok());
+  loop.io().delay = std::chrono::milliseconds(100);
+  double total = 0, shares = 0, unscaled = 0;
+  const int64_t start_ns = loop.clock().MonotonicNanos();
+  for (int run = 0; run < kRuns; ++run) {
+    EXPECT_TRUE(loop.RunIsRight()) << run;
+    const SequenceTimes slices = Times(*loop.vm().Find("train"));
+    const SequenceTimes times = Scaled(slices, loop.vm().slices_scale());
+    if (run == 0) {
+      EXPECT_EQ(loop.vm().slices_scale(), 1);
+    }
+    total += times.total;
+    shares += times.compute + times.offload_exposed;
+    unscaled += slices.total;
+  }
+  const double wall = (loop.clock().MonotonicNanos() - start_ns) * 1e-9;
+  ASSERT_EQ(loop.vm().graph_runs(), kRuns - 1);
+  EXPECT_GT(shares, 0);
+  EXPECT_LE(shares, total);
+  EXPECT_LE(total, wall);
+  EXPECT_GT(unscaled, wall) << "the first was slow, or nothing is seen here";
+  double copying = 0;
+  for (const CopyTraffic& traffic : loop.vm().traffic()) copying += traffic.seconds;
+  EXPECT_GT(copying, 0);
+  EXPECT_LE(copying, 2 * wall) << "two queues of copies";
 }
 
 TEST(CudaGraphTest, TheEnvironmentSwitchesThemOff) {
