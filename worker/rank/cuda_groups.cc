@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/cuda_groups.h"
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -12,6 +14,30 @@
 #include "worker/comm/staged_communicator.h"
 
 namespace terrace {
+namespace {
+
+std::string ReservedKey(uint32_t rank) { return absl::StrCat("device-memory/", rank); }
+
+// What a rank on this one's GPU says that it has reserved of it.
+absl::StatusOr<int64_t> ReservedBy(uint32_t rank, RendezvousStore* store, int64_t timeout_ms) {
+  const auto values = store->Wait({ReservedKey(rank)}, timeout_ms);
+  if (!values.ok()) {
+    return absl::Status(
+        values.status().code(),
+        absl::StrCat(
+            "rank ", rank, ", which shares this rank's GPU, has not said how much of its ",
+            "memory it reserved; why not is in that rank's log: ", values.status().message()));
+  }
+  const std::vector<char>& value = values->front();
+  int64_t bytes = 0;
+  if (!absl::SimpleAtoi(absl::string_view(value.data(), value.size()), &bytes)) {
+    return absl::InternalError(absl::StrCat(
+        ReservedKey(rank), ": got what is no number of bytes that a rank has reserved"));
+  }
+  return bytes;
+}
+
+}  // namespace
 
 absl::Status CudaGroups::Meet(uint32_t rank, uint32_t ranks, RendezvousStore* store,
                               int64_t timeout_ms) {
@@ -27,22 +53,20 @@ absl::Status CudaGroups::Meet(uint32_t rank, uint32_t ranks, RendezvousStore* st
 
 absl::StatusOr<CudaGroups::Sharers> CudaGroups::MeetSharers(int64_t reserved_bytes,
                                                             RendezvousStore* store) const {
-  const auto key = [](size_t rank) { return absl::StrCat("device-memory/", rank); };
-  std::vector<std::string> keys;
-  for (size_t rank = 0; rank < devices_.size(); ++rank) {
-    if (devices_[rank] == device_.uuid()) keys.push_back(key(rank));
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < devices_.size(); ++rank) {
+    if (devices_[rank] == device_.uuid()) ranks.push_back(rank);
   }
-  if (keys.size() <= 1) return Sharers{.reserved_bytes = reserved_bytes};
+  if (ranks.size() <= 1) return Sharers{.reserved_bytes = reserved_bytes};
   const std::string own = absl::StrCat(reserved_bytes);
-  RETURN_IF_ERROR(store->Set(key(rank_), {own.begin(), own.end()}));
-  ASSIGN_OR_RETURN(const auto values, store->Wait(keys, timeout_ms_));
-  Sharers sharers{.ranks = static_cast<int>(keys.size())};
-  for (size_t i = 0; i < values.size(); ++i) {
-    int64_t bytes = 0;
-    if (!absl::SimpleAtoi(absl::string_view(values[i].data(), values[i].size()), &bytes)) {
-      return absl::InternalError(
-          absl::StrCat(keys[i], ": got what is no number of bytes that a rank has reserved"));
-    }
+  RETURN_IF_ERROR(store->Set(ReservedKey(rank_), {own.begin(), own.end()}));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms_);
+  Sharers sharers{.ranks = static_cast<int>(ranks.size())};
+  for (uint32_t rank : ranks) {  // one at a time: an error names the one that is missing
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    ASSIGN_OR_RETURN(const int64_t bytes,
+                     ReservedBy(rank, store, std::max<int64_t>(1, left.count())));
     sharers.reserved_bytes += bytes;
   }
   return sharers;

@@ -1,9 +1,11 @@
 // What ranks that share a GPU count of it as their own, where the driver tells the sum of all.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -53,6 +55,22 @@ TEST(SharedDeviceTest, ARankAloneCountsAllThatIsNotItsArena) {
 TEST(SharedDeviceTest, RanksOfAJobDoNotCountEachOthersArenas) {
   const int64_t each = (kContexts + 3 * kFaultWord) / 3;
   EXPECT_EQ(External({5 << 20, 64 << 20, 1 << 20}, 1), (std::vector<int64_t>{each, each, each}));
+}
+
+TEST(SharedDeviceTest, ARankThatNeverSaysWhatItReservedIsNamed) {
+  simt::ResetDevice({.context_bytes = kContexts});
+  MapRendezvous store;
+  const auto one = OpenBackend("cuda", 0), other = OpenBackend("cuda", 0);
+  ASSERT_TRUE(one.ok() && other.ok());
+  {
+    const std::jthread meets([&] { EXPECT_TRUE((*other)->MeetRanks(1, 2, &store, 20).ok()); });
+    ASSERT_TRUE((*one)->MeetRanks(0, 2, &store, /*timeout_ms=*/200).ok());
+  }
+  const absl::Status status = (*one)->ExternalBytes(1 << 20, &store).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()),
+              testing::StartsWith("rank 1, which shares this rank's GPU, has not said"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("that rank's log"));
 }
 
 // The fake has one memory whatever the device: only who meets whom is seen here.
