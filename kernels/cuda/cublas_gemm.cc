@@ -52,6 +52,9 @@ Key KeyOf(const Product& p) {
           AlignmentOf(p.bias)};
 }
 
+// None: cuBLASLt has none for the product.
+using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
+
 // cuBLASLt's objects for one product. Its matrices are column-major: a row-major matrix is the
 // transpose of a column-major one, so C^T = op(B)^T op(A)^T is computed, with A and B changed over.
 class Call {
@@ -81,11 +84,11 @@ class Call {
     return status_;
   }
 
-  // Nothing when cuBLASLt has no algorithm for it. REQUIRES: prepared.
-  std::optional<cublasLtMatmulAlgo_t> Search(cublasLtHandle_t handle, const Product& p) {
+  // REQUIRES: prepared.
+  Status Search(cublasLtHandle_t handle, const Product& p, Algorithm* algorithm) {
     cublasLtMatmulPreference_t preference = nullptr;
     Note(cublasLtMatmulPreferenceCreate(&preference));
-    if (!status_.ok()) return std::nullopt;
+    if (!status_.ok()) return status_;
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, auto value) {
       Note(cublasLtMatmulPreferenceSetAttribute(preference, which, &value, sizeof(value)));
     };
@@ -96,11 +99,20 @@ class Call {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(p.c.data));
     cublasLtMatmulHeuristicResult_t best = {};
     int found = 0;
-    Note(cublasLtMatmulAlgoGetHeuristic(handle, operation_, first_, second_, added_, out_,
-                                        preference, 1, &best, &found));
+    if (status_.ok()) {
+      const cublasStatus_t asked = cublasLtMatmulAlgoGetHeuristic(
+          handle, operation_, first_, second_, added_, out_, preference, 1, &best, &found);
+      if (asked == CUBLAS_STATUS_NOT_SUPPORTED) {
+        found = 0;
+      } else {
+        status_ = Check(asked, "cannot choose an algorithm for a product");
+      }
+    }
     cublasLtMatmulPreferenceDestroy(preference);
-    if (!status_.ok() || found == 0 || best.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
-    return best.algo;
+    if (!status_.ok()) return status_;
+    algorithm->reset();
+    if (found > 0 && best.state == CUBLAS_STATUS_SUCCESS) *algorithm = best.algo;
+    return {};
   }
 
   Status Run(cublasLtHandle_t handle, const Product& p, const cublasLtMatmulAlgo_t& algorithm,
@@ -150,14 +162,18 @@ class CublasGemms final : public GemmLibrary {
 
   bool Supports(const Product& product) const override {
     Call call;
-    return call.Prepare(product).ok() && Find(product, &call).has_value();
+    Algorithm algorithm;
+    return call.Prepare(product).ok() && Find(product, &call, &algorithm).ok() &&
+           algorithm.has_value();
   }
 
   Status Multiply(const Product& product, std::byte* scratch, CUstream_st* stream) const override {
     Call call;
     Status status = call.Prepare(product);
     if (!status.ok()) return status;
-    const std::optional<cublasLtMatmulAlgo_t> algorithm = Find(product, &call);
+    Algorithm algorithm;
+    status = Find(product, &call, &algorithm);
+    if (!status.ok()) return status;
     if (!algorithm.has_value()) {
       return {"cublasLt: no algorithm for a product of " + std::to_string(product.m) + " x " +
               std::to_string(product.n) + " x " + std::to_string(product.k)};
@@ -166,18 +182,24 @@ class CublasGemms final : public GemmLibrary {
   }
 
  private:
-  // Asks cuBLASLt once for products of one kind: a step has the same ones again and again.
-  std::optional<cublasLtMatmulAlgo_t> Find(const Product& product, Call* call) const {
+  // Asks cuBLASLt once for products of one kind: a step has the same ones again and again. What
+  // could not be asked (no memory, say) is not kept: it says why, and is asked again.
+  Status Find(const Product& product, Call* call, Algorithm* algorithm) const {
     const Key key = KeyOf(product);
     const std::lock_guard lock(mutex_);
     const auto known = algorithms_.find(key);
-    if (known != algorithms_.end()) return known->second;
-    return algorithms_.emplace(key, call->Search(handle_, product)).first->second;
+    if (known != algorithms_.end()) {
+      *algorithm = known->second;
+      return {};
+    }
+    Status status = call->Search(handle_, product, algorithm);
+    if (status.ok()) algorithms_.emplace(key, *algorithm);
+    return status;
   }
 
   const cublasLtHandle_t handle_;
   mutable std::mutex mutex_;
-  mutable std::map<Key, std::optional<cublasLtMatmulAlgo_t>> algorithms_;
+  mutable std::map<Key, Algorithm> algorithms_;
 };
 
 }  // namespace
