@@ -100,13 +100,20 @@ TERRACE_HOST_DEVICE constexpr int64_t AttentionTasks(const AttentionShape& s, in
                                                      int64_t tile) {
   return s.batch * heads * ((s.length + tile - 1) / tile);
 }
-// Tiles in falling order: later queries see more keys, and a short task shall be the last.
+// Of queries, tiles in falling order: later ones see more keys, and a short task shall be the last.
 TERRACE_HOST_DEVICE constexpr AttentionTask TaskAt(const AttentionShape& s, int64_t heads,
                                                    int64_t tile, int64_t task) {
   const int64_t tiles = (s.length + tile - 1) / tile;
   const int64_t pairs = s.batch * heads;
   const int64_t pair = task % pairs;
   return {pair / heads, pair % heads, (tiles - 1 - task / pairs) * tile};
+}
+// Of keys, in rising order: earlier ones are seen by more queries.
+TERRACE_HOST_DEVICE constexpr AttentionTask KeyTaskAt(const AttentionShape& s, int64_t heads,
+                                                      int64_t tile, int64_t task) {
+  const int64_t pairs = s.batch * heads;
+  const int64_t pair = task % pairs;
+  return {pair / heads, pair % heads, task / pairs * tile};
 }
 
 }  // namespace terrace::kernels::cuda

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kF32Threads) KeyGradKernel(AttentionArguments 
   const int64_t tasks = AttentionTasks(a.shape, a.shape.kv_heads, kF32Rows);
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();  // the keys before have been used
-    KeyTask<kChunks>(a, TaskAt(a.shape, a.shape.kv_heads, kF32Rows, task));
+    KeyTask<kChunks>(a, KeyTaskAt(a.shape, a.shape.kv_heads, kF32Rows, task));
   }
 }
 

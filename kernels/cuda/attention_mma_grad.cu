@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kMmaThreads, kDim <= 64 ? 3 : 2)
   const int64_t tasks = AttentionTasks(a.shape, a.shape.kv_heads, kMmaRows);
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();  // the keys before have been used
-    KeyTask<kDim>(a, TaskAt(a.shape, a.shape.kv_heads, kMmaRows, task));
+    KeyTask<kDim>(a, KeyTaskAt(a.shape, a.shape.kv_heads, kMmaRows, task));
   }
 }
 

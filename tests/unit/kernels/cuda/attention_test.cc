@@ -105,7 +105,9 @@ TEST(AttentionShapeTest, ATileIsSeenByAllWhereNoPairOfItIsHidden) {
   EXPECT_GT(whole_tiles, 0);
 }
 
-TEST(AttentionShapeTest, TasksAreEveryTileOfEveryHeadOnceTheLongestFirst) {
+// Whether `at` gives every tile of every head once, none before one that takes longer.
+using TaskOf = AttentionTask (*)(const AttentionShape&, int64_t, int64_t, int64_t);
+void ExpectTheLongestFirst(TaskOf at, RowRange (AttentionShape::*seen_by)(int64_t, int64_t) const) {
   for (int64_t length : {1, 15, 16, 17, 64, 65}) {
     AttentionShape shape = Pieces(length, 0, 0);
     shape.batch = 3;
@@ -114,16 +116,22 @@ TEST(AttentionShapeTest, TasksAreEveryTileOfEveryHeadOnceTheLongestFirst) {
     const int64_t tasks = AttentionTasks(shape, shape.heads, 16);
     int64_t before = length;
     for (int64_t i = 0; i < tasks; ++i) {
-      const AttentionTask task = TaskAt(shape, shape.heads, 16, i);
-      EXPECT_LE(task.first, before);
+      const AttentionTask task = at(shape, shape.heads, 16, i);
       EXPECT_TRUE(task.sequence >= 0 && task.sequence < 3 && task.head >= 0 && task.head < 4);
       EXPECT_TRUE(task.first >= 0 && task.first < length && task.first % 16 == 0);
-      before = task.first;
+      const RowRange rows = (shape.*seen_by)(task.first, task.first + 16);
+      EXPECT_LE(rows.end - rows.begin, before);
+      before = rows.end - rows.begin;
       seen.insert({task.sequence, task.head, task.first});
     }
     EXPECT_EQ(static_cast<int64_t>(seen.size()), tasks) << length;
     EXPECT_EQ(tasks, 12 * ((length + 15) / 16)) << length;
   }
+}
+
+TEST(AttentionShapeTest, TasksAreEveryTileOfEveryHeadOnceTheLongestFirst) {
+  ExpectTheLongestFirst(&TaskAt, &AttentionShape::KeysOf);
+  ExpectTheLongestFirst(&KeyTaskAt, &AttentionShape::QueriesOf);
 }
 
 }  // namespace
