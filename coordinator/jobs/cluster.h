@@ -59,7 +59,9 @@ class Cluster {
   std::vector<v1::Node> List(int64_t now_ns) const;
   NodeState StateOf(std::string_view name, int64_t now_ns) const;
   // Whether what a rank of the job there says that it holds of a GPU outside its arena may be other
-  // jobs': the driver tells only what all of them hold.
+  // jobs': the driver tells only what all of them hold. A guess, as workers do not say how many
+  // GPUs they have: where a device is offered at most half of a GPU's memory, two may be of one
+  // GPU.
   bool MayCountOthers(std::string_view worker, std::string_view job) const;
 
   struct Report {

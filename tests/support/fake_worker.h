@@ -23,6 +23,7 @@ class FakeWorker {
   }
 
   const v1::Node& node() const { return node_; }
+  v1::Node& mutable_node() { return node_; }  // what it registers as from then on
   const std::string& name() const { return node_.name(); }
 
   void Handle(const v1::CoordinatorMessage& message) {

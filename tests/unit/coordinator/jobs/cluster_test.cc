@@ -83,6 +83,11 @@ TEST(ClusterTest, OnGpusThatJobsShareARankMayCountOthers) {
   const v1::Node whole = Gpus("NVIDIA H100 80GB HBM3", 2, 85 * kGb, 85 * kGb);
   EXPECT_FALSE(counts_others(whole, "b-2", v1::RANK_RUNNING));
   EXPECT_FALSE(Cluster({}, 0).MayCountOthers("", "a-1"));
+  // How many GPUs there are is guessed from what is offered of them.
+  const v1::Node less_of_whole = Gpus("NVIDIA H100 80GB HBM3", 2, 42 * kGb, 85 * kGb);
+  EXPECT_TRUE(counts_others(less_of_whole, "b-2", v1::RANK_RUNNING)) << "--device-memory 40GiB";
+  const v1::Node too_much_of_one = Gpus("NVIDIA H100 80GB HBM3", 2, 75 * kGb, 85 * kGb);
+  EXPECT_FALSE(counts_others(too_much_of_one, "b-2", v1::RANK_RUNNING)) << "70GiB of one GPU";
 }
 
 TEST(ClusterTest, MeasuredRatesStay) {

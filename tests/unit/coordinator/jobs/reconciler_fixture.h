@@ -114,6 +114,7 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
     v1::Layout& layout = *prepared.plan.mutable_layout();
     layout.set_ranks(budget.ranks);
     layout.set_nodes(budget.nodes);
+    layout.set_device(spec.resources().device());
     layout.set_threads_per_rank(budget.threads_per_rank);
     layout.set_micro_batch(4);
     layout.set_tensor_parallel(std::max<uint32_t>(1, spec.layout().tp()));

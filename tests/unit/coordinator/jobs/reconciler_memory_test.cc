@@ -134,6 +134,35 @@ TEST_F(ReconcilerTest, LaterJobsOfThatShapeArePlannedOnThatWorkerWithWhatWasLear
   EXPECT_EQ(reconciler_->BudgetNow(Spec("c", 2))->external_bytes, 0) << "another worker";
 }
 
+TEST_F(ReconcilerTest, WhereJobsShareGpusNothingIsLearnedForLaterJobsNorForTheJob) {
+  FakeWorker& w0 = AddWorker("w0", 2);
+  w0.mutable_node().set_device("cuda");
+  w0.mutable_node().set_device_name("NVIDIA H100 80GB HBM3");
+  w0.mutable_node().set_device_memory_bytes(int64_t{42} << 30);
+  w0.mutable_node().mutable_profile()->set_device_memory_bytes(int64_t{85} << 30);
+  Connect(w0);
+  v1::JobSpec spec = Spec("a");
+  spec.mutable_resources()->set_device("cuda");
+  const std::string id = RunningJob(spec), other = RunningJob(spec);
+  const int64_t before = reconciler_->BudgetNow(spec)->external_bytes;
+  RunOut("w0", id, 0, 16'000);
+  Pass(1200);
+  const v1::Job job = JobNow(id);
+  EXPECT_EQ(job.adjustments_size(), 1) << "it goes down the ladder all the same";
+  EXPECT_EQ(job.learned_external_bytes(), 0);
+  ASSERT_EQ(budgets_.size(), 1u);
+  EXPECT_EQ(budgets_[0].external_bytes, before);
+  EXPECT_EQ(reconciler_->BudgetNow(spec)->external_bytes, before);
+  // Alone on the worker it counts itself.
+  Ready(id);
+  workers_["w0"]->SetAll(other, v1::RANK_SUCCEEDED);
+  Pass(1200);
+  RunOut("w0", id, 0, 16'000);
+  Pass(1200);
+  EXPECT_GT(JobNow(id).learned_external_bytes(), int64_t{16'000} << 20);
+  EXPECT_GT(reconciler_->BudgetNow(spec)->external_bytes, int64_t{16'000} << 20);
+}
+
 TEST_F(ReconcilerTest, AJobCancelledOnTheWayDownStaysCancelled) {
   AddWorker("w0", 1);
   const std::string id = RunningJob(Spec("a"));
