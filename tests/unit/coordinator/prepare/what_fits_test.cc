@@ -123,6 +123,17 @@ TEST(WhatFitsTest, APinnedOffloadIsKeptWhereItIsWhatMakesOthersFit) {
               HasSubstr("the cheapest change that fits: layout.micro_batch "));
 }
 
+TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
+  v1::JobSpec spec = OpenSpec("gpt2", 128, 256);
+  spec.mutable_layout()->set_micro_batch(1);
+  const Budget budget = {
+      .threads_per_rank = 2, .device_memory_bytes = int64_t{110} << 20, .profile = CpuProfile(2)};
+  const auto prepared = PrepareAnyway(spec, budget);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_THAT(std::string(prepared->refusal.message()),
+              HasSubstr(" of the step's 256 micro-batches: close, not exact"));
+}
+
 TEST(WhatFitsTest, EachChangeShownWasToldAndFits) {
   v1::JobSpec spec = OpenSpec("gpt2", 128, 1);
   spec.mutable_train()->set_precision("fp32");
