@@ -42,7 +42,7 @@ STEP = re.compile(r"step (\d+) of \d+ ")
 PLACES = [
     ("flight recorder", ["FlightWriter::"]),
     ("slices", ["SystemClock::", "clock_gettime", "AddTraffic"]),
-    ("computation", ["Vm::Run", "Streams::", "gomp_thread_start", "omp"]),
+    ("computation", ["Vm::Run", "Streams::", "gomp_thread_start", "omp", "terrace::kernels::"]),
     ("agreement", ["Agreement::"]),
     ("times and metrics", ["Trainer::ReportMetrics", "Reporter::Metrics", "Times"]),
     ("report and log line", ["Trainer::Report", "Reporter::", "Trainer::Run"]),
