@@ -31,6 +31,21 @@ inline std::vector<PackBuffer> ReadPackBuffers(const std::string& path) {
   return buffers;
 }
 
+// A stage of a real program: its step buffers, and the bytes that lie beside them all the time.
+struct PackStage {
+  std::vector<PackBuffer> buffers;
+  int64_t persistent_bytes = 0;
+};
+
+// The last row of its file is what lies there all the time. Without it there are no buffers.
+inline PackStage ReadPackStage(const std::string& path) {
+  PackStage stage = {.buffers = ReadPackBuffers(path)};
+  if (stage.buffers.empty() || stage.buffers.back().name != "persistent") return {};
+  stage.persistent_bytes = stage.buffers.back().bytes;
+  stage.buffers.pop_back();
+  return stage;
+}
+
 // All pairs that meet: the first two buffers that share a byte at some time, as text; empty when
 // there are none.
 inline std::string FirstOverlap(const std::vector<PackBuffer>& buffers, const Packing& packing) {

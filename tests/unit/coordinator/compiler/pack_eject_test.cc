@@ -93,11 +93,9 @@ TEST(PackEjectTest, StagesThatNoOrderPacksAreWithinOnePercentOfTheirArena) {
   for (const char* name :
        {"gpt2_zbh1_zero1_none", "gpt2_zbh1_none_stage1", "llama16_zbh1_sqrt_stage1"}) {
     SCOPED_TRACE(name);
-    auto buffers = ReadPackBuffers(std::string(TERRACE_PACK_DATA "/") + name + ".csv");
+    const auto [buffers, persistent] =
+        ReadPackStage(std::string(TERRACE_PACK_DATA "/") + name + ".csv");
     ASSERT_GT(buffers.size(), 500u);
-    ASSERT_EQ(buffers.back().name, "persistent");
-    const int64_t persistent = buffers.back().bytes;
-    buffers.pop_back();
     const PackProblem problem = MakePackProblem(buffers);
     const int64_t bound = problem.lower_bound_bytes;
     const int64_t ceiling = bound + (persistent + bound) / 10'000 * 98;

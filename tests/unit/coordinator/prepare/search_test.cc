@@ -20,25 +20,10 @@
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/search_sample.h"
-#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+#include "tests/unit/coordinator/prepare/open_spec.h"
 
 namespace terrace {
 namespace {
-
-v1::JobSpec OpenSpec(const std::string& config, int64_t sequence, int64_t batch) {
-  v1::JobSpec spec = TinySpec();
-  spec.mutable_model()->set_config_json(config);
-  spec.mutable_model()->set_attention("config");
-  spec.mutable_data()->set_sequence_length(sequence);
-  spec.mutable_train()->set_global_batch(batch);
-  spec.mutable_train()->set_precision("bf16");
-  spec.clear_layout();
-  spec.mutable_layout()->set_zero(-1);
-  spec.mutable_layout()->set_sequence_parallel(-1);
-  spec.mutable_layout()->set_persistent_parameters(-1);
-  spec.mutable_layout()->set_tile_bytes(-1);
-  return spec;
-}
 
 struct OnPaper {
   v1::JobSpec spec;

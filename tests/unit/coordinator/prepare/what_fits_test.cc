@@ -16,7 +16,7 @@
 #include "coordinator/planner/profiles.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/variations.h"
-#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+#include "tests/unit/coordinator/prepare/open_spec.h"
 
 namespace terrace {
 namespace {
@@ -26,20 +26,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-v1::JobSpec OpenSpec(std::string_view preset, int64_t sequence, int64_t batch) {
-  v1::JobSpec spec = TinySpec();
-  spec.mutable_model()->set_config_json(std::string(FindPreset(preset)->config_json));
-  spec.mutable_model()->set_attention("config");
-  spec.mutable_data()->set_sequence_length(sequence);
-  spec.mutable_train()->set_global_batch(batch);
-  spec.mutable_train()->set_precision("bf16");
-  spec.clear_layout();
-  spec.mutable_layout()->set_zero(-1);
-  spec.mutable_layout()->set_sequence_parallel(-1);
-  spec.mutable_layout()->set_persistent_parameters(-1);
-  spec.mutable_layout()->set_tile_bytes(-1);
-  spec.mutable_layout()->set_allocator("planned");
-  return spec;
+v1::JobSpec PresetSpec(std::string_view preset, int64_t sequence, int64_t batch) {
+  return OpenSpec(std::string(FindPreset(preset)->config_json), sequence, batch);
 }
 
 struct Tried {
@@ -65,20 +53,20 @@ Tried Try(v1::JobSpec spec, std::string_view cluster_name) {
 
 TEST(VariationsTest, SequencesAreHalvedDownToSixteenTokens) {
   std::vector<int64_t> lengths;
-  for (const Variation& one : Shorter({.spec = OpenSpec("gpt2", 100, 1), .changes = {}}))
+  for (const Variation& one : Shorter({.spec = PresetSpec("gpt2", 100, 1), .changes = {}}))
     lengths.push_back(one.spec.data().sequence_length());
   EXPECT_THAT(lengths, ElementsAre(100, 50, 25));
 }
 
 TEST(VariationsTest, ChangesAreNamedInTheOrderInWhichTheyWereMade) {
-  const Variation bf16 = WithBf16({.spec = OpenSpec("gpt2", 64, 1), .changes = {}});
+  const Variation bf16 = WithBf16({.spec = PresetSpec("gpt2", 64, 1), .changes = {}});
   EXPECT_THAT(Shorter(bf16).back().changes,
               ElementsAre("train.precision bf16", "data.sequence_length 16"));
 }
 
 TEST(VariationsTest, AnOpenLayoutHasNothingToRelease) {
-  EXPECT_EQ(WithLayoutReleased({.spec = OpenSpec("gpt2", 64, 1), .changes = {}}).size(), 1u);
-  v1::JobSpec pinned = OpenSpec("gpt2", 64, 1);
+  EXPECT_EQ(WithLayoutReleased({.spec = PresetSpec("gpt2", 64, 1), .changes = {}}).size(), 1u);
+  v1::JobSpec pinned = PresetSpec("gpt2", 64, 1);
   pinned.mutable_layout()->set_micro_batch(1);
   pinned.mutable_layout()->set_tp(1);
   const auto released = WithLayoutReleased({.spec = pinned, .changes = {}});
@@ -87,7 +75,7 @@ TEST(VariationsTest, AnOpenLayoutHasNothingToRelease) {
 }
 
 TEST(VariationsTest, AnOffloadThatTheSpecHasIsLeftAlone) {
-  v1::JobSpec spec = OpenSpec("gpt2", 64, 1);
+  v1::JobSpec spec = PresetSpec("gpt2", 64, 1);
   EXPECT_EQ(WithOffload({.spec = spec, .changes = {}}).size(), 4u);
   spec.mutable_layout()->mutable_offload()->mutable_optimizer()->set_host(1);
   EXPECT_THAT(WithOffload({.spec = spec, .changes = {}}), IsEmpty());
@@ -97,7 +85,7 @@ TEST(VariationsTest, AnOffloadThatTheSpecHasIsLeftAlone) {
 
 // Not one change is compiled that closed forms call hopeless.
 TEST(WhatFitsTest, WhereNothingHelpsNothingIsTried) {
-  v1::JobSpec spec = OpenSpec("llama-3.1-70b", 8192, 64);
+  v1::JobSpec spec = PresetSpec("llama-3.1-70b", 8192, 64);
   spec.mutable_resources()->set_device_memory(int64_t{1} << 30);
   spec.mutable_resources()->set_host_memory(int64_t{1} << 30);
   const Tried tried = Try(spec, "h100x8:1");
@@ -111,7 +99,7 @@ TEST(WhatFitsTest, WhereNothingHelpsNothingIsTried) {
 // Without its offload nothing fits, however short; with it all that is in the way is the
 // micro-batch. host_memory is not given: what is pinned to the host is not limited there.
 TEST(WhatFitsTest, APinnedOffloadIsKeptWhereItIsWhatMakesOthersFit) {
-  v1::JobSpec spec = OpenSpec("gpt2", 128, 64);
+  v1::JobSpec spec = PresetSpec("gpt2", 128, 64);
   spec.mutable_layout()->set_micro_batch(64);
   spec.mutable_layout()->mutable_offload()->mutable_optimizer()->set_host(1);
   const int64_t device = int64_t{1000} << 20;
@@ -124,7 +112,7 @@ TEST(WhatFitsTest, APinnedOffloadIsKeptWhereItIsWhatMakesOthersFit) {
 }
 
 TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
-  v1::JobSpec spec = OpenSpec("gpt2", 128, 256);
+  v1::JobSpec spec = PresetSpec("gpt2", 128, 256);
   spec.mutable_layout()->set_micro_batch(1);
   const Budget budget = {
       .threads_per_rank = 2, .device_memory_bytes = int64_t{110} << 20, .profile = CpuProfile(2)};
@@ -135,7 +123,7 @@ TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
 }
 
 TEST(WhatFitsTest, EachChangeShownWasToldAndFits) {
-  v1::JobSpec spec = OpenSpec("gpt2", 128, 1);
+  v1::JobSpec spec = PresetSpec("gpt2", 128, 1);
   spec.mutable_train()->set_precision("fp32");
   const int64_t device = int64_t{1300} << 20;
   const Budget budget = {
