@@ -1,7 +1,7 @@
 // What the fake NCCL knows of memory: what each communicator has registered, and where operands lie
 // in that.
 //
-// Thread rule: everything under the mutex of fake_nccl.cc, but for pages.
+// Thread rule: everything under the mutex of fake_nccl_state.h, but for pages.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

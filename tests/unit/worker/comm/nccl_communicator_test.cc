@@ -1,86 +1,22 @@
-// Against the fake NCCL (tests/support/fake_nccl.h): everything but NCCL's own work.
+// Against the fake NCCL (tests/support/fake_nccl.h): everything but NCCL's own work. What calls do;
+// nccl_failure_test.cc has those that end otherwise.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/comm/nccl_communicator.h"
 
-#include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "tests/support/fake_nccl.h"
-#include "tests/unit/worker/comm/comm_fixture.h"
+#include "tests/unit/worker/comm/nccl_fixture.h"
 #include "worker/comm/cuda_staging.h"
 
 namespace terrace {
 namespace {
 
-using std::chrono::milliseconds;
-using testing::HasSubstr;
-
-constexpr int kRemoteError = 6;  // ncclRemoteError
 constexpr int kSizes[] = {2, 3, 4};
-
-class NcclCommunicatorTest : public testing::Test {
- protected:
-  ~NcclCommunicatorTest() override {
-    fake_nccl::SetFaults(nullptr);
-    EXPECT_THAT(fake_nccl::TakeMisuse(), testing::IsEmpty());
-    EXPECT_EQ(fake_nccl::CountLive(), fake_nccl::Live()) << "something was not closed";
-  }
-
-  // A rank's device and its stream of communication.
-  struct Stream {
-    explicit Stream(int rank) {
-      fake_nccl::SetDevice(rank);
-      stream = fake_nccl::NewStream();
-    }
-    ~Stream() { fake_nccl::FreeStream(stream); }
-    CUstream_st* stream;
-  };
-
-  GroupOptions Options(int rank, int size) const {
-    GroupOptions options = {.name = "data.0", .rank = rank, .size = size};
-    options.timeout_ms = timeout_ms_;
-    for (int member = 0; member < size; ++member) options.ranks.push_back(10 + member);
-    for (int peer = 0; messages_ && peer < size; ++peer)
-      if (peer != rank) options.message_peers.push_back(peer);
-    options.all_to_all = all_to_all_;
-    return options;
-  }
-
-  // One thread a member, each with a device of its own.
-  void OnRanks(int size, const std::function<void(NcclCommunicator*)>& body) {
-    MapRendezvous store;
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        const Stream stream(rank);
-        const auto group = ConnectNccl(Options(rank, size), &store, stream.stream);
-        ASSERT_TRUE(group.ok()) << group.status();
-        body(group->get());
-      });
-    }
-  }
-
-  // Faults of one operation of one member; operations count from the end of warming up.
-  static void FailOnce(const std::string& kind, int rank, fake_nccl::Fault fault) {
-    fake_nccl::SetFaults([=](const fake_nccl::Call& call) {
-      return call.kind == kind && call.rank == rank ? fault : fake_nccl::Fault{};
-    });
-  }
-
-  int64_t timeout_ms_ = 10'000;
-  bool messages_ = false, all_to_all_ = true;
-};
-
-void ExpectCode(const absl::Status& status, absl::StatusCode code, const std::string& text) {
-  EXPECT_EQ(status.code(), code) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(text));
-}
 
 TEST_F(NcclCommunicatorTest, AllReduceSumsAlikeOnAllMembersWhateverTheSize) {
   for (const int size : kSizes) {
@@ -255,26 +191,6 @@ TEST_F(NcclCommunicatorTest, ConnectingRunsEachKindOnce) {
                                                    "broadcast", "reduce-scatter", "all-reduce"));
 }
 
-TEST_F(NcclCommunicatorTest, WithoutAllToAllNoPairIsConnected) {
-  all_to_all_ = false;
-  OnRanks(3, [](Communicator* group) {
-    char bytes[3] = {}, out[3] = {};
-    ExpectCode(group->AllToAll(bytes, out, 1), absl::StatusCode::kFailedPrecondition,
-               "group data.0: was connected without all-to-all");
-    ExpectCode(group->Send(bytes, 1, (group->rank() + 1) % 3), absl::StatusCode::kInvalidArgument,
-               "for messages");
-  });
-}
-
-TEST_F(NcclCommunicatorTest, APeerThatCannotBeIsRefused) {
-  const Stream stream(0);
-  GroupOptions options = Options(0, 1);
-  options.message_peers = {0};
-  const auto group = ConnectNccl(options, nullptr, stream.stream);
-  ExpectCode(group.status(), absl::StatusCode::kInvalidArgument,
-             "message_peers: got member 0 of 1");
-}
-
 TEST_F(NcclCommunicatorTest, WorkOnTheStreamComesBeforeACollective) {
   messages_ = true;
   OnRanks(2, [](NcclCommunicator* group) {
@@ -291,114 +207,6 @@ TEST_F(NcclCommunicatorTest, WorkOnTheStreamComesBeforeACollective) {
     ASSERT_TRUE(group->AllReduce(data.data(), 100'000, ReduceType::kF32).ok());
     EXPECT_THAT(data, testing::Each(2.0f));
   });
-}
-
-TEST_F(NcclCommunicatorTest, PinnedMemoryThatIsNotThereIsNamed) {
-  const auto staging = CudaStaging(nullptr)({}, int64_t{1} << 60);
-  ExpectCode(staging.status(), absl::StatusCode::kResourceExhausted,
-             "cannot pin 1152921504606846976 bytes of host memory: out of memory");
-}
-
-TEST_F(NcclCommunicatorTest, AbortEndsCallsOfOtherThreads) {
-  messages_ = true;
-  const int aborted = fake_nccl::Aborted();
-  OnRanks(2, [](Communicator* group) {
-    std::vector<float> data(1'000);
-    if (group->rank() == 1) {  // alive, and silent
-      std::this_thread::sleep_for(milliseconds(200));
-      return group->Abort();
-    }
-    absl::Status receive, sum;
-    std::jthread receiver([&] { receive = group->Receive(data.data(), 4, 1); });
-    std::jthread summer([&] { sum = group->AllReduce(data.data(), 1'000, ReduceType::kF32); });
-    std::this_thread::sleep_for(milliseconds(50));
-    const auto start = std::chrono::steady_clock::now();
-    group->Abort();
-    receiver.join();
-    summer.join();
-    EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(100));
-    ExpectCode(receive, absl::StatusCode::kCancelled, "group data.0: given up by this rank");
-    ExpectCode(sum, absl::StatusCode::kCancelled, "group data.0: given up by this rank");
-    EXPECT_EQ(group->Send(data.data(), 4, 1).code(), absl::StatusCode::kCancelled);
-  });
-  EXPECT_EQ(fake_nccl::Aborted() - aborted, 2 * 3) << "nothing is closed in peace after Abort";
-}
-
-TEST_F(NcclCommunicatorTest, ALostPeerIsUnavailableWithGroupRankAndOperation) {
-  OnRanks(2, [](Communicator* group) {
-    ASSERT_TRUE(group->Barrier().ok());
-    if (group->rank() == 0) FailOnce("all-gather", 0, {.error = kRemoteError});
-    if (group->rank() == 1) return std::this_thread::sleep_for(milliseconds(150)), group->Abort();
-    std::this_thread::sleep_for(milliseconds(20));
-    const auto start = std::chrono::steady_clock::now();
-    std::vector<float> data(8);
-    const absl::Status status = group->AllGather(data.data(), data.data(), 16);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(100));
-    ExpectCode(
-        status, absl::StatusCode::kUnavailable,
-        "group data.0: rank 10: all-gather of 16 bytes a member failed: NCCL: remote process "
-        "exited or there was a network error: the last line of its log; a member is lost");
-    EXPECT_EQ(group->Barrier(), status) << "a broken group stays broken";
-  });
-}
-
-TEST_F(NcclCommunicatorTest, AFailureEndsTheCallsOfTheGroupsOtherThreads) {
-  messages_ = true;
-  OnRanks(2, [](Communicator* group) {
-    std::vector<float> data(8);
-    ASSERT_TRUE(group->Barrier().ok());
-    if (group->rank() == 1) return std::this_thread::sleep_for(milliseconds(150)), group->Abort();
-    FailOnce("all-gather", 0, {.error = kRemoteError});
-    absl::Status receive;
-    std::jthread receiver([&] { receive = group->Receive(data.data(), 4, 1); });
-    std::this_thread::sleep_for(milliseconds(20));
-    EXPECT_FALSE(group->AllGather(data.data(), data.data(), 16).ok());
-    receiver.join();
-    ExpectCode(receive, absl::StatusCode::kUnavailable, "all-gather of 16 bytes");
-  });
-}
-
-TEST_F(NcclCommunicatorTest, ACallThatDoesNotEndIsGivenUpAfterTheTimeout) {
-  timeout_ms_ = 200;
-  messages_ = true;
-  OnRanks(2, [](Communicator* group) {
-    ASSERT_TRUE(group->Barrier().ok());
-    if (group->rank() == 1) return std::this_thread::sleep_for(milliseconds(500)), group->Abort();
-    FailOnce("messages", 0, {.hangs = true});
-    const auto start = std::chrono::steady_clock::now();
-    float value = 1;
-    ExpectCode(group->Send(&value, 4, 1), absl::StatusCode::kUnavailable,
-               "group data.0: rank 10: a message of 4 bytes with rank 11 has not ended after 20");
-    EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(200));
-    EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(400));
-  });
-}
-
-TEST_F(NcclCommunicatorTest, MembersThatCallDifferentlyAreToldAndDoNotHang) {
-  timeout_ms_ = 300;
-  OnRanks(2, [](Communicator* group) {
-    std::vector<float> data(8);
-    const absl::Status status =
-        group->rank() == 0
-            ? group->AllGather(data.data(), data.data(), 16)
-            : group->ReduceScatter(data.data(), data.data() + 4, 4, ReduceType::kF32);
-    EXPECT_THAT(status.code(),
-                testing::AnyOf(absl::StatusCode::kInvalidArgument, absl::StatusCode::kUnavailable));
-  });
-  EXPECT_THAT(fake_nccl::TakeMisuse(), testing::SizeIs(1));
-}
-
-TEST_F(NcclCommunicatorTest, AMemberThatNeverComesIsUnavailableAfterTheTimeout) {
-  timeout_ms_ = 100;
-  MapRendezvous store;
-  const Stream stream(0);
-  const auto first = ConnectNccl(Options(0, 2), &store, stream.stream);
-  ExpectCode(first.status(), absl::StatusCode::kUnavailable,
-             "group data.0: rank 10: connecting of 2 members has not ended after 10");
-  MapRendezvous empty;
-  const auto second = ConnectNccl(Options(1, 2), &empty, stream.stream);
-  ExpectCode(second.status(), absl::StatusCode::kUnavailable,
-             "group data.0: cannot connect member 1 of 2: key data.0/nccl/all is missing");
 }
 
 // What the total order of launches rests on: calls of several groups on one stream run in the order
