@@ -45,6 +45,7 @@ struct Device {
   std::vector<Life> lives;  // by offset
   // In caching mode, of the arena on the device.
   std::vector<CachedSegment> segments;
+  bool expandable = false;      // they are
   std::vector<Change> changes;  // of one execution
 };
 
@@ -154,7 +155,7 @@ void Segment(int64_t index, const Device& device, Pickle* out) {
 }
 
 // One of the caching allocator's, at the end of the step: nothing of it is held.
-void FreeSegment(int64_t index, const CachedSegment& segment, Pickle* out) {
+void FreeSegment(int64_t index, const CachedSegment& segment, bool expandable, Pickle* out) {
   const int64_t address = (index + 1) * kAddressesOfArena + AddressOf(segment.data);
   out->BeginDict();
   Field("device", index, out);
@@ -168,7 +169,7 @@ void FreeSegment(int64_t index, const CachedSegment& segment, Pickle* out) {
   out->String("segment_pool_id");
   out->Pair(0, 0);
   out->String("is_expandable");
-  out->Bool(false);
+  out->Bool(expandable);
   out->String("frames");
   out->BeginList();
   out->EndList();
@@ -250,7 +251,9 @@ absl::Status ReplayTrain(const LiveMemory& memory, int train, Device* device) {
   const v1::Program& program = *device->program;
   const std::vector<AllocationEvents> events = EventsOfSequences(program);
   CountedSegments source;
-  BlockCache cache(&source);
+  const int64_t needed = SegmentBytesNeeded(program, events);
+  BlockCache cache(&source, {.policy = CachingPolicyOf(program), .limit_bytes = needed});
+  device->expandable = CachingPolicyOf(program).expandable;
   RETURN_IF_ERROR(SettleCache(program, events, &cache));
   std::vector<std::byte*> held(program.buffers_size(), nullptr);
   std::vector<bool> retired(program.buffers_size(), false);
@@ -308,7 +311,8 @@ absl::StatusOr<std::string> MemorySnapshot(std::span<const v1::Program> programs
   for (size_t i = 0; i < devices.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
     Segment(index, devices[i], &out);
-    for (const CachedSegment& segment : devices[i].segments) FreeSegment(index, segment, &out);
+    for (const CachedSegment& segment : devices[i].segments)
+      FreeSegment(index, segment, devices[i].expandable, &out);
   }
   out.EndList();
   out.String("device_traces");

@@ -115,7 +115,13 @@ class Planner {
 
 }  // namespace
 
-bool UsesCaching(const v1::Program& program) { return program.allocator() == "caching"; }
+bool UsesCaching(const v1::Program& program) {
+  return program.allocator() == "caching" || program.allocator() == "expandable";
+}
+
+CachingPolicy CachingPolicyOf(const v1::Program& program) {
+  return {.expandable = program.allocator() == "expandable"};
+}
 
 bool IsDynamic(const v1::Program& program, const v1::Buffer& buffer) {
   return UsesCaching(program) && buffer.lifetime() == v1::STEP &&

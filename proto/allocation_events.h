@@ -21,12 +21,16 @@
 
 #include "absl/status/status.h"
 #include "proto/caching/cache.h"
+#include "proto/caching/policy.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {
 
-// Whether the program's step buffers on the device get memory while it runs.
+// Whether the program's step buffers on the device get memory while it runs: allocator "caching" or
+// "expandable".
 bool UsesCaching(const v1::Program& program);
+// How the allocator of such a program cuts: with segments that expand, or of fixed sizes.
+CachingPolicy CachingPolicyOf(const v1::Program& program);
 // Whether this one does. REQUIRES: its arena exists.
 bool IsDynamic(const v1::Program& program, const v1::Buffer& buffer);
 

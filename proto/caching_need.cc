@@ -39,7 +39,7 @@ absl::Status SettleCache(const v1::Program& program, const std::vector<Allocatio
 int64_t SegmentBytesNeeded(const v1::Program& program,
                            const std::vector<AllocationEvents>& events) {
   CountedSegments source;
-  BlockCache cache(&source);
+  BlockCache cache(&source, {.policy = CachingPolicyOf(program)});
   if (!SettleCache(program, events, &cache).ok()) return kBeyondAllMemory;
   return cache.statistics().reserved_bytes;
 }

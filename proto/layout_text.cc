@@ -128,7 +128,7 @@ std::vector<LayoutWord> LayoutWords(const v1::Layout& layout) {
           {"offload.optimizer", OnDevice(layout.offload().optimizer())},
           {"offload.activation", OnDevice(layout.offload().activation())},
           {"tile_bytes", TilesText(layout.tile_bytes())},
-          {"allocator", layout.allocator() == "caching" ? "caching" : "planned"}};
+          {"allocator", layout.allocator().empty() ? "planned" : layout.allocator()}};
 }
 
 std::string LayoutText(const v1::Layout& layout) {
@@ -147,7 +147,8 @@ std::string LayoutText(const v1::Layout& layout) {
   text += OffloadText(layout.offload());
   if (layout.tile_bytes() > 0)
     absl::StrAppend(&text, ", tiles of ", TilesText(layout.tile_bytes()));
-  if (layout.allocator() == "caching") text += ", caching allocator";
+  if (!layout.allocator().empty() && layout.allocator() != "planned")
+    absl::StrAppend(&text, ", ", layout.allocator(), " allocator");
   return text;
 }
 

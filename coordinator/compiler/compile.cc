@@ -231,7 +231,10 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table,
                          input.search_packings ? PackEffort::kFull : PackEffort::kQuick, &graph,
                          &program));
-  if (job.layout.allocator() == "caching") MakeDynamic(&program);
+  if (const std::string& allocator = job.layout.allocator();
+      !allocator.empty() && allocator != "planned") {
+    MakeDynamic(allocator, &program);
+  }
   return program;
 }
 

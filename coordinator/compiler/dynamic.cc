@@ -8,8 +8,8 @@
 
 namespace terrace {
 
-void MakeDynamic(v1::Program* program) {
-  program->set_allocator("caching");
+void MakeDynamic(const std::string& allocator, v1::Program* program) {
+  program->set_allocator(allocator);
   v1::Arena* device = program->mutable_arenas(0);
   device->set_bytes(0);
   const int64_t alignment = ArenaAlignment(v1::DEVICE);

@@ -46,7 +46,7 @@ class Checker {
     Append(ScheduleProblems(layout_, config_.layers));
     CheckRecompute();
     CheckSharding();
-    CheckName("allocator", layout_.allocator(), {"planned", "caching"});
+    CheckName("allocator", layout_.allocator(), {"planned", "caching", "expandable"});
     Append(OffloadProblems(layout_));
     if (problems_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));

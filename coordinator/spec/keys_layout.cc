@@ -207,10 +207,11 @@ std::vector<SpecKey> LayoutKeys() {
        false,
        0,
        0,
-       {"planned", "caching"},
+       {"planned", "caching", "expandable"},
        "",
        "planned: every buffer at the offset that the compiler gave it; caching: step buffers on the "
-       "device get memory while the step runs, which takes more of it"},
+       "device get memory while the step runs, which takes more of it; expandable: the same with "
+       "segments that grow page by page, which as a rule takes less than caching"},
       {"layout.chunk_bytes",
        kBytes,
        "",

@@ -73,6 +73,12 @@ Status ListDevices(std::vector<DeviceInfo>* devices) {
   return status;
 }
 
+std::string DriverVersion() {
+  int driver = 0;
+  const bool found = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
+  return found ? VersionText(driver) : "";
+}
+
 Status Device::Open(int ordinal, std::unique_ptr<Device>* device) {
   Status status = FindDevice(ordinal);
   if (!status.ok()) return status;

@@ -25,6 +25,9 @@ struct DeviceInfo {
 // ...", "cuda: no NVIDIA device ...": a sentence for people.
 Status ListDevices(std::vector<DeviceInfo>* devices);
 
+// "13.0": the CUDA version that the driver is for; empty without one.
+std::string DriverVersion();
+
 class Device {
  public:
   // "cuda: no driver ...", "cuda: no device ...": a sentence for people.

@@ -56,6 +56,13 @@ absl::StatusOr<bool> BlockCache::Find(int64_t bytes, uint32_t stream, FreeBlock*
     *found = *best;
     return true;
   }
+  if (options_.policy.expandable) return Grow(bytes, stream, found, why);
+  return Reserve(bytes, stream, found, why);
+}
+
+absl::StatusOr<bool> BlockCache::Reserve(int64_t bytes, uint32_t stream, FreeBlock* found,
+                                         std::string* why) {
+  const CachingPool pool = CachingPolicy::PoolOf(bytes);
   const int64_t reserve = CachingPolicy::SegmentBytes(bytes);
   if (reserve > options_.limit_bytes - statistics_.reserved_bytes) {
     *why = absl::StrCat("a segment of ", reserve, " bytes would exceed the limit of ",
@@ -76,7 +83,7 @@ absl::StatusOr<bool> BlockCache::Find(int64_t bytes, uint32_t stream, FreeBlock*
                    .pool = pool,
                    .blocks = {{0, Block{.bytes = reserve}}}};
   *found = {.stream = stream, .bytes = reserve, .place = {id, 0}};
-  list.insert(*found);
+  ListOf(pool).insert(*found);
   return true;
 }
 
@@ -154,6 +161,16 @@ int64_t BlockCache::ReleaseCached() {
   int64_t released = 0;
   for (auto it = segments_.begin(); it != segments_.end();) {
     const auto& [id, segment] = *it;
+    if (segment.range_bytes > 0) {
+      released += ReleasePages(id);
+      if (segment.bytes == 0) {
+        source_->Release(segment.data);
+        it = segments_.erase(it);
+      } else {
+        ++it;
+      }
+      continue;
+    }
     const Block& first = segment.blocks.begin()->second;
     if (first.state != CachedBlock::kFree || first.bytes != segment.bytes) {
       ++it;

@@ -4,9 +4,10 @@
 // own stream, where list order says that earlier uses are over. Life of a block: Allocate, then
 // Free once its own stream has been given all uses; where other streams use it too, Retire then and
 // Free when these have finished. Free neighbours of a segment merge. Segments stay until memory
-// runs out; then all that are wholly free go back and the request is tried once more. It never
-// looks into the memory: with CountedSegments it tells what a run would reserve. Figures:
-// docs/memory.md.
+// runs out; then all that are wholly free go back and the request is tried once more. Where
+// segments expand (policy.h) each stream has one a pool: it grows where it must, without moving
+// anything, and gives back every page that is free. It never looks into the memory: with
+// CountedSegments it tells what a run would reserve. Figures: docs/memory.md.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,11 +44,12 @@ struct CachedBlock {
   std::byte* data = nullptr;
   int64_t bytes = 0;
   int64_t requested = 0;
-  enum State { kFree, kAllocated, kRetired } state = kFree;
+  // kUnmapped: addresses without memory, in a segment that expands.
+  enum State { kFree, kAllocated, kRetired, kUnmapped } state = kFree;
 };
 struct CachedSegment {
   std::byte* data = nullptr;
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of addresses: those that are not unmapped are memory
   uint32_t stream = 0;
   CachingPool pool = CachingPool::kSmall;
   std::vector<CachedBlock> blocks;  // by address, without gaps
@@ -72,7 +74,8 @@ class BlockCache {
   // The same, but retired blocks are welcome.
   absl::Status Free(std::byte* data);
 
-  // Gives back all segments that are wholly free, after finish_streams; their bytes.
+  // Gives back all segments that are wholly free, or all free pages, after finish_streams; their
+  // bytes.
   int64_t ReleaseCached();
 
   void BeginStep() { statistics_.BeginStep(); }
@@ -91,6 +94,18 @@ class BlockCache {
     uint32_t stream = 0;
     CachingPool pool = CachingPool::kSmall;
     std::map<int64_t, Block> blocks;  // by offset, without gaps
+    int64_t range_bytes = 0;          // that it may grow to; 0: it does not
+  };
+  // Pages of a segment that are to be mapped.
+  struct Piece {
+    int64_t offset = 0;
+    int64_t bytes = 0;
+  };
+  // Where a request may lie once these are.
+  struct Room {
+    int64_t offset = 0;
+    int64_t bytes = 0;  // of the pieces
+    std::vector<Piece> pieces;
   };
   using Place = std::pair<uint64_t, int64_t>;  // segment, offset
   struct FreeBlock {
@@ -106,9 +121,18 @@ class BlockCache {
   FreeList& ListOf(CachingPool pool) { return free_[pool == CachingPool::kLarge]; }
   // False: neither a free block nor a segment is to be had; `why` then says what refused.
   absl::StatusOr<bool> Find(int64_t bytes, uint32_t stream, FreeBlock* found, std::string* why);
+  absl::StatusOr<bool> Reserve(int64_t bytes, uint32_t stream, FreeBlock* found, std::string* why);
   std::byte* Take(const FreeBlock& found, int64_t bytes, int64_t requested);
   void MergeInto(uint64_t id, std::map<int64_t, Block>::iterator block);
   absl::Status Refuse(int64_t bytes, uint32_t stream, const std::string& why);
+
+  // expand.cc
+  absl::StatusOr<bool> Grow(int64_t bytes, uint32_t stream, FreeBlock* found, std::string* why);
+  absl::StatusOr<uint64_t> GrowingSegment(uint32_t stream, CachingPool pool);
+  static Room FindRoom(const Segment& segment, int64_t bytes);
+  absl::Status MapAll(const Segment& segment, const std::vector<Piece>& pieces);
+  void AddMapped(uint64_t id, const Piece& piece);
+  int64_t ReleasePages(uint64_t id);
 
   SegmentSource* source_;
   CachingOptions options_;

@@ -30,6 +30,7 @@ bool CachingPolicy::MayServe(int64_t found, int64_t wanted) const {
 bool CachingPolicy::Splits(CachingPool pool, int64_t found, int64_t wanted) const {
   const int64_t rest = found - wanted;
   if (pool == CachingPool::kSmall) return rest >= kBlockBytes;
+  if (expandable) return wanted < max_split_bytes && rest >= kBlockBytes;
   return wanted < max_split_bytes && rest > kSmallBlockMaxBytes;
 }
 

@@ -33,16 +33,19 @@ absl::Status CheckArenaEnd(const v1::Program& program) {
 absl::Status CheckAllocator(const v1::Program& program) {
   if (program.allocator().empty() || program.allocator() == "planned" || UsesCaching(program))
     return absl::OkStatus();
-  return Refuse("allocator: got '", program.allocator(), "', must be planned or caching");
+  return Refuse("allocator: got '", program.allocator(),
+                "', must be planned, caching or expandable");
 }
 
 absl::Status CheckDynamic(const v1::Program& program) {
   if (!UsesCaching(program)) return absl::OkStatus();
-  if (program.arenas().empty()) return Refuse("allocator: caching needs an arena on DEVICE");
+  if (program.arenas().empty())
+    return Refuse("allocator: ", program.allocator(), " needs an arena on DEVICE");
   RETURN_IF_ERROR(CheckArenaEnd(program));
   const int64_t segments = SegmentBytesNeeded(program);
   if (segments > kBytesMax) {
-    return Refuse("allocator: caching would reserve ", segments, " bytes, at most ", kBytesMax);
+    return Refuse("allocator: ", program.allocator(), " would reserve ", segments,
+                  " bytes, at most ", kBytesMax);
   }
   const int64_t bytes = program.arenas(0).bytes() + segments + program.external_bytes();
   const int64_t limit = program.device_limit_bytes();

@@ -13,7 +13,7 @@
 
 namespace terrace::check {
 
-// "planned", "caching" or empty.
+// "planned", "caching", "expandable" or empty.
 absl::Status CheckAllocator(const v1::Program& program);
 
 // Nothing to say in planned mode. REQUIRES: the instructions of all sequences passed.

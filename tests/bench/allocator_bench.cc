@@ -92,12 +92,19 @@ struct Figures {
 
 class Replay {
  public:
-  // `one_pool`: all streams share their free blocks. No allocator could do that without waiting for
-  // the streams; it shows what keeping them apart costs.
-  Replay(const Recording& recording, int64_t limit_bytes, bool one_pool = false)
+  struct Options {
+    int64_t limit_bytes = int64_t{1} << 60;
+    // All streams share their free blocks. No allocator could do that without waiting for the
+    // streams; it shows what keeping them apart costs.
+    bool one_pool = false;
+    bool expandable = false;  // segments
+  };
+  Replay(const Recording& recording, const Options& options)
       : recording_(recording),
-        one_pool_(one_pool),
-        cache_(&source_, {.limit_bytes = limit_bytes, .finish_streams = [this] {
+        one_pool_(options.one_pool),
+        cache_(&source_, {.policy = {.expandable = options.expandable},
+                          .limit_bytes = options.limit_bytes,
+                          .finish_streams = [this] {
                             FreeFinished(std::numeric_limits<double>::infinity());
                           }}) {}
 
@@ -168,7 +175,7 @@ class Replay {
 int64_t SmallestLimit(const Recording& recording, int64_t low, int64_t high) {
   while (high - low > 2 * kMib) {
     const int64_t middle = low + (high - low) / 2;
-    (Replay(recording, middle).Run().ok() ? high : low) = middle;
+    (Replay(recording, {.limit_bytes = middle}).Run().ok() ? high : low) = middle;
   }
   return high;
 }
@@ -265,7 +272,7 @@ v1::JobSpec SpecOf(const Case& c) {
 double Mib(int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(kMib); }
 
 void Print(const std::string& name, const v1::Arena& arena, const Figures& figures,
-           int64_t one_pool, int64_t smallest) {
+           const Figures& expandable, int64_t one_pool, int64_t smallest) {
   const double bound = static_cast<double>(arena.lower_bound_bytes());
   const auto over = [&](int64_t bytes) { return 100 * (static_cast<double>(bytes) / bound - 1); };
   const auto with_bound = [&](int64_t bytes, int digits) {
@@ -273,11 +280,13 @@ void Print(const std::string& name, const v1::Arena& arena, const Figures& figur
     std::snprintf(text, sizeof(text), "%.1f (%+.*f %%)", Mib(bytes), digits, over(bytes));
     return std::string(text);
   };
-  std::printf("| %s | %.1f | %s | %s | %.1f | %.1f %% | %.1f %% | %s | %s |\n", name.c_str(),
-              Mib(arena.lower_bound_bytes()), with_bound(arena.bytes(), 2).c_str(),
+  std::printf("| %s | %.1f | %s | %s | %.1f | %.1f %% | %.1f %% | %s | %.1f %% | %s | %s |\n",
+              name.c_str(), Mib(arena.lower_bound_bytes()), with_bound(arena.bytes(), 2).c_str(),
               with_bound(figures.peak_reserved, 1).c_str(), Mib(figures.at_peak.allocated_bytes),
               100 * figures.at_peak.UnallocatedShare(), 100 * figures.at_peak.ScatteredShare(),
-              with_bound(one_pool, 1).c_str(), with_bound(smallest, 1).c_str());
+              with_bound(expandable.peak_reserved, 1).c_str(),
+              100 * expandable.at_peak.UnallocatedShare(), with_bound(one_pool, 1).c_str(),
+              with_bound(smallest, 1).c_str());
   std::fflush(stdout);
 }
 
@@ -295,12 +304,14 @@ absl::Status Measure(const Case& c) {
   const auto train = std::find_if(program.sequences().begin(), program.sequences().end(),
                                   [](const v1::Sequence& s) { return s.name() == "train"; });
   const Recording recording = Record(program, *train, simulation->stages[0].instructions);
-  const auto figures = Replay(recording, int64_t{1} << 60).Run();
+  const auto figures = Replay(recording, {}).Run();
   if (!figures.ok()) return figures.status();
-  const auto one_pool = Replay(recording, int64_t{1} << 60, true).Run();
+  const auto expandable = Replay(recording, {.expandable = true}).Run();
+  if (!expandable.ok()) return expandable.status();
+  const auto one_pool = Replay(recording, {.one_pool = true}).Run();
   if (!one_pool.ok()) return one_pool.status();
   const v1::Arena& arena = program.arenas(0);
-  Print(c.name, arena, *figures, one_pool->peak_reserved,
+  Print(c.name, arena, *figures, *expandable, one_pool->peak_reserved,
         SmallestLimit(recording, arena.lower_bound_bytes() / 2, figures->peak_reserved));
   return absl::OkStatus();
 }
@@ -311,8 +322,9 @@ absl::Status Measure(const Case& c) {
 int main(int argc, char** argv) {
   std::printf(
       "| job | bound MiB | planned | caching, reserved | allocated | 1 - allocated / reserved | "
-      "1 - largest free / free | one pool for all streams | caching, smallest limit |\n"
-      "|---|---|---|---|---|---|---|---|---|\n");
+      "1 - largest free / free | expandable, reserved | 1 - allocated / reserved | "
+      "one pool for all streams | caching, smallest limit |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|\n");
   bool all = true;
   for (const terrace::Case& c : terrace::Cases()) {
     const bool chosen = argc < 2 || std::any_of(argv + 1, argv + argc, [&](const char* part) {

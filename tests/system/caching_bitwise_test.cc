@@ -38,10 +38,12 @@ void PutStatesOn(v1::Tier tier, v1::Layout* layout) {
   PutOn(tier, layout->mutable_offload()->mutable_optimizer());
 }
 
-// Trains in both modes; the caching rank must hold exactly what its program needs.
-void ExpectSame(const JobData& data, v1::Layout layout, const std::string& what) {
-  const JobResult planned = TrainLayout(data, layout, kSteps);
-  layout.set_allocator("caching");
+// Trains with the allocator; the rank must hold exactly what its program needs, and the numbers are
+// those of the planned run.
+void ExpectAs(const JobResult& planned, const JobData& data, v1::Layout layout,
+              const std::string& allocator, const std::string& job) {
+  layout.set_allocator(allocator);
+  const std::string what = absl::StrCat(job, ", ", allocator);
   const JobResult caching = TrainLayout(data, layout, kSteps);
   ASSERT_EQ(caching.losses.size(), static_cast<size_t>(kSteps)) << what;
   EXPECT_EQ(caching.losses, planned.losses) << what;
@@ -51,13 +53,21 @@ void ExpectSame(const JobData& data, v1::Layout layout, const std::string& what)
   EXPECT_EQ(caching.adam_v, planned.adam_v) << what;
   const Coordinates first = CoordinatesOf(caching.programs[0].grid(), 0);
   const v1::AllocatorStats& stats = caching.allocator[0];
-  EXPECT_EQ(stats.mode(), "caching") << what;
+  EXPECT_EQ(stats.mode(), allocator) << what;
   EXPECT_EQ(stats.reserved_bytes(), ReservedBytesNeeded(caching.programs[first.stage], v1::DEVICE))
       << what;
   EXPECT_LE(stats.requested_bytes(), stats.allocated_bytes()) << what;
   EXPECT_LE(stats.allocated_bytes(), stats.active_bytes()) << what;
   EXPECT_LE(stats.active_bytes(), stats.reserved_bytes()) << what;
   EXPECT_EQ(stats.ooms() + stats.retries(), 0) << what;
+}
+
+const std::vector<std::string> kCaching = {"caching"}, kBoth = {"caching", "expandable"};
+
+void ExpectSame(const JobData& data, const v1::Layout& layout, const std::string& what,
+                const std::vector<std::string>& allocators = kCaching) {
+  const JobResult planned = TrainLayout(data, layout, kSteps);
+  for (const std::string& allocator : allocators) ExpectAs(planned, data, layout, allocator, what);
 }
 
 TEST(CachingBitwiseTest, EveryPrecisionAndRecompute) {
@@ -79,7 +89,7 @@ TEST(CachingBitwiseTest, StatesOnOtherTiers) {
     v1::Layout layout = Planned("bf16");
     PutStatesOn(tier, &layout);
     PutOn(tier, layout.mutable_offload()->mutable_activation());
-    ExpectSame(data, layout, v1::Tier_Name(tier));
+    ExpectSame(data, layout, v1::Tier_Name(tier), kBoth);
   }
 }
 
@@ -89,7 +99,7 @@ TEST(CachingBitwiseTest, RanksThatShareTheStates) {
     v1::Layout layout = Planned();
     layout.set_data_parallel(2);
     layout.set_zero_stage(zero);
-    ExpectSame(data, layout, absl::StrCat("zero ", zero));
+    ExpectSame(data, layout, absl::StrCat("zero ", zero), kBoth);
   }
   v1::Layout layout = Planned("bf16");
   layout.set_data_parallel(2);

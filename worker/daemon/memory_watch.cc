@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "proto/allocation_events.h"
 #include "proto/sequences.h"
 
 namespace terrace {
@@ -141,8 +142,8 @@ void MemoryWatch::AddAllocator(const ProgramPosition& position, const v1::RankMe
   v1::AllocatorStats* stats = out->mutable_allocator();
   *stats = metrics.allocator();
   if (!stats->mode().empty() && stats->mode() != "planned") return;
-  if (program_->program.allocator() == "caching") {  // the rank has not said anything yet
-    stats->set_mode("caching");
+  if (UsesCaching(program_->program)) {  // the rank has not said anything yet
+    stats->set_mode(program_->program.allocator());
     stats->set_reserved_bytes(program_->live->ArenaBytes()[v1::DEVICE]);
     return;
   }

@@ -1,5 +1,6 @@
 // Memory for a caching allocator: mapped segments, each an Arena (guard pages around it, huge pages
-// where the system grants them), all of its pages touched, so that what is reserved is resident.
+// where the system grants them), all of its pages touched, so that what is reserved is resident; or
+// ranges of which pages are mapped, resident likewise (mapped_range.h).
 //
 // Owns the memory. Thread-compatible.
 //
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "proto/caching/segments.h"
 #include "worker/memory/arena.h"
+#include "worker/memory/mapped_range.h"
 
 namespace terrace {
 
@@ -23,11 +25,17 @@ class MappedSegments final : public SegmentSource {
 
   absl::StatusOr<std::byte*> Reserve(int64_t bytes) override;
   void Release(std::byte* data) override;
-  size_t count() const { return arenas_.size(); }
+  absl::StatusOr<std::byte*> ReserveRange(int64_t bytes) override;
+  absl::Status Map(std::byte* data, int64_t bytes) override;
+  void Unmap(std::byte* data, int64_t bytes) override;
+  size_t count() const { return arenas_.size() + ranges_.size(); }
 
  private:
   const int threads_;
+  MappedRange& RangeOf(std::byte* data);
+
   std::map<std::byte*, Arena> arenas_;  // by first byte
+  std::map<std::byte*, MappedRange> ranges_;
 };
 
 }  // namespace terrace

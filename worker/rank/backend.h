@@ -85,6 +85,7 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(std::string_view device, in
 struct DeviceSummary {
   std::string name;  // the driver's: "NVIDIA H100 80GB HBM3"
   int64_t memory_bytes = 0;
+  std::string driver;  // "CUDA 13.0, 580.65.06"
 };
 // The GPUs that this process may use, without starting anything on them. FAILED_PRECONDITION where
 // there is none, with what is missing.

@@ -5,6 +5,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,6 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/pages.h"
+#include "proto/caching/policy.h"
 #include "proto/program_text.h"
 #include "worker/rank/backend.h"
 #include "worker/rank/cuda_groups.h"
@@ -87,11 +94,43 @@ class DeviceSegments final : public SegmentSource {
     if (!status.ok()) return OutOfDeviceMemory(device_, "a segment", bytes, status);
     return data;
   }
-  void Release(std::byte* data) override { cuda::FreeDevice(data); }
+  void Release(std::byte* data) override {
+    if (ranges_.erase(data) == 0) cuda::FreeDevice(data);
+  }
+
+  absl::StatusOr<std::byte*> ReserveRange(int64_t bytes) override {
+    RETURN_IF_ERROR(OfCuda(device_.Use()));
+    std::unique_ptr<cuda::PagedRange> range;
+    const kernels::Status status = cuda::PagedRange::Reserve(bytes, &range);
+    if (!status.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat("layout.allocator: got expandable, but on ",
+                                                        device_.name(), " ", status.message,
+                                                        "; use caching or planned"));
+    }
+    std::byte* const data = range->data();
+    ranges_.emplace(data, std::move(range));
+    return data;
+  }
+  absl::Status Map(std::byte* data, int64_t bytes) override {
+    cuda::PagedRange& range = RangeOf(data);
+    const kernels::Status status = range.Map(data - range.data(), bytes);
+    return status.ok() ? absl::OkStatus()
+                       : OutOfDeviceMemory(device_, "pages of a segment", bytes, status);
+  }
+  void Unmap(std::byte* data, int64_t bytes) override {
+    cuda::PagedRange& range = RangeOf(data);
+    range.Unmap(data - range.data(), bytes);
+  }
 
  private:
+  cuda::PagedRange& RangeOf(std::byte* data) {
+    return *std::prev(ranges_.upper_bound(data))->second;
+  }
+
   const cuda::Device& device_;
+  std::map<std::byte*, std::unique_ptr<cuda::PagedRange>> ranges_;  // by first byte
 };
+static_assert(CachingPolicy::kPageBytes == cuda::kPageBytes);
 
 class HostPin final : public Backend::Pin {
  public:
@@ -183,6 +222,20 @@ class CudaBackend final : public Backend {
   std::vector<std::byte*> staging_;
 };
 
+// With the version of the kernel's module, where it can be seen: rates change with it too.
+std::string DriverText() {
+  std::string text = absl::StrCat("CUDA ", cuda::DriverVersion());
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string word, line;
+  if (!std::getline(file, line)) return text;
+  std::istringstream words(line);
+  while (words >> word) {
+    if (word.find_first_not_of("0123456789.") == std::string::npos)
+      return absl::StrCat(text, ", ", word);
+  }
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> OpenCudaBackend(int ordinal) {
@@ -203,8 +256,10 @@ absl::StatusOr<std::vector<DeviceSummary>> ListCudaDevices() {
   if (const kernels::Status listed = cuda::ListDevices(&found); !listed.ok())
     return absl::FailedPreconditionError(listed.message);
   std::vector<DeviceSummary> devices;
-  for (const cuda::DeviceInfo& device : found)
-    devices.push_back({.name = device.name, .memory_bytes = device.memory_bytes});
+  const std::string driver = DriverText();
+  for (const cuda::DeviceInfo& device : found) {
+    devices.push_back({.name = device.name, .memory_bytes = device.memory_bytes, .driver = driver});
+  }
   return devices;
 }
 

@@ -67,7 +67,9 @@ DynamicMemory::DynamicMemory(const v1::Program& program, DynamicMemoryOptions op
       persistent_bytes_(PersistentBytes(program)),
       source_(std::move(options.source)),
       sequences_(program.sequences_size()),
-      cache_(source_.get(), {.limit_bytes = limit_bytes_, .release_when_full = false}),
+      cache_(source_.get(), {.policy = CachingPolicyOf(program),
+                             .limit_bytes = limit_bytes_,
+                             .release_when_full = false}),
       blocks_(program.buffers_size(), nullptr) {}
 
 DynamicMemory::~DynamicMemory() {
@@ -192,7 +194,7 @@ v1::AllocatorStats DynamicMemory::stats() const {
   absl::MutexLock lock(&mutex_);
   const CachingStatistics now = cache_.statistics();
   v1::AllocatorStats stats;
-  stats.set_mode("caching");
+  stats.set_mode(program_.allocator());
   stats.set_allocated_bytes(persistent_bytes_ + shown_.allocated_bytes);
   stats.set_active_bytes(persistent_bytes_ + shown_.active_bytes);
   stats.set_requested_bytes(persistent_bytes_ + shown_.requested_bytes);

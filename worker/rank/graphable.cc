@@ -29,7 +29,8 @@ bool RunsOnDeviceQueue(v1::StreamKind kind) {
 
 std::string WhyNotGraphable(const v1::Program& program, const v1::Sequence& sequence) {
   if (UsesCaching(program))
-    return "layout.allocator is caching: step buffers lie elsewhere in every step";
+    return absl::StrCat("layout.allocator is ", program.allocator(),
+                        ": step buffers lie elsewhere in every step");
   bool computes = false;
   for (const v1::Instruction& instruction : sequence.instructions()) {
     if (const std::string_view obstacle = Obstacle(program, instruction); !obstacle.empty()) {

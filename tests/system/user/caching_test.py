@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""layout.allocator: caching, as a user meets it: the same numbers and checkpoints, a plan that is kept, a refusal with a way out."""
+"""layout.allocator: caching and expandable, as a user meets it: the same numbers and checkpoints, a plan that is kept, a refusal with a way out."""
 import hashlib
 import pathlib
 import pickle
@@ -22,12 +22,13 @@ def digests(folder):
 class CachingTest(ServiceTest):
     def test_losses_and_checkpoints_equal_those_of_planned_memory(self):
         runs = {}
-        for mode in ("planned", "caching"):
+        for mode in ("planned", "caching", "expandable"):
             job = self.job({"layout.allocator": mode, "checkpoint.directory": str(self.folder / mode), "train.steps": 6},
                            name=f"{mode}.yaml")
             runs[mode] = (self.train(job).losses, digests(self.folder / mode))
         self.assertGreater(len(runs["planned"][1]), 0)
         self.assertEqual(runs["caching"], runs["planned"])
+        self.assertEqual(runs["expandable"], runs["planned"])
 
     def test_the_plan_is_what_a_rank_holds_and_what_is_shown(self):
         self.start_service(1)

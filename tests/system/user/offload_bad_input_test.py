@@ -21,7 +21,7 @@ CASES = {
                                               ("layout.offload.parameter", "optimizer")),
     "whole weights off the device": ({"layout.offload": {"parameter": "host", "optimizer": "host"}, "layout.zero": 1, "layout.dp": 2,
                                       "resources.devices_per_node": 2}, ("layout.offload.parameter", "zero 1", "layout.zero 3")),
-    "an allocator that is none": ({"layout.allocator": "expandable"}, ("layout.allocator", "planned", "caching")),
+    "an allocator that is none": ({"layout.allocator": "pooled"}, ("layout.allocator", "planned", "caching", "expandable")),
     "chunks that are no pages": ({"layout.offload": NVME, "layout.chunk_bytes": 5000}, ("layout.chunk_bytes", "4096")),
     "a queue of nothing": ({"layout.offload": NVME, "resources.nvme": {"paths": ["nvme"], "queue_depth": 0}},
                            ("resources.nvme.queue_depth",)),

@@ -34,6 +34,12 @@ TEST(CachingPolicyTest, ARestTooSmallToBeOfUseStaysWithTheBlock) {
   EXPECT_TRUE(policy.Splits(CachingPool::kLarge, 3 * kMib + 512, 2 * kMib));
 }
 
+TEST(CachingPolicyTest, WhereSegmentsExpandEveryRestIsOfUse) {
+  const CachingPolicy policy = {.expandable = true};
+  EXPECT_TRUE(policy.Splits(CachingPool::kLarge, 2 * kMib + 512, 2 * kMib));
+  EXPECT_FALSE(policy.Splits(CachingPool::kLarge, 2 * kMib, 2 * kMib));
+}
+
 TEST(CachingPolicyTest, BlocksFromTheLimitOnAreNeitherSplitNorGivenToSmallerRequests) {
   const CachingPolicy policy = {.max_split_bytes = 100 * kMib};
   EXPECT_TRUE(policy.MayServe(100 * kMib - 512, 2 * kMib));

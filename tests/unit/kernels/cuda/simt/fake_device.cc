@@ -27,6 +27,22 @@ void Protect(int protection) {
   for (const auto& [data, bytes] : TheFake().memory) {
     if (mprotect(data, Pages(bytes), protection) != 0) std::abort();
   }
+  for (const auto& [data, mapping] : TheFake().mappings) {
+    if (mapping.accessible && mprotect(data, mapping.bytes, protection) != 0) std::abort();
+  }
+}
+
+bool OnPages(const void* data, size_t bytes) {
+  const auto& mappings = TheFake().mappings;
+  const char* at = static_cast<const char*>(data);
+  const char* const end = at + bytes;
+  auto page = mappings.upper_bound(const_cast<char*>(at));
+  if (page == mappings.begin()) return false;
+  for (--page; page != mappings.end() && page->second.accessible && page->first <= at; ++page) {
+    at = std::max<const char*>(at, page->first + page->second.bytes);
+    if (at >= end) return true;
+  }
+  return false;
 }
 
 bool Inside(const std::map<char*, size_t>& blocks, const void* data, size_t bytes) {
@@ -38,6 +54,7 @@ bool Inside(const std::map<char*, size_t>& blocks, const void* data, size_t byte
 }
 
 double NowMs() {
+  if (TheFake().options.ms_per_work > 0) return TheFake().clock_ms;
   return std::chrono::duration<double, std::milli>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
@@ -100,6 +117,7 @@ void Work(const std::function<void()>& work) {
   ++fake.counts.work;
   fake.failed = fake.failed || fake.counts.work == fake.options.failing_launch;
   if (fake.failed) return;
+  fake.clock_ms += fake.options.ms_per_work;
   const Access access;
   work();
 }
@@ -129,7 +147,20 @@ char* MapMemory(size_t bytes) {
 
 void UnmapMemory(char* data, size_t bytes) { munmap(data, Pages(bytes)); }
 
-bool OnDevice(const void* data, size_t bytes) { return Inside(TheFake().memory, data, bytes); }
+void PoisonMemory(char* data, size_t bytes) {
+  if (mprotect(data, bytes, PROT_READ | PROT_WRITE) != 0) std::abort();
+  std::memset(data, kPoison, bytes);
+  mprotect(data, bytes, PROT_NONE);
+}
+
+void HideMemory(char* data, size_t bytes) {
+  madvise(data, bytes, MADV_DONTNEED);
+  mprotect(data, bytes, PROT_NONE);
+}
+
+bool OnDevice(const void* data, size_t bytes) {
+  return Inside(TheFake().memory, data, bytes) || OnPages(data, bytes);
+}
 bool Reachable(const void* data, size_t bytes) {
   return OnDevice(data, bytes) || Inside(TheFake().pinned, data, bytes);
 }
@@ -199,6 +230,8 @@ DeviceCounts CountsOfDevice() {
   const std::lock_guard lock(TheFake().mutex);
   DeviceCounts counts = TheFake().counts;
   counts.allocations = static_cast<int64_t>(TheFake().memory.size());
+  counts.pages = static_cast<int64_t>(TheFake().mappings.size());
+  counts.ranges = static_cast<int64_t>(TheFake().ranges.size());
   return counts;
 }
 

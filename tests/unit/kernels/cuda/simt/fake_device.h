@@ -8,6 +8,9 @@
 // of memory that is neither the device's nor pinned are refused, and so is the use of a stream by a
 // thread whose device is another.
 //
+// Pages of cuMem* are memory only once they are mapped and access was granted, each mapping goes as
+// a whole, and addresses are given back only when nothing is mapped there.
+//
 // What a capture writes down keeps to the edges that streams and events gave it and to nothing
 // else: a graph's nodes are executed newest first (kLazy), in random order (kRandom) or as captured
 // (kEager), as far as edges allow. Calls that CUDA forbids meanwhile break the capture.
@@ -40,6 +43,9 @@ struct DeviceOptions {
   // Who waits for a mark of this stream, the n-th that was made since ResetDevice, dozes off first.
   int64_t slow_stream = 0;
   int64_t graph_bytes = 0;  // of device memory that a graph takes
+  bool maps_pages = true;
+  int64_t page_bytes = 2 << 20;  // that it maps at the least
+  double ms_per_work = 0;        // of a clock that only work moves; 0: the host's clock
 };
 // For everything from now on. REQUIRES: no stream has work.
 void ResetDevice(const DeviceOptions& options);
@@ -48,6 +54,8 @@ struct DeviceCounts {
   int64_t streams = 0, waits = 0, syncs = 0, work = 0;  // since ResetDevice
   int64_t reorderings = 0;  // work executed before earlier work of another stream
   int64_t allocations = 0;  // of device memory, there now
+  int64_t pages = 0;        // mapped now
+  int64_t ranges = 0;       // of addresses, there now
   int64_t graphs = 0;       // there now
   int64_t graph_launches = 0;
 };

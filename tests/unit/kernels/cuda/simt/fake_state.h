@@ -67,6 +67,17 @@ struct Capture {
 
 namespace terrace::simt {
 
+// Of cuMemMap.
+struct Mapping {
+  size_t bytes = 0;
+  int64_t handle = 0;
+  bool accessible = false;
+};
+struct PhysicalMemory {
+  size_t bytes = 0;
+  int uses = 0;  // its handle, and where it is mapped
+};
+
 struct Fake {
   std::recursive_mutex mutex;
   DeviceOptions options;
@@ -75,9 +86,14 @@ struct Fake {
   std::set<CUstream_st*> streams;
   std::map<char*, size_t> memory;  // of the device
   std::map<char*, size_t> pinned;
+  std::map<char*, size_t> ranges;  // of addresses without memory
+  std::map<char*, Mapping> mappings;
+  std::map<int64_t, PhysicalMemory> physical;  // by handle
+  int64_t next_handle = 0;
   std::vector<std::function<void()>> unfinished;  // of the default stream
   int64_t next = 0;
   int64_t used_bytes = 0;
+  double clock_ms = 0;                  // where it has one of its own
   std::map<int64_t, Capture> captures;  // under way, by number
   int64_t next_capture = 0;
   int open = 0;  // depth of those who execute something
@@ -101,8 +117,11 @@ class Access {
 // Device memory, inaccessible and full of poison; null when the system has none.
 char* MapMemory(size_t bytes);
 void UnmapMemory(char* data, size_t bytes);
+// The same at addresses that are there already; and they become inaccessible again.
+void PoisonMemory(char* data, size_t bytes);
+void HideMemory(char* data, size_t bytes);
 
-// Within one allocation of the device; or of what is pinned.
+// Within one allocation of the device or pages that lie behind each other; or of what is pinned.
 bool OnDevice(const void* data, size_t bytes);
 bool Reachable(const void* data, size_t bytes);
 

@@ -91,10 +91,13 @@ TEST(CudaTrainAllTest, TheCachingAllocatorChangesNoBit) {
   simt::ResetDevice({.order = DeviceOptions::Order::kLazy, .memory_bytes = kMemory});
   DeviceJob job{.family = "gpt2", .layout = Offloaded(v1::HOST)};
   const Trained planned = On("cuda", job);
-  job.layout.set_allocator("caching");
-  const Trained caching = On("cuda", job);
-  EXPECT_EQ(caching.losses, planned.losses);
-  EXPECT_EQ(caching.state, planned.state);
+  for (const char* allocator : {"caching", "expandable"}) {
+    job.layout.set_allocator(allocator);
+    const Trained caching = On("cuda", job);
+    EXPECT_EQ(caching.losses, planned.losses) << allocator;
+    EXPECT_EQ(caching.state, planned.state) << allocator;
+    EXPECT_EQ(simt::CountsOfDevice().pages, 0) << "all pages are given back";
+  }
 }
 
 // Ranks that share a GPU communicate through the host: collectives on the device's memory, waited

@@ -1,0 +1,52 @@
+// Addresses of a device of which pages get memory and give it back, without anything that lies
+// there being moved: CUDA's virtual memory (cuMem*).
+//
+// The driver's calls are looked up when they are first wanted: programs link only the runtime.
+// Every page is an allocation of its own, so that any of them can go back. Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+
+#include "kernels/kernel.h"
+
+namespace terrace::kernels::cuda {
+
+inline constexpr int64_t kPageBytes = 2 << 20;  // what devices map at once at the least
+
+struct PageCalls;  // of the driver
+
+class PagedRange {
+ public:
+  // On the calling thread's device. `bytes`: of addresses, whole pages; they begin on a page. A
+  // sentence where the driver or the device cannot map pages.
+  static Status Reserve(int64_t bytes, std::unique_ptr<PagedRange>* range);
+  // Unmaps what is left.
+  ~PagedRange();
+  PagedRange(const PagedRange&) = delete;
+  PagedRange& operator=(const PagedRange&) = delete;
+
+  std::byte* data() const { return data_; }
+  // REQUIRES (both): whole pages inside the range, all unmapped, all mapped. An error where the
+  // device has no more: then none of them is mapped. Content: anything.
+  Status Map(int64_t offset, int64_t bytes);
+  // Waits for the device first: what was queued may still use them.
+  void Unmap(int64_t offset, int64_t bytes);
+
+ private:
+  explicit PagedRange(const PageCalls& calls, int device) : calls_(calls), device_(device) {}
+  Status MapPage(int64_t offset);
+  void UnmapPage(int64_t offset);
+
+  const PageCalls& calls_;
+  const int device_;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  std::set<int64_t> mapped_;  // offsets of pages
+};
+
+}  // namespace terrace::kernels::cuda

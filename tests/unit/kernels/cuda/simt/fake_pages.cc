@@ -1,0 +1,188 @@
+// The driver's calls for pages (cuMem*), answered by the fake device as strictly as their
+// documentation.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "tests/unit/kernels/cuda/simt/cuda.h"
+#include "tests/unit/kernels/cuda/simt/fake_state.h"
+
+using namespace terrace::simt;  // NOLINT: the names below are CUDA's own
+
+namespace {
+
+constexpr size_t kBoundary = 2 << 20;
+
+char* At(CUdeviceptr address) { return reinterpret_cast<char*>(address); }
+
+bool Whole(CUdeviceptr address, size_t bytes) {
+  const auto page = static_cast<size_t>(TheFake().options.page_bytes);
+  return bytes > 0 && bytes % page == 0 && address % page == 0;
+}
+
+// In one range of addresses, all of it.
+bool InRange(char* data, size_t bytes) {
+  auto range = TheFake().ranges.upper_bound(data);
+  if (range == TheFake().ranges.begin()) return false;
+  --range;
+  return data + bytes <= range->first + range->second;
+}
+
+bool AnyMapped(char* data, size_t bytes) {
+  return std::any_of(TheFake().mappings.begin(), TheFake().mappings.end(), [=](const auto& one) {
+    return one.first < data + bytes && data < one.first + one.second.bytes;
+  });
+}
+
+void Drop(int64_t handle) {
+  Fake& fake = TheFake();
+  const auto memory = fake.physical.find(handle);
+  if (--memory->second.uses > 0) return;
+  fake.used_bytes -= static_cast<int64_t>(memory->second.bytes);
+  fake.physical.erase(memory);
+}
+
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** call, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  static const std::pair<const char*, void*> calls[] = {
+      {"cuGetErrorString", reinterpret_cast<void*>(&cuGetErrorString)},
+      {"cuDeviceGetAttribute", reinterpret_cast<void*>(&cuDeviceGetAttribute)},
+      {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(&cuMemGetAllocationGranularity)},
+      {"cuMemAddressReserve", reinterpret_cast<void*>(&cuMemAddressReserve)},
+      {"cuMemAddressFree", reinterpret_cast<void*>(&cuMemAddressFree)},
+      {"cuMemCreate", reinterpret_cast<void*>(&cuMemCreate)},
+      {"cuMemRelease", reinterpret_cast<void*>(&cuMemRelease)},
+      {"cuMemMap", reinterpret_cast<void*>(&cuMemMap)},
+      {"cuMemUnmap", reinterpret_cast<void*>(&cuMemUnmap)},
+      {"cuMemSetAccess", reinterpret_cast<void*>(&cuMemSetAccess)}};
+  *found = cudaDriverEntryPointSymbolNotFound;
+  *call = nullptr;
+  for (const auto& [name, address] : calls) {
+    if (symbol != std::string(name)) continue;
+    *call = address;
+    *found = cudaDriverEntryPointSuccess;
+  }
+  return cudaSuccess;
+}
+
+CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "invalid argument";
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute, CUdevice) {
+  *value = TheFake().options.maps_pages ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
+                                       CUmemAllocationGranularity_flags) {
+  *bytes = static_cast<size_t>(TheFake().options.page_bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr,
+                             unsigned long long) {
+  const std::lock_guard lock(TheFake().mutex);
+  if (!Whole(0, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  void* const span = mmap(nullptr, bytes + kBoundary, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (span == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  char* const first = static_cast<char*>(span);
+  const size_t slack = (kBoundary - reinterpret_cast<uintptr_t>(first) % kBoundary) % kBoundary;
+  if (slack > 0) munmap(first, slack);
+  munmap(first + slack + bytes, kBoundary - slack);
+  TheFake().ranges.emplace(first + slack, bytes);
+  *address = reinterpret_cast<CUdeviceptr>(first + slack);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  const std::lock_guard lock(TheFake().mutex);
+  const auto range = TheFake().ranges.find(At(address));
+  if (range == TheFake().ranges.end() || range->second != bytes || AnyMapped(At(address), bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  munmap(At(address), bytes);
+  TheFake().ranges.erase(range);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                     const CUmemAllocationProp* memory, unsigned long long) {
+  Fake& fake = TheFake();
+  const std::lock_guard lock(fake.mutex);
+  if (!Whole(0, bytes) || memory->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      memory->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int64_t room = fake.options.memory_bytes - fake.options.context_bytes - fake.used_bytes;
+  if (static_cast<int64_t>(bytes) > room) return CUDA_ERROR_OUT_OF_MEMORY;
+  fake.used_bytes += static_cast<int64_t>(bytes);
+  fake.physical[++fake.next_handle] = {.bytes = bytes, .uses = 1};
+  *handle = static_cast<CUmemGenericAllocationHandle>(fake.next_handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  const std::lock_guard lock(TheFake().mutex);
+  if (!TheFake().physical.contains(static_cast<int64_t>(handle))) return CUDA_ERROR_INVALID_VALUE;
+  Drop(static_cast<int64_t>(handle));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long) {
+  Fake& fake = TheFake();
+  const std::lock_guard lock(fake.mutex);
+  const auto memory = fake.physical.find(static_cast<int64_t>(handle));
+  if (memory == fake.physical.end() || memory->second.bytes != bytes || offset != 0 ||
+      !Whole(address, bytes) || !InRange(At(address), bytes) || AnyMapped(At(address), bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  ++memory->second.uses;
+  PoisonMemory(At(address), bytes);
+  fake.mappings[At(address)] = {.bytes = bytes, .handle = memory->first};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  Fake& fake = TheFake();
+  const std::lock_guard lock(fake.mutex);
+  const auto mapping = fake.mappings.find(At(address));
+  if (mapping == fake.mappings.end() || mapping->second.bytes != bytes)
+    return CUDA_ERROR_INVALID_VALUE;
+  HideMemory(At(address), bytes);
+  const int64_t handle = mapping->second.handle;
+  fake.mappings.erase(mapping);
+  Drop(handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t) {
+  Fake& fake = TheFake();
+  const std::lock_guard lock(fake.mutex);
+  if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+      access->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // All of it is mapped, without a gap.
+  for (char* at = At(address); at < At(address) + bytes;) {
+    const auto mapping = fake.mappings.find(at);
+    if (mapping == fake.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+    at += mapping->second.bytes;
+  }
+  for (char* at = At(address); at < At(address) + bytes;) {
+    Mapping& mapping = fake.mappings[at];
+    mapping.accessible = true;
+    at += mapping.bytes;
+  }
+  return CUDA_SUCCESS;
+}
