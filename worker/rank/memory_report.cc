@@ -3,6 +3,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
 #include "proto/caching_need.h"
 #include "proto/program_text.h"
 #include "worker/rank/memory_classes.h"
@@ -45,6 +47,21 @@ std::string MemoryLine(const PreparedMemory& rank) {
     if (rank.memory.reserved_bytes(tier) > 0) absl::StrAppend(&line, "; ", TierText(rank, tier));
   }
   return line;
+}
+
+absl::StatusOr<int64_t> MeasureExternal(const v1::Program& program, const ProgramMemory& memory,
+                                        RendezvousStore* store, Backend* backend, Vm* vm) {
+  const int64_t reserved = memory.reserved_bytes(v1::DEVICE);
+  ASSIGN_OR_RETURN(const int64_t with_graphs, backend->ExternalBytes(reserved, store));
+  if (CheckDeviceLimit({program, memory, with_graphs}).ok() || !vm->DropGraphs())
+    return with_graphs;
+  ASSIGN_OR_RETURN(const int64_t bytes, backend->ExternalBytes(reserved, store));
+  log::Warn("instructions are launched one by one, slower than as graphs, which take ",
+            FormatBytes(with_graphs - bytes), " of the device: beside the arena of ",
+            FormatBytes(reserved), " and ", FormatBytes(bytes),
+            " outside of it resources.device_memory (", FormatBytes(program.device_limit_bytes()),
+            ") has no room for that; raise it");
+  return bytes;
 }
 
 absl::Status CheckDeviceLimit(const PreparedMemory& rank) {

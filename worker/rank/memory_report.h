@@ -11,10 +11,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/v1/program.pb.h"
 #include "proto/v1/worker.pb.h"
 #include "worker/flight_recorder.h"
 #include "worker/rank/program_memory.h"
+#include "worker/rank/vm.h"
 
 namespace terrace {
 
@@ -26,6 +28,11 @@ struct PreparedMemory {
 
 // "memory: device 512.0 MiB of 640.0 MiB, outside of it 60.1 MiB (allowed 96.0 MiB); host ...".
 std::string MemoryLine(const PreparedMemory& rank);
+
+// What the process holds of the device outside the arenas, once everything is warm. Graphs for
+// which the limit has no room go, with a line in the log: the job trains without them, only slower.
+absl::StatusOr<int64_t> MeasureExternal(const v1::Program& program, const ProgramMemory& memory,
+                                        RendezvousStore* store, Backend* backend, Vm* vm);
 
 // The bytes outside the arenas count against the device, as its arena does. RESOURCE_EXHAUSTED with
 // both and the limit. The other tiers hold nothing but their arena: CheckHostLimits has seen it.

@@ -281,7 +281,7 @@ absl::Status RankProcess::PrepareVm() {
 // What the libraries took is known only now.
 absl::Status RankProcess::CheckMemory() {
   ASSIGN_OR_RETURN(external_bytes_,
-                   backend_->ExternalBytes(memory_->reserved_bytes(v1::DEVICE), Store()));
+                   MeasureExternal(*program_, *memory_, Store(), backend_.get(), vm_.get()));
   const PreparedMemory prepared{*program_, *memory_, external_bytes_};
   reporter_->SetMemory(memory_->reserved_bytes(v1::DEVICE), external_bytes_);
   flight_->Prepared(external_bytes_);

@@ -106,6 +106,13 @@ void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSeq
   }
 }
 
+bool StepGraphs::Clear() {
+  const bool any = std::any_of(graphs_.begin(), graphs_.end(),
+                               [](const SequenceGraph& entry) { return entry.graph != nullptr; });
+  graphs_.clear();
+  return any;
+}
+
 const DeviceGraph* StepGraphs::Next(size_t sequence, bool one_by_one) {
   if (!Has(sequence)) return nullptr;
   SequenceGraph& entry = graphs_[sequence];

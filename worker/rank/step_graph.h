@@ -33,6 +33,9 @@ class StepGraphs {
   // Captures every sequence that can be. What cannot is said in the log once, and launched as ever.
   void Capture(const v1::Program& program, std::span<const PreparedSequence> sequences);
 
+  // False: there was none.
+  bool Clear();
+
   // The graph to launch the sequence's next execution with; null: one by one.
   const DeviceGraph* Next(size_t sequence, bool one_by_one);
 

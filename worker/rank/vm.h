@@ -57,6 +57,9 @@ class Vm {
   // The seconds of the last execution over those of the slices that Find shows: 1 unless it was
   // launched as a graph.
   double slices_scale() const { return slices_scale_; }
+  // Gives the graphs' memory back: from then on instructions are launched one by one. False: there
+  // was none.
+  bool DropGraphs() { return graphs_.Clear(); }
   // Executions that were launched as graphs.
   int64_t graph_runs() const { return graph_runs_; }
 

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 #include "tests/unit/worker/rank/tiny_program.h"
+#include "worker/rank/memory_report.h"
 #include "worker/rank/program_memory.h"
 #include "worker/rank/sequence_times.h"
 #include "worker/rank/vm.h"
@@ -127,6 +128,11 @@ class Loop {
   const Clock& clock() const { return clock_; }
   Vm& vm() { return *vm_; }
   Backend& backend() { return *backend_; }
+  v1::Program& program() { return tiny_.program(); }
+  const ProgramMemory& memory() const { return *memory_; }
+  absl::StatusOr<int64_t> External() {
+    return MeasureExternal(tiny_.program(), *memory_, nullptr, backend_.get(), vm_.get());
+  }
   int64_t reserved() const { return memory_->reserved_bytes(v1::DEVICE); }
 
  private:
@@ -274,6 +280,25 @@ TEST(CudaGraphTest, TheirMemoryIsThereBeforeTheRankIsReadyAndGivenBack) {
     EXPECT_EQ(simt::CountsOfDevice().graphs, 1);
   }
   EXPECT_EQ(simt::CountsOfDevice().graphs, 0);
+}
+
+// Beside the arena a limit leaves room for the context alone, or for the graph too.
+TEST(CudaGraphTest, GraphsGoWhereTheLimitHasNoRoomForThem) {
+  constexpr int64_t kContext = 77 << 20, kGraph = 5 << 20, kFaultWord = 8;
+  for (const int64_t room : {kContext + kFaultWord, kContext + kFaultWord + kGraph}) {
+    const bool stays = room > kContext + kFaultWord;
+    simt::ResetDevice({.context_bytes = kContext, .graph_bytes = kGraph});
+    Loop loop;
+    ASSERT_TRUE(loop.Open().ok());
+    loop.program().set_device_limit_bytes(loop.reserved() + room);
+    const auto external = loop.External();
+    ASSERT_TRUE(external.ok()) << external.status();
+    EXPECT_EQ(*external, room);
+    EXPECT_TRUE(CheckDeviceLimit({loop.program(), loop.memory(), *external}).ok());
+    EXPECT_EQ(simt::CountsOfDevice().graphs, stays ? 1 : 0);
+    for (int run = 0; run < 3; ++run) EXPECT_TRUE(loop.RunIsRight()) << run;
+    EXPECT_EQ(loop.vm().graph_runs(), stays ? 2 : 0);
+  }
 }
 
 TEST(CudaGraphTest, WithoutRoomForAGraphRunsAreLaunchedOneByOne) {
