@@ -44,6 +44,12 @@ Machine ThisMachine() {
   return machine;
 }
 
+std::string ProfileVersion(std::string_view program_version) {
+  // Raised when the probe measures otherwise, so that what was kept before is measured again.
+  constexpr int kMeasuredSo = 3;
+  return absl::StrCat(std::string(program_version), ".", kMeasuredSo);
+}
+
 std::string MachineHash(const Machine& machine, std::string_view version) {
   constexpr int64_t kGiB = int64_t{1} << 30;
   const std::string identity =

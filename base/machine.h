@@ -21,6 +21,10 @@ struct Machine {
 };
 Machine ThisMachine();
 
+// The version of what is measured, for those who measure and those who are shown a profile: that of
+// the program, and of how it measures.
+std::string ProfileVersion(std::string_view program_version);
+
 // 16 hexadecimal digits. Memory counts in GiB: systems take a little of it for themselves.
 std::string MachineHash(const Machine& machine, std::string_view version);
 

@@ -120,6 +120,9 @@ class CommandLine {
                      "Threads of a rank; 0: all cores, half of them and so on")
         ->check(CLI::Range(0, 4096))
         ->capture_default_str();
+    profile->add_option("--device", profile_.device, "auto, cpu or cuda")
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+        ->capture_default_str();
     profile->add_option("--nvme", profile_.nvme, "Folder whose drive is measured as well");
     profile->add_flag("--refresh", profile_.refresh, "Measure although a profile is kept");
     On(profile, [this] { return ProfileCommand(global_, profile_); });

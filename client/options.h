@@ -63,8 +63,9 @@ struct PlanOptions {
   std::string html, svg, trace;  // files to write; empty: none
 };
 struct ProfileOptions {
-  uint32_t threads = 0;  // of a rank; 0: all cores, half of them and so on
-  std::string nvme;      // folder; empty: no drive is measured
+  std::string device = "auto";  // "auto": the cores, and the GPUs where there are any
+  uint32_t threads = 0;         // of a rank; 0: all cores, half of them and so on
+  std::string nvme;             // folder; empty: no drive is measured
   bool refresh = false;
 };
 struct ExplainOptions {

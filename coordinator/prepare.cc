@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/planner/profiles.h"
+#include "coordinator/planner/gpu_profile.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/lengths_report.h"
 #include "coordinator/prepare/offload_report.h"
@@ -24,8 +25,13 @@ namespace {
 // bit: measurements tell how long the chosen layout takes, they do not choose it.
 Budget ForChoosing(const v1::JobSpec& spec, const Budget& budget) {
   Budget reference = budget;
-  if (budget.profile.measured() || budget.profile.f32_flops_per_second() <= 0) {
-    reference.profile = CpuProfile(budget.threads_per_rank, budget.profile.name());
+  const v1::HardwareProfile& given = budget.profile;
+  if (given.measured() && given.device() == "cuda") {
+    reference.profile = PaperProfile({.name = given.name(),
+                                      .memory_bytes = given.device_memory_bytes(),
+                                      .per_node = given.ranks_per_node()});
+  } else if (given.measured() || given.f32_flops_per_second() <= 0) {
+    reference.profile = CpuProfile(budget.threads_per_rank, given.name());
   }
   reference.profile = ProfileFor(spec, reference.profile);
   return reference;

@@ -1,6 +1,6 @@
 // Measures this machine: what `terrace plan` and `terrace run` compute with. The work is done by
-// terrace-rank, once for each number of threads that a rank may have when ranks share the machine
-// evenly.
+// terrace-rank: once for its GPUs, and once for each number of threads that a rank may have when
+// ranks share the machine evenly.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -17,6 +17,7 @@ namespace terrace {
 namespace {
 
 constexpr size_t kCountsMax = 4;  // so that all of it stays under a minute
+constexpr int kNoGpu = 3;         // what terrace-rank probe --if-any then exits with
 
 // All cores, half of them and so on.
 std::vector<uint32_t> ThreadCounts(const ProfileOptions& options) {
@@ -29,16 +30,27 @@ std::vector<uint32_t> ThreadCounts(const ProfileOptions& options) {
   return counts;
 }
 
+// terrace-rank's arguments for each thing to measure.
+std::vector<std::vector<std::string>> Measurements(const ProfileOptions& options) {
+  std::vector<std::vector<std::string>> all;
+  if (options.device == "cuda") all.push_back({"--device", "cuda"});
+  if (options.device == "auto") all.push_back({"--device", "cuda", "--if-any"});
+  if (options.device == "cuda") return all;
+  for (const uint32_t threads : ThreadCounts(options))
+    all.push_back({"--threads", absl::StrCat(threads)});
+  return all;
+}
+
 }  // namespace
 
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options) {
   const auto program = SiblingProgram("terrace-rank");
   if (!program.ok()) return Fail(global, program.status());
-  const std::vector<uint32_t> counts = ThreadCounts(options);
+  const std::vector<std::vector<std::string>> measurements = Measurements(options);
   if (global.json()) std::printf("{\"profiles\": [\n");
-  for (const uint32_t threads : counts) {
-    std::vector<std::string> arguments = {"probe", "--threads", absl::StrCat(threads), "-o",
-                                          global.json() ? "json" : "text"};
+  for (const std::vector<std::string>& what : measurements) {
+    std::vector<std::string> arguments = {"probe", "-o", global.json() ? "json" : "text"};
+    arguments.insert(arguments.end(), what.begin(), what.end());
     if (options.refresh) arguments.push_back("--refresh");
     if (!options.nvme.empty()) {
       arguments.insert(arguments.end(), {"--nvme", options.nvme});
@@ -46,8 +58,10 @@ int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options) {
     std::fflush(stdout);
     const auto code = RunToEnd(*program, arguments);
     if (!code.ok()) return Fail(global, code.status());
+    if (*code == kNoGpu && what.back() == "--if-any") continue;
     if (*code != 0) return *code;
-    std::fputs(!global.json() ? "\n" : threads == counts.back() ? "]}\n" : ",\n", stdout);
+    const bool last = &what == &measurements.back();
+    std::fputs(!global.json() ? "\n" : last ? "]}\n" : ",\n", stdout);
   }
   return 0;
 }

@@ -2,11 +2,12 @@
 #include "coordinator/jobs/cluster.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
-#include "coordinator/planner/catalogue.h"
+#include "coordinator/planner/gpu_profile.h"
 
 namespace terrace {
 namespace {
@@ -29,27 +30,19 @@ void KeepMemory(const std::vector<v1::RankReport>& before, size_t index, v1::Ran
   if (found != before.end() && found->has_memory()) *report.mutable_memory() = found->memory();
 }
 
-// Stands for a GPU that the catalogue lacks.
-constexpr std::string_view kStandIn = "H100-80GB";
-
 // What a worker offers of a device may be a part of it; its profile knows the whole.
-absl::StatusOr<CatalogueDevice> InCatalogue(const v1::Node& node) {
+GpuKind GpuOf(const v1::Node& node) {
   const int64_t whole = node.profile().device_memory_bytes();
-  return FindDriverDevice(node.device_name(), whole > 0 ? whole : node.device_memory_bytes());
+  return {.name = node.device_name(),
+          .memory_bytes = whole > 0 ? whole : node.device_memory_bytes(),
+          .per_node = node.devices()};
 }
 
-// Nothing measures GPUs yet: rates and what a process takes of one are the catalogue's, which knows
-// devices by the driver's names for them.
 void AddCuda(const v1::Node& node, NodeView* view) {
+  const GpuKind gpu = GpuOf(node);
   view->cuda = true;
-  const auto found = InCatalogue(node);
-  const CatalogueDevice device = found.ok() ? *found : FindDevice(kStandIn).value();
-  view->external_bytes = OverheadOf(device.generation).total();
-  if (view->profile.measured()) return;
-  view->profile = ProfileOf(device, node.devices());
-  if (found.ok()) return;
-  view->profile.set_name(absl::StrCat(view->profile.name(), " in place of ", node.device_name(),
-                                      ", which is not in the catalogue"));
+  view->external_bytes = PaperOverheadBytes(gpu);
+  view->profile = RatesOf(gpu, node.profile());
 }
 
 NodeView ViewOf(const v1::Node& node) {
@@ -65,11 +58,8 @@ NodeView ViewOf(const v1::Node& node) {
 
 }  // namespace
 
-std::string StandInWarning(const v1::Node& node) {
-  if (node.device() != "cuda" || InCatalogue(node).ok()) return "";
-  return absl::StrCat("the catalogue of devices has no ", node.device_name(),
-                      ": plans count the rates of ", Absl(kStandIn),
-                      " and what a process takes of it outside its arena");
+std::string GpuWarning(const v1::Node& node) {
+  return node.device() == "cuda" ? WarningOf(GpuOf(node), node.profile()) : "";
 }
 
 std::string_view NodeStateName(NodeState state) {
@@ -160,14 +150,17 @@ NodeState Cluster::StateOf(std::string_view name, int64_t now_ns) const {
 
 bool Cluster::MayCountOthers(std::string_view worker, std::string_view job) const {
   const auto found = nodes_.find(worker);
-  if (found == nodes_.end()) return false;
+  if (found == nodes_.end() || found->second.node.device() != "cuda") return false;
   const v1::Node& node = found->second.node;
-  const bool in_parts = node.device() == "cuda" &&
-                        2 * node.device_memory_bytes() <= node.profile().device_memory_bytes();
-  return in_parts && std::any_of(found->second.ranks.begin(), found->second.ranks.end(),
-                                 [job](const v1::RankReport& report) {
-                                   return IsAlive(report) && report.job() != job;
-                                 });
+  std::set<uint32_t> own, others;  // GPUs
+  for (const v1::RankReport& report : found->second.ranks) {
+    const uint32_t gpu = node.gpus() > 0 ? report.device() % node.gpus() : 0;
+    // The job's own rank may have failed since it said what it holds.
+    if (report.job() == job) own.insert(gpu);
+    if (report.job() != job && IsAlive(report)) others.insert(gpu);
+  }
+  if (own.empty() || node.gpus() == 0) return !others.empty();
+  return std::any_of(own.begin(), own.end(), [&](uint32_t gpu) { return others.contains(gpu); });
 }
 
 RankView Cluster::View(const v1::Placement::Rank& placed, std::string_view job, int64_t epoch,

@@ -29,8 +29,9 @@ inline constexpr int kRanksPerNodeMax = 1024;  // in one heartbeat
 enum class NodeState { kReady, kAway, kLost };
 std::string_view NodeStateName(NodeState state);
 
-// What plans take for granted of a worker whose GPUs the catalogue does not know; empty for others.
-std::string StandInWarning(const v1::Node& node);
+// What plans take from elsewhere than from a worker's GPUs, and why; empty where nothing needs
+// saying.
+std::string GpuWarning(const v1::Node& node);
 
 class Cluster {
  public:
@@ -59,9 +60,8 @@ class Cluster {
   std::vector<v1::Node> List(int64_t now_ns) const;
   NodeState StateOf(std::string_view name, int64_t now_ns) const;
   // Whether what a rank of the job there says that it holds of a GPU outside its arena may be other
-  // jobs': the driver tells only what all of them hold. A guess, as workers do not say how many
-  // GPUs they have: where a device is offered at most half of a GPU's memory, two may be of one
-  // GPU.
+  // jobs': the driver tells only what all of them hold. So it is where ranks of both are on one
+  // GPU, and, of a worker that does not say how many it has, where another job's ranks are there.
   bool MayCountOthers(std::string_view worker, std::string_view job) const;
 
   struct Report {

@@ -156,9 +156,10 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
   if (cluster_.MayCountOthers(transition.learned_on, id)) {
     // Not for the job either: it would be planned with the others' memory as its own.
     transition.job.set_learned_external_bytes(entry->job.learned_external_bytes());
-    log::Warn("nothing is learned of the memory that job ", id, " holds on ", transition.learned_on,
-              " outside its arenas: other jobs run there, a device is offered at most half of a "
-              "GPU's memory, and what the driver says of a GPU that jobs share counts them all");
+    log::Warn(
+        "nothing is learned of the memory that job ", id, " holds on ", transition.learned_on,
+        " outside its arenas: another job runs on the same GPU, and what the driver says of a GPU "
+        "that jobs share counts them all");
   } else if (!transition.learned_on.empty()) {
     learned.push_back({.worker = transition.learned_on,
                        .shape = ShapeOf(transition.job.spec()),

@@ -20,7 +20,7 @@ absl::Status Reconciler::WorkerRegistered(const v1::Node& node, uint64_t session
   RETURN_IF_ERROR(cluster_.Register(node, session, clock_.MonotonicNanos()));
   log::Info("worker ", node.name(), " at ", node.address(), " registered ", node.devices(),
             " devices");
-  if (const std::string warning = StandInWarning(node); !warning.empty())
+  if (const std::string warning = GpuWarning(node); !warning.empty())
     log::Warn("worker ", node.name(), ": ", warning);
   // What was sent to its last connection may be lost.
   std::erase_if(sent_ns_, [&](const auto& sent) { return sent.first.worker == node.name(); });

@@ -58,7 +58,8 @@ def check(checks):
         raise part.Skip("nvidia-smi is not installed: nobody else knows what the driver counts")
     text = part.text_file(checks.folder)
     cases = {"llama fp32": ("llama", {}), "llama bf16": ("llama", {"precision": "bf16"}),
-             "gpt bf16, caching": ("gpt", {"precision": "bf16", "layout": {"allocator": "caching"}})}
+             "gpt bf16, caching": ("gpt", {"precision": "bf16", "layout": {"allocator": "caching"}}),
+             "gpt bf16, expandable": ("gpt", {"precision": "bf16", "layout": {"allocator": "expandable"}})}
     if not rehearsal:
         cases["gpt2 124M bf16"] = (None, {"precision": "bf16", "sequence": 1024, "batch": 16})
     for name, (family, changes) in cases.items():

@@ -76,7 +76,7 @@ class KernelsRehearsalTest(unittest.TestCase):
 
 class PartsTest(unittest.TestCase):
     def test_a_part_without_a_gpu_is_skipped_by_name(self):
-        for part in ("parity", "memory", "offload", "shared"):
+        for part in ("parity", "memory", "offload", "shared", "rates"):
             with self.subTest(part), tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder, "part.json")
                 done = run(sys.executable, "-B", HERE / f"{part}.py", "--bin", BIN, "--json", path)

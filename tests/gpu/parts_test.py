@@ -21,6 +21,14 @@ import json, pathlib, sys, time
 here = pathlib.Path(__file__).parent
 if "devices" in sys.argv:
     print((here / "devices.json").read_text()); sys.exit(0)
+if "probe" in sys.argv:
+    rates = json.loads((here / "rates.json").read_text())
+    (here / "rates.json").write_text(json.dumps(rates[1:] + rates[:1]))
+    if not rates[0]:
+        print("no room on the device", file=sys.stderr); sys.exit(8)
+    names = ("bf16_flops", "f32_flops", "memory_bytes", "to_device_bytes", "to_host_bytes")
+    print(json.dumps({"instruction_overhead_seconds": rates[0] * 1e-18, **{f"{name}_per_second": rates[0] for name in names}}))
+    sys.exit(0)
 spec = json.loads(pathlib.Path(next(a for a in sys.argv if a.endswith("job.yaml"))).read_text())
 answer = json.loads((here / "answer.json").read_text())
 count = here / "count"
@@ -87,6 +95,26 @@ class PartsTest(unittest.TestCase):
         self.answer(errors=[0, 0, 1e-8, 0])
         self.assertEqual(self.run_part("offload", "--device", "cpu").returncode, 1)
         self.assertEqual([row["passed"] for row in self.report["rows"]], [True, True, False, True])
+
+    def rates(self, *rates, device="cuda"):
+        """Of what the first, the second call measures; 0: it fails."""
+        self.devices(devices=1, name="NVIDIA H100", memory_bytes=80 * 2**30)
+        (self.bin / "rates.json").write_text(json.dumps(rates))
+        return self.run_part("rates", "--device", device)
+
+    def test_rates_that_do_not_agree_fail(self):
+        self.assertEqual(self.rates(1e12, 1.05e12).returncode, 0)
+        self.assertEqual([row["passed"] for row in self.report["rows"]], [True] * 6)
+        done = self.rates(1e12, 1.2e12)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual([row["passed"] for row in self.report["rows"]], [False] * 5 + [True], "an instruction's time is not judged")
+        self.assertRegex(done.stdout, r"memory, GB/s +1000 +1200 +20.0% +NO")
+        self.assertEqual(self.rates(1e12, -1.0).returncode, 1)
+        self.assertEqual(self.rates(1e12, 1.2e12, device="cpu").returncode, 0, "a rehearsal judges no speed")
+
+    def test_a_probe_that_fails_is_a_failure_with_its_message(self):
+        self.assertEqual(self.rates(0).returncode, 1)
+        self.assertIn("no room on the device", " ".join(self.report["notes"]))
 
     def test_layouts_are_compared_with_one_rank(self):
         self.answer(errors=[0, 0, 0.01, 0, 0, 0, 0, 0])

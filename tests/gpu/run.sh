@@ -12,6 +12,7 @@
 #   memory       the plan's bytes and the driver's
 #   offload      states on the host and on NVMe
 #   shared       several ranks on one GPU
+#   rates        what terrace profile measures, twice
 #   kernels      speed of products, attention and memory-bound kernels
 #   bench        tokens a second against PyTorch; bench:MODEL for one model (tests/gpu/models.py)
 #   TERRACE_GPU_BUILD   where to build (build/gpu)
@@ -38,9 +39,9 @@ else
 fi
 binaries=${TERRACE_BIN:-$([ -x bin/terrace ] && echo bin || echo build/release/bin)}
 deadline=$((SECONDS + 570))
-all=(build conformance repeat sanitizer parity memory offload shared kernels bench)
+all=(build conformance repeat sanitizer parity memory offload shared rates kernels bench)
 declare -A share=([build]=300 [conformance]=80 [repeat]=30 [sanitizer]=75 [parity]=45 [memory]=25 [offload]=40 [shared]=50
-  [kernels]=40 [bench]=150)
+  [rates]=25 [kernels]=40 [bench]=150)
 least=10  # seconds without which a part is not begun
 declare -A result=() took=()
 
@@ -190,7 +191,7 @@ for name in "${parts[@]}"; do
   fi
   case $name in
     bench:*) part bench --model "${name#bench:}" ;;
-    parity | memory | offload | shared | bench) part "$name" ;;
+    parity | memory | offload | shared | rates | bench) part "$name" ;;
     *) "$name" ;;
   esac
   result[$name]=$?

@@ -47,13 +47,14 @@ bool Parse(const std::string& json, v1::HardwareProfile* profile) {
   return google::protobuf::util::JsonStringToMessage(json, profile).ok() && profile->measured();
 }
 
-v1::HardwareProfile Profile(const ProbeOptions& options, uint32_t threads) {
+// `of`: the probe's arguments that say what is measured.
+v1::HardwareProfile Profile(const ProbeOptions& options, const std::string& of) {
   v1::HardwareProfile profile;
-  const std::string json = RunAndRead(
-      absl::StrCat("'", options.rank_binary, "' probe --brief --threads ", threads, " -o json"));
+  const std::string json =
+      RunAndRead(absl::StrCat("'", options.rank_binary, "' probe --brief ", of, " -o json"));
   if (Parse(json, &profile)) return profile;
-  log::Warn("the hardware could not be measured with ", options.rank_binary,
-            " probe: plans use default rates");
+  log::Warn("the hardware could not be measured with ", options.rank_binary, " probe ", of,
+            ": plans use default rates");
   return {};
 }
 
@@ -82,9 +83,12 @@ absl::StatusOr<v1::Node> ProbeNode(const ProbeOptions& options) {
   if (cuda) {
     node.set_device("cuda");
     node.set_device_name(gpus.name);
+    node.set_gpus(gpus.devices);
+    *node.mutable_profile() = Profile(options, "--device cuda");
     node.mutable_profile()->set_device_memory_bytes(gpus.memory_bytes);  // whole, whoever shares it
   } else {
-    *node.mutable_profile() = Profile(options, node.threads_per_device());
+    *node.mutable_profile() =
+        Profile(options, absl::StrCat("--threads ", node.threads_per_device()));
   }
   return node;
 }

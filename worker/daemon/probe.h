@@ -27,8 +27,8 @@ struct ProbeOptions {
 };
 
 // Takes some seconds when nothing is kept yet. Without a profile the planner falls back to its
-// default rates, for GPUs to those of its catalogue: they are not measured yet. FAILED_PRECONDITION
-// where GPUs are asked for and there are none.
+// default rates, for GPUs to those of its catalogue. FAILED_PRECONDITION where GPUs are asked for
+// and there are none.
 absl::StatusOr<v1::Node> ProbeNode(const ProbeOptions& options);
 
 }  // namespace terrace

@@ -29,11 +29,12 @@ std::string ProfileFolder() {
   return "";
 }
 
-ProbeCache ProbeCache::Open(const std::string& folder, int threads, std::string hardware) {
+ProbeCache ProbeCache::Open(const std::string& folder, const std::string& kind,
+                            std::string hardware) {
   if (folder.empty() || !MakeDirectories(folder).ok()) {
     return {"", std::move(hardware), absl::NotFoundError("nothing is kept")};
   }
-  const std::string path = absl::StrCat(folder, "/profile-", threads, ".json");
+  const std::string path = absl::StrCat(folder, "/profile-", kind, ".json");
   return {path, std::move(hardware), LockFile(path + ".lock", kLockTimeoutMs)};
 }
 

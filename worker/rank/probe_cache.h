@@ -1,5 +1,6 @@
 // Measured profiles, kept in the user's cache folder: one file for each number of threads of a
-// rank, with the hash of the machine that they are of.
+// rank and one for GPUs, with the hash of the machine, or of the GPUs and their driver, that they
+// are of.
 //
 // A profile of other hardware is never used: it is measured again, and whoever waits for that is
 // told why. Two processes that want one profile measure it once. Thread-safe: no state.
@@ -22,8 +23,9 @@ std::string ProfileFolder();
 
 class ProbeCache {
  public:
-  // Waits while another process measures the same. `hardware`: hash of this machine.
-  static ProbeCache Open(const std::string& folder, int threads, std::string hardware);
+  // Waits while another process measures the same. `kind`: "2" for ranks of two threads, "cuda".
+  // `hardware`: hash of what is here.
+  static ProbeCache Open(const std::string& folder, const std::string& kind, std::string hardware);
 
   // What is kept of this machine. Otherwise nothing, and *why_not says why when something else is
   // there.

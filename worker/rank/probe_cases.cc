@@ -16,6 +16,9 @@ using kernels::TensorShape;
 // Larger ones take too long on slow machines, and rates no longer change.
 constexpr double kThoroughFlopsMax = 1.1e9;
 constexpr double kBriefFlopsMax = 0.3e9;
+// Some milliseconds of a data-centre GPU.
+constexpr double kGpuThoroughFlopsMax = 1.2e12;
+constexpr double kGpuBriefFlopsMax = 0.3e12;
 
 struct Sizes {
   std::vector<int64_t> matmul;
@@ -51,6 +54,33 @@ Sizes SizesOf(ProbeDepth depth) {
           .columns = {64, 512, 2048},
           .vector = {1 << 12, 1 << 16, 1 << 20, 1 << 23},
           .flops_max = kThoroughFlopsMax};
+}
+
+Sizes GpuSizesOf(ProbeDepth depth) {
+  if (depth == ProbeDepth::kBrief) {
+    return {.matmul = {512, 4096},
+            .sequence = {2048},
+            .head = {128},
+            .heads = {16},
+            .loss_rows = {4096},
+            .vocabulary = {32768},
+            .hidden = {1024},
+            .rows = {8192},
+            .columns = {4096},
+            .vector = {1 << 20, 1 << 26},
+            .flops_max = kGpuBriefFlopsMax};
+  }
+  return {.matmul = {256, 1024, 4096, 16384},
+          .sequence = {512, 2048, 8192},
+          .head = {64, 128},
+          .heads = {8, 32},
+          .loss_rows = {1024, 8192},
+          .vocabulary = {32768, 131072},
+          .hidden = {1024, 4096},
+          .rows = {1024, 16384},
+          .columns = {768, 2048, 8192},
+          .vector = {1 << 16, 1 << 20, 1 << 24, 1 << 27},
+          .flops_max = kGpuThoroughFlopsMax};
 }
 
 TensorShape Of(DType dtype, std::initializer_list<int64_t> sizes) {
@@ -172,8 +202,8 @@ void AddOf(const Sizes& sizes, DType act, MatmulPrecision precision, Cases* case
 
 }  // namespace
 
-std::vector<ProbeCase> ProbeCases(ProbeDepth depth) {
-  const Sizes sizes = SizesOf(depth);
+std::vector<ProbeCase> ProbeCases(ProbeDepth depth, ProbeTarget target) {
+  const Sizes sizes = target == ProbeTarget::kGpu ? GpuSizesOf(depth) : SizesOf(depth);
   Cases cases(sizes.flops_max);
   AddOf(sizes, DType::kF32, MatmulPrecision::kF32, &cases);
   AddOf(sizes, DType::kBF16, MatmulPrecision::kBF16, &cases);

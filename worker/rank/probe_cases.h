@@ -1,5 +1,5 @@
 // Which computations a probe times: each op of which training steps are made, at shapes that bound
-// those of real layers, in fp32 and bf16.
+// those of real layers on a share of a CPU or on a GPU, in fp32 and bf16.
 //
 // Pure. Thread-safe: no state.
 //
@@ -23,7 +23,9 @@ enum class ProbeDepth {
   kThorough,  // `terrace profile`
 };
 
+enum class ProbeTarget { kCpu, kGpu };
+
 // Deterministic; the larger shapes of an op come last.
-std::vector<ProbeCase> ProbeCases(ProbeDepth depth);
+std::vector<ProbeCase> ProbeCases(ProbeDepth depth, ProbeTarget target = ProbeTarget::kCpu);
 
 }  // namespace terrace

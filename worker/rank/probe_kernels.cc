@@ -3,21 +3,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <numeric>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
-#include "kernels/rate_class.h"
+#include "worker/rank/probe_rates.h"
 
 namespace terrace {
 namespace {
-
-using kernels::DType;
-using kernels::Op;
 
 constexpr int64_t kStreamElements = 8 << 20;
 constexpr int kCallsMax = 16;            // of one turn
@@ -25,23 +19,9 @@ constexpr double kTurnSeconds = 1.5e-3;  // of one turn of one case, if calls ar
 constexpr int kBriefTurns = 3, kThoroughTurns = 8;
 constexpr int kSteadyTurns = 30;  // of a figure that stands for many
 
-kernels::TensorShape Vector(int64_t elements) {
-  kernels::TensorShape shape = {.dtype = DType::kF32, .dims = 1};
-  shape.size[0] = elements;
-  shape.row_stride = 1;
-  return shape;
-}
-
 double Median(std::vector<double> seconds) {
   std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
   return seconds[seconds.size() / 2];
-}
-
-// A step takes the sum of its calls as they come, in the machine's fast moments and in its slow
-// ones: of a turn the call that is neither, and of the turns, which lie apart, their mean.
-double Mean(const std::vector<double>& turns) {
-  if (turns.empty()) return 0;
-  return std::accumulate(turns.begin(), turns.end(), 0.0) / static_cast<double>(turns.size());
 }
 
 }  // namespace
@@ -88,31 +68,9 @@ void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
       if (runner_.Fits(cases[i])) turns[i].push_back(Turn(cases[i]));
     }
   }
-  std::map<std::string, double> best;  // of matmul, by precision
-  for (size_t i = 0; i < cases.size(); ++i) {
-    const ProbeCase& one = cases[i];
-    const double seconds = Mean(turns[i]);
-    if (seconds <= 0) continue;
-    const kernels::RateClass of = kernels::RateClassOf(one.op, one.attrs, one.operands);
-    v1::KernelRate* rate = profile->add_kernels();
-    rate->set_kernel(of.kernel);
-    rate->set_precision(of.precision);
-    rate->set_rows(of.rows);
-    rate->set_columns(of.columns);
-    rate->set_inner(of.inner);
-    rate->set_flops_per_second(
-        static_cast<double>(kernels::Flops(one.op, one.attrs, one.operands)) / seconds);
-    if (one.op == Op::kMatmul) {
-      best[of.precision] = std::max(best[of.precision], rate->flops_per_second());
-    }
-  }
-  profile->set_f32_flops_per_second(best["fp32"]);
-  profile->set_bf16_flops_per_second(best["bf16"]);
-  const kernels::TensorShape x = Vector(kStreamElements);
-  const ProbeCase stream = {Op::kAdd, kernels::NoAttrs{}, {x, x}};
-  profile->set_memory_bytes_per_second(
-      static_cast<double>(kernels::BytesMoved(stream.op, stream.attrs, stream.operands)) /
-      SteadySeconds(stream));
+  for (size_t i = 0; i < cases.size(); ++i) AddRate(cases[i], Mean(turns[i]), profile);
+  const ProbeCase stream = StreamCase(kStreamElements);
+  SetMemoryRate(stream, SteadySeconds(stream), profile);
 }
 
 }  // namespace terrace

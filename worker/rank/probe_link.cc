@@ -35,53 +35,60 @@ double Quantile(double share, std::vector<double> values) {
   return *at;
 }
 
-// Runs `member` for each rank of a group, on a thread each, and returns the first failure.
-class Group {
- public:
-  using Member = std::function<absl::Status(Communicator*)>;
-
-  static absl::Status Run(int size, const Member& member) {
-    std::string folder = (std::filesystem::temp_directory_path() / "terrace-probe-XXXXXX").string();
-    if (::mkdtemp(folder.data()) == nullptr) {
-      return absl::UnavailableError(absl::StrCat("cannot make a folder in ",
-                                                 std::filesystem::temp_directory_path().string(),
-                                                 " for the link's probe"));
-    }
-    std::vector<absl::Status> results(size);
-    {
-      FileRendezvous store(folder);
-      std::vector<std::jthread> members;
-      for (int rank = 0; rank < size; ++rank) {
-        members.emplace_back([&, rank] { results[rank] = Join(rank, size, &store, member); });
-      }
-    }
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-    for (const absl::Status& result : results) RETURN_IF_ERROR(result);
-    return absl::OkStatus();
+// Runs `measure` for each rank of a group, on a thread each, and returns the first failure.
+absl::Status OnMembers(int size, const LinkProbe& probe,
+                       const std::function<absl::Status(LinkMember*)>& measure) {
+  std::string folder = (std::filesystem::temp_directory_path() / "terrace-probe-XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot make a folder in ",
+                                               std::filesystem::temp_directory_path().string(),
+                                               " for the link's probe"));
   }
+  std::vector<absl::Status> results(size);
+  {
+    FileRendezvous store(folder);
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto member = probe.join(rank, size, &store);
+        results[rank] = member.ok() ? measure(member->get()) : member.status();
+      });
+    }
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+class HostMember final : public LinkMember {
+ public:
+  static absl::StatusOr<std::unique_ptr<LinkMember>> Join(int rank, int size,
+                                                          RendezvousStore* store) {
+    auto member = std::make_unique<HostMember>();
+    ASSIGN_OR_RETURN(member->group_, ConnectGloo({.name = "probe",
+                                                  .rank = rank,
+                                                  .size = size,
+                                                  .interface_address = "127.0.0.1",
+                                                  .timeout_ms = kTimeoutMs},
+                                                 store));
+    return member;
+  }
+  Communicator* group() override { return group_.get(); }
+  void* data() override { return data_.data(); }
 
  private:
-  static absl::Status Join(int rank, int size, RendezvousStore* store, const Member& member) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group,
-                     ConnectGloo({.name = "probe",
-                                  .rank = rank,
-                                  .size = size,
-                                  .interface_address = "127.0.0.1",
-                                  .timeout_ms = kTimeoutMs},
-                                 store));
-    return member(group.get());
-  }
+  std::unique_ptr<Communicator> group_;
+  std::vector<float> data_ = std::vector<float>(kElements, 0.0f);
 };
 
 // Of one sum: of `calls`, the one that `share` of them are faster than.
-absl::StatusOr<double> SumSeconds(Communicator* group, std::vector<float>* data, int64_t elements,
-                                  int calls, double share) {
+absl::StatusOr<double> SumSeconds(LinkMember* member, int64_t elements, int calls, double share) {
   const SystemClock clock;
   std::vector<double> seconds;
   for (int i = 0; i < calls; ++i) {
     const int64_t start_ns = clock.MonotonicNanos();
-    RETURN_IF_ERROR(group->AllReduce(data->data(), elements, ReduceType::kF32));
+    RETURN_IF_ERROR(member->group()->AllReduce(member->data(), elements, ReduceType::kF32));
     seconds.push_back(static_cast<double>(clock.MonotonicNanos() - start_ns) * 1e-9);
   }
   return Quantile(share, std::move(seconds));
@@ -103,20 +110,18 @@ struct Ring {
 };
 
 // A ring of n members passes 2 (n - 1) messages of a part of the payload.
-absl::StatusOr<Ring> MeasureRing(int size) {
+absl::StatusOr<Ring> MeasureRing(int size, const LinkProbe& probe) {
   Ring ring;
-  RETURN_IF_ERROR(Group::Run(size, [&](Communicator* group) -> absl::Status {
-    std::vector<float> data(kElements, 0.0f);
-    ASSIGN_OR_RETURN(const double small,
-                     SumSeconds(group, &data, size, kLatencyCalls, kLatencyShare));
+  RETURN_IF_ERROR(OnMembers(size, probe, [&](LinkMember* member) -> absl::Status {
+    ASSIGN_OR_RETURN(const double small, SumSeconds(member, size, kLatencyCalls, kLatencyShare));
     const double busy = ProcessorSeconds();
     ASSIGN_OR_RETURN(const double large,
-                     SumSeconds(group, &data, kElements, kBandwidthCalls, kBandwidthShare));
-    if (group->rank() != 0) return absl::OkStatus();
+                     SumSeconds(member, probe.elements, probe.calls, kBandwidthShare));
+    if (member->group()->rank() != 0) return absl::OkStatus();
     // Over what most calls take: others stretch the time that passes, not the work.
-    ring.cores = (ProcessorSeconds() - busy) / (kBandwidthCalls * large) / size;
+    ring.cores = (ProcessorSeconds() - busy) / (probe.calls * large) / size;
     const double rounds = 2.0 * (size - 1);
-    const double bytes = rounds / size * static_cast<double>(kElements * sizeof(float));
+    const double bytes = rounds / size * static_cast<double>(probe.elements * sizeof(float));
     ring.rate.set_latency_seconds(small / rounds);
     // A busy machine may have stretched the small sums.
     ring.rate.set_bytes_per_second(bytes / std::max(large - small, large / 2));
@@ -129,15 +134,26 @@ absl::StatusOr<Ring> MeasureRing(int size) {
 
 }  // namespace
 
-absl::Status MeasureLinks(int ranks_max, int threads, v1::HardwareProfile* profile) {
-  for (int size = 2; size <= std::max(2, ranks_max); size *= 2) {
-    ASSIGN_OR_RETURN(const Ring ring, MeasureRing(size));
+absl::StatusOr<double> MeasureRings(const LinkProbe& probe, v1::HardwareProfile* profile) {
+  double cores = 0;
+  for (int size = 2; size <= std::max(2, probe.ranks_max); size *= 2) {
+    ASSIGN_OR_RETURN(const Ring ring, MeasureRing(size, probe));
     *profile->add_links() = ring.rate;
     if (size > 2) continue;
     profile->set_link_bytes_per_second(ring.rate.bytes_per_second());
     profile->set_link_latency_seconds(ring.rate.latency_seconds());
-    profile->set_communication_slowdown(ring.cores / threads);
+    cores = ring.cores;
   }
+  return cores;
+}
+
+absl::Status MeasureLinks(int ranks_max, int threads, v1::HardwareProfile* profile) {
+  ASSIGN_OR_RETURN(const double cores, MeasureRings({.ranks_max = ranks_max,
+                                                     .elements = kElements,
+                                                     .calls = kBandwidthCalls,
+                                                     .join = HostMember::Join},
+                                                    profile));
+  profile->set_communication_slowdown(cores / threads);
   return absl::OkStatus();
 }
 

@@ -32,9 +32,11 @@ std::string Rate(double bytes_per_second) {
 }  // namespace
 
 std::string ProfileText(const v1::HardwareProfile& profile) {
-  std::string text = absl::StrCat(profile.name(), "; a rank of ", profile.threads(),
-                                  profile.threads() == 1 ? " thread" : " threads", " (",
-                                  profile.hardware(), ")\n");
+  const bool cuda = profile.device() == "cuda";
+  const std::string of = cuda ? absl::StrCat("; driver for ", profile.driver())
+                              : absl::StrCat("; a rank of ", profile.threads(),
+                                             profile.threads() == 1 ? " thread" : " threads");
+  std::string text = absl::StrCat(profile.name(), of, " (", profile.hardware(), ")\n");
   std::map<std::pair<std::string, std::string>, Span> kernels;
   for (const v1::KernelRate& rate : profile.kernels()) {
     Span& span = kernels[{rate.kernel(), rate.precision()}];
@@ -64,9 +66,11 @@ std::string ProfileText(const v1::HardwareProfile& profile) {
                                 absl::StrFormat("%s, %.0f us", Rate(link.bytes_per_second()),
                                                 link.latency_seconds() * 1e6)));
   }
-  absl::StrAppend(&text,
-                  Line("compute beside a sum",
-                       absl::StrFormat("%.0f %% slower", 100 * profile.communication_slowdown())));
+  if (!cuda) {
+    absl::StrAppend(
+        &text, Line("compute beside a sum",
+                    absl::StrFormat("%.0f %% slower", 100 * profile.communication_slowdown())));
+  }
   for (const v1::NvmeRate& rate : profile.nvme_rates()) {
     absl::StrAppend(&text,
                     Line(absl::StrCat("NVMe at depth ", rate.queue_depth()),

@@ -8,9 +8,11 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "base/machine.h"
 #include "nlohmann/json.hpp"
 #include "proto/program_text.h"
 #include "worker/rank/backend.h"
+#include "worker/rank/probe_device.h"
 #include "worker/rank/tools.h"
 
 namespace terrace {
@@ -21,8 +23,11 @@ nlohmann::json Json(const absl::StatusOr<std::vector<DeviceSummary>>& devices) {
   if (!devices.ok()) return {{"devices", 0}, {"problem", std::string(devices.status().message())}};
   int64_t smallest = devices->front().memory_bytes;
   for (const DeviceSummary& device : *devices) smallest = std::min(smallest, device.memory_bytes);
-  return {
-      {"devices", devices->size()}, {"name", devices->front().name}, {"memory_bytes", smallest}};
+  return {{"devices", devices->size()},
+          {"name", devices->front().name},
+          {"memory_bytes", smallest},
+          {"driver", devices->front().driver},
+          {"hardware", DeviceHash(*devices, ProfileVersion(TERRACE_VERSION))}};
 }
 
 int Run(const std::string& output) {

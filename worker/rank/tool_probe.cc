@@ -1,10 +1,11 @@
-// terrace-rank probe: the profile of this machine, from the cache or measured now.
+// terrace-rank probe: the profile of this machine or of its GPUs, from the cache or measured now.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -19,6 +20,8 @@
 #include "worker/rank/environment.h"
 #include "worker/rank/probe.h"
 #include "worker/rank/probe_cache.h"
+#include "worker/rank/probe_device.h"
+#include "worker/rank/probe_memory.h"
 #include "worker/rank/probe_text.h"
 #include "worker/rank/tool_output.h"
 #include "worker/rank/tools.h"
@@ -30,6 +33,8 @@ struct ProbeOptions {
   int threads = 0;
   bool brief = false;
   bool refresh = false;
+  std::string device = "cpu";  // "cpu", "cuda"
+  bool if_any = false;
   std::string nvme;
   std::string output = "text";
 };
@@ -37,57 +42,54 @@ struct ProbeOptions {
 // On standard error, so that the result alone is on standard output.
 class Progress {
  public:
-  explicit Progress(int threads) : terminal_(::isatty(STDERR_FILENO) == 1), threads_(threads) {}
+  explicit Progress(std::string_view of) : terminal_(::isatty(STDERR_FILENO) == 1), of_(of) {}
   ~Progress() {
     if (terminal_ && shown_) std::fputs("\r\033[K", stderr);
   }
   void Show(std::string_view what, double done) {
     if (terminal_) {
-      std::fprintf(stderr, "\rmeasuring this machine, %d threads a rank: %3.0f %%, %-14s", threads_,
-                   100 * done, std::string(what).c_str());
+      std::fprintf(stderr, "\rmeasuring %s: %3.0f %%, %-14s", of_.c_str(), 100 * done,
+                   std::string(what).c_str());
     } else if (!shown_) {
-      std::fprintf(stderr, "measuring this machine, %d threads a rank, once\n", threads_);
+      std::fprintf(stderr, "measuring %s, once\n", of_.c_str());
     }
     shown_ = true;
   }
 
  private:
   const bool terminal_;
-  const int threads_;
+  const std::string of_;
   bool shown_ = false;
 };
 
-// Raised when the probe measures otherwise, so that what was kept before is measured again.
-constexpr std::string_view kProbeVersion = TERRACE_VERSION ".3";
-
 bool IsEnough(const v1::HardwareProfile& profile, const ProbeOptions& options) {
   if (options.refresh || !options.nvme.empty()) return false;
-  const size_t brief = ProbeCases(ProbeDepth::kBrief).size();
+  const auto target = options.device == "cuda" ? ProbeTarget::kGpu : ProbeTarget::kCpu;
+  const size_t brief = ProbeCases(ProbeDepth::kBrief, target).size();
   return options.brief || static_cast<size_t>(profile.kernels_size()) > brief;
 }
 
-absl::StatusOr<v1::HardwareProfile> Profile(const ProbeOptions& options, int threads) {
-  const ProbeCache cache =
-      ProbeCache::Open(ProfileFolder(), threads, MachineHash(ThisMachine(), kProbeVersion));
+// A drive is measured only when it is named.
+void KeepNvme(const v1::HardwareProfile& kept, v1::HardwareProfile* profile) {
+  *profile->mutable_nvme_rates() = kept.nvme_rates();
+  profile->set_nvme_read_bytes_per_second(kept.nvme_read_bytes_per_second());
+  profile->set_nvme_write_bytes_per_second(kept.nvme_write_bytes_per_second());
+  profile->set_nvme_duplex_ratio(kept.nvme_duplex_ratio());
+}
+
+using Measure = std::function<absl::StatusOr<v1::HardwareProfile>(const ProbeWatcher&)>;
+
+absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(const ProbeOptions& options,
+                                                   const ProbeCache& cache, std::string_view what,
+                                                   const Measure& measure) {
   std::string why_not;
   const std::optional<v1::HardwareProfile> kept = cache.Read(&why_not);
   if (kept && IsEnough(*kept, options)) return *kept;
   if (!why_not.empty()) std::fprintf(stderr, "%s: measuring again\n", why_not.c_str());
-  Progress progress(threads);
-  ASSIGN_OR_RETURN(
-      v1::HardwareProfile profile,
-      MeasureMachine({.threads = threads,
-                      .depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough,
-                      .nvme = options.nvme},
-                     kProbeVersion,
-                     [&](std::string_view what, double done) { progress.Show(what, done); }));
-  if (kept && options.nvme.empty()) {
-    // A drive is measured only when it is named.
-    *profile.mutable_nvme_rates() = kept->nvme_rates();
-    profile.set_nvme_read_bytes_per_second(kept->nvme_read_bytes_per_second());
-    profile.set_nvme_write_bytes_per_second(kept->nvme_write_bytes_per_second());
-    profile.set_nvme_duplex_ratio(kept->nvme_duplex_ratio());
-  }
+  Progress progress(what);
+  ASSIGN_OR_RETURN(v1::HardwareProfile profile,
+                   measure([&](std::string_view now, double done) { progress.Show(now, done); }));
+  if (kept && options.nvme.empty()) KeepNvme(*kept, &profile);
   if (const absl::Status written = cache.Write(profile); !written.ok()) {
     std::fprintf(stderr, "the measured profile is not kept: %s\n",
                  std::string(written.message()).c_str());
@@ -95,12 +97,53 @@ absl::StatusOr<v1::HardwareProfile> Profile(const ProbeOptions& options, int thr
   return profile;
 }
 
+absl::StatusOr<v1::HardwareProfile> MachineProfile(const ProbeOptions& options, int threads,
+                                                   const std::string& version) {
+  const ProbeCache cache =
+      ProbeCache::Open(ProfileFolder(), absl::StrCat(threads), MachineHash(ThisMachine(), version));
+  const auto depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough;
+  return KeptOrMeasured(options, cache, absl::StrCat("this machine, ", threads, " threads a rank"),
+                        [&](const ProbeWatcher& watcher) {
+                          return MeasureMachine(
+                              {.threads = threads, .depth = depth, .nvme = options.nvme}, version,
+                              watcher);
+                        });
+}
+
+absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,
+                                               const std::vector<DeviceSummary>& devices,
+                                               const std::string& version) {
+  const ProbeCache cache = ProbeCache::Open(ProfileFolder(), "cuda", DeviceHash(devices, version));
+  const auto depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough;
+  return KeptOrMeasured(
+      options, cache, absl::StrCat(devices.size(), " x ", devices.front().name),
+      [&](const ProbeWatcher& watcher) -> absl::StatusOr<v1::HardwareProfile> {
+        v1::HardwareProfile drive;  // first: a folder that cannot be used is known at once
+        if (!options.nvme.empty()) RETURN_IF_ERROR(MeasureNvme(options.nvme, &drive));
+        ASSIGN_OR_RETURN(v1::HardwareProfile profile,
+                         MeasureDevice(DeviceProbeOf(depth, devices), version, watcher));
+        KeepNvme(drive, &profile);
+        return profile;
+      });
+}
+
+// There was no GPU, and nobody insisted on one: nothing is printed.
+constexpr int kNoGpu = 3;
+
 int Run(const ProbeOptions& options, char** argv) {
-  const int cores = static_cast<int>(ThisMachine().cores);
-  const int threads = options.threads > 0 ? options.threads : cores;
-  RestartWithEnvironment(argv, threads, /*share_cores=*/threads < cores);
+  const std::string version = ProfileVersion(TERRACE_VERSION);
+  absl::StatusOr<v1::HardwareProfile> profile;
+  if (options.device == "cuda") {
+    const auto devices = ListCudaDevices();
+    if (!devices.ok() && options.if_any) return kNoGpu;
+    profile = devices.ok() ? GpuProfile(options, *devices, version) : devices.status();
+  } else {
+    const int cores = static_cast<int>(ThisMachine().cores);
+    const int threads = options.threads > 0 ? options.threads : cores;
+    RestartWithEnvironment(argv, threads, /*share_cores=*/threads < cores);
+    profile = MachineProfile(options, threads, version);
+  }
   const bool json = options.output == "json";
-  const auto profile = Profile(options, threads);
   if (!profile.ok()) {
     return FailTool({.format = json ? ToolFormat::kJson : ToolFormat::kTable,
                      .out = std::cout,
@@ -122,6 +165,10 @@ void AddProbeTool(CLI::App* app, char** argv, int* exit_code) {
   CLI::App* probe = app->add_subcommand("probe", "Measure this machine for plans");
   probe->add_option("--threads", options->threads, "Threads of one rank; 0: all cores")
       ->check(CLI::Range(0, 4096));
+  probe->add_option("--device", options->device, "cpu, or cuda: the GPUs")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  probe->add_flag("--if-any", options->if_any,
+                  "Where there is no GPU print nothing and exit with 3");
   probe->add_flag("--brief", options->brief, "Few shapes, in a few seconds, if nothing is kept");
   probe->add_flag("--refresh", options->refresh, "Measure although a profile is kept");
   probe->add_option("--nvme", options->nvme, "Folder whose drive is measured as well");

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "coordinator/model/presets.h"
+#include "coordinator/planner/gpu_profile.h"
 #include "coordinator/planner/profiles.h"
 #include "coordinator/prepare/evaluate.h"
 #include "proto/program_check.h"
@@ -157,6 +158,29 @@ TEST(PrepareTest, MeasuredRatesTellTheTimeAndChooseNothing) {
   EXPECT_EQ(SerializeProgram(fast->programs[0]), SerializeProgram(slow->programs[0]));
   EXPECT_NE(fast->plan.time().step_seconds(), slow->plan.time().step_seconds());
   EXPECT_EQ(fast->plan.profile().f32_flops_per_second(), 1e12);
+}
+
+TEST(PrepareTest, RatesMeasuredOnAGpuTellTheTimeAndThoseOfTheCatalogueChoose) {
+  const auto with_rates = [](bool measured, double flops) {
+    Budget budget = MakeBudget();
+    budget.device = "cuda";
+    const GpuKind gpu = {
+        .name = "NVIDIA H100 80GB HBM3", .memory_bytes = int64_t{80} << 30, .per_node = 1};
+    budget.profile = PaperProfile(gpu);
+    if (!measured) return Prepare(Spec(), budget);
+    budget.profile.set_measured(true);
+    budget.profile.set_device("cuda");
+    budget.profile.set_name(gpu.name);
+    for (v1::KernelRate& rate : *budget.profile.mutable_kernels()) rate.set_flops_per_second(flops);
+    return Prepare(Spec(), budget);
+  };
+  const auto paper = with_rates(false, 0), fast = with_rates(true, 1e15),
+             slow = with_rates(true, 1e6);
+  ASSERT_TRUE(paper.ok() && fast.ok() && slow.ok()) << paper.status() << fast.status();
+  EXPECT_EQ(SerializeProgram(fast->programs[0]), SerializeProgram(paper->programs[0]));
+  EXPECT_EQ(SerializeProgram(slow->programs[0]), SerializeProgram(paper->programs[0]));
+  EXPECT_LT(fast->plan.time().step_seconds(), slow->plan.time().step_seconds());
+  EXPECT_EQ(fast->plan.profile().name(), "NVIDIA H100 80GB HBM3");
 }
 
 TEST(PrepareTest, WithoutAMeasuredProfileTheDefaultIsUsedAndSaidSo) {

@@ -50,51 +50,76 @@ TEST(ClusterTest, WhatStandsForAnUnknownGpuIsNamed) {
   EXPECT_EQ(view.profile.name(), "H100-80GB in place of NVIDIA A10, which is not in the catalogue");
   EXPECT_GT(view.profile.bf16_flops_per_second(), 1e14) << "rates of a GPU";
   EXPECT_EQ(view.external_bytes, OverheadOf(Generation::kHopper).total());
-  EXPECT_THAT(StandInWarning(node),
+  EXPECT_THAT(GpuWarning(node),
               AllOf(HasSubstr("has no NVIDIA A10"), HasSubstr("rates of H100-80GB")));
 }
 
 TEST(ClusterTest, NothingStandsForKnownGpusAndCpus) {
-  EXPECT_EQ(StandInWarning(Gpus("NVIDIA H100 80GB HBM3", 8, 85 * kGb, 85 * kGb)), "");
+  EXPECT_EQ(GpuWarning(Gpus("NVIDIA H100 80GB HBM3", 8, 85 * kGb, 85 * kGb)), "");
   v1::Node cpu;
   cpu.set_name("w1");
   cpu.set_devices(1);
-  EXPECT_EQ(StandInWarning(cpu), "");
+  EXPECT_EQ(GpuWarning(cpu), "");
   EXPECT_EQ(ViewOf(cpu).external_bytes, 0);
 }
 
-TEST(ClusterTest, OnGpusThatJobsShareARankMayCountOthers) {
-  const auto counts_others = [](const v1::Node& node, const std::string& other,
-                                v1::RankState state) {
-    Cluster cluster({}, 0);
-    EXPECT_TRUE(cluster.Register(node, 1, 0).ok());
-    v1::Heartbeat heartbeat;
-    heartbeat.add_ranks()->set_job("a-1");
-    heartbeat.add_ranks()->set_job(other);
-    heartbeat.mutable_ranks(0)->set_state(v1::RANK_FAILED);
-    heartbeat.mutable_ranks(1)->set_state(state);
-    EXPECT_TRUE(cluster.Heartbeat("w0", 1, heartbeat, 1, 1).ok());
-    return cluster.MayCountOthers("w0", "a-1");
-  };
-  const v1::Node parts = Gpus("NVIDIA H100 80GB HBM3", 2, 42 * kGb, 85 * kGb);
-  EXPECT_TRUE(counts_others(parts, "b-2", v1::RANK_RUNNING));
-  EXPECT_FALSE(counts_others(parts, "b-2", v1::RANK_SUCCEEDED));
-  EXPECT_FALSE(counts_others(parts, "a-1", v1::RANK_RUNNING)) << "those of one job tell each other";
-  const v1::Node whole = Gpus("NVIDIA H100 80GB HBM3", 2, 85 * kGb, 85 * kGb);
-  EXPECT_FALSE(counts_others(whole, "b-2", v1::RANK_RUNNING));
-  EXPECT_FALSE(Cluster({}, 0).MayCountOthers("", "a-1"));
-  // How many GPUs there are is guessed from what is offered of them.
-  const v1::Node less_of_whole = Gpus("NVIDIA H100 80GB HBM3", 2, 42 * kGb, 85 * kGb);
-  EXPECT_TRUE(counts_others(less_of_whole, "b-2", v1::RANK_RUNNING)) << "--device-memory 40GiB";
-  const v1::Node too_much_of_one = Gpus("NVIDIA H100 80GB HBM3", 2, 75 * kGb, 85 * kGb);
-  EXPECT_FALSE(counts_others(too_much_of_one, "b-2", v1::RANK_RUNNING)) << "70GiB of one GPU";
+// Two jobs with a rank each on these devices of a worker with so many GPUs.
+bool CountsOthers(uint32_t gpus, uint32_t own, uint32_t others, v1::RankState state,
+                  const std::string& other = "b-2") {
+  Cluster cluster({}, 0);
+  v1::Node node = Gpus("NVIDIA H100 80GB HBM3", 4, 42 * kGb, 85 * kGb);
+  node.set_gpus(gpus);
+  EXPECT_TRUE(cluster.Register(node, 1, 0).ok());
+  v1::Heartbeat heartbeat;
+  heartbeat.add_ranks()->set_job("a-1");
+  heartbeat.add_ranks()->set_job(other);
+  heartbeat.mutable_ranks(0)->set_state(v1::RANK_FAILED);
+  heartbeat.mutable_ranks(0)->set_device(own);
+  heartbeat.mutable_ranks(1)->set_state(state);
+  heartbeat.mutable_ranks(1)->set_device(others);
+  EXPECT_TRUE(cluster.Heartbeat("w0", 1, heartbeat, 1, 1).ok());
+  return cluster.MayCountOthers("w0", "a-1");
 }
 
-TEST(ClusterTest, MeasuredRatesStay) {
+TEST(ClusterTest, OnAGpuThatJobsShareARankMayCountOthers) {
+  EXPECT_TRUE(CountsOthers(/*gpus=*/1, 0, 1, v1::RANK_RUNNING));
+  EXPECT_TRUE(CountsOthers(/*gpus=*/2, 1, 3, v1::RANK_RUNNING)) << "devices 1 and 3 are GPU 1";
+  EXPECT_FALSE(CountsOthers(/*gpus=*/1, 0, 1, v1::RANK_SUCCEEDED));
+  EXPECT_FALSE(CountsOthers(/*gpus=*/1, 0, 1, v1::RANK_RUNNING, "a-1"))
+      << "those of one job tell each other";
+  EXPECT_FALSE(Cluster({}, 0).MayCountOthers("", "a-1"));
+}
+
+// However little of them is offered.
+TEST(ClusterTest, OnGpusOfTheirOwnRanksCountThemselves) {
+  EXPECT_FALSE(CountsOthers(/*gpus=*/4, 0, 1, v1::RANK_RUNNING));
+  EXPECT_FALSE(CountsOthers(/*gpus=*/2, 0, 3, v1::RANK_RUNNING));
+}
+
+TEST(ClusterTest, AWorkerThatDoesNotSayHowManyGpusItHasMayShareThem) {
+  EXPECT_TRUE(CountsOthers(/*gpus=*/0, 0, 1, v1::RANK_RUNNING));
+  EXPECT_FALSE(CountsOthers(/*gpus=*/0, 0, 1, v1::RANK_SUCCEEDED));
+}
+
+TEST(ClusterTest, RatesMeasuredOfTheGpuStayAndThoseOfAnotherAreNamed) {
   v1::Node node = Gpus("NVIDIA A10", 1, 24 * kGb, 24 * kGb);
-  node.mutable_profile()->set_measured(true);
-  node.mutable_profile()->set_name("measured here");
-  EXPECT_EQ(ViewOf(node).profile.name(), "measured here");
+  v1::HardwareProfile& measured = *node.mutable_profile();
+  measured.set_measured(true);
+  measured.set_device("cuda");
+  measured.set_name("NVIDIA A10");
+  measured.set_f32_flops_per_second(2e13);
+  measured.set_bf16_flops_per_second(6e13);
+  measured.set_memory_bytes_per_second(5e11);
+  measured.set_to_device_bytes_per_second(2e10);
+  measured.set_to_host_bytes_per_second(2e10);
+  EXPECT_EQ(ViewOf(node).profile.name(), "NVIDIA A10");
+  EXPECT_TRUE(ViewOf(node).profile.measured());
+  EXPECT_THAT(GpuWarning(node), HasSubstr("layouts are chosen by the rates of H100-80GB"));
+  measured.set_name("NVIDIA L4");
+  EXPECT_FALSE(ViewOf(node).profile.measured());
+  EXPECT_THAT(GpuWarning(node),
+              AllOf(HasSubstr("the profile of NVIDIA A10 is not used, as it is of NVIDIA L4"),
+                    HasSubstr("--refresh")));
 }
 
 }  // namespace

@@ -138,6 +138,7 @@ TEST_F(ReconcilerTest, WhereJobsShareGpusNothingIsLearnedForLaterJobsNorForTheJo
   FakeWorker& w0 = AddWorker("w0", 2);
   w0.mutable_node().set_device("cuda");
   w0.mutable_node().set_device_name("NVIDIA H100 80GB HBM3");
+  w0.mutable_node().set_gpus(1);
   w0.mutable_node().set_device_memory_bytes(int64_t{42} << 30);
   w0.mutable_node().mutable_profile()->set_device_memory_bytes(int64_t{85} << 30);
   Connect(w0);

@@ -25,11 +25,11 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-class ProbeDepthTest : public testing::TestWithParam<ProbeDepth> {};
+class ProbeCasesTest : public testing::TestWithParam<std::tuple<ProbeDepth, ProbeTarget>> {};
 
-TEST_P(ProbeDepthTest, EveryCaseIsWellFormedAndMeasuresAnotherShape) {
+TEST_P(ProbeCasesTest, EveryCaseIsWellFormedAndMeasuresAnotherShape) {
   std::set<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> seen;
-  for (const ProbeCase& one : ProbeCases(GetParam())) {
+  for (const ProbeCase& one : ProbeCases(std::get<0>(GetParam()), std::get<1>(GetParam()))) {
     ASSERT_THAT(kernels::CheckShapes(one.op, one.attrs, one.operands), IsEmpty());
     EXPECT_GT(kernels::Flops(one.op, one.attrs, one.operands), 0) << kernels::Name(one.op);
     const kernels::RateClass of = kernels::RateClassOf(one.op, one.attrs, one.operands);
@@ -46,8 +46,10 @@ TEST_P(ProbeDepthTest, EveryCaseIsWellFormedAndMeasuresAnotherShape) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Depths, ProbeDepthTest,
-                         testing::Values(ProbeDepth::kBrief, ProbeDepth::kThorough));
+INSTANTIATE_TEST_SUITE_P(All, ProbeCasesTest,
+                         testing::Combine(testing::Values(ProbeDepth::kBrief,
+                                                          ProbeDepth::kThorough),
+                                          testing::Values(ProbeTarget::kCpu, ProbeTarget::kGpu)));
 
 TEST(KernelProbeTest, ALargerProductTakesLonger) {
   auto probe = KernelProbe::Create(1, 1);
@@ -120,29 +122,29 @@ class ProbeCacheTest : public testing::Test {
 };
 
 TEST_F(ProbeCacheTest, AProfileOfThisMachineIsFoundAgain) {
-  ASSERT_TRUE(ProbeCache::Open(folder_, 2, "0001").Write(profile_).ok());
+  ASSERT_TRUE(ProbeCache::Open(folder_, "2", "0001").Write(profile_).ok());
   std::string why_not;
-  const auto kept = ProbeCache::Open(folder_, 2, "0001").Read(&why_not);
+  const auto kept = ProbeCache::Open(folder_, "2", "0001").Read(&why_not);
   ASSERT_TRUE(kept.has_value());
   EXPECT_EQ(kept->memory_bytes_per_second(), 12e9);
   EXPECT_THAT(why_not, IsEmpty());
-  EXPECT_FALSE(ProbeCache::Open(folder_, 1, "0001").Read(&why_not).has_value());
+  EXPECT_FALSE(ProbeCache::Open(folder_, "1", "0001").Read(&why_not).has_value());
 }
 
 TEST_F(ProbeCacheTest, AProfileOfOtherHardwareIsRefusedWithTheReason) {
-  ASSERT_TRUE(ProbeCache::Open(folder_, 2, "0001").Write(profile_).ok());
+  ASSERT_TRUE(ProbeCache::Open(folder_, "2", "0001").Write(profile_).ok());
   std::string why_not;
-  EXPECT_FALSE(ProbeCache::Open(folder_, 2, "0002").Read(&why_not).has_value());
+  EXPECT_FALSE(ProbeCache::Open(folder_, "2", "0002").Read(&why_not).has_value());
   EXPECT_THAT(why_not, HasSubstr("other hardware"));
   EXPECT_THAT(why_not, HasSubstr("one machine"));
 }
 
 TEST_F(ProbeCacheTest, WhatIsNoProfileIsSaidToBeNone) {
-  ASSERT_TRUE(ProbeCache::Open(folder_, 2, "0001").Write(v1::HardwareProfile()).ok());
+  ASSERT_TRUE(ProbeCache::Open(folder_, "2", "0001").Write(v1::HardwareProfile()).ok());
   std::string why_not;
-  EXPECT_FALSE(ProbeCache::Open(folder_, 2, "0001").Read(&why_not).has_value());
+  EXPECT_FALSE(ProbeCache::Open(folder_, "2", "0001").Read(&why_not).has_value());
   EXPECT_THAT(why_not, HasSubstr("no measured profile"));
-  EXPECT_FALSE(ProbeCache::Open("", 2, "0001").Read(&why_not).has_value());
+  EXPECT_FALSE(ProbeCache::Open("", "2", "0001").Read(&why_not).has_value());
 }
 
 TEST(ProbeTextTest, EachKernelShowsItsSlowestAndFastestShape) {

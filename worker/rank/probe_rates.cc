@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/probe_rates.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/rate_class.h"
+
+namespace terrace {
+
+double Mean(const std::vector<double>& turns) {
+  if (turns.empty()) return 0;
+  return std::accumulate(turns.begin(), turns.end(), 0.0) / static_cast<double>(turns.size());
+}
+
+void AddRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile) {
+  if (seconds <= 0) return;
+  const kernels::RateClass of = kernels::RateClassOf(one.op, one.attrs, one.operands);
+  const double flops = static_cast<double>(kernels::Flops(one.op, one.attrs, one.operands));
+  v1::KernelRate* rate = profile->add_kernels();
+  rate->set_kernel(of.kernel);
+  rate->set_precision(of.precision);
+  rate->set_rows(of.rows);
+  rate->set_columns(of.columns);
+  rate->set_inner(of.inner);
+  rate->set_flops_per_second(flops / seconds);
+  if (one.op != kernels::Op::kMatmul) return;
+  if (of.precision == "fp32") {
+    profile->set_f32_flops_per_second(
+        std::max(profile->f32_flops_per_second(), rate->flops_per_second()));
+  } else if (of.precision == "bf16") {
+    profile->set_bf16_flops_per_second(
+        std::max(profile->bf16_flops_per_second(), rate->flops_per_second()));
+  }
+}
+
+ProbeCase StreamCase(int64_t elements) {
+  kernels::TensorShape x = {.dtype = kernels::DType::kF32, .dims = 1};
+  x.size[0] = elements;
+  x.row_stride = 1;
+  return {kernels::Op::kAdd, kernels::NoAttrs{}, {x, x}};
+}
+
+void SetMemoryRate(const ProbeCase& stream, double seconds, v1::HardwareProfile* profile) {
+  if (seconds <= 0) return;
+  profile->set_memory_bytes_per_second(
+      static_cast<double>(kernels::BytesMoved(stream.op, stream.attrs, stream.operands)) / seconds);
+}
+
+}  // namespace terrace

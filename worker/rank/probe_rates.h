@@ -1,0 +1,28 @@
+// From seconds to the figures of a profile, for probes of any device.
+//
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/v1/hardware.pb.h"
+#include "worker/rank/probe_cases.h"
+
+namespace terrace {
+
+// A step takes the sum of its calls as they come, in the machine's fast moments and in its slow
+// ones: of turns, which lie apart, their mean. 0 for none.
+double Mean(const std::vector<double>& turns);
+
+// Adds what the case reached; products also raise the profile's figures for those who know no
+// tables. Nothing for seconds of 0.
+void AddRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile);
+
+// A sum of two vectors: nothing but memory.
+ProbeCase StreamCase(int64_t elements);
+void SetMemoryRate(const ProbeCase& stream, double seconds, v1::HardwareProfile* profile);
+
+}  // namespace terrace
