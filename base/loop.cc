@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/loop.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/synchronization/notification.h"
@@ -21,9 +23,14 @@ void Loop::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Loop::Post(std::function<void()> closure) {
+void Loop::Post(std::function<void()> closure) { Add(std::move(closure), /*aside=*/false); }
+void Loop::PostAside(std::function<void()> closure) { Add(std::move(closure), /*aside=*/true); }
+
+void Loop::Add(std::function<void()> closure, bool aside) {
   absl::MutexLock lock(&mutex_);
-  if (!stopping_) queue_.push_back(std::move(closure));
+  if (stopping_) return;
+  queue_.push_back(std::move(closure));
+  all_aside_ = all_aside_ && aside;
 }
 
 bool Loop::Call(const std::function<void()>& closure) {
@@ -35,6 +42,7 @@ bool Loop::Call(const std::function<void()>& closure) {
       closure();
       done.Notify();
     });
+    all_aside_ = false;
   }
   done.WaitForNotification();
   return true;
@@ -44,18 +52,27 @@ void Loop::Run() {
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !queue_.empty();
   };
+  auto last_after = std::chrono::steady_clock::now();
+  const auto until_tick = [&] {
+    const auto since = absl::FromChrono(std::chrono::steady_clock::now() - last_after);
+    return std::max(absl::ZeroDuration(), tick_ - since);
+  };
   while (true) {
     std::vector<std::function<void()>> batch;
     bool last = false;
+    bool aside = false;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&has_work), tick_);
+      const bool has_some = mutex_.AwaitWithTimeout(absl::Condition(&has_work), until_tick());
       batch.swap(queue_);
       last = stopping_;
+      aside = has_some && std::exchange(all_aside_, true);
     }
     for (const std::function<void()>& closure : batch) closure();
     if (last) return;
+    if (aside && until_tick() > absl::ZeroDuration()) continue;
     after_batch_();
+    last_after = std::chrono::steady_clock::now();
   }
 }
 

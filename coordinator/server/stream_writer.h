@@ -30,7 +30,10 @@ class StreamWriter : public grpc::ServerWriteReactor<Message>,
     if (queue_.empty()) Refill();
     if (ended_ || queue_.empty()) return;
     writing_ = true;
-    this->StartWrite(&queue_.front());
+    // Those that follow at once go in one packet.
+    grpc::WriteOptions options;
+    if (queue_.size() > 1) options.set_buffer_hint();
+    this->StartWrite(&queue_.front(), options);
   }
 
  protected:
@@ -55,7 +58,7 @@ class StreamWriter : public grpc::ServerWriteReactor<Message>,
 
  private:
   void OnWriteDone(bool ok) final {
-    loop_.Post([self = this->shared_from_this(), ok] {
+    loop_.PostAside([self = this->shared_from_this(), ok] {
       self->writing_ = false;
       self->queue_.pop_front();
       if (self->ended_) return self->Finish(self->status_);
