@@ -66,36 +66,56 @@ void SqliteStore::FinalizeStatement::operator()(sqlite3_stmt* statement) const {
   sqlite3_finalize(statement);
 }
 
-// One prepared statement with its parameters: bind in order, then Next until it says false.
-// Thread-compatible.
+sqlite3_stmt* SqliteStore::Prepared(std::string_view sql) const {
+  const auto found = statements_.find(sql);
+  if (found != statements_.end()) return found->second.get();
+  sqlite3_stmt* statement = nullptr;
+  sqlite3_prepare_v3(database_.get(), sql.data(), static_cast<int>(sql.size()),
+                     SQLITE_PREPARE_PERSISTENT, &statement, nullptr);
+  if (statement != nullptr) statements_[std::string(sql)].reset(statement);
+  return statement;
+}
+
+// One prepared statement with its parameters: bind in order, then Next until it says false. Of one
+// text there is at most one at a time. Thread-compatible.
 class SqliteStore::Query {
  public:
-  Query(const SqliteStore& store, const char* sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store.mutex_)
-      : store_(store) {
-    sqlite3_stmt* statement = nullptr;
-    sqlite3_prepare_v2(store.database_.get(), sql, -1, &statement, nullptr);
-    statement_.reset(statement);
+  Query(const SqliteStore& store, std::string_view sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store.mutex_)
+      : store_(store), statement_(store.Prepared(sql)) {}
+  ~Query() {
+    if (statement_ == nullptr) return;
+    sqlite3_reset(statement_);
+    sqlite3_clear_bindings(statement_);
+  }
+  Query(const Query&) = delete;
+  Query& operator=(const Query&) = delete;
+
+  // For the next row of parameters.
+  Query& Again() {
+    sqlite3_reset(statement_);
+    bound_ = 0;
+    return *this;
   }
 
   // The bytes must outlive the query.
   Query& Text(std::string_view value) {
-    sqlite3_bind_text(statement_.get(), ++bound_, value.data(), static_cast<int>(value.size()),
+    sqlite3_bind_text(statement_, ++bound_, value.data(), static_cast<int>(value.size()),
                       SQLITE_STATIC);
     return *this;
   }
   Query& Blob(std::string_view value) {
-    sqlite3_bind_blob64(statement_.get(), ++bound_, value.data(), value.size(), SQLITE_STATIC);
+    sqlite3_bind_blob64(statement_, ++bound_, value.data(), value.size(), SQLITE_STATIC);
     return *this;
   }
   Query& Int(int64_t value) {
-    sqlite3_bind_int64(statement_.get(), ++bound_, value);
+    sqlite3_bind_int64(statement_, ++bound_, value);
     return *this;
   }
 
   // Steps to the next row; false when there is none.
   absl::StatusOr<bool> Next(std::string_view doing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
     if (statement_ == nullptr) return store_.Error(doing);
-    const int code = sqlite3_step(statement_.get());
+    const int code = sqlite3_step(statement_);
     if (code == SQLITE_ROW) return true;
     if (code == SQLITE_DONE) return false;
     return store_.Error(doing);
@@ -104,12 +124,12 @@ class SqliteStore::Query {
     return Next(doing).status();
   }
 
-  int64_t ColumnInt(int column) const { return sqlite3_column_int64(statement_.get(), column); }
+  int64_t ColumnInt(int column) const { return sqlite3_column_int64(statement_, column); }
   // Valid until the next call of Next.
   std::string_view ColumnBlob(int column) const {
-    const void* data = sqlite3_column_blob(statement_.get(), column);
+    const void* data = sqlite3_column_blob(statement_, column);
     return {static_cast<const char*>(data),
-            static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column))};
+            static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
   }
   template <typename Message>
   absl::Status ColumnMessage(int column, Message* message) const {
@@ -123,7 +143,7 @@ class SqliteStore::Query {
 
  private:
   const SqliteStore& store_;
-  StatementPtr statement_;
+  sqlite3_stmt* const statement_;
   int bound_ = 0;
 };
 
@@ -204,7 +224,7 @@ absl::Status SqliteStore::Commit(const Transaction& transaction) {
 absl::Status SqliteStore::WriteAll(const Transaction& transaction) {
   for (const v1::Job& job : transaction.jobs) RETURN_IF_ERROR(WriteJob(job));
   for (const StoredProgram& program : transaction.programs) RETURN_IF_ERROR(WriteProgram(program));
-  for (const v1::JobEvent& event : transaction.events) RETURN_IF_ERROR(WriteEvent(event));
+  RETURN_IF_ERROR(WriteEvents(transaction.events));
   for (const LearnedMemory& one : transaction.learned) RETURN_IF_ERROR(WriteLearned(one));
   return absl::OkStatus();
 }
@@ -236,12 +256,22 @@ absl::Status SqliteStore::WriteProgram(const StoredProgram& program) {
   return insert.Text(program.sha256).Blob(program.bytes).Run("writing");
 }
 
-absl::Status SqliteStore::WriteEvent(const v1::JobEvent& event) {
-  const std::string bytes = event.SerializeAsString();
+absl::Status SqliteStore::WriteEvents(const std::vector<v1::JobEvent>& events) {
+  if (events.empty()) return absl::OkStatus();
+  std::map<std::string_view, int64_t> newest;  // by job
   Query insert(*this, "INSERT OR REPLACE INTO events (job, sequence, data) VALUES (?, ?, ?)");
-  RETURN_IF_ERROR(insert.Text(event.job()).Int(event.sequence()).Blob(bytes).Run("writing"));
+  for (const v1::JobEvent& event : events) {
+    const std::string bytes = event.SerializeAsString();
+    insert.Again().Text(event.job()).Int(event.sequence()).Blob(bytes);
+    RETURN_IF_ERROR(insert.Run("writing"));
+    newest[event.job()] = event.sequence();
+  }
   Query trim(*this, "DELETE FROM events WHERE job = ? AND sequence <= ?");
-  return trim.Text(event.job()).Int(event.sequence() - kEventsKeptPerJob).Run("writing");
+  for (const auto& [job, sequence] : newest) {
+    trim.Again().Text(job).Int(sequence - kEventsKeptPerJob);
+    RETURN_IF_ERROR(trim.Run("writing"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SqliteStore::WriteLearned(const LearnedMemory& learned) {

@@ -7,6 +7,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -58,13 +60,18 @@ class SqliteStore final : public Store {
   absl::Status WriteAll(const Transaction& transaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteJob(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteProgram(const StoredProgram& program) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteEvent(const v1::JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteEvents(const std::vector<v1::JobEvent>& events)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteLearned(const LearnedMemory& learned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Kept from its first use on; null when it cannot be prepared.
+  sqlite3_stmt* Prepared(std::string_view sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Error(std::string_view doing) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
   mutable absl::Mutex mutex_;
   Database database_ ABSL_GUARDED_BY(mutex_);
+  mutable std::map<std::string, StatementPtr, std::less<>> statements_
+      ABSL_GUARDED_BY(mutex_);  // by their text
   Durability durability_ ABSL_GUARDED_BY(mutex_) = Durability::kSynced;
 };
 

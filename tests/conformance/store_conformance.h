@@ -144,4 +144,18 @@ TEST_P(StoreConformance, OnlyTheNewestEventsOfAJobAreKept) {
   EXPECT_EQ(events->front().sequence(), 101);
 }
 
+TEST_P(StoreConformance, JobsWhoseEventsComeTogetherKeepEachTheirNewest) {
+  Transaction transaction{.durability = Durability::kBuffered};
+  for (int64_t i = 1; i <= kEventsKeptPerJob + 2; ++i) {
+    transaction.events.push_back(MakeEvent("a-1", i));
+    if (i % 1000 == 0) transaction.events.push_back(MakeEvent("b-2", i / 1000));
+  }
+  ASSERT_TRUE(store_->Commit(transaction).ok());
+  ASSERT_TRUE(store_->Commit({.events = {MakeEvent("b-2", 5)}}).ok());
+  EXPECT_EQ(store_->Events("a-1", 0, 2 * kEventsKeptPerJob)->front().sequence(), 3);
+  const auto others = store_->Events("b-2", 0, 100);
+  ASSERT_EQ(others->size(), 5u);
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ((*others)[static_cast<size_t>(i)].sequence(), i + 1);
+}
+
 }  // namespace terrace
