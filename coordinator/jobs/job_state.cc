@@ -20,21 +20,23 @@ bool IsOneOf(v1::JobState state, std::initializer_list<v1::JobState> states) {
 }
 
 // Changes state, reason and sentence of one job; a helper so that each rule below reads as one
-// line.
+// line. Copies the job only when something changes: jobs are large, and most of what is observed
+// changes nothing.
 class Mover {
  public:
-  Mover(const v1::Job& job, int64_t unix_ms) : next_{job, false, ""}, unix_ms_(unix_ms) {}
+  Mover(const v1::Job& job, int64_t unix_ms) : before_(job), unix_ms_(unix_ms) {}
 
   Transition Stay() { return std::move(next_); }
 
   Transition To(v1::JobState state, v1::Reason reason, std::string message) {
-    v1::Job& job = next_.job;
-    next_.changed |= job.state() != state || job.reason() != reason || job.message() != message;
-    if (state == v1::RUNNING && job.started_unix_ms() == 0) job.set_started_unix_ms(unix_ms_);
-    if (HasEnded(state)) job.set_finished_unix_ms(unix_ms_);
-    job.set_state(state);
-    job.set_reason(reason);
-    job.set_message(std::move(message));
+    if (job().state() == state && job().reason() == reason && job().message() == message)
+      return Stay();
+    v1::Job& next = Change();
+    if (state == v1::RUNNING && next.started_unix_ms() == 0) next.set_started_unix_ms(unix_ms_);
+    if (HasEnded(state)) next.set_finished_unix_ms(unix_ms_);
+    next.set_state(state);
+    next.set_reason(reason);
+    next.set_message(std::move(message));
     return std::move(next_);
   }
 
@@ -42,13 +44,14 @@ class Mover {
 
   // The job, to change more of it.
   v1::Job& Change() {
-    next_.changed = true;
+    if (!std::exchange(next_.changed, true)) next_.job = before_;
     return next_.job;
   }
-  const v1::Job& job() const { return next_.job; }
+  const v1::Job& job() const { return next_.changed ? next_.job : before_; }
   int64_t now() const { return unix_ms_; }
 
  private:
+  const v1::Job& before_;
   Transition next_;
   int64_t unix_ms_;
 };
@@ -66,7 +69,7 @@ std::string RestartPoint(const v1::Job& job) {
 
 // The gang is broken: again from the last checkpoint, if there are restarts left.
 Transition Recover(Mover mover, v1::Reason reason, const std::string& what) {
-  const v1::Job& job = mover.job();
+  v1::Job& job = mover.Change();
   if (job.cancel_requested()) {
     return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
                     absl::StrCat("cancelled, without a last checkpoint: ", what));
@@ -77,9 +80,8 @@ Transition Recover(Mover mover, v1::Reason reason, const std::string& what) {
                                  " restarts without a new checkpoint (max_restarts: ",
                                  job.spec().max_restarts(), ")"));
   }
-  v1::Job& next = mover.Change();
-  next.set_restarts(job.restarts() + 1);
-  next.set_restarts_without_progress(job.restarts_without_progress() + 1);
+  job.set_restarts(job.restarts() + 1);
+  job.set_restarts_without_progress(job.restarts_without_progress() + 1);
   return mover.To(v1::RECOVERING, reason,
                   absl::StrCat(what, "; restarts ", RestartPoint(job), " (restart ",
                                job.restarts_without_progress(), " of ", job.spec().max_restarts(),
@@ -98,25 +100,23 @@ bool IsRestartOfPeers(const v1::Job& job) {
 // The same layout once more where the rank held no more than its plan allows: others took the
 // memory. If that happens again without progress, or it held more, a smaller layout is needed.
 Transition RunOut(Mover mover, const GangFailure& failure) {
-  const v1::Job& job = mover.job();
+  v1::Job& job = mover.Change();
   if (IsRestartOfPeers(job)) {
-    v1::Job& next = mover.Change();
-    next.set_restarts(job.restarts() - 1);
-    next.set_restarts_without_progress(std::max(0, job.restarts_without_progress() - 1));
+    job.set_restarts(job.restarts() - 1);
+    job.set_restarts_without_progress(std::max(0, job.restarts_without_progress() - 1));
   }
   const v1::RankMemory& memory = failure.rank->report.memory();
   const bool within_plan = memory.external_bytes() <= memory.external_allowed_bytes();
   if (job.cancel_requested() || (within_plan && job.restarts_without_progress() == 0)) {
     return Recover(std::move(mover), failure.reason, failure.message);
   }
-  v1::Job& next = mover.Change();
   const int64_t learned = LearnedFrom(memory.external_bytes());
   if (!within_plan && learned > job.learned_external_bytes()) {
-    next.set_learned_external_bytes(learned);
+    job.set_learned_external_bytes(learned);
     mover.LearnedOn(failure.rank->worker);
   }
-  next.set_restarts(job.restarts() + 1);
-  v1::Adjustment* adjustment = next.add_adjustments();
+  job.set_restarts(job.restarts() + 1);
+  v1::Adjustment* adjustment = job.add_adjustments();
   adjustment->set_step(job.progress().checkpoint_step());
   adjustment->set_cause(failure.message);
   return mover.To(v1::RECOVERING, failure.reason,

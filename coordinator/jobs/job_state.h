@@ -92,8 +92,8 @@ using JobInput = std::variant<PlanningStarted, Planned, Refused, Adjusted, MustW
                               RanksObserved, Progressed, CancelAsked>;
 
 struct Transition {
-  v1::Job job;
-  bool changed = false;    // false: `job` is as before and need not be written
+  v1::Job job;             // only when it has changed
+  bool changed = false;    // false: it is as before
   std::string learned_on;  // the worker on which learned_external_bytes grew; empty: it did not
 };
 

@@ -50,7 +50,7 @@ inline RankView StoppedEarly(uint32_t rank) {
 inline v1::Job Next(const v1::Job& job, const JobInput& input) {
   auto transition = Apply(job, input, kNow + 1);
   EXPECT_TRUE(transition.ok()) << transition.status();
-  return transition.ok() ? transition->job : job;
+  return transition.ok() && transition->changed ? transition->job : job;
 }
 
 }  // namespace terrace
