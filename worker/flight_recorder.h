@@ -2,8 +2,9 @@
 // a rank killed without a word still gets a verdict.
 //
 // A fixed-size file that the rank maps shared and writes, and that others read as bytes: a header,
-// one progress counter a stream (the streams publish into it what they count anyway) and a ring of
-// the newest memory events. The bytes live in /dev/shm where there is one, because a page of a disk
+// one progress counter a stream (the streams publish into it what they count anyway), a ring of
+// the newest memory events and one of the newest steps, which may not have been told yet. The bytes
+// live in /dev/shm where there is one, because a page of a disk
 // file may block its writer while the system writes it back; <run_directory>/flight points there
 // and becomes the file itself when the rank ends (SettleFlight). SIGKILL loses nothing.
 //
@@ -28,11 +29,13 @@
 
 namespace terrace {
 
-inline constexpr size_t kFlightEvents = 1024;      // the newest are kept
-inline constexpr size_t kFlightStreamsMax = 4096;  // of one program
-inline constexpr int32_t kFlightNoSequence = -1;   // nothing of the program is being executed
-inline constexpr size_t kFlightTiers = 4;          // by v1::Tier
-inline constexpr int64_t kFlightSampleMs = 100;    // between two samples of the process at least
+inline constexpr size_t kFlightEvents = 1024;       // the newest are kept
+inline constexpr size_t kFlightStreamsMax = 4096;   // of one program
+inline constexpr int32_t kFlightNoSequence = -1;    // nothing of the program is being executed
+inline constexpr size_t kFlightTiers = 4;           // by v1::Tier
+inline constexpr int64_t kFlightSampleMs = 100;     // between two samples of the process at least
+inline constexpr size_t kFlightSteps = 256;         // the newest are kept
+inline constexpr size_t kFlightStepBytesMax = 116;  // of one
 
 // Finished instructions of one stream in the present execution of a sequence, plus one at its end.
 // Alone on its cache line: each stream has its writer.
@@ -80,10 +83,16 @@ struct FlightState {
   int64_t prepared_anonymous_bytes = 0;  // of the process then
 };
 
+// What there was to tell of a step.
+struct FlightStep {
+  int64_t step = 0;
+  std::string message;  // bytes that only writer and reader understand
+};
+
 struct FlightLayout;
 
-// The rank's side. progress(), Begin and End belong to the VM; the others are thread-safe. Nothing
-// here allocates or locks after Create.
+// The rank's side. progress(), Begin and End belong to the VM, KeepStep to one thread; the others
+// are thread-safe. Nothing here allocates or locks after Create.
 class FlightWriter {
  public:
   // With an empty `run_directory` nothing is kept outside the process. Borrows `clock`.
@@ -112,6 +121,12 @@ class FlightWriter {
   void Prepared(int64_t external_bytes);
   void Record(FlightEventKind kind, v1::Tier tier, int64_t bytes);
 
+  // Keeps what is to be told of a step, the first is 1. What is longer than kFlightStepBytesMax is
+  // not kept.
+  void KeepStep(int64_t step, std::string_view message);
+  // All steps up to this one have reached somebody.
+  void SetToldStep(int64_t step);
+
  private:
   FlightWriter(std::string run_directory, FlightLayout* layout, size_t mapped_bytes,
                const Clock* clock);
@@ -137,6 +152,9 @@ class FlightReader {
   absl::StatusOr<FlightState> State() const;
   // Oldest first.
   absl::StatusOr<std::vector<FlightEvent>> Events() const;
+  // Steps that are kept and that nobody was told, in order. Of a rank that is dead; one that lives
+  // may be writing over what is read.
+  absl::StatusOr<std::vector<FlightStep>> UntoldSteps() const;
   // Of the rank.
   absl::StatusOr<int64_t> Pid() const;
 
@@ -150,6 +168,9 @@ class FlightReader {
 // Puts what a rank recorded into its run directory as a plain file and frees the shared memory.
 // Nothing happens the second time. Call only when the rank is dead.
 absl::Status SettleFlight(std::string_view run_directory);
+
+// As FlightWriter::SetToldStep does. Call only when the rank is dead.
+absl::Status MarkStepsTold(std::string_view run_directory, int64_t step);
 
 // UNAVAILABLE when there is no such process. `pid` 0: this one.
 absl::StatusOr<ProcessBytes> ReadProcessBytes(int64_t pid);

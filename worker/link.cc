@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -159,6 +160,12 @@ absl::StatusOr<std::unique_ptr<LinkConnection>> DialLink(std::string_view path) 
   } while (result != 0 && errno == EINTR);
   if (result != 0) return Failed("nobody listens on", path, errno);
   return std::make_unique<LinkConnection>(std::move(fd));
+}
+
+int64_t LastStep(const v1::LinkMessage& message) {
+  int64_t step = 0;
+  for (const v1::JobEvent& event : message.events()) step = std::max(step, event.step().step());
+  return step;
 }
 
 }  // namespace terrace

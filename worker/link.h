@@ -57,4 +57,7 @@ class LinkListener {
 // UNAVAILABLE when nobody listens there.
 absl::StatusOr<std::unique_ptr<LinkConnection>> DialLink(std::string_view path);
 
+// The newest step whose end the message's events tell; 0: of none.
+int64_t LastStep(const v1::LinkMessage& message);
+
 }  // namespace terrace

@@ -90,6 +90,8 @@ class Reconciler {
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const absl::StatusOr<Prepared>& prepared);
   absl::StatusOr<v1::Job> Cancel(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Get(std::string_view id) const;
+  // Of a job that there is: SUCCEEDED, FAILED or CANCELLED.
+  bool IsOver(std::string_view id) const { return !jobs_.contains(id); }
   absl::StatusOr<std::vector<v1::Job>> List(bool all) const;
   // What its ranks last said that they hold, by rank. FAILED_PRECONDITION: it does not run.
   absl::StatusOr<v1::GetMemoryResponse> Memory(std::string_view id) const;
@@ -150,7 +152,7 @@ class Reconciler {
 
   v1::CoordinatorMessage StartMessage(const v1::Job& job, const Action& action) const;
   void SendOnce(const SentKey& key, const v1::CoordinatorMessage& message);
-  absl::Status StoreEvent(const v1::JobEvent& event);
+  void StoreEvent(const v1::JobEvent& event);
   absl::Status FlushEvents();
   absl::Status SendProgram(std::string_view worker, std::string_view sha256);
 

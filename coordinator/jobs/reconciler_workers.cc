@@ -29,12 +29,11 @@ absl::Status Reconciler::WorkerRegistered(const v1::Node& node, uint64_t session
 
 absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
                                     const v1::WorkerMessage& message) {
+  for (const v1::JobEvent& event : message.events()) StoreEvent(event);
   switch (message.message_case()) {
     case v1::WorkerMessage::kHeartbeat:
       return cluster_.Heartbeat(worker, session, message.heartbeat(), clock_.MonotonicNanos(),
                                 clock_.UnixMillis());
-    case v1::WorkerMessage::kEvent:
-      return StoreEvent(message.event());
     case v1::WorkerMessage::kKvSet: {
       const Entry* entry = Find(message.kv_set().job());
       if (entry == nullptr || entry->job.epoch() != message.kv_set().epoch()) {
@@ -52,6 +51,7 @@ absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
     case v1::WorkerMessage::kNeedProgram:
       return SendProgram(worker, message.need_program().sha256());
     default:
+      if (message.events_size() > 0) return absl::OkStatus();
       return absl::InvalidArgumentError("a worker message of an unknown kind");
   }
 }
@@ -61,13 +61,13 @@ void Reconciler::WorkerGone(std::string_view worker, uint64_t session) {
 }
 
 // Events of one batch of messages are stored together, at the start of the pass that follows it.
-absl::Status Reconciler::StoreEvent(const v1::JobEvent& event) {
+void Reconciler::StoreEvent(const v1::JobEvent& event) {
   Entry* entry = Find(event.job());
-  if (entry == nullptr) return absl::OkStatus();  // ended meanwhile
+  if (entry == nullptr) return;  // ended meanwhile
   unstored_events_.push_back(event);
   unstored_events_.back().set_sequence(++entry->last_sequence);
-  if (unstored_events_.size() >= kEventsUnstoredMax) FlushEvents().IgnoreError();  // it has said so
-  return absl::OkStatus();  // a store that fails is not the worker's fault
+  // A store that fails is not the worker's fault, and it has said so.
+  if (unstored_events_.size() >= kEventsUnstoredMax) FlushEvents().IgnoreError();
 }
 
 absl::Status Reconciler::SendProgram(std::string_view worker, std::string_view sha256) {

@@ -46,10 +46,10 @@ class Watch final : public StreamWriter<v1::JobEvent> {
 
   void Refill() override {
     // Before the events are read: what happens in between is notified.
-    const auto job = control_.reconciler().Get(job_);
+    const bool is_over = control_.reconciler().IsOver(job_);
     auto events = control_.store().Events(job_, cursor_, kEventsPerRead);
     if (!events.ok()) return End(events.status());
-    if (events->empty() && job.ok() && HasEnded(job->state())) return End(absl::OkStatus());
+    if (events->empty() && is_over) return End(absl::OkStatus());
     for (v1::JobEvent& event : *events) {
       cursor_ = event.sequence();
       Push(std::move(event));

@@ -44,7 +44,7 @@ PLACES = [
     ("slices", ["SystemClock::", "clock_gettime", "AddTraffic"]),
     ("computation", ["Vm::Run", "Streams::", "gomp_thread_start", "omp", "terrace::kernels::"]),
     ("agreement", ["Agreement::"]),
-    ("times and metrics", ["Trainer::ReportMetrics", "Reporter::Metrics", "Times"]),
+    ("times and metrics", ["Trainer::UpdateMetrics", "Times"]),
     ("report and log line", ["Trainer::Report", "Reporter::", "Trainer::Run"]),
     ("link", ["LinkServer::", "LinkConnection::"]),
 ]

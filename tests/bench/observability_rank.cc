@@ -28,6 +28,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "kernels/cpu/registry.h"
@@ -95,8 +96,8 @@ class Watchers {
 // As RankProcess prepares a rank, for both kinds of turns.
 class Bench {
  public:
-  Bench(v1::RankConfig config, Reporter* reporter, Commands* commands)
-      : config_(std::move(config)), reporter_(*reporter), commands_(*commands) {
+  Bench(v1::RankConfig config, Reporter* reporter, Commands* commands, LinkServer* link)
+      : config_(std::move(config)), reporter_(*reporter), commands_(*commands), link_(*link) {
     program_ = Checked(ReadProgram(config_.program_path(), config_.program_sha256()));
     const int threads =
         std::max(1, static_cast<int>(std::min(config_.threads(), program_->threads())));
@@ -122,7 +123,10 @@ class Bench {
     io_.emplace(program_->rules(), *dataset_, /*data_rank=*/0);
   }
 
+  FlightWriter* flight() { return flight_.get(); }
+
   void MakeTrainer() {
+    reporter_.SetFlight(flight_.get());
     trainer_.emplace(
         TrainerParts{.config = &config_,
                      .program = program_.get(),
@@ -137,11 +141,12 @@ class Bench {
                      .metrics = MemoryMetrics({*program_, *memory_, /*external_bytes=*/0})});
   }
 
-  // Seconds a step.
+  // Seconds a step. What waits to be told is told within the turn: its cost belongs there.
   double Watched(int64_t steps) {
     program_->mutable_rules()->set_steps(step_ + steps);  // where the trainer's loop ends
     const int64_t start_ns = clock_.MonotonicNanos();
     Checked(trainer_->Run(step_));
+    link_.Flush(absl::Seconds(1));
     step_ += steps;
     return PerStep(start_ns, steps);
   }
@@ -176,6 +181,7 @@ class Bench {
   const v1::RankConfig config_;
   Reporter& reporter_;
   Commands& commands_;
+  LinkServer& link_;
   const SystemClock clock_;
   const StandingClock standing_;
   std::unique_ptr<v1::Program> program_;
@@ -230,6 +236,7 @@ int Run(const std::string& config_path, char** argv) {
   const SystemClock clock;
   Commands commands;
   Reporter reporter(config, &clock);
+  FlightWriter* flight = nullptr;  // there before the first step
   auto link = Checked(LinkServer::Start({.path = config.run_directory() + "/link.sock",
                                          .job = config.job(),
                                          .epoch = config.epoch(),
@@ -238,10 +245,16 @@ int Run(const std::string& config_path, char** argv) {
                                          .on_stop =
                                              [&commands](bool) {
                                                if (!commands.Stop()) _exit(0);
+                                             },
+                                         .on_sent =
+                                             [&flight](const v1::LinkMessage& message) {
+                                               const int64_t step = LastStep(message);
+                                               if (step > 0) flight->SetToldStep(step);
                                              }}));
   reporter.SetLink(link.get());
   reporter.SetState(v1::RANK_PREPARING);
-  Bench bench(config, &reporter, &commands);
+  Bench bench(config, &reporter, &commands, link.get());
+  flight = bench.flight();
   reporter.SetState(v1::RANK_READY);
   commands.WaitForGo();
   if (!commands.BeginTraining()) return 0;

@@ -6,7 +6,8 @@
 // the program's first sequence stands after so many instructions of its one stream), grow_mib
 // (takes so much after the first step), bad_alloc_at (an allocation fails after so many steps),
 // reason (fails with that Reason number instead of preparing), rendezvous (sets a key and waits for
-// those of all ranks before it is ready), mute (never listens). As `probe` it prints a profile.
+// those of all ranks before it is ready), mute (never listens), untold_after (with `finished`:
+// later steps are kept in the flight recorder and not told). As `probe` it prints a profile.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
@@ -101,10 +102,7 @@ class FakeRank {
       report_.mutable_progress()->set_step(step);
       report_.mutable_progress()->set_updated_unix_ms(step);
     }
-    v1::LinkMessage event;
-    event.mutable_event()->set_job(config_.job());
-    event.mutable_event()->mutable_step()->set_step(step);
-    if (config_.rank() == 0) Send(event);
+    if (config_.rank() == 0) TellStep(step);
     SendReport();
     v1::LinkMessage metrics;
     metrics.mutable_metrics()->set_steps(step);
@@ -113,6 +111,20 @@ class FakeRank {
     if (step == Number("crash_at")) kill(getpid(), SIGKILL);
     if (step == Number("bad_alloc_at")) throw std::bad_alloc();
     if (step == 1) grown_.assign(static_cast<size_t>(Number("grow_mib")) << 20, 'x');
+  }
+
+  // After untold_after it only keeps steps, as a rank does that is killed before it tells them.
+  void TellStep(int64_t step) {
+    v1::LinkMessage message;
+    v1::JobEvent* event = message.add_events();
+    event->set_unix_ms(clock_.UnixMillis());
+    event->mutable_step()->set_step(step);
+    event->mutable_step()->set_loss(1.0 / static_cast<double>(step));
+    if (flight_ != nullptr) flight_->KeepStep(step, event->SerializeAsString());
+    if (Number("untold_after") != 0 && step > Number("untold_after")) return;
+    event->set_job(config_.job());
+    Send(message);
+    if (flight_ != nullptr) flight_->SetToldStep(step);
   }
 
   // Every rank sets its key and waits for all.

@@ -83,14 +83,9 @@ class Daemon {
   void Registered(const v1::RegisterReply& reply) {
     registered_ = true;
     heartbeat_ns_ = reply.heartbeat_ms() * 1'000'000;
-    SendHeartbeat();
+    heartbeat_due_ns_ = 0;
+    Report();
     supervisor_.Resend();
-    v1::WorkerMessage message;
-    for (v1::JobEvent& event : kept_events_) {
-      *message.mutable_event() = std::move(event);
-      agent_->Send(message);
-    }
-    kept_events_.clear();
   }
 
   void Disconnected() {
@@ -126,23 +121,33 @@ class Daemon {
     }
   }
 
+  // Events wait for the end of the batch, and while the coordinator is away.
   void ToCoordinator(const v1::WorkerMessage& message) {
-    if (agent_->Send(message) || !message.has_event()) return;
-    if (kept_events_.size() >= kEventsKeptMax) kept_events_.pop_front();
-    kept_events_.push_back(message.event());
+    if (message.events_size() == 0) {
+      agent_->Send(message);
+      return;
+    }
+    events_.insert(events_.end(), message.events().begin(), message.events().end());
+    while (events_.size() > kEventsKeptMax) events_.pop_front();
   }
 
   void AfterBatch() {
     supervisor_.SampleMemory();
     if (logs_.active()) logs_.Poll();
-    if (registered_ && clock_.MonotonicNanos() >= heartbeat_due_ns_) SendHeartbeat();
+    if (registered_ && (!events_.empty() || clock_.MonotonicNanos() >= heartbeat_due_ns_)) Report();
   }
 
-  void SendHeartbeat() {
+  // The events that wait, and the heartbeat when it is due or nearly so: ranks tell their steps a
+  // little more often than that, and one message costs half of two.
+  void Report() {
     v1::WorkerMessage message;
-    *message.mutable_heartbeat() = supervisor_.Reports();
-    agent_->Send(message);
-    heartbeat_due_ns_ = clock_.MonotonicNanos() + heartbeat_ns_;
+    const int64_t now_ns = clock_.MonotonicNanos();
+    if (now_ns >= heartbeat_due_ns_ - heartbeat_ns_ / 2) {
+      *message.mutable_heartbeat() = supervisor_.Reports();
+      heartbeat_due_ns_ = now_ns + heartbeat_ns_;
+    }
+    for (const v1::JobEvent& event : events_) *message.add_events() = event;
+    if (agent_->Send(message)) events_.clear();
   }
 
   void KillRanks() {
@@ -165,7 +170,7 @@ class Daemon {
   bool registered_ = false;
   int64_t heartbeat_ns_ = 0;
   int64_t heartbeat_due_ns_ = 0;
-  std::deque<v1::JobEvent> kept_events_;
+  std::deque<v1::JobEvent> events_;  // to tell
   std::unique_ptr<Agent> agent_;
   Loop loop_;  // last: stopped before what it uses
 };

@@ -9,16 +9,9 @@
 #include "base/strings.h"
 #include "worker/daemon/abandoned_flights.h"
 #include "worker/daemon/run_directory.h"
+#include "worker/flight_recorder.h"
 
 namespace terrace {
-namespace {
-
-bool IsFinal(v1::RankState state) {
-  return state == v1::RANK_SUCCEEDED || state == v1::RANK_FAILED;
-}
-
-}  // namespace
-
 Supervisor::Supervisor(const Options& options, Ports ports, ProgramCache& programs)
     : options_(options), ports_(std::move(ports)), programs_(programs) {}
 
@@ -203,43 +196,6 @@ void Supervisor::Linked(const Key& key) {
   if (found != ranks_.end()) SendCommands(found->second);
 }
 
-void Supervisor::Received(const Key& key, const v1::LinkMessage& message) {
-  auto found = ranks_.find(key);
-  if (found == ranks_.end()) return;
-  Rank& rank = found->second;
-  v1::WorkerMessage out;
-  switch (message.message_case()) {
-    case v1::LinkMessage::kReport: {
-      rank.claimed = message.report();
-      // Its end is reported when the process has ended: events may still be on their way.
-      const bool state_changed =
-          !IsFinal(rank.claimed.state()) && rank.report.state() != rank.claimed.state();
-      if (state_changed) rank.report.set_state(rank.claimed.state());
-      *rank.report.mutable_progress() = rank.claimed.progress();
-      if (state_changed) ports_.changed();
-      return;
-    }
-    case v1::LinkMessage::kEvent:
-      *out.mutable_event() = message.event();
-      break;
-    case v1::LinkMessage::kKvSet:
-      *out.mutable_kv_set() = message.kv_set();
-      if (rank.keys.size() < kRendezvousKeysKept) rank.keys.push_back(message.kv_set());
-      break;
-    case v1::LinkMessage::kKvWait:
-      *out.mutable_kv_wait() = message.kv_wait();
-      out.mutable_kv_wait()->set_rank(key.rank);
-      rank.waits[message.kv_wait().request()] = out.kv_wait();
-      break;
-    case v1::LinkMessage::kMetrics:
-      rank.metrics = message.metrics();
-      return;
-    default:
-      return;
-  }
-  ports_.to_coordinator(out);
-}
-
 void Supervisor::Ended(const Key& key, const std::string& how) {
   auto found = ranks_.find(key);
   if (found == ranks_.end()) return;
@@ -249,6 +205,7 @@ void Supervisor::Ended(const Key& key, const std::string& how) {
   log::Info("rank ", key.rank, " of job ", key.job, " epoch ", key.epoch, " has ended",
             how.empty() ? "" : ": ", how);
   SettleFlight(rank.config.run_directory()).IgnoreError();  // there may be none
+  PassOnUntoldSteps(rank);
   if (rank.forget) return Forget(key);
   v1::RankReport last = rank.claimed;
   if (!IsFinal(last.state())) {

@@ -4,8 +4,8 @@
 // Commands are fenced by epoch: one older than the newest seen of a job is refused. A new daemon
 // finds the ranks of the old one in the run directories and goes on with them.
 //
-// Its parts: supervisor.cc, and supervisor_memory.cc for what ranks hold. Used only on the daemon's
-// loop; rank processes call back through `post`.
+// Its parts: supervisor.cc, supervisor_messages.cc for what ranks say and supervisor_memory.cc for
+// what they hold. Used only on the daemon's loop; rank processes call back through `post`.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,6 +32,9 @@ inline constexpr size_t kRendezvousKeysKept = 4096;  // of one rank, to send aga
 inline constexpr int64_t kMemoryReportMs = 1000;     // between two reports of a rank's memory
 inline constexpr int kOverLimitReports = 2;          // in a row: what goes by at once is let be
 
+// RANK_SUCCEEDED or RANK_FAILED.
+bool IsFinal(v1::RankState state);
+
 class Supervisor {
  public:
   struct Options {
@@ -41,8 +44,8 @@ class Supervisor {
     MemoryWatch::Capacity capacity = {};
   };
   struct Ports {
-    std::function<void(std::function<void()>)> post;  // onto the loop
-    std::function<void(const v1::WorkerMessage&)> to_coordinator;
+    std::function<void(std::function<void()>)> post;               // onto the loop
+    std::function<void(const v1::WorkerMessage&)> to_coordinator;  // events alone or none
     std::function<void()> changed;  // a report changed: send a heartbeat
   };
 
@@ -91,6 +94,7 @@ class Supervisor {
     v1::RankReport report;   // what the coordinator is told; final only when the process has ended
     v1::RankReport claimed;  // the latest by the rank itself
     v1::RankMetrics metrics;
+    int64_t told_step = 0;                // the newest that was passed on
     std::unique_ptr<MemoryWatch> memory;  // from its start
     int64_t memory_told_ms = 0;
     std::unique_ptr<WatchedProcess> process;  // null: waits for its program, or has ended
@@ -110,6 +114,10 @@ class Supervisor {
   void AdoptOne(const v1::RankConfig& config);
   WatchedProcess::Handlers HandlersOf(const Key& key);
   void Received(const Key& key, const v1::LinkMessage& message);
+  void TakeReport(Rank& rank, const v1::RankReport& report);
+  void PassOn(Rank& rank, const v1::LinkMessage& message);
+  // Of a rank that died before it had told all of them.
+  void PassOnUntoldSteps(Rank& rank);
   void Linked(const Key& key);
   void Ended(const Key& key, const std::string& how);
   void Fail(Rank& rank, v1::Reason reason, const std::string& message);

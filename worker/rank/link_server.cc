@@ -51,6 +51,7 @@ void LinkServer::Adopt(std::shared_ptr<LinkConnection> connection) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   connection_ = connection;
+  urgent_ = true;
   report_sent_ = !has_report_;
   metrics_sent_ = !has_metrics_;
   keys_sent_ = 0;
@@ -99,18 +100,27 @@ void LinkServer::SendLoop() {
   const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || (connection_ != nullptr && SomethingToSend());
   };
+  const auto urgent = [this]()
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || urgent_; };
   while (true) {
     mutex_.Await(absl::Condition(&ready));
     if (stopping_) return;
     const std::shared_ptr<LinkConnection> connection = connection_;
     const v1::LinkMessage message = NextMessage();
+    urgent_ = SomethingToSend();
     sending_ = true;
     mutex_.Unlock();
     const absl::Status status = connection->Send(message);
+    if (status.ok() && options_.on_sent) options_.on_sent(message);
     mutex_.Lock();
     sending_ = false;
-    if (status.ok()) continue;
-    if (message.has_event()) events_.push_front(message.event());  // for the next daemon
+    if (status.ok()) {
+      mutex_.AwaitWithTimeout(absl::Condition(&urgent), kNewsWait);
+      continue;
+    }
+    // For the next daemon.
+    events_.insert(events_.begin(), message.events().begin(), message.events().end());
+    DropEventsBeyondLimit();
     connection->Shutdown();
     if (connection_ == connection) connection_ = nullptr;
   }
@@ -122,7 +132,8 @@ bool LinkServer::SomethingToSend() const {
                      [](const auto& wait) { return !wait.second.sent; });
 }
 
-// State before events. Marks what it returns as sent; a new connection starts over.
+// State before keys before waits, each with the metrics and events that are there. Marks what it
+// returns as sent; a new connection starts over.
 v1::LinkMessage LinkServer::NextMessage() {
   v1::LinkMessage message;
   if (!report_sent_) {
@@ -135,44 +146,47 @@ v1::LinkMessage LinkServer::NextMessage() {
              wait != waits_.end()) {
     message = wait->second.request;
     wait->second.sent = true;
-  } else if (!events_.empty()) {
-    *message.mutable_event() = std::move(events_.front());
-    events_.pop_front();
-  } else {
+  }
+  if (!metrics_sent_) {
     *message.mutable_metrics() = metrics_;
     metrics_sent_ = true;
   }
+  for (v1::JobEvent& event : events_) *message.add_events() = std::move(event);
+  events_.clear();
   return message;
 }
 
-void LinkServer::SetReport(const v1::RankReport& report) {
+void LinkServer::Tell(LinkNews news, Urgency urgency) {
   absl::MutexLock lock(&mutex_);
-  report_ = report;
-  has_report_ = true;
-  report_sent_ = false;
+  if (news.report.has_value()) {
+    report_ = *std::move(news.report);
+    has_report_ = true;
+    report_sent_ = false;
+  }
+  if (news.metrics.has_value()) {
+    metrics_ = *std::move(news.metrics);
+    has_metrics_ = true;
+    metrics_sent_ = false;
+  }
+  if (news.event.has_value()) {
+    events_.push_back(*std::move(news.event));
+    DropEventsBeyondLimit();
+  }
+  if (urgency == Urgency::kNow) urgent_ = true;
 }
 
-void LinkServer::SetMetrics(const v1::RankMetrics& metrics) {
-  absl::MutexLock lock(&mutex_);
-  metrics_ = metrics;
-  has_metrics_ = true;
-  metrics_sent_ = false;
-}
-
-void LinkServer::AddEvent(v1::JobEvent event) {
-  absl::MutexLock lock(&mutex_);
-  if (events_.size() >= kMaxQueuedEvents) DropOldestStep();
-  events_.push_back(std::move(event));
-}
-
-void LinkServer::DropOldestStep() {
-  const auto step = std::find_if(events_.begin(), events_.end(),
-                                 [](const v1::JobEvent& e) { return e.has_step(); });
-  events_.erase(step == events_.end() ? events_.begin() : step);
+// The oldest steps go first.
+void LinkServer::DropEventsBeyondLimit() {
+  while (events_.size() > kMaxQueuedEvents) {
+    const auto step = std::find_if(events_.begin(), events_.end(),
+                                   [](const v1::JobEvent& e) { return e.has_step(); });
+    events_.erase(step == events_.end() ? events_.begin() : step);
+  }
 }
 
 void LinkServer::Flush(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
+  urgent_ = urgent_ || SomethingToSend();
   const auto done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return connection_ == nullptr || (!sending_ && !SomethingToSend());
   };
@@ -188,6 +202,7 @@ absl::Status LinkServer::Set(const std::string& key, const std::vector<char>& va
   set->set_value(value.data(), value.size());
   absl::MutexLock lock(&mutex_);
   keys_.push_back(std::move(message));
+  urgent_ = true;
   return absl::OkStatus();
 }
 
@@ -203,6 +218,7 @@ absl::StatusOr<std::vector<std::vector<char>>> LinkServer::Wait(
   wait->set_rank(options_.rank);
   wait->set_timeout_ms(timeout_ms);
   for (const std::string& key : keys) wait->add_keys(key);
+  urgent_ = true;
   mutex_.AwaitWithTimeout(absl::Condition(&pending.answered), absl::Milliseconds(timeout_ms));
   const bool answered = pending.answered;
   const v1::KvValues answer = std::move(pending.answer);

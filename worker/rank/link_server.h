@@ -1,10 +1,11 @@
 // The rank's end of the link: serves one daemon after the other and keeps training when there is
 // none.
 //
-// State (the report, the metrics, keys set) is level-triggered: the latest is sent on every change
+// State (the report, the metrics, keys set) is level-triggered: the latest is sent after a change
 // and again to each daemon that connects. Events wait in a bounded queue; when it is full the
-// oldest step event is dropped, never state. It also is the rendezvous store of ranks that a daemon
-// started.
+// oldest step event is dropped, never state. What may wait (steps) is sent together with all that
+// is there, at most kNewsWait late: a message wakes three processes, so short steps share one. It
+// also is the rendezvous store of ranks that a daemon started.
 //
 // Thread-safe. Three threads: one accepts, one receives, one sends; nobody else ever blocks on the
 // socket.
@@ -17,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +34,17 @@
 namespace terrace {
 
 inline constexpr size_t kMaxQueuedEvents = 1024;
+// Between two messages with nothing urgent. Shorter than the coordinator's kHeartbeatMs, so that
+// the daemon's heartbeats ride along with what it passes on.
+inline constexpr absl::Duration kNewsWait = absl::Milliseconds(180);
+
+// What a rank has to tell; whatever is not there stays as it was.
+struct LinkNews {
+  std::optional<v1::RankReport> report;
+  std::optional<v1::RankMetrics> metrics;
+  std::optional<v1::JobEvent> event;
+};
+enum class Urgency { kNow, kSoon };
 
 class LinkServer final : public RendezvousStore {
  public:
@@ -42,13 +55,15 @@ class LinkServer final : public RendezvousStore {
     uint32_t rank = 0;
     std::function<void()> on_go;  // called on the receiving thread
     std::function<void(bool checkpoint)> on_stop;
+    // May be empty. Called on the sending thread; the kernel has the message, so that it arrives
+    // even if this process dies now.
+    std::function<void(const v1::LinkMessage&)> on_sent;
   };
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(Options options);
   ~LinkServer() override;
 
-  void SetReport(const v1::RankReport& report);
-  void SetMetrics(const v1::RankMetrics& metrics);
-  void AddEvent(v1::JobEvent event);
+  // kSoon: not later than kNewsWait after the message before, and at once when that was long ago.
+  void Tell(LinkNews news, Urgency urgency);
   // Until everything is sent, no daemon is there, or `timeout` has passed.
   void Flush(absl::Duration timeout);
 
@@ -74,7 +89,7 @@ class LinkServer final : public RendezvousStore {
   void Handle(const v1::LinkMessage& message);
   bool SomethingToSend() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::LinkMessage NextMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DropOldestStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropEventsBeyondLimit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   LinkListener listener_;
@@ -82,6 +97,7 @@ class LinkServer final : public RendezvousStore {
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool sending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool urgent_ ABSL_GUARDED_BY(mutex_) = false;  // what there is to send does not wait
   std::shared_ptr<LinkConnection> connection_
       ABSL_GUARDED_BY(mutex_);  // shared by the receiving and the sending thread
   v1::RankReport report_ ABSL_GUARDED_BY(mutex_);

@@ -79,7 +79,10 @@ absl::Status CheckCheckpointDirectory(const std::string& directory, uint32_t ran
 }  // namespace
 
 // Nothing may arrive at commands or the reporter through a link that is half gone.
-RankProcess::~RankProcess() { reporter_->SetLink(nullptr); }
+RankProcess::~RankProcess() {
+  reporter_->SetLink(nullptr);
+  reporter_->SetFlight(nullptr);
+}
 
 absl::StatusOr<bool> RankProcess::Run() {
   absl::StatusOr<bool> stopped_early = RunStages();
@@ -126,6 +129,10 @@ absl::Status RankProcess::StartLink() {
                    checkpoint, checkpoint ? 0 : 1);
     ::_exit(checkpoint ? 0 : 1);
   };
+  options.on_sent = [this](const v1::LinkMessage& message) {
+    const int64_t step = LastStep(message);
+    if (step > 0) flight_->SetToldStep(step);  // there were none before there was a recorder
+  };
   ASSIGN_OR_RETURN(link_, LinkServer::Start(std::move(options)));
   reporter_->SetLink(link_.get());
   return absl::OkStatus();
@@ -156,6 +163,7 @@ absl::Status RankProcess::OpenFlightRecorder() {
     flight = create("");
   }
   ASSIGN_OR_RETURN(flight_, std::move(flight));
+  reporter_->SetFlight(flight_.get());
   return absl::OkStatus();
 }
 

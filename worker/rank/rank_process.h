@@ -83,10 +83,10 @@ class RankProcess {
   Reporter* const reporter_;
   const Clock* const clock_;
 
+  std::unique_ptr<FlightWriter> flight_;  // before the link, whose threads write to it
   std::unique_ptr<LinkServer> link_;
   std::unique_ptr<RendezvousStore> file_store_;
   std::unique_ptr<v1::Program> program_;
-  std::unique_ptr<FlightWriter> flight_;
   std::unique_ptr<Backend> backend_;
   std::optional<ProgramMemory> memory_;
   std::unique_ptr<TokenDataset> dataset_;

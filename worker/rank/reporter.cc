@@ -32,7 +32,12 @@ Reporter::Reporter(const v1::RankConfig& config, const Clock* clock)
 void Reporter::SetLink(LinkServer* link) {
   absl::MutexLock lock(&mutex_);
   link_ = link;
-  Send(true);
+  Tell({.report = NewReport()}, Urgency::kNow);
+}
+
+void Reporter::SetFlight(FlightWriter* flight) {
+  absl::MutexLock lock(&mutex_);
+  flight_ = flight;
 }
 
 void Reporter::SetState(v1::RankState state) {
@@ -40,18 +45,18 @@ void Reporter::SetState(v1::RankState state) {
   if (ended_) return;
   report_.set_state(state);
   log::Info(v1::RankState_Name(state));
-  Send(true);
+  Tell({.report = NewReport()}, Urgency::kNow);
 }
 
 void Reporter::SetActivity(std::string_view text, double fraction) {
   absl::MutexLock lock(&mutex_);
   report_.mutable_progress()->set_activity(
       text.empty() ? "" : absl::StrFormat("%s %.0f %%", Absl(text), fraction * 100));
-  Send(text.empty());
   v1::JobEvent event = NewEvent();
   event.mutable_activity()->set_text(std::string(text));
   event.mutable_activity()->set_fraction(fraction);
-  Emit(std::move(event));
+  Tell({.report = NewReport(), .event = std::move(event)},
+       text.empty() ? Urgency::kNow : Urgency::kSoon);
 }
 
 void Reporter::SetMemory(int64_t arena_bytes, int64_t external_bytes) {
@@ -70,7 +75,7 @@ void Reporter::Resumed(int64_t step, int64_t tokens, std::string_view checkpoint
   log::Info("resumes after step ", step, " from ", std::string(checkpoint));
 }
 
-void Reporter::Step(const v1::StepEvent& step, bool log) {
+void Reporter::Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log) {
   absl::MutexLock lock(&mutex_);
   v1::Progress* progress = report_.mutable_progress();
   progress->set_step(step.step());
@@ -80,49 +85,47 @@ void Reporter::Step(const v1::StepEvent& step, bool log) {
   progress->set_step_seconds(step.step_seconds());
   progress->set_learning_rate(step.learning_rate());
   progress->set_tokens(step.tokens());
-  Send(step.step() == progress->steps());
-  if (!log) return;
-  log::Info(absl::StrFormat("step %d of %d  loss %.4f  grad norm %.3f  %.0f tokens/s%s",
-                            step.step(), progress->steps(), step.loss(), step.grad_norm(),
-                            step.tokens_per_second(), step.skipped() ? "  skipped" : ""));
-  v1::JobEvent event = NewEvent();
-  *event.mutable_step() = step;
-  Emit(std::move(event));
+  const bool last = step.step() == progress->steps();
+  LinkNews news;
+  if (last || clock_->MonotonicNanos() - report_sent_ns_ >= kReportIntervalNs) {
+    news.report = NewReport();
+    news.metrics = metrics;
+  }
+  if (log) {
+    v1::JobEvent event = NewEvent();
+    *event.mutable_step() = step;
+    KeepStep(event);
+    news.event = std::move(event);
+    log::Info(absl::StrFormat("step %d of %d  loss %.4f  grad norm %.3f  %.0f tokens/s%s",
+                              step.step(), progress->steps(), step.loss(), step.grad_norm(),
+                              step.tokens_per_second(), step.skipped() ? "  skipped" : ""));
+  }
+  if (!news.event.has_value() && !news.report.has_value()) return;
+  const bool first = steps_told_ < kStepsToldAtOnce;
+  steps_told_ += first ? 1 : 0;
+  Tell(std::move(news), first || last ? Urgency::kNow : Urgency::kSoon);
 }
 
 void Reporter::Eval(const v1::EvalEvent& eval) {
   absl::MutexLock lock(&mutex_);
   report_.mutable_progress()->set_eval_loss(eval.loss());
   report_.mutable_progress()->set_eval_step(eval.step());
-  Send(true);
   log::Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", eval.step(),
                             eval.loss(), eval.tokens()));
   v1::JobEvent event = NewEvent();
   *event.mutable_eval() = eval;
-  Emit(std::move(event));
+  Tell({.report = NewReport(), .event = std::move(event)}, Urgency::kNow);
 }
 
 void Reporter::Checkpoint(const v1::CheckpointEvent& checkpoint) {
   absl::MutexLock lock(&mutex_);
   report_.mutable_progress()->set_checkpoint_step(checkpoint.step());
   report_.mutable_progress()->set_checkpoint(checkpoint.path());
-  Send(true);
   log::Info(absl::StrFormat("checkpoint %s  %.2f s, training waited %.3f s", checkpoint.path(),
                             checkpoint.seconds(), checkpoint.stall_seconds()));
   v1::JobEvent event = NewEvent();
   *event.mutable_checkpoint() = checkpoint;
-  Emit(std::move(event));
-}
-
-bool Reporter::MetricsAreDue() const {
-  absl::MutexLock lock(&mutex_);
-  return clock_->MonotonicNanos() - metrics_sent_ns_ >= kReportIntervalNs;
-}
-
-void Reporter::Metrics(const v1::RankMetrics& metrics) {
-  absl::MutexLock lock(&mutex_);
-  metrics_sent_ns_ = clock_->MonotonicNanos();
-  if (link_ != nullptr) link_->SetMetrics(metrics);
+  Tell({.report = NewReport(), .event = std::move(event)}, Urgency::kNow);
 }
 
 void Reporter::End(const absl::Status& status, bool stopped_early, int exit_code) {
@@ -139,16 +142,14 @@ void Reporter::End(const absl::Status& status, bool stopped_early, int exit_code
     log::Error(v1::Reason_Name(report_.reason()), ": ", report_.message());
   }
   WriteExitFile();
-  Send(true);
+  Tell({.report = NewReport()}, Urgency::kNow);
   if (link_ != nullptr) link_->Flush(kFlushTimeout);
 }
 
-void Reporter::Send(bool now) {
-  const int64_t now_ns = clock_->MonotonicNanos();
-  if (link_ == nullptr || (!now && now_ns - report_sent_ns_ < kReportIntervalNs)) return;
-  report_sent_ns_ = now_ns;
+v1::RankReport Reporter::NewReport() {
+  report_sent_ns_ = clock_->MonotonicNanos();
   report_.mutable_progress()->set_updated_unix_ms(clock_->UnixMillis());
-  link_->SetReport(report_);
+  return report_;
 }
 
 v1::JobEvent Reporter::NewEvent() const {
@@ -158,9 +159,22 @@ v1::JobEvent Reporter::NewEvent() const {
   return event;
 }
 
+// The daemon knows the job.
+void Reporter::KeepStep(const v1::JobEvent& event) {
+  if (flight_ == nullptr || link_ == nullptr || config_.rank() != 0) return;
+  v1::JobEvent kept = event;
+  kept.clear_job();
+  char bytes[kFlightStepBytesMax];
+  const size_t size = kept.ByteSizeLong();
+  if (size > sizeof bytes || !kept.SerializeToArray(bytes, sizeof bytes)) return;
+  flight_->KeepStep(event.step().step(), {bytes, size});
+}
+
 // Events are of the job, not of the rank: one rank tells them.
-void Reporter::Emit(v1::JobEvent event) {
-  if (link_ != nullptr && config_.rank() == 0) link_->AddEvent(std::move(event));
+void Reporter::Tell(LinkNews news, Urgency urgency) {
+  if (link_ == nullptr) return;
+  if (config_.rank() != 0) news.event.reset();
+  if (news.report.has_value() || news.event.has_value()) link_->Tell(std::move(news), urgency);
 }
 
 void Reporter::WriteExitFile() {

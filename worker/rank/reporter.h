@@ -2,7 +2,11 @@
 // link, lines in the log, and at the end exit.pb in the run directory, from which a daemon that was
 // away learns the outcome.
 //
-// Thread-safe. Sends progress at most twice a second, changes of state at once.
+// Changes of state and all but steps are told at once; steps together with those beside them
+// (link_server.h), progress and metrics with the steps, at most twice a second. What waits to be
+// told is also in the flight recorder, from which the daemon takes it if the rank is killed.
+//
+// Thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,17 +21,22 @@
 #include "base/clock.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/worker.pb.h"
+#include "worker/flight_recorder.h"
 #include "worker/rank/link_server.h"
 
 namespace terrace {
 
 inline constexpr int64_t kReportIntervalNs = 500'000'000;
+inline constexpr int kStepsToldAtOnce = 3;  // whoever starts a job waits for them
 
 class Reporter {
  public:
-  // `link` may be null: then there are only the log and exit.pb. Borrows all.
+  // Borrows all.
   Reporter(const v1::RankConfig& config, const Clock* clock);
+  // Null: there are only the log and exit.pb.
   void SetLink(LinkServer* link) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where steps are kept until they are told; null: nowhere.
+  void SetFlight(FlightWriter* flight) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void SetState(v1::RankState state) ABSL_LOCKS_EXCLUDED(mutex_);
   // What takes long before the first step; an empty text ends it.
@@ -36,30 +45,31 @@ class Reporter {
   // Where a resumed rank goes on.
   void Resumed(int64_t step, int64_t tokens, std::string_view checkpoint)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Step(const v1::StepEvent& step, bool log) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Eval(const v1::EvalEvent& eval) ABSL_LOCKS_EXCLUDED(mutex_);
   void Checkpoint(const v1::CheckpointEvent& checkpoint) ABSL_LOCKS_EXCLUDED(mutex_);
-  // True when enough time has passed since the last metrics.
-  bool MetricsAreDue() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void Metrics(const v1::RankMetrics& metrics) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The last report: sent, flushed, written to exit.pb. Only the first call counts.
   void End(const absl::Status& status, bool stopped_early, int exit_code)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void Send(bool now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The report as it is now.
+  v1::RankReport NewReport() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::JobEvent NewEvent() const;
-  void Emit(v1::JobEvent event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void KeepStep(const v1::JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tell(LinkNews news, Urgency urgency) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteExitFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const v1::RankConfig& config_;
   const Clock* const clock_;
   mutable absl::Mutex mutex_;
   LinkServer* link_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  FlightWriter* flight_ ABSL_GUARDED_BY(mutex_) = nullptr;
   v1::RankReport report_ ABSL_GUARDED_BY(mutex_);
   int64_t report_sent_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t metrics_sent_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  int steps_told_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -155,8 +155,8 @@ void Trainer::Report(int64_t steps_done, double seconds) {
   event.set_tokens(tokens_);
   const bool log = steps_done == rules_.steps() ||
                    Due(std::max<int64_t>(spec_.train().log_every_steps(), 1), steps_done);
-  parts_.reporter->Step(event, log);
-  ReportMetrics(steps_done, seconds);
+  UpdateMetrics(steps_done, seconds);
+  parts_.reporter->Step(event, metrics_, log);
 }
 
 double Trainer::UsefulFlops() const {
@@ -164,7 +164,7 @@ double Trainer::UsefulFlops() const {
   return sequences_.Of(length_).flops * (static_cast<double>(step_tokens_) / places);
 }
 
-void Trainer::ReportMetrics(int64_t steps_done, double seconds) {
+void Trainer::UpdateMetrics(int64_t steps_done, double seconds) {
   // A graph leaves no slices: one slow step that did must not count again for each that did not.
   const SequenceTimes times =
       Scaled(Times(*parts_.vm->Find(sequences_.Of(length_).name)), parts_.vm->slices_scale());
@@ -183,8 +183,6 @@ void Trainer::ReportMetrics(int64_t steps_done, double seconds) {
   metrics_.set_grad_norm(train_io_.stats().grad_norm);
   metrics_.set_flops_per_second(UsefulFlops() / seconds);
   metrics_.set_last_step_unix_ms(parts_.clock->UnixMillis());
-  if (parts_.reporter->MetricsAreDue() || steps_done == rules_.steps())
-    parts_.reporter->Metrics(metrics_);
 }
 
 void Trainer::TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> result) {

@@ -56,7 +56,7 @@ class Trainer {
   double UsefulFlops() const;
   absl::Status CheckFinite();
   void Report(int64_t steps_done, double seconds);
-  void ReportMetrics(int64_t steps_done, double seconds);
+  void UpdateMetrics(int64_t steps_done, double seconds);
   absl::Status Evaluate(int64_t steps_done);
   // Ends the step together with all ranks. True when the loop must end.
   absl::StatusOr<bool> AgreeToStop();

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill -9 of a coordinator, a worker daemon or a rank loses no job, and what need not stop goes on."""
 import os
+import re
 import signal
 import unittest
 
@@ -67,6 +68,21 @@ class SurviveTest(ServiceTest):
         self.assertEqual(self.rank_pids(), ranks, "the same processes")
         status = self.wait_for_state(job, "SUCCEEDED", "FAILED", "RECOVERING")
         self.assertEqual((status["state"], status["restarts"]), ("SUCCEEDED", 0), status["message"])
+
+    def test_steps_of_a_killed_rank_are_all_told_once(self):
+        self.start_service(1)
+        job = self.submit(self.job({"train.steps": 100_000, "max_restarts": 0}))
+        self.wait_for_steps(job, 50)
+        for pid in self.rank_pids():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_state(job, "FAILED")
+        log = self.folder / "worker-0/runs" / job / "1/0/rank.log"
+        logged = [int(step) for step in re.findall(r"step (\d+) of ", log.read_text())]
+        events = self.cli("watch", job, "-o", "json", code=None).events()
+        told = [int(event["step"]) for event in events if event["event"] == "step"]
+        self.assertEqual(told, list(range(1, told[-1] + 1)))
+        self.assertIn(told[-1], (logged[-1], logged[-1] + 1), "the log and the events end with the same step")
+        self.assertEqual(events[-1]["event"], "state", "after the steps")
 
     def test_lost_worker_restarts_the_job_from_its_checkpoint(self):
         _, workers = self.start_service(2)

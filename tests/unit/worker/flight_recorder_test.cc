@@ -128,6 +128,32 @@ TEST_F(FlightRecorderTest, EventsOfManyThreadsAreNeverMixed) {
   stop = true;
 }
 
+TEST_F(FlightRecorderTest, StepsAreKeptUntilTheyAreTold) {
+  const auto writer = Create(2);
+  EXPECT_TRUE(Open().UntoldSteps()->empty());
+  for (int64_t step = 7; step <= 12; ++step) writer->KeepStep(step, "step " + std::to_string(step));
+  writer->SetToldStep(10);
+  const auto steps = Open().UntoldSteps();
+  ASSERT_EQ(steps->size(), 2u);
+  EXPECT_EQ(steps->front().step, 11);
+  EXPECT_EQ(steps->back().message, "step 12");
+  ASSERT_TRUE(MarkStepsTold(folder_.string(), 11).ok());
+  EXPECT_EQ(Open().UntoldSteps()->front().step, 12);
+}
+
+TEST_F(FlightRecorderTest, TheNewestStepsAreKeptAndThoseTooLongAreNot) {
+  const auto writer = Create(1);
+  const auto last = static_cast<int64_t>(kFlightSteps) + 3;
+  for (int64_t step = 1; step <= last; ++step) writer->KeepStep(step, "s");
+  writer->KeepStep(last + 1, std::string(kFlightStepBytesMax, 'x'));
+  writer->KeepStep(last + 2, std::string(kFlightStepBytesMax + 1, 'x'));
+  const auto steps = Open().UntoldSteps();
+  ASSERT_EQ(steps->size(), kFlightSteps);
+  EXPECT_EQ(steps->front().step, 5);
+  EXPECT_EQ(steps->back().step, last + 1);
+  EXPECT_EQ(steps->back().message, std::string(kFlightStepBytesMax, 'x'));
+}
+
 TEST_F(FlightRecorderTest, WhatWasRecordedSurvivesSigkill) {
   const pid_t child = fork();
   if (child == 0) {
@@ -137,6 +163,7 @@ TEST_F(FlightRecorderTest, WhatWasRecordedSurvivesSigkill) {
     (*writer)->Begin(0);
     (*writer)->progress()[1].finished.store(812);
     (*writer)->Record(FlightEventKind::kOom, v1::DEVICE, 4096);
+    (*writer)->KeepStep(2, "second");
     kill(getpid(), SIGKILL);
   }
   int status = 0;
@@ -148,6 +175,7 @@ TEST_F(FlightRecorderTest, WhatWasRecordedSurvivesSigkill) {
     EXPECT_EQ(reader.State()->step, 3);
     EXPECT_EQ(reader.State()->finished, (std::vector<int32_t>{0, 812}));
     EXPECT_EQ(reader.Events()->back().kind, FlightEventKind::kOom);
+    EXPECT_EQ(reader.UntoldSteps()->back().message, "second");
     ASSERT_TRUE(SettleFlight(folder_.string()).ok());
     EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(folder_ / "flight")));
   }

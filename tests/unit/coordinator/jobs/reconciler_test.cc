@@ -157,8 +157,8 @@ TEST_F(ReconcilerTest, EventsAreNumberedInOrderAcrossRestarts) {
   FakeWorker& w0 = AddWorker("w0", 1);
   const std::string id = RunningJob(Spec("a"));
   v1::WorkerMessage message;
-  message.mutable_event()->set_job(id);
-  message.mutable_event()->mutable_step()->set_step(1);
+  message.add_events()->set_job(id);
+  message.mutable_events(0)->mutable_step()->set_step(1);
   Say(w0, message);
   Settle();
   StartCoordinator();
@@ -169,6 +169,27 @@ TEST_F(ReconcilerTest, EventsAreNumberedInOrderAcrossRestarts) {
   for (size_t i = 0; i < events->size(); ++i) EXPECT_EQ((*events)[i].sequence(), i + 1);
   EXPECT_TRUE(events->back().has_step());
   EXPECT_EQ(events->front().state().state(), v1::QUEUED);
+}
+
+TEST_F(ReconcilerTest, EventsBesideAHeartbeatComeBeforeWhatItReportsAndAreStoredAtOnce) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  w0.SetAll(id, v1::RANK_SUCCEEDED);
+  v1::WorkerMessage message = w0.Heartbeat();
+  for (int64_t step = 1; step <= 5; ++step) {
+    message.add_events()->set_job(id);
+    message.mutable_events()->rbegin()->mutable_step()->set_step(step);
+  }
+  Say(w0, message);
+  const int stored = events_stored_;
+  reconciler_->Pass();
+  EXPECT_EQ(events_stored_ - stored, 2) << "one wake-up for the five, one for the job's end";
+  const auto events = store_.Events(id, 0, 100);
+  ASSERT_GE(events->size(), 6u);
+  for (int64_t step = 1; step <= 5; ++step) {
+    EXPECT_EQ((*events)[events->size() - 7 + static_cast<size_t>(step)].step().step(), step);
+  }
+  EXPECT_EQ(events->back().state().state(), v1::SUCCEEDED);
 }
 
 TEST_F(ReconcilerTest, RanksFindEachOtherAndOldEpochsAreFenced) {

@@ -95,6 +95,17 @@ class SupervisorTest : public testing::Test {
     });
   }
 
+  // Of the events that were passed on.
+  std::vector<int64_t> StepsSent() {
+    std::vector<int64_t> steps;
+    loop_->Call([&] {
+      for (const v1::WorkerMessage& message : sent_) {
+        for (const v1::JobEvent& event : message.events()) steps.push_back(event.step().step());
+      }
+    });
+    return steps;
+  }
+
   // A program that is in the cache already.
   std::string CachedProgram(const std::string& bytes = "program") {
     v1::ProgramChunk chunk;

@@ -30,7 +30,7 @@ TEST_F(SupervisorTest, ARankWaitsForGoRunsAndIsReportedUntilForgotten) {
   EXPECT_FALSE(Report().stopped_early());
   int events = 0;
   loop_->Call([&] {
-    for (const v1::WorkerMessage& message : sent_) events += message.has_event();
+    for (const v1::WorkerMessage& message : sent_) events += message.events_size();
   });
   EXPECT_EQ(events, 3) << "all events come before the end is reported";
   Stop(/*checkpoint=*/false);
@@ -113,6 +113,37 @@ TEST_F(SupervisorTest, ARankWaitsForItsProgramAndStartsWhenItArrives) {
     supervisor_->ProgramArrived(chunk.sha256());
   });
   WaitForState(v1::RANK_READY);
+}
+
+TEST_F(SupervisorTest, StepsThatAKilledRankHadNotToldAreTakenFromItsRecorder) {
+  Start(Config("steps=20 finished=1 crash_at=9 untold_after=4"));
+  WaitForState(v1::RANK_READY);
+  Go();
+  WaitForState(v1::RANK_FAILED);
+  EXPECT_EQ(StepsSent(), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(sent_.back().events().rbegin()->job(), "a-1");
+  EXPECT_DOUBLE_EQ(sent_.back().events().rbegin()->step().loss(), 1.0 / 9);
+  EXPECT_EQ(Report().progress().step(), 9);
+  StopDaemon();
+  StartDaemon();
+  WaitForState(v1::RANK_FAILED);
+  EXPECT_EQ(StepsSent().size(), 9u) << "a new daemon does not tell them again";
+}
+
+TEST_F(SupervisorTest, ANewDaemonTellsWhatARankHadNotToldTheOldOne) {
+  Start(Config("steps=5 step_ms=20 finished=1 untold_after=1"));
+  WaitForState(v1::RANK_READY);
+  const int32_t pid = Report().pid();
+  Go();
+  WaitForState(v1::RANK_RUNNING);
+  StopDaemon();
+  absl::SleepFor(absl::Milliseconds(300));
+  waitpid(pid, nullptr, 0);  // this process is still its parent
+  StartDaemon();
+  EXPECT_EQ(Report().state(), v1::RANK_SUCCEEDED);
+  const std::vector<int64_t> steps = StepsSent();
+  ASSERT_GE(steps.size(), 4u);
+  EXPECT_EQ(std::vector<int64_t>(steps.end() - 4, steps.end()), (std::vector<int64_t>{2, 3, 4, 5}));
 }
 
 TEST_F(SupervisorTest, ANewDaemonFindsLiveRanksAndGoesOnWithThem) {

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/link_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -23,7 +27,8 @@ class LinkServerTest : public testing::Test {
          .epoch = 4,
          .rank = 2,
          .on_go = [this] { ++goes_; },
-         .on_stop = [this](bool checkpoint) { checkpoint ? ++stops_ : ++kills_; }});
+         .on_stop = [this](bool checkpoint) { checkpoint ? ++stops_ : ++kills_; },
+         .on_sent = [this](const v1::LinkMessage& message) { sent_step_ = LastStep(message); }});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -35,31 +40,44 @@ class LinkServerTest : public testing::Test {
   }
 
   std::string path_;
+  void SetReport(v1::RankState state) {
+    v1::RankReport report;
+    report.set_state(state);
+    server_->Tell({.report = report}, Urgency::kNow);
+  }
+  void AddStep(int64_t step) {
+    v1::JobEvent event;
+    event.mutable_step()->set_step(step);
+    server_->Tell({.event = event}, Urgency::kSoon);
+  }
+  void AddEval(int64_t step) {
+    v1::JobEvent event;
+    event.mutable_eval()->set_step(step);
+    server_->Tell({.event = event}, Urgency::kNow);
+  }
+  // A message has just been sent: what is not urgent waits from now on.
+  std::unique_ptr<LinkConnection> DialAndReceive() {
+    SetReport(v1::RANK_RUNNING);
+    auto daemon = Dial();
+    EXPECT_EQ(daemon->Receive()->report().state(), v1::RANK_RUNNING);
+    server_->Flush(absl::Seconds(10));
+    return daemon;
+  }
+
   std::atomic<int> goes_{0}, stops_{0}, kills_{0};
+  std::atomic<int64_t> sent_step_{0};
   std::unique_ptr<LinkServer> server_;
 };
 
-v1::RankReport Report(v1::RankState state) {
-  v1::RankReport report;
-  report.set_state(state);
-  return report;
-}
-
-v1::JobEvent Step(int64_t step) {
-  v1::JobEvent event;
-  event.mutable_step()->set_step(step);
-  return event;
-}
-
-v1::JobEvent Eval(int64_t step) {
-  v1::JobEvent event;
-  event.mutable_eval()->set_step(step);
-  return event;
+std::vector<int64_t> StepsOf(const v1::LinkMessage& message) {
+  std::vector<int64_t> steps;
+  for (const v1::JobEvent& event : message.events()) steps.push_back(event.step().step());
+  return steps;
 }
 
 TEST_F(LinkServerTest, EveryDaemonLearnsTheLatestState) {
-  server_->SetReport(Report(v1::RANK_PREPARING));
-  server_->SetReport(Report(v1::RANK_READY));
+  SetReport(v1::RANK_PREPARING);
+  SetReport(v1::RANK_READY);
   for (int life = 0; life < 3; ++life) {
     const auto daemon = Dial();
     EXPECT_EQ(daemon->Receive()->report().state(), v1::RANK_READY) << life;
@@ -70,26 +88,86 @@ TEST_F(LinkServerTest, ANewDaemonTakesThePlaceOfOneThatHangs) {
   const auto hung = Dial();
   const auto daemon = Dial();
   EXPECT_EQ(hung->Receive().status().code(), absl::StatusCode::kUnavailable);
-  server_->SetReport(Report(v1::RANK_RUNNING));
+  SetReport(v1::RANK_RUNNING);
   EXPECT_EQ(daemon->Receive()->report().state(), v1::RANK_RUNNING);
 }
 
 TEST_F(LinkServerTest, EventsWaitForADaemonInOrder) {
-  for (int64_t i = 0; i < 10; ++i) server_->AddEvent(Step(i));
+  for (int64_t i = 1; i <= 5; ++i) AddStep(i);
+  EXPECT_EQ(sent_step_, 0);
   const auto daemon = Dial();
-  for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(daemon->Receive()->event().step().step(), i);
+  EXPECT_EQ(StepsOf(*daemon->Receive()), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+  server_->Flush(absl::Seconds(10));
+  EXPECT_EQ(sent_step_, 5);
+}
+
+TEST_F(LinkServerTest, StepsThatFollowQuicklyShareAMessageThatComesInTime) {
+  const auto daemon = DialAndReceive();
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 1; i <= 4; ++i) {
+    AddStep(i);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(StepsOf(*daemon->Receive()), (std::vector<int64_t>{1, 2, 3, 4}));
+  const auto took = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(took, absl::ToChronoMilliseconds(kNewsWait) + std::chrono::seconds(1));
+}
+
+TEST_F(LinkServerTest, AStepAfterALongOneDoesNotWait) {
+  const auto daemon = DialAndReceive();
+  absl::SleepFor(2 * kNewsWait);
+  // Of several tries, because other processes may hold this one up for as long.
+  auto fastest = kNewsWait;
+  for (int64_t i = 1; i <= 5; ++i) {
+    const absl::Time start = absl::Now();
+    AddStep(i);
+    EXPECT_EQ(StepsOf(*daemon->Receive()), std::vector<int64_t>{i});
+    fastest = std::min(fastest, absl::Now() - start);
+    absl::SleepFor(2 * kNewsWait);
+  }
+  EXPECT_LT(fastest, kNewsWait / 3);
+}
+
+TEST_F(LinkServerTest, WhatIsUrgentTakesAlongWhatWaits) {
+  const auto daemon = DialAndReceive();
+  AddStep(1);
+  AddStep(2);
+  v1::RankMetrics metrics;
+  metrics.set_steps(2);
+  server_->Tell({.metrics = metrics}, Urgency::kSoon);
+  AddEval(2);
+  const auto message = daemon->Receive();
+  ASSERT_EQ(message->events_size(), 3);
+  EXPECT_EQ(message->events(0).step().step(), 1);
+  EXPECT_EQ(message->events(1).step().step(), 2);
+  EXPECT_EQ(message->events(2).eval().step(), 2);
+  EXPECT_EQ(message->metrics().steps(), 2);
+}
+
+TEST_F(LinkServerTest, WhatADaemonDidNotTakeIsToldToTheNext) {
+  { const auto daemon = DialAndReceive(); }
+  for (int64_t i = 1; i <= 3; ++i) AddStep(i);
+  server_->Flush(absl::Seconds(10));  // finds that it has gone, at the latest now
+  AddStep(4);
+  const auto daemon = Dial();
+  std::vector<int64_t> steps;
+  while (steps.size() < 4) {
+    const auto message = daemon->Receive();
+    ASSERT_TRUE(message.ok());
+    for (const int64_t step : StepsOf(*message)) steps.push_back(step);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4}));
 }
 
 TEST_F(LinkServerTest, AFullQueueDropsTheOldestStepsAndKeepsTheRest) {
-  server_->AddEvent(Eval(7));
-  for (size_t i = 0; i < kMaxQueuedEvents + 5; ++i)
-    server_->AddEvent(Step(static_cast<int64_t>(i)));
+  AddEval(7);
+  for (size_t i = 0; i < kMaxQueuedEvents + 5; ++i) AddStep(static_cast<int64_t>(i));
   const auto daemon = Dial();
-  EXPECT_EQ(daemon->Receive()->event().eval().step(), 7);
-  EXPECT_EQ(daemon->Receive()->event().step().step(), 6);
-  for (size_t i = 7; i < kMaxQueuedEvents + 5; ++i) {
-    ASSERT_EQ(daemon->Receive()->event().step().step(), static_cast<int64_t>(i));
-  }
+  const auto message = daemon->Receive();
+  ASSERT_EQ(message->events_size(), static_cast<int>(kMaxQueuedEvents));
+  EXPECT_EQ(message->events(0).eval().step(), 7);
+  for (int i = 1; i < message->events_size(); ++i)
+    ASSERT_EQ(message->events(i).step().step(), i + 5);
 }
 
 TEST_F(LinkServerTest, CommandsOfAnotherEpochAreIgnored) {
@@ -161,7 +239,7 @@ TEST_F(LinkServerTest, AWaitWithoutAnAnswerNamesTheKey) {
 }
 
 TEST_F(LinkServerTest, FlushReturnsWithoutADaemonAndAfterSendingWithOne) {
-  server_->SetReport(Report(v1::RANK_SUCCEEDED));
+  SetReport(v1::RANK_SUCCEEDED);
   const auto start = std::chrono::steady_clock::now();
   server_->Flush(absl::Seconds(10));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/reporter.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_clock.h"
+#include "worker/flight_recorder.h"
+#include "worker/rank/link_server.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ReporterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("reporter-" + std::to_string(getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override {
+    reporter_.reset();
+    link_.reset();
+    flight_.reset();
+    fs::remove_all(folder_);
+  }
+
+  void Start(uint32_t rank) {
+    config_.set_job("books-1");
+    config_.set_rank(rank);
+    config_.set_run_directory(folder_.string());
+    config_.mutable_spec()->mutable_train()->set_steps(1000);
+    flight_ = *FlightWriter::Create(folder_.string(), "", 0, &clock_);
+    link_ = *LinkServer::Start({.path = (folder_ / "link.sock").string(),
+                                .job = "books-1",
+                                .epoch = 1,
+                                .rank = rank,
+                                .on_go = [] {},
+                                .on_stop = [](bool) {},
+                                .on_sent =
+                                    [this](const v1::LinkMessage& message) {
+                                      if (const int64_t step = LastStep(message); step > 0)
+                                        flight_->SetToldStep(step);
+                                    }});
+    reporter_ = std::make_unique<Reporter>(config_, &clock_);
+    reporter_->SetFlight(flight_.get());
+    reporter_->SetLink(link_.get());
+  }
+  std::unique_ptr<LinkConnection> Dial() { return *DialLink((folder_ / "link.sock").string()); }
+
+  void Step(int64_t step, bool log = true) {
+    v1::StepEvent event;
+    event.set_step(step);
+    event.set_loss(1.0 / static_cast<double>(step));
+    v1::RankMetrics metrics;
+    metrics.set_steps(step);
+    reporter_->Step(event, metrics, log);
+  }
+  // Of the next messages, until that many have come.
+  static std::vector<int64_t> NextSteps(LinkConnection* daemon, size_t count) {
+    std::vector<int64_t> steps;
+    while (steps.size() < count) {
+      const auto message = daemon->Receive();
+      if (!message.ok()) break;
+      for (const v1::JobEvent& event : message->events()) steps.push_back(event.step().step());
+    }
+    return steps;
+  }
+  std::vector<FlightStep> Untold() {
+    const auto reader = FlightReader::Open(folder_.string());
+    return reader.ok() ? reader->UntoldSteps().value_or(std::vector<FlightStep>())
+                       : std::vector<FlightStep>();
+  }
+  std::vector<int64_t> UntoldSteps() {
+    std::vector<int64_t> numbers;
+    const std::vector<FlightStep> steps = Untold();
+    for (const FlightStep& step : steps) numbers.push_back(step.step);
+    return numbers;
+  }
+
+  fs::path folder_;
+  FakeClock clock_;
+  v1::RankConfig config_;
+  std::unique_ptr<FlightWriter> flight_;
+  std::unique_ptr<LinkServer> link_;
+  std::unique_ptr<Reporter> reporter_;
+};
+
+TEST_F(ReporterTest, TheFirstStepsAreToldOneByOneAndLaterOnesTogether) {
+  Start(0);
+  const auto daemon = Dial();
+  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) {
+    Step(step);
+    EXPECT_EQ(NextSteps(daemon.get(), 1), std::vector<int64_t>{step});
+  }
+  for (int64_t step = 4; step <= 7; ++step) Step(step);
+  const auto message = daemon->Receive();
+  ASSERT_EQ(message->events_size(), 4);
+  EXPECT_EQ(message->events(0).job(), "books-1");
+  EXPECT_EQ(message->events(3).step().step(), 7);
+}
+
+TEST_F(ReporterTest, AnEvaluationIsToldAtOnceAfterTheStepsBeforeIt) {
+  Start(0);
+  const auto daemon = Dial();
+  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) Step(step);
+  EXPECT_EQ(NextSteps(daemon.get(), kStepsToldAtOnce), (std::vector<int64_t>{1, 2, 3}));
+  Step(4);
+  v1::EvalEvent eval;
+  eval.set_step(4);
+  reporter_->Eval(eval);
+  const auto message = daemon->Receive();
+  ASSERT_EQ(message->events_size(), 2);
+  EXPECT_EQ(message->events(0).step().step(), 4);
+  EXPECT_EQ(message->events(1).eval().step(), 4);
+  EXPECT_EQ(message->report().progress().eval_step(), 4);
+}
+
+TEST_F(ReporterTest, ProgressAndMetricsComeTogetherAtMostTwiceASecond) {
+  Start(1);
+  const auto daemon = Dial();
+  EXPECT_TRUE(daemon->Receive()->has_report());
+  Step(1);
+  clock_.AdvanceMillis(kReportIntervalNs / 1'000'000);
+  Step(2);
+  const auto message = daemon->Receive();
+  EXPECT_EQ(message->report().progress().step(), 2);
+  EXPECT_EQ(message->metrics().steps(), 2);
+  EXPECT_EQ(message->events_size(), 0) << "events are told by rank 0";
+}
+
+TEST_F(ReporterTest, StepsAreKeptUntilADaemonHasThem) {
+  Start(0);
+  Step(1);
+  Step(2, /*log=*/false);
+  Step(3);
+  EXPECT_EQ(UntoldSteps(), (std::vector<int64_t>{1, 3}));
+  v1::JobEvent kept;
+  ASSERT_TRUE(kept.ParseFromString(Untold().back().message));
+  EXPECT_DOUBLE_EQ(kept.step().loss(), 1.0 / 3);
+  const auto daemon = Dial();
+  EXPECT_EQ(NextSteps(daemon.get(), 2), (std::vector<int64_t>{1, 3}));
+  link_->Flush(absl::Seconds(10));
+  EXPECT_EQ(UntoldSteps(), std::vector<int64_t>{});
+}
+
+// No field of a step is left out because of its length.
+TEST_F(ReporterTest, TheLongestStepHasRoomInTheRecorder) {
+  Start(0);
+  v1::StepEvent event;
+  event.set_step(INT64_MAX);
+  event.set_loss(0.1);
+  event.set_grad_norm(0.1);
+  event.set_tokens_per_second(0.1);
+  event.set_step_seconds(0.1);
+  event.set_learning_rate(0.1);
+  event.set_tokens(-1);
+  event.set_skipped(true);
+  reporter_->Step(event, {}, /*log=*/true);
+  EXPECT_EQ(UntoldSteps(), std::vector<int64_t>{INT64_MAX});
+}
+
+TEST_F(ReporterTest, TheEndTakesAlongWhatWaits) {
+  Start(0);
+  const auto daemon = Dial();
+  for (int64_t step = 1; step <= 5; ++step) Step(step);
+  reporter_->End(absl::OkStatus(), /*stopped_early=*/false, 0);
+  EXPECT_EQ(NextSteps(daemon.get(), 5), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(UntoldSteps(), std::vector<int64_t>{});
+}
+
+}  // namespace
+}  // namespace terrace
