@@ -44,11 +44,16 @@ constexpr int64_t kOtherCeilings[] = {70, 95, 125};
 constexpr int64_t kOtherFits = 400'000;
 
 // Ejections: where more than one part in so many of the whole arena, and more than so many bytes,
-// are left after that. The ceiling is so many ten-thousandths of it over the bound.
+// are left after that. The ceiling is so many ten-thousandths of it over the bound. Where nothing
+// is found below it, ceilings half way between what was not and what is, so many times while they
+// are one part in so many of the whole arena apart.
 constexpr int64_t kMuchPart = 100;
 constexpr int64_t kMuchBytes = int64_t{1} << 20;
 constexpr int64_t kEjectCeiling = 98;
-constexpr int64_t kEjectSteps = 160'000'000;
+constexpr int64_t kEjectSteps = 170'000'000;
+constexpr int kEjectHalves = 3;
+constexpr int64_t kEjectHalfPart = 400;
+constexpr int64_t kEjectHalfSteps = 28'000'000;
 
 // Ejections and the search: for so many items, because memory grows with the pairs that meet.
 constexpr size_t kSearchItems = 4096;
@@ -162,13 +167,23 @@ class Packer {
     }
   }
 
-  // What no order reaches.
+  // What no order reaches. True when something lies below the ceiling.
+  bool EjectBelow(int64_t ceiling_bytes, int64_t steps) {
+    const PackPlacement placement = PackByEjection(problem_, ceiling_bytes, steps);
+    if (!placement.offsets.empty()) Offer(placement);
+    return !placement.offsets.empty();
+  }
+
   void Eject() {
     if (problem_.items.size() > kSearchItems) return;
     if (best_.arena_bytes - bound_ <= std::max(whole_bound_ / kMuchPart, kMuchBytes)) return;
-    const PackPlacement placement =
-        PackByEjection(problem_, bound_ + whole_bound_ / 10'000 * kEjectCeiling, kEjectSteps);
-    if (!placement.offsets.empty()) Offer(placement);
+    int64_t too_low = bound_ + whole_bound_ / 10'000 * kEjectCeiling;
+    if (EjectBelow(too_low, kEjectSteps)) return;
+    for (int k = 0; k < kEjectHalves; ++k) {
+      if (best_.arena_bytes - too_low < 2 * (whole_bound_ / kEjectHalfPart)) return;
+      const int64_t middle = (too_low + best_.arena_bytes) / 2;
+      if (!EjectBelow(middle, kEjectHalfSteps)) too_low = middle;
+    }
   }
 
   int64_t SearchBudget() const {

@@ -11,6 +11,8 @@
 
 #include "absl/types/span.h"
 #include "coordinator/compiler/pack_cells.h"
+#include "coordinator/compiler/pack_changes.h"
+#include "coordinator/compiler/pack_repeats.h"
 
 namespace terrace {
 namespace {
@@ -19,18 +21,38 @@ constexpr int kWaits = -1;  // the offset of what has none
 // What a look at all offsets of an item costs beside its neighbours.
 constexpr int64_t kLookSteps = 16;
 
-// Ways to begin, in turn: what an item costs at first, in sizes, and whether any of the waiting
-// ones may be next or only the last, at first the one that takes the most space over time. The
-// first settles one conflict after the other, often soon and else never; the second wanders.
+// What goes first at the beginning; a class is a power of two.
+enum class EjectOrder {
+  kLifeClassBirth,
+  kLifeClassDeath,  // last first
+  kAreaClassBirth,
+  kArea,
+};
+
+// Ways to begin: the order, what an item costs at first, in sizes, and whether any of the waiting
+// ones may be next or only the last. The former wander; the latter settle one conflict after the
+// other, often soon and else never. In the order of births that leads through the program from its
+// start to its end, once a class of lives.
 struct Tactic {
+  EjectOrder order = EjectOrder::kLifeClassBirth;
   int first_penalty = 1;
   bool any_next = false;
 };
-constexpr Tactic kTactics[] = {{1, false}, {8, true}};
+constexpr Tactic kTactics[] = {{EjectOrder::kLifeClassBirth, 1, false},
+                               {EjectOrder::kLifeClassDeath, 1, false},
+                               {EjectOrder::kAreaClassBirth, 1, false},
+                               {EjectOrder::kArea, 1, false},
+                               {EjectOrder::kArea, 8, true}};
 // What goes wrong early may never come right: the steps of one try.
-constexpr int64_t kTrySteps = 40'000'000;
+constexpr int64_t kTrySteps = 14'000'000;
 // Grids, each with all tactics before the next: coarse, and fine (pack_cells.h).
 constexpr int kRoomPercents[] = {90, 97};
+
+// Before them chains of what comes again (pack_repeats.h), on the coarse grid, in many short tries:
+// those that fit do so soon. At most one part in so many of all steps.
+constexpr Tactic kChainTactic = {EjectOrder::kAreaClassBirth, 1, false};
+constexpr int64_t kChainSteps = 1'000'000;
+constexpr int64_t kChainPart = 5;
 
 // xorshift64 (Marsaglia 2003).
 class Random {
@@ -46,49 +68,18 @@ class Random {
   uint64_t state_ = 88172645463325252u;
 };
 
-// Changes of a function of the cells, added in any order and passed in that of the cells.
-class Changes {
- public:
-  explicit Changes(int cells)
-      : change_(cells), words_(cells / 64 + 1), groups_(words_.size() / 64 + 1) {}
-
-  void Add(int cell, int64_t change) {
-    change_[cell] += change;
-    words_[cell / 64] |= uint64_t{1} << cell % 64;
-    groups_[cell / 4096] |= uint64_t{1} << cell / 64 % 64;
-  }
-
-  // Calls visit(cell, change) and forgets.
-  template <typename Visit>
-  void Pass(const Visit& visit) {
-    for (size_t group = 0; group < groups_.size(); ++group) {
-      for (; groups_[group] != 0; groups_[group] &= groups_[group] - 1) {
-        const size_t word = 64 * group + std::countr_zero(groups_[group]);
-        for (; words_[word] != 0; words_[word] &= words_[word] - 1) {
-          const size_t cell = 64 * word + std::countr_zero(words_[word]);
-          if (change_[cell] != 0) visit(static_cast<int>(cell), change_[cell]);
-          change_[cell] = 0;
-        }
-      }
-    }
-  }
-
- private:
-  std::vector<int64_t> change_;
-  std::vector<uint64_t> words_;   // a bit a cell that may have changed
-  std::vector<uint64_t> groups_;  // a bit a word
-};
-
 class Ejection {
  public:
-  Ejection(const PackProblem& problem, const PackCells& cells);
+  Ejection(const PackProblem& problem, const PackCells& cells, const PackChains& chains);
 
   // True when everything has found a place.
   bool Try(const Tactic& tactic, int64_t steps);
   PackPlacement Placement() const;
 
  private:
+  // A chain of items that share an offset; of one size.
   struct Box {
+    std::vector<int> items;
     int size = 0;  // cells
     int offset = kWaits;
     int64_t penalty = 0;  // what it costs to eject it
@@ -100,7 +91,8 @@ class Ejection {
     uint32_t equals = 0;
   };
 
-  const PackItem& Item(int box) const { return problem_.items[cells_.large[box]]; }
+  void FindNeighbours();
+  std::pair<int64_t, int64_t> KeyOf(const Box& box, EjectOrder order) const;
   void Begin(const Tactic& tactic);
   int TakeNext(const Tactic& tactic);
   Choice Choose(const Box& box, absl::Span<const int> neighbours);
@@ -111,49 +103,82 @@ class Ejection {
 
   const PackProblem& problem_;
   const PackCells& cells_;
-  std::vector<Box> boxes_;  // of cells_.large
+  std::vector<Box> boxes_;  // of all that is in cells_.large
   std::vector<int> first_;  // by box: where its neighbours begin; one more for the end
   std::vector<int> neighbours_;
   std::vector<int> waiting_;  // boxes without an offset
-  Changes changes_;
+  PackChanges changes_;
   Random random_;
 };
 
-Ejection::Ejection(const PackProblem& problem, const PackCells& cells)
+Ejection::Ejection(const PackProblem& problem, const PackCells& cells, const PackChains& chains)
     : problem_(problem), cells_(cells), changes_(cells.cells + 2) {
-  for (const int i : cells.large) {
-    const int64_t bytes = problem.items[i].bytes;
-    boxes_.push_back({.size = static_cast<int>((bytes + cells.cell_bytes - 1) / cells.cell_bytes)});
+  std::vector<bool> is_large(problem.items.size());
+  for (const int i : cells.large) is_large[i] = true;
+  for (const std::vector<int>& chain : chains) {
+    if (!is_large[chain.front()]) continue;
+    const int64_t bytes = problem.items[chain.front()].bytes;
+    boxes_.push_back({.items = chain,
+                      .size = static_cast<int>((bytes + cells.cell_bytes - 1) / cells.cell_bytes)});
   }
-  const int boxes = static_cast<int>(boxes_.size());
-  std::vector<int> by_birth(boxes);
-  std::iota(by_birth.begin(), by_birth.end(), 0);
+  FindNeighbours();
+}
+
+void Ejection::FindNeighbours() {
+  std::vector<int> box_of(problem_.items.size());
+  for (size_t box = 0; box < boxes_.size(); ++box) {
+    for (const int i : boxes_[box].items) box_of[i] = static_cast<int>(box);
+  }
+  std::vector<int> by_birth = cells_.large;
+  const auto item = [&](size_t k) { return problem_.items[by_birth[k]]; };
   std::stable_sort(by_birth.begin(), by_birth.end(),
-                   [&](int a, int b) { return Item(a).begin < Item(b).begin; });
-  std::vector<std::vector<int>> meets(boxes);
-  for (int k = 0; k < boxes; ++k) {
-    for (int l = k + 1; l < boxes && Item(by_birth[l]).begin < Item(by_birth[k]).end; ++l) {
-      meets[by_birth[k]].push_back(by_birth[l]);
-      meets[by_birth[l]].push_back(by_birth[k]);
+                   [&](int a, int b) { return problem_.items[a].begin < problem_.items[b].begin; });
+  std::vector<std::vector<int>> meets(boxes_.size());
+  for (size_t k = 0; k < by_birth.size(); ++k) {
+    for (size_t l = k + 1; l < by_birth.size() && item(l).begin < item(k).end; ++l) {
+      meets[box_of[by_birth[k]]].push_back(box_of[by_birth[l]]);
+      meets[box_of[by_birth[l]]].push_back(box_of[by_birth[k]]);
     }
   }
-  for (const std::vector<int>& others : meets) {
+  for (std::vector<int>& others : meets) {
+    std::sort(others.begin(), others.end());
+    others.erase(std::unique(others.begin(), others.end()), others.end());
     first_.push_back(static_cast<int>(neighbours_.size()));
     neighbours_.insert(neighbours_.end(), others.begin(), others.end());
   }
   first_.push_back(static_cast<int>(neighbours_.size()));
 }
 
+// Boxes of larger keys go first.
+std::pair<int64_t, int64_t> Ejection::KeyOf(const Box& box, EjectOrder order) const {
+  const auto log2 = [](int64_t value) { return std::bit_width(static_cast<uint64_t>(value)); };
+  int64_t area = 0;
+  for (const int i : box.items) area += int64_t{box.size} * problem_.items[i].life();
+  const PackItem& first = problem_.items[box.items.front()];
+  switch (order) {
+    case EjectOrder::kLifeClassBirth:
+      return {log2(first.life()), -first.begin};
+    case EjectOrder::kLifeClassDeath:
+      return {log2(first.life()), problem_.items[box.items.back()].end};
+    case EjectOrder::kAreaClassBirth:
+      return {log2(area), -first.begin};
+    case EjectOrder::kArea:
+      return {area, 0};
+  }
+  return {};
+}
+
 void Ejection::Begin(const Tactic& tactic) {
+  std::vector<std::pair<int64_t, int64_t>> keys;
   for (Box& box : boxes_) {
     box.offset = kWaits;
     box.penalty = int64_t{tactic.first_penalty} * box.size;
+    keys.push_back(KeyOf(box, tactic.order));
   }
   waiting_.resize(boxes_.size());
   std::iota(waiting_.begin(), waiting_.end(), 0);
-  const auto area = [&](int box) { return int64_t{boxes_[box].size} * Item(box).life(); };
   std::stable_sort(waiting_.begin(), waiting_.end(),
-                   [&](int a, int b) { return area(a) < area(b); });
+                   [&](int a, int b) { return keys[a] < keys[b]; });
 }
 
 int Ejection::TakeNext(const Tactic& tactic) {
@@ -229,17 +254,28 @@ bool Ejection::Try(const Tactic& tactic, int64_t steps) {
 PackPlacement Ejection::Placement() const {
   PackPlacement placement;
   placement.offsets.resize(problem_.items.size());
-  for (size_t k = 0; k < boxes_.size(); ++k) {
-    placement.offsets[cells_.large[k]] = boxes_[k].offset * cells_.cell_bytes;
-  }
   int64_t top = 0;
-  for (const int i : cells_.large)
-    top = std::max(top, placement.offsets[i] + problem_.items[i].bytes);
+  for (const Box& box : boxes_) {
+    for (const int i : box.items) {
+      placement.offsets[i] = box.offset * cells_.cell_bytes;
+      top = std::max(top, placement.offsets[i] + problem_.items[i].bytes);
+    }
+  }
   for (size_t k = 0; k < cells_.small.size(); ++k) {
     placement.offsets[cells_.small[k]] = top + cells_.small_offsets[k];
   }
   placement.arena_bytes = top + cells_.small_bytes;
   return placement;
+}
+
+PackPlacement TryChains(const PackProblem& problem, const PackCells& cells, int64_t steps) {
+  const PackChains chains = MakePackChains(problem);
+  if (chains.empty() || chains.size() == problem.items.size()) return {};
+  Ejection ejection(problem, cells, chains);
+  for (; steps > 0; steps -= kChainSteps) {
+    if (ejection.Try(kChainTactic, std::min(steps, kChainSteps))) return ejection.Placement();
+  }
+  return {};
 }
 
 }  // namespace
@@ -251,8 +287,13 @@ PackPlacement PackByEjection(const PackProblem& problem, int64_t ceiling_bytes, 
     if (cells.cell_bytes > 0) grids.push_back(std::move(cells));
   }
   if (grids.empty()) return {};
+  const PackPlacement repeated = TryChains(problem, grids.front(), steps / kChainPart);
+  if (!repeated.offsets.empty()) return repeated;
+  steps -= steps / kChainPart;
   std::vector<Ejection> ejections;
-  for (const PackCells& cells : grids) ejections.emplace_back(problem, cells);
+  for (const PackCells& cells : grids) {
+    ejections.emplace_back(problem, cells, SinglePackChains(problem));
+  }
   for (size_t k = 0; steps > 0; ++k, steps -= kTrySteps) {
     const Tactic& tactic = kTactics[k % std::size(kTactics)];
     Ejection& ejection = ejections[k / std::size(kTactics) % ejections.size()];

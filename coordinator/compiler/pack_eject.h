@@ -5,7 +5,7 @@
 // An item costs its size to eject, and as much more each time that it finds nothing free itself:
 // what is hard to place comes to rest and what is easy makes way (after the ejection pool of Nagata
 // and Braysy 2009, for vehicle routing). It works on a grid (pack_cells.h) and starts with nothing
-// placed.
+// placed, again and again in other orders; first with what comes again in chains (pack_repeats.h).
 //
 // In: a problem, the ceiling, a budget of steps (2 to 6 nanoseconds each). Out: a placement below
 // the ceiling, or none. Deterministic: integers, a generator with a fixed seed. Thread-safe: no
