@@ -141,4 +141,17 @@ inline DeviceLives DeviceLivesOf(const v1::Program& program) {
   return result;
 }
 
+// With what lies there all the time as a buffer of its own: the problem of the whole arena.
+inline std::vector<PackBuffer> WholeArena(DeviceLives lives) {
+  if (lives.persistent_bytes == 0 || lives.buffers.empty()) return lives.buffers;
+  PackBuffer whole = {.name = "persistent", .bytes = lives.persistent_bytes};
+  whole.begin = lives.buffers.front().begin;
+  for (const PackBuffer& buffer : lives.buffers) {
+    whole.begin = std::min(whole.begin, buffer.begin);
+    whole.end = std::max(whole.end, buffer.end);
+  }
+  lives.buffers.push_back(whole);
+  return lives.buffers;
+}
+
 }  // namespace terrace

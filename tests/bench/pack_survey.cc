@@ -3,18 +3,24 @@
 // before waits were added; a layout with such waits is simulated with and without them. --bare
 // packs the programs as they are without such waits instead, equal problems once; --screen packs
 // with orders only, and in full where those leave more than 1 %, so that thousands of layouts are
-// done. --dump keeps the problems of which (the orders) leave more than 1 %, to be studied.
+// done; --orders with nothing else. These go through the layouts in an order of which every
+// beginning is a fair sample, and with
+// --ledger FILE they keep what is packed (pack_ledger.h) and go on from there; --again packs those
+// stages again of which more than 1 % is left. --dump keeps the problems of which (the orders)
+// leave more than 1 %, to be studied.
 //
-// Prints a table of both gaps and the stages that are farthest off, or with --csv a line a stage:
-// name, arena, own bound, bound before waits, seconds (with --bare: name, buffers, arena, bound,
-// seconds). A stride and a limit of seconds bound it; results/pack-*.md keeps what was measured.
+// Prints a table of both gaps and the stages that are farthest off, or with --csv a line a stage
+// packed with waits: name, arena, own bound, bound before waits, seconds. A stride and a limit of
+// seconds bound it; results/pack-*.md keeps what was measured.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <map>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +33,8 @@
 #include "coordinator/planner/catalogue.h"
 #include "coordinator/planner/simulate.h"
 #include "tests/bench/pack_cases.h"
+#include "tests/bench/pack_ledger.h"
+#include "tests/bench/pack_survey_report.h"
 
 namespace terrace {
 namespace {
@@ -38,26 +46,12 @@ struct Options {
   size_t worst = 20;     // how many are named
   std::string only;      // layouts whose names contain it
   std::string dump;      // a folder for the problems of which more than 1 % is left
+  std::string ledger;
   bool csv = false;
   bool bare = false;
   bool screen = false;
-};
-
-struct Stage {
-  std::string name;
-  double over_unearned = 0;  // parts of the bound before waits
-  double over_own = 0;
-};
-struct Earned {
-  std::string name;
-  double slower = 0;  // parts of the simulated step
-};
-struct Survey {
-  std::vector<Stage> stages;
-  std::vector<Earned> earned;         // layouts with waits that earn reuse
-  std::map<uint64_t, double> packed;  // over the bound, by problem
-  size_t layouts = 0;
-  double slowest_seconds = 0;  // to compile a layout, by stage
+  bool orders = false;
+  bool again = false;
 };
 
 double Over(int64_t bytes, int64_t bound) {
@@ -74,19 +68,6 @@ double StepSeconds(const std::vector<v1::Program>& programs) {
   if (simulation.ok()) return simulation->step_seconds;
   std::fprintf(stderr, "%s\n", std::string(simulation.status().message()).c_str());
   return 0;
-}
-
-// With what lies there all the time as a buffer of its own: the problem of the whole arena.
-std::vector<PackBuffer> WholeArena(DeviceLives lives) {
-  if (lives.persistent_bytes == 0 || lives.buffers.empty()) return lives.buffers;
-  PackBuffer whole = {.name = "persistent", .bytes = lives.persistent_bytes};
-  whole.begin = lives.buffers.front().begin;
-  for (const PackBuffer& buffer : lives.buffers) {
-    whole.begin = std::min(whole.begin, buffer.begin);
-    whole.end = std::max(whole.end, buffer.end);
-  }
-  lives.buffers.push_back(whole);
-  return lives.buffers;
 }
 
 void Dump(const std::string& path, const std::vector<PackBuffer>& buffers) {
@@ -115,14 +96,39 @@ uint64_t Fingerprint(const std::vector<PackBuffer>& buffers) {
   return hash;
 }
 
-// More than 1 % of the whole arena is left.
+// More than this part of the whole arena is too much.
+constexpr double kFar = 0.01;
+
 bool IsFar(const Packing& packing, int64_t base) {
-  return Over(base + packing.arena_bytes, base + packing.lower_bound_bytes) > 0.01;
+  return Over(base + packing.arena_bytes, base + packing.lower_bound_bytes) > kFar;
+}
+
+// Fills what `row` says of the packing. False when the packer refuses the problem.
+bool PackBare(const DeviceLives& lives, const Options& options, PackedStage* row) {
+  const int64_t base = lives.persistent_bytes;
+  const auto start = std::chrono::steady_clock::now();
+  const bool quick = options.screen || options.orders;
+  auto packing = Pack(lives.buffers, quick ? PackEffort::kOrders : PackEffort::kFull, base);
+  const bool far = packing.ok() && IsFar(*packing, base);
+  if (options.screen && !options.orders && far)
+    packing = Pack(lives.buffers, PackEffort::kFull, base);
+  if (!packing.ok()) return false;
+  row->seconds = Seconds(start);
+  row->arena_bytes = base + packing->arena_bytes;
+  row->bound_bytes = base + packing->lower_bound_bytes;
+  if (!options.dump.empty() && far) {
+    std::string file = absl::StrCat(row->layout, " stage ", row->stage);
+    std::replace(file.begin(), file.end(), ' ', '_');
+    Dump(absl::StrCat(options.dump, "/", file, ".csv"), WholeArena(lives));
+  }
+  return true;
 }
 
 // The programs as they are without waits that earn reuse; equal problems are packed once.
 bool MeasureBare(const Case& c, const SurveyModel& survey_model, const Options& options,
-                 Survey* survey) {
+                 PackLedger* ledger) {
+  const double enough = options.again ? kFar : std::numeric_limits<double>::infinity();
+  if (ledger->Has(c.name, enough)) return true;
   const Model model = ModelOf(survey_model);
   const v1::JobSpec spec = SpecOf(survey_model);
   const auto programs =
@@ -132,38 +138,34 @@ bool MeasureBare(const Case& c, const SurveyModel& survey_model, const Options& 
                  std::string(programs.status().message()).c_str());
     return false;
   }
-  ++survey->layouts;
+  std::vector<PackedStage> rows;
   for (const v1::Program& program : *programs) {
-    DeviceLives lives = DeviceLivesOf(program);
-    const int64_t base = lives.persistent_bytes;
-    const std::string name = absl::StrCat(c.name, " stage ", program.stage());
+    const DeviceLives lives = DeviceLivesOf(program);
     const std::vector<PackBuffer> whole = WholeArena(lives);
-    const auto [known, is_new] = survey->packed.try_emplace(Fingerprint(whole));
-    if (is_new) {
-      const auto start = std::chrono::steady_clock::now();
-      auto packing =
-          Pack(lives.buffers, options.screen ? PackEffort::kOrders : PackEffort::kFull, base);
-      const bool far = packing.ok() && IsFar(*packing, base);
-      if (options.screen && far) packing = Pack(lives.buffers, PackEffort::kFull, base);
-      if (!packing.ok()) return false;
-      const double seconds = Seconds(start);
-      survey->slowest_seconds = std::max(survey->slowest_seconds, seconds);
-      known->second = Over(base + packing->arena_bytes, base + packing->lower_bound_bytes);
-      if (options.csv) {
-        std::printf("%s,%zu,%lld,%lld,%.3f\n", name.c_str(), whole.size(),
-                    static_cast<long long>(base + packing->arena_bytes),
-                    static_cast<long long>(base + packing->lower_bound_bytes), seconds);
-        std::fflush(stdout);
-      }
-      if (!options.dump.empty() && far) {
-        std::string file = name;
-        std::replace(file.begin(), file.end(), ' ', '_');
-        Dump(absl::StrCat(options.dump, "/", file, ".csv"), whole);
-      }
+    PackedStage row = {.layout = c.name, .stage = static_cast<int64_t>(program.stage())};
+    row.buffers = static_cast<int64_t>(whole.size());
+    row.problem = Fingerprint(whole);
+    const PackedStage* known = ledger->Find(row.problem);
+    if (known != nullptr && known->over() <= enough) {
+      row.arena_bytes = known->arena_bytes;
+      row.bound_bytes = known->bound_bytes;
+    } else if (!PackBare(lives, options, &row)) {
+      return false;
     }
-    survey->stages.push_back({name, known->second, known->second});
+    rows.push_back(row);
   }
-  return true;
+  return ledger->Add(rows);
+}
+
+// What the ledger has, of this and of earlier calls.
+Survey SurveyOf(const PackLedger& ledger) {
+  Survey survey = {.layouts = ledger.layouts()};
+  for (const PackedStage& row : ledger.Rows()) {
+    const std::string name = absl::StrCat(row.layout, " stage ", row.stage);
+    survey.stages.push_back({name, row.over(), row.over()});
+    survey.slowest_seconds = std::max(survey.slowest_seconds, row.seconds);
+  }
+  return survey;
 }
 
 bool Measure(const Case& c, const SurveyModel& survey_model, const Options& options,
@@ -206,63 +208,26 @@ bool Measure(const Case& c, const SurveyModel& survey_model, const Options& opti
   return true;
 }
 
-// Of values that are sorted.
-double Quantile(const std::vector<double>& values, double part) {
-  return values.empty() ? 0 : values[static_cast<size_t>(part * (values.size() - 1))];
-}
-
-template <typename T>
-void PrintRow(const char* what, const std::vector<T>& entries, double T::*value) {
-  std::vector<double> values;
-  for (const T& entry : entries) values.push_back(entry.*value);
-  std::sort(values.begin(), values.end());
-  const auto over = [&](double limit) {
-    return values.end() - std::upper_bound(values.begin(), values.end(), limit);
-  };
-  std::printf("| %s | %zu | %.2f %% | %.2f %% | %.2f %% | %td | %td |\n", what, values.size(),
-              100 * Quantile(values, 0.5), 100 * Quantile(values, 0.9), 100 * Quantile(values, 1),
-              over(0.005), over(0.01));
-}
-
-template <typename T>
-void PrintWorst(const char* title, std::vector<T> entries, double T::*value, double least,
-                size_t count) {
-  std::stable_sort(entries.begin(), entries.end(),
-                   [&](const T& a, const T& b) { return a.*value > b.*value; });
-  std::printf("\n%s\n\n", title);
-  for (size_t i = 0; i < std::min(count, entries.size()) && entries[i].*value > least; ++i) {
-    std::printf("- %s: %.2f %%\n", entries[i].name.c_str(), 100 * (entries[i].*value));
-  }
-}
-
-void Print(const Survey& survey, size_t worst) {
-  std::printf("%zu layouts, %zu stages, at most %.2f s a stage of one layout\n\n", survey.layouts,
-              survey.stages.size(), survey.slowest_seconds);
-  std::printf(
-      "| | of | median | 90 %% | largest | over 0.5 %% | over 1 %% |\n"
-      "|---|---|---|---|---|---|---|\n");
-  PrintRow("over the bound before waits", survey.stages, &Stage::over_unearned);
-  PrintRow("over the program's own bound", survey.stages, &Stage::over_own);
-  PrintRow("step time that waits cost", survey.earned, &Earned::slower);
-  PrintWorst("Over the bound before waits:", survey.stages, &Stage::over_unearned, 0.005, worst);
-  PrintWorst("Over their own bound:", survey.stages, &Stage::over_own, 0.005, worst);
-  PrintWorst("Slower by waits:", survey.earned, &Earned::slower, 0, worst);
-}
-
 // False for what is no option of this program.
 bool Parse(int argc, char** argv, Options* options) {
+  const std::map<std::string, bool*> flags = {{"--csv", &options->csv},
+                                              {"--bare", &options->bare},
+                                              {"--screen", &options->screen},
+                                              {"--orders", &options->orders},
+                                              {"--again", &options->again}};
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--csv") options->csv = true;
-    if (name == "--bare" || name == "--screen") options->bare = true;
-    if (name == "--screen") options->screen = true;
-    if (name == "--csv" || name == "--bare" || name == "--screen") continue;
+    if (const auto flag = flags.find(name); flag != flags.end()) {
+      *flag->second = true;
+      continue;
+    }
     if (++i == argc) return false;
     const std::string value = argv[i];
     int64_t number = 0;
     if (name == "--only") options->only = value;
     if (name == "--dump") options->dump = value;
-    if (name == "--only" || name == "--dump") continue;
+    if (name == "--ledger") options->ledger = value;
+    if (name == "--only" || name == "--dump" || name == "--ledger") continue;
     if (!absl::SimpleAtoi(value, &number) || number < 0) return false;
     if (name == "--stride" && number > 0) {
       options->stride = static_cast<size_t>(number);
@@ -276,7 +241,15 @@ bool Parse(int argc, char** argv, Options* options) {
       return false;
     }
   }
+  options->bare |= options->screen || options->orders;
   return true;
+}
+
+// Multiples of it, modulo `count`, meet everything once and lie evenly spread from the beginning.
+size_t SpreadStep(size_t count) {
+  size_t step = std::max<size_t>(1, count * 382 / 1000);
+  while (std::gcd(step, count) != 1) ++step;
+  return step;
 }
 
 int Main(int argc, char** argv) {
@@ -285,7 +258,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr,
                  "usage: pack_survey [--stride LAYOUTS] [--offset LAYOUT] [--seconds LIMIT] "
                  "[--worst NAMES] [--only PART_OF_NAME] [--csv] [--bare] [--screen] "
-                 "[--dump FOLDER]\n");
+                 "[--orders] [--ledger FILE] [--again] [--dump FOLDER]\n");
     return 2;
   }
 
@@ -296,16 +269,21 @@ int Main(int argc, char** argv) {
                 [&](const Case& c) { return c.name.find(options.only) == std::string::npos; });
   const auto start = std::chrono::steady_clock::now();
   Survey survey;
+  PackLedger ledger(options.ledger);
   bool all = true;
+  const size_t step = options.bare ? SpreadStep(cases.size()) : 1;
   for (size_t i = options.offset; i < cases.size(); i += options.stride) {
     if (Seconds(start) > options.seconds) {
       std::fprintf(stderr, "stopped at layout %zu of %zu\n", i, cases.size());
       all = false;
       break;
     }
-    const auto measure = options.bare ? MeasureBare : Measure;
-    all = measure(cases[i], models[cases[i].model], options, &survey) && all;
+    const Case& c = cases[i * step % cases.size()];
+    const bool measured = options.bare ? MeasureBare(c, models[c.model], options, &ledger)
+                                       : Measure(c, models[c.model], options, &survey);
+    all = measured && all;
   }
+  if (options.bare) survey = SurveyOf(ledger);
   if (!options.csv) Print(survey, options.worst);
   return all ? 0 : 1;
 }
