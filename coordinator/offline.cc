@@ -18,6 +18,7 @@
 #include "coordinator/compiler/compile.h"
 #include "coordinator/model/config.h"
 #include "coordinator/model/model.h"
+#include "coordinator/planner/gpu_profile.h"
 #include "coordinator/server/inputs.h"
 #include "coordinator/server/submit.h"
 #include "proto/program_hash.h"
@@ -55,45 +56,75 @@ bool ParseProfile(const std::string& json, v1::HardwareProfile* profile) {
   return google::protobuf::util::JsonStringToMessage(json, profile).ok() && profile->measured();
 }
 
-// terrace-rank keeps what it has measured and knows what machine it is on; without it beside this
-// binary, the planner's default rates.
-v1::HardwareProfile MachineProfile(uint32_t threads) {
-  v1::HardwareProfile profile;
+// What terrace-rank, beside this binary, prints; empty without it.
+std::string AskRank(const std::string& arguments) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string rank = (self.parent_path() / "terrace-rank").string();
-  if (!std::filesystem::exists(rank, error)) return {};
+  if (!std::filesystem::exists(rank, error)) return "";
+  return RunAndRead(absl::StrCat("'", rank, "' ", arguments, " -o json"));
+}
+
+// What a rank computes with: so many threads, or a GPU.
+struct RankKind {
+  bool cuda = false;
+  uint32_t threads = 1;
+};
+
+// terrace-rank keeps what it has measured and knows what machine it is on; without it, or without a
+// GPU where one is wanted, nothing.
+v1::HardwareProfile MachineProfile(const RankKind& kind) {
+  v1::HardwareProfile profile;
   const std::string json =
-      RunAndRead(absl::StrCat("'", rank, "' probe --brief --threads ", threads, " -o json"));
+      AskRank(kind.cuda ? "probe --brief --device cuda --if-any"
+                        : absl::StrCat("probe --brief --threads ", kind.threads));
   return ParseProfile(json, &profile) ? profile : v1::HardwareProfile();
 }
 
-// Of the file that `terrace profile -o json` wrote: one profile, or one for each number of threads.
-absl::StatusOr<v1::HardwareProfile> GivenProfile(const std::string& path, uint32_t threads) {
+// Hash of what profiles of that kind must be of, to say anything of this machine.
+std::string HardwareHere(const RankKind& kind) {
+  if (!kind.cuda) return MachineHash(ThisMachine(), ProfileVersion(TERRACE_VERSION));
+  const auto json = nlohmann::json::parse(AskRank("devices"), nullptr, /*allow_exceptions=*/false);
+  const bool there = json.is_object() && json.contains("hardware") && json["hardware"].is_string();
+  return there ? json["hardware"].get<std::string>() : "without a GPU";
+}
+
+// Of the file that `terrace profile -o json` wrote: one profile, or one for each number of threads
+// and one for the GPUs.
+absl::StatusOr<v1::HardwareProfile> GivenProfile(const std::string& path, const RankKind& kind) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kProfilesBytesMax));
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const bool several = json.is_object() && json.contains("profiles") && json["profiles"].is_array();
-  const std::string here = MachineHash(ThisMachine(), TERRACE_VERSION);
+  const std::string here = HardwareHere(kind);
   for (const auto& one : several ? json["profiles"] : nlohmann::json::array({json})) {
     v1::HardwareProfile profile;
     if (!one.is_object() || !ParseProfile(one.dump(), &profile)) {
       return absl::InvalidArgumentError(absl::StrCat(
           path, ": is no profile; `terrace profile -o json` prints one that can be kept"));
     }
+    if ((profile.device() == "cuda") != kind.cuda) continue;
     if (profile.hardware() != here) {
       return absl::FailedPreconditionError(
           absl::StrCat(path, ": was measured on other hardware or by another version (",
                        profile.name(), ", ", profile.hardware(), "; this is ", here,
                        "), and says nothing of this machine; `terrace profile` measures it"));
     }
-    if (profile.threads() == threads) return profile;
+    if (kind.cuda || profile.threads() == kind.threads) return profile;
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      path, ": has no profile of a rank with ", threads,
-      " threads, as this job has; `terrace profile --threads ", threads, " -o json` prints it"));
+  if (kind.cuda) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path,
+                     ": has no profile of GPUs, which this job computes with; `terrace "
+                     "profile --device cuda -o json` prints it"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": has no profile of a rank with ", kind.threads,
+                   " threads, as this job has; `terrace profile --threads ", kind.threads,
+                   " -o json` prints it"));
 }
 
-absl::StatusOr<Budget> MachineBudget(const v1::JobSpec& spec, const std::string& profile_path) {
+// Without a profile.
+Budget MachineBudget(const v1::JobSpec& spec) {
   Budget budget = BudgetOfSpec(spec);
   const uint32_t per_node = std::max<uint32_t>(1, budget.ranks / budget.nodes);
   if (spec.resources().threads_per_device() == 0) {
@@ -104,12 +135,27 @@ absl::StatusOr<Budget> MachineBudget(const v1::JobSpec& spec, const std::string&
         static_cast<int64_t>(static_cast<double>(MachineMemoryBytes()) * kRankMemoryShare) /
         per_node;
   }
-  if (profile_path.empty()) {
-    budget.profile = MachineProfile(budget.threads_per_rank);
-  } else {
-    ASSIGN_OR_RETURN(budget.profile, GivenProfile(profile_path, budget.threads_per_rank));
-  }
   return budget;
+}
+
+// What is measured here, or the file's. GPUs bring their memory and what a process holds of it;
+// where there are none those of the catalogue stand for them.
+absl::Status AddProfile(const v1::JobSpec& spec, const std::string& path, Budget* budget) {
+  const RankKind kind = {.cuda = budget->device == "cuda", .threads = budget->threads_per_rank};
+  if (path.empty()) {
+    budget->profile = MachineProfile(kind);
+  } else {
+    ASSIGN_OR_RETURN(budget->profile, GivenProfile(path, kind));
+  }
+  if (!kind.cuda) return absl::OkStatus();
+  const GpuKind gpu = {.name = budget->profile.name(),
+                       .memory_bytes = budget->profile.device_memory_bytes(),
+                       .per_node = std::max<uint32_t>(1, budget->ranks / budget->nodes)};
+  budget->profile = RatesOf(gpu, budget->profile);
+  budget->external_bytes = PaperOverheadBytes(gpu);
+  if (spec.resources().device_memory() == 0)
+    budget->device_memory_bytes = budget->profile.device_memory_bytes();
+  return absl::OkStatus();
 }
 
 // The spec that trained a checkpoint, from its manifest.
@@ -137,7 +183,10 @@ absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path, const std::st
   std::error_code error;
   const auto absolute = std::filesystem::absolute(spec_path, error);
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJobSpec(yaml, absolute.parent_path().string()));
-  ASSIGN_OR_RETURN(const Budget budget, MachineBudget(spec, profile_path));
+  Budget budget = MachineBudget(spec);
+  // The first measurement takes most of a minute, for nothing if no layout can respect the spec.
+  RETURN_IF_ERROR(CheckSpec(spec, budget));
+  RETURN_IF_ERROR(AddProfile(spec, profile_path, &budget));
   return PrepareAnyway(spec, budget, tell);
 }
 

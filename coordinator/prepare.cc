@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/prepare.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "coordinator/planner/profiles.h"
 #include "coordinator/planner/gpu_profile.h"
+#include "coordinator/planner/profiles.h"
+#include "coordinator/planner/space.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/lengths_report.h"
 #include "coordinator/prepare/offload_report.h"
@@ -37,6 +39,14 @@ Budget ForChoosing(const v1::JobSpec& spec, const Budget& budget) {
   return reference;
 }
 
+double LastEnd(const Simulation& simulation) {
+  double last = 0;
+  for (const SimulatedStage& stage : simulation.stages) {
+    for (const RunInstruction& run : stage.instructions) last = std::max(last, run.end_seconds);
+  }
+  return last;
+}
+
 // What may be changed, tried: shown beside a plan that does not fit.
 constexpr size_t kChangesShown = 3;
 
@@ -57,6 +67,8 @@ absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, co
   ReportSearch(searched, searched.evaluated.size(), &prepared.plan);
   prepared.programs = nearest.programs;
   prepared.simulation = nearest.simulation;
+  // The pictures are of what the programs do.
+  if (!nearest.shorter.empty()) prepared.simulation.step_seconds = LastEnd(nearest.simulation);
   return prepared;
 }
 
@@ -100,6 +112,15 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
 }
 
 }  // namespace
+
+absl::Status CheckSpec(const v1::JobSpec& spec, const Budget& budget) {
+  ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
+  const auto any = [&](Search search) {
+    return ForEachLayout(spec, model, budget, search, [](const v1::Layout&) { return false; });
+  };
+  const absl::Status plain = any(Search::kPlain);
+  return plain.ok() || any(Search::kAll).ok() ? absl::OkStatus() : plain;
+}
 
 absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget) {
   return PrepareWith(spec, budget, /*anyway=*/false, {});

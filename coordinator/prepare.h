@@ -29,6 +29,11 @@ struct Prepared {
   absl::Status refusal;               // OK unless it comes from PrepareAnyway()
 };
 
+// What Prepare() refuses however fast the hardware is, so that nothing has to be measured first:
+// INVALID_ARGUMENT of the model, and of a layout that nothing can respect. The budget needs no
+// profile.
+absl::Status CheckSpec(const v1::JobSpec& spec, const Budget& budget);
+
 // INVALID_ARGUMENT: the spec or the model is wrong. RESOURCE_EXHAUSTED: nothing fits, and the
 // message has the bytes and the cheapest change that fits; or the plan wears the drives out too
 // soon.

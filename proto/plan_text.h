@@ -13,4 +13,7 @@ namespace terrace {
 
 std::string PlanText(const v1::Plan& plan);
 
+// Of a plan of which only a sample was compiled, a sentence that says so; empty for others.
+std::string SampledText(const v1::Plan& plan);
+
 }  // namespace terrace

@@ -56,9 +56,20 @@ std::string OfBudget(const v1::StageMemory& memory) {
   return absl::StrCat("of ", FormatBytes(limit), ", ", PercentText(Part(Total(memory), limit)));
 }
 
-void PrintOne(const v1::StageMemory& memory, std::string* out) {
+std::string Heading(const v1::Plan& plan, v1::Tier tier) {
+  return absl::StrCat("\nmemory of a rank at the peak, ", TierName(tier),
+                      plan.sampled_micro_batches() > 0 ? ", by a sample" : "");
+}
+
+// Of a sample no arena is known to the byte.
+std::string ArenaText(const v1::Plan& plan, int64_t bytes) {
+  return plan.sampled_micro_batches() > 0 ? absl::StrCat("about ", FormatBytes(bytes))
+                                          : absl::StrCat(Grouped(bytes), " bytes");
+}
+
+void PrintOne(const v1::Plan& plan, const v1::StageMemory& memory, std::string* out) {
   constexpr double kBar = 40;
-  absl::StrAppend(out, "\nmemory of a rank at the peak, ", TierName(memory.tier()), "\n");
+  absl::StrAppend(out, Heading(plan, memory.tier()), "\n");
   TextTable table({{}, kRight, kRight, {}}, 2);
   for (const v1::MemoryLine& line : memory.lines()) {
     const double share = Part(line.bytes(), Total(memory));
@@ -67,8 +78,8 @@ void PrintOne(const v1::StageMemory& memory, std::string* out) {
   }
   table.Add({"total", FormatBytes(Total(memory)), "", OfBudget(memory)});
   table.AppendTo(out);
-  absl::StrAppendFormat(out, "  arena %s bytes, %.2f %% over the lower bound\n",
-                        Grouped(memory.arena_bytes()), 100 * OverBound(memory));
+  absl::StrAppendFormat(out, "  arena %s, %.2f %% over the lower bound\n",
+                        ArenaText(plan, memory.arena_bytes()), 100 * OverBound(memory));
 }
 
 // A power of 1024 in which all of a table is written.
@@ -135,8 +146,8 @@ void PrintStages(const v1::Plan& plan, const std::vector<const v1::StageMemory*>
                            static_cast<double>(bytes) / unit.bytes);
   };
   const int64_t budget = stages[0]->limit_bytes();  // of a tier, so that of all stages
-  absl::StrAppend(out, "\nmemory of a rank at the peak, ", TierName(stages[0]->tier()), ", in ",
-                  unit.name, "; ", budget == 0 ? "no budget" : "budget " + amount(budget), "\n");
+  absl::StrAppend(out, Heading(plan, stages[0]->tier()), ", in ", unit.name, "; ",
+                  budget == 0 ? "no budget" : "budget " + amount(budget), "\n");
   TextTable table({kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight}, 2);
   // Which ranks a stage has gives way to what is over the budget: there is room for one of them.
   const bool over_budget = most_total > budget && budget > 0;
@@ -156,9 +167,12 @@ void PrintStages(const v1::Plan& plan, const std::vector<const v1::StageMemory*>
   if (shown.size() < stages.size()) {
     absl::StrAppend(out, "  ", stages.size() - shown.size(), " more stages are in -o json\n");
   }
-  const std::string arenas = absl::StrFormat(
-      "arenas of %s%s bytes, at most %.2f %% over the lower bound", Grouped(least_arena),
-      most_arena > least_arena ? absl::StrCat(" to ", Grouped(most_arena)) : "", 100 * over_bound);
+  const std::string least =
+      plan.sampled_micro_batches() > 0 ? ArenaText(plan, least_arena) : Grouped(least_arena);
+  const std::string arenas =
+      absl::StrFormat("arenas of %s%s, at most %.2f %% over the lower bound",
+                      most_arena > least_arena ? absl::StrCat(least, " to ") : "",
+                      ArenaText(plan, most_arena), 100 * over_bound);
   absl::StrAppend(out, "  ", Wrapped(arenas, 80, 2), "\n");
 }
 
@@ -171,7 +185,7 @@ std::string PlanMemoryText(const v1::Plan& plan) {
     for (const v1::StageMemory& memory : plan.memory()) {
       if (memory.tier() == tier) stages.push_back(&memory);
     }
-    if (stages.size() == 1) PrintOne(*stages[0], &text);
+    if (stages.size() == 1) PrintOne(plan, *stages[0], &text);
     if (stages.size() > 1) PrintStages(plan, stages, &text);
   }
   return text;

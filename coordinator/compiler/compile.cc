@@ -178,6 +178,7 @@ struct Job {
   ForwardOptions forward;
   compiler::ScheduleShape shape;
   std::vector<std::vector<compiler::Pass>> schedule;  // by stage
+  std::atomic<int64_t>* nodes_left = nullptr;         // of TrainOptions
 };
 
 absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
@@ -222,8 +223,10 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
       .retire = compiler::SendsRetire(job.shape, stage, job.schedule[stage])};
   for (const int64_t length : TrainLengths(input.spec->data())) {
     forward.sequence = length;
-    RETURN_IF_ERROR(compiler::AppendTrain(
-        context, TrainOptionsOf(input, job.layout, forward, job.schedule[stage]), &graph));
+    compiler::TrainOptions options =
+        TrainOptionsOf(input, job.layout, forward, job.schedule[stage]);
+    options.nodes_left = job.nodes_left;
+    RETURN_IF_ERROR(compiler::AppendTrain(context, options, &graph));
   }
   forward.sequence = job.forward.sequence;
   compiler::AppendEval(context, forward, &graph);
@@ -278,6 +281,8 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
              .shape = compiler::ShapeOf(layout)};
   RETURN_IF_ERROR(SetPrecision(layout.precision(), &job.forward));
   ASSIGN_OR_RETURN(job.schedule, compiler::MakeSchedule(job.shape));
+  std::atomic<int64_t> nodes_left = input.instructions_max;
+  if (input.instructions_max > 0) job.nodes_left = &nodes_left;
   return CompileStages(job);
 }
 

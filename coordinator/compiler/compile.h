@@ -44,9 +44,13 @@ struct CompileInput {
   // Without, arenas are a few percent larger where buffers fit badly, and compiling takes under a
   // second a stage: for comparing layouts.
   bool search_packings = true;
+  // Of the training steps of all stages together; more are given up early. 0: as many as programs
+  // may have.
+  int64_t instructions_max = 0;
 };
 
-// INVALID_ARGUMENT when the layout asks for what this compiler cannot do.
+// INVALID_ARGUMENT when the layout asks for what this compiler cannot do, RESOURCE_EXHAUSTED when
+// it takes more instructions than are asked for.
 absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input);
 
 struct InferInput {

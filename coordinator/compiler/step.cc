@@ -88,15 +88,28 @@ class Train {
       stats_ = builder_.NewValue("stats", v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
     }
     total_ = builder_.NewValue("total", v1::ACTIVATION, DType::kF32, {2});
-    for (const Pass& pass : options_.schedule) RETURN_IF_ERROR(RunPass(pass));
+    for (const Pass& pass : options_.schedule) {
+      RETURN_IF_ERROR(RunPass(pass));
+      RETURN_IF_ERROR(CountNodes());
+    }
     if (!context_.HasLast()) SumStats();
     MoveFetchesAhead(graph_, &builder_.nodes());
     Optimize(ReduceGradients(context_, gradients_, BucketBytes(), &builder_));
+    RETURN_IF_ERROR(CountNodes());
     FinishCopies(&builder_);
     return absl::OkStatus();
   }
 
  private:
+  // Those since the last time.
+  absl::Status CountNodes() {
+    if (options_.nodes_left == nullptr) return absl::OkStatus();
+    const auto nodes = static_cast<int64_t>(builder_.nodes().size());
+    const int64_t added = nodes - std::exchange(counted_, nodes);
+    if (options_.nodes_left->fetch_sub(added) >= added) return absl::OkStatus();
+    return absl::ResourceExhaustedError("layout: more instructions than were asked for");
+  }
+
   int64_t BucketBytes() const {
     if (context_.parallel.groups.data != kNone) return options_.bucket_bytes;
     return std::min(options_.bucket_bytes, kLocalBucketBytes);
@@ -224,6 +237,7 @@ class Train {
   StagePasses passes_;
   GradientScopes gradients_;
   std::vector<BatchSlices> batches_;
+  int64_t counted_ = 0;
   int losses_ = 0;  // micro-batches whose loss is known
   Slice schedule_, stats_, total_;
 };

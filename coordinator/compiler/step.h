@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -28,9 +29,10 @@ struct TrainOptions {
   float clip_grad_norm = 0;
   kernels::AdamwAttrs adamw;  // weight_decay of those parameters that decay
   std::string name = std::string(kTrain);
+  std::atomic<int64_t>* nodes_left = nullptr;  // of all stages together; none: no limit
 };
 
-// For samples of options.forward.sequence tokens.
+// For samples of options.forward.sequence tokens. RESOURCE_EXHAUSTED as soon as no nodes are left.
 absl::Status AppendTrain(const StageContext& context, const TrainOptions& options, Graph* graph);
 void AppendEval(const StageContext& context, const ForwardOptions& options, Graph* graph);
 // REQUIRES: one stage, one tensor- and one context-parallel rank.

@@ -103,7 +103,10 @@ bool Conflict(const Use& a, const Use& b) {
 class Waits {
  public:
   Waits(const Graph& graph, int retire_marks)
-      : graph_(graph), retire_marks_(retire_marks), last_(graph.streams.size(), kNone) {}
+      : graph_(graph),
+        retire_marks_(retire_marks),
+        last_(graph.streams.size(), kNone),
+        uses_(graph.values.size()) {}
 
   // REQUIRES: the nodes have their streams.
   void Assign(std::vector<Node>* nodes) {
@@ -114,7 +117,7 @@ class Waits {
       Node& node = (*nodes)[i];
       Clock clock =
           last_[node.stream] == kNone ? Clock(last_.size(), kNone) : clocks_[last_[node.stream]];
-      node.waits = Reduce(Dependencies(i, node), &clock);
+      node.waits = Reduce(Dependencies(i, node, clock), &clock);
       clock[node.stream] = i;
       last_[node.stream] = i;
       clocks_.push_back(std::move(clock));
@@ -124,6 +127,10 @@ class Waits {
  private:
   // For each stream the last of its nodes that is known to have finished.
   using Clock = std::vector<int>;
+  struct UsesOfStream {
+    int stream = 0;
+    std::vector<Use> uses;  // in the order of the nodes
+  };
 
   // What a buffer of a ring held before orders its next use by itself (staging.h).
   static bool Reclaimed(const Value& value) {
@@ -143,24 +150,25 @@ class Waits {
 
   // For each node that has to wait for one: the communication after which nothing uses some value.
   void FindRetired(const std::vector<Node>& nodes) {
-    std::map<int, int> last_use;  // by outermost STEP value
-    std::map<int, int> first_use;
+    std::vector<int> last_use(graph_.values.size(), kNone);  // by outermost STEP value
+    std::vector<int> first_use = last_use;
     for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
       for (const Slice& operand : nodes[i].operands) {
         if (operand.absent()) continue;
         const int root = graph_.Root(operand).value;
         if (!Reclaimed(graph_.values[root])) continue;
         last_use[root] = i;
-        first_use.try_emplace(root, i);
+        if (first_use[root] == kNone) first_use[root] = i;
       }
     }
     std::vector<int> starts;  // of what leaves the device
-    for (const auto& [value, i] : last_use) {
-      if (LeavesDevice(nodes[i])) starts.push_back(first_use.at(value));
+    for (size_t value = 0; value < last_use.size(); ++value) {
+      const int i = last_use[value];
+      if (i != kNone && LeavesDevice(nodes[i])) starts.push_back(first_use[value]);
     }
     std::sort(starts.begin(), starts.end());
-    for (const auto& [value, i] : last_use) {
-      if (!Communicates(nodes[i]) && nodes[i].copy() == nullptr) continue;
+    for (const int i : last_use) {
+      if (i == kNone || (!Communicates(nodes[i]) && nodes[i].copy() == nullptr)) continue;
       const int later = LeavesDevice(nodes[i]) ? LeftBy(starts, nodes, i) : RetiredBy(nodes, i);
       if (later != kNone) retired_[later].push_back(i);
     }
@@ -193,8 +201,9 @@ class Waits {
   }
 
   // For each other stream the last node that conflicts with `node`, or that it must follow to share
-  // memory; earlier ones of that stream come before it anyway.
-  Clock Dependencies(int index, const Node& node) {
+  // memory; earlier ones of that stream come before it anyway. Those that `clock` knows to have
+  // finished are not looked for.
+  Clock Dependencies(int index, const Node& node, const Clock& clock) {
     Clock latest(last_.size(), kNone);
     if (TakesNewMemory(graph_, node)) latest[kComputeStream] = last_[kComputeStream];
     if (const auto retired = retired_.find(index); retired != retired_.end()) {
@@ -213,16 +222,33 @@ class Waits {
                        .begin = begin,
                        .end = begin + root.shape.SpanBytes(),
                        .writes = access != Access::kRead};
-      for (int stream = 0; stream < static_cast<int>(latest.size()); ++stream) {
-        if (stream == node.stream) continue;
-        for (const Use& other : uses_[{root.value, stream}]) {
-          if (Conflict(use, other)) latest[stream] = std::max(latest[stream], other.node);
-        }
+      for (const UsesOfStream& others : uses_[root.value]) {
+        if (others.stream == node.stream) continue;
+        int& last = latest[others.stream];
+        last = std::max(last, LastConflict(use, others.uses, std::max(last, clock[others.stream])));
       }
       uses.emplace_back(root.value, use);
     }
-    for (const auto& [value, use] : uses) uses_[{value, node.stream}].push_back(use);
+    for (const auto& [value, use] : uses) UsesOf(value, node.stream).push_back(use);
     return latest;
+  }
+
+  // The last node after `known` that conflicts; kNone if there is none. A value that is used all
+  // over a long step has many uses, nearly all of them known.
+  static int LastConflict(const Use& use, const std::vector<Use>& others, int known) {
+    for (auto other = others.rbegin(); other != others.rend() && other->node > known; ++other) {
+      if (Conflict(use, *other)) return other->node;
+    }
+    return kNone;
+  }
+
+  std::vector<Use>& UsesOf(int value, int stream) {
+    std::vector<UsesOfStream>& of_value = uses_[value];
+    for (UsesOfStream& one : of_value) {
+      if (one.stream == stream) return one.uses;
+    }
+    of_value.push_back({.stream = stream, .uses = {}});
+    return of_value.back().uses;
   }
 
   // Drops what the clock or another dependency implies, and moves the clock on.
@@ -252,8 +278,8 @@ class Waits {
   const int retire_marks_;
   std::vector<int> last_;  // by stream: its latest node
   std::vector<Clock> clocks_;
-  std::map<std::pair<int, int>, std::vector<Use>> uses_;  // by value and stream
-  std::map<int, std::vector<int>> retired_;               // by the node that waits
+  std::vector<std::vector<UsesOfStream>> uses_;  // by value
+  std::map<int, std::vector<int>> retired_;      // by the node that waits
   const std::vector<Node>* nodes_ = nullptr;
 };
 

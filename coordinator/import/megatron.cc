@@ -104,6 +104,9 @@ class Importer {
       const bool ulysses = value == "a2a";
       draft_.Mapped(setting, value, "layout.context_type", ulysses ? "ulysses" : "ring",
                     value == "p2p" || ulysses ? "" : "ring is as exact and sends less");
+    } else if (flag.name == "sequence-parallel" && TensorRanks() == 1) {
+      draft_.Automatic(setting, value,
+                       "off with one tensor-parallel rank, as Megatron-LM turns it off");
     } else if (flag.name == "data-path") {
       DataPath(flag);
     } else if (flag.name == "split") {
@@ -128,6 +131,13 @@ class Importer {
       return Deferred(flag);
     }
     return true;
+  }
+
+  int64_t TensorRanks() const {
+    int64_t ranks = 1;
+    const char* flag = "tensor-model-parallel-size";
+    const bool known = line_.Given(flag) && absl::SimpleAtoi(line_.Value(flag), &ranks);
+    return known ? ranks : 1;
   }
 
   // Of the launcher, often a variable of the shell.

@@ -13,9 +13,23 @@ namespace terrace {
 absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                   Search search) {
   Comparison comparison(spec, model, budget, search);
-  RETURN_IF_ERROR(ForEachLayout(spec, model, budget, search,
-                                [&](const v1::Layout& layout) { comparison.Add(layout); }));
+  RETURN_IF_ERROR(ForEachLayout(spec, model, budget, search, [&](const v1::Layout& layout) {
+    comparison.Add(layout);
+    return true;
+  }));
   return comparison.Take();
+}
+
+absl::StatusOr<bool> AnyHopeful(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                                Search search, int64_t* compared) {
+  Comparison comparison(spec, model, budget, search);
+  RETURN_IF_ERROR(ForEachLayout(spec, model, budget, search, [&](const v1::Layout& layout) {
+    comparison.Add(layout);
+    return !comparison.any_hopeful();
+  }));
+  if (!comparison.any_hopeful()) comparison.MoveAndTile();
+  *compared += comparison.compared();
+  return comparison.any_hopeful();
 }
 
 absl::StatusOr<std::vector<v1::Layout>> Candidates(const v1::JobSpec& spec, const Model& model,

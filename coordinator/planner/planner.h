@@ -85,6 +85,11 @@ struct Proposals {
 absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                   Search search);
 
+// Whether Propose() would have one that is not hopeless; asks no more layouts than it takes to
+// know. How many is added to `compared`.
+absl::StatusOr<bool> AnyHopeful(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                                Search search, int64_t* compared);
+
 // Complete layouts, never none. INVALID_ARGUMENT when none can respect the spec (more ranks than
 // devices, a batch or a dimension that does not divide), naming the keys and the nearest values
 // that work.

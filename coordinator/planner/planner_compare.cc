@@ -26,6 +26,10 @@ constexpr size_t kMovedMax = 256;
 constexpr double kSmaller = 0.9;
 // Where whole matrices do not fit, the largest first.
 constexpr int64_t kTileSizes[] = {int64_t{256} << 20, int64_t{64} << 20, int64_t{16} << 20};
+// Of what is offloaded a micro-batch moves weights there twice and gradients there and back. Beyond
+// so many chunks in a step a stage's program is too long to compile or check.
+constexpr int64_t kChunkPasses = 4, kChunksOfStep = 1'000'000;
+constexpr int64_t kChunkBytesMax = int64_t{256} << 20;
 // Of the device's bytes: what is larger may not fit when it is compiled.
 constexpr double kTight = 0.9;
 
@@ -104,9 +108,13 @@ void Comparison::Add(v1::Layout layout) {
   }
 }
 
-Proposals Comparison::Take() {
+void Comparison::MoveAndTile() {
   if (search_ == Search::kTiers) AddMoved();
   if (search_ != Search::kPlain) AddTiled();
+}
+
+Proposals Comparison::Take() {
+  MoveAndTile();
   const bool plain = search_ == Search::kPlain;
   Proposals proposals = {.best = Smaller(), .compared = compared_};
   const size_t left = kProposedMax - std::min(kProposedMax / 2, proposals.best.size());
@@ -152,8 +160,23 @@ std::set<LayoutKind> Comparison::KindsThatFitShort() const {
   return kinds;
 }
 
+void Comparison::ChooseChunks(v1::Layout* layout) const {
+  if (!layout->has_offload() || spec_.layout().chunk_bytes() > 0) return;
+  const EstimateModel& model = memory_.model();
+  const int64_t parameters =
+      model.layer_parameters * layers_ + model.embedding_parameters + model.head_parameters;
+  const int64_t share = kF32Bytes * parameters / layout->tensor_parallel() /
+                        layout->pipeline_parallel() / ShardRanks(*layout);
+  const int64_t passes = kChunkPasses * std::max<uint32_t>(1, layout->micro_batches());
+  while (share / layout->chunk_bytes() * passes > kChunksOfStep &&
+         layout->chunk_bytes() < kChunkBytesMax) {
+    layout->set_chunk_bytes(2 * layout->chunk_bytes());
+  }
+}
+
 Proposal Comparison::Compare(v1::Layout layout) {
   ++compared_;
+  ChooseChunks(&layout);
   Proposal one = {.memory = memory_.Memory(layout)};
   const MemoryEstimate elsewhere = {.host_bytes = one.memory.host_bytes,
                                     .nvme_bytes = one.memory.nvme_bytes};
@@ -245,6 +268,7 @@ void Comparison::AddMoved() {
       ++compared_;
       auto moved = WithOffload(memory_, one.layout, spec_.layout().offload(), way, limits_);
       if (!moved.has_value()) continue;
+      ChooseChunks(&*moved);
       Proposal proposal = {.seconds = StepSeconds(*moved), .memory = memory_.Memory(*moved)};
       proposal.layout = *std::move(moved);
       Keep(proposal, /*within=*/true);

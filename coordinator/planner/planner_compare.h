@@ -30,8 +30,13 @@ class Comparison {
 
   // Complete, as of ForEachLayout.
   void Add(v1::Layout layout);
-  // Once. REQUIRES: something was added.
+  // Once. REQUIRES: something was added. MoveAndTile() is part of it.
   Proposals Take();
+  void MoveAndTile();
+
+  // Of those compared so far some is not hopeless.
+  bool any_hopeful() const { return !by_size_.empty(); }
+  int64_t compared() const { return compared_; }
 
  private:
   // tp, pp, cp, ZeRO stage, micro-batch, schedule and chunks, classes away.
@@ -49,6 +54,8 @@ class Comparison {
   void AddAllMoved();
   void AddTiled();
   bool Tileable(const v1::Layout& layout) const;
+  // So large that a step of what is offloaded can be compiled.
+  void ChooseChunks(v1::Layout* layout) const;
   bool IsShort(const v1::Layout& layout) const;
   // Kinds of which a short layout seems to fit: longer ones are not proposed then.
   std::set<LayoutKind> KindsThatFitShort() const;

@@ -52,7 +52,7 @@ v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
 class Walk {
  public:
   Walk(const v1::JobSpec& spec, const Model& model, const Budget& budget, Search search,
-       const std::function<void(const v1::Layout&)>& found)
+       const std::function<bool(const v1::Layout&)>& found)
       : spec_(spec),
         pinned_(spec.layout()),
         model_(model),
@@ -76,16 +76,22 @@ class Walk {
     }
   }
 
+  // Nobody wants more.
+  bool ended() const { return ended_; }
+
   absl::Status Result() const { return any_ ? absl::OkStatus() : refusal_; }
 
  private:
   void AddBatches(v1::Layout layout, int64_t batch, const std::vector<int64_t>& micro_batches) {
     for (const int64_t micro_batch : micro_batches) {
+      if (ended_) return;
       if (all_ && pinned_.schedule().empty() && !Fills(layout, batch / micro_batch)) continue;
       layout.set_micro_batch(static_cast<uint32_t>(micro_batch));
       layout.set_micro_batches(static_cast<uint32_t>(batch / micro_batch));
       bool passed = false;
-      for (const v1::Layout& shared : Sharings(layout)) passed |= AddOne(shared);
+      for (const v1::Layout& shared : Sharings(layout)) {
+        if (!ended_) passed |= AddOne(shared);
+      }
       // The others break the same rule, unless it is about the tokens of a micro-batch.
       if (!passed && pinned_.sequence_parallel() <= 0) break;
     }
@@ -108,7 +114,7 @@ class Walk {
       return false;
     }
     any_ = true;
-    found_(layout);
+    ended_ = !found_(layout);
     return true;
   }
 
@@ -216,19 +222,21 @@ class Walk {
   const Model& model_;
   const Budget& budget_;
   const bool all_;
-  const std::function<void(const v1::Layout&)>& found_;
+  const std::function<bool(const v1::Layout&)>& found_;
   const EstimateModel of_model_;
-  bool any_ = false;
+  bool any_ = false, ended_ = false;
   absl::Status refusal_;
 };
 
 }  // namespace
 
 absl::Status ForEachLayout(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                           Search search, const std::function<void(const v1::Layout&)>& found) {
+                           Search search, const std::function<bool(const v1::Layout&)>& found) {
   ASSIGN_OR_RETURN(const std::vector<Degrees> all, DegreesFor(spec.layout(), budget, search));
   Walk walk(spec, model, budget, search, found);
-  for (const Degrees& degrees : all) walk.Add(degrees);
+  for (const Degrees& degrees : all) {
+    if (!walk.ended()) walk.Add(degrees);
+  }
   return walk.Result();
 }
 

@@ -21,8 +21,9 @@
 namespace terrace {
 
 // Calls `found` with each, complete, with all on the device but what is pinned; of recompute only
-// what is pinned is set. OK when at least one was found, or else the first refusal.
+// what is pinned is set. It says whether to go on. OK when at least one was found, or else the
+// first refusal.
 absl::Status ForEachLayout(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                           Search search, const std::function<void(const v1::Layout&)>& found);
+                           Search search, const std::function<bool(const v1::Layout&)>& found);
 
 }  // namespace terrace

@@ -37,14 +37,15 @@ int64_t ExternalBytes(const Budget& budget) {
 
 absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, const Model& model,
                                                        const Budget& budget, v1::Layout layout,
-                                                       int64_t micro_batches,
-                                                       bool search_packings) {
+                                                       int64_t micro_batches, bool search_packings,
+                                                       int64_t instructions_max) {
   layout.set_micro_batches(static_cast<uint32_t>(micro_batches));
   return Compile({.spec = &spec,
                   .model = &model,
                   .layout = std::move(layout),
                   .external_bytes = ExternalBytes(budget),
-                  .search_packings = search_packings});
+                  .search_packings = search_packings,
+                  .instructions_max = instructions_max});
 }
 
 void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated) {
@@ -61,11 +62,11 @@ void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evalua
 }
 
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
-                                   const Budget& budget, const v1::Layout& layout) {
+                                   const Budget& budget, const v1::Layout& layout,
+                                   bool search_packings) {
   Evaluated evaluated = {.layout = layout};
-  ASSIGN_OR_RETURN(evaluated.programs,
-                   CompileLayout(spec, model, budget, layout, layout.micro_batches(),
-                                 /*search_packings=*/true));
+  ASSIGN_OR_RETURN(evaluated.programs, CompileLayout(spec, model, budget, layout,
+                                                     layout.micro_batches(), search_packings));
   CountBytes(spec, budget, &evaluated);
   if (evaluated.fits)
     RETURN_IF_ERROR(CheckAdmitted(budget, LimitsOf(spec), layout, &evaluated.programs));

@@ -50,13 +50,16 @@ std::vector<std::string> Excesses(const v1::JobSpec& spec, const Budget& budget,
 
 // Checked when it fits. INTERNAL when the checker refuses what the compiler made.
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
-                                   const Budget& budget, const v1::Layout& layout);
+                                   const Budget& budget, const v1::Layout& layout,
+                                   bool search_packings = true);
 
 // Parts of it: `programs` compiled with the layout's micro-batches, or so many of them; the bytes
 // and whether they fit. Without searching packings, arenas may be a few percent larger.
+// RESOURCE_EXHAUSTED when it takes more than `instructions_max`, if that is not 0.
 absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, const Model& model,
                                                        const Budget& budget, v1::Layout layout,
-                                                       int64_t micro_batches, bool search_packings);
+                                                       int64_t micro_batches, bool search_packings,
+                                                       int64_t instructions_max = 0);
 void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated);
 
 // "config" leaves the windows of config.json, "full" removes them, "sliding_window" gives every

@@ -183,6 +183,22 @@ v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena)
   return memory;
 }
 
+void AddInputs(int64_t bytes, v1::StageMemory* memory) {
+  if (bytes == 0) return;
+  const auto add = [bytes](google::protobuf::RepeatedPtrField<v1::MemoryLine>* lines) {
+    for (v1::MemoryLine& line : *lines) {
+      if (line.class_() != v1::INPUT) continue;
+      line.set_bytes(line.bytes() + bytes);
+      return true;
+    }
+    return false;
+  };
+  if (!add(memory->mutable_lines())) AddLine(memory->tier(), v1::INPUT, bytes, memory);
+  if (!add(memory->mutable_largest())) AddLargest(memory->tier(), {{v1::INPUT, bytes}}, memory);
+  memory->set_arena_bytes(memory->arena_bytes() + bytes);
+  memory->set_lower_bound_bytes(memory->lower_bound_bytes() + bytes);
+}
+
 v1::Binding ReportBinding(const std::vector<v1::Program>& programs, const TierLimits& limits,
                           int64_t device_memory_bytes) {
   const v1::Program* program = nullptr;

@@ -19,6 +19,9 @@ namespace terrace {
 // arena + external exactly, and the most of each class, each at its own moment.
 v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena);
 
+// Inputs that lie there from the begin of the step on and are of no program (search_sample.h).
+void AddInputs(int64_t bytes, v1::StageMemory* memory);
+
 // Of the arena that takes the largest part of its limit; without limits, of the largest on a
 // device.
 v1::Binding ReportBinding(const std::vector<v1::Program>& programs, const TierLimits& limits,

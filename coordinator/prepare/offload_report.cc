@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/planner/instruction_time.h"
 #include "coordinator/planner/layout_rules.h"
+#include "coordinator/prepare/search_sample.h"
 #include "kernels/tensor_view.h"
 #include "proto/op_codec.h"
 
@@ -85,6 +86,15 @@ PassSeconds SecondsOfPasses(const v1::Program& program, const SimulatedStage& st
   return passes;
 }
 
+// What each micro-batch beyond a sample adds.
+PassSeconds Extrapolated(PassSeconds passes, const PassSeconds& shorter, double times) {
+  for (double PassSeconds::*seconds : {&PassSeconds::compute, &PassSeconds::copies,
+                                       &PassSeconds::on_host, &PassSeconds::busiest}) {
+    passes.*seconds += times * (passes.*seconds - shorter.*seconds);
+  }
+  return passes;
+}
+
 }  // namespace
 
 std::optional<v1::NvmePlan> ReportNvme(const v1::JobSpec& spec, const Evaluated& chosen) {
@@ -110,11 +120,21 @@ std::optional<v1::NvmePlan> ReportNvme(const v1::JobSpec& spec, const Evaluated&
 double BreakEvenTokens(const v1::HardwareProfile& profile, const Evaluated& chosen) {
   if (!IsOffloaded(chosen.layout)) return 0;
   const InstructionTime time(profile);
-  const auto tokens = static_cast<double>(chosen.programs[0].rules().tokens_per_step());
+  absl::StatusOr<Simulation> shorter;
+  if (!chosen.shorter.empty()) shorter = Simulate(chosen.shorter, "train", profile);
+  const bool sample = !chosen.shorter.empty() && shorter.ok();
+  const double tokens = static_cast<double>(chosen.programs[0].rules().tokens_per_step()) *
+                        (sample ? static_cast<double>(chosen.layout.micro_batches()) /
+                                      chosen.programs[0].rules().micro_batches()
+                                : 1);
   double most = 0;
   for (size_t i = 0; i < chosen.programs.size(); ++i) {
     const SimulatedStage& stage = chosen.simulation.stages[i];
-    const PassSeconds passes = SecondsOfPasses(chosen.programs[i], stage, time);
+    PassSeconds passes = SecondsOfPasses(chosen.programs[i], stage, time);
+    if (sample) {
+      passes = Extrapolated(passes, SecondsOfPasses(chosen.shorter[i], shorter->stages[i], time),
+                            TimesBeyond(chosen));
+    }
     if (passes.compute <= 0) continue;
     const double threads = std::max<double>(1, chosen.programs[i].threads());
     const double stolen = profile.shared_cores() ? passes.copies / threads + passes.on_host : 0;

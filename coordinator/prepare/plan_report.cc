@@ -16,6 +16,7 @@
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report_alternatives.h"
 #include "coordinator/prepare/search_choice.h"
+#include "coordinator/prepare/search_sample.h"
 #include "kernels/tensor_view.h"
 #include "proto/program_hash.h"
 #include "proto/program_text.h"
@@ -198,6 +199,33 @@ v1::Alternative ReportAlternative(const WhyNot& why_not, const Evaluated& other)
   return alternative;
 }
 
+// Of a sample nothing that it would not have in common with the whole step.
+void ReportPrograms(const Evaluated& chosen, v1::Plan* plan) {
+  if (!chosen.shorter.empty()) {
+    plan->set_sampled_micro_batches(chosen.programs[0].rules().micro_batches());
+    return;
+  }
+  uint32_t instructions = 0;
+  for (const v1::Program& program : chosen.programs) {
+    plan->add_program_sha256(Sha256Hex(SerializeProgram(program)));
+    for (const v1::Sequence& sequence : program.sequences()) {
+      if (sequence.name() == "train") instructions += sequence.instructions_size();
+    }
+  }
+  plan->set_instructions(instructions);
+}
+
+v1::Binding ReportBindingOf(const v1::JobSpec& spec, const Budget& budget,
+                            const Evaluated& chosen) {
+  v1::Binding binding = ReportBinding(chosen.programs, LimitsOf(spec), budget.device_memory_bytes);
+  if (binding.tier() != v1::DEVICE) return binding;
+  for (size_t stage = 0; stage < chosen.programs.size(); ++stage) {
+    if (chosen.programs[stage].stage() != binding.stage()) continue;
+    binding.set_bytes(binding.bytes() + MissingInputBytes(chosen, stage));
+  }
+  return binding;
+}
+
 }  // namespace
 
 v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& budget,
@@ -209,27 +237,23 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   *plan.mutable_time() = ReportTime(spec, budget, chosen);
   *plan.mutable_profile() = budget.profile;
   plan.mutable_profile()->clear_kernels();  // hundreds of shapes: `terrace profile` prints them
-  uint32_t instructions = 0;
-  for (const v1::Program& program : chosen.programs) {
+  for (size_t stage = 0; stage < chosen.programs.size(); ++stage) {
+    const v1::Program& program = chosen.programs[stage];
     for (const v1::Arena& arena : program.arenas()) {
       v1::StageMemory* memory = plan.add_memory();
       *memory = ReportMemory(program, arena);
+      if (arena.tier() == v1::DEVICE) AddInputs(MissingInputBytes(chosen, stage), memory);
       // A program that does not fit has no limits.
       if (memory->limit_bytes() == 0) memory->set_limit_bytes(LimitOf(spec, budget, arena.tier()));
     }
-    plan.add_program_sha256(Sha256Hex(SerializeProgram(program)));
-    for (const v1::Sequence& sequence : program.sequences()) {
-      if (sequence.name() == "train") instructions += sequence.instructions_size();
-    }
   }
-  plan.set_instructions(instructions);
+  ReportPrograms(chosen, &plan);
   plan.set_checkpoint_bytes(CheckpointBytes(chosen));
   if (auto nvme = ReportNvme(spec, chosen)) *plan.mutable_nvme() = *std::move(nvme);
   plan.set_break_even_tokens(BreakEvenTokens(budget.profile, chosen));
   plan.set_binding_constraint(BindingConstraint(budget, chosen, others));
   plan.set_fits(chosen.fits);
-  *plan.mutable_binding() =
-      ReportBinding(chosen.programs, LimitsOf(spec), budget.device_memory_bytes);
+  *plan.mutable_binding() = ReportBindingOf(spec, budget, chosen);
   const WhyNot why_not(spec, budget, chosen);
   for (const Evaluated& other : others) {
     v1::Alternative* alternative = plan.add_alternatives();

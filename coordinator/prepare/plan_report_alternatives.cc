@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "coordinator/prepare/search_sample.h"
 #include "proto/caching_need.h"
 #include "proto/program_text.h"
 #include "proto/words.h"
@@ -102,9 +103,7 @@ absl::StatusOr<StepParts> PartsOf(const v1::HardwareProfile& profile, const Eval
   // Of a sample the step goes on as it does between its two lengths.
   ASSIGN_OR_RETURN(const Simulation simulation, Simulate(evaluated.shorter, "train", profile));
   const StepParts shorter = PartsOfPrograms(evaluated.shorter, simulation);
-  const double longer = evaluated.programs[0].rules().micro_batches();
-  const double times = (evaluated.layout.micro_batches() - longer) /
-                       (longer - evaluated.shorter[0].rules().micro_batches());
+  const double times = TimesBeyond(evaluated);
   for (const Named& part : kParts) {
     double& seconds = parts.*part.seconds;
     seconds = std::max(0.0, seconds + times * (seconds - shorter.*part.seconds));

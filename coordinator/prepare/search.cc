@@ -16,6 +16,8 @@ namespace {
 // Layouts of a kind that fit before the fastest is chosen.
 constexpr int kFittingMax = 4;
 constexpr double kAnySeconds = 1e300;
+// Steps of more instructions are not packed as well as can be only to say that they do not fit.
+constexpr int64_t kPackedToLook = 40'000;
 
 struct Found : Searched {
   bool fitted = false;  // something seemed to fit
@@ -35,89 +37,149 @@ std::vector<const Proposal*> All(const std::vector<Proposal>& proposals) {
   return all;
 }
 
-// Each kind only where it may be worth more than those before it.
-absl::Status TryKinds(const std::vector<Proposal>& proposals, double seconds_max, Trial* trial) {
-  LayoutKind last = LayoutKind::kSharded;
-  for (const Proposal& one : proposals) last = std::max(last, LayoutKindOf(one.layout));
-  for (const LayoutKind kind :
-       {LayoutKind::kSharded, LayoutKind::kOnDevice, LayoutKind::kOnTiers}) {
-    const std::vector<const Proposal*> of_kind = OfKind(proposals, kind);
-    if (of_kind.empty()) continue;
-    RETURN_IF_ERROR(trial->Try(of_kind, kind, kind == last, seconds_max));
-    if (trial->fits()) seconds_max = std::min(seconds_max, WorthIt(trial->fastest_estimate()));
-  }
-  return absl::OkStatus();
-}
+// One search, by samples or by whole steps. Borrows what it is made with. Used by one thread, once.
+class Once {
+ public:
+  Once(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+       const SearchOptions& options, bool sampled, SearchCost* cost)
+      : spec_(spec),
+        model_(model),
+        budget_(budget),
+        options_(options),
+        cost_(*cost),
+        trial_(spec, model, budget,
+               {.fitting_max = options.first_fit ? 1 : kFittingMax,
+                .sampled = sampled,
+                .instructions_max = options.instructions_max}) {}
 
-// Where nothing fits. To say what is in the way it takes neither the last percents that a search of
-// packings saves nor all of a very long step.
-absl::StatusOr<Evaluated> Look(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                               Evaluated sample) {
-  const bool is_short = LayerPassesOfStep(sample.layout, model.config.layers) <= kShortLayerPasses;
-  if (is_short || NearlyFits(sample, budget)) {
-    return Evaluate(spec, model, budget, v1::Layout(sample.layout));
+  absl::StatusOr<Found> Run() {
+    const absl::Status tried = TryAll();
+    cost_.instructions += trial_.instructions();
+    RETURN_IF_ERROR(tried);
+    found_.fitted = trial_.fits();
+    found_.all_tried = trial_.all_tried();
+    ASSIGN_OR_RETURN(std::vector<Tried> taken, trial_.Take());
+    ASSIGN_OR_RETURN(found_.evaluated, Choose(std::move(taken)));
+    const Evaluated& front = found_.evaluated.front();
+    if (front.fits) found_.others = SmallerOnes(wide_.best, front);
+    return std::move(found_);
   }
-  return sample;
-}
 
-// The chosen one whole. A sample that fits may stand for a step that does not, by its packing: then
-// the next best is.
-absl::StatusOr<std::vector<Evaluated>> Choose(const v1::JobSpec& spec, const Model& model,
-                                              const Budget& budget, std::vector<Tried> tried) {
-  for (;;) {
-    const std::optional<size_t> best = BestOf(tried);
-    const size_t index = best ? *best : NearestToFit(spec, budget, tried);
-    Evaluated& one = tried[index].evaluated;
-    if (!best) {
-      ASSIGN_OR_RETURN(one, Look(spec, model, budget, std::move(one)));
+ private:
+  absl::Status TryAll() {
+    // A batch that all ranks cannot divide may be divided by fewer.
+    const absl::StatusOr<Proposals> plain = Propose(spec_, model_, budget_, Search::kPlain);
+    double seconds_max = kAnySeconds;
+    if (plain.ok()) {
+      Count(*plain);
+      RETURN_IF_ERROR(
+          trial_.Try(All(plain->best), LayoutKind::kPlain, /*last=*/false, seconds_max));
+      if (trial_.fits()) seconds_max = WorthIt(trial_.fastest_estimate());
+    }
+    if (options_.first_fit && trial_.fits()) return absl::OkStatus();
+    trial_.Forget();
+    const auto search = OffersTiers(spec_) ? Search::kTiers : Search::kAll;
+    absl::StatusOr<Proposals> all = Propose(spec_, model_, budget_, search);
+    if (!all.ok()) return plain.ok() ? all.status() : plain.status();
+    wide_ = *std::move(all);
+    Count(wide_);
+    RETURN_IF_ERROR(TryKinds(seconds_max));
+    return options_.first_fit ? absl::OkStatus() : trial_.TryAny(All(wide_.best));
+  }
+
+  void Count(const Proposals& proposals) {
+    found_.candidates += proposals.compared;
+    cost_.compared += proposals.compared;
+  }
+
+  // Each kind only where it may be worth more than those before it.
+  absl::Status TryKinds(double seconds_max) {
+    LayoutKind last = LayoutKind::kSharded;
+    for (const Proposal& one : wide_.best) last = std::max(last, LayoutKindOf(one.layout));
+    for (const LayoutKind kind :
+         {LayoutKind::kSharded, LayoutKind::kOnDevice, LayoutKind::kOnTiers}) {
+      const std::vector<const Proposal*> of_kind = OfKind(wide_.best, kind);
+      if (of_kind.empty()) continue;
+      RETURN_IF_ERROR(trial_.Try(of_kind, kind, kind == last, seconds_max));
+      if (trial_.fits()) seconds_max = std::min(seconds_max, WorthIt(trial_.fastest_estimate()));
+    }
+    return absl::OkStatus();
+  }
+
+  // The chosen one whole. A sample that fits may stand for a step that does not, by its packing:
+  // then the next best is.
+  absl::StatusOr<std::vector<Evaluated>> Choose(std::vector<Tried> tried) {
+    for (;;) {
+      const std::optional<size_t> best = BestOf(tried);
+      const size_t index = best ? *best : NearestToFit(spec_, budget_, tried);
+      Evaluated& one = tried[index].evaluated;
+      if (!best) {
+        RETURN_IF_ERROR(Look(&one));
+        return InOrder(index, std::move(tried));
+      }
+      if (!IsEnough(one)) RETURN_IF_ERROR(Complete(/*search_packings=*/true, &one));
+      if (!one.fits) continue;
+      for (Tried& other : tried) {
+        if (other.evaluated.simulation.stages.empty())
+          RETURN_IF_ERROR(SimulateStep(budget_.profile, &other.evaluated));
+      }
       return InOrder(index, std::move(tried));
     }
-    ASSIGN_OR_RETURN(one, Evaluate(spec, model, budget, v1::Layout(one.layout)));
-    if (one.fits) return InOrder(index, std::move(tried));
   }
-}
 
-absl::StatusOr<Found> SearchOnce(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                                 Effort effort, bool sampled) {
-  Trial trial(spec, model, budget, effort == Effort::kBest ? kFittingMax : 1, sampled);
-  Found searched;
-  // A batch that all ranks cannot divide may be divided by fewer.
-  const absl::StatusOr<Proposals> plain = Propose(spec, model, budget, Search::kPlain);
-  double seconds_max = kAnySeconds;
-  if (plain.ok()) {
-    RETURN_IF_ERROR(trial.Try(All(plain->best), LayoutKind::kPlain, /*last=*/false, kAnySeconds));
-    searched.candidates = plain->compared;
-    if (trial.fits()) seconds_max = WorthIt(trial.fastest_estimate());
+  absl::Status Complete(bool search_packings, Evaluated* one) {
+    ASSIGN_OR_RETURN(*one,
+                     Evaluate(spec_, model_, budget_, v1::Layout(one->layout), search_packings));
+    cost_.instructions += Instructions(one->programs);
+    return absl::OkStatus();
   }
-  Proposals wide;
-  if (effort == Effort::kBest || !trial.fits()) {
-    trial.Forget();
-    const auto search = OffersTiers(spec) ? Search::kTiers : Search::kAll;
-    absl::StatusOr<Proposals> all = Propose(spec, model, budget, search);
-    if (!all.ok()) return plain.ok() ? all.status() : plain.status();
-    wide = *std::move(all);
-    searched.candidates += wide.compared;
-    RETURN_IF_ERROR(TryKinds(wide.best, seconds_max, &trial));
+
+  // Of the whole step.
+  int64_t InstructionsOf(const Evaluated& sample) const {
+    const auto compiled = static_cast<double>(Instructions(sample.programs));
+    return static_cast<int64_t>(compiled * sample.layout.micro_batches() /
+                                sample.programs[0].rules().micro_batches());
   }
-  searched.fitted = trial.fits();
-  searched.instructions = trial.instructions();
-  ASSIGN_OR_RETURN(std::vector<Tried> tried, trial.Take());
-  ASSIGN_OR_RETURN(searched.evaluated, Choose(spec, model, budget, std::move(tried)));
-  const Evaluated& front = searched.evaluated.front();
-  if (front.fits) searched.others = SmallerOnes(wide.best, front);
-  return searched;
-}
+
+  // A sample of what would take too long to compile whole only to say that it fits.
+  bool IsEnough(const Evaluated& one) const {
+    return options_.first_fit && !one.shorter.empty() &&
+           InstructionsOf(one) > options_.instructions_max - trial_.instructions();
+  }
+
+  // Where nothing fits. To say what is in the way it takes neither the last percents that a search
+  // of packings saves nor all of a very long step.
+  absl::Status Look(Evaluated* sample) {
+    const bool is_short =
+        LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses;
+    const bool packed = InstructionsOf(*sample) <= kPackedToLook;
+    if (is_short || (packed && NearlyFits(*sample, budget_))) return Complete(packed, sample);
+    return SimulateStep(budget_.profile, sample);
+  }
+
+  const v1::JobSpec& spec_;
+  const Model& model_;
+  const Budget& budget_;
+  const SearchOptions& options_;
+  SearchCost& cost_;
+  Trial trial_;
+  Proposals wide_;
+  Found found_;
+};
 
 }  // namespace
 
 absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& model,
-                                       const Budget& given, Effort effort) {
+                                       const Budget& given, const SearchOptions& options,
+                                       SearchCost* cost) {
   Budget budget = given;
   budget.external_bytes = ExternalBytes(given);
-  ASSIGN_OR_RETURN(Found found, SearchOnce(spec, model, budget, effort, /*sampled=*/true));
+  SearchCost own;
+  if (cost == nullptr) cost = &own;
+  ASSIGN_OR_RETURN(Found found, Once(spec, model, budget, options, /*sampled=*/true, cost).Run());
   // What fits by its sample alone is decided by whole steps.
   if (found.fitted && !found.evaluated.front().fits) {
-    ASSIGN_OR_RETURN(found, SearchOnce(spec, model, budget, effort, /*sampled=*/false));
+    ASSIGN_OR_RETURN(found, Once(spec, model, budget, options, /*sampled=*/false, cost).Run());
   }
   return Searched(std::move(found));
 }

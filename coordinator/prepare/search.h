@@ -19,9 +19,21 @@
 
 namespace terrace {
 
-enum class Effort {
-  kBest,      // several that fit are compared
-  kFirstFit,  // whether anything fits, and what
+// Where nothing fits no more instructions are compiled to find that out.
+inline constexpr int64_t kUnfitInstructionsMax = 240'000;
+
+// What a search costs, counted and never timed.
+struct SearchCost {
+  int64_t compared = 0;      // layouts, by closed form
+  int64_t instructions = 0;  // compiled
+};
+
+struct SearchOptions {
+  // Whether anything fits, and what; otherwise several that fit are compared. Then what fits by its
+  // sample is left at that where compiling it whole would cost too much, and it is
+  // RESOURCE_EXHAUSTED when everything would; otherwise one layout is looked at in any case.
+  bool first_fit = false;
+  int64_t instructions_max = kUnfitInstructionsMax;
 };
 
 struct Searched {
@@ -30,11 +42,13 @@ struct Searched {
   std::vector<Evaluated> evaluated;
   std::vector<Proposal> others;  // by closed form only, that fit in less memory than the chosen
   int64_t candidates = 0;        // compared by closed form
-  int64_t instructions = 0;      // compiled
+  bool all_tried = true;         // false: of those that may fit some would have cost too much
 };
 
-// INVALID_ARGUMENT when no layout respects the spec or none can be compiled.
+// INVALID_ARGUMENT when no layout respects the spec or none can be compiled. What it cost is added
+// to `cost`, whether it succeeds or not.
 absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& model,
-                                       const Budget& budget, Effort effort = Effort::kBest);
+                                       const Budget& budget, const SearchOptions& options = {},
+                                       SearchCost* cost = nullptr);
 
 }  // namespace terrace

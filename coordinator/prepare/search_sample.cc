@@ -11,8 +11,21 @@
 namespace terrace {
 namespace {
 
+double Sum(const Simulation& simulation, double SimulatedStage::*seconds) {
+  double sum = 0;
+  for (const SimulatedStage& stage : simulation.stages) sum += stage.*seconds;
+  return sum;
+}
+
 // What each micro-batch beyond the sample adds, `times` as many as lie between its two steps.
 void Extrapolate(const Simulation& shorter, double times, Simulation* simulation) {
+  const auto of_step = [&](double SimulatedStage::*seconds) {
+    const double sum = Sum(*simulation, seconds);
+    return sum + times * (sum - Sum(shorter, seconds));
+  };
+  const double compute = of_step(&SimulatedStage::compute_seconds);
+  const double bubble = std::max(0.0, of_step(&SimulatedStage::bubble_seconds));
+  if (compute > 0) simulation->bubble_ratio = bubble / compute;
   const auto field = [&](double Simulation::*seconds) {
     simulation->*seconds += times * (simulation->*seconds - shorter.*seconds);
   };
@@ -25,10 +38,12 @@ void Extrapolate(const Simulation& shorter, double times, Simulation* simulation
 }  // namespace
 
 absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                                 const v1::Layout& layout, const SampleSizes& sizes) {
+                                 const v1::Layout& layout, const SampleSizes& sizes,
+                                 int64_t instructions_max) {
   Evaluated evaluated = {.layout = layout};
   const auto compile = [&](int64_t micro_batches) {
-    return CompileLayout(spec, model, budget, layout, micro_batches, /*search_packings=*/false);
+    return CompileLayout(spec, model, budget, layout, micro_batches, /*search_packings=*/false,
+                         instructions_max);
   };
   if (sizes.longer == 0) {
     ASSIGN_OR_RETURN(evaluated.programs, compile(layout.micro_batches()));
@@ -45,7 +60,13 @@ absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, co
   return evaluated;
 }
 
-int64_t StageBytes(const Evaluated& evaluated, size_t stage) {
+double TimesBeyond(const Evaluated& sample) {
+  const double longer = sample.programs[0].rules().micro_batches();
+  const double shorter = sample.shorter[0].rules().micro_batches();
+  return (sample.layout.micro_batches() - longer) / (longer - shorter);
+}
+
+int64_t MissingInputBytes(const Evaluated& evaluated, size_t stage) {
   const v1::Program& program = evaluated.programs[stage];
   int64_t inputs = 0;
   for (const v1::Buffer& buffer : program.buffers()) {
@@ -53,8 +74,13 @@ int64_t StageBytes(const Evaluated& evaluated, size_t stage) {
   }
   const int64_t compiled = std::max<int64_t>(1, program.rules().micro_batches());
   const int64_t missing = evaluated.layout.micro_batches() - compiled;
+  return (inputs + compiled - 1) / compiled * missing;
+}
+
+int64_t StageBytes(const Evaluated& evaluated, size_t stage) {
+  const v1::Program& program = evaluated.programs[stage];
   return ReservedBytesNeeded(program, v1::DEVICE) + program.external_bytes() +
-         (inputs + compiled - 1) / compiled * missing;
+         MissingInputBytes(evaluated, stage);
 }
 
 void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated) {
@@ -82,10 +108,7 @@ absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluat
     ASSIGN_OR_RETURN(evaluated->simulation, Simulate(evaluated->programs, "train", profile));
   }
   RETURN_IF_ERROR(shorter.status());
-  const double longer = evaluated->programs[0].rules().micro_batches();
-  const double between = longer - evaluated->shorter[0].rules().micro_batches();
-  Extrapolate(*shorter, (evaluated->layout.micro_batches() - longer) / between,
-              &evaluated->simulation);
+  Extrapolate(*shorter, TimesBeyond(*evaluated), &evaluated->simulation);
   return absl::OkStatus();
 }
 

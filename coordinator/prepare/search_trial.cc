@@ -2,9 +2,11 @@
 #include "coordinator/prepare/search_trial.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/prepare/search_sample.h"
@@ -14,9 +16,11 @@ namespace {
 
 // Layouts that may fail to fit before only the smallest is tried.
 constexpr int kMissesMax = 8;
-// Once this many instructions were compiled, the trial ends with what fits; where nothing does yet,
-// it goes on for as many again, and then only the smallest is tried.
+// Once this many instructions were compiled, the trial ends with what fits.
 constexpr int64_t kInstructionsMax = 120'000;
+// What turns out longer than was guessed is given up while its graph is built, which takes about
+// this part of the time of compiling that many instructions.
+constexpr int64_t kGivenUpPart = 3;
 // Times that a layout is adjusted to what compiling it showed.
 constexpr int kCorrectionsMax = 2;
 // Up to so many instructions a better packing is searched for before anything else is changed.
@@ -30,6 +34,8 @@ constexpr double kMayFit = 1.05;
 // What is slower by closed form than the fastest that fits, by this factor, is not tried any more.
 constexpr double kCloseEnough = 1.15;
 
+}  // namespace
+
 int64_t Instructions(const std::vector<v1::Program>& programs) {
   int64_t count = 0;
   for (const v1::Program& program : programs) {
@@ -37,8 +43,6 @@ int64_t Instructions(const std::vector<v1::Program>& programs) {
   }
   return count;
 }
-
-}  // namespace
 
 absl::Status Trial::Try(const std::vector<const Proposal*>& proposals, LayoutKind kind, bool last,
                         double seconds_max) {
@@ -53,23 +57,39 @@ absl::Status Trial::Try(const std::vector<const Proposal*>& proposals, LayoutKin
   RETURN_IF_ERROR(TryThose(proposals, kind, kMayFit, seconds_max));
   if (!fits()) RETURN_IF_ERROR(TryThose(proposals, kind, kHopeless, seconds_max));
   if (fits()) return TryFaster(proposals, kind);
+  return last ? TrySmallest(proposals, kind) : absl::OkStatus();
+}
+
+absl::Status Trial::TrySmallest(const std::vector<const Proposal*>& proposals, LayoutKind kind) {
   const auto smaller = [this](const Proposal* a, const Proposal* b) {
-    return std::pair(HopelessElsewhere(*a), a->memory.total()) <
-           std::pair(HopelessElsewhere(*b), b->memory.total());
+    return std::tuple(!Affordable(a->layout), HopelessElsewhere(*a), a->memory.total()) <
+           std::tuple(!Affordable(b->layout), HopelessElsewhere(*b), b->memory.total());
   };
   const auto smallest = std::min_element(proposals.begin(), proposals.end(), smaller);
-  if (!last || smallest == proposals.end()) return absl::OkStatus();
+  if (smallest == proposals.end()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(**smallest, kind));
   if (fit.value_or(false)) fastest_estimate_ = (*smallest)->seconds;
   return absl::OkStatus();
+}
+
+absl::Status Trial::TryAny(const std::vector<const Proposal*>& proposals) {
+  if (!tried_.empty() || all_tried_ || proposals.empty()) return absl::OkStatus();
+  const auto shorter = [this](const Proposal* a, const Proposal* b) {
+    return LengthOf(a->layout) < LengthOf(b->layout);
+  };
+  const Proposal& shortest = **std::min_element(proposals.begin(), proposals.end(), shorter);
+  must_ = true;
+  const absl::Status tried = TryOne(shortest, LayoutKindOf(shortest.layout)).status();
+  must_ = false;
+  return tried;
 }
 
 absl::Status Trial::TryThose(const std::vector<const Proposal*>& proposals, LayoutKind kind,
                              double part, double seconds_max) {
   int misses = 0, fitting = 0;
   for (const Proposal* proposal : proposals) {
-    if (fitting >= fitting_max_ || proposal->seconds > seconds_max) break;
-    if (misses >= kMissesMax || instructions_ > (fits() ? 1 : 2) * kInstructionsMax) break;
+    if (fitting >= options_.fitting_max || proposal->seconds > seconds_max) break;
+    if (misses >= kMissesMax || (fits() && instructions_ > kInstructionsMax)) break;
     if (!MayFit(*proposal, part)) continue;
     ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(*proposal, kind));
     if (!fit.has_value()) continue;
@@ -85,7 +105,7 @@ absl::Status Trial::TryFaster(const std::vector<const Proposal*>& proposals, Lay
   const bool tried_any = std::any_of(tried_.begin(), tried_.end(), [kind](const Tried& one) {
     return one.kind == kind && one.evaluated.fits;
   });
-  if (!faster || !tried_any || fitting_max_ == 1 || instructions_ > kCheapInstructions) {
+  if (!faster || !tried_any || options_.fitting_max == 1 || instructions_ > kCheapInstructions) {
     return absl::OkStatus();
   }
   return TryOne(*proposals.front(), kind, /*adjust=*/false).status();
@@ -97,8 +117,9 @@ bool Trial::fits() const {
 }
 
 absl::StatusOr<std::vector<Tried>> Trial::Take() {
-  if (tried_.empty()) return refusal_;
-  return std::move(tried_);
+  if (!tried_.empty()) return std::move(tried_);
+  if (!refusal_.ok()) return refusal_;
+  return absl::ResourceExhaustedError("every layout takes too long to compile");
 }
 
 absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, LayoutKind kind,
@@ -106,9 +127,17 @@ absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, Layo
   std::vector<int64_t> targets;
   std::optional<v1::Layout> layout = Fitted(proposal, &targets);
   for (int corrections = 0; layout.has_value() && !Known(*layout); ++corrections) {
-    const bool adjustable = adjust && corrections < kCorrectionsMax && MayRecompute(*layout) &&
-                            instructions_ < 2 * kInstructionsMax;
+    if (!Affordable(*layout)) {
+      all_tried_ = false;
+      break;
+    }
+    const bool adjustable =
+        adjust && !must_ && corrections < kCorrectionsMax && MayRecompute(*layout);
     absl::StatusOr<Evaluated> one = Compiled(*layout);
+    if (absl::IsResourceExhausted(one.status())) {
+      all_tried_ = false;
+      break;
+    }
     if (absl::IsInvalidArgument(one.status())) {  // another layout may be compiled
       if (refusal_.ok()) refusal_ = one.status();
       return std::optional<bool>();
@@ -117,9 +146,10 @@ absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, Layo
     if (!layout->has_offload()) Learn(*one);
     layout.reset();
     if (!one->fits && adjustable) layout = Corrected(*one, &targets);
-    if (layout.has_value()) continue;
+    if (layout.has_value() && Affordable(*layout)) continue;
+    if (layout.has_value()) all_tried_ = false;
     RETURN_IF_ERROR(PackBetter(kPackedAtAll, &*one));
-    RETURN_IF_ERROR(SimulateStep(budget_.profile, &*one));
+    if (one->fits) RETURN_IF_ERROR(SimulateStep(budget_.profile, &*one));
     const bool fit = one->fits;
     tried_.push_back({*std::move(one), kind});
     return std::optional<bool>(fit);
@@ -128,10 +158,20 @@ absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, Layo
 }
 
 absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
-  absl::StatusOr<Evaluated> one =
-      Sample(spec_, model_, budget_, layout, sampled_ ? SizesOf(layout) : SampleSizes());
+  const bool limited = !must_ && !fits();
+  const int64_t most =
+      limited ? std::max<int64_t>(1, options_.instructions_max - instructions_) : 0;
+  absl::StatusOr<Evaluated> one = Sample(spec_, model_, budget_, layout,
+                                         options_.sampled ? SizesOf(layout) : SampleSizes(), most);
+  double& longer_by = longer_by_.try_emplace(layout.has_offload(), 1).first->second;
+  if (absl::IsResourceExhausted(one.status())) {
+    instructions_ += most / kGivenUpPart;
+    longer_by = std::max(longer_by, static_cast<double>(most) / LengthOf(layout));
+  }
   if (!one.ok()) return one;
-  instructions_ += Instructions(one->programs) + Instructions(one->shorter);
+  const int64_t instructions = Instructions(one->programs) + Instructions(one->shorter);
+  instructions_ += instructions;
+  longer_by = static_cast<double>(instructions) / LengthOf(layout);
   RETURN_IF_ERROR(PackBetter(kQuicklyPacked, &*one));
   return one;
 }
@@ -145,6 +185,23 @@ absl::Status Trial::PackBetter(int64_t instructions_max, Evaluated* one) const {
                                                 /*search_packings=*/true));
   CountSampleBytes(spec_, budget_, one);
   return absl::OkStatus();
+}
+
+double Trial::LengthOf(const v1::Layout& layout) const {
+  const SampleSizes sizes = options_.sampled ? SizesOf(layout) : SampleSizes();
+  const bool whole = sizes.longer == 0;
+  return std::max(1.0, ProgramLength(memory_.model(), layout,
+                                     whole ? layout.micro_batches() : sizes.shorter + sizes.longer,
+                                     whole ? 1 : 2));
+}
+
+int64_t Trial::InstructionsFor(const v1::Layout& layout) const {
+  const auto seen = longer_by_.find(layout.has_offload());
+  return static_cast<int64_t>((seen == longer_by_.end() ? 1 : seen->second) * LengthOf(layout));
+}
+
+bool Trial::Affordable(const v1::Layout& layout) const {
+  return must_ || fits() || instructions_ + InstructionsFor(layout) <= options_.instructions_max;
 }
 
 bool Trial::MayRecompute(const v1::Layout& layout) const {

@@ -5,7 +5,8 @@
 // layouts that follow, so that misses, which cost as much as hits, stay few. The smallest of all is
 // tried where nothing else fits.
 //
-// It stops by counting layouts and instructions, never by time: the same in, the same out.
+// It stops by counting layouts and instructions, never by time: the same in, the same out. What
+// compiling a layout will cost is told from its passes and from those compiled before.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,17 +24,23 @@
 
 namespace terrace {
 
+struct TrialOptions {
+  int fitting_max = 1;  // layouts of a kind that fit before the fastest is chosen
+  bool sampled = true;  // false: all micro-batches are compiled
+  // Where nothing fits yet, what would take more instructions than these in all is not compiled.
+  int64_t instructions_max = 0;
+};
+
+int64_t Instructions(const std::vector<v1::Program>& programs);
+
 // Borrows what it is made with. Used by one thread.
 class Trial {
  public:
-  // Without `sampled` all micro-batches are compiled.
-  Trial(const v1::JobSpec& spec, const Model& model, const Budget& budget, int fitting_max,
-        bool sampled)
+  Trial(const v1::JobSpec& spec, const Model& model, const Budget& budget, TrialOptions options)
       : spec_(spec),
         model_(model),
         budget_(budget),
-        fitting_max_(fitting_max),
-        sampled_(sampled),
+        options_(options),
         memory_(EstimateModel(spec, model)) {}
 
   // `proposals` are the fastest first; those slower than `seconds_max` are left out. When none fits
@@ -41,14 +48,20 @@ class Trial {
   absl::Status Try(const std::vector<const Proposal*>& proposals, LayoutKind kind, bool last,
                    double seconds_max);
 
+  // Where nothing was tried, for what it would have cost: the one that costs least.
+  absl::Status TryAny(const std::vector<const Proposal*>& proposals);
+
   bool fits() const;
   // Seconds by closed form of the fastest that fits. REQUIRES: fits().
   double fastest_estimate() const { return fastest_estimate_; }
   int64_t instructions() const { return instructions_; }  // compiled so far
+  // False when some were not compiled for what they would have cost.
+  bool all_tried() const { return all_tried_; }
   // Layouts of another kind follow, of which those that were tried say nothing.
   void Forget() { off_by_.clear(); }
 
-  // Never none; INVALID_ARGUMENT when none could be compiled.
+  // Never none; INVALID_ARGUMENT when none could be compiled, RESOURCE_EXHAUSTED when all would
+  // have cost too much. Those that do not fit are not simulated.
   absl::StatusOr<std::vector<Tried>> Take();
 
  private:
@@ -59,6 +72,7 @@ class Trial {
   absl::Status TryThose(const std::vector<const Proposal*>& proposals, LayoutKind kind, double part,
                         double seconds_max);
   absl::Status TryFaster(const std::vector<const Proposal*>& proposals, LayoutKind kind);
+  absl::Status TrySmallest(const std::vector<const Proposal*>& proposals, LayoutKind kind);
   absl::StatusOr<Evaluated> Compiled(const v1::Layout& layout);
   // Searches packings of what nearly fits and is no longer than this.
   absl::Status PackBetter(int64_t instructions_max, Evaluated* one) const;
@@ -66,6 +80,10 @@ class Trial {
   std::optional<v1::Layout> Fitted(const Proposal& proposal, std::vector<int64_t>* targets) const;
   // With less for each stage that is over its bytes; nothing when all is computed again already.
   std::optional<v1::Layout> Corrected(const Evaluated& one, std::vector<int64_t>* targets) const;
+  double LengthOf(const v1::Layout& layout) const;  // by closed form, of what is compiled
+  // By that and by how far it was off with such layouts.
+  int64_t InstructionsFor(const v1::Layout& layout) const;
+  bool Affordable(const v1::Layout& layout) const;
   bool MayRecompute(const v1::Layout& layout) const;
   bool MayFit(const Proposal& proposal, double part) const;
   // Over the limits of the tiers other than the device.
@@ -79,13 +97,15 @@ class Trial {
   const v1::JobSpec& spec_;
   const Model& model_;
   const Budget& budget_;
-  const int fitting_max_;
-  const bool sampled_;
+  const TrialOptions options_;
   const MemoryEstimator memory_;
   std::vector<Tried> tried_;
   double fastest_estimate_ = 1e300;
-  int64_t instructions_ = 0;              // compiled so far
+  int64_t instructions_ = 0;  // compiled so far
+  bool all_tried_ = true;
+  bool must_ = false;                     // compiled whatever it costs
   std::map<std::string, double> off_by_;  // by schedule
+  std::map<bool, double> longer_by_;      // a factor, by whether something is offloaded
   absl::Status refusal_;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -21,18 +22,23 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-// What trying changes may cost, counted, so that the same in gives the same out: layouts compared
-// by closed form and instructions compiled. About ten seconds.
-constexpr int64_t kComparedMax = 600'000;
-constexpr int64_t kInstructionsMax = 250'000;
 
+// What was spent of the limits.
 struct Cost {
-  int64_t compared = 0;
-  int64_t instructions = 0;
-  bool ends_early = false;  // not all closed forms were asked
+  ChangeLimits limits;
+  SearchCost spent;
+  std::vector<std::string> not_tried;  // in words
+
   // So that what they leave can be tried, closed forms alone may cost half of it.
-  bool asked_enough() const { return compared > kComparedMax / 2; }
-  bool too_much() const { return compared > kComparedMax || instructions > kInstructionsMax; }
+  bool asked_enough() const { return spent.compared > limits.compared / 2; }
+  // With so little left nothing more is tried in earnest.
+  bool too_much() const { return spent.compared > limits.compared || left() < least(); }
+  // Of the next change: half of what is left, so that others can be tried too.
+  int64_t instructions_max() const { return std::max(left() / 2, std::min(left(), 2 * least())); }
+
+ private:
+  int64_t left() const { return std::max<int64_t>(0, limits.instructions - spent.instructions); }
+  int64_t least() const { return limits.instructions / 16; }
 };
 
 Search SearchOf(const v1::JobSpec& spec) {
@@ -42,10 +48,7 @@ Search SearchOf(const v1::JobSpec& spec) {
 // Whether some layout of the spec is worth compiling, by closed form.
 absl::StatusOr<bool> AnyIsHopeful(const v1::JobSpec& spec, const Budget& budget, Cost* cost) {
   ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
-  ASSIGN_OR_RETURN(const Proposals proposals, Propose(spec, model, budget, SearchOf(spec)));
-  cost->compared += proposals.compared;
-  return std::any_of(proposals.best.begin(), proposals.best.end(),
-                     [&](const Proposal& one) { return !Hopeless(one.memory, spec, budget); });
+  return AnyHopeful(spec, model, budget, SearchOf(spec), &cost->spent.compared);
 }
 
 // Of what is open, that which takes the least memory is asked.
@@ -70,14 +73,25 @@ bool HopefulAnyhow(const Variation& variation, const Budget& budget, Cost* cost)
   return any(WithLayoutReleased(variation)) || any(WithOffload(variation));
 }
 
+// "a", "a with b", "a with b and c".
+std::string InWords(const std::vector<std::string>& changes) {
+  if (changes.size() < 2) return absl::StrJoin(changes, "");
+  return absl::StrCat(changes[0], " with ",
+                      absl::StrJoin(changes.begin() + 1, changes.end(), " and "));
+}
+
 // Index of the first of ever shorter sequences that is hopeful; as many as there are if none is.
 // Where asking ends early: of the first known to be, or of the shortest.
 size_t FirstHopeful(const std::vector<Variation>& shorter, const Budget& budget, Cost* cost) {
   size_t begin = 0, end = shorter.size();
   while (begin < end) {
     if (cost->asked_enough()) {
-      cost->ends_early = true;
-      return std::min(end, shorter.size() - 1);
+      const size_t first = std::min(end, shorter.size() - 1);
+      for (size_t i = begin; i < first; ++i) {
+        cost->not_tried.push_back(shorter[i].changes.empty() ? "another layout"
+                                                             : InWords(shorter[i].changes));
+      }
+      return first;
     }
     const size_t middle = begin + (end - begin) / 2;
     if (HopefulAnyhow(shorter[middle], budget, cost)) {
@@ -89,16 +103,21 @@ size_t FirstHopeful(const std::vector<Variation>& shorter, const Budget& budget,
   return begin;
 }
 
-// The best layout of the spec that fits. What the closed form calls hopeless is not compiled.
-std::optional<Evaluated> BestThatFits(const v1::JobSpec& spec, const Budget& budget, Cost* cost) {
+// The best layout of the spec, which `words` tell, that fits. What the closed form calls hopeless
+// is not compiled.
+std::optional<Evaluated> BestThatFits(const v1::JobSpec& spec, const Budget& budget,
+                                      const std::string& words, Cost* cost) {
   if (!Hopeful(spec, budget, cost)) return std::nullopt;
   const absl::StatusOr<Model> model = ReadModel(spec);
   if (!model.ok()) return std::nullopt;
-  absl::StatusOr<Searched> searched = SearchLayouts(spec, *model, budget, Effort::kFirstFit);
-  if (!searched.ok()) return std::nullopt;
-  cost->compared += searched->candidates;
-  cost->instructions += searched->instructions;
-  if (!searched->evaluated.front().fits) return std::nullopt;
+  const SearchOptions options = {.first_fit = true, .instructions_max = cost->instructions_max()};
+  absl::StatusOr<Searched> searched = SearchLayouts(spec, *model, budget, options, &cost->spent);
+  const bool too_costly = absl::IsResourceExhausted(searched.status());
+  const bool fits = searched.ok() && searched->evaluated.front().fits;
+  if (!fits && (too_costly || (searched.ok() && !searched->all_tried))) {
+    cost->not_tried.push_back(absl::StrCat(too_costly ? "" : "all of ", words));
+  }
+  if (!fits) return std::nullopt;
   return std::move(searched->evaluated.front());
 }
 
@@ -127,13 +146,6 @@ std::vector<Kind> KindsOf(const v1::JobSpec& spec, const Budget& budget, Cost* c
   return kinds;
 }
 
-// "a", "a with b", "a with b and c".
-std::string InWords(const std::vector<std::string>& changes) {
-  if (changes.size() < 2) return absl::StrJoin(changes, "");
-  return absl::StrCat(changes[0], " with ",
-                      absl::StrJoin(changes.begin() + 1, changes.end(), " and "));
-}
-
 // So that an offload that the spec does not have is a change.
 void OnDeviceUnlessPinned(v1::Offload* offload) {
   for (v1::TierShares* shares : {offload->mutable_parameter(), offload->mutable_gradient(),
@@ -149,6 +161,7 @@ std::string BytesText(const Evaluated& evaluated) {
     absl::StrAppend(&text, ", host ", FormatBytes(evaluated.host_bytes));
   if (evaluated.nvme_bytes > 0)
     absl::StrAppend(&text, ", nvme ", FormatBytes(evaluated.nvme_bytes));
+  if (!evaluated.shorter.empty()) absl::StrAppend(&text, ", by a sample");
   return text;
 }
 
@@ -158,6 +171,29 @@ std::string SampleText(const Evaluated& nearest) {
   return absl::StrCat("; the figures are of a sample of ",
                       nearest.programs[0].rules().micro_batches(), " of the step's ",
                       nearest.layout.micro_batches(), " micro-batches: close, not exact");
+}
+
+// What was found, and what was not tried.
+std::string CheapestText(const Changes& changes) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> named;
+  for (const std::string& words : changes.not_tried) {
+    if (named.size() < kNamed && !absl::c_linear_search(named, words)) named.push_back(words);
+  }
+  const size_t more = changes.not_tried.size() - named.size();
+  const std::string not_tried =
+      named.empty()
+          ? ""
+          : absl::StrCat(
+                " (not tried, for the time that it would take: ", absl::StrJoin(named, ", "),
+                more > 0 ? absl::StrCat(" and ", more, " more") : "", ")");
+  if (changes.found.empty()) {
+    return not_tried.empty()
+               ? "no layout, precision or sequence_length fits; "
+               : absl::StrCat("none of the changes that were tried fits", not_tried, "; ");
+  }
+  return absl::StrCat("the cheapest change that fits: ", changes.found[0].words, " (",
+                      BytesText(changes.found[0].evaluated), ")", not_tried, "; or ");
 }
 
 // Before it is known what layout fits.
@@ -179,26 +215,30 @@ Change ChangeOf(const v1::JobSpec& spec, const Variation& variation, Evaluated f
 }  // namespace
 
 Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most,
-                       const TellTried& tell) {
+                       const TellTried& tell, const ChangeLimits& limits) {
   Changes changes;
-  Cost cost;
+  Cost cost = {.limits = limits, .spent = {}};
   bool any_tried = false;
   if (tell) tell("changes by closed form");
   for (const Kind& kind : KindsOf(spec, budget, &cost)) {
     for (const std::vector<Variation>* variations : {&kind.released, &kind.offloaded}) {
       for (const Variation& variation : *variations) {
-        changes.all_tried = !cost.ends_early && !cost.too_much();
-        const bool enough = changes.found.size() >= most || (any_tried && cost.too_much());
-        if (enough) return changes;
+        const std::string words = InWords(WordsOf(spec, variation));
+        if (changes.found.size() >= most) break;
+        if (any_tried && cost.too_much()) {
+          cost.not_tried.push_back(words);
+          continue;
+        }
         any_tried = true;
-        if (tell) tell(InWords(WordsOf(spec, variation)));
-        std::optional<Evaluated> fitting = BestThatFits(variation.spec, budget, &cost);
+        if (tell) tell(words);
+        std::optional<Evaluated> fitting = BestThatFits(variation.spec, budget, words, &cost);
         if (!fitting.has_value()) continue;
         changes.found.push_back(ChangeOf(spec, variation, *std::move(fitting)));
         break;
       }
     }
   }
+  changes.not_tried = std::move(cost.not_tried);
   return changes;
 }
 
@@ -207,13 +247,6 @@ absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Eva
   const int64_t enough_mib = (nearest.device_bytes + kMiB - 1) / kMiB;
   const bool device_short =
       budget.device_memory_bytes > 0 && nearest.device_bytes > budget.device_memory_bytes;
-  const char* none = changes.all_tried ? "no layout, precision or sequence_length fits; "
-                                       : "none of the changes that were tried fits; ";
-  const std::string cheapest =
-      changes.found.empty()
-          ? none
-          : absl::StrCat("the cheapest change that fits: ", changes.found[0].words, " (",
-                         BytesText(changes.found[0].evaluated), "); or ");
   const v1::Binding binding =
       ReportBinding(nearest.programs, LimitsOf(spec), budget.device_memory_bytes);
   std::vector<std::string> holders;
@@ -224,7 +257,7 @@ absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Eva
   return absl::ResourceExhaustedError(absl::StrCat(
       "job '", spec.name(), "' needs ", absl::StrJoin(Excesses(spec, budget, nearest), " and "),
       " per rank", nearest.programs.size() > 1 ? absl::StrCat(" of stage ", binding.stage()) : "",
-      "; ", cheapest,
+      "; ", CheapestText(changes),
       device_short ? absl::StrCat("resources.device_memory of at least ", enough_mib, " MiB")
                    : "more of it in resources",
       "; the most is held at ", binding.instruction(), ", by ", absl::StrJoin(holders, ", "),

@@ -2,7 +2,7 @@
 // cheapest first (variations.h), those that closed forms call hopeless left out.
 //
 // However large the model and the cluster, it ends after so many layouts compared and instructions
-// compiled, and says so when it has not tried everything then.
+// compiled, and says what it has not tried then. No single change takes all of it.
 //
 // Pure and thread-safe.
 //
@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,15 +28,20 @@ struct Change {
   Evaluated evaluated;
 };
 struct Changes {
-  std::vector<Change> found;  // the cheapest first
-  bool all_tried = true;      // false: it ended early, and cheaper or other changes may fit too
+  std::vector<Change> found;           // the cheapest first
+  std::vector<std::string> not_tried;  // cheaper ones, or others that may fit too, in words
+};
+// What trying changes may cost, counted and never timed, so that the same in gives the same out.
+struct ChangeLimits {
+  int64_t compared = 400'000;      // layouts, by closed form
+  int64_t instructions = 400'000;  // compiled
 };
 // Told what is tried next, in words; first, once, that closed forms are asked.
 using TellTried = std::function<void(const std::string& words)>;
 
 // At most `most`; none when no layout, precision or sequence_length fits. `tell` may be empty.
 Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most,
-                       const TellTried& tell);
+                       const TellTried& tell, const ChangeLimits& limits = {});
 
 // RESOURCE_EXHAUSTED that says what the job's `nearest` layout needs of each tier that is too
 // small, what there is, what holds the most, and the cheapest of `changes`.

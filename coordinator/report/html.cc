@@ -18,6 +18,7 @@
 #include "proto/drawing/page.h"
 #include "proto/drawing/svg.h"
 #include "proto/layout_text.h"
+#include "proto/plan_text.h"
 #include "proto/program_text.h"
 #include "proto/words.h"
 
@@ -83,9 +84,8 @@ std::string LayoutSection(const Prepared& prepared) {
   table.Add(
       {"hardware", EscapeXml(absl::StrCat(profile.name(),
                                           profile.measured() ? " (measured)" : " (catalogue)"))});
-  table.Add({"search",
-             absl::StrCat(Grouped(plan.search().candidates()), " layouts compared, ",
-                          Grouped(plan.search().compiled()), " compiled, checked and simulated")});
+  table.Add({"search", absl::StrCat(Grouped(plan.search().candidates()), " layouts compared, ",
+                                    Grouped(plan.search().compiled()), " compiled and simulated")});
   std::string binding;
   if (plan.has_binding() && plan.binding().bytes() > 0) {
     const v1::Binding& bound = plan.binding();
@@ -115,9 +115,19 @@ std::string LargestSection(const v1::Binding& binding) {
                       TierWord(binding.tier()), ":</p>\n", Wide(table.Finish()));
 }
 
+// Where the pictures begin: they are of what was compiled.
+std::string DrawnOf(const v1::Plan& plan, const char* whole) {
+  return plan.sampled_micro_batches() == 0
+             ? whole
+             : absl::StrCat("a sample of ", plan.sampled_micro_batches(), " of ",
+                            plan.layout().micro_batches(), " micro-batches");
+}
+
 std::string MemorySection(const Prepared& prepared) {
   std::string section =
-      "<section><h2>Memory over the step</h2>\n<p>What holds something on each tier of a rank, by "
+      absl::StrCat("<section><h2>Memory over ", DrawnOf(prepared.plan, "the step"), "</h2>\n");
+  section +=
+      "<p>What holds something on each tier of a rank, by "
       "class, over the simulated time. Dotted: what is reserved. Dashed: the budget. Point at a "
       "chart for numbers.</p>\n";
   for (const Picture& row : MemoryCharts(prepared)) {
@@ -127,6 +137,8 @@ std::string MemorySection(const Prepared& prepared) {
 }
 
 std::string TimeSection(const Prepared& prepared) {
+  std::string of = DrawnOf(prepared.plan, "");
+  if (!of.empty()) of = " in " + of;
   const std::vector<StageTime> stages = BreakDown(prepared);
   std::vector<std::string> head = {"stage"};
   for (const TimePart& part : stages.at(0).parts) head.push_back(part.name);
@@ -138,11 +150,13 @@ std::string TimeSection(const Prepared& prepared) {
     table.Add(cells);
   }
   return absl::StrCat(
-      "<section><h2>The schedule</h2>\n<p>Each stage over the simulated step, coloured by phase; "
-      "numbers are micro-batches. Empty: it waits.</p>\n",
+      "<section><h2>The schedule", of,
+      "</h2>\n<p>Each stage over the simulated step, coloured by "
+      "phase; numbers are micro-batches. Empty: it waits.</p>\n",
       Wide(SvgElement(TimelineChart(prepared), "Schedule of the stages over the step")),
-      "</section>\n<section><h2>Where the time goes</h2>\n<p>Bubble of all stages over their "
-      "computation: <b>",
+      "</section>\n<section><h2>Where the time goes", of,
+      of.empty() ? "</h2>\n<p>B" : "</h2>\n<p>In the whole step: b",
+      "ubble of all stages over their computation: <b>",
       PercentText(prepared.plan.time().bubble_ratio()),
       "</b>; communication that nothing hides: <b>",
       SecondsText(prepared.plan.time().exposed_communication_seconds()),
@@ -192,11 +206,13 @@ std::string MemoryTable(const v1::Plan& plan) {
             : "");
     table.Add(cells);
   }
-  return absl::StrCat(
-      "<section><h2>Memory of a rank at the peak</h2>\n<p>These are the bytes that a rank "
-      "reserves, "
-      "exactly; the bound is what no packing can go below.</p>\n",
-      Wide(table.Finish()), LargestSection(plan.binding()), "</section>\n");
+  const char* words =
+      plan.sampled_micro_batches() > 0
+          ? "By a sample: close to the bytes that a rank would reserve, not exact."
+          : "These are the bytes that a rank reserves, exactly; the bound is what no packing can "
+            "go below.";
+  return absl::StrCat("<section><h2>Memory of a rank at the peak</h2>\n<p>", words, "</p>\n",
+                      Wide(table.Finish()), LargestSection(plan.binding()), "</section>\n");
 }
 
 std::string AlternativesSection(const v1::Plan& plan) {
@@ -220,21 +236,32 @@ std::string AlternativesSection(const v1::Plan& plan) {
                       Wide(table.Finish()), "</section>\n");
 }
 
+std::string SampleBanner(const v1::Plan& plan) {
+  if (plan.sampled_micro_batches() == 0) return "";
+  return absl::StrCat("<p class=\"why refused\">A sample: ", EscapeXml(SampledText(plan)),
+                      ". The pictures show the sample itself.</p>\n");
+}
+
+std::string ProgramWords(const v1::Plan& plan) {
+  if (plan.sampled_micro_batches() > 0) return "No program of the whole step was made; ";
+  const auto brief = [](std::string* out, const std::string& hash) {
+    absl::StrAppend(out, hash.substr(0, 16));
+  };
+  return absl::StrCat("Programs <code>", absl::StrJoin(plan.program_sha256(), " ", brief),
+                      "</code>, ", Grouped(plan.instructions()), " instructions of a step; ");
+}
+
 }  // namespace
 
 std::string PlanHtml(const Prepared& prepared) {
   const v1::Plan& plan = prepared.plan;
-  std::string programs = absl::StrJoin(
-      plan.program_sha256(), " ",
-      [](std::string* out, const std::string& hash) { absl::StrAppend(out, hash.substr(0, 16)); });
   return absl::StrCat(PageStart(absl::StrCat("Plan of ", plan.job())), "<h1>Plan of ",
                       EscapeXml(plan.job()), prepared.refusal.ok() ? "" : ": does not fit",
-                      "</h1>\n<p>", EscapeXml(PlanWords(plan)), "</p>\n", Tiles(plan),
-                      LayoutSection(prepared), MemorySection(prepared), TimeSection(prepared),
-                      MemoryTable(plan), AlternativesSection(plan), "<p>Programs <code>", programs,
-                      "</code>, ", Grouped(plan.instructions()),
-                      " instructions of a step; a checkpoint is ",
-                      FormatBytes(plan.checkpoint_bytes()), ".</p>\n", PageEnd());
+                      "</h1>\n<p>", EscapeXml(PlanWords(plan)), "</p>\n", SampleBanner(plan),
+                      Tiles(plan), LayoutSection(prepared), MemorySection(prepared),
+                      TimeSection(prepared), MemoryTable(plan), AlternativesSection(plan), "<p>",
+                      ProgramWords(plan), "a checkpoint is ", FormatBytes(plan.checkpoint_bytes()),
+                      ".</p>\n", PageEnd());
 }
 
 }  // namespace terrace

@@ -123,7 +123,7 @@ std::string Peak(const v1::StageMemory& stage, const MemoryOverTime& memory, dou
       x, y, SecondsText(memory.peak_seconds));
 }
 
-std::string Words(const v1::StageMemory& stage, int stages) {
+std::string Words(const v1::StageMemory& stage, size_t stages) {
   const std::string tier = TierWord(stage.tier());
   return stages > 1 ? absl::StrCat("stage ", stage.stage(), ", ", tier) : tier;
 }
@@ -144,7 +144,7 @@ Picture Chart(const Prepared& prepared, const v1::StageMemory& stage, int index,
   const Scale scale{.width = width, .top_bytes = top * 1.04, .columns = columns};
   Picture picture{.width = width, .height = kTop + kPlotHeight + kBottom};
   picture.body =
-      TextAt(0, 14, Anchor::kStart, Words(stage, prepared.plan.program_sha256_size()), "head") +
+      TextAt(0, 14, Anchor::kStart, Words(stage, prepared.programs.size()), "head") +
       TextAt(kLeft + 70, 14, Anchor::kStart,
              absl::StrCat("live at most ", FormatBytes(memory.peak_bytes + stage.external_bytes()),
                           ", reserved ", FormatBytes(reserved)),

@@ -42,12 +42,16 @@ std::string PlanWords(const v1::Plan& plan) {
 std::string PlanSvg(const Prepared& prepared) {
   constexpr double kGap = 14, kMargin = 28;
   const v1::Plan& plan = prepared.plan;
+  const std::string sample = plan.sampled_micro_batches() == 0
+                                 ? ""
+                                 : absl::StrCat("a sample: ", plan.sampled_micro_batches(), " of ",
+                                                plan.layout().micro_batches(), " micro-batches");
   std::vector<Picture> parts = {Heading(absl::StrCat("Plan of ", plan.job()), PlanWords(plan)),
-                                Heading("Memory over the step", "")};
+                                Heading("Memory over the step", sample)};
   for (Picture& row : MemoryCharts(prepared)) parts.push_back(std::move(row));
-  parts.push_back(Heading("Schedule", ""));
+  parts.push_back(Heading("Schedule", sample));
   parts.push_back(TimelineChart(prepared));
-  parts.push_back(Heading("Where the time goes", ""));
+  parts.push_back(Heading("Where the time goes", sample));
   parts.push_back(BreakdownChart(prepared));
   if (plan.alternatives_size() > 0) {
     parts.push_back(Heading("Alternatives", ""));

@@ -14,6 +14,7 @@
 #include "coordinator/report/stages.h"
 #include "kernels/tensor_view.h"
 #include "proto/drawing/svg.h"
+#include "proto/plan_text.h"
 #include "proto/words.h"
 
 namespace terrace {
@@ -141,8 +142,11 @@ std::string PlanTrace(const Prepared& prepared, size_t slices_most) {
     absl::StrAppend(&words, words.empty() ? "" : "; ", Grouped(static_cast<int64_t>(left_out)),
                     " short instructions are left out");
   }
+  if (!words.empty()) absl::StrAppend(&words, "; terrace explain lists all of them");
+  if (const std::string sampled = SampledText(prepared.plan); !sampled.empty()) {
+    absl::StrAppend(&words, words.empty() ? "" : "; ", "a sample: ", sampled);
+  }
   if (!words.empty()) {
-    absl::StrAppend(&words, "; terrace explain lists all of them");
     absl::StrAppendFormat(&events,
                           ",\n"
                           R"({"ph":"i","s":"g","pid":%u,"tid":0,"ts":0,"name":%s})",

@@ -37,17 +37,27 @@ std::string Suggested(const std::string& name) {
   return out;
 }
 
+// "4 or 8": the divisors of `number` next to `got`, which is none of them.
+std::string NearestDivisors(int64_t number, int64_t got) {
+  int64_t below = std::min(got, number), above = got;
+  while (number % below != 0) --below;
+  while (above < number && number % above != 0) ++above;
+  return above > number || above == below ? absl::StrCat(below)
+                                          : absl::StrCat(below, " or ", above);
+}
+
 // What needs no model to be wrong; planner/layout_rules.h knows the rest.
 void ValidateLayout(SpecReader& reader, const v1::JobSpec& spec) {
   const v1::LayoutSpec& layout = spec.layout();
   const int64_t batch = spec.train().global_batch();
   if (layout.micro_batch() > batch) {
     reader.Problem("layout.micro_batch", absl::StrCat(layout.micro_batch()),
-                   absl::StrCat("at most train.global_batch ", batch));
+                   absl::StrCat("at most train.global_batch ", batch), absl::StrCat(batch));
   }
   if (layout.dp() > 0 && batch % layout.dp() != 0) {
     reader.Problem("layout.dp", absl::StrCat(layout.dp()),
-                   absl::StrCat("a divisor of train.global_batch ", batch));
+                   absl::StrCat("a divisor of train.global_batch ", batch),
+                   NearestDivisors(batch, layout.dp()));
   }
   if (layout.recompute_every() > 0 && layout.recompute() != "every") {
     reader.Problem("layout.recompute_every", absl::StrCat(layout.recompute_every()),

@@ -7,7 +7,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -17,25 +16,17 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/model/presets.h"
 #include "coordinator/planner/cluster.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/search.h"
 #include "coordinator/prepare/search_sample.h"
+#include "tests/bench/search_cases.h"
 
 namespace terrace {
 namespace {
 
-struct Case {
-  std::string_view preset;
-  std::string_view cluster;
-  int64_t sequence = 0;
-  int64_t global_batch = 0;
-  int64_t host_gib = 0;  // of a rank; 0: the cluster's
-};
-
-constexpr Case kCases[] = {
+constexpr SearchCase kCases[] = {
     {"gpt2", "h100x8:1", 1024, 512},
     {"gpt2-xl", "a100-40gbx8:1", 1024, 512},
     {"llama-2-7b", "h100x8:1", 4096, 256},
@@ -59,34 +50,7 @@ struct Job {
   Budget budget;
 };
 
-v1::JobSpec SpecOf(const Case& c) {
-  v1::JobSpec spec;
-  spec.set_name("bench");
-  spec.mutable_model()->set_config_json(std::string(FindPreset(c.preset)->config_json));
-  spec.mutable_model()->set_attention("config");
-  spec.mutable_data()->set_sequence_length(c.sequence);
-  v1::TrainSpec* train = spec.mutable_train();
-  train->set_steps(1000);
-  train->set_global_batch(c.global_batch);
-  train->set_precision("bf16");
-  train->set_clip_grad_norm(1);
-  train->mutable_optimizer()->set_lr(1e-4);
-  train->mutable_optimizer()->set_beta1(0.9);
-  train->mutable_optimizer()->set_beta2(0.95);
-  train->mutable_optimizer()->set_epsilon(1e-8);
-  train->mutable_optimizer()->set_weight_decay(0.1);
-  train->mutable_schedule()->set_name("cosine");
-  spec.mutable_layout()->set_zero(-1);
-  spec.mutable_layout()->set_sequence_parallel(-1);
-  spec.mutable_layout()->set_persistent_parameters(-1);
-  spec.mutable_layout()->set_tile_bytes(-1);
-  spec.mutable_resources()->set_nodes_min(1);
-  spec.mutable_resources()->set_nodes_max(1);
-  spec.mutable_resources()->set_devices_per_node(1);
-  return spec;
-}
-
-absl::StatusOr<Job> JobOf(const Case& c) {
+absl::StatusOr<Job> JobOf(const SearchCase& c) {
   Job job = {.name = std::string(c.preset) + ", " + std::string(c.cluster) + ", sequence " +
                      std::to_string(c.sequence) + ", batch " + std::to_string(c.global_batch),
              .spec = SpecOf(c)};
@@ -98,11 +62,6 @@ absl::StatusOr<Job> JobOf(const Case& c) {
   job.model = *std::move(model);
   job.budget = BudgetOnPaper(job.spec, *cluster);
   return job;
-}
-
-double Now() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
 }
 
 double Mfu(const Job& job, const v1::Layout& layout, double step_seconds) {
@@ -196,7 +155,7 @@ int Main(int argc, char** argv) {
     }
   }
   bool all = true;
-  for (const Case& c : kCases) {
+  for (const SearchCase& c : kCases) {
     const absl::StatusOr<Job> job = JobOf(c);
     if (!job.ok()) {
       std::printf("%s: %s\n", std::string(c.preset).c_str(),
@@ -204,10 +163,7 @@ int Main(int argc, char** argv) {
       all = false;
       continue;
     }
-    const bool chosen = std::all_of(parts.begin(), parts.end(), [&](std::string_view part) {
-      return job->name.find(part) != std::string::npos;
-    });
-    if (!chosen) continue;
+    if (!NamesAll(job->name, parts)) continue;
     all = (rank > 0 ? PrintRanking(*job, rank) : PrintChoice(*job)) && all;
   }
   return all ? 0 : 1;

@@ -61,6 +61,16 @@ class LayoutBadInputTest(TerraceTest):
         self.refused(result, "layout.tp", "layout.pp", "layout.recompute_layers")
         self.assertEqual(result.events("plan"), [], "refused before anything was launched")
 
+    def test_a_layout_that_cannot_be_is_refused_before_the_machine_is_measured(self):
+        profiles = self.folder / "profiles"
+        self.environment["TERRACE_PROFILE_DIR"] = str(profiles)
+        for command, layout, words in (("plan", {"tp": 8}, ("layout.tp", "try 4")), ("plan", {"dp": 3}, ("layout.dp", "try 2 or 4")),
+                                       ("run", {"pp": 8}, ("layout.pp", "the model has 4"))):
+            with self.subTest(command=command, layout=layout):
+                job = self.job({"model.config": DEEP, "resources.devices_per_node": 8, "layout": layout})
+                self.refused(self.terrace(command, job, code=INVALID_INPUT), *words)
+                self.assertEqual(list(profiles.glob("**/*")), [], "measured for nothing")
+
     def test_words_that_are_no_layout(self):
         for layout, words in (({"schedule": "1f1"}, ("layout.schedule", "1f1b", "zbv")), ({"tensor_parallel": 2}, ("layout.tensor_parallel",)),
                               ({"tp": "two"}, ("layout.tp", "whole number")), ({"tp": 0}, ("layout.tp", "0")),

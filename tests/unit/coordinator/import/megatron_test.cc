@@ -68,6 +68,18 @@ TEST(MegatronTest, A70BScriptIsTheSameJob) {
   EXPECT_THAT(spec.model().config_json(), HasSubstr("128256"));
 }
 
+// Megatron-LM turns it off itself; kept, the spec would be refused.
+TEST(MegatronTest, SequenceParallelismWithoutTensorParallelismIsLeftOut) {
+  for (const char* tp : {"", "--tensor-model-parallel-size 1 "}) {
+    const SpecDraft draft = Import(std::string(tp) +
+                                   "--sequence-parallel --num-layers 2 "
+                                   "--hidden-size 64 --num-attention-heads 4 --seq-length 32 "
+                                   "--max-position-embeddings 32 --vocab-size 256");
+    EXPECT_EQ(ByName(draft)["--sequence-parallel"].fate, Fate::kAutomatic);
+    EXPECT_EQ(Spec(draft).layout().sequence_parallel(), -1);
+  }
+}
+
 TEST(MegatronTest, NothingOfItIsUnknown) {
   const SpecDraft draft = Import(kLlama);
   for (const ImportedSetting& setting : draft.settings()) {

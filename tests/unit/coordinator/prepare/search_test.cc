@@ -92,6 +92,7 @@ TEST(SearchSampleTest, AShortStepTellsTimeAndBytesOfALongOne) {
     EXPECT_LT(sample->programs[0].rules().micro_batches(), 24);
     EXPECT_NEAR(sample->simulation.step_seconds / whole->simulation.step_seconds, 1, 0.01);
     EXPECT_NEAR(sample->simulation.compute_seconds / whole->simulation.compute_seconds, 1, 0.01);
+    EXPECT_NEAR(sample->simulation.bubble_ratio, whole->simulation.bubble_ratio, 0.01);
     const auto bytes = static_cast<double>(sample->device_bytes);
     EXPECT_NEAR(bytes / static_cast<double>(whole->device_bytes), 1, 0.03);
     EXPECT_EQ(sample->fits, whole->fits);
@@ -229,7 +230,7 @@ TEST(OffloadReportTest, SharedCoresNeedMoreTokensToHideAnOffload) {
   const auto tokens = [&](bool shared) {
     Budget budget = {.threads_per_rank = 2, .profile = CpuProfile(2)};
     budget.profile.set_shared_cores(shared);
-    const auto searched = SearchLayouts(spec, *model, budget, Effort::kFirstFit);
+    const auto searched = SearchLayouts(spec, *model, budget, {.first_fit = true});
     EXPECT_TRUE(searched.ok()) << searched.status();
     return BreakEvenTokens(budget.profile, searched->evaluated.front());
   };

@@ -123,6 +123,26 @@ TEST(TiersTest, ASampleNamesWhatNvmeReadsAndWritesInTheWholeStep) {
   EXPECT_GT(whole.read_bytes_per_step(), 24 * weights);
 }
 
+TEST(TiersTest, ASamplesBreakEvenIsThatOfTheWholeStep) {
+  v1::JobSpec spec = Gpt2();
+  spec.mutable_train()->set_global_batch(24);
+  spec.mutable_layout()->set_micro_batch(1);
+  spec.mutable_layout()->mutable_offload()->mutable_parameter()->set_host(1);
+  spec.mutable_layout()->mutable_offload()->mutable_optimizer()->set_host(1);
+  const auto prepared = Prepare(spec, Mib(8000));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const v1::Layout& layout = prepared->plan.layout();
+  const auto model = ReadModel(spec);
+  ASSERT_TRUE(model.ok()) << model.status();
+  auto sample = Sample(spec, *model, Mib(8000), layout, SizesOf(layout));
+  ASSERT_TRUE(sample.ok()) << sample.status();
+  ASSERT_FALSE(sample->shorter.empty());
+  ASSERT_TRUE(SimulateStep(Mib(8000).profile, &*sample).ok());
+  const double whole = prepared->plan.break_even_tokens();
+  ASSERT_GT(whole, 0);
+  EXPECT_NEAR(BreakEvenTokens(Mib(8000).profile, *sample) / whole, 1, 0.05);
+}
+
 TEST(TiersTest, APlanThatWearsTheDrivesOutTooSoonIsRefused) {
   v1::JobSpec spec = OnNvme();
   spec.mutable_resources()->mutable_nvme()->set_endurance_bytes(1e12);

@@ -7,14 +7,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/cluster.h"
+#include "coordinator/planner/estimate_length.h"
+#include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/profiles.h"
 #include "coordinator/prepare.h"
+#include "coordinator/prepare/layout_text.h"
+#include "coordinator/prepare/search.h"
 #include "coordinator/prepare/variations.h"
 #include "tests/unit/coordinator/prepare/open_spec.h"
 
@@ -22,9 +29,11 @@ namespace terrace {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 v1::JobSpec PresetSpec(std::string_view preset, int64_t sequence, int64_t batch) {
   return OpenSpec(std::string(FindPreset(preset)->config_json), sequence, batch);
@@ -111,6 +120,15 @@ TEST(WhatFitsTest, APinnedOffloadIsKeptWhereItIsWhatMakesOthersFit) {
               HasSubstr("the cheapest change that fits: layout.micro_batch "));
 }
 
+int64_t DeviceBytes(const v1::Plan& plan) {
+  int64_t most = 0;
+  for (const v1::StageMemory& memory : plan.memory()) {
+    if (memory.tier() != v1::DEVICE) continue;
+    most = std::max(most, memory.arena_bytes() + memory.external_bytes());
+  }
+  return most;
+}
+
 TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
   v1::JobSpec spec = PresetSpec("gpt2", 128, 256);
   spec.mutable_layout()->set_micro_batch(1);
@@ -120,6 +138,131 @@ TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_THAT(std::string(prepared->refusal.message()),
               HasSubstr(" of the step's 256 micro-batches: close, not exact"));
+  // Nothing in the plan is of a program that nobody will run.
+  const v1::Plan& plan = prepared->plan;
+  EXPECT_EQ(plan.sampled_micro_batches(), prepared->programs[0].rules().micro_batches());
+  EXPECT_LT(plan.sampled_micro_batches(), 256u);
+  EXPECT_TRUE(plan.program_sha256().empty());
+  EXPECT_EQ(plan.instructions(), 0u);
+  // The inputs of all micro-batches lie on the device: tokens and targets, 4 bytes each.
+  int64_t inputs = 0, sum = 0;
+  for (const v1::MemoryLine& line : plan.memory(0).lines()) {
+    if (line.class_() == v1::INPUT) inputs += line.bytes();
+    sum += line.bytes();
+  }
+  EXPECT_GE(inputs, 256 * 128 * 4 * 2);
+  EXPECT_EQ(sum, plan.memory(0).arena_bytes() + plan.memory(0).external_bytes());
+  EXPECT_THAT(std::string(prepared->refusal.message()),
+              HasSubstr(absl::StrCat("(", DeviceBytes(plan), " bytes)")));
+  EXPECT_EQ(plan.binding().bytes(), DeviceBytes(plan));
+  // What is drawn is the sample, what is said is the step.
+  const std::vector<RunInstruction>& run = prepared->simulation.stages[0].instructions;
+  double end = 0;
+  for (const RunInstruction& one : run) end = std::max(end, one.end_seconds);
+  EXPECT_DOUBLE_EQ(prepared->simulation.step_seconds, end);
+  EXPECT_GT(plan.time().step_seconds(), 20 * end);
+}
+
+// ---- that trying ends
+
+// Of 96 GiB of states none fits, whatever the length; of its halves some might, for all that a
+// closed form knows that is not asked.
+TEST(WhatFitsTest, ClosedFormsThatCostTooMuchAreNotAskedAndThatIsSaid) {
+  v1::JobSpec spec = PresetSpec("gpt2", 1024, 8);
+  spec.mutable_train()->set_precision("fp32");
+  const Budget budget = {
+      .threads_per_rank = 2, .device_memory_bytes = int64_t{1200} << 20, .profile = CpuProfile(2)};
+  const Changes all = ChangesThatFit(spec, budget, 1, {});
+  ASSERT_EQ(all.found.size(), 1u);
+  EXPECT_THAT(all.not_tried, IsEmpty());
+  std::vector<std::string> told;
+  const auto tell = [&](const std::string& words) { told.push_back(words); };
+  const Changes few = ChangesThatFit(spec, budget, 1, tell, {.compared = 1});
+  EXPECT_THAT(few.not_tried, Not(IsEmpty()));
+  EXPECT_GE(told.size(), 2u) << "one change is always tried";
+}
+
+TEST(WhatFitsTest, ChangesThatCostTooMuchAreNotCompiledAndThatIsSaid) {
+  v1::JobSpec spec = PresetSpec("gpt2", 128, 1);
+  spec.mutable_train()->set_precision("fp32");
+  const Budget budget = {
+      .threads_per_rank = 2, .device_memory_bytes = int64_t{1300} << 20, .profile = CpuProfile(2)};
+  ASSERT_EQ(ChangesThatFit(spec, budget, 1, {}).found.size(), 1u);
+  const Changes none = ChangesThatFit(spec, budget, 1, {}, {.instructions = 10});
+  EXPECT_THAT(none.found, IsEmpty());
+  EXPECT_THAT(none.not_tried, Contains("an offload"));
+  const auto model = ReadModel(spec);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto searched = SearchLayouts(spec, *model, budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  EXPECT_THAT(std::string(DoesNotFit(spec, budget, searched->evaluated.front(), none).message()),
+              AllOf(HasSubstr("none of the changes that were tried fits (not tried, for the time "
+                              "that it would take: an offload"),
+                    Not(HasSubstr("no layout, precision"))));
+}
+
+TEST(ProgramLengthTest, IsThatOfTheProgramsWithinAFactorOfThree) {
+  v1::JobSpec spec = PresetSpec("gpt2", 128, 8);
+  spec.mutable_resources()->mutable_nvme()->add_paths("/mnt/nvme");
+  const auto model = ReadModel(spec);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const Budget budget = {.threads_per_rank = 2, .profile = CpuProfile(2)};
+  v1::Layout plain;
+  plain.set_data_parallel(2);
+  plain.set_micro_batch(1);
+  plain.set_micro_batches(4);
+  plain.set_bucket_bytes(int64_t{25} << 20);
+  plain.set_precision("bf16");
+  plain.set_threads_per_rank(2);
+  std::vector<v1::Layout> layouts(5, plain);
+  layouts[1].set_zero_stage(3);
+  layouts[2].set_context_parallel(8);
+  layouts[3].mutable_offload()->mutable_optimizer()->set_host(1);
+  layouts[3].mutable_offload()->mutable_parameter()->set_host(1);
+  layouts[4].mutable_offload()->mutable_optimizer()->set_nvme(1);
+  layouts[4].mutable_offload()->mutable_parameter()->set_nvme(1);
+  for (v1::Layout& layout : layouts) {
+    layout = Completed(std::move(layout));
+    SCOPED_TRACE(LayoutText(layout));
+    const auto programs = CompileLayout(spec, *model, budget, layout, 4, /*search_packings=*/false);
+    ASSERT_TRUE(programs.ok()) << programs.status();
+    const double guess = ProgramLength(EstimateModel(spec, *model), layout, 4, 1);
+    const auto length = static_cast<double>((*programs)[0].sequences(0).instructions_size());
+    EXPECT_LT(length, 3 * guess);
+    EXPECT_GT(length, guess / 3);
+    // What is longer than it may be is given up.
+    const auto limited = [&](int64_t most) {
+      return CompileLayout(spec, *model, budget, layout, 4, false, most).status().code();
+    };
+    EXPECT_EQ(limited(static_cast<int64_t>(length / 2)), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(limited(static_cast<int64_t>(length) + 1), absl::StatusCode::kOk);
+  }
+}
+
+// What a layout costs to compile is told before it is compiled.
+TEST(WhatFitsTest, ASearchThatFindsNothingCompilesNoMoreThanItMay) {
+  v1::JobSpec spec = PresetSpec("llama-3.1-8b", 2048, 64);
+  spec.mutable_resources()->set_device_memory(int64_t{2} << 30);
+  spec.mutable_resources()->set_host_memory(int64_t{1} << 30);
+  const auto cluster = ParseCluster("h100x8:1");
+  ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
+  const Budget budget = BudgetOnPaper(spec, *cluster);
+  const auto model = ReadModel(spec);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto cost_of = [&](const SearchOptions& options, absl::StatusCode code) {
+    SearchCost cost;
+    EXPECT_EQ(SearchLayouts(spec, *model, budget, options, &cost).status().code(), code);
+    EXPECT_GT(cost.compared, 100);
+    return cost.instructions;
+  };
+  // One layout is looked at in any case, unless only what fits is asked for.
+  const int64_t least = cost_of({.instructions_max = 0}, absl::StatusCode::kOk);
+  EXPECT_GT(least, 0);
+  EXPECT_EQ(
+      cost_of({.first_fit = true, .instructions_max = 0}, absl::StatusCode::kResourceExhausted), 0);
+  const int64_t some = 3 * least;
+  const int64_t spent = cost_of({.instructions_max = some}, absl::StatusCode::kOk);
+  EXPECT_LE(spent, some + some / 4) << "what is compiled is guessed closely";
 }
 
 TEST(WhatFitsTest, EachChangeShownWasToldAndFits) {

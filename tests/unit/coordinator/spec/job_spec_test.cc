@@ -15,6 +15,7 @@ namespace {
 
 using testing::AllOf;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 constexpr char kMinimal[] = R"(name: books
@@ -135,8 +136,23 @@ TEST(JobSpecTest, CrossFieldRules) {
               "train: {steps: 5, global_batch: 6, schedule: {warmup_steps: 9, min_lr: 1}}\nlayout: "
               "{dp: 4, micro_batch: 7}\n"),
       AllOf(HasSubstr("try big-job"), HasSubstr("at most train.steps 5"),
-            HasSubstr("at most train.optimizer.lr"), HasSubstr("a divisor of train.global_batch 6"),
-            HasSubstr("at most train.global_batch 6")));
+            HasSubstr("at most train.optimizer.lr"),
+            HasSubstr("a divisor of train.global_batch 6; try 3 or 6"),
+            HasSubstr("at most train.global_batch 6; try 6")));
+}
+
+TEST(JobSpecTest, RanksThatCannotShareTheBatchAreToldTheNearestThatCan) {
+  const auto error = [](int batch, int dp) {
+    return ErrorOf(
+        absl::StrCat("name: a\nmodel: {config: gpt2}\ndata: {train: x}\ntrain: {steps: "
+                     "5, global_batch: ",
+                     batch, "}\nlayout: {dp: ", dp, "}\n"));
+  };
+  EXPECT_THAT(error(8, 5), HasSubstr("layout.dp: got 5, must be a divisor of train.global_batch 8; "
+                                     "try 4 or 8"));
+  EXPECT_THAT(error(8, 40), EndsWith("try 8"));
+  EXPECT_THAT(error(7, 2), HasSubstr("try 1 or 7"));
+  EXPECT_THAT(error(360, 7), HasSubstr("try 6 or 8"));
 }
 
 TEST(JobSpecTest, ALayoutIsReadWhole) {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/estimate_length.h"
+
+#include <algorithm>
+
+namespace terrace {
+namespace {
+
+// Instructions of a layer there and back, and of one step round a context ring.
+constexpr double kOfPass = 45, kOfRingStep = 10;
+// Of a chunk: weights come forward and backward, gradients come and go, the optimizer's operands
+// come and go.
+constexpr double kOfWeights = 2, kOfGradients = 2, kOfOptimizer = 6;
+
+double Copies(const v1::TierShares& shares) { return shares.host() + 2 * shares.nvme(); }
+
+}  // namespace
+
+double ProgramLength(const EstimateModel& model, const v1::Layout& layout, int64_t micro_batches,
+                     int64_t steps) {
+  const bool ring = layout.context_type() != "ulysses";
+  const double turns = ring ? layout.context_parallel() - 1.0 : 0;
+  const auto batches = static_cast<double>(micro_batches);
+  double length =
+      batches * static_cast<double>(model.config.layers) * (kOfPass + kOfRingStep * turns);
+  if (!layout.has_offload()) return length;
+  const v1::Offload& offload = layout.offload();
+  const double parameters = static_cast<double>(model.layer_parameters * model.config.layers +
+                                                model.embedding_parameters + model.head_parameters);
+  const double chunk = static_cast<double>(std::max<int64_t>(1, layout.chunk_bytes()));
+  const double whole = kF32Bytes * parameters / layout.tensor_parallel() / chunk;
+  const double share = whole / static_cast<double>(ShardRanks(layout));
+  length += batches *
+            (kOfWeights * Copies(offload.parameter()) + kOfGradients * Copies(offload.gradient())) *
+            share;
+  return length + static_cast<double>(steps) * kOfOptimizer * Copies(offload.optimizer()) * share;
+}
+
+}  // namespace terrace
