@@ -30,10 +30,7 @@ class StreamWriter : public grpc::ServerWriteReactor<Message>,
     if (queue_.empty()) Refill();
     if (ended_ || queue_.empty()) return;
     writing_ = true;
-    // Those that follow at once go in one packet.
-    grpc::WriteOptions options;
-    if (queue_.size() > 1) options.set_buffer_hint();
-    this->StartWrite(&queue_.front(), options);
+    this->StartWrite(&queue_.front());
   }
 
  protected:
