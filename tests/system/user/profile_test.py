@@ -33,6 +33,30 @@ class ProfileTest(TerraceTest):
         self.assertIn("another machine", again.err)
         self.assertEqual(json.loads(file.read_text())["hardware"], kept["hardware"])
 
+    def test_a_profile_in_a_file_is_used_on_the_machine_that_it_is_of(self):
+        self.plan()
+        kept = json.loads((self.profiles / "profile-1.json").read_text())
+        gpus = {**kept, "device": "cuda", "name": "NVIDIA A10", "hardware": "0123456789abcdef"}
+        file = self.folder / "profile.json"
+
+        def plan(profiles, job=None, code=OK):
+            file.write_text(json.dumps({"profiles": profiles}))
+            return self.terrace("plan", job or self.job({"layout.dp": 1}), "--profile", file, code=code)
+        self.assertIn("(measured)", plan([gpus, kept]).out)
+        other = plan([{**kept, "hardware": "0123456789abcdef"}], code=None)
+        self.assertNotEqual(other.code, OK)
+        self.assertIn("was measured on other hardware", other.err)
+        none = plan([gpus], code=None)
+        self.assertNotEqual(none.code, OK)
+        self.assertIn("has no profile of a rank with 1 threads", none.err)
+
+        cuda = self.job({"layout.dp": 1, "resources.device": "cuda"}, name="cuda.yaml")
+        foreign = plan([kept, gpus], job=cuda, code=None)
+        self.assertNotEqual(foreign.code, OK)
+        self.assertIn("was measured on other hardware", foreign.err)
+        self.assertIn("NVIDIA A10", foreign.err)
+        self.assertIn("has no profile of GPUs", plan([kept], job=cuda, code=None).err)
+
     def test_a_folder_without_a_drive_is_a_clear_error(self):
         missing = self.folder / "nowhere"
         result = self.terrace("profile", "--threads", "1", "--nvme", missing, code=None)

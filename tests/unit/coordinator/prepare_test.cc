@@ -167,12 +167,12 @@ TEST(PrepareTest, RatesMeasuredOnAGpuTellTheTimeAndThoseOfTheCatalogueChoose) {
     const GpuKind gpu = {
         .name = "NVIDIA H100 80GB HBM3", .memory_bytes = int64_t{80} << 30, .per_node = 1};
     budget.profile = PaperProfile(gpu);
-    if (!measured) return Prepare(Spec(), budget);
+    if (!measured) return Prepare(Spec("llama", "bf16"), budget);
     budget.profile.set_measured(true);
     budget.profile.set_device("cuda");
     budget.profile.set_name(gpu.name);
     for (v1::KernelRate& rate : *budget.profile.mutable_kernels()) rate.set_flops_per_second(flops);
-    return Prepare(Spec(), budget);
+    return Prepare(Spec("llama", "bf16"), budget);
   };
   const auto paper = with_rates(false, 0), fast = with_rates(true, 1e15),
              slow = with_rates(true, 1e6);
