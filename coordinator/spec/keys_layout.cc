@@ -209,7 +209,8 @@ std::vector<SpecKey> LayoutKeys() {
        0,
        {"planned", "caching", "expandable"},
        "",
-       "planned: every buffer at the offset that the compiler gave it; caching: step buffers on the "
+       "planned: every buffer at the offset that the compiler gave it; caching: step buffers on "
+       "the "
        "device get memory while the step runs, which takes more of it; expandable: the same with "
        "segments that grow page by page, which as a rule takes less than caching"},
       {"layout.chunk_bytes",
@@ -221,7 +222,7 @@ std::vector<SpecKey> LayoutKeys() {
        {},
        "",
        "Bytes of each operand that an offloaded optimizer updates at a time, a multiple of 4096; "
-       "without it 8 MiB"},
+       "without it 8 MiB, or more for very long steps"},
       {"layout.tile_bytes",
        kBytes,
        "-1",
@@ -230,7 +231,8 @@ std::vector<SpecKey> LayoutKeys() {
        kMaxBytes,
        {},
        "",
-       "Larger matrices of layers and of the LM head that are brought for each use (off the device, "
+       "Larger matrices of layers and of the LM head that are brought for each use (off the "
+       "device, "
        "or zero 3) are multiplied in tiles of this size; 0: never; without effect with tp, on "
        "embeddings and tied heads"},
   };
