@@ -38,7 +38,7 @@ struct FlightHeader {
   int64_t prepared_anonymous_bytes;
   alignas(64) uint64_t events_begun;  // slots given out since the start
   int64_t steps;                      // slots of the ring of steps
-  int64_t told_step;                  // the last one that reached the daemon
+  int64_t told_step;                  // the last one that was sent to a daemon
 };
 static_assert(sizeof(FlightHeader) <= kFlightHeaderBytes);
 

@@ -47,6 +47,7 @@ int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options) {
   const auto program = SiblingProgram("terrace-rank");
   if (!program.ok()) return Fail(global, program.status());
   const std::vector<std::vector<std::string>> measurements = Measurements(options);
+  int failed = 0;  // a GPU that cannot be measured does not keep the CPU from it
   if (global.json()) std::printf("{\"profiles\": [\n");
   for (const std::vector<std::string>& what : measurements) {
     std::vector<std::string> arguments = {"probe", "-o", global.json() ? "json" : "text"};
@@ -59,11 +60,11 @@ int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options) {
     const auto code = RunToEnd(*program, arguments);
     if (!code.ok()) return Fail(global, code.status());
     if (*code == kNoGpu && what.back() == "--if-any") continue;
-    if (*code != 0) return *code;
+    if (failed == 0) failed = *code;
     const bool last = &what == &measurements.back();
     std::fputs(!global.json() ? "\n" : last ? "]}\n" : ",\n", stdout);
   }
-  return 0;
+  return failed;
 }
 
 }  // namespace terrace

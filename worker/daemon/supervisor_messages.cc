@@ -59,8 +59,12 @@ void Supervisor::PassOn(Rank& rank, const v1::LinkMessage& message) {
 void Supervisor::PassOnUntoldSteps(Rank& rank) {
   const std::string& folder = rank.config.run_directory();
   const absl::StatusOr<FlightReader> flight = FlightReader::Open(folder);
-  if (!flight.ok()) return;  // it left none
+  if (!flight.ok()) {
+    if (!absl::IsNotFound(flight.status())) log::Warn(flight.status().message());
+    return;
+  }
   const absl::StatusOr<std::vector<FlightStep>> steps = flight->UntoldSteps();
+  if (!steps.ok()) log::Warn(steps.status().message());
   v1::LinkMessage message;
   for (const FlightStep& step : steps.value_or(std::vector<FlightStep>())) {
     v1::JobEvent event;
