@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The main job, from nothing: sets the machine up, builds, trains a GPT of 10.8 M parameters on the King James Bible byte by
-# byte for a few minutes, and lets it write a sample. Run it again to see that a finished job stays finished; stop it with
-# Ctrl-C and run it again to see it go on. In an unpacked bundle nothing is set up or built.
+# byte (half an hour or more on two cores without AMX), and lets it write a sample. Run it again to see that a finished job
+# stays finished; stop it with Ctrl-C and run it again to see it go on. In an unpacked bundle nothing is set up or built.
 # Usage: deploy/demo.sh [folder, default runs/demo]
 set -euo pipefail
 cd "$(dirname "$0")/.."
