@@ -40,32 +40,15 @@ absl::Status CheckCount(int64_t count, int64_t most, const std::string& what) {
       "; raise layout.micro_batch, layout.dp or layout.pp, or lower train.global_batch"));
 }
 
-// Of the stage with the most layers.
-absl::Status CheckLayerPasses(const v1::Layout& layout, int layers) {
-  const compiler::ScheduleShape shape = compiler::ShapeOf(layout);
-  const std::vector<compiler::ChunkRange> chunks = compiler::SplitLayers(layout, layers);
-  int64_t most = 0;
-  for (int stage = 0; stage < shape.stages; ++stage) {
-    int64_t of_stage = 0;
-    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-      const compiler::ChunkRange& range = chunks[compiler::ModelChunk(shape, stage, chunk)];
-      of_stage += range.end - range.begin;
-    }
-    most = std::max(most, of_stage);
-  }
-  return CheckCount(most * layout.micro_batches(), kMaxLayerPasses, "layer passes");
-}
-
 absl::Status CheckSize(const Graph& graph) {
   const auto buffers =
       std::count_if(graph.values.begin(), graph.values.end(),
                     [](const compiler::Value& value) { return value.inside == kNone; });
-  RETURN_IF_ERROR(CheckCount(buffers, kMaxBuffers, "buffers"));
+  size_t longest = 0;
   for (const compiler::Sequence& sequence : graph.sequences) {
-    RETURN_IF_ERROR(
-        CheckCount(static_cast<int64_t>(sequence.nodes.size()), kMaxInstructions, "instructions"));
+    longest = std::max(longest, sequence.nodes.size());
   }
-  return absl::OkStatus();
+  return CheckStepLength(buffers, static_cast<int64_t>(longest));
 }
 
 absl::Status CheckComplete(const v1::Layout& layout) {
@@ -266,6 +249,26 @@ absl::StatusOr<std::vector<v1::Program>> CompileStages(const Job& job) {
 }
 
 }  // namespace
+
+absl::Status CheckLayerPasses(const v1::Layout& layout, int layers) {
+  const compiler::ScheduleShape shape = compiler::ShapeOf(layout);
+  const std::vector<compiler::ChunkRange> chunks = compiler::SplitLayers(layout, layers);
+  int64_t most = 0;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    int64_t of_stage = 0;
+    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+      const compiler::ChunkRange& range = chunks[compiler::ModelChunk(shape, stage, chunk)];
+      of_stage += range.end - range.begin;
+    }
+    most = std::max(most, of_stage);
+  }
+  return CheckCount(most * layout.micro_batches(), kMaxLayerPasses, "layer passes");
+}
+
+absl::Status CheckStepLength(int64_t buffers, int64_t instructions) {
+  RETURN_IF_ERROR(CheckCount(buffers, kMaxBuffers, "buffers"));
+  return CheckCount(instructions, kMaxInstructions, "instructions");
+}
 
 absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
   const v1::Layout layout = Completed(input.layout);
