@@ -121,6 +121,7 @@ v1::JobEvent Reconciler::StateEventOf(const v1::Job& job, int64_t sequence) cons
   v1::JobEvent event;
   event.set_job(job.id());
   event.set_sequence(sequence);
+  event.set_epoch(job.epoch());
   event.set_unix_ms(clock_.UnixMillis());
   event.mutable_state()->set_state(job.state());
   event.mutable_state()->set_reason(job.reason());

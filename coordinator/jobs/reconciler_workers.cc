@@ -64,6 +64,8 @@ void Reconciler::WorkerGone(std::string_view worker, uint64_t session) {
 void Reconciler::StoreEvent(const v1::JobEvent& event) {
   Entry* entry = Find(event.job());
   if (entry == nullptr) return;  // ended meanwhile
+  // A daemon that returns tells steps that the next gang, gone on from a checkpoint, tells again.
+  if (event.epoch() != entry->job.epoch()) return;
   unstored_events_.push_back(event);
   unstored_events_.back().set_sequence(++entry->last_sequence);
   // A store that fails is not the worker's fault, and it has said so.

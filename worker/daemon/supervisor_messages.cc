@@ -52,6 +52,10 @@ void Supervisor::TakeReport(Rank& rank, const v1::RankReport& report) {
 void Supervisor::PassOn(Rank& rank, const v1::LinkMessage& message) {
   v1::WorkerMessage out;
   *out.mutable_events() = message.events();
+  for (v1::JobEvent& event : *out.mutable_events()) {
+    event.set_job(rank.config.job());
+    event.set_epoch(rank.config.epoch());
+  }
   ports_.to_coordinator(out);
   rank.told_step = std::max(rank.told_step, LastStep(message));
 }
@@ -69,7 +73,6 @@ void Supervisor::PassOnUntoldSteps(Rank& rank) {
   for (const FlightStep& step : steps.value_or(std::vector<FlightStep>())) {
     v1::JobEvent event;
     if (step.step <= rank.told_step || !event.ParseFromString(step.message)) continue;
-    event.set_job(rank.config.job());
     *message.add_events() = std::move(event);
   }
   if (message.events_size() == 0) return;

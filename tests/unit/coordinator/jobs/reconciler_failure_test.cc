@@ -45,6 +45,40 @@ TEST_F(ReconcilerTest, ASilentWorkerIsLostAfterThreeSecondsAndItsJobMovesOn) {
   EXPECT_EQ(JobNow(id).epoch(), 2);
 }
 
+// The gang that follows begins again after the last checkpoint and tells those steps itself.
+TEST_F(ReconcilerTest, StepsOfALostGangThatAreToldLateAreNotThoseOfTheNext) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  FakeWorker& w1 = AddWorker("w1", 1);
+  Disconnect(w0);
+  Pass(3400);
+  ASSERT_EQ(JobNow(id).epoch(), 2);
+  w1.SetAll(id, v1::RANK_READY);
+  Settle();
+  w1.SetAll(id, v1::RANK_RUNNING);
+  Settle();
+  const auto say_step = [&](FakeWorker& worker, int64_t epoch, int64_t step) {
+    v1::WorkerMessage message = worker.Heartbeat();
+    v1::JobEvent* event = message.add_events();
+    event->set_job(id);
+    event->set_epoch(epoch);
+    event->mutable_step()->set_step(step);
+    Say(worker, message);
+  };
+  say_step(w1, 2, 3);
+  Connect(w0);
+  say_step(w0, 1, 7);
+  say_step(w1, 2, 4);
+  Settle();
+  std::vector<int64_t> steps;
+  const absl::StatusOr<std::vector<v1::JobEvent>> events = store_.Events(id, 0, 100);
+  ASSERT_TRUE(events.ok());
+  for (const v1::JobEvent& event : *events) {
+    if (event.has_step()) steps.push_back(event.step().step());
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{3, 4}));
+}
+
 TEST_F(ReconcilerTest, AWorkerThatReconnectsInTimeKeepsItsJobRunning) {
   FakeWorker& w0 = AddWorker("w0", 1);
   const std::string id = RunningJob(Spec("a"));

@@ -158,6 +158,7 @@ TEST_F(ReconcilerTest, EventsAreNumberedInOrderAcrossRestarts) {
   const std::string id = RunningJob(Spec("a"));
   v1::WorkerMessage message;
   message.add_events()->set_job(id);
+  message.mutable_events(0)->set_epoch(1);
   message.mutable_events(0)->mutable_step()->set_step(1);
   Say(w0, message);
   Settle();
@@ -178,6 +179,7 @@ TEST_F(ReconcilerTest, EventsBesideAHeartbeatComeBeforeWhatItReportsAndAreStored
   v1::WorkerMessage message = w0.Heartbeat();
   for (int64_t step = 1; step <= 5; ++step) {
     message.add_events()->set_job(id);
+    message.mutable_events()->rbegin()->set_epoch(1);
     message.mutable_events()->rbegin()->mutable_step()->set_step(step);
   }
   Say(w0, message);

@@ -122,6 +122,7 @@ TEST_F(SupervisorTest, StepsThatAKilledRankHadNotToldAreTakenFromItsRecorder) {
   WaitForState(v1::RANK_FAILED);
   EXPECT_EQ(StepsSent(), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(sent_.back().events().rbegin()->job(), "a-1");
+  EXPECT_EQ(sent_.back().events().rbegin()->epoch(), 1);
   EXPECT_DOUBLE_EQ(sent_.back().events().rbegin()->step().loss(), 1.0 / 9);
   EXPECT_EQ(Report().progress().step(), 9);
   StopDaemon();
