@@ -10,6 +10,7 @@
 #include "client/memory_picture.h"
 #include "client/pickle.h"
 #include "proto/allocation_events.h"
+#include "proto/arena_pages.h"
 #include "proto/caching/segments.h"
 #include "proto/caching_need.h"
 #include "proto/drawing/svg.h"
@@ -115,7 +116,8 @@ void Segment(int64_t index, const Device& device, Pickle* out) {
   out->BeginDict();
   Field("device", index, out);
   Field("address", base, out);
-  Field("total_size", device.arena->bytes(), out);
+  // The viewer draws a block at its address: second addresses of pages are part of the segment.
+  Field("total_size", AddressBytes(*device.arena), out);
   Field("allocated_size", live, out);
   Field("active_size", live, out);
   Field("requested_size", live, out);
@@ -149,7 +151,7 @@ void Segment(int64_t index, const Device& device, Pickle* out) {
     out->EndDict();
     end = life.buffer->offset() + life.buffer->bytes();
   }
-  gap(device.arena->bytes());
+  gap(AddressBytes(*device.arena));
   out->EndList();
   out->EndDict();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "proto/arena_pages.h"
 #include "proto/caching_need.h"
 #include "proto/tiers.h"
 
@@ -220,11 +221,16 @@ int64_t LiveMemory::LargestFree(const ProgramPosition& position, v1::Tier tier) 
     const std::vector<uint32_t> step = LiveAt(position);
     live.insert(live.end(), step.begin(), step.end());
   }
-  std::vector<std::pair<int64_t, int64_t>> ranges;  // [begin, end)
+  const auto arena = std::find_if(program_->arenas().begin(), program_->arenas().end(),
+                                  [&](const v1::Arena& one) { return one.tier() == tier; });
+  if (arena == program_->arenas().end()) return 0;
+  const ArenaPages pages(*arena);
+  std::vector<std::pair<int64_t, int64_t>> ranges;  // of memory, [begin, end)
   for (const uint32_t id : live) {
     const v1::Buffer& buffer = program_->buffers(static_cast<int>(id));
-    if (TierOf(*program_, buffer) != tier) continue;
-    ranges.push_back({buffer.offset(), buffer.offset() + buffer.bytes()});
+    if (buffer.arena() != arena->id()) continue;
+    pages.ForEachRange(buffer.offset(), buffer.offset() + buffer.bytes(),
+                       [&](int64_t begin, int64_t end) { ranges.emplace_back(begin, end); });
   }
   std::sort(ranges.begin(), ranges.end());
   int64_t largest = 0, end = 0;

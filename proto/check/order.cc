@@ -11,6 +11,7 @@
 
 #include "base/status_macros.h"
 #include "proto/allocation_events.h"
+#include "proto/arena_pages.h"
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
 #include "proto/check/state.h"
@@ -180,35 +181,62 @@ absl::Status CheckConflicts(const v1::Program& program, const CheckedSequence& s
   return absl::OkStatus();
 }
 
-absl::Status CheckPersistentSpace(const v1::Program& program) {
-  std::vector<std::tuple<uint32_t, int64_t, int>> by_place;  // arena, offset, id
-  by_place.reserve(program.buffers_size());
+namespace {
+
+// A piece of memory that a buffer lies in.
+struct Place {
+  uint32_t arena = 0;
+  ByteRange bytes;
+  int buffer = 0;
+};
+
+std::vector<ArenaPages> PagesOf(const v1::Program& program) {
+  return {program.arenas().begin(), program.arenas().end()};
+}
+
+// By arena and where they begin.
+std::vector<Place> PlacesOf(const v1::Program& program) {
+  const std::vector<ArenaPages> pages = PagesOf(program);
+  std::vector<Place> places;
+  places.reserve(program.buffers_size());
   for (int id = 0; id < program.buffers_size(); ++id) {
-    by_place.emplace_back(program.buffers(id).arena(), program.buffers(id).offset(), id);
-  }
-  std::sort(by_place.begin(), by_place.end());
-  // In order of offset, the end of the persistent buffer and of any buffer that reach furthest so
-  // far.
-  int persistent = -1, any = -1;
-  const auto end = [&](int id) {
-    return program.buffers(id).offset() + program.buffers(id).bytes();
-  };
-  for (const auto& place : by_place) {
-    const int id = std::get<2>(place);
     const v1::Buffer& buffer = program.buffers(id);
     if (IsDynamic(program, buffer)) continue;
-    const auto meets = [&](int other) {
-      return other >= 0 && program.buffers(other).arena() == buffer.arena() &&
-             end(other) > buffer.offset();
+    pages[buffer.arena()].ForEachRange(buffer.offset(), buffer.offset() + buffer.bytes(),
+                                       [&](int64_t begin, int64_t end) {
+                                         places.push_back({buffer.arena(), {begin, end}, id});
+                                       });
+  }
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+    return std::tie(a.arena, a.bytes.begin, a.buffer) < std::tie(b.arena, b.bytes.begin, b.buffer);
+  });
+  return places;
+}
+
+}  // namespace
+
+absl::Status CheckPersistentSpace(const v1::Program& program) {
+  // In order of places, the end of the persistent buffer and of any buffer that reach furthest so
+  // far.
+  const Place* persistent = nullptr;
+  const Place* any = nullptr;
+  for (const std::vector<Place> places = PlacesOf(program); const Place& place : places) {
+    const auto meets = [&](const Place* other) {
+      return other != nullptr && other->arena == place.arena &&
+             other->bytes.end > place.bytes.begin;
     };
-    const int other = buffer.lifetime() == v1::PERSISTENT ? any : persistent;
+    const auto reaches_further = [&](const Place* other) {
+      return !meets(other) || place.bytes.end > other->bytes.end;
+    };
+    const bool persists = program.buffers(place.buffer).lifetime() == v1::PERSISTENT;
+    const Place* const other = persists ? any : persistent;
     if (meets(other)) {
-      return Refuse(BufferText(program, id), " overlaps ", BufferText(program, other),
+      return Refuse(BufferText(program, place.buffer), " overlaps ",
+                    BufferText(program, other->buffer),
                     ", and a persistent buffer shares its bytes with no other");
     }
-    if (!meets(any) || end(id) > end(any)) any = id;
-    if (buffer.lifetime() == v1::PERSISTENT && (!meets(persistent) || end(id) > end(persistent)))
-      persistent = id;
+    if (reaches_further(any)) any = &place;
+    if (persists && reaches_further(persistent)) persistent = &place;
   }
   return absl::OkStatus();
 }
@@ -226,24 +254,33 @@ absl::Status CheckSharedSpace(const v1::Program& program, const CheckedSequence&
     by_access.emplace_back(touches[id][0].instruction, id);
   }
   std::sort(by_access.begin(), by_access.end());
-  // Each byte of an arena remembers its latest owner. It is enough to compare with that one: it
-  // came after all earlier.
+  // Each byte of an arena's memory remembers its latest owner. It is enough to compare with that
+  // one: it came after all earlier.
+  const std::vector<ArenaPages> pages = PagesOf(program);
   std::vector<ByteMap> owners(program.arenas_size());
   for (const std::pair<int, int>& access : by_access) {
     const int first = access.first, id = access.second;
     const v1::Buffer& buffer = program.buffers(id);
-    const ByteRange bytes = {buffer.offset(), buffer.offset() + buffer.bytes()};
+    ByteMap& owner_of = owners[buffer.arena()];
     int clash = ByteMap::kNone;
-    owners[buffer.arena()].ForEach(bytes, [&](const ByteRange&, int owner) {
-      if (owner != ByteMap::kNone && !AllBefore(spans[owner], spans[id])) clash = owner;
-    });
+    // Each piece is its own before the next is looked at: no two may be the same bytes.
+    pages[buffer.arena()].ForEachRange(
+        buffer.offset(), buffer.offset() + buffer.bytes(), [&](int64_t begin, int64_t end) {
+          owner_of.ForEach({begin, end}, [&](const ByteRange&, int owner) {
+            if (owner == ByteMap::kNone) return;
+            if (owner == id || !AllBefore(spans[owner], spans[id])) clash = owner;
+          });
+          owner_of.Set({begin, end}, id);
+        });
+    if (clash == id) {
+      return Refuse(BufferText(program, id), " lies twice in one page of arena ", buffer.arena());
+    }
     if (clash != ByteMap::kNone) {
       return Refuse(WhereIs(sequence, first), ": ", BufferText(program, id), " shares bytes with ",
                     BufferText(program, clash), ", whose last access ",
                     WhereIs(sequence, touches[clash].back().instruction),
                     " is not ordered before it by streams and waits");
     }
-    owners[buffer.arena()].Set(bytes, id);
   }
   return absl::OkStatus();
 }

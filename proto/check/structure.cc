@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "kernels/tensor_view.h"
 #include "proto/allocation_events.h"
+#include "proto/arena_pages.h"
 #include "proto/check/dynamic.h"
 #include "proto/check/refuse.h"
 #include "proto/grid.h"
@@ -44,6 +45,43 @@ absl::Status CheckCounts(const v1::Program& program) {
   return absl::OkStatus();
 }
 
+// Second addresses are whole pages of the arena's own memory.
+absl::Status CheckPages(const v1::Program& program, const v1::Arena& arena) {
+  const int64_t page = arena.page_bytes();
+  if (page == 0 && arena.aliases().empty()) return absl::OkStatus();
+  if (arena.tier() != v1::DEVICE || UsesCaching(program)) {
+    return Refuse("arena ", arena.id(), ": pages at second addresses are for DEVICE, ",
+                  "with the planned allocator");
+  }
+  if (page < kPageBytesMin || page > kPageBytesMax || (page & (page - 1)) != 0) {
+    return Refuse("arena ", arena.id(), ": page_bytes: got ", page,
+                  ", must be a power of two from ", kPageBytesMin, " to ", kPageBytesMax);
+  }
+  if (arena.bytes() % page != 0) {
+    return Refuse("arena ", arena.id(), ": ", arena.bytes(), " bytes are no whole pages of ", page);
+  }
+  if (arena.aliases_size() > kPageRunsMax) {
+    return Refuse("arena ", arena.id(), ": got ", arena.aliases_size(), " runs of pages, at most ",
+                  kPageRunsMax);
+  }
+  const int64_t pages = arena.bytes() / page;
+  int64_t second = 0;
+  for (int i = 0; i < arena.aliases_size(); ++i) {
+    const v1::PageRun& run = arena.aliases(i);
+    if (run.pages() < 1 || run.pages() > pages || run.page() < 0 ||
+        run.page() > pages - run.pages()) {
+      return Refuse("arena ", arena.id(), ": run ", i, ": pages [", run.page(), ", +", run.pages(),
+                    ") must lie inside its ", pages);
+    }
+    second += run.pages();
+  }
+  if (second > (kBytesMax - arena.bytes()) / page) {
+    return Refuse("arena ", arena.id(), ": ", second, " pages of ", page,
+                  " bytes at second addresses, all addresses at most ", kBytesMax);
+  }
+  return absl::OkStatus();
+}
+
 // One arena a tier, the first on the device.
 absl::Status CheckArenas(const v1::Program& program) {
   std::set<int> tiers;
@@ -60,6 +98,7 @@ absl::Status CheckArenas(const v1::Program& program) {
     if (i == 0 && arena.tier() != v1::DEVICE) {
       return Refuse("arena 0: lies on ", v1::Tier_Name(arena.tier()), ", the first is DEVICE");
     }
+    RETURN_IF_ERROR(CheckPages(program, arena));
     if (!tiers.insert(arena.tier()).second) {
       return Refuse("arena ", i, ": is the second on ", v1::Tier_Name(arena.tier()),
                     ", a tier has at most one");
@@ -201,7 +240,10 @@ absl::Status CheckPosition(const v1::Program& program, const v1::Buffer& buffer,
     return Refuse(where, ": arena ", buffer.arena(), " of ", program.arenas_size(),
                   " does not exist");
   }
-  const int64_t arena_bytes = program.arenas(buffer.arena()).bytes();
+  // What persists is read and written by others than instructions, who know nothing of pages.
+  const v1::Arena& arena = program.arenas(static_cast<int>(buffer.arena()));
+  const int64_t addresses =
+      buffer.lifetime() == v1::PERSISTENT ? arena.bytes() : AddressBytes(arena);
   const int64_t alignment = ArenaAlignment(TierOf(program, buffer));
   if (buffer.bytes() < 1)
     return Refuse(where, ": got ", buffer.bytes(), " bytes, must be at least 1");
@@ -214,9 +256,10 @@ absl::Status CheckPosition(const v1::Program& program, const v1::Buffer& buffer,
     return Refuse(where, ": offset ", buffer.offset(), " must be a multiple of ", alignment, " on ",
                   v1::Tier_Name(TierOf(program, buffer)));
   }
-  if (buffer.offset() > arena_bytes || buffer.bytes() > arena_bytes - buffer.offset()) {
+  if (buffer.offset() > addresses || buffer.bytes() > addresses - buffer.offset()) {
     return Refuse(where, ": bytes [", buffer.offset(), ", +", buffer.bytes(),
-                  ") must lie inside arena ", buffer.arena(), " of ", arena_bytes, " bytes");
+                  ") must lie inside arena ", buffer.arena(), " of ", addresses, " bytes",
+                  addresses > arena.bytes() ? " of addresses" : "");
   }
   return absl::OkStatus();
 }

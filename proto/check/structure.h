@@ -24,6 +24,10 @@ inline constexpr int kInstructionsMax = 2'000'000;
 inline constexpr uint32_t kRanksMax = 1 << 20;
 inline constexpr uint32_t kThreadsMax = 4096;
 inline constexpr int64_t kBytesMax = int64_t{1} << 50;
+// Each run is a mapping of its own, of which a process may have 65,530 (vm.max_map_count).
+inline constexpr int kPageRunsMax = 1 << 15;
+inline constexpr int64_t kPageBytesMin = 4096;
+inline constexpr int64_t kPageBytesMax = int64_t{1} << 30;
 
 absl::Status CheckStructure(const v1::Program& program);
 

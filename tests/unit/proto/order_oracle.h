@@ -30,7 +30,7 @@ class OrderOracle {
       AddWithin(touches[a]);
       for (int b = a + 1; b < program.buffers_size(); ++b) {
         if (!touches[a].empty() && !touches[b].empty() &&
-            Meet(program.buffers(a), program.buffers(b))) {
+            Meet(program, program.buffers(a), program.buffers(b))) {
           AddBetween(touches[a], touches[b]);
         }
       }
@@ -89,10 +89,31 @@ class OrderOracle {
     }
     return false;
   }
-  static bool Meet(const v1::Buffer& a, const v1::Buffer& b) {
-    return a.lifetime() == v1::STEP && b.lifetime() == v1::STEP && a.arena() == b.arena() &&
-           a.sequence() == b.sequence() && a.offset() < b.offset() + b.bytes() &&
-           b.offset() < a.offset() + a.bytes();
+  // Page by page where addresses are pages: the page of each of 256 bytes, or of all.
+  static int64_t MemoryOf(const v1::Arena& arena, int64_t address) {
+    if (address < arena.bytes()) return address;
+    int64_t page = (address - arena.bytes()) / arena.page_bytes();
+    for (const v1::PageRun& run : arena.aliases()) {
+      if (page < run.pages())
+        return (run.page() + page) * arena.page_bytes() + address % arena.page_bytes();
+      page -= run.pages();
+    }
+    return -1;
+  }
+  static bool Meet(const v1::Program& program, const v1::Buffer& a, const v1::Buffer& b) {
+    if (a.lifetime() != v1::STEP || b.lifetime() != v1::STEP || a.arena() != b.arena() ||
+        a.sequence() != b.sequence()) {
+      return false;
+    }
+    const v1::Arena& arena = program.arenas(static_cast<int>(a.arena()));
+    if (arena.page_bytes() == 0)
+      return a.offset() < b.offset() + b.bytes() && b.offset() < a.offset() + a.bytes();
+    std::set<int64_t> places;  // offsets are multiples of 256
+    for (int64_t at = 0; at < a.bytes(); at += 256) places.insert(MemoryOf(arena, a.offset() + at));
+    for (int64_t at = 0; at < b.bytes(); at += 256) {
+      if (places.contains(MemoryOf(arena, b.offset() + at))) return true;
+    }
+    return false;
   }
 
   void AddWithin(const std::vector<Touch>& touches) {
