@@ -1,7 +1,6 @@
 // Addresses of a device of which pages get memory and give it back, without anything that lies
 // there being moved: CUDA's virtual memory (cuMem*).
 //
-// The driver's calls are looked up when they are first wanted: programs link only the runtime.
 // Every page is an allocation of its own, so that any of them can go back. Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -31,15 +30,15 @@ class PagedRange {
   PagedRange& operator=(const PagedRange&) = delete;
 
   std::byte* data() const { return data_; }
-  // REQUIRES (both): whole pages inside the range, all unmapped, all mapped. An error where the
-  // device has no more: then none of them is mapped. Content: anything.
-  Status Map(int64_t offset, int64_t bytes);
+  // REQUIRES (both): whole pages inside the range, all unmapped, all mapped. After an error none of
+  // them is mapped; `exhausted`: because the device has no more memory. Content: anything.
+  Status Map(int64_t offset, int64_t bytes, bool* exhausted);
   // Waits for the device first: what was queued may still use them.
   void Unmap(int64_t offset, int64_t bytes);
 
  private:
   explicit PagedRange(const PageCalls& calls, int device) : calls_(calls), device_(device) {}
-  Status MapPage(int64_t offset);
+  Status MapPage(int64_t offset, bool* exhausted);
   void UnmapPage(int64_t offset);
 
   const PageCalls& calls_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/unique_fd.h"
 
@@ -39,15 +40,17 @@ std::byte* ArenaStart(std::byte* span) {
 }
 
 // The name of a memfd shows in /proc/<pid>/maps on every kernel. Only the guard page in front of
-// the arena is mapped from it: the arena itself stays anonymous, because shared memory rarely gets
-// huge pages.
-absl::Status MapNamedGuard(std::byte* page, std::string_view name) {
-  const UniqueFd fd(::memfd_create(std::string(name).c_str(), MFD_CLOEXEC));
+// the arena and what has second addresses is mapped from it: the rest of the arena stays anonymous,
+// because shared memory rarely gets huge pages.
+absl::StatusOr<UniqueFd> MapNamedGuard(std::byte* page, std::string_view name, int64_t bytes) {
+  UniqueFd fd(::memfd_create(std::string(name).c_str(), MFD_CLOEXEC));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, "memfd_create for an arena");
+  if (::ftruncate(fd.get(), bytes) != 0)
+    return absl::ErrnoToStatus(errno, "ftruncate for an arena");
   if (::mmap(page, PageBytes(), PROT_NONE, MAP_SHARED | MAP_FIXED, fd.get(), 0) == MAP_FAILED) {
     return absl::ErrnoToStatus(errno, "mmap of an arena's guard page");
   }
-  return absl::OkStatus();
+  return fd;
 }
 
 absl::Status Refused(std::string_view name, int64_t bytes, int error) {
@@ -58,18 +61,21 @@ absl::Status Refused(std::string_view name, int64_t bytes, int error) {
 
 }  // namespace
 
-absl::StatusOr<Arena> Arena::Reserve(std::string_view name, int64_t bytes) {
+absl::StatusOr<Arena> Arena::Reserve(std::string_view name, const ArenaExtent& extent) {
+  const int64_t bytes = extent.bytes;
   const int64_t reserved = RoundUp(std::max<int64_t>(bytes, 1), PageBytes());
-  void* span = ::mmap(nullptr, SpanBytes(reserved), PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const int64_t span_bytes = SpanBytes(reserved + extent.second_bytes());
+  void* span =
+      ::mmap(nullptr, span_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (span == MAP_FAILED) return Refused(name, bytes, errno);
   Arena arena(ArenaStart(static_cast<std::byte*>(span)), bytes, reserved);
   arena.span_ = static_cast<std::byte*>(span);
-  if (absl::Status named = MapNamedGuard(arena.data_ - PageBytes(), name); !named.ok())
-    return named;
+  arena.span_bytes_ = span_bytes;
+  ASSIGN_OR_RETURN(const UniqueFd file, MapNamedGuard(arena.data_ - PageBytes(), name, reserved));
   if (::mprotect(arena.data_, reserved, PROT_READ | PROT_WRITE) != 0)
     return Refused(name, bytes, errno);
   ::madvise(arena.data_, reserved, MADV_HUGEPAGE);  // a wish: without huge pages it is only slower
+  RETURN_IF_ERROR(MapSecondAddresses(file.get(), arena.data_, extent));
   return arena;
 }
 
@@ -80,11 +86,12 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(reserved_, other.reserved_);
+  std::swap(span_bytes_, other.span_bytes_);
   return *this;
 }
 
 Arena::~Arena() {
-  if (span_ != nullptr) ::munmap(span_, SpanBytes(reserved_));
+  if (span_ != nullptr) ::munmap(span_, span_bytes_);
 }
 
 namespace {

@@ -1,10 +1,11 @@
-// One contiguous reservation of exact size: what a program's offsets point into. Reserved with mmap
-// (2 MiB pages where the system grants them), touched completely before admission, so that no page
-// fault and no out-of-memory waits in the steps.
+// One reservation of exact size: what a program's offsets point into. Reserved with mmap (2 MiB
+// pages where the system grants them), touched completely before admission, so that no page fault
+// and no out-of-memory waits in the steps.
 //
 // Visible from outside: in /proc/<pid>/maps the mapping right behind the page
-// "/memfd:terrace-arena-0" is the arena, and nothing else; inaccessible pages lie on both sides, so
-// that an overrun is a crash and not a wrong number.
+// "/memfd:terrace-arena-0" is the arena, and nothing else; where it has second addresses
+// (second_addresses.h), all mappings of that name and those right behind them. Inaccessible pages
+// lie on both sides, so that an overrun is a crash and not a wrong number.
 //
 // Owns the memory. Thread-compatible.
 //
@@ -18,14 +19,18 @@
 
 #include "absl/status/statusor.h"
 #include "worker/memory/region.h"
+#include "worker/memory/second_addresses.h"
 
 namespace terrace {
 
 class Arena final : public Region {
  public:
-  // RESOURCE_EXHAUSTED with the bytes when the system refuses. `bytes` is rounded up to the page
+  // RESOURCE_EXHAUSTED with the bytes when the system refuses. The bytes are rounded up to the page
   // size only. The memory is zero.
-  static absl::StatusOr<Arena> Reserve(std::string_view name, int64_t bytes);
+  static absl::StatusOr<Arena> Reserve(std::string_view name, const ArenaExtent& extent);
+  static absl::StatusOr<Arena> Reserve(std::string_view name, int64_t bytes) {
+    return Reserve(name, ArenaExtent{.bytes = bytes});
+  }
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
   ~Arena() override;
@@ -37,7 +42,7 @@ class Arena final : public Region {
   int64_t bytes() const override { return bytes_; }  // as asked for
   absl::Status Read(int64_t offset, std::span<std::byte> to) override;
   absl::Status Write(int64_t offset, std::span<const std::byte> from) override;
-  int64_t reserved_bytes() const { return reserved_; }  // as mapped
+  int64_t reserved_bytes() const { return reserved_; }  // as mapped, without second addresses
 
  private:
   Arena(std::byte* data, int64_t bytes, int64_t reserved)
@@ -46,6 +51,7 @@ class Arena final : public Region {
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   int64_t reserved_ = 0;
+  int64_t span_bytes_ = 0;
 };
 
 }  // namespace terrace

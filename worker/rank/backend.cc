@@ -20,9 +20,10 @@ class CpuBackend final : public Backend {
   std::string description() const override { return "CPU"; }
   bool device_is_host() const override { return true; }
 
-  absl::StatusOr<std::unique_ptr<Region>> ReserveDevice(const std::string& name, int64_t bytes,
+  absl::StatusOr<std::unique_ptr<Region>> ReserveDevice(const std::string& name,
+                                                        const ArenaExtent& extent,
                                                         int threads) override {
-    ASSIGN_OR_RETURN(Arena arena, Arena::Reserve(name, bytes));
+    ASSIGN_OR_RETURN(Arena arena, Arena::Reserve(name, extent));
     auto region = std::make_unique<Arena>(std::move(arena));
     region->Touch(threads);
     return std::unique_ptr<Region>(std::move(region));

@@ -25,6 +25,7 @@
 #include "proto/v1/program.pb.h"
 #include "worker/comm/communicator.h"
 #include "worker/memory/region.h"
+#include "worker/memory/second_addresses.h"
 #include "worker/rank/device_queue.h"
 
 namespace terrace {
@@ -43,9 +44,11 @@ class Backend {
   // Whether DEVICE memory is the host's: it counts against RAM, and host code may touch it.
   virtual bool device_is_host() const = 0;
 
-  // The DEVICE arena, complete. RESOURCE_EXHAUSTED with the bytes and the way out.
+  // The DEVICE arena, complete, with its second addresses behind its bytes. RESOURCE_EXHAUSTED with
+  // the bytes and the way out; FAILED_PRECONDITION where the device cannot map pages so.
   virtual absl::StatusOr<std::unique_ptr<Region>> ReserveDevice(const std::string& name,
-                                                                int64_t bytes, int threads) = 0;
+                                                                const ArenaExtent& extent,
+                                                                int threads) = 0;
   // Segments of the caching allocator.
   virtual std::unique_ptr<SegmentSource> NewSegments(int threads) = 0;
   // So that copies of it need no help; null where there is nothing to do.
@@ -71,8 +74,8 @@ class Backend {
   // After a run, when all queues are empty: what kernels could not say when they were launched.
   virtual absl::Status CheckRun() = 0;
   // What the process holds of the device's memory beside the `reserved_bytes` of arenas and
-  // segments. Ranks of the job that share the device wait for each other in `store`, once each has
-  // all of its memory, and each counts its part.
+  // segments. Ranks of the job that share the device wait for each other in `store`, before they
+  // look and after it; each counts its part. They all call it equally often.
   virtual absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes, RendezvousStore* store) = 0;
 };
 

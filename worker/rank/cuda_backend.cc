@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/pages.h"
+#include "kernels/cuda/second_pages.h"
 #include "proto/caching/policy.h"
 #include "proto/program_text.h"
 #include "worker/rank/backend.h"
@@ -47,7 +48,12 @@ class DeviceArena final : public Region {
  public:
   DeviceArena(const cuda::Device& device, std::byte* data, int64_t bytes)
       : device_(device), data_(data), bytes_(bytes) {}
-  ~DeviceArena() override { cuda::FreeDevice(data_); }
+  // In pages, of which some have second addresses.
+  DeviceArena(const cuda::Device& device, std::unique_ptr<cuda::SecondPages> pages, int64_t bytes)
+      : device_(device), data_(pages->data()), bytes_(bytes), pages_(std::move(pages)) {}
+  ~DeviceArena() override {
+    if (pages_ == nullptr) cuda::FreeDevice(data_);
+  }
 
   std::byte* data() const override { return nullptr; }
   std::byte* device_data() const override { return data_; }
@@ -81,6 +87,7 @@ class DeviceArena final : public Region {
   const cuda::Device& device_;
   std::byte* const data_;
   const int64_t bytes_;
+  const std::unique_ptr<cuda::SecondPages> pages_;  // null: one allocation
 };
 
 class DeviceSegments final : public SegmentSource {
@@ -113,9 +120,10 @@ class DeviceSegments final : public SegmentSource {
   }
   absl::Status Map(std::byte* data, int64_t bytes) override {
     cuda::PagedRange& range = RangeOf(data);
-    const kernels::Status status = range.Map(data - range.data(), bytes);
-    return status.ok() ? absl::OkStatus()
-                       : OutOfDeviceMemory(device_, "pages of a segment", bytes, status);
+    bool exhausted = false;
+    const kernels::Status status = range.Map(data - range.data(), bytes, &exhausted);
+    return exhausted ? OutOfDeviceMemory(device_, "pages of a segment", bytes, status)
+                     : OfCuda(status);
   }
   void Unmap(std::byte* data, int64_t bytes) override {
     cuda::PagedRange& range = RangeOf(data);
@@ -158,13 +166,39 @@ class CudaBackend final : public Backend {
   std::string description() const override { return device_->name(); }
   bool device_is_host() const override { return false; }
 
-  absl::StatusOr<std::unique_ptr<Region>> ReserveDevice(const std::string&, int64_t bytes,
-                                                        int) override {
+  absl::StatusOr<std::unique_ptr<Region>> ReserveDevice(const std::string&,
+                                                        const ArenaExtent& extent, int) override {
+    if (!extent.runs.empty()) return ReservePages(extent);
+    const int64_t bytes = extent.bytes;
     std::byte* data = nullptr;
     const kernels::Status status = cuda::AllocateDevice(std::max<int64_t>(bytes, 1), &data);
     if (!status.ok()) return OutOfDeviceMemory(*device_, "its arena", bytes, status);
     groups_.SetArena(data, bytes);
     return std::make_unique<DeviceArena>(*device_, data, bytes);
+  }
+
+  // Groups do not use it in place: NCCL's registration of memory in several allocations was never
+  // tried.
+  absl::StatusOr<std::unique_ptr<Region>> ReservePages(const ArenaExtent& extent) {
+    if (extent.page_bytes % cuda::kPageBytes != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the program has pages of ", extent.page_bytes, " bytes, ", device_->name(),
+                       " maps multiples of ", cuda::kPageBytes, "; plan it for this device"));
+    }
+    std::vector<cuda::SecondPages::Run> runs;
+    for (const PageRun& run : extent.runs)
+      runs.push_back({run.page * extent.page_bytes, run.pages * extent.page_bytes});
+    std::unique_ptr<cuda::SecondPages> pages;
+    bool exhausted = false;
+    const kernels::Status status =
+        cuda::SecondPages::Reserve(extent.bytes, runs, &pages, &exhausted);
+    if (exhausted) return OutOfDeviceMemory(*device_, "its arena", extent.bytes, status);
+    if (!status.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the arena has pages at second addresses, but on ", device_->name(), " ",
+                       status.message, "; set layout.packing: contiguous"));
+    }
+    return std::make_unique<DeviceArena>(*device_, std::move(pages), extent.bytes);
   }
 
   std::unique_ptr<SegmentSource> NewSegments(int) override {
@@ -212,6 +246,8 @@ class CudaBackend final : public Backend {
     ASSIGN_OR_RETURN(const CudaGroups::Sharers all, groups_.MeetSharers(reserved_bytes, store));
     int64_t free_bytes = 0, total_bytes = 0;
     RETURN_IF_ERROR(OfCuda(cuda::FreeBytes(&free_bytes, &total_bytes)));
+    // Nobody changes what it holds before all have read it: all have the same figure.
+    RETURN_IF_ERROR(groups_.MeetSharers(reserved_bytes, store).status());
     return std::max<int64_t>(0, total_bytes - free_bytes - all.reserved_bytes) / all.ranks;
   }
 

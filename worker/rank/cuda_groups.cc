@@ -16,11 +16,15 @@
 namespace terrace {
 namespace {
 
-std::string ReservedKey(uint32_t rank) { return absl::StrCat("device-memory/", rank); }
+std::string ReservedKey(int meeting, uint32_t rank) {
+  return absl::StrCat("device-memory/", meeting, "/", rank);
+}
 
 // What a rank on this one's GPU says that it has reserved of it.
-absl::StatusOr<int64_t> ReservedBy(uint32_t rank, RendezvousStore* store, int64_t timeout_ms) {
-  const auto values = store->Wait({ReservedKey(rank)}, timeout_ms);
+absl::StatusOr<int64_t> ReservedBy(int meeting, uint32_t rank, RendezvousStore* store,
+                                   int64_t timeout_ms) {
+  const std::string key = ReservedKey(meeting, rank);
+  const auto values = store->Wait({key}, timeout_ms);
   if (!values.ok()) {
     return absl::Status(
         values.status().code(),
@@ -31,8 +35,8 @@ absl::StatusOr<int64_t> ReservedBy(uint32_t rank, RendezvousStore* store, int64_
   const std::vector<char>& value = values->front();
   int64_t bytes = 0;
   if (!absl::SimpleAtoi(absl::string_view(value.data(), value.size()), &bytes)) {
-    return absl::InternalError(absl::StrCat(
-        ReservedKey(rank), ": got what is no number of bytes that a rank has reserved"));
+    return absl::InternalError(
+        absl::StrCat(key, ": got what is no number of bytes that a rank has reserved"));
   }
   return bytes;
 }
@@ -52,21 +56,22 @@ absl::Status CudaGroups::Meet(uint32_t rank, uint32_t ranks, RendezvousStore* st
 }
 
 absl::StatusOr<CudaGroups::Sharers> CudaGroups::MeetSharers(int64_t reserved_bytes,
-                                                            RendezvousStore* store) const {
+                                                            RendezvousStore* store) {
   std::vector<uint32_t> ranks;
   for (uint32_t rank = 0; rank < devices_.size(); ++rank) {
     if (devices_[rank] == device_.uuid()) ranks.push_back(rank);
   }
   if (ranks.size() <= 1) return Sharers{.reserved_bytes = reserved_bytes};
+  const int meeting = meetings_++;
   const std::string own = absl::StrCat(reserved_bytes);
-  RETURN_IF_ERROR(store->Set(ReservedKey(rank_), {own.begin(), own.end()}));
+  RETURN_IF_ERROR(store->Set(ReservedKey(meeting, rank_), {own.begin(), own.end()}));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms_);
   Sharers sharers{.ranks = static_cast<int>(ranks.size())};
   for (uint32_t rank : ranks) {  // one at a time: an error names the one that is missing
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         deadline - std::chrono::steady_clock::now());
     ASSIGN_OR_RETURN(const int64_t bytes,
-                     ReservedBy(rank, store, std::max<int64_t>(1, left.count())));
+                     ReservedBy(meeting, rank, store, std::max<int64_t>(1, left.count())));
     sharers.reserved_bytes += bytes;
   }
   return sharers;

@@ -33,9 +33,9 @@ class CudaGroups {
     int ranks = 1;
     int64_t reserved_bytes = 0;
   };
-  // All of them call this once they have all memory of the device that they will have. REQUIRES:
-  // they met in the same store.
-  absl::StatusOr<Sharers> MeetSharers(int64_t reserved_bytes, RendezvousStore* store) const;
+  // Returns when all of them have called it, each as often as the others. REQUIRES: they met in the
+  // same store.
+  absl::StatusOr<Sharers> MeetSharers(int64_t reserved_bytes, RendezvousStore* store);
   // The device arena, which groups that are connected from then on use in place where they can. It
   // outlives them.
   void SetArena(std::byte* data, int64_t bytes) { arena_ = {data, bytes}; }
@@ -49,6 +49,7 @@ class CudaGroups {
   std::vector<RankDevice> devices_;              // of all ranks
   uint32_t rank_ = 0;
   int64_t timeout_ms_ = 0;
+  int meetings_ = 0;
   NcclMemory arena_;
 };
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "proto/arena_pages.h"
 #include "proto/caching_need.h"
 #include "proto/tiers.h"
 
@@ -114,12 +115,14 @@ v1::AllocatorStats PlannedStats(const v1::Program& program) {
   stats.set_mode("planned");
   if (program.arenas().empty()) return stats;
   const PeakOfTrain peak(program);
-  std::vector<std::pair<int64_t, int64_t>> blocks;  // offset and end of what lives in arena 0
+  const ArenaPages pages(program.arenas(0));
+  std::vector<std::pair<int64_t, int64_t>> blocks;  // of memory: first byte and end
   int64_t live = 0;
   for (const v1::Buffer& buffer : program.buffers()) {
     if (buffer.arena() != 0 || !peak.IsLive(buffer)) continue;
     live += buffer.bytes();
-    blocks.emplace_back(buffer.offset(), buffer.offset() + buffer.bytes());
+    pages.ForEachRange(buffer.offset(), buffer.offset() + buffer.bytes(),
+                       [&](int64_t begin, int64_t end) { blocks.emplace_back(begin, end); });
   }
   const int64_t reserved = program.arenas(0).bytes();
   blocks.emplace_back(reserved, reserved);

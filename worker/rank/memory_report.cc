@@ -53,14 +53,18 @@ absl::StatusOr<int64_t> MeasureExternal(const v1::Program& program, const Progra
                                         RendezvousStore* store, Backend* backend, Vm* vm) {
   const int64_t reserved = memory.reserved_bytes(v1::DEVICE);
   ASSIGN_OR_RETURN(const int64_t with_graphs, backend->ExternalBytes(reserved, store));
-  if (CheckDeviceLimit({program, memory, with_graphs}).ok() || !vm->DropGraphs())
-    return with_graphs;
+  if (!backend->uses_graphs()) return with_graphs;
+  const bool fits = CheckDeviceLimit({program, memory, with_graphs}).ok();
+  const bool dropped = !fits && vm->DropGraphs();
+  // Also a rank that keeps its graphs: others on its device may have given back theirs.
   ASSIGN_OR_RETURN(const int64_t bytes, backend->ExternalBytes(reserved, store));
-  log::Warn("instructions are launched one by one, slower than as graphs, which take ",
-            FormatBytes(with_graphs - bytes), " of the device: beside the arena of ",
-            FormatBytes(reserved), " and ", FormatBytes(bytes),
-            " outside of it resources.device_memory (", FormatBytes(program.device_limit_bytes()),
-            ") has no room for that; raise it");
+  if (dropped) {
+    log::Warn("instructions are launched one by one, slower than as graphs, which take ",
+              FormatBytes(with_graphs - bytes), " of the device: beside the arena of ",
+              FormatBytes(reserved), " and ", FormatBytes(bytes),
+              " outside of it resources.device_memory (", FormatBytes(program.device_limit_bytes()),
+              ") has no room for that; raise it");
+  }
   return bytes;
 }
 

@@ -82,8 +82,9 @@ absl::StatusOr<double> InstructionSeconds(const PreparedInstruction& nothing, De
 
 absl::Status MeasureDeviceCopies(Backend* backend, int64_t copy_bytes,
                                  v1::HardwareProfile* profile) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Region> device,
-                   backend->ReserveDevice("terrace-arena-probe-copies", 2 * copy_bytes, 1));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Region> device,
+      backend->ReserveDevice("terrace-arena-probe-copies", {.bytes = 2 * copy_bytes}, 1));
   ASSIGN_OR_RETURN(const std::span<std::byte> host, backend->Staging(2 * copy_bytes));
   ASSIGN_OR_RETURN(const auto down, backend->NewQueue(v1::HOST_TO_DEVICE));
   ASSIGN_OR_RETURN(const auto up, backend->NewQueue(v1::DEVICE_TO_HOST));
@@ -113,8 +114,9 @@ absl::Status MeasureDeviceCopies(Backend* backend, int64_t copy_bytes,
 }
 
 absl::Status MeasureDeviceInstructions(Backend* backend, v1::HardwareProfile* profile) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Region> memory,
-                   backend->ReserveDevice("terrace-arena-probe-instructions", 2 * kBlock, 1));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Region> memory,
+      backend->ReserveDevice("terrace-arena-probe-instructions", {.bytes = 2 * kBlock}, 1));
   RETURN_IF_ERROR(memory->Zero(0, 2 * kBlock));
   ASSIGN_OR_RETURN(const auto compute, backend->NewQueue(v1::COMPUTE));
   ASSIGN_OR_RETURN(const auto copy, backend->NewQueue(v1::HOST_TO_DEVICE));

@@ -33,7 +33,7 @@ bool IsTiny(const kernels::TensorShape& shape) { return shape.SpanBytes() <= kTi
 absl::StatusOr<std::unique_ptr<DeviceRunner>> DeviceRunner::Create(Backend* backend,
                                                                    int64_t arena_bytes) {
   ASSIGN_OR_RETURN(std::unique_ptr<Region> arena,
-                   backend->ReserveDevice("terrace-arena-probe", arena_bytes, 1));
+                   backend->ReserveDevice("terrace-arena-probe", {.bytes = arena_bytes}, 1));
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceQueue> queue, backend->NewQueue(v1::COMPUTE));
   RETURN_IF_ERROR(queue->Reserve(2));
   std::unique_ptr<DeviceRunner> runner(new DeviceRunner(std::move(arena), std::move(queue)));

@@ -31,6 +31,12 @@ std::string TakenText(const HostLimits& limits) {
                       " for this job's other ranks here");
 }
 
+ArenaExtent ExtentOf(const v1::Arena& arena) {
+  ArenaExtent extent = {.bytes = arena.bytes(), .page_bytes = arena.page_bytes()};
+  for (const v1::PageRun& run : arena.aliases()) extent.runs.push_back({run.page(), run.pages()});
+  return extent;
+}
+
 constexpr char kUseLess[] =
     "lower resources.device_memory or resources.host_memory so that more is offloaded, or ";
 
@@ -100,7 +106,7 @@ absl::StatusOr<Region*> ProgramMemory::ReserveArena(const v1::Arena& arena,
       return OpenNvme(arena.bytes(), options);
     default: {
       ASSIGN_OR_RETURN(device_,
-                       options.backend->ReserveDevice(name, arena.bytes(), options.threads));
+                       options.backend->ReserveDevice(name, ExtentOf(arena), options.threads));
       return device_.get();
     }
   }

@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "CLI/CLI.hpp"
@@ -127,15 +131,31 @@ absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,
       });
 }
 
-// There was no GPU, and nobody insisted on one: nothing is printed.
+// There was no GPU that can be used, and nobody insisted on one: no profile is printed.
 constexpr int kNoGpu = 3;
+
+// As the kernel's module lists them, which CUDA may still refuse: its libraries are of another
+// version, or a device has failed. Not where somebody hides them.
+bool HasGpu() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != nullptr && (*visible == '\0' || std::string_view(visible) == "-1")) return false;
+  std::error_code none;
+  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", none);
+  return !none && gpus != std::filesystem::directory_iterator();
+}
 
 int Run(const ProbeOptions& options, char** argv) {
   const std::string version = ProfileVersion(TERRACE_VERSION);
   absl::StatusOr<v1::HardwareProfile> profile;
   if (options.device == "cuda") {
     const auto devices = ListCudaDevices();
-    if (!devices.ok() && options.if_any) return kNoGpu;
+    if (!devices.ok() && options.if_any) {
+      if (HasGpu()) {
+        std::fprintf(stderr, "this machine has a GPU that cannot be used and is left out: %s\n",
+                     std::string(devices.status().message()).c_str());
+      }
+      return kNoGpu;
+    }
     profile = devices.ok() ? GpuProfile(options, *devices, version) : devices.status();
   } else {
     const int cores = static_cast<int>(ThisMachine().cores);
@@ -168,7 +188,7 @@ void AddProbeTool(CLI::App* app, char** argv, int* exit_code) {
   probe->add_option("--device", options->device, "cpu, or cuda: the GPUs")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   probe->add_flag("--if-any", options->if_any,
-                  "Where there is no GPU print nothing and exit with 3");
+                  "Where no GPU can be used print no profile and exit with 3");
   probe->add_flag("--brief", options->brief, "Few shapes, in a few seconds, if nothing is kept");
   probe->add_flag("--refresh", options->refresh, "Measure although a profile is kept");
   probe->add_option("--nvme", options->nvme, "Folder whose drive is measured as well");

@@ -41,6 +41,7 @@ class PagesTest : public testing::Test {
     EXPECT_TRUE(FreeBytes(&free_bytes, &total_bytes).ok());
     return total_bytes - free_bytes;
   }
+  Status Map(int64_t offset, int64_t bytes) { return range_->Map(offset, bytes, &exhausted_); }
   Status Write(int64_t offset, char value, int64_t bytes) {
     const std::vector<char> data(static_cast<size_t>(bytes), value);
     return CopyNow(range_->data() + offset, data.data(), bytes);
@@ -52,16 +53,17 @@ class PagesTest : public testing::Test {
   }
 
   std::unique_ptr<PagedRange> range_;
+  bool exhausted_ = false;
 };
 
 TEST_F(PagesTest, ARangeGrowsWithoutMovingWhatLiesInIt) {
   Reset(8);
   Reserve(1000);
   EXPECT_EQ(UsedBytes(), kContext) << "addresses cost no memory";
-  ASSERT_TRUE(range_->Map(0, kPageBytes).ok());
+  ASSERT_TRUE(Map(0, kPageBytes).ok());
   EXPECT_EQ(UsedBytes(), kContext + kPageBytes);
   ASSERT_TRUE(Write(0, 7, kPageBytes).ok());
-  ASSERT_TRUE(range_->Map(kPageBytes, 3 * kPageBytes).ok());
+  ASSERT_TRUE(Map(kPageBytes, 3 * kPageBytes).ok());
   EXPECT_EQ(Read(kPageBytes - 1), 7);
   ASSERT_TRUE(Write(kPageBytes / 2, 8, 2 * kPageBytes).ok()) << "pages are one piece of memory";
   EXPECT_EQ(Read(2 * kPageBytes), 8);
@@ -71,33 +73,43 @@ TEST_F(PagesTest, ARangeGrowsWithoutMovingWhatLiesInIt) {
 TEST_F(PagesTest, AnyPageGoesBackAndComesAgain) {
   Reset(8);
   Reserve(8);
-  ASSERT_TRUE(range_->Map(0, 8 * kPageBytes).ok());
+  ASSERT_TRUE(Map(0, 8 * kPageBytes).ok());
   ASSERT_TRUE(Write(0, 1, 8 * kPageBytes).ok());
   range_->Unmap(2 * kPageBytes, 3 * kPageBytes);
   EXPECT_EQ(UsedBytes(), kContext + 5 * kPageBytes);
   EXPECT_EQ(Read(2 * kPageBytes - 1), 1);
   EXPECT_EQ(Read(5 * kPageBytes), 1);
-  ASSERT_TRUE(range_->Map(3 * kPageBytes, kPageBytes).ok());
+  ASSERT_TRUE(Map(3 * kPageBytes, kPageBytes).ok());
   EXPECT_NE(Read(3 * kPageBytes), 1) << "what went back is gone";
 }
 
 TEST_F(PagesTest, OutOfMemoryInTheMiddleMapsNothingAndLeavesTheRest) {
   Reset(8);
   Reserve(100);
-  ASSERT_TRUE(range_->Map(0, 5 * kPageBytes).ok());
+  ASSERT_TRUE(Map(0, 5 * kPageBytes).ok());
   ASSERT_TRUE(Write(0, 3, 5 * kPageBytes).ok());
-  const Status status = range_->Map(5 * kPageBytes, 4 * kPageBytes);
+  const Status status = Map(5 * kPageBytes, 4 * kPageBytes);
   EXPECT_THAT(status.message, HasSubstr("cuMemCreate: out of memory"));
+  EXPECT_TRUE(exhausted_);
   EXPECT_EQ(UsedBytes(), kContext + 5 * kPageBytes);
   EXPECT_EQ(Read(5 * kPageBytes - 1), 3);
-  EXPECT_TRUE(range_->Map(5 * kPageBytes, 3 * kPageBytes).ok()) << "what there is can be had";
+  EXPECT_TRUE(Map(5 * kPageBytes, 3 * kPageBytes).ok()) << "what there is can be had";
+  EXPECT_FALSE(exhausted_);
+}
+
+TEST_F(PagesTest, WhatIsNoLackOfMemoryIsNotCalledOne) {
+  Reset(8);
+  Reserve(4);
+  ASSERT_TRUE(Map(0, kPageBytes).ok());
+  EXPECT_FALSE(Map(0, kPageBytes).ok()) << "it is mapped";
+  EXPECT_FALSE(exhausted_);
 }
 
 // cuMemUnmap waits for nothing.
 TEST_F(PagesTest, WhatIsQueuedOnPagesIsDoneBeforeTheyGo) {
   Reset(2);
   Reserve(2);
-  ASSERT_TRUE(range_->Map(0, 2 * kPageBytes).ok());
+  ASSERT_TRUE(Map(0, 2 * kPageBytes).ok());
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   ASSERT_EQ(cudaMemsetAsync(range_->data(), 1, 2 * kPageBytes, stream), cudaSuccess);

@@ -15,7 +15,6 @@
 namespace terrace::simt {
 namespace {
 
-constexpr int kPoison = 0xff;  // NaN in f32 and bf16, -1 as an index
 // Huge pages, so that making all of it accessible takes little.
 constexpr size_t kPage = 2 << 20;
 
@@ -146,17 +145,6 @@ char* MapMemory(size_t bytes) {
 }
 
 void UnmapMemory(char* data, size_t bytes) { munmap(data, Pages(bytes)); }
-
-void PoisonMemory(char* data, size_t bytes) {
-  if (mprotect(data, bytes, PROT_READ | PROT_WRITE) != 0) std::abort();
-  std::memset(data, kPoison, bytes);
-  mprotect(data, bytes, PROT_NONE);
-}
-
-void HideMemory(char* data, size_t bytes) {
-  madvise(data, bytes, MADV_DONTNEED);
-  mprotect(data, bytes, PROT_NONE);
-}
 
 bool OnDevice(const void* data, size_t bytes) {
   return Inside(TheFake().memory, data, bytes) || OnPages(data, bytes);

@@ -2,9 +2,13 @@
 // documentation.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -38,11 +42,33 @@ bool AnyMapped(char* data, size_t bytes) {
   });
 }
 
+// Without a name. What no longer lies in it takes no memory.
+int PagesFile() {
+  static const int file = memfd_create("fake-device-pages", MFD_CLOEXEC);
+  if (file < 0) std::abort();
+  return file;
+}
+
+off_t NewPages(size_t bytes) {
+  static off_t end = 0;
+  const off_t offset = end;
+  end += static_cast<off_t>(bytes);
+  void* data = nullptr;
+  if (ftruncate(PagesFile(), end) == 0)
+    data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, PagesFile(), offset);
+  if (data == nullptr || data == MAP_FAILED) std::abort();
+  std::memset(data, kPoison, bytes);
+  munmap(data, bytes);
+  return offset;
+}
+
 void Drop(int64_t handle) {
   Fake& fake = TheFake();
   const auto memory = fake.physical.find(handle);
   if (--memory->second.uses > 0) return;
   fake.used_bytes -= static_cast<int64_t>(memory->second.bytes);
+  fallocate(PagesFile(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, memory->second.offset,
+            static_cast<off_t>(memory->second.bytes));
   fake.physical.erase(memory);
 }
 
@@ -126,7 +152,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   const int64_t room = fake.options.memory_bytes - fake.options.context_bytes - fake.used_bytes;
   if (static_cast<int64_t>(bytes) > room) return CUDA_ERROR_OUT_OF_MEMORY;
   fake.used_bytes += static_cast<int64_t>(bytes);
-  fake.physical[++fake.next_handle] = {.bytes = bytes, .uses = 1};
+  fake.physical[++fake.next_handle] = {.bytes = bytes, .uses = 1, .offset = NewPages(bytes)};
   *handle = static_cast<CUmemGenericAllocationHandle>(fake.next_handle);
   return CUDA_SUCCESS;
 }
@@ -147,8 +173,11 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
       !Whole(address, bytes) || !InRange(At(address), bytes) || AnyMapped(At(address), bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (mmap(At(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, PagesFile(),
+           memory->second.offset) == MAP_FAILED) {
+    std::abort();
+  }
   ++memory->second.uses;
-  PoisonMemory(At(address), bytes);
   fake.mappings[At(address)] = {.bytes = bytes, .handle = memory->first};
   return CUDA_SUCCESS;
 }
@@ -159,7 +188,10 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   const auto mapping = fake.mappings.find(At(address));
   if (mapping == fake.mappings.end() || mapping->second.bytes != bytes)
     return CUDA_ERROR_INVALID_VALUE;
-  HideMemory(At(address), bytes);
+  if (mmap(At(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+           -1, 0) == MAP_FAILED) {
+    std::abort();
+  }
   const int64_t handle = mapping->second.handle;
   fake.mappings.erase(mapping);
   Drop(handle);

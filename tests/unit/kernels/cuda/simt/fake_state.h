@@ -75,7 +75,8 @@ struct Mapping {
 };
 struct PhysicalMemory {
   size_t bytes = 0;
-  int uses = 0;  // its handle, and where it is mapped
+  int uses = 0;      // its handle, and where it is mapped
+  off_t offset = 0;  // in the file that all pages lie in: they may have several addresses
 };
 
 struct Fake {
@@ -114,12 +115,10 @@ class Access {
   Access& operator=(const Access&) = delete;
 };
 
-// Device memory, inaccessible and full of poison; null when the system has none.
+inline constexpr int kPoison = 0xff;  // NaN in f32 and bf16, -1 as an index
+// Device memory, inaccessible and full of it; null when the system has none.
 char* MapMemory(size_t bytes);
 void UnmapMemory(char* data, size_t bytes);
-// The same at addresses that are there already; and they become inaccessible again.
-void PoisonMemory(char* data, size_t bytes);
-void HideMemory(char* data, size_t bytes);
 
 // Within one allocation of the device or pages that lie behind each other; or of what is pinned.
 bool OnDevice(const void* data, size_t bytes);

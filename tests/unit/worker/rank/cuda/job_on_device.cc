@@ -16,6 +16,7 @@
 #include "proto/grid.h"
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
+#include "tests/unit/proto/second_addresses.h"
 #include "worker/checkpoint/state_view.h"
 #include "worker/comm/file_rendezvous.h"
 #include "worker/rank/groups.h"
@@ -39,6 +40,9 @@ absl::StatusOr<v1::Program> CompileOne(const DeviceJob& job) {
   ASSIGN_OR_RETURN(
       std::vector<v1::Program> programs,
       Compile({.spec = &spec, .model = &model, .layout = job.layout, .search_packings = false}));
+  for (v1::Program& program : programs) {
+    if (job.page_bytes > 0) MoveToSecondAddresses(job.page_bytes, &program);
+  }
   RETURN_IF_ERROR(CheckPrograms(programs));
   return programs[0];
 }

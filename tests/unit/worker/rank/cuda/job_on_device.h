@@ -28,6 +28,7 @@ namespace terrace {
 struct DeviceJob {
   std::string family = "gpt2";
   v1::Layout layout;  // its device says which backend; micro_batch, micro_batches, precision, ...
+  int64_t page_bytes = 0;  // > 0: step buffers lie in such pages at second addresses
 };
 
 struct Trained {

@@ -9,6 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "kernels/cuda/memory.h"
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 #include "tests/unit/worker/comm/comm_fixture.h"
 #include "worker/rank/backend.h"
@@ -34,7 +37,7 @@ std::vector<int64_t> External(const std::vector<int64_t>& arenas, int devices) {
         auto backend = OpenBackend("cuda", static_cast<int>(rank));
         ASSERT_TRUE(backend.ok()) << backend.status();
         backends[rank] = *std::move(backend);
-        auto region = backends[rank]->ReserveDevice("rank", arenas[rank], 1);
+        auto region = backends[rank]->ReserveDevice("rank", {.bytes = arenas[rank]}, 1);
         ASSERT_TRUE(region.ok()) << region.status();
         regions[rank] = *std::move(region);
         const auto count = static_cast<uint32_t>(arenas.size());
@@ -71,6 +74,55 @@ TEST(SharedDeviceTest, ARankThatNeverSaysWhatItReservedIsNamed) {
   EXPECT_THAT(std::string(status.message()),
               testing::StartsWith("rank 1, which shares this rank's GPU, has not said"));
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("that rank's log"));
+}
+
+// The values come late: the other ranks are gone on by then.
+class SlowRendezvous final : public RendezvousStore {
+ public:
+  explicit SlowRendezvous(RendezvousStore* store) : store_(store) {}
+  absl::Status Set(const std::string& key, const std::vector<char>& value) override {
+    return store_->Set(key, value);
+  }
+  absl::StatusOr<std::vector<std::vector<char>>> Wait(const std::vector<std::string>& keys,
+                                                      int64_t timeout_ms) override {
+    auto values = store_->Wait(keys, timeout_ms);
+    absl::SleepFor(absl::Milliseconds(60));
+    return values;
+  }
+
+ private:
+  RendezvousStore* const store_;
+};
+
+// As when one of them gives back its graphs as soon as it has seen that they do not fit.
+TEST(SharedDeviceTest, NoRankSeesWhatAnotherChangesAfterItLooked) {
+  constexpr int64_t kGraphs = 16 << 20;
+  simt::ResetDevice({.context_bytes = kContexts});
+  MapRendezvous store;
+  std::vector<std::vector<int64_t>> seen(2);
+  std::vector<std::unique_ptr<Backend>> backends(2);
+  {
+    std::vector<std::jthread> ranks;
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        SlowRendezvous slow(&store);
+        RendezvousStore* const own = rank == 0 ? &store : static_cast<RendezvousStore*>(&slow);
+        backends[rank] = *OpenBackend("cuda", 0);
+        ASSERT_TRUE(backends[rank]->MeetRanks(rank, 2, own, kTimeoutMs).ok());
+        std::byte* graphs = nullptr;
+        const bool allocated = rank != 0 || kernels::cuda::AllocateDevice(kGraphs, &graphs).ok();
+        ASSERT_TRUE(allocated);
+        for (int look = 0; look < 2; ++look) {
+          const auto bytes = backends[rank]->ExternalBytes(0, own);
+          ASSERT_TRUE(bytes.ok()) << bytes.status();
+          seen[rank].push_back(*bytes);
+          if (rank == 0 && look == 0) kernels::cuda::FreeDevice(graphs);
+        }
+      });
+    }
+  }
+  EXPECT_EQ(seen[0], seen[1]);
+  EXPECT_EQ(seen[0][0] - seen[0][1], kGraphs / 2) << "each counts half";
 }
 
 // The fake has one memory whatever the device: only who meets whom is seen here.

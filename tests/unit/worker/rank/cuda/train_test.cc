@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <set>
+#include <utility>
 
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 #include "tests/unit/worker/rank/cuda/job_on_device.h"
@@ -64,6 +65,28 @@ TEST(CudaTrainTest, AStepLaunchedAsOneGraphChangesNoBit) {
   EXPECT_EQ(as_graph->grad_norms, launched->grad_norms);
   EXPECT_EQ(as_graph->state, launched->state);
   EXPECT_EQ(simt::CountsOfDevice().graphs, 0) << "all graphs are given back";
+}
+
+// On both backends: where a buffer has its bytes is no business of what computes on it.
+TEST(CudaTrainTest, PagesAtSecondAddressesChangeNoBit) {
+  constexpr int64_t kSteps = 2;
+  for (const auto& [device, page_bytes] : {std::pair<const char*, int64_t>{"cpu", 4096},
+                                           std::pair<const char*, int64_t>{"cuda", 2 << 20}}) {
+    simt::ResetDevice(
+        {.order = simt::DeviceOptions::Order::kLazy, .memory_bytes = int64_t{2} << 30});
+    DeviceJob job{.family = "llama", .layout = PlainLayout()};
+    job.layout.set_device(device);
+    const auto contiguous = TrainOnDevice(job, kSteps);
+    ASSERT_TRUE(contiguous.ok()) << contiguous.status();
+    job.page_bytes = page_bytes;
+    const auto pages = TrainOnDevice(job, kSteps);
+    ASSERT_TRUE(pages.ok()) << pages.status();
+    EXPECT_EQ(pages->losses, contiguous->losses) << device;
+    EXPECT_EQ(pages->grad_norms, contiguous->grad_norms) << device;
+    EXPECT_EQ(pages->state, contiguous->state) << device;
+    EXPECT_EQ(simt::CountsOfDevice().pages, 0) << "all pages are given back";
+    EXPECT_EQ(simt::CountsOfDevice().ranges, 0);
+  }
 }
 
 }  // namespace

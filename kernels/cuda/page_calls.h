@@ -1,0 +1,44 @@
+// The driver's calls for pages (cuMem*), looked up when they are first wanted: programs link only
+// the runtime. For files of this folder alone: it names CUDA's types.
+//
+// Thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernel.h"
+
+namespace terrace::kernels::cuda {
+
+struct PageCalls {
+  Status status;  // what is missing
+  decltype(&cuDeviceGetAttribute) attribute = nullptr;
+  decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
+  decltype(&cuMemAddressReserve) reserve = nullptr;
+  decltype(&cuMemAddressFree) free = nullptr;
+  decltype(&cuMemCreate) create = nullptr;
+  decltype(&cuMemRelease) release = nullptr;
+  decltype(&cuMemMap) map = nullptr;
+  decltype(&cuMemUnmap) unmap = nullptr;
+  decltype(&cuMemSetAccess) set_access = nullptr;
+  decltype(&cuGetErrorString) error_string = nullptr;
+
+  Status Check(CUresult result, const char* what) const;
+  // Lets the device read and write what is mapped there.
+  Status Open(int device, std::byte* data, int64_t bytes) const;
+};
+
+const PageCalls& ThePageCalls();
+
+// A sentence where the driver or the device cannot map pages of kPageBytes.
+Status CheckPages(const PageCalls& calls, int device);
+// Memory of the device, of its own processes only.
+CUmemAllocationProp PageMemory(int device);
+CUdeviceptr AddressOf(const std::byte* data);
+
+}  // namespace terrace::kernels::cuda

@@ -1,0 +1,100 @@
+// Pages of an arena at second addresses.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/memory/second_addresses.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/memory/arena.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kPage = 8192;  // of two of the system's
+
+// 16 pages; addresses 16, 17, 18 are pages 5, 6, 2; 19 is 5 again.
+ArenaExtent Extent() {
+  return {.bytes = 16 * kPage, .page_bytes = kPage, .runs = {{5, 2}, {2, 1}, {5, 1}}};
+}
+
+void Fill(Arena& arena, int64_t page, int value) {
+  std::fill_n(arena.data() + page * kPage, kPage, static_cast<std::byte>(value));
+}
+
+// Every byte of the page is this.
+bool Holds(const Arena& arena, int64_t page, int value) {
+  const std::byte* const data = arena.data() + page * kPage;
+  return std::all_of(data, data + kPage,
+                     [&](std::byte b) { return b == static_cast<std::byte>(value); });
+}
+
+TEST(SecondAddressesTest, WhatIsWrittenAtOneAddressIsReadAtTheOther) {
+  auto arena = Arena::Reserve("terrace-arena-70", Extent());
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  EXPECT_EQ(arena->bytes(), 16 * kPage);
+  arena->Touch(2);
+  for (int page = 0; page < 16; ++page) EXPECT_TRUE(Holds(*arena, page, 0)) << page;
+  for (int page = 0; page < 16; ++page) Fill(*arena, page, 100 + page);
+  const std::vector<int> second = {5, 6, 2, 5};
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Holds(*arena, 16 + i, 100 + second[i])) << i;
+  Fill(*arena, 16, 7);
+  EXPECT_TRUE(Holds(*arena, 5, 7));
+  EXPECT_TRUE(Holds(*arena, 19, 7));
+  for (int page : {0, 1, 2, 3, 4, 6, 7, 15}) EXPECT_TRUE(Holds(*arena, page, 100 + page)) << page;
+}
+
+// By the proportional set, which counts a page once however many addresses it has.
+TEST(SecondAddressesTest, TheyCostNoMemory) {
+  ArenaExtent extent = {.bytes = 64 * kPage, .page_bytes = kPage, .runs = {}};
+  for (int i = 0; i < 8; ++i) extent.runs.push_back({3 + i, 40});
+  auto arena = Arena::Reserve("terrace-arena-71", extent);
+  ASSERT_TRUE(arena.ok());
+  arena->Touch(1);
+  std::ifstream smaps("/proc/self/smaps");
+  int64_t kib = 0, arena_kib = 0, first = 0, end = 0;
+  bool inside = false;
+  const auto begin = reinterpret_cast<uintptr_t>(arena->data());
+  for (std::string line; std::getline(smaps, line);) {
+    unsigned long long from, to;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &from, &to) == 2 && line.find('-') < 17) {
+      inside = from >= begin && to <= begin + (64 + 320) * kPage;
+      if (inside && first == 0) first = static_cast<int64_t>(from);
+      if (inside) end = static_cast<int64_t>(to);
+    }
+    if (inside && std::sscanf(line.c_str(), "Pss: %ld", &kib) == 1) arena_kib += kib;
+  }
+  EXPECT_EQ(end - first, (64 + 320) * kPage);
+  // Each mapping's share is rounded down to a KiB.
+  EXPECT_LE(arena_kib, 64 * kPage / 1024);
+  EXPECT_GE(arena_kib, 64 * kPage / 1024 - 32);
+}
+
+TEST(SecondAddressesTest, AnOverrunBehindThemIsACrash) {
+  auto arena = Arena::Reserve("terrace-arena-72", Extent());
+  ASSERT_TRUE(arena.ok());
+  EXPECT_DEATH(static_cast<volatile std::byte*>(arena->data())[20 * kPage] = std::byte{1}, "");
+}
+
+TEST(SecondAddressesTest, MappingsThatTheSystemRefusesAreASentenceWithTheWayOut) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit little = before;
+  little.rlim_cur = 1 << 20;
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &little), 0);
+  const auto arena = Arena::Reserve("terrace-arena-73", Extent());
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(arena.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(arena.status().message()), HasSubstr("ulimit -v"));
+}
+
+}  // namespace
+}  // namespace terrace

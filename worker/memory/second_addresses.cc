@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/memory/second_addresses.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+namespace {
+
+// Sorted, neither overlapping nor touching.
+std::vector<PageRun> Union(std::vector<PageRun> runs) {
+  std::sort(runs.begin(), runs.end(),
+            [](const PageRun& a, const PageRun& b) { return a.page < b.page; });
+  std::vector<PageRun> merged;
+  for (const PageRun& run : runs) {
+    if (merged.empty() || merged.back().page + merged.back().pages < run.page) {
+      merged.push_back(run);
+      continue;
+    }
+    PageRun& last = merged.back();
+    last.pages = std::max(last.pages, run.page + run.pages - last.page);
+  }
+  return merged;
+}
+
+absl::Status Refused(const char* what, int64_t bytes, int error) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the system refuses ", what, " of ", bytes,
+                   " bytes of the device arena: ", std::strerror(error),
+                   "; look at the memory that is left and at vm.max_map_count, or set "
+                   "layout.packing: contiguous"));
+}
+
+absl::Status Map(int file, const PageRun& run, int64_t page_bytes, std::byte* at) {
+  const int64_t bytes = run.pages * page_bytes;
+  if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file,
+             run.page * page_bytes) != MAP_FAILED) {
+    return absl::OkStatus();
+  }
+  return Refused("a mapping", bytes, errno);
+}
+
+}  // namespace
+
+int64_t ArenaExtent::second_bytes() const {
+  int64_t pages = 0;
+  for (const PageRun& run : runs) pages += run.pages;
+  return pages * page_bytes;
+}
+
+absl::Status MapSecondAddresses(int file, std::byte* data, const ArenaExtent& extent) {
+  const int64_t page = extent.page_bytes;
+  for (const PageRun& run : Union(extent.runs)) {
+    // The memory comes here, where it can be said that there is none.
+    int error;
+    do {
+      error = ::posix_fallocate(file, run.page * page, run.pages * page);
+    } while (error == EINTR);
+    if (error != 0) return Refused("memory", run.pages * page, error);
+    if (absl::Status status = Map(file, run, page, data + run.page * page); !status.ok())
+      return status;
+  }
+  std::byte* at = data + extent.bytes;
+  for (const PageRun& run : extent.runs) {
+    if (absl::Status status = Map(file, run, page, at); !status.ok()) return status;
+    at += run.pages * page;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace

@@ -1,0 +1,39 @@
+// Pages of an arena at second addresses behind it, so that a buffer there lies in one piece of
+// addresses although it lies in several of memory (Arena.aliases in proto/v1/program.proto).
+//
+// Memory that has two addresses must be that of a file, without a name but in /proc/<pid>/maps;
+// shared memory rarely gets huge pages, so that of the arena only what is named lies in it.
+//
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace terrace {
+
+struct PageRun {
+  int64_t page = 0;   // of the arena
+  int64_t pages = 0;  // > 0
+};
+
+// How large an arena is.
+struct ArenaExtent {
+  int64_t bytes = 0;            // of memory
+  int64_t page_bytes = 0;       // whole pages of the system; bytes are whole pages of it
+  std::vector<PageRun> runs{};  // inside the memory; what lies behind it, one after the other
+  int64_t second_bytes() const;
+};
+
+// Maps the pages that the runs name from `file`, at their place in the arena that begins at `data`
+// and a second time behind it. `file` is at least as long as the arena. What the arena held there
+// is lost. RESOURCE_EXHAUSTED with the bytes and what the system says. REQUIRES: the addresses are
+// reserved, and nobody uses them.
+absl::Status MapSecondAddresses(int file, std::byte* data, const ArenaExtent& extent);
+
+}  // namespace terrace
