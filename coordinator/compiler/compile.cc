@@ -27,9 +27,7 @@ using compiler::kNone;
 using compiler::Parameters;
 
 // "train" is unrolled; beyond this a program is too long to stream and to check (proto/check has
-// the same limits). The layer passes say it before anything is built, of layouts that are far
-// beyond.
-constexpr int64_t kMaxLayerPasses = 65'536;
+// the same limits). Of layouts that are far beyond their layer passes say it (layout_rules.h).
 constexpr int64_t kMaxBuffers = 1'000'000;
 constexpr int64_t kMaxInstructions = 2'000'000;
 
@@ -137,12 +135,24 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
 
 // The passes that every program takes once its sequences are built.
 absl::Status Finish(const Model& model, const Parameters& parameters, int rope_table,
-                    PackEffort effort, Graph* graph, v1::Program* program) {
+                    const compiler::PackingPolicy& policy, Graph* graph, v1::Program* program) {
   compiler::AddWorkspaces(static_cast<int>(program->threads()), graph, program->device());
   RETURN_IF_ERROR(CheckSize(*graph));
   return compiler::EmitAndPlace(
       {.graph = graph, .model = &model, .parameters = &parameters, .rope_table = rope_table},
-      effort, graph, program);
+      policy, graph, program);
+}
+
+// Where every step buffer gets its memory from an allocator there is nothing to page.
+compiler::PackingPolicy PolicyOf(const CompileInput& input, const v1::Layout& layout) {
+  using compiler::PagePolicy;
+  compiler::PackingPolicy policy;
+  if (!input.search_packings) policy.effort = PackEffort::kQuick;
+  const std::string& packing = input.spec->layout().packing();
+  const bool planned = layout.allocator().empty() || layout.allocator() == "planned";
+  if (!planned || packing == "contiguous") policy.pages = PagePolicy::kNever;
+  if (planned && packing == "pages") policy.pages = PagePolicy::kAlways;
+  return policy;
 }
 
 // The longest first: "train" is that of every job.
@@ -214,9 +224,8 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   forward.sequence = job.forward.sequence;
   compiler::AppendEval(context, forward, &graph);
   compiler::AppendRestore(context, &graph);
-  RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table,
-                         input.search_packings ? PackEffort::kFull : PackEffort::kQuick, &graph,
-                         &program));
+  RETURN_IF_ERROR(
+      Finish(model, parameters, forward.rope_table, PolicyOf(input, job.layout), &graph, &program));
   if (const std::string& allocator = job.layout.allocator();
       !allocator.empty() && allocator != "planned") {
     MakeDynamic(allocator, &program);
@@ -250,21 +259,6 @@ absl::StatusOr<std::vector<v1::Program>> CompileStages(const Job& job) {
 
 }  // namespace
 
-absl::Status CheckLayerPasses(const v1::Layout& layout, int layers) {
-  const compiler::ScheduleShape shape = compiler::ShapeOf(layout);
-  const std::vector<compiler::ChunkRange> chunks = compiler::SplitLayers(layout, layers);
-  int64_t most = 0;
-  for (int stage = 0; stage < shape.stages; ++stage) {
-    int64_t of_stage = 0;
-    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-      const compiler::ChunkRange& range = chunks[compiler::ModelChunk(shape, stage, chunk)];
-      of_stage += range.end - range.begin;
-    }
-    most = std::max(most, of_stage);
-  }
-  return CheckCount(most * layout.micro_batches(), kMaxLayerPasses, "layer passes");
-}
-
 absl::Status CheckStepLength(int64_t buffers, int64_t instructions) {
   RETURN_IF_ERROR(CheckCount(buffers, kMaxBuffers, "buffers"));
   return CheckCount(instructions, kMaxInstructions, "instructions");
@@ -275,7 +269,7 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
   const Model& model = *input.model;
   RETURN_IF_ERROR(CheckComplete(layout));
   RETURN_IF_ERROR(CheckLayout(layout, model, *input.spec));
-  RETURN_IF_ERROR(CheckLayerPasses(layout, static_cast<int>(model.config.layers)));
+  RETURN_IF_ERROR(CheckLayerPasses(layout, model.config.layers));
   Job job = {.input = input,
              .layout = layout,
              .forward = {.batch = layout.micro_batch(),
@@ -316,8 +310,8 @@ absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
                          .parameters = parameters,
                          .chunks = all},
                         forward, &graph);
-  RETURN_IF_ERROR(
-      Finish(model, parameters, forward.rope_table, PackEffort::kFull, &graph, &program));
+  RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table,
+                         {.pages = compiler::PagePolicy::kNever}, &graph, &program));
   return program;
 }
 

@@ -39,9 +39,16 @@ bool WorthEarning(const v1::Program& program, int64_t bound) {
 }
 
 // Nothing is gained by needing less.
-bool FitsAnyway(const v1::Program& program) {
+bool Fits(const v1::Program& program) {
   const int64_t bytes = program.arenas(0).bytes() + program.external_bytes();
   return program.device_limit_bytes() > 0 && bytes <= program.device_limit_bytes();
+}
+
+// What does not fit in one piece each may do with pages.
+bool MayPage(const v1::Program& program, const PackingPolicy& policy) {
+  if (policy.pages == PagePolicy::kNever) return false;
+  return policy.pages == PagePolicy::kAlways ||
+         (program.device_limit_bytes() > 0 && !Fits(program));
 }
 
 // Emits and packs.
@@ -52,7 +59,7 @@ absl::Status Attempt(const EmitInput& input, const Waits& waits, PackEffort effo
   }
   AssignStreams(waits.retire_marks, graph);
   RETURN_IF_ERROR(Emit(input, program));
-  return PlaceBuffers(program, effort);
+  return PlaceBuffers(program, {effort});
 }
 
 // The search would start below this.
@@ -70,10 +77,37 @@ bool Better(const v1::Program& other, const v1::Program& program) {
   return other.arenas(0).bytes() < program.arenas(0).bytes();
 }
 
-// The first of the waits with which little enough is unused, else those that need least, searched
-// as well; none if what they save is not worth it. True when the program was replaced.
+// Keeps the better one of this packing and another.
+absl::Status PlaceBetter(const PlaceOptions& options, v1::Program* program) {
+  v1::Program other = *program;
+  RETURN_IF_ERROR(PlaceBuffers(&other, options));
+  if (Better(other, *program)) *program = std::move(other);
+  return absl::OkStatus();
+}
+
+// As well as the policy lets, of a program whose orders were tried. True where buffers in one piece
+// each leave so much that waits are worth trying, if it still does not fit.
+absl::StatusOr<bool> Improve(const PackingPolicy& policy, int64_t bound, v1::Program* program) {
+  const bool searches = policy.effort == PackEffort::kFull && !OrdersDo(*program);
+  const PlaceOptions pages = {policy.effort, /*pages=*/true};
+  if (policy.pages == PagePolicy::kAlways) {
+    const bool worth = WorthEarning(*program, bound);
+    RETURN_IF_ERROR(PlaceBetter(pages, program));
+    if (searches && WorthEarning(*program, bound)) {
+      RETURN_IF_ERROR(PlaceBetter({policy.effort}, program));
+    }
+    return program->device_limit_bytes() > 0 ? worth : WorthEarning(*program, bound);
+  }
+  if (searches) RETURN_IF_ERROR(PlaceBuffers(program));
+  const bool worth = WorthEarning(*program, bound);
+  if (MayPage(*program, policy)) RETURN_IF_ERROR(PlaceBetter(pages, program));
+  return worth;
+}
+
+// The first of the waits with which little enough is unused, else those that need least, packed as
+// well as may be; none if what they save is not worth it. True when the program was replaced.
 absl::StatusOr<bool> Earn(const EmitInput& input, const v1::Program& bare, int64_t bound,
-                          bool searches, Graph* graph, v1::Program* program) {
+                          const PackingPolicy& policy, Graph* graph, v1::Program* program) {
   const std::vector<Sequence> sequences = graph->sequences;
   std::optional<v1::Program> best;
   for (const Waits& waits : kWaits) {
@@ -83,7 +117,9 @@ absl::StatusOr<bool> Earn(const EmitInput& input, const v1::Program& bare, int64
     if (!best || Better(other, *best)) best = std::move(other);
     if (!WorthEarning(*best, bound)) break;
   }
-  if (searches && WorthEarning(*best, bound)) RETURN_IF_ERROR(PlaceBuffers(&*best));
+  if (WorthEarning(*best, bound) || MayPage(*best, policy)) {
+    RETURN_IF_ERROR(Improve(policy, bound, &*best).status());
+  }
   const int64_t saved = program->arenas(0).bytes() - best->arenas(0).bytes();
   if (!Better(*best, *program) || !IsWorth(saved, bound)) return false;
   *program = *std::move(best);
@@ -92,18 +128,21 @@ absl::StatusOr<bool> Earn(const EmitInput& input, const v1::Program& bare, int64
 
 }  // namespace
 
-absl::Status EmitAndPlace(const EmitInput& input, PackEffort effort, Graph* graph,
+absl::Status EmitAndPlace(const EmitInput& input, const PackingPolicy& policy, Graph* graph,
                           v1::Program* program) {
-  if (effort == PackEffort::kQuick) return Attempt(input, {}, effort, graph, program);
+  if (policy.effort == PackEffort::kQuick) {
+    RETURN_IF_ERROR(Attempt(input, {}, policy.effort, graph, program));
+    if (program->arenas().empty() || !MayPage(*program, policy)) return absl::OkStatus();
+    return PlaceBetter({policy.effort, /*pages=*/true}, program);
+  }
   const v1::Program bare = *program;
   RETURN_IF_ERROR(Attempt(input, {}, PackEffort::kOrders, graph, program));
   if (program->arenas().empty()) return absl::OkStatus();
   std::vector<int64_t> bounds;  // by arena, of the program as it was first
   for (const v1::Arena& arena : program->arenas()) bounds.push_back(arena.lower_bound_bytes());
-  const bool searches = effort == PackEffort::kFull;
-  if (searches && !OrdersDo(*program)) RETURN_IF_ERROR(PlaceBuffers(program));
-  if (FitsAnyway(*program) || !WorthEarning(*program, bounds[0])) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const bool earned, Earn(input, bare, bounds[0], searches, graph, program));
+  ASSIGN_OR_RETURN(const bool worth, Improve(policy, bounds[0], program));
+  if (!worth || Fits(*program)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool earned, Earn(input, bare, bounds[0], policy, graph, program));
   if (!earned) return absl::OkStatus();
   for (v1::Arena& arena : *program->mutable_arenas()) {
     arena.set_unearned_bound_bytes(bounds[arena.id()]);

@@ -1,4 +1,5 @@
-// Emits and places a graph, and earns reuse with waits where packing alone leaves too much unused.
+// Emits and places a graph: in one piece for each buffer, with pages at second addresses
+// (pack_pages.h), or with waits that earn reuse where packing alone leaves too much unused.
 //
 // Memory that a collective uses overlaps in time with what computation needs: weights are gathered
 // a layer ahead, gradients stay until a computation two layers later waits for their reduction.
@@ -8,7 +9,8 @@
 // the limit (up to a sixth of a step), so they are only taken for at least 1 % of the arena, and
 // never by a program that fits its device limit without. Operations, their operands and the bytes
 // sent stay the same; the waits are part of the program, so that checker and simulator see what
-// they cost.
+// they cost. Pages cost no waits: a program that does not fit its limit gets them first, and waits
+// only where that does not do.
 //
 // Shorter lives have a lower bound as well, so that the certificate of such a program may be worse
 // although it needs less: the arena keeps the bound before (unearned_bound_bytes), against which it
@@ -25,9 +27,20 @@
 
 namespace terrace::compiler {
 
+enum class PagePolicy {
+  kWhereTooLarge,  // where a program does not fit its device limit in one piece each
+  kNever,
+  kAlways,  // where orders leave more than 1 %
+};
+
+struct PackingPolicy {
+  PackEffort effort = PackEffort::kFull;
+  PagePolicy pages = PagePolicy::kWhereTooLarge;
+};
+
 // With kQuick nothing is earned. `input.graph` is `graph`, which has its workspaces. Sets its
-// streams and waits. `program` has what Emit requires.
-absl::Status EmitAndPlace(const EmitInput& input, PackEffort effort, Graph* graph,
+// streams and waits. `program` has what Emit requires, and its device limit.
+absl::Status EmitAndPlace(const EmitInput& input, const PackingPolicy& policy, Graph* graph,
                           v1::Program* program);
 
 }  // namespace terrace::compiler

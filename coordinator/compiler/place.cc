@@ -2,12 +2,15 @@
 #include "coordinator/compiler/place.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/liveness.h"
 #include "coordinator/compiler/pack.h"
+#include "coordinator/compiler/pack_pages.h"
 #include "proto/tiers.h"
 
 namespace terrace {
@@ -54,64 +57,127 @@ absl::Status PlacePersistent(v1::Program* program) {
   return absl::OkStatus();
 }
 
+// What a sequence needs of an arena behind its persistent buffers.
 struct Region {
-  int64_t bytes = 0;
-  int64_t lower_bound_bytes = 0;
+  std::vector<int> ids;  // of the buffers that are packed
+  std::vector<PackBuffer> buffers;
+  Packing packing;
+  int64_t unused_bytes = 0;  // of the largest buffer that nobody uses: anywhere will do
+  int64_t bytes() const { return std::max(unused_bytes, packing.arena_bytes); }
 };
 
+// One part in so many over the bound is too much where pages may be used.
+constexpr int64_t kTooMuchPart = 100;
+// For comparing layouts.
+constexpr int64_t kQuickSteps = 200'000'000;
+
 // Packs the STEP buffers that `sequence` uses in `arena` into the space from `base` on.
-absl::StatusOr<Region> PlaceStep(const v1::Sequence& sequence, const std::vector<Life>& lives,
-                                 uint32_t arena, int64_t base, PackEffort effort,
-                                 v1::Program* program) {
-  std::vector<PackBuffer> buffers;
-  std::vector<int> ids;
+absl::StatusOr<Region> PackStep(const v1::Program& program, const v1::Sequence& sequence,
+                                const std::vector<Life>& lives, uint32_t arena, int64_t base,
+                                PackEffort effort) {
   Region region;
-  const v1::Tier tier = program->arenas(static_cast<int>(arena)).tier();
-  for (int i = 0; i < program->buffers_size(); ++i) {
-    v1::Buffer* buffer = program->mutable_buffers(i);
-    if (buffer->lifetime() != v1::STEP || buffer->arena() != arena ||
-        buffer->sequence() != sequence.name()) {
+  const v1::Tier tier = program.arenas(static_cast<int>(arena)).tier();
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    const v1::Buffer& buffer = program.buffers(i);
+    if (buffer.lifetime() != v1::STEP || buffer.arena() != arena ||
+        buffer.sequence() != sequence.name()) {
       continue;
     }
-    if (lives[i].begin == lives[i].end) {  // never used: anywhere will do
-      buffer->set_offset(base);
-      region.bytes = std::max(region.bytes, AlignUp(buffer->bytes(), tier));
+    if (lives[i].begin == lives[i].end) {
+      region.unused_bytes = std::max(region.unused_bytes, AlignUp(buffer.bytes(), tier));
       continue;
     }
-    buffers.push_back({.name = buffer->name(),
-                       .bytes = AlignUp(buffer->bytes(), tier),
-                       .begin = lives[i].begin,
-                       .end = lives[i].end});
-    ids.push_back(i);
+    region.ids.push_back(i);
+    region.buffers.push_back({.name = buffer.name(),
+                              .bytes = AlignUp(buffer.bytes(), tier),
+                              .begin = lives[i].begin,
+                              .end = lives[i].end});
   }
-  ASSIGN_OR_RETURN(const Packing packing, Pack(buffers, effort, base));
-  for (size_t k = 0; k < ids.size(); ++k) {
-    program->mutable_buffers(ids[k])->set_offset(base + packing.offsets[k]);
-  }
-  region.bytes = std::max(region.bytes, packing.arena_bytes);
-  region.lower_bound_bytes = packing.lower_bound_bytes;
+  ASSIGN_OR_RETURN(region.packing, Pack(region.buffers, effort, base));
   return region;
+}
+
+// Of the arena, so that the program fits its device; 0: there is no limit.
+int64_t ArenaLimit(const v1::Program& program) {
+  return program.device_limit_bytes() == 0
+             ? 0
+             : std::max<int64_t>(1, program.device_limit_bytes() - program.external_bytes());
+}
+
+// Replaces the packing of `arena` by one with pages, where that needs less.
+void PackPages(const v1::Program& program, int64_t base, PackEffort effort,
+               std::vector<Region>* regions, v1::Arena* arena) {
+  const int64_t limit = ArenaLimit(program), bound = arena->lower_bound_bytes();
+  const bool too_large = limit > 0 && arena->bytes() > limit;
+  if (arena->bytes() - bound <= bound / kTooMuchPart && !too_large) return;
+  PageRules rules = {.base_bytes = base,
+                     .page_bytes = PackPageBytes(program.device(), arena->bytes()),
+                     .limit_bytes = limit};
+  if (effort == PackEffort::kQuick) rules.steps = kQuickSteps;
+  std::vector<PagedProblem> problems;
+  for (const Region& region : *regions) {
+    problems.push_back({MakePackProblem(region.buffers), region.packing.offsets});
+  }
+  std::optional<PagedPacking> packing = PackIntoPages(problems, rules);
+  if (!packing.has_value()) return;
+  for (size_t s = 0; s < regions->size(); ++s) {
+    if (base + (*regions)[s].unused_bytes > packing->arena_bytes) return;
+  }
+  for (size_t s = 0; s < regions->size(); ++s) {
+    (*regions)[s].packing.offsets = std::move(packing->offsets[s]);
+  }
+  arena->set_bytes(packing->arena_bytes);
+  if (packing->runs.empty()) return;
+  arena->set_page_bytes(rules.page_bytes);
+  for (const PackPageRun& run : packing->runs) {
+    v1::PageRun* alias = arena->add_aliases();
+    alias->set_page(run.page);
+    alias->set_pages(run.pages);
+  }
+}
+
+absl::Status PlaceArena(const std::vector<std::vector<Life>>& lives, const PlaceOptions& options,
+                        v1::Program* program, v1::Arena* arena) {
+  const int64_t base = arena->bytes();
+  const bool pages = options.pages && arena->tier() == v1::DEVICE;
+  const PackEffort effort = pages ? std::min(options.effort, PackEffort::kOrders) : options.effort;
+  std::vector<Region> regions;
+  int64_t bytes = 0, bound = 0;
+  for (int s = 0; s < program->sequences_size(); ++s) {
+    ASSIGN_OR_RETURN(Region region, PackStep(*program, program->sequences(s), lives[s], arena->id(),
+                                             base, effort));
+    bytes = std::max(bytes, region.bytes());
+    bound = std::max(bound, region.packing.lower_bound_bytes);
+    regions.push_back(std::move(region));
+  }
+  arena->set_bytes(base + bytes);
+  arena->set_lower_bound_bytes(base + bound);
+  if (pages) PackPages(*program, base, effort, &regions, arena);
+  for (v1::Buffer& buffer : *program->mutable_buffers()) {
+    if (buffer.lifetime() == v1::STEP && buffer.arena() == arena->id()) buffer.set_offset(base);
+  }
+  for (const Region& region : regions) {
+    for (size_t k = 0; k < region.ids.size(); ++k) {
+      program->mutable_buffers(region.ids[k])->set_offset(base + region.packing.offsets[k]);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status PlaceBuffers(v1::Program* program, PackEffort effort) {
-  for (v1::Arena& arena : *program->mutable_arenas()) arena.set_bytes(0);
+absl::Status PlaceBuffers(v1::Program* program, const PlaceOptions& options) {
+  for (v1::Arena& arena : *program->mutable_arenas()) {
+    arena.set_bytes(0);
+    arena.clear_page_bytes();
+    arena.clear_aliases();
+  }
   RETURN_IF_ERROR(PlacePersistent(program));
   std::vector<std::vector<Life>> lives;
   for (const v1::Sequence& sequence : program->sequences())
     lives.push_back(Liveness(*program, sequence));
   for (v1::Arena& arena : *program->mutable_arenas()) {
-    const int64_t base = arena.bytes();
-    Region largest;
-    for (int s = 0; s < program->sequences_size(); ++s) {
-      ASSIGN_OR_RETURN(const Region region, PlaceStep(program->sequences(s), lives[s], arena.id(),
-                                                      base, effort, program));
-      largest.bytes = std::max(largest.bytes, region.bytes);
-      largest.lower_bound_bytes = std::max(largest.lower_bound_bytes, region.lower_bound_bytes);
-    }
-    arena.set_bytes(base + largest.bytes);
-    arena.set_lower_bound_bytes(base + largest.lower_bound_bytes);
+    RETURN_IF_ERROR(PlaceArena(lives, options, program, &arena));
   }
   return absl::OkStatus();
 }

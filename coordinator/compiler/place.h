@@ -1,6 +1,7 @@
 // Gives every buffer of a program its offset: persistent buffers first, then the STEP buffers of
 // each sequence packed by their lives into the space behind them; sequences reuse each other's
-// space. Sets Arena.bytes and lower_bound_bytes. Pure, deterministic, thread-safe.
+// space. Sets Arena.bytes and lower_bound_bytes, and where the device's is packed with pages at
+// second addresses (pack_pages.h) page_bytes and aliases. Pure, deterministic, thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,6 +12,13 @@
 
 namespace terrace {
 
-absl::Status PlaceBuffers(v1::Program* program, PackEffort effort = PackEffort::kFull);
+struct PlaceOptions {
+  PackEffort effort = PackEffort::kFull;
+  // On the device orders at most, then pages, where those leave more than 1 % over the bound or
+  // more than the program's device limit.
+  bool pages = false;
+};
+
+absl::Status PlaceBuffers(v1::Program* program, const PlaceOptions& options = {});
 
 }  // namespace terrace

@@ -33,6 +33,8 @@ struct Job {
   std::string recompute = "none";
   uint32_t micro_batch = 1, micro_batches = 8;
   int64_t device_limit_bytes = 0;
+  std::string packing;
+  bool search_packings = true;
 };
 
 std::vector<v1::Program> CompileJob(const Job& job) {
@@ -47,6 +49,7 @@ std::vector<v1::Program> CompileJob(const Job& job) {
   train->mutable_optimizer()->set_beta2(0.95);
   train->mutable_optimizer()->set_epsilon(1e-8);
   train->mutable_schedule()->set_name("cosine");
+  spec.mutable_layout()->set_packing(job.packing);
   v1::Layout layout;
   layout.set_data_parallel(8);
   layout.set_tensor_parallel(job.tensor_parallel);
@@ -66,7 +69,8 @@ std::vector<v1::Program> CompileJob(const Job& job) {
   auto programs = Compile({.spec = &spec,
                            .model = &model,
                            .layout = layout,
-                           .device_limit_bytes = job.device_limit_bytes});
+                           .device_limit_bytes = job.device_limit_bytes,
+                           .search_packings = job.search_packings});
   EXPECT_TRUE(programs.ok()) << programs.status();
   return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
 }
@@ -104,17 +108,65 @@ bool Earned(const std::vector<v1::Program>& programs) {
   });
 }
 
+bool Paged(const std::vector<v1::Program>& programs) {
+  return std::any_of(programs.begin(), programs.end(), [](const v1::Program& program) {
+    return program.arenas(0).aliases_size() > 0;
+  });
+}
+
 TEST(EarnTest, TimeIsSpentOnMemoryOnlyWhereTheDeviceIsTooSmallWithout) {
   const std::vector<v1::Program> unlimited = CompileJob({.zero = 3});
   ASSERT_TRUE(Earned(unlimited));
   const std::vector<v1::Program> roomy =
       CompileJob({.zero = 3, .device_limit_bytes = int64_t{1} << 40});
   EXPECT_FALSE(Earned(roomy));
+  EXPECT_FALSE(Paged(roomy));
   EXPECT_GT(LargestArena(roomy), LargestArena(unlimited));
-  const std::vector<v1::Program> tight =
-      CompileJob({.zero = 3, .device_limit_bytes = LargestArena(unlimited)});
+  const std::vector<v1::Program> tight = CompileJob(
+      {.zero = 3, .device_limit_bytes = LargestArena(unlimited), .packing = "contiguous"});
   EXPECT_TRUE(Earned(tight));
+  EXPECT_FALSE(Paged(tight));
   EXPECT_EQ(LargestArena(tight), LargestArena(unlimited));
+}
+
+// The bytes alive at once, and half a percent.
+int64_t LimitWithPages(const std::vector<v1::Program>& programs) {
+  int64_t limit = 0;
+  for (const v1::Program& program : programs) {
+    const int64_t bound = program.arenas(0).lower_bound_bytes();
+    limit = std::max(limit, bound + bound / 200);
+  }
+  return limit;
+}
+
+TEST(EarnTest, WhatDoesNotFitInOnePieceEachGetsPagesAndNoWaits) {
+  const int64_t limit = LimitWithPages(CompileJob({.zero = 3, .search_packings = false}));
+  const std::vector<v1::Program> paged = CompileJob({.zero = 3, .device_limit_bytes = limit});
+  EXPECT_TRUE(Paged(paged));
+  EXPECT_FALSE(Earned(paged));
+  EXPECT_LE(LargestArena(paged), limit);
+  EXPECT_TRUE(CheckPrograms(paged).ok()) << CheckPrograms(paged);
+  const std::vector<v1::Program> quick =
+      CompileJob({.zero = 3, .device_limit_bytes = limit, .search_packings = false});
+  EXPECT_LE(LargestArena(quick), limit) << "a layout that fits is left out when it is compared";
+  EXPECT_TRUE(CheckPrograms(quick).ok()) << CheckPrograms(quick);
+}
+
+TEST(EarnTest, WhatDoesNotFitWithPagesGetsWaitsToo) {
+  const int64_t paged = LargestArena(CompileJob({.zero = 3, .packing = "pages"}));
+  const std::vector<v1::Program> small =
+      CompileJob({.zero = 3, .device_limit_bytes = paged / 2, .packing = "pages"});
+  EXPECT_TRUE(Earned(small));
+  EXPECT_TRUE(Paged(small));
+  EXPECT_LT(LargestArena(small), paged);
+}
+
+TEST(EarnTest, PagesThatAreAskedForKeepEveryStageWithinOnePercentWithoutWaits) {
+  const std::vector<v1::Program> programs = CompileJob({.zero = 3, .packing = "pages"});
+  EXPECT_TRUE(Paged(programs));
+  EXPECT_FALSE(Earned(programs));
+  for (const v1::Program& program : programs) EXPECT_LE(OverTheBound(program.arenas(0)), 0.01);
+  EXPECT_TRUE(CheckPrograms(programs).ok()) << CheckPrograms(programs);
 }
 
 // A V schedule of eight stages: no search, since there are thousands of buffers, and nothing that a

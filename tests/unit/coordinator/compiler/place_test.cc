@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
+#include "tests/unit/coordinator/compiler/pack_tiny.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {
@@ -99,6 +101,54 @@ TEST(PlaceTest, WhatDoesNotExistIsRefusedByName) {
   program.mutable_buffers(0)->set_arena(0);
   program.mutable_buffers(0)->set_bytes(0);
   EXPECT_THAT(std::string(PlaceBuffers(&program).message()), HasSubstr("at least 1"));
+}
+
+// A few buffers whose best packing in one piece each lies above the bound.
+v1::Program WithoutPackingAtTheBound() {
+  v1::Program program = TwoSequences();
+  AddBuffer(&program, 1000, v1::PERSISTENT);
+  const std::vector<PackBuffer> tiny = RandomTinyBuffers(kSeedWithoutPackingAtTheBound, 9);
+  for (const PackBuffer& buffer : tiny) AddBuffer(&program, 1024 * buffer.bytes, v1::STEP, "train");
+  for (int64_t time = 0; time < 12; ++time) {
+    v1::Instruction* instruction = program.mutable_sequences(0)->add_instructions();
+    instruction->set_id(static_cast<uint32_t>(time));
+    for (size_t i = 0; i < tiny.size(); ++i) {
+      if (time != tiny[i].begin && time != tiny[i].end - 1) continue;
+      v1::Operand* operand = instruction->add_operands();
+      operand->set_access(v1::UPDATE);
+      operand->set_buffer(static_cast<uint32_t>(i + 1));
+    }
+  }
+  return program;
+}
+
+TEST(PlaceTest, PagesAreUsedOnlyWhereTheyAreAllowed) {
+  v1::Program program = WithoutPackingAtTheBound();
+  ASSERT_TRUE(PlaceBuffers(&program).ok());
+  const int64_t in_one_piece = program.arenas(0).bytes();
+  EXPECT_GT(in_one_piece, program.arenas(0).lower_bound_bytes() * 1.01);
+  EXPECT_EQ(program.arenas(0).aliases_size(), 0);
+  EXPECT_EQ(program.arenas(0).page_bytes(), 0);
+  ASSERT_TRUE(PlaceBuffers(&program, {.pages = true}).ok());
+  EXPECT_LE(program.arenas(0).bytes(), program.arenas(0).lower_bound_bytes() * 1.01);
+  EXPECT_GT(program.arenas(0).aliases_size(), 0);
+  EXPECT_EQ(program.arenas(0).page_bytes(), 4096);
+  const std::string paged = program.SerializeAsString();
+  ASSERT_TRUE(PlaceBuffers(&program, {.pages = true}).ok());
+  EXPECT_EQ(program.SerializeAsString(), paged);
+  ASSERT_TRUE(PlaceBuffers(&program).ok());
+  EXPECT_EQ(program.arenas(0).aliases_size(), 0) << "of an earlier placement";
+  EXPECT_EQ(program.arenas(0).bytes(), in_one_piece);
+}
+
+// Two pages are most of such an arena.
+TEST(PlaceTest, PagesThatAreTooLargeForAnArenaLeaveItAsItIs) {
+  v1::Program program = WithoutPackingAtTheBound();
+  ASSERT_TRUE(PlaceBuffers(&program, {.effort = PackEffort::kOrders}).ok());
+  program.set_device("cuda");
+  const std::string in_one_piece = program.SerializeAsString();
+  ASSERT_TRUE(PlaceBuffers(&program, {.effort = PackEffort::kOrders, .pages = true}).ok());
+  EXPECT_EQ(program.SerializeAsString(), in_one_piece);
 }
 
 TEST(PlaceTest, CompiledProgramsAreWithinOnePercentOfTheBound) {
