@@ -71,6 +71,7 @@ absl::StatusOr<Arena> Arena::Reserve(std::string_view name, const ArenaExtent& e
   Arena arena(ArenaStart(static_cast<std::byte*>(span)), bytes, reserved);
   arena.span_ = static_cast<std::byte*>(span);
   arena.span_bytes_ = span_bytes;
+  arena.second_bytes_ = extent.second_bytes();
   ASSIGN_OR_RETURN(const UniqueFd file, MapNamedGuard(arena.data_ - PageBytes(), name, reserved));
   if (::mprotect(arena.data_, reserved, PROT_READ | PROT_WRITE) != 0)
     return Refused(name, bytes, errno);
@@ -87,6 +88,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   std::swap(reserved_, other.reserved_);
   std::swap(span_bytes_, other.span_bytes_);
+  std::swap(second_bytes_, other.second_bytes_);
   return *this;
 }
 
@@ -106,13 +108,15 @@ absl::Status CheckRange(int64_t offset, size_t count, int64_t bytes) {
 }  // namespace
 
 absl::Status Arena::Read(int64_t offset, std::span<std::byte> to) {
-  if (absl::Status status = CheckRange(offset, to.size(), bytes_); !status.ok()) return status;
+  if (absl::Status status = CheckRange(offset, to.size(), bytes_ + second_bytes_); !status.ok())
+    return status;
   if (!to.empty()) std::memcpy(to.data(), data_ + offset, to.size());
   return absl::OkStatus();
 }
 
 absl::Status Arena::Write(int64_t offset, std::span<const std::byte> from) {
-  if (absl::Status status = CheckRange(offset, from.size(), bytes_); !status.ok()) return status;
+  if (absl::Status status = CheckRange(offset, from.size(), bytes_ + second_bytes_); !status.ok())
+    return status;
   if (!from.empty()) std::memcpy(data_ + offset, from.data(), from.size());
   return absl::OkStatus();
 }

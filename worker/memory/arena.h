@@ -52,6 +52,7 @@ class Arena final : public Region {
   int64_t bytes_ = 0;
   int64_t reserved_ = 0;
   int64_t span_bytes_ = 0;
+  int64_t second_bytes_ = 0;
 };
 
 }  // namespace terrace

@@ -25,7 +25,8 @@ class Region {
   virtual std::byte* device_data() const { return data(); }
   virtual int64_t bytes() const = 0;
 
-  // `offset` in bytes from the start; no alignment is asked for. OUT_OF_RANGE beyond bytes();
+  // `offset` in bytes from the start; no alignment is asked for. OUT_OF_RANGE beyond bytes() and
+  // second addresses (second_addresses.h);
   // DATA_LOSS when what is read is not what was written; otherwise what the system says.
   virtual absl::Status Read(int64_t offset, std::span<std::byte> to) = 0;
   virtual absl::Status Write(int64_t offset, std::span<const std::byte> from) = 0;

@@ -49,8 +49,13 @@ class DeviceArena final : public Region {
   DeviceArena(const cuda::Device& device, std::byte* data, int64_t bytes)
       : device_(device), data_(data), bytes_(bytes) {}
   // In pages, of which some have second addresses.
-  DeviceArena(const cuda::Device& device, std::unique_ptr<cuda::SecondPages> pages, int64_t bytes)
-      : device_(device), data_(pages->data()), bytes_(bytes), pages_(std::move(pages)) {}
+  DeviceArena(const cuda::Device& device, std::unique_ptr<cuda::SecondPages> pages,
+              const ArenaExtent& extent)
+      : device_(device),
+        data_(pages->data()),
+        bytes_(extent.bytes),
+        second_bytes_(extent.second_bytes()),
+        pages_(std::move(pages)) {}
   ~DeviceArena() override {
     if (pages_ == nullptr) cuda::FreeDevice(data_);
   }
@@ -77,9 +82,10 @@ class DeviceArena final : public Region {
  private:
   // Any thread may call: that of a checkpoint has no device of its own yet.
   absl::Status Enter(int64_t offset, int64_t count) const {
-    if (offset < 0 || count < 0 || offset > bytes_ || count > bytes_ - offset) {
+    const int64_t end = bytes_ + second_bytes_;
+    if (offset < 0 || count < 0 || offset > end || count > end - offset) {
       return absl::OutOfRangeError(
-          absl::StrCat(count, " bytes at ", offset, " of a device arena of ", bytes_));
+          absl::StrCat(count, " bytes at ", offset, " of a device arena of ", end));
     }
     return OfCuda(device_.Use());
   }
@@ -87,6 +93,7 @@ class DeviceArena final : public Region {
   const cuda::Device& device_;
   std::byte* const data_;
   const int64_t bytes_;
+  const int64_t second_bytes_ = 0;                  // of addresses behind them
   const std::unique_ptr<cuda::SecondPages> pages_;  // null: one allocation
 };
 
@@ -198,7 +205,7 @@ class CudaBackend final : public Backend {
           absl::StrCat("the arena has pages at second addresses, but on ", device_->name(), " ",
                        status.message, "; set layout.packing: contiguous"));
     }
-    return std::make_unique<DeviceArena>(*device_, std::move(pages), extent.bytes);
+    return std::make_unique<DeviceArena>(*device_, std::move(pages), extent);
   }
 
   std::unique_ptr<SegmentSource> NewSegments(int) override {

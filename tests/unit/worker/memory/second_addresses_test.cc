@@ -52,6 +52,19 @@ TEST(SecondAddressesTest, WhatIsWrittenAtOneAddressIsReadAtTheOther) {
   for (int page : {0, 1, 2, 3, 4, 6, 7, 15}) EXPECT_TRUE(Holds(*arena, page, 100 + page)) << page;
 }
 
+TEST(SecondAddressesTest, ARegionIsReadAndWrittenAtEitherAddress) {
+  auto arena = Arena::Reserve("terrace-arena-74", Extent());
+  ASSERT_TRUE(arena.ok());
+  const std::vector<std::byte> from = {std::byte{1}, std::byte{2}, std::byte{3}};
+  ASSERT_EQ(arena->Write(18 * kPage - 1, from), absl::OkStatus());  // from page 6 on to page 2
+  std::vector<std::byte> to(1);
+  ASSERT_EQ(arena->Read(7 * kPage - 1, to), absl::OkStatus());
+  EXPECT_EQ(to[0], std::byte{1});
+  ASSERT_EQ(arena->Read(2 * kPage + 1, to), absl::OkStatus());
+  EXPECT_EQ(to[0], std::byte{3});
+  EXPECT_EQ(arena->Write(20 * kPage - 2, from).code(), absl::StatusCode::kOutOfRange);
+}
+
 // By the proportional set, which counts a page once however many addresses it has.
 TEST(SecondAddressesTest, TheyCostNoMemory) {
   ArenaExtent extent = {.bytes = 64 * kPage, .page_bytes = kPage, .runs = {}};
