@@ -67,6 +67,13 @@ std::string ArenaText(const v1::Plan& plan, int64_t bytes) {
                                           : absl::StrCat(Grouped(bytes), " bytes");
 }
 
+// What of an arena lies in pages at second addresses; empty: nothing.
+std::string PagesText(int64_t paged_bytes) {
+  return paged_bytes == 0
+             ? ""
+             : absl::StrCat(", with ", FormatBytes(paged_bytes), " of pages at second addresses");
+}
+
 void PrintOne(const v1::Plan& plan, const v1::StageMemory& memory, std::string* out) {
   constexpr double kBar = 40;
   absl::StrAppend(out, Heading(plan, memory.tier()), "\n");
@@ -78,8 +85,9 @@ void PrintOne(const v1::Plan& plan, const v1::StageMemory& memory, std::string* 
   }
   table.Add({"total", FormatBytes(Total(memory)), "", OfBudget(memory)});
   table.AppendTo(out);
-  absl::StrAppendFormat(out, "  arena %s, %.2f %% over the lower bound\n",
-                        ArenaText(plan, memory.arena_bytes()), 100 * OverBound(memory));
+  absl::StrAppendFormat(out, "  arena %s, %.2f %% over the lower bound%s\n",
+                        ArenaText(plan, memory.arena_bytes()), 100 * OverBound(memory),
+                        PagesText(memory.paged_bytes()));
 }
 
 // A power of 1024 in which all of a table is written.
@@ -132,12 +140,13 @@ std::string Ranks(const v1::Plan& plan, const v1::StageMemory& memory) {
 
 void PrintStages(const v1::Plan& plan, const std::vector<const v1::StageMemory*>& stages,
                  std::string* out) {
-  int64_t most_total = 0, least_arena = INT64_MAX, most_arena = 0;
+  int64_t most_total = 0, least_arena = INT64_MAX, most_arena = 0, most_paged = 0;
   double over_bound = 0;
   for (const v1::StageMemory* memory : stages) {
     most_total = std::max(most_total, Total(*memory));
     least_arena = std::min(least_arena, memory->arena_bytes());
     most_arena = std::max(most_arena, memory->arena_bytes());
+    most_paged = std::max(most_paged, memory->paged_bytes());
     over_bound = std::max(over_bound, OverBound(*memory));
   }
   const Unit unit = UnitFor(std::max(most_total, stages[0]->limit_bytes()));
@@ -169,10 +178,10 @@ void PrintStages(const v1::Plan& plan, const std::vector<const v1::StageMemory*>
   }
   const std::string least =
       plan.sampled_micro_batches() > 0 ? ArenaText(plan, least_arena) : Grouped(least_arena);
-  const std::string arenas =
-      absl::StrFormat("arenas of %s%s, at most %.2f %% over the lower bound",
-                      most_arena > least_arena ? absl::StrCat(least, " to ") : "",
-                      ArenaText(plan, most_arena), 100 * over_bound);
+  const std::string arenas = absl::StrFormat(
+      "arenas of %s%s, at most %.2f %% over the lower bound%s",
+      most_arena > least_arena ? absl::StrCat(least, " to ") : "", ArenaText(plan, most_arena),
+      100 * over_bound, most_paged == 0 ? "" : absl::StrCat(PagesText(most_paged), " at most"));
   absl::StrAppend(out, "  ", Wrapped(arenas, 80, 2), "\n");
 }
 

@@ -213,6 +213,19 @@ void PrintBuffers(const v1::Program& program, std::string_view only_sequence, st
   table.AppendTo(out);
 }
 
+// "pages     of 65536 bytes, from 0x0c000000 on: 12-15, 3, ...": of which pages of its memory the
+// addresses behind an arena are.
+void PrintPages(const v1::Arena& arena, std::string* out) {
+  if (arena.aliases().empty()) return;
+  std::vector<std::string> runs;
+  for (const v1::PageRun& run : arena.aliases()) {
+    runs.push_back(run.pages() == 1 ? absl::StrCat(run.page())
+                                    : absl::StrCat(run.page(), "-", run.page() + run.pages() - 1));
+  }
+  absl::StrAppendFormat(out, "pages    of %d bytes, again from 0x%08x on: %s\n", arena.page_bytes(),
+                        arena.bytes(), absl::StrJoin(runs, ", "));
+}
+
 void PrintArenas(const v1::Program& program, std::string* out) {
   for (const v1::Arena& arena : program.arenas()) {
     absl::StrAppendFormat(out, "arena %d   %s  %d bytes (%s)", arena.id(),
@@ -230,6 +243,7 @@ void PrintArenas(const v1::Program& program, std::string* out) {
                                      1.0));
     }
     *out += "\n";
+    PrintPages(arena, out);
   }
 }
 

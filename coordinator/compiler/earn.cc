@@ -38,11 +38,13 @@ bool WorthEarning(const v1::Program& program, int64_t bound) {
   return IsWorth(program.arenas(0).bytes() - bound, bound);
 }
 
-// Nothing is gained by needing less.
-bool Fits(const v1::Program& program) {
-  const int64_t bytes = program.arenas(0).bytes() + program.external_bytes();
+// With an arena of so many bytes there is nothing to gain by needing less.
+bool FitsWith(const v1::Program& program, int64_t arena_bytes) {
+  const int64_t bytes = arena_bytes + program.external_bytes();
   return program.device_limit_bytes() > 0 && bytes <= program.device_limit_bytes();
 }
+
+bool Fits(const v1::Program& program) { return FitsWith(program, program.arenas(0).bytes()); }
 
 // What does not fit in one piece each may do with pages.
 bool MayPage(const v1::Program& program, const PackingPolicy& policy) {
@@ -133,6 +135,8 @@ absl::Status EmitAndPlace(const EmitInput& input, const PackingPolicy& policy, G
   if (policy.effort == PackEffort::kQuick) {
     RETURN_IF_ERROR(Attempt(input, {}, policy.effort, graph, program));
     if (program->arenas().empty() || !MayPage(*program, policy)) return absl::OkStatus();
+    const int64_t bound = program->arenas(0).lower_bound_bytes();
+    if (program->device_limit_bytes() > 0 && !FitsWith(*program, bound)) return absl::OkStatus();
     return PlaceBetter({policy.effort, /*pages=*/true}, program);
   }
   const v1::Program bare = *program;

@@ -2,6 +2,7 @@
 #include "coordinator/prepare/variations.h"
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +28,9 @@ constexpr Release kReleases[] = {[](v1::LayoutSpec* layout) { layout->set_alloca
                                  },
                                  [](v1::LayoutSpec* layout) { layout->set_tile_bytes(-1); },
                                  [](v1::LayoutSpec* layout) {
+                                   const std::string packing = layout->packing();
                                    *layout = v1::LayoutSpec();
+                                   layout->set_packing(packing);
                                    layout->set_allocator("planned");
                                    layout->set_zero(-1);
                                    layout->set_sequence_parallel(-1);
@@ -68,6 +71,11 @@ std::vector<Variation> Shorter(const Variation& variation) {
 
 std::vector<Variation> WithLayoutReleased(const Variation& variation) {
   std::vector<Variation> released = {variation};
+  if (variation.spec.layout().packing() == "contiguous") {
+    released.push_back(variation);
+    released.back().spec.mutable_layout()->set_packing("auto");
+    released.back().changes.push_back("layout.packing auto");
+  }
   for (const Release release : kReleases) {
     Variation next = released.back();
     release(next.spec.mutable_layout());

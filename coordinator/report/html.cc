@@ -181,6 +181,9 @@ std::string MemoryTable(const v1::Plan& plan) {
   std::vector<std::string> head = {"stage", "tier"};
   for (const v1::BufferClass one : classes) head.push_back(ClassWord(one));
   head.insert(head.end(), {"gaps", "total", "limit", "over the bound"});
+  const bool paged = std::any_of(plan.memory().begin(), plan.memory().end(),
+                                 [](const auto& memory) { return memory.paged_bytes() > 0; });
+  if (paged) head.push_back("pages at second addresses");
   std::vector<bool> numeric(head.size(), true);
   numeric[1] = false;
   HtmlTable table("", numeric);
@@ -204,6 +207,7 @@ std::string MemoryTable(const v1::Plan& plan) {
                                                       memory.lower_bound_bytes() -
                                                   1))
             : "");
+    if (paged) cells.push_back(memory.paged_bytes() > 0 ? FormatBytes(memory.paged_bytes()) : "");
     table.Add(cells);
   }
   const char* words =

@@ -213,6 +213,18 @@ std::vector<SpecKey> LayoutKeys() {
        "the "
        "device get memory while the step runs, which takes more of it; expandable: the same with "
        "segments that grow page by page, which as a rule takes less than caching"},
+      {"layout.packing",
+       kChoice,
+       "auto",
+       false,
+       0,
+       0,
+       {"auto", "contiguous", "pages"},
+       "",
+       "contiguous: each buffer on the device in one piece of memory; pages: in one piece of "
+       "addresses, of pages that may lie apart, where orders alone leave more than 1 % of the "
+       "arena "
+       "unused; auto: pages only where the job does not fit its device without them"},
       {"layout.chunk_bytes",
        kBytes,
        "",

@@ -59,6 +59,13 @@ void ValidateLayout(SpecReader& reader, const v1::JobSpec& spec) {
                    absl::StrCat("a divisor of train.global_batch ", batch),
                    NearestDivisors(batch, layout.dp()));
   }
+  if (layout.packing() == "pages" && !layout.allocator().empty() &&
+      layout.allocator() != "planned") {
+    reader.Problem("layout.packing", "pages",
+                   absl::StrCat("left out with layout.allocator ", layout.allocator(),
+                                ", which places step buffers while they are used"),
+                   "layout.allocator planned");
+  }
   if (layout.recompute_every() > 0 && layout.recompute() != "every") {
     reader.Problem("layout.recompute_every", absl::StrCat(layout.recompute_every()),
                    "left out without layout.recompute every", "layout.recompute every");

@@ -95,6 +95,7 @@ TEST(PlanJsonTest, HasTheFieldsThatScriptsReadByNameAndKind) {
                                  {"tier", Is::kText},
                                  {"arena_bytes", Is::kCount},
                                  {"lower_bound_bytes", Is::kCount},
+                                 {"paged_bytes", Is::kCount},
                                  {"external_bytes", Is::kCount},
                                  {"at_peak", Is::kObject},
                                  {"max_by_class", Is::kObject}});

@@ -50,6 +50,17 @@ v1::Plan Tiny() {
   return plan;
 }
 
+TEST(PlanTextTest, PagesAreNamedWhereThereAreAny) {
+  v1::Plan plan = Tiny();
+  EXPECT_THAT(PlanText(plan), HasSubstr("0.00 % over the lower bound\n"));
+  plan.mutable_memory(0)->set_paged_bytes(5 << 20);
+  EXPECT_THAT(PlanText(plan), HasSubstr("0.00 % over the lower bound, with 5.0 MiB of pages at "
+                                        "second addresses\n"));
+  *plan.add_memory() = plan.memory(0);
+  plan.mutable_memory(0)->clear_paged_bytes();
+  EXPECT_THAT(PlanText(plan), HasSubstr("of pages at second addresses at most"));
+}
+
 TEST(PlanTextTest, ShowsModelBatchMemoryAndTime) {
   const std::string text = PlanText(Tiny());
   EXPECT_THAT(text, HasSubstr("124,439,808 parameters"));
@@ -186,6 +197,7 @@ TEST(PlanTextTest, ASampleIsSaidToBeOneWhereverItsFiguresStand) {
               HasSubstr("  sample       only 5 of the step's 64 micro-batches were compiled"));
   EXPECT_THAT(text, HasSubstr("memory of a rank at the peak, tier_unspecified, by a sample\n"));
   EXPECT_THAT(text, HasSubstr("arena about 3.0 MiB, "));
+  EXPECT_THAT(text, HasSubstr("far from\n               fitting"));
   EXPECT_THAT(text, HasSubstr("\ntime, by a sample\n"));
   EXPECT_THAT(text, Not(HasSubstr("instructions")));
   EXPECT_THAT(text, Not(HasSubstr("program")));

@@ -105,6 +105,19 @@ v1::Program Tiny() {
   return program;
 }
 
+TEST(ProgramTextTest, PagesOfAnArenaAreListedAfterIt) {
+  v1::Program program = Tiny();
+  EXPECT_THAT(ProgramText(program), Not(HasSubstr("pages ")));
+  v1::Arena* arena = program.mutable_arenas(0);
+  arena->set_bytes(8 * 4096);
+  arena->set_page_bytes(4096);
+  for (const int64_t page : {5, 1}) arena->add_aliases()->set_page(page);
+  arena->mutable_aliases(0)->set_pages(2);
+  arena->mutable_aliases(1)->set_pages(1);
+  EXPECT_THAT(ProgramText(program),
+              HasSubstr("pages    of 4096 bytes, again from 0x00008000 on: 5-6, 1\n"));
+}
+
 TEST(ProgramTextTest, AProgramReadsLikeThis) {
   EXPECT_EQ(ProgramText(Tiny()),
             R"(program tiny  stage 0 of 1  ranks 2  threads 1  2 instructions

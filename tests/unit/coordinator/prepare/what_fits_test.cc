@@ -83,6 +83,19 @@ TEST(VariationsTest, AnOpenLayoutHasNothingToRelease) {
   EXPECT_EQ(released.back().spec.layout().tp(), 0u);
 }
 
+TEST(VariationsTest, PagesAreAllowedFirst) {
+  v1::JobSpec spec = PresetSpec("gpt2", 64, 1);
+  spec.mutable_layout()->set_packing("contiguous");
+  const auto released = WithLayoutReleased({.spec = spec, .changes = {}});
+  ASSERT_EQ(released.size(), 2u);
+  EXPECT_EQ(released[1].spec.layout().packing(), "auto");
+  EXPECT_THAT(released[1].changes, ElementsAre("layout.packing auto"));
+  for (const char* packing : {"auto", "pages"}) {
+    spec.mutable_layout()->set_packing(packing);
+    EXPECT_EQ(WithLayoutReleased({.spec = spec, .changes = {}}).size(), 1u);
+  }
+}
+
 TEST(VariationsTest, AnOffloadThatTheSpecHasIsLeftAlone) {
   v1::JobSpec spec = PresetSpec("gpt2", 64, 1);
   EXPECT_EQ(WithOffload({.spec = spec, .changes = {}}).size(), 4u);

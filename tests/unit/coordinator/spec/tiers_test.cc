@@ -135,6 +135,24 @@ TEST(TiersTest, AllProblemsOfPartsAreReportedWithTheirPlaces) {
   EXPECT_THAT(error, HasSubstr("try layout.offload.optimizer"));
 }
 
+TEST(TiersTest, HowBuffersArePackedIsOneOfThreeWords) {
+  EXPECT_EQ(Parse("").layout().packing(), "auto");
+  EXPECT_EQ(Parse("layout: {packing: contiguous}").layout().packing(), "contiguous");
+  EXPECT_EQ(Parse("layout: {packing: pages, allocator: planned}").layout().packing(), "pages");
+  EXPECT_THAT(ErrorOf("layout: {packing: page}"),
+              AllOf(HasSubstr("line 5, column 10: layout.packing: got \"page\", must be one of "
+                              "auto, contiguous, pages"),
+                    HasSubstr("try pages")));
+}
+
+TEST(TiersTest, AnAllocatorThatPlacesBuffersHasNoPagesToPack) {
+  EXPECT_THAT(ErrorOf("layout: {packing: pages, allocator: caching}"),
+              AllOf(HasSubstr("layout.packing: got pages, must be left out with layout.allocator "
+                              "caching"),
+                    HasSubstr("try layout.allocator planned")));
+  Parse("layout: {packing: auto, allocator: caching}");
+}
+
 TEST(TiersTest, NvmeNeedsAFolder) {
   EXPECT_THAT(ErrorOf("layout: {offload: {optimizer: {host: 0.5, nvme: 0.5}}}"),
               AllOf(HasSubstr("line 5, column 20: layout.offload.optimizer: got nvme, must be "
