@@ -44,6 +44,7 @@ absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, 
                   .model = &model,
                   .layout = std::move(layout),
                   .external_bytes = ExternalBytes(budget),
+                  .device_limit_bytes = budget.device_memory_bytes,
                   .search_packings = search_packings,
                   .instructions_max = instructions_max});
 }

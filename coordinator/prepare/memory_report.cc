@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/compiler/liveness.h"
+#include "proto/arena_pages.h"
 #include "proto/caching_need.h"
 
 namespace terrace {
@@ -175,6 +176,7 @@ v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena)
   memory.set_arena_bytes(ReservedBytesNeeded(program, arena.tier()));
   ReportArena(program, arena, &memory);
   memory.set_lower_bound_bytes(arena.lower_bound_bytes());
+  memory.set_paged_bytes(AliasBytes(arena));
   if (arena.tier() == v1::DEVICE) {
     memory.set_external_bytes(program.external_bytes());
     AddLine(v1::DEVICE, v1::EXTERNAL, program.external_bytes(), &memory);
