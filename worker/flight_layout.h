@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -78,8 +77,5 @@ inline size_t FlightBytes(size_t streams, size_t steps) {
 }
 
 std::string FlightPath(std::string_view run_directory);
-
-// By an open /proc/<pid>/statm.
-std::optional<ProcessBytes> ParseStatm(int fd);
 
 }  // namespace terrace

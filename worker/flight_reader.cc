@@ -51,17 +51,6 @@ std::string FlightPath(std::string_view run_directory) {
   return absl::StrCat(Absl(run_directory), "/flight");
 }
 
-std::optional<ProcessBytes> ParseStatm(int fd) {
-  char text[128];
-  const ssize_t length = pread(fd, text, sizeof text - 1, 0);
-  if (length <= 0) return std::nullopt;
-  text[length] = '\0';
-  long long size = 0, resident = 0, shared = 0;
-  if (std::sscanf(text, "%lld %lld %lld", &size, &resident, &shared) != 3) return std::nullopt;
-  const int64_t page = sysconf(_SC_PAGE_SIZE);
-  return ProcessBytes{.resident = resident * page, .anonymous = (resident - shared) * page};
-}
-
 absl::StatusOr<FlightReader> FlightReader::Open(std::string_view run_directory) {
   return OpenFile(FlightPath(run_directory));
 }
@@ -167,14 +156,19 @@ absl::Status MarkStepsTold(std::string_view run_directory, int64_t step) {
   return FileError(errno, "write", path);
 }
 
-absl::StatusOr<ProcessBytes> ReadProcessBytes(int64_t pid) {
-  const std::string path = pid == 0 ? "/proc/self/statm" : absl::StrCat("/proc/", pid, "/statm");
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  const auto bytes = fd.valid() ? ParseStatm(fd.get()) : std::nullopt;
-  if (!bytes.has_value()) {
-    return absl::UnavailableError(absl::StrCat("there is no process ", pid));
-  }
-  return *bytes;
+ProcessMemory::ProcessMemory(int64_t pid)
+    : statm_(open(pid == 0 ? "/proc/self/statm" : absl::StrCat("/proc/", pid, "/statm").c_str(),
+                  O_RDONLY | O_CLOEXEC)) {}
+
+std::optional<ProcessBytes> ProcessMemory::Read() const {
+  char text[128];
+  const ssize_t length = pread(statm_.get(), text, sizeof text - 1, 0);
+  if (length <= 0) return std::nullopt;
+  text[length] = '\0';
+  long long size = 0, resident = 0, shared = 0;
+  if (std::sscanf(text, "%lld %lld %lld", &size, &resident, &shared) != 3) return std::nullopt;
+  const int64_t page = sysconf(_SC_PAGE_SIZE);
+  return ProcessBytes{.resident = resident * page, .anonymous = (resident - shared) * page};
 }
 
 }  // namespace terrace

@@ -91,8 +91,7 @@ FlightWriter::FlightWriter(std::string run_directory, FlightLayout* layout, size
     : run_directory_(std::move(run_directory)),
       layout_(layout),
       mapped_bytes_(mapped_bytes),
-      clock_(clock),
-      statm_(open("/proc/self/statm", O_RDONLY | O_CLOEXEC)) {}
+      clock_(clock) {}
 
 FlightWriter::~FlightWriter() {
   End();
@@ -160,7 +159,7 @@ FlightEvent FlightWriter::Sampled(FlightEventKind kind, v1::Tier tier, int64_t b
                     .tier = static_cast<uint32_t>(tier),
                     .step = At(layout_->header.step).load(std::memory_order_relaxed),
                     .bytes = bytes};
-  if (const auto sample = ParseStatm(statm_.get()); sample.has_value()) {
+  if (const auto sample = process_.Read(); sample.has_value()) {
     event.resident_bytes = sample->resident;
     event.anonymous_bytes = sample->anonymous;
   }

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -68,6 +69,20 @@ struct FlightEvent {
 struct ProcessBytes {
   int64_t resident = 0;
   int64_t anonymous = 0;
+  bool operator==(const ProcessBytes&) const = default;
+};
+
+// What one process holds. Its file stays open: reading it again costs a fifth, and is never about
+// another process of the same number. Thread-safe.
+class ProcessMemory {
+ public:
+  // 0: this one.
+  explicit ProcessMemory(int64_t pid);
+  // Empty when there is no such process, or none any more.
+  std::optional<ProcessBytes> Read() const;
+
+ private:
+  UniqueFd statm_;
 };
 
 // Everything but the ring, as one consistent reading.
@@ -137,7 +152,7 @@ class FlightWriter {
   FlightLayout* const layout_;
   const size_t mapped_bytes_;
   const Clock* const clock_;
-  UniqueFd statm_;
+  const ProcessMemory process_{0};
   std::atomic<int64_t> sampled_ms_{0};
 };
 
@@ -171,8 +186,5 @@ absl::Status SettleFlight(std::string_view run_directory);
 
 // As FlightWriter::SetToldStep does. Call only when the rank is dead.
 absl::Status MarkStepsTold(std::string_view run_directory, int64_t step);
-
-// UNAVAILABLE when there is no such process. `pid` 0: this one.
-absl::StatusOr<ProcessBytes> ReadProcessBytes(int64_t pid);
 
 }  // namespace terrace

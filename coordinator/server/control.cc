@@ -10,7 +10,8 @@
 namespace terrace {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(200);
+constexpr absl::Duration kTick =
+    absl::Milliseconds(500);  // all that goes by the clock takes seconds
 
 }  // namespace
 

@@ -14,7 +14,9 @@ class Service;
 
 namespace terrace {
 
-inline constexpr int64_t kHeartbeatMs = 200;
+// A heartbeat and what it wakes cost half a millisecond of each side, also while steps are computed
+// there; a worker is lost after six of them.
+inline constexpr int64_t kHeartbeatMs = 500;
 // Not yet written to one worker; beyond it the stream is closed, and the worker connects again and
 // reports afresh.
 inline constexpr size_t kWorkerBytesQueuedMax = size_t{512} << 20;

@@ -20,7 +20,7 @@
 namespace terrace {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kTick = absl::Milliseconds(250);  // it stops a thread that computes
 constexpr size_t kEventsKeptMax = 1024;  // while the coordinator is away; the oldest go first
 constexpr absl::Duration kKillGrace = absl::Seconds(2);
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/daemon/memory_cgroup.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -15,6 +19,8 @@ namespace {
 
 // Version 1 writes "no limit" as the largest number of pages.
 constexpr int64_t kUnlimited = int64_t{1} << 62;
+// Of the files that stay open: a number, or a few lines of events.
+constexpr size_t kOpenFileBytesMax = 512;
 
 std::optional<int64_t> Number(const std::string& text) {
   int64_t number = 0;
@@ -23,20 +29,29 @@ std::optional<int64_t> Number(const std::string& text) {
   return number;
 }
 
-std::optional<int64_t> ReadNumber(const std::string& path) {
-  std::ifstream file(path);
+std::optional<int64_t> ReadNumber(std::istream&& file) {
   std::string word;
   if (!(file >> word)) return std::nullopt;
   return Number(word);
 }
 
-// The value behind `key` in a file of "key value" lines.
-std::optional<int64_t> ReadKey(const std::string& path, std::string_view key) {
-  std::ifstream file(path);
+// The value behind `key` in "key value" lines.
+std::optional<int64_t> ReadKey(std::istream&& file, std::string_view key) {
   for (std::string name, value; file >> name >> value;) {
     if (name == key) return Number(value);
   }
   return std::nullopt;
+}
+
+UniqueFd OpenToRead(const std::string& path) {
+  return UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+}
+
+// From its beginning; empty when it cannot be read.
+std::istringstream Text(const UniqueFd& file) {
+  char text[kOpenFileBytesMax];
+  const ssize_t length = pread(file.get(), text, sizeof text, 0);
+  return std::istringstream(std::string(text, static_cast<size_t>(std::max<ssize_t>(length, 0))));
 }
 
 bool Names(std::string_view controllers, std::string_view wanted) {
@@ -69,14 +84,22 @@ std::optional<MemoryCgroup> MemoryCgroup::Find(int64_t pid, const Roots& roots) 
   return found;
 }
 
+MemoryCgroup::MemoryCgroup(int version, std::string name, std::string root, std::string folder)
+    : version_(version),
+      name_(std::move(name)),
+      root_(std::move(root)),
+      folder_(std::move(folder)),
+      used_(OpenToRead(folder_ + (version == 1 ? "/memory.usage_in_bytes" : "/memory.current"))),
+      events_(OpenToRead(folder_ + (version == 1 ? "/memory.oom_control" : "/memory.events"))) {}
+
 std::optional<int64_t> MemoryCgroup::LimitBytes() const {
   std::optional<int64_t> limit;
   if (version_ == 1) {
-    limit = ReadKey(folder_ + "/memory.stat", "hierarchical_memory_limit");
+    limit = ReadKey(std::ifstream(folder_ + "/memory.stat"), "hierarchical_memory_limit");
   } else {
     for (std::filesystem::path folder = folder_; folder.string().size() >= root_.size();
          folder = folder.parent_path()) {
-      const auto own = ReadNumber((folder / "memory.max").string());  // "max" is none
+      const auto own = ReadNumber(std::ifstream(folder / "memory.max"));  // "max" is none
       if (own.has_value()) limit = std::min(limit.value_or(*own), *own);
       if (folder == folder.parent_path()) break;
     }
@@ -85,12 +108,8 @@ std::optional<int64_t> MemoryCgroup::LimitBytes() const {
   return limit;
 }
 
-std::optional<int64_t> MemoryCgroup::UsedBytes() const {
-  return ReadNumber(folder_ + (version_ == 1 ? "/memory.usage_in_bytes" : "/memory.current"));
-}
+std::optional<int64_t> MemoryCgroup::UsedBytes() const { return ReadNumber(Text(used_)); }
 
-std::optional<int64_t> MemoryCgroup::OomKills() const {
-  return ReadKey(folder_ + (version_ == 1 ? "/memory.oom_control" : "/memory.events"), "oom_kill");
-}
+std::optional<int64_t> MemoryCgroup::OomKills() const { return ReadKey(Text(events_), "oom_kill"); }
 
 }  // namespace terrace

@@ -53,10 +53,14 @@ HardLimits ReadHardLimits(int64_t pid) {
   return limits;
 }
 
+bool HoldsMoreThanPlanned(const v1::RankMemory& memory) {
+  return !memory.tiers().empty() && memory.external_bytes() > memory.external_allowed_bytes();
+}
+
 std::string ExceededLimit(const v1::RankMemory& memory, const v1::RankConfig& config,
                           const HardLimits& hard) {
+  if (!HoldsMoreThanPlanned(memory)) return "";
   const int64_t external = memory.external_bytes();
-  if (memory.tiers().empty() || external <= memory.external_allowed_bytes()) return "";
   const int64_t device = ReservedBytes(memory, v1::DEVICE);
   const bool device_is_ram = config.spec().resources().device() != "cuda";
   // What a GPU's rank has outside its arena it has on the device.

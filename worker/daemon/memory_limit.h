@@ -29,8 +29,11 @@ HardLimits ReadHardLimits(int64_t pid);
 // still fit below.
 inline constexpr int64_t kHardLimitReserveParts = 32;
 
-// A sentence when the rank holds more outside its arenas than its plan allows and is therefore over
-// a limit: its share of the device's memory, or nearly a hard one. Empty otherwise.
+// Whether the rank holds more outside its arenas than its plan allows.
+bool HoldsMoreThanPlanned(const v1::RankMemory& memory);
+
+// A sentence when the rank holds more than planned and is therefore over a limit: its share of the
+// device's memory, or nearly a hard one. Empty otherwise.
 std::string ExceededLimit(const v1::RankMemory& memory, const v1::RankConfig& config,
                           const HardLimits& hard);
 

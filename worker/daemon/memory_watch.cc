@@ -60,15 +60,16 @@ MemoryWatch::MemoryWatch(const v1::RankConfig* config, int64_t pid, const Capaci
       capacity_(capacity),
       programs_(programs),
       clock_(clock),
+      process_(pid),
       cgroup_(pid > 0 ? MemoryCgroup::Find(pid, {}) : std::nullopt) {}
 
 void MemoryWatch::Sample() {
   const int64_t now_ms = clock_->UnixMillis();
   if (pid_ <= 0 || (!samples_.empty() && now_ms - samples_.back().unix_ms < kProcessSampleMs))
     return;
-  const auto bytes = ReadProcessBytes(pid_);
+  const std::optional<ProcessBytes> bytes = process_.Read();
   // A process that is being torn down holds nothing any more; what it held before is the news.
-  if (!bytes.ok() || bytes->resident == 0) return;
+  if (!bytes.has_value() || bytes->resident == 0) return;
   samples_.push_back({now_ms, *bytes, cgroup_ ? cgroup_->OomKills() : std::nullopt});
   if (samples_.size() > kProcessSamplesKept) samples_.pop_front();
   if (cgroup_) cgroup_used_bytes_ = cgroup_->UsedBytes();

@@ -79,6 +79,7 @@ class MemoryWatch {
   const Capacity capacity_;
   WatchedPrograms* const programs_;
   const Clock* const clock_;
+  const ProcessMemory process_;
   std::optional<MemoryCgroup> cgroup_;
   std::optional<FlightReader> flight_;
   std::shared_ptr<const WatchedProgram> program_;

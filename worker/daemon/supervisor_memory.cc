@@ -43,14 +43,18 @@ void Supervisor::SampleMemory() {
 // Without checkpoints there is no boundary to go on from: such a rank is left to its luck.
 void Supervisor::CheckLimits(Rank& rank) {
   if (rank.ran_out.has_value() || rank.config.spec().checkpoint().directory().empty()) return;
+  const v1::RankMemory& memory = rank.report.memory();
+  // To ask for the limits is most of the cost.
   const std::string exceeded =
-      ExceededLimit(rank.report.memory(), rank.config, ReadHardLimits(rank.report.pid()));
+      HoldsMoreThanPlanned(memory)
+          ? ExceededLimit(memory, rank.config, ReadHardLimits(rank.report.pid()))
+          : "";
   rank.over_limit = exceeded.empty() ? 0 : rank.over_limit + 1;
   if (rank.over_limit < kOverLimitReports) return;
   v1::RankReport& report = rank.ran_out.emplace();
   report.set_reason(v1::REASON_OUT_OF_MEMORY);
   report.set_message(exceeded + "; ended after a checkpoint");
-  *report.mutable_memory() = rank.report.memory();
+  *report.mutable_memory() = memory;
   log::Warn("rank ", rank.config.rank(), " of job ", rank.config.job(),
             " is asked to end: ", exceeded);
   // For the next daemon; without it that one would take the end for another's wish.

@@ -115,7 +115,7 @@ void LinkServer::SendLoop() {
     mutex_.Lock();
     sending_ = false;
     if (status.ok()) {
-      mutex_.AwaitWithTimeout(absl::Condition(&urgent), kNewsWait);
+      mutex_.AwaitWithTimeout(absl::Condition(&urgent), options_.news_wait);
       continue;
     }
     // For the next daemon.
@@ -172,7 +172,7 @@ void LinkServer::Tell(LinkNews news, Urgency urgency) {
     events_.push_back(*std::move(news.event));
     DropEventsBeyondLimit();
   }
-  if (urgency == Urgency::kNow) urgent_ = true;
+  if (urgency == Urgency::kNow || events_.size() >= kNewsEventsMax) urgent_ = true;
 }
 
 // The oldest steps go first.

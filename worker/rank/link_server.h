@@ -4,8 +4,9 @@
 // State (the report, the metrics, keys set) is level-triggered: the latest is sent after a change
 // and again to each daemon that connects. Events wait in a bounded queue; when it is full the
 // oldest step event is dropped, never state. What may wait (steps) is sent together with all that
-// is there, at most kNewsWait late: a message wakes three processes, so short steps share one. It
-// also is the rendezvous store of ranks that a daemon started.
+// is there, at most Options.news_wait late: a message wakes three processes, each of which stops a
+// thread that computes, so short steps share one. It also is the rendezvous store of ranks that a
+// daemon started.
 //
 // Thread-safe. Three threads: one accepts, one receives, one sends; nobody else ever blocks on the
 // socket.
@@ -29,6 +30,7 @@
 #include "absl/time/time.h"
 #include "proto/v1/worker.pb.h"
 #include "worker/comm/communicator.h"
+#include "worker/flight_recorder.h"
 #include "worker/link.h"
 
 namespace terrace {
@@ -36,7 +38,9 @@ namespace terrace {
 inline constexpr size_t kMaxQueuedEvents = 1024;
 // Between two messages with nothing urgent. Shorter than the coordinator's kHeartbeatMs, so that
 // the daemon's heartbeats ride along with what it passes on.
-inline constexpr absl::Duration kNewsWait = absl::Milliseconds(180);
+inline constexpr absl::Duration kNewsWait = absl::Milliseconds(450);
+// As many events wait no longer: fewer than the flight recorder keeps of steps.
+inline constexpr size_t kNewsEventsMax = kFlightSteps / 2;
 
 // What a rank has to tell; whatever is not there stays as it was.
 struct LinkNews {
@@ -58,11 +62,13 @@ class LinkServer final : public RendezvousStore {
     // May be empty. Called on the sending thread; the kernel has the message, so that it arrives
     // even if this process dies now.
     std::function<void(const v1::LinkMessage&)> on_sent;
+    absl::Duration news_wait = kNewsWait;
   };
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(Options options);
   ~LinkServer() override;
 
-  // kSoon: not later than kNewsWait after the message before, and at once when that was long ago.
+  // kSoon: not later than Options.news_wait after the message before, and at once when that was
+  // long ago or much waits.
   void Tell(LinkNews news, Urgency urgency);
   // Until everything is sent, no daemon is there, or `timeout` has passed.
   void Flush(absl::Duration timeout);

@@ -212,9 +212,19 @@ TEST_F(FlightRecorderTest, WithoutAFolderTheCountersStillCount) {
   (*writer)->Record(FlightEventKind::kRetry, v1::DEVICE, 1);
 }
 
-TEST(ReadProcessBytesTest, NamesAProcessThatIsNotThere) {
-  EXPECT_GT(ReadProcessBytes(0)->anonymous, 0);
-  EXPECT_EQ(ReadProcessBytes(1 << 30).status().code(), absl::StatusCode::kUnavailable);
+TEST(ProcessMemoryTest, IsOfOneProcessAsLongAsItLives) {
+  EXPECT_GT(ProcessMemory(0).Read()->anonymous, 0);
+  EXPECT_EQ(ProcessMemory(1 << 30).Read(), std::nullopt);
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const ProcessMemory memory(child);
+  EXPECT_GT(memory.Read()->resident, 0);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(memory.Read(), std::nullopt);
 }
 
 }  // namespace

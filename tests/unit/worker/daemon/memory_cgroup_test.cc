@@ -65,6 +65,20 @@ TEST_F(MemoryCgroupTest, AContainerMountsItsOwnGroupAsTheRoot) {
   EXPECT_EQ(group->OomKills(), std::nullopt);
 }
 
+TEST_F(MemoryCgroupTest, WhatChangesIsReadAgain) {
+  Write("proc/7/cgroup", "0::/one\n");
+  Write("cgroup/one/memory.current", "600\n");
+  Write("cgroup/one/memory.events", "oom 1\noom_kill 0\n");
+  const auto group = Find();
+  ASSERT_TRUE(group.has_value());
+  EXPECT_EQ(group->UsedBytes(), 600);
+  EXPECT_EQ(group->OomKills(), 0);
+  Write("cgroup/one/memory.current", "7000\n");
+  Write("cgroup/one/memory.events", "oom 2\noom_kill 1\n");
+  EXPECT_EQ(group->UsedBytes(), 7000);
+  EXPECT_EQ(group->OomKills(), 1);
+}
+
 TEST_F(MemoryCgroupTest, WithoutAGroupThereIsNone) {
   EXPECT_FALSE(Find().has_value());
   Write("proc/7/cgroup", "4:memory:/one\n");
