@@ -8,11 +8,15 @@
            missed, so that its periodic work is counted up to twice. With --keep it is not stopped: only what the rank itself does.
   samples  the same service with the real rank; `perf record` takes samples of the time of all its processors for --seconds, and
            each sample is counted where its stack says it belongs. Printed: shares of the time of the threads that compute.
+  threads  the same service; for --seconds the kernel's own count of what each thread ran (schedstat: exact, and who measures takes
+           nothing from the steps). Printed for all threads but those that compute: milliseconds and how often it was given a
+           processor, a second. A thread that computes is stopped for that long at most where all cores compute.
 
 /metrics of daemon and coordinator is asked for every 15 seconds, as Prometheus does by default.
 
   tests/bench/observability.py turns --bin build/release/bin [--rounds 300] [--steps 4] [--threads 2] [--keep]
-  tests/bench/observability.py samples --bin build/release/bin [--seconds 30] [--threads 2]
+  tests/bench/observability.py samples --bin build/release/bin [--seconds 30] [--threads 2] [--frequency 997]
+  tests/bench/observability.py threads --bin build/release/bin [--seconds 30] [--threads 2]
 """
 import argparse
 import csv
@@ -36,7 +40,6 @@ CONFIG = {"model_type": "llama", "vocab_size": 256, "hidden_size": 128, "num_hid
           "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False}
 SCRAPE_SECONDS = 15
 START_SECONDS = 120
-SAMPLES_A_SECOND = 997
 STEP = re.compile(r"step (\d+) of \d+ ")
 # Where a sample of the rank belongs: the first line one of whose names is in its stack.
 PLACES = [
@@ -192,7 +195,7 @@ def samples(options, folder):
         coordinator, worker = (process.pid for process in service.processes)
         time.sleep(2)
         path = folder / "perf.data"
-        subprocess.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", str(SAMPLES_A_SECOND), "--call-graph", "dwarf,16384", "-o", path,
+        subprocess.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", str(options.frequency), "--call-graph", "dwarf,16384", "-o", path,
                         "-p", f"{rank},{worker},{coordinator}", "--", "sleep", str(options.seconds)], check=True)
     finally:
         service.end()
@@ -206,14 +209,58 @@ def samples(options, folder):
         print(f"| {place} | {count} | {100 * count / work:.3f} % |")
 
 
+def ran(pid):
+    """Nanoseconds that each thread of a process ran, and how often."""
+    found = {}
+    for folder in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        try:
+            run_ns, _, times = map(int, (folder / "schedstat").read_text().split())
+            found[int(folder.name)] = ((folder / "comm").read_text().strip(), run_ns, times)
+        except OSError:
+            pass  # it has just ended
+    return found
+
+
+def threads(options, folder):
+    service = Service(options, folder)
+    try:
+        run = service.submit(spec_of(options, folder))
+        coordinator, worker = (process.pid for process in service.processes)
+        pids = {"rank": int((run / "pid").read_text()), "daemon": worker, "coordinator": coordinator}
+        time.sleep(2)
+        log, start = run / "rank.log", time.monotonic()
+        steps, before = len(STEP.findall(log.read_text())), {process: ran(pid) for process, pid in pids.items()}
+        time.sleep(options.seconds)
+        after = {process: ran(pid) for process, pid in pids.items()}
+        seconds, steps = time.monotonic() - start, len(STEP.findall(log.read_text())) - steps
+    finally:
+        service.end()
+    rows = []
+    for process, of_threads in after.items():
+        own = []
+        for number, (name, run_ns, times) in of_threads.items():
+            _, old_ns, old_times = before[process].get(number, (name, 0, 0))
+            own.append((process, name, (run_ns - old_ns) / 1e6 / seconds, (times - old_times) / seconds))
+        own.sort(key=lambda row: -row[2])
+        rows += own[options.threads if process == "rank" else 0:]  # the ones that run most compute
+    print(f"{seconds:.1f} s, {steps} steps of {1e3 * seconds / steps:.2f} ms\n\n| thread | ms a second | runs a second |\n|---|---|---|")
+    for process, name, ms, times in rows:
+        if ms >= 0.01:
+            print(f"| {process}: {name} | {ms:.3f} | {times:.1f} |")
+    for process in pids:
+        print(f"| {process}, in all | {sum(r[2] for r in rows if r[0] == process):.3f} | {sum(r[3] for r in rows if r[0] == process):.1f} |")
+    print(f"| all that watches | {sum(r[2] for r in rows):.3f} | {sum(r[3] for r in rows):.1f} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["turns", "samples"])
+    parser.add_argument("what", choices=["turns", "samples", "threads"])
     parser.add_argument("--bin", type=pathlib.Path, required=True)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--frequency", type=int, default=997, help="of samples a second, on each processor")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--keep", action="store_true", help="never stop the daemon")
     parser.add_argument("--pairs", type=pathlib.Path, help="write seconds a step of all pairs there")
@@ -221,7 +268,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         try:
-            (turns if options.what == "turns" else samples)(options, folder)
+            {"turns": turns, "samples": samples, "threads": threads}[options.what](options, folder)
         except BaseException:
             for log in folder.rglob("*.log"):
                 print(log.name, log.read_text()[-600:], file=sys.stderr)

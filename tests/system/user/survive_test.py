@@ -69,6 +69,18 @@ class SurviveTest(ServiceTest):
         status = self.wait_for_state(job, "SUCCEEDED", "FAILED", "RECOVERING")
         self.assertEqual((status["state"], status["restarts"]), ("SUCCEEDED", 0), status["message"])
 
+    def run_of(self, job, rank):
+        return next(self.folder.glob(f"worker-*/runs/{job}/1/{rank}"))
+
+    def assert_told_as_logged(self, job):
+        log = self.run_of(job, 0) / "rank.log"
+        logged = [int(step) for step in re.findall(r"step (\d+) of ", log.read_text())]
+        events = self.cli("watch", job, "-o", "json", code=None).events()
+        told = [int(event["step"]) for event in events if event["event"] == "step"]
+        self.assertEqual(told, list(range(1, told[-1] + 1)))
+        self.assertIn(told[-1], (logged[-1], logged[-1] + 1), "the log and the events end with the same step")
+        self.assertEqual(events[-1]["event"], "state", "after the steps")
+
     def test_steps_of_a_killed_rank_are_all_told_once(self):
         self.start_service(1)
         job = self.submit(self.job({"train.steps": 100_000, "max_restarts": 0}))
@@ -76,13 +88,17 @@ class SurviveTest(ServiceTest):
         for pid in self.rank_pids():
             os.kill(pid, signal.SIGKILL)
         self.wait_for_state(job, "FAILED")
-        log = self.folder / "worker-0/runs" / job / "1/0/rank.log"
-        logged = [int(step) for step in re.findall(r"step (\d+) of ", log.read_text())]
-        events = self.cli("watch", job, "-o", "json", code=None).events()
-        told = [int(event["step"]) for event in events if event["event"] == "step"]
-        self.assertEqual(told, list(range(1, told[-1] + 1)))
-        self.assertIn(told[-1], (logged[-1], logged[-1] + 1), "the log and the events end with the same step")
-        self.assertEqual(events[-1]["event"], "state", "after the steps")
+        self.assert_told_as_logged(job)
+
+    def test_steps_are_all_told_once_whichever_of_two_ranks_is_killed(self):
+        self.start_service(2)
+        for victim in (0, 1):  # rank 0 tells
+            with self.subTest(killed=victim):
+                job = self.submit(self.job({"train.steps": 100_000, "max_restarts": 0, "resources.nodes": 2}))
+                self.wait_for_steps(job, 50)
+                os.kill(int((self.run_of(job, victim) / "pid").read_text()), signal.SIGKILL)
+                self.wait_for_state(job, "FAILED")
+                self.assert_told_as_logged(job)
 
     def test_lost_worker_restarts_the_job_from_its_checkpoint(self):
         _, workers = self.start_service(2)
