@@ -22,6 +22,10 @@
 namespace terrace {
 namespace {
 
+// Of a plan that is only looked at a longer step is left at its sample: compiling, packing and
+// checking as many takes some ten seconds.
+constexpr int64_t kWholeToLook = 600'000;
+
 // What layouts are compared with. Measured rates differ from one start of a worker to the next, and
 // a job that is run again or resumed must get the same layout, so that its sums are the same bit by
 // bit: measurements tell how long the chosen layout takes, they do not choose it.
@@ -47,6 +51,11 @@ double LastEnd(const Simulation& simulation) {
   return last;
 }
 
+// A sample's pictures are of what its programs do.
+void DrawSample(const Evaluated& sample, Prepared* prepared) {
+  if (!sample.shorter.empty()) prepared->simulation.step_seconds = LastEnd(prepared->simulation);
+}
+
 // What may be changed, tried: shown beside a plan that does not fit.
 constexpr size_t kChangesShown = 3;
 
@@ -67,8 +76,7 @@ absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, co
   ReportSearch(searched, searched.evaluated.size(), &prepared.plan);
   prepared.programs = nearest.programs;
   prepared.simulation = nearest.simulation;
-  // The pictures are of what the programs do.
-  if (!nearest.shorter.empty()) prepared.simulation.step_seconds = LastEnd(nearest.simulation);
+  DrawSample(nearest, &prepared);
   return prepared;
 }
 
@@ -88,7 +96,7 @@ absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, con
   prepared.model_name = ModelName(spec.model(), model.config.family);
   prepared.plan = ReportPlan(spec, model, budget, chosen, evaluated);
   ReportSearch(searched, compiled, &prepared.plan);
-  ASSIGN_OR_RETURN(const std::string lengths, StepsByLength(chosen.programs, budget.profile));
+  ASSIGN_OR_RETURN(const std::string lengths, StepsByLength(chosen, budget.profile));
   if (!lengths.empty()) {
     prepared.plan.set_binding_constraint(
         absl::StrCat(prepared.plan.binding_constraint(), "\n", lengths));
@@ -96,6 +104,7 @@ absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, con
   RETURN_IF_ERROR(CheckDriveLife(spec, prepared.plan));
   prepared.programs = std::move(chosen.programs);
   prepared.simulation = std::move(chosen.simulation);
+  DrawSample(chosen, &prepared);
   return prepared;
 }
 
@@ -103,7 +112,8 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
                                      const TellTried& tell) {
   const Budget budget = ForChoosing(spec, given);
   ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
-  ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget));
+  const SearchOptions options = {.whole_max = anyway ? kWholeToLook : 0};
+  ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget, options));
   if (searched.evaluated.front().fits) {
     return Chosen(spec, model, given, budget, std::move(searched));
   }

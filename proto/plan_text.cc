@@ -157,8 +157,10 @@ std::string SampledText(const v1::Plan& plan) {
   if (plan.sampled_micro_batches() == 0) return "";
   return absl::StrCat("only ", plan.sampled_micro_batches(), " of the step's ",
                       plan.layout().micro_batches(),
-                      " micro-batches were compiled, since the step is long and far from fitting; "
-                      "bytes and seconds of the whole step are worked out from them: close, not "
+                      " micro-batches were compiled, since the step is long and ",
+                      plan.fits() ? "this is a plan to look at (a run compiles all of it)"
+                                  : "far from fitting",
+                      "; bytes and seconds of the whole step are worked out from them: close, not "
                       "exact");
 }
 

@@ -54,8 +54,7 @@ struct CompileInput {
 absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input);
 
 // INVALID_ARGUMENT when a step of one stage would be too long to stream and to check; Compile()
-// refuses it too. The first needs nothing but the layout, of the stage with the most layers.
-absl::Status CheckLayerPasses(const v1::Layout& layout, int layers);
+// refuses it too.
 absl::Status CheckStepLength(int64_t buffers, int64_t instructions);
 
 struct InferInput {

@@ -5,10 +5,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/planner/layout_rules.h"
 
 namespace terrace {
 namespace {
+
+// A step is unrolled: a program that is much longer can neither be streamed nor checked.
+constexpr int64_t kLayerPassesMax = 65'536;
 
 uint32_t AtLeastOne(uint32_t degree) { return std::max<uint32_t>(1, degree); }
 
@@ -43,6 +47,20 @@ int64_t StageOfChunk(const v1::Layout& layout, int64_t chunk) {
   const int64_t stages = AtLeastOne(layout.pipeline_parallel());
   if (layout.schedule() == "zbv" && chunk >= stages) return 2 * stages - 1 - chunk;
   return chunk % stages;
+}
+
+absl::Status CheckLayerPasses(const v1::Layout& layout, int64_t layers) {
+  const std::vector<int64_t> chunks = ChunkLayers(layout, layers);
+  std::vector<int64_t> of_stage(AtLeastOne(layout.pipeline_parallel()));
+  for (int64_t chunk = 0; chunk < static_cast<int64_t>(chunks.size()); ++chunk) {
+    of_stage[StageOfChunk(layout, chunk)] += chunks[chunk];
+  }
+  const int64_t passes =
+      *std::max_element(of_stage.begin(), of_stage.end()) * layout.micro_batches();
+  if (passes <= kLayerPassesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "layout: ", passes, " layer passes in one step of a stage, must be at most ", kLayerPassesMax,
+      "; raise layout.micro_batch, layout.dp or layout.pp, or lower train.global_batch"));
 }
 
 }  // namespace terrace

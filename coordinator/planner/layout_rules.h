@@ -64,6 +64,11 @@ v1::Grid GridOf(const v1::Layout& layout);
 // and the last the head. REQUIRES: CheckLayout is OK.
 std::vector<int64_t> ChunkLayers(const v1::Layout& layout, int64_t layers);
 
+// INVALID_ARGUMENT when a step of the stage with the most layers passes through more of them than a
+// program may have, which is far fewer instructions than the compiler would say it of. REQUIRES:
+// CheckLayout is OK.
+absl::Status CheckLayerPasses(const v1::Layout& layout, int64_t layers);
+
 // The stage that has a chunk: zbv goes down the stages and up again, the others go round.
 int64_t StageOfChunk(const v1::Layout& layout, int64_t chunk);
 

@@ -180,15 +180,20 @@ Proposal Comparison::Compare(v1::Layout layout) {
   Proposal one = {.memory = memory_.Memory(layout)};
   const MemoryEstimate elsewhere = {.host_bytes = one.memory.host_bytes,
                                     .nvme_bytes = one.memory.nvme_bytes};
-  const bool smallest = !smallest_.has_value() || (one.memory.total() < smallest_->memory.total() &&
-                                                   !Hopeless(elsewhere, spec_, budget_));
+  const bool reachable = !Hopeless(elsewhere, spec_, budget_);
+  const auto is_smaller = [&](const std::optional<Proposal>& than) {
+    return !than.has_value() || (one.memory.total() < than->memory.total() && reachable);
+  };
+  const bool smallest = is_smaller(smallest_);
+  const bool smallest_short = is_smaller(smallest_short_) && IsShort(layout);
   const bool plain = search_ == Search::kPlain;
   const bool hopeless = !plain && Hopeless(one.memory, spec_, budget_);
   const bool within = Within(one.memory, limits_);
   const bool movable = search_ == Search::kTiers && !within;
-  if (!hopeless || smallest || movable) one.seconds = StepSeconds(layout);
+  if (!hopeless || smallest || smallest_short || movable) one.seconds = StepSeconds(layout);
   one.layout = std::move(layout);
   if (smallest) smallest_ = one;
+  if (smallest_short) smallest_short_ = one;
   if (spec_.layout().tile_bytes() < 0 && Tileable(one.layout) &&
       (!tileable_.has_value() || one.memory.total() < tileable_->memory.total())) {
     tileable_ = one;
@@ -252,6 +257,9 @@ std::vector<Proposal> Comparison::Smaller() const {
     const double enough = front.empty() ? 1e300 : static_cast<double>(front.back().memory.total());
     if (bytes <= kSmaller * enough || (last && bytes < enough)) front.push_back(std::move(one));
   }
+  // Where nothing is worth compiling, what shows by how much.
+  const bool hopeless = by_size_.empty() && smallest_short_.has_value();
+  if (hopeless && !IsShort(smallest_->layout)) front.push_back(*smallest_short_);
   return front;
 }
 

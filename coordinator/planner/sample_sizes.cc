@@ -10,13 +10,12 @@ SampleSizes SizesOf(const v1::Layout& layout) {
   SampleSizes sizes = {.shorter = 2, .longer = 3};
   if (layout.schedule() == "interleaved") {
     sizes = {.shorter = stages, .longer = 2 * stages};
-  } else if (stages > 1) {
-    const bool zero_bubble = layout.schedule() != "1f1b";
-    sizes.shorter = zero_bubble ? 2 * stages : stages;
+  } else if (stages > 1 || layout.schedule() == "gpipe") {
+    sizes.shorter = layout.schedule() == "1f1b" ? stages : 2 * stages;
     sizes.longer = sizes.shorter + 2;
   }
   const bool gains = layout.micro_batches() > sizes.shorter + sizes.longer;
-  if (!gains || layout.schedule() == "gpipe") return {};
+  if (!gains) return {};
   return sizes;
 }
 

@@ -1,8 +1,8 @@
 // How many micro-batches of a layout are compiled to compare it with others.
 //
 // Once a pipeline is full a step repeats itself, so two short steps, of which one has a few
-// micro-batches more, tell the bytes and the time of a step of any length. Layouts of few
-// micro-batches are compiled whole, and so is gpipe, which holds them all.
+// micro-batches more, tell the bytes and the time of a step of any length. Gpipe holds them all,
+// each as much as the one before. Layouts of few micro-batches are compiled whole.
 //
 // Pure and thread-safe.
 //

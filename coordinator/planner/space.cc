@@ -113,6 +113,11 @@ class Walk {
       Refuse(status);
       return false;
     }
+    // A larger micro-batch may be short enough.
+    if (const absl::Status length = CheckLayerPasses(layout, model_.config.layers); !length.ok()) {
+      Refuse(length);
+      return true;
+    }
     any_ = true;
     ended_ = !found_(layout);
     return true;

@@ -14,22 +14,6 @@
 #include "proto/program_text.h"
 
 namespace terrace {
-namespace {
-
-absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const v1::Layout& layout,
-                           std::vector<v1::Program>* programs) {
-  for (v1::Program& program : *programs) {
-    program.set_device_limit_bytes(budget.device_memory_bytes);
-    program.set_host_limit_bytes(limits.host_bytes);
-    program.set_nvme_limit_bytes(limits.nvme_bytes);
-  }
-  const absl::Status status = CheckPrograms(*programs);
-  if (status.ok()) return status;
-  return absl::InternalError(absl::StrCat("the checker refuses the programs compiled for ",
-                                          LayoutText(layout), ": ", status.message()));
-}
-
-}  // namespace
 
 int64_t ExternalBytes(const Budget& budget) {
   return std::max(kCpuExternalBytes, budget.external_bytes);
@@ -60,6 +44,19 @@ void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evalua
     most(v1::NVME, 0, &evaluated->nvme_bytes);
   }
   evaluated->fits = Excesses(spec, budget, *evaluated).empty();
+}
+
+absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const v1::Layout& layout,
+                           std::vector<v1::Program>* programs) {
+  for (v1::Program& program : *programs) {
+    program.set_device_limit_bytes(budget.device_memory_bytes);
+    program.set_host_limit_bytes(limits.host_bytes);
+    program.set_nvme_limit_bytes(limits.nvme_bytes);
+  }
+  const absl::Status status = CheckPrograms(*programs);
+  if (status.ok()) return status;
+  return absl::InternalError(absl::StrCat("the checker refuses the programs compiled for ",
+                                          LayoutText(layout), ": ", status.message()));
 }
 
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,

@@ -61,6 +61,9 @@ absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, 
                                                        int64_t micro_batches, bool search_packings,
                                                        int64_t instructions_max = 0);
 void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated);
+// Gives the programs, which fit, the limits and checks them. INTERNAL when the checker refuses.
+absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const v1::Layout& layout,
+                           std::vector<v1::Program>* programs);
 
 // "config" leaves the windows of config.json, "full" removes them, "sliding_window" gives every
 // layer the model's window.

@@ -7,18 +7,17 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/prepare/evaluate.h"
 #include "proto/v1/hardware.pb.h"
-#include "proto/v1/program.pb.h"
 
 namespace terrace {
 
 // "steps by tokens of a sample: 256 0.011 s, 1024 0.045 s; 0.028 s on average where each length has
 // as many samples". Empty without buckets. How samples are distributed is known to the ranks alone,
 // who read them.
-absl::StatusOr<std::string> StepsByLength(const std::vector<v1::Program>& programs,
+absl::StatusOr<std::string> StepsByLength(const Evaluated& evaluated,
                                           const v1::HardwareProfile& profile);
 
 }  // namespace terrace

@@ -2,76 +2,19 @@
 #include "coordinator/prepare/memory_report.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/compiler/liveness.h"
+#include "coordinator/prepare/memory_peak.h"
+#include "coordinator/prepare/sample_bytes.h"
 #include "proto/arena_pages.h"
 #include "proto/caching_need.h"
 
 namespace terrace {
 namespace {
-
-using BytesByClass = std::map<v1::BufferClass, int64_t>;
-
-int64_t Total(const BytesByClass& bytes) {
-  int64_t total = 0;
-  for (const auto& [cls, amount] : bytes) total += amount;
-  return total;
-}
-
-// STEP bytes of one sequence in an arena at the moment when most are alive.
-struct SequencePeak {
-  const v1::Sequence* sequence = nullptr;
-  int64_t time = 0;  // position in the sequence
-  BytesByClass bytes;
-  BytesByClass most;  // of each class at its own peak
-};
-SequencePeak PeakOfSequence(const v1::Program& program, const v1::Sequence& sequence,
-                            uint32_t arena) {
-  struct Change {
-    int64_t time = 0;
-    int64_t bytes = 0;  // negative at a death; deaths come before births of the same time
-    v1::BufferClass cls = v1::ACTIVATION;
-  };
-  const std::vector<Life> lives = Liveness(program, sequence);
-  std::vector<Change> changes;
-  for (int i = 0; i < program.buffers_size(); ++i) {
-    const v1::Buffer& buffer = program.buffers(i);
-    if (buffer.lifetime() != v1::STEP || buffer.arena() != arena || lives[i].begin == lives[i].end)
-      continue;
-    changes.push_back({lives[i].begin, buffer.bytes(), buffer.class_()});
-    changes.push_back({lives[i].end, -buffer.bytes(), buffer.class_()});
-  }
-  std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
-    return std::tuple(a.time, a.bytes, a.cls) < std::tuple(b.time, b.bytes, b.cls);
-  });
-  SequencePeak peak = {.sequence = &sequence};
-  BytesByClass alive;
-  int64_t alive_bytes = 0, peak_bytes = 0;
-  for (const Change& change : changes) {
-    alive[change.cls] += change.bytes;
-    alive_bytes += change.bytes;
-    peak.most[change.cls] = std::max(peak.most[change.cls], alive[change.cls]);
-    if (alive_bytes <= peak_bytes) continue;
-    peak.bytes = alive;
-    peak.time = change.time;
-    peak_bytes = alive_bytes;
-  }
-  return peak;
-}
-
-SequencePeak PeakOf(const v1::Program& program, uint32_t arena) {
-  SequencePeak most;
-  for (const v1::Sequence& sequence : program.sequences()) {
-    SequencePeak peak = PeakOfSequence(program, sequence, arena);
-    if (most.sequence == nullptr || Total(peak.bytes) > Total(most.bytes)) most = std::move(peak);
-  }
-  return most;
-}
 
 void AddLine(v1::Tier tier, v1::BufferClass cls, int64_t bytes, v1::StageMemory* memory) {
   if (bytes == 0) return;
@@ -185,36 +128,41 @@ v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena)
   return memory;
 }
 
-void AddInputs(int64_t bytes, v1::StageMemory* memory) {
-  if (bytes == 0) return;
-  const auto add = [bytes](google::protobuf::RepeatedPtrField<v1::MemoryLine>* lines) {
+void AddMissing(const BytesByClass& missing, v1::StageMemory* memory) {
+  const auto add = [](v1::BufferClass cls, int64_t bytes, auto* lines) {
     for (v1::MemoryLine& line : *lines) {
-      if (line.class_() != v1::INPUT) continue;
+      if (line.class_() != cls) continue;
       line.set_bytes(line.bytes() + bytes);
       return true;
     }
     return false;
   };
-  if (!add(memory->mutable_lines())) AddLine(memory->tier(), v1::INPUT, bytes, memory);
-  if (!add(memory->mutable_largest())) AddLargest(memory->tier(), {{v1::INPUT, bytes}}, memory);
+  for (const auto& [cls, bytes] : missing) {
+    if (bytes == 0) continue;
+    if (!add(cls, bytes, memory->mutable_lines())) AddLine(memory->tier(), cls, bytes, memory);
+    // What there is less of at this moment is not less at another.
+    if (bytes > 0 && !add(cls, bytes, memory->mutable_largest()))
+      AddLargest(memory->tier(), {{cls, bytes}}, memory);
+  }
+  const int64_t bytes = Total(missing);
   memory->set_arena_bytes(memory->arena_bytes() + bytes);
   memory->set_lower_bound_bytes(memory->lower_bound_bytes() + bytes);
 }
 
-v1::Binding ReportBinding(const std::vector<v1::Program>& programs, const TierLimits& limits,
+v1::Binding ReportBinding(const Evaluated& evaluated, const TierLimits& limits,
                           int64_t device_memory_bytes) {
   const v1::Program* program = nullptr;
   const v1::Arena* arena = nullptr;
   std::pair<double, int64_t> most = {-1, -1};  // of the limit; bytes
   v1::Binding found;
-  for (const v1::Program& one : programs) {
+  for (size_t stage = 0; stage < evaluated.programs.size(); ++stage) {
+    const v1::Program& one = evaluated.programs[stage];
     for (const v1::Arena& of : one.arenas()) {
       const bool device = of.tier() == v1::DEVICE;
       const int64_t limit = device                  ? device_memory_bytes
                             : of.tier() == v1::HOST ? limits.host_bytes
                                                     : limits.nvme_bytes;
-      const int64_t bytes =
-          ReservedBytesNeeded(one, of.tier()) + (device ? one.external_bytes() : 0);
+      const int64_t bytes = BytesOf(evaluated, stage, of.tier());
       const double part = limit == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(limit);
       if (std::pair(part, device ? bytes : 0) <= most) continue;
       most = {part, device ? bytes : 0};

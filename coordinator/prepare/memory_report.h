@@ -7,9 +7,10 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "coordinator/planner/planner.h"
+#include "coordinator/prepare/evaluate.h"
+#include "coordinator/prepare/memory_peak.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 
@@ -19,12 +20,12 @@ namespace terrace {
 // arena + external exactly, and the most of each class, each at its own moment.
 v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena);
 
-// Inputs that lie there from the begin of the step on and are of no program (search_sample.h).
-void AddInputs(int64_t bytes, v1::StageMemory* memory);
+// What the whole step has there beyond a sample (sample_bytes.h).
+void AddMissing(const BytesByClass& missing, v1::StageMemory* memory);
 
 // Of the arena that takes the largest part of its limit; without limits, of the largest on a
 // device.
-v1::Binding ReportBinding(const std::vector<v1::Program>& programs, const TierLimits& limits,
+v1::Binding ReportBinding(const Evaluated& evaluated, const TierLimits& limits,
                           int64_t device_memory_bytes);
 
 }  // namespace terrace

@@ -15,6 +15,7 @@
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report_alternatives.h"
+#include "coordinator/prepare/sample_bytes.h"
 #include "coordinator/prepare/search_choice.h"
 #include "coordinator/prepare/search_sample.h"
 #include "kernels/tensor_view.h"
@@ -215,17 +216,6 @@ void ReportPrograms(const Evaluated& chosen, v1::Plan* plan) {
   plan->set_instructions(instructions);
 }
 
-v1::Binding ReportBindingOf(const v1::JobSpec& spec, const Budget& budget,
-                            const Evaluated& chosen) {
-  v1::Binding binding = ReportBinding(chosen.programs, LimitsOf(spec), budget.device_memory_bytes);
-  if (binding.tier() != v1::DEVICE) return binding;
-  for (size_t stage = 0; stage < chosen.programs.size(); ++stage) {
-    if (chosen.programs[stage].stage() != binding.stage()) continue;
-    binding.set_bytes(binding.bytes() + MissingInputBytes(chosen, stage));
-  }
-  return binding;
-}
-
 }  // namespace
 
 v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& budget,
@@ -242,7 +232,7 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
     for (const v1::Arena& arena : program.arenas()) {
       v1::StageMemory* memory = plan.add_memory();
       *memory = ReportMemory(program, arena);
-      if (arena.tier() == v1::DEVICE) AddInputs(MissingInputBytes(chosen, stage), memory);
+      AddMissing(MissingBytes(chosen, stage, arena.tier()), memory);
       // A program that does not fit has no limits.
       if (memory->limit_bytes() == 0) memory->set_limit_bytes(LimitOf(spec, budget, arena.tier()));
     }
@@ -253,7 +243,7 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   plan.set_break_even_tokens(BreakEvenTokens(budget.profile, chosen));
   plan.set_binding_constraint(BindingConstraint(budget, chosen, others));
   plan.set_fits(chosen.fits);
-  *plan.mutable_binding() = ReportBindingOf(spec, budget, chosen);
+  *plan.mutable_binding() = ReportBinding(chosen, LimitsOf(spec), budget.device_memory_bytes);
   const WhyNot why_not(spec, budget, chosen);
   for (const Evaluated& other : others) {
     v1::Alternative* alternative = plan.add_alternatives();

@@ -58,7 +58,13 @@ class Once {
     RETURN_IF_ERROR(tried);
     found_.fitted = trial_.fits();
     found_.all_tried = trial_.all_tried();
-    ASSIGN_OR_RETURN(std::vector<Tried> taken, trial_.Take());
+    std::vector<Tried> taken = trial_.Take();
+    if (taken.empty()) {
+      // What was spent says nothing of what would fit.
+      if (options_.first_fit && !found_.all_tried) return std::move(found_);
+      if (!trial_.refusal().ok()) return trial_.refusal();
+      return absl::ResourceExhaustedError("no layout could be adjusted to the memory there is");
+    }
     ASSIGN_OR_RETURN(found_.evaluated, Choose(std::move(taken)));
     const Evaluated& front = found_.evaluated.front();
     if (front.fits) found_.others = SmallerOnes(wide_.best, front);
@@ -106,8 +112,8 @@ class Once {
     return absl::OkStatus();
   }
 
-  // The chosen one whole. A sample that fits may stand for a step that does not, by its packing:
-  // then the next best is.
+  // The chosen one whole. A sample that fits may stand for a step that does not, by its packing, or
+  // that is too long: then the next best is.
   absl::StatusOr<std::vector<Evaluated>> Choose(std::vector<Tried> tried) {
     for (;;) {
       const std::optional<size_t> best = BestOf(tried);
@@ -117,7 +123,12 @@ class Once {
         RETURN_IF_ERROR(Look(&one));
         return InOrder(index, std::move(tried));
       }
-      if (!IsEnough(one)) RETURN_IF_ERROR(Complete(/*search_packings=*/true, &one));
+      const absl::Status finished = Finish(&one);
+      if (absl::IsInvalidArgument(finished) && tried.size() > 1) {
+        tried.erase(tried.begin() + static_cast<std::ptrdiff_t>(index));
+        continue;
+      }
+      RETURN_IF_ERROR(finished);
       if (!one.fits) continue;
       for (Tried& other : tried) {
         if (other.evaluated.simulation.stages.empty())
@@ -125,6 +136,13 @@ class Once {
       }
       return InOrder(index, std::move(tried));
     }
+  }
+
+  // As much of the chosen step as is wanted of it.
+  absl::Status Finish(Evaluated* one) {
+    if (!IsEnough(*one)) return Complete(/*search_packings=*/true, one);
+    RETURN_IF_ERROR(CheckWholeStep(*one));
+    return options_.first_fit ? absl::OkStatus() : RefineSample(spec_, model_, budget_, one);
   }
 
   absl::Status Complete(bool search_packings, Evaluated* one) {
@@ -141,10 +159,13 @@ class Once {
                                 sample.programs[0].rules().micro_batches());
   }
 
-  // A sample of what would take too long to compile whole only to say that it fits.
+  // A sample of what would take too long to compile whole only to look at it, or to say that it
+  // fits.
   bool IsEnough(const Evaluated& one) const {
-    return options_.first_fit && !one.shorter.empty() &&
-           InstructionsOf(one) > options_.instructions_max - trial_.instructions();
+    if (one.shorter.empty()) return false;
+    const int64_t whole = InstructionsOf(one);
+    return (options_.whole_max > 0 && whole > options_.whole_max) ||
+           (options_.first_fit && whole > options_.instructions_max - trial_.instructions());
   }
 
   // Where nothing fits. To say what is in the way it takes neither the last percents that a search
@@ -152,8 +173,9 @@ class Once {
   absl::Status Look(Evaluated* sample) {
     const bool is_short =
         LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses;
-    const bool packed = InstructionsOf(*sample) <= kPackedToLook;
-    if (is_short || (packed && NearlyFits(*sample, budget_))) return Complete(packed, sample);
+    const bool pack =
+        InstructionsOf(*sample) <= kPackedToLook && NearlyFits(spec_, budget_, *sample);
+    if (is_short || pack) return Complete(pack, sample);
     return SimulateStep(budget_.profile, sample);
   }
 

@@ -34,11 +34,16 @@ struct SearchOptions {
   // RESOURCE_EXHAUSTED when everything would; otherwise one layout is looked at in any case.
   bool first_fit = false;
   int64_t instructions_max = kUnfitInstructionsMax;
+  // What is only looked at: a chosen step of more instructions is left at its sample. 0: it is
+  // compiled whole, however long.
+  int64_t whole_max = 0;
 };
 
 struct Searched {
-  // Never empty; first the chosen one or, when none fits, the one that comes nearest: whole, unless
-  // its step is very long and far from fitting. That one and the others are samples.
+  // Empty only with `first_fit`, where the instructions were spent before anything was compiled:
+  // then not all was tried. First the chosen one or, when none fits, the one that comes nearest:
+  // whole, unless its step is longer than `whole_max`, or very long and far from fitting. That one
+  // and the others are samples.
   std::vector<Evaluated> evaluated;
   std::vector<Proposal> others;  // by closed form only, that fit in less memory than the chosen
   int64_t candidates = 0;        // compared by closed form

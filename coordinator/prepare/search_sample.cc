@@ -2,11 +2,13 @@
 #include "coordinator/prepare/search_sample.h"
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 #include <utility>
 
 #include "base/status_macros.h"
-#include "proto/caching_need.h"
+#include "coordinator/compiler/compile.h"
+#include "coordinator/prepare/sample_bytes.h"
 
 namespace terrace {
 namespace {
@@ -35,6 +37,13 @@ void Extrapolate(const Simulation& shorter, double times, Simulation* simulation
   field(&Simulation::exposed_offload_seconds);
 }
 
+int64_t TrainInstructions(const v1::Program& program) {
+  for (const v1::Sequence& sequence : program.sequences()) {
+    if (sequence.name() == "train") return sequence.instructions_size();
+  }
+  return 0;
+}
+
 }  // namespace
 
 absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, const Budget& budget,
@@ -60,41 +69,73 @@ absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, co
   return evaluated;
 }
 
+absl::Status CheckWholeStep(const Evaluated& sample) {
+  const double times = TimesBeyond(sample);
+  const auto whole = [times](int64_t longer, int64_t shorter) {
+    return longer + std::llround(times * static_cast<double>(longer - shorter));
+  };
+  for (size_t stage = 0; stage < sample.programs.size(); ++stage) {
+    const v1::Program& longer = sample.programs[stage];
+    const v1::Program& shorter = sample.shorter[stage];
+    RETURN_IF_ERROR(CheckStepLength(whole(longer.buffers_size(), shorter.buffers_size()),
+                                    whole(TrainInstructions(longer), TrainInstructions(shorter))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefineSample(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                          Evaluated* sample) {
+  ASSIGN_OR_RETURN(sample->programs, CompileLayout(spec, model, budget, sample->layout,
+                                                   sample->programs[0].rules().micro_batches(),
+                                                   /*search_packings=*/true));
+  CountSampleBytes(spec, budget, sample);
+  if (sample->fits) {
+    RETURN_IF_ERROR(CheckAdmitted(budget, LimitsOf(spec), sample->layout, &sample->programs));
+  }
+  return SimulateStep(budget.profile, sample);
+}
+
 double TimesBeyond(const Evaluated& sample) {
   const double longer = sample.programs[0].rules().micro_batches();
   const double shorter = sample.shorter[0].rules().micro_batches();
   return (sample.layout.micro_batches() - longer) / (longer - shorter);
 }
 
-int64_t MissingInputBytes(const Evaluated& evaluated, size_t stage) {
-  const v1::Program& program = evaluated.programs[stage];
-  int64_t inputs = 0;
-  for (const v1::Buffer& buffer : program.buffers()) {
-    if (buffer.class_() == v1::INPUT) inputs += buffer.bytes();
-  }
-  const int64_t compiled = std::max<int64_t>(1, program.rules().micro_batches());
-  const int64_t missing = evaluated.layout.micro_batches() - compiled;
-  return (inputs + compiled - 1) / compiled * missing;
-}
-
 int64_t StageBytes(const Evaluated& evaluated, size_t stage) {
-  const v1::Program& program = evaluated.programs[stage];
-  return ReservedBytesNeeded(program, v1::DEVICE) + program.external_bytes() +
-         MissingInputBytes(evaluated, stage);
+  return BytesOf(evaluated, stage, v1::DEVICE);
 }
 
 void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated) {
   CountBytes(spec, budget, evaluated);
   for (size_t stage = 0; stage < evaluated->programs.size(); ++stage) {
-    evaluated->device_bytes = std::max(evaluated->device_bytes, StageBytes(*evaluated, stage));
+    const auto most = [&](v1::Tier tier, int64_t* bytes) {
+      *bytes = std::max(*bytes, BytesOf(*evaluated, stage, tier));
+    };
+    most(v1::DEVICE, &evaluated->device_bytes);
+    most(v1::HOST, &evaluated->host_bytes);
+    most(v1::NVME, &evaluated->nvme_bytes);
   }
   evaluated->fits = Excesses(spec, budget, *evaluated).empty();
 }
 
-bool NearlyFits(const Evaluated& one, const Budget& budget) {
-  constexpr double kPackingSaves = 0.08;
-  return static_cast<double>(one.device_bytes) * (1 - kPackingSaves) <=
-         static_cast<double>(budget.device_memory_bytes);
+bool NearlyFits(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one) {
+  // What packing better saves as a rule. Waits may shorten lives (compiler/earn.h) besides, so that
+  // a little less than the bound may do.
+  constexpr double kPackingSaves = 0.08, kBelowBound = 0.04;
+  const TierLimits limits = LimitsOf(spec);
+  for (size_t stage = 0; stage < one.programs.size(); ++stage) {
+    for (const v1::Arena& arena : one.programs[stage].arenas()) {
+      const int64_t limit = arena.tier() == v1::DEVICE ? budget.device_memory_bytes
+                            : arena.tier() == v1::HOST ? limits.host_bytes
+                                                       : limits.nvme_bytes;
+      const auto bytes = static_cast<double>(BytesOf(one, stage, arena.tier()));
+      const double unused = static_cast<double>(arena.bytes() - arena.lower_bound_bytes());
+      const double least =
+          std::max(bytes * (1 - kPackingSaves), (bytes - unused) * (1 - kBelowBound));
+      if (limit > 0 && least > static_cast<double>(limit)) return false;
+    }
+  }
+  return true;
 }
 
 absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluated) {

@@ -28,16 +28,20 @@ absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, co
 // more than the shorter: by this factor. REQUIRES: a sample.
 double TimesBeyond(const Evaluated& sample);
 
-// Inputs that were not compiled and wait on the device from the begin of the step on; 0 of a whole
-// step.
-int64_t MissingInputBytes(const Evaluated& evaluated, size_t stage);
+// INVALID_ARGUMENT when the whole step would be too long to compile. REQUIRES: a sample.
+absl::Status CheckWholeStep(const Evaluated& sample);
 
-// Bytes of a stage on the device, and as CountBytes(), with the inputs of all micro-batches.
+// Packs it as well as a whole step would be, checks it when it fits, simulates it again.
+absl::Status RefineSample(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                          Evaluated* sample);
+
+// Bytes of a stage on the device, and as CountBytes(), with what the whole step has more
+// (sample_bytes.h).
 int64_t StageBytes(const Evaluated& evaluated, size_t stage);
 void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated);
 
-// A better packing may make it fit its device.
-bool NearlyFits(const Evaluated& one, const Budget& budget);
+// A better packing may make it fit: what no packing can go below does, or nearly.
+bool NearlyFits(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one);
 
 // Fills `simulation`, of samples and of whole steps. Of a sample its seconds are the whole step's,
 // those of its stages are not.

@@ -116,12 +116,6 @@ bool Trial::fits() const {
                      [](const Tried& one) { return one.evaluated.fits; });
 }
 
-absl::StatusOr<std::vector<Tried>> Trial::Take() {
-  if (!tried_.empty()) return std::move(tried_);
-  if (!refusal_.ok()) return refusal_;
-  return absl::ResourceExhaustedError("every layout takes too long to compile");
-}
-
 absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, LayoutKind kind,
                                                   bool adjust) {
   std::vector<int64_t> targets;
@@ -177,7 +171,8 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
 }
 
 absl::Status Trial::PackBetter(int64_t instructions_max, Evaluated* one) const {
-  if (one->fits || !NearlyFits(*one, budget_) || Instructions(one->programs) > instructions_max) {
+  if (one->fits || !NearlyFits(spec_, budget_, *one) ||
+      Instructions(one->programs) > instructions_max) {
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(one->programs, CompileLayout(spec_, model_, budget_, one->layout,

@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,9 +61,10 @@ class Trial {
   // Layouts of another kind follow, of which those that were tried say nothing.
   void Forget() { off_by_.clear(); }
 
-  // Never none; INVALID_ARGUMENT when none could be compiled, RESOURCE_EXHAUSTED when all would
-  // have cost too much. Those that do not fit are not simulated.
-  absl::StatusOr<std::vector<Tried>> Take();
+  // Those that do not fit are not simulated.
+  std::vector<Tried> Take() { return std::move(tried_); }
+  // Why the first that cannot be compiled cannot; OK when all could that were tried.
+  const absl::Status& refusal() const { return refusal_; }
 
  private:
   // Whether it fits; nothing when it cannot be compiled or was tried before.

@@ -112,10 +112,11 @@ std::optional<Evaluated> BestThatFits(const v1::JobSpec& spec, const Budget& bud
   if (!model.ok()) return std::nullopt;
   const SearchOptions options = {.first_fit = true, .instructions_max = cost->instructions_max()};
   absl::StatusOr<Searched> searched = SearchLayouts(spec, *model, budget, options, &cost->spent);
-  const bool too_costly = absl::IsResourceExhausted(searched.status());
-  const bool fits = searched.ok() && searched->evaluated.front().fits;
-  if (!fits && (too_costly || (searched.ok() && !searched->all_tried))) {
-    cost->not_tried.push_back(absl::StrCat(too_costly ? "" : "all of ", words));
+  if (!searched.ok()) return std::nullopt;  // no layout respects the change
+  const bool none_tried = searched->evaluated.empty();
+  const bool fits = !none_tried && searched->evaluated.front().fits;
+  if (!fits && !searched->all_tried) {
+    cost->not_tried.push_back(absl::StrCat(none_tried ? "" : "all of ", words));
   }
   if (!fits) return std::nullopt;
   return std::move(searched->evaluated.front());
@@ -247,8 +248,7 @@ absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Eva
   const int64_t enough_mib = (nearest.device_bytes + kMiB - 1) / kMiB;
   const bool device_short =
       budget.device_memory_bytes > 0 && nearest.device_bytes > budget.device_memory_bytes;
-  const v1::Binding binding =
-      ReportBinding(nearest.programs, LimitsOf(spec), budget.device_memory_bytes);
+  const v1::Binding binding = ReportBinding(nearest, LimitsOf(spec), budget.device_memory_bytes);
   std::vector<std::string> holders;
   for (int i = 0; i < std::min(3, binding.largest_size()); ++i) {
     holders.push_back(

@@ -89,7 +89,10 @@ bool PrintRefusal(const Refused& c, bool verbose) {
       });
   const double seconds = Now() - start;
   const double cpu = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
-  if (!prepared.ok()) return false;
+  if (!prepared.ok()) {
+    std::printf("%s: %s\n", NameOf(c).c_str(), prepared.status().ToString().c_str());
+    return false;
+  }
   const std::string said(prepared->refusal.message());
   std::printf("| %s | %.2f | %.2f | %.2f | %d | %d | %s |\n", NameOf(c).c_str(), first, seconds,
               cpu, tries, prepared->refusal.ok() ? -1 : prepared->plan.alternatives_size(),

@@ -19,11 +19,14 @@
 #include "coordinator/planner/profiles.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
+#include "coordinator/prepare/sample_bytes.h"
 #include "coordinator/prepare/search_sample.h"
 #include "tests/unit/coordinator/prepare/open_spec.h"
 
 namespace terrace {
 namespace {
+
+using ::testing::HasSubstr;
 
 struct OnPaper {
   v1::JobSpec spec;
@@ -74,13 +77,16 @@ v1::Layout LayoutOf(const Many& many) {
 
 TEST(SearchSampleTest, AShortStepTellsTimeAndBytesOfALongOne) {
   OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 96);
-  for (const Many& many : std::vector<Many>{{},
-                                            {.zero = 2},
-                                            {.zero = 3, .recompute = "selective"},
-                                            {.stages = 2, .zero = 1},
-                                            {.stages = 2, .schedule = "interleaved"},
-                                            {.stages = 2, .schedule = "zb-h1"},
-                                            {.stages = 2, .schedule = "zbv", .zero = 1}}) {
+  for (const Many& many :
+       std::vector<Many>{{},
+                         {.zero = 2},
+                         {.zero = 3, .recompute = "selective"},
+                         {.stages = 2, .zero = 1},
+                         {.stages = 2, .schedule = "interleaved"},
+                         {.stages = 2, .schedule = "zb-h1"},
+                         {.stages = 2, .schedule = "zbv", .zero = 1},
+                         {.stages = 2, .schedule = "gpipe"},
+                         {.schedule = "gpipe", .zero = 3, .recompute = "block"}}) {
     const v1::Layout layout = LayoutOf(many);
     SCOPED_TRACE(LayoutText(layout));
     ASSERT_GT(SizesOf(layout).longer, 0);
@@ -106,8 +112,51 @@ TEST(SearchSampleTest, StepsThatAreNoLongerThanTheirSamplesAreCompiledWhole) {
   layout.set_micro_batches(7);
   EXPECT_EQ(SizesOf(layout).longer, 4);
   layout.set_micro_batches(24);
-  layout.set_schedule("gpipe");  // holds all of them
+  layout.set_schedule("gpipe");
+  layout.set_micro_batches(10);
   EXPECT_EQ(SizesOf(layout).longer, 0);
+  layout.set_micro_batches(11);
+  EXPECT_EQ(SizesOf(layout).longer, 6);
+}
+
+// A few micro-batches hold less than all gradients: the peak of the sample is where the step ends,
+// that of the whole step where the last forward pass does.
+TEST(SearchSampleTest, TheActivationsOfAllMicroBatchesCountWhereASampleDoesNotPeakWithThem) {
+  OnPaper job = PaperJob("gpt2", "h100x8:1", 128, 4 * 128);
+  v1::Layout layout = LayoutOf({.schedule = "gpipe", .recompute = "block"});
+  layout.set_micro_batches(128);
+  auto sample = Sample(job.spec, job.model, job.budget, layout, SizesOf(layout));
+  ASSERT_TRUE(sample.ok()) << sample.status();
+  const auto whole = Evaluate(job.spec, job.model, job.budget, layout, /*search_packings=*/false);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  // Its own packing is not what a quick one of so many makes of it.
+  const v1::Arena& arena = whole->programs[0].arenas(0);
+  const int64_t least = whole->device_bytes - arena.bytes() + arena.lower_bound_bytes();
+  EXPECT_NEAR(static_cast<double>(sample->device_bytes) / static_cast<double>(least), 1, 0.01);
+  const auto short_steps = [](const Evaluated& one) {
+    return BytesOf({.programs = one.programs}, 0, v1::DEVICE);
+  };
+  EXPECT_GT(sample->device_bytes, short_steps(*sample) + (int64_t{128} << 20));
+}
+
+TEST(SearchTest, WhatIsOnlyLookedAtIsLeftAtItsSampleWhereItIsLong) {
+  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 8 * 64);
+  job.spec.mutable_layout()->set_micro_batch(1);
+  job.spec.mutable_layout()->set_pp(2);
+  SearchCost cost;
+  const auto looked = SearchLayouts(job.spec, job.model, job.budget, {.whole_max = 10'000}, &cost);
+  ASSERT_TRUE(looked.ok()) << looked.status();
+  const Evaluated& sample = looked->evaluated.front();
+  ASSERT_FALSE(sample.shorter.empty());
+  EXPECT_TRUE(sample.fits);
+  const auto whole = SearchLayouts(job.spec, job.model, job.budget);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_TRUE(whole->evaluated.front().shorter.empty());
+  const Evaluated& run = whole->evaluated.front();
+  EXPECT_EQ(sample.layout.SerializeAsString(), run.layout.SerializeAsString());
+  EXPECT_NEAR(sample.simulation.step_seconds / run.simulation.step_seconds, 1, 0.01);
+  EXPECT_NEAR(static_cast<double>(sample.device_bytes) / static_cast<double>(run.device_bytes), 1,
+              0.01);
 }
 
 // ---- what is chosen
