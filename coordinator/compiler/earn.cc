@@ -20,6 +20,8 @@ namespace {
 // kLeastBytes.
 constexpr int64_t kWorthPart = 100;
 constexpr int64_t kLeastBytes = int64_t{1} << 20;
+// Waits save one part in so many of what lives at once, at most.
+constexpr int64_t kSavedPart = 10;
 
 // The ways to shorten lives, each begun afresh: two that cost about as much, then both.
 struct Waits {
@@ -87,23 +89,37 @@ absl::Status PlaceBetter(const PlaceOptions& options, v1::Program* program) {
   return absl::OkStatus();
 }
 
-// As well as the policy lets, of a program whose orders were tried. True where buffers in one piece
-// each leave so much that waits are worth trying, if it still does not fit.
-absl::StatusOr<bool> Improve(const PackingPolicy& policy, int64_t bound, v1::Program* program) {
+// Of a program whose orders were tried: pages wherever they leave too much, searches where those do
+// not do.
+absl::Status ImproveByPages(const PackingPolicy& policy, bool searches, v1::Program* program) {
+  RETURN_IF_ERROR(PlaceBetter({policy.effort, /*pages=*/true}, program));
+  const bool enough = !WorthEarning(*program, program->arenas(0).lower_bound_bytes());
+  return enough || !searches ? absl::OkStatus() : PlaceBetter({policy.effort}, program);
+}
+
+// Of a program whose orders were tried: searches; pages where it does not fit. Where it does not
+// fit with pages either, no search makes it fit.
+absl::Status ImproveToFit(const PackingPolicy& policy, bool searches, v1::Program* program) {
+  if (!MayPage(*program, policy)) return searches ? PlaceBuffers(program) : absl::OkStatus();
+  v1::Program paged = *program;
+  RETURN_IF_ERROR(PlaceBetter({policy.effort, /*pages=*/true}, &paged));
+  if (searches && Fits(paged)) RETURN_IF_ERROR(PlaceBuffers(program));
+  if (!Fits(*program)) *program = std::move(paged);
+  return absl::OkStatus();
+}
+
+// As well as the policy lets.
+absl::Status Improve(const PackingPolicy& policy, v1::Program* program) {
   const bool searches = policy.effort == PackEffort::kFull && !OrdersDo(*program);
-  const PlaceOptions pages = {policy.effort, /*pages=*/true};
-  if (policy.pages == PagePolicy::kAlways) {
-    const bool worth = WorthEarning(*program, bound);
-    RETURN_IF_ERROR(PlaceBetter(pages, program));
-    if (searches && WorthEarning(*program, bound)) {
-      RETURN_IF_ERROR(PlaceBetter({policy.effort}, program));
-    }
-    return program->device_limit_bytes() > 0 ? worth : WorthEarning(*program, bound);
-  }
-  if (searches) RETURN_IF_ERROR(PlaceBuffers(program));
-  const bool worth = WorthEarning(*program, bound);
-  if (MayPage(*program, policy)) RETURN_IF_ERROR(PlaceBetter(pages, program));
-  return worth;
+  return policy.pages == PagePolicy::kAlways ? ImproveByPages(policy, searches, program)
+                                             : ImproveToFit(policy, searches, program);
+}
+
+// Whether waits may be worth what they cost. `unused` is what buffers in one piece each left.
+bool MayEarn(const v1::Program& program, int64_t unused, int64_t bound) {
+  if (program.device_limit_bytes() == 0) return WorthEarning(program, bound);
+  const int64_t least = bound - bound / kSavedPart;
+  return !Fits(program) && FitsWith(program, least) && IsWorth(unused, bound);
 }
 
 // The first of the waits with which little enough is unused, else those that need least, packed as
@@ -119,9 +135,8 @@ absl::StatusOr<bool> Earn(const EmitInput& input, const v1::Program& bare, int64
     if (!best || Better(other, *best)) best = std::move(other);
     if (!WorthEarning(*best, bound)) break;
   }
-  if (WorthEarning(*best, bound) || MayPage(*best, policy)) {
-    RETURN_IF_ERROR(Improve(policy, bound, &*best).status());
-  }
+  if (WorthEarning(*best, bound) || MayPage(*best, policy))
+    RETURN_IF_ERROR(Improve(policy, &*best));
   const int64_t saved = program->arenas(0).bytes() - best->arenas(0).bytes();
   if (!Better(*best, *program) || !IsWorth(saved, bound)) return false;
   *program = *std::move(best);
@@ -144,8 +159,9 @@ absl::Status EmitAndPlace(const EmitInput& input, const PackingPolicy& policy, G
   if (program->arenas().empty()) return absl::OkStatus();
   std::vector<int64_t> bounds;  // by arena, of the program as it was first
   for (const v1::Arena& arena : program->arenas()) bounds.push_back(arena.lower_bound_bytes());
-  ASSIGN_OR_RETURN(const bool worth, Improve(policy, bounds[0], program));
-  if (!worth || Fits(*program)) return absl::OkStatus();
+  const int64_t unused = program->arenas(0).bytes() - bounds[0];
+  RETURN_IF_ERROR(Improve(policy, program));
+  if (!MayEarn(*program, unused, bounds[0])) return absl::OkStatus();
   ASSIGN_OR_RETURN(const bool earned, Earn(input, bare, bounds[0], policy, graph, program));
   if (!earned) return absl::OkStatus();
   for (v1::Arena& arena : *program->mutable_arenas()) {

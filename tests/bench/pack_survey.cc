@@ -3,8 +3,9 @@
 // before waits were added; a layout with such waits is simulated with and without them. --bare
 // packs the programs as they are without such waits instead, equal problems once; --screen packs
 // with orders only, and in full where those leave more than 1 %, so that thousands of layouts are
-// done; --orders with nothing else. These go through the layouts in an order of which every
-// beginning is a fair sample, and with
+// done; --orders with nothing else; --pages DEVICE with orders, and where those leave more than
+// 1 % with pages at second addresses, as large as they are on that device (cpu, cuda). These go
+// through the layouts in an order of which every beginning is a fair sample, and with
 // --ledger FILE they keep what is packed (pack_ledger.h) and go on from there; --again packs those
 // stages again of which more than 1 % is left. --dump keeps the problems of which (the orders)
 // leave more than 1 %, to be studied.
@@ -29,6 +30,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/compile.h"
 #include "coordinator/compiler/pack.h"
+#include "coordinator/compiler/pack_pages.h"
 #include "coordinator/compiler/pack_problem.h"
 #include "coordinator/planner/catalogue.h"
 #include "coordinator/planner/simulate.h"
@@ -47,6 +49,7 @@ struct Options {
   std::string only;      // layouts whose names contain it
   std::string dump;      // a folder for the problems of which more than 1 % is left
   std::string ledger;
+  std::string pages;  // of which device; empty: none
   bool csv = false;
   bool bare = false;
   bool screen = false;
@@ -103,15 +106,26 @@ bool IsFar(const Packing& packing, int64_t base) {
   return Over(base + packing.arena_bytes, base + packing.lower_bound_bytes) > kFar;
 }
 
+// With pages at second addresses, where that needs less.
+void PackPaged(const DeviceLives& lives, const std::string& device, Packing* packing) {
+  const int64_t base = lives.persistent_bytes;
+  const PagedProblem problem = {MakePackProblem(lives.buffers), packing->offsets};
+  const auto paged = PackIntoPages(
+      {{problem}},
+      {.base_bytes = base, .page_bytes = PackPageBytes(device, base + packing->arena_bytes)});
+  if (paged.has_value()) packing->arena_bytes = paged->arena_bytes - base;
+}
+
 // Fills what `row` says of the packing. False when the packer refuses the problem.
 bool PackBare(const DeviceLives& lives, const Options& options, PackedStage* row) {
   const int64_t base = lives.persistent_bytes;
   const auto start = std::chrono::steady_clock::now();
-  const bool quick = options.screen || options.orders;
+  const bool quick = options.screen || options.orders || !options.pages.empty();
   auto packing = Pack(lives.buffers, quick ? PackEffort::kOrders : PackEffort::kFull, base);
   const bool far = packing.ok() && IsFar(*packing, base);
   if (options.screen && !options.orders && far)
     packing = Pack(lives.buffers, PackEffort::kFull, base);
+  if (!options.pages.empty() && far) PackPaged(lives, options.pages, &*packing);
   if (!packing.ok()) return false;
   row->seconds = Seconds(start);
   row->arena_bytes = base + packing->arena_bytes;
@@ -227,7 +241,8 @@ bool Parse(int argc, char** argv, Options* options) {
     if (name == "--only") options->only = value;
     if (name == "--dump") options->dump = value;
     if (name == "--ledger") options->ledger = value;
-    if (name == "--only" || name == "--dump" || name == "--ledger") continue;
+    if (name == "--pages") options->pages = value;
+    if (name == "--only" || name == "--dump" || name == "--ledger" || name == "--pages") continue;
     if (!absl::SimpleAtoi(value, &number) || number < 0) return false;
     if (name == "--stride" && number > 0) {
       options->stride = static_cast<size_t>(number);
@@ -241,8 +256,9 @@ bool Parse(int argc, char** argv, Options* options) {
       return false;
     }
   }
-  options->bare |= options->screen || options->orders;
-  return true;
+  const std::string& pages = options->pages;
+  options->bare |= options->screen || options->orders || !pages.empty();
+  return pages.empty() || pages == "cpu" || pages == "cuda";
 }
 
 // Multiples of it, modulo `count`, meet everything once and lie evenly spread from the beginning.
@@ -258,7 +274,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr,
                  "usage: pack_survey [--stride LAYOUTS] [--offset LAYOUT] [--seconds LIMIT] "
                  "[--worst NAMES] [--only PART_OF_NAME] [--csv] [--bare] [--screen] "
-                 "[--orders] [--ledger FILE] [--again] [--dump FOLDER]\n");
+                 "[--orders] [--pages cpu|cuda] [--ledger FILE] [--again] [--dump FOLDER]\n");
     return 2;
   }
 

@@ -192,13 +192,27 @@ TEST(PrepareTest, WithoutAMeasuredProfileTheDefaultIsUsedAndSaidSo) {
 }
 
 TEST(PrepareTest, TheBudgetIsMetToTheByte) {
-  const v1::JobSpec spec = Gpt2("fp32", 4);
+  v1::JobSpec spec = Gpt2("fp32", 4);
+  spec.mutable_layout()->set_packing("contiguous");
   const auto prepared = Prepare(spec, MakeBudget());
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   const int64_t bytes = DeviceBytes(prepared->programs[0]);
   EXPECT_TRUE(Prepare(spec, MakeBudget(bytes)).ok());
   EXPECT_THAT(Refusal(spec, MakeBudget(bytes - 1), absl::StatusCode::kResourceExhausted),
-              HasSubstr("(" + std::to_string(bytes) + " bytes)"));
+              AllOf(HasSubstr("(" + std::to_string(bytes) + " bytes)"),
+                    HasSubstr("the cheapest change that fits: layout.packing auto")));
+}
+
+TEST(PrepareTest, WhatDoesNotFitInOnePieceEachGetsPagesAndSaysSo) {
+  const v1::JobSpec spec = Gpt2("fp32", 4);
+  const auto prepared = Prepare(spec, MakeBudget());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->plan.memory(0).paged_bytes(), 0);
+  const int64_t limit = DeviceBytes(prepared->programs[0]) - 1;
+  const auto paged = Prepare(spec, MakeBudget(limit));
+  ASSERT_TRUE(paged.ok()) << paged.status();
+  EXPECT_LE(DeviceBytes(paged->programs[0]), limit);
+  EXPECT_GT(paged->plan.memory(0).paged_bytes(), 0);
 }
 
 TEST(PrepareTest, ALayoutThatIsOpenShrinksUntilItFits) {
@@ -285,7 +299,7 @@ TEST(PrepareTest, ThenPrecisionWhereItSavesEnough) {
 }
 
 TEST(PrepareTest, ThenAShorterSequence) {
-  const Budget budget = MakeBudget(LeastBytes("bf16") - 1);
+  const Budget budget = MakeBudget(LeastBytes("bf16") / 1000 * 997);  // less than its buffers
   EXPECT_THAT(Refusal(Alone(Gpt2("bf16", 1)), budget, absl::StatusCode::kResourceExhausted),
               HasSubstr("the cheapest change that fits: data.sequence_length 128"));
 }
