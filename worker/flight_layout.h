@@ -18,7 +18,7 @@
 
 namespace terrace {
 
-inline constexpr char kFlightMagic[8] = {'t', 'r', 'c', 'f', 'l', 'y', '0', '1'};
+alignas(uint32_t) inline constexpr char kFlightMagic[8] = {'t', 'r', 'c', 'f', 'l', 'y', '0', '1'};
 inline constexpr char kFlightSharedMemory[] = "/dev/shm";
 inline constexpr size_t kFlightHeaderBytes = 4096;
 
@@ -53,7 +53,7 @@ struct FlightStepSlot {
   uint32_t bytes;
   char message[kFlightStepBytesMax];
 };
-static_assert(sizeof(FlightStepSlot) == 128);
+static_assert(sizeof(FlightStepSlot) == 128 && kFlightStepBytesMax % sizeof(uint32_t) == 0);
 
 // The mapping. The counters follow it, and the ring of steps follows them.
 struct FlightLayout {

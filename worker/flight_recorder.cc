@@ -26,6 +26,17 @@ std::atomic_ref<T> At(T& field) {
   return std::atomic_ref<T>(field);
 }
 
+// What is stored here is seen no earlier than all that was stored before: a reader that finds any
+// of it finds the slot marked, too. Word by word, because ThreadSanitizer knows no fences.
+// REQUIRES: whole words.
+void StoreAfter(void* to, const void* from, size_t bytes) {
+  using Word [[gnu::may_alias]] = uint32_t;
+  for (size_t i = 0; i < bytes / sizeof(Word); ++i) {
+    __atomic_store_n(static_cast<Word*>(to) + i, static_cast<const Word*>(from)[i],
+                     __ATOMIC_RELEASE);
+  }
+}
+
 // A file of zeros. The link in the run directory comes first: what it names can always be found.
 absl::StatusOr<UniqueFd> CreateIn(std::string_view run_directory, size_t bytes) {
   const std::string path = FlightPath(run_directory);
@@ -80,8 +91,7 @@ absl::StatusOr<std::unique_ptr<FlightWriter>> FlightWriter::Create(std::string_v
   header.sequence = kFlightNoSequence;
   for (size_t i = 0; i < streams; ++i) new (layout->counters() + i) FlightCounter;
   // Last: a file without it is not a recorder yet.
-  std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(header.magic, kFlightMagic, sizeof kFlightMagic);
+  StoreAfter(header.magic, kFlightMagic, sizeof kFlightMagic);
   return std::unique_ptr<FlightWriter>(
       new FlightWriter(std::string(run_directory), layout, bytes, clock));
 }
@@ -170,18 +180,19 @@ void FlightWriter::Add(const FlightEvent& event) {
   const uint64_t number = At(layout_->header.events_begun).fetch_add(1, std::memory_order_acq_rel);
   FlightEventSlot& slot = layout_->ring[number % kFlightEvents];
   At(slot.stamp).store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  slot.event = event;
+  StoreAfter(&slot.event, &event, sizeof event);
   At(slot.stamp).store(number + 1, std::memory_order_release);
 }
 
 void FlightWriter::KeepStep(int64_t step, std::string_view message) {
   if (step <= 0 || message.size() > kFlightStepBytesMax) return;
   FlightStepSlot& slot = layout_->steps()[static_cast<size_t>(step) % kFlightSteps];
+  alignas(uint32_t) char text[kFlightStepBytesMax] = {};
+  std::memcpy(text, message.data(), message.size());
+  const auto bytes = static_cast<uint32_t>(message.size());
   At(slot.step).store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  slot.bytes = static_cast<uint32_t>(message.size());
-  std::memcpy(slot.message, message.data(), message.size());
+  StoreAfter(&slot.bytes, &bytes, sizeof bytes);
+  StoreAfter(slot.message, text, sizeof text);
   At(slot.step).store(step, std::memory_order_release);
 }
 

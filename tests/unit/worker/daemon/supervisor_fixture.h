@@ -57,10 +57,11 @@ class SupervisorTest : public testing::Test {
     loop_->Start(absl::Milliseconds(50), [] {});
     loop_->Call([&] { supervisor_->Adopt(); });
   }
-  // As a kill would: nothing is told to anybody.
+  // As a kill would: nothing is told to anybody. The loop first: what ranks have posted there is of
+  // the supervisor.
   void StopDaemon() {
-    loop_->Call([&] { supervisor_.reset(); });
     loop_->Stop();
+    supervisor_.reset();
     loop_.reset();
   }
 
