@@ -64,7 +64,7 @@ absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, co
   const Evaluated& nearest = searched.evaluated.front();
   Changes changes = ChangesThatFit(spec, budget, kChangesShown, tell);
   Prepared prepared;
-  prepared.refusal = DoesNotFit(spec, budget, nearest, changes);
+  prepared.refusal = DoesNotFit(spec, budget, searched, changes);
   std::vector<Evaluated> others;
   for (Change& change : changes.found) others.push_back(std::move(change.evaluated));
   prepared.model_name = ModelName(spec.model(), model.config.family);
@@ -118,7 +118,7 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
     return Chosen(spec, model, given, budget, std::move(searched));
   }
   if (anyway) return Refused(spec, model, budget, searched, tell);
-  return DoesNotFit(spec, budget, searched.evaluated.front());
+  return DoesNotFit(spec, budget, searched);
 }
 
 }  // namespace

@@ -185,15 +185,16 @@ Proposal Comparison::Compare(v1::Layout layout) {
     return !than.has_value() || (one.memory.total() < than->memory.total() && reachable);
   };
   const bool smallest = is_smaller(smallest_);
-  const bool smallest_short = is_smaller(smallest_short_) && IsShort(layout);
+  const bool smallest_shown =
+      is_smaller(smallest_shown_) && LayerPasses(layout, layers_) <= kShownLayerPasses;
   const bool plain = search_ == Search::kPlain;
   const bool hopeless = !plain && Hopeless(one.memory, spec_, budget_);
   const bool within = Within(one.memory, limits_);
   const bool movable = search_ == Search::kTiers && !within;
-  if (!hopeless || smallest || smallest_short || movable) one.seconds = StepSeconds(layout);
+  if (!hopeless || smallest || smallest_shown || movable) one.seconds = StepSeconds(layout);
   one.layout = std::move(layout);
   if (smallest) smallest_ = one;
-  if (smallest_short) smallest_short_ = one;
+  if (smallest_shown) smallest_shown_ = one;
   if (spec_.layout().tile_bytes() < 0 && Tileable(one.layout) &&
       (!tileable_.has_value() || one.memory.total() < tileable_->memory.total())) {
     tileable_ = one;
@@ -258,8 +259,10 @@ std::vector<Proposal> Comparison::Smaller() const {
     if (bytes <= kSmaller * enough || (last && bytes < enough)) front.push_back(std::move(one));
   }
   // Where nothing is worth compiling, what shows by how much.
-  const bool hopeless = by_size_.empty() && smallest_short_.has_value();
-  if (hopeless && !IsShort(smallest_->layout)) front.push_back(*smallest_short_);
+  const bool hopeless = by_size_.empty() && smallest_shown_.has_value();
+  if (hopeless && LayerPasses(smallest_->layout, layers_) > kShownLayerPasses) {
+    front.push_back(*smallest_shown_);
+  }
   return front;
 }
 

@@ -76,7 +76,7 @@ class Comparison {
   std::vector<Proposal> movable_;
   double movable_max_ = 1e300;  // seconds
   std::optional<Proposal> smallest_;
-  std::optional<Proposal> smallest_short_;  // where the smallest is not: it is soon compiled
+  std::optional<Proposal> smallest_shown_;  // of those that are soon compiled
   std::optional<Proposal> tileable_;  // the smallest that tiles may make smaller
   int64_t compared_ = 0;
 };

@@ -33,5 +33,7 @@ inline int64_t LayerPassesOfStep(const v1::Layout& layout, int64_t layers) {
 // Layouts of more are compared only where none of fewer fits: to compile one takes as long as all
 // others together. Llama 3 405B in 16 micro-batches has 2,016.
 inline constexpr int64_t kShortLayerPasses = 2'500;
+// Of one that is compiled only to show that nothing fits: twice as many, for it is the only one.
+inline constexpr int64_t kShownLayerPasses = 2 * kShortLayerPasses;
 
 }  // namespace terrace

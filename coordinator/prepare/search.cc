@@ -67,7 +67,11 @@ class Once {
     }
     ASSIGN_OR_RETURN(found_.evaluated, Choose(std::move(taken)));
     const Evaluated& front = found_.evaluated.front();
-    if (front.fits) found_.others = SmallerOnes(wide_.best, front);
+    if (front.fits) {
+      found_.others = SmallerOnes(wide_.best, front);
+    } else {
+      found_.smaller = MuchSmaller(wide_.best, front);
+    }
     return std::move(found_);
   }
 
@@ -150,6 +154,28 @@ class Once {
                      Evaluate(spec_, model_, budget_, v1::Layout(one->layout), search_packings));
     cost_.instructions += Instructions(one->programs);
     return absl::OkStatus();
+  }
+
+  // The smallest of the long ones, if it is; what was compiled is nearer than that to its closed
+  // form.
+  std::optional<Proposal> MuchSmaller(const std::vector<Proposal>& proposals,
+                                      const Evaluated& nearest) const {
+    constexpr double kMuch = 0.85;
+    const Proposal* smallest = nullptr;
+    for (const Proposal& one : proposals) {
+      const MemoryEstimate elsewhere = {.host_bytes = one.memory.host_bytes,
+                                        .nvme_bytes = one.memory.nvme_bytes};
+      if (one.to_fit || Hopeless(elsewhere, spec_, budget_)) continue;
+      if (LayerPasses(one.layout, model_.config.layers) <= kShownLayerPasses) continue;
+      if (smallest == nullptr || one.memory.total() < smallest->memory.total()) smallest = &one;
+    }
+    if (smallest == nullptr) return std::nullopt;
+    // What would fit was left out for what it costs, and is named by the changes.
+    const int64_t bytes = smallest->memory.total() + nearest.programs[0].external_bytes();
+    const bool much =
+        static_cast<double>(bytes) < kMuch * static_cast<double>(nearest.device_bytes) &&
+        bytes > budget_.device_memory_bytes;
+    return much ? std::optional(*smallest) : std::nullopt;
   }
 
   // Of the whole step.

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -46,8 +47,10 @@ struct Searched {
   // and the others are samples.
   std::vector<Evaluated> evaluated;
   std::vector<Proposal> others;  // by closed form only, that fit in less memory than the chosen
-  int64_t candidates = 0;        // compared by closed form
-  bool all_tried = true;         // false: of those that may fit some would have cost too much
+  // Where nothing fits: by closed form, smaller than what comes nearest, and too long to compile.
+  std::optional<Proposal> smaller;
+  int64_t candidates = 0;  // compared by closed form
+  bool all_tried = true;   // false: of those that may fit some would have cost too much
 };
 
 // INVALID_ARGUMENT when no layout respects the spec or none can be compiled. What it cost is added

@@ -27,6 +27,9 @@ constexpr int kCorrectionsMax = 2;
 constexpr int64_t kQuicklyPacked = 20'000;
 // Up to so many, where nothing else is left: searching the packings of longer ones takes minutes.
 constexpr int64_t kPackedAtAll = 40'000;
+// So often, and only where nothing fits yet: layouts that are fitted to the memory there is are all
+// near it, and computing one layer more again does as well.
+constexpr int kPackedMax = 3;
 // Up to here, one that is faster and does not fit is tried too, to tell what memory would be worth.
 constexpr int64_t kCheapInstructions = 60'000;
 // Closed forms of memory are good for this; what they say is larger is tried where nothing fits.
@@ -67,6 +70,7 @@ absl::Status Trial::TrySmallest(const std::vector<const Proposal*>& proposals, L
   };
   const auto smallest = std::min_element(proposals.begin(), proposals.end(), smaller);
   if (smallest == proposals.end()) return absl::OkStatus();
+  packed_ = 0;  // nothing is left after it
   ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(**smallest, kind));
   if (fit.value_or(false)) fastest_estimate_ = (*smallest)->seconds;
   return absl::OkStatus();
@@ -170,11 +174,13 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
   return one;
 }
 
-absl::Status Trial::PackBetter(int64_t instructions_max, Evaluated* one) const {
-  if (one->fits || !NearlyFits(spec_, budget_, *one) ||
+absl::Status Trial::PackBetter(int64_t instructions_max, Evaluated* one) {
+  const bool enough = packed_ >= kPackedMax || fits();
+  if (one->fits || enough || !NearlyFits(spec_, budget_, *one) ||
       Instructions(one->programs) > instructions_max) {
     return absl::OkStatus();
   }
+  ++packed_;
   ASSIGN_OR_RETURN(one->programs, CompileLayout(spec_, model_, budget_, one->layout,
                                                 one->programs[0].rules().micro_batches(),
                                                 /*search_packings=*/true));

@@ -14,7 +14,6 @@
 #include "coordinator/planner/planner.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/memory_report.h"
-#include "coordinator/prepare/search.h"
 #include "coordinator/prepare/variations.h"
 #include "proto/program_text.h"
 
@@ -213,6 +212,18 @@ Change ChangeOf(const v1::JobSpec& spec, const Variation& variation, Evaluated f
   return {.words = InWords(words), .evaluated = std::move(fitting)};
 }
 
+// Of a layout that was not compiled.
+std::string SmallerText(const Searched& searched) {
+  if (!searched.smaller.has_value()) return "";
+  const Evaluated& nearest = searched.evaluated.front();
+  const v1::Layout& layout = searched.smaller->layout;
+  return absl::StrCat(
+      " (by closed form about ",
+      FormatBytes(searched.smaller->memory.total() + nearest.programs[0].external_bytes()),
+      " would do with ", absl::StrJoin(Differences(nearest.layout, layout), ", "),
+      ", which takes too long to compile only to say so)");
+}
+
 }  // namespace
 
 Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most,
@@ -243,8 +254,9 @@ Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t mos
   return changes;
 }
 
-absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest,
+absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched,
                         const Changes& changes) {
+  const Evaluated& nearest = searched.evaluated.front();
   const int64_t enough_mib = (nearest.device_bytes + kMiB - 1) / kMiB;
   const bool device_short =
       budget.device_memory_bytes > 0 && nearest.device_bytes > budget.device_memory_bytes;
@@ -258,14 +270,15 @@ absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Eva
       "job '", spec.name(), "' needs ", absl::StrJoin(Excesses(spec, budget, nearest), " and "),
       " per rank", nearest.programs.size() > 1 ? absl::StrCat(" of stage ", binding.stage()) : "",
       "; ", CheapestText(changes),
-      device_short ? absl::StrCat("resources.device_memory of at least ", enough_mib, " MiB")
+      device_short ? absl::StrCat("resources.device_memory of at least ", enough_mib, " MiB",
+                                  SmallerText(searched))
                    : "more of it in resources",
       "; the most is held at ", binding.instruction(), ", by ", absl::StrJoin(holders, ", "),
       SampleText(nearest)));
 }
 
-absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest) {
-  return DoesNotFit(spec, budget, nearest, ChangesThatFit(spec, budget, 1, {}));
+absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched) {
+  return DoesNotFit(spec, budget, searched, ChangesThatFit(spec, budget, 1, {}));
 }
 
 }  // namespace terrace

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/prepare/evaluate.h"
+#include "coordinator/prepare/search.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {
@@ -34,7 +35,7 @@ struct Changes {
 // What trying changes may cost, counted and never timed, so that the same in gives the same out.
 struct ChangeLimits {
   int64_t compared = 400'000;      // layouts, by closed form
-  int64_t instructions = 400'000;  // compiled
+  int64_t instructions = 280'000;  // compiled
 };
 // Told what is tried next, in words; first, once, that closed forms are asked.
 using TellTried = std::function<void(const std::string& words)>;
@@ -43,10 +44,10 @@ using TellTried = std::function<void(const std::string& words)>;
 Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most,
                        const TellTried& tell, const ChangeLimits& limits = {});
 
-// RESOURCE_EXHAUSTED that says what the job's `nearest` layout needs of each tier that is too
-// small, what there is, what holds the most, and the cheapest of `changes`.
-absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest,
+// RESOURCE_EXHAUSTED that says what the layout that was found nearest needs of each tier that is
+// too small, what there is, what holds the most, and the cheapest of `changes`.
+absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched,
                         const Changes& changes);
-absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Evaluated& nearest);
+absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched);
 
 }  // namespace terrace

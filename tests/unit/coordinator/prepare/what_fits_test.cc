@@ -19,6 +19,7 @@
 #include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/profiles.h"
+#include "coordinator/planner/sample_sizes.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/search.h"
@@ -118,6 +119,19 @@ TEST(WhatFitsTest, WhereNothingHelpsNothingIsTried) {
                     HasSubstr("of 1.0 GiB"), HasSubstr("the most is held at ")));
 }
 
+// Sixty-four stages that are full are compiled for no other reason than to say that they are too
+// large: one of few stages says it, and that more of them would need less.
+TEST(WhatFitsTest, OnThousandsOfDevicesALayoutThatIsSoonCompiledShowsThatNothingFits) {
+  v1::JobSpec spec = PresetSpec("llama-3.1-405b", 8192, 2048);
+  spec.mutable_resources()->set_device_memory(int64_t{2} << 30);
+  const Tried tried = Try(spec, "h100x8:2048");
+  const v1::Layout& layout = tried.prepared->plan.layout();
+  EXPECT_LE(LayerPasses(layout, 126), kShownLayerPasses);
+  EXPECT_THAT(std::string(tried.prepared->refusal.message()),
+              AllOf(HasSubstr("no layout, precision or sequence_length fits"),
+                    HasSubstr("by closed form about "), HasSubstr(" would do with ")));
+}
+
 // Without its offload nothing fits, however short; with it all that is in the way is the
 // micro-batch. host_memory is not given: what is pinned to the host is not limited there.
 TEST(WhatFitsTest, APinnedOffloadIsKeptWhereItIsWhatMakesOthersFit) {
@@ -208,7 +222,7 @@ TEST(WhatFitsTest, ChangesThatCostTooMuchAreNotCompiledAndThatIsSaid) {
   ASSERT_TRUE(model.ok()) << model.status();
   const auto searched = SearchLayouts(spec, *model, budget);
   ASSERT_TRUE(searched.ok()) << searched.status();
-  EXPECT_THAT(std::string(DoesNotFit(spec, budget, searched->evaluated.front(), none).message()),
+  EXPECT_THAT(std::string(DoesNotFit(spec, budget, *searched, none).message()),
               AllOf(HasSubstr("none of the changes that were tried fits (not tried, for the time "
                               "that it would take: an offload"),
                     Not(HasSubstr("no layout, precision"))));
