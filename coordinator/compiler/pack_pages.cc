@@ -81,9 +81,16 @@ class PagePacker {
     }
   }
 
+  // What a ceiling leaves of its share of the steps is for those above.
   std::optional<PagedPacking> Run() {
-    for (const int64_t ceiling : Ceilings()) {
-      if (std::optional<PagedPacking> packing = Below(ceiling); packing.has_value()) return packing;
+    const std::vector<int64_t> ceilings = Ceilings();
+    for (size_t k = 0; k < ceilings.size(); ++k) {
+      const int64_t kept = steps_ - steps_ / static_cast<int64_t>(ceilings.size() - k);
+      steps_ -= kept;
+      if (std::optional<PagedPacking> packing = Below(ceilings[k]); packing.has_value()) {
+        return packing;
+      }
+      steps_ += kept;
     }
     return std::nullopt;
   }
