@@ -10,7 +10,7 @@
            each sample is counted where its stack says it belongs. Printed: shares of the time of the threads that compute.
   threads  the same service; for --seconds the kernel's own count of what each thread ran (schedstat: exact, and who measures takes
            nothing from the steps). Printed for all threads but those that compute: milliseconds and how often it was given a
-           processor, a second. A thread that computes is stopped for that long at most where all cores compute.
+           processor, a second; and how long those that compute waited for one, also with coordinator and daemon stopped.
 
 /metrics of daemon and coordinator is asked for every 15 seconds, as Prometheus does by default.
 
@@ -209,16 +209,30 @@ def samples(options, folder):
         print(f"| {place} | {count} | {100 * count / work:.3f} % |")
 
 
-def ran(pid):
-    """Nanoseconds that each thread of a process ran, and how often."""
+def scheduled(pid):
+    """Of each thread of a process: name, nanoseconds that it ran and that it waited for a processor, and how often it got one."""
     found = {}
     for folder in pathlib.Path(f"/proc/{pid}/task").iterdir():
         try:
-            run_ns, _, times = map(int, (folder / "schedstat").read_text().split())
-            found[int(folder.name)] = ((folder / "comm").read_text().strip(), run_ns, times)
+            numbers = map(int, (folder / "schedstat").read_text().split())
+            found[int(folder.name)] = ((folder / "comm").read_text().strip(), *numbers)
         except OSError:
             pass  # it has just ended
     return found
+
+
+def over(pids, seconds):
+    """(process, thread, ms run, ms waited, times) a second of all threads of the processes, those that ran most first."""
+    before, start = {process: scheduled(pid) for process, pid in pids.items()}, time.monotonic()
+    time.sleep(seconds)
+    after, passed = {process: scheduled(pid) for process, pid in pids.items()}, time.monotonic() - start
+    rows = []
+    for process, threads_of in after.items():
+        for number, (name, *now) in threads_of.items():
+            old = before[process].get(number, (name, 0, 0, 0))[1:]
+            ran, waited, times = ((b - a) / passed for a, b in zip(old, now))
+            rows.append((process, name, ran / 1e6, waited / 1e6, times))
+    return sorted(rows, key=lambda row: -row[2])
 
 
 def threads(options, folder):
@@ -228,28 +242,26 @@ def threads(options, folder):
         coordinator, worker = (process.pid for process in service.processes)
         pids = {"rank": int((run / "pid").read_text()), "daemon": worker, "coordinator": coordinator}
         time.sleep(2)
-        log, start = run / "rank.log", time.monotonic()
-        steps, before = len(STEP.findall(log.read_text())), {process: ran(pid) for process, pid in pids.items()}
-        time.sleep(options.seconds)
-        after = {process: ran(pid) for process, pid in pids.items()}
-        seconds, steps = time.monotonic() - start, len(STEP.findall(log.read_text())) - steps
+        steps = len(STEP.findall((run / "rank.log").read_text()))
+        watched = over(pids, options.seconds)
+        steps = len(STEP.findall((run / "rank.log").read_text())) - steps
+        for process in service.processes:
+            process.send_signal(signal.SIGSTOP)
+        alone = over({"rank": pids["rank"]}, options.seconds)
     finally:
         service.end()
-    rows = []
-    for process, of_threads in after.items():
-        own = []
-        for number, (name, run_ns, times) in of_threads.items():
-            _, old_ns, old_times = before[process].get(number, (name, 0, 0))
-            own.append((process, name, (run_ns - old_ns) / 1e6 / seconds, (times - old_times) / seconds))
-        own.sort(key=lambda row: -row[2])
-        rows += own[options.threads if process == "rank" else 0:]  # the ones that run most compute
-    print(f"{seconds:.1f} s, {steps} steps of {1e3 * seconds / steps:.2f} ms\n\n| thread | ms a second | runs a second |\n|---|---|---|")
-    for process, name, ms, times in rows:
+    print(f"{options.seconds} s, {steps} steps of {1e3 * options.seconds / steps:.1f} ms\n\n"
+          "| thread | ms a second | runs a second |\n|---|---|---|")
+    watching = watched[options.threads:]  # those before compute
+    for process, name, ms, _, times in watching:
         if ms >= 0.01:
             print(f"| {process}: {name} | {ms:.3f} | {times:.1f} |")
     for process in pids:
-        print(f"| {process}, in all | {sum(r[2] for r in rows if r[0] == process):.3f} | {sum(r[3] for r in rows if r[0] == process):.1f} |")
-    print(f"| all that watches | {sum(r[2] for r in rows):.3f} | {sum(r[3] for r in rows):.1f} |")
+        own = [row for row in watching if row[0] == process]
+        print(f"| {process}, in all | {sum(row[2] for row in own):.3f} | {sum(row[4] for row in own):.1f} |")
+    waits = [sum(row[3] for row in rows[:options.threads]) for rows in (watched, alone)]
+    print(f"\nthe {options.threads} threads that compute waited for a processor: {waits[0]:.3f} ms a second, and {waits[1]:.3f} ms with "
+          "coordinator and daemon stopped")
 
 
 def main():

@@ -7,9 +7,15 @@ NVMe, in rounds, one after the other, and prints medians of the steps' seconds (
 which others used the machine: alone.py), as ratios to the resident run of the same round, beside the plan's. With --throttle both directions of the drive are slowed to that rate, so
 that its break-even lies between batches that a small machine trains. Above the break-even tokens of the plan at least 90 % of the
 resident speed must be left with states on the host and 85 % with states on NVMe; below, the plan's slowdown must be within 15 % of
-the measured one. `terrace profile` runs first.
+the measured one. `terrace profile` runs first, unless --profiled says that it has run.
+
+Runs of one kind may differ by more than what offloading costs. So each run is traced too, and "update and waits" is what a step has
+besides forward, backward and recomputation: the update, and all that the compute stream waits. "by update and waits" is the resident
+speed that is left if nothing but that differs, "with copies" the same if besides each copy between memories stops computation for as
+long as it takes, which is what "holds" judges.
 
   tests/bench/offload.py --bin build/release/bin --nvme /path [--throttle 150e6] [--rounds 3] [--batches 4,32] [--steps 8] [--small]
+                         [--sequence 256] [--profiled]
 """
 import argparse
 import json
@@ -42,8 +48,8 @@ def spec_of(folder, name, offload, batch, options):
     if options.throttle:
         nvme["bytes_per_second"] = int(options.throttle)
     model = {"config": SMALL if options.small else CONFIG}
-    spec = {"name": name, "model": model, "data": {"train": str(folder / "corpus.txt"), "sequence_length": 256},
-            "train": {"steps": options.steps, "global_batch": batch, "precision": "fp32", "optimizer": {"lr": 1e-4}, "eval_batches": 1},
+    spec = {"name": name, "model": model, "data": {"train": str(folder / "corpus.txt"), "sequence_length": options.sequence},
+            "train": {"steps": options.steps, "trace_steps": options.steps, "global_batch": batch, "precision": "fp32", "optimizer": {"lr": 1e-4}, "eval_batches": 1},
             "layout": layout, "resources": {"device_memory": "8GiB", "host_memory": "4GiB", "nvme": nvme},
             "checkpoint": {"directory": str(folder / name)}}
     path = folder / f"{name}.yaml"
@@ -58,11 +64,34 @@ def terrace(binary, *arguments):
     return result.stdout
 
 
-def seconds_of(binary, path):
-    _, steps = alone.run([binary / "terrace", "run", path, "-o", "json"])
+def parts_of(trace):
+    """Medians over the steps of one run, in ms: (update and waits, copies)."""
+    events = json.loads(trace.read_text())["traceEvents"]
+    streams = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    steps = {}
+    for event in events:
+        if event["ph"] == "X":
+            steps.setdefault(event["args"]["step"], []).append(event)
+    rest, copies = [], []
+    for _, of_step in sorted(steps.items())[alone.WARM_UP:]:
+        end = max(event["ts"] + event["dur"] for event in of_step)
+        start = min(event["ts"] for event in of_step)
+        passes = sum(event["dur"] for event in of_step
+                     if streams[event["tid"]] == "compute" and event["cat"] in ("forward", "backward", "recompute"))
+        rest.append((end - start - passes) / 1e3)
+        copies.append(sum(event["dur"] for event in of_step if streams[event["tid"]] in ("to_host", "to_device")) / 1e3)
+    return statistics.median(rest), statistics.median(copies)
+
+
+def measured(binary, path):
+    """Seconds a step, update and waits, copies."""
+    events, steps = alone.run([binary / "terrace", "run", path, "-o", "json"])
     seconds, clean = alone.median_step(steps)
-    print(f"  {path.stem}: {seconds:.3f} s, {clean} steps alone", file=sys.stderr, flush=True)
-    return seconds
+    logs = pathlib.Path(next(event["logs"] for event in events if event["event"] == "done"))
+    rest, copies = parts_of(next(logs.glob("**/trace*.json")))
+    print(f"  {path.stem}: {seconds:.3f} s, {clean} steps alone, update and waits {rest:.2f} ms, copies {copies:.2f} ms", file=sys.stderr,
+          flush=True)
+    return seconds, rest, copies
 
 
 def verdict(name, tokens, ratio, planned, plan):
@@ -83,12 +112,16 @@ def main():
     parser.add_argument("--batches", default="8,32")
     parser.add_argument("--throttle", type=float, default=0, help="bytes a second of each direction of the drive; 0: as it is")
     parser.add_argument("--small", action="store_true", help="a model of 3 million parameters")
+    parser.add_argument("--sequence", type=int, default=256, help="tokens of a sample")
+    parser.add_argument("--profiled", action="store_true", help="the machine has been measured")
     options = parser.parse_args()
-    subprocess.run([options.bin / "terrace", "profile"], check=True, stdout=subprocess.DEVNULL)
+    if not options.profiled:
+        subprocess.run([options.bin / "terrace", "profile"], check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         (folder / "corpus.txt").write_text("the king saw a shepherd and gave his brother bread and gold. " * 20000)
-        print("| tokens a step | states | s a step | of resident | plan says | break-even tokens of the plan | holds |\n" + "|---" * 7 + "|")
+        print("| tokens a step | states | s a step | of resident | plan says | update and waits, ms | copies, ms | "
+              "by update and waits | with copies | break-even tokens of the plan | holds |\n" + "|---" * 11 + "|")
         for batch in map(int, options.batches.split(",")):
             paths = {name: spec_of(folder, f"{name.lower().replace(' ', '-')}-{batch}", offload, batch, options)
                      for name, offload in OFFLOADS.items()}
@@ -98,15 +131,17 @@ def main():
                 rounds.append({})
                 for name, path in paths.items():
                     subprocess.run(["rm", "-rf", path.with_suffix("")], check=True)
-                    rounds[-1][name] = seconds_of(options.bin, path)
-            resident = plans["resident"]["time"]["step_seconds"]
-            for name in OFFLOADS:
-                seconds = statistics.median(r[name] for r in rounds)
-                ratio = statistics.median(r["resident"] / r[name] for r in rounds)
-                plan = plans[name]
-                print(f"| {batch * 256:,} | {name} | {seconds:.3f} | {100 * ratio:.1f} % | "
-                      f"{100 * resident / plan['time']['step_seconds']:.1f} % | {plan.get('break_even_tokens', 0):,.0f} | "
-                      f"{verdict(name, batch * 256, ratio, resident / plan['time']['step_seconds'], plan)} |", flush=True)
+                    rounds[-1][name] = measured(options.bin, path)
+            planned = {name: plan["time"]["step_seconds"] for name, plan in plans.items()}
+            medians = {name: [statistics.median(r[name][i] for r in rounds) for i in range(3)] for name in OFFLOADS}
+            resident_seconds, resident_rest, _ = medians["resident"]
+            for name, (seconds, rest, copies) in medians.items():
+                ratio = statistics.median(r["resident"][0] / r[name][0] for r in rounds)
+                by_rest, with_copies = (resident_seconds / (resident_seconds + (rest - resident_rest + more) / 1e3) for more in (0, copies))
+                tokens, says = batch * options.sequence, planned["resident"] / planned[name]
+                print(f"| {tokens:,} | {name} | {seconds:.3f} | {100 * ratio:.1f} % | {100 * says:.1f} % | {rest:.2f} | {copies:.2f} | "
+                      f"{100 * by_rest:.1f} % | {100 * with_copies:.1f} % | {plans[name].get('break_even_tokens', 0):,.0f} | "
+                      f"{verdict(name, tokens, with_copies, says, plans[name])} |", flush=True)
 
 
 if __name__ == "__main__":
