@@ -2,8 +2,8 @@
 // executes them.
 //
 // Each buffer keeps its memory: the pages that it touches get addresses of its own, those at its
-// ends in their place and those between in the opposite order. So buffers share bytes exactly where
-// they did, and what was proved about them stays true.
+// ends in their place and those between, if they are shuffled, in the opposite order. So buffers
+// share bytes exactly where they did, and what was proved about them stays true.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +16,7 @@
 namespace terrace {
 
 // Returns how many buffers moved. REQUIRES: the planned allocator, an arena without such pages.
-inline int MoveToSecondAddresses(int64_t page_bytes, v1::Program* program) {
+inline int MoveToSecondAddresses(int64_t page_bytes, v1::Program* program, bool shuffled = true) {
   v1::Arena* arena = program->mutable_arenas(0);
   arena->set_bytes((arena->bytes() + page_bytes - 1) / page_bytes * page_bytes);
   arena->set_page_bytes(page_bytes);
@@ -31,10 +31,14 @@ inline int MoveToSecondAddresses(int64_t page_bytes, v1::Program* program) {
     const int64_t first = buffer.offset() / page_bytes;
     const int64_t last = (buffer.offset() + buffer.bytes() - 1) / page_bytes;
     buffer.set_offset(AddressBytes(*arena) + buffer.offset() % page_bytes);
+    ++moved;
+    if (!shuffled) {
+      add(first, last - first + 1);
+      continue;
+    }
     add(first, 1);
     for (int64_t page = last - 1; page > first; --page) add(page, 1);
     if (last > first) add(last, 1);
-    ++moved;
   }
   return moved;
 }
