@@ -71,7 +71,10 @@ class Importer {
   absl::Status Import(const DeepSpeedSetting& setting) {
     const auto handler = DeepSpeedMappings().find(setting.path);
     if (IsAuto(setting.value)) {
-      draft_.Automatic(setting.path, "auto", "left to the planner or the default");
+      const bool precision = setting.path == "bf16.enabled" || setting.path == "fp16.enabled";
+      draft_.Automatic(setting.path, "auto",
+                       precision ? "train.precision is fp32 unless it is set: bf16 is the other"
+                                 : "left to the planner or the default");
       return absl::OkStatus();
     }
     if (handler != DeepSpeedMappings().end()) {

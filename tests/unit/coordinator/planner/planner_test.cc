@@ -49,6 +49,21 @@ std::string Refusal(const v1::JobSpec& spec, uint32_t ranks = 1) {
   return std::string(layouts.status().message());
 }
 
+// What no program may be long enough for is not proposed: of two layers 32,768 micro-batches are
+// the most.
+TEST(PlannerTest, MicroBatchesThatMakeTooLongAStepAreNoCandidates) {
+  v1::JobSpec spec = Spec(1 << 17);
+  const auto layouts = CandidatesOf(spec);
+  ASSERT_TRUE(layouts.ok()) << layouts.status();
+  const int64_t layers = TinyModel("llama").config.layers;
+  for (const v1::Layout& layout : *layouts) {
+    EXPECT_LE(layout.micro_batches() * layers, 65'536);
+  }
+  EXPECT_GT(layouts->size(), 5u);
+  spec.mutable_layout()->set_micro_batch(1);
+  EXPECT_THAT(Refusal(spec), HasSubstr("layer passes in one step of a stage, must be at most"));
+}
+
 TEST(PlannerTest, EveryDivisorOfARanksBatchIsACandidate) {
   const auto layouts = CandidatesOf(Spec(24), 2);
   ASSERT_TRUE(layouts.ok()) << layouts.status();
