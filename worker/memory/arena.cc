@@ -42,11 +42,9 @@ std::byte* ArenaStart(std::byte* span) {
 // The name of a memfd shows in /proc/<pid>/maps on every kernel. Only the guard page in front of
 // the arena and what has second addresses is mapped from it: the rest of the arena stays anonymous,
 // because shared memory rarely gets huge pages.
-absl::StatusOr<UniqueFd> MapNamedGuard(std::byte* page, std::string_view name, int64_t bytes) {
+absl::StatusOr<UniqueFd> MapNamedGuard(std::byte* page, std::string_view name) {
   UniqueFd fd(::memfd_create(std::string(name).c_str(), MFD_CLOEXEC));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, "memfd_create for an arena");
-  if (::ftruncate(fd.get(), bytes) != 0)
-    return absl::ErrnoToStatus(errno, "ftruncate for an arena");
   if (::mmap(page, PageBytes(), PROT_NONE, MAP_SHARED | MAP_FIXED, fd.get(), 0) == MAP_FAILED) {
     return absl::ErrnoToStatus(errno, "mmap of an arena's guard page");
   }
@@ -72,7 +70,7 @@ absl::StatusOr<Arena> Arena::Reserve(std::string_view name, const ArenaExtent& e
   arena.span_ = static_cast<std::byte*>(span);
   arena.span_bytes_ = span_bytes;
   arena.second_bytes_ = extent.second_bytes();
-  ASSIGN_OR_RETURN(const UniqueFd file, MapNamedGuard(arena.data_ - PageBytes(), name, reserved));
+  ASSIGN_OR_RETURN(const UniqueFd file, MapNamedGuard(arena.data_ - PageBytes(), name));
   if (::mprotect(arena.data_, reserved, PROT_READ | PROT_WRITE) != 0)
     return Refused(name, bytes, errno);
   ::madvise(arena.data_, reserved, MADV_HUGEPAGE);  // a wish: without huge pages it is only slower

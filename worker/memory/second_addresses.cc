@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -33,8 +34,8 @@ absl::Status Refused(const char* what, int64_t bytes, int error) {
   return absl::ResourceExhaustedError(
       absl::StrCat("the system refuses ", what, " of ", bytes,
                    " bytes of the device arena: ", std::strerror(error),
-                   "; look at the memory that is left and at vm.max_map_count, or set "
-                   "layout.packing: contiguous"));
+                   "; look at the memory that is left, at ulimit -f and at vm.max_map_count, or "
+                   "set layout.packing: contiguous"));
 }
 
 absl::Status Map(int file, const PageRun& run, int64_t page_bytes, std::byte* at) {
@@ -55,7 +56,9 @@ int64_t ArenaExtent::second_bytes() const {
 }
 
 absl::Status MapSecondAddresses(int file, std::byte* data, const ArenaExtent& extent) {
+  if (extent.runs.empty()) return absl::OkStatus();
   const int64_t page = extent.page_bytes;
+  if (::ftruncate(file, extent.bytes) != 0) return Refused("a file", extent.bytes, errno);
   for (const PageRun& run : Union(extent.runs)) {
     // The memory comes here, where it can be said that there is none.
     int error;

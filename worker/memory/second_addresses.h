@@ -31,7 +31,7 @@ struct ArenaExtent {
 };
 
 // Maps the pages that the runs name from `file`, at their place in the arena that begins at `data`
-// and a second time behind it. `file` is at least as long as the arena. What the arena held there
+// and a second time behind it. `file` becomes as long as the arena. What the arena held there
 // is lost. RESOURCE_EXHAUSTED with the bytes and what the system says. REQUIRES: the addresses are
 // reserved, and nobody uses them.
 absl::Status MapSecondAddresses(int file, std::byte* data, const ArenaExtent& extent);

@@ -6,6 +6,7 @@ way out, or in a slower path that the log names; no number is wrong, nothing han
 The drive fails by a library that is loaded into every process of the test (tests/support/failing_drive.cc), the limits are the
 system's own: seccomp, capabilities, memory control groups.
 """
+import contextlib
 import os
 import pathlib
 import re
@@ -110,13 +111,21 @@ class OffloadFaultTest(FaultTest):
         self.assert_failed_by_drive(failed, "nvme.paths: cannot write to")
         self.assertEqual(failed.events("step"), [])
 
+    def offload_files(self, rank):
+        """What the rank has open of its file on NVMe. Other files of it come and go meanwhile."""
+        files = []
+        for entry in pathlib.Path(f"/proc/{rank}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if "/.terrace-" in os.readlink(entry):
+                    files.append(entry)
+        return files
+
     def test_a_file_that_is_truncated_between_steps(self):
         job = self.endless()
         running = self.start("run", job, "-o", "json")
         running.wait_for(lambda event: event["event"] == "checkpoint")
         rank, = self.rank_pids()
-        files = [entry for entry in pathlib.Path(f"/proc/{rank}/fd").iterdir() if "/.terrace-" in os.readlink(entry)]
-        os.truncate(files[0], 4096)
+        os.truncate(self.offload_files(rank)[0], 4096)
         recovering = running.wait_for(lambda event: event["event"] == "state" and event["state"] == "RECOVERING")
         for word in (f"{self.nvme}/.terrace-", "rank 0", "4096 bytes instead of", "truncated"):
             self.assertIn(word, recovering["message"])

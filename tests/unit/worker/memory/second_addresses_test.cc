@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/memory/second_addresses.h"
 
+#include <signal.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -107,6 +108,22 @@ TEST(SecondAddressesTest, MappingsThatTheSystemRefusesAreASentenceWithTheWayOut)
   ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
   EXPECT_EQ(arena.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(arena.status().message()), HasSubstr("ulimit -v"));
+}
+
+// An arena without them is no file, and asks for none.
+TEST(SecondAddressesTest, ALimitOnTheSizeOfFilesIsNamed) {
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit little = before;
+  little.rlim_cur = 3 * kPage;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &little), 0);
+  const auto contiguous = Arena::Reserve("terrace-arena-75", 16 * kPage);
+  const auto pages = Arena::Reserve("terrace-arena-76", Extent());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_TRUE(contiguous.ok()) << contiguous.status();
+  EXPECT_EQ(pages.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(pages.status().message()), HasSubstr("ulimit -f"));
 }
 
 }  // namespace
