@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/pages.h"
 
 namespace terrace::kernels::cuda {
@@ -71,15 +72,17 @@ CUmemAllocationProp PageMemory(int device) {
   return memory;
 }
 
-Status CheckPages(const PageCalls& calls, int device) {
+Status PageDevice(const PageCalls& calls, int* device) {
+  Status status = kernels::cuda::Check(cudaGetDevice(device), "cudaGetDevice");
+  if (!status.ok()) return status;
   if (!calls.status.ok()) return calls.status;
   int supported = 0;
-  Status status = calls.Check(
-      calls.attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device),
+  status = calls.Check(
+      calls.attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, *device),
       "cuDeviceGetAttribute");
   if (status.ok() && supported == 0) return {"cuda: this device cannot map pages"};
   size_t least = 0;
-  const CUmemAllocationProp memory = PageMemory(device);
+  const CUmemAllocationProp memory = PageMemory(*device);
   if (status.ok()) {
     status = calls.Check(calls.granularity(&least, &memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
                          "cuMemGetAllocationGranularity");

@@ -35,8 +35,8 @@ struct PageCalls {
 
 const PageCalls& ThePageCalls();
 
-// A sentence where the driver or the device cannot map pages of kPageBytes.
-Status CheckPages(const PageCalls& calls, int device);
+// The calling thread's device; a sentence where it or the driver cannot map pages of kPageBytes.
+Status PageDevice(const PageCalls& calls, int* device);
 // Memory of the device, of its own processes only.
 CUmemAllocationProp PageMemory(int device);
 CUdeviceptr AddressOf(const std::byte* data);

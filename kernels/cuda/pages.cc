@@ -3,17 +3,14 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/check.h"
 #include "kernels/cuda/page_calls.h"
 
 namespace terrace::kernels::cuda {
 
 Status PagedRange::Reserve(int64_t bytes, std::unique_ptr<PagedRange>* range) {
   int device = 0;
-  Status status = Check(cudaGetDevice(&device), "cudaGetDevice");
-  if (!status.ok()) return status;
   const PageCalls& calls = ThePageCalls();
-  status = CheckPages(calls, device);
+  Status status = PageDevice(calls, &device);
   if (!status.ok()) return status;
   std::unique_ptr<PagedRange> made(new PagedRange(calls, device));
   CUdeviceptr address = 0;

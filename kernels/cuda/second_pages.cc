@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <set>
 
-#include "kernels/cuda/check.h"
 #include "kernels/cuda/page_calls.h"
 #include "kernels/cuda/pages.h"
 
@@ -16,10 +15,8 @@ Status SecondPages::Reserve(int64_t bytes, const std::vector<Run>& runs,
                             std::unique_ptr<SecondPages>* pages, bool* exhausted) {
   *exhausted = false;
   int device = 0;
-  Status status = Check(cudaGetDevice(&device), "cudaGetDevice");
-  if (!status.ok()) return status;
   const PageCalls& calls = ThePageCalls();
-  status = CheckPages(calls, device);
+  Status status = PageDevice(calls, &device);
   if (!status.ok()) return status;
 
   std::unique_ptr<SecondPages> made(new SecondPages(calls));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/bench/small_job.h"
 #include "tests/system/layout_data.h"
 
 namespace terrace {
@@ -69,11 +70,6 @@ bool Train(const JobData& data, const v1::Layout& layout, Measured* out) {
   return true;
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 double Missing(int64_t part, int64_t whole) {
   return whole == 0 ? 0 : 100 * (1 - static_cast<double>(part) / static_cast<double>(whole));
 }
@@ -96,11 +92,7 @@ void Print(const std::string& name, const Measured& planned, const Measured& cac
 
 int main() {
   using namespace terrace;
-  const JobData data = RandomJob(
-      TinyModel(
-          "llama",
-          {.vocabulary = 2048, .hidden = 256, .layers = 6, .intermediate = 688, .sequence = 256}),
-      /*rows=*/8, /*length=*/256);
+  const JobData data = SmallJob();
   std::printf(
       "| job | planned MiB | caching MiB | planned, 1 - allocated / reserved | caching, the same | "
       "caching, 1 - largest free / free | planned step ms | caching / planned step |\n"

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/bench/small_job.h"
 #include "tests/system/layout_data.h"
 #include "tests/unit/proto/second_addresses.h"
 
@@ -39,11 +40,6 @@ std::vector<Case> Cases() {
   zero.set_zero_stage(3);
   zero.set_threads_per_rank(1);
   return {{"1 rank, fp32", one}, {"1 rank, bf16", bf16}, {"dp 2, ZeRO-3, fp32", zero}};
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // A step's seconds; exits with a line where it fails.
@@ -87,11 +83,7 @@ void Run(const JobData& data, const Case& c) {
 
 int main() {
   using namespace terrace;
-  const JobData data = RandomJob(
-      TinyModel(
-          "llama",
-          {.vocabulary = 2048, .hidden = 256, .layers = 6, .intermediate = 688, .sequence = 256}),
-      /*rows=*/8, /*length=*/256);
+  const JobData data = SmallJob();
   std::printf(
       "| job | arena MiB | in one piece, step ms | in pages / in one piece | turns |\n"
       "|---|---|---|---|---|\n");
