@@ -1,7 +1,7 @@
 // The control group that limits a process's memory, of either version: its limit, its use and how
 // often the kernel's OOM killer has struck in it.
 //
-// Files that are read a few times a second stay open: opening them costs five times the reading.
+// Files that are read a few times a second stay open, so that watching costs the reading alone.
 //
 // Thread-safe.
 //
