@@ -190,7 +190,9 @@ class FakeRank {
     _exit(state == v1::RANK_SUCCEEDED ? 0 : 1);
   }
 
+  // One after the other: a report that was copied before a change must not arrive after it.
   void SendReport() {
+    const absl::MutexLock in_order(&report_order_);
     v1::LinkMessage message;
     {
       absl::MutexLock lock(&mutex_);
@@ -213,6 +215,7 @@ class FakeRank {
   const SystemClock clock_;
   std::unique_ptr<FlightWriter> flight_;
   std::string grown_;
+  absl::Mutex report_order_;
   absl::Mutex mutex_;
   v1::RankReport report_;
   std::shared_ptr<LinkConnection> link_;  // shared: read on one thread, written on others
