@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The main job, from nothing: sets the machine up, builds, trains a GPT of 10.8 M parameters on the King James Bible byte by
-# byte (half an hour or more on two cores without AMX), and lets it write a sample. Run it again to see that a finished job
+# byte (half an hour or more on two cores without bf16 arithmetic), and lets it write a sample. Run it again to see that a finished job
 # stays finished; stop it with Ctrl-C and run it again to see it go on. In an unpacked bundle nothing is set up or built.
 # Usage: deploy/demo.sh [folder, default runs/demo]
 set -euo pipefail
@@ -20,7 +20,7 @@ fi
 
 # bf16 pays where the CPU multiplies it in hardware.
 precision=fp32
-grep -q amx_bf16 /proc/cpuinfo && precision=bf16
+grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo && precision=bf16
 
 cat > "$folder/job.yaml" <<YAML
 # yaml-language-server: \$schema=../../docs/job.schema.json

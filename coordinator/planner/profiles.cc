@@ -33,12 +33,17 @@ v1::HardwareProfile CpuProfile(uint32_t cores, std::string_view instruction_set)
   // Two cores of a server share about 28 GB/s of memory, and a socket stops near 200 GB/s.
   constexpr double kCoreFlops = 0.15 * kTera, kCoreBytes = 14e9, kSocketBytes = 200e9;
   constexpr double kAmxCoreFlops = 1.0 * kTera;  // what large products reach, of 3.5 at the peak
-  const bool amx = instruction_set.find("amx_bf16") != std::string_view::npos;
+  const auto has = [&](std::string_view name) {
+    return instruction_set.find(name) != std::string_view::npos;
+  };
+  const double bf16_core_flops = has("amx_bf16")      ? kAmxCoreFlops
+                                 : has("avx512_bf16") ? 2 * kCoreFlops  // pairs of products
+                                                      : kCoreFlops;
   const double count = std::max<uint32_t>(1, cores);
   v1::HardwareProfile profile;
   profile.set_name(absl::StrCat("cpu, ", cores, cores == 1 ? " core" : " cores"));
   profile.set_f32_flops_per_second(kCoreFlops * count);
-  profile.set_bf16_flops_per_second((amx ? kAmxCoreFlops : kCoreFlops) * count);
+  profile.set_bf16_flops_per_second(bf16_core_flops * count);
   profile.set_memory_bytes_per_second(std::min(kCoreBytes * count, kSocketBytes));
   profile.set_link_bytes_per_second(1.4e9);
   profile.set_link_latency_seconds(50e-6);

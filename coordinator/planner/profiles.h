@@ -26,7 +26,8 @@ struct TierRates {
 TierRates TierRatesOf(const v1::HardwareProfile& profile);
 
 // An ordinary server core with AVX-512, ranks linked by TCP on one host. `instruction_set` as a
-// worker names its own in the profile it measures: "amx_bf16" in it raises the bf16 rate.
+// worker names its own in the profile it measures: "amx_bf16" and "avx512_bf16" in it raise the bf16
+// rate.
 v1::HardwareProfile CpuProfile(uint32_t cores, std::string_view instruction_set = "");
 
 }  // namespace terrace

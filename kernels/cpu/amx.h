@@ -42,6 +42,9 @@ inline constexpr int64_t kAmxPanelStep =
 // process). Thread-safe.
 bool AmxReady();
 
+// True when the CPU multiplies pairs of bf16 on AVX-512 vectors, which AMX implies. Thread-safe.
+bool HasBF16Vectors();
+
 inline void AmxFence() { asm volatile("" ::: "memory"); }
 
 // All eight tiles as 16 rows of 64 bytes.

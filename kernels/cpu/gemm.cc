@@ -200,6 +200,12 @@ class BlockedGemm {
 // Waking a thread costs about as much as this many floating-point operations.
 constexpr int64_t kFlopsWorthAThread = 8 << 20;
 
+GemmEngine EngineOf(GemmPath path, MatmulPrecision precision) {
+  if (path == GemmPath::kAmx) return AmxGemmEngine(precision);
+  const bool bf16 = precision == MatmulPrecision::kBF16;
+  return path == GemmPath::kBF16Vectors && bf16 ? BF16GemmEngine() : VectorGemmEngine(precision);
+}
+
 }  // namespace
 
 Status PrepareGemm(int threads) {
@@ -210,11 +216,20 @@ Status PrepareGemm(int threads) {
   return {};
 }
 
-bool HasGemmPath(GemmPath path) { return path == GemmPath::kVectors || AmxReady(); }
+bool HasGemmPath(GemmPath path) {
+  switch (path) {
+    case GemmPath::kAmx:
+      return AmxReady();
+    case GemmPath::kBF16Vectors:
+      return HasBF16Vectors();
+    case GemmPath::kVectors:
+      return true;
+  }
+  return false;
+}
 
 Status RunGemmOn(GemmPath path, const Gemm& gemm, const Context& context) {
-  const GemmEngine engine =
-      path == GemmPath::kAmx ? AmxGemmEngine(gemm.precision) : VectorGemmEngine(gemm.precision);
+  const GemmEngine engine = EngineOf(path, gemm.precision);
   const BlockedGemm blocked(engine, gemm, context.workspace, context.threads);
   const int64_t worth = 2 * gemm.m * gemm.n * gemm.k / kFlopsWorthAThread;
   const int threads = static_cast<int>(std::clamp<int64_t>(worth, 1, context.threads));
@@ -228,7 +243,8 @@ Status RunGemmOn(GemmPath path, const Gemm& gemm, const Context& context) {
 }
 
 Status RunGemm(const Gemm& gemm, const Context& context) {
-  return RunGemmOn(AmxReady() ? GemmPath::kAmx : GemmPath::kVectors, gemm, context);
+  if (AmxReady()) return RunGemmOn(GemmPath::kAmx, gemm, context);
+  return RunGemmOn(HasBF16Vectors() ? GemmPath::kBF16Vectors : GemmPath::kVectors, gemm, context);
 }
 
 }  // namespace terrace::kernels::cpu

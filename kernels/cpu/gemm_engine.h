@@ -75,8 +75,9 @@ struct GemmEngine {
 };
 
 enum class GemmPath : uint8_t {
-  kAmx,      // bf16 tiles; f32 as three bf16 parts
-  kVectors,  // f32 vectors of any CPU; bf16 operands are rounded and multiplied as f32
+  kAmx,          // bf16 tiles; f32 as three bf16 parts
+  kBF16Vectors,  // pairs of bf16 products on AVX-512; f32 as kVectors
+  kVectors,      // f32 vectors of any CPU; bf16 operands are rounded and multiplied as f32
 };
 
 // False where this CPU or operating system lacks it.
@@ -87,6 +88,8 @@ Status RunGemmOn(GemmPath path, const Gemm& gemm, const Context& context);
 
 // REQUIRES: AmxReady().
 GemmEngine AmxGemmEngine(MatmulPrecision precision);
+// Of bf16 products. REQUIRES: HasBF16Vectors().
+GemmEngine BF16GemmEngine();
 GemmEngine VectorGemmEngine(MatmulPrecision precision);
 
 }  // namespace terrace::kernels::cpu

@@ -68,6 +68,7 @@ Kernel Find(Op op) { return kKernels[static_cast<size_t>(op) - 1].kernel; }
 
 const char* InstructionSet() {
   if (AmxReady()) return "avx512+amx_bf16";
+  if (HasBF16Vectors()) return "avx512_bf16";
   if (HasAvx512()) return "avx512";
   if ((hwy::SupportedTargets() & HWY_AVX2) != 0) return "avx2";
   return "sse4";

@@ -10,8 +10,8 @@ namespace terrace::kernels::cpu {
 
 Kernel Find(Op op);
 
-// The widest code path in use, for plans and logs: "avx512+amx_bf16", "avx512", "avx2", "sse4".
-// bf16 products are faster than f32 ones with AMX only.
+// The widest code path in use, for plans and logs: "avx512+amx_bf16", "avx512_bf16", "avx512",
+// "avx2", "sse4". bf16 products are faster than f32 ones on the first two only.
 const char* InstructionSet();
 
 // To be called once per process before the first kernel: asks the operating system for AMX state

@@ -12,6 +12,8 @@ TEST(ProfilesTest, CoresAddUpAndMemoryStopsAtTheSocket) {
                    CpuProfile(128).memory_bytes_per_second());
   EXPECT_GT(CpuProfile(0).f32_flops_per_second(), 0);
   EXPECT_GT(CpuProfile(2, "avx512+amx_bf16").bf16_flops_per_second(),
+            CpuProfile(2, "avx512_bf16").bf16_flops_per_second());
+  EXPECT_GT(CpuProfile(2, "avx512_bf16").bf16_flops_per_second(),
             CpuProfile(2, "avx512").bf16_flops_per_second());
 }
 

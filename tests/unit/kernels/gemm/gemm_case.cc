@@ -73,11 +73,22 @@ void HostMatrix::Fill(const std::function<float()>& next) {
 
 Matrix HostMatrix::View() { return {bytes.data(), dtype_, stride_}; }
 
+const char* Name(GemmPath path) {
+  switch (path) {
+    case GemmPath::kAmx:
+      return "amx";
+    case GemmPath::kBF16Vectors:
+      return "bf16 vectors";
+    case GemmPath::kVectors:
+      return "vectors";
+  }
+  return "";
+}
+
 std::string GemmCase::ToString() const {
   const auto type = [](DType dtype) { return std::string(dtype == DType::kF32 ? "f32" : "bf16"); };
   std::string text = std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
-  text += std::string(path == GemmPath::kAmx ? " amx" : " vectors") +
-          (precision == MatmulPrecision::kF32 ? " f32" : " bf16");
+  text += std::string(" ") + Name(path) + (precision == MatmulPrecision::kF32 ? " f32" : " bf16");
   text += " a " + type(a_type) + (transpose_a ? " transposed" : "") + ", b " + type(b_type) +
           (transpose_b ? " transposed" : "") + ", c " + type(c_type);
   if (accumulate) text += " accumulate";

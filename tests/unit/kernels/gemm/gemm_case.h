@@ -34,6 +34,8 @@ class HostMatrix {
 
 float RoundToBF16(float value);
 
+const char* Name(GemmPath path);
+
 struct GemmCase {
   int64_t m = 1, n = 1, k = 1;
   bool transpose_a = false, transpose_b = false, accumulate = false;

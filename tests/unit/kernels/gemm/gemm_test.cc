@@ -15,7 +15,9 @@ namespace {
 
 std::vector<GemmPath> Paths() {
   std::vector<GemmPath> paths = {GemmPath::kVectors};
-  if (HasGemmPath(GemmPath::kAmx)) paths.push_back(GemmPath::kAmx);
+  for (const GemmPath path : {GemmPath::kBF16Vectors, GemmPath::kAmx}) {
+    if (HasGemmPath(path)) paths.push_back(path);
+  }
   return paths;
 }
 
