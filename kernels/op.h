@@ -218,6 +218,9 @@ enum class Epilogue : uint8_t {
 enum class MatmulPrecision : uint8_t {
   kF32 = 0,  // f32 products (or an emulation with error no larger than f32's own)
   kBF16,     // operands rounded to bf16, products accumulated in f32
+  // f32 operands of which a backend may use only the upper 10 bits of the fraction (NVIDIA's TF32),
+  // accumulated in f32. The CPU computes it as kF32.
+  kTF32,
 };
 struct MatmulAttrs {
   bool transpose_a = false;
@@ -292,10 +295,9 @@ struct AdamwAttrs {
   bool operator==(const AdamwAttrs&) const = default;
 };
 
-using OpAttrs =
-    std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs, RopeAttrs,
-                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, AdamwAttrs, AttentionBlockAttrs,
-                 CrossEntropyAttrs, ScaleAttrs, PermuteAttrs>;
+using OpAttrs = std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs,
+                             RopeAttrs, AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, AdamwAttrs,
+                             AttentionBlockAttrs, CrossEntropyAttrs, ScaleAttrs, PermuteAttrs>;
 
 enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };
 

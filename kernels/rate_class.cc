@@ -9,7 +9,15 @@ namespace {
 using Operands = std::span<const TensorShape>;
 
 std::string Text(MatmulPrecision precision) {
-  return precision == MatmulPrecision::kBF16 ? "bf16" : "fp32";
+  switch (precision) {
+    case MatmulPrecision::kF32:
+      return "fp32";
+    case MatmulPrecision::kBF16:
+      return "bf16";
+    case MatmulPrecision::kTF32:
+      return "tf32";
+  }
+  return "fp32";
 }
 
 RateClass MatmulClass(const MatmulAttrs& attrs, Operands operands) {

@@ -25,7 +25,7 @@ namespace terrace::kernels {
 // the one of which neither is.
 struct RateClass {
   std::string kernel;
-  std::string precision;  // "fp32", "bf16": of the products, where there are any, or the elements
+  std::string precision;  // "fp32", "tf32", "bf16": of the products, where there are any, or the elements
   int64_t rows = 1;
   int64_t columns = 1;
   int64_t inner = 1;

@@ -104,10 +104,11 @@ absl::StatusOr<kernels::MatmulPrecision> DecodePrecision(v1::MatmulPrecision pre
   switch (precision) {
     case v1::MATMUL_F32: return kernels::MatmulPrecision::kF32;
     case v1::MATMUL_BF16: return kernels::MatmulPrecision::kBF16;
+    case v1::MATMUL_TF32: return kernels::MatmulPrecision::kTF32;
     default: break;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "precision: got ", static_cast<int>(precision), ", must be MATMUL_F32 or MATMUL_BF16"));
+      "precision: got ", static_cast<int>(precision), ", must be MATMUL_F32, MATMUL_BF16 or MATMUL_TF32"));
 }
 
 absl::StatusOr<OpAttrs> DecodeMatmul(const v1::MatmulAttrs& m) {

@@ -64,15 +64,23 @@ absl::Status SetPrecision(const std::string& precision, ForwardOptions* options)
   if (precision == "fp32") {
     options->activation = kernels::DType::kF32;
     options->precision = kernels::MatmulPrecision::kF32;
+    options->attention_precision = kernels::MatmulPrecision::kF32;
+    return absl::OkStatus();
+  }
+  if (precision == "tf32") {
+    options->activation = kernels::DType::kF32;
+    options->precision = kernels::MatmulPrecision::kTF32;
+    options->attention_precision = kernels::MatmulPrecision::kF32;
     return absl::OkStatus();
   }
   if (precision == "bf16") {
     options->activation = kernels::DType::kBF16;
     options->precision = kernels::MatmulPrecision::kBF16;
+    options->attention_precision = kernels::MatmulPrecision::kBF16;
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("train.precision: got '", precision,
-                                                 "', this version compiles 'fp32' and 'bf16'"));
+                                                 "', this version compiles 'fp32', 'tf32' and 'bf16'"));
 }
 
 // The value with the cosines and sines of the rotary angles; kNone when the model has none.

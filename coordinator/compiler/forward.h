@@ -29,6 +29,7 @@ struct ForwardOptions {
   int64_t sequence = 0;  // tokens of each, over all context-parallel ranks
   kernels::DType activation = kernels::DType::kF32;
   kernels::MatmulPrecision precision = kernels::MatmulPrecision::kF32;
+  kernels::MatmulPrecision attention_precision = kernels::MatmulPrecision::kF32;
   bool for_backward = false;  // keep the values before activations
   int rope_table = kNone;     // value; kNone without rotary embedding
   int64_t chunk_bytes = 0;    // of one copy between tiers; 0: the default

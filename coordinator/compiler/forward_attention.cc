@@ -109,7 +109,7 @@ Slice Forward::AttentionOver(const Heads& heads) {
                    kernels::AttentionAttrs{.sequence = options_.sequence,
                                            .window = Window(),
                                            .scale = Scale(),
-                                           .precision = options_.precision},
+                                           .precision = options_.attention_precision},
                    {heads.q, heads.k, heads.v, Reshape(o, {rows, count, config_.head_dim}), lse},
                    "attention");
   return o;
@@ -129,7 +129,7 @@ Slice Forward::RingOver(const Heads& heads) {
   kernels::AttentionBlockAttrs attrs = {.sequence = local_sequence(),
                                         .window = Window(),
                                         .scale = Scale(),
-                                        .precision = options_.precision,
+                                        .precision = options_.attention_precision,
                                         .context = share()};
   const kernels::AttentionBlockAttrs first = attrs;
   const Slice sum = Statistic("attn.sum", {tokens(), count, d});

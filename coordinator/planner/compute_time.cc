@@ -43,6 +43,7 @@ double Between(const Table& table, double at, const Value& value) {
 
 ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
     : f32_rate_(profile.f32_flops_per_second()),
+      tf32_rate_(profile.tf32_flops_per_second()),
       bf16_rate_(profile.bf16_flops_per_second()),
       memory_rate_(profile.memory_bytes_per_second()),
       host_memory_rate_(TierRatesOf(profile).host_memory),
@@ -56,6 +57,18 @@ ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
 }
 
 double ComputeTime::Rate(const RateClass& shape) const {
+  const double rate = RateInTable(shape);
+  if (rate > 0 || shape.precision != "tf32") return rate;
+  RateClass other = shape;
+  if (tf32_rate_ <= 0) {
+    other.precision = "fp32";
+    return RateInTable(other);
+  }
+  other.precision = "bf16";
+  return RateInTable(other) * Over(tf32_rate_, bf16_rate_);
+}
+
+double ComputeTime::RateInTable(const RateClass& shape) const {
   auto found = tables_.find({shape.kernel, shape.precision});
   // A profile that does not tell transposed products apart.
   if (found == tables_.end() && shape.kernel.compare(0, 7, "matmul_") == 0) {
@@ -73,8 +86,10 @@ double ComputeTime::Rate(const RateClass& shape) const {
 // Not the larger of the two: a product packs its operands before it computes, and small products
 // show it.
 double ComputeTime::RooflineSeconds(const OpAttrs& attrs, double flops, double bytes) const {
-  const bool bf16 = PrecisionOf(attrs) == MatmulPrecision::kBF16;
-  return Over(flops, bf16 ? bf16_rate_ : f32_rate_) + Over(bytes, memory_rate_);
+  double rate = f32_rate_;
+  if (PrecisionOf(attrs) == MatmulPrecision::kBF16) rate = bf16_rate_;
+  if (PrecisionOf(attrs) == MatmulPrecision::kTF32 && tf32_rate_ > 0) rate = tf32_rate_;
+  return Over(flops, rate) + Over(bytes, memory_rate_);
 }
 
 absl::StatusOr<double> ComputeTime::Seconds(const v1::ComputeOp& compute,

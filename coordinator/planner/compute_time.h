@@ -33,7 +33,8 @@ class ComputeTime {
                                  const std::vector<kernels::TensorShape>& shapes,
                                  bool on_host) const;
 
-  // FLOPs a second of a class; 0 when the profile has no rate of its kernel.
+  // FLOPs a second of a class; 0 when the profile has no rate of its kernel. Without rates of tf32
+  // they are those of bf16 by the ratio of the peaks, or fp32's on a device that has no tf32.
   double Rate(const kernels::RateClass& shape) const;
 
  private:
@@ -42,10 +43,12 @@ class ComputeTime {
   using Columns = std::map<double, Inner>;
   using Rows = std::map<double, Columns>;
 
+  double RateInTable(const kernels::RateClass& shape) const;
   double RooflineSeconds(const kernels::OpAttrs& attrs, double flops, double bytes) const;
 
   std::map<std::pair<std::string, std::string>, Rows> tables_;  // by kernel and precision
   const double f32_rate_;
+  const double tf32_rate_;
   const double bf16_rate_;
   const double memory_rate_;
   const double host_memory_rate_;

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "proto/peak_flops.h"
+
 namespace terrace {
 namespace {
 
@@ -37,9 +39,10 @@ class Kernels {
   }
   double Attention(const std::string& kernel, int64_t sequence, int64_t head, int64_t heads,
                    double flops) const {
-    // Attention stays in bf16 where products are fp8.
+    // It stays in bf16 where products are fp8, in fp32 where they are tf32.
+    const bool f32 = precision_ == "fp32" || precision_ == "tf32";
     return At({.kernel = kernel,
-               .precision = precision_ == "fp32" ? "fp32" : "bf16",
+               .precision = f32 ? "fp32" : "bf16",
                .rows = sequence,
                .columns = head,
                .inner = heads},
@@ -54,8 +57,7 @@ class Kernels {
   double At(const kernels::RateClass& shape, double flops) const {
     double rate = compute_.Rate(shape);
     if (rate <= 0) {
-      rate = shape.precision == "fp32" ? profile_.f32_flops_per_second()
-                                       : profile_.bf16_flops_per_second();
+      rate = PeakFlops(profile_, shape.precision == "fp8" ? "bf16" : shape.precision);
     }
     return flops / std::max(1.0, rate) + profile_.instruction_overhead_seconds();
   }
@@ -136,7 +138,8 @@ LayerTime TimeOfLayer(const EstimateModel& model, const v1::Layout& layout,
 double HeadSeconds(const EstimateModel& model, const v1::Layout& layout, const ComputeTime& compute,
                    const v1::HardwareProfile& profile) {
   // The head stays in bf16 where products are fp8.
-  const Kernels kernels(layout.precision() == "fp32" ? "fp32" : "bf16", compute, profile);
+  const Kernels kernels(layout.precision() == "fp8" ? "bf16" : layout.precision(), compute,
+                        profile);
   const int64_t tokens = Tokens(model, layout);
   const int64_t vocabulary = AtLeastOne(model.config.vocabulary / layout.tensor_parallel());
   // Logits and their gradients: written, read by the loss, read by both products.

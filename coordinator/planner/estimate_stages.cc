@@ -9,7 +9,7 @@
 namespace terrace {
 
 int64_t ElementBytes(const v1::Layout& layout) {
-  return layout.precision() == "fp32" ? kF32Bytes : 2;
+  return layout.precision() == "fp32" || layout.precision() == "tf32" ? kF32Bytes : 2;
 }
 
 int64_t ShardRanks(const v1::Layout& layout) {

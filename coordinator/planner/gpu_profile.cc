@@ -84,6 +84,7 @@ v1::HardwareProfile RatesOf(const GpuKind& gpu, const v1::HardwareProfile& measu
   v1::HardwareProfile profile = measured;
   if (InCatalogue(gpu).ok()) {
     profile.set_f32_flops_per_second(paper.f32_flops_per_second());
+    profile.set_tf32_flops_per_second(paper.tf32_flops_per_second());
     profile.set_bf16_flops_per_second(paper.bf16_flops_per_second());
     profile.set_fp8_flops_per_second(paper.fp8_flops_per_second());
   }

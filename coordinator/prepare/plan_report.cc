@@ -19,6 +19,7 @@
 #include "coordinator/prepare/search_choice.h"
 #include "coordinator/prepare/search_sample.h"
 #include "kernels/tensor_view.h"
+#include "proto/peak_flops.h"
 #include "proto/program_hash.h"
 #include "proto/program_text.h"
 #include "proto/state_layout.h"
@@ -72,9 +73,7 @@ v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
   time.set_optimizer_seconds(simulation.optimizer_seconds);
   time.set_bubble_ratio(simulation.bubble_ratio);
   time.set_total_seconds(simulation.step_seconds * static_cast<double>(spec.train().steps()));
-  const bool bf16 = chosen.layout.precision() == "bf16";
-  const double peak =
-      bf16 ? budget.profile.bf16_flops_per_second() : budget.profile.f32_flops_per_second();
+  const double peak = PeakFlops(budget.profile, chosen.layout.precision());
   if (simulation.step_seconds > 0) {
     time.set_tokens_per_second(WholeSteps(chosen) * static_cast<double>(rules.tokens_per_step()) /
                                simulation.step_seconds);

@@ -187,9 +187,11 @@ std::vector<SpecKey> TrainingKeys() {
        false,
        0,
        0,
-       {"fp32", "bf16"},
+       {"fp32", "tf32", "bf16"},
        "",
-       "bf16: activations and products in bf16, weights, gradients and optimizer state in fp32"},
+       "bf16: activations and products in bf16, weights, gradients and optimizer state in fp32; "
+       "tf32: all in fp32, but products on tensor cores that read 10 bits of its fraction (GPUs; "
+       "the CPU computes in fp32)"},
       {"train.seed",
        kInteger,
        "1234",

@@ -28,7 +28,7 @@ uint32_t AlignmentOf(const void* data) {
 }
 
 // What cuBLASLt's choice of an algorithm depends on.
-using Key = std::array<int64_t, 18>;
+using Key = std::array<int64_t, 19>;
 
 Key KeyOf(const Product& p) {
   const bool adds = p.added.data != nullptr;
@@ -37,6 +37,7 @@ Key KeyOf(const Product& p) {
           p.k,
           p.transpose_a,
           p.transpose_b,
+          p.tf32,
           static_cast<int64_t>(p.a.dtype),
           static_cast<int64_t>(p.c.dtype),
           p.a.row_stride,
@@ -70,7 +71,8 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   Status Prepare(const Product& p) {
-    Status status = Check(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+    const cublasComputeType_t compute = p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    Status status = Check(cublasLtMatmulDescCreate(&operation_, compute, CUDA_R_32F),
                           "cublasLtMatmulDescCreate");
     if (!status.ok()) return status;
     // The first operand is op(B)^T: stored row-major it is already transposed once.

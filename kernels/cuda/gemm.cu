@@ -105,6 +105,7 @@ bool AsOneProduct(const Gemm& gemm, const Matrix& a, const Matrix& b, const Gemm
               .k = gemm.k,
               .transpose_a = gemm.transpose_a,
               .transpose_b = gemm.transpose_b,
+              .tf32 = gemm.precision == MatmulPrecision::kTF32,
               .a = a,
               .b = b,
               .c = gemm.c,
@@ -170,6 +171,7 @@ Status RunGemm(const Gemm& gemm, std::byte* scratch, const Context& context) {
                           .k = gemm.k,
                           .transpose_a = gemm.transpose_a,
                           .transpose_b = gemm.transpose_b,
+                          .tf32 = gemm.precision == MatmulPrecision::kTF32,
                           .a = a_rows,
                           .b = b,
                           .c = staged};

@@ -38,13 +38,14 @@ struct Gemm {
 struct Product {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
-  Matrix a, b;  // of one type, f32 (then c is too) or bf16
-  Matrix c;     // f32 or bf16
+  bool tf32 = false;  // f32 operands may be rounded to TF32
+  Matrix a, b;        // of one type, f32 (then c is too) or bf16
+  Matrix c;           // f32 or bf16
   const float* bias = nullptr;
   Matrix added;  // of c's type; may be c itself; data null: nothing
 };
 
-// Row-major matrices, f32 accumulation, no TF32. Bitwise deterministic on one device.
+// Row-major matrices, f32 accumulation. Bitwise deterministic on one device.
 class GemmLibrary {
  public:
   virtual ~GemmLibrary() = default;

@@ -79,6 +79,41 @@ void AddMatmulLayouts(const Form& form, CaseList* list) {
   }
 }
 
+std::string Suffix(MatmulPrecision precision) {
+  switch (precision) {
+    case MatmulPrecision::kF32:
+      return "";
+    case MatmulPrecision::kBF16:
+      return "_fast";
+    case MatmulPrecision::kTF32:
+      return "_tf32";
+  }
+  return "";
+}
+
+// Only where operands are f32: others are exact in TF32, or converted as for f32 products.
+void AddTf32Products(const Form& form, const Product& p, CaseList* list) {
+  if (form.dtype != kF32) return;
+  for (int bits = 0; bits < 8; ++bits) {
+    const MatmulAttrs attrs = {.transpose_a = (bits & 1) != 0,
+                               .transpose_b = (bits & 2) != 0,
+                               .accumulate = (bits & 4) != 0,
+                               .precision = MatmulPrecision::kTF32};
+    list->Add(Op::kMatmul, form.name + "_tf32_" + Text(bits), attrs,
+              MatmulOperands(form, p, attrs, kF32));
+  }
+  for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kGelu, Epilogue::kGeluGrad}) {
+    const MatmulAttrs attrs = {
+        .transpose_b = true, .epilogue = epilogue, .precision = MatmulPrecision::kTF32};
+    std::vector<TensorShape> operands = MatmulOperands(form, p, attrs, kF32);
+    if (epilogue != Epilogue::kGeluGrad) operands[3] = Dense(kF32, {p.n});
+    if (epilogue == Epilogue::kNone) operands[4] = operands[2];
+    if (epilogue != Epilogue::kNone) operands[5] = operands[2];
+    list->Add(Op::kMatmul, form.name + "_tf32_epilogue_" + Text(static_cast<int>(epilogue)), attrs,
+              operands);
+  }
+}
+
 void AddMatmulEpilogues(const Form& form, CaseList* list) {
   const Product p = {66, 72, 40};
   for (MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
@@ -99,6 +134,7 @@ void AddMatmulEpilogues(const Form& form, CaseList* list) {
     add("gelu_not_kept", Epilogue::kGelu, true, false, false);
     add("gelu_grad", Epilogue::kGeluGrad, false, false, true);
   }
+  AddTf32Products(form, p, list);
   // Every mixture of element types.
   for (int bits = 0; bits < 8 && form.name == "f32"; ++bits) {
     std::vector<TensorShape> operands = MatmulOperands(form, p, {}, kF32);
@@ -158,10 +194,11 @@ void AddLoss(const Form& form, CaseList* list) {
     int64_t tokens, hidden, vocab, chunk_rows;
   };
   for (const Shape& s : {Shape{5, 7, 13, 2}, Shape{130, 64, 300, 64}, Shape{96, 40, 256, 1000}}) {
-    for (MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
+    for (MatmulPrecision precision :
+         {MatmulPrecision::kF32, MatmulPrecision::kBF16, MatmulPrecision::kTF32}) {
+      if (precision == MatmulPrecision::kTF32 && form.dtype != kF32) continue;
       list->Add(Op::kLmHeadLoss,
-                form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) +
-                    (precision == MatmulPrecision::kBF16 ? "_fast" : ""),
+                form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) + Suffix(precision),
                 LossAttrs{.chunk_rows = s.chunk_rows, .precision = precision},
                 {form.Act({s.tokens, s.hidden}), Dense(kF32, {s.vocab, s.hidden}),
                  Dense(kI32, {s.tokens}), Dense(kF32, {2})});

@@ -74,11 +74,22 @@ bool RoundsInside(const OpCase& op_case) {
   return false;
 }
 
+// Products of f32 operands of which a backend may read 10 bits of the fraction.
+bool MayReadTf32(const OpCase& op_case) {
+  if (const auto* matmul = std::get_if<MatmulAttrs>(&op_case.attrs))
+    return matmul->precision == MatmulPrecision::kTF32;
+  if (const auto* loss = std::get_if<LossAttrs>(&op_case.attrs))
+    return loss->precision == MatmulPrecision::kTF32;
+  return false;
+}
+
 double BoundOf(const OpCase& op_case, int index) {
   constexpr double kInsideBF16 = 1e-2;
+  constexpr double kTf32 = 1.0 / 256;          // twice the error of two operands that are cut
   constexpr double kStoredAsBF16 = 1.0 / 256;  // twice the rounding error
   double bound = BoundOf(op_case.op);
   if (RoundsInside(op_case)) bound += kInsideBF16;
+  if (MayReadTf32(op_case)) bound += kTf32;
   if (bound > 0 && op_case.operands[index].dtype == DType::kBF16) bound += kStoredAsBF16;
   return bound;
 }
@@ -146,7 +157,7 @@ void JudgeOperand(const OpCase& op_case, int index, const Values& got, Values wa
   }
   // Each of grad_scale's results stands for itself: no other one says how wrong it may be.
   const Error error =
-      RoundsInside(op_case)
+      RoundsInside(op_case) || MayReadTf32(op_case)
           ? ErrorOnAverage(got, want)
           : ErrorOfEach(got, want, op_case.op == Op::kGradScale ? 0.0 : RootMeanSquare(want));
   judgement->worst = std::max(judgement->worst, error.relative / bound);

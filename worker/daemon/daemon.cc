@@ -12,6 +12,7 @@
 #include "base/loop.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
+#include "proto/peak_flops.h"
 #include "worker/daemon/log_reader.h"
 #include "worker/daemon/metrics.h"
 #include "worker/daemon/program_cache.h"
@@ -177,8 +178,7 @@ class Daemon {
 
 // A rank knows the FLOPs of its step, the daemon what the device can do.
 void SetMfu(const v1::HardwareProfile& profile, Supervisor::Metrics* rank) {
-  const double peak =
-      rank->precision == "bf16" ? profile.bf16_flops_per_second() : profile.f32_flops_per_second();
+  const double peak = PeakFlops(profile, rank->precision);
   if (peak > 0) rank->metrics.set_mfu_ratio(rank->metrics.flops_per_second() / peak);
 }
 

@@ -175,23 +175,27 @@ void AddVectors(int64_t n, Cases* cases) {
   cases->Add(Op::kAdamw, kernels::AdamwAttrs{}, {x, x, x, x, four, four});
 }
 
-void AddOf(const Sizes& sizes, DType act, MatmulPrecision precision, Cases* cases) {
+void AddProducts(const Sizes& sizes, DType act, MatmulPrecision precision, Cases* cases) {
   for (const int64_t m : sizes.matmul) {
     for (const int64_t n : sizes.matmul) {
       for (const int64_t k : sizes.matmul) AddMatmul(m, n, k, act, precision, cases);
-    }
-  }
-  for (const int64_t sequence : sizes.sequence) {
-    for (const int64_t head : sizes.head) {
-      for (const int64_t heads : sizes.heads) {
-        AddAttention(sequence, head, heads, act, precision, cases);
-      }
     }
   }
   for (const int64_t rows : sizes.loss_rows) {
     for (const int64_t vocabulary : sizes.vocabulary) {
       for (const int64_t hidden : sizes.hidden) {
         AddLoss(rows, vocabulary, hidden, act, precision, cases);
+      }
+    }
+  }
+}
+
+void AddOf(const Sizes& sizes, DType act, MatmulPrecision precision, Cases* cases) {
+  AddProducts(sizes, act, precision, cases);
+  for (const int64_t sequence : sizes.sequence) {
+    for (const int64_t head : sizes.head) {
+      for (const int64_t heads : sizes.heads) {
+        AddAttention(sequence, head, heads, act, precision, cases);
       }
     }
   }
@@ -206,6 +210,8 @@ std::vector<ProbeCase> ProbeCases(ProbeDepth depth, ProbeTarget target) {
   const Sizes sizes = target == ProbeTarget::kGpu ? GpuSizesOf(depth) : SizesOf(depth);
   Cases cases(sizes.flops_max);
   AddOf(sizes, DType::kF32, MatmulPrecision::kF32, &cases);
+  // On the CPU it is fp32.
+  if (target == ProbeTarget::kGpu) AddProducts(sizes, DType::kF32, MatmulPrecision::kTF32, &cases);
   AddOf(sizes, DType::kBF16, MatmulPrecision::kBF16, &cases);
   for (const int64_t n : sizes.vector) AddVectors(n, &cases);
   return std::move(cases).Take();

@@ -28,6 +28,9 @@ void AddRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile)
   if (of.precision == "fp32") {
     profile->set_f32_flops_per_second(
         std::max(profile->f32_flops_per_second(), rate->flops_per_second()));
+  } else if (of.precision == "tf32") {
+    profile->set_tf32_flops_per_second(
+        std::max(profile->tf32_flops_per_second(), rate->flops_per_second()));
   } else if (of.precision == "bf16") {
     profile->set_bf16_flops_per_second(
         std::max(profile->bf16_flops_per_second(), rate->flops_per_second()));

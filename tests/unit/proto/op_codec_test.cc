@@ -125,6 +125,18 @@ TEST(OpCodecTest, EncodingReplacesOlderAttributes) {
   EXPECT_TRUE(DecodeOp(compute).ok());
 }
 
+TEST(OpCodecTest, EveryPrecisionComesBack) {
+  for (const auto precision : {kernels::MatmulPrecision::kF32, kernels::MatmulPrecision::kBF16,
+                               kernels::MatmulPrecision::kTF32}) {
+    const kernels::MatmulAttrs attrs = {.precision = precision};
+    v1::ComputeOp compute;
+    EncodeOp(Op::kMatmul, attrs, &compute);
+    const auto decoded = DecodeOp(compute);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(decoded->attrs, OpAttrs(attrs));
+  }
+}
+
 TEST(OpCodecTest, UnknownOpsAndValuesAreRefused) {
   v1::ComputeOp compute;
   compute.set_op("matmull");

@@ -102,6 +102,35 @@ TEST(CompileTest, RulesCountTokensOverAllRanks) {
   EXPECT_EQ(GroupSize(program.grid(), program.groups(0)), 4u);
 }
 
+// The same program, buffers and offsets included; attention stays in fp32.
+TEST(CompileTest, Tf32ChangesProductsAlone) {
+  for (const std::string& family : Families()) {
+    const v1::Program f32 = CompileTiny({.family = family, .precision = "fp32"});
+    v1::Program tf32 = CompileTiny({.family = family, .precision = "tf32"});
+    int products = 0;
+    const auto take_back = [&products](auto* attrs) {
+      if (attrs->precision() != v1::MATMUL_TF32) return;
+      attrs->clear_precision();
+      ++products;
+    };
+    for (v1::Sequence& sequence : *tf32.mutable_sequences()) {
+      for (v1::Instruction& instruction : *sequence.mutable_instructions()) {
+        if (!instruction.has_compute()) continue;
+        v1::ComputeOp* compute = instruction.mutable_compute();
+        if (compute->has_matmul()) take_back(compute->mutable_matmul());
+        if (compute->has_loss()) take_back(compute->mutable_loss());
+      }
+    }
+    EXPECT_GT(products, 0) << family;
+    for (int i = 0; i < f32.sequences_size(); ++i) {
+      EXPECT_EQ(tf32.sequences(i).SerializeAsString(), f32.sequences(i).SerializeAsString())
+          << family << " " << f32.sequences(i).name();
+    }
+    ASSERT_EQ(tf32.arenas_size(), f32.arenas_size());
+    EXPECT_EQ(tf32.arenas(0).bytes(), f32.arenas(0).bytes());
+  }
+}
+
 // Weights, gradients and optimizer state of GPT-2 124M are 1.991 GB; activations live while
 // gradients do not.
 TEST(CompileTest, Gpt2NeedsLittleMoreThanItsStates) {

@@ -40,6 +40,16 @@ TEST(CatalogueTest, EveryDeviceHasRatesASizeASourceAndLinksThatExist) {
                              [](const auto& a, const auto& b) { return a.name < b.name; }));
 }
 
+TEST(CatalogueTest, Tf32PeaksAreThoseOfTheDatasheets) {
+  const auto peak = [](const char* name) {
+    return ProfileOf(*FindDevice(name)).tf32_flops_per_second() * 1e-12;
+  };
+  EXPECT_NEAR(peak("a100"), 156, 0.5);
+  EXPECT_NEAR(peak("h100"), 494.7, 1);
+  EXPECT_NEAR(peak("mi300x"), 653.7, 1);
+  EXPECT_EQ(peak("v100"), FindDevice("v100")->f32_flops_per_second * 1e-12) << "it has none";
+}
+
 TEST(CatalogueTest, NamesAndAliasesAreFoundInAnyCase) {
   for (const char* name : {"H100-80GB", "h100", "H100", "h100-sxm"}) {
     ASSERT_TRUE(FindDevice(name).ok()) << name;

@@ -76,6 +76,22 @@ TEST(ComputeTimeTest, TransposedProductsTakeTheirOwnRateOrThePlainOnes) {
   EXPECT_EQ(ComputeTime(profile).Rate(transposed), 0);
 }
 
+TEST(ComputeTimeTest, Tf32WithoutRatesIsBf16ByItsPeakOrFp32) {
+  v1::HardwareProfile profile;
+  AddRate("matmul", 64, 64, 64, 1e9, &profile);
+  RateClass tf32 = Matmul(64, 64, 64);
+  tf32.precision = "tf32";
+  EXPECT_NEAR(ComputeTime(profile).Rate(tf32), 1e9, 1) << "a device without it";
+  AddRate("matmul", 64, 64, 64, 20e9, &profile);
+  profile.mutable_kernels(1)->set_precision("bf16");
+  profile.set_bf16_flops_per_second(100e9);
+  profile.set_tf32_flops_per_second(50e9);
+  EXPECT_NEAR(ComputeTime(profile).Rate(tf32), 10e9, 10);
+  AddRate("matmul", 64, 64, 64, 7e9, &profile);
+  profile.mutable_kernels(2)->set_precision("tf32");
+  EXPECT_NEAR(ComputeTime(profile).Rate(tf32), 7e9, 10) << "its own come first";
+}
+
 TEST(ComputeTimeTest, OpsWithoutARateTakePeakAndBandwidth) {
   v1::HardwareProfile profile;
   profile.set_f32_flops_per_second(1e9);

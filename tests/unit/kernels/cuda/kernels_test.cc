@@ -73,6 +73,19 @@ TEST(CudaKernelsTest, ATargetBeyondTheVocabularyIsNotedAndLeavesNoLoss) {
   EXPECT_NEAR(stats[0], 2.40760596, 1e-6) << "the first row's alone";
 }
 
+TEST(CudaKernelsTest, ATf32ProductReadsTenBitsOfItsOperands) {
+  constexpr float kBeyond = 1 + 0x1p-11f;  // of the bits that TF32 has not
+  std::vector<float> a = {kBeyond}, b = {3}, c = {0};
+  const auto product = [&](MatmulPrecision precision) {
+    RunOp(Op::kMatmul, MatmulAttrs{.precision = precision},
+          {View(a, DType::kF32, {1, 1}), View(b, DType::kF32, {1, 1}), View(c, DType::kF32, {1, 1}),
+           TensorView(), TensorView(), TensorView()});
+    return c[0];
+  };
+  EXPECT_EQ(product(MatmulPrecision::kF32), 3 * kBeyond);
+  EXPECT_EQ(product(MatmulPrecision::kTF32), 3);
+}
+
 TEST(CudaKernelsTest, GeluOfAKeptProductIsGeluOfWhatIsStored) {
   constexpr int64_t kM = 33, kN = 20, kK = 9;
   std::vector<float> a(kM * kK), b(kK * kN);

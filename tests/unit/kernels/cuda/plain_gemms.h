@@ -1,11 +1,15 @@
 // Stands for cuBLASLt where kernels run on the host: plain loops. What it says that it supports can
 // be narrowed, so that the paths around the library are all taken. What would end in a trap on a
-// GPU is refused: a bias that starts at no whole 16 bytes.
+// GPU is refused: a bias that starts at no whole 16 bytes. TF32 operands are cut, which is the
+// larger of the errors that hardware may make of them.
 //
 // Thread-safe: no state after construction.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <bit>
+#include <cstdint>
 
 #include "kernels/cuda/bf16.h"
 #include "kernels/cuda/gemm.h"
@@ -30,8 +34,8 @@ class PlainGemms final : public GemmLibrary {
       for (int64_t j = 0; j < p.n; ++j) {
         float sum = 0;
         for (int64_t k = 0; k < p.k; ++k) {
-          sum += (p.transpose_a ? At(p.a, k, i) : At(p.a, i, k)) *
-                 (p.transpose_b ? At(p.b, j, k) : At(p.b, k, j));
+          sum += Read(p.tf32, p.transpose_a ? At(p.a, k, i) : At(p.a, i, k)) *
+                 Read(p.tf32, p.transpose_b ? At(p.b, j, k) : At(p.b, k, j));
         }
         if (p.added.data != nullptr) sum += At(p.added, i, j);
         if (p.bias != nullptr) sum += p.bias[j];
@@ -42,6 +46,11 @@ class PlainGemms final : public GemmLibrary {
   }
 
  private:
+  // Of an f32 number a tensor core reads the upper 10 bits of the fraction.
+  static float Read(bool tf32, float value) {
+    constexpr uint32_t kUpper = ~((uint32_t{1} << 13) - 1);
+    return tf32 ? std::bit_cast<float>(std::bit_cast<uint32_t>(value) & kUpper) : value;
+  }
   static float At(const Matrix& m, int64_t row, int64_t column) {
     const int64_t at = row * m.row_stride + column;
     if (m.dtype == DType::kF32) return static_cast<const float*>(m.data)[at];

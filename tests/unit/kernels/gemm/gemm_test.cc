@@ -124,6 +124,17 @@ TEST(GemmTest, EveryTransposeAndElementType) {
   }
 }
 
+TEST(GemmTest, Tf32IsF32OnTheCpu) {
+  for (const GemmPath path : Paths()) {
+    GemmProblem f32({.m = 65, .n = 47, .k = 100, .path = path});
+    GemmProblem tf32(
+        {.m = 65, .n = 47, .k = 100, .precision = MatmulPrecision::kTF32, .path = path});
+    f32.Run(2);
+    tf32.Run(2);
+    EXPECT_EQ(tf32.c.bytes, f32.c.bytes);
+  }
+}
+
 TEST(GemmTest, StridedRowsAreNeitherReadNorWrittenBetweenRows) {
   for (int bits = 0; bits < 8; ++bits) {
     ASSERT_NO_FATAL_FAILURE(

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -44,6 +45,17 @@ TEST_P(ProbeCasesTest, EveryCaseIsWellFormedAndMeasuresAnotherShape) {
       EXPECT_EQ(std::get<1>(*found), precision);
     }
   }
+}
+
+TEST(ProbeCasesTest, Tf32IsMeasuredWhereItIsNotFp32) {
+  const auto count = [](ProbeTarget target) {
+    const std::vector<ProbeCase> cases = ProbeCases(ProbeDepth::kBrief, target);
+    return std::count_if(cases.begin(), cases.end(), [](const ProbeCase& one) {
+      return kernels::RateClassOf(one.op, one.attrs, one.operands).precision == "tf32";
+    });
+  };
+  EXPECT_EQ(count(ProbeTarget::kCpu), 0);
+  EXPECT_GT(count(ProbeTarget::kGpu), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ProbeCasesTest,

@@ -1,0 +1,18 @@
+// What a device can do at most in an arithmetic: the peak that MFU is measured against.
+//
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include "proto/v1/hardware.pb.h"
+
+namespace terrace {
+
+// FLOPs a second at `precision` of a layout ("fp32", "tf32", "bf16"). A profile without a rate of
+// TF32 is of a device that computes it as fp32. 0: unknown.
+double PeakFlops(const v1::HardwareProfile& profile, std::string_view precision);
+
+}  // namespace terrace
