@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/amx.h"
-#include "kernels/cpu/attention_amx.h"
+#include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/kernels.h"
 
 namespace terrace::kernels::cpu {
@@ -51,7 +51,9 @@ float* AttentionProblem::Lse(const TensorView& lse, int64_t sequence_index, int6
 }
 
 AttentionEngine FindAttentionEngine(MatmulPrecision precision) {
-  return AmxReady() ? AmxAttentionEngine(precision) : F32AttentionEngine();
+  if (AmxReady()) return AmxAttentionEngine(precision);
+  const bool bf16 = precision == MatmulPrecision::kBF16;
+  return bf16 && HasBF16Vectors() ? BF16AttentionEngine() : F32AttentionEngine();
 }
 
 Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,

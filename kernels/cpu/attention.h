@@ -7,10 +7,10 @@
 //
 // attention.cc, attention_grad.cc and attention_block.cc split an op into tasks and run them on
 // threads; an engine
-// (attention_f32.cc on any CPU, attention_amx.cc on those with AMX) computes one task. No task adds
-// to what another one writes, so results do not depend on the number of threads. Engines keep
-// queries in vector lanes (scores are held transposed, [keys, queries]): softmax then needs no
-// horizontal reductions.
+// (attention_f32.cc on any CPU, attention_tiles.cc on those with bf16 arithmetic) computes one
+// task. No task adds to what another one writes, so results do not depend on the number of threads.
+// Engines keep queries in vector lanes (scores are held transposed, [keys, queries]): softmax then
+// needs no horizontal reductions.
 //
 // Masked scores are a large negative number. That is enough because every query before EndQuery()
 // sees a key of the first block of keys that it is given, so its running maximum is a real score

@@ -1,5 +1,5 @@
-// AMX building blocks of the attention engine: operands as grids of 1 KB tiles, packing into them,
-// products of them.
+// Building blocks of the attention engines of attention_tiles.cc: operands as grids of 1 KB tiles,
+// packing into them, products of them on AMX or on vectors.
 //
 // An f32 value is kept as kParts bf16 values that sum to it: one (rounded to bf16), or three (exact
 // to 24 bits, so that six products of parts are as exact as one f32 product). An A tile is 16 rows
@@ -7,8 +7,8 @@
 // consecutive ones interleaved in 32 bits (VNNI). Hence the transpose of an A tile in units of 32
 // bits is a B tile of the transposed matrix, and the other way round.
 //
-// Internal to attention_amx.cc. REQUIRES: AmxReady(). Thread-compatible: tiles belong to the
-// thread.
+// Internal to attention_tiles.cc. REQUIRES: HasBF16Vectors(), and for AmxUnits AmxReady().
+// Thread-compatible: AMX tiles belong to the thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,6 +19,7 @@
 #include "hwy/base.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/bf16_vectors.h"
 
 HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,bmi2")
 namespace terrace::kernels::cpu {
@@ -48,42 +49,67 @@ struct Sums {
   }
 };
 
-// C = (+=) A B for 2 x 2 tiles of C, over `depth` tiles of the summed dimension; each operand is
-// given from its first tile.
-template <int kParts, bool kAccumulate>
-void Multiply(const Operand<kParts>& a, const Operand<kParts>& b, int64_t depth, const Sums& c) {
-  AmxFence();
-  if constexpr (kAccumulate) {
-    _tile_loadd(0, c.At(0, 0), 64);
-    _tile_loadd(1, c.At(0, 1), 64);
-    _tile_loadd(2, c.At(1, 0), 64);
-    _tile_loadd(3, c.At(1, 1), 64);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (int64_t k = 0; k < depth; ++k) {
-    for (int i = 0; i < kParts; ++i) {
-      _tile_loadd(4, a.At(0, k) + i * kTileElements, 64);
-      _tile_loadd(5, a.At(1, k) + i * kTileElements, 64);
-      // Products of parts below 2^-24 of the whole are left out.
-      for (int j = 0; j < kParts - i; ++j) {
-        _tile_loadd(6, b.At(k, 0) + j * kTileElements, 64);
-        _tile_loadd(7, b.At(k, 1) + j * kTileElements, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+// Both have Multiply: C = (+=) A B for 2 x 2 tiles of C, over `depth` tiles of the summed
+// dimension; each operand is given from its first tile. A Thread lives while a thread multiplies.
+struct AmxUnits {
+  using Thread = AmxTiles;
+  template <int kParts, bool kAccumulate>
+  static void Multiply(const Operand<kParts>& a, const Operand<kParts>& b, int64_t depth,
+                       const Sums& c) {
+    AmxFence();
+    if constexpr (kAccumulate) {
+      _tile_loadd(0, c.At(0, 0), 64);
+      _tile_loadd(1, c.At(0, 1), 64);
+      _tile_loadd(2, c.At(1, 0), 64);
+      _tile_loadd(3, c.At(1, 1), 64);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    for (int64_t k = 0; k < depth; ++k) {
+      for (int i = 0; i < kParts; ++i) {
+        _tile_loadd(4, a.At(0, k) + i * kTileElements, 64);
+        _tile_loadd(5, a.At(1, k) + i * kTileElements, 64);
+        // Products of parts below 2^-24 of the whole are left out.
+        for (int j = 0; j < kParts - i; ++j) {
+          _tile_loadd(6, b.At(k, 0) + j * kTileElements, 64);
+          _tile_loadd(7, b.At(k, 1) + j * kTileElements, 64);
+          _tile_dpbf16ps(0, 4, 6);
+          _tile_dpbf16ps(1, 4, 7);
+          _tile_dpbf16ps(2, 5, 6);
+          _tile_dpbf16ps(3, 5, 7);
+        }
       }
     }
+    _tile_stored(0, c.At(0, 0), 64);
+    _tile_stored(1, c.At(0, 1), 64);
+    _tile_stored(2, c.At(1, 0), 64);
+    _tile_stored(3, c.At(1, 1), 64);
   }
-  _tile_stored(0, c.At(0, 0), 64);
-  _tile_stored(1, c.At(0, 1), 64);
-  _tile_stored(2, c.At(1, 0), 64);
-  _tile_stored(3, c.At(1, 1), 64);
-}
+};
+
+struct VectorUnits {
+  struct Thread {};
+  template <int kParts, bool kAccumulate>
+  static void Multiply(const Operand<kParts>& a, const Operand<kParts>& b, int64_t depth,
+                       const Sums& c) {
+    static_assert(kParts == 1, "three parts are slower on vectors than f32 arithmetic");
+    for (int64_t row = 0; row < kUnit; row += kPairRows) {
+      const int64_t tile = row / kTile, at = row % kTile;
+      SumPairs<kAccumulate>({.a = a.At(tile, 0) + at * kTileLine,
+                             .left = b.At(0, 0),
+                             .right = b.At(0, 1),
+                             .a_next = a.across * kTileElements,
+                             .b_next = b.down * kTileElements,
+                             .depth = depth},
+                            {.left = c.At(tile, 0) + at * kTile,
+                             .right = c.At(tile, 1) + at * kTile,
+                             .stride = kTile});
+    }
+  }
+};
 
 inline __m512 WidenLow(__m512i bf16) {
   return _mm512_castsi512_ps(

@@ -1,5 +1,5 @@
-// The attention engine for CPUs with AMX: bf16 tile products of 32 x 32 pieces, AVX-512 softmax
-// between them.
+// The attention engines for CPUs with bf16 arithmetic: products of 32 x 32 pieces by tiles, on AMX
+// (AmxUnits) or vectors (VectorUnits), AVX-512 softmax between them.
 //
 // Scores are held transposed, [keys, queries], with 16 queries in a vector; so are the output of
 // the forward pass and dq, which are transposed when they are stored. Every product is "A tiles
@@ -7,7 +7,7 @@
 // gradients are ready to be operands as they leave the registers.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/attention_amx.h"
+#include "kernels/cpu/attention_tiles.h"
 
 #include <algorithm>
 #include <cmath>
@@ -181,28 +181,29 @@ void FinishPanel(const AttentionProblem& p, const Panel<kParts>& panel, const He
 }
 
 // Adds what `keys` keys from tile row `unit` (of 32 keys) give to a panel of queries from `query`.
-template <int kParts>
+template <typename Units, int kParts>
 void ForwardBlock(const AttentionProblem& p, const Operand<kParts>& k, const Operand<kParts>& v,
                   const Panel<kParts>& panel, int64_t base, int64_t key, int64_t keys,
                   int64_t query) {
   const int64_t depth = p.scratch.head_dim / kUnit, unit = (key - base) / kUnit;
   for (int64_t i = 0; i < keys / kUnit; ++i) {
     const Sums piece{panel.scores.At(2 * i, 0), panel.scores.down, panel.scores.across};
-    Multiply<kParts, false>({k.At(2 * (unit + i), 0), k.down, k.across}, panel.queries, depth,
-                            piece);
+    Units::template Multiply<kParts, false>({k.At(2 * (unit + i), 0), k.down, k.across},
+                                            panel.queries, depth, piece);
     if (NeedsMask(p, key + i * kUnit, query)) MaskPiece(p, key + i * kUnit, query, piece);
   }
   Softmax<kParts>(panel, keys, p.scratch.head_dim, p.attrs.scale);
   for (int64_t i = 0; i < depth; ++i) {
-    Multiply<kParts, true>({v.At(2 * i, unit), v.down, v.across}, panel.probabilities, keys / kUnit,
-                           {panel.output.At(2 * i, 0), panel.output.down, panel.output.across});
+    Units::template Multiply<kParts, true>(
+        {v.At(2 * i, unit), v.down, v.across}, panel.probabilities, keys / kUnit,
+        {panel.output.At(2 * i, 0), panel.output.down, panel.output.across});
   }
 }
 
-template <int kParts>
+template <typename Units, int kParts>
 void Forward(const AttentionProblem& p, const AttentionOperands& io, const AttentionTask& task,
              Scratch scratch) {
-  const AmxTiles tiles;
+  [[maybe_unused]] const typename Units::Thread thread;
   const int64_t padded = p.scratch.head_dim, end = p.attrs.sequence;
   const int64_t depth = padded / kUnit, wide = padded / kTile;
   const int64_t base = p.FirstKey(task.first_query) / kUnit * kUnit;
@@ -236,7 +237,8 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
       }
       const int64_t last = p.EndKey(query + kUnit);
       for (int64_t key = p.FirstKey(query) / kUnit * kUnit; key < last; key += kKeyBlock) {
-        ForwardBlock<kParts>(p, k, v, panel, base, key, std::min(kKeyBlock, last - key), query);
+        ForwardBlock<Units, kParts>(p, k, v, panel, base, key, std::min(kKeyBlock, last - key),
+                                    query);
       }
       FinishPanel<kParts>(p, panel, o, lse, query, end_query);
     }
@@ -318,7 +320,7 @@ struct Visible {
   }
 };
 
-template <int kParts>
+template <typename Units, int kParts>
 void GradBlock(const AttentionProblem& p, const GradHead<kParts>& h, const Visible& block) {
   const int64_t depth = p.scratch.head_dim / kUnit;
   const int64_t key_units = block.keys / kUnit, query_units = block.queries / kUnit;
@@ -330,23 +332,24 @@ void GradBlock(const AttentionProblem& p, const GradHead<kParts>& h, const Visib
       first = std::min(first, j);
       last = j + 1;
       const int64_t key = block.key + i * kUnit, query = block.query + j * kUnit;
-      Multiply<kParts, false>({h.k.At(2 * (key_at + i), 0), h.k.down, h.k.across},
-                              {h.q_t.At(0, 2 * (query_at + j)), h.q_t.down, h.q_t.across}, depth,
-                              h.scores);
-      Multiply<kParts, false>({h.v.At(2 * (key_at + i), 0), h.v.down, h.v.across},
-                              {h.d_o_t.At(0, 2 * (query_at + j)), h.d_o_t.down, h.d_o_t.across},
-                              depth, h.d_p);
+      Units::template Multiply<kParts, false>(
+          {h.k.At(2 * (key_at + i), 0), h.k.down, h.k.across},
+          {h.q_t.At(0, 2 * (query_at + j)), h.q_t.down, h.q_t.across}, depth, h.scores);
+      Units::template Multiply<kParts, false>(
+          {h.v.At(2 * (key_at + i), 0), h.v.down, h.v.across},
+          {h.d_o_t.At(0, 2 * (query_at + j)), h.d_o_t.down, h.d_o_t.across}, depth, h.d_p);
       if (NeedsMask(p, key, query)) MaskPiece(p, key, query, h.scores);
       SoftmaxGradPiece<kParts>(h, query, i, j, p.attrs.scale);
     }
     for (int64_t c = 0; c < depth && first < last; ++c) {
-      Multiply<kParts, true>({h.p.At(2 * i, first), h.p.down, h.p.across},
-                             {h.d_o.At(query_at + first, 2 * c), h.d_o.down, h.d_o.across},
-                             last - first,
-                             {h.dv.At(2 * (key_at + i), 2 * c), h.dv.down, h.dv.across});
-      Multiply<kParts, true>({h.ds.At(2 * i, first), h.ds.down, h.ds.across},
-                             {h.q.At(query_at + first, 2 * c), h.q.down, h.q.across}, last - first,
-                             {h.dk.At(2 * (key_at + i), 2 * c), h.dk.down, h.dk.across});
+      Units::template Multiply<kParts, true>(
+          {h.p.At(2 * i, first), h.p.down, h.p.across},
+          {h.d_o.At(query_at + first, 2 * c), h.d_o.down, h.d_o.across}, last - first,
+          {h.dv.At(2 * (key_at + i), 2 * c), h.dv.down, h.dv.across});
+      Units::template Multiply<kParts, true>(
+          {h.ds.At(2 * i, first), h.ds.down, h.ds.across},
+          {h.q.At(query_at + first, 2 * c), h.q.down, h.q.across}, last - first,
+          {h.dk.At(2 * (key_at + i), 2 * c), h.dk.down, h.dk.across});
     }
   }
   for (int64_t j = 0; j < query_units; ++j) {
@@ -357,9 +360,10 @@ void GradBlock(const AttentionProblem& p, const GradHead<kParts>& h, const Visib
       last = i + 1;
     }
     for (int64_t c = 0; c < depth && first < last; ++c) {
-      Multiply<kParts, true>({h.k_t.At(2 * c, key_at + first), h.k_t.down, h.k_t.across},
-                             {h.ds_b.At(first, 2 * j), h.ds_b.down, h.ds_b.across}, last - first,
-                             {h.dq_t.At(2 * c, 2 * (query_at + j)), h.dq_t.down, h.dq_t.across});
+      Units::template Multiply<kParts, true>(
+          {h.k_t.At(2 * c, key_at + first), h.k_t.down, h.k_t.across},
+          {h.ds_b.At(first, 2 * j), h.ds_b.down, h.ds_b.across}, last - first,
+          {h.dq_t.At(2 * c, 2 * (query_at + j)), h.dq_t.down, h.dq_t.across});
     }
   }
 }
@@ -416,10 +420,10 @@ GradHead<kParts> CarveGradHead(const AttentionProblem& p, Scratch scratch) {
           .delta = sums(p.scratch.keys)};
 }
 
-template <int kParts>
+template <typename Units, int kParts>
 void Backward(const AttentionProblem& p, const AttentionOperands& io, const AttentionTask& task,
               Scratch scratch) {
-  const AmxTiles tiles;
+  [[maybe_unused]] const typename Units::Thread thread;
   const int64_t count = p.scratch.keys, padded = p.scratch.head_dim, end = p.attrs.sequence;
   const int64_t b = task.sequence_index;
   const GradHead<kParts> h = CarveGradHead<kParts>(p, scratch);
@@ -438,7 +442,7 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
       const int64_t first = p.FirstKey(query) / kGradBlock * kGradBlock;
       const int64_t last = std::min(query + queries + p.offset, count);
       for (int64_t key = first; key < last; key += kGradBlock) {
-        GradBlock<kParts>(p, h, {p, key, std::min(kGradBlock, count - key), query, queries});
+        GradBlock<Units, kParts>(p, h, {p, key, std::min(kGradBlock, count - key), query, queries});
       }
     }
     for (int64_t query = 0; query < end; query += kUnit) {
@@ -454,8 +458,13 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
 }  // namespace
 
 AttentionEngine AmxAttentionEngine(MatmulPrecision precision) {
-  if (precision == MatmulPrecision::kBF16) return {.forward = Forward<1>, .backward = Backward<1>};
-  return {.forward = Forward<3>, .backward = Backward<3>};
+  if (precision == MatmulPrecision::kBF16)
+    return {.forward = Forward<AmxUnits, 1>, .backward = Backward<AmxUnits, 1>};
+  return {.forward = Forward<AmxUnits, 3>, .backward = Backward<AmxUnits, 3>};
+}
+
+AttentionEngine BF16AttentionEngine() {
+  return {.forward = Forward<VectorUnits, 1>, .backward = Backward<VectorUnits, 1>};
 }
 
 }  // namespace terrace::kernels::cpu
