@@ -111,9 +111,11 @@ void PrintTime(const v1::Plan& plan, std::string* out) {
   table.AppendTo(out);
   PrintOffload(plan, out);
   const v1::HardwareProfile& profile = plan.profile();
+  const bool tf32 = plan.layout().precision() == "tf32" && profile.tf32_flops_per_second() > 0;
   const std::string rates =
       absl::StrCat("on ", profile.name(), profile.measured() ? " (measured): " : " (catalogue): ",
                    RateText(profile.f32_flops_per_second(), "FLOP"), " f32, ",
+                   tf32 ? RateText(profile.tf32_flops_per_second(), "FLOP") + " tf32, " : "",
                    RateText(profile.bf16_flops_per_second(), "FLOP"), " bf16, ",
                    RateText(profile.memory_bytes_per_second(), "B"), " memory, ",
                    RateText(profile.link_bytes_per_second(), "B"), " link");
@@ -155,13 +157,12 @@ void PrintAlternatives(const v1::Plan& plan, std::string* out) {
 
 std::string SampledText(const v1::Plan& plan) {
   if (plan.sampled_micro_batches() == 0) return "";
-  return absl::StrCat("only ", plan.sampled_micro_batches(), " of the step's ",
-                      plan.layout().micro_batches(),
-                      " micro-batches were compiled, since the step is long and ",
-                      plan.fits() ? "this is a plan to look at (a run compiles all of it)"
-                                  : "far from fitting",
-                      "; bytes and seconds of the whole step are worked out from them: close, not "
-                      "exact");
+  return absl::StrCat(
+      "only ", plan.sampled_micro_batches(), " of the step's ", plan.layout().micro_batches(),
+      " micro-batches were compiled, since the step is long and ",
+      plan.fits() ? "this is a plan to look at (a run compiles all of it)" : "far from fitting",
+      "; bytes and seconds of the whole step are worked out from them: close, not "
+      "exact");
 }
 
 std::string PlanText(const v1::Plan& plan) {

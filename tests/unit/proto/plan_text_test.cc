@@ -50,6 +50,13 @@ v1::Plan Tiny() {
   return plan;
 }
 
+TEST(PlanTextTest, Tf32IsNamedWhereItIsUsed) {
+  v1::Plan plan = Tiny();
+  EXPECT_THAT(PlanText(plan), Not(HasSubstr("tf32")));
+  plan.mutable_layout()->set_precision("tf32");
+  EXPECT_THAT(PlanText(plan), HasSubstr("67.00 TFLOP/s f32, 494.70 TFLOP/s tf32,"));
+}
+
 TEST(PlanTextTest, PagesAreNamedWhereThereAreAny) {
   v1::Plan plan = Tiny();
   EXPECT_THAT(PlanText(plan), HasSubstr("0.00 % over the lower bound\n"));
