@@ -118,12 +118,34 @@ void GlooMesh::Unregister(Buffer* buffer) {
 
 absl::Status GlooMesh::Lost(int peer, std::string_view problem) const {
   std::string who = "a peer";
+  peer = PeerWith(problem, peer);
   if (peer >= 0) {
     const bool named = static_cast<int>(options_.ranks.size()) == options_.size;
     who = absl::StrCat("rank ", named ? options_.ranks[peer] : static_cast<uint32_t>(peer));
   }
   return absl::UnavailableError(
       absl::StrCat("group ", options_.name, ": ", who, " is lost: ", Absl(problem)));
+}
+
+int GlooMesh::PeerWith(std::string_view problem, int asked) const {
+  if (asked >= 0 && ProblemOf(asked) == problem) return asked;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank() && ProblemOf(peer) == problem) return peer;
+  }
+  return asked;
+}
+
+// A connection that is broken refuses every message with what broke it; on one that stands the
+// question is given up when its buffer goes.
+std::string GlooMesh::ProblemOf(int peer) const {
+  try {
+    char nothing = 0;
+    context_->createUnboundBuffer(&nothing, sizeof nothing)
+        ->recv(peer, static_cast<uint64_t>(Tag::kQuestion), 0, sizeof nothing);
+    return "";
+  } catch (const std::exception& e) {
+    return e.what();
+  }
 }
 
 absl::Status GlooMesh::Aborted() const {

@@ -34,7 +34,7 @@ class UnboundBuffer;
 
 namespace terrace {
 
-enum class Tag : uint64_t { kCollective = 1, kMessage = 2 };
+enum class Tag : uint64_t { kCollective = 1, kMessage = 2, kQuestion = 3 };
 
 class GlooMesh {
  public:
@@ -64,6 +64,11 @@ class GlooMesh {
   void Unregister(Buffer* buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // UNAVAILABLE; `peer` is -1 when any may be the one.
   absl::Status Lost(int peer, std::string_view problem) const;
+  // The member whose connection has this problem: Gloo tells whoever waits for a window that one of
+  // its messages failed, a send to one side also to those who wait for the other. Else `asked`.
+  int PeerWith(std::string_view problem, int asked) const;
+  // Of the connection to a member; empty while it stands.
+  std::string ProblemOf(int peer) const;
   absl::Status Aborted() const;
   void Pace(Tag tag, int to, int64_t bytes, int64_t ready_ns);
 

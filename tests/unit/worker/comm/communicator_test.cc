@@ -327,6 +327,32 @@ TEST_F(CommunicatorTest, ALostPeerIsUnavailableWithinASecondAndNamed) {
   waitpid(peer, nullptr, 0);
 }
 
+// In a ring a member waits for its left neighbour, while what it sends fails on the right.
+TEST_F(CommunicatorTest, ALostPeerIsNamedByAMemberThatWaitsForAnother) {
+  ranks_ = {4, 6, 9};
+  const pid_t silent = fork();
+  if (silent == 0) {
+    auto group = Join(0, 3);
+    while (group.ok()) pause();
+    _exit(1);
+  }
+  const pid_t lost = fork();
+  if (lost == 0) {
+    auto group = Join(2, 3);
+    if (!group.ok()) _exit(1);
+    usleep(300'000);  // until what is sent to it is under way
+    raise(SIGKILL);
+  }
+  auto group = Join(1, 3);
+  ASSERT_TRUE(group.ok()) << group.status();
+  std::vector<char> own(1 << 10), all(3 << 10);
+  const absl::Status status = (*group)->AllGather(own.data(), all.data(), own.size());
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 9 is lost"));
+  kill(silent, SIGKILL);
+  waitpid(silent, nullptr, 0);
+  waitpid(lost, nullptr, 0);
+}
+
 TEST_F(CommunicatorTest, APeerThatNeverComesIsNamedAfterTheTimeout) {
   const auto group = Join(0, 2, 100);
   EXPECT_EQ(group.status().code(), absl::StatusCode::kUnavailable);
