@@ -133,11 +133,13 @@ absl::StatusOr<std::vector<RankResult>> TrainOnThreads(const JobData& data,
 }  // namespace
 
 absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v1::Layout& layout,
-                                                    bool search_packings) {
+                                                    bool search_packings,
+                                                    const std::string& packing) {
   v1::JobSpec spec;
   spec.set_name("in-process");
   *spec.mutable_train() = data.train;
   spec.mutable_train()->set_precision(layout.precision());
+  spec.mutable_layout()->set_packing(packing);
   spec.mutable_data()->set_sequence_length(data.length);
   ASSIGN_OR_RETURN(std::vector<v1::Program> programs,
                    Compile({.spec = &spec,

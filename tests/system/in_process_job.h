@@ -59,9 +59,10 @@ struct RunOptions {
   std::optional<uint32_t> turns;
 };
 
-// One program a stage, checked.
+// One program a stage, checked. `packing`: as layout.packing of a job spec.
 absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v1::Layout& layout,
-                                                    bool search_packings);
+                                                    bool search_packings,
+                                                    const std::string& packing = "");
 
 // Trains. Row r of the global batch is row r mod data.rows. INTERNAL when ranks that must hold the
 // same values do not, bit for bit, or when they report different losses.

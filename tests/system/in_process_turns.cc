@@ -44,6 +44,14 @@ std::vector<std::unique_ptr<Communicator>> JoinGroups(const v1::Program& program
   return groups;
 }
 
+absl::Status CheckSupported(const v1::Program& program) {
+  if (program.arenas_size() == 1 && !UsesCaching(program)) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "in turns only planned programs run that keep everything on the device; train on threads");
+}
+
+}  // namespace
+
 // A rank between its turns.
 class TurnsRank {
  public:
@@ -102,39 +110,47 @@ class TurnsRank {
   RankResult result_;
 };
 
-absl::Status CheckSupported(const v1::Program& program) {
-  if (program.arenas_size() == 1 && !UsesCaching(program)) return absl::OkStatus();
-  return absl::UnimplementedError(
-      "in turns only planned programs run that keep everything on the device; train on threads");
-}
+TurnsJob::TurnsJob(uint32_t seed) : random_(seed) {}
+TurnsJob::~TurnsJob() = default;
 
-}  // namespace
-
-absl::StatusOr<std::vector<RankResult>> TrainInTurns(const JobData& data,
-                                                     const std::vector<v1::Program>& programs,
-                                                     int64_t steps, uint32_t seed) {
-  Meetings meetings;
-  std::vector<std::unique_ptr<TurnsRank>> ranks;
+absl::StatusOr<std::unique_ptr<TurnsJob>> TurnsJob::Create(const JobData& data,
+                                                           const std::vector<v1::Program>& programs,
+                                                           uint32_t seed) {
+  auto job = std::unique_ptr<TurnsJob>(new TurnsJob(seed));
   for (uint32_t index = 0; index < programs[0].ranks(); ++index) {
     const v1::Program& program = programs[CoordinatesOf(programs[0].grid(), index).stage];
     RETURN_IF_ERROR(CheckSupported(program));
     // The caller's memory, not a rank's: no limits to hold it against.
     ASSIGN_OR_RETURN(ProgramMemory memory,
                      ProgramMemory::Reserve(program, MemoryOptions{.limits = {}}));
-    ranks.push_back(std::make_unique<TurnsRank>(data, program, index, std::move(memory)));
-    RETURN_IF_ERROR(ranks.back()->Prepare(data.weights, &meetings));
+    job->ranks_.push_back(std::make_unique<TurnsRank>(data, program, index, std::move(memory)));
+    RETURN_IF_ERROR(job->ranks_.back()->Prepare(data.weights, &job->meetings_));
   }
-  std::mt19937 random(seed);
-  for (int64_t step = 0; step < steps; ++step) {
-    std::vector<TurnRank> turns;
-    for (const auto& rank : ranks) turns.push_back(rank->Begin(step));
-    RETURN_IF_ERROR(RunInTurns(turns, &random));
-    for (const auto& rank : ranks) rank->End();
-  }
+  return job;
+}
+
+absl::Status TurnsJob::Step() {
+  std::vector<TurnRank> turns;
+  for (const auto& rank : ranks_) turns.push_back(rank->Begin(steps_));
+  RETURN_IF_ERROR(RunInTurns(turns, &random_));
+  for (const auto& rank : ranks_) rank->End();
+  ++steps_;
+  return absl::OkStatus();
+}
+
+std::vector<RankResult> TurnsJob::Finish() {
   const auto mappings = WritableMappings();
   std::vector<RankResult> results;
-  for (const auto& rank : ranks) results.push_back(rank->Finish(steps, mappings));
+  for (const auto& rank : ranks_) results.push_back(rank->Finish(steps_, mappings));
   return results;
+}
+
+absl::StatusOr<std::vector<RankResult>> TrainInTurns(const JobData& data,
+                                                     const std::vector<v1::Program>& programs,
+                                                     int64_t steps, uint32_t seed) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<TurnsJob> job, TurnsJob::Create(data, programs, seed));
+  for (int64_t step = 0; step < steps; ++step) RETURN_IF_ERROR(job->Step());
+  return job->Finish();
 }
 
 }  // namespace terrace

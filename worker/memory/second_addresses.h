@@ -1,8 +1,10 @@
 // Pages of an arena at second addresses behind it, so that a buffer there lies in one piece of
 // addresses although it lies in several of memory (Arena.aliases in proto/v1/program.proto).
 //
-// Memory that has two addresses must be that of a file, without a name but in /proc/<pid>/maps;
-// shared memory rarely gets huge pages, so that of the arena only what is named lies in it.
+// Memory that has two addresses must be that of a file, without a name but in /proc/<pid>/maps. Of
+// the arena only the blocks of 2 MiB in which something is named lie in it. At its first addresses
+// such a block is one huge page where the system can make it one (MADV_COLLAPSE, Linux 6.1), as the
+// rest of the arena is; what is read and written at second addresses has small pages.
 //
 // Thread-safe: no state.
 //
@@ -33,7 +35,7 @@ struct ArenaExtent {
 // Maps the pages that the runs name from `file`, at their place in the arena that begins at `data`
 // and a second time behind it. `file` becomes as long as the arena. What the arena held there
 // is lost. RESOURCE_EXHAUSTED with the bytes and what the system says. REQUIRES: the addresses are
-// reserved, and nobody uses them.
+// reserved, nobody uses them, and `data` is a multiple of 2 MiB, of which page_bytes is a part.
 absl::Status MapSecondAddresses(int file, std::byte* data, const ArenaExtent& extent);
 
 }  // namespace terrace

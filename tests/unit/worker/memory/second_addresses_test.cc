@@ -4,6 +4,7 @@
 #include "worker/memory/second_addresses.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -90,6 +91,49 @@ TEST(SecondAddressesTest, TheyCostNoMemory) {
   // Each mapping's share is rounded down to a KiB.
   EXPECT_LE(arena_kib, 64 * kPage / 1024);
   EXPECT_GE(arena_kib, 64 * kPage / 1024 - 32);
+}
+
+constexpr int64_t kHuge = 2 << 20;
+
+// KiB of mapped huge pages of shared memory between two addresses.
+int64_t HugeKib(const std::byte* begin, const std::byte* end) {
+  std::ifstream smaps("/proc/self/smaps");
+  int64_t kib = 0, huge = 0;
+  bool inside = false;
+  for (std::string line; std::getline(smaps, line);) {
+    unsigned long long from, to;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &from, &to) == 2 && line.find('-') < 17) {
+      inside = from >= reinterpret_cast<uintptr_t>(begin) && to <= reinterpret_cast<uintptr_t>(end);
+    }
+    if (inside && std::sscanf(line.c_str(), "ShmemPmdMapped: %ld", &kib) == 1) huge += kib;
+  }
+  return huge;
+}
+
+// Whether the system makes a huge page of shared memory when it is asked to.
+bool SystemCollapses() {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE
+  const auto arena = Arena::Reserve(
+      "terrace-arena-77", ArenaExtent{.bytes = kHuge, .page_bytes = kHuge, .runs = {{0, 1}}});
+  return arena.ok() && ::madvise(arena->data(), kHuge, kCollapse) == 0;
+}
+
+// Two pages of the second block and one of the third have second addresses; the last block is not
+// whole.
+TEST(SecondAddressesTest, TheBlocksAroundThemStayHugePagesWhereTheSystemGrantsSome) {
+  const ArenaExtent extent = {.bytes = 4 * kHuge + kPage,
+                              .page_bytes = kPage,
+                              .runs = {{kHuge / kPage + 3, 2}, {2 * kHuge / kPage, 1}, {1024, 1}}};
+  auto arena = Arena::Reserve("terrace-arena-78", extent);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  arena->Touch(1);
+  for (int i = 0; i < 4; ++i) Fill(*arena, (extent.bytes / kPage) + i, 50 + i);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(Holds(*arena, kHuge / kPage + 3 + i, 50 + i)) << i;
+  EXPECT_TRUE(Holds(*arena, 2 * kHuge / kPage, 52));
+  EXPECT_TRUE(Holds(*arena, 4 * kHuge / kPage, 53));
+  EXPECT_TRUE(Holds(*arena, 2 * kHuge / kPage + 1, 0));
+  if (!SystemCollapses()) GTEST_SKIP() << "no huge pages of shared memory here";
+  EXPECT_EQ(HugeKib(arena->data(), arena->data() + extent.bytes), 2 * kHuge / 1024);
 }
 
 TEST(SecondAddressesTest, AnOverrunBehindThemIsACrash) {
