@@ -151,13 +151,15 @@ absl::Status Finish(const Model& model, const Parameters& parameters, int rope_t
       policy, graph, program);
 }
 
-// Where every step buffer gets its memory from an allocator there is nothing to page.
+// Where every step buffer gets its memory from an allocator there is nothing to page. A GPU takes
+// pages only where it must: a collective cannot register an arena that is mapped twice.
 compiler::PackingPolicy PolicyOf(const CompileInput& input, const v1::Layout& layout) {
   using compiler::PagePolicy;
   compiler::PackingPolicy policy;
   if (!input.search_packings) policy.effort = PackEffort::kQuick;
   const std::string& packing = input.spec->layout().packing();
   const bool planned = layout.allocator().empty() || layout.allocator() == "planned";
+  if (layout.device() != "cuda") policy.pages = PagePolicy::kWhereLoose;
   if (!planned || packing == "contiguous") policy.pages = PagePolicy::kNever;
   if (planned && packing == "pages") policy.pages = PagePolicy::kAlways;
   return policy;

@@ -89,12 +89,18 @@ absl::Status PlaceBetter(const PlaceOptions& options, v1::Program* program) {
   return absl::OkStatus();
 }
 
-// Of a program whose orders were tried: pages wherever they leave too much, searches where those do
-// not do.
+// Pages for what orders leave.
+PlaceOptions OrdersAndPages(PackEffort effort) {
+  return {.effort = std::min(effort, PackEffort::kOrders), .pages = true};
+}
+
+// Of a program whose orders were tried: pages wherever they leave too much; where those do not do,
+// searches, and pages for what these leave: with large pages less may be lost of it.
 absl::Status ImproveByPages(const PackingPolicy& policy, bool searches, v1::Program* program) {
-  RETURN_IF_ERROR(PlaceBetter({policy.effort, /*pages=*/true}, program));
+  RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy.effort), program));
   const bool enough = !WorthEarning(*program, program->arenas(0).lower_bound_bytes());
-  return enough || !searches ? absl::OkStatus() : PlaceBetter({policy.effort}, program);
+  return enough || !searches ? absl::OkStatus()
+                             : PlaceBetter({.effort = policy.effort, .pages = true}, program);
 }
 
 // Of a program whose orders were tried: searches; pages where it does not fit. Where it does not
@@ -102,7 +108,7 @@ absl::Status ImproveByPages(const PackingPolicy& policy, bool searches, v1::Prog
 absl::Status ImproveToFit(const PackingPolicy& policy, bool searches, v1::Program* program) {
   if (!MayPage(*program, policy)) return searches ? PlaceBuffers(program) : absl::OkStatus();
   v1::Program paged = *program;
-  RETURN_IF_ERROR(PlaceBetter({policy.effort, /*pages=*/true}, &paged));
+  RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy.effort), &paged));
   if (searches && Fits(paged)) RETURN_IF_ERROR(PlaceBuffers(program));
   if (!Fits(*program)) *program = std::move(paged);
   return absl::OkStatus();
@@ -111,8 +117,10 @@ absl::Status ImproveToFit(const PackingPolicy& policy, bool searches, v1::Progra
 // As well as the policy lets.
 absl::Status Improve(const PackingPolicy& policy, v1::Program* program) {
   const bool searches = policy.effort == PackEffort::kFull && !OrdersDo(*program);
-  return policy.pages == PagePolicy::kAlways ? ImproveByPages(policy, searches, program)
-                                             : ImproveToFit(policy, searches, program);
+  const bool loose = WorthEarning(*program, program->arenas(0).lower_bound_bytes());
+  return policy.pages == PagePolicy::kAlways || (policy.pages == PagePolicy::kWhereLoose && loose)
+             ? ImproveByPages(policy, searches, program)
+             : ImproveToFit(policy, searches, program);
 }
 
 // Whether waits may be worth what they cost. `unused` is what buffers in one piece each left.

@@ -1,6 +1,9 @@
 // Emits and places a graph: in one piece for each buffer, with pages at second addresses
 // (pack_pages.h), or with waits that earn reuse where packing alone leaves too much unused.
 //
+// Pages cost a step next to nothing where they are the host's (docs/decisions/0012-*.md) and a
+// search takes seconds to do what they do at once: there they come before it.
+//
 // Memory that a collective uses overlaps in time with what computation needs: weights are gathered
 // a layer ahead, gradients stay until a computation two layers later waits for their reduction.
 // Where even the search does not fit these lives together within 1 % (and 1 MiB) of the lower
@@ -29,6 +32,7 @@ namespace terrace::compiler {
 
 enum class PagePolicy {
   kWhereTooLarge,  // where a program does not fit its device limit in one piece each
+  kWhereLoose,     // there, and where orders leave more than 1 % and 1 MiB
   kNever,
   kAlways,  // where orders leave more than 1 %
 };

@@ -140,19 +140,18 @@ absl::Status PlaceArena(const std::vector<std::vector<Life>>& lives, const Place
                         v1::Program* program, v1::Arena* arena) {
   const int64_t base = arena->bytes();
   const bool pages = options.pages && arena->tier() == v1::DEVICE;
-  const PackEffort effort = pages ? std::min(options.effort, PackEffort::kOrders) : options.effort;
   std::vector<Region> regions;
   int64_t bytes = 0, bound = 0;
   for (int s = 0; s < program->sequences_size(); ++s) {
     ASSIGN_OR_RETURN(Region region, PackStep(*program, program->sequences(s), lives[s], arena->id(),
-                                             base, effort));
+                                             base, options.effort));
     bytes = std::max(bytes, region.bytes());
     bound = std::max(bound, region.packing.lower_bound_bytes);
     regions.push_back(std::move(region));
   }
   arena->set_bytes(base + bytes);
   arena->set_lower_bound_bytes(base + bound);
-  if (pages) PackPages(*program, base, effort, &regions, arena);
+  if (pages) PackPages(*program, base, options.effort, &regions, arena);
   for (v1::Buffer& buffer : *program->mutable_buffers()) {
     if (buffer.lifetime() == v1::STEP && buffer.arena() == arena->id()) buffer.set_offset(base);
   }

@@ -14,8 +14,8 @@ namespace terrace {
 
 struct PlaceOptions {
   PackEffort effort = PackEffort::kFull;
-  // On the device orders at most, then pages, where those leave more than 1 % over the bound or
-  // more than the program's device limit.
+  // On the device then pages, where that leaves more than 1 % over the bound or more than the
+  // program's device limit.
   bool pages = false;
 };
 

@@ -4,7 +4,8 @@
 // packs the programs as they are without such waits instead, equal problems once; --screen packs
 // with orders only, and in full where those leave more than 1 %, so that thousands of layouts are
 // done; --orders with nothing else; --pages DEVICE with orders, and where those leave more than
-// 1 % with pages at second addresses, as large as they are on that device (cpu, cuda). These go
+// 1 % with pages at second addresses, as large as they are on that device (cpu, cuda), and in full
+// with pages where that does not do either. These go
 // through the layouts in an order of which every beginning is a fair sample, and with
 // --ledger FILE they keep what is packed (pack_ledger.h) and go on from there; --again packs those
 // stages again of which more than 1 % is left. --dump keeps the problems of which (the orders)
@@ -116,6 +117,14 @@ void PackPaged(const DeviceLives& lives, const std::string& device, Packing* pac
   if (paged.has_value()) packing->arena_bytes = paged->arena_bytes - base;
 }
 
+// With pages for what searches leave, where that needs less.
+void PackSearchedAndPaged(const DeviceLives& lives, const std::string& device, Packing* packing) {
+  absl::StatusOr<Packing> searched = Pack(lives.buffers, PackEffort::kFull, lives.persistent_bytes);
+  if (!searched.ok()) return;
+  if (IsFar(*searched, lives.persistent_bytes)) PackPaged(lives, device, &*searched);
+  if (searched->arena_bytes < packing->arena_bytes) *packing = *std::move(searched);
+}
+
 // Fills what `row` says of the packing. False when the packer refuses the problem.
 bool PackBare(const DeviceLives& lives, const Options& options, PackedStage* row) {
   const int64_t base = lives.persistent_bytes;
@@ -125,7 +134,10 @@ bool PackBare(const DeviceLives& lives, const Options& options, PackedStage* row
   const bool far = packing.ok() && IsFar(*packing, base);
   if (options.screen && !options.orders && far)
     packing = Pack(lives.buffers, PackEffort::kFull, base);
-  if (!options.pages.empty() && far) PackPaged(lives, options.pages, &*packing);
+  if (!options.pages.empty() && far) {
+    PackPaged(lives, options.pages, &*packing);
+    if (IsFar(*packing, base)) PackSearchedAndPaged(lives, options.pages, &*packing);
+  }
   if (!packing.ok()) return false;
   row->seconds = Seconds(start);
   row->arena_bytes = base + packing->arena_bytes;

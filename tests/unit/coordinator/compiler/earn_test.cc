@@ -16,7 +16,8 @@ namespace terrace {
 namespace {
 
 // A Llama of 16 layers on two stages of eight ranks each, whose weights and gradients are large
-// beside the activations of a micro-batch.
+// beside the activations of a micro-batch. With 16 of them a stage has more buffers than the long
+// searches take.
 constexpr char kConfig[] =
     R"({"model_type": "llama", "vocab_size": 32000, "hidden_size": 1024, "num_hidden_layers": 16,
         "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 2816,
@@ -28,10 +29,11 @@ struct Job {
   int64_t sequence = 1024;
   uint32_t tensor_parallel = 1;
   uint32_t stages = 2;
+  std::string device = "cpu";
   std::string schedule = "1f1b";
   uint32_t zero = 0;
   std::string recompute = "none";
-  uint32_t micro_batch = 1, micro_batches = 8;
+  uint32_t micro_batch = 1, micro_batches = 16;
   int64_t device_limit_bytes = 0;
   std::string packing;
   bool search_packings = true;
@@ -63,6 +65,7 @@ std::vector<v1::Program> CompileJob(const Job& job) {
   layout.set_bucket_bytes(int64_t{25} << 20);
   layout.set_precision("bf16");
   layout.set_threads_per_rank(4);
+  layout.set_device(job.device);
   const auto config = ParseModelConfig(job.config_json, job.sequence);
   EXPECT_TRUE(config.ok()) << config.status();
   const Model model = BuildModel(*config);
@@ -82,16 +85,21 @@ double OverTheBound(const v1::Arena& arena) {
   return static_cast<double>(arena.bytes()) / static_cast<double>(bound) - 1;
 }
 
-TEST(EarnTest, ShardedStatesOfAPipelineFitWithinOnePercent) {
-  for (const uint32_t zero : {2, 3}) {
-    const std::vector<v1::Program> programs = CompileJob({.zero = zero});
-    ASSERT_EQ(programs.size(), 2u);
-    for (const v1::Program& program : programs) {
-      SCOPED_TRACE(program.stage());
-      EXPECT_LE(OverTheBound(program.arenas(0)), 0.01) << "zero " << zero;
-    }
-    EXPECT_TRUE(CheckPrograms(programs).ok()) << CheckPrograms(programs);
+void ExpectWithinOnePercent(const std::vector<v1::Program>& programs, size_t stages) {
+  ASSERT_EQ(programs.size(), stages);
+  for (const v1::Program& program : programs) {
+    SCOPED_TRACE(program.stage());
+    EXPECT_LE(OverTheBound(program.arenas(0)), 0.01);
   }
+  EXPECT_TRUE(CheckPrograms(programs).ok()) << CheckPrograms(programs);
+}
+
+// In one piece each, with the waits that they earn. Compiled once: it takes seconds.
+const std::vector<v1::Program>& Contiguous(uint32_t zero) {
+  static auto& programs = *new std::map<uint32_t, std::vector<v1::Program>>;
+  auto& known = programs[zero];
+  if (known.empty()) known = CompileJob({.zero = zero, .packing = "contiguous"});
+  return known;
 }
 
 int64_t LargestArena(const std::vector<v1::Program>& programs) {
@@ -114,19 +122,39 @@ bool Paged(const std::vector<v1::Program>& programs) {
   });
 }
 
+TEST(EarnTest, ShardedStatesOfAPipelineInOnePieceEachFitWithinOnePercentWithWaits) {
+  for (const uint32_t zero : {2, 3}) {
+    SCOPED_TRACE(zero);
+    ExpectWithinOnePercent(Contiguous(zero), 2);
+    EXPECT_TRUE(Earned(Contiguous(zero)));
+    EXPECT_FALSE(Paged(Contiguous(zero)));
+  }
+}
+
 TEST(EarnTest, TimeIsSpentOnMemoryOnlyWhereTheDeviceIsTooSmallWithout) {
-  const std::vector<v1::Program> unlimited = CompileJob({.zero = 3});
-  ASSERT_TRUE(Earned(unlimited));
+  const int64_t earned = LargestArena(Contiguous(3));
+  // A GPU takes pages only where it is too small.
   const std::vector<v1::Program> roomy =
-      CompileJob({.zero = 3, .device_limit_bytes = int64_t{1} << 40});
+      CompileJob({.device = "cuda", .zero = 3, .device_limit_bytes = int64_t{1} << 40});
   EXPECT_FALSE(Earned(roomy));
   EXPECT_FALSE(Paged(roomy));
-  EXPECT_GT(LargestArena(roomy), LargestArena(unlimited));
-  const std::vector<v1::Program> tight = CompileJob(
-      {.zero = 3, .device_limit_bytes = LargestArena(unlimited), .packing = "contiguous"});
+  EXPECT_GT(LargestArena(roomy), earned);
+  const std::vector<v1::Program> tight =
+      CompileJob({.zero = 3, .device_limit_bytes = earned, .packing = "contiguous"});
   EXPECT_TRUE(Earned(tight));
   EXPECT_FALSE(Paged(tight));
-  EXPECT_EQ(LargestArena(tight), LargestArena(unlimited));
+  EXPECT_EQ(LargestArena(tight), earned);
+}
+
+TEST(EarnTest, TheHostTakesPagesWhereverOrdersLeaveTooMuch) {
+  const std::vector<v1::Program> unlimited = CompileJob({.zero = 2});
+  const std::vector<v1::Program> roomy =
+      CompileJob({.zero = 3, .device_limit_bytes = int64_t{1} << 40});
+  for (const auto* programs : {&unlimited, &roomy}) {
+    ExpectWithinOnePercent(*programs, 2);
+    EXPECT_TRUE(Paged(*programs));
+    EXPECT_FALSE(Earned(*programs));
+  }
 }
 
 // The bytes alive at once, and half a percent.
