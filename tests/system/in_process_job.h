@@ -44,7 +44,8 @@ struct JobResult {
   std::vector<std::vector<SequenceTimes>> times;  // of each rank's steps; none in turns
   std::vector<v1::Program> programs;              // by stage
   std::vector<v1::AllocatorStats> allocator;      // of each rank, after the last step
-  // Of each rank's arena, as the system sees it, guard pages not counted; 0 unless in turns.
+  // Of each rank's arena, as the system sees it, guard pages and second addresses not counted; 0
+  // unless in turns.
   std::vector<int64_t> mapped_bytes;
 };
 

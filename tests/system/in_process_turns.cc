@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "proto/allocation_events.h"
+#include "proto/arena_pages.h"
 #include "tests/system/mapped_bytes.h"
 #include "tests/system/meeting.h"
 #include "tests/system/turns.h"
@@ -84,8 +85,12 @@ class TurnsRank {
   void End() { AddStats(io_.stats(), &result_); }
 
   RankResult Finish(int64_t steps, const std::map<uintptr_t, int64_t>& mappings) {
-    const auto arena = mappings.find(reinterpret_cast<uintptr_t>(memory_.arenas()[0]));
-    if (arena != mappings.end()) result_.mapped_bytes = arena->second;
+    const auto begin = reinterpret_cast<uintptr_t>(memory_.arenas()[0]);
+    uintptr_t end = begin;  // where the guard page begins
+    for (auto at = mappings.find(end); at != mappings.end(); at = mappings.find(end))
+      end += at->second;
+    if (end > begin)
+      result_.mapped_bytes = static_cast<int64_t>(end - begin) - AliasBytes(program_.arenas(0));
     AddStates(rank_, &keeper_, &result_);
     for (size_t g = 0; g < groups_.size(); ++g) {
       if (groups_[g] == nullptr) continue;

@@ -58,7 +58,7 @@ def run_shard(options, index, revision):
 
 def summary(results, shards):
     total = {key: sum(result[key] for result in results) for key in
-             ("cases", "passed", "trained", "same_programs", "on_threads", "bitwise_equal", "cpu_seconds")}
+             ("cases", "passed", "trained", "same_programs", "on_threads", "bitwise_equal", "paged", "cpu_seconds")}
     worst = {}
     for result in results:
         for quantity, found in result.get("worst", {}).items():
@@ -67,7 +67,8 @@ def summary(results, shards):
     lines = [f"{len(results)} of {shards} shards, commit {', '.join(sorted({r['commit'] for r in results}))}: "
              f"{total['passed']} of {total['cases']} layouts passed; {total['trained']} trained, "
              f"{total['same_programs']} have the programs of another, {total['on_threads']} trained on threads over "
-             f"Gloo as well, {total['bitwise_equal']} equal to another bit for bit; {total['cpu_seconds']:.0f} s of CPU",
+             f"Gloo as well, {total['bitwise_equal']} equal to another bit for bit, {total['paged']} with "
+             f"pages at second addresses; {total['cpu_seconds']:.0f} s of CPU",
              "", "| quantity | largest error over its bound | layout |", "|---|---|---|"]
     lines += [f"| {name} | {found['ratio']:.3f} | {found['where']} |" for name, found in sorted(worst.items())]
     return "\n".join(lines), total

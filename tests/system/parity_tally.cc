@@ -54,6 +54,7 @@ bool Tally::WriteResult() const {
                            {"same_programs", same_},
                            {"on_threads", on_threads_},
                            {"bitwise_equal", bitwise_},
+                           {"paged", paged_},
                            {"seconds", Seconds()},
                            {"cpu_seconds", static_cast<double>(std::clock()) / CLOCKS_PER_SEC}};
   for (const auto& [what, worst] : worst_)

@@ -26,6 +26,7 @@ class Tally {
   void CountSamePrograms() {
     ++same_;
   }                                    // byte for byte those of a layout before: not trained again
+  void CountPaged() { ++paged_; }      // trained, with pages at second addresses on some stage
   void CountBitwise() { ++bitwise_; }  // equal to another layout, bit for bit
   void Done(bool failed);
 
@@ -42,7 +43,7 @@ class Tally {
 
   const std::string shard_;
   const size_t cases_;
-  size_t done_ = 0, failed_ = 0, trained_ = 0, on_threads_ = 0, same_ = 0, bitwise_ = 0;
+  size_t done_ = 0, failed_ = 0, trained_ = 0, on_threads_ = 0, same_ = 0, bitwise_ = 0, paged_ = 0;
   std::map<std::string, Worst> worst_;  // by quantity
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point printed_ = begin_;

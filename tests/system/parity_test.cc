@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
@@ -54,10 +55,13 @@ v1::Layout OneRank(const v1::Layout& layout) {
   return one;
 }
 
-// Values do not depend on where buffers lie; the other system tests execute searched packings.
+// Values do not depend on where buffers lie; the other system tests execute searched packings. With
+// TERRACE_LAYOUTS_PACKING=pages these have pages at second addresses.
 std::vector<v1::Program> CompileLayout(const std::string& family, v1::Layout layout) {
   layout.set_threads_per_rank(1);
-  auto programs = CompileJob(DataOf(family), layout, /*search_packings=*/false);
+  const char* packing = std::getenv("TERRACE_LAYOUTS_PACKING");
+  auto programs = CompileJob(DataOf(family), layout, /*search_packings=*/false,
+                             packing == nullptr ? "" : packing);
   EXPECT_TRUE(programs.ok()) << Describe(LayoutCase{family, layout}) << ": " << programs.status();
   return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
 }
@@ -150,6 +154,11 @@ class Parity {
     const LayoutCase& c = parity.layout;
     const JobResult turns = Train(c, programs, {.turns = static_cast<uint32_t>(parity.index)});
     tally_.CountTrained();
+    if (std::any_of(programs.begin(), programs.end(), [](const v1::Program& program) {
+          return program.arenas(0).aliases_size() > 0;
+        })) {
+      tally_.CountPaged();
+    }
     const JobResult& one = Reference(c);
     ASSERT_EQ(turns.losses.size(), one.losses.size());
     ExpectSameBits(c, HashOf(turns));
