@@ -5,7 +5,8 @@
 //   TERRACE_LAYOUTS_SHARD=k/n     an n-th of them, one after the other; layouts that differ in
 //                                 schedule, recompute or precision alone are in one shard
 //
-//   TERRACE_LAYOUTS_PACKING=pages compiled with this layout.packing (parity_test.cc)
+//   TERRACE_LAYOUTS_PAGES=1       with every step buffer in pages at second addresses
+//                                 (parity_test.cc)
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/prepare/memory_report.h"
 #include "proto/grid.h"
+#include "proto/program_check.h"
 #include "proto/program_hash.h"
 #include "tests/system/exact_gradients.h"
 #include "tests/system/in_process_job.h"
@@ -30,6 +31,7 @@
 #include "tests/system/parity_bound.h"
 #include "tests/system/parity_cases.h"
 #include "tests/system/parity_tally.h"
+#include "tests/unit/proto/second_addresses.h"
 
 namespace terrace {
 namespace {
@@ -46,6 +48,8 @@ const JobData& DataOf(const std::string& family) {
   return all->emplace(family, std::move(data)).first->second;
 }
 
+constexpr int64_t kPageBytes = 4096;
+
 // One rank with the same global batch.
 v1::Layout OneRank(const v1::Layout& layout) {
   v1::Layout one = MatrixLayout();
@@ -56,14 +60,17 @@ v1::Layout OneRank(const v1::Layout& layout) {
 }
 
 // Values do not depend on where buffers lie; the other system tests execute searched packings. With
-// TERRACE_LAYOUTS_PACKING=pages these have pages at second addresses.
+// TERRACE_LAYOUTS_PAGES every step buffer lies in pages at second addresses, in another order.
 std::vector<v1::Program> CompileLayout(const std::string& family, v1::Layout layout) {
   layout.set_threads_per_rank(1);
-  const char* packing = std::getenv("TERRACE_LAYOUTS_PACKING");
-  auto programs = CompileJob(DataOf(family), layout, /*search_packings=*/false,
-                             packing == nullptr ? "" : packing);
+  auto programs = CompileJob(DataOf(family), layout, /*search_packings=*/false);
   EXPECT_TRUE(programs.ok()) << Describe(LayoutCase{family, layout}) << ": " << programs.status();
-  return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
+  if (!programs.ok()) return {};
+  if (std::getenv("TERRACE_LAYOUTS_PAGES") != nullptr) {
+    for (v1::Program& program : *programs) MoveToSecondAddresses(kPageBytes, &program);
+    EXPECT_EQ(CheckPrograms(*programs), absl::OkStatus()) << Describe(LayoutCase{family, layout});
+  }
+  return *std::move(programs);
 }
 
 JobResult Train(const LayoutCase& c, const std::vector<v1::Program>& programs,
