@@ -162,6 +162,9 @@ compiler::PackingPolicy PolicyOf(const CompileInput& input, const v1::Layout& la
   if (layout.device() != "cuda") policy.pages = PagePolicy::kWhereLoose;
   if (!planned || packing == "contiguous") policy.pages = PagePolicy::kNever;
   if (planned && packing == "pages") policy.pages = PagePolicy::kAlways;
+  policy.only_to_fit = input.only_to_fit;
+  const bool has_pages = policy.pages != PagePolicy::kNever;
+  if (input.only_to_fit && has_pages) policy.effort = std::min(policy.effort, PackEffort::kOrders);
   return policy;
 }
 

@@ -44,6 +44,8 @@ struct CompileInput {
   // Without, arenas are a few percent larger where buffers fit badly, and compiling takes under a
   // second a stage: for comparing layouts.
   bool search_packings = true;
+  // With: until it fits its device limit, by orders and by pages where pages may be used.
+  bool only_to_fit = false;
   // Of the training steps of all stages together; more are given up early. 0: as many as programs
   // may have.
   int64_t instructions_max = 0;

@@ -20,6 +20,8 @@ namespace {
 // kLeastBytes.
 constexpr int64_t kWorthPart = 100;
 constexpr int64_t kLeastBytes = int64_t{1} << 20;
+// Over the bound, that is left of many buffers that fit their device.
+constexpr int64_t kFittingPart = 50;
 // Waits save one part in so many of what lives at once, at most.
 constexpr int64_t kSavedPart = 10;
 
@@ -55,22 +57,31 @@ bool MayPage(const v1::Program& program, const PackingPolicy& policy) {
          (program.device_limit_bytes() > 0 && !Fits(program));
 }
 
+bool PagesWhereLoose(const PackingPolicy& policy) {
+  return policy.pages == PagePolicy::kAlways || policy.pages == PagePolicy::kWhereLoose;
+}
+
 // Emits and packs.
-absl::Status Attempt(const EmitInput& input, const Waits& waits, PackEffort effort, Graph* graph,
-                     v1::Program* program) {
+absl::Status Attempt(const EmitInput& input, const Waits& waits, const PlaceOptions& options,
+                     Graph* graph, v1::Program* program) {
   if (waits.late_gathers) {
     for (Sequence& sequence : graph->sequences) HalveLeads(*graph, &sequence.nodes);
   }
   AssignStreams(waits.retire_marks, graph);
   RETURN_IF_ERROR(Emit(input, program));
-  return PlaceBuffers(program, {effort});
+  return PlaceBuffers(program, options);
+}
+
+bool AtBound(const v1::Arena& arena) { return arena.bytes() == arena.lower_bound_bytes(); }
+
+// Those beside the device's.
+bool OthersAtBound(const v1::Program& program) {
+  return std::all_of(program.arenas().begin() + 1, program.arenas().end(), AtBound);
 }
 
 // The search would start below this.
 bool OrdersDo(const v1::Program& program) {
-  return std::all_of(program.arenas().begin(), program.arenas().end(), [](const v1::Arena& arena) {
-    return arena.bytes() == arena.lower_bound_bytes();
-  });
+  return AtBound(program.arenas(0)) && OthersAtBound(program);
 }
 
 // True when `other` needs less of the device and no more of anything else.
@@ -79,6 +90,17 @@ bool Better(const v1::Program& other, const v1::Program& program) {
     if (other.arenas(i).bytes() > program.arenas(i).bytes()) return false;
   }
   return other.arenas(0).bytes() < program.arenas(0).bytes();
+}
+
+// Nothing is gained by needing less: it fits its device near to the bound, and nothing else can be
+// smaller.
+bool IsEnough(const v1::Program& program, const PackingPolicy& policy) {
+  if (!Fits(program) || !OthersAtBound(program)) return false;
+  const bool many = program.buffers_size() > static_cast<int>(kSoonPacked);
+  const int64_t bound = program.arenas(0).lower_bound_bytes();
+  // Pages do soon what takes searches seconds.
+  const int64_t part = PagesWhereLoose(policy) ? kWorthPart : kFittingPart;
+  return policy.only_to_fit || (many && program.arenas(0).bytes() - bound <= bound / part);
 }
 
 // Keeps the better one of this packing and another.
@@ -91,7 +113,7 @@ absl::Status PlaceBetter(const PlaceOptions& options, v1::Program* program) {
 
 // Pages for what orders leave.
 PlaceOptions OrdersAndPages(PackEffort effort) {
-  return {.effort = std::min(effort, PackEffort::kOrders), .pages = true};
+  return {.effort = std::min(effort, PackEffort::kOrders), .pages = true, .packed = true};
 }
 
 // Of a program whose orders were tried: pages wherever they leave too much; where those do not do,
@@ -139,7 +161,9 @@ absl::StatusOr<bool> Earn(const EmitInput& input, const v1::Program& bare, int64
   for (const Waits& waits : kWaits) {
     graph->sequences = sequences;
     v1::Program other = bare;
-    RETURN_IF_ERROR(Attempt(input, waits, PackEffort::kOrders, graph, &other));
+    RETURN_IF_ERROR(Attempt(input, waits,
+                            {.effort = PackEffort::kOrders, .only_to_fit = policy.only_to_fit},
+                            graph, &other));
     if (!best || Better(other, *best)) best = std::move(other);
     if (!WorthEarning(*best, bound)) break;
   }
@@ -156,15 +180,17 @@ absl::StatusOr<bool> Earn(const EmitInput& input, const v1::Program& bare, int64
 absl::Status EmitAndPlace(const EmitInput& input, const PackingPolicy& policy, Graph* graph,
                           v1::Program* program) {
   if (policy.effort == PackEffort::kQuick) {
-    RETURN_IF_ERROR(Attempt(input, {}, policy.effort, graph, program));
+    RETURN_IF_ERROR(Attempt(input, {}, {policy.effort}, graph, program));
     if (program->arenas().empty() || !MayPage(*program, policy)) return absl::OkStatus();
     const int64_t bound = program->arenas(0).lower_bound_bytes();
     if (program->device_limit_bytes() > 0 && !FitsWith(*program, bound)) return absl::OkStatus();
-    return PlaceBetter({policy.effort, /*pages=*/true}, program);
+    return PlaceBetter({policy.effort, /*pages=*/true, /*packed=*/true}, program);
   }
   const v1::Program bare = *program;
-  RETURN_IF_ERROR(Attempt(input, {}, PackEffort::kOrders, graph, program));
-  if (program->arenas().empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(Attempt(input, {},
+                          {.effort = PackEffort::kOrders, .only_to_fit = policy.only_to_fit}, graph,
+                          program));
+  if (program->arenas().empty() || IsEnough(*program, policy)) return absl::OkStatus();
   std::vector<int64_t> bounds;  // by arena, of the program as it was first
   for (const v1::Arena& arena : program->arenas()) bounds.push_back(arena.lower_bound_bytes());
   const int64_t unused = program->arenas(0).bytes() - bounds[0];

@@ -17,6 +17,11 @@ namespace {
 
 // One part in this many over the lower bound is good enough to stop: 0.5 %.
 constexpr int64_t kGoodEnoughPart = 200;
+// And where there is room for it and more items than are packed in no time, of the whole arena:
+// 1 %; 2 % once the orders of the portfolio are through, of so many items the first few of them.
+constexpr int64_t kRoomPart = 100;
+constexpr int64_t kRoomLaterPart = 50;
+constexpr size_t kRoomItems = 8192;
 // What is near, where layouts are only compared, and how many orders that may cost.
 constexpr int64_t kNearPart = 30;
 constexpr size_t kQuickOrders = 3;
@@ -81,20 +86,22 @@ absl::Status CheckBuffers(absl::Span<const PackBuffer> buffers) {
 // One problem on its way through the tiers; each leaves the best placement so far at least as good.
 class Packer {
  public:
-  Packer(absl::Span<const PackBuffer> buffers, PackEffort effort, int64_t beside_bytes)
+  Packer(absl::Span<const PackBuffer> buffers, PackEffort effort, int64_t beside_bytes,
+         const PackRoom& room)
       : problem_(MakePackProblem(buffers)),
         bound_(problem_.lower_bound_bytes),
         whole_bound_(beside_bytes + bound_),
         effort_(effort),
-        good_enough_((bound_ + bound_ / GoodEnoughPart()) / kPackAlignment * kPackAlignment) {}
+        room_(room),
+        good_enough_(GoodEnough() / kPackAlignment * kPackAlignment) {}
 
   Packing Run() {
     TryPortfolio();
-    if (effort_ != PackEffort::kQuick) {
+    if (effort_ != PackEffort::kQuick && !HasRoom()) {
       ImproveOrders();
       ChooseHoles();
     }
-    if (effort_ == PackEffort::kFull) {
+    if (effort_ == PackEffort::kFull && !HasRoom()) {
       MoveCeiling();
       Eject();
       Search();
@@ -112,6 +119,21 @@ class Packer {
     return effort_ == PackEffort::kQuick ? kNearPart : kGoodEnoughPart;
   }
 
+  int64_t GoodEnough() const {
+    const int64_t near = bound_ + bound_ / GoodEnoughPart();
+    return effort_ == PackEffort::kQuick ? near : std::max(near, Room(kRoomPart));
+  }
+
+  // What may be taken of the room there is, one part in so many over the bound; 0: it is not known.
+  int64_t Room(int64_t part) const {
+    if (room_.only_to_fit) return room_.bytes;
+    if (problem_.items.size() <= kSoonPacked) return 0;
+    return std::min(room_.bytes, bound_ + whole_bound_ / part);
+  }
+
+  // Nothing is gained by needing less.
+  bool HasRoom() const { return best_.arena_bytes <= Room(kRoomLaterPart); }
+
   bool Done() const { return !best_.offsets.empty() && best_.arena_bytes <= good_enough_; }
 
   void Offer(const PackPlacement& placement) {
@@ -126,6 +148,7 @@ class Packer {
       Offer(tried.placement);
       if (Done()) return;
       tried_.push_back(std::move(tried));
+      if (problem_.items.size() > kRoomItems && tried_.size() >= kQuickOrders && HasRoom()) return;
     }
   }
 
@@ -221,6 +244,7 @@ class Packer {
   const int64_t bound_;
   const int64_t whole_bound_;  // of the arena
   const PackEffort effort_;
+  const PackRoom room_;
   const int64_t good_enough_;
   std::vector<Tried> tried_;  // all of the portfolio, unless one was good enough
   PackPlacement best_;
@@ -229,10 +253,10 @@ class Packer {
 }  // namespace
 
 absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers, PackEffort effort,
-                             int64_t beside_bytes) {
+                             int64_t beside_bytes, const PackRoom& room) {
   RETURN_IF_ERROR(CheckBuffers(buffers));
   if (buffers.empty()) return Packing{};
-  return Packer(buffers, effort, beside_bytes).Run();
+  return Packer(buffers, effort, beside_bytes, room).Run();
 }
 
 }  // namespace terrace

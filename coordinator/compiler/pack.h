@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -40,10 +41,22 @@ enum class PackEffort {
   kFull,
 };
 
+// So many are packed as well as can be in no time.
+inline constexpr size_t kSoonPacked = 512;
+
+// What the buffers may take, where that is known. Of more than kSoonPacked then what is within it
+// and 1 % over the bound of the whole arena is good enough, 2 % where no order of the portfolio
+// does better.
+struct PackRoom {
+  int64_t bytes = 0;         // 0: it is not known
+  bool only_to_fit = false;  // whatever is within it is good enough
+};
+
 // `beside_bytes` lie in the arena all the time, beside the buffers: whether a long search is worth
 // its time depends on what is left of both. INVALID_ARGUMENT for an empty or inverted life or a
 // size < 1, naming the buffer.
 absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers,
-                             PackEffort effort = PackEffort::kFull, int64_t beside_bytes = 0);
+                             PackEffort effort = PackEffort::kFull, int64_t beside_bytes = 0,
+                             const PackRoom& room = {});
 
 }  // namespace terrace

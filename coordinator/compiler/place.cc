@@ -71,10 +71,39 @@ constexpr int64_t kTooMuchPart = 100;
 // For comparing layouts.
 constexpr int64_t kQuickSteps = 200'000'000;
 
+// Of the arena, so that the program fits its device; 0: there is no limit.
+int64_t ArenaLimit(const v1::Program& program) {
+  return program.device_limit_bytes() == 0
+             ? 0
+             : std::max<int64_t>(1, program.device_limit_bytes() - program.external_bytes());
+}
+
+// What the buffers of an arena may take behind its persistent ones.
+PackRoom RoomIn(const v1::Program& program, const v1::Arena& arena, int64_t base,
+                const PlaceOptions& options) {
+  PackRoom room = {.only_to_fit = options.only_to_fit};
+  const int64_t limit = arena.tier() == v1::DEVICE ? ArenaLimit(program) : 0;
+  if (limit > 0) room.bytes = std::max<int64_t>(1, limit - base);
+  return room;
+}
+
+// As it was packed before.
+Packing PackingOf(const v1::Program& program, const Region& region, int64_t base) {
+  Packing packing;
+  for (size_t k = 0; k < region.ids.size(); ++k) {
+    packing.offsets.push_back(program.buffers(region.ids[k]).offset() - base);
+    packing.arena_bytes =
+        std::max(packing.arena_bytes, packing.offsets[k] + region.buffers[k].bytes);
+  }
+  if (!region.ids.empty())
+    packing.lower_bound_bytes = MakePackProblem(region.buffers).lower_bound_bytes;
+  return packing;
+}
+
 // Packs the STEP buffers that `sequence` uses in `arena` into the space from `base` on.
 absl::StatusOr<Region> PackStep(const v1::Program& program, const v1::Sequence& sequence,
                                 const std::vector<Life>& lives, uint32_t arena, int64_t base,
-                                PackEffort effort) {
+                                const PlaceOptions& options) {
   Region region;
   const v1::Tier tier = program.arenas(static_cast<int>(arena)).tier();
   for (int i = 0; i < program.buffers_size(); ++i) {
@@ -93,15 +122,13 @@ absl::StatusOr<Region> PackStep(const v1::Program& program, const v1::Sequence& 
                               .begin = lives[i].begin,
                               .end = lives[i].end});
   }
-  ASSIGN_OR_RETURN(region.packing, Pack(region.buffers, effort, base));
+  if (options.packed) {
+    region.packing = PackingOf(program, region, base);
+    return region;
+  }
+  const PackRoom room = RoomIn(program, program.arenas(static_cast<int>(arena)), base, options);
+  ASSIGN_OR_RETURN(region.packing, Pack(region.buffers, options.effort, base, room));
   return region;
-}
-
-// Of the arena, so that the program fits its device; 0: there is no limit.
-int64_t ArenaLimit(const v1::Program& program) {
-  return program.device_limit_bytes() == 0
-             ? 0
-             : std::max<int64_t>(1, program.device_limit_bytes() - program.external_bytes());
 }
 
 // Replaces the packing of `arena` by one with pages, where that needs less.
@@ -144,7 +171,7 @@ absl::Status PlaceArena(const std::vector<std::vector<Life>>& lives, const Place
   int64_t bytes = 0, bound = 0;
   for (int s = 0; s < program->sequences_size(); ++s) {
     ASSIGN_OR_RETURN(Region region, PackStep(*program, program->sequences(s), lives[s], arena->id(),
-                                             base, options.effort));
+                                             base, options));
     bytes = std::max(bytes, region.bytes());
     bound = std::max(bound, region.packing.lower_bound_bytes);
     regions.push_back(std::move(region));

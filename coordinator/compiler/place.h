@@ -17,6 +17,9 @@ struct PlaceOptions {
   // On the device then pages, where that leaves more than 1 % over the bound or more than the
   // program's device limit.
   bool pages = false;
+  // It has the offsets that packing with this effort gave: they are kept, and only pages are tried.
+  bool packed = false;
+  bool only_to_fit = false;  // whatever fits the program's device limit does
 };
 
 absl::Status PlaceBuffers(v1::Program* program, const PlaceOptions& options = {});
