@@ -22,10 +22,6 @@
 namespace terrace {
 namespace {
 
-// Of a plan that is only looked at a longer step is left at its sample: compiling, packing and
-// checking as many takes some ten seconds.
-constexpr int64_t kWholeToLook = 600'000;
-
 // What layouts are compared with. Measured rates differ from one start of a worker to the next, and
 // a job that is run again or resumed must get the same layout, so that its sums are the same bit by
 // bit: measurements tell how long the chosen layout takes, they do not choose it.

@@ -48,17 +48,24 @@ v1::HardwareProfile ProfileFor(const v1::JobSpec& spec, v1::HardwareProfile prof
 std::vector<std::string> Excesses(const v1::JobSpec& spec, const Budget& budget,
                                   const Evaluated& evaluated);
 
+// How well buffers are packed.
+enum class Packings {
+  kQuick,  // a few percent over the bound where they fit badly
+  kToFit,  // as well as it takes to fit the device
+  kBest,
+};
+
 // Checked when it fits. INTERNAL when the checker refuses what the compiler made.
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
                                    const Budget& budget, const v1::Layout& layout,
-                                   bool search_packings = true);
+                                   Packings packings = Packings::kBest);
 
 // Parts of it: `programs` compiled with the layout's micro-batches, or so many of them; the bytes
-// and whether they fit. Without searching packings, arenas may be a few percent larger.
-// RESOURCE_EXHAUSTED when it takes more than `instructions_max`, if that is not 0.
+// and whether they fit. RESOURCE_EXHAUSTED when it takes more than `instructions_max`, if that is
+// not 0.
 absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, const Model& model,
                                                        const Budget& budget, v1::Layout layout,
-                                                       int64_t micro_batches, bool search_packings,
+                                                       int64_t micro_batches, Packings packings,
                                                        int64_t instructions_max = 0);
 void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated);
 // Gives the programs, which fit, the limits and checks them. INTERNAL when the checker refuses.

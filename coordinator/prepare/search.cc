@@ -144,14 +144,13 @@ class Once {
 
   // As much of the chosen step as is wanted of it.
   absl::Status Finish(Evaluated* one) {
-    if (!IsEnough(*one)) return Complete(/*search_packings=*/true, one);
+    if (!IsEnough(*one)) return Complete(Packings::kBest, one);
     RETURN_IF_ERROR(CheckWholeStep(*one));
     return options_.first_fit ? absl::OkStatus() : RefineSample(spec_, model_, budget_, one);
   }
 
-  absl::Status Complete(bool search_packings, Evaluated* one) {
-    ASSIGN_OR_RETURN(*one,
-                     Evaluate(spec_, model_, budget_, v1::Layout(one->layout), search_packings));
+  absl::Status Complete(Packings packings, Evaluated* one) {
+    ASSIGN_OR_RETURN(*one, Evaluate(spec_, model_, budget_, v1::Layout(one->layout), packings));
     cost_.instructions += Instructions(one->programs);
     return absl::OkStatus();
   }
@@ -201,7 +200,7 @@ class Once {
         LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses;
     const bool pack =
         InstructionsOf(*sample) <= kPackedToLook && NearlyFits(spec_, budget_, *sample);
-    if (is_short || pack) return Complete(pack, sample);
+    if (is_short || pack) return Complete(pack ? Packings::kBest : Packings::kQuick, sample);
     return SimulateStep(budget_.profile, sample);
   }
 

@@ -23,6 +23,10 @@ namespace terrace {
 // Where nothing fits no more instructions are compiled to find that out.
 inline constexpr int64_t kUnfitInstructionsMax = 240'000;
 
+// Of a plan that is only looked at a longer step is left at its sample: compiling, packing,
+// checking and simulating as many takes about as long as the search itself.
+inline constexpr int64_t kWholeToLook = 60'000;
+
 // What a search costs, counted and never timed.
 struct SearchCost {
   int64_t compared = 0;      // layouts, by closed form

@@ -51,7 +51,7 @@ absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, co
                                  int64_t instructions_max) {
   Evaluated evaluated = {.layout = layout};
   const auto compile = [&](int64_t micro_batches) {
-    return CompileLayout(spec, model, budget, layout, micro_batches, /*search_packings=*/false,
+    return CompileLayout(spec, model, budget, layout, micro_batches, Packings::kQuick,
                          instructions_max);
   };
   if (sizes.longer == 0) {
@@ -85,9 +85,9 @@ absl::Status CheckWholeStep(const Evaluated& sample) {
 
 absl::Status RefineSample(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                           Evaluated* sample) {
-  ASSIGN_OR_RETURN(sample->programs, CompileLayout(spec, model, budget, sample->layout,
-                                                   sample->programs[0].rules().micro_batches(),
-                                                   /*search_packings=*/true));
+  ASSIGN_OR_RETURN(sample->programs,
+                   CompileLayout(spec, model, budget, sample->layout,
+                                 sample->programs[0].rules().micro_batches(), Packings::kBest));
   CountSampleBytes(spec, budget, sample);
   if (sample->fits) {
     RETURN_IF_ERROR(CheckAdmitted(budget, LimitsOf(spec), sample->layout, &sample->programs));
@@ -118,10 +118,12 @@ void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* 
   evaluated->fits = Excesses(spec, budget, *evaluated).empty();
 }
 
-bool NearlyFits(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one) {
-  // What packing better saves as a rule. Waits may shorten lives (compiler/earn.h) besides, so that
-  // a little less than the bound may do.
-  constexpr double kPackingSaves = 0.08, kBelowBound = 0.04;
+namespace {
+
+// Whether what `least` makes of every arena's bytes, and of those that its packing leaves unused,
+// is within its tier's limit.
+template <typename Least>
+bool AllWithin(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one, Least least) {
   const TierLimits limits = LimitsOf(spec);
   for (size_t stage = 0; stage < one.programs.size(); ++stage) {
     for (const v1::Arena& arena : one.programs[stage].arenas()) {
@@ -129,13 +131,28 @@ bool NearlyFits(const v1::JobSpec& spec, const Budget& budget, const Evaluated& 
                             : arena.tier() == v1::HOST ? limits.host_bytes
                                                        : limits.nvme_bytes;
       const auto bytes = static_cast<double>(BytesOf(one, stage, arena.tier()));
-      const double unused = static_cast<double>(arena.bytes() - arena.lower_bound_bytes());
-      const double least =
-          std::max(bytes * (1 - kPackingSaves), (bytes - unused) * (1 - kBelowBound));
-      if (limit > 0 && least > static_cast<double>(limit)) return false;
+      const auto unused = static_cast<double>(arena.bytes() - arena.lower_bound_bytes());
+      if (limit > 0 && least(bytes, unused) > static_cast<double>(limit)) return false;
     }
   }
   return true;
+}
+
+}  // namespace
+
+bool NearlyFits(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one) {
+  // What packing better saves as a rule. Waits may shorten lives (compiler/earn.h) besides, so that
+  // a little less than the bound may do.
+  constexpr double kPackingSaves = 0.08, kBelowBound = 0.04;
+  return AllWithin(spec, budget, one, [](double bytes, double unused) {
+    return std::max(bytes * (1 - kPackingSaves), (bytes - unused) * (1 - kBelowBound));
+  });
+}
+
+bool FitsByBound(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one) {
+  constexpr double kLeft = 1.005;  // the first ceiling of compiler/pack_pages.h
+  return AllWithin(spec, budget, one,
+                   [](double bytes, double unused) { return (bytes - unused) * kLeft; });
 }
 
 absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluated) {

@@ -42,6 +42,9 @@ void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* 
 
 // A better packing may make it fit: what no packing can go below does, or nearly.
 bool NearlyFits(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one);
+// A better packing will probably do: what no packing can go below leaves as much room as packings
+// and pages need.
+bool FitsByBound(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one);
 
 // Fills `simulation`, of samples and of whole steps. Of a sample its seconds are the whole step's,
 // those of its stages are not.

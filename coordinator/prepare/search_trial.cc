@@ -170,7 +170,8 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
   const int64_t instructions = Instructions(one->programs) + Instructions(one->shorter);
   instructions_ += instructions;
   longer_by = static_cast<double>(instructions) / LengthOf(layout);
-  RETURN_IF_ERROR(PackBetter(kQuicklyPacked, &*one));
+  // Computing a layer more again costs less than what it would take to fit otherwise.
+  if (FitsByBound(spec_, budget_, *one)) RETURN_IF_ERROR(PackBetter(kQuicklyPacked, &*one));
   return one;
 }
 
@@ -181,9 +182,9 @@ absl::Status Trial::PackBetter(int64_t instructions_max, Evaluated* one) {
     return absl::OkStatus();
   }
   ++packed_;
-  ASSIGN_OR_RETURN(one->programs, CompileLayout(spec_, model_, budget_, one->layout,
-                                                one->programs[0].rules().micro_batches(),
-                                                /*search_packings=*/true));
+  ASSIGN_OR_RETURN(one->programs,
+                   CompileLayout(spec_, model_, budget_, one->layout,
+                                 one->programs[0].rules().micro_batches(), Packings::kToFit));
   CountSampleBytes(spec_, budget_, one);
   return absl::OkStatus();
 }

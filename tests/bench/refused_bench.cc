@@ -55,12 +55,7 @@ v1::JobSpec SpecOf(const Refused& c) {
   spec.mutable_train()->set_precision(c.precision);
   spec.mutable_resources()->set_device_memory(c.device_mib << 20);
   if (c.host_gib > 0) spec.mutable_resources()->set_host_memory(c.host_gib << 30);
-  const std::string_view pinned = c.pinned;
-  v1::LayoutSpec* layout = spec.mutable_layout();
-  if (pinned == "zero 3") layout->set_zero(3);
-  if (pinned.find("pp 16") != std::string_view::npos) layout->set_pp(16);
-  if (pinned.find("tp 8") != std::string_view::npos) layout->set_tp(8);
-  if (pinned.find("zbv") != std::string_view::npos) layout->set_schedule("zbv");
+  Pin(c.pinned, spec.mutable_layout());
   return spec;
 }
 

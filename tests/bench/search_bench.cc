@@ -2,8 +2,10 @@
 // of the catalogue. A table of the layouts chosen: seconds to search, layouts compared by closed
 // form and compiled, step time, share of the peak, bytes. With --rank N each job's N fastest
 // proposals are compiled and simulated too: how the closed form orders them (Spearman's rank
-// correlation), how far it is off, and what choosing by it alone would cost. results/search-*.md
-// keeps what was measured. Other arguments name cases by parts of their names.
+// correlation), how far it is off, and what choosing by it alone would cost. With --ordinary all of
+// the plan is made, as `terrace plan` does, for models of 7 and 8 billion parameters on 8 devices
+// at every ordinary sequence and batch, and its programs' hashes tell one plan from another.
+// results/search-*.md keeps what was measured. Other arguments name cases by parts of their names.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -11,12 +13,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "coordinator/planner/cluster.h"
+#include "coordinator/prepare.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/search.h"
@@ -35,6 +40,9 @@ constexpr SearchCase kCases[] = {
     {"llama-3.1-8b", "h100x8:8", 8192, 512},
     {"llama-3.1-8b", "h100x8:128", 8192, 1024},
     {"llama-3.1-8b", "rtx4090x1:1", 2048, 16},
+    {"llama-3.1-8b", "rtx4090x8:1", 4096, 64},
+    {"llama-3.1-8b", "rtx4090x8:2", 2048, 16},
+    {"llama-3.1-8b", "rtx4090x8:2", 4096, 64},
     {"llama-2-13b", "a100x8:1", 4096, 128},
     {"llama-2-13b", "h100x8:16", 4096, 1024},
     {"llama-3.1-70b", "h100x8:8", 8192, 128},
@@ -42,6 +50,24 @@ constexpr SearchCase kCases[] = {
     {"llama-3.1-70b", "h100x8:256", 8192, 2048},
     {"llama-3.1-405b", "h100x8:2048", 8192, 2048},
 };
+
+// Of a user who has eight devices: nothing pinned, or one thing.
+std::vector<SearchCase> OrdinaryCases() {
+  std::vector<SearchCase> cases;
+  for (const char* preset : {"llama-2-7b", "llama-3.1-8b"}) {
+    for (const char* cluster : {"a100-40gbx8:1", "a100x8:1", "h100x8:1"}) {
+      for (const int64_t sequence : {1024, 2048, 4096, 8192}) {
+        if (preset == std::string_view("llama-2-7b") && sequence > 4096) continue;
+        for (const int64_t batch : {8, 16, 64, 256}) {
+          for (const char* pinned : {"", "zero 3", "tp 2"}) {
+            cases.push_back({preset, cluster, sequence, batch, 0, pinned});
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
 
 struct Job {
   std::string name;
@@ -52,7 +78,8 @@ struct Job {
 
 absl::StatusOr<Job> JobOf(const SearchCase& c) {
   Job job = {.name = std::string(c.preset) + ", " + std::string(c.cluster) + ", sequence " +
-                     std::to_string(c.sequence) + ", batch " + std::to_string(c.global_batch),
+                     std::to_string(c.sequence) + ", batch " + std::to_string(c.global_batch) +
+                     (c.pinned.empty() ? "" : ", ") + std::string(c.pinned),
              .spec = SpecOf(c)};
   absl::StatusOr<Cluster> cluster = ParseCluster(c.cluster);
   if (!cluster.ok()) return cluster.status();
@@ -94,6 +121,30 @@ bool PrintChoice(const Job& job) {
     std::printf("  %.3f %.1f %s%s\n", other.simulation.step_seconds, Gib(other.device_bytes),
                 LayoutText(other.layout).c_str(), other.fits ? "" : " (does not fit)");
   }
+  std::fflush(stdout);
+  return true;
+}
+
+bool PrintPlan(const Job& job) {
+  const std::clock_t cpu_start = std::clock();
+  const double start = Now();
+  const absl::StatusOr<Prepared> prepared = PrepareAnyway(job.spec, job.budget);
+  const double seconds = Now() - start;
+  const double cpu = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
+  if (!prepared.ok()) {
+    std::printf("| %s | %s |\n", job.name.c_str(),
+                std::string(prepared.status().message()).c_str());
+    return false;
+  }
+  const v1::Plan& plan = prepared->plan;
+  std::string hashes;
+  for (const std::string& hash : plan.program_sha256()) hashes += hash;
+  std::printf("| %s | %.2f | %.2f | %ld | %ld | %s%s | %.4f | %.1f | %016zx |\n", job.name.c_str(),
+              seconds, cpu, static_cast<long>(plan.search().candidates()),
+              static_cast<long>(plan.search().compiled()), LayoutText(plan.layout()).c_str(),
+              prepared->refusal.ok() ? "" : " (does not fit)", plan.time().step_seconds(),
+              100 * Mfu(job, plan.layout(), plan.time().step_seconds()),
+              std::hash<std::string>()(hashes));
   std::fflush(stdout);
   return true;
 }
@@ -146,16 +197,21 @@ bool PrintRanking(const Job& job, size_t count) {
 
 int Main(int argc, char** argv) {
   size_t rank = 0;
+  std::vector<SearchCase> cases(std::begin(kCases), std::end(kCases));
+  bool plans = false;
   std::vector<std::string_view> parts;
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--rank" && i + 1 < argc) {
       rank = static_cast<size_t>(std::atoi(argv[++i]));
+    } else if (std::string_view(argv[i]) == "--ordinary") {
+      cases = OrdinaryCases();
+      plans = true;
     } else {
       parts.emplace_back(argv[i]);
     }
   }
   bool all = true;
-  for (const SearchCase& c : kCases) {
+  for (const SearchCase& c : cases) {
     const absl::StatusOr<Job> job = JobOf(c);
     if (!job.ok()) {
       std::printf("%s: %s\n", std::string(c.preset).c_str(),
@@ -164,7 +220,10 @@ int Main(int argc, char** argv) {
       continue;
     }
     if (!NamesAll(job->name, parts)) continue;
-    all = (rank > 0 ? PrintRanking(*job, rank) : PrintChoice(*job)) && all;
+    const bool one = plans      ? PrintPlan(*job)
+                     : rank > 0 ? PrintRanking(*job, rank)
+                                : PrintChoice(*job);
+    all = one && all;
   }
   return all ? 0 : 1;
 }

@@ -1,5 +1,5 @@
 // Jobs for measuring the search: a well-known model on a cluster of the catalogue, with nothing of
-// its layout pinned.
+// its layout pinned unless the case says so.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,25 @@ struct SearchCase {
   int64_t sequence = 0;
   int64_t global_batch = 0;
   int64_t host_gib = 0;  // of a rank; 0: the cluster's
+  std::string_view pinned = "";
 };
+
+// "zero 3", "tp 8 pp 16", "pp 16 zbv".
+inline void Pin(std::string_view words, v1::LayoutSpec* layout) {
+  std::istringstream in{std::string(words)};
+  for (std::string key; in >> key;) {
+    uint32_t value = 0;
+    if (key == "zbv") {
+      layout->set_schedule(key);
+    } else if (in >> value; key == "zero") {
+      layout->set_zero(static_cast<int32_t>(value));
+    } else if (key == "tp") {
+      layout->set_tp(value);
+    } else if (key == "pp") {
+      layout->set_pp(value);
+    }
+  }
+}
 
 inline v1::JobSpec SpecOf(const SearchCase& c) {
   v1::JobSpec spec;
@@ -45,6 +64,7 @@ inline v1::JobSpec SpecOf(const SearchCase& c) {
   spec.mutable_layout()->set_sequence_parallel(-1);
   spec.mutable_layout()->set_persistent_parameters(-1);
   spec.mutable_layout()->set_tile_bytes(-1);
+  Pin(c.pinned, spec.mutable_layout());
   spec.mutable_resources()->set_nodes_min(1);
   spec.mutable_resources()->set_nodes_max(1);
   spec.mutable_resources()->set_devices_per_node(1);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/cluster.h"
 #include "coordinator/planner/layout_rules.h"
@@ -127,7 +128,7 @@ TEST(SearchSampleTest, TheActivationsOfAllMicroBatchesCountWhereASampleDoesNotPe
   layout.set_micro_batches(128);
   auto sample = Sample(job.spec, job.model, job.budget, layout, SizesOf(layout));
   ASSERT_TRUE(sample.ok()) << sample.status();
-  const auto whole = Evaluate(job.spec, job.model, job.budget, layout, /*search_packings=*/false);
+  const auto whole = Evaluate(job.spec, job.model, job.budget, layout, Packings::kQuick);
   ASSERT_TRUE(whole.ok()) << whole.status();
   // Its own packing is not what a quick one of so many makes of it.
   const v1::Arena& arena = whole->programs[0].arenas(0);
@@ -173,6 +174,31 @@ TEST(SearchTest, TheSameInputGivesTheSameLayoutsInTheSameOrder) {
               second->evaluated[i].layout.SerializeAsString());
     EXPECT_EQ(first->evaluated[i].simulation.step_seconds,
               second->evaluated[i].simulation.step_seconds);
+  }
+}
+
+// A table of many more, with seconds: tests/bench/search_bench.cc --ordinary.
+TEST(SearchTest, OrdinaryPlansCostLittle) {
+  struct Case {
+    const char* preset;
+    const char* cluster;
+    int64_t sequence, batch;
+    uint32_t tp;
+  };
+  for (const Case& c : {Case{"llama-3.1-8b", "h100x8:1", 2048, 8, 0},
+                        Case{"llama-3.1-8b", "a100-40gbx8:1", 4096, 256, 0},
+                        Case{"llama-2-7b", "a100-40gbx8:1", 1024, 64, 2},
+                        Case{"llama-2-7b", "a100-40gbx8:1", 1024, 256, 2}}) {
+    OnPaper job = PaperJob(c.preset, c.cluster, c.sequence, c.batch);
+    job.spec.mutable_layout()->set_tp(c.tp);
+    SCOPED_TRACE(absl::StrCat(c.preset, " ", c.cluster, " ", c.sequence, " ", c.batch));
+    SearchCost cost;
+    const auto searched =
+        SearchLayouts(job.spec, job.model, job.budget, {.whole_max = kWholeToLook}, &cost);
+    ASSERT_TRUE(searched.ok()) << searched.status();
+    EXPECT_TRUE(searched->evaluated.front().fits);
+    EXPECT_LE(cost.compared, 20'000);
+    EXPECT_LE(cost.instructions, 120'000);  // 105,232 seen
   }
 }
 
