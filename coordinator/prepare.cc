@@ -56,9 +56,10 @@ void DrawSample(const Evaluated& sample, Prepared* prepared) {
 constexpr size_t kChangesShown = 3;
 
 absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                                 const Searched& searched, const TellTried& tell) {
+                                 const Searched& searched, const SearchCost& cost,
+                                 const TellTried& tell) {
   const Evaluated& nearest = searched.evaluated.front();
-  Changes changes = ChangesThatFit(spec, budget, kChangesShown, tell);
+  Changes changes = ChangesThatFit(spec, budget, kChangesShown, tell, LimitsAfter(cost));
   Prepared prepared;
   prepared.refusal = DoesNotFit(spec, budget, searched, changes);
   std::vector<Evaluated> others;
@@ -109,12 +110,13 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
   const Budget budget = ForChoosing(spec, given);
   ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
   const SearchOptions options = {.whole_max = anyway ? kWholeToLook : 0};
-  ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget, options));
+  SearchCost cost;
+  ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget, options, &cost));
   if (searched.evaluated.front().fits) {
     return Chosen(spec, model, given, budget, std::move(searched));
   }
-  if (anyway) return Refused(spec, model, budget, searched, tell);
-  return DoesNotFit(spec, budget, searched);
+  if (anyway) return Refused(spec, model, budget, searched, cost, tell);
+  return DoesNotFit(spec, budget, searched, LimitsAfter(cost));
 }
 
 }  // namespace

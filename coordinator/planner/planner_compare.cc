@@ -28,7 +28,7 @@ constexpr double kSmaller = 0.9;
 constexpr int64_t kTileSizes[] = {int64_t{256} << 20, int64_t{64} << 20, int64_t{16} << 20};
 // Of what is offloaded a micro-batch moves weights there twice and gradients there and back. Beyond
 // so many chunks in a step a stage's program is too long to compile or check.
-constexpr int64_t kChunkPasses = 4, kChunksOfStep = 1'000'000;
+constexpr int64_t kChunkPasses = 4, kChunksOfStep = 500'000;
 constexpr int64_t kChunkBytesMax = int64_t{256} << 20;
 // Of the device's bytes: what is larger may not fit when it is compiled.
 constexpr double kTight = 0.9;
@@ -142,6 +142,11 @@ Proposals Comparison::Take() {
     const auto end = proposals.best.begin() + static_cast<std::ptrdiff_t>(smaller);
     if (std::none_of(proposals.best.begin(), end, same)) proposals.best.push_back(std::move(one));
   }
+  // Where all take long to compile, what shows by how much they do not fit.
+  const bool all_long = std::all_of(
+      proposals.best.begin(), proposals.best.end(),
+      [this](const Proposal& one) { return LayerPasses(one.layout, layers_) > kShownLayerPasses; });
+  if (all_long && smallest_shown_.has_value()) proposals.best.push_back(*smallest_shown_);
   std::stable_sort(proposals.best.begin(), proposals.best.end(), Faster);
   return proposals;
 }
@@ -257,11 +262,6 @@ std::vector<Proposal> Comparison::Smaller() const {
     const bool last = one.memory.total() == smallest_->memory.total();
     const double enough = front.empty() ? 1e300 : static_cast<double>(front.back().memory.total());
     if (bytes <= kSmaller * enough || (last && bytes < enough)) front.push_back(std::move(one));
-  }
-  // Where nothing is worth compiling, what shows by how much.
-  const bool hopeless = by_size_.empty() && smallest_shown_.has_value();
-  if (hopeless && LayerPasses(smallest_->layout, layers_) > kShownLayerPasses) {
-    front.push_back(*smallest_shown_);
   }
   return front;
 }

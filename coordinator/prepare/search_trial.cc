@@ -172,6 +172,8 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
   longer_by = static_cast<double>(instructions) / LengthOf(layout);
   // Computing a layer more again costs less than what it would take to fit otherwise.
   if (FitsByBound(spec_, budget_, *one)) RETURN_IF_ERROR(PackBetter(kQuicklyPacked, &*one));
+  // Others may be shorter.
+  if (one->fits && !one->shorter.empty()) RETURN_IF_ERROR(CheckWholeStep(*one));
   return one;
 }
 

@@ -2,7 +2,8 @@
 // cheapest first (variations.h), those that closed forms call hopeless left out.
 //
 // However large the model and the cluster, it ends after so many layouts compared and instructions
-// compiled, and says what it has not tried then. No single change takes all of it.
+// compiled, and says what it has not tried then. A little of each change is tried first, so that one
+// that fits is found soon; what is left goes into cheaper ones that a little was not enough for.
 //
 // Pure and thread-safe.
 //
@@ -35,8 +36,11 @@ struct Changes {
 // What trying changes may cost, counted and never timed, so that the same in gives the same out.
 struct ChangeLimits {
   int64_t compared = 400'000;      // layouts, by closed form
-  int64_t instructions = 280'000;  // compiled
+  int64_t instructions = 900'000;  // compiled
 };
+// What a search has left of them: one that compiled much itself leaves less, so that all together
+// ends soon.
+ChangeLimits LimitsAfter(const SearchCost& search);
 // Told what is tried next, in words; first, once, that closed forms are asked.
 using TellTried = std::function<void(const std::string& words)>;
 
@@ -48,6 +52,7 @@ Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t mos
 // too small, what there is, what holds the most, and the cheapest of `changes`.
 absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched,
                         const Changes& changes);
-absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched);
+absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched,
+                        const ChangeLimits& limits);
 
 }  // namespace terrace

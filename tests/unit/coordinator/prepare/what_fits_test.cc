@@ -266,6 +266,35 @@ TEST(ProgramLengthTest, IsThatOfTheProgramsWithinAFactorOfThree) {
   }
 }
 
+// A little of each change is tried before much of any, so that one that fits is met while there is
+// something left; what is found can be compiled whole.
+TEST(WhatFitsTest, LargeModelsThatDoNotFitAreToldAChangeThatFits) {
+  struct Case {
+    const char* preset;
+    const char* cluster;
+    const char* precision;
+    int64_t batch, device_gib, host_gib;
+  };
+  for (const Case& c : {Case{"llama-3.1-8b", "h100x1:1", "fp32", 512, 8, 16},
+                        Case{"llama-3.1-70b", "h100x8:1", "bf16", 1024, 24, 64}}) {
+    SCOPED_TRACE(c.preset);
+    v1::JobSpec spec = PresetSpec(c.preset, 8192, c.batch);
+    spec.mutable_train()->set_precision(c.precision);
+    spec.mutable_resources()->set_device_memory(c.device_gib << 30);
+    spec.mutable_resources()->set_host_memory(c.host_gib << 30);
+    const Tried tried = Try(spec, c.cluster);
+    const v1::Plan& plan = tried.prepared->plan;
+    ASSERT_GT(plan.alternatives_size(), 0);
+    for (const v1::Alternative& other : plan.alternatives()) {
+      EXPECT_TRUE(other.fits()) << other.note();
+      EXPECT_LE(other.device_bytes(), c.device_gib << 30) << other.note();
+      EXPECT_LE(other.host_bytes(), c.host_gib << 30) << other.note();
+    }
+    EXPECT_THAT(std::string(tried.prepared->refusal.message()),
+                HasSubstr("the cheapest change that fits: "));
+  }
+}
+
 // What a layout costs to compile is told before it is compiled.
 TEST(WhatFitsTest, ASearchThatFindsNothingCompilesNoMoreThanItMay) {
   v1::JobSpec spec = PresetSpec("llama-3.1-8b", 2048, 64);
