@@ -45,7 +45,7 @@ struct MemoryFacts {
   std::vector<Stream> streams;
   std::vector<Buffer> largest;
   std::vector<FlightEvent> events;     // oldest first
-  std::vector<ProcessSample> samples;  // oldest first
+  std::vector<ProcessSample> samples;  // oldest first; a page with two addresses counts once
   // Of the control group, at its end.
   std::string cgroup;
   std::optional<int64_t> cgroup_limit_bytes;

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "proto/allocation_events.h"
+#include "proto/arena_pages.h"
 #include "proto/sequences.h"
 
 namespace terrace {
@@ -196,13 +197,25 @@ v1::RankMemory MemoryWatch::Report(const v1::RankMetrics& metrics) {
   return memory;
 }
 
+// A page of an arena that has a second address is resident twice to /proc/<pid>/statm.
+void MemoryWatch::AddSamples(const std::optional<FlightState>& state, MemoryFacts* facts) const {
+  int64_t twice = 0;
+  if (state.has_value() && program_ != nullptr && facts->device_is_ram) {
+    for (const v1::Arena& arena : program_->program.arenas()) {
+      if (state->reserved_bytes[arena.tier()] > 0) twice += AliasBytes(arena);
+    }
+  }
+  facts->samples.assign(samples_.begin(), samples_.end());
+  for (ProcessSample& sample : facts->samples)
+    sample.bytes.resident = std::max(sample.bytes.anonymous, sample.bytes.resident - twice);
+}
+
 MemoryFacts MemoryWatch::Facts(const v1::RankMetrics& metrics, const std::string& how) {
   MemoryFacts facts{.job = config_->job(),
                     .rank = config_->rank(),
                     .epoch = config_->epoch(),
                     .how = how,
                     .memory = Report(metrics)};
-  facts.samples.assign(samples_.begin(), samples_.end());
   if (cgroup_.has_value()) {
     facts.cgroup = cgroup_->name();
     facts.cgroup_limit_bytes = cgroup_->LimitBytes();
@@ -214,6 +227,7 @@ MemoryFacts MemoryWatch::Facts(const v1::RankMetrics& metrics, const std::string
   facts.device_is_ram = config_->spec().resources().device() != "cuda";
   if (flight_.has_value()) facts.events = flight_->Events().value_or(std::vector<FlightEvent>{});
   const std::optional<FlightState> state = State();
+  AddSamples(state, &facts);
   if (!state.has_value() || program_ == nullptr) return facts;
   const ProgramPosition position{.sequence = state->sequence, .finished = state->finished};
   const v1::Program& program = program_->program;

@@ -70,6 +70,7 @@ class MemoryWatch {
                 v1::RankMemory* out) const;
   void AddAllocator(const ProgramPosition& position, const v1::RankMetrics& metrics,
                     v1::RankMemory* out);
+  void AddSamples(const std::optional<FlightState>& state, MemoryFacts* facts) const;
   int64_t CapacityOf(v1::Tier tier) const;
   int64_t ExternalBytes(const FlightState& state) const;
   std::optional<FlightState> State() const;

@@ -2,6 +2,7 @@
 #include "worker/daemon/memory_watch.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "worker/flight_recorder.h"
+#include "worker/memory/arena.h"
 
 namespace terrace {
 namespace {
@@ -50,14 +52,16 @@ class MemoryWatchTest : public testing::Test {
     }
   }
 
-  v1::RankMemory Report() {
+  MemoryWatch WatchOf(int64_t pid) {
     config_.set_program_path(folder_ / "program.pb");
     config_.set_program_sha256("0123");
     config_.set_run_directory(folder_);
     std::ofstream(config_.program_path()) << program_.SerializeAsString();
     flight_ = FlightWriter::Create(config_.run_directory(), "0123", 1, &clock_).value();
-    return MemoryWatch(&config_, 0, {}, &programs_, &clock_).Report({});
+    return MemoryWatch(&config_, pid, {}, &programs_, &clock_);
   }
+
+  v1::RankMemory Report() { return WatchOf(0).Report({}); }
 
   std::filesystem::path folder_;
   v1::Program program_;
@@ -76,6 +80,33 @@ TEST_F(MemoryWatchTest, TheStepsPeakIsThatOfTheBucketThatNeedsMost) {
   EXPECT_EQ(memory.allocator().mode(), "planned");
   EXPECT_EQ(memory.allocator().step_peak_bytes(), 100 + 700);
   EXPECT_EQ(memory.allocator().allocated_bytes(), 100) << "between two steps";
+}
+
+// Half of the arena has a second address: 64 MiB of memory that /proc/<pid>/statm counts as 96.
+TEST_F(MemoryWatchTest, APageWithTwoAddressesIsHeldOnce) {
+  constexpr int64_t kPage = 4096, kPages = 16 << 10;
+  const PageRun run{.page = kPages / 4, .pages = kPages / 2};
+  program_.mutable_arenas(0)->set_bytes(kPages * kPage);
+  program_.mutable_arenas(0)->set_page_bytes(kPage);
+  v1::PageRun* alias = program_.mutable_arenas(0)->add_aliases();
+  alias->set_page(run.page);
+  alias->set_pages(run.pages);
+  const auto resident = [this](MemoryWatch* watch) {
+    watch->Sample();
+    return watch->Facts({}, "killed").samples.back().bytes.resident;
+  };
+  MemoryWatch before = WatchOf(::getpid());
+  const int64_t without = resident(&before);
+
+  auto arena = Arena::Reserve("terrace-arena-test",
+                              {.bytes = kPages * kPage, .page_bytes = kPage, .runs = {run}});
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  arena->Touch(1);
+  flight_->Reserved(v1::DEVICE, kPages * kPage);
+  MemoryWatch after(&config_, ::getpid(), {}, &programs_, &clock_);
+  const int64_t by_the_kernel = ProcessMemory(0).Read()->resident;
+  EXPECT_NEAR(static_cast<double>(resident(&after) - without), kPages * kPage, 4 << 20);
+  EXPECT_NEAR(static_cast<double>(by_the_kernel - without), kPages * kPage * 3 / 2, 4 << 20);
 }
 
 }  // namespace
