@@ -29,6 +29,9 @@ double CopyRate(v1::CopyKind kind, const TierRates& rates) {
   }
 }
 
+// From here on a kernel of the CPU backend has several threads (kernels/cpu/parallel.h).
+constexpr int64_t kElementsOfATeam = 2 * 32768;
+
 bool OnHost(const v1::Program& program, const v1::Instruction& instruction) {
   return instruction.stream() < static_cast<uint32_t>(program.streams_size()) &&
          program.streams(static_cast<int>(instruction.stream())).kind() == v1::HOST_COMPUTE;
@@ -60,6 +63,16 @@ absl::StatusOr<double> InstructionTime::Seconds(const v1::Program& program,
     seconds = bytes / profile_.memory_bytes_per_second();
   }
   return seconds + profile_.instruction_overhead_seconds();
+}
+
+double InstructionTime::WakeSeconds(const v1::Instruction& instruction) const {
+  int64_t largest = 0;
+  for (const v1::Operand& operand : instruction.operands()) {
+    const absl::StatusOr<TensorShape> shape = DecodeShape(operand);
+    if (shape.ok()) largest = std::max(largest, shape->Elements());
+  }
+  const bool team = instruction.has_compute() && largest >= kElementsOfATeam;
+  return profile_.wake_seconds() + (team ? profile_.team_wake_seconds() : 0);
 }
 
 double InstructionTime::Contention(const v1::Program& program, const v1::Instruction& instruction,

@@ -27,6 +27,8 @@ class InstructionTime {
   // nothing is communicated.
   double Contention(const v1::Program& program, const v1::Instruction& instruction,
                     double seconds) const;
+  // Until it begins after what it waited for on another stream.
+  double WakeSeconds(const v1::Instruction& instruction) const;
 
  private:
   const v1::HardwareProfile& profile_;

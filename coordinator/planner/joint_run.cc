@@ -37,7 +37,7 @@ std::vector<const v1::Program*> ProgramsOf(const std::vector<StageInput>& stages
 }  // namespace
 
 JointRun::JointRun(const std::vector<StageInput>& stages, const v1::HardwareProfile& profile)
-    : inputs_(stages), pace_(profile, ProgramsOf(stages)), wake_seconds_(profile.wake_seconds()) {}
+    : inputs_(stages), pace_(profile, ProgramsOf(stages)) {}
 
 absl::Status JointRun::Run() {
   stages_.resize(inputs_.size());
@@ -169,7 +169,7 @@ bool JointRun::Ready(InstructionRef ref, int stream, RunInstruction* run) {
 double JointRun::Alone(InstructionRef ref, const RunInstruction& run) const {
   const double seconds = inputs_[ref.stage].seconds[ref.instruction];
   const bool woken = run.after.stage == ref.stage && At(run.after).stream() != At(ref).stream();
-  return woken ? seconds + wake_seconds_ : seconds;
+  return woken ? seconds + inputs_[ref.stage].wake[ref.instruction] : seconds;
 }
 
 void JointRun::Arrive(InstructionRef ref, const RunInstruction& ready) {
@@ -231,7 +231,7 @@ void JointRun::Count(int index, int sign) {
     stage.contention += sign * inputs_[member.stage].contention[member.instruction];
     if (stage.running[static_cast<int>(Work::kCommunication)] == 0) stage.contention = 0;
     Node& node = nodes_[pace_.NodeOf(member.stage)];
-    node.threads += sign * pace_.Threads(member.stage, work);
+    pace_.Count(member.stage, work, sign, &node.load);
     node.changed = true;
     const auto found = std::find(node.tasks.begin(), node.tasks.end(), index);
     if (sign > 0 && found == node.tasks.end()) node.tasks.push_back(index);
@@ -243,8 +243,8 @@ double JointRun::RateOf(InstructionRef ref) const {
   const Work work = WorkAt(ref);
   const double beside =
       pace_.Beside(work, stages_[ref.stage].running, stages_[ref.stage].contention);
-  if (pace_.Threads(ref.stage, work) <= 0) return beside;
-  return beside * pace_.CoreShare(nodes_[pace_.NodeOf(ref.stage)].threads);
+  if (!pace_.NeedsCores(ref.stage, work)) return beside;
+  return beside * pace_.CoreShare(ref.stage, nodes_[pace_.NodeOf(ref.stage)].load);
 }
 
 void JointRun::Date(Node* node) {

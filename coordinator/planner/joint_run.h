@@ -2,7 +2,7 @@
 // waited for last.
 //
 // An instruction is ready when its stream is free and its waits are over; when what it waited for
-// last was on another stream, waking its own takes wake_seconds. Streams run at the same time and
+// last was on another stream, waking its own takes WakeSeconds. Streams run at the same time and
 // slow each other down as pace.h says. Instructions of several stages that communicate, the two
 // ends of a transfer and the members of a collective over the pipeline, start when all of them are
 // ready and end together, at the pace of the slowest. The ranks of one stage do the same at the
@@ -50,6 +50,7 @@ struct StageInput {
   const v1::Sequence* sequence = nullptr;
   std::vector<double> seconds;     // by instruction
   std::vector<double> contention;  // by instruction, InstructionTime::Contention
+  std::vector<double> wake;        // by instruction, InstructionTime::WakeSeconds
 };
 
 class JointRun {
@@ -99,7 +100,7 @@ class JointRun {
   };
   struct Node {
     std::vector<int> tasks;  // that run, in the order of their start
-    double threads = 0;
+    Pace::Load load;
     bool changed = false;
   };
 
@@ -133,7 +134,6 @@ class JointRun {
 
   const std::vector<StageInput>& inputs_;
   const Pace pace_;
-  const double wake_seconds_;
   double now_ = 0;
   std::vector<Stage> stages_;
   std::vector<std::vector<RunInstruction>> ran_;

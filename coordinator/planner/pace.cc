@@ -2,6 +2,7 @@
 #include "coordinator/planner/pace.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "proto/grid.h"
 
@@ -10,10 +11,11 @@ namespace {
 
 // Something always goes on.
 constexpr double kSlowest = 0.02;
+constexpr double kRounding = 1e-9;  // of sums of fractions of threads
 
 double Ratio(double given) { return given > 0 && given < 1 ? given : 1.0; }
 
-int Count(const WorkCounts& running, Work work) { return running[static_cast<int>(work)]; }
+int Running(const WorkCounts& running, Work work) { return running[static_cast<int>(work)]; }
 
 }  // namespace
 
@@ -83,13 +85,32 @@ double Pace::Threads(int stage, Work work) const {
   }
 }
 
-double Pace::CoreShare(double threads) const {
-  return !shared_cores_ || threads <= cores_ ? 1 : cores_ / threads;
+void Pace::Count(int stage, Work work, int sign, Load* load) const {
+  const double threads = sign * Threads(stage, work);
+  load->threads += threads;
+  if (work == Work::kToDevice || work == Work::kToHost) load->copying += threads;
+}
+
+double Pace::CoreShare(int stage, const Load& load) const {
+  if (!shared_cores_ || load.threads <= cores_) return 1;
+  const double even = cores_ / load.threads;
+  if (load.copying <= 0 || threads_[stage] <= 1) return even;
+  return std::min(even, 1 / std::ceil(load.threads / cores_ - kRounding));
+}
+
+double Pace::ComputeShare(int stage, Work beside) const {
+  Load load;
+  for (int other = 0; other < static_cast<int>(nodes_.size()); ++other) {
+    if (nodes_[other] != nodes_[stage]) continue;
+    Count(other, Work::kCompute, 1, &load);
+    Count(other, beside, 1, &load);
+  }
+  return CoreShare(stage, load);
 }
 
 double Pace::Beside(Work work, const WorkCounts& running, double contention) const {
   const auto meets = [&running](Work other, double ratio) {
-    return Count(running, other) > 0 ? ratio : 1.0;
+    return Running(running, other) > 0 ? ratio : 1.0;
   };
   switch (work) {
     case Work::kToDevice:

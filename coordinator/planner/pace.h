@@ -8,6 +8,11 @@
 // when there are more threads than cores: a computation has those of its rank, a copy has one,
 // communication has what the slowdown tells of it, a request to NVMe none.
 //
+// A copy beside a team of threads costs more than its part of the cores. Kernels divide their work
+// before they begin (kernels/cpu/parallel.h) and end with their slowest thread, the one that shares
+// its core with the copy; the other cores wait. So where a copy finds no free core, teams go at the
+// pace of the fullest core: one over the threads on it. A rank of one thread waits for no other.
+//
 // Pure. Thread-safe once made.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -47,15 +52,27 @@ class Pace {
   int nodes() const { return node_count_; }
   bool shared_cores() const { return shared_cores_; }
 
-  // Threads that all ranks of the stage on its node keep busy with one instruction of the kind.
-  double Threads(int stage, Work work) const;
-  // Of all threads on a node.
-  double CoreShare(double threads) const;
+  // Threads that keep a node busy.
+  struct Load {
+    double threads = 0;
+    double copying = 0;  // of these
+  };
+  // Adds what all ranks of the stage on its node do with one instruction of the kind, or (-1) takes
+  // it away.
+  void Count(int stage, Work work, int sign, Load* load) const;
+  bool NeedsCores(int stage, Work work) const { return Threads(stage, work) > 0; }
+  // The pace of an instruction of the stage that needs cores, on a node with this load.
+  double CoreShare(int stage, const Load& load) const;
+  // The pace of the stage's computations while all stages of its node compute and each does one
+  // instruction of this kind besides; kOther: nothing.
+  double ComputeShare(int stage, Work beside) const;
   // Of an instruction of the stage, beside those of its own rank that `running` counts;
   // `contention`: the sum of theirs (InstructionTime::Contention).
   double Beside(Work work, const WorkCounts& running, double contention) const;
 
  private:
+  double Threads(int stage, Work work) const;
+
   std::vector<int> nodes_;  // by stage
   int node_count_ = 0;
   std::vector<double> ranks_;    // by stage: of it on one node

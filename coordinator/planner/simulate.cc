@@ -39,6 +39,7 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
     }
     input.seconds.push_back(*seconds);
     input.contention.push_back(time.Contention(program, instruction, *seconds));
+    input.wake.push_back(time.WakeSeconds(instruction));
   }
   return input;
 }

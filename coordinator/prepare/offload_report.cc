@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <map>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/planner/instruction_time.h"
 #include "coordinator/planner/layout_rules.h"
+#include "coordinator/planner/pace.h"
 #include "coordinator/prepare/search_sample.h"
 #include "kernels/tensor_view.h"
 #include "proto/op_codec.h"
@@ -95,6 +97,14 @@ PassSeconds Extrapolated(PassSeconds passes, const PassSeconds& shorter, double 
   return passes;
 }
 
+// What the passes' computations take longer for what shares their cores.
+double Stolen(const PassSeconds& passes, const Pace& pace, int stage) {
+  const auto slower = [&](Work beside) {
+    return 1 / pace.ComputeShare(stage, beside) - 1 / pace.ComputeShare(stage, Work::kOther);
+  };
+  return passes.copies * slower(Work::kToHost) + passes.on_host * slower(Work::kHostCompute);
+}
+
 }  // namespace
 
 std::optional<v1::NvmePlan> ReportNvme(const v1::JobSpec& spec, const Evaluated& chosen) {
@@ -127,6 +137,9 @@ double BreakEvenTokens(const v1::HardwareProfile& profile, const Evaluated& chos
                         (sample ? static_cast<double>(chosen.layout.micro_batches()) /
                                       chosen.programs[0].rules().micro_batches()
                                 : 1);
+  std::vector<const v1::Program*> programs;
+  for (const v1::Program& program : chosen.programs) programs.push_back(&program);
+  const Pace pace(profile, programs);
   double most = 0;
   for (size_t i = 0; i < chosen.programs.size(); ++i) {
     const SimulatedStage& stage = chosen.simulation.stages[i];
@@ -136,12 +149,12 @@ double BreakEvenTokens(const v1::HardwareProfile& profile, const Evaluated& chos
                             TimesBeyond(chosen));
     }
     if (passes.compute <= 0) continue;
-    const double threads = std::max<double>(1, chosen.programs[i].threads());
-    const double stolen = profile.shared_cores() ? passes.copies / threads + passes.on_host : 0;
+    const double stolen = Stolen(passes, pace, static_cast<int>(i));
+    const double computed = passes.compute / pace.ComputeShare(static_cast<int>(i), Work::kOther);
     const double after = stage.exposed_optimizer_seconds;
     const double enough =
         std::max((1 - kCost) / kCost * (after + stolen), (1 - kCost) * (passes.busiest + after));
-    most = std::max(most, enough / (passes.compute / tokens));
+    most = std::max(most, enough / (computed / tokens));
   }
   return most;
 }

@@ -6,17 +6,17 @@
 // S / c tokens on. Here the passes' streams (weights fetched, gradients and activations leaving)
 // run beside the passes, S_p being the busiest of them, while the optimizer's streams come after:
 // S_o is what the step waits for them. Where copies take the cores that compute (the CPU backend),
-// nothing of them hides: a copy has one thread of the t that compute, so that all copies of the
-// passes together, with what the host computes beside them, add q = copies / t + computed seconds;
-// elsewhere q = 0. T tokens make a step of
-// max(c T + q, S_p) + S_o seconds, and the offload costs at most k of it,
-// max(c T + q, S_p) + S_o <= c T / (1 - k), from
+// what shares them does not hide: work of A seconds alone, beside which computation goes at the
+// pace p instead of p_0 (planner/pace.h), adds A (1 / p - 1 / p_0). q is that of all copies of the
+// passes together and of what the host computes beside them; elsewhere q = 0. T tokens make a step
+// of max(c T + q, S_p) + S_o seconds, and the offload costs at most k of it, max(c T + q, S_p) +
+// S_o <= c T / (1 - k), from
 //
 //   T = max((1 - k) / k (S_o + q), (1 - k) (S_p + S_o)) / c
 //
-// tokens on, in as many micro-batches. k is 0.09: at most a tenth of the step is lost, a hundredth
-// of which goes to first fetches and hand-overs between streams. S_p and S_o are of the simulated
-// step, c and q of its instructions alone.
+// tokens on, in as many micro-batches (c is at the pace p_0). k is 0.09: at most a tenth of the
+// step is lost, a hundredth of which goes to first fetches and hand-overs between streams. S_p and
+// S_o are of the simulated step, c and q of its instructions alone.
 //
 // Pure and thread-safe.
 //

@@ -16,7 +16,8 @@ namespace terrace {
 // host, and both at once.
 absl::Status MeasureCopies(v1::HardwareProfile* profile);
 
-// What an instruction takes beside its work, and what it takes until another stream goes on.
+// What an instruction takes beside its work, what it takes until another stream goes on, and until
+// all threads of that stream do.
 absl::Status MeasureStreams(int threads, v1::HardwareProfile* profile);
 
 // Reads and writes of `folder`'s drive at several depths, through the engine that ranks use, and

@@ -58,9 +58,12 @@ std::string ProfileText(const v1::HardwareProfile& profile) {
                                                       Rate(profile.to_device_bytes_per_second()),
                                                       Rate(profile.to_host_bytes_per_second()),
                                                       100 * profile.copy_duplex_ratio())),
-      Line("instruction", absl::StrFormat("%.1f us, %.1f us until another stream goes on",
-                                          profile.instruction_overhead_seconds() * 1e6,
-                                          profile.wake_seconds() * 1e6)));
+      Line("instruction",
+           absl::StrFormat("%.1f us, %.1f us until another stream goes on, %.1f us with "
+                           "all its threads",
+                           profile.instruction_overhead_seconds() * 1e6,
+                           profile.wake_seconds() * 1e6,
+                           (profile.wake_seconds() + profile.team_wake_seconds()) * 1e6)));
   for (const v1::LinkRate& link : profile.links()) {
     absl::StrAppend(&text, Line(absl::StrCat("link of ", link.ranks(), " ranks"),
                                 absl::StrFormat("%s, %.0f us", Rate(link.bytes_per_second()),

@@ -242,26 +242,44 @@ v1::HardwareProfile SharedCores(uint32_t cores) {
   return profile;
 }
 
-Simulation SimulateThreads(const std::vector<TierLine>& lines, const v1::HardwareProfile& profile) {
+Simulation SimulateThreads(const std::vector<TierLine>& lines, const v1::HardwareProfile& profile,
+                           uint32_t threads = 2) {
   v1::Program program = TierProgram(lines);
-  program.set_threads(2);
+  program.set_threads(threads);
   const auto simulation = Simulate(program, "train", profile);
   EXPECT_TRUE(simulation.ok()) << simulation.status();
   return simulation.value_or(Simulation{});
 }
 
-TEST(SimulateTest, ACopyTakesItsShareOfTheCoresThatCompute) {
-  // Copies take a second for two elements: three threads on two cores, all at two thirds of their
-  // pace until the copy is over after 3 s; 10 - 2 s of computation are left then.
+TEST(SimulateTest, ATeamWaitsForItsThreadThatSharesACoreWithACopy) {
+  // That thread has half a core until the copy is over, and the other one waits for it meanwhile.
   const std::vector<TierLine> lines = {{.seconds = 10}, {.seconds = 2, .kind = v1::TO_DEVICE}};
   const double copy = SimulateTiers({{.seconds = 2, .kind = v1::TO_DEVICE}}, Tiers()).step_seconds;
   const Simulation shared = SimulateThreads(lines, SharedCores(2));
-  EXPECT_DOUBLE_EQ(shared.stages[0].streams[1].busy_seconds, 1.5 * copy);
-  EXPECT_DOUBLE_EQ(shared.step_seconds, 10 + copy / 2);
-  EXPECT_DOUBLE_EQ(shared.compute_seconds, 10 + copy / 2);
+  EXPECT_DOUBLE_EQ(shared.stages[0].streams[1].busy_seconds, 2 * copy);
+  EXPECT_DOUBLE_EQ(shared.step_seconds, 10 + copy);
+  EXPECT_DOUBLE_EQ(shared.compute_seconds, 10 + copy);
+  // However many the others are.
+  EXPECT_DOUBLE_EQ(SimulateThreads(lines, SharedCores(8), 8).step_seconds, 10 + copy);
   // With a core for each thread nobody waits, and so on a device that copies by itself.
   EXPECT_DOUBLE_EQ(SimulateThreads(lines, SharedCores(3)).step_seconds, 10);
   EXPECT_DOUBLE_EQ(SimulateThreads(lines, Tiers()).step_seconds, 10);
+}
+
+TEST(SimulateTest, CopiesBothWaysFindACoreEach) {
+  // Two seconds each, beside one thread of the team: together they cost what one of them does.
+  const std::vector<TierLine> lines = {
+      {.seconds = 10}, {.seconds = 2, .kind = v1::TO_DEVICE}, {.seconds = 1, .kind = v1::TO_HOST}};
+  EXPECT_DOUBLE_EQ(SimulateThreads(lines, SharedCores(2)).step_seconds, 10 + 2);
+  // With a core for each thread nobody waits.
+  EXPECT_DOUBLE_EQ(SimulateThreads(lines, SharedCores(4)).step_seconds, 10);
+}
+
+TEST(SimulateTest, ARankOfOneThreadWaitsForNoOther) {
+  const std::vector<TierLine> lines = {{.seconds = 10}, {.seconds = 2, .kind = v1::TO_DEVICE}};
+  const double copy = SimulateTiers({{.seconds = 2, .kind = v1::TO_DEVICE}}, Tiers()).step_seconds;
+  EXPECT_DOUBLE_EQ(SimulateThreads(lines, SharedCores(2), 1).step_seconds, 10);
+  EXPECT_DOUBLE_EQ(SimulateThreads(lines, SharedCores(1), 1).step_seconds, 10 + copy);
 }
 
 TEST(SimulateTest, RanksThatAreMoreThanTheCoresComputeByTurns) {
@@ -292,6 +310,23 @@ TEST(SimulateTest, WhatWaitsForAnotherStreamWakesUpFirst) {
       {.seconds = 3, .kind = v1::TO_DEVICE}, {.seconds = 2, .waits = {0}}, {.seconds = 2}};
   EXPECT_DOUBLE_EQ(SimulateTiers(lines, profile).step_seconds,
                    SimulateTiers(lines, Tiers()).step_seconds + 0.5);
+}
+
+TEST(SimulateTest, ATeamThatWaitedWakesUpAsWell) {
+  v1::HardwareProfile profile = Tiers();
+  profile.set_wake_seconds(0.5);
+  profile.set_team_wake_seconds(4);
+  // Of so many elements a kernel has several threads, of half as many one.
+  for (const auto& [elements, wake] : {std::pair{65536, 4.5}, {32768, 0.5}}) {
+    const std::vector<TierLine> lines = {{.seconds = 3, .kind = v1::TO_DEVICE},
+                                         {.seconds = elements, .waits = {0}},
+                                         {.seconds = elements}};
+    EXPECT_DOUBLE_EQ(SimulateTiers(lines, profile).step_seconds, 3 + 2.0 * elements + wake);
+  }
+  // A copy has one thread.
+  const std::vector<TierLine> copy = {{.seconds = 3},
+                                      {.seconds = 65536, .kind = v1::TO_DEVICE, .waits = {0}}};
+  EXPECT_DOUBLE_EQ(SimulateTiers(copy, profile).step_seconds, 3 + 65536 + 0.5);
 }
 
 // ---- pipelines

@@ -115,6 +115,7 @@ TEST(StreamProbeTest, WakingAnotherStreamIsMeasured) {
   ASSERT_TRUE(MeasureStreams(1, &profile).ok());
   EXPECT_GT(profile.instruction_overhead_seconds(), 0);
   EXPECT_GT(profile.wake_seconds(), 0);
+  EXPECT_EQ(profile.team_wake_seconds(), 0) << "there is no team";
 }
 
 class ProbeCacheTest : public testing::Test {
