@@ -44,6 +44,16 @@ class OffloadTest(TerraceTest):
                     self.assert_same(job, resident, self.train(job).losses, expected)
         self.assertEqual(list(self.nvme.iterdir()), [], "nothing is left on the drive")
 
+    def test_threads_do_not_sleep_at_each_barrier(self):
+        """Two streams compute. Their threads are more than the cores, for which OpenMP would spin for 100 rounds only."""
+        running = self.start("run", self.offloaded(HOST, {"train.steps": 1_000_000}), "-o", "json")
+        running.wait_for_step(1)
+        rank, = self.rank_pids()
+        environment = pathlib.Path(f"/proc/{rank}/environ").read_text().split("\0")
+        running.end()
+        self.assertIn("GOMP_SPINCOUNT=2000", environment)
+        self.assertIn("OMP_WAIT_POLICY=active", environment)
+
     def test_ranks_that_share_the_states(self):
         for zero, offload in ((1, {"optimizer": "host"}), (3, NVME)):
             with self.subTest(zero=zero):
