@@ -22,6 +22,9 @@ constexpr int64_t kWorthPart = 100;
 constexpr int64_t kLeastBytes = int64_t{1} << 20;
 // Over the bound, that is left of many buffers that fit their device.
 constexpr int64_t kFittingPart = 50;
+// With more buffers what pages make fit is not searched a packing in one piece each: it takes many
+// seconds and hardly ever finds one.
+constexpr int kSearchedBuffers = 8192;
 // Waits save one part in so many of what lives at once, at most.
 constexpr int64_t kSavedPart = 10;
 
@@ -131,7 +134,8 @@ absl::Status ImproveToFit(const PackingPolicy& policy, bool searches, v1::Progra
   if (!MayPage(*program, policy)) return searches ? PlaceBuffers(program) : absl::OkStatus();
   v1::Program paged = *program;
   RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy.effort), &paged));
-  if (searches && Fits(paged)) RETURN_IF_ERROR(PlaceBuffers(program));
+  const bool soon = program->buffers_size() <= kSearchedBuffers;
+  if (searches && soon && Fits(paged)) RETURN_IF_ERROR(PlaceBuffers(program));
   if (!Fits(*program)) *program = std::move(paged);
   return absl::OkStatus();
 }

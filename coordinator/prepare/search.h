@@ -25,7 +25,7 @@ inline constexpr int64_t kUnfitInstructionsMax = 240'000;
 
 // Of a plan that is only looked at a longer step is left at its sample: compiling, packing,
 // checking and simulating as many takes about as long as the search itself.
-inline constexpr int64_t kWholeToLook = 60'000;
+inline constexpr int64_t kWholeToLook = 40'000;
 
 // What a search costs, counted and never timed.
 struct SearchCost {

@@ -2,8 +2,8 @@
 // cheapest first (variations.h), those that closed forms call hopeless left out.
 //
 // However large the model and the cluster, it ends after so many layouts compared and instructions
-// compiled, and says what it has not tried then. A little of each change is tried first, so that one
-// that fits is found soon; what is left goes into cheaper ones that a little was not enough for.
+// compiled, and says what it has not tried then. A little of each change is tried first, so that
+// one that fits is found soon; what is left goes into cheaper ones.
 //
 // Pure and thread-safe.
 //
