@@ -115,27 +115,36 @@ absl::Status PlaceBetter(const PlaceOptions& options, v1::Program* program) {
 }
 
 // Pages for what orders leave.
-PlaceOptions OrdersAndPages(PackEffort effort) {
-  return {.effort = std::min(effort, PackEffort::kOrders), .pages = true, .packed = true};
+PlaceOptions OrdersAndPages(const PackingPolicy& policy) {
+  return {.effort = std::min(policy.effort, PackEffort::kOrders),
+          .pages = true,
+          .packed = true,
+          .only_to_fit = policy.only_to_fit};
+}
+
+PlaceOptions Searches(const PackingPolicy& policy, bool pages) {
+  return {.effort = policy.effort, .pages = pages, .only_to_fit = policy.only_to_fit};
 }
 
 // Of a program whose orders were tried: pages wherever they leave too much; where those do not do,
 // searches, and pages for what these leave: with large pages less may be lost of it.
 absl::Status ImproveByPages(const PackingPolicy& policy, bool searches, v1::Program* program) {
-  RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy.effort), program));
+  RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy), program));
   const bool enough = !WorthEarning(*program, program->arenas(0).lower_bound_bytes());
   return enough || !searches ? absl::OkStatus()
-                             : PlaceBetter({.effort = policy.effort, .pages = true}, program);
+                             : PlaceBetter(Searches(policy, /*pages=*/true), program);
 }
 
 // Of a program whose orders were tried: searches; pages where it does not fit. Where it does not
 // fit with pages either, no search makes it fit.
 absl::Status ImproveToFit(const PackingPolicy& policy, bool searches, v1::Program* program) {
-  if (!MayPage(*program, policy)) return searches ? PlaceBuffers(program) : absl::OkStatus();
+  const PlaceOptions search = Searches(policy, /*pages=*/false);
+  if (!MayPage(*program, policy))
+    return searches ? PlaceBuffers(program, search) : absl::OkStatus();
   v1::Program paged = *program;
-  RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy.effort), &paged));
+  RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy), &paged));
   const bool soon = program->buffers_size() <= kSearchedBuffers;
-  if (searches && soon && Fits(paged)) RETURN_IF_ERROR(PlaceBuffers(program));
+  if (searches && soon && Fits(paged)) RETURN_IF_ERROR(PlaceBuffers(program, search));
   if (!Fits(*program)) *program = std::move(paged);
   return absl::OkStatus();
 }

@@ -15,8 +15,9 @@
 // they cost. Pages cost no waits: a program that does not fit its limit gets them first, and waits
 // only where that does not do.
 //
-// Of many buffers the first packing does that fits the device limit within 1 % of the bound, within
-// 2 % where no order does better: seconds of searches would gain nothing.
+// Of many buffers the first packing does that fits the device limit within 1 % of the bound. Where
+// pages are not for the asking 2 % do if no order does better: seconds of searches would gain
+// nothing.
 //
 // Shorter lives have a lower bound as well, so that the certificate of such a program may be worse
 // although it needs less: the arena keeps the bound before (unearned_bound_bytes), against which it

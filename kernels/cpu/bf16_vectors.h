@@ -21,7 +21,8 @@ inline constexpr int64_t kPairRows = 8;  // beside two vectors of columns: sixte
 inline constexpr int64_t kTileLine = 32;  // bf16 elements of a tile's row
 
 // What is multiplied, over `depth` tiles of the summed dimension: from a row of a tile of A on, by
-// two tiles of B side by side. Elements from one tile to the next of the same rows or columns.
+// two tiles of B side by side, at multiples of 64 bytes. Elements from one tile to the next of the
+// same rows or columns.
 struct PairFactors {
   const uint16_t* a = nullptr;
   const uint16_t* left = nullptr;

@@ -1,6 +1,6 @@
 // The product's engine on AVX-512 BF16, for CPUs without AMX (Zen 4 and later, Cooper Lake): twice
-// what f32 arithmetic does in the same time (bf16_vectors.h). Operands are rounded and packed as
-// for AMX (gemm_amx_pack-inl.h).
+// what f32 arithmetic does in the same time (bf16_vectors.h; gemm-2026-11-23.md of the benchmarks).
+// Operands are rounded and packed as for AMX (gemm_amx_pack-inl.h).
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE

@@ -136,7 +136,7 @@ int GlooMesh::PeerWith(std::string_view problem, int asked) const {
 }
 
 // A connection that is broken refuses every message with what broke it; on one that stands the
-// question is given up when its buffer goes.
+// question is given up when its buffer goes, and the group soon after.
 std::string GlooMesh::ProblemOf(int peer) const {
   try {
     char nothing = 0;

@@ -32,10 +32,11 @@ struct ArenaExtent {
   int64_t second_bytes() const;
 };
 
-// Maps the pages that the runs name from `file`, at their place in the arena that begins at `data`
-// and a second time behind it. `file` becomes as long as the arena. What the arena held there
-// is lost. RESOURCE_EXHAUSTED with the bytes and what the system says. REQUIRES: the addresses are
-// reserved, nobody uses them, and `data` is a multiple of 2 MiB, of which page_bytes is a part.
+// Maps the pages that the runs name from `file`, with the blocks of 2 MiB that they lie in, at
+// their place in the arena that begins at `data`, and the pages a second time behind it. `file`
+// becomes as long as the arena. What the arena held in those blocks is lost. RESOURCE_EXHAUSTED
+// with the bytes and what the system says. REQUIRES: the addresses are reserved, nobody uses them,
+// and `data` is a multiple of 2 MiB, of which page_bytes is a part.
 absl::Status MapSecondAddresses(int file, std::byte* data, const ArenaExtent& extent);
 
 }  // namespace terrace
