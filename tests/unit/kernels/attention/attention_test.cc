@@ -253,5 +253,15 @@ TEST(AttentionTest, ANotANumberInAKeyReachesEveryQueryThatSeesIt) {
   }
 }
 
+// Whatever is not rounded to bf16 may be kept in three parts.
+TEST(AttentionWorkspaceTest, OnlyBF16TakesLess) {
+  const auto bytes = [](MatmulPrecision precision) {
+    const AttentionAttrs attrs = {.sequence = 256, .scale = 1, .precision = precision};
+    return AttentionScratchSizes(Op::kAttentionGrad, attrs, 64).bytes;
+  };
+  EXPECT_LT(bytes(MatmulPrecision::kBF16), bytes(MatmulPrecision::kF32));
+  EXPECT_EQ(bytes(MatmulPrecision::kTF32), bytes(MatmulPrecision::kF32));
+}
+
 }  // namespace
 }  // namespace terrace::kernels
