@@ -79,6 +79,7 @@ class Walk {
   // Nobody wants more.
   bool ended() const { return ended_; }
 
+  bool any() const { return any_; }
   absl::Status Result() const { return any_ ? absl::OkStatus() : refusal_; }
 
  private:
@@ -238,6 +239,14 @@ class Walk {
 absl::Status ForEachLayout(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                            Search search, const std::function<bool(const v1::Layout&)>& found) {
   ASSIGN_OR_RETURN(const std::vector<Degrees> all, DegreesFor(spec.layout(), budget, search));
+  // Who pins a ZeRO stage wants ranks that share: others only where there are none.
+  if (spec.layout().zero() > 0) {
+    Walk sharing(spec, model, budget, search, found);
+    for (const Degrees& degrees : all) {
+      if (!sharing.ended() && degrees.dp * degrees.cp > 1) sharing.Add(degrees);
+    }
+    if (sharing.any()) return absl::OkStatus();
+  }
   Walk walk(spec, model, budget, search, found);
   for (const Degrees& degrees : all) {
     if (!walk.ended()) walk.Add(degrees);

@@ -282,9 +282,18 @@ TEST(PlannerTest, TheWiderSearchKeepsToPinnedKeys) {
   spec.mutable_layout()->set_recompute("none");
   for (const v1::Layout& layout : AllOfThem(spec, 4)) {
     EXPECT_EQ(layout.recompute(), "none");
-    const bool shards = layout.data_parallel() * layout.context_parallel() > 1;
-    EXPECT_EQ(layout.zero_stage(), shards ? 1u : 0u);
+    EXPECT_EQ(layout.zero_stage(), 1u) << "of ranks that share nothing";
   }
+}
+
+TEST(PlannerTest, APinnedZeroStageWithoutRanksThatShareMeansNone) {
+  v1::JobSpec spec = Spec(8);
+  spec.mutable_layout()->set_zero(1);
+  spec.mutable_layout()->set_dp(1);
+  spec.mutable_layout()->set_cp(1);
+  const std::vector<v1::Layout> layouts = AllOfThem(spec, 4);
+  EXPECT_FALSE(layouts.empty());
+  for (const v1::Layout& layout : layouts) EXPECT_EQ(layout.zero_stage(), 0u);
 }
 
 TEST(PlannerTest, TensorParallelRanksAreChosenInsideANode) {
