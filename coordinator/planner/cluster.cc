@@ -125,6 +125,7 @@ Budget BudgetOnPaper(const v1::JobSpec& spec, const Cluster& cluster) {
   Budget budget;
   budget.nodes = NodesFor(spec);
   budget.ranks = budget.nodes * std::max<uint32_t>(1, spec.resources().devices_per_node());
+  budget.device = "cuda";  // the catalogue's are GPUs: programs, workspaces and pages are theirs
   budget.device_memory_bytes = spec.resources().device_memory();
   budget.external_bytes = cluster.overhead_bytes;
   budget.profile = cluster.profile;

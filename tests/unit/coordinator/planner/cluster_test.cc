@@ -73,6 +73,7 @@ TEST(ClusterTest, OpenResourcesBecomeTheClusters) {
   const Budget budget = BudgetOnPaper(spec, cluster);
   EXPECT_EQ(budget.ranks, 16384u);
   EXPECT_EQ(budget.nodes, 2048u);
+  EXPECT_EQ(budget.device, "cuda") << "whose workspaces are others than the CPU's";
   EXPECT_EQ(budget.device_memory_bytes, cluster.device_memory_bytes);
   EXPECT_GT(budget.external_bytes, kGiB);
   EXPECT_GT(spec.resources().host_memory(), 100 * kGiB);
