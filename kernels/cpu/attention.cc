@@ -51,9 +51,10 @@ float* AttentionProblem::Lse(const TensorView& lse, int64_t sequence_index, int6
 }
 
 AttentionEngine FindAttentionEngine(MatmulPrecision precision) {
-  if (AmxReady()) return AmxAttentionEngine(precision);
   const bool bf16 = precision == MatmulPrecision::kBF16;
-  return bf16 && HasBF16Vectors() ? BF16AttentionEngine() : F32AttentionEngine();
+  if (AmxReady()) return TilesAttentionEngine(bf16 ? TileUnits::kAmx : TileUnits::kAmxSplit);
+  return bf16 && HasBF16Vectors() ? TilesAttentionEngine(TileUnits::kVectors)
+                                  : F32AttentionEngine();
 }
 
 Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,

@@ -6,11 +6,10 @@
 // kAttentionBlock. Rows are counted from the starts of the pieces.
 //
 // attention.cc, attention_grad.cc and attention_block.cc split an op into tasks and run them on
-// threads; an engine
-// (attention_f32.cc on any CPU, attention_tiles.cc on those with bf16 arithmetic) computes one
-// task. No task adds to what another one writes, so results do not depend on the number of threads.
-// Engines keep queries in vector lanes (scores are held transposed, [keys, queries]): softmax then
-// needs no horizontal reductions.
+// threads; an engine (attention_f32.cc on any CPU, attention_tiles.h on those with bf16 arithmetic)
+// computes one task. No task adds to what another one writes, so results do not depend on the
+// number of threads. Engines keep queries in vector lanes (scores are held transposed, [keys,
+// queries]): softmax then needs no horizontal reductions.
 //
 // Masked scores are a large negative number. That is enough because every query before EndQuery()
 // sees a key of the first block of keys that it is given, so its running maximum is a real score
@@ -117,11 +116,13 @@ class Scratch {
   std::byte* next_;
 };
 
+using AttentionTaskFunction = void(const AttentionProblem&, const AttentionOperands&,
+                                   const AttentionTask&, Scratch);
+
 struct AttentionEngine {
-  void (*forward)(const AttentionProblem&, const AttentionOperands&, const AttentionTask&, Scratch);
+  AttentionTaskFunction* forward;
   // All queries of one kv head of one sequence, whatever the task's query range says.
-  void (*backward)(const AttentionProblem&, const AttentionOperands&, const AttentionTask&,
-                   Scratch);
+  AttentionTaskFunction* backward;
 };
 
 // The fastest engine of this CPU for products of that precision.

@@ -1,4 +1,4 @@
-// Building blocks of the attention engines of attention_tiles.cc: operands as grids of 1 KB tiles,
+// Building blocks of the attention engines of attention_tiles.h: operands as grids of 1 KB tiles,
 // packing into them, products of them on AMX or on vectors.
 //
 // An f32 value is kept as kParts bf16 values that sum to it: one (rounded to bf16), or three (exact
@@ -7,7 +7,7 @@
 // consecutive ones interleaved in 32 bits (VNNI). Hence the transpose of an A tile in units of 32
 // bits is a B tile of the transposed matrix, and the other way round.
 //
-// Internal to attention_tiles.cc. REQUIRES: HasBF16Vectors(), and for AmxUnits AmxReady().
+// Internal to the engines. REQUIRES: HasBF16Vectors(), and for AmxUnits AmxReady().
 // Thread-compatible: AMX tiles belong to the thread.
 //
 // SPDX-License-Identifier: Apache-2.0

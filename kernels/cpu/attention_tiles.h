@@ -9,11 +9,18 @@
 
 namespace terrace::kernels::cpu {
 
-// REQUIRES: AmxReady() (kernels/cpu/amx.h). kBF16 rounds operands to bf16; kF32 splits them into
-// three bf16 parts each, which is as exact as f32 products.
-AttentionEngine AmxAttentionEngine(MatmulPrecision precision);
+// What computes the products of tiles.
+enum class TileUnits {
+  kAmx,       // operands are rounded to bf16. REQUIRES: AmxReady() (kernels/cpu/amx.h)
+  kAmxSplit,  // the same with operands in three bf16 parts each: as exact as f32 products
+  kVectors,   // operands are rounded to bf16. REQUIRES: HasBF16Vectors() (kernels/cpu/amx.h)
+};
 
-// On vectors; operands are rounded to bf16. REQUIRES: HasBF16Vectors() (kernels/cpu/amx.h).
-AttentionEngine BF16AttentionEngine();
+AttentionTaskFunction* TilesForward(TileUnits units);
+AttentionTaskFunction* TilesBackward(TileUnits units);
+
+inline AttentionEngine TilesAttentionEngine(TileUnits units) {
+  return {.forward = TilesForward(units), .backward = TilesBackward(units)};
+}
 
 }  // namespace terrace::kernels::cpu

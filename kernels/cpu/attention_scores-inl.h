@@ -1,0 +1,69 @@
+// What both passes of the attention engines on tiles do to scores and results: masks, and rows from
+// transposed tiles.
+//
+// Internal to attention_tiles_forward.cc and attention_tiles_backward.cc, as attention_tiles-inl.h.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/attention_tiles-inl.h"
+
+HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,bmi2")
+namespace terrace::kernels::cpu {
+namespace {
+
+inline constexpr float kMasked = -1e30f;  // below any score; times scale * log2(e) still finite
+
+// True when 32 keys from `key` and 32 queries from `query` hold pairs that must not see each other.
+inline bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t query) {
+  return key + kUnit - 1 > query + p.offset || key < p.FirstKey(query + kUnit - 1) ||
+         key + kUnit > p.attrs.sequence;
+}
+
+// Overwrites the scores of pairs that must not see each other, in 2 x 2 tiles.
+inline void MaskPiece(const AttentionProblem& p, int64_t key, int64_t query, const Sums& scores) {
+  const int64_t window = p.attrs.window > 0 ? p.attrs.window : INT32_MAX;
+  const __m512i iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i limit =
+      _mm512_set1_epi32(static_cast<int32_t>(std::min<int64_t>(window, INT32_MAX)));
+  for (int64_t tile = 0; tile < 4; ++tile) {
+    float* at = scores.At(tile / 2, tile % 2);
+    for (int64_t r = 0; r < kTile; ++r) {
+      // How far the query is behind the key: 0 is itself, below 0 in its past.
+      const int64_t row = key + tile / 2 * kTile + r;
+      const int64_t behind = query + p.offset + tile % 2 * kTile - row;
+      const __m512i distance = _mm512_add_epi32(iota, _mm512_set1_epi32(static_cast<int>(behind)));
+      const __mmask16 inside = row < p.attrs.sequence ? 0xffff : 0;  // not padding
+      const __mmask16 visible = inside & _mm512_cmpge_epi32_mask(distance, _mm512_setzero_si512()) &
+                                _mm512_cmplt_epi32_mask(distance, limit);
+      const __m512 score = _mm512_load_ps(at + r * kTile);
+      _mm512_store_ps(at + r * kTile, _mm512_mask_mov_ps(_mm512_set1_ps(kMasked), visible, score));
+    }
+  }
+}
+
+// Stores transposed tiles [width, 32] as 32 rows, or adds them; row r is multiplied by factor[r].
+inline void StoreTransposed(const HeadRows& out, const Sums& tiles, int64_t first, int64_t end,
+                            int64_t width, const float* factor, bool add) {
+  for (int64_t column = 0; column < 2; ++column) {
+    const int64_t count = std::min(kTile, end - first - column * kTile);
+    for (int64_t tile = 0; tile * kTile < width; ++tile) {
+      alignas(64) float rows[kSumElements];
+      TransposeTile(tiles.At(tile, column), rows);
+      for (int64_t i = 0; i < count; ++i) {
+        const __m512 by = _mm512_set1_ps(factor[column * kTile + i]);
+        const int64_t row = first + column * kTile + i;
+        __m512 values = _mm512_mul_ps(_mm512_load_ps(rows + i * kTile), by);
+        if (add) values = _mm512_add_ps(values, LoadColumns(out, row, tile * kTile, width));
+        StoreColumns(out, row, tile * kTile, width, values);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cpu
+HWY_POP_ATTRIBUTES
