@@ -139,6 +139,8 @@ bool HasDoneAllSteps(const v1::RankReport& report) {
   return HasSucceeded(report) && !report.stopped_early();
 }
 
+bool SavesNothing(const v1::Job& job) { return job.spec().checkpoint().save() == "never"; }
+
 Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks) {
   if (All(ranks, HasDoneAllSteps)) {
     return mover.To(v1::SUCCEEDED, v1::REASON_COMPLETED, "all steps are done");
@@ -148,7 +150,8 @@ Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks) {
       return Recover(std::move(mover), v1::REASON_WORKER_LOST, "a worker stopped its ranks");
     }
     return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
-                    "cancelled after a last checkpoint");
+                    SavesNothing(mover.job()) ? "cancelled without a checkpoint: its spec has none"
+                                              : "cancelled after a last checkpoint");
   }
   return mover.Stay();
 }
@@ -266,7 +269,9 @@ class Rules {
     }
     if (job_.cancel_requested()) return mover_.Stay();
     mover_.Change().set_cancel_requested(true);
-    return mover_.To(v1::RUNNING, v1::REASON_CANCELLED_BY_USER, "stops after a last checkpoint");
+    return mover_.To(
+        v1::RUNNING, v1::REASON_CANCELLED_BY_USER,
+        SavesNothing(job_) ? "stops after this step" : "stops after a last checkpoint");
   }
 
  private:

@@ -26,6 +26,17 @@ std::vector<SpecKey> JobKeys() {
        {},
        "",
        "Steps between checkpoints; 0: only at the end"},
+      {"checkpoint.save",
+       kChoice,
+       "auto",
+       false,
+       0,
+       0,
+       {"auto", "never"},
+       "",
+       "auto: every every_steps, at the end and when the job is stopped; never: none, as a job "
+       "that "
+       "only measures"},
       {"checkpoint.keep", kInteger, "3", false, 0, 1e6, {}, "", "Newest checkpoints kept; 0: all"},
       {"checkpoint.resume",
        kChoice,

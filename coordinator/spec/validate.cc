@@ -124,6 +124,12 @@ void ValidateNvme(SpecReader& reader, const v1::JobSpec& spec) {
   }
 }
 
+void ValidateCheckpoint(SpecReader& reader, const v1::CheckpointSpec& checkpoint) {
+  if (checkpoint.save() != "never" || checkpoint.every_steps() == 0) return;
+  reader.Problem("checkpoint.every_steps", absl::StrCat(checkpoint.every_steps()),
+                 "left out with checkpoint.save never", "checkpoint.save auto");
+}
+
 // Each is a training sequence of its own in the program.
 constexpr int kMaxBuckets = 16;
 
@@ -191,6 +197,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   ValidateLayout(reader, *spec);
   ValidateOffload(reader, *spec);
   ValidateNvme(reader, *spec);
+  ValidateCheckpoint(reader, spec->checkpoint());
   ValidateData(reader, *spec);
 }
 

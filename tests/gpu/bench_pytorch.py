@@ -111,7 +111,7 @@ def compare(checks):
 if __name__ == "__main__":
     parsed = part.parser(__doc__, 170)
     parsed.add_argument("--python", default=sys.executable, help="a Python with torch")
-    parsed.add_argument("--model", action="append", choices=sorted(models.PUBLISHED), help="only this one; may be repeated")
+    parsed.add_argument("--model", action="append", choices=sorted(TOKENS), help="only this one; may be repeated")
     options = parsed.parse_args()
     sys.exit(part.Part("bench", options, ("shape", "batch", "terrace_tokens_per_second", "torch_tokens_per_second", "speed", "mfu",
                                           "terrace_gib", "torch_gib", "memory")).main(compare))

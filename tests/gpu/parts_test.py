@@ -29,19 +29,26 @@ if "probe" in sys.argv:
     names = ("bf16_flops", "f32_flops", "memory_bytes", "to_device_bytes", "to_host_bytes")
     print(json.dumps({"instruction_overhead_seconds": rates[0] * 1e-18, **{f"{name}_per_second": rates[0] for name in names}}))
     sys.exit(0)
-spec = json.loads(pathlib.Path(next(a for a in sys.argv if a.endswith("job.yaml"))).read_text())
+spec = json.loads(pathlib.Path(next(a for a in sys.argv if a.endswith(".yaml"))).read_text())
 answer = json.loads((here / "answer.json").read_text())
+arena = 1000000 if "offload" in spec["layout"] else 2000000
+memory = [{"tier": "DEVICE", "arena_bytes": str(arena), "external_bytes": "500000", "max_by_class": {"parameter": str(arena)}}]
+away = ["HOST"] * ("host_memory" in spec.get("resources", {})) + ["NVME"] * ("nvme" in spec.get("resources", {}))
+memory += [{"tier": tier, "arena_bytes": "700000", "max_by_class": {"optimizer": answer.get("state_bytes", "0")}} for tier in away]
+plan = {"memory": memory, "break_even_tokens": answer.get("break_even", 0)}
+if "plan" in sys.argv:
+    print(json.dumps(plan)); sys.exit(0)
 count = here / "count"
 runs = int(count.read_text()) if count.exists() else 0
 count.write_text(str(runs + 1))
 if answer.get("fails"):
     print("terrace: model.config: it is no good", flush=True); sys.exit(5)
 time.sleep(answer.get("sleeps", 0))
-arena = 1000000 if "offload" in spec["layout"] else 2000000
-print(json.dumps({"event": "plan", "plan": {"memory": [{"tier": "DEVICE", "arena_bytes": str(arena), "external_bytes": "500000"}]}}))
+print(json.dumps({"event": "plan", "plan": plan}))
+speed = answer.get("offloaded", 1000) if "offload" in spec["layout"] else 1000
 for step in range(1, spec["train"]["steps"] + 1):
     loss = 5.0 - 0.1 * step + answer["errors"][runs % len(answer["errors"])]
-    print('{"event": "step", "step": %d, "loss": %.9g, "grad_norm": 1.5, "tokens_per_second": 1000, "step_seconds": 0.1}' % (step, loss))
+    print('{"event": "step", "step": %d, "loss": %.9g, "grad_norm": 1.5, "tokens_per_second": %d, "step_seconds": 0.1}' % (step, loss, speed))
 """
 
 
@@ -96,6 +103,25 @@ class PartsTest(unittest.TestCase):
         self.answer(errors=[0, 0, 1e-8, 0])
         self.assertEqual(self.run_part("offload", "--device", "cpu").returncode, 1)
         self.assertEqual([row["passed"] for row in self.report["rows"]], [True, True, False, True])
+
+    def large(self, shape):
+        self.devices(devices=1, name="NVIDIA H200", memory_bytes=141 * 2**30)
+        return self.run_part("large", "--shape", shape)
+
+    def test_above_break_even_the_offloaded_job_keeps_nine_tenths(self):
+        self.answer(errors=[0], offloaded=910, break_even=20_000)
+        self.assertEqual(self.large("7b").returncode, 0)
+        self.assertEqual((self.report["rows"][0]["tokens"], self.report["rows"][0]["of_resident"]), (3 * 8 * 1024, "91%"))
+        self.answer(errors=[0], offloaded=890, break_even=20_000)
+        self.assertEqual(self.large("7b").returncode, 1)
+
+    def test_states_beyond_the_device_are_all_held_somewhere(self):
+        self.answer(errors=[0], state_bytes=str(16 * 13_015_864_320))
+        self.assertEqual(self.large("13b").returncode, 0, self.report)
+        self.answer(errors=[0], state_bytes="1000")
+        self.assertEqual(self.large("13b").returncode, 1)
+        self.answer(errors=[float("nan")], state_bytes=str(16 * 13_015_864_320))
+        self.assertEqual(self.large("13b").returncode, 1)
 
     def rates(self, *rates, device="cuda"):
         """Of what the first, the second call measures; 0: it fails."""
@@ -199,7 +225,8 @@ class ModelsTest(unittest.TestCase):
     def test_parameters_are_the_published_ones(self):
         counts = {name: models.parameters_of(config)[0] for name, config in models.PUBLISHED.items()}
         self.assertEqual(counts, {"gpt2-124m": 124_439_808, "gpt2-1.5b": 1_557_611_200, "qwen2.5-0.5b": 494_032_768,
-                                  "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-7b": 7_615_616_512})
+                                  "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-3b": 3_085_938_688, "qwen2.5-7b": 7_615_616_512,
+                                  "llama-13b": 13_015_864_320})
 
 
 if __name__ == "__main__":

@@ -37,6 +37,14 @@ class RehearsalTest(unittest.TestCase):
                 self.assertEqual([row["passed"] for row in report["rows"]], [True] * rows)
                 self.assertIn("nothing here is about GPUs", done.stdout)
 
+    def test_models_beyond_the_device(self):
+        done = self.rehearse("large")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        resident, beyond = json.loads((self.out / "large.json").read_text())["rows"]
+        self.assertIsNone(resident["passed"], "a rehearsal judges no speed")
+        self.assertTrue(beyond["passed"])
+        self.assertGreater(min(beyond[f"{tier}_gib"] for tier in ("device", "host", "nvme")), 0)
+
     def test_what_only_a_gpu_can_do_is_skipped_by_name(self):
         for name in ("conformance", "repeat", "sanitizer"):
             done = self.rehearse(name)

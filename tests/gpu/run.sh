@@ -15,6 +15,7 @@
 #   rates        what terrace profile measures, twice
 #   kernels      speed of products, attention and memory-bound kernels
 #   bench        tokens a second against PyTorch; bench:MODEL for one model (tests/gpu/models.py)
+#   large        by name only, one at a time: large:7b trains what fits with its states on the host, large:13b what does not fit
 #   TERRACE_GPU_BUILD   where to build (build/gpu)
 #   TERRACE_GPU_OUT     where JSON and logs go (build/gpu, in a bundle ./gpu-results)
 #   TERRACE_GPU_FILTER  only kernels with this in their case's name
@@ -41,7 +42,8 @@ binaries=${TERRACE_BIN:-$([ -x bin/terrace ] && echo bin || echo build/release/b
 deadline=$((SECONDS + 570))
 all=(build conformance repeat sanitizer parity memory offload shared rates kernels bench)
 declare -A share=([build]=300 [conformance]=80 [repeat]=30 [sanitizer]=75 [parity]=45 [memory]=25 [offload]=40 [shared]=50
-  [rates]=25 [kernels]=40 [bench]=150)
+  [rates]=25 [kernels]=40 [bench]=150 [large]=550)
+named=(large)
 least=10  # seconds without which a part is not begun
 declare -A result=() took=()
 
@@ -170,8 +172,8 @@ summary() {
 parts=("$@")
 [ ${#parts[@]} -eq 0 ] && parts=("${all[@]}")
 for name in "${parts[@]}"; do
-  if [[ " ${all[*]} " != *" ${name%%:*} "* ]] || { [[ $name == *:* ]] && [[ $name != bench:* ]]; }; then
-    echo "run.sh: there is no part '$name': ${all[*]}, or bench:MODEL" >&2
+  if [[ " ${all[*]} ${named[*]} " != *" ${name%%:*} "* ]] || [[ $name == *:* && $name != bench:* && $name != large:* ]]; then
+    echo "run.sh: there is no part '$name': ${all[*]}, bench:MODEL, large:7b or large:13b" >&2
     exit 2
   fi
 done
@@ -191,7 +193,8 @@ for name in "${parts[@]}"; do
   fi
   case $name in
     bench:*) part bench --model "${name#bench:}" ;;
-    parity | memory | offload | shared | rates | bench) part "$name" ;;
+    large:*) part large --shape "${name#large:}" ;;
+    parity | memory | offload | shared | rates | bench | large) part "$name" ;;
     *) "$name" ;;
   esac
   result[$name]=$?

@@ -39,6 +39,15 @@ TEST(RankRunTest, TrainsEvaluatesWritesItsCheckpointAndItsTrace) {
   EXPECT_GT(trace["traceEvents"].size(), 2u * job.program().sequences(0).instructions_size());
 }
 
+TEST(RankRunTest, AJobThatSavesNeverLeavesNoCheckpoint) {
+  RankJob job("save_never", {.steps = 20, .checkpoint_every = 0});
+  job.spec().mutable_checkpoint()->set_save("never");
+  ASSERT_EQ(job.Run(), 0) << job.log(0);
+  EXPECT_EQ(job.Outcome().progress().step(), 20);
+  EXPECT_EQ(job.Outcome().progress().checkpoint(), "");
+  EXPECT_FALSE(fs::exists(job.checkpoint(20)));
+}
+
 TEST(RankRunTest, KilledAtAnyInstantItResumesBitwise) {
   RankJob whole("whole", {.steps = 300}), killed("killed", {.steps = 300});
   ASSERT_EQ(whole.Run(), 0) << whole.log(0);

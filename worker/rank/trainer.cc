@@ -208,7 +208,7 @@ void Trainer::TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> re
 }
 
 void Trainer::StartCheckpoint(int64_t steps_done) {
-  if (parts_.checkpointer == nullptr) return;
+  if (parts_.checkpointer == nullptr || spec_.checkpoint().save() == "never") return;
   TakeCheckpoint(parts_.checkpointer->Finish());
   if (!checkpoint_status_.ok() || checkpoint_started_step_ == steps_done) return;
   checkpoint_started_step_ = steps_done;

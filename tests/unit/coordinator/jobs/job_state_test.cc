@@ -228,6 +228,16 @@ TEST(JobStateTest, CancellingARunningJobWaitsForItsLastCheckpoint) {
   EXPECT_EQ(job.reason(), v1::REASON_CANCELLED_BY_USER);
 }
 
+TEST(JobStateTest, AJobThatSavesNeverIsCancelledWithoutACheckpointAndSaysSo) {
+  v1::Job job = JobIn(v1::RUNNING);
+  job.mutable_spec()->mutable_checkpoint()->set_save("never");
+  job = Next(job, CancelAsked{});
+  EXPECT_EQ(job.message(), "stops after this step");
+  job = Next(job, RanksObserved{{StoppedEarly(0), StoppedEarly(1)}});
+  EXPECT_EQ(job.state(), v1::CANCELLED);
+  EXPECT_EQ(job.message(), "cancelled without a checkpoint: its spec has none");
+}
+
 TEST(JobStateTest, CancellingTwiceIsCancellingOnce) {
   const v1::Job job = Next(JobIn(v1::RUNNING), CancelAsked{});
   EXPECT_FALSE(Apply(job, CancelAsked{}, kNow)->changed);

@@ -208,6 +208,12 @@ TEST(JobSpecTest, LayoutValuesOutsideTheirRangeAreRefused) {
               HasSubstr("must be a list"));
 }
 
+TEST(JobSpecTest, AJobThatSavesNeverHasNoStepsToSaveAfter) {
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "checkpoint: {save: never, every_steps: 5}\n")),
+              HasSubstr("checkpoint.every_steps: got 5, must be left out with checkpoint.save "
+                        "never"));
+}
+
 TEST(JobSpecTest, LayoutKeysThatNeedOthersSayWhich) {
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {recompute_every: 2}\n")),
               HasSubstr("try layout.recompute every"));
