@@ -6,27 +6,11 @@
 #include <string>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/driver_call.h"
 #include "kernels/cuda/pages.h"
 
 namespace terrace::kernels::cuda {
 namespace {
-
-[[maybe_unused]] constexpr unsigned kSince =
-    12000;  // the version of the calls: what the oldest toolkit has
-
-// Where the driver keeps the call; null where it has none.
-void* DriverCall(const char* name) {
-  void* call = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(name, &call, kSince, cudaEnableDefault, &found);
-#else
-  const cudaError_t error = cudaGetDriverEntryPoint(name, &call, cudaEnableDefault, &found);
-#endif
-  if (error != cudaSuccess) cudaGetLastError();
-  return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? call : nullptr;
-}
 
 template <typename Call>
 void Find(const char* name, Call* call, PageCalls* calls) {

@@ -1,5 +1,5 @@
 // Stands for NVIDIA's <cuda.h>: what kernels/cuda asks of the driver itself, answered by
-// fake_pages.cc.
+// fake_pages.cc and fake_tensor_map.cc.
 //
 // Only in the include path of this folder's tests and of those that use it. Thread-safe.
 //
@@ -11,6 +11,8 @@
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
 using CUmemGenericAllocationHandle = unsigned long long;
+using cuuint32_t = unsigned;
+using cuuint64_t = unsigned long long;
 
 enum CUresult {
   CUDA_SUCCESS = 0,
@@ -39,6 +41,26 @@ struct CUmemAccessDesc {
   CUmemAccess_flags flags;
 };
 
+struct alignas(64) CUtensorMap {
+  unsigned long long opaque[16];
+};
+enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9 };
+enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
+enum CUtensorMapSwizzle {
+  CU_TENSOR_MAP_SWIZZLE_NONE = 0,
+  CU_TENSOR_MAP_SWIZZLE_32B = 1,
+  CU_TENSOR_MAP_SWIZZLE_64B = 2,
+  CU_TENSOR_MAP_SWIZZLE_128B = 3,
+};
+enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2 };
+enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, unsigned rank,
+                                void* data, const unsigned long long* sizes,
+                                const unsigned long long* strides, const unsigned* box,
+                                const unsigned* steps, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                CUtensorMapFloatOOBfill fill);
 CUresult cuGetErrorString(CUresult error, const char** text);
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device);
 CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp* memory,

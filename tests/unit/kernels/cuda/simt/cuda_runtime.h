@@ -15,6 +15,7 @@
 
 #include "tests/unit/kernels/cuda/simt/cuda_runtime_api.h"
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
+#include "tests/unit/kernels/cuda/simt/hopper.h"
 #include "tests/unit/kernels/cuda/simt/simt.h"
 
 #define __global__
@@ -23,6 +24,7 @@
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct cudaLaunchConfig_t {
   dim3 gridDim;

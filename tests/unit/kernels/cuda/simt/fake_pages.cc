@@ -87,7 +87,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** call, un
       {"cuMemRelease", reinterpret_cast<void*>(&cuMemRelease)},
       {"cuMemMap", reinterpret_cast<void*>(&cuMemMap)},
       {"cuMemUnmap", reinterpret_cast<void*>(&cuMemUnmap)},
-      {"cuMemSetAccess", reinterpret_cast<void*>(&cuMemSetAccess)}};
+      {"cuMemSetAccess", reinterpret_cast<void*>(&cuMemSetAccess)},
+      {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(&cuTensorMapEncodeTiled)}};
   *found = cudaDriverEntryPointSymbolNotFound;
   *call = nullptr;
   for (const auto& [name, address] : calls) {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/unit/kernels/cuda/simt/simt.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +8,8 @@
 #include <random>
 #include <utility>
 #include <vector>
+
+#include "tests/unit/kernels/cuda/simt/machine.h"
 
 #if !defined(__x86_64__)
 #error "fibers are switched by x86-64 code"
@@ -46,39 +46,9 @@ namespace terrace::simt {
 namespace {
 
 constexpr size_t kStackBytes = 128 << 10;
-constexpr unsigned kWarp = 32;
 constexpr size_t kCopyBytes = 16;
 
-enum class State { kReady, kAtBlock, kAtWarp, kDone };
-
-struct Copy {
-  void* to;
-  const void* from;
-  bool exists;
-};
-
-struct Fiber {
-  void* stack_pointer = nullptr;
-  std::unique_ptr<unsigned char[]> stack;
-  State state = State::kReady;
-  // Exchanges use two places in turns: one is written again only after a barrier that all lanes
-  // pass when they have read it.
-  unsigned turn = 0;
-  dim3 index;
-  std::vector<Copy> copies;  // that it has started and not waited for
-};
-
-struct Machine {
-  Order order = Order::kForward;
-  std::mt19937 random{12345};
-  std::vector<Fiber> fibers;
-  std::vector<unsigned> turns;
-  std::vector<unsigned char> exchange;  // [turn][thread][kExchangeBytes]
-  std::vector<unsigned char> shared;
-  const std::function<void()>* thread = nullptr;
-  Fiber* running = nullptr;
-  void* scheduler = nullptr;  // its stack pointer
-};
+}  // namespace
 
 Machine& TheMachine() {
   static Machine machine;
@@ -90,6 +60,8 @@ Machine& TheMachine() {
                blockIdx.y, gridDim.x, gridDim.y, blockDim.x);
   std::abort();
 }
+
+namespace {
 
 void Yield(State state) {
   Machine& m = TheMachine();
@@ -108,7 +80,9 @@ void Carry(const Copy& copy) {
 
 [[noreturn]] void FiberMain() {
   (*TheMachine().thread)();
-  if (!TheMachine().running->copies.empty()) Die("a thread ended before its copies");
+  const Fiber& self = *TheMachine().running;
+  if (!self.copies.empty()) Die("a thread ended before its copies");
+  if (!self.products.empty()) Die("a thread ended before its matrix products");
   Yield(State::kDone);
   Die("a finished thread was resumed");
 }
@@ -125,6 +99,9 @@ void Start(Fiber* fiber) {
   fiber->state = State::kReady;
   fiber->turn = 0;
   fiber->copies.clear();
+  fiber->groups = 0;
+  fiber->started = 0;
+  fiber->fenced = false;
 }
 
 // All of [first, end) wait at that barrier: let them go on.
@@ -137,13 +114,25 @@ bool Release(unsigned first, unsigned end, State barrier) {
   return true;
 }
 
-// One turn for everyone that can run; false when all are done.
+// One copy of a tensor arrives: any, or the last that was started.
+void CarryLate() {
+  Machine& m = TheMachine();
+  const size_t which = m.order == Order::kShuffled ? m.random() % m.late.size() : m.late.size() - 1;
+  const std::function<void()> carry = std::move(m.late[which]);
+  m.late.erase(m.late.begin() + static_cast<std::ptrdiff_t>(which));
+  carry();
+}
+
+// One turn for everyone that can run; false when all are done. Copies of tensors arrive when nobody
+// can go on without them, in shuffled turns now and then before.
 bool Turn(unsigned threads) {
   Machine& m = TheMachine();
   if (m.order == Order::kShuffled) std::shuffle(m.turns.begin(), m.turns.end(), m.random);
+  if (m.order == Order::kShuffled && !m.late.empty() && m.random() % 4 == 0) CarryLate();
   bool any = false;
   for (unsigned i : m.turns) {
     Fiber& fiber = m.fibers[i];
+    if (fiber.state == State::kWaiting && fiber.may_go_on()) fiber.state = State::kReady;
     if (fiber.state != State::kReady) continue;
     any = true;
     m.running = &fiber;
@@ -155,6 +144,10 @@ bool Turn(unsigned threads) {
     released = Release(warp, std::min(warp + kWarp, threads), State::kAtWarp) || released;
   }
   if (any || released) return true;
+  if (!m.late.empty()) {
+    CarryLate();
+    return true;
+  }
   for (unsigned i = 0; i < threads; ++i) {
     if (m.fibers[i].state != State::kDone) Die("threads wait at a barrier that others never reach");
   }
@@ -164,11 +157,17 @@ bool Turn(unsigned threads) {
 void RunBlock(unsigned threads) {
   Machine& m = TheMachine();
   std::fill(m.shared.begin(), m.shared.end(), 0xff);
+  m.barriers.clear();
+  m.named.clear();
+  m.descriptors.assign(threads / kWarpgroup + 1, {});
   for (unsigned i = 0; i < threads; ++i) {
     m.fibers[i].index = dim3(i, 0, 0);
     Start(&m.fibers[i]);
   }
   while (Turn(threads)) {
+  }
+  for (const auto& [number, barrier] : m.named) {
+    if (barrier.arrived != 0) Die("a block ended with a numbered barrier half full");
   }
 }
 
@@ -216,6 +215,12 @@ void StartCopy(void* to, const void* from, bool exists) {
 
 void FinishCopies() {
   for (const Copy& copy : std::exchange(TheMachine().running->copies, {})) Carry(copy);
+}
+
+void WaitUntil(std::function<bool()> may_go_on) {
+  if (may_go_on()) return;
+  TheMachine().running->may_go_on = std::move(may_go_on);
+  Yield(State::kWaiting);
 }
 
 void SyncBlock() { Yield(State::kAtBlock); }
