@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/row_packs.cuh"
@@ -100,17 +101,44 @@ AttentionArguments GradArguments(const AttentionShape& shape, std::span<const Te
   return a;
 }
 
-bool UsesMma(MatmulPrecision precision, int64_t head_dim) {
-  return precision == MatmulPrecision::kBF16 && head_dim <= kMaxMmaHeadDim;
+AttentionPath PathOf(MatmulPrecision precision, const AttentionArguments& a,
+                     const Context& context) {
+  int64_t longest = 0;
+  for (const Operand& operand : {a.q, a.k, a.v, a.d_o}) {
+    longest = std::max(longest, a.shape.rows * operand.row_stride * int64_t{sizeof(BF16)});
+  }
+  return ChooseAttention({.precision = precision,
+                          .head_dim = a.shape.head_dim,
+                          .scale = a.shape.scale,
+                          .wide = a.wide,
+                          .longest_stride_bytes = longest,
+                          .wgmma = context.wgmma_attention});
 }
 
 Status Forward(MatmulPrecision precision, const AttentionArguments& a, const Context& context) {
-  return UsesMma(precision, a.shape.head_dim) ? AttentionMma(a, context) : AttentionF32(a, context);
+  switch (PathOf(precision, a, context)) {
+    case AttentionPath::kWgmma:
+      return AttentionWgmma(a, context);
+    case AttentionPath::kMma:
+      return AttentionMma(a, context);
+    case AttentionPath::kF32:
+      break;
+  }
+  return AttentionF32(a, context);
 }
 
 Status Backward(MatmulPrecision precision, const AttentionArguments& a, const Context& context) {
-  return UsesMma(precision, a.shape.head_dim) ? AttentionGradMma(a, context)
-                                              : AttentionGradF32(a, context);
+  switch (PathOf(precision, a, context)) {
+    case AttentionPath::kWgmma: {
+      const Status status = AttentionQueryGradWgmma(a, context);
+      return status.ok() ? AttentionKeyGradWgmma(a, context) : status;
+    }
+    case AttentionPath::kMma:
+      return AttentionGradMma(a, context);
+    case AttentionPath::kF32:
+      break;
+  }
+  return AttentionGradF32(a, context);
 }
 
 bool StartsWide(const Operand& operand) {

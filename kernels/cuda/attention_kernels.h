@@ -1,5 +1,6 @@
 // The attention kernels by arithmetic: attention.cu chooses among them. f32 vectors for any head
-// size up to 256; matrix instructions on bf16 for head sizes up to 128.
+// size up to 256; matrix instructions on bf16 for head sizes up to 128, those of
+// every device or sm_90a's own.
 //
 // Internal to kernels/cuda. Thread-safe: no state.
 //
@@ -30,5 +31,10 @@ Status AttentionGradF32(const AttentionArguments& arguments, const Context& cont
 inline constexpr int64_t kMaxMmaHeadDim = 128;
 Status AttentionMma(const AttentionArguments& arguments, const Context& context);
 Status AttentionGradMma(const AttentionArguments& arguments, const Context& context);
+
+// sm_90a alone, of bf16 that the copy engine can take (attention_choice.h).
+Status AttentionWgmma(const AttentionArguments& arguments, const Context& context);
+Status AttentionQueryGradWgmma(const AttentionArguments& arguments, const Context& context);
+Status AttentionKeyGradWgmma(const AttentionArguments& arguments, const Context& context);
 
 }  // namespace terrace::kernels::cuda

@@ -37,6 +37,9 @@ struct Context {
   // while the kernel runs.
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  int multiprocessors = 1;  // blocks that stay for several tasks: one on each
+  // The device has sm_90a's matrix instructions, and attention is to use them.
+  bool wgmma_attention = false;
 };
 
 using Kernel = Status (*)(const OpAttrs& attrs, std::span<const TensorView> operands,

@@ -3,6 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
+
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cublas_gemm.h"
 #include "kernels/cuda/kernels.h"
@@ -99,6 +102,9 @@ Status Device::Start(int ordinal) {
           std::to_string(properties.minor) + ", " + std::to_string(properties.multiProcessorCount) +
           " SMs";
   memory_bytes_ = static_cast<int64_t>(properties.totalGlobalMem);
+  multiprocessors_ = properties.multiProcessorCount;
+  has_wgmma_ = properties.major == 9 && properties.minor == 0;
+  wgmma_attention_ = has_wgmma_ && WantsWgmma(std::getenv("TERRACE_CUDA_ATTENTION"));
   for (const char byte : properties.uuid.bytes) {
     uuid_ += kHexDigits[static_cast<unsigned char>(byte) / 16];
     uuid_ += kHexDigits[static_cast<unsigned char>(byte) % 16];
@@ -133,7 +139,9 @@ Context Device::MakeContext(CUstream_st* stream, std::byte* workspace,
           .gemms = gemms_.get(),
           .faults = faults_,
           .workspace = workspace,
-          .workspace_bytes = workspace_bytes};
+          .workspace_bytes = workspace_bytes,
+          .multiprocessors = multiprocessors_,
+          .wgmma_attention = wgmma_attention_};
 }
 
 Status Device::Finish() {

@@ -40,6 +40,9 @@ class Device {
   int64_t memory_bytes() const { return memory_bytes_; }
   const std::string& uuid() const { return uuid_; }  // 32 hexadecimal digits; no other GPU has it
 
+  // Compute capability 9.0: the kernels for sm_90a run on it.
+  bool has_wgmma() const { return has_wgmma_; }
+
   // Makes it the calling thread's device; the opening thread has it.
   Status Use() const;
 
@@ -59,6 +62,8 @@ class Device {
   int ordinal_ = 0;
   std::string name_, uuid_;
   int64_t memory_bytes_ = 0;
+  int multiprocessors_ = 1;
+  bool has_wgmma_ = false, wgmma_attention_ = false;
   CUstream_st* stream_ = nullptr;
   Fault* faults_ = nullptr;
   std::unique_ptr<GemmLibrary> gemms_;

@@ -337,6 +337,7 @@ std::vector<OpCase> ForwardCases() {
     AddCopies(form, &list);
     AddLayoutCases(form, &list);
   }
+  AddTiledAttention(&list);
   AddStepOps(&list);
   return list.Take();
 }

@@ -56,5 +56,7 @@ class CaseList {
 
 // The ops of split layouts, forward (layout_cases.cc).
 void AddLayoutCases(const Form& form, CaseList* list);
+// Attention in tiles, in bf16 (attention_cases.cc).
+void AddTiledAttention(CaseList* list);
 
 }  // namespace terrace::kernels::conformance

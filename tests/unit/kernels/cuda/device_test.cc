@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <vector>
 
 #include "kernels/cuda/cublas_gemm.h"
@@ -51,6 +52,22 @@ TEST(DeviceTest, ADeviceWithoutCodeIsNamed) {
   EXPECT_THAT(OpeningSays({.has_code = false}),
               HasSubstr("loading a kernel: no kernel image is available for execution on the "
                         "device: these programs have no code for NVIDIA Fake 1GB, sm_90, 4 SMs"));
+}
+
+TEST(DeviceTest, AttentionIsSm90asOwnWhereTheEnvironmentAsksForIt) {
+  const auto wgmma = [] {
+    simt::ResetDevice({});
+    std::unique_ptr<Device> device;
+    EXPECT_TRUE(Device::Open(0, &device).ok());
+    EXPECT_TRUE(device->has_wgmma()) << "the fake device has compute capability 9.0";
+    const Context context = device->MakeContext(nullptr, 0);
+    EXPECT_EQ(context.multiprocessors, 4);
+    return context.wgmma_attention;
+  };
+  EXPECT_FALSE(wgmma());
+  ASSERT_EQ(::setenv("TERRACE_CUDA_ATTENTION", "wgmma", 1), 0);
+  EXPECT_TRUE(wgmma());
+  ASSERT_EQ(::unsetenv("TERRACE_CUDA_ATTENTION"), 0);
 }
 
 TEST(DeviceMemoryTest, WhatIsCopiedOrZeroedIsThereForQueuesThatWaitForNothing) {

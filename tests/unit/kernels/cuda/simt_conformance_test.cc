@@ -16,10 +16,14 @@
 #include "kernels/cuda/workspace.h"
 #include "tests/conformance/op_conformance.h"
 #include "tests/unit/kernels/cuda/plain_gemms.h"
+#include "tests/unit/kernels/cuda/simt/hopper.h"
 #include "tests/unit/kernels/cuda/simt/simt.h"
 
 namespace terrace::kernels::conformance {
 namespace {
+
+// Few, so that blocks that stay have several tasks.
+constexpr int kMultiprocessors = 3;
 
 // Exactly as large as promised, poisoned, with a fence behind it. The library's part, which comes
 // first and is large, is left as it is.
@@ -50,24 +54,38 @@ class FencedWorkspace {
 };
 
 Status RunWith(const cuda::GemmLibrary& gemms, Op op, const OpAttrs& attrs,
-               std::span<const TensorView> operands) {
+               std::span<const TensorView> operands, bool wgmma_attention = false) {
   const std::vector<TensorShape> shapes(operands.begin(), operands.end());
   const int64_t bytes = cuda::WorkspaceBytes(op, attrs, shapes);
   const FencedWorkspace workspace(bytes);
   cuda::Fault fault = cuda::kNoFault;
-  const cuda::Context context = {
-      .gemms = &gemms, .faults = &fault, .workspace = workspace.data(), .workspace_bytes = bytes};
+  const cuda::Context context = {.gemms = &gemms,
+                                 .faults = &fault,
+                                 .workspace = workspace.data(),
+                                 .workspace_bytes = bytes,
+                                 .multiprocessors = kMultiprocessors,
+                                 .wgmma_attention = wgmma_attention};
   const Status status = cuda::Find(op)(attrs, operands, context);
   EXPECT_EQ(fault, cuda::kNoFault);
   EXPECT_TRUE(workspace.FenceStands()) << "the kernel wrote behind its workspace";
   return status;
 }
 
-Status RunOnSimt(Op op, const OpAttrs& attrs, std::span<const TensorView> operands, int threads) {
+void SetOrder(int threads) {
   simt::SetOrder(threads == 1   ? simt::Order::kForward
                  : threads == 2 ? simt::Order::kBackward
                                 : simt::Order::kShuffled);
+}
+
+Status RunOnSimt(Op op, const OpAttrs& attrs, std::span<const TensorView> operands, int threads) {
+  SetOrder(threads);
   return RunWith(cuda::PlainGemms(/*fuses=*/true), op, attrs, operands);
+}
+
+// Attention on what sm_90a has alone.
+Status RunOnWgmma(Op op, const OpAttrs& attrs, std::span<const TensorView> operands, int threads) {
+  SetOrder(threads);
+  return RunWith(cuda::PlainGemms(/*fuses=*/true), op, attrs, operands, /*wgmma_attention=*/true);
 }
 
 // A library that fuses nothing and stores f32 alone: every product is staged.
@@ -88,7 +106,8 @@ Status RunMisaligned(Op op, const OpAttrs& attrs, std::span<const TensorView> op
     }
     view.data = copy.data() + SizeOf(view.dtype);
   }
-  const Status status = RunWith(cuda::PlainGemms(/*fuses=*/true), op, attrs, moved);
+  const Status status =
+      RunWith(cuda::PlainGemms(/*fuses=*/true), op, attrs, moved, /*wgmma_attention=*/true);
   for (size_t i = 0; i < moved.size(); ++i) {
     if (!moved[i].absent()) std::memcpy(operands[i].data, moved[i].data, moved[i].SpanBytes());
   }
@@ -108,8 +127,22 @@ std::vector<OpCase> WithProducts() {
   return cases;
 }
 
+// What the tiles of sm_90a can take: bf16 products of bf16 rows of whole 16 bytes.
+std::vector<OpCase> WithWgmma() {
+  std::vector<OpCase> cases = AllCases();
+  std::erase_if(cases, [](const OpCase& c) {
+    const auto* whole = std::get_if<AttentionAttrs>(&c.attrs);
+    const auto* block = std::get_if<AttentionBlockAttrs>(&c.attrs);
+    if (whole == nullptr && block == nullptr) return true;
+    const MatmulPrecision precision = whole != nullptr ? whole->precision : block->precision;
+    return precision != MatmulPrecision::kBF16 || c.operands[0].dtype != DType::kBF16;
+  });
+  return cases;
+}
+
 class SimtOps : public testing::TestWithParam<OpCase> {};
 class SimtProducts : public testing::TestWithParam<OpCase> {};
+class SimtWgmma : public testing::TestWithParam<OpCase> {};
 class SimtGradients : public testing::TestWithParam<OpCase> {};
 
 TEST_P(SimtOps, MatchTheReference) { ExpectMatchesReference(RunOnSimt, GetParam()); }
@@ -120,6 +153,22 @@ TEST_P(SimtOps, MatchTheReferenceOnMisalignedMemory) {
 TEST_P(SimtProducts, MatchTheReferenceWhereTheLibraryFusesNothing) {
   ExpectMatchesReference(RunStaged, GetParam());
 }
+TEST(SimtWgmmaTest, AttentionThatFitsIsComputedThereAndOnlyThenWhenAskedFor) {
+  for (const OpCase& c : WithWgmma()) {
+    if (c.name.find("tiled_128_window") == std::string::npos) continue;
+    int64_t before = simt::ProductsStarted();
+    ExpectMatchesReference(RunOnSimt, c);
+    EXPECT_EQ(simt::ProductsStarted(), before) << c.name;
+    ExpectMatchesReference(RunMisaligned, c);
+    EXPECT_EQ(simt::ProductsStarted(), before) << c.name;
+    ExpectMatchesReference(RunOnWgmma, c);
+    EXPECT_GT(simt::ProductsStarted(), before) << c.name;
+  }
+}
+TEST_P(SimtWgmma, MatchesTheReference) { ExpectMatchesReference(RunOnWgmma, GetParam()); }
+TEST_P(SimtWgmma, IsTheSameForAnyOrderOfThreads) {
+  ExpectSameForAnyThreads(RunOnWgmma, GetParam());
+}
 TEST_P(SimtGradients, AreTheSlopesOfTheirForwardOp) {
   ExpectMatchesFiniteDifferences(RunOnSimt, GetParam());
 }
@@ -128,6 +177,7 @@ std::string NameOf(const testing::TestParamInfo<OpCase>& info) { return info.par
 
 INSTANTIATE_TEST_SUITE_P(All, SimtOps, testing::ValuesIn(Supported(AllCases())), NameOf);
 INSTANTIATE_TEST_SUITE_P(All, SimtProducts, testing::ValuesIn(WithProducts()), NameOf);
+INSTANTIATE_TEST_SUITE_P(All, SimtWgmma, testing::ValuesIn(WithWgmma()), NameOf);
 INSTANTIATE_TEST_SUITE_P(All, SimtGradients, testing::ValuesIn(Supported(DifferentiableCases())),
                          NameOf);
 

@@ -1,0 +1,82 @@
+// What the two sweeps of attention's gradient on sm_90a share: statistics of rows, sums that become
+// rows in memory, and the tensors that are copied.
+//
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/attention_wgmma.cuh"
+
+namespace terrace::kernels::cuda {
+
+// Stores 16 x kDim sums of the warp's rows from `first` on, times `scale`; a lane holds rows g and
+// g + 8.
+struct RowsInMemory {
+  Operand to;
+  bool pairs, add;  // add: to what is there
+  int64_t base, column, end, head_dim;
+};
+template <int kDim>
+__device__ __forceinline__ void StoreScaledRows(const RowsInMemory& rows, int64_t first,
+                                                float scale, const float (*sums)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int64_t row = first + g + 8 * h;
+    if (row >= rows.end) continue;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      const int64_t c = rows.column + n * 8 + 2 * t;
+      if (n * 8 >= rows.head_dim) continue;  // heads are whole eights
+      float low = sums[n][2 * h] * scale, high = sums[n][2 * h + 1] * scale;
+      if (rows.add) {
+        low += rows.to.Load(rows.base + row, c);
+        high += rows.to.Load(rows.base + row, c + 1);
+      }
+      if (rows.pairs) {
+        auto* to = static_cast<BF16*>(rows.to.data) + (rows.base + row) * rows.to.row_stride + c;
+        *reinterpret_cast<uint32_t*>(to) = PackBF16(low, high);
+      } else {
+        rows.to.Store(rows.base + row, c, low);
+        rows.to.Store(rows.base + row, c + 1, high);
+      }
+    }
+  }
+}
+
+template <int kTiles>
+__device__ __forceinline__ void SetZero(float (*sums)[4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums[n][e] = 0;
+  }
+}
+
+// Of a row of queries: its log-sum-exp in powers of two and its sum of do * o; nothing of what is
+// not there.
+struct RowStatistics {
+  float lse, delta;
+};
+__device__ __forceinline__ RowStatistics StatisticsOfRow(const AttentionArguments& a,
+                                                         int64_t sequence, int64_t head,
+                                                         int64_t query) {
+  if (query >= a.shape.length) return {0, 0};
+  const int64_t at = a.shape.LseAt(sequence, head, query);
+  return {a.lse[at] * kLog2E, a.delta[at]};
+}
+
+struct GradMaps {
+  CUtensorMap q, k, v, d_o;
+};
+inline Status DescribeGrad(const AttentionArguments& a, int query_rows, int key_rows, int columns,
+                           GradMaps* maps) {
+  const AttentionShape& s = a.shape;
+  Status status = DescribeQueries(s, a.q, query_rows, columns, &maps->q);
+  if (status.ok()) status = DescribeQueries(s, a.d_o, query_rows, columns, &maps->d_o);
+  if (status.ok()) status = DescribeKeys(s, a.k, key_rows, columns, &maps->k);
+  return status.ok() ? DescribeKeys(s, a.v, key_rows, columns, &maps->v) : status;
+}
+
+}  // namespace terrace::kernels::cuda
