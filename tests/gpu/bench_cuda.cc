@@ -74,6 +74,9 @@ class Gpu final : public Machine {
   bool is_gpu() const override { return true; }
   bool Has(Op op) const override { return cuda::Find(op) != nullptr; }
 
+  bool has_wgmma() const override { return device_->has_wgmma(); }
+  void UseWgmma(bool use) override { wgmma_ = use; }
+
   // Zeros: kernels that look at their numbers take the same path for all of them, and every index
   // is inside its table.
   Status Prepare(const Case& bench_case) override {
@@ -101,7 +104,8 @@ class Gpu final : public Machine {
 
   Status Time(int calls, double* seconds) override {
     const Kernel kernel = Find();
-    const cuda::Context context = device_->MakeContext(workspace_.get(), workspace_bytes_);
+    cuda::Context context = device_->MakeContext(workspace_.get(), workspace_bytes_);
+    context.wgmma_attention = wgmma_;
     const Status status = stopwatch_.Time(
         context.stream, calls, [&] { return kernel(case_.attrs, views_, context); }, seconds);
     return status.ok() ? device_->Finish() : status;
@@ -143,6 +147,7 @@ class Gpu final : public Machine {
 
   std::unique_ptr<cuda::Device> device_;
   Stopwatch stopwatch_;
+  bool wgmma_ = false;
   Case case_;
   std::vector<TensorView> views_;
   std::vector<Memory> memory_;

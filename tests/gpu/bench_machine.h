@@ -20,6 +20,9 @@ class Machine {
   virtual bool is_gpu() const = 0;
   // False where there is no kernel for the op.
   virtual bool Has(Op op) const = 0;
+  // Attention on sm_90a's own instructions, for what is timed from now on.
+  virtual bool has_wgmma() const { return false; }
+  virtual void UseWgmma(bool) {}
   // Memory for the operands, filled with small numbers, and for the workspace.
   virtual Status Prepare(const Case& bench_case) = 0;
   // Seconds of one call, the mean of `calls` of them on the device's own clock.

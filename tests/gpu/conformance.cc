@@ -10,9 +10,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <random>
 #include <string>
+#include <variant>
 
 #include "kernels/cuda/registry.h"
 #include "tests/conformance/op_judge.h"
@@ -34,6 +36,7 @@ struct Options {
   double seconds = 400;
   bool brief = false;  // each case once, against the reference alone
   bool list = false;
+  bool wgmma = false;  // attention alone, as sm_90a alone computes it
 };
 
 // False when the arguments are wrong, after saying so.
@@ -45,7 +48,10 @@ bool ParseOptions(int argc, char** argv, Options* options) {
       continue;
     }
     const char* value = i + 1 < argc ? argv[++i] : nullptr;
-    if (value != nullptr && name == "--filter") {
+    if (value != nullptr && name == "--attention" &&
+        (std::strcmp(value, "mma") == 0 || std::strcmp(value, "wgmma") == 0)) {
+      options->wgmma = std::strcmp(value, "wgmma") == 0;
+    } else if (value != nullptr && name == "--filter") {
       options->filter = value;
     } else if (value != nullptr && name == "--json") {
       options->json = value;
@@ -60,7 +66,7 @@ bool ParseOptions(int argc, char** argv, Options* options) {
     } else {
       std::fprintf(stderr,
                    "conformance: got '%s', must be --list, --brief, --filter PART, --json FILE, "
-                   "--seed N, --rounds N, --elements N or --seconds N\n",
+                   "--seed N, --rounds N, --elements N, --seconds N or --attention mma|wgmma\n",
                    name.c_str());
       return false;
     }
@@ -87,10 +93,16 @@ int64_t Elements(const OpCase& op_case) {
   return elements;
 }
 
+bool IsAttention(const OpCase& c) {
+  return std::holds_alternative<AttentionAttrs>(c.attrs) ||
+         std::holds_alternative<AttentionBlockAttrs>(c.attrs);
+}
+
 std::vector<OpCase> Chosen(std::vector<OpCase> cases, const Options& options) {
   std::erase_if(cases, [&](const OpCase& c) {
     return c.name.find(options.filter) == std::string::npos || cuda::Find(c.op) == nullptr ||
-           (options.elements > 0 && Elements(c) > options.elements);
+           (options.elements > 0 && Elements(c) > options.elements) ||
+           (options.wgmma && !IsAttention(c));
   });
   return cases;
 }
@@ -127,7 +139,7 @@ void RunAll(const Options& options, GpuBackend* gpu, Report* report) {
   const std::vector<OpCase> differentiable = Chosen(DifferentiableCases(), options);
   Run run(options, gpu, report);
   for (int round = 0; round < options.rounds; ++round) {
-    const Backend backend = gpu->Runner(/*misaligned=*/round % 2 == 1);
+    const Backend backend = gpu->Runner(/*misaligned=*/round % 2 == 1, options.wgmma);
     const uint64_t seed = report->seed + static_cast<uint64_t>(round);
     const bool more = round == 0 && !options.brief;
     for (const OpCase& c : cases) {
@@ -155,6 +167,11 @@ int Main(int argc, char** argv) {
   const Status status = gpu.Open();
   if (!status.ok()) {
     std::fprintf(stderr, "conformance: %s\n", status.message.c_str());
+    return kNoGpu;
+  }
+  if (options.wgmma && !gpu.has_wgmma()) {
+    std::fprintf(stderr, "conformance: %s has no wgmma, which is sm_90a's alone\n",
+                 gpu.device_name().c_str());
     return kNoGpu;
   }
   Report report;

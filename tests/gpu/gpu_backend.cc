@@ -104,13 +104,14 @@ Status GpuBackend::Open() { return cuda::Device::Open(0, &device_); }
 
 bool GpuBackend::Lost() const { return cudaDeviceSynchronize() != cudaSuccess; }
 
-Backend GpuBackend::Runner(bool misaligned) {
-  return [this, misaligned](Op op, const OpAttrs& attrs, std::span<const TensorView> operands,
-                            int) { return Run(op, attrs, operands, misaligned); };
+Backend GpuBackend::Runner(bool misaligned, bool wgmma_attention) {
+  return [=, this](Op op, const OpAttrs& attrs, std::span<const TensorView> operands, int) {
+    return Run(op, attrs, operands, misaligned, wgmma_attention);
+  };
 }
 
 Status GpuBackend::Run(Op op, const OpAttrs& attrs, std::span<const TensorView> operands,
-                       bool misaligned) {
+                       bool misaligned, bool wgmma_attention) {
   const std::vector<TensorShape> shapes(operands.begin(), operands.end());
   const int64_t bytes = cuda::WorkspaceBytes(op, attrs, shapes);
   const FencedMemory workspace(bytes, 0);
@@ -118,8 +119,9 @@ Status GpuBackend::Run(Op op, const OpAttrs& attrs, std::span<const TensorView> 
   Status status = workspace.status();
   if (status.ok()) status = on_device.Upload();
   if (status.ok()) {
-    status =
-        cuda::Find(op)(attrs, on_device.views(), device_->MakeContext(workspace.data(), bytes));
+    cuda::Context context = device_->MakeContext(workspace.data(), bytes);
+    context.wgmma_attention = wgmma_attention;
+    status = cuda::Find(op)(attrs, on_device.views(), context);
   }
   if (status.ok()) status = device_->Finish();
   if (status.ok()) status = on_device.Download();

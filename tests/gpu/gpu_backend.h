@@ -23,11 +23,15 @@ class GpuBackend {
   // A kernel has trapped, and every later call of this process fails.
   bool Lost() const;
 
-  // `misaligned`: operands start one element behind a whole 16 bytes. Valid as long as this object.
-  Backend Runner(bool misaligned);
+  bool has_wgmma() const { return device_->has_wgmma(); }
+
+  // `misaligned`: operands start one element behind a whole 16 bytes. `wgmma_attention`: attention
+  // as sm_90a alone can; otherwise as every device can. Valid as long as this object.
+  Backend Runner(bool misaligned, bool wgmma_attention);
 
  private:
-  Status Run(Op op, const OpAttrs& attrs, std::span<const TensorView> operands, bool misaligned);
+  Status Run(Op op, const OpAttrs& attrs, std::span<const TensorView> operands, bool misaligned,
+             bool wgmma_attention);
 
   std::unique_ptr<cuda::Device> device_;
 };

@@ -100,7 +100,16 @@ rehearsed() {
 
 conformance() {
   rehearsed conformance || return
-  run "$(seconds_of conformance)" "$programs/gpu_conformance" --filter "$filter" --json "$out/conformance.json"
+  local seconds code
+  seconds=$(seconds_of conformance)
+  run $((seconds * 3 / 4)) "$programs/gpu_conformance" --filter "$filter" --json "$out/conformance.json" || return
+  "$programs/gpu_conformance" --attention wgmma --filter "$filter" --list | grep -q . || return 0
+  # By itself and last: a kernel that traps or hangs there takes nothing else along.
+  echo "-- attention on sm_90a's own instructions"
+  run $((seconds / 4)) "$programs/gpu_conformance" --attention wgmma --filter "$filter" --json "$out/conformance-wgmma.json"
+  code=$?
+  [ $code -eq 77 ] && return 0
+  return $code
 }
 
 # The same seed in all runs: each says what it says whoever ran before.
@@ -120,11 +129,17 @@ sanitizer() {
   for kind in memcheck racecheck synccheck; do
     echo "-- $kind"
     # Our kernels only: the library's are not ours to judge.
-    run $(($(seconds_of sanitizer) / 3)) "$tool" --tool $kind --error-exitcode 1 --kernel-name kernel_substring=terrace \
+    run $(($(seconds_of sanitizer) * 5 / 18)) "$tool" --tool $kind --error-exitcode 1 --kernel-name kernel_substring=terrace \
       "$programs/gpu_conformance" --filter "$filter" --elements 3000 --rounds 1 --brief
     one=$?
     [ $one -ne 0 ] && code=$one
   done
+  "$programs/gpu_conformance" --attention wgmma --filter "$filter" --list | grep -q . || return $code
+  echo "-- memcheck of attention on sm_90a's own instructions"
+  run $(($(seconds_of sanitizer) / 6)) "$tool" --tool memcheck --error-exitcode 1 --kernel-name kernel_substring=terrace \
+    "$programs/gpu_conformance" --attention wgmma --filter "$filter" --elements 3000 --rounds 1 --brief
+  one=$?
+  [ $one -ne 0 ] && [ $one -ne 77 ] && code=$one
   return $code
 }
 
