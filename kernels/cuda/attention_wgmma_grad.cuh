@@ -1,5 +1,5 @@
-// What the two sweeps of attention's gradient on sm_90a share: statistics of rows, sums that become
-// rows in memory, and the tensors that are copied.
+// What the two sweeps of attention's gradient on sm_90a share: statistics of rows, the slopes of
+// scores, sums that become rows in memory, and the tensors that are copied.
 //
 // Thread-safe: no state.
 //
@@ -65,6 +65,69 @@ __device__ __forceinline__ RowStatistics StatisticsOfRow(const AttentionArgument
   if (query >= a.shape.length) return {0, 0};
   const int64_t at = a.shape.LseAt(sequence, head, query);
   return {a.lse[at] * kLog2E, a.delta[at]};
+}
+
+// Scores and products with do become the scores' slopes, but for the scale. Without kMasked every
+// query sees every key of the tile.
+template <int kKeys, bool kMasked>
+__device__ __forceinline__ void SlopesOfQueries(const AttentionShape& s, int first, int key_tile,
+                                                const RowStatistics* statistics,
+                                                const float (*dp)[4], float (*scores)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+  const float scale = s.scale * kLog2E;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    TileRange seen = {0, kKeys};
+    if constexpr (kMasked) seen = s.KeysInTile(first + g + 8 * h, key_tile, kKeys);
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int e = 2 * h; e < 2 * h + 2; ++e) {
+        const float p = FastExp2(scores[n][e] * scale - statistics[h].lse);
+        const bool sees = !kMasked || seen.Holds(n * 8 + 2 * t + e % 2);
+        scores[n][e] = sees ? p * (dp[n][e] - statistics[h].delta) : 0.0f;
+      }
+    }
+  }
+}
+
+// Transposed scores of the warp's 16 keys become probabilities. Without kMasked every query of the
+// tile sees every key.
+template <int kQueries, bool kMasked>
+__device__ __forceinline__ void Probabilities(const AttentionShape& s, int first_key,
+                                              int first_query, const RowStatistics* statistics,
+                                              float (*p)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+  const float scale = s.scale * kLog2E;
+  TileRange seen[2] = {{0, kQueries}, {0, kQueries}};
+  if constexpr (kMasked) {
+    seen[0] = s.QueriesInTile(first_key + g, first_query, kQueries);
+    seen[1] = s.QueriesInTile(first_key + g + 8, first_query, kQueries);
+  }
+#pragma unroll
+  for (int n = 0; n < kQueries / 8; ++n) {
+    const int column = n * 8 + 2 * t;
+    const float lse[2] = {statistics[column].lse, statistics[column + 1].lse};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const bool sees = !kMasked || seen[e / 2].Holds(column + e % 2);
+      p[n][e] = sees ? FastExp2(p[n][e] * scale - lse[e % 2]) : 0.0f;
+    }
+  }
+}
+
+// Transposed products with do become the scores' slopes, but for the scale.
+template <int kQueries>
+__device__ __forceinline__ void SlopesOfKeys(const RowStatistics* statistics, const float (*p)[4],
+                                             float (*dp)[4]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int n = 0; n < kQueries / 8; ++n) {
+    const int column = n * 8 + 2 * t;
+    const float delta[2] = {statistics[column].delta, statistics[column + 1].delta};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) dp[n][e] = p[n][e] * (dp[n][e] - delta[e % 2]);
+  }
 }
 
 struct GradMaps {

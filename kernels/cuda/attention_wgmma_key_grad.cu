@@ -128,44 +128,6 @@ __device__ __forceinline__ void ProduceStatistics(const AttentionArguments& a,
       });
 }
 
-// Transposed scores of the warp's 16 keys become probabilities. Without kMasked every query of the
-// tile sees every key.
-template <bool kMasked>
-__device__ __forceinline__ void Probabilities(const AttentionShape& s, int first_key,
-                                              int first_query, const RowStatistics* statistics,
-                                              float (*p)[4]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  const float scale = s.scale * kLog2E;
-  TileRange seen[2] = {{0, kQueries}, {0, kQueries}};
-  if constexpr (kMasked) {
-    seen[0] = s.QueriesInTile(first_key + g, first_query, kQueries);
-    seen[1] = s.QueriesInTile(first_key + g + 8, first_query, kQueries);
-  }
-#pragma unroll
-  for (int n = 0; n < kQueryTiles; ++n) {
-    const int column = n * 8 + 2 * t;
-    const float lse[2] = {statistics[column].lse, statistics[column + 1].lse};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const bool sees = !kMasked || seen[e / 2].Holds(column + e % 2);
-      p[n][e] = sees ? FastExp2(p[n][e] * scale - lse[e % 2]) : 0.0f;
-    }
-  }
-}
-
-// Transposed products with do become the scores' slopes, but for the scale.
-__device__ __forceinline__ void SlopesOfKeys(const RowStatistics* statistics, const float (*p)[4],
-                                             float (*dp)[4]) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-#pragma unroll
-  for (int n = 0; n < kQueryTiles; ++n) {
-    const int column = n * 8 + 2 * t;
-    const float delta[2] = {statistics[column].delta, statistics[column + 1].delta};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) dp[n][e] = p[n][e] * (dp[n][e] - delta[e % 2]);
-  }
-}
-
 template <int kDim>
 struct Consumer {
   const Arguments& arguments;
@@ -201,9 +163,9 @@ struct Consumer {
     WaitForProducts<1>();
     HoldSums<kQueryTiles>(p);
     if (s.SeesAll(first_query, first_query + kQueries, first_key, first_key + 16)) {
-      Probabilities<false>(s, first_key, first_query, statistics, p);
+      Probabilities<kQueries, false>(s, first_key, first_query, statistics, p);
     } else {
-      Probabilities<true>(s, first_key, first_query, statistics, p);
+      Probabilities<kQueries, true>(s, first_key, first_query, statistics, p);
     }
     PackWeights<kQueryTiles>(p, weights);
     HoldSums<kDim / 8>(dv);
@@ -211,7 +173,7 @@ struct Consumer {
     StartSums(weights, memory.outs(ring.stage), dv);
     WaitForProducts<1>();
     HoldSums<kQueryTiles>(dp);
-    SlopesOfKeys(statistics, p, dp);
+    SlopesOfKeys<kQueries>(statistics, p, dp);
     PackWeights<kQueryTiles>(dp, slopes);
     HoldSums<kDim / 8>(dk);
     FenceProducts();

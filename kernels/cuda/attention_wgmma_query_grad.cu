@@ -90,30 +90,6 @@ __device__ __forceinline__ void Produce(const AttentionShape& s, const Memory<kD
   }
 }
 
-// Scores and products with do become the scores' slopes, but for the scale. Without kMasked every
-// query sees every key of the tile.
-template <bool kMasked>
-__device__ __forceinline__ void SlopesOfQueries(const AttentionShape& s, int first, int key_tile,
-                                                const RowStatistics* statistics,
-                                                const float (*dp)[4], float (*scores)[4]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  const float scale = s.scale * kLog2E;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    TileRange seen = {0, kKeys};
-    if constexpr (kMasked) seen = s.KeysInTile(first + g + 8 * h, key_tile, kKeys);
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-      for (int e = 2 * h; e < 2 * h + 2; ++e) {
-        const float p = FastExp2(scores[n][e] * scale - statistics[h].lse);
-        const bool sees = !kMasked || seen.Holds(n * 8 + 2 * t + e % 2);
-        scores[n][e] = sees ? p * (dp[n][e] - statistics[h].delta) : 0.0f;
-      }
-    }
-  }
-}
-
 template <int kDim>
 struct Consumer {
   const Arguments& arguments;
@@ -145,9 +121,9 @@ struct Consumer {
                                          const float (*dp)[4], float (*scores)[4]) const {
     const AttentionShape& s = arguments.a.shape;
     if (s.SeesAll(first, first + 16, tile, tile + kKeys)) {
-      SlopesOfQueries<false>(s, first, tile, statistics, dp, scores);
+      SlopesOfQueries<kKeys, false>(s, first, tile, statistics, dp, scores);
     } else {
-      SlopesOfQueries<true>(s, first, tile, statistics, dp, scores);
+      SlopesOfQueries<kKeys, true>(s, first, tile, statistics, dp, scores);
     }
   }
 

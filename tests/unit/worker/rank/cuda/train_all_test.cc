@@ -5,10 +5,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
+#include "tests/unit/kernels/cuda/simt/hopper.h"
 #include "tests/unit/worker/rank/cuda/job_on_device.h"
 
 namespace terrace {
@@ -65,6 +67,19 @@ TEST(CudaTrainAllTest, EveryFamilyInBothPrecisionsFollowsTheCpu) {
     // AdamW, whose first go by signs: the worst of them is 0.14 off, of matrices 0.02.
     ExpectFollows(On("cuda", bf16), On("cpu", bf16), 2e-4, 0.2, std::string(family) + " bf16");
   }
+}
+
+// The fake device has compute capability 9.0.
+TEST(CudaTrainAllTest, AttentionOnWgmmaFollowsTheCpu) {
+  simt::ResetDevice({.order = DeviceOptions::Order::kLazy, .memory_bytes = kMemory});
+  DeviceJob job{.family = "llama", .layout = Accumulating()};
+  job.layout.set_precision("bf16");
+  const int64_t before = simt::ProductsStarted();
+  ASSERT_EQ(::setenv("TERRACE_CUDA_ATTENTION", "wgmma", 1), 0);
+  const Trained cuda = On("cuda", job);
+  ASSERT_EQ(::unsetenv("TERRACE_CUDA_ATTENTION"), 0);
+  EXPECT_GT(simt::ProductsStarted(), before);
+  ExpectFollows(cuda, On("cpu", job), 2e-4, 0.2, "llama bf16");  // as above
 }
 
 TEST(CudaTrainAllTest, WhereStatesRestAndWhenTheDeviceWorksChangesNoBit) {
