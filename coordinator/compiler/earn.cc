@@ -16,9 +16,9 @@
 namespace terrace::compiler {
 namespace {
 
-// One part in this many of the bound is worth what waits cost, unless that is less than
-// kLeastBytes.
+// More than one part in this many of the bound is too much to leave unused.
 constexpr int64_t kWorthPart = 100;
+// Less than this is not worth what waits cost, whatever part of the bound it is.
 constexpr int64_t kLeastBytes = int64_t{1} << 20;
 // Over the bound, that is left of many buffers that fit their device.
 constexpr int64_t kFittingPart = 50;
@@ -43,6 +43,12 @@ bool IsWorth(int64_t bytes, int64_t bound) {
 // Of what the packing of the device leaves unused even at its fullest moment.
 bool WorthEarning(const v1::Program& program, int64_t bound) {
   return IsWorth(program.arenas(0).bytes() - bound, bound);
+}
+
+// More than that, however little it is: pages cost no waits.
+bool IsLoose(const v1::Program& program) {
+  const int64_t bound = program.arenas(0).lower_bound_bytes();
+  return program.arenas(0).bytes() - bound > bound / kWorthPart;
 }
 
 // With an arena of so many bytes there is nothing to gain by needing less.
@@ -130,9 +136,8 @@ PlaceOptions Searches(const PackingPolicy& policy, bool pages) {
 // searches, and pages for what these leave: with large pages less may be lost of it.
 absl::Status ImproveByPages(const PackingPolicy& policy, bool searches, v1::Program* program) {
   RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy), program));
-  const bool enough = !WorthEarning(*program, program->arenas(0).lower_bound_bytes());
-  return enough || !searches ? absl::OkStatus()
-                             : PlaceBetter(Searches(policy, /*pages=*/true), program);
+  return !IsLoose(*program) || !searches ? absl::OkStatus()
+                                         : PlaceBetter(Searches(policy, /*pages=*/true), program);
 }
 
 // Of a program whose orders were tried: searches; pages where it does not fit. Where it does not
@@ -152,8 +157,8 @@ absl::Status ImproveToFit(const PackingPolicy& policy, bool searches, v1::Progra
 // As well as the policy lets.
 absl::Status Improve(const PackingPolicy& policy, v1::Program* program) {
   const bool searches = policy.effort == PackEffort::kFull && !OrdersDo(*program);
-  const bool loose = WorthEarning(*program, program->arenas(0).lower_bound_bytes());
-  return policy.pages == PagePolicy::kAlways || (policy.pages == PagePolicy::kWhereLoose && loose)
+  return policy.pages == PagePolicy::kAlways ||
+                 (policy.pages == PagePolicy::kWhereLoose && IsLoose(*program))
              ? ImproveByPages(policy, searches, program)
              : ImproveToFit(policy, searches, program);
 }

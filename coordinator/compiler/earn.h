@@ -36,7 +36,7 @@ namespace terrace::compiler {
 
 enum class PagePolicy {
   kWhereTooLarge,  // where a program does not fit its device limit in one piece each
-  kWhereLoose,     // there, and where orders leave more than 1 % and 1 MiB
+  kWhereLoose,     // there, and where orders leave more than 1 %
   kNever,
   kAlways,  // where orders leave more than 1 %
 };
