@@ -84,6 +84,55 @@ std::optional<Cut> CutOf(const Offer& offer, int64_t bytes, int64_t page_bytes) 
   return std::nullopt;
 }
 
+// Two parts of different pages that are at least so many bytes together and as few as may be: a
+// tail and a head, or only one of them.
+Cut TightestPair(const Offer& offer, int64_t bytes, int64_t page_bytes) {
+  Cut best;
+  int64_t best_bytes = 0;
+  const auto size = [](const ByteRange* part) {
+    return part == nullptr ? 0 : part->end - part->begin;
+  };
+  const auto take = [&](const ByteRange* tail, const ByteRange* head) {
+    const int64_t both = size(tail) + size(head);
+    if (both < bytes || (best_bytes > 0 && both >= best_bytes)) return;
+    best = {.tail = tail, .tail_bytes = std::min(size(tail), bytes), .head = head};
+    best_bytes = both;
+  };
+  take(Tightest(offer.tails, bytes), nullptr);
+  take(nullptr, Tightest(offer.heads, bytes));
+  std::vector<const ByteRange*> heads;
+  for (const ByteRange& head : offer.heads) heads.push_back(&head);
+  std::sort(heads.begin(), heads.end(), [&](const ByteRange* a, const ByteRange* b) {
+    return std::pair(size(a), a->begin) < std::pair(size(b), b->begin);
+  });
+  for (const ByteRange& tail : offer.tails) {
+    if (size(&tail) >= bytes) continue;
+    auto head = std::partition_point(heads.begin(), heads.end(), [&](const ByteRange* part) {
+      return size(part) < bytes - size(&tail);
+    });
+    if (head != heads.end() && (*head)->begin == tail.begin / page_bytes * page_bytes) ++head;
+    if (head != heads.end()) take(&tail, *head);
+  }
+  return best;
+}
+
+// As few whole pages as parts can save, parts that fit tightest.
+std::optional<Cut> ThriftyCutOf(const Offer& offer, int64_t bytes, int64_t page_bytes) {
+  const int64_t pages = bytes / page_bytes, rest = bytes % page_bytes;
+  for (const int64_t fewer : {1, 0}) {
+    if (fewer > pages || offer.pages < pages - fewer) continue;
+    Cut cut;
+    if (fewer > 0 || rest > 0) {
+      cut = TightestPair(offer, rest + fewer * page_bytes, page_bytes);
+      if (cut.tail == nullptr && cut.head == nullptr) continue;
+    }
+    cut.pages = pages - fewer;
+    return cut;
+  }
+  if (rest > 0 && offer.pages > pages) return Cut{.pages = pages + 1};
+  return std::nullopt;
+}
+
 // The largest runs, the last one no larger than need be.
 std::vector<PackPageRun> TakePages(std::vector<PackPageRun> runs, int64_t pages) {
   std::stable_sort(runs.begin(), runs.end(),
@@ -135,7 +184,9 @@ std::optional<int64_t> PackAddresses::Find(absl::Span<const ByteRange> holes, in
 std::optional<int64_t> PackAddresses::Add(absl::Span<const ByteRange> holes, int64_t bytes,
                                           int64_t runs_max, int64_t pages_max) {
   const Offer offer = OfferOf(holes, page_bytes_);
-  const std::optional<Cut> cut = CutOf(offer, bytes, page_bytes_);
+  const std::optional<Cut> cut = parts_ == PackParts::kFirst
+                                     ? ThriftyCutOf(offer, bytes, page_bytes_)
+                                     : CutOf(offer, bytes, page_bytes_);
   if (!cut.has_value()) return std::nullopt;
   std::vector<PackPageRun> runs;
   if (cut->tail != nullptr) runs.push_back({cut->tail->begin / page_bytes_, 1});

@@ -28,10 +28,16 @@ struct PackPageRun {
   int64_t pages = 0;
 };
 
+// When the first and last bytes of a buffer lie in parts of pages, beside what others have there:
+// for what is no whole page, as long as whole pages are left; or wherever that saves a page.
+enum class PackParts { kWherePagesDoNotDo, kFirst };
+
 class PackAddresses {
  public:
   // REQUIRES: `memory_bytes` are whole pages.
   PackAddresses(int64_t page_bytes, int64_t memory_bytes);
+  // Of groups that are added from now on.
+  void set_parts(PackParts parts) { parts_ = parts; }
 
   // The lowest address in the tightest place for `bytes`. Holes, here and below: sorted, apart,
   // inside the memory.
@@ -58,6 +64,7 @@ class PackAddresses {
   };
 
   int64_t page_bytes_;
+  PackParts parts_ = PackParts::kWherePagesDoNotDo;
   int64_t end_;                // of the addresses
   std::vector<Piece> pieces_;  // by address, without gaps; the first is the memory itself
 };

@@ -17,6 +17,9 @@ constexpr int64_t kLargePageBytes = int64_t{2} << 20;
 
 // Ceilings, in ten-thousandths over the bound.
 constexpr int64_t kCeilings[] = {50, 95, 150, 200, 300, 400};
+// Where orders begin with what is small, one part in so many of a page: between large buffers it
+// leaves parts of pages that nobody can use.
+constexpr int64_t kSmallPart = 32;
 // Placing an item, in steps, and how many may be for one more placement to begin with.
 constexpr int64_t kStepsPerPlaced = 1000;
 constexpr int64_t kFits = 200'000;
@@ -34,18 +37,21 @@ PackProblem Mirrored(PackProblem problem) {
 // asked for.
 class Starts {
  public:
-  explicit Starts(const PagedProblem& paged)
-      : problem_(paged.problem), mirrored_(Mirrored(paged.problem)), offsets_{paged.offsets} {}
+  Starts(const PagedProblem& paged, int64_t page_bytes)
+      : problem_(paged.problem),
+        mirrored_(Mirrored(paged.problem)),
+        small_bytes_(page_bytes / kSmallPart),
+        offsets_{paged.offsets} {}
 
-  size_t size() const { return problem_.items.empty() ? 1 : 2 + PackPortfolio().size(); }
+  size_t size() const { return problem_.items.empty() ? 1 : 2 + 2 * PackPortfolio().size(); }
 
   const std::vector<int64_t>& Get(size_t k, int64_t fits_bytes, int64_t* steps) {
     while (offsets_.size() <= k) {
       *steps -= kStepsPerPlaced * static_cast<int64_t>(problem_.items.size());
-      const size_t strategy = offsets_.size() - 1;
-      if (strategy < PackPortfolio().size()) {
-        const std::vector<int> order = MakePackOrder(problem_, PackPortfolio()[strategy]);
-        offsets_.push_back(PlaceInOrder(problem_, order).offsets);
+      const size_t orders = PackPortfolio().size(), start = offsets_.size() - 1;
+      if (start != orders) {
+        const bool small_first = start > orders;
+        offsets_.push_back(PlacedInOrder(small_first ? start - orders - 1 : start, small_first));
         continue;
       }
       *steps -= kStepsPerPlaced * kFits;
@@ -58,8 +64,18 @@ class Starts {
   const PackProblem& problem(bool mirrored) const { return mirrored ? mirrored_ : problem_; }
 
  private:
+  std::vector<int64_t> PlacedInOrder(size_t strategy, bool small_first) const {
+    std::vector<int> order = MakePackOrder(problem_, PackPortfolio()[strategy]);
+    if (small_first) {
+      std::stable_partition(order.begin(), order.end(),
+                            [&](int i) { return problem_.items[i].bytes < small_bytes_; });
+    }
+    return PlaceInOrder(problem_, order).offsets;
+  }
+
   const PackProblem& problem_;
   const PackProblem mirrored_;
+  const int64_t small_bytes_;
   std::vector<std::vector<int64_t>> offsets_;
 };
 
@@ -73,7 +89,7 @@ class PagePacker {
         bytes_(rules.base_bytes),
         steps_(rules.steps) {
     for (const PagedProblem& paged : problems) {
-      starts_.emplace_back(paged);
+      starts_.emplace_back(paged, page_);
       bound_ = std::max(bound_, base_ + paged.problem.lower_bound_bytes);
       for (size_t i = 0; i < paged.offsets.size(); ++i) {
         bytes_ = std::max(bytes_, base_ + paged.offsets[i] + paged.problem.items[i].bytes);
@@ -126,13 +142,16 @@ class PagePacker {
 
   // What is free at a birth stays free; what is free at a death was free before.
   std::optional<std::vector<int64_t>> Sweep(Starts* starts, PackAddresses* addresses) {
-    for (size_t k = 0; k < starts->size() && steps_ > 0; ++k) {
-      for (const bool mirrored : {false, true}) {
-        std::vector<int64_t> offsets = starts->Get(k, addresses->memory_bytes() - base_, &steps_);
-        PackAddresses more = *addresses;
-        if (SweepIntoPages(starts->problem(mirrored), base_, &offsets, &more, &steps_)) {
-          *addresses = std::move(more);
-          return offsets;
+    for (const PackParts parts : {PackParts::kWherePagesDoNotDo, PackParts::kFirst}) {
+      addresses->set_parts(parts);
+      for (size_t k = 0; k < starts->size() && steps_ > 0; ++k) {
+        for (const bool mirrored : {false, true}) {
+          std::vector<int64_t> offsets = starts->Get(k, addresses->memory_bytes() - base_, &steps_);
+          PackAddresses more = *addresses;
+          if (SweepIntoPages(starts->problem(mirrored), base_, &offsets, &more, &steps_)) {
+            *addresses = std::move(more);
+            return offsets;
+          }
         }
       }
     }
