@@ -65,6 +65,7 @@ std::string LiveDisplay::Block(int64_t now_ms) const {
                                       Bar(fraction), fraction * 100, eta);
   absl::StrAppendFormat(&block, "loss    %.4f  grad norm %.3f  lr %.3g", step_.loss(),
                         step_.grad_norm(), step_.learning_rate());
+  if (step_.loss_scale() > 0) absl::StrAppend(&block, "  loss scale ", step_.loss_scale());
   if (has_eval_)
     absl::StrAppendFormat(&block, "  validation %.4f (step %d)", eval_.loss(), eval_.step());
   absl::StrAppendFormat(&block, "\nspeed   %s tokens/s  %s a step  %s tokens seen\n",

@@ -25,12 +25,12 @@ struct BarStyle {
   int colour;  // of the 256
 };
 constexpr std::array<BarStyle, 7> kStyles = {{{v1::PARAMETER, 'P', 33},
-                                                {v1::GRADIENT, 'G', 208},
-                                                {v1::OPTIMIZER, 'O', 37},
-                                                {v1::ACTIVATION, 'A', 220},
-                                                {v1::COMMUNICATION, 'C', 133},
-                                                {v1::WORKSPACE, 'W', 245},
-                                                {v1::INPUT, 'I', 114}}};
+                                              {v1::GRADIENT, 'G', 208},
+                                              {v1::OPTIMIZER, 'O', 37},
+                                              {v1::ACTIVATION, 'A', 220},
+                                              {v1::COMMUNICATION, 'C', 133},
+                                              {v1::WORKSPACE, 'W', 245},
+                                              {v1::INPUT, 'I', 114}}};
 
 std::string Bytes(int64_t bytes) { return bytes == 0 ? "-" : FormatBytes(bytes); }
 

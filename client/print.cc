@@ -97,6 +97,24 @@ bool HasEnded(v1::JobState state) {
   return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
 }
 
+namespace {
+
+// Of an fp16 job.
+std::string LossScaleFields(const v1::StepEvent& step) {
+  if (step.loss_scale() <= 0) return "";
+  return absl::StrCat(", \"loss_scale\": ", JsonNumber(step.loss_scale()),
+                      ", \"skipped_steps\": ", step.skipped_steps());
+}
+
+// Why a step changed nothing.
+std::string SkippedText(const v1::StepEvent& step) {
+  if (!step.skipped()) return "";
+  if (step.loss_scale() <= 0) return "  (skipped: not finite)";
+  return absl::StrCat("  (skipped: not finite at loss scale ", step.loss_scale(), ")");
+}
+
+}  // namespace
+
 std::string EventLine(const v1::JobEvent& event) {
   switch (event.event_case()) {
     case v1::JobEvent::kStep: {
@@ -107,7 +125,7 @@ std::string EventLine(const v1::JobEvent& event) {
           ", \"tokens_per_second\": ", JsonNumber(e.tokens_per_second()),
           ", \"step_seconds\": ", JsonNumber(e.step_seconds()),
           ", \"learning_rate\": ", JsonNumber(e.learning_rate()), ", \"tokens\": ", e.tokens(),
-          ", \"skipped\": ", e.skipped() ? "true" : "false", "}");
+          ", \"skipped\": ", e.skipped() ? "true" : "false", LossScaleFields(e), "}");
     }
     case v1::JobEvent::kEval:
       return absl::StrCat("{\"event\": \"eval\", \"step\": ", event.eval().step(),
@@ -143,7 +161,7 @@ std::string EventText(const v1::JobEvent& event, int64_t steps) {
       return absl::StrFormat("step %d/%d  loss %.4f  grad norm %.3f  %s tokens/s  %s a step%s",
                              e.step(), steps, e.loss(), e.grad_norm(),
                              FormatCount(e.tokens_per_second()), FormatDuration(e.step_seconds()),
-                             e.skipped() ? "  (skipped: not finite)" : "");
+                             SkippedText(e));
     }
     case v1::JobEvent::kEval:
       return absl::StrFormat("validation after step %d: loss %.4f nats a token over %d tokens (%s)",

@@ -39,8 +39,10 @@ AttentionScratch AttentionScratchSizes(Op op, const AttentionAttrs& attrs, int64
   s.keys = RoundUp(attrs.sequence, kAttentionPad);
   s.head_dim = RoundUp(head_dim, kAttentionPad);
   // f32 values as three bf16 parts take 6 bytes; values rounded to bf16 take 4 where the CPU
-  // computes in f32.
-  s.element_bytes = attrs.precision == MatmulPrecision::kBF16 ? 4 : 6;
+  // computes in f32, as it always does of f16.
+  const bool half =
+      attrs.precision == MatmulPrecision::kBF16 || attrs.precision == MatmulPrecision::kF16;
+  s.element_bytes = half ? 4 : 6;
   const bool forward = op == Op::kAttention || op == Op::kAttentionBlock;
   if (forward && attrs.window > 0) {
     const int64_t seen = attrs.window + kAttentionQueryChunk + kAttentionPad;

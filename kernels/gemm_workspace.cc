@@ -26,11 +26,12 @@ int64_t ChunkProductsBytes(int64_t rows, int64_t hidden, int64_t vocab, bool gra
 
 int64_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k, MatmulPrecision precision,
                            int threads) {
+  const int64_t vectors = GemmBlocking(kVectorArithmetic, m, n, k, threads).WorkspaceBytes(threads);
+  if (precision == MatmulPrecision::kF16) return RoundUp(vectors, kAlignment);
   const GemmArithmetic& amx =
       precision == MatmulPrecision::kBF16 ? kAmxBF16Arithmetic : kAmxSplitArithmetic;
   const int64_t bytes =
-      std::max(GemmBlocking(amx, m, n, k, threads).WorkspaceBytes(threads),
-               GemmBlocking(kVectorArithmetic, m, n, k, threads).WorkspaceBytes(threads));
+      std::max(GemmBlocking(amx, m, n, k, threads).WorkspaceBytes(threads), vectors);
   return RoundUp(bytes, kAlignment);
 }
 

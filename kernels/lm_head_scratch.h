@@ -15,14 +15,18 @@ namespace terrace::kernels {
 
 struct LmHeadScratch {
   static constexpr int64_t RoundUp(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+  static constexpr DType TypeOf(MatmulPrecision precision) {
+    if (precision == MatmulPrecision::kF16) return DType::kF16;
+    return precision == MatmulPrecision::kBF16 ? DType::kBF16 : DType::kF32;
+  }
 
   LmHeadScratch(int64_t chunk_rows, int64_t vocab, MatmulPrecision precision, int threads)
       // Logits are as exact as the product that they come from.
-      : logits_type(precision == MatmulPrecision::kBF16 ? DType::kBF16 : DType::kF32),
+      : logits_type(TypeOf(precision)),
         logits_bytes(RoundUp(chunk_rows * vocab * SizeOf(logits_type))),
         losses_bytes(RoundUp(chunk_rows * static_cast<int64_t>(sizeof(double)))),
-        row_bytes(logits_type == DType::kBF16 ? RoundUp(vocab * static_cast<int64_t>(sizeof(float)))
-                                              : 0),
+        row_bytes(
+            logits_type == DType::kF32 ? 0 : RoundUp(vocab * static_cast<int64_t>(sizeof(float)))),
         bytes(logits_bytes + losses_bytes + threads * row_bytes) {}
 
   DType logits_type;

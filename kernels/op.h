@@ -7,8 +7,8 @@
 //
 // Operand notation: name[shape] access, access being R (read), W (write: old content is ignored), U
 // (update: read and write); "?" marks an operand that may be absent. T = tokens of one micro-batch
-// (batch x sequence), h = hidden, V = vocabulary. "act" stands for the activation type (f32 or
-// bf16); parameters, gradients of parameters, optimizer state and statistics are f32. Where an op
+// (batch x sequence), h = hidden, V = vocabulary. "act" stands for the activation type (f32, bf16
+// or f16); parameters, gradients of parameters, optimizer state and statistics are f32. Where an op
 // may work in place, its comment says which operands may be the same memory.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -57,9 +57,8 @@ enum class Op : uint8_t {
   // op(B).
   //   a R, b R, c[M,N] W|U, bias[N] R ?, residual[M,N] R ?, aux[M,N] (see Epilogue) R|W ?.
   //   MatmulAttrs
-  // a is [M,K], or [K,M] with transpose_a; b is [K,N], or [N,K] with transpose_b. a, b, c each f32
-  // or bf16, rows may be
-  // strided. Accumulation is f32 always. c may be the memory of residual.
+  // a is [M,K], or [K,M] with transpose_a; b is [K,N], or [N,K] with transpose_b. a, b, c each f32,
+  // bf16 or f16, rows may be strided. Accumulation is f32 always. c may be the memory of residual.
   kMatmul,
   // dbias[d] = (+=) sum over rows of dy[n,d].   dy R, dbias W|U.        AccumulateAttrs
   kBiasGrad,
@@ -96,8 +95,12 @@ enum class Op : uint8_t {
   //   of losses in nats, number
   //   of counted targets}.      LossAttrs
   kLmHeadLoss,
-  // The same, and the gradients of the *sum* of losses: dhidden W (act), dweight (W|U).
-  //   hidden R, weight R, targets R, stats W, dhidden[T,h] W, dweight[V,h] W|U.    LossAttrs
+  // The same, and the gradients of the *sum* of losses, times schedule[3] where there is a
+  // schedule:
+  // dhidden W (act), dweight (W|U).
+  //   hidden R, weight R, targets R, stats W, dhidden[T,h] W, dweight[V,h] W|U, schedule[4] f32 R
+  //   ?.
+  //   LossAttrs
   kLmHeadLossGrad,
 
   // Part of causal attention whose keys are split over ranks: ring attention (Liu et al. 2023,
@@ -124,14 +127,16 @@ enum class Op : uint8_t {
   // From the rows of all shards: stats[2] W|U = {sum of losses in nats, number of counted targets}.
   //   targets[n] i32 R, rows[shards,n,3] f32 R, stats[2] f32 W|U.       CrossEntropyAttrs
   kCrossEntropyLoss,
-  // dlogits = softmax - one-hot of the sum of losses, in place; 0 in rows that are not counted and
-  // in padding.
-  //   targets[n] i32 R, rows[shards,n,3] f32 R, logits[n,Vs] f32 U (rows may be strided).
+  // dlogits = softmax - one-hot of the sum of losses, times schedule[3] where there is a schedule,
+  // in place; 0 in rows that are not counted and in padding.
+  //   targets[n] i32 R, rows[shards,n,3] f32 R, logits[n,Vs] f32 U (rows may be strided),
+  //   schedule[4] f32 R ?.
   //   CrossEntropyAttrs
   kCrossEntropyGrad,
 
   // y = x + residual + bias. y may be the memory of x or of residual.
-  //   x[n,d] R, residual[n,d] R ?, bias[d] f32 R ?, y[n,d] W; x, residual and y each f32 or bf16.
+  //   x[n,d] R, residual[n,d] R ?, bias[d] f32 R ?, y[n,d] W; x, residual and y each f32,
+  // bf16 or f16.
   kAddResidual,
   // y = x with its dimensions in another order: y's dimension i is x's dimension order[i]. Both
   // dense, 4 dimensions.
@@ -156,16 +161,17 @@ enum class Op : uint8_t {
   // From the reduced statistics of the step to the factor that AdamW multiplies gradients by.
   //   squares[n] f32 R (one partial sum of squares of the *summed* gradient each), total[2] f32 R
   //   {loss sum, tokens},
-  //   out[4] f32 W: {scale, grad_norm, mean loss, skip}. grad_norm = sqrt(sum squares) / tokens;
-  //   scale = min(1, clip /
-  //   grad_norm) / tokens (1 / tokens when clip <= 0); skip = 1 and scale = 0 when grad_norm is not
-  //   finite or tokens is 0.
+  //   out[4] f32 W: {scale, grad_norm, mean loss, skip}, schedule[4] f32 R ?. With f = schedule[3],
+  //   which gradients have been multiplied by (1 without a schedule):
+  //   grad_norm = sqrt(sum squares) / (f tokens);
+  //   scale = min(1, clip / grad_norm) / (f tokens) (1 / (f tokens) when clip <= 0); skip = 1 and
+  //   scale = 0 when grad_norm is not finite or tokens is 0.
   //   ClipAttrs
   kGradScale,
   // AdamW, Loshchilov and Hutter 2017 (arXiv 1711.05101), PyTorch's order of operations, f32.
   //   grad[n] R, param[n] U, m[n] U, v[n] U, scale[4] R (kGradScale's out; nothing changes when
   //   skip is set),
-  //   schedule[4] f32 R: {learning rate, 1 - beta1^t, 1 - beta2^t, reserved}.    AdamwAttrs
+  //   schedule[4] f32 R: {learning rate, 1 - beta1^t, 1 - beta2^t, any}.    AdamwAttrs
   kAdamw,
   kLastOp = kAdamw,
 };
@@ -221,6 +227,9 @@ enum class MatmulPrecision : uint8_t {
   // f32 operands of which a backend may use only the upper 10 bits of the fraction (NVIDIA's TF32),
   // accumulated in f32. The CPU computes it as kF32.
   kTF32,
+  // f16 operands, products accumulated in f32. f32 operands are rounded to f16 first, which is
+  // infinity from 65520 on; in attention a backend may use them as they are.
+  kF16,
 };
 struct MatmulAttrs {
   bool transpose_a = false;

@@ -46,18 +46,19 @@ bool SizesAreSane(const TensorShape& shape) {
 
 std::string CheckElements(const OpRow& row, int index, const TensorShape& shape,
                           std::optional<DType>* activation) {
-  const bool real = shape.dtype == DType::kF32 || shape.dtype == DType::kBF16;
+  const bool real =
+      shape.dtype == DType::kF32 || shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
   switch (row.operands[index].elements) {
     case Elements::kI32:
       return shape.dtype == DType::kI32 ? "" : Complain(row, index, shape, "have i32 elements");
     case Elements::kF32:
       return shape.dtype == DType::kF32 ? "" : Complain(row, index, shape, "have f32 elements");
     case Elements::kFloat:
-      return real ? "" : Complain(row, index, shape, "have f32 or bf16 elements");
+      return real ? "" : Complain(row, index, shape, "have f32, bf16 or f16 elements");
     case Elements::kActivation:
       break;
   }
-  if (!real) return Complain(row, index, shape, "have f32 or bf16 elements");
+  if (!real) return Complain(row, index, shape, "have f32, bf16 or f16 elements");
   if (activation->value_or(shape.dtype) != shape.dtype) {
     return Complain(
         row, index, shape,

@@ -101,7 +101,8 @@ constexpr OpRow kRows[] = {
     {Op::kLmHeadLossGrad, "lm_head_loss_grad", AttrsOf<LossAttrs>(),
      {Rows("hidden", "T,h", kAct, kRead), Dense("weight", "V,h", kF32, kRead),
       Dense("targets", "T", kI32, kRead), Dense("stats", "2", kF32, kWrite),
-      Rows("dhidden", "T,h", kAct, kWrite), Dense("dweight", "V,h", kF32, kSum)}},
+      Rows("dhidden", "T,h", kAct, kWrite), Dense("dweight", "V,h", kF32, kSum),
+      Optional(Dense("schedule", "4", kF32, kRead))}},
     {Op::kAttentionBlock, "attention_block", AttrsOf<AttentionBlockAttrs>(),
      {Rows("q", "T,H,d", kAct, kRead), Rows("k", "T,G,d", kAct, kRead),
       Rows("v", "T,G,d", kAct, kRead), Rows("o", "T,H,d", kF32, kSum),
@@ -120,7 +121,7 @@ constexpr OpRow kRows[] = {
       Dense("stats", "2", kF32, kSum)}},
     {Op::kCrossEntropyGrad, "cross_entropy_grad", AttrsOf<CrossEntropyAttrs>(),
      {Dense("targets", "n", kI32, kRead), Dense("rows", "s,n,3", kF32, kRead),
-      Rows("logits", "n,v", kF32, kUpdate)}},
+      Rows("logits", "n,v", kF32, kUpdate), Optional(Dense("schedule", "4", kF32, kRead))}},
     {Op::kAddResidual, "add_residual", AttrsOf<NoAttrs>(),
      {Rows("x", "n,d", kFloat, kRead), Optional(Rows("residual", "n,d", kFloat, kRead)),
       Optional(Dense("bias", "d", kF32, kRead)), Rows("y", "n,d", kFloat, kWrite)}},
@@ -142,7 +143,7 @@ constexpr OpRow kRows[] = {
      {Dense("stats", "n,2", kF32, kRead), Dense("total", "2", kF32, kWrite)}},
     {Op::kGradScale, "grad_scale", AttrsOf<ClipAttrs>(),
      {Dense("squares", "n", kF32, kRead), Dense("total", "2", kF32, kRead),
-      Dense("out", "4", kF32, kWrite)}},
+      Dense("out", "4", kF32, kWrite), Optional(Dense("schedule", "4", kF32, kRead))}},
     {Op::kAdamw, "adamw", AttrsOf<AdamwAttrs>(),
      {Dense("grad", "n", kF32, kRead), Dense("param", "n", kF32, kUpdate),
       Dense("m", "n", kF32, kUpdate), Dense("v", "n", kF32, kUpdate),
@@ -180,9 +181,12 @@ Access AuxAccess(const OpAttrs& attrs) {
   const auto* matmul = std::get_if<MatmulAttrs>(&attrs);
   if (matmul == nullptr) return Access::kNone;
   switch (matmul->epilogue) {
-    case Epilogue::kNone: return Access::kNone;
-    case Epilogue::kGelu: return Access::kWrite;
-    case Epilogue::kGeluGrad: return Access::kRead;
+    case Epilogue::kNone:
+      return Access::kNone;
+    case Epilogue::kGelu:
+      return Access::kWrite;
+    case Epilogue::kGeluGrad:
+      return Access::kRead;
   }
   return Access::kNone;
 }
@@ -222,24 +226,36 @@ bool OperandOptional(Op op, int index) { return FindRow(op)->operands[index].opt
 
 Access OperandAccess(Op op, const OpAttrs& attrs, int index) {
   switch (FindRow(op)->operands[index].role) {
-    case Role::kRead: return Access::kRead;
-    case Role::kWrite: return Access::kWrite;
-    case Role::kUpdate: return Access::kUpdate;
-    case Role::kSum: return Accumulates(attrs) ? Access::kUpdate : Access::kWrite;
-    case Role::kSumKeys: return AccumulatesKeys(attrs) ? Access::kUpdate : Access::kWrite;
-    case Role::kAux: return AuxAccess(attrs);
+    case Role::kRead:
+      return Access::kRead;
+    case Role::kWrite:
+      return Access::kWrite;
+    case Role::kUpdate:
+      return Access::kUpdate;
+    case Role::kSum:
+      return Accumulates(attrs) ? Access::kUpdate : Access::kWrite;
+    case Role::kSumKeys:
+      return AccumulatesKeys(attrs) ? Access::kUpdate : Access::kWrite;
+    case Role::kAux:
+      return AuxAccess(attrs);
   }
   return Access::kNone;
 }
 
 std::string_view Name(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "f32";
-    case DType::kBF16: return "bf16";
-    case DType::kF16: return "f16";
-    case DType::kI32: return "i32";
-    case DType::kI64: return "i64";
-    case DType::kU8: return "u8";
+    case DType::kF32:
+      return "f32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+    case DType::kI32:
+      return "i32";
+    case DType::kI64:
+      return "i64";
+    case DType::kU8:
+      return "u8";
   }
   return "unknown";
 }

@@ -32,8 +32,8 @@ enum class Role : uint8_t {
 enum class Elements : uint8_t {
   kI32,
   kF32,
-  kActivation,  // f32 or bf16, one type for all such operands of the instruction
-  kFloat,       // f32 or bf16, each operand its own
+  kActivation,  // f32, bf16 or f16, one type for all such operands of the instruction
+  kFloat,       // f32, bf16 or f16, each operand its own
 };
 
 struct OperandRow {

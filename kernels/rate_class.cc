@@ -16,6 +16,8 @@ std::string Text(MatmulPrecision precision) {
       return "bf16";
     case MatmulPrecision::kTF32:
       return "tf32";
+    case MatmulPrecision::kF16:
+      return "fp16";
   }
   return "fp32";
 }
@@ -64,7 +66,9 @@ RateClass RateClassOf(Op op, const OpAttrs& attrs, Operands operands) {
     return result;
   }
   for (const TensorShape& operand : operands) {
-    if (operand.dtype == DType::kBF16 && !operand.absent()) result.precision = "bf16";
+    if (operand.absent()) continue;
+    if (operand.dtype == DType::kBF16) result.precision = "bf16";
+    if (operand.dtype == DType::kF16) result.precision = "fp16";
   }
   // The largest operand is what the op works through.
   const auto most = std::max_element(

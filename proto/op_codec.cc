@@ -102,13 +102,20 @@ struct Encoder {
 
 absl::StatusOr<kernels::MatmulPrecision> DecodePrecision(v1::MatmulPrecision precision) {
   switch (precision) {
-    case v1::MATMUL_F32: return kernels::MatmulPrecision::kF32;
-    case v1::MATMUL_BF16: return kernels::MatmulPrecision::kBF16;
-    case v1::MATMUL_TF32: return kernels::MatmulPrecision::kTF32;
-    default: break;
+    case v1::MATMUL_F32:
+      return kernels::MatmulPrecision::kF32;
+    case v1::MATMUL_BF16:
+      return kernels::MatmulPrecision::kBF16;
+    case v1::MATMUL_TF32:
+      return kernels::MatmulPrecision::kTF32;
+    case v1::MATMUL_F16:
+      return kernels::MatmulPrecision::kF16;
+    default:
+      break;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "precision: got ", static_cast<int>(precision), ", must be MATMUL_F32, MATMUL_BF16 or MATMUL_TF32"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("precision: got ", static_cast<int>(precision),
+                   ", must be MATMUL_F32, MATMUL_BF16, MATMUL_TF32 or MATMUL_F16"));
 }
 
 absl::StatusOr<OpAttrs> DecodeMatmul(const v1::MatmulAttrs& m) {
@@ -128,10 +135,8 @@ absl::StatusOr<OpAttrs> DecodeMatmul(const v1::MatmulAttrs& m) {
 absl::StatusOr<OpAttrs> DecodeAttention(const v1::AttentionAttrs& m) {
   const auto precision = DecodePrecision(m.precision());
   if (!precision.ok()) return precision.status();
-  return kernels::AttentionAttrs{.sequence = m.sequence(),
-                                 .window = m.window(),
-                                 .scale = m.scale(),
-                                 .precision = *precision};
+  return kernels::AttentionAttrs{
+      .sequence = m.sequence(), .window = m.window(), .scale = m.scale(), .precision = *precision};
 }
 
 absl::StatusOr<OpAttrs> DecodeLoss(const v1::LossAttrs& m) {
@@ -201,30 +206,41 @@ absl::StatusOr<OpAttrs> DecodePermute(const v1::PermuteAttrs& m) {
 
 absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
   switch (c.attrs_case()) {
-    case ComputeOp::ATTRS_NOT_SET: return kernels::NoAttrs{};
-    case ComputeOp::kEmbedding: return DecodeEmbedding(c.embedding());
+    case ComputeOp::ATTRS_NOT_SET:
+      return kernels::NoAttrs{};
+    case ComputeOp::kEmbedding:
+      return DecodeEmbedding(c.embedding());
     case ComputeOp::kNorm:
       return kernels::NormAttrs{.epsilon = c.norm().epsilon(), .accumulate = c.norm().accumulate()};
-    case ComputeOp::kMatmul: return DecodeMatmul(c.matmul());
+    case ComputeOp::kMatmul:
+      return DecodeMatmul(c.matmul());
     case ComputeOp::kAccumulate:
       return kernels::AccumulateAttrs{.accumulate = c.accumulate().accumulate()};
-    case ComputeOp::kRope: return DecodeRope(c.rope());
-    case ComputeOp::kAttention: return DecodeAttention(c.attention());
-    case ComputeOp::kLoss: return DecodeLoss(c.loss());
-    case ComputeOp::kFill: return kernels::FillAttrs{.value = c.fill().value()};
-    case ComputeOp::kClip: return kernels::ClipAttrs{.clip_grad_norm = c.clip().clip_grad_norm()};
+    case ComputeOp::kRope:
+      return DecodeRope(c.rope());
+    case ComputeOp::kAttention:
+      return DecodeAttention(c.attention());
+    case ComputeOp::kLoss:
+      return DecodeLoss(c.loss());
+    case ComputeOp::kFill:
+      return kernels::FillAttrs{.value = c.fill().value()};
+    case ComputeOp::kClip:
+      return kernels::ClipAttrs{.clip_grad_norm = c.clip().clip_grad_norm()};
     case ComputeOp::kAdamw:
       return kernels::AdamwAttrs{.beta1 = c.adamw().beta1(),
                                  .beta2 = c.adamw().beta2(),
                                  .epsilon = c.adamw().epsilon(),
                                  .weight_decay = c.adamw().weight_decay()};
-    case ComputeOp::kAttentionBlock: return DecodeAttentionBlock(c.attention_block());
+    case ComputeOp::kAttentionBlock:
+      return DecodeAttentionBlock(c.attention_block());
     case ComputeOp::kCrossEntropy:
       return kernels::CrossEntropyAttrs{.shard_rows = c.cross_entropy().shard_rows(),
                                         .vocabulary = c.cross_entropy().vocabulary(),
                                         .accumulate = c.cross_entropy().accumulate()};
-    case ComputeOp::kScale: return kernels::ScaleAttrs{.scale = c.scale().scale()};
-    case ComputeOp::kPermute: return DecodePermute(c.permute());
+    case ComputeOp::kScale:
+      return kernels::ScaleAttrs{.scale = c.scale().scale()};
+    case ComputeOp::kPermute:
+      return DecodePermute(c.permute());
   }
   return absl::InvalidArgumentError("attributes of an unknown kind");
 }
@@ -233,28 +249,42 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
 OpAttrs DefaultAttrs(Op op) {
   switch (op) {
     case Op::kEmbedding:
-    case Op::kEmbeddingGrad: return kernels::EmbeddingAttrs{};
+    case Op::kEmbeddingGrad:
+      return kernels::EmbeddingAttrs{};
     case Op::kLayerNorm:
     case Op::kLayerNormGrad:
     case Op::kRmsNorm:
-    case Op::kRmsNormGrad: return kernels::NormAttrs{};
-    case Op::kMatmul: return kernels::MatmulAttrs{};
-    case Op::kBiasGrad: return kernels::AccumulateAttrs{};
-    case Op::kRope: return kernels::RopeAttrs{};
+    case Op::kRmsNormGrad:
+      return kernels::NormAttrs{};
+    case Op::kMatmul:
+      return kernels::MatmulAttrs{};
+    case Op::kBiasGrad:
+      return kernels::AccumulateAttrs{};
+    case Op::kRope:
+      return kernels::RopeAttrs{};
     case Op::kAttention:
-    case Op::kAttentionGrad: return kernels::AttentionAttrs{};
+    case Op::kAttentionGrad:
+      return kernels::AttentionAttrs{};
     case Op::kLmHeadLoss:
-    case Op::kLmHeadLossGrad: return kernels::LossAttrs{};
+    case Op::kLmHeadLossGrad:
+      return kernels::LossAttrs{};
     case Op::kAttentionBlock:
-    case Op::kAttentionBlockGrad: return kernels::AttentionBlockAttrs{};
+    case Op::kAttentionBlockGrad:
+      return kernels::AttentionBlockAttrs{};
     case Op::kCrossEntropyRows:
     case Op::kCrossEntropyLoss:
-    case Op::kCrossEntropyGrad: return kernels::CrossEntropyAttrs{};
-    case Op::kSquaredNorm: return kernels::ScaleAttrs{};
-    case Op::kPermute: return kernels::PermuteAttrs{};
-    case Op::kFill: return kernels::FillAttrs{};
-    case Op::kGradScale: return kernels::ClipAttrs{};
-    case Op::kAdamw: return kernels::AdamwAttrs{};
+    case Op::kCrossEntropyGrad:
+      return kernels::CrossEntropyAttrs{};
+    case Op::kSquaredNorm:
+      return kernels::ScaleAttrs{};
+    case Op::kPermute:
+      return kernels::PermuteAttrs{};
+    case Op::kFill:
+      return kernels::FillAttrs{};
+    case Op::kGradScale:
+      return kernels::ClipAttrs{};
+    case Op::kAdamw:
+      return kernels::AdamwAttrs{};
     case Op::kGelu:
     case Op::kGeluGrad:
     case Op::kSwiglu:
@@ -264,7 +294,8 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kAdd:
     case Op::kAddResidual:
     case Op::kSum:
-    case Op::kSumStats: return kernels::NoAttrs{};
+    case Op::kSumStats:
+      return kernels::NoAttrs{};
   }
   return kernels::NoAttrs{};
 }
@@ -275,10 +306,9 @@ constexpr int64_t kMaxElements = int64_t{1} << 48;
 absl::Status ShapeError(const v1::Operand& operand, const std::string& rule) {
   std::string sizes;
   for (int64_t size : operand.shape()) absl::StrAppend(&sizes, sizes.empty() ? "" : ",", size);
-  return absl::InvalidArgumentError(absl::StrCat("operand of buffer ", operand.buffer(), ": got [",
-                                                 sizes, "] of dtype ",
-                                                 static_cast<int>(operand.dtype()), ", row stride ",
-                                                 operand.row_stride(), "; must ", rule));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "operand of buffer ", operand.buffer(), ": got [", sizes, "] of dtype ",
+      static_cast<int>(operand.dtype()), ", row stride ", operand.row_stride(), "; must ", rule));
 }
 
 }  // namespace
@@ -296,13 +326,12 @@ absl::StatusOr<DecodedOp> DecodeOp(const ComputeOp& compute) {
   }
   absl::StatusOr<OpAttrs> attrs = DecodeAttrs(compute);
   if (!attrs.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(compute.op(), ": ", attrs.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat(compute.op(), ": ", attrs.status().message()));
   }
   if (attrs->index() != DefaultAttrs(decoded.op).index()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        compute.op(), ": carries attributes of another op (field ",
-        static_cast<int>(compute.attrs_case()), "), must carry its own"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(compute.op(), ": carries attributes of another op (field ",
+                     static_cast<int>(compute.attrs_case()), "), must carry its own"));
   }
   decoded.attrs = *std::move(attrs);
   return decoded;

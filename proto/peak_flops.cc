@@ -4,7 +4,8 @@
 namespace terrace {
 
 double PeakFlops(const v1::HardwareProfile& profile, std::string_view precision) {
-  if (precision == "bf16") return profile.bf16_flops_per_second();
+  const bool half = precision == "fp16" && !profile.shared_cores();
+  if (half || precision == "bf16") return profile.bf16_flops_per_second();
   const bool tf32 = precision == "tf32" && profile.tf32_flops_per_second() > 0;
   return tf32 ? profile.tf32_flops_per_second() : profile.f32_flops_per_second();
 }

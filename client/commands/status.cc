@@ -30,6 +30,10 @@ void PrintStatus(const v1::Job& job) {
   Line("step", absl::StrCat(progress.step(), " of ", job.spec().train().steps()));
   if (progress.step() > 0) {
     Line("loss", absl::StrFormat("%.4f (grad norm %.3f)", progress.loss(), progress.grad_norm()));
+    if (progress.loss_scale() > 0) {
+      Line("loss scale", absl::StrCat(progress.loss_scale(), " (", progress.skipped_steps(),
+                                      " steps skipped so far)"));
+    }
     Line("speed", absl::StrCat(FormatCount(progress.tokens_per_second()), " tokens/s, ",
                                FormatDuration(progress.step_seconds()), " a step"));
   }
@@ -46,10 +50,10 @@ void PrintStatus(const v1::Job& job) {
   }
   if (const double planned = job.plan().time().step_seconds();
       planned > 0 && progress.step_seconds() > 0) {
-    Line("predicted", absl::StrFormat("%s a step: the last one took %.1f %% %s",
-                                      FormatDuration(planned),
-                                      100 * std::abs(progress.step_seconds() / planned - 1),
-                                      progress.step_seconds() > planned ? "longer" : "less"));
+    Line("predicted",
+         absl::StrFormat("%s a step: the last one took %.1f %% %s", FormatDuration(planned),
+                         100 * std::abs(progress.step_seconds() / planned - 1),
+                         progress.step_seconds() > planned ? "longer" : "less"));
   }
   Line("restarts", absl::StrCat(job.restarts()));
   for (const v1::Adjustment& adjustment : job.adjustments()) {

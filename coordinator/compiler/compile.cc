@@ -79,8 +79,15 @@ absl::Status SetPrecision(const std::string& precision, ForwardOptions* options)
     options->attention_precision = kernels::MatmulPrecision::kBF16;
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("train.precision: got '", precision,
-                                                 "', this version compiles 'fp32', 'tf32' and 'bf16'"));
+  if (precision == "fp16") {
+    options->activation = kernels::DType::kF16;
+    options->precision = kernels::MatmulPrecision::kF16;
+    options->attention_precision = kernels::MatmulPrecision::kF16;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("train.precision: got '", precision,
+                   "', this version compiles 'fp32', 'tf32', 'bf16' and 'fp16'"));
 }
 
 // The value with the cosines and sines of the rotary angles; kNone when the model has none.
@@ -95,6 +102,18 @@ int AddRopeTable(const ModelConfig& config, int64_t positions, Graph* graph) {
 v1::StepRules::Schedule ScheduleOf(const std::string& name) {
   if (name == "linear") return v1::StepRules::LINEAR;
   return name == "cosine" ? v1::StepRules::COSINE : v1::StepRules::CONSTANT;
+}
+
+v1::LossScaleRules LossScaleRulesOf(const v1::JobSpec& spec) {
+  const v1::LossScaleSpec& scale = spec.train().loss_scale();
+  v1::LossScaleRules rules;
+  rules.set_tokens(spec.data().sequence_length());
+  rules.set_initial(scale.fixed() > 0 ? scale.fixed() : scale.initial());
+  if (scale.fixed() > 0) return rules;
+  rules.set_window(scale.window());
+  rules.set_hysteresis(scale.hysteresis());
+  rules.set_min(scale.min());
+  return rules;
 }
 
 void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules* rules) {
@@ -120,6 +139,7 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
   rules->set_flops_per_step(FlopsPerToken(*input.model, sequence) *
                             static_cast<double>(rank_tokens) / sharers);
   rules->set_context_zigzag(AxisSize(grid, v1::CONTEXT) > 1 && layout.context_type() != "ulysses");
+  if (layout.precision() == "fp16") *rules->mutable_loss_scale() = LossScaleRulesOf(*input.spec);
 }
 
 compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layout& layout,
@@ -134,6 +154,7 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
                                     .clip_grad_norm = static_cast<float>(train.clip_grad_norm())};
   options.name = TrainName(forward.sequence, input.spec->data().sequence_length());
   options.forward.for_backward = true;
+  options.scales_loss = layout.precision() == "fp16";
   options.adamw = {.beta1 = static_cast<float>(optimizer.beta1()),
                    .beta2 = static_cast<float>(optimizer.beta2()),
                    .epsilon = static_cast<float>(optimizer.epsilon()),

@@ -35,6 +35,14 @@ struct ForwardOptions {
   int64_t chunk_bytes = 0;    // of one copy between tiers; 0: the default
 };
 
+// What a pass has of its micro-batch.
+struct BatchSlices {
+  Slice tokens;    // absent where the stage does not embed
+  Slice targets;   // absent where it does not compute the loss
+  Slice stats;     // where the loss goes
+  Slice schedule;  // of LOAD_SCHEDULE: the loss's gradient is multiplied by its factor; or absent
+};
+
 class Forward {
  public:
   // Everything is borrowed.
@@ -64,7 +72,8 @@ class Forward {
   void Loss(Slice hidden, Slice targets, Slice stats);
   // The same with the gradients of the sum of losses: returns that of hidden, partial over the
   // tensor-parallel ranks; that of the weight goes to `gradients`.
-  Slice LossAndGradient(Slice hidden, Slice targets, Slice stats, ParameterGradients* gradients);
+  // With a schedule both are multiplied by its factor.
+  Slice LossAndGradient(Slice hidden, const BatchSlices& batch, ParameterGradients* gradients);
   // hidden [n,h] -> logits [n,V] f32. REQUIRES: one tensor-parallel rank.
   Slice Logits(Slice hidden);
 

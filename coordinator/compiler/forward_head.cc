@@ -94,7 +94,7 @@ void Forward::Loss(Slice hidden, Slice targets, Slice stats) {
   }
 }
 
-Slice Forward::LossAndGradient(Slice hidden, Slice targets, Slice stats,
+Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
                                ParameterGradients* gradients) {
   const Slice dhidden = builder_.NewGradientOf(builder_.graph().values[hidden.value]);
   if (!LogitsInMemory()) {
@@ -103,18 +103,19 @@ Slice Forward::LossAndGradient(Slice hidden, Slice targets, Slice stats,
     const Slice dweight = gradients->Of(weight, &builder_, &first);
     builder_.Compute(Op::kLmHeadLossGrad,
                      kernels::LossAttrs{.accumulate = !first, .precision = options_.precision},
-                     {hidden, weight, targets, stats, dhidden, dweight}, "lm_head_loss grad");
+                     {hidden, weight, batch.targets, batch.stats, dhidden, dweight, batch.schedule},
+                     "lm_head_loss grad");
     return dhidden;
   }
   const int64_t rows = hidden.shape.rows(), step = LossChunkRows(rows);
   for (int64_t begin = 0; begin < rows; begin += step) {
     const int64_t count = std::min(step, rows - begin);
     if (HeadTiles().size() > 1) weights_.Forget();
-    const LossChunk chunk = ExplicitLoss(hidden, targets, stats, begin, count);
+    const LossChunk chunk = ExplicitLoss(hidden, batch.targets, batch.stats, begin, count);
     builder_.Compute(Op::kCrossEntropyGrad,
                      kernels::CrossEntropyAttrs{.shard_rows = VocabularyRows(config_, parallel_),
                                                 .vocabulary = config_.vocabulary},
-                     {chunk.targets, chunk.rows, chunk.logits}, "loss grad");
+                     {chunk.targets, chunk.rows, chunk.logits, batch.schedule}, "loss grad");
     HeadGradients(chunk, Rows(dhidden, begin, count), gradients);
   }
   return dhidden;

@@ -106,7 +106,7 @@ void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batc
   if (layers.last) {
     Record(Recompute::kNone, keep, &flight, [&] { x = forward.Hidden(x); });
     if (keep) {
-      flight.doutput = forward.LossAndGradient(x, batch.targets, batch.stats, gradients);
+      flight.doutput = forward.LossAndGradient(x, batch, gradients);
     } else {
       forward.Loss(x, batch.targets, batch.stats);
     }

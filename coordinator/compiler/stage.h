@@ -50,12 +50,6 @@ class GradientScopes {
   std::vector<std::unique_ptr<ParameterGradients>> scopes_;
 };
 
-struct BatchSlices {
-  Slice tokens;   // absent where the stage does not embed
-  Slice targets;  // absent where it does not compute the loss
-  Slice stats;    // where the loss goes
-};
-
 class StagePasses {
  public:
   StagePasses(const StageContext& context, const ForwardOptions& forward, Builder* builder)

@@ -147,6 +147,7 @@ class Train {
     BatchSlices batch = batches_[pass.micro_batch];
     const bool has_loss = context_.ChunkOf(pass.chunk).last;
     if (has_loss) batch.stats = Range(stats_, 2 * pass.micro_batch, 2);
+    if (has_loss && options_.scales_loss) batch.schedule = schedule_;
     passes_.RunForward(pass.micro_batch, pass.chunk, batch,
                        &gradients_.Of(pass.micro_batch, pass.chunk));
     if (!has_loss) return;
@@ -176,8 +177,10 @@ class Train {
   void Optimize(const Reduction& reduction) {
     builder_.phase = v1::OPTIMIZER_STEP;
     const Slice scale = builder_.NewValue("scale", v1::ACTIVATION, DType::kF32, {4});
-    builder_.Compute(Op::kGradScale, kernels::ClipAttrs{.clip_grad_norm = options_.clip_grad_norm},
-                     {AllSquares(reduction.squares), total_, scale}, "gradient scale");
+    builder_.Compute(
+        Op::kGradScale, kernels::ClipAttrs{.clip_grad_norm = options_.clip_grad_norm},
+        {AllSquares(reduction.squares), total_, scale, options_.scales_loss ? schedule_ : Slice()},
+        "gradient scale");
     Optimizer optimizer(scale, schedule_, context_.layout.chunk_bytes(), &builder_);
     if (context_.parallel.zero == 0) {
       for (int i = 0; i < static_cast<int>(context_.parameters.all().size()); ++i) {

@@ -5,7 +5,8 @@
 // "train" is unrolled: the inputs of all micro-batches, then the passes of the stage's schedule;
 // gradients reduced as soon as they are final (reduction.h); global-norm clipping; AdamW. Gradients
 // are those of the *sum* of losses; kGradScale divides by the number of tokens of the whole step,
-// so that accumulation equals the large batch.
+// so that accumulation equals the large batch. Where the loss is scaled (fp16), it divides by that
+// factor too: no pass of its own unscales them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,6 +28,7 @@ struct TrainOptions {
   int micro_batches = 1;
   int64_t bucket_bytes = 0;
   float clip_grad_norm = 0;
+  bool scales_loss = false;   // the loss's gradient is multiplied by the schedule's factor
   kernels::AdamwAttrs adamw;  // weight_decay of those parameters that decay
   std::string name = std::string(kTrain);
   std::atomic<int64_t>* nodes_left = nullptr;  // of all stages together; none: no limit

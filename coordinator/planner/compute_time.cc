@@ -58,8 +58,13 @@ ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
 
 double ComputeTime::Rate(const RateClass& shape) const {
   const double rate = RateInTable(shape);
-  if (rate > 0 || shape.precision != "tf32") return rate;
+  if (rate > 0) return rate;
   RateClass other = shape;
+  if (shape.precision == "fp16") {
+    other.precision = shared_cores_ ? "fp32" : "bf16";
+    return RateInTable(other);
+  }
+  if (shape.precision != "tf32") return rate;
   if (tf32_rate_ <= 0) {
     other.precision = "fp32";
     return RateInTable(other);
@@ -87,8 +92,10 @@ double ComputeTime::RateInTable(const RateClass& shape) const {
 // show it.
 double ComputeTime::RooflineSeconds(const OpAttrs& attrs, double flops, double bytes) const {
   double rate = f32_rate_;
-  if (PrecisionOf(attrs) == MatmulPrecision::kBF16) rate = bf16_rate_;
-  if (PrecisionOf(attrs) == MatmulPrecision::kTF32 && tf32_rate_ > 0) rate = tf32_rate_;
+  const MatmulPrecision precision = PrecisionOf(attrs);
+  const bool f16_as_bf16 = precision == MatmulPrecision::kF16 && !shared_cores_;
+  if (precision == MatmulPrecision::kBF16 || f16_as_bf16) rate = bf16_rate_;
+  if (precision == MatmulPrecision::kTF32 && tf32_rate_ > 0) rate = tf32_rate_;
   return Over(flops, rate) + Over(bytes, memory_rate_);
 }
 

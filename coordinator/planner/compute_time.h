@@ -34,7 +34,8 @@ class ComputeTime {
                                  bool on_host) const;
 
   // FLOPs a second of a class; 0 when the profile has no rate of its kernel. Without rates of tf32
-  // they are those of bf16 by the ratio of the peaks, or fp32's on a device that has no tf32.
+  // they are those of bf16 by the ratio of the peaks, or fp32's on a device that has no tf32. fp16
+  // is bf16 on tensor cores, and fp32 on a CPU, which converts it.
   double Rate(const kernels::RateClass& shape) const;
 
  private:

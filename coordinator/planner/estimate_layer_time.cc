@@ -42,7 +42,9 @@ class Kernels {
     // It stays in bf16 where products are fp8, in fp32 where they are tf32.
     const bool f32 = precision_ == "fp32" || precision_ == "tf32";
     return At({.kernel = kernel,
-               .precision = f32 ? "fp32" : "bf16",
+               .precision = f32                    ? "fp32"
+                            : precision_ == "fp16" ? "fp16"
+                                                   : "bf16",
                .rows = sequence,
                .columns = head,
                .inner = heads},

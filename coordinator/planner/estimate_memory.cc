@@ -148,11 +148,18 @@ int64_t MemoryEstimator::LossBytes(const v1::Layout& layout) const {
   const int64_t vocabulary = (model_.config.vocabulary + tp - 1) / tp;
   const int64_t rows = 2 * tokens * model_.config.hidden * ElementBytes(layout);
   if (tp > 1) return rows + std::min(kLogitsBytes, tokens * vocabulary * kF32Bytes);
-  const bool bf16 = layout.precision() == "bf16";
+  auto type = kernels::DType::kF32;
+  auto precision = kernels::MatmulPrecision::kF32;
+  if (layout.precision() == "bf16") {
+    type = kernels::DType::kBF16;
+    precision = kernels::MatmulPrecision::kBF16;
+  } else if (layout.precision() == "fp16") {
+    type = kernels::DType::kF16;
+    precision = kernels::MatmulPrecision::kF16;
+  }
   return rows + kernels::LmHeadWorkspaceBytes(
                     tokens, model_.config.hidden, vocabulary, std::min(tokens, kLossRows),
-                    /*grad=*/true, bf16 ? kernels::DType::kBF16 : kernels::DType::kF32,
-                    bf16 ? kernels::MatmulPrecision::kBF16 : kernels::MatmulPrecision::kF32,
+                    /*grad=*/true, type, precision,
                     static_cast<int>(std::max<uint32_t>(1, layout.threads_per_rank())));
 }
 

@@ -211,7 +211,8 @@ void Checker::CheckSharding() {
     Problem("shard_size", shard, "come with layout.zero 1, 2 or 3");
   }
   if (!CheckName("communication_dtype", layout_.communication_dtype(), {"fp32", "bf16"})) return;
-  if (layout_.communication_dtype() == "bf16" && layout_.precision() != "bf16") {
+  if (layout_.communication_dtype() == "bf16" && layout_.precision() != "bf16" &&
+      layout_.precision() != "fp16") {
     Problem("communication_dtype", "bf16",
             absl::StrCat("be fp32 with train.precision ", layout_.precision()), "fp32");
   }

@@ -80,6 +80,15 @@ void ValidateLayout(SpecReader& reader, const v1::JobSpec& spec) {
   }
 }
 
+void ValidateLossScale(SpecReader& reader, const v1::JobSpec& spec) {
+  const v1::LossScaleSpec& scale = spec.train().loss_scale();
+  if (scale.min() > scale.initial()) {
+    reader.Problem("train.loss_scale.min", absl::StrCat(scale.min()),
+                   absl::StrCat("at most train.loss_scale.initial ", scale.initial()),
+                   absl::StrCat(scale.initial()));
+  }
+}
+
 // Direct I/O moves whole blocks of this many bytes (proto/tiers.h).
 constexpr int64_t kBlock = 4096;
 
@@ -195,6 +204,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
                    absl::StrCat("at most train.optimizer.lr ", train.optimizer().lr()));
   }
   ValidateLayout(reader, *spec);
+  ValidateLossScale(reader, *spec);
   ValidateOffload(reader, *spec);
   ValidateNvme(reader, *spec);
   ValidateCheckpoint(reader, spec->checkpoint());

@@ -50,7 +50,10 @@ float* AttentionProblem::Lse(const TensorView& lse, int64_t sequence_index, int6
   return lse.as<float>() + sequence_index * lse.row_stride + head * rows + query_row;
 }
 
-AttentionEngine FindAttentionEngine(MatmulPrecision precision) {
+// Tiles are of bf16 parts, which f16 is not.
+AttentionEngine FindAttentionEngine(MatmulPrecision precision, DType activation) {
+  const bool half = precision == MatmulPrecision::kF16 || activation == DType::kF16;
+  if (half) return F32AttentionEngine();
   const bool bf16 = precision == MatmulPrecision::kBF16;
   if (AmxReady()) return TilesAttentionEngine(bf16 ? TileUnits::kAmx : TileUnits::kAmxSplit);
   return bf16 && HasBF16Vectors() ? TilesAttentionEngine(TileUnits::kVectors)
@@ -79,7 +82,8 @@ Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,
 Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
                  const Context& context) {
   const auto& attributes = std::get<AttentionAttrs>(attrs);
-  return RunAttention(FindAttentionEngine(attributes.precision), attributes, operands, context);
+  return RunAttention(FindAttentionEngine(attributes.precision, operands[0].dtype), attributes,
+                      operands, context);
 }
 
 }  // namespace terrace::kernels::cpu

@@ -126,7 +126,7 @@ struct AttentionEngine {
 };
 
 // The fastest engine of this CPU for products of that precision.
-AttentionEngine FindAttentionEngine(MatmulPrecision precision);
+AttentionEngine FindAttentionEngine(MatmulPrecision precision, DType activation);
 
 // Any CPU; multiplies in f32 whatever the precision asked for.
 AttentionEngine F32AttentionEngine();

@@ -173,13 +173,15 @@ Status RunAttentionBlockGrad(const AttentionEngine& engine, const AttentionBlock
 Status AttentionBlock(const OpAttrs& attrs, std::span<const TensorView> operands,
                       const Context& context) {
   const auto& block = std::get<AttentionBlockAttrs>(attrs);
-  return RunAttentionBlock(FindAttentionEngine(block.precision), block, operands, context);
+  return RunAttentionBlock(FindAttentionEngine(block.precision, operands[0].dtype), block, operands,
+                           context);
 }
 
 Status AttentionBlockGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                           const Context& context) {
   const auto& block = std::get<AttentionBlockAttrs>(attrs);
-  return RunAttentionBlockGrad(FindAttentionEngine(block.precision), block, operands, context);
+  return RunAttentionBlockGrad(FindAttentionEngine(block.precision, operands[0].dtype), block,
+                               operands, context);
 }
 
 }  // namespace terrace::kernels::cpu

@@ -17,6 +17,7 @@
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/half.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu {
@@ -94,13 +95,43 @@ uint16_t ToBF16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// f16 by the CPU's conversions where it has them (F16C, AVX-512).
+void FromHalf(const uint16_t* HWY_RESTRICT in, int64_t count, float* HWY_RESTRICT out) {
+  int64_t i = 0;
+#if HWY_TARGET <= HWY_AVX2
+  const hn::Rebind<hwy::float16_t, D> half;
+  for (; i + Lanes() <= count; i += Lanes()) {
+    const auto* at = reinterpret_cast<const hwy::float16_t*>(in + i);
+    hn::StoreU(hn::PromoteTo(kD, hn::LoadU(half, at)), kD, out + i);
+  }
+#endif
+  for (; i < count; ++i) out[i] = HalfToFloat(in[i]);
+}
+
+void ToHalf(const float* HWY_RESTRICT values, int64_t count, float factor,
+            uint16_t* HWY_RESTRICT out) {
+  int64_t i = 0;
+#if HWY_TARGET <= HWY_AVX2
+  const hn::Rebind<hwy::float16_t, D> half;
+  for (; i + Lanes() <= count; i += Lanes()) {
+    const V v = hn::Mul(hn::LoadU(kD, values + i), hn::Set(kD, factor));
+    hn::StoreU(hn::DemoteTo(half, v), half, reinterpret_cast<hwy::float16_t*>(out + i));
+  }
+#endif
+  for (; i < count; ++i) out[i] = FloatToHalf(values[i] * factor);
+}
+
 void LoadRow(const HeadRows& rows, int64_t row, int64_t count, int64_t padded,
              float* HWY_RESTRICT out) {
   if (rows.dtype == DType::kF32) {
     std::memcpy(out, static_cast<const float*>(rows.data) + row * rows.row_stride, count * 4);
   } else {
     const auto* in = static_cast<const uint16_t*>(rows.data) + row * rows.row_stride;
-    for (int64_t i = 0; i < count; ++i) out[i] = FromBF16(in[i]);
+    if (rows.dtype == DType::kF16) {
+      FromHalf(in, count, out);
+    } else {
+      for (int64_t i = 0; i < count; ++i) out[i] = FromBF16(in[i]);
+    }
   }
   for (int64_t i = count; i < padded; ++i) out[i] = 0;
 }
@@ -118,6 +149,7 @@ void StoreRow(const HeadRows& rows, int64_t row, int64_t count, float factor,
     for (int64_t i = 0; i < count; ++i) out[i] = values[i] * factor;
   } else {
     auto* out = static_cast<uint16_t*>(rows.data) + row * rows.row_stride;
+    if (rows.dtype == DType::kF16) return ToHalf(values, count, factor, out);
     for (int64_t i = 0; i < count; ++i) out[i] = ToBF16(values[i] * factor);
   }
 }
@@ -181,8 +213,8 @@ void StartPanel(const Panel& panel, int64_t padded) {
 }
 
 // Goes on where o and lse ended: as if all earlier keys were one, with lse as its score.
-void ResumePanel(const AttentionProblem& p, const Panel& panel, const HeadRows& o,
-                 const float* lse, int64_t query, int64_t end) {
+void ResumePanel(const AttentionProblem& p, const Panel& panel, const HeadRows& o, const float* lse,
+                 int64_t query, int64_t end) {
   const int64_t padded = p.scratch.head_dim;
   float row[256 + kAttentionPad];
   for (int64_t r = 0; r < kPanel; ++r) {

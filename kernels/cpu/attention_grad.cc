@@ -42,7 +42,8 @@ Status RunAttentionGrad(const AttentionEngine& engine, const AttentionAttrs& att
 Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                      const Context& context) {
   const auto& attributes = std::get<AttentionAttrs>(attrs);
-  return RunAttentionGrad(FindAttentionEngine(attributes.precision), attributes, operands, context);
+  return RunAttentionGrad(FindAttentionEngine(attributes.precision, operands[0].dtype), attributes,
+                          operands, context);
 }
 
 }  // namespace terrace::kernels::cpu

@@ -137,6 +137,7 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
   const auto& attributes = std::get<CrossEntropyAttrs>(attrs);
   const TensorView& logits = operands[2];
   const Shard shard(attributes);
+  const float factor = operands[3].absent() ? 1.0f : operands[3].as<const float>()[3];
   const auto softmax_of_row = HWY_DYNAMIC_DISPATCH(SoftmaxOfRow);
   ParallelFor(logits.rows(), logits.size[1], context.threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -146,8 +147,8 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
       std::fill(z + kept, z + attributes.shard_rows, 0.0f);
       if (kept == 0) continue;
       const WholeRow whole(operands[1], row);
-      softmax_of_row(z, kept, whole.top, static_cast<float>(1 / whole.sum));
-      if (const int64_t column = shard.Column(target); column >= 0) z[column] -= 1;
+      softmax_of_row(z, kept, whole.top, static_cast<float>(factor / whole.sum));
+      if (const int64_t column = shard.Column(target); column >= 0) z[column] -= factor;
     }
   });
   return {};

@@ -200,7 +200,11 @@ class BlockedGemm {
 // Waking a thread costs about as much as this many floating-point operations.
 constexpr int64_t kFlopsWorthAThread = 8 << 20;
 
-GemmEngine EngineOf(GemmPath path, MatmulPrecision precision) {
+GemmEngine EngineOf(GemmPath path, const Gemm& gemm) {
+  const MatmulPrecision precision = gemm.precision;
+  // The other engines pack bf16 parts, which f16 is not.
+  const bool half = gemm.a.dtype == DType::kF16 || gemm.b.dtype == DType::kF16;
+  if (half || precision == MatmulPrecision::kF16) return VectorGemmEngine(precision);
   if (path == GemmPath::kAmx) return AmxGemmEngine(precision);
   const bool bf16 = precision == MatmulPrecision::kBF16;
   return path == GemmPath::kBF16Vectors && bf16 ? BF16GemmEngine() : VectorGemmEngine(precision);
@@ -229,7 +233,7 @@ bool HasGemmPath(GemmPath path) {
 }
 
 Status RunGemmOn(GemmPath path, const Gemm& gemm, const Context& context) {
-  const GemmEngine engine = EngineOf(path, gemm.precision);
+  const GemmEngine engine = EngineOf(path, gemm);
   const BlockedGemm blocked(engine, gemm, context.workspace, context.threads);
   const int64_t worth = 2 * gemm.m * gemm.n * gemm.k / kFlopsWorthAThread;
   const int threads = static_cast<int>(std::clamp<int64_t>(worth, 1, context.threads));

@@ -3,10 +3,9 @@
 //
 // C[M,N] = op(A) op(B) with the epilogues of op.h. On AMX tiles where there are any (bf16; f32 as
 // three bf16 parts an element, with errors below those of f32 arithmetic), else on the f32 vectors
-// of any CPU. Elements are converted while blocks are packed, so a bf16 product of f32 weights
-// needs no bf16 copy of them.
-// Bitwise deterministic, whatever the number of threads. Thread-safe: scratch comes from the
-// caller.
+// of any CPU, which f16 products take always. Elements are converted while blocks are packed, so a
+// bf16 product of f32 weights needs no bf16 copy of them. Bitwise deterministic, whatever the
+// number of threads. Thread-safe: scratch comes from the caller.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +20,7 @@ namespace terrace::kernels::cpu {
 
 struct Matrix {
   void* data = nullptr;
-  DType dtype = DType::kF32;  // kF32 or kBF16
+  DType dtype = DType::kF32;  // kF32, kBF16 or kF16
   int64_t row_stride = 0;     // elements
 };
 

@@ -77,7 +77,7 @@ struct GemmEngine {
 enum class GemmPath : uint8_t {
   kAmx,          // bf16 tiles; f32 as three bf16 parts
   kBF16Vectors,  // pairs of bf16 products on AVX-512; f32 as kVectors
-  kVectors,      // f32 vectors of any CPU; bf16 operands are rounded and multiplied as f32
+  kVectors,      // f32 vectors of any CPU; bf16 and f16 operands are rounded, multiplied as f32
 };
 
 // False where this CPU or operating system lacks it.

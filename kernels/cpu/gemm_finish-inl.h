@@ -102,17 +102,17 @@ HWY_INLINE void StorePlainRows(const BlockJob& job, int64_t begin, int64_t end) 
 class RowOf {
  public:
   RowOf(const Matrix& matrix, const BlockJob& job, int64_t row)
-      : is_f32_(matrix.dtype == DType::kF32),
+      : dtype_(matrix.dtype),
         data_(matrix.data == nullptr
                   ? nullptr
                   : static_cast<std::byte*>(matrix.data) +
-                        ((job.row + row) * matrix.row_stride + job.column) * (is_f32_ ? 4 : 2)),
-        next_((job.next_rows * matrix.row_stride + job.next_columns) * (is_f32_ ? 4 : 2)) {}
+                        ((job.row + row) * matrix.row_stride + job.column) * SizeOf(dtype_)),
+        next_((job.next_rows * matrix.row_stride + job.next_columns) * SizeOf(dtype_)) {}
 
   bool absent() const { return data_ == nullptr; }
   HWY_INLINE void FetchNext() const {
     if (absent()) return;
-    if (is_f32_) {
+    if (dtype_ == DType::kF32) {
       FetchRow<0>(reinterpret_cast<const float*>(data_ + next_));
     } else {
       FetchRow<0>(reinterpret_cast<const uint16_t*>(data_ + next_));
@@ -120,17 +120,23 @@ class RowOf {
   }
   template <typename Access>
   HWY_INLINE V Load(int64_t i, Access access) const {
-    return is_f32_ ? access.Load(reinterpret_cast<const float*>(data_) + i)
-                   : access.Load(reinterpret_cast<const BF16*>(data_) + i);
+    if (dtype_ == DType::kF32) return access.Load(reinterpret_cast<const float*>(data_) + i);
+    return dtype_ == DType::kF16 ? access.Load(reinterpret_cast<const F16*>(data_) + i)
+                                 : access.Load(reinterpret_cast<const BF16*>(data_) + i);
   }
   template <typename Rounding, typename Access>
   HWY_INLINE void Store(V v, int64_t i, Access access) const {
-    is_f32_ ? Rounding::Store(v, reinterpret_cast<float*>(data_) + i, access)
-            : Rounding::Store(v, reinterpret_cast<BF16*>(data_) + i, access);
+    if (dtype_ == DType::kF32) {
+      Rounding::Store(v, reinterpret_cast<float*>(data_) + i, access);
+    } else if (dtype_ == DType::kF16) {
+      Rounding::Store(v, reinterpret_cast<F16*>(data_) + i, access);
+    } else {
+      Rounding::Store(v, reinterpret_cast<BF16*>(data_) + i, access);
+    }
   }
 
  private:
-  const bool is_f32_;
+  const DType dtype_;
   std::byte* const data_;
   const int64_t next_;
 };
@@ -196,6 +202,8 @@ HWY_INLINE void FinishRows(const BlockJob& job, int64_t begin, int64_t end) {
     }
   } else if (job.gemm->c.dtype == DType::kF32) {
     FinishTypedRows<Rounding, float>(job, begin, end);
+  } else if (job.gemm->c.dtype == DType::kF16) {
+    FinishTypedRows<Rounding, F16>(job, begin, end);
   } else {
     FinishTypedRows<Rounding, BF16>(job, begin, end);
   }

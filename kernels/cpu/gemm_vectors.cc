@@ -1,5 +1,5 @@
-// The product's engine for any CPU: f32 multiply-adds on the widest vectors that it has. bf16
-// products multiply operands rounded to bf16, which f32 arithmetic does exactly.
+// The product's engine for any CPU: f32 multiply-adds on the widest vectors that it has. bf16 and
+// f16 products multiply operands rounded to that type, which f32 arithmetic does exactly.
 //
 // A panel's chunk is [k, 32] f32, for A and B alike.
 //
@@ -10,6 +10,7 @@
 // After foreach_target.h:
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/gemm_engine.h"
@@ -27,23 +28,30 @@ constexpr int64_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 // Sums of fewer products are not split.
 constexpr int64_t kShortChain = 16;
 
-// v rounded to bf16, still as f32.
-HWY_INLINE V RoundToBF16(V v) {
-  HWY_ALIGN BF16 buffer[HWY_MAX_BYTES / sizeof(float)];
+// v rounded to the type, still as f32.
+template <typename Rounded>
+HWY_INLINE V RoundTo(V v) {
+  if constexpr (std::is_same_v<Rounded, float>) return v;
+  HWY_ALIGN Rounded buffer[HWY_MAX_BYTES / sizeof(float)];
   StoreVector(v, buffer);
   return LoadVector(buffer);
 }
 
-template <bool kRound, typename Access>
+template <typename Rounded, typename T, typename Access>
+HWY_INLINE V LoadRounded(const PackSource& source, int64_t index, Access access) {
+  const V v = access.Load(static_cast<const T*>(source.data) + index);
+  return std::is_same_v<Rounded, T> ? v : RoundTo<Rounded>(v);
+}
+
+template <typename Rounded, typename Access>
 HWY_INLINE V LoadOperand(const PackSource& source, int64_t index, Access access) {
-  if (source.dtype == DType::kBF16)
-    return access.Load(static_cast<const BF16*>(source.data) + index);
-  const V v = access.Load(static_cast<const float*>(source.data) + index);
-  return kRound ? RoundToBF16(v) : v;
+  if (source.dtype == DType::kBF16) return LoadRounded<Rounded, BF16>(source, index, access);
+  if (source.dtype == DType::kF16) return LoadRounded<Rounded, F16>(source, index, access);
+  return LoadRounded<Rounded, float>(source, index, access);
 }
 
 // A stored row holds one k of every line: copied as it is.
-template <bool kRound>
+template <typename Rounded>
 void PackRowsOfK(const PackSource& source, const PanelRange& range, float* panel) {
   const int64_t lines = std::clamp<int64_t>(source.lines - range.first_line, 0, kGemmPanel);
   for (int64_t p = 0; p < range.k; ++p) {
@@ -53,14 +61,14 @@ void PackRowsOfK(const PackSource& source, const PanelRange& range, float* panel
     std::fill(to + valid, to + kGemmPanel, 0.0f);
     const int64_t from = k * source.stride + range.first_line;
     ForVectors(valid, [&](int64_t i, auto access) HWY_ATTR {
-      access.Store(LoadOperand<kRound>(source, from + i, access), to + i);
+      access.Store(LoadOperand<Rounded>(source, from + i, access), to + i);
     });
   }
 }
 
 // A stored row is a line: four of them are converted a vector at a time, interleaved, and scattered
 // down the panel.
-template <bool kRound>
+template <typename Rounded>
 void PackLines(const PackSource& source, const PanelRange& range, float* panel) {
   constexpr int64_t kLines = 4;
   HWY_ALIGN float buffer[kLines * HWY_MAX_BYTES / sizeof(float)];
@@ -72,7 +80,7 @@ void PackLines(const PackSource& source, const PanelRange& range, float* panel) 
       const auto load = [&](int64_t i) HWY_ATTR {
         const int64_t from = range.first_line + line + i;
         if (from >= source.lines) return hn::Zero(d);
-        return LoadOperand<kRound>(source, from * source.stride + range.first_k + p, access);
+        return LoadOperand<Rounded>(source, from * source.stride + range.first_k + p, access);
       };
       hn::StoreInterleaved4(load(0), load(1), load(2), load(3), d, buffer);
       const int64_t count = std::min<int64_t>(hn::Lanes(d), valid_k - p);
@@ -84,13 +92,13 @@ void PackLines(const PackSource& source, const PanelRange& range, float* panel) 
   }
 }
 
-template <bool kRound>
+template <typename Rounded>
 void PackPanel(const PackSource& source, const PanelRange& range, std::byte* panel) {
   float* to = reinterpret_cast<float*>(panel);
   if (source.k_contiguous) {
-    PackLines<kRound>(source, range, to);
+    PackLines<Rounded>(source, range, to);
   } else {
-    PackRowsOfK<kRound>(source, range, to);
+    PackRowsOfK<Rounded>(source, range, to);
   }
 }
 
@@ -149,8 +157,9 @@ void MultiplyPanels(const BlockProduct& product, const BlockJob& previous) {
 void Finish(const BlockJob& job) { FinishRows<BF16ByArithmetic>(job, 0, job.rows()); }
 
 GemmEngine MakeVectorEngine(MatmulPrecision precision) {
-  const bool round = precision == MatmulPrecision::kBF16;
-  const auto pack = round ? PackPanel<true> : PackPanel<false>;
+  auto pack = PackPanel<float>;
+  if (precision == MatmulPrecision::kBF16) pack = PackPanel<BF16>;
+  if (precision == MatmulPrecision::kF16) pack = PackPanel<F16>;
   return {.arithmetic = kVectorArithmetic,
           .pack_a = pack,
           .pack_b = pack,

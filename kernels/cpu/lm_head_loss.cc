@@ -24,9 +24,9 @@ namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 // The loss of one row. With `exps` (which may be the row itself), also turns the row into softmax
-// minus one-hot.
+// minus one-hot, times `factor`.
 template <typename T>
-double LossOfRow(T* row, int64_t vocab, int32_t target, float* exps) {
+double LossOfRow(T* row, int64_t vocab, int32_t target, float factor, float* exps) {
   const D d;
   const float top = LargestOf(row, vocab);
   const double target_logit = hn::GetLane(Tail{1}.Load(row + target));
@@ -37,21 +37,23 @@ double LossOfRow(T* row, int64_t vocab, int32_t target, float* exps) {
     return e;
   });
   if (exps != nullptr) {
-    const V scale = hn::Set(d, 1.0f / sum);
+    const V scale = hn::Set(d, factor / sum);
     ForVectors(vocab, [&](int64_t i, auto access) HWY_ATTR {
       access.Store(hn::Mul(access.Load(exps + i), scale), row + i);
     });
-    const float p = exps[target] * (std::is_same_v<T, float> ? 1.0f : 1.0f / sum);
-    Tail{1}.Store(hn::Set(d, p - 1.0f), row + target);
+    const float p = exps[target] * (std::is_same_v<T, float> ? 1.0f : factor / sum);
+    Tail{1}.Store(hn::Set(d, p - factor), row + target);
   }
   return std::log(static_cast<double>(sum)) + top - target_logit;
 }
 
 double LossOfTypedRow(void* row, DType dtype, int64_t vocab, int32_t target, bool grad,
-                      float* exps) {
+                      float factor, float* exps) {
   if (dtype == DType::kBF16)
-    return LossOfRow(static_cast<BF16*>(row), vocab, target, grad ? exps : nullptr);
-  return LossOfRow(static_cast<float*>(row), vocab, target,
+    return LossOfRow(static_cast<BF16*>(row), vocab, target, factor, grad ? exps : nullptr);
+  if (dtype == DType::kF16)
+    return LossOfRow(static_cast<F16*>(row), vocab, target, factor, grad ? exps : nullptr);
+  return LossOfRow(static_cast<float*>(row), vocab, target, factor,
                    grad ? static_cast<float*>(row) : nullptr);
 }
 
@@ -125,10 +127,16 @@ class LmHead {
                    products_);
   }
 
+  // What the gradient is multiplied by.
+  float Factor(bool grad) const {
+    return grad && !operands_[6].absent() ? operands_[6].as<const float>()[3] : 1.0f;
+  }
+
   // Leaves the gradient of the sum of losses where the logits were, if asked for.
   void Losses(int64_t first, int64_t rows, bool grad) const {
     const auto loss_of_row = HWY_DYNAMIC_DISPATCH(LossOfTypedRow);
     const int64_t row_bytes = vocab_ * SizeOf(scratch_.logits_type);
+    const float factor = Factor(grad);
 #pragma omp parallel for num_threads(threads_) schedule(static)
     for (int64_t i = 0; i < rows; ++i) {
       std::byte* row = static_cast<std::byte*>(logits_.data) + i * row_bytes;
@@ -139,7 +147,7 @@ class LmHead {
         continue;
       }
       float* exps = reinterpret_cast<float*>(exps_ + omp_get_thread_num() * scratch_.row_bytes);
-      losses_[i] = loss_of_row(row, scratch_.logits_type, vocab_, target, grad, exps);
+      losses_[i] = loss_of_row(row, scratch_.logits_type, vocab_, target, grad, factor, exps);
     }
   }
 

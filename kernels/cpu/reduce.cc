@@ -169,13 +169,14 @@ Status GradScale(const OpAttrs& attrs, std::span<const TensorView> operands, con
   const double loss = operands[1].as<const float>()[0];
   const double tokens = operands[1].as<const float>()[1];
   const double clip = std::get<ClipAttrs>(attrs).clip_grad_norm;
+  const double factor = operands[3].absent() ? 1.0 : operands[3].as<const float>()[3];
   double sum = 0;
   for (int64_t i = 0; i < operands[0].rows(); ++i) sum += squares[i];
-  const double norm = std::sqrt(sum) / tokens;
+  const double norm = std::sqrt(sum) / (factor * tokens);
   const bool skip = !std::isfinite(norm) || tokens <= 0;
   const double shrink = clip > 0 && norm > clip ? clip / norm : 1.0;
   float* out = operands[2].as<float>();
-  out[0] = skip ? 0.0f : static_cast<float>(shrink / tokens);
+  out[0] = skip ? 0.0f : static_cast<float>(shrink / (factor * tokens));
   out[1] = static_cast<float>(norm);
   out[2] = static_cast<float>(loss / tokens);
   out[3] = skip ? 1.0f : 0.0f;

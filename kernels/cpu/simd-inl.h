@@ -1,5 +1,5 @@
-// What the vectorised kernels share: f32 arithmetic on f32 or bf16 memory, tails, sums in a fixed
-// order, sigmoid.
+// What the vectorised kernels share: f32 arithmetic on f32, bf16 or f16 memory, tails, sums in a
+// fixed order, sigmoid.
 //
 // Included once for each instruction set by foreach_target.h, after hwy/highway.h; hence no #pragma
 // once. Thread-safe: no state.
@@ -24,6 +24,7 @@ namespace terrace::kernels::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 using BF16 = hwy::bfloat16_t;
+using F16 = hwy::float16_t;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
@@ -50,6 +51,59 @@ HWY_INLINE void StoreVector(V v, BF16* p) {
   const auto upper = hn::ShiftRight<16>(hn::IfThenElse(is_nan, nan, rounded));
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di32, upper)), d16, reinterpret_cast<uint16_t*>(p));
 }
+
+// f16 by the CPU's own conversions where it has them (F16C, which comes with AVX2, and AVX-512).
+// Elsewhere by arithmetic (kernels/half.h says how): what Highway 1.0 does there cuts and knows no
+// infinity.
+#if HWY_TARGET <= HWY_AVX2
+HWY_INLINE V LoadVector(const F16* p) {
+  const hn::Rebind<F16, D> d16;
+  return hn::PromoteTo(D(), hn::LoadU(d16, p));
+}
+HWY_INLINE void StoreVector(V v, F16* p) {
+  const hn::Rebind<F16, D> d16;
+  hn::StoreU(hn::DemoteTo(d16, v), d16, p);
+}
+#else
+HWY_INLINE V LoadVector(const F16* p) {
+  const D d;
+  const hn::RebindToUnsigned<D> d32;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto half = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
+  const auto shifted = hn::ShiftLeft<13>(hn::And(half, hn::Set(d32, 0x7fff)));
+  const auto exponent = hn::And(shifted, hn::Set(d32, 0x0f800000));
+  const auto rebias = hn::Set(d32, 112u << 23);
+  auto bits = hn::Add(shifted, rebias);
+  bits = hn::IfThenElse(hn::Eq(exponent, hn::Set(d32, 0x0f800000)), hn::Add(bits, rebias), bits);
+  const V subnormal = hn::Sub(hn::BitCast(d, hn::Add(bits, hn::Set(d32, 1u << 23))),
+                              hn::BitCast(d, hn::Set(d32, 113u << 23)));
+  bits = hn::IfThenElse(hn::Eq(exponent, hn::Zero(d32)), hn::BitCast(d32, subnormal), bits);
+  return hn::BitCast(d, hn::Or(bits, hn::ShiftLeft<16>(hn::And(half, hn::Set(d32, 0x8000)))));
+}
+HWY_INLINE void StoreVector(V v, F16* p) {
+  const D d;
+  const hn::RebindToUnsigned<D> d32;
+  const hn::RebindToSigned<D> di32;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto all = hn::BitCast(d32, v);
+  const auto bits = hn::And(all, hn::Set(d32, 0x7fffffff));
+  const auto sign = hn::And(hn::ShiftRight<16>(all), hn::Set(d32, 0x8000));
+  const auto odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(d32, 1));
+  const auto normal = hn::ShiftRight<13>(
+      hn::Add(hn::Sub(bits, hn::Set(d32, 112u << 23)), hn::Add(odd, hn::Set(d32, 0xfff))));
+  const auto sum = hn::Add(hn::BitCast(d, bits), hn::Set(d, 0.5f));
+  const auto subnormal = hn::Sub(hn::BitCast(d32, sum), hn::Set(d32, 0x3f000000));
+  const auto magnitude = hn::BitCast(di32, bits);
+  auto half = hn::IfThenElse(hn::RebindMask(d32, hn::Lt(magnitude, hn::Set(di32, 0x38800000))),
+                             subnormal, normal);
+  half = hn::IfThenElse(hn::RebindMask(d32, hn::Gt(magnitude, hn::Set(di32, 0x477fffff))),
+                        hn::Set(d32, 0x7c00), half);
+  half = hn::IfThenElse(hn::RebindMask(d32, hn::Gt(magnitude, hn::Set(di32, 0x7f800000))),
+                        hn::Set(d32, 0x7e00), half);
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di32, hn::Or(half, sign))), d16,
+             reinterpret_cast<uint16_t*>(p));
+}
+#endif
 
 // How a loop body touches memory: a whole vector, or the last few elements of a row. A tail loads
 // zeros past the end.
@@ -201,6 +255,8 @@ template <typename F>
 HWY_INLINE void ByType(DType dtype, const F& f) {
   if (dtype == DType::kBF16) {
     f(static_cast<BF16*>(nullptr));
+  } else if (dtype == DType::kF16) {
+    f(static_cast<F16*>(nullptr));
   } else {
     f(static_cast<float*>(nullptr));
   }

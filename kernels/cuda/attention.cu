@@ -70,12 +70,17 @@ AttentionShape ShapeOf(std::span<const TensorView> operands, int64_t sequence, i
           .add_keys = false};
 }
 
-bool AllowsWideHeads(const TensorView& view) {
-  return view.dtype == DType::kBF16 && view.size[2] % kPack == 0 && view.row_stride % kPack == 0 &&
+// What matrix instructions multiply.
+DType HalfOf(MatmulPrecision precision) {
+  return precision == MatmulPrecision::kF16 ? DType::kF16 : DType::kBF16;
+}
+
+bool AllowsWideHeads(const TensorView& view, DType type) {
+  return view.dtype == type && view.size[2] % kPack == 0 && view.row_stride % kPack == 0 &&
          reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
 }
 
-AttentionArguments ForwardArguments(const AttentionShape& shape,
+AttentionArguments ForwardArguments(const AttentionShape& shape, MatmulPrecision precision,
                                     std::span<const TensorView> operands) {
   AttentionArguments a = {};
   a.shape = shape;
@@ -84,20 +89,21 @@ AttentionArguments ForwardArguments(const AttentionShape& shape,
   a.v = OperandOf(operands[2]);
   a.o = OperandOf(operands[3]);
   a.lse = operands[4].as<float>();
-  a.wide =
-      AllowsWideHeads(operands[0]) && AllowsWideHeads(operands[1]) && AllowsWideHeads(operands[2]);
+  const DType type = HalfOf(precision);
+  a.wide = AllowsWideHeads(operands[0], type) && AllowsWideHeads(operands[1], type) &&
+           AllowsWideHeads(operands[2], type);
   return a;
 }
 
-AttentionArguments GradArguments(const AttentionShape& shape, std::span<const TensorView> operands,
-                                 const Context& context) {
-  AttentionArguments a = ForwardArguments(shape, operands);
+AttentionArguments GradArguments(const AttentionShape& shape, MatmulPrecision precision,
+                                 std::span<const TensorView> operands, const Context& context) {
+  AttentionArguments a = ForwardArguments(shape, precision, operands);
   a.d_o = OperandOf(operands[5]);
   a.dq = OperandOf(operands[6]);
   a.dk = OperandOf(operands[7]);
   a.dv = OperandOf(operands[8]);
   a.delta = reinterpret_cast<float*>(context.workspace);
-  a.wide = a.wide && AllowsWideHeads(operands[5]);
+  a.wide = a.wide && AllowsWideHeads(operands[5], HalfOf(precision));
   return a;
 }
 
@@ -120,7 +126,8 @@ Status Forward(MatmulPrecision precision, const AttentionArguments& a, const Con
     case AttentionPath::kWgmma:
       return AttentionWgmma(a, context);
     case AttentionPath::kMma:
-      return AttentionMma(a, context);
+      return precision == MatmulPrecision::kF16 ? AttentionMmaF16(a, context)
+                                                : AttentionMma(a, context);
     case AttentionPath::kF32:
       break;
   }
@@ -134,7 +141,8 @@ Status Backward(MatmulPrecision precision, const AttentionArguments& a, const Co
       return status.ok() ? AttentionKeyGradWgmma(a, context) : status;
     }
     case AttentionPath::kMma:
-      return AttentionGradMma(a, context);
+      return precision == MatmulPrecision::kF16 ? AttentionGradMmaF16(a, context)
+                                                : AttentionGradMma(a, context);
     case AttentionPath::kF32:
       break;
   }
@@ -143,7 +151,7 @@ Status Backward(MatmulPrecision precision, const AttentionArguments& a, const Co
 
 bool StartsWide(const Operand& operand) {
   return reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 &&
-         operand.row_stride * (operand.bf16 ? 2 : 4) % 16 == 0;
+         operand.row_stride * (operand.bf16 || operand.f16 ? 2 : 4) % 16 == 0;
 }
 
 Status Delta(const AttentionArguments& a, const Context& context) {
@@ -232,7 +240,8 @@ Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
   const auto& attention = std::get<AttentionAttrs>(attrs);
   const AttentionShape shape =
       ShapeOf(operands, attention.sequence, attention.window, attention.scale);
-  return Forward(attention.precision, ForwardArguments(shape, operands), context);
+  return Forward(attention.precision, ForwardArguments(shape, attention.precision, operands),
+                 context);
 }
 
 Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
@@ -240,7 +249,7 @@ Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
   const auto& attention = std::get<AttentionAttrs>(attrs);
   const AttentionShape shape =
       ShapeOf(operands, attention.sequence, attention.window, attention.scale);
-  const AttentionArguments a = GradArguments(shape, operands, context);
+  const AttentionArguments a = GradArguments(shape, attention.precision, operands, context);
   Status status = Delta(a, context);
   return status.ok() ? Backward(attention.precision, a, context) : status;
 }
@@ -249,7 +258,7 @@ Status AttentionBlock(const OpAttrs& attrs, std::span<const TensorView> operands
                       const Context& context) {
   const auto& block = std::get<AttentionBlockAttrs>(attrs);
   const AttentionShape shape = ShapeOf(operands, block.sequence, block.window, block.scale);
-  const AttentionArguments a = ForwardArguments(shape, operands);
+  const AttentionArguments a = ForwardArguments(shape, block.precision, operands);
   const Pairs pairs(block, shape);
   Status status;
   for (int i = 0; i < pairs.query_pieces() && status.ok(); ++i) {
@@ -262,7 +271,7 @@ Status AttentionBlockGrad(const OpAttrs& attrs, std::span<const TensorView> oper
                           const Context& context) {
   const auto& block = std::get<AttentionBlockAttrs>(attrs);
   const AttentionShape shape = ShapeOf(operands, block.sequence, block.window, block.scale);
-  const AttentionArguments a = GradArguments(shape, operands, context);
+  const AttentionArguments a = GradArguments(shape, block.precision, operands, context);
   Status status = Delta(a, context);
   return status.ok() ? BackwardPairs(Pairs(block, shape), block, a, context) : status;
 }

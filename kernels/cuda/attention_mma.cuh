@@ -1,5 +1,5 @@
-// What the attention kernels on matrix instructions share: tiles of bf16 in shared memory and the
-// products of 16 rows with them.
+// What the attention kernels on matrix instructions share: tiles of bf16 or f16 (T says which) in
+// shared memory and the products of 16 rows with them.
 //
 // A block has four warps; a warp owns 16 rows of one side. kDim is the head size, padded with zeros
 // to 64, 96 or 128. Thread-safe: no state.
@@ -33,7 +33,7 @@ inline LaunchShape MmaShape(const AttentionShape& s, int64_t heads, int64_t shar
 
 // Rows [first, first + kRows) of a head; zeros from `end` on and beyond the head. They are there
 // for everybody after FinishCopies of all threads and a barrier.
-template <int kRows, int kDim>
+template <typename T, int kRows, int kDim>
 __device__ void LoadTile(const Operand& from, bool wide, int64_t base, int64_t column,
                          int64_t first, int64_t end, int64_t head_dim, const Tile& to) {
   constexpr int kPackSize = static_cast<int>(kPack), kPacks = kDim / kPackSize;
@@ -57,14 +57,14 @@ __device__ void LoadTile(const Operand& from, bool wide, int64_t base, int64_t c
       for (int e = 0; e < kPackSize; ++e) {
         values[e] = c + e < head_dim ? from.Load(base + first + row, column + c + e) : 0.0f;
       }
-      for (int w = 0; w < 4; ++w) pack.words[w] = PackBF16(values[2 * w], values[2 * w + 1]);
+      for (int w = 0; w < 4; ++w) pack.words[w] = PackPair<T>(values[2 * w], values[2 * w + 1]);
     }
     *reinterpret_cast<Wide*>(place) = pack;
   }
 }
 
 // out (16 x 8 kTiles) += the warp's 16 rows of `a` times the rows of `b`, over kDim columns.
-template <int kDim, int kTiles>
+template <typename T, int kDim, int kTiles>
 __device__ void MultiplyByRows(const Tile& a, int a_row, const Tile& b, float (*out)[4]) {
 #pragma unroll
   for (int c = 0; c < kDim; c += 16) {
@@ -74,28 +74,28 @@ __device__ void MultiplyByRows(const Tile& a, int a_row, const Tile& b, float (*
     for (int n = 0; n < kTiles; n += 2) {
       uint32_t other[4];
       LoadTwoB(b, n * 8, c, other);
-      MultiplyFragments(fragment, other, out[n]);
-      MultiplyFragments(fragment, other + 2, out[n + 1]);
+      MultiplyFragments<T>(fragment, other, out[n]);
+      MultiplyFragments<T>(fragment, other + 2, out[n + 1]);
     }
   }
 }
 
-// out (16 x kDim) += weights (16 x 8 kTiles, rounded to bf16) times the rows of `b`.
-template <int kDim, int kTiles>
+// out (16 x kDim) += weights (16 x 8 kTiles, rounded to T) times the rows of `b`.
+template <typename T, int kDim, int kTiles>
 __device__ void MultiplyWeights(const float (*weights)[4], const Tile& b, float (*out)[4]) {
 #pragma unroll
   for (int k = 0; k < kTiles / 2; ++k) {
     // What a lane holds of two neighbouring tiles of C is what it must bring of A.
     const float* low = weights[2 * k];
     const float* high = weights[2 * k + 1];
-    const uint32_t fragment[4] = {PackBF16(low[0], low[1]), PackBF16(low[2], low[3]),
-                                  PackBF16(high[0], high[1]), PackBF16(high[2], high[3])};
+    const uint32_t fragment[4] = {PackPair<T>(low[0], low[1]), PackPair<T>(low[2], low[3]),
+                                  PackPair<T>(high[0], high[1]), PackPair<T>(high[2], high[3])};
 #pragma unroll
     for (int n = 0; n < kDim / 8; n += 2) {
       uint32_t other[4];
       LoadTwoBRows(b, k * 16, n * 8, other);
-      MultiplyFragments(fragment, other, out[n]);
-      MultiplyFragments(fragment, other + 2, out[n + 1]);
+      MultiplyFragments<T>(fragment, other, out[n]);
+      MultiplyFragments<T>(fragment, other + 2, out[n + 1]);
     }
   }
 }

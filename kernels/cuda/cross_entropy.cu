@@ -95,17 +95,18 @@ __global__ void __launch_bounds__(kLossThreads)
   stats[1] = static_cast<float>(counted + (accumulate ? stats[1] : 0.0f));
 }
 
-__global__ void GradKernel(CrossEntropyArguments a) {
+__global__ void GradKernel(CrossEntropyArguments a, const float* schedule) {
+  const float factor = schedule == nullptr ? 1.0f : schedule[3];
   for (int64_t row = blockIdx.x; row < a.count; row += gridDim.x) {
     float* z = a.logits + row * a.row_stride;
     const int32_t target = a.targets[row];
     const int64_t kept = target < 0 ? 0 : a.shard.count;
     const WholeRow whole(a, row);
-    const float scale = static_cast<float>(1 / whole.sum);
+    const float scale = static_cast<float>(factor / whole.sum);
     const int64_t column = a.shard.Column(target);
     for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
       float gradient = c < kept ? expf(z[c] - whole.top) * scale : 0.0f;
-      if (c < kept && c == column) gradient -= 1;
+      if (c < kept && c == column) gradient -= factor;
       z[c] = gradient;
     }
   }
@@ -167,8 +168,9 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
                                            .vocabulary = entropy.vocabulary,
                                            .shard = ShardOf(entropy),
                                            .faults = context.faults};
+  const float* schedule = operands[3].absent() ? nullptr : operands[3].as<const float>();
   return Launch("cross_entropy_grad", GradKernel, RowShape(arguments.count, arguments.columns),
-                context, arguments);
+                context, arguments, schedule);
 }
 
 }  // namespace terrace::kernels::cuda

@@ -17,7 +17,10 @@ Status Check(cublasStatus_t status, const char* what) {
   return {std::string("cublasLt: ") + what + ": " + cublasLtGetStatusString(status)};
 }
 
-cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t TypeOf(DType dtype) {
+  if (dtype == DType::kF16) return CUDA_R_16F;
+  return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
 
 // The largest power of two up to 256 that divides the address.
 uint32_t AlignmentOf(const void* data) {

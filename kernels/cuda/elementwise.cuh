@@ -30,15 +30,25 @@ struct alignas(16) Wide {
   uint32_t words[4];
 };
 
-__device__ inline void LoadPack(const Operand& from, int64_t at, float* to) {
-  if (from.bf16) {
-    const Wide wide = *reinterpret_cast<const Wide*>(static_cast<const BF16*>(from.data) + at);
-    for (int i = 0; i < 4; ++i) {
-      to[2 * i] = ToFloat(BF16{static_cast<uint16_t>(wide.words[i] & 0xffffu)});
-      to[2 * i + 1] = ToFloat(BF16{static_cast<uint16_t>(wide.words[i] >> 16)});
-    }
-    return;
+template <typename T>
+__device__ inline void LoadHalves(const void* from, int64_t at, float* to) {
+  const Wide wide = *reinterpret_cast<const Wide*>(static_cast<const T*>(from) + at);
+  for (int i = 0; i < 4; ++i) {
+    to[2 * i] = ToFloat(T{static_cast<uint16_t>(wide.words[i] & 0xffffu)});
+    to[2 * i + 1] = ToFloat(T{static_cast<uint16_t>(wide.words[i] >> 16)});
   }
+}
+
+template <typename T>
+__device__ inline void StoreHalves(void* to, int64_t at, const float* from) {
+  Wide wide;
+  for (int i = 0; i < 4; ++i) wide.words[i] = PackPair<T>(from[2 * i], from[2 * i + 1]);
+  *reinterpret_cast<Wide*>(static_cast<T*>(to) + at) = wide;
+}
+
+__device__ inline void LoadPack(const Operand& from, int64_t at, float* to) {
+  if (from.bf16) return LoadHalves<BF16>(from.data, at, to);
+  if (from.f16) return LoadHalves<F16>(from.data, at, to);
   struct alignas(16) Four {
     float values[4];
   };
@@ -51,12 +61,8 @@ __device__ inline void LoadPack(const Operand& from, int64_t at, float* to) {
 }
 
 __device__ inline void StorePack(const Operand& to, int64_t at, const float* from) {
-  if (to.bf16) {
-    Wide wide;
-    for (int i = 0; i < 4; ++i) wide.words[i] = PackBF16(from[2 * i], from[2 * i + 1]);
-    *reinterpret_cast<Wide*>(static_cast<BF16*>(to.data) + at) = wide;
-    return;
-  }
+  if (to.bf16) return StoreHalves<BF16>(to.data, at, from);
+  if (to.f16) return StoreHalves<F16>(to.data, at, from);
   struct alignas(16) Four {
     float values[4];
   };

@@ -19,14 +19,15 @@ struct EpilogueOp {
   static constexpr int kIn = kReadsAux ? 0b00111 : 0b00011;
   static constexpr int kOut = kWritesAux ? 0b11000 : 0b01000;
   const float* bias;  // or null
-  bool keeps_bf16;    // aux is stored as bf16: c is the GELU of what is stored
+  DType kept;         // how aux is stored: c is the GELU of what is stored
 
   __device__ void Apply(float* e, int64_t column) const {
     float value = e[0];
     if (bias != nullptr) value += bias[column];
     value += e[1];
     if constexpr (kEpilogue == Epilogue::kGelu) {
-      if (keeps_bf16) value = RoundToBF16(value);
+      if (kept == DType::kBF16) value = RoundToBF16(value);
+      if (kept == DType::kF16) value = RoundToF16(value);
       e[4] = value;
       value = Gelu(value);
     } else if constexpr (kEpilogue == Epilogue::kGeluGrad) {
@@ -73,20 +74,19 @@ Status Finish(const Gemm& gemm, const Matrix& product, int64_t first, int64_t ro
   const TensorView aux = ViewOf(gemm.aux, first, rows, gemm.n);
   const TensorView operands[] = {ViewOf(product, 0, rows, gemm.n),
                                  ViewOf(added, first, rows, gemm.n), aux, c, aux};
-  const bool keeps_bf16 = gemm.aux.data != nullptr && gemm.aux.dtype == DType::kBF16;
   const char* what = "matmul epilogue";
   switch (gemm.epilogue) {
     case Epilogue::kNone:
-      return LaunchElements(what, operands, EpilogueOp<Epilogue::kNone>{gemm.bias, false}, context,
-                            true);
+      return LaunchElements(what, operands, EpilogueOp<Epilogue::kNone>{gemm.bias, DType::kF32},
+                            context, true);
     case Epilogue::kGelu:
       if (gemm.aux.data == nullptr) {
         return LaunchElements(what, operands, GeluOnlyOp{gemm.bias}, context, true);
       }
-      return LaunchElements(what, operands, EpilogueOp<Epilogue::kGelu>{gemm.bias, keeps_bf16},
+      return LaunchElements(what, operands, EpilogueOp<Epilogue::kGelu>{gemm.bias, gemm.aux.dtype},
                             context, true);
     case Epilogue::kGeluGrad:
-      return LaunchElements(what, operands, EpilogueOp<Epilogue::kGeluGrad>{gemm.bias, false},
+      return LaunchElements(what, operands, EpilogueOp<Epilogue::kGeluGrad>{gemm.bias, DType::kF32},
                             context, true);
   }
   return {"matmul: this epilogue does not exist"};
@@ -112,7 +112,7 @@ bool AsOneProduct(const Gemm& gemm, const Matrix& a, const Matrix& b, const Gemm
               .bias = gemm.bias,
               .added = gemm.accumulate ? gemm.c : gemm.residual};
   const bool one_type = product->added.data == nullptr || product->added.dtype == gemm.c.dtype;
-  return one_type && (gemm.c.dtype == DType::kF32 || a.dtype == DType::kBF16) &&
+  return one_type && (gemm.c.dtype == DType::kF32 || gemm.c.dtype == a.dtype) &&
          library.Supports(*product);
 }
 
@@ -125,7 +125,7 @@ Status Convert(const Matrix& from, const Matrix& to, int64_t rows, int64_t colum
 }
 
 Status RunGemm(const Gemm& gemm, std::byte* scratch, const Context& context) {
-  const DType type = gemm.precision == MatmulPrecision::kBF16 ? DType::kBF16 : DType::kF32;
+  const DType type = ArithmeticType(gemm.precision);
   const GemmScratch sizes = GemmScratchSizes({.m = gemm.m,
                                               .n = gemm.n,
                                               .k = gemm.k,

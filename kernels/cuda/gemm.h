@@ -39,8 +39,8 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   bool tf32 = false;  // f32 operands may be rounded to TF32
-  Matrix a, b;        // of one type, f32 (then c is too) or bf16
-  Matrix c;           // f32 or bf16
+  Matrix a, b;        // of one type: f32, bf16 or f16
+  Matrix c;           // f32, or of the type of a and b
   const float* bias = nullptr;
   Matrix added;  // of c's type; may be c itself; data null: nothing
 };

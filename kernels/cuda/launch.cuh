@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/bf16.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/f16.h"
 #include "kernels/cuda/launch_shape.h"
 
 namespace terrace::kernels::cuda {
@@ -48,15 +49,19 @@ struct Operand {
   void* data;
   int64_t row_stride;  // elements
   bool bf16;
+  bool f16 = false;  // neither: f32
 
   __device__ float Load(int64_t row, int64_t column) const {
     const int64_t at = row * row_stride + column;
+    if (f16) return ToFloat(static_cast<const F16*>(data)[at]);
     return bf16 ? ToFloat(static_cast<const BF16*>(data)[at]) : static_cast<const float*>(data)[at];
   }
   __device__ void Store(int64_t row, int64_t column, float value) const {
     const int64_t at = row * row_stride + column;
     if (bf16) {
       static_cast<BF16*>(data)[at] = ToBF16(value);
+    } else if (f16) {
+      static_cast<F16*>(data)[at] = ToF16(value);
     } else {
       static_cast<float*>(data)[at] = value;
     }
@@ -64,7 +69,8 @@ struct Operand {
 };
 
 inline Operand OperandOf(const TensorView& view) {
-  return {view.absent() ? nullptr : view.data, view.row_stride, view.dtype == DType::kBF16};
+  return {view.absent() ? nullptr : view.data, view.row_stride, view.dtype == DType::kBF16,
+          view.dtype == DType::kF16};
 }
 
 // The sum (or the largest) of what the block's threads bring, the same in each of them. A tree of

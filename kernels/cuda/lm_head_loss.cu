@@ -18,6 +18,7 @@ constexpr float kLowest = std::numeric_limits<float>::lowest();
 struct LossArguments {
   Operand logits;
   const int32_t* targets;  // of this chunk
+  const float* schedule;   // or null: the gradient is multiplied by 1
   double* losses;          // of this chunk
   int64_t rows, vocab, first_row;
   bool grad;
@@ -45,9 +46,9 @@ __device__ int PackCount(int64_t column, int64_t columns) {
   return columns - column < kPack ? static_cast<int>(columns - column) : static_cast<int>(kPack);
 }
 
-// The loss of each row; with `grad` also turns the row into softmax minus one-hot, zeros where the
-// target does not count. Reads the row once for the loss, once more for the gradient: it is far
-// larger than a cache's share.
+// The loss of each row; with `grad` also turns the row into softmax minus one-hot, times the
+// schedule's factor, zeros where the target does not count. Reads the row once for the loss, once
+// more for the gradient: it is far larger than a cache's share.
 __global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a) {
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const RowPart part = {row, 0, a.vocab, a.wide};
@@ -73,13 +74,14 @@ __global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a
     }
     if (!a.grad) continue;
     __syncthreads();  // the target's logit has been read
-    const float scale = 1.0f / sum;
+    const float factor = a.schedule == nullptr ? 1.0f : a.schedule[3];
+    const float scale = factor / sum;
     for (int64_t c = FirstPack(); c < a.vocab; c += PackStep()) {
       LoadRowPack(a.logits, part, c, z);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         const float p = expf(z[i] - top) * scale;
-        z[i] = c + i == target ? p - 1.0f : p;
+        z[i] = c + i == target ? p - factor : p;
       }
       StoreRowPack(a.logits, part, c, z);
     }
@@ -177,8 +179,10 @@ class LmHead {
   // Leaves the gradient of the sum of losses where the logits were, if asked for.
   Status Losses(int64_t first, int64_t rows) const {
     const LossArguments arguments = {
-        .logits = {logits_.data, logits_.row_stride, logits_.dtype == DType::kBF16},
+        .logits = {logits_.data, logits_.row_stride, logits_.dtype == DType::kBF16,
+                   logits_.dtype == DType::kF16},
         .targets = Targets() + first,
+        .schedule = grad() && !operands_[6].absent() ? operands_[6].as<const float>() : nullptr,
         .losses = losses_ + first,
         .rows = rows,
         .vocab = vocab_,

@@ -70,14 +70,15 @@ __global__ void __launch_bounds__(kSumThreads)
 
 __global__ void __launch_bounds__(kSumThreads)
     GradScaleKernel(const float* squares, int64_t count, const float* total, float clip_grad_norm,
-                    float* out) {
+                    const float* schedule, float* out) {
   const double sum = SumOfList(squares, count, 1);
   if (threadIdx.x != 0) return;
   const double loss = total[0], tokens = total[1], clip = clip_grad_norm;
-  const double norm = sqrt(sum) / tokens;
+  const double factor = schedule == nullptr ? 1.0 : schedule[3];
+  const double norm = sqrt(sum) / (factor * tokens);
   const bool skip = !isfinite(norm) || tokens <= 0;
   const double shrink = clip > 0 && norm > clip ? clip / norm : 1.0;
-  out[0] = skip ? 0.0f : static_cast<float>(shrink / tokens);
+  out[0] = skip ? 0.0f : static_cast<float>(shrink / (factor * tokens));
   out[1] = static_cast<float>(norm);
   out[2] = static_cast<float>(loss / tokens);
   out[3] = skip ? 1.0f : 0.0f;
@@ -116,9 +117,10 @@ Status SumStats(const OpAttrs&, std::span<const TensorView> operands, const Cont
 
 Status GradScale(const OpAttrs& attrs, std::span<const TensorView> operands,
                  const Context& context) {
+  const float* schedule = operands[3].absent() ? nullptr : operands[3].as<const float>();
   return Launch("grad_scale", GradScaleKernel, kOneBlock, context, operands[0].as<const float>(),
                 operands[0].rows(), operands[1].as<const float>(),
-                std::get<ClipAttrs>(attrs).clip_grad_norm, operands[2].as<float>());
+                std::get<ClipAttrs>(attrs).clip_grad_norm, schedule, operands[2].as<float>());
 }
 
 }  // namespace terrace::kernels::cuda

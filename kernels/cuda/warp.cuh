@@ -11,6 +11,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/launch.cuh"
 
 namespace terrace::kernels::cuda {
@@ -59,16 +61,25 @@ __device__ inline void FinishCopies() {
 #endif
 }
 
-// C += A B for 16 x 16 and 16 x 8 fragments of bf16, C in f32.
+// C += A B for 16 x 16 and 16 x 8 fragments of T (BF16 or F16), C in f32.
+template <typename T = BF16>
 __device__ inline void MultiplyFragments(const uint32_t* a, const uint32_t* b, float* c) {
 #ifdef __CUDACC__
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  if constexpr (std::is_same_v<T, F16>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
 #else
-  simt::MultiplyFragments(a, b, c);
+  simt::MultiplyFragments(a, b, c, std::is_same_v<T, F16>);
 #endif
 }
 
@@ -95,7 +106,8 @@ __device__ inline void LoadMatrices(const BF16* row, uint32_t* out) {
 #endif
 }
 
-// A tile of bf16 in shared memory, rows `stride` elements apart (a multiple of 8).
+// A tile of bf16 or f16 in shared memory, rows `stride` elements apart (a multiple of 8). Copying
+// and loading it moves bits: which of the two they are, products say.
 struct Tile {
   BF16* data;
   int stride;

@@ -16,10 +16,6 @@ int64_t PadColumns(int64_t columns, DType dtype) {
   return DivideUp(columns, whole) * whole;
 }
 
-DType ArithmeticType(MatmulPrecision precision) {
-  return precision == MatmulPrecision::kBF16 ? DType::kBF16 : DType::kF32;
-}
-
 int64_t MatmulBytes(const MatmulAttrs& attrs, std::span<const TensorShape> operands) {
   const DType type = ArithmeticType(attrs.precision);
   const TensorShape& a = operands[0];
@@ -47,6 +43,11 @@ int64_t ColumnSumBytes(int64_t rows, int64_t columns, int64_t vectors) {
 }
 
 }  // namespace
+
+DType ArithmeticType(MatmulPrecision precision) {
+  if (precision == MatmulPrecision::kF16) return DType::kF16;
+  return precision == MatmulPrecision::kBF16 ? DType::kBF16 : DType::kF32;
+}
 
 GemmScratch GemmScratchSizes(const GemmSizes& s) {
   const DType type = ArithmeticType(s.precision);

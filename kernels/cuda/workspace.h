@@ -25,6 +25,9 @@ constexpr int64_t AlignScratch(int64_t bytes) {
 // REQUIRES: CheckShapes is empty.
 int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands);
 
+// The type of the operands of products.
+DType ArithmeticType(MatmulPrecision precision);
+
 // Handed to cuBLASLt for its split sums: what NVIDIA advises for sm_90.
 inline constexpr int64_t kGemmLibraryBytes = int64_t{32} << 20;
 

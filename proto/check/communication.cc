@@ -67,9 +67,10 @@ absl::Status CheckCollective(const v1::Program& program, const v1::Instruction& 
   }
   const v1::Operand& first = instruction.operands(0);
   const v1::Operand& last = instruction.operands(instruction.operands_size() - 1);
-  const bool adds = first.dtype() == v1::F32 || first.dtype() == v1::BF16;
+  const bool adds =
+      first.dtype() == v1::F32 || first.dtype() == v1::BF16 || first.dtype() == v1::F16;
   if (first.dtype() != last.dtype() || (rule.sums && !adds)) {
-    return Refuse(where, ": its operands must have one type, f32 or bf16 where it adds");
+    return Refuse(where, ": its operands must have one type, f32, bf16 or f16 where it adds");
   }
   if (rule.parts1 == 0) return absl::OkStatus();
   const int64_t part = Elements(first) / rule.parts0;

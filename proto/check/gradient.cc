@@ -16,7 +16,9 @@ namespace {
 using kernels::Op;
 
 // Operands of kAdamw in kernels/op.h.
-constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5;
+constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5;  // of adamw
+// The schedule of lm_head_loss_grad, cross_entropy_grad and grad_scale.
+constexpr int kHeadSchedule = 6, kEntropySchedule = 3, kScaleSchedule = 3;
 // How far the factors of squared norms, which are f32, may be from exact.
 constexpr double kTolerance = 1e-5;
 
@@ -70,7 +72,12 @@ absl::Status Gradients::Check(int i) {
       return CheckOptimizer(i);
     case Op::kSquaredNorm:
       return CheckNormInput(i);
+    case Op::kLmHeadLossGrad:
+      return CheckFactor(i, kHeadSchedule);
+    case Op::kCrossEntropyGrad:
+      return CheckFactor(i, kEntropySchedule);
     case Op::kGradScale:
+      RETURN_IF_ERROR(CheckFactor(i, kScaleSchedule));
       RETURN_IF_ERROR(CheckSquares(i));
       return CheckLoss(i);
     default:
@@ -87,6 +94,17 @@ absl::Status Gradients::CheckKind(int i, int operand, Value::Kind kind) {
                         kind == Value::kScale ? "grad_scale made" : "LOAD_SCHEDULE brought");
       });
   return status;
+}
+
+// Whoever makes the gradient of the loss multiplies by the factor, and grad_scale divides by it:
+// all of them, or none.
+absl::Status Gradients::CheckFactor(int i, int operand) {
+  const bool has = train_.instructions[i].Find(operand) != nullptr;
+  if (has != program_.rules().has_loss_scale()) {
+    return Refuse(WhereIs(i), ": its operand ", operand, ", the schedule, is ",
+                  has ? "there" : "absent", ", rules.loss_scale is ", has ? "absent" : "there");
+  }
+  return has ? CheckKind(i, operand, Value::kSchedule) : absl::OkStatus();
 }
 
 // ---- gradients ----------------------------------------------------------------------------------

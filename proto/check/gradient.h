@@ -46,6 +46,7 @@ class Gradients {
   absl::Status CheckTerm(int i, const SquareTerm& term, const Value& squares);
   absl::Status CheckLoss(int i);
   absl::Status CheckKind(int i, int operand, Value::Kind kind);
+  absl::Status CheckFactor(int i, int operand);
   absl::Status CheckComplete(const Value& value, Text what) const;
   std::string What(int i, int operand, int64_t byte) const;
   std::string WhereIs(int i) const;

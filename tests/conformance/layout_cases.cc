@@ -60,7 +60,7 @@ void AddBlocks(const Form& form, CaseList* list) {
     const TensorShape k = form.Act({s.batch * s.sequence, s.kv_heads, s.head_dim});
     const TensorShape o = form.Of(kF32, {s.batch * s.sequence, s.heads, s.head_dim});
     for (const Block& block : kBlocks) {
-      for (MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
+      for (MatmulPrecision precision : {MatmulPrecision::kF32, FastOf(form.dtype)}) {
         const AttentionBlockAttrs attrs = {.sequence = s.sequence,
                                            .window = s.window,
                                            .scale = 0.25f,
@@ -70,7 +70,7 @@ void AddBlocks(const Form& form, CaseList* list) {
                                            .accumulate = block.accumulate};
         list->Add(Op::kAttentionBlock,
                   form.name + "_" + Text(s.sequence) + "_" + block.name +
-                      (precision == MatmulPrecision::kBF16 ? "_fast" : ""),
+                      (precision != MatmulPrecision::kF32 ? "_fast" : ""),
                   attrs, {q, k, k, o, Dense(kF32, {s.batch, s.heads, s.sequence})});
       }
     }
@@ -92,7 +92,9 @@ void AddCrossEntropy(const Form& form, CaseList* list) {
     const TensorShape targets = Dense(kI32, {s.rows});
     const TensorShape rows = Dense(kF32, {s.shards, s.rows, 3});
     list->Add(Op::kCrossEntropyRows, suffix, attrs, {logits, targets, Dense(kF32, {s.rows, 3})});
-    list->Add(Op::kCrossEntropyGrad, suffix, attrs, {targets, rows, logits});
+    list->Add(Op::kCrossEntropyGrad, suffix, attrs, {targets, rows, logits, kAbsent});
+    list->Add(Op::kCrossEntropyGrad, suffix + "_scaled", attrs,
+              {targets, rows, logits, Dense(kF32, {4})});
     if (form.gap > 0) continue;
     for (bool accumulate : {false, true}) {
       CrossEntropyAttrs loss = attrs;

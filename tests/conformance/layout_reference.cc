@@ -144,6 +144,7 @@ void CrossEntropyLossRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands
 
 void CrossEntropyGradRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t n = shapes[0].rows(), shards = shapes[1].size[0], columns = attrs.shard_rows;
+  const double factor = shapes[3].absent() ? 1.0 : operands[3][3];
   for (int64_t row = 0; row < n; ++row) {
     const double lse = LogSumExp(operands[1], shards, n, row);
     for (int64_t c = 0; c < columns; ++c) {
@@ -152,6 +153,7 @@ void CrossEntropyGradRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands
       const bool counts = operands[0][row] >= 0 && column < attrs.vocabulary;
       logit = counts ? std::exp(logit - lse) : 0.0;
       if (counts && column == static_cast<int64_t>(operands[0][row])) logit -= 1;
+      logit *= factor;
     }
   }
 }

@@ -12,12 +12,14 @@ using Source = GradientOperand::Source;
 
 constexpr DType kF32 = DType::kF32;
 constexpr DType kBF16 = DType::kBF16;
+constexpr DType kF16 = DType::kF16;
 constexpr DType kI32 = DType::kI32;
 
 const TensorShape kAbsent;
 
 const Form kForms[] = {
-    {"f32", kF32, 0}, {"bf16", kBF16, 0}, {"f32_strided", kF32, 5}, {"bf16_strided", kBF16, 24}};
+    {"f32", kF32, 0},         {"bf16", kBF16, 0},          {"f16", kF16, 0},
+    {"f32_strided", kF32, 5}, {"bf16_strided", kBF16, 24}, {"f16_strided", kF16, 24}};
 
 std::string Text(int64_t value) { return std::to_string(value); }
 
@@ -68,7 +70,7 @@ void AddMatmulLayouts(const Form& form, CaseList* list) {
           .transpose_a = (bits & 1) != 0,
           .transpose_b = (bits & 2) != 0,
           .accumulate = (bits & 4) != 0,
-          .precision = (bits & 8) != 0 ? MatmulPrecision::kBF16 : MatmulPrecision::kF32};
+          .precision = (bits & 8) != 0 ? FastOf(form.dtype) : MatmulPrecision::kF32};
       const std::string suffix = form.name + "_" + Text(p.m) + "x" + Text(p.n) + "x" + Text(p.k) +
                                  (attrs.transpose_a ? "_ta" : "") +
                                  (attrs.transpose_b ? "_tb" : "") +
@@ -87,6 +89,8 @@ std::string Suffix(MatmulPrecision precision) {
       return "_fast";
     case MatmulPrecision::kTF32:
       return "_tf32";
+    case MatmulPrecision::kF16:
+      return "_fast";
   }
   return "";
 }
@@ -114,10 +118,29 @@ void AddTf32Products(const Form& form, const Product& p, CaseList* list) {
   }
 }
 
+// Every mixture of element types.
+void AddMixtures(const Form& form, const Product& p, CaseList* list) {
+  constexpr DType kTypes[] = {kF32, kBF16, kF16};
+  for (const MatmulPrecision precision :
+       {MatmulPrecision::kF32, MatmulPrecision::kBF16, MatmulPrecision::kF16}) {
+    for (int mixture = 0; mixture < 27; ++mixture) {
+      std::vector<TensorShape> operands = MatmulOperands(form, p, {}, kF32);
+      std::string suffix = "types";
+      for (int i = 0, rest = mixture; i < 3; ++i, rest /= 3) {
+        operands[i].dtype = kTypes[rest % 3];
+        suffix += "_" + std::string(Name(operands[i].dtype));
+      }
+      if (precision == MatmulPrecision::kBF16) suffix += "_in_bf16";
+      if (precision == MatmulPrecision::kF16) suffix += "_in_f16";
+      list->Add(Op::kMatmul, suffix, MatmulAttrs{.precision = precision}, operands);
+    }
+  }
+}
+
 void AddMatmulEpilogues(const Form& form, CaseList* list) {
   const Product p = {66, 72, 40};
-  for (MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
-    const std::string suffix = form.name + (precision == MatmulPrecision::kBF16 ? "_fast" : "");
+  for (MatmulPrecision precision : {MatmulPrecision::kF32, FastOf(form.dtype)}) {
+    const std::string suffix = form.name + Suffix(precision);
     const auto add = [&](const std::string& name, Epilogue epilogue, bool bias, bool residual,
                          bool aux) -> OpCase& {
       const MatmulAttrs attrs = {.transpose_b = true, .epilogue = epilogue, .precision = precision};
@@ -135,16 +158,7 @@ void AddMatmulEpilogues(const Form& form, CaseList* list) {
     add("gelu_grad", Epilogue::kGeluGrad, false, false, true);
   }
   AddTf32Products(form, p, list);
-  // Every mixture of element types.
-  for (int bits = 0; bits < 8 && form.name == "f32"; ++bits) {
-    std::vector<TensorShape> operands = MatmulOperands(form, p, {}, kF32);
-    std::string suffix = "types";
-    for (int i = 0; i < 3; ++i) {
-      operands[i].dtype = (bits >> i & 1) != 0 ? kBF16 : kF32;
-      suffix += "_" + std::string(Name(operands[i].dtype));
-    }
-    list->Add(Op::kMatmul, suffix, MatmulAttrs{}, operands);
-  }
+  if (form.name == "f32") AddMixtures(form, p, list);
 }
 
 void AddActivations(const Form& form, CaseList* list) {
@@ -176,14 +190,13 @@ void AddAttention(const Form& form, CaseList* list) {
   };
   const Shape shapes[] = {{2, 9, 2, 1, 8, 0}, {2, 130, 4, 2, 64, 0}, {1, 200, 2, 2, 32, 17}};
   for (const Shape& s : shapes) {
-    for (MatmulPrecision precision : {MatmulPrecision::kF32, MatmulPrecision::kBF16}) {
+    for (MatmulPrecision precision : {MatmulPrecision::kF32, FastOf(form.dtype)}) {
       const AttentionAttrs attrs = {
           .sequence = s.sequence, .window = s.window, .scale = 0.25f, .precision = precision};
       const TensorShape q = form.Act({s.batch * s.sequence, s.heads, s.head_dim});
       const TensorShape k = form.Act({s.batch * s.sequence, s.kv_heads, s.head_dim});
       list->Add(Op::kAttention,
-                form.name + "_" + Text(s.sequence) + "x" + Text(s.head_dim) +
-                    (precision == MatmulPrecision::kBF16 ? "_fast" : ""),
+                form.name + "_" + Text(s.sequence) + "x" + Text(s.head_dim) + Suffix(precision),
                 attrs, {q, k, k, q, Dense(kF32, {s.batch, s.heads, s.sequence})});
     }
   }
@@ -195,7 +208,7 @@ void AddLoss(const Form& form, CaseList* list) {
   };
   for (const Shape& s : {Shape{5, 7, 13, 2}, Shape{130, 64, 300, 64}, Shape{96, 40, 256, 1000}}) {
     for (MatmulPrecision precision :
-         {MatmulPrecision::kF32, MatmulPrecision::kBF16, MatmulPrecision::kTF32}) {
+         {MatmulPrecision::kF32, FastOf(form.dtype), MatmulPrecision::kTF32}) {
       if (precision == MatmulPrecision::kTF32 && form.dtype != kF32) continue;
       list->Add(Op::kLmHeadLoss,
                 form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) + Suffix(precision),
@@ -209,7 +222,7 @@ void AddLoss(const Form& form, CaseList* list) {
 void AddCopies(const Form& form, CaseList* list) {
   list->Add(Op::kGatherRows, form.name, NoAttrs{},
             {form.Act({90, 70}), Dense(kI32, {1000}), form.Act({1000, 70})});
-  for (DType to : {kF32, kBF16}) {
+  for (DType to : {kF32, kBF16, kF16}) {
     const std::string suffix = form.name + "_to_" + std::string(Name(to));
     const TensorShape x = form.Act({123, 457});
     TensorShape y = x;
@@ -224,7 +237,7 @@ void AddCopies(const Form& form, CaseList* list) {
 
 // Ops of the optimizer step, which know no activation types.
 void AddStepOps(CaseList* list) {
-  for (DType dtype : {kF32, kBF16}) {
+  for (DType dtype : {kF32, kBF16, kF16}) {
     for (const Sizes& size : {Sizes{1}, Sizes{200003}, Sizes{300, 257}}) {
       list->Add(Op::kSquaredNorm,
                 std::string(Name(dtype)) + "_" + Text(size.size()) + "d_" + Text(size[0]),
@@ -238,7 +251,9 @@ void AddStepOps(CaseList* list) {
     for (const auto& [name, clip] :
          {std::pair<std::string, float>{"off", 0.0f}, {"tight", 1e-3f}, {"loose", 1e6f}}) {
       list->Add(Op::kGradScale, Text(n) + "_clip_" + name, ClipAttrs{.clip_grad_norm = clip},
-                {Dense(kF32, {n}), Dense(kF32, {2}), Dense(kF32, {4})});
+                {Dense(kF32, {n}), Dense(kF32, {2}), Dense(kF32, {4}), kAbsent});
+      list->Add(Op::kGradScale, Text(n) + "_scaled_clip_" + name, ClipAttrs{.clip_grad_norm = clip},
+                {Dense(kF32, {n}), Dense(kF32, {2}), Dense(kF32, {4}), Dense(kF32, {4})});
     }
   }
   for (int64_t n : {1, 15, 70001}) {
@@ -315,6 +330,12 @@ void AddVariants(const OpCase& gradient, CaseList* list) {
   if (gradient.op == Op::kRmsNormGrad) AddResidualForms(gradient, 4, 5, list);
   if (gradient.op == Op::kGeluGrad && gradient.forward->shared.empty()) in_place({{2, 0}});
   if (gradient.op == Op::kSwigluGrad) in_place({{3, 1}, {4, 2}});
+  if (gradient.op == Op::kLmHeadLossGrad) {
+    OpCase scaled = gradient;
+    scaled.name += "_scaled";
+    scaled.operands[6] = Dense(kF32, {4});
+    list->Add(scaled);
+  }
   if (gradient.op == Op::kAttentionBlockGrad) {
     OpCase keys_only = gradient;
     keys_only.name += "_acc_keys";
@@ -379,7 +400,7 @@ const std::vector<GradientRule>& GradientRules() {
         Derivative(1), Derivative(2)}},
       {Op::kLmHeadLoss,
        Op::kLmHeadLossGrad,
-       {Forward(0), Forward(1), Forward(2), Forward(3), Derivative(0), Derivative(1)}},
+       {Forward(0), Forward(1), Forward(2), Forward(3), Derivative(0), Derivative(1), {}}},
   };
   return rules;
 }
@@ -392,7 +413,7 @@ bool Accumulates(const GradientRule& rule) {
 
 bool IsF32(const OpCase& op_case) {
   for (const TensorShape& shape : op_case.operands) {
-    if (shape.dtype == kBF16) return false;
+    if (shape.dtype == kBF16 || shape.dtype == kF16) return false;
   }
   return std::visit(
       [](const auto& attrs) {

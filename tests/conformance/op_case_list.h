@@ -38,6 +38,11 @@ struct Form {
   }
 };
 
+// The fast products of activations of this type.
+inline MatmulPrecision FastOf(DType activation) {
+  return activation == DType::kF16 ? MatmulPrecision::kF16 : MatmulPrecision::kBF16;
+}
+
 class CaseList {
  public:
   OpCase& Add(Op op, const std::string& suffix, OpAttrs attrs, std::vector<TensorShape> operands) {

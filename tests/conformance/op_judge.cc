@@ -60,18 +60,22 @@ double BoundOf(Op op) {
   return 0;
 }
 
-// Attention and the LM head round what lies between their products to bf16 when asked to.
-bool RoundsInside(const OpCase& op_case) {
+// Attention and the LM head round what lies between their products to bf16 or f16 when asked to.
+bool RoundsInsideTo(MatmulPrecision precision, const OpCase& op_case) {
   if (const auto* attention = std::get_if<AttentionAttrs>(&op_case.attrs)) {
-    return attention->precision == MatmulPrecision::kBF16;
+    return attention->precision == precision;
   }
   if (const auto* block = std::get_if<AttentionBlockAttrs>(&op_case.attrs)) {
-    return block->precision == MatmulPrecision::kBF16;
+    return block->precision == precision;
   }
   if (const auto* loss = std::get_if<LossAttrs>(&op_case.attrs)) {
-    return loss->precision == MatmulPrecision::kBF16;
+    return loss->precision == precision;
   }
   return false;
+}
+bool RoundsInside(const OpCase& op_case) {
+  return RoundsInsideTo(MatmulPrecision::kBF16, op_case) ||
+         RoundsInsideTo(MatmulPrecision::kF16, op_case);
 }
 
 // Products of f32 operands of which a backend may read 10 bits of the fraction.
@@ -87,10 +91,13 @@ double BoundOf(const OpCase& op_case, int index) {
   constexpr double kInsideBF16 = 1e-2;
   constexpr double kTf32 = 1.0 / 256;          // twice the error of two operands that are cut
   constexpr double kStoredAsBF16 = 1.0 / 256;  // twice the rounding error
+  constexpr double kF16 = 1.0 / 8;             // of the same: three more bits
   double bound = BoundOf(op_case.op);
-  if (RoundsInside(op_case)) bound += kInsideBF16;
+  if (RoundsInsideTo(MatmulPrecision::kBF16, op_case)) bound += kInsideBF16;
+  if (RoundsInsideTo(MatmulPrecision::kF16, op_case)) bound += kInsideBF16 * kF16;
   if (MayReadTf32(op_case)) bound += kTf32;
   if (bound > 0 && op_case.operands[index].dtype == DType::kBF16) bound += kStoredAsBF16;
+  if (bound > 0 && op_case.operands[index].dtype == DType::kF16) bound += kStoredAsBF16 * kF16;
   return bound;
 }
 

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/half.h"
+
 namespace terrace::kernels::conformance {
 namespace {
 
@@ -13,6 +15,9 @@ void WriteElement(DType dtype, double value, std::byte* to) {
   if (dtype == DType::kI32) {
     const auto number = static_cast<int32_t>(value);
     std::memcpy(to, &number, sizeof(number));
+  } else if (dtype == DType::kF16) {
+    const uint16_t bits = FloatToHalf(static_cast<float>(value));  // it is an f16 number
+    std::memcpy(to, &bits, sizeof(bits));
   } else if (dtype == DType::kBF16) {
     // `value` is a bf16 number: the upper half of its f32 form says it all.
     const auto bits =
@@ -30,10 +35,10 @@ double ReadElement(DType dtype, const std::byte* from) {
     std::memcpy(&number, from, sizeof(number));
     return number;
   }
-  if (dtype == DType::kBF16) {
+  if (dtype == DType::kBF16 || dtype == DType::kF16) {
     uint16_t bits = 0;
     std::memcpy(&bits, from, sizeof(bits));
-    return FloatOfBF16(bits);
+    return dtype == DType::kF16 ? HalfToFloat(bits) : FloatOfBF16(bits);
   }
   float number = 0;
   std::memcpy(&number, from, sizeof(number));

@@ -163,9 +163,10 @@ void MatmulRef(const MatmulAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t k = shapes[0].size[attrs.transpose_a ? 0 : 1];
   Values a = operands[0];
   Values b = operands[1];
-  if (attrs.precision == MatmulPrecision::kBF16) {
-    for (double& value : a) value = RoundToBF16(value);
-    for (double& value : b) value = RoundToBF16(value);
+  if (attrs.precision == MatmulPrecision::kBF16 || attrs.precision == MatmulPrecision::kF16) {
+    const DType type = attrs.precision == MatmulPrecision::kF16 ? DType::kF16 : DType::kBF16;
+    for (double& value : a) value = RoundTo(type, value);
+    for (double& value : b) value = RoundTo(type, value);
   }
   const bool keep = attrs.epilogue == Epilogue::kGelu && !shapes[5].absent();
   if (keep) Begin(&operands[5], shapes[5], false);
@@ -312,6 +313,7 @@ void AttentionGradRef(const AttentionAttrs& attrs, Shapes shapes, Operands opera
 void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operands operands) {
   const int64_t h = shapes[0].size[1];
   const int64_t vocab = shapes[1].rows();
+  const double factor = with_gradients && !shapes[6].absent() ? operands[6][3] : 1.0;
   Begin(&operands[3], shapes[3], false);
   if (with_gradients) {
     Begin(&operands[4], shapes[4], false);
@@ -330,7 +332,7 @@ void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operand
     operands[3][0] += lse - logits[target];
     operands[3][1] += 1;
     for (int64_t v = 0; with_gradients && v < vocab; ++v) {
-      const double g = std::exp(logits[v] - lse) - (v == target ? 1 : 0);
+      const double g = factor * (std::exp(logits[v] - lse) - (v == target ? 1 : 0));
       for (int64_t i = 0; i < h; ++i) {
         operands[4][t * h + i] += g * operands[1][v * h + i];
         operands[5][v * h + i] += g * hidden[i];
@@ -347,13 +349,14 @@ void GatherRowsRef(Shapes shapes, Operands operands) {
   }
 }
 
-void GradScaleRef(const ClipAttrs& attrs, Operands operands) {
+void GradScaleRef(const ClipAttrs& attrs, Shapes shapes, Operands operands) {
   double sum = 0;
   for (double square : operands[0]) sum += square;
+  const double factor = shapes[3].absent() ? 1.0 : operands[3][3];
   const double tokens = operands[1][1];
-  const double norm = std::sqrt(sum) / tokens;
+  const double norm = std::sqrt(sum) / (factor * tokens);
   const double shrink = attrs.clip_grad_norm > 0 ? std::min(1.0, attrs.clip_grad_norm / norm) : 1.0;
-  operands[2] = {shrink / tokens, norm, operands[1][0] / tokens, 0.0};
+  operands[2] = {shrink / (factor * tokens), norm, operands[1][0] / tokens, 0.0};
 }
 
 void AdamwRef(const AdamwAttrs& attrs, Operands operands) {
@@ -380,17 +383,31 @@ void MapTo(Operands operands, int from, int to, const F& f) {
 
 }  // namespace
 
-double RoundToBF16(double value) {
-  // From double in one step: through f32 a value could be rounded twice.
+namespace {
+
+// To a number of `digits` binary digits; `lowest` is the exponent of the normal numbers' smallest.
+// From double in one step: through f32 a value could be rounded twice.
+double RoundToDigits(double value, int digits, int lowest) {
   if (!std::isfinite(value) || value == 0) return value;
   int exponent = 0;
   std::frexp(value, &exponent);
-  const double ulp = std::ldexp(1.0, std::max(exponent, -125) - 8);
+  const double ulp = std::ldexp(1.0, std::max(exponent, lowest) - digits);
   return std::nearbyint(value / ulp) * ulp;
+}
+
+}  // namespace
+
+double RoundToBF16(double value) { return RoundToDigits(value, 8, -125); }
+
+double RoundToF16(double value) {
+  const double rounded = RoundToDigits(value, 11, -13);
+  const double infinity = std::copysign(std::numeric_limits<double>::infinity(), value);
+  return std::abs(rounded) > 65504 ? infinity : rounded;
 }
 
 double RoundTo(DType dtype, double value) {
   if (dtype == DType::kBF16) return RoundToBF16(value);
+  if (dtype == DType::kF16) return RoundToF16(value);
   return dtype == DType::kF32 ? static_cast<float>(value) : value;
 }
 
@@ -468,7 +485,7 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       for (size_t i = 0; i < operands[0].size(); ++i) operands[1][i % 2] += operands[0][i];
       return;
     case Op::kGradScale:
-      return GradScaleRef(std::get<ClipAttrs>(attrs), operands);
+      return GradScaleRef(std::get<ClipAttrs>(attrs), shapes, operands);
     case Op::kAdamw:
       return AdamwRef(std::get<AdamwAttrs>(attrs), operands);
   }

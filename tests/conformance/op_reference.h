@@ -23,6 +23,7 @@ void RunReference(Op op, const OpAttrs& attrs, std::span<const TensorShape> shap
 
 // The nearest bf16 value, ties to even.
 double RoundToBF16(double value);
+double RoundToF16(double value);
 // `value` as an operand of that type holds it.
 double RoundTo(DType dtype, double value);
 

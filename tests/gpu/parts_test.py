@@ -78,7 +78,7 @@ class PartsTest(unittest.TestCase):
     def test_equal_losses_pass(self):
         done = self.run_part("parity", "--device", "cpu")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual([row["passed"] for row in self.report["rows"]], [True] * 6)
+        self.assertEqual([row["passed"] for row in self.report["rows"]], [True] * 8)
         self.assertEqual(self.report["rows"][0]["loss"], "0.0e+00")
         self.assertRegex(done.stdout, r"(?m)^llama bf16 .*yes$")
 
@@ -87,8 +87,8 @@ class PartsTest(unittest.TestCase):
         done = self.run_part("parity", "--device", "cpu")
         self.assertEqual(done.returncode, 1)
         verdicts = {row["job"]: row["passed"] for row in self.report["rows"]}
-        self.assertEqual(verdicts, {"gpt fp32": False, "gpt tf32": True, "gpt bf16": True,
-                                    "llama fp32": False, "llama tf32": True, "llama bf16": True})
+        self.assertEqual(verdicts, {"gpt fp32": False, "gpt tf32": True, "gpt bf16": True, "gpt fp16": True,
+                                    "llama fp32": False, "llama tf32": True, "llama bf16": True, "llama fp16": True})
         self.assertRegex(done.stdout, r"(?m)^gpt fp32 .*NO$")
 
     def test_other_digits_in_a_second_run_fail(self):

@@ -13,6 +13,7 @@ namespace {
 constexpr int kPollsInProgress = 2;  // how often a call is still "in progress" when asked
 
 ReduceType TypeOf(ncclDataType_t type) {
+  if (type == ncclFloat16) return ReduceType::kF16;
   return type == ncclBfloat16 ? ReduceType::kBF16 : ReduceType::kF32;
 }
 

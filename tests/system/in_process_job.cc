@@ -139,6 +139,13 @@ absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v
   spec.set_name("in-process");
   *spec.mutable_train() = data.train;
   spec.mutable_train()->set_precision(layout.precision());
+  if (!spec.train().has_loss_scale()) {
+    v1::LossScaleSpec* scale = spec.mutable_train()->mutable_loss_scale();
+    scale->set_initial(65536);
+    scale->set_window(1000);
+    scale->set_hysteresis(2);
+    scale->set_min(1);
+  }
   spec.mutable_layout()->set_packing(packing);
   spec.mutable_data()->set_sequence_length(data.length);
   ASSIGN_OR_RETURN(std::vector<v1::Program> programs,

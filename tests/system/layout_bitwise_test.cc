@@ -100,7 +100,7 @@ TEST_P(BitwiseTest, SchedulesThatKeepTheOrderOfMicroBatchesChangeNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, BitwiseTest,
                          testing::Combine(testing::Values("gpt2", "llama", "qwen3"),
-                                          testing::Values("fp32", "bf16")),
+                                          testing::Values("fp32", "bf16", "fp16")),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param);
@@ -138,7 +138,7 @@ TEST(BitwiseTest, RecomputeChangesNothingWhereWeightGradientsArePutOff) {
 // A tied embedding sums its two uses in another order when stages share it, so llama only.
 TEST(BitwiseTest, StagesChangeNothing) {
   const JobData data = DataOf("llama", /*clip=*/0);
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
     v1::Layout one = Precision(precision);
     one.set_micro_batches(4);
     const JobResult alone = TrainLayout(data, one, kSteps);

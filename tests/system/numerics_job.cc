@@ -116,6 +116,10 @@ absl::StatusOr<Golden> ReadGolden(const std::string& folder) {
   golden.padded_counts = padded["counts"].get<std::vector<int64_t>>();
   golden.padded_losses = padded["losses"].get<std::vector<double>>();
   golden.padded_grad_norms = padded["grad_norms"].get<std::vector<double>>();
+  const auto& half = json["half"];
+  golden.half_scale = half["initial_scale"];
+  golden.half_losses = half["losses"].get<std::vector<double>>();
+  golden.half_grad_norms = half["grad_norms"].get<std::vector<double>>();
   ReadHyperparameters(json, &golden.train);
   return golden;
 }

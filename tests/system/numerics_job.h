@@ -22,6 +22,9 @@ struct Golden : JobData {
   // The same rows, padded behind their first `padded_counts` tokens, and what came out of that.
   std::vector<int64_t> padded_counts;
   std::vector<double> padded_losses, padded_grad_norms;
+  // In fp16, without the steps that overflowed at first.
+  double half_scale = 0;
+  std::vector<double> half_losses, half_grad_norms;
 };
 absl::StatusOr<Golden> ReadGolden(const std::string& folder);
 

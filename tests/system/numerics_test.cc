@@ -3,6 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -113,6 +114,76 @@ TEST_P(FamilyTest, BF16FollowsFP32) {
   }
 }
 
+// f16 has three bits more than bf16. What the gradients were multiplied by is a power of two, and
+// the norm, clipping and AdamW know nothing of it.
+TEST_P(FamilyTest, F16FollowsFP32AndScalesItsGradients) {
+  Golden golden = Load(GetParam());
+  constexpr double kScale = 4096;
+  golden.train.mutable_loss_scale()->set_fixed(kScale);
+  const double factor = kScale / std::bit_floor(static_cast<uint64_t>(golden.length));
+  const JobResult result = Train(golden, {.precision = "fp16"});
+  ASSERT_FALSE(result.losses.empty());
+  EXPECT_NEAR(result.losses[0], golden.loss, 1e-3 * golden.loss);
+  ExpectLossesNear(result.losses, golden.losses, 2.5e-3);
+  for (const auto& [name, gradient] : golden.gradients) {
+    std::vector<float> unscaled = result.gradients.at(name);
+    for (float& value : unscaled) value /= static_cast<float>(factor);
+    EXPECT_LE(RelativeError(unscaled, gradient), 7.5e-3) << name;
+  }
+}
+
+// PyTorch's autocast rounds in other places (weights too are f16 there, and so are their
+// gradients), so that its scale falls to another value; what is learned after that is the same.
+TEST_P(FamilyTest, F16FollowsPyTorchsGradScalerThroughItsOverflows) {
+  Golden golden = Load(GetParam());
+  v1::LossScaleSpec* scale = golden.train.mutable_loss_scale();
+  scale->set_initial(golden.half_scale);
+  scale->set_window(1000);
+  scale->set_hysteresis(1);
+  scale->set_min(1);
+  const JobResult result = Train(golden, {.precision = "fp16", .steps = 30});
+  std::vector<double> losses, norms;
+  for (size_t i = 0; i < result.losses.size() && losses.size() < golden.half_losses.size(); ++i) {
+    if (!std::isfinite(result.grad_norms[i])) continue;
+    losses.push_back(result.losses[i]);
+    norms.push_back(result.grad_norms[i]);
+  }
+  EXPECT_FALSE(std::isfinite(result.grad_norms[0]));
+  ExpectLossesNear(losses, golden.half_losses, 2.5e-3);
+  ExpectLossesNear(norms, golden.half_grad_norms, 2.5e-2);
+}
+
+// Skipped steps leave everything as it was, the schedule too: what follows is the job that started
+// at the scale that they led to.
+TEST_P(FamilyTest, AHugeLossScaleIsHalvedUntilGradientsAreFinite) {
+  Golden golden = Load(GetParam());
+  v1::LossScaleSpec* scale = golden.train.mutable_loss_scale();
+  scale->set_initial(0x1p40);
+  scale->set_window(1000);
+  scale->set_hysteresis(2);
+  scale->set_min(1);
+  for (uint32_t ranks : {1u, 2u}) {
+    constexpr int64_t kSteps = 4;
+    const JobShape shape = {
+        .precision = "fp16", .ranks = ranks, .micro_batch = 1, .micro_batches = 2 / ranks};
+    JobShape longer = shape;
+    longer.steps = 40;
+    const JobResult falling = Train(golden, longer);
+    const auto finite = std::find_if(falling.grad_norms.begin(), falling.grad_norms.end(),
+                                     [](double norm) { return std::isfinite(norm); });
+    const int64_t skipped = finite - falling.grad_norms.begin();
+    ASSERT_GT(skipped, 3);
+    ASSERT_LT(skipped, 30);
+    for (int64_t i = 1; i <= skipped; ++i) EXPECT_EQ(falling.losses[i], falling.losses[0]) << i;
+    Golden settled = golden;
+    settled.train.mutable_loss_scale()->set_initial(std::ldexp(1.0, 40 - (skipped - 1)));
+    longer.steps = skipped + kSteps;
+    JobShape shorter = shape;
+    shorter.steps = kSteps;
+    EXPECT_EQ(Train(golden, longer).weights, Train(settled, shorter).weights) << ranks << " ranks";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Numerics, FamilyTest,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
@@ -141,7 +212,7 @@ TEST_P(LayoutTest, DataParallelRanksEqualOneRankToRounding) {
 
 TEST_P(LayoutTest, TwoRunsAreBitwiseEqual) {
   const Golden golden = Load(GetParam());
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
     for (uint32_t ranks : {1u, 2u}) {
       const JobShape shape = {
           .precision = precision, .ranks = ranks, .micro_batch = 1, .micro_batches = 2};

@@ -169,6 +169,12 @@ void AddStates(const Rank& rank, GradientKeeper* keeper, RankResult* result) {
   result->adam_v = StateOf(rank, v1::ADAM_V);
 }
 
+// A skipped step's norm may be no number.
+bool AreSame(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); });
+}
+
 absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> programs,
                                 const std::vector<RankResult>& ranks) {
   JobResult result = {.losses = ranks[0].losses,
@@ -176,7 +182,7 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
                       .programs = std::move(programs)};
   std::vector<const std::vector<Piece>*> gradients, weights, adam_m, adam_v;
   for (const RankResult& rank : ranks) {
-    if (rank.losses != result.losses || rank.grad_norms != result.grad_norms) {
+    if (!AreSame(rank.losses, result.losses) || !AreSame(rank.grad_norms, result.grad_norms)) {
       return absl::InternalError("ranks report different losses or norms");
     }
     gradients.push_back(&rank.gradients);

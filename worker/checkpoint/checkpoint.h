@@ -34,6 +34,7 @@
 #include "proto/grid.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
+#include "worker/checkpoint/loss_scale_state.h"
 #include "worker/checkpoint/peers.h"
 #include "worker/memory/region.h"
 
@@ -62,6 +63,7 @@ absl::Status VerifyCheckpoint(std::string_view path);
 struct CheckpointHeader {
   int64_t step = 0;
   int64_t tokens = 0;
+  LossScaleState loss_scale;
   const v1::JobSpec* spec = nullptr;  // for writing; null in what ReadCheckpoint returns
 };
 

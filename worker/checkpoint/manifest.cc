@@ -56,6 +56,18 @@ Checksum ParseChecksum(const Json& file) {
   return {kind, ParseHash(KeyOf(kind), file.at(KeyOf(kind)).get<std::string>())};
 }
 
+LossScaleState ParseLossScale(const Json& json) {
+  LossScaleState state = {.scale = json.at("scale").get<double>(),
+                          .good_steps = json.at("good_steps").get<int64_t>(),
+                          .hysteresis = json.at("hysteresis").get<int64_t>(),
+                          .skipped = json.at("skipped").get<int64_t>()};
+  if (!(state.scale > 0) || state.good_steps < 0 || state.hysteresis < 0 || state.skipped < 0) {
+    throw std::invalid_argument(
+        "\"loss_scale\" has a scale that is not positive, or a count below 0");
+  }
+  return state;
+}
+
 // Throws what nlohmann::json throws; the caller turns it into a status.
 Manifest FromJson(const Json& json) {
   Manifest manifest = {.step = json.at("step").get<int64_t>(),
@@ -64,6 +76,7 @@ Manifest FromJson(const Json& json) {
                        .unix_ms = json.at("unix_ms").get<int64_t>(),
                        .job = json.at("job").get<std::string>(),
                        .spec_json = json.at("spec").dump()};
+  if (json.contains("loss_scale")) manifest.loss_scale = ParseLossScale(json.at("loss_scale"));
   for (const Json& file : json.at("files")) {
     ManifestFile entry = {.name = file.at("name").get<std::string>(),
                           .bytes = file.at("bytes").get<int64_t>(),
@@ -130,6 +143,12 @@ absl::Status WriteManifest(std::string_view folder, const Manifest& manifest) {
   Json json = {{"format", kFormat},          {"version", kVersion},       {"job", manifest.job},
                {"step", manifest.step},      {"tokens", manifest.tokens}, {"seed", manifest.seed},
                {"unix_ms", manifest.unix_ms}};
+  if (const LossScaleState& state = manifest.loss_scale; state.scale > 0) {
+    json["loss_scale"] = {{"scale", state.scale},
+                          {"good_steps", state.good_steps},
+                          {"hysteresis", state.hysteresis},
+                          {"skipped", state.skipped}};
+  }
   Json files = Json::array();
   for (const ManifestFile& file : manifest.files) {
     files.push_back({{"name", file.name},

@@ -206,6 +206,7 @@ absl::StatusOr<Manifest> CheckpointWrite::MakeManifest() {
   const v1::JobSpec& spec = header_.spec != nullptr ? *header_.spec : no_spec;
   Manifest manifest = {.step = header_.step,
                        .tokens = header_.tokens,
+                       .loss_scale = header_.loss_scale,
                        .seed = spec.train().seed(),
                        .unix_ms = options_.unix_ms,
                        .job = spec.name(),

@@ -25,7 +25,7 @@
 
 namespace terrace {
 
-enum class ReduceType { kF32, kBF16 };
+enum class ReduceType { kF32, kBF16, kF16 };
 
 class Communicator {
  public:

@@ -19,6 +19,7 @@ namespace terrace {
 namespace {
 
 ncclDataType_t DataTypeOf(ReduceType type) {
+  if (type == ReduceType::kF16) return ncclFloat16;
   return type == ReduceType::kBF16 ? ncclBfloat16 : ncclFloat32;
 }
 

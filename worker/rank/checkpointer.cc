@@ -14,16 +14,17 @@ Checkpointer::~Checkpointer() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Checkpointer::Start(int64_t step, int64_t tokens) {
+void Checkpointer::Start(int64_t step, int64_t tokens, const LossScaleState& loss_scale) {
   stall_ns_.store(0);
   ended_.store(false);
   reading_.store(true, std::memory_order_release);
-  thread_ = std::thread(&Checkpointer::Write, this, step, tokens);
+  thread_ = std::thread(&Checkpointer::Write, this, step, tokens, loss_scale);
 }
 
-void Checkpointer::Write(int64_t step, int64_t tokens) {
+void Checkpointer::Write(int64_t step, int64_t tokens, LossScaleState loss_scale) {
   const int64_t start_ns = clock_->MonotonicNanos();
-  const CheckpointHeader header{.step = step, .tokens = tokens, .spec = &spec_};
+  const CheckpointHeader header{
+      .step = step, .tokens = tokens, .loss_scale = loss_scale, .spec = &spec_};
   auto info = WriteCheckpoint(spec_.checkpoint().directory(), header, state_,
                               {.keep = spec_.checkpoint().keep(),
                                .unix_ms = clock_->UnixMillis(),

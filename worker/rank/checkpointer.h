@@ -55,7 +55,7 @@ class Checkpointer final : public StateFence {
   ~Checkpointer() override;
 
   // Starts to write the state after `step` steps. REQUIRES: the result of the one before was taken.
-  void Start(int64_t step, int64_t tokens);
+  void Start(int64_t step, int64_t tokens, const LossScaleState& loss_scale = {});
   bool busy() const { return thread_.joinable(); }
   // The result of a write that has ended; nothing while it goes on or when there is none.
   std::optional<absl::StatusOr<WrittenCheckpoint>> Poll();
@@ -67,7 +67,7 @@ class Checkpointer final : public StateFence {
   bool IsUnread() const override { return !reading_.load(std::memory_order_acquire); }
 
  private:
-  void Write(int64_t step, int64_t tokens);
+  void Write(int64_t step, int64_t tokens, LossScaleState loss_scale);
   void OpenFence();
 
   const v1::JobSpec& spec_;

@@ -110,7 +110,7 @@ absl::StatusOr<bool> RankProcess::RunStages() {
                    .stop = &commands_->stop_flag(),
                    .flight = flight_.get(),
                    .metrics = MemoryMetrics({*program_, *memory_, external_bytes_})});
-  return trainer.Run(start);
+  return trainer.Run(start, loss_scale_);
 }
 
 absl::Status RankProcess::StartLink() {
@@ -349,6 +349,7 @@ absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
                          "; or name another checkpoint.directory, or move that checkpoint away")),
         v1::REASON_WEIGHTS_ERROR);
   }
+  loss_scale_ = header->loss_scale;
   reporter_->Resumed(header->step, header->tokens, found->path);
   return header->step;
 }

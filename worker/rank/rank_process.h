@@ -67,7 +67,7 @@ class RankProcess {
   HostLimits Limits() const;
   absl::Status PrepareVm();
   absl::Status CheckMemory();
-  absl::StatusOr<int64_t> Initialise();  // the step to start from
+  absl::StatusOr<int64_t> Initialise();  // the step to start from; sets loss_scale_
   absl::StatusOr<int64_t> InitialiseFresh();
   absl::StatusOr<int64_t> StepToResume();
   absl::StatusOr<int64_t> Resume(int64_t step);
@@ -98,6 +98,7 @@ class RankProcess {
   std::optional<DirectoryLock> directory_lock_;
   std::optional<Checkpointer> checkpointer_;
   std::unique_ptr<Vm> vm_;
+  LossScaleState loss_scale_;  // of the checkpoint that it resumed from
   int64_t external_bytes_ = 0;
 };
 

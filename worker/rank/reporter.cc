@@ -85,6 +85,8 @@ void Reporter::Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, b
   progress->set_step_seconds(step.step_seconds());
   progress->set_learning_rate(step.learning_rate());
   progress->set_tokens(step.tokens());
+  progress->set_loss_scale(step.loss_scale());
+  progress->set_skipped_steps(step.skipped_steps());
   const bool last = step.step() == progress->steps();
   LinkNews news;
   if (last || clock_->MonotonicNanos() - report_sent_ns_ >= kReportIntervalNs) {

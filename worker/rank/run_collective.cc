@@ -29,6 +29,7 @@ namespace {
 constexpr int kBroadcastRoot = 0;
 
 ReduceType TypeOf(const kernels::TensorView& view) {
+  if (view.dtype == kernels::DType::kF16) return ReduceType::kF16;
   return view.dtype == kernels::DType::kBF16 ? ReduceType::kBF16 : ReduceType::kF32;
 }
 
@@ -79,7 +80,7 @@ absl::Status RunRingShift(const PreparedInstruction& instruction, SequenceIo*) {
 struct Kind {
   Handler run = nullptr;
   int operands = 0;
-  bool sums = false;                // f32 or bf16 only
+  bool sums = false;                // f32, bf16 or f16 only
   int in_parts = 1, out_parts = 1;  // elements of operand 0 and 1 are as in_parts to out_parts
 };
 
@@ -109,8 +110,9 @@ std::string OperandProblem(const Kind& kind, const Operands& operands) {
   for (const kernels::TensorView& view : operands) {
     if (view.absent() || !view.dense()) return "its operands must be dense";
     if (view.dtype != operands[0].dtype) return "its operands must be of one dtype";
-    if (kind.sums && view.dtype != kernels::DType::kF32 && view.dtype != kernels::DType::kBF16)
-      return "a sum must be of f32 or bf16";
+    const bool adds = view.dtype == kernels::DType::kF32 || view.dtype == kernels::DType::kBF16 ||
+                      view.dtype == kernels::DType::kF16;
+    if (kind.sums && !adds) return "a sum must be of f32, bf16 or f16";
   }
   const int64_t in = operands[0].Elements(), out = operands.back().Elements();
   if (kind.operands == 1) return "";

@@ -23,12 +23,12 @@ double LearningRate(const v1::StepRules& rules, int64_t step) {
   }
 }
 
-void FillSchedule(const v1::StepRules& rules, int64_t step, std::span<float, 4> out) {
+void FillSchedule(const v1::StepRules& rules, int64_t step, float factor, std::span<float, 4> out) {
   const double t = static_cast<double>(step + 1);
   out[0] = static_cast<float>(LearningRate(rules, step));
   out[1] = static_cast<float>(1 - std::pow(rules.beta1(), t));
   out[2] = static_cast<float>(1 - std::pow(rules.beta2(), t));
-  out[3] = 0;
+  out[3] = factor;
 }
 
 }  // namespace terrace

@@ -16,7 +16,7 @@ namespace terrace {
 // (Loshchilov and Hutter 2016, arXiv 1608.03983).
 double LearningRate(const v1::StepRules& rules, int64_t step);
 
-// What LOAD_SCHEDULE provides: {learning rate, 1 - beta1^t, 1 - beta2^t, 0} with t = step + 1.
-void FillSchedule(const v1::StepRules& rules, int64_t step, std::span<float, 4> out);
+// What LOAD_SCHEDULE provides: {learning rate, 1 - beta1^t, 1 - beta2^t, factor} with t = step + 1.
+void FillSchedule(const v1::StepRules& rules, int64_t step, float factor, std::span<float, 4> out);
 
 }  // namespace terrace

@@ -46,11 +46,20 @@ void TrainIo::LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<in
   cutter_.Load(std::ref(read), tokens, targets);
 }
 
-void TrainIo::LoadSchedule(std::span<float, 4> schedule) { FillSchedule(rules_, step_, schedule); }
+void TrainIo::LoadSchedule(std::span<float, 4> schedule) {
+  const int64_t scheduled = loss_scale_.Scheduled(step_);
+  learning_rate_ = LearningRate(rules_, scheduled);
+  FillSchedule(rules_, scheduled, loss_scale_.Factor(), schedule);
+}
 
 void TrainIo::Output(v1::OutputKind kind, std::span<const float> values) {
   if (kind != v1::STEP_STATS) return;
-  stats_ = {.loss = values[2], .grad_norm = values[1], .skipped = values[3] != 0};
+  stats_ = {.loss = values[2],
+            .grad_norm = values[1],
+            .skipped = values[3] != 0,
+            .learning_rate = learning_rate_,
+            .loss_scale = loss_scale_.state().scale};
+  loss_scale_.Update(stats_.skipped);
 }
 
 void EvalIo::LoadBatch(int, std::span<int32_t> tokens, std::span<int32_t> targets) {

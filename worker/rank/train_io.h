@@ -15,6 +15,7 @@
 #include "kernels/op.h"
 #include "proto/v1/program.pb.h"
 #include "worker/data/token_dataset.h"
+#include "worker/rank/loss_scale.h"
 #include "worker/rank/sequence_io.h"
 
 namespace terrace {
@@ -23,6 +24,8 @@ struct StepStats {
   double loss = 0;       // mean over the tokens of the step, all ranks
   double grad_norm = 0;  // of the mean loss, before clipping
   bool skipped = false;  // not finite: nothing was updated
+  double learning_rate = 0;
+  double loss_scale = 0;  // 0: the job has none
 };
 
 // Sequences of one step, over all ranks.
@@ -55,10 +58,16 @@ class TrainIo final : public SequenceIo {
   // sequence. Borrows the rules and the dataset.
   TrainIo(const v1::StepRules& rules, const TokenDataset& dataset, int64_t data_rank,
           const kernels::TokenShare& share = {})
-      : rules_(rules), dataset_(dataset), data_rank_(data_rank), cutter_(rules, share) {}
+      : rules_(rules),
+        dataset_(dataset),
+        data_rank_(data_rank),
+        cutter_(rules, share),
+        loss_scale_(rules) {}
 
   void SetStep(int64_t step) { step_ = step; }
   const StepStats& stats() const { return stats_; }
+  // Follows the steps that were run.
+  LossScale& loss_scale() { return loss_scale_; }
 
   void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override;
   void LoadSchedule(std::span<float, 4> schedule) override;
@@ -70,7 +79,9 @@ class TrainIo final : public SequenceIo {
   const TokenDataset& dataset_;
   const int64_t data_rank_;
   RowCutter cutter_;
+  LossScale loss_scale_;
   int64_t step_ = 0;
+  double learning_rate_ = 0;
   StepStats stats_;
 };
 

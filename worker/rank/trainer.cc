@@ -12,7 +12,6 @@
 #include "proto/grid.h"
 #include "worker/rank/dynamic_memory.h"
 #include "worker/rank/failure.h"
-#include "worker/rank/schedule.h"
 #include "worker/rank/trace.h"
 
 namespace terrace {
@@ -44,7 +43,8 @@ Trainer::Trainer(const TrainerParts& parts)
       eval_io_(rules_, *parts.dataset, DataRank(parts), ShareOfTokens(parts)),
       metrics_(parts.metrics) {}
 
-absl::StatusOr<bool> Trainer::Run(int64_t start) {
+absl::StatusOr<bool> Trainer::Run(int64_t start, const LossScaleState& loss_scale) {
+  train_io_.loss_scale().Resume(loss_scale);
   std::optional<Trace> trace;
   if (!parts_.config->trace_path().empty()) trace.emplace(*parts_.program, parts_.config->rank());
   int64_t step = start;
@@ -94,13 +94,27 @@ absl::Status Trainer::Step(int64_t step, bool traced) {
 
 // The statistics are sums over all ranks, so that all ranks come to the same end here.
 absl::Status Trainer::CheckFinite() {
+  const LossScale& loss_scale = train_io_.loss_scale();
+  if (loss_scale.exhausted()) {
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the loss or its gradient was not finite in fp16 even at the smallest loss scale, ",
+            loss_scale.state().scale,
+            ", which is train.loss_scale.min; lower train.optimizer.lr, "
+            "lengthen train.schedule.warmup_steps, lower train.loss_scale.min or use bf16")),
+        v1::REASON_NON_FINITE_LOSS);
+  }
   skipped_in_a_row_ = train_io_.stats().skipped ? skipped_in_a_row_ + 1 : 0;
-  if (skipped_in_a_row_ < kMaxSkippedSteps) return absl::OkStatus();
-  return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                        "the loss or its gradient was not finite for ", kMaxSkippedSteps,
-                        " steps in a row; lower train.optimizer.lr, lengthen "
-                        "train.schedule.warmup_steps or use fp32")),
-                    v1::REASON_NON_FINITE_LOSS);
+  const bool falls = loss_scale.scales() && !loss_scale.fixed();
+  if (falls || skipped_in_a_row_ < kMaxSkippedSteps) return absl::OkStatus();
+  const char* const way_out =
+      loss_scale.scales() ? "lower train.loss_scale.fixed, or set it to 0: it is found then"
+                          : "lower train.optimizer.lr, lengthen train.schedule.warmup_steps or use "
+                            "fp32";
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat("the loss or its gradient was not finite for ",
+                                                 kMaxSkippedSteps, " steps in a row; ", way_out)),
+      v1::REASON_NON_FINITE_LOSS);
 }
 
 absl::StatusOr<bool> Trainer::AgreeToStop() {
@@ -151,7 +165,9 @@ void Trainer::Report(int64_t steps_done, double seconds) {
   event.set_skipped(train_io_.stats().skipped);
   event.set_step_seconds(seconds);
   event.set_tokens_per_second(static_cast<double>(step_tokens_) / seconds);
-  event.set_learning_rate(LearningRate(rules_, steps_done - 1));
+  event.set_learning_rate(train_io_.stats().learning_rate);
+  event.set_loss_scale(train_io_.stats().loss_scale);
+  event.set_skipped_steps(train_io_.loss_scale().state().skipped);
   event.set_tokens(tokens_);
   const bool log = steps_done == rules_.steps() ||
                    Due(std::max<int64_t>(spec_.train().log_every_steps(), 1), steps_done);
@@ -181,6 +197,8 @@ void Trainer::UpdateMetrics(int64_t steps_done, double seconds) {
   metrics_.set_tokens(tokens_);
   metrics_.set_loss(train_io_.stats().loss);
   metrics_.set_grad_norm(train_io_.stats().grad_norm);
+  metrics_.set_loss_scale(train_io_.loss_scale().state().scale);
+  metrics_.set_skipped_steps(train_io_.loss_scale().state().skipped);
   metrics_.set_flops_per_second(UsefulFlops() / seconds);
   metrics_.set_last_step_unix_ms(parts_.clock->UnixMillis());
 }
@@ -212,7 +230,7 @@ void Trainer::StartCheckpoint(int64_t steps_done) {
   TakeCheckpoint(parts_.checkpointer->Finish());
   if (!checkpoint_status_.ok() || checkpoint_started_step_ == steps_done) return;
   checkpoint_started_step_ = steps_done;
-  parts_.checkpointer->Start(steps_done, tokens_);
+  parts_.checkpointer->Start(steps_done, tokens_, train_io_.loss_scale().state());
 }
 
 // No rank succeeds before the job's result is on disk.

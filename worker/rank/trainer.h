@@ -25,7 +25,8 @@
 
 namespace terrace {
 
-// A job whose loss stays not finite for so many steps in a row has failed.
+// A job whose loss stays not finite for so many steps in a row has failed, unless its loss scale
+// still falls.
 inline constexpr int kMaxSkippedSteps = 10;
 
 struct TrainerParts {
@@ -47,8 +48,8 @@ class Trainer {
   explicit Trainer(const TrainerParts& parts);
 
   // Runs steps [start, rules.steps), then writes the final checkpoint. True when it was stopped
-  // before the last step.
-  absl::StatusOr<bool> Run(int64_t start);
+  // before the last step. `loss_scale` is that of the checkpoint; without one it starts anew.
+  absl::StatusOr<bool> Run(int64_t start, const LossScaleState& loss_scale = {});
 
  private:
   absl::Status Step(int64_t step, bool traced);

@@ -3,6 +3,7 @@
 
     python3 make_goldens.py            writes every model's folder beside this script
     python3 make_goldens.py --check    compares with what is there (to 1e-5), writes nothing
+    python3 make_goldens.py --half     writes the numbers of fp16 alone, beside what is there
 
 Needs torch, transformers and safetensors. The test suite needs none of them: the files are committed.
 
@@ -22,6 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 BATCH, SEQUENCE, VOCAB = 2, 24, 96
 COUNTS = [5, 24]  # targets that count in each row of the padded batch
 IGNORED = -1
+HALF_SCALE = 2.0**24
 HYPERPARAMETERS = {
     "optimizer": "adamw",
     "steps": 10,
@@ -200,6 +202,7 @@ def compute(folder, tokens, targets):
     numbers = {"loss": loss.item(), "losses": losses, "grad_norms": norms, "learning_rates": rates,
                "hyperparameters": HYPERPARAMETERS}
     numbers["padded"] = padded(folder, tokens, targets)
+    numbers["half"] = train_half(load(folder), tokens, targets)
     return tensors, numbers
 
 
@@ -211,6 +214,45 @@ def padded(folder, tokens, targets):
         targets[row, count:] = IGNORED
     losses, norms, _ = train(load(folder), tokens, targets)
     return {"counts": COUNTS, "losses": losses, "grad_norms": norms}
+
+
+def train_half(model, tokens, targets):
+    """fp16 as PyTorch has it: autocast, and a GradScaler that starts so high that the first steps overflow. Ten steps that do
+    not, on the schedule of those alone."""
+    optimizer = make_optimizer(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=HALF_SCALE, growth_interval=1000)
+    losses, norms, skipped = [], [], 0
+    while len(losses) < HYPERPARAMETERS["steps"]:
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            _, loss = forward(model, tokens, targets)
+        scaler.scale(loss).backward()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(len(losses))
+        scaler.unscale_(optimizer)
+        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in model.parameters()))
+        factor = min(1.0, HYPERPARAMETERS["clip_grad_norm"] / norm) if math.isfinite(norm) else 1.0
+        for parameter in model.parameters():
+            parameter.grad.mul_(factor)
+        scaler.step(optimizer)
+        scaler.update()
+        if math.isfinite(norm):
+            losses.append(loss.item())
+            norms.append(norm)
+        else:
+            skipped += 1
+    assert 0 < skipped < 40, skipped
+    return {"initial_scale": HALF_SCALE, "skipped": skipped, "losses": losses, "grad_norms": norms}
+
+
+def write_half(name, seed):
+    """Leaves every other number as it is, to the digit."""
+    path = HERE / name / "expected.json"
+    numbers = json.loads(path.read_text())
+    numbers["half"] = train_half(load(HERE / name), *make_batch(seed + 100))
+    path.write_text(json.dumps(numbers, indent=2) + "\n")
+    print(f"{name}: {numbers['half']['skipped']} steps skipped, loss {numbers['half']['losses'][-1]:.6f} "
+          f"({numbers['losses'][-1]:.6f} in fp32)")
 
 
 def write(name, seed):
@@ -243,13 +285,14 @@ def check(name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare instead of write")
+    parser.add_argument("--half", action="store_true", help="write the numbers of fp16 alone")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     if arguments.check:
         sys.exit(0 if all([check(name) for name in CONFIGS]) else 1)
     for seed, name in enumerate(CONFIGS):
-        write(name, seed)
+        (write_half if arguments.half else write)(name, seed)
 
 
 if __name__ == "__main__":

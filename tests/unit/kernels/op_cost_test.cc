@@ -54,6 +54,7 @@ TEST(FlopsTest, TheGradientOfTheLossIsThreeProducts) {
   Operands backward = forward;
   backward.push_back(F32({4, 3}));
   backward.push_back(F32({5, 3}));
+  backward.push_back({});  // no schedule
   EXPECT_EQ(Flops(Op::kLmHeadLoss, LossAttrs{.chunk_rows = 2}, forward), 2 * 4 * 3 * 5);
   EXPECT_EQ(Flops(Op::kLmHeadLossGrad, LossAttrs{.chunk_rows = 2}, backward), 3 * 2 * 4 * 3 * 5);
 }

@@ -44,6 +44,7 @@ const Row kLayouts[] = {
      .zero = 3,
      .recompute = "block"},
     {.name = "Tensor", .family = "gpt2", .precision = "fp32", .tp = 2},
+    {.name = "Fp16Tensor", .family = "llama", .precision = "fp16", .dp = 2, .tp = 2},
     {.name = "SequenceWithSharedKeys",
      .family = "llama",
      .precision = "bf16",

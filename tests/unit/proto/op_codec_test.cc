@@ -127,7 +127,7 @@ TEST(OpCodecTest, EncodingReplacesOlderAttributes) {
 
 TEST(OpCodecTest, EveryPrecisionComesBack) {
   for (const auto precision : {kernels::MatmulPrecision::kF32, kernels::MatmulPrecision::kBF16,
-                               kernels::MatmulPrecision::kTF32}) {
+                               kernels::MatmulPrecision::kTF32, kernels::MatmulPrecision::kF16}) {
     const kernels::MatmulAttrs attrs = {.precision = precision};
     v1::ComputeOp compute;
     EncodeOp(Op::kMatmul, attrs, &compute);

@@ -131,6 +131,36 @@ TEST(CompileTest, Tf32ChangesProductsAlone) {
   }
 }
 
+// Whoever makes the gradient of the loss multiplies, grad_scale divides; a program in which one of
+// them does not is refused.
+TEST(CompileTest, Fp16ScalesTheLossAndNobodyIsLeftOut) {
+  for (const std::string& family : Families()) {
+    EXPECT_FALSE(CompileTiny({.family = family, .precision = "bf16"}).rules().has_loss_scale());
+    const v1::Program program =
+        CompileTiny({.family = family, .precision = "fp16", .micro_batches = 2});
+    EXPECT_EQ(program.rules().loss_scale().window(), 1000);
+    int scaled = 0;
+    for (int s = 0; s < program.sequences_size(); ++s) {
+      for (int i = 0; i < program.sequences(s).instructions_size(); ++i) {
+        const v1::Instruction& instruction = program.sequences(s).instructions(i);
+        const std::string& op = instruction.compute().op();
+        if (op != "lm_head_loss_grad" && op != "grad_scale") continue;
+        ++scaled;
+        v1::Program broken = program;
+        v1::Instruction* changed = broken.mutable_sequences(s)->mutable_instructions(i);
+        changed->mutable_operands(instruction.operands_size() - 1)->Clear();
+        EXPECT_THAT(std::string(CheckProgram(broken).message()),
+                    testing::HasSubstr("the schedule, is absent"))
+            << family << " " << op;
+      }
+    }
+    EXPECT_EQ(scaled, 3) << "two micro-batches and the scale of the gradient";
+    v1::Program unruled = program;
+    unruled.mutable_rules()->clear_loss_scale();
+    EXPECT_FALSE(CheckProgram(unruled).ok()) << family;
+  }
+}
+
 // Weights, gradients and optimizer state of GPT-2 124M are 1.991 GB; activations live while
 // gradients do not.
 TEST(CompileTest, Gpt2NeedsLittleMoreThanItsStates) {

@@ -123,6 +123,10 @@ inline v1::JobSpec TinySpec(int64_t sequence = 12) {
   train->mutable_optimizer()->set_epsilon(1e-8);
   train->mutable_optimizer()->set_weight_decay(0.1);
   train->mutable_schedule()->set_name("cosine");
+  train->mutable_loss_scale()->set_initial(65536);
+  train->mutable_loss_scale()->set_window(1000);
+  train->mutable_loss_scale()->set_hysteresis(2);
+  train->mutable_loss_scale()->set_min(1);
   return spec;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/op_codec.h"
+#include "proto/peak_flops.h"
 
 namespace terrace {
 namespace {
@@ -90,6 +91,22 @@ TEST(ComputeTimeTest, Tf32WithoutRatesIsBf16ByItsPeakOrFp32) {
   AddRate("matmul", 64, 64, 64, 7e9, &profile);
   profile.mutable_kernels(2)->set_precision("tf32");
   EXPECT_NEAR(ComputeTime(profile).Rate(tf32), 7e9, 10) << "its own come first";
+}
+
+TEST(ComputeTimeTest, Fp16IsBf16OnTensorCoresAndFp32OnACpu) {
+  v1::HardwareProfile profile;
+  AddRate("matmul", 64, 64, 64, 1e9, &profile);
+  AddRate("matmul", 64, 64, 64, 20e9, &profile);
+  profile.mutable_kernels(1)->set_precision("bf16");
+  profile.set_f32_flops_per_second(2e9);
+  profile.set_bf16_flops_per_second(40e9);
+  RateClass fp16 = Matmul(64, 64, 64);
+  fp16.precision = "fp16";
+  EXPECT_NEAR(ComputeTime(profile).Rate(fp16), 20e9, 20);
+  EXPECT_EQ(PeakFlops(profile, "fp16"), 40e9);
+  profile.set_shared_cores(true);
+  EXPECT_NEAR(ComputeTime(profile).Rate(fp16), 1e9, 1);
+  EXPECT_EQ(PeakFlops(profile, "fp16"), 2e9);
 }
 
 TEST(ComputeTimeTest, OpsWithoutARateTakePeakAndBandwidth) {

@@ -152,7 +152,7 @@ AttentionCase::AttentionCase(const AttentionShape& s, uint32_t seed) : shape(s) 
 }
 
 AttentionValues AttentionCase::RunKernels(int threads) const {
-  return RunEngine(cpu::FindAttentionEngine(shape.precision), threads);
+  return RunEngine(cpu::FindAttentionEngine(shape.precision, shape.dtype), threads);
 }
 
 AttentionValues AttentionCase::RunEngine(const cpu::AttentionEngine& engine, int threads) const {

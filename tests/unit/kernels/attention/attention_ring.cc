@@ -243,7 +243,8 @@ AttentionValues RunRing(const AttentionCase& whole, const Ring& ring,
 }
 
 AttentionValues RunRing(const AttentionCase& whole, const Ring& ring, int threads) {
-  return RunRing(whole, ring, cpu::FindAttentionEngine(whole.shape.precision), threads);
+  return RunRing(whole, ring, cpu::FindAttentionEngine(whole.shape.precision, whole.shape.dtype),
+                 threads);
 }
 
 }  // namespace terrace::kernels

@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "hwy/highway.h"
+#include "kernels/half.h"
 #include "tests/unit/kernels/cpu/launch.h"
 
 namespace terrace::kernels::cpu {
@@ -19,6 +21,64 @@ std::vector<uint16_t> ToBF16(std::vector<float> x) {
 }
 
 float FromBF16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+std::vector<uint16_t> ToF16(std::vector<float> x) {
+  std::vector<uint16_t> y(x.size());
+  const int64_t n = static_cast<int64_t>(x.size());
+  EXPECT_TRUE(Launch(Op::kCast, NoAttrs{}, {ViewOf(x), ViewOf(DType::kF16, y.data(), {n})}).ok());
+  return y;
+}
+
+// Whatever instruction set is in use: CPUs without F16C compute what the others convert.
+class F16CastTest : public testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override {
+    if ((hwy::SupportedTargets() & GetParam()) == 0) GTEST_SKIP() << "this CPU lacks it";
+    hwy::SetSupportedTargetsForTest(GetParam());
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  void TearDown() override {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+TEST_P(F16CastTest, EveryHalfBecomesItsNumber) {
+  std::vector<uint16_t> all(65536);
+  for (int i = 0; i < 65536; ++i) all[i] = static_cast<uint16_t>(i);
+  std::vector<float> wide(65536);
+  ASSERT_TRUE(
+      Launch(Op::kCast, NoAttrs{}, {ViewOf(DType::kF16, all.data(), {65536}), ViewOf(wide)}).ok());
+  for (int i = 0; i < 65536; ++i) {
+    const float value = HalfToFloat(all[i]);
+    if (std::isnan(value)) {
+      ASSERT_TRUE(std::isnan(wide[i])) << i;
+    } else {
+      ASSERT_EQ(std::bit_cast<uint32_t>(wide[i]), std::bit_cast<uint32_t>(value)) << i;
+    }
+  }
+}
+
+TEST_P(F16CastTest, EveryExponentRoundsAsOneNumberDoes) {
+  std::vector<float> x;
+  for (uint32_t upper = 0; upper < (1u << 19); upper += 3) {
+    for (uint32_t lower : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x1fffu}) {
+      x.push_back(std::bit_cast<float>(upper << 13 | lower));
+    }
+  }
+  const std::vector<uint16_t> y = ToF16(x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (std::isnan(x[i])) {
+      ASSERT_TRUE(std::isnan(HalfToFloat(y[i]))) << i;
+    } else {
+      ASSERT_EQ(y[i], FloatToHalf(x[i])) << x[i];
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, F16CastTest,
+                         testing::Values(HWY_SSE4, HWY_AVX2, HWY_AVX3, HWY_AVX3_DL),
+                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
 
 TEST(CastTest, EveryBF16SurvivesTheWayToF32AndBack) {
   std::vector<uint16_t> all(65536);

@@ -48,7 +48,7 @@ class Problem {
     const TensorView all = ViewOf(DType::kF32, rows.data(), {shape_.shards, n, 3});
     ExpectLaunch(Op::kCrossEntropyLoss, 0, {target, all, ViewOf(stats)});
     for (int64_t s = 0; s < shape_.shards; ++s) {
-      ExpectLaunch(Op::kCrossEntropyGrad, s, {target, all, Logits(s)});
+      ExpectLaunch(Op::kCrossEntropyGrad, s, {target, all, Logits(s), TensorView()});
     }
   }
 

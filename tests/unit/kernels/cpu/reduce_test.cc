@@ -10,12 +10,25 @@
 namespace terrace::kernels::cpu {
 namespace {
 
-std::vector<float> GradScaleOf(std::vector<float> squares, std::vector<float> total, float clip) {
-  std::vector<float> out(4, -1.0f);
+// `factor` 0: there is no schedule.
+std::vector<float> GradScaleOf(std::vector<float> squares, std::vector<float> total, float clip,
+                               float factor = 0) {
+  std::vector<float> out(4, -1.0f), schedule = {NAN, NAN, NAN, factor};
   EXPECT_TRUE(Launch(Op::kGradScale, ClipAttrs{.clip_grad_norm = clip},
-                     {ViewOf(squares), ViewOf(total), ViewOf(out)})
+                     {ViewOf(squares), ViewOf(total), ViewOf(out),
+                      factor == 0 ? TensorView() : ViewOf(schedule)})
                   .ok());
   return out;
+}
+
+TEST(GradScaleTest, WhatGradientsWereMultipliedByComesOffAgain) {
+  for (const float clip : {0.0f, 0.25f, 1.0f}) {
+    const std::vector<float> plain = GradScaleOf({9, 16}, {30, 10}, clip);
+    std::vector<float> scaled = GradScaleOf({9 * 64 * 64, 16 * 64 * 64}, {30, 10}, clip, 64);
+    scaled[0] *= 64;
+    EXPECT_EQ(scaled, plain) << clip;
+  }
+  EXPECT_EQ(GradScaleOf({9, INFINITY}, {30, 10}, 1, 64)[3], 1) << "an overflow skips the step";
 }
 
 TEST(GradScaleTest, DividesByTheTokensAndClips) {

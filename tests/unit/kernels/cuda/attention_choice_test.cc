@@ -28,6 +28,8 @@ TEST(AttentionChoiceTest, WhatTilesOfSm90aCanTakeGoesThereWhereTheDeviceHasThemA
 TEST(AttentionChoiceTest, WhatTheCopyEngineCannotTakeGoesToOtherMatrixInstructions) {
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->wide = false; })), AttentionPath::kMma);
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->scale = 0; })), AttentionPath::kMma);
+  EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->precision = MatmulPrecision::kF16; })),
+            AttentionPath::kMma);
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->scale = -1; })), AttentionPath::kMma);
   EXPECT_EQ(
       ChooseAttention(With([](AttentionFacts* f) { f->longest_stride_bytes = int64_t{1} << 40; })),

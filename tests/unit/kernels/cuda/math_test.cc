@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cuda/f16.h"
 #include "tests/conformance/op_reference.h"
 
 namespace terrace::kernels::cuda {
@@ -31,6 +32,40 @@ TEST(BF16Test, RoundsEveryExponentToTheNearestWithTiesToEven) {
 }
 
 TEST(BF16Test, APairHasItsFirstInTheLowerHalf) { EXPECT_EQ(PackBF16(1.0f, -2.0f), 0xc0003f80u); }
+
+TEST(F16Test, EveryHalfSurvivesTheWayToF32AndBack) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const F16 half = {static_cast<uint16_t>(bits)};
+    const float value = ToFloat(half);
+    if ((bits & 0x7fff) > 0x7c00) {
+      EXPECT_TRUE(std::isnan(value) && std::isnan(RoundToF16(value))) << bits;
+    } else {
+      EXPECT_EQ(ToF16(value).bits, bits);
+    }
+  }
+  EXPECT_EQ(ToFloat(F16{0x0001}), 0x1p-24f);
+  EXPECT_EQ(ToFloat(F16{0x7bff}), 65504.0f);
+  EXPECT_EQ(ToFloat(F16{0xfc00}), -std::numeric_limits<float>::infinity());
+}
+
+TEST(F16Test, RoundsEveryExponentToTheNearestWithTiesToEven) {
+  // All signs, exponents and upper 10 bits of the fraction, and the lower 13 around the tie.
+  for (uint32_t upper = 0; upper < (1u << 19); ++upper) {
+    for (uint32_t lower : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x1fffu}) {
+      const float value = std::bit_cast<float>(upper << 13 | lower);
+      const float rounded = RoundToF16(value);
+      if (std::isnan(value)) {
+        ASSERT_TRUE(std::isnan(rounded)) << std::hex << upper << ' ' << lower;
+      } else {
+        ASSERT_EQ(rounded, conformance::RoundToF16(value)) << std::hex << upper << ' ' << lower;
+      }
+    }
+  }
+}
+
+TEST(F16Test, APairHasItsFirstInTheLowerHalf) {
+  EXPECT_EQ(PackPair<F16>(1.0f, -2.0f), 0xc0003c00u);
+}
 
 double ExactGelu(double x) {
   const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);

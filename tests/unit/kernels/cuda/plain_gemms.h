@@ -11,7 +11,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/cuda/bf16.h"
+#include "kernels/cuda/f16.h"
 #include "kernels/cuda/gemm.h"
 
 namespace terrace::kernels::cuda {
@@ -54,12 +54,15 @@ class PlainGemms final : public GemmLibrary {
   static float At(const Matrix& m, int64_t row, int64_t column) {
     const int64_t at = row * m.row_stride + column;
     if (m.dtype == DType::kF32) return static_cast<const float*>(m.data)[at];
+    if (m.dtype == DType::kF16) return ToFloat(static_cast<const F16*>(m.data)[at]);
     return ToFloat(static_cast<const BF16*>(m.data)[at]);
   }
   static void Set(const Matrix& m, int64_t row, int64_t column, float value) {
     const int64_t at = row * m.row_stride + column;
     if (m.dtype == DType::kF32) {
       static_cast<float*>(m.data)[at] = value;
+    } else if (m.dtype == DType::kF16) {
+      static_cast<F16*>(m.data)[at] = ToF16(value);
     } else {
       static_cast<BF16*>(m.data)[at] = ToBF16(value);
     }

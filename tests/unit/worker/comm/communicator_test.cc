@@ -288,6 +288,17 @@ TEST_F(CommunicatorTest, ASlowedLinkTakesLatencyAndBytesOverItsRate) {
   });
 }
 
+TEST_F(CommunicatorTest, AllReduceOfF16RoundsToNearestEvenAndOverflowsToInfinity) {
+  OnRanks(2, [](Communicator* group) {
+    // 1 + 2^-11 lies between two f16 values: to the even one. 1 + 3 * 2^-11 goes up.
+    std::vector<uint16_t> data = group->rank() == 0
+                                     ? std::vector<uint16_t>{0x3c00, 0x3c00, 0x7bff, 0xfc00}
+                                     : std::vector<uint16_t>{0x1000, 0x1600, 0x7bff, 0x3c00};
+    ASSERT_TRUE(group->AllReduce(data.data(), 4, ReduceType::kF16).ok());
+    EXPECT_THAT(data, testing::ElementsAre(0x3c00, 0x3c02, 0x7c00, 0xfc00));
+  });
+}
+
 TEST_F(CommunicatorTest, AllReduceOfBF16RoundsToNearestEven) {
   OnRanks(2, [](Communicator* group) {
     // 1 + 2^-8 lies between two bf16 values: to the even one. 1 + 3 * 2^-8 goes up.

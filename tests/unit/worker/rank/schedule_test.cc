@@ -49,10 +49,10 @@ TEST(ScheduleTest, WithoutWarmUpTheFirstStepHasThePeak) {
 
 TEST(ScheduleTest, BiasCorrectionsCountStepsFromOne) {
   std::array<float, 4> out;
-  FillSchedule(Rules(v1::StepRules::CONSTANT), 1, out);
+  FillSchedule(Rules(v1::StepRules::CONSTANT), 1, 64, out);
   EXPECT_FLOAT_EQ(out[1], 1 - 0.9f * 0.9f);
   EXPECT_FLOAT_EQ(out[2], 1 - 0.95f * 0.95f);
-  EXPECT_EQ(out[3], 0);
+  EXPECT_EQ(out[3], 64);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/half.h"
 #include "tests/unit/kernels/cuda/simt/machine.h"
 
 #if !defined(__x86_64__)
@@ -238,7 +239,8 @@ const unsigned char* Exchange(const void* mine, size_t bytes) {
 
 namespace {
 
-float HalfOf(uint32_t pair, unsigned half) {
+float HalfOf(uint32_t pair, unsigned half, bool f16) {
+  if (f16) return kernels::HalfToFloat(static_cast<uint16_t>(half == 0 ? pair : pair >> 16));
   const uint32_t bits = half == 0 ? pair << 16 : pair & 0xffff0000u;
   float value;
   std::memcpy(&value, &bits, sizeof(value));
@@ -264,7 +266,7 @@ void LoadMatrices(const void* row, bool transposed, uint32_t* out) {
   }
 }
 
-void MultiplyFragments(const uint32_t* a, const uint32_t* b, float* c) {
+void MultiplyFragments(const uint32_t* a, const uint32_t* b, float* c, bool f16) {
   uint32_t mine[6];
   std::copy_n(a, 4, mine);
   std::copy_n(b, 2, mine + 4);
@@ -280,7 +282,7 @@ void MultiplyFragments(const uint32_t* a, const uint32_t* b, float* c) {
     for (unsigned k = 0; k < 16; ++k) {
       const uint32_t a_pair = registers_of(row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2);
       const uint32_t b_pair = registers_of(column * 4 + k % 8 / 2, 4 + k / 8);
-      c[e] += HalfOf(a_pair, k % 2) * HalfOf(b_pair, k % 2);
+      c[e] += HalfOf(a_pair, k % 2, f16) * HalfOf(b_pair, k % 2, f16);
     }
   }
 }

@@ -63,8 +63,8 @@ void FinishCopies();
 void LoadMatrices(const void* row, bool transposed, uint32_t* out);
 
 // The matrix instruction of kernels/cuda/warp.cuh, from the 32 lanes' fragments: products of bf16,
-// summed in f32 in order of k.
-void MultiplyFragments(const uint32_t* a, const uint32_t* b, float* c);
+// or of f16, summed in f32 in order of k.
+void MultiplyFragments(const uint32_t* a, const uint32_t* b, float* c, bool f16 = false);
 
 inline unsigned Lane() { return threadIdx.x % 32; }
 

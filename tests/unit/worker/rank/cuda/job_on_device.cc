@@ -21,6 +21,7 @@
 #include "worker/comm/file_rendezvous.h"
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
+#include "worker/rank/loss_scale.h"
 #include "worker/rank/schedule.h"
 
 namespace terrace {
@@ -58,7 +59,7 @@ class FixedIo final : public SequenceIo {
     if (!targets.empty()) targets.back() = -1;  // one that does not count
   }
   void LoadSchedule(std::span<float, 4> schedule) override {
-    FillSchedule(rules_, step_, schedule);
+    FillSchedule(rules_, step_, LossScale(rules_).Factor(), schedule);
   }
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind kind, std::span<const float> values) override {

@@ -1,6 +1,6 @@
-// What else a job may want of the CUDA backend: other families and bf16, states off the device,
-// activations that leave and come back, the caching allocator, checkpoints, orders of execution.
-// Minutes: every lane of every warp is a fiber.
+// What else a job may want of the CUDA backend: other families, bf16 and fp16, states off the
+// device, activations that leave and come back, the caching allocator, checkpoints, orders of
+// execution. Minutes: every lane of every warp is a fiber.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ v1::Layout Offloaded(v1::Tier tier) {
   return layout;
 }
 
-TEST(CudaTrainAllTest, EveryFamilyInBothPrecisionsFollowsTheCpu) {
+TEST(CudaTrainAllTest, EveryFamilyInAllPrecisionsFollowsTheCpu) {
   for (const char* family : {"gpt2", "llama", "mistral", "qwen2", "qwen3"}) {
     simt::ResetDevice({.order = DeviceOptions::Order::kLazy, .memory_bytes = kMemory});
     const DeviceJob fp32{.family = family, .layout = Accumulating()};
@@ -66,6 +66,9 @@ TEST(CudaTrainAllTest, EveryFamilyInBothPrecisionsFollowsTheCpu) {
     // Two backends round in other places. A bias that starts at zero has moved by a few steps of
     // AdamW, whose first go by signs: the worst of them is 0.14 off, of matrices 0.02.
     ExpectFollows(On("cuda", bf16), On("cpu", bf16), 2e-4, 0.2, std::string(family) + " bf16");
+    DeviceJob fp16 = fp32;
+    fp16.layout.set_precision("fp16");
+    ExpectFollows(On("cuda", fp16), On("cpu", fp16), 5e-5, 0.2, std::string(family) + " fp16");
   }
 }
 
