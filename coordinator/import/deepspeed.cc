@@ -73,8 +73,9 @@ class Importer {
     if (IsAuto(setting.value)) {
       const bool precision = setting.path == "bf16.enabled" || setting.path == "fp16.enabled";
       draft_.Automatic(setting.path, "auto",
-                       precision ? "train.precision is fp32 unless it is set: bf16 is the other"
-                                 : "left to the planner or the default");
+                       precision
+                           ? "train.precision is fp32 unless it is set: bf16 and fp16 are others"
+                           : "left to the planner or the default");
       return absl::OkStatus();
     }
     if (handler != DeepSpeedMappings().end()) {

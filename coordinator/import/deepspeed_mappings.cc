@@ -57,8 +57,32 @@ void Fp16(const DeepSpeedValue& m) {
     m.draft->Automatic(m.setting.path, "false", "off, as here");
     return;
   }
-  Map(m, "train.precision", "bf16",
-      "fp16 is not offered; bf16 has the same size and needs no loss scale");
+  Map(m, "train.precision", "fp16");
+}
+
+// Notes then that there is nothing to scale.
+bool IsFp16Off(const DeepSpeedValue& m) {
+  const Json& enabled = m.config.value(Json::json_pointer("/fp16/enabled"), Json(false));
+  if (enabled != false) return false;
+  m.draft->Automatic(m.setting.path, m.setting.value.dump(), "fp16 is off");
+  return true;
+}
+void LossScaleFixed(const DeepSpeedValue& m) {
+  if (!IsFp16Off(m)) MapAsIs(m, "train.loss_scale.fixed");
+}
+void LossScaleInitial(const DeepSpeedValue& m) {
+  if (IsFp16Off(m)) return;
+  Map(m, "train.loss_scale.initial", absl::StrCat(std::exp2(m.setting.value.get<double>())),
+      "two to that power");
+}
+void LossScaleWindow(const DeepSpeedValue& m) {
+  if (!IsFp16Off(m)) MapWhole(m, "train.loss_scale.window");
+}
+void LossScaleHysteresis(const DeepSpeedValue& m) {
+  if (!IsFp16Off(m)) MapWhole(m, "train.loss_scale.hysteresis");
+}
+void LossScaleMin(const DeepSpeedValue& m) {
+  if (!IsFp16Off(m)) MapAsIs(m, "train.loss_scale.min");
 }
 
 void OptimizerType(const DeepSpeedValue& m) {
@@ -180,6 +204,11 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"bf16.enabled", &Bf16},
       {"bfloat16.enabled", &Bf16},
       {"fp16.enabled", &Fp16},
+      {"fp16.loss_scale", &LossScaleFixed},
+      {"fp16.initial_scale_power", &LossScaleInitial},
+      {"fp16.loss_scale_window", &LossScaleWindow},
+      {"fp16.hysteresis", &LossScaleHysteresis},
+      {"fp16.min_loss_scale", &LossScaleMin},
       {"optimizer.type", &OptimizerType},
       {"optimizer.params.lr", &Lr},
       {"optimizer.params.betas", &Betas},

@@ -84,6 +84,7 @@ constexpr char kGpt175B[] = R"(
 --pipeline-model-parallel-size 16 --data-path /data/gpt_text_document --vocab-file gpt2-vocab.json
 --merge-file gpt2-merges.txt --split 949,50,1 --log-interval 100 --save-interval 10000
 --eval-interval 1000 --save /ckpt --load /ckpt --eval-iters 10 --tensorboard-dir logs
+--initial-loss-scale 4294967296 --loss-scale-window 500 --hysteresis 3 --min-loss-scale 0.5
 )";
 
 constexpr char kGpt345M[] = R"(
@@ -161,7 +162,8 @@ TEST(DeepSpeedConfigurationTest, Zero3OnNvme) {
   EXPECT_EQ(spec.layout().offload().optimizer().nvme(), 1);
   EXPECT_THAT(spec.resources().nvme().paths(), ElementsAre("/local_nvme"));
   EXPECT_EQ(spec.resources().nvme().queue_depth(), 8u);
-  EXPECT_EQ(spec.train().precision(), "bf16") << "fp16 is not offered";
+  EXPECT_EQ(spec.train().precision(), "fp16");
+  EXPECT_EQ(spec.train().loss_scale().fixed(), 0);
   EXPECT_THAT(Unknown(draft), IsEmpty());
 }
 
@@ -246,6 +248,11 @@ TEST(MegatronConfigurationTest, Gpt3Of175B) {
   EXPECT_EQ(spec.layout().pp(), 16u);
   EXPECT_EQ(spec.resources().nodes_max(), 16u);
   EXPECT_EQ(spec.train().schedule().warmup_steps(), 430) << "0.001 of lr-decay-iters";
+  EXPECT_EQ(spec.train().precision(), "fp16");
+  EXPECT_EQ(spec.train().loss_scale().initial(), 4294967296);
+  EXPECT_EQ(spec.train().loss_scale().window(), 500);
+  EXPECT_EQ(spec.train().loss_scale().hysteresis(), 3);
+  EXPECT_EQ(spec.train().loss_scale().min(), 0.5);
   EXPECT_THAT(spec.model().config_json(), HasSubstr("\"n_embd\": 12288"));
   EXPECT_THAT(Unknown(draft), IsEmpty());
 }

@@ -100,11 +100,24 @@ TEST(DeepSpeedTest, KeysThatDeepSpeedDoesNotHaveAreUnknownWithTheNearest) {
 
 TEST(DeepSpeedTest, WhatDoesNotExistHereSaysWhatToDo) {
   const auto settings = ByName(Import(
-      R"({"fp16": {"enabled": true, "loss_scale": 0}, "optimizer": {"type": "Lamb", "params": {"max_coeff": 10}}, "wandb": {"enabled": true}})"));
-  EXPECT_THAT(settings.at("fp16.enabled").note, HasSubstr("bf16"));
+      R"({"optimizer": {"type": "Lamb", "params": {"max_coeff": 10}}, "wandb": {"enabled": true}})"));
   EXPECT_EQ(settings.at("optimizer.type").fate, Fate::kAbsent);
   EXPECT_EQ(settings.at("optimizer.params.max_coeff").fate, Fate::kAbsent);
   EXPECT_THAT(settings.at("wandb.enabled").note, HasSubstr("/metrics"));
+}
+
+TEST(DeepSpeedTest, Fp16BringsItsLossScale) {
+  const SpecDraft draft = Import(
+      R"({"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12, "loss_scale_window": 500,
+                   "hysteresis": 3, "min_loss_scale": 2, "auto_cast": false}})");
+  EXPECT_EQ(draft.Get("train.precision"), "fp16");
+  EXPECT_EQ(draft.Get("train.loss_scale.fixed"), "0");
+  EXPECT_EQ(draft.Get("train.loss_scale.initial"), "4096");
+  EXPECT_EQ(draft.Get("train.loss_scale.window"), "500");
+  EXPECT_EQ(draft.Get("train.loss_scale.hysteresis"), "3");
+  EXPECT_EQ(draft.Get("train.loss_scale.min"), "2");
+  const SpecDraft off = Import(R"({"fp16": {"enabled": false, "loss_scale_window": 500}})");
+  EXPECT_FALSE(off.Has("train.loss_scale.window"));
 }
 
 TEST(DeepSpeedTest, AutoIsLeftToThePlannerAndTheBatchFollowsFromItsParts) {
