@@ -56,6 +56,20 @@ CUmemAllocationProp PageMemory(int device) {
   return memory;
 }
 
+Status SharedMemory(const PageCalls& calls, int device, CUmemAllocationProp* memory) {
+  const auto has = [&](CUdevice_attribute attribute) {
+    int value = 0;
+    return calls.attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+  };
+  if (!has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+    return {"cuda: this device cannot share memory with other processes"};
+  *memory = PageMemory(device);
+  memory->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  const bool rdma = has(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  memory->allocFlags.gpuDirectRDMACapable = rdma ? 1 : 0;
+  return {};
+}
+
 Status PageDevice(const PageCalls& calls, int* device) {
   Status status = kernels::cuda::Check(cudaGetDevice(device), "cudaGetDevice");
   if (!status.ok()) return status;

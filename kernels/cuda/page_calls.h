@@ -37,8 +37,11 @@ const PageCalls& ThePageCalls();
 
 // The calling thread's device; a sentence where it or the driver cannot map pages of kPageBytes.
 Status PageDevice(const PageCalls& calls, int* device);
-// Memory of the device, of its own processes only.
+// Memory of the device, of its own process only.
 CUmemAllocationProp PageMemory(int device);
+// Memory that other processes can be let at, and network cards where they can. A sentence where the
+// device has none.
+Status SharedMemory(const PageCalls& calls, int device, CUmemAllocationProp* memory);
 CUdeviceptr AddressOf(const std::byte* data);
 
 }  // namespace terrace::kernels::cuda

@@ -3,9 +3,15 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/page_calls.h"
 
 namespace terrace::kernels::cuda {
+namespace {
+
+Status First(Status first, Status second) { return first.ok() ? second : first; }
+
+}  // namespace
 
 Status PagedRange::Reserve(int64_t bytes, std::unique_ptr<PagedRange>* range) {
   int device = 0;
@@ -23,11 +29,13 @@ Status PagedRange::Reserve(int64_t bytes, std::unique_ptr<PagedRange>* range) {
   return {};
 }
 
+// Addresses where something stays mapped stay reserved: nobody else gets them.
 PagedRange::~PagedRange() {
   if (data_ == nullptr) return;
   if (!mapped_.empty()) cudaDeviceSynchronize();
-  while (!mapped_.empty()) UnmapPage(*mapped_.begin());
-  calls_.free(AddressOf(data_), static_cast<size_t>(bytes_));
+  Status status;
+  for (const int64_t page : std::set<int64_t>(mapped_)) status = First(status, UnmapPage(page));
+  if (status.ok()) calls_.free(AddressOf(data_), static_cast<size_t>(bytes_));
 }
 
 Status PagedRange::Map(int64_t offset, int64_t bytes, bool* exhausted) {
@@ -38,7 +46,7 @@ Status PagedRange::Map(int64_t offset, int64_t bytes, bool* exhausted) {
   if (status.ok()) status = calls_.Open(device_, data_ + offset, bytes);
   if (!status.ok()) {
     for (int64_t page = offset; page < offset + bytes; page += kPageBytes) {
-      if (mapped_.count(page) > 0) UnmapPage(page);
+      if (mapped_.count(page) > 0) status = First(status, UnmapPage(page));
     }
   }
   return status;
@@ -58,14 +66,17 @@ Status PagedRange::MapPage(int64_t offset, bool* exhausted) {
   return status;
 }
 
-void PagedRange::Unmap(int64_t offset, int64_t bytes) {
-  cudaDeviceSynchronize();
-  for (int64_t page = offset; page < offset + bytes; page += kPageBytes) UnmapPage(page);
+Status PagedRange::Unmap(int64_t offset, int64_t bytes) {
+  Status status = kernels::cuda::Check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  for (int64_t page = offset; page < offset + bytes; page += kPageBytes)
+    status = First(status, UnmapPage(page));
+  return status;
 }
 
-void PagedRange::UnmapPage(int64_t offset) {
-  calls_.unmap(AddressOf(data_ + offset), kPageBytes);
-  mapped_.erase(offset);
+Status PagedRange::UnmapPage(int64_t offset) {
+  Status status = calls_.Check(calls_.unmap(AddressOf(data_ + offset), kPageBytes), "cuMemUnmap");
+  if (status.ok()) mapped_.erase(offset);
+  return status;
 }
 
 }  // namespace terrace::kernels::cuda

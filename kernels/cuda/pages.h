@@ -33,13 +33,14 @@ class PagedRange {
   // REQUIRES (both): whole pages inside the range, all unmapped, all mapped. After an error none of
   // them is mapped; `exhausted`: because the device has no more memory. Content: anything.
   Status Map(int64_t offset, int64_t bytes, bool* exhausted);
-  // Waits for the device first: what was queued may still use them.
-  void Unmap(int64_t offset, int64_t bytes);
+  // Waits for the device first: what was queued may still use them. A page that the driver does not
+  // give up stays mapped, and the others go.
+  Status Unmap(int64_t offset, int64_t bytes);
 
  private:
   explicit PagedRange(const PageCalls& calls, int device) : calls_(calls), device_(device) {}
   Status MapPage(int64_t offset, bool* exhausted);
-  void UnmapPage(int64_t offset);
+  Status UnmapPage(int64_t offset);
 
   const PageCalls& calls_;
   const int device_;

@@ -26,14 +26,9 @@ Status SecondPages::Reserve(int64_t bytes, const std::vector<Run>& runs,
     cuts.insert({run.offset, run.offset + run.bytes});
     address_bytes += run.bytes;
   }
-  CUdeviceptr address = 0;
-  status =
-      calls.Check(calls.reserve(&address, static_cast<size_t>(address_bytes), kPageBytes, 0, 0),
-                  "cuMemAddressReserve");
+  status = made->Open(address_bytes);
   if (!status.ok()) return status;
-  made->data_ = reinterpret_cast<std::byte*>(address);
-  made->address_bytes_ = address_bytes;
-  status = made->Create(device, {cuts.begin(), cuts.end()}, exhausted);
+  status = made->Create(PageMemory(device), {cuts.begin(), cuts.end()}, exhausted);
   if (status.ok()) status = made->Map(0, bytes, 0);
   int64_t at = bytes;
   for (size_t i = 0; i < runs.size() && status.ok(); ++i) {
@@ -45,8 +40,46 @@ Status SecondPages::Reserve(int64_t bytes, const std::vector<Run>& runs,
   return status;
 }
 
-Status SecondPages::Create(int device, const std::vector<int64_t>& cuts, bool* exhausted) {
-  const CUmemAllocationProp memory = PageMemory(device);
+Status SecondPages::ReserveShared(int64_t bytes, std::unique_ptr<SecondPages>* pages,
+                                  bool* exhausted) {
+  *exhausted = false;
+  int device = 0;
+  const PageCalls& calls = ThePageCalls();
+  Status status = PageDevice(calls, &device);
+  if (!status.ok()) return status;
+  CUmemAllocationProp memory = {};
+  status = SharedMemory(calls, device, &memory);
+  size_t granularity = 0;
+  if (status.ok()) {
+    status =
+        calls.Check(calls.granularity(&granularity, &memory, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                    "cuMemGetAllocationGranularity");
+  }
+  if (!status.ok()) return status;
+  const int64_t unit = std::max<int64_t>(kPageBytes, static_cast<int64_t>(granularity));
+  const int64_t whole = (std::max<int64_t>(bytes, 1) + unit - 1) / unit * unit;
+  std::unique_ptr<SecondPages> made(new SecondPages(calls));
+  status = made->Open(whole);
+  if (status.ok()) status = made->Create(memory, {0, whole}, exhausted);
+  if (status.ok()) status = made->Map(0, whole, 0);
+  if (status.ok()) status = calls.Open(device, made->data_, whole);
+  if (status.ok()) *pages = std::move(made);
+  return status;
+}
+
+Status SecondPages::Open(int64_t address_bytes) {
+  CUdeviceptr address = 0;
+  const Status status =
+      calls_.Check(calls_.reserve(&address, static_cast<size_t>(address_bytes), kPageBytes, 0, 0),
+                   "cuMemAddressReserve");
+  if (!status.ok()) return status;
+  data_ = reinterpret_cast<std::byte*>(address);
+  address_bytes_ = address_bytes;
+  return {};
+}
+
+Status SecondPages::Create(const CUmemAllocationProp& memory, const std::vector<int64_t>& cuts,
+                           bool* exhausted) {
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
     CUmemGenericAllocationHandle handle = 0;
     const int64_t bytes = cuts[i + 1] - cuts[i];

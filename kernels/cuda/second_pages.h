@@ -14,6 +14,8 @@
 
 #include "kernels/kernel.h"
 
+struct CUmemAllocationProp_st;  // of the driver
+
 namespace terrace::kernels::cuda {
 
 struct PageCalls;
@@ -29,6 +31,9 @@ class SecondPages {
   // Everything is whole pages (pages.h). `exhausted`: the error is that the device has no more.
   static Status Reserve(int64_t bytes, const std::vector<Run>& runs,
                         std::unique_ptr<SecondPages>* pages, bool* exhausted);
+  // `bytes` of memory in one allocation, without second addresses, that other processes can be let
+  // at: what libraries that map a peer's memory ask for. Rounded up to what the device recommends.
+  static Status ReserveShared(int64_t bytes, std::unique_ptr<SecondPages>* pages, bool* exhausted);
   // Waits for the device first: what was queued may still use them.
   ~SecondPages();
   SecondPages(const SecondPages&) = delete;
@@ -38,7 +43,9 @@ class SecondPages {
 
  private:
   explicit SecondPages(const PageCalls& calls) : calls_(calls) {}
-  Status Create(int device, const std::vector<int64_t>& cuts, bool* exhausted);
+  Status Open(int64_t address_bytes);
+  Status Create(const CUmemAllocationProp_st& memory, const std::vector<int64_t>& cuts,
+                bool* exhausted);
   // The allocations of [offset, offset + bytes) at `at` on.
   Status Map(int64_t offset, int64_t bytes, int64_t at);
 

@@ -75,7 +75,7 @@ TEST_F(PagesTest, AnyPageGoesBackAndComesAgain) {
   Reserve(8);
   ASSERT_TRUE(Map(0, 8 * kPageBytes).ok());
   ASSERT_TRUE(Write(0, 1, 8 * kPageBytes).ok());
-  range_->Unmap(2 * kPageBytes, 3 * kPageBytes);
+  ASSERT_TRUE(range_->Unmap(2 * kPageBytes, 3 * kPageBytes).ok());
   EXPECT_EQ(UsedBytes(), kContext + 5 * kPageBytes);
   EXPECT_EQ(Read(2 * kPageBytes - 1), 1);
   EXPECT_EQ(Read(5 * kPageBytes), 1);
@@ -105,6 +105,18 @@ TEST_F(PagesTest, WhatIsNoLackOfMemoryIsNotCalledOne) {
   EXPECT_FALSE(exhausted_);
 }
 
+TEST_F(PagesTest, APageThatTheDriverDoesNotGiveUpIsSaidAndStays) {
+  simt::ResetDevice({.devices = 1,
+                     .memory_bytes = kContext + 4 * kPageBytes,
+                     .context_bytes = kContext,
+                     .failing_unmap = 2});
+  Reserve(4);
+  ASSERT_TRUE(Map(0, 4 * kPageBytes).ok());
+  EXPECT_THAT(range_->Unmap(0, 3 * kPageBytes).message, HasSubstr("cuMemUnmap: invalid argument"));
+  EXPECT_EQ(UsedBytes(), kContext + 2 * kPageBytes) << "the second and the last stay";
+  EXPECT_TRUE(range_->Unmap(kPageBytes, kPageBytes).ok()) << "it is still known";
+}
+
 // cuMemUnmap waits for nothing.
 TEST_F(PagesTest, WhatIsQueuedOnPagesIsDoneBeforeTheyGo) {
   Reset(2);
@@ -113,7 +125,7 @@ TEST_F(PagesTest, WhatIsQueuedOnPagesIsDoneBeforeTheyGo) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   ASSERT_EQ(cudaMemsetAsync(range_->data(), 1, 2 * kPageBytes, stream), cudaSuccess);
-  range_->Unmap(0, kPageBytes);
+  ASSERT_TRUE(range_->Unmap(0, kPageBytes).ok());
   EXPECT_EQ(Read(kPageBytes), 1);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }

@@ -113,6 +113,26 @@ TEST_F(SecondPagesTest, TooLittleMemoryIsSaidAndLeavesNothing) {
   EXPECT_TRUE(exhausted_);
 }
 
+TEST_F(SecondPagesTest, WhatPeersMapIsOneAllocationThatCanBeShared) {
+  Reset(8);
+  const int64_t bytes = 5 * kPageBytes - 100;
+  ASSERT_TRUE(SecondPages::ReserveShared(bytes, &pages_, &exhausted_).ok());
+  EXPECT_EQ(simt::CountsOfDevice().shared_allocations, 1);
+  EXPECT_EQ(UsedBytes(), kContext + 6 * kPageBytes) << "whole units of what is recommended";
+  Write(0, {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(Read(4), 5);
+}
+
+TEST_F(SecondPagesTest, ADeviceThatSharesNothingIsASentence) {
+  simt::ResetDevice({.context_bytes = kContext, .shares_memory = false});
+  EXPECT_EQ(SecondPages::ReserveShared(100, &pages_, &exhausted_).message,
+            "cuda: this device cannot share memory with other processes");
+  Reset(1);
+  EXPECT_THAT(SecondPages::ReserveShared(kPageBytes, &pages_, &exhausted_).message,
+              HasSubstr("cuMemCreate: out of memory"));
+  EXPECT_TRUE(exhausted_);
+}
+
 TEST_F(SecondPagesTest, ADeviceThatCannotIsASentence) {
   simt::ResetDevice({.context_bytes = kContext, .maps_pages = false});
   EXPECT_EQ(Reserve(2, {{0, 1}}).message, "cuda: this device cannot map pages");

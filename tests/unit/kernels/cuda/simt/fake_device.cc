@@ -210,6 +210,7 @@ void ResetDevice(const DeviceOptions& options) {
   }
   fake.options = options;
   fake.counts = {.graphs = fake.counts.graphs};
+  fake.unmaps = 0;
   fake.random.seed(options.seed);
   fake.failed = false;
 }

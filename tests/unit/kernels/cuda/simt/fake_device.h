@@ -44,6 +44,8 @@ struct DeviceOptions {
   int64_t slow_stream = 0;
   int64_t graph_bytes = 0;  // of device memory that a graph takes
   bool maps_pages = true;
+  bool shares_memory = true;     // with other processes
+  int64_t failing_unmap = 0;     // the n-th cuMemUnmap is refused
   int64_t page_bytes = 2 << 20;  // that it maps at the least
   double ms_per_work = 0;        // of a clock that only work moves; 0: the host's clock
 };
@@ -52,11 +54,12 @@ void ResetDevice(const DeviceOptions& options);
 
 struct DeviceCounts {
   int64_t streams = 0, waits = 0, syncs = 0, work = 0;  // since ResetDevice
-  int64_t reorderings = 0;  // work executed before earlier work of another stream
-  int64_t allocations = 0;  // of device memory, there now
-  int64_t pages = 0;        // mapped now
-  int64_t ranges = 0;       // of addresses, there now
-  int64_t graphs = 0;       // there now
+  int64_t reorderings = 0;         // work executed before earlier work of another stream
+  int64_t allocations = 0;         // of device memory, there now
+  int64_t pages = 0;               // mapped now
+  int64_t ranges = 0;              // of addresses, there now
+  int64_t shared_allocations = 0;  // of cuMemCreate that other processes can be let at
+  int64_t graphs = 0;              // there now
   int64_t graph_launches = 0;
 };
 DeviceCounts CountsOfDevice();

@@ -104,14 +104,17 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute, CUdevice) {
-  *value = TheFake().options.maps_pages ? 1 : 0;
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  const DeviceOptions& options = TheFake().options;
+  const bool shares = attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+  *value = (shares ? options.shares_memory : options.maps_pages) ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
-                                       CUmemAllocationGranularity_flags) {
-  *bytes = static_cast<size_t>(TheFake().options.page_bytes);
+                                       CUmemAllocationGranularity_flags which) {
+  const int64_t times = which == CU_MEM_ALLOC_GRANULARITY_RECOMMENDED ? 2 : 1;
+  *bytes = static_cast<size_t>(times * TheFake().options.page_bytes);
   return CUDA_SUCCESS;
 }
 
@@ -153,6 +156,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   const int64_t room = fake.options.memory_bytes - fake.options.context_bytes - fake.used_bytes;
   if (static_cast<int64_t>(bytes) > room) return CUDA_ERROR_OUT_OF_MEMORY;
   fake.used_bytes += static_cast<int64_t>(bytes);
+  if (memory->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    ++fake.counts.shared_allocations;
   fake.physical[++fake.next_handle] = {.bytes = bytes, .uses = 1, .offset = NewPages(bytes)};
   *handle = static_cast<CUmemGenericAllocationHandle>(fake.next_handle);
   return CUDA_SUCCESS;
@@ -186,6 +191,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   Fake& fake = TheFake();
   const std::lock_guard lock(fake.mutex);
+  if (++fake.unmaps == fake.options.failing_unmap) return CUDA_ERROR_INVALID_VALUE;
   const auto mapping = fake.mappings.find(At(address));
   if (mapping == fake.mappings.end() || mapping->second.bytes != bytes)
     return CUDA_ERROR_INVALID_VALUE;

@@ -22,6 +22,7 @@ struct Capture;
 
 struct CUevent_st {
   int64_t recorded = 0, passed = 0;  // times
+  int queries = 0;                   // since the last record
   // Of the last record, where it was captured: the number of the capture and the nodes before it.
   int64_t captured = 0;
   std::vector<size_t> captured_after;
@@ -91,6 +92,7 @@ struct Fake {
   std::map<char*, Mapping> mappings;
   std::map<int64_t, PhysicalMemory> physical;  // by handle
   int64_t next_handle = 0;
+  int64_t unmaps = 0;
   std::vector<std::function<void()>> unfinished;  // of the default stream
   int64_t next = 0;
   int64_t used_bytes = 0;
