@@ -27,6 +27,26 @@ namespace terrace {
 
 enum class ReduceType { kF32, kBF16, kF16 };
 
+// What a group offers whose collectives can be part of a device's graph: they are written down
+// once, on all members or on none, and every launch of that graph is one of all members too.
+//
+// Thread rule: that of collectives.
+class GraphCollectives {
+ public:
+  virtual ~GraphCollectives() = default;
+
+  // Between the two collectives are put on the group's stream, which somebody captures, and not
+  // waited for. EndCapture also after a failure; the bytes that each run of them will send.
+  virtual absl::Status BeginCapture() = 0;
+  virtual int64_t EndCapture() = 0;
+
+  // Around each run of the graph. While it runs CheckRun says, again and again, whether it can
+  // still end: as calls that wait do, it breaks the group where a member is lost or time is over.
+  virtual absl::Status BeginRun() = 0;
+  virtual absl::Status CheckRun() = 0;
+  virtual void EndRun(int64_t sent_bytes) = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -64,6 +84,9 @@ class Communicator {
   //   ring shift, send                         V
   //   broadcast       V for each child in the binomial tree; (N - 1) V over all members
   virtual int64_t bytes_sent() const = 0;
+
+  // Null: a thread of the host has a part in every call.
+  virtual GraphCollectives* graph_collectives() { return nullptr; }
 };
 
 // Where members find each other: a key-value store scoped to one (job, epoch). Thread-safe.

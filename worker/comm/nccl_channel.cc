@@ -123,6 +123,7 @@ absl::Status NcclChannel::Copy(void* out, const void* in, int64_t bytes) {
 }
 
 absl::Status NcclChannel::Finish() {
+  if (captured_) return absl::OkStatus();
   RETURN_IF_ERROR(Must(cudaEventRecord(ran_, stream_)));
   return WaitWhile([this]() -> absl::StatusOr<bool> {
     const cudaError_t state = cudaEventQuery(ran_);
@@ -173,18 +174,26 @@ absl::Status NcclChannel::WaitWhile(absl::FunctionRef<absl::StatusOr<bool>()> go
     if (!more.ok()) return GiveUp(more.status());
     if (!*more) return absl::OkStatus();
     if (round % kRoundsPerErrorCheck == 0) RETURN_IF_ERROR(Problems());
-    const int64_t now = NowNanos();
-    if (now > deadline_ns_) {
-      return GiveUp(absl::UnavailableError(
-          absl::StrCat(Where(), " has not ended after ", (now - begun_ns_) / 1'000'000,
-                       " ms: a member is lost, or does not take part")));
-    }
-    if (now - begin < kSpinNanos) {
+    RETURN_IF_ERROR(CheckDeadline());
+    if (NowNanos() - begin < kSpinNanos) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(kSleep);
     }
   }
+}
+
+absl::Status NcclChannel::CheckDeadline() {
+  const int64_t now = NowNanos();
+  if (now <= deadline_ns_) return absl::OkStatus();
+  return GiveUp(absl::UnavailableError(
+      absl::StrCat(Where(), " has not ended after ", (now - begun_ns_) / 1'000'000,
+                   " ms: a member is lost, or does not take part")));
+}
+
+absl::Status NcclChannel::Check() {
+  RETURN_IF_ERROR(Problems());
+  return CheckDeadline();
 }
 
 // Whatever else ends a call than its own end.

@@ -85,8 +85,11 @@ class NcclChannel {
   absl::Status Launch(absl::FunctionRef<ncclResult_t()> start);
   // Puts a copy on the stream; none where both are the same.
   absl::Status Copy(void* out, const void* in, int64_t bytes);
-  // Waits until all that was launched has run.
+  // Waits until all that was launched has run; only puts it on the stream while that is captured.
   absl::Status Finish();
+  void SetCaptured(bool captured) { captured_ = captured; }
+  // Between Begin and the end of something that is waited for elsewhere: whether it can still end.
+  absl::Status Check();
 
   // Lets operations of this communicator use the memory in place. Empty, or why NCCL does not want
   // to: nothing is registered then, and all else goes on.
@@ -99,6 +102,7 @@ class NcclChannel {
   absl::Status Open(const Place& place, const ncclUniqueId& id, cudaStream_t stream);
   absl::Status WaitWhile(absl::FunctionRef<absl::StatusOr<bool>()> goes_on);
   absl::Status WaitForComm();
+  absl::Status CheckDeadline();
   absl::Status Problems();
   absl::Status GiveUp(absl::Status failure);
   absl::Status Must(cudaError_t error);
@@ -113,6 +117,7 @@ class NcclChannel {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t ran_ = nullptr;
   ncclComm_t comm_ = nullptr;
+  bool captured_ = false;
   std::vector<void*> registered_;
   Operation operation_;
   int64_t begun_ns_ = 0, deadline_ns_ = 0;

@@ -45,7 +45,7 @@ class Messages {
   ncclResult_t bad_ = ncclSuccess;
 };
 
-class Nccl final : public NcclCommunicator {
+class Nccl final : public NcclCommunicator, public GraphCollectives {
  public:
   explicit Nccl(NcclConnection connection)
       : connection_(std::move(connection)), channel_(*connection_.collectives) {}
@@ -173,6 +173,23 @@ class Nccl final : public NcclCommunicator {
     return channel_.Finish();
   }
 
+  GraphCollectives* graph_collectives() override { return this; }
+  absl::Status BeginCapture() override {
+    RETURN_IF_ERROR(channel_.Begin({"capturing", size(), "members"}));
+    captured_bytes_ = 0;
+    captures_ = true;
+    channel_.SetCaptured(true);
+    return absl::OkStatus();
+  }
+  int64_t EndCapture() override {
+    channel_.SetCaptured(false);
+    captures_ = false;
+    return captured_bytes_;
+  }
+  absl::Status BeginRun() override { return channel_.Begin({"a graph", size(), "members"}); }
+  absl::Status CheckRun() override { return channel_.Check(); }
+  void EndRun(int64_t sent_bytes) override { Sent(sent_bytes).IgnoreError(); }
+
   void Abort() override { connection_.group->Abort(); }
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
 
@@ -196,6 +213,10 @@ class Nccl final : public NcclCommunicator {
 
   Place place() const { return {rank(), size()}; }
   absl::Status Sent(int64_t bytes) {
+    if (captures_) {
+      captured_bytes_ += bytes;
+      return absl::OkStatus();
+    }
     bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
     return absl::OkStatus();
   }
@@ -224,6 +245,8 @@ class Nccl final : public NcclCommunicator {
   const NcclConnection connection_;
   NcclChannel& channel_;  // of collectives
   std::atomic<int64_t> bytes_sent_{0};
+  bool captures_ = false;
+  int64_t captured_bytes_ = 0;  // by what was captured since BeginCapture
   std::string slower_because_;
 };
 

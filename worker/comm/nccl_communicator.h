@@ -45,6 +45,7 @@ class NcclCommunicator : public Communicator {
 struct NcclMemory {
   std::byte* data = nullptr;
   int64_t bytes = 0;
+  std::string refusal = {};  // why NCCL must not use it in place; empty: it may
 };
 
 // Connects the group without blocking inside NCCL, and runs a small operation of each kind, so that

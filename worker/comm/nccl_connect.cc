@@ -27,6 +27,15 @@ void PrepareEnvironment(const std::string& interface_address) {
   std::call_once(once, [&] {
     // Switches add in an order of their own: the maintainers call it not deterministic.
     ::setenv("NCCL_NVLS_ENABLE", "0", 0);
+    // Every algorithm's connections are made with the group, not at the first call that is large
+    // enough to want them: a rank's memory is measured before its first step.
+    ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    // Graphs would register operands of their own accord, which asks all members to have them at
+    // one place; arenas are registered where that is so (nccl_registration.h).
+    ::setenv("NCCL_GRAPH_REGISTER", "0", 0);
+    // No call of a group is under way while a graph is that holds others: what keeps those in order
+    // costs time, and is known to hang where one graph holds several groups.
+    ::setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
     const std::string name = interface_address.empty() ? "" : InterfaceOf(interface_address);
     if (!name.empty()) ::setenv("NCCL_SOCKET_IFNAME", absl::StrCat("=", name).c_str(), 0);
   });

@@ -29,6 +29,7 @@ std::vector<NcclChannel*> ChannelsToRegister(const NcclConnection& connection) {
 // Empty, or why this member cannot.
 absl::StatusOr<std::string> RegisterOwn(const NcclMemory& memory,
                                         const std::vector<NcclChannel*>& channels) {
+  if (!memory.refusal.empty()) return memory.refusal;
   if (memory.bytes == 0) return "it has none";
   const int64_t page = ::sysconf(_SC_PAGESIZE);
   // NCCL counts from the start of a page: elsewhere members would count from different places.

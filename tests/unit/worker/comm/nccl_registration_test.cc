@@ -59,7 +59,8 @@ class NcclRegistrationTest : public testing::Test {
           options.ranks.push_back(10 + member);
           if (messages_ && member != rank) options.message_peers.push_back(member);
         }
-        const NcclMemory memory = {arena + (rank == 1 ? shift_ : 0), kArenaBytes};
+        const NcclMemory memory = {arena + (rank == 1 ? shift_ : 0), kArenaBytes,
+                                   rank == 1 ? refusal_ : ""};
         {
           auto group = ConnectNccl(options, &store, stream, &memory);
           ASSERT_TRUE(group.ok()) << group.status();
@@ -94,7 +95,8 @@ class NcclRegistrationTest : public testing::Test {
 
   int size_ = 3;
   bool one_layout_ = true, messages_ = false;
-  int64_t shift_ = 0;  // of the second member's arena
+  int64_t shift_ = 0;    // of the second member's arena
+  std::string refusal_;  // of the same
 };
 
 TEST_F(NcclRegistrationTest, TheArenaIsRegisteredWithEveryChannelAndGoesAfterIt) {
@@ -107,6 +109,17 @@ TEST_F(NcclRegistrationTest, TheArenaIsRegisteredWithEveryChannelAndGoesAfterIt)
     ASSERT_TRUE(rank.group->Barrier().ok());
   });
   EXPECT_THAT(because, Each(IsEmpty()));
+}
+
+TEST_F(NcclRegistrationTest, MemoryThatNcclMustNotUseIsNotRegisteredAndTheReasonIsNamed) {
+  refusal_ = "its pages are several allocations";
+  const auto because = OnRanks([](const Rank& rank) {
+    EXPECT_EQ(fake_nccl::CountLive().registrations, 0);
+    Use(rank);
+    ASSERT_TRUE(rank.group->Barrier().ok());
+  });
+  EXPECT_EQ(because[1], refusal_);
+  EXPECT_THAT(because[0], HasSubstr("rank 11 cannot register its own"));
 }
 
 TEST_F(NcclRegistrationTest, PeersMapEachOthersMemoryWhileConnecting) {
