@@ -111,6 +111,13 @@ Status NvmlDevice::Open(const std::string& uuid, std::unique_ptr<NvmlDevice>* de
 
 NvmlDevice::~NvmlDevice() { calls_.shutdown(); }
 
+Status NvmlDevice::CountProcesses(int* count) const {
+  std::vector<ProcessInfo> processes;
+  const Status status = Listed(calls_, handle_, &processes);
+  *count = static_cast<int>(processes.size());
+  return status;
+}
+
 Status NvmlDevice::UsedBy(int64_t pid, int64_t at_least, int64_t* bytes) const {
   std::vector<ProcessInfo> processes;
   Status status = Listed(calls_, handle_, &processes);

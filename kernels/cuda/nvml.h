@@ -33,6 +33,8 @@ class NvmlDevice {
   // process is not listed and only one is, which holds that much, that one is taken for it. A
   // sentence where the driver does not tell.
   Status UsedBy(int64_t pid, int64_t at_least, int64_t* bytes) const;
+  // Of any container.
+  Status CountProcesses(int* count) const;
 
  private:
   NvmlDevice(const NvmlCalls& calls, void* handle) : calls_(calls), handle_(handle) {}

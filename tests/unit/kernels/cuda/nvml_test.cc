@@ -69,6 +69,15 @@ TEST(NvmlTest, AProcessThatIsListedWithoutItsBytesDoesNotCount) {
   EXPECT_THAT(why_not, HasSubstr("with 0 bytes"));
 }
 
+TEST(NvmlTest, ProcessesOfADeviceAreCountedWhateverTheirNumbers) {
+  fake_nvml::Set({.devices = {kGpu}, .processes = {{7, 1}, {8, 2}, {42, 3}}});
+  std::unique_ptr<NvmlDevice> nvml;
+  ASSERT_TRUE(NvmlDevice::Open(kDigits, &nvml).ok());
+  int count = 0;
+  ASSERT_TRUE(nvml->CountProcesses(&count).ok());
+  EXPECT_EQ(count, 3);
+}
+
 TEST(NvmlTest, ADeviceThatNvmlDoesNotKnowIsNamed) {
   std::string why_not;
   EXPECT_EQ(Used({{42, 1600}}, &why_not, "GPU-another"), -1);
