@@ -143,6 +143,8 @@ void LiveDisplay::Show(const v1::JobEvent& event, int64_t now_ms) {
         last_draw_ms_ = now_ms;
       }
       return;
+    case v1::JobEvent::kWarning:
+      return Note(EventText(event, steps));
     case v1::JobEvent::kState: {
       const std::string text = EventText(event, steps);
       if (text != state_) Note(text);

@@ -40,6 +40,14 @@ std::string Ratio(int64_t part, int64_t whole) {
   return absl::StrFormat("%.3f", 1 - static_cast<double>(part) / static_cast<double>(whole));
 }
 
+// Of the device.
+int64_t PlannedBytes(const v1::RankMemory& memory) {
+  int64_t bytes = memory.external_allowed_bytes();
+  for (const v1::TierMemory& tier : memory.tiers())
+    bytes += tier.tier() == v1::DEVICE ? tier.predicted_bytes() : 0;
+  return bytes;
+}
+
 const v1::RankMemory* Earlier(const v1::GetMemoryResponse& before, uint32_t rank) {
   for (const v1::RankMemory& memory : before.ranks()) {
     if (memory.rank() == rank) return &memory;
@@ -93,7 +101,7 @@ Table TierTable(const v1::GetMemoryResponse& now) {
 
 Table AllocatorTable(const v1::GetMemoryResponse& now) {
   Table table({"RANK", "ALLOCATOR", "ALLOCATED", "RESERVED", "PEAK", "FRAGMENTATION", "OF FREE",
-               "RETRIES", "OOMS", "OUTSIDE", "ALLOWED", "PINNED", "STALLED", "AT"});
+               "RETRIES", "OOMS", "OUTSIDE", "ALLOWED", "BY DRIVER", "PINNED", "STALLED", "AT"});
   for (const v1::RankMemory& memory : now.ranks()) {
     const v1::AllocatorStats& stats = memory.allocator();
     table.Add(
@@ -102,7 +110,8 @@ Table AllocatorTable(const v1::GetMemoryResponse& now) {
          Ratio(stats.allocated_bytes(), stats.reserved_bytes()),
          Ratio(stats.largest_free_block_bytes(), stats.reserved_bytes() - stats.allocated_bytes()),
          absl::StrCat(stats.retries()), absl::StrCat(stats.ooms()), Bytes(memory.external_bytes()),
-         Bytes(memory.external_allowed_bytes()), Bytes(memory.host_pinned_bytes()),
+         Bytes(memory.external_allowed_bytes()), Bytes(memory.driver_bytes()),
+         Bytes(memory.host_pinned_bytes()),
          absl::StrFormat("%.1f s", memory.offload_stall_seconds()), Place(memory)});
   }
   return table;
@@ -175,6 +184,10 @@ void AddRank(const v1::RankMemory& memory, const v1::RankMemory* before, int col
       Ratio(stats.largest_free_block_bytes(), stats.reserved_bytes() - stats.allocated_bytes()),
       memory.host_pinned_bytes() > 0
           ? absl::StrCat(", pinned ", FormatBytes(memory.host_pinned_bytes()))
+          : "",
+      memory.driver_bytes() > 0
+          ? absl::StrCat(", by the driver ", FormatBytes(memory.driver_bytes()), " of ",
+                         FormatBytes(PlannedBytes(memory)))
           : "",
       "\n");
   if (memory.traffic().empty()) return;

@@ -148,6 +148,9 @@ std::string EventLine(const v1::JobEvent& event) {
       return absl::StrCat(
           "{\"event\": \"activity\", \"text\": ", JsonString(event.activity().text()),
           ", \"fraction\": ", JsonNumber(event.activity().fraction()), "}");
+    case v1::JobEvent::kWarning:
+      return absl::StrCat("{\"event\": \"warning\", \"rank\": ", event.warning().rank(),
+                          ", \"text\": ", JsonString(event.warning().text()), "}");
     case v1::JobEvent::EVENT_NOT_SET:
       break;
   }
@@ -180,6 +183,8 @@ std::string EventText(const v1::JobEvent& event, int64_t steps) {
     case v1::JobEvent::kActivity:
       return absl::StrFormat("%s %.0f %%", event.activity().text(),
                              event.activity().fraction() * 100);
+    case v1::JobEvent::kWarning:
+      return absl::StrCat("warning: rank ", event.warning().rank(), ": ", event.warning().text());
     case v1::JobEvent::EVENT_NOT_SET:
       break;
   }

@@ -46,7 +46,10 @@ void PrintStatus(const v1::Job& job) {
   if (progress.arena_bytes() > 0) {
     Line("memory",
          absl::StrCat(FormatBytes(progress.arena_bytes()), " arenas + ",
-                      FormatBytes(progress.external_bytes()), " outside them, the largest rank"));
+                      FormatBytes(progress.external_bytes()), " outside them, the largest rank",
+                      progress.driver_bytes() > 0
+                          ? absl::StrCat("; by the driver ", FormatBytes(progress.driver_bytes()))
+                          : ""));
   }
   if (const double planned = job.plan().time().step_seconds();
       planned > 0 && progress.step_seconds() > 0) {

@@ -64,6 +64,8 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
   for (const RankView& view : ranks) {
     progress.set_external_bytes(
         std::max(progress.external_bytes(), view.report.progress().external_bytes()));
+    progress.set_driver_bytes(
+        std::max(progress.driver_bytes(), view.report.progress().driver_bytes()));
   }
   const v1::Progress& known = entry.job.progress();
   // A restarted rank knows no checkpoint of its own yet.

@@ -52,6 +52,15 @@ Status FindDevice(int ordinal) {
           " does not exist"};
 }
 
+std::string UuidOf(const cudaDeviceProp& properties) {
+  std::string digits;
+  for (const char byte : properties.uuid.bytes) {
+    digits += kHexDigits[static_cast<unsigned char>(byte) / 16];
+    digits += kHexDigits[static_cast<unsigned char>(byte) % 16];
+  }
+  return digits;
+}
+
 Status CheckCode(const std::string& device) {
   const Status status = CheckLoads();
   if (status.ok()) return status;
@@ -71,7 +80,8 @@ Status ListDevices(std::vector<DeviceInfo>* devices) {
     devices->push_back({.name = properties.name,
                         .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
                         .major = properties.major,
-                        .minor = properties.minor});
+                        .minor = properties.minor,
+                        .uuid = UuidOf(properties)});
   }
   return status;
 }
@@ -105,10 +115,7 @@ Status Device::Start(int ordinal) {
   multiprocessors_ = properties.multiProcessorCount;
   has_wgmma_ = properties.major == 9 && properties.minor == 0;
   wgmma_attention_ = has_wgmma_ && WantsWgmma(std::getenv("TERRACE_CUDA_ATTENTION"));
-  for (const char byte : properties.uuid.bytes) {
-    uuid_ += kHexDigits[static_cast<unsigned char>(byte) / 16];
-    uuid_ += kHexDigits[static_cast<unsigned char>(byte) % 16];
-  }
+  uuid_ = UuidOf(properties);
   if (properties.major < kOldestMajor) {
     return {"cuda: " + name_ + " is too old: the kernels need sm_80 or later"};
   }

@@ -20,6 +20,7 @@ struct DeviceInfo {
   std::string name;  // the driver's: "NVIDIA H100 80GB HBM3"
   int64_t memory_bytes = 0;
   int major = 0, minor = 0;  // compute capability
+  std::string uuid;          // 32 hexadecimal digits
 };
 // Those that a process here may use, without starting anything on them. "cuda: no NVIDIA driver
 // ...", "cuda: no NVIDIA device ...": a sentence for people.

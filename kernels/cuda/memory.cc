@@ -7,10 +7,11 @@
 
 namespace terrace::kernels::cuda {
 
-Status AllocateDevice(int64_t bytes, std::byte** data) {
+Status AllocateDevice(int64_t bytes, std::byte** data, bool* exhausted) {
   const cudaError_t error = cudaMalloc(reinterpret_cast<void**>(data), static_cast<size_t>(bytes));
   // An allocation that fails leaves its error to be found by the next call that asks for one.
   if (error != cudaSuccess) cudaGetLastError();
+  *exhausted = error == cudaErrorMemoryAllocation;
   return Check(error, "cudaMalloc");
 }
 

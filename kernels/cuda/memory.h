@@ -13,8 +13,9 @@
 
 namespace terrace::kernels::cuda {
 
-// An error where the device has no more; `data` is 256-byte aligned, its content anything.
-Status AllocateDevice(int64_t bytes, std::byte** data);
+// `data` is 256-byte aligned, its content anything. `exhausted`: the error is that the device has
+// no more.
+Status AllocateDevice(int64_t bytes, std::byte** data, bool* exhausted);
 void FreeDevice(std::byte* data);
 
 // Host memory that the device copies from and to without help.

@@ -16,9 +16,16 @@ Status Queue::Create(std::unique_ptr<Queue>* queue) {
   return status;
 }
 
+std::unique_ptr<Queue> Queue::On(CUstream_st* stream) {
+  std::unique_ptr<Queue> made(new Queue());
+  made->stream_ = stream;
+  made->borrows_ = true;
+  return made;
+}
+
 Queue::~Queue() {
   for (CUevent_st* event : events_) cudaEventDestroy(event);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  if (stream_ != nullptr && !borrows_) cudaStreamDestroy(stream_);
 }
 
 Status Queue::Reserve(int count) {

@@ -25,6 +25,8 @@ class Queue {
  public:
   // On the calling thread's device.
   static Status Create(std::unique_ptr<Queue>* queue);
+  // Marks of its own on a stream that others use too. Borrows the stream.
+  static std::unique_ptr<Queue> On(CUstream_st* stream);
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -54,6 +56,7 @@ class Queue {
   Queue() = default;
 
   CUstream_st* stream_ = nullptr;
+  bool borrows_ = false;
   std::vector<CUevent_st*> events_;
 };
 

@@ -101,9 +101,22 @@ double OverFree(const v1::RankMemory& m) {
   return 1 - static_cast<double>(a.largest_free_block_bytes()) / static_cast<double>(free);
 }
 
+int64_t PlannedBytes(const v1::RankMemory& m) {
+  int64_t bytes = m.external_allowed_bytes();
+  for (const v1::TierMemory& tier : m.tiers())
+    bytes += tier.tier() == v1::DEVICE ? tier.predicted_bytes() : 0;
+  return bytes;
+}
+
 const MemorySeries kMemorySeries[] = {
     {"terrace_memory_external_bytes", "Bytes of the process outside its arenas.", kGauge,
      [](const v1::RankMemory& m) { return static_cast<double>(m.external_bytes()); }},
+    {"terrace_memory_driver_bytes",
+     "Bytes of the device as its driver counts the rank; 0: nobody counts.", kGauge,
+     [](const v1::RankMemory& m) { return static_cast<double>(m.driver_bytes()); }},
+    {"terrace_memory_planned_bytes",
+     "Bytes of the device by the plan: arena and what is declared outside of it.", kGauge,
+     [](const v1::RankMemory& m) { return static_cast<double>(PlannedBytes(m)); }},
     {"terrace_memory_host_pinned_bytes", "Bytes of the host arena that are locked.", kGauge,
      [](const v1::RankMemory& m) { return static_cast<double>(m.host_pinned_bytes()); }},
     {"terrace_allocator_allocated_bytes", "Bytes in use on the device.", kGauge,

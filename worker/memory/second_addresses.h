@@ -29,6 +29,7 @@ struct ArenaExtent {
   int64_t bytes = 0;            // of memory
   int64_t page_bytes = 0;       // whole pages of the system; bytes are whole pages of it
   std::vector<PageRun> runs{};  // inside the memory; what lies behind it, one after the other
+  bool shareable = false;       // peers of other devices may want to map it
   int64_t second_bytes() const;
 };
 

@@ -13,6 +13,12 @@ absl::StatusOr<Wishes> Agreement::Exchange(Wishes own) {
   return Wishes{.stop = counts[0] > 0, .failed = counts[1] > 0};
 }
 
+absl::StatusOr<bool> Agreement::Any(bool own) {
+  float count = own ? 1.0f : 0.0f;
+  RETURN_IF_ERROR(group_->AllReduce(&count, 1, ReduceType::kF32));
+  return count > 0;
+}
+
 absl::StatusOr<int64_t> Agreement::FromRankZero(int64_t own) {
   RETURN_IF_ERROR(group_->Broadcast(&own, sizeof own, 0));
   return own;

@@ -25,6 +25,8 @@ class Agreement {
 
   // What any rank wishes. UNAVAILABLE when a peer is lost.
   absl::StatusOr<Wishes> Exchange(Wishes own);
+  // Whether any rank says so.
+  absl::StatusOr<bool> Any(bool own);
   // Rank 0's value.
   absl::StatusOr<int64_t> FromRankZero(int64_t own);
 

@@ -6,7 +6,7 @@
 // for a queue where their stream has one, and memory that has no address on the host is read and
 // written through its Region.
 //
-// Thread rule: used on the thread that opened it, but for EnterThread.
+// Thread rule: used on the thread that opened it, but for EnterThread and AskDriver.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,6 +29,12 @@
 #include "worker/rank/device_queue.h"
 
 namespace terrace {
+
+// What the device's driver says that this process holds of it.
+struct DriverUse {
+  int64_t bytes = 0;   // 0: nobody counts, the device is the host
+  std::string source;  // "NVML"; where the figure is worked out, what from and why
+};
 
 class Backend {
  public:
@@ -58,6 +64,9 @@ class Backend {
 
   // Null: instructions of streams of that kind run on the stream's thread.
   virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> NewQueue(v1::StreamKind kind) = 0;
+  // Marks on the stream on which the collectives of groups run that can be captured; all of them
+  // are on one stream. After the groups are connected. Null: none can be.
+  virtual std::unique_ptr<DeviceQueue> NewCollectiveQueue() { return nullptr; }
   // Whether sequences that can be are captured as graphs (step_graph.h).
   virtual bool uses_graphs() const { return false; }
   // All ranks of the job, before their first group is connected.
@@ -77,6 +86,8 @@ class Backend {
   // segments. Ranks of the job that share the device wait for each other in `store`, before they
   // look and after it; each counts its part. They all call it equally often.
   virtual absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes, RendezvousStore* store) = 0;
+  // As the driver counts now. After ExternalBytes; on any thread. It may take a millisecond.
+  virtual DriverUse AskDriver() { return {}; }
 };
 
 // The backend of a program whose Program.device is `device`: "" or "cpu", "cuda". INVALID_ARGUMENT
@@ -89,10 +100,15 @@ struct DeviceSummary {
   std::string name;  // the driver's: "NVIDIA H100 80GB HBM3"
   int64_t memory_bytes = 0;
   std::string driver;  // "CUDA 13.0, 580.65.06"
+  std::string uuid;    // 32 hexadecimal digits
 };
 // The GPUs that this process may use, without starting anything on them. FAILED_PRECONDITION where
 // there is none, with what is missing.
 absl::StatusOr<std::vector<DeviceSummary>> ListCudaDevices();
+
+// How many processes use any of these GPUs; this one does not yet. UNAVAILABLE where the driver
+// does not tell, with why.
+absl::StatusOr<int> ProcessesOn(const std::vector<DeviceSummary>& devices);
 
 // Its two halves. Builds without CUDA say how to get it, here and above.
 std::unique_ptr<Backend> MakeCpuBackend();

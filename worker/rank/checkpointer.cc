@@ -15,6 +15,7 @@ Checkpointer::~Checkpointer() {
 }
 
 void Checkpointer::Start(int64_t step, int64_t tokens, const LossScaleState& loss_scale) {
+  ++reads_;
   stall_ns_.store(0);
   ended_.store(false);
   reading_.store(true, std::memory_order_release);

@@ -65,6 +65,7 @@ class Checkpointer final : public StateFence {
   // Blocks while this rank's state is being read. Allocates nothing.
   void WaitUntilUnread() override;
   bool IsUnread() const override { return !reading_.load(std::memory_order_acquire); }
+  int64_t reads() const override { return reads_; }
 
  private:
   void Write(int64_t step, int64_t tokens, LossScaleState loss_scale);
@@ -76,6 +77,7 @@ class Checkpointer final : public StateFence {
   const Clock* const clock_;
   std::atomic<bool> reading_{false};
   std::atomic<bool> ended_{false};
+  int64_t reads_ = 0;
   std::atomic<int64_t> stall_ns_{0};
   std::thread thread_;
   absl::StatusOr<WrittenCheckpoint> result_;  // written by thread_, read after it has ended

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/pages.h"
@@ -24,6 +25,7 @@
 #include "worker/rank/backend.h"
 #include "worker/rank/cuda_groups.h"
 #include "worker/rank/cuda_queue.h"
+#include "worker/rank/device_use.h"
 #include "worker/rank/graphable.h"
 
 namespace terrace {
@@ -104,8 +106,10 @@ class DeviceSegments final : public SegmentSource {
   absl::StatusOr<std::byte*> Reserve(int64_t bytes) override {
     RETURN_IF_ERROR(OfCuda(device_.Use()));
     std::byte* data = nullptr;
-    const kernels::Status status = cuda::AllocateDevice(bytes, &data);
-    if (!status.ok()) return OutOfDeviceMemory(device_, "a segment", bytes, status);
+    bool exhausted = false;
+    const kernels::Status status = cuda::AllocateDevice(bytes, &data, &exhausted);
+    if (exhausted) return OutOfDeviceMemory(device_, "a segment", bytes, status);
+    RETURN_IF_ERROR(OfCuda(status));
     return data;
   }
   void Release(std::byte* data) override {
@@ -134,7 +138,8 @@ class DeviceSegments final : public SegmentSource {
   }
   void Unmap(std::byte* data, int64_t bytes) override {
     cuda::PagedRange& range = RangeOf(data);
-    range.Unmap(data - range.data(), bytes);
+    if (const kernels::Status status = range.Unmap(data - range.data(), bytes); !status.ok())
+      log::Warn("pages of a segment that nobody needs stay on the device: ", status.message);
   }
 
  private:
@@ -165,7 +170,7 @@ bool WantsGraphs() {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(std::unique_ptr<cuda::Device> device)
-      : device_(std::move(device)), groups_(*device_) {}
+      : device_(std::move(device)), groups_(*device_), use_(*device_, &groups_) {}
   ~CudaBackend() override {
     for (std::byte* data : staging_) cuda::FreePinned(data);
   }
@@ -176,16 +181,38 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Region>> ReserveDevice(const std::string&,
                                                         const ArenaExtent& extent, int) override {
     if (!extent.runs.empty()) return ReservePages(extent);
-    const int64_t bytes = extent.bytes;
+    std::string refusal;
+    if (extent.shareable) {
+      std::unique_ptr<cuda::SecondPages> pages;
+      bool exhausted = false;
+      const kernels::Status status =
+          cuda::SecondPages::ReserveShared(extent.bytes, &pages, &exhausted);
+      if (exhausted) return OutOfDeviceMemory(*device_, "its arena", extent.bytes, status);
+      if (status.ok()) {
+        groups_.SetArena({.data = pages->data(), .bytes = extent.bytes});
+        return std::make_unique<DeviceArena>(*device_, std::move(pages), extent);
+      }
+      refusal = absl::StrCat(
+          "NCCL leaves memory of cudaMalloc alone, and another kind was not to be "
+          "had: ",
+          status.message);
+    }
+    return ReservePlain(extent.bytes, refusal);
+  }
+
+  absl::StatusOr<std::unique_ptr<Region>> ReservePlain(int64_t bytes, const std::string& refusal) {
     std::byte* data = nullptr;
-    const kernels::Status status = cuda::AllocateDevice(std::max<int64_t>(bytes, 1), &data);
-    if (!status.ok()) return OutOfDeviceMemory(*device_, "its arena", bytes, status);
-    groups_.SetArena(data, bytes);
+    bool exhausted = false;
+    const kernels::Status status =
+        cuda::AllocateDevice(std::max<int64_t>(bytes, 1), &data, &exhausted);
+    if (exhausted) return OutOfDeviceMemory(*device_, "its arena", bytes, status);
+    RETURN_IF_ERROR(OfCuda(status));
+    groups_.SetArena({.data = data, .bytes = bytes, .refusal = refusal});
     return std::make_unique<DeviceArena>(*device_, data, bytes);
   }
 
-  // Groups do not use it in place: NCCL's registration of memory in several allocations was never
-  // tried.
+  // Of several allocations NCCL maps the first for its peers and takes it for all (up to 2.30 at
+  // least), so that groups do not use it in place.
   absl::StatusOr<std::unique_ptr<Region>> ReservePages(const ArenaExtent& extent) {
     if (extent.page_bytes % cuda::kPageBytes != 0) {
       return absl::FailedPreconditionError(
@@ -205,6 +232,8 @@ class CudaBackend final : public Backend {
           absl::StrCat("the arena has pages at second addresses, but on ", device_->name(), " ",
                        status.message, "; set layout.packing: contiguous"));
     }
+    groups_.SetArena({.refusal = "its pages at second addresses are several allocations of the "
+                                 "driver, of which NCCL maps one"});
     return std::make_unique<DeviceArena>(*device_, std::move(pages), extent);
   }
 
@@ -232,11 +261,16 @@ class CudaBackend final : public Backend {
     return std::make_unique<CudaQueue>(*device_, std::move(queue));
   }
 
+  std::unique_ptr<DeviceQueue> NewCollectiveQueue() override {
+    CUstream_st* const stream = groups_.captured_stream();
+    if (stream == nullptr) return nullptr;
+    return std::make_unique<CudaQueue>(*device_, cuda::Queue::On(stream));
+  }
   bool uses_graphs() const override { return uses_graphs_; }
 
   absl::Status MeetRanks(uint32_t rank, uint32_t ranks, RendezvousStore* store,
                          int64_t timeout_ms) override {
-    return groups_.Meet(rank, ranks, store, timeout_ms);
+    return groups_.Meet(rank, ranks, uses_graphs_, store, timeout_ms);
   }
   // NCCL hangs where the members of two groups launch their collectives in different orders.
   bool one_collective_at_a_time() const override { return true; }
@@ -248,20 +282,16 @@ class CudaBackend final : public Backend {
   absl::Status EnterThread() override { return OfCuda(device_->Use()); }
   absl::Status CheckRun() override { return OfCuda(device_->Finish()); }
 
-  // The driver tells what all processes together hold. Contexts of ranks of one job are alike.
   absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes, RendezvousStore* store) override {
-    ASSIGN_OR_RETURN(const CudaGroups::Sharers all, groups_.MeetSharers(reserved_bytes, store));
-    int64_t free_bytes = 0, total_bytes = 0;
-    RETURN_IF_ERROR(OfCuda(cuda::FreeBytes(&free_bytes, &total_bytes)));
-    // Nobody changes what it holds before all have read it: all have the same figure.
-    RETURN_IF_ERROR(groups_.MeetSharers(reserved_bytes, store).status());
-    return std::max<int64_t>(0, total_bytes - free_bytes - all.reserved_bytes) / all.ranks;
+    return use_.Measure(reserved_bytes, store);
   }
+  DriverUse AskDriver() override { return use_.Now(); }
 
  private:
   const std::unique_ptr<cuda::Device> device_;
   const bool uses_graphs_ = WantsGraphs();
   CudaGroups groups_;
+  DeviceUse use_;
   std::vector<std::byte*> staging_;
 };
 
@@ -301,7 +331,10 @@ absl::StatusOr<std::vector<DeviceSummary>> ListCudaDevices() {
   std::vector<DeviceSummary> devices;
   const std::string driver = DriverText();
   for (const cuda::DeviceInfo& device : found) {
-    devices.push_back({.name = device.name, .memory_bytes = device.memory_bytes, .driver = driver});
+    devices.push_back({.name = device.name,
+                       .memory_bytes = device.memory_bytes,
+                       .driver = driver,
+                       .uuid = device.uuid});
   }
   return devices;
 }

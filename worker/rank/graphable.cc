@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/graphable.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -11,10 +12,15 @@ namespace terrace {
 namespace {
 
 // Empty where the instruction can be captured.
-std::string_view Obstacle(const v1::Program& program, const v1::Instruction& instruction) {
-  if (instruction.has_collective() || instruction.has_transfer())
-    return "is communication, which a thread of the host waits for";
+std::string_view Obstacle(const v1::Program& program, const v1::Instruction& instruction,
+                          const std::vector<bool>& captured) {
   const v1::StreamKind kind = program.streams(static_cast<int>(instruction.stream())).kind();
+  if (instruction.has_transfer()) return "is a message, which a thread of the host waits for";
+  if (instruction.has_collective()) {
+    const uint32_t group = instruction.collective().group();
+    const bool can = kind == v1::COLLECTIVE && group < captured.size() && captured[group];
+    return can ? "" : "is communication, which a thread of the host waits for";
+  }
   if (RunsOnDeviceQueue(kind)) return "";
   if (kind == v1::NVME_READ || kind == v1::NVME_WRITE)
     return "reads or writes NVMe, which a thread of the host does";
@@ -27,13 +33,20 @@ bool RunsOnDeviceQueue(v1::StreamKind kind) {
   return kind == v1::COMPUTE || kind == v1::HOST_TO_DEVICE || kind == v1::DEVICE_TO_HOST;
 }
 
-std::string WhyNotGraphable(const v1::Program& program, const v1::Sequence& sequence) {
+bool HasCollectives(const v1::Sequence& sequence) {
+  return std::any_of(sequence.instructions().begin(), sequence.instructions().end(),
+                     [](const v1::Instruction& one) { return one.has_collective(); });
+}
+
+std::string WhyNotGraphable(const v1::Program& program, const v1::Sequence& sequence,
+                            const std::vector<bool>& captured) {
   if (UsesCaching(program))
     return absl::StrCat("layout.allocator is ", program.allocator(),
                         ": step buffers lie elsewhere in every step");
   bool computes = false;
   for (const v1::Instruction& instruction : sequence.instructions()) {
-    if (const std::string_view obstacle = Obstacle(program, instruction); !obstacle.empty()) {
+    if (const std::string_view obstacle = Obstacle(program, instruction, captured);
+        !obstacle.empty()) {
       return absl::StrCat("instruction ", instruction.id(), " (", instruction.text(), ") ",
                           Absl(obstacle));
     }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "proto/v1/program.pb.h"
 
@@ -22,6 +23,10 @@ bool RunsOnDeviceQueue(v1::StreamKind kind);
 
 // Empty, or why not, with the first instruction that stands against it: "instruction 7 (all_reduce)
 // is communication, which a thread of the host waits for". REQUIRES: CheckProgram passed.
-std::string WhyNotGraphable(const v1::Program& program, const v1::Sequence& sequence);
+// `captured`: whether the collectives of a group can be part of a graph, by index in
+// Program.groups; those behind its end cannot.
+std::string WhyNotGraphable(const v1::Program& program, const v1::Sequence& sequence,
+                            const std::vector<bool>& captured = {});
+bool HasCollectives(const v1::Sequence& sequence);
 
 }  // namespace terrace

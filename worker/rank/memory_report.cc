@@ -50,20 +50,33 @@ std::string MemoryLine(const PreparedMemory& rank) {
 }
 
 absl::StatusOr<int64_t> MeasureExternal(const v1::Program& program, const ProgramMemory& memory,
-                                        RendezvousStore* store, Backend* backend, Vm* vm) {
+                                        RendezvousStore* store, Backend* backend, Vm* vm,
+                                        Agreement* agreement) {
   const int64_t reserved = memory.reserved_bytes(v1::DEVICE);
+  const auto any = [agreement](bool own) -> absl::StatusOr<bool> {
+    if (agreement == nullptr) return own;
+    return agreement->Any(own);
+  };
   ASSIGN_OR_RETURN(const int64_t with_graphs, backend->ExternalBytes(reserved, store));
-  if (!backend->uses_graphs()) return with_graphs;
+  if (backend->device_is_host()) return with_graphs;
   const bool fits = CheckDeviceLimit({program, memory, with_graphs}).ok();
-  const bool dropped = !fits && vm->DropGraphs();
-  // Also a rank that keeps its graphs: others on its device may have given back theirs.
+  ASSIGN_OR_RETURN(const bool no_room, any(!fits));
+  ASSIGN_OR_RETURN(const bool lacking, any(vm->lacks_collective_graphs()));
+  const bool dropped = no_room && vm->DropGraphs();
+  const bool dropped_collectives = lacking && vm->DropCollectiveGraphs();
+  // Also a rank that had none: others on its device may have given back theirs.
   ASSIGN_OR_RETURN(const int64_t bytes, backend->ExternalBytes(reserved, store));
   if (dropped) {
     log::Warn("instructions are launched one by one, slower than as graphs, which take ",
               FormatBytes(with_graphs - bytes), " of the device: beside the arena of ",
-              FormatBytes(reserved), " and ", FormatBytes(bytes),
-              " outside of it resources.device_memory (", FormatBytes(program.device_limit_bytes()),
-              ") has no room for that; raise it");
+              FormatBytes(reserved), " and ", FormatBytes(bytes), " outside of it ",
+              fits ? "another rank's " : "", "resources.device_memory (",
+              FormatBytes(program.device_limit_bytes()), ") has no room for that; raise it");
+  }
+  if (dropped_collectives) {
+    log::Warn(
+        "steps with collectives are launched one by one, slower than as graphs: another rank "
+        "could not make its graph; why not is in that rank's log");
   }
   return bytes;
 }

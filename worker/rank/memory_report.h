@@ -15,6 +15,7 @@
 #include "proto/v1/program.pb.h"
 #include "proto/v1/worker.pb.h"
 #include "worker/flight_recorder.h"
+#include "worker/rank/agreement.h"
 #include "worker/rank/program_memory.h"
 #include "worker/rank/vm.h"
 
@@ -30,9 +31,12 @@ struct PreparedMemory {
 std::string MemoryLine(const PreparedMemory& rank);
 
 // What the process holds of the device outside the arenas, once everything is warm. Graphs for
-// which the limit has no room go, with a line in the log: the job trains without them, only slower.
+// which the limit of any rank of the job has no room go, on all of them, with a line in the log:
+// the job trains without them, only slower. So do graphs with collectives that a rank could not
+// make. All ranks call this; null `agreement`: there is only this one.
 absl::StatusOr<int64_t> MeasureExternal(const v1::Program& program, const ProgramMemory& memory,
-                                        RendezvousStore* store, Backend* backend, Vm* vm);
+                                        RendezvousStore* store, Backend* backend, Vm* vm,
+                                        Agreement* agreement);
 
 // The bytes outside the arenas count against the device, as its arena does. RESOURCE_EXHAUSTED with
 // both and the limit. The other tiers hold nothing but their arena: CheckHostLimits has seen it.

@@ -19,4 +19,6 @@ absl::StatusOr<std::vector<DeviceSummary>> ListCudaDevices() {
       "is found (-DTERRACE_CUDA=ON)");
 }
 
+absl::StatusOr<int> ProcessesOn(const std::vector<DeviceSummary>&) { return 0; }
+
 }  // namespace terrace

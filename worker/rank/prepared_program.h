@@ -89,6 +89,8 @@ WorkKind WorkOf(const PreparedInstruction& instruction, v1::StreamKind stream);
 struct PreparedStream {
   v1::StreamKind kind = v1::STREAM_UNSPECIFIED;
   DeviceQueue* queue = nullptr;  // null: its thread executes it
+  // Of collectives: where they are when a graph holds them. Null: none does.
+  DeviceQueue* captured = nullptr;
   std::vector<PreparedInstruction> instructions;
   std::vector<Slice> slices;  // of the last execution, one an instruction
 };

@@ -28,6 +28,12 @@ absl::StatusOr<int> CallsOf(const ProbeCase& one, DeviceRunner* runner) {
   return static_cast<int>(std::clamp(kTurnSeconds / seconds, 1.0, double{kCallsMax}));
 }
 
+std::string NamesOf(const std::vector<DeviceSummary>& devices) {
+  std::string names;
+  for (const DeviceSummary& device : devices) absl::StrAppend(&names, device.name, "\n");
+  return names;
+}
+
 }  // namespace
 
 DeviceProbe DeviceProbeOf(ProbeDepth depth, const std::vector<DeviceSummary>& devices) {
@@ -46,14 +52,19 @@ DeviceProbe DeviceProbeOf(ProbeDepth depth, const std::vector<DeviceSummary>& de
 }
 
 std::string DeviceHash(const std::vector<DeviceSummary>& devices, std::string_view version) {
-  std::string names;
-  for (const DeviceSummary& device : devices) absl::StrAppend(&names, device.name, "\n");
   const DeviceSummary first = devices.empty() ? DeviceSummary() : devices.front();
-  return MachineHash({.processor = names,
+  return MachineHash({.processor = NamesOf(devices),
                       .flags = first.driver,
                       .cores = static_cast<uint32_t>(devices.size()),
                       .memory_bytes = first.memory_bytes},
                      version);
+}
+
+std::string DeviceKind(const std::vector<DeviceSummary>& devices) {
+  constexpr size_t kDigits = 8;
+  const std::string hash = MachineHash(
+      {.processor = NamesOf(devices), .cores = static_cast<uint32_t>(devices.size())}, "");
+  return absl::StrCat("cuda-", hash.substr(0, kDigits));
 }
 
 absl::Status MeasureDeviceKernels(Backend* backend, const DeviceProbe& probe,

@@ -38,6 +38,9 @@ DeviceProbe DeviceProbeOf(ProbeDepth depth, const std::vector<DeviceSummary>& de
 
 // Hash of what rates depend on: the GPUs, their driver, the version of this program.
 std::string DeviceHash(const std::vector<DeviceSummary>& devices, std::string_view version);
+// What a profile of them is kept as: "cuda-1a2b3c4d", by their names and their number alone, so
+// that processes that see other GPUs of the machine keep theirs beside it.
+std::string DeviceKind(const std::vector<DeviceSummary>& devices);
 
 // FAILED_PRECONDITION without a GPU; RESOURCE_EXHAUSTED where it has no room; what the device says.
 // Links that cannot be measured are named in the log, and the profile has none.

@@ -23,7 +23,8 @@ class DeviceMember final : public LinkMember {
     ASSIGN_OR_RETURN(member->backend_, OpenBackend("cuda", rank));
     RETURN_IF_ERROR(member->backend_->EnterThread());
     const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
-    ASSIGN_OR_RETURN(member->memory_, member->backend_->ReserveDevice("link", {.bytes = bytes}, 1));
+    ASSIGN_OR_RETURN(member->memory_, member->backend_->ReserveDevice(
+                                          "link", {.bytes = bytes, .shareable = true}, 1));
     RETURN_IF_ERROR(member->memory_->Zero(0, bytes));
     RETURN_IF_ERROR(member->backend_->MeetRanks(static_cast<uint32_t>(rank),
                                                 static_cast<uint32_t>(size), store, kTimeoutMs));

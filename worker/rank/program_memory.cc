@@ -105,8 +105,9 @@ absl::StatusOr<Region*> ProgramMemory::ReserveArena(const v1::Arena& arena,
     case v1::NVME:
       return OpenNvme(arena.bytes(), options);
     default: {
-      ASSIGN_OR_RETURN(device_,
-                       options.backend->ReserveDevice(name, ExtentOf(arena), options.threads));
+      ArenaExtent extent = ExtentOf(arena);
+      extent.shareable = options.shareable;
+      ASSIGN_OR_RETURN(device_, options.backend->ReserveDevice(name, extent, options.threads));
       return device_.get();
     }
   }

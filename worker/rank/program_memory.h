@@ -39,6 +39,7 @@ struct MemoryOptions {
   HostLimits limits = ReadHostLimits();
   BlockIoWrapper wrap;         // as in NvmeOptions
   Backend* backend = nullptr;  // whose memory DEVICE is, for longer than the regions; null: the CPU
+  bool shareable = false;      // other ranks may want to map the DEVICE arena
 };
 
 // Of all arenas that lie in RAM: HOST, and DEVICE where that is the host's.

@@ -13,6 +13,7 @@
 #include "base/reworded.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
+#include "proto/caching_need.h"
 #include "proto/grid.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/directory_lock.h"
@@ -109,6 +110,7 @@ absl::StatusOr<bool> RankProcess::RunStages() {
                    .clock = clock_,
                    .stop = &commands_->stop_flag(),
                    .flight = flight_.get(),
+                   .driver_watch = &*driver_watch_,
                    .metrics = MemoryMetrics({*program_, *memory_, external_bytes_})});
   return trainer.Run(start, loss_scale_);
 }
@@ -194,7 +196,8 @@ absl::Status RankProcess::PrepareMemory() {
                   .nvme = config_.spec().resources().nvme(),
                   .name = absl::StrCat(config_.job(), "-rank-", config_.rank()),
                   .limits = Limits(),
-                  .backend = backend_.get()});
+                  .backend = backend_.get(),
+                  .shareable = program_->ranks() > 1});
   if (!memory.ok()) return WithReason(memory.status(), ReasonOfMemory(memory.status()));
   memory_ = *std::move(memory);
   RecordMemory(*program_, *memory_, flight_.get());
@@ -288,10 +291,15 @@ absl::Status RankProcess::PrepareVm() {
 
 // What the libraries took is known only now.
 absl::Status RankProcess::CheckMemory() {
-  ASSIGN_OR_RETURN(external_bytes_,
-                   MeasureExternal(*program_, *memory_, Store(), backend_.get(), vm_.get()));
+  ASSIGN_OR_RETURN(external_bytes_, MeasureExternal(*program_, *memory_, Store(), backend_.get(),
+                                                    vm_.get(), &*agreement_));
   const PreparedMemory prepared{*program_, *memory_, external_bytes_};
-  reporter_->SetMemory(memory_->reserved_bytes(v1::DEVICE), external_bytes_);
+  driver_watch_.emplace(
+      backend_.get(),
+      PlannedUse{ReservedBytesNeeded(*program_, v1::DEVICE), program_->external_bytes()},
+      [this](const std::string& text) { reporter_->Warn(text); });
+  reporter_->SetMemory(memory_->reserved_bytes(v1::DEVICE), external_bytes_,
+                       driver_watch_->latest().bytes);
   flight_->Prepared(external_bytes_);
   log::Info(MemoryLine(prepared));
   return WithReason(CheckDeviceLimit(prepared), v1::REASON_OUT_OF_MEMORY);

@@ -29,6 +29,7 @@
 #include "worker/rank/backend.h"
 #include "worker/rank/checkpointer.h"
 #include "worker/rank/commands.h"
+#include "worker/rank/driver_watch.h"
 #include "worker/rank/link_server.h"
 #include "worker/rank/program_memory.h"
 #include "worker/rank/reporter.h"
@@ -100,6 +101,7 @@ class RankProcess {
   std::unique_ptr<Vm> vm_;
   LossScaleState loss_scale_;  // of the checkpoint that it resumed from
   int64_t external_bytes_ = 0;
+  std::optional<DriverWatch> driver_watch_;
 };
 
 }  // namespace terrace

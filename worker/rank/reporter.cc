@@ -59,10 +59,21 @@ void Reporter::SetActivity(std::string_view text, double fraction) {
        text.empty() ? Urgency::kNow : Urgency::kSoon);
 }
 
-void Reporter::SetMemory(int64_t arena_bytes, int64_t external_bytes) {
+void Reporter::SetMemory(int64_t arena_bytes, int64_t external_bytes, int64_t driver_bytes) {
   absl::MutexLock lock(&mutex_);
   report_.mutable_progress()->set_arena_bytes(arena_bytes);
   report_.mutable_progress()->set_external_bytes(external_bytes);
+  report_.mutable_progress()->set_driver_bytes(driver_bytes);
+}
+
+void Reporter::Warn(std::string_view text) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;
+  log::Warn(std::string(text));
+  v1::JobEvent event = NewEvent();
+  event.mutable_warning()->set_rank(config_.rank());
+  event.mutable_warning()->set_text(std::string(text));
+  Tell({.event = std::move(event)}, Urgency::kSoon);
 }
 
 void Reporter::Resumed(int64_t step, int64_t tokens, std::string_view checkpoint) {
@@ -172,10 +183,11 @@ void Reporter::KeepStep(const v1::JobEvent& event) {
   flight_->KeepStep(event.step().step(), {bytes, size});
 }
 
-// Events are of the job, not of the rank: one rank tells them.
+// Events are of the job, not of the rank: one rank tells them. Warnings name theirs.
 void Reporter::Tell(LinkNews news, Urgency urgency) {
   if (link_ == nullptr) return;
-  if (config_.rank() != 0) news.event.reset();
+  if (config_.rank() != 0 && news.event.has_value() && !news.event->has_warning())
+    news.event.reset();
   if (news.report.has_value() || news.event.has_value()) link_->Tell(std::move(news), urgency);
 }
 

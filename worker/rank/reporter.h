@@ -41,7 +41,11 @@ class Reporter {
   void SetState(v1::RankState state) ABSL_LOCKS_EXCLUDED(mutex_);
   // What takes long before the first step; an empty text ends it.
   void SetActivity(std::string_view text, double fraction) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SetMemory(int64_t arena_bytes, int64_t external_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `driver_bytes`: as the device's driver counts; 0: nobody does.
+  void SetMemory(int64_t arena_bytes, int64_t external_bytes, int64_t driver_bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Something that people should know; the rank goes on. Any rank's is told.
+  void Warn(std::string_view text) ABSL_LOCKS_EXCLUDED(mutex_);
   // Where a resumed rank goes on.
   void Resumed(int64_t step, int64_t tokens, std::string_view checkpoint)
       ABSL_LOCKS_EXCLUDED(mutex_);

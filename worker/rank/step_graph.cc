@@ -2,6 +2,7 @@
 #include "worker/rank/step_graph.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -33,15 +34,21 @@ std::vector<Place> InListOrder(const PreparedSequence& sequence) {
   return places;
 }
 
+// Where a graph holds the stream's instructions.
+DeviceQueue* QueueOf(const PreparedStream& stream) {
+  return stream.queue != nullptr ? stream.queue : stream.captured;
+}
+
 absl::Status CaptureOne(const PreparedSequence& sequence, const Place& place) {
   const PreparedStream& stream = sequence.streams[place.stream];
   const PreparedInstruction& instruction = stream.instructions[place.index];
+  DeviceQueue* const queue = QueueOf(stream);
   for (const WaitPoint& point : instruction.waits) {
-    const DeviceQueue& other = *sequence.streams[point.stream].queue;
-    RETURN_IF_ERROR(Located(stream.queue->After(other, point.position), *instruction.source));
+    const DeviceQueue& other = *QueueOf(sequence.streams[point.stream]);
+    RETURN_IF_ERROR(Located(queue->After(other, point.position), *instruction.source));
   }
   RETURN_IF_ERROR(instruction.run(instruction, nullptr));
-  return Located(stream.queue->Mark(place.index + 1), *instruction.source);
+  return Located(queue->Mark(place.index + 1), *instruction.source);
 }
 
 DeviceQueue* ComputeQueue(const PreparedSequence& sequence) {
@@ -56,13 +63,13 @@ absl::Status CaptureAll(const PreparedSequence& sequence, DeviceQueue* compute) 
   RETURN_IF_ERROR(compute->Mark(0));
   for (const PreparedStream& stream : sequence.streams) {
     if (stream.queue == compute || stream.instructions.empty()) continue;
-    RETURN_IF_ERROR(stream.queue->After(*compute, 0));
+    RETURN_IF_ERROR(QueueOf(stream)->After(*compute, 0));
   }
   for (const Place& place : InListOrder(sequence)) RETURN_IF_ERROR(CaptureOne(sequence, place));
   for (const PreparedStream& stream : sequence.streams) {
     if (stream.queue == compute || stream.instructions.empty()) continue;
     RETURN_IF_ERROR(
-        compute->After(*stream.queue, static_cast<int32_t>(stream.instructions.size())));
+        compute->After(*QueueOf(stream), static_cast<int32_t>(stream.instructions.size())));
   }
   return absl::OkStatus();
 }
@@ -73,22 +80,46 @@ size_t CountInstructions(const PreparedSequence& sequence) {
   return count;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<DeviceGraph>> CaptureGraph(const PreparedSequence& sequence) {
-  DeviceQueue* const compute = ComputeQueue(sequence);
-  RETURN_IF_ERROR(compute->BeginCapture());
-  const absl::Status captured = CaptureAll(sequence, compute);
-  auto graph = compute->EndCapture();
-  if (!captured.ok()) return captured;  // the cause; ending says only that there was one
-  return graph;
+std::set<Communicator*> GroupsOf(const PreparedSequence& sequence) {
+  std::set<Communicator*> groups;
+  for (const PreparedStream& stream : sequence.streams) {
+    for (const PreparedInstruction& instruction : stream.instructions)
+      if (instruction.group != nullptr) groups.insert(instruction.group);
+  }
+  return groups;
 }
 
-void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSequence> sequences) {
+}  // namespace
+
+absl::StatusOr<StepGraph> CaptureGraph(const PreparedSequence& sequence) {
+  DeviceQueue* const compute = ComputeQueue(sequence);
+  StepGraph made;
+  std::set<Communicator*> groups = GroupsOf(sequence);
+  for (Communicator* group : groups) made.groups.push_back({group->graph_collectives()});
+  absl::Status captured;
+  size_t begun = 0;
+  while (captured.ok() && begun < made.groups.size())
+    captured = made.groups[begun++].group->BeginCapture();
+  if (captured.ok()) captured = compute->BeginCapture();
+  if (captured.ok()) {
+    captured = CaptureAll(sequence, compute);
+    auto graph = compute->EndCapture();
+    if (captured.ok())
+      captured = graph.status();  // else the cause; ending says only that there was
+    if (captured.ok()) made.graph = *std::move(graph);
+  }
+  for (size_t i = 0; i < begun; ++i) made.groups[i].sent_bytes = made.groups[i].group->EndCapture();
+  if (!captured.ok()) return captured;
+  return made;
+}
+
+void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSequence> sequences,
+                         const std::vector<bool>& captured) {
   graphs_.resize(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     const PreparedSequence& sequence = sequences[i];
-    const std::string why_not = WhyNotGraphable(program, program.sequences(static_cast<int>(i)));
+    const v1::Sequence& source = program.sequences(static_cast<int>(i));
+    const std::string why_not = WhyNotGraphable(program, source, captured);
     if (!why_not.empty()) {
       log::Info(sequence.name,
                 " is launched instruction by instruction, not as a graph: ", why_not);
@@ -98,22 +129,33 @@ void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSeq
     if (!graph.ok()) {
       log::Warn(sequence.name,
                 " is launched slower than it could be, not as a graph: ", graph.status().message());
+      lacks_collectives_ = lacks_collectives_ || HasCollectives(source);
       continue;
     }
-    log::Info(sequence.name, " runs as one graph of ", CountInstructions(sequence),
-              " instructions");
+    log::Info(sequence.name, " runs as one graph of ", CountInstructions(sequence), " instructions",
+              graph->groups.empty() ? "" : ", collectives of NCCL among them");
     graphs_[i] = {.graph = *std::move(graph), .runs = -1};
   }
 }
 
 bool StepGraphs::Clear() {
-  const bool any = std::any_of(graphs_.begin(), graphs_.end(),
-                               [](const SequenceGraph& entry) { return entry.graph != nullptr; });
+  bool any = false;
+  for (size_t i = 0; i < graphs_.size(); ++i) any = any || Has(i);
   graphs_.clear();
   return any;
 }
 
-const DeviceGraph* StepGraphs::Next(size_t sequence, bool one_by_one) {
+bool StepGraphs::ClearCollectives() {
+  bool any = false;
+  for (SequenceGraph& entry : graphs_) {
+    if (entry.graph.groups.empty()) continue;
+    entry.graph = StepGraph();
+    any = true;
+  }
+  return any;
+}
+
+const StepGraph* StepGraphs::Next(size_t sequence, bool one_by_one) {
   if (!Has(sequence)) return nullptr;
   SequenceGraph& entry = graphs_[sequence];
   if (one_by_one || entry.runs < 0 || entry.runs + 1 >= kRunsAGraph) {
@@ -121,7 +163,7 @@ const DeviceGraph* StepGraphs::Next(size_t sequence, bool one_by_one) {
     return nullptr;
   }
   ++entry.runs;
-  return entry.graph.get();
+  return &entry.graph;
 }
 
 }  // namespace terrace

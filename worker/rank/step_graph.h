@@ -3,7 +3,9 @@
 // A graph leaves no times of single instructions. So the first execution of a sequence, and every
 // kRunsAGraph-th, is launched instruction by instruction, and metrics show the times of that one;
 // executions that somebody wants to see (a trace) or that a checkpoint may hold back in the middle
-// are launched so too.
+// are launched so too. All ranks of a job come to the same answer for each execution, as a graph
+// with collectives is launched by all their members or by none: it follows from counts that they
+// share.
 //
 // Used on the VM's thread.
 //
@@ -25,28 +27,47 @@ namespace terrace {
 // Of so many executions of a sequence one is launched instruction by instruction.
 inline constexpr int64_t kRunsAGraph = 64;
 
-// REQUIRES: WhyNotGraphable(the sequence) is empty; nothing of it runs.
-absl::StatusOr<std::unique_ptr<DeviceGraph>> CaptureGraph(const PreparedSequence& sequence);
+struct StepGraph {
+  struct Group {
+    GraphCollectives* group = nullptr;
+    int64_t sent_bytes = 0;  // by each run
+  };
+  std::unique_ptr<DeviceGraph> graph;
+  std::vector<Group> groups;  // whose collectives are in it
+};
+
+// REQUIRES: WhyNotGraphable(the sequence) is empty; nothing of it runs. Where it holds collectives
+// their members all call this.
+absl::StatusOr<StepGraph> CaptureGraph(const PreparedSequence& sequence);
 
 class StepGraphs {
  public:
   // Captures every sequence that can be. What cannot is said in the log once, and launched as ever.
-  void Capture(const v1::Program& program, std::span<const PreparedSequence> sequences);
+  // `captured`: as WhyNotGraphable's.
+  void Capture(const v1::Program& program, std::span<const PreparedSequence> sequences,
+               const std::vector<bool>& captured);
+  // Whether a sequence with collectives that can be a graph is none: it could not be captured.
+  bool lacks_collectives() const { return lacks_collectives_; }
 
   // False: there was none.
   bool Clear();
+  // The same of those with collectives.
+  bool ClearCollectives();
 
   // The graph to launch the sequence's next execution with; null: one by one.
-  const DeviceGraph* Next(size_t sequence, bool one_by_one);
+  const StepGraph* Next(size_t sequence, bool one_by_one);
 
  private:
   struct SequenceGraph {
-    std::unique_ptr<DeviceGraph> graph;
+    StepGraph graph;
     int64_t runs = 0;  // of the graph since the last launch one by one; negative: none yet
   };
-  bool Has(size_t sequence) const { return sequence < graphs_.size() && graphs_[sequence].graph; }
+  bool Has(size_t sequence) const {
+    return sequence < graphs_.size() && graphs_[sequence].graph.graph != nullptr;
+  }
 
   std::vector<SequenceGraph> graphs_;  // by sequence; empty: nothing was captured
+  bool lacks_collectives_ = false;
 };
 
 }  // namespace terrace

@@ -31,6 +31,8 @@
 
 namespace terrace {
 
+struct StepGraph;
+
 // Holds instructions back from overwriting what somebody still reads. Called before each
 // instruction that writes state.
 class StateFence {
@@ -39,6 +41,9 @@ class StateFence {
   virtual void WaitUntilUnread() = 0;
   // Whether it would hold back nothing, until its owner starts to read again.
   virtual bool IsUnread() const { return false; }
+  // How often somebody has begun to read. All ranks of a job count alike: they begin after the same
+  // step.
+  virtual int64_t reads() const { return 0; }
 };
 
 class Streams {
@@ -58,7 +63,7 @@ class Streams {
   absl::Status Run(PreparedSequence* sequence, SequenceIo* io);
   // The same, with a graph that was captured of the sequence: the slices keep the times of the last
   // Run. REQUIRES: nothing holds back what writes state.
-  absl::Status RunGraph(PreparedSequence* sequence, SequenceIo* io, const DeviceGraph& graph);
+  absl::Status RunGraph(PreparedSequence* sequence, SequenceIo* io, const StepGraph& graph);
 
  private:
   // Of a stream with a queue, during one run. Counts instructions.
@@ -81,7 +86,9 @@ class Streams {
   absl::Status FinishNext(Launch* launch);
   absl::Status EndOnDevice();
   absl::Status LaunchGraph(const PreparedSequence& sequence, SequenceIo* io,
-                           const DeviceGraph& graph);
+                           const StepGraph& graph);
+  absl::Status ExecuteGraph(DeviceQueue* queue, int32_t end, const StepGraph& graph);
+  void AbortGroups();
   void PublishLaunched(size_t stream, int32_t launched);
   bool WaitFor(const WaitPoint& point);
   bool WaitForTurn(int32_t turn);

@@ -5,28 +5,40 @@
 // done.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "worker/rank/step_graph.h"
 #include "worker/rank/step_scope.h"
 #include "worker/rank/streams.h"
 
 namespace terrace {
+namespace {
 
-absl::Status Streams::RunGraph(PreparedSequence* sequence, SequenceIo* io,
-                               const DeviceGraph& graph) {
+constexpr std::chrono::microseconds kGraphPoll{50};  // a step takes far longer
+
+}  // namespace
+
+absl::Status Streams::RunGraph(PreparedSequence* sequence, SequenceIo* io, const StepGraph& graph) {
   for (FlightCounter& counter : counters_) counter.finished.store(0, std::memory_order_relaxed);
   absl::Status status = LaunchGraph(*sequence, io, graph);
   for (size_t i = 0; i < counters_.size(); ++i)
     Publish(i, static_cast<int32_t>(sequence->streams[i].instructions.size()) + 1);
   if (status.ok()) return backend_->CheckRun();
-  for (const auto& group : groups_) {  // as a run that fails one by one leaves them
-    if (group != nullptr) group->Abort();
-  }
+  AbortGroups();  // as a run that fails one by one leaves them
   return status;
 }
 
+void Streams::AbortGroups() {
+  for (const auto& group : groups_) {
+    if (group != nullptr) group->Abort();
+  }
+}
+
 absl::Status Streams::LaunchGraph(const PreparedSequence& sequence, SequenceIo* io,
-                                  const DeviceGraph& graph) {
+                                  const StepGraph& graph) {
   const StepScope scope;
   const auto call_all = [&](Handler PreparedInstruction::*handler) -> absl::Status {
     for (const PreparedStream& stream : sequence.streams) {
@@ -39,12 +51,12 @@ absl::Status Streams::LaunchGraph(const PreparedSequence& sequence, SequenceIo* 
   };
   RETURN_IF_ERROR(call_all(&PreparedInstruction::before));
   const PreparedStream& compute = sequence.streams[caller_stream_];
-  const auto end = static_cast<int32_t>(compute.instructions.size());
-  absl::Status status = compute.queue->Begin(*clock_);
-  if (status.ok()) status = compute.queue->Launch(graph);
-  if (status.ok()) status = compute.queue->Mark(end);
-  if (status.ok()) status = compute.queue->Finish(end).status();
+  const absl::Status status =
+      ExecuteGraph(compute.queue, static_cast<int32_t>(compute.instructions.size()), graph);
   if (!status.ok()) {
+    // Kernels that wait for a lost member end only now; then the device comes to its end too.
+    AbortGroups();
+    for (const StepGraph::Group& one : graph.groups) one.group->CheckRun().IgnoreError();
     compute.queue->Drain().IgnoreError();  // it says the same
     return absl::Status(status.code(),
                         absl::StrCat(sequence.name, ", launched as one graph: ", status.message(),
@@ -52,6 +64,24 @@ absl::Status Streams::LaunchGraph(const PreparedSequence& sequence, SequenceIo* 
                                      "instruction is named"));
   }
   return call_all(&PreparedInstruction::finish);
+}
+
+absl::Status Streams::ExecuteGraph(DeviceQueue* queue, int32_t end, const StepGraph& graph) {
+  for (const StepGraph::Group& one : graph.groups) RETURN_IF_ERROR(one.group->BeginRun());
+  RETURN_IF_ERROR(queue->Begin(*clock_));
+  RETURN_IF_ERROR(queue->Launch(*graph.graph));
+  RETURN_IF_ERROR(queue->Mark(end));
+  // Nobody else would see a lost member: the device waits for it for ever.
+  while (!graph.groups.empty()) {
+    ASSIGN_OR_RETURN(const bool finished, queue->IsFinished(end));
+    if (finished) break;
+    const LibraryScope library;
+    for (const StepGraph::Group& one : graph.groups) RETURN_IF_ERROR(one.group->CheckRun());
+    std::this_thread::sleep_for(kGraphPoll);
+  }
+  RETURN_IF_ERROR(queue->Finish(end).status());
+  for (const StepGraph::Group& one : graph.groups) one.group->EndRun(one.sent_bytes);
+  return absl::OkStatus();
 }
 
 }  // namespace terrace

@@ -81,11 +81,23 @@ void KeepNvme(const v1::HardwareProfile& kept, v1::HardwareProfile* profile) {
   profile->set_nvme_duplex_ratio(kept.nvme_duplex_ratio());
 }
 
+// Why what is measured now must not outlive this command; empty: nothing else uses the GPUs, or
+// nobody knows. Ranks live on while their worker starts again.
+std::string DisturbedBy(const std::vector<DeviceSummary>& devices) {
+  const auto processes = ProcessesOn(devices);
+  if (!processes.ok() || *processes == 0) return "";
+  return absl::StrCat(
+      "while it was measured ", *processes, *processes == 1 ? " process" : " processes",
+      " used the GPUs, as ranks of jobs do; run terrace profile --refresh when they "
+      "are idle");
+}
+
 using Measure = std::function<absl::StatusOr<v1::HardwareProfile>(const ProbeWatcher&)>;
 
 absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(const ProbeOptions& options,
                                                    const ProbeCache& cache, std::string_view what,
-                                                   const Measure& measure) {
+                                                   const Measure& measure,
+                                                   const std::string& disturbed = "") {
   std::string why_not;
   const std::optional<v1::HardwareProfile> kept = cache.Read(&why_not);
   if (kept && IsEnough(*kept, options)) return *kept;
@@ -94,7 +106,9 @@ absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(const ProbeOptions& options,
   ASSIGN_OR_RETURN(v1::HardwareProfile profile,
                    measure([&](std::string_view now, double done) { progress.Show(now, done); }));
   if (kept && options.nvme.empty()) KeepNvme(*kept, &profile);
-  if (const absl::Status written = cache.Write(profile); !written.ok()) {
+  if (!disturbed.empty()) {
+    std::fprintf(stderr, "the measured profile is not kept: %s\n", std::string(disturbed).c_str());
+  } else if (const absl::Status written = cache.Write(profile); !written.ok()) {
     std::fprintf(stderr, "the measured profile is not kept: %s\n",
                  std::string(written.message()).c_str());
   }
@@ -117,7 +131,8 @@ absl::StatusOr<v1::HardwareProfile> MachineProfile(const ProbeOptions& options, 
 absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,
                                                const std::vector<DeviceSummary>& devices,
                                                const std::string& version) {
-  const ProbeCache cache = ProbeCache::Open(ProfileFolder(), "cuda", DeviceHash(devices, version));
+  const ProbeCache cache =
+      ProbeCache::Open(ProfileFolder(), DeviceKind(devices), DeviceHash(devices, version));
   const auto depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough;
   return KeptOrMeasured(
       options, cache, absl::StrCat(devices.size(), " x ", devices.front().name),
@@ -128,7 +143,8 @@ absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,
                          MeasureDevice(DeviceProbeOf(depth, devices), version, watcher));
         KeepNvme(drive, &profile);
         return profile;
-      });
+      },
+      DisturbedBy(devices));
 }
 
 // There was no GPU that can be used, and nobody insisted on one: no profile is printed.

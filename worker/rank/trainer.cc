@@ -192,6 +192,11 @@ void Trainer::UpdateMetrics(int64_t steps_done, double seconds) {
   *metrics_.mutable_traffic() = TrafficLines(parts_.vm->traffic());
   if (const DynamicMemory* dynamic = parts_.vm->dynamic(); dynamic != nullptr)
     *metrics_.mutable_allocator() = dynamic->stats();
+  if (parts_.driver_watch != nullptr) {
+    const DriverUse use = parts_.driver_watch->latest();
+    metrics_.set_driver_bytes(use.bytes);
+    metrics_.set_driver_source(use.source);
+  }
   metrics_.set_step_seconds(seconds);
   metrics_.set_steps(steps_done);
   metrics_.set_tokens(tokens_);

@@ -18,6 +18,7 @@
 #include "worker/flight_recorder.h"
 #include "worker/rank/agreement.h"
 #include "worker/rank/checkpointer.h"
+#include "worker/rank/driver_watch.h"
 #include "worker/rank/reporter.h"
 #include "worker/rank/train_io.h"
 #include "worker/rank/train_sequences.h"
@@ -40,7 +41,8 @@ struct TrainerParts {
   const Clock* clock = nullptr;
   const std::atomic<bool>* stop = nullptr;  // set when somebody asks for an early end
   FlightWriter* flight = nullptr;
-  v1::RankMetrics metrics;  // what does not change: memory
+  const DriverWatch* driver_watch = nullptr;  // null: nobody asks the driver
+  v1::RankMetrics metrics;                    // what does not change: memory
 };
 
 class Trainer {

@@ -26,10 +26,20 @@ std::span<std::byte> HostMemory(const v1::Program& program, std::span<std::byte*
 
 absl::Status ReserveMarks(const PreparedSequence& sequence) {
   for (const PreparedStream& stream : sequence.streams) {
-    if (stream.queue == nullptr) continue;
-    RETURN_IF_ERROR(stream.queue->Reserve(static_cast<int32_t>(stream.instructions.size())));
+    for (DeviceQueue* queue : {stream.queue, stream.captured}) {
+      if (queue == nullptr) continue;
+      RETURN_IF_ERROR(queue->Reserve(static_cast<int32_t>(stream.instructions.size())));
+    }
   }
   return absl::OkStatus();
+}
+
+bool WritesState(const PreparedSequence& sequence) {
+  for (const PreparedStream& stream : sequence.streams) {
+    for (const PreparedInstruction& instruction : stream.instructions)
+      if (instruction.writes_state) return true;
+  }
+  return false;
 }
 
 void NameSlowerPath(const NvmeQueue& queue) {
@@ -44,12 +54,14 @@ Vm::Vm(const v1::Program& program, std::span<const v1::StreamKind> kinds,
     : program_(program),
       clock_(clock),
       backend_(options.backend),
+      groups_(options.groups),
       fence_(fence),
       flight_(options.flight),
       dynamic_(options.dynamic),
       own_counters_(flight_ == nullptr ? std::make_unique<FlightCounter[]>(kinds.size()) : nullptr),
       nvme_queues_(kinds.size()),
       queues_(kinds.size()),
+      captured_(kinds.size()),
       streams_(
           kinds, clock, fence, options.groups,
           flight_ != nullptr ? flight_->progress() : std::span(own_counters_.get(), kinds.size()),
@@ -60,6 +72,8 @@ absl::Status Vm::OpenQueues(const v1::Program& program, const PrepareOptions& op
     const v1::StreamKind kind = program.streams(i).kind();
     if (options.backend != nullptr) {
       ASSIGN_OR_RETURN(queues_[i], options.backend->NewQueue(kind));
+      if (kind == v1::COLLECTIVE && options.backend->uses_graphs())
+        captured_[i] = options.backend->NewCollectiveQueue();
     }
     if ((kind != v1::NVME_READ && kind != v1::NVME_WRITE) || options.nvme == nullptr) continue;
     ASSIGN_OR_RETURN(nvme_queues_[i], options.nvme->NewQueue());
@@ -87,6 +101,8 @@ absl::StatusOr<std::unique_ptr<Vm>> Vm::Create(const v1::Program& program,
   for (const v1::Sequence& sequence : program.sequences()) {
     ASSIGN_OR_RETURN(PreparedSequence prepared,
                      PrepareSequence(program, sequence, options, vm->nvme_queues_, vm->queues_));
+    for (size_t i = 0; i < prepared.streams.size(); ++i)
+      prepared.streams[i].captured = vm->captured_[i].get();
     RETURN_IF_ERROR(ReserveMarks(prepared));
     vm->sequences_.push_back(std::move(prepared));
   }
@@ -111,16 +127,33 @@ absl::Status Vm::Warm() {
   if (status.ok()) status = streams_.Run(&warm, nullptr);
   if (dynamic_ != nullptr) status.Update(dynamic_->EndWarm());
   // After it: what kernels load when they are first launched is there.
-  if (status.ok() && backend_ != nullptr && backend_->uses_graphs())
-    graphs_.Capture(program_, sequences_);
+  if (status.ok() && backend_ != nullptr && backend_->uses_graphs()) CaptureGraphs();
   return status;
 }
 
+void Vm::CaptureGraphs() {
+  const bool stream = std::any_of(captured_.begin(), captured_.end(),
+                                  [](const auto& queue) { return queue != nullptr; });
+  std::vector<bool> captured;
+  for (const auto& group : groups_)
+    captured.push_back(stream && group != nullptr && group->graph_collectives() != nullptr);
+  graphs_.Capture(program_, sequences_, captured);
+}
+
+// Whether somebody may still read what the sequence writes. Once it has run instruction by
+// instruction nobody does, until the next begins to read: so all ranks come to one answer, however
+// long each of them reads.
+bool Vm::MayBeHeldBack(const PreparedSequence& sequence) {
+  if (fence_ == nullptr || !WritesState(sequence)) return false;
+  return std::exchange(reads_seen_, fence_->reads()) != fence_->reads();
+}
+
 absl::Status Vm::Execute(size_t sequence, SequenceIo* io, bool one_by_one) {
-  const bool held_back = fence_ != nullptr && !fence_->IsUnread();
-  const DeviceGraph* const graph = graphs_.Next(sequence, one_by_one || held_back);
+  const bool held_back = MayBeHeldBack(sequences_[sequence]);
+  const StepGraph* const graph = graphs_.Next(sequence, one_by_one || held_back);
   slices_scale_ = 1;
   if (graph == nullptr) return streams_.Run(&sequences_[sequence], io);
+  if (fence_ != nullptr && !fence_->IsUnread()) fence_->WaitUntilUnread();
   ++graph_runs_;
   const int64_t start_ns = clock_->MonotonicNanos();
   const absl::Status status = streams_.RunGraph(&sequences_[sequence], io, *graph);

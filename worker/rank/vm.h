@@ -60,6 +60,9 @@ class Vm {
   // Gives the graphs' memory back: from then on instructions are launched one by one. False: there
   // was none.
   bool DropGraphs() { return graphs_.Clear(); }
+  // Where any rank of a job lacks a graph with collectives, all of them drop theirs.
+  bool lacks_collective_graphs() const { return graphs_.lacks_collectives(); }
+  bool DropCollectiveGraphs() { return graphs_.ClearCollectives(); }
   // Executions that were launched as graphs.
   int64_t graph_runs() const { return graph_runs_; }
 
@@ -68,18 +71,23 @@ class Vm {
      const PrepareOptions& options, const Clock* clock, StateFence* fence);
   absl::Status OpenQueues(const v1::Program& program, const PrepareOptions& options);
   absl::Status Execute(size_t sequence, SequenceIo* io, bool one_by_one);
+  bool MayBeHeldBack(const PreparedSequence& sequence);
+  void CaptureGraphs();
 
   const v1::Program& program_;
   const Clock* const clock_;
   Backend* const backend_;
+  const std::span<const std::unique_ptr<Communicator>> groups_;
   StateFence* const fence_;
   FlightWriter* const flight_;
   DynamicMemory* const dynamic_;
   const std::unique_ptr<FlightCounter[]> own_counters_;  // without a recorder
   std::vector<std::unique_ptr<NvmeQueue>> nvme_queues_;  // by stream; null: copies no NVMe
   std::vector<std::unique_ptr<DeviceQueue>> queues_;     // by stream; null: its thread executes it
+  std::vector<std::unique_ptr<DeviceQueue>> captured_;   // by stream; see PreparedStream
   std::vector<PreparedSequence> sequences_;
   StepGraphs graphs_;
+  int64_t reads_seen_ = 0;  // of the fence, before the last execution that wrote state
   int64_t graph_runs_ = 0;
   double slices_scale_ = 1;
   TrafficByKind traffic_{};

@@ -21,6 +21,16 @@ TEST(PrintTest, StepEventsHaveTheDocumentedKeys) {
             "\"step_seconds\": 0, \"learning_rate\": 0, \"tokens\": 0, \"skipped\": false}");
 }
 
+TEST(PrintTest, WarningsNameTheirRank) {
+  v1::JobEvent event;
+  event.mutable_warning()->set_rank(3);
+  event.mutable_warning()->set_text("the driver counts \"more\"");
+  EXPECT_EQ(EventLine(event),
+            "{\"event\": \"warning\", \"rank\": 3, \"text\": \"the driver counts "
+            "\\\"more\\\"\"}");
+  EXPECT_EQ(EventText(event, 10), "warning: rank 3: the driver counts \"more\"");
+}
+
 TEST(PrintTest, ALossThatIsNoNumberIsNull) {
   v1::JobEvent event;
   event.mutable_eval()->set_loss(NAN);

@@ -76,7 +76,8 @@ TEST(DeviceMemoryTest, WhatIsCopiedOrZeroedIsThereForQueuesThatWaitForNothing) {
   ASSERT_TRUE(Device::Open(0, &device).ok());
   CUstream_st* const stream = device->MakeContext(nullptr, 0).stream;
   std::byte* memory = nullptr;
-  ASSERT_TRUE(AllocateDevice(64, &memory).ok());
+  bool exhausted = false;
+  ASSERT_TRUE(AllocateDevice(64, &memory, &exhausted).ok());
   std::vector<std::byte> seen;
   const auto look = [&] {
     simt::Enqueue(stream, [&] { seen.assign(memory, memory + 64); });

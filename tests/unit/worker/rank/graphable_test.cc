@@ -57,7 +57,26 @@ TEST(GraphableTest, CommunicationStandsAgainstIt) {
   Step message(v1::COLLECTIVE);
   message.tiny.Transfer(kOther, v1::SEND, 0, 1, message.x);
   EXPECT_EQ(message.WhyNot(),
-            "instruction 3 (send) is communication, which a thread of the host waits for");
+            "instruction 3 (send) is a message, which a thread of the host waits for");
+}
+
+// In its own stream and of a group that can.
+TEST(GraphableTest, CollectivesOfAGroupThatCanBeCapturedAre) {
+  Step sum(v1::COLLECTIVE);
+  sum.tiny.AllReduce(kOther, sum.x);
+  const v1::Program& program = sum.tiny.program();
+  EXPECT_EQ(WhyNotGraphable(program, program.sequences(0), {true}), "");
+  EXPECT_NE(WhyNotGraphable(program, program.sequences(0), {false}), "");
+  EXPECT_TRUE(HasCollectives(program.sequences(0)));
+  Step launched(v1::COLLECTIVE);
+  launched.tiny.AllReduce(kCompute, launched.x);
+  EXPECT_NE(WhyNotGraphable(launched.tiny.program(), launched.tiny.program().sequences(0), {true}),
+            "");
+  Step message(v1::COLLECTIVE);
+  message.tiny.Transfer(kOther, v1::SEND, 0, 1, message.x);
+  EXPECT_NE(WhyNotGraphable(message.tiny.program(), message.tiny.program().sequences(0), {true}),
+            "");
+  EXPECT_FALSE(HasCollectives(message.tiny.program().sequences(0)));
 }
 
 TEST(GraphableTest, MemoryThatMovesFromStepToStepStandsAgainstIt) {

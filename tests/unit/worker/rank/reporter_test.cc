@@ -136,6 +136,18 @@ TEST_F(ReporterTest, ProgressAndMetricsComeTogetherAtMostTwiceASecond) {
   EXPECT_EQ(message->events_size(), 0) << "events are told by rank 0";
 }
 
+// Other events are of the job, and rank 0's to tell.
+TEST_F(ReporterTest, AWarningOfAnyRankIsToldWithItsName) {
+  Start(1);
+  const auto daemon = Dial();
+  EXPECT_TRUE(daemon->Receive()->has_report());
+  reporter_->Warn("the driver counts more than was planned");
+  const auto message = daemon->Receive();
+  ASSERT_EQ(message->events_size(), 1);
+  EXPECT_EQ(message->events(0).warning().rank(), 1u);
+  EXPECT_EQ(message->events(0).warning().text(), "the driver counts more than was planned");
+}
+
 TEST_F(ReporterTest, StepsAreKeptUntilADaemonHasThem) {
   Start(0);
   Step(1);

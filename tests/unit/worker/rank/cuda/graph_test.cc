@@ -52,9 +52,11 @@ class LoopIo final : public SequenceIo {
 
 class Fence final : public StateFence {
  public:
-  void WaitUntilUnread() override {}
+  void WaitUntilUnread() override { unread = true; }
   bool IsUnread() const override { return unread; }
+  int64_t reads() const override { return begun; }
   bool unread = true;
+  int64_t begun = 0;
 };
 
 // Values that leave for the host and come back, on three queues, and an input that is added up. The
@@ -88,6 +90,7 @@ class Loop {
     v1::Instruction* out = tiny_.Output(kCompute, v1::LOGITS, total);
     tiny_.Output(kCompute, v1::LOSS_TOTAL, inputs);
     tiny_.Copy(kToHost, v1::TO_HOST, {{total, host_total_}})->add_waits(out->id());
+    tiny_.program().add_state()->set_buffer(total);  // checkpoints are written from it
     tiny_.program().set_device("cuda");
   }
   ~Loop() { vm_.reset(), memory_.reset(); }
@@ -131,7 +134,7 @@ class Loop {
   v1::Program& program() { return tiny_.program(); }
   const ProgramMemory& memory() const { return *memory_; }
   absl::StatusOr<int64_t> External() {
-    return MeasureExternal(tiny_.program(), *memory_, nullptr, backend_.get(), vm_.get());
+    return MeasureExternal(tiny_.program(), *memory_, nullptr, backend_.get(), vm_.get(), nullptr);
   }
   int64_t reserved() const { return memory_->reserved_bytes(v1::DEVICE); }
 
@@ -209,12 +212,13 @@ TEST(CudaGraphTest, RunsThatSomebodyWantsToSeeOrMayHoldBackAreLaunchedOneByOne) 
       << "a graph leaves no times";
   EXPECT_TRUE(loop.RunIsRight(/*one_by_one=*/true));
   EXPECT_GT(loop.vm().Find("train")->streams[kCompute].slices[0].end_ns, seen.end_ns);
+  ++fence.begun;
+  EXPECT_TRUE(loop.RunIsRight());
+  EXPECT_EQ(loop.vm().graph_runs(), 2) << "the first after somebody began to read, on every rank";
   fence.unread = false;
   EXPECT_TRUE(loop.RunIsRight());
-  EXPECT_EQ(loop.vm().graph_runs(), 2);
-  fence.unread = true;
-  EXPECT_TRUE(loop.RunIsRight());
   EXPECT_EQ(loop.vm().graph_runs(), 3);
+  EXPECT_TRUE(fence.unread) << "a graph does not begin before";
 }
 
 TEST(CudaGraphTest, OneOfManyRunsIsLaunchedOneByOneForItsTimes) {

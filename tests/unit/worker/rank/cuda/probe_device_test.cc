@@ -167,6 +167,10 @@ TEST(DeviceHashTest, DependsOnAllThatRatesDependOn) {
   EXPECT_EQ(hash, DeviceHash({one, one}, "1"));
   EXPECT_NE(hash, DeviceHash({one}, "1"));
   EXPECT_NE(hash, DeviceHash({one, one}, "2"));
+  DeviceSummary driver = one, twin = one;
+  driver.driver = "CUDA 13.1";
+  EXPECT_EQ(DeviceKind({one}), DeviceKind({driver})) << "one file, measured again";
+  EXPECT_NE(DeviceKind({one}), DeviceKind({one, twin})) << "processes that see others have another";
   for (const DeviceSummary& other : {DeviceSummary{"B", one.memory_bytes, one.driver},
                                      DeviceSummary{one.name, int64_t{40} << 30, one.driver},
                                      DeviceSummary{one.name, one.memory_bytes, "CUDA 13.1"}}) {

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/cuda/memory.h"
+#include "tests/support/fake_nvml.h"
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 #include "tests/unit/worker/comm/comm_fixture.h"
 #include "worker/rank/backend.h"
@@ -110,7 +112,9 @@ TEST(SharedDeviceTest, NoRankSeesWhatAnotherChangesAfterItLooked) {
         backends[rank] = *OpenBackend("cuda", 0);
         ASSERT_TRUE(backends[rank]->MeetRanks(rank, 2, own, kTimeoutMs).ok());
         std::byte* graphs = nullptr;
-        const bool allocated = rank != 0 || kernels::cuda::AllocateDevice(kGraphs, &graphs).ok();
+        bool exhausted = false;
+        const bool allocated =
+            rank != 0 || kernels::cuda::AllocateDevice(kGraphs, &graphs, &exhausted).ok();
         ASSERT_TRUE(allocated);
         for (int look = 0; look < 2; ++look) {
           const auto bytes = backends[rank]->ExternalBytes(0, own);
@@ -123,6 +127,102 @@ TEST(SharedDeviceTest, NoRankSeesWhatAnotherChangesAfterItLooked) {
   }
   EXPECT_EQ(seen[0], seen[1]);
   EXPECT_EQ(seen[0][0] - seen[0][1], kGraphs / 2) << "each counts half";
+}
+
+// As where others come and go between two readings: who decides by the figure decides as the rest.
+TEST(SharedDeviceTest, RanksOfADeviceCountByOneReading) {
+  constexpr int64_t kOthers = 32 << 20;
+  simt::ResetDevice({.context_bytes = kContexts});
+  MapRendezvous store;
+  std::vector<int64_t> seen(2, -1);
+  std::vector<std::unique_ptr<Backend>> backends(2);
+  std::byte* others = nullptr;
+  // Between rank 0's reading and rank 1's, which waits for it here.
+  struct Late final : RendezvousStore {
+    explicit Late(RendezvousStore* store, std::byte** others) : store(store), others(others) {}
+    absl::Status Set(const std::string& key, const std::vector<char>& value) override {
+      return store->Set(key, value);
+    }
+    absl::StatusOr<std::vector<std::vector<char>>> Wait(const std::vector<std::string>& keys,
+                                                        int64_t timeout_ms) override {
+      auto values = store->Wait(keys, timeout_ms);
+      if (keys[0] == "device-memory/0/1") {
+        EXPECT_TRUE(store->Wait({"device-memory/1/0"}, timeout_ms).ok()) << "rank 0 has read";
+        bool exhausted = false;
+        EXPECT_TRUE(kernels::cuda::AllocateDevice(kOthers, others, &exhausted).ok());
+      }
+      return values;
+    }
+    RendezvousStore* store;
+    std::byte** others;
+  } late(&store, &others);
+  {
+    std::vector<std::jthread> ranks;
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        RendezvousStore* const own = rank == 0 ? &store : static_cast<RendezvousStore*>(&late);
+        backends[rank] = *OpenBackend("cuda", 0);
+        ASSERT_TRUE(backends[rank]->MeetRanks(rank, 2, own, kTimeoutMs).ok());
+        const auto bytes = backends[rank]->ExternalBytes(0, own);
+        ASSERT_TRUE(bytes.ok()) << bytes.status();
+        seen[rank] = *bytes;
+      });
+    }
+  }
+  EXPECT_EQ(seen[0], (kContexts + kOthers + 2 * kFaultWord) / 2);
+  EXPECT_EQ(seen[1], seen[0]);
+  kernels::cuda::FreeDevice(others);
+}
+
+// What a rank with this arena holds outside of it when the driver lists these processes.
+struct Told {
+  int64_t external = -1;
+  DriverUse now, later;  // later: another process has taken kLater
+};
+Told WithNvml(std::vector<fake_nvml::Process> processes) {
+  constexpr int64_t kArena = 5 << 20, kLater = 3 << 20;
+  simt::ResetDevice({.context_bytes = kContexts});
+  fake_nvml::Set(
+      {.devices = {"GPU-01000000-0000-0000-0000-000000000000"}, .processes = std::move(processes)});
+  Told told;
+  const auto backend = OpenBackend("cuda", 0);
+  const auto region = (*backend)->ReserveDevice("rank", {.bytes = kArena}, 1);
+  EXPECT_TRUE((*backend)->MeetRanks(0, 1, nullptr, kTimeoutMs).ok());
+  told.external = (*backend)->ExternalBytes(kArena, nullptr).value_or(-1);
+  told.now = (*backend)->AskDriver();
+  std::byte* more = nullptr;
+  bool exhausted = false;
+  EXPECT_TRUE(kernels::cuda::AllocateDevice(kLater, &more, &exhausted).ok());
+  std::jthread([&] { told.later = (*backend)->AskDriver(); }).join();
+  kernels::cuda::FreeDevice(more);
+  fake_nvml::Set({});
+  return told;
+}
+
+TEST(DriverUseTest, WhereTheDriverTellsOfTheProcessThatIsWhatCounts) {
+  const Told told = WithNvml({{7, 400 << 20}, {static_cast<unsigned>(::getpid()), 55 << 20}});
+  EXPECT_EQ(told.external, 50 << 20);
+  EXPECT_EQ(told.now.bytes, 55 << 20);
+  EXPECT_EQ(told.now.source, "NVML");
+  EXPECT_EQ(told.later.bytes, 55 << 20) << "another process is no matter of ours";
+}
+
+TEST(DriverUseTest, WhereItDoesNotTheChangeSinceThePreparationCounts) {
+  const Told told = WithNvml({{7, 400 << 20}, {8, 55 << 20}});
+  EXPECT_EQ(told.external, kContexts + kFaultWord);
+  EXPECT_EQ(told.now.bytes, told.external + (5 << 20));
+  EXPECT_EQ(told.later.bytes - told.now.bytes, 3 << 20);
+  EXPECT_THAT(told.now.source, testing::StartsWith("cudaMemGetInfo, by what all processes"));
+  EXPECT_THAT(told.now.source, testing::HasSubstr("NVML: the driver lists 2 processes"));
+}
+
+TEST(DriverUseTest, ADeviceThatNvmlDoesNotKnowIsNamed) {
+  simt::ResetDevice({.context_bytes = kContexts});
+  fake_nvml::Set({});
+  const auto backend = OpenBackend("cuda", 0);
+  EXPECT_TRUE((*backend)->MeetRanks(0, 1, nullptr, kTimeoutMs).ok());
+  EXPECT_TRUE((*backend)->ExternalBytes(0, nullptr).ok());
+  EXPECT_THAT((*backend)->AskDriver().source, testing::EndsWith("NVML: the device: Not Found"));
 }
 
 // The fake has one memory whatever the device: only who meets whom is seen here.

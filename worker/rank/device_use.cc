@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/device_use.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/memory.h"
+#include "worker/rank/cuda_queue.h"
+
+namespace terrace {
+namespace {
+
+// By all processes together.
+absl::StatusOr<int64_t> UsedByAll() {
+  int64_t free_bytes = 0, total_bytes = 0;
+  RETURN_IF_ERROR(OfCuda(kernels::cuda::FreeBytes(&free_bytes, &total_bytes)));
+  return total_bytes - free_bytes;
+}
+
+}  // namespace
+
+kernels::Status DeviceUse::Ask(int64_t* bytes) const {
+  if (nvml_ == nullptr) return {no_nvml_};
+  return nvml_->UsedBy(::getpid(), reserved_bytes_, bytes);
+}
+
+// Contexts of ranks of one job are alike. All ranks on the device take the largest reading of any,
+// as others may come and go between two of them: where they decide by it they decide alike.
+absl::StatusOr<int64_t> DeviceUse::Measure(int64_t reserved_bytes, RendezvousStore* store) {
+  if (nvml_ == nullptr && no_nvml_.empty())
+    no_nvml_ = kernels::cuda::NvmlDevice::Open(device_.uuid(), &nvml_).message;
+  reserved_bytes_ = reserved_bytes;
+  ASSIGN_OR_RETURN(const CudaGroups::Sharers reserved, groups_.MeetSharers(reserved_bytes, store));
+  ASSIGN_OR_RETURN(all_bytes_, UsedByAll());
+  int64_t own_bytes = 0;
+  const bool told = Ask(&own_bytes).ok();
+  // Nobody changes what it holds before all have read it.
+  ASSIGN_OR_RETURN(const CudaGroups::Sharers used, groups_.MeetSharers(all_bytes_, store));
+  const int64_t share = std::max<int64_t>(0, used.most_bytes - reserved.bytes) / reserved.ranks;
+  own_bytes_ = told ? own_bytes : reserved_bytes + share;
+  return own_bytes_ - reserved_bytes;
+}
+
+DriverUse DeviceUse::Now() const {
+  int64_t bytes = 0;
+  const kernels::Status asked = Ask(&bytes);
+  if (asked.ok()) return {bytes, "NVML"};
+  const std::string source = absl::StrCat(
+      "cudaMemGetInfo, by what all processes on the device hold since the rank was "
+      "prepared; ",
+      asked.message);
+  if (!device_.Use().ok()) return {own_bytes_, source};
+  const auto all_bytes = UsedByAll();
+  const int64_t since = all_bytes.ok() ? *all_bytes - all_bytes_ : 0;
+  return {std::max<int64_t>(reserved_bytes_, own_bytes_ + since), source};
+}
+
+absl::StatusOr<int> ProcessesOn(const std::vector<DeviceSummary>& devices) {
+  int processes = 0;
+  for (const DeviceSummary& device : devices) {
+    std::unique_ptr<kernels::cuda::NvmlDevice> nvml;
+    kernels::Status status = kernels::cuda::NvmlDevice::Open(device.uuid, &nvml);
+    int count = 0;
+    if (status.ok()) status = nvml->CountProcesses(&count);
+    if (!status.ok()) return absl::UnavailableError(status.message);
+    processes += count;
+  }
+  return processes;
+}
+
+}  // namespace terrace
