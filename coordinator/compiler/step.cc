@@ -183,8 +183,11 @@ class Train {
         "gradient scale");
     Optimizer optimizer(scale, schedule_, context_.layout.chunk_bytes(), &builder_);
     if (context_.parallel.zero == 0) {
-      for (int i = 0; i < static_cast<int>(context_.parameters.all().size()); ++i) {
-        Update(i, reduction.homes, &optimizer);
+      // Gradients that rest elsewhere go there from the last parameter to the first: what left
+      // last is updated last, and no update waits for its gradient to arrive.
+      const int count = static_cast<int>(context_.parameters.all().size());
+      for (int i = 0; i < count; ++i) {
+        Update(reduction.homes.empty() ? i : count - 1 - i, reduction.homes, &optimizer);
       }
     } else {
       UpdateShards(reduction, &optimizer);

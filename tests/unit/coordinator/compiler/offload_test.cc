@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -154,6 +155,29 @@ TEST(OffloadTest, TheComputationIsTheSameAsWithout) {
     if (job.zero_stage > 0) continue;  // squares of what is reduced come earlier
     if (job.tile_bytes > 0) continue;  // only what is off the device is tiled
     EXPECT_EQ(Computations(CompileTiny(job)), offloaded) << Describe(job);
+  }
+}
+
+// Of each parameter once, in list order.
+std::vector<std::string> Updates(const v1::Program& program) {
+  std::vector<std::string> texts;
+  for (const v1::Instruction& i : SequenceOf(program, "train").instructions()) {
+    if (!i.has_compute() || i.compute().op() != "adamw") continue;
+    if (texts.empty() || texts.back() != i.text()) texts.push_back(i.text());
+  }
+  return texts;
+}
+
+TEST(OffloadTest, WhatLeftFirstIsUpdatedFirst) {
+  for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+    TinyJob job = {.gradient = tier, .optimizer = tier};
+    job.family = "llama";
+    const std::vector<std::string> updates = Updates(CompileTiny(job));
+    EXPECT_EQ(updates.front(), "adamw lm_head.weight");
+    job.gradient = job.optimizer = v1::DEVICE;
+    std::vector<std::string> resident = Updates(CompileTiny(job));
+    std::reverse(resident.begin(), resident.end());
+    EXPECT_EQ(updates, resident);
   }
 }
 
