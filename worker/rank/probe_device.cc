@@ -86,7 +86,8 @@ absl::Status MeasureDeviceKernels(Backend* backend, const DeviceProbe& probe,
       turns[i].push_back(seconds);
     }
   }
-  for (size_t i = 0; i < cases.size(); ++i) AddRate(cases[i], Mean(turns[i]), profile);
+  for (size_t i = 0; i < cases.size(); ++i)
+    AddRate(cases[i], MeanWithoutExtremes(turns[i]), profile);
   const ProbeCase stream = StreamCase(probe.stream_elements);
   if (runner->Fits(stream)) {
     ASSIGN_OR_RETURN(const double seconds, runner->Seconds(stream, kStreamTurns));

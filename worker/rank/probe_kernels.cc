@@ -54,7 +54,7 @@ double KernelProbe::SteadySeconds(const ProbeCase& one) {
   if (!runner_.Fits(one)) return 0;
   std::vector<double> turns;
   for (int turn = 0; turn < kSteadyTurns; ++turn) turns.push_back(Turn(one));
-  return Mean(turns);
+  return MeanWithoutExtremes(std::move(turns));
 }
 
 void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
@@ -68,7 +68,8 @@ void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
       if (runner_.Fits(cases[i])) turns[i].push_back(Turn(cases[i]));
     }
   }
-  for (size_t i = 0; i < cases.size(); ++i) AddRate(cases[i], Mean(turns[i]), profile);
+  for (size_t i = 0; i < cases.size(); ++i)
+    AddRate(cases[i], MeanWithoutExtremes(turns[i]), profile);
   const ProbeCase stream = StreamCase(kStreamElements);
   SetMemoryRate(stream, SteadySeconds(stream), profile);
 }

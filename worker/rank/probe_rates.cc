@@ -2,15 +2,20 @@
 #include "worker/rank/probe_rates.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 
 #include "kernels/rate_class.h"
 
 namespace terrace {
 
-double Mean(const std::vector<double>& turns) {
+double MeanWithoutExtremes(std::vector<double> turns) {
   if (turns.empty()) return 0;
-  return std::accumulate(turns.begin(), turns.end(), 0.0) / static_cast<double>(turns.size());
+  std::sort(turns.begin(), turns.end());
+  const auto count = static_cast<std::ptrdiff_t>(turns.size());
+  const std::ptrdiff_t left_out = count < 3 ? 0 : std::max<std::ptrdiff_t>(1, count / 4);
+  return std::accumulate(turns.begin() + left_out, turns.end() - left_out, 0.0) /
+         static_cast<double>(count - 2 * left_out);
 }
 
 void AddRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile) {

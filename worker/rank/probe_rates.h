@@ -14,8 +14,10 @@
 namespace terrace {
 
 // A step takes the sum of its calls as they come, in the machine's fast moments and in its slow
-// ones: of turns, which lie apart, their mean. 0 for none.
-double Mean(const std::vector<double>& turns);
+// ones: of turns, which lie apart, their mean. The shortest and the longest quarter are left out,
+// from three turns on at least one each: a short call that lost its processor for some milliseconds
+// would tell a hundred times its own seconds. 0 for none.
+double MeanWithoutExtremes(std::vector<double> turns);
 
 // Adds what the case reached; products also raise the profile's figures for those who know no
 // tables. Nothing for seconds of 0.

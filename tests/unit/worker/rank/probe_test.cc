@@ -18,6 +18,7 @@
 #include "worker/rank/probe_companions.h"
 #include "worker/rank/probe_kernels.h"
 #include "worker/rank/probe_memory.h"
+#include "worker/rank/probe_rates.h"
 #include "worker/rank/probe_text.h"
 
 namespace terrace {
@@ -45,6 +46,14 @@ TEST_P(ProbeCasesTest, EveryCaseIsWellFormedAndMeasuresAnotherShape) {
       EXPECT_EQ(std::get<1>(*found), precision);
     }
   }
+}
+
+TEST(ProbeRatesTest, TurnsThatLostTheProcessorDoNotCount) {
+  EXPECT_EQ(MeanWithoutExtremes({}), 0);
+  EXPECT_EQ(MeanWithoutExtremes({1, 3}), 2);
+  EXPECT_EQ(MeanWithoutExtremes({1, 500, 2}), 2);
+  // Slow and fast moments both count.
+  EXPECT_EQ(MeanWithoutExtremes({1, 3, 1, 3, 500, 1, 3, 1}), 2);
 }
 
 TEST(ProbeCasesTest, Tf32IsMeasuredWhereItIsNotFp32) {
