@@ -7,7 +7,9 @@ NVMe, in rounds, one after the other, and prints medians of the steps' seconds (
 which others used the machine: alone.py), as ratios to the resident run of the same round, beside the plan's. With --throttle both directions of the drive are slowed to that rate, so
 that its break-even lies between batches that a small machine trains. Above the break-even tokens of the plan at least 90 % of the
 resident speed must be left with states on the host and 85 % with states on NVMe; below, the plan's slowdown must be within 15 % of
-the measured one. `terrace profile` runs first, unless --profiled says that it has run.
+the measured one. `terrace profile --refresh` runs before each batch, so that a plan knows the machine of its minutes: the resident
+step is all computation, the one on NVMe mostly the drive, so a machine that was slower when it was profiled shows in the ratio.
+--profiled leaves that out.
 
 Runs of one kind may differ by more than what offloading costs. So each run is traced too, and "update and waits" is what a step has
 besides forward, backward and recomputation: the update, and all that the compute stream waits. "by update and waits" is the resident
@@ -113,16 +115,16 @@ def main():
     parser.add_argument("--throttle", type=float, default=0, help="bytes a second of each direction of the drive; 0: as it is")
     parser.add_argument("--small", action="store_true", help="a model of 3 million parameters")
     parser.add_argument("--sequence", type=int, default=256, help="tokens of a sample")
-    parser.add_argument("--profiled", action="store_true", help="the machine has been measured")
+    parser.add_argument("--profiled", action="store_true", help="take the profile that is kept")
     options = parser.parse_args()
-    if not options.profiled:
-        subprocess.run([options.bin / "terrace", "profile"], check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         (folder / "corpus.txt").write_text("the king saw a shepherd and gave his brother bread and gold. " * 20000)
         print("| tokens a step | states | s a step | of resident | plan says | update and waits, ms | copies, ms | "
               "by update and waits | with copies | break-even tokens of the plan | holds |\n" + "|---" * 11 + "|")
         for batch in map(int, options.batches.split(",")):
+            if not options.profiled:
+                subprocess.run([options.bin / "terrace", "profile", "--refresh"], check=True, stdout=subprocess.DEVNULL)
             paths = {name: spec_of(folder, f"{name.lower().replace(' ', '-')}-{batch}", offload, batch, options)
                      for name, offload in OFFLOADS.items()}
             plans = {name: json.loads(terrace(options.bin, "plan", path)) for name, path in paths.items()}
