@@ -35,6 +35,11 @@ int64_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k, MatmulPrecision prec
   return RoundUp(bytes, kAlignment);
 }
 
+Fp8GemmScratch::Fp8GemmScratch(int64_t m, int64_t n, int64_t k, int threads)
+    : product_bytes(GemmWorkspaceBytes(m, n, k, MatmulPrecision::kBF16, threads)),
+      a_bytes(RoundUp(m * k * SizeOf(DType::kBF16), kAlignment)),
+      b_bytes(RoundUp(n * k * SizeOf(DType::kBF16), kAlignment)) {}
+
 int64_t LmHeadWorkspaceBytes(int64_t rows, int64_t hidden, int64_t vocab, int64_t chunk_rows,
                              bool grad, DType /*activation*/, MatmulPrecision precision,
                              int threads) {

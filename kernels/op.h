@@ -230,13 +230,20 @@ enum class MatmulPrecision : uint8_t {
   // f16 operands, products accumulated in f32. f32 operands are rounded to f16 first, which is
   // infinity from 65520 on; in attention a backend may use them as they are.
   kF16,
+  // Operands of any type quantised to 8 bits (fp8.h), each with one scale that its own largest
+  // magnitude gives; their products accumulated in f32, then times both factors. kMatmul alone.
+  kFP8 = 4,
 };
+// The operand of an fp8 product that is a gradient: E5M2, which has the range that gradients need;
+// the other, or both, are E4M3.
+enum class Fp8Gradient : uint8_t { kNone = 0, kA, kB };
 struct MatmulAttrs {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;  // c is updated; allowed only without bias, residual and epilogue
   Epilogue epilogue = Epilogue::kNone;
   MatmulPrecision precision = MatmulPrecision::kF32;
+  Fp8Gradient gradient = Fp8Gradient::kNone;  // of fp8 products alone
   bool operator==(const MatmulAttrs&) const = default;
 };
 struct AccumulateAttrs {

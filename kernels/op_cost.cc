@@ -152,6 +152,9 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
       const TensorShape& a = operands[0];
       const TensorShape& c = operands[2];
       const int64_t k = matmul.transpose_a ? a.size[0] : a.size[1];
+      if (matmul.precision == MatmulPrecision::kFP8) {
+        return Fp8GemmScratch(c.size[0], c.size[1], k, threads).bytes();
+      }
       return GemmWorkspaceBytes(c.size[0], c.size[1], k, matmul.precision, threads);
     }
     case Op::kAttention:

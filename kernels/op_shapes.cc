@@ -247,6 +247,10 @@ std::string CheckMatmul(const OpRow& row, const MatmulAttrs& attrs, Operands ope
       return Complain(row, index, operands[index], "be absent when the product is accumulated");
     }
   }
+  if (attrs.gradient != Fp8Gradient::kNone && attrs.precision != MatmulPrecision::kFP8) {
+    return ComplainAttr(row, "gradient", Number(static_cast<int>(attrs.gradient)),
+                        "be 0 where the product is not fp8");
+  }
   const TensorShape& aux = operands[kAux];
   switch (attrs.epilogue) {
     case Epilogue::kNone:
@@ -275,6 +279,12 @@ std::string CheckRope(const OpRow& row, const RopeAttrs& attrs, Operands operand
   return CheckPositions(row, attrs.context, attrs.sequence, kTable, operands);
 }
 
+// Attention and the LM head know no fp8: their bf16 is its companion.
+std::string RefuseFp8(const OpRow& row, MatmulPrecision precision) {
+  if (precision != MatmulPrecision::kFP8) return "";
+  return ComplainAttr(row, "precision", "fp8", "be another one: only matmul has fp8 products");
+}
+
 // The widest head that the kernels keep in registers and on the stack.
 constexpr int64_t kMaxHeadDim = 256;
 
@@ -290,6 +300,7 @@ std::string CheckAttention(const OpRow& row, const Attrs& attrs, Operands operan
   if (attrs.window < 0) {
     return ComplainAttr(row, "window", Number(attrs.window), "be 0 (no window) or more");
   }
+  if (std::string refusal = RefuseFp8(row, attrs.precision); !refusal.empty()) return refusal;
   if (!(attrs.scale > 0) || !std::isfinite(attrs.scale)) {
     return ComplainAttr(row, "scale", std::to_string(attrs.scale), "be finite and above 0");
   }
@@ -422,8 +433,8 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       return CheckPermute(row, std::get<PermuteAttrs>(attrs), operands);
     case Op::kLmHeadLoss:
     case Op::kLmHeadLossGrad: {
-      const int64_t chunk_rows = std::get<LossAttrs>(attrs).chunk_rows;
-      if (chunk_rows > 0) return "";
+      const auto& [chunk_rows, accumulate, precision] = std::get<LossAttrs>(attrs);
+      if (chunk_rows > 0) return RefuseFp8(row, precision);
       return ComplainAttr(row, "chunk_rows", Number(chunk_rows), "be at least 1");
     }
     case Op::kAdamw:

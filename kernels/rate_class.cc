@@ -18,6 +18,8 @@ std::string Text(MatmulPrecision precision) {
       return "tf32";
     case MatmulPrecision::kF16:
       return "fp16";
+    case MatmulPrecision::kFP8:
+      return "fp8";
   }
   return "fp32";
 }

@@ -44,6 +44,7 @@ struct Encoder {
     m->set_accumulate(a.accumulate);
     m->set_epilogue(static_cast<v1::Epilogue>(a.epilogue));
     m->set_precision(static_cast<v1::MatmulPrecision>(a.precision));
+    m->set_gradient(static_cast<v1::Fp8Gradient>(a.gradient));
   }
   void operator()(const kernels::AccumulateAttrs& a) const {
     out->mutable_accumulate()->set_accumulate(a.accumulate);
@@ -110,12 +111,14 @@ absl::StatusOr<kernels::MatmulPrecision> DecodePrecision(v1::MatmulPrecision pre
       return kernels::MatmulPrecision::kTF32;
     case v1::MATMUL_F16:
       return kernels::MatmulPrecision::kF16;
+    case v1::MATMUL_FP8:
+      return kernels::MatmulPrecision::kFP8;
     default:
       break;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("precision: got ", static_cast<int>(precision),
-                   ", must be MATMUL_F32, MATMUL_BF16, MATMUL_TF32 or MATMUL_F16"));
+                   ", must be MATMUL_F32, MATMUL_BF16, MATMUL_TF32, MATMUL_F16 or MATMUL_FP8"));
 }
 
 absl::StatusOr<OpAttrs> DecodeMatmul(const v1::MatmulAttrs& m) {
@@ -125,11 +128,17 @@ absl::StatusOr<OpAttrs> DecodeMatmul(const v1::MatmulAttrs& m) {
     return absl::InvalidArgumentError(absl::StrCat("epilogue: got ", static_cast<int>(m.epilogue()),
                                                    ", must be NONE, GELU or GELU_GRAD"));
   }
+  if (!v1::Fp8Gradient_IsValid(m.gradient())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient: got ", static_cast<int>(m.gradient()),
+                     ", must be FP8_GRADIENT_NONE, FP8_GRADIENT_A or FP8_GRADIENT_B"));
+  }
   return kernels::MatmulAttrs{.transpose_a = m.transpose_a(),
                               .transpose_b = m.transpose_b(),
                               .accumulate = m.accumulate(),
                               .epilogue = static_cast<kernels::Epilogue>(m.epilogue()),
-                              .precision = *precision};
+                              .precision = *precision,
+                              .gradient = static_cast<kernels::Fp8Gradient>(m.gradient())};
 }
 
 absl::StatusOr<OpAttrs> DecodeAttention(const v1::AttentionAttrs& m) {

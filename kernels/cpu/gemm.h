@@ -31,6 +31,7 @@ struct Gemm {
   bool accumulate = false;
   Epilogue epilogue = Epilogue::kNone;
   MatmulPrecision precision = MatmulPrecision::kF32;
+  float scale = 1;  // of op(A) op(B), before all else
   Matrix a, b, c;
   const float* bias = nullptr;  // [n] or null
   Matrix residual;              // data null: none

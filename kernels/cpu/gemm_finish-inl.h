@@ -46,11 +46,12 @@ struct BF16ByInstruction : BF16ByArithmetic {
 };
 #endif
 
-// Product and earlier chunks.
+// Product and earlier chunks, scaled. Times one is exact.
 template <typename Access>
 HWY_INLINE V SumAt(const BlockJob& job, int64_t at, Access access) {
   const V v = access.Load(job.product + at);
-  return job.sums == nullptr ? v : hn::Add(v, access.Load(job.sums + at));
+  const V sum = job.sums == nullptr ? v : hn::Add(v, access.Load(job.sums + at));
+  return hn::Mul(sum, hn::Set(D(), job.gemm->scale));
 }
 
 // Rows of 64 or 128 bytes at large distances are what hardware does not foresee: they are fetched a
@@ -71,11 +72,13 @@ HWY_INLINE void StoreRows(const BlockJob& job, int64_t begin, int64_t end) {
   const int64_t next = job.next_rows * stride + job.next_columns;
   const float* product = job.product + begin * kGemmPanel;
   const float* sums = kAddSums ? job.sums + begin * kGemmPanel : nullptr;
+  const V scale = hn::Set(D(), job.gemm->scale);
   for (int64_t row = begin; row < end; ++row) {
     if (job.fetch_c) FetchRow<1>(c + next);
     ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
       V v = access.Load(product + i);
       if (kAddSums) v = hn::Add(v, access.Load(sums + i));
+      v = hn::Mul(v, scale);
       if (kAddOld) v = hn::Add(v, access.Load(c + i));
       Rounding::Store(v, c + i, access);
     });

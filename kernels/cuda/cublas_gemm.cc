@@ -22,6 +22,11 @@ cudaDataType_t TypeOf(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+cudaDataType_t TypeOf(const Matrix& operand, const Fp8Codes& codes) {
+  if (codes.factor == nullptr) return TypeOf(operand.dtype);
+  return codes.format == Fp8Format::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
 // The largest power of two up to 256 that divides the address.
 uint32_t AlignmentOf(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
@@ -31,7 +36,7 @@ uint32_t AlignmentOf(const void* data) {
 }
 
 // What cuBLASLt's choice of an algorithm depends on.
-using Key = std::array<int64_t, 19>;
+using Key = std::array<int64_t, 20>;
 
 Key KeyOf(const Product& p) {
   const bool adds = p.added.data != nullptr;
@@ -41,7 +46,8 @@ Key KeyOf(const Product& p) {
           p.transpose_a,
           p.transpose_b,
           p.tf32,
-          static_cast<int64_t>(p.a.dtype),
+          TypeOf(p.a, p.a_codes),
+          TypeOf(p.b, p.b_codes),
           static_cast<int64_t>(p.c.dtype),
           p.a.row_stride,
           p.b.row_stride,
@@ -82,10 +88,17 @@ class Call {
     SetOperation(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     SetOperation(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (p.bias != nullptr) SetBias(p.bias);
-    MakeLayout(&first_, p.b, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
-    MakeLayout(&second_, p.a, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
-    MakeLayout(&added_, AddedOf(p), p.n, p.m);
-    MakeLayout(&out_, p.c, p.n, p.m);
+    if (p.fp8()) {
+      SetFactor(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_codes.factor);
+      SetFactor(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_codes.factor);
+    }
+    MakeLayout(&first_, TypeOf(p.b, p.b_codes), p.b, p.transpose_b ? p.k : p.n,
+               p.transpose_b ? p.n : p.k);
+    MakeLayout(&second_, TypeOf(p.a, p.a_codes), p.a, p.transpose_a ? p.m : p.k,
+               p.transpose_a ? p.k : p.m);
+    const Matrix& added = AddedOf(p);
+    MakeLayout(&added_, TypeOf(added.dtype), added, p.n, p.m);
+    MakeLayout(&out_, TypeOf(p.c.dtype), p.c, p.n, p.m);
     return status_;
   }
 
@@ -148,10 +161,14 @@ class Call {
     Note(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                         sizeof(bias)));
   }
+  // FAST_ACCUM, which keeps fewer bits of the sums than f32 has, stays off as it is by default.
+  void SetFactor(cublasLtMatmulDescAttributes_t which, const float* factor) {
+    Note(cublasLtMatmulDescSetAttribute(operation_, which, &factor, sizeof(factor)));
+  }
   // Column-major `rows` x `columns`: the matrix as it lies in memory.
-  void MakeLayout(cublasLtMatrixLayout_t* layout, const Matrix& matrix, int64_t rows,
-                  int64_t columns) {
-    Note(cublasLtMatrixLayoutCreate(layout, TypeOf(matrix.dtype), static_cast<uint64_t>(rows),
+  void MakeLayout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, const Matrix& matrix,
+                  int64_t rows, int64_t columns) {
+    Note(cublasLtMatrixLayoutCreate(layout, type, static_cast<uint64_t>(rows),
                                     static_cast<uint64_t>(columns), matrix.row_stride));
   }
 

@@ -113,7 +113,8 @@ Status Device::Start(int ordinal) {
           " SMs";
   memory_bytes_ = static_cast<int64_t>(properties.totalGlobalMem);
   multiprocessors_ = properties.multiProcessorCount;
-  has_wgmma_ = properties.major == 9 && properties.minor == 0;
+  capability_ = 10 * properties.major + properties.minor;
+  has_wgmma_ = capability_ == 90;
   wgmma_attention_ = has_wgmma_ && WantsWgmma(std::getenv("TERRACE_CUDA_ATTENTION"));
   uuid_ = UuidOf(properties);
   if (properties.major < kOldestMajor) {
@@ -132,6 +133,14 @@ Status Device::Start(int ordinal) {
   }
   if (status.ok()) status = Check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   return status.ok() ? MakeCublasGemms(&gemms_) : status;
+}
+
+Status Device::CheckFp8() const {
+  constexpr int kAda = 89;
+  if (capability_ >= kAda) return {};
+  return {"cuda: " + name_ +
+          " has no units for 8-bit products, which compute capability 8.9 brought: set "
+          "train.precision to bf16"};
 }
 
 Device::~Device() {

@@ -43,6 +43,8 @@ class Device {
 
   // Compute capability 9.0: the kernels for sm_90a run on it.
   bool has_wgmma() const { return has_wgmma_; }
+  // Whether it multiplies 8-bit numbers; otherwise a sentence for people.
+  Status CheckFp8() const;
 
   // Makes it the calling thread's device; the opening thread has it.
   Status Use() const;
@@ -64,6 +66,7 @@ class Device {
   std::string name_, uuid_;
   int64_t memory_bytes_ = 0;
   int multiprocessors_ = 1;
+  int capability_ = 0;  // 89 is 8.9
   bool has_wgmma_ = false, wgmma_attention_ = false;
   CUstream_st* stream_ = nullptr;
   Fault* faults_ = nullptr;

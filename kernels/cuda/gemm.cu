@@ -60,13 +60,6 @@ TensorView ViewOf(const Matrix& matrix, int64_t first_row, int64_t rows, int64_t
   return view;
 }
 
-Matrix RowsOf(const Matrix& matrix, int64_t first_row) {
-  Matrix rows = matrix;
-  rows.data =
-      static_cast<std::byte*>(matrix.data) + first_row * matrix.row_stride * SizeOf(matrix.dtype);
-  return rows;
-}
-
 Status Finish(const Gemm& gemm, const Matrix& product, int64_t first, int64_t rows,
               const Context& context) {
   const Matrix& added = gemm.accumulate ? gemm.c : gemm.residual;
@@ -96,24 +89,89 @@ Status Finish(const Gemm& gemm, const Matrix& product, int64_t first, int64_t ro
 // whatever alignment it was told: the kernel traps, and the device is lost to the process.
 bool AllowsFusedBias(const float* bias) { return reinterpret_cast<uintptr_t>(bias) % 16 == 0; }
 
-// The library does it all, if it can.
-bool AsOneProduct(const Gemm& gemm, const Matrix& a, const Matrix& b, const GemmLibrary& library,
+// The library does it all, if it can. `whole` is all of the product as it is asked for in parts.
+bool AsOneProduct(const Gemm& gemm, const Product& whole, const GemmLibrary& library,
                   Product* product) {
   if (gemm.epilogue != Epilogue::kNone || !AllowsFusedBias(gemm.bias)) return false;
-  *product = {.m = gemm.m,
-              .n = gemm.n,
-              .k = gemm.k,
-              .transpose_a = gemm.transpose_a,
-              .transpose_b = gemm.transpose_b,
-              .tf32 = gemm.precision == MatmulPrecision::kTF32,
-              .a = a,
-              .b = b,
-              .c = gemm.c,
-              .bias = gemm.bias,
-              .added = gemm.accumulate ? gemm.c : gemm.residual};
+  // In fp8 cuBLASLt knows no f32 bias; and N is padded, or not.
+  if (whole.fp8() && (gemm.bias != nullptr || whole.n != gemm.n)) return false;
+  *product = whole;
+  product->c = gemm.c;
+  product->bias = gemm.bias;
+  product->added = gemm.accumulate ? gemm.c : gemm.residual;
   const bool one_type = product->added.data == nullptr || product->added.dtype == gemm.c.dtype;
-  return one_type && (gemm.c.dtype == DType::kF32 || gemm.c.dtype == a.dtype) &&
-         library.Supports(*product);
+  const DType stored = whole.fp8() ? DType::kBF16 : whole.a.dtype;
+  const bool stores = gemm.c.dtype == DType::kF32 || gemm.c.dtype == stored;
+  return one_type && stores && library.Supports(*product);
+}
+
+// The product `whole`, whose operands are ready and whose c is `staged`, and the rest of the op:
+// all at once, or some rows at a time.
+Status MultiplyAndFinish(const Gemm& gemm, const Product& whole, int64_t rows_at_once,
+                         std::byte* library_scratch, const Context& context) {
+  const GemmLibrary& library = *context.gemms;
+  Product product;
+  if (AsOneProduct(gemm, whole, library, &product)) {
+    return library.Multiply(product, library_scratch, context.stream);
+  }
+  const int64_t element_bytes = whole.fp8() ? 1 : SizeOf(whole.a.dtype);
+  for (int64_t first = 0; first < gemm.m; first += rows_at_once) {
+    const int64_t rows = std::min(rows_at_once, gemm.m - first);
+    Product part = whole;
+    part.m = rows;
+    part.a.data = static_cast<std::byte*>(whole.a.data) +
+                  first * (whole.transpose_a ? 1 : whole.a.row_stride) * element_bytes;
+    Status status = library.Multiply(part, library_scratch, context.stream);
+    if (status.ok()) status = Finish(gemm, whole.c, first, rows, context);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+// One operand, quantised into `codes`; the product learns of it.
+Status Quantise(const Fp8Quantisation& quantisation, const Context& context, Matrix* matrix,
+                Fp8Codes* codes) {
+  *matrix = {.data = quantisation.codes, .row_stride = PadFp8(quantisation.k)};
+  *codes = {.format = quantisation.format, .factor = quantisation.parts + kFp8Parts};
+  return QuantiseFp8(quantisation, context);
+}
+
+Status RunFp8(const Gemm& gemm, std::byte* scratch, const Context& context) {
+  const Fp8Scratch sizes = Fp8ScratchSizes(gemm.m, gemm.n, gemm.k);
+  std::byte* library_scratch = scratch;  // first: it wants the best alignment
+  std::byte* a = scratch + kGemmLibraryBytes;
+  std::byte* b = a + sizes.a_bytes;
+  std::byte* parts = b + sizes.b_bytes;
+  std::byte* staged = parts + 2 * sizes.parts_bytes;
+  const auto format = [&](Fp8Gradient operand) {
+    return gemm.gradient == operand ? Fp8Format::kE5M2 : Fp8Format::kE4M3;
+  };
+  Product whole = {.m = gemm.m,
+                   .n = PadFp8(gemm.n),
+                   .k = PadFp8(gemm.k),
+                   .transpose_b = true,
+                   .c = {staged, DType::kF32, sizes.product.product_columns}};
+  Status status = Quantise({.from = gemm.a,
+                            .transpose = gemm.transpose_a,
+                            .lines = gemm.m,
+                            .padded_lines = gemm.m,
+                            .k = gemm.k,
+                            .format = format(Fp8Gradient::kA),
+                            .codes = a,
+                            .parts = reinterpret_cast<float*>(parts)},
+                           context, &whole.a, &whole.a_codes);
+  if (!status.ok()) return status;
+  status = Quantise({.from = gemm.b,
+                     .transpose = !gemm.transpose_b,
+                     .lines = gemm.n,
+                     .padded_lines = PadFp8(gemm.n),
+                     .k = gemm.k,
+                     .format = format(Fp8Gradient::kB),
+                     .codes = b,
+                     .parts = reinterpret_cast<float*>(parts + sizes.parts_bytes)},
+                    context, &whole.b, &whole.b_codes);
+  if (!status.ok()) return status;
+  return MultiplyAndFinish(gemm, whole, sizes.product.product_rows, library_scratch, context);
 }
 
 }  // namespace
@@ -125,6 +183,7 @@ Status Convert(const Matrix& from, const Matrix& to, int64_t rows, int64_t colum
 }
 
 Status RunGemm(const Gemm& gemm, std::byte* scratch, const Context& context) {
+  if (gemm.precision == MatmulPrecision::kFP8) return RunFp8(gemm, scratch, context);
   const DType type = ArithmeticType(gemm.precision);
   const GemmScratch sizes = GemmScratchSizes({.m = gemm.m,
                                               .n = gemm.n,
@@ -135,7 +194,6 @@ Status RunGemm(const Gemm& gemm, std::byte* scratch, const Context& context) {
                                               .converts_b = gemm.b.dtype != type,
                                               .stages_product = true,
                                               .precision = gemm.precision});
-  const GemmLibrary& library = *context.gemms;
   std::byte* library_scratch = scratch;  // first: it wants the best alignment
   scratch += kGemmLibraryBytes;
   Matrix a = gemm.a, b = gemm.b;
@@ -153,33 +211,16 @@ Status RunGemm(const Gemm& gemm, std::byte* scratch, const Context& context) {
     if (!status.ok()) return status;
   }
   scratch += sizes.b_bytes;
-  Product product;
-  if (AsOneProduct(gemm, a, b, library, &product)) {
-    return library.Multiply(product, library_scratch, context.stream);
-  }
-  const Matrix staged = {scratch, DType::kF32, sizes.product_columns};
-  for (int64_t first = 0; first < gemm.m; first += sizes.product_rows) {
-    const int64_t rows = std::min(sizes.product_rows, gemm.m - first);
-    Matrix a_rows = a;
-    if (gemm.transpose_a) {
-      a_rows.data = static_cast<std::byte*>(a.data) + first * SizeOf(type);
-    } else {
-      a_rows = RowsOf(a, first);
-    }
-    const Product part = {.m = rows,
-                          .n = gemm.n,
-                          .k = gemm.k,
-                          .transpose_a = gemm.transpose_a,
-                          .transpose_b = gemm.transpose_b,
-                          .tf32 = gemm.precision == MatmulPrecision::kTF32,
-                          .a = a_rows,
-                          .b = b,
-                          .c = staged};
-    Status status = library.Multiply(part, library_scratch, context.stream);
-    if (status.ok()) status = Finish(gemm, staged, first, rows, context);
-    if (!status.ok()) return status;
-  }
-  return {};
+  const Product whole = {.m = gemm.m,
+                         .n = gemm.n,
+                         .k = gemm.k,
+                         .transpose_a = gemm.transpose_a,
+                         .transpose_b = gemm.transpose_b,
+                         .tf32 = gemm.precision == MatmulPrecision::kTF32,
+                         .a = a,
+                         .b = b,
+                         .c = {scratch, DType::kF32, sizes.product_columns}};
+  return MultiplyAndFinish(gemm, whole, sizes.product_rows, library_scratch, context);
 }
 
 }  // namespace terrace::kernels::cuda

@@ -25,6 +25,7 @@ Status Matmul(const OpAttrs& attrs, std::span<const TensorView> operands, const 
                   .accumulate = matmul.accumulate,
                   .epilogue = matmul.epilogue,
                   .precision = matmul.precision,
+                  .gradient = matmul.gradient,
                   .a = MatrixOf(a),
                   .b = MatrixOf(operands[1]),
                   .c = MatrixOf(c),

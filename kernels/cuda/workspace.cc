@@ -20,6 +20,9 @@ int64_t MatmulBytes(const MatmulAttrs& attrs, std::span<const TensorShape> opera
   const DType type = ArithmeticType(attrs.precision);
   const TensorShape& a = operands[0];
   const TensorShape& c = operands[2];
+  if (attrs.precision == MatmulPrecision::kFP8) {
+    return Fp8ScratchSizes(c.size[0], c.size[1], attrs.transpose_a ? a.size[0] : a.size[1]).bytes;
+  }
   return GemmScratchSizes({.m = c.size[0],
                            .n = c.size[1],
                            .k = attrs.transpose_a ? a.size[0] : a.size[1],
@@ -68,6 +71,18 @@ GemmScratch GemmScratchSizes(const GemmSizes& s) {
     scratch.product_bytes = AlignScratch(scratch.product_rows * row_bytes);
   }
   scratch.bytes = scratch.a_bytes + scratch.b_bytes + scratch.product_bytes + kGemmLibraryBytes;
+  return scratch;
+}
+
+Fp8Scratch Fp8ScratchSizes(int64_t m, int64_t n, int64_t k) {
+  Fp8Scratch scratch;
+  scratch.row_bytes = PadFp8(k);
+  scratch.a_bytes = AlignScratch(m * scratch.row_bytes);
+  scratch.b_bytes = AlignScratch(PadFp8(n) * scratch.row_bytes);
+  scratch.parts_bytes = AlignScratch((kFp8Parts + 1) * int64_t{sizeof(float)});
+  scratch.product = GemmScratchSizes({.m = m, .n = PadFp8(n), .k = k, .stages_product = true});
+  scratch.bytes =
+      scratch.a_bytes + scratch.b_bytes + 2 * scratch.parts_bytes + scratch.product.bytes;
   return scratch;
 }
 

@@ -51,6 +51,24 @@ struct GemmScratch {
 };
 GemmScratch GemmScratchSizes(const GemmSizes& sizes);
 
+// The operands of an fp8 product: each is quantised into rows of K neighbours, whatever it was
+// stored as, because cuBLASLt multiplies nothing else on Ada and Hopper. Rows and N are padded with
+// zeros to whole 16 bytes, which it asks for too.
+inline constexpr int64_t kFp8Padding = 16;
+constexpr int64_t PadFp8(int64_t size) {
+  return (size + kFp8Padding - 1) / kFp8Padding * kFp8Padding;
+}
+// Magnitudes of an operand that are compared before the last comparison; the factor follows them.
+inline constexpr int64_t kFp8Parts = 512;
+struct Fp8Scratch {
+  int64_t row_bytes = 0;             // of both: K padded
+  int64_t a_bytes = 0, b_bytes = 0;  // codes
+  int64_t parts_bytes = 0;           // of one operand
+  GemmScratch product;               // converts nothing
+  int64_t bytes = 0;                 // all
+};
+Fp8Scratch Fp8ScratchSizes(int64_t m, int64_t n, int64_t k);
+
 // The LM head: one chunk of logits, hidden and weight as its arithmetic wants them, a double a row.
 struct LmHeadScratch {
   LmHeadScratch(int64_t rows, int64_t hidden, int64_t vocab, const LossAttrs& attrs,

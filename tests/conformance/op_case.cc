@@ -91,6 +91,8 @@ std::string Suffix(MatmulPrecision precision) {
       return "_tf32";
     case MatmulPrecision::kF16:
       return "_fast";
+    case MatmulPrecision::kFP8:
+      return "_fp8";
   }
   return "";
 }
@@ -137,6 +139,45 @@ void AddMixtures(const Form& form, const Product& p, CaseList* list) {
   }
 }
 
+// Products as a linear layer has them: forward, the gradient of its input, that of its weight
+// either way; then every layout, and every epilogue. Once in sizes that no unit of 8 bits takes as
+// they are, once in whole ones, where nothing is padded.
+void AddFp8Products(const Form& form, CaseList* list) {
+  for (const Product& p : {Product{37, 21, 45}, Product{80, 96, 64}}) {
+    const std::string name = form.name + "_fp8_" + Text(p.m) + "_";
+    for (int bits = 0; bits < 8; ++bits) {
+      for (const auto gradient : {Fp8Gradient::kNone, Fp8Gradient::kA, Fp8Gradient::kB}) {
+        const MatmulAttrs attrs = {.transpose_a = (bits & 1) != 0,
+                                   .transpose_b = (bits & 2) != 0,
+                                   .accumulate = (bits & 4) != 0,
+                                   .precision = MatmulPrecision::kFP8,
+                                   .gradient = gradient};
+        std::vector<TensorShape> operands =
+            MatmulOperands(form, p, attrs, attrs.accumulate ? kF32 : form.dtype);
+        if (gradient == Fp8Gradient::kNone) operands[1].dtype = kF32;  // a weight
+        list->Add(Op::kMatmul, name + Text(bits) + "_" + Text(static_cast<int>(gradient)), attrs,
+                  operands);
+      }
+    }
+    const auto add = [&](const std::string& suffix, Epilogue epilogue, bool bias, bool residual,
+                         bool aux) {
+      const MatmulAttrs attrs = {
+          .transpose_b = true, .epilogue = epilogue, .precision = MatmulPrecision::kFP8};
+      std::vector<TensorShape> operands = MatmulOperands(form, p, attrs, form.dtype);
+      if (bias) operands[3] = Dense(kF32, {p.n});
+      if (residual) operands[4] = operands[2];
+      if (aux) operands[5] = operands[2];
+      list->Add(Op::kMatmul, name + suffix, attrs, operands);
+    };
+    add("bias", Epilogue::kNone, true, false, false);
+    add("residual", Epilogue::kNone, false, true, false);
+    add("both", Epilogue::kNone, true, true, false);
+    add("gelu", Epilogue::kGelu, true, false, true);
+    add("gelu_not_kept", Epilogue::kGelu, true, false, false);
+    add("gelu_grad", Epilogue::kGeluGrad, false, false, true);
+  }
+}
+
 void AddMatmulEpilogues(const Form& form, CaseList* list) {
   const Product p = {66, 72, 40};
   for (MatmulPrecision precision : {MatmulPrecision::kF32, FastOf(form.dtype)}) {
@@ -158,6 +199,7 @@ void AddMatmulEpilogues(const Form& form, CaseList* list) {
     add("gelu_grad", Epilogue::kGeluGrad, false, false, true);
   }
   AddTf32Products(form, p, list);
+  AddFp8Products(form, list);
   if (form.name == "f32") AddMixtures(form, p, list);
 }
 

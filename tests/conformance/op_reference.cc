@@ -157,6 +157,26 @@ double GeluSlope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
 }
 
+// Quantised to 8 bits and back, by the words of the format: `exponents` down to `lowest`, `bits` of
+// fraction. The scale and its product are f32, as kernels/fp8.h says.
+struct Fp8Words {
+  double largest;
+  int lowest, bits;
+};
+void RoundToFp8(const Fp8Words& words, Values* values) {
+  float largest = 0;
+  for (double value : *values) largest = std::max(largest, static_cast<float>(std::abs(value)));
+  const float scale = largest == 0 ? 1.0f : static_cast<float>(words.largest) / largest;
+  for (double& value : *values) {
+    const double scaled = static_cast<float>(value) * scale;
+    int exponent = 0;
+    std::frexp(scaled, &exponent);
+    const double ulp = std::ldexp(1.0, std::max(exponent - 1, words.lowest) - words.bits);
+    const double rounded = std::nearbyint(scaled / ulp) * ulp;
+    value = std::clamp(rounded, -words.largest, words.largest) * (1 / scale);
+  }
+}
+
 void MatmulRef(const MatmulAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t m = shapes[2].size[0];
   const int64_t n = shapes[2].size[1];
@@ -167,6 +187,11 @@ void MatmulRef(const MatmulAttrs& attrs, Shapes shapes, Operands operands) {
     const DType type = attrs.precision == MatmulPrecision::kF16 ? DType::kF16 : DType::kBF16;
     for (double& value : a) value = RoundTo(type, value);
     for (double& value : b) value = RoundTo(type, value);
+  }
+  if (attrs.precision == MatmulPrecision::kFP8) {
+    constexpr Fp8Words kE4M3 = {448, -6, 3}, kE5M2 = {57344, -14, 2};
+    RoundToFp8(attrs.gradient == Fp8Gradient::kA ? kE5M2 : kE4M3, &a);
+    RoundToFp8(attrs.gradient == Fp8Gradient::kB ? kE5M2 : kE4M3, &b);
   }
   const bool keep = attrs.epilogue == Epilogue::kGelu && !shapes[5].absent();
   if (keep) Begin(&operands[5], shapes[5], false);

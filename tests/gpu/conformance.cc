@@ -111,6 +111,11 @@ std::vector<OpCase> Chosen(std::vector<OpCase> cases, const Options& options) {
   return cases;
 }
 
+bool IsFp8(const OpCase& op_case) {
+  const auto* matmul = std::get_if<MatmulAttrs>(&op_case.attrs);
+  return matmul != nullptr && matmul->precision == MatmulPrecision::kFP8;
+}
+
 // What runs cases until the time is over or the device is lost.
 class Run {
  public:
@@ -139,7 +144,9 @@ class Run {
 
 // Rounds in turn start operands where 16-byte accesses are possible and where they are not.
 void RunAll(const Options& options, GpuBackend* gpu, Report* report) {
-  const std::vector<OpCase> cases = Chosen(AllCases(), options);
+  std::vector<OpCase> cases = Chosen(AllCases(), options);
+  // Jobs are refused there by name.
+  if (!gpu->HasFp8()) std::erase_if(cases, IsFp8);
   const std::vector<OpCase> differentiable = Chosen(DifferentiableCases(), options);
   Run run(options, gpu, report);
   for (int round = 0; round < options.rounds; ++round) {

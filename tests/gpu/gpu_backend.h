@@ -20,6 +20,7 @@ class GpuBackend {
   // An error in one line where there is no GPU to run on.
   Status Open();
   const std::string& device_name() const { return device_->name(); }
+  bool HasFp8() const { return device_->CheckFp8().ok(); }
   // A kernel has trapped, and every later call of this process fails.
   bool Lost() const;
 

@@ -127,8 +127,10 @@ TEST(OpCodecTest, EncodingReplacesOlderAttributes) {
 
 TEST(OpCodecTest, EveryPrecisionComesBack) {
   for (const auto precision : {kernels::MatmulPrecision::kF32, kernels::MatmulPrecision::kBF16,
-                               kernels::MatmulPrecision::kTF32, kernels::MatmulPrecision::kF16}) {
-    const kernels::MatmulAttrs attrs = {.precision = precision};
+                               kernels::MatmulPrecision::kTF32, kernels::MatmulPrecision::kF16,
+                               kernels::MatmulPrecision::kFP8}) {
+    const kernels::MatmulAttrs attrs = {.precision = precision,
+                                        .gradient = kernels::Fp8Gradient::kB};
     v1::ComputeOp compute;
     EncodeOp(Op::kMatmul, attrs, &compute);
     const auto decoded = DecodeOp(compute);

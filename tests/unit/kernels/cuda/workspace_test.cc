@@ -44,6 +44,18 @@ TEST(GemmScratchTest, ALargeProductIsStagedSomeRowsAtATime) {
   EXPECT_EQ(odd.product_rows, 256) << "whole tiles: the next part starts as well aligned";
 }
 
+TEST(Fp8ScratchTest, CodesLieInWholeSixteensAndTheProductIsAsWideAsTheyAre) {
+  const Fp8Scratch scratch = Fp8ScratchSizes(3, 21, 45);
+  EXPECT_EQ(scratch.row_bytes, 48);
+  EXPECT_GE(scratch.a_bytes, 3 * 48);
+  EXPECT_GE(scratch.b_bytes, 32 * 48);
+  EXPECT_GE(scratch.parts_bytes, (kFp8Parts + 1) * 4) << "the factor is behind the parts";
+  EXPECT_EQ(scratch.product.product_columns, 32);
+  EXPECT_EQ(scratch.bytes % kScratchAlignment, 0);
+  EXPECT_EQ(scratch.bytes,
+            scratch.a_bytes + scratch.b_bytes + 2 * scratch.parts_bytes + scratch.product.bytes);
+}
+
 TEST(WorkspaceTest, IsSmallForEverySmallCase) {
   for (const conformance::OpCase& c : conformance::AllCases()) {
     const int64_t bytes = WorkspaceBytes(c.op, c.attrs, c.operands);
