@@ -11,9 +11,9 @@
 
 namespace terrace {
 
-// FLOPs a second at `precision` of a layout ("fp32", "tf32", "bf16", "fp16"). A profile without
-// a rate of TF32 is of a device that computes it as fp32. fp16 is bf16 on tensor cores, fp32 on a
-// CPU. 0: unknown.
+// FLOPs a second at `precision` of a layout ("fp32", "tf32", "bf16", "fp16", "fp8"). A profile
+// without a rate of TF32 is of a device that computes it as fp32; without one of fp8, as bf16. fp16
+// is bf16 on tensor cores, fp32 on a CPU. 0: unknown.
 double PeakFlops(const v1::HardwareProfile& profile, std::string_view precision);
 
 }  // namespace terrace

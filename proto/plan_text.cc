@@ -112,11 +112,13 @@ void PrintTime(const v1::Plan& plan, std::string* out) {
   PrintOffload(plan, out);
   const v1::HardwareProfile& profile = plan.profile();
   const bool tf32 = plan.layout().precision() == "tf32" && profile.tf32_flops_per_second() > 0;
+  const bool fp8 = plan.layout().precision() == "fp8" && profile.fp8_flops_per_second() > 0;
   const std::string rates =
       absl::StrCat("on ", profile.name(), profile.measured() ? " (measured): " : " (catalogue): ",
                    RateText(profile.f32_flops_per_second(), "FLOP"), " f32, ",
                    tf32 ? RateText(profile.tf32_flops_per_second(), "FLOP") + " tf32, " : "",
                    RateText(profile.bf16_flops_per_second(), "FLOP"), " bf16, ",
+                   fp8 ? RateText(profile.fp8_flops_per_second(), "FLOP") + " fp8, " : "",
                    RateText(profile.memory_bytes_per_second(), "B"), " memory, ",
                    RateText(profile.link_bytes_per_second(), "B"), " link");
   absl::StrAppend(out, "  ", Wrapped(rates, kColumns, kIndent), "\n");

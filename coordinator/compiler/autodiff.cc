@@ -76,6 +76,12 @@ void RmsNormRule(const Node& node, BackwardPass& b) {
                       node.text + " grad");
 }
 
+// Which operand of a product of the backward pass is the gradient that came in.
+kernels::Fp8Gradient GradientOf(const kernels::MatmulAttrs& forward, bool is_a) {
+  if (forward.precision != kernels::MatmulPrecision::kFP8) return kernels::Fp8Gradient::kNone;
+  return is_a ? kernels::Fp8Gradient::kA : kernels::Fp8Gradient::kB;
+}
+
 // dW = A^T dC, or dC^T A where the weight is stored transposed.
 void WeightGradient(const Node& node, Slice dc, BackwardPass& b) {
   const auto& forward = std::get<kernels::MatmulAttrs>(node.compute()->attrs);
@@ -83,8 +89,10 @@ void WeightGradient(const Node& node, Slice dc, BackwardPass& b) {
   b.OfWeights([&, &a = a, &weight = weight] {
     bool first = false;
     const Slice dweight = b.Parameter(weight, &first);
-    const kernels::MatmulAttrs attrs = {
-        .transpose_a = true, .accumulate = !first, .precision = forward.precision};
+    const kernels::MatmulAttrs attrs = {.transpose_a = true,
+                                        .accumulate = !first,
+                                        .precision = forward.precision,
+                                        .gradient = GradientOf(forward, forward.transpose_b)};
     b.builder().Compute(
         Op::kMatmul, attrs,
         {forward.transpose_b ? dc : a, forward.transpose_b ? a : dc, dweight, {}, {}, {}},
@@ -108,7 +116,8 @@ void InputGradient(const Node& node, Slice dc, BackwardPass& b) {
   const auto& forward = std::get<kernels::MatmulAttrs>(node.compute()->attrs);
   const auto& [a, weight] = std::tie(node.operands[0], node.operands[1]);
   kernels::MatmulAttrs attrs = {.transpose_b = !forward.transpose_b,
-                                .precision = forward.precision};
+                                .precision = forward.precision,
+                                .gradient = GradientOf(forward, /*is_a=*/true)};
   ActivationGradients& gradients = b.activations();
   const Slice before_gelu = b.BeforeGelu(a);
   Slice da;

@@ -65,29 +65,41 @@ absl::Status SetPrecision(const std::string& precision, ForwardOptions* options)
     options->activation = kernels::DType::kF32;
     options->precision = kernels::MatmulPrecision::kF32;
     options->attention_precision = kernels::MatmulPrecision::kF32;
+    options->head_precision = kernels::MatmulPrecision::kF32;
     return absl::OkStatus();
   }
   if (precision == "tf32") {
     options->activation = kernels::DType::kF32;
     options->precision = kernels::MatmulPrecision::kTF32;
     options->attention_precision = kernels::MatmulPrecision::kF32;
+    options->head_precision = kernels::MatmulPrecision::kTF32;
     return absl::OkStatus();
   }
   if (precision == "bf16") {
     options->activation = kernels::DType::kBF16;
     options->precision = kernels::MatmulPrecision::kBF16;
     options->attention_precision = kernels::MatmulPrecision::kBF16;
+    options->head_precision = kernels::MatmulPrecision::kBF16;
+    return absl::OkStatus();
+  }
+  // As TransformerEngine: linear layers alone; attention and the LM head stay in bf16.
+  if (precision == "fp8") {
+    options->activation = kernels::DType::kBF16;
+    options->precision = kernels::MatmulPrecision::kFP8;
+    options->attention_precision = kernels::MatmulPrecision::kBF16;
+    options->head_precision = kernels::MatmulPrecision::kBF16;
     return absl::OkStatus();
   }
   if (precision == "fp16") {
     options->activation = kernels::DType::kF16;
     options->precision = kernels::MatmulPrecision::kF16;
     options->attention_precision = kernels::MatmulPrecision::kF16;
+    options->head_precision = kernels::MatmulPrecision::kF16;
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
       absl::StrCat("train.precision: got '", precision,
-                   "', this version compiles 'fp32', 'tf32', 'bf16' and 'fp16'"));
+                   "', this version compiles 'fp32', 'tf32', 'bf16', 'fp16' and 'fp8'"));
 }
 
 // The value with the cosines and sines of the rotary angles; kNone when the model has none.

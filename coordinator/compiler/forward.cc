@@ -76,10 +76,11 @@ void Forward::RmsNorm(Slice x, Slice weight, Slice y, const std::string& name) {
 
 void Forward::Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOptions& options,
                      const std::string& name) {
-  const kernels::MatmulAttrs attrs = {.transpose_b = options.transpose,
-                                      .accumulate = options.accumulate,
-                                      .epilogue = options.epilogue,
-                                      .precision = options_.precision};
+  const kernels::MatmulAttrs attrs = {
+      .transpose_b = options.transpose,
+      .accumulate = options.accumulate,
+      .epilogue = options.epilogue,
+      .precision = options.head ? options_.head_precision : options_.precision};
   builder_.Compute(Op::kMatmul, attrs, {x, weight, y, bias, options.residual, options.aux}, name);
 }
 

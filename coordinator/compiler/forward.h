@@ -30,6 +30,7 @@ struct ForwardOptions {
   kernels::DType activation = kernels::DType::kF32;
   kernels::MatmulPrecision precision = kernels::MatmulPrecision::kF32;
   kernels::MatmulPrecision attention_precision = kernels::MatmulPrecision::kF32;
+  kernels::MatmulPrecision head_precision = kernels::MatmulPrecision::kF32;
   bool for_backward = false;  // keep the values before activations
   int rope_table = kNone;     // value; kNone without rotary embedding
   int64_t chunk_bytes = 0;    // of one copy between tiers; 0: the default
@@ -87,6 +88,7 @@ class Forward {
     kernels::Epilogue epilogue = kernels::Epilogue::kNone;
     bool transpose = false;  // the weight is stored [out,in]
     bool accumulate = false;
+    bool head = false;  // the LM head, which has a precision of its own
   };
 
   // forward.cc

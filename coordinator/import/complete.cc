@@ -52,7 +52,8 @@ void SetDevices(const ImportContext& context, SpecDraft* draft) {
 
 void Complete(const ImportContext& context, SpecDraft* draft) {
   if (draft->Get("layout.communication_dtype") == "bf16" &&
-      draft->Get("train.precision") != "bf16" && draft->Get("train.precision") != "fp16") {
+      draft->Get("train.precision") != "bf16" && draft->Get("train.precision") != "fp16" &&
+      draft->Get("train.precision") != "fp8") {
     draft->Set("layout.communication_dtype", "fp32");
     draft->Remark(
         "layout.communication_dtype is fp32: gradients of fp32 training are sent as fp32");

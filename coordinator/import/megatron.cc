@@ -32,6 +32,7 @@ class Importer {
     RETURN_IF_ERROR(SetWarmup());
     RETURN_IF_ERROR(SetRecompute());
     RETURN_IF_ERROR(SetInterleave());
+    if (line_.Given("fp8-format")) draft_.Set("train.precision", "fp8");  // over --bf16
     if (!draft_.Has("train.precision")) draft_.Set("train.precision", "fp32");
     if (!draft_.Has("train.global_batch")) {
       const std::string micro = draft_.Get("layout.micro_batch");
@@ -107,6 +108,9 @@ class Importer {
     } else if (flag.name == "sequence-parallel" && TensorRanks() == 1) {
       draft_.Automatic(setting, value,
                        "off with one tensor-parallel rank, as Megatron-LM turns it off");
+    } else if (flag.name == "fp8-format") {
+      draft_.Mapped(setting, value, "train.precision", "fp8",
+                    value == "hybrid" ? "" : "gradients are E5M2, as in the hybrid format");
     } else if (flag.name == "data-path") {
       DataPath(flag);
     } else if (flag.name == "split") {

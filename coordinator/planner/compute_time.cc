@@ -45,6 +45,7 @@ ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
     : f32_rate_(profile.f32_flops_per_second()),
       tf32_rate_(profile.tf32_flops_per_second()),
       bf16_rate_(profile.bf16_flops_per_second()),
+      fp8_rate_(profile.fp8_flops_per_second()),
       memory_rate_(profile.memory_bytes_per_second()),
       host_memory_rate_(TierRatesOf(profile).host_memory),
       shared_cores_(profile.shared_cores()) {
@@ -59,6 +60,7 @@ ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
 double ComputeTime::Rate(const RateClass& shape) const {
   const double rate = RateInTable(shape);
   if (rate > 0) return rate;
+  if (shape.precision == "fp8") return Fp8Rate(shape);
   RateClass other = shape;
   if (shape.precision == "fp16") {
     other.precision = shared_cores_ ? "fp32" : "bf16";
@@ -71,6 +73,12 @@ double ComputeTime::Rate(const RateClass& shape) const {
   }
   other.precision = "bf16";
   return RateInTable(other) * Over(tf32_rate_, bf16_rate_);
+}
+
+double ComputeTime::Fp8Rate(RateClass shape) const {
+  shape.precision = "bf16";
+  const double rate = RateInTable(shape);
+  return fp8_rate_ > 0 ? rate * Over(fp8_rate_, bf16_rate_) : rate;
 }
 
 double ComputeTime::RateInTable(const RateClass& shape) const {
@@ -95,6 +103,7 @@ double ComputeTime::RooflineSeconds(const OpAttrs& attrs, double flops, double b
   const MatmulPrecision precision = PrecisionOf(attrs);
   const bool f16_as_bf16 = precision == MatmulPrecision::kF16 && !shared_cores_;
   if (precision == MatmulPrecision::kBF16 || f16_as_bf16) rate = bf16_rate_;
+  if (precision == MatmulPrecision::kFP8) rate = fp8_rate_ > 0 ? fp8_rate_ : bf16_rate_;
   if (precision == MatmulPrecision::kTF32 && tf32_rate_ > 0) rate = tf32_rate_;
   return Over(flops, rate) + Over(bytes, memory_rate_);
 }

@@ -34,8 +34,9 @@ class ComputeTime {
                                  bool on_host) const;
 
   // FLOPs a second of a class; 0 when the profile has no rate of its kernel. Without rates of tf32
-  // they are those of bf16 by the ratio of the peaks, or fp32's on a device that has no tf32. fp16
-  // is bf16 on tensor cores, and fp32 on a CPU, which converts it.
+  // they are those of bf16 by the ratio of the peaks, or fp32's on a device that has no tf32.
+  // Likewise fp8, or bf16's on a device that has none. fp16 is bf16 on tensor cores, and fp32 on a
+  // CPU, which converts it.
   double Rate(const kernels::RateClass& shape) const;
 
  private:
@@ -45,12 +46,14 @@ class ComputeTime {
   using Rows = std::map<double, Columns>;
 
   double RateInTable(const kernels::RateClass& shape) const;
+  double Fp8Rate(kernels::RateClass shape) const;
   double RooflineSeconds(const kernels::OpAttrs& attrs, double flops, double bytes) const;
 
   std::map<std::pair<std::string, std::string>, Rows> tables_;  // by kernel and precision
   const double f32_rate_;
   const double tf32_rate_;
   const double bf16_rate_;
+  const double fp8_rate_;
   const double memory_rate_;
   const double host_memory_rate_;
   const bool shared_cores_;

@@ -150,7 +150,7 @@ int64_t MemoryEstimator::LossBytes(const v1::Layout& layout) const {
   if (tp > 1) return rows + std::min(kLogitsBytes, tokens * vocabulary * kF32Bytes);
   auto type = kernels::DType::kF32;
   auto precision = kernels::MatmulPrecision::kF32;
-  if (layout.precision() == "bf16") {
+  if (layout.precision() == "bf16" || layout.precision() == "fp8") {
     type = kernels::DType::kBF16;
     precision = kernels::MatmulPrecision::kBF16;
   } else if (layout.precision() == "fp16") {

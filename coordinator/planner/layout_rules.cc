@@ -212,7 +212,7 @@ void Checker::CheckSharding() {
   }
   if (!CheckName("communication_dtype", layout_.communication_dtype(), {"fp32", "bf16"})) return;
   if (layout_.communication_dtype() == "bf16" && layout_.precision() != "bf16" &&
-      layout_.precision() != "fp16") {
+      layout_.precision() != "fp16" && layout_.precision() != "fp8") {
     Problem("communication_dtype", "bf16",
             absl::StrCat("be fp32 with train.precision ", layout_.precision()), "fp32");
   }

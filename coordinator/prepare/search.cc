@@ -5,7 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/planner/catalogue.h"
 #include "coordinator/prepare/search_choice.h"
 #include "coordinator/prepare/search_sample.h"
 #include "coordinator/prepare/search_trial.h"
@@ -214,11 +216,25 @@ class Once {
   Found found_;
 };
 
+// A GPU that the catalogue lacks is not judged here: the worker knows what it can do.
+absl::Status CheckPrecision(const v1::JobSpec& spec, const Budget& budget) {
+  if (spec.train().precision() != "fp8" || budget.device != "cuda") return absl::OkStatus();
+  const v1::HardwareProfile& profile = budget.profile;
+  auto device = FindDevice(profile.name());
+  if (!device.ok()) device = FindDriverDevice(profile.name(), profile.device_memory_bytes());
+  if (!device.ok() || device->fp8_flops_per_second > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("train.precision: got 'fp8', but ", profile.name(),
+                   " has no units for 8-bit products (compute capability 8.9 or later has): set "
+                   "train.precision to bf16"));
+}
+
 }  // namespace
 
 absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& model,
                                        const Budget& given, const SearchOptions& options,
                                        SearchCost* cost) {
+  RETURN_IF_ERROR(CheckPrecision(spec, given));
   Budget budget = given;
   budget.external_bytes = ExternalBytes(given);
   SearchCost own;

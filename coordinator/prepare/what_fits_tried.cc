@@ -137,8 +137,10 @@ struct Kind {
 std::vector<Kind> KindsOf(const v1::JobSpec& spec, const Budget& budget, Cost* cost) {
   const Variation as_is = {.spec = spec, .changes = {}};
   std::vector<std::vector<Variation>> precisions = {Shorter(as_is)};
+  // fp16 and fp8 keep what bf16 keeps.
   const std::string& precision = spec.train().precision();
-  if (precision != "bf16" && precision != "fp16") precisions.push_back(Shorter(WithBf16(as_is)));
+  const bool half = precision == "bf16" || precision == "fp16" || precision == "fp8";
+  if (!half) precisions.push_back(Shorter(WithBf16(as_is)));
   std::vector<size_t> first;
   for (const auto& shorter : precisions) first.push_back(FirstHopeful(shorter, budget, cost));
   std::vector<Kind> kinds;

@@ -187,12 +187,14 @@ std::vector<SpecKey> TrainingKeys() {
        false,
        0,
        0,
-       {"fp32", "tf32", "bf16", "fp16"},
+       {"fp32", "tf32", "bf16", "fp16", "fp8"},
        "",
        "bf16: activations and products in bf16, weights, gradients and optimizer state in fp32; "
        "fp16: the same in fp16, with the loss scaled (train.loss_scale); "
        "tf32: all in fp32, but products on tensor cores that read 10 bits of its fraction (GPUs; "
-       "the CPU computes in fp32)"},
+       "the CPU computes in fp32); fp8: as bf16, but products of linear layers with operands of 8 "
+       "bits (E4M3, gradients E5M2), scaled by their own largest magnitude (GPUs of compute "
+       "capability 8.9 or later; the CPU computes the same numbers, no faster than bf16)"},
       {"train.loss_scale.fixed",
        kReal,
        "0",

@@ -100,7 +100,7 @@ TEST_P(BitwiseTest, SchedulesThatKeepTheOrderOfMicroBatchesChangeNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, BitwiseTest,
                          testing::Combine(testing::Values("gpt2", "llama", "qwen3"),
-                                          testing::Values("fp32", "bf16", "fp16")),
+                                          testing::Values("fp32", "bf16", "fp16", "fp8")),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param);

@@ -29,6 +29,11 @@ absl::Status CudaQueue::Reserve(int32_t instructions) {
 absl::Status CudaQueue::PrepareCompute(kernels::Op op, PreparedInstruction* out) const {
   if (const kernels::Status supported = kernels::cuda::CheckSupported({&op, 1}); !supported.ok())
     return absl::UnimplementedError(supported.message);
+  if (const auto* matmul = std::get_if<kernels::MatmulAttrs>(&out->attrs);
+      matmul != nullptr && matmul->precision == kernels::MatmulPrecision::kFP8) {
+    const kernels::Status fp8 = device_.CheckFp8();
+    if (!fp8.ok()) return absl::UnimplementedError(fp8.message);
+  }
   out->device_kernel = kernels::cuda::Find(op);
   return absl::OkStatus();
 }

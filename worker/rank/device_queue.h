@@ -35,7 +35,8 @@ class DeviceQueue {
 
   // Room for runs of so many instructions; nothing below allocates.
   virtual absl::Status Reserve(int32_t instructions) = 0;
-  // Fills what Compute needs. UNIMPLEMENTED where the device has no kernel for the op.
+  // Fills what Compute needs for an op with the attributes that `out` has. UNIMPLEMENTED where the
+  // device has no kernel for the op.
   virtual absl::Status PrepareCompute(kernels::Op op, PreparedInstruction* out) const = 0;
 
   // Before the first instruction of a run, when the queue is empty.

@@ -26,6 +26,7 @@ absl::Status LaunchCompute(const PreparedInstruction& instruction, SequenceIo*) 
 absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstruction* out) {
   const v1::ComputeOp& compute = in.source->compute();
   ASSIGN_OR_RETURN(DecodedOp decoded, DecodeOp(compute));
+  out->attrs = decoded.attrs;
   if (out->queue != nullptr) {
     out->run = LaunchCompute;
     RETURN_IF_ERROR(Located(out->queue->PrepareCompute(decoded.op, out), *in.source));
@@ -33,7 +34,6 @@ absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstructio
     out->run = RunCompute;
     out->kernel = kernels::cpu::Find(decoded.op);
   }
-  out->attrs = decoded.attrs;
   ResolveRank(CoordinatesOf(in.program->grid(), in.options->rank), &out->attrs);
   const v1::StreamKind stream = in.program->streams(in.source->stream()).kind();
   out->context.threads =

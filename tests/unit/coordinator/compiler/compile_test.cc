@@ -13,6 +13,7 @@ namespace terrace {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(CompileTest, EveryFamilyAndLayoutPassesTheChecker) {
   for (const TinyJob& job : TinyJobs()) {
@@ -65,8 +66,8 @@ TEST(CompileTest, LayoutsItCannotCompileAreRefusedByName) {
               HasSubstr("layout.zero: got 4"));
   EXPECT_THAT(refusal([](v1::Layout& l) { l.set_recompute("some"); }),
               HasSubstr("layout.recompute: got 'some'"));
-  EXPECT_THAT(refusal([](v1::Layout& l) { l.set_precision("fp8"); }),
-              HasSubstr("train.precision: got 'fp8'"));
+  EXPECT_THAT(refusal([](v1::Layout& l) { l.set_precision("fp4"); }),
+              HasSubstr("train.precision: got 'fp4'"));
   EXPECT_THAT(refusal([](v1::Layout& l) { l.set_micro_batches(0); }), HasSubstr("micro_batches 0"));
 }
 
@@ -158,6 +159,36 @@ TEST(CompileTest, Fp16ScalesTheLossAndNobodyIsLeftOut) {
     v1::Program unruled = program;
     unruled.mutable_rules()->clear_loss_scale();
     EXPECT_FALSE(CheckProgram(unruled).ok()) << family;
+  }
+}
+
+// The products of linear layers, the gradient among their operands marked; nothing else.
+TEST(CompileTest, Fp8ChangesTheProductsOfLinearLayersAlone) {
+  for (const std::string& family : Families()) {
+    const v1::Program bf16 = CompileTiny({.family = family, .precision = "bf16"});
+    const v1::Program fp8 = CompileTiny({.family = family, .precision = "fp8"});
+    int forward = 0, of_a = 0, of_b = 0;
+    ASSERT_EQ(bf16.sequences_size(), fp8.sequences_size());
+    for (int s = 0; s < fp8.sequences_size(); ++s) {
+      ASSERT_EQ(bf16.sequences(s).instructions_size(), fp8.sequences(s).instructions_size());
+      for (int i = 0; i < fp8.sequences(s).instructions_size(); ++i) {
+        const v1::Instruction& now = fp8.sequences(s).instructions(i);
+        const v1::Instruction& before = bf16.sequences(s).instructions(i);
+        EXPECT_EQ(now.text(), before.text());
+        if (now.compute().matmul().precision() != v1::MATMUL_FP8) continue;
+        const v1::Fp8Gradient gradient = now.compute().matmul().gradient();
+        forward += gradient == v1::FP8_GRADIENT_NONE && fp8.sequences(s).name() == "train";
+        of_a += gradient == v1::FP8_GRADIENT_A;
+        of_b += gradient == v1::FP8_GRADIENT_B;
+        EXPECT_THAT(now.text(), Not(HasSubstr("lm_head")));
+        const bool backward = now.text().ends_with(" dx") || now.text().ends_with(" dweight");
+        EXPECT_EQ(gradient != v1::FP8_GRADIENT_NONE, backward) << now.text();
+        EXPECT_EQ(before.compute().matmul().precision(), v1::MATMUL_BF16) << now.text();
+      }
+    }
+    EXPECT_GT(forward, 0) << family;
+    EXPECT_GT(of_a, 0) << family;
+    EXPECT_EQ(of_a + of_b, 2 * forward) << family << ": every layer has two gradients";
   }
 }
 

@@ -273,6 +273,7 @@ TEST(MegatronConfigurationTest, Qwen7BWithContextParallelRanks) {
   EXPECT_EQ(spec.layout().context_type(), "ulysses");
   EXPECT_DOUBLE_EQ(spec.layout().offload().optimizer().host(), 0.5);
   EXPECT_EQ(spec.layout().recompute(), "block");
+  EXPECT_EQ(spec.train().precision(), "fp8") << "--fp8-format, over --bf16";
   EXPECT_THAT(Unknown(draft), ElementsAre("--no-such-flag"));
 }
 

@@ -50,6 +50,16 @@ TEST(CatalogueTest, Tf32PeaksAreThoseOfTheDatasheets) {
   EXPECT_EQ(peak("v100"), FindDevice("v100")->f32_flops_per_second * 1e-12) << "it has none";
 }
 
+TEST(CatalogueTest, Fp8PeaksAreThoseOfTheDatasheets) {
+  const auto peak = [](const char* name) {
+    return ProfileOf(*FindDevice(name)).fp8_flops_per_second() * 1e-12;
+  };
+  EXPECT_NEAR(peak("h100"), 1979, 1);
+  EXPECT_NEAR(peak("h200"), 1979, 1);
+  EXPECT_NEAR(peak("mi300x"), 2614.9, 1);
+  EXPECT_EQ(peak("a100"), 0) << "it has none";
+}
+
 TEST(CatalogueTest, NamesAndAliasesAreFoundInAnyCase) {
   for (const char* name : {"H100-80GB", "h100", "H100", "h100-sxm"}) {
     ASSERT_TRUE(FindDevice(name).ok()) << name;

@@ -109,6 +109,21 @@ TEST(ComputeTimeTest, Fp16IsBf16OnTensorCoresAndFp32OnACpu) {
   EXPECT_EQ(PeakFlops(profile, "fp16"), 2e9);
 }
 
+TEST(ComputeTimeTest, Fp8WithoutRatesIsBf16ByItsPeakOrBf16) {
+  v1::HardwareProfile profile;
+  AddRate("matmul", 64, 64, 64, 20e9, &profile);
+  profile.mutable_kernels(0)->set_precision("bf16");
+  profile.set_bf16_flops_per_second(100e9);
+  RateClass fp8 = Matmul(64, 64, 64);
+  fp8.precision = "fp8";
+  EXPECT_NEAR(ComputeTime(profile).Rate(fp8), 20e9, 10) << "a device without it";
+  profile.set_fp8_flops_per_second(200e9);
+  EXPECT_NEAR(ComputeTime(profile).Rate(fp8), 40e9, 20);
+  AddRate("matmul", 64, 64, 64, 33e9, &profile);
+  profile.mutable_kernels(1)->set_precision("fp8");
+  EXPECT_NEAR(ComputeTime(profile).Rate(fp8), 33e9, 10) << "its own come first";
+}
+
 TEST(ComputeTimeTest, OpsWithoutARateTakePeakAndBandwidth) {
   v1::HardwareProfile profile;
   profile.set_f32_flops_per_second(1e9);

@@ -162,6 +162,19 @@ TEST(SearchTest, WhatIsOnlyLookedAtIsLeftAtItsSampleWhereItIsLong) {
 
 // ---- what is chosen
 
+TEST(SearchTest, Fp8IsRefusedByNameWhereTheDeviceHasNoUnitsForIt) {
+  OnPaper job = PaperJob("gpt2", "a100x8:1", 128, 8);
+  job.spec.mutable_train()->set_precision("fp8");
+  const auto refused = SearchLayouts(job.spec, job.model, job.budget);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()),
+              testing::AllOf(testing::HasSubstr("train.precision: got 'fp8', but A100-80GB"),
+                             testing::HasSubstr("set train.precision to bf16")));
+  job = PaperJob("gpt2", "h100x8:1", 128, 8);
+  job.spec.mutable_train()->set_precision("fp8");
+  EXPECT_TRUE(SearchLayouts(job.spec, job.model, job.budget).ok());
+}
+
 TEST(SearchTest, TheSameInputGivesTheSameLayoutsInTheSameOrder) {
   const OnPaper job = PaperJob("gpt2-xl", "a100-40gbx8:1", 1024, 64);
   const auto first = SearchLayouts(job.spec, job.model, job.budget);
