@@ -1,6 +1,6 @@
 // The attention kernels by arithmetic: attention.cu chooses among them. f32 vectors for any head
-// size up to 256; matrix instructions on bf16 or f16 for head sizes up to 128, those of every device
-// or, for bf16, sm_90a's own.
+// size up to 256; matrix instructions on bf16 or f16 for head sizes up to 128, those of every
+// device or, for bf16, sm_90a's own.
 //
 // Internal to kernels/cuda. Thread-safe: no state.
 //

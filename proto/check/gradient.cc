@@ -47,7 +47,12 @@ std::string DifferenceText(const Values& values, const Value& value) {
 Gradients::Gradients(const v1::Program& program, const StateIndex& state,
                      const CheckedSequence& train, const Flow& flow,
                      std::map<std::string, StageFacts::Shared>* shared)
-    : program_(program), state_(state), train_(train), flow_(flow), shared_(shared) {
+    : program_(program),
+      state_(state),
+      train_(train),
+      flow_(flow),
+      shared_(shared),
+      used_(program.buffers_size()) {
   for (uint32_t m = 0; m < program.rules().micro_batches(); ++m) {
     all_micro_batches_ += MicroBatchMark(static_cast<int>(m));
   }
@@ -66,6 +71,7 @@ absl::Status Gradients::Check(int i) {
   const v1::Instruction& source = train_.sequence->instructions(i);
   if (source.kind_case() == v1::Instruction::kOutput) return CheckKind(i, 0, Value::kScale);
   const CheckedInstruction& instruction = train_.instructions[i];
+  ForgetWritten(instruction);
   if (!instruction.op.has_value()) return absl::OkStatus();
   switch (instruction.op->op) {
     case Op::kAdamw:
@@ -125,6 +131,30 @@ absl::Status Gradients::CheckOptimizer(int i) {
     });
   }
   return status;
+}
+
+// A gradient is of one weight: where nothing else tells whose it is (a bias is no operand of what
+// computes its gradient), two that take the same one give the mistake away.
+absl::Status Gradients::CheckUnused(int i) {
+  const CheckedInstruction& instruction = train_.instructions[i];
+  if (!instruction.op.has_value() || instruction.op->op != Op::kAdamw) return absl::OkStatus();
+  const Access& grad = *instruction.Find(kGrad);
+  const ByteRange bytes = {grad.offset, grad.end()};
+  absl::Status status;
+  used_[grad.buffer].ForEach(bytes, [&](const ByteRange& piece, int by) {
+    if (by == ByteMap::kNone || !status.ok()) return;
+    status = Refuse(What(i, kGrad, piece.begin), "with which ", WhereIs(by),
+                    " has updated another weight");
+  });
+  used_[grad.buffer].Set(bytes, i);
+  return status;
+}
+
+void Gradients::ForgetWritten(const CheckedInstruction& instruction) {
+  for (const Access& access : instruction.accesses) {
+    if (!access.writes || used_[access.buffer].empty()) continue;
+    used_[access.buffer].Set({access.offset, access.end()}, ByteMap::kNone);
+  }
 }
 
 // `moved`: from a byte of the gradient to that of its weight in `buffer`. All operands of the

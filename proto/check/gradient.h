@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -27,11 +28,14 @@ class Gradients {
 
   // Instruction i, before the flow has passed it.
   absl::Status Check(int i);
+  // Behind all other checks of instruction i: no other optimizer op has taken its gradient.
+  absl::Status CheckUnused(int i);
 
  private:
   using Text = absl::FunctionRef<std::string()>;  // of what is refused, if it is
 
   absl::Status CheckOptimizer(int i);
+  void ForgetWritten(const CheckedInstruction& instruction);
   absl::Status CheckGradient(int i, const ByteRange& bytes, const Value& value, uint32_t buffer,
                              int64_t moved);
   absl::Status CheckShards(int i, const ByteRange& bytes, const Value& value, uint32_t buffer,
@@ -57,6 +61,7 @@ class Gradients {
   const Flow& flow_;
   std::map<std::string, StageFacts::Shared>* const shared_;
   uint64_t all_micro_batches_ = 0;        // the fingerprint of each once
+  std::vector<ByteMap> used_;             // by buffer: the optimizer op that took what is there
   std::map<int, double> shared_squares_;  // by squared norm: the part of the squares it counts
 };
 

@@ -148,6 +148,7 @@ absl::Status RunTrain(const v1::Program& program, const StateIndex& state,
   for (int i = 0; i < static_cast<int>(train.instructions.size()); ++i) {
     RETURN_IF_ERROR(gradients.Check(i));
     RETURN_IF_ERROR(updates.Check(i));
+    RETURN_IF_ERROR(gradients.CheckUnused(i));
     RETURN_IF_ERROR(flow->Step(i));
   }
   return updates.CheckComplete();

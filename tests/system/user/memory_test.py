@@ -3,8 +3,8 @@
 """Memory as the kernel shows it: the arenas that a rank maps are the bytes that the plan names, what the process needs
 outside of them is small, and nothing grows while it trains.
 
-An arena is the anonymous mapping behind a guard page that carries its name; it begins on a page and ends on one, so it is
-the planned bytes rounded up to pages of 4096 bytes.
+An arena lies behind a guard page that carries its name; it begins on a page and ends on one, so it is the planned bytes rounded
+up to pages of 4096 bytes. Pages that have second addresses are mapped again behind it: other addresses, no other memory.
 """
 import pathlib
 import re
@@ -19,9 +19,10 @@ GROWTH_LIMIT = 1 << 20  # bytes between an early and a late step: statistics of 
 
 class Mapping:
     def __init__(self, head):
-        self.span, self.permissions, *_ = head
-        begin, end = (int(part, 16) for part in self.span.split("-"))
-        self.bytes = end - begin
+        self.span, self.permissions, offset, *_ = head
+        self.begin, self.end = (int(part, 16) for part in self.span.split("-"))
+        self.offset = int(offset, 16)
+        self.bytes = self.end - self.begin
         self.path = head[5] if len(head) > 5 else ""
         self.resident = 0
 
@@ -39,13 +40,20 @@ def mappings_of(pid):
 def memory_of(pid):
     """(mapped, resident) bytes of the arenas, and what is resident outside of them. Files that are only read, as the token
     cache is, belong to the page cache and not to the process; libraries do count."""
-    arenas, outside, previous = [], 0, None
+    arenas, outside, start, end = [], 0, 0, 0  # of the arena that goes on
     for mapping in mappings_of(pid):
-        if previous is not None and previous.path.startswith("/memfd:terrace-arena-"):
-            arenas.append(mapping)
+        of_arena = mapping.path.startswith("/memfd:terrace-arena-")
+        if of_arena and mapping.permissions.startswith("---"):
+            start = end = mapping.end
+        elif mapping.begin == end and mapping.permissions.startswith("rw"):
+            again = of_arena and mapping.offset != mapping.begin - start
+            end = mapping.end
+            if not again:
+                arenas.append(mapping)
+            elif mapping.offset + mapping.bytes > sum(arena.bytes for arena in arenas if arena.begin >= start):
+                raise AssertionError(f"{mapping.span} is a second address of memory that has no first one")
         elif ".tokens" not in mapping.path:
             outside += mapping.resident
-        previous = mapping
     return sum(arena.bytes for arena in arenas), sum(arena.resident for arena in arenas), outside
 
 

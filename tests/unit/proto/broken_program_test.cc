@@ -162,6 +162,18 @@ const Breakage kBreakages[] = {
     {"OptimizerOpTwice",
      [](v1::Program* p) { RepeatInstruction(FindOp(*Train(p), "adamw"), Train(p)); },
      "a second time"},
+    // Neither gradient comes from an op that knows its bias.
+    {"GradientOfAnotherBias",
+     [](v1::Program* p) {
+       const v1::Instruction* other = nullptr;
+       for (v1::Instruction& i : *Train(p)->mutable_instructions()) {
+         if (i.compute().op() != "adamw" || !i.text().ends_with("c_proj.bias")) continue;
+         if (other != nullptr) *i.mutable_operands(0) = other->operands(0);
+         if (other != nullptr) return;
+         other = &i;
+       }
+     },
+     "has updated another weight"},
     {"OptimizerOpShort",
      [](v1::Program* p) {
        for (int k = 0; k < 4; ++k) {
