@@ -2,7 +2,6 @@
 #include "proto/check/gradient.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/status_macros.h"
 #include "kernels/op.h"
@@ -19,30 +18,14 @@ using kernels::Op;
 constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5;  // of adamw
 // The schedule of lm_head_loss_grad, cross_entropy_grad and grad_scale.
 constexpr int kHeadSchedule = 6, kEntropySchedule = 3, kScaleSchedule = 3;
-// How far the factors of squared norms, which are f32, may be from exact.
-constexpr double kTolerance = 1e-5;
+
+}  // namespace
 
 std::string SpoiledText(const CheckedSequence& sequence, const Value& value) {
   return absl::StrCat("which ",
                       Where(*sequence.sequence, sequence.sequence->instructions(value.spoiled_by)),
                       " made unusable: it ", value.spoiled_why);
 }
-
-bool CoversAllStages(const v1::Program& program, int group) {
-  if (group < 0) return false;
-  const v1::Group& g = program.groups(group);
-  return g.stages_size() == 0 || g.stages_size() == static_cast<int>(program.stages());
-}
-
-// Why a value that should be the same on all ranks is not; empty when it is.
-std::string DifferenceText(const Values& values, const Value& value) {
-  AxisMask axes = value.varies | value.parts;
-  if (value.same_block < values.tensor()) axes |= Bit(v1::TENSOR);
-  return axes == 0 ? ""
-                   : absl::StrCat("differs over ", AxesText(axes), ": it was not summed over that");
-}
-
-}  // namespace
 
 Gradients::Gradients(const v1::Program& program, const StateIndex& state,
                      const CheckedSequence& train, const Flow& flow,
@@ -112,8 +95,6 @@ absl::Status Gradients::CheckFactor(int i, int operand) {
   }
   return has ? CheckKind(i, operand, Value::kSchedule) : absl::OkStatus();
 }
-
-// ---- gradients ----------------------------------------------------------------------------------
 
 absl::Status Gradients::CheckOptimizer(int i) {
   RETURN_IF_ERROR(CheckKind(i, kScale, Value::kScale));
@@ -303,127 +284,6 @@ absl::Status Gradients::CheckComplete(const Value& value, Text what) const {
   }
   return Refuse(what, "which holds ", value.contributions, " contributions of ", micro_batches,
                 " micro-batches, not each equally often");
-}
-
-// ---- norm and loss ------------------------------------------------------------------------------
-
-absl::Status Gradients::CheckNormInput(int i) {
-  absl::Status status;
-  const auto check = [&](const ByteRange& bytes, const Value& value) {
-    if (!status.ok()) return;
-    if (value.spoiled_by >= 0) {
-      status = Refuse(What(i, 0, bytes.begin), SpoiledText(train_, value));
-    } else if (value.varies != 0) {
-      status = Refuse(What(i, 0, bytes.begin), "which differs over ", AxesText(value.varies),
-                      ": it was not summed over that");
-    }
-  };
-  flow_.ForEach(*train_.instructions[i].Find(0), [&](const ByteRange& bytes, const Value& value) {
-    if (status.ok() && value.squared >= 0) {
-      status =
-          Refuse(What(i, 0, bytes.begin), "which ", WhereIs(value.squared), " has counted already");
-    }
-    if (value.scatter < 0) return check(bytes, value);
-    const Scatter& scatter = flow_.values().scatter(value.scatter);
-    scatter.content.ForEach({0, scatter.shards * scatter.shard_elements},
-                            [&](const ByteRange&, int number) {
-                              if (number != ByteMap::kNone) check(bytes, flow_.values()[number]);
-                            });
-  });
-  return status;
-}
-
-absl::Status Gradients::CheckSquares(int i) {
-  absl::Status status;
-  const Access& squares = *train_.instructions[i].Find(0);
-  flow_.ForEach(squares, [&](const ByteRange& bytes, const Value& value) {
-    if (!status.ok() || value.zero) return;
-    const auto what = [&] { return What(i, 0, bytes.begin); };
-    if (value.spoiled_by >= 0) {
-      status = Refuse(what, SpoiledText(train_, value));
-    } else if (value.kind != Value::kSquares) {
-      status = Refuse(what, "which is no sum of squares");
-    } else if (program_.stages() > 1 && !CoversAllStages(program_, value.pipeline_group)) {
-      status = Refuse(what, "squares that were not summed over PIPELINE, all stages");
-    } else {
-      for (const SquareTerm& term : flow_.values().squares(value.squares)) {
-        if (status.ok()) status = CheckTerm(i, term, value);
-      }
-    }
-  });
-  return status;
-}
-
-// The squares of every element enter the sum over all ranks once: summed over the axes where ranks
-// hold different elements, and scaled down by the number of ranks in the sum that hold the same.
-absl::Status Gradients::CheckTerm(int i, const SquareTerm& term, const Value& squares) {
-  const uint32_t tensor = flow_.values().tensor();
-  AxisMask needed = term.parts;
-  if (term.same_block < tensor) needed |= Bit(v1::TENSOR);
-  const auto what = [&] {
-    return absl::StrCat(
-        WhereIs(i), ": relies on the squares that ", WhereIs(term.instruction), " counts of ",
-        BufferText(program_, train_.instructions[term.instruction].Find(0)->buffer), ", ");
-  };
-  if ((needed & ~squares.summed) != 0) {
-    return Refuse(what, "which differ over ", AxesText(needed & ~squares.summed),
-                  ": they were not summed over that");
-  }
-  double times = term.scale;
-  for (v1::Axis axis : {v1::CONTEXT, v1::DATA_SHARD, v1::DATA_REPLICA}) {
-    if ((squares.summed & ~term.parts & Bit(axis)) != 0) times *= AxisSize(program_.grid(), axis);
-  }
-  if ((squares.summed & ~term.parts & Bit(v1::TENSOR)) != 0) times *= term.same_block;
-  if (term.pipeline_group >= 0) {
-    const auto [known, is_new] = shared_squares_.emplace(term.instruction, times);
-    if (known->second == times) return absl::OkStatus();
-  } else if (std::abs(times - 1) <= kTolerance) {
-    return absl::OkStatus();
-  }
-  return Refuse(what, "and sums over ", AxesText(squares.summed), " count them ", times,
-                " times, must be once");
-}
-
-absl::Status Gradients::CheckLoss(int i) {
-  absl::Status status;
-  flow_.ForEach(*train_.instructions[i].Find(1), [&](const ByteRange& bytes, const Value& value) {
-    if (!status.ok()) return;
-    const auto what = [&] {
-      return absl::StrCat(What(i, 1, bytes.begin), "the total of losses, ");
-    };
-    const std::string difference = DifferenceText(flow_.values(), value);
-    if (value.spoiled_by >= 0) {
-      status = Refuse(what, SpoiledText(train_, value));
-    } else if (program_.stages() > 1 && !CoversAllStages(program_, value.pipeline_group)) {
-      status = Refuse(what, "which was not summed over PIPELINE, all stages");
-    } else if (value.zero || value.kind != Value::kNumbers || value.scatter >= 0) {
-      status = Refuse(what, "which holds no loss");
-    } else if (!difference.empty()) {
-      status = Refuse(what, "which ", difference);
-    } else if (!value.foreign) {
-      status = CheckComplete(value, what);
-    }
-  });
-  return status;
-}
-
-absl::Status CheckSameEverywhere(const v1::Program& program, const CheckedSequence& sequence,
-                                 const Flow& flow, int i) {
-  absl::Status status;
-  const Access& access = *sequence.instructions[i].Find(0);
-  flow.ForEach(access, [&](const ByteRange& bytes, const Value& value) {
-    if (!status.ok()) return;
-    const std::string what = absl::StrCat(
-        Where(*sequence.sequence, sequence.sequence->instructions(i)), ": hands out byte ",
-        bytes.begin, " of ", BufferText(program, access.buffer), ", ");
-    const std::string difference = DifferenceText(flow.values(), value);
-    if (value.spoiled_by >= 0) {
-      status = Refuse(what, SpoiledText(sequence, value));
-    } else if (!difference.empty()) {
-      status = Refuse(what, "which ", difference);
-    }
-  });
-  return status;
 }
 
 }  // namespace terrace::check

@@ -20,6 +20,9 @@
 
 namespace terrace::check {
 
+// Why nobody may rely on a value that an instruction of the sequence made unusable.
+std::string SpoiledText(const CheckedSequence& sequence, const Value& value);
+
 class Gradients {
  public:
   // `shared` receives the weights whose gradient was summed over stages.

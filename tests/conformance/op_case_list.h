@@ -43,6 +43,25 @@ inline MatmulPrecision FastOf(DType activation) {
   return activation == DType::kF16 ? MatmulPrecision::kF16 : MatmulPrecision::kBF16;
 }
 
+inline std::string Text(int64_t value) { return std::to_string(value); }
+
+// What of a case's name says its precision; f32 says nothing.
+inline std::string Suffix(MatmulPrecision precision) {
+  switch (precision) {
+    case MatmulPrecision::kF32:
+      return "";
+    case MatmulPrecision::kBF16:
+      return "_fast";
+    case MatmulPrecision::kTF32:
+      return "_tf32";
+    case MatmulPrecision::kF16:
+      return "_fast";
+    case MatmulPrecision::kFP8:
+      return "_fp8";
+  }
+  return "";
+}
+
 class CaseList {
  public:
   OpCase& Add(Op op, const std::string& suffix, OpAttrs attrs, std::vector<TensorShape> operands) {
@@ -61,6 +80,8 @@ class CaseList {
 
 // The ops of split layouts, forward (layout_cases.cc).
 void AddLayoutCases(const Form& form, CaseList* list);
+// Matrix products: layouts, epilogues, precisions (product_cases.cc).
+void AddProducts(const Form& form, CaseList* list);
 // Attention in tiles, in bf16 (attention_cases.cc).
 void AddTiledAttention(CaseList* list);
 
