@@ -58,6 +58,10 @@ void Complete(const ImportContext& context, SpecDraft* draft) {
     draft->Remark(
         "layout.communication_dtype is fp32: gradients of fp32 training are sent as fp32");
   }
+  if (draft->Has("train.loss_scale") && draft->Get("train.precision") != "fp16") {
+    draft->Drop("train", "loss_scale");
+    draft->Remark("train.loss_scale is left out: only fp16 has one");
+  }
   draft->Set("name", context.name.empty() ? "imported" : context.name);
   Need(draft, "model.config", context.model, "gpt2", "--model");
   Need(draft, "data.train", context.train, "corpus.txt", "--train");

@@ -54,6 +54,11 @@ void SpecDraft::Set(std::string_view key, const std::string& yaml) {
   at[parts.back()] = YAML::Load(yaml);
 }
 
+void SpecDraft::Drop(std::string_view section, std::string_view part) {
+  YAML::Node found = root_[std::string(section)];
+  if (found.IsMap()) found.remove(std::string(part));
+}
+
 bool SpecDraft::Has(std::string_view key) const { return Find(root_, key).IsDefined(); }
 
 std::string SpecDraft::Get(std::string_view key) const {

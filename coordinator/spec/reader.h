@@ -30,6 +30,8 @@ class SpecReader {
   // Adds a problem found elsewhere (validate.cc), placed at the key when the text has it.
   void Problem(std::string_view path, std::string_view got, std::string_view must,
                std::string_view way_out = {});
+  // Whether the text has the key; defaults do not count.
+  bool Has(const std::string& path) const { return places_.contains(path); }
   const std::vector<std::string>& problems() const { return problems_; }
 
  private:

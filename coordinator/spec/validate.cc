@@ -82,6 +82,13 @@ void ValidateLayout(SpecReader& reader, const v1::JobSpec& spec) {
 
 void ValidateLossScale(SpecReader& reader, const v1::JobSpec& spec) {
   const v1::LossScaleSpec& scale = spec.train().loss_scale();
+  const std::string& precision = spec.train().precision();
+  for (const char* key : {"fixed", "initial", "window", "hysteresis", "min"}) {
+    const std::string path = absl::StrCat("train.loss_scale.", key);
+    if (precision == "fp16" || !reader.Has(path)) continue;
+    reader.Problem(path, "a loss scale", absl::StrCat("left out with train.precision ", precision),
+                   "train.precision fp16, which alone scales its loss");
+  }
   if (scale.min() > scale.initial()) {
     reader.Problem("train.loss_scale.min", absl::StrCat(scale.min()),
                    absl::StrCat("at most train.loss_scale.initial ", scale.initial()),

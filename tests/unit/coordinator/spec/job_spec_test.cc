@@ -214,6 +214,19 @@ TEST(JobSpecTest, AJobThatSavesNeverHasNoStepsToSaveAfter) {
                         "never"));
 }
 
+TEST(JobSpecTest, OnlyFp16HasALossScale) {
+  for (const char* precision : {"fp32", "bf16", "fp8"}) {
+    std::string text(kMinimal);
+    const std::string train =
+        absl::StrCat("precision: ", precision, ", loss_scale: {window: 1000}, steps");
+    text.replace(text.find("steps"), 5, train);
+    EXPECT_THAT(ErrorOf(text), HasSubstr(absl::StrCat("train.loss_scale.window: got a loss scale, "
+                                                      "must be left out with train.precision ",
+                                                      precision)))
+        << text;
+  }
+}
+
 TEST(JobSpecTest, LayoutKeysThatNeedOthersSayWhich) {
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {recompute_every: 2}\n")),
               HasSubstr("try layout.recompute every"));
