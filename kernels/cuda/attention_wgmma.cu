@@ -24,12 +24,7 @@ struct Sizes {
   static constexpr int kTileBytes = kQueryBytes + 2 * kStages * kKeyBytes;
 };
 
-// Whether a tile is there, and whether all consumers have used it.
-struct Barriers {
-  Mbarrier queries, queries_used;
-  Mbarrier keys[kStages], keys_used[kStages];
-  Mbarrier values[kStages], values_used[kStages];
-};
+using Barriers = TileBarriers<kStages>;
 
 template <int kDim>
 struct Memory {
@@ -49,18 +44,6 @@ struct Arguments {
   AttentionArguments a;
   bool pairs;  // o takes two neighbouring bf16 at a time
 };
-
-__device__ inline void InitBarriers(Barriers* b, unsigned releases) {
-  InitBarrier(&b->queries, 1);
-  InitBarrier(&b->queries_used, releases);
-  for (int stage = 0; stage < kStages; ++stage) {
-    InitBarrier(&b->keys[stage], 1);
-    InitBarrier(&b->keys_used[stage], releases);
-    InitBarrier(&b->values[stage], 1);
-    InitBarrier(&b->values_used[stage], releases);
-  }
-  ShareBarriers();
-}
 
 // The copies of all of the block's tasks, each as soon as its place is free.
 template <int kDim>
@@ -218,7 +201,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
                        const __grid_constant__ CUtensorMap v,
                        const __grid_constant__ Arguments arguments) {
   const Memory<kDim> memory = {AlignedShared()};
-  if (threadIdx.x == 0) InitBarriers(memory.barriers(), kReleases);
+  if (threadIdx.x == 0) memory.barriers()->Init();
   __syncthreads();
   // The same for all lanes, and the compiler knows it.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);

@@ -111,6 +111,28 @@ __device__ __forceinline__ void Release(Mbarrier* barrier) {
 }
 inline constexpr unsigned kReleases = kConsumers * kWarpgroup / kWarp;
 
+// Of a block that owns queries and has `kStages` tiles of keys and of values on their way: whether
+// a tile is there, and whether all consumers have used it.
+template <int kStages>
+struct TileBarriers {
+  Mbarrier queries, queries_used;
+  Mbarrier keys[kStages], keys_used[kStages];
+  Mbarrier values[kStages], values_used[kStages];
+
+  // By one thread.
+  __device__ void Init() {
+    InitBarrier(&queries, 1);
+    InitBarrier(&queries_used, kReleases);
+    for (int stage = 0; stage < kStages; ++stage) {
+      InitBarrier(&keys[stage], 1);
+      InitBarrier(&keys_used[stage], kReleases);
+      InitBarrier(&values[stage], 1);
+      InitBarrier(&values_used[stage], kReleases);
+    }
+    ShareBarriers();
+  }
+};
+
 // Whether an operand takes two neighbouring bf16 in one access.
 inline bool TakesPairs(const Operand& operand) {
   return operand.bf16 && operand.row_stride % 2 == 0 &&

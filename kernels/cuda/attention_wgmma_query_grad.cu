@@ -13,11 +13,7 @@ constexpr int kKeys = 64;  // of a tile: scores, products with do and dq fit int
 constexpr int kKeyTiles = kKeys / 8;
 constexpr int kStages = 3;
 
-struct Barriers {
-  Mbarrier queries, queries_used;  // queries and do
-  Mbarrier keys[kStages], keys_used[kStages];
-  Mbarrier values[kStages], values_used[kStages];
-};
+using Barriers = TileBarriers<kStages>;  // do comes with the queries
 
 template <int kDim>
 struct Memory {
@@ -42,18 +38,6 @@ struct Arguments {
   AttentionArguments a;
   bool pairs;  // dq takes two neighbouring bf16 at a time
 };
-
-__device__ inline void InitBarriers(Barriers* b) {
-  InitBarrier(&b->queries, 1);
-  InitBarrier(&b->queries_used, kReleases);
-  for (int stage = 0; stage < kStages; ++stage) {
-    InitBarrier(&b->keys[stage], 1);
-    InitBarrier(&b->keys_used[stage], kReleases);
-    InitBarrier(&b->values[stage], 1);
-    InitBarrier(&b->values_used[stage], kReleases);
-  }
-  ShareBarriers();
-}
 
 // The copies of all of the block's tasks, each as soon as its place is free.
 template <int kDim>
@@ -208,7 +192,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     WgmmaQueryGradKernel(const __grid_constant__ GradMaps maps,
                          const __grid_constant__ Arguments arguments) {
   const Memory<kDim> memory = {AlignedShared()};
-  if (threadIdx.x == 0) InitBarriers(memory.barriers());
+  if (threadIdx.x == 0) memory.barriers()->Init();
   __syncthreads();
   // The same for all lanes, and the compiler knows it.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "kernels/cuda/queue.h"
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
+#include "tests/unit/worker/rank/cuda/graph_orders.h"
 #include "tests/unit/worker/rank/cuda/passed_on_backend.h"
 #include "tests/unit/worker/rank/tiny_program.h"
 #include "worker/rank/cuda_queue.h"
@@ -221,24 +222,7 @@ void ExpectRight(const DeviceOptions& options) {
 }
 
 TEST(GraphCollectivesTest, TheyArePartOfTheGraphInWhateverOrderTheDeviceWorks) {
-  ExpectRight({.order = DeviceOptions::Order::kLazy});
-  ExpectRight({.order = DeviceOptions::Order::kEager});
-  for (unsigned seed = 1; seed <= 20; ++seed)
-    ExpectRight({.order = DeviceOptions::Order::kRandom, .seed = seed});
-}
-
-bool NoticesWithout(int64_t wait) {
-  for (unsigned seed = 0; seed <= 10; ++seed) {
-    simt::ResetDevice(
-        {.order = seed == 0 ? DeviceOptions::Order::kLazy : DeviceOptions::Order::kRandom,
-         .seed = seed,
-         .dropped_wait = wait});
-    Rank rank;
-    EXPECT_TRUE(rank.Open().ok());
-    EXPECT_TRUE(rank.RunIsRight()) << "the one that is launched one by one";
-    if (!rank.RunIsRight() || rank.vm().graph_runs() == 0) return true;
-  }
-  return false;
+  InAllOrders(ExpectRight);
 }
 
 TEST(GraphCollectivesTest, EdgesToAndFromCollectivesAreNeeded) {
@@ -251,7 +235,7 @@ TEST(GraphCollectivesTest, EdgesToAndFromCollectivesAreNeeded) {
   }
   ASSERT_EQ(edges, 2 + 6 + 2) << "both streams begin, each sum waits and is waited for, both end";
   int noticed = 0;
-  for (int64_t edge = 1; edge <= edges; ++edge) noticed += NoticesWithout(edge) ? 1 : 0;
+  for (int64_t edge = 1; edge <= edges; ++edge) noticed += NoticesWithout<Rank>(edge) ? 1 : 0;
   // What begins waits for computation anyway, and the last of each is waited for anyway.
   EXPECT_EQ(noticed, 6);
 }

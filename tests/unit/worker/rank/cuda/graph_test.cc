@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
+#include "tests/unit/worker/rank/cuda/graph_orders.h"
 #include "tests/unit/worker/rank/tiny_program.h"
 #include "worker/rank/memory_report.h"
 #include "worker/rank/program_memory.h"
@@ -159,25 +160,7 @@ void ExpectRight(const DeviceOptions& options) {
 }
 
 TEST(CudaGraphTest, ARunLaunchedAsOneIsTheRunInWhateverOrderTheDeviceWorks) {
-  ExpectRight({.order = DeviceOptions::Order::kLazy});
-  ExpectRight({.order = DeviceOptions::Order::kEager});
-  for (unsigned seed = 1; seed <= 20; ++seed)
-    ExpectRight({.order = DeviceOptions::Order::kRandom, .seed = seed});
-}
-
-// Capturing without the n-th edge between queues gives a wrong run or no graph.
-bool NoticesWithout(int64_t wait) {
-  for (unsigned seed = 0; seed <= 10; ++seed) {
-    simt::ResetDevice(
-        {.order = seed == 0 ? DeviceOptions::Order::kLazy : DeviceOptions::Order::kRandom,
-         .seed = seed,
-         .dropped_wait = wait});
-    Loop loop;
-    EXPECT_TRUE(loop.Open().ok());
-    EXPECT_TRUE(loop.RunIsRight()) << "the one that is launched one by one";
-    if (!loop.RunIsRight() || loop.vm().graph_runs() == 0) return true;
-  }
-  return false;
+  InAllOrders(ExpectRight);
 }
 
 TEST(CudaGraphTest, EveryEdgeBetweenQueuesIsNeeded) {
@@ -192,7 +175,7 @@ TEST(CudaGraphTest, EveryEdgeBetweenQueuesIsNeeded) {
   // before a copy that computation has waited for.
   ASSERT_EQ(edges, 3 * kLinks + 1 + 2 * 2);
   int noticed = 0;
-  for (int64_t edge = 1; edge <= edges; ++edge) noticed += NoticesWithout(edge) ? 1 : 0;
+  for (int64_t edge = 1; edge <= edges; ++edge) noticed += NoticesWithout<Loop>(edge) ? 1 : 0;
   // Queue to the host: its first copy waits for computation anyway. Queue to the device: its last
   // copy is waited for anyway.
   EXPECT_EQ(noticed, edges - 2);
