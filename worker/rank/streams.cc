@@ -28,8 +28,8 @@ Streams::Streams(std::span<const v1::StreamKind> kinds, const Clock* clock, Stat
 
 Streams::~Streams() {
   stopping_.store(true);
-  run_.fetch_add(1);
-  run_.notify_all();
+  calls_.runs.fetch_add(1);
+  calls_.runs.notify_all();
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
@@ -39,11 +39,11 @@ absl::Status Streams::Run(PreparedSequence* sequence, SequenceIo* io) {
   sequence_ = sequence;
   io_ = io;
   failed_.store(false);
-  turn_.store(0, std::memory_order_relaxed);
+  calls_.turns.store(0, std::memory_order_relaxed);
   for (FlightCounter& counter : counters_) counter.finished.store(0, std::memory_order_relaxed);
   for (size_t i = 0; i < counters_.size(); ++i) launched_[i].store(0, std::memory_order_relaxed);
-  run_.fetch_add(1, std::memory_order_release);
-  run_.notify_all();
+  calls_.runs.fetch_add(1, std::memory_order_release);
+  calls_.runs.notify_all();
   Execute(caller_stream_);
   for (size_t i = 0; i < counters_.size(); ++i) {
     // One more than its instructions: the thread has let go of the sequence.
@@ -59,8 +59,8 @@ void Streams::ThreadMain(size_t stream) {
   // A device that does not let a thread in says so again when that thread asks for something.
   if (backend_ != nullptr) backend_->EnterThread().IgnoreError();
   for (uint32_t seen = 0;;) {
-    run_.wait(seen, std::memory_order_acquire);
-    seen = run_.load(std::memory_order_acquire);
+    calls_.runs.wait(seen, std::memory_order_acquire);
+    seen = calls_.runs.load(std::memory_order_acquire);
     if (stopping_.load()) return;
     Execute(stream);
   }
@@ -99,16 +99,16 @@ absl::Status Streams::ExecuteOne(PreparedStream* stream, size_t index) {
 
 // False when the run has failed.
 bool Streams::WaitForTurn(int32_t turn) {
-  for (int32_t seen = turn_.load(std::memory_order_acquire); seen < turn;
-       seen = turn_.load(std::memory_order_acquire)) {
-    turn_.wait(seen, std::memory_order_acquire);
+  for (int32_t seen = calls_.turns.load(std::memory_order_acquire); seen < turn;
+       seen = calls_.turns.load(std::memory_order_acquire)) {
+    calls_.turns.wait(seen, std::memory_order_acquire);
   }
   return !failed_.load(std::memory_order_acquire);
 }
 
 void Streams::PassTurns(int32_t count) {
-  turn_.fetch_add(count, std::memory_order_release);
-  turn_.notify_all();
+  calls_.turns.fetch_add(count, std::memory_order_release);
+  calls_.turns.notify_all();
 }
 
 // False when the run has failed: the waited-for result will never be there.

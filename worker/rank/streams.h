@@ -66,6 +66,16 @@ class Streams {
   absl::Status RunGraph(PreparedSequence* sequence, SequenceIo* io, const StepGraph& graph);
 
  private:
+  // What threads sleep on between runs and turns. libstdc++ keeps the sleepers of an atomic by bits
+  // 2 to 5 of its address, and notify_all makes a system call where anybody sleeps under the same
+  // bits: a counter, whose bits are 0, would pay one for each instruction that it publishes, for
+  // the sake of threads that have nothing to do.
+  struct alignas(sizeof(FlightCounter)) Calls {
+    int32_t counters_place = 0;     // nobody sleeps under the bits of the counters
+    std::atomic<uint32_t> runs{0};  // started
+    std::atomic<int32_t> turns{0};  // of collectives, in the present run: those that have ended
+  };
+
   // Of a stream with a queue, during one run. Counts instructions.
   struct Launch {
     size_t stream;
@@ -111,10 +121,9 @@ class Streams {
   // Of the present run; written by Run while the threads sleep.
   PreparedSequence* sequence_ = nullptr;
   SequenceIo* io_ = nullptr;
-  std::atomic<uint32_t> run_{0};  // number of runs started; the threads wait for it to grow
+  Calls calls_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};
-  std::atomic<int32_t> turn_{0};  // of collectives: those that have ended
 
   absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
