@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/jobs/gang_failure.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace terrace {
@@ -16,6 +18,16 @@ std::string Describe(const RankView& view) {
       return absl::StrCat("rank ", view.rank, " on ", view.worker, ": ",
                           view.report.message().empty() ? "failed" : view.report.message());
   }
+}
+
+bool IsAlive(const RankView& view) {
+  return view.presence == Presence::kReported && view.report.state() != v1::RANK_SUCCEEDED &&
+         view.report.state() != v1::RANK_FAILED;
+}
+
+bool HasCauseOfItsOwn(const RankView& view) {
+  return view.presence == Presence::kReported && view.report.state() == v1::RANK_FAILED &&
+         (IsPermanent(view.report.reason()) || view.report.reason() == v1::REASON_OUT_OF_MEMORY);
 }
 
 }  // namespace
@@ -38,6 +50,21 @@ GangFailure FindFailure(absl::Span<const RankView> ranks, bool missing_is_failur
     if (weight <= found_weight) continue;
     found_weight = weight;
     found = {reason, Describe(view), &view};
+  }
+  return found;
+}
+
+bool HasLiveRank(absl::Span<const RankView> ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), &IsAlive);
+}
+
+std::vector<RankView> WithLastWords(std::vector<RankView> found, absl::Span<const RankView> now) {
+  for (RankView& view : found) {
+    if (!IsAlive(view)) continue;
+    const auto last = std::find_if(now.begin(), now.end(), [&view](const RankView& other) {
+      return other.rank == view.rank && HasCauseOfItsOwn(other);
+    });
+    if (last != now.end()) view = *last;
   }
   return found;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "coordinator/jobs/job_state.h"
@@ -19,5 +20,13 @@ struct GangFailure {
 // When one rank dies its peers fail for want of it, so a reason that a restart
 // cannot cure wins, then a rank whose memory ran out, then a lost worker, then the first rank.
 GangFailure FindFailure(absl::Span<const RankView> ranks, bool missing_is_failure);
+
+// Some rank is known to live.
+bool HasLiveRank(absl::Span<const RankView> ranks);
+
+// What is known of a gang that broke, and whose other ranks were stopped then, once they have said
+// their last: as it was found, except that a rank which lived then and failed since for a reason of
+// its own, one that a restart cannot cure or memory that ran out, is the cause after all.
+std::vector<RankView> WithLastWords(std::vector<RankView> found, absl::Span<const RankView> now);
 
 }  // namespace terrace

@@ -77,6 +77,8 @@ class Reconciler {
     Cluster::Timing cluster;
     int64_t repeat_ns = 1'000'000'000;    // before a command is sent again
     int64_t progress_ns = 1'000'000'000;  // between buffered writes of a job's progress
+    // For the ranks of a job that ends because its gang broke, to say their last.
+    int64_t last_words_ns = 2'000'000'000;
   };
 
   Reconciler(const Timing& timing, Store& store, const Clock& clock, ControlPorts& ports);
@@ -116,6 +118,10 @@ class Reconciler {
     bool progress_unwritten = false;
     int64_t progress_written_ns = 0;
     std::string budget;  // the last one that was planned for: the same is not tried again
+    // Of a gang that broke for good while some rank lived, as it was found then: the job ends when
+    // all have ended, so that steps which they had not told come before its end.
+    std::vector<RankView> broken;
+    int64_t broken_ns = 0;
   };
   struct SentKey {
     std::string worker, job;
@@ -135,6 +141,9 @@ class Reconciler {
 
   std::vector<RankView> Views(const v1::Job& job) const;
   void ObserveJobs();
+  void ObserveJob(const std::string& id, Entry& entry);
+  // Whether the job's end waits for what its ranks may still say.
+  bool HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) const;
   void Act(const v1::Job& job, const std::vector<RankView>& ranks);
   void StopStrays();
   void PlaceJobs();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "coordinator/jobs/gang_failure.h"
 #include "coordinator/jobs/reconciler.h"
 #include "coordinator/planner/layout_rules.h"
 #include "proto/grid.h"
@@ -44,16 +45,34 @@ void Reconciler::ObserveJobs() {
   for (const auto& [id, entry] : jobs_) {
     if (HoldsDevices(entry.job.state()) || entry.job.state() == v1::RECOVERING) ids.push_back(id);
   }
-  for (const std::string& id : ids) {
-    Entry* entry = Find(id);
-    const std::vector<RankView> ranks = Views(entry->job);
-    if (HoldsDevices(entry->job.state())) TakeProgress(*entry, ranks);
-    if (absl::Status status = Update(id, RanksObserved{ranks}); !status.ok()) {
-      log::Warn("job ", id, " cannot be updated: ", status.message());
-    }
-    entry = Find(id);
-    if (entry != nullptr) Act(entry->job, ranks);
+  for (const std::string& id : ids) ObserveJob(id, *Find(id));
+}
+
+void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
+  std::vector<RankView> ranks = Views(entry.job);
+  if (HoldsDevices(entry.job.state())) TakeProgress(entry, ranks);
+  if (HearsLastWords(entry, ranks)) return;
+  if (!entry.broken.empty()) ranks = WithLastWords(entry.broken, ranks);
+  if (absl::Status status = Update(id, RanksObserved{ranks}); !status.ok()) {
+    log::Warn("job ", id, " cannot be updated: ", status.message());
+    if (!entry.broken.empty()) return;  // as it was, for the next pass
   }
+  Entry* left = Find(id);
+  if (left == nullptr) return;
+  left->broken.clear();
+  Act(left->job, ranks);
+}
+
+bool Reconciler::HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) const {
+  const int64_t now = clock_.MonotonicNanos();
+  if (!HasLiveRank(ranks)) return false;
+  if (!entry.broken.empty()) return now - entry.broken_ns < timing_.last_words_ns;
+  if (FindFailure(ranks, /*missing_is_failure=*/true).rank == nullptr) return false;
+  const auto next = Apply(entry.job, RanksObserved{ranks}, clock_.UnixMillis());
+  if (!next.ok() || !next->changed || !HasEnded(next->job.state())) return false;
+  entry.broken = ranks;
+  entry.broken_ns = now;
+  return true;
 }
 
 // Rank 0 speaks for the gang. Only a new checkpoint is written at once: it is what a restart and
@@ -148,7 +167,8 @@ void Reconciler::StopStrays() {
   std::erase_if(sent_ns_, [&](const auto& sent) { return now - sent.second > timing_.repeat_ns; });
   for (const auto& [worker, report] : cluster_.Reports()) {
     const Entry* entry = Find(report->job());
-    if (!IsStray(entry == nullptr ? nullptr : &entry->job, *report)) continue;
+    const bool over = entry == nullptr || !entry->broken.empty();
+    if (!IsStray(over ? nullptr : &entry->job, *report)) continue;
     v1::CoordinatorMessage message;
     message.mutable_stop()->set_job(report->job());
     message.mutable_stop()->set_epoch(report->epoch());

@@ -149,5 +149,107 @@ TEST_F(ReconcilerTest, WhatCannotBeStoredIsNotDone) {
   EXPECT_EQ(JobNow(id).state(), v1::STARTING);
 }
 
+// A rank tells short steps several at once: when a peer's death ends the job it holds some.
+class BrokenGangTest : public ReconcilerTest {
+ protected:
+  // Two ranks on two workers that run, of which rank 1 has died; no restart is left.
+  void Break() {
+    AddWorker("w0", 1);
+    AddWorker("w1", 1);
+    v1::JobSpec spec = Spec("a", 1, 2);
+    spec.set_max_restarts(0);
+    id_ = RunningJob(spec);
+    v1::RankReport& dead = RankOf("w1", id_, 1);
+    dead.set_state(v1::RANK_FAILED);
+    dead.set_reason(v1::REASON_RANK_DIED);
+    dead.set_message("killed by signal 9");
+    Say(*workers_["w1"], workers_["w1"]->Heartbeat());
+    reconciler_->Pass();
+  }
+  void SayStepOfRank0(int64_t step) {
+    v1::WorkerMessage message = workers_["w0"]->Heartbeat();
+    v1::JobEvent* event = message.add_events();
+    event->set_job(id_);
+    event->set_epoch(1);
+    event->mutable_step()->set_step(step);
+    Say(*workers_["w0"], message);
+  }
+  // Its steps by number, its states by name.
+  std::vector<std::string> Told() {
+    std::vector<std::string> told;
+    const std::vector<v1::JobEvent> events = *store_.Events(id_, 0, 100);
+    for (const v1::JobEvent& event : events) {
+      if (event.has_step()) told.push_back(absl::StrCat(event.step().step()));
+      if (event.has_state()) told.push_back(v1::JobState_Name(event.state().state()));
+    }
+    return told;
+  }
+
+  std::string id_;
+};
+
+TEST_F(BrokenGangTest, StepsThatARankHadNotToldComeBeforeTheEndOfItsJob) {
+  Break();
+  EXPECT_EQ(JobNow(id_).state(), v1::RUNNING) << "rank 0 has not said its last";
+  EXPECT_TRUE(workers_["w0"]->ranks.empty()) << "it was killed at once";
+  SayStepOfRank0(7);
+  reconciler_->Pass();
+  EXPECT_EQ(JobNow(id_).state(), v1::FAILED);
+  EXPECT_THAT(JobNow(id_).message(), HasSubstr("rank 1 on w1: killed by signal 9"));
+  const std::vector<std::string> told = Told();
+  ASSERT_GE(told.size(), 2u);
+  EXPECT_EQ(std::vector<std::string>(told.end() - 2, told.end()),
+            (std::vector<std::string>{"7", "FAILED"}));
+}
+
+TEST_F(BrokenGangTest, ARankThatCannotBeStoppedHoldsTheEndUpForTwoSeconds) {
+  Break();
+  const v1::WorkerMessage alive = [&] {
+    v1::WorkerMessage message;
+    v1::RankReport* report = message.mutable_heartbeat()->add_ranks();
+    report->set_job(id_);
+    report->set_epoch(1);
+    report->set_state(v1::RANK_RUNNING);
+    return message;
+  }();
+  for (int ms = 0; ms < 2000; ms += 200) {
+    EXPECT_EQ(JobNow(id_).state(), v1::RUNNING) << ms;
+    Say(*workers_["w0"], alive);
+    Say(*workers_["w1"], workers_["w1"]->Heartbeat());
+    reconciler_->Pass();
+    clock_.AdvanceMillis(200);
+  }
+  Say(*workers_["w0"], alive);
+  reconciler_->Pass();
+  EXPECT_EQ(JobNow(id_).state(), v1::FAILED);
+}
+
+TEST_F(BrokenGangTest, TheCauseThatARankOnlyThenNamesIsTheCause) {
+  Break();
+  v1::WorkerMessage last;
+  v1::RankReport* report = last.mutable_heartbeat()->add_ranks();
+  report->set_job(id_);
+  report->set_epoch(1);
+  report->set_state(v1::RANK_FAILED);
+  report->set_reason(v1::REASON_DATA_ERROR);
+  report->set_message("a token beyond the vocabulary");
+  Say(*workers_["w0"], last);
+  reconciler_->Pass();
+  EXPECT_EQ(JobNow(id_).state(), v1::FAILED);
+  EXPECT_EQ(JobNow(id_).reason(), v1::REASON_DATA_ERROR);
+  EXPECT_THAT(JobNow(id_).message(), HasSubstr("a token beyond the vocabulary"));
+}
+
+TEST_F(BrokenGangTest, AnEndThatCannotBeStoredIsTriedAgain) {
+  Break();
+  store_.full = true;
+  Settle();
+  EXPECT_EQ(JobNow(id_).state(), v1::RUNNING);
+  store_.full = false;
+  Settle();
+  EXPECT_EQ(JobNow(id_).state(), v1::FAILED);
+  EXPECT_THAT(JobNow(id_).message(), HasSubstr("rank 1 on w1: killed by signal 9"));
+}
+
 }  // namespace
 }  // namespace terrace
