@@ -10,167 +10,23 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_f32.cc"
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
 #include "kernels/cpu/attention.h"
-#include "kernels/half.h"
+#include "kernels/cpu/attention_f32_product-inl.h"
+#include "kernels/cpu/attention_f32_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu {
 namespace HWY_NAMESPACE {
+namespace attention_f32 {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-using D = hn::CappedTag<float, 16>;
-using V = hn::Vec<D>;
-inline constexpr D kD;
-inline constexpr int64_t kPanel = kAttentionQueryBlock;
-inline constexpr int64_t kKeys = kAttentionKeyBlock;
-// Rows of the micro-kernel: eight by two vectors where there are 32 registers, else four by two.
-inline constexpr int64_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 inline constexpr float kMasked = -1e30f;  // below any score; times scale * log2(e) still finite
 
-inline int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(kD)); }
-
-// C[m,n] = (+=) A[m,k] B[k,n]; element (i, p) of A is a[i * a_row + p * a_col]. m is a multiple of
-// 8, n of 32.
-template <bool kAccumulate>
-void Multiply(int64_t m, int64_t n, int64_t k, const float* HWY_RESTRICT a, int64_t a_row,
-              int64_t a_col, const float* HWY_RESTRICT b, int64_t b_row, float* HWY_RESTRICT c,
-              int64_t c_row) {
-  const int64_t lanes = Lanes();
-  for (int64_t i = 0; i < m; i += kRows) {
-    for (int64_t j = 0; j < n; j += 2 * lanes) {
-      V sum[kRows][2];
-      for (int64_t r = 0; r < kRows; ++r) {
-        float* row = c + (i + r) * c_row + j;
-        sum[r][0] = kAccumulate ? hn::Load(kD, row) : hn::Zero(kD);
-        sum[r][1] = kAccumulate ? hn::Load(kD, row + lanes) : hn::Zero(kD);
-      }
-      const float* a_block = a + i * a_row;
-      const float* b_block = b + j;
-      for (int64_t p = 0; p < k; ++p) {
-        const V b0 = hn::Load(kD, b_block + p * b_row);
-        const V b1 = hn::Load(kD, b_block + p * b_row + lanes);
-        for (int64_t r = 0; r < kRows; ++r) {
-          const V factor = hn::Set(kD, a_block[r * a_row + p * a_col]);
-          sum[r][0] = hn::MulAdd(factor, b0, sum[r][0]);
-          sum[r][1] = hn::MulAdd(factor, b1, sum[r][1]);
-        }
-      }
-      for (int64_t r = 0; r < kRows; ++r) {
-        float* row = c + (i + r) * c_row + j;
-        hn::Store(sum[r][0], kD, row);
-        hn::Store(sum[r][1], kD, row + lanes);
-      }
-    }
-  }
-}
-
-// 2^x for x <= 127, within 2 ulp; 0 below 2^-126. NaN stays NaN.
-HWY_INLINE V Exp2(V x) {
-  const hn::RebindToSigned<D> di;
-  const V whole = hn::Round(x);
-  const V f = hn::Sub(x, whole);
-  V y = hn::Set(kD, 0.00015345812f);  // minimax on [-1/2, 1/2], relative error 2e-9
-  y = hn::MulAdd(y, f, hn::Set(kD, 0.0013399931f));
-  y = hn::MulAdd(y, f, hn::Set(kD, 0.0096184890f));
-  y = hn::MulAdd(y, f, hn::Set(kD, 0.055503288f));
-  y = hn::MulAdd(y, f, hn::Set(kD, 0.24022647f));
-  y = hn::MulAdd(y, f, hn::Set(kD, 0.69314721f));
-  y = hn::MulAdd(y, f, hn::Set(kD, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, whole), hn::Set(di, 127)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(kD, -126.0f)), hn::Mul(y, hn::BitCast(kD, exponent)));
-}
-
-float FromBF16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
-uint16_t ToBF16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-// f16 by the CPU's conversions where it has them (F16C, AVX-512).
-void FromHalf(const uint16_t* HWY_RESTRICT in, int64_t count, float* HWY_RESTRICT out) {
-  int64_t i = 0;
-#if HWY_TARGET <= HWY_AVX2
-  const hn::Rebind<hwy::float16_t, D> half;
-  for (; i + Lanes() <= count; i += Lanes()) {
-    const auto* at = reinterpret_cast<const hwy::float16_t*>(in + i);
-    hn::StoreU(hn::PromoteTo(kD, hn::LoadU(half, at)), kD, out + i);
-  }
-#endif
-  for (; i < count; ++i) out[i] = HalfToFloat(in[i]);
-}
-
-void ToHalf(const float* HWY_RESTRICT values, int64_t count, float factor,
-            uint16_t* HWY_RESTRICT out) {
-  int64_t i = 0;
-#if HWY_TARGET <= HWY_AVX2
-  const hn::Rebind<hwy::float16_t, D> half;
-  for (; i + Lanes() <= count; i += Lanes()) {
-    const V v = hn::Mul(hn::LoadU(kD, values + i), hn::Set(kD, factor));
-    hn::StoreU(hn::DemoteTo(half, v), half, reinterpret_cast<hwy::float16_t*>(out + i));
-  }
-#endif
-  for (; i < count; ++i) out[i] = FloatToHalf(values[i] * factor);
-}
-
-void LoadRow(const HeadRows& rows, int64_t row, int64_t count, int64_t padded,
-             float* HWY_RESTRICT out) {
-  if (rows.dtype == DType::kF32) {
-    std::memcpy(out, static_cast<const float*>(rows.data) + row * rows.row_stride, count * 4);
-  } else {
-    const auto* in = static_cast<const uint16_t*>(rows.data) + row * rows.row_stride;
-    if (rows.dtype == DType::kF16) {
-      FromHalf(in, count, out);
-    } else {
-      for (int64_t i = 0; i < count; ++i) out[i] = FromBF16(in[i]);
-    }
-  }
-  for (int64_t i = count; i < padded; ++i) out[i] = 0;
-}
-
-void AddRow(const HeadRows& rows, int64_t row, int64_t count, float factor,
-            const float* HWY_RESTRICT values) {
-  auto* out = static_cast<float*>(rows.data) + row * rows.row_stride;
-  for (int64_t i = 0; i < count; ++i) out[i] += values[i] * factor;
-}
-
-void StoreRow(const HeadRows& rows, int64_t row, int64_t count, float factor,
-              const float* HWY_RESTRICT values) {
-  if (rows.dtype == DType::kF32) {
-    auto* out = static_cast<float*>(rows.data) + row * rows.row_stride;
-    for (int64_t i = 0; i < count; ++i) out[i] = values[i] * factor;
-  } else {
-    auto* out = static_cast<uint16_t*>(rows.data) + row * rows.row_stride;
-    if (rows.dtype == DType::kF16) return ToHalf(values, count, factor, out);
-    for (int64_t i = 0; i < count; ++i) out[i] = ToBF16(values[i] * factor);
-  }
-}
-
-// Rows [first, first + count) of a sequence as dense rows; rows from `end` on are zero.
-void PackRows(const HeadRows& rows, int64_t first, int64_t count, int64_t end, int64_t head_dim,
-              int64_t padded, float* out) {
-  for (int64_t r = 0; r < count; ++r) {
-    const bool inside = first + r < end;
-    LoadRow(rows, inside ? first + r : 0, inside ? head_dim : 0, padded, out + r * padded);
-  }
-}
-
-// [32, padded] to [padded, 32].
-void TransposePanel(const float* HWY_RESTRICT rows, int64_t padded, float* HWY_RESTRICT panel) {
-  for (int64_t i = 0; i < padded; ++i) {
-    for (int64_t r = 0; r < kPanel; ++r) panel[i * kPanel + r] = rows[r * padded + i];
-  }
-}
-
-// One if the piece of `keys` keys from `key` and 32 queries from `query` holds pairs that must not
+// Whether the piece of `keys` keys from `key` and 32 queries from `query` holds pairs that must not
 // see each other.
 bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t keys, int64_t query) {
   return key + keys - 1 > query + p.offset || key < p.FirstKey(query + kPanel - 1) ||
@@ -443,7 +299,14 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
   StoreGrad(dv, h.dv, end, p.head_dim, padded, 1.0f, p.add_keys);
 }
 
-AttentionEngine Engine() { return {.forward = Forward, .backward = Backward}; }
+}  // namespace
+}  // namespace attention_f32
+
+namespace {
+
+AttentionEngine Engine() {
+  return {.forward = attention_f32::Forward, .backward = attention_f32::Backward};
+}
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
