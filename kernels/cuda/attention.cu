@@ -124,7 +124,8 @@ AttentionPath PathOf(MatmulPrecision precision, const AttentionArguments& a,
 Status Forward(MatmulPrecision precision, const AttentionArguments& a, const Context& context) {
   switch (PathOf(precision, a, context)) {
     case AttentionPath::kWgmma:
-      return AttentionWgmma(a, context);
+      return precision == MatmulPrecision::kF16 ? AttentionWgmmaF16(a, context)
+                                                : AttentionWgmma(a, context);
     case AttentionPath::kMma:
       return precision == MatmulPrecision::kF16 ? AttentionMmaF16(a, context)
                                                 : AttentionMma(a, context);
@@ -137,8 +138,11 @@ Status Forward(MatmulPrecision precision, const AttentionArguments& a, const Con
 Status Backward(MatmulPrecision precision, const AttentionArguments& a, const Context& context) {
   switch (PathOf(precision, a, context)) {
     case AttentionPath::kWgmma: {
-      const Status status = AttentionQueryGradWgmma(a, context);
-      return status.ok() ? AttentionKeyGradWgmma(a, context) : status;
+      const bool f16 = precision == MatmulPrecision::kF16;
+      const Status status =
+          f16 ? AttentionQueryGradWgmmaF16(a, context) : AttentionQueryGradWgmma(a, context);
+      if (!status.ok()) return status;
+      return f16 ? AttentionKeyGradWgmmaF16(a, context) : AttentionKeyGradWgmma(a, context);
     }
     case AttentionPath::kMma:
       return precision == MatmulPrecision::kF16 ? AttentionGradMmaF16(a, context)

@@ -12,12 +12,11 @@ constexpr int64_t kTensorStrides = int64_t{1} << 40;  // those of a tensor map a
 }  // namespace
 
 AttentionPath ChooseAttention(const AttentionFacts& facts) {
-  const bool bf16 = facts.precision == MatmulPrecision::kBF16;
-  const bool half = bf16 || facts.precision == MatmulPrecision::kF16;
+  const bool half =
+      facts.precision == MatmulPrecision::kBF16 || facts.precision == MatmulPrecision::kF16;
   if (!half || facts.head_dim > kMaxHeadDim) return AttentionPath::kF32;
   // The largest of scaled scores is taken before they are scaled: so scale may not be negative.
-  const bool fits =
-      bf16 && facts.wide && facts.scale > 0 && facts.longest_stride_bytes < kTensorStrides;
+  const bool fits = facts.wide && facts.scale > 0 && facts.longest_stride_bytes < kTensorStrides;
   return facts.wgmma && fits ? AttentionPath::kWgmma : AttentionPath::kMma;
 }
 

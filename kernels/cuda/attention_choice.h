@@ -19,7 +19,7 @@ struct AttentionFacts {
   MatmulPrecision precision = MatmulPrecision::kF32;
   int64_t head_dim = 0;
   float scale = 0;
-  // Those read by tiles are bf16 with rows of whole, aligned 16 bytes.
+  // Those read by tiles are of the products' type with rows of whole, aligned 16 bytes.
   bool wide = false;
   int64_t longest_stride_bytes = 0;  // from one sequence to the next
   bool wgmma = false;                // the device has it, and it is wanted

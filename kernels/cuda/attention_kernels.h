@@ -1,6 +1,6 @@
 // The attention kernels by arithmetic: attention.cu chooses among them. f32 vectors for any head
 // size up to 256; matrix instructions on bf16 or f16 for head sizes up to 128, those of every
-// device or, for bf16, sm_90a's own.
+// device or sm_90a's own.
 //
 // Internal to kernels/cuda. Thread-safe: no state.
 //
@@ -33,9 +33,12 @@ Status AttentionGradMma(const AttentionArguments& arguments, const Context& cont
 Status AttentionMmaF16(const AttentionArguments& arguments, const Context& context);
 Status AttentionGradMmaF16(const AttentionArguments& arguments, const Context& context);
 
-// sm_90a alone, of bf16 that the copy engine can take (attention_choice.h).
+// sm_90a alone, of bf16 or f16 that the copy engine can take (attention_choice.h).
 Status AttentionWgmma(const AttentionArguments& arguments, const Context& context);
 Status AttentionQueryGradWgmma(const AttentionArguments& arguments, const Context& context);
 Status AttentionKeyGradWgmma(const AttentionArguments& arguments, const Context& context);
+Status AttentionWgmmaF16(const AttentionArguments& arguments, const Context& context);
+Status AttentionQueryGradWgmmaF16(const AttentionArguments& arguments, const Context& context);
+Status AttentionKeyGradWgmmaF16(const AttentionArguments& arguments, const Context& context);
 
 }  // namespace terrace::kernels::cuda

@@ -1,15 +1,17 @@
-// What the attention kernels of sm_90a share: tiles of bf16 that the copy engine brings, products
-// with them, and the parts of a block (Shah et al. 2024, arXiv 2407.08608).
+// What the attention kernels of sm_90a share: tiles of bf16 or f16 that the copy engine brings,
+// products with them, and the parts of a block (Shah et al. 2024, arXiv 2407.08608).
 //
 // A block has two consumer warpgroups, which own 64 rows each of one side, and behind them a
 // producer warpgroup, of which one thread starts the copies. A tile lies in shared memory as panels
 // of kPanel columns side by side, each of all its rows, swizzled. kDim is the head size, padded
-// with zeros to 64, 96 or 128. Thread-safe: no state.
+// with zeros to 64, 96 or 128; T the type of tiles, BF16 or F16. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <type_traits>
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/tensor_copy.cuh"
@@ -22,12 +24,13 @@ namespace terrace::kernels::cuda {
 inline constexpr int kPanelAlignment = 1024;
 
 // A panel is as wide as the widest swizzle that divides the head.
+inline constexpr int kTileElementBytes = 2;
 TERRACE_HOST_DEVICE constexpr int PanelColumns(int dim) { return dim % 64 == 0 ? 64 : 32; }
 TERRACE_HOST_DEVICE constexpr int PanelBytes(int rows, int dim) {
-  return rows * PanelColumns(dim) * static_cast<int>(sizeof(BF16));
+  return rows * PanelColumns(dim) * kTileElementBytes;
 }
 TERRACE_HOST_DEVICE constexpr int PanelTileBytes(int rows, int dim) {
-  return rows * dim * static_cast<int>(sizeof(BF16));
+  return rows * dim * kTileElementBytes;
 }
 
 // A block: its warpgroups, the rows of its own side, and the registers of a thread of each part,
@@ -61,46 +64,46 @@ __device__ __forceinline__ void StartTileCopy(unsigned char* to, const CUtensorM
 
 // Starts sums (64 x kColumns) = rows [a_row, a_row + 64) of tile a times the rows of tile b, over
 // kDim columns.
-template <typename Element, int kDim, int kRowsA, int kColumns>
+template <typename T, int kDim, int kRowsA, int kColumns>
 __device__ __forceinline__ void StartProductByRows(uint32_t a, int a_row, uint32_t b,
                                                    float (*sums)[4]) {
-  constexpr int kRowBytes = PanelColumns(kDim) * static_cast<int>(sizeof(Element));
+  constexpr int kRowBytes = PanelColumns(kDim) * kTileElementBytes;
   constexpr int kSteps = PanelColumns(kDim) / kProductDepth;  // in a panel
 #pragma unroll
   for (int c = 0; c < kDim / kProductDepth; ++c) {
-    const int inside = c % kSteps * kProductDepth * static_cast<int>(sizeof(Element));
+    const int inside = c % kSteps * kProductDepth * kTileElementBytes;
     const uint32_t a_at = a + c / kSteps * PanelBytes(kRowsA, kDim) + a_row * kRowBytes + inside;
     const uint32_t b_at = b + c / kSteps * PanelBytes(kColumns, kDim) + inside;
-    StartSharedProduct<Element, kColumns>(DescribeMatrix<kRowBytes>(a_at, kNoLeading),
-                                          DescribeMatrix<kRowBytes>(b_at, kNoLeading), c > 0, sums);
+    StartSharedProduct<T, kColumns>(DescribeMatrix<kRowBytes>(a_at, kNoLeading),
+                                    DescribeMatrix<kRowBytes>(b_at, kNoLeading), c > 0, sums);
   }
 }
 
 // Starts sums (64 x kDim) += weights (64 x kRows, fragments of 16 columns each) times the rows of
 // tile b.
-template <typename Element, int kDim, int kRows>
+template <typename T, int kDim, int kRows>
 __device__ __forceinline__ void StartProductOfWeights(const uint32_t (*weights)[4], uint32_t b,
                                                       float (*sums)[4]) {
-  constexpr int kRowBytes = PanelColumns(kDim) * static_cast<int>(sizeof(Element));
+  constexpr int kRowBytes = PanelColumns(kDim) * kTileElementBytes;
 #pragma unroll
   for (int k = 0; k < kRows / kProductDepth; ++k) {
     const uint32_t b_at = b + k * kProductDepth * kRowBytes;
-    StartRegisterProduct<Element, kDim>(
-        weights[k], DescribeMatrix<kRowBytes>(b_at, PanelBytes(kRows, kDim)), sums);
+    StartRegisterProduct<T, kDim>(weights[k],
+                                  DescribeMatrix<kRowBytes>(b_at, PanelBytes(kRows, kDim)), sums);
   }
 }
 
 // What a lane holds of two neighbouring tiles of sums is what it must bring of A, rounded.
-template <int kTiles>
+template <typename T, int kTiles>
 __device__ __forceinline__ void PackWeights(const float (*values)[4], uint32_t (*weights)[4]) {
 #pragma unroll
   for (int k = 0; k < kTiles / 2; ++k) {
     const float* low = values[2 * k];
     const float* high = values[2 * k + 1];
-    weights[k][0] = PackBF16(low[0], low[1]);
-    weights[k][1] = PackBF16(low[2], low[3]);
-    weights[k][2] = PackBF16(high[0], high[1]);
-    weights[k][3] = PackBF16(high[2], high[3]);
+    weights[k][0] = PackPair<T>(low[0], low[1]);
+    weights[k][1] = PackPair<T>(low[2], low[3]);
+    weights[k][2] = PackPair<T>(high[0], high[1]);
+    weights[k][3] = PackPair<T>(high[2], high[3]);
   }
 }
 
@@ -133,24 +136,25 @@ struct TileBarriers {
   }
 };
 
-// Whether an operand takes two neighbouring bf16 in one access.
-inline bool TakesPairs(const Operand& operand) {
-  return operand.bf16 && operand.row_stride % 2 == 0 &&
+// Whether an operand takes two neighbouring T in one access.
+template <typename T>
+bool TakesPairs(const Operand& operand) {
+  return (std::is_same_v<T, BF16> ? operand.bf16 : operand.f16) && operand.row_stride % 2 == 0 &&
          reinterpret_cast<uintptr_t>(operand.data) % 4 == 0;
 }
 
 // Tiles of one of the pieces, `operand` being one of q's shape (queries) or of k's.
 inline Status DescribePiece(const AttentionShape& s, const Operand& operand, int64_t heads,
                             int64_t first_row, int box_rows, int box_columns, CUtensorMap* map) {
-  constexpr int64_t kElementBytes = sizeof(BF16);
+  const int64_t row_bytes = operand.row_stride * kTileElementBytes;
   const HeadsInMemory described = {
-      .data = static_cast<const BF16*>(operand.data) + first_row * operand.row_stride,
+      .data = static_cast<const std::byte*>(operand.data) + first_row * row_bytes,
       .head_dim = s.head_dim,
       .heads = heads,
       .rows = s.length,
       .sequences = s.batch,
-      .row_bytes = operand.row_stride * kElementBytes,
-      .sequence_bytes = s.rows * operand.row_stride * kElementBytes};
+      .row_bytes = row_bytes,
+      .sequence_bytes = s.rows * row_bytes};
   return DescribeHeads(described, box_rows, box_columns, map);
 }
 inline Status DescribeQueries(const AttentionShape& s, const Operand& operand, int box_rows,

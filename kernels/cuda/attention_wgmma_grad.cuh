@@ -17,7 +17,7 @@ struct RowsInMemory {
   bool pairs, add;  // add: to what is there
   int64_t base, column, end, head_dim;
 };
-template <int kDim>
+template <typename T, int kDim>
 __device__ __forceinline__ void StoreScaledRows(const RowsInMemory& rows, int64_t first,
                                                 float scale, const float (*sums)[4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
@@ -35,8 +35,8 @@ __device__ __forceinline__ void StoreScaledRows(const RowsInMemory& rows, int64_
         high += rows.to.Load(rows.base + row, c + 1);
       }
       if (rows.pairs) {
-        auto* to = static_cast<BF16*>(rows.to.data) + (rows.base + row) * rows.to.row_stride + c;
-        *reinterpret_cast<uint32_t*>(to) = PackBF16(low, high);
+        auto* to = static_cast<T*>(rows.to.data) + (rows.base + row) * rows.to.row_stride + c;
+        *reinterpret_cast<uint32_t*>(to) = PackPair<T>(low, high);
       } else {
         rows.to.Store(rows.base + row, c, low);
         rows.to.Store(rows.base + row, c + 1, high);

@@ -1,7 +1,7 @@
 // The rows of a consumer of attention on sm_90a: their largest scores, sums and outputs while tiles
 // of keys go by (the online softmax of Dao 2023, arXiv 2307.08691).
 //
-// kKeys is what a tile has of keys. Thread-safe: no state.
+// kKeys is what a tile has of keys, T the type of tiles. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -74,7 +74,7 @@ __device__ __forceinline__ void ScaleRows(const float* old, Rows<kDim>* rows) {
   }
 }
 
-template <int kDim>
+template <typename T, int kDim>
 __device__ __forceinline__ void FinishRows(const AttentionArguments& a, bool pairs,
                                            const AttentionTask& task, int64_t first,
                                            const Rows<kDim>& rows) {
@@ -96,8 +96,8 @@ __device__ __forceinline__ void FinishRows(const AttentionArguments& a, bool pai
       const float low = rows.o[n][2 * h] * scale, high = rows.o[n][2 * h + 1] * scale;
       if (n * 8 >= s.head_dim) continue;  // heads are whole eights
       if (pairs) {
-        auto* to = static_cast<BF16*>(a.o.data) + row * a.o.row_stride + column + n * 8;
-        *reinterpret_cast<uint32_t*>(to) = PackBF16(low, high);
+        auto* to = static_cast<T*>(a.o.data) + row * a.o.row_stride + column + n * 8;
+        *reinterpret_cast<uint32_t*>(to) = PackPair<T>(low, high);
       } else {
         a.o.Store(row, column + n * 8, low);
         a.o.Store(row, column + n * 8 + 1, high);

@@ -32,7 +32,7 @@ Status DescribeHeads(const HeadsInMemory& heads, int box_rows, int box_columns, 
                                  static_cast<cuuint32_t>(box_rows), 1};
   const cuuint32_t steps[kRank] = {1, 1, 1, 1};
   const CUresult result = encode(
-      map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(heads.data), sizes, strides,
+      map, CU_TENSOR_MAP_DATA_TYPE_UINT16, kRank, const_cast<void*>(heads.data), sizes, strides,
       box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
       box_columns * kElementBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

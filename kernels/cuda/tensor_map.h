@@ -17,7 +17,7 @@
 namespace terrace::kernels::cuda {
 
 struct HeadsInMemory {
-  const void* data = nullptr;  // bf16, 16-byte aligned: the first row of the first sequence
+  const void* data = nullptr;  // bf16 or f16, 16-byte aligned: the first row of the first sequence
   int64_t head_dim = 0, heads = 0, rows = 0, sequences = 0;
   int64_t row_bytes = 0, sequence_bytes = 0;  // from one to the next, whole 16 bytes
 };

@@ -1,12 +1,13 @@
 // Matrix products of a warpgroup on sm_90a: 64 rows of A times columns of B out of shared memory,
 // started and waited for (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
 //
-// bf16 into f32. Warp w of the warpgroup has rows 16 w to 16 w + 15 of A and of the sums, its lanes
-// as in fragments of m16n8k16 (warp.cuh). B, and A where it is in shared memory, are named by a
-// descriptor: where the matrix begins and how its groups of eight rows lie. Between StartX and the
-// wait for its group nobody may touch sums or registers of A, nor write what is read; before the
-// first product behind a wait stands FenceProducts. All threads of the warpgroup call all of it.
-// Tests bring their own (tests/unit/kernels/cuda/simt/hopper.h). Thread-safe: no state.
+// bf16 or f16 into f32. Warp w of the warpgroup has rows 16 w to 16 w + 15 of A and of the sums,
+// its lanes as in fragments of m16n8k16 (warp.cuh). B, and A where it is in shared memory, are
+// named by a descriptor: where the matrix begins and how its groups of eight rows lie. Between
+// StartX and the wait for its group nobody may touch sums or registers of A, nor write what is
+// read; before the first product behind a wait stands FenceProducts. All threads of the warpgroup
+// call all of it. Tests bring their own (tests/unit/kernels/cuda/simt/hopper.h). Thread-safe: no
+// state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -108,70 +109,78 @@ __device__ inline void HoldWeights([[maybe_unused]] uint32_t (*weights)[4]) {
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, " \
   "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
   "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// Descriptors, adds (a predicate), signs of A and B, whether either is transposed.
-#define TERRACE_SHARED_64                                                      \
-  asm volatile(                                                                \
-      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"                       \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TERRACE_SUMS_32 \
-      "}, %32, %33, adds, 1, 1, 0, 0;\n}"                                      \
-      : TERRACE_TILES_8                                                        \
+// The type of A and B, descriptors, adds (a predicate), signs, whether either is transposed.
+#define TERRACE_SHARED_64(type)                                                        \
+  asm volatile(                                                                        \
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"                               \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" TERRACE_SUMS_32 \
+      "}, %32, %33, adds, 1, 1, 0, 0;\n}"                                              \
+      : TERRACE_TILES_8                                                                \
       : "l"(a), "l"(b), "r"(adds))
-#define TERRACE_SHARED_128                                                      \
-  asm volatile(                                                                 \
-      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                        \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TERRACE_SUMS_64 \
-      "}, %64, %65, adds, 1, 1, 0, 0;\n}"                                       \
-      : TERRACE_TILES_16                                                        \
+#define TERRACE_SHARED_128(type)                                                        \
+  asm volatile(                                                                         \
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" TERRACE_SUMS_64 \
+      "}, %64, %65, adds, 1, 1, 0, 0;\n}"                                               \
+      : TERRACE_TILES_16                                                                \
       : "l"(a), "l"(b), "r"(adds))
 // The same with A in registers: no transposition of it, B is transposed.
-#define TERRACE_REGISTERS_64                                                   \
-  asm volatile(                                                                \
-      "{\n.reg .pred adds;\nsetp.eq.u32 adds, 1, 1;\n"                         \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TERRACE_SUMS_32 \
-      "}, {%32, %33, %34, %35}, %36, adds, 1, 1, 1;\n}"                        \
-      : TERRACE_TILES_8                                                        \
+#define TERRACE_REGISTERS_64(type)                                                     \
+  asm volatile(                                                                        \
+      "{\n.reg .pred adds;\nsetp.eq.u32 adds, 1, 1;\n"                                 \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" TERRACE_SUMS_32 \
+      "}, {%32, %33, %34, %35}, %36, adds, 1, 1, 1;\n}"                                \
+      : TERRACE_TILES_8                                                                \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define TERRACE_REGISTERS_96                                                   \
-  asm volatile(                                                                \
-      "{\n.reg .pred adds;\nsetp.eq.u32 adds, 1, 1;\n"                         \
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" TERRACE_SUMS_48 \
-      "}, {%48, %49, %50, %51}, %52, adds, 1, 1, 1;\n}"                        \
-      : TERRACE_TILES_12                                                       \
+#define TERRACE_REGISTERS_96(type)                                                     \
+  asm volatile(                                                                        \
+      "{\n.reg .pred adds;\nsetp.eq.u32 adds, 1, 1;\n"                                 \
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32." type "." type " {" TERRACE_SUMS_48 \
+      "}, {%48, %49, %50, %51}, %52, adds, 1, 1, 1;\n}"                                \
+      : TERRACE_TILES_12                                                               \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define TERRACE_REGISTERS_128                                                   \
-  asm volatile(                                                                 \
-      "{\n.reg .pred adds;\nsetp.eq.u32 adds, 1, 1;\n"                          \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TERRACE_SUMS_64 \
-      "}, {%64, %65, %66, %67}, %68, adds, 1, 1, 1;\n}"                         \
-      : TERRACE_TILES_16                                                        \
+#define TERRACE_REGISTERS_128(type)                                                     \
+  asm volatile(                                                                         \
+      "{\n.reg .pred adds;\nsetp.eq.u32 adds, 1, 1;\n"                                  \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" TERRACE_SUMS_64 \
+      "}, {%64, %65, %66, %67}, %68, adds, 1, 1, 1;\n}"                                 \
+      : TERRACE_TILES_16                                                                \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 #endif
 
 // sums += (or, without `adds`, =) A B over 16 places of k, both K-major: rows of A and rows of
 // memory that are columns of B, k along them.
-template <typename Element, int kColumns>
+template <typename T, int kColumns>
 __device__ inline void StartSharedProduct(uint64_t a, uint64_t b, int adds, float (*sums)[4]) {
-  static_assert(std::is_same_v<Element, BF16> && (kColumns == 64 || kColumns == 128));
+  constexpr bool kF16 = std::is_same_v<T, F16>;
+  static_assert(kF16 || std::is_same_v<T, BF16>);
+  static_assert(kColumns == 64 || kColumns == 128);
 #ifdef __CUDACC__
-  if constexpr (kColumns == 64) TERRACE_SHARED_64;
-  if constexpr (kColumns == 128) TERRACE_SHARED_128;
+  if constexpr (!kF16 && kColumns == 64) TERRACE_SHARED_64("bf16");
+  if constexpr (!kF16 && kColumns == 128) TERRACE_SHARED_128("bf16");
+  if constexpr (kF16 && kColumns == 64) TERRACE_SHARED_64("f16");
+  if constexpr (kF16 && kColumns == 128) TERRACE_SHARED_128("f16");
 #else
-  simt::StartProduct(a, b, kColumns, adds != 0, sums);
+  simt::StartProduct(a, b, {.columns = kColumns, .f16 = kF16, .adds = adds != 0}, sums);
 #endif
 }
 
 // sums += A B over 16 places of k: A from registers, each lane its part of a fragment; rows of
 // memory are k, columns of B along them.
-template <typename Element, int kColumns>
+template <typename T, int kColumns>
 __device__ inline void StartRegisterProduct(const uint32_t* a, uint64_t b, float (*sums)[4]) {
-  static_assert(std::is_same_v<Element, BF16>);
+  constexpr bool kF16 = std::is_same_v<T, F16>;
+  static_assert(kF16 || std::is_same_v<T, BF16>);
   static_assert(kColumns == 64 || kColumns == 96 || kColumns == 128);
 #ifdef __CUDACC__
-  if constexpr (kColumns == 64) TERRACE_REGISTERS_64;
-  if constexpr (kColumns == 96) TERRACE_REGISTERS_96;
-  if constexpr (kColumns == 128) TERRACE_REGISTERS_128;
+  if constexpr (!kF16 && kColumns == 64) TERRACE_REGISTERS_64("bf16");
+  if constexpr (!kF16 && kColumns == 96) TERRACE_REGISTERS_96("bf16");
+  if constexpr (!kF16 && kColumns == 128) TERRACE_REGISTERS_128("bf16");
+  if constexpr (kF16 && kColumns == 64) TERRACE_REGISTERS_64("f16");
+  if constexpr (kF16 && kColumns == 96) TERRACE_REGISTERS_96("f16");
+  if constexpr (kF16 && kColumns == 128) TERRACE_REGISTERS_128("f16");
 #else
-  simt::StartProduct(a, b, kColumns, true, sums);
+  simt::StartProduct(a, b, {.columns = kColumns, .f16 = kF16, .adds = true}, sums);
 #endif
 }
 

@@ -21,6 +21,8 @@ AttentionFacts With(void (*change)(AttentionFacts*)) {
 
 TEST(AttentionChoiceTest, WhatTilesOfSm90aCanTakeGoesThereWhereTheDeviceHasThemAndTheyAreWanted) {
   EXPECT_EQ(ChooseAttention(kFits), AttentionPath::kWgmma);
+  EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->precision = MatmulPrecision::kF16; })),
+            AttentionPath::kWgmma);
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->wgmma = false; })),
             AttentionPath::kMma);
 }
@@ -28,8 +30,6 @@ TEST(AttentionChoiceTest, WhatTilesOfSm90aCanTakeGoesThereWhereTheDeviceHasThemA
 TEST(AttentionChoiceTest, WhatTheCopyEngineCannotTakeGoesToOtherMatrixInstructions) {
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->wide = false; })), AttentionPath::kMma);
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->scale = 0; })), AttentionPath::kMma);
-  EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->precision = MatmulPrecision::kF16; })),
-            AttentionPath::kMma);
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->scale = -1; })), AttentionPath::kMma);
   EXPECT_EQ(
       ChooseAttention(With([](AttentionFacts* f) { f->longest_stride_bytes = int64_t{1} << 40; })),

@@ -20,16 +20,21 @@ void Launch(unsigned threads, const std::function<void()>& thread) {
   simt::Run(dim3(1), dim3(threads), kSharedBytes, thread);
 }
 
-// Whole numbers of bf16, so that sums are exact.
-std::vector<BF16> RandomMatrix(int rows, int columns) {
+// Whole numbers, so that sums are exact.
+template <typename T = BF16>
+std::vector<T> RandomMatrix(int rows, int columns) {
   std::mt19937 random(static_cast<unsigned>(rows * 1000 + columns));
-  std::vector<BF16> matrix(static_cast<size_t>(rows) * columns);
-  for (BF16& value : matrix) value = ToBF16(static_cast<float>(random() % 17) - 8);
+  std::vector<T> matrix(static_cast<size_t>(rows) * columns);
+  for (T& value : matrix) {
+    const float number = static_cast<float>(random() % 17) - 8;
+    value.bits = std::is_same_v<T, F16> ? ToF16(number).bits : ToBF16(number).bits;
+  }
   return matrix;
 }
 
 // [row][head][column] of one sequence, one head.
-CUtensorMap Describe(const std::vector<BF16>& matrix, int rows, int columns, int box_rows,
+template <typename T>
+CUtensorMap Describe(const std::vector<T>& matrix, int rows, int columns, int box_rows,
                      int box_columns) {
   CUtensorMap map;
   const HeadsInMemory heads = {.data = matrix.data(),
@@ -110,11 +115,11 @@ TEST(HopperTest, ABoxLiesInSharedMemoryWithItsChunksChangedAndZerosOutside) {
 }
 
 // Tiles of 64 x kDim and kRows x kDim through the copy engine, and both products with them.
-template <int kDim, int kRows>
+template <typename T, int kDim, int kRows>
 void ExpectProducts(Order order) {
   simt::SetOrder(order);
   constexpr int kA = PanelTileBytes(64, kDim), kB = PanelTileBytes(kRows, kDim);
-  const std::vector<BF16> a = RandomMatrix(64, kDim), b = RandomMatrix(kRows, kDim);
+  const std::vector<T> a = RandomMatrix<T>(64, kDim), b = RandomMatrix<T>(kRows, kDim);
   const CUtensorMap a_map = Describe(a, 64, kDim, 64, PanelColumns(kDim));
   const CUtensorMap b_map = Describe(b, kRows, kDim, kRows, PanelColumns(kDim));
   std::vector<float> scores(64 * kRows), sums(64 * kDim);
@@ -132,20 +137,20 @@ void ExpectProducts(Order order) {
     float own[kRows / 8][4], out[kDim / 8][4] = {};
     uint32_t weights[kRows / 16][4];
     FenceProducts();
-    StartProductByRows<BF16, kDim, 64, kRows>(SharedAddress(memory), 0, SharedAddress(memory + kA),
-                                              own);
+    StartProductByRows<T, kDim, 64, kRows>(SharedAddress(memory), 0, SharedAddress(memory + kA),
+                                           own);
     CommitProducts();
     WaitForProducts<0>();
     const unsigned warp_row = threadIdx.x / 32 * 16, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     for (unsigned n = 0; n < kRows / 8; ++n) {
       for (unsigned e = 0; e < 4; ++e) {
         scores[(warp_row + g + e / 2 * 8) * kRows + n * 8 + 2 * t + e % 2] = own[n][e];
-        own[n][e] = std::fmod(own[n][e], 8.0f);  // exact in bf16
+        own[n][e] = std::fmod(own[n][e], 8.0f);  // exact in both types
       }
     }
-    PackWeights<kRows / 8>(own, weights);
+    PackWeights<T, kRows / 8>(own, weights);
     FenceProducts();
-    StartProductOfWeights<BF16, kDim, kRows>(weights, SharedAddress(memory + kA), out);
+    StartProductOfWeights<T, kDim, kRows>(weights, SharedAddress(memory + kA), out);
     CommitProducts();
     WaitForProducts<0>();
     for (unsigned n = 0; n < kDim / 8; ++n) {
@@ -170,9 +175,12 @@ void ExpectProducts(Order order) {
 
 TEST(HopperTest, TilesOfAllHeadSizesMultiplyLikeMatrices) {
   for (Order order : {Order::kForward, Order::kBackward, Order::kShuffled}) {
-    ExpectProducts<64, 64>(order);
-    ExpectProducts<96, 128>(order);
-    ExpectProducts<128, 128>(order);
+    ExpectProducts<BF16, 64, 64>(order);
+    ExpectProducts<BF16, 96, 128>(order);
+    ExpectProducts<BF16, 128, 128>(order);
+    ExpectProducts<F16, 64, 64>(order);
+    ExpectProducts<F16, 96, 128>(order);
+    ExpectProducts<F16, 128, 128>(order);
   }
 }
 

@@ -60,7 +60,7 @@ struct CUmemAccessDesc {
 struct alignas(64) CUtensorMap {
   unsigned long long opaque[16];
 };
-enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9 };
+enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_UINT16 = 1 };
 enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
 enum CUtensorMapSwizzle {
   CU_TENSOR_MAP_SWIZZLE_NONE = 0,

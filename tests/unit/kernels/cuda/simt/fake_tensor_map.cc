@@ -19,7 +19,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, unsi
                                 CUtensorMapFloatOOBfill fill) {
   constexpr unsigned kElementBytes = 2;
   static constexpr unsigned kSwizzleBytes[] = {0, 32, 64, 128};
-  if (type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
+  if (type != CU_TENSOR_MAP_DATA_TYPE_UINT16 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
       fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || rank == 0 || rank > kMaxTensorRank ||
       reinterpret_cast<uintptr_t>(map) % 64 != 0 || reinterpret_cast<uintptr_t>(data) % 16 != 0) {
     return CUDA_ERROR_INVALID_VALUE;

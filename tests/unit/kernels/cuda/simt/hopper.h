@@ -40,12 +40,18 @@ struct Tensor {
 // Elements have two bytes. What lies outside the tensor becomes zeros.
 void StartTensorCopy(void* to, const void* map, const int32_t* at, void* barrier);
 
-// The lane's part of a product of 64 rows of A with `columns` of B, over 16 places of k: sums += or
-// = A B. A by a descriptor (rows of k) or the lane's four registers; B by a descriptor, columns of
-// k or (b_by_rows) rows of columns.
+// A product of 64 rows of A with `columns` of B, over 16 places of k: sums += or = A B.
+struct ProductKind {
+  int columns;
+  bool f16;  // A and B; else bf16
+  bool adds;
+};
+
+// The lane's part of a product. A by a descriptor (rows of k) or the lane's four registers; B by a
+// descriptor, columns of k or (b_by_rows) rows of columns.
 void FenceProducts();
-void StartProduct(uint64_t a, uint64_t b, int columns, bool adds, float (*sums)[4]);
-void StartProduct(const uint32_t* a, uint64_t b, int columns, bool adds, float (*sums)[4]);
+void StartProduct(uint64_t a, uint64_t b, const ProductKind& kind, float (*sums)[4]);
+void StartProduct(const uint32_t* a, uint64_t b, const ProductKind& kind, float (*sums)[4]);
 void CommitProducts();
 // Of all lanes of all blocks so far.
 int64_t ProductsStarted();

@@ -35,6 +35,7 @@ struct Product {
   const uint32_t* registers = nullptr;  // of A, in place of its descriptor
   uint32_t row[4][4] = {};              // what the four lanes of its rows brought in them
   bool b_by_rows = false;
+  bool f16 = false;
   int columns = 0;
   bool adds = false;
   float (*sums)[4] = nullptr;

@@ -1,5 +1,5 @@
-// Matrix products of warpgroups (wgmma.mma_async, m64nNk16, bf16 into f32), a lane's part at a
-// time.
+// Matrix products of warpgroups (wgmma.mma_async, m64nNk16, bf16 or f16 into f32), a lane's part
+// at a time.
 //
 // Descriptors (PTX ISA, "Matrix Descriptor Format"), all lengths in units of 16 bytes: bits 0-13
 // the start, 16-29 the leading and 32-45 the stride dimension's byte offset, 49-51 the base offset,
@@ -11,9 +11,11 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
+#include "kernels/half.h"
 #include "tests/unit/kernels/cuda/simt/hopper.h"
 #include "tests/unit/kernels/cuda/simt/machine.h"
 
@@ -23,9 +25,14 @@ namespace {
 constexpr int kDepth = 16;
 constexpr int kPoison = 0xff;
 
+float ValueOf(uint16_t bits, bool f16) {
+  return f16 ? kernels::HalfToFloat(bits) : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
 struct Matrix {
-  explicit Matrix(uint64_t descriptor)
-      : start((descriptor & 0x3fff) << 4),
+  Matrix(uint64_t descriptor, bool f16)
+      : f16(f16),
+        start((descriptor & 0x3fff) << 4),
         leading((descriptor >> 16 & 0x3fff) << 4),
         stride((descriptor >> 32 & 0x3fff) << 4) {
     static constexpr unsigned kSwizzles[] = {0, 128, 64, 32};
@@ -44,6 +51,7 @@ struct Matrix {
     return At(start + n / half * leading + k / 8 * stride + k % 8 * width + 2 * (n % half));
   }
 
+  bool f16;
   uint32_t start, leading, stride;
   unsigned width;
 
@@ -51,18 +59,12 @@ struct Matrix {
   float At(uint32_t address) const {
     uint16_t half;
     std::memcpy(&half, AtShared(Swizzled(address, width), sizeof(half)), sizeof(half));
-    const uint32_t bits = static_cast<uint32_t>(half) << 16;
-    float value;
-    std::memcpy(&value, &bits, sizeof(value));
-    return value;
+    return ValueOf(half, f16);
   }
 };
 
-float HalfOf(uint32_t pair, unsigned half) {
-  const uint32_t bits = half == 0 ? pair << 16 : pair & 0xffff0000u;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
+float HalfOf(uint32_t pair, unsigned half, bool f16) {
+  return ValueOf(static_cast<uint16_t>(half == 0 ? pair : pair >> 16), f16);
 }
 
 // A's rows of this lane: g and g + 8 of its warp's 16.
@@ -70,8 +72,8 @@ void LoadRows(const Product& p, float (*a)[kDepth]) {
   const unsigned g = Lane() / 4, warp = threadIdx.x % kWarpgroup / kWarp;
   for (unsigned h = 0; h < 2; ++h) {
     for (unsigned k = 0; k < kDepth; ++k) {
-      a[h][k] = p.registers == nullptr ? Matrix(p.a).ByRow(16 * warp + g + 8 * h, k)
-                                       : HalfOf(p.row[k % 8 / 2][h + k / 8 * 2], k % 2);
+      a[h][k] = p.registers == nullptr ? Matrix(p.a, p.f16).ByRow(16 * warp + g + 8 * h, k)
+                                       : HalfOf(p.row[k % 8 / 2][h + k / 8 * 2], k % 2, p.f16);
     }
   }
 }
@@ -79,7 +81,7 @@ void LoadRows(const Product& p, float (*a)[kDepth]) {
 void Execute(const Product& p) {
   float a[2][kDepth];
   LoadRows(p, a);
-  const Matrix b(p.b);
+  const Matrix b(p.b, p.f16);
   const unsigned t = Lane() % 4;
   for (int n = 0; n < p.columns / 8; ++n) {
     for (unsigned e = 0; e < 4; ++e) {
@@ -159,13 +161,19 @@ void Start(Product p) {
 
 void FenceProducts() { TheMachine().running->fenced = true; }
 
-void StartProduct(uint64_t a, uint64_t b, int columns, bool adds, float (*sums)[4]) {
-  Start({.a = a, .b = b, .columns = columns, .adds = adds, .sums = sums});
+void StartProduct(uint64_t a, uint64_t b, const ProductKind& kind, float (*sums)[4]) {
+  Start(
+      {.a = a, .b = b, .f16 = kind.f16, .columns = kind.columns, .adds = kind.adds, .sums = sums});
 }
 
-void StartProduct(const uint32_t* a, uint64_t b, int columns, bool adds, float (*sums)[4]) {
-  Product p = {
-      .b = b, .registers = a, .b_by_rows = true, .columns = columns, .adds = adds, .sums = sums};
+void StartProduct(const uint32_t* a, uint64_t b, const ProductKind& kind, float (*sums)[4]) {
+  Product p = {.b = b,
+               .registers = a,
+               .b_by_rows = true,
+               .f16 = kind.f16,
+               .columns = kind.columns,
+               .adds = kind.adds,
+               .sums = sums};
   const unsigned char* all = Exchange(a, 4 * sizeof(uint32_t));
   for (unsigned t = 0; t < 4; ++t) {
     std::memcpy(p.row[t], all + (Lane() / 4 * 4 + t) * kExchangeBytes, sizeof(p.row[t]));

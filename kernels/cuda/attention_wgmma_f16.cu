@@ -1,0 +1,12 @@
+// Attention forward on sm_90a, of f16.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/attention_wgmma_forward.cuh"
+
+namespace terrace::kernels::cuda {
+
+Status AttentionWgmmaF16(const AttentionArguments& a, const Context& context) {
+  return ByHeadSize<F16>(a, context);
+}
+
+}  // namespace terrace::kernels::cuda
