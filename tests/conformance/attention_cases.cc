@@ -1,6 +1,6 @@
 // Cases of attention for kernels that work in tiles on matrix instructions: several tiles each way
 // with a last one that is not full, all head sizes that heads are padded to, windows, groups, and
-// pieces of sequences, on bf16 with rows that wide accesses allow.
+// pieces of sequences, on bf16, and some on f16, with rows that wide accesses allow.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/op_case_list.h"
@@ -8,7 +8,6 @@
 namespace terrace::kernels::conformance {
 namespace {
 
-constexpr DType kBF16 = DType::kBF16;
 constexpr DType kF32 = DType::kF32;
 
 struct Shape {
@@ -16,12 +15,29 @@ struct Shape {
   int64_t batch, sequence, heads, kv_heads, head_dim, window, gap;
 };
 
-std::vector<TensorShape> OperandsOf(const Shape& s, DType output) {
-  const Form form = {s.name, kBF16, s.gap};
+struct Halves {
+  std::string suffix;
+  DType type;
+  MatmulPrecision precision;
+};
+const Halves kBF16 = {"", DType::kBF16, MatmulPrecision::kBF16};
+const Halves kF16 = {"_f16", DType::kF16, MatmulPrecision::kF16};
+
+std::vector<TensorShape> OperandsOf(const Shape& s, const Halves& halves, DType output) {
+  const Form form = {s.name, halves.type, s.gap};
   const TensorShape q = form.Act({s.batch * s.sequence, s.heads, s.head_dim});
   const TensorShape k = form.Act({s.batch * s.sequence, s.kv_heads, s.head_dim});
   return {q, k, k, form.Of(output, {s.batch * s.sequence, s.heads, s.head_dim}),
           Dense(kF32, {s.batch, s.heads, s.sequence})};
+}
+
+void AddWhole(const Shape& s, const Halves& halves, CaseList* list) {
+  list->Add(Op::kAttention, s.name + halves.suffix,
+            AttentionAttrs{.sequence = s.sequence,
+                           .window = s.window,
+                           .scale = 0.125f,
+                           .precision = halves.precision},
+            OperandsOf(s, halves, halves.type));
 }
 
 }  // namespace
@@ -31,14 +47,8 @@ void AddTiledAttention(CaseList* list) {
       {"tiled_64", 1, 405, 2, 1, 64, 0, 0},   {"tiled_64_window", 2, 330, 1, 1, 64, 131, 8},
       {"tiled_72", 1, 140, 1, 1, 72, 0, 8},   {"tiled_96", 1, 290, 2, 2, 96, 0, 0},
       {"tiled_128", 1, 390, 2, 1, 128, 0, 8}, {"tiled_128_window", 1, 275, 1, 1, 128, 60, 0}};
-  for (const Shape& s : whole) {
-    list->Add(Op::kAttention, s.name,
-              AttentionAttrs{.sequence = s.sequence,
-                             .window = s.window,
-                             .scale = 0.125f,
-                             .precision = MatmulPrecision::kBF16},
-              OperandsOf(s, kBF16));
-  }
+  for (const Shape& s : whole) AddWhole(s, kBF16, list);
+  for (const int of_each_width : {1, 3, 4}) AddWhole(whole[of_each_width], kF16, list);
   struct Block {
     std::string name;
     TokenShare share;
@@ -56,12 +66,27 @@ void AddTiledAttention(CaseList* list) {
                 AttentionBlockAttrs{.sequence = s.sequence,
                                     .window = s.window,
                                     .scale = 0.125f,
-                                    .precision = MatmulPrecision::kBF16,
+                                    .precision = kBF16.precision,
                                     .context = block.share,
                                     .step = block.step,
                                     .accumulate = block.accumulate},
-                OperandsOf(s, kF32));
+                OperandsOf(s, kBF16, kF32));
     }
+  }
+}
+
+bool IsAttentionOfHalves(const OpCase& op_case) {
+  const auto* whole = std::get_if<AttentionAttrs>(&op_case.attrs);
+  const auto* block = std::get_if<AttentionBlockAttrs>(&op_case.attrs);
+  if (whole == nullptr && block == nullptr) return false;
+  const DType type = op_case.operands[0].dtype;
+  switch (whole != nullptr ? whole->precision : block->precision) {
+    case MatmulPrecision::kBF16:
+      return type == DType::kBF16;
+    case MatmulPrecision::kF16:
+      return type == DType::kF16;
+    default:
+      return false;
   }
 }
 

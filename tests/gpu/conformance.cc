@@ -93,20 +93,11 @@ int64_t Elements(const OpCase& op_case) {
   return elements;
 }
 
-// What sm_90a's own instructions are for: attention in bf16 on bf16.
-bool IsForWgmma(const OpCase& c) {
-  const auto* whole = std::get_if<AttentionAttrs>(&c.attrs);
-  const auto* block = std::get_if<AttentionBlockAttrs>(&c.attrs);
-  if (whole == nullptr && block == nullptr) return false;
-  const MatmulPrecision precision = whole != nullptr ? whole->precision : block->precision;
-  return precision == MatmulPrecision::kBF16 && c.operands[0].dtype == DType::kBF16;
-}
-
 std::vector<OpCase> Chosen(std::vector<OpCase> cases, const Options& options) {
   std::erase_if(cases, [&](const OpCase& c) {
     return c.name.find(options.filter) == std::string::npos || cuda::Find(c.op) == nullptr ||
            (options.elements > 0 && Elements(c) > options.elements) ||
-           (options.wgmma && !IsForWgmma(c));
+           (options.wgmma && !IsAttentionOfHalves(c));
   });
   return cases;
 }

@@ -127,18 +127,9 @@ std::vector<OpCase> WithProducts() {
   return cases;
 }
 
-// What the tiles of sm_90a can take: bf16 products of bf16, f16 of f16, in rows of whole 16 bytes.
 std::vector<OpCase> WithWgmma() {
   std::vector<OpCase> cases = AllCases();
-  std::erase_if(cases, [](const OpCase& c) {
-    const auto* whole = std::get_if<AttentionAttrs>(&c.attrs);
-    const auto* block = std::get_if<AttentionBlockAttrs>(&c.attrs);
-    if (whole == nullptr && block == nullptr) return true;
-    const MatmulPrecision precision = whole != nullptr ? whole->precision : block->precision;
-    const DType type = c.operands[0].dtype;
-    return !(precision == MatmulPrecision::kBF16 && type == DType::kBF16) &&
-           !(precision == MatmulPrecision::kF16 && type == DType::kF16);
-  });
+  std::erase_if(cases, [](const OpCase& c) { return !IsAttentionOfHalves(c); });
   return cases;
 }
 
