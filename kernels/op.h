@@ -8,19 +8,23 @@
 // Operand notation: name[shape] access, access being R (read), W (write: old content is ignored), U
 // (update: read and write); "?" marks an operand that may be absent. T = tokens of one micro-batch
 // (batch x sequence), h = hidden, V = vocabulary. "act" stands for the activation type (f32, bf16
-// or f16); parameters, gradients of parameters, optimizer state and statistics are f32. Where an op
-// may work in place, its comment says which operands may be the same memory.
+// or f16); gradients of parameters, optimizer state and statistics are f32, and so are parameters,
+// of which tables, matrices and the weight of the LM head may be any of the three. Where an op may
+// work in place, its comment says which operands may be the same memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
+#include "kernels/rounding.h"
 #include "kernels/tensor_view.h"
 
 namespace terrace::kernels {
@@ -173,8 +177,15 @@ enum class Op : uint8_t {
   //   skip is set),
   //   schedule[4] f32 R: {learning rate, 1 - beta1^t, 1 - beta2^t, any}.    AdamwAttrs
   kAdamw,
-  kLastOp = kAdamw,
+  // The same with weights in bf16 and no copy of them in f32: computed in f32 from what they are,
+  // rounded stochastically to what they become (rounding.h).
+  //   grad[n] f32 R, param[n] bf16 U, m[n] f32 U, v[n] f32 U, scale[4] R, schedule[4] R, step[1]
+  //   i32 R: the bits are those of this step.    AdamwAttrs
+  kAdamwStochastic,
+  kLastOp = kAdamwStochastic,
 };
+
+constexpr bool IsAdamw(Op op) { return op == Op::kAdamw || op == Op::kAdamwStochastic; }
 
 std::string_view Name(Op op);  // "layer_norm_grad"
 // False when no op has that name.
@@ -303,11 +314,22 @@ struct ClipAttrs {
   float clip_grad_norm = 0;  // <= 0: no clipping
   bool operator==(const ClipAttrs&) const = default;
 };
+// Of kAdamwStochastic: whose random bits its weights are rounded with. Element i of the operand is
+// element first + i of the state that rests in `buffer`, whose tensors the program names.
+struct RoundingAttrs {
+  uint64_t seed = 0;
+  int64_t buffer = -1;  // of a program; -1: none
+  int64_t first = 0;
+  // What follows for this rank, at most kMaxRoundingParts; not part of a program.
+  std::shared_ptr<const std::vector<RoundingPart>> parts;
+  bool operator==(const RoundingAttrs&) const = default;
+};
 struct AdamwAttrs {
   float beta1 = 0.9f;
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
+  RoundingAttrs rounding = {};
   bool operator==(const AdamwAttrs&) const = default;
 };
 

@@ -50,7 +50,8 @@ ElementCost CostOfElement(Op op) {
     case Op::kSum: return {.operand = 0, .flops = 1};
     case Op::kSumStats: return {.operand = 0, .flops = 1};
     case Op::kGradScale: return {.operand = 0, .flops = 1};
-    case Op::kAdamw: return {.operand = 0, .flops = 15};
+    case Op::kAdamw:
+    case Op::kAdamwStochastic: return {.operand = 0, .flops = 15};  // random bits are no floats
     default: return {};
   }
 }

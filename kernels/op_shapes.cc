@@ -53,6 +53,8 @@ std::string CheckElements(const OpRow& row, int index, const TensorShape& shape,
       return shape.dtype == DType::kI32 ? "" : Complain(row, index, shape, "have i32 elements");
     case Elements::kF32:
       return shape.dtype == DType::kF32 ? "" : Complain(row, index, shape, "have f32 elements");
+    case Elements::kBF16:
+      return shape.dtype == DType::kBF16 ? "" : Complain(row, index, shape, "have bf16 elements");
     case Elements::kFloat:
       return real ? "" : Complain(row, index, shape, "have f32, bf16 or f16 elements");
     case Elements::kActivation:
@@ -395,8 +397,11 @@ std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs) {
   if (!(attrs.epsilon >= 0)) {
     return ComplainAttr(row, "epsilon", std::to_string(attrs.epsilon), "not be negative");
   }
-  if (attrs.weight_decay >= 0) return "";
-  return ComplainAttr(row, "weight_decay", std::to_string(attrs.weight_decay), "not be negative");
+  if (!(attrs.weight_decay >= 0)) {
+    return ComplainAttr(row, "weight_decay", std::to_string(attrs.weight_decay), "not be negative");
+  }
+  if (attrs.rounding.first >= 0) return "";
+  return ComplainAttr(row, "rounding.first", Number(attrs.rounding.first), "not be negative");
 }
 
 // What no matching of shapes can say.
@@ -438,6 +443,7 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       return ComplainAttr(row, "chunk_rows", Number(chunk_rows), "be at least 1");
     }
     case Op::kAdamw:
+    case Op::kAdamwStochastic:
       return CheckAdamw(row, std::get<AdamwAttrs>(attrs));
     default:
       return "";

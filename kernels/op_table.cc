@@ -18,6 +18,7 @@ constexpr size_t AttrsOf() {
 
 constexpr auto kI32 = Elements::kI32;
 constexpr auto kF32 = Elements::kF32;
+constexpr auto kBF16 = Elements::kBF16;
 constexpr auto kAct = Elements::kActivation;
 constexpr auto kFloat = Elements::kFloat;
 constexpr auto kRead = Role::kRead;
@@ -41,8 +42,8 @@ constexpr OperandRow Optional(OperandRow row) {
 // clang-format off
 constexpr OpRow kRows[] = {
     {Op::kEmbedding, "embedding", AttrsOf<EmbeddingAttrs>(),
-     {Dense("tokens", "T", kI32, kRead), Dense("table", "V,h", kF32, kRead),
-      Optional(Dense("positions", "P,h", kF32, kRead)), Rows("x", "T,h", kAct, kWrite)}},
+     {Dense("tokens", "T", kI32, kRead), Dense("table", "V,h", kFloat, kRead),
+      Optional(Dense("positions", "P,h", kFloat, kRead)), Rows("x", "T,h", kAct, kWrite)}},
     {Op::kEmbeddingGrad, "embedding_grad", AttrsOf<EmbeddingAttrs>(),
      {Dense("tokens", "T", kI32, kRead), Rows("dx", "T,h", kAct, kRead),
       Dense("dtable", "V,h", kF32, kUpdate),
@@ -96,10 +97,10 @@ constexpr OpRow kRows[] = {
       Rows("dq", "T,H,d", kAct, kWrite), Rows("dk", "T,G,d", kAct, kWrite),
       Rows("dv", "T,G,d", kAct, kWrite)}},
     {Op::kLmHeadLoss, "lm_head_loss", AttrsOf<LossAttrs>(),
-     {Rows("hidden", "T,h", kAct, kRead), Dense("weight", "V,h", kF32, kRead),
+     {Rows("hidden", "T,h", kAct, kRead), Dense("weight", "V,h", kFloat, kRead),
       Dense("targets", "T", kI32, kRead), Dense("stats", "2", kF32, kWrite)}},
     {Op::kLmHeadLossGrad, "lm_head_loss_grad", AttrsOf<LossAttrs>(),
-     {Rows("hidden", "T,h", kAct, kRead), Dense("weight", "V,h", kF32, kRead),
+     {Rows("hidden", "T,h", kAct, kRead), Dense("weight", "V,h", kFloat, kRead),
       Dense("targets", "T", kI32, kRead), Dense("stats", "2", kF32, kWrite),
       Rows("dhidden", "T,h", kAct, kWrite), Dense("dweight", "V,h", kF32, kSum),
       Optional(Dense("schedule", "4", kF32, kRead))}},
@@ -148,6 +149,11 @@ constexpr OpRow kRows[] = {
      {Dense("grad", "n", kF32, kRead), Dense("param", "n", kF32, kUpdate),
       Dense("m", "n", kF32, kUpdate), Dense("v", "n", kF32, kUpdate),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead)}},
+    {Op::kAdamwStochastic, "adamw_stochastic", AttrsOf<AdamwAttrs>(),
+     {Dense("grad", "n", kF32, kRead), Dense("param", "n", kBF16, kUpdate),
+      Dense("m", "n", kF32, kUpdate), Dense("v", "n", kF32, kUpdate),
+      Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead),
+      Dense("step", "1", kI32, kRead)}},
 };
 // clang-format on
 

@@ -32,6 +32,7 @@ enum class Role : uint8_t {
 enum class Elements : uint8_t {
   kI32,
   kF32,
+  kBF16,
   kActivation,  // f32, bf16 or f16, one type for all such operands of the instruction
   kFloat,       // f32, bf16 or f16, each operand its own
 };

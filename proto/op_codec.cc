@@ -77,6 +77,11 @@ struct Encoder {
     m->set_beta2(a.beta2);
     m->set_epsilon(a.epsilon);
     m->set_weight_decay(a.weight_decay);
+    if (a.rounding.buffer < 0) return;
+    v1::StochasticRounding* rounding = m->mutable_rounding();
+    rounding->set_seed(a.rounding.seed);
+    rounding->set_buffer(static_cast<uint32_t>(a.rounding.buffer));
+    rounding->set_first(a.rounding.first);
   }
   void operator()(const kernels::AttentionBlockAttrs& a) const {
     v1::AttentionBlockAttrs* m = out->mutable_attention_block();
@@ -213,6 +218,18 @@ absl::StatusOr<OpAttrs> DecodePermute(const v1::PermuteAttrs& m) {
   return absl::InvalidArgumentError("order: must hold each of 0, 1, 2 and 3 once");
 }
 
+OpAttrs DecodeAdamw(const v1::AdamwAttrs& m) {
+  kernels::AdamwAttrs attrs{.beta1 = m.beta1(),
+                            .beta2 = m.beta2(),
+                            .epsilon = m.epsilon(),
+                            .weight_decay = m.weight_decay()};
+  if (!m.has_rounding()) return attrs;
+  attrs.rounding.seed = m.rounding().seed();
+  attrs.rounding.buffer = m.rounding().buffer();
+  attrs.rounding.first = m.rounding().first();
+  return attrs;
+}
+
 absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
   switch (c.attrs_case()) {
     case ComputeOp::ATTRS_NOT_SET:
@@ -236,10 +253,7 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
     case ComputeOp::kClip:
       return kernels::ClipAttrs{.clip_grad_norm = c.clip().clip_grad_norm()};
     case ComputeOp::kAdamw:
-      return kernels::AdamwAttrs{.beta1 = c.adamw().beta1(),
-                                 .beta2 = c.adamw().beta2(),
-                                 .epsilon = c.adamw().epsilon(),
-                                 .weight_decay = c.adamw().weight_decay()};
+      return DecodeAdamw(c.adamw());
     case ComputeOp::kAttentionBlock:
       return DecodeAttentionBlock(c.attention_block());
     case ComputeOp::kCrossEntropy:
@@ -293,6 +307,7 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kGradScale:
       return kernels::ClipAttrs{};
     case Op::kAdamw:
+    case Op::kAdamwStochastic:
       return kernels::AdamwAttrs{};
     case Op::kGelu:
     case Op::kGeluGrad:
@@ -343,6 +358,14 @@ absl::StatusOr<DecodedOp> DecodeOp(const ComputeOp& compute) {
                      static_cast<int>(compute.attrs_case()), "), must carry its own"));
   }
   decoded.attrs = *std::move(attrs);
+  if (kernels::IsAdamw(decoded.op)) {
+    const bool rounds = compute.adamw().has_rounding();
+    if (rounds != (decoded.op == Op::kAdamwStochastic)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(compute.op(), ": rounding is ", rounds ? "there" : "absent",
+                       ", must be there with adamw_stochastic alone"));
+    }
+  }
   return decoded;
 }
 

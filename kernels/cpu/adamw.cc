@@ -1,12 +1,15 @@
 // AdamW, fused: one sweep that reads and writes each of param, m and v once. Bound by memory, not
-// by arithmetic.
+// by arithmetic; that of bf16 weights makes its random bits on the way, some two instructions an
+// element.
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/adamw.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/adamw.h"
@@ -76,6 +79,117 @@ void AdamwTile(const Tile& tile, const AdamwStep& shared_step) {
   });
 }
 
+// ---- stochastic rounding ------------------------------------------------------------------------
+
+using D32 = hn::RebindToUnsigned<D>;
+using V32 = hn::Vec<D32>;
+
+// The upper and the lower half of the products of all lanes with `factor`.
+struct WideProduct {
+  V32 high, low;
+};
+HWY_INLINE WideProduct MultiplyWide(V32 x, uint32_t factor) {
+  const D32 d32;
+#if HWY_TARGET == HWY_SCALAR
+  const uint64_t product = uint64_t{hn::GetLane(x)} * factor;
+  return {.high = hn::Set(d32, static_cast<uint32_t>(product >> 32)),
+          .low = hn::Set(d32, static_cast<uint32_t>(product))};
+#else
+  const hn::RepartitionToWide<D32> d64;
+  const V32 by = hn::Set(d32, factor);
+  const auto even = hn::MulEven(x, by);
+  const auto odd = hn::MulEven(hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, x))), by);
+  return {.high = hn::OddEven(hn::BitCast(d32, odd), hn::BitCast(d32, hn::ShiftRight<32>(even))),
+          .low = hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(odd)), hn::BitCast(d32, even))};
+#endif
+}
+
+// One block of random words a lane (philox.h): blocks `first`, first + 1, ... in order. REQUIRES:
+// `first` is a multiple of the lanes, so that the counter's lower word does not overflow.
+HWY_INLINE void RandomBlocks(PhiloxKey key, uint32_t step, uint64_t first, uint32_t* to) {
+  const D32 d32;
+  V32 c0 = hn::Add(hn::Iota(d32, 0), hn::Set(d32, static_cast<uint32_t>(first)));
+  V32 c1 = hn::Set(d32, static_cast<uint32_t>(first >> 32));
+  V32 c2 = hn::Set(d32, step), c3 = hn::Zero(d32);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const WideProduct product0 = MultiplyWide(c0, kPhiloxFactor0);
+    const WideProduct product1 = MultiplyWide(c2, kPhiloxFactor1);
+    c0 = hn::Xor(hn::Xor(product1.high, c1), hn::Set(d32, key.word[0]));
+    c2 = hn::Xor(hn::Xor(product0.high, c3), hn::Set(d32, key.word[1]));
+    c1 = product1.low;
+    c3 = product0.low;
+    key.word[0] += kPhiloxKeyStep0;
+    key.word[1] += kPhiloxKeyStep1;
+  }
+  hn::StoreInterleaved4(c0, c1, c2, c3, d32, to);
+}
+
+// The bits of `count` elements of a tensor from `element` on.
+void FillRandomBits(PhiloxKey key, uint32_t step, int64_t element, int64_t count, uint16_t* to) {
+  constexpr size_t kWords = sizeof(PhiloxBlock) / sizeof(uint32_t);
+  HWY_ALIGN uint32_t words[kWords * HWY_MAX_BYTES / sizeof(uint32_t)];
+  const int64_t lanes = hn::Lanes(D32());
+  const int64_t elements = lanes * kRoundsABlock;
+  int64_t skip = element % elements;
+  for (int64_t first = element - skip; count > 0; first += elements) {
+    RandomBlocks(key, step, static_cast<uint64_t>(first / kRoundsABlock), words);
+    const int64_t taken = std::min(count, elements - skip);
+    // Elements in order are the lower and the upper halves of the words in order: little-endian.
+    std::memcpy(to, reinterpret_cast<const uint16_t*>(words) + skip, taken * sizeof(uint16_t));
+    to += taken;
+    count -= taken;
+    skip = 0;
+  }
+}
+
+// The bits of all elements of a tile; zeros where there is padding.
+void FillTileBits(const TileRounding& rounding, int64_t count, uint16_t* bits) {
+  std::memset(bits, 0, count * sizeof(uint16_t));
+  const int64_t begin = rounding.position, end = begin + count;
+  for (const RoundingPart& part : rounding.parts) {
+    int64_t row = begin <= part.begin ? 0 : (begin - part.begin) / part.row_stride;
+    for (; row < part.rows; ++row) {
+      const int64_t start = part.begin + row * part.row_stride;
+      if (start >= end) break;
+      const int64_t from = std::max(start, begin), to = std::min(start + part.columns, end);
+      if (from >= to) continue;
+      FillRandomBits(part.key, rounding.step, part.first + row * part.tensor_stride + from - start,
+                     to - from, bits + (from - begin));
+    }
+  }
+}
+
+// RoundStochastically of rounding.h; what is stored as bf16 after that is exact.
+HWY_INLINE V RoundWithBits(V value, const uint16_t* bits16) {
+  const D32 d32;
+  const hn::Rebind<uint16_t, D> d16;
+  const V32 bits = hn::BitCast(d32, value);
+  const V32 carried = hn::Add(bits, hn::PromoteTo(d32, hn::LoadU(d16, bits16)));
+  const V32 nan = hn::Or(bits, hn::Set(d32, 0x400000));
+  const V32 rounded = hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(value)), nan, carried);
+  return hn::BitCast(D(), hn::And(rounded, hn::Set(d32, 0xffff0000)));
+}
+
+void AdamwStochasticTile(const Tile& tile, const AdamwStep& shared_step,
+                         const TileRounding& rounding) {
+  const AdamwStep step = shared_step;
+  const float* grad = tile.as<const float>(0);
+  BF16* param = tile.as<BF16>(1);
+  float* m = tile.as<float>(2);
+  float* v = tile.as<float>(3);
+  // A vector more: the last one may reach beyond the tile.
+  HWY_ALIGN uint16_t bits[kTileElements + HWY_MAX_BYTES / sizeof(float)];
+  FillTileBits(rounding, tile.count, bits);
+  std::memset(bits + tile.count, 0, HWY_MAX_BYTES / sizeof(float) * sizeof(uint16_t));
+  ForVectors(tile.count, [=, &bits](int64_t i, auto access) HWY_ATTR {
+    const State updated = Update(step, access.Load(grad + i),
+                                 {access.Load(param + i), access.Load(m + i), access.Load(v + i)});
+    access.Store(updated.v, v + i);
+    access.Store(updated.m, m + i);
+    access.Store(RoundWithBits(updated.param, bits + i), param + i);
+  });
+}
+
 }  // namespace
 }  // namespace terrace::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -84,27 +198,53 @@ HWY_AFTER_NAMESPACE();
 namespace terrace::kernels::cpu {
 
 HWY_EXPORT(AdamwTile);
+HWY_EXPORT(AdamwStochasticTile);
 
-Status Adamw(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
-  const auto& adamw = std::get<AdamwAttrs>(attrs);
-  const float* scale = operands[4].as<const float>();
+namespace {
+
+bool SkipsStep(std::span<const TensorView> operands) {
+  return operands[4].as<const float>()[3] != 0;
+}
+
+AdamwStep StepOf(const AdamwAttrs& adamw, std::span<const TensorView> operands) {
   const float* schedule = operands[5].as<const float>();
-  const bool skip = scale[3] != 0;
-  if (skip) return {};
   const double learning_rate = schedule[0];
   const double correction1 = schedule[1];
   const double correction2 = schedule[2];
-  const AdamwStep step = {
-      .grad_scale = scale[0],
-      .decay = static_cast<float>(1.0 - learning_rate * adamw.weight_decay),
-      .one_minus_beta1 = static_cast<float>(1.0 - adamw.beta1),
-      .beta2 = adamw.beta2,
-      .one_minus_beta2 = static_cast<float>(1.0 - adamw.beta2),
-      .inverse_sqrt_correction2 = static_cast<float>(1.0 / std::sqrt(correction2)),
-      .epsilon = adamw.epsilon,
-      .minus_step_size = static_cast<float>(-learning_rate / correction1)};
+  return {.grad_scale = operands[4].as<const float>()[0],
+          .decay = static_cast<float>(1.0 - learning_rate * adamw.weight_decay),
+          .one_minus_beta1 = static_cast<float>(1.0 - adamw.beta1),
+          .beta2 = adamw.beta2,
+          .one_minus_beta2 = static_cast<float>(1.0 - adamw.beta2),
+          .inverse_sqrt_correction2 = static_cast<float>(1.0 / std::sqrt(correction2)),
+          .epsilon = adamw.epsilon,
+          .minus_step_size = static_cast<float>(-learning_rate / correction1)};
+}
+
+}  // namespace
+
+Status Adamw(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+  if (SkipsStep(operands)) return {};
+  const AdamwStep step = StepOf(std::get<AdamwAttrs>(attrs), operands);
   ForEachTile(operands.first(4), context.threads, [&step](const Tile& tile) {
     HWY_DYNAMIC_DISPATCH(AdamwTile)(tile, step);
+  });
+  return {};
+}
+
+Status AdamwStochastic(const OpAttrs& attrs, std::span<const TensorView> operands,
+                       const Context& context) {
+  const auto& adamw = std::get<AdamwAttrs>(attrs);
+  if (adamw.rounding.parts == nullptr) return {"adamw_stochastic: nobody said whose bits it takes"};
+  if (SkipsStep(operands)) return {};
+  const AdamwStep step = StepOf(adamw, operands);
+  const auto* const first = operands[1].as<const uint16_t>();
+  const auto number = static_cast<uint32_t>(operands[6].as<const int32_t>()[0]);
+  ForEachTile(operands.first(4), context.threads, [&](const Tile& tile) {
+    const TileRounding rounding = {.parts = *adamw.rounding.parts,
+                                   .step = number,
+                                   .position = tile.as<const uint16_t>(1) - first};
+    HWY_DYNAMIC_DISPATCH(AdamwStochasticTile)(tile, step, rounding);
   });
   return {};
 }

@@ -5,6 +5,10 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "kernels/rounding.h"
 
 namespace terrace::kernels::cpu {
 
@@ -17,6 +21,13 @@ struct AdamwStep {
   float inverse_sqrt_correction2 = 0;  // 1 / sqrt(1 - beta2^t)
   float epsilon = 0;
   float minus_step_size = 0;  // - learning rate / (1 - beta1^t)
+};
+
+// Whose random bits the elements of one tile are rounded with.
+struct TileRounding {
+  std::span<const RoundingPart> parts;
+  uint32_t step = 0;
+  int64_t position = 0;  // of the tile in the operand
 };
 
 }  // namespace terrace::kernels::cpu

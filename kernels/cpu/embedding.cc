@@ -8,6 +8,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "hwy/highway.h"
+#include "kernels/cpu/embedding.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_index.h"
@@ -17,15 +18,22 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// x = token_row (+ position_row); either may be null.
-void EmbedRow(const float* token_row, const float* position_row, DType dtype, int64_t columns,
-              void* x) {
+// x = token_row (+ position_row); either may be null. A row: its memory, in its table's type.
+void EmbedRow(TableRow token, TableRow position, DType dtype, int64_t columns, void* x) {
   ByType(dtype, [&](auto* type) HWY_ATTR {
-    auto* out = static_cast<decltype(type)>(x);
-    ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
-      V sum = token_row != nullptr ? access.Load(token_row + i) : hn::Zero(D());
-      if (position_row != nullptr) sum = hn::Add(sum, access.Load(position_row + i));
-      access.Store(sum, out + i);
+    ByType(token.dtype, [&](auto* token_type) HWY_ATTR {
+      ByType(position.dtype, [&](auto* position_type) HWY_ATTR {
+        auto* out = static_cast<decltype(type)>(x);
+        const auto* token_row =
+            static_cast<const std::remove_pointer_t<decltype(token_type)>*>(token.data);
+        const auto* position_row =
+            static_cast<const std::remove_pointer_t<decltype(position_type)>*>(position.data);
+        ForVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
+          V sum = token_row != nullptr ? access.Load(token_row + i) : hn::Zero(D());
+          if (position_row != nullptr) sum = hn::Add(sum, access.Load(position_row + i));
+          access.Store(sum, out + i);
+        });
+      });
     });
   });
 }
@@ -50,6 +58,11 @@ HWY_EXPORT(EmbedRow);
 HWY_EXPORT(AddRow);
 
 namespace {
+
+// None where the row is negative.
+TableRow RowOf(const TensorView& table, int64_t row) {
+  return {row < 0 ? nullptr : Address(table, row, 0), table.dtype};
+}
 
 // Which row of this rank's part of the table each token is.
 class TableRows {
@@ -93,14 +106,10 @@ Status Embedding(const OpAttrs& attrs, std::span<const TensorView> operands,
   ParallelFor(x.rows(), columns, context.threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t at = rows.At(row);
-      const float* token_row = at < 0 ? nullptr : table.as<float>() + at * columns;
-      const float* position_row = nullptr;
-      if (adds_positions) {
-        const int64_t position = embedding.context.Position(row, embedding.sequence);
-        position_row = positions.as<float>() + position * columns;
-      }
+      const int64_t position =
+          adds_positions ? embedding.context.Position(row, embedding.sequence) : -1;
       HWY_DYNAMIC_DISPATCH(EmbedRow)
-      (token_row, position_row, x.dtype, columns, Address(x, row, 0));
+      (RowOf(table, at), RowOf(positions, position), x.dtype, columns, Address(x, row, 0));
     }
   });
   return {};

@@ -49,6 +49,7 @@ constexpr Entry kKernels[] = {
     {Op::kSumStats, SumStats},
     {Op::kGradScale, GradScale},
     {Op::kAdamw, Adamw},
+    {Op::kAdamwStochastic, AdamwStochastic},
 };
 
 constexpr bool EntriesFollowTheEnum() {

@@ -1,4 +1,5 @@
-// AdamW, fused: one sweep that reads and writes each of param, m and v once.
+// AdamW, fused: one sweep that reads and writes each of param, m and v once. That of bf16 weights
+// makes its random bits on the way: one block of Philox a pack.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <variant>
@@ -16,10 +17,61 @@ struct AdamwArguments {
   bool wide;
   const float* scale;
   const float* schedule;
-  AdamwAttrs attrs;
+  AdamwFactors factors;
 };
 
-__device__ void UpdatePack(const AdamwArguments& a, const AdamwStep& step, int64_t first) {
+// Weights as they are computed.
+struct Exactly {
+  __device__ void Pack(int64_t, float*) const {}
+  __device__ float Element(int64_t, float param) const { return param; }
+};
+
+// Weights as bf16 takes them: what is stored after that is exact.
+struct Stochastically {
+  RoundingPart parts[kMaxRoundingParts];
+  int count;
+  const int32_t* step;
+
+  struct Found {
+    PhiloxKey key;
+    RoundingPlace place;
+  };
+  __device__ Found Find(int64_t position) const {
+    for (int i = 0; i < count; ++i) {
+      const RoundingPlace place = PlaceIn(parts[i], position);
+      if (place.element >= 0) return {parts[i].key, place};
+    }
+    return {{}, {}};
+  }
+  __device__ float Element(int64_t position, float param) const {
+    const Found found = Find(position);
+    const uint32_t bits =
+        found.place.element < 0
+            ? 0
+            : RoundingBits(found.key, static_cast<uint32_t>(*step), found.place.element);
+    return RoundStochastically(param, bits);
+  }
+  // Of a pack that is a block of Philox the whole block, whose words are no index of registers.
+  __device__ void Pack(int64_t first, float* param) const {
+    static_assert(kPack == kRoundsABlock);
+    const Found found = Find(first);
+    const RoundingPlace& place = found.place;
+    if (place.element < 0 || place.element % kRoundsABlock != 0 || place.count < kRoundsABlock) {
+      for (int i = 0; i < kPack; ++i) param[i] = Element(first + i, param[i]);
+      return;
+    }
+    const PhiloxBlock block =
+        RoundingBlock(found.key, static_cast<uint32_t>(*step), place.element / kRoundsABlock);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      param[i] = RoundStochastically(param[i], RoundingBitsOf(block, i));
+    }
+  }
+};
+
+template <typename Rounding>
+__device__ void UpdatePack(const AdamwArguments& a, const AdamwStep& step, const Rounding& rounding,
+                           int64_t first) {
   float grad[kPack], param[kPack], m[kPack], v[kPack];
   LoadPack(a.grad, first, grad);
   LoadPack(a.param, first, param);
@@ -27,23 +79,28 @@ __device__ void UpdatePack(const AdamwArguments& a, const AdamwStep& step, int64
   LoadPack(a.v, first, v);
 #pragma unroll
   for (int i = 0; i < kPack; ++i) UpdateAdamw(step, grad[i], &param[i], &m[i], &v[i]);
+  rounding.Pack(first, param);
   StorePack(a.param, first, param);
   StorePack(a.m, first, m);
   StorePack(a.v, first, v);
 }
 
-__device__ void UpdateElement(const AdamwArguments& a, const AdamwStep& step, int64_t i) {
+template <typename Rounding>
+__device__ void UpdateElement(const AdamwArguments& a, const AdamwStep& step,
+                              const Rounding& rounding, int64_t i) {
   float param = a.param.Load(0, i), m = a.m.Load(0, i), v = a.v.Load(0, i);
   UpdateAdamw(step, a.grad.Load(0, i), &param, &m, &v);
-  a.param.Store(0, i, param);
+  a.param.Store(0, i, rounding.Element(i, param));
   a.m.Store(0, i, m);
   a.v.Store(0, i, v);
 }
 
-__global__ void __launch_bounds__(kElementThreads) AdamwKernel(AdamwArguments a) {
+template <typename Rounding>
+__global__ void __launch_bounds__(kElementThreads)
+    AdamwKernel(AdamwArguments a, Rounding rounding) {
   if (a.scale[3] != 0) return;  // the step is skipped
   __shared__ AdamwStep step;    // its double arithmetic once a block
-  if (threadIdx.x == 0) step = MakeAdamwStep(a.attrs, a.scale[0], a.schedule);
+  if (threadIdx.x == 0) step = MakeAdamwStep(a.factors, a.scale[0], a.schedule);
   __syncthreads();
   const int64_t packs = DivideUp(a.count, kPack);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
@@ -51,28 +108,49 @@ __global__ void __launch_bounds__(kElementThreads) AdamwKernel(AdamwArguments a)
        pack += stride) {
     const int64_t first = pack * kPack;
     if (a.wide && first + kPack <= a.count) {
-      UpdatePack(a, step, first);
+      UpdatePack(a, step, rounding, first);
       continue;
     }
     const int64_t end = first + kPack < a.count ? first + kPack : a.count;
-    for (int64_t i = first; i < end; ++i) UpdateElement(a, step, i);
+    for (int64_t i = first; i < end; ++i) UpdateElement(a, step, rounding, i);
   }
+}
+
+AdamwArguments ArgumentsOf(const AdamwAttrs& attrs, std::span<const TensorView> operands) {
+  AdamwArguments arguments = {
+      .grad = OperandOf(operands[0]),
+      .param = OperandOf(operands[1]),
+      .m = OperandOf(operands[2]),
+      .v = OperandOf(operands[3]),
+      .count = operands[0].Elements(),
+      .wide = true,
+      .scale = operands[4].as<const float>(),
+      .schedule = operands[5].as<const float>(),
+      .factors = {attrs.beta1, attrs.beta2, attrs.epsilon, attrs.weight_decay}};
+  for (int k = 0; k < 4; ++k) arguments.wide = arguments.wide && AllowsWide(operands[k], true);
+  return arguments;
 }
 
 }  // namespace
 
 Status Adamw(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
-  AdamwArguments arguments = {.grad = OperandOf(operands[0]),
-                              .param = OperandOf(operands[1]),
-                              .m = OperandOf(operands[2]),
-                              .v = OperandOf(operands[3]),
-                              .count = operands[0].Elements(),
-                              .wide = true,
-                              .scale = operands[4].as<const float>(),
-                              .schedule = operands[5].as<const float>(),
-                              .attrs = std::get<AdamwAttrs>(attrs)};
-  for (int k = 0; k < 4; ++k) arguments.wide = arguments.wide && AllowsWide(operands[k], true);
-  return Launch("adamw", AdamwKernel, ElementShape(1, arguments.count), context, arguments);
+  const AdamwArguments arguments = ArgumentsOf(std::get<AdamwAttrs>(attrs), operands);
+  return Launch("adamw", AdamwKernel<Exactly>, ElementShape(1, arguments.count), context, arguments,
+                Exactly{});
+}
+
+Status AdamwStochastic(const OpAttrs& attrs, std::span<const TensorView> operands,
+                       const Context& context) {
+  const auto& adamw = std::get<AdamwAttrs>(attrs);
+  const auto* const parts = adamw.rounding.parts.get();
+  if (parts == nullptr) return {"adamw_stochastic: nobody said whose bits it takes"};
+  if (parts->size() > kMaxRoundingParts) return {"adamw_stochastic: more parts than it can hold"};
+  Stochastically rounding = {};
+  for (const RoundingPart& part : *parts) rounding.parts[rounding.count++] = part;
+  rounding.step = operands[6].as<const int32_t>();
+  const AdamwArguments arguments = ArgumentsOf(adamw, operands);
+  return Launch("adamw_stochastic", AdamwKernel<Stochastically>, ElementShape(1, arguments.count),
+                context, arguments, rounding);
 }
 
 }  // namespace terrace::kernels::cuda

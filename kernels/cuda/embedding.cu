@@ -32,8 +32,8 @@ Table TableOf(const EmbeddingAttrs& attrs, const TensorView& table) {
 
 struct EmbeddingArguments {
   const int32_t* tokens;
-  const float* table;
-  const float* positions;  // or null
+  Operand table;
+  Operand positions;  // or none
   Operand x;
   int64_t rows, columns;
   Table shard;
@@ -46,12 +46,10 @@ __global__ void EmbeddingKernel(EmbeddingArguments a) {
     const int32_t token = a.tokens[row];
     if (threadIdx.x == 0 && a.shard.IsFault(token)) NoteFault(a.faults, Op::kEmbedding, row);
     const int64_t at = a.shard.Row(token);
-    const float* token_row = at < 0 ? nullptr : a.table + at * a.columns;
-    const float* position_row =
-        a.positions == nullptr ? nullptr : a.positions + a.share.Of(row) * a.columns;
+    const int64_t position = a.positions.data == nullptr ? -1 : a.share.Of(row);
     for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-      float sum = token_row != nullptr ? token_row[c] : 0.0f;
-      if (position_row != nullptr) sum += position_row[c];
+      float sum = at >= 0 ? a.table.Load(at, c) : 0.0f;
+      if (position >= 0) sum += a.positions.Load(position, c);
       a.x.Store(row, c, sum);
     }
   }
@@ -158,8 +156,8 @@ Status Embedding(const OpAttrs& attrs, std::span<const TensorView> operands,
   const bool adds_positions = !positions.absent() && embedding.shard == 0;
   const EmbeddingArguments arguments = {
       .tokens = operands[0].as<const int32_t>(),
-      .table = operands[1].as<const float>(),
-      .positions = adds_positions ? positions.as<const float>() : nullptr,
+      .table = OperandOf(operands[1]),
+      .positions = adds_positions ? OperandOf(positions) : Operand{},
       .x = OperandOf(operands[3]),
       .rows = operands[0].rows(),
       .columns = operands[1].size[1],

@@ -119,7 +119,7 @@ class LmHead {
         rows_(operands[0].rows()),
         width_(operands[0].RowElements()),
         vocab_(operands[1].rows()),
-        scratch_(rows_, width_, vocab_, attrs, operands[0].dtype) {
+        scratch_(rows_, width_, vocab_, attrs, operands[0].dtype, operands[1].dtype) {
     std::byte* at = context.workspace;
     products_ = at;
     at += scratch_.products_bytes;

@@ -72,8 +72,13 @@ struct AdamwStep {
   float minus_step_size;  // - learning rate / (1 - beta1^t)
 };
 
+// What the attributes say, as a kernel takes it.
+struct AdamwFactors {
+  float beta1, beta2, epsilon, weight_decay;
+};
+
 // From kGradScale's factor and the operand `schedule`.
-TERRACE_HOST_DEVICE inline AdamwStep MakeAdamwStep(const AdamwAttrs& attrs, float grad_scale,
+TERRACE_HOST_DEVICE inline AdamwStep MakeAdamwStep(const AdamwFactors& attrs, float grad_scale,
                                                    const float* schedule) {
   const double learning_rate = schedule[0];
   const double correction1 = schedule[1], correction2 = schedule[2];

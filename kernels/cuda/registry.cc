@@ -75,6 +75,8 @@ Kernel Find(Op op) {
       return GradScale;
     case Op::kAdamw:
       return Adamw;
+    case Op::kAdamwStochastic:
+      return AdamwStochastic;
   }
   return nullptr;
 }

@@ -87,7 +87,7 @@ Fp8Scratch Fp8ScratchSizes(int64_t m, int64_t n, int64_t k) {
 }
 
 LmHeadScratch::LmHeadScratch(int64_t rows, int64_t hidden, int64_t vocab, const LossAttrs& attrs,
-                             DType hidden_type)
+                             DType hidden_type, DType weight_type)
     : type(ArithmeticType(attrs.precision)),
       chunk(std::min(rows, attrs.chunk_rows)),
       logits_stride(PadColumns(vocab, type)),
@@ -95,7 +95,7 @@ LmHeadScratch::LmHeadScratch(int64_t rows, int64_t hidden, int64_t vocab, const 
       weight_stride(PadColumns(hidden, type)),
       logits_bytes(AlignScratch(chunk * logits_stride * SizeOf(type))),
       hidden_bytes(hidden_type == type ? 0 : AlignScratch(chunk * hidden_stride * SizeOf(type))),
-      weight_bytes(type == DType::kF32 ? 0 : AlignScratch(vocab * weight_stride * SizeOf(type))),
+      weight_bytes(weight_type == type ? 0 : AlignScratch(vocab * weight_stride * SizeOf(type))),
       losses_bytes(AlignScratch(rows * int64_t{sizeof(double)})) {
   // Logits, the gradient of hidden, that of weight: operands are of the arithmetic's type already.
   const auto product = [&](int64_t m, int64_t n, int64_t k) {
@@ -128,7 +128,7 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape>
     case Op::kLmHeadLoss:
     case Op::kLmHeadLossGrad:
       return LmHeadScratch(operands[0].size[0], operands[0].size[1], operands[1].size[0],
-                           std::get<LossAttrs>(attrs), operands[0].dtype)
+                           std::get<LossAttrs>(attrs), operands[0].dtype, operands[1].dtype)
           .bytes;
     default:
       return 0;

@@ -72,7 +72,7 @@ Fp8Scratch Fp8ScratchSizes(int64_t m, int64_t n, int64_t k);
 // The LM head: one chunk of logits, hidden and weight as its arithmetic wants them, a double a row.
 struct LmHeadScratch {
   LmHeadScratch(int64_t rows, int64_t hidden, int64_t vocab, const LossAttrs& attrs,
-                DType hidden_type);
+                DType hidden_type, DType weight_type);
 
   DType type;         // of the products' operands
   int64_t chunk = 0;  // rows

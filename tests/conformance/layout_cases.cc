@@ -21,6 +21,10 @@ void AddShards(const Form& form, CaseList* list) {
   list->Add(Op::kEmbedding, form.name + "_shard_positions",
             EmbeddingAttrs{.sequence = 20, .shard_rows = 17},
             {Dense(kI32, {80}), Dense(kF32, {17, 40}), Dense(kF32, {20, 40}), form.Act({80, 40})});
+  if (form.dtype == kF32) return;
+  list->Add(Op::kEmbedding, form.name + "_short_tables", EmbeddingAttrs{.sequence = 20},
+            {Dense(kI32, {80}), Dense(form.dtype, {17, 40}), Dense(form.dtype, {20, 40}),
+             form.Act({80, 40})});
 }
 
 void AddShares(const Form& form, CaseList* list) {

@@ -101,6 +101,12 @@ void AddLoss(const Form& form, CaseList* list) {
                 {form.Act({s.tokens, s.hidden}), Dense(kF32, {s.vocab, s.hidden}),
                  Dense(kI32, {s.tokens}), Dense(kF32, {2})});
     }
+    if (form.dtype == kF32) continue;
+    list->Add(Op::kLmHeadLoss,
+              form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) + "_short_weight",
+              LossAttrs{.chunk_rows = s.chunk_rows, .precision = FastOf(form.dtype)},
+              {form.Act({s.tokens, s.hidden}), Dense(form.dtype, {s.vocab, s.hidden}),
+               Dense(kI32, {s.tokens}), Dense(kF32, {2})});
   }
 }
 
@@ -118,6 +124,25 @@ void AddCopies(const Form& form, CaseList* list) {
   }
   list->Add(Op::kFill, form.name, FillAttrs{.value = 0.375f}, {form.Act({211, 333})});
   list->Add(Op::kFill, form.name + "_zero", FillAttrs{}, {form.Act({3, 5, 7})});
+}
+
+// Two tensors and what is between them: columns of one that is split, whole rows of another.
+std::shared_ptr<const std::vector<RoundingPart>> RoundingOf(int64_t elements) {
+  const int64_t columns = 40, rows = elements / 2 / columns;
+  return std::make_shared<std::vector<RoundingPart>>(
+      std::vector<RoundingPart>{{.begin = -3,
+                                 .rows = 1 + rows,
+                                 .columns = columns,
+                                 .row_stride = columns,
+                                 .first = 80,
+                                 .tensor_stride = 3 * columns,
+                                 .key = {{17, 4}}},
+                                {.begin = (2 + rows) * columns,
+                                 .rows = 1,
+                                 .columns = elements,
+                                 .row_stride = elements,
+                                 .first = 8,
+                                 .key = {{17, 5}}}});
 }
 
 // Ops of the optimizer step, which know no activation types.
@@ -146,6 +171,10 @@ void AddStepOps(CaseList* list) {
     const TensorShape four = Dense(kF32, {4});
     list->Add(Op::kAdamw, Text(n), AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f},
               {x, x, x, x, four, four});
+    AdamwAttrs attrs{.beta2 = 0.95f, .weight_decay = 0.1f};
+    attrs.rounding.parts = RoundingOf(n);
+    list->Add(Op::kAdamwStochastic, Text(n), attrs,
+              {x, Dense(kBF16, {n}), x, x, four, four, Dense(kI32, {1})});
   }
 }
 
@@ -173,6 +202,14 @@ void TypesOfBlockGrad(DType activation, OpCase* gradient) {
   for (int i : {6, 7, 8}) gradient->operands[i].dtype = kF32;
 }
 
+// Whatever type the weights have, their gradients are f32.
+void TypesOfWeightGrads(const GradientRule& rule, OpCase* gradient) {
+  if (rule.gradient != Op::kEmbeddingGrad && rule.gradient != Op::kLmHeadLossGrad) return;
+  const int first = rule.gradient == Op::kEmbeddingGrad ? 2 : 5;
+  const int end = rule.gradient == Op::kEmbeddingGrad ? 4 : 6;
+  for (int i = first; i < end; ++i) gradient->operands[i].dtype = kF32;
+}
+
 OpCase GradientOf(const GradientRule& rule, const std::shared_ptr<const OpCase>& forward,
                   bool accumulate) {
   OpCase gradient = {.name = std::string(Name(rule.gradient)) + "_of_" + forward->name +
@@ -186,6 +223,7 @@ OpCase GradientOf(const GradientRule& rule, const std::shared_ptr<const OpCase>&
   }
   if (rule.gradient == Op::kAttentionBlockGrad)
     TypesOfBlockGrad(forward->operands[0].dtype, &gradient);
+  TypesOfWeightGrads(rule, &gradient);
   return gradient;
 }
 

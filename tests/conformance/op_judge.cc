@@ -42,6 +42,7 @@ double BoundOf(Op op) {
     case Op::kLayerNorm:
     case Op::kRmsNorm:
     case Op::kAdamw:
+    case Op::kAdamwStochastic:
     case Op::kMatmul:
       return 2e-6;
     case Op::kLayerNormGrad:
@@ -89,10 +90,12 @@ bool MayReadTf32(const OpCase& op_case) {
 
 double BoundOf(const OpCase& op_case, int index) {
   constexpr double kInsideBF16 = 1e-2;
-  constexpr double kTf32 = 1.0 / 256;          // twice the error of two operands that are cut
-  constexpr double kStoredAsBF16 = 1.0 / 256;  // twice the rounding error
-  constexpr double kF16 = 1.0 / 8;             // of the same: three more bits
+  constexpr double kTf32 = 1.0 / 256;               // twice the error of two operands that are cut
+  constexpr double kStoredAsBF16 = 1.0 / 256;       // twice the rounding error
+  constexpr double kF16 = 1.0 / 8;                  // of the same: three more bits
+  constexpr double kToEitherNeighbour = 1.0 / 128;  // all of the distance between two of bf16
   double bound = BoundOf(op_case.op);
+  if (op_case.op == Op::kAdamwStochastic && index == 1) return bound + kToEitherNeighbour;
   if (RoundsInsideTo(MatmulPrecision::kBF16, op_case)) bound += kInsideBF16;
   if (RoundsInsideTo(MatmulPrecision::kF16, op_case)) bound += kInsideBF16 * kF16;
   if (MayReadTf32(op_case)) bound += kTf32;

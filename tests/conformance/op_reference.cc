@@ -512,6 +512,7 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
     case Op::kGradScale:
       return GradScaleRef(std::get<ClipAttrs>(attrs), shapes, operands);
     case Op::kAdamw:
+    case Op::kAdamwStochastic:  // without the rounding
       return AdamwRef(std::get<AdamwAttrs>(attrs), operands);
   }
 }

@@ -9,6 +9,8 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/philox.h"
+
 namespace terrace {
 namespace {
 
@@ -109,17 +111,9 @@ void BoxMuller(const Words& words, float (*out)[kBlocks]) {
 }  // namespace
 
 PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> key) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
-    const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
-               static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
-               static_cast<uint32_t>(product0)};
-    key[0] += 0x9E3779B9;
-    key[1] += 0xBB67AE85;
-  }
-  return counter;
+  const kernels::PhiloxBlock block =
+      kernels::Philox({{counter[0], counter[1], counter[2], counter[3]}}, {{key[0], key[1]}});
+  return std::to_array(block.word);
 }
 
 uint64_t StreamOfName(std::string_view name) { return XXH3_64bits(name.data(), name.size()); }

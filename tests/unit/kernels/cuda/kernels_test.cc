@@ -7,10 +7,12 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/cpu/registry.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/registry.h"
 #include "kernels/cuda/workspace.h"
 #include "tests/unit/kernels/cuda/plain_gemms.h"
+#include "tests/unit/kernels/updated_weights.h"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -111,6 +113,43 @@ TEST(CudaKernelsTest, ASkippedStepChangesNothing) {
   EXPECT_EQ(param, std::vector<float>(70, 2));
   EXPECT_EQ(m, std::vector<float>(70, 3));
   EXPECT_EQ(v, std::vector<float>(70, 4));
+}
+
+TEST(CudaKernelsTest, WeightsInBf16AreRoundedWithTheBitsOfTheirElements) {
+  const auto backend = [](Op op, const OpAttrs& attrs, const std::vector<TensorView>& operands) {
+    RunOp(op, attrs, operands);
+    return Status{};
+  };
+  constexpr int64_t kElements = 22003;
+  UpdatedWeights weights(kElements, PartsFor(0));
+  weights.ExpectStepByTheRules(backend);
+  UpdatedWeights shifted(kElements, PartsFor(0));  // no pack is a block of Philox
+  shifted.SetParts(PartsFor(3));
+  shifted.ExpectStepByTheRules(backend);
+}
+
+// With fused multiply-adds, that is: without them the CPU rounds once more.
+TEST(CudaKernelsTest, WeightsInBf16AreThoseOfTheCpu) {
+  if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "this CPU has no fused multiply-add";
+  constexpr int64_t kElements = 22003;
+  UpdatedWeights here(kElements, PartsFor(0)), there(kElements, PartsFor(0));
+  for (int32_t step : {0, 1, 2}) {
+    here.step = there.step = step;
+    here.Step(
+        [](Op op, const OpAttrs& attrs, const std::vector<TensorView>& operands) {
+          RunOp(op, attrs, operands);
+          return Status{};
+        },
+        0, kElements);
+    there.Step(
+        [](Op op, const OpAttrs& attrs, const std::vector<TensorView>& operands) {
+          return cpu::Find(op)(attrs, operands, {.threads = 2});
+        },
+        0, kElements);
+  }
+  EXPECT_EQ(here.param, there.param);
+  EXPECT_EQ(here.m, there.m);
+  EXPECT_EQ(here.v, there.v);
 }
 
 TEST(CudaRegistryTest, EveryOpHasAKernelAndAnUnknownOneIsRefusedByName) {
