@@ -141,6 +141,7 @@ std::string LayoutText(const v1::Layout& layout) {
   }
   absl::StrAppend(&text, ", ", ZeroText(layout), ", ", RecomputeText(layout), ", ",
                   layout.precision());
+  if (layout.stochastic_rounding()) absl::StrAppend(&text, " weights rounded stochastically");
   if (!layout.communication_dtype().empty() && layout.communication_dtype() != "fp32") {
     absl::StrAppend(&text, ", gradients sent in ", layout.communication_dtype());
   }

@@ -10,33 +10,26 @@ namespace {
 
 uint32_t SplitBlock(const v1::StateRange& range) { return std::max(1u, range.split_block()); }
 
-// A piece of the region [0, elements) that the rank holds from `first` on.
-struct Window {
-  int64_t first = 0;
-  int64_t end = INT64_MAX;
-};
-
-Window WindowOf(const v1::StateRange& range, const v1::Grid& grid, const Coordinates& rank) {
-  if (range.shard_elements() == 0) return {};
-  const int64_t first = ShardIndex(grid, rank) * range.shard_elements();
-  return {first, first + range.shard_elements()};
+// Where this rank's buffer begins in the region that the range's offset counts from.
+int64_t FirstOf(const v1::StateRange& range, const v1::Grid& grid, const Coordinates& rank) {
+  return range.shard_elements() == 0 ? 0 : ShardIndex(grid, rank) * range.shard_elements();
 }
 
 // Appends elements [begin, begin + elements) of the tensor, which lie at element `position` of the
-// region.
-void Append(const Window& window, int64_t begin, int64_t elements, int64_t position,
-            int64_t element_bytes, std::vector<StateRun>* runs) {
-  const int64_t first = std::max(position, window.first);
-  const int64_t end = std::min(position + elements, window.end);
-  if (first >= end) return;
+// buffer, where those of [0, end) are.
+void Append(int64_t end, int64_t begin, int64_t elements, int64_t position, int64_t element_bytes,
+            std::vector<StateRun>* runs) {
+  const int64_t first = std::max<int64_t>(position, 0);
+  const int64_t last = std::min(position + elements, end);
+  if (first >= last) return;
   const StateRun run = {.begin = begin + (first - position),
-                        .elements = end - first,
-                        .offset = (first - window.first) * element_bytes};
+                        .elements = last - first,
+                        .offset = first * element_bytes};
   if (!runs->empty()) {
-    StateRun& last = runs->back();
-    if (last.begin + last.elements == run.begin &&
-        last.offset + last.elements * element_bytes == run.offset) {
-      last.elements += run.elements;
+    StateRun& before = runs->back();
+    if (before.begin + before.elements == run.begin &&
+        before.offset + before.elements * element_bytes == run.offset) {
+      before.elements += run.elements;
       return;
     }
   }
@@ -55,31 +48,40 @@ int64_t ColumnsOf(const v1::StateRange& range) {
   return columns;
 }
 
+StateRectangle RectangleOf(const v1::StateRange& range, const v1::Grid& grid,
+                           const Coordinates& rank) {
+  const int64_t element_bytes = kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
+  const int64_t part = rank.tensor / SplitBlock(range);
+  const int64_t row =
+      range.row() + (range.split() == v1::StateRange::BY_ROWS ? part * range.rows() : 0);
+  const int64_t column =
+      range.column() + (range.split() == v1::StateRange::BY_COLUMNS ? part * range.columns() : 0);
+  const int64_t base = element_bytes == 0 ? 0 : range.offset() / element_bytes;
+  const int64_t tensor_columns = ColumnsOf(range);
+  StateRectangle rectangle = {.rows = std::min(range.rows(), RowsOf(range) - row),
+                              .columns = std::min(range.columns(), tensor_columns - column),
+                              .position = base - FirstOf(range, grid, rank),
+                              .row_stride = range.row_stride(),
+                              .begin = row * tensor_columns + column,
+                              .tensor_columns = tensor_columns};
+  if (rectangle.rows <= 0 || rectangle.columns <= 0) return {};
+  if (rectangle.columns == tensor_columns && range.row_stride() == rectangle.columns) {
+    rectangle.columns *= rectangle.rows;
+    rectangle.row_stride = rectangle.columns;
+    rectangle.rows = 1;
+  }
+  return rectangle;
+}
+
 std::vector<StateRun> RunsOf(const v1::StateRange& range, const v1::Grid& grid,
                              const Coordinates& rank) {
   const int64_t element_bytes = kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
-  const int64_t part = rank.tensor / SplitBlock(range);
-  const int64_t row0 =
-      range.row() + (range.split() == v1::StateRange::BY_ROWS ? part * range.rows() : 0);
-  const int64_t column0 =
-      range.column() + (range.split() == v1::StateRange::BY_COLUMNS ? part * range.columns() : 0);
-  const int64_t tensor_rows = RowsOf(range), tensor_columns = ColumnsOf(range);
-  const int64_t rows = std::min(range.rows(), tensor_rows - row0);
-  const int64_t columns = std::min(range.columns(), tensor_columns - column0);
-  const Window window = WindowOf(range, grid, rank);
-  const int64_t base = element_bytes == 0 ? 0 : range.offset() / element_bytes;
+  const int64_t end = range.shard_elements() == 0 ? INT64_MAX : range.shard_elements();
+  const StateRectangle rectangle = RectangleOf(range, grid, rank);
   std::vector<StateRun> runs;
-  if (columns <= 0) return runs;
-  // Rows that are whole in the tensor and dense here are one run.
-  if (columns == tensor_columns && range.row_stride() == columns) {
-    if (rows > 0) {
-      Append(window, row0 * tensor_columns, rows * columns, base, element_bytes, &runs);
-    }
-    return runs;
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    Append(window, (row0 + r) * tensor_columns + column0, columns, base + r * range.row_stride(),
-           element_bytes, &runs);
+  for (int64_t r = 0; r < rectangle.rows; ++r) {
+    Append(end, rectangle.begin + r * rectangle.tensor_columns, rectangle.columns,
+           rectangle.position + r * rectangle.row_stride, element_bytes, &runs);
   }
   return runs;
 }

@@ -23,6 +23,19 @@ struct StateRun {
   bool operator==(const StateRun&) const = default;
 };
 
+// The part of the range that a rank holds, as a matrix: its row r lies from element position +
+// r * row_stride of the range's buffer on, and is that of the global tensor from element begin +
+// r * tensor_columns on. Of a shard the buffer is a piece of it: positions may lie before the
+// buffer, or behind its end. No rows or no columns: nothing.
+struct StateRectangle {
+  int64_t rows = 0, columns = 0;
+  int64_t position = 0, row_stride = 0;
+  int64_t begin = 0, tensor_columns = 0;
+};
+// Rows that are whole in the tensor and dense in memory are one row. REQUIRES: as RunsOf.
+StateRectangle RectangleOf(const v1::StateRange& range, const v1::Grid& grid,
+                           const Coordinates& rank);
+
 // By `begin`; as few as there can be; none when the rank holds only padding or nothing of the
 // range. REQUIRES: sizes are not negative and their products do not overflow (proto/check/state.h).
 std::vector<StateRun> RunsOf(const v1::StateRange& range, const v1::Grid& grid,

@@ -171,6 +171,7 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
                    .beta2 = static_cast<float>(optimizer.beta2()),
                    .epsilon = static_cast<float>(optimizer.epsilon()),
                    .weight_decay = static_cast<float>(optimizer.weight_decay())};
+  options.adamw.rounding.seed = static_cast<uint64_t>(train.seed());
   return options;
 }
 
@@ -247,7 +248,8 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
       model, own, parallel,
       {.persistent_elements = std::max<int64_t>(0, job.layout.persistent_parameters()),
        .offload = job.layout.offload(),
-       .tile_bytes = job.layout.tile_bytes()},
+       .tile_bytes = job.layout.tile_bytes(),
+       .matrices = job.layout.stochastic_rounding() ? kernels::DType::kBF16 : kernels::DType::kF32},
       &graph);
   ForwardOptions forward = job.forward;
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);

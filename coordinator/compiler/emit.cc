@@ -113,6 +113,10 @@ class Emitter {
   void EmitKind(const Node& node, v1::Instruction* out) {
     if (const Compute* compute = node.compute()) {
       EncodeOp(compute->op, compute->attrs, out->mutable_compute());
+      if (compute->op == kernels::Op::kAdamwStochastic) {
+        auto* rounding = out->mutable_compute()->mutable_adamw()->mutable_rounding();
+        rounding->set_buffer(buffers_[rounding->buffer()]);
+      }
       if (!node.workspace.absent()) {
         EmitOperand(node.workspace, Access::kWrite, out->mutable_compute()->mutable_workspace());
       }

@@ -17,13 +17,14 @@ void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& s
                          graph.TierOf(state.weight) == v1::DEVICE &&
                          graph.TierOf(state.adam_m) == v1::DEVICE;
   if (on_device) {
-    builder_.Compute(Op::kAdamw, attrs,
-                     {state.gradient, state.weight, state.adam_m, state.adam_v, scale_, schedule_},
-                     absl::StrCat("adamw ", name));
+    Compute(attrs, state, state.weight, on_device_, name);
     return;
   }
   const int64_t elements = state.weight.shape.Elements();
-  const int64_t chunk = copies_.ChunkElements(kernels::DType::kF32);
+  // Whole pages of the weights too, of which an element may be shorter.
+  const int64_t page = StreamedElements(state.weight.shape.dtype);
+  const int64_t chunk =
+      std::max<int64_t>(1, copies_.ChunkElements(kernels::DType::kF32) / page) * page;
   for (int64_t begin = 0; begin < elements; begin += chunk) {
     const int64_t count = std::min(chunk, elements - begin);
     UpdateChunk(attrs,
@@ -38,9 +39,10 @@ void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& s
 // The host updates whatever is not all on the device: bringing a chunk there costs a copy more.
 void Optimizer::UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
                             const std::string& name) {
-  if (host_scale_.absent()) {
-    host_scale_ = OnHost(scale_, "scale");
-    host_schedule_ = OnHost(schedule_, "schedule");
+  if (on_host_.scale.absent()) {
+    on_host_.scale = OnHost(on_device_.scale, "scale");
+    on_host_.schedule = OnHost(on_device_.schedule, "schedule");
+    if (!on_device_.step.absent()) on_host_.step = OnHost(on_device_.step, "step");
   }
   const OptimizerState here = {.gradient = Bring(Ring::kGradient, state.gradient, name),
                                .weight = Bring(Ring::kWeight, state.weight, name),
@@ -48,10 +50,7 @@ void Optimizer::UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerSta
                                .adam_v = Bring(Ring::kAdamV, state.adam_v, name)};
   if (!loads_.empty())
     builder_.Copy(v1::NVME_LOAD, std::exchange(loads_, {}), absl::StrCat("load states of ", name));
-  builder_.Compute(
-      Op::kAdamw, attrs,
-      {here.gradient, here.weight, here.adam_m, here.adam_v, host_scale_, host_schedule_},
-      absl::StrCat("adamw ", name));
+  Compute(attrs, here, state.weight, on_host_, name);
   TakeBack(here.weight, state.weight, name);
   TakeBack(here.adam_m, state.adam_m, name);
   TakeBack(here.adam_v, state.adam_v, name);
@@ -59,6 +58,22 @@ void Optimizer::UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerSta
     builder_.Copy(v1::NVME_STORE, std::exchange(stores_, {}),
                   absl::StrCat("store states of ", name));
   }
+}
+
+void Optimizer::Compute(kernels::AdamwAttrs attrs, const OptimizerState& here, Slice home,
+                        const Common& common, const std::string& name) {
+  std::vector<Slice> operands = {here.gradient, here.weight,  here.adam_m,
+                                 here.adam_v,   common.scale, common.schedule};
+  if (here.weight.shape.dtype == kernels::DType::kF32) {
+    attrs.rounding = {};
+    builder_.Compute(Op::kAdamw, attrs, std::move(operands), absl::StrCat("adamw ", name));
+    return;
+  }
+  const Slice root = builder_.graph().Root(home);
+  attrs.rounding.buffer = root.value;  // the value's number: emit.cc knows its buffer
+  attrs.rounding.first = root.offset;
+  operands.push_back(common.step);
+  builder_.Compute(Op::kAdamwStochastic, attrs, std::move(operands), absl::StrCat("adamw ", name));
 }
 
 Slice Optimizer::Bring(Ring ring, Slice piece, const std::string& name) {
@@ -87,6 +102,7 @@ Slice Optimizer::OnHost(Slice device, const std::string& name) {
   Graph& graph = builder_.graph();
   const Slice host = graph.Whole(graph.Add({.name = name + ".host",
                                             .cls = v1::INPUT,
+                                            .dtype = device.shape.dtype,
                                             .shape = {device.shape.Elements()},
                                             .tier = v1::HOST,
                                             .sequence = builder_.sequence()}));

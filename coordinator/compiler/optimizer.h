@@ -17,29 +17,37 @@
 
 namespace terrace::compiler {
 
-// Flat slices of as many f32 elements, each on any tier.
+// Flat slices of as many elements, f32 but for weights in bf16, each on any tier.
 struct OptimizerState {
   Slice gradient, weight, adam_m, adam_v;
 };
 
 class Optimizer {
  public:
-  // `scale` and `schedule` lie on the device.
-  Optimizer(Slice scale, Slice schedule, int64_t chunk_bytes, Builder* builder)
-      : scale_(scale), schedule_(schedule), builder_(*builder), copies_(chunk_bytes, builder) {}
+  // `scale`, `schedule` and `step` lie on the device; step: of weights in bf16, else absent.
+  Optimizer(Slice scale, Slice schedule, Slice step, int64_t chunk_bytes, Builder* builder)
+      : on_device_{scale, schedule, step}, builder_(*builder), copies_(chunk_bytes, builder) {}
 
   void Update(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
               const std::string& name);
 
  private:
+  // The same for all chunks of a step, wherever they are.
+  struct Common {
+    Slice scale, schedule, step;
+  };
+
   void UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
                    const std::string& name);
+  // `home`: where the weight rests.
+  void Compute(kernels::AdamwAttrs attrs, const OptimizerState& here, Slice home,
+               const Common& common, const std::string& name);
   Slice Bring(Ring ring, Slice piece, const std::string& name);
   void TakeBack(Slice here, Slice piece, const std::string& name);
   Slice OnHost(Slice device, const std::string& name);
 
-  const Slice scale_, schedule_;
-  Slice host_scale_, host_schedule_;
+  const Common on_device_;
+  Common on_host_;
   Builder& builder_;
   TierCopies copies_;
   std::vector<Slice> loads_, stores_;  // of the present chunk

@@ -23,6 +23,7 @@ Slice ParameterGradients::Of(Slice weight, Builder* builder, bool* first) {
   }
   *first = written_.insert({index, weight.offset}).second;
   weight.value = it->second;
+  weight.shape.dtype = kernels::DType::kF32;  // whatever the weights have
   return weight;
 }
 

@@ -32,8 +32,8 @@ int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
   return static_cast<int>(it - chunks.begin());
 }
 
-int64_t PageOr(int64_t alignment, bool streamed) {
-  return streamed ? kStreamedElements : alignment;
+int64_t PageOr(int64_t alignment, bool streamed, kernels::DType dtype) {
+  return streamed ? StreamedElements(dtype) : alignment;
 }
 
 // Weights that are brought to the device for each use, and are not shared by products.
@@ -82,11 +82,13 @@ std::string Parameter::name() const {
   return tile.size > 0 ? absl::StrCat(first().name, ".tile", tile.begin) : first().name;
 }
 
-bool Parameter::streamed() const { return decays() && elements() >= kStreamedElements; }
+bool Parameter::streamed() const { return decays() && elements() >= StreamedElements(dtype); }
 
 Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks,
                        const Parallel& parallel, const ParametersOptions& options, Graph* graph)
-    : parallel_(parallel), tile_bytes_(MayTile(parallel, options) ? options.tile_bytes : 0) {
+    : parallel_(parallel),
+      tile_bytes_(MayTile(parallel, options) ? options.tile_bytes : 0),
+      matrices_(options.matrices) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
@@ -131,6 +133,7 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
     (*taken)[next] = true;
   }
   Partition(model.config, tensors, parallel_, &parameter);
+  if (parameter.decays()) parameter.dtype = matrices_;
   by_role_[{tensor.role, parameter.layer}] = static_cast<int>(all_.size());
   if (tile_bytes_ == 0 || !IsTiled(tensor.role)) {
     all_.push_back(std::move(parameter));
@@ -140,23 +143,31 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
     all_.push_back(std::move(tile));
 }
 
+std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apart) const {
+  std::string name = UnitName(parameter);
+  if (parameter.dtype != matrices_) return name + ".vectors";
+  if (small_apart && !parameter.streamed()) name += ".small";
+  return name;
+}
+
 void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) {
   std::map<std::string, int> by_name;
   for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
     Parameter& parameter = all_[i];
-    std::string name = sharded ? ShardedUnitName(parameter, several_chunks) : UnitName(parameter);
-    if (!sharded && small_apart && !parameter.streamed()) name += ".small";
+    const std::string name = sharded ? ShardedUnitName(parameter, several_chunks)
+                                     : WholeUnitName(parameter, small_apart);
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
       units_.push_back({.name = name,
                         .sums = parameter.sums,
                         .decays = parameter.decays(),
+                        .dtype = parameter.dtype,
                         .tile = sharded && parameter.tile.size > 0});
     }
     Unit& unit = units_[it->second];
     parameter.unit = it->second;
-    parameter.offset =
-        AlignUp(unit.elements, PageOr(kAlignElements, !sharded && parameter.streamed()));
+    parameter.offset = AlignUp(
+        unit.elements, PageOr(kAlignElements, !sharded && parameter.streamed(), parameter.dtype));
     unit.elements = parameter.offset + parameter.elements();
     unit.parameters.push_back(i);
   }
@@ -164,8 +175,9 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
   for (Unit& unit : units_) {
     const int64_t shards = parallel_.shards();
     const int64_t share = (unit.elements + shards - 1) / shards;
-    unit.shard_elements =
-        AlignUp(share, PageOr(kAlignElements, unit.decays && share >= kStreamedElements));
+    unit.shard_elements = AlignUp(
+        share,
+        PageOr(kAlignElements, unit.decays && share >= StreamedElements(unit.dtype), unit.dtype));
     unit.elements = unit.shard_elements * shards;
   }
 }
@@ -180,16 +192,18 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
   for (Unit& unit : units_) {
     const Parameter& first = all_[unit.parameters[0]];
     const int64_t elements = unit.shard_elements > 0 ? unit.shard_elements : unit.elements;
-    const bool streamed = unit.shard_elements > 0
-                              ? unit.shard_elements % kStreamedElements == 0 && unit.decays
-                              : first.streamed();
+    const bool streamed =
+        unit.shard_elements > 0
+            ? unit.shard_elements % StreamedElements(unit.dtype) == 0 && unit.decays
+            : first.streamed();
     if (!streamed) continue;
     unit.optimizer_tier = optimizer.Next(elements);
     unit.weight_tier = unit.shard_elements > 0 && IsWhole(unit, options) ? unit.optimizer_tier
                                                                          : parameter.Next(elements);
     // The page that the last parameter ends on.
     const bool leaves = unit.optimizer_tier != v1::DEVICE || unit.weight_tier != v1::DEVICE;
-    if (leaves) unit.elements = AlignUp(unit.elements, PageOr(1, unit.shard_elements == 0));
+    if (leaves)
+      unit.elements = AlignUp(unit.elements, PageOr(1, unit.shard_elements == 0, unit.dtype));
   }
 }
 
@@ -226,6 +240,7 @@ int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, 
                           int64_t elements, Graph* graph) const {
   return graph->Add({.name = absl::StrCat(kind, ".", unit.name),
                      .cls = cls,
+                     .dtype = cls == v1::PARAMETER ? unit.dtype : kernels::DType::kF32,
                      .shape = {elements},
                      .lifetime = v1::PERSISTENT,
                      .tier = tier});
@@ -237,6 +252,7 @@ void Parameters::AddViews(int Parameter::*kind, const char* name, const Unit& un
     Parameter& parameter = all_[i];
     parameter.*kind = graph->Add({.name = absl::StrCat(name, ".", parameter.first().name),
                                   .cls = graph->values[region].cls,
+                                  .dtype = graph->values[region].dtype,
                                   .shape = parameter.shape,
                                   .lifetime = v1::PERSISTENT,
                                   .inside = region,

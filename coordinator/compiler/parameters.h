@@ -8,7 +8,8 @@
 // by its outputs, the second by its inputs, tables by the vocabulary; the rest is whole on every
 // rank.
 //
-// Without ZeRO the parameters of a layer share one buffer a kind (weights, adam_m, adam_v). With it
+// Without ZeRO the parameters of a layer share one buffer a kind (weights, adam_m, adam_v), norms
+// and biases another where their weights are of another type than the matrices'. With it
 // (Rajbhandari et al. 2020, arXiv 1910.02054) parameters of one kind form a unit, a region that all
 // ranks of the "shard" group hold together: each has its own piece of master weights and moments,
 // and the whole weights either always (stage 1, 2 and small units of stage 3) or gathered for each
@@ -66,7 +67,8 @@ struct Parameter {
   int chunk = 0;  // of the stage
   int split_block = 1;
   Sums sums;
-  bool copy = false;  // another stage owns it
+  bool copy = false;                            // another stage owns it
+  kernels::DType dtype = kernels::DType::kF32;  // of its weights; gradients and moments are f32
   Tile tile;
   int tiles = 1;       // so many parameters, this one first, are one product's matrix in order
   int weight = kNone;  // value; kNone when it is gathered for each use
@@ -99,7 +101,8 @@ struct Unit {
   int adam_v = kNone;
   Sums sums;
   bool decays = true;
-  bool tile = false;  // a tile of a matrix, alone
+  kernels::DType dtype = kernels::DType::kF32;  // of its weights
+  bool tile = false;                            // a tile of a matrix, alone
 };
 
 struct ParametersOptions {
@@ -107,6 +110,7 @@ struct ParametersOptions {
   int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
   v1::Offload offload;
   int64_t tile_bytes = 0;  // larger matrices that are brought for each use are tiled; 0: none
+  kernels::DType matrices = kernels::DType::kF32;  // that decay; norms and biases are f32
 };
 
 // Thread-compatible: plain data.
@@ -118,6 +122,8 @@ class Parameters {
 
   const std::vector<Parameter>& all() const { return all_; }
   const std::vector<Unit>& units() const { return units_; }
+  // Whether weights of any are shorter than f32.
+  bool has_short() const { return matrices_ != kernels::DType::kF32; }
   // Index of the parameter that starts with the tensor of this role; kNone when there is none.
   int Find(TensorRole role, int layer = kNone) const;
 
@@ -126,15 +132,18 @@ class Parameters {
   void AddParameter(const Model& model, const Tensor& tensor, const std::vector<ChunkRange>& chunks,
                     bool copy, std::map<const Tensor*, bool>* taken);
   void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
+  std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
   void ChooseTiers(const ParametersOptions& options);
   bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
+  // Of a unit's weights: in their type. The others: f32.
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
                 int64_t elements, Graph* graph) const;
   void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region, Graph* graph);
 
   const Parallel& parallel_;
   const int64_t tile_bytes_;
+  const kernels::DType matrices_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;
   std::map<std::pair<TensorRole, int>, int> by_role_;

@@ -123,7 +123,12 @@ class Train {
     builder_.micro_batch = kNone;
     builder_.phase = v1::OPTIMIZER_STEP;
     schedule_ = builder_.NewValue("schedule", v1::INPUT, DType::kF32, {4});
-    builder_.Input(v1::LOAD_SCHEDULE, {schedule_}, "load schedule");
+    std::vector<Slice> loaded = {schedule_};
+    if (context_.parameters.has_short()) {
+      step_ = builder_.NewValue("step", v1::INPUT, DType::kI32, {1});
+      loaded.push_back(step_);
+    }
+    builder_.Input(v1::LOAD_SCHEDULE, std::move(loaded), "load schedule");
   }
 
   absl::Status RunPass(const Pass& pass) {
@@ -181,7 +186,7 @@ class Train {
         Op::kGradScale, kernels::ClipAttrs{.clip_grad_norm = options_.clip_grad_norm},
         {AllSquares(reduction.squares), total_, scale, options_.scales_loss ? schedule_ : Slice()},
         "gradient scale");
-    Optimizer optimizer(scale, schedule_, context_.layout.chunk_bytes(), &builder_);
+    Optimizer optimizer(scale, schedule_, step_, context_.layout.chunk_bytes(), &builder_);
     if (context_.parallel.zero == 0) {
       // Gradients that rest elsewhere go there from the last parameter to the first: what left
       // last is updated last, and no update waits for its gradient to arrive.
@@ -244,8 +249,8 @@ class Train {
   GradientScopes gradients_;
   std::vector<BatchSlices> batches_;
   int64_t counted_ = 0;
-  int losses_ = 0;  // micro-batches whose loss is known
-  Slice schedule_, stats_, total_;
+  int losses_ = 0;                         // micro-batches whose loss is known
+  Slice schedule_, step_, stats_, total_;  // step_: where weights are rounded by it
 };
 
 }  // namespace

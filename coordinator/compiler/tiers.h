@@ -16,11 +16,15 @@
 
 namespace terrace::compiler {
 
-// Matrices of at least so many f32 elements may rest off the device and begin on a page there;
-// smaller ones and vectors stay, as copies of a few bytes cost more than they save. Whether a
-// parameter is such a one does not depend on the layout, so that gradients are summed in the same
-// order on every tier.
+// Matrices of at least so many elements, those of a page, may rest off the device and begin on a
+// page there; smaller ones and vectors stay, as copies of a few bytes cost more than they save.
+// Whether a parameter is such a one does not depend on the layout, so that gradients are summed in
+// the same order on every tier.
 inline constexpr int64_t kStreamedElements = kNvmeAlignment / sizeof(float);
+// Of weights of this type: their pages are whole pages of f32 as well.
+constexpr int64_t StreamedElements(kernels::DType weights) {
+  return kNvmeAlignment / kernels::SizeOf(weights);
+}
 
 inline constexpr int64_t kDefaultChunkBytes = int64_t{8} << 20;
 

@@ -58,7 +58,7 @@ std::vector<Parameter> CutIntoTiles(const ModelConfig& config, const Parameter& 
   const bool inputs_are_rows = config.conv1d_weights && role != TensorRole::kLmHead;
   const int side = by_inputs == inputs_are_rows ? 0 : 1;
   const int64_t size = whole.shape[side], other = whole.shape[1 - side];
-  const int64_t most = tile_bytes / static_cast<int64_t>(sizeof(float)) / other;
+  const int64_t most = tile_bytes / kernels::SizeOf(whole.dtype) / other;
   const int64_t step = std::max(kTileSize, most / kTileSize * kTileSize);
   if (size <= most || size <= step) return {whole};
   std::vector<Parameter> tiles;

@@ -37,7 +37,7 @@ void Weights::Fetch(int index) {
   const int layer = std::exchange(builder_.layer, kNone);  // the tensor's name tells it
   const std::string name = parameter.name();
   const Slice here = builder_.NewValue(absl::StrCat("fetched.", name), v1::PARAMETER,
-                                       kernels::DType::kF32, parameter.shape);
+                                       parameter.dtype, parameter.shape);
   builder_.layer = layer;
   graph.values[here.value].parameter = index;
   graph.values[here.value].tile = parameter.tile.size > 0;
@@ -52,7 +52,7 @@ void Weights::Gather(const Unit& unit) {
   Graph& graph = builder_.graph();
   const int layer = std::exchange(builder_.layer, kNone);  // the unit's name tells it
   const Slice all = builder_.NewValue(absl::StrCat("gathered.", unit.name), v1::PARAMETER,
-                                      kernels::DType::kF32, {unit.elements});
+                                      unit.dtype, {unit.elements});
   builder_.layer = layer;
   graph.values[all.value].tile = unit.tile;
   GatherInto(unit, all);
@@ -60,6 +60,7 @@ void Weights::Gather(const Unit& unit) {
     const Parameter& parameter = parameters_.all()[i];
     brought_[i] = graph.Add({.name = absl::StrCat("gathered.", parameter.name()),
                              .cls = v1::PARAMETER,
+                             .dtype = parameter.dtype,
                              .shape = parameter.shape,
                              .sequence = builder_.sequence(),
                              .inside = all.value,
@@ -88,7 +89,7 @@ void Weights::GatherInto(const Unit& unit, Slice all) {
   const FetchScope fetch(&builder_);
   const Slice rest =
       std::exchange(shard, builder_.NewValue(absl::StrCat("fetched.", unit.name), v1::PARAMETER,
-                                             kernels::DType::kF32, {unit.shard_elements}));
+                                             unit.dtype, {unit.shard_elements}));
   copies_.ToDevice(rest, shard, unit.name);
   gather();
 }

@@ -46,6 +46,11 @@ int64_t Brought(int64_t bytes, int64_t tile_bytes) {
   return tile_bytes > 0 ? std::min(bytes, kTilesThere * tile_bytes) : bytes;
 }
 
+// What weights take whose gradients take so many bytes.
+int64_t InWeights(const v1::Layout& layout, int64_t bytes) {
+  return bytes / kF32Bytes * WeightBytes(layout);
+}
+
 // Keeps the largest of the moments it is told of.
 class Peak {
  public:
@@ -187,8 +192,9 @@ MemoryEstimate MemoryEstimator::OnDevice(const v1::Layout& layout, const Estimat
   // When all gradients are there, other passes hold theirs, or nothing is held any more.
   const bool steady = m * layout.interleave() > kept.passes;
   const int64_t later = steady ? kept.kept : kept.kept / kept.passes * (kept.passes - 1);
-  const int64_t shared = 3 * whole / shards;
-  Peak peak(zero == 1 || zero == 2 ? shared + whole : shared, whole);
+  const int64_t shared = (InWeights(layout, whole) + 2 * whole) / shards;
+  const int64_t weights = InWeights(layout, whole);
+  Peak peak(zero == 1 || zero == 2 ? shared + weights : shared, weights);
   if (zero == 0 || (zero == 1 && m > 1)) {
     const bool accumulated = m > 1 && layout.schedule() != "gpipe";
     peak.Moment(0, accumulated ? whole : std::min(whole, std::max(head, layer)), kept.kept,
@@ -199,7 +205,7 @@ MemoryEstimate MemoryEstimator::OnDevice(const v1::Layout& layout, const Estimat
   // Gradients are scattered as they come: in their shards are those of earlier passes.
   const int64_t shard = whole / shards, sums = m > 1 ? shard : 0;
   const auto parts = [&](int64_t bytes) { return m > 1 ? bytes / shards : 0; };
-  const auto gathered = [zero](int64_t bytes) { return zero == 3 ? bytes : 0; };
+  const auto gathered = [&](int64_t bytes) { return zero == 3 ? InWeights(layout, bytes) : 0; };
   const auto arrived = [whole](int64_t bytes) { return std::min(whole, bytes); };
   const int64_t first_two = std::min(kept.kept, 2 * kept.kept / (kept.layers * kept.passes));
   const int64_t tile = TileBytes(layout);
@@ -227,6 +233,7 @@ void MemoryEstimator::Offload(const v1::Layout& layout, const EstimatedStage& st
   const v1::Offload& offload = layout.offload();
   const int64_t whole = kF32Bytes * stage.parameters / layout.tensor_parallel();
   const int64_t share = whole / ShardRanks(layout);
+  const int64_t weight_share = InWeights(layout, share);
   const int64_t layers = Brought(2 * kF32Bytes * model_.layer_parameters / layout.tensor_parallel(),
                                  TileBytes(layout));
   const int64_t passing =
@@ -239,12 +246,14 @@ void MemoryEstimator::Offload(const v1::Layout& layout, const EstimatedStage& st
   memory->state_bytes -= away(2 * share, offload.optimizer());
   // With ZeRO 1 and 2 whole weights stay on the device, and the masters rest with the moments.
   if (layout.zero_stage() == 1 || layout.zero_stage() == 2) {
-    memory->state_bytes -= away(share, offload.optimizer());
+    memory->state_bytes -= away(weight_share, offload.optimizer());
   } else {
-    const int64_t weights = away(share, offload.parameter());
-    const int64_t there_anyway = layout.zero_stage() == 3 ? std::min(whole, passing) : 0;
+    const int64_t weights = away(weight_share, offload.parameter());
+    const int64_t visiting = InWeights(layout, passing);
+    const int64_t there_anyway =
+        layout.zero_stage() == 3 ? std::min(InWeights(layout, whole), visiting) : 0;
     memory->state_bytes -=
-        weights - std::max<int64_t>(0, std::min(weights, passing) - there_anyway);
+        weights - std::max<int64_t>(0, std::min(weights, visiting) - there_anyway);
   }
   const int64_t gradients = away(layout.zero_stage() == 0 ? whole : share, offload.gradient());
   const int64_t leaving = std::min(gradients, memory->gradient_bytes);

@@ -17,6 +17,18 @@
 namespace terrace {
 
 inline constexpr int64_t kF32Bytes = 4;
+// Of weights, where they rest and where they are gathered: norms and biases are few.
+inline int64_t WeightBytes(const v1::Layout& layout) {
+  return layout.stochastic_rounding() ? 2 : kF32Bytes;
+}
+
+// The same, relative to f32.
+inline double WeightShare(const v1::Layout& layout) {
+  return static_cast<double>(WeightBytes(layout)) / kF32Bytes;
+}
+// What the optimizer reads and writes, in f32 weights: the gradient, both moments twice, weights
+// twice.
+inline double Updated(const v1::Layout& layout) { return 5 + 2 * WeightShare(layout); }
 
 // Of an activation.
 int64_t ElementBytes(const v1::Layout& layout);

@@ -106,7 +106,8 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   if (ranks == 1) return 0;
   const int64_t tp = layout.tensor_parallel();
   const double elements = static_cast<double>(stage.parameters) / static_cast<double>(tp);
-  const double weights = traits_.gathered_element_bytes * elements;
+  const double weights =
+      std::min(traits_.gathered_element_bytes, static_cast<double>(WeightBytes(layout))) * elements;
   const double gradients = (layout.communication_dtype() == "bf16" ? 2 : 4) * elements;
   const int64_t shards = ShardRanks(layout) > 1 ? ShardRanks(layout) : ranks;
   // With ZeRO layer by layer, each with the latency of its ring.
@@ -145,11 +146,13 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const TierRates rates = TierRatesOf(profile_);
   const double whole = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
   const double share = whole / static_cast<double>(ShardRanks(layout));
-  const double weights = layout.zero_stage() == 0 ? whole : share;
+  const double weights = WeightShare(layout) * (layout.zero_stage() == 0 ? whole : share);
   const double passes = layout.micro_batches();
   const double again = RecomputeOf(layout) == "none" ? 0 : 1;
   const double fetched = passes * (2 + again) * weights;
-  const double left = layout.zero_stage() >= 2 ? passes * share : weights;
+  const double left = layout.zero_stage() == 0   ? whole
+                      : layout.zero_stage() == 1 ? share
+                                                 : passes * share;
   // Of each pass over each chunk, once there and once back.
   const double kept = static_cast<double>(memory_.ActivationBytes(layout, stage)) * passes *
                       layout.interleave() / Count(MemoryEstimator::PassesHeld(layout, stage.index));
@@ -166,14 +169,15 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
            rates.nvme_read,
        (offload.gradient().nvme() * left + offload.activation().nvme() * kept) / rates.nvme_write});
   // Weights that stay on the device come and go.
-  const double visiting =
-      std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) * share;
-  const double written =
-      offload.parameter().nvme() * share + offload.optimizer().nvme() * 2 * share;
-  const double updating = std::max({Away(offload.optimizer()) * 7 * share / rates.host_memory,
-                                    visiting / rates.to_device, visiting / rates.to_host,
-                                    (written + offload.gradient().nvme() * share) / rates.nvme_read,
-                                    written / rates.nvme_write});
+  const double visiting = std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) *
+                          WeightShare(layout) * share;
+  const double written = offload.parameter().nvme() * WeightShare(layout) * share +
+                         offload.optimizer().nvme() * 2 * share;
+  const double updating =
+      std::max({Away(offload.optimizer()) * Updated(layout) * share / rates.host_memory,
+                visiting / rates.to_device, visiting / rates.to_host,
+                (written + offload.gradient().nvme() * share) / rates.nvme_read,
+                written / rates.nvme_write});
   return std::max(0.0, in_pass - busy_seconds) + updating;
 }
 
@@ -191,7 +195,8 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
                      WeightTraffic(layout, profile_) * bytes / memory +
                      LayerCommunicationSeconds(layout, stage, layer);
   const double on_device = 1 - Away(layout.offload().optimizer());
-  const double optimizer = on_device * 7 * bytes / static_cast<double>(ShardRanks(layout)) / memory;
+  const double optimizer =
+      on_device * Updated(layout) * bytes / static_cast<double>(ShardRanks(layout)) / memory;
   return passes * one * (1 + Bubble(layout)) + optimizer +
          OffloadSeconds(layout, stage, passes * one) + GradientSeconds(layout, stage, one);
 }

@@ -216,6 +216,12 @@ void Checker::CheckSharding() {
     Problem("communication_dtype", "bf16",
             absl::StrCat("be fp32 with train.precision ", layout_.precision()), "fp32");
   }
+  if (layout_.stochastic_rounding() && layout_.precision() != "bf16" &&
+      layout_.precision() != "fp8") {
+    Problem("stochastic_rounding", "true",
+            absl::StrCat("be false with train.precision ", layout_.precision()),
+            "train.precision bf16 or fp8");
+  }
   if (layout_.persistent_parameters() < 0) {
     Problem("persistent_parameters", layout_.persistent_parameters(), "not be negative");
   }

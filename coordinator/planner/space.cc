@@ -26,6 +26,7 @@ v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
   const v1::LayoutSpec& pinned = spec.layout();
   v1::Layout layout;
   layout.set_precision(spec.train().precision());
+  layout.set_stochastic_rounding(spec.train().optimizer().stochastic_rounding());
   layout.set_bucket_bytes(pinned.bucket_bytes() > 0 ? pinned.bucket_bytes() : kDefaultBucketBytes);
   layout.set_ranks(budget.ranks);
   layout.set_nodes(budget.nodes);

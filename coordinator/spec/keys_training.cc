@@ -153,6 +153,17 @@ std::vector<SpecKey> TrainingKeys() {
        {},
        "",
        "Decoupled decay of tensors with two or more dimensions"},
+      {"train.optimizer.stochastic_rounding",
+       kBoolean,
+       "false",
+       false,
+       0,
+       1,
+       {},
+       "",
+       "With precision bf16 or fp8: matrices and tables are kept in bf16 without fp32 master "
+       "weights, "
+       "and each update is rounded to bf16 up or down at random, so that its mean is exact"},
       {"train.schedule.name",
        kChoice,
        "cosine",

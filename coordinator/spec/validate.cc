@@ -96,6 +96,15 @@ void ValidateLossScale(SpecReader& reader, const v1::JobSpec& spec) {
   }
 }
 
+void ValidateRounding(SpecReader& reader, const v1::TrainSpec& train) {
+  const std::string& precision = train.precision();
+  if (!train.optimizer().stochastic_rounding() || precision == "bf16" || precision == "fp8") return;
+  reader.Problem("train.optimizer.stochastic_rounding", "true",
+                 absl::StrCat("false with train.precision ", precision,
+                              ", whose products would read weights rounded to bf16"),
+                 "train.precision bf16 or fp8");
+}
+
 // Direct I/O moves whole blocks of this many bytes (proto/tiers.h).
 constexpr int64_t kBlock = 4096;
 
@@ -212,6 +221,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   }
   ValidateLayout(reader, *spec);
   ValidateLossScale(reader, *spec);
+  ValidateRounding(reader, spec->train());
   ValidateOffload(reader, *spec);
   ValidateNvme(reader, *spec);
   ValidateCheckpoint(reader, spec->checkpoint());

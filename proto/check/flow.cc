@@ -226,6 +226,7 @@ void Flow::Compute(int i) {
       return Write(At(i, 2), value, i);
     }
     case Op::kAdamw:
+    case Op::kAdamwStochastic:
       return Update(i);
     default:
       return Function(i);

@@ -227,8 +227,11 @@ void Flow::Input(int i) {
   const v1::Instruction& instruction = sequence_->sequence->instructions(i);
   Value value = values_.Constant();
   if (instruction.input().kind() == v1::LOAD_BATCH) value = values_.Data(instruction.micro_batch());
-  if (instruction.input().kind() == v1::LOAD_SCHEDULE) value.kind = Value::kSchedule;
-  for (const Access& access : sequence_->instructions[i].accesses) Write(access, value, i);
+  const bool schedule = instruction.input().kind() == v1::LOAD_SCHEDULE;
+  for (const Access& access : sequence_->instructions[i].accesses) {
+    if (schedule) value.kind = access.operand == 0 ? Value::kSchedule : Value::kStep;
+    Write(access, value, i);
+  }
 }
 
 }  // namespace terrace::check

@@ -14,10 +14,17 @@ namespace {
 
 using kernels::Op;
 
-// Operands of kAdamw in kernels/op.h.
-constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5;  // of adamw
+// Operands of kAdamw and kAdamwStochastic in kernels/op.h.
+constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5, kStep = 6;
+constexpr int64_t kGradBytes = 4;  // of an element: gradients are f32
 // The schedule of lm_head_loss_grad, cross_entropy_grad and grad_scale.
 constexpr int kHeadSchedule = 6, kEntropySchedule = 3, kScaleSchedule = 3;
+
+const char* KindText(Value::Kind kind) {
+  if (kind == Value::kScale) return "grad_scale made";
+  return kind == Value::kStep ? "LOAD_SCHEDULE brought as the number of the step"
+                              : "LOAD_SCHEDULE brought";
+}
 
 }  // namespace
 
@@ -57,6 +64,9 @@ absl::Status Gradients::Check(int i) {
   ForgetWritten(instruction);
   if (!instruction.op.has_value()) return absl::OkStatus();
   switch (instruction.op->op) {
+    case Op::kAdamwStochastic:
+      RETURN_IF_ERROR(CheckKind(i, kStep, Value::kStep));
+      return CheckOptimizer(i);
     case Op::kAdamw:
       return CheckOptimizer(i);
     case Op::kSquaredNorm:
@@ -79,8 +89,7 @@ absl::Status Gradients::CheckKind(int i, int operand, Value::Kind kind) {
   flow_.ForEach(
       *train_.instructions[i].Find(operand), [&](const ByteRange& bytes, const Value& value) {
         if (value.kind == kind || !status.ok()) return;
-        status = Refuse(What(i, operand, bytes.begin), "which is not what ",
-                        kind == Value::kScale ? "grad_scale made" : "LOAD_SCHEDULE brought");
+        status = Refuse(What(i, operand, bytes.begin), "which is not what ", KindText(kind));
       });
   return status;
 }
@@ -101,14 +110,14 @@ absl::Status Gradients::CheckOptimizer(int i) {
   RETURN_IF_ERROR(CheckKind(i, kSchedule, Value::kSchedule));
   const Access& grad = *train_.instructions[i].Find(kGrad);
   absl::Status status;
-  for (const Held& held : HeldState(flow_, *train_.instructions[i].Find(kParam))) {
-    const int64_t moved = held.begin - (grad.offset + held.at);
-    const ByteRange bytes = {held.begin - moved, held.end - moved};
+  for (const Held& held : HeldState(flow_, train_, i, kParam)) {
+    const int64_t moved = held.begin - (grad.offset / kGradBytes + held.at);
+    const WeightPlace place = {held.buffer, moved, held.element_bytes};
+    const ByteRange bytes = {(held.begin - moved) * kGradBytes, (held.end - moved) * kGradBytes};
     flow_.content(grad.buffer).ForEach(bytes, [&](const ByteRange& piece, int number) {
       if (!status.ok()) return;
-      status = number == ByteMap::kNone
-                   ? Refuse(What(i, kGrad, piece.begin), "which holds nothing")
-                   : CheckGradient(i, piece, flow_.values()[number], held.buffer, moved);
+      status = number == ByteMap::kNone ? Refuse(What(i, kGrad, piece.begin), "which holds nothing")
+                                        : CheckGradient(i, piece, flow_.values()[number], place);
     });
   }
   return status;
@@ -118,7 +127,7 @@ absl::Status Gradients::CheckOptimizer(int i) {
 // computes its gradient), two that take the same one give the mistake away.
 absl::Status Gradients::CheckUnused(int i) {
   const CheckedInstruction& instruction = train_.instructions[i];
-  if (!instruction.op.has_value() || instruction.op->op != Op::kAdamw) return absl::OkStatus();
+  if (!instruction.op.has_value() || !kernels::IsAdamw(instruction.op->op)) return absl::OkStatus();
   const Access& grad = *instruction.Find(kGrad);
   const ByteRange bytes = {grad.offset, grad.end()};
   absl::Status status;
@@ -138,57 +147,58 @@ void Gradients::ForgetWritten(const CheckedInstruction& instruction) {
   }
 }
 
-// `moved`: from a byte of the gradient to that of its weight in `buffer`. All operands of the
-// optimizer are f32, so that equal distances in bytes are equal distances in elements.
 absl::Status Gradients::CheckGradient(int i, const ByteRange& bytes, const Value& value,
-                                      uint32_t buffer, int64_t moved) {
-  if (value.scatter >= 0) return CheckShards(i, bytes, value, buffer, moved);
-  if (state_.shard_elements(buffer) > 0 && ShardCount(program_.grid()) > 1) {
+                                      const WeightPlace& place) {
+  if (value.scatter >= 0) return CheckShards(i, bytes, value, place);
+  if (state_.shard_elements(place.buffer) > 0 && ShardCount(program_.grid()) > 1) {
     return Refuse(What(i, kGrad, bytes.begin),
                   value.spoiled_by >= 0 ? SpoiledText(train_, value)
                                         : "which is the gradient of whole weights, ",
-                  value.spoiled_by >= 0 ? "" : BufferText(program_, buffer),
+                  value.spoiled_by >= 0 ? "" : BufferText(program_, place.buffer),
                   value.spoiled_by >= 0 ? "" : " holds a shard");
   }
   absl::Status status;
-  state_.ForEach(buffer, bytes.begin + moved, bytes.end + moved, [&](const v1::StateRange& weight) {
-    if (status.ok()) status = CheckFor(i, bytes.begin, weight, value, value.squared);
-  });
+  const auto of_weight = [&](int64_t byte) {
+    return (byte / kGradBytes + place.moved) * place.element_bytes;
+  };
+  state_.ForEach(place.buffer, of_weight(bytes.begin), of_weight(bytes.end),
+                 [&](const v1::StateRange& weight) {
+                   if (!status.ok()) return;
+                   status = CheckFor(i, bytes.begin, weight, value, value.squared);
+                 });
   RETURN_IF_ERROR(status);
-  constexpr int64_t kElement = 4;
-  return CheckLink(i, bytes.begin, value, buffer, moved / kElement);
+  return CheckLink(i, bytes.begin, value, place.buffer, place.moved);
 }
 
 // The gradient is a shard: every rank's shard of it must belong to that rank's shard of the
 // weights.
 absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& value,
-                                    uint32_t buffer, int64_t moved_bytes) {
+                                    const WeightPlace& place) {
   const Scatter& scatter = flow_.values().scatter(value.scatter);
-  const int64_t shard = state_.shard_elements(buffer);
+  const int64_t shard = state_.shard_elements(place.buffer);
   const AxisMask axes = flow_.values().Large({v1::CONTEXT, v1::DATA_SHARD});
   if (shard == 0 || scatter.axes != axes || scatter.shards != ShardCount(program_.grid())) {
     return Refuse(What(i, kGrad, bytes.begin), "which is a shard over ", AxesText(scatter.axes),
-                  ", the weights in ", BufferText(program_, buffer),
+                  ", the weights in ", BufferText(program_, place.buffer),
                   shard == 0 ? " are whole" : absl::StrCat(" are shards over ", AxesText(axes)));
   }
-  constexpr int64_t kElement = 4;
-  const int64_t first = bytes.begin / kElement + value.shift;
-  const int64_t elements = (bytes.end - bytes.begin) / kElement;
-  const int64_t param_first = (bytes.begin + moved_bytes) / kElement;
+  const int64_t first = bytes.begin / kGradBytes + value.shift;
+  const int64_t elements = (bytes.end - bytes.begin) / kGradBytes;
+  const int64_t param_first = bytes.begin / kGradBytes + place.moved;
   absl::Status status;
   // Elements [begin, end) of the gradient's region are those of the weights' region `moved`
   // further.
   const auto check = [&](int64_t begin, int64_t end, int64_t moved) {
     scatter.content.ForEach({begin, end}, [&](const ByteRange& piece, int number) {
       if (number == ByteMap::kNone || !status.ok()) return;
-      state_.ForEach(buffer, (piece.begin + moved) * kElement, (piece.end + moved) * kElement,
-                     [&](const v1::StateRange& weight) {
+      state_.ForEach(place.buffer, (piece.begin + moved) * place.element_bytes,
+                     (piece.end + moved) * place.element_bytes, [&](const v1::StateRange& weight) {
                        if (!status.ok()) return;
                        status =
                            CheckFor(i, bytes.begin, weight, flow_.values()[number], value.squared);
                      });
       if (status.ok()) {
-        status = CheckLink(i, bytes.begin, flow_.values()[number], buffer, moved);
+        status = CheckLink(i, bytes.begin, flow_.values()[number], place.buffer, moved);
       }
     });
   };

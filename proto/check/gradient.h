@@ -39,10 +39,16 @@ class Gradients {
 
   absl::Status CheckOptimizer(int i);
   void ForgetWritten(const CheckedInstruction& instruction);
-  absl::Status CheckGradient(int i, const ByteRange& bytes, const Value& value, uint32_t buffer,
-                             int64_t moved);
-  absl::Status CheckShards(int i, const ByteRange& bytes, const Value& value, uint32_t buffer,
-                           int64_t moved_bytes);
+  // Where the weights of a gradient lie.
+  struct WeightPlace {
+    uint32_t buffer = 0;
+    int64_t moved = 0;  // elements, from one of the gradient to that of the weight
+    int64_t element_bytes = 0;
+  };
+  absl::Status CheckGradient(int i, const ByteRange& bytes, const Value& value,
+                             const WeightPlace& place);
+  absl::Status CheckShards(int i, const ByteRange& bytes, const Value& value,
+                           const WeightPlace& place);
   absl::Status CheckLink(int i, int64_t byte, const Value& value, uint32_t buffer, int64_t moved);
   absl::Status CheckFor(int i, int64_t byte, const v1::StateRange& weight, const Value& value,
                         int squared);

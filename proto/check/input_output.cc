@@ -28,8 +28,12 @@ absl::Status CheckInput(const v1::Instruction& instruction, const InstructionNam
   switch (instruction.input().kind()) {
     case v1::LOAD_BATCH:
       return CheckLoadBatch(instruction, where);
-    case v1::LOAD_SCHEDULE:
-      return CheckRules(instruction, {{.access = v1::WRITE, .shape = {4}}}, where);
+    case v1::LOAD_SCHEDULE: {
+      const OperandRule schedule = {.access = v1::WRITE, .shape = {4}};
+      if (instruction.operands_size() == 1) return CheckRules(instruction, {schedule}, where);
+      const OperandRule step = {.access = v1::WRITE, .dtype = v1::I32, .shape = {1}};
+      return CheckRules(instruction, {schedule, step}, where);
+    }
     case v1::LOAD_PROMPT:
       return CheckRules(instruction, {ids, ids}, where);
     default:

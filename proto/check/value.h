@@ -43,6 +43,7 @@ struct Value {
     kSquares,   // sums of squares of gradients: which ones is in Squares
     kScale,     // what GRAD_SCALE made
     kSchedule,  // what LOAD_SCHEDULE brought
+    kStep,      // what it brought as the number of the step
   };
   Kind kind = kNumbers;
   bool zero = false;     // nothing but zeros: fits to everything

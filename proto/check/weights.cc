@@ -104,7 +104,8 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
   for (int i = 0; i < static_cast<int>(sequence.instructions.size()); ++i) {
     const CheckedInstruction& checked = sequence.instructions[i];
     const v1::Instruction& instruction = sequence.sequence->instructions(i);
-    const bool optimizer = IsTrain(name) && checked.op.has_value() && checked.op->op == Op::kAdamw;
+    const bool optimizer =
+        IsTrain(name) && checked.op.has_value() && kernels::IsAdamw(checked.op->op);
     for (const Access& access : checked.accesses) {
       if (!access.writes || program.buffers(access.buffer).lifetime() != v1::PERSISTENT) continue;
       const auto refuse = [&](const char* before, const char* after) {
@@ -127,18 +128,20 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
   return absl::OkStatus();
 }
 
-std::vector<Held> HeldState(const Flow& flow, const Access& access) {
-  constexpr int64_t kElement = 4;  // operands of the optimizer are f32
+std::vector<Held> HeldState(const Flow& flow, const CheckedSequence& sequence, int i, int operand) {
+  const Access& access = *sequence.instructions[i].Find(operand);
+  const int64_t element_bytes = kernels::SizeOf(
+      static_cast<kernels::DType>(sequence.sequence->instructions(i).operands(operand).dtype()));
   std::vector<Held> held;
   flow.ForEach(access, [&](const ByteRange& bytes, const Value& value) {
     if (value.role != Value::kState || value.rounded || value.updated || value.spoiled_by >= 0) {
       return;
     }
-    const int64_t moved = value.distance * kElement;
-    held.push_back({.at = bytes.begin - access.offset,
+    held.push_back({.at = (bytes.begin - access.offset) / element_bytes,
                     .buffer = static_cast<uint32_t>(value.origin),
-                    .begin = bytes.begin + moved,
-                    .end = bytes.end + moved});
+                    .begin = bytes.begin / element_bytes + value.distance,
+                    .end = bytes.end / element_bytes + value.distance,
+                    .element_bytes = element_bytes});
   });
   return held;
 }
@@ -154,8 +157,8 @@ Updates::Updates(const v1::Program& program, const StateIndex& state, const Chec
 absl::Status Updates::Check(int i) {
   const v1::Instruction& source = train_.sequence->instructions(i);
   const CheckedInstruction& instruction = train_.instructions[i];
-  if (instruction.op.has_value() && instruction.op->op == Op::kAdamw) {
-    return CheckOptimizer(instruction, Where(*train_.sequence, source));
+  if (instruction.op.has_value() && kernels::IsAdamw(instruction.op->op)) {
+    return CheckOptimizer(i, Where(*train_.sequence, source));
   }
   if (source.kind_case() != v1::Instruction::kCopy) return absl::OkStatus();
   for (int to = 1; to < source.operands_size(); to += 2) {
@@ -171,9 +174,8 @@ absl::Status Updates::Check(int i) {
 
 // ---- the optimizer ------------------------------------------------------------------------------
 
-absl::Status Updates::CheckOptimizer(const CheckedInstruction& instruction,
-                                     const std::string& where) {
-  const Access& param = *instruction.Find(kParam);
+absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
+  const CheckedInstruction& instruction = train_.instructions[i];
   for (int operand : {0, kParam, kMoment1, kMoment2}) {
     if (instruction.Find(operand)->rows > 1)
       return Refuse(where, ": operand ", operand, " must be dense");
@@ -181,10 +183,28 @@ absl::Status Updates::CheckOptimizer(const CheckedInstruction& instruction,
   for (int operand : {kParam, kMoment1, kMoment2}) {
     RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
   }
-  const std::vector<Held> weights = HeldState(flow_, param);
+  const std::vector<Held> weights = HeldState(flow_, train_, i, kParam);
   for (const Held& weight : weights) RETURN_IF_ERROR(CheckWeight(weight, where));
-  RETURN_IF_ERROR(CheckMoments(weights, *instruction.Find(kMoment1), v1::ADAM_M, where));
-  return CheckMoments(weights, *instruction.Find(kMoment2), v1::ADAM_V, where);
+  if (instruction.op->op == Op::kAdamwStochastic) {
+    const auto& attrs = std::get<kernels::AdamwAttrs>(instruction.op->attrs);
+    RETURN_IF_ERROR(CheckRounding(attrs.rounding, weights, where));
+  }
+  RETURN_IF_ERROR(CheckMoments(weights, i, kMoment1, v1::ADAM_M, where));
+  return CheckMoments(weights, i, kMoment2, v1::ADAM_V, where);
+}
+
+// The random bits are those of the elements that the operand holds.
+absl::Status Updates::CheckRounding(const kernels::RoundingAttrs& rounding,
+                                    const std::vector<Held>& weights,
+                                    const std::string& where) const {
+  for (const Held& weight : weights) {
+    const int64_t first = weight.begin - weight.at;
+    if (rounding.buffer == weight.buffer && rounding.first == first) continue;
+    return Refuse(where, ": rounds with the bits of element ", rounding.first, " of buffer ",
+                  rounding.buffer, " on, its weights are element ", first, " of ",
+                  BufferText(program_, weight.buffer), " on");
+  }
+  return absl::OkStatus();
 }
 
 // Every byte is state as the step found it.
@@ -210,20 +230,20 @@ absl::Status Updates::CheckHeld(const Access& access, const std::string& where) 
 
 absl::Status Updates::CheckWeight(const Held& weight, const std::string& where) {
   const std::string buffer = BufferText(program_, weight.buffer);
+  const ByteRange bytes = weight.bytes();
   const int64_t missing =
       state_.bytes(weight.buffer)
-          .FirstMissing({.offset = weight.begin, .row_bytes = weight.end - weight.begin});
+          .FirstMissing({.offset = bytes.begin, .row_bytes = bytes.end - bytes.begin});
   if (missing >= 0) return Refuse(where, ": byte ", missing, " of ", buffer, " is no weight");
   absl::Status status;
   const bool sharded = state_.shard_elements(weight.buffer) > 0;
-  state_.ForEach(weight.buffer, sharded ? 0 : weight.begin, sharded ? INT64_MAX : weight.end,
+  state_.ForEach(weight.buffer, sharded ? 0 : bytes.begin, sharded ? INT64_MAX : bytes.end,
                  [&](const v1::StateRange& range) {
                    if (range.kind() == v1::WEIGHT) return;
                    status =
                        Refuse(where, ": byte ", range.offset(), " of ", buffer, " is no weight");
                  });
   RETURN_IF_ERROR(status);
-  const ByteRange bytes = {weight.begin, weight.end};
   updated_[weight.buffer].ForEach(bytes, [&](const ByteRange& piece, int value) {
     if (value == ByteMap::kNone || !status.ok()) return;
     status = Refuse(where, ": updates byte ", piece.begin, " of ", buffer, " a second time");
@@ -235,25 +255,26 @@ absl::Status Updates::CheckWeight(const Held& weight, const std::string& where) 
 
 // Piece by piece: one of the weights against one of the moments. Both cover all of their operands,
 // which are equally long.
-absl::Status Updates::CheckMoments(const std::vector<Held>& weights, const Access& moment,
+absl::Status Updates::CheckMoments(const std::vector<Held>& weights, int i, int operand,
                                    v1::StateKind kind, const std::string& where) const {
-  const std::vector<Held> moments = HeldState(flow_, moment);
+  const Access& moment = *train_.instructions[i].Find(operand);
+  const std::vector<Held> moments = HeldState(flow_, train_, i, operand);
   auto m = moments.begin();
   for (const Held& weight : weights) {
     int64_t at = weight.at;
     const int64_t end = weight.at + weight.end - weight.begin;
     while (at < end && m != moments.end()) {
       const int64_t piece_end = std::min(end, m->at + m->end - m->begin);
-      const auto cut = [&](const Held& held) {
-        return Held{.at = at,
-                    .buffer = held.buffer,
-                    .begin = held.begin + at - held.at,
-                    .end = held.begin + piece_end - held.at};
+      const auto cut = [&](Held held) {
+        held.end = held.begin + piece_end - held.at;
+        held.begin += at - held.at;
+        held.at = at;
+        return held;
       };
-      RETURN_IF_ERROR(CheckMoment(
-          cut(weight), cut(*m), kind,
-          absl::StrCat(where, ": operand ", moment.operand, " at byte ", moment.offset + at, " of ",
-                       BufferText(program_, moment.buffer))));
+      RETURN_IF_ERROR(CheckMoment(cut(weight), cut(*m), kind,
+                                  absl::StrCat(where, ": operand ", operand, " at byte ",
+                                               moment.offset + at * m->element_bytes, " of ",
+                                               BufferText(program_, moment.buffer))));
       at = piece_end;
       if (at == m->at + m->end - m->begin) ++m;
     }
@@ -268,20 +289,22 @@ absl::Status Updates::CheckMoment(const Held& weight, const Held& moment, v1::St
   };
   absl::Status status;
   if (state_.shard_elements(weight.buffer) > 0) {
-    // All four operands are f32: equal bytes are equal elements.
     if (weight.begin == moment.begin && state_.SameRegion(weight.buffer, moment.buffer, kind))
       return status;
     state_.ForEach(weight.buffer, 0, INT64_MAX,
                    [&](const v1::StateRange& range) { status = refuse(range); });
     return status;
   }
-  state_.ForEach(weight.buffer, weight.begin, weight.end, [&](const v1::StateRange& range) {
-    const int64_t place = moment.begin + (range.offset() - weight.begin);
+  const ByteRange bytes = weight.bytes(), moment_bytes = moment.bytes();
+  state_.ForEach(weight.buffer, bytes.begin, bytes.end, [&](const v1::StateRange& range) {
+    const int64_t element = moment.begin + range.offset() / weight.element_bytes - weight.begin;
+    const int64_t place = element * moment.element_bytes;
     bool found = false;
-    state_.ForEach(moment.buffer, moment.begin, moment.end, [&](const v1::StateRange& other) {
-      found =
-          found || (other.kind() == kind && other.offset() == place && SamePlaces(other, range));
-    });
+    state_.ForEach(
+        moment.buffer, moment_bytes.begin, moment_bytes.end, [&](const v1::StateRange& other) {
+          found = found ||
+                  (other.kind() == kind && other.offset() == place && SamePlaces(other, range));
+        });
     if (!found && status.ok()) status = refuse(range);
   });
   return status;

@@ -56,14 +56,18 @@ bool SamePlaces(const v1::StateRange& a, const v1::StateRange& b);
 absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex& state,
                                    const CheckedSequence& sequence);
 
-// Bytes of the state, and where in an operand a copy of them lies.
+// Elements of the state, and where in an operand a copy of them lies.
 struct Held {
-  int64_t at = 0;  // bytes from the operand's first
+  int64_t at = 0;  // elements from the operand's first
   uint32_t buffer = 0;
-  int64_t begin = 0, end = 0;  // bytes of that buffer
+  int64_t begin = 0, end = 0;  // elements of that buffer
+  int64_t element_bytes = 0;   // of the operand, and so of the buffer: what is rounded is no state
+
+  ByteRange bytes() const { return {begin * element_bytes, end * element_bytes}; }
 };
-// The state that the operand of an optimizer op holds, in order; what is no state is left out.
-std::vector<Held> HeldState(const Flow& flow, const Access& access);
+// The state that an operand of optimizer instruction i holds, in order; what is no state is left
+// out.
+std::vector<Held> HeldState(const Flow& flow, const CheckedSequence& sequence, int i, int operand);
 
 // The optimizer ops of "train", and the copies that bring home what they changed.
 class Updates {
@@ -79,10 +83,12 @@ class Updates {
   absl::Status CheckComplete() const;
 
  private:
-  absl::Status CheckOptimizer(const CheckedInstruction& instruction, const std::string& where);
+  absl::Status CheckOptimizer(int i, const std::string& where);
+  absl::Status CheckRounding(const kernels::RoundingAttrs& rounding,
+                             const std::vector<Held>& weights, const std::string& where) const;
   absl::Status CheckHeld(const Access& access, const std::string& where) const;
   absl::Status CheckWeight(const Held& weight, const std::string& where);
-  absl::Status CheckMoments(const std::vector<Held>& weights, const Access& moment,
+  absl::Status CheckMoments(const std::vector<Held>& weights, int i, int operand,
                             v1::StateKind kind, const std::string& where) const;
   absl::Status CheckMoment(const Held& weight, const Held& moment, v1::StateKind kind,
                            const std::string& where) const;

@@ -175,5 +175,52 @@ TEST(BitwiseTest, ZeroWithAccumulationChangesTheOrderOfSumsOnly) {
   ExpectSame(TrainLayout(data, Zero(3, 4, 2), kSteps), two, "zero 3");
 }
 
+// ---- weights in bf16, rounded stochastically ----------------------------------------------------
+
+v1::Layout Rounded(v1::Layout layout) {
+  layout.set_precision("bf16");
+  layout.set_stochastic_rounding(true);
+  return layout;
+}
+
+// Every element has its bits, wherever it is updated: in shards of whole layers, in stages, after
+// passes that are computed again.
+TEST(StochasticRoundingTest, WhoeverUpdatesAWeightRoundsItAlike) {
+  for (const char* family : {"gpt2", "llama", "qwen3"}) {
+    const JobData data = DataOf(family, /*clip=*/0);
+    const JobResult none = TrainLayout(data, Rounded(Zero(0)), kSteps);
+    for (uint32_t stage : {1, 2, 3}) {
+      ExpectSame(TrainLayout(data, Rounded(Zero(stage)), kSteps), none,
+                 absl::StrCat(family, " zero ", stage));
+    }
+  }
+  const JobData data = DataOf("llama", /*clip=*/0);
+  v1::Layout one = Rounded(Precision("bf16"));
+  one.set_micro_batches(4);
+  const JobResult alone = TrainLayout(data, one, kSteps);
+  ExpectSame(TrainLayout(data, Rounded(Pipeline("1f1b", "bf16")), kSteps), alone, "stages");
+  one.set_recompute("full");
+  ExpectSame(TrainLayout(data, one, kSteps), alone, "recompute");
+}
+
+// Merging the ranks' states, TrainInProcess refuses copies that differ in a bit.
+TEST(StochasticRoundingTest, RanksThatHoldTheSameWeightsKeepThemTheSame) {
+  for (const char* family : {"gpt2", "qwen3"}) {
+    v1::Layout layout = Rounded(Pipeline("1f1b", "bf16"));
+    layout.set_tensor_parallel(2);
+    layout.set_context_parallel(2);
+    layout.set_micro_batches(2);
+    EXPECT_EQ(TrainLayout(DataOf(family), layout, kSteps).losses.size(), size_t{kSteps});
+  }
+}
+
+TEST(StochasticRoundingTest, AnotherSeedRoundsOtherwise) {
+  JobData data = DataOf("llama");
+  const JobResult first = TrainLayout(data, Rounded(Precision("bf16")), kSteps);
+  ExpectSame(TrainLayout(data, Rounded(Precision("bf16")), kSteps), first, "the same seed");
+  data.train.set_seed(data.train.seed() + 1);
+  EXPECT_NE(TrainLayout(data, Rounded(Precision("bf16")), kSteps).weights, first.weights);
+}
+
 }  // namespace
 }  // namespace terrace

@@ -90,6 +90,17 @@ TEST_P(OffloadBitwiseTest, PrecisionAndRecomputeGoWithIt) {
   ExpectSame(TrainLayout(data, With(layout, nvme), kSteps), resident, "bf16, block, nvme");
 }
 
+TEST_P(OffloadBitwiseTest, WeightsInBf16AreRoundedAlikeOnAnyTier) {
+  const JobData data = DataOf(GetParam());
+  v1::Layout layout = Resident();
+  layout.set_precision("bf16");
+  layout.set_stochastic_rounding(true);
+  const JobResult resident = TrainLayout(data, layout, kSteps);
+  for (const Tiers& tiers : AllTiers()) {
+    ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident, Describe(tiers));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, OffloadBitwiseTest, testing::Values("gpt2", "llama", "qwen3"));
 
 TEST(OffloadBitwiseTest, RanksThatShareTheStatesKeepThemOnAnyTier) {
@@ -98,11 +109,15 @@ TEST(OffloadBitwiseTest, RanksThatShareTheStatesKeepThemOnAnyTier) {
     v1::Layout layout = Resident();
     layout.set_data_parallel(2);
     layout.set_zero_stage(zero);
-    const JobResult resident = TrainLayout(data, layout, kSteps);
-    for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
-      const Tiers tiers = {zero == 3 ? tier : v1::DEVICE, tier, tier};
-      ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident,
-                 absl::StrCat("zero ", zero, " ", Describe(tiers)));
+    for (const bool stochastic : {false, true}) {
+      layout.set_precision(stochastic ? "bf16" : "fp32");
+      layout.set_stochastic_rounding(stochastic);
+      const JobResult resident = TrainLayout(data, layout, kSteps);
+      for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+        const Tiers tiers = {zero == 3 ? tier : v1::DEVICE, tier, tier};
+        ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident,
+                   absl::StrCat("zero ", zero, " ", Describe(tiers)));
+      }
     }
   }
 }

@@ -10,12 +10,20 @@
 #include "base/status_macros.h"
 #include "proto/allocation_events.h"
 #include "proto/state_layout.h"
+#include "worker/checkpoint/convert.h"
 
 namespace terrace {
 namespace {
 
 bool KeepsGradients(const v1::Program& program) {
   return program.arenas_size() == 1 && !UsesCaching(program);
+}
+
+kernels::DType TypeOf(const v1::Program& program, uint32_t buffer) {
+  return static_cast<kernels::DType>(program.buffers(static_cast<int>(buffer)).dtype());
+}
+int64_t SizeOf(const v1::Program& program, uint32_t buffer) {
+  return kernels::SizeOf(TypeOf(program, buffer));
 }
 
 Piece PieceOf(const Rank& rank, const v1::StateRange& range, const StateRun& run,
@@ -43,10 +51,11 @@ std::vector<Piece> Gradients(const Rank& rank) {
   std::vector<Piece> pieces;
   for (const v1::Sequence& sequence : rank.program.sequences()) {
     for (const v1::Instruction& instruction : sequence.instructions()) {
-      if (instruction.compute().op() != "adamw") continue;
+      if (!instruction.compute().op().starts_with("adamw")) continue;
       const v1::Operand& gradient = instruction.operands(0);
       const v1::Operand& weight = instruction.operands(1);
-      const int64_t bytes = weight.shape(0) * 4;
+      const int64_t element_bytes = SizeOf(rank.program, weight.buffer());
+      const int64_t bytes = weight.shape(0) * element_bytes;
       for (const v1::StateRange& range : rank.program.state()) {
         if (range.kind() != v1::WEIGHT || range.buffer() != weight.buffer()) continue;
         for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
@@ -54,7 +63,8 @@ std::vector<Piece> Gradients(const Rank& rank) {
           if (within < 0 || within >= bytes) continue;
           pieces.push_back(
               PieceOf(rank, range, run,
-                      rank.Read(gradient.buffer(), gradient.offset() + within, run.elements)));
+                      rank.Read(gradient.buffer(), gradient.offset() + within / element_bytes * 4,
+                                run.elements)));
         }
       }
     }
@@ -112,9 +122,12 @@ void FixedDataset::ValidationRow(int64_t index, std::span<int32_t> tokens,
 std::vector<float> Rank::Read(uint32_t buffer, int64_t offset, int64_t elements) const {
   const v1::Buffer& b = program.buffers(static_cast<int>(buffer));
   std::vector<float> values(elements);
-  const absl::Status read =
-      regions[b.arena()]->Read(b.offset() + offset, std::as_writable_bytes(std::span(values)));
+  std::vector<std::byte> bytes(elements * SizeOf(program, buffer));
+  const absl::Status read = regions[b.arena()]->Read(b.offset() + offset, bytes);
   if (!read.ok()) values.assign(elements, std::nanf(""));  // equal to nothing
+  if (!read.ok()) return values;
+  ConvertElements(TypeOf(program, buffer), bytes.data(), kernels::DType::kF32,
+                  reinterpret_cast<std::byte*>(values.data()), elements);
   return values;
 }
 
@@ -142,8 +155,10 @@ absl::Status LoadWeights(const Rank& rank, const Tensors& weights) {
     for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
       const v1::Buffer& buffer = rank.program.buffers(static_cast<int>(range.buffer()));
       const auto values = std::span(tensor).subspan(run.begin, run.elements);
-      RETURN_IF_ERROR(
-          rank.regions[buffer.arena()]->Write(buffer.offset() + run.offset, std::as_bytes(values)));
+      std::vector<std::byte> bytes(run.elements * SizeOf(rank.program, range.buffer()));
+      ConvertElements(kernels::DType::kF32, reinterpret_cast<const std::byte*>(values.data()),
+                      TypeOf(rank.program, range.buffer()), bytes.data(), run.elements);
+      RETURN_IF_ERROR(rank.regions[buffer.arena()]->Write(buffer.offset() + run.offset, bytes));
     }
   }
   return absl::OkStatus();

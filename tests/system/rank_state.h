@@ -48,7 +48,7 @@ struct Rank {
   Coordinates coordinates;
   std::span<Region* const> regions;
 
-  // From so many bytes into a buffer on.
+  // From so many bytes into a buffer on; what is bf16 there as f32.
   std::vector<float> Read(uint32_t buffer, int64_t offset, int64_t elements) const;
 };
 

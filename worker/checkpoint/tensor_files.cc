@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/tensor_files.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -11,21 +12,40 @@ namespace {
 
 std::map<std::string, std::string> Metadata() { return {{"format", "pt"}}; }
 
-TensorToWrite Announced(const v1::Initializer& initializer, v1::StateKind kind) {
+constexpr int kMatrixDims = 2;  // at least
+
+TensorToWrite Announced(const v1::Initializer& initializer, v1::StateKind kind,
+                        kernels::DType dtype = kernels::DType::kF32) {
   return {StoredName(initializer.tensor(), kind),
-          kernels::DType::kF32,
+          dtype,
           {initializer.shape().begin(), initializer.shape().end()}};
+}
+
+// Of the weights of matrices and tables: one on all stages, each of which has a layer.
+kernels::DType TypeOfMatrices(const v1::Program& program) {
+  for (const v1::StateRange& range : program.state()) {
+    if (range.kind() == v1::WEIGHT && range.shape_size() >= kMatrixDims)
+      return static_cast<kernels::DType>(range.dtype());
+  }
+  return kernels::DType::kF32;
 }
 
 }  // namespace
 
 std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program) {
   TensorFile model = {.name = kModelFile}, optimizer = {.name = kOptimizerFile};
+  const kernels::DType matrices = TypeOfMatrices(program);
   for (const v1::Initializer& initializer : program.initializers()) {
-    model.tensors.push_back(Announced(initializer, v1::WEIGHT));
+    const bool matrix = initializer.shape_size() >= kMatrixDims;
+    model.tensors.push_back(
+        Announced(initializer, v1::WEIGHT, matrix ? matrices : kernels::DType::kF32));
     optimizer.tensors.push_back(Announced(initializer, v1::ADAM_M));
     optimizer.tensors.push_back(Announced(initializer, v1::ADAM_V));
   }
+  // The widest first: then every tensor begins at a multiple of its elements' size.
+  std::stable_partition(
+      model.tensors.begin(), model.tensors.end(),
+      [](const TensorToWrite& tensor) { return tensor.dtype == kernels::DType::kF32; });
   return {std::move(model), std::move(optimizer)};
 }
 

@@ -29,7 +29,8 @@ struct TensorFile {
   std::vector<TensorToWrite> tensors;
 };
 
-// The weights in the model's order; their moments in the same order.
+// The weights in the model's order, those in f32 before those in bf16; their moments in the model's
+// order.
 std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program);
 // The name of the file that holds tensors of this kind.
 std::string_view FileOfKind(v1::StateKind kind);

@@ -6,6 +6,7 @@
 #include "proto/grid.h"
 #include "proto/op_codec.h"
 #include "worker/rank/handlers.h"
+#include "worker/rank/rounding_parts.h"
 
 namespace terrace {
 namespace {
@@ -34,7 +35,14 @@ absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstructio
     out->run = RunCompute;
     out->kernel = kernels::cpu::Find(decoded.op);
   }
-  ResolveRank(CoordinatesOf(in.program->grid(), in.options->rank), &out->attrs);
+  const Coordinates rank = CoordinatesOf(in.program->grid(), in.options->rank);
+  ResolveRank(rank, &out->attrs);
+  if (decoded.op == kernels::Op::kAdamwStochastic) {
+    auto& attrs = std::get<kernels::AdamwAttrs>(out->attrs);
+    RETURN_IF_ERROR(
+        Located(ResolveRounding(*in.program, rank, out->operands[1].Elements(), &attrs.rounding),
+                *in.source));
+  }
   const v1::StreamKind stream = in.program->streams(in.source->stream()).kind();
   out->context.threads =
       stream == v1::COMPUTE || stream == v1::HOST_COMPUTE ? in.options->threads : 1;

@@ -44,7 +44,9 @@ absl::Status RunLoadBatch(const PreparedInstruction& instruction, SequenceIo* io
 }
 
 absl::Status RunLoadSchedule(const PreparedInstruction& instruction, SequenceIo* io) {
-  io->LoadSchedule(Values<float>(HostSide(instruction)[0]).first<4>());
+  const auto& views = HostSide(instruction);
+  io->LoadSchedule(Values<float>(views[0]).first<4>());
+  if (views.size() > 1) *views[1].as<int32_t>() = io->Updates();
   return absl::OkStatus();
 }
 
@@ -69,6 +71,15 @@ bool Fits(const PreparedInstruction& instruction, size_t operands, kernels::DTyp
   return instruction.operands.size() == operands &&
          std::all_of(instruction.operands.begin(), instruction.operands.end(),
                      [dtype](const kernels::TensorView& view) { return FitsOne(view, dtype); });
+}
+
+bool FitsSchedule(const PreparedInstruction& instruction) {
+  const auto& operands = instruction.operands;
+  const auto fits = [&](size_t i, kernels::DType dtype, int64_t elements) {
+    return FitsOne(operands[i], dtype) && operands[i].Elements() == elements;
+  };
+  if (operands.empty() || operands.size() > 2 || !fits(0, kernels::DType::kF32, 4)) return false;
+  return operands.size() == 1 || fits(1, kernels::DType::kI32, 1);
 }
 
 // The tokens of one micro-batch of the sequence that a rank holds.
@@ -115,8 +126,8 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
       }
       return SetLoad(in, RunLoadBatch, out);
     case v1::LOAD_SCHEDULE:
-      if (!Fits(*out, 1, kernels::DType::kF32) || out->operands[0].Elements() != 4) {
-        return refuse("load_schedule must have one operand f32[4]");
+      if (!FitsSchedule(*out)) {
+        return refuse("load_schedule must have an operand f32[4], and may have i32[1] behind it");
       }
       return SetLoad(in, RunLoadSchedule, out);
     case v1::LOAD_PROMPT:

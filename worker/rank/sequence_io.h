@@ -22,8 +22,10 @@ class SequenceIo {
   // empty: not wanted.
   virtual void LoadBatch(int micro_batch, std::span<int32_t> tokens,
                          std::span<int32_t> targets) = 0;
-  // {learning rate, 1 - beta1^t, 1 - beta2^t, 0} of this step.
+  // {learning rate, 1 - beta1^t, 1 - beta2^t, factor} of this step.
   virtual void LoadSchedule(std::span<float, 4> schedule) = 0;
+  // t - 1: how many updates of the weights came before this step's.
+  virtual int32_t Updates() const { return 0; }
   virtual void LoadPrompt(std::span<int32_t> tokens, std::span<int32_t> index) = 0;
   virtual void Output(v1::OutputKind kind, std::span<const float> values) = 0;
 };

@@ -46,6 +46,8 @@ void TrainIo::LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<in
   cutter_.Load(std::ref(read), tokens, targets);
 }
 
+int32_t TrainIo::Updates() const { return static_cast<int32_t>(loss_scale_.Scheduled(step_)); }
+
 void TrainIo::LoadSchedule(std::span<float, 4> schedule) {
   const int64_t scheduled = loss_scale_.Scheduled(step_);
   learning_rate_ = LearningRate(rules_, scheduled);

@@ -71,6 +71,7 @@ class TrainIo final : public SequenceIo {
 
   void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override;
   void LoadSchedule(std::span<float, 4> schedule) override;
+  int32_t Updates() const override;
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind kind, std::span<const float> values) override;
 

@@ -43,6 +43,8 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
       kernels::FillAttrs{.value = 2.5f},
       kernels::ClipAttrs{.clip_grad_norm = 1.5f},
       kernels::AdamwAttrs{.beta1 = 0.8f, .beta2 = 0.95f, .epsilon = 1e-6f, .weight_decay = 0.1f},
+      kernels::AdamwAttrs{.beta2 = 0.95f,
+                          .rounding = {.seed = 1234, .buffer = 5, .first = 1 << 20, .parts = {}}},
       kernels::AttentionBlockAttrs{.sequence = 16,
                                    .window = 4,
                                    .scale = 0.125f,

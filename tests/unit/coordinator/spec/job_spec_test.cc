@@ -227,6 +227,26 @@ TEST(JobSpecTest, OnlyFp16HasALossScale) {
   }
 }
 
+TEST(JobSpecTest, WeightsAreRoundedStochasticallyWhereProductsReadBf16) {
+  for (const char* precision : {"bf16", "fp8", "fp32", "tf32", "fp16"}) {
+    std::string text(kMinimal);
+    const std::string train =
+        absl::StrCat("precision: ", precision, ", optimizer: {stochastic_rounding: true}, steps");
+    text.replace(text.find("steps"), 5, train);
+    const bool allowed = std::string(precision) == "bf16" || std::string(precision) == "fp8";
+    if (allowed) {
+      EXPECT_TRUE(Parse(text).train().optimizer().stochastic_rounding());
+      continue;
+    }
+    const std::string error = ErrorOf(text);
+    EXPECT_THAT(error,
+                HasSubstr(absl::StrCat("train.optimizer.stochastic_rounding: got true, must be "
+                                       "false with train.precision ",
+                                       precision)));
+    EXPECT_THAT(error, HasSubstr("try train.precision bf16 or fp8"));
+  }
+}
+
 TEST(JobSpecTest, LayoutKeysThatNeedOthersSayWhich) {
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {recompute_every: 2}\n")),
               HasSubstr("try layout.recompute every"));

@@ -13,6 +13,7 @@
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 #include "tests/unit/worker/checkpoint/layout_fixture.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"
+#include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/state_view.h"
 
 namespace terrace {
@@ -71,16 +72,15 @@ class CompiledJob {
     });
   }
   // Calls `visit` with every element that each rank holds.
-  void Visit(const std::function<void(int, const StateTensor&, int64_t, float*)>& visit) {
+  void Visit(const std::function<void(int, const StateTensor&, int64_t, std::byte*)>& visit) {
     for (int rank = 0; rank < size(); ++rank) {
       const auto tensors = ViewState(state(rank));
       ASSERT_TRUE(tensors.ok()) << tensors.status();
       for (const StateTensor& tensor : *tensors) {
-        ASSERT_EQ(tensor.dtype, kernels::DType::kF32) << tensor.stored_name;
         for (const StateSlice& slice : tensor.slices) {
-          float* const held = reinterpret_cast<float*>(bytes_.at(slice.region) + slice.offset);
+          std::byte* const held = bytes_.at(slice.region) + slice.offset;
           for (int64_t i = 0; i < slice.elements; ++i) {
-            visit(rank, tensor, slice.begin + i, held + i);
+            visit(rank, tensor, slice.begin + i, held + i * tensor.element_bytes());
           }
         }
       }
@@ -102,30 +102,55 @@ std::string FilesOf(const std::string& folder) {
          ReadTextFile(folder + "/optimizer.safetensors", 1 << 26).value();
 }
 
-class CompiledLayoutTest : public ::testing::TestWithParam<std::string> {};
+class CompiledLayoutTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  // A checkpoint of one rank, read and written again by every layout.
+  static void ExpectEveryLayoutResumes(bool stochastic_rounding);
+};
 
 INSTANTIATE_TEST_SUITE_P(Families, CompiledLayoutTest, ::testing::ValuesIn(Families()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(CompiledLayoutTest, EveryLayoutResumesTheOthersCheckpoints) {
+// The element's value in the tensor's type.
+std::vector<std::byte> Bytes(const StateTensor& tensor, int64_t element) {
+  const float value = Value(tensor, element);
+  std::vector<std::byte> bytes(tensor.element_bytes());
+  ConvertElements(kernels::DType::kF32, reinterpret_cast<const std::byte*>(&value), tensor.dtype,
+                  bytes.data(), 1);
+  return bytes;
+}
+
+v1::Layout With(v1::Layout layout, bool stochastic_rounding) {
+  layout.set_stochastic_rounding(stochastic_rounding);
+  if (stochastic_rounding) layout.set_precision("bf16");
+  return layout;
+}
+
+void CompiledLayoutTest::ExpectEveryLayoutResumes(bool stochastic_rounding) {
   TemporaryFolder first;
-  CompiledJob one(CompileCase({GetParam(), MatrixLayout()}).value());
-  one.Visit([](int, const StateTensor& tensor, int64_t element, float* held) {
-    *held = Value(tensor, element);
+  CompiledJob one(CompileCase({GetParam(), With(MatrixLayout(), stochastic_rounding)}).value());
+  int64_t short_ones = 0;
+  one.Visit([&](int, const StateTensor& tensor, int64_t element, std::byte* held) {
+    const std::vector<std::byte> bytes = Bytes(tensor, element);
+    std::memcpy(held, bytes.data(), bytes.size());
+    short_ones += bytes.size() == 2;
   });
+  EXPECT_EQ(short_ones > 0, stochastic_rounding);
   ASSERT_THAT(one.Write(first.path()), ::testing::Each(absl::OkStatus()));
   const std::string path = first.path("step-00000001"), files = FilesOf(path);
   int layouts = 0;
-  for (const LayoutCase& c : LayoutMatrix(8, kEvery)) {
+  for (LayoutCase c : LayoutMatrix(8, kEvery)) {
     if (c.family != GetParam()) continue;
     SCOPED_TRACE(Describe(c));
+    c.layout = With(c.layout, stochastic_rounding);
     auto stages = CompileCase(c);
     ASSERT_TRUE(stages.ok()) << stages.status();
     CompiledJob job(*std::move(stages));
     ASSERT_THAT(job.Read(path), ::testing::Each(absl::OkStatus()));
     int64_t wrong = 0;
-    job.Visit([&](int, const StateTensor& tensor, int64_t element, float* held) {
-      wrong += *held != Value(tensor, element);
+    job.Visit([&](int, const StateTensor& tensor, int64_t element, std::byte* held) {
+      const std::vector<std::byte> bytes = Bytes(tensor, element);
+      wrong += std::memcmp(held, bytes.data(), bytes.size()) != 0;
     });
     ASSERT_EQ(wrong, 0);
     TemporaryFolder second;
@@ -134,6 +159,14 @@ TEST_P(CompiledLayoutTest, EveryLayoutResumesTheOthersCheckpoints) {
     ++layouts;
   }
   EXPECT_GT(layouts, 5);
+}
+
+TEST_P(CompiledLayoutTest, EveryLayoutResumesTheOthersCheckpoints) {
+  ExpectEveryLayoutResumes(/*stochastic_rounding=*/false);
+}
+
+TEST_P(CompiledLayoutTest, SoItDoesWithWeightsInBf16) {
+  ExpectEveryLayoutResumes(/*stochastic_rounding=*/true);
 }
 
 }  // namespace

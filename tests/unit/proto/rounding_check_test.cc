@@ -1,0 +1,87 @@
+// Programs whose weights are rounded stochastically: what the checker refuses of them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "proto/program_check.h"
+#include "tests/unit/coordinator/compiler/layout_matrix.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+v1::Program Compiled() {
+  LayoutCase c = {"llama", MatrixLayout()};
+  c.layout.set_precision("bf16");
+  c.layout.set_stochastic_rounding(true);
+  return CompileCase(c).value().at(0);
+}
+
+v1::Instruction* FirstUpdate(v1::Program* program) {
+  for (v1::Instruction& i : *program->mutable_sequences(0)->mutable_instructions()) {
+    if (i.compute().op() == "adamw_stochastic") return &i;
+  }
+  return nullptr;
+}
+
+// Of the first update's rounding; empty: nothing is refused.
+std::string Refusal(const std::function<void(v1::Program*, v1::Instruction*)>& change) {
+  v1::Program program = Compiled();
+  change(&program, FirstUpdate(&program));
+  return std::string(CheckProgram(program).message());
+}
+
+TEST(RoundingCheckTest, TheCompilersProgramPasses) {
+  EXPECT_EQ(Refusal([](v1::Program*, v1::Instruction*) {}), "");
+}
+
+TEST(RoundingCheckTest, TheBitsOfOtherElementsAreRefused) {
+  EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
+                auto* rounding = update->mutable_compute()->mutable_adamw()->mutable_rounding();
+                rounding->set_first(rounding->first() + 8);
+              }),
+              HasSubstr("rounds with the bits of element 8 of buffer"));
+  EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
+                auto* rounding = update->mutable_compute()->mutable_adamw()->mutable_rounding();
+                rounding->set_buffer(rounding->buffer() + 1);
+              }),
+              HasSubstr("its weights are element"));
+  EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
+                update->mutable_compute()->mutable_adamw()->mutable_rounding()->set_first(-8);
+              }),
+              HasSubstr("attribute 'rounding.first' is -8, must not be negative"));
+}
+
+TEST(RoundingCheckTest, BothOpsSayHowTheyRound) {
+  EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
+                update->mutable_compute()->mutable_adamw()->clear_rounding();
+              }),
+              HasSubstr("rounding is absent, must be there with adamw_stochastic alone"));
+  EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
+                update->mutable_compute()->set_op("adamw");
+              }),
+              HasSubstr("rounding is there, must be there with adamw_stochastic alone"));
+}
+
+TEST(RoundingCheckTest, TheStepIsTheOneThatTheScheduleCameWith) {
+  EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
+                v1::Operand* step = update->mutable_operands(6);
+                step->set_buffer(update->operands(5).buffer());
+                step->set_offset(update->operands(5).offset());
+              }),
+              HasSubstr("which is not what LOAD_SCHEDULE brought as the number of the step"));
+  EXPECT_NE(Refusal([](v1::Program* program, v1::Instruction*) {
+              for (v1::Instruction& i : *program->mutable_sequences(0)->mutable_instructions()) {
+                if (i.input().kind() == v1::LOAD_SCHEDULE) i.mutable_operands()->RemoveLast();
+              }
+            }),
+            "");
+}
+
+}  // namespace
+}  // namespace terrace
