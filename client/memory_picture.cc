@@ -101,7 +101,8 @@ Table TierTable(const v1::GetMemoryResponse& now) {
 
 Table AllocatorTable(const v1::GetMemoryResponse& now) {
   Table table({"RANK", "ALLOCATOR", "ALLOCATED", "RESERVED", "PEAK", "FRAGMENTATION", "OF FREE",
-               "RETRIES", "OOMS", "OUTSIDE", "ALLOWED", "BY DRIVER", "PINNED", "STALLED", "AT"});
+               "RETRIES", "OOMS", "OUTSIDE", "GRAPHS", "ALLOWED", "BY DRIVER", "PINNED", "STALLED",
+               "AT"});
   for (const v1::RankMemory& memory : now.ranks()) {
     const v1::AllocatorStats& stats = memory.allocator();
     table.Add(
@@ -110,8 +111,8 @@ Table AllocatorTable(const v1::GetMemoryResponse& now) {
          Ratio(stats.allocated_bytes(), stats.reserved_bytes()),
          Ratio(stats.largest_free_block_bytes(), stats.reserved_bytes() - stats.allocated_bytes()),
          absl::StrCat(stats.retries()), absl::StrCat(stats.ooms()), Bytes(memory.external_bytes()),
-         Bytes(memory.external_allowed_bytes()), Bytes(memory.driver_bytes()),
-         Bytes(memory.host_pinned_bytes()),
+         Bytes(memory.graph_bytes()), Bytes(memory.external_allowed_bytes()),
+         Bytes(memory.driver_bytes()), Bytes(memory.host_pinned_bytes()),
          absl::StrFormat("%.1f s", memory.offload_stall_seconds()), Place(memory)});
   }
   return table;
@@ -179,8 +180,10 @@ void AddRank(const v1::RankMemory& memory, const v1::RankMemory* before, int col
   const v1::AllocatorStats& stats = memory.allocator();
   absl::StrAppend(
       out, "        outside ", FormatBytes(memory.external_bytes()), " of ",
-      FormatBytes(memory.external_allowed_bytes()), ", fragmentation ",
-      Ratio(stats.allocated_bytes(), stats.reserved_bytes()), " / ",
+      FormatBytes(memory.external_allowed_bytes()),
+      memory.graph_bytes() > 0 ? absl::StrCat(" (graphs ", FormatBytes(memory.graph_bytes()), ")")
+                               : "",
+      ", fragmentation ", Ratio(stats.allocated_bytes(), stats.reserved_bytes()), " / ",
       Ratio(stats.largest_free_block_bytes(), stats.reserved_bytes() - stats.allocated_bytes()),
       memory.host_pinned_bytes() > 0
           ? absl::StrCat(", pinned ", FormatBytes(memory.host_pinned_bytes()))

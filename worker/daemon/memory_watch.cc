@@ -177,6 +177,7 @@ v1::RankMemory MemoryWatch::Report(const v1::RankMetrics& metrics) {
   memory.set_offload_stall_seconds(metrics.offload_stall_seconds());
   memory.set_host_pinned_bytes(metrics.host_pinned_bytes());
   memory.set_external_bytes(metrics.external_bytes());
+  memory.set_graph_bytes(metrics.graph_bytes());
   memory.set_driver_bytes(metrics.driver_bytes());
   memory.set_driver_source(metrics.driver_source());
   const std::optional<FlightState> state = State();

@@ -111,6 +111,9 @@ int64_t PlannedBytes(const v1::RankMemory& m) {
 const MemorySeries kMemorySeries[] = {
     {"terrace_memory_external_bytes", "Bytes of the process outside its arenas.", kGauge,
      [](const v1::RankMemory& m) { return static_cast<double>(m.external_bytes()); }},
+    {"terrace_memory_graph_bytes",
+     "Bytes of the device, of those outside the arenas, that sequences as graphs took.", kGauge,
+     [](const v1::RankMemory& m) { return static_cast<double>(m.graph_bytes()); }},
     {"terrace_memory_driver_bytes",
      "Bytes of the device as its driver counts the rank; 0: nobody counts.", kGauge,
      [](const v1::RankMemory& m) { return static_cast<double>(m.driver_bytes()); }},

@@ -86,6 +86,9 @@ class Backend {
   // segments. Ranks of the job that share the device wait for each other in `store`, before they
   // look and after it; each counts its part. They all call it equally often.
   virtual absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes, RendezvousStore* store) = 0;
+  // What is held of the device now, by this process where the driver tells it apart, else by all:
+  // the difference of two answers is what came between them. 0: nobody counts.
+  virtual int64_t HeldBytes() { return 0; }
   // As the driver counts now. After ExternalBytes; on any thread. It may take a millisecond.
   virtual DriverUse AskDriver() { return {}; }
 };

@@ -285,6 +285,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<int64_t> ExternalBytes(int64_t reserved_bytes, RendezvousStore* store) override {
     return use_.Measure(reserved_bytes, store);
   }
+  int64_t HeldBytes() override { return use_.Held(); }
   DriverUse AskDriver() override { return use_.Now(); }
 
  private:

@@ -27,11 +27,22 @@ kernels::Status DeviceUse::Ask(int64_t* bytes) const {
   return nvml_->UsedBy(::getpid(), reserved_bytes_, bytes);
 }
 
+void DeviceUse::OpenNvml() {
+  if (nvml_ == nullptr && no_nvml_.empty())
+    no_nvml_ = kernels::cuda::NvmlDevice::Open(device_.uuid(), &nvml_).message;
+}
+
+int64_t DeviceUse::Held() {
+  OpenNvml();
+  int64_t bytes = 0;
+  if (Ask(&bytes).ok()) return bytes;
+  return UsedByAll().value_or(0);
+}
+
 // Contexts of ranks of one job are alike. All ranks on the device take the largest reading of any,
 // as others may come and go between two of them: where they decide by it they decide alike.
 absl::StatusOr<int64_t> DeviceUse::Measure(int64_t reserved_bytes, RendezvousStore* store) {
-  if (nvml_ == nullptr && no_nvml_.empty())
-    no_nvml_ = kernels::cuda::NvmlDevice::Open(device_.uuid(), &nvml_).message;
+  OpenNvml();
   reserved_bytes_ = reserved_bytes;
   ASSIGN_OR_RETURN(const CudaGroups::Sharers reserved, groups_.MeetSharers(reserved_bytes, store));
   ASSIGN_OR_RETURN(all_bytes_, UsedByAll());

@@ -25,10 +25,13 @@ class DeviceUse {
 
   // Backend::ExternalBytes.
   absl::StatusOr<int64_t> Measure(int64_t reserved_bytes, RendezvousStore* store);
+  // Backend::HeldBytes.
+  int64_t Held();
   // Backend::AskDriver.
   DriverUse Now() const;
 
  private:
+  void OpenNvml();
   kernels::Status Ask(int64_t* bytes) const;
 
   const kernels::cuda::Device& device_;

@@ -32,7 +32,11 @@ std::string TierText(const PreparedMemory& rank, v1::Tier tier) {
     absl::StrAppend(&text, " of ", FormatBytes(limit));
   if (tier == v1::DEVICE) {
     absl::StrAppend(&text, ", outside of it ", FormatBytes(rank.external_bytes), " (allowed ",
-                    FormatBytes(rank.program.external_bytes()), ")");
+                    FormatBytes(rank.program.external_bytes()),
+                    rank.graph_bytes > 0
+                        ? absl::StrCat(", graphs took ", FormatBytes(rank.graph_bytes), " of it")
+                        : "",
+                    ")");
   }
   if (tier == v1::HOST)
     absl::StrAppend(&text, rank.memory.pinned_bytes() > 0 ? "" : " not", " locked");
@@ -101,6 +105,7 @@ v1::RankMetrics MemoryMetrics(const PreparedMemory& rank) {
   metrics.set_arena_predicted_bytes(ReservedBytesNeeded(rank.program, v1::DEVICE));
   metrics.set_arena_reserved_bytes(rank.memory.reserved_bytes(v1::DEVICE));
   metrics.set_external_bytes(rank.external_bytes);
+  metrics.set_graph_bytes(rank.graph_bytes);
   metrics.set_limit_bytes(rank.program.device_limit_bytes());
   metrics.set_host_reserved_bytes(rank.memory.reserved_bytes(v1::HOST));
   metrics.set_host_pinned_bytes(rank.memory.pinned_bytes());

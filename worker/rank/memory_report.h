@@ -25,9 +25,11 @@ struct PreparedMemory {
   const v1::Program& program;
   const ProgramMemory& memory;
   int64_t external_bytes = 0;  // outside the arenas, measured
+  int64_t graph_bytes = 0;     // of these: the sequences' graphs (Vm::graph_bytes)
 };
 
-// "memory: device 512.0 MiB of 640.0 MiB, outside of it 60.1 MiB (allowed 96.0 MiB); host ...".
+// "memory: device 512.0 MiB of 640.0 MiB, outside of it 60.1 MiB (allowed 96.0 MiB, graphs
+// took 12.0 MiB of it); host ...".
 std::string MemoryLine(const PreparedMemory& rank);
 
 // What the process holds of the device outside the arenas, once everything is warm. Graphs for

@@ -100,18 +100,19 @@ absl::StatusOr<bool> RankProcess::RunStages() {
   if (!commands_->BeginTraining()) return true;
   ASSIGN_OR_RETURN(const int64_t start, Initialise());
   reporter_->SetState(v1::RANK_RUNNING);
-  Trainer trainer({.config = &config_,
-                   .program = program_.get(),
-                   .dataset = dataset_.get(),
-                   .vm = vm_.get(),
-                   .agreement = &*agreement_,
-                   .checkpointer = checkpointer_ ? &*checkpointer_ : nullptr,
-                   .reporter = reporter_,
-                   .clock = clock_,
-                   .stop = &commands_->stop_flag(),
-                   .flight = flight_.get(),
-                   .driver_watch = &*driver_watch_,
-                   .metrics = MemoryMetrics({*program_, *memory_, external_bytes_})});
+  Trainer trainer(
+      {.config = &config_,
+       .program = program_.get(),
+       .dataset = dataset_.get(),
+       .vm = vm_.get(),
+       .agreement = &*agreement_,
+       .checkpointer = checkpointer_ ? &*checkpointer_ : nullptr,
+       .reporter = reporter_,
+       .clock = clock_,
+       .stop = &commands_->stop_flag(),
+       .flight = flight_.get(),
+       .driver_watch = &*driver_watch_,
+       .metrics = MemoryMetrics({*program_, *memory_, external_bytes_, vm_->graph_bytes()})});
   return trainer.Run(start, loss_scale_);
 }
 
@@ -293,7 +294,7 @@ absl::Status RankProcess::PrepareVm() {
 absl::Status RankProcess::CheckMemory() {
   ASSIGN_OR_RETURN(external_bytes_, MeasureExternal(*program_, *memory_, Store(), backend_.get(),
                                                     vm_.get(), &*agreement_));
-  const PreparedMemory prepared{*program_, *memory_, external_bytes_};
+  const PreparedMemory prepared{*program_, *memory_, external_bytes_, vm_->graph_bytes()};
   driver_watch_.emplace(
       backend_.get(),
       PlannedUse{ReservedBytesNeeded(*program_, v1::DEVICE), program_->external_bytes()},

@@ -114,7 +114,7 @@ absl::StatusOr<StepGraph> CaptureGraph(const PreparedSequence& sequence) {
 }
 
 void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSequence> sequences,
-                         const std::vector<bool>& captured) {
+                         const std::vector<bool>& captured, Backend* backend) {
   graphs_.resize(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     const PreparedSequence& sequence = sequences[i];
@@ -125,6 +125,7 @@ void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSeq
                 " is launched instruction by instruction, not as a graph: ", why_not);
       continue;
     }
+    const int64_t before = backend->HeldBytes();
     auto graph = CaptureGraph(sequence);
     if (!graph.ok()) {
       log::Warn(sequence.name,
@@ -134,8 +135,15 @@ void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSeq
     }
     log::Info(sequence.name, " runs as one graph of ", CountInstructions(sequence), " instructions",
               graph->groups.empty() ? "" : ", collectives of NCCL among them");
-    graphs_[i] = {.graph = *std::move(graph), .runs = -1};
+    const int64_t bytes = std::max<int64_t>(0, backend->HeldBytes() - before);
+    graphs_[i] = {.graph = *std::move(graph), .bytes = bytes, .runs = -1};
   }
+}
+
+int64_t StepGraphs::bytes() const {
+  int64_t bytes = 0;
+  for (const SequenceGraph& entry : graphs_) bytes += entry.bytes;
+  return bytes;
 }
 
 bool StepGraphs::Clear() {
@@ -150,6 +158,7 @@ bool StepGraphs::ClearCollectives() {
   for (SequenceGraph& entry : graphs_) {
     if (entry.graph.groups.empty()) continue;
     entry.graph = StepGraph();
+    entry.bytes = 0;
     any = true;
   }
   return any;

@@ -45,7 +45,10 @@ class StepGraphs {
   // Captures every sequence that can be. What cannot is said in the log once, and launched as ever.
   // `captured`: as WhyNotGraphable's.
   void Capture(const v1::Program& program, std::span<const PreparedSequence> sequences,
-               const std::vector<bool>& captured);
+               const std::vector<bool>& captured, Backend* backend);
+  // What those that are there took of the device when they were made. Where other ranks share the
+  // device and its driver does not tell them apart, what these took meanwhile is in it.
+  int64_t bytes() const;
   // Whether a sequence with collectives that can be a graph is none: it could not be captured.
   bool lacks_collectives() const { return lacks_collectives_; }
 
@@ -60,6 +63,7 @@ class StepGraphs {
  private:
   struct SequenceGraph {
     StepGraph graph;
+    int64_t bytes = 0;
     int64_t runs = 0;  // of the graph since the last launch one by one; negative: none yet
   };
   bool Has(size_t sequence) const {

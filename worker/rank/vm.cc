@@ -137,7 +137,7 @@ void Vm::CaptureGraphs() {
   std::vector<bool> captured;
   for (const auto& group : groups_)
     captured.push_back(stream && group != nullptr && group->graph_collectives() != nullptr);
-  graphs_.Capture(program_, sequences_, captured);
+  graphs_.Capture(program_, sequences_, captured, backend_);
 }
 
 // Whether somebody may still read what the sequence writes. Once it has run instruction by

@@ -60,6 +60,8 @@ class Vm {
   // Gives the graphs' memory back: from then on instructions are launched one by one. False: there
   // was none.
   bool DropGraphs() { return graphs_.Clear(); }
+  // What they took of the device when they were made.
+  int64_t graph_bytes() const { return graphs_.bytes(); }
   // Where any rank of a job lacks a graph with collectives, all of them drop theirs.
   bool lacks_collective_graphs() const { return graphs_.lacks_collectives(); }
   bool DropCollectiveGraphs() { return graphs_.ClearCollectives(); }

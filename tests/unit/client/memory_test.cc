@@ -42,6 +42,7 @@ v1::GetMemoryResponse TwoTiers(int64_t read_bytes, int64_t unix_ms) {
   }
   rank->mutable_tiers(0)->set_limit_bytes(200 * kMiB);
   rank->set_external_bytes(30 * kMiB);
+  rank->set_graph_bytes(12 * kMiB);
   v1::AllocatorStats* stats = rank->mutable_allocator();
   stats->set_mode("planned");
   stats->set_allocated_bytes(50 * kMiB);
@@ -80,7 +81,9 @@ TEST(MemoryPictureTest, TrafficHasARateOnceThereAreTwoReports) {
 TEST(MemoryTablesTest, HaveALineATierAndTheFragmentation) {
   const std::string tables = MemoryTables(TwoTiers(kMiB, 1000), {});
   EXPECT_THAT(tables, AllOf(HasSubstr("PREDICTED"), HasSubstr("OPTIMIZER"), HasSubstr("device"),
-                            HasSubstr("25.0 MiB"), HasSubstr("0.500"), HasSubstr("0.200")));
+                            HasSubstr("25.0 MiB"), HasSubstr("0.500"), HasSubstr("0.200"),
+                            HasSubstr("GRAPHS"), HasSubstr("12.0 MiB")));
+  EXPECT_THAT(MemoryPicture(TwoTiers(0, 0), {}, 80, false), HasSubstr("(graphs 12.0 MiB)"));
 }
 
 // Stage 0: a persistent weight, and `a`, which instruction 1 makes and 2 reads.

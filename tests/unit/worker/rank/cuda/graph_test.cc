@@ -265,6 +265,13 @@ TEST(CudaGraphTest, TheirMemoryIsThereBeforeTheRankIsReadyAndGivenBack) {
     ASSERT_TRUE(external.ok());
     EXPECT_EQ(*external, (77 << 20) + 8 + kGraph) << "context, the word for faults, the graph";
     EXPECT_EQ(simt::CountsOfDevice().graphs, 1);
+    EXPECT_EQ(loop.vm().graph_bytes(), kGraph);
+    EXPECT_THAT(MemoryLine({loop.program(), loop.memory(), *external, loop.vm().graph_bytes()}),
+                HasSubstr(", graphs took 5.0 MiB of it)"));
+    EXPECT_EQ(MemoryMetrics({loop.program(), loop.memory(), *external, kGraph}).graph_bytes(),
+              kGraph);
+    EXPECT_TRUE(loop.vm().DropGraphs());
+    EXPECT_EQ(loop.vm().graph_bytes(), 0);
   }
   EXPECT_EQ(simt::CountsOfDevice().graphs, 0);
 }
@@ -283,6 +290,7 @@ TEST(CudaGraphTest, GraphsGoWhereTheLimitHasNoRoomForThem) {
     EXPECT_EQ(*external, room);
     EXPECT_TRUE(CheckDeviceLimit({loop.program(), loop.memory(), *external}).ok());
     EXPECT_EQ(simt::CountsOfDevice().graphs, stays ? 1 : 0);
+    EXPECT_EQ(loop.vm().graph_bytes(), stays ? kGraph : 0);
     for (int run = 0; run < 3; ++run) EXPECT_TRUE(loop.RunIsRight()) << run;
     EXPECT_EQ(loop.vm().graph_runs(), stays ? 2 : 0);
   }

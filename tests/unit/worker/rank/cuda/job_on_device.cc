@@ -17,6 +17,7 @@
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 #include "tests/unit/proto/second_addresses.h"
+#include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/state_view.h"
 #include "worker/comm/file_rendezvous.h"
 #include "worker/rank/groups.h"
@@ -61,6 +62,7 @@ class FixedIo final : public SequenceIo {
   void LoadSchedule(std::span<float, 4> schedule) override {
     FillSchedule(rules_, step_, LossScale(rules_).Factor(), schedule);
   }
+  int32_t Updates() const override { return static_cast<int32_t>(step_); }
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind kind, std::span<const float> values) override {
     if (kind != v1::STEP_STATS) return;
@@ -88,8 +90,11 @@ absl::StatusOr<std::map<std::string, std::vector<float>>> ReadState(const RankSt
   for (const StateTensor& tensor : tensors) {
     std::vector<float>& out = values[tensor.stored_name];
     for (const StateSlice& slice : tensor.slices) {
+      std::vector<std::byte> held(slice.elements * tensor.element_bytes());
+      RETURN_IF_ERROR(slice.region->Read(slice.offset, held));
       std::vector<float> part(slice.elements);
-      RETURN_IF_ERROR(slice.region->Read(slice.offset, std::as_writable_bytes(std::span(part))));
+      ConvertElements(tensor.dtype, held.data(), kernels::DType::kF32,
+                      reinterpret_cast<std::byte*>(part.data()), slice.elements);
       if (out.size() < static_cast<size_t>(slice.begin + slice.elements))
         out.resize(slice.begin + slice.elements);
       std::copy(part.begin(), part.end(), out.begin() + slice.begin);

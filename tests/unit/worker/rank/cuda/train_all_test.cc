@@ -66,6 +66,10 @@ TEST(CudaTrainAllTest, EveryFamilyInAllPrecisionsFollowsTheCpu) {
     // Two backends round in other places. A bias that starts at zero has moved by a few steps of
     // AdamW, whose first go by signs: the worst of them is 0.14 off, of matrices 0.02.
     ExpectFollows(On("cuda", bf16), On("cpu", bf16), 2e-4, 0.2, std::string(family) + " bf16");
+    DeviceJob rounded = bf16;
+    rounded.layout.set_stochastic_rounding(true);
+    ExpectFollows(On("cuda", rounded), On("cpu", rounded), 2e-4, 0.2,
+                  std::string(family) + " bf16, weights rounded stochastically");
     DeviceJob fp16 = fp32;
     fp16.layout.set_precision("fp16");
     ExpectFollows(On("cuda", fp16), On("cpu", fp16), 5e-5, 0.2, std::string(family) + " fp16");
