@@ -74,7 +74,7 @@ Work OpWork(const std::string& name, Op op, OpAttrs attrs, const std::vector<Ten
     }
     views.push_back(view);
   }
-  if (op == Op::kAdamw) {
+  if (IsAdamw(op)) {
     const float scale[4] = {1e-3f, 1, 1, 0};
     const float schedule[4] = {1e-4f, 0.1f, 0.05f, 0};
     std::memcpy(views[4].data, scale, sizeof(scale));
@@ -84,7 +84,7 @@ Work OpWork(const std::string& name, Op op, OpAttrs attrs, const std::vector<Ten
   auto workspace = std::make_shared<Memory>(workspace_bytes);
   return {.name = name,
           .bytes = BytesMoved(op, attrs, shapes),
-          .items = op == Op::kAdamw ? shapes[0].Elements() : 0,
+          .items = IsAdamw(op) ? shapes[0].Elements() : 0,
           .run = [=] {
             const Context context = {.threads = threads,
                                      .workspace = static_cast<std::byte*>(workspace->data()),
@@ -167,7 +167,19 @@ std::vector<Work> StepOps(int threads) {
     return OpWork("adamw " + name, Op::kAdamw, AdamwAttrs{.weight_decay = 0.1f},
                   {vector(n), vector(n), vector(n), vector(n), vector(4), vector(4)}, threads);
   };
-  return {adamw("10 M", 10'000'000), adamw("32 Mi", 32 << 20),
+  const auto rounded = [&](const std::string& name, int64_t n) {
+    AdamwAttrs attrs{.weight_decay = 0.1f};
+    attrs.rounding.parts = std::make_shared<std::vector<RoundingPart>>(
+        std::vector<RoundingPart>{{.rows = 1, .columns = n, .row_stride = n}});
+    return OpWork("adamw_stochastic " + name, Op::kAdamwStochastic, attrs,
+                  {vector(n), Dense(DType::kBF16, {n}), vector(n), vector(n), vector(4), vector(4),
+                   Dense(DType::kI32, {1})},
+                  threads);
+  };
+  return {adamw("10 M", 10'000'000),
+          adamw("32 Mi", 32 << 20),
+          rounded("10 M", 10'000'000),
+          rounded("32 Mi", 32 << 20),
           OpWork("squared_norm f32", Op::kSquaredNorm, ScaleAttrs{}, {large, vector(1)}, threads),
           OpWork("cast f32 to bf16", Op::kCast, NoAttrs{}, {large, large_bf16}, threads),
           OpWork("fill f32 128 MiB", Op::kFill, FillAttrs{}, {large}, threads)};

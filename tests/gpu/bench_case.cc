@@ -2,7 +2,9 @@
 #include "tests/gpu/bench_case.h"
 
 #include <cmath>
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace terrace::kernels::bench {
 namespace {
@@ -21,11 +23,11 @@ TensorShape BF16(std::vector<int64_t> size) { return Shape(DType::kBF16, std::mo
 const TensorShape kAbsent = {};
 
 // The three products of a linear layer: of its output, of its input's and of its weights' gradient.
-void AddProducts(const std::string& name, int64_t rows, int64_t in, int64_t out,
+void AddProducts(const std::string& name, DType type, int64_t rows, int64_t in, int64_t out,
                  std::vector<Case>* cases) {
   const auto add = [&](const char* which, MatmulAttrs attrs, TensorShape a, TensorShape b,
                        TensorShape c) {
-    attrs.precision = MatmulPrecision::kBF16;
+    attrs.precision = type == DType::kF16 ? MatmulPrecision::kF16 : MatmulPrecision::kBF16;
     cases->push_back({"gemm " + name + which,
                       Op::kMatmul,
                       attrs,
@@ -33,7 +35,8 @@ void AddProducts(const std::string& name, int64_t rows, int64_t in, int64_t out,
                       Measure::kLibrary,
                       kOfLibrary});
   };
-  const TensorShape x = BF16({rows, in}), y = BF16({rows, out}), w = BF16({out, in});
+  const TensorShape x = Shape(type, {rows, in}), y = Shape(type, {rows, out});
+  const TensorShape w = Shape(type, {out, in});
   add(" forward", {.transpose_b = true}, x, w, y);
   add(" dx", {}, y, w, x);
   add(" dw", {.transpose_a = true}, y, x, F32({out, in}));
@@ -85,6 +88,11 @@ void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
   add("cast", Op::kCast, NoAttrs{}, {flat, BF16({rows * d})});
   add("squared_norm", Op::kSquaredNorm, ScaleAttrs{}, {flat, F32({1})});
   add("adamw", Op::kAdamw, AdamwAttrs{}, {flat, flat, flat, flat, F32({4}), F32({4})});
+  AdamwAttrs rounded;
+  rounded.rounding.parts = std::make_shared<std::vector<RoundingPart>>(
+      std::vector<RoundingPart>{{.rows = 1, .columns = rows * d, .row_stride = rows * d}});
+  add("adamw_stochastic", Op::kAdamwStochastic, rounded,
+      {flat, BF16({rows * d}), flat, flat, F32({4}), F32({4}), Shape(DType::kI32, {1})});
 }
 
 }  // namespace
@@ -93,11 +101,12 @@ std::vector<Case> AllCases(bool small) {
   std::vector<Case> cases;
   const int64_t rows = small ? 64 : 8192;
   const int64_t width = small ? 4 : 1;  // what the widths are divided by
-  AddProducts("gpt2-124m up", rows, 768 / width, 3072 / width, &cases);
-  AddProducts("gpt2-1.5b up", rows, 1600 / width, 6400 / width, &cases);
-  AddProducts("qwen2.5-1.5b up", rows, 1536 / width, 8960 / width, &cases);
-  AddProducts("qwen2.5-7b q", rows, 3584 / width, 3584 / width, &cases);
-  AddProducts("qwen2.5-7b up", rows, 3584 / width, 18944 / width, &cases);
+  AddProducts("gpt2-124m up", DType::kBF16, rows, 768 / width, 3072 / width, &cases);
+  AddProducts("gpt2-1.5b up", DType::kBF16, rows, 1600 / width, 6400 / width, &cases);
+  AddProducts("qwen2.5-1.5b up", DType::kBF16, rows, 1536 / width, 8960 / width, &cases);
+  AddProducts("qwen2.5-7b q", DType::kBF16, rows, 3584 / width, 3584 / width, &cases);
+  AddProducts("qwen2.5-7b up", DType::kBF16, rows, 3584 / width, 18944 / width, &cases);
+  AddProducts("qwen2.5-7b up f16", DType::kF16, rows, 3584 / width, 18944 / width, &cases);
   if (small) {
     AddAttention(1, 64, 4, 4, 64, &cases);
     AddAttention(1, 64, 4, 2, 128, &cases);

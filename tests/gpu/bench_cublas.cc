@@ -17,6 +17,7 @@ constexpr int kAlgorithms = 16;  // asked for; cuBLASLt offers them best guess f
 constexpr int kTrialCalls = 8;   // of each, to choose
 
 cudaDataType_t TypeOf(const TensorView& view) {
+  if (view.dtype == DType::kF16) return CUDA_R_16F;
   return view.dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
