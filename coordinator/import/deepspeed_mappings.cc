@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace terrace {
 namespace {
@@ -72,8 +73,9 @@ void LossScaleFixed(const DeepSpeedValue& m) {
 }
 void LossScaleInitial(const DeepSpeedValue& m) {
   if (IsFp16Off(m)) return;
-  Map(m, "train.loss_scale.initial", absl::StrCat(std::exp2(m.setting.value.get<double>())),
-      "two to that power");
+  // All digits: StrCat rounds to six, and what it makes of 2^20 is no power of two.
+  Map(m, "train.loss_scale.initial",
+      absl::StrFormat("%.17g", std::exp2(m.setting.value.get<double>())), "two to that power");
 }
 void LossScaleWindow(const DeepSpeedValue& m) {
   if (!IsFp16Off(m)) MapWhole(m, "train.loss_scale.window");

@@ -116,6 +116,8 @@ TEST(DeepSpeedTest, Fp16BringsItsLossScale) {
   EXPECT_EQ(draft.Get("train.loss_scale.window"), "500");
   EXPECT_EQ(draft.Get("train.loss_scale.hysteresis"), "3");
   EXPECT_EQ(draft.Get("train.loss_scale.min"), "2");
+  const SpecDraft large = Import(R"({"fp16": {"enabled": true, "initial_scale_power": 32}})");
+  EXPECT_EQ(large.Get("train.loss_scale.initial"), "4294967296") << "every digit of it";
   const SpecDraft off = Import(R"({"fp16": {"enabled": false, "loss_scale_window": 500}})");
   EXPECT_FALSE(off.Has("train.loss_scale.window"));
 }
