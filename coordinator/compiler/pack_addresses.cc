@@ -188,16 +188,26 @@ std::optional<int64_t> PackAddresses::Add(absl::Span<const ByteRange> holes, int
                                      ? ThriftyCutOf(offer, bytes, page_bytes_)
                                      : CutOf(offer, bytes, page_bytes_);
   if (!cut.has_value()) return std::nullopt;
+  const std::optional<int64_t> address =
+      AddGroup(cut->tail == nullptr ? -1 : cut->tail->begin / page_bytes_, offer.whole, cut->pages,
+               cut->head == nullptr ? -1 : cut->head->begin / page_bytes_, runs_max, pages_max);
+  if (!address.has_value()) return std::nullopt;
+  return *address + (cut->tail == nullptr ? 0 : page_bytes_ - cut->tail_bytes);
+}
+
+std::optional<int64_t> PackAddresses::AddGroup(int64_t first, std::vector<PackPageRun> free,
+                                               int64_t pages, int64_t last, int64_t runs_max,
+                                               int64_t pages_max) {
   std::vector<PackPageRun> runs;
-  if (cut->tail != nullptr) runs.push_back({cut->tail->begin / page_bytes_, 1});
-  for (const PackPageRun& run : TakePages(offer.whole, cut->pages)) runs.push_back(run);
-  if (cut->head != nullptr) runs.push_back({cut->head->begin / page_bytes_, 1});
-  int64_t pages = alias_pages();
-  for (const PackPageRun& run : runs) pages += run.pages;
-  if (static_cast<int64_t>(pieces_.size() - 1 + runs.size()) > runs_max || pages > pages_max) {
+  if (first >= 0) runs.push_back({first, 1});
+  for (const PackPageRun& run : TakePages(std::move(free), pages)) runs.push_back(run);
+  if (last >= 0) runs.push_back({last, 1});
+  int64_t all_pages = alias_pages();
+  for (const PackPageRun& run : runs) all_pages += run.pages;
+  if (static_cast<int64_t>(pieces_.size() - 1 + runs.size()) > runs_max || all_pages > pages_max) {
     return std::nullopt;
   }
-  const int64_t address = end_ + (cut->tail == nullptr ? 0 : page_bytes_ - cut->tail_bytes);
+  const int64_t address = end_;
   for (size_t k = 0; k < runs.size(); ++k) {
     pieces_.push_back({.address = end_,
                        .memory = runs[k].page * page_bytes_,

@@ -46,6 +46,10 @@ class PackAddresses {
   // than `runs_max` runs or `pages_max` pages would be.
   std::optional<int64_t> Add(absl::Span<const ByteRange> holes, int64_t bytes, int64_t runs_max,
                              int64_t pages_max);
+  // The address of a new group: a page, so many of the `free` pages, the largest runs of them
+  // first, and a page. Either page may be none, -1. REQUIRES: that many are free. None as above.
+  std::optional<int64_t> AddGroup(int64_t first, std::vector<PackPageRun> free, int64_t pages,
+                                  int64_t last, int64_t runs_max, int64_t pages_max);
   // The memory behind [address, address + bytes).
   void AppendMemory(int64_t address, int64_t bytes, std::vector<ByteRange>* ranges) const;
 

@@ -6,6 +6,8 @@
 
 #include "coordinator/compiler/pack_fits.h"
 #include "coordinator/compiler/pack_orders.h"
+#include "coordinator/compiler/pack_row_pages.h"
+#include "coordinator/compiler/pack_rows.h"
 #include "coordinator/compiler/pack_sweep.h"
 
 namespace terrace {
@@ -16,13 +18,17 @@ constexpr int64_t kCpuPages = 16'384;
 constexpr int64_t kLargePageBytes = int64_t{2} << 20;
 
 // Ceilings, in ten-thousandths over the bound.
-constexpr int64_t kCeilings[] = {50, 95, 150, 200, 300, 400};
+constexpr int64_t kCeilings[] = {50, 95, 100, 150, 200, 300, 400};
+// One part in so many over the bound is near.
+constexpr int64_t kNearPart = 100;
 // Where orders begin with what is small, one part in so many of a page: between large buffers it
 // leaves parts of pages that nobody can use.
 constexpr int64_t kSmallPart = 32;
 // Placing an item, in steps, and how many may be for one more placement to begin with.
 constexpr int64_t kStepsPerPlaced = 1000;
 constexpr int64_t kFits = 200'000;
+// Of giving rows and whole pages their pages: far more than that takes.
+constexpr int64_t kPlaceSteps = 1'000'000'000;
 
 // The same problem with time running the other way.
 PackProblem Mirrored(PackProblem problem) {
@@ -87,7 +93,8 @@ class PagePacker {
         limit_(rules.limit_bytes),
         bound_(rules.base_bytes),
         bytes_(rules.base_bytes),
-        steps_(rules.steps) {
+        steps_(rules.steps),
+        eject_steps_(rules.eject_steps) {
     for (const PagedProblem& paged : problems) {
       starts_.emplace_back(paged, page_);
       bound_ = std::max(bound_, base_ + paged.problem.lower_bound_bytes);
@@ -103,15 +110,18 @@ class PagePacker {
     for (size_t k = 0; k < ceilings.size(); ++k) {
       const int64_t kept = steps_ - steps_ / static_cast<int64_t>(ceilings.size() - k);
       steps_ -= kept;
-      if (std::optional<PagedPacking> packing = Below(ceilings[k]); packing.has_value()) {
-        return packing;
-      }
+      // Not below a ceiling above which there is another that is near enough.
+      const bool ejects = k + 1 == ceilings.size() || !IsNear(ceilings[k + 1]);
+      std::optional<PagedPacking> packing = Below(ceilings[k], ejects);
+      if (packing.has_value()) return packing;
       steps_ += kept;
     }
     return std::nullopt;
   }
 
  private:
+  bool IsNear(int64_t bytes) const { return bytes - bound_ <= bound_ / kNearPart; }
+
   // Whole pages, rising, below what the problems take in one piece.
   std::vector<int64_t> Ceilings() const {
     std::vector<int64_t> ceilings;
@@ -128,11 +138,12 @@ class PagePacker {
     return ceilings;
   }
 
-  std::optional<PagedPacking> Below(int64_t ceiling) {
+  std::optional<PagedPacking> Below(int64_t ceiling, bool ejects) {
     PackAddresses addresses(page_, ceiling);
     PagedPacking packing = {.arena_bytes = ceiling};
     for (Starts& starts : starts_) {
       std::optional<std::vector<int64_t>> offsets = Sweep(&starts, &addresses);
+      if (!offsets.has_value()) offsets = InRows(starts.problem(false), ejects, &addresses);
       if (!offsets.has_value()) return std::nullopt;
       packing.offsets.push_back(*std::move(offsets));
     }
@@ -158,12 +169,28 @@ class PagePacker {
     return std::nullopt;
   }
 
+  // All anew, whole pages counted and the rest packed. Ejections get half of their steps each time.
+  std::optional<std::vector<int64_t>> InRows(const PackProblem& problem, bool ejects,
+                                             PackAddresses* addresses) {
+    const RowRules rules = {base_, page_, addresses->memory_bytes()};
+    std::optional<std::vector<int64_t>> rests = PackIntoRows(problem, rules, &steps_);
+    if (!rests.has_value() && ejects && eject_steps_ > 0) {
+      int64_t steps = eject_steps_ / 2;
+      eject_steps_ -= steps;
+      rests = EjectIntoRows(problem, rules, &steps);
+    }
+    if (!rests.has_value()) return std::nullopt;
+    int64_t steps = kPlaceSteps;
+    return PlaceOnPages(problem, base_, *rests, addresses, &steps);
+  }
+
   const int64_t base_;
   const int64_t page_;
   const int64_t limit_;
   int64_t bound_;
   int64_t bytes_;  // in one piece
   int64_t steps_;
+  int64_t eject_steps_;
   std::vector<Starts> starts_;
 };
 

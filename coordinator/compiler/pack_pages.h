@@ -42,6 +42,8 @@ struct PageRules {
   int64_t page_bytes = 0;
   int64_t limit_bytes = 0;        // that the arena should keep to; 0: none
   int64_t steps = 2'000'000'000;  // about a nanosecond each
+  // More of them where that leaves more than 1 % over the bound, for ejections (pack_rows.h).
+  int64_t eject_steps = 12'000'000'000;
 };
 
 // The first found that needs less than the problems in one piece.

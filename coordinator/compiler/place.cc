@@ -141,6 +141,8 @@ void PackPages(const v1::Program& program, int64_t base, PackEffort effort,
                      .page_bytes = PackPageBytes(program.device(), arena->bytes()),
                      .limit_bytes = limit};
   if (effort == PackEffort::kQuick) rules.steps = kQuickSteps;
+  // They do not depend on the placement that there is, so once is enough.
+  if (effort != PackEffort::kOrders) rules.eject_steps = 0;
   std::vector<PagedProblem> problems;
   for (const Region& region : *regions) {
     problems.push_back({MakePackProblem(region.buffers), region.packing.offsets});

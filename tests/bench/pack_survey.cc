@@ -108,12 +108,13 @@ bool IsFar(const Packing& packing, int64_t base) {
 }
 
 // With pages at second addresses, where that needs less.
-void PackPaged(const DeviceLives& lives, const std::string& device, Packing* packing) {
+void PackPaged(const DeviceLives& lives, const std::string& device, bool ejects, Packing* packing) {
   const int64_t base = lives.persistent_bytes;
   const PagedProblem problem = {MakePackProblem(lives.buffers), packing->offsets};
-  const auto paged = PackIntoPages(
-      {{problem}},
-      {.base_bytes = base, .page_bytes = PackPageBytes(device, base + packing->arena_bytes)});
+  PageRules rules = {.base_bytes = base,
+                     .page_bytes = PackPageBytes(device, base + packing->arena_bytes)};
+  if (!ejects) rules.eject_steps = 0;
+  const auto paged = PackIntoPages({{problem}}, rules);
   if (paged.has_value()) packing->arena_bytes = paged->arena_bytes - base;
 }
 
@@ -121,7 +122,8 @@ void PackPaged(const DeviceLives& lives, const std::string& device, Packing* pac
 void PackSearchedAndPaged(const DeviceLives& lives, const std::string& device, Packing* packing) {
   absl::StatusOr<Packing> searched = Pack(lives.buffers, PackEffort::kFull, lives.persistent_bytes);
   if (!searched.ok()) return;
-  if (IsFar(*searched, lives.persistent_bytes)) PackPaged(lives, device, &*searched);
+  if (IsFar(*searched, lives.persistent_bytes))
+    PackPaged(lives, device, /*ejects=*/false, &*searched);
   if (searched->arena_bytes < packing->arena_bytes) *packing = *std::move(searched);
 }
 
@@ -135,7 +137,7 @@ bool PackBare(const DeviceLives& lives, const Options& options, PackedStage* row
   if (options.screen && !options.orders && far)
     packing = Pack(lives.buffers, PackEffort::kFull, base);
   if (!options.pages.empty() && far) {
-    PackPaged(lives, options.pages, &*packing);
+    PackPaged(lives, options.pages, /*ejects=*/true, &*packing);
     if (IsFar(*packing, base)) PackSearchedAndPaged(lives, options.pages, &*packing);
   }
   if (!packing.ok()) return false;

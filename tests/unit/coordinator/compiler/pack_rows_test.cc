@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/pack_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/compiler/pack_pages.h"
+#include "coordinator/compiler/pack_row_pages.h"
+#include "tests/unit/coordinator/compiler/pack_data.h"
+#include "tests/unit/coordinator/compiler/pack_memory.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kPage = 4096;
+constexpr int64_t kSteps = 4'000'000;
+constexpr uint32_t kSeeds = 20;
+
+// Few sizes, as layers have them; from an eighth of a page to five pages.
+PackProblem RandomProblem(uint32_t seed, int count) {
+  std::mt19937 random(seed);
+  std::vector<int64_t> sizes;
+  for (int k = 0; k < 6; ++k) sizes.push_back((1 + static_cast<int64_t>(random() % 40)) * 512);
+  std::vector<PackBuffer> buffers;
+  for (int i = 0; i < count; ++i) {
+    const int64_t begin = static_cast<int64_t>(random() % 100);
+    buffers.push_back({.name = std::to_string(i),
+                       .bytes = sizes[random() % sizes.size()],
+                       .begin = begin,
+                       .end = begin + 1 + static_cast<int64_t>(random() % 40)});
+  }
+  return MakePackProblem(buffers);
+}
+
+// The fewest pages that do, or 0.
+template <typename Pack>
+int64_t FewestPages(const PackProblem& problem, int64_t base, const Pack& pack,
+                    std::vector<int64_t>* rests) {
+  const int64_t least = (base + problem.lower_bound_bytes + kPage - 1) / kPage;
+  for (int64_t pages = least; pages < least + least / 4 + 4; ++pages) {
+    int64_t steps = kSteps;
+    const auto found = pack(problem, RowRules{base, kPage, pages * kPage}, &steps);
+    EXPECT_LT(steps, kSteps);
+    if (!found.has_value()) continue;
+    *rests = *found;
+    return pages;
+  }
+  return 0;
+}
+
+// What is wrong with the rows of a packing, in the plainest way; empty: nothing.
+std::string FirstFaultOfRows(const PackProblem& problem, int64_t base, int64_t pages,
+                             const std::vector<int64_t>& rests) {
+  for (int t = 0; t < problem.slots; ++t) {
+    std::set<int64_t> rows;
+    std::vector<std::pair<int64_t, int64_t>> taken;
+    int64_t whole = base / kPage;
+    const auto take = [&](int64_t begin, int64_t bytes) {
+      if (bytes == 0) return;
+      taken.emplace_back(begin, begin + bytes);
+      rows.insert(begin / kPage);
+      rows.insert((begin + bytes - 1) / kPage);
+    };
+    take(0, base % kPage);
+    for (size_t i = 0; i < problem.items.size(); ++i) {
+      const PackItem& item = problem.items[i];
+      if (t < item.begin || t >= item.end) continue;
+      whole += item.bytes / kPage;
+      take(rests[i], item.bytes % kPage);
+      const int64_t end = rests[i] + item.bytes % kPage;
+      if (item.bytes > kPage && rests[i] % kPage != 0 && end % kPage != 0 &&
+          rests[i] / kPage == end / kPage) {
+        return absl::StrCat(i, " lies inside a row");
+      }
+    }
+    std::sort(taken.begin(), taken.end());
+    for (size_t k = 1; k < taken.size(); ++k) {
+      if (taken[k].first < taken[k - 1].second) return absl::StrCat("bytes twice at ", t);
+    }
+    if (whole + static_cast<int64_t>(rows.size()) > pages) {
+      return absl::StrCat(whole, " pages and ", rows.size(), " rows at ", t);
+    }
+  }
+  return "";
+}
+
+TEST(PackRowsTest, WholePagesAndRowsAreNeverMoreThanTheMemory) {
+  for (uint32_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const PackProblem problem = RandomProblem(seed, 40 + static_cast<int>(seed) * 10);
+    const int64_t base = 256 * static_cast<int64_t>(seed % 50);
+    for (const auto& pack : {PackIntoRows, EjectIntoRows}) {
+      std::vector<int64_t> rests;
+      const int64_t pages = FewestPages(problem, base, pack, &rests);
+      ASSERT_GT(pages, 0);
+      EXPECT_EQ(FirstFaultOfRows(problem, base, pages, rests), "");
+    }
+  }
+}
+
+TEST(PackRowsTest, EveryBufferGetsAddressesOfItsRowsAndOfFreePages) {
+  int aliased = 0;
+  for (uint32_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const PackProblem problem = RandomProblem(seed, 40 + static_cast<int>(seed) * 10);
+    const int64_t base = 256 * static_cast<int64_t>(seed % 50);
+    std::vector<int64_t> rests;
+    const int64_t pages = FewestPages(problem, base, PackIntoRows, &rests);
+    ASSERT_GT(pages, 0);
+    PackAddresses addresses(kPage, pages * kPage);
+    int64_t steps = kSteps;
+    const auto offsets = PlaceOnPages(problem, base, rests, &addresses, &steps);
+    ASSERT_TRUE(offsets.has_value());
+    const PagedPacking packing = {pages * kPage, addresses.Runs(), {*offsets}};
+    EXPECT_EQ(FirstFault(problem, base, kPage, packing, *offsets), "");
+    aliased += packing.runs.empty() ? 0 : 1;
+  }
+  EXPECT_GT(aliased, 15);
+}
+
+TEST(PackRowsTest, EjectionsNeedFewerPagesThanOrders) {
+  int64_t orders = 0, ejections = 0;
+  for (uint32_t seed = 0; seed < kSeeds; ++seed) {
+    const PackProblem problem = RandomProblem(seed, 240);
+    std::vector<int64_t> rests;
+    orders += FewestPages(problem, 0, PackIntoRows, &rests);
+    ejections += FewestPages(problem, 0, EjectIntoRows, &rests);
+  }
+  EXPECT_LT(ejections, orders);
+}
+
+TEST(PackRowsTest, TheSameProblemIsPackedTheSameWay) {
+  const PackProblem problem = RandomProblem(7, 200);
+  for (const auto& pack : {PackIntoRows, EjectIntoRows}) {
+    std::vector<int64_t> one, other;
+    FewestPages(problem, 512, pack, &one);
+    FewestPages(problem, 512, pack, &other);
+    EXPECT_EQ(one, other);
+  }
+}
+
+TEST(PackRowsTest, NothingIsFoundWithoutStepsOrMemory) {
+  const PackProblem problem = RandomProblem(1, 100);
+  const int64_t least = (problem.lower_bound_bytes + kPage - 1) / kPage;
+  for (const auto& pack : {PackIntoRows, EjectIntoRows}) {
+    int64_t steps = 10;
+    EXPECT_EQ(pack(problem, {0, kPage, 2 * least * kPage}, &steps), std::nullopt);
+    steps = kSteps;
+    EXPECT_EQ(pack(problem, {0, kPage, (least - 1) * kPage}, &steps), std::nullopt);
+  }
+}
+
+}  // namespace
+}  // namespace terrace
