@@ -273,6 +273,11 @@ Value Values::Sum(const Value& value, const v1::Group& group, int group_index,
       return Spoiled(instruction, absl::StrCat("sums squares over ", AxesText(value.summed & axes),
                                                " a second time"));
     }
+    if ((axes & Bit(v1::TENSOR)) != 0 && group.tensor_block() > 0 &&
+        group.tensor_block() < tensor_) {
+      return Spoiled(instruction, absl::StrCat("sums squares over ", group.tensor_block(), " of ",
+                                               tensor_, " ranks along TENSOR"));
+    }
     sum.summed |= axes;
     return sum;
   }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
 #include <utility>
 
 #include "proto/program_check.h"
@@ -112,6 +113,12 @@ TEST_P(MutationTest, SwappedSends) { ExpectAllRefused(WithSwappedSends(programs_
 TEST_P(MutationTest, DroppedCommunication) { ExpectAllRefused(WithoutACommunication(programs_)); }
 TEST_P(MutationTest, SumsMadeTwice) { ExpectAllRefused(WithASumTwice(programs_)); }
 TEST_P(MutationTest, WrongGroups) { ExpectAllRefused(InAnotherGroup(programs_)); }
+// All of them: a sample rarely has the one that sums over a block of the tensor-parallel ranks.
+TEST_P(MutationTest, SquaresSummedOverWrongGroups) {
+  for (const Mutant& mutant : InAnotherGroup(programs_)) {
+    if (mutant.what.find("sum of squares") != std::string::npos) ExpectRefused(mutant);
+  }
+}
 TEST_P(MutationTest, MicroBatchesLoadedOrSentWrongly) {
   ExpectAllRefused(WithMicroBatchesMixed(programs_));
 }
