@@ -3,9 +3,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/import/deepspeed.h"
 
 namespace terrace {
@@ -48,6 +50,22 @@ void SetDevices(const ImportContext& context, SpecDraft* draft) {
   if (devices > 0) draft->Set("resources.devices_per_node", absl::StrCat(devices));
 }
 
+// DeepSpeed and Megatron-LM take the rules of a dynamic scale beside a fixed one, and ignore them.
+void LeaveOutOfFixedScale(SpecDraft* draft) {
+  double fixed = 0;
+  if (!absl::SimpleAtod(draft->Get("train.loss_scale.fixed"), &fixed) || fixed <= 0) return;
+  std::vector<std::string> left_out;
+  for (const char* rule : {"initial", "window", "hysteresis", "min"}) {
+    const std::string key = absl::StrCat("train.loss_scale.", rule);
+    if (!draft->Has(key)) continue;
+    draft->Drop(key);
+    left_out.push_back(rule);
+  }
+  if (left_out.empty()) return;
+  draft->Remark(absl::StrCat("train.loss_scale has no ", absl::StrJoin(left_out, ", "),
+                             ": a fixed scale never changes"));
+}
+
 }  // namespace
 
 void Complete(const ImportContext& context, SpecDraft* draft) {
@@ -59,9 +77,10 @@ void Complete(const ImportContext& context, SpecDraft* draft) {
         "layout.communication_dtype is fp32: gradients of fp32 training are sent as fp32");
   }
   if (draft->Has("train.loss_scale") && draft->Get("train.precision") != "fp16") {
-    draft->Drop("train", "loss_scale");
+    draft->Drop("train.loss_scale");
     draft->Remark("train.loss_scale is left out: only fp16 has one");
   }
+  LeaveOutOfFixedScale(draft);
   draft->Set("name", context.name.empty() ? "imported" : context.name);
   Need(draft, "model.config", context.model, "gpt2", "--model");
   Need(draft, "data.train", context.train, "corpus.txt", "--train");

@@ -118,7 +118,9 @@ void CosMinRatio(const DeepSpeedValue& m) {
                     "set train.schedule.min_lr: the ratio times the learning rate");
     return;
   }
-  Map(m, "train.schedule.min_lr", absl::StrCat(lr.get<double>() * m.setting.value.get<double>()));
+  // What a double keeps of a decimal fraction; StrCat keeps six digits.
+  Map(m, "train.schedule.min_lr",
+      absl::StrFormat("%.15g", lr.get<double>() * m.setting.value.get<double>()));
 }
 
 void Bucket(const DeepSpeedValue& m) {

@@ -54,9 +54,13 @@ void SpecDraft::Set(std::string_view key, const std::string& yaml) {
   at[parts.back()] = YAML::Load(yaml);
 }
 
-void SpecDraft::Drop(std::string_view section, std::string_view part) {
-  YAML::Node found = root_[std::string(section)];
-  if (found.IsMap()) found.remove(std::string(part));
+void SpecDraft::Drop(std::string_view key) {
+  if (!Has(key)) return;
+  YAML::Node at;
+  at.reset(root_);
+  const std::vector<std::string> parts = Split(key);
+  for (size_t i = 0; i + 1 < parts.size(); ++i) at.reset(at[parts[i]]);
+  at.remove(parts.back());
 }
 
 bool SpecDraft::Has(std::string_view key) const { return Find(root_, key).IsDefined(); }

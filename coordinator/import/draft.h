@@ -33,8 +33,8 @@ class SpecDraft {
   // Sets the key of the spec, "train.optimizer.lr", to YAML that is one value: "3e-4", "[0.9,
   // 0.95]".
   void Set(std::string_view key, const std::string& yaml);
-  // Leaves what a section has under `part` out again.
-  void Drop(std::string_view section, std::string_view part);
+  // Leaves the key, or the section of that name, out again.
+  void Drop(std::string_view key);
   bool Has(std::string_view key) const;
   std::string Get(std::string_view key) const;  // "" when it is not set
 

@@ -89,6 +89,16 @@ void ValidateLossScale(SpecReader& reader, const v1::JobSpec& spec) {
     reader.Problem(path, "a loss scale", absl::StrCat("left out with train.precision ", precision),
                    "train.precision fp16, which alone scales its loss");
   }
+  if (scale.fixed() > 0) {
+    for (const char* key : {"initial", "window", "hysteresis", "min"}) {
+      const std::string path = absl::StrCat("train.loss_scale.", key);
+      if (precision != "fp16" || !reader.Has(path)) continue;
+      reader.Problem(path, "a rule for a scale that changes",
+                     absl::StrCat("left out with train.loss_scale.fixed ", scale.fixed()),
+                     "train.loss_scale.fixed 0, with which the scale is found while the job runs");
+    }
+    return;
+  }
   if (scale.min() > scale.initial()) {
     reader.Problem("train.loss_scale.min", absl::StrCat(scale.min()),
                    absl::StrCat("at most train.loss_scale.initial ", scale.initial()),

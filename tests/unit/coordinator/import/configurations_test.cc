@@ -15,6 +15,7 @@
 namespace terrace {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -165,6 +166,17 @@ TEST(DeepSpeedConfigurationTest, Zero3OnNvme) {
   EXPECT_EQ(spec.train().precision(), "fp16");
   EXPECT_EQ(spec.train().loss_scale().fixed(), 0);
   EXPECT_THAT(Unknown(draft), IsEmpty());
+}
+
+TEST(DeepSpeedConfigurationTest, RulesOfADynamicScaleBesideAFixedOne) {
+  const auto draft = ImportDeepSpeed(
+      R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 128, "initial_scale_power": 16,
+          "loss_scale_window": 1000, "hysteresis": 2, "min_loss_scale": 1}})",
+      kContext);
+  EXPECT_EQ(SpecOf(draft).train().loss_scale().fixed(), 128);
+  EXPECT_FALSE(draft->Has("train.loss_scale.initial"));
+  EXPECT_FALSE(draft->Has("train.loss_scale.min"));
+  EXPECT_THAT(draft->remarks(), Contains(HasSubstr("no initial, window, hysteresis, min")));
 }
 
 TEST(DeepSpeedConfigurationTest, ActivationCheckpointing) {

@@ -122,6 +122,13 @@ TEST(DeepSpeedTest, Fp16BringsItsLossScale) {
   EXPECT_FALSE(off.Has("train.loss_scale.window"));
 }
 
+TEST(DeepSpeedTest, TheSmallestLearningRateKeepsItsDigits) {
+  const SpecDraft draft = Import(
+      R"({"optimizer": {"type": "AdamW", "params": {"lr": 1.23456789e-4}},
+          "scheduler": {"type": "WarmupCosineLR", "params": {"cos_min_ratio": 0.1}}})");
+  EXPECT_EQ(draft.Get("train.schedule.min_lr"), "1.23456789e-05");
+}
+
 TEST(DeepSpeedTest, AutoIsLeftToThePlannerAndTheBatchFollowsFromItsParts) {
   const SpecDraft draft = Import(
       R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,

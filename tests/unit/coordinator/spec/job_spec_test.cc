@@ -17,6 +17,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr char kMinimal[] = R"(name: books
 model: {config: gpt2}
@@ -225,6 +226,24 @@ TEST(JobSpecTest, OnlyFp16HasALossScale) {
                                                       precision)))
         << text;
   }
+}
+
+TEST(JobSpecTest, AFixedLossScaleHasNoRulesForAChangingOne) {
+  const auto with = [](const std::string& scale) {
+    std::string text(kMinimal);
+    text.replace(text.find("steps"), 5,
+                 absl::StrCat("precision: fp16, loss_scale: {", scale, "}, steps"));
+    return text;
+  };
+  // Not held against an initial scale that is never in use.
+  EXPECT_EQ(Parse(with("fixed: 128")).train().loss_scale().fixed(), 128);
+  for (const char* key : {"initial", "window", "hysteresis", "min"}) {
+    const std::string error = ErrorOf(with(absl::StrCat("fixed: 128, ", key, ": 100000")));
+    EXPECT_THAT(error, HasSubstr(absl::StrCat("train.loss_scale.", key)));
+    EXPECT_THAT(error, HasSubstr("left out with train.loss_scale.fixed 128"));
+    EXPECT_THAT(error, Not(HasSubstr("at most train.loss_scale.initial")));
+  }
+  EXPECT_THAT(ErrorOf(with("min: 100000")), HasSubstr("at most train.loss_scale.initial 65536"));
 }
 
 TEST(JobSpecTest, WeightsAreRoundedStochasticallyWhereProductsReadBf16) {
