@@ -5,21 +5,13 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/conformance/reference_tools.h"
+
 namespace terrace::kernels::conformance {
 namespace {
 
 using Shapes = std::span<const TensorShape>;
 using Operands = std::span<Values>;
-
-void Begin(Values* values, const TensorShape& shape, bool accumulate) {
-  if (!accumulate) values->assign(shape.Elements(), 0.0);
-}
-
-double Dot(const double* a, const double* b, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
 
 // One query of one head and the keys of this block that it sees.
 struct BlockQuery {

@@ -7,7 +7,10 @@
 #include <limits>
 #include <numbers>
 
+#include "tests/conformance/attention_reference.h"
 #include "tests/conformance/layout_reference.h"
+#include "tests/conformance/norm_reference.h"
+#include "tests/conformance/reference_tools.h"
 
 namespace terrace::kernels::conformance {
 namespace {
@@ -16,11 +19,6 @@ using Shapes = std::span<const TensorShape>;
 using Operands = std::span<Values>;
 
 int64_t Index(double value) { return static_cast<int64_t>(value); }
-
-// Sets an output to zeros, unless it is added to.
-void Begin(Values* values, const TensorShape& shape, bool accumulate) {
-  if (!accumulate) values->assign(shape.Elements(), 0.0);
-}
 
 void EmbeddingRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t h = shapes[1].size[1];
@@ -49,100 +47,6 @@ void EmbeddingGradRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands opera
       if (here) operands[2][row * h + i] += dx;
       if (positions) operands[3][position * h + i] += dx;
     }
-  }
-}
-
-void LayerNormRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
-  const int64_t d = shapes[0].size[1];
-  for (int output : {3, 4, 5}) Begin(&operands[output], shapes[output], false);
-  for (int64_t row = 0; row < shapes[0].rows(); ++row) {
-    const double* x = &operands[0][row * d];
-    double mean = 0, variance = 0;
-    for (int64_t i = 0; i < d; ++i) mean += x[i] / d;
-    for (int64_t i = 0; i < d; ++i) variance += (x[i] - mean) * (x[i] - mean) / d;
-    const double rstd = 1 / std::sqrt(variance + attrs.epsilon);
-    operands[4][row] = mean;
-    operands[5][row] = rstd;
-    for (int64_t i = 0; i < d; ++i) {
-      const double bias = shapes[2].absent() ? 0 : operands[2][i];
-      operands[3][row * d + i] = (x[i] - mean) * rstd * operands[1][i] + bias;
-    }
-  }
-}
-
-// One row of either norm's gradient: x_hat and rstd given, `centred` for LayerNorm.
-struct NormGradRow {
-  int64_t d = 0;
-  const double* dy = nullptr;
-  const double* weight = nullptr;
-  Values x_hat;
-  double rstd = 0;
-  bool centred = false;
-};
-
-void AddNormGradRow(const NormGradRow& row, double* dx, double* dweight) {
-  double mean_g = 0, mean_gx = 0;
-  for (int64_t i = 0; i < row.d; ++i) {
-    const double g = row.dy[i] * row.weight[i];
-    if (row.centred) mean_g += g / row.d;
-    mean_gx += g * row.x_hat[i] / row.d;
-  }
-  for (int64_t i = 0; i < row.d; ++i) {
-    const double g = row.dy[i] * row.weight[i];
-    dx[i] += row.rstd * (g - mean_g - row.x_hat[i] * mean_gx);
-    dweight[i] += row.dy[i] * row.x_hat[i];
-  }
-}
-
-void LayerNormGradRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
-  const int64_t d = shapes[1].size[1];
-  const bool has_bias = !shapes[8].absent();
-  Begin(&operands[6], shapes[6], false);
-  if (!shapes[5].absent()) operands[6] = operands[5];
-  Begin(&operands[7], shapes[7], attrs.accumulate);
-  if (has_bias) Begin(&operands[8], shapes[8], attrs.accumulate);
-  for (int64_t n = 0; n < shapes[1].rows(); ++n) {
-    NormGradRow row = {.d = d,
-                       .dy = &operands[0][n * d],
-                       .weight = operands[2].data(),
-                       .x_hat = Values(d),
-                       .rstd = operands[4][n],
-                       .centred = true};
-    for (int64_t i = 0; i < d; ++i) {
-      row.x_hat[i] = (operands[1][n * d + i] - operands[3][n]) * row.rstd;
-    }
-    AddNormGradRow(row, &operands[6][n * d], operands[7].data());
-    for (int64_t i = 0; has_bias && i < d; ++i) operands[8][i] += row.dy[i];
-  }
-}
-
-void RmsNormRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
-  const int64_t d = shapes[1].rows();
-  Begin(&operands[2], shapes[2], false);
-  Begin(&operands[3], shapes[3], false);
-  for (int64_t n = 0; n < shapes[3].Elements(); ++n) {
-    const double* x = &operands[0][n * d];
-    double squares = 0;
-    for (int64_t i = 0; i < d; ++i) squares += x[i] * x[i] / d;
-    const double rstd = 1 / std::sqrt(squares + attrs.epsilon);
-    operands[3][n] = rstd;
-    for (int64_t i = 0; i < d; ++i) operands[2][n * d + i] = x[i] * rstd * operands[1][i];
-  }
-}
-
-void RmsNormGradRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
-  const int64_t d = shapes[2].rows();
-  Begin(&operands[5], shapes[5], false);
-  if (!shapes[4].absent()) operands[5] = operands[4];
-  Begin(&operands[6], shapes[6], attrs.accumulate);
-  for (int64_t n = 0; n < shapes[3].Elements(); ++n) {
-    NormGradRow row = {.d = d,
-                       .dy = &operands[0][n * d],
-                       .weight = operands[2].data(),
-                       .x_hat = Values(d),
-                       .rstd = operands[3][n]};
-    for (int64_t i = 0; i < d; ++i) row.x_hat[i] = operands[1][n * d + i] * row.rstd;
-    AddNormGradRow(row, &operands[5][n * d], operands[6].data());
   }
 }
 
@@ -256,84 +160,6 @@ void RopeRef(const RopeAttrs& attrs, Shapes shapes, Operands operands) {
   }
 }
 
-// One query of one head: where it, its keys and its results lie.
-struct Query {
-  int64_t row = 0, first_key_row = 0, head = 0, kv_head = 0;
-  int64_t lse_index = 0;
-};
-
-// Calls body for every query of the batch.
-template <typename Body>
-void ForEachQuery(const AttentionAttrs& attrs, Shapes shapes, const Body& body) {
-  const int64_t heads = shapes[0].size[1];
-  const int64_t group = heads / shapes[1].size[1];
-  for (int64_t row = 0; row < shapes[0].rows(); ++row) {
-    const int64_t position = row % attrs.sequence;
-    const int64_t seen = attrs.window == 0 ? position + 1 : std::min(attrs.window, position + 1);
-    for (int64_t head = 0; head < heads; ++head) {
-      const int64_t batch = row / attrs.sequence;
-      body(Query{.row = row,
-                 .first_key_row = row - seen + 1,
-                 .head = head,
-                 .kv_head = head / group,
-                 .lse_index = (batch * heads + head) * attrs.sequence + position});
-    }
-  }
-}
-
-double Dot(const double* a, const double* b, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-void AttentionRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands) {
-  const int64_t d = shapes[0].size[2];
-  Begin(&operands[3], shapes[3], false);
-  Begin(&operands[4], shapes[4], false);
-  ForEachQuery(attrs, shapes, [&](const Query& query) {
-    const double* q = &operands[0][(query.row * shapes[0].size[1] + query.head) * d];
-    double* o = &operands[3][(query.row * shapes[0].size[1] + query.head) * d];
-    const auto kv = [&](int operand, int64_t row) {
-      return &operands[operand][(row * shapes[1].size[1] + query.kv_head) * d];
-    };
-    double largest = -std::numeric_limits<double>::infinity();
-    for (int64_t j = query.first_key_row; j <= query.row; ++j) {
-      largest = std::max(largest, attrs.scale * Dot(q, kv(1, j), d));
-    }
-    double sum = 0;
-    for (int64_t j = query.first_key_row; j <= query.row; ++j) {
-      const double p = std::exp(attrs.scale * Dot(q, kv(1, j), d) - largest);
-      sum += p;
-      for (int64_t i = 0; i < d; ++i) o[i] += p * kv(2, j)[i];
-    }
-    for (int64_t i = 0; i < d; ++i) o[i] /= sum;
-    operands[4][query.lse_index] = largest + std::log(sum);
-  });
-}
-
-void AttentionGradRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands) {
-  const int64_t d = shapes[0].size[2];
-  for (int output : {6, 7, 8}) Begin(&operands[output], shapes[output], false);
-  ForEachQuery(attrs, shapes, [&](const Query& query) {
-    const int64_t q_at = (query.row * shapes[0].size[1] + query.head) * d;
-    const double* q = &operands[0][q_at];
-    const double* grad = &operands[5][q_at];
-    const double delta = Dot(grad, &operands[3][q_at], d);
-    for (int64_t j = query.first_key_row; j <= query.row; ++j) {
-      const int64_t kv_at = (j * shapes[1].size[1] + query.kv_head) * d;
-      const double* k = &operands[1][kv_at];
-      const double p = std::exp(attrs.scale * Dot(q, k, d) - operands[4][query.lse_index]);
-      const double ds = attrs.scale * p * (Dot(grad, &operands[2][kv_at], d) - delta);
-      for (int64_t i = 0; i < d; ++i) {
-        operands[6][q_at + i] += ds * k[i];
-        operands[7][kv_at + i] += ds * q[i];
-        operands[8][kv_at + i] += p * grad[i];
-      }
-    }
-  });
-}
-
 // Both loss ops; the gradients are outputs 4 and 5 where `with_gradients`.
 void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operands operands) {
   const int64_t h = shapes[0].size[1];
@@ -405,10 +231,6 @@ void MapTo(Operands operands, int from, int to, const F& f) {
   operands[to].resize(operands[from].size());
   for (size_t i = 0; i < operands[from].size(); ++i) operands[to][i] = f(i);
 }
-
-}  // namespace
-
-namespace {
 
 // To a number of `digits` binary digits; `lowest` is the exponent of the normal numbers' smallest.
 // From double in one step: through f32 a value could be rounded twice.

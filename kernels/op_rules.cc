@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/op_rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <variant>
+
+#include "kernels/op_complaint.h"
+
+namespace terrace::kernels {
+namespace {
+
+using Operands = std::span<const TensorShape>;
+
+std::string Number(int64_t value) { return std::to_string(value); }
+
+// Sequences are numbered by 32-bit positions in the kernels.
+constexpr int64_t kMaxPositions = int64_t{1} << 28;
+
+// A rank's share of each sequence: `sequence` tokens of ranks * sequence.
+std::string CheckShare(const OpRow& row, const TokenShare& share, int64_t sequence) {
+  if (share.ranks < 1 || share.ranks > kMaxPositions) {
+    return ComplainAttr(row, "context.ranks", Number(share.ranks),
+                        "be 1 to " + Number(kMaxPositions));
+  }
+  if (share.index < 0 || share.index >= share.ranks) {
+    return ComplainAttr(row, "context.index", Number(share.index),
+                        "be 0 to " + Number(share.ranks - 1) + ", a rank of the context");
+  }
+  if (share.zigzag && sequence % 2 != 0) {
+    return ComplainAttr(row, "sequence", Number(sequence),
+                        "be even where the context is in zig-zag");
+  }
+  if (sequence <= kMaxPositions / share.ranks) return "";
+  return ComplainAttr(row, "sequence", Number(sequence),
+                      "be at most " + Number(kMaxPositions / share.ranks) + " for " +
+                          Number(share.ranks) + " ranks of a context");
+}
+
+// A table with a row for each position that a rank of the context looks up.
+std::string CheckPositions(const OpRow& row, const TokenShare& share, int64_t sequence, int index,
+                           Operands operands) {
+  std::string error = CheckShare(row, share, sequence);
+  if (!error.empty()) return error;
+  const int64_t positions = share.ranks * sequence;
+  if (operands[index].rows() >= positions) return "";
+  return Complain(row, index, operands[index],
+                  "have a row for each of the sequence's " + Number(positions) + " positions");
+}
+
+std::string CheckEmbedding(const OpRow& row, const EmbeddingAttrs& attrs, int table, int positions,
+                           Operands operands) {
+  if (attrs.shard_rows < 0 || attrs.shard < 0) {
+    return ComplainAttr(row, attrs.shard < 0 ? "shard" : "shard_rows",
+                        Number(std::min(attrs.shard, attrs.shard_rows)), "not be negative");
+  }
+  if (attrs.shard_rows > 0 && operands[table].rows() != attrs.shard_rows) {
+    return Complain(row, table, operands[table],
+                    "have shard_rows = " + Number(attrs.shard_rows) + " rows");
+  }
+  if (operands[positions].absent()) return "";
+  if (attrs.sequence < 1) {
+    return ComplainAttr(row, "sequence", Number(attrs.sequence),
+                        "be at least 1 where there is a table of positions");
+  }
+  return CheckPositions(row, attrs.context, attrs.sequence, positions, operands);
+}
+
+std::string CheckNorm(const OpRow& row, const NormAttrs& attrs) {
+  if (attrs.epsilon >= 0 && std::isfinite(attrs.epsilon)) return "";
+  return ComplainAttr(row, "epsilon", std::to_string(attrs.epsilon), "be finite and not negative");
+}
+
+// The rank of `x` where the table leaves it open: rows, or rows of heads.
+std::string CheckRmsNorm(const OpRow& row, const NormAttrs& attrs, int index, Operands operands) {
+  const TensorShape& x = operands[index];
+  if (x.dims != 2 && x.dims != 3) {
+    return Complain(row, index, x, "be of shape [n,d] or [n,heads,d]");
+  }
+  return CheckNorm(row, attrs);
+}
+
+std::string CheckMatmul(const OpRow& row, const MatmulAttrs& attrs, Operands operands) {
+  constexpr int kBias = 3, kResidual = 4, kAux = 5;
+  for (int index : {kBias, kResidual, kAux}) {
+    if (attrs.accumulate && !operands[index].absent()) {
+      return Complain(row, index, operands[index], "be absent when the product is accumulated");
+    }
+  }
+  if (attrs.gradient != Fp8Gradient::kNone && attrs.precision != MatmulPrecision::kFP8) {
+    return ComplainAttr(row, "gradient", Number(static_cast<int>(attrs.gradient)),
+                        "be 0 where the product is not fp8");
+  }
+  const TensorShape& aux = operands[kAux];
+  switch (attrs.epilogue) {
+    case Epilogue::kNone:
+      return aux.absent() ? "" : Complain(row, kAux, aux, "be absent without an epilogue");
+    case Epilogue::kGelu:
+      break;
+    case Epilogue::kGeluGrad:
+      if (aux.absent()) return Complain(row, kAux, aux, "be given for the gelu_grad epilogue");
+      break;
+    default:
+      return ComplainAttr(row, "epilogue", Number(static_cast<int>(attrs.epilogue)),
+                          "be none, gelu or gelu_grad");
+  }
+  if (!attrs.accumulate) return "";
+  return ComplainAttr(row, "accumulate", "true", "be false with an epilogue");
+}
+
+std::string CheckRope(const OpRow& row, const RopeAttrs& attrs, Operands operands) {
+  constexpr int kX = 0, kTable = 1;
+  if (attrs.sequence < 1) {
+    return ComplainAttr(row, "sequence", Number(attrs.sequence), "be at least 1");
+  }
+  if (operands[kX].size[2] % 2 != 0) {
+    return Complain(row, kX, operands[kX], "have an even last dimension");
+  }
+  return CheckPositions(row, attrs.context, attrs.sequence, kTable, operands);
+}
+
+// Attention and the LM head know no fp8: their bf16 is its companion.
+std::string RefuseFp8(const OpRow& row, MatmulPrecision precision) {
+  if (precision != MatmulPrecision::kFP8) return "";
+  return ComplainAttr(row, "precision", "fp8", "be another one: only matmul has fp8 products");
+}
+
+// The widest head that the kernels keep in registers and on the stack.
+constexpr int64_t kMaxHeadDim = 256;
+
+// Both kinds of attention attributes.
+template <typename Attrs>
+std::string CheckAttention(const OpRow& row, const Attrs& attrs, Operands operands) {
+  constexpr int kQ = 0, kK = 1, kLse = 4;
+  const TensorShape& q = operands[kQ];
+  const TensorShape& lse = operands[kLse];
+  if (attrs.sequence < 1) {
+    return ComplainAttr(row, "sequence", Number(attrs.sequence), "be at least 1");
+  }
+  if (attrs.window < 0) {
+    return ComplainAttr(row, "window", Number(attrs.window), "be 0 (no window) or more");
+  }
+  if (std::string refusal = RefuseFp8(row, attrs.precision); !refusal.empty()) return refusal;
+  if (!(attrs.scale > 0) || !std::isfinite(attrs.scale)) {
+    return ComplainAttr(row, "scale", std::to_string(attrs.scale), "be finite and above 0");
+  }
+  if (q.size[2] > kMaxHeadDim) {
+    return Complain(row, kQ, q, "have a last dimension of at most " + Number(kMaxHeadDim));
+  }
+  if (q.rows() % attrs.sequence != 0) {
+    return Complain(
+        row, kQ, q,
+        "have a multiple of the sequence length " + Number(attrs.sequence) + " as its rows");
+  }
+  if (q.size[1] % operands[kK].size[1] != 0) {
+    return Complain(row, kK, operands[kK],
+                    "have a number of heads that divides the query's " + Number(q.size[1]));
+  }
+  const int64_t batch = q.rows() / attrs.sequence;
+  if (lse.size[0] == batch && lse.size[2] == attrs.sequence) return "";
+  return Complain(row, kLse, lse,
+                  "be [batch,heads,sequence] = [" + Number(batch) + "," + Number(q.size[1]) + "," +
+                      Number(attrs.sequence) + "]");
+}
+
+std::string CheckAttentionBlock(const OpRow& row, const AttentionBlockAttrs& attrs,
+                                Operands operands) {
+  std::string error = CheckAttention(row, attrs, operands);
+  if (error.empty()) error = CheckShare(row, attrs.context, attrs.sequence);
+  if (!error.empty()) return error;
+  if (attrs.step >= 0 && attrs.step < attrs.context.ranks) return "";
+  return ComplainAttr(row, "step", Number(attrs.step),
+                      "be 0 to " + Number(attrs.context.ranks - 1) + ", less than context.ranks");
+}
+
+// `logits` and `rows` are indices of operands, -1 where the op has none.
+std::string CheckCrossEntropy(const OpRow& row, const CrossEntropyAttrs& attrs, int logits,
+                              int rows, Operands operands) {
+  if (attrs.shard_rows < 1) {
+    return ComplainAttr(row, "shard_rows", Number(attrs.shard_rows), "be at least 1");
+  }
+  if (attrs.vocabulary < 1) {
+    return ComplainAttr(row, "vocabulary", Number(attrs.vocabulary), "be at least 1");
+  }
+  const int64_t shards =
+      rows < 0 ? (attrs.vocabulary - 1) / attrs.shard_rows + 1 : operands[rows].size[0];
+  if (attrs.shard < 0 ||
+      attrs.shard_rows > kMaxSpanElements / (std::max(shards, attrs.shard) + 1)) {
+    return ComplainAttr(row, "shard", Number(attrs.shard),
+                        "be 0 or more, and fewer than 2^56 columns over all shards");
+  }
+  if (logits >= 0 && operands[logits].size[1] != attrs.shard_rows) {
+    return Complain(row, logits, operands[logits],
+                    "have shard_rows = " + Number(attrs.shard_rows) + " columns");
+  }
+  if (rows < 0) return "";
+  if (shards * attrs.shard_rows < attrs.vocabulary) {
+    return Complain(row, rows, operands[rows],
+                    "come from enough shards of " + Number(attrs.shard_rows) +
+                        " columns for the vocabulary of " + Number(attrs.vocabulary));
+  }
+  if (logits < 0 || attrs.shard < shards) return "";
+  return ComplainAttr(row, "shard", Number(attrs.shard),
+                      "be 0 to " + Number(shards - 1) + ", one of the shards in 'rows'");
+}
+
+std::string CheckPermute(const OpRow& row, const PermuteAttrs& attrs, Operands operands) {
+  uint32_t seen = 0;
+  std::string sizes;
+  bool fits = true;
+  for (int d = 0; d < kMaxDims; ++d) {
+    const int32_t from = attrs.order[d];
+    if (from < 0 || from >= kMaxDims) {
+      return ComplainAttr(row, "order[" + Number(d) + "]", Number(from), "be 0 to 3");
+    }
+    seen |= 1u << from;
+    fits = fits && operands[1].size[d] == operands[0].size[from];
+    sizes += (d == 0 ? "" : ",") + Number(operands[0].size[from]);
+  }
+  if (seen != 0b1111) {
+    return ComplainAttr(row, "order", "not a permutation", "hold each of 0, 1, 2 and 3 once");
+  }
+  return fits ? "" : Complain(row, 1, operands[1], "have the reordered dimensions [" + sizes + "]");
+}
+
+std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs) {
+  const auto beta_error = [&row](std::string_view name, float beta) {
+    return beta >= 0 && beta < 1
+               ? ""
+               : ComplainAttr(row, name, std::to_string(beta), "be at least 0 and below 1");
+  };
+  std::string error = beta_error("beta1", attrs.beta1);
+  if (error.empty()) error = beta_error("beta2", attrs.beta2);
+  if (!error.empty()) return error;
+  if (!(attrs.epsilon >= 0)) {
+    return ComplainAttr(row, "epsilon", std::to_string(attrs.epsilon), "not be negative");
+  }
+  if (!(attrs.weight_decay >= 0)) {
+    return ComplainAttr(row, "weight_decay", std::to_string(attrs.weight_decay), "not be negative");
+  }
+  if (attrs.rounding.first >= 0) return "";
+  return ComplainAttr(row, "rounding.first", Number(attrs.rounding.first), "not be negative");
+}
+
+}  // namespace
+
+std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands operands) {
+  switch (row.op) {
+    case Op::kEmbedding:
+      return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 1, 2, operands);
+    case Op::kEmbeddingGrad:
+      return CheckEmbedding(row, std::get<EmbeddingAttrs>(attrs), 2, 3, operands);
+    case Op::kLayerNorm:
+    case Op::kLayerNormGrad:
+      return CheckNorm(row, std::get<NormAttrs>(attrs));
+    case Op::kRmsNorm:
+      return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 0, operands);
+    case Op::kRmsNormGrad:
+      return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 1, operands);
+    case Op::kMatmul:
+      return CheckMatmul(row, std::get<MatmulAttrs>(attrs), operands);
+    case Op::kRope:
+      return CheckRope(row, std::get<RopeAttrs>(attrs), operands);
+    case Op::kAttention:
+    case Op::kAttentionGrad:
+      return CheckAttention(row, std::get<AttentionAttrs>(attrs), operands);
+    case Op::kAttentionBlock:
+    case Op::kAttentionBlockGrad:
+      return CheckAttentionBlock(row, std::get<AttentionBlockAttrs>(attrs), operands);
+    case Op::kCrossEntropyRows:
+      return CheckCrossEntropy(row, std::get<CrossEntropyAttrs>(attrs), 0, -1, operands);
+    case Op::kCrossEntropyLoss:
+      return CheckCrossEntropy(row, std::get<CrossEntropyAttrs>(attrs), -1, 1, operands);
+    case Op::kCrossEntropyGrad:
+      return CheckCrossEntropy(row, std::get<CrossEntropyAttrs>(attrs), 2, 1, operands);
+    case Op::kPermute:
+      return CheckPermute(row, std::get<PermuteAttrs>(attrs), operands);
+    case Op::kLmHeadLoss:
+    case Op::kLmHeadLossGrad: {
+      const auto& [chunk_rows, accumulate, precision] = std::get<LossAttrs>(attrs);
+      if (chunk_rows > 0) return RefuseFp8(row, precision);
+      return ComplainAttr(row, "chunk_rows", Number(chunk_rows), "be at least 1");
+    }
+    case Op::kAdamw:
+    case Op::kAdamwStochastic:
+      return CheckAdamw(row, std::get<AdamwAttrs>(attrs));
+    default:
+      return "";
+  }
+}
+
+}  // namespace terrace::kernels
