@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -59,6 +60,15 @@ void PrintStatus(const v1::Job& job) {
                          progress.step_seconds() > planned ? "longer" : "less"));
   }
   Line("restarts", absl::StrCat(job.restarts()));
+  constexpr int kShown = 4;
+  for (int i = std::max(0, job.last_restarts_size() - kShown); i < job.last_restarts_size(); ++i) {
+    const v1::Restart& restart = job.last_restarts(i);
+    Line("restarted",
+         absl::StrCat(FormatAge(restart.unix_ms(), now_ms), " ago ",
+                      restart.step() == 0 ? "from the beginning"
+                                          : absl::StrCat("from step ", restart.step()),
+                      ": ", restart.message(), " (", ReasonName(restart.reason()), ")"));
+  }
   for (const v1::Adjustment& adjustment : job.adjustments()) {
     if (adjustment.change().empty()) continue;  // it is still being sought
     Line("adjusted", absl::StrCat("from step ", adjustment.step(), ": ", adjustment.change(), " (",

@@ -67,6 +67,20 @@ std::string RestartPoint(const v1::Job& job) {
                    : absl::StrCat("from the checkpoint of step ", step);
 }
 
+void CountRestart(Mover* mover, v1::Reason reason, const std::string& message) {
+  constexpr int kKept = 16;  // a job is written with each change, and may restart for months
+  v1::Job& job = mover->Change();
+  job.set_restarts(job.restarts() + 1);
+  if (job.last_restarts_size() == kKept) {
+    job.mutable_last_restarts()->erase(job.last_restarts().begin());
+  }
+  v1::Restart* restart = job.add_last_restarts();
+  restart->set_unix_ms(mover->now());
+  restart->set_step(job.progress().checkpoint_step());
+  restart->set_reason(reason);
+  restart->set_message(message);
+}
+
 // The gang is broken: again from the last checkpoint, if there are restarts left.
 Transition Recover(Mover mover, v1::Reason reason, const std::string& what) {
   v1::Job& job = mover.Change();
@@ -80,7 +94,7 @@ Transition Recover(Mover mover, v1::Reason reason, const std::string& what) {
                                  " restarts without a new checkpoint (max_restarts: ",
                                  job.spec().max_restarts(), ")"));
   }
-  job.set_restarts(job.restarts() + 1);
+  CountRestart(&mover, reason, what);
   job.set_restarts_without_progress(job.restarts_without_progress() + 1);
   return mover.To(v1::RECOVERING, reason,
                   absl::StrCat(what, "; restarts ", RestartPoint(job), " (restart ",
@@ -103,6 +117,7 @@ Transition RunOut(Mover mover, const GangFailure& failure) {
   v1::Job& job = mover.Change();
   if (IsRestartOfPeers(job)) {
     job.set_restarts(job.restarts() - 1);
+    if (job.last_restarts_size() > 0) job.mutable_last_restarts()->RemoveLast();
     job.set_restarts_without_progress(std::max(0, job.restarts_without_progress() - 1));
   }
   const v1::RankMemory& memory = failure.rank->report.memory();
@@ -115,7 +130,7 @@ Transition RunOut(Mover mover, const GangFailure& failure) {
     job.set_learned_external_bytes(learned);
     mover.LearnedOn(failure.rank->worker);
   }
-  job.set_restarts(job.restarts() + 1);
+  CountRestart(&mover, failure.reason, failure.message);
   v1::Adjustment* adjustment = job.add_adjustments();
   adjustment->set_step(job.progress().checkpoint_step());
   adjustment->set_cause(failure.message);

@@ -44,6 +44,10 @@ class LayoutFailureTest(ServiceTest):
         status = self.status(job)
         self.assertEqual((status["state"], status["restarts"]), ("SUCCEEDED", 1), status["message"])
         self.assertEqual(int(status["progress"]["step"]), STEPS)
+        restarted = [line for line in self.cli("status", job).out.splitlines() if line.startswith("restarted")]
+        self.assertEqual(len(restarted), 1)
+        self.assertIn("rank 3", restarted[0], "whoever comes later learns who was lost")
+        self.assertIn("signal 9", restarted[0])
         self.assertEqual([pid for pid, command in processes(self.mark).items() if "terrace-rank" in command], [])
 
         whole = self.submit(whole_path)

@@ -104,6 +104,8 @@ TEST(JobStateTest, ARankHeardAfterItsPeersTurnsTheirRestartIntoItsOwn) {
   const v1::Job job = Next(peers, RanksObserved{{RanOut(2, 200)}});
   EXPECT_TRUE(NeedsSmallerLayout(job));
   EXPECT_EQ(job.restarts(), 1) << "one restart, not two";
+  ASSERT_EQ(job.last_restarts_size(), 1);
+  EXPECT_EQ(job.last_restarts(0).reason(), v1::REASON_OUT_OF_MEMORY);
   EXPECT_EQ(job.restarts_without_progress(), 0);
 }
 

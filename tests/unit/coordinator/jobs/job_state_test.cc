@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/coordinator/jobs/job_state_jobs.h"
 
 namespace terrace {
@@ -166,6 +167,27 @@ TEST(JobStateTest, RestartsWithoutProgressAreBounded) {
   EXPECT_EQ(job.state(), v1::FAILED);
   EXPECT_EQ(job.reason(), v1::REASON_RESTARTS_EXHAUSTED);
   EXPECT_THAT(job.message(), HasSubstr("signal 11"));
+}
+
+TEST(JobStateTest, ARestartIsRememberedWhenTheJobRunsAgain) {
+  v1::Job job = JobIn(v1::RUNNING);
+  job.mutable_spec()->set_max_restarts(100);
+  for (int restart = 1; restart <= 20; ++restart) {
+    const std::string what = absl::StrCat("killed by signal ", restart);
+    job.mutable_progress()->set_checkpoint_step(10 * restart);
+    job = Next(job, RanksObserved{{Reported(1, v1::RANK_FAILED, v1::REASON_RANK_DIED, what)}});
+    ASSERT_EQ(job.state(), v1::RECOVERING);
+    job.set_state(v1::RUNNING);
+    job.clear_message();
+  }
+  EXPECT_EQ(job.restarts(), 20);
+  ASSERT_EQ(job.last_restarts_size(), 16) << "a job does not grow without end";
+  const v1::Restart& last = job.last_restarts(15);
+  EXPECT_EQ(last.unix_ms(), kNow + 1) << "when Next was told";
+  EXPECT_EQ(last.step(), 200);
+  EXPECT_EQ(last.reason(), v1::REASON_RANK_DIED);
+  EXPECT_EQ(last.message(), "rank 1 on w0: killed by signal 20");
+  EXPECT_EQ(job.last_restarts(0).step(), 50) << "the oldest are forgotten";
 }
 
 TEST(JobStateTest, ANewCheckpointGivesTheRestartsBack) {
