@@ -42,7 +42,11 @@ class GraphCollectives {
 
   // Around each run of the graph. While it runs CheckRun says, again and again, whether it can
   // still end: as calls that wait do, it breaks the group where a member is lost or time is over.
-  virtual absl::Status BeginRun() = 0;
+  // `one_by_one_ns`: what the graph holds took when it was last launched one by one. A run has
+  // several times that beside the time that a call has, as it holds many calls and what is computed
+  // between them. Members that measure it differently, or give up at other times, do no harm: the
+  // first that does breaks the group for all.
+  virtual absl::Status BeginRun(int64_t one_by_one_ns) = 0;
   virtual absl::Status CheckRun() = 0;
   virtual void EndRun(int64_t sent_bytes) = 0;
 };

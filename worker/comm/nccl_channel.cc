@@ -102,10 +102,10 @@ void NcclChannel::Close() {
   comm_ = nullptr;
 }
 
-absl::Status NcclChannel::Begin(const Operation& operation) {
+absl::Status NcclChannel::Begin(const Operation& operation, int64_t expected_ns) {
   operation_ = operation;
   begun_ns_ = NowNanos();
-  deadline_ns_ = begun_ns_ + group_->options().timeout_ms * 1'000'000;
+  deadline_ns_ = begun_ns_ + expected_ns + group_->options().timeout_ms * 1'000'000;
   RETURN_IF_ERROR(Problems());
   // Each stream of a program has a thread, and each thread a current device.
   return Must(cudaSetDevice(device_));

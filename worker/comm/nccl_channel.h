@@ -80,7 +80,8 @@ class NcclChannel {
   cudaStream_t stream() const { return stream_; }
   ncclComm_t comm() const { return comm_; }
 
-  absl::Status Begin(const Operation& operation);
+  // `expected_ns`: what it takes beside waiting for members.
+  absl::Status Begin(const Operation& operation, int64_t expected_ns = 0);
   // `start` makes one call of NCCL, or one group of them. Returns when it is on the stream.
   absl::Status Launch(absl::FunctionRef<ncclResult_t()> start);
   // Puts a copy on the stream; none where both are the same.

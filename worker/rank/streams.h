@@ -97,7 +97,7 @@ class Streams {
   absl::Status EndOnDevice();
   absl::Status LaunchGraph(const PreparedSequence& sequence, SequenceIo* io,
                            const StepGraph& graph);
-  absl::Status ExecuteGraph(DeviceQueue* queue, int32_t end, const StepGraph& graph);
+  absl::Status ExecuteGraph(const PreparedSequence& sequence, const StepGraph& graph);
   void AbortGroups();
   void PublishLaunched(size_t stream, int32_t launched);
   bool WaitFor(const WaitPoint& point);

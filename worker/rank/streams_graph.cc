@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "worker/rank/sequence_times.h"
 #include "worker/rank/step_graph.h"
 #include "worker/rank/step_scope.h"
 #include "worker/rank/streams.h"
@@ -50,14 +51,12 @@ absl::Status Streams::LaunchGraph(const PreparedSequence& sequence, SequenceIo* 
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(call_all(&PreparedInstruction::before));
-  const PreparedStream& compute = sequence.streams[caller_stream_];
-  const absl::Status status =
-      ExecuteGraph(compute.queue, static_cast<int32_t>(compute.instructions.size()), graph);
+  const absl::Status status = ExecuteGraph(sequence, graph);
   if (!status.ok()) {
     // Kernels that wait for a lost member end only now; then the device comes to its end too.
     AbortGroups();
     for (const StepGraph::Group& one : graph.groups) one.group->CheckRun().IgnoreError();
-    compute.queue->Drain().IgnoreError();  // it says the same
+    sequence.streams[caller_stream_].queue->Drain().IgnoreError();  // it says the same
     return absl::Status(status.code(),
                         absl::StrCat(sequence.name, ", launched as one graph: ", status.message(),
                                      "; with TERRACE_CUDA_GRAPHS=0 in the worker's environment the "
@@ -66,8 +65,13 @@ absl::Status Streams::LaunchGraph(const PreparedSequence& sequence, SequenceIo* 
   return call_all(&PreparedInstruction::finish);
 }
 
-absl::Status Streams::ExecuteGraph(DeviceQueue* queue, int32_t end, const StepGraph& graph) {
-  for (const StepGraph::Group& one : graph.groups) RETURN_IF_ERROR(one.group->BeginRun());
+absl::Status Streams::ExecuteGraph(const PreparedSequence& sequence, const StepGraph& graph) {
+  const PreparedStream& compute = sequence.streams[caller_stream_];
+  DeviceQueue* const queue = compute.queue;
+  const auto end = static_cast<int32_t>(compute.instructions.size());
+  const auto one_by_one_ns = static_cast<int64_t>(Seconds(sequence) * 1e9);
+  for (const StepGraph::Group& one : graph.groups)
+    RETURN_IF_ERROR(one.group->BeginRun(one_by_one_ns));
   RETURN_IF_ERROR(queue->Begin(*clock_));
   RETURN_IF_ERROR(queue->Launch(*graph.graph));
   RETURN_IF_ERROR(queue->Mark(end));

@@ -32,7 +32,7 @@ TEST_F(NcclGraphTest, CapturedCallsAreNotWaitedForAndTheirBytesBelongToRuns) {
     const int64_t bytes = graph->EndCapture();
     EXPECT_EQ(bytes, 2 * 64 * 4 / 2) << "of an all-reduce of two";
     EXPECT_EQ(group->bytes_sent(), 0);
-    ASSERT_TRUE(graph->BeginRun().ok());
+    ASSERT_TRUE(graph->BeginRun(0).ok());
     EXPECT_TRUE(graph->CheckRun().ok());
     graph->EndRun(bytes);
     graph->EndRun(bytes);
@@ -64,11 +64,11 @@ TEST_F(NcclGraphTest, ALostMemberIsSeenWhileAGraphRuns) {
     // The fake runs it at once, so that it may fail before it is waited for.
     absl::Status status = group->AllGather(data.data(), data.data(), 16);
     graph->EndCapture();
-    if (status.ok()) status = graph->BeginRun();
+    if (status.ok()) status = graph->BeginRun(0);
     while (status.ok()) status = graph->CheckRun();
     ExpectCode(status, absl::StatusCode::kUnavailable, "group data.0: rank 10: ");
     ExpectCode(status, absl::StatusCode::kUnavailable, "; a member is lost");
-    EXPECT_EQ(graph->BeginRun(), status) << "a broken group stays broken";
+    EXPECT_EQ(graph->BeginRun(0), status) << "a broken group stays broken";
   });
 }
 
@@ -78,7 +78,7 @@ TEST_F(NcclGraphTest, AGraphThatDoesNotEndIsGivenUpAfterTheTimeout) {
     ASSERT_TRUE(group->Barrier().ok());
     if (group->rank() == 1) return std::this_thread::sleep_for(milliseconds(500)), group->Abort();
     GraphCollectives* const graph = group->graph_collectives();
-    ASSERT_TRUE(graph->BeginRun().ok());
+    ASSERT_TRUE(graph->BeginRun(0).ok());
     const auto start = std::chrono::steady_clock::now();
     absl::Status status;
     while (status.ok()) status = graph->CheckRun();
@@ -88,10 +88,26 @@ TEST_F(NcclGraphTest, AGraphThatDoesNotEndIsGivenUpAfterTheTimeout) {
   });
 }
 
+// A step of any length is no lost member: only what it takes beyond that is.
+TEST_F(NcclGraphTest, AGraphHasTheTimeOfItsComputationBesideTheTimeout) {
+  timeout_ms_ = 100;
+  OnRanks(2, [](NcclCommunicator* group) {
+    ASSERT_TRUE(group->Barrier().ok());
+    if (group->rank() == 1) return std::this_thread::sleep_for(milliseconds(800)), group->Abort();
+    GraphCollectives* const graph = group->graph_collectives();
+    ASSERT_TRUE(graph->BeginRun(/*one_by_one_ns=*/100'000'000).ok());
+    const auto start = std::chrono::steady_clock::now();
+    absl::Status status;
+    while (status.ok()) status = graph->CheckRun();
+    EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(490)) << "100 + 4 * 100";
+    ExpectCode(status, absl::StatusCode::kUnavailable, "a graph of 2 members has not ended after");
+  });
+}
+
 TEST_F(NcclGraphTest, AnAbortEndsTheWaitForAGraph) {
   OnRanks(2, [](NcclCommunicator* group) {
     GraphCollectives* const graph = group->graph_collectives();
-    ASSERT_TRUE(graph->BeginRun().ok());
+    ASSERT_TRUE(graph->BeginRun(0).ok());
     group->Abort();
     ExpectCode(graph->CheckRun(), absl::StatusCode::kCancelled, "given up by this rank");
   });

@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,8 @@ struct Shared {
   bool capture_fails = false;
   absl::Status lost;  // what CheckRun says
   int aborted = 0, runs_begun = 0;
+  std::chrono::milliseconds takes{0};  // each sum
+  int64_t one_by_one_ns = 0;           // what BeginRun was last told
 };
 
 // A sum doubles what it finds.
@@ -48,7 +52,8 @@ class TwinGroup final : public Communicator, public GraphCollectives {
   int size() const override { return 2; }
   absl::Status AllReduce(void* data, int64_t n, ReduceType) override {
     shared_.calls.push_back(name_);
-    simt::Enqueue(shared_.stream, [=] {
+    simt::Enqueue(shared_.stream, [=, takes = shared_.takes] {
+      std::this_thread::sleep_for(takes);
       for (int64_t i = 0; i < n; ++i) static_cast<float*>(data)[i] *= 2;
     });
     if (captures_) {
@@ -80,8 +85,9 @@ class TwinGroup final : public Communicator, public GraphCollectives {
     EXPECT_TRUE(std::exchange(captures_, false));
     return captured_bytes_;
   }
-  absl::Status BeginRun() override {
+  absl::Status BeginRun(int64_t one_by_one_ns) override {
     ++shared_.runs_begun;
+    shared_.one_by_one_ns = one_by_one_ns;
     return absl::OkStatus();
   }
   absl::Status CheckRun() override { return shared_.lost; }
@@ -238,6 +244,19 @@ TEST(GraphCollectivesTest, EdgesToAndFromCollectivesAreNeeded) {
   for (int64_t edge = 1; edge <= edges; ++edge) noticed += NoticesWithout<Rank>(edge) ? 1 : 0;
   // What begins waits for computation anyway, and the last of each is waited for anyway.
   EXPECT_EQ(noticed, 6);
+}
+
+// Whatever a group allows a call: a step of many takes longer.
+TEST(GraphCollectivesTest, GroupsAreToldHowLongTheStepTookOneByOne) {
+  simt::ResetDevice({});
+  Rank rank;
+  rank.shared.takes = std::chrono::milliseconds(30);
+  ASSERT_TRUE(rank.Open().ok());
+  ASSERT_TRUE(rank.RunIsRight());
+  EXPECT_EQ(rank.shared.runs_begun, 0);
+  ASSERT_TRUE(rank.RunIsRight());
+  EXPECT_EQ(rank.shared.runs_begun, 2);
+  EXPECT_GE(rank.shared.one_by_one_ns, 3 * 30'000'000) << "three sums";
 }
 
 TEST(GraphCollectivesTest, ALostMemberEndsTheRunAndTheGroups) {
