@@ -39,6 +39,9 @@ struct Fault {
 // Asked about every operation; null: nothing fails.
 void SetFaults(std::function<Fault(const Call&)> faults);
 
+// The next operation that this thread calls is refused with this ncclResult_t, and not carried out.
+void RefuseNext(int error);
+
 // What exists now. All zero again when everything was closed.
 struct Live {
   int communicators = 0, streams = 0, events = 0, allocations = 0, registrations = 0;

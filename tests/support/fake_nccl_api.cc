@@ -21,8 +21,10 @@ namespace {
 thread_local int group_depth = 0;
 thread_local std::vector<std::pair<std::shared_ptr<Member>, Operation>> group_operations;
 thread_local cudaStream_t group_stream = nullptr;
+thread_local ncclResult_t refusal = ncclSuccess;  // of the next call
 
 ncclResult_t Start(ncclComm_t comm, cudaStream_t stream, Operation operation) {
+  if (refusal != ncclSuccess) return std::exchange(refusal, ncclSuccess);
   if (group_depth > 0) {
     group_operations.emplace_back(comm->member, std::move(operation));
     group_stream = stream;
@@ -43,6 +45,8 @@ void Release(ncclComm_t comm) {
 }
 
 }  // namespace
+
+void terrace::fake_nccl::RefuseNext(int error) { refusal = static_cast<ncclResult_t>(error); }
 
 extern "C" {
 

@@ -36,9 +36,10 @@ class GraphCollectives {
   virtual ~GraphCollectives() = default;
 
   // Between the two collectives are put on the group's stream, which somebody captures, and not
-  // waited for. EndCapture also after a failure; the bytes that each run of them will send.
+  // waited for. EndCapture also after a failure; the bytes that each run of them will send, or what
+  // has broken the group meanwhile: then it takes no calls one by one either.
   virtual absl::Status BeginCapture() = 0;
-  virtual int64_t EndCapture() = 0;
+  virtual absl::StatusOr<int64_t> EndCapture() = 0;
 
   // Around each run of the graph. While it runs CheckRun says, again and again, whether it can
   // still end: as calls that wait do, it breaks the group where a member is lost or time is over.

@@ -185,9 +185,10 @@ class Nccl final : public NcclCommunicator, public GraphCollectives {
     channel_.SetCaptured(true);
     return absl::OkStatus();
   }
-  int64_t EndCapture() override {
+  absl::StatusOr<int64_t> EndCapture() override {
     channel_.SetCaptured(false);
     captures_ = false;
+    RETURN_IF_ERROR(connection_.group->Check());
     return captured_bytes_;
   }
   absl::Status BeginRun(int64_t one_by_one_ns) override {

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reworded.h"
 #include "base/status_macros.h"
 #include "worker/rank/graphable.h"
 #include "worker/rank/handlers.h"
@@ -89,9 +91,20 @@ std::set<Communicator*> GroupsOf(const PreparedSequence& sequence) {
   return groups;
 }
 
+// What broke a group is the error, whatever else it has led to.
+absl::Status EndCaptures(std::span<StepGraph::Group> begun) {
+  absl::Status broken;
+  for (StepGraph::Group& one : begun) {
+    const auto sent = one.group->EndCapture();
+    broken.Update(sent.status());
+    one.sent_bytes = sent.value_or(0);
+  }
+  return broken;
+}
+
 }  // namespace
 
-absl::StatusOr<StepGraph> CaptureGraph(const PreparedSequence& sequence) {
+absl::StatusOr<StepGraph> CaptureGraph(const PreparedSequence& sequence, absl::Status* refused) {
   DeviceQueue* const compute = ComputeQueue(sequence);
   StepGraph made;
   std::set<Communicator*> groups = GroupsOf(sequence);
@@ -108,13 +121,14 @@ absl::StatusOr<StepGraph> CaptureGraph(const PreparedSequence& sequence) {
       captured = graph.status();  // else the cause; ending says only that there was
     if (captured.ok()) made.graph = *std::move(graph);
   }
-  for (size_t i = 0; i < begun; ++i) made.groups[i].sent_bytes = made.groups[i].group->EndCapture();
-  if (!captured.ok()) return captured;
+  RETURN_IF_ERROR(EndCaptures(std::span(made.groups).first(begun)));
+  *refused = captured;
   return made;
 }
 
-void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSequence> sequences,
-                         const std::vector<bool>& captured, Backend* backend) {
+absl::Status StepGraphs::Capture(const v1::Program& program,
+                                 std::span<const PreparedSequence> sequences,
+                                 const std::vector<bool>& captured, Backend* backend) {
   graphs_.resize(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     const PreparedSequence& sequence = sequences[i];
@@ -126,10 +140,18 @@ void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSeq
       continue;
     }
     const int64_t before = backend->HeldBytes();
-    auto graph = CaptureGraph(sequence);
+    absl::Status refused;
+    auto graph = CaptureGraph(sequence, &refused);
     if (!graph.ok()) {
+      return Reworded(
+          graph.status(),
+          absl::StrCat(sequence.name,
+                       " broke a group when it was made a graph: ", graph.status().message(),
+                       "; with TERRACE_CUDA_GRAPHS=0 in the worker's environment none is made"));
+    }
+    if (!refused.ok()) {
       log::Warn(sequence.name,
-                " is launched slower than it could be, not as a graph: ", graph.status().message());
+                " is launched slower than it could be, not as a graph: ", refused.message());
       lacks_collectives_ = lacks_collectives_ || HasCollectives(source);
       continue;
     }
@@ -138,6 +160,7 @@ void StepGraphs::Capture(const v1::Program& program, std::span<const PreparedSeq
     const int64_t bytes = std::max<int64_t>(0, backend->HeldBytes() - before);
     graphs_[i] = {.graph = *std::move(graph), .bytes = bytes, .runs = -1};
   }
+  return absl::OkStatus();
 }
 
 int64_t StepGraphs::bytes() const {

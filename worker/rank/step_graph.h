@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/v1/program.pb.h"
 #include "worker/rank/device_queue.h"
@@ -36,16 +37,18 @@ struct StepGraph {
   std::vector<Group> groups;  // whose collectives are in it
 };
 
-// REQUIRES: WhyNotGraphable(the sequence) is empty; nothing of it runs. Where it holds collectives
-// their members all call this.
-absl::StatusOr<StepGraph> CaptureGraph(const PreparedSequence& sequence);
+// Null `graph` and why in *refused where it cannot be made and all goes on as before; an error
+// where a group of it is broken. REQUIRES: WhyNotGraphable(the sequence) is empty; nothing of it
+// runs. Where it holds collectives their members all call this.
+absl::StatusOr<StepGraph> CaptureGraph(const PreparedSequence& sequence, absl::Status* refused);
 
 class StepGraphs {
  public:
   // Captures every sequence that can be. What cannot is said in the log once, and launched as ever.
-  // `captured`: as WhyNotGraphable's.
-  void Capture(const v1::Program& program, std::span<const PreparedSequence> sequences,
-               const std::vector<bool>& captured, Backend* backend);
+  // `captured`: as WhyNotGraphable's. An error: what broke a group, which takes no calls from then
+  // on, and the way out.
+  absl::Status Capture(const v1::Program& program, std::span<const PreparedSequence> sequences,
+                       const std::vector<bool>& captured, Backend* backend);
   // What those that are there took of the device when they were made. Where other ranks share the
   // device and its driver does not tell them apart, what these took meanwhile is in it.
   int64_t bytes() const;

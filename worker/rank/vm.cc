@@ -127,17 +127,17 @@ absl::Status Vm::Warm() {
   if (status.ok()) status = streams_.Run(&warm, nullptr);
   if (dynamic_ != nullptr) status.Update(dynamic_->EndWarm());
   // After it: what kernels load when they are first launched is there.
-  if (status.ok() && backend_ != nullptr && backend_->uses_graphs()) CaptureGraphs();
+  if (status.ok() && backend_ != nullptr && backend_->uses_graphs()) status = CaptureGraphs();
   return status;
 }
 
-void Vm::CaptureGraphs() {
+absl::Status Vm::CaptureGraphs() {
   const bool stream = std::any_of(captured_.begin(), captured_.end(),
                                   [](const auto& queue) { return queue != nullptr; });
   std::vector<bool> captured;
   for (const auto& group : groups_)
     captured.push_back(stream && group != nullptr && group->graph_collectives() != nullptr);
-  graphs_.Capture(program_, sequences_, captured, backend_);
+  return graphs_.Capture(program_, sequences_, captured, backend_);
 }
 
 // Whether somebody may still read what the sequence writes. Once it has run instruction by

@@ -74,7 +74,7 @@ class Vm {
   absl::Status OpenQueues(const v1::Program& program, const PrepareOptions& options);
   absl::Status Execute(size_t sequence, SequenceIo* io, bool one_by_one);
   bool MayBeHeldBack(const PreparedSequence& sequence);
-  void CaptureGraphs();
+  absl::Status CaptureGraphs();
 
   const v1::Program& program_;
   const Clock* const clock_;

@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using NcclGraphTest = NcclCommunicatorTest;
 
-constexpr int kRemoteError = 6;  // ncclRemoteError
+constexpr int kUnhandledCudaError = 1, kRemoteError = 6;  // ncclResult_t
 
 TEST_F(NcclGraphTest, CapturedCallsAreNotWaitedForAndTheirBytesBelongToRuns) {
   // Longer than the calls, which nobody waits for.
@@ -29,7 +29,7 @@ TEST_F(NcclGraphTest, CapturedCallsAreNotWaitedForAndTheirBytesBelongToRuns) {
     if (group->rank() == 0) FailOnce("all-gather", 0, {.hangs = true});
     ASSERT_TRUE(graph->BeginCapture().ok());
     ASSERT_TRUE(group->AllReduce(data.data(), 64, ReduceType::kF32).ok());
-    const int64_t bytes = graph->EndCapture();
+    const int64_t bytes = graph->EndCapture().value_or(-1);
     EXPECT_EQ(bytes, 2 * 64 * 4 / 2) << "of an all-reduce of two";
     EXPECT_EQ(group->bytes_sent(), 0);
     ASSERT_TRUE(graph->BeginRun(0).ok());
@@ -46,10 +46,25 @@ TEST_F(NcclGraphTest, AfterACaptureCallsAreWaitedForAgain) {
   OnRanks(2, [](NcclCommunicator* group) {
     GraphCollectives* const graph = group->graph_collectives();
     ASSERT_TRUE(graph->BeginCapture().ok());
-    EXPECT_EQ(graph->EndCapture(), 0);
+    EXPECT_EQ(graph->EndCapture().value_or(-1), 0);
     std::vector<float> data(64, 1);
     ASSERT_TRUE(group->AllReduce(data.data(), 64, ReduceType::kF32).ok());
     EXPECT_EQ(data, std::vector<float>(64, 2));
+  });
+}
+
+TEST_F(NcclGraphTest, AGroupThatNcclBreaksWhileItIsCapturedSaysSoAtTheEnd) {
+  std::vector<float> data(64, 1);
+  OnRanks(2, [&](NcclCommunicator* group) {
+    GraphCollectives* const graph = group->graph_collectives();
+    ASSERT_TRUE(group->Barrier().ok());
+    if (group->rank() == 1) return std::this_thread::sleep_for(milliseconds(150)), group->Abort();
+    ASSERT_TRUE(graph->BeginCapture().ok());
+    fake_nccl::RefuseNext(kUnhandledCudaError);
+    const absl::Status status = group->AllGather(data.data(), data.data(), 16);
+    ExpectCode(status, absl::StatusCode::kInternal, "group data.0: rank 10: all-gather of 16");
+    EXPECT_EQ(graph->EndCapture().status(), status);
+    EXPECT_EQ(group->Barrier(), status) << "nor does it take calls one by one";
   });
 }
 
@@ -63,7 +78,7 @@ TEST_F(NcclGraphTest, ALostMemberIsSeenWhileAGraphRuns) {
     ASSERT_TRUE(graph->BeginCapture().ok());
     // The fake runs it at once, so that it may fail before it is waited for.
     absl::Status status = group->AllGather(data.data(), data.data(), 16);
-    graph->EndCapture();
+    graph->EndCapture().IgnoreError();
     if (status.ok()) status = graph->BeginRun(0);
     while (status.ok()) status = graph->CheckRun();
     ExpectCode(status, absl::StatusCode::kUnavailable, "group data.0: rank 10: ");

@@ -38,7 +38,9 @@ struct Shared {
   CUstream_st* stream = nullptr;
   std::vector<std::string> calls;  // in the order in which they were put on the stream
   bool capture_fails = false;
-  absl::Status lost;  // what CheckRun says
+  bool breaks_in_capture = false;
+  absl::Status broken;  // as all groups of a rank are then
+  absl::Status lost;    // what CheckRun says
   int aborted = 0, runs_begun = 0;
   std::chrono::milliseconds takes{0};  // each sum
   int64_t one_by_one_ns = 0;           // what BeginRun was last told
@@ -51,6 +53,9 @@ class TwinGroup final : public Communicator, public GraphCollectives {
   int rank() const override { return 0; }
   int size() const override { return 2; }
   absl::Status AllReduce(void* data, int64_t n, ReduceType) override {
+    if (captures_ && shared_.breaks_in_capture)
+      shared_.broken = absl::InternalError("group data.0: rank 0: all-reduce failed: NCCL");
+    if (!shared_.broken.ok()) return shared_.broken;
     shared_.calls.push_back(name_);
     simt::Enqueue(shared_.stream, [=, takes = shared_.takes] {
       std::this_thread::sleep_for(takes);
@@ -81,8 +86,9 @@ class TwinGroup final : public Communicator, public GraphCollectives {
     captured_bytes_ = 0;
     return shared_.capture_fails ? absl::InternalError("NCCL says no") : absl::OkStatus();
   }
-  int64_t EndCapture() override {
+  absl::StatusOr<int64_t> EndCapture() override {
     EXPECT_TRUE(std::exchange(captures_, false));
+    if (!shared_.broken.ok()) return shared_.broken;
     return captured_bytes_;
   }
   absl::Status BeginRun(int64_t one_by_one_ns) override {
@@ -281,6 +287,19 @@ TEST(GraphCollectivesTest, WhatNcclDoesNotCaptureIsLaunchedOneByOne) {
   EXPECT_TRUE(rank.vm().lacks_collective_graphs());
   for (int run = 0; run < 3; ++run) EXPECT_TRUE(rank.RunIsRight()) << run;
   EXPECT_EQ(rank.vm().graph_runs(), 0);
+}
+
+// Going on one by one would fail at the first of its calls.
+TEST(GraphCollectivesTest, AGroupThatBreaksWhileItIsCapturedEndsTheRankWithTheWayOut) {
+  simt::ResetDevice({});
+  Rank rank;
+  rank.shared.breaks_in_capture = true;
+  const absl::Status status = rank.Open();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("train broke a group when it was made a graph: group data.0: rank 0: "
+                        "all-reduce failed: NCCL"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("TERRACE_CUDA_GRAPHS=0"));
 }
 
 // A job's other rank says that it lacks the graph, or has no room for any.
