@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,6 +28,8 @@ class Agreement {
   absl::StatusOr<Wishes> Exchange(Wishes own);
   // Whether any rank says so.
   absl::StatusOr<bool> Any(bool own);
+  // The same of each of several questions, of which all ranks ask equally many.
+  absl::StatusOr<std::vector<bool>> AnyOfEach(const std::vector<bool>& own);
   // Rank 0's value.
   absl::StatusOr<int64_t> FromRankZero(int64_t own);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/memory_report.h"
 
+#include <vector>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -57,17 +59,17 @@ absl::StatusOr<int64_t> MeasureExternal(const v1::Program& program, const Progra
                                         RendezvousStore* store, Backend* backend, Vm* vm,
                                         Agreement* agreement) {
   const int64_t reserved = memory.reserved_bytes(v1::DEVICE);
-  const auto any = [agreement](bool own) -> absl::StatusOr<bool> {
-    if (agreement == nullptr) return own;
-    return agreement->Any(own);
-  };
   ASSIGN_OR_RETURN(const int64_t with_graphs, backend->ExternalBytes(reserved, store));
   if (backend->device_is_host()) return with_graphs;
   const bool fits = CheckDeviceLimit({program, memory, with_graphs}).ok();
-  ASSIGN_OR_RETURN(const bool no_room, any(!fits));
-  ASSIGN_OR_RETURN(const bool lacking, any(vm->lacks_collective_graphs()));
+  bool no_room = !fits;
+  std::vector<bool> lacking = vm->LacksCollectiveGraphs();
+  if (agreement != nullptr) {
+    ASSIGN_OR_RETURN(no_room, agreement->Any(no_room));
+    ASSIGN_OR_RETURN(lacking, agreement->AnyOfEach(lacking));
+  }
   const bool dropped = no_room && vm->DropGraphs();
-  const bool dropped_collectives = lacking && vm->DropCollectiveGraphs();
+  const bool dropped_collectives = vm->DropCollectiveGraphs(lacking);
   // Also a rank that had none: others on its device may have given back theirs.
   ASSIGN_OR_RETURN(const int64_t bytes, backend->ExternalBytes(reserved, store));
   if (dropped) {
@@ -80,7 +82,7 @@ absl::StatusOr<int64_t> MeasureExternal(const v1::Program& program, const Progra
   if (dropped_collectives) {
     log::Warn(
         "steps with collectives are launched one by one, slower than as graphs: another rank "
-        "could not make its graph; why not is in that rank's log");
+        "has no such graph; why not is in that rank's log");
   }
   return bytes;
 }

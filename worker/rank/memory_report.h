@@ -34,8 +34,8 @@ std::string MemoryLine(const PreparedMemory& rank);
 
 // What the process holds of the device outside the arenas, once everything is warm. Graphs for
 // which the limit of any rank of the job has no room go, on all of them, with a line in the log:
-// the job trains without them, only slower. So do graphs with collectives that a rank could not
-// make. All ranks call this; null `agreement`: there is only this one.
+// the job trains without them, only slower. So do graphs with collectives that another rank
+// lacks. All ranks call this; null `agreement`: there is only this one.
 absl::StatusOr<int64_t> MeasureExternal(const v1::Program& program, const ProgramMemory& memory,
                                         RendezvousStore* store, Backend* backend, Vm* vm,
                                         Agreement* agreement);

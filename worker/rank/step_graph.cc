@@ -132,8 +132,8 @@ absl::Status StepGraphs::Capture(const v1::Program& program,
   graphs_.resize(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     const PreparedSequence& sequence = sequences[i];
-    const v1::Sequence& source = program.sequences(static_cast<int>(i));
-    const std::string why_not = WhyNotGraphable(program, source, captured);
+    const std::string why_not =
+        WhyNotGraphable(program, program.sequences(static_cast<int>(i)), captured);
     if (!why_not.empty()) {
       log::Info(sequence.name,
                 " is launched instruction by instruction, not as a graph: ", why_not);
@@ -152,7 +152,6 @@ absl::Status StepGraphs::Capture(const v1::Program& program,
     if (!refused.ok()) {
       log::Warn(sequence.name,
                 " is launched slower than it could be, not as a graph: ", refused.message());
-      lacks_collectives_ = lacks_collectives_ || HasCollectives(source);
       continue;
     }
     log::Info(sequence.name, " runs as one graph of ", CountInstructions(sequence), " instructions",
@@ -176,15 +175,11 @@ bool StepGraphs::Clear() {
   return any;
 }
 
-bool StepGraphs::ClearCollectives() {
-  bool any = false;
-  for (SequenceGraph& entry : graphs_) {
-    if (entry.graph.groups.empty()) continue;
-    entry.graph = StepGraph();
-    entry.bytes = 0;
-    any = true;
-  }
-  return any;
+bool StepGraphs::ClearCollectives(size_t sequence) {
+  if (!Has(sequence) || graphs_[sequence].graph.groups.empty()) return false;
+  graphs_[sequence].graph = StepGraph();
+  graphs_[sequence].bytes = 0;
+  return true;
 }
 
 const StepGraph* StepGraphs::Next(size_t sequence, bool one_by_one) {

@@ -3,9 +3,12 @@
 // A graph leaves no times of single instructions. So the first execution of a sequence, and every
 // kRunsAGraph-th, is launched instruction by instruction, and metrics show the times of that one;
 // executions that somebody wants to see (a trace) or that a checkpoint may hold back in the middle
-// are launched so too. All ranks of a job come to the same answer for each execution, as a graph
-// with collectives is launched by all their members or by none: it follows from counts that they
-// share.
+// are launched so too.
+//
+// A graph with collectives is launched by all their members or by none. Whether a rank can have one
+// also depends on what carries its groups, which is not alike on all: so ranks tell each other,
+// once, which sequences they lack (MeasureExternal), and all drop those. From then on they come to
+// the same answer for each execution, as it follows from counts that they share.
 //
 // Used on the VM's thread.
 //
@@ -52,13 +55,14 @@ class StepGraphs {
   // What those that are there took of the device when they were made. Where other ranks share the
   // device and its driver does not tell them apart, what these took meanwhile is in it.
   int64_t bytes() const;
-  // Whether a sequence with collectives that can be a graph is none: it could not be captured.
-  bool lacks_collectives() const { return lacks_collectives_; }
+  bool Has(size_t sequence) const {
+    return sequence < graphs_.size() && graphs_[sequence].graph.graph != nullptr;
+  }
 
   // False: there was none.
   bool Clear();
-  // The same of those with collectives.
-  bool ClearCollectives();
+  // The same of the sequence's, where it holds collectives.
+  bool ClearCollectives(size_t sequence);
 
   // The graph to launch the sequence's next execution with; null: one by one.
   const StepGraph* Next(size_t sequence, bool one_by_one);
@@ -69,12 +73,8 @@ class StepGraphs {
     int64_t bytes = 0;
     int64_t runs = 0;  // of the graph since the last launch one by one; negative: none yet
   };
-  bool Has(size_t sequence) const {
-    return sequence < graphs_.size() && graphs_[sequence].graph.graph != nullptr;
-  }
 
   std::vector<SequenceGraph> graphs_;  // by sequence; empty: nothing was captured
-  bool lacks_collectives_ = false;
 };
 
 }  // namespace terrace

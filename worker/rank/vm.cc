@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "proto/allocation_events.h"
 #include "worker/rank/dynamic_memory.h"
+#include "worker/rank/graphable.h"
 #include "worker/rank/warm.h"
 
 namespace terrace {
@@ -138,6 +139,20 @@ absl::Status Vm::CaptureGraphs() {
   for (const auto& group : groups_)
     captured.push_back(stream && group != nullptr && group->graph_collectives() != nullptr);
   return graphs_.Capture(program_, sequences_, captured, backend_);
+}
+
+std::vector<bool> Vm::LacksCollectiveGraphs() const {
+  std::vector<bool> lacks;
+  for (const v1::Sequence& sequence : program_.sequences())
+    lacks.push_back(HasCollectives(sequence) && !graphs_.Has(lacks.size()));
+  return lacks;
+}
+
+bool Vm::DropCollectiveGraphs(const std::vector<bool>& sequences) {
+  bool any = false;
+  for (size_t i = 0; i < sequences.size(); ++i)
+    any = (sequences[i] && graphs_.ClearCollectives(i)) || any;
+  return any;
 }
 
 // Whether somebody may still read what the sequence writes. Once it has run instruction by

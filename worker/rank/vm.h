@@ -62,9 +62,10 @@ class Vm {
   bool DropGraphs() { return graphs_.Clear(); }
   // What they took of the device when they were made.
   int64_t graph_bytes() const { return graphs_.bytes(); }
-  // Where any rank of a job lacks a graph with collectives, all of them drop theirs.
-  bool lacks_collective_graphs() const { return graphs_.lacks_collectives(); }
-  bool DropCollectiveGraphs() { return graphs_.ClearCollectives(); }
+  // By sequence: whether it has collectives and is no graph. Where one of any rank of a job is so,
+  // all of them drop theirs. False: there was none.
+  std::vector<bool> LacksCollectiveGraphs() const;
+  bool DropCollectiveGraphs(const std::vector<bool>& sequences);
   // Executions that were launched as graphs.
   int64_t graph_runs() const { return graph_runs_; }
 

@@ -37,6 +37,7 @@ constexpr uint32_t kCompute = 0, kFirst = 1, kSecond = 2;
 struct Shared {
   CUstream_st* stream = nullptr;
   std::vector<std::string> calls;  // in the order in which they were put on the stream
+  bool staged = false;             // a thread of the host has a part in every call
   bool capture_fails = false;
   bool breaks_in_capture = false;
   absl::Status broken;  // as all groups of a rank are then
@@ -80,7 +81,7 @@ class TwinGroup final : public Communicator, public GraphCollectives {
   void Abort() override { ++shared_.aborted; }
   int64_t bytes_sent() const override { return bytes_sent_; }
 
-  GraphCollectives* graph_collectives() override { return this; }
+  GraphCollectives* graph_collectives() override { return shared_.staged ? nullptr : this; }
   absl::Status BeginCapture() override {
     EXPECT_FALSE(std::exchange(captures_, true));
     captured_bytes_ = 0;
@@ -141,7 +142,8 @@ class KeptIo final : public SequenceIo {
 // sums the result again.
 class Rank {
  public:
-  Rank() : tiny_({v1::COMPUTE, v1::COLLECTIVE, v1::COLLECTIVE}) {
+  // `with_eval`: a second sequence of the same.
+  explicit Rank(bool with_eval = false) : tiny_({v1::COMPUTE, v1::COLLECTIVE, v1::COLLECTIVE}) {
     const uint32_t first = tiny_.Group("data", {v1::DATA_REPLICA}),
                    second = tiny_.Group("tensor", {v1::TENSOR});
     const uint32_t x = tiny_.Buffer(v1::F32, {4}), y = tiny_.Buffer(v1::F32, {4});
@@ -165,6 +167,10 @@ class Rank {
     const auto* last = sum(kFirst, first, y, again);
     tiny_.Output(kCompute, v1::LOSS_TOTAL, y)->add_waits(last->id());
     tiny_.program().set_device("cuda");
+    if (!with_eval) return;
+    v1::Sequence eval = tiny_.program().sequences(0);
+    eval.set_name("eval");
+    *tiny_.program().add_sequences() = std::move(eval);
   }
   ~Rank() { vm_.reset(), memory_.reset(); }
 
@@ -188,10 +194,10 @@ class Rank {
     return vm_->Warm();
   }
 
-  absl::Status Run() { return vm_->Run("train", &io_); }
-  bool RunIsRight() {
+  absl::Status Run(const char* sequence = "train") { return vm_->Run(sequence, &io_); }
+  bool RunIsRight(const char* sequence = "train") {
     const float first = io_.loaded;
-    if (!Run().ok()) return false;
+    if (!Run(sequence).ok()) return false;
     std::vector<float> want;
     for (int i = 1; i <= 4; ++i) {
       const float x = 2 * (first + static_cast<float>(i));
@@ -284,7 +290,7 @@ TEST(GraphCollectivesTest, WhatNcclDoesNotCaptureIsLaunchedOneByOne) {
   Rank rank;
   rank.shared.capture_fails = true;
   ASSERT_TRUE(rank.Open().ok());
-  EXPECT_TRUE(rank.vm().lacks_collective_graphs());
+  EXPECT_EQ(rank.vm().LacksCollectiveGraphs(), std::vector<bool>{true});
   for (int run = 0; run < 3; ++run) EXPECT_TRUE(rank.RunIsRight()) << run;
   EXPECT_EQ(rank.vm().graph_runs(), 0);
 }
@@ -302,14 +308,17 @@ TEST(GraphCollectivesTest, AGroupThatBreaksWhileItIsCapturedEndsTheRankWithTheWa
   EXPECT_THAT(std::string(status.message()), HasSubstr("TERRACE_CUDA_GRAPHS=0"));
 }
 
-// A job's other rank says that it lacks the graph, or has no room for any.
+// A job's other rank says that it has no room for any graph, or which it lacks.
 class OtherSays final : public Communicator {
  public:
-  explicit OtherSays(std::vector<float> says) : says_(std::move(says)) {}
+  explicit OtherSays(std::vector<std::vector<float>> says) : says_(std::move(says)) {}
   int rank() const override { return 0; }
   int size() const override { return 2; }
-  absl::Status AllReduce(void* data, int64_t, ReduceType) override {
-    *static_cast<float*>(data) += says_.at(asked_++);
+  absl::Status AllReduce(void* data, int64_t n, ReduceType) override {
+    auto* const values = static_cast<float*>(data);
+    heard.emplace_back(values, values + n);
+    EXPECT_EQ(says_.at(heard.size() - 1).size(), n);
+    for (int64_t i = 0; i < n; ++i) values[i] += says_[heard.size() - 1][i];
     return absl::OkStatus();
   }
   absl::Status ReduceScatter(const void*, void*, int64_t, ReduceType) override { return {}; }
@@ -323,23 +332,51 @@ class OtherSays final : public Communicator {
   void Abort() override {}
   int64_t bytes_sent() const override { return 0; }
 
+  std::vector<std::vector<float>> heard;  // from this rank
+
  private:
-  std::vector<float> says_;
-  size_t asked_ = 0;
+  const std::vector<std::vector<float>> says_;
 };
 
+// How many of three executions of each sequence are graphs after this rank, with `shared`, has
+// heard that the other has no room, or lacks the graphs of train or eval.
+struct GraphRuns {
+  int64_t train = 0, eval = 0;
+  bool operator==(const GraphRuns&) const = default;
+};
+GraphRuns RunsAfter(std::vector<std::vector<float>> says) {
+  simt::ResetDevice({});
+  Rank rank(/*with_eval=*/true);
+  EXPECT_TRUE(rank.Open().ok());
+  OtherSays other(std::move(says));
+  Agreement agreement(&other);
+  EXPECT_TRUE(rank.External(&agreement).ok());
+  EXPECT_EQ(other.heard, (std::vector<std::vector<float>>{{0}, {0, 0}})) << "it lacks nothing";
+  for (int run = 0; run < 3; ++run) EXPECT_TRUE(rank.RunIsRight("train")) << run;
+  const int64_t train = rank.vm().graph_runs();
+  for (int run = 0; run < 3; ++run) EXPECT_TRUE(rank.RunIsRight("eval")) << run;
+  return {train, rank.vm().graph_runs() - train};
+}
+
 TEST(GraphCollectivesTest, AllRanksDropWhatOneOfThemCannotHave) {
-  for (const std::vector<float>& says :
-       {std::vector<float>{0, 0}, std::vector<float>{0, 1}, std::vector<float>{1, 0}}) {
-    simt::ResetDevice({});
-    Rank rank;
-    ASSERT_TRUE(rank.Open().ok());
-    OtherSays other(says);
-    Agreement agreement(&other);
-    ASSERT_TRUE(rank.External(&agreement).ok());
-    for (int run = 0; run < 3; ++run) EXPECT_TRUE(rank.RunIsRight()) << run;
-    EXPECT_EQ(rank.vm().graph_runs(), says[0] + says[1] > 0 ? 0 : 2);
-  }
+  EXPECT_EQ(RunsAfter({{0}, {0, 0}}), (GraphRuns{2, 2})) << "all but the first";
+  EXPECT_EQ(RunsAfter({{1}, {0, 0}}), (GraphRuns{0, 0}));
+  EXPECT_EQ(RunsAfter({{0}, {1, 0}}), (GraphRuns{0, 2}));
+  EXPECT_EQ(RunsAfter({{0}, {0, 1}}), (GraphRuns{2, 0}));
+}
+
+// The program is that of ranks whose groups are over NCCL: they cannot know.
+TEST(GraphCollectivesTest, ARankWhoseGroupsAreStagedTellsTheOthersThatItHasNoGraphs) {
+  simt::ResetDevice({});
+  Rank rank(/*with_eval=*/true);
+  rank.shared.staged = true;
+  ASSERT_TRUE(rank.Open().ok());
+  OtherSays other({{0}, {0, 0}});
+  Agreement agreement(&other);
+  ASSERT_TRUE(rank.External(&agreement).ok());
+  EXPECT_EQ(other.heard, (std::vector<std::vector<float>>{{0}, {1, 1}}));
+  for (int run = 0; run < 3; ++run) EXPECT_TRUE(rank.RunIsRight()) << run;
+  EXPECT_EQ(rank.vm().graph_runs(), 0);
 }
 
 }  // namespace
