@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <map>
 #include <vector>
 
 namespace terrace::kernels::cuda {
@@ -90,6 +92,12 @@ Status Listed(const NvmlCalls& calls, void* device, std::vector<ProcessInfo>* pr
   return calls.Check(result, "nvmlDeviceGetComputeRunningProcesses");
 }
 
+bool CanBe(const KnownProcess& known, int64_t at_most, int64_t pid, int64_t held) {
+  if (held <= 0 || held < known.at_least || held > at_most) return false;
+  // Were it another process, this one would hold its own beside it.
+  return known.shares_numbers ? pid == known.pid : held > at_most - known.at_least;
+}
+
 }  // namespace
 
 Status NvmlDevice::Open(const std::string& uuid, std::unique_ptr<NvmlDevice>* device) {
@@ -118,32 +126,31 @@ Status NvmlDevice::CountProcesses(int* count) const {
   return status;
 }
 
-Status NvmlDevice::UsedBy(int64_t pid, int64_t at_least, int64_t* bytes) const {
+Status NvmlDevice::UsedBy(const KnownProcess& known, int64_t* bytes) const {
+  // Around the list: memory may come and go meanwhile.
+  const int64_t before = known.all_hold();
   std::vector<ProcessInfo> processes;
-  Status status = Listed(calls_, handle_, &processes);
+  const Status status = Listed(calls_, handle_, &processes);
   if (!status.ok()) return status;
-  bool listed = false;
-  uint64_t used = 0;
-  for (const ProcessInfo& process : processes) {  // a process may be there once for each instance
-    if (process.pid != pid) continue;
-    listed = true;
-    if (process.used_bytes != kNotAvailable) used += process.used_bytes;
+  const int64_t at_most = std::max(before, known.all_hold());
+  std::map<int64_t, int64_t> used;  // by number: a process may be there once for each instance
+  for (const ProcessInfo& process : processes) {
+    int64_t& of_process = used[process.pid];
+    if (process.used_bytes != kNotAvailable) of_process += static_cast<int64_t>(process.used_bytes);
   }
-  if (!listed && processes.size() == 1 && processes[0].used_bytes != kNotAvailable)
-    used = processes[0].used_bytes;
-  if (used > 0 && used >= static_cast<uint64_t>(at_least)) {
-    *bytes = static_cast<int64_t>(used);
+  for (const auto& [pid, held] : used) {
+    if (!CanBe(known, at_most, pid, held)) continue;
+    *bytes = held;
     return {};
   }
-  if (listed) {
-    return {"NVML: the driver lists this process with " + std::to_string(used) +
-            " bytes and it holds at least " + std::to_string(at_least) +
-            ", as drivers do for a process in a container; share the host's process numbers with "
-            "it (--pid=host)"};
+  if (const auto own = used.find(known.pid); known.shares_numbers && own != used.end()) {
+    return {"NVML: the driver lists this process with " + std::to_string(own->second) +
+            " bytes, but it holds at least " + std::to_string(known.at_least) +
+            " and all together at most " + std::to_string(at_most)};
   }
-  return {"NVML: the driver lists " + std::to_string(processes.size()) +
-          " processes on the device by other numbers than this one's, as it does in a container; "
-          "share the host's process numbers with it (--pid=host)"};
+  return {"NVML: the driver lists " + std::to_string(used.size()) +
+          " processes on the device, none of which is this one for sure, as in a container; share "
+          "the host's process numbers with it (--pid=host)"};
 }
 
 }  // namespace terrace::kernels::cuda

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,18 @@ namespace terrace::kernels::cuda {
 
 struct NvmlCalls;  // of the library
 
+// Whether the driver's numbers of processes are those that this process sees: it is in no container
+// with numbers of its own.
+bool SharesProcessNumbers();
+
+// What is known of a process without the driver's list.
+struct KnownProcess {
+  int64_t pid = 0;
+  bool shares_numbers = false;        // SharesProcessNumbers
+  int64_t at_least = 0;               // bytes that it holds of the device
+  std::function<int64_t()> all_hold;  // that all processes together hold when it is called
+};
+
 class NvmlDevice {
  public:
   // `uuid`: 32 hexadecimal digits, of a GPU or of a part of one (MIG).
@@ -28,11 +41,11 @@ class NvmlDevice {
   NvmlDevice(const NvmlDevice&) = delete;
   NvmlDevice& operator=(const NvmlDevice&) = delete;
 
-  // All that process `pid` holds of the device: context, modules, allocations, mapped pages.
-  // `at_least`: what it is known to hold; an answer below that is about something else. Where the
-  // process is not listed and only one is, which holds that much, that one is taken for it. A
-  // sentence where the driver does not tell.
-  Status UsedBy(int64_t pid, int64_t at_least, int64_t* bytes) const;
+  // All that the process holds of the device: context, modules, allocations, mapped pages. An
+  // answer that does not fit what is known is about something else. Where the process does not
+  // share the driver's numbers the one that is listed with so much that this one could not hold its
+  // own beside it is taken for it, whatever its number. A sentence where the driver does not tell.
+  Status UsedBy(const KnownProcess& known, int64_t* bytes) const;
   // Of any container.
   Status CountProcesses(int* count) const;
 

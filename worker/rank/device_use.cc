@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -24,7 +25,13 @@ absl::StatusOr<int64_t> UsedByAll() {
 
 kernels::Status DeviceUse::Ask(int64_t* bytes) const {
   if (nvml_ == nullptr) return {no_nvml_};
-  return nvml_->UsedBy(::getpid(), reserved_bytes_, bytes);
+  if (const kernels::Status entered = device_.Use(); !entered.ok()) return entered;
+  return nvml_->UsedBy(
+      {.pid = ::getpid(),
+       .shares_numbers = kernels::cuda::SharesProcessNumbers(),
+       .at_least = reserved_bytes_,
+       .all_hold = [] { return UsedByAll().value_or(std::numeric_limits<int64_t>::max()); }},
+      bytes);
 }
 
 void DeviceUse::OpenNvml() {

@@ -13,10 +13,15 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/nvml.h"
 #include "tests/support/fake_nvml.h"
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 #include "tests/unit/worker/comm/comm_fixture.h"
 #include "worker/rank/backend.h"
+
+// Whether this process shares the driver's numbers: asked of this and not of the machine.
+static bool shares_numbers = true;
+bool terrace::kernels::cuda::SharesProcessNumbers() { return shares_numbers; }
 
 namespace terrace {
 namespace {
@@ -214,6 +219,16 @@ TEST(DriverUseTest, WhereItDoesNotTheChangeSinceThePreparationCounts) {
   EXPECT_EQ(told.later.bytes - told.now.bytes, 3 << 20);
   EXPECT_THAT(told.now.source, testing::StartsWith("cudaMemGetInfo, by what all processes"));
   EXPECT_THAT(told.now.source, testing::HasSubstr("NVML: the driver lists 2 processes"));
+}
+
+TEST(DriverUseTest, InAContainerAProcessOfTheSameNumberIsNotThisOne) {
+  shares_numbers = false;
+  const auto own = static_cast<unsigned>(::getpid());
+  const Told other = WithNvml({{own, 55 << 20}}), same = WithNvml({{7, 91 << 20}});
+  shares_numbers = true;
+  EXPECT_EQ(other.external, kContexts + kFaultWord) << "5 MiB fit beside 55 of 95";
+  EXPECT_EQ(same.external, 86 << 20) << "they do not beside 91";
+  EXPECT_EQ(same.now.source, "NVML");
 }
 
 TEST(DriverUseTest, ADeviceThatNvmlDoesNotKnowIsNamed) {
