@@ -20,6 +20,9 @@ struct ProcessInfo {  // nvmlProcessInfo_t, as of nvmlDeviceGetComputeRunningPro
   unsigned int gpu_instance, compute_instance;
 };
 static_assert(sizeof(ProcessInfo) == 24);
+struct Utilization {  // nvmlUtilization_t
+  unsigned int gpu_percent, memory_percent;
+};
 
 constexpr unsigned int kProcessesAtFirst = 64;
 constexpr int kTries = 4;  // processes may come while they are counted
@@ -42,6 +45,7 @@ struct NvmlCalls {
   int (*shutdown)() = nullptr;
   int (*device_by_uuid)(const char*, void**) = nullptr;
   int (*processes)(void*, unsigned int*, ProcessInfo*) = nullptr;
+  int (*utilization)(void*, Utilization*) = nullptr;
   const char* (*error_string)(int) = nullptr;
 
   Status Check(int result, const char* what) const {
@@ -72,6 +76,7 @@ NvmlCalls FindAll() {
   Find(library, "nvmlShutdown", &calls.shutdown, &calls);
   Find(library, "nvmlDeviceGetHandleByUUID", &calls.device_by_uuid, &calls);
   Find(library, "nvmlDeviceGetComputeRunningProcesses_v3", &calls.processes, &calls);
+  Find(library, "nvmlDeviceGetUtilizationRates", &calls.utilization, &calls);
   Find(library, "nvmlErrorString", &calls.error_string, &calls);
   return calls;
 }
@@ -123,6 +128,14 @@ Status NvmlDevice::CountProcesses(int* count) const {
   std::vector<ProcessInfo> processes;
   const Status status = Listed(calls_, handle_, &processes);
   *count = static_cast<int>(processes.size());
+  return status;
+}
+
+Status NvmlDevice::BusyPercent(int* percent) const {
+  Utilization utilization = {};
+  const Status status =
+      calls_.Check(calls_.utilization(handle_, &utilization), "nvmlDeviceGetUtilizationRates");
+  *percent = static_cast<int>(utilization.gpu_percent);
   return status;
 }
 

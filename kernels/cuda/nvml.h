@@ -48,6 +48,9 @@ class NvmlDevice {
   Status UsedBy(const KnownProcess& known, int64_t* bytes) const;
   // Of any container.
   Status CountProcesses(int* count) const;
+  // The share of the driver's last sample, of a second at the most, in which any kernel ran. A
+  // sentence for a part of a device.
+  Status BusyPercent(int* percent) const;
 
  private:
   NvmlDevice(const NvmlCalls& calls, void* handle) : calls_(calls), handle_(handle) {}

@@ -10,7 +10,7 @@
 namespace terrace::fake_nvml {
 namespace {
 
-constexpr int kInsufficientSize = 7, kNotFound = 6;
+constexpr int kNotSupported = 3, kNotFound = 6, kInsufficientSize = 7;
 
 std::mutex mutex;
 State the_state;
@@ -64,6 +64,14 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned int* count, ProcessI
   if (!fits) return kInsufficientSize;
   for (const Process& process : the_state.processes)
     *processes++ = {process.pid, process.bytes, ~0u, ~0u};
+  return 0;
+}
+
+int nvmlDeviceGetUtilizationRates(void*, unsigned int* percents) {
+  const std::lock_guard lock(mutex);
+  if (the_state.busy_percent < 0) return kNotSupported;
+  percents[0] = static_cast<unsigned int>(the_state.busy_percent);
+  percents[1] = 77;  // of its memory's time: something else
   return 0;
 }
 

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -109,9 +110,13 @@ struct DeviceSummary {
 // there is none, with what is missing.
 absl::StatusOr<std::vector<DeviceSummary>> ListCudaDevices();
 
-// How many processes use any of these GPUs; this one does not yet. UNAVAILABLE where the driver
-// does not tell, with why.
-absl::StatusOr<int> ProcessesOn(const std::vector<DeviceSummary>& devices);
+struct DeviceLoad {
+  int processes = 0;  // of any container that have a context there, this one among them
+  // Share of about the last second in which anything ran. None: the driver does not tell.
+  std::optional<int> busy_percent;
+};
+// Of these GPUs. UNAVAILABLE where the driver does not tell, with why.
+absl::StatusOr<std::vector<DeviceLoad>> LoadsOf(const std::vector<DeviceSummary>& devices);
 
 // Its two halves. Builds without CUDA say how to get it, here and above.
 std::unique_ptr<Backend> MakeCpuBackend();

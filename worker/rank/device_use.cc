@@ -76,17 +76,18 @@ DriverUse DeviceUse::Now() const {
   return {std::max<int64_t>(reserved_bytes_, own_bytes_ + since), source};
 }
 
-absl::StatusOr<int> ProcessesOn(const std::vector<DeviceSummary>& devices) {
-  int processes = 0;
+absl::StatusOr<std::vector<DeviceLoad>> LoadsOf(const std::vector<DeviceSummary>& devices) {
+  std::vector<DeviceLoad> loads;
   for (const DeviceSummary& device : devices) {
     std::unique_ptr<kernels::cuda::NvmlDevice> nvml;
     kernels::Status status = kernels::cuda::NvmlDevice::Open(device.uuid, &nvml);
-    int count = 0;
-    if (status.ok()) status = nvml->CountProcesses(&count);
+    DeviceLoad load;
+    if (status.ok()) status = nvml->CountProcesses(&load.processes);
     if (!status.ok()) return absl::UnavailableError(status.message);
-    processes += count;
+    if (int percent = 0; nvml->BusyPercent(&percent).ok()) load.busy_percent = percent;
+    loads.push_back(load);
   }
-  return processes;
+  return loads;
 }
 
 }  // namespace terrace

@@ -19,6 +19,8 @@ absl::StatusOr<std::vector<DeviceSummary>> ListCudaDevices() {
       "is found (-DTERRACE_CUDA=ON)");
 }
 
-absl::StatusOr<int> ProcessesOn(const std::vector<DeviceSummary>&) { return 0; }
+absl::StatusOr<std::vector<DeviceLoad>> LoadsOf(const std::vector<DeviceSummary>&) {
+  return std::vector<DeviceLoad>();
+}
 
 }  // namespace terrace

@@ -19,12 +19,14 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "worker/rank/environment.h"
 #include "worker/rank/probe.h"
 #include "worker/rank/probe_cache.h"
 #include "worker/rank/probe_device.h"
+#include "worker/rank/probe_kept.h"
 #include "worker/rank/probe_memory.h"
 #include "worker/rank/probe_text.h"
 #include "worker/rank/tool_output.h"
@@ -81,38 +83,28 @@ void KeepNvme(const v1::HardwareProfile& kept, v1::HardwareProfile* profile) {
   profile->set_nvme_duplex_ratio(kept.nvme_duplex_ratio());
 }
 
-// Why what is measured now must not outlive this command; empty: nothing else uses the GPUs, or
-// nobody knows. Ranks live on while their worker starts again.
-std::string DisturbedBy(const std::vector<DeviceSummary>& devices) {
-  const auto processes = ProcessesOn(devices);
-  if (!processes.ok() || *processes == 0) return "";
-  return absl::StrCat(
-      "while it was measured ", *processes, *processes == 1 ? " process" : " processes",
-      " used the GPUs, as ranks of jobs do; run terrace profile --refresh when they "
-      "are idle");
-}
+// The driver's samples are of a second at the most.
+constexpr absl::Duration kSettle = absl::Milliseconds(1500);
 
 using Measure = std::function<absl::StatusOr<v1::HardwareProfile>(const ProbeWatcher&)>;
 
 absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(const ProbeOptions& options,
                                                    const ProbeCache& cache, std::string_view what,
                                                    const Measure& measure,
-                                                   const std::string& disturbed = "") {
-  std::string why_not;
-  const std::optional<v1::HardwareProfile> kept = cache.Read(&why_not);
-  if (kept && IsEnough(*kept, options)) return *kept;
-  if (!why_not.empty()) std::fprintf(stderr, "%s: measuring again\n", why_not.c_str());
-  Progress progress(what);
-  ASSIGN_OR_RETURN(v1::HardwareProfile profile,
-                   measure([&](std::string_view now, double done) { progress.Show(now, done); }));
-  if (kept && options.nvme.empty()) KeepNvme(*kept, &profile);
-  if (!disturbed.empty()) {
-    std::fprintf(stderr, "the measured profile is not kept: %s\n", std::string(disturbed).c_str());
-  } else if (const absl::Status written = cache.Write(profile); !written.ok()) {
-    std::fprintf(stderr, "the measured profile is not kept: %s\n",
-                 std::string(written.message()).c_str());
-  }
-  return profile;
+                                                   ProbeWatch* watch = nullptr) {
+  WantedProfile wanted;
+  wanted.watch = watch;
+  wanted.is_enough = [&](const v1::HardwareProfile& kept) { return IsEnough(kept, options); };
+  wanted.measure = [&](const v1::HardwareProfile* kept) -> absl::StatusOr<v1::HardwareProfile> {
+    Progress progress(what);
+    ASSIGN_OR_RETURN(v1::HardwareProfile profile,
+                     measure([&](std::string_view now, double done) { progress.Show(now, done); }));
+    if (kept != nullptr && options.nvme.empty()) KeepNvme(*kept, &profile);
+    return profile;
+  };
+  return KeptOrMeasured(cache, wanted, [](std::string_view sentence) {
+    std::fprintf(stderr, "%s\n", std::string(sentence).c_str());
+  });
 }
 
 absl::StatusOr<v1::HardwareProfile> MachineProfile(const ProbeOptions& options, int threads,
@@ -134,6 +126,7 @@ absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,
   const ProbeCache cache =
       ProbeCache::Open(ProfileFolder(), DeviceKind(devices), DeviceHash(devices, version));
   const auto depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough;
+  GpuWatch watch([&] { return LoadsOf(devices); }, kSettle);
   return KeptOrMeasured(
       options, cache, absl::StrCat(devices.size(), " x ", devices.front().name),
       [&](const ProbeWatcher& watcher) -> absl::StatusOr<v1::HardwareProfile> {
@@ -144,7 +137,7 @@ absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,
         KeepNvme(drive, &profile);
         return profile;
       },
-      DisturbedBy(devices));
+      &watch);
 }
 
 // There was no GPU that can be used, and nobody insisted on one: no profile is printed.

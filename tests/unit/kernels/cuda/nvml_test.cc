@@ -115,6 +115,17 @@ TEST(NvmlTest, ProcessesOfADeviceAreCountedWhateverTheirNumbers) {
   EXPECT_EQ(count, 3);
 }
 
+TEST(NvmlTest, HowBusyADeviceIsIsToldUnlessItIsAPart) {
+  std::unique_ptr<NvmlDevice> nvml;
+  fake_nvml::Set({.devices = {kGpu}, .busy_percent = 97});
+  ASSERT_TRUE(NvmlDevice::Open(kDigits, &nvml).ok());
+  int percent = 0;
+  ASSERT_TRUE(nvml->BusyPercent(&percent).ok());
+  EXPECT_EQ(percent, 97);
+  fake_nvml::Set({.devices = {kMig}, .busy_percent = -1});
+  EXPECT_FALSE(nvml->BusyPercent(&percent).ok());
+}
+
 TEST(NvmlTest, ADeviceThatNvmlDoesNotKnowIsNamed) {
   std::string why_not;
   EXPECT_EQ(Used({{42, 1600}}, &why_not, "GPU-another"), -1);

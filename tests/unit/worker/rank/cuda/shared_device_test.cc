@@ -240,6 +240,25 @@ TEST(DriverUseTest, ADeviceThatNvmlDoesNotKnowIsNamed) {
   EXPECT_THAT((*backend)->AskDriver().source, testing::EndsWith("NVML: the device: Not Found"));
 }
 
+TEST(DriverUseTest, LoadsAreThoseOfTheProcessesAndOfWhatRuns) {
+  simt::ResetDevice({.context_bytes = kContexts});
+  const std::vector<DeviceSummary> devices = {{.uuid = "01000000000000000000000000000000"}};
+  const auto look = [&](int busy_percent) {
+    fake_nvml::Set({.devices = {"GPU-01000000-0000-0000-0000-000000000000"},
+                    .processes = {{7, 1}, {8, 1}},
+                    .busy_percent = busy_percent});
+    const auto loads = LoadsOf(devices);
+    EXPECT_TRUE(loads.ok()) << loads.status();
+    return loads.ok() && loads->size() == 1 ? loads->front() : DeviceLoad();
+  };
+  EXPECT_EQ(look(30).processes, 2);
+  EXPECT_EQ(look(30).busy_percent, 30);
+  EXPECT_EQ(look(-1).processes, 2);
+  EXPECT_EQ(look(-1).busy_percent, std::nullopt);
+  fake_nvml::Set({});
+  EXPECT_EQ(LoadsOf(devices).status().code(), absl::StatusCode::kUnavailable);
+}
+
 // The fake has one memory whatever the device: only who meets whom is seen here.
 TEST(SharedDeviceTest, RanksWithADeviceEachMeetNobody) {
   const std::vector<int64_t> external = External({4 << 20, 4 << 20}, 2);
