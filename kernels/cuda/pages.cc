@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <vector>
+
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/page_calls.h"
 
@@ -41,14 +43,16 @@ PagedRange::~PagedRange() {
 Status PagedRange::Map(int64_t offset, int64_t bytes, bool* exhausted) {
   *exhausted = false;
   Status status;
-  for (int64_t page = offset; page < offset + bytes && status.ok(); page += kPageBytes)
+  std::vector<int64_t> fresh;
+  for (int64_t page = offset; page < offset + bytes && status.ok(); page += kPageBytes) {
+    if (mapped_.contains(page)) continue;
     status = MapPage(page, exhausted);
-  if (status.ok()) status = calls_.Open(device_, data_ + offset, bytes);
-  if (!status.ok()) {
-    for (int64_t page = offset; page < offset + bytes; page += kPageBytes) {
-      if (mapped_.count(page) > 0) status = First(status, UnmapPage(page));
-    }
+    if (status.ok()) fresh.push_back(page);
   }
+  if (status.ok()) status = calls_.Open(device_, data_ + offset, bytes);
+  if (status.ok()) return status;
+  // A page that the driver does not give up stays in `mapped_`; the cause is what is said.
+  for (const int64_t page : fresh) UnmapPage(page);
   return status;
 }
 

@@ -30,8 +30,9 @@ class PagedRange {
   PagedRange& operator=(const PagedRange&) = delete;
 
   std::byte* data() const { return data_; }
-  // REQUIRES (both): whole pages inside the range, all unmapped, all mapped. After an error none of
-  // them is mapped; `exhausted`: because the device has no more memory. Content: anything.
+  // REQUIRES (both): whole pages inside the range, all unmapped, all mapped; a page that the driver
+  // did not give up counts as unmapped and is used as it is. After an error none of them is mapped,
+  // but for such; `exhausted`: because the device has no more memory. Content: anything.
   Status Map(int64_t offset, int64_t bytes, bool* exhausted);
   // Waits for the device first: what was queued may still use them. A page that the driver does not
   // give up stays mapped, and the others go.

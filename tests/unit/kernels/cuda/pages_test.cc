@@ -100,9 +100,9 @@ TEST_F(PagesTest, OutOfMemoryInTheMiddleMapsNothingAndLeavesTheRest) {
 TEST_F(PagesTest, WhatIsNoLackOfMemoryIsNotCalledOne) {
   Reset(8);
   Reserve(4);
-  ASSERT_TRUE(Map(0, kPageBytes).ok());
-  EXPECT_FALSE(Map(0, kPageBytes).ok()) << "it is mapped";
+  EXPECT_FALSE(Map(3 * kPageBytes, 2 * kPageBytes).ok()) << "the range ends between them";
   EXPECT_FALSE(exhausted_);
+  EXPECT_EQ(UsedBytes(), kContext);
 }
 
 TEST_F(PagesTest, APageThatTheDriverDoesNotGiveUpIsSaidAndStays) {
@@ -114,7 +114,41 @@ TEST_F(PagesTest, APageThatTheDriverDoesNotGiveUpIsSaidAndStays) {
   ASSERT_TRUE(Map(0, 4 * kPageBytes).ok());
   EXPECT_THAT(range_->Unmap(0, 3 * kPageBytes).message, HasSubstr("cuMemUnmap: invalid argument"));
   EXPECT_EQ(UsedBytes(), kContext + 2 * kPageBytes) << "the second and the last stay";
-  EXPECT_TRUE(range_->Unmap(kPageBytes, kPageBytes).ok()) << "it is still known";
+  ASSERT_TRUE(Write(kPageBytes, 5, kPageBytes).ok());
+  ASSERT_TRUE(Map(0, 3 * kPageBytes).ok()) << "it is used as it is";
+  EXPECT_EQ(UsedBytes(), kContext + 4 * kPageBytes);
+  EXPECT_EQ(Read(kPageBytes), 5);
+  EXPECT_TRUE(range_->Unmap(0, 3 * kPageBytes).ok()) << "it is still known";
+}
+
+TEST_F(PagesTest, APageThatStaysWhenMappingFailsIsUsedByTheNextTry) {
+  simt::ResetDevice({.devices = 1,
+                     .memory_bytes = kContext + 4 * kPageBytes,
+                     .context_bytes = kContext,
+                     .failing_unmap = 2});
+  Reserve(8);
+  EXPECT_THAT(Map(0, 6 * kPageBytes).message, HasSubstr("cuMemCreate: out of memory"));
+  EXPECT_TRUE(exhausted_);
+  EXPECT_EQ(UsedBytes(), kContext + kPageBytes) << "the second stays";
+  EXPECT_TRUE(Map(0, 4 * kPageBytes).ok());
+  EXPECT_TRUE(Write(0, 1, 4 * kPageBytes).ok());
+  EXPECT_EQ(simt::CountsOfDevice().pages, 4);
+}
+
+// Pages that were there before stay as they are.
+TEST_F(PagesTest, AFailureTakesBackOnlyWhatItMapped) {
+  simt::ResetDevice({.devices = 1,
+                     .memory_bytes = kContext + 4 * kPageBytes,
+                     .context_bytes = kContext,
+                     .failing_unmap = 1});
+  Reserve(8);
+  ASSERT_TRUE(Map(0, 2 * kPageBytes).ok());
+  EXPECT_FALSE(range_->Unmap(0, 2 * kPageBytes).ok());
+  ASSERT_TRUE(Write(0, 9, kPageBytes).ok()) << "the first stays";
+  EXPECT_FALSE(Map(0, 6 * kPageBytes).ok());
+  EXPECT_TRUE(exhausted_);
+  EXPECT_EQ(UsedBytes(), kContext + kPageBytes);
+  EXPECT_EQ(Read(0), 9);
 }
 
 // cuMemUnmap waits for nothing.
