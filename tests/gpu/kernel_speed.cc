@@ -7,7 +7,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,17 +14,15 @@
 #include <vector>
 
 #include "tests/gpu/bench_machine.h"
+#include "tests/gpu/bench_rows.h"
 
 namespace terrace::kernels::bench {
 namespace {
 
 constexpr int kWrongUsage = 2;
 constexpr int kNoGpu = 77;
-constexpr int kRounds = 5;              // of which the median counts
-constexpr double kRoundSeconds = 0.05;  // about so long each
 constexpr int64_t kCopyBytes = int64_t{1} << 30;
 constexpr int64_t kSmallCopyBytes = int64_t{1} << 24;
-constexpr char kOnWgmma[] = " (wgmma)";
 
 struct Options {
   std::string filter;  // part of a case's name
@@ -33,16 +30,6 @@ struct Options {
   bool cpu = false;
   bool list = false;
   double seconds = 100;
-};
-
-struct Row {
-  std::string name;
-  double seconds = 0;
-  double rate = 0;      // FLOP/s or bytes/s
-  double compared = 0;  // the rate that it is compared with; 0: none
-  bool bandwidth = false;
-  double bound = 0;
-  bool judged = false, passed = true;
 };
 
 // False when the arguments are wrong, after saying so.
@@ -73,83 +60,6 @@ bool ParseOptions(int argc, char** argv, Options* options) {
     }
   }
   return true;
-}
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// The median over rounds, each of as many calls as take about a round's time.
-template <typename TimeCalls>
-Status Median(TimeCalls time, double* seconds) {
-  double once = 0;
-  Status status = time(1, &once);
-  const int calls = std::clamp(static_cast<int>(kRoundSeconds / std::max(once, 1e-9)), 1, 200);
-  std::vector<double> rounds;
-  for (int i = 0; i < kRounds && status.ok(); ++i) status = time(calls, &rounds.emplace_back());
-  if (!status.ok()) return status;
-  std::sort(rounds.begin(), rounds.end());
-  *seconds = rounds[kRounds / 2];
-  return {};
-}
-
-// Bounds in FLOP/s are those of the GPUs that they were written for.
-bool Judged(const Case& c, const Machine& machine) {
-  if (!machine.is_gpu() || c.bound == 0) return false;
-  if (c.measure != Measure::kFlops) return true;
-  return machine.name().find("H100") != std::string::npos ||
-         machine.name().find("H200") != std::string::npos;
-}
-
-Status MeasureCase(const Case& c, double copy_rate, Machine* machine, Row* row) {
-  Status status = machine->Prepare(c);
-  if (status.ok()) {
-    status = Median([&](int calls, double* s) { return machine->Time(calls, s); }, &row->seconds);
-  }
-  if (!status.ok()) return {c.name + ": " + status.message};
-  row->name = c.name;
-  row->bandwidth = c.measure == Measure::kBandwidth;
-  const double work = static_cast<double>(row->bandwidth ? BytesMoved(c.op, c.attrs, c.operands)
-                                                         : Flops(c.op, c.attrs, c.operands));
-  row->rate = work / row->seconds;
-  row->compared = row->bandwidth ? copy_rate : 0;
-  if (c.measure == Measure::kLibrary) {
-    double best = 0;
-    status = Median([&](int calls, double* s) { return machine->TimeLibrary(calls, s); }, &best);
-    if (!status.ok()) return {c.name + ": " + status.message};
-    row->compared = best > 0 ? work / best : 0;
-  }
-  row->judged = Judged(c, *machine);
-  row->bound = c.measure == Measure::kFlops ? c.bound : c.bound * row->compared;
-  row->passed = !row->judged || row->rate >= row->bound;
-  return {};
-}
-
-bool IsAttention(const Case& c) { return c.op == Op::kAttention || c.op == Op::kAttentionGrad; }
-
-// Attention once more on sm_90a's own instructions. Of the two ways the faster is judged.
-Status MeasureWgmma(const std::vector<Case>& cases, double deadline, Machine* machine,
-                    std::vector<Row>* rows) {
-  machine->UseWgmma(true);
-  const size_t measured = rows->size();
-  for (const Case& c : cases) {
-    if (!IsAttention(c)) continue;
-    if (Now() > deadline) return {"no time is left for " + c.name + " on wgmma"};
-    Row row;
-    const Status status = MeasureCase(c, 0, machine, &row);
-    if (!status.ok()) return status;
-    row.name += kOnWgmma;
-    for (size_t i = 0; i < measured; ++i) {
-      Row& other = (*rows)[i];
-      if (other.name != c.name) continue;
-      Row& slower = other.rate < row.rate ? other : row;
-      slower.judged = false;
-      slower.passed = true;
-    }
-    rows->push_back(row);
-  }
-  machine->UseWgmma(false);
-  return {};
 }
 
 void PrintTable(const std::string& device, double copy_rate, const std::vector<Row>& rows) {
