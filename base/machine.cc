@@ -46,7 +46,7 @@ Machine ThisMachine() {
 
 std::string ProfileVersion(std::string_view program_version) {
   // Raised when the probe measures otherwise, so that what was kept before is measured again.
-  constexpr int kMeasuredSo = 3;
+  constexpr int kMeasuredSo = 4;
   return absl::StrCat(std::string(program_version), ".", kMeasuredSo);
 }
 

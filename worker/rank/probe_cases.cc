@@ -107,11 +107,14 @@ class Cases {
 };
 
 // A forward product multiplies activations by weights as they are stored, rows of outputs; their
-// gradient by the weights the other way round; the weights' gradient sums over tokens.
+// gradient by the weights the other way round; the weights' gradient sums over tokens. The gradient
+// of what was computed is the first operand of both.
 void AddMatmul(int64_t m, int64_t n, int64_t k, DType act, MatmulPrecision precision,
                Cases* cases) {
   const auto add = [&](kernels::MatmulAttrs attrs, TensorShape a, TensorShape b, TensorShape c) {
     attrs.precision = precision;
+    const bool forward = attrs.transpose_b;
+    if (precision == MatmulPrecision::kFP8 && !forward) attrs.gradient = kernels::Fp8Gradient::kA;
     cases->Add(Op::kMatmul, attrs, {a, b, c, kAbsent, kAbsent, kAbsent});
   };
   add({.transpose_b = true}, Of(act, {m, k}), Of(DType::kF32, {n, k}), Of(act, {m, n}));
@@ -175,12 +178,16 @@ void AddVectors(int64_t n, Cases* cases) {
   cases->Add(Op::kAdamw, kernels::AdamwAttrs{}, {x, x, x, x, four, four});
 }
 
-void AddProducts(const Sizes& sizes, DType act, MatmulPrecision precision, Cases* cases) {
+void AddMatmuls(const Sizes& sizes, DType act, MatmulPrecision precision, Cases* cases) {
   for (const int64_t m : sizes.matmul) {
     for (const int64_t n : sizes.matmul) {
       for (const int64_t k : sizes.matmul) AddMatmul(m, n, k, act, precision, cases);
     }
   }
+}
+
+void AddProducts(const Sizes& sizes, DType act, MatmulPrecision precision, Cases* cases) {
+  AddMatmuls(sizes, act, precision, cases);
   for (const int64_t rows : sizes.loss_rows) {
     for (const int64_t vocabulary : sizes.vocabulary) {
       for (const int64_t hidden : sizes.hidden) {
@@ -213,6 +220,11 @@ std::vector<ProbeCase> ProbeCases(ProbeDepth depth, ProbeTarget target) {
   // On the CPU it is fp32.
   if (target == ProbeTarget::kGpu) AddProducts(sizes, DType::kF32, MatmulPrecision::kTF32, &cases);
   AddOf(sizes, DType::kBF16, MatmulPrecision::kBF16, &cases);
+  if (target == ProbeTarget::kGpu) {
+    // All else takes in fp16 what it takes in bf16; products of 8 bits have nothing else.
+    AddProducts(sizes, DType::kF16, MatmulPrecision::kF16, &cases);
+    AddMatmuls(sizes, DType::kBF16, MatmulPrecision::kFP8, &cases);
+  }
   for (const int64_t n : sizes.vector) AddVectors(n, &cases);
   return std::move(cases).Take();
 }

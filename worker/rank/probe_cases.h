@@ -1,5 +1,6 @@
 // Which computations a probe times: each op of which training steps are made, at shapes that bound
-// those of real layers on a share of a CPU or on a GPU, in fp32 and bf16.
+// those of real layers on a share of a CPU or on a GPU, in fp32 and bf16; on a GPU products in
+// tf32, fp16 and fp8 as well, which it may not have.
 //
 // Pure. Thread-safe: no state.
 //

@@ -21,11 +21,13 @@ constexpr int kBriefTurns = 3, kThoroughTurns = 8, kStreamTurns = 10;
 constexpr double kKernelShare = 0.8;  // of the time
 constexpr int kRanksMax = 8;          // that are linked
 
-// The first call tells how many make a turn.
+// The first call tells how many make a turn. 0: the device cannot compute the case.
 absl::StatusOr<int> CallsOf(const ProbeCase& one, DeviceRunner* runner) {
-  ASSIGN_OR_RETURN(const double seconds, runner->Seconds(one, 1));
-  if (seconds <= 0) return kCallsMax;
-  return static_cast<int>(std::clamp(kTurnSeconds / seconds, 1.0, double{kCallsMax}));
+  const auto seconds = runner->Seconds(one, 1);
+  if (absl::IsUnimplemented(seconds.status())) return 0;
+  RETURN_IF_ERROR(seconds.status());
+  if (*seconds <= 0) return kCallsMax;
+  return static_cast<int>(std::clamp(kTurnSeconds / *seconds, 1.0, double{kCallsMax}));
 }
 
 std::string NamesOf(const std::vector<DeviceSummary>& devices) {
@@ -82,6 +84,7 @@ absl::Status MeasureDeviceKernels(Backend* backend, const DeviceProbe& probe,
       if (turn == 0) {
         ASSIGN_OR_RETURN(calls[i], CallsOf(cases[i], runner.get()));
       }
+      if (calls[i] == 0) continue;
       ASSIGN_OR_RETURN(const double seconds, runner->Seconds(cases[i], calls[i]));
       turns[i].push_back(seconds);
     }

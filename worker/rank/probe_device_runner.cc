@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<DeviceRunner>> DeviceRunner::Create(Backend* back
 
 int64_t DeviceRunner::first_set() const { return kPatternBytes + kZeroBytes + kTinyBytes; }
 
-// Pairs of bf16 between 1/4 and 1 in size, of either sign, which are such numbers in f32 too.
+// Pairs of bf16 between 1/4 and 1 in size, of either sign, which are such numbers in f32 too, and
+// in f16 numbers between 1 and 2.
 absl::Status DeviceRunner::WritePattern() {
   std::vector<uint16_t> numbers(kPatternBytes / 2);
   uint64_t state = 0x9e3779b97f4a7c15;
@@ -87,8 +88,8 @@ absl::StatusOr<std::vector<PreparedInstruction>> DeviceRunner::Place(const Probe
   std::vector<PreparedInstruction> sets(std::min(room, wanted));
   int64_t next = first_set();
   for (PreparedInstruction& set : sets) {
+    set.attrs = one.attrs;  // which may be of an arithmetic that the device lacks
     RETURN_IF_ERROR(queue_->PrepareCompute(one.op, &set));
-    set.attrs = one.attrs;
     set.context.workspace_bytes = kernels::cuda::WorkspaceBytes(one.op, one.attrs, one.operands);
     set.context.workspace = at(next);
     next += Aligned(set.context.workspace_bytes);

@@ -39,6 +39,9 @@ void AddRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile)
   } else if (of.precision == "bf16") {
     profile->set_bf16_flops_per_second(
         std::max(profile->bf16_flops_per_second(), rate->flops_per_second()));
+  } else if (of.precision == "fp8") {
+    profile->set_fp8_flops_per_second(
+        std::max(profile->fp8_flops_per_second(), rate->flops_per_second()));
   }
 }
 

@@ -56,15 +56,24 @@ TEST(ProbeRatesTest, TurnsThatLostTheProcessorDoNotCount) {
   EXPECT_EQ(MeanWithoutExtremes({1, 3, 1, 3, 500, 1, 3, 1}), 2);
 }
 
-TEST(ProbeCasesTest, Tf32IsMeasuredWhereItIsNotFp32) {
-  const auto count = [](ProbeTarget target) {
-    const std::vector<ProbeCase> cases = ProbeCases(ProbeDepth::kBrief, target);
-    return std::count_if(cases.begin(), cases.end(), [](const ProbeCase& one) {
-      return kernels::RateClassOf(one.op, one.attrs, one.operands).precision == "tf32";
-    });
+// On the CPU each of them is computed as another that is measured.
+TEST(ProbeCasesTest, OtherPrecisionsOfProductsAreMeasuredOnGpus) {
+  const auto kernels_of = [](ProbeTarget target, const std::string& precision) {
+    std::set<std::string> kernels;
+    for (const ProbeCase& one : ProbeCases(ProbeDepth::kThorough, target)) {
+      const auto of = kernels::RateClassOf(one.op, one.attrs, one.operands);
+      if (of.precision == precision) kernels.insert(of.kernel);
+    }
+    return kernels;
   };
-  EXPECT_EQ(count(ProbeTarget::kCpu), 0);
-  EXPECT_GT(count(ProbeTarget::kGpu), 0);
+  const std::set<std::string> products = {"matmul", "matmul_nt", "matmul_tn"};
+  std::set<std::string> with_head = products;
+  with_head.insert({"lm_head_loss", "lm_head_loss_grad"});
+  EXPECT_EQ(kernels_of(ProbeTarget::kGpu, "tf32"), with_head);
+  EXPECT_EQ(kernels_of(ProbeTarget::kGpu, "fp16"), with_head);
+  EXPECT_EQ(kernels_of(ProbeTarget::kGpu, "fp8"), products) << "the head is not fp8";
+  for (const char* precision : {"tf32", "fp16", "fp8"})
+    EXPECT_THAT(kernels_of(ProbeTarget::kCpu, precision), IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ProbeCasesTest,

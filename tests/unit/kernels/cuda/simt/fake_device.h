@@ -34,6 +34,7 @@ struct DeviceOptions {
   int driver_version = 13000;  // that of the runtime
   bool has_code = true;        // kernels can be loaded
   int devices = 2;
+  int capability = 90;  // to compute
   int64_t memory_bytes = int64_t{1} << 30;
   int64_t context_bytes = 300 << 20;  // that the driver takes of it
   // Numbers of calls, from 1 on, that are answered but not carried out; 0: none.

@@ -79,8 +79,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {.name = "NVIDIA Fake 1GB",
                  .totalGlobalMem = static_cast<size_t>(TheFake().options.memory_bytes),
-                 .major = 9,
-                 .minor = 0,
+                 .major = TheFake().options.capability / 10,
+                 .minor = TheFake().options.capability % 10,
                  .multiProcessorCount = 4,
                  .uuid = {}};
   properties->uuid.bytes[0] = static_cast<char>(device + 1);

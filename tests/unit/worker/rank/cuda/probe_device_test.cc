@@ -86,6 +86,35 @@ TEST_F(ProbeDeviceTest, KernelsAndMemoryAreTimedByTheDevicesClock) {
   }
 }
 
+// Precisions of the rates of products that a device has.
+std::vector<std::string> PrecisionsOn(int capability, v1::HardwareProfile* profile) {
+  simt::ResetDevice({.devices = 1, .capability = capability, .ms_per_work = kWorkMs});
+  DeviceProbe probe = SmallProbe();
+  for (const auto& [dtype, precision] : {std::pair(DType::kF16, kernels::MatmulPrecision::kF16),
+                                         std::pair(DType::kBF16, kernels::MatmulPrecision::kFP8)}) {
+    probe.cases.push_back(Product(dtype, precision));
+  }
+  probe.cases.push_back(Product(DType::kF32, kernels::MatmulPrecision::kTF32));
+  const auto backend = *OpenBackend("cuda", 0);
+  const absl::Status status = MeasureDeviceKernels(backend.get(), probe, Ignore, profile);
+  EXPECT_TRUE(status.ok()) << status;
+  std::vector<std::string> precisions;
+  for (const v1::KernelRate& rate : profile->kernels()) {
+    EXPECT_GT(rate.flops_per_second(), 0);
+    precisions.push_back(rate.precision());
+  }
+  return precisions;
+}
+
+TEST_F(ProbeDeviceTest, HalvesAndEightBitsAreMeasuredWhereTheDeviceHasThem) {
+  EXPECT_THAT(PrecisionsOn(90, &profile_),
+              testing::ElementsAre("fp32", "bf16", "fp16", "fp8", "tf32"));
+  EXPECT_GT(profile_.fp8_flops_per_second(), 0);
+  profile_.Clear();
+  EXPECT_THAT(PrecisionsOn(80, &profile_), testing::ElementsAre("fp32", "bf16", "fp16", "tf32"));
+  EXPECT_EQ(profile_.fp8_flops_per_second(), 0);
+}
+
 TEST_F(ProbeDeviceTest, CopiesEachWayAndBothAtOnce) {
   for (const Order order : {Order::kLazy, Order::kEager}) {
     Reset(order);
