@@ -13,6 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/rank/member_of_two.h"
 #include "tests/unit/worker/rank/tiny_program.h"
 
 namespace terrace {
@@ -46,27 +47,16 @@ class RecordingIo final : public SequenceIo {
 };
 
 // A group whose operations do what the test says.
-class FakeGroup final : public Communicator {
+class FakeGroup final : public MemberOfTwo {
  public:
   explicit FakeGroup(std::function<absl::Status(float*, int64_t)> reduce)
       : reduce_(std::move(reduce)) {}
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
   absl::Status AllReduce(void* data, int64_t n, ReduceType) override {
     return reduce_(static_cast<float*>(data), n);
   }
-  absl::Status ReduceScatter(const void*, void*, int64_t, ReduceType) override { return {}; }
-  absl::Status AllGather(const void*, void*, int64_t) override { return {}; }
-  absl::Status AllToAll(const void*, void*, int64_t) override { return {}; }
-  absl::Status RingShift(const void*, void*, int64_t) override { return {}; }
-  absl::Status Broadcast(void*, int64_t, int) override { return {}; }
-  absl::Status Send(const void*, int64_t, int) override { return {}; }
-  absl::Status Receive(void*, int64_t, int) override { return {}; }
-  absl::Status Barrier() override { return {}; }
   void Abort() override {
     if (!aborted_.HasBeenNotified()) aborted_.Notify();  // once a run
   }
-  int64_t bytes_sent() const override { return 0; }
   // As a call that waits for a peer.
   absl::Status WaitForAbort() {
     aborted_.WaitForNotification();

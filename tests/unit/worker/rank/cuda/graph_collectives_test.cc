@@ -18,6 +18,7 @@
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
 #include "tests/unit/worker/rank/cuda/graph_orders.h"
 #include "tests/unit/worker/rank/cuda/passed_on_backend.h"
+#include "tests/unit/worker/rank/member_of_two.h"
 #include "tests/unit/worker/rank/tiny_program.h"
 #include "worker/rank/cuda_queue.h"
 #include "worker/rank/memory_report.h"
@@ -48,11 +49,9 @@ struct Shared {
 };
 
 // A sum doubles what it finds.
-class TwinGroup final : public Communicator, public GraphCollectives {
+class TwinGroup final : public MemberOfTwo, public GraphCollectives {
  public:
   TwinGroup(std::string name, Shared* shared) : name_(std::move(name)), shared_(*shared) {}
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
   absl::Status AllReduce(void* data, int64_t n, ReduceType) override {
     if (captures_ && shared_.breaks_in_capture)
       shared_.broken = absl::InternalError("group data.0: rank 0: all-reduce failed: NCCL");
@@ -70,14 +69,6 @@ class TwinGroup final : public Communicator, public GraphCollectives {
     bytes_sent_ += n * 4;
     return absl::OkStatus();
   }
-  absl::Status ReduceScatter(const void*, void*, int64_t, ReduceType) override { return {}; }
-  absl::Status AllGather(const void*, void*, int64_t) override { return {}; }
-  absl::Status AllToAll(const void*, void*, int64_t) override { return {}; }
-  absl::Status RingShift(const void*, void*, int64_t) override { return {}; }
-  absl::Status Broadcast(void*, int64_t, int) override { return {}; }
-  absl::Status Send(const void*, int64_t, int) override { return {}; }
-  absl::Status Receive(void*, int64_t, int) override { return {}; }
-  absl::Status Barrier() override { return {}; }
   void Abort() override { ++shared_.aborted; }
   int64_t bytes_sent() const override { return bytes_sent_; }
 
@@ -309,11 +300,9 @@ TEST(GraphCollectivesTest, AGroupThatBreaksWhileItIsCapturedEndsTheRankWithTheWa
 }
 
 // A job's other rank says that it has no room for any graph, or which it lacks.
-class OtherSays final : public Communicator {
+class OtherSays final : public MemberOfTwo {
  public:
   explicit OtherSays(std::vector<std::vector<float>> says) : says_(std::move(says)) {}
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
   absl::Status AllReduce(void* data, int64_t n, ReduceType) override {
     auto* const values = static_cast<float*>(data);
     heard.emplace_back(values, values + n);
@@ -321,16 +310,6 @@ class OtherSays final : public Communicator {
     for (int64_t i = 0; i < n; ++i) values[i] += says_[heard.size() - 1][i];
     return absl::OkStatus();
   }
-  absl::Status ReduceScatter(const void*, void*, int64_t, ReduceType) override { return {}; }
-  absl::Status AllGather(const void*, void*, int64_t) override { return {}; }
-  absl::Status AllToAll(const void*, void*, int64_t) override { return {}; }
-  absl::Status RingShift(const void*, void*, int64_t) override { return {}; }
-  absl::Status Broadcast(void*, int64_t, int) override { return {}; }
-  absl::Status Send(const void*, int64_t, int) override { return {}; }
-  absl::Status Receive(void*, int64_t, int) override { return {}; }
-  absl::Status Barrier() override { return {}; }
-  void Abort() override {}
-  int64_t bytes_sent() const override { return 0; }
 
   std::vector<std::vector<float>> heard;  // from this rank
 
