@@ -28,7 +28,7 @@ class RehearsalTest(unittest.TestCase):
         return done
 
     def test_parts(self):
-        for name, rows in (("parity", 4), ("memory", 4), ("offload", 4), ("shared", 7), ("rates", 6)):
+        for name, rows in (("parity", 10), ("memory", 4), ("offload", 4), ("shared", 7), ("rates", 6)):
             with self.subTest(name):
                 done = self.rehearse(name)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

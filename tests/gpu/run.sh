@@ -41,7 +41,7 @@ fi
 binaries=${TERRACE_BIN:-$([ -x bin/terrace ] && echo bin || echo build/release/bin)}
 deadline=$((SECONDS + 570))
 all=(build conformance repeat sanitizer parity memory offload shared rates kernels bench)
-declare -A share=([build]=300 [conformance]=80 [repeat]=30 [sanitizer]=75 [parity]=45 [memory]=25 [offload]=40 [shared]=50
+declare -A share=([build]=300 [conformance]=80 [repeat]=30 [sanitizer]=75 [parity]=55 [memory]=25 [offload]=40 [shared]=50
   [rates]=25 [kernels]=40 [bench]=150 [large]=550)
 named=(large)
 least=10  # seconds without which a part is not begun
