@@ -30,8 +30,9 @@
 namespace terrace {
 namespace {
 
-// Longer than the slowest step: a rank may wait in a collective for as long as its slowest peer
-// computes. A peer that dies is noticed at once, without it.
+// Of one call: longer than the slowest peer computes before it comes to that call. A step, launched
+// as one graph, may take longer (GraphCollectives::BeginRun). A peer that dies is noticed at once,
+// without it: its daemon ends the ranks of the job.
 constexpr int64_t kGroupTimeoutMs = 600'000;
 // A rank of an earlier epoch is killed before this one starts, but may take a moment to die.
 constexpr int64_t kDirectoryLockPatienceMs = 10'000;
