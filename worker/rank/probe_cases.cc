@@ -35,7 +35,7 @@ Sizes SizesOf(ProbeDepth depth) {
             .sequence = {256},
             .head = {64},
             .heads = {8},
-            .loss_rows = {256},
+            .loss_rows = {128},  // its gradient has three times the FLOPs
             .vocabulary = {1024},
             .hidden = {256},
             .rows = {1024},
@@ -62,7 +62,7 @@ Sizes GpuSizesOf(ProbeDepth depth) {
             .sequence = {2048},
             .head = {128},
             .heads = {16},
-            .loss_rows = {4096},
+            .loss_rows = {1024},
             .vocabulary = {32768},
             .hidden = {1024},
             .rows = {8192},

@@ -56,24 +56,37 @@ TEST(ProbeRatesTest, TurnsThatLostTheProcessorDoNotCount) {
   EXPECT_EQ(MeanWithoutExtremes({1, 3, 1, 3, 500, 1, 3, 1}), 2);
 }
 
+std::set<std::string> KernelsOf(ProbeDepth depth, ProbeTarget target,
+                                const std::string& precision) {
+  std::set<std::string> kernels;
+  for (const ProbeCase& one : ProbeCases(depth, target)) {
+    const auto of = kernels::RateClassOf(one.op, one.attrs, one.operands);
+    if (of.precision == precision) kernels.insert(of.kernel);
+  }
+  return kernels;
+}
+
 // On the CPU each of them is computed as another that is measured.
 TEST(ProbeCasesTest, OtherPrecisionsOfProductsAreMeasuredOnGpus) {
-  const auto kernels_of = [](ProbeTarget target, const std::string& precision) {
-    std::set<std::string> kernels;
-    for (const ProbeCase& one : ProbeCases(ProbeDepth::kThorough, target)) {
-      const auto of = kernels::RateClassOf(one.op, one.attrs, one.operands);
-      if (of.precision == precision) kernels.insert(of.kernel);
-    }
-    return kernels;
-  };
   const std::set<std::string> products = {"matmul", "matmul_nt", "matmul_tn"};
   std::set<std::string> with_head = products;
   with_head.insert({"lm_head_loss", "lm_head_loss_grad"});
-  EXPECT_EQ(kernels_of(ProbeTarget::kGpu, "tf32"), with_head);
-  EXPECT_EQ(kernels_of(ProbeTarget::kGpu, "fp16"), with_head);
-  EXPECT_EQ(kernels_of(ProbeTarget::kGpu, "fp8"), products) << "the head is not fp8";
-  for (const char* precision : {"tf32", "fp16", "fp8"})
-    EXPECT_THAT(kernels_of(ProbeTarget::kCpu, precision), IsEmpty());
+  for (const ProbeDepth depth : {ProbeDepth::kBrief, ProbeDepth::kThorough}) {
+    EXPECT_EQ(KernelsOf(depth, ProbeTarget::kGpu, "tf32"), with_head);
+    EXPECT_EQ(KernelsOf(depth, ProbeTarget::kGpu, "fp16"), with_head);
+    EXPECT_EQ(KernelsOf(depth, ProbeTarget::kGpu, "fp8"), products) << "the head is not fp8";
+    for (const char* precision : {"tf32", "fp16", "fp8"})
+      EXPECT_THAT(KernelsOf(depth, ProbeTarget::kCpu, precision), IsEmpty());
+  }
+}
+
+TEST(ProbeCasesTest, FewShapesAreOfAllKernels) {
+  for (const ProbeTarget target : {ProbeTarget::kCpu, ProbeTarget::kGpu}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      EXPECT_EQ(KernelsOf(ProbeDepth::kBrief, target, precision),
+                KernelsOf(ProbeDepth::kThorough, target, precision));
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ProbeCasesTest,
