@@ -53,8 +53,20 @@ void Set(double host, double nvme, v1::TierShares* shares) {
   shares->set_nvme(nvme);
 }
 
+// On a way to NVMe: what of the weights and of the optimizer's states stays on the device.
+struct Kept {
+  double weights = 0;
+  double optimizer = 0;
+};
+
+// What rests: on NVMe at most `x` of all, on the host what is left.
+void Rest(double kept, double x, v1::TierShares* shares) {
+  const double nvme = std::min(x, 1 - kept);
+  Set(1 - kept - nvme, nvme, shares);
+}
+
 // What the way asks for when `x` of what it moves is away. Whole weights stay with ZeRO 1 and 2.
-v1::Offload OffloadAt(OffloadWay way, double x, bool weights_stay) {
+v1::Offload OffloadAt(OffloadWay way, double x, const Kept& kept, bool weights_stay) {
   v1::Offload offload;
   const auto weights = [&](double host, double nvme) {
     if (!weights_stay) Set(host, nvme, offload.mutable_parameter());
@@ -76,16 +88,16 @@ v1::Offload OffloadAt(OffloadWay way, double x, bool weights_stay) {
       Set(x, 0, offload.mutable_activation());
       break;
     case OffloadWay::kOptimizerToNvme:
-      Set(1 - x, x, offload.mutable_optimizer());
+      Rest(kept.optimizer, x, offload.mutable_optimizer());
       break;
     case OffloadWay::kOptimizerToNvmeWeightsToHost:
-      Set(1 - x, x, offload.mutable_optimizer());
-      weights(1, 0);
+      Rest(0, x, offload.mutable_optimizer());
+      weights(1 - kept.weights, 0);
       break;
     case OffloadWay::kAllToNvme:
-      Set(0, 1, offload.mutable_optimizer());
-      Set(1 - x, x, offload.mutable_gradient());
-      weights(1 - x, x);
+      Rest(kept.optimizer, 1, offload.mutable_optimizer());
+      Rest(kept.optimizer, x, offload.mutable_gradient());
+      if (!weights_stay) Rest(kept.weights, x, offload.mutable_parameter());
       break;
   }
   return offload;
@@ -93,6 +105,25 @@ v1::Offload OffloadAt(OffloadWay way, double x, bool weights_stay) {
 
 bool ToNvme(OffloadWay way) {
   return std::find(std::begin(kNvmeWays), std::end(kNvmeWays), way) != std::end(kNvmeWays);
+}
+
+// The way with this many 64ths kept, of weights and then of states: 0 to 128.
+Kept KeptAt(OffloadWay way, int step) {
+  const double kept = static_cast<double>(step) / kShareSteps;
+  if (way == OffloadWay::kOptimizerToNvme) return {.weights = 1, .optimizer = kept};
+  if (way == OffloadWay::kOptimizerToNvmeWeightsToHost) return {.weights = kept};
+  return {.weights = std::min(1.0, kept), .optimizer = std::max(0.0, kept - 1)};
+}
+
+// The least step from 0 on that is enough; `most`, which is not asked for, where none before it is.
+template <typename Enough>
+int LeastEnough(int most, const Enough& enough) {
+  int low = -1, high = most;  // not enough, enough if any is
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (enough(middle) ? high : low) = middle;
+  }
+  return high;
 }
 
 }  // namespace
@@ -139,24 +170,31 @@ std::optional<v1::Layout> WithOffload(const MemoryEstimator& estimator, const v1
                                       const v1::Offload& pinned, OffloadWay way,
                                       const ArenaLimits& limits) {
   const bool weights_stay = layout.zero_stage() == 1 || layout.zero_stage() == 2;
-  const auto at = [&](int step) {
+  const auto at = [&](int step, const Kept& kept) {
     const double x = static_cast<double>(step) / kShareSteps;
     v1::Layout moved = layout;
-    *moved.mutable_offload() = WithPinned(pinned, OffloadAt(way, x, weights_stay));
+    *moved.mutable_offload() = WithPinned(pinned, OffloadAt(way, x, kept, weights_stay));
     return Completed(std::move(moved));
   };
-  // What a step more takes less of.
-  const auto enough = [&](int step) {
-    const MemoryEstimate memory = estimator.Memory(at(step));
-    return ToNvme(way) ? limits.host_bytes == 0 || memory.host_bytes <= limits.host_bytes
-                       : limits.device_bytes == 0 || memory.total() <= limits.device_bytes;
+  const auto on_device = [&](int step, const Kept& kept) {
+    return limits.device_bytes == 0 ||
+           estimator.Memory(at(step, kept)).total() <= limits.device_bytes;
   };
-  int low = -1, high = kShareSteps;  // not enough, enough if any is
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (enough(middle) ? high : low) = middle;
+  const auto on_host = [&](int step, const Kept& kept) {
+    return limits.host_bytes == 0 ||
+           estimator.Memory(at(step, kept)).host_bytes <= limits.host_bytes;
+  };
+  Kept kept;
+  if (ToNvme(way)) {
+    const int most = way == OffloadWay::kAllToNvme ? 2 * kShareSteps : kShareSteps;
+    const int left = LeastEnough(
+        most, [&](int less) { return on_device(kShareSteps, KeptAt(way, most - less)); });
+    kept = KeptAt(way, most - left);
   }
-  v1::Layout moved = at(high);
+  const int away = LeastEnough(kShareSteps, [&](int step) {
+    return ToNvme(way) ? on_host(step, kept) : on_device(step, kept);
+  });
+  v1::Layout moved = at(away, kept);
   if (!Within(estimator.Memory(moved), limits)) return std::nullopt;
   return moved;
 }

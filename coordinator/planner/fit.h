@@ -50,8 +50,10 @@ inline constexpr OffloadWay kNvmeWays[] = {OffloadWay::kOptimizerToNvme,
                                            OffloadWay::kOptimizerToNvmeWeightsToHost,
                                            OffloadWay::kAllToNvme};
 
-// `layout` with the smallest part away that fits, in 64ths, complete; nothing when none does.
-// Classes that `pinned` has are where it says.
+// `layout` with the smallest part away that fits, in 64ths, complete; nothing when none does. On
+// the ways to NVMe the device comes first: it keeps as much as it has room for, weights before
+// optimizer states, then the host, and NVMe has the rest. Classes that `pinned` has are where it
+// says.
 std::optional<v1::Layout> WithOffload(const MemoryEstimator& estimator, const v1::Layout& layout,
                                       const v1::Offload& pinned, OffloadWay way,
                                       const ArenaLimits& limits);

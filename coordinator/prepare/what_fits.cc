@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/planner.h"
@@ -72,14 +73,53 @@ std::string SmallerText(const Searched& searched) {
       ", which takes too long to compile only to say so)");
 }
 
+std::string AtLeast(const char* resource, int64_t bytes) {
+  return absl::StrCat("resources.", resource, " of at least ", (bytes + kMiB - 1) / kMiB, " MiB");
+}
+
+// Of a program's host memory, what copies pass through (compiler/staging.h).
+int64_t StagingBytes(const v1::Program& program) {
+  int64_t bytes = 0;
+  for (const v1::Buffer& buffer : program.buffers()) {
+    const bool on_host = buffer.arena() < static_cast<uint32_t>(program.arenas_size()) &&
+                         program.arenas(static_cast<int>(buffer.arena())).tier() == v1::HOST;
+    if (on_host && absl::StartsWith(buffer.name(), "staging.")) bytes += buffer.bytes();
+  }
+  return bytes;
+}
+
+// No placement helps where these alone are more than the host has.
+std::string StagingText(const Evaluated& nearest, int64_t host_limit) {
+  int64_t most = 0;
+  for (const v1::Program& program : nearest.programs) most = std::max(most, StagingBytes(program));
+  if (most <= host_limit) return "";
+  return absl::StrCat(" (the buffers that copies pass through alone take ", FormatBytes(most),
+                      "; less with a layout.chunk_bytes below ", nearest.layout.chunk_bytes(), ")");
+}
+
+// What would have to be larger for the nearest layout.
+std::string MoreText(const v1::JobSpec& spec, const Budget& budget, const Searched& searched) {
+  const Evaluated& nearest = searched.evaluated.front();
+  const TierLimits limits = LimitsOf(spec);
+  std::vector<std::string> more;
+  if (budget.device_memory_bytes > 0 && nearest.device_bytes > budget.device_memory_bytes) {
+    more.push_back(AtLeast("device_memory", nearest.device_bytes) + SmallerText(searched));
+  }
+  if (limits.host_bytes > 0 && nearest.host_bytes > limits.host_bytes) {
+    more.push_back(AtLeast("host_memory", nearest.host_bytes) +
+                   StagingText(nearest, limits.host_bytes));
+  }
+  if (limits.nvme_bytes > 0 && nearest.nvme_bytes > limits.nvme_bytes) {
+    more.push_back(AtLeast("nvme.bytes", nearest.nvme_bytes));
+  }
+  return absl::StrJoin(more, " and ");
+}
+
 }  // namespace
 
 absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched,
                         const Changes& changes) {
   const Evaluated& nearest = searched.evaluated.front();
-  const int64_t enough_mib = (nearest.device_bytes + kMiB - 1) / kMiB;
-  const bool device_short =
-      budget.device_memory_bytes > 0 && nearest.device_bytes > budget.device_memory_bytes;
   const v1::Binding binding = ReportBinding(nearest, LimitsOf(spec), budget.device_memory_bytes);
   std::vector<std::string> holders;
   for (int i = 0; i < std::min(3, binding.largest_size()); ++i) {
@@ -89,12 +129,8 @@ absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Sea
   return absl::ResourceExhaustedError(absl::StrCat(
       "job '", spec.name(), "' needs ", absl::StrJoin(Excesses(spec, budget, nearest), " and "),
       " per rank", nearest.programs.size() > 1 ? absl::StrCat(" of stage ", binding.stage()) : "",
-      "; ", CheapestText(changes),
-      device_short ? absl::StrCat("resources.device_memory of at least ", enough_mib, " MiB",
-                                  SmallerText(searched))
-                   : "more of it in resources",
-      "; the most is held at ", binding.instruction(), ", by ", absl::StrJoin(holders, ", "),
-      SampleText(nearest)));
+      "; ", CheapestText(changes), MoreText(spec, budget, searched), "; the most is held at ",
+      binding.instruction(), ", by ", absl::StrJoin(holders, ", "), SampleText(nearest)));
 }
 
 absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched,

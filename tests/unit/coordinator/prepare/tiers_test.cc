@@ -154,6 +154,37 @@ TEST(TiersTest, APlanThatWearsTheDrivesOutTooSoonIsRefused) {
                     HasSubstr("layout.offload host")));
 }
 
+// A host smaller than the buffers that copies pass through: nothing placed elsewhere helps.
+TEST(TiersTest, AHostTooSmallForItsStagingBuffersIsToldSo) {
+  v1::JobSpec spec = OnNvme();
+  *spec.mutable_layout()->mutable_offload()->mutable_gradient() =
+      spec.layout().offload().optimizer();
+  spec.mutable_resources()->set_host_memory(int64_t{32} << 20);
+  const auto prepared = Prepare(spec, Mib(2600));
+  ASSERT_EQ(prepared.status().code(), absl::StatusCode::kResourceExhausted) << prepared.status();
+  EXPECT_THAT(std::string(prepared.status().message()),
+              AllOf(HasSubstr("resources.host_memory of at least "),
+                    HasSubstr("the buffers that copies pass through alone take "),
+                    HasSubstr("less with a layout.chunk_bytes below 8388608"),
+                    Not(HasSubstr("resources.device_memory of at least"))));
+}
+
+// What NVMe holds is what neither the device nor the host has room for.
+TEST(TiersTest, TheDeviceIsFilledBeforeNvmeIs) {
+  v1::JobSpec spec = Gpt2();
+  spec.mutable_resources()->mutable_nvme()->add_paths("/mnt/nvme");
+  spec.mutable_resources()->set_host_memory(int64_t{400} << 20);
+  const auto prepared = Prepare(spec, Mib(1700));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const v1::Offload& offload = prepared->plan.layout().offload();
+  EXPECT_GT(offload.optimizer().nvme(), 0);
+  EXPECT_LT(offload.optimizer().nvme(), 1);
+  EXPECT_GT(offload.optimizer().device(), 0);
+  const v1::StageMemory& device = prepared->plan.memory(0);
+  EXPECT_GT(static_cast<double>(device.arena_bytes() + device.external_bytes()),
+            0.85 * static_cast<double>(device.limit_bytes()));
+}
+
 TEST(TiersTest, SlowedNvmeIsPlannedForAsSlow) {
   v1::JobSpec spec = OnNvme();
   const auto fast = Prepare(spec, Mib(8000));
