@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 
 namespace terrace {
 namespace {
@@ -22,6 +25,14 @@ std::string ProcessorField(std::string_view key) {
     return colon == std::string::npos ? "" : line.substr(colon + 2);
   }
   return "";
+}
+
+std::string CacheField(int cpu, int index, const char* name) {
+  std::ifstream file(
+      absl::StrCat("/sys/devices/system/cpu/cpu", cpu, "/cache/index", index, "/", name));
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 // FNV-1a.
@@ -42,6 +53,26 @@ Machine ThisMachine() {
   }
   machine.memory_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
   return machine;
+}
+
+int64_t LastLevelCacheBytes() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 0;
+  std::map<std::string, int64_t> caches;  // by the cores that share one
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    // Indices count from the innermost cache.
+    int last = -1;
+    while (!CacheField(cpu, last + 1, "size").empty()) ++last;
+    if (last < 0) return 0;
+    int64_t kilobytes = 0;
+    if (!absl::SimpleAtoi(absl::StripSuffix(CacheField(cpu, last, "size"), "K"), &kilobytes))
+      return 0;
+    caches[CacheField(cpu, last, "shared_cpu_list")] = kilobytes << 10;
+  }
+  int64_t bytes = 0;
+  for (const auto& [cores, of_one] : caches) bytes += of_one;
+  return bytes;
 }
 
 std::string ProfileVersion(std::string_view program_version) {

@@ -21,6 +21,10 @@ struct Machine {
 };
 Machine ThisMachine();
 
+// Of the last-level caches that the cores of this process have, each once, as the system tells; 0
+// where it does not. Others may use them too.
+int64_t LastLevelCacheBytes();
+
 // The version of what is measured, for those who measure and those who are shown a profile: that of
 // the program, and of how it measures.
 std::string ProfileVersion(std::string_view program_version);

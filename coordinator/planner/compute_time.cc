@@ -51,43 +51,56 @@ ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
       shared_cores_(profile.shared_cores()) {
   for (const v1::KernelRate& rate : profile.kernels()) {
     if (rate.flops_per_second() <= 0) continue;
-    Rows& table = tables_[{rate.kernel(), rate.precision()}];
-    table[LogOf(rate.rows())][LogOf(rate.columns())][LogOf(rate.inner())] =
-        std::log2(rate.flops_per_second());
+    const std::pair<std::string, std::string> of = {rate.kernel(), rate.precision()};
+    const auto add = [&rate](double flops_per_second, Rows* table) {
+      (*table)[LogOf(rate.rows())][LogOf(rate.columns())][LogOf(rate.inner())] =
+          std::log2(flops_per_second);
+    };
+    add(rate.flops_per_second(), &tables_[of]);
+    // Shapes that no cache holds end the faster rates, which must not be held beyond them.
+    if (profile.cache_bytes() > 0) {
+      add(std::max(rate.flops_per_second(), rate.cached_flops_per_second()), &cached_[of]);
+    }
   }
 }
 
-double ComputeTime::Rate(const RateClass& shape) const {
-  const double rate = RateInTable(shape);
+double ComputeTime::Rate(const RateClass& shape) const { return RateOf(shape, tables_); }
+
+double ComputeTime::CachedRate(const RateClass& shape) const {
+  return std::max(Rate(shape), RateOf(shape, cached_));
+}
+
+double ComputeTime::RateOf(const RateClass& shape, const Tables& tables) const {
+  const double rate = RateInTable(shape, tables);
   if (rate > 0) return rate;
-  if (shape.precision == "fp8") return Fp8Rate(shape);
+  if (shape.precision == "fp8") return Fp8Rate(shape, tables);
   RateClass other = shape;
   if (shape.precision == "fp16") {
     other.precision = shared_cores_ ? "fp32" : "bf16";
-    return RateInTable(other);
+    return RateInTable(other, tables);
   }
   if (shape.precision != "tf32") return rate;
   if (tf32_rate_ <= 0) {
     other.precision = "fp32";
-    return RateInTable(other);
+    return RateInTable(other, tables);
   }
   other.precision = "bf16";
-  return RateInTable(other) * Over(tf32_rate_, bf16_rate_);
+  return RateInTable(other, tables) * Over(tf32_rate_, bf16_rate_);
 }
 
-double ComputeTime::Fp8Rate(RateClass shape) const {
+double ComputeTime::Fp8Rate(RateClass shape, const Tables& tables) const {
   shape.precision = "bf16";
-  const double rate = RateInTable(shape);
+  const double rate = RateInTable(shape, tables);
   return fp8_rate_ > 0 ? rate * Over(fp8_rate_, bf16_rate_) : rate;
 }
 
-double ComputeTime::RateInTable(const RateClass& shape) const {
-  auto found = tables_.find({shape.kernel, shape.precision});
+double ComputeTime::RateInTable(const RateClass& shape, const Tables& tables) {
+  auto found = tables.find({shape.kernel, shape.precision});
   // A profile that does not tell transposed products apart.
-  if (found == tables_.end() && shape.kernel.compare(0, 7, "matmul_") == 0) {
-    found = tables_.find({"matmul", shape.precision});
+  if (found == tables.end() && shape.kernel.compare(0, 7, "matmul_") == 0) {
+    found = tables.find({"matmul", shape.precision});
   }
-  if (found == tables_.end()) return 0;
+  if (found == tables.end()) return 0;
   const double rows = LogOf(shape.rows), columns = LogOf(shape.columns), inner = LogOf(shape.inner);
   return std::exp2(Between(found->second, rows, [&](const Columns& of_rows) {
     return Between(of_rows, columns, [&](const Inner& of_columns) {
@@ -110,7 +123,7 @@ double ComputeTime::RooflineSeconds(const OpAttrs& attrs, double flops, double b
 
 absl::StatusOr<double> ComputeTime::Seconds(const v1::ComputeOp& compute,
                                             const std::vector<kernels::TensorShape>& shapes,
-                                            bool on_host) const {
+                                            bool on_host, double cached) const {
   ASSIGN_OR_RETURN(const DecodedOp decoded, DecodeOp(compute));
   const std::string problem = kernels::CheckShapes(decoded.op, decoded.attrs, shapes);
   if (!problem.empty()) return absl::InvalidArgumentError(problem);
@@ -118,8 +131,12 @@ absl::StatusOr<double> ComputeTime::Seconds(const v1::ComputeOp& compute,
   const auto bytes = static_cast<double>(kernels::BytesMoved(decoded.op, decoded.attrs, shapes));
   // Sums and updates: arithmetic is nothing beside their traffic.
   if (on_host && !shared_cores_) return bytes / host_memory_rate_;
-  const double rate = Rate(kernels::RateClassOf(decoded.op, decoded.attrs, shapes));
-  if (rate > 0 && flops > 0) return flops / rate;
+  const RateClass of = kernels::RateClassOf(decoded.op, decoded.attrs, shapes);
+  const double rate = Rate(of);
+  if (rate > 0 && flops > 0) {
+    if (cached <= 0 || cached_.empty()) return flops / rate;
+    return flops * ((1 - cached) / rate + cached / CachedRate(of));
+  }
   return RooflineSeconds(decoded.attrs, flops, bytes);
 }
 

@@ -40,7 +40,8 @@ bool OnHost(const v1::Program& program, const v1::Instruction& instruction) {
 }  // namespace
 
 absl::StatusOr<double> InstructionTime::Seconds(const v1::Program& program,
-                                                const v1::Instruction& instruction) const {
+                                                const v1::Instruction& instruction,
+                                                double cached) const {
   std::vector<TensorShape> shapes;
   double bytes = 0, largest = 0;
   for (const v1::Operand& operand : instruction.operands()) {
@@ -51,8 +52,8 @@ absl::StatusOr<double> InstructionTime::Seconds(const v1::Program& program,
   }
   double seconds = 0;
   if (instruction.has_compute()) {
-    ASSIGN_OR_RETURN(seconds,
-                     compute_.Seconds(instruction.compute(), shapes, OnHost(program, instruction)));
+    ASSIGN_OR_RETURN(seconds, compute_.Seconds(instruction.compute(), shapes,
+                                               OnHost(program, instruction), cached));
   } else if (instruction.has_collective() || instruction.has_transfer()) {
     // The larger operand is what the group works on as a whole: the smaller is one member's part.
     ASSIGN_OR_RETURN(seconds, CommunicationSeconds(program, instruction, largest, profile_));

@@ -21,8 +21,9 @@ class InstructionTime {
       : profile_(profile), compute_(profile) {}
 
   // INVALID_ARGUMENT when an operand or an op does not decode or they do not fit each other.
-  absl::StatusOr<double> Seconds(const v1::Program& program,
-                                 const v1::Instruction& instruction) const;
+  // `cached`: the part of its operands that it finds in the last-level cache (cache_reuse.h).
+  absl::StatusOr<double> Seconds(const v1::Program& program, const v1::Instruction& instruction,
+                                 double cached = 0) const;
   // Of these seconds, the part that is in the way of computation beside it: 0 to 1, and 0 where
   // nothing is communicated.
   double Contention(const v1::Program& program, const v1::Instruction& instruction,

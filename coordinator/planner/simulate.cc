@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/planner/cache_reuse.h"
 #include "coordinator/planner/instruction_time.h"
 #include "proto/grid.h"
 
@@ -22,7 +23,7 @@ const v1::Sequence* FindSequence(const v1::Program& program, std::string_view na
 }
 
 absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_view name,
-                                     const InstructionTime& time) {
+                                     const InstructionTime& time, int64_t cache_bytes) {
   StageInput input = {.program = &program, .sequence = FindSequence(program, name)};
   if (input.sequence == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", sequence '",
@@ -30,8 +31,10 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
                                                    "': the program has none of that name"));
   }
   input.seconds.reserve(input.sequence->instructions_size());
+  const std::vector<double> cached = CachedShares(program, *input.sequence, cache_bytes);
   for (const v1::Instruction& instruction : input.sequence->instructions()) {
-    const absl::StatusOr<double> seconds = time.Seconds(program, instruction);
+    const absl::StatusOr<double> seconds =
+        time.Seconds(program, instruction, cached[input.seconds.size()]);
     if (!seconds.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", instruction ",
                                                      input.seconds.size(), ": ",
@@ -167,7 +170,8 @@ absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::s
       return absl::InvalidArgumentError(
           absl::StrCat("stage ", program.stage(), " is given twice; one program a stage"));
     }
-    ASSIGN_OR_RETURN(inputs.emplace_back(), ReadStage(program, sequence, time));
+    ASSIGN_OR_RETURN(inputs.emplace_back(),
+                     ReadStage(program, sequence, time, profile.cache_bytes()));
   }
   JointRun run(inputs, profile);
   RETURN_IF_ERROR(run.Run());

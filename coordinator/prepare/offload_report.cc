@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/planner/cache_reuse.h"
 #include "coordinator/planner/instruction_time.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/pace.h"
@@ -66,15 +67,17 @@ struct PassSeconds {
 };
 
 PassSeconds SecondsOfPasses(const v1::Program& program, const SimulatedStage& stage,
-                            const InstructionTime& time) {
+                            const InstructionTime& time, int64_t cache_bytes) {
   PassSeconds passes;
   std::map<uint32_t, double> busy;
   const v1::Sequence* sequence = TrainSequence(program);
+  std::vector<double> cached;
+  if (sequence != nullptr) cached = CachedShares(program, *sequence, cache_bytes);
   for (int i = 0; sequence != nullptr && i < sequence->instructions_size(); ++i) {
     const v1::Instruction& instruction = sequence->instructions(i);
     if (instruction.phase() == v1::OPTIMIZER_STEP) continue;
     const v1::StreamKind kind = program.streams(static_cast<int>(instruction.stream())).kind();
-    const double alone = time.Seconds(program, instruction).value_or(0);
+    const double alone = time.Seconds(program, instruction, cached[i]).value_or(0);
     if (kind == v1::COMPUTE && instruction.has_compute()) passes.compute += alone;
     if (!instruction.has_copy() && kind != v1::HOST_COMPUTE) continue;
     busy[instruction.stream()] +=
@@ -143,10 +146,12 @@ double BreakEvenTokens(const v1::HardwareProfile& profile, const Evaluated& chos
   double most = 0;
   for (size_t i = 0; i < chosen.programs.size(); ++i) {
     const SimulatedStage& stage = chosen.simulation.stages[i];
-    PassSeconds passes = SecondsOfPasses(chosen.programs[i], stage, time);
+    PassSeconds passes = SecondsOfPasses(chosen.programs[i], stage, time, profile.cache_bytes());
     if (sample) {
-      passes = Extrapolated(passes, SecondsOfPasses(chosen.shorter[i], shorter->stages[i], time),
-                            TimesBeyond(chosen));
+      passes = Extrapolated(
+          passes,
+          SecondsOfPasses(chosen.shorter[i], shorter->stages[i], time, profile.cache_bytes()),
+          TimesBeyond(chosen));
     }
     if (passes.compute <= 0) continue;
     const double stolen = Stolen(passes, pace, static_cast<int>(i));

@@ -27,11 +27,12 @@ Companions::~Companions() {
   Do(nullptr);
 }
 
-void Companions::Do(const ProbeCase* one) {
+void Companions::Do(const ProbeCase* one, int64_t window_bytes) {
   const int all = static_cast<int>(runners_.size());
   followed_.store(0);
   // Read by the threads only after the round that they follow.
   case_ = one;
+  window_bytes_ = window_bytes;
   round_.fetch_add(1);
   round_.notify_all();
   for (int done = followed_.load(); done < all; done = followed_.load()) followed_.wait(done);
@@ -42,6 +43,7 @@ void Companions::Run(KernelRunner* runner) {
     round_.wait(seen);
     seen = round_.load();
     const ProbeCase* const one = case_;
+    runner->SetWindow(window_bytes_);
     followed_.fetch_add(1);
     followed_.notify_all();
     if (ending_.load()) return;

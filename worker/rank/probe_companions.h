@@ -28,16 +28,18 @@ class Companions {
   Companions(const Companions&) = delete;
   Companions& operator=(const Companions&) = delete;
 
-  // Each calls the case again and again from now on, or, with null, rests. Returns when all have
-  // left what they did before. `one` must outlive the next call.
-  void Do(const ProbeCase* one);
+  // Each calls the case again and again from now on, round so much of its memory (KernelRunner),
+  // or, with null, rests. Returns when all have left what they did before. `one` must outlive the
+  // next call.
+  void Do(const ProbeCase* one, int64_t window_bytes = 0);
 
  private:
   explicit Companions(std::vector<KernelRunner> runners);
   void Run(KernelRunner* runner);
 
   std::vector<KernelRunner> runners_;
-  const ProbeCase* case_ = nullptr;  // written before round_
+  const ProbeCase* case_ = nullptr;  // written before round_, like the next
+  int64_t window_bytes_ = 0;
   std::atomic<int> round_{0};
   std::atomic<int> followed_{0};  // of this round
   std::atomic<bool> ending_{false};

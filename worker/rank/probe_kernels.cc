@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
 #include "worker/rank/probe_rates.h"
@@ -32,11 +33,29 @@ absl::StatusOr<KernelProbe> KernelProbe::Create(int threads, int ranks) {
   }
   ASSIGN_OR_RETURN(KernelRunner runner, KernelRunner::Create(threads));
   ASSIGN_OR_RETURN(auto companions, Companions::Create(ranks - 1, threads));
-  return KernelProbe(std::move(runner), std::move(companions));
+  return KernelProbe(std::move(runner), std::move(companions), LastLevelCacheBytes() / ranks);
 }
 
 double KernelProbe::Turn(const ProbeCase& one) {
+  runner_.SetWindow(0);
   companions_->Do(&one);
+  const double seconds = Calls(one);
+  companions_->Do(nullptr);
+  return seconds;
+}
+
+double KernelProbe::CachedTurn(const ProbeCase& one) {
+  const int64_t window_bytes = runner_.WindowInCache(one, cache_bytes_);
+  if (window_bytes == 0) return 0;
+  runner_.SetWindow(window_bytes);
+  companions_->Do(&one, window_bytes);
+  for (int64_t i = runner_.RoundOf(one, window_bytes); i > 0; --i) runner_.Call(one);
+  const double seconds = Calls(one);
+  companions_->Do(nullptr);
+  return seconds;
+}
+
+double KernelProbe::Calls(const ProbeCase& one) {
   std::vector<double> seconds = {runner_.Call(one)};
   if (seconds[0] < kTurnSeconds) {  // a long call needs no warming up
     seconds.clear();
@@ -46,7 +65,6 @@ double KernelProbe::Turn(const ProbeCase& one) {
       sum += seconds.back();
     }
   }
-  companions_->Do(nullptr);
   return Median(std::move(seconds));
 }
 
@@ -61,15 +79,20 @@ void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
                           v1::HardwareProfile* profile) {
   const std::vector<ProbeCase> cases = ProbeCases(depth);
   const int count = depth == ProbeDepth::kBrief ? kBriefTurns : kThoroughTurns;
-  std::vector<std::vector<double>> turns(cases.size());
+  std::vector<std::vector<double>> turns(cases.size()), cached(cases.size());
   for (int turn = 0; turn < count; ++turn) {
     for (size_t i = 0; i < cases.size(); ++i) {
       progress((turn + static_cast<double>(i) / static_cast<double>(cases.size())) / count);
-      if (runner_.Fits(cases[i])) turns[i].push_back(Turn(cases[i]));
+      if (!runner_.Fits(cases[i])) continue;
+      turns[i].push_back(Turn(cases[i]));
+      if (const double seconds = CachedTurn(cases[i]); seconds > 0) cached[i].push_back(seconds);
     }
   }
-  for (size_t i = 0; i < cases.size(); ++i)
+  for (size_t i = 0; i < cases.size(); ++i) {
     AddRate(cases[i], MeanWithoutExtremes(turns[i]), profile);
+    AddCachedRate(cases[i], MeanWithoutExtremes(cached[i]), profile);
+  }
+  profile->set_cache_bytes(cache_bytes_);
   const ProbeCase stream = StreamCase(kStreamElements);
   SetMemoryRate(stream, SteadySeconds(stream), profile);
 }

@@ -45,6 +45,13 @@ void AddRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile)
   }
 }
 
+void AddCachedRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile) {
+  if (seconds <= 0 || profile->kernels().empty()) return;
+  const double flops = static_cast<double>(kernels::Flops(one.op, one.attrs, one.operands));
+  profile->mutable_kernels(profile->kernels_size() - 1)
+      ->set_cached_flops_per_second(flops / seconds);
+}
+
 ProbeCase StreamCase(int64_t elements) {
   kernels::TensorShape x = {.dtype = kernels::DType::kF32, .dims = 1};
   x.size[0] = elements;

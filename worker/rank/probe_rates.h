@@ -23,6 +23,10 @@ double MeanWithoutExtremes(std::vector<double> turns);
 // tables. Nothing for seconds of 0.
 void AddRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile);
 
+// To the rate added last, which is the case's: what it reached with operands in the cache. Nothing
+// for seconds of 0.
+void AddCachedRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile);
+
 // A sum of two vectors: nothing but memory.
 ProbeCase StreamCase(int64_t elements);
 void SetMemoryRate(const ProbeCase& stream, double seconds, v1::HardwareProfile* profile);

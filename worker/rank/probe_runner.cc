@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/probe_runner.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -14,6 +15,7 @@ using kernels::DType;
 
 constexpr int64_t kArenaBytes = 192 << 20;  // several times a last-level cache
 constexpr int64_t kAlignment = 256;
+constexpr int64_t kWindowBytesMin = 4 << 20;  // more than some cores' own caches
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -25,10 +27,28 @@ absl::StatusOr<KernelRunner> KernelRunner::Create(int threads) {
   return KernelRunner(std::move(arena), threads);
 }
 
-bool KernelRunner::Fits(const ProbeCase& one) const {
+int64_t KernelRunner::SetBytes(const ProbeCase& one) const {
   int64_t bytes = Aligned(kernels::WorkspaceBytes(one.op, one.attrs, one.operands, threads_));
   for (const kernels::TensorShape& operand : one.operands) bytes += Aligned(operand.SpanBytes());
-  return bytes <= kArenaBytes / 2;
+  return bytes;
+}
+
+bool KernelRunner::Fits(const ProbeCase& one) const { return SetBytes(one) <= kArenaBytes / 2; }
+
+// Half of the cache: its other lines, the system's and those of other programs, have the rest.
+int64_t KernelRunner::WindowInCache(const ProbeCase& one, int64_t cache_bytes) const {
+  const int64_t set = std::max(SetBytes(one), kAlignment), half = cache_bytes / 2;
+  const int64_t wanted = std::max<int64_t>(2, (kWindowBytesMin + set - 1) / set);
+  return std::min(wanted, half / set) * set;  // whole sets, so that none overlaps itself
+}
+
+int64_t KernelRunner::RoundOf(const ProbeCase& one, int64_t window_bytes) const {
+  return window_bytes / std::max(SetBytes(one), kAlignment);
+}
+
+void KernelRunner::SetWindow(int64_t window_bytes) {
+  if (window_ != window_bytes) used_ = 0;
+  window_ = window_bytes;
 }
 
 double KernelRunner::Call(const ProbeCase& one) {
@@ -43,7 +63,8 @@ double KernelRunner::Call(const ProbeCase& one) {
 }
 
 std::byte* KernelRunner::Take(int64_t bytes) {
-  if (used_ + Aligned(bytes) > kArenaBytes) used_ = 0;
+  const int64_t all = window_ > 0 ? window_ : kArenaBytes;
+  if (used_ + Aligned(bytes) > all) used_ = 0;
   std::byte* piece = arena_.data() + used_;
   used_ += Aligned(bytes);
   return piece;

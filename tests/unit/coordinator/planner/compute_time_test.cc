@@ -77,6 +77,22 @@ TEST(ComputeTimeTest, TransposedProductsTakeTheirOwnRateOrThePlainOnes) {
   EXPECT_EQ(ComputeTime(profile).Rate(transposed), 0);
 }
 
+TEST(ComputeTimeTest, RatesInTheCacheAreNeverBelowThoseInMemoryAndEndWhereNoneWasMeasured) {
+  v1::HardwareProfile profile;
+  AddRate("matmul", 64, 64, 64, 1e9, &profile);
+  AddRate("matmul", 256, 64, 64, 4e9, &profile);
+  AddRate("matmul", 1024, 64, 64, 5e9, &profile);
+  profile.mutable_kernels(0)->set_cached_flops_per_second(2e9);
+  profile.mutable_kernels(1)->set_cached_flops_per_second(3e9);
+  EXPECT_NEAR(ComputeTime(profile).CachedRate(Matmul(64, 64, 64)), 1e9, 1) << "of no known size";
+  profile.set_cache_bytes(32 << 20);
+  const ComputeTime time(profile);
+  EXPECT_NEAR(time.Rate(Matmul(64, 64, 64)), 1e9, 1);
+  EXPECT_NEAR(time.CachedRate(Matmul(64, 64, 64)), 2e9, 1);
+  EXPECT_NEAR(time.CachedRate(Matmul(256, 64, 64)), 4e9, 1);
+  EXPECT_NEAR(time.CachedRate(Matmul(4096, 64, 64)), 5e9, 1) << "too large for the cache";
+}
+
 TEST(ComputeTimeTest, Tf32WithoutRatesIsBf16ByItsPeakOrFp32) {
   v1::HardwareProfile profile;
   AddRate("matmul", 64, 64, 64, 1e9, &profile);

@@ -56,6 +56,35 @@ TEST(ProbeRatesTest, TurnsThatLostTheProcessorDoNotCount) {
   EXPECT_EQ(MeanWithoutExtremes({1, 3, 1, 3, 500, 1, 3, 1}), 2);
 }
 
+TEST(ProbeRatesTest, ARateInTheCacheJoinsThatInMemory) {
+  const ProbeCase one = StreamCase(1 << 10);
+  v1::HardwareProfile profile;
+  AddRate(one, 2e-6, &profile);
+  AddCachedRate(one, 1e-6, &profile);
+  ASSERT_EQ(profile.kernels_size(), 1);
+  EXPECT_DOUBLE_EQ(profile.kernels(0).cached_flops_per_second(),
+                   2 * profile.kernels(0).flops_per_second());
+  AddRate(one, 2e-6, &profile);
+  AddCachedRate(one, 0, &profile);
+  EXPECT_EQ(profile.kernels(1).cached_flops_per_second(), 0);
+}
+
+TEST(KernelRunnerTest, AWindowIsWholeSetsWithinHalfOfTheCache) {
+  auto runner = KernelRunner::Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const ProbeCase small = StreamCase(1 << 10), large = StreamCase(1 << 20);
+  constexpr int64_t kCache = 32 << 20;
+  const int64_t of_small = runner->WindowInCache(small, kCache);
+  EXPECT_GE(of_small, 4 << 20);
+  EXPECT_LE(of_small, kCache / 2);
+  EXPECT_EQ(runner->RoundOf(small, of_small) * 2 * 4 * (1 << 10), of_small);
+  EXPECT_EQ(runner->WindowInCache(large, kCache), kCache / 2) << "two sets of 8 MiB";
+  EXPECT_EQ(runner->WindowInCache(large, 8 << 20), 0) << "half of it has no room for one set";
+  EXPECT_EQ(runner->WindowInCache(small, 0), 0);
+  runner->SetWindow(of_small);
+  for (int i = 0; i < 3; ++i) EXPECT_GT(runner->Call(small), 0);
+}
+
 std::set<std::string> KernelsOf(ProbeDepth depth, ProbeTarget target,
                                 const std::string& precision) {
   std::set<std::string> kernels;
