@@ -39,6 +39,16 @@ double Between(const Table& table, double at, const Value& value) {
   return value(below->second) * (1 - share) + value(above->second) * share;
 }
 
+// Below that a product of the CPU backend has one thread (kernels/cpu/gemm.cc).
+constexpr double kFlopsOfATeam = 2.0 * (8 << 20);
+
+// Of a product, or of one of those of an op that is made of some; -1: the op is not.
+double ProductFlops(const std::string& kernel, int64_t rows, int64_t columns, int64_t inner) {
+  if (kernel.compare(0, 6, "matmul") != 0 && kernel.compare(0, 7, "lm_head") != 0) return -1;
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(columns) *
+         static_cast<double>(inner);
+}
+
 }  // namespace
 
 ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
@@ -48,18 +58,27 @@ ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
       fp8_rate_(profile.fp8_flops_per_second()),
       memory_rate_(profile.memory_bytes_per_second()),
       host_memory_rate_(TierRatesOf(profile).host_memory),
-      shared_cores_(profile.shared_cores()) {
+      shared_cores_(profile.shared_cores()),
+      teams_(profile.shared_cores() && profile.threads() > 1) {
   for (const v1::KernelRate& rate : profile.kernels()) {
     if (rate.flops_per_second() <= 0) continue;
-    const std::pair<std::string, std::string> of = {rate.kernel(), rate.precision()};
-    const auto add = [&rate](double flops_per_second, Rows* table) {
-      (*table)[LogOf(rate.rows())][LogOf(rate.columns())][LogOf(rate.inner())] =
-          std::log2(flops_per_second);
+    const RateClass of = {.kernel = rate.kernel(),
+                          .precision = rate.precision(),
+                          .rows = rate.rows(),
+                          .columns = rate.columns(),
+                          .inner = rate.inner()};
+    const auto add = [&](double flops_per_second, Tables* tables) {
+      const auto add_to = [&](bool one_thread) {
+        (*tables)[{of.kernel, of.precision, one_thread}][LogOf(of.rows)][LogOf(of.columns)]
+                 [LogOf(of.inner)] = std::log2(flops_per_second);
+      };
+      add_to(false);
+      if (HasOneThread(of)) add_to(true);
     };
-    add(rate.flops_per_second(), &tables_[of]);
+    add(rate.flops_per_second(), &tables_);
     // Shapes that no cache holds end the faster rates, which must not be held beyond them.
     if (profile.cache_bytes() > 0) {
-      add(std::max(rate.flops_per_second(), rate.cached_flops_per_second()), &cached_[of]);
+      add(std::max(rate.flops_per_second(), rate.cached_flops_per_second()), &cached_);
     }
   }
 }
@@ -94,12 +113,20 @@ double ComputeTime::Fp8Rate(RateClass shape, const Tables& tables) const {
   return fp8_rate_ > 0 ? rate * Over(fp8_rate_, bf16_rate_) : rate;
 }
 
-double ComputeTime::RateInTable(const RateClass& shape, const Tables& tables) {
-  auto found = tables.find({shape.kernel, shape.precision});
+bool ComputeTime::HasOneThread(const RateClass& shape) const {
+  const double flops = ProductFlops(shape.kernel, shape.rows, shape.columns, shape.inner);
+  return teams_ && flops >= 0 && flops < kFlopsOfATeam;
+}
+
+double ComputeTime::RateInTable(const RateClass& shape, const Tables& tables) const {
+  const auto find = [&](const std::string& kernel) {
+    auto table = tables.end();
+    if (HasOneThread(shape)) table = tables.find({kernel, shape.precision, true});
+    return table != tables.end() ? table : tables.find({kernel, shape.precision, false});
+  };
+  auto found = find(shape.kernel);
   // A profile that does not tell transposed products apart.
-  if (found == tables.end() && shape.kernel.compare(0, 7, "matmul_") == 0) {
-    found = tables.find({"matmul", shape.precision});
-  }
+  if (found == tables.end() && shape.kernel.compare(0, 7, "matmul_") == 0) found = find("matmul");
   if (found == tables.end()) return 0;
   const double rows = LogOf(shape.rows), columns = LogOf(shape.columns), inner = LogOf(shape.inner);
   return std::exp2(Between(found->second, rows, [&](const Columns& of_rows) {

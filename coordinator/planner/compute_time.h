@@ -5,6 +5,9 @@
 // measured, linear in the logarithms of sizes and rate, and held beyond the smallest and the
 // largest. Elsewhere FLOPs over the peak plus bytes over memory's bandwidth.
 //
+// Products so small that the CPU backend gives them one of a rank's threads are looked up among
+// such: the rates of those next to them that have all threads say nothing of them.
+//
 // A rate is that of operands in memory. Where it was also measured with operands in the last-level
 // cache, a computation that finds a part of its operands there (cache_reuse.h) takes that part of
 // its time at the second rate.
@@ -16,7 +19,7 @@
 
 #include <map>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -52,10 +55,13 @@ class ComputeTime {
   using Columns = std::map<double, Inner>;
   using Rows = std::map<double, Columns>;
 
-  using Tables = std::map<std::pair<std::string, std::string>, Rows>;  // by kernel and precision
+  // By kernel and precision: all shapes, and those of which one thread computes a product.
+  using Tables = std::map<std::tuple<std::string, std::string, bool>, Rows>;
 
   double RateOf(const kernels::RateClass& shape, const Tables& tables) const;
-  static double RateInTable(const kernels::RateClass& shape, const Tables& tables);
+  // A product so small that one of the rank's threads computes it.
+  bool HasOneThread(const kernels::RateClass& shape) const;
+  double RateInTable(const kernels::RateClass& shape, const Tables& tables) const;
   double Fp8Rate(kernels::RateClass shape, const Tables& tables) const;
   double RooflineSeconds(const kernels::OpAttrs& attrs, double flops, double bytes) const;
 
@@ -68,6 +74,7 @@ class ComputeTime {
   const double memory_rate_;
   const double host_memory_rate_;
   const bool shared_cores_;
+  const bool teams_;  // kernels that are worth it have several threads
 };
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,19 @@ TEST(ComputeTimeTest, RatesInTheCacheAreNeverBelowThoseInMemoryAndEndWhereNoneWa
   EXPECT_NEAR(time.CachedRate(Matmul(64, 64, 64)), 2e9, 1);
   EXPECT_NEAR(time.CachedRate(Matmul(256, 64, 64)), 4e9, 1);
   EXPECT_NEAR(time.CachedRate(Matmul(4096, 64, 64)), 5e9, 1) << "too large for the cache";
+}
+
+TEST(ComputeTimeTest, ProductsOfOneThreadAreLookedUpAmongSuch) {
+  v1::HardwareProfile profile;
+  AddRate("matmul", 32, 256, 256, 1e9, &profile);  // 4 MFLOP: one thread
+  AddRate("matmul", 512, 256, 256, 4e9, &profile);
+  EXPECT_NEAR(ComputeTime(profile).Rate(Matmul(64, 256, 256)), std::exp2(0.5) * 1e9, 1e6);
+  profile.set_shared_cores(true);
+  EXPECT_NEAR(ComputeTime(profile).Rate(Matmul(64, 256, 256)), std::exp2(0.5) * 1e9, 1e6)
+      << "a rank of one thread";
+  profile.set_threads(2);
+  EXPECT_NEAR(ComputeTime(profile).Rate(Matmul(64, 256, 256)), 1e9, 1);
+  EXPECT_NEAR(ComputeTime(profile).Rate(Matmul(128, 256, 256)), 2e9, 1) << "both threads";
 }
 
 TEST(ComputeTimeTest, Tf32WithoutRatesIsBf16ByItsPeakOrFp32) {
