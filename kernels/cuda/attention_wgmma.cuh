@@ -38,6 +38,21 @@ TERRACE_HOST_DEVICE constexpr int PanelTileBytes(int rows, int dim) {
 inline constexpr int kConsumers = 2;
 inline constexpr int kWgmmaThreads = (kConsumers + 1) * kWarpgroup;
 inline constexpr int kConsumerRows = kConsumers * kProductRows;
+
+// Blocks that stay and take one task after another.
+inline LaunchShape WgmmaShape(int64_t tasks, int64_t shared_bytes, const Context& context) {
+  return {.grid_x = std::min(tasks, int64_t{context.multiprocessors}),
+          .threads = kWgmmaThreads,
+          .shared_bytes = shared_bytes};
+}
+
+// launch(the least head size of which there are kernels that holds this one).
+template <typename LaunchOf>
+Status ForHeadSize(int64_t head_dim, LaunchOf launch) {
+  if (head_dim <= 64) return launch(std::integral_constant<int, 64>());
+  return head_dim <= 96 ? launch(std::integral_constant<int, 96>())
+                        : launch(std::integral_constant<int, 128>());
+}
 inline constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 __device__ inline unsigned char* AlignedShared() {

@@ -229,19 +229,15 @@ Status LaunchForward(const AttentionArguments& a, const Context& context) {
   if (status.ok()) status = DescribeKeys(s, a.v, kKeys, PanelColumns(kDim), &v);
   if (!status.ok()) return status;
   const int64_t tasks = AttentionTasks(s, s.heads, kQueries);
-  const LaunchShape shape = {
-      .grid_x = std::min(tasks, int64_t{context.multiprocessors}),
-      .threads = kWgmmaThreads,
-      .shared_bytes = S::kTileBytes + static_cast<int64_t>(sizeof(Barriers)) + kAlignmentSlack};
-  return Launch("attention", WgmmaForwardKernel<T, kDim>, shape, context, q, k, v,
-                Arguments{a, TakesPairs<T>(a.o)});
+  const int64_t bytes = S::kTileBytes + static_cast<int64_t>(sizeof(Barriers)) + kAlignmentSlack;
+  return Launch("attention", WgmmaForwardKernel<T, kDim>, WgmmaShape(tasks, bytes, context),
+                context, q, k, v, Arguments{a, TakesPairs<T>(a.o)});
 }
 
 template <typename T>
 Status ByHeadSize(const AttentionArguments& a, const Context& context) {
-  if (a.shape.head_dim <= 64) return LaunchForward<T, 64>(a, context);
-  return a.shape.head_dim <= 96 ? LaunchForward<T, 96>(a, context)
-                                : LaunchForward<T, 128>(a, context);
+  return ForHeadSize(a.shape.head_dim,
+                     [&](auto size) { return LaunchForward<T, size()>(a, context); });
 }
 
 }  // namespace

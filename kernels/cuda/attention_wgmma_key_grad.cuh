@@ -256,18 +256,15 @@ Status LaunchKeyGrad(const AttentionArguments& a, const Context& context) {
   const Status status = DescribeGrad(a, kQueries, kKeys, PanelColumns(kDim), &maps);
   if (!status.ok()) return status;
   const int64_t tasks = AttentionTasks(s, s.kv_heads, kKeys);
-  const LaunchShape shape = {.grid_x = std::min(tasks, int64_t{context.multiprocessors}),
-                             .threads = kWgmmaThreads,
-                             .shared_bytes = Memory<kDim>::kBytes};
-  return Launch("attention_grad", WgmmaKeyGradKernel<T, kDim>, shape, context, maps,
+  return Launch("attention_grad", WgmmaKeyGradKernel<T, kDim>,
+                WgmmaShape(tasks, Memory<kDim>::kBytes, context), context, maps,
                 Arguments{a, TakesPairs<T>(a.dk), TakesPairs<T>(a.dv)});
 }
 
 template <typename T>
 Status ByHeadSize(const AttentionArguments& a, const Context& context) {
-  if (a.shape.head_dim <= 64) return LaunchKeyGrad<T, 64>(a, context);
-  return a.shape.head_dim <= 96 ? LaunchKeyGrad<T, 96>(a, context)
-                                : LaunchKeyGrad<T, 128>(a, context);
+  return ForHeadSize(a.shape.head_dim,
+                     [&](auto size) { return LaunchKeyGrad<T, size()>(a, context); });
 }
 
 }  // namespace

@@ -217,18 +217,15 @@ Status LaunchQueryGrad(const AttentionArguments& a, const Context& context) {
   const Status status = DescribeGrad(a, kQueries, kKeys, PanelColumns(kDim), &maps);
   if (!status.ok()) return status;
   const int64_t tasks = AttentionTasks(s, s.heads, kQueries);
-  const LaunchShape shape = {.grid_x = std::min(tasks, int64_t{context.multiprocessors}),
-                             .threads = kWgmmaThreads,
-                             .shared_bytes = Memory<kDim>::kBytes};
-  return Launch("attention_grad", WgmmaQueryGradKernel<T, kDim>, shape, context, maps,
+  return Launch("attention_grad", WgmmaQueryGradKernel<T, kDim>,
+                WgmmaShape(tasks, Memory<kDim>::kBytes, context), context, maps,
                 Arguments{a, TakesPairs<T>(a.dq)});
 }
 
 template <typename T>
 Status ByHeadSize(const AttentionArguments& a, const Context& context) {
-  if (a.shape.head_dim <= 64) return LaunchQueryGrad<T, 64>(a, context);
-  return a.shape.head_dim <= 96 ? LaunchQueryGrad<T, 96>(a, context)
-                                : LaunchQueryGrad<T, 128>(a, context);
+  return ForHeadSize(a.shape.head_dim,
+                     [&](auto size) { return LaunchQueryGrad<T, size()>(a, context); });
 }
 
 }  // namespace
