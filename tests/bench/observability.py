@@ -3,9 +3,10 @@
 """What it costs to watch a job: flight recorder, live bytes, times, metrics, log, reports, and the processes that read them.
 
   turns    inside one run of a whole service (coordinator, daemon, rank), --steps steps watched and --steps steps without any of it take
-           turns in random order; --rounds pairs of neighbours. Printed: the median of the pairs' ratios with the interval that holds
-           it with 95 % (resampled pairs). observability_rank.cc says what a turn has. A daemon that was stopped does once what it
-           missed, so that its periodic work is counted up to twice. With --keep it is not stopped: only what the rank itself does.
+           turns, in rounds of four: one kind, twice the other, the first again. Printed: the median of the ratios of --rounds rounds
+           with the interval that holds it with 95 % (resampled rounds). observability_rank.cc says what a turn has. A daemon that was
+           stopped does once what it missed, so that its periodic work is counted up to twice. With --keep it is not stopped: only what
+           the rank itself does.
   samples  the same service with the real rank; `perf record` takes samples of the time of all its processors for --seconds, and
            each sample is counted where its stack says it belongs. Printed: shares of the time of the threads that compute.
   threads  the same service; for --seconds the kernel's own count of what each thread ran (schedstat: exact, and who measures takes
@@ -160,10 +161,10 @@ def turns(options, folder):
     ratio, low, high = median_with_interval([watched / bare for watched, bare in pairs])
     medians = [statistics.median(pair[i] for pair in pairs) * 1e3 for i in (0, 1)]
     quartiles = statistics.quantiles([watched / bare for watched, bare in pairs], n=4)
-    print(f"{len(pairs)} pairs of turns of {options.steps} steps, {options.threads} threads, the daemon "
+    print(f"{len(pairs)} rounds of four turns of {options.steps} steps, {options.threads} threads, the daemon "
           f"{'always running' if options.keep else 'stopped in bare turns'}: median step {medians[0]:.3f} ms watched, "
           f"{medians[1]:.3f} ms bare\nwatched / bare: median {100 * (ratio - 1):+.3f} %, with 95 % between {100 * (low - 1):+.3f} "
-          f"and {100 * (high - 1):+.3f} %; quartiles of single pairs {100 * (quartiles[0] - 1):+.2f} and {100 * (quartiles[2] - 1):+.2f} %")
+          f"and {100 * (high - 1):+.3f} %; quartiles of single rounds {100 * (quartiles[0] - 1):+.2f} and {100 * (quartiles[2] - 1):+.2f} %")
     if options.pairs:
         options.pairs.write_text(json.dumps(pairs))
 
@@ -275,7 +276,7 @@ def main():
     parser.add_argument("--frequency", type=int, default=997, help="of samples a second, on each processor")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--keep", action="store_true", help="never stop the daemon")
-    parser.add_argument("--pairs", type=pathlib.Path, help="write seconds a step of all pairs there")
+    parser.add_argument("--pairs", type=pathlib.Path, help="write seconds a step of all rounds there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)

@@ -1,5 +1,6 @@
 // What watching a job costs its steps, measured inside one run: a rank that a daemon starts instead
-// of terrace-rank, and that executes its steps in turns of two kinds, in random order.
+// of terrace-rank, and that executes its steps in turns of two kinds, four a round: one kind, twice
+// the other, and the first again; which is the first is random.
 //
 //   watched  as every rank: the trainer's loop, with flight recorder, slices, times, metrics, log
 //            lines and reports over the link, while the processes that watch it run
@@ -7,7 +8,7 @@
 //            clock that stands still, nothing reported, and those processes are stopped
 //
 // Both kinds train the same model on, one after the other. Written to OBSERVABILITY_OUT: seconds a
-// step of both turns of each round. Nothing of this can be switched on in a job: this program is
+// step of both kinds in each round. Nothing of this can be switched on in a job: this program is
 // not terrace-rank. tests/bench/observability.py starts it and judges.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -208,13 +209,12 @@ void Measure(Bench* bench, std::FILE* out) {
   for (int64_t round = 0; round < rounds && !bench->stopped(); ++round) {
     double watched = 0, bare = 0;
     const bool watched_first = random() % 2 == 0;
-    for (const bool is_watched : {watched_first, !watched_first}) {
+    // One kind on the outside, the other within: a machine that grows slower, or faster, as the
+    // round goes on does so to both alike.
+    for (const bool is_watched : {watched_first, !watched_first, !watched_first, watched_first}) {
       watchers.Signal(is_watched ? SIGCONT : SIGSTOP);
-      if (is_watched) {
-        watched = bench->Watched(steps);
-      } else {
-        bare = bench->Bare(steps);
-      }
+      (is_watched ? watched : bare) +=
+          (is_watched ? bench->Watched(steps) : bench->Bare(steps)) / 2;
     }
     std::fprintf(out, "%.9f,%.9f,%d\n", watched, bare, watched_first ? 1 : 0);
   }
