@@ -77,7 +77,7 @@ int64_t LastLevelCacheBytes() {
 
 std::string ProfileVersion(std::string_view program_version) {
   // Raised when the probe measures otherwise, so that what was kept before is measured again.
-  constexpr int kMeasuredSo = 4;
+  constexpr int kMeasuredSo = 5;
   return absl::StrCat(std::string(program_version), ".", kMeasuredSo);
 }
 

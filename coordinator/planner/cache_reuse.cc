@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "kernels/tensor_view.h"
+#include "proto/allocation_events.h"
 #include "proto/op_codec.h"
 
 namespace terrace {
@@ -25,6 +26,7 @@ class Cache {
 
   // The bytes of the operand that are found; they are touched now.
   int64_t Touch(const v1::Operand& operand, int64_t size) {
+    if (!GoesThrough(operand)) return 0;
     // What is larger than the cache has lost its beginning when its end has come.
     if (size > bytes_) {
       blocks_.clear();
@@ -39,7 +41,7 @@ class Cache {
   }
 
   void Forget(const v1::Operand& operand, int64_t size) {
-    if (size > bytes_) return;  // what it is copied from clears the cache
+    if (!GoesThrough(operand) || size > bytes_) return;  // what it is copied from clears the cache
     ForBlocks(operand, size, [&](Block block, int64_t) {
       const auto place = places_.find(block);
       if (place == places_.end()) return;
@@ -65,18 +67,27 @@ class Cache {
     return false;
   }
 
+  // A drive goes past the cache.
+  bool GoesThrough(const v1::Operand& operand) const {
+    if (operand.buffer() >= static_cast<uint32_t>(program_.buffers_size())) return false;
+    const v1::Buffer& buffer = program_.buffers(static_cast<int>(operand.buffer()));
+    if (buffer.arena() >= static_cast<uint32_t>(program_.arenas_size())) return false;
+    const v1::Tier tier = program_.arenas(static_cast<int>(buffer.arena())).tier();
+    return tier == v1::DEVICE || tier == v1::HOST;
+  }
+
+  // REQUIRES: GoesThrough(operand).
   template <typename Visit>
   void ForBlocks(const v1::Operand& operand, int64_t size, const Visit& visit) {
-    if (operand.buffer() >= static_cast<uint32_t>(program_.buffers_size())) return;
     const v1::Buffer& buffer = program_.buffers(static_cast<int>(operand.buffer()));
-    if (buffer.arena() >= static_cast<uint32_t>(program_.arenas_size())) return;
-    const v1::Tier tier = program_.arenas(static_cast<int>(buffer.arena())).tier();
-    if (tier != v1::DEVICE && tier != v1::HOST) return;
+    // What gets its place while the step runs shares it with others that nobody knows here.
+    const Block of = IsDynamic(program_, buffer) ? Block{1} << 63 | Block{operand.buffer()} << 30
+                                                 : Block{buffer.arena()} << 40;
     int64_t at = buffer.offset() + operand.offset();
     const int64_t end = at + size;
     while (at < end) {
       const int64_t next = std::min(end, (at / block_ + 1) * block_);
-      visit(uint64_t{buffer.arena()} << 40 | static_cast<uint64_t>(at / block_), next - at);
+      visit(of | static_cast<Block>(at / block_), next - at);
       at = next;
     }
   }

@@ -47,8 +47,8 @@ int64_t KernelRunner::RoundOf(const ProbeCase& one, int64_t window_bytes) const 
 }
 
 void KernelRunner::SetWindow(int64_t window_bytes) {
-  if (window_ != window_bytes) used_ = 0;
   window_ = window_bytes;
+  window_used_ = 0;
 }
 
 double KernelRunner::Call(const ProbeCase& one) {
@@ -64,9 +64,10 @@ double KernelRunner::Call(const ProbeCase& one) {
 
 std::byte* KernelRunner::Take(int64_t bytes) {
   const int64_t all = window_ > 0 ? window_ : kArenaBytes;
-  if (used_ + Aligned(bytes) > all) used_ = 0;
-  std::byte* piece = arena_.data() + used_;
-  used_ += Aligned(bytes);
+  int64_t& used = window_ > 0 ? window_used_ : used_;
+  if (used + Aligned(bytes) > all) used = 0;
+  std::byte* piece = arena_.data() + used;
+  used += Aligned(bytes);
   return piece;
 }
 

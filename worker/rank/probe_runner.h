@@ -29,8 +29,11 @@ class KernelRunner {
   int64_t WindowInCache(const ProbeCase& one, int64_t cache_bytes) const;
   // Calls in which each set of a window is used once. REQUIRES: window_bytes > 0.
   int64_t RoundOf(const ProbeCase& one, int64_t window_bytes) const;
-  // What calls go round from now on; 0: all of the memory.
+  // What calls go round from now on; 0: all of the memory, from where they last were in it, as the
+  // window behind them is in the cache.
   void SetWindow(int64_t window_bytes);
+  // Where the next operand lies, from the beginning of the memory on.
+  int64_t position() const { return window_ > 0 ? window_used_ : used_; }
   // Seconds of one call; 0 when the kernel refuses it. REQUIRES: Fits(one).
   double Call(const ProbeCase& one);
 
@@ -44,6 +47,7 @@ class KernelRunner {
   Arena arena_;
   int64_t used_ = 0;
   int64_t window_ = 0;  // 0: the arena
+  int64_t window_used_ = 0;
   int threads_;
   SystemClock clock_;
 };

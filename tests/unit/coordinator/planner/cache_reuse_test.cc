@@ -101,6 +101,29 @@ TEST_F(CacheReuseTest, WhatACopyHasWrittenComesFromMemory) {
   EXPECT_THAT(Shares(8 * kMiB), ElementsAre(0.0, 0.0, 1.0));
 }
 
+TEST_F(CacheReuseTest, WhatADriveHasGoesPastTheCache) {
+  program_.add_arenas()->set_tier(v1::NVME);
+  program_.mutable_arenas(1)->set_id(1);
+  const uint32_t weights = Buffer(kMiB), states = Buffer(12 * kMiB);
+  program_.mutable_buffers(static_cast<int>(states))->set_arena(1);
+  Use(weights);
+  Use(states)->mutable_copy()->set_kind(v1::NVME_LOAD);
+  EXPECT_THAT(Shares(8 * kMiB), ElementsAre(1.0, 0.0));
+}
+
+// They have no addresses before the step runs.
+TEST_F(CacheReuseTest, BuffersThatAnAllocatorPlacesAreHeldApart) {
+  program_.set_allocator("caching");
+  for (int i = 0; i < 12; ++i) {
+    const uint32_t buffer = Buffer(kMiB);
+    program_.mutable_buffers(static_cast<int>(buffer))->set_lifetime(v1::STEP);
+    program_.mutable_buffers(static_cast<int>(buffer))->set_offset(0);
+    Use(buffer);
+  }
+  EXPECT_THAT(Shares(8 * kMiB), Each(0.0)) << "12 MiB, not one";
+  EXPECT_THAT(Shares(16 * kMiB), Each(1.0));
+}
+
 TEST_F(CacheReuseTest, AStepIsSimulatedWithTheRatesOfWhatItFinds) {
   const uint32_t buffer = Buffer(kMiB);
   v1::Instruction* norm = Use(buffer);

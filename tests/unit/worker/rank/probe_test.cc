@@ -85,6 +85,23 @@ TEST(KernelRunnerTest, AWindowIsWholeSetsWithinHalfOfTheCache) {
   for (int i = 0; i < 3; ++i) EXPECT_GT(runner->Call(small), 0);
 }
 
+// What a window leaves in the cache is not what operands in memory are timed with.
+TEST(KernelRunnerTest, CallsRoundAllOfTheMemoryGoOnBehindAWindow) {
+  auto runner = KernelRunner::Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const ProbeCase one = StreamCase(1 << 20);
+  constexpr int64_t kSet = 2 * 4 << 20;
+  for (int i = 0; i < 3; ++i) EXPECT_GT(runner->Call(one), 0);
+  EXPECT_EQ(runner->position(), 3 * kSet);
+  runner->SetWindow(2 * kSet);
+  for (int i = 0; i < 3; ++i) EXPECT_GT(runner->Call(one), 0);
+  EXPECT_EQ(runner->position(), kSet) << "round the window";
+  runner->SetWindow(0);
+  EXPECT_EQ(runner->position(), 3 * kSet);
+  runner->SetWindow(2 * kSet);
+  EXPECT_EQ(runner->position(), 0);
+}
+
 std::set<std::string> KernelsOf(ProbeDepth depth, ProbeTarget target,
                                 const std::string& precision) {
   std::set<std::string> kernels;
