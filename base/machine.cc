@@ -27,9 +27,8 @@ std::string ProcessorField(std::string_view key) {
   return "";
 }
 
-std::string CacheField(int cpu, int index, const char* name) {
-  std::ifstream file(
-      absl::StrCat("/sys/devices/system/cpu/cpu", cpu, "/cache/index", index, "/", name));
+std::string CacheField(const std::string& folder, int core, int index, const char* name) {
+  std::ifstream file(absl::StrCat(folder, "/cpu", core, "/cache/index", index, "/", name));
   std::string line;
   std::getline(file, line);
   return line;
@@ -58,20 +57,27 @@ Machine ThisMachine() {
 int64_t LastLevelCacheBytes() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 0;
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return LastLevelCacheBytes("/sys/devices/system/cpu", cores);
+}
+
+int64_t LastLevelCacheBytes(const std::string& folder, const std::vector<int>& cores) {
   std::map<std::string, int64_t> caches;  // by the cores that share one
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &set)) continue;
+  for (const int core : cores) {
     // Indices count from the innermost cache.
     int last = -1;
-    while (!CacheField(cpu, last + 1, "size").empty()) ++last;
-    if (last < 0) return 0;
+    while (!CacheField(folder, core, last + 1, "size").empty()) ++last;
     int64_t kilobytes = 0;
-    if (!absl::SimpleAtoi(absl::StripSuffix(CacheField(cpu, last, "size"), "K"), &kilobytes))
+    if (last < 0 || !absl::SimpleAtoi(
+                        absl::StripSuffix(CacheField(folder, core, last, "size"), "K"), &kilobytes))
       return 0;
-    caches[CacheField(cpu, last, "shared_cpu_list")] = kilobytes << 10;
+    caches[CacheField(folder, core, last, "shared_cpu_list")] = kilobytes << 10;
   }
   int64_t bytes = 0;
-  for (const auto& [cores, of_one] : caches) bytes += of_one;
+  for (const auto& [shared_by, of_one] : caches) bytes += of_one;
   return bytes;
 }
 

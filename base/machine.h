@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace terrace {
 
@@ -24,6 +25,8 @@ Machine ThisMachine();
 // Of the last-level caches that the cores of this process have, each once, as the system tells; 0
 // where it does not. Others may use them too.
 int64_t LastLevelCacheBytes();
+// Of these cores, by the folder that describes all ("/sys/devices/system/cpu").
+int64_t LastLevelCacheBytes(const std::string& folder, const std::vector<int>& cores);
 
 // The version of what is measured, for those who measure and those who are shown a profile: that of
 // the program, and of how it measures.

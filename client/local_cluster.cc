@@ -17,6 +17,7 @@ namespace terrace {
 namespace {
 
 constexpr auto kStartTimeout = std::chrono::seconds(20);
+constexpr auto kEndTimeout = std::chrono::seconds(5);
 constexpr auto kPollInterval = std::chrono::milliseconds(5);
 constexpr size_t kKeptRuns = 10;
 constexpr size_t kShownLogBytes = 2000;
@@ -176,6 +177,18 @@ absl::Status LocalCluster::CheckAlive() {
     if (!process.Running()) return Ended("worker", process);
   }
   return absl::OkStatus();
+}
+
+// The kernel closes a process's connections, and unmaps its memory, before its parent can learn of
+// the end: what was just seen to be gone may still count as running.
+absl::Status LocalCluster::CauseOf(absl::Status failure) {
+  const auto deadline = std::chrono::steady_clock::now() + kEndTimeout;
+  while (failure.code() == absl::StatusCode::kUnavailable) {
+    RETURN_IF_ERROR(CheckAlive());
+    if (std::chrono::steady_clock::now() > deadline) break;
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  return failure;
 }
 
 }  // namespace terrace

@@ -188,6 +188,31 @@ void WarnOfGpusLeftOut(int nodes, const std::string& device) {
                nodes);
 }
 
+absl::StatusOr<int> TrainOn(LocalCluster& cluster, v1::SubmitRequest request,
+                            const GlobalOptions& global, const RunOptions& options) {
+  // The spec says how many ranks there are; parsing it is the coordinator's, so it is asked first.
+  request.set_dry_run(true);
+  ASSIGN_OR_RETURN(const v1::Job dry, cluster.connection().Submit(request));
+  const v1::ResourceSpec& resources = dry.spec().resources();
+  const int nodes = static_cast<int>(dry.plan().layout().nodes());
+  const int devices = static_cast<int>(resources.devices_per_node());
+  const int threads = static_cast<int>(resources.threads_per_device());
+  WarnOfSharedCores(nodes * devices, threads);
+  WarnOfGpusLeftOut(nodes, resources.device());
+  RETURN_IF_ERROR(
+      cluster.AddWorkers(nodes, devices, resources.device_memory(), threads, resources.device()));
+  request.set_dry_run(false);
+  ASSIGN_OR_RETURN(v1::Job job, cluster.connection().Submit(request));
+  PrintPlan(global, job);
+  LiveDisplay display(job, StandardOutputIsTerminal(), TerminalColumns());
+  ASSIGN_OR_RETURN(const int64_t steps_seen, WatchToEnd(global, cluster, job.id(), display));
+  ASSIGN_OR_RETURN(job, cluster.connection().Get(job.id()));
+  PrintEnd(global, options, {job, steps_seen, cluster.state_directory()});
+  if (job.state() == v1::CANCELLED && StopSignals::count() > 0)
+    return ToInt(ExitCode::kInterrupted);
+  return ExitCodeOfJob(job);
+}
+
 absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) {
   ASSIGN_OR_RETURN(v1::SubmitRequest request, ReadSpecFile(options.spec_path));
   std::string state_directory = options.state_directory;
@@ -196,27 +221,9 @@ absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) 
   }
   StopSignals signals;
   ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster, LocalCluster::Start(state_directory));
-  // The spec says how many ranks there are; parsing it is the coordinator's, so it is asked first.
-  request.set_dry_run(true);
-  ASSIGN_OR_RETURN(const v1::Job dry, cluster->connection().Submit(request));
-  const v1::ResourceSpec& resources = dry.spec().resources();
-  const int nodes = static_cast<int>(dry.plan().layout().nodes());
-  const int devices = static_cast<int>(resources.devices_per_node());
-  const int threads = static_cast<int>(resources.threads_per_device());
-  WarnOfSharedCores(nodes * devices, threads);
-  WarnOfGpusLeftOut(nodes, resources.device());
-  RETURN_IF_ERROR(
-      cluster->AddWorkers(nodes, devices, resources.device_memory(), threads, resources.device()));
-  request.set_dry_run(false);
-  ASSIGN_OR_RETURN(v1::Job job, cluster->connection().Submit(request));
-  PrintPlan(global, job);
-  LiveDisplay display(job, StandardOutputIsTerminal(), TerminalColumns());
-  ASSIGN_OR_RETURN(const int64_t steps_seen, WatchToEnd(global, *cluster, job.id(), display));
-  ASSIGN_OR_RETURN(job, cluster->connection().Get(job.id()));
-  PrintEnd(global, options, {job, steps_seen, state_directory});
-  if (job.state() == v1::CANCELLED && StopSignals::count() > 0)
-    return ToInt(ExitCode::kInterrupted);
-  return ExitCodeOfJob(job);
+  const absl::StatusOr<int> code = TrainOn(*cluster, std::move(request), global, options);
+  if (!code.ok()) return cluster->CauseOf(code.status());
+  return code;
 }
 
 }  // namespace

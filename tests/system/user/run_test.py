@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pty
+import shutil
 import signal
 import struct
 import termios
@@ -94,6 +95,31 @@ class RunTest(TerraceTest):
                 self.assertEqual(result.code, FAILURE, str(result))
                 self.refused(result, f"the local {daemon} ended with status 137", ".log")
                 self.assertEqual(self.wait_until_nothing_runs(5), {})
+
+    def test_local_coordinator_whose_end_is_seen_late_is_named(self):
+        # Its connections close half a second before its parent learns of its end.
+        programs = self.folder / "bin"
+        programs.mkdir()
+        for program in BIN.iterdir():
+            (programs / program.name).symlink_to(program)
+        for name in ("terrace", "terrace-coordinator"):
+            (programs / name).unlink()
+        shutil.copy(BIN / "terrace", programs / "terrace")  # which looks for the others beside itself
+        late = programs / "terrace-coordinator"
+        late.write_text(f'#!/bin/sh\n"{BIN}/terrace-coordinator" "$@"\nstatus=$?\nsleep 0.5\nexit $status\n')
+        late.chmod(0o755)
+
+        job = self.job({"train.steps": 100_000, "checkpoint.every_steps": 20})
+        running = self.run_command([programs / "terrace", "run", job, "-o", "json"])
+        running.wait_for(lambda event: event["event"] == "checkpoint")
+        victims = [pid for pid in processes(self.mark)
+                   if os.readlink(f"/proc/{pid}/exe") == str((BIN / "terrace-coordinator").resolve())]
+        self.assertEqual(len(victims), 1)
+        os.kill(victims[0], signal.SIGKILL)
+        result = running.wait()
+        self.assertEqual(result.code, FAILURE, str(result))
+        self.refused(result, "the local coordinator ended with status 137", "coordinator.log")
+        self.assertEqual(self.wait_until_nothing_runs(5), {})
 
     def test_second_interrupt_stops_at_once(self):
         job = self.job({"train.steps": 100_000})
