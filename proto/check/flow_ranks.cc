@@ -1,4 +1,4 @@
-// What communication does to content: the second half of Flow.
+// What communication does to content: beside Flow's own file.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
