@@ -98,14 +98,20 @@ void LinkServer::Handle(const v1::LinkMessage& message) {
 void LinkServer::SendLoop() {
   absl::MutexLock lock(&mutex_);
   const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || (connection_ != nullptr && SomethingToSend());
+    return stopping_ || promised_ || (connection_ != nullptr && SomethingToSend());
   };
   const auto urgent = [this]()
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || urgent_; };
   while (true) {
     mutex_.Await(absl::Condition(&ready));
     if (stopping_) return;
+    if (promised_) Collect();
     const std::shared_ptr<LinkConnection> connection = connection_;
+    if (connection == nullptr || !SomethingToSend()) {
+      urgent_ = false;
+      mutex_.AwaitWithTimeout(absl::Condition(&urgent), options_.news_wait);
+      continue;
+    }
     const v1::LinkMessage message = NextMessage();
     urgent_ = SomethingToSend();
     sending_ = true;
@@ -124,6 +130,17 @@ void LinkServer::SendLoop() {
     connection->Shutdown();
     if (connection_ == connection) connection_ = nullptr;
   }
+}
+
+// What comes by it belongs to the message that is made next.
+void LinkServer::Collect() {
+  promised_ = false;
+  if (!options_.collect) return;
+  sending_ = true;
+  mutex_.Unlock();
+  options_.collect();
+  mutex_.Lock();
+  sending_ = false;
 }
 
 bool LinkServer::SomethingToSend() const {
@@ -175,6 +192,11 @@ void LinkServer::Tell(LinkNews news, Urgency urgency) {
   if (urgency == Urgency::kNow || events_.size() >= kNewsEventsMax) urgent_ = true;
 }
 
+void LinkServer::Promise() {
+  absl::MutexLock lock(&mutex_);
+  promised_ = true;
+}
+
 // The oldest steps go first.
 void LinkServer::DropEventsBeyondLimit() {
   while (events_.size() > kMaxQueuedEvents) {
@@ -186,9 +208,9 @@ void LinkServer::DropEventsBeyondLimit() {
 
 void LinkServer::Flush(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  urgent_ = urgent_ || SomethingToSend();
+  urgent_ = urgent_ || promised_ || SomethingToSend();
   const auto done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return connection_ == nullptr || (!sending_ && !SomethingToSend());
+    return !sending_ && !promised_ && (connection_ == nullptr || !SomethingToSend());
   };
   mutex_.AwaitWithTimeout(absl::Condition(&done), timeout);
 }

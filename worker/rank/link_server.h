@@ -62,6 +62,9 @@ class LinkServer final : public RendezvousStore {
     // May be empty. Called on the sending thread; the kernel has the message, so that it arrives
     // even if this process dies now.
     std::function<void(const v1::LinkMessage&)> on_sent;
+    // May be empty. Called on the sending thread after a promise, also while no daemon is there; it
+    // tells what was promised.
+    std::function<void()> collect;
     absl::Duration news_wait = kNewsWait;
   };
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(Options options);
@@ -70,6 +73,9 @@ class LinkServer final : public RendezvousStore {
   // kSoon: not later than Options.news_wait after the message before, and at once when that was
   // long ago or much waits.
   void Tell(LinkNews news, Urgency urgency);
+  // Options.collect has something to tell; it is called as soon as what is kSoon would be sent.
+  // Costs next to nothing, so it may be said of each step.
+  void Promise();
   // Until everything is sent, no daemon is there, or `timeout` has passed.
   void Flush(absl::Duration timeout);
 
@@ -91,6 +97,7 @@ class LinkServer final : public RendezvousStore {
   void AcceptLoop();
   void ReceiveLoop(LinkConnection* connection);
   void SendLoop();
+  void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Adopt(std::shared_ptr<LinkConnection> connection);
   void Handle(const v1::LinkMessage& message);
   bool SomethingToSend() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,6 +111,7 @@ class LinkServer final : public RendezvousStore {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool sending_ ABSL_GUARDED_BY(mutex_) = false;
   bool urgent_ ABSL_GUARDED_BY(mutex_) = false;  // what there is to send does not wait
+  bool promised_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<LinkConnection> connection_
       ABSL_GUARDED_BY(mutex_);  // shared by the receiving and the sending thread
   v1::RankReport report_ ABSL_GUARDED_BY(mutex_);

@@ -31,18 +31,25 @@ Reporter::Reporter(const v1::RankConfig& config, const Clock* clock)
 
 void Reporter::SetLink(LinkServer* link) {
   absl::MutexLock lock(&mutex_);
+  TellSteps(Urgency::kSoon);
   link_ = link;
+  {
+    absl::MutexLock steps(&steps_mutex_);
+    steps_link_ = link;
+    metrics_told_ns_ = clock_->MonotonicNanos();
+  }
   Tell({.report = NewReport()}, Urgency::kNow);
 }
 
 void Reporter::SetFlight(FlightWriter* flight) {
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock lock(&steps_mutex_);
   flight_ = flight;
 }
 
 void Reporter::SetState(v1::RankState state) {
   absl::MutexLock lock(&mutex_);
   if (ended_) return;
+  TellSteps(Urgency::kSoon);
   report_.set_state(state);
   log::Info(v1::RankState_Name(state));
   Tell({.report = NewReport()}, Urgency::kNow);
@@ -69,6 +76,7 @@ void Reporter::SetMemory(int64_t arena_bytes, int64_t external_bytes, int64_t dr
 void Reporter::Warn(std::string_view text) {
   absl::MutexLock lock(&mutex_);
   if (ended_) return;
+  TellSteps(Urgency::kSoon);
   log::Warn(std::string(text));
   v1::JobEvent event = NewEvent();
   event.mutable_warning()->set_rank(config_.rank());
@@ -87,7 +95,60 @@ void Reporter::Resumed(int64_t step, int64_t tokens, std::string_view checkpoint
 }
 
 void Reporter::Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log) {
+  if (log) LogStep(step);
+  if (!AddStep(step, metrics, log)) return;
   absl::MutexLock lock(&mutex_);
+  TellSteps(Urgency::kNow);
+}
+
+bool Reporter::AddStep(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log) {
+  absl::MutexLock lock(&steps_mutex_);
+  const bool last = step.step() == config_.spec().train().steps();
+  steps_.last = step;
+  const int64_t now_ns = clock_->MonotonicNanos();
+  const bool due = last || now_ns - metrics_told_ns_ >= kReportIntervalNs;
+  if (due) {
+    steps_.metrics = metrics;
+    metrics_told_ns_ = now_ns;
+  }
+  if (log) {
+    v1::JobEvent& event = steps_.events.emplace_back();
+    event.set_unix_ms(clock_->UnixMillis());
+    *event.mutable_step() = step;
+    KeepStep(event);
+  }
+  if (!log && !due) return false;
+  const bool first = steps_told_ < kStepsToldAtOnce;
+  steps_told_ += first ? 1 : 0;
+  if (first || last || steps_link_ == nullptr || steps_.events.size() >= kNewsEventsMax)
+    return true;
+  steps_link_->Promise();
+  return false;
+}
+
+void Reporter::TellSteps() {
+  absl::MutexLock lock(&mutex_);
+  TellSteps(Urgency::kSoon);
+}
+
+void Reporter::TellSteps(Urgency urgency) {
+  Steps steps;
+  {
+    absl::MutexLock lock(&steps_mutex_);
+    std::swap(steps, steps_);
+  }
+  if (!steps.last.has_value()) return;
+  UpdateProgress(*steps.last);
+  for (v1::JobEvent& event : steps.events) {
+    event.set_job(config_.job());
+    Tell({.event = std::move(event)}, Urgency::kSoon);
+  }
+  if (steps.metrics.has_value())
+    Tell({.report = NewReport(), .metrics = std::move(steps.metrics)}, Urgency::kSoon);
+  if (urgency == Urgency::kNow) Tell({}, urgency);
+}
+
+void Reporter::UpdateProgress(const v1::StepEvent& step) {
   v1::Progress* progress = report_.mutable_progress();
   progress->set_step(step.step());
   progress->set_loss(step.loss());
@@ -98,29 +159,18 @@ void Reporter::Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, b
   progress->set_tokens(step.tokens());
   progress->set_loss_scale(step.loss_scale());
   progress->set_skipped_steps(step.skipped_steps());
-  const bool last = step.step() == progress->steps();
-  LinkNews news;
-  if (last || clock_->MonotonicNanos() - report_sent_ns_ >= kReportIntervalNs) {
-    news.report = NewReport();
-    news.metrics = metrics;
-  }
-  if (log) {
-    v1::JobEvent event = NewEvent();
-    *event.mutable_step() = step;
-    KeepStep(event);
-    news.event = std::move(event);
-    log::Info(absl::StrFormat("step %d of %d  loss %.4f  grad norm %.3f  %.0f tokens/s%s",
-                              step.step(), progress->steps(), step.loss(), step.grad_norm(),
-                              step.tokens_per_second(), step.skipped() ? "  skipped" : ""));
-  }
-  if (!news.event.has_value() && !news.report.has_value()) return;
-  const bool first = steps_told_ < kStepsToldAtOnce;
-  steps_told_ += first ? 1 : 0;
-  Tell(std::move(news), first || last ? Urgency::kNow : Urgency::kSoon);
+}
+
+void Reporter::LogStep(const v1::StepEvent& step) const {
+  log::Info(absl::StrFormat("step %d of %d  loss %.4f  grad norm %.3f  %.0f tokens/s%s",
+                            step.step(), config_.spec().train().steps(), step.loss(),
+                            step.grad_norm(), step.tokens_per_second(),
+                            step.skipped() ? "  skipped" : ""));
 }
 
 void Reporter::Eval(const v1::EvalEvent& eval) {
   absl::MutexLock lock(&mutex_);
+  TellSteps(Urgency::kSoon);
   report_.mutable_progress()->set_eval_loss(eval.loss());
   report_.mutable_progress()->set_eval_step(eval.step());
   log::Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", eval.step(),
@@ -132,6 +182,7 @@ void Reporter::Eval(const v1::EvalEvent& eval) {
 
 void Reporter::Checkpoint(const v1::CheckpointEvent& checkpoint) {
   absl::MutexLock lock(&mutex_);
+  TellSteps(Urgency::kSoon);
   report_.mutable_progress()->set_checkpoint_step(checkpoint.step());
   report_.mutable_progress()->set_checkpoint(checkpoint.path());
   log::Info(absl::StrFormat("checkpoint %s  %.2f s, training waited %.3f s", checkpoint.path(),
@@ -142,25 +193,32 @@ void Reporter::Checkpoint(const v1::CheckpointEvent& checkpoint) {
 }
 
 void Reporter::End(const absl::Status& status, bool stopped_early, int exit_code) {
-  absl::MutexLock lock(&mutex_);
-  if (std::exchange(ended_, true)) return;
-  report_.set_state(status.ok() ? v1::RANK_SUCCEEDED : v1::RANK_FAILED);
-  report_.set_reason(ReasonOf(status));
-  report_.set_message(std::string(status.message()));
-  report_.set_stopped_early(stopped_early);
-  report_.set_exit_code(exit_code);
-  if (status.ok()) {
-    log::Info(v1::RankState_Name(report_.state()), stopped_early ? ", stopped early" : "");
-  } else {
-    log::Error(v1::Reason_Name(report_.reason()), ": ", report_.message());
+  absl::MutexLock end(&end_mutex_);
+  LinkServer* link = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(ended_, true)) return;
+    TellSteps(Urgency::kSoon);
+    report_.set_state(status.ok() ? v1::RANK_SUCCEEDED : v1::RANK_FAILED);
+    report_.set_reason(ReasonOf(status));
+    report_.set_message(std::string(status.message()));
+    report_.set_stopped_early(stopped_early);
+    report_.set_exit_code(exit_code);
+    if (status.ok()) {
+      log::Info(v1::RankState_Name(report_.state()), stopped_early ? ", stopped early" : "");
+    } else {
+      log::Error(v1::Reason_Name(report_.reason()), ": ", report_.message());
+    }
+    WriteExitFile();
+    Tell({.report = NewReport()}, Urgency::kNow);
+    link = link_;
   }
-  WriteExitFile();
-  Tell({.report = NewReport()}, Urgency::kNow);
-  if (link_ != nullptr) link_->Flush(kFlushTimeout);
+  // Not under the lock: the link's thread may come for steps meanwhile. A process that trains ends
+  // without taking the link away.
+  if (link != nullptr) link->Flush(kFlushTimeout);
 }
 
 v1::RankReport Reporter::NewReport() {
-  report_sent_ns_ = clock_->MonotonicNanos();
   report_.mutable_progress()->set_updated_unix_ms(clock_->UnixMillis());
   return report_;
 }
@@ -172,14 +230,11 @@ v1::JobEvent Reporter::NewEvent() const {
   return event;
 }
 
-// The daemon knows the job.
 void Reporter::KeepStep(const v1::JobEvent& event) {
-  if (flight_ == nullptr || link_ == nullptr || config_.rank() != 0) return;
-  v1::JobEvent kept = event;
-  kept.clear_job();
+  if (flight_ == nullptr || steps_link_ == nullptr || config_.rank() != 0) return;
   char bytes[kFlightStepBytesMax];
-  const size_t size = kept.ByteSizeLong();
-  if (size > sizeof bytes || !kept.SerializeToArray(bytes, sizeof bytes)) return;
+  const size_t size = event.ByteSizeLong();
+  if (size > sizeof bytes || !event.SerializeToArray(bytes, sizeof bytes)) return;
   flight_->KeepStep(event.step().step(), {bytes, size});
 }
 
@@ -188,7 +243,7 @@ void Reporter::Tell(LinkNews news, Urgency urgency) {
   if (link_ == nullptr) return;
   if (config_.rank() != 0 && news.event.has_value() && !news.event->has_warning())
     news.event.reset();
-  if (news.report.has_value() || news.event.has_value()) link_->Tell(std::move(news), urgency);
+  link_->Tell(std::move(news), urgency);
 }
 
 void Reporter::WriteExitFile() {

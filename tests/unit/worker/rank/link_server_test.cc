@@ -33,6 +33,7 @@ class LinkServerTest : public testing::Test {
          .on_go = [this] { ++goes_; },
          .on_stop = [this](bool checkpoint) { checkpoint ? ++stops_ : ++kills_; },
          .on_sent = [this](const v1::LinkMessage& message) { sent_step_ = LastStep(message); },
+         .collect = [this] { AddStep(++collected_); },
          .news_wait = news_wait});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -70,7 +71,7 @@ class LinkServerTest : public testing::Test {
   }
 
   std::atomic<int> goes_{0}, stops_{0}, kills_{0};
-  std::atomic<int64_t> sent_step_{0};
+  std::atomic<int64_t> sent_step_{0}, collected_{0};
   std::unique_ptr<LinkServer> server_;
 };
 
@@ -131,6 +132,28 @@ TEST_F(LinkServerTest, AStepAfterALongOneDoesNotWait) {
     absl::SleepFor(2 * kTestWait);
   }
   EXPECT_LT(fastest, kTestWait / 3);
+}
+
+TEST_F(LinkServerTest, PromisesThatFollowQuicklyAreKeptTogether) {
+  StartServer(absl::Hours(1));
+  const auto daemon = DialAndReceive();
+  for (int i = 0; i < 3; ++i) server_->Promise();
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_EQ(collected_, 0);
+  server_->Flush(absl::Seconds(10));
+  EXPECT_EQ(collected_, 1);
+  EXPECT_EQ(StepsOf(*daemon->Receive()), std::vector<int64_t>{1});
+}
+
+TEST_F(LinkServerTest, APromiseIsKeptWithoutADaemonToo) {
+  server_->Promise();
+  server_->Flush(absl::Seconds(10));
+  EXPECT_EQ(collected_, 1);
+  server_->Promise();  // another is not forgotten because nothing could be sent
+  server_->Flush(absl::Seconds(10));
+  EXPECT_EQ(collected_, 2);
+  const auto daemon = Dial();
+  EXPECT_EQ(StepsOf(*daemon->Receive()), (std::vector<int64_t>{1, 2}));
 }
 
 TEST_F(LinkServerTest, ManyStepsDoNotWait) {

@@ -32,7 +32,7 @@ class ReporterTest : public testing::Test {
     fs::remove_all(folder_);
   }
 
-  void Start(uint32_t rank) {
+  void Start(uint32_t rank, bool collects = true) {
     config_.set_job("books-1");
     config_.set_rank(rank);
     config_.set_run_directory(folder_.string());
@@ -48,6 +48,10 @@ class ReporterTest : public testing::Test {
                                     [this](const v1::LinkMessage& message) {
                                       if (const int64_t step = LastStep(message); step > 0)
                                         flight_->SetToldStep(step);
+                                    },
+                                .collect =
+                                    [this, collects] {
+                                      if (collects) reporter_->TellSteps();
                                     }});
     reporter_ = std::make_unique<Reporter>(config_, &clock_);
     reporter_->SetFlight(flight_.get());
@@ -121,6 +125,40 @@ TEST_F(ReporterTest, AnEvaluationIsToldAtOnceAfterTheStepsBeforeIt) {
   EXPECT_EQ(message->events(0).step().step(), 4);
   EXPECT_EQ(message->events(1).eval().step(), 4);
   EXPECT_EQ(message->report().progress().eval_step(), 4);
+}
+
+// They wait for the link's thread, the warning does not.
+TEST_F(ReporterTest, AWarningComesBehindTheStepsBeforeIt) {
+  Start(0);
+  const auto daemon = Dial();
+  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) Step(step);
+  EXPECT_EQ(NextSteps(daemon.get(), kStepsToldAtOnce), (std::vector<int64_t>{1, 2, 3}));
+  Step(4);
+  clock_.AdvanceMillis(70);
+  Step(5);
+  reporter_->Warn("the driver counts more than was planned");
+  const auto message = daemon->Receive();
+  ASSERT_EQ(message->events_size(), 3);
+  EXPECT_EQ(message->events(0).step().step(), 4);
+  EXPECT_EQ(message->events(1).step().step(), 5);
+  EXPECT_EQ(message->events(1).unix_ms() - message->events(0).unix_ms(), 70);
+  EXPECT_TRUE(message->events(2).has_warning());
+}
+
+// The link's thread may be slow to come, and the recorder keeps only so many.
+TEST_F(ReporterTest, ManyStepsAreToldByWhoeverAddsTheLast) {
+  Start(0, /*collects=*/false);
+  const int64_t steps = kStepsToldAtOnce + static_cast<int64_t>(kNewsEventsMax);
+  const auto daemon = Dial();
+  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) Step(step);
+  EXPECT_EQ(NextSteps(daemon.get(), kStepsToldAtOnce), (std::vector<int64_t>{1, 2, 3}));
+  for (int64_t step = kStepsToldAtOnce + 1; step < steps; ++step) Step(step);
+  link_->Flush(absl::Seconds(10));
+  EXPECT_EQ(UntoldSteps().size(), kNewsEventsMax - 1);
+  Step(steps);
+  EXPECT_EQ(NextSteps(daemon.get(), kNewsEventsMax).back(), steps);
+  link_->Flush(absl::Seconds(10));
+  EXPECT_EQ(UntoldSteps().size(), 0);
 }
 
 TEST_F(ReporterTest, ProgressAndMetricsComeTogetherAtMostTwiceASecond) {
