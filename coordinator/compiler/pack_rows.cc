@@ -19,6 +19,9 @@ constexpr int64_t kRowTimes = 2;
 constexpr int64_t kMoreRows = 8;
 // Of rows by slots, two bytes each.
 constexpr int64_t kCellsMax = int64_t{1} << 24;
+// Cells that an empty strip clears in a step; steps to sort an item into an order.
+constexpr int64_t kCellsPerStep = 8;
+constexpr int64_t kStepsPerSorted = 64;
 // A slot weighs from 1, where a tenth of the bound or more is free, to as much.
 constexpr int64_t kWeightMax = 1024;
 constexpr int64_t kWeightTenths = 10;
@@ -58,7 +61,7 @@ class RowPacker {
     for (const RowChoice choice : {RowChoice::kFewest, RowChoice::kLowest}) {
       for (const PackStrategy& strategy : PackPortfolio()) {
         for (const PackProblem* keys : {static_cast<const PackProblem*>(&rests_), &problem_}) {
-          if (ImproveFrom(MakePackOrder(*keys, strategy), choice)) return std::move(offsets_);
+          if (ImproveFrom(OrderOf(*keys, strategy), choice)) return std::move(offsets_);
           if (steps_ <= 0) return std::nullopt;
         }
       }
@@ -71,7 +74,7 @@ class RowPacker {
     for (const PackStrategy& strategy : PackPortfolio()) {
       for (const PackProblem* keys : {static_cast<const PackProblem*>(&rests_), &problem_}) {
         for (const RowChoice choice : {RowChoice::kLowest, RowChoice::kFewest}) {
-          if (EjectFrom(MakePackOrder(*keys, strategy), choice)) return std::move(offsets_);
+          if (EjectFrom(OrderOf(*keys, strategy), choice)) return std::move(offsets_);
           if (steps_ <= 0) return std::nullopt;
         }
       }
@@ -86,7 +89,13 @@ class RowPacker {
                        [&](int pages) { return pages <= memory_pages_; });
   }
 
-  PackStrip Empty() const {
+  std::vector<int> OrderOf(const PackProblem& keys, const PackStrategy& strategy) {
+    steps_ -= kStepsPerSorted * static_cast<int64_t>(keys.items.size());
+    return MakePackOrder(keys, strategy);
+  }
+
+  PackStrip Empty() {
+    steps_ -= rows_ * problem_.slots / kCellsPerStep + problem_.slots;
     std::vector<int> left;
     for (const int pages : pages_) left.push_back(static_cast<int>(memory_pages_) - pages);
     PackStrip strip(page_, static_cast<int>(rows_), std::move(left), weights_);
@@ -101,6 +110,7 @@ class RowPacker {
       std::vector<char> misfit(order.size());
       bool fits = true;
       for (const int i : order) {
+        if (steps_ <= 0) return false;
         if (items_[i].bytes == 0) continue;
         const std::optional<int64_t> offset = strip.Place(i, items_[i], choice, &steps_);
         if (offset.has_value()) {

@@ -123,6 +123,36 @@ TEST(PackRowsTest, EveryBufferGetsAddressesOfItsRowsAndOfFreePages) {
   EXPECT_GT(aliased, 15);
 }
 
+// At different times of the same memory, as the sequences of an arena are.
+TEST(PackRowsTest, AnotherProblemTakesAddressesThatThereAre) {
+  const PackProblem first = RandomProblem(5, 200), second = RandomProblem(6, 190);
+  const int64_t base = 5 * kPage + 768;
+  std::vector<int64_t> rests, more_rests;
+  const int64_t pages = std::max(FewestPages(first, base, PackIntoRows, &rests),
+                                 FewestPages(second, base, PackIntoRows, &more_rests));
+  PackAddresses addresses(kPage, pages * kPage), alone(kPage, pages * kPage);
+  int64_t steps = kSteps;
+  const auto offsets = PlaceOnPages(first, base, rests, &addresses, &steps);
+  const int64_t runs = static_cast<int64_t>(addresses.Runs().size());
+  const auto more = PlaceOnPages(second, base, more_rests, &addresses, &steps);
+  ASSERT_TRUE(offsets.has_value() && more.has_value());
+  const PagedPacking packing = {pages * kPage, addresses.Runs(), {*offsets, *more}};
+  EXPECT_EQ(FirstFault(first, base, kPage, packing, *offsets), "");
+  EXPECT_EQ(FirstFault(second, base, kPage, packing, *more), "");
+  ASSERT_TRUE(PlaceOnPages(second, base, more_rests, &alone, &steps).has_value());
+  EXPECT_LT(addresses.Runs().size(), runs + alone.Runs().size());
+}
+
+// A problem of many buffers ends when its steps do, not when an order does.
+TEST(PackRowsTest, OrdersStopWhenTheirStepsAreUsed) {
+  const PackProblem problem = RandomProblem(3, 3000);
+  const int64_t least = (problem.lower_bound_bytes + kPage - 1) / kPage;
+  int64_t steps = 1'000'000;
+  EXPECT_EQ(PackIntoRows(problem, {0, kPage, 2 * least * kPage}, &steps), std::nullopt);
+  EXPECT_LE(steps, 0);
+  EXPECT_GT(steps, -100'000);
+}
+
 TEST(PackRowsTest, EjectionsNeedFewerPagesThanOrders) {
   int64_t orders = 0, ejections = 0;
   for (uint32_t seed = 0; seed < kSeeds; ++seed) {
