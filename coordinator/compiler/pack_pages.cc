@@ -180,7 +180,7 @@ class PagePacker {
   std::optional<std::vector<int64_t>> InRows(const PackProblem& problem, bool ejects,
                                              PackAddresses* addresses) {
     const RowRules rules = {base_, page_, addresses->memory_bytes()};
-    std::optional<std::vector<int64_t>> rests = PackIntoRows(problem, rules, &steps_);
+    std::optional<std::vector<RowPlace>> rests = PackIntoRows(problem, rules, &steps_);
     if (!rests.has_value() && ejects && eject_steps_ > 0) {
       int64_t steps = eject_steps_ / 2;
       eject_steps_ -= steps;
