@@ -144,7 +144,8 @@ class RowPacker {
     std::make_heap(waiting.begin(), waiting.end(), later);
     int64_t steps = std::min(kEjectSteps, steps_);
     steps_ -= steps;
-    while (!waiting.empty() && steps > 0) {
+    bool stuck = false;
+    while (!waiting.empty() && !stuck && steps > 0) {
       std::pop_heap(waiting.begin(), waiting.end(), later);
       const int i = waiting.back();
       waiting.pop_back();
@@ -153,16 +154,16 @@ class RowPacker {
         prices[i] += first_prices[i];
         std::vector<int> removed;
         place = strip.Force(i, items_[i], prices, &removed, &steps);
-        if (!place.has_value()) return false;
         for (const int other : removed) {
           waiting.push_back(other);
           std::push_heap(waiting.begin(), waiting.end(), later);
         }
       }
-      places_[i] = *place;
+      stuck = !place.has_value();
+      if (!stuck) places_[i] = *place;
     }
     steps_ += steps;
-    return waiting.empty();
+    return waiting.empty() && !stuck;
   }
 
   const PackProblem& problem_;

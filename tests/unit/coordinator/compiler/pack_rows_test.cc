@@ -168,6 +168,15 @@ TEST(PackRowsTest, EjectionsNeedFewerPagesThanOrders) {
   EXPECT_LT(ejections, orders);
 }
 
+// One page, most of which is in front of a buffer that does not fit beside it whatever makes way.
+TEST(PackRowsTest, EjectionsThatGetStuckLeaveTheirSteps) {
+  const PackProblem problem =
+      MakePackProblem(std::vector<PackBuffer>{{.name = "a", .bytes = 1024, .begin = 0, .end = 2}});
+  int64_t steps = 1'000'000'000;
+  EXPECT_EQ(EjectIntoRows(problem, {3328, kPage, kPage}, &steps), std::nullopt);
+  EXPECT_GT(steps, 999'000'000);
+}
+
 TEST(PackRowsTest, TheSameProblemIsPackedTheSameWay) {
   const PackProblem problem = RandomProblem(7, 200);
   for (const auto& pack : {PackIntoRows, EjectIntoRows}) {
