@@ -12,8 +12,10 @@ namespace terrace {
 namespace {
 
 // Of large pages there may be more addresses: what names 2 MiB takes some bytes of a page table.
+// And of few: so many name as much as 128 KiB of it do.
 constexpr int64_t kLargePageBytes = int64_t{2} << 20;
 constexpr int64_t kLargeAddressTimes = 32;
+constexpr int64_t kFewAddressPages = 16'384;
 
 // A time in which a row is never empty.
 struct Period {
@@ -105,7 +107,8 @@ class RowPages {
 
   int64_t AliasPagesMax() const {
     const int64_t times = page_ < kLargePageBytes ? kPackAddressTimes : kLargeAddressTimes;
-    return times * static_cast<int64_t>(free_from_.size());
+    const int64_t pages = static_cast<int64_t>(free_from_.size());
+    return std::max(times * pages, std::min(kFewAddressPages, kLargeAddressTimes * pages));
   }
 
   bool IsFree(int64_t page, int now) const { return free_from_[page] <= now; }
