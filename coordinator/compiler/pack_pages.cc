@@ -142,6 +142,7 @@ class PagePacker {
       if (IsOverLimit(bytes)) add(limit_);
       if (!first || !IsOverLimit(bytes)) add(bytes);
     }
+    if (limit_ > 0) add(limit_);  // of few pages one more may be many parts of the bound
     return ceilings;
   }
 

@@ -177,6 +177,26 @@ TEST(PackPagesTest, WhatFitsIsFoundWhereTheNextCeilingDoesNotFit) {
   EXPECT_GT(found, 5);
 }
 
+// A page may be more of the bound than the usual ceilings are apart.
+TEST(PackPagesTest, WhatFitsIsFoundAboveTheUsualCeilings) {
+  PageRules rules = {.page_bytes = kPage, .steps = 1'000'000, .eject_steps = 0};
+  int found = 0;
+  for (uint32_t seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const PagedProblem paged = PagedProblemOf(RandomBuffers(seed, 60, 2, 40));
+    const int64_t bound = paged.problem.lower_bound_bytes;
+    rules.limit_bytes = 0;
+    if (PackIntoPages({{paged}}, rules).has_value()) continue;
+    rules.limit_bytes = bound + bound / 8;
+    const auto packing = PackIntoPages({{paged}}, rules);
+    if (!packing.has_value()) continue;
+    ++found;
+    EXPECT_LE(packing->arena_bytes, rules.limit_bytes);
+    EXPECT_EQ(FirstFault(paged.problem, 0, kPage, *packing, packing->offsets[0]), "");
+  }
+  EXPECT_GT(found, 0);
+}
+
 // None that does not fit is worth ejections. The last that fits is, though 0.95 % over the bound is
 // near as well. With few steps for anything else.
 TEST(PackPagesTest, EjectionsAreForTheLastCeilingThatFits) {
