@@ -140,17 +140,36 @@ absl::Status ImproveByPages(const PackingPolicy& policy, bool searches, v1::Prog
                                          : PlaceBetter(Searches(policy, /*pages=*/true), program);
 }
 
+// What `other` needs less of, arena by arena.
+void TakeSmaller(const v1::Program& other, v1::Program* program) {
+  for (v1::Arena& arena : *program->mutable_arenas()) {
+    const v1::Arena& from = other.arenas(static_cast<int>(arena.id()));
+    if (from.bytes() >= arena.bytes()) continue;
+    arena = from;
+    for (int i = 0; i < program->buffers_size(); ++i) {
+      if (program->buffers(i).arena() != arena.id()) continue;
+      program->mutable_buffers(i)->set_offset(other.buffers(i).offset());
+    }
+  }
+}
+
+// With more steps what orders choose holes for may well end higher: that is kept as it was.
+absl::Status Search(const PackingPolicy& policy, v1::Program* program) {
+  v1::Program other = *program;
+  RETURN_IF_ERROR(PlaceBuffers(&other, Searches(policy, /*pages=*/false)));
+  TakeSmaller(other, program);
+  return absl::OkStatus();
+}
+
 // Of a program whose orders were tried: searches; pages where it does not fit. Where it does not
 // fit with pages either, no search makes it fit.
 absl::Status ImproveToFit(const PackingPolicy& policy, bool searches, v1::Program* program) {
-  const PlaceOptions search = Searches(policy, /*pages=*/false);
-  if (!MayPage(*program, policy))
-    return searches ? PlaceBuffers(program, search) : absl::OkStatus();
+  if (!MayPage(*program, policy)) return searches ? Search(policy, program) : absl::OkStatus();
   v1::Program paged = *program;
   RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy), &paged));
   const bool soon = program->buffers_size() <= kSearchedBuffers;
-  if (searches && soon && Fits(paged)) RETURN_IF_ERROR(PlaceBuffers(program, search));
-  if (!Fits(*program)) *program = std::move(paged);
+  if (searches && soon && Fits(paged)) RETURN_IF_ERROR(Search(policy, program));
+  if (!Fits(*program)) TakeSmaller(paged, program);
   return absl::OkStatus();
 }
 

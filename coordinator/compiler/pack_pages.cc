@@ -110,9 +110,7 @@ class PagePacker {
     for (size_t k = 0; k < ceilings.size(); ++k) {
       const int64_t kept = steps_ - steps_ / static_cast<int64_t>(ceilings.size() - k);
       steps_ -= kept;
-      // Not below a ceiling above which there is another that is near enough.
-      const bool ejects = k + 1 == ceilings.size() || !IsNear(ceilings[k + 1]);
-      std::optional<PagedPacking> packing = Below(ceilings[k], ejects);
+      std::optional<PagedPacking> packing = Below(ceilings[k], Ejects(ceilings, k));
       if (packing.has_value()) return packing;
       steps_ += kept;
     }
@@ -121,6 +119,13 @@ class PagePacker {
 
  private:
   bool IsNear(int64_t bytes) const { return bytes - bound_ <= bound_ / kNearPart; }
+  bool IsOverLimit(int64_t bytes) const { return limit_ > 0 && bytes > limit_; }
+
+  // They take seconds: not for what does not fit, nor where the ceiling above is near enough.
+  bool Ejects(const std::vector<int64_t>& ceilings, size_t k) const {
+    if (IsOverLimit(ceilings[k])) return false;
+    return k + 1 == ceilings.size() || !IsNear(ceilings[k + 1]) || IsOverLimit(ceilings[k + 1]);
+  }
 
   // Whole pages, rising, below what the problems take in one piece.
   std::vector<int64_t> Ceilings() const {
@@ -133,8 +138,11 @@ class PagePacker {
     };
     for (const int64_t part : kCeilings) {
       const int64_t bytes = bound_ + bound_ / 10'000 * part;
-      add(limit_ > 0 && ceilings.empty() ? std::min(limit_, bytes) : bytes);
+      const bool first = ceilings.empty();
+      if (IsOverLimit(bytes)) add(limit_);
+      if (!first || !IsOverLimit(bytes)) add(bytes);
     }
+    if (limit_ > 0) add(limit_);  // of few pages one more may be many parts of the bound
     return ceilings;
   }
 
@@ -173,7 +181,7 @@ class PagePacker {
   std::optional<std::vector<int64_t>> InRows(const PackProblem& problem, bool ejects,
                                              PackAddresses* addresses) {
     const RowRules rules = {base_, page_, addresses->memory_bytes()};
-    std::optional<std::vector<int64_t>> rests = PackIntoRows(problem, rules, &steps_);
+    std::optional<std::vector<RowPlace>> rests = PackIntoRows(problem, rules, &steps_);
     if (!rests.has_value() && ejects && eject_steps_ > 0) {
       int64_t steps = eject_steps_ / 2;
       eject_steps_ -= steps;

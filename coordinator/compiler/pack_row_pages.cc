@@ -12,8 +12,10 @@ namespace terrace {
 namespace {
 
 // Of large pages there may be more addresses: what names 2 MiB takes some bytes of a page table.
+// And of few: so many name as much as 128 KiB of it do.
 constexpr int64_t kLargePageBytes = int64_t{2} << 20;
 constexpr int64_t kLargeAddressTimes = 32;
+constexpr int64_t kFewAddressPages = 16'384;
 
 // A time in which a row is never empty.
 struct Period {
@@ -33,7 +35,7 @@ struct Shape {
 
 class RowPages {
  public:
-  RowPages(const PackProblem& problem, int64_t base_bytes, absl::Span<const int64_t> rests,
+  RowPages(const PackProblem& problem, int64_t base_bytes, absl::Span<const RowPlace> rests,
            PackAddresses* addresses, int64_t* steps)
       : problem_(problem),
         base_(base_bytes),
@@ -72,15 +74,16 @@ class RowPages {
 
  private:
   int64_t RestOf(int i) const { return problem_.items[i].bytes % page_; }
+  // Over two rows.
+  bool IsSplit(int i) const { return rests_[i].offset % page_ + RestOf(i) > page_; }
 
   void MakePeriods() {
     if (base_ % page_ > 0) periods_.push_back({.begin = 0, .end = problem_.slots});
     for (size_t i = 0; i < problem_.items.size(); ++i) {
       const PackItem& item = problem_.items[i];
       if (RestOf(i) == 0) continue;
-      for (int64_t row = rests_[i] / page_; row <= (rests_[i] + RestOf(i) - 1) / page_; ++row) {
-        periods_.push_back({row, item.begin, item.end});
-      }
+      periods_.push_back({rests_[i].offset / page_, item.begin, item.end});
+      if (IsSplit(i)) periods_.push_back({rests_[i].next_row, item.begin, item.end});
     }
     std::sort(periods_.begin(), periods_.end(), [](const Period& a, const Period& b) {
       return std::tuple(a.row, a.begin, a.end) < std::tuple(b.row, b.begin, b.end);
@@ -104,7 +107,8 @@ class RowPages {
 
   int64_t AliasPagesMax() const {
     const int64_t times = page_ < kLargePageBytes ? kPackAddressTimes : kLargeAddressTimes;
-    return times * static_cast<int64_t>(free_from_.size());
+    const int64_t pages = static_cast<int64_t>(free_from_.size());
+    return std::max(times * pages, std::min(kFewAddressPages, kLargeAddressTimes * pages));
   }
 
   bool IsFree(int64_t page, int now) const { return free_from_[page] <= now; }
@@ -131,14 +135,14 @@ class RowPages {
     Shape shape = {.whole = problem_.items[i].bytes / page_};
     const int64_t rest = RestOf(i);
     if (rest == 0) return shape;
-    const int64_t row = rests_[i] / page_, begin = rests_[i] % page_;
+    const int64_t row = rests_[i].offset / page_, begin = rests_[i].offset % page_;
     if (begin == 0 && shape.whole > 0) {
       shape.last = page_of_row_[row];
       return shape;
     }
     shape.first = page_of_row_[row];
     shape.skip_bytes = begin;
-    if (begin + rest > page_) shape.last = page_of_row_[row + 1];
+    if (IsSplit(i)) shape.last = page_of_row_[rests_[i].next_row];
     return shape;
   }
 
@@ -223,7 +227,7 @@ class RowPages {
   const PackProblem& problem_;
   const int64_t base_;
   const int64_t page_;
-  const absl::Span<const int64_t> rests_;
+  const absl::Span<const RowPlace> rests_;
   PackAddresses& addresses_;
   int64_t& steps_;
   std::vector<int> free_from_;   // by page: the slot in which the last piece there is dead
@@ -238,7 +242,7 @@ class RowPages {
 }  // namespace
 
 std::optional<std::vector<int64_t>> PlaceOnPages(const PackProblem& problem, int64_t base_bytes,
-                                                 absl::Span<const int64_t> rests,
+                                                 absl::Span<const RowPlace> rests,
                                                  PackAddresses* addresses, int64_t* steps) {
   return RowPages(problem, base_bytes, rests, addresses, steps).Run();
 }

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "coordinator/compiler/pack_addresses.h"
 #include "coordinator/compiler/pack_problem.h"
+#include "coordinator/compiler/pack_strip.h"
 
 namespace terrace {
 
@@ -22,7 +23,7 @@ namespace terrace {
 // from behind the base. None where there would be too many addresses; `addresses` are then of no
 // use. Takes what it looks at from `steps`.
 std::optional<std::vector<int64_t>> PlaceOnPages(const PackProblem& problem, int64_t base_bytes,
-                                                 absl::Span<const int64_t> rests,
+                                                 absl::Span<const RowPlace> rests,
                                                  PackAddresses* addresses, int64_t* steps);
 
 }  // namespace terrace

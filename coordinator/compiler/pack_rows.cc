@@ -19,6 +19,9 @@ constexpr int64_t kRowTimes = 2;
 constexpr int64_t kMoreRows = 8;
 // Of rows by slots, two bytes each.
 constexpr int64_t kCellsMax = int64_t{1} << 24;
+// Cells that an empty strip clears in a step; steps to sort an item into an order.
+constexpr int64_t kCellsPerStep = 8;
+constexpr int64_t kStepsPerSorted = 64;
 // A slot weighs from 1, where a tenth of the bound or more is free, to as much.
 constexpr int64_t kWeightMax = 1024;
 constexpr int64_t kWeightTenths = 10;
@@ -53,12 +56,12 @@ class RowPacker {
     }
   }
 
-  std::optional<std::vector<int64_t>> Improve() {
+  std::optional<std::vector<RowPlace>> Improve() {
     if (!IsPossible()) return std::nullopt;
     for (const RowChoice choice : {RowChoice::kFewest, RowChoice::kLowest}) {
       for (const PackStrategy& strategy : PackPortfolio()) {
         for (const PackProblem* keys : {static_cast<const PackProblem*>(&rests_), &problem_}) {
-          if (ImproveFrom(MakePackOrder(*keys, strategy), choice)) return std::move(offsets_);
+          if (ImproveFrom(OrderOf(*keys, strategy), choice)) return std::move(places_);
           if (steps_ <= 0) return std::nullopt;
         }
       }
@@ -66,12 +69,12 @@ class RowPacker {
     return std::nullopt;
   }
 
-  std::optional<std::vector<int64_t>> Eject() {
+  std::optional<std::vector<RowPlace>> Eject() {
     if (!IsPossible()) return std::nullopt;
     for (const PackStrategy& strategy : PackPortfolio()) {
       for (const PackProblem* keys : {static_cast<const PackProblem*>(&rests_), &problem_}) {
-        for (const RowChoice choice : {RowChoice::kLowest, RowChoice::kFewest}) {
-          if (EjectFrom(MakePackOrder(*keys, strategy), choice)) return std::move(offsets_);
+        for (const bool by_life : {true, false}) {
+          if (EjectFrom(OrderOf(*keys, strategy), by_life)) return std::move(places_);
           if (steps_ <= 0) return std::nullopt;
         }
       }
@@ -86,25 +89,32 @@ class RowPacker {
                        [&](int pages) { return pages <= memory_pages_; });
   }
 
-  PackStrip Empty() const {
+  std::vector<int> OrderOf(const PackProblem& keys, const PackStrategy& strategy) {
+    steps_ -= kStepsPerSorted * static_cast<int64_t>(keys.items.size());
+    return MakePackOrder(keys, strategy);
+  }
+
+  PackStrip Empty() {
+    steps_ -= rows_ * problem_.slots / kCellsPerStep + problem_.slots;
     std::vector<int> left;
     for (const int pages : pages_) left.push_back(static_cast<int>(memory_pages_) - pages);
     PackStrip strip(page_, static_cast<int>(rows_), std::move(left), weights_);
-    if (base_.bytes > 0) strip.PlaceAt(-1, base_, 0);
+    if (base_.bytes > 0) strip.PlaceAt(-1, base_, strip.PlaceOf(0));
     return strip;
   }
 
   bool ImproveFrom(std::vector<int> order, RowChoice choice) {
     for (int round = 0; round < kRounds && steps_ > 0; ++round) {
       PackStrip strip = Empty();
-      offsets_.assign(order.size(), 0);
+      places_.assign(order.size(), {});
       std::vector<char> misfit(order.size());
       bool fits = true;
       for (const int i : order) {
+        if (steps_ <= 0) return false;
         if (items_[i].bytes == 0) continue;
-        const std::optional<int64_t> offset = strip.Place(i, items_[i], choice, &steps_);
-        if (offset.has_value()) {
-          offsets_[i] = *offset;
+        const std::optional<RowPlace> place = strip.Place(i, items_[i], choice, &steps_);
+        if (place.has_value()) {
+          places_[i] = *place;
         } else {
           misfit[i] = true;
           fits = false;
@@ -117,12 +127,14 @@ class RowPacker {
   }
 
   // In that order; what finds no place takes one from others, which look for another. What is often
-  // without one becomes dear to move.
-  bool EjectFrom(const std::vector<int>& order, RowChoice choice) {
+  // without one becomes dear to move, and so is what lives long if that counts.
+  bool EjectFrom(const std::vector<int>& order, bool by_life) {
     PackStrip strip = Empty();
-    offsets_.assign(order.size(), 0);
+    places_.assign(order.size(), {});
     std::vector<int> rank(order.size());
-    std::vector<int64_t> prices(order.size(), 1);
+    std::vector<int64_t> prices;
+    for (const RowItem& item : items_) prices.push_back(by_life ? item.end - item.begin : 1);
+    const std::vector<int64_t> first_prices = prices;
     std::vector<int> waiting;
     for (size_t k = 0; k < order.size(); ++k) {
       rank[order[k]] = static_cast<int>(k);
@@ -132,25 +144,26 @@ class RowPacker {
     std::make_heap(waiting.begin(), waiting.end(), later);
     int64_t steps = std::min(kEjectSteps, steps_);
     steps_ -= steps;
-    while (!waiting.empty() && steps > 0) {
+    bool stuck = false;
+    while (!waiting.empty() && !stuck && steps > 0) {
       std::pop_heap(waiting.begin(), waiting.end(), later);
       const int i = waiting.back();
       waiting.pop_back();
-      std::optional<int64_t> offset = strip.Place(i, items_[i], choice, &steps);
-      if (!offset.has_value()) {
-        ++prices[i];
+      std::optional<RowPlace> place = strip.Place(i, items_[i], RowChoice::kLowest, &steps);
+      if (!place.has_value()) {
+        prices[i] += first_prices[i];
         std::vector<int> removed;
-        offset = strip.Force(i, items_[i], prices, &removed, &steps);
-        if (!offset.has_value()) return false;
+        place = strip.Force(i, items_[i], prices, &removed, &steps);
         for (const int other : removed) {
           waiting.push_back(other);
           std::push_heap(waiting.begin(), waiting.end(), later);
         }
       }
-      offsets_[i] = *offset;
+      stuck = !place.has_value();
+      if (!stuck) places_[i] = *place;
     }
     steps_ += steps;
-    return waiting.empty();
+    return waiting.empty() && !stuck;
   }
 
   const PackProblem& problem_;
@@ -163,20 +176,20 @@ class RowPacker {
   int64_t rows_ = 0;
   std::vector<int> pages_;  // by slot: whole ones of all that lives
   std::vector<int64_t> weights_;
-  std::vector<int64_t> offsets_;
+  std::vector<RowPlace> places_;
 };
 
 }  // namespace
 
-std::optional<std::vector<int64_t>> PackIntoRows(const PackProblem& problem, const RowRules& rules,
-                                                 int64_t* steps) {
-  if (problem.items.empty()) return std::vector<int64_t>();
+std::optional<std::vector<RowPlace>> PackIntoRows(const PackProblem& problem, const RowRules& rules,
+                                                  int64_t* steps) {
+  if (problem.items.empty()) return std::vector<RowPlace>();
   return RowPacker(problem, rules, steps).Improve();
 }
 
-std::optional<std::vector<int64_t>> EjectIntoRows(const PackProblem& problem, const RowRules& rules,
-                                                  int64_t* steps) {
-  if (problem.items.empty()) return std::vector<int64_t>();
+std::optional<std::vector<RowPlace>> EjectIntoRows(const PackProblem& problem,
+                                                   const RowRules& rules, int64_t* steps) {
+  if (problem.items.empty()) return std::vector<RowPlace>();
   return RowPacker(problem, rules, steps).Eject();
 }
 

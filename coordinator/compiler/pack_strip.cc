@@ -46,7 +46,7 @@ class PackStrip::Best {
   void Offer(int64_t offset) {
     if (IsDone()) return;
     if (!strip_.MayLieAt(item_, offset)) return;
-    const std::optional<int64_t> cost = strip_.CostOf(item_, offset, steps_);
+    const std::optional<int64_t> cost = strip_.CostOf(item_, strip_.PlaceOf(offset), steps_);
     if (!cost.has_value() || *cost >= cost_) return;
     cost_ = *cost;
     offset_ = offset;
@@ -65,23 +65,71 @@ bool PackStrip::MayLieAt(const RowItem& item, int64_t offset) const {
   return !item.at_edge || offset % page_ == 0 || end % page_ == 0 || offset / page_ != end / page_;
 }
 
-std::optional<int64_t> PackStrip::CostOf(const RowItem& item, int64_t offset,
+std::optional<int64_t> PackStrip::CostOf(const RowItem& item, RowPlace place,
                                          int64_t* steps) const {
-  const int64_t first = offset / page_, last = (offset + item.bytes - 1) / page_;
+  const int64_t first = place.offset / page_;
+  const bool crosses = place.offset % page_ + item.bytes > page_;
+  const int64_t last = crosses ? place.next_row : first;
   const uint16_t* one = &items_[static_cast<size_t>(first) * left_.size()];
   const uint16_t* other = &items_[static_cast<size_t>(last) * left_.size()];
   int64_t cost = 0;
-  *steps -= (last - first + 1) * (item.end - item.begin);
+  *steps -= (crosses ? 2 : 1) * (item.end - item.begin);
   for (int t = item.begin; t < item.end; ++t) {
-    const int rows = (one[t] == 0 ? 1 : 0) + (last > first && other[t] == 0 ? 1 : 0);
+    const int rows = (one[t] == 0 ? 1 : 0) + (crosses && other[t] == 0 ? 1 : 0);
     if (rows > left_[t]) return std::nullopt;
     cost += rows * weights_[t];
   }
   return cost;
 }
 
-std::optional<int64_t> PackStrip::Place(int id, const RowItem& item, RowChoice choice,
-                                        int64_t* steps) {
+std::vector<PackStrip::Segment> PackStrip::Near(const RowItem& item) const {
+  std::vector<Segment> near;
+  for (const Segment& segment : segments_) {
+    if (segment.born < item.end && item.begin < segment.dead) near.push_back(segment);
+  }
+  return near;
+}
+
+std::vector<PackStrip::Room> PackStrip::RoomsOf(const std::vector<Segment>& near) const {
+  std::vector<Room> rooms;
+  for (const Segment& segment : near) {
+    const int64_t row = segment.begin / page_;
+    if (rooms.empty() || rooms.back().row != row)
+      rooms.push_back({.row = row, .begin = segment.begin - row * page_, .end = page_});
+    // They need not meet each other, so the last that begins need not be the last that ends.
+    rooms.back().end = std::min(rooms.back().end, (row + 1) * page_ - segment.end);
+  }
+  return rooms;
+}
+
+std::optional<RowPlace> PackStrip::FindSplit(const RowItem& item, int64_t* steps) const {
+  const std::vector<Room> ends = RoomsOf(Near(item));
+  std::vector<Room> begins = ends;
+  std::sort(begins.begin(), begins.end(), [](const Room& a, const Room& b) {
+    return std::pair(a.begin, a.row) < std::pair(b.begin, b.row);
+  });
+  *steps -= static_cast<int64_t>(segments_.size() + 8 * ends.size());
+  std::optional<RowPlace> place;
+  int64_t left_over = std::numeric_limits<int64_t>::max();
+  for (const Room& end : ends) {
+    if (end.end == 0 || end.end >= item.bytes) continue;
+    const int64_t others = item.bytes - end.end;
+    auto it = std::partition_point(begins.begin(), begins.end(),
+                                   [&](const Room& room) { return room.begin < others; });
+    for (; it != begins.end() && it->begin - others < left_over; ++it) {
+      --*steps;
+      const RowPlace there = {(end.row + 1) * page_ - end.end, it->row};
+      if (it->row == end.row || !CostOf(item, there, steps).has_value()) continue;
+      left_over = it->begin - others;
+      place = there;
+      break;
+    }
+  }
+  return place;
+}
+
+std::optional<RowPlace> PackStrip::Place(int id, const RowItem& item, RowChoice choice,
+                                         int64_t* steps) {
   Best best(*this, item, choice, steps);
   int64_t at = 0;
   *steps -= static_cast<int64_t>(segments_.size());
@@ -92,12 +140,22 @@ std::optional<int64_t> PackStrip::Place(int id, const RowItem& item, RowChoice c
     at = std::max(at, segment.end);
   }
   if (!best.IsDone()) best.OfferHole(at, rows_ * page_);
-  if (best.offset().has_value()) PlaceAt(id, item, *best.offset());
-  return best.offset();
+  const std::optional<RowPlace> place =
+      best.offset().has_value() ? std::optional(PlaceOf(*best.offset())) : FindSplit(item, steps);
+  if (place.has_value()) PlaceAt(id, item, *place);
+  return place;
 }
 
-void PackStrip::PlaceAt(int id, const RowItem& item, int64_t offset) {
-  const Segment segment = {offset, offset + item.bytes, item.begin, item.end, id};
+void PackStrip::PlaceAt(int id, const RowItem& item, RowPlace place) {
+  const int64_t row_end = (place.offset / page_ + 1) * page_;
+  const int64_t end = place.offset + item.bytes;
+  Add({place.offset, std::min(end, row_end), item.begin, item.end, id});
+  if (end <= row_end) return;
+  const int64_t next = place.next_row * page_;
+  Add({next, next + end - row_end, item.begin, item.end, id});
+}
+
+void PackStrip::Add(const Segment& segment) {
   segments_.insert(
       std::upper_bound(segments_.begin(), segments_.end(), segment,
                        [](const Segment& a, const Segment& b) { return a.begin < b.begin; }),
@@ -106,96 +164,12 @@ void PackStrip::PlaceAt(int id, const RowItem& item, int64_t offset) {
 }
 
 void PackStrip::Count(const Segment& segment, int by) {
-  for (int64_t row = segment.begin / page_; row <= (segment.end - 1) / page_; ++row) {
-    uint16_t* items = &items_[static_cast<size_t>(row) * left_.size()];
-    for (int t = segment.born; t < segment.dead; ++t) {
-      left_[t] -= items[t] == 0 ? 1 : 0;
-      items[t] = static_cast<uint16_t>(items[t] + by);
-      left_[t] += items[t] == 0 ? 1 : 0;
-    }
+  uint16_t* items = &items_[static_cast<size_t>(segment.begin / page_) * left_.size()];
+  for (int t = segment.born; t < segment.dead; ++t) {
+    left_[t] -= items[t] == 0 ? 1 : 0;
+    items[t] = static_cast<uint16_t>(items[t] + by);
+    left_[t] += items[t] == 0 ? 1 : 0;
   }
-}
-
-// The place in whose way the cheapest lies, of those that touch a segment or the edge of a row.
-class PackStrip::Cheapest {
- public:
-  Cheapest(const PackStrip& strip, const RowItem& item, absl::Span<const int64_t> prices,
-           int64_t* steps)
-      : strip_(strip), item_(item), prices_(prices), steps_(steps) {
-    for (const Segment& segment : strip.segments_) {
-      if (segment.born < item.end && item.begin < segment.dead) near_.push_back(segment);
-    }
-    *steps_ -= static_cast<int64_t>(strip.segments_.size());
-  }
-
-  std::optional<int64_t> Find() {
-    std::vector<int64_t> edges;
-    for (int64_t row = 0; row <= strip_.rows_; ++row) edges.push_back(row * strip_.page_);
-    for (const Segment& segment : near_) {
-      if (segment.begin != edges.back()) edges.push_back(segment.begin);
-      edges.push_back(segment.end);
-    }
-    std::sort(edges.begin(), edges.end());
-    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
-    *steps_ -= static_cast<int64_t>(8 * edges.size());
-    for (const int64_t edge : edges) {
-      Offer(edge);
-      Offer(edge - item_.bytes);
-    }
-    return offset_ < 0 ? std::nullopt : std::optional(offset_);
-  }
-
- private:
-  void Offer(int64_t offset) {
-    if (offset < 0 || offset + item_.bytes > strip_.rows_ * strip_.page_) return;
-    if (!strip_.MayLieAt(item_, offset)) return;
-    const int64_t price = PriceAt(offset);
-    if (price < 0 || price >= price_) return;
-    if (!strip_.CostOf(item_, offset, steps_).has_value()) return;
-    price_ = price;
-    offset_ = offset;
-  }
-
-  // -1 where something lies that stays.
-  int64_t PriceAt(int64_t offset) {
-    int64_t price = 0;
-    // None is longer than a page.
-    auto it = std::partition_point(near_.begin(), near_.end(), [&](const Segment& s) {
-      return s.begin <= offset - strip_.page_;
-    });
-    for (; it != near_.end() && it->begin < offset + item_.bytes; ++it) {
-      --*steps_;
-      if (it->end <= offset) continue;
-      if (it->id < 0) return -1;
-      price += prices_[it->id] * (it->end - it->begin);
-      if (price >= price_) break;
-    }
-    return price;
-  }
-
-  const PackStrip& strip_;
-  const RowItem& item_;
-  const absl::Span<const int64_t> prices_;
-  int64_t* const steps_;
-  std::vector<Segment> near_;  // those that meet it, by offset
-  int64_t offset_ = -1;
-  int64_t price_ = std::numeric_limits<int64_t>::max();
-};
-
-std::optional<int64_t> PackStrip::Force(int id, const RowItem& item,
-                                        absl::Span<const int64_t> prices, std::vector<int>* removed,
-                                        int64_t* steps) {
-  const std::optional<int64_t> offset = Cheapest(*this, item, prices, steps).Find();
-  if (!offset.has_value()) return std::nullopt;
-  std::erase_if(segments_, [&](const Segment& s) {
-    if (s.born >= item.end || item.begin >= s.dead) return false;
-    if (s.begin >= *offset + item.bytes || s.end <= *offset) return false;
-    removed->push_back(s.id);
-    Count(s, -1);
-    return true;
-  });
-  PlaceAt(id, item, *offset);
-  return offset;
 }
 
 }  // namespace terrace

@@ -185,12 +185,21 @@ bool MeasureBare(const Case& c, const SurveyModel& survey_model, const Options& 
   return ledger->Add(rows);
 }
 
+// Of the bound, over its whole pages.
+double OverPages(const PackedStage& row, const std::string& device) {
+  const int64_t page = PackPageBytes(device, row.bound_bytes);
+  const int64_t least = (row.bound_bytes + page - 1) / page * page;
+  return static_cast<double>(std::max<int64_t>(0, row.arena_bytes - least)) /
+         static_cast<double>(row.bound_bytes);
+}
+
 // What the ledger has, of this and of earlier calls.
-Survey SurveyOf(const PackLedger& ledger) {
-  Survey survey = {.layouts = ledger.layouts()};
+Survey SurveyOf(const PackLedger& ledger, const Options& options) {
+  Survey survey = {.layouts = ledger.layouts(), .paged = !options.pages.empty()};
   for (const PackedStage& row : ledger.Rows()) {
     const std::string name = absl::StrCat(row.layout, " stage ", row.stage);
     survey.stages.push_back({name, row.over(), row.over()});
+    if (survey.paged) survey.stages.back().over_pages = OverPages(row, options.pages);
     survey.slowest_seconds = std::max(survey.slowest_seconds, row.seconds);
   }
   return survey;
@@ -313,7 +322,7 @@ int Main(int argc, char** argv) {
                                        : Measure(c, models[c.model], options, &survey);
     all = measured && all;
   }
-  if (options.bare) survey = SurveyOf(ledger);
+  if (options.bare) survey = SurveyOf(ledger, options);
   if (!options.csv) Print(survey, options.worst);
   return all ? 0 : 1;
 }

@@ -157,6 +157,75 @@ TEST(PackPagesTest, ALimitBelowTheUsualCeilingIsTriedFirst) {
   EXPECT_GT(PackIntoPages({{paged}}, {0, kPage})->arena_bytes, limit);
 }
 
+// Between two of the usual ceilings too. With few steps, so that more than 1 % is left.
+TEST(PackPagesTest, WhatFitsIsFoundWhereTheNextCeilingDoesNotFit) {
+  PageRules rules = {.page_bytes = kPage, .steps = 1'000'000, .eject_steps = 0};
+  int found = 0;
+  for (uint32_t seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const PagedProblem paged = PagedProblemOf(RandomBuffers(seed, 240, 16, 40));
+    const int64_t bound = paged.problem.lower_bound_bytes;
+    rules.limit_bytes = 0;
+    const auto first = PackIntoPages({{paged}}, rules);
+    if (!first.has_value() || first->arena_bytes <= bound + bound / 80) continue;
+    rules.limit_bytes = first->arena_bytes - kPage;
+    const auto packing = PackIntoPages({{paged}}, rules);
+    if (!packing.has_value() || packing->arena_bytes > rules.limit_bytes) continue;
+    ++found;
+    EXPECT_EQ(FirstFault(paged.problem, 0, kPage, *packing, packing->offsets[0]), "");
+  }
+  EXPECT_GT(found, 5);
+}
+
+// A page may be more of the bound than the usual ceilings are apart.
+TEST(PackPagesTest, WhatFitsIsFoundAboveTheUsualCeilings) {
+  PageRules rules = {.page_bytes = kPage, .steps = 1'000'000, .eject_steps = 0};
+  int found = 0;
+  for (uint32_t seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const PagedProblem paged = PagedProblemOf(RandomBuffers(seed, 60, 2, 40));
+    const int64_t bound = paged.problem.lower_bound_bytes;
+    rules.limit_bytes = 0;
+    if (PackIntoPages({{paged}}, rules).has_value()) continue;
+    rules.limit_bytes = bound + bound / 8;
+    const auto packing = PackIntoPages({{paged}}, rules);
+    if (!packing.has_value()) continue;
+    ++found;
+    EXPECT_LE(packing->arena_bytes, rules.limit_bytes);
+    EXPECT_EQ(FirstFault(paged.problem, 0, kPage, *packing, packing->offsets[0]), "");
+  }
+  EXPECT_GT(found, 0);
+}
+
+// None that does not fit is worth ejections. The last that fits is, though 0.95 % over the bound is
+// near as well. With few steps for anything else.
+TEST(PackPagesTest, EjectionsAreForTheLastCeilingThatFits) {
+  const PageRules without = {.page_bytes = kPage, .steps = 4'000'000, .eject_steps = 0};
+  int better = 0, fits = 0;
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const PagedProblem paged = PagedProblemOf(RandomBuffers(seed, 450, 8, 40));
+    const int64_t bound = paged.problem.lower_bound_bytes;
+    const auto first = PackIntoPages({{paged}}, without);
+    PageRules rules = without;
+    rules.eject_steps = 100'000'000;
+    const auto ejected = PackIntoPages({{paged}}, rules);
+    if (!first.has_value() || !ejected.has_value()) continue;
+    better += ejected->arena_bytes < first->arena_bytes;
+    rules.limit_bytes = 1;
+    const auto too_large = PackIntoPages({{paged}}, rules);
+    ASSERT_TRUE(too_large.has_value());
+    EXPECT_EQ(too_large->arena_bytes, first->arena_bytes);
+    rules.limit_bytes = bound + bound / 10'000 * 75;
+    if ((bound + bound / 10'000 * 95) / kPage == rules.limit_bytes / kPage) continue;
+    const auto limited = PackIntoPages({{paged}}, rules);
+    ASSERT_TRUE(limited.has_value());
+    fits += limited->arena_bytes <= rules.limit_bytes;
+  }
+  EXPECT_GT(better, 5);
+  EXPECT_GT(fits, 5);
+}
+
 TEST(PackPagesTest, NothingIsFoundWhereOnePieceEachNeedsNoMore) {
   EXPECT_FALSE(
       PackIntoPages({{PagedProblemOf({{.name = "a", .bytes = 300, .end = 1}})}}, {0, kPage})

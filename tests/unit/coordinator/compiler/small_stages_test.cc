@@ -13,7 +13,9 @@
 namespace terrace {
 namespace {
 
-// All combinations take many minutes: TERRACE_ALL_LAYOUTS=1 runs them, otherwise a fixed sample.
+// All combinations take many minutes: TERRACE_ALL_LAYOUTS=1 runs them, otherwise a fixed sample. In
+// parts of about as many each, so that they can be run a few at a time.
+constexpr size_t kParts = 60;
 size_t Every() { return std::getenv("TERRACE_ALL_LAYOUTS") != nullptr ? 1 : 307; }
 
 std::vector<v1::Program> ExpectWithinOnePercent(const LayoutCase& c) {
@@ -29,24 +31,45 @@ std::vector<v1::Program> ExpectWithinOnePercent(const LayoutCase& c) {
   return *programs;
 }
 
-TEST(SmallStagesTest, EveryCombinationIsWithinOnePercent) {
+class EverySmallStageTest : public testing::TestWithParam<size_t> {};
+
+TEST_P(EverySmallStageTest, IsWithinOnePercent) {
   const std::vector<LayoutCase> cases = LayoutMatrix(8, Every());
-  for (const LayoutCase& c : cases) ExpectWithinOnePercent(c);
   EXPECT_GT(cases.size(), 30u);
+  for (size_t i = GetParam(); i < cases.size(); i += kParts) ExpectWithinOnePercent(cases[i]);
 }
 
-// Searches leave 11 KiB of it, 1.01 %.
-TEST(SmallStagesTest, WhatOrdersAndSearchesLeaveGetsPages) {
+INSTANTIATE_TEST_SUITE_P(Parts, EverySmallStageTest, testing::Range(size_t{0}, kParts));
+
+std::vector<v1::Program> ExpectOfCase(const std::string& name) {
   const std::vector<LayoutCase> cases = LayoutMatrix(8, 1);
-  const auto hard = std::find_if(cases.begin(), cases.end(), [](const LayoutCase& c) {
-    return Describe(c) ==
-           "gpt2 bf16 dp2 tp2+sp pp1x1 1f1b cp2 ulysses zero2 selective m4 bf16 links";
-  });
-  ASSERT_NE(hard, cases.end());
-  const std::vector<v1::Program> programs = ExpectWithinOnePercent(*hard);
-  ASSERT_FALSE(programs.empty());
-  EXPECT_GT(programs[0].arenas(0).aliases_size(), 0) << "needs no pages any more";
+  const auto hard = std::find_if(cases.begin(), cases.end(),
+                                 [&](const LayoutCase& c) { return Describe(c) == name; });
+  if (hard == cases.end()) return {};
+  std::vector<v1::Program> programs = ExpectWithinOnePercent(*hard);
   EXPECT_TRUE(CheckPrograms(programs).ok()) << CheckPrograms(programs);
+  return programs;
+}
+
+// Of the first searches leave 11 KiB, 1.01 %; of the others pages left more until there could be
+// as many addresses of few pages as large pages have.
+TEST(SmallStagesTest, WhatOrdersAndSearchesLeaveGetsPages) {
+  for (const char* name :
+       {"gpt2 bf16 dp2 tp2+sp pp1x1 1f1b cp2 ulysses zero2 selective m4 bf16 links",
+        "llama bf16 dp2 tp1 pp1x1 gpipe cp2 ulysses zero3 selective m4 bf16 links",
+        "mistral bf16 dp2 tp1 pp1x1 gpipe cp2 ulysses zero3 selective m4 bf16 links"}) {
+    SCOPED_TRACE(name);
+    const std::vector<v1::Program> programs = ExpectOfCase(name);
+    ASSERT_FALSE(programs.empty());
+    EXPECT_GT(programs[0].arenas(0).aliases_size(), 0) << "needs no pages any more";
+  }
+}
+
+// Orders are within 1 % of it; searches leave 1.10 %.
+TEST(SmallStagesTest, SearchesDoNotTakeWhatOrdersGave) {
+  EXPECT_FALSE(
+      ExpectOfCase("gpt2 bf16 dp2 tp1 pp2x2 interleaved cp2 ulysses zero3 selective m4 bf16 links")
+          .empty());
 }
 
 }  // namespace
