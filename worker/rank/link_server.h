@@ -38,7 +38,7 @@ namespace terrace {
 inline constexpr size_t kMaxQueuedEvents = 1024;
 // Between two messages with nothing urgent. Shorter than the coordinator's kHeartbeatMs, so that
 // the daemon's heartbeats ride along with what it passes on.
-inline constexpr absl::Duration kNewsWait = absl::Milliseconds(450);
+inline constexpr absl::Duration kNewsWait = absl::Milliseconds(950);
 // As many events wait no longer: fewer than the flight recorder keeps of steps.
 inline constexpr size_t kNewsEventsMax = kFlightSteps / 2;
 

@@ -3,7 +3,7 @@
 // away learns the outcome.
 //
 // Changes of state and all but steps are told at once; steps together with those beside them
-// (link_server.h), progress and metrics with the steps, at most twice a second. What waits to be
+// (link_server.h), progress and metrics with the steps, about once a second. What waits to be
 // told is also in the flight recorder, from which the daemon takes it if the rank is killed.
 //
 // While the thread that trains tells of a step, all others of its team wait. So it writes the line
@@ -32,7 +32,7 @@
 
 namespace terrace {
 
-inline constexpr int64_t kReportIntervalNs = 500'000'000;
+inline constexpr int64_t kReportIntervalNs = 900'000'000;  // each message of steps has one
 inline constexpr int kStepsToldAtOnce = 3;                 // whoever starts a job waits for them
 
 class Reporter {

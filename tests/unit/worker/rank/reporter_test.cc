@@ -161,7 +161,7 @@ TEST_F(ReporterTest, ManyStepsAreToldByWhoeverAddsTheLast) {
   EXPECT_EQ(UntoldSteps().size(), 0);
 }
 
-TEST_F(ReporterTest, ProgressAndMetricsComeTogetherAtMostTwiceASecond) {
+TEST_F(ReporterTest, ProgressAndMetricsComeTogetherAtMostOnceAnInterval) {
   Start(1);
   const auto daemon = Dial();
   EXPECT_TRUE(daemon->Receive()->has_report());
