@@ -4,7 +4,7 @@
 
 For each batch it trains one model resident, with moments and gradients on the host, with all states on the host, and with all on
 NVMe, in rounds, one after the other, and prints medians of the steps' seconds (the first two of each run left out, and those during
-which others used the machine: alone.py), as ratios to the resident run of the same round, beside the plan's. With --throttle both directions of the drive are slowed to that rate, so
+which others used the machine: alone.py), as ratios to the resident run of the same round, beside the plan's seconds and ratios. With --throttle both directions of the drive are slowed to that rate, so
 that its break-even lies between batches that a small machine trains. Above the break-even tokens of the plan at least 90 % of the
 resident speed must be left with states on the host and 85 % with states on NVMe; below, the plan's slowdown must be within 15 % of
 the measured one. `terrace profile --refresh` runs before each batch, so that a plan knows the machine of its minutes: the resident
@@ -91,7 +91,7 @@ def measured(binary, path):
     seconds, clean = alone.median_step(steps)
     logs = pathlib.Path(next(event["logs"] for event in events if event["event"] == "done"))
     rest, copies = parts_of(next(logs.glob("**/trace*.json")))
-    print(f"  {path.stem}: {seconds:.3f} s, {clean} steps alone, update and waits {rest:.2f} ms, copies {copies:.2f} ms", file=sys.stderr,
+    print(f"  {path.stem}: {seconds:.5f} s, {clean} steps alone, update and waits {rest:.2f} ms, copies {copies:.2f} ms", file=sys.stderr,
           flush=True)
     return seconds, rest, copies
 
@@ -120,8 +120,8 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         (folder / "corpus.txt").write_text("the king saw a shepherd and gave his brother bread and gold. " * 20000)
-        print("| tokens a step | states | s a step | of resident | plan says | update and waits, ms | copies, ms | "
-              "by update and waits | with copies | break-even tokens of the plan | holds |\n" + "|---" * 11 + "|")
+        print("| tokens a step | states | s a step | plan, s | of resident | plan says | update and waits, ms | copies, ms | "
+              "by update and waits | with copies | break-even tokens of the plan | holds |\n" + "|---" * 12 + "|")
         for batch in map(int, options.batches.split(",")):
             if not options.profiled:
                 subprocess.run([options.bin / "terrace", "profile", "--refresh"], check=True, stdout=subprocess.DEVNULL)
