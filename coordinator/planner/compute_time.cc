@@ -42,6 +42,9 @@ double Between(const Table& table, double at, const Value& value) {
 // Below that a product of the CPU backend has one thread (kernels/cpu/gemm.cc).
 constexpr double kFlopsOfATeam = 2.0 * (8 << 20);
 
+// Likewise an op that works through rows or vectors (kernels/cpu/parallel.h).
+constexpr int64_t kElementsOfATeam = 2 * 32768;
+
 // Of a product, or of one of those of an op that is made of some; -1: the op is not.
 double ProductFlops(const std::string& kernel, int64_t rows, int64_t columns, int64_t inner) {
   if (kernel.compare(0, 6, "matmul") != 0 && kernel.compare(0, 7, "lm_head") != 0) return -1;
@@ -116,6 +119,19 @@ double ComputeTime::Fp8Rate(RateClass shape, const Tables& tables) const {
 bool ComputeTime::HasOneThread(const RateClass& shape) const {
   const double flops = ProductFlops(shape.kernel, shape.rows, shape.columns, shape.inner);
   return teams_ && flops >= 0 && flops < kFlopsOfATeam;
+}
+
+bool ComputeTime::HasTeam(const v1::ComputeOp& compute,
+                          const std::vector<kernels::TensorShape>& shapes) const {
+  const absl::StatusOr<DecodedOp> decoded = DecodeOp(compute);
+  if (!teams_ || !decoded.ok() ||
+      !kernels::CheckShapes(decoded->op, decoded->attrs, shapes).empty()) {
+    return false;
+  }
+  const RateClass of = kernels::RateClassOf(decoded->op, decoded->attrs, shapes);
+  if (ProductFlops(of.kernel, 1, 1, 1) >= 0) return !HasOneThread(of);
+  const bool attention = of.kernel.compare(0, 9, "attention") == 0;  // a head is worth a thread
+  return attention || of.rows * of.columns >= kElementsOfATeam;
 }
 
 double ComputeTime::RateInTable(const RateClass& shape, const Tables& tables) const {

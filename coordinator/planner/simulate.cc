@@ -2,6 +2,7 @@
 #include "coordinator/planner/simulate.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -22,6 +23,39 @@ const v1::Sequence* FindSequence(const v1::Program& program, std::string_view na
   return nullptr;
 }
 
+// How long the threads of a team wait for its next loop before they sleep: the rounds that a rank
+// asks the OpenMP library for (worker/rank/environment.cc), half as many where two streams have a
+// team each. Rounds of other processors may last longer; the profile does not tell them.
+constexpr double kSpinSeconds = 53e-6;
+constexpr double kSpinSecondsOfTwoTeams = 26e-6;
+
+// Finds the instructions that begin with a team that sleeps, because one thread was busy on their
+// stream for longer than the others wait. Instructions are asked for in their order.
+class SleepingTeams {
+ public:
+  explicit SleepingTeams(const v1::Program& program) {
+    const bool two =
+        std::any_of(program.streams().begin(), program.streams().end(),
+                    [](const v1::Stream& stream) { return stream.kind() == v1::HOST_COMPUTE; });
+    spin_seconds_ = two ? kSpinSecondsOfTwoTeams : kSpinSeconds;
+  }
+
+  // `seconds`: what the instruction takes.
+  bool Slept(const v1::Instruction& instruction, bool has_team, double seconds) {
+    if (!instruction.has_compute()) return false;
+    const auto [of_stream, first] = one_thread_seconds_.try_emplace(instruction.stream(), 0);
+    if (!has_team) {
+      of_stream->second += seconds;
+      return false;
+    }
+    return std::exchange(of_stream->second, 0) > spin_seconds_;
+  }
+
+ private:
+  double spin_seconds_ = 0;
+  std::map<uint32_t, double> one_thread_seconds_;  // by stream, since its team last worked
+};
+
 absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_view name,
                                      const InstructionTime& time, int64_t cache_bytes) {
   StageInput input = {.program = &program, .sequence = FindSequence(program, name)};
@@ -32,6 +66,7 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
   }
   input.seconds.reserve(input.sequence->instructions_size());
   const std::vector<double> cached = CachedShares(program, *input.sequence, cache_bytes);
+  SleepingTeams teams(program);
   for (const v1::Instruction& instruction : input.sequence->instructions()) {
     const absl::StatusOr<double> seconds =
         time.Seconds(program, instruction, cached[input.seconds.size()]);
@@ -40,9 +75,12 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
                                                      input.seconds.size(), ": ",
                                                      seconds.status().message()));
     }
-    input.seconds.push_back(*seconds);
+    const bool slept = teams.Slept(instruction, time.HasTeam(instruction), *seconds);
+    const double team_wake =
+        slept ? time.TeamWakeSeconds() : 0;  // once, also behind another stream
+    input.seconds.push_back(*seconds + team_wake);
     input.contention.push_back(time.Contention(program, instruction, *seconds));
-    input.wake.push_back(time.WakeSeconds(instruction));
+    input.wake.push_back(std::max(0.0, time.WakeSeconds(instruction) - team_wake));
   }
   return input;
 }

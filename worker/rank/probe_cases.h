@@ -20,7 +20,7 @@ struct ProbeCase {
 };
 
 enum class ProbeDepth {
-  kBrief,     // few shapes, for a plan that nobody asked to be exact: about two seconds
+  kBrief,     // few shapes, for a plan that nobody asked to be exact: two to three seconds
   kThorough,  // `terrace profile`
 };
 

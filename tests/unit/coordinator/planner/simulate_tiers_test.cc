@@ -211,5 +211,31 @@ TEST(SimulateTiersTest, ATeamThatWaitedWakesUpAsWell) {
   EXPECT_DOUBLE_EQ(SimulateTiers(copy, profile).step_seconds, 3 + 65536 + 0.5);
 }
 
+TEST(SimulateTiersTest, ATeamThatOneThreadKeptWaitingForLongWakesUp) {
+  v1::HardwareProfile profile = SharedCores(2);
+  profile.set_team_wake_seconds(4);
+  profile.set_memory_bytes_per_second(4 * 1000 / 20e-6);  // 1000 elements take 20 us
+  const auto wakes = [&](std::vector<int64_t> elements, bool host_team) {
+    std::vector<TierLine> lines;
+    double alone = 0;
+    for (const int64_t of_line : elements) {
+      lines.push_back({.seconds = of_line});
+      alone += static_cast<double>(of_line) / 1000 * 20e-6;
+    }
+    v1::Program program = TierProgram(lines);
+    if (!host_team) program.mutable_streams(5)->set_kind(v1::NVME_WRITE);
+    program.set_threads(2);
+    return (Simulate(program, "train", profile).value_or(Simulation{}).step_seconds - alone) / 4;
+  };
+  constexpr int64_t kTeam = 65536;
+  EXPECT_NEAR(wakes({kTeam, kTeam}, false), 0, 1e-9);
+  EXPECT_NEAR(wakes({kTeam, 1000, 1000, kTeam}, false), 0, 1e-9) << "the others still wait";
+  EXPECT_NEAR(wakes({kTeam, 1000, 1000, 1000, kTeam, kTeam}, false), 1, 1e-9);
+  EXPECT_NEAR(wakes({kTeam, 1000, 1000, kTeam, 1000, kTeam}, true), 1, 1e-9)
+      << "half as long where two streams have teams";
+  profile.set_threads(1);
+  EXPECT_NEAR(wakes({kTeam, 1000, 1000, 1000, kTeam}, false), 0, 1e-9);
+}
+
 }  // namespace
 }  // namespace terrace
