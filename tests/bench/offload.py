@@ -141,7 +141,7 @@ def main():
                 ratio = statistics.median(r["resident"][0] / r[name][0] for r in rounds)
                 by_rest, with_copies = (resident_seconds / (resident_seconds + (rest - resident_rest + more) / 1e3) for more in (0, copies))
                 tokens, says = batch * options.sequence, planned["resident"] / planned[name]
-                print(f"| {tokens:,} | {name} | {seconds:.4f} | {100 * ratio:.1f} % | {100 * says:.1f} % | {rest:.2f} | {copies:.2f} | "
+                print(f"| {tokens:,} | {name} | {seconds:.5f} | {planned[name]:.5f} | {100 * ratio:.1f} % | {100 * says:.1f} % | {rest:.2f} | {copies:.2f} | "
                       f"{100 * by_rest:.1f} % | {100 * with_copies:.1f} % | {plans[name].get('break_even_tokens', 0):,.0f} | "
                       f"{verdict(name, tokens, with_copies, says, plans[name])} |", flush=True)
 
