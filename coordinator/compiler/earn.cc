@@ -140,24 +140,11 @@ absl::Status ImproveByPages(const PackingPolicy& policy, bool searches, v1::Prog
                                          : PlaceBetter(Searches(policy, /*pages=*/true), program);
 }
 
-// What `other` needs less of, arena by arena.
-void TakeSmaller(const v1::Program& other, v1::Program* program) {
-  for (v1::Arena& arena : *program->mutable_arenas()) {
-    const v1::Arena& from = other.arenas(static_cast<int>(arena.id()));
-    if (from.bytes() >= arena.bytes()) continue;
-    arena = from;
-    for (int i = 0; i < program->buffers_size(); ++i) {
-      if (program->buffers(i).arena() != arena.id()) continue;
-      program->mutable_buffers(i)->set_offset(other.buffers(i).offset());
-    }
-  }
-}
-
 // With more steps what orders choose holes for may well end higher: that is kept as it was.
 absl::Status Search(const PackingPolicy& policy, v1::Program* program) {
   v1::Program other = *program;
   RETURN_IF_ERROR(PlaceBuffers(&other, Searches(policy, /*pages=*/false)));
-  TakeSmaller(other, program);
+  TakeSmallerArenas(other, program);
   return absl::OkStatus();
 }
 
@@ -169,7 +156,7 @@ absl::Status ImproveToFit(const PackingPolicy& policy, bool searches, v1::Progra
   RETURN_IF_ERROR(PlaceBetter(OrdersAndPages(policy), &paged));
   const bool soon = program->buffers_size() <= kSearchedBuffers;
   if (searches && soon && Fits(paged)) RETURN_IF_ERROR(Search(policy, program));
-  if (!Fits(*program)) TakeSmaller(paged, program);
+  if (!Fits(*program)) TakeSmallerArenas(paged, program);
   return absl::OkStatus();
 }
 

@@ -210,4 +210,16 @@ absl::Status PlaceBuffers(v1::Program* program, const PlaceOptions& options) {
   return absl::OkStatus();
 }
 
+void TakeSmallerArenas(const v1::Program& other, v1::Program* program) {
+  for (v1::Arena& arena : *program->mutable_arenas()) {
+    const v1::Arena& from = other.arenas(static_cast<int>(arena.id()));
+    if (from.bytes() >= arena.bytes()) continue;
+    arena = from;
+    for (int i = 0; i < program->buffers_size(); ++i) {
+      if (program->buffers(i).arena() != arena.id()) continue;
+      program->mutable_buffers(i)->set_offset(other.buffers(i).offset());
+    }
+  }
+}
+
 }  // namespace terrace

@@ -24,4 +24,8 @@ struct PlaceOptions {
 
 absl::Status PlaceBuffers(v1::Program* program, const PlaceOptions& options = {});
 
+// Takes the arenas, and the offsets in them, of which `other`, the same program placed otherwise,
+// needs less.
+void TakeSmallerArenas(const v1::Program& other, v1::Program* program);
+
 }  // namespace terrace

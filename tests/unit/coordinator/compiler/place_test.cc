@@ -91,6 +91,30 @@ TEST(PlaceTest, EachArenaIsPlacedByItself) {
   EXPECT_EQ(program.buffers(2).offset(), 4096);
 }
 
+TEST(PlaceTest, OfAnotherPlacementOnlySmallerArenasAreTaken) {
+  v1::Program program = TwoSequences();
+  v1::Arena* host = program.add_arenas();
+  host->set_id(1);
+  host->set_tier(v1::HOST);
+  AddBuffer(&program, 512, v1::PERSISTENT);
+  AddBuffer(&program, 768, v1::PERSISTENT)->set_arena(1);
+  ASSERT_TRUE(PlaceBuffers(&program).ok());
+  v1::Program other = program;
+  for (int i = 0; i < 2; ++i) {
+    other.mutable_buffers(i)->set_offset(4096);
+    other.mutable_arenas(i)->set_bytes(2 * 4096);
+  }
+  program.mutable_arenas(1)->set_bytes(3 * 4096);
+  other.mutable_arenas(1)->set_page_bytes(4096);
+  other.mutable_arenas(1)->add_aliases()->set_pages(1);
+  TakeSmallerArenas(other, &program);
+  EXPECT_EQ(program.arenas(0).bytes(), 512);
+  EXPECT_EQ(program.buffers(0).offset(), 0);
+  EXPECT_EQ(program.arenas(1).bytes(), 2 * 4096);
+  EXPECT_EQ(program.arenas(1).aliases_size(), 1) << "addresses behind the memory go with it";
+  EXPECT_EQ(program.buffers(1).offset(), 4096);
+}
+
 TEST(PlaceTest, WhatDoesNotExistIsRefusedByName) {
   v1::Program program = TwoSequences();
   AddBuffer(&program, 256, v1::STEP, "sleep");
