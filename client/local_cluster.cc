@@ -17,7 +17,7 @@ namespace terrace {
 namespace {
 
 constexpr auto kStartTimeout = std::chrono::seconds(20);
-constexpr auto kEndTimeout = std::chrono::seconds(5);
+constexpr auto kEndTimeout = std::chrono::seconds(2);
 constexpr auto kPollInterval = std::chrono::milliseconds(5);
 constexpr size_t kKeptRuns = 10;
 constexpr size_t kShownLogBytes = 2000;

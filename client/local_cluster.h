@@ -32,8 +32,8 @@ class LocalCluster {
                           int threads_per_device, const std::string& device);
   // INTERNAL, with the log's place, when the coordinator or a worker has ended.
   absl::Status CheckAlive();
-  // Why a call to it failed: as CheckAlive where a local process turns out to have ended, waiting a
-  // few seconds for that when the coordinator cannot be reached, `failure` otherwise.
+  // Why a call to it failed: as CheckAlive where a local process turns out to have ended, waiting
+  // two seconds for that when the coordinator cannot be reached, `failure` otherwise.
   absl::Status CauseOf(absl::Status failure);
 
   Connection& connection() { return *connection_; }

@@ -35,7 +35,7 @@ inline constexpr size_t kFlightStreamsMax = 4096;   // of one program
 inline constexpr int32_t kFlightNoSequence = -1;    // nothing of the program is being executed
 inline constexpr size_t kFlightTiers = 4;           // by v1::Tier
 inline constexpr int64_t kFlightSampleMs = 100;     // between two samples of the process at least
-inline constexpr size_t kFlightSteps = 256;         // the newest are kept
+inline constexpr size_t kFlightSteps = 512;         // the newest are kept
 inline constexpr size_t kFlightStepBytesMax = 116;  // of one
 
 // Finished instructions of one stream in the present execution of a sequence, plus one at its end.

@@ -44,6 +44,7 @@ class PackStrip::Cheapest {
   void OfferSplit() {
     const std::vector<Room> rooms = strip_.RoomsOf(near_);
     for (const Room& one : rooms) {
+      if (*steps_ <= 0) return;
       for (const Room& other : rooms) {
         if (one.row == other.row) continue;
         const int64_t row_end = (one.row + 1) * strip_.page_;

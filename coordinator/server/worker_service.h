@@ -14,8 +14,8 @@ class Service;
 
 namespace terrace {
 
-// A heartbeat wakes both sides, also while steps are computed there; a worker is lost after six of
-// them.
+// A heartbeat wakes both sides, also while steps are computed there; a worker is lost after three
+// of them (Cluster::Timing).
 inline constexpr int64_t kHeartbeatMs = 1000;
 // Not yet written to one worker; beyond it the stream is closed, and the worker connects again and
 // reports afresh.

@@ -39,8 +39,9 @@ inline constexpr size_t kMaxQueuedEvents = 1024;
 // Between two messages with nothing urgent. Shorter than the coordinator's kHeartbeatMs, so that
 // the daemon's heartbeats ride along with what it passes on.
 inline constexpr absl::Duration kNewsWait = absl::Milliseconds(950);
-// As many events wait no longer: fewer than the flight recorder keeps of steps.
-inline constexpr size_t kNewsEventsMax = kFlightSteps / 2;
+// As many events wait no longer. The flight recorder keeps more steps than can wait in the
+// reporter, here and in a message that is being sent together.
+inline constexpr size_t kNewsEventsMax = kFlightSteps / 4;
 
 // What a rank has to tell; whatever is not there stays as it was.
 struct LinkNews {

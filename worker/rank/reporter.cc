@@ -103,21 +103,23 @@ void Reporter::Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, b
 
 bool Reporter::AddStep(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log) {
   absl::MutexLock lock(&steps_mutex_);
+  if (steps_ended_) return false;
   const bool last = step.step() == config_.spec().train().steps();
+  const bool has_event = log && config_.rank() == 0;
   steps_.last = step;
   const int64_t now_ns = clock_->MonotonicNanos();
-  const bool due = last || now_ns - metrics_told_ns_ >= kReportIntervalNs;
+  const bool due = last || now_ns - metrics_told_ns_ >= kMetricsIntervalNs;
   if (due) {
     steps_.metrics = metrics;
     metrics_told_ns_ = now_ns;
   }
-  if (log) {
+  if (has_event) {
     v1::JobEvent& event = steps_.events.emplace_back();
     event.set_unix_ms(clock_->UnixMillis());
     *event.mutable_step() = step;
     KeepStep(event);
   }
-  if (!log && !due) return false;
+  if (!has_event && !due) return false;
   const bool first = steps_told_ < kStepsToldAtOnce;
   steps_told_ += first ? 1 : 0;
   if (first || last || steps_link_ == nullptr || steps_.events.size() >= kNewsEventsMax)
@@ -137,14 +139,14 @@ void Reporter::TellSteps(Urgency urgency) {
     absl::MutexLock lock(&steps_mutex_);
     std::swap(steps, steps_);
   }
-  if (!steps.last.has_value()) return;
-  UpdateProgress(*steps.last);
+  if (steps.last.has_value()) UpdateProgress(*steps.last);
   for (v1::JobEvent& event : steps.events) {
     event.set_job(config_.job());
     Tell({.event = std::move(event)}, Urgency::kSoon);
   }
-  if (steps.metrics.has_value())
+  if (!steps.events.empty() || steps.metrics.has_value())
     Tell({.report = NewReport(), .metrics = std::move(steps.metrics)}, Urgency::kSoon);
+  // Somebody else may just have told of them, less urgently.
   if (urgency == Urgency::kNow) Tell({}, urgency);
 }
 
@@ -198,6 +200,10 @@ void Reporter::End(const absl::Status& status, bool stopped_early, int exit_code
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(ended_, true)) return;
+    {
+      absl::MutexLock steps(&steps_mutex_);
+      steps_ended_ = true;
+    }
     TellSteps(Urgency::kSoon);
     report_.set_state(status.ok() ? v1::RANK_SUCCEEDED : v1::RANK_FAILED);
     report_.set_reason(ReasonOf(status));
@@ -231,7 +237,7 @@ v1::JobEvent Reporter::NewEvent() const {
 }
 
 void Reporter::KeepStep(const v1::JobEvent& event) {
-  if (flight_ == nullptr || steps_link_ == nullptr || config_.rank() != 0) return;
+  if (flight_ == nullptr || steps_link_ == nullptr) return;
   char bytes[kFlightStepBytesMax];
   const size_t size = event.ByteSizeLong();
   if (size > sizeof bytes || !event.SerializeToArray(bytes, sizeof bytes)) return;

@@ -2,13 +2,14 @@
 // link, lines in the log, and at the end exit.pb in the run directory, from which a daemon that was
 // away learns the outcome.
 //
-// Changes of state and all but steps are told at once; steps together with those beside them
-// (link_server.h), progress and metrics with the steps, about once a second. What waits to be
-// told is also in the flight recorder, from which the daemon takes it if the rank is killed.
+// Changes of state, evaluations and checkpoints are told at once; steps together with those beside
+// them (link_server.h), progress with the steps, metrics with some of them, about once a second.
+// What waits to be told is also in the flight recorder, from which the daemon takes it if the rank
+// is killed.
 //
 // While the thread that trains tells of a step, all others of its team wait. So it writes the line
-// of the log and leaves the bare figures; the link's thread tells of many steps at once. All that
-// is not a step comes behind the steps before it.
+// of the log and leaves the bare figures; the link's thread tells of many steps at once. What else
+// comes while steps are taken comes behind the steps before it. After the end nothing is told.
 //
 // Thread-safe.
 //
@@ -32,8 +33,8 @@
 
 namespace terrace {
 
-inline constexpr int64_t kReportIntervalNs = 900'000'000;  // each message of steps has one
-inline constexpr int kStepsToldAtOnce = 3;                 // whoever starts a job waits for them
+inline constexpr int64_t kMetricsIntervalNs = 900'000'000;  // messages of steps come no more often
+inline constexpr int kStepsToldAtOnce = 3;                  // whoever starts a job waits for them
 
 class Reporter {
  public:
@@ -91,7 +92,7 @@ class Reporter {
   const v1::RankConfig& config_;
   const Clock* const clock_;
   absl::Mutex end_mutex_;  // whoever comes second ends no earlier
-  // In this order. The thread that trains takes the last one only, for moments.
+  // In this order. For a step that waits the thread that trains takes the last one only.
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(end_mutex_);
   LinkServer* link_ ABSL_GUARDED_BY(mutex_) = nullptr;
   v1::RankReport report_ ABSL_GUARDED_BY(mutex_);
@@ -102,6 +103,7 @@ class Reporter {
   FlightWriter* flight_ ABSL_GUARDED_BY(steps_mutex_) = nullptr;
   int64_t metrics_told_ns_ ABSL_GUARDED_BY(steps_mutex_) = 0;
   int steps_told_ ABSL_GUARDED_BY(steps_mutex_) = 0;
+  bool steps_ended_ ABSL_GUARDED_BY(steps_mutex_) = false;
 };
 
 }  // namespace terrace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_clock.h"
@@ -32,7 +33,7 @@ class ReporterTest : public testing::Test {
     fs::remove_all(folder_);
   }
 
-  void Start(uint32_t rank, bool collects = true) {
+  void Start(uint32_t rank, bool collects = true, absl::Duration news_wait = kNewsWait) {
     config_.set_job("books-1");
     config_.set_rank(rank);
     config_.set_run_directory(folder_.string());
@@ -52,7 +53,8 @@ class ReporterTest : public testing::Test {
                                 .collect =
                                     [this, collects] {
                                       if (collects) reporter_->TellSteps();
-                                    }});
+                                    },
+                                .news_wait = news_wait});
     reporter_ = std::make_unique<Reporter>(config_, &clock_);
     reporter_->SetFlight(flight_.get());
     reporter_->SetLink(link_.get());
@@ -129,7 +131,7 @@ TEST_F(ReporterTest, AnEvaluationIsToldAtOnceAfterTheStepsBeforeIt) {
 
 // They wait for the link's thread, the warning does not.
 TEST_F(ReporterTest, AWarningComesBehindTheStepsBeforeIt) {
-  Start(0);
+  Start(0, /*collects=*/true, /*news_wait=*/absl::Hours(1));
   const auto daemon = Dial();
   for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) Step(step);
   EXPECT_EQ(NextSteps(daemon.get(), kStepsToldAtOnce), (std::vector<int64_t>{1, 2, 3}));
@@ -137,6 +139,7 @@ TEST_F(ReporterTest, AWarningComesBehindTheStepsBeforeIt) {
   clock_.AdvanceMillis(70);
   Step(5);
   reporter_->Warn("the driver counts more than was planned");
+  link_->Flush(absl::Seconds(10));
   const auto message = daemon->Receive();
   ASSERT_EQ(message->events_size(), 3);
   EXPECT_EQ(message->events(0).step().step(), 4);
@@ -166,7 +169,7 @@ TEST_F(ReporterTest, ProgressAndMetricsComeTogetherAtMostOnceAnInterval) {
   const auto daemon = Dial();
   EXPECT_TRUE(daemon->Receive()->has_report());
   Step(1);
-  clock_.AdvanceMillis(kReportIntervalNs / 1'000'000);
+  clock_.AdvanceMillis(kMetricsIntervalNs / 1'000'000);
   Step(2);
   const auto message = daemon->Receive();
   EXPECT_EQ(message->report().progress().step(), 2);
@@ -224,6 +227,35 @@ TEST_F(ReporterTest, TheEndTakesAlongWhatWaits) {
   reporter_->End(absl::OkStatus(), /*stopped_early=*/false, 0);
   EXPECT_EQ(NextSteps(daemon.get(), 5), (std::vector<int64_t>{1, 2, 3, 4, 5}));
   EXPECT_EQ(UntoldSteps(), std::vector<int64_t>{});
+}
+
+// A rank that is killed on request may be in the middle of its steps.
+TEST_F(ReporterTest, NothingIsToldAfterTheEnd) {
+  Start(0);
+  const auto daemon = Dial();
+  for (int64_t step = 1; step <= 4; ++step) Step(step);
+  reporter_->End(absl::OkStatus(), /*stopped_early=*/true, 0);
+  for (int64_t step = 5; step <= 1000; ++step) Step(step);
+  const absl::Time start = absl::Now();
+  link_->Flush(absl::Seconds(10));
+  EXPECT_LT(absl::Now() - start, kNewsWait / 2) << "nothing is waited for";
+  reporter_->SetLink(nullptr);
+  link_.reset();
+  EXPECT_EQ(NextSteps(daemon.get(), 1000), (std::vector<int64_t>{1, 2, 3, 4}));
+}
+
+// Each message of steps says how far the job is.
+TEST_F(ReporterTest, ProgressComesWithTheStepsAlsoWithoutMetrics) {
+  Start(0, /*collects=*/true, /*news_wait=*/absl::Hours(1));
+  const auto daemon = Dial();
+  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) Step(step);
+  EXPECT_EQ(NextSteps(daemon.get(), kStepsToldAtOnce), (std::vector<int64_t>{1, 2, 3}));
+  link_->Flush(absl::Seconds(10));
+  Step(4);
+  link_->Flush(absl::Seconds(10));
+  const auto message = daemon->Receive();
+  EXPECT_EQ(message->report().progress().step(), 4);
+  EXPECT_FALSE(message->has_metrics());
 }
 
 }  // namespace
