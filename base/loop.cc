@@ -9,8 +9,8 @@
 
 namespace terrace {
 
-void Loop::Start(absl::Duration tick, std::function<void()> after_batch) {
-  tick_ = tick;
+void Loop::Start(absl::Duration first, std::function<absl::Duration()> after_batch) {
+  wait_ = first;
   after_batch_ = std::move(after_batch);
   thread_ = std::thread([this] { Run(); });
 }
@@ -53,9 +53,9 @@ void Loop::Run() {
     return stopping_ || !queue_.empty();
   };
   auto last_after = std::chrono::steady_clock::now();
-  const auto until_tick = [&] {
+  const auto until_due = [&] {
     const auto since = absl::FromChrono(std::chrono::steady_clock::now() - last_after);
-    return std::max(absl::ZeroDuration(), tick_ - since);
+    return std::max(absl::ZeroDuration(), wait_ - since);
   };
   while (true) {
     std::vector<std::function<void()>> batch;
@@ -63,15 +63,15 @@ void Loop::Run() {
     bool aside = false;
     {
       absl::MutexLock lock(&mutex_);
-      const bool has_some = mutex_.AwaitWithTimeout(absl::Condition(&has_work), until_tick());
+      const bool has_some = mutex_.AwaitWithTimeout(absl::Condition(&has_work), until_due());
       batch.swap(queue_);
       last = stopping_;
       aside = has_some && std::exchange(all_aside_, true);
     }
     for (const std::function<void()>& closure : batch) closure();
     if (last) return;
-    if (aside && until_tick() > absl::ZeroDuration()) continue;
-    after_batch_();
+    if (aside && until_due() > absl::ZeroDuration()) continue;
+    wait_ = after_batch_();
     last_after = std::chrono::steady_clock::now();
   }
 }

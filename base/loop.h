@@ -1,7 +1,10 @@
 // One thread that runs posted closures in order, and `after_batch` once after each batch of them
-// and on every tick: the control loop. What only this thread touches needs no locks. A batch of
-// closures that are posted aside, because they change nothing that `after_batch` looks at, goes
-// without it.
+// and when the time has come that the last call of it named: the control loop. What only this
+// thread touches needs no locks. A batch of closures that are posted aside, because they change
+// nothing that `after_batch` looks at, goes without it.
+//
+// There is no tick: each time that a loop wakes up stops a thread that computes, where all
+// processors do.
 //
 // Thread-safe.
 //
@@ -23,7 +26,9 @@ class Loop {
   Loop() = default;
   ~Loop() { Stop(); }
 
-  void Start(absl::Duration tick, std::function<void()> after_batch);
+  // `after_batch` returns how long it need not be called again if nothing is posted; until its
+  // first call that is `first`.
+  void Start(absl::Duration first, std::function<absl::Duration()> after_batch);
   // Runs what was posted, then ends the thread. Closures posted later are dropped.
   void Stop();
 
@@ -41,8 +46,8 @@ class Loop {
   std::vector<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
   bool all_aside_ ABSL_GUARDED_BY(mutex_) = true;  // of the queue
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Duration tick_;
-  std::function<void()> after_batch_;
+  absl::Duration wait_;  // for the next call, from the last
+  std::function<absl::Duration()> after_batch_;
   std::thread thread_;
 };
 

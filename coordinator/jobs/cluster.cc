@@ -123,6 +123,12 @@ void Cluster::Disconnect(std::string_view name, uint64_t session) {
   found->second.connected = false;
 }
 
+void Cluster::Excuse(int64_t ns, int64_t now_ns) {
+  for (auto& [name, entry] : nodes_) {
+    if (!entry.lost) entry.heard_ns = std::min(now_ns, entry.heard_ns + ns);
+  }
+}
+
 std::vector<std::string> Cluster::Expire(int64_t now_ns) {
   std::vector<std::string> lost;
   for (auto& [name, entry] : nodes_) {

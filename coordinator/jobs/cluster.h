@@ -49,6 +49,8 @@ class Cluster {
   absl::Status Heartbeat(std::string_view name, uint64_t session, const v1::Heartbeat& heartbeat,
                          int64_t now_ns, int64_t unix_ms);
   void Disconnect(std::string_view name, uint64_t session);
+  // For the last `ns` nobody here listened: they do not count as silence of a node.
+  void Excuse(int64_t ns, int64_t now_ns);
   // Forgets what nodes lost now had reported, and nodes lost long ago. Returns the names of those
   // that were lost just now.
   std::vector<std::string> Expire(int64_t now_ns);

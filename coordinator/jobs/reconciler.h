@@ -107,6 +107,8 @@ class Reconciler {
   absl::Status WorkerSaid(std::string_view worker, uint64_t session,
                           const v1::WorkerMessage& message);
   void WorkerGone(std::string_view worker, uint64_t session);
+  // This process stood still for that long until now, and did not listen.
+  void StoodStill(int64_t ns);
 
   void Pass();
 

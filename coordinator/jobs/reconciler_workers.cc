@@ -60,6 +60,8 @@ void Reconciler::WorkerGone(std::string_view worker, uint64_t session) {
   cluster_.Disconnect(worker, session);
 }
 
+void Reconciler::StoodStill(int64_t ns) { cluster_.Excuse(ns, clock_.MonotonicNanos()); }
+
 // Events of one batch of messages are stored together, at the start of the pass that follows it.
 void Reconciler::StoreEvent(const v1::JobEvent& event) {
   Entry* entry = Find(event.job());

@@ -4,28 +4,53 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace terrace {
 namespace {
 
-constexpr absl::Duration kTick =
-    absl::Milliseconds(500);  // all that goes by the clock takes seconds
+// All that goes by the clock takes seconds; heartbeats come more often, and each is followed by a
+// pass.
+constexpr absl::Duration kPassAtLeastEvery = absl::Milliseconds(1250);
+
+// Between two passes of a process that runs.
+constexpr absl::Duration kPassesApartMax = absl::Milliseconds(2000);
 
 }  // namespace
 
 Control::Control(const Reconciler::Timing& timing, Store& store, const Clock& clock,
                  PrepareFunction prepare)
-    : store_(store), prepare_(std::move(prepare)), reconciler_(timing, store, clock, *this) {}
+    : clock_(clock),
+      store_(store),
+      prepare_(std::move(prepare)),
+      reconciler_(timing, store, clock, *this) {}
 
 Control::~Control() { Stop(); }
 
 absl::Status Control::Start() {
   RETURN_IF_ERROR(reconciler_.Load());
-  planning_.Start(absl::InfiniteDuration(), [] {});
-  loop_.Start(kTick, [this] { reconciler_.Pass(); });
+  planning_.Start(absl::InfiniteDuration(), [] { return absl::InfiniteDuration(); });
+  loop_.Start(absl::ZeroDuration(), [this] { return Pass(); });
   return absl::OkStatus();
+}
+
+// A process that was stopped (a paused virtual machine, a debugger, memory that came back from
+// swap) finds that nobody has said anything for as long as that; what workers have said meanwhile
+// it has yet to read.
+absl::Duration Control::Pass() {
+  const absl::Duration apart = absl::Nanoseconds(clock_.MonotonicNanos() - passed_ns_);
+  if (passed_ns_ > 0 && apart > kPassesApartMax) {
+    log::Warn("this coordinator stood still for ",
+              absl::FormatDuration(absl::Trunc(apart, absl::Milliseconds(100))),
+              ": workers are not taken for lost for that");
+    reconciler_.StoodStill(absl::ToInt64Nanoseconds(apart));
+  }
+  reconciler_.Pass();
+  passed_ns_ = clock_.MonotonicNanos();
+  return kPassAtLeastEvery;
 }
 
 void Control::Stop() {

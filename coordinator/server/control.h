@@ -98,9 +98,13 @@ class Control final : public ControlPorts {
     LogSink sink;
   };
 
+  absl::Duration Pass();
+
+  const Clock& clock_;
   Store& store_;
   const PrepareFunction prepare_;
   Reconciler reconciler_;
+  int64_t passed_ns_ = 0;  // when the last pass ended; 0: none has
   uint64_t last_id_ = 0;
   std::map<std::string, Attached, std::less<>> workers_;
   std::map<uint64_t, Watcher> watchers_;

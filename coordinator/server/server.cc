@@ -25,6 +25,7 @@
 namespace terrace {
 namespace {
 
+constexpr int kWindowBytes = 1 << 20;  // of a stream: 50 MB/s over 20 ms
 constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
 
 struct Listening {
@@ -41,6 +42,9 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& job
   builder.AddListeningPort(options.listen, std::move(credentials), &listening.port);
   // Without this two coordinators could listen on one port and each see half of the workers.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A window of fixed size, as workers have it: to find one out takes a ping for each message.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
   builder.SetMaxReceiveMessageSize(kRpcMessageBytesMax);
   builder.RegisterService(&jobs);
   builder.RegisterService(&workers);

@@ -25,6 +25,7 @@ namespace {
 
 constexpr int64_t kPemBytesMax = 1 << 20;
 constexpr int kMessageBytesMax = 64 << 20;
+constexpr int kWindowBytes = 1 << 20;  // of a stream: 50 MB/s over 20 ms
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 
@@ -63,6 +64,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   // With the shared pool a new channel inherits the back-off of the failed ones, seconds long; the
   // pauses are the agent's.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A window of fixed size: to find one out, gRPC sends a ping with each message, which wakes up
+  // threads on both sides. The coordinator does the same.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
   // A coordinator whose machine died sends nothing, not even an end.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3'000);

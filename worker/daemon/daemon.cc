@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/daemon/daemon.h"
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <utility>
@@ -21,7 +22,8 @@
 namespace terrace {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(250);  // it stops a thread that computes
+// Where somebody follows a log, or where the coordinator does not take what is to be told.
+constexpr absl::Duration kPoll = absl::Milliseconds(250);
 constexpr size_t kEventsKeptMax = 1024;  // while the coordinator is away; the oldest go first
 constexpr absl::Duration kKillGrace = absl::Seconds(2);
 
@@ -60,7 +62,7 @@ class Daemon {
                              loop_.Post([this, message] { Handle(message); });
                            },
                        .on_disconnected = [this] { loop_.Post([this] { Disconnected(); }); }}));
-    loop_.Start(kTick, [this] { AfterBatch(); });
+    loop_.Start(kPoll, [this] { return AfterBatch(); });
     // On the loop's thread: ranks that die with the daemon die with the thread that forked them.
     loop_.Post([this] { supervisor_.Adopt(); });
     agent_->Start();
@@ -132,10 +134,16 @@ class Daemon {
     while (events_.size() > kEventsKeptMax) events_.pop_front();
   }
 
-  void AfterBatch() {
-    supervisor_.SampleMemory();
-    if (logs_.active()) logs_.Poll();
-    if (registered_ && (!events_.empty() || clock_.MonotonicNanos() >= heartbeat_due_ns_)) Report();
+  absl::Duration AfterBatch() {
+    absl::Duration wait = supervisor_.SampleMemory();
+    if (logs_.active()) {
+      logs_.Poll();
+      wait = std::min(wait, kPoll);
+    }
+    if (!registered_) return wait;
+    if (!events_.empty() || clock_.MonotonicNanos() >= heartbeat_due_ns_) Report();
+    if (!events_.empty()) wait = std::min(wait, kPoll);
+    return std::min(wait, absl::Nanoseconds(heartbeat_due_ns_ - clock_.MonotonicNanos()));
   }
 
   // The events that wait, and the heartbeat when it is due or nearly so: ranks tell their steps a

@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -64,15 +65,28 @@ MemoryWatch::MemoryWatch(const v1::RankConfig* config, int64_t pid, const Capaci
       process_(pid),
       cgroup_(pid > 0 ? MemoryCgroup::Find(pid, {}) : std::nullopt) {}
 
-void MemoryWatch::Sample() {
+absl::Duration MemoryWatch::Sample() {
+  if (pid_ <= 0) return absl::InfiniteDuration();
   const int64_t now_ms = clock_->UnixMillis();
-  if (pid_ <= 0 || (!samples_.empty() && now_ms - samples_.back().unix_ms < kProcessSampleMs))
-    return;
+  if (!samples_.empty()) {
+    const int64_t since_ms = now_ms - samples_.back().unix_ms;
+    const bool nearly = since_ms >= sample_ms_ / 2;
+    if (since_ms >= 0 && !nearly) return absl::Milliseconds(sample_ms_ - since_ms);
+  }
+  AddSample(now_ms);
+  return absl::Milliseconds(sample_ms_);
+}
+
+void MemoryWatch::AddSample(int64_t now_ms) {
   const std::optional<ProcessBytes> bytes = process_.Read();
   // A process that is being torn down holds nothing any more; what it held before is the news.
   if (!bytes.has_value() || bytes->resident == 0) return;
+  const bool steady =
+      !samples_.empty() &&
+      std::abs(bytes->resident - samples_.back().bytes.resident) < kProcessMovesBytes;
+  sample_ms_ = steady ? kSteadyProcessSampleMs : kProcessSampleMs;
   samples_.push_back({now_ms, *bytes, cgroup_ ? cgroup_->OomKills() : std::nullopt});
-  if (samples_.size() > kProcessSamplesKept) samples_.pop_front();
+  while (now_ms - samples_.front().unix_ms > kProcessSamplesKeptMs) samples_.pop_front();
   if (cgroup_) cgroup_used_bytes_ = cgroup_->UsedBytes();
 }
 

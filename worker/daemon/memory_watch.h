@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "proto/live_memory.h"
 #include "proto/v1/worker.pb.h"
@@ -24,9 +25,12 @@
 
 namespace terrace {
 
-inline constexpr int64_t kProcessSampleMs = 200;
-inline constexpr size_t kProcessSamplesKept = 64;
-// An OOM kill counts as the cause of a death when it came within the samples kept of it.
+// Between two samples: while what the process holds moves by kProcessMovesBytes, and where not.
+inline constexpr int64_t kProcessSampleMs = 250;
+inline constexpr int64_t kSteadyProcessSampleMs = 1000;
+inline constexpr int64_t kProcessMovesBytes = 1 << 20;
+// Older ones go. An OOM kill counts as the cause of a death when it came within the samples kept.
+inline constexpr int64_t kProcessSamplesKeptMs = 16'000;
 inline constexpr size_t kLargestBuffersShown = 12;
 
 // A program and what can be asked of it.
@@ -57,14 +61,16 @@ class MemoryWatch {
   MemoryWatch(const v1::RankConfig* config, int64_t pid, const Capacity& capacity,
               WatchedPrograms* programs, const Clock* clock);
 
-  // Call a few times a second.
-  void Sample();
+  // Takes a sample where one is due or nearly so. How long the next may wait; infinite: the process
+  // was dead from the start.
+  absl::Duration Sample();
   // What the rank holds now; `metrics` are its latest own.
   v1::RankMemory Report(const v1::RankMetrics& metrics);
   // For the verdict on a rank that has ended.
   MemoryFacts Facts(const v1::RankMetrics& metrics, const std::string& how);
 
  private:
+  void AddSample(int64_t now_ms);
   void Open();
   void AddTiers(const FlightState& state, const v1::RankMetrics& metrics,
                 v1::RankMemory* out) const;
@@ -86,6 +92,7 @@ class MemoryWatch {
   std::shared_ptr<const WatchedProgram> program_;
   int64_t step_peak_bytes_ = -1;  // of the program; -1: not worked out yet
   std::deque<ProcessSample> samples_;
+  int64_t sample_ms_ = kProcessSampleMs;  // until the next
   std::optional<int64_t> cgroup_used_bytes_;
 };
 

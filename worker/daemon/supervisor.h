@@ -29,8 +29,10 @@
 namespace terrace {
 
 inline constexpr size_t kRendezvousKeysKept = 4096;  // of one rank, to send again
-inline constexpr int64_t kMemoryReportMs = 1000;     // between two reports of a rank's memory
-inline constexpr int kOverLimitReports = 2;          // in a row: what goes by at once is let be
+// Between two reports of a rank's memory: less than a heartbeat's, so that one which comes a little
+// early brings it along.
+inline constexpr int64_t kMemoryReportMs = 900;
+inline constexpr int kOverLimitReports = 2;  // in a row: what goes by at once is let be
 
 // RANK_SUCCEEDED or RANK_FAILED.
 bool IsFinal(v1::RankState state);
@@ -66,8 +68,8 @@ class Supervisor {
   // For the end of a daemon that takes its ranks along. Waits until they are dead.
   void KillAll();
 
-  // Looks at the processes of all ranks. Call several times a second.
-  void SampleMemory();
+  // Looks at the processes of the ranks whose turn it is. How long the next may wait.
+  absl::Duration SampleMemory();
 
   // What a rank holds is told once each kMemoryReportMs, the rest each time.
   v1::Heartbeat Reports();

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <ctime>
 #include <utility>
 
@@ -27,17 +28,19 @@ void Supervisor::WatchMemory(Rank& rank, int64_t pid) {
                                               &watched_programs_, &clock_);
 }
 
-void Supervisor::SampleMemory() {
+absl::Duration Supervisor::SampleMemory() {
   const int64_t now_ms = clock_.UnixMillis();
+  absl::Duration wait = absl::InfiniteDuration();
   for (auto& [key, rank] : ranks_) {
     if (rank.ended || rank.memory == nullptr) continue;
-    rank.memory->Sample();
+    wait = std::min(wait, rank.memory->Sample());
     if (rank.report.state() != v1::RANK_RUNNING) continue;
     if (now_ms - rank.memory_told_ms < kMemoryReportMs) continue;
     rank.memory_told_ms = now_ms;
     *rank.report.mutable_memory() = rank.memory->Report(rank.metrics);
     CheckLimits(rank);
   }
+  return wait;
 }
 
 // Without checkpoints there is no boundary to go on from: such a rank is left to its luck.

@@ -4,6 +4,7 @@
 import os
 import re
 import signal
+import time
 import unittest
 
 from service import ServiceTest
@@ -30,6 +31,21 @@ class SurviveTest(ServiceTest):
         self.assertEqual(status["state"], "SUCCEEDED", status["message"])
         self.assertEqual((status["restarts"], int(status["progress"]["step"])), (0, 1500))
         self.assertEqual(self.wait_for_state(other, "SUCCEEDED", "FAILED")["state"], "SUCCEEDED")
+
+    def test_no_worker_is_lost_while_the_coordinator_stands_still(self):
+        coordinator, _ = self.start_service(1)
+        job = self.submit(self.job({"train.steps": 100_000}))
+        self.wait_for_steps(job, 20)
+        ranks = self.rank_pids()
+        for _ in range(2):
+            coordinator.signal(signal.SIGSTOP)
+            time.sleep(4)  # longer than a worker may be silent
+            coordinator.signal(signal.SIGCONT)
+            self.wait_for_steps(job, self.step_of(job) + 20)
+        status = self.status(job)
+        self.assertEqual((status["state"], status["restarts"]), ("RUNNING", 0), status["message"])
+        self.assertEqual(self.rank_pids(), ranks, "the same processes")
+        self.cli("cancel", job)
 
     def test_job_ends_while_the_coordinator_is_away(self):
         coordinator, _ = self.start_service(1)

@@ -15,7 +15,10 @@ namespace {
 TEST(LoopTest, AfterBatchFollowsWhatIsPostedAndCalled) {
   Loop loop;
   std::atomic<int> after = 0;
-  loop.Start(absl::Hours(1), [&] { ++after; });
+  loop.Start(absl::Hours(1), [&] {
+    ++after;
+    return absl::Hours(1);
+  });
   EXPECT_TRUE(loop.Call([] {}));
   while (after < 1) absl::SleepFor(absl::Milliseconds(1));
   loop.Post([] {});
@@ -27,7 +30,10 @@ TEST(LoopTest, AfterBatchFollowsWhatIsPostedAndCalled) {
 TEST(LoopTest, WhatIsPostedAsideRunsInOrderAndWithoutAfterBatch) {
   Loop loop;
   std::atomic<int> after = 0, ran = 0;
-  loop.Start(absl::Hours(1), [&] { ++after; });
+  loop.Start(absl::Hours(1), [&] {
+    ++after;
+    return absl::Hours(1);
+  });
   for (int i = 0; i < 100; ++i) {
     loop.PostAside([&, i] {
       EXPECT_EQ(ran, i);
@@ -42,16 +48,31 @@ TEST(LoopTest, WhatIsPostedAsideRunsInOrderAndWithoutAfterBatch) {
   while (after < 1) absl::SleepFor(absl::Milliseconds(1));
 }
 
-TEST(LoopTest, TicksComeHoweverMuchIsPostedAside) {
+TEST(LoopTest, TheTimeThatAfterBatchNamedComesHoweverMuchIsPostedAside) {
   Loop loop;
   std::atomic<int> after = 0;
-  loop.Start(absl::Milliseconds(20), [&] { ++after; });
+  loop.Start(absl::Milliseconds(20), [&] {
+    ++after;
+    return absl::Milliseconds(20);
+  });
   std::function<void()> again = [&] { loop.PostAside(again); };
   loop.PostAside(again);
   const absl::Time deadline = absl::Now() + absl::Seconds(10);
   while (after < 3 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_GE(after, 3);
   loop.Stop();
+}
+
+TEST(LoopTest, EachCallNamesTheTimeOfTheNext) {
+  Loop loop;
+  std::atomic<int> after = 0;
+  loop.Start(absl::ZeroDuration(),
+             [&] { return ++after < 4 ? absl::Milliseconds(10) : absl::InfiniteDuration(); });
+  const absl::Time start = absl::Now();
+  while (after < 4) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(29));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(after, 4);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/submit.h"
 #include "coordinator/store/memory_store.h"
+#include "tests/support/fake_clock.h"
 #include "tests/support/fake_worker.h"
 
 namespace terrace {
@@ -168,6 +169,37 @@ TEST_F(ControlTest, ExplainListsTheProgramsOfAYaml) {
     done.Notify();
   });
   done.WaitForNotification();
+}
+
+// Its own silence is what a worker may be lost for, not what this process did not hear.
+TEST(ControlPauseTest, AWorkerIsNotLostBecauseTheCoordinatorStoodStill) {
+  FakeClock clock;  // read and moved on the loop only
+  MemoryStore store;
+  Control control({}, store, clock, &FakePrepare);
+  ASSERT_TRUE(control.Start().ok());
+  FakeWorker worker("w", 1);
+  const auto state = [&] {
+    std::string state;
+    EXPECT_TRUE(control.loop().Call([&] { state = control.reconciler().Nodes().front().state(); }));
+    return state;
+  };
+  const auto advance = [&](int64_t ms) {
+    EXPECT_TRUE(control.loop().Call([&] { clock.AdvanceMillis(ms); }));
+  };
+  ASSERT_TRUE(control.loop().Call([&] {
+    const uint64_t session = control.NewSession();
+    ASSERT_TRUE(control.reconciler().WorkerRegistered(worker.node(), session).ok());
+    ASSERT_TRUE(control.reconciler().WorkerSaid("w", session, worker.Heartbeat()).ok());
+  }));
+  advance(60'000);
+  EXPECT_EQ(state(), "ready");
+  for (int i = 0; i < 2; ++i) {
+    advance(1500);
+    EXPECT_EQ(state(), "ready");
+  }
+  advance(1500);
+  EXPECT_EQ(state(), "lost");
+  control.Stop();
 }
 
 TEST(CoordinatorMetricsTest, AnAddressInUseIsSaidClearly) {

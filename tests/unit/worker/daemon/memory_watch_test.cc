@@ -8,7 +8,10 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/time/time.h"
+#include "tests/support/fake_clock.h"
 #include "worker/flight_recorder.h"
 #include "worker/memory/arena.h"
 
@@ -80,6 +83,27 @@ TEST_F(MemoryWatchTest, TheStepsPeakIsThatOfTheBucketThatNeedsMost) {
   EXPECT_EQ(memory.allocator().mode(), "planned");
   EXPECT_EQ(memory.allocator().step_peak_bytes(), 100 + 700);
   EXPECT_EQ(memory.allocator().allocated_bytes(), 100) << "between two steps";
+}
+
+TEST_F(MemoryWatchTest, WhatMovesIsLookedAtMoreOftenThanWhatDoesNot) {
+  FakeClock clock;
+  MemoryWatch watch(&config_, ::getpid(), {}, &programs_, &clock);
+  const auto taken = [&watch] { return watch.Facts({}, "killed").samples.size(); };
+  const auto wait = [](int64_t ms) { return absl::Milliseconds(ms); };
+  EXPECT_EQ(watch.Sample(), wait(kProcessSampleMs));
+  clock.AdvanceMillis(kProcessSampleMs);
+  EXPECT_EQ(watch.Sample(), wait(kSteadyProcessSampleMs)) << "it holds what it held";
+  clock.AdvanceMillis(100);
+  EXPECT_EQ(watch.Sample(), wait(kSteadyProcessSampleMs - 100));
+  EXPECT_EQ(taken(), 2) << "none is due";
+  clock.AdvanceMillis(kSteadyProcessSampleMs - 150);
+  const std::vector<char> more(64 << 20, 1);
+  EXPECT_EQ(watch.Sample(), wait(kProcessSampleMs)) << "nearly due, and 64 MiB more";
+  EXPECT_EQ(taken(), 3);
+  clock.AdvanceMillis(kProcessSamplesKeptMs);
+  watch.Sample();
+  EXPECT_EQ(taken(), 2) << "the last and one that is just old enough to stay";
+  EXPECT_EQ(WatchOf(0).Sample(), absl::InfiniteDuration());
 }
 
 // Half of the arena has a second address: 64 MiB of memory that /proc/<pid>/statm counts as 96.

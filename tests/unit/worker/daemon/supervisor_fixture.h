@@ -54,7 +54,7 @@ class SupervisorTest : public testing::Test {
                 [this](const v1::WorkerMessage& message) { sent_.push_back(message); },
             .changed = [] {}},
         *programs_);
-    loop_->Start(absl::Milliseconds(50), [] {});
+    loop_->Start(absl::Milliseconds(50), [] { return absl::Milliseconds(50); });
     loop_->Call([&] { supervisor_->Adopt(); });
   }
   // As a kill would: nothing is told to anybody. The loop first: what ranks have posted there is of
