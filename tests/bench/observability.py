@@ -4,9 +4,9 @@
 
   turns    inside one run of a whole service (coordinator, daemon, rank), --steps steps watched and --steps steps without any of it take
            turns, in rounds of four: one kind, twice the other, the first again. Printed: the median of the ratios of --rounds rounds
-           with the interval that holds it with 95 % (resampled rounds). observability_rank.cc says what a turn has. A daemon that was
-           stopped does once what it missed, so that its periodic work is counted up to twice. With --keep it is not stopped: only what
-           the rank itself does.
+           with the interval that holds it with 95 % (resampled rounds). observability_rank.cc says what a turn has. Steps of its kind that
+           nobody times come before each turn: a daemon that was stopped does then what it missed. With --keep it is not stopped: only
+           what the rank itself does.
   samples  the same service with the real rank; `perf record` takes samples of the time of all its processors for --seconds, and
            each sample is counted where its stack says it belongs. Printed: shares of the time of the threads that compute.
   threads  the same service; for --seconds the kernel's own count of what each thread ran (schedstat: exact, and who measures takes
@@ -15,7 +15,7 @@
 
 /metrics of daemon and coordinator is asked for every 15 seconds, as Prometheus does by default.
 
-  tests/bench/observability.py turns --bin build/release/bin [--rounds 300] [--steps 4] [--threads 2] [--keep]
+  tests/bench/observability.py turns --bin build/release/bin [--rounds 300] [--steps 8] [--batch 8] [--threads 2] [--keep]
   tests/bench/observability.py samples --bin build/release/bin [--seconds 30] [--threads 2] [--frequency 997]
   tests/bench/observability.py threads --bin build/release/bin [--seconds 30] [--threads 2]
 """
@@ -150,10 +150,19 @@ def median_with_interval(values):
 def turns(options, folder):
     service = Service(options, folder, options.bin / "observability_rank")
     try:
-        service.submit(spec_of(options, folder))
+        run = service.submit(spec_of(options, folder))
         path = folder / "turns.csv"
+        rank = int((run / "pid").read_text())
+
+        def ended():
+            if path.read_text().count("\n") > options.rounds:
+                return True
+            if not pathlib.Path(f"/proc/{rank}").exists():
+                raise SystemExit("the rank has ended before its turns have")
+            return False
+
         # Seldom: who asks takes time from the steps.
-        wait_for(lambda: path.read_text().count("\n") > options.rounds, "all turns have ended", 20 * options.rounds * options.steps, 2)
+        wait_for(ended, "all turns have ended", 20 * options.rounds * options.steps, 2)
         with open(path, encoding="utf-8") as rows:
             pairs = [(float(row["watched"]), float(row["bare"])) for row in csv.DictReader(rows)]
     finally:
@@ -270,7 +279,7 @@ def main():
     parser.add_argument("what", choices=["turns", "samples", "threads"])
     parser.add_argument("--bin", type=pathlib.Path, required=True)
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--frequency", type=int, default=997, help="of samples a second, on each processor")

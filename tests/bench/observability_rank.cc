@@ -33,6 +33,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -106,11 +107,13 @@ class Watchers {
   std::vector<pid_t> pids_;
 };
 
+constexpr absl::Duration kSettling = absl::Milliseconds(80);
+
 // As RankProcess prepares a rank, for both kinds of turns.
 class Bench {
  public:
-  Bench(v1::RankConfig config, Reporter* reporter, Commands* commands, LinkServer* link)
-      : config_(std::move(config)), reporter_(*reporter), commands_(*commands), link_(*link) {
+  Bench(v1::RankConfig config, Reporter* reporter, Commands* commands)
+      : config_(std::move(config)), reporter_(*reporter), commands_(*commands) {
     program_ = Checked(ReadProgram(config_.program_path(), config_.program_sha256()));
     const int threads =
         std::max(1, static_cast<int>(std::min(config_.threads(), program_->threads())));
@@ -153,29 +156,38 @@ class Bench {
                      .metrics = MemoryMetrics({*program_, *memory_, /*external_bytes=*/0})});
   }
 
-  // Seconds a step. What waits to be told is told within the turn: its cost belongs there.
+  // Seconds a step of a turn, which follows steps of its kind that nobody times: a signal wakes
+  // each thread of those that watch, and what they missed they do at once.
   double Watched(int64_t steps) {
-    program_->mutable_rules()->set_steps(step_ + steps);  // where the trainer's loop ends
+    for (const absl::Time end = absl::Now() + kSettling; absl::Now() < end;) RunWatched(1);
     const int64_t start_ns = clock_.MonotonicNanos();
-    Checked(trainer_->Run(step_));
-    link_.Flush(absl::Seconds(1));
-    step_ += steps;
+    RunWatched(steps);
     return PerStep(start_ns, steps);
   }
   double Bare(int64_t steps) {
-    const int64_t start_ns = clock_.MonotonicNanos();
     vm_clock_.Stand(true);
-    for (int64_t end = step_ + steps; step_ < end; ++step_) {
-      io_->SetStep(step_);
-      Check(vm_->Run("train", &*io_));
-      Checked(agreement_->Exchange({.stop = commands_.stop_flag().load()}));
-    }
+    for (const absl::Time end = absl::Now() + kSettling; absl::Now() < end;) RunBare(1);
+    const int64_t start_ns = clock_.MonotonicNanos();
+    RunBare(steps);
+    const double seconds = PerStep(start_ns, steps);
     vm_clock_.Stand(false);
-    return PerStep(start_ns, steps);
+    return seconds;
   }
   bool stopped() const { return commands_.stop_flag().load(); }
 
  private:
+  void RunWatched(int64_t steps) {
+    program_->mutable_rules()->set_steps(step_ + steps);  // where the trainer's loop ends
+    Checked(trainer_->Run(step_));
+    step_ += steps;
+  }
+  void RunBare(int64_t steps) {
+    for (const int64_t end = step_ + steps; step_ < end; ++step_) {
+      io_->SetStep(step_);
+      Check(vm_->Run("train", &*io_));
+      Checked(agreement_->Exchange({.stop = commands_.stop_flag().load()}));
+    }
+  }
   std::unique_ptr<Vm> NewVm(int threads) {
     auto vm = Checked(Vm::Create(*program_,
                                  {.threads = threads,
@@ -195,7 +207,6 @@ class Bench {
   const v1::RankConfig config_;
   Reporter& reporter_;
   Commands& commands_;
-  LinkServer& link_;
   const SystemClock clock_;
   SwitchedClock vm_clock_;
   std::unique_ptr<v1::Program> program_;
@@ -211,7 +222,10 @@ class Bench {
   int64_t step_ = 0;
 };
 
-void Measure(Bench* bench, std::FILE* out) {
+// `telling`: whether the link may tell steps. Those of a watched turn that are to be told when it
+// is over are told in the next one, so that messages are as frequent in watched turns, and as
+// long, as in a job.
+void Measure(Bench* bench, std::atomic<bool>* telling, std::FILE* out) {
   const int64_t rounds = Setting("OBSERVABILITY_ROUNDS", 100);
   const int64_t steps = Setting("OBSERVABILITY_STEPS", 4);
   const Watchers watchers;
@@ -225,6 +239,7 @@ void Measure(Bench* bench, std::FILE* out) {
     // One kind on the outside, the other within: a machine that grows slower, or faster, as the
     // round goes on does so to both alike.
     for (const bool is_watched : {watched_first, !watched_first, !watched_first, watched_first}) {
+      telling->store(is_watched);
       watchers.Signal(is_watched ? SIGCONT : SIGSTOP);
       (is_watched ? watched : bare) +=
           (is_watched ? bench->Watched(steps) : bench->Bare(steps)) / 2;
@@ -250,6 +265,7 @@ int Run(const std::string& config_path, char** argv) {
   Commands commands;
   Reporter reporter(config, &clock);
   FlightWriter* flight = nullptr;  // there before the first step
+  std::atomic<bool> telling = true;
   auto link = Checked(LinkServer::Start({.path = config.run_directory() + "/link.sock",
                                          .job = config.job(),
                                          .epoch = config.epoch(),
@@ -264,17 +280,21 @@ int Run(const std::string& config_path, char** argv) {
                                                const int64_t step = LastStep(message);
                                                if (step > 0) flight->SetToldStep(step);
                                              },
-                                         .collect = [&reporter] { reporter.TellSteps(); }}));
+                                         .collect =
+                                             [&reporter, &telling] {
+                                               if (telling) reporter.TellSteps();
+                                             }}));
   reporter.SetLink(link.get());
   reporter.SetState(v1::RANK_PREPARING);
-  Bench bench(config, &reporter, &commands, link.get());
+  Bench bench(config, &reporter, &commands);
   flight = bench.flight();
   reporter.SetState(v1::RANK_READY);
   commands.WaitForGo();
   if (!commands.BeginTraining()) return 0;
   reporter.SetState(v1::RANK_RUNNING);
   bench.MakeTrainer();
-  Measure(&bench, out);
+  Measure(&bench, &telling, out);
+  telling = true;
   std::fclose(out);
   reporter.End(absl::OkStatus(), /*stopped_early=*/false, 0);
   _exit(0);  // as terrace-rank does
