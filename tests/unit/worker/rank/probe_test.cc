@@ -86,6 +86,18 @@ TEST(KernelRunnerTest, AWindowIsWholeSetsWithinHalfOfTheCache) {
   for (int i = 0; i < 3; ++i) EXPECT_GT(runner->Call(small), 0);
 }
 
+TEST(KernelRunnerTest, AWindowIsLargerThanTheOwnCachesOfAllCoresThatWorkOnIt) {
+  const ProbeCase small = StreamCase(1 << 10);
+  for (const int threads : {1, 2, 3}) {
+    auto runner = KernelRunner::Create(threads);
+    ASSERT_TRUE(runner.ok()) << runner.status();
+    EXPECT_EQ(runner->WindowInCache(small, 32 << 20), threads * (4 << 20));
+  }
+  auto runner = KernelRunner::Create(8);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ(runner->WindowInCache(small, 32 << 20), 16 << 20) << "half of the cache at the most";
+}
+
 // What a window leaves in the cache is not what operands in memory are timed with.
 TEST(KernelRunnerTest, CallsRoundAllOfTheMemoryGoOnBehindAWindow) {
   auto runner = KernelRunner::Create(1);
