@@ -16,7 +16,7 @@ using kernels::DType;
 constexpr int64_t kArenaBytes = 192 << 20;  // several times a last-level cache
 constexpr int64_t kAlignment = 256;
 // Of each thread: several times its core's own cache, where operands would be found otherwise.
-// Rates hold from there to half of the last-level cache (tests/bench/results/cached_rates-*.md).
+// Rates hold from there to half of the last-level cache (tests/bench/results/profile-*.md).
 constexpr int64_t kThreadWindowBytesMin = 4 << 20;
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
