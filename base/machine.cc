@@ -83,7 +83,7 @@ int64_t LastLevelCacheBytes(const std::string& folder, const std::vector<int>& c
 
 std::string ProfileVersion(std::string_view program_version) {
   // Raised when the probe measures otherwise, so that what was kept before is measured again.
-  constexpr int kMeasuredSo = 5;
+  constexpr int kMeasuredSo = 6;
   return absl::StrCat(std::string(program_version), ".", kMeasuredSo);
 }
 

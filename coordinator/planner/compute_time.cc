@@ -42,14 +42,28 @@ double Between(const Table& table, double at, const Value& value) {
 // Below that a product of the CPU backend has one thread (kernels/cpu/gemm.cc).
 constexpr double kFlopsOfATeam = 2.0 * (8 << 20);
 
-// Likewise an op that works through rows or vectors (kernels/cpu/parallel.h).
+// Below that one thread of the CPU backend works through all rows of an op
+// (kernels/cpu/parallel.h).
 constexpr int64_t kElementsOfATeam = 2 * 32768;
+
+// An op that works through rows one by one, a few operations an element: neither products nor
+// attention, and not the updates and sums of vectors.
+bool OfRows(const RateClass& shape) {
+  return shape.columns > 1 && shape.kernel.compare(0, 9, "attention") != 0;
+}
 
 // Of a product, or of one of those of an op that is made of some; -1: the op is not.
 double ProductFlops(const std::string& kernel, int64_t rows, int64_t columns, int64_t inner) {
   if (kernel.compare(0, 6, "matmul") != 0 && kernel.compare(0, 7, "lm_head") != 0) return -1;
   return 2.0 * static_cast<double>(rows) * static_cast<double>(columns) *
          static_cast<double>(inner);
+}
+
+// One thread takes row after row, each as long as the one before: how many there are is no part of
+// its rate.
+double LogOfRows(const RateClass& shape, bool one_thread) {
+  const bool products = ProductFlops(shape.kernel, 1, 1, 1) >= 0;
+  return one_thread && !products && OfRows(shape) ? 0 : LogOf(shape.rows);
 }
 
 }  // namespace
@@ -72,8 +86,8 @@ ComputeTime::ComputeTime(const v1::HardwareProfile& profile)
                           .inner = rate.inner()};
     const auto add = [&](double flops_per_second, Tables* tables) {
       const auto add_to = [&](bool one_thread) {
-        (*tables)[{of.kernel, of.precision, one_thread}][LogOf(of.rows)][LogOf(of.columns)]
-                 [LogOf(of.inner)] = std::log2(flops_per_second);
+        (*tables)[{of.kernel, of.precision, one_thread}][LogOfRows(of, one_thread)]
+                 [LogOf(of.columns)][LogOf(of.inner)] = std::log2(flops_per_second);
       };
       add_to(false);
       if (HasOneThread(of)) add_to(true);
@@ -117,8 +131,10 @@ double ComputeTime::Fp8Rate(RateClass shape, const Tables& tables) const {
 }
 
 bool ComputeTime::HasOneThread(const RateClass& shape) const {
+  if (!teams_) return false;
   const double flops = ProductFlops(shape.kernel, shape.rows, shape.columns, shape.inner);
-  return teams_ && flops >= 0 && flops < kFlopsOfATeam;
+  if (flops >= 0) return flops < kFlopsOfATeam;
+  return OfRows(shape) && shape.rows * shape.columns < kElementsOfATeam;
 }
 
 bool ComputeTime::HasTeam(const v1::ComputeOp& compute,
@@ -129,22 +145,24 @@ bool ComputeTime::HasTeam(const v1::ComputeOp& compute,
     return false;
   }
   const RateClass of = kernels::RateClassOf(decoded->op, decoded->attrs, shapes);
-  if (ProductFlops(of.kernel, 1, 1, 1) >= 0) return !HasOneThread(of);
-  const bool attention = of.kernel.compare(0, 9, "attention") == 0;  // a head is worth a thread
-  return attention || of.rows * of.columns >= kElementsOfATeam;
+  const bool vector = of.columns <= 1 && ProductFlops(of.kernel, 1, 1, 1) < 0;
+  return vector ? of.rows >= kElementsOfATeam : !HasOneThread(of);
 }
 
 double ComputeTime::RateInTable(const RateClass& shape, const Tables& tables) const {
+  bool one_thread = false;
   const auto find = [&](const std::string& kernel) {
     auto table = tables.end();
     if (HasOneThread(shape)) table = tables.find({kernel, shape.precision, true});
-    return table != tables.end() ? table : tables.find({kernel, shape.precision, false});
+    one_thread = table != tables.end();
+    return one_thread ? table : tables.find({kernel, shape.precision, false});
   };
   auto found = find(shape.kernel);
   // A profile that does not tell transposed products apart.
   if (found == tables.end() && shape.kernel.compare(0, 7, "matmul_") == 0) found = find("matmul");
   if (found == tables.end()) return 0;
-  const double rows = LogOf(shape.rows), columns = LogOf(shape.columns), inner = LogOf(shape.inner);
+  const double rows = LogOfRows(shape, one_thread), columns = LogOf(shape.columns),
+               inner = LogOf(shape.inner);
   return std::exp2(Between(found->second, rows, [&](const Columns& of_rows) {
     return Between(of_rows, columns, [&](const Inner& of_columns) {
       return Between(of_columns, inner, [](double log_rate) { return log_rate; });

@@ -59,11 +59,11 @@ class ComputeTime {
   using Columns = std::map<double, Inner>;
   using Rows = std::map<double, Columns>;
 
-  // By kernel and precision: all shapes, and those of which one thread computes a product.
+  // By kernel and precision: all shapes, and those of which one thread does all.
   using Tables = std::map<std::tuple<std::string, std::string, bool>, Rows>;
 
   double RateOf(const kernels::RateClass& shape, const Tables& tables) const;
-  // A product so small that one of the rank's threads computes it.
+  // A product, or an op on rows, so small that one of the rank's threads does it.
   bool HasOneThread(const kernels::RateClass& shape) const;
   double RateInTable(const kernels::RateClass& shape, const Tables& tables) const;
   double Fp8Rate(kernels::RateClass shape, const Tables& tables) const;

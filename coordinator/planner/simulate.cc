@@ -2,7 +2,6 @@
 #include "coordinator/planner/simulate.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "base/strings.h"
 #include "coordinator/planner/cache_reuse.h"
 #include "coordinator/planner/instruction_time.h"
+#include "coordinator/planner/sleeping_teams.h"
 #include "proto/grid.h"
 
 namespace terrace {
@@ -23,41 +23,9 @@ const v1::Sequence* FindSequence(const v1::Program& program, std::string_view na
   return nullptr;
 }
 
-// How long the threads of a team wait for its next loop before they sleep: the rounds that a rank
-// asks the OpenMP library for (worker/rank/environment.cc), half as many where two streams have a
-// team each. Rounds of other processors may last longer; the profile does not tell them.
-constexpr double kSpinSeconds = 53e-6;
-constexpr double kSpinSecondsOfTwoTeams = 26e-6;
-
-// Finds the instructions that begin with a team that sleeps, because one thread was busy on their
-// stream for longer than the others wait. Instructions are asked for in their order.
-class SleepingTeams {
- public:
-  explicit SleepingTeams(const v1::Program& program) {
-    const bool two =
-        std::any_of(program.streams().begin(), program.streams().end(),
-                    [](const v1::Stream& stream) { return stream.kind() == v1::HOST_COMPUTE; });
-    spin_seconds_ = two ? kSpinSecondsOfTwoTeams : kSpinSeconds;
-  }
-
-  // `seconds`: what the instruction takes.
-  bool Slept(const v1::Instruction& instruction, bool has_team, double seconds) {
-    if (!instruction.has_compute()) return false;
-    const auto [of_stream, first] = one_thread_seconds_.try_emplace(instruction.stream(), 0);
-    if (!has_team) {
-      of_stream->second += seconds;
-      return false;
-    }
-    return std::exchange(of_stream->second, 0) > spin_seconds_;
-  }
-
- private:
-  double spin_seconds_ = 0;
-  std::map<uint32_t, double> one_thread_seconds_;  // by stream, since its team last worked
-};
-
 absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_view name,
-                                     const InstructionTime& time, int64_t cache_bytes) {
+                                     const InstructionTime& time,
+                                     const v1::HardwareProfile& profile) {
   StageInput input = {.program = &program, .sequence = FindSequence(program, name)};
   if (input.sequence == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", sequence '",
@@ -65,8 +33,8 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
                                                    "': the program has none of that name"));
   }
   input.seconds.reserve(input.sequence->instructions_size());
-  const std::vector<double> cached = CachedShares(program, *input.sequence, cache_bytes);
-  SleepingTeams teams(program);
+  const std::vector<double> cached = CachedShares(program, *input.sequence, profile.cache_bytes());
+  SleepingTeams teams(program, profile);
   for (const v1::Instruction& instruction : input.sequence->instructions()) {
     const absl::StatusOr<double> seconds =
         time.Seconds(program, instruction, cached[input.seconds.size()]);
@@ -208,8 +176,7 @@ absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::s
       return absl::InvalidArgumentError(
           absl::StrCat("stage ", program.stage(), " is given twice; one program a stage"));
     }
-    ASSIGN_OR_RETURN(inputs.emplace_back(),
-                     ReadStage(program, sequence, time, profile.cache_bytes()));
+    ASSIGN_OR_RETURN(inputs.emplace_back(), ReadStage(program, sequence, time, profile));
   }
   JointRun run(inputs, profile);
   RETURN_IF_ERROR(run.Run());

@@ -50,7 +50,7 @@ Sizes SizesOf(ProbeDepth depth) {
           .loss_rows = {256, 2048},
           .vocabulary = {256, 4096},
           .hidden = {64, 256, 768},
-          .rows = {256, 2048},
+          .rows = {32, 256, 2048},  // the fewest are one thread's work, but for the longest rows
           .columns = {64, 512, 2048},
           .vector = {1 << 12, 1 << 16, 1 << 20, 1 << 23},
           .flops_max = kThoroughFlopsMax};

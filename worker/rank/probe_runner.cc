@@ -15,7 +15,9 @@ using kernels::DType;
 
 constexpr int64_t kArenaBytes = 192 << 20;  // several times a last-level cache
 constexpr int64_t kAlignment = 256;
-constexpr int64_t kWindowBytesMin = 4 << 20;  // more than some cores' own caches
+// Of each thread: several times its core's own cache, where operands would be found otherwise.
+// Rates hold from there to half of the last-level cache (tests/bench/results/profile-*.md).
+constexpr int64_t kThreadWindowBytesMin = 4 << 20;
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -38,7 +40,8 @@ bool KernelRunner::Fits(const ProbeCase& one) const { return SetBytes(one) <= kA
 // Half of the cache: its other lines, the system's and those of other programs, have the rest.
 int64_t KernelRunner::WindowInCache(const ProbeCase& one, int64_t cache_bytes) const {
   const int64_t set = std::max(SetBytes(one), kAlignment), half = cache_bytes / 2;
-  const int64_t wanted = std::max<int64_t>(2, (kWindowBytesMin + set - 1) / set);
+  const int64_t least = kThreadWindowBytesMin * threads_;
+  const int64_t wanted = std::max<int64_t>(2, (least + set - 1) / set);
   return std::min(wanted, half / set) * set;  // whole sets, so that none overlaps itself
 }
 

@@ -157,44 +157,51 @@ TEST(PackPagesTest, ALimitBelowTheUsualCeilingIsTriedFirst) {
   EXPECT_GT(PackIntoPages({{paged}}, {0, kPage})->arena_bytes, limit);
 }
 
-// Between two of the usual ceilings too. With few steps, so that more than 1 % is left.
-TEST(PackPagesTest, WhatFitsIsFoundWhereTheNextCeilingDoesNotFit) {
-  PageRules rules = {.page_bytes = kPage, .steps = 1'000'000, .eject_steps = 0};
-  int found = 0;
+struct PackedAgain {
+  int64_t limit_bytes = 0;
+  int64_t arena_bytes = 0;
+};
+
+// Of thirty random problems those that are packed within `limit`, which knows the bound and what
+// was packed without a limit; 0: the problem is none for the test. With few steps, so that more
+// than 1 % is left.
+template <typename Limit>
+std::vector<PackedAgain> PackAgain(int buffers, int64_t pages_max, const Limit& limit) {
+  std::vector<PackedAgain> packed;
   for (uint32_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const PagedProblem paged = PagedProblemOf(RandomBuffers(seed, 240, 16, 40));
-    const int64_t bound = paged.problem.lower_bound_bytes;
-    rules.limit_bytes = 0;
-    const auto first = PackIntoPages({{paged}}, rules);
-    if (!first.has_value() || first->arena_bytes <= bound + bound / 80) continue;
-    rules.limit_bytes = first->arena_bytes - kPage;
+    const PagedProblem paged = PagedProblemOf(RandomBuffers(seed, buffers, pages_max, 40));
+    PageRules rules = {.page_bytes = kPage, .steps = 1'000'000, .eject_steps = 0};
+    rules.limit_bytes = limit(paged.problem.lower_bound_bytes, PackIntoPages({{paged}}, rules));
+    if (rules.limit_bytes == 0) continue;
     const auto packing = PackIntoPages({{paged}}, rules);
-    if (!packing.has_value() || packing->arena_bytes > rules.limit_bytes) continue;
-    ++found;
+    if (!packing.has_value()) continue;
+    packed.push_back({.limit_bytes = rules.limit_bytes, .arena_bytes = packing->arena_bytes});
     EXPECT_EQ(FirstFault(paged.problem, 0, kPage, *packing, packing->offsets[0]), "");
   }
-  EXPECT_GT(found, 5);
+  return packed;
+}
+
+// Between two of the usual ceilings too.
+TEST(PackPagesTest, WhatFitsIsFoundWhereTheNextCeilingDoesNotFit) {
+  const auto below = [](int64_t bound, const auto& first) -> int64_t {
+    if (!first.has_value() || first->arena_bytes <= bound + bound / 80) return 0;
+    return first->arena_bytes - kPage;
+  };
+  const std::vector<PackedAgain> packed = PackAgain(240, 16, below);
+  EXPECT_GT(std::count_if(packed.begin(), packed.end(),
+                          [](const auto& one) { return one.arena_bytes <= one.limit_bytes; }),
+            5);
 }
 
 // A page may be more of the bound than the usual ceilings are apart.
 TEST(PackPagesTest, WhatFitsIsFoundAboveTheUsualCeilings) {
-  PageRules rules = {.page_bytes = kPage, .steps = 1'000'000, .eject_steps = 0};
-  int found = 0;
-  for (uint32_t seed = 0; seed < 30; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const PagedProblem paged = PagedProblemOf(RandomBuffers(seed, 60, 2, 40));
-    const int64_t bound = paged.problem.lower_bound_bytes;
-    rules.limit_bytes = 0;
-    if (PackIntoPages({{paged}}, rules).has_value()) continue;
-    rules.limit_bytes = bound + bound / 8;
-    const auto packing = PackIntoPages({{paged}}, rules);
-    if (!packing.has_value()) continue;
-    ++found;
-    EXPECT_LE(packing->arena_bytes, rules.limit_bytes);
-    EXPECT_EQ(FirstFault(paged.problem, 0, kPage, *packing, packing->offsets[0]), "");
-  }
-  EXPECT_GT(found, 0);
+  const auto above = [](int64_t bound, const auto& first) -> int64_t {
+    return first.has_value() ? 0 : bound + bound / 8;
+  };
+  const std::vector<PackedAgain> packed = PackAgain(60, 2, above);
+  EXPECT_FALSE(packed.empty());
+  for (const PackedAgain& one : packed) EXPECT_LE(one.arena_bytes, one.limit_bytes);
 }
 
 // None that does not fit is worth ejections. The last that fits is, though 0.95 % over the bound is

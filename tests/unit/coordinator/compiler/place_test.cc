@@ -43,6 +43,17 @@ v1::Program TwoSequences() {
   return program;
 }
 
+// The same with a host arena, and a persistent buffer in each.
+v1::Program TwoArenas() {
+  v1::Program program = TwoSequences();
+  v1::Arena* host = program.add_arenas();
+  host->set_id(1);
+  host->set_tier(v1::HOST);
+  AddBuffer(&program, 512, v1::PERSISTENT);
+  AddBuffer(&program, 768, v1::PERSISTENT)->set_arena(1);
+  return program;
+}
+
 TEST(PlaceTest, PersistentBuffersComeFirstInOrder) {
   v1::Program program = TwoSequences();
   AddBuffer(&program, 1000, v1::STEP, "train");
@@ -77,12 +88,7 @@ TEST(PlaceTest, ABufferThatNobodyUsesStillLiesInsideItsArena) {
 }
 
 TEST(PlaceTest, EachArenaIsPlacedByItself) {
-  v1::Program program = TwoSequences();
-  v1::Arena* host = program.add_arenas();
-  host->set_id(1);
-  host->set_tier(v1::HOST);
-  AddBuffer(&program, 512, v1::PERSISTENT);
-  AddBuffer(&program, 768, v1::PERSISTENT)->set_arena(1);
+  v1::Program program = TwoArenas();
   AddBuffer(&program, 256, v1::STEP, "train")->set_arena(1);
   AddUse(program.mutable_sequences(0), 2);
   ASSERT_TRUE(PlaceBuffers(&program).ok());
@@ -92,12 +98,7 @@ TEST(PlaceTest, EachArenaIsPlacedByItself) {
 }
 
 TEST(PlaceTest, OfAnotherPlacementOnlySmallerArenasAreTaken) {
-  v1::Program program = TwoSequences();
-  v1::Arena* host = program.add_arenas();
-  host->set_id(1);
-  host->set_tier(v1::HOST);
-  AddBuffer(&program, 512, v1::PERSISTENT);
-  AddBuffer(&program, 768, v1::PERSISTENT)->set_arena(1);
+  v1::Program program = TwoArenas();
   ASSERT_TRUE(PlaceBuffers(&program).ok());
   v1::Program other = program;
   for (int i = 0; i < 2; ++i) {

@@ -107,6 +107,24 @@ TEST(ComputeTimeTest, ProductsOfOneThreadAreLookedUpAmongSuch) {
   EXPECT_NEAR(ComputeTime(profile).Rate(Matmul(128, 256, 256)), 2e9, 1) << "both threads";
 }
 
+TEST(ComputeTimeTest, RowsOfOneThreadAreLookedUpAmongSuchHoweverManyTheyAre) {
+  v1::HardwareProfile profile;
+  AddRate("rms_norm", 256, 64, 1, 1e9, &profile);   // 16384 elements: one thread
+  AddRate("rms_norm", 32, 256, 1, 2e9, &profile);   // 8192
+  AddRate("rms_norm", 256, 256, 1, 8e9, &profile);  // 65536: both
+  const auto of = [](int64_t rows, int64_t columns) {
+    return RateClass{.kernel = "rms_norm", .precision = "fp32", .rows = rows, .columns = columns};
+  };
+  profile.set_shared_cores(true);
+  EXPECT_GT(ComputeTime(profile).Rate(of(128, 256)), 4e9) << "a rank of one thread";
+  profile.set_threads(2);
+  const ComputeTime time(profile);
+  EXPECT_NEAR(time.Rate(of(128, 256)), 2e9, 1);
+  EXPECT_NEAR(time.Rate(of(200, 256)), 2e9, 1);
+  EXPECT_NEAR(time.Rate(of(128, 128)), std::exp2(0.5) * 1e9, 1e6) << "between lengths of rows";
+  EXPECT_NEAR(time.Rate(of(256, 256)), 8e9, 1) << "both threads";
+}
+
 TEST(ComputeTimeTest, Tf32WithoutRatesIsBf16ByItsPeakOrFp32) {
   v1::HardwareProfile profile;
   AddRate("matmul", 64, 64, 64, 1e9, &profile);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coordinator/planner/simulate.h"
+#include "coordinator/planner/sleeping_teams.h"
 #include "tests/unit/coordinator/planner/simulate_programs.h"
 
 namespace terrace {
@@ -233,8 +234,36 @@ TEST(SimulateTiersTest, ATeamThatOneThreadKeptWaitingForLongWakesUp) {
   EXPECT_NEAR(wakes({kTeam, 1000, 1000, 1000, kTeam, kTeam}, false), 1, 1e-9);
   EXPECT_NEAR(wakes({kTeam, 1000, 1000, kTeam, 1000, kTeam}, true), 1, 1e-9)
       << "half as long where two streams have teams";
+  // As the profile has it, where it was measured.
+  profile.set_team_spin_seconds(30e-6);
+  profile.set_team_spin_of_two_seconds(10e-6);
+  EXPECT_NEAR(wakes({kTeam, 1000, kTeam, 1000, 1000, kTeam}, false), 1, 1e-9);
+  EXPECT_NEAR(wakes({kTeam, 1000, kTeam, 1000, 1000, kTeam}, true), 2, 1e-9);
+  // All that was measured was woken: its rates have that in them.
+  profile.set_team_spin_seconds(0);
+  EXPECT_NEAR(wakes({kTeam, 1000, 1000, 1000, kTeam}, false), 0, 1e-9);
+  profile.clear_team_spin_seconds();
   profile.set_threads(1);
   EXPECT_NEAR(wakes({kTeam, 1000, 1000, 1000, kTeam}, false), 0, 1e-9);
+}
+
+TEST(SleepingTeamsTest, TeamsOfRanksThatShareCoresSleepAtOnce) {
+  v1::Program program = MakeProgram({{.seconds = 65536}});
+  program.clear_grid();
+  const v1::Instruction& instruction = program.sequences(0).instructions(0);
+  v1::HardwareProfile profile = SharedCores(2);
+  const auto slept = [&] {
+    SleepingTeams teams(program, profile);
+    return teams.Slept(instruction, /*has_team=*/true, 1);
+  };
+  EXPECT_FALSE(slept());
+  program.mutable_grid()->set_data_replica(2);
+  EXPECT_TRUE(slept());
+  profile.set_team_spin_seconds(0);
+  EXPECT_FALSE(slept()) << "measured so, each call was woken";
+  profile.clear_team_spin_seconds();
+  profile.set_ranks_per_node(1);
+  EXPECT_FALSE(slept());
 }
 
 }  // namespace

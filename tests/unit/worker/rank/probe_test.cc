@@ -26,6 +26,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 class ProbeCasesTest : public testing::TestWithParam<std::tuple<ProbeDepth, ProbeTarget>> {};
 
@@ -83,6 +84,18 @@ TEST(KernelRunnerTest, AWindowIsWholeSetsWithinHalfOfTheCache) {
   EXPECT_EQ(runner->WindowInCache(small, 0), 0);
   runner->SetWindow(of_small);
   for (int i = 0; i < 3; ++i) EXPECT_GT(runner->Call(small), 0);
+}
+
+TEST(KernelRunnerTest, AWindowIsLargerThanTheOwnCachesOfAllCoresThatWorkOnIt) {
+  const ProbeCase small = StreamCase(1 << 10);
+  for (const int threads : {1, 2, 3}) {
+    auto runner = KernelRunner::Create(threads);
+    ASSERT_TRUE(runner.ok()) << runner.status();
+    EXPECT_EQ(runner->WindowInCache(small, 32 << 20), threads * (4 << 20));
+  }
+  auto runner = KernelRunner::Create(8);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ(runner->WindowInCache(small, 32 << 20), 16 << 20) << "half of the cache at the most";
 }
 
 // What a window leaves in the cache is not what operands in memory are timed with.
@@ -193,6 +206,11 @@ TEST(StreamProbeTest, WakingAnotherStreamIsMeasured) {
   EXPECT_GT(profile.instruction_overhead_seconds(), 0);
   EXPECT_GT(profile.wake_seconds(), 0);
   EXPECT_EQ(profile.team_wake_seconds(), 0) << "there is no team";
+  EXPECT_FALSE(profile.has_team_spin_seconds());
+  ASSERT_TRUE(MeasureStreams(2, &profile).ok());
+  EXPECT_TRUE(profile.has_team_spin_seconds());
+  EXPECT_TRUE(profile.has_team_spin_of_two_seconds());
+  EXPECT_GE(profile.team_spin_seconds(), profile.team_spin_of_two_seconds());
 }
 
 class ProbeCacheTest : public testing::Test {
@@ -251,6 +269,18 @@ TEST(ProbeTextTest, EachKernelShowsItsSlowestAndFastestShape) {
   const std::string text = ProfileText(profile);
   EXPECT_THAT(text, HasSubstr("matmul fp32"));
   EXPECT_THAT(text, HasSubstr("64.0 to  512.0 GFLOP/s"));
+}
+
+TEST(ProbeTextTest, HowLongThreadsStayAwakeIsShownWhereItWasMeasured) {
+  v1::HardwareProfile profile;
+  EXPECT_THAT(ProfileText(profile), Not(HasSubstr("threads of a rank")));
+  profile.set_team_spin_seconds(52.5e-6);
+  profile.set_team_spin_of_two_seconds(26.1e-6);
+  EXPECT_THAT(ProfileText(profile),
+              HasSubstr("awake for 52.5 us without work, 26.1 us beside a team of the host"));
+  profile.set_team_spin_seconds(0);
+  profile.set_team_spin_of_two_seconds(0);
+  EXPECT_THAT(ProfileText(profile), HasSubstr("sleep at once"));
 }
 
 }  // namespace

@@ -1,0 +1,65 @@
+// The OpenMP library reads its settings before main: each measurement is made by this program
+// started again, as a death test in its thread-safe style is.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank/probe_teams.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <thread>
+
+namespace terrace {
+namespace {
+
+// A team beside another has more threads than cores, for which the library spins less.
+int Threads() { return static_cast<int>(std::thread::hardware_concurrency()); }
+
+// With so many rounds.
+TeamSpins Measured(const std::string& rounds) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string path = testing::TempDir() + "team_spins_" + rounds;
+  setenv("GOMP_SPINCOUNT", rounds.c_str(), 1);
+  setenv("OMP_WAIT_POLICY", "active", 1);
+  EXPECT_EXIT(
+      {
+        const TeamSpins spins = MeasureTeamSpins(Threads());
+        std::ofstream(path) << spins.one_seconds << " " << spins.two_seconds;
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+  TeamSpins spins = {-1, -1};
+  std::ifstream(path) >> spins.one_seconds >> spins.two_seconds;
+  std::remove(path.c_str());
+  return spins;
+}
+
+class ProbeTeamsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (Threads() < 2) GTEST_SKIP() << "one core has no team";
+  }
+};
+
+TEST_F(ProbeTeamsTest, ThreadsThatSleepAtOnceAreToldFromOthers) {
+  const TeamSpins spins = Measured("0");
+  EXPECT_EQ(spins.one_seconds, 0);
+  EXPECT_EQ(spins.two_seconds, 0);
+}
+
+TEST_F(ProbeTeamsTest, TwiceTheRoundsLastTwiceAsLong) {
+  const TeamSpins spins = Measured("2000");
+  EXPECT_GT(spins.one_seconds, 5e-6);
+  EXPECT_LT(spins.one_seconds, 200e-6);
+  EXPECT_NEAR(Measured("4000").one_seconds / spins.one_seconds, 2, 0.5);
+}
+
+TEST_F(ProbeTeamsTest, BesideAnotherTeamTheLibrarySpinsForAThousandRounds) {
+  EXPECT_NEAR(Measured("3000").two_seconds / Measured("1000").one_seconds, 1, 0.25);
+}
+
+}  // namespace
+}  // namespace terrace
