@@ -3,9 +3,11 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -242,6 +244,42 @@ TEST_F(ReporterTest, NothingIsToldAfterTheEnd) {
   reporter_->SetLink(nullptr);
   link_.reset();
   EXPECT_EQ(NextSteps(daemon.get(), 1000), (std::vector<int64_t>{1, 2, 3, 4}));
+}
+
+// Steps that are added while another thread ends the rank come whole and in order, up to some step,
+// and none after the message that says that it has ended.
+TEST_F(ReporterTest, TheEndMayComeWhileStepsAreAdded) {
+  Start(0);
+  const auto daemon = Dial();
+  std::atomic<int64_t> added = 0;
+  std::thread trains([this, &added] {
+    for (int64_t step = 1; step <= 900; ++step) {
+      Step(step);
+      added = step;
+    }
+  });
+  std::vector<int64_t> steps;
+  bool ended = false;
+  std::thread listens([&] {
+    while (true) {
+      const auto message = daemon->Receive();
+      if (!message.ok()) return;
+      for (const v1::JobEvent& event : message->events()) {
+        EXPECT_FALSE(ended) << "step " << event.step().step();
+        steps.push_back(event.step().step());
+      }
+      ended = ended || message->report().state() == v1::RANK_SUCCEEDED;
+    }
+  });
+  while (added < 200) std::this_thread::yield();
+  reporter_->End(absl::OkStatus(), /*stopped_early=*/true, 0);
+  trains.join();
+  reporter_->SetLink(nullptr);
+  link_.reset();
+  listens.join();
+  EXPECT_TRUE(ended);
+  ASSERT_GE(steps.size(), 200u);
+  for (size_t i = 0; i < steps.size(); ++i) ASSERT_EQ(steps[i], static_cast<int64_t>(i) + 1);
 }
 
 // Each message of steps says how far the job is.
