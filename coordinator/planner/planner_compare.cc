@@ -25,7 +25,7 @@ constexpr size_t kMovedMax = 256;
 // A proposal for its memory needs this part of the last one's at most.
 constexpr double kSmaller = 0.9;
 // Where whole matrices do not fit, the largest first.
-constexpr int64_t kTileSizes[] = {int64_t{256} << 20, int64_t{64} << 20, int64_t{16} << 20};
+constexpr int64_t kTileSizes[] = {int64_t{256} << 20, 64 << 20, 16 << 20, 4 << 20, 1 << 20};
 // Of what is offloaded a micro-batch moves weights there twice and gradients there and back. Beyond
 // so many chunks in a step a stage's program is too long to compile or check.
 constexpr int64_t kChunkPasses = 4, kChunksOfStep = 500'000;

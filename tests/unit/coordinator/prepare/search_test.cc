@@ -263,6 +263,29 @@ TEST(SearchTest, MatricesAreTiledWhereALayerDoesNotFit) {
   EXPECT_FALSE(whole->evaluated.front().fits);
 }
 
+// Matrices of 16 MiB, of which three do not fit at once: smaller tiles than of large models.
+TEST(SearchTest, MatricesOfSmallModelsAreTiledTooWhereALayerDoesNotFit) {
+  const std::string small =
+      R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 1024, "num_hidden_layers": 2,
+          "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 4096,
+          "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+          "hidden_act": "silu", "tie_word_embeddings": false})";
+  v1::JobSpec spec = OpenSpec(small, 64, 1);
+  spec.mutable_resources()->set_host_memory(int64_t{512} << 20);
+  spec.mutable_resources()->mutable_nvme()->add_paths("/nvme");
+  const Budget budget = {.threads_per_rank = 2,
+                         .device_memory_bytes = kCpuExternalBytes + (int64_t{36} << 20),
+                         .profile = CpuProfile(2)};
+  const auto model = ReadModel(spec);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto searched = SearchLayouts(spec, *model, budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  const Evaluated& best = searched->evaluated.front();
+  EXPECT_TRUE(best.fits) << best.device_bytes << " bytes: " << LayoutText(best.layout);
+  EXPECT_GT(best.layout.tile_bytes(), 0);
+  EXPECT_LT(best.layout.tile_bytes(), int64_t{16} << 20);
+}
+
 // ---- closed forms against the simulator
 
 std::vector<double> RanksOf(const std::vector<double>& values) {
