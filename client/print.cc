@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/exit_code.h"
+#include "base/strings.h"
 
 namespace terrace {
 std::string JsonNumber(double value) {
@@ -40,6 +41,21 @@ std::string JsonString(const std::string& text) {
 
 void PrintJson(const google::protobuf::Message& message) {
   std::fputs(ToJson(message, /*pretty=*/true).c_str(), stdout);
+}
+
+void PrintWritten(const GlobalOptions& global, const std::vector<WrittenFile>& files,
+                  std::string_view hint) {
+  std::string text;
+  for (const WrittenFile& file : files) {
+    if (global.json()) {
+      absl::StrAppend(&text, text.empty() ? "" : ", ", "{\"path\": ", JsonString(file.path),
+                      ", \"bytes\": ", file.bytes, "}");
+    } else {
+      absl::StrAppend(&text, "wrote ", file.path, ", ", file.bytes, " bytes", Absl(hint), "\n");
+    }
+  }
+  if (global.json()) text = absl::StrCat("{\"files\": [", text, "]}\n");
+  std::fputs(text.c_str(), stdout);
 }
 
 int Fail(const GlobalOptions& global, const absl::Status& status) {

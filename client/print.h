@@ -4,9 +4,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/options.h"
@@ -20,6 +22,16 @@ std::string ToJson(const google::protobuf::Message& message, bool pretty);
 // A quoted, escaped JSON string.
 std::string JsonString(const std::string& text);
 void PrintJson(const google::protobuf::Message& message);
+
+// A file that a command wrote for its user.
+struct WrittenFile {
+  std::string path;
+  size_t bytes = 0;
+};
+// "wrote PATH, N bytes" and `hint`, a line each; with -o json one object: {"files": [{"path",
+// "bytes"}]}.
+void PrintWritten(const GlobalOptions& global, const std::vector<WrittenFile>& files,
+                  std::string_view hint = "");
 
 // JSON has no NaN: a number that is none is null.
 std::string JsonNumber(double value);

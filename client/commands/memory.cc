@@ -35,25 +35,29 @@ absl::StatusOr<std::vector<v1::Program>> ProgramsOf(Connection& connection,
   return programs;
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& bytes) {
+absl::Status WriteFile(const std::string& path, const std::string& bytes,
+                       std::vector<WrittenFile>* written) {
   RETURN_IF_ERROR(WriteSyncedFile(path, bytes));
-  std::printf("wrote %s, %zu bytes\n", path.c_str(), bytes.size());
+  written->push_back({path, bytes.size()});
   return absl::OkStatus();
 }
 
 // Of jobs that do not run, too: the programs say it.
-absl::Status WriteFiles(Connection& connection, const MemoryOptions& options) {
+absl::StatusOr<std::vector<WrittenFile>> WriteFiles(Connection& connection,
+                                                    const MemoryOptions& options) {
+  std::vector<WrittenFile> written;
   ASSIGN_OR_RETURN(const v1::Job job, connection.Get(options.job));
   ASSIGN_OR_RETURN(const std::vector<v1::Program> programs, ProgramsOf(connection, options.job));
   if (!options.html.empty()) {
     const auto live = connection.GetMemory(options.job);
     ASSIGN_OR_RETURN(const std::string page,
                      MemoryHtml(job, programs, live.ok() ? *live : v1::GetMemoryResponse()));
-    RETURN_IF_ERROR(WriteFile(options.html, page));
+    RETURN_IF_ERROR(WriteFile(options.html, page, &written));
   }
-  if (options.snapshot.empty()) return absl::OkStatus();
+  if (options.snapshot.empty()) return written;
   ASSIGN_OR_RETURN(const std::string snapshot, MemorySnapshot(programs));
-  return WriteFile(options.snapshot, snapshot);
+  RETURN_IF_ERROR(WriteFile(options.snapshot, snapshot, &written));
+  return written;
 }
 
 void Show(const GlobalOptions& global, const v1::GetMemoryResponse& now,
@@ -98,8 +102,10 @@ int MemoryCommand(const GlobalOptions& global, const MemoryOptions& options) {
   const auto connection = Connection::Open(global);
   if (!connection.ok()) return Fail(global, connection.status());
   if (!options.html.empty() || !options.snapshot.empty()) {
-    const absl::Status written = WriteFiles(**connection, options);
-    return written.ok() ? 0 : Fail(global, written);
+    const auto written = WriteFiles(**connection, options);
+    if (!written.ok()) return Fail(global, written.status());
+    PrintWritten(global, *written);
+    return 0;
   }
   if (options.watch) {
     const absl::Status followed = Follow(global, **connection, options.job);

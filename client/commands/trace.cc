@@ -26,10 +26,7 @@ absl::Status Show(const GlobalOptions& global, const TraceOptions& options,
                   const std::string& trace) {
   if (!options.output_path.empty()) {
     RETURN_IF_ERROR(WriteSyncedFile(options.output_path, trace));
-    if (!global.json()) {
-      std::printf("wrote %s, %zu bytes: open it with ui.perfetto.dev\n",
-                  options.output_path.c_str(), trace.size());
-    }
+    PrintWritten(global, {{options.output_path, trace.size()}}, ": open it with ui.perfetto.dev");
   } else if (global.json()) {
     std::fputs(trace.c_str(), stdout);
   } else {

@@ -14,6 +14,7 @@
 #include "coordinator/prepare/search_sample.h"
 #include "kernels/tensor_view.h"
 #include "proto/op_codec.h"
+#include "proto/program_text.h"
 
 namespace terrace {
 namespace {
@@ -169,13 +170,13 @@ absl::Status CheckDriveLife(const v1::JobSpec& spec, const v1::Plan& plan) {
   const double days = plan.nvme().drive_life_days();
   if (days == 0 || days >= nvme.min_drive_life_days()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "job '%s' would wear its drives out in %.0f days, resources.nvme.min_drive_life_days is "
-      "%.0f: a rank writes %.1f GB a step, %.2f TB a day, and resources.nvme.endurance is %.2f TB; "
+      "job '%s' would wear its drives out in %.4g days, resources.nvme.min_drive_life_days is "
+      "%.6g: a rank writes %s a step, %.4g TB a day, and resources.nvme.endurance is %.6g TB; "
       "keep more off NVMe (layout.offload host, a smaller part on nvme), write less often for the "
       "same tokens (a larger train.global_batch), or use drives that endure more",
       spec.name(), days, nvme.min_drive_life_days(),
-      static_cast<double>(plan.nvme().write_bytes_per_step()) * 1e-9,
-      plan.nvme().write_bytes_per_day() * 1e-12, nvme.endurance_bytes() * 1e-12));
+      FormatBytes(plan.nvme().write_bytes_per_step()), plan.nvme().write_bytes_per_day() * 1e-12,
+      nvme.endurance_bytes() * 1e-12));
 }
 
 }  // namespace terrace

@@ -84,6 +84,9 @@ class WatchTest(WatchedJobTest):
         arena, _ = self.planned(job)
         page, snapshot = self.folder / "memory.html", self.folder / "memory.pickle"
         self.cli("memory", job, "--html", page, "--snapshot", snapshot)
+        files = self.cli("memory", job, "--html", page, "--snapshot", snapshot, "-o", "json").json()["files"]
+        self.assertEqual([(file["path"], int(file["bytes"])) for file in files],
+                         [(str(path), path.stat().st_size) for path in (page, snapshot)])
         self.stop(job)
         text = page.read_text()
         self.assertIn(job, text)

@@ -149,9 +149,10 @@ TEST(TiersTest, APlanThatWearsTheDrivesOutTooSoonIsRefused) {
   spec.mutable_resources()->mutable_nvme()->set_min_drive_life_days(365);
   const auto prepared = Prepare(spec, Mib(8000));
   EXPECT_EQ(prepared.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(prepared.status().message()),
-              AllOf(HasSubstr("min_drive_life_days is 365"), HasSubstr("TB a day"),
-                    HasSubstr("layout.offload host")));
+  EXPECT_THAT(
+      std::string(prepared.status().message()),
+      AllOf(HasSubstr("min_drive_life_days is 365"), HasSubstr("TB a day"),
+            HasSubstr("layout.offload host"), Not(HasSubstr(" 0 days")), Not(HasSubstr(" 0.0 "))));
 }
 
 // A host smaller than the buffers that copies pass through: nothing placed elsewhere helps.
