@@ -2,7 +2,9 @@
 #include "coordinator/prepare/what_fits.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -77,13 +79,21 @@ std::string AtLeast(const char* resource, int64_t bytes) {
   return absl::StrCat("resources.", resource, " of at least ", (bytes + kMiB - 1) / kMiB, " MiB");
 }
 
-// Of a program's host memory, what copies pass through (compiler/staging.h).
+// Of a program's host memory, what copies pass through (compiler/staging.h). Bytes that several of
+// these buffers have one after the other count once.
 int64_t StagingBytes(const v1::Program& program) {
-  int64_t bytes = 0;
+  std::vector<std::pair<int64_t, int64_t>> places;  // begin, end
   for (const v1::Buffer& buffer : program.buffers()) {
     const bool on_host = buffer.arena() < static_cast<uint32_t>(program.arenas_size()) &&
                          program.arenas(static_cast<int>(buffer.arena())).tier() == v1::HOST;
-    if (on_host && absl::StartsWith(buffer.name(), "staging.")) bytes += buffer.bytes();
+    if (on_host && absl::StartsWith(buffer.name(), "staging."))
+      places.emplace_back(buffer.offset(), buffer.offset() + buffer.bytes());
+  }
+  std::sort(places.begin(), places.end());
+  int64_t bytes = 0, counted = 0;  // up to there
+  for (const auto& [begin, end] : places) {
+    bytes += std::max<int64_t>(0, end - std::max(begin, counted));
+    counted = std::max(counted, end);
   }
   return bytes;
 }

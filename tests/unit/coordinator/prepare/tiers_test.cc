@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
 #include <string>
 
 #include "coordinator/model/presets.h"
@@ -168,6 +169,31 @@ TEST(TiersTest, AHostTooSmallForItsStagingBuffersIsToldSo) {
                     HasSubstr("the buffers that copies pass through alone take "),
                     HasSubstr("less with a layout.chunk_bytes below 8388608"),
                     Not(HasSubstr("resources.device_memory of at least"))));
+}
+
+// MiB that a message names behind some words.
+double MibBehind(const std::string& message, const std::string& words) {
+  std::smatch found;
+  const std::regex pattern(words + " ([0-9.]+) (KiB|MiB|GiB)");
+  if (!std::regex_search(message, found, pattern)) return -1;
+  const double unit = found[2] == "KiB" ? 1.0 / 1024 : found[2] == "MiB" ? 1 : 1024;
+  return std::stod(found[1]) * unit;
+}
+
+// Buffers that have the same bytes one after the other do not take them twice.
+TEST(TiersTest, StagingBuffersTakeNoMoreThanTheHostThatIsAskedFor) {
+  v1::JobSpec spec = OnNvme();
+  for (v1::TierShares* shares : {spec.mutable_layout()->mutable_offload()->mutable_gradient(),
+                                 spec.mutable_layout()->mutable_offload()->mutable_parameter()})
+    *shares = spec.layout().offload().optimizer();
+  spec.mutable_resources()->set_host_memory(int64_t{1} << 20);
+  const auto prepared = Prepare(spec, Mib(2600));
+  ASSERT_EQ(prepared.status().code(), absl::StatusCode::kResourceExhausted) << prepared.status();
+  const std::string message(prepared.status().message());
+  const double asked = MibBehind(message, "resources.host_memory of at least");
+  const double taken = MibBehind(message, "buffers that copies pass through alone take");
+  EXPECT_GT(taken, 1) << message;
+  EXPECT_LE(taken, asked) << message;
 }
 
 // What NVMe holds is what neither the device nor the host has room for.
