@@ -39,14 +39,15 @@ absl::Status Control::Start() {
 
 // A process that was stopped (a paused virtual machine, a debugger, memory that came back from
 // swap) finds that nobody has said anything for as long as that; what workers have said meanwhile
-// it has yet to read.
+// it has yet to read. The time that may lie between two passes counts even then: under a load that
+// holds up each pass, a worker that is gone is lost all the same, some passes later.
 absl::Duration Control::Pass() {
   const absl::Duration apart = absl::Nanoseconds(clock_.MonotonicNanos() - passed_ns_);
   if (passed_ns_ > 0 && apart > kPassesApartMax) {
     log::Warn("this coordinator stood still for ",
               absl::FormatDuration(absl::Trunc(apart, absl::Milliseconds(100))),
               ": workers are not taken for lost for that");
-    reconciler_.StoodStill(absl::ToInt64Nanoseconds(apart));
+    reconciler_.StoodStill(absl::ToInt64Nanoseconds(apart - kPassAtLeastEvery));
   }
   reconciler_.Pass();
   passed_ns_ = clock_.MonotonicNanos();

@@ -171,35 +171,44 @@ TEST_F(ControlTest, ExplainListsTheProgramsOfAYaml) {
   done.WaitForNotification();
 }
 
-// Its own silence is what a worker may be lost for, not what this process did not hear.
-TEST(ControlPauseTest, AWorkerIsNotLostBecauseTheCoordinatorStoodStill) {
-  FakeClock clock;  // read and moved on the loop only
-  MemoryStore store;
-  Control control({}, store, clock, &FakePrepare);
-  ASSERT_TRUE(control.Start().ok());
-  FakeWorker worker("w", 1);
-  const auto state = [&] {
-    std::string state;
-    EXPECT_TRUE(control.loop().Call([&] { state = control.reconciler().Nodes().front().state(); }));
-    return state;
-  };
-  const auto advance = [&](int64_t ms) {
-    EXPECT_TRUE(control.loop().Call([&] { clock.AdvanceMillis(ms); }));
-  };
-  ASSERT_TRUE(control.loop().Call([&] {
-    const uint64_t session = control.NewSession();
-    ASSERT_TRUE(control.reconciler().WorkerRegistered(worker.node(), session).ok());
-    ASSERT_TRUE(control.reconciler().WorkerSaid("w", session, worker.Heartbeat()).ok());
-  }));
-  advance(60'000);
-  EXPECT_EQ(state(), "ready");
-  for (int i = 0; i < 2; ++i) {
-    advance(1500);
-    EXPECT_EQ(state(), "ready");
+// A worker is lost for its own silence, not for what this process did not hear.
+class ControlPauseTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(control_.Start().ok());
+    ASSERT_TRUE(control_.loop().Call([this] {
+      const uint64_t session = control_.NewSession();
+      ASSERT_TRUE(control_.reconciler().WorkerRegistered(worker_.node(), session).ok());
+      ASSERT_TRUE(control_.reconciler().WorkerSaid("w", session, worker_.Heartbeat()).ok());
+    }));
   }
-  advance(1500);
-  EXPECT_EQ(state(), "lost");
-  control.Stop();
+  void TearDown() override { control_.Stop(); }
+
+  // The worker's state after a pass that comes so long after the one before.
+  std::string StateAfter(int64_t ms) {
+    std::string state;
+    EXPECT_TRUE(control_.loop().Call([this, ms] { clock_.AdvanceMillis(ms); }));
+    EXPECT_TRUE(control_.loop().Call(
+        [this, &state] { state = control_.reconciler().Nodes().front().state(); }));
+    return state;
+  }
+
+  FakeClock clock_;  // read and moved on the loop only
+  MemoryStore store_;
+  FakeWorker worker_{"w", 1};
+  Control control_{{}, store_, clock_, &FakePrepare};
+};
+
+TEST_F(ControlPauseTest, AWorkerIsNotLostBecauseTheCoordinatorStoodStill) {
+  EXPECT_EQ(StateAfter(60'000), "ready");
+  EXPECT_EQ(StateAfter(1500), "ready");
+  EXPECT_EQ(StateAfter(1500), "lost") << "silent for more than 3 s of those that were listened to";
+}
+
+TEST_F(ControlPauseTest, AWorkerIsLostAlsoWhereEachPassComesLate) {
+  EXPECT_EQ(StateAfter(5000), "ready");
+  EXPECT_EQ(StateAfter(5000), "ready");
+  EXPECT_EQ(StateAfter(5000), "lost");
 }
 
 TEST(CoordinatorMetricsTest, AnAddressInUseIsSaidClearly) {
