@@ -86,7 +86,10 @@ void MemoryWatch::AddSample(int64_t now_ms) {
       std::abs(bytes->resident - samples_.back().bytes.resident) < kProcessMovesBytes;
   sample_ms_ = steady ? kSteadyProcessSampleMs : kProcessSampleMs;
   samples_.push_back({now_ms, *bytes, cgroup_ ? cgroup_->OomKills() : std::nullopt});
-  while (now_ms - samples_.front().unix_ms > kProcessSamplesKeptMs) samples_.pop_front();
+  while (now_ms - samples_.front().unix_ms > kProcessSamplesKeptMs ||
+         samples_.size() > kProcessSamplesKept) {
+    samples_.pop_front();
+  }
   if (cgroup_) cgroup_used_bytes_ = cgroup_->UsedBytes();
 }
 

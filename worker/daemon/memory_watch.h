@@ -29,8 +29,10 @@ namespace terrace {
 inline constexpr int64_t kProcessSampleMs = 250;
 inline constexpr int64_t kSteadyProcessSampleMs = 1000;
 inline constexpr int64_t kProcessMovesBytes = 1 << 20;
-// Older ones go. An OOM kill counts as the cause of a death when it came within the samples kept.
+// Older ones go, and the oldest of so many (of clocks that are set back). An OOM kill counts as the
+// cause of a death when it came within the samples kept.
 inline constexpr int64_t kProcessSamplesKeptMs = 16'000;
+inline constexpr size_t kProcessSamplesKept = 64;
 inline constexpr size_t kLargestBuffersShown = 12;
 
 // A program and what can be asked of it.

@@ -106,6 +106,23 @@ TEST_F(MemoryWatchTest, WhatMovesIsLookedAtMoreOftenThanWhatDoesNot) {
   EXPECT_EQ(WatchOf(0).Sample(), absl::InfiniteDuration());
 }
 
+// The wall clock may be set: samples still come, in time and not without end.
+TEST_F(MemoryWatchTest, AClockThatIsSetBackNeitherStopsNorHoardsSamples) {
+  FakeClock clock;
+  MemoryWatch watch(&config_, ::getpid(), {}, &programs_, &clock);
+  const auto newest_ms = [&watch] { return watch.Facts({}, "killed").samples.back().unix_ms; };
+  watch.Sample();
+  clock.AdvanceMillis(-3'600'000);
+  EXPECT_LE(watch.Sample(), absl::Milliseconds(kSteadyProcessSampleMs));
+  EXPECT_EQ(newest_ms(), clock.UnixMillis());
+  for (size_t i = 0; i < 2 * kProcessSamplesKept; ++i) {
+    clock.AdvanceMillis(kSteadyProcessSampleMs);
+    watch.Sample();
+    ASSERT_EQ(newest_ms(), clock.UnixMillis());
+  }
+  EXPECT_LE(watch.Facts({}, "killed").samples.size(), kProcessSamplesKept);
+}
+
 // Half of the arena has a second address: 64 MiB of memory that /proc/<pid>/statm counts as 96.
 TEST_F(MemoryWatchTest, APageWithTwoAddressesIsHeldOnce) {
   constexpr int64_t kPage = 4096, kPages = 16 << 10;
