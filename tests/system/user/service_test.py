@@ -69,6 +69,8 @@ class LifeTest(ServiceTest):
             path = self.folder / "trace.json"
             self.assertIn(str(path), self.cli("trace", job, "--output", path).out)
             self.assertEqual(len(json.loads(path.read_text())["traceEvents"]), len(trace))
+            written = self.cli("trace", job, "--output", path, "-o", "json").json()["files"]
+            self.assertEqual([(file["path"], file["bytes"]) for file in written], [(str(path), path.stat().st_size)])
         status = self.status(job)
         self.assertEqual((status["state"], status["reason"]), ("SUCCEEDED", "REASON_COMPLETED"))
         self.assertEqual(self.cli("ls", "-o", "json").json()["jobs"], [])

@@ -9,11 +9,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/cluster.h"
 #include "coordinator/planner/layout_rules.h"
@@ -237,48 +239,49 @@ TEST(SearchTest, TiersAreUsedWhereNothingFitsWithoutThem) {
   EXPECT_TRUE(best.shorter.empty());  // whole
 }
 
+// Of a Llama with two layers, on a CPU whose device tier has so many MiB for arenas.
+absl::StatusOr<Searched> SearchedLlama(int hidden, int intermediate, int64_t device_mib,
+                                       const std::function<void(v1::JobSpec*)>& change) {
+  const std::string config = absl::StrFormat(
+      R"({"model_type": "llama", "vocab_size": 512, "hidden_size": %d, "num_hidden_layers": 2,
+          "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": %d,
+          "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+          "hidden_act": "silu", "tie_word_embeddings": false})",
+      hidden, intermediate);
+  v1::JobSpec spec = OpenSpec(config, 64, 1);
+  change(&spec);
+  const auto model = ReadModel(spec);
+  if (!model.ok()) return model.status();
+  return SearchLayouts(spec, *model,
+                       {.threads_per_rank = 2,
+                        .device_memory_bytes = kCpuExternalBytes + (device_mib << 20),
+                        .profile = CpuProfile(2)});
+}
+
 // One layer's matrices are larger than the device: the planner tiles them.
 TEST(SearchTest, MatricesAreTiledWhereALayerDoesNotFit) {
-  const std::string wide =
-      R"({"model_type": "llama", "vocab_size": 512, "hidden_size": 2048, "num_hidden_layers": 2,
-          "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 16384,
-          "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-          "hidden_act": "silu", "tie_word_embeddings": false})";
-  v1::JobSpec spec = OpenSpec(wide, 64, 1);
-  spec.mutable_resources()->set_host_memory(int64_t{16} << 30);
-  const Budget budget = {.threads_per_rank = 2,
-                         .device_memory_bytes = kCpuExternalBytes + (int64_t{640} << 20),
-                         .profile = CpuProfile(2)};
-  const auto model = ReadModel(spec);
-  ASSERT_TRUE(model.ok()) << model.status();
-  const auto searched = SearchLayouts(spec, *model, budget);
+  const auto searched = SearchedLlama(2048, 16384, 640, [](v1::JobSpec* spec) {
+    spec->mutable_resources()->set_host_memory(int64_t{16} << 30);
+  });
   ASSERT_TRUE(searched.ok()) << searched.status();
   const Evaluated& best = searched->evaluated.front();
   EXPECT_TRUE(best.fits) << best.device_bytes << " bytes: " << LayoutText(best.layout);
   EXPECT_GT(best.layout.tile_bytes(), 0);
   // Never is never.
-  spec.mutable_layout()->set_tile_bytes(0);
-  const auto whole = SearchLayouts(spec, *model, budget);
+  const auto whole = SearchedLlama(2048, 16384, 640, [](v1::JobSpec* spec) {
+    spec->mutable_resources()->set_host_memory(int64_t{16} << 30);
+    spec->mutable_layout()->set_tile_bytes(0);
+  });
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_FALSE(whole->evaluated.front().fits);
 }
 
 // Matrices of 16 MiB, of which three do not fit at once: smaller tiles than of large models.
 TEST(SearchTest, MatricesOfSmallModelsAreTiledTooWhereALayerDoesNotFit) {
-  const std::string small =
-      R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 1024, "num_hidden_layers": 2,
-          "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 4096,
-          "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-          "hidden_act": "silu", "tie_word_embeddings": false})";
-  v1::JobSpec spec = OpenSpec(small, 64, 1);
-  spec.mutable_resources()->set_host_memory(int64_t{512} << 20);
-  spec.mutable_resources()->mutable_nvme()->add_paths("/nvme");
-  const Budget budget = {.threads_per_rank = 2,
-                         .device_memory_bytes = kCpuExternalBytes + (int64_t{36} << 20),
-                         .profile = CpuProfile(2)};
-  const auto model = ReadModel(spec);
-  ASSERT_TRUE(model.ok()) << model.status();
-  const auto searched = SearchLayouts(spec, *model, budget);
+  const auto searched = SearchedLlama(1024, 4096, 36, [](v1::JobSpec* spec) {
+    spec->mutable_resources()->set_host_memory(int64_t{512} << 20);
+    spec->mutable_resources()->mutable_nvme()->add_paths("/nvme");
+  });
   ASSERT_TRUE(searched.ok()) << searched.status();
   const Evaluated& best = searched->evaluated.front();
   EXPECT_TRUE(best.fits) << best.device_bytes << " bytes: " << LayoutText(best.layout);
