@@ -3,6 +3,9 @@
 //
 //   pickle.BeginDict(); pickle.String("a"); pickle.Int(1); pickle.EndDict(); pickle.Finish()
 //
+// Lists are written in batches of kPickleBatch items, as Python does: readers in JavaScript pass
+// the items of one opcode as arguments of one call, of which an engine allows some 100,000.
+//
 // Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -11,8 +14,11 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace terrace {
+
+inline constexpr int kPickleBatch = 1000;
 
 class Pickle {
  public:
@@ -29,7 +35,12 @@ class Pickle {
   std::string Finish() &&;
 
  private:
+  void RawInt(int64_t value);
+  void EndItem();
+
   std::string out_;
+  // Of each container that has begun: items of a list since its last opcode; kOfDict.
+  std::vector<int> items_;
 };
 
 }  // namespace terrace
