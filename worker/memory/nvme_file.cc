@@ -93,7 +93,8 @@ absl::StatusOr<std::unique_ptr<NvmeQueue>> NvmeFile::NewQueue() {
                    NewBlockIo(options_.engine, files, options_.queue_depth));
   if (options_.wrap) io = options_.wrap(std::move(io));
   return std::make_unique<NvmeQueue>(stripes_, checksums_ ? &*checksums_ : nullptr, &throttle_,
-                                     std::move(io), options_.queue_depth, options_.timeout);
+                                     &silence_, std::move(io), options_.queue_depth,
+                                     options_.timeout);
 }
 
 absl::Status NvmeFile::CheckRange(int64_t offset, size_t count) const {

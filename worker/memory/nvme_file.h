@@ -24,6 +24,7 @@
 #include "worker/memory/arena.h"
 #include "worker/memory/nvme_checksums.h"
 #include "worker/memory/nvme_queue.h"
+#include "worker/memory/nvme_silence.h"
 #include "worker/memory/nvme_stripes.h"
 #include "worker/memory/nvme_throttle.h"
 #include "worker/memory/region.h"
@@ -78,6 +79,7 @@ class NvmeFile final : public Region {
   const NvmeStripes stripes_;
   std::optional<NvmeChecksums> checksums_;
   NvmeThrottle throttle_;
+  NvmeSilence silence_;
   absl::Mutex mutex_;  // of the bounce buffer: a page's neighbours are read and written back
   std::unique_ptr<NvmeQueue> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<Arena> bounce_ ABSL_GUARDED_BY(mutex_);

@@ -20,6 +20,9 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr int kMaxRetries = 100;
 constexpr std::chrono::milliseconds kRetryPause{10};
 
+// How long a queue that waits for answers does not look whether another one gave up.
+constexpr std::chrono::milliseconds kSilencePoll{500};
+
 bool IsTransient(int error) { return error == EINTR || error == EAGAIN || error == EBUSY; }
 
 size_t IndexOf(NvmeDirection direction) { return direction == NvmeDirection::kWrite ? 1 : 0; }
@@ -27,10 +30,12 @@ size_t IndexOf(NvmeDirection direction) { return direction == NvmeDirection::kWr
 }  // namespace
 
 NvmeQueue::NvmeQueue(const NvmeStripes& stripes, NvmeChecksums* checksums, NvmeThrottle* throttle,
-                     std::unique_ptr<BlockIo> io, int depth, absl::Duration timeout)
+                     NvmeSilence* silence, std::unique_ptr<BlockIo> io, int depth,
+                     absl::Duration timeout)
     : stripes_(stripes),
       checksums_(checksums),
       throttle_(throttle),
+      silence_(silence),
       io_(std::move(io)),
       timeout_(timeout),
       slots_(static_cast<size_t>(depth)),
@@ -40,6 +45,7 @@ NvmeQueue::NvmeQueue(const NvmeStripes& stripes, NvmeChecksums* checksums, NvmeT
 
 absl::Status NvmeQueue::Transfer(NvmeDirection direction, std::span<const NvmePiece> pieces) {
   RETURN_IF_ERROR(broken_);
+  RETURN_IF_ERROR(silence_->status());
   RETURN_IF_ERROR(CheckPieces(pieces));
   const SteadyClock::time_point begin = SteadyClock::now();
   // Before, because a hole reads as zeros; afterwards, because it may have become one meanwhile.
@@ -135,9 +141,11 @@ absl::Status NvmeQueue::Start(Slot& slot) {
 int NvmeQueue::Reap() {
   const SteadyClock::time_point deadline = SteadyClock::now() + absl::ToChronoNanoseconds(timeout_);
   while (true) {
-    const auto left = deadline - SteadyClock::now();
+    const auto left = std::min<SteadyClock::duration>(deadline - SteadyClock::now(), kSilencePoll);
     const int count = io_->Reap(results_, absl::FromChrono(left));
     if (count > 0) return count;
+    broken_ = silence_->status();
+    if (!broken_.ok()) return 0;
     if (SteadyClock::now() < deadline) continue;
     const size_t lost = slots_.size() - free_.size();
     broken_ = absl::DeadlineExceededError(absl::StrCat(
@@ -145,6 +153,7 @@ int NvmeQueue::Reap() {
         ": no answer for ", absl::FormatDuration(timeout_), " with ", lost,
         " requests in flight; the drive hangs: check dmesg, name another folder in nvme.paths; the "
         "job can go on from its last checkpoint"));
+    silence_->Tell(broken_);
     return 0;
   }
 }

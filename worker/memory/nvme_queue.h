@@ -5,8 +5,9 @@
 // With checksums, each block's pages are hashed while the block is on its way to the drive, and
 // compared as soon as it has been read, while others are on their way.
 //
-// A block that is not answered at all for `timeout` breaks the queue: its memory still belongs to
-// the system, so the caller must not reuse it; the rank is expected to end.
+// A block that is not answered at all for `timeout` breaks the queue and the file's other queues:
+// its memory still belongs to the system, so the caller must not reuse it; the rank is expected to
+// end.
 // Thread rule: one queue a thread; queues of one file run at once, for different bytes.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -25,6 +26,7 @@
 #include "absl/time/time.h"
 #include "worker/memory/nvme_checksums.h"
 #include "worker/memory/nvme_io.h"
+#include "worker/memory/nvme_silence.h"
 #include "worker/memory/nvme_stripes.h"
 #include "worker/memory/nvme_throttle.h"
 
@@ -47,7 +49,7 @@ class NvmeQueue {
  public:
   // Borrows all but `io`; `checksums` may be null.
   NvmeQueue(const NvmeStripes& stripes, NvmeChecksums* checksums, NvmeThrottle* throttle,
-            std::unique_ptr<BlockIo> io, int depth, absl::Duration timeout);
+            NvmeSilence* silence, std::unique_ptr<BlockIo> io, int depth, absl::Duration timeout);
 
   // Makes requests from and to `memory` cheaper, where the limits of the process allow it
   // (RLIMIT_MEMLOCK). It must stay mapped as long as the queue lives.
@@ -81,6 +83,7 @@ class NvmeQueue {
   absl::Status Run(NvmeDirection direction, Cursor cursor);
   absl::Status StartNext(NvmeDirection direction, Cursor& cursor);
   absl::Status Start(Slot& slot);
+  // How many results; 0 when none will come: broken_ says why.
   int Reap();
   // Takes in one result; starts the rest of a short one unless `stopping`.
   absl::Status Finish(const BlockResult& result, bool stopping);
@@ -91,6 +94,7 @@ class NvmeQueue {
   const NvmeStripes& stripes_;
   NvmeChecksums* const checksums_;
   NvmeThrottle* const throttle_;
+  NvmeSilence* const silence_;  // of the file
   const std::unique_ptr<BlockIo> io_;
   const absl::Duration timeout_;
   std::vector<Slot> slots_;

@@ -59,19 +59,40 @@ class OffloadFaultSlowTest(FaultTest):
     def test_a_drive_that_lies_is_found_out(self):
         self.break_drive("lie read 0", "threads", ("instruction", "checksum", "nvme.paths"), verify=True)
 
+    def never_answers(self, engine, hang):
+        """hang(running) makes the drive hang: from then on the rank waits for two minutes, once."""
+        self.load_drive()
+        job = self.offloaded({"train.steps": 1_000_000, "max_restarts": 0}, engine=engine)
+        running = self.start("run", job, "-o", "json")
+        hang(running)
+        failed = running.wait(150)
+        self.assertEqual(failed.code, FAILURE, str(failed))
+        self.refused(failed, f"{self.nvme}/.terrace-", "rank 0", "no answer for 2m", "nvme.paths")
+        self.fault.unlink()
+        self.assert_goes_on(job, failed)
+
     def test_a_drive_that_never_answers(self):
+        def hang(running):
+            running.wait_for(lambda event: event["event"] == "checkpoint")
+            self.fault.write_text("hang any 0")
+
         for engine in ("io_uring", "threads"):
             with self.subTest(engine):
-                self.load_drive()
-                job = self.offloaded({"train.steps": 1_000_000, "max_restarts": 0}, engine=engine)
-                running = self.start("run", job, "-o", "json")
-                running.wait_for(lambda event: event["event"] == "checkpoint")
-                self.fault.write_text("hang any 0")
-                failed = running.wait(200)
-                self.assertEqual(failed.code, FAILURE, str(failed))
-                self.refused(failed, f"{self.nvme}/.terrace-", "rank 0", "no answer for 2m", "nvme.paths")
-                self.fault.unlink()
-                self.assert_goes_on(job, failed)
+                self.never_answers(engine, hang)
+
+    def test_a_drive_that_never_answers_a_checkpoint(self):
+        """The next step's writes wait until the checkpoint has read the state: then they are not to begin waiting for the drive."""
+        def hang(running):
+            running.wait_for(lambda event: event["event"] == "checkpoint")
+            self.fault.write_text("slow any 50")
+            seen = max(running.result().losses)
+            step = running.wait_for(lambda event: event["event"] == "step" and event["step"] >= seen + 2 and event["step"] % 2 == 0)["step"]
+            hangs = self.folder / "hangs"
+            hangs.write_text("hang any 0")
+            hangs.rename(self.fault)
+            self.assertNotIn(step, [event["step"] for event in running.result().events("checkpoint")], "it is being written")
+
+        self.never_answers("threads", hang)
 
 
 if __name__ == "__main__":

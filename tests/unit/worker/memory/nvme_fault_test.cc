@@ -111,6 +111,34 @@ TEST_F(NvmeFaultTest, ARequestWithoutAnswerEndsTheTransferAndTheQueue) {
   }
 }
 
+// A checkpoint that reads the state holds back the step's writes to it: without this they would
+// begin to wait once it has given up.
+TEST_F(NvmeFaultTest, WhatOneQueueWaitedForNoOtherWaitsForAgain) {
+  for (const char* engine : {"io_uring", "threads"}) {
+    ASSERT_NO_FATAL_FAILURE(Make(engine, false, 1, absl::Seconds(3)));
+    const auto later = MakeNvmeQueue(*file_);
+    const auto beside = MakeNvmeQueue(*file_);
+    const int64_t now = plan_.requests();
+    plan_.Add({.kind = BlockFault::kLose, .first = now, .count = int64_t{1} << 40});
+    absl::Status lost;
+    std::thread reads([&] { lost = Move(NvmeDirection::kRead); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    // In flight when the first gives up, and begun afterwards.
+    const auto begin = std::chrono::steady_clock::now();
+    Arena memory = MakeNvmeMemory(kBytes);
+    const NvmePiece piece = {.memory = memory.data(), .bytes = kBytes};
+    const absl::Status in_flight = beside->Transfer(NvmeDirection::kWrite, {&piece, 1});
+    reads.join();
+    EXPECT_EQ(lost.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(in_flight, lost);
+    EXPECT_EQ(later->Transfer(NvmeDirection::kWrite, {&piece, 1}), lost);
+    std::vector<std::byte> some(10);
+    EXPECT_EQ(file_->Read(0, some), lost) << "as checkpoints read";
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2900));
+    EXPECT_EQ(in_flight, beside->Transfer(NvmeDirection::kRead, {&piece, 1}));
+  }
+}
+
 TEST_F(NvmeFaultTest, SlowRequestsAreOnlySlow) {
   Make("io_uring", false, 1, absl::Seconds(1));
   ASSERT_EQ(Move(NvmeDirection::kWrite), absl::OkStatus());
