@@ -17,6 +17,15 @@
 namespace terrace {
 namespace {
 
+// How long a wait lasts at least before it looks whether its connection stands, and at most twice
+// that.
+constexpr std::chrono::milliseconds kPatience{400};
+// Over a broken connection nothing comes any more, but what came before may not have been noticed:
+// by a wait that was interrupted before it looked, for example. So many come back empty-handed.
+constexpr int kLastWaits = 3;
+
+int64_t SteadyNanos() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
 // Our store behind Gloo's interface, keys prefixed with the group's name.
 class StoreAdapter final : public gloo::rendezvous::Store {
  public:
@@ -77,13 +86,29 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const GroupOptions& 
 }
 
 GlooMesh::GlooMesh(const GroupOptions& options, std::shared_ptr<gloo::Context> context)
-    : options_(options), context_(std::move(context)) {
+    : options_(options), context_(std::move(context)), questions_(options.size) {
   const LinkLimit& limit = options_.link;
-  if (limit.bytes_per_second <= 0 && limit.latency_seconds <= 0) return;
-  for (int peer = 0; peer < size(); ++peer) pacers_.push_back(std::make_unique<Pacer>(limit));
+  if (limit.bytes_per_second > 0 || limit.latency_seconds > 0) {
+    for (int peer = 0; peer < size(); ++peer) pacers_.push_back(std::make_unique<Pacer>(limit));
+  }
+  interrupts_ = std::thread(&GlooMesh::InterruptLongWaits, this);
 }
 
-GlooMesh::~GlooMesh() = default;
+GlooMesh::~GlooMesh() {
+  {
+    const absl::MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+  interrupts_.join();
+}
+
+void GlooMesh::InterruptLongWaits() {
+  const absl::MutexLock lock(&mutex_);
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&ending_), absl::FromChrono(kPatience))) {
+    const int64_t since_ns = SteadyNanos() - std::chrono::nanoseconds(kPatience).count();
+    for (Window* window : windows_) window->InterruptIfSince(since_ns);
+  }
+}
 
 absl::Status GlooMesh::Barrier() {
   if (aborted_.load()) return Aborted();
@@ -99,21 +124,21 @@ absl::Status GlooMesh::Barrier() {
 // Whoever registers later sees the flag, whoever waits already is woken.
 void GlooMesh::Abort() {
   aborted_.store(true);
-  absl::MutexLock lock(&mutex_);
-  for (Buffer* buffer : buffers_) {
-    buffer->abortWaitSend();
-    buffer->abortWaitRecv();
+  const absl::MutexLock lock(&mutex_);
+  for (Window* window : windows_) {
+    window->Interrupt(Window::Direction::kSend);
+    window->Interrupt(Window::Direction::kReceive);
   }
 }
 
-void GlooMesh::Register(Buffer* buffer) {
-  absl::MutexLock lock(&mutex_);
-  buffers_.insert(buffer);
+void GlooMesh::Register(Window* window) {
+  const absl::MutexLock lock(&mutex_);
+  windows_.insert(window);
 }
 
-void GlooMesh::Unregister(Buffer* buffer) {
-  absl::MutexLock lock(&mutex_);
-  buffers_.erase(buffer);
+void GlooMesh::Unregister(Window* window) {
+  const absl::MutexLock lock(&mutex_);
+  windows_.erase(window);
 }
 
 absl::Status GlooMesh::Lost(int peer, std::string_view problem) const {
@@ -135,13 +160,22 @@ int GlooMesh::PeerWith(std::string_view problem, int asked) const {
   return asked;
 }
 
-// A connection that is broken refuses every message with what broke it; on one that stands the
-// question is given up when its buffer goes, and the group soon after.
+// A wait that is interrupted before it begins says what Gloo has told, and else ends at once. A
+// connection that is broken already refuses the question.
 std::string GlooMesh::ProblemOf(int peer) const {
+  static char nothing = 0;
+  const absl::MutexLock lock(&questions_mutex_);
   try {
-    char nothing = 0;
-    context_->createUnboundBuffer(&nothing, sizeof nothing)
-        ->recv(peer, static_cast<uint64_t>(Tag::kQuestion), 0, sizeof nothing);
+    for (int i = 0; i < size(); ++i) {
+      if (i == rank() || (peer >= 0 && i != peer)) continue;
+      if (questions_[i] == nullptr) {
+        auto question = context_->createUnboundBuffer(&nothing, sizeof nothing);
+        question->recv(i, static_cast<uint64_t>(Tag::kQuestion), 0, sizeof nothing);
+        questions_[i] = std::move(question);
+      }
+      questions_[i]->abortWaitRecv();
+      questions_[i]->waitRecv();
+    }
     return "";
   } catch (const std::exception& e) {
     return e.what();
@@ -158,10 +192,23 @@ void GlooMesh::Pace(Tag tag, int to, int64_t bytes, int64_t ready_ns) {
 
 Window::Window(GlooMesh* mesh, Tag tag, void* data, int64_t bytes)
     : mesh_(mesh), tag_(tag), buffer_(mesh->context_->createUnboundBuffer(data, bytes)) {
-  mesh_->Register(buffer_.get());
+  mesh_->Register(this);
 }
 
-Window::~Window() { mesh_->Unregister(buffer_.get()); }
+Window::~Window() { mesh_->Unregister(this); }
+
+void Window::Interrupt(Direction direction) {
+  direction == Direction::kSend ? buffer_->abortWaitSend() : buffer_->abortWaitRecv();
+}
+
+void Window::InterruptIfSince(int64_t nanos) {
+  const auto is_long = [nanos](const std::atomic<int64_t>& since_ns) {
+    const int64_t since = since_ns.load(std::memory_order_relaxed);
+    return since != 0 && since <= nanos;
+  };
+  if (is_long(sends_since_ns_)) Interrupt(Direction::kSend);
+  if (is_long(receives_since_ns_)) Interrupt(Direction::kReceive);
+}
 
 absl::Status Window::Send(int to, int64_t offset, int64_t bytes, int64_t ready_ns) {
   if (!mesh_->pacers_.empty()) mesh_->Pace(tag_, to, bytes, ready_ns);
@@ -185,22 +232,36 @@ absl::Status Window::Receive(int from, int64_t offset, int64_t bytes) {
   }
 }
 
-absl::Status Window::WaitSent(int peer) {
-  if (mesh_->aborted_.load()) return mesh_->Aborted();
+absl::Status Window::WaitSent(int peer) { return Wait(Direction::kSend, peer); }
+absl::Status Window::WaitReceived(int peer) { return Wait(Direction::kReceive, peer); }
+
+absl::Status Window::Wait(Direction direction, int peer) {
+  const int64_t begin_ns = SteadyNanos();
+  std::string problem;
   try {
-    return buffer_->waitSend() ? absl::OkStatus() : mesh_->Aborted();
+    for (int last_waits = 0; last_waits < kLastWaits; last_waits += problem.empty() ? 0 : 1) {
+      if (mesh_->aborted_.load()) return mesh_->Aborted();
+      if (WaitOnce(direction)) return absl::OkStatus();
+      if (problem.empty()) problem = mesh_->ProblemOf(peer);
+      // Interruptions begin Gloo's own count anew.
+      if (problem.empty() && SteadyNanos() - begin_ns > mesh_->options_.timeout_ms * 1'000'000) {
+        problem = absl::StrCat("no message for ", mesh_->options_.timeout_ms, " ms");
+        break;
+      }
+    }
   } catch (const std::exception& e) {
-    return mesh_->Lost(peer, e.what());
+    problem = e.what();
   }
+  return mesh_->Lost(peer, problem);
 }
 
-absl::Status Window::WaitReceived(int peer) {
-  if (mesh_->aborted_.load()) return mesh_->Aborted();
-  try {
-    return buffer_->waitRecv() ? absl::OkStatus() : mesh_->Aborted();
-  } catch (const std::exception& e) {
-    return mesh_->Lost(peer, e.what());
-  }
+bool Window::WaitOnce(Direction direction) {
+  const bool sends = direction == Direction::kSend;
+  std::atomic<int64_t>& since_ns = sends ? sends_since_ns_ : receives_since_ns_;
+  since_ns.store(SteadyNanos(), std::memory_order_relaxed);
+  const bool completed = sends ? buffer_->waitSend() : buffer_->waitRecv();
+  since_ns.store(0, std::memory_order_relaxed);
+  return completed;
 }
 
 }  // namespace terrace

@@ -4,6 +4,11 @@
 // A receive is announced to the sender before any byte moves, so nothing is buffered on the way.
 // Messages of one tag and direction between two members arrive in order.
 //
+// When a connection breaks, Gloo tells those whose messages have not begun. One of which a part is
+// on its way is on none of the lists that it goes through (Pair::signalException), and whoever
+// waits for that would sit out the group's timeout. So a thread of the mesh interrupts waits that
+// last, and they look whether the connection still stands.
+//
 // GlooMesh is thread-safe; a Window is used on one thread.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -16,6 +21,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -35,6 +41,8 @@ class UnboundBuffer;
 namespace terrace {
 
 enum class Tag : uint64_t { kCollective = 1, kMessage = 2, kQuestion = 3 };
+
+class Window;
 
 class GlooMesh {
  public:
@@ -60,15 +68,16 @@ class GlooMesh {
   using Buffer = gloo::transport::UnboundBuffer;
 
   GlooMesh(const GroupOptions& options, std::shared_ptr<gloo::Context> context);
-  void Register(Buffer* buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Unregister(Buffer* buffer) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Register(Window* window) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Unregister(Window* window) ABSL_LOCKS_EXCLUDED(mutex_);
+  void InterruptLongWaits() ABSL_LOCKS_EXCLUDED(mutex_);  // until the mesh ends
   // UNAVAILABLE; `peer` is -1 when any may be the one.
   absl::Status Lost(int peer, std::string_view problem) const;
   // The member whose connection has this problem: Gloo tells whoever waits for a window that one of
   // its messages failed, a send to one side also to those who wait for the other. Else `asked`.
   int PeerWith(std::string_view problem, int asked) const;
-  // Of the connection to a member; empty while it stands.
-  std::string ProblemOf(int peer) const;
+  // Of the connection to a member, or of the first that has one (-1); empty while they stand.
+  std::string ProblemOf(int peer) const ABSL_LOCKS_EXCLUDED(questions_mutex_);
   absl::Status Aborted() const;
   void Pace(Tag tag, int to, int64_t bytes, int64_t ready_ns);
 
@@ -78,7 +87,13 @@ class GlooMesh {
   std::atomic<int64_t> bytes_sent_{0};
   std::atomic<bool> aborted_{false};
   absl::Mutex mutex_;
-  std::set<Buffer*> buffers_ ABSL_GUARDED_BY(mutex_);  // that somebody may be waiting for
+  std::set<Window*> windows_ ABSL_GUARDED_BY(mutex_);  // that somebody may be waiting for
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  // By peer: takes part in a message that never comes, so that Gloo tells it what breaks the
+  // connection.
+  mutable absl::Mutex questions_mutex_;
+  mutable std::vector<std::unique_ptr<Buffer>> questions_ ABSL_GUARDED_BY(questions_mutex_);
+  std::thread interrupts_;
 };
 
 // Memory that takes part in messages. Posted operations go on in the background and are waited for
@@ -102,9 +117,21 @@ class Window {
   absl::Status WaitReceived(int peer);
 
  private:
+  friend class GlooMesh;
+  enum class Direction { kSend, kReceive };
+
+  absl::Status Wait(Direction direction, int peer);
+  // Until it completes; false when it was interrupted.
+  bool WaitOnce(Direction direction);
+  // From any thread: once, what waits or the next that does.
+  void Interrupt(Direction direction);
+  void InterruptIfSince(int64_t nanos);  // what has waited since then or longer
+
   GlooMesh* const mesh_;
   const Tag tag_;
-  std::unique_ptr<GlooMesh::Buffer> buffer_;
+  const std::unique_ptr<GlooMesh::Buffer> buffer_;
+  std::atomic<int64_t> sends_since_ns_{0};  // a wait began; 0: nothing waits
+  std::atomic<int64_t> receives_since_ns_{0};
 };
 
 }  // namespace terrace

@@ -1,69 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/comm/communicator.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <span>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/comm/comm_fixture.h"
-#include "worker/comm/file_rendezvous.h"
+#include "tests/unit/worker/comm/gloo_fixture.h"
 #include "worker/comm/interface_address.h"
 
 namespace terrace {
 namespace {
 
-class CommunicatorTest : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) /
-              testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank, int size,
-                                                     int64_t timeout_ms = 10'000) {
-    FileRendezvous store(folder_);
-    return ConnectGloo({.name = "data.0",
-                        .rank = rank,
-                        .size = size,
-                        .interface_address = "127.0.0.1",
-                        .timeout_ms = timeout_ms,
-                        .ranks = ranks_,
-                        .link = link_},
-                       &store);
-  }
-
-  // Runs `body` on one thread a rank.
-  void OnRanks(int size, const std::function<void(Communicator*)>& body) {
-    std::filesystem::remove_all(folder_);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        auto group = Join(rank, size);
-        ASSERT_TRUE(group.ok()) << group.status();
-        body(group->get());
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
-  std::filesystem::path folder_;
-  std::vector<uint32_t> ranks_;
-  LinkLimit link_;
-};
+class CommunicatorTest : public GlooTest {};
 
 constexpr int kSizes[] = {2, 3, 4, 5};
 
@@ -316,58 +272,6 @@ TEST_F(CommunicatorTest, BroadcastCopiesTheRootsBytes) {
     EXPECT_THAT(data, testing::Each(char{2}));
     EXPECT_TRUE(group->Barrier().ok());
   });
-}
-
-TEST_F(CommunicatorTest, ALostPeerIsUnavailableWithinASecondAndNamed) {
-  ranks_ = {6, 9};
-  const pid_t peer = fork();
-  if (peer == 0) {
-    auto group = Join(1, 2);
-    if (!group.ok()) _exit(1);
-    raise(SIGKILL);
-  }
-  auto group = Join(0, 2);
-  ASSERT_TRUE(group.ok()) << group.status();
-  const auto start = std::chrono::steady_clock::now();
-  std::vector<float> data(1 << 20, 1);
-  absl::Status status;
-  while (status.ok()) status = (*group)->AllReduce(data.data(), data.size(), ReduceType::kF32);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("group data.0: rank 9 is lost"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
-  waitpid(peer, nullptr, 0);
-}
-
-// In a ring a member waits for its left neighbour, while what it sends fails on the right.
-TEST_F(CommunicatorTest, ALostPeerIsNamedByAMemberThatWaitsForAnother) {
-  ranks_ = {4, 6, 9};
-  const pid_t silent = fork();
-  if (silent == 0) {
-    auto group = Join(0, 3);
-    while (group.ok()) pause();
-    _exit(1);
-  }
-  const pid_t lost = fork();
-  if (lost == 0) {
-    auto group = Join(2, 3);
-    if (!group.ok()) _exit(1);
-    usleep(300'000);  // until what is sent to it is under way
-    raise(SIGKILL);
-  }
-  auto group = Join(1, 3);
-  ASSERT_TRUE(group.ok()) << group.status();
-  std::vector<char> own(1 << 10), all(3 << 10);
-  const absl::Status status = (*group)->AllGather(own.data(), all.data(), own.size());
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 9 is lost"));
-  kill(silent, SIGKILL);
-  waitpid(silent, nullptr, 0);
-  waitpid(lost, nullptr, 0);
-}
-
-TEST_F(CommunicatorTest, APeerThatNeverComesIsNamedAfterTheTimeout) {
-  const auto group = Join(0, 2, 100);
-  EXPECT_EQ(group.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(group.status().message()), testing::HasSubstr("data.0"));
 }
 
 TEST(InterfaceAddressTest, IsANumericAddress) {
