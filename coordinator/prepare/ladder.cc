@@ -120,10 +120,14 @@ class Limit {
                         " of memory was too much for the node, its control group or its ulimit");
   }
   std::string More(const Evaluated& least) const {
+    if (held_bytes_ > 0) return "give the worker more memory";
+    if (least.device_bytes <= budget_.device_memory_bytes) {
+      return absl::StrCat(
+          "raise what resources offers beside the device: ", LayoutText(least.layout), " needs ",
+          absl::StrJoin(Excesses(spec_, budget_, least), " and "));
+    }
     const int64_t mib = (least.device_bytes + kMiB - 1) / kMiB;
-    return held_bytes_ == 0
-               ? absl::StrCat("raise resources.device_memory to at least ", mib, " MiB")
-               : "give the worker more memory";
+    return absl::StrCat("raise resources.device_memory to at least ", mib, " MiB");
   }
 
  private:

@@ -20,6 +20,9 @@ STEPS = 30
 ALLOWED = 96 * MIB  # outside the arenas, by every plan
 # Narrow and deep: most of its memory are activations, so that a smaller micro-batch frees much.
 DEEP = {**GPT, "n_positions": 256, "n_layer": 12}
+# Wide and shallow: most of its memory are states, which offload moves away.
+MOSTLY_STATES = {"model.config": {**GPT, "n_positions": 256, "n_embd": 256, "n_head": 4, "n_layer": 4}, "data.sequence_length": 16,
+                 "train.steps": 300}
 
 
 class GrowingTest(ServiceTest):
@@ -109,6 +112,40 @@ class OutOfMemoryTest(GrowingTest):
         # The next job of this shape begins with what was learned.
         planned = self.cli("plan", self.deep_job({"resources.device_memory": limit, "train.seed": 5}), "-o", "json").json()
         self.assertIn(status["learned_external_bytes"], json.dumps(planned))
+
+    def goes_down_to(self, rung, words, pinned, changes):
+        """What is pinned leaves that rung as the first; none of its changes is one of results."""
+        pinned = {"layout.micro_batch": 8, **pinned}
+        roomy = self.deep_job({**pinned, **changes})
+        expected = losses_of(self.terrace("run", roomy, "-o", "json", seconds=180).out)
+        limit = self.arena(self.deep_job({**pinned, "layout.recompute": "none", **changes})) + ALLOWED + 4 * MIB
+        self.start_coordinator()
+        self.start_growing_worker()
+        job = self.submit(self.deep_job({**pinned, **changes, "resources.device_memory": limit}))
+        self.wait_for_steps(job, 2)
+        before = self.status(job)["plan"]["layout"]
+        self.assertEqual((before["micro_batch"], before.get("recompute", "none"), before.get("offload", {})), (8, "none", {}))
+        self.grow_now()
+        status = self.wait_for_end(job)
+        self.assertEqual(status["state"], "SUCCEEDED", status["message"])
+        adjustment, = status["adjustments"]
+        self.assertTrue(2 <= int(adjustment["step"]) < len(expected), "it was ended at a step's boundary, not killed")
+        for word in words:
+            self.assertIn(word, adjustment["change"])
+        self.assertEqual(self.series()["terrace_job_adjustments_total", (("rung", rung),)], 1)
+        self.assertEqual(losses_of(self.cli("watch", job, "-o", "json").out), expected)
+
+    def test_the_rung_below_a_smaller_micro_batch_is_recompute(self):
+        self.goes_down_to("recompute", ["layout.recompute ", "instead of none"], {}, {})
+
+    def test_the_rung_below_recompute_is_the_host(self):
+        self.goes_down_to("host", ["layout.offload.optimizer host"], {"layout.recompute": "none"},
+                          {**MOSTLY_STATES, "resources.host_memory": "1GiB"})
+
+    def test_the_last_rung_is_nvme(self):
+        """The host has no room for the states."""
+        self.goes_down_to("nvme", ["layout.offload.optimizer nvme"], {"layout.recompute": "none"},
+                          {**MOSTLY_STATES, "resources.host_memory": "48MiB", "resources.nvme": {"paths": [str(self.folder)]}})
 
     def test_what_is_pinned_is_not_moved_and_named_instead(self):
         pinned = {"layout.micro_batch": 8, "layout.recompute": "none", "train.steps": 1_000_000}

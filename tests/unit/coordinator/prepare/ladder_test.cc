@@ -225,6 +225,25 @@ TEST(LadderTest, AtTheBottomTheWayOutIsMoreMemory) {
                     HasSubstr("offer resources.host_memory or resources.nvme")));
 }
 
+// The device would have room for what rests elsewhere, and elsewhere has too little: more of the
+// device is not the way out.
+TEST(LadderTest, WhereTheHostIsTooSmallTheHostIsNamed) {
+  v1::JobSpec spec = Open();
+  spec.mutable_resources()->set_host_memory(8 * kMiB);
+  spec.mutable_layout()->set_micro_batch(1);
+  spec.mutable_layout()->set_recompute("none");
+  spec.mutable_model()->set_config_json(
+      TinyConfig("gpt2", {.vocabulary = 8009, .hidden = 256, .layers = 4, .sequence = 12}));
+  spec.mutable_data()->set_sequence_length(12);
+  const v1::Plan ran_out = PlanWith(1, spec);
+  const int64_t learned = LearnedFrom(110 * kMiB);
+  const auto descent = Descend(spec, MakeBudget(Arena(ran_out) + 109 * kMiB, learned), ran_out);
+  EXPECT_EQ(descent.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(descent.status().message()),
+              AllOf(HasSubstr("raise what resources offers beside the device: "),
+                    HasSubstr("of 8.0 MiB host memory"), Not(HasSubstr("device_memory to"))));
+}
+
 // ---- later jobs -------------------------------------------------------------------------------
 
 TEST(LadderTest, ALearnedFigureMakesRoomButRefusesNothing) {
