@@ -7,6 +7,7 @@ import random
 import signal
 import unittest
 
+from offload_run_test import HOST, NVME, state_of
 from support import GPT, TerraceTest, learnable_text
 
 STEPS = 120
@@ -90,6 +91,20 @@ class BucketsTest(TerraceTest):
         bucketed = self.train(self.documents_job({"data.buckets": [32, LONGEST], "train.steps": 30}, short))
         alone = self.train(self.documents_job({"data.buckets": None, "data.sequence_length": 32, "train.steps": 30}, short))
         self.assertEqual(bucketed.losses, alone.losses)
+
+    def test_tiers_and_allocators_change_no_bit(self):
+        """Programs of several lengths share one persistent state, wherever it lives."""
+        changes = {"train.steps": 40, "resources.host_memory": "256MiB", "resources.nvme": {"paths": [str(self.folder)]}}
+        job = self.documents_job(changes)
+        plain = self.train(job)
+        self.assertEqual(len({count // 8 <= 16 for count in self.tokens_by_step(plain).values()}), 2, "short and long steps")
+        state = state_of(self.checkpoints(job)[-1])
+        for layout in ({"offload": HOST}, {"offload": NVME}, {"offload": {"optimizer": {"host": 0.5, "nvme": 0.5}}, "recompute": "full"},
+                       {"allocator": "caching"}, {"allocator": "expandable"}, {"allocator": "caching", "offload": HOST}):
+            with self.subTest(**layout):
+                other = self.documents_job({**changes, "layout": layout})
+                self.assertEqual(self.train(other).losses, plain.losses)
+                self.assertEqual(state_of(self.checkpoints(other)[-1]), state)
 
     def test_the_plan_names_the_step_of_each_length(self):
         result = self.terrace("plan", self.documents_job())
