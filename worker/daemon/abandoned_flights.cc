@@ -19,11 +19,18 @@ bool IsAlive(int64_t pid) {
   return pid > 0 && (kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM);
 }
 
+// Not std::time, whose clock moves in ticks: a file may be newer than that.
+int64_t SecondsNow() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec;
+}
+
 bool IsAbandoned(const std::string& path, int64_t older_than_seconds) {
   struct stat info;
   // The change time is that of its creation: what is written through the mapping leaves it alone.
   if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid() ||
-      std::time(nullptr) - info.st_ctime < older_than_seconds) {
+      SecondsNow() - info.st_ctime < older_than_seconds) {
     return false;
   }
   const auto reader = FlightReader::OpenFile(path);
