@@ -6,6 +6,9 @@
 #include <spdlog/spdlog.h>
 
 #include <memory>
+#include <string>
+
+#include "base/utf8.h"
 
 namespace terrace::log {
 namespace {
@@ -57,7 +60,7 @@ Level ParseLevel(std::string_view name) {
 
 void Write(Level level, std::string_view message) {
   spdlog::logger& logger = initialised ? *spdlog::default_logger_raw() : DefaultLogger();
-  logger.log(ToSpdlog(level), spdlog::string_view_t(message.data(), message.size()));
+  logger.log(ToSpdlog(level), CleanLine(message));
 }
 
 }  // namespace terrace::log

@@ -22,6 +22,7 @@ void Init(std::string_view component, Level level, std::string_view file = {});
 // "debug", "info", "warn" or "error"; anything else is info.
 Level ParseLevel(std::string_view name);
 
+// One message is one line: see CleanLine in base/utf8.h.
 void Write(Level level, std::string_view message);
 
 template <typename... Parts>

@@ -16,6 +16,8 @@ namespace {
 
 constexpr auto kCallTimeout = std::chrono::seconds(60);  // a submission compiles the job
 constexpr int kMaxMessageBytes = 256 << 20;              // explain returns whole programs
+// An error travels in the trailers, three bytes for each that is not plain ASCII (base/utf8.h).
+constexpr int kMaxErrorBytes = 64 << 10;
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -139,6 +141,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const GlobalOptions
   ASSIGN_OR_RETURN(auto credentials, Credentials(options));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxErrorBytes);
   auto channel = grpc::CreateCustomChannel(options.coordinator, credentials, arguments);
   return std::make_unique<GrpcConnection>(options.coordinator, std::move(channel));
 }

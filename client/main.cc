@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/command_line.h"
 #include "base/exit_code.h"
 #include "client/commands/commands.h"
 #include "client/completion.h"
 #include "client/options.h"
+#include "client/print.h"
 
 namespace terrace {
 namespace {
@@ -55,6 +57,8 @@ class CommandLine {
   }
 
   int Run(int argc, char** argv) {
+    const absl::Status legible = CheckCommandLine(argc, argv);
+    if (!legible.ok()) return Fail(global_, legible);
     std::vector<std::string> arguments(argv + 1, argv + argc);
     // Quoted flags are a value, not an option of ours.
     for (std::string& argument : arguments) {

@@ -4,6 +4,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 
 #include "absl/strings/match.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/exit_code.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 
 namespace terrace {
 std::string JsonNumber(double value) {
@@ -30,7 +32,8 @@ std::string ToJson(const google::protobuf::Message& message, bool pretty) {
 std::string JsonString(const std::string& text) {
   // A string field's JSON is the quoted, escaped string.
   v1::StateEvent carrier;
-  carrier.set_message(text);
+  // Protobuf writes no string that is not UTF-8; control characters it escapes itself.
+  carrier.set_message(FindInvalidUtf8(text) == text.size() ? text : CleanText(text, SIZE_MAX));
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   std::string json;
@@ -59,7 +62,7 @@ void PrintWritten(const GlobalOptions& global, const std::vector<WrittenFile>& f
 }
 
 int Fail(const GlobalOptions& global, const absl::Status& status) {
-  const std::string message(status.message());
+  const std::string message = CleanText(Std(status.message()));
   const int code = ToInt(ExitCodeOf(status));
   if (global.json()) {
     std::printf(

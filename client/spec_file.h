@@ -10,11 +10,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {
 
-// NOT_FOUND names the file.
+// NOT_FOUND names the file; INVALID_ARGUMENT names the place that is not UTF-8.
 inline absl::StatusOr<v1::SubmitRequest> ReadSpecFile(const std::string& path) {
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
@@ -29,6 +31,7 @@ inline absl::StatusOr<v1::SubmitRequest> ReadSpecFile(const std::string& path) {
   }
   v1::SubmitRequest request;
   request.set_yaml(text.str());
+  RETURN_IF_ERROR(CheckUtf8("the spec", request.yaml()));
   request.set_base_directory(absolute.parent_path().lexically_normal().string());
   return request;
 }

@@ -15,9 +15,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/command_line.h"
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "coordinator/estimate_tool.h"
 #include "coordinator/import_tool.h"
 #include "coordinator/model/presets.h"
@@ -54,13 +56,14 @@ struct Options {
 // it.
 int Exit(const Options& options, const absl::Status& status) {
   if (status.ok()) return 0;
+  const std::string message = CleanText(Std(status.message()));
   if (options.output == "json") {
     const nlohmann::json error = {{"error",
                                    {{"code", absl::StatusCodeToString(status.code())},
-                                    {"message", std::string(status.message())}}}};
+                                    {"message", message}}}};
     std::printf("%s\n", error.dump().c_str());
   } else {
-    std::fprintf(stderr, "terrace-coordinator: %s\n", std::string(status.message()).c_str());
+    std::fprintf(stderr, "terrace-coordinator: %s\n", message.c_str());
   }
   return ToInt(ExitCodeOf(status));
 }
@@ -202,6 +205,9 @@ CLI::App* AddEstimate(CLI::App& app, Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
+  if (const absl::Status legible = CheckCommandLine(argc, argv); !legible.ok()) {
+    return Exit(options, legible);
+  }
   options.serve.state_directory = DefaultStateDirectory();
   CLI::App app("Accepts jobs, compiles them and runs them on workers.", "terrace-coordinator");
   app.require_subcommand(1);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "coordinator/jobs/gang_failure.h"
 #include "coordinator/prepare/ladder.h"
 
@@ -28,7 +29,8 @@ class Mover {
 
   Transition Stay() { return std::move(next_); }
 
-  Transition To(v1::JobState state, v1::Reason reason, std::string message) {
+  Transition To(v1::JobState state, v1::Reason reason, std::string text) {
+    std::string message = CleanText(text);  // what a worker said may be any bytes
     if (job().state() == state && job().reason() == reason && job().message() == message)
       return Stay();
     v1::Job& next = Change();
@@ -78,7 +80,7 @@ void CountRestart(Mover* mover, v1::Reason reason, const std::string& message) {
   restart->set_unix_ms(mover->now());
   restart->set_step(job.progress().checkpoint_step());
   restart->set_reason(reason);
-  restart->set_message(message);
+  restart->set_message(CleanText(message));
 }
 
 // The gang is broken: again from the last checkpoint, if there are restarts left.

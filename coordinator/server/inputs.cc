@@ -10,6 +10,7 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/spec/job_spec.h"
 
@@ -43,6 +44,7 @@ absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec)
                      ", must be a preset or a config.json that the coordinator can read (",
                      text.status().message(), "); ", NearestPreset(model.config())));
   }
+  RETURN_IF_ERROR(CheckUtf8(absl::StrCat("model.config: ", path.string()), *text));
   model.set_config_json(*std::move(text));
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 
 namespace terrace {
 
@@ -23,7 +24,7 @@ inline constexpr int kRpcMessageBytesMax = 64 << 20;
 inline grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                      std::string(Std(status.message())));
+                      CleanText(Std(status.message())));
 }
 
 // Called at the end of each unary call. Thread-safe.

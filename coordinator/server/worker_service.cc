@@ -6,6 +6,8 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
+#include "base/utf8.h"
 #include "coordinator/server/rpc.h"
 #include "proto/v1/worker.grpc.pb.h"
 
@@ -86,7 +88,7 @@ class WorkerStream final
       control_.AttachWorker(name_, session_, this);
     } else {
       log::Warn("a worker at ", peer_, " is refused: ", status.message());
-      reply.mutable_registered()->set_error(std::string(status.message()));
+      reply.mutable_registered()->set_error(CleanText(Std(status.message())));
     }
     Send(reply);
     return status;

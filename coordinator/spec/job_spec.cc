@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "coordinator/spec/reader.h"
 
 namespace terrace {
@@ -16,6 +18,7 @@ constexpr size_t kMaxSpecBytes = 1 << 20;
 
 // yaml-cpp throws; this is the edge where its exceptions become a status.
 absl::StatusOr<YAML::Node> ParseYaml(std::string_view yaml) {
+  RETURN_IF_ERROR(CheckUtf8("the spec", yaml));
   try {
     YAML::Node root = YAML::Load(std::string(yaml));
     if (root.IsMap()) return root;

@@ -28,8 +28,7 @@ void SpecReader::ReadBetas(const SpecKey& key, const YAML::Node& value, v1::JobS
     }
   }
   if (betas.size() != 2 || value.size() != 2) {
-    return Problem(key.path, Quoted(value), "a list of two numbers, each at least 0 and below 1",
-                   "[0.9, 0.95]");
+    return Problem(key.path, Quoted(value), RuleText(key), "[0.9, 0.95]");
   }
   spec->mutable_train()->mutable_optimizer()->set_beta1(betas[0]);
   spec->mutable_train()->mutable_optimizer()->set_beta2(betas[1]);
@@ -44,8 +43,7 @@ void SpecReader::ReadNodes(const SpecKey& key, const YAML::Node& value, v1::JobS
                   absl::SimpleAtoi(parts.back(), &high) && low >= key.low && high <= key.high &&
                   low <= high;
   if (!ok) {
-    return Problem(key.path, Quoted(value),
-                   absl::StrCat("N or MIN:MAX, from ", key.low, " to ", key.high), "1:4");
+    return Problem(key.path, Quoted(value), RuleText(key), "1:4");
   }
   spec->mutable_resources()->set_nodes_min(low);
   spec->mutable_resources()->set_nodes_max(high);
@@ -62,7 +60,7 @@ void SpecReader::ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1
     const bool is_path = absl::StrContains(text, "/") || absl::EndsWith(text, ".json");
     model->set_config(is_path ? Absolute(text) : text);
   } else {
-    Problem(key.path, Quoted(value), "a preset name, a path or a mapping", "gpt2");
+    Problem(key.path, Quoted(value), RuleText(key), "gpt2");
   }
 }
 
@@ -74,10 +72,10 @@ void SpecReader::ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobS
     for (const auto& item : value) paths.push_back(item.IsScalar() ? item.Scalar() : "");
   }
   for (const std::string& path : paths) {
-    if (path.empty()) return Problem(key.path, Quoted(value), "a path or a list of paths");
+    if (path.empty()) return Problem(key.path, Quoted(value), RuleText(key));
     field.message->GetReflection()->AddString(field.message, field.descriptor, Absolute(path));
   }
-  if (paths.empty() && key.required) Problem(key.path, Quoted(value), "a path or a list of paths");
+  if (paths.empty() && key.required) Problem(key.path, Quoted(value), RuleText(key));
 }
 
 namespace {
@@ -99,9 +97,7 @@ void SpecReader::ReadList(const SpecKey& key, const YAML::Node& value, v1::JobSp
   const Field field = FindField(key, spec);
   const google::protobuf::Reflection* reflection = field.message->GetReflection();
   const bool numbers = key.kind == KeyKind::kIntegers;
-  const std::string must =
-      numbers ? absl::StrCat("a list, each ", RangeText(key))
-              : absl::StrCat("a list, each one of ", absl::StrJoin(ChoicesOf(key), ", "));
+  const std::string must = RuleText(key);
   if (!value.IsSequence()) return Problem(key.path, Quoted(value), must);
   for (const auto& item : value) {
     if (!item.IsScalar()) return Problem(key.path, Quoted(item), must);
@@ -150,9 +146,6 @@ bool SpecReader::ReadShare(const SpecKey& key, const YAML::Node& tier, const YAM
 
 void SpecReader::ReadShares(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
   constexpr double kSumTolerance = 1e-6;
-  const std::string tiers = absl::StrJoin(ChoicesOf(key), ", ");
-  const std::string must =
-      absl::StrCat("one of ", tiers, ", or a mapping from them to parts that sum to 1");
   const Field field = FindField(key, spec);
   auto* shares = static_cast<v1::TierShares*>(
       field.message->GetReflection()->MutableMessage(field.message, field.descriptor));
@@ -160,7 +153,7 @@ void SpecReader::ReadShares(const SpecKey& key, const YAML::Node& value, v1::Job
     return SetShare(value.Scalar(), 1, shares);
   }
   if (!value.IsMap()) {
-    return Problem(key.path, Quoted(value), must,
+    return Problem(key.path, Quoted(value), RuleText(key),
                    value.IsScalar() ? Nearest(value.Scalar(), key.choices) : "");
   }
   bool good = true;
@@ -190,40 +183,37 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
       break;
   }
   const Field field = FindField(key, spec);
-  if (!value.IsScalar()) return Problem(key.path, Quoted(value), "a single value");
+  if (!value.IsScalar()) return Problem(key.path, Quoted(value), RuleText(key));
   const std::string& text = value.Scalar();
   const bool chosen = IsChoice(key, text);
   switch (key.kind) {
     case KeyKind::kString:
       return SetString(field, text);
     case KeyKind::kPath:
-      return text.empty() ? Problem(key.path, "nothing", "a path")
+      return text.empty() ? Problem(key.path, "nothing", RuleText(key))
                           : SetString(field, Absolute(text));
     case KeyKind::kPathOrWord:
-      return text.empty() ? Problem(key.path, "nothing",
-                                    "a path or one of " + absl::StrJoin(ChoicesOf(key), ", "))
+      return text.empty() ? Problem(key.path, "nothing", RuleText(key))
                           : SetString(field, chosen ? text : Absolute(text));
     case KeyKind::kChoice:
       if (chosen) return SetString(field, text);
-      return Problem(key.path, Quoted(value), "one of " + absl::StrJoin(ChoicesOf(key), ", "),
-                     Nearest(text, key.choices));
+      return Problem(key.path, Quoted(value), RuleText(key), Nearest(text, key.choices));
     case KeyKind::kBytes: {
       const auto bytes = ParseBytes(text);
       if (bytes && *bytes >= key.low && *bytes <= key.high) return SetNumber(field, *bytes);
-      return Problem(key.path, Quoted(value),
-                     absl::StrCat("a size of at least ", key.low, " bytes"),
+      return Problem(key.path, Quoted(value), RuleText(key),
                      "a number with a unit, such as 512MiB or 80GiB");
     }
     case KeyKind::kBoolean:
       if (text == "true" || text == "false") return SetNumber(field, text == "true" ? 1 : 0);
-      return Problem(key.path, Quoted(value), "true or false");
+      return Problem(key.path, Quoted(value), RuleText(key));
     default: {
       const auto number = ParseNumber(text);
       const bool real = key.kind == KeyKind::kReal;
       if (real ? number && *number >= key.low && *number <= key.high : IsInteger(key, number)) {
         return SetNumber(field, *number);
       }
-      return Problem(key.path, Quoted(value), RangeText(key));
+      return Problem(key.path, Quoted(value), RuleText(key));
     }
   }
 }

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/nearest.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "coordinator/spec/validate.h"
 #include "coordinator/spec/values.h"
 
@@ -20,6 +22,7 @@ namespace {
 
 constexpr int kMaxDepth = 16;
 constexpr int kMaxNodes = 10'000;
+constexpr size_t kQuotedBytesMax = 500;  // of what the user wrote, in a message
 
 // True when the section may be one value that the key gets.
 bool IsShortFormOf(std::string_view section, std::string_view key) {
@@ -56,6 +59,14 @@ Written Lookup(const YAML::Node& root, std::string_view path) {
   return {node, ""};
 }
 
+// A path that holds a NUL names another file than it shows; an escape sequence in a name acts on
+// the terminals of all who list it.
+bool HasControlCharacter(const std::string& text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_iscntrl(static_cast<unsigned char>(c)) && c != '\n' && c != '\t';
+  });
+}
+
 bool IsSection(const std::string& path) {
   for (const SpecKey& key : SpecKeys()) {
     if (absl::StartsWith(Absl(key.path), path + ".")) return true;
@@ -79,7 +90,8 @@ void SpecReader::Problem(std::string_view path, std::string_view got, std::strin
   if (place != places_.end()) {
     text = absl::StrCat("line ", place->second.line, ", column ", place->second.column, ": ");
   }
-  absl::StrAppend(&text, Absl(path), ": got ", Absl(got), ", must be ", Absl(must));
+  absl::StrAppend(&text, CleanLine(path, kQuotedBytesMax), ": got ", CleanLine(got, kQuotedBytesMax),
+                  ", must be ", Absl(must));
   if (!way_out.empty()) absl::StrAppend(&text, "; try ", Absl(way_out));
   problems_.push_back(std::move(text));
 }
@@ -138,6 +150,8 @@ void SpecReader::Walk(const YAML::Node& node, const std::string& path, int depth
     }
   } else if (node.IsSequence()) {
     for (const auto& item : node) Walk(item, path, depth + 1);
+  } else if (node.IsScalar() && HasControlCharacter(node.Scalar())) {
+    Problem(path, Quoted(node), "text without control characters");
   } else if (leaf == nullptr && IsSection(path) && !node.IsNull() && !HasShortForm(path) &&
              !(path == "layout" && node.Scalar() == "auto")) {
     Problem(path, Quoted(node), path == "layout" ? "auto or a mapping" : "a mapping");
@@ -170,7 +184,7 @@ void SpecReader::Read(const YAML::Node& root, v1::JobSpec* spec) {
       ReadWritten(key, written.section, written.value, spec);
       if (problems_.size() > problems) refused = written.section;
     } else if (key.required) {
-      Problem(key.path, "nothing", std::string(key.meaning));
+      Problem(key.path, "nothing", RuleText(key));
     } else if (!key.fallback.empty()) {
       if (MeansChosen(key)) {
         SetNumber(FindField(key, spec), *ParseNumber(std::string(key.fallback)));

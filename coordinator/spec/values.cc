@@ -13,13 +13,27 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 
 namespace terrace {
 namespace {
 
 constexpr size_t kMaxShownValue = 60;
+
+// A whole number as people write it: 1000000, not 1e+06.
+std::string BoundText(const SpecKey& key, double bound) {
+  const bool whole = key.kind != KeyKind::kReal && std::abs(bound) < 1e18;
+  return whole ? absl::StrCat(static_cast<int64_t>(bound)) : absl::StrCat(bound);
+}
+
+std::string RangeText(const SpecKey& key) {
+  const char* what = key.kind == KeyKind::kReal ? "a number" : "a whole number";
+  if (key.low == key.high) return BoundText(key, key.low);
+  return absl::StrCat(what, " from ", BoundText(key, key.low), " to ", BoundText(key, key.high));
+}
 
 }  // namespace
 
@@ -27,9 +41,7 @@ std::string Quoted(const YAML::Node& value) {
   if (value.IsNull()) return "nothing";
   if (value.IsMap()) return "a mapping";
   if (value.IsSequence()) return "a list";
-  std::string text = value.Scalar();
-  if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue - 3) + "...";
-  return absl::StrCat("\"", text, "\"");
+  return absl::StrCat("\"", CleanLine(value.Scalar(), kMaxShownValue), "\"");
 }
 
 std::optional<double> ParseNumber(std::string text) {
@@ -94,16 +106,39 @@ void SetString(const Field& field, std::string value) {
   field.message->GetReflection()->SetString(field.message, field.descriptor, std::move(value));
 }
 
-// A whole number as people write it: 1000000, not 1e+06.
-std::string BoundText(const SpecKey& key, double bound) {
-  const bool whole = key.kind != KeyKind::kReal && std::abs(bound) < 1e18;
-  return whole ? absl::StrCat(static_cast<int64_t>(bound)) : absl::StrCat(bound);
-}
-
-std::string RangeText(const SpecKey& key) {
-  const char* what = key.kind == KeyKind::kReal ? "a number" : "a whole number";
-  if (key.low == key.high) return BoundText(key, key.low);
-  return absl::StrCat(what, " from ", BoundText(key, key.low), " to ", BoundText(key, key.high));
+std::string RuleText(const SpecKey& key) {
+  const std::string choices = absl::StrCat("one of ", absl::StrJoin(ChoicesOf(key), ", "));
+  switch (key.kind) {
+    case KeyKind::kString:
+      return "text";
+    case KeyKind::kPath:
+      return "a path";
+    case KeyKind::kPathOrWord:
+      return absl::StrCat("a path or ", choices);
+    case KeyKind::kPaths:
+      return "a path or a list of paths";
+    case KeyKind::kChoice:
+      return choices;
+    case KeyKind::kChoices:
+      return absl::StrCat("a list, each ", choices);
+    case KeyKind::kBoolean:
+      return "true or false";
+    case KeyKind::kIntegers:
+      return absl::StrCat("a list, each ", RangeText(key));
+    case KeyKind::kBytes:
+      return absl::StrCat("a size of at least ", BoundText(key, key.low), " bytes");
+    case KeyKind::kBetas:
+      return "a list of two numbers, each at least 0 and below 1";
+    case KeyKind::kNodes:
+      return absl::StrCat("N or MIN:MAX, from ", BoundText(key, key.low), " to ",
+                          BoundText(key, key.high));
+    case KeyKind::kShares:
+      return absl::StrCat(choices, ", or a mapping from them to parts that sum to 1");
+    case KeyKind::kModelConfig:
+      return "a preset name, a path or a mapping";
+    default:
+      return RangeText(key);
+  }
 }
 
 std::vector<absl::string_view> ChoicesOf(const SpecKey& key) {

@@ -41,8 +41,8 @@ Field FindField(const SpecKey& key, v1::JobSpec* spec);
 void SetNumber(const Field& field, double value);
 void SetString(const Field& field, std::string value);
 
-// "a whole number from 1 to 9".
-std::string RangeText(const SpecKey& key);
+// What a value of the key must be: "a whole number from 1 to 9", "one of bf16, fp32".
+std::string RuleText(const SpecKey& key);
 std::vector<absl::string_view> ChoicesOf(const SpecKey& key);
 bool IsChoice(const SpecKey& key, std::string_view text);
 // A whole number in the key's range.

@@ -10,8 +10,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/command_line.h"
 #include "base/exit_code.h"
 #include "base/log.h"
+#include "base/strings.h"
+#include "base/utf8.h"
 #include "worker/daemon/daemon.h"
 
 namespace terrace {
@@ -66,7 +69,17 @@ void AddOptions(CLI::App& app, DaemonOptions& options) {
   app.add_flag("--exit-with-parent", options.exit_with_parent, "end when the parent process ends");
 }
 
+int Exit(const absl::Status& status) {
+  if (!status.ok()) {
+    std::fprintf(stderr, "terrace-worker: %s\n", CleanText(Std(status.message())).c_str());
+  }
+  return ToInt(ExitCodeOf(status));
+}
+
 int Main(int argc, char** argv) {
+  if (const absl::Status legible = CheckCommandLine(argc, argv); !legible.ok()) {
+    return Exit(legible);
+  }
   DaemonOptions options;
   options.agent.coordinator = "127.0.0.1:7070";
   options.probe.name = HostName();
@@ -82,11 +95,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
   }
   log::Init("worker", log::ParseLevel(log_level));
-  const absl::Status status = RunDaemon(std::move(options));
-  if (!status.ok()) {
-    std::fprintf(stderr, "terrace-worker: %s\n", std::string(status.message()).c_str());
-  }
-  return ToInt(ExitCodeOf(status));
+  return Exit(RunDaemon(std::move(options)));
 }
 
 }  // namespace

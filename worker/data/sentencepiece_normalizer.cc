@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "base/strings.h"
-#include "worker/data/text_source.h"
+#include "base/utf8.h"
 
 namespace terrace {
 namespace {

@@ -8,12 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 
 namespace terrace {
 namespace {
 
 // Short enough that the sums of a unigram model, which are floats, keep their precision.
 constexpr size_t kPieceBytes = size_t{1} << 16;
+// The JSON library quotes what it read of a bad line, which may be all of a long one.
+constexpr size_t kQuotedBytesMax = 400;
 
 // Lead bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+2000.., U+3000) are excluded
 // with their neighbours.
@@ -62,7 +65,7 @@ absl::StatusOr<std::string> TextOfLine(std::string_view line) {
     }
     return std::move(text->get_ref<std::string&>());
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
+    return absl::InvalidArgumentError(CleanLine(error.what(), kQuotedBytesMax));
   }
 }
 
@@ -87,40 +90,6 @@ absl::Status VisitJsonLines(std::string_view content, std::string_view path,
 }
 
 }  // namespace
-
-size_t Utf8Length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto continues = [&](size_t from, size_t length) {
-    if (text.size() < length) return false;
-    for (size_t i = from; i < length; ++i) {
-      if ((byte(i) & 0xc0) != 0x80) return false;
-    }
-    return true;
-  };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead < 0xc2 || lead > 0xf4) return 0;
-  if (lead < 0xe0) return continues(1, 2) ? 2 : 0;
-  if (lead < 0xf0) {
-    if (!continues(1, 3)) return 0;
-    const bool overlong = lead == 0xe0 && byte(1) < 0xa0;
-    const bool surrogate = lead == 0xed && byte(1) >= 0xa0;
-    return overlong || surrogate ? 0 : 3;
-  }
-  if (!continues(1, 4)) return 0;
-  const bool overlong = lead == 0xf0 && byte(1) < 0x90;
-  const bool beyond = lead == 0xf4 && byte(1) >= 0x90;
-  return overlong || beyond ? 0 : 4;
-}
-
-size_t FindInvalidUtf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = Utf8Length(text.substr(i));
-    if (length == 0) return i;
-    i += length;
-  }
-  return text.size();
-}
 
 absl::Status VisitText(std::string_view content, TextFormat format, bool any_bytes,
                        std::string_view path, const TextPieceVisitor& visit) {

@@ -33,11 +33,4 @@ using TextPieceVisitor = std::function<absl::Status(const TextPiece&)>;
 absl::Status VisitText(std::string_view content, TextFormat format, bool any_bytes,
                        std::string_view path, const TextPieceVisitor& visit);
 
-// Position of the first byte that is not valid UTF-8; text.size() when all is.
-size_t FindInvalidUtf8(std::string_view text);
-
-// Bytes of the valid UTF-8 sequence that `text`, not empty, begins with; 0 when there is none
-// (Unicode, table 3-7).
-size_t Utf8Length(std::string_view text);
-
 }  // namespace terrace

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "worker/rank/failure.h"
 
 namespace terrace {
@@ -58,9 +59,9 @@ void Reporter::SetState(v1::RankState state) {
 void Reporter::SetActivity(std::string_view text, double fraction) {
   absl::MutexLock lock(&mutex_);
   report_.mutable_progress()->set_activity(
-      text.empty() ? "" : absl::StrFormat("%s %.0f %%", Absl(text), fraction * 100));
+      text.empty() ? "" : absl::StrFormat("%s %.0f %%", CleanLine(text), fraction * 100));
   v1::JobEvent event = NewEvent();
-  event.mutable_activity()->set_text(std::string(text));
+  event.mutable_activity()->set_text(CleanLine(text));
   event.mutable_activity()->set_fraction(fraction);
   Tell({.report = NewReport(), .event = std::move(event)},
        text.empty() ? Urgency::kNow : Urgency::kSoon);
@@ -80,7 +81,7 @@ void Reporter::Warn(std::string_view text) {
   log::Warn(std::string(text));
   v1::JobEvent event = NewEvent();
   event.mutable_warning()->set_rank(config_.rank());
-  event.mutable_warning()->set_text(std::string(text));
+  event.mutable_warning()->set_text(CleanText(text));
   Tell({.event = std::move(event)}, Urgency::kSoon);
 }
 
@@ -207,7 +208,7 @@ void Reporter::End(const absl::Status& status, bool stopped_early, int exit_code
     TellSteps(Urgency::kSoon);
     report_.set_state(status.ok() ? v1::RANK_SUCCEEDED : v1::RANK_FAILED);
     report_.set_reason(ReasonOf(status));
-    report_.set_message(std::string(status.message()));
+    report_.set_message(CleanText(Std(status.message())));
     report_.set_stopped_early(stopped_early);
     report_.set_exit_code(exit_code);
     if (status.ok()) {

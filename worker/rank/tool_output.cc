@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/exit_code.h"
+#include "base/strings.h"
+#include "base/utf8.h"
 
 namespace terrace {
 
@@ -21,7 +23,7 @@ void PrintJson(const google::protobuf::Message& message, std::ostream& out) {
 }
 
 int FailTool(const ToolOutput& output, const absl::Status& status) {
-  const std::string message(status.message().data(), status.message().size());
+  const std::string message = CleanText(Std(status.message()));
   if (output.format == ToolFormat::kJson) {
     const nlohmann::ordered_json json = {
         {"error", {{"code", absl::StatusCodeToString(status.code())}, {"message", message}}}};

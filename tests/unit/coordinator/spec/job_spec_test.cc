@@ -106,7 +106,15 @@ train:
               AllOf(HasSubstr("train.schedule.name: got \"cosin\""), HasSubstr("try cosine")));
   EXPECT_THAT(error,
               HasSubstr("train.trace_steps: got \"-1\", must be a whole number from 0 to 1000000"));
-  EXPECT_THAT(error, HasSubstr("train.global_batch: got nothing"));
+  EXPECT_THAT(error, HasSubstr("train.global_batch: got nothing, must be a whole number from 1"));
+}
+
+TEST(JobSpecTest, TextThatNoFileOrTerminalTakesIsRefused) {
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "# caf\xe9\n")),
+              AllOf(HasSubstr(", column 6: the spec: got the byte \\xe9"), HasSubstr("UTF-8")));
+  EXPECT_THAT(ErrorOf("name: books\ndata: {train: \"books\\0.txt\"}\n"),
+              HasSubstr("data.train: got \"books\\x00.txt\", must be text without control"));
+  EXPECT_THAT(ErrorOf("name: \"\\e[2Jbooks\"\n"), HasSubstr("name: got \"\\x1b[2Jbooks\""));
 }
 
 TEST(JobSpecTest, AKeyInTheWrongSectionIsPointedHome) {
