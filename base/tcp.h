@@ -1,11 +1,26 @@
-// The one thing that we do with bare TCP. Thread-safe: no state.
+// Addresses that servers listen on. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+
 namespace terrace {
 
-// Opens and closes a connection to a port of this machine. False when nobody listens there.
-bool TouchPort(int port);
+// True of a host:port (or unix:path) that only this machine reaches: 127.0.0.0/8, [::1] and
+// localhost. A name such as 127.example.com is another machine's.
+bool IsLoopback(std::string_view address);
+
+// A listening socket, not blocking, on host:port; an empty host is every address of this machine,
+// port 0 any that is free. INVALID_ARGUMENT when `address` is none; UNAVAILABLE with the system's
+// reason when it cannot be had.
+absl::StatusOr<UniqueFd> ListenTcp(const std::string& address);
+
+// The port that a socket is bound to.
+int BoundPort(const UniqueFd& fd);
 
 }  // namespace terrace

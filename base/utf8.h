@@ -24,8 +24,8 @@ size_t Utf8Length(std::string_view text);
 // Position of the first byte that is not valid UTF-8; text.size() when all is.
 size_t FindInvalidUtf8(std::string_view text);
 
-// INVALID_ARGUMENT with line and column, from 1 and in bytes, where a whole text that should be read
-// stops being UTF-8; `what` names it.
+// INVALID_ARGUMENT with the line and the column, from 1 and in bytes, where `text`, named `what`,
+// stops being UTF-8.
 absl::Status CheckUtf8(std::string_view what, std::string_view text);
 
 // The most bytes that one cleaned message keeps: a full list of a spec's errors fits.

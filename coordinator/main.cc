@@ -146,6 +146,7 @@ void AddServe(CLI::App& app, ServeOptions& serve) {
   app.add_option("--state-dir", serve.state_directory, "folder of the store")
       ->capture_default_str();
   app.add_option("--metrics-listen", serve.metrics_listen, "host:port of /metrics; none if absent");
+  app.add_flag("--metrics-insecure", serve.metrics_insecure, "/metrics off loopback without TLS");
   app.add_option("--tls-cert", serve.tls_cert, "PEM certificate of this coordinator");
   app.add_option("--tls-key", serve.tls_key, "PEM key of this coordinator");
   app.add_option("--tls-ca", serve.tls_ca, "PEM certificates of who signs clients and workers");

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/tcp.h"
 
 namespace terrace {
 namespace {
@@ -11,11 +12,6 @@ namespace {
 constexpr int64_t kPemBytesMax = 1 << 20;
 
 }  // namespace
-
-bool IsLoopback(std::string_view address) {
-  return address.starts_with("127.") || address.starts_with("localhost:") ||
-         address.starts_with("[::1]:") || address.starts_with("unix:");
-}
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const ServeOptions& options) {

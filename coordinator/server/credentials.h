@@ -18,7 +18,4 @@ namespace terrace {
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const ServeOptions& options);
 
-// 127.0.0.0/8, [::1], localhost and Unix sockets.
-bool IsLoopback(std::string_view address);
-
 }  // namespace terrace

@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/server/metrics.h"
 
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 #include <prometheus/histogram.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
 
-#include <atomic>
-#include <chrono>
-#include <stdexcept>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/tcp.h"
 
 namespace terrace {
 namespace {
@@ -37,11 +30,11 @@ std::string LabelOf(const std::string& name) {
   return absl::AsciiStrToLower(absl::StripPrefix(name, "REASON_"));
 }
 
-class StatsCollector final : public prometheus::Collectable {
+class StatsCollector {
  public:
   explicit StatsCollector(CoordinatorMetrics::Snapshot snapshot) : snapshot_(std::move(snapshot)) {}
 
-  std::vector<MetricFamily> Collect() const override {
+  std::vector<MetricFamily> Collect() const {
     ControlStats stats;
     if (!snapshot_(&stats)) return {};
     std::vector<MetricFamily> families = {
@@ -98,37 +91,16 @@ class StatsCollector final : public prometheus::Collectable {
 class CoordinatorMetrics::Impl {
  public:
   explicit Impl(Snapshot snapshot)
-      : stats_(std::make_shared<StatsCollector>(std::move(snapshot))),
-        registry_(std::make_shared<prometheus::Registry>()),
+      : stats_(std::move(snapshot)),
         rpc_seconds_(prometheus::BuildHistogram()
                          .Name("terrace_rpc_seconds")
                          .Help("Time to answer a unary call, by method.")
-                         .Register(*registry_)) {}
+                         .Register(registry_)) {}
 
-  // The server looks at its stop flag after a connection, or twice a second: it gets one.
-  ~Impl() {
-    if (exposer_ == nullptr) return;
-    std::atomic<bool> stopped = false;
-    std::thread stop([this, &stopped] {
-      exposer_.reset();
-      stopped = true;
-    });
-    while (!stopped && TouchPort(port_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    stop.join();
-  }
-
-  absl::StatusOr<int> Listen(const std::string& address) {
-    try {
-      exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
-    } catch (const std::exception&) {  // civetweb does not say why
-      return absl::UnavailableError(
-          absl::StrCat("--metrics-listen: cannot listen on ", address,
-                       ": it is in use or no address of this machine; choose another"));
-    }
-    exposer_->RegisterCollectable(stats_);
-    exposer_->RegisterCollectable(registry_);
-    port_ = exposer_->GetListeningPorts().front();
-    return port_;
+  std::string Text() const {
+    std::vector<MetricFamily> families = stats_.Collect();
+    for (MetricFamily& family : registry_.Collect()) families.push_back(std::move(family));
+    return prometheus::TextSerializer().Serialize(families);
   }
 
   void ObserveRpc(std::string_view method, double seconds) {
@@ -139,20 +111,16 @@ class CoordinatorMetrics::Impl {
   }
 
  private:
-  const std::shared_ptr<StatsCollector> stats_;  // shared: the exposer wants weak pointers
-  const std::shared_ptr<prometheus::Registry> registry_;
+  const StatsCollector stats_;
+  prometheus::Registry registry_;
   prometheus::Family<prometheus::Histogram>& rpc_seconds_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
-  int port_ = 0;
 };
 
 CoordinatorMetrics::CoordinatorMetrics(Snapshot snapshot)
     : impl_(std::make_unique<Impl>(std::move(snapshot))) {}
 CoordinatorMetrics::~CoordinatorMetrics() = default;
 
-absl::StatusOr<int> CoordinatorMetrics::Listen(const std::string& address) {
-  return impl_->Listen(address);
-}
+std::string CoordinatorMetrics::Text() const { return impl_->Text(); }
 
 void CoordinatorMetrics::ObserveRpc(std::string_view method, double seconds) {
   impl_->ObserveRpc(method, seconds);

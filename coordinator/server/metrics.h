@@ -11,7 +11,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/status/statusor.h"
 #include "coordinator/jobs/reconciler.h"
 
 namespace terrace {
@@ -23,9 +22,8 @@ class CoordinatorMetrics {
   explicit CoordinatorMetrics(Snapshot snapshot);
   ~CoordinatorMetrics();
 
-  // Serves http://<address>/metrics; port 0 takes a free one. The result is the port. UNAVAILABLE
-  // when it is in use.
-  absl::StatusOr<int> Listen(const std::string& address);
+  // In the exposition format 0.0.4; of RPCs alone while the coordinator stops.
+  std::string Text() const;
 
   void ObserveRpc(std::string_view method, double seconds);
 

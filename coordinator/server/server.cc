@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/metrics_server.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
 #include "coordinator/server/credentials.h"
@@ -26,6 +27,7 @@ namespace terrace {
 namespace {
 
 constexpr int kWindowBytes = 1 << 20;  // of a stream: 50 MB/s over 20 ms
+constexpr int kSilenceMs = 10'000;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
 
 struct Listening {
@@ -45,6 +47,8 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& job
   // A window of fixed size, as workers have it: to find one out takes a ping for each message.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
+  // Of a connection that never speaks; two minutes where nothing is said.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kSilenceMs);
   builder.SetMaxReceiveMessageSize(kRpcMessageBytesMax);
   builder.RegisterService(&jobs);
   builder.RegisterService(&workers);
@@ -56,6 +60,17 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& job
                      "another, or port 0 for any that is free"));
   }
   return listening;
+}
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeOptions& options,
+                                                            const CoordinatorMetrics& metrics) {
+  return MetricsServer::Start({.address = options.metrics_listen,
+                               .insecure = options.metrics_insecure ||
+                                           (options.insecure && options.tls_cert.empty()),
+                               .tls_cert = options.tls_cert,
+                               .tls_key = options.tls_key,
+                               .tls_ca = options.tls_ca},
+                              [&metrics] { return metrics.Text(); });
 }
 
 // Renamed into place, so that a reader never sees half of it.
@@ -83,9 +98,10 @@ absl::Status Serve(const ServeOptions& options, Control::PrepareFunction prepare
   const auto workers = MakeWorkerService(control, absl::StrCat(clock.UnixMillis()));
   RETURN_IF_ERROR(control.Start());
   ASSIGN_OR_RETURN(Listening listening, Listen(options, *jobs, *workers));
+  std::unique_ptr<MetricsServer> scrapes;
   if (!options.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(const int port, metrics.Listen(options.metrics_listen));
-    log::Info("metrics on port ", port);
+    ASSIGN_OR_RETURN(scrapes, ServeMetrics(options, metrics));
+    log::Info("metrics on port ", scrapes->port());
   }
   RETURN_IF_ERROR(WritePortFile(options.port_file, listening.port));
   log::Info("listening on ", options.listen, ", port ", listening.port, ", state in ",

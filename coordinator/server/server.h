@@ -15,6 +15,7 @@ struct ServeOptions {
   std::string port_file;                  // where the port taken is written; empty: nowhere
   std::string state_directory;
   std::string metrics_listen;             // empty: no /metrics
+  bool metrics_insecure = false;          // allows it without TLS off loopback
   std::string tls_cert, tls_key, tls_ca;  // PEM files; all or none
   bool insecure = false;                  // allows no TLS off loopback
   bool exit_with_parent = false;

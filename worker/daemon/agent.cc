@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/tcp.h"
 #include "proto/v1/worker.grpc.pb.h"
 
 namespace terrace {
@@ -28,11 +29,6 @@ constexpr int kMessageBytesMax = 64 << 20;
 constexpr int kWindowBytes = 1 << 20;  // of a stream: 50 MB/s over 20 ms
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
-
-bool IsLoopback(std::string_view address) {
-  return address.starts_with("127.") || address.starts_with("localhost:") ||
-         address.starts_with("[::1]:") || address.starts_with("unix:");
-}
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
     const Agent::Options& options) {

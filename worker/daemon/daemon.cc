@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/metrics_server.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
 #include "proto/peak_flops.h"
@@ -190,6 +192,26 @@ void SetMfu(const v1::HardwareProfile& profile, Supervisor::Metrics* rank) {
   if (peak > 0) rank->metrics.set_mfu_ratio(rank->metrics.flops_per_second() / peak);
 }
 
+absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const DaemonOptions& options,
+                                                            const v1::Node& node, Daemon* daemon) {
+  const Agent::Options& agent = options.agent;
+  return MetricsServer::Start({.address = options.metrics_listen,
+                               .insecure = options.metrics_insecure ||
+                                           (agent.insecure && agent.tls_cert.empty()),
+                               .tls_cert = agent.tls_cert,
+                               .tls_key = agent.tls_key,
+                               .tls_ca = agent.tls_ca},
+                              [node, daemon]() -> std::string {
+                                WorkerSnapshot snapshot;
+                                if (!daemon->TakeSnapshot(&snapshot)) return "";
+                                snapshot.devices = node.devices();
+                                snapshot.device_memory_bytes = node.device_memory_bytes();
+                                snapshot.memory_bytes = node.memory_bytes();
+                                for (auto& rank : snapshot.ranks) SetMfu(node.profile(), &rank);
+                                return WorkerMetricsText(snapshot);
+                              });
+}
+
 }  // namespace
 
 absl::Status RunDaemon(DaemonOptions options) {
@@ -203,18 +225,11 @@ absl::Status RunDaemon(DaemonOptions options) {
   }
   ASSIGN_OR_RETURN(v1::Node node, ProbeNode(options.probe));
   Daemon daemon(options, node);
-  WorkerMetrics metrics([&daemon, &node](WorkerSnapshot* snapshot) {
-    snapshot->devices = node.devices();
-    snapshot->device_memory_bytes = node.device_memory_bytes();
-    snapshot->memory_bytes = node.memory_bytes();
-    const bool taken = daemon.TakeSnapshot(snapshot);
-    for (Supervisor::Metrics& rank : snapshot->ranks) SetMfu(node.profile(), &rank);
-    return taken;
-  });
+  std::unique_ptr<MetricsServer> metrics;
   if (!options.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(const int port, metrics.Listen(options.metrics_listen));
+    ASSIGN_OR_RETURN(metrics, ServeMetrics(options, node, &daemon));
     const std::string host = options.metrics_listen.substr(0, options.metrics_listen.rfind(':'));
-    node.set_metrics_address(absl::StrCat(host, ":", port));
+    node.set_metrics_address(absl::StrCat(host, ":", metrics->port()));
     log::Info("metrics on ", node.metrics_address());
   }
   RETURN_IF_ERROR(daemon.Start(node));

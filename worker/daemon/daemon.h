@@ -15,6 +15,7 @@ struct DaemonOptions {
   Agent::Options agent;
   ProbeOptions probe;
   std::string metrics_listen;       // empty: no /metrics
+  bool metrics_insecure = false;    // allows it without TLS off loopback
   bool stop_ranks_on_exit = false;  // ranks end with the daemon, however it ends
   bool exit_with_parent = false;
 };

@@ -61,6 +61,7 @@ void AddOptions(CLI::App& app, DaemonOptions& options) {
   app.add_option("--rank-binary", options.probe.rank_binary, "terrace-rank")->capture_default_str();
   app.add_option("--metrics-listen", options.metrics_listen,
                  "host:port of /metrics; none if absent");
+  app.add_flag("--metrics-insecure", options.metrics_insecure, "/metrics off loopback without TLS");
   app.add_option("--tls-cert", options.agent.tls_cert, "PEM certificate of this worker");
   app.add_option("--tls-key", options.agent.tls_key, "PEM key of this worker");
   app.add_option("--tls-ca", options.agent.tls_ca, "PEM certificates of who signs coordinators");

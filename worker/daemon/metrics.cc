@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/daemon/metrics.h"
 
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "base/tcp.h"
 
 namespace terrace {
 namespace {
@@ -206,112 +200,62 @@ void AddTraffic(const WorkerSnapshot& snapshot, std::vector<MetricFamily>& famil
   families.push_back(std::move(seconds));
 }
 
-class RankCollector final : public prometheus::Collectable {
- public:
-  explicit RankCollector(WorkerMetrics::Snapshot snapshot) : snapshot_(std::move(snapshot)) {}
-
-  std::vector<MetricFamily> Collect() const override {
-    WorkerSnapshot snapshot;
-    if (!snapshot_(&snapshot)) return {};
-    std::vector<MetricFamily> families;
-    AddTiers(snapshot, families);
-    AddTraffic(snapshot, families);
-    for (const MemorySeries& series : kMemorySeries) {
-      MetricFamily& family =
-          families.emplace_back(MetricFamily{series.name, series.help, series.type, {}});
-      for (const Supervisor::Metrics& rank : snapshot.ranks) {
-        Add(family, RankLabels(rank), series.value(rank.memory));
-      }
+MetricFamily Capacity(const WorkerSnapshot& snapshot) {
+  MetricFamily family{"terrace_memory_capacity_bytes",
+                      "Bytes that this worker has: all devices, the node's memory, the file "
+                      "systems of offloaded jobs.",
+                      kGauge,
+                      {}};
+  Add(family, {{"tier", "device"}},
+      static_cast<double>(snapshot.device_memory_bytes) * snapshot.devices);
+  Add(family, {{"tier", "host"}}, static_cast<double>(snapshot.memory_bytes));
+  int64_t nvme = 0;  // ranks of one node share their file systems as a rule
+  for (const Supervisor::Metrics& rank : snapshot.ranks) {
+    for (const v1::TierMemory& tier : rank.memory.tiers()) {
+      if (tier.tier() == v1::NVME) nvme = std::max(nvme, tier.capacity_bytes());
     }
-    for (const RankSeries& series : kRankSeries) {
-      MetricFamily& family =
-          families.emplace_back(MetricFamily{series.name, series.help, series.type, {}});
-      for (const Supervisor::Metrics& rank : snapshot.ranks) {
-        Add(family, RankLabels(rank), series.value(rank.metrics));
-      }
-    }
-    AddNode(snapshot, families);
-    return families;
   }
+  if (nvme > 0) Add(family, {{"tier", "nvme"}}, static_cast<double>(nvme));
+  return family;
+}
 
- private:
-  static void AddNode(const WorkerSnapshot& snapshot, std::vector<MetricFamily>& families) {
-    const auto add = [&families](const char* name, const char* help, Labels labels, double value) {
-      Add(families.emplace_back(MetricFamily{name, help, kGauge, {}}), std::move(labels), value);
-    };
-    families.push_back(Capacity(snapshot));
-    add("terrace_worker_devices", "Devices of this worker.", {}, snapshot.devices);
-    add("terrace_worker_ranks", "Live ranks of this worker.", {},
-        static_cast<double>(snapshot.ranks.size()));
-    add("terrace_worker_connected", "1 while the coordinator is reached.", {}, snapshot.connected);
-  }
+void AddNode(const WorkerSnapshot& snapshot, std::vector<MetricFamily>& families) {
+  const auto add = [&families](const char* name, const char* help, double value) {
+    Add(families.emplace_back(MetricFamily{name, help, kGauge, {}}), {}, value);
+  };
+  families.push_back(Capacity(snapshot));
+  add("terrace_worker_devices", "Devices of this worker.", snapshot.devices);
+  add("terrace_worker_ranks", "Live ranks of this worker.",
+      static_cast<double>(snapshot.ranks.size()));
+  add("terrace_worker_connected", "1 while the coordinator is reached.", snapshot.connected);
+}
 
-  static MetricFamily Capacity(const WorkerSnapshot& snapshot) {
-    MetricFamily family{"terrace_memory_capacity_bytes",
-                        "Bytes that this worker has: all devices, the node's memory, the file "
-                        "systems of offloaded jobs.",
-                        kGauge,
-                        {}};
-    Add(family, {{"tier", "device"}},
-        static_cast<double>(snapshot.device_memory_bytes) * snapshot.devices);
-    Add(family, {{"tier", "host"}}, static_cast<double>(snapshot.memory_bytes));
-    int64_t nvme = 0;  // ranks of one node share their file systems as a rule
+std::vector<MetricFamily> Families(const WorkerSnapshot& snapshot) {
+  std::vector<MetricFamily> families;
+  AddTiers(snapshot, families);
+  AddTraffic(snapshot, families);
+  for (const MemorySeries& series : kMemorySeries) {
+    MetricFamily& family =
+        families.emplace_back(MetricFamily{series.name, series.help, series.type, {}});
     for (const Supervisor::Metrics& rank : snapshot.ranks) {
-      for (const v1::TierMemory& tier : rank.memory.tiers()) {
-        if (tier.tier() == v1::NVME) nvme = std::max(nvme, tier.capacity_bytes());
-      }
+      Add(family, RankLabels(rank), series.value(rank.memory));
     }
-    if (nvme > 0) Add(family, {{"tier", "nvme"}}, static_cast<double>(nvme));
-    return family;
   }
-
-  const WorkerMetrics::Snapshot snapshot_;
-};
+  for (const RankSeries& series : kRankSeries) {
+    MetricFamily& family =
+        families.emplace_back(MetricFamily{series.name, series.help, series.type, {}});
+    for (const Supervisor::Metrics& rank : snapshot.ranks) {
+      Add(family, RankLabels(rank), series.value(rank.metrics));
+    }
+  }
+  AddNode(snapshot, families);
+  return families;
+}
 
 }  // namespace
 
-class WorkerMetrics::Impl {
- public:
-  explicit Impl(Snapshot snapshot)
-      : collector_(std::make_shared<RankCollector>(std::move(snapshot))) {}
-
-  // The server looks at its stop flag after a connection, or twice a second: it gets one.
-  ~Impl() {
-    if (exposer_ == nullptr) return;
-    std::atomic<bool> stopped = false;
-    std::thread stop([this, &stopped] {
-      exposer_.reset();
-      stopped = true;
-    });
-    while (!stopped && TouchPort(port_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    stop.join();
-  }
-
-  absl::StatusOr<int> Listen(const std::string& address) {
-    try {
-      exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
-    } catch (const std::exception&) {  // civetweb does not say why
-      return absl::UnavailableError(
-          absl::StrCat("--metrics-listen: cannot listen on ", address,
-                       ": it is in use or no address of this machine; choose another"));
-    }
-    exposer_->RegisterCollectable(collector_);
-    port_ = exposer_->GetListeningPorts().front();
-    return port_;
-  }
-
- private:
-  const std::shared_ptr<RankCollector> collector_;  // shared: the exposer wants a weak pointer
-  std::unique_ptr<prometheus::Exposer> exposer_;
-  int port_ = 0;
-};
-
-WorkerMetrics::WorkerMetrics(Snapshot snapshot)
-    : impl_(std::make_unique<Impl>(std::move(snapshot))) {}
-WorkerMetrics::~WorkerMetrics() = default;
-
-absl::StatusOr<int> WorkerMetrics::Listen(const std::string& address) {
-  return impl_->Listen(address);
+std::string WorkerMetricsText(const WorkerSnapshot& snapshot) {
+  return prometheus::TextSerializer().Serialize(Families(snapshot));
 }
 
 }  // namespace terrace

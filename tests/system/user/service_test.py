@@ -3,10 +3,15 @@
 """Terrace as a service: submit, look, follow, cancel, queue; in tables for people and in JSON for programs; metrics."""
 import json
 import shutil
+import socket
+import ssl
 import subprocess
+import time
 import unittest
+import urllib.error
+import urllib.request
 
-from service import ServiceTest, samples_of
+from service import ServiceTest, free_port, samples_of
 from support import CANCELLED, INVALID_INPUT, NOT_FOUND, OK, RESOURCES, UNAVAILABLE
 
 ENDLESS = {"train.steps": 100_000}
@@ -255,6 +260,55 @@ class MetricsTest(ServiceTest):
         self.cli("cancel", "--force", job)
         self.wait_for_state(job, "CANCELLED")
         self.wait_until(lambda: job not in self.metrics(address), "a job's series end with it", seconds=10)
+
+    def test_connections_that_never_speak_hold_nobody_up_and_are_closed(self):
+        self.start_service(1)
+        addresses = (self.address, self.coordinator_metrics, self.nodes()[0]["metrics_address"])
+        silent = [socket.create_connection(tuple(address.split(":"))) for address in addresses for _ in range(20)]
+        begin = time.monotonic()
+        for address in addresses[1:]:
+            self.check(self.metrics(address))
+        self.assertEqual(self.node_states(), {"worker-0": "ready"})
+        self.assertLess(time.monotonic() - begin, 3)
+        for connection in silent:
+            with connection:
+                connection.settimeout(20)
+                while connection.recv(1000):  # gRPC says its settings first
+                    pass
+        self.assertLess(time.monotonic() - begin, 15)
+
+    def certificates(self):
+        """A certificate authority, and a certificate of this machine that it signed."""
+        script = ("openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca && "
+                  "openssl req -newkey rsa:2048 -nodes -keyout node.key -out node.csr -subj /CN=localhost && "
+                  "echo subjectAltName=DNS:localhost,IP:127.0.0.1 > node.ext && openssl x509 -req -in node.csr -CA ca.pem "
+                  "-CAkey ca.key -CAcreateserial -days 2 -extfile node.ext -out node.pem")
+        if shutil.which("openssl") is None:
+            self.skipTest("there is no openssl program")
+        subprocess.run(script, shell=True, cwd=self.folder, check=True, capture_output=True, timeout=60)
+        return [str(self.folder / name) for name in ("node.pem", "node.key", "ca.pem")]
+
+    def test_off_loopback_metrics_are_for_those_with_a_certificate(self):
+        wide = ("serve", "--listen", "127.0.0.1:0", "--state-dir", self.folder / "other", "--metrics-listen")
+        self.refused(self.terrace(*wide, "0.0.0.0:0", program="terrace-coordinator", code=INVALID_INPUT),
+                     "--metrics-listen: 0.0.0.0:0", "--tls-cert", "--metrics-insecure")
+        cert, key, ca = self.certificates()
+        port = free_port()
+        self.start(*wide, f"0.0.0.0:{port}", "--tls-cert", cert, "--tls-key", key, "--tls-ca", ca, program="terrace-coordinator")
+        stranger = ssl.create_default_context(cafile=ca)
+        member = ssl.create_default_context(cafile=ca)
+        member.load_cert_chain(cert, key)
+        url = f"https://localhost:{port}/metrics"
+
+        def scraped():
+            try:
+                return urllib.request.urlopen(url, context=member, timeout=10).read().decode()
+            except urllib.error.URLError:
+                return None
+        self.assertIn("terrace_jobs", self.wait_until(scraped, "the metrics are served"))
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(url, context=stranger, timeout=10)
+        self.assertEqual(refused.exception.code, 403)
 
 
 if __name__ == "__main__":

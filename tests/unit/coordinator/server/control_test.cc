@@ -8,7 +8,6 @@
 
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
-#include "coordinator/server/metrics.h"
 #include "coordinator/server/submit.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/support/fake_clock.h"
@@ -209,16 +208,6 @@ TEST_F(ControlPauseTest, AWorkerIsLostAlsoWhereEachPassComesLate) {
   EXPECT_EQ(StateAfter(5000), "ready");
   EXPECT_EQ(StateAfter(5000), "ready");
   EXPECT_EQ(StateAfter(5000), "lost");
-}
-
-TEST(CoordinatorMetricsTest, AnAddressInUseIsSaidClearly) {
-  CoordinatorMetrics first([](ControlStats*) { return true; });
-  const auto port = first.Listen("127.0.0.1:0");
-  ASSERT_TRUE(port.ok()) << port.status();
-  CoordinatorMetrics second([](ControlStats*) { return true; });
-  const auto taken = second.Listen("127.0.0.1:" + std::to_string(*port));
-  EXPECT_EQ(taken.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(taken.status().message()), HasSubstr("--metrics-listen"));
 }
 
 }  // namespace
