@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
-#include "worker/data/bpe_tokenizer.h"
 #include "worker/data/sentencepiece_tokenizer.h"
+#include "worker/data/tokenizer_json/tokenizer_json.h"
 
 namespace terrace {
 namespace {
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view name
     const bool has_json = std::filesystem::exists(folder / "tokenizer.json", ignored);
     path = (folder / (has_json ? "tokenizer.json" : "tokenizer.model")).string();
   }
-  if (absl::EndsWith(path, ".json")) return LoadBpeTokenizer(path);
+  if (absl::EndsWith(path, ".json")) return LoadTokenizerJson(path);
   if (absl::EndsWith(path, ".model")) return LoadSentencePieceTokenizer(path);
   return absl::InvalidArgumentError(
       absl::StrCat("tokenizer is \"", path,

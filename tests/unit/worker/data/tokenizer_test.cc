@@ -72,11 +72,11 @@ TEST(TokenizerTest, EndOfTextIsTheAddedToken) {
   EXPECT_EQ(Tokenizer::Load(Data("unigram.model")).value()->end_of_text(), 2);
 }
 
-TEST(TokenizerTest, TextThatLooksLikeASpecialTokenIsText) {
+TEST(TokenizerTest, AnAddedTokenInTheTextIsThatToken) {
   const auto tokenizer = Tokenizer::Load(Data("gpt2.json")).value();
   std::vector<int32_t> ids;
   tokenizer->Encode("<|endoftext|>", &ids);
-  EXPECT_GT(ids.size(), 1u);
+  EXPECT_EQ(ids, std::vector<int32_t>{*tokenizer->end_of_text()});
   EXPECT_EQ(tokenizer->Decode(ids), "<|endoftext|>");
 }
 
@@ -115,19 +115,22 @@ TEST_F(RefusalTest, NamesWhatCannotBeDoneExactly) {
   };
   const Case cases[] = {
       {"/model/type", "WordPiece", "model.type is WordPiece, must be BPE"},
-      {"/model/byte_fallback", true, "tokenizer.model"},
+      {"/model/byte_fallback", "yes", "model.byte_fallback is \"yes\", must be true or false"},
+      {"/model/ignore_merges", 1, "model.ignore_merges is 1, must be true or false"},
+      {"/model/unk_token", "<none>", "model.unk_token is <none>, must be a token of model.vocab"},
+      {"/added_tokens/0/lstrip", "no", "added_tokens[0].lstrip is \"no\", must be true or false"},
+      {"/version", "2.0", "version is 2.0, must be 1.0"},
       {"/model/dropout", 0.1, "model.dropout is 0.1"},
       {"/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix is </w>"},
       {"/normalizer", {{"type", "Lowercase"}}, "normalizer is Lowercase, must be null or NFC"},
       {"/pre_tokenizer", {{"type", "Metaspace"}}, "pre_tokenizer is Metaspace"},
-      {"/pre_tokenizer", nullptr, "pre_tokenizer is null"},
+      {"/pre_tokenizer", nullptr, "pre_tokenizer is without ByteLevel"},
       {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "(?<=a)b", "cannot be used"},
       {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\bfoo", "\\b is not supported"},
-      {"/pre_tokenizer/pretokenizers/0/behavior", "Removed", "must be Isolated"},
-      {"/pre_tokenizer/pretokenizers/1/add_prefix_space", true, "add_prefix_space is true"},
+      {"/pre_tokenizer/pretokenizers/0/behavior", "Merged", "must be Removed, Isolated"},
       {"/model/merges/0", "zzzz", "left right"},
       {"/model/merges/0", {"zzzz", "q"}, "zzzz, which is not in model.vocab"},
-      {"/model/vocab", Json::object(), "no token for the byte 0"},
+      {"/model/vocab", Json::object(), "which is not in model.vocab"},
       {"/model/vocab/a", -1, "the id of a must be"},
   };
   for (const Case& item : cases) {

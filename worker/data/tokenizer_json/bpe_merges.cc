@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/bpe_merges.h"
+#include "worker/data/tokenizer_json/bpe_merges.h"
 
 #include <algorithm>
 
-namespace terrace {
+namespace terrace::tokenizer_json {
 namespace {
 
 constexpr int32_t kNone = -1;
@@ -29,13 +29,13 @@ void BpeMerges::Propose(int32_t left, Scratch* scratch) const {
   std::push_heap(scratch->heap.begin(), scratch->heap.end(), Later);
 }
 
-void BpeMerges::Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const {
+void BpeMerges::Merge(const std::vector<int32_t>& start, Scratch* scratch,
+                      std::vector<int32_t>* ids) const {
   std::vector<Scratch::Symbol>& symbols = scratch->symbols;
-  const int32_t count = piece.size();
+  const int32_t count = static_cast<int32_t>(start.size());
   symbols.resize(count);
   for (int32_t i = 0; i < count; ++i) {
-    symbols[i] = {byte_ids_[static_cast<unsigned char>(piece[i])], i - 1,
-                  i + 1 < count ? i + 1 : kNone};
+    symbols[i] = {start[i], i - 1, i + 1 < count ? i + 1 : kNone};
   }
   scratch->heap.clear();
   for (int32_t i = 0; i + 1 < count; ++i) Propose(i, scratch);
@@ -59,4 +59,4 @@ void BpeMerges::Encode(std::string_view piece, Scratch* scratch, std::vector<int
   for (int32_t i = 0; i != kNone && i < count; i = symbols[i].next) ids->push_back(symbols[i].id);
 }
 
-}  // namespace terrace
+}  // namespace terrace::tokenizer_json

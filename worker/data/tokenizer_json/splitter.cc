@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/pre_tokenizer.h"
+#include "worker/data/tokenizer_json/splitter.h"
 
 #include <re2/re2.h>
 
@@ -9,8 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "worker/data/characters.h"
 
-namespace terrace {
+namespace terrace::tokenizer_json {
 namespace {
 
 constexpr std::string_view kLookAhead = R"(\s+(?!\S))";
@@ -18,24 +19,6 @@ constexpr std::string_view kLookAhead = R"(\s+(?!\S))";
 constexpr char kSpaces[] =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr int64_t kAutomatonBytes = 64 << 20;
-
-// Bytes of the white-space character at `position`; 0 when there is none. UTF-8 of the list above.
-size_t SpaceLength(std::string_view text, size_t position) {
-  const auto at = [&](size_t i) {
-    return position + i < text.size() ? static_cast<unsigned char>(text[position + i]) : 0;
-  };
-  const unsigned char c = at(0);
-  if (c == ' ' || (c >= '\t' && c <= '\r')) return 1;
-  if (c == 0xc2) return at(1) == 0x85 || at(1) == 0xa0 ? 2 : 0;
-  if (c == 0xe1) return at(1) == 0x9a && at(2) == 0x80 ? 3 : 0;
-  if (c == 0xe3) return at(1) == 0x80 && at(2) == 0x80 ? 3 : 0;
-  if (c != 0xe2) return 0;
-  if (at(1) == 0x81) return at(2) == 0x9f ? 3 : 0;
-  if (at(1) != 0x80) return 0;
-  const bool in_general_punctuation =
-      (at(2) >= 0x80 && at(2) <= 0x8a) || at(2) == 0xa8 || at(2) == 0xa9 || at(2) == 0xaf;
-  return in_general_punctuation ? 3 : 0;
-}
 
 // `\s+(?!\S)` at `begin`: the whole run at the end of the text, else all but its last character.
 size_t LookAheadEnd(std::string_view text, size_t begin) {
@@ -116,7 +99,9 @@ absl::StatusOr<std::string> Translate(const std::string& pattern) {
 }
 
 absl::StatusOr<std::unique_ptr<RE2>> Compile(const std::vector<std::string>& alternatives) {
-  ASSIGN_OR_RETURN(const std::string pattern, Translate(absl::StrJoin(alternatives, "|")));
+  ASSIGN_OR_RETURN(const std::string translated, Translate(absl::StrJoin(alternatives, "|")));
+  // `^` and `$` stand for the ends of lines in the format.
+  const std::string pattern = absl::StrCat("(?m)", translated);
   RE2::Options options;
   options.set_log_errors(false);
   options.set_max_mem(kAutomatonBytes);
@@ -173,23 +158,13 @@ size_t Splitter::MatchEnd(std::string_view text, size_t begin) const {
   return begin;
 }
 
-size_t Splitter::PieceEnd(std::string_view text, size_t begin) const {
-  if (const size_t end = MatchEnd(text, begin); end > begin) return end;
-  // A piece between two matches. Pattern lists with the look-ahead match every character, so this
-  // is short or not at all.
+Splitter::Part Splitter::Next(std::string_view text, size_t begin) const {
+  if (const size_t end = MatchEnd(text, begin); end > begin) return {end, true};
+  // A part between two matches. Patterns with the look-ahead match every character, so this is
+  // short or not at all.
   size_t end = begin + 1;
   while (end < text.size() && ((text[end] & 0xc0) == 0x80 || MatchEnd(text, end) == end)) ++end;
-  return end;
+  return {end, false};
 }
 
-void PreTokenizer::Split(std::string_view text, size_t level,
-                         const std::function<void(std::string_view)>& visit) const {
-  if (level == splitters_.size()) return visit(text);
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = splitters_[level].PieceEnd(text, begin);
-    Split(text.substr(begin, end - begin), level + 1, visit);
-    begin = end;
-  }
-}
-
-}  // namespace terrace
+}  // namespace terrace::tokenizer_json

@@ -1,4 +1,4 @@
-// Cuts text into the pieces that byte-level BPE merges within, by the patterns of a tokenizer.json.
+// Finds the matches of a pattern of a tokenizer.json in a text.
 //
 // The patterns in use (GPT-2, Llama 3, Qwen) hold one construct that RE2 lacks, the alternative
 // `\s+(?!\S)`: white space, but not the last one before something else. It is recognised and done
@@ -11,11 +11,9 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -23,12 +21,9 @@ namespace re2 {
 class RE2;
 }
 
-namespace terrace {
+namespace terrace::tokenizer_json {
 
-inline constexpr char kGpt2Pattern[] =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-// One pattern: every match is a piece, and so is what lies between two matches.
+// One pattern: its matches, and what lies between two of them.
 class Splitter {
  public:
   // INVALID_ARGUMENT names the construct that cannot be done.
@@ -37,8 +32,12 @@ class Splitter {
   Splitter& operator=(Splitter&&) noexcept;
   ~Splitter();
 
-  // End of the piece that begins at `begin` < text.size().
-  size_t PieceEnd(std::string_view text, size_t begin) const;
+  struct Part {
+    size_t end;
+    bool is_match;
+  };
+  // The part that begins at `begin` < text.size().
+  Part Next(std::string_view text, size_t begin) const;
 
  private:
   Splitter();
@@ -49,18 +48,4 @@ class Splitter {
   std::unique_ptr<re2::RE2> after_;  // null when there are none
 };
 
-// Several in a row: each cuts the pieces of the one before.
-class PreTokenizer {
- public:
-  explicit PreTokenizer(std::vector<Splitter> splitters) : splitters_(std::move(splitters)) {}
-  void Split(std::string_view text, const std::function<void(std::string_view)>& visit) const {
-    Split(text, 0, visit);
-  }
-
- private:
-  void Split(std::string_view text, size_t level,
-             const std::function<void(std::string_view)>& visit) const;
-  std::vector<Splitter> splitters_;
-};
-
-}  // namespace terrace
+}  // namespace terrace::tokenizer_json

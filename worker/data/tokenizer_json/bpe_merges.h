@@ -1,20 +1,18 @@
-// Byte-pair encoding of one piece: begin with its bytes, merge the neighbours of lowest rank (the
-// leftmost of equals) until no pair has one (Sennrich et al. 2016, arXiv 1508.07909). O(n log n),
-// whatever the piece.
+// Byte-pair encoding of one piece: begin with its smallest tokens, merge the neighbours of lowest
+// rank (the leftmost of equals) until no pair has one (Sennrich et al. 2016, arXiv 1508.07909).
+// O(n log n), whatever the piece.
 //
 // Thread-safe after construction; the scratch is the caller's.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 
-namespace terrace {
+namespace terrace::tokenizer_json {
 
 class BpeMerges {
  public:
@@ -33,14 +31,13 @@ class BpeMerges {
     std::vector<Candidate> heap;
   };
 
-  explicit BpeMerges(const std::array<int32_t, 256>& byte_ids) : byte_ids_(byte_ids) {}
   // Ranks grow in the order of calls.
   void Add(int32_t left, int32_t right, int32_t merged);
-  // Appends the ids of `piece`.
-  void Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const;
+  // Appends what becomes of the tokens `start`, which holds fewer than 2^31.
+  void Merge(const std::vector<int32_t>& start, Scratch* scratch, std::vector<int32_t>* ids) const;
 
  private:
-  struct Merge {
+  struct Rule {
     int32_t rank;
     int32_t merged;
   };
@@ -49,9 +46,8 @@ class BpeMerges {
   }
   void Propose(int32_t left, Scratch* scratch) const;
 
-  std::array<int32_t, 256> byte_ids_;
-  absl::flat_hash_map<uint64_t, Merge> merges_;
+  absl::flat_hash_map<uint64_t, Rule> merges_;
   int32_t next_rank_ = 0;
 };
 
-}  // namespace terrace
+}  // namespace terrace::tokenizer_json

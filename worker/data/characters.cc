@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/data/characters.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+
+#include "worker/data/text_source.h"
+
+namespace terrace {
+namespace {
+
+// Alphabetic characters that are neither letters nor marks are circled and squared letters.
+constexpr char kWordCharacter[] =
+    R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}])";
+
+bool IsWordCharacter(std::string_view character) {
+  static const RE2 word(kWordCharacter);
+  return RE2::FullMatch(re2::StringPiece(character.data(), character.size()), word);
+}
+
+// Where the last character of `text` begins; `text` is not empty.
+size_t LastCharacter(std::string_view text) {
+  for (size_t bytes = 1; bytes <= std::min<size_t>(text.size(), 4); ++bytes) {
+    if (Utf8Length(text.substr(text.size() - bytes)) == bytes) return text.size() - bytes;
+  }
+  return text.size() - 1;
+}
+
+}  // namespace
+
+size_t CharacterBytes(std::string_view text) { return std::max<size_t>(Utf8Length(text), 1); }
+
+size_t SpaceLength(std::string_view text, size_t position) {
+  const auto at = [&](size_t i) {
+    return position + i < text.size() ? static_cast<unsigned char>(text[position + i]) : 0;
+  };
+  const unsigned char c = at(0);
+  if (c == ' ' || (c >= '\t' && c <= '\r')) return 1;
+  if (c == 0xc2) return at(1) == 0x85 || at(1) == 0xa0 ? 2 : 0;
+  if (c == 0xe1) return at(1) == 0x9a && at(2) == 0x80 ? 3 : 0;
+  if (c == 0xe3) return at(1) == 0x80 && at(2) == 0x80 ? 3 : 0;
+  if (c != 0xe2) return 0;
+  if (at(1) == 0x81) return at(2) == 0x9f ? 3 : 0;
+  if (at(1) != 0x80) return 0;
+  const bool in_general_punctuation =
+      (at(2) >= 0x80 && at(2) <= 0x8a) || at(2) == 0xa8 || at(2) == 0xa9 || at(2) == 0xaf;
+  return in_general_punctuation ? 3 : 0;
+}
+
+size_t LeadingSpaceBytes(std::string_view text) {
+  size_t end = 0;
+  while (const size_t length = SpaceLength(text, end)) end += length;
+  return end;
+}
+
+size_t TrailingSpaceBytes(std::string_view text) {
+  size_t begin = text.size();
+  while (begin > 0) {
+    const size_t last = LastCharacter(text.substr(0, begin));
+    if (SpaceLength(text.substr(0, begin), last) == 0) break;
+    begin = last;
+  }
+  return text.size() - begin;
+}
+
+bool BeginsWithWordCharacter(std::string_view text) {
+  return !text.empty() && IsWordCharacter(text.substr(0, CharacterBytes(text)));
+}
+
+bool EndsWithWordCharacter(std::string_view text) {
+  return !text.empty() && IsWordCharacter(text.substr(LastCharacter(text)));
+}
+
+}  // namespace terrace
