@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "worker/data/text_source.h"
+#include "base/utf8.h"
 
 namespace terrace {
 namespace {
