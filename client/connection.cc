@@ -4,49 +4,60 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "base/dial_failure.h"
+#include "base/file.h"
 #include "base/status_macros.h"
+#include "client/waiting.h"
 #include "proto/v1/job.grpc.pb.h"
 
 namespace terrace {
 namespace {
 
-constexpr auto kCallTimeout = std::chrono::seconds(60);  // a submission compiles the job
-constexpr int kMaxMessageBytes = 256 << 20;              // explain returns whole programs
+constexpr auto kAnswerTimeout = std::chrono::seconds(10);
+// Of a call that plans and compiles. That the coordinator lives is seen by pings meanwhile.
+constexpr auto kPlanTimeout = std::chrono::minutes(10);
+constexpr int kConnectTimeoutMs = 8'000;     // less than kAnswerTimeout: its error says more
+constexpr int kPingMs = 10'000;              // the coordinator allows one every 5 s
+constexpr int kMaxMessageBytes = 256 << 20;  // explain returns whole programs
 // An error travels in the trailers, three bytes for each that is not plain ASCII (base/utf8.h).
+constexpr int64_t kPemBytesMax = 1 << 20;
 constexpr int kMaxErrorBytes = 64 << 10;
-
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  if (!in || !(text << in.rdbuf()))
-    return absl::InvalidArgumentError(absl::StrCat("cannot read TLS file ", path));
-  return text.str();
-}
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
     const GlobalOptions& options) {
+  if (options.tls_cert.empty() != options.tls_key.empty() ||
+      (options.tls_ca.empty() && !options.tls_cert.empty())) {
+    return absl::InvalidArgumentError(
+        "--tls-cert and --tls-key go together, and with --tls-ca: both sides prove who they are");
+  }
   if (options.tls_ca.empty()) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions ssl;
-  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadText(options.tls_ca));
+  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadTextFile(options.tls_ca, kPemBytesMax));
   if (!options.tls_cert.empty()) {
-    ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadText(options.tls_cert));
-    ASSIGN_OR_RETURN(ssl.pem_private_key, ReadText(options.tls_key));
+    ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadTextFile(options.tls_cert, kPemBytesMax));
+    ASSIGN_OR_RETURN(ssl.pem_private_key, ReadTextFile(options.tls_key, kPemBytesMax));
   }
   return grpc::SslCredentials(ssl);
 }
 
+Dialed DialedWith(const GlobalOptions& options) {
+  if (options.tls_ca.empty()) return Dialed::kPlain;
+  return options.tls_cert.empty() ? Dialed::kTls : Dialed::kTlsWithCertificate;
+}
+
 class GrpcConnection final : public Connection {
  public:
-  GrpcConnection(std::string address, std::shared_ptr<grpc::Channel> channel)
-      : address_(std::move(address)), stub_(v1::JobService::NewStub(channel)) {}
+  GrpcConnection(std::string address, Dialed dialed, std::shared_ptr<grpc::Channel> channel)
+      : address_(std::move(address)),
+        dialed_(dialed),
+        stub_(v1::JobService::NewStub(std::move(channel))) {}
 
   absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request) override {
     v1::SubmitResponse response;
-    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Submit, request, &response));
+    const Waiting waiting("planning");
+    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Submit, request, &response, kPlanTimeout));
     return response.job();
   }
   absl::StatusOr<v1::Job> Get(const std::string& id) override {
@@ -73,7 +84,8 @@ class GrpcConnection final : public Connection {
   }
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) override {
     v1::ExplainResponse response;
-    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Explain, request, &response));
+    const Waiting waiting("compiling");
+    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Explain, request, &response, kPlanTimeout));
     return response;
   }
   absl::StatusOr<v1::ListNodesResponse> ListNodes() override {
@@ -114,25 +126,30 @@ class GrpcConnection final : public Connection {
 
  private:
   template <typename Method, typename Request, typename Response>
-  absl::Status Call(Method method, const Request& request, Response* response) {
+  absl::Status Call(Method method, const Request& request, Response* response,
+                    std::chrono::seconds timeout = kAnswerTimeout) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
-    return FromGrpc(((*stub_).*method)(&context, request, response));
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
+    const grpc::Status status = ((*stub_).*method)(&context, request, response);
+    if (status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) return FromGrpc(status);
+    return absl::UnavailableError(absl::StrCat(
+        "the coordinator at ", address_, " did not answer ", Request::descriptor()->name(),
+        " within ", timeout.count(), " s; it may be stopped or busy: look at its log"));
   }
 
   absl::Status FromGrpc(const grpc::Status& status) const {
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
       return absl::UnavailableError(
-          absl::StrCat("no coordinator answers at ", address_, " (", status.error_message(),
-                       "); start one with terrace-coordinator serve, or name it with "
-                       "--coordinator HOST:PORT or TERRACE_COORDINATOR"));
+          absl::StrCat("no coordinator answers at ", address_, ": ",
+                       ExplainDialFailure(status.error_message(), dialed_)));
     }
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
 
-  std::string address_;
-  std::unique_ptr<v1::JobService::Stub> stub_;
+  const std::string address_;
+  const Dialed dialed_;
+  const std::unique_ptr<v1::JobService::Stub> stub_;
 };
 
 }  // namespace
@@ -142,8 +159,14 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const GlobalOptions
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxErrorBytes);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
+  // A host that is gone, or a process that is stopped, ends a stream that waits for events.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound
   auto channel = grpc::CreateCustomChannel(options.coordinator, credentials, arguments);
-  return std::make_unique<GrpcConnection>(options.coordinator, std::move(channel));
+  return std::make_unique<GrpcConnection>(options.coordinator, DialedWith(options),
+                                          std::move(channel));
 }
 
 }  // namespace terrace

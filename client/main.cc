@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -314,4 +315,7 @@ class CommandLine {
 }  // namespace
 }  // namespace terrace
 
-int main(int argc, char** argv) { return terrace::CommandLine().Run(argc, argv); }
+int main(int argc, char** argv) {
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // what it would print is in the error
+  return terrace::CommandLine().Run(argc, argv);
+}

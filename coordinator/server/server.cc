@@ -27,6 +27,7 @@ namespace terrace {
 namespace {
 
 constexpr int kWindowBytes = 1 << 20;  // of a stream: 50 MB/s over 20 ms
+constexpr int kPingMs = 5'000;
 constexpr int kSilenceMs = 10'000;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
 
@@ -47,6 +48,8 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& job
   // A window of fixed size, as workers have it: to find one out takes a ping for each message.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
+  // Clients ask every 10 s whether it lives while they wait.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingMs);
   // Of a connection that never speaks; two minutes where nothing is said.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kSilenceMs);
   builder.SetMaxReceiveMessageSize(kRpcMessageBytesMax);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/dial_failure.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -138,7 +139,11 @@ class Agent::Impl {
     const bool registered = Register(*stream, error);
     if (registered) Serve(*stream);
     const grpc::Status status = stream->Finish();
-    if (error->empty()) *error = status.error_message();
+    if (error->empty()) {
+      *error = ExplainDialFailure(status.error_message(), options_.tls_ca.empty()
+                                                              ? Dialed::kPlain
+                                                              : Dialed::kTlsWithCertificate);
+    }
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;
     return registered;
