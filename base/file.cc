@@ -25,15 +25,19 @@ namespace {
 constexpr int64_t kLockPollMs = 20;
 constexpr size_t kWriteChunkBytes = size_t{64} << 20;  // under the system's 2 GiB limit of one call
 
-absl::StatusOr<UniqueFd> OpenForReading(const std::string& path, struct stat* info) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return FileError(errno, "open", path);
-  if (::fstat(fd.get(), info) != 0) return FileError(errno, "read", path);
-  if (S_ISDIR(info->st_mode)) return FileError(EISDIR, "read", path);
-  if (!S_ISREG(info->st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": not a regular file"));
-  }
-  return fd;
+// What a path leads to, as the sentence of an error names it.
+std::string_view KindOf(mode_t mode) {
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  return S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "no file";
+}
+
+absl::Status NotRegular(mode_t mode, std::string_view path) {
+  if (S_ISDIR(mode)) return FileError(EISDIR, "read", path);
+  return absl::InvalidArgumentError(absl::StrCat("cannot read ", Absl(path), ": it is ",
+                                                 Absl(KindOf(mode)),
+                                                 ", must be a regular file; write what it would "
+                                                 "give to a file, and name that"));
 }
 
 }  // namespace
@@ -58,17 +62,38 @@ absl::Status FileError(int error, std::string_view action, std::string_view path
   }
 }
 
-absl::StatusOr<MappedFile> MappedFile::Open(std::string_view path_view) {
+absl::StatusOr<OpenFile> OpenRegularFile(std::string_view path_view) {
   const std::string path(path_view);
   struct stat info = {};
-  ASSIGN_OR_RETURN(UniqueFd fd, OpenForReading(path, &info));
+  // Before it is opened as well: to open a device may set it going.
+  if (::stat(path.c_str(), &info) != 0) return FileError(errno, "open", path);
+  if (!S_ISREG(info.st_mode)) return NotRegular(info.st_mode, path);
+  OpenFile file;
+  file.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file.fd.valid()) return FileError(errno, "open", path);
+  if (::fstat(file.fd.get(), &info) != 0) return FileError(errno, "read", path);
+  if (!S_ISREG(info.st_mode)) return NotRegular(info.st_mode, path);
+  file.bytes = info.st_size;
+  file.modified_unix_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  return file;
+}
+
+absl::Status CheckIsFileOrFolder(std::string_view path) {
+  struct stat info = {};
+  if (::stat(std::string(path).c_str(), &info) != 0) return absl::OkStatus();
+  if (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) return absl::OkStatus();
+  return NotRegular(info.st_mode, path);
+}
+
+absl::StatusOr<MappedFile> MappedFile::Open(std::string_view path) {
+  ASSIGN_OR_RETURN(const OpenFile opened, OpenRegularFile(path));
   MappedFile file;
-  file.modified_unix_ns_ = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-  if (info.st_size == 0) return file;
-  void* data = ::mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  file.modified_unix_ns_ = opened.modified_unix_ns;
+  if (opened.bytes == 0) return file;
+  void* data = ::mmap(nullptr, opened.bytes, PROT_READ, MAP_SHARED, opened.fd.get(), 0);
   if (data == MAP_FAILED) return FileError(errno, "map", path);
   file.data_ = static_cast<const std::byte*>(data);
-  file.size_ = info.st_size;
+  file.size_ = opened.bytes;
   return file;
 }
 
@@ -86,16 +111,27 @@ MappedFile::~MappedFile() {
 }
 
 absl::StatusOr<std::string> ReadTextFile(std::string_view path, int64_t limit_bytes) {
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  if (static_cast<int64_t>(file.bytes().size()) > limit_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(Absl(path), " has ", file.bytes().size(),
+  ASSIGN_OR_RETURN(const OpenFile file, OpenRegularFile(path));
+  if (file.bytes > limit_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(Absl(path), " has ", file.bytes,
                                                    " bytes, more than the limit of ", limit_bytes));
   }
-  return std::string(file.text());
+  std::string text(file.bytes, '\0');
+  size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t got = ::read(file.fd.get(), text.data() + have, text.size() - have);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileError(errno, "read", path);
+    if (got == 0) break;  // cut off meanwhile
+    have += got;
+  }
+  text.resize(have);
+  return text;
 }
 
-absl::StatusOr<UniqueFd> CreateFile(std::string_view path) {
-  UniqueFd fd(::open(std::string(path).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+absl::StatusOr<UniqueFd> CreateFile(std::string_view path_view) {
+  const std::string path(path_view);
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644));
   if (!fd.valid()) return FileError(errno, "create", path);
   return fd;
 }

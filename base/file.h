@@ -22,6 +22,21 @@ namespace terrace {
 // "cannot <action> <path>: <reason>". `error` is an errno value.
 absl::Status FileError(int error, std::string_view action, std::string_view path);
 
+// A regular file, open for reading.
+struct OpenFile {
+  UniqueFd fd;
+  int64_t bytes = 0;  // when it was opened
+  int64_t modified_unix_ns = 0;
+};
+// Waits for nobody: to open a FIFO for reading would last until somebody writes into it, which a
+// path that a user names must not bring about. INVALID_ARGUMENT says what is there instead of a
+// regular file.
+absl::StatusOr<OpenFile> OpenRegularFile(std::string_view path);
+
+// OK for a regular file or a folder, and where nothing is to be seen: another machine may see it.
+// INVALID_ARGUMENT, as OpenRegularFile() says it, for what can be neither.
+absl::Status CheckIsFileOrFolder(std::string_view path);
+
 // A whole regular file, read-only, shared with the page cache. Shrinking the file meanwhile is a
 // fault of the other side that the system reports with SIGBUS: files of ours are replaced by
 // renaming, never truncated.
@@ -43,10 +58,11 @@ class MappedFile {
   int64_t modified_unix_ns_ = 0;
 };
 
-// Reads a small text file. INVALID_ARGUMENT when it is larger than `limit_bytes`.
+// Reads a small text file, of which nothing is mapped: another process may cut it off meanwhile.
+// INVALID_ARGUMENT when it is larger than `limit_bytes`.
 absl::StatusOr<std::string> ReadTextFile(std::string_view path, int64_t limit_bytes);
 
-// Opens for writing; an existing file is emptied.
+// Opens for writing; an existing file is emptied. Waits for nobody, as OpenRegularFile().
 absl::StatusOr<UniqueFd> CreateFile(std::string_view path);
 // Writes all of `bytes`, whatever the system accepts at once.
 absl::Status WriteAll(const UniqueFd& fd, std::span<const std::byte> bytes, std::string_view path);

@@ -2,7 +2,9 @@
 #include "coordinator/server/inputs.h"
 
 #include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -25,7 +27,34 @@ std::string NearestPreset(std::string_view name) {
                       : absl::StrCat("try ", Absl(near));
 }
 
+// In a folder that stands for what it holds, these.
+constexpr std::string_view kTokenizerNames[] = {"tokenizer.json", "tokenizer.model"};
+constexpr std::string_view kWeightsNames[] = {"model.safetensors", "model.safetensors.index.json"};
+
+absl::Status CheckInput(std::string_view key, const std::string& path,
+                        std::span<const std::string_view> names) {
+  if (!path.starts_with('/')) return absl::OkStatus();  // a word, such as "random"
+  absl::Status status = CheckIsFileOrFolder(path);
+  for (const std::string_view name : names) {
+    status.Update(CheckIsFileOrFolder(absl::StrCat(path, "/", Absl(name))));
+  }
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(Absl(key), ": got ", path, ": ", status.message()));
+}
+
 }  // namespace
+
+absl::Status CheckInputs(const v1::JobSpec& spec) {
+  for (const std::string& path : spec.data().train()) {
+    RETURN_IF_ERROR(CheckInput("data.train", path, {}));
+  }
+  for (const std::string& path : spec.data().validation()) {
+    RETURN_IF_ERROR(CheckInput("data.validation", path, {}));
+  }
+  RETURN_IF_ERROR(CheckInput("data.tokenizer", spec.data().tokenizer(), kTokenizerNames));
+  return CheckInput("model.init", spec.model().init(), kWeightsNames);
+}
 
 absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec) {
   v1::ModelSpec& model = *spec->mutable_model();
@@ -52,6 +81,7 @@ absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec)
 absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory) {
   ASSIGN_OR_RETURN(v1::JobSpec spec, ParseJobSpec(yaml, base_directory));
   RETURN_IF_ERROR(ReadModelConfig(base_directory, &spec));
+  RETURN_IF_ERROR(CheckInputs(spec));
   return spec;
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/file_reader.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 namespace {
@@ -19,17 +18,9 @@ constexpr size_t kCallBytes = size_t{64} << 20;  // under the system's 2 GiB lim
 
 }  // namespace
 
-absl::StatusOr<FileReader> FileReader::Open(std::string_view path_view) {
-  std::string path(path_view);
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return FileError(errno, "open", path);
-  struct stat info = {};
-  if (::fstat(fd.get(), &info) != 0) return FileError(errno, "read", path);
-  if (S_ISDIR(info.st_mode)) return FileError(EISDIR, "read", path);
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": not a regular file"));
-  }
-  return FileReader(std::move(path), std::move(fd), info.st_size);
+absl::StatusOr<FileReader> FileReader::Open(std::string_view path) {
+  ASSIGN_OR_RETURN(OpenFile file, OpenRegularFile(path));
+  return FileReader(std::string(path), std::move(file.fd), file.bytes);
 }
 
 absl::Status FileReader::Read(int64_t offset, std::span<std::byte> to) const {

@@ -2,14 +2,12 @@
 #include "worker/rank/program_file.h"
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "google/protobuf/util/json_util.h"
@@ -21,26 +19,10 @@ namespace {
 
 constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
-absl::StatusOr<std::string> ReadFile(std::string_view path) {
-  const std::filesystem::path file{std::string(path)};
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(file, error);
-  if (error) return absl::NotFoundError(absl::StrCat(Absl(path), ": ", error.message()));
-  if (bytes > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Absl(path), ": ", bytes, " bytes, must be at most ", kMaxFileBytes));
-  }
-  std::ifstream stream(file, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(stream), {});
-  if (stream.bad() || text.size() != bytes)
-    return absl::UnavailableError(absl::StrCat(Absl(path), ": cannot read"));
-  return text;
-}
-
 }  // namespace
 
 absl::StatusOr<v1::RankConfig> ReadRankConfig(std::string_view path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxFileBytes));
   v1::RankConfig config;
   if (absl::EndsWith(Absl(path), ".json")) {
     const auto status = google::protobuf::util::JsonStringToMessage(text, &config);
@@ -55,7 +37,7 @@ absl::StatusOr<v1::RankConfig> ReadRankConfig(std::string_view path) {
 
 absl::StatusOr<std::unique_ptr<v1::Program>> ReadProgram(std::string_view path,
                                                          std::string_view sha256) {
-  ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string bytes, ReadTextFile(path, kMaxFileBytes));
   if (const std::string actual = Sha256Hex(bytes); !sha256.empty() && actual != sha256) {
     return absl::InvalidArgumentError(
         absl::StrCat(Absl(path), ": SHA-256 is ", actual, ", must be ", Absl(sha256)));

@@ -367,11 +367,15 @@ absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
 
 absl::StatusOr<int64_t> RankProcess::InitialiseFresh() {
   const std::string& init = config_.spec().model().init();
-  const absl::Status filled =
-      init.empty() || init == "random"
-          ? InitialiseWeights(config_.spec().train().seed(), State(), threads())
-          : ReadWeights(init, State());
-  RETURN_IF_ERROR(WithReason(filled, v1::REASON_WEIGHTS_ERROR));
+  if (init.empty() || init == "random") {
+    RETURN_IF_ERROR(WithReason(InitialiseWeights(config_.spec().train().seed(), State(), threads()),
+                               v1::REASON_WEIGHTS_ERROR));
+    return 0;
+  }
+  const absl::Status filled = ReadWeights(init, State());
+  RETURN_IF_ERROR(
+      WithReason(Reworded(filled, absl::StrCat("model.init: got ", init, ": ", filled.message())),
+                 v1::REASON_WEIGHTS_ERROR));
   return 0;
 }
 

@@ -3,6 +3,7 @@
 """Wrong specs, models, data and weights: each is refused with the exit code of its kind and a message that names the field,
 the file, the number and the way out; nothing is left running, and what was there before is unharmed."""
 import json
+import os
 import pathlib
 import re
 import struct
@@ -190,6 +191,60 @@ class WeightsTest(RefusedTest):
         manifest.write_text(manifest.read_text()[:-20])
         result = self.train(job)
         self.assertEqual(result.losses, {step: whole.losses[step] for step in range(11, 21)})
+
+
+class FifoTest(RefusedTest):
+    """To open one as a file would wait for a writer, for ever: at submission, or in a rank where only that sees it."""
+
+    def fifo(self, name):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(path)
+        return path
+
+    def refused_at_once(self, changes, *words):
+        result = self.train(self.job(changes), code=INVALID_INPUT, seconds=30)
+        self.refused(result, "it is a FIFO, must be a regular file", *words)
+        self.assertEqual(result.events("step"), [])
+        self.assertNotIn("restart", result.err)
+        return result
+
+    def test_at_submission(self):
+        for key, name in (("model.config", "config.json"), ("data.train", "corpus-0.txt"), ("data.validation", "more.txt"),
+                          ("data.tokenizer", "tokenizer.json"), ("model.init", "model.safetensors")):
+            with self.subTest(key):
+                fifo = self.fifo(f"inputs/{name}")
+                self.refused_at_once({key: str(fifo)}, key, str(fifo))
+        with self.subTest("a folder of weights"):
+            self.refused_at_once({"model.init": str(self.folder / "inputs")}, "model.init", "inputs/model.safetensors")
+
+    def test_in_a_rank(self):
+        with self.subTest("the tokens beside an index"):
+            self.write("indexed.idx", b"MMIDIDX")
+            fifo = self.fifo("indexed.bin")
+            self.refused_at_once({"data.train": str(self.folder / "indexed.idx")}, "data.train", str(fifo))
+        with self.subTest("a shard of the weights"):
+            fifo = self.fifo("weights/one.safetensors")
+            self.write("weights/model.safetensors.index.json", json.dumps({"weight_map": {"wte": fifo.name}}))
+            self.refused_at_once({"model.init": str(fifo.parent)}, "model.init", str(fifo))
+
+    def test_files_of_a_checkpoint(self):
+        for name in ("manifest.json", "model.safetensors"):
+            with self.subTest(name):
+                job = self.job({"train.steps": 20, "checkpoint.every_steps": 10})
+                whole = self.train(job)
+                file = self.checkpoints(job)[-1] / name
+                file.unlink()
+                os.mkfifo(file)
+                result = self.train(job, seconds=30)
+                self.assertEqual(result.losses, {step: whole.losses[step] for step in range(11, 21)})
+
+    def test_tools(self):
+        fifo = str(self.fifo("any.json"))
+        for command in (("plan", fifo), ("submit", fifo), ("run", fifo), ("estimate", fifo), ("import", "deepspeed", fifo), ("ckpt", "verify", fifo),
+                        ("tokenize", "--tokenizer", fifo, "--output", str(self.folder / "tokens.bin"), fifo)):
+            with self.subTest(command[0]):
+                self.refused(self.terrace(*command, code=None, seconds=30), fifo)
 
 
 class MemoryBudgetTest(RefusedTest):

@@ -3,10 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 namespace terrace {
 namespace {
@@ -59,6 +61,43 @@ TEST_F(InputsTest, WhatCannotBeReadNamesTheKeyThePathAndTheWayOut) {
 TEST_F(InputsTest, AConfigBeyondTheLimitIsRefused) {
   std::ofstream(folder_ + "/big.json") << std::string(kModelConfigBytesMax + 1, ' ');
   EXPECT_EQ(Read("big.json").code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(InputsTest, AFifoInPlaceOfAFileIsRefusedAtOnceAndNamed) {
+  const std::string fifo = folder_ + "/fifo.json";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const absl::Status status = Read("fifo.json");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(fifo + ": it is a FIFO"));
+}
+
+TEST_F(InputsTest, DataAndWeightsAreFilesOrFoldersWhereTheyCanBeSeen) {
+  spec_.mutable_data()->add_train(folder_ + "/on-a-worker.txt");
+  spec_.mutable_data()->set_tokenizer("bytes");
+  spec_.mutable_model()->set_init("random");
+  EXPECT_TRUE(CheckInputs(spec_).ok());
+
+  std::filesystem::create_directory(folder_ + "/model");
+  const std::string fifo = folder_ + "/model/model.safetensors";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  struct Case {
+    std::string_view key;
+    std::function<void(v1::JobSpec*)> change;
+  };
+  const Case cases[] = {
+      {"data.train", [&](v1::JobSpec* spec) { spec->mutable_data()->add_train(fifo); }},
+      {"data.validation", [&](v1::JobSpec* spec) { spec->mutable_data()->add_validation(fifo); }},
+      {"data.tokenizer", [&](v1::JobSpec* spec) { spec->mutable_data()->set_tokenizer(fifo); }},
+      {"model.init",
+       [&](v1::JobSpec* spec) { spec->mutable_model()->set_init(folder_ + "/model"); }}};
+  for (const Case& one : cases) {
+    v1::JobSpec spec = spec_;
+    one.change(&spec);
+    const absl::Status status = CheckInputs(spec);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << one.key;
+    EXPECT_THAT(std::string(status.message()), StartsWith(std::string(one.key) + ": got"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(fifo + ": it is a FIFO"));
+  }
 }
 
 }  // namespace
