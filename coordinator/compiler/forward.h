@@ -137,6 +137,7 @@ class Forward {
   // forward_head.cc
   Slice HeadWeight();
   std::vector<int> HeadTiles() const;
+  void ForgetTiles();
   bool LogitsInMemory() const;
   struct LossChunk;
   LossChunk ExplicitLoss(Slice hidden, Slice targets, Slice stats, int64_t begin, int64_t rows);

@@ -34,6 +34,12 @@ std::vector<int> Forward::HeadTiles() const {
   return tiles;
 }
 
+// A head in tiles is brought tile by tile for each chunk of rows, so that it is never whole. A head
+// in one piece is brought once for all chunks.
+void Forward::ForgetTiles() {
+  if (HeadTiles().size() > 1) weights_.Forget();
+}
+
 // Otherwise one op makes the loss and its gradient without ever holding all logits.
 bool Forward::LogitsInMemory() const {
   return parallel_.groups.tensor != kNone || HeadTiles().size() > 1;
@@ -89,7 +95,7 @@ void Forward::Loss(Slice hidden, Slice targets, Slice stats) {
   }
   const int64_t rows = hidden.shape.rows(), step = LossChunkRows(rows);
   for (int64_t begin = 0; begin < rows; begin += step) {
-    weights_.Forget();
+    ForgetTiles();
     ExplicitLoss(hidden, targets, stats, begin, std::min(step, rows - begin));
   }
 }
@@ -110,7 +116,7 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
   const int64_t rows = hidden.shape.rows(), step = LossChunkRows(rows);
   for (int64_t begin = 0; begin < rows; begin += step) {
     const int64_t count = std::min(step, rows - begin);
-    if (HeadTiles().size() > 1) weights_.Forget();
+    ForgetTiles();
     const LossChunk chunk = ExplicitLoss(hidden, batch.targets, batch.stats, begin, count);
     builder_.Compute(Op::kCrossEntropyGrad,
                      kernels::CrossEntropyAttrs{.shard_rows = VocabularyRows(config_, parallel_),
@@ -124,7 +130,7 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
 // Tiles were dropped after the logits: they come again, one after the other.
 void Forward::HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGradients* gradients) {
   const std::vector<int> tiles = HeadTiles();
-  if (tiles.size() > 1) weights_.Forget();
+  ForgetTiles();
   int64_t column = 0;
   for (int tile : tiles) {
     if (column > 0) builder_.Mark();

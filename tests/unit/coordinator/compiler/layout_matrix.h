@@ -123,4 +123,15 @@ inline absl::StatusOr<std::vector<v1::Program>> CompileCase(const LayoutCase& c)
   return Compile({.spec = &spec, .model = &model, .layout = c.layout});
 }
 
+// The same layout of a model whose loss is computed in several chunks of rows: its vocabulary is
+// large and its sequences are long.
+inline absl::StatusOr<std::vector<v1::Program>> CompileWithManyLogits(const LayoutCase& c) {
+  constexpr int64_t kSequence = 1024;
+  v1::JobSpec spec = MatrixSpec();
+  spec.mutable_data()->set_sequence_length(kSequence);
+  const Model model =
+      TinyModel(c.family, {.vocabulary = 300'007, .layers = 4, .sequence = kSequence});
+  return Compile({.spec = &spec, .model = &model, .layout = c.layout, .search_packings = false});
+}
+
 }  // namespace terrace

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <set>
+#include <string>
 
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
@@ -111,6 +112,36 @@ TEST(StepTest, EvalReadsNoGradientAndReportsReducedTotals) {
   EXPECT_EQ(collectives, 1);
   const v1::Instruction& last = eval.instructions(eval.instructions_size() - 1);
   EXPECT_EQ(last.output().kind(), v1::LOSS_TOTAL);
+}
+
+// The loss over a vocabulary that tensor-parallel ranks share is computed in chunks of rows.
+TEST(StepTest, EvalBringsTheHeadOnceForAllChunksAsTrainDoes) {
+  for (const char* family : {"llama", "qwen3"}) {  // a head of its own, and the table
+    for (const bool offloaded : {false, true}) {
+      const v1::Program program = CompileTiny({.family = family,
+                                               .data_parallel = 2,
+                                               .tensor_parallel = 2,
+                                               .zero_stage = offloaded ? 0u : 3u,
+                                               .sizes = {.vocabulary = 300'007, .sequence = 1024},
+                                               .parameter = offloaded ? v1::HOST : v1::DEVICE,
+                                               .optimizer = offloaded ? v1::HOST : v1::DEVICE,
+                                               .chunk_bytes = int64_t{1} << 30});
+      std::map<std::string, std::map<std::string, int>> brought;  // by sequence and text
+      int chunks = 0;
+      for (const v1::Sequence& sequence : program.sequences()) {
+        for (const v1::Instruction& instruction : sequence.instructions()) {
+          chunks += sequence.name() == "eval" && IsOp(instruction, "cross_entropy_rows");
+          const bool gathers = instruction.collective().kind() == v1::ALL_GATHER;
+          if (gathers || instruction.has_copy()) ++brought[sequence.name()][instruction.text()];
+        }
+      }
+      EXPECT_GT(chunks, 4);
+      ASSERT_FALSE(brought["eval"].empty());
+      for (const auto& [text, times] : brought["eval"]) {
+        EXPECT_LE(times, brought["train"][text]) << family << ": " << text;
+      }
+    }
+  }
 }
 
 TEST(StepTest, WindowsReachTheAttention) {
