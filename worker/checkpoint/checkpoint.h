@@ -36,6 +36,7 @@
 #include "proto/v1/program.pb.h"
 #include "worker/checkpoint/loss_scale_state.h"
 #include "worker/checkpoint/peers.h"
+#include "worker/data/special_tokens.h"
 #include "worker/memory/region.h"
 
 namespace terrace {
@@ -65,6 +66,7 @@ struct CheckpointHeader {
   int64_t tokens = 0;
   LossScaleState loss_scale;
   const v1::JobSpec* spec = nullptr;  // for writing; null in what ReadCheckpoint returns
+  SpecialTokens special;              // for writing: the tokenizer's
 };
 
 // One rank's part of the state: the program of its stage, its place in program.grid, its memory.
@@ -108,8 +110,9 @@ absl::Status ReadWeights(std::string_view path, const RankState& state);
 absl::Status InitialiseWeights(int64_t seed, const RankState& state, int threads);
 
 // Writes a folder that AutoModelForCausalLM.from_pretrained loads: model.safetensors in `dtype`
-// ("f32", "bf16", "f16"), config.json, tokenizer files. Atomic like a checkpoint.
+// ("f32", "bf16", "f16"), config.json, generation_config.json and tokenizer files, which name the
+// tokens of `special`. Atomic like a checkpoint.
 absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view output,
-                              std::string_view dtype);
+                              std::string_view dtype, const SpecialTokens& special);
 
 }  // namespace terrace

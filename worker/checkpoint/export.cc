@@ -14,7 +14,6 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/folder.h"
-#include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/model_files.h"
 #include "worker/checkpoint/safetensors.h"
 
@@ -89,31 +88,25 @@ absl::Status WriteModel(const SafetensorsReader& reader, DType dtype, const std:
   return writer.Finish();
 }
 
-bool IsForTransformers(const std::string& name) {
-  return name == "config.json" || name.starts_with("tokenizer") ||
-         name.starts_with("special_tokens");
-}
-
-absl::Status CopyModelFiles(const fs::path& from, const Manifest& manifest, DType dtype,
-                            const fs::path& to) {
-  for (const ManifestFile& file : manifest.files) {
-    if (!IsForTransformers(file.name)) continue;
-    ASSIGN_OR_RETURN(std::string text, ReadTextFile((from / file.name).string(), kCopyLimitBytes));
-    if (file.name == "config.json") {
-      ASSIGN_OR_RETURN(text, CompleteModelConfig(text, dtype));
+absl::Status WriteCompanions(const fs::path& from, DType dtype, const SpecialTokens& special,
+                             const fs::path& to) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, ListModelFiles(from.string()));
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(std::string text, ReadTextFile((from / name).string(), kCopyLimitBytes));
+    if (name == "config.json") {
+      ASSIGN_OR_RETURN(text, CompleteModelConfig(text, dtype, special));
     }
-    RETURN_IF_ERROR(WriteSyncedFile((to / file.name).string(), text));
+    RETURN_IF_ERROR(WriteSyncedFile((to / name).string(), text));
   }
-  return absl::OkStatus();
+  return NameSpecialTokens(special, to.string());
 }
 
 }  // namespace
 
 absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view output,
-                              std::string_view dtype_name) {
+                              std::string_view dtype_name, const SpecialTokens& special) {
   ASSIGN_OR_RETURN(const DType dtype, ParseDtype(dtype_name));
   RETURN_IF_ERROR(VerifyCheckpoint(checkpoint));
-  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(checkpoint));
   fs::path target = fs::path(output).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "folder/"
   std::error_code ignored;
@@ -128,7 +121,7 @@ absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view outp
                    SafetensorsReader::Open((fs::path(checkpoint) / "model.safetensors").string()));
   RETURN_IF_ERROR(
       WriteModel(*reader, dtype, (fs::path(folder.path()) / "model.safetensors").string()));
-  RETURN_IF_ERROR(CopyModelFiles(fs::path(checkpoint), manifest, dtype, fs::path(folder.path())));
+  RETURN_IF_ERROR(WriteCompanions(fs::path(checkpoint), dtype, special, fs::path(folder.path())));
   return folder.Commit();
 }
 

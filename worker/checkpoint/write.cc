@@ -36,14 +36,16 @@ absl::StatusOr<std::string> SpecJson(const v1::JobSpec& spec) {
   return json;
 }
 
-absl::Status WriteModelFiles(std::string_view folder, const v1::JobSpec& spec,
+absl::Status WriteModelFiles(std::string_view folder, const CheckpointHeader& header,
                              std::vector<ManifestFile>* files) {
-  ASSIGN_OR_RETURN(const std::string config,
-                   CompleteModelConfig(spec.model().config_json(), kernels::DType::kF32));
+  const v1::JobSpec& spec = *header.spec;
+  ASSIGN_OR_RETURN(
+      const std::string config,
+      CompleteModelConfig(spec.model().config_json(), kernels::DType::kF32, header.special));
   RETURN_IF_ERROR(WriteSyncedFile(PathIn(folder, "config.json"), config));
-  ASSIGN_OR_RETURN(std::vector<std::string> names,
-                   CopyTokenizerFiles(spec.data().tokenizer(), folder));
-  names.push_back("config.json");
+  RETURN_IF_ERROR(CopyModelFiles({spec.data().tokenizer(), spec.model().init()}, folder));
+  RETURN_IF_ERROR(NameSpecialTokens(header.special, folder));
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, ListModelFiles(folder));
   for (const std::string& name : names) {
     ASSIGN_OR_RETURN(ManifestFile file, DescribeFile(folder, name, Checksum::kXxh3));
     files->push_back(std::move(file));
@@ -213,7 +215,7 @@ absl::StatusOr<Manifest> CheckpointWrite::MakeManifest() {
                        .files = described_};
   ASSIGN_OR_RETURN(manifest.spec_json, SpecJson(spec));
   if (!spec.model().config_json().empty()) {
-    RETURN_IF_ERROR(WriteModelFiles(temporary_, spec, &manifest.files));
+    RETURN_IF_ERROR(WriteModelFiles(temporary_, header_, &manifest.files));
   }
   return manifest;
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/data/byte_trie.h"
@@ -26,17 +27,27 @@ constexpr char kUnknownSurface[] = " \u2047 ";  // what the library decodes an u
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(SentencePieceModel model,
-                                                           std::string fingerprint) {
+                                                           std::string fingerprint,
+                                                           const std::string& path,
+                                                           std::string_view model_config) {
     std::unique_ptr<SentencePieceTokenizer> tokenizer(
         new SentencePieceTokenizer(std::move(model), std::move(fingerprint)));
     ASSIGN_OR_RETURN(SentencePieceNormalizer normalizer,
                      SentencePieceNormalizer::Create(tokenizer->model_, &tokenizer->symbols_));
     tokenizer->normalizer_ = std::make_unique<SentencePieceNormalizer>(std::move(normalizer));
+    std::vector<std::string> remarks;
+    ASSIGN_OR_RETURN(tokenizer->special_,
+                     ReadSpecialTokens(path, model_config, tokenizer->Names(), &remarks));
+    for (const std::string& remark : remarks) log::Warn(path, ": ", remark);
+    if (const std::optional<int32_t> end = tokenizer->end_of_text();
+        end.has_value() && end != tokenizer->model_.end_of_sentence) {
+      absl::StrAppend(&tokenizer->fingerprint_, "-", *end);
+    }
     return tokenizer;
   }
 
   int64_t vocabulary() const override { return model_.pieces.size(); }
-  std::optional<int32_t> end_of_text() const override { return model_.end_of_sentence; }
+  const SpecialTokens& special_tokens() const override { return special_; }
   std::string fingerprint() const override { return fingerprint_; }
 
   void Encode(std::string_view text, std::vector<int32_t>* ids) const override {
@@ -69,6 +80,27 @@ class SentencePieceTokenizer final : public Tokenizer {
         symbols_(UserDefined(model_)),
         byte_ids_(ByteIds(model_)),
         segmenter_(&model_, &symbols_) {}
+
+  TokenNames Names() const {
+    TokenNames names;
+    names.id_of = [this](const std::string& text) -> std::optional<int32_t> {
+      for (size_t id = 0; id < model_.pieces.size(); ++id) {
+        if (model_.pieces[id].text == text) return static_cast<int32_t>(id);
+      }
+      return std::nullopt;
+    };
+    names.special_text = [this](int64_t id) -> std::optional<std::string> {
+      if (id < 0 || id >= vocabulary()) return std::nullopt;
+      const SentencePieceModel::Piece& piece = model_.pieces[id];
+      const bool special =
+          piece.type == PieceType::kControl || piece.type == PieceType::kUserDefined;
+      return special ? std::optional(piece.text) : std::nullopt;
+    };
+    if (const std::optional<int32_t> end = model_.end_of_sentence) {
+      names.own.end = SpecialToken{*end, model_.pieces[*end].text};
+    }
+    return names;
+  }
 
   static ByteTrie UserDefined(const SentencePieceModel& model) {
     ByteTrie symbols;
@@ -115,22 +147,25 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   const SentencePieceModel model_;
-  const std::string fingerprint_;
+  std::string fingerprint_;
   const ByteTrie symbols_;
   const std::array<int32_t, 256> byte_ids_;
   const SentencePieceSegmenter segmenter_;
   std::unique_ptr<SentencePieceNormalizer> normalizer_;
+  SpecialTokens special_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
+    const std::string& path, std::string_view model_config) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   absl::StatusOr<SentencePieceModel> model = ParseSentencePieceModel(file.text());
   std::string fingerprint =
       absl::StrFormat("sentencepiece-%016x", XXH3_64bits(file.text().data(), file.text().size()));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      model.ok() ? SentencePieceTokenizer::Create(*std::move(model), std::move(fingerprint))
+      model.ok() ? SentencePieceTokenizer::Create(*std::move(model), std::move(fingerprint), path,
+                                                  model_config)
                  : model.status();
   if (tokenizer.ok()) return tokenizer;
   return absl::InvalidArgumentError(absl::StrCat(

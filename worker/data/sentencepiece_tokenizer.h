@@ -12,6 +12,7 @@
 namespace terrace {
 
 // NOT_FOUND, or INVALID_ARGUMENT when `path` is not a SentencePiece model that can be used.
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path);
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
+    const std::string& path, std::string_view model_config);
 
 }  // namespace terrace

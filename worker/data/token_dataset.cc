@@ -114,13 +114,19 @@ class WindowDataset final : public TokenDataset {
 // Opens the files of one key of the spec; the tokenizer is loaded when the first text asks for it.
 class SourceOpener {
  public:
-  SourceOpener(const v1::DataSpec& spec, int64_t vocabulary, const DataProgress& progress)
-      : spec_(spec), vocabulary_(vocabulary), progress_(progress) {}
+  SourceOpener(const v1::DataSpec& spec, int64_t vocabulary, const DataProgress& progress,
+               std::string_view model_config)
+      : spec_(spec), vocabulary_(vocabulary), progress_(progress), model_config_(model_config) {}
 
   // The tokenizer's.
   absl::StatusOr<std::optional<int32_t>> EndOfText() {
     RETURN_IF_ERROR(LoadTokenizer());
     return tokenizer_->end_of_text();
+  }
+
+  std::optional<SpecialTokens> special_tokens() const {
+    if (tokenizer_ == nullptr) return std::nullopt;
+    return tokenizer_->special_tokens();
   }
 
   absl::StatusOr<TokenSequence> OpenAll(
@@ -155,7 +161,8 @@ class SourceOpener {
 
   absl::Status LoadTokenizer() {
     if (tokenizer_ != nullptr) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(spec_.tokenizer());
+    absl::StatusOr<std::unique_ptr<Tokenizer>> loaded =
+        Tokenizer::Load(spec_.tokenizer(), model_config_);
     if (!loaded.ok()) {
       return absl::Status(loaded.status().code(),
                           absl::StrCat("data.tokenizer: ", loaded.status().message()));
@@ -175,6 +182,7 @@ class SourceOpener {
   const v1::DataSpec& spec_;
   const int64_t vocabulary_;
   const DataProgress& progress_;
+  const std::string_view model_config_;
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
@@ -198,23 +206,28 @@ absl::Status CheckSpec(const v1::DataSpec& spec) {
 absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataSpec& spec,
                                                                  const v1::TrainSpec& train_spec,
                                                                  int64_t vocabulary,
-                                                                 const DataProgress& progress) {
+                                                                 const DataProgress& progress,
+                                                                 std::string_view model_config) {
   RETURN_IF_ERROR(CheckSpec(spec));
-  SourceOpener opener(spec, vocabulary, progress);
+  SourceOpener opener(spec, vocabulary, progress, model_config);
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
   ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
+  std::unique_ptr<TokenDataset> dataset;
   if (spec.samples() == "documents") {
     ASSIGN_OR_RETURN(const std::optional<int32_t> end_of_text, opener.EndOfText());
-    return OpenDocuments({.spec = spec,
-                          .train = std::move(train),
-                          .validation = std::move(validation),
-                          .end_of_text = end_of_text,
-                          .seed = train_spec.seed(),
-                          .global_batch = train_spec.global_batch()});
+    ASSIGN_OR_RETURN(dataset, OpenDocuments({.spec = spec,
+                                             .train = std::move(train),
+                                             .validation = std::move(validation),
+                                             .end_of_text = end_of_text,
+                                             .seed = train_spec.seed(),
+                                             .global_batch = train_spec.global_batch()}));
+  } else {
+    auto windows = std::make_unique<WindowDataset>(std::move(train), std::move(validation), spec,
+                                                   train_spec.seed());
+    RETURN_IF_ERROR(windows->CheckLengths(spec));
+    dataset = std::move(windows);
   }
-  auto dataset = std::make_unique<WindowDataset>(std::move(train), std::move(validation), spec,
-                                                 train_spec.seed());
-  RETURN_IF_ERROR(dataset->CheckLengths(spec));
+  dataset->special_tokens_ = opener.special_tokens();
   return dataset;
 }
 

@@ -16,12 +16,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "proto/v1/job.pb.h"
+#include "worker/data/special_tokens.h"
 
 namespace terrace {
 
@@ -36,13 +38,18 @@ class TokenDataset {
   // Tokenises what is not cached yet (under a file lock, so that several ranks share the work of
   // one), checks that every id is below `vocabulary` and that each split holds enough: one window
   // of spec.sequence_length + 1 tokens, or the documents of one batch. Of `train` the seed and the
-  // batch matter. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT, with the file, the position and
+  // batch matter; `model_config`, the text of the model's config.json, may name the end token.
+  // NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT, with the file, the position and
   // the way out.
   static absl::StatusOr<std::unique_ptr<TokenDataset>> Open(const v1::DataSpec& spec,
                                                             const v1::TrainSpec& train,
                                                             int64_t vocabulary,
-                                                            const DataProgress& progress);
+                                                            const DataProgress& progress,
+                                                            std::string_view model_config = {});
   virtual ~TokenDataset() = default;
+
+  // Of the tokenizer, where a text or the end of documents asked for it.
+  const std::optional<SpecialTokens>& special_tokens() const { return special_tokens_; }
 
   virtual int64_t tokens(Split split) const = 0;
 
@@ -59,6 +66,9 @@ class TokenDataset {
   // Sample `index` of the validation split, in order, wrapping around; sequence_length tokens.
   virtual void ValidationRow(int64_t index, std::span<int32_t> tokens,
                              std::span<int32_t> targets) const = 0;
+
+ private:
+  std::optional<SpecialTokens> special_tokens_;
 };
 
 }  // namespace terrace

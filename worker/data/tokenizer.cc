@@ -15,8 +15,14 @@ namespace {
 
 class BytesTokenizer final : public Tokenizer {
  public:
+  // Bytes have no end token of their own; generation stops where the model's config says.
+  explicit BytesTokenizer(std::string_view model_config) {
+    for (const int64_t id : EndIdsOf(model_config)) {
+      special_.stops.push_back(static_cast<int32_t>(id));
+    }
+  }
   int64_t vocabulary() const override { return 256; }
-  std::optional<int32_t> end_of_text() const override { return std::nullopt; }
+  const SpecialTokens& special_tokens() const override { return special_; }
   void Encode(std::string_view text, std::vector<int32_t>* ids) const override {
     for (const unsigned char c : text) ids->push_back(c);
   }
@@ -28,12 +34,16 @@ class BytesTokenizer final : public Tokenizer {
     return text;
   }
   std::string fingerprint() const override { return "bytes"; }
+
+ private:
+  SpecialTokens special_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view name_or_path) {
-  if (name_or_path == "bytes") return std::make_unique<BytesTokenizer>();
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view name_or_path,
+                                                           std::string_view model_config) {
+  if (name_or_path == "bytes") return std::make_unique<BytesTokenizer>(model_config);
   std::string path(name_or_path);
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
@@ -41,8 +51,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view name
     const bool has_json = std::filesystem::exists(folder / "tokenizer.json", ignored);
     path = (folder / (has_json ? "tokenizer.json" : "tokenizer.model")).string();
   }
-  if (absl::EndsWith(path, ".json")) return LoadTokenizerJson(path);
-  if (absl::EndsWith(path, ".model")) return LoadSentencePieceTokenizer(path);
+  if (absl::EndsWith(path, ".json")) return LoadTokenizerJson(path, model_config);
+  if (absl::EndsWith(path, ".model")) return LoadSentencePieceTokenizer(path, model_config);
   return absl::InvalidArgumentError(
       absl::StrCat("tokenizer is \"", path,
                    "\", must be \"bytes\", a tokenizer.json, a *.model or a folder with one"));

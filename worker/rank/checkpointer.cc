@@ -24,8 +24,11 @@ void Checkpointer::Start(int64_t step, int64_t tokens, const LossScaleState& los
 
 void Checkpointer::Write(int64_t step, int64_t tokens, LossScaleState loss_scale) {
   const int64_t start_ns = clock_->MonotonicNanos();
-  const CheckpointHeader header{
-      .step = step, .tokens = tokens, .loss_scale = loss_scale, .spec = &spec_};
+  const CheckpointHeader header{.step = step,
+                                .tokens = tokens,
+                                .loss_scale = loss_scale,
+                                .spec = &spec_,
+                                .special = special_};
   auto info = WriteCheckpoint(spec_.checkpoint().directory(), header, state_,
                               {.keep = spec_.checkpoint().keep(),
                                .unix_ms = clock_->UnixMillis(),

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -48,10 +49,11 @@ struct WrittenCheckpoint {
 
 class Checkpointer final : public StateFence {
  public:
-  // Null `peers`: this is the only rank. Borrows all.
+  // Null `peers`: this is the only rank. Borrows all but `special`, which the files of a checkpoint
+  // name.
   Checkpointer(const v1::JobSpec& spec, const RankState& state, CheckpointPeers* peers,
-               const Clock* clock)
-      : spec_(spec), state_(state), peers_(peers), clock_(clock) {}
+               const Clock* clock, SpecialTokens special = {})
+      : spec_(spec), state_(state), peers_(peers), clock_(clock), special_(std::move(special)) {}
   ~Checkpointer() override;
 
   // Starts to write the state after `step` steps. REQUIRES: the result of the one before was taken.
@@ -75,6 +77,7 @@ class Checkpointer final : public StateFence {
   const RankState state_;
   CheckpointPeers* const peers_;
   const Clock* const clock_;
+  const SpecialTokens special_;
   std::atomic<bool> reading_{false};
   std::atomic<bool> ended_{false};
   int64_t reads_ = 0;

@@ -20,6 +20,7 @@
 #include "worker/comm/file_rendezvous.h"
 #include "worker/memory/host_share.h"
 #include "worker/rank/cause.h"
+#include "worker/rank/checkpoint_tokenizer.h"
 #include "worker/rank/failure.h"
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
@@ -217,7 +218,10 @@ absl::Status RankProcess::PrepareCheckpoints() {
     if (!lock.ok()) return WithReason(lock.status(), v1::REASON_CHECKPOINT_ERROR);
     directory_lock_ = *std::move(lock);
   }
-  checkpointer_.emplace(config_.spec(), State(), &*checkpoint_peers_, clock_);
+  // Rank 0 writes the files that name them.
+  SpecialTokens special;
+  if (config_.rank() == 0) special = SpecialTokensOfJob(config_.spec(), *dataset_);
+  checkpointer_.emplace(config_.spec(), State(), &*checkpoint_peers_, clock_, std::move(special));
   return absl::OkStatus();
 }
 
@@ -227,12 +231,13 @@ RankState RankProcess::State() const {
 
 absl::Status RankProcess::OpenDataset() {
   bool told = false;
-  auto dataset = TokenDataset::Open(config_.spec().data(), config_.spec().train(),
-                                    program_->rules().vocabulary(),
-                                    [this, &told](std::string_view text, double fraction) {
-                                      told = true;
-                                      reporter_->SetActivity(text, fraction);
-                                    });
+  auto dataset = TokenDataset::Open(
+      config_.spec().data(), config_.spec().train(), program_->rules().vocabulary(),
+      [this, &told](std::string_view text, double fraction) {
+        told = true;
+        reporter_->SetActivity(text, fraction);
+      },
+      config_.spec().model().config_json());
   if (!dataset.ok()) return WithReason(dataset.status(), v1::REASON_DATA_ERROR);
   dataset_ = *std::move(dataset);
   if (told) reporter_->SetActivity("", 1);

@@ -8,10 +8,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "base/exit_code.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "proto/program_text.h"
 #include "proto/v1/tools.pb.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/rank/checkpoint_tokenizer.h"
 
 namespace terrace {
 namespace {
@@ -88,7 +90,14 @@ absl::StatusOr<v1::CheckpointExport> Export(const CheckpointExportArgs& args) {
     ASSIGN_OR_RETURN(const CheckpointInfo newest, NewestCheckpoint(args.checkpoint));
     result.set_checkpoint(newest.path);
   }
-  RETURN_IF_ERROR(ExportCheckpoint(result.checkpoint(), args.output_folder, args.dtype));
+  SpecialTokens special;
+  const auto tokenizer = TokenizerOfCheckpoint(result.checkpoint());
+  if (tokenizer.ok()) {
+    special = (*tokenizer)->special_tokens();
+  } else {
+    log::Warn("the export names no end token: ", tokenizer.status().message());
+  }
+  RETURN_IF_ERROR(ExportCheckpoint(result.checkpoint(), args.output_folder, args.dtype, special));
   ASSIGN_OR_RETURN(const int64_t bytes, FolderBytes(args.output_folder));
   result.set_output(args.output_folder);
   result.set_dtype(args.dtype);

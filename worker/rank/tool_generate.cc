@@ -2,8 +2,8 @@
 // forward pass of an "infer" program.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -13,12 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
-#include "proto/v1/job.pb.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/checkpoint/manifest.h"
 #include "worker/data/tokenizer.h"
+#include "worker/rank/checkpoint_tokenizer.h"
 #include "worker/rank/environment.h"
 #include "worker/rank/groups.h"
 #include "worker/rank/initial_state.h"
@@ -59,24 +57,6 @@ class PromptIo final : public SequenceIo {
   std::span<const float> logits_;  // until the next run
 };
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const std::string& checkpoint) {
-  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(checkpoint));
-  v1::JobSpec spec;
-  google::protobuf::util::JsonParseOptions parse;
-  parse.ignore_unknown_fields = true;
-  if (!google::protobuf::util::JsonStringToMessage(manifest.spec_json, &spec, parse).ok()) {
-    return absl::DataLossError(
-        absl::StrCat(checkpoint, ": the job spec in manifest.json does not parse"));
-  }
-  const std::string& trained = spec.data().tokenizer();
-  if (trained == "bytes") return Tokenizer::Load(trained);
-  // The copy in the checkpoint's folder, so that it may be moved to another machine.
-  const std::filesystem::path copy =
-      std::filesystem::path(checkpoint) / std::filesystem::path(trained).filename();
-  std::error_code error;
-  return Tokenizer::Load(std::filesystem::exists(copy, error) ? copy.string() : trained);
-}
-
 // How many bytes of `text` are whole UTF-8 characters: what can be shown already.
 size_t WholeCharacters(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(text.size(), 4); ++back) {
@@ -101,10 +81,11 @@ class Generator {
     prompt_tokens_ = ids_.size();
     if (text_output()) Print(options_.prompt);
     PromptIo io(ids_);
+    const std::vector<int32_t>& stops = tokenizer_.special_tokens().stops;
     for (int64_t i = 0; i < options_.tokens; ++i) {
       RETURN_IF_ERROR(vm_->Run("infer", &io));
       const int32_t id = sampler_.Next(io.logits());
-      if (tokenizer_.end_of_text() == id) break;
+      if (std::find(stops.begin(), stops.end(), id) != stops.end()) break;
       ids_.push_back(id);
       if (text_output()) PrintNew(/*all=*/false);
     }
@@ -153,7 +134,7 @@ class Generator {
 
 absl::Status Generate(const GenerateOptions& options) {
   ASSIGN_OR_RETURN(const auto program, ReadProgram(options.program, ""));
-  ASSIGN_OR_RETURN(const auto tokenizer, TokenizerOf(options.checkpoint));
+  ASSIGN_OR_RETURN(const auto tokenizer, TokenizerOfCheckpoint(options.checkpoint));
   const int threads = std::max(1, static_cast<int>(program->threads()));
   ASSIGN_OR_RETURN(const auto backend, OpenBackend(program->device(), /*ordinal=*/0));
   ASSIGN_OR_RETURN(const ProgramMemory memory,

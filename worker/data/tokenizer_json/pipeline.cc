@@ -30,7 +30,7 @@ std::vector<std::string> TextsOf(const Pipeline& pipeline) {
 
 class PipelineTokenizer final : public Tokenizer {
  public:
-  PipelineTokenizer(Pipeline pipeline, std::optional<int32_t> end_of_text, std::string fingerprint)
+  PipelineTokenizer(Pipeline pipeline, SpecialTokens special, std::string fingerprint)
       : normalizer_(std::move(pipeline.normalizer)),
         texts_(TextsOf(pipeline)),
         raw_added_(pipeline.added, /*normalized=*/false,
@@ -38,12 +38,12 @@ class PipelineTokenizer final : public Tokenizer {
         normalized_added_(pipeline.added, /*normalized=*/true,
                           [this](const std::string& content) { return Normalized(content); }),
         pre_tokenizer_(std::move(pipeline.pre_tokenizer)),
-        end_of_text_(end_of_text),
+        special_(std::move(special)),
         fingerprint_(std::move(fingerprint)),
         model_(std::move(pipeline.model)) {}
 
   int64_t vocabulary() const override { return static_cast<int64_t>(texts_.size()); }
-  std::optional<int32_t> end_of_text() const override { return end_of_text_; }
+  const SpecialTokens& special_tokens() const override { return special_; }
   std::string fingerprint() const override { return fingerprint_; }
 
   void Encode(std::string_view text, std::vector<int32_t>* ids) const override {
@@ -102,7 +102,7 @@ class PipelineTokenizer final : public Tokenizer {
   const AddedTokens raw_added_;
   const AddedTokens normalized_added_;
   const PreTokenizer pre_tokenizer_;
-  const std::optional<int32_t> end_of_text_;
+  const SpecialTokens special_;
   const std::string fingerprint_;
 
   // The pieces of real text repeat; their ids are remembered up to a limit.
@@ -114,9 +114,9 @@ class PipelineTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> MakeTokenizer(Pipeline pipeline, std::optional<int32_t> end_of_text,
+std::unique_ptr<Tokenizer> MakeTokenizer(Pipeline pipeline, SpecialTokens special,
                                          std::string fingerprint) {
-  return std::make_unique<PipelineTokenizer>(std::move(pipeline), end_of_text,
+  return std::make_unique<PipelineTokenizer>(std::move(pipeline), std::move(special),
                                              std::move(fingerprint));
 }
 

@@ -25,7 +25,7 @@ struct Pipeline {
   std::unique_ptr<Model> model;
 };
 
-std::unique_ptr<Tokenizer> MakeTokenizer(Pipeline pipeline, std::optional<int32_t> end_of_text,
+std::unique_ptr<Tokenizer> MakeTokenizer(Pipeline pipeline, SpecialTokens special,
                                          std::string fingerprint);
 
 }  // namespace terrace::tokenizer_json

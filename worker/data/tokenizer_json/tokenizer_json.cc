@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "worker/data/tokenizer_json/added_tokens.h"
 #include "worker/data/tokenizer_json/document.h"
+#include "worker/data/tokenizer_json/own_tokens.h"
 #include "worker/data/tokenizer_json/pipeline.h"
 
 namespace terrace {
@@ -23,19 +24,6 @@ constexpr int64_t kFileLimitBytes = 256 << 20;
 constexpr int kMaxDepth = 32;  // reading nested steps recurses
 // Changes when the ids of the same document do: token caches are named after it.
 constexpr int kRules = 2;
-
-// The end-of-text token is the first of these among added_tokens.
-constexpr const char* kEndOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>",
-                                      "<eos>",         "<|eos|>",         "[EOS]"};
-
-std::optional<int32_t> EndOfText(const std::vector<AddedToken>& added) {
-  for (const char* name : kEndOfText) {
-    for (const AddedToken& token : added) {
-      if (token.content == name) return token.id;
-    }
-  }
-  return std::nullopt;
-}
 
 absl::StatusOr<std::unique_ptr<Model>> ReadModel(const Json& json, bool byte_level,
                                                  Remarks* remarks) {
@@ -96,7 +84,8 @@ absl::StatusOr<Json> Parse(const std::string& text) {
 }  // namespace
 }  // namespace tokenizer_json
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const std::string& path) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const std::string& path,
+                                                             std::string_view model_config) {
   using namespace tokenizer_json;  // NOLINT(google-build-using-namespace)
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kFileLimitBytes));
   const absl::StatusOr<Json> file = Parse(text);
@@ -110,12 +99,15 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const std::string& 
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is not a tokenizer that can be used: ", pipeline.status().message()));
   }
+  ASSIGN_OR_RETURN(
+      SpecialTokens special,
+      ReadSpecialTokens(path, model_config, NamesOf(*pipeline, *file, &remarks), &remarks));
+  if (!special.end.has_value()) TakeOnlySpecialToken(*pipeline, &special, &remarks);
   for (const std::string& remark : remarks) log::Warn(path, ": ", remark);
-  const std::optional<int32_t> end_of_text = EndOfText(pipeline->added);
   std::string fingerprint =
       absl::StrFormat("tokenizer.json-%d-%016x-%d", kRules, XXH3_64bits(text.data(), text.size()),
-                      end_of_text.value_or(-1));
-  return MakeTokenizer(*std::move(pipeline), end_of_text, std::move(fingerprint));
+                      special.end.has_value() ? special.end->id : -1);
+  return MakeTokenizer(*std::move(pipeline), std::move(special), std::move(fingerprint));
 }
 
 }  // namespace terrace

@@ -61,7 +61,7 @@ int LiveInLittleMemory(const std::string& folder) {
   if (!written.ok() || written->bytes < kStateBytes) return 3;
   if (!ReadCheckpoint(written->path, state, nullptr).ok()) return 4;
   if (!ReadWeights(written->path, state).ok()) return 5;
-  if (!ExportCheckpoint(written->path, folder + "/out", "bf16").ok()) return 6;
+  if (!ExportCheckpoint(written->path, folder + "/out", "bf16", {}).ok()) return 6;
   const int64_t grown = StatusKib("VmHWM") - before;
   std::fprintf(stderr, "%lld KiB more at most\n", static_cast<long long>(grown));
   return grown <= kAllowedKib ? 0 : 7;

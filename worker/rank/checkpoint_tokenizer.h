@@ -1,0 +1,27 @@
+// The tokenizer that belongs to a job or to a checkpoint of it.
+//
+// Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/v1/job.pb.h"
+#include "worker/data/special_tokens.h"
+#include "worker/data/token_dataset.h"
+#include "worker/data/tokenizer.h"
+
+namespace terrace {
+
+// The copy in the checkpoint's folder, so that it may be moved to another machine; else the file
+// that the job names.
+absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::string& checkpoint);
+
+// What checkpoints of the job name as their special tokens. Token files do not ask for a tokenizer:
+// one that is named all the same is read here, and a failure is only logged.
+SpecialTokens SpecialTokensOfJob(const v1::JobSpec& spec, const TokenDataset& dataset);
+
+}  // namespace terrace
