@@ -52,8 +52,10 @@ void PrintStatus(const v1::Job& job) {
                           ? absl::StrCat("; by the driver ", FormatBytes(progress.driver_bytes()))
                           : ""));
   }
+  // Of shorter steps the scheduler's whims are a large part: their time says nothing of the plan.
+  constexpr double kTimedSecondsMin = 2e-3;
   if (const double planned = job.plan().time().step_seconds();
-      planned > 0 && progress.step_seconds() > 0) {
+      planned > 0 && progress.step_seconds() >= kTimedSecondsMin) {
     Line("predicted",
          absl::StrFormat("%s a step: the last one took %.1f %% %s", FormatDuration(planned),
                          100 * std::abs(progress.step_seconds() / planned - 1),

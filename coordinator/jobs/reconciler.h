@@ -141,6 +141,8 @@ class Reconciler {
   void TakeProgress(Entry& entry, const std::vector<RankView>& ranks);
   void CountTransition(v1::JobState from, v1::JobState to, v1::Reason reason);
 
+  // FAILED_PRECONDITION, with the other job, when one that has not ended writes there.
+  absl::Status CheckDirectoryIsFree(const std::string& directory) const;
   std::vector<RankView> Views(const v1::Job& job) const;
   void ObserveJobs();
   void ObserveJob(const std::string& id, Entry& entry);

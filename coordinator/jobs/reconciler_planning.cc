@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -31,12 +32,30 @@ Refused RefusalOf(const absl::Status& status) {
 
 }  // namespace
 
+// Two jobs would write over each other's checkpoints. Ranks lock the directory, too: other
+// coordinators know nothing of this one's jobs.
+absl::Status Reconciler::CheckDirectoryIsFree(const std::string& directory) const {
+  if (directory.empty()) return absl::OkStatus();
+  const auto name_of = [](const std::string& path) {
+    return absl::StripSuffix(Absl(path), "/");  // paths are normal otherwise
+  };
+  for (const auto& [id, entry] : jobs_) {
+    if (name_of(entry.job.spec().checkpoint().directory()) != name_of(directory)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "checkpoint.directory: got ", directory, ", into which job ", id, " (",
+        v1::JobState_Name(entry.job.state()),
+        ") writes its checkpoints; name another, or submit again when that job has ended"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
                                            const absl::StatusOr<Prepared>& prepared) {
   if (jobs_.size() >= kActiveJobsMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         kActiveJobsMax, " jobs have not ended yet, the most this coordinator holds: try later"));
   }
+  RETURN_IF_ERROR(CheckDirectoryIsFree(spec.checkpoint().directory()));
   const std::string id = absl::StrCat(spec.name(), "-", last_number_ + 1);
   Entry entry{.job = NewJob(id, spec, clock_.UnixMillis())};
   JobInput input = prepared.ok() ? JobInput(Planned{prepared->plan})

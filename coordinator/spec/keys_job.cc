@@ -44,9 +44,10 @@ std::vector<SpecKey> JobKeys() {
        false,
        0,
        0,
-       {"auto", "never"},
+       {"auto", "always", "never"},
        "",
-       "auto: go on from the newest complete checkpoint in the directory"},
+       "auto: go on from the newest whole checkpoint in the directory, unless model or samples have "
+       "changed since; always: also then; never: refuse a directory that holds one"},
 
       {"max_restarts",
        kInteger,

@@ -3,9 +3,11 @@
 
 #include <sqlite3.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -147,7 +149,30 @@ class SqliteStore::Query {
   int bound_ = 0;
 };
 
+// A store is made under another name and renamed when it is whole, so that an empty file of its
+// name is the remains of one: who began anew there would forget every job without a word.
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(std::string_view path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    const std::string fresh = absl::StrCat(Absl(path), ".new");
+    std::filesystem::remove(fresh, error);
+    RETURN_IF_ERROR(OpenFile(fresh).status());  // closed again: its log is in the file
+    // A link, not a rename: it does not replace the store that another coordinator has just made.
+    std::filesystem::create_hard_link(fresh, path, error);
+    const bool linked = !error || error == std::errc::file_exists;
+    if (!linked) RETURN_IF_ERROR(Rename(fresh, std::string(path)));  // a file system without links
+    std::filesystem::remove(fresh, error);
+  } else if (std::filesystem::is_regular_file(path, error) &&
+             std::filesystem::file_size(path, error) == 0) {
+    return absl::DataLossError(
+        absl::StrCat(Absl(path), " is empty, which no store is: its jobs are lost",
+                     Absl(WayOut(absl::StatusCode::kDataLoss)),
+                     ", or remove it to begin without jobs"));
+  }
+  return OpenFile(path);
+}
+
+absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenFile(std::string_view path) {
   sqlite3* raw = nullptr;
   const std::string file(path);
   sqlite3_open_v2(file.c_str(), &raw,

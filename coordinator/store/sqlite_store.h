@@ -41,6 +41,7 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override;
 
  private:
+  static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenFile(std::string_view path);
   struct CloseDatabase {
     void operator()(sqlite3* database) const;
   };

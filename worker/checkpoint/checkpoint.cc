@@ -40,6 +40,11 @@ CheckpointInfo DescribeCheckpoint(const std::string& path) {
     info.problem = std::string(Std(manifest.status().message()));
     return info;
   }
+  if (info.step >= 0 && info.step != manifest->step) {
+    info.problem = absl::StrCat(PathIn(path, kManifestName), " is damaged: it is of step ",
+                                manifest->step, ", its folder of step ", info.step);
+    return info;
+  }
   info.step = manifest->step;
   info.tokens = manifest->tokens;
   info.unix_ms = manifest->unix_ms;
@@ -64,6 +69,28 @@ absl::StatusOr<CheckpointInfo> NewestCheckpoint(std::string_view directory) {
     if (CheckpointInfo info = DescribeCheckpoint(*path); info.complete) return info;
   }
   return absl::NotFoundError(absl::StrCat("no complete checkpoint in ", Absl(directory)));
+}
+
+absl::StatusOr<WholeCheckpoint> NewestWholeCheckpoint(std::string_view directory) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListStepFolders(directory));
+  WholeCheckpoint found;
+  for (auto path = paths.rbegin(); path != paths.rend(); ++path) {
+    found.info = DescribeCheckpoint(*path);
+    if (found.info.complete) {
+      const absl::Status verified = VerifyCheckpoint(*path);
+      if (verified.ok()) return found;
+      if (!absl::IsDataLoss(verified)) return verified;  // a file system that fails, for one
+      found.info.problem = std::string(Std(verified.message()));
+    }
+    found.passed_over.push_back(found.info);
+  }
+  if (found.passed_over.empty()) {
+    return absl::NotFoundError(absl::StrCat("no checkpoint in ", Absl(directory)));
+  }
+  return absl::DataLossError(absl::StrCat(
+      "every checkpoint in ", Absl(directory), " is damaged, the newest so: ",
+      found.passed_over.front().problem,
+      "; restore a copy, or move them away to train from the beginning"));
 }
 
 absl::Status VerifyCheckpoint(std::string_view path) {

@@ -58,6 +58,15 @@ absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(std::string_view dir
 CheckpointInfo DescribeCheckpoint(const std::string& path);
 // The newest complete one. NOT_FOUND when there is none.
 absl::StatusOr<CheckpointInfo> NewestCheckpoint(std::string_view directory);
+
+// The newest one whose every byte is as it was written.
+struct WholeCheckpoint {
+  CheckpointInfo info;
+  std::vector<CheckpointInfo> passed_over;  // newer and damaged, newest first; `problem` says how
+};
+// NOT_FOUND when there are no checkpoints, DATA_LOSS when all are damaged: whether to begin anew is
+// for a person to say.
+absl::StatusOr<WholeCheckpoint> NewestWholeCheckpoint(std::string_view directory);
 // Reads every byte and compares sizes and checksums. DATA_LOSS names the file and what differs.
 absl::Status VerifyCheckpoint(std::string_view path);
 
@@ -87,16 +96,17 @@ struct WriteOptions {
 // Writes one checkpoint of the persistent buffers together with all ranks of the job: each calls
 // this with the same directory and header. Blocks: call it on a thread of its own while the buffers
 // stay unchanged. All ranks return success, or all a failure and the temporary folder is removed:
-// RESOURCE_EXHAUSTED on a full disk, PERMISSION_DENIED, ..., UNAVAILABLE when a rank is lost. Then
+// RESOURCE_EXHAUSTED on a full disk, PERMISSION_DENIED, ..., UNAVAILABLE when a rank is lost,
+// OUT_OF_RANGE when a weight or a moment is not finite: no such state replaces a good one. Then
 // removes old checkpoints and leftovers of killed writers. Returns the final path and bytes.
 absl::StatusOr<CheckpointInfo> WriteCheckpoint(std::string_view directory,
                                                const CheckpointHeader& header,
                                                const RankState& state, const WriteOptions& options);
 
 // Fills what the rank holds from a checkpoint folder (weights and optimizer state); padding becomes
-// zero. Together with `peers` when there are some: rank 0 compares the checksums for all. A failure
-// of one is a failure of all. INVALID_ARGUMENT when a tensor is missing or has another shape,
-// naming both sides.
+// zero. Together with `peers` when there are some. A failure of one is a failure of all.
+// INVALID_ARGUMENT when a tensor is missing or has another shape, naming both sides. Does not
+// compare checksums: VerifyCheckpoint does, once for all ranks.
 absl::StatusOr<CheckpointHeader> ReadCheckpoint(std::string_view path, const RankState& state,
                                                 CheckpointPeers* peers);
 

@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/checkpoint/blocks.h"
+#include "worker/checkpoint/finite.h"
 
 namespace terrace {
 namespace {
@@ -103,8 +105,14 @@ absl::Status OwnedWindows::Write(size_t index, Block* block, SafetensorsWriter* 
     held = read;
   }
   for (const Part& part : std::span(parts_).subspan(window.first_part, window.parts)) {
-    RETURN_IF_ERROR(writer->WriteAt(
-        part.file_offset, held.subspan(part.begin - window.begin, part.end - part.begin)));
+    const auto bytes = held.subspan(part.begin - window.begin, part.end - part.begin);
+    if (!AllFinite(bytes, window.tensor->dtype)) {
+      return absl::OutOfRangeError(absl::StrCat(
+          window.tensor->stored_name,
+          " holds infinities or no numbers: training has diverged; lower train.optimizer.lr or "
+          "lengthen train.schedule.warmup_steps, and go on from an earlier checkpoint"));
+    }
+    RETURN_IF_ERROR(writer->WriteAt(part.file_offset, bytes));
   }
   return absl::OkStatus();
 }

@@ -15,7 +15,8 @@
 
 namespace terrace {
 
-// The slices of `tensors` that this rank owns. An error of the memory names the tensor.
+// The slices of `tensors` that this rank owns. An error of the memory names the tensor; so does
+// OUT_OF_RANGE, where a number is not finite.
 absl::Status WriteOwned(std::span<const StateTensor* const> tensors, SafetensorsWriter* writer);
 bool OwnsSome(const StateTensor& tensor);
 

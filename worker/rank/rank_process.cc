@@ -26,6 +26,7 @@
 #include "worker/rank/initial_state.h"
 #include "worker/rank/memory_report.h"
 #include "worker/rank/program_file.h"
+#include "worker/rank/resume_point.h"
 #include "worker/rank/trainer.h"
 
 namespace terrace {
@@ -324,19 +325,13 @@ absl::StatusOr<int64_t> RankProcess::Initialise() {
 // resume starts in a folder without checkpoints, so that those a later epoch finds there are its
 // own.
 absl::StatusOr<int64_t> RankProcess::StepToResume() {
-  const v1::CheckpointSpec& spec = config_.spec().checkpoint();
-  if (config_.rank() != 0 || spec.directory().empty()) return 0;
-  const auto newest = NewestCheckpoint(spec.directory());
-  if (newest.ok() && spec.resume() == "never" && config_.epoch() <= 1) {
-    return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          "checkpoint.resume: got never, but ", spec.directory(),
-                          " holds the checkpoint of step ", newest->step,
-                          "; name another checkpoint.directory, remove it, or set resume: auto")),
-                      v1::REASON_CHECKPOINT_ERROR);
-  }
-  if (newest.ok()) return newest->step;
-  if (absl::IsNotFound(newest.status())) return 0;
-  return WithReason(newest.status(), v1::REASON_WEIGHTS_ERROR);
+  const std::string& directory = config_.spec().checkpoint().directory();
+  if (config_.rank() != 0 || directory.empty()) return 0;
+  if (NewestCheckpoint(directory).ok()) reporter_->SetActivity("comparing checksums", 0);
+  ASSIGN_OR_RETURN(const ResumePoint point, FindResumePoint(config_.spec(), config_.epoch()));
+  for (const std::string& remark : point.remarks) reporter_->Warn(remark);
+  if (point.step > 0) reporter_->SetActivity("", 1);
+  return point.step;
 }
 
 absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {

@@ -2,6 +2,7 @@
 #include "worker/rank/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -71,6 +72,14 @@ absl::StatusOr<bool> Trainer::Run(int64_t start, const LossScaleState& loss_scal
     if (Due(spec_.checkpoint().every_steps(), step + 1)) StartCheckpoint(step + 1);
   }
   const bool complete = step >= rules_.steps();
+  if (step > start && !ever_finite_) {
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the loss was not finite in any of the ", step - start,
+            " steps, so nothing was learned and no checkpoint is written; look at model.init and "
+            "the data, or lower train.optimizer.lr")),
+        v1::REASON_NON_FINITE_LOSS);
+  }
   if (complete && step > start && evaluated_step_ != step) RETURN_IF_ERROR(Evaluate(step));
   if (step > start) RETURN_IF_ERROR(WriteLastCheckpoint(step));
   return !complete;
@@ -104,6 +113,7 @@ absl::Status Trainer::CheckFinite() {
             "lengthen train.schedule.warmup_steps, lower train.loss_scale.min or use bf16")),
         v1::REASON_NON_FINITE_LOSS);
   }
+  if (std::isfinite(train_io_.stats().loss)) ever_finite_ = true;
   skipped_in_a_row_ = train_io_.stats().skipped ? skipped_in_a_row_ + 1 : 0;
   const bool falls = loss_scale.scales() && !loss_scale.fixed();
   if (falls || skipped_in_a_row_ < kMaxSkippedSteps) return absl::OkStatus();

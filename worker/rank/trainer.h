@@ -80,6 +80,7 @@ class Trainer {
   int64_t step_tokens_ = 0;  // of the last step, all ranks; padding does not count
   int64_t tokens_ = 0;       // of all steps so far
   int skipped_in_a_row_ = 0;
+  bool ever_finite_ = false;  // a loss since this start
   int64_t checkpoint_started_step_ = -1;
   int64_t evaluated_step_ = -1;
   absl::Status checkpoint_status_;  // of the last one that ended

@@ -130,6 +130,21 @@ TEST_F(ReconcilerTest, ACrashBetweenWritingAndActingIsMadeUpFor) {
   EXPECT_EQ(w0.ranks.size(), 1) << "the command was given again";
 }
 
+TEST_F(ReconcilerTest, TwoJobsOfOneCheckpointDirectoryAreRefusedUntilTheFirstHasEnded) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  v1::JobSpec spec = Spec("a");
+  spec.mutable_checkpoint()->set_directory("/shared/run");
+  const std::string first = RunningJob(spec);
+  spec.mutable_checkpoint()->set_directory("/shared/run/");
+  const auto second = reconciler_->Submit(spec, PrepareFake(spec, {}));
+  EXPECT_THAT(std::string(second.status().message()),
+              testing::AllOf(testing::HasSubstr("checkpoint.directory: got /shared/run/"),
+                             testing::HasSubstr(first + " (RUNNING)")));
+  w0.SetAll(first, v1::RANK_SUCCEEDED);
+  Pass(2000);
+  EXPECT_TRUE(reconciler_->Submit(spec, PrepareFake(spec, {})).ok());
+}
+
 TEST_F(ReconcilerTest, WhatCannotBeStoredIsNotDone) {
   FakeWorker& w0 = AddWorker("w0", 1);
   store_.full = true;

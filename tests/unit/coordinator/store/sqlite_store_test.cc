@@ -57,6 +57,16 @@ TEST_F(SqliteStoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_EQ((*store)->Learned()->front().external_bytes, 5);
 }
 
+TEST_F(SqliteStoreTest, AnEmptyFileIsNoStore) {
+  std::ofstream(file_).flush();
+  const auto store = SqliteStore::Open(file_);
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(store.status().message()), testing::HasSubstr("state.db is empty"));
+  std::filesystem::remove(file_);
+  EXPECT_TRUE(SqliteStore::Open(file_).ok());
+  EXPECT_FALSE(std::filesystem::exists(file_ + ".new"));
+}
+
 TEST_F(SqliteStoreTest, WhatWasCommittedSurvivesTheKillOfItsProcess) {
   const pid_t child = fork();
   if (child == 0) {

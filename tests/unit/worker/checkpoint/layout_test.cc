@@ -226,18 +226,6 @@ TEST_F(OneRankFailsTest, APartThatNobodyOwnsIsNotACheckpoint) {
   ExpectOnlyTheFirst();
 }
 
-TEST_F(OneRankFailsTest, ADamagedFileStopsAllFromResuming) {
-  const std::string file = folder_.path("step-00000001/optimizer.safetensors");
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekp(-1, std::ios::end);
-  stream.put('\x77');
-  stream.close();
-  for (const absl::Status& status : job_.Read(folder_.path("step-00000001"))) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("optimizer.safetensors is damaged"));
-  }
-}
-
 TEST_F(OneRankFailsTest, TheFenceOpensOnEveryRankOnceItsStateHasBeenRead) {
   std::atomic<int> opened = 0;
   const auto statuses = job_.Run([&](int, TestRank& rank, CheckpointPeers* peers) {

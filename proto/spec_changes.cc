@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/spec_changes.h"
+
+#include <google/protobuf/message.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/strings.h"
+#include "base/utf8.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kValueBytesMax = 120;
+
+struct Watched {
+  std::string_view path;  // of a JobSpec field
+  bool breaks;
+  bool files = false;  // paths: the same names elsewhere are the same files
+};
+
+constexpr Watched kWatched[] = {
+    {"data.train", true, true},
+    {"data.validation", true, true},
+    {"data.tokenizer", true, true},
+    {"data.sequence_length", true},
+    {"data.validation_fraction", true},
+    {"data.samples", true},
+    {"data.buckets", true},
+    {"train.global_batch", true},
+    {"train.seed", true},
+    {"model.attention", true},
+    {"train.steps", false},
+    {"train.precision", false},
+    {"train.clip_grad_norm", false},
+    {"train.optimizer.name", false},
+    {"train.optimizer.lr", false},
+    {"train.optimizer.beta1", false},
+    {"train.optimizer.beta2", false},
+    {"train.optimizer.epsilon", false},
+    {"train.optimizer.weight_decay", false},
+    {"train.optimizer.stochastic_rounding", false},
+    {"train.schedule.name", false},
+    {"train.schedule.warmup_steps", false},
+    {"train.schedule.min_lr", false},
+};
+
+// Keys of a config.json that say where it came from or how it was stored.
+constexpr std::string_view kWithoutEffect[] = {"_name_or_path", "architectures", "auto_map",
+                                               "dtype",         "torch_dtype",   "use_cache",
+                                               "transformers_version"};
+
+// "8", "[a, b]"; a path as its last part where only that is asked for.
+std::string ValueOf(const google::protobuf::Message& spec, const Watched& watched) {
+  const google::protobuf::Message* message = &spec;
+  const google::protobuf::FieldDescriptor* field = nullptr;
+  for (absl::string_view part : absl::StrSplit(Absl(watched.path), '.')) {
+    if (field != nullptr) message = &message->GetReflection()->GetMessage(*message, field);
+    field = message->GetDescriptor()->FindFieldByName(std::string(part));
+  }
+  const google::protobuf::Reflection* reflection = message->GetReflection();
+  std::vector<std::string> values;
+  const int count = field->is_repeated() ? reflection->FieldSize(*message, field) : 1;
+  for (int i = 0; i < count; ++i) {
+    std::string& value = values.emplace_back();
+    const int index = field->is_repeated() ? i : -1;
+    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING) {
+      value = field->is_repeated() ? reflection->GetRepeatedString(*message, field, i)
+                                   : reflection->GetString(*message, field);
+      if (watched.files) value = std::filesystem::path(value).filename().string();
+    } else {
+      google::protobuf::TextFormat::PrintFieldValueToString(*message, field, index, &value);
+    }
+  }
+  return field->is_repeated() ? absl::StrCat("[", absl::StrJoin(values, ", "), "]") : values[0];
+}
+
+std::string TextOf(const nlohmann::json& object, const std::string& key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return "nothing";
+  return found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void CompareConfigs(const std::string& then_text, const std::string& now_text,
+                    std::vector<SpecChange>* changes) {
+  const auto then = nlohmann::json::parse(then_text, nullptr, /*allow_exceptions=*/false);
+  const auto now = nlohmann::json::parse(now_text, nullptr, /*allow_exceptions=*/false);
+  if (!then.is_object() || !now.is_object()) return;
+  std::set<std::string> keys;
+  for (const auto& [key, value] : then.items()) keys.insert(key);
+  for (const auto& [key, value] : now.items()) keys.insert(key);
+  for (const std::string& key : keys) {
+    const bool counts = std::find(std::begin(kWithoutEffect), std::end(kWithoutEffect), key) ==
+                        std::end(kWithoutEffect);
+    if (counts && TextOf(then, key) != TextOf(now, key)) {
+      changes->push_back(
+          {absl::StrCat("model.config.", key), TextOf(then, key), TextOf(now, key), true});
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& now) {
+  std::vector<SpecChange> changes;
+  CompareConfigs(then.model().config_json(), now.model().config_json(), &changes);
+  for (const Watched& watched : kWatched) {
+    std::string before = ValueOf(then, watched), after = ValueOf(now, watched);
+    if (before == after) continue;
+    changes.push_back(
+        {std::string(watched.path), std::move(before), std::move(after), watched.breaks});
+  }
+  return changes;
+}
+
+std::string DescribeChanges(const std::vector<SpecChange>& changes, bool breaking_only) {
+  std::vector<std::string> parts;
+  for (const SpecChange& change : changes) {
+    if (breaking_only && !change.breaks) continue;
+    const auto shown = [](const std::string& value) {
+      return value.empty() ? std::string("nothing") : CleanLine(value, kValueBytesMax);
+    };
+    parts.push_back(absl::StrCat(CleanLine(change.key, kValueBytesMax), " from ",
+                                 shown(change.then), " to ", shown(change.now)));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+}  // namespace terrace

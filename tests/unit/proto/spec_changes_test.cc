@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/spec_changes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace terrace {
+namespace {
+
+v1::JobSpec Spec() {
+  v1::JobSpec spec;
+  spec.mutable_model()->set_config_json(R"({"n_embd": 32, "torch_dtype": "float32"})");
+  spec.mutable_data()->add_train("/data/books.txt");
+  spec.mutable_data()->set_sequence_length(64);
+  spec.mutable_train()->set_global_batch(8);
+  spec.mutable_train()->mutable_optimizer()->set_lr(1e-3);
+  return spec;
+}
+
+TEST(SpecChangesTest, WhatDoesNotShowInTheNumbersIsNoChange) {
+  v1::JobSpec now = Spec();
+  now.set_name("another");
+  now.mutable_layout()->set_tp(4);
+  now.mutable_data()->set_train(0, "/elsewhere/books.txt");
+  now.mutable_model()->set_config_json(R"({"torch_dtype": "bfloat16", "n_embd": 32})");
+  EXPECT_TRUE(SpecChanges(Spec(), now).empty());
+}
+
+TEST(SpecChangesTest, AnotherScheduleIsToldAndBreaksNothing) {
+  v1::JobSpec now = Spec();
+  now.mutable_train()->mutable_optimizer()->set_lr(2e-3);
+  const auto changes = SpecChanges(Spec(), now);
+  EXPECT_EQ(DescribeChanges(changes, false), "train.optimizer.lr from 0.001 to 0.002");
+  EXPECT_EQ(DescribeChanges(changes, true), "");
+}
+
+TEST(SpecChangesTest, AnotherModelOrOtherSamplesAreNoContinuation) {
+  v1::JobSpec now = Spec();
+  now.mutable_model()->set_config_json(R"({"n_embd": 64, "rope_theta": 1e4})");
+  now.mutable_data()->set_train(0, "/data/papers.txt");
+  now.mutable_train()->set_global_batch(16);
+  EXPECT_EQ(DescribeChanges(SpecChanges(Spec(), now), true),
+            "model.config.n_embd from 32 to 64, model.config.rope_theta from nothing to 10000.0, "
+            "data.train from [books.txt] to [papers.txt], train.global_batch from 8 to 16");
+}
+
+}  // namespace
+}  // namespace terrace
