@@ -28,6 +28,7 @@
 #include "coordinator/plan_files.h"
 #include "coordinator/plan_output.h"
 #include "coordinator/planner/cluster_file_keys.h"
+#include "coordinator/planning/work.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
 #include "coordinator/server/server.h"
@@ -58,9 +59,8 @@ int Exit(const Options& options, const absl::Status& status) {
   if (status.ok()) return 0;
   const std::string message = CleanText(Std(status.message()));
   if (options.output == "json") {
-    const nlohmann::json error = {{"error",
-                                   {{"code", absl::StatusCodeToString(status.code())},
-                                    {"message", message}}}};
+    const nlohmann::json error = {
+        {"error", {{"code", absl::StatusCodeToString(status.code())}, {"message", message}}}};
     std::printf("%s\n", error.dump().c_str());
   } else {
     std::fprintf(stderr, "terrace-coordinator: %s\n", message.c_str());
@@ -152,6 +152,12 @@ void AddServe(CLI::App& app, ServeOptions& serve) {
   app.add_option("--tls-ca", serve.tls_ca, "PEM certificates of who signs clients and workers");
   app.add_flag("--insecure", serve.insecure, "listen off loopback without TLS");
   app.add_flag("--exit-with-parent", serve.exit_with_parent, "end when the parent process ends");
+  app.add_option("--plan-seconds", serve.plan_seconds, "that one plan may take")
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400}))
+      ->capture_default_str();
+  app.add_option("--plan-memory", serve.plan_memory_bytes,
+                 "that one plan may take of this machine (8GiB); half of it")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
 }
 
 void AddSpec(CLI::App& app, Options& options) {
@@ -239,13 +245,16 @@ int Main(int argc, char** argv) {
   CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
   infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
   infer->add_option("--output", options.program_file, "file of the program")->required();
+  CLI::App* planner =
+      app.add_subcommand("planner", "plan for the coordinator that starts it")->group("");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
   }
   log::Init("coordinator", log::ParseLevel(options.log_level));
-  if (serve->parsed()) return Exit(options, Serve(options.serve, &PrepareWithLearned));
+  if (serve->parsed()) return Exit(options, Serve(options.serve));
+  if (planner->parsed()) return Exit(options, AnswerRequest());
   if (plan->parsed()) return Plan(options);
   if (explain->parsed()) return Explain(options);
   if (schema->parsed()) {

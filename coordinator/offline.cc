@@ -19,7 +19,7 @@
 #include "coordinator/model/config.h"
 #include "coordinator/model/model.h"
 #include "coordinator/planner/gpu_profile.h"
-#include "coordinator/server/inputs.h"
+#include "coordinator/planning/inputs.h"
 #include "coordinator/server/submit.h"
 #include "proto/program_hash.h"
 

@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "coordinator/planner/cluster.h"
 #include "coordinator/planner/cluster_file.h"
-#include "coordinator/server/inputs.h"
+#include "coordinator/planning/inputs.h"
 
 namespace terrace {
 namespace {

@@ -25,17 +25,27 @@
 #include "coordinator/jobs/cluster.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/rendezvous.h"
-#include "coordinator/prepare.h"
-#include "coordinator/prepare/ladder.h"
+#include "coordinator/planner/planner.h"
 #include "coordinator/store/store.h"
 
 namespace terrace {
 
 inline constexpr size_t kActiveJobsMax = 10'000;
 inline constexpr int64_t kProgramChunkBytes = 1 << 20;
+// Planners that die over one job, in a row: then it is what kills them.
+inline constexpr int kPlannersLostMax = 3;
 
-// The programs as they are stored.
-std::vector<StoredProgram> Serialize(const std::vector<v1::Program>& programs);
+// A plan and its programs as they are stored.
+struct PlannedJob {
+  v1::Plan plan;
+  std::vector<StoredProgram> programs;
+};
+// The next layout of a job that ran out of memory (prepare/ladder.h).
+struct DescendedJob {
+  std::string rung;
+  std::string change;
+  PlannedJob planned;
+};
 
 // What decides how much a job's ranks hold outside their arenas, as far as that can be told before:
 // jobs of one shape learn from each other.
@@ -44,15 +54,16 @@ std::string ShapeOf(const v1::JobSpec& spec);
 // What the loop asks of the outside. All calls return at once.
 class ControlPorts {
  public:
-  using PlanDone = std::function<void(absl::StatusOr<Prepared>)>;
-  using DescendDone = std::function<void(absl::StatusOr<Descent>)>;
+  using PlanDone = std::function<void(absl::StatusOr<PlannedJob>)>;
+  using DescendDone = std::function<void(absl::StatusOr<DescendedJob>)>;
 
   virtual ~ControlPorts() = default;
   // To the worker's stream; dropped when it has none now.
   virtual void Send(std::string_view worker, const v1::CoordinatorMessage& message) = 0;
-  // Prepare() somewhere else; `done` runs on the control loop's thread.
+  // Prepare() somewhere else; `done` runs on the control loop's thread. UNAVAILABLE: not now.
+  // ABORTED: whoever did it died.
   virtual void Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) = 0;
-  // Descend() somewhere else, in the same way. UNAVAILABLE: not now.
+  // Descend() somewhere else, in the same way.
   virtual void Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
                        DescendDone done) = 0;
   // New events of this job are in the store.
@@ -87,9 +98,10 @@ class Reconciler {
   absl::Status Load();
 
   // ---- clients ----
-  // Stores the job as QUEUED: with its programs when `prepared`, else for want of a worker, with
+  // Stores the job as QUEUED: with its programs when `planned`, else for want of a worker, with
   // that sentence.
-  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const absl::StatusOr<Prepared>& prepared);
+  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec,
+                                 const absl::StatusOr<PlannedJob>& planned);
   absl::StatusOr<v1::Job> Cancel(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Get(std::string_view id) const;
   // Of a job that there is: SUCCEEDED, FAILED or CANCELLED.
@@ -112,11 +124,16 @@ class Reconciler {
 
   void Pass();
 
+  // From now on nothing is decided: the process is about to end, and workers whose streams end with
+  // it are not lost.
+  void Close() { closed_ = true; }
+
  private:
   struct Entry {
     v1::Job job;
     int64_t last_sequence = 0;
     bool planning = false;
+    int planners_lost = 0;  // in a row
     bool progress_unwritten = false;
     int64_t progress_written_ns = 0;
     std::string budget;  // the last one that was planned for: the same is not tried again
@@ -155,10 +172,10 @@ class Reconciler {
   std::vector<NodeView> FreeNodes() const;
   void PlanJobs();
   void StartPlanning(Entry& entry, const Budget& budget);
-  void FinishPlanning(const std::string& id, absl::StatusOr<Prepared> prepared);
+  void FinishPlanning(const std::string& id, absl::StatusOr<PlannedJob> planned);
   // Jobs whose layout ran out of memory go down the ladder.
   void FindSmallerLayouts();
-  void FinishDescent(const std::string& id, absl::StatusOr<Descent> descent);
+  void FinishDescent(const std::string& id, absl::StatusOr<DescendedJob> descended);
   absl::StatusOr<Budget> BudgetOf(const v1::Job& job) const;
   void AnswerWaits();
   void FlushProgress();
@@ -181,6 +198,7 @@ class Reconciler {
   std::map<std::pair<std::string, std::string>, int64_t> learned_;  // by worker and shape
   std::vector<v1::JobEvent> unstored_events_;                       // numbered already
   ControlStats stats_;
+  bool closed_ = false;
 };
 
 }  // namespace terrace

@@ -15,16 +15,6 @@
 // function and comes to the same layout.
 namespace terrace {
 
-std::vector<StoredProgram> Serialize(const std::vector<v1::Program>& programs) {
-  std::vector<StoredProgram> all;
-  for (const v1::Program& program : programs) {
-    StoredProgram& stored = all.emplace_back();
-    stored.bytes = SerializeProgram(program);
-    stored.sha256 = Sha256Hex(stored.bytes);
-  }
-  return all;
-}
-
 std::string ShapeOf(const v1::JobSpec& spec) {
   v1::JobSpec shape;
   shape.mutable_model()->set_config_json(spec.model().config_json());
@@ -62,27 +52,32 @@ void Reconciler::FindSmallerLayouts() {
     if (!budget.ok()) continue;  // its workers are away
     entry.planning = true;
     ports_.Descend(entry.job.spec(), *budget, entry.job.plan(),
-                   [this, id = id](absl::StatusOr<Descent> descent) {
-                     FinishDescent(id, std::move(descent));
+                   [this, id = id](absl::StatusOr<DescendedJob> descended) {
+                     FinishDescent(id, std::move(descended));
                    });
   }
 }
 
-void Reconciler::FinishDescent(const std::string& id, absl::StatusOr<Descent> descent) {
+void Reconciler::FinishDescent(const std::string& id, absl::StatusOr<DescendedJob> descended) {
   Entry* entry = Find(id);
   if (entry == nullptr) return;  // cancelled meanwhile
   entry->planning = false;
   absl::Status status;
-  if (descent.ok()) {
-    status = store_.Commit({.programs = Serialize(descent->prepared.programs)});
+  const bool lost =
+      absl::IsAborted(descended.status()) && ++entry->planners_lost < kPlannersLostMax;
+  if (descended.ok()) {
+    entry->planners_lost = 0;
+    status = store_.Commit({.programs = std::move(descended->planned.programs)});
     if (status.ok()) {
-      status = Update(id, Adjusted{std::move(descent->prepared.plan), std::move(descent->change)});
+      status =
+          Update(id, Adjusted{std::move(descended->planned.plan), std::move(descended->change)});
     }
-    if (status.ok()) ++stats_.adjustments[descent->rung];
-  } else if (absl::IsUnavailable(descent.status())) {
-    status = descent.status();
+    if (status.ok()) ++stats_.adjustments[descended->rung];
+  } else if (lost || absl::IsUnavailable(descended.status())) {
+    status = descended.status();
   } else {
-    status = Update(id, Refused{v1::REASON_OUT_OF_MEMORY, std::string(descent.status().message())});
+    status =
+        Update(id, Refused{v1::REASON_OUT_OF_MEMORY, std::string(descended.status().message())});
   }
   if (!status.ok()) log::Warn("job ", id, " is to go down the ladder again: ", status.message());
   Pass();

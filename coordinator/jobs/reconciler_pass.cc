@@ -18,6 +18,7 @@ constexpr int64_t kKill = 100;
 }  // namespace
 
 void Reconciler::Pass() {
+  if (closed_) return;
   FlushEvents().IgnoreError();  // it has said so
   for (const std::string& name : cluster_.Expire(clock_.MonotonicNanos())) {
     log::Warn("worker ", name, " is lost: no heartbeat for ",

@@ -50,7 +50,7 @@ absl::Status Reconciler::CheckDirectoryIsFree(const std::string& directory) cons
 }
 
 absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
-                                           const absl::StatusOr<Prepared>& prepared) {
+                                           const absl::StatusOr<PlannedJob>& planned) {
   if (jobs_.size() >= kActiveJobsMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         kActiveJobsMax, " jobs have not ended yet, the most this coordinator holds: try later"));
@@ -58,13 +58,12 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
   RETURN_IF_ERROR(CheckDirectoryIsFree(spec.checkpoint().directory()));
   const std::string id = absl::StrCat(spec.name(), "-", last_number_ + 1);
   Entry entry{.job = NewJob(id, spec, clock_.UnixMillis())};
-  JobInput input = prepared.ok() ? JobInput(Planned{prepared->plan})
-                                 : JobInput(MustWait{v1::REASON_NO_MATCHING_WORKER,
-                                                     std::string(prepared.status().message())});
+  JobInput input = planned.ok() ? JobInput(Planned{planned->plan})
+                                : JobInput(MustWait{v1::REASON_NO_MATCHING_WORKER,
+                                                    std::string(planned.status().message())});
   ASSIGN_OR_RETURN(Transition transition, Apply(entry.job, input, clock_.UnixMillis()));
-  RETURN_IF_ERROR(
-      Write(entry, std::move(transition.job),
-            prepared.ok() ? Serialize(prepared->programs) : std::vector<StoredProgram>()));
+  RETURN_IF_ERROR(Write(entry, std::move(transition.job),
+                        planned.ok() ? planned->programs : std::vector<StoredProgram>()));
   ++last_number_;
   ++stats_.jobs[v1::QUEUED];
   jobs_[id] = std::move(entry);
@@ -101,21 +100,26 @@ void Reconciler::StartPlanning(Entry& entry, const Budget& budget) {
   if (entry.job.state() != v1::PLANNING && !Update(id, PlanningStarted{}).ok()) return;
   entry.planning = true;
   entry.budget = Text(budget);
-  ports_.Plan(entry.job.spec(), budget, [this, id](absl::StatusOr<Prepared> prepared) {
-    FinishPlanning(id, std::move(prepared));
+  ports_.Plan(entry.job.spec(), budget, [this, id](absl::StatusOr<PlannedJob> planned) {
+    FinishPlanning(id, std::move(planned));
   });
 }
 
-void Reconciler::FinishPlanning(const std::string& id, absl::StatusOr<Prepared> prepared) {
+void Reconciler::FinishPlanning(const std::string& id, absl::StatusOr<PlannedJob> planned) {
   Entry* entry = Find(id);
   if (entry == nullptr) return;  // cancelled meanwhile
   entry->planning = false;
+  // A planner that died is no fault of the job's, as a rule.
+  const bool lost = absl::IsAborted(planned.status()) && ++entry->planners_lost < kPlannersLostMax;
   absl::Status status;
-  if (prepared.ok()) {
-    status = store_.Commit({.programs = Serialize(prepared->programs)});
-    if (status.ok()) status = Update(id, Planned{std::move(prepared->plan)});
+  if (planned.ok()) {
+    entry->planners_lost = 0;
+    status = store_.Commit({.programs = std::move(planned->programs)});
+    if (status.ok()) status = Update(id, Planned{std::move(planned->plan)});
+  } else if (lost || absl::IsUnavailable(planned.status())) {
+    status = planned.status();
   } else {
-    status = Update(id, RefusalOf(prepared.status()));
+    status = Update(id, RefusalOf(planned.status()));
   }
   if (!status.ok()) {
     log::Warn("job ", id, " is to be planned again: ", status.message());

@@ -21,18 +21,25 @@ constexpr absl::Duration kPassesApartMax = absl::Milliseconds(2000);
 
 }  // namespace
 
+absl::StatusOr<PlannedJob> PlannedOf(absl::StatusOr<v1::PlannerAnswer> answer) {
+  if (!answer.ok()) return answer.status();
+  PlannedJob planned;
+  planned.plan = std::move(*answer->mutable_plan());
+  for (v1::PlannedProgram& program : *answer->mutable_programs()) {
+    planned.programs.push_back({.sha256 = std::move(*program.mutable_sha256()),
+                                .bytes = std::move(*program.mutable_bytes())});
+  }
+  return planned;
+}
+
 Control::Control(const Reconciler::Timing& timing, Store& store, const Clock& clock,
-                 PrepareFunction prepare)
-    : clock_(clock),
-      store_(store),
-      prepare_(std::move(prepare)),
-      reconciler_(timing, store, clock, *this) {}
+                 Planner& planner)
+    : clock_(clock), store_(store), planner_(planner), reconciler_(timing, store, clock, *this) {}
 
 Control::~Control() { Stop(); }
 
 absl::Status Control::Start() {
   RETURN_IF_ERROR(reconciler_.Load());
-  planning_.Start(absl::InfiniteDuration(), [] { return absl::InfiniteDuration(); });
   loop_.Start(absl::ZeroDuration(), [this] { return Pass(); });
   return absl::OkStatus();
 }
@@ -54,43 +61,49 @@ absl::Duration Control::Pass() {
   return kPassAtLeastEvery;
 }
 
+void Control::Close() {
+  loop_.Call([this] { reconciler_.Close(); });
+  planner_.Stop();
+}
+
 void Control::Stop() {
-  planning_.Stop();
+  planner_.Stop();
   loop_.Stop();
 }
 
-bool Control::PostPlanning(std::function<void()> closure) {
-  if (plans_queued_.fetch_add(1) >= kPlansQueuedMax) {
-    plans_queued_.fetch_sub(1);
-    return false;
-  }
-  planning_.Post([this, closure = std::move(closure)] {
-    closure();
-    plans_queued_.fetch_sub(1);
-  });
-  return true;
-}
-
 void Control::Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) {
-  const bool queued = PostPlanning([this, spec, budget, done] {
-    loop_.Post([done, prepared = prepare_(spec, budget)] { done(prepared); });
-  });
-  if (queued) return;
-  loop_.Post([done] {
-    done(absl::ResourceExhaustedError(
-        absl::StrCat(kPlansQueuedMax, " jobs wait to be planned already: submit again later")));
-  });
+  v1::PlannerRequest request;
+  *request.mutable_plan()->mutable_spec() = spec;
+  *request.mutable_plan()->mutable_budget() = ToMessage(budget);
+  planner_.Start({.request = std::move(request),
+                  .size = 0,  // it was submitted long ago
+                  .abandoned = nullptr,
+                  .done = [this, done](absl::StatusOr<v1::PlannerAnswer> answer) {
+                    loop_.Post([done, planned = PlannedOf(std::move(answer))]() mutable {
+                      done(std::move(planned));
+                    });
+                  }});
 }
 
 void Control::Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
                       DescendDone done) {
-  const bool queued = PostPlanning([this, spec, budget, plan, done] {
-    loop_.Post([done, descent = terrace::Descend(spec, budget, plan)] { done(descent); });
-  });
-  if (queued) return;
-  loop_.Post([done] {
-    done(absl::UnavailableError(absl::StrCat(kPlansQueuedMax, " jobs wait to be planned already")));
-  });
+  v1::PlannerRequest request;
+  *request.mutable_descend()->mutable_spec() = spec;
+  *request.mutable_descend()->mutable_budget() = ToMessage(budget);
+  *request.mutable_descend()->mutable_plan() = plan;
+  planner_.Start({.request = std::move(request),
+                  .size = 0,  // its devices wait
+                  .abandoned = nullptr,
+                  .done = [this, done](absl::StatusOr<v1::PlannerAnswer> answer) {
+                    absl::StatusOr<DescendedJob> descended = answer.status();
+                    if (answer.ok()) {
+                      descended = DescendedJob{.rung = answer->rung(), .change = answer->change()};
+                      descended->planned = *PlannedOf(std::move(answer));
+                    }
+                    loop_.Post([done, descended = std::move(descended)]() mutable {
+                      done(std::move(descended));
+                    });
+                  }});
 }
 
 // ---- workers ----------------------------------------------------------------------------------

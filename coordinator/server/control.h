@@ -1,5 +1,5 @@
-// The coordinator without its network: the control loop, the planning thread, and who is to be told
-// what.
+// The coordinator without its network: the control loop, and who is to be told what. Planning is
+// somebody else's (planning/planner.h).
 //
 // The services (job_service, worker_service) are thin: they turn calls into closures on the loop
 // and answers into streams. Everything below "on the loop" is used only on the loop's thread; the
@@ -8,7 +8,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,6 +20,7 @@
 #include "base/clock.h"
 #include "base/loop.h"
 #include "coordinator/jobs/reconciler.h"
+#include "coordinator/planning/planner.h"
 #include "coordinator/store/store.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/worker.pb.h"
@@ -29,7 +29,9 @@ namespace terrace {
 
 inline constexpr size_t kWatchersMax = 1024;
 inline constexpr size_t kLogReadersMax = 256;
-inline constexpr int kPlansQueuedMax = 256;
+
+// What a planner answered, as it is stored.
+absl::StatusOr<PlannedJob> PlannedOf(absl::StatusOr<v1::PlannerAnswer> answer);
 
 // The open stream of one worker.
 class WorkerConnection {
@@ -40,22 +42,19 @@ class WorkerConnection {
 
 class Control final : public ControlPorts {
  public:
-  using PrepareFunction =
-      std::function<absl::StatusOr<Prepared>(const v1::JobSpec&, const Budget&)>;
-
   // All are borrowed and must outlive the Control.
-  Control(const Reconciler::Timing& timing, Store& store, const Clock& clock,
-          PrepareFunction prepare);
+  Control(const Reconciler::Timing& timing, Store& store, const Clock& clock, Planner& planner);
   ~Control() override;
 
-  // Reads the jobs back and starts both threads.
+  // Reads the jobs back and starts the loop.
   absl::Status Start();
+  // Before its network ends: plans under way end with an error, and from now on nothing is decided
+  // about jobs, which go on.
+  void Close();
   void Stop();
 
   Loop& loop() { return loop_; }
-  // The planning thread. False when kPlansQueuedMax closures wait already.
-  bool PostPlanning(std::function<void()> closure);
-  const PrepareFunction& prepare() const { return prepare_; }
+  Planner& planner() { return planner_; }
 
   // ---- on the loop ----
   Reconciler& reconciler() { return reconciler_; }
@@ -102,16 +101,14 @@ class Control final : public ControlPorts {
 
   const Clock& clock_;
   Store& store_;
-  const PrepareFunction prepare_;
+  Planner& planner_;
   Reconciler reconciler_;
   int64_t passed_ns_ = 0;  // when the last pass ended; 0: none has
   uint64_t last_id_ = 0;
   std::map<std::string, Attached, std::less<>> workers_;
   std::map<uint64_t, Watcher> watchers_;
   std::map<uint64_t, LogReader> log_readers_;
-  std::atomic<int> plans_queued_ = 0;
   Loop loop_;
-  Loop planning_;
 };
 
 }  // namespace terrace

@@ -133,10 +133,12 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                    v1::SubmitResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();  // may be asked for once only
     auto finish = Finisher("Submit", reactor);
-    terrace::Submit(control_, *request, [response, finish](absl::StatusOr<v1::Job> job) {
-      if (job.ok()) *response->mutable_job() = *std::move(job);
-      finish(job.status());
-    });
+    terrace::Submit(
+        control_, *request, [context] { return context->IsCancelled(); },
+        [response, finish](absl::StatusOr<v1::Job> job) {
+          if (job.ok()) *response->mutable_job() = *std::move(job);
+          finish(job.status());
+        });
     return reactor;
   }
 
@@ -176,11 +178,12 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                     v1::ExplainResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     auto finish = Finisher("Explain", reactor);
-    terrace::Explain(control_, *request,
-                     [response, finish](absl::StatusOr<v1::ExplainResponse> explained) {
-                       if (explained.ok()) *response = *std::move(explained);
-                       finish(explained.status());
-                     });
+    terrace::Explain(
+        control_, *request, [context] { return context->IsCancelled(); },
+        [response, finish](absl::StatusOr<v1::ExplainResponse> explained) {
+          if (explained.ok()) *response = *std::move(explained);
+          finish(explained.status());
+        });
     return reactor;
   }
 

@@ -16,6 +16,8 @@
 #include "base/metrics_server.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
+#include "coordinator/planning/process_planner.h"
+#include "coordinator/server/control.h"
 #include "coordinator/server/credentials.h"
 #include "coordinator/server/job_service.h"
 #include "coordinator/server/metrics.h"
@@ -67,13 +69,13 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& job
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeOptions& options,
                                                             const CoordinatorMetrics& metrics) {
-  return MetricsServer::Start({.address = options.metrics_listen,
-                               .insecure = options.metrics_insecure ||
-                                           (options.insecure && options.tls_cert.empty()),
-                               .tls_cert = options.tls_cert,
-                               .tls_key = options.tls_key,
-                               .tls_ca = options.tls_ca},
-                              [&metrics] { return metrics.Text(); });
+  return MetricsServer::Start(
+      {.address = options.metrics_listen,
+       .insecure = options.metrics_insecure || (options.insecure && options.tls_cert.empty()),
+       .tls_cert = options.tls_cert,
+       .tls_key = options.tls_key,
+       .tls_ca = options.tls_ca},
+      [&metrics] { return metrics.Text(); });
 }
 
 // Renamed into place, so that a reader never sees half of it.
@@ -86,12 +88,14 @@ absl::Status WritePortFile(const std::string& path, int port) {
 
 }  // namespace
 
-absl::Status Serve(const ServeOptions& options, Control::PrepareFunction prepare) {
+absl::Status Serve(const ServeOptions& options) {
   ASSIGN_OR_RETURN(StopSignals stop, StopSignals::Block(options.exit_with_parent));
   RETURN_IF_ERROR(MakeDirectories(options.state_directory));
   ASSIGN_OR_RETURN(auto store, SqliteStore::Open(options.state_directory + "/state.db"));
   const SystemClock clock;
-  Control control({}, *store, clock, std::move(prepare));
+  ProcessPlanner planner(
+      {.time = absl::Seconds(options.plan_seconds), .memory_bytes = options.plan_memory_bytes});
+  Control control({}, *store, clock, planner);
   CoordinatorMetrics metrics([&control](ControlStats* stats) {
     return control.loop().Call([&] { *stats = control.reconciler().Stats(); });
   });
@@ -111,6 +115,7 @@ absl::Status Serve(const ServeOptions& options, Control::PrepareFunction prepare
             options.state_directory);
 
   log::Info("stopping: ", stop.Wait());
+  control.Close();
   // Calls under way end while the loop still answers them.
   listening.server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   listening.server->Wait();

@@ -3,10 +3,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
-#include "coordinator/server/control.h"
 
 namespace terrace {
 
@@ -19,11 +19,13 @@ struct ServeOptions {
   std::string tls_cert, tls_key, tls_ca;  // PEM files; all or none
   bool insecure = false;                  // allows no TLS off loopback
   bool exit_with_parent = false;
+  int64_t plan_seconds = 300;     // that one plan may take
+  int64_t plan_memory_bytes = 0;  // that one plan may take; 0: half of the machine's
 };
 
 // Blocks until SIGTERM or SIGINT, or until the parent process dies with exit_with_parent.
 // UNAVAILABLE: an address is in use, or another coordinator holds the state directory. Call from
 // the main thread before others exist: it blocks signals.
-absl::Status Serve(const ServeOptions& options, Control::PrepareFunction prepare);
+absl::Status Serve(const ServeOptions& options);
 
 }  // namespace terrace

@@ -2,98 +2,94 @@
 #include "coordinator/server/submit.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "coordinator/prepare/explain.h"
-#include "coordinator/server/inputs.h"
-#include "proto/program_hash.h"
+#include "coordinator/planner/planner.h"
 
 namespace terrace {
 namespace {
 
-using PreparedDone =
-    std::function<void(const v1::JobSpec& spec, bool placeable, absl::StatusOr<Prepared>)>;
+using Answer = absl::StatusOr<v1::PlannerAnswer>;
 
-absl::Status Busy() {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(kPlansQueuedMax, " jobs wait to be planned already: try again later"));
-}
-
-// yaml -> spec (planning thread) -> budget (loop) -> Prepare (planning thread) -> done (loop).
-// When no worker matches, `prepared` is for what the spec asks; if that is fine it becomes
-// NOT_FOUND with the sentence.
+// yaml -> spec (planner) -> budget (loop) -> plan (planner) -> done (loop). When no worker matches,
+// the plan is for what the spec asks.
 struct Pipeline : std::enable_shared_from_this<Pipeline> {
-  explicit Pipeline(Control& owner) : control(owner) {}
+  Pipeline(Control& owner, std::function<bool()> is_abandoned)
+      : control(owner), abandoned(std::move(is_abandoned)) {}
 
-  void Start(std::string yaml, std::string base_directory) {
-    auto self = shared_from_this();
-    const bool queued = control.PostPlanning([self, yaml, base_directory] {
-      absl::StatusOr<v1::JobSpec> read = ReadJobSpec(yaml, base_directory);
-      self->control.loop().Post([self, read = std::move(read)] {
-        if (!read.ok()) return self->done(self->spec, false, read.status());
-        self->spec = *read;
-        self->ChooseBudget();
-      });
+  void Start(const std::string& yaml, const std::string& base_directory) {
+    v1::PlannerRequest request;
+    request.mutable_read_spec()->set_yaml(yaml);
+    request.mutable_read_spec()->set_base_directory(base_directory);
+    Ask(std::move(request), 0, [self = shared_from_this()](Answer read) {
+      if (!read.ok()) return self->done(read.status());
+      self->spec = std::move(*read->mutable_spec());
+      self->Plan(read->layers());
     });
-    if (!queued) done(spec, false, Busy());
   }
 
-  void ChooseBudget() {
+  void Plan(int64_t layers) {
     const absl::StatusOr<Budget> now = control.reconciler().BudgetNow(spec);
-    const bool placeable = now.ok();
-    const Budget budget = placeable ? *now : BudgetOfSpec(spec);
-    auto self = shared_from_this();
-    const bool queued = control.PostPlanning([self, budget, placeable] {
-      absl::StatusOr<Prepared> prepared = self->control.prepare()(self->spec, budget);
-      self->control.loop().Post([self, placeable, prepared = std::move(prepared)] {
-        self->done(self->spec, placeable, prepared);
-      });
-    });
-    if (!queued) done(spec, false, Busy());
+    placeable = now.ok();
+    v1::PlannerRequest request;
+    v1::PlanWork& plan = *request.mutable_plan();
+    *plan.mutable_spec() = spec;
+    *plan.mutable_budget() = ToMessage(placeable ? *now : BudgetOfSpec(spec));
+    if (listing.has_value()) *plan.mutable_listing() = *listing;
+    Ask(std::move(request), layers,
+        [self = shared_from_this()](Answer planned) { self->done(std::move(planned)); });
+  }
+
+  // `then` runs on the loop.
+  void Ask(v1::PlannerRequest request, int64_t size, std::function<void(Answer)> then) {
+    control.planner().Start(
+        {.request = std::move(request),
+         .size = size,
+         .abandoned = abandoned,
+         .done = [&loop = control.loop(), then = std::move(then)](Answer answer) {
+           loop.Post([then, answer = std::move(answer)]() mutable { then(std::move(answer)); });
+         }});
   }
 
   Control& control;
+  const std::function<bool()> abandoned;
+  std::optional<v1::PlannerListing> listing;
   v1::JobSpec spec;
-  PreparedDone done;
+  bool placeable = false;
+  std::function<void(Answer)> done;
 };
 
-v1::Job DryJob(const v1::JobSpec& spec, const Prepared& prepared) {
+v1::Job DryJob(const v1::JobSpec& spec, const v1::Plan& plan) {
   v1::Job job;
   *job.mutable_spec() = spec;
-  *job.mutable_plan() = prepared.plan;
+  *job.mutable_plan() = plan;
   return job;
 }
 
-absl::StatusOr<v1::ExplainResponse> Listing(const v1::Layout& layout,
-                                            const std::vector<v1::Program>& all,
-                                            const v1::ExplainRequest& request) {
-  std::optional<uint32_t> stage;
-  if (request.has_stage()) stage = request.stage();
-  ASSIGN_OR_RETURN(const std::vector<v1::Program> programs, SelectStage(all, stage));
-  v1::ExplainResponse response;
-  response.set_text(ExplainText(layout, programs, request.sequence()));
-  for (const v1::Program& program : programs) response.add_programs(SerializeProgram(program));
-  return response;
-}
-
-absl::StatusOr<v1::ExplainResponse> ExplainStored(Control& control,
-                                                  const v1::ExplainRequest& request) {
-  ASSIGN_OR_RETURN(const v1::Job job, control.reconciler().Get(request.id()));
+// What can be listed of a stored job, for the planner to list.
+absl::StatusOr<v1::ListWork> StoredPrograms(Control& control, const std::string& id) {
+  ASSIGN_OR_RETURN(const v1::Job job, control.reconciler().Get(id));
   if (job.plan().program_sha256_size() == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id(), " has no program yet: ", job.message()));
   }
-  std::vector<v1::Program> programs;
+  v1::ListWork work;
+  *work.mutable_layout() = job.plan().layout();
   for (const std::string& sha256 : job.plan().program_sha256()) {
-    ASSIGN_OR_RETURN(const std::string bytes, control.store().GetProgram(sha256));
-    if (!programs.emplace_back().ParseFromString(bytes)) {
-      return absl::DataLossError(absl::StrCat("stored program ", sha256, " cannot be read"));
-    }
+    ASSIGN_OR_RETURN(*work.add_programs(), control.store().GetProgram(sha256));
   }
-  return Listing(job.plan().layout(), programs, request);
+  return work;
+}
+
+v1::PlannerListing ListingOf(const v1::ExplainRequest& request) {
+  v1::PlannerListing listing;
+  listing.set_sequence(request.sequence());
+  if (request.has_stage()) listing.set_stage(request.stage());
+  return listing;
 }
 
 }  // namespace
@@ -109,35 +105,42 @@ Budget BudgetOfSpec(const v1::JobSpec& spec) {
   return budget;
 }
 
-void Submit(Control& control, const v1::SubmitRequest& request,
+void Submit(Control& control, const v1::SubmitRequest& request, std::function<bool()> abandoned,
             std::function<void(absl::StatusOr<v1::Job>)> done) {
-  auto pipeline = std::make_shared<Pipeline>(control);
-  pipeline->done = [&control, dry_run = request.dry_run(), done = std::move(done)](
-                       const v1::JobSpec& spec, bool placeable,
-                       const absl::StatusOr<Prepared>& prepared) {
-    if (!prepared.ok()) return done(prepared.status());
-    if (dry_run) return done(DryJob(spec, *prepared));
-    if (placeable) return done(control.reconciler().Submit(spec, prepared));
-    const absl::Status waits = control.reconciler().BudgetNow(spec).status();
+  auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));
+  pipeline->done = [pipe = pipeline.get(), &control, dry_run = request.dry_run(),
+                    done = std::move(done)](Answer planned) {
+    if (!planned.ok()) return done(planned.status());
+    if (dry_run) return done(DryJob(pipe->spec, planned->plan()));
+    if (pipe->placeable) {
+      return done(control.reconciler().Submit(pipe->spec, PlannedOf(std::move(planned))));
+    }
+    const absl::Status waits = control.reconciler().BudgetNow(pipe->spec).status();
     done(control.reconciler().Submit(
-        spec, waits.ok() ? absl::NotFoundError("a matching worker has just registered") : waits));
+        pipe->spec,
+        waits.ok() ? absl::NotFoundError("a matching worker has just registered") : waits));
   };
   pipeline->Start(request.yaml(), request.base_directory());
 }
 
-void Explain(Control& control, const v1::ExplainRequest& request,
+void Explain(Control& control, const v1::ExplainRequest& request, std::function<bool()> abandoned,
              std::function<void(absl::StatusOr<v1::ExplainResponse>)> done) {
-  if (!request.id().empty()) {
-    control.loop().Post([&control, request, done] { done(ExplainStored(control, request)); });
-    return;
-  }
-  auto pipeline = std::make_shared<Pipeline>(control);
-  pipeline->done = [request, done = std::move(done)](const v1::JobSpec&, bool,
-                                                     const absl::StatusOr<Prepared>& prepared) {
-    done(prepared.ok() ? Listing(prepared->plan.layout(), prepared->programs, request)
-                       : prepared.status());
+  auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));
+  pipeline->listing = ListingOf(request);
+  pipeline->done = [done = std::move(done)](Answer answer) {
+    if (!answer.ok()) return done(answer.status());
+    done(std::move(*answer->mutable_explained()));
   };
-  pipeline->Start(request.yaml(), request.base_directory());
+  if (request.id().empty()) return pipeline->Start(request.yaml(), request.base_directory());
+  control.loop().Post([pipeline, id = request.id()] {
+    absl::StatusOr<v1::ListWork> work = StoredPrograms(pipeline->control, id);
+    if (!work.ok()) return pipeline->done(work.status());
+    *work->mutable_listing() = *pipeline->listing;
+    v1::PlannerRequest list;
+    *list.mutable_list() = *std::move(work);
+    pipeline->Ask(std::move(list), 0,
+                  [pipeline](Answer answer) { pipeline->done(std::move(answer)); });
+  });
 }
 
 }  // namespace terrace

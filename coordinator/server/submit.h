@@ -1,5 +1,4 @@
-// Submit and Explain, which plan: parse and Prepare on the planning thread, decide and store on the
-// control loop.
+// Submit and Explain, which plan: the planner reads and plans, the control loop decides and stores.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,14 +11,15 @@
 
 namespace terrace {
 
-// `done` is called once, on either thread. INVALID_ARGUMENT: the spec is wrong. RESOURCE_EXHAUSTED:
-// it does not fit. With dry_run the job has a plan and is not stored. When no registered worker
-// could hold the job it is checked against what the spec asks for, and queued without a plan.
-void Submit(Control& control, const v1::SubmitRequest& request,
+// `abandoned` is asked, from any thread, whether anybody waits for the answer until `done` is
+// called, which is once, on the loop. INVALID_ARGUMENT: the spec is wrong. RESOURCE_EXHAUSTED: it
+// does not fit. With dry_run the job has a plan and is not stored. When no registered worker could
+// hold the job it is checked against what the spec asks for, and queued without a plan.
+void Submit(Control& control, const v1::SubmitRequest& request, std::function<bool()> abandoned,
             std::function<void(absl::StatusOr<v1::Job>)> done);
 
 // The listing of a stored job's programs, or of what a YAML would compile to.
-void Explain(Control& control, const v1::ExplainRequest& request,
+void Explain(Control& control, const v1::ExplainRequest& request, std::function<bool()> abandoned,
              std::function<void(absl::StatusOr<v1::ExplainResponse>)> done);
 
 // What the spec alone says of the hardware.

@@ -30,6 +30,8 @@ def samples_of(text):
 
 
 class ServiceTest(TerraceTest):
+    coordinator_options = ()
+
     def start_coordinator(self):
         """The first takes any free port; one that is started again takes the same, as a service would."""
         if not hasattr(self, "address"):
@@ -38,6 +40,7 @@ class ServiceTest(TerraceTest):
         port_file.unlink(missing_ok=True)
         coordinator = self.start("serve", "--listen", self.address, "--port-file", port_file, "--state-dir",
                                  self.folder / "coordinator", "--metrics-listen", self.coordinator_metrics,
+                                 *self.coordinator_options,
                                  program="terrace-coordinator")
         self.wait_until(lambda: port_file.exists() or coordinator.process.poll() is not None, "the coordinator listens")
         self.assertIsNone(coordinator.process.poll(), str(coordinator.result()))

@@ -28,6 +28,24 @@ TEST_F(ReconcilerTest, ADeadRankRestartsTheWholeGangInANewEpoch) {
   EXPECT_EQ(JobNow(id).state(), v1::RUNNING);
 }
 
+TEST_F(ReconcilerTest, APlannerThatDiesOrStopsIsNoVerdictOnItsJob) {
+  const std::string id = Submit(Spec("a"));
+  ASSERT_EQ(JobNow(id).reason(), v1::REASON_NO_MATCHING_WORKER);
+  plan_failures_ = {absl::AbortedError("killed"), absl::UnavailableError("stopping"),
+                    absl::AbortedError("killed")};
+  AddWorker("w0", 1);
+  EXPECT_EQ(JobNow(id).state(), v1::STARTING);
+  EXPECT_TRUE(plan_failures_.empty());
+}
+
+TEST_F(ReconcilerTest, AJobThatKillsEachOfItsPlannersFails) {
+  const std::string id = Submit(Spec("a"));
+  plan_failures_ = std::deque<absl::Status>(kPlannersLostMax, absl::AbortedError("killed"));
+  AddWorker("w0", 1);
+  EXPECT_EQ(JobNow(id).state(), v1::FAILED);
+  EXPECT_THAT(JobNow(id).message(), HasSubstr("killed"));
+}
+
 TEST_F(ReconcilerTest, ASilentWorkerIsLostAfterThreeSecondsAndItsJobMovesOn) {
   FakeWorker& w0 = AddWorker("w0", 1);
   const std::string id = RunningJob(Spec("a"));
@@ -43,6 +61,18 @@ TEST_F(ReconcilerTest, ASilentWorkerIsLostAfterThreeSecondsAndItsJobMovesOn) {
   Connect(w0);
   EXPECT_TRUE(w0.ranks.empty()) << "fenced";
   EXPECT_EQ(JobNow(id).epoch(), 2);
+}
+
+TEST_F(ReconcilerTest, NoJobIsTouchedWhileTheCoordinatorEnds) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  AddWorker("w1", 1);
+  reconciler_->Close();
+  Disconnect(w0);
+  Pass(10'000);
+  EXPECT_EQ(JobNow(id).state(), v1::RUNNING);
+  EXPECT_EQ(JobNow(id).epoch(), 1);
+  EXPECT_EQ(w0.ranks.size(), 1u);
 }
 
 // The gang that follows begins again after the last checkpoint and tells those steps itself.

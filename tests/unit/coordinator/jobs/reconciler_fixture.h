@@ -85,7 +85,12 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
     }
   }
   void Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) override {
-    plans_.push_back([this, spec, budget, done] { done(PrepareFake(spec, budget)); });
+    plans_.push_back([this, spec, budget, done] {
+      if (plan_failures_.empty()) return done(PrepareFake(spec, budget));
+      const absl::Status failure = plan_failures_.front();
+      plan_failures_.pop_front();
+      done(failure);
+    });
   }
   void Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
                DescendDone done) override {
@@ -99,19 +104,19 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
       if (plan.layout().micro_batch() == 1) {
         return done(absl::ResourceExhaustedError("nothing smaller fits"));
       }
-      Descent descent{.rung = "micro_batch", .change = "a smaller micro-batch"};
-      descent.prepared = *PrepareFake(spec, budget);
-      descent.prepared.plan.mutable_layout()->set_micro_batch(plan.layout().micro_batch() / 2);
-      descent.prepared.plan.set_program_sha256(0, "smaller program");
-      done(std::move(descent));
+      DescendedJob descended{.rung = "micro_batch", .change = "a smaller micro-batch"};
+      descended.planned = *PrepareFake(spec, budget);
+      descended.planned.plan.mutable_layout()->set_micro_batch(plan.layout().micro_batch() / 2);
+      descended.planned.plan.set_program_sha256(0, "smaller program");
+      done(std::move(descended));
     });
   }
   void EventsStored(std::string_view) override { ++events_stored_; }
 
-  static absl::StatusOr<Prepared> PrepareFake(const v1::JobSpec& spec, const Budget& budget) {
+  static absl::StatusOr<PlannedJob> PrepareFake(const v1::JobSpec& spec, const Budget& budget) {
     if (spec.train().global_batch() > 1000) return absl::ResourceExhaustedError("too big");
-    Prepared prepared;
-    v1::Layout& layout = *prepared.plan.mutable_layout();
+    PlannedJob planned;
+    v1::Layout& layout = *planned.plan.mutable_layout();
     layout.set_ranks(budget.ranks);
     layout.set_nodes(budget.nodes);
     layout.set_device(spec.resources().device());
@@ -122,11 +127,11 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
     layout.set_data_parallel(layout.ranks() /
                              (layout.tensor_parallel() * layout.pipeline_parallel()));
     for (uint32_t stage = 0; stage < layout.pipeline_parallel(); ++stage) {
-      prepared.programs.emplace_back().set_job(spec.name());
-      prepared.programs.back().set_stage(stage);
-      prepared.plan.add_program_sha256(absl::StrCat("program of stage ", stage));
+      const std::string program = absl::StrCat("program of stage ", stage);
+      planned.programs.push_back({.sha256 = program, .bytes = absl::StrCat(spec.name(), program)});
+      planned.plan.add_program_sha256(program);
     }
-    return prepared;
+    return planned;
   }
 
   static v1::JobSpec Spec(const std::string& name, uint32_t devices = 1, uint32_t nodes = 1) {
@@ -141,8 +146,9 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
   }
   std::string Submit(const v1::JobSpec& spec) {
     const auto budget = reconciler_->BudgetNow(spec);
-    const auto job = reconciler_->Submit(
-        spec, budget.ok() ? PrepareFake(spec, *budget) : absl::StatusOr<Prepared>(budget.status()));
+    const auto job =
+        reconciler_->Submit(spec, budget.ok() ? PrepareFake(spec, *budget)
+                                              : absl::StatusOr<PlannedJob>(budget.status()));
     EXPECT_TRUE(job.ok()) << job.status();
     Settle();
     return job.ok() ? job->id() : "";
@@ -181,6 +187,7 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
   int descents_lost_ = 0;        // the next ones are never finished
   std::vector<Budget> budgets_;  // of descents
   std::deque<std::function<void()>> plans_;
+  std::deque<absl::Status> plan_failures_;  // of the next plans
   std::unique_ptr<Reconciler> reconciler_;
 };
 

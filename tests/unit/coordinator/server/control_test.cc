@@ -8,9 +8,11 @@
 
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
+#include "coordinator/planning/work.h"
 #include "coordinator/server/submit.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/fake_planner.h"
 #include "tests/support/fake_worker.h"
 
 namespace terrace {
@@ -26,17 +28,23 @@ train: {steps: 10, global_batch: 4}
 checkpoint: {directory: checkpoints}
 )";
 
-// The planner of these tests: fits into 2 MiB.
-absl::StatusOr<Prepared> FakePrepare(const v1::JobSpec& spec, const Budget& budget) {
+// The planner of these tests: fits into 2 MiB, and compiles nothing unless it is to be listed.
+absl::StatusOr<v1::PlannerAnswer> Answer(const v1::PlannerRequest& request) {
+  v1::PlannerAnswer answer;
+  if (!request.has_plan() || request.plan().has_listing()) {
+    answer = AnswerOf(request);
+    if (answer.code() == 0) return answer;
+    return absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message());
+  }
+  const Budget budget = FromMessage(request.plan().budget());
   if (budget.device_memory_bytes > 0 && budget.device_memory_bytes < (2 << 20)) {
     return absl::ResourceExhaustedError("needs 2 MiB");
   }
-  Prepared prepared;
-  prepared.plan.set_job(spec.name());
-  prepared.plan.mutable_layout()->set_ranks(budget.ranks);
-  prepared.plan.mutable_layout()->set_nodes(budget.nodes);
-  prepared.programs.emplace_back().set_job(spec.name());
-  return prepared;
+  answer.mutable_plan()->set_job(request.plan().spec().name());
+  answer.mutable_plan()->mutable_layout()->set_ranks(budget.ranks);
+  answer.mutable_plan()->mutable_layout()->set_nodes(budget.nodes);
+  answer.add_programs()->set_sha256("a program");
+  return answer;
 }
 
 class ConnectedWorker final : public WorkerConnection {
@@ -60,7 +68,7 @@ class ControlTest : public testing::Test {
     request.set_dry_run(dry_run);
     absl::StatusOr<v1::Job> result;
     absl::Notification done;
-    terrace::Submit(control_, request, [&](absl::StatusOr<v1::Job> job) {
+    terrace::Submit(control_, request, nullptr, [&](absl::StatusOr<v1::Job> job) {
       result = std::move(job);
       done.Notify();
     });
@@ -82,7 +90,8 @@ class ControlTest : public testing::Test {
   SystemClock clock_;
   FakeWorker worker_{"w0", 1};
   ConnectedWorker connection_{worker_};
-  Control control_{{}, store_, clock_, &FakePrepare};
+  FakePlanner planner_{&Answer};
+  Control control_{{}, store_, clock_, planner_};
 };
 
 TEST_F(ControlTest, ASubmittedJobIsStoredBeforeTheAnswer) {
@@ -111,7 +120,7 @@ TEST_F(ControlTest, AJobThatCannotFitIsRefusedEvenWithoutWorkers) {
   EXPECT_TRUE(store_.ListJobs()->empty());
 }
 
-TEST_F(ControlTest, AWaitingJobIsPlannedOnThePlanningThreadAndStarted) {
+TEST_F(ControlTest, AWaitingJobIsPlannedAndStarted) {
   ASSERT_TRUE(Submit(kYaml).ok());
   AddWorker();
   v1::JobState state = v1::QUEUED;
@@ -162,7 +171,7 @@ TEST_F(ControlTest, ExplainListsTheProgramsOfAYaml) {
   v1::ExplainRequest request;
   request.set_yaml(kYaml);
   absl::Notification done;
-  Explain(control_, request, [&](absl::StatusOr<v1::ExplainResponse> response) {
+  Explain(control_, request, nullptr, [&](absl::StatusOr<v1::ExplainResponse> response) {
     EXPECT_TRUE(response.ok()) << response.status();
     EXPECT_THAT(response.value_or(v1::ExplainResponse()).text(), HasSubstr("program tiny"));
     done.Notify();
@@ -195,7 +204,8 @@ class ControlPauseTest : public testing::Test {
   FakeClock clock_;  // read and moved on the loop only
   MemoryStore store_;
   FakeWorker worker_{"w", 1};
-  Control control_{{}, store_, clock_, &FakePrepare};
+  FakePlanner planner_{&Answer};
+  Control control_{{}, store_, clock_, planner_};
 };
 
 TEST_F(ControlPauseTest, AWorkerIsNotLostBecauseTheCoordinatorStoodStill) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/server/inputs.h"
+#include "coordinator/planning/inputs.h"
 
 #include <filesystem>
 #include <span>

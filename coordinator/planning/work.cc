@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planning/work.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "coordinator/model/config.h"
+#include "coordinator/planning/frames.h"
+#include "coordinator/planning/inputs.h"
+#include "coordinator/planning/planner.h"
+#include "coordinator/prepare.h"
+#include "coordinator/prepare/explain.h"
+#include "coordinator/prepare/ladder.h"
+#include "proto/program_hash.h"
+
+namespace terrace {
+namespace {
+
+// Of /proc/self/oom_score_adj: before the coordinator and what it runs, which do not come back.
+constexpr int kOomScore = 800;
+
+absl::Status ReadSpec(const v1::ReadSpecWork& work, v1::PlannerAnswer* answer) {
+  ASSIGN_OR_RETURN(*answer->mutable_spec(), ReadJobSpec(work.yaml(), work.base_directory()));
+  const v1::JobSpec& spec = answer->spec();
+  const auto config = ParseModelConfig(spec.model().config_json(), spec.data().sequence_length());
+  if (config.ok()) answer->set_layers(config->layers);  // else planning says what is wrong
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::ExplainResponse> List(const v1::Layout& layout, std::vector<v1::Program> all,
+                                         const v1::PlannerListing& listing) {
+  std::optional<uint32_t> stage;
+  if (listing.has_stage()) stage = listing.stage();
+  ASSIGN_OR_RETURN(const std::vector<v1::Program> programs, SelectStage(std::move(all), stage));
+  v1::ExplainResponse response;
+  response.set_text(ExplainText(layout, programs, listing.sequence()));
+  for (const v1::Program& program : programs) response.add_programs(SerializeProgram(program));
+  return response;
+}
+
+void AddPlan(const Prepared& prepared, v1::PlannerAnswer* answer) {
+  *answer->mutable_plan() = prepared.plan;
+  for (const v1::Program& program : prepared.programs) {
+    v1::PlannedProgram* planned = answer->add_programs();
+    planned->set_bytes(SerializeProgram(program));
+    planned->set_sha256(Sha256Hex(planned->bytes()));
+  }
+}
+
+absl::Status Plan(const v1::PlanWork& work, v1::PlannerAnswer* answer) {
+  ASSIGN_OR_RETURN(Prepared prepared, PrepareWithLearned(work.spec(), FromMessage(work.budget())));
+  if (!work.has_listing()) {
+    AddPlan(prepared, answer);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(*answer->mutable_explained(),
+                   List(prepared.plan.layout(), std::move(prepared.programs), work.listing()));
+  return absl::OkStatus();
+}
+
+absl::Status DescendLadder(const v1::DescendWork& work, v1::PlannerAnswer* answer) {
+  ASSIGN_OR_RETURN(const Descent descent,
+                   Descend(work.spec(), FromMessage(work.budget()), work.plan()));
+  AddPlan(descent.prepared, answer);
+  answer->set_rung(descent.rung);
+  answer->set_change(descent.change);
+  return absl::OkStatus();
+}
+
+absl::Status ListStored(const v1::ListWork& work, v1::PlannerAnswer* answer) {
+  std::vector<v1::Program> programs;
+  for (const std::string& bytes : work.programs()) {
+    if (!programs.emplace_back().ParseFromString(bytes)) {
+      return absl::DataLossError("a stored program cannot be read");
+    }
+  }
+  ASSIGN_OR_RETURN(*answer->mutable_explained(),
+                   List(work.layout(), std::move(programs), work.listing()));
+  return absl::OkStatus();
+}
+
+absl::Status Do(const v1::PlannerRequest& request, v1::PlannerAnswer* answer) {
+  switch (request.work_case()) {
+    case v1::PlannerRequest::kReadSpec:
+      return ReadSpec(request.read_spec(), answer);
+    case v1::PlannerRequest::kPlan:
+      return Plan(request.plan(), answer);
+    case v1::PlannerRequest::kDescend:
+      return DescendLadder(request.descend(), answer);
+    case v1::PlannerRequest::kList:
+      return ListStored(request.list(), answer);
+    default:
+      return absl::InternalError("a planner was asked for work of an unknown kind");
+  }
+}
+
+v1::PlannerAnswer Failed(const absl::Status& status) {
+  v1::PlannerAnswer answer;
+  answer.set_code(static_cast<int>(status.code()));
+  answer.set_message(std::string(status.message()));
+  return answer;
+}
+
+}  // namespace
+
+v1::PlannerBudget ToMessage(const Budget& budget) {
+  v1::PlannerBudget message;
+  message.set_nodes(budget.nodes);
+  message.set_ranks(budget.ranks);
+  message.set_threads_per_rank(budget.threads_per_rank);
+  message.set_device(budget.device);
+  message.set_device_memory_bytes(budget.device_memory_bytes);
+  message.set_external_bytes(budget.external_bytes);
+  *message.mutable_profile() = budget.profile;
+  return message;
+}
+
+Budget FromMessage(const v1::PlannerBudget& message) {
+  return {.nodes = message.nodes(),
+          .ranks = message.ranks(),
+          .threads_per_rank = message.threads_per_rank(),
+          .device = message.device(),
+          .device_memory_bytes = message.device_memory_bytes(),
+          .external_bytes = message.external_bytes(),
+          .profile = message.profile()};
+}
+
+v1::PlannerAnswer AnswerOf(const v1::PlannerRequest& request) {
+  v1::PlannerAnswer answer;
+  const absl::Status status = Do(request, &answer);
+  return status.ok() ? answer : Failed(status);
+}
+
+absl::Status AnswerRequest() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::ofstream("/proc/self/oom_score_adj") << kOomScore;
+  v1::PlannerRequest request;
+  RETURN_IF_ERROR(ReadFrame(STDIN_FILENO, &request));
+  const absl::Status written = WriteFrame(STDOUT_FILENO, AnswerOf(request));
+  if (!absl::IsResourceExhausted(written)) return written;
+  return WriteFrame(STDOUT_FILENO, Failed(written));
+}
+
+}  // namespace terrace
