@@ -5,17 +5,15 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "base/strings.h"
 #include "base/utf8.h"
 
 namespace terrace {
 namespace {
 
-// Alphabetic characters that are neither letters nor marks are circled and squared letters.
-constexpr char kWordCharacter[] =
-    R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}])";
-
 bool IsWordCharacter(std::string_view character) {
-  static const RE2 word(kWordCharacter);
+  static const RE2 word(absl::StrCat("[", Absl(kWordCharacters), "]"));
   return RE2::FullMatch(re2::StringPiece(character.data(), character.size()), word);
 }
 

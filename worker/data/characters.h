@@ -22,7 +22,9 @@ size_t LeadingSpaceBytes(std::string_view text);
 size_t TrailingSpaceBytes(std::string_view text);
 
 // Word characters: letters, marks, decimal digits, connectors, joiners (Unicode Technical Standard
-// 18, annex C).
+// 18, annex C). As patterns: what stands inside of a class.
+inline constexpr std::string_view kWordCharacters =
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 bool BeginsWithWordCharacter(std::string_view text);
 bool EndsWithWordCharacter(std::string_view text);
 

@@ -100,9 +100,14 @@ class Generator {
 
  private:
   bool text_output() const { return options_.output == "text"; }
+  // What the new tokens add to the prompt: alone, the first of them would lose its space.
   std::string Made() const {
-    return tokenizer_.Decode(
-        std::vector<int32_t>(ids_.begin() + static_cast<int64_t>(prompt_tokens_), ids_.end()));
+    const auto prompt_end = ids_.begin() + static_cast<int64_t>(prompt_tokens_);
+    const std::string prompt = tokenizer_.Decode(std::vector<int32_t>(ids_.begin(), prompt_end));
+    const std::string all = tokenizer_.Decode(ids_);
+    return all.starts_with(prompt)
+               ? all.substr(prompt.size())
+               : tokenizer_.Decode(std::vector<int32_t>(prompt_end, ids_.end()));
   }
   // A character may be split over tokens: it is shown when it is whole.
   void PrintNew(bool all) {

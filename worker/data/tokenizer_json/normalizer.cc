@@ -4,30 +4,53 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "worker/data/nfc.h"
+#include "worker/data/tokenizer_json/normalizer_steps.h"
+#include "worker/data/tokenizer_json/pattern.h"
 
 namespace terrace::tokenizer_json {
-namespace {
 
-bool ApplyNfc(std::string_view text, std::string* out, bool*) {
-  if (IsSurelyNfc(text)) return false;
-  *out = NormalizeNfc(text);
-  return true;
+absl::Status Normalizer::AddReplace(const Json& json, Remarks* remarks) {
+  constexpr char kWhere[] = "normalizer Replace";
+  RemarkUnknownKeys(json, kWhere, {"type", "pattern", "content"}, remarks);
+  ASSIGN_OR_RETURN(Splitter pattern, ReadPattern(json, kWhere));
+  ASSIGN_OR_RETURN(const std::optional<std::string> content, StringMember(json, "content", kWhere));
+  if (!content.has_value()) return Unsupported("normalizer Replace.content", "missing", "a text");
+  steps_.push_back(ReplaceStep(std::move(pattern), *content));
+  return absl::OkStatus();
 }
 
-}  // namespace
+absl::Status Normalizer::AddStrip(const Json& json, Remarks* remarks) {
+  constexpr char kWhere[] = "normalizer Strip";
+  RemarkUnknownKeys(json, kWhere, {"type", "strip_left", "strip_right"}, remarks);
+  ASSIGN_OR_RETURN(const bool left, BoolMember(json, "strip_left", true, kWhere));
+  ASSIGN_OR_RETURN(const bool right, BoolMember(json, "strip_right", true, kWhere));
+  steps_.push_back(StripStep(left, right));
+  return absl::OkStatus();
+}
 
 absl::Status Normalizer::Add(const Json& json, Remarks* remarks) {
   const std::string type = TypeOf(json);
   if (type == "null") return absl::OkStatus();
-  if (type == "NFC") {
-    steps_.push_back(&ApplyNfc);
+  if (type == "Replace") return AddReplace(json, remarks);
+  if (type == "Strip") return AddStrip(json, remarks);
+  if (type == "Sequence") {
+    RemarkUnknownKeys(json, "normalizer Sequence", {"type", "normalizers"}, remarks);
+    ASSIGN_OR_RETURN(const Json* steps, ListMember(json, "normalizers", "normalizer Sequence"));
+    for (const Json& step : *steps) RETURN_IF_ERROR(Add(step, remarks));
     return absl::OkStatus();
   }
-  if (type != "Sequence") return Unsupported("normalizer", type, "null or NFC");
-  RemarkUnknownKeys(json, "normalizer Sequence", {"type", "normalizers"}, remarks);
-  ASSIGN_OR_RETURN(const Json* steps, ListMember(json, "normalizers", "normalizer Sequence"));
-  for (const Json& step : *steps) RETURN_IF_ERROR(Add(step, remarks));
+  if (type == "Prepend") {
+    RemarkUnknownKeys(json, "normalizer Prepend", {"type", "prepend"}, remarks);
+    ASSIGN_OR_RETURN(const std::optional<std::string> prefix,
+                     StringMember(json, "prepend", "normalizer Prepend"));
+    steps_.push_back(PrependStep(prefix.value_or("")));
+    return absl::OkStatus();
+  }
+  if (type != "NFC") {
+    return Unsupported("normalizer", type, "null, NFC, Prepend, Replace, Strip or a Sequence");
+  }
+  RemarkUnknownKeys(json, "normalizer NFC", {"type"}, remarks);
+  steps_.push_back(NfcStep());
   return absl::OkStatus();
 }
 
@@ -38,11 +61,11 @@ absl::StatusOr<Normalizer> Normalizer::Read(const Json& json, Remarks* remarks) 
 }
 
 std::string_view Normalizer::Apply(std::string_view text, std::string* storage,
-                                   bool* at_start) const {
+                                   size_t* start_bytes) const {
   std::string next;
   for (const Step& step : steps_) {
     next.clear();
-    if (!step(text, &next, at_start)) continue;
+    if (!step(text, &next, start_bytes)) continue;
     storage->swap(next);
     text = *storage;
   }

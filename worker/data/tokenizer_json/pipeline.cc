@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/tokenizer_json/pipeline.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "base/strings.h"
-#include "worker/data/tokenizer_json/byte_alphabet.h"
+#include "worker/data/characters.h"
 
 namespace terrace::tokenizer_json {
 namespace {
@@ -15,34 +16,40 @@ namespace {
 constexpr size_t kCachedPieces = 1 << 18;
 constexpr size_t kCachedPieceBytes = 48;
 
-// By id: the text that a token stands for.
-std::vector<std::string> TextsOf(const Pipeline& pipeline) {
-  std::vector<std::string> texts = pipeline.model->tokens();
-  if (pipeline.pre_tokenizer.byte_level()) {
-    for (std::string& text : texts) text = BytesOfToken(text).value_or(text);
-  }
+std::string Normalized(const Normalizer& normalizer, const std::string& text) {
+  std::string storage;
+  size_t start_bytes = 0;
+  return std::string(normalizer.Apply(text, &storage, &start_bytes));
+}
+
+// By id, as the decoder takes them: an added token is what it was found by.
+std::vector<std::string> TokensOf(const Pipeline& pipeline) {
+  std::vector<std::string> tokens = pipeline.model->tokens();
   for (const AddedToken& token : pipeline.added) {
-    if (texts.size() <= static_cast<size_t>(token.id)) texts.resize(token.id + 1);
-    texts[token.id] = token.content;
+    if (tokens.size() <= static_cast<size_t>(token.id)) tokens.resize(token.id + 1);
+    tokens[token.id] =
+        token.normalized ? Normalized(pipeline.normalizer, token.content) : token.content;
   }
-  return texts;
+  return tokens;
 }
 
 class PipelineTokenizer final : public Tokenizer {
  public:
   PipelineTokenizer(Pipeline pipeline, SpecialTokens special, std::string fingerprint)
-      : normalizer_(std::move(pipeline.normalizer)),
-        texts_(TextsOf(pipeline)),
+      : tokens_(TokensOf(pipeline)),
+        normalizer_(std::move(pipeline.normalizer)),
         raw_added_(pipeline.added, /*normalized=*/false,
                    [](const std::string& content) { return content; }),
-        normalized_added_(pipeline.added, /*normalized=*/true,
-                          [this](const std::string& content) { return Normalized(content); }),
+        normalized_added_(
+            pipeline.added, /*normalized=*/true,
+            [this](const std::string& content) { return Normalized(normalizer_, content); }),
         pre_tokenizer_(std::move(pipeline.pre_tokenizer)),
+        decoder_(std::move(pipeline.decoder)),
         special_(std::move(special)),
         fingerprint_(std::move(fingerprint)),
         model_(std::move(pipeline.model)) {}
 
-  int64_t vocabulary() const override { return static_cast<int64_t>(texts_.size()); }
+  int64_t vocabulary() const override { return static_cast<int64_t>(tokens_.size()); }
   const SpecialTokens& special_tokens() const override { return special_; }
   std::string fingerprint() const override { return fingerprint_; }
 
@@ -53,21 +60,22 @@ class PipelineTokenizer final : public Tokenizer {
                             ABSL_NO_THREAD_SAFETY_ANALYSIS { EncodePiece(piece.text, ids); };
     raw_added_.Split(text, [&](std::string_view part, std::optional<int32_t> id) {
       if (id.has_value()) return ids->push_back(*id);
-      bool at_start = part.data() == text.data();
-      const std::string_view normalized = normalizer_.Apply(part, &storage, &at_start);
+      size_t start_bytes = part.data() == text.data() ? CharacterBytes(part) : 0;
+      const std::string_view normalized = normalizer_.Apply(part, &storage, &start_bytes);
       normalized_added_.Split(normalized, [&](std::string_view rest, std::optional<int32_t> id) {
         if (id.has_value()) return ids->push_back(*id);
-        pre_tokenizer_.Split({rest, at_start && rest.data() == normalized.data()}, encode);
+        const size_t offset = rest.data() - normalized.data();
+        pre_tokenizer_.Split({rest, start_bytes - std::min(offset, start_bytes)}, encode);
       });
     });
   }
 
   std::string Decode(const std::vector<int32_t>& ids) const override {
-    std::string text;
+    std::vector<std::string> tokens;
     for (const int32_t id : ids) {
-      if (id >= 0 && id < vocabulary()) text += texts_[id];
+      if (id >= 0 && id < vocabulary() && !tokens_[id].empty()) tokens.push_back(tokens_[id]);
     }
-    return text;
+    return decoder_.Decode(std::move(tokens));
   }
 
  private:
@@ -75,12 +83,6 @@ class PipelineTokenizer final : public Tokenizer {
     uint32_t begin;
     uint32_t count;
   };
-
-  std::string Normalized(const std::string& text) const {
-    std::string storage;
-    bool at_start = true;
-    return std::string(normalizer_.Apply(text, &storage, &at_start));
-  }
 
   void EncodePiece(std::string_view piece, std::vector<int32_t>* ids) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -97,11 +99,12 @@ class PipelineTokenizer final : public Tokenizer {
     cached_ids_.insert(cached_ids_.end(), ids->begin() + before, ids->end());
   }
 
+  const std::vector<std::string> tokens_;  // by id
   const Normalizer normalizer_;
-  const std::vector<std::string> texts_;  // by id
   const AddedTokens raw_added_;
   const AddedTokens normalized_added_;
   const PreTokenizer pre_tokenizer_;
+  const Decoder decoder_;
   const SpecialTokens special_;
   const std::string fingerprint_;
 

@@ -12,6 +12,7 @@
 
 #include "worker/data/tokenizer.h"
 #include "worker/data/tokenizer_json/added_tokens.h"
+#include "worker/data/tokenizer_json/decoder.h"
 #include "worker/data/tokenizer_json/model.h"
 #include "worker/data/tokenizer_json/normalizer.h"
 #include "worker/data/tokenizer_json/pre_tokenizer.h"
@@ -23,6 +24,7 @@ struct Pipeline {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::unique_ptr<Model> model;
+  Decoder decoder;
 };
 
 std::unique_ptr<Tokenizer> MakeTokenizer(Pipeline pipeline, SpecialTokens special,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/tokenizer_json/pre_tokenizer.h"
 
-#include <re2/re2.h>
-
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "worker/data/characters.h"
+#include "worker/data/tokenizer_json/pattern.h"
 #include "worker/data/tokenizer_json/pre_tokenizer_steps.h"
 
 namespace terrace::tokenizer_json {
@@ -22,6 +22,10 @@ constexpr char kGpt2Pattern[] =
 absl::Status PreTokenizer::AddPattern(std::string_view pattern, std::string_view behavior,
                                       bool invert) {
   ASSIGN_OR_RETURN(Splitter splitter, Splitter::Create(pattern));
+  return AddSplitter(std::move(splitter), behavior, invert);
+}
+
+absl::Status PreTokenizer::AddSplitter(Splitter splitter, std::string_view behavior, bool invert) {
   ASSIGN_OR_RETURN(std::unique_ptr<PreTokenizerStep> step,
                    MakeSplitStep(std::move(splitter), behavior, invert));
   steps_.push_back(std::move(step));
@@ -31,19 +35,36 @@ absl::Status PreTokenizer::AddPattern(std::string_view pattern, std::string_view
 absl::Status PreTokenizer::AddSplit(const Json& json, Remarks* remarks) {
   constexpr char kWhere[] = "pre_tokenizer Split";
   RemarkUnknownKeys(json, kWhere, {"type", "pattern", "behavior", "invert"}, remarks);
-  const Json& pattern = Member(json, "pattern");
-  ASSIGN_OR_RETURN(const std::optional<std::string> regex,
-                   StringMember(pattern, "Regex", "pre_tokenizer Split.pattern"));
-  ASSIGN_OR_RETURN(const std::optional<std::string> literal,
-                   StringMember(pattern, "String", "pre_tokenizer Split.pattern"));
-  if (regex.has_value() == literal.has_value()) {
-    return Unsupported("pre_tokenizer Split.pattern", "something else", "one Regex or String");
-  }
+  ASSIGN_OR_RETURN(Splitter pattern, ReadPattern(json, kWhere));
   ASSIGN_OR_RETURN(const std::optional<std::string> behavior,
                    StringMember(json, "behavior", kWhere));
   ASSIGN_OR_RETURN(const bool invert, BoolMember(json, "invert", false, kWhere));
-  return AddPattern(regex.has_value() ? *regex : RE2::QuoteMeta(*literal), behavior.value_or(""),
-                    invert);
+  return AddSplitter(std::move(pattern), behavior.value_or(""), invert);
+}
+
+// Older documents say add_prefix_space where newer ones have a prepend_scheme.
+absl::Status PreTokenizer::AddMetaspace(const Json& json, Remarks* remarks) {
+  constexpr char kWhere[] = "pre_tokenizer Metaspace";
+  RemarkUnknownKeys(
+      json, kWhere,
+      {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"}, remarks);
+  ASSIGN_OR_RETURN(const std::optional<std::string> replacement,
+                   StringMember(json, "replacement", kWhere));
+  ASSIGN_OR_RETURN(const std::optional<std::string> scheme,
+                   StringMember(json, "prepend_scheme", kWhere));
+  ASSIGN_OR_RETURN(const bool prefix, BoolMember(json, "add_prefix_space", true, kWhere));
+  ASSIGN_OR_RETURN(const bool split, BoolMember(json, "split", true, kWhere));
+  if (scheme.has_value() && (*scheme != "never") != prefix &&
+      !Member(json, "add_prefix_space").is_null()) {
+    return Unsupported("pre_tokenizer Metaspace.add_prefix_space", prefix ? "true" : "false",
+                       absl::StrCat("what prepend_scheme \"", *scheme, "\" says"));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<PreTokenizerStep> step,
+                   MakeMetaspaceStep(replacement.value_or("\u2581"),
+                                     scheme.value_or(prefix ? "always" : "never")));
+  steps_.push_back(std::move(step));
+  if (!split) return absl::OkStatus();
+  return AddSplitter(Splitter::Literal(replacement.value_or("\u2581")), "MergedWithNext");
 }
 
 absl::Status PreTokenizer::AddByteLevel(const Json& json, Remarks* remarks) {
@@ -72,13 +93,30 @@ absl::Status PreTokenizer::Add(const Json& json, Remarks* remarks) {
   }
   if (type == "Split") return AddSplit(json, remarks);
   if (type == "ByteLevel") return AddByteLevel(json, remarks);
+  if (type == "Metaspace") return AddMetaspace(json, remarks);
+  if (type == "WhitespaceSplit") return AddPattern(R"(\s)", "Removed");
+  if (type == "Whitespace") {
+    return AddPattern(
+        absl::StrCat("[", Absl(kWordCharacters), "]+|[^\\s", Absl(kWordCharacters), "]+"),
+        "Removed", /*invert=*/true);
+  }
+  if (type == "CharDelimiterSplit") {
+    ASSIGN_OR_RETURN(const std::optional<std::string> delimiter,
+                     StringMember(json, "delimiter", "pre_tokenizer CharDelimiterSplit"));
+    if (!delimiter.has_value() || delimiter->empty())
+      return Unsupported("pre_tokenizer CharDelimiterSplit.delimiter", "missing", "a character");
+    return AddSplitter(Splitter::Literal(*delimiter), "Removed");
+  }
   if (type == "Digits") {
     RemarkUnknownKeys(json, "pre_tokenizer Digits", {"type", "individual_digits"}, remarks);
     ASSIGN_OR_RETURN(const bool individual,
                      BoolMember(json, "individual_digits", false, "pre_tokenizer Digits"));
     return AddPattern(individual ? R"(\p{N})" : R"(\p{N}+)", "Isolated");
   }
-  return Unsupported("pre_tokenizer", type, "ByteLevel, Split, Digits or a Sequence of them");
+  return Unsupported(
+      "pre_tokenizer", type,
+      "ByteLevel, Metaspace, Split, Digits, Whitespace, WhitespaceSplit, CharDelimiterSplit or a "
+      "Sequence of them");
 }
 
 absl::StatusOr<PreTokenizer> PreTokenizer::Read(const Json& json, Remarks* remarks) {

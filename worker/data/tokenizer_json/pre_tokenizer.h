@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -12,13 +13,14 @@
 
 #include "absl/status/statusor.h"
 #include "worker/data/tokenizer_json/document.h"
+#include "worker/data/tokenizer_json/splitter.h"
 
 namespace terrace::tokenizer_json {
 
 // A part of the text on its way to the model.
 struct Piece {
   std::string_view text;
-  bool at_start = false;  // begins where the whole text begins
+  size_t start_bytes = 0;  // of its beginning stand for the first character of the whole text
 };
 using PieceVisitor = std::function<void(Piece)>;
 
@@ -43,6 +45,8 @@ class PreTokenizer {
   absl::Status Add(const Json& json, Remarks* remarks);
   absl::Status AddByteLevel(const Json& json, Remarks* remarks);
   absl::Status AddSplit(const Json& json, Remarks* remarks);
+  absl::Status AddMetaspace(const Json& json, Remarks* remarks);
+  absl::Status AddSplitter(Splitter splitter, std::string_view behavior, bool invert = false);
   absl::Status AddPattern(std::string_view pattern, std::string_view behavior, bool invert = false);
   void Run(size_t level, Piece piece, const PieceVisitor& visit) const;
 

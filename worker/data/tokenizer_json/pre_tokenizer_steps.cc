@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
+#include "worker/data/characters.h"
 
 namespace terrace::tokenizer_json {
 namespace {
@@ -51,8 +52,8 @@ class SplitStep final : public PreTokenizerStep {
   }
 
   static void Visit(Piece piece, const Part& part, const PieceVisitor& visit) {
-    visit(
-        {piece.text.substr(part.begin, part.end - part.begin), piece.at_start && part.begin == 0});
+    visit({piece.text.substr(part.begin, part.end - part.begin),
+           piece.start_bytes - std::min(part.begin, piece.start_bytes)});
   }
 
   // A match joins its neighbour; of several in a row only the one next to the neighbour does.
@@ -91,8 +92,38 @@ class PrefixSpaceStep final : public PreTokenizerStep {
   void Apply(Piece piece, const PieceVisitor& visit) const override {
     if (piece.text.starts_with(' ')) return visit(piece);
     const std::string with_space = absl::StrCat(" ", Absl(piece.text));
-    visit({with_space, piece.at_start});
+    visit({with_space, piece.start_bytes + (piece.start_bytes > 0 ? 1 : 0)});
   }
+};
+
+class MetaspaceStep final : public PreTokenizerStep {
+ public:
+  enum class Scheme { kAlways, kFirst, kNever };
+  MetaspaceStep(std::string replacement, Scheme scheme)
+      : replacement_(std::move(replacement)), scheme_(scheme) {}
+
+  void Apply(Piece piece, const PieceVisitor& visit) const override {
+    std::string text;
+    size_t start_bytes = piece.start_bytes;
+    for (size_t i = 0; i < piece.text.size(); ++i) {
+      if (piece.text[i] != ' ') {
+        text.push_back(piece.text[i]);
+        continue;
+      }
+      text += replacement_;
+      if (i < piece.start_bytes) start_bytes += replacement_.size() - 1;
+    }
+    const bool wants = scheme_ == Scheme::kAlways || (scheme_ == Scheme::kFirst && start_bytes > 0);
+    if (wants && !text.starts_with(replacement_)) {
+      text.insert(0, replacement_);
+      if (start_bytes > 0) start_bytes += replacement_.size();
+    }
+    visit({text, start_bytes});
+  }
+
+ private:
+  const std::string replacement_;
+  const Scheme scheme_;
 };
 
 }  // namespace
@@ -105,6 +136,20 @@ absl::StatusOr<std::unique_ptr<PreTokenizerStep>> MakeSplitStep(Splitter splitte
   }
   return Unsupported("pre_tokenizer Split.behavior", behavior,
                      "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+}
+
+absl::StatusOr<std::unique_ptr<PreTokenizerStep>> MakeMetaspaceStep(std::string replacement,
+                                                                    std::string_view scheme) {
+  if (replacement.empty() || CharacterBytes(replacement) != replacement.size()) {
+    return Unsupported("pre_tokenizer Metaspace.replacement", replacement, "one character");
+  }
+  using Scheme = MetaspaceStep::Scheme;
+  for (const auto& [name, value] : {std::pair("always", Scheme::kAlways),
+                                    {"first", Scheme::kFirst},
+                                    {"never", Scheme::kNever}}) {
+    if (name == scheme) return std::make_unique<MetaspaceStep>(std::move(replacement), value);
+  }
+  return Unsupported("pre_tokenizer Metaspace.prepend_scheme", scheme, "always, first or never");
 }
 
 std::unique_ptr<PreTokenizerStep> MakePrefixSpaceStep() {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -22,5 +23,10 @@ absl::StatusOr<std::unique_ptr<PreTokenizerStep>> MakeSplitStep(Splitter splitte
 
 // Puts a space in front of every piece that begins with none.
 std::unique_ptr<PreTokenizerStep> MakePrefixSpaceStep();
+
+// Writes spaces as `replacement` and puts one in front of a piece that begins with none: "always",
+// "first" (only where the whole text begins) or "never".
+absl::StatusOr<std::unique_ptr<PreTokenizerStep>> MakeMetaspaceStep(std::string replacement,
+                                                                    std::string_view scheme);
 
 }  // namespace terrace::tokenizer_json

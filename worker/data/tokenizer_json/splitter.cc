@@ -3,6 +3,7 @@
 
 #include <re2/re2.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -144,6 +145,12 @@ absl::StatusOr<Splitter> Splitter::Create(std::string_view pattern) {
   return splitter;
 }
 
+Splitter Splitter::Literal(std::string text) {
+  Splitter splitter;
+  splitter.literal_ = std::move(text);
+  return splitter;
+}
+
 size_t Splitter::MatchEnd(std::string_view text, size_t begin) const {
   const re2::StringPiece input(text.data(), text.size());
   re2::StringPiece match;
@@ -159,6 +166,11 @@ size_t Splitter::MatchEnd(std::string_view text, size_t begin) const {
 }
 
 Splitter::Part Splitter::Next(std::string_view text, size_t begin) const {
+  if (!literal_.empty()) {
+    const size_t found = text.find(literal_, begin);
+    if (found == begin) return {begin + literal_.size(), true};
+    return {std::min(found, text.size()), false};
+  }
   if (const size_t end = MatchEnd(text, begin); end > begin) return {end, true};
   // A part between two matches. Patterns with the look-ahead match every character, so this is
   // short or not at all.

@@ -28,6 +28,8 @@ class Splitter {
  public:
   // INVALID_ARGUMENT names the construct that cannot be done.
   static absl::StatusOr<Splitter> Create(std::string_view pattern);
+  // Matches `text` itself.
+  static Splitter Literal(std::string text);
   Splitter(Splitter&&) noexcept;
   Splitter& operator=(Splitter&&) noexcept;
   ~Splitter();
@@ -42,6 +44,7 @@ class Splitter {
  private:
   Splitter();
   size_t MatchEnd(std::string_view text, size_t begin) const;  // `begin`: no match
+  std::string literal_;  // not empty: looked for instead of a pattern
   std::unique_ptr<re2::RE2>
       before_;  // the alternatives before the look-ahead; all of them where there is none
   bool has_look_ahead_ = false;

@@ -64,9 +64,8 @@ absl::StatusOr<Pipeline> ReadDocument(const Json& file, Remarks* remarks) {
   const auto id_of = [&](const std::string& token) { return pipeline.model->IdOfToken(token); };
   ASSIGN_OR_RETURN(pipeline.added, ReadAddedTokens(Member(file, "added_tokens"), id_of,
                                                    pipeline.model->token_count(), remarks));
-  if (!pipeline.pre_tokenizer.byte_level()) {
-    return Unsupported("pre_tokenizer", "without ByteLevel", "byte-level");
-  }
+  ASSIGN_OR_RETURN(pipeline.decoder, Decoder::Read(Member(file, "decoder"),
+                                                   pipeline.pre_tokenizer.byte_level(), remarks));
   return pipeline;
 }
 

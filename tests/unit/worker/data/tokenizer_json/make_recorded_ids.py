@@ -5,17 +5,20 @@
     pip install tokenizers==0.23.3
     tests/unit/worker/data/tokenizer_json/make_recorded_ids.py
 
-Writes recorded.jsonl: one form a line, as a change (RFC 7396) of a document in ../testdata or here, with texts and their ids.
+Writes recorded.jsonl: one form a line, as a change (RFC 7396) of a document in ../testdata, with texts, their ids and what
+those decode to. Documents that are missing there are trained.
 """
 import json
 import pathlib
 import random
 
 import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
 
 HERE = pathlib.Path(__file__).resolve().parent
 BASES = HERE.parent / "testdata"
-TEXTS = 24  # of random text for each form
+ROOT = HERE.parents[4]
+TEXTS = 12  # of random text for each form
 
 POOLS = [
     "abcdefghijklmnopqrstuvwxyz", "ABC xyz", " \n\t\r", "  ", "   ", "0123456789", ".,;:!?'\"-()_", "éüßñçøå", "\u0301\u0308\u0323",
@@ -53,6 +56,68 @@ def random_added(rng):
     ]
 
 
+def corpus():
+    return (ROOT / "LICENSE").read_text().split("\n") + ["naïve café жщю 漢字仮名 한글 नमस्ते ﬁ", "don't  stop"] * 5
+
+
+def train_llama2():
+    """Characters, with tokens for the bytes of those that are missing."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    tokenizer.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=700, special_tokens=special, show_progress=False))
+    document = json.loads(tokenizer.to_str())
+    document["added_tokens"] = document["added_tokens"][:3]
+    document["pre_tokenizer"] = None
+    return document
+
+
+def sequence(kind, *steps):
+    return {"type": "Sequence", kind: list(steps)}
+
+
+def replace(pattern, content):
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def metaspace(scheme, split):
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
+
+
+PREPEND = {"type": "Prepend", "prepend": "▁"}
+SPACES = replace({"String": " "}, "▁")
+BYTES_AND_SPACES = sequence("decoders", replace({"String": "▁"}, " "), {"type": "ByteFallback"}, {"type": "Fuse"},
+                            {"type": "Strip", "content": " ", "start": 1, "stop": 0})
+
+
+def character_forms(rng):
+    llama2 = {"normalizer": sequence("normalizers", PREPEND, SPACES), "pre_tokenizer": None, "decoder": BYTES_AND_SPACES}
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    yield "llama 2", llama2
+    yield "llama 2, tokens added", {**llama2, "added_tokens": random_added(rng)}
+    yield "mistral", {"pre_tokenizer": metaspace("first", False), "decoder": BYTES_AND_SPACES}
+    yield "gemma", {"normalizer": SPACES, "pre_tokenizer": split, "decoder": BYTES_AND_SPACES, "model": {"ignore_merges": True}}
+    yield "no bytes", {"normalizer": SPACES, "pre_tokenizer": None, "model": {"byte_fallback": False, "fuse_unk": False}}
+    yield "unknown are one", {"normalizer": SPACES, "pre_tokenizer": None, "model": {"byte_fallback": False, "fuse_unk": True}}
+    yield "some bytes", {"normalizer": SPACES, "pre_tokenizer": None,
+                         "model": {"vocab": {f"<0x{byte:02X}>": None for byte in range(0xA0, 0xB8)}}}
+    for scheme in ["always", "first", "never"]:
+        decoder = metaspace(scheme, True)
+        yield f"metaspace {scheme}", {"pre_tokenizer": metaspace(scheme, True), "decoder": decoder, "added_tokens": random_added(rng)}
+    words = sequence("pretokenizers", {"type": "WhitespaceSplit"}, {"type": "Digits", "individual_digits": True},
+                     metaspace("first", True))
+    yield "words", {"normalizer": PREPEND, "pre_tokenizer": words}
+    yield "words and signs", {"pre_tokenizer": {"type": "Whitespace"}}
+    yield "delimiter", {"pre_tokenizer": {"type": "CharDelimiterSplit", "delimiter": "a"}}
+    strip = {"type": "Strip", "strip_left": True, "strip_right": True}
+    yield "stripped", {"normalizer": sequence("normalizers", strip, replace({"Regex": " {2,}"}, "▁"), SPACES),
+                       "pre_tokenizer": metaspace("first", False)}
+    for behavior in ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]:
+        for invert in [False, True]:
+            yield f"split {behavior} {invert}", {
+                "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[ab ]"}, "behavior": behavior, "invert": invert}}
+
+
 def forms(rng):
     """(name, base, change)"""
     for base in ["gpt2", "llama3", "qwen", "digits"]:
@@ -62,6 +127,8 @@ def forms(rng):
     yield "runs of spaces", "gpt2.json", {"added_tokens": [added("<|endoftext|>", 0, special=True)] + spaces}
     yield "no model.type", "gpt2.json", {"model": {"type": None}}
     yield "space in front", "gpt2.json", {"pre_tokenizer": {"add_prefix_space": True}}
+    for name, change in character_forms(rng):
+        yield name, "llama2.json", change
 
 
 def merge(document, change):
@@ -76,14 +143,29 @@ def merge(document, change):
     return merged
 
 
+def train_missing():
+    for name, train in {"llama2": train_llama2}.items():
+        path = BASES / f"{name}.json"
+        if not path.exists():
+            path.write_text(json.dumps(train(), ensure_ascii=True, separators=(",", ":")) + "\n")
+
+
+def record(reference, text):
+    ids = reference.encode(text, add_special_tokens=False).ids
+    decoded = reference.decode(ids, skip_special_tokens=False)
+    lost = "\ufffd" in decoded  # the library's words for bytes that are no text
+    return {"text": text, "ids": ids} | ({} if lost else {"decoded": decoded})
+
+
 def main():
+    train_missing()
     rng = random.Random(20260522)
     lines = []
     for name, base, change in forms(rng):
         document = merge(json.loads((BASES / base).read_text()), change)
         reference = tokenizers.Tokenizer.from_str(json.dumps(document))
         extra = [token["content"] for token in document.get("added_tokens", [])] + CONTENTS
-        items = [{"text": text, "ids": reference.encode(text, add_special_tokens=False).ids} for text in random_texts(rng, extra)]
+        items = [record(reference, text) for text in random_texts(rng, extra)]
         lines.append(json.dumps({"name": name, "base": base, "change": change, "items": items}, separators=(",", ":")))
     (HERE / "recorded.jsonl").write_text("\n".join(lines) + "\n")
 

@@ -40,6 +40,9 @@ TEST_P(RecordedTest, IdsEqualTheReferenceLibrary) {
     std::vector<int32_t> ids;
     (*tokenizer)->Encode(item["text"].get<std::string>(), &ids);
     EXPECT_EQ(ids, item["ids"].get<std::vector<int32_t>>()) << item["text"];
+    if (item.contains("decoded")) {
+      EXPECT_EQ((*tokenizer)->Decode(ids), item["decoded"]);
+    }
     for (const int32_t id : ids) EXPECT_LT(id, (*tokenizer)->vocabulary());
   }
 }
