@@ -33,4 +33,6 @@ class Model {
 absl::StatusOr<std::unique_ptr<Model>> ReadBpeModel(const Json& model, bool byte_level,
                                                     Remarks* remarks);
 
+absl::StatusOr<std::unique_ptr<Model>> ReadUnigramModel(const Json& model, Remarks* remarks);
+
 }  // namespace terrace::tokenizer_json

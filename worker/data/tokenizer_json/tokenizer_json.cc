@@ -34,7 +34,11 @@ absl::StatusOr<std::unique_ptr<Model>> ReadModel(const Json& json, bool byte_lev
   if (type == "BPE" || (!json.contains("type") && like_bpe)) {
     return ReadBpeModel(json, byte_level, remarks);
   }
-  return Unsupported("model.type", type, "BPE");
+  const bool like_unigram = Member(json, "vocab").is_array() && json.contains("unk_id");
+  const bool is_unigram = type == "Unigram" || (!json.contains("type") && like_unigram);
+  if (is_unigram && !byte_level) return ReadUnigramModel(json, remarks);
+  if (is_unigram) return Unsupported("pre_tokenizer", "ByteLevel", "another one with Unigram");
+  return Unsupported("model.type", type, "BPE or Unigram");
 }
 
 // Parts of the document that no id hangs on as Terrace uses it.

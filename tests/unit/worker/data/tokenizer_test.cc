@@ -114,7 +114,7 @@ TEST_F(RefusalTest, NamesWhatCannotBeDoneExactly) {
     const char* message;
   };
   const Case cases[] = {
-      {"/model/type", "WordPiece", "model.type is WordPiece, must be BPE"},
+      {"/model/type", "WordPiece", "model.type is WordPiece, must be BPE or Unigram"},
       {"/model/byte_fallback", "yes", "model.byte_fallback is \"yes\", must be true or false"},
       {"/model/ignore_merges", 1, "model.ignore_merges is 1, must be true or false"},
       {"/model/unk_token", "<none>", "model.unk_token is <none>, must be a token of model.vocab"},

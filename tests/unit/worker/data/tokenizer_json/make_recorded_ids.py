@@ -72,6 +72,18 @@ def train_llama2():
     return document
 
 
+def train_unigram():
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<pad>", "</s>", "<unk>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    tokenizer.train_from_iterator(corpus(), trainers.UnigramTrainer(vocab_size=600, special_tokens=special, unk_token="<unk>",
+                                                                    show_progress=False))
+    document = json.loads(tokenizer.to_str())
+    document["added_tokens"] = document["added_tokens"][:3]
+    document["pre_tokenizer"] = None
+    return document
+
+
 def sequence(kind, *steps):
     return {"type": "Sequence", kind: list(steps)}
 
@@ -118,6 +130,14 @@ def character_forms(rng):
                 "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[ab ]"}, "behavior": behavior, "invert": invert}}
 
 
+def unigram_forms(rng):
+    words = sequence("pretokenizers", {"type": "WhitespaceSplit"}, metaspace("always", True))
+    yield "t5", {"pre_tokenizer": words, "decoder": metaspace("always", True)}
+    yield "whole text", {"pre_tokenizer": metaspace("first", False), "added_tokens": random_added(rng)}
+    yield "bytes", {"pre_tokenizer": metaspace("always", True), "model": {"byte_fallback": True}, "decoder": BYTES_AND_SPACES}
+    yield "no model.type", {"pre_tokenizer": words, "model": {"type": None}}
+
+
 def forms(rng):
     """(name, base, change)"""
     for base in ["gpt2", "llama3", "qwen", "digits"]:
@@ -129,6 +149,8 @@ def forms(rng):
     yield "space in front", "gpt2.json", {"pre_tokenizer": {"add_prefix_space": True}}
     for name, change in character_forms(rng):
         yield name, "llama2.json", change
+    for name, change in unigram_forms(rng):
+        yield name, "unigram.json", change
 
 
 def merge(document, change):
@@ -144,7 +166,7 @@ def merge(document, change):
 
 
 def train_missing():
-    for name, train in {"llama2": train_llama2}.items():
+    for name, train in {"llama2": train_llama2, "unigram": train_unigram}.items():
         path = BASES / f"{name}.json"
         if not path.exists():
             path.write_text(json.dumps(train(), ensure_ascii=True, separators=(",", ":")) + "\n")
