@@ -47,6 +47,8 @@ absl::Status PrintEstimate(const EstimateOptions& options) {
     length = std::min(kUsualLength, any.max_positions);
   }
   ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(json, length));
+  for (const std::string& remark : config.remarks)
+    std::fprintf(stderr, "note: %s\n", remark.c_str());
   const Model model = BuildModel(config);
   const EstimateInput input = {.model = &model,
                                .sequence_length = length,

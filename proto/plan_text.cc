@@ -188,6 +188,10 @@ std::string PlanText(const v1::Plan& plan) {
   if (!plan.binding_constraint().empty()) {
     absl::StrAppend(&out, "\nlimit  ", Wrapped(plan.binding_constraint(), kColumns, 7), "\n");
   }
+  if (!plan.remarks().empty()) out += '\n';
+  for (const std::string& remark : plan.remarks()) {
+    absl::StrAppend(&out, "note   ", Wrapped(remark, kColumns, 7), "\n");
+  }
   PrintAlternatives(plan, &out);
   return out;
 }

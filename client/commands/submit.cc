@@ -19,6 +19,8 @@ int SubmitCommand(const GlobalOptions& global, const SubmitOptions& options) {
   if (global.json()) {
     PrintJson(*job);
   } else {
+    for (const std::string& remark : job->plan().remarks())
+      std::printf("note: %s\n", remark.c_str());
     std::printf("submitted %s\n%s: %s\nwatch it with: terrace watch %s\n", job->id().c_str(),
                 std::string(StateName(job->state())).c_str(),
                 job->message().empty() ? "accepted" : job->message().c_str(), job->id().c_str());

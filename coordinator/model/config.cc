@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/model/config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/model/config_keys.h"
 #include "coordinator/model/json_reader.h"
 #include "coordinator/model/rope.h"
 
@@ -19,7 +23,23 @@ constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxPositions = 1 << 26;
 constexpr int64_t kMaxHeadDim = 256;
 
+// As in GPT2Config.attribute_map.
+void AliasGpt2(JsonReader& json) {
+  json.Alias("n_embd", "hidden_size");
+  json.Alias("n_positions", "max_position_embeddings");
+  json.Alias("n_head", "num_attention_heads");
+  json.Alias("n_layer", "num_hidden_layers");
+}
+
+// All of these are x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+bool IsTanhGelu(std::string_view activation) {
+  constexpr std::string_view kNames[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh",
+                                         "gelu_fast", "gelu_accurate"};
+  return std::find(std::begin(kNames), std::end(kNames), activation) != std::end(kNames);
+}
+
 void ReadGpt2(JsonReader& json, ModelConfig* config) {
+  AliasGpt2(json);
   config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary, 50257);
   config->hidden = json.Int("n_embd", 1, kMaxWidth, 768);
   config->layers = json.Int("n_layer", 1, kMaxLayers, 12);
@@ -27,8 +47,7 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
   config->kv_heads = config->heads;
   config->head_dim = config->hidden / config->heads;
   config->intermediate = json.Int("n_inner", 1, kMaxWidth, 4 * config->hidden);
-  config->max_positions =
-      json.Int("n_positions", 1, kMaxPositions, json.Int("n_ctx", 1, kMaxPositions, 1024));
+  config->max_positions = json.Int("n_positions", 1, kMaxPositions, 1024);
   config->norm = NormKind::kLayerNorm;
   config->norm_epsilon = json.Real("layer_norm_epsilon", 0, 1, 1e-5);
   config->mlp = MlpKind::kGelu;
@@ -37,9 +56,9 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
   config->tied_embeddings = json.Bool("tie_word_embeddings", true);
   config->fused_qkv = config->conv1d_weights = true;
   const std::string activation = json.String("activation_function", "gelu_new");
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    json.Problem("activation_function", absl::StrCat("\"", activation, "\""),
-                 "gelu_new or gelu_pytorch_tanh");
+  if (!IsTanhGelu(activation)) {
+    json.Problem("activation_function", ShownJson(activation),
+                 "gelu_new or gelu_pytorch_tanh, which are the same");
   }
   if (!json.Bool("scale_attn_weights", true)) json.Problem("scale_attn_weights", "false", "true");
   if (json.Bool("scale_attn_by_inverse_layer_idx", false)) {
@@ -47,37 +66,71 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
   }
 }
 
+// The window of the layers that have one; 0 for none. The classes' default holds where the key is
+// left out; null is no window.
+int64_t ReadWindow(JsonReader& json, const std::string& family) {
+  constexpr int64_t kDefault = 4096;
+  if (family == "llama") return 0;
+  const bool on = family == "mistral" || json.Bool("use_sliding_window", false);
+  const bool none = json.Contains("sliding_window") && !json.Has("sliding_window");
+  const int64_t window = none ? 0 : json.Int("sliding_window", on ? 1 : 0, kMaxPositions, kDefault);
+  return on ? window : 0;
+}
+
+// llama and mistral treat all layers alike, whatever layer_types says.
+void RemarkOnLayerTypes(const std::vector<std::string>& types, ModelConfig* config,
+                        int64_t window) {
+  const char* own = window > 0 ? "sliding_attention" : "full_attention";
+  if (std::all_of(types.begin(), types.end(), [&](const auto& type) { return type == own; }))
+    return;
+  config->remarks.push_back(absl::StrCat("model.config: layer_types: is not read by transformers' ",
+                                         config->family, ": every layer has ",
+                                         window > 0 ? "the sliding window" : "full attention"));
+}
+
 void ReadWindows(JsonReader& json, ModelConfig* config) {
   const bool is_qwen = config->family == "qwen2" || config->family == "qwen3";
-  const bool on =
-      json.Has("sliding_window") && (!is_qwen || json.Bool("use_sliding_window", false));
-  const int64_t window = on ? json.Int("sliding_window", 1, kMaxPositions) : 0;
+  const int64_t window = ReadWindow(json, config->family);
   const std::vector<std::string> types = json.Strings("layer_types");
+  config->window.assign(config->layers, window);
+  if (!is_qwen) return RemarkOnLayerTypes(types, config, window);
   if (!types.empty() && static_cast<int64_t>(types.size()) != config->layers) {
     json.Problem("layer_types", absl::StrCat(types.size(), " entries"),
                  absl::StrCat(config->layers, " entries, one a layer"));
     return;
   }
-  config->window.assign(config->layers, 0);
-  const int64_t first = is_qwen ? json.Int("max_window_layers", 0, kMaxLayers, 28) : 0;
+  const int64_t first = json.Int("max_window_layers", 0, kMaxLayers, 28);
   for (int64_t layer = 0; layer < config->layers; ++layer) {
     bool sliding = window > 0 && layer >= first;
     if (!types.empty()) {
       const std::string& type = types[layer];
       if (type != "full_attention" && type != "sliding_attention") {
-        json.Problem("layer_types", absl::StrCat("\"", type, "\""),
-                     "full_attention or sliding_attention");
+        json.Problem("layer_types", ShownJson(type), "full_attention or sliding_attention");
         return;
       }
       sliding = type == "sliding_attention";
       if (sliding && window == 0) {
-        json.Problem("sliding_window", "nothing",
-                     "a whole number where layer_types has sliding_attention");
+        json.Problem("layer_types", "sliding_attention without a window", "full_attention",
+                     "or set use_sliding_window: true and sliding_window");
         return;
       }
     }
     config->window[layer] = sliding ? window : 0;
   }
+}
+
+// What the configuration classes have where a key is left out.
+int64_t DefaultPositions(const std::string& family) {
+  if (family == "llama") return 2048;
+  return family == "mistral" ? 131072 : 32768;
+}
+
+// Null is as many as heads in every class; without the key each has its own.
+int64_t ReadKvHeads(JsonReader& json, const ModelConfig& config) {
+  int64_t otherwise = config.heads;
+  if (!json.Contains("num_key_value_heads") && config.family != "llama")
+    otherwise = config.family == "mistral" ? 8 : 32;
+  return json.Int("num_key_value_heads", 1, kMaxHeads, otherwise);
 }
 
 // llama, mistral, qwen2, qwen3: one shape with four sets of defaults (those of the Hugging Face
@@ -88,12 +141,12 @@ void ReadLlamaLike(JsonReader& json, ModelConfig* config) {
   config->hidden = json.Int("hidden_size", 1, kMaxWidth);
   config->layers = json.Int("num_hidden_layers", 1, kMaxLayers);
   config->heads = json.Int("num_attention_heads", 1, kMaxHeads);
-  const int64_t default_kv_heads = family == "llama" ? config->heads : family == "mistral" ? 8 : 32;
-  config->kv_heads = json.Int("num_key_value_heads", 1, kMaxHeads, default_kv_heads);
+  config->kv_heads = ReadKvHeads(json, *config);
   const int64_t default_head_dim = family == "qwen3" ? 128 : config->hidden / config->heads;
   config->head_dim = json.Int("head_dim", 1, kMaxHeadDim, default_head_dim);
   config->intermediate = json.Int("intermediate_size", 1, kMaxWidth);
-  config->max_positions = json.Int("max_position_embeddings", 1, kMaxPositions, 2048);
+  config->max_positions =
+      json.Int("max_position_embeddings", 1, kMaxPositions, DefaultPositions(family));
   config->norm_epsilon = json.Real("rms_norm_eps", 0, 1, 1e-6);
   config->tied_embeddings = json.Bool("tie_word_embeddings", false);
   config->qk_norm = family == "qwen3";
@@ -104,10 +157,7 @@ void ReadLlamaLike(JsonReader& json, ModelConfig* config) {
   config->mlp_bias = family == "llama" && json.Bool("mlp_bias", false);
   const std::string activation = json.String("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") {
-    json.Problem("hidden_act", absl::StrCat("\"", activation, "\""), "silu");
-  }
-  if (json.Real("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
-    json.Problem("partial_rotary_factor", "a part", "1 (the whole head is rotated)");
+    json.Problem("hidden_act", ShownJson(activation), "silu");
   }
   ReadWindows(json, config);
 }
@@ -156,18 +206,27 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
              config.family == "qwen3") {
     ReadLlamaLike(reader, &config);
     if (problems.empty()) {
-      config.rope =
-          ReadRope(json, {config.head_dim, config.max_positions, sequence_length}, &problems);
+      config.rope = ReadRope(reader, {config.head_dim, config.max_positions, sequence_length},
+                             &problems, &config.remarks);
+    } else {
+      for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters",
+                              "partial_rotary_factor", "original_max_position_embeddings"}) {
+        reader.Has(key);  // known, though nobody looks at them now
+      }
     }
   } else {
-    reader.Problem(
-        "model_type", config.family.empty() ? "nothing" : absl::StrCat("\"", config.family, "\""),
-        "one of gpt2, llama, mistral, qwen2, qwen3", "other architectures are not supported");
+    reader.Problem("model_type", config.family.empty() ? "nothing" : ShownJson(config.family),
+                   "one of gpt2, llama, mistral, qwen2, qwen3",
+                   "other architectures are not supported");
   }
   if (problems.empty()) CheckShape(reader, config, sequence_length);
+  const bool known_family = !config.window.empty();
+  if (known_family) JudgeConfigKeys(reader, config.family, &config.remarks);
   if (problems.empty()) return config;
-  return absl::InvalidArgumentError(
-      absl::StrCat("model.config: ", absl::StrJoin(problems, "\nmodel.config: ")));
+  std::string text = absl::StrCat("model.config: ", absl::StrJoin(problems, "\nmodel.config: "));
+  // A misspelt key is why another one is missing.
+  for (const std::string& remark : config.remarks) absl::StrAppend(&text, "\n", remark);
+  return absl::InvalidArgumentError(text);
 }
 
 }  // namespace terrace

@@ -51,6 +51,8 @@ struct ModelConfig {
   bool conv1d_weights = false;  // linear weights stored [in, out] (gpt2) instead of [out, in]
   std::vector<int64_t> window;  // per layer; 0: full attention
   double initializer_range = 0.02;
+  // Sentences for people: what config.json asks for and does not get, and keys that nothing reads.
+  std::vector<std::string> remarks;
 };
 
 // `sequence_length` is what the job trains with: it must fit the positions, and dynamic scalings

@@ -7,11 +7,38 @@
 #include <numbers>
 
 #include "absl/strings/str_cat.h"
+#include "base/strings.h"
+#include "coordinator/model/config_keys.h"
 
 namespace terrace {
 namespace {
 
 constexpr double kLargeFactor = 1e6;
+constexpr double kThetaMin = 1.0 + 1e-6, kThetaMax = 1e12, kThetaDefault = 10000.0;
+constexpr int64_t kTrainedMax = int64_t{1} << 32;
+constexpr const char* kTrained = "original_max_position_embeddings";
+
+// Both places that a number of rope may stand at.
+struct Places {
+  JsonReader& top;
+  JsonReader& scaling;
+  std::vector<std::string>* remarks;
+
+  void Remark(std::string text) const { remarks->push_back("model.config: " + std::move(text)); }
+};
+
+// The positions that the model was trained with before it was stretched: what stands beside the
+// object counts before what stands in it (transformers 5, standardize_rope_params).
+int64_t TrainedPositions(const Places& places, int64_t max_positions) {
+  const int64_t inside = places.scaling.Int(kTrained, 2, kTrainedMax, max_positions);
+  if (!places.top.Has(kTrained)) return inside;
+  const int64_t beside = places.top.Int(kTrained, 2, kTrainedMax);
+  if (places.scaling.Has(kTrained) && inside != beside) {
+    places.Remark(absl::StrCat(kTrained, ": ", beside, " counts, not ", places.scaling.path(),
+                               kTrained, " ", inside, ", as in transformers 5"));
+  }
+  return beside;
+}
 
 // 1 / theta^(2i/d), Su et al. 2021 (arXiv 2104.09864), equation 15.
 std::vector<double> Frequencies(double theta, int64_t head_dim) {
@@ -22,11 +49,12 @@ std::vector<double> Frequencies(double theta, int64_t head_dim) {
 
 // Wavelengths above the trained range are stretched by `factor`, short ones kept, those between
 // blended (Llama 3.1).
-void ScaleLlama3(JsonReader& scaling, std::vector<double>* frequencies) {
+void ScaleLlama3(const Places& places, const RopeInput& input, std::vector<double>* frequencies) {
+  JsonReader& scaling = places.scaling;
   const double factor = scaling.Real("factor", 1.0, kLargeFactor);
   const double low = scaling.Real("low_freq_factor", 1e-6, kLargeFactor);
   const double high = scaling.Real("high_freq_factor", 1e-6, kLargeFactor);
-  const double trained = scaling.Int("original_max_position_embeddings", 1, int64_t{1} << 32);
+  const auto trained = static_cast<double>(TrainedPositions(places, input.max_positions));
   if (high <= low) {
     scaling.Problem("high_freq_factor", absl::StrCat(high),
                     absl::StrCat("above low_freq_factor ", low));
@@ -41,13 +69,13 @@ void ScaleLlama3(JsonReader& scaling, std::vector<double>* frequencies) {
 }
 
 // YaRN, Peng et al. 2023 (arXiv 2309.00071), sections 3.2 and 3.4.
-double ScaleYarn(JsonReader& scaling, const RopeInput& input, double theta,
+double ScaleYarn(const Places& places, const RopeInput& input, double theta,
                  std::vector<double>* frequencies) {
+  JsonReader& scaling = places.scaling;
+  const auto trained = static_cast<double>(TrainedPositions(places, input.max_positions));
   const double factor = scaling.Real("factor", 1.0, kLargeFactor);
   const double beta_fast = scaling.Real("beta_fast", 1e-6, kLargeFactor, 32.0);
   const double beta_slow = scaling.Real("beta_slow", 1e-6, kLargeFactor, 1.0);
-  const double trained =
-      scaling.Int("original_max_position_embeddings", 1, int64_t{1} << 32, input.max_positions);
   const double d = input.head_dim;
   auto dimension_of = [&](double rotations) {
     return d * std::log(trained / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
@@ -67,20 +95,25 @@ double ScaleYarn(JsonReader& scaling, const RopeInput& input, double theta,
     f = f / factor * ramp + f * (1 - ramp);
   }
   auto mscale = [factor](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; };
+  // Asked for even where attention_factor makes them idle. Zero is as if it were not there.
+  const double own = scaling.Real("mscale", 0, kLargeFactor, 0.0);
+  const double all = scaling.Real("mscale_all_dim", 0, kLargeFactor, 0.0);
   if (scaling.Has("attention_factor")) return scaling.Real("attention_factor", 1e-6, kLargeFactor);
-  if (scaling.Has("mscale") && scaling.Has("mscale_all_dim")) {
-    return mscale(scaling.Real("mscale", 0, kLargeFactor)) /
-           mscale(scaling.Real("mscale_all_dim", 0, kLargeFactor));
-  }
-  return mscale(1.0);
+  return own > 0 && all > 0 ? mscale(own) / mscale(all) : mscale(1.0);
 }
 
 // LongRoPE, Ding et al. 2024 (arXiv 2402.13753): one factor per frequency.
-double ScaleLongRope(JsonReader& scaling, const RopeInput& input, const nlohmann::json& config,
+double ScaleLongRope(const Places& places, const RopeInput& input,
                      std::vector<double>* frequencies) {
-  const double trained =
-      scaling.Int("original_max_position_embeddings", 2, int64_t{1} << 32,
-                  config.value("original_max_position_embeddings", input.max_positions));
+  JsonReader& scaling = places.scaling;
+  if (scaling.Has(kTrained) && !places.top.Has(kTrained)) {
+    places.Remark(absl::StrCat(scaling.path(), kTrained,
+                               " counts, as in transformers 5; 4 reads it of longrope only beside ",
+                               scaling.path().substr(0, scaling.path().size() - 1)));
+  }
+  const auto trained = static_cast<double>(TrainedPositions(places, input.max_positions));
+  scaling.Has("long_factor");  // both are part of the type, whichever the length asks for
+  scaling.Has("short_factor");
   const char* key = input.sequence_length > trained ? "long_factor" : "short_factor";
   const std::vector<double> factors = scaling.Reals(key);
   if (factors.size() != frequencies->size()) {
@@ -100,25 +133,56 @@ double ScaleLongRope(JsonReader& scaling, const RopeInput& input, const nlohmann
   return scaling.Real("attention_factor", 1e-6, kLargeFactor, attention);
 }
 
-}  // namespace
+// As transformers 5 does: rope_scaling counts before rope_parameters where it says anything.
+const char* SectionOf(JsonReader& top, std::vector<std::string>* remarks) {
+  const nlohmann::json* older = top.Object("rope_scaling");
+  const nlohmann::json* newer = top.Object("rope_parameters");
+  if (older == nullptr || older->empty())
+    return newer == nullptr ? "rope_scaling" : "rope_parameters";
+  if (newer != nullptr && !newer->empty() && *newer != *older) {
+    remarks->push_back(absl::StrCat("model.config: rope_parameters: got ", ShownJson(*newer),
+                                    ", which is not read beside rope_scaling, as in transformers"));
+  }
+  return "rope_scaling";
+}
 
-RopeConfig ReadRope(const nlohmann::json& config, const RopeInput& input,
-                    std::vector<std::string>* problems) {
-  RopeConfig rope;
-  JsonReader top(config, "", problems);
-  const nlohmann::json empty = nlohmann::json::object();
-  const char* section = top.Has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const nlohmann::json* object = top.Object(section);
-  JsonReader scaling(object == nullptr ? empty : *object, absl::StrCat(section, "."), problems);
+// Transformers 4 and 5 prefer different ones.
+std::string TypeOf(JsonReader& scaling) {
+  const std::string type = scaling.String("type", ""),
+                    rope_type = scaling.String("rope_type", type);
+  if (!type.empty() && type != rope_type) {
+    scaling.Problem("type", absl::StrCat("\"", type, "\""),
+                    absl::StrCat("\"", rope_type, "\", as rope_type is"),
+                    "transformers 4 reads type and 5 rope_type: leave one of them out");
+  }
+  return rope_type.empty() ? "default" : rope_type;
+}
 
-  const double theta = scaling.Has("rope_theta")
-                           ? scaling.Real("rope_theta", 1.0 + 1e-6, 1e12)
-                           : top.Real("rope_theta", 1.0 + 1e-6, 1e12, 10000.0);
-  rope.inverse_frequency = Frequencies(theta, input.head_dim);
-  const std::string type = scaling.String("rope_type", scaling.String("type", "default"));
+double ThetaOf(const Places& places) {
+  const double beside = places.top.Real("rope_theta", kThetaMin, kThetaMax, kThetaDefault);
+  if (!places.scaling.Has("rope_theta")) return beside;
+  const double inside = places.scaling.Real("rope_theta", kThetaMin, kThetaMax);
+  if (places.top.Has("rope_theta") && inside != beside) {
+    places.Remark(absl::StrCat(places.scaling.path(), "rope_theta ", inside,
+                               " counts, not rope_theta ", beside,
+                               ", as in transformers 5; 4 reads the latter"));
+  }
+  return inside;
+}
+
+void CheckWholeHead(JsonReader& reader) {
+  if (reader.Real("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
+    reader.Problem("partial_rotary_factor", "a part", "1",
+                   "the families rotate the whole head; models that rotate a part are others");
+  }
+}
+
+void Scale(std::string_view type, const Places& places, const RopeInput& input, double theta,
+           RopeConfig* rope) {
+  JsonReader& scaling = places.scaling;
   if (type == "linear") {
     const double factor = scaling.Real("factor", 1e-6, kLargeFactor);
-    for (double& f : rope.inverse_frequency) f /= factor;
+    for (double& f : rope->inverse_frequency) f /= factor;
   } else if (type == "dynamic") {
     // NTK-aware base change; without effect up to the trained length.
     const double factor = scaling.Real("factor", 1.0, kLargeFactor);
@@ -127,18 +191,50 @@ RopeConfig ReadRope(const nlohmann::json& config, const RopeInput& input,
     const double d = input.head_dim;
     if (d > 2) {
       const double grown = theta * std::pow(factor * length / trained - (factor - 1), d / (d - 2));
-      rope.inverse_frequency = Frequencies(grown, input.head_dim);
+      rope->inverse_frequency = Frequencies(grown, input.head_dim);
     }
   } else if (type == "llama3") {
-    ScaleLlama3(scaling, &rope.inverse_frequency);
+    ScaleLlama3(places, input, &rope->inverse_frequency);
   } else if (type == "yarn") {
-    rope.attention_factor = ScaleYarn(scaling, input, theta, &rope.inverse_frequency);
+    rope->attention_factor = ScaleYarn(places, input, theta, &rope->inverse_frequency);
   } else if (type == "longrope" || type == "su") {
-    rope.attention_factor = ScaleLongRope(scaling, input, config, &rope.inverse_frequency);
+    rope->attention_factor = ScaleLongRope(places, input, &rope->inverse_frequency);
   } else if (type != "default") {
-    scaling.Problem("rope_type", absl::StrCat("\"", type, "\""),
+    scaling.Problem("rope_type", ShownJson(nlohmann::json(type)),
                     "one of default, linear, dynamic, yarn, llama3, longrope");
   }
+}
+
+// transformers 5 lets other families give each kind of layer its own.
+bool IsNested(JsonReader& scaling) {
+  for (const auto& [key, value] : scaling.object().items()) {
+    if (!value.is_object()) continue;
+    scaling.Problem(key, ShownJson(value), "a number or a word",
+                    "all layers of these families have one rope");
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+RopeConfig ReadRope(JsonReader& config, const RopeInput& input, std::vector<std::string>* problems,
+                    std::vector<std::string>* remarks) {
+  RopeConfig rope;
+  const nlohmann::json empty = nlohmann::json::object();
+  const char* section = SectionOf(config, remarks);
+  const nlohmann::json* object = config.Object(section);
+  JsonReader scaling(object == nullptr ? empty : *object, absl::StrCat(section, "."), problems);
+  const Places places = {.top = config, .scaling = scaling, .remarks = remarks};
+  if (IsNested(scaling)) return rope;
+
+  CheckWholeHead(config);
+  CheckWholeHead(scaling);
+  const double theta = ThetaOf(places);
+  const std::string type = TypeOf(scaling);
+  rope.inverse_frequency = Frequencies(theta, input.head_dim);
+  Scale(type, places, input, theta, &rope);
+  if (problems->empty()) JudgeRopeKeys(scaling, type, remarks);
   return rope;
 }
 

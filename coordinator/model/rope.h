@@ -1,6 +1,7 @@
 // The rotary frequencies of a model, with the scaling variants of the Hugging Face configs:
-// default, linear, dynamic, yarn, llama3, longrope. Problems are gathered in the reader's list.
-// Pure.
+// default, linear, dynamic, yarn, llama3, longrope. Numbers stand where transformers 4 writes them
+// (rope_theta, rope_scaling) or where 5 does (rope_parameters), and count as 5 reads them; where
+// the two differ, a remark says so. Problems are gathered in the reader's list. Pure.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,8 +19,7 @@ struct RopeInput {
   int64_t sequence_length = 0;  // what the job trains with: "dynamic" and "longrope" depend on it
 };
 
-// Reads rope_theta and rope_scaling (or rope_parameters, the newer form) of the config.
-RopeConfig ReadRope(const nlohmann::json& config, const RopeInput& input,
-                    std::vector<std::string>* problems);
+RopeConfig ReadRope(JsonReader& config, const RopeInput& input, std::vector<std::string>* problems,
+                    std::vector<std::string>* remarks);
 
 }  // namespace terrace

@@ -239,6 +239,7 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   ReportPrograms(chosen, &plan);
   plan.set_checkpoint_bytes(CheckpointBytes(chosen));
   if (auto nvme = ReportNvme(spec, chosen)) *plan.mutable_nvme() = *std::move(nvme);
+  for (const std::string& remark : model.config.remarks) plan.add_remarks(remark);
   plan.set_break_even_tokens(BreakEvenTokens(budget.profile, chosen));
   plan.set_binding_constraint(BindingConstraint(budget, chosen, others));
   plan.set_fits(chosen.fits);

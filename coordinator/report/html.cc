@@ -95,9 +95,12 @@ std::string LayoutSection(const Prepared& prepared) {
         "; the peak is at <code>", EscapeXml(bound.instruction()), "</code>");
     table.Add({"nearest to its limit", binding});
   }
+  std::string remarks;
+  for (const std::string& remark : plan.remarks())
+    absl::StrAppend(&remarks, "<p>Note: ", EscapeXml(remark), "</p>\n");
   return absl::StrCat("<h2>The layout, and why</h2>\n<p class=\"why",
                       prepared.refusal.ok() ? "" : " refused", "\">",
-                      EscapeXml(plan.binding_constraint()), "</p>\n", table.Finish());
+                      EscapeXml(plan.binding_constraint()), "</p>\n", remarks, table.Finish());
 }
 
 std::string LargestSection(const v1::Binding& binding) {

@@ -16,6 +16,7 @@ namespace terrace {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(PrepareTest, ThePlanIsThatOfItsPrograms) {
@@ -187,6 +188,16 @@ TEST(PrepareTest, AttentionOverridesTheConfigsWindows) {
   EXPECT_EQ(WindowOf(Prepare(spec, MakeBudget())->programs[0]), 0);
   spec.mutable_model()->set_attention("sliding_window");
   EXPECT_EQ(WindowOf(Prepare(spec, MakeBudget())->programs[0]), 5);
+}
+
+TEST(PrepareTest, WhatTheConfigAsksForAndDoesNotGetIsPartOfThePlan) {
+  v1::JobSpec spec = Spec("gpt2");
+  std::string config = spec.model().config_json();
+  spec.mutable_model()->set_config_json(
+      config.insert(config.find('{') + 1, R"("attn_pdrop": 0.1, )"));
+  const auto prepared = Prepare(spec, MakeBudget());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_THAT(prepared->plan.remarks(), ElementsAre(HasSubstr("attn_pdrop: got 0.1")));
 }
 
 TEST(PrepareTest, AWindowThatTheModelLacksIsRefused) {

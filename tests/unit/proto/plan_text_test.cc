@@ -50,6 +50,13 @@ v1::Plan Tiny() {
   return plan;
 }
 
+TEST(PlanTextTest, RemarksOnTheModelAreShown) {
+  v1::Plan plan = Tiny();
+  EXPECT_THAT(PlanText(plan), Not(HasSubstr("note")));
+  plan.add_remarks("model.config: n_layers: got 2, which nothing reads; is n_layer meant?");
+  EXPECT_THAT(PlanText(plan), HasSubstr("\nnote   model.config: n_layers: got 2"));
+}
+
 TEST(PlanTextTest, Tf32IsNamedWhereItIsUsed) {
   v1::Plan plan = Tiny();
   EXPECT_THAT(PlanText(plan), Not(HasSubstr("tf32")));

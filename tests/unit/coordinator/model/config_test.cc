@@ -12,11 +12,19 @@ namespace terrace {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 nlohmann::json Preset(std::string_view name) {
   return nlohmann::json::parse(FindPreset(name)->config_json);
+}
+
+ModelConfig Parsed(const nlohmann::json& json) {
+  auto config = ParseModelConfig(json.dump(), 128);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *std::move(config) : ModelConfig();
 }
 
 std::string ErrorOf(const std::string& text, int64_t sequence_length = 128) {
@@ -89,15 +97,143 @@ TEST(ConfigTest, QwenWindowStartsAtMaxWindowLayers) {
   EXPECT_EQ(config->window[20], 64);
 }
 
-TEST(ConfigTest, LayerTypesDecideTheWindows) {
-  nlohmann::json json = Preset("mistral-7b-v0.1");
+TEST(ConfigTest, LayerTypesDecideTheWindowsOfQwen) {
+  nlohmann::json json = Preset("qwen2.5-0.5b");
   json["num_hidden_layers"] = 2;
+  json["use_sliding_window"] = true;
   json["layer_types"] = {"sliding_attention", "full_attention"};
   const auto config = ParseModelConfig(json.dump(), 128);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_THAT(config->window, testing::ElementsAre(4096, 0));
   json["layer_types"] = {"linear_attention", "full_attention"};
   EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("linear_attention"));
+  json["use_sliding_window"] = false;
+  json["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("set use_sliding_window: true"));
+}
+
+// transformers' MistralModel and LlamaModel have one mask for all layers.
+TEST(ConfigTest, LayerTypesOfOtherFamiliesAreNotReadAndThatIsSaid) {
+  nlohmann::json json = Preset("mistral-7b-v0.1");
+  json["num_hidden_layers"] = 2;
+  json["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_THAT(Parsed(json).window, testing::ElementsAre(4096, 4096));
+  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("layer_types: is not read")));
+  json["layer_types"] = {"sliding_attention", "sliding_attention"};
+  EXPECT_THAT(Parsed(json).remarks, IsEmpty());
+  json = Preset("llama-3.2-1b");
+  json["sliding_window"] = 4096;
+  EXPECT_THAT(Parsed(json).window, testing::Each(0));
+  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("sliding_window: got 4096, which only")));
+}
+
+// The configuration classes of transformers, where a key is left out and where it is null.
+TEST(ConfigTest, DefaultsAreThoseOfTheFamilysClass) {
+  const nlohmann::json small = {{"vocab_size", 64},
+                                {"hidden_size", 64},
+                                {"intermediate_size", 8},
+                                {"num_hidden_layers", 1},
+                                {"num_attention_heads", 32}};
+  const auto with = [&](const char* family, nlohmann::json more) {
+    more.update(small);
+    more["model_type"] = family;
+    return Parsed(more);
+  };
+  EXPECT_EQ(with("llama", {{"head_dim", 2}}).max_positions, 2048);
+  EXPECT_EQ(with("mistral", {{"head_dim", 2}}).max_positions, 131072);
+  EXPECT_EQ(with("qwen2", {{"head_dim", 2}}).max_positions, 32768);
+  EXPECT_EQ(with("qwen3", {{"head_dim", nullptr}}).head_dim, 128);
+  EXPECT_EQ(with("mistral", {}).kv_heads, 8);
+  EXPECT_EQ(with("mistral", {{"num_key_value_heads", nullptr}}).kv_heads, 32);
+  EXPECT_THAT(with("mistral", {}).window, ElementsAre(4096));
+  EXPECT_THAT(with("mistral", {{"sliding_window", nullptr}}).window, ElementsAre(0));
+  EXPECT_THAT(with("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 0}}).window,
+              ElementsAre(4096));
+}
+
+// GPT2Config.attribute_map.
+TEST(ConfigTest, Gpt2ReadsTheOtherNamesOfItsClass) {
+  const nlohmann::json json = {{"model_type", "gpt2"},           {"hidden_size", 64},
+                               {"num_hidden_layers", 2},         {"num_attention_heads", 4},
+                               {"max_position_embeddings", 128}, {"n_inner", nullptr}};
+  const ModelConfig config = Parsed(json);
+  EXPECT_EQ(config.hidden, 64);
+  EXPECT_EQ(config.layers, 2);
+  EXPECT_EQ(config.heads, 4);
+  EXPECT_EQ(config.max_positions, 128);
+  EXPECT_EQ(config.intermediate, 256);
+  EXPECT_THAT(config.remarks, IsEmpty());
+  nlohmann::json both = json;
+  both["n_embd"] = 64;
+  EXPECT_EQ(Parsed(both).hidden, 64);
+  both["n_embd"] = 128;
+  EXPECT_THAT(ErrorOf(both.dump()), HasSubstr("hidden_size: got 64, must be 128, as n_embd is"));
+  both = json;
+  both["hidden_size"] = "big";
+  EXPECT_THAT(ErrorOf(both.dump()), HasSubstr("hidden_size: got \"big\""));
+}
+
+TEST(ConfigTest, KeysThatNothingReadsAreSaidWithWhatIsMeant) {
+  nlohmann::json json = Preset("gpt2");
+  json["n_layers"] = 2;
+  json["magic"] = false;
+  EXPECT_THAT(Parsed(json).remarks,
+              ElementsAre(HasSubstr("magic: got false, which nothing reads"),
+                          HasSubstr("n_layers: got 2, which nothing reads; is n_layer meant?")));
+  json = Preset("llama-3.2-1b");
+  json["hiden_size"] = json["hidden_size"];
+  json.erase("hidden_size");
+  EXPECT_THAT(ErrorOf(json.dump()), AllOf(HasSubstr("hidden_size: got nothing"),
+                                          HasSubstr("hiden_size: got 2048, which nothing reads; "
+                                                    "is hidden_size meant?"),
+                                          Not(HasSubstr("rope_theta"))));
+}
+
+TEST(ConfigTest, DropoutIsSaidWhereItIsNotZero) {
+  nlohmann::json json = Preset("gpt2");
+  json["resid_pdrop"] = 0.1;
+  json["embd_pdrop"] = 0.0;
+  json["attn_pdrop"] = 0;
+  json["summary_first_dropout"] = 0.1;
+  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("resid_pdrop: got 0.1, which is not")));
+  json = Preset("qwen3-0.6b");
+  json["attention_dropout"] = 0.25;
+  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("attention_dropout: got 0.25")));
+}
+
+TEST(ConfigTest, KeysThatMakeAnotherModelAreRefusedOrSaid) {
+  nlohmann::json json = Preset("gpt2");
+  json["add_cross_attention"] = true;
+  json["pruned_heads"] = {{"0", {1}}};
+  EXPECT_THAT(ErrorOf(json.dump()), AllOf(HasSubstr("add_cross_attention: got true, must be false"),
+                                          HasSubstr("pruned_heads: got {\"0\":[1]}")));
+  json = Preset("qwen2.5-0.5b");
+  json["attention_bias"] = false;
+  json["pad_token_id"] = 0;
+  json["quantization_config"] = {{"bits", 4}};
+  EXPECT_THAT(Parsed(json).remarks,
+              ElementsAre(HasSubstr("attention_bias: got false, which qwen2 does not read"),
+                          HasSubstr("pad_token_id: got 0, whose embedding"),
+                          HasSubstr("quantization_config: got {\"bits\":4}, which is not")));
+  json = Preset("llama-3.2-1b");
+  json["architectures"] = {"LlamaForSequenceClassification"};
+  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("ForSequenceClassification")));
+}
+
+TEST(ConfigTest, TextOfTheFileReachesMessagesHarmless) {
+  nlohmann::json json = Preset("gpt2");
+  json["a\x1b[31m\n"] = "\xc3\xa9\x1b[0m";
+  ASSERT_EQ(Parsed(json).remarks.size(), 1);
+  EXPECT_THAT(Parsed(json).remarks[0],
+              AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\n")), HasSubstr("u00e9")));
+}
+
+TEST(ConfigTest, NoPresetHasAnythingToSay) {
+  for (const struct Preset& preset : Presets()) {
+    const auto config = ParseModelConfig(preset.config_json, 128);
+    ASSERT_TRUE(config.ok()) << preset.name << ": " << config.status();
+    EXPECT_THAT(config->remarks, IsEmpty()) << preset.name;
+  }
 }
 
 TEST(ConfigTest, QwenBiasesAreOnQkvOnly) {

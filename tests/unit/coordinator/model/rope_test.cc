@@ -10,8 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace terrace {
 namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
 
 struct Case {
   const char* name;
@@ -22,14 +28,26 @@ struct Case {
   double attention_factor;
 };
 
+struct Read {
+  RopeConfig rope;
+  std::vector<std::string> problems, remarks;
+};
+
+Read ReadText(const char* text, const RopeInput& input) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  Read read;
+  JsonReader reader(json, "", &read.problems);
+  read.rope = ReadRope(reader, input, &read.problems, &read.remarks);
+  return read;
+}
+
 class RopeTest : public testing::TestWithParam<Case> {};
 
 TEST_P(RopeTest, MatchesTransformers) {
   const Case& c = GetParam();
-  std::vector<std::string> problems;
-  const RopeConfig rope = ReadRope(nlohmann::json::parse(c.config),
-                                   {16, c.max_positions, c.sequence_length}, &problems);
-  EXPECT_THAT(problems, testing::IsEmpty());
+  const Read read = ReadText(c.config, {16, c.max_positions, c.sequence_length});
+  const RopeConfig& rope = read.rope;
+  EXPECT_THAT(read.problems, testing::IsEmpty());
   ASSERT_EQ(rope.inverse_frequency.size(), c.frequencies.size());
   for (size_t i = 0; i < c.frequencies.size(); ++i) {
     EXPECT_NEAR(rope.inverse_frequency[i] / c.frequencies[i], 1.0, 1e-6) << "frequency " << i;
@@ -103,19 +121,107 @@ INSTANTIATE_TEST_SUITE_P(
              1.1902380714238083}),
     [](const testing::TestParamInfo<Case>& param) { return param.param.name; });
 
+constexpr RopeInput kSmall = {.head_dim = 16, .max_positions = 128, .sequence_length = 128};
+
+double SecondFrequency(const char* text) {
+  return ReadText(text, kSmall).rope.inverse_frequency[1];
+}
+
+// 1 / theta^(2/16).
+constexpr double kOf1e4 = 0.316227766, kOf5e5 = 0.193922758;
+
+// transformers 5, convert_rope_params_to_dict; 4 does not know rope_parameters.
+TEST(RopePlacesTest, RopeScalingCountsBeforeRopeParametersAndTheRestIsSaid) {
+  const Read read = ReadText(R"({"rope_theta":1e4,"rope_scaling":{"rope_type":"linear","factor":2},
+      "rope_parameters":{"rope_type":"default","rope_theta":1e4}})",
+                             kSmall);
+  EXPECT_NEAR(read.rope.inverse_frequency[1], kOf1e4 / 2, 1e-7);
+  EXPECT_THAT(read.remarks, ElementsAre(HasSubstr("rope_parameters: got {")));
+}
+
+TEST(RopePlacesTest, AnEmptyOrNullRopeScalingLeavesTheWordToRopeParameters) {
+  EXPECT_NEAR(SecondFrequency(R"({"rope_scaling":null,"rope_parameters":{"rope_theta":5e5}})"),
+              kOf5e5, 1e-7);
+  EXPECT_NEAR(SecondFrequency(R"({"rope_scaling":{},"rope_parameters":{"rope_theta":5e5}})"),
+              kOf5e5, 1e-7);
+}
+
+TEST(RopePlacesTest, AThetaInTheObjectCountsBeforeTheOneBesideIt) {
+  const Read read = ReadText(R"({"rope_theta":1e4,"rope_parameters":{"rope_theta":5e5}})", kSmall);
+  EXPECT_NEAR(read.rope.inverse_frequency[1], kOf5e5, 1e-7);
+  EXPECT_THAT(read.remarks,
+              ElementsAre(HasSubstr("rope_theta 500000 counts, not rope_theta 10000")));
+  EXPECT_NEAR(SecondFrequency(R"({"rope_theta":5e5,"rope_parameters":{"rope_type":"default"}})"),
+              kOf5e5, 1e-7);
+}
+
+// transformers 4 takes the type of an object with both from "type", 5 from "rope_type".
+TEST(RopePlacesTest, TwoTypesThatDifferAreRefused) {
+  EXPECT_THAT(
+      ReadText(R"({"rope_scaling":{"type":"linear","rope_type":"dynamic","factor":2}})", kSmall)
+          .problems,
+      ElementsAre(HasSubstr("leave one of them out")));
+  EXPECT_NEAR(
+      SecondFrequency(R"({"rope_scaling":{"type":"linear","rope_type":"linear","factor":2}})"),
+      kOf1e4 / 2, 1e-7);
+}
+
+TEST(RopePlacesTest, APartialRotaryFactorIsRefusedWhereverItStands) {
+  for (const char* text :
+       {R"({"partial_rotary_factor":0.5})",
+        R"({"rope_scaling":{"rope_type":"default","partial_rotary_factor":0.5}})",
+        R"({"rope_parameters":{"partial_rotary_factor":0.5}})"}) {
+    EXPECT_THAT(ReadText(text, kSmall).problems,
+                ElementsAre(HasSubstr("partial_rotary_factor: got a part, must be 1")))
+        << text;
+  }
+  EXPECT_THAT(ReadText(R"({"rope_parameters":{"partial_rotary_factor":1.0}})", kSmall).problems,
+              IsEmpty());
+}
+
+TEST(RopePlacesTest, OneRopeForEachKindOfLayerIsRefused) {
+  EXPECT_THAT(
+      ReadText(R"({"rope_parameters":{"full_attention":{"rope_theta":1e6}}})", kSmall).problems,
+      ElementsAre(HasSubstr("all layers of these families have one rope")));
+}
+
+// As transformers 5 does for llama3, yarn and longrope: beside counts before inside, and the
+// positions are the last resort.
+TEST(RopePlacesTest, TrainedPositionsStandBesideOrInside) {
+  const std::string yarn = R"("rope_scaling":{"rope_type":"yarn","factor":4,"rope_theta":1e6)";
+  const auto frequency = [&](const std::string& beside, const std::string& inside) {
+    const std::string text = absl::StrCat("{", beside, yarn, inside, "}}");
+    return ReadText(text.c_str(), {16, 65536, 1024}).rope.inverse_frequency[3];
+  };
+  const double inside = frequency("", R"(,"original_max_position_embeddings":16384)");
+  EXPECT_NEAR(inside, 0.00421755994, 1e-9);
+  EXPECT_EQ(frequency(R"("original_max_position_embeddings":16384,)", ""), inside);
+  EXPECT_EQ(frequency(R"("original_max_position_embeddings":16384,)",
+                      R"(,"original_max_position_embeddings":512)"),
+            inside);
+  EXPECT_NE(frequency("", ""), inside);
+}
+
+TEST(RopeKeysTest, KeysOfAnotherTypeAndUnknownOnesAreSaid) {
+  EXPECT_THAT(ReadText(R"({"rope_scaling":{"rope_type":"linear","factor":2,"beta_fast":32,
+      "finetuned":true,"factr":3}})",
+                       kSmall)
+                  .remarks,
+              ElementsAre(HasSubstr("beta_fast: got 32, which rope type linear does not read"),
+                          HasSubstr("factr: got 3, which nothing reads; is factor meant?")));
+}
+
 TEST(RopeErrorTest, UnknownTypeNamesTheChoices) {
-  std::vector<std::string> problems;
-  ReadRope(nlohmann::json::parse(R"({"rope_scaling":{"rope_type":"magic"}})"), {16, 128, 128},
-           &problems);
-  EXPECT_THAT(problems, testing::ElementsAre(testing::HasSubstr("llama3, longrope")));
+  EXPECT_THAT(ReadText(R"({"rope_scaling":{"rope_type":"magic"}})", kSmall).problems,
+              ElementsAre(HasSubstr("llama3, longrope")));
 }
 
 TEST(RopeErrorTest, WrongNumberOfLongRopeFactorsIsAProblem) {
-  std::vector<std::string> problems;
-  ReadRope(nlohmann::json::parse(R"({"rope_scaling":{"rope_type":"longrope","short_factor":[1,2],
-             "original_max_position_embeddings":64}})"),
-           {16, 128, 32}, &problems);
-  EXPECT_THAT(problems, testing::ElementsAre(testing::HasSubstr("8 numbers")));
+  EXPECT_THAT(ReadText(R"({"rope_scaling":{"rope_type":"longrope","short_factor":[1,2],
+             "original_max_position_embeddings":64}})",
+                       {16, 128, 32})
+                  .problems,
+              ElementsAre(HasSubstr("8 numbers")));
 }
 
 }  // namespace

@@ -66,6 +66,12 @@ TEST(PlanHtmlTest, HasEveryStageTierClassAndTheBudget) {
   EXPECT_THAT(page, Not(HasSubstr("a<b>")));
 }
 
+TEST(PlanHtmlTest, ShowsRemarksOnTheModel) {
+  Prepared job = Job();
+  job.plan.add_remarks("model.config: a<b: got 1, which nothing reads");
+  EXPECT_THAT(PlanHtml(job), HasSubstr("<p>Note: model.config: a&lt;b: got 1"));
+}
+
 TEST(PlanHtmlTest, NeedsNothingFromElsewhere) {
   const std::string page = PlanHtml(Job());
   for (const char* word : {"<script", "<link", "src=", "href=", "url(", "@import"}) {
