@@ -2,9 +2,7 @@
 #include "coordinator/import/deepspeed.h"
 
 #include <algorithm>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -14,8 +12,14 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/utf8.h"
+#include "coordinator/import/deepspeed_defaults.h"
 #include "coordinator/import/deepspeed_keys.h"
+#include "coordinator/import/deepspeed_kind.h"
 #include "coordinator/import/deepspeed_mappings.h"
+#include "coordinator/import/deepspeed_precision.h"
+#include "coordinator/import/deepspeed_values.h"
+#include "coordinator/import/hjson.h"
 
 namespace terrace {
 namespace {
@@ -26,8 +30,6 @@ using Json = nlohmann::json;
 constexpr int kDepthMax = 8;
 constexpr size_t kKeysMax = 2000;
 constexpr int64_t kCountMax = 1'000'000;  // of batch sizes: their product stays a number
-
-bool IsAuto(const Json& value) { return value.is_string() && value == "auto"; }
 
 absl::Status Flatten(const Json& node, const std::string& path, int depth,
                      std::vector<DeepSpeedSetting>* settings) {
@@ -47,75 +49,94 @@ absl::Status Flatten(const Json& node, const std::string& path, int depth,
   return absl::OkStatus();
 }
 
-bool Matches(std::string_view pattern, std::string_view path) {
-  if (!pattern.ends_with(".*")) return pattern == path;
-  pattern.remove_suffix(2);
-  return path == pattern || (path.starts_with(pattern) && path[pattern.size()] == '.');
-}
-
 class Importer {
  public:
   Importer(const Json& config, const ImportContext& context) : config_(config), context_(context) {}
 
   absl::StatusOr<SpecDraft> Run() {
+    RETURN_IF_ERROR(CheckDeprecated());
+    RETURN_IF_ERROR(SetDeepSpeedPrecision(config_, &draft_));
     std::vector<DeepSpeedSetting> settings;
     RETURN_IF_ERROR(Flatten(config_, "", 0, &settings));
     for (const DeepSpeedSetting& setting : settings) RETURN_IF_ERROR(Import(setting));
     RETURN_IF_ERROR(SetBatch());
-    if (!draft_.Has("train.precision")) draft_.Set("train.precision", "fp32");
+    SetDeepSpeedDefaults(config_, &draft_);
     Complete(context_, &draft_);
     return std::move(draft_);
   }
 
  private:
   absl::Status Import(const DeepSpeedSetting& setting) {
-    const auto handler = DeepSpeedMappings().find(setting.path);
-    if (IsAuto(setting.value)) {
-      const bool precision = setting.path == "bf16.enabled" || setting.path == "fp16.enabled";
-      draft_.Automatic(setting.path, "auto",
-                       precision
-                           ? "train.precision is fp32 unless it is set: bf16 and fp16 are others"
-                           : "left to the planner or the default");
-      return absl::OkStatus();
-    }
-    if (handler != DeepSpeedMappings().end()) {
-      std::string must_be;
-      try {
-        handler->second({setting, config_, &draft_, &must_be});
-      } catch (const Json::exception&) {  // the value is of another type than the key has
-        return absl::InvalidArgumentError(
-            absl::StrCat(setting.path, ": got ", setting.value.dump(),
-                         ", which is not of the type that DeepSpeed documents for this key"));
-      }
-      if (!must_be.empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(setting.path, ": got ", setting.value.dump(), ", must be ", must_be));
-      }
-      return absl::OkStatus();
-    }
-    for (const KnownKey& key : DeepSpeedKeysThatNeverWere()) {
-      if (Matches(key.path, setting.path)) return Unknown(setting, std::string(key.note));
-    }
-    for (const KnownKey& key : DeepSpeedKeysWithoutCounterpart()) {
-      if (!Matches(key.path, setting.path)) continue;
-      if (key.fate == Fate::kAutomatic) {
-        draft_.Automatic(setting.path, setting.value.dump(), std::string(key.note));
-      } else {
-        draft_.Absent(setting.path, setting.value.dump(), std::string(key.note));
-      }
-      return absl::OkStatus();
-    }
-    if (setting.path.starts_with("optimizer.params.") ||
-        setting.path.starts_with("scheduler.params.")) {
+    if (IsPrecisionKey(setting.path)) return absl::OkStatus();
+    const DeepSpeedKind kind = KindOf(setting.path);
+    const bool left_out = IsAuto(setting.value) || setting.value.is_null();
+    if (kind.never_was != nullptr) return Unknown(setting, std::string(kind.never_was->note));
+    if (kind.section && (left_out || setting.value == false)) {
+      draft_.Automatic(setting.path, setting.value.dump(), "off");
+    } else if (left_out && (kind.mapping != nullptr || kind.known != nullptr || kind.parameter)) {
+      draft_.Automatic(setting.path, IsAuto(setting.value) ? "auto" : "null",
+                       "left to the planner or the default");
+    } else if (kind.mapping != nullptr) {
+      return Map(setting, kind.mapping);
+    } else if (kind.known != nullptr) {
+      Known(setting, *kind.known);
+    } else if (kind.parameter) {
       draft_.Absent(setting.path, setting.value.dump(),
                     "AdamW and the schedules here have no such parameter");
-      return absl::OkStatus();
+    } else {
+      return Unknown(setting, Suggestion(setting.path));
     }
-    return Unknown(setting, Suggestion(setting.path));
+    return absl::OkStatus();
+  }
+
+  absl::Status Map(const DeepSpeedSetting& setting, DeepSpeedMapping mapping) {
+    std::string must_be;
+    try {
+      mapping({setting, config_, &draft_, &must_be});
+    } catch (const Json::exception&) {  // the value is of another type than the key has
+      return absl::InvalidArgumentError(
+          absl::StrCat(setting.path, ": got ", setting.value.dump(),
+                       ", which is not of the type that DeepSpeed documents for this key"));
+    }
+    if (must_be.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(setting.path, ": got ", setting.value.dump(), ", must be ", must_be));
+  }
+
+  void Known(const DeepSpeedSetting& setting, const KnownKey& key) {
+    const std::string value = setting.value.dump();
+    std::string_view section = key.path;
+    const bool all = section.ends_with(".*");
+    if (all) section.remove_suffix(2);
+    const bool off =
+        setting.value == false ||
+        (all && BoolOf(At(config_, absl::StrCat("/", Absl(section), "/enabled"))) == false);
+    if (key.fate == Fate::kAutomatic) {
+      draft_.Automatic(setting.path, value, std::string(key.note));
+    } else if (off) {
+      draft_.Automatic(setting.path, value, "off, as here");
+    } else {
+      draft_.Absent(setting.path, value, std::string(key.note));
+    }
   }
 
   absl::Status Unknown(const DeepSpeedSetting& setting, std::string note) {
-    draft_.Unknown(setting.path, setting.value.dump(), std::move(note));
+    draft_.Unknown(CleanLine(setting.path), setting.value.dump(), std::move(note));
+    return absl::OkStatus();
+  }
+
+  // DeepSpeed reads the old names still, but not beside the new ones.
+  absl::Status CheckDeprecated() const {
+    for (const auto& [old, replacement] : {std::pair("cpu_offload", "offload_optimizer"),
+                                           std::pair("cpu_offload_param", "offload_param"),
+                                           std::pair("cpu_offload_params", "offload_param")}) {
+      const Json was = At(config_, absl::StrCat("/zero_optimization/", old));
+      if (was.is_null() || At(config_, absl::StrCat("/zero_optimization/", replacement)).is_null())
+        continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "zero_optimization.", old, ": got ", was.dump(), " beside ", replacement,
+          ", must be one of them, as DeepSpeed demands; leave the old name ", old, " out"));
+    }
     return absl::OkStatus();
   }
 
@@ -159,7 +180,11 @@ class Importer {
   // 0: not given, or "auto".
   absl::StatusOr<int64_t> Count(const char* key) const {
     const Json value = config_.value(key, Json());
-    if (!value.is_number()) return 0;
+    if (value.is_null() || IsAuto(value)) return 0;
+    if (!value.is_number()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(key, ": got ", value.dump(), ", must be a number or \"auto\""));
+    }
     const int64_t count = WholeOf(value);
     if (count >= 1 && count <= kCountMax) return count;
     return absl::InvalidArgumentError(
@@ -176,43 +201,22 @@ class Importer {
   SpecDraft draft_;
 };
 
-// DeepSpeed refuses keys that stand twice, of which a parser would take the last.
-class Duplicates {
- public:
-  bool operator()(int /*depth*/, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) objects_.emplace_back();
-    if (event == Json::parse_event_t::object_end && !objects_.empty()) objects_.pop_back();
-    if (event != Json::parse_event_t::key || objects_.empty()) return true;
-    const auto key = parsed.get<std::string>();
-    if (!objects_.back().insert(key).second && first_.empty()) first_ = key;
-    return true;
+absl::StatusOr<Json> ParseConfig(std::string_view text) {
+  RETURN_IF_ERROR(CheckUtf8("the DeepSpeed configuration", text));
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    return absl::InvalidArgumentError(
+        "the DeepSpeed configuration is empty; a ds_config.json begins with '{'");
   }
-  const std::string& first() const { return first_; }
-
- private:
-  std::vector<std::set<std::string>> objects_;  // that are open
-  std::string first_;
-};
-
-// nlohmann's exception says where; this is the edge where it becomes a status.
-absl::StatusOr<Json> ParseConfig(std::string_view json) {
-  Duplicates duplicates;
-  Json config;
-  try {
-    config = Json::parse(json, std::ref(duplicates), /*allow_exceptions=*/true,
-                         /*ignore_comments=*/true);
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the DeepSpeed configuration is no JSON object (JSON has no trailing commas): ",
-        error.what()));
+  absl::StatusOr<Json> config = ParseHjson(text);
+  if (!config.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the DeepSpeed configuration is no JSON object (nor one of Hjson, which "
+                     "DeepSpeed reads): ",
+                     config.status().message()));
   }
-  if (!config.is_object()) {
+  if (!config->is_object()) {
     return absl::InvalidArgumentError(
         "the DeepSpeed configuration is no JSON object; a ds_config.json begins with '{'");
-  }
-  if (!duplicates.first().empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(duplicates.first(), ": got the key twice, must be given once"));
   }
   return config;
 }

@@ -22,7 +22,8 @@ struct KnownKey {
 // Sorted by nothing; the first that matches counts.
 const std::vector<KnownKey>& DeepSpeedKeysWithoutCounterpart();
 
-// Keys that circulate and that DeepSpeed itself refuses; with what is meant.
+// Words that circulate as keys, in any section, and that DeepSpeed itself refuses; with what is
+// meant.
 const std::vector<KnownKey>& DeepSpeedKeysThatNeverWere();
 
 }  // namespace terrace

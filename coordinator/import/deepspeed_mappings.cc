@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/import/deepspeed_values.h"
 
 namespace terrace {
 namespace {
@@ -44,28 +45,30 @@ void Zero(const DeepSpeedValue& m) { MapWhole(m, "layout.zero"); }
 void Persistence(const DeepSpeedValue& m) { MapWhole(m, "layout.persistent_parameters"); }
 
 void CommunicationType(const DeepSpeedValue& m) {
-  const bool half = m.setting.value != "fp32";
-  Map(m, "layout.communication_dtype", half ? "bf16" : "fp32",
-      m.setting.value == "fp16" ? "fp16 is not offered; bf16 has the same size" : "");
-}
-
-void Bf16(const DeepSpeedValue& m) {
-  const bool on = m.setting.value.get<bool>();
-  if (on || !m.draft->Has("train.precision")) Map(m, "train.precision", on ? "bf16" : "fp32");
-}
-void Fp16(const DeepSpeedValue& m) {
-  if (!m.setting.value.get<bool>()) {
-    m.draft->Automatic(m.setting.path, "false", "off, as here");
+  const std::string type = absl::AsciiStrToLower(m.setting.value.get<std::string>());
+  if (type != "fp32" && type != "fp16" && type != "bf16") {
+    *m.must_be = "\"fp32\", \"fp16\" or \"bf16\"";
     return;
   }
-  Map(m, "train.precision", "fp16");
+  Map(m, "layout.communication_dtype", type == "fp32" ? "fp32" : "bf16",
+      type == "fp16" ? "fp16 is not offered; bf16 has the same size" : "");
+}
+
+// What pydantic makes of it; nothing, and a rule, for what is neither true nor false.
+std::optional<bool> IsOn(const DeepSpeedValue& m) {
+  const std::optional<bool> on = BoolOf(m.setting.value);
+  if (!on) *m.must_be = "true or false";
+  return on;
 }
 
 // Notes then that there is nothing to scale.
 bool IsFp16Off(const DeepSpeedValue& m) {
-  const Json& enabled = m.config.value(Json::json_pointer("/fp16/enabled"), Json(false));
-  if (enabled != false) return false;
-  m.draft->Automatic(m.setting.path, m.setting.value.dump(), "fp16 is off");
+  const Switch fp16 = SwitchOf(m.config, "/fp16/enabled");
+  if (fp16 == Switch::kOn) return false;
+  m.draft->Automatic(m.setting.path, m.setting.value.dump(),
+                     fp16 == Switch::kOff
+                         ? "fp16 is off"
+                         : "fp16 is undecided; train.loss_scale takes it with precision: fp16");
   return true;
 }
 void LossScaleFixed(const DeepSpeedValue& m) {
@@ -98,18 +101,67 @@ void OptimizerType(const DeepSpeedValue& m) {
   }
 }
 
+// DeepSpeed's Adam decouples the decay unless told otherwise.
+void AdamWMode(const DeepSpeedValue& m) {
+  const std::optional<bool> on = IsOn(m);
+  if (!on) return;
+  if (*on) {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "as AdamW is");
+  } else {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(),
+                    "decay that is part of the gradient does not exist here: AdamW decouples it; "
+                    "with weight_decay: 0 both are the same");
+  }
+}
+void BiasCorrection(const DeepSpeedValue& m) {
+  const std::optional<bool> on = IsOn(m);
+  if (!on) return;
+  if (*on) {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "as AdamW is");
+  } else {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(), "moments are always corrected here");
+  }
+}
+
 void ScheduleType(const DeepSpeedValue& m) {
   const std::string type = m.setting.value.get<std::string>();
+  const bool log =
+      m.config.value(Json::json_pointer("/scheduler/params/warmup_type"), Json("log")) == "log";
+  const char* note = log ? "the warm-up is linear here, logarithmic in DeepSpeed" : "";
   if (type == "WarmupLR") {
-    Map(m, "train.schedule.name", "constant", "after the warm-up, which is linear here");
+    Map(m, "train.schedule.name", "constant", note);
   } else if (type == "WarmupDecayLR") {
-    Map(m, "train.schedule.name", "linear");
+    Map(m, "train.schedule.name", "linear", note);
   } else if (type == "WarmupCosineLR") {
-    Map(m, "train.schedule.name", "cosine");
+    Map(m, "train.schedule.name", "cosine", note);
   } else {
     m.draft->Absent(m.setting.path, m.setting.value.dump(),
                     "schedules here are constant, linear and cosine, each with a warm-up");
   }
+}
+void WarmupType(const DeepSpeedValue& m) {
+  if (m.setting.value == "linear") {
+    m.draft->Automatic(m.setting.path, "\"linear\"", "as the warm-up is here");
+  } else {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(), "the warm-up is linear here");
+  }
+}
+// Where the warm-up begins, and of WarmupDecayLR where the decay ends.
+void WarmupMin(const DeepSpeedValue& m) {
+  if (m.setting.value == 0) {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "as here");
+  } else if (At(m.config, "/scheduler/type") == "WarmupDecayLR") {
+    Map(m, "train.schedule.min_lr", m.setting.value.dump(), "the warm-up begins at 0 here");
+  } else {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(), "the warm-up begins at 0 here");
+  }
+}
+// The scheduler sets the rate, whatever the optimizer says.
+void WarmupMax(const DeepSpeedValue& m) {
+  const Json lr = At(m.config, "/optimizer/params/lr");
+  Map(m, "train.optimizer.lr", m.setting.value.dump(),
+      lr.is_number() && lr != m.setting.value ? "counts before optimizer.params.lr, as in DeepSpeed"
+                                              : "");
 }
 void CosMinRatio(const DeepSpeedValue& m) {
   const Json& lr = m.config.value(Json::json_pointer("/optimizer/params/lr"), Json());
@@ -121,6 +173,17 @@ void CosMinRatio(const DeepSpeedValue& m) {
   // What a double keeps of a decimal fraction; StrCat keeps six digits.
   Map(m, "train.schedule.min_lr",
       absl::StrFormat("%.15g", lr.get<double>() * m.setting.value.get<double>()));
+}
+
+void AllreduceOp(const DeepSpeedValue& m) {
+  const std::string op = absl::AsciiStrToLower(m.setting.value.get<std::string>());
+  if (op == "mean" || op == "avg") {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "gradients are means over tokens");
+  } else {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(),
+                    "gradients are means over tokens; for AdamW a sum differs in epsilon and "
+                    "clipping only: multiply both by the number of ranks to compare");
+  }
 }
 
 void Bucket(const DeepSpeedValue& m) {
@@ -136,9 +199,6 @@ void ShardSize(const DeepSpeedValue& m) {
   }
 }
 
-void OldOffload(const DeepSpeedValue& m) {
-  if (m.setting.value.get<bool>()) Map(m, "layout.offload.optimizer", "host");
-}
 // Nothing for a word that is no device.
 std::optional<std::string> TierOf(const DeepSpeedValue& m) {
   const Json& device = m.setting.value;
@@ -151,19 +211,49 @@ std::optional<std::string> TierOf(const DeepSpeedValue& m) {
 void OffloadOptimizer(const DeepSpeedValue& m) {
   if (const auto tier = TierOf(m)) Map(m, "layout.offload.optimizer", *tier);
 }
-void OffloadParameter(const DeepSpeedValue& m) {
-  const auto tier = TierOf(m);
-  if (!tier) return;
-  Map(m, "layout.offload.parameter", *tier);
+void PutParameters(const DeepSpeedValue& m, const std::string& tier) {
+  Map(m, "layout.offload.parameter", tier);
   const std::string optimizer = m.draft->Get("layout.offload.optimizer");
   const bool nearer =
-      optimizer.empty() || optimizer == "device" || (optimizer == "host" && *tier == "nvme");
-  if (*tier != "device" && nearer) {
-    m.draft->Set("layout.offload.optimizer", *tier);
-    m.draft->Remark(absl::StrCat("layout.offload.optimizer is ", *tier,
+      optimizer.empty() || optimizer == "device" || (optimizer == "host" && tier == "nvme");
+  if (tier != "device" && nearer) {
+    m.draft->Set("layout.offload.optimizer", tier);
+    m.draft->Remark(absl::StrCat("layout.offload.optimizer is ", tier,
                                  ": weights never rest farther away than the moments"));
   }
 }
+void OffloadParameter(const DeepSpeedValue& m) {
+  if (const auto tier = TierOf(m)) PutParameters(m, *tier);
+}
+
+// Deprecated forms that DeepSpeed still reads.
+void OldOffloadOptimizer(const DeepSpeedValue& m) {
+  const std::optional<bool> on = IsOn(m);
+  if (!on) return;
+  if (*on) {
+    Map(m, "layout.offload.optimizer", "host", "the old name of offload_optimizer.device: cpu");
+  } else {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "off");
+  }
+}
+void OldOffloadParameter(const DeepSpeedValue& m) {
+  const std::optional<bool> on = IsOn(m);
+  if (!on) return;
+  if (*on) {
+    PutParameters(m, "host");
+  } else {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "off");
+  }
+}
+void OldZero(const DeepSpeedValue& m) {
+  const std::optional<bool> on = IsOn(m);
+  if (!on) {
+    *m.must_be = "an object with a stage, or true or false";
+    return;
+  }
+  Map(m, "layout.zero", *on ? "1" : "0", "true is stage 1 in DeepSpeed, false is 0");
+}
+
 // Applies to what `device` says, which comes before it in the alphabet.
 void OffloadRatio(const DeepSpeedValue& m) {
   const double ratio = m.setting.value.get<double>();
@@ -176,12 +266,35 @@ void OffloadRatio(const DeepSpeedValue& m) {
   Map(m, "layout.offload.optimizer",
       absl::StrCat("{device: ", 1 - ratio, ", ", tier, ": ", ratio, "}"));
 }
-void NvmePath(const DeepSpeedValue& m) { MapAsIs(m, "resources.nvme.paths"); }
+// States of both kinds are striped over all paths here.
+void NvmePath(const DeepSpeedValue& m) {
+  Json paths = Json::array();
+  for (const char* section :
+       {"/zero_optimization/offload_optimizer", "/zero_optimization/offload_param"}) {
+    const Json path = At(m.config, std::string(section) + "/nvme_path");
+    if (path.is_string() && At(m.config, std::string(section) + "/device") == "nvme" &&
+        std::find(paths.begin(), paths.end(), path) == paths.end()) {
+      paths.push_back(path);
+    }
+  }
+  const std::string section = m.setting.path.substr(0, m.setting.path.rfind('.'));
+  if (paths.empty() || std::find(paths.begin(), paths.end(), m.setting.value) == paths.end()) {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(),
+                       "is for device: nvme, which " + section + " does not ask for");
+  } else if (paths.size() == 1) {
+    MapAsIs(m, "resources.nvme.paths");
+  } else {
+    Map(m, "resources.nvme.paths", paths.dump(),
+        "weights and moments are striped over both drives, not kept apart");
+  }
+}
 void BlockSize(const DeepSpeedValue& m) { MapWhole(m, "resources.nvme.block_bytes"); }
 void QueueDepth(const DeepSpeedValue& m) { MapWhole(m, "resources.nvme.queue_depth"); }
 
 void CpuCheckpointing(const DeepSpeedValue& m) {
-  if (m.setting.value.get<bool>()) {
+  const std::optional<bool> on = IsOn(m);
+  if (!on) return;
+  if (*on) {
     Map(m, "layout.offload.activation", "host");
   } else {
     m.draft->Automatic(m.setting.path, "false",
@@ -189,8 +302,11 @@ void CpuCheckpointing(const DeepSpeedValue& m) {
   }
 }
 void Checkpoints(const DeepSpeedValue& m) {
-  if (m.setting.value.is_number())
+  if (WholeOf(m.setting.value) > 0) {
     Map(m, "layout.recompute", "block", "each layer keeps its input only");
+  } else {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "none: layout.recompute is planned");
+  }
 }
 
 }  // namespace
@@ -203,11 +319,9 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"steps_per_print", &LogEvery},
       {"seed", &Seed},
       {"communication_data_type", &CommunicationType},
+      {"gradient_allreduce_op", &AllreduceOp},
       {"sequence_parallel_size", &Ulysses},
       {"tensor_parallel.autotp_size", &Tensor},
-      {"bf16.enabled", &Bf16},
-      {"bfloat16.enabled", &Bf16},
-      {"fp16.enabled", &Fp16},
       {"fp16.loss_scale", &LossScaleFixed},
       {"fp16.initial_scale_power", &LossScaleInitial},
       {"fp16.loss_scale_window", &LossScaleWindow},
@@ -218,17 +332,25 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"optimizer.params.betas", &Betas},
       {"optimizer.params.eps", &Epsilon},
       {"optimizer.params.weight_decay", &WeightDecay},
+      {"optimizer.params.adam_w_mode", &AdamWMode},
+      {"optimizer.params.bias_correction", &BiasCorrection},
       {"scheduler.type", &ScheduleType},
       {"scheduler.params.warmup_num_steps", &Warmup},
-      {"scheduler.params.warmup_max_lr", &Lr},
+      {"scheduler.params.warmup_max_lr", &WarmupMax},
+      {"scheduler.params.warmup_min_lr", &WarmupMin},
+      {"scheduler.params.warmup_type", &WarmupType},
       {"scheduler.params.total_num_steps", &Steps},
       {"scheduler.params.cos_min_ratio", &CosMinRatio},
+      {"zero_optimization", &OldZero},
       {"zero_optimization.stage", &Zero},
       {"zero_optimization.reduce_bucket_size", &Bucket},
       {"zero_optimization.stage3_param_persistence_threshold", &Persistence},
+      {"zero_optimization.param_persistence_threshold", &Persistence},
       {"zero_optimization.zero_hpz_partition_size", &ShardSize},
       {"zero_optimization.mics_shard_size", &ShardSize},
-      {"zero_optimization.cpu_offload", &OldOffload},
+      {"zero_optimization.cpu_offload", &OldOffloadOptimizer},
+      {"zero_optimization.cpu_offload_param", &OldOffloadParameter},
+      {"zero_optimization.cpu_offload_params", &OldOffloadParameter},
       {"zero_optimization.offload_optimizer.device", &OffloadOptimizer},
       {"zero_optimization.offload_optimizer.ratio", &OffloadRatio},
       {"zero_optimization.offload_optimizer.nvme_path", &NvmePath},
@@ -240,15 +362,6 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"activation_checkpointing.number_checkpoints", &Checkpoints},
   };
   return *mappings;
-}
-
-int64_t WholeOf(const Json& value) {
-  constexpr double kMost = 9e18;
-  if (value.is_number_unsigned()) {
-    return static_cast<int64_t>(std::min<uint64_t>(value.get<uint64_t>(), INT64_MAX));
-  }
-  if (value.is_number_integer()) return value.get<int64_t>();
-  return std::llround(std::clamp(value.get<double>(), -kMost, kMost));
 }
 
 }  // namespace terrace

@@ -6,7 +6,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -29,8 +28,5 @@ struct DeepSpeedValue {
 // Throws nlohmann's exception for a value of another type than the key has.
 using DeepSpeedMapping = void (*)(const DeepSpeedValue&);
 const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings();
-
-// A count, which DeepSpeed lets people write as 5e8; those that no count can be are the largest.
-int64_t WholeOf(const nlohmann::json& value);
 
 }  // namespace terrace

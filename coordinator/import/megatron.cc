@@ -5,14 +5,16 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
+#include "coordinator/import/megatron_data.h"
+#include "coordinator/import/megatron_defaults.h"
 #include "coordinator/import/megatron_flags.h"
 #include "coordinator/import/megatron_line.h"
 #include "coordinator/import/megatron_model.h"
@@ -27,8 +29,7 @@ class Importer {
 
   absl::StatusOr<SpecDraft> Run() {
     for (const MegatronWords& flag : line_.flags()) RETURN_IF_ERROR(Import(flag));
-    if (context_.model.empty() && line_.Given("num-layers"))
-      RETURN_IF_ERROR(SetMegatronModel(line_, &draft_));
+    if (context_.model.empty() && HasModel()) RETURN_IF_ERROR(SetMegatronModel(line_, &draft_));
     RETURN_IF_ERROR(SetWarmup());
     RETURN_IF_ERROR(SetRecompute());
     RETURN_IF_ERROR(SetInterleave());
@@ -39,6 +40,7 @@ class Importer {
       draft_.Set("train.global_batch", micro.empty() ? "1" : micro);
       draft_.Remark("train.global_batch is one micro batch: --global-batch-size was not given");
     }
+    SetMegatronDefaults(line_, &draft_);
     Complete(context_, &draft_);
     return std::move(draft_);
   }
@@ -47,12 +49,10 @@ class Importer {
   absl::Status Import(const MegatronWords& flag) {
     const auto& model = MegatronModelFlags();
     if (std::find(model.begin(), model.end(), flag.name) != model.end()) {
-      if (!context_.model.empty()) {
-        draft_.Automatic("--" + flag.name, flag.value(), "--model says what the model is");
-      }
+      DescribesModel(flag);
       return absl::OkStatus();
     }
-    if (Special(flag)) return absl::OkStatus();
+    if (Special(flag) || ImportMegatronData(flag, &draft_)) return absl::OkStatus();
     for (const MegatronFlag& known : MegatronFlags()) {
       if (known.flag == flag.name) {
         Known(known, flag);
@@ -63,14 +63,28 @@ class Importer {
     return absl::OkStatus();
   }
 
+  bool HasModel() const { return line_.Given("num-layers") || line_.Given("encoder-num-layers"); }
+
+  void DescribesModel(const MegatronWords& flag) {
+    const std::string setting = "--" + flag.name;
+    if (!context_.model.empty()) {
+      draft_.Automatic(setting, flag.value(), "--model says what the model is");
+    } else if (HasModel()) {
+      draft_.Automatic(setting, flag.value(), "describes the model: see model.config");
+    } else {
+      draft_.Absent(setting, flag.value(),
+                    "no model is made without --num-layers; import with it or with --model");
+    }
+  }
+
   void Known(const MegatronFlag& known, const MegatronWords& flag) {
     const std::string setting = "--" + flag.name;
     const std::string note(known.note);
     if (known.fate == Fate::kAutomatic) {
       draft_.Automatic(setting, flag.value(), note);
     } else if (known.fate == Fate::kAbsent) {
-      const bool off = (flag.name == "attention-dropout" || flag.name == "hidden-dropout") &&
-                       (flag.value() == "0" || flag.value() == "0.0");
+      double number = 1;
+      const bool off = absl::SimpleAtod(flag.value(), &number) && number == 0;
       if (off) {
         draft_.Automatic(setting, flag.value(), note);
       } else {
@@ -111,12 +125,12 @@ class Importer {
     } else if (flag.name == "fp8-format") {
       draft_.Mapped(setting, value, "train.precision", "fp8",
                     value == "hybrid" ? "" : "gradients are E5M2, as in the hybrid format");
-    } else if (flag.name == "data-path") {
-      DataPath(flag);
-    } else if (flag.name == "split") {
-      Split(flag);
-    } else if (flag.name == "tokenizer-model" || flag.name == "tokenizer-type") {
-      Tokenizer(flag);
+    } else if (flag.name == "lr-decay-iters" || flag.name == "train-samples") {
+      StepsOf(flag);
+    } else if (flag.name == "optimizer" && value == "adam") {
+      draft_.Automatic(setting, value, "Megatron-LM's decouples the decay too");
+    } else if (flag.name == "data-parallel-sharding-strategy") {
+      Sharding(flag);
     } else if (flag.name == "optimizer-cpu-offload") {
       const std::string part = line_.Given("optimizer-offload-fraction")
                                    ? line_.Value("optimizer-offload-fraction")
@@ -155,6 +169,38 @@ class Importer {
     }
   }
 
+  void StepsOf(const MegatronWords& flag) {
+    const std::string setting = "--" + flag.name, value = flag.value();
+    int64_t count = 0, batch = 0;
+    if (flag.name == "lr-decay-iters") {
+      if (value == line_.Value("train-iters")) {
+        draft_.Automatic(setting, value, "the rate decays to the last step");
+      } else {
+        draft_.Absent(setting, value, "the rate decays to the last step, train.steps");
+      }
+    } else if (absl::SimpleAtoi(value, &count) &&
+               absl::SimpleAtoi(line_.Value("global-batch-size"), &batch) && batch > 0 &&
+               count >= batch && !line_.Given("rampup-batch-size")) {
+      draft_.Mapped(setting, value, "train.steps", absl::StrCat(count / batch),
+                    "samples / global_batch");
+    } else {
+      draft_.Absent(setting, value, "set train.steps: samples / global_batch");
+    }
+  }
+
+  // Of Megatron's own FSDP.
+  void Sharding(const MegatronWords& flag) {
+    const std::vector<std::string_view> stages = {"no_shard", "optim", "optim_grads",
+                                                  "optim_grads_params"};
+    const auto stage = std::find(stages.begin(), stages.end(), flag.value());
+    if (stage == stages.end()) {
+      draft_.Absent("--" + flag.name, flag.value(), "layout.zero is 0, 1, 2 or 3");
+    } else {
+      draft_.Mapped("--" + flag.name, flag.value(), "layout.zero",
+                    absl::StrCat(stage - stages.begin()));
+    }
+  }
+
   // Of the steps over which the rate decays.
   absl::Status SetWarmup() {
     if (!line_.Given("lr-warmup-fraction")) return absl::OkStatus();
@@ -177,61 +223,6 @@ class Importer {
            flag.name == "recompute-modules" ||
            flag.name == "num-layers-per-virtual-pipeline-stage" ||
            flag.name == "num-virtual-stages-per-pipeline-rank";
-  }
-
-  // Prefixes of .bin and .idx pairs, each perhaps after a weight.
-  void DataPath(const MegatronWords& flag) {
-    std::vector<std::string> paths;
-    bool weighted = false;
-    for (const std::string& word : flag.values) {
-      double weight = 0;
-      if (absl::SimpleAtod(word, &weight)) {
-        weighted = true;
-      } else {
-        paths.push_back(word.ends_with(".idx") ? word : word + ".idx");
-      }
-    }
-    draft_.Mapped(
-        "--data-path", flag.value(), "data.train",
-        paths.size() == 1 ? paths[0] : absl::StrCat("[", absl::StrJoin(paths, ", "), "]"),
-        weighted ? "weights of the mixture are left out: files are read by their sizes" : "");
-  }
-
-  void Split(const MegatronWords& flag) {
-    double parts[3] = {0, 0, 0};
-    const std::vector<std::string> words = [&] {
-      std::vector<std::string> split;
-      std::string word;
-      for (const char c : flag.value() + ",") {
-        if (c == ',') {
-          split.push_back(word);
-          word.clear();
-        } else {
-          word += c;
-        }
-      }
-      return split;
-    }();
-    for (size_t i = 0; i < std::min<size_t>(3, words.size()); ++i) {
-      if (!absl::SimpleAtod(words[i], &parts[i])) parts[i] = 0;
-    }
-    const double all = parts[0] + parts[1] + parts[2];
-    if (all <= 0 || parts[1] <= 0) {
-      draft_.Automatic("--split", flag.value(), "data.validation_fraction holds out 5 %");
-      return;
-    }
-    draft_.Mapped("--split", flag.value(), "data.validation_fraction", absl::StrCat(parts[1] / all),
-                  "test data are not set aside");
-  }
-
-  void Tokenizer(const MegatronWords& flag) {
-    const std::string setting = "--" + flag.name;
-    if (flag.name == "tokenizer-type") {
-      draft_.Automatic(setting, flag.value(),
-                       "read off the tokenizer's file; .idx data are tokens already");
-    } else {
-      draft_.Mapped(setting, flag.value(), "data.tokenizer", flag.value());
-    }
   }
 
   absl::Status SetRecompute() {

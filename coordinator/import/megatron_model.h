@@ -1,5 +1,6 @@
 // The model that a command line of Megatron-LM describes, as a Hugging Face config: with RMSNorm,
-// SwiGLU and rotary positions llama's, with LayerNorm, GELU and learned positions gpt2's.
+// SwiGLU and rotary positions that of llama, mistral, qwen2 or qwen3 (by biases, norms of queries
+// and keys, and window), with LayerNorm, GELU and learned positions gpt2's.
 //
 // Pure and thread-safe.
 //
@@ -12,7 +13,8 @@
 
 namespace terrace {
 
-// Sets model.config; a remark says why where the model is of neither family.
+// Sets model.config. INVALID_ARGUMENT names every flag that makes a model which no family is: none
+// is dropped.
 absl::Status SetMegatronModel(const MegatronLine& line, SpecDraft* draft);
 
 }  // namespace terrace

@@ -214,7 +214,7 @@ TEST(DeepSpeedConfigurationTest, WhatCannotBeIsRefusedByKey) {
               HasSubstr("train_batch_size: got the key twice"));
   EXPECT_THAT(Refusal(R"({"zero_optimization": {"stage": 1, "stage": 2}})"),
               HasSubstr("stage: got the key twice"));
-  EXPECT_THAT(Refusal(R"({"train_batch_size": 32,})"), HasSubstr("line 1, column"));
+  EXPECT_THAT(Refusal(R"({"train_batch_size": 32,,})"), HasSubstr("line 1, column"));
   EXPECT_THAT(Refusal(R"({"train_batch_size": -32})"), HasSubstr("must be a whole number from 1"));
   EXPECT_THAT(Refusal(R"({"train_micro_batch_size_per_gpu": 1e300})"), HasSubstr("1000000"));
   EXPECT_THAT(Refusal(R"({"train_micro_batch_size_per_gpu": 18446744073709551615})"),

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "coordinator/spec/job_spec.h"
@@ -14,6 +15,7 @@
 namespace terrace {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr char kLlama[] = R"(
@@ -65,7 +67,7 @@ TEST(MegatronTest, A70BScriptIsTheSameJob) {
   EXPECT_EQ(spec.data().train(0), "/data/wiki_text_document.idx");
   EXPECT_NEAR(spec.data().validation_fraction(), 0.05, 1e-9);
   EXPECT_THAT(spec.model().config_json(), HasSubstr("\"num_key_value_heads\": 8,"));
-  EXPECT_THAT(spec.model().config_json(), HasSubstr("128256"));
+  EXPECT_THAT(spec.model().config_json(), HasSubstr("129024")) << "padded to 128 x 8";
 }
 
 // Megatron-LM turns it off itself; kept, the spec would be refused.
@@ -104,6 +106,154 @@ TEST(MegatronTest, ZeroBubbleAndOffloadHaveCounterparts) {
   EXPECT_EQ(spec.layout().schedule(), "zb-h1");
   EXPECT_DOUBLE_EQ(spec.layout().offload().optimizer().host(), 0.5);
   EXPECT_EQ(spec.layout().context_type(), "ulysses");
+}
+
+constexpr char kSmall[] =
+    "--num-layers 4 --hidden-size 4096 --num-attention-heads 32 --seq-length 128 "
+    "--max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 8 --train-iters 10 "
+    "--lr 1e-4 --vocab-size 32000 ";
+constexpr char kLlamaFlags[] =
+    "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope ";
+
+nlohmann::json Model(const std::string& flags) {
+  return nlohmann::json::parse(Spec(Import(kSmall + flags)).model().config_json());
+}
+std::string Refusal(const std::string& flags) {
+  const auto draft = ImportMegatron(kSmall + flags, {});
+  EXPECT_FALSE(draft.ok()) << flags;
+  return std::string(draft.status().message());
+}
+
+// int((4 * hidden * 2 / 3) / 64) * 64, and 4 * hidden without the gate.
+TEST(MegatronModelTest, TheInnerSizeIsMegatronsOwn) {
+  EXPECT_EQ(Model(kLlamaFlags)["intermediate_size"], 10880);
+  EXPECT_EQ(Model("")["n_inner"], 16384);
+  EXPECT_EQ(Model(std::string(kLlamaFlags) + "--ffn-hidden-size 10944")["intermediate_size"],
+            10944);
+}
+
+TEST(MegatronModelTest, TheVocabularyIsPaddedAsMegatronDoes) {
+  EXPECT_EQ(Model("")["vocab_size"], 32000);
+  EXPECT_EQ(Model("--vocab-size 50257")["vocab_size"], 50304);
+  EXPECT_EQ(Model("--vocab-size 50257 --tensor-model-parallel-size 2")["vocab_size"], 50432);
+  EXPECT_EQ(Model("--vocab-size 50257 --make-vocab-size-divisible-by 1")["vocab_size"], 50257);
+  EXPECT_EQ(Model("--tokenizer-type NullTokenizer")["vocab_size"], 32128) << "and an end of text";
+  EXPECT_THAT(
+      ByName(Import(std::string(kSmall) + "--vocab-size 50257")).at("--num-layers ...").note,
+      HasSubstr("padded to 50304"));
+}
+
+TEST(MegatronModelTest, BiasesNormsAndWindowsDecideTheFamily) {
+  const std::string all = "--swiglu --normalization RMSNorm --position-embedding-type rope ";
+  EXPECT_EQ(Model(kLlamaFlags)["model_type"], "llama");
+  EXPECT_FALSE(Model(kLlamaFlags).contains("attention_bias"));
+  EXPECT_EQ(Model(all)["model_type"], "llama");
+  EXPECT_EQ(Model(all)["attention_bias"], true);
+  EXPECT_EQ(Model(all)["mlp_bias"], true);
+  EXPECT_EQ(Model(std::string(kLlamaFlags) + "--add-qkv-bias")["model_type"], "qwen2");
+  EXPECT_EQ(Model(std::string(kLlamaFlags) + "--qk-layernorm")["model_type"], "qwen3");
+  EXPECT_THAT(Refusal(all + "--qk-layernorm"), HasSubstr("give --disable-bias-linear"));
+  const auto mistral = Model(std::string(kLlamaFlags) + "--window-size (63,0)");
+  EXPECT_EQ(mistral["model_type"], "mistral");
+  EXPECT_EQ(mistral["sliding_window"], 64) << "itself and 63 before";
+  EXPECT_EQ(Model("--swiglu --normalization RMSNorm --disable-bias-linear "
+                  "--use-rotary-position-embeddings")["model_type"],
+            "llama");
+}
+
+TEST(MegatronModelTest, QueryGroupsAreOneWhereOnlyAskedFor) {
+  EXPECT_EQ(Model(kLlamaFlags)["num_key_value_heads"], 32);
+  EXPECT_EQ(Model(std::string(kLlamaFlags) + "--group-query-attention")["num_key_value_heads"], 1);
+  EXPECT_EQ(Model(std::string(kLlamaFlags) + "--num-query-groups 8")["num_key_value_heads"], 32);
+}
+
+TEST(MegatronModelTest, RopeIsScaledAsMegatronDoes) {
+  const auto rope = [](const std::string& flags) {
+    return Model(kLlamaFlags + flags).value("rope_scaling", nlohmann::json());
+  };
+  EXPECT_EQ(rope("--use-rope-scaling")["rope_type"], "llama3");
+  EXPECT_EQ(rope("--use-rope-scaling")["factor"], 8);
+  EXPECT_EQ(rope("--use-rope-scaling --rope-scaling-factor 32")["factor"], 32);
+  EXPECT_EQ(rope("--rotary-seq-len-interpolation-factor 4"),
+            nlohmann::json({{"rope_type", "linear"}, {"factor", 4}}));
+  EXPECT_THAT(rope(""), testing::Eq(nullptr));
+  EXPECT_EQ(Model(std::string(kLlamaFlags) + "--rotary-percent 1.00").count("rope_scaling"), 0);
+}
+
+// None of these may become another model in silence.
+TEST(MegatronModelTest, WhatNoFamilyIsIsRefusedByFlag) {
+  EXPECT_THAT(
+      Refusal("--position-embedding-type rope --rotary-base 500000"),
+      AllOf(HasSubstr("LayerNorm, GELU and rotary positions"), HasSubstr("import with --model")));
+  const std::string llama = kLlamaFlags;
+  for (const char* flags :
+       {"--rotary-percent 0.5", "--rotary-interleaved", "--no-rope-freq 4",
+        "--softmax-type off-by-one", "--multi-latent-attention", "--num-experts 8",
+        "--apply-residual-connection-post-layernorm", "--squared-relu", "--quick-geglu",
+        "--position-embedding-type none", "--position-embedding-type mrope",
+        "--window-attn-skip-freq 2", "--spec local my_spec", "--retro-add-retriever",
+        "--hybrid-override-pattern M-M*-", "--window-size nonsense"}) {
+    const std::string word(flags);
+    EXPECT_THAT(Refusal(llama + word), HasSubstr(word.substr(0, word.find(' ')))) << word;
+  }
+  EXPECT_THAT(Refusal("--normalization RMSNorm"), HasSubstr("RMSNorm, GELU and learned"));
+  EXPECT_THAT(Refusal("--swiglu"), HasSubstr("LayerNorm, SwiGLU and learned"));
+  EXPECT_THAT(Refusal("--disable-bias-linear"), HasSubstr("--disable-bias-linear"));
+  EXPECT_THAT(Refusal("--qk-layernorm"), HasSubstr("--qk-layernorm"));
+  EXPECT_THAT(Refusal("--group-query-attention --num-query-groups 8"), HasSubstr("query-groups"));
+  EXPECT_THAT(Refusal("--kv-channels 64"), HasSubstr("--kv-channels: got '64'"));
+  EXPECT_THAT(Refusal("--no-bias-gelu-fusion"), HasSubstr("--openai-gelu"));
+  EXPECT_EQ(Model("--no-bias-gelu-fusion --openai-gelu")["model_type"], "gpt2");
+  EXPECT_THAT(
+      std::string(ImportMegatron("--num-layers 2 --num-attention-heads 2", {}).status().message()),
+      HasSubstr("--hidden-size: got nothing"));
+}
+
+TEST(MegatronModelTest, WithoutLayersNoModelIsMadeAndThatIsSaid) {
+  const auto settings = ByName(Import("--swiglu --micro-batch-size 2"));
+  EXPECT_EQ(settings.at("--swiglu").fate, Fate::kAbsent);
+  EXPECT_THAT(settings.at("--swiglu").note, HasSubstr("--num-layers"));
+}
+
+TEST(MegatronDataTest, WeightsOfAMixtureAreSaid) {
+  const auto two = ByName(Import("--data-path 0.3 a 0.7 b", {.model = "gpt2"}));
+  EXPECT_EQ(two.at("--data-path").target, "data.train: [a.idx, b.idx]");
+  EXPECT_EQ(two.at("--data-path (weights)").fate, Fate::kAbsent);
+  EXPECT_EQ(two.at("--data-path (weights)").value, "0.3 0.7");
+  EXPECT_EQ(ByName(Import("--data-path 1.0 a", {.model = "gpt2"})).count("--data-path (weights)"),
+            0);
+  EXPECT_EQ(ByName(Import("--data-path a b", {.model = "gpt2"})).count("--data-path (weights)"), 0);
+  const auto split =
+      ByName(Import("--train-data-path 1 a 2 b --valid-data-path 1 c", {.model = "gpt2"}));
+  EXPECT_EQ(split.at("--train-data-path").target, "data.train: [a.idx, b.idx]");
+  EXPECT_EQ(split.at("--valid-data-path").target, "data.validation: c.idx");
+}
+
+TEST(MegatronDataTest, HowDocumentsAreKeptApartIsSaid) {
+  const auto settings = ByName(
+      Import("--reset-attention-mask --reset-position-ids --eod-mask-loss", {.model = "gpt2"}));
+  for (const char* flag : {"--reset-attention-mask", "--reset-position-ids", "--eod-mask-loss"}) {
+    EXPECT_EQ(settings.at(flag).fate, Fate::kAbsent) << flag;
+    EXPECT_THAT(settings.at(flag).note, HasSubstr("data.samples: documents")) << flag;
+  }
+}
+
+TEST(MegatronTest, NumbersLeftOutAreMegatrons) {
+  const SpecDraft draft =
+      Import("--lr 1e-4 --train-samples 1000 --global-batch-size 8", {.model = "gpt2"});
+  EXPECT_EQ(draft.Get("train.steps"), "125");
+  EXPECT_EQ(draft.Get("train.schedule.name"), "linear");
+  EXPECT_EQ(draft.Get("train.optimizer.weight_decay"), "0.01");
+  EXPECT_EQ(draft.Get("train.optimizer.betas"), "[0.9, 0.999]");
+  EXPECT_THAT(draft.remarks(), testing::Contains(HasSubstr("--attention-dropout and")));
+  const auto settings =
+      ByName(Import("--hidden-dropout 0.00 --attention-dropout 0.2 --optimizer adam "
+                    "--train-iters 10 --lr-decay-iters 5",
+                    {.model = "gpt2"}));
+  EXPECT_EQ(settings.at("--hidden-dropout").fate, Fate::kAutomatic);
+  EXPECT_EQ(settings.at("--attention-dropout").fate, Fate::kAbsent);
+  EXPECT_EQ(settings.at("--optimizer").fate, Fate::kAutomatic);
+  EXPECT_EQ(settings.at("--lr-decay-iters").fate, Fate::kAbsent);
 }
 
 TEST(MegatronTest, UnknownFlagsNameTheNearestAndBadOnesTheRule) {

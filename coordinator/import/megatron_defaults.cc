@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/import/megatron_defaults.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+struct Default {
+  std::string_view flag;
+  std::string_view key;
+  std::string_view value;
+};
+constexpr Default kDefaults[] = {
+    {"lr-decay-style", "train.schedule.name", "linear"},
+    {"weight-decay", "train.optimizer.weight_decay", "0.01"},
+    {"adam-beta1", "train.optimizer.betas", "[0.9, 0.999]"},
+};
+
+}  // namespace
+
+void SetMegatronDefaults(const MegatronLine& line, SpecDraft* draft) {
+  std::vector<std::string> filled;
+  for (const Default& one : kDefaults) {
+    if (line.Given(std::string(one.flag)) || draft->Has(one.key)) continue;
+    draft->Set(one.key, std::string(one.value));
+    filled.push_back(absl::StrCat(Absl(one.key), ": ", Absl(one.value)));
+  }
+  if (!filled.empty()) {
+    draft->Remark(absl::StrCat("as Megatron-LM's defaults are where no flag says it: ",
+                               absl::StrJoin(filled, ", ")));
+  }
+  std::vector<std::string> dropped;
+  for (const char* flag : {"attention-dropout", "hidden-dropout"}) {
+    if (!line.Given(flag)) dropped.push_back(absl::StrCat("--", flag));
+  }
+  if (dropped.empty()) return;
+  draft->Remark(absl::StrCat(absl::StrJoin(dropped, " and "), dropped.size() == 1 ? " is" : " are",
+                             " 0.1 in Megatron-LM where not given; nothing is dropped here"));
+}
+
+}  // namespace terrace

@@ -1,0 +1,206 @@
+// What DeepSpeed reads besides the plain form: Hjson, old names, strings for switches, "auto",
+// null; and what it refuses.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/import/deepspeed_values.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "coordinator/import/deepspeed.h"
+#include "coordinator/spec/job_spec.h"
+
+namespace terrace {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+SpecDraft Import(std::string_view json) {
+  auto draft = ImportDeepSpeed(json, {.model = "gpt2", .train = "corpus.txt"});
+  EXPECT_TRUE(draft.ok()) << draft.status();
+  if (!draft.ok()) return SpecDraft();
+  EXPECT_TRUE(ParseJobSpec(draft->Yaml(), "/tmp").ok()) << draft->Yaml();
+  return *std::move(draft);
+}
+std::string Refusal(std::string_view json) {
+  const auto draft = ImportDeepSpeed(json, {});
+  EXPECT_FALSE(draft.ok()) << json;
+  return std::string(draft.status().message());
+}
+ImportedSetting Of(const SpecDraft& draft, std::string_view name) {
+  for (const ImportedSetting& setting : draft.settings()) {
+    if (setting.setting == name) return setting;
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+TEST(DeepSpeedValuesTest, CommentsAndTrailingCommasAreRead) {
+  const SpecDraft draft = Import(R"({
+  # batch for one box
+  "train_batch_size": 8, /* c */ "zero_optimization": {"stage": 2,},
+})");
+  EXPECT_EQ(draft.Get("train.global_batch"), "8");
+  EXPECT_EQ(draft.Get("layout.zero"), "2");
+}
+
+TEST(DeepSpeedValuesTest, SwitchesAreWhatPydanticMakesOfThem) {
+  for (const char* on : {"true", "1", "\"true\"", "\"True\"", "\"on\"", "\"yes\"", "\"1\""}) {
+    const auto value = nlohmann::json::parse(on);
+    EXPECT_EQ(BoolOf(value), true) << on;
+    EXPECT_EQ(Import(R"({"bf16":{"enabled":)" + value.dump() + "}}").Get("train.precision"),
+              "bf16");
+  }
+  for (const char* off : {"false", "0", "\"FALSE\"", "\"off\"", "\"n\""})
+    EXPECT_EQ(BoolOf(nlohmann::json::parse(off)), false) << off;
+  EXPECT_EQ(BoolOf("maybe"), std::nullopt);
+  EXPECT_EQ(BoolOf(2), std::nullopt);
+  EXPECT_THAT(Refusal(R"({"bf16": {"enabled": "maybe"}})"),
+              HasSubstr("bf16.enabled: got \"maybe\", must be true, false or \"auto\""));
+  EXPECT_THAT(Refusal(R"({"zero_optimization": {"cpu_offload": "maybe"}})"),
+              HasSubstr("zero_optimization.cpu_offload: got \"maybe\", must be true or false"));
+  EXPECT_EQ(Import(R"({"zero_optimization":{"stage":"3"}})").Get("layout.zero"), "3");
+}
+
+TEST(DeepSpeedValuesTest, OldNamesOfOffloadAreRead) {
+  const SpecDraft draft = Import(R"({"train_batch_size":8,"zero_optimization":
+      {"stage":3,"cpu_offload":true,"cpu_offload_param":true,"cpu_offload_use_pin_memory":true}})");
+  EXPECT_EQ(draft.Get("layout.offload.optimizer"), "host");
+  EXPECT_EQ(draft.Get("layout.offload.parameter"), "host");
+  EXPECT_EQ(Of(draft, "zero_optimization.cpu_offload_use_pin_memory").fate, Fate::kAutomatic);
+  EXPECT_EQ(
+      Of(Import(R"({"zero_optimization":{"cpu_offload":false}})"), "zero_optimization.cpu_offload")
+          .fate,
+      Fate::kAutomatic);
+  EXPECT_THAT(Refusal(R"({"zero_optimization":{"cpu_offload_param":true,
+                          "offload_param":{"device":"cpu"}}})"),
+              HasSubstr("leave the old name cpu_offload_param out"));
+}
+
+TEST(DeepSpeedValuesTest, ZeroAsASwitchIsStageOne) {
+  const SpecDraft draft = Import(R"({"zero_optimization": true, "allgather_size": 5e8})");
+  EXPECT_EQ(draft.Get("layout.zero"), "1");
+  EXPECT_EQ(Of(draft, "allgather_size").fate, Fate::kAutomatic);
+  EXPECT_EQ(Import(R"({"zero_optimization": false})").Get("layout.zero"), "0");
+  EXPECT_THAT(Refusal(R"({"zero_optimization": 3.5})"), HasSubstr("an object with a stage"));
+}
+
+TEST(DeepSpeedValuesTest, NamesWithoutStage3AreRead) {
+  EXPECT_EQ(Import(R"({"zero_optimization":{"stage":3,"param_persistence_threshold":1e4}})")
+                .Get("layout.persistent_parameters"),
+            "10000");
+}
+
+TEST(DeepSpeedValuesTest, PrecisionLeftToTheTrainerIsUndecidedAndSaid) {
+  const SpecDraft draft = Import(R"({"fp16":{"enabled":"auto","loss_scale_window":500},
+                                     "bf16":{"enabled":"auto"}})");
+  EXPECT_FALSE(draft.Has("train.precision"));
+  EXPECT_FALSE(draft.Has("train.loss_scale"));
+  EXPECT_THAT(draft.remarks(), Contains(HasSubstr("train.precision is undecided")));
+  EXPECT_THAT(Of(draft, "fp16.loss_scale_window").note, HasSubstr("undecided"));
+  const SpecDraft half = Import(R"({"fp16":{"enabled":"auto"},"bf16":{"enabled":false}})");
+  EXPECT_FALSE(half.Has("train.precision"));
+  EXPECT_EQ(Import(R"({"fp16":{"enabled":"auto"},"bf16":{"enabled":true}})").Get("train.precision"),
+            "bf16");
+  EXPECT_EQ(Import(R"({"fp16":{"enabled":false}})").Get("train.precision"), "fp32");
+}
+
+TEST(DeepSpeedValuesTest, TwoPrecisionsAreRefused) {
+  EXPECT_THAT(Refusal(R"({"fp16":{"enabled":true},"bf16":{"enabled":true}})"),
+              HasSubstr("bf16.enabled: got true beside fp16.enabled: true"));
+  EXPECT_THAT(Refusal(R"({"fp16":{"enabled":"true"},"bfloat16":{"enabled":1}})"),
+              HasSubstr("bfloat16.enabled"));
+}
+
+TEST(DeepSpeedValuesTest, TheNewNameOfBf16CountsBeforeTheOld) {
+  EXPECT_EQ(
+      Import(R"({"bf16":{"enabled":false},"bfloat16":{"enabled":true}})").Get("train.precision"),
+      "fp32");
+  EXPECT_EQ(Import(R"({"bfloat16":{"enabled":true}})").Get("train.precision"), "bf16");
+  EXPECT_EQ(
+      Import(R"({"torch_autocast":{"enabled":true,"dtype":"bfloat16"}})").Get("train.precision"),
+      "bf16");
+}
+
+TEST(DeepSpeedValuesTest, TwoDrivesAreBothKept) {
+  const SpecDraft draft = Import(R"({"zero_optimization":{"stage":3,
+      "offload_optimizer":{"device":"nvme","nvme_path":"/a"},
+      "offload_param":{"device":"nvme","nvme_path":"/b"}}})");
+  EXPECT_EQ(draft.Get("resources.nvme.paths"), "[/a, /b]");
+  const SpecDraft one = Import(R"({"zero_optimization":{"stage":3,
+      "offload_optimizer":{"device":"nvme","nvme_path":"/a"},
+      "offload_param":{"device":"cpu","nvme_path":"/b"}}})");
+  EXPECT_EQ(one.Get("resources.nvme.paths"), "/a");
+  EXPECT_EQ(Of(one, "zero_optimization.offload_param.nvme_path").fate, Fate::kAutomatic);
+}
+
+TEST(DeepSpeedValuesTest, KeysThatCirculateGetTheSentenceThatHelps) {
+  for (const char* json :
+       {R"({"nvme_offload":{"path":"/n"}})",
+        R"({"zero_optimization":{"nvme_offload":{"path":"/n","enabled":true}}})"}) {
+    const SpecDraft draft = Import(json);
+    ASSERT_THAT(draft.settings(), Not(IsEmpty()));
+    for (const ImportedSetting& setting : draft.settings()) {
+      EXPECT_EQ(setting.fate, Fate::kUnknown) << setting.setting;
+      EXPECT_THAT(setting.note, HasSubstr("resources.nvme.paths"));
+    }
+  }
+  for (const char* json :
+       {R"({"offload_optim_frac":0.5})", R"({"zero_optimization":{"offload_optim_frac":0.5}})",
+        R"({"zero_optimization":{"offload_optimizer":{"offload_optim_frac":0.5}}})"}) {
+    EXPECT_THAT(Import(json).settings()[0].note, HasSubstr("{device: 0.5, host: 0.5}")) << json;
+  }
+}
+
+TEST(DeepSpeedValuesTest, AutoOfAKeyThatIsNoneIsNoAutomatic) {
+  const SpecDraft draft = Import(R"({"zero_optimization":{"stagee":"auto"}})");
+  EXPECT_EQ(Of(draft, "zero_optimization.stagee").fate, Fate::kUnknown);
+}
+
+TEST(DeepSpeedValuesTest, SectionsThatAreOffAreNotMissed) {
+  const SpecDraft draft = Import(R"({"zero_optimization":{"stage":2,"offload_optimizer":null},
+      "amp":{"enabled":false,"opt_level":"O1"},"sparse_gradients":false,"scheduler":null})");
+  for (const ImportedSetting& setting : draft.settings()) {
+    if (setting.setting == "zero_optimization.stage") continue;
+    EXPECT_EQ(setting.fate, Fate::kAutomatic) << setting.setting << ": " << setting.note;
+  }
+}
+
+// DeepSpeed's numbers where the configuration has none; those of a job spec are others.
+TEST(DeepSpeedValuesTest, NumbersLeftOutAreDeepSpeeds) {
+  const SpecDraft draft = Import(R"({"optimizer":{"type":"AdamW","params":{"lr":"auto"}}})");
+  EXPECT_FALSE(draft.Has("train.optimizer.lr"));
+  EXPECT_EQ(draft.Get("train.optimizer.betas"), "[0.9, 0.999]");
+  EXPECT_EQ(draft.Get("train.optimizer.weight_decay"), "0");
+  EXPECT_EQ(draft.Get("train.clip_grad_norm"), "0");
+  EXPECT_THAT(draft.remarks(), Contains(HasSubstr("the configuration has no scheduler")));
+  EXPECT_FALSE(Import(R"({"gradient_clipping":"auto"})").Has("train.clip_grad_norm"));
+}
+
+TEST(DeepSpeedValuesTest, WhatMakesAnotherOptimizerOrScheduleIsSaid) {
+  const SpecDraft draft = Import(R"({"optimizer":{"type":"Adam","params":{"lr":1e-3,
+      "adam_w_mode":false,"bias_correction":false}},
+      "scheduler":{"type":"WarmupDecayLR","params":{"warmup_max_lr":2e-3,"warmup_min_lr":1e-5}}})");
+  EXPECT_EQ(Of(draft, "optimizer.params.adam_w_mode").fate, Fate::kAbsent);
+  EXPECT_EQ(Of(draft, "optimizer.params.bias_correction").fate, Fate::kAbsent);
+  EXPECT_THAT(Of(draft, "scheduler.type").note, HasSubstr("logarithmic in DeepSpeed"));
+  EXPECT_EQ(draft.Get("train.schedule.min_lr"), "1e-05");
+  EXPECT_EQ(draft.Get("train.optimizer.lr"), "0.002");
+  EXPECT_EQ(draft.Get("train.schedule.warmup_steps"), "1000");
+  EXPECT_EQ(Of(Import(R"({"gradient_allreduce_op":"sum"})"), "gradient_allreduce_op").fate,
+            Fate::kAbsent);
+}
+
+TEST(DeepSpeedValuesTest, ABatchThatIsNoNumberIsRefused) {
+  EXPECT_THAT(Refusal(R"({"train_batch_size":"8"})"), HasSubstr("must be a number"));
+  EXPECT_THAT(Refusal("\xff{}"), HasSubstr("UTF-8"));
+  EXPECT_THAT(Refusal("  "), HasSubstr("is empty"));
+}
+
+}  // namespace
+}  // namespace terrace
