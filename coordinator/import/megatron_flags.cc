@@ -84,7 +84,7 @@ const std::vector<MegatronFlag>& MegatronFlags() {
        "set data.tokenizer to a tokenizer.json; .idx data are tokens already"},
       {"moe-router-topk", kAbsent, "", "there are no experts"},
       {"mtp-num-layers", kAbsent, "", "tokens are predicted one at a time"},
-      {"exit-duration-in-mins", kAbsent, "", "`terrace pause` stops a job with a checkpoint"},
+      {"exit-duration-in-mins", kAbsent, "", "`terrace cancel` stops a job after a checkpoint"},
       {"exit-interval", kAbsent, "", "set train.steps"},
       {"data-cache-path", kAutomatic, "", "data.cache is beside the data"},
       {"attention-backend", kAutomatic, "", "attention never holds all scores"},
