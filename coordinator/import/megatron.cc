@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +29,7 @@ class Importer {
       : line_(line), context_(context) {}
 
   absl::StatusOr<SpecDraft> Run() {
+    RETURN_IF_ERROR(CheckContradictions());
     for (const MegatronWords& flag : line_.flags()) RETURN_IF_ERROR(Import(flag));
     if (context_.model.empty() && HasModel()) RETURN_IF_ERROR(SetMegatronModel(line_, &draft_));
     RETURN_IF_ERROR(SetWarmup());
@@ -63,6 +65,18 @@ class Importer {
     return absl::OkStatus();
   }
 
+  // Megatron-LM refuses these too.
+  absl::Status CheckContradictions() const {
+    for (const auto& [one, other] :
+         {std::pair("bf16", "fp16"), std::pair("train-iters", "train-samples"),
+          std::pair("lr-warmup-iters", "lr-warmup-fraction")}) {
+      if (!line_.Given(one) || !line_.Given(other)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("--", one, ": got the flag beside --", other,
+                                                     ", must be one of them; leave one out"));
+    }
+    return absl::OkStatus();
+  }
+
   bool HasModel() const { return line_.Given("num-layers") || line_.Given("encoder-num-layers"); }
 
   void DescribesModel(const MegatronWords& flag) {
@@ -84,7 +98,8 @@ class Importer {
       draft_.Automatic(setting, flag.value(), note);
     } else if (known.fate == Fate::kAbsent) {
       double number = 1;
-      const bool off = absl::SimpleAtod(flag.value(), &number) && number == 0;
+      const bool off = (absl::SimpleAtod(flag.value(), &number) && number == 0) ||
+                       flag.value() == "constant";  // of an increment
       if (off) {
         draft_.Automatic(setting, flag.value(), note);
       } else {
@@ -129,6 +144,8 @@ class Importer {
       StepsOf(flag);
     } else if (flag.name == "optimizer" && value == "adam") {
       draft_.Automatic(setting, value, "Megatron-LM's decouples the decay too");
+    } else if (flag.name == "use-megatron-fsdp" && line_.Given("data-parallel-sharding-strategy")) {
+      draft_.Automatic(setting, value, "--data-parallel-sharding-strategy says the stage");
     } else if (flag.name == "data-parallel-sharding-strategy") {
       Sharding(flag);
     } else if (flag.name == "optimizer-cpu-offload") {

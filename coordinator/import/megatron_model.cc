@@ -168,7 +168,11 @@ class ModelReader {
                                  ? line_.Value("position-embedding-type")
                                  : "learned_absolute";
     if (type == "rope") return Positions::kRope;
-    if (type == "learned_absolute") return Positions::kLearned;
+    if (type == "learned_absolute") {
+      if (line_.Given("no-position-embedding"))
+        Problem("no-position-embedding", "positions are learned_absolute or rope, never none");
+      return Positions::kLearned;
+    }
     Problem("position-embedding-type", "positions are learned_absolute or rope");
     return Positions::kOther;
   }

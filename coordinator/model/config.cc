@@ -48,6 +48,12 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
   config->head_dim = config->hidden / config->heads;
   config->intermediate = json.Int("n_inner", 1, kMaxWidth, 4 * config->hidden);
   config->max_positions = json.Int("n_positions", 1, kMaxPositions, 1024);
+  const int64_t context = json.Int("n_ctx", 1, kMaxPositions, config->max_positions);
+  if (context != config->max_positions) {
+    config->remarks.push_back(absl::StrCat("model.config: n_ctx: got ", context,
+                                           ", which transformers does not read: there are ",
+                                           config->max_positions, " positions (n_positions)"));
+  }
   config->norm = NormKind::kLayerNorm;
   config->norm_epsilon = json.Real("layer_norm_epsilon", 0, 1, 1e-5);
   config->mlp = MlpKind::kGelu;

@@ -63,7 +63,6 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"rope_theta", "gpt2", kRemark, "which gpt2 does not read: positions are learned"},
       {"rope_scaling", "gpt2", kRemark, "which gpt2 does not read: positions are learned"},
       {"rope_parameters", "gpt2", kRemark, "which gpt2 does not read: positions are learned"},
-      {"n_ctx", "gpt2", kNoEffect, "is not read by transformers: n_positions is"},
 
       {"architectures", "", kNoEffect, "compared with the family where it names another"},
       {"reorder_and_upcast_attn", "gpt2", kNoEffect, "sums of attention are fp32"},

@@ -198,6 +198,7 @@ TEST(MegatronModelTest, WhatNoFamilyIsIsRefusedByFlag) {
   }
   EXPECT_THAT(Refusal("--normalization RMSNorm"), HasSubstr("RMSNorm, GELU and learned"));
   EXPECT_THAT(Refusal("--swiglu"), HasSubstr("LayerNorm, SwiGLU and learned"));
+  EXPECT_THAT(Refusal("--no-position-embedding"), HasSubstr("never none"));
   EXPECT_THAT(Refusal("--disable-bias-linear"), HasSubstr("--disable-bias-linear"));
   EXPECT_THAT(Refusal("--qk-layernorm"), HasSubstr("--qk-layernorm"));
   EXPECT_THAT(Refusal("--group-query-attention --num-query-groups 8"), HasSubstr("query-groups"));
@@ -236,6 +237,19 @@ TEST(MegatronDataTest, HowDocumentsAreKeptApartIsSaid) {
     EXPECT_EQ(settings.at(flag).fate, Fate::kAbsent) << flag;
     EXPECT_THAT(settings.at(flag).note, HasSubstr("data.samples: documents")) << flag;
   }
+}
+
+TEST(MegatronTest, ContradictionsAreRefused) {
+  EXPECT_THAT(Refusal("--bf16 --fp16"), HasSubstr("--bf16: got the flag beside --fp16"));
+  EXPECT_THAT(Refusal("--train-samples 80"), HasSubstr("--train-iters"));
+}
+
+TEST(MegatronTest, TheStageOfFsdpIsThatOfItsStrategy) {
+  for (const char* flags : {"--data-parallel-sharding-strategy optim_grads --use-megatron-fsdp",
+                            "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads"}) {
+    EXPECT_EQ(Import(flags, {.model = "gpt2"}).Get("layout.zero"), "2") << flags;
+  }
+  EXPECT_EQ(Import("--use-megatron-fsdp", {.model = "gpt2"}).Get("layout.zero"), "3");
 }
 
 TEST(MegatronTest, NumbersLeftOutAreMegatrons) {

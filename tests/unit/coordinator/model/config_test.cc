@@ -189,6 +189,15 @@ TEST(ConfigTest, KeysThatNothingReadsAreSaidWithWhatIsMeant) {
                                           Not(HasSubstr("rope_theta"))));
 }
 
+TEST(ConfigTest, AnOldContextSizeIsNotReadAndThatIsSaid) {
+  nlohmann::json json = Preset("gpt2");
+  json["n_ctx"] = 1024;
+  EXPECT_THAT(Parsed(json).remarks, IsEmpty());
+  json["n_ctx"] = 512;
+  EXPECT_EQ(Parsed(json).max_positions, 1024);
+  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("n_ctx: got 512, which transformers")));
+}
+
 TEST(ConfigTest, DropoutIsSaidWhereItIsNotZero) {
   nlohmann::json json = Preset("gpt2");
   json["resid_pdrop"] = 0.1;
