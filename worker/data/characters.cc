@@ -1,31 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/characters.h"
 
-#include <re2/re2.h>
-
 #include <algorithm>
+#include <string>
 
-#include "absl/strings/str_cat.h"
-#include "base/strings.h"
 #include "base/utf8.h"
+#include "worker/data/unicode/code_points.h"
 
 namespace terrace {
-namespace {
-
-bool IsWordCharacter(std::string_view character) {
-  static const RE2 word(absl::StrCat("[", Absl(kWordCharacters), "]"));
-  return RE2::FullMatch(re2::StringPiece(character.data(), character.size()), word);
-}
-
-// Where the last character of `text` begins; `text` is not empty.
 size_t LastCharacter(std::string_view text) {
   for (size_t bytes = 1; bytes <= std::min<size_t>(text.size(), 4); ++bytes) {
     if (Utf8Length(text.substr(text.size() - bytes)) == bytes) return text.size() - bytes;
   }
   return text.size() - 1;
 }
-
-}  // namespace
 
 size_t CharacterBytes(std::string_view text) { return std::max<size_t>(Utf8Length(text), 1); }
 
@@ -62,12 +50,10 @@ size_t TrailingSpaceBytes(std::string_view text) {
   return text.size() - begin;
 }
 
-bool BeginsWithWordCharacter(std::string_view text) {
-  return !text.empty() && IsWordCharacter(text.substr(0, CharacterBytes(text)));
-}
-
-bool EndsWithWordCharacter(std::string_view text) {
-  return !text.empty() && IsWordCharacter(text.substr(LastCharacter(text)));
+bool IsSpace(uint32_t code) {
+  std::string text;
+  AppendCode(code, &text);
+  return SpaceLength(text, 0) != 0;
 }
 
 }  // namespace terrace

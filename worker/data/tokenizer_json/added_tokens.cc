@@ -8,6 +8,8 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/data/characters.h"
+#include "worker/data/unicode/character_class.h"
+#include "worker/data/unicode/code_points.h"
 
 namespace terrace::tokenizer_json {
 namespace {
@@ -31,6 +33,15 @@ absl::StatusOr<AddedToken> ReadToken(const Json& json, const std::string& where,
                     {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"},
                     remarks);
   return token;
+}
+
+bool BeginsInWord(std::string_view text) {
+  size_t position = 0;
+  return !text.empty() && IsWordCharacter(NextCode(text, &position));
+}
+
+bool EndsInWord(std::string_view text) {
+  return !text.empty() && BeginsInWord(text.substr(LastCharacter(text)));
 }
 
 bool SameOptions(const AddedToken& a, const AddedToken& b) {
@@ -79,17 +90,35 @@ absl::StatusOr<std::vector<AddedToken>> ReadAddedTokens(
   return tokens;
 }
 
+absl::Status CheckPatterns(const std::vector<AddedToken>& tokens,
+                           const std::function<std::string(const std::string&)>& normalize) {
+  absl::flat_hash_map<std::string, std::string> contents;  // by pattern
+  for (const AddedToken& token : tokens) {
+    if (!token.normalized) continue;
+    const std::string pattern = normalize(token.content);
+    if (pattern.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the normalizer leaves nothing of the added token \"", token.content,
+                       "\", which would be found everywhere; give it \"normalized\": false"));
+    }
+    const auto [other, is_new] = contents.emplace(pattern, token.content);
+    if (is_new) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the normalizer makes the added tokens \"", other->second, "\" and \"", token.content,
+        "\" the same, so that chance decides between them in the "
+        "tokenizers library; give one of them \"normalized\": false"));
+  }
+  return absl::OkStatus();
+}
+
 AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens, bool normalized,
                          const std::function<std::string(const std::string&)>& pattern) {
-  for (const bool special : {true, false}) {  // of equal patterns the last one counts
-    for (const AddedToken& token : tokens) {
-      if (token.special != special || token.normalized != normalized) continue;
-      const std::string text = pattern(token.content);
-      if (text.empty()) continue;
-      begins_[static_cast<unsigned char>(text.front())] = true;
-      trie_.Add(text, static_cast<int32_t>(tokens_.size()));
-      tokens_.push_back(token);
-    }
+  for (const AddedToken& token : tokens) {
+    if (token.normalized != normalized) continue;
+    const std::string text = pattern(token.content);
+    begins_[static_cast<unsigned char>(text.front())] = true;
+    trie_.Add(text, static_cast<int32_t>(tokens_.size()));
+    tokens_.push_back(token);
   }
 }
 
@@ -118,8 +147,8 @@ void AddedTokens::Split(std::string_view text, const Visitor& visit) const {
     }
     size_t begin = at, end = at + length;
     at = end;
-    if (token->single_word && (EndsWithWordCharacter(text.substr(0, begin)) ||
-                               BeginsWithWordCharacter(text.substr(end)))) {
+    if (token->single_word &&
+        (EndsInWord(text.substr(0, begin)) || BeginsInWord(text.substr(end)))) {
       continue;
     }
     // As in the library: white space that an earlier token took is not taken twice, but a token

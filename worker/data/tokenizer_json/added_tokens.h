@@ -41,6 +41,10 @@ absl::StatusOr<std::vector<AddedToken>> ReadAddedTokens(
     const Json& list, const std::function<std::optional<int32_t>(const std::string&)>& id_of,
     int64_t model_tokens, Remarks* remarks);
 
+// INVALID_ARGUMENT when tokens that are found by their normalized text cannot be told apart.
+absl::Status CheckPatterns(const std::vector<AddedToken>& tokens,
+                           const std::function<std::string(const std::string&)>& normalize);
+
 // The tokens that are looked for in one kind of text.
 class AddedTokens {
  public:

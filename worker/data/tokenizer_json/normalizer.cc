@@ -1,13 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/tokenizer_json/normalizer.h"
 
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/data/tokenizer_json/normalizer_steps.h"
 #include "worker/data/tokenizer_json/pattern.h"
 
 namespace terrace::tokenizer_json {
+namespace {
+
+// Those without members.
+std::optional<Normalizer::Step> PlainStep(const std::string& type) {
+  if (type == "NFC") return NormalFormStep(NormalForm::kNfc);
+  if (type == "NFD") return NormalFormStep(NormalForm::kNfd);
+  if (type == "NFKC") return NormalFormStep(NormalForm::kNfkc);
+  if (type == "NFKD") return NormalFormStep(NormalForm::kNfkd);
+  if (type == "Lowercase") return LowercaseStep();
+  if (type == "StripAccents") return MapStep(&WithoutMarks);
+  if (type == "Nmt") return MapStep(&WithoutControls);
+  return std::nullopt;
+}
+
+}  // namespace
 
 absl::Status Normalizer::AddReplace(const Json& json, Remarks* remarks) {
   constexpr char kWhere[] = "normalizer Replace";
@@ -46,11 +63,14 @@ absl::Status Normalizer::Add(const Json& json, Remarks* remarks) {
     steps_.push_back(PrependStep(prefix.value_or("")));
     return absl::OkStatus();
   }
-  if (type != "NFC") {
-    return Unsupported("normalizer", type, "null, NFC, Prepend, Replace, Strip or a Sequence");
+  const std::optional<Step> step = PlainStep(type);
+  if (!step.has_value()) {
+    return Unsupported("normalizer", type,
+                       "null, NFC, NFD, NFKC, NFKD, Lowercase, Nmt, Prepend, Replace, Strip, "
+                       "StripAccents or a Sequence of them");
   }
-  RemarkUnknownKeys(json, "normalizer NFC", {"type"}, remarks);
-  steps_.push_back(NfcStep());
+  RemarkUnknownKeys(json, absl::StrCat("normalizer ", type), {"type"}, remarks);
+  steps_.push_back(*step);
   return absl::OkStatus();
 }
 
@@ -70,6 +90,12 @@ std::string_view Normalizer::Apply(std::string_view text, std::string* storage,
     text = *storage;
   }
   return text;
+}
+
+std::string Normalizer::Applied(std::string_view text) const {
+  std::string storage;
+  size_t start_bytes = 0;
+  return std::string(Apply(text, &storage, &start_bytes));
 }
 
 }  // namespace terrace::tokenizer_json

@@ -25,6 +25,8 @@ class Normalizer {
   // beginning stands for the first character of the whole text; 0 when that is elsewhere or gone.
   std::string_view Apply(std::string_view text, std::string* storage, size_t* start_bytes) const;
 
+  std::string Applied(std::string_view text) const;
+
   // Returns false, and leaves `out` alone, when `text` stays as it is. `out` is empty.
   using Step = std::function<bool(std::string_view text, std::string* out, size_t* start_bytes)>;
 

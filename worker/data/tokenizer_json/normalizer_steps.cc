@@ -8,17 +8,55 @@
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
 #include "worker/data/characters.h"
-#include "worker/data/nfc.h"
+#include "worker/data/unicode/character_class.h"
+#include "worker/data/unicode/code_points.h"
 
 namespace terrace::tokenizer_json {
 
-Normalizer::Step NfcStep() {
-  return [](std::string_view text, std::string* out, size_t* start_bytes) {
-    if (IsSurelyNfc(text)) return false;
-    *out = NormalizeNfc(text);
-    *start_bytes = std::min(NormalizeNfc(text.substr(0, *start_bytes)).size(), out->size());
+Normalizer::Step NormalFormStep(NormalForm form) {
+  return [form](std::string_view text, std::string* out, size_t* start_bytes) {
+    if (IsSurelyNormal(text, form)) return false;
+    *out = Normalize(text, form);
+    *start_bytes = std::min(Normalize(text.substr(0, *start_bytes), form).size(), out->size());
     return true;
   };
+}
+
+Normalizer::Step LowercaseStep() {
+  return [](std::string_view text, std::string* out, size_t* start_bytes) {
+    *out = Lowercase(text);
+    *start_bytes = Lowercase(text.substr(0, *start_bytes)).size();
+    return true;
+  };
+}
+
+Normalizer::Step MapStep(uint32_t (*map)(uint32_t code)) {
+  return [map](std::string_view text, std::string* out, size_t* start_bytes) {
+    size_t start = 0;
+    for (size_t i = 0; i < text.size();) {
+      const bool at_start = i < *start_bytes;
+      const uint32_t code = map(NextCode(text, &i));
+      if (code != kNoCode) AppendCode(code, out);
+      if (at_start) start = out->size();
+    }
+    *start_bytes = start;
+    return true;
+  };
+}
+
+uint32_t WithoutMarks(uint32_t code) { return IsMark(code) ? kNoCode : code; }
+
+uint32_t WithoutControls(uint32_t code) {
+  const auto is_in = [code](uint32_t first, uint32_t last) {
+    return code >= first && code <= last;
+  };
+  const bool is_space = code == 0x9 || code == 0xa || code == 0xc || code == 0xd ||
+                        code == 0x1680 || is_in(0x200b, 0x200f) || code == 0x2028 ||
+                        code == 0x2029 || code == 0x2581 || code == 0xfeff || code == 0xfffd;
+  if (is_space) return ' ';
+  const bool is_control = is_in(0x1, 0x8) || code == 0xb || is_in(0xe, 0x1f) || code == 0x7f ||
+                          code == 0x8f || code == 0x9f;
+  return is_control ? kNoCode : code;
 }
 
 Normalizer::Step PrependStep(std::string prefix) {

@@ -16,19 +16,13 @@ namespace {
 constexpr size_t kCachedPieces = 1 << 18;
 constexpr size_t kCachedPieceBytes = 48;
 
-std::string Normalized(const Normalizer& normalizer, const std::string& text) {
-  std::string storage;
-  size_t start_bytes = 0;
-  return std::string(normalizer.Apply(text, &storage, &start_bytes));
-}
-
 // By id, as the decoder takes them: an added token is what it was found by.
 std::vector<std::string> TokensOf(const Pipeline& pipeline) {
   std::vector<std::string> tokens = pipeline.model->tokens();
   for (const AddedToken& token : pipeline.added) {
     if (tokens.size() <= static_cast<size_t>(token.id)) tokens.resize(token.id + 1);
     tokens[token.id] =
-        token.normalized ? Normalized(pipeline.normalizer, token.content) : token.content;
+        token.normalized ? pipeline.normalizer.Applied(token.content) : token.content;
   }
   return tokens;
 }
@@ -42,7 +36,7 @@ class PipelineTokenizer final : public Tokenizer {
                    [](const std::string& content) { return content; }),
         normalized_added_(
             pipeline.added, /*normalized=*/true,
-            [this](const std::string& content) { return Normalized(normalizer_, content); }),
+            [this](const std::string& content) { return normalizer_.Applied(content); }),
         pre_tokenizer_(std::move(pipeline.pre_tokenizer)),
         decoder_(std::move(pipeline.decoder)),
         special_(std::move(special)),

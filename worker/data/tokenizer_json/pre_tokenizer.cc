@@ -10,6 +10,7 @@
 #include "worker/data/characters.h"
 #include "worker/data/tokenizer_json/pattern.h"
 #include "worker/data/tokenizer_json/pre_tokenizer_steps.h"
+#include "worker/data/unicode/character_class.h"
 
 namespace terrace::tokenizer_json {
 namespace {
@@ -67,6 +68,10 @@ absl::Status PreTokenizer::AddMetaspace(const Json& json, Remarks* remarks) {
   return AddSplitter(Splitter::Literal(replacement.value_or("\u2581")), "MergedWithNext");
 }
 
+absl::Status PreTokenizer::AddCharacters(bool (*holds)(uint32_t code), std::string_view behavior) {
+  return AddSplitter(Splitter::Characters(holds), behavior);
+}
+
 absl::Status PreTokenizer::AddByteLevel(const Json& json, Remarks* remarks) {
   constexpr char kWhere[] = "pre_tokenizer ByteLevel";
   RemarkUnknownKeys(json, kWhere, {"type", "add_prefix_space", "trim_offsets", "use_regex"},
@@ -91,32 +96,46 @@ absl::Status PreTokenizer::Add(const Json& json, Remarks* remarks) {
   if (byte_level_) {
     return Unsupported("pre_tokenizer", absl::StrCat(type, " after ByteLevel"), "in front of it");
   }
+  return AddStep(type, json, remarks);
+}
+
+absl::Status PreTokenizer::AddStep(const std::string& type, const Json& json, Remarks* remarks) {
   if (type == "Split") return AddSplit(json, remarks);
   if (type == "ByteLevel") return AddByteLevel(json, remarks);
   if (type == "Metaspace") return AddMetaspace(json, remarks);
-  if (type == "WhitespaceSplit") return AddPattern(R"(\s)", "Removed");
+  if (type == "WhitespaceSplit") return AddCharacters(&IsSpace, "Removed");
   if (type == "Whitespace") {
-    return AddPattern(
-        absl::StrCat("[", Absl(kWordCharacters), "]+|[^\\s", Absl(kWordCharacters), "]+"),
-        "Removed", /*invert=*/true);
+    RETURN_IF_ERROR(AddCharacters(&IsSpace, "Removed"));
+    return AddCharacters(&IsWordCharacter, "Contiguous");
   }
   if (type == "CharDelimiterSplit") {
     ASSIGN_OR_RETURN(const std::optional<std::string> delimiter,
                      StringMember(json, "delimiter", "pre_tokenizer CharDelimiterSplit"));
-    if (!delimiter.has_value() || delimiter->empty())
+    if (!delimiter.has_value() || delimiter->empty()) {
       return Unsupported("pre_tokenizer CharDelimiterSplit.delimiter", "missing", "a character");
+    }
     return AddSplitter(Splitter::Literal(*delimiter), "Removed");
+  }
+  if (type == "Punctuation") {
+    RemarkUnknownKeys(json, "pre_tokenizer Punctuation", {"type", "behavior"}, remarks);
+    ASSIGN_OR_RETURN(const std::optional<std::string> behavior,
+                     StringMember(json, "behavior", "pre_tokenizer Punctuation"));
+    return AddCharacters(&IsPunctuation, behavior.value_or("Isolated"));
+  }
+  if (type == "BertPreTokenizer") {
+    RETURN_IF_ERROR(AddCharacters(&IsSpace, "Removed"));
+    return AddCharacters(&IsPunctuation, "Isolated");
   }
   if (type == "Digits") {
     RemarkUnknownKeys(json, "pre_tokenizer Digits", {"type", "individual_digits"}, remarks);
     ASSIGN_OR_RETURN(const bool individual,
                      BoolMember(json, "individual_digits", false, "pre_tokenizer Digits"));
-    return AddPattern(individual ? R"(\p{N})" : R"(\p{N}+)", "Isolated");
+    return AddCharacters(&IsNumeric, individual ? "Isolated" : "Contiguous");
   }
   return Unsupported(
       "pre_tokenizer", type,
-      "ByteLevel, Metaspace, Split, Digits, Whitespace, WhitespaceSplit, CharDelimiterSplit or a "
-      "Sequence of them");
+      "ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
+      "CharDelimiterSplit, BertPreTokenizer or a Sequence of them");
 }
 
 absl::StatusOr<PreTokenizer> PreTokenizer::Read(const Json& json, Remarks* remarks) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +44,8 @@ class PreTokenizer {
 
  private:
   absl::Status Add(const Json& json, Remarks* remarks);
+  absl::Status AddStep(const std::string& type, const Json& json, Remarks* remarks);
+  absl::Status AddCharacters(bool (*holds)(uint32_t code), std::string_view behavior);
   absl::Status AddByteLevel(const Json& json, Remarks* remarks);
   absl::Status AddSplit(const Json& json, Remarks* remarks);
   absl::Status AddMetaspace(const Json& json, Remarks* remarks);

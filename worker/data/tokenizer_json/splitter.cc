@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/data/characters.h"
+#include "worker/data/unicode/code_points.h"
 
 namespace terrace::tokenizer_json {
 namespace {
@@ -151,6 +152,22 @@ Splitter Splitter::Literal(std::string text) {
   return splitter;
 }
 
+Splitter Splitter::Characters(bool (*holds)(uint32_t code)) {
+  Splitter splitter;
+  splitter.holds_ = holds;
+  return splitter;
+}
+
+Splitter::Part Splitter::NextCharacter(std::string_view text, size_t begin) const {
+  for (size_t end = begin; end < text.size();) {
+    size_t next = end;
+    const bool is_match = holds_(NextCode(text, &next));
+    if (is_match) return end == begin ? Part{next, true} : Part{end, false};
+    end = next;
+  }
+  return {text.size(), false};
+}
+
 size_t Splitter::MatchEnd(std::string_view text, size_t begin) const {
   const re2::StringPiece input(text.data(), text.size());
   re2::StringPiece match;
@@ -166,6 +183,7 @@ size_t Splitter::MatchEnd(std::string_view text, size_t begin) const {
 }
 
 Splitter::Part Splitter::Next(std::string_view text, size_t begin) const {
+  if (holds_ != nullptr) return NextCharacter(text, begin);
   if (!literal_.empty()) {
     const size_t found = text.find(literal_, begin);
     if (found == begin) return {begin + literal_.size(), true};

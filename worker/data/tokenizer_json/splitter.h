@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,6 +31,8 @@ class Splitter {
   static absl::StatusOr<Splitter> Create(std::string_view pattern);
   // Matches `text` itself.
   static Splitter Literal(std::string text);
+  // Matches every character for which `holds`, one at a time.
+  static Splitter Characters(bool (*holds)(uint32_t code));
   Splitter(Splitter&&) noexcept;
   Splitter& operator=(Splitter&&) noexcept;
   ~Splitter();
@@ -43,8 +46,10 @@ class Splitter {
 
  private:
   Splitter();
+  Part NextCharacter(std::string_view text, size_t begin) const;
   size_t MatchEnd(std::string_view text, size_t begin) const;  // `begin`: no match
-  std::string literal_;  // not empty: looked for instead of a pattern
+  bool (*holds_)(uint32_t code) = nullptr;  // not null: asked instead of a pattern
+  std::string literal_;                     // not empty: looked for instead of a pattern
   std::unique_ptr<re2::RE2>
       before_;  // the alternatives before the look-ahead; all of them where there is none
   bool has_look_ahead_ = false;

@@ -68,6 +68,9 @@ absl::StatusOr<Pipeline> ReadDocument(const Json& file, Remarks* remarks) {
   const auto id_of = [&](const std::string& token) { return pipeline.model->IdOfToken(token); };
   ASSIGN_OR_RETURN(pipeline.added, ReadAddedTokens(Member(file, "added_tokens"), id_of,
                                                    pipeline.model->token_count(), remarks));
+  RETURN_IF_ERROR(CheckPatterns(pipeline.added, [&](const std::string& content) {
+    return pipeline.normalizer.Applied(content);
+  }));
   ASSIGN_OR_RETURN(pipeline.decoder, Decoder::Read(Member(file, "decoder"),
                                                    pipeline.pre_tokenizer.byte_level(), remarks));
   return pipeline;

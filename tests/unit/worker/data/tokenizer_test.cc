@@ -122,7 +122,9 @@ TEST_F(RefusalTest, NamesWhatCannotBeDoneExactly) {
       {"/version", "2.0", "version is 2.0, must be 1.0"},
       {"/model/dropout", 0.1, "model.dropout is 0.1"},
       {"/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix is </w>"},
-      {"/normalizer", {{"type", "Lowercase"}}, "normalizer is Lowercase, must be null, NFC"},
+      {"/normalizer",
+       {{"type", "BertNormalizer"}},
+       "normalizer is BertNormalizer, must be null, NFC"},
       {"/pre_tokenizer", {{"type", "UnicodeScripts"}}, "pre_tokenizer is UnicodeScripts"},
       {"/pre_tokenizer",
        {{"type", "Metaspace"}, {"prepend_scheme", "last"}},
@@ -142,6 +144,21 @@ TEST_F(RefusalTest, NamesWhatCannotBeDoneExactly) {
     definition_[Json::json_pointer(item.pointer)] = item.value;
     EXPECT_THAT(Load(), HasSubstr(item.message)) << item.pointer;
   }
+}
+
+TEST_F(RefusalTest, AddedTokensThatCannotBeToldApart) {
+  const auto added = [](const char* content) {
+    return Json{{"id", 9}, {"content", content}, {"normalized", true}};
+  };
+  definition_["added_tokens"] = {added("\u00e9"), added("e\u0301")};
+  EXPECT_THAT(Load(), HasSubstr("chance decides between them"));
+  definition_["added_tokens"] = {added("a"), {{"id", 9}, {"content", "a"}, {"lstrip", true}}};
+  EXPECT_THAT(Load(), HasSubstr("stands there twice with other options"));
+  definition_["added_tokens"] = {added("a"), added("a")};
+  EXPECT_EQ(Load(), "");
+  definition_["normalizer"] = {{"type", "Strip"}};
+  definition_["added_tokens"] = {added("  ")};
+  EXPECT_THAT(Load(), HasSubstr("leaves nothing of the added token"));
 }
 
 TEST_F(RefusalTest, DamagedFilesNeverCrash) {

@@ -25,8 +25,8 @@ POOLS = [
     "жщюя", "漢字仮名", "한글", "\u00a0\u2003\u3000\u0085\u2028\u200b", "😀✨👩‍👩‍👧", "'s't'll", "\n\n ", "ⅷ½²", "ﬁＡｂ①㎏", "ıİſﬀẞ",
     "\u200c\u200d", "กำ", "नमस्ते", "ⓐ🅰", "\u0000\u0001\u007f\ufeff\ufffd", "▁▁ ",
 ]
-CONTENTS = [
-    "<|endoftext|>", "</s>", "<s>", "  ", "    ", "   ", "\t\t", "hello", "he", "world", "é", "e\u0301", "A\u030a", "<x> y", "\n",
+CONTENTS = [  # no two have the same normal form C
+    "<|endoftext|>", "</s>", "<s>", "  ", "    ", "   ", "\t\t", "hello", "he", "world", "é", "A\u030a", "<x> y", "\n",
     "\n\n", "ab", "abc", "b", "한", "<|im_start|>", "🙂", "İ", " the", "▁", "12",
 ]
 
@@ -138,6 +138,20 @@ def unigram_forms(rng):
     yield "no model.type", {"pre_tokenizer": words, "model": {"type": None}}
 
 
+def normalizer_forms():
+    plain = {name: {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "StripAccents")}
+    spaces = replace({"Regex": " {2,}"}, " ")
+    chains = {name: step for name, step in plain.items()} | {
+        "albert": sequence("normalizers", replace({"String": "``"}, "\""), plain["NFKD"], plain["StripAccents"], plain["Lowercase"]),
+        "xlnet": sequence("normalizers", plain["Nmt"], plain["NFKC"], spaces, PREPEND),
+    }
+    for name, normalizer in chains.items():
+        yield name, {"normalizer": normalizer, "pre_tokenizer": metaspace("first", True), "decoder": metaspace("first", True)}
+    steps = [{"type": "Punctuation", "behavior": behavior} for behavior in ("Isolated", "Contiguous")] + [{"type": "BertPreTokenizer"}]
+    for i, step in enumerate(steps):
+        yield f"punctuation {i}", {"pre_tokenizer": step}
+
+
 def forms(rng):
     """(name, base, change)"""
     for base in ["gpt2", "llama3", "qwen", "digits"]:
@@ -150,6 +164,8 @@ def forms(rng):
     for name, change in character_forms(rng):
         yield name, "llama2.json", change
     for name, change in unigram_forms(rng):
+        yield name, "unigram.json", change
+    for name, change in normalizer_forms():
         yield name, "unigram.json", change
 
 

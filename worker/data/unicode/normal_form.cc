@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/nfc.h"
+#include "worker/data/unicode/normal_form.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <utility>
 #include <vector>
+
+#include "worker/data/unicode/code_points.h"
 
 namespace terrace {
 namespace {
@@ -16,15 +18,21 @@ struct Decomposition {
   uint32_t second;  // 0: none
   bool composes;    // first + second become `code` again
 };
+// Its full compatibility decomposition, where it differs from the canonical one: in
+// kCompatibleTexts.
+struct Compatible {
+  uint32_t code;
+  uint32_t begin;
+  uint32_t count;
+};
 struct ClassRange {
   uint32_t first;
   uint32_t last;
   uint32_t value;
 };
-#include "worker/data/nfc_table.inc"
+#include "worker/data/unicode/normal_form_table.inc"
 
 constexpr uint32_t kFirstNeedingWork = 0x300;
-constexpr uint32_t kRawByte = 0x80000000;  // a byte that is not UTF-8, carried through
 
 // Hangul syllables are computed (Unicode chapter 3.12).
 constexpr uint32_t kHangul = 0xac00, kLead = 0x1100, kVowel = 0x1161, kTail = 0x11a7;
@@ -42,37 +50,14 @@ uint32_t CombiningClass(uint32_t code) {
   return code < kFirstNeedingWork ? 0 : ValueOf(kClasses, code);
 }
 
-// The code point at `*position`, which moves behind it.
-uint32_t Next(std::string_view text, size_t* position) {
-  const unsigned char lead = text[(*position)++];
-  if (lead < 0x80) return lead;
-  const int more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc2 ? 1 : 0;
-  uint32_t code = lead & (0x3f >> more);
-  if (more == 0 || *position + more > text.size()) return kRawByte | lead;
-  for (int i = 0; i < more; ++i) {
-    const unsigned char c = text[*position + i];
-    if ((c & 0xc0) != 0x80) return kRawByte | lead;
-    code = code << 6 | (c & 0x3f);
-  }
-  constexpr uint32_t kSmallest[] = {0, 0x80, 0x800, 0x10000};
-  if (code < kSmallest[more] || code > 0x10ffff) return kRawByte | lead;
-  *position += more;
-  return code;
-}
-
-void Append(uint32_t code, std::string* out) {
-  if (code < 0x80 || (code & kRawByte) != 0) {
-    out->push_back(static_cast<char>(code));
-  } else if (code < 0x800) {
-    out->append({static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))});
-  } else if (code < 0x10000) {
-    out->append({static_cast<char>(0xe0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 0x3f)),
-                 static_cast<char>(0x80 | (code & 0x3f))});
-  } else {
-    out->append(
-        {static_cast<char>(0xf0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3f)),
-         static_cast<char>(0x80 | (code >> 6 & 0x3f)), static_cast<char>(0x80 | (code & 0x3f))});
-  }
+// False when there is none.
+bool DecomposeCompatibly(uint32_t code, std::vector<uint32_t>* out) {
+  const auto* found = std::lower_bound(std::begin(kCompatible), std::end(kCompatible), code,
+                                       [](const Compatible& c, uint32_t x) { return c.code < x; });
+  if (found == std::end(kCompatible) || found->code != code) return false;
+  const uint32_t* begin = kCompatibleTexts + found->begin;
+  out->insert(out->end(), begin, begin + found->count);
+  return true;
 }
 
 void Decompose(uint32_t code, std::vector<uint32_t>* out) {
@@ -159,9 +144,12 @@ void ComposeAll(std::vector<uint32_t>* codes) {
 
 }  // namespace
 
-bool IsSurelyNfc(std::string_view text) {
+bool IsSurelyNormal(std::string_view text, NormalForm form) {
+  if (form != NormalForm::kNfc) {
+    return std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
+  }
   for (size_t i = 0; i < text.size();) {
-    const uint32_t code = Next(text, &i);
+    const uint32_t code = NextCode(text, &i);
     if (code >= kFirstNeedingWork && (code & kRawByte) == 0 && ValueOf(kNeedWork, code) != 0) {
       return false;
     }
@@ -169,15 +157,19 @@ bool IsSurelyNfc(std::string_view text) {
   return true;
 }
 
-std::string NormalizeNfc(std::string_view text) {
+std::string Normalize(std::string_view text, NormalForm form) {
+  const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
   std::vector<uint32_t> codes;
   codes.reserve(text.size());
-  for (size_t i = 0; i < text.size();) Decompose(Next(text, &i), &codes);
+  for (size_t i = 0; i < text.size();) {
+    const uint32_t code = NextCode(text, &i);
+    if (!compatible || !DecomposeCompatibly(code, &codes)) Decompose(code, &codes);
+  }
   SortMarks(&codes);
-  ComposeAll(&codes);
+  if (form == NormalForm::kNfc || form == NormalForm::kNfkc) ComposeAll(&codes);
   std::string out;
   out.reserve(text.size());
-  for (const uint32_t code : codes) Append(code, &out);
+  for (const uint32_t code : codes) AppendCode(code, &out);
   return out;
 }
 

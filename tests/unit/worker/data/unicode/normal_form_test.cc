@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/nfc.h"
+#include "worker/data/unicode/normal_form.h"
 
 #include "gtest/gtest.h"
 
 namespace terrace {
 namespace {
 
-TEST(NfcTest, ComposesReordersAndExcludes) {
+TEST(NormalFormTest, ComposesReordersAndExcludes) {
   const std::pair<const char*, const char*> cases[] = {
       {"plain ASCII", "plain ASCII"},
       {"e\u0301", "\u00e9"},
@@ -23,18 +23,18 @@ TEST(NfcTest, ComposesReordersAndExcludes) {
       {"\n\u0301", "\n\u0301"},
   };
   for (const auto& [in, out] : cases) {
-    EXPECT_EQ(NormalizeNfc(in), out) << in;
-    EXPECT_EQ(NormalizeNfc(out), out) << "normal text stays";
-    EXPECT_TRUE(!IsSurelyNfc(in) || std::string(in) == out) << in;
+    EXPECT_EQ(Normalize(in, NormalForm::kNfc), out) << in;
+    EXPECT_EQ(Normalize(out, NormalForm::kNfc), out) << "normal text stays";
+    EXPECT_TRUE(!IsSurelyNormal(in, NormalForm::kNfc) || std::string(in) == out) << in;
   }
-  EXPECT_TRUE(IsSurelyNfc("na\u00efve \u4f60\u597d \ud55c \u041f"));
-  EXPECT_FALSE(IsSurelyNfc("e\u0301"));
+  EXPECT_TRUE(IsSurelyNormal("na\u00efve \u4f60\u597d \ud55c \u041f", NormalForm::kNfc));
+  EXPECT_FALSE(IsSurelyNormal("e\u0301", NormalForm::kNfc));
 }
 
-TEST(NfcTest, BytesThatAreNotUtf8Stay) {
+TEST(NormalFormTest, BytesThatAreNotUtf8Stay) {
   for (const std::string text :
        {"\xff\xc3", "a\xe0\x80\x80z", "\xf8\x88\x80\x80\x80", "\xc3", "\xed\xa0\x80"}) {
-    EXPECT_EQ(NormalizeNfc(text), text);
+    EXPECT_EQ(Normalize(text, NormalForm::kNfc), text);
   }
 }
 
