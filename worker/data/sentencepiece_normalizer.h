@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/data/byte_trie.h"
+#include "worker/data/character_map.h"
 #include "worker/data/sentencepiece_model.h"
 
 namespace terrace {
@@ -36,12 +37,10 @@ class SentencePieceNormalizer {
   };
   SentencePieceNormalizer() = default;
   Prefix NormalizePrefix(std::string_view text) const;
-  Prefix LookUp(std::string_view text) const;  // consumed 0: the map has no rule
   void AppendSpace(std::string* out) const;
 
   const ByteTrie* symbols_ = nullptr;
-  std::vector<uint32_t> units_;  // double array (Darts-clone)
-  std::string replacements_;     // each ends with a zero byte
+  CharacterMap map_;
   bool space_as_suffix_ = false;
   bool add_dummy_prefix_ = true;
   bool remove_extra_spaces_ = true;

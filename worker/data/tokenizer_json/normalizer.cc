@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "worker/data/tokenizer_json/normalizer_steps.h"
 #include "worker/data/tokenizer_json/pattern.h"
+#include "worker/data/tokenizer_json/precompiled.h"
 
 namespace terrace::tokenizer_json {
 namespace {
@@ -63,11 +64,17 @@ absl::Status Normalizer::Add(const Json& json, Remarks* remarks) {
     steps_.push_back(PrependStep(prefix.value_or("")));
     return absl::OkStatus();
   }
+  if (type == "Precompiled") {
+    ASSIGN_OR_RETURN(Step step, ReadPrecompiled(json, remarks));
+    steps_.push_back(std::move(step));
+    return absl::OkStatus();
+  }
   const std::optional<Step> step = PlainStep(type);
   if (!step.has_value()) {
-    return Unsupported("normalizer", type,
-                       "null, NFC, NFD, NFKC, NFKD, Lowercase, Nmt, Prepend, Replace, Strip, "
-                       "StripAccents or a Sequence of them");
+    return Unsupported(
+        "normalizer", type,
+        "null, NFC, NFD, NFKC, NFKD, Lowercase, Nmt, Precompiled, Prepend, Replace, Strip, "
+        "StripAccents or a Sequence of them");
   }
   RemarkUnknownKeys(json, absl::StrCat("normalizer ", type), {"type"}, remarks);
   steps_.push_back(*step);

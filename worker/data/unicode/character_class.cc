@@ -49,6 +49,8 @@ std::string Lowercase(std::string_view text) {
 
 bool IsMark(uint32_t code) { return Holds(kMarks, code); }
 bool IsPunctuation(uint32_t code) { return Holds(kPunctuation, code); }
+bool ExtendsCluster(uint32_t code) { return Holds(kExtends, code); }
+bool IsClusterControl(uint32_t code) { return Holds(kClusterControls, code); }
 bool IsNumeric(uint32_t code) { return Holds(kNumeric, code); }
 bool IsWordCharacter(uint32_t code) { return Holds(kWord, code); }
 

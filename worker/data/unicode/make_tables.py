@@ -9,6 +9,7 @@ The library's crates are of several versions of Unicode, so each property is ask
 data says what to ask for.
 """
 import pathlib
+import struct
 import unicodedata as u
 
 from tokenizers import normalizers, pre_tokenizers
@@ -86,9 +87,26 @@ def normal_form_table():
     return lines + ["};"]
 
 
+def map_of_a():
+    """A character map with one rule, "a" becomes "X": it takes the place of a whole short cluster."""
+    units = [0] * 0x400
+    units[0] = 0x100 << 10
+    units[0x161] = ord("a") | 1 << 8 | 0x200 << 10
+    units[0x361] = 0x80000000
+    return struct.pack("<I", 4 * len(units)) + struct.pack(f"<{len(units)}I", *units) + b"X\0"
+
+
+def is_cluster_control(c):
+    """Unicode Standard Annex 29; what extends a cluster is asked of the library."""
+    prepended = 0x600 <= c <= 0x605 or c in (0x6DD, 0x70F, 0x8E2, 0x110BD, 0x110CD)
+    extends = c in (0x200C, 0x200D) or 0xE0020 <= c <= 0xE007F
+    return u.category(chr(c)) in ("Cc", "Cf", "Zl", "Zp") and not prepended and not extends
+
+
 def character_table():
     lower, strip, punctuation = normalizers.Lowercase(), normalizers.StripAccents(), pre_tokenizers.Punctuation()
     digits, words = pre_tokenizers.Digits(), pre_tokenizers.Whitespace()
+    clusters = normalizers.Precompiled(map_of_a())
     lines = ["constexpr LowercaseRow kLowercase[] = {"]
     for c in CODES:
         text = lower.normalize_str(chr(c))
@@ -97,6 +115,8 @@ def character_table():
             lines.append("{0x%X,0x%X,0x%X}," % (c, codes[0], codes[1]))
     for name, holds in (("kMarks", lambda c: strip.normalize_str(chr(c)) == ""),
                         ("kPunctuation", lambda c: len(punctuation.pre_tokenize_str("a" + chr(c))) == 2),
+                        ("kExtends", lambda c: clusters.normalize_str("a" + chr(c)) == "X"),
+                        ("kClusterControls", is_cluster_control),
                         ("kNumeric", lambda c: len(digits.pre_tokenize_str("a" + chr(c))) == 2),
                         ("kWord", lambda c: words.pre_tokenize_str("a" + chr(c))[0][0] == "a" + chr(c))):
         lines += ["};", f"constexpr CodeRange {name}[] = {{"] + ["{0x%X,0x%X}," % tuple(row[:2]) for row in ranges(holds)]

@@ -2,16 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records what the tokenizers library makes of hostile text with many forms of tokenizer.json.
 
-    pip install tokenizers==0.23.3
+    pip install tokenizers==0.23.3 sentencepiece==0.2.3
     tests/unit/worker/data/tokenizer_json/make_recorded_ids.py
 
 Writes recorded.jsonl: one form a line, as a change (RFC 7396) of a document in ../testdata, with texts, their ids and what
 those decode to. Documents that are missing there are trained.
 """
+import base64
+import io
 import json
 import pathlib
 import random
+import tempfile
 
+import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
@@ -138,6 +142,51 @@ def unigram_forms(rng):
     yield "no model.type", {"pre_tokenizer": words, "model": {"type": None}}
 
 
+def character_map():
+    """Of a tiny SentencePiece model, with rules for what stands in the texts: the usual map is 240 KiB long."""
+    rules = {"\t": " ", "\n": " ", "\r": " ", "\r\n": " ", "\u00a0": " ", "\u3000": " ", "\u2028": " ", "\u200b": " ", "\ufeff": "", "\u0001": "",
+             "\u007f": "", "ﬁ": "fi", "ﬀ": "ff", "Ａ": "A", "ｂ": "b", "①": "1", "㎏": "kg", "½": "1⁄2", "²": "2", "ⅷ": "viii", "ⓐ": "a",
+             "A\u030a": "Å", "e\u0301": "é", "я": "ya", "ſ": "s", "ẞ": "SS"}
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as table:
+        table.writelines(f"{hexadecimal(key)}\t{hexadecimal(value)}\n" for key, value in rules.items())
+        table.flush()
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(corpus()), model_writer=model, vocab_size=200, minloglevel=2,
+                                                 normalization_rule_tsv=table.name)
+    normalizer = dict(fields(model.getvalue()))[3]
+    return base64.b64encode(dict(fields(normalizer))[2]).decode()
+
+
+def hexadecimal(text):
+    return " ".join(f"{ord(c):X}" for c in text)
+
+
+def fields(message):
+    """(number, value) of the fields of a protobuf message."""
+    position = 0
+
+    def number():
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while position < len(message):
+        tag = number()
+        kind = tag & 7
+        if kind == 0:
+            yield tag >> 3, number()
+            continue
+        length = number() if kind == 2 else 4 if kind == 5 else 8
+        yield tag >> 3, message[position:position + length]
+        position += length
+
+
 def normalizer_forms():
     plain = {name: {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "StripAccents")}
     spaces = replace({"Regex": " {2,}"}, " ")
@@ -145,6 +194,10 @@ def normalizer_forms():
         "albert": sequence("normalizers", replace({"String": "``"}, "\""), plain["NFKD"], plain["StripAccents"], plain["Lowercase"]),
         "xlnet": sequence("normalizers", plain["Nmt"], plain["NFKC"], spaces, PREPEND),
     }
+    precompiled = {"type": "Precompiled", "precompiled_charsmap": character_map()}
+    chains["t5 with a map"] = sequence("normalizers", precompiled, {"type": "Strip", "strip_left": False, "strip_right": True},
+                            replace({"Regex": " {2,}"}, "▁"))
+    chains["precompiled"] = precompiled
     for name, normalizer in chains.items():
         yield name, {"normalizer": normalizer, "pre_tokenizer": metaspace("first", True), "decoder": metaspace("first", True)}
     steps = [{"type": "Punctuation", "behavior": behavior} for behavior in ("Isolated", "Contiguous")] + [{"type": "BertPreTokenizer"}]
