@@ -54,6 +54,29 @@ GangFailure FindFailure(absl::Span<const RankView> ranks, bool missing_is_failur
   return found;
 }
 
+std::string WhatStartWaitsFor(absl::Span<const RankView> ranks) {
+  const auto progress = [](const RankView& view) {
+    return view.presence == Presence::kReported ? static_cast<int>(view.report.state()) : 0;
+  };
+  const auto last = std::min_element(
+      ranks.begin(), ranks.end(),
+      [&](const RankView& a, const RankView& b) { return progress(a) < progress(b); });
+  if (last == ranks.end()) return "";
+  const std::string who = absl::StrCat("rank ", last->rank, " on ", last->worker);
+  if (last->presence == Presence::kMissing) {
+    return absl::StrCat("waits for ", who, ", which its worker has not taken up yet");
+  }
+  if (last->presence != Presence::kReported) {
+    return absl::StrCat("waits for ", who, ", whose worker is silent");
+  }
+  if (!last->report.message().empty()) return absl::StrCat(who, ": ", last->report.message());
+  if (last->report.state() != v1::RANK_STARTED)
+    return absl::StrCat("waits for ", who, " to prepare");
+  return absl::StrCat("waits for ", who,
+                      last->report.pid() == 0 ? ", which fetches its program"
+                                              : ", whose process does not answer yet");
+}
+
 bool HasLiveRank(absl::Span<const RankView> ranks) {
   return std::any_of(ranks.begin(), ranks.end(), &IsAlive);
 }

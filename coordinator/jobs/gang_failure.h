@@ -1,4 +1,5 @@
-// What broke a gang, of all that its ranks and workers report. Pure and thread-safe.
+// What broke a gang, or holds up its start, of all that its ranks and workers report. Pure and
+// thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,6 +21,9 @@ struct GangFailure {
 // When one rank dies its peers fail for want of it, so a reason that a restart
 // cannot cure wins, then a rank whose memory ran out, then a lost worker, then the first rank.
 GangFailure FindFailure(absl::Span<const RankView> ranks, bool missing_is_failure);
+
+// Of a gang that starts: the rank that is furthest behind, and what it does, as a sentence.
+std::string WhatStartWaitsFor(absl::Span<const RankView> ranks);
 
 // Some rank is known to live.
 bool HasLiveRank(absl::Span<const RankView> ranks);

@@ -248,7 +248,9 @@ class Rules {
       return Illegal(job_, "it has no ranks");
     }
     // While a gang starts, a missing rank is one whose start command is still to be carried out.
-    GangFailure failure = FindFailure(input.ranks, job_.state() == v1::RUNNING);
+    const bool missing_is_failure =
+        job_.state() == v1::RUNNING || input.starting_ms >= kStartTakenUpMs;
+    GangFailure failure = FindFailure(input.ranks, missing_is_failure);
     if (IsPermanent(failure.reason)) {
       return mover_.To(v1::FAILED, failure.reason, std::move(failure.message));
     }
@@ -261,7 +263,10 @@ class Rules {
       return Recover(std::move(mover_), failure.reason, failure.message);
     }
     if (job_.state() == v1::RUNNING) return ObserveRunning(std::move(mover_), input.ranks);
-    if (!All(input.ranks, IsPrepared)) return mover_.Stay();
+    if (!All(input.ranks, IsPrepared)) {
+      if (!input.tell) return mover_.Stay();
+      return mover_.To(v1::STARTING, v1::REASON_NONE, WhatStartWaitsFor(input.ranks));
+    }
     return mover_.To(v1::RUNNING, v1::REASON_NONE, "");
   }
 

@@ -81,6 +81,8 @@ struct Placed {
 };
 struct RanksObserved {
   std::vector<RankView> ranks;  // all of the placement
+  int64_t starting_ms = 0;      // since they were placed, while they start
+  bool tell = false;            // what the start waits for
 };
 struct Progressed {
   v1::Progress progress;
@@ -111,6 +113,9 @@ struct Action {
 };
 // One action at most per worker, in order of rank.
 std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks);
+
+// Until a worker reports the ranks that it was told to start.
+inline constexpr int64_t kStartTakenUpMs = 60'000;
 
 // True when a reported rank must be killed and forgotten: its job has ended, is unknown (null), or
 // has moved on to another epoch.

@@ -86,8 +86,9 @@ class Reconciler {
  public:
   struct Timing {
     Cluster::Timing cluster;
-    int64_t repeat_ns = 1'000'000'000;    // before a command is sent again
-    int64_t progress_ns = 1'000'000'000;  // between buffered writes of a job's progress
+    int64_t repeat_ns = 1'000'000'000;      // before a command is sent again
+    int64_t progress_ns = 1'000'000'000;    // between buffered writes of a job's progress
+    int64_t start_told_ns = 5'000'000'000;  // between two words on what a start waits for
     // For the ranks of a job that ends because its gang broke, to say their last.
     int64_t last_words_ns = 2'000'000'000;
   };
@@ -134,6 +135,10 @@ class Reconciler {
     int64_t last_sequence = 0;
     bool planning = false;
     int planners_lost = 0;  // in a row
+    // Of the gang that starts: its epoch, and since when this coordinator knows of it.
+    int64_t starting_epoch = 0;
+    int64_t starting_ns = 0;
+    int64_t start_told_ns = 0;
     bool progress_unwritten = false;
     int64_t progress_written_ns = 0;
     std::string budget;  // the last one that was planned for: the same is not tried again
@@ -163,6 +168,7 @@ class Reconciler {
   std::vector<RankView> Views(const v1::Job& job) const;
   void ObserveJobs();
   void ObserveJob(const std::string& id, Entry& entry);
+  RanksObserved Observed(Entry& entry, const std::vector<RankView>& ranks) const;
   // Whether the job's end waits for what its ranks may still say.
   bool HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) const;
   void Act(const v1::Job& job, const std::vector<RankView>& ranks);

@@ -54,7 +54,7 @@ void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
   if (HoldsDevices(entry.job.state())) TakeProgress(entry, ranks);
   if (HearsLastWords(entry, ranks)) return;
   if (!entry.broken.empty()) ranks = WithLastWords(entry.broken, ranks);
-  if (absl::Status status = Update(id, RanksObserved{ranks}); !status.ok()) {
+  if (absl::Status status = Update(id, Observed(entry, ranks)); !status.ok()) {
     log::Warn("job ", id, " cannot be updated: ", status.message());
     if (!entry.broken.empty()) return;  // as it was, for the next pass
   }
@@ -62,6 +62,19 @@ void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
   if (left == nullptr) return;
   left->broken.clear();
   Act(left->job, ranks);
+}
+
+RanksObserved Reconciler::Observed(Entry& entry, const std::vector<RankView>& ranks) const {
+  RanksObserved observed{.ranks = ranks};
+  if (entry.job.state() != v1::STARTING) return observed;
+  const int64_t now = clock_.MonotonicNanos();
+  if (std::exchange(entry.starting_epoch, entry.job.epoch()) != entry.job.epoch()) {
+    entry.starting_ns = entry.start_told_ns = now;
+  }
+  observed.starting_ms = (now - entry.starting_ns) / 1'000'000;
+  observed.tell = now - entry.start_told_ns >= timing_.start_told_ns;
+  if (observed.tell) entry.start_told_ns = now;
+  return observed;
 }
 
 bool Reconciler::HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) const {

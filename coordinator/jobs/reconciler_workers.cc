@@ -79,7 +79,7 @@ absl::Status Reconciler::SendProgram(std::string_view worker, std::string_view s
   if (!bytes.ok()) {
     log::Warn("worker ", Absl(worker), " asks for program ", Absl(sha256), ": ",
               bytes.status().message());
-    return absl::OkStatus();
+    return absl::OkStatus();  // the worker gives up in the end, and says what it waited for
   }
   const int64_t total = static_cast<int64_t>(bytes->size());
   for (int64_t offset = 0; offset < total; offset += kProgramChunkBytes) {

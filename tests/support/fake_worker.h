@@ -27,6 +27,7 @@ class FakeWorker {
   const std::string& name() const { return node_.name(); }
 
   void Handle(const v1::CoordinatorMessage& message) {
+    if (deaf) return;
     received.push_back(message);
     if (message.has_start()) {
       for (const v1::RankConfig& config : message.start().ranks()) Start(config);
@@ -64,6 +65,7 @@ class FakeWorker {
 
   std::map<std::pair<std::string, uint32_t>, v1::RankReport> ranks;  // by job and rank
   std::vector<v1::CoordinatorMessage> received;
+  bool deaf = false;  // carries nothing out
 
  private:
   void Start(const v1::RankConfig& config) {

@@ -118,9 +118,10 @@ class Daemon {
   }
 
   void TakeChunk(const v1::ProgramChunk& chunk) {
+    supervisor_.ProgramComes(chunk.sha256());
     const absl::StatusOr<bool> complete = programs_.Add(chunk);
     if (!complete.ok()) {
-      log::Warn(complete.status().message());
+      supervisor_.ProgramFailed(chunk.sha256(), complete.status());
     } else if (*complete) {
       supervisor_.ProgramArrived(chunk.sha256());
     }
@@ -143,6 +144,7 @@ class Daemon {
       wait = std::min(wait, kPoll);
     }
     if (!registered_) return wait;
+    wait = std::min(wait, supervisor_.AdvanceStarts());
     if (!events_.empty() || clock_.MonotonicNanos() >= heartbeat_due_ns_) Report();
     if (!events_.empty()) wait = std::min(wait, kPoll);
     return std::min(wait, absl::Nanoseconds(heartbeat_due_ns_ - clock_.MonotonicNanos()));
@@ -195,21 +197,21 @@ void SetMfu(const v1::HardwareProfile& profile, Supervisor::Metrics* rank) {
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const DaemonOptions& options,
                                                             const v1::Node& node, Daemon* daemon) {
   const Agent::Options& agent = options.agent;
-  return MetricsServer::Start({.address = options.metrics_listen,
-                               .insecure = options.metrics_insecure ||
-                                           (agent.insecure && agent.tls_cert.empty()),
-                               .tls_cert = agent.tls_cert,
-                               .tls_key = agent.tls_key,
-                               .tls_ca = agent.tls_ca},
-                              [node, daemon]() -> std::string {
-                                WorkerSnapshot snapshot;
-                                if (!daemon->TakeSnapshot(&snapshot)) return "";
-                                snapshot.devices = node.devices();
-                                snapshot.device_memory_bytes = node.device_memory_bytes();
-                                snapshot.memory_bytes = node.memory_bytes();
-                                for (auto& rank : snapshot.ranks) SetMfu(node.profile(), &rank);
-                                return WorkerMetricsText(snapshot);
-                              });
+  return MetricsServer::Start(
+      {.address = options.metrics_listen,
+       .insecure = options.metrics_insecure || (agent.insecure && agent.tls_cert.empty()),
+       .tls_cert = agent.tls_cert,
+       .tls_key = agent.tls_key,
+       .tls_ca = agent.tls_ca},
+      [node, daemon]() -> std::string {
+        WorkerSnapshot snapshot;
+        if (!daemon->TakeSnapshot(&snapshot)) return "";
+        snapshot.devices = node.devices();
+        snapshot.device_memory_bytes = node.device_memory_bytes();
+        snapshot.memory_bytes = node.memory_bytes();
+        for (auto& rank : snapshot.ranks) SetMfu(node.profile(), &rank);
+        return WorkerMetricsText(snapshot);
+      });
 }
 
 }  // namespace

@@ -76,8 +76,10 @@ absl::Status ProgramCache::Store(std::string_view sha256, const std::string& byt
   RETURN_IF_ERROR(MakeDirectories(folder_));
   RemoveOldest();
   const std::string part = PathOf(sha256) + ".part";
-  RETURN_IF_ERROR(WriteSyncedFile(part, bytes));
-  return Rename(part, PathOf(sha256));
+  const absl::Status written = WriteSyncedFile(part, bytes);
+  if (written.ok()) return Rename(part, PathOf(sha256));
+  RemoveAll(part).IgnoreError();  // what did fit of it is in the way of others
+  return written;
 }
 
 // A rank reads its program when it starts; what it no longer needs can be asked for again.

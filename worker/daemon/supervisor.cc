@@ -41,63 +41,11 @@ void Supervisor::Start(const v1::StartRanks& start) {
   ports_.changed();
 }
 
-void Supervisor::StartOne(const v1::RankConfig& config) {
-  const Key key{config.job(), config.epoch(), config.rank()};
-  Rank& rank = ranks_[key];
-  rank.config = config;
-  rank.config.set_run_directory(RunDirectory(options_.state_directory, config));
-  if (config.spec().train().trace_steps() > 0) {
-    rank.config.set_trace_path(TracePath(rank.config.run_directory()));
-    rank.config.set_trace_steps(config.spec().train().trace_steps());
-  }
-  rank.report.set_job(key.job);
-  rank.report.set_epoch(key.epoch);
-  rank.report.set_rank(key.rank);
-  rank.report.set_device(config.device());
-  rank.report.set_state(v1::RANK_STARTED);
-  const auto program = programs_.Find(config.program_sha256());
-  if (program.ok()) {
-    Launch(key, rank);
-  } else if (absl::IsNotFound(program.status())) {
-    v1::WorkerMessage need;
-    need.mutable_need_program()->set_sha256(config.program_sha256());
-    ports_.to_coordinator(need);
-  } else {
-    Fail(rank, v1::REASON_INTERNAL, std::string(program.status().message()));
-  }
-}
-
-void Supervisor::ProgramArrived(std::string_view sha256) {
-  for (auto& [key, rank] : ranks_) {
-    const bool waits = rank.process == nullptr && !rank.ended;
-    if (waits && rank.config.program_sha256() == sha256) Launch(key, rank);
-  }
-}
-
-void Supervisor::Launch(const Key& key, Rank& rank) {
-  const auto program = programs_.Find(rank.config.program_sha256());
-  if (program.ok()) rank.config.set_program_path(*program);
-  absl::Status status = program.status();
-  if (status.ok()) status = WriteConfig(rank.config);
-  if (status.ok()) {
-    auto process = WatchedProcess::Start(
-        {options_.rank_binary, rank.config, options_.die_with_daemon}, HandlersOf(key));
-    status = process.status();
-    if (status.ok()) rank.process = *std::move(process);
-  }
-  if (!status.ok()) {
-    return Fail(rank, v1::REASON_INTERNAL, absl::StrCat("cannot be started: ", status.message()));
-  }
-  rank.report.set_pid(rank.process->pid());
-  WatchMemory(rank, rank.process->pid());
-  log::Info("started rank ", key.rank, " of job ", key.job, " epoch ", key.epoch, ", process ",
-            rank.process->pid());
-}
-
 void Supervisor::Go(const v1::Go& go) {
   for (auto& [key, rank] : ranks_) {
     if (key.job != go.job() || key.epoch != go.epoch()) continue;
     rank.go = true;
+    rank.heard_ms = NowMs();
     SendCommands(rank);
   }
 }
@@ -153,7 +101,8 @@ void Supervisor::Answer(const v1::KvValues& values) {
 }
 
 void Supervisor::Resend() {
-  for (const auto& [key, rank] : ranks_) {
+  asked_ms_.clear();
+  for (auto& [key, rank] : ranks_) {
     if (rank.ended) continue;
     v1::WorkerMessage message;
     for (const v1::KvSet& set : rank.keys) {
@@ -165,8 +114,8 @@ void Supervisor::Resend() {
       ports_.to_coordinator(message);
     }
     if (rank.process == nullptr) {
-      message.mutable_need_program()->set_sha256(rank.config.program_sha256());
-      ports_.to_coordinator(message);
+      if (!rank.start_failed) rank.step_since_ms = NowMs();
+      TryStart(key, rank);
     }
   }
 }
@@ -193,7 +142,9 @@ WatchedProcess::Handlers Supervisor::HandlersOf(const Key& key) {
 
 void Supervisor::Linked(const Key& key) {
   auto found = ranks_.find(key);
-  if (found != ranks_.end()) SendCommands(found->second);
+  if (found == ranks_.end()) return;
+  found->second.heard_ms = NowMs();
+  SendCommands(found->second);
 }
 
 void Supervisor::Ended(const Key& key, const std::string& how) {
@@ -207,6 +158,7 @@ void Supervisor::Ended(const Key& key, const std::string& how) {
   SettleFlight(rank.config.run_directory()).IgnoreError();  // there may be none
   PassOnUntoldSteps(rank);
   if (rank.forget) return Forget(key);
+  if (!rank.overdue.empty()) return Fail(rank, v1::REASON_RANK_DIED, rank.overdue);
   v1::RankReport last = rank.claimed;
   if (!IsFinal(last.state())) {
     if (const auto written = ReadExitReport(rank.config.run_directory()); written.has_value()) {
@@ -272,6 +224,7 @@ void Supervisor::AdoptOne(const v1::RankConfig& config) {
     auto process = WatchedProcess::Adopt(*pid, config.run_directory(), HandlersOf(key));
     if (process.ok()) {
       rank.process = *std::move(process);
+      rank.heard_ms = NowMs();
       rank.report.set_pid(*pid);
       WatchMemory(rank, *pid);
       log::Info("found rank ", key.rank, " of job ", key.job, " epoch ", key.epoch,

@@ -4,8 +4,9 @@
 // Commands are fenced by epoch: one older than the newest seen of a job is refused. A new daemon
 // finds the ranks of the old one in the run directories and goes on with them.
 //
-// Its parts: supervisor.cc, supervisor_messages.cc for what ranks say and supervisor_memory.cc for
-// what they hold. Used only on the daemon's loop; rank processes call back through `post`.
+// Its parts: supervisor.cc, supervisor_start.cc for how ranks start, supervisor_messages.cc for
+// what ranks say and supervisor_memory.cc for what they hold. Used only on the daemon's loop; rank
+// processes call back through `post`.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,11 +40,21 @@ bool IsFinal(v1::RankState state);
 
 class Supervisor {
  public:
+  // What the steps of a start may take.
+  struct Starting {
+    int64_t ask_again_ms = 10'000;   // without a part of the program that was asked for
+    int64_t program_ms = 60'000;     // without a part of it, in all
+    int64_t retry_ms = 5'000;        // after what failed
+    int64_t retry_for_ms = 30'000;   // then the rank has failed
+    int64_t link_ms = 120'000;       // until a process answers
+    int64_t prepare_ms = 3'600'000;  // without a word from one that prepares
+  };
   struct Options {
     std::string state_directory;
     std::string rank_binary;
     bool die_with_daemon = false;
     MemoryWatch::Capacity capacity = {};
+    Starting starting = {};
   };
   struct Ports {
     std::function<void(std::function<void()>)> post;               // onto the loop
@@ -61,8 +72,15 @@ class Supervisor {
   void Go(const v1::Go& go);
   void Stop(const v1::StopRanks& stop);
   void Answer(const v1::KvValues& values);
+  // A part of this program has come.
+  void ProgramComes(std::string_view sha256);
   // Starts the ranks that waited for this program.
   void ProgramArrived(std::string_view sha256);
+  // It cannot be had, or not be kept: the ranks that wait for it say so, and try again.
+  void ProgramFailed(std::string_view sha256, const absl::Status& status);
+  // While the coordinator is there: tries again what is due, gives up what is overdue. How long the
+  // next may wait.
+  absl::Duration AdvanceStarts();
   // After a (re)connection: keys, open waits and programs asked for may be lost with the old one.
   void Resend();
   // For the end of a daemon that takes its ranks along. Waits until they are dead.
@@ -100,6 +118,12 @@ class Supervisor {
     std::unique_ptr<MemoryWatch> memory;  // from its start
     int64_t memory_told_ms = 0;
     std::unique_ptr<WatchedProcess> process;  // null: waits for its program, or has ended
+    // Of a start: when the present step began or last moved on, and when it is tried again.
+    int64_t step_since_ms = 0;
+    int64_t next_try_ms = 0;
+    bool start_failed = false;  // an attempt did
+    int64_t heard_ms = 0;       // when the process last said anything
+    std::string overdue;        // why it was killed before it trained
     bool ended = false;
     bool forget = false;  // as soon as it has ended
     bool go = false;
@@ -112,7 +136,14 @@ class Supervisor {
   };
 
   void StartOne(const v1::RankConfig& config);
-  void Launch(const Key& key, Rank& rank);
+  void TryStart(const Key& key, Rank& rank);
+  void Launch(const Key& key, Rank& rank, const std::string& program);
+  static bool IsWaitingFor(const Rank& rank, std::string_view sha256);
+  // After a failed attempt: another later, or the end.
+  void Postpone(Rank& rank, const std::string& why);
+  // By when a process must have said something.
+  int64_t Deadline(const Rank& rank) const;
+  int64_t NowMs() const;
   void AdoptOne(const v1::RankConfig& config);
   WatchedProcess::Handlers HandlersOf(const Key& key);
   void Received(const Key& key, const v1::LinkMessage& message);
@@ -139,6 +170,7 @@ class Supervisor {
   ProgramCache& programs_;
   WatchedPrograms watched_programs_;
   std::map<Key, Rank> ranks_;
+  std::map<std::string, int64_t, std::less<>> asked_ms_;  // for which program, when last
 };
 
 }  // namespace terrace

@@ -19,6 +19,7 @@ void Supervisor::Received(const Key& key, const v1::LinkMessage& message) {
   auto found = ranks_.find(key);
   if (found == ranks_.end()) return;
   Rank& rank = found->second;
+  rank.heard_ms = NowMs();
   if (message.has_metrics()) rank.metrics = message.metrics();
   if (message.events_size() > 0) PassOn(rank, message);
   v1::WorkerMessage out;

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints that cannot be written: the job fails as a shortage of resources, with the place named, and the last complete
-checkpoint stays as it was."""
+checkpoint stays as it was. A worker that cannot keep the program of a job that starts says so, and tries again."""
 import os
 import pathlib
 import resource
 import subprocess
 import unittest
 
+from service import ServiceTest
 from support import GPT, OK, RESOURCES, TerraceTest
 
 WIDE = {**GPT, "n_embd": 64}  # a checkpoint of about 1.3 MB
@@ -57,6 +58,56 @@ class FullDiskTest(TerraceTest):
         self.refused(result, "occupied", "checkpoint")
         self.assertEqual(result.done["reason"], "CHECKPOINT_ERROR")
         self.assertEqual(result.events("step"), [], "told before hours of training, not after")
+
+
+@unittest.skipUnless(os.geteuid() == 0, "mounting needs root")
+class FullWorkerTest(ServiceTest):
+    """A worker whose own disk is full when a job is to start there."""
+
+    def setUp(self):
+        super().setUp()
+        self.place = self.folder / "worker-0"
+        self.place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", self.place], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", self.place], check=True)
+        self.start_service(workers=1)
+        self.ballast = self.place / "ballast"
+
+    def fill(self):
+        with open(self.ballast, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+
+    def wait_for_message(self, job, words, seconds):
+        def message():
+            status = self.status(job)
+            return words.lower() in status["message"].lower() and status
+        return self.wait_until(message, f"{job} says {words}", seconds)
+
+    def test_what_its_start_waits_for_is_told_and_it_goes_on_when_there_is_room(self):
+        self.fill()
+        job = self.submit(self.job({"train.steps": 5}))
+        status = self.wait_for_message(job, "no space left", 20)
+        self.assertEqual(status["state"], "STARTING")
+        for words in ("rank 0 on worker-0", str(self.place / "programs"), "tried again", "free some space"):
+            self.assertIn(words, status["message"])
+        watched = self.start("--coordinator", self.address, "watch", job, "-o", "json")
+        watched.wait_for(lambda event: event["event"] == "state" and "No space left" in event["message"])
+        self.ballast.unlink()
+        self.assertEqual(self.wait_for_state(job, "SUCCEEDED", "FAILED")["state"], "SUCCEEDED")
+
+    def test_it_fails_in_the_end_and_the_jobs_behind_it_run(self):
+        self.fill()
+        job = self.submit(self.job({"train.steps": 5, "max_restarts": 0}))
+        behind = self.submit(self.job({"train.steps": 5}))
+        self.wait_until(lambda: self.status(job)["state"] == "FAILED", "the start is given up", 90)
+        self.ballast.unlink()
+        self.assertIn("No space left", self.status(job)["message"])
+        self.assertIn("tried again for 30 s", self.status(job)["message"])
+        self.assertEqual(self.wait_for_state(behind, "SUCCEEDED", "FAILED")["state"], "SUCCEEDED")
 
 
 if __name__ == "__main__":

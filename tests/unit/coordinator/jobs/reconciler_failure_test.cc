@@ -28,6 +28,43 @@ TEST_F(ReconcilerTest, ADeadRankRestartsTheWholeGangInANewEpoch) {
   EXPECT_EQ(JobNow(id).state(), v1::RUNNING);
 }
 
+TEST_F(ReconcilerTest, WhatAStartWaitsForIsTold) {
+  FakeWorker& w0 = AddWorker("w0", 2);
+  const std::string id = Submit(Spec("a", 2));
+  w0.SetAll(id, v1::RANK_PREPARING);
+  v1::RankReport& late = RankOf("w0", id, 1);
+  late.set_state(v1::RANK_STARTED);
+  Pass(4000);
+  EXPECT_EQ(JobNow(id).message(), "") << "as long as that it may take";
+  Pass(2000);
+  EXPECT_EQ(JobNow(id).state(), v1::STARTING);
+  EXPECT_EQ(JobNow(id).message(), "waits for rank 1 on w0, which fetches its program");
+  late.set_message("its program cannot be kept: the disk is full");
+  Pass(6000);
+  EXPECT_EQ(JobNow(id).message(), "rank 1 on w0: its program cannot be kept: the disk is full");
+  late.clear_message();
+  late.set_state(v1::RANK_PREPARING);
+  Pass(6000);
+  EXPECT_EQ(JobNow(id).message(), "waits for rank 0 on w0 to prepare");
+  Ready(id);
+  EXPECT_EQ(JobNow(id).state(), v1::RUNNING);
+  EXPECT_EQ(JobNow(id).message(), "");
+}
+
+TEST_F(ReconcilerTest, ARankThatItsWorkerDoesNotTakeUpBreaksTheStart) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = Submit(Spec("a"));
+  ASSERT_EQ(w0.CountStarts(), 1);
+  w0.ranks.clear();
+  w0.deaf = true;
+  Pass(59'000);
+  EXPECT_EQ(JobNow(id).state(), v1::STARTING);
+  EXPECT_THAT(JobNow(id).message(), HasSubstr("has not taken up yet"));
+  Pass(3000);
+  EXPECT_EQ(JobNow(id).epoch(), 2) << "started again";
+  EXPECT_THAT(JobNow(id).last_restarts(0).message(), HasSubstr("rank 0"));
+}
+
 TEST_F(ReconcilerTest, APlannerThatDiesOrStopsIsNoVerdictOnItsJob) {
   const std::string id = Submit(Spec("a"));
   ASSERT_EQ(JobNow(id).reason(), v1::REASON_NO_MATCHING_WORKER);

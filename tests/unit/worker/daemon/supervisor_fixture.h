@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -46,7 +47,8 @@ class SupervisorTest : public testing::Test {
     loop_ = std::make_unique<Loop>();
     programs_ = std::make_unique<ProgramCache>(state_);
     supervisor_ = std::make_unique<Supervisor>(
-        Supervisor::Options{.state_directory = state_, .rank_binary = TERRACE_FAKE_RANK},
+        Supervisor::Options{
+            .state_directory = state_, .rank_binary = TERRACE_FAKE_RANK, .starting = starting_},
         Supervisor::Ports{
             .post = [loop =
                          loop_.get()](std::function<void()> work) { loop->Post(std::move(work)); },
@@ -54,7 +56,8 @@ class SupervisorTest : public testing::Test {
                 [this](const v1::WorkerMessage& message) { sent_.push_back(message); },
             .changed = [] {}},
         *programs_);
-    loop_->Start(absl::Milliseconds(50), [] { return absl::Milliseconds(50); });
+    loop_->Start(absl::Milliseconds(50),
+                 [this] { return std::min(absl::Milliseconds(50), supervisor_->AdvanceStarts()); });
     loop_->Call([&] { supervisor_->Adopt(); });
   }
   // As a kill would: nothing is told to anybody. The loop first: what ranks have posted there is of
@@ -175,6 +178,7 @@ class SupervisorTest : public testing::Test {
   }
 
   const std::string state_ = MakeFolder();
+  Supervisor::Starting starting_;
   std::vector<v1::WorkerMessage> sent_;
   std::unique_ptr<ProgramCache> programs_;
   std::unique_ptr<Supervisor> supervisor_;
