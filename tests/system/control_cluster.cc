@@ -143,7 +143,8 @@ model:
            activation_function: gelu_new, layer_norm_epsilon: 1.0e-5, initializer_range: 0.02}
 data: {train: [text.txt], tokenizer: bytes, sequence_length: 32}
 train: {steps: 1000, global_batch: 4}
-checkpoint: {directory: checkpoints}
+checkpoint: {directory: )",
+                      name, R"(-checkpoints}
 resources: {threads_per_device: 1, devices_per_node: )",
                       devices, "}\nmax_restarts: 2\n# ", words, "\n");
 }
