@@ -36,8 +36,9 @@ absl::StatusOr<AddressList> Resolve(const std::string& address) {
   const HostPort parts = Split(address);
   int port = 0;
   if (!absl::SimpleAtoi(parts.port, &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "got \"", address, "\", must be host:port with a port from 0 to 65535; try 127.0.0.1:9400"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("got \"", address,
+                     "\", must be host:port with a port from 0 to 65535; try 127.0.0.1:9400"));
   }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -68,14 +69,37 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& address) {
   for (const addrinfo* one = found->get(); one != nullptr; one = one->ai_next) {
     UniqueFd fd(socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int yes = 1;
-    if (fd.get() >= 0 &&
-        setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+    if (fd.get() >= 0 && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
         bind(fd.get(), one->ai_addr, one->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
       return fd;
     }
     error = errno;
   }
   return absl::UnavailableError(std::strerror(error));
+}
+
+std::string JoinHostPort(std::string_view host, int port) {
+  const bool v6 = host.find(':') != std::string_view::npos;
+  return absl::StrCat(v6 ? "[" : "", Absl(host), v6 ? "]:" : ":", port);
+}
+
+absl::StatusOr<UniqueFd> DialTcp(const std::string& address, const std::string& from) {
+  absl::StatusOr<AddressList> found = Resolve(address);
+  if (!found.ok()) return found.status();
+  const addrinfo* to = found->get();
+  UniqueFd fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return absl::UnavailableError(std::strerror(errno));
+  if (!from.empty()) {
+    absl::StatusOr<AddressList> own = Resolve(JoinHostPort(from, 0));
+    if (!own.ok()) return own.status();
+    if (bind(fd.get(), (*own)->ai_addr, (*own)->ai_addrlen) != 0) {
+      return absl::UnavailableError(absl::StrCat("from ", from, ": ", std::strerror(errno)));
+    }
+  }
+  if (connect(fd.get(), to->ai_addr, to->ai_addrlen) != 0 && errno != EINPROGRESS) {
+    return absl::UnavailableError(absl::StrCat(address, ": ", std::strerror(errno)));
+  }
+  return fd;
 }
 
 int BoundPort(const UniqueFd& fd) {

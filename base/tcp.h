@@ -15,6 +15,14 @@ namespace terrace {
 // localhost. A name such as 127.example.com is another machine's.
 bool IsLoopback(std::string_view address);
 
+// "10.0.0.7:80", "[fe80::1]:80".
+std::string JoinHostPort(std::string_view host, int port);
+
+// A socket that connects to host:port, not blocking: it can be written to when that has ended.
+// `from` is the numeric address of this machine that it is to have; empty: any. UNAVAILABLE with
+// the system's reason.
+absl::StatusOr<UniqueFd> DialTcp(const std::string& address, const std::string& from);
+
 // A listening socket, not blocking, on host:port; an empty host is every address of this machine,
 // port 0 any that is free. INVALID_ARGUMENT when `address` is none; UNAVAILABLE with the system's
 // reason when it cannot be had.

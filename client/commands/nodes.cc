@@ -35,6 +35,11 @@ int NodesCommand(const GlobalOptions& global) {
                FormatAge(node.last_heartbeat_unix_ms(), now_ms) + " ago", node.metrics_address()});
   }
   std::fputs(table.ToString().c_str(), stdout);
+  for (const v1::Node& node : nodes->nodes()) {
+    if (!node.problem().empty()) {
+      std::printf("%s: %s\n", node.name().c_str(), node.problem().c_str());
+    }
+  }
   if (nodes->nodes().empty())
     std::printf("no worker has registered; start one with terrace-worker --coordinator %s\n",
                 global.coordinator.c_str());

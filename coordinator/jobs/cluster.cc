@@ -51,7 +51,8 @@ NodeView ViewOf(const v1::Node& node) {
                    .device_memory_bytes = node.device_memory_bytes(),
                    .threads_per_device = std::max<uint32_t>(1, node.threads_per_device()),
                    .profile = node.profile(),
-                   .used = {}};
+                   .used = {},
+                   .problem = node.problem()};
   if (node.device() == "cuda") AddCuda(node, &view);
   return view;
 }
@@ -91,7 +92,52 @@ absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t n
   entry.reported = false;
   entry.lost = false;
   entry.heard_ns = now_ns;
+  entry.node.clear_problem();
+  entry.reached_by.clear();
+  entry.to_check = !node.data_address().empty();
   return absl::OkStatus();
+}
+
+std::vector<Cluster::PeerCheck> Cluster::PeerChecks(int64_t now_ns) {
+  std::vector<PeerCheck> checks;
+  const auto can = [&](const Entry& entry) {
+    return StateOf(entry, now_ns) == NodeState::kReady && !entry.node.data_address().empty();
+  };
+  const auto add = [&checks](const Entry& from, const Entry& to) {
+    PeerCheck& check = checks.emplace_back();
+    check.from = from.node.name();
+    check.check.set_worker(to.node.name());
+    check.check.set_data_address(to.node.data_address());
+  };
+  for (auto& [name, entry] : nodes_) {
+    const bool again = !entry.node.problem().empty() && now_ns >= entry.check_again_ns;
+    if (!can(entry) || !(entry.to_check || again)) continue;
+    size_t asked = 0;
+    for (const auto& [other, peer] : nodes_) {
+      if (other == name || !can(peer)) continue;
+      if (++asked > kPeersChecked) break;
+      add(peer, entry);
+      if (entry.to_check) add(entry, peer);
+    }
+    entry.to_check = false;
+    entry.check_again_ns = now_ns + timing_.check_again_ns;
+  }
+  return checks;
+}
+
+void Cluster::PeerChecked(std::string_view from, const v1::PeerChecked& checked, int64_t now_ns) {
+  const auto found = nodes_.find(checked.worker());
+  if (found == nodes_.end()) return;
+  Entry& entry = found->second;
+  if (entry.node.data_address() != checked.data_address()) return;  // it has come again since
+  entry.reached_by[std::string(from)] = checked.error().empty();
+  const bool reached = std::any_of(entry.reached_by.begin(), entry.reached_by.end(),
+                                   [](const auto& one) { return one.second; });
+  if (reached || checked.error().empty()) return entry.node.clear_problem();
+  entry.check_again_ns = now_ns + timing_.check_again_ns;
+  entry.node.set_problem(absl::StrCat(
+      "worker ", Absl(from), " cannot reach it for ranks (", checked.error(),
+      "); start it with --data-address and an address or interface that other workers reach"));
 }
 
 absl::Status Cluster::Heartbeat(std::string_view name, uint64_t session,

@@ -25,6 +25,8 @@ namespace terrace {
 
 inline constexpr size_t kNodesMax = 16384;
 inline constexpr int kRanksPerNodeMax = 1024;  // in one heartbeat
+// That dial a node which has come, and that it dials.
+inline constexpr size_t kPeersChecked = 8;
 
 enum class NodeState { kReady, kAway, kLost };
 std::string_view NodeStateName(NodeState state);
@@ -39,6 +41,7 @@ class Cluster {
     int64_t lost_after_ns = 3'000'000'000;
     int64_t grace_ns = 10'000'000'000;
     int64_t forget_after_ns = 600'000'000'000;  // lost nodes leave the list
+    int64_t check_again_ns = 10'000'000'000;    // of nodes that others cannot reach
   };
   Cluster(const Timing& timing, int64_t start_ns) : timing_(timing), start_ns_(start_ns) {}
 
@@ -49,6 +52,15 @@ class Cluster {
   absl::Status Heartbeat(std::string_view name, uint64_t session, const v1::Heartbeat& heartbeat,
                          int64_t now_ns, int64_t unix_ms);
   void Disconnect(std::string_view name, uint64_t session);
+  // Who is to dial whom now: a node that has just come and some others each way, and those that
+  // could not be reached again from time to time.
+  struct PeerCheck {
+    std::string from;
+    v1::CheckPeer check;
+  };
+  std::vector<PeerCheck> PeerChecks(int64_t now_ns);
+  // A node that some cannot reach, and nobody can, has a problem; it is told in List() and Known().
+  void PeerChecked(std::string_view from, const v1::PeerChecked& checked, int64_t now_ns);
   // For the last `ns` nobody here listened: they do not count as silence of a node.
   void Excuse(int64_t ns, int64_t now_ns);
   // Forgets what nodes lost now had reported, and nodes lost long ago. Returns the names of those
@@ -81,6 +93,9 @@ class Cluster {
     bool lost = false;      // Expire has seen it
     int64_t heard_ns = 0;
     std::vector<v1::RankReport> ranks;
+    bool to_check = true;                    // it has come
+    std::map<std::string, bool> reached_by;  // by whom it was dialled, and whether it answered
+    int64_t check_again_ns = 0;              // of one with a problem
   };
 
   NodeState StateOf(const Entry& entry, int64_t now_ns) const;

@@ -24,6 +24,11 @@ void Reconciler::Pass() {
     log::Warn("worker ", name, " is lost: no heartbeat for ",
               timing_.cluster.lost_after_ns / 1'000'000, " ms");
   }
+  for (const Cluster::PeerCheck& check : cluster_.PeerChecks(clock_.MonotonicNanos())) {
+    v1::CoordinatorMessage message;
+    *message.mutable_check_peer() = check.check;
+    ports_.Send(check.from, message);
+  }
   ObserveJobs();
   StopStrays();
   PlanJobs();

@@ -48,6 +48,13 @@ absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
       }
       return rendezvous_.Wait(worker, message.kv_wait(), clock_.MonotonicNanos());
     }
+    case v1::WorkerMessage::kPeerChecked:
+      if (!message.peer_checked().error().empty()) {
+        log::Warn("worker ", Absl(worker), " cannot reach worker ", message.peer_checked().worker(),
+                  ": ", message.peer_checked().error());
+      }
+      cluster_.PeerChecked(worker, message.peer_checked(), clock_.MonotonicNanos());
+      return absl::OkStatus();
     case v1::WorkerMessage::kNeedProgram:
       return SendProgram(worker, message.need_program().sha256());
     default:
@@ -79,7 +86,12 @@ absl::Status Reconciler::SendProgram(std::string_view worker, std::string_view s
   if (!bytes.ok()) {
     log::Warn("worker ", Absl(worker), " asks for program ", Absl(sha256), ": ",
               bytes.status().message());
-    return absl::OkStatus();  // the worker gives up in the end, and says what it waited for
+    v1::CoordinatorMessage message;
+    message.mutable_program()->set_sha256(std::string(sha256));
+    message.mutable_program()->set_error(
+        absl::StrCat("the coordinator cannot read it: ", bytes.status().message()));
+    ports_.Send(worker, message);
+    return absl::OkStatus();
   }
   const int64_t total = static_cast<int64_t>(bytes->size());
   for (int64_t offset = 0; offset < total; offset += kProgramChunkBytes) {

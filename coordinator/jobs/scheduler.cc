@@ -136,7 +136,7 @@ class Round {
       decision.message = NoMatchMessage(need, static_cast<uint32_t>(matching.size()), nodes_);
       return decision;
     }
-    std::vector<NodeView*> free = FreeAmong(matching, need.devices);
+    std::vector<NodeView*> free = FreeAmong(matching, need);
     if (free.size() >= need.nodes) {
       decision.placement =
           Take(std::max<uint32_t>(1, job.plan().layout().ranks()), need.devices, free);
@@ -150,10 +150,11 @@ class Round {
 
  private:
   // The fullest first, so that empty workers stay whole for larger jobs; then by name.
-  std::vector<NodeView*> FreeAmong(const std::vector<NodeView*>& matching, uint32_t devices) const {
+  std::vector<NodeView*> FreeAmong(const std::vector<NodeView*>& matching, const Need& need) const {
     std::vector<NodeView*> free;
     for (NodeView* node : matching) {
-      if (!held_.contains(node->name) && FreeDevices(*node) >= devices) free.push_back(node);
+      if (need.nodes > 1 && !node->problem.empty()) continue;
+      if (!held_.contains(node->name) && FreeDevices(*node) >= need.devices) free.push_back(node);
     }
     std::sort(free.begin(), free.end(), [](const NodeView* a, const NodeView* b) {
       return std::make_tuple(FreeDevices(*a), a->name) < std::make_tuple(FreeDevices(*b), b->name);
@@ -178,6 +179,9 @@ class Round {
     if (!ahead.empty()) return absl::StrCat(text, ", and job ", ahead, " is ahead of it");
     if (need.nodes > 1) {
       absl::StrAppend(&text, " (", enough, " of the ", need.nodes, " workers needed have enough)");
+      for (const NodeView* node : matching) {
+        if (!node->problem.empty()) absl::StrAppend(&text, "; ", node->name, ": ", node->problem);
+      }
     }
     return text;
   }

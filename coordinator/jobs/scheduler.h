@@ -29,6 +29,7 @@ struct NodeView {
   v1::HardwareProfile profile;
   int64_t external_bytes = 0;  // learned here of jobs of this shape, outside the arenas; 0: nothing
   std::set<uint32_t> used;     // devices that hold ranks or are promised
+  std::string problem;         // why it takes no part in jobs of several workers; empty: it does
   bool ready = true;           // false: it is silent at the moment and takes no ranks
 };
 

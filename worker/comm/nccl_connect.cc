@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/interface_address.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "worker/comm/interface_address.h"
 
 namespace terrace {
 namespace {

@@ -2,6 +2,7 @@
 #include "worker/daemon/daemon.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "proto/peak_flops.h"
 #include "worker/daemon/log_reader.h"
 #include "worker/daemon/metrics.h"
+#include "worker/daemon/peers.h"
 #include "worker/daemon/program_cache.h"
 #include "worker/daemon/supervisor.h"
 
@@ -32,11 +34,14 @@ constexpr absl::Duration kKillGrace = absl::Seconds(2);
 // All members but the agent are used only on the loop.
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, const v1::Node& node)
+  // `data_address` is that of the machine; node.data_address() has a port as well.
+  Daemon(const DaemonOptions& options, const v1::Node& node, const std::string& data_address)
       : options_(options),
+        data_address_(data_address),
         programs_(options.probe.state_directory),
         supervisor_({.state_directory = options.probe.state_directory,
                      .rank_binary = options.probe.rank_binary,
+                     .data_address = data_address,
                      .die_with_daemon = options.stop_ranks_on_exit,
                      .capacity = {.device_bytes = node.device_memory_bytes(),
                                   .host_bytes = node.memory_bytes()}},
@@ -64,6 +69,7 @@ class Daemon {
                              loop_.Post([this, message] { Handle(message); });
                            },
                        .on_disconnected = [this] { loop_.Post([this] { Disconnected(); }); }}));
+    dialling_.Start(absl::InfiniteDuration(), [] { return absl::InfiniteDuration(); });
     loop_.Start(kPoll, [this] { return AfterBatch(); });
     // On the loop's thread: ranks that die with the daemon die with the thread that forked them.
     loop_.Post([this] { supervisor_.Adopt(); });
@@ -72,6 +78,8 @@ class Daemon {
   }
 
   void Stop() {
+    stopping_ = true;
+    dialling_.Stop();
     agent_->Stop();  // first, or the coordinator would start again what is killed here
     if (options_.stop_ranks_on_exit) KillRanks();
     loop_.Stop();
@@ -112,6 +120,8 @@ class Daemon {
         return supervisor_.Answer(message.kv_values());
       case v1::CoordinatorMessage::kReadLog:
         return logs_.Handle(message.read_log());
+      case v1::CoordinatorMessage::kCheckPeer:
+        return CheckPeer(message.check_peer());
       default:
         log::Warn("a coordinator message of kind ", message.message_case(), " is unknown");
     }
@@ -119,12 +129,32 @@ class Daemon {
 
   void TakeChunk(const v1::ProgramChunk& chunk) {
     supervisor_.ProgramComes(chunk.sha256());
-    const absl::StatusOr<bool> complete = programs_.Add(chunk);
+    const absl::StatusOr<bool> complete =
+        chunk.error().empty() ? programs_.Add(chunk) : absl::UnavailableError(chunk.error());
     if (!complete.ok()) {
       supervisor_.ProgramFailed(chunk.sha256(), complete.status());
     } else if (*complete) {
       supervisor_.ProgramArrived(chunk.sha256());
     }
+  }
+
+  // On a thread of its own: it waits for those who do not answer.
+  void CheckPeer(const v1::CheckPeer& check) {
+    dialling_.Post([this, check] {
+      if (stopping_) return;
+      const absl::Status dialled =
+          DialPeer(data_address_, check.data_address(), check.worker(), stopping_);
+      if (stopping_) return;
+      v1::WorkerMessage message;
+      v1::PeerChecked& checked = *message.mutable_peer_checked();
+      checked.set_worker(check.worker());
+      checked.set_data_address(check.data_address());
+      if (!dialled.ok()) {
+        log::Warn("worker ", check.worker(), " cannot be reached: ", dialled.message());
+        checked.set_error(std::string(dialled.message()));
+      }
+      agent_->Send(message);
+    });
   }
 
   // Events wait for the end of the batch, and while the coordinator is away.
@@ -176,6 +206,7 @@ class Daemon {
   }
 
   const DaemonOptions options_;
+  const std::string data_address_;
   const SystemClock clock_;
   ProgramCache programs_;
   Supervisor supervisor_;
@@ -184,7 +215,9 @@ class Daemon {
   int64_t heartbeat_ns_ = 0;
   int64_t heartbeat_due_ns_ = 0;
   std::deque<v1::JobEvent> events_;  // to tell
+  std::atomic<bool> stopping_ = false;
   std::unique_ptr<Agent> agent_;
+  Loop dialling_;
   Loop loop_;  // last: stopped before what it uses
 };
 
@@ -226,7 +259,12 @@ absl::Status RunDaemon(DaemonOptions options) {
                                                ": another worker uses it; choose another"));
   }
   ASSIGN_OR_RETURN(v1::Node node, ProbeNode(options.probe));
-  Daemon daemon(options, node);
+  ASSIGN_OR_RETURN(const std::string data_address,
+                   DataAddress(options.data_address, options.agent.coordinator));
+  ASSIGN_OR_RETURN(const std::unique_ptr<PeerListener> listener,
+                   PeerListener::Start(data_address, node.name()));
+  node.set_data_address(listener->address());
+  Daemon daemon(options, node, data_address);
   std::unique_ptr<MetricsServer> metrics;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics, ServeMetrics(options, node, &daemon));
@@ -237,7 +275,7 @@ absl::Status RunDaemon(DaemonOptions options) {
   RETURN_IF_ERROR(daemon.Start(node));
   log::Info("worker ", node.name(), " offers ", node.devices(), " ",
             node.device_name().empty() ? "devices" : node.device_name(), " with ",
-            node.threads_per_device(), " threads each, state in ", state);
+            node.threads_per_device(), " threads each, at ", data_address, ", state in ", state);
   log::Info("stopping: ", stop.Wait());
   daemon.Stop();
   return absl::OkStatus();

@@ -14,6 +14,7 @@ namespace terrace {
 struct DaemonOptions {
   Agent::Options agent;
   ProbeOptions probe;
+  std::string data_address;         // as DataAddress() takes it
   std::string metrics_listen;       // empty: no /metrics
   bool metrics_insecure = false;    // allows it without TLS off loopback
   bool stop_ranks_on_exit = false;  // ranks end with the daemon, however it ends

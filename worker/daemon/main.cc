@@ -62,6 +62,9 @@ void AddOptions(CLI::App& app, DaemonOptions& options) {
   app.add_option("--metrics-listen", options.metrics_listen,
                  "host:port of /metrics; none if absent");
   app.add_flag("--metrics-insecure", options.metrics_insecure, "/metrics off loopback without TLS");
+  app.add_option(
+      "--data-address", options.data_address,
+      "address or interface for connections between ranks; that towards the coordinator");
   app.add_option("--tls-cert", options.agent.tls_cert, "PEM certificate of this worker");
   app.add_option("--tls-key", options.agent.tls_key, "PEM key of this worker");
   app.add_option("--tls-ca", options.agent.tls_ca, "PEM certificates of who signs coordinators");

@@ -52,6 +52,7 @@ class Supervisor {
   struct Options {
     std::string state_directory;
     std::string rank_binary;
+    std::string data_address;  // of the machine, for ranks on several
     bool die_with_daemon = false;
     MemoryWatch::Capacity capacity = {};
     Starting starting = {};

@@ -24,6 +24,7 @@ void Supervisor::StartOne(const v1::RankConfig& config) {
   Rank& rank = ranks_[key];
   rank.config = config;
   rank.config.set_run_directory(RunDirectory(options_.state_directory, config));
+  rank.config.set_data_address(options_.data_address);
   if (config.spec().train().trace_steps() > 0) {
     rank.config.set_trace_path(TracePath(rank.config.run_directory()));
     rank.config.set_trace_steps(config.spec().train().trace_steps());

@@ -249,7 +249,7 @@ absl::Status RankProcess::OpenDataset() {
 GroupOptions RankProcess::CommonOptions() const {
   // Ranks of one node stay on it.
   const bool one_node = config_.local_ranks() == 0 || config_.local_ranks() == config_.ranks();
-  return {.interface_address = one_node ? "127.0.0.1" : "",
+  return {.interface_address = one_node ? "127.0.0.1" : config_.data_address(),
           .timeout_ms = kGroupTimeoutMs,
           .link = {config_.link_bytes_per_second(), config_.link_latency_seconds()}};
 }

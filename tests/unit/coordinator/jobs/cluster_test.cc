@@ -122,5 +122,82 @@ TEST(ClusterTest, RatesMeasuredOfTheGpuStayAndThoseOfAnotherAreNamed) {
                     HasSubstr("--refresh")));
 }
 
+// Workers that have come and reported, at 10.0.0.<number>.
+class PeerChecksTest : public testing::Test {
+ protected:
+  void Come(const std::string& name, uint64_t session = 1) {
+    v1::Node node;
+    node.set_name(name);
+    node.set_devices(1);
+    node.set_data_address(AddressOf(name));
+    ASSERT_TRUE(cluster_.Register(node, session, now_).ok());
+    ASSERT_TRUE(cluster_.Heartbeat(name, session, {}, now_, 0).ok());
+  }
+  static std::string AddressOf(const std::string& name) { return "10.0.0." + name + ":1"; }
+  // "from>to" of each.
+  std::set<std::string> Checks() {
+    std::set<std::string> checks;
+    for (const Cluster::PeerCheck& one : cluster_.PeerChecks(now_)) {
+      EXPECT_EQ(one.check.data_address(), AddressOf(one.check.worker()));
+      checks.insert(one.from + ">" + one.check.worker());
+    }
+    return checks;
+  }
+  void Tell(const std::string& from, const std::string& to, const std::string& error) {
+    v1::PeerChecked checked;
+    checked.set_worker(to);
+    checked.set_data_address(AddressOf(to));
+    checked.set_error(error);
+    cluster_.PeerChecked(from, checked, now_);
+  }
+  std::string ProblemOf(const std::string& name) {
+    for (const v1::Node& node : cluster_.List(now_)) {
+      if (node.name() == name) return node.problem();
+    }
+    return "no such node";
+  }
+
+  Cluster cluster_{{}, 0};
+  int64_t now_ = 1;
+};
+
+TEST_F(PeerChecksTest, WhoComesDialsTheOthersAndIsDialledOnce) {
+  Come("1");
+  EXPECT_THAT(Checks(), testing::IsEmpty());
+  Come("2");
+  EXPECT_THAT(Checks(), testing::UnorderedElementsAre("1>2", "2>1"));
+  EXPECT_THAT(Checks(), testing::IsEmpty());
+  Come("3");
+  EXPECT_THAT(Checks(), testing::UnorderedElementsAre("1>3", "3>1", "2>3", "3>2"));
+}
+
+TEST_F(PeerChecksTest, WhoCannotBeReachedHasAProblemUntilSomebodyReachesIt) {
+  Come("1");
+  Come("2");
+  Checks();
+  Tell("1", "2", "connection refused");
+  Tell("2", "1", "");
+  EXPECT_EQ(ProblemOf("1"), "");
+  EXPECT_THAT(ProblemOf("2"), AllOf(HasSubstr("worker 1 cannot reach it"),
+                                    HasSubstr("connection refused"), HasSubstr("--data-address")));
+  EXPECT_THAT(Checks(), testing::IsEmpty());
+  now_ += 10'000'000'000;
+  Come("1", 2);  // or both would be silent by now
+  ASSERT_TRUE(cluster_.Heartbeat("2", 1, {}, now_, 0).ok());
+  EXPECT_THAT(Checks(), testing::Contains("1>2")) << "again, from time to time";
+  Tell("1", "2", "");
+  EXPECT_EQ(ProblemOf("2"), "");
+}
+
+TEST_F(PeerChecksTest, WhoeverComesAgainStartsWithoutAProblem) {
+  Come("1");
+  Come("2");
+  Checks();
+  Tell("1", "2", "connection refused");
+  Come("2", 2);
+  EXPECT_EQ(ProblemOf("2"), "");
+  EXPECT_THAT(Checks(), testing::UnorderedElementsAre("1>2", "2>1"));
+}
+
 }  // namespace
 }  // namespace terrace

@@ -239,6 +239,16 @@ TEST_F(ReconcilerTest, ProgramsTravelInChunksOfAMebibyte) {
   EXPECT_EQ(received, bytes);
 }
 
+TEST_F(ReconcilerTest, AProgramThatCannotBeReadIsAnErrorToWhomAskedForIt) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  v1::WorkerMessage need;
+  need.mutable_need_program()->set_sha256("ab");
+  Say(w0, need);
+  ASSERT_TRUE(w0.received.back().has_program());
+  EXPECT_EQ(w0.received.back().program().sha256(), "ab");
+  EXPECT_NE(w0.received.back().program().error(), "");
+}
+
 TEST_F(ReconcilerTest, StatsCountJobsByStateAndTheirReasons) {
   FakeWorker& w0 = AddWorker("w0", 1);
   const std::string id = RunningJob(Spec("a"));

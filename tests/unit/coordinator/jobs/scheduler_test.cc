@@ -50,6 +50,15 @@ TEST(ScheduleTest, PlacementIsAllOrNothing) {
   EXPECT_THAT(decisions[0].message, HasSubstr("3 of the 4 devices"));
 }
 
+TEST(ScheduleTest, AWorkerThatOthersCannotReachTakesJobsOfItsOwnOnly) {
+  NodeView alone = Node("w1", 2);
+  alone.problem = "worker w0 cannot reach it";
+  EXPECT_EQ(Decide({Waiting("a", 2)}, {alone})[0].placement.ranks_size(), 2);
+  const auto both = Decide({Waiting("a", 4, 2)}, {Node("w0", 2), alone});
+  EXPECT_EQ(both[0].placement.ranks_size(), 0);
+  EXPECT_THAT(both[0].message, HasSubstr("w1: worker w0 cannot reach it"));
+}
+
 TEST(ScheduleTest, AJobThatNoWorkerCouldHoldSaysWhatTheLargestOffers) {
   const auto decisions = Decide({Waiting("a", 4)}, {Node("w0", 2)});
   EXPECT_EQ(decisions[0].reason, v1::REASON_NO_MATCHING_WORKER);

@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/interface_address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/comm/comm_fixture.h"
 #include "tests/unit/worker/comm/gloo_fixture.h"
-#include "worker/comm/interface_address.h"
 
 namespace terrace {
 namespace {
