@@ -53,34 +53,42 @@ void LogReader::Handle(const v1::ReadLog& request) {
     open_.erase(request.request());
     return;
   }
-  Open open{.request = request, .file = {}, .offset = 0, .error = ""};
-  absl::StatusOr<UniqueFd> file = Find(request);
-  if (file.ok()) {
-    open.file = *std::move(file);
+  Open open{.request = request, .file = {}, .path = "", .offset = 0, .error = ""};
+  const absl::Status found = Find(open);
+  if (found.ok()) {
     open.offset = TailOffset(open.file.get(), request.tail_lines());
   } else {
-    open.error = std::string(file.status().message());
+    open.error = std::string(found.message());
   }
   const auto [added, inserted] = open_.insert_or_assign(request.request(), std::move(open));
   if (!Advance(added->second)) open_.erase(added);
 }
 
-absl::StatusOr<UniqueFd> LogReader::Find(const v1::ReadLog& request) const {
+absl::StatusOr<std::string> LogReader::NewestPath(const v1::ReadLog& request) const {
+  const auto find = request.trace() ? FindTrace : FindLog;
+  return find(state_directory_, request.job(), request.rank());
+}
+
+bool LogReader::IsWritten(const Open& open) const {
+  return ports_.is_live(open.request.job(), open.request.rank()) &&
+         NewestPath(open.request).value_or("") == open.path;
+}
+
+absl::Status LogReader::Find(Open& open) const {
   if (open_.size() >= kLogsReadMax) {
     return absl::ResourceExhaustedError(
         absl::StrCat("this worker reads ", kLogsReadMax, " logs already"));
   }
-  const auto find = request.trace() ? FindTrace : FindLog;
-  ASSIGN_OR_RETURN(const std::string path, find(state_directory_, request.job(), request.rank()));
-  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return absl::NotFoundError(absl::StrCat("cannot open ", path));
-  return file;
+  ASSIGN_OR_RETURN(open.path, NewestPath(open.request));
+  open.file = UniqueFd(::open(open.path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!open.file.valid()) return absl::NotFoundError(absl::StrCat("cannot open ", open.path));
+  return absl::OkStatus();
 }
 
 // Where there is no room to send, the next poll goes on from here.
 bool LogReader::Advance(Open& open) {
   // Before the read: what a rank wrote before it ended is read below.
-  const bool live = ports_.is_live(open.request.job(), open.request.rank());
+  const bool written = open.file.valid() && open.request.follow() && IsWritten(open);
   v1::WorkerMessage message;
   v1::LogText& text = *message.mutable_log_text();
   text.set_request(open.request.request());
@@ -93,7 +101,7 @@ bool LogReader::Advance(Open& open) {
     if (!ports_.send(message)) return true;
     open.offset += got;
   }
-  if (open.file.valid() && open.request.follow() && live) return true;
+  if (written) return true;
   text.clear_text();
   text.set_end(true);
   text.set_error(open.error);

@@ -42,6 +42,7 @@ class LogReader {
   struct Open {
     v1::ReadLog request;
     UniqueFd file;  // none: only the error is still to be told
+    std::string path;
     int64_t offset = 0;
     std::string error;  // why there is no file
   };
@@ -49,7 +50,10 @@ class LogReader {
   // False when the reader is done.
   bool Advance(Open& open);
   // NOT_FOUND when there is none; RESOURCE_EXHAUSTED when too many are read.
-  absl::StatusOr<UniqueFd> Find(const v1::ReadLog& request) const;
+  absl::Status Find(Open& open) const;
+  absl::StatusOr<std::string> NewestPath(const v1::ReadLog& request) const;
+  // Whether more may come: its rank lives, and has not been started again with another log.
+  bool IsWritten(const Open& open) const;
 
   const std::string state_directory_;
   const Ports ports_;

@@ -59,6 +59,29 @@ class SurviveTest(ServiceTest):
         self.assertEqual((status["state"], status["restarts"]), ("SUCCEEDED", 0), status["message"])
         self.assertEqual(int(status["progress"]["step"]), 300)
 
+    def test_logs_go_on_when_the_coordinator_comes_back_and_when_the_job_starts_again(self):
+        coordinator, _ = self.start_service(1)
+        job = self.submit(self.job({"train.steps": 100_000, "checkpoint.every_steps": 200}))
+        follower = self.start("--coordinator", self.address, "logs", "-f", job)
+
+        def printed():
+            return [int(step) for step in re.findall(r"step (\d+)[ :]", follower.text())]
+        self.wait_until(lambda: len(printed()) > 20, "the log is printed")
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            coordinator.signal(number)
+            coordinator.wait()
+            coordinator = self.start_coordinator()
+            reached = printed()[-1]
+            self.wait_until(lambda: printed()[-1] > reached + 20, "it goes on")
+        steps = printed()
+        self.assertEqual(steps, list(range(steps[0], steps[-1] + 1)), "no line is lost, none is printed twice")
+        os.kill(self.rank_pids()[0], signal.SIGKILL)
+        self.wait_until(lambda: self.status(job)["restarts"] == 1, "it is started again")
+        self.wait_until(lambda: any(later <= earlier for earlier, later in zip(printed(), printed()[1:])),
+                        "the log of the next start follows, from the checkpoint on")
+        self.cli("cancel", "--force", job)
+        self.assertEqual(follower.wait().code, OK)
+
     def test_watch_goes_on_when_the_coordinator_comes_back(self):
         coordinator, _ = self.start_service(1)
         job = self.submit(self.job({"train.steps": 3000}))

@@ -110,5 +110,22 @@ TEST_F(CrowdedLogReaderTest, AnErrorThatFindsNoRoomIsToldLater) {
   EXPECT_FALSE(reader_.active());
 }
 
+TEST_F(CrowdedLogReaderTest, AFollowedLogEndsWhenTheRankIsStartedAgain) {
+  Write(1, LogPath, "one\n");
+  live_ = true;
+  v1::ReadLog request;
+  request.set_request(5);
+  request.set_job("job-1");
+  request.set_follow(true);
+  reader_.Handle(request);
+  reader_.Poll();
+  EXPECT_TRUE(reader_.active());
+  Write(2, LogPath, "again\n");
+  reader_.Poll();
+  EXPECT_FALSE(reader_.active()) << "nobody writes to the first one any more";
+  EXPECT_EQ(ends_, 1);
+  EXPECT_EQ(text_, "one\n");
+}
+
 }  // namespace
 }  // namespace terrace
