@@ -181,6 +181,18 @@ absl::Status ReadMegatronIndex(const std::string& index_path, TokenSegment* segm
 // ---- nanoGPT: nothing but tokens
 // --------------------------------------------------------------------------------------
 
+// A file of uint32 whose ids are small, read as uint16.
+bool LooksWide(const TokenSegment& segment) {
+  constexpr int64_t kLeast = 64, kMost = 8192;  // ids
+  const int64_t looked = std::min(segment.count, kMost) / 2 * 2;
+  bool any = false;
+  for (int64_t i = 0; i < looked; i += 2) {
+    if (segment.At(i + 1) != 0) return false;
+    any = any || segment.At(i) != 0;
+  }
+  return any && looked >= kLeast;
+}
+
 absl::Status ReadRaw(int64_t vocabulary, TokenSegment* segment) {
   segment->type = vocabulary > kLargestUint16Vocabulary ? TokenType::kU32 : TokenType::kU16;
   const int64_t bytes = segment->file.bytes().size();
@@ -192,7 +204,12 @@ absl::Status ReadRaw(int64_t vocabulary, TokenSegment* segment) {
   }
   segment->data = segment->file.bytes().data();
   segment->count = bytes / token_bytes;
-  return absl::OkStatus();
+  segment->type_by_vocabulary = true;
+  if (segment->type != TokenType::kU16 || !LooksWide(*segment)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      segment->path, " is read as uint16, as a vocabulary of ", vocabulary,
+      " asks for, but every second id of it is 0, as in a file of uint32; write it as uint16, or "
+      "with a header that names its type (llm.c's, or Megatron's .idx)"));
 }
 
 }  // namespace
@@ -238,7 +255,11 @@ absl::Status CheckIds(const TokenSegment& segment, int64_t vocabulary) {
   return absl::InvalidArgumentError(absl::StrCat(
       segment.path, " has token id ", segment.At(*position), " at position ", *position,
       ", but the model's vocabulary is ", vocabulary, " (ids 0 to ", vocabulary - 1,
-      "); use data made with the model's tokenizer, or raise vocab_size in the model's config"));
+      "); use data made with the model's tokenizer, or raise vocab_size in the model's config",
+      segment.type_by_vocabulary && segment.type == TokenType::kU32
+          ? "; the file is read as uint32, as vocabularies above 65536 ask for: one of uint16 has "
+            "such ids, write it as uint32"
+          : ""));
 }
 
 absl::StatusOr<TokenSegment> OpenTokenFile(std::string_view path, int64_t vocabulary) {

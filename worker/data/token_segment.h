@@ -44,6 +44,7 @@ struct TokenSegment {
   std::string path;  // for messages
   MappedFile file;
   TokenType type = TokenType::kU16;
+  bool type_by_vocabulary = false;   // the file does not name it
   const std::byte* data = nullptr;  // inside `file`; aligned to the type or not
   int64_t count = 0;
   int64_t documents = 0;

@@ -28,6 +28,14 @@ TEST_F(TokenDatasetTest, RawTokensAreUint16OrUint32ByVocabulary) {
   EXPECT_THAT(OpenError(), HasSubstr("3 bytes, not a multiple of 2"));
 }
 
+TEST_F(TokenDatasetTest, ARawFileOfTheOtherTypeIsTold) {
+  spec_.add_train(Put("t.txt", Letters(20)));
+  spec_.add_validation(PutTokens("a.bin", std::vector<uint16_t>(64, 50'000)));
+  EXPECT_THAT(OpenError(100'000), HasSubstr("read as uint32, as vocabularies above 65536 ask for"));
+  spec_.set_validation(0, PutTokens("b.bin", std::vector<uint32_t>(64, 200)));
+  EXPECT_THAT(OpenError(), HasSubstr("every second id of it is 0, as in a file of uint32"));
+}
+
 std::string LlmcHeaderText(int32_t magic, int32_t version, int32_t count) {
   int32_t header[256] = {magic, version, count};
   return std::string(reinterpret_cast<const char*>(header), sizeof(header));
