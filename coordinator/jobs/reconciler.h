@@ -140,6 +140,8 @@ class Reconciler {
     int64_t starting_ns = 0;
     int64_t start_told_ns = 0;
     bool progress_unwritten = false;
+    int reports_off_plan = 0;  // one after the other, with new steps
+    bool off_plan_told = false;
     int64_t progress_written_ns = 0;
     std::string budget;  // the last one that was planned for: the same is not tried again
     // Of a gang that broke for good while some rank lived, as it was found then: the job ends when
@@ -161,6 +163,8 @@ class Reconciler {
                      std::vector<LearnedMemory> learned = {});
   v1::JobEvent StateEventOf(const v1::Job& job, int64_t sequence) const;
   void TakeProgress(Entry& entry, const std::vector<RankView>& ranks);
+  // Says once when steps take another time than planned.
+  void CompareWithPlan(Entry& entry, int64_t steps_before);
   void CountTransition(v1::JobState from, v1::JobState to, v1::Reason reason);
 
   // FAILED_PRECONDITION, with the other job, when one that has not ended writes there.

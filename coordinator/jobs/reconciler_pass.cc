@@ -113,12 +113,14 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
   }
   if (progress.steps() == 0) progress.set_steps(known.steps());
   const bool new_checkpoint = progress.checkpoint_step() > known.checkpoint_step();
+  const int64_t steps_before = known.steps();
   if (progress.SerializeAsString() == known.SerializeAsString()) return;
   absl::StatusOr<Transition> transition = Apply(entry.job, Progressed{progress}, 0);
   if (!transition.ok()) return;
   entry.job = std::move(transition->job);
   entry.progress_unwritten = true;
   if (new_checkpoint) entry.progress_written_ns = 0;
+  CompareWithPlan(entry, steps_before);
 }
 
 void Reconciler::Act(const v1::Job& job, const std::vector<RankView>& ranks) {

@@ -116,6 +116,8 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
   static absl::StatusOr<PlannedJob> PrepareFake(const v1::JobSpec& spec, const Budget& budget) {
     if (spec.train().global_batch() > 1000) return absl::ResourceExhaustedError("too big");
     PlannedJob planned;
+    planned.plan.mutable_time()->set_step_seconds(kPlannedSeconds);
+    planned.plan.mutable_profile()->set_measured(true);
     v1::Layout& layout = *planned.plan.mutable_layout();
     layout.set_ranks(budget.ranks);
     layout.set_nodes(budget.nodes);
@@ -133,6 +135,8 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
     }
     return planned;
   }
+
+  static constexpr double kPlannedSeconds = 1;  // of a step
 
   static v1::JobSpec Spec(const std::string& name, uint32_t devices = 1, uint32_t nodes = 1) {
     v1::JobSpec spec;

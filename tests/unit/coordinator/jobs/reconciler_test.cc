@@ -61,6 +61,29 @@ TEST_F(ReconcilerTest, MemoryIsWhatTheRanksOfThisEpochLastToldWhileTheJobRuns) {
   EXPECT_EQ(reconciler_->Memory(id).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(ReconcilerTest, StepsFarOffThePlanAreSaidOnce) {
+  AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  int64_t step = 0;
+  const auto train = [&](int reports, double seconds) {
+    for (int i = 0; i < reports; ++i) {
+      v1::Progress& progress = *RankOf("w0", id, 0).mutable_progress();
+      progress.set_step(++step);
+      progress.set_steps(step);
+      progress.set_step_seconds(seconds);
+      Pass(1000);
+    }
+    int64_t warnings = 0;
+    for (const v1::JobEvent& event : *store_.Events(id, 0, 1000)) warnings += event.has_warning();
+    return warnings;
+  };
+  EXPECT_EQ(train(20, 1.4 * kPlannedSeconds), 0);
+  EXPECT_EQ(train(4, 3 * kPlannedSeconds), 0) << "some slow steps";
+  EXPECT_EQ(train(4, kPlannedSeconds), 0);
+  EXPECT_EQ(train(6, kPlannedSeconds / 2.75), 1);
+  EXPECT_EQ(train(20, 3 * kPlannedSeconds), 1);
+}
+
 TEST_F(ReconcilerTest, EachRankIsToldTheProgramOfItsStage) {
   FakeWorker& w0 = AddWorker("w0", 3);
   FakeWorker& w1 = AddWorker("w1", 3);
