@@ -19,12 +19,13 @@ constexpr double kKernelShare = 0.75;  // of the time
 
 }  // namespace
 
-absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
-                                                   std::string_view version,
-                                                   const ProbeWatcher& watcher) {
+absl::StatusOr<MeasuredMachine> MeasureMachine(const ProbeRequest& request,
+                                               std::string_view version,
+                                               const ProbeWatcher& watcher) {
   const Machine machine = ThisMachine();
   const int ranks = std::clamp(static_cast<int>(machine.cores) / request.threads, 1, kRanksMax);
-  v1::HardwareProfile profile;
+  MeasuredMachine measured;
+  v1::HardwareProfile& profile = measured.profile;
   profile.set_name(absl::StrCat(kernels::cpu::InstructionSet(), ", ", machine.processor, ", ",
                                 machine.cores, machine.cores == 1 ? " core" : " cores"));
   profile.set_hardware(MachineHash(machine, version));
@@ -40,6 +41,7 @@ absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
     ASSIGN_OR_RETURN(KernelProbe kernels, KernelProbe::Create(request.threads, ranks));
     kernels.Measure(
         request.depth, [&](double done) { watcher("kernels", kKernelShare * done); }, &profile);
+    measured.spread = kernels.spread();
   }
   watcher("copies", kKernelShare);
   RETURN_IF_ERROR(MeasureCopies(&profile));
@@ -48,7 +50,7 @@ absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
   watcher("links", kKernelShare + 0.1);
   RETURN_IF_ERROR(MeasureLinks(ranks, request.threads, &profile));
   profile.set_measured(true);
-  return profile;
+  return measured;
 }
 
 }  // namespace terrace

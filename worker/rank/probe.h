@@ -25,9 +25,13 @@ struct ProbeRequest {
 // What is being measured, and the share of all that is done.
 using ProbeWatcher = std::function<void(std::string_view what, double done)>;
 
+struct MeasuredMachine {
+  v1::HardwareProfile profile;
+  double spread = 1;  // how far turns of the same calls lay apart (probe_rates.h)
+};
 // `version`: of this program, whose kernels are measured.
-absl::StatusOr<v1::HardwareProfile> MeasureMachine(const ProbeRequest& request,
-                                                   std::string_view version,
-                                                   const ProbeWatcher& watcher);
+absl::StatusOr<MeasuredMachine> MeasureMachine(const ProbeRequest& request,
+                                               std::string_view version,
+                                               const ProbeWatcher& watcher);
 
 }  // namespace terrace

@@ -14,6 +14,8 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kProfileBytesMax = 4 << 20;
+constexpr char kDoubt[] = ".doubt";
+constexpr int64_t kDoubtBytesMax = 4096;
 constexpr int64_t kLockTimeoutMs = 120'000;  // longer than any measurement
 
 }  // namespace
@@ -55,7 +57,12 @@ std::optional<v1::HardwareProfile> ProbeCache::Read(std::string* why_not) const 
   return profile;
 }
 
-absl::Status ProbeCache::Write(const v1::HardwareProfile& profile) const {
+std::string ProbeCache::Doubt() const {
+  return path_.empty() ? "" : ReadTextFile(path_ + kDoubt, kDoubtBytesMax).value_or("");
+}
+
+absl::Status ProbeCache::Write(const v1::HardwareProfile& profile,
+                               const std::string& doubt) const {
   if (path_.empty()) return absl::OkStatus();
   google::protobuf::util::JsonPrintOptions print;
   print.preserve_proto_field_names = true;
@@ -63,6 +70,9 @@ absl::Status ProbeCache::Write(const v1::HardwareProfile& profile) const {
   if (!google::protobuf::util::MessageToJsonString(profile, &json, print).ok()) {
     return absl::InternalError("the profile cannot be written as JSON");
   }
+  // The doubt first: without it a disturbed profile would be trusted.
+  RETURN_IF_ERROR(doubt.empty() ? RemoveAll(path_ + kDoubt)
+                                : WriteSyncedFile(path_ + kDoubt, doubt));
   const std::string fresh = path_ + ".new";
   RETURN_IF_ERROR(WriteSyncedFile(fresh, json));
   return Rename(fresh, path_);

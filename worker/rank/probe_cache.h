@@ -1,5 +1,5 @@
 // Measured profiles, kept in the user's cache folder: one file for each number of threads of a
-// rank and one for GPUs, with the hash of the machine, or of the GPUs and their driver, that they
+// rank and one for GPUs (beside it one of its doubt, where there is one), with the hash of the machine, or of the GPUs and their driver, that they
 // are of.
 //
 // A profile of other hardware is never used: it is measured again, and whoever waits for that is
@@ -30,8 +30,10 @@ class ProbeCache {
   // What is kept of this machine. Otherwise nothing, and *why_not says why when something else is
   // there.
   std::optional<v1::HardwareProfile> Read(std::string* why_not) const;
+  // Why what is kept should be measured again as soon as that can be done; empty: no reason.
+  std::string Doubt() const;
   // A profile that cannot be kept is still a profile: the status is for a warning.
-  absl::Status Write(const v1::HardwareProfile& profile) const;
+  absl::Status Write(const v1::HardwareProfile& profile, const std::string& doubt = "") const;
 
  private:
   ProbeCache(std::string path, std::string hardware, absl::StatusOr<UniqueFd> lock)

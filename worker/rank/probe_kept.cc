@@ -2,10 +2,12 @@
 #include "worker/rank/probe_kept.h"
 
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
 
 namespace terrace {
 namespace {
@@ -31,6 +33,12 @@ std::string Disturbed(std::span<const DeviceLoad> now, std::span<const DeviceLoa
   return "";
 }
 
+// Plans show the name beside their times.
+v1::HardwareProfile Doubted(v1::HardwareProfile profile, const std::string& doubt) {
+  profile.set_name(absl::StrCat(profile.name(), ", in doubt: ", doubt));
+  return profile;
+}
+
 }  // namespace
 
 void GpuWatch::Begin() { before_ = look_(); }
@@ -48,14 +56,29 @@ absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(
     const std::function<void(std::string_view)>& say) {
   std::string why_not;
   const std::optional<v1::HardwareProfile> kept = cache.Read(&why_not);
-  if (kept && wanted.is_enough(*kept)) return *kept;
+  if (kept && wanted.is_enough(*kept)) {
+    const std::string doubt = cache.Doubt();
+    if (doubt.empty()) return *kept;
+    const bool quiet = wanted.is_quiet != nullptr && wanted.is_quiet();
+    say(absl::StrCat("the kept profile is in doubt: ", doubt,
+                     quiet ? "; now it is quiet: measuring again"
+                           : "; used until the machine is quiet"));
+    if (!quiet) return Doubted(*kept, doubt);
+  }
   if (!why_not.empty()) say(absl::StrCat(why_not, ": measuring again"));
   if (wanted.watch != nullptr) wanted.watch->Begin();
   ASSIGN_OR_RETURN(v1::HardwareProfile profile, wanted.measure(kept ? &*kept : nullptr));
-  std::string not_kept = wanted.watch != nullptr ? wanted.watch->End() : "";
-  if (not_kept.empty()) not_kept = std::string(cache.Write(profile).message());
+  const std::string disturbed = wanted.watch != nullptr ? wanted.watch->End() : "";
+  if (!disturbed.empty() && wanted.is_quiet == nullptr) {
+    say(absl::StrCat("the measured profile is not kept: ", disturbed));
+    return profile;
+  }
+  const std::string not_kept(Std(cache.Write(profile, disturbed).message()));
   if (!not_kept.empty()) say(absl::StrCat("the measured profile is not kept: ", not_kept));
-  return profile;
+  if (disturbed.empty()) return profile;
+  say(absl::StrCat("the profile is in doubt: ", disturbed,
+                   "; plans may be off until it is measured again, as soon as the machine is quiet"));
+  return Doubted(std::move(profile), disturbed);
 }
 
 }  // namespace terrace

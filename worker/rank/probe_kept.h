@@ -1,5 +1,6 @@
 // The profile that a command asks for: the one that is kept where it will do, else one that is
-// measured now, and kept unless something else ran beside it.
+// measured now. Where something else ran beside the measurement it is not kept, or kept with that
+// doubt and measured again once the machine is quiet.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -49,6 +50,9 @@ struct WantedProfile {
   std::function<bool(const v1::HardwareProfile& kept)> is_enough;
   std::function<absl::StatusOr<v1::HardwareProfile>(const v1::HardwareProfile* kept)> measure;
   ProbeWatch* watch = nullptr;  // asked only where something is measured; null: nothing to see
+  // Of a device that others may use for hours: a doubtful profile is kept, and used until this says
+  // that it can be measured again. Null: a disturbed measurement is not kept.
+  std::function<bool()> is_quiet;
 };
 // `say`: gets whole sentences about what is kept and what is not.
 absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(

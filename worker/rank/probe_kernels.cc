@@ -92,6 +92,7 @@ void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
     AddRate(cases[i], MeanWithoutExtremes(turns[i]), profile);
     AddCachedRate(cases[i], MeanWithoutExtremes(cached[i]), profile);
   }
+  spread_ = SpreadOf(turns);
   profile->set_cache_bytes(cache_bytes_);
   const ProbeCase stream = StreamCase(kStreamElements);
   SetMemoryRate(stream, SteadySeconds(stream), profile);

@@ -40,6 +40,9 @@ class KernelProbe {
   // Seconds of one call, of many turns. 0 when the case needs more memory than the probe has.
   double SteadySeconds(const ProbeCase& one);
 
+  // Of the turns of the last Measure (SpreadOf).
+  double spread() const { return spread_; }
+
   // Adds the rates of all cases of that depth, and the profile's figures for those who know no
   // tables.
   void Measure(ProbeDepth depth, const ProbeProgress& progress, v1::HardwareProfile* profile);
@@ -56,6 +59,7 @@ class KernelProbe {
   KernelRunner runner_;
   std::unique_ptr<Companions> companions_;
   int64_t cache_bytes_;
+  double spread_ = 1;
 };
 
 }  // namespace terrace

@@ -18,6 +18,19 @@ double MeanWithoutExtremes(std::vector<double> turns) {
          static_cast<double>(count - 2 * left_out);
 }
 
+double SpreadOf(const std::vector<std::vector<double>>& turns_of_cases) {
+  std::vector<double> spreads;
+  for (const std::vector<double>& turns : turns_of_cases) {
+    if (turns.size() < 2) continue;
+    const auto [fastest, slowest] = std::minmax_element(turns.begin(), turns.end());
+    if (*fastest > 0) spreads.push_back(*slowest / *fastest);
+  }
+  if (spreads.empty()) return 1;
+  const auto middle = spreads.begin() + static_cast<std::ptrdiff_t>(spreads.size() / 2);
+  std::nth_element(spreads.begin(), middle, spreads.end());
+  return *middle;
+}
+
 void AddRate(const ProbeCase& one, double seconds, v1::HardwareProfile* profile) {
   if (seconds <= 0) return;
   const kernels::RateClass of = kernels::RateClassOf(one.op, one.attrs, one.operands);

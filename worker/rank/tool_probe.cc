@@ -15,6 +15,8 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -25,6 +27,7 @@
 #include "worker/rank/environment.h"
 #include "worker/rank/probe.h"
 #include "worker/rank/probe_cache.h"
+#include "worker/rank/probe_cpu_watch.h"
 #include "worker/rank/probe_device.h"
 #include "worker/rank/probe_kept.h"
 #include "worker/rank/probe_memory.h"
@@ -85,15 +88,17 @@ void KeepNvme(const v1::HardwareProfile& kept, v1::HardwareProfile* profile) {
 
 // The driver's samples are of a second at the most.
 constexpr absl::Duration kSettle = absl::Milliseconds(1500);
+constexpr absl::Duration kQuietLook = absl::Milliseconds(300);
 
 using Measure = std::function<absl::StatusOr<v1::HardwareProfile>(const ProbeWatcher&)>;
 
 absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(const ProbeOptions& options,
                                                    const ProbeCache& cache, std::string_view what,
-                                                   const Measure& measure,
-                                                   ProbeWatch* watch = nullptr) {
+                                                   const Measure& measure, ProbeWatch* watch,
+                                                   std::function<bool()> is_quiet = nullptr) {
   WantedProfile wanted;
   wanted.watch = watch;
+  wanted.is_quiet = std::move(is_quiet);
   wanted.is_enough = [&](const v1::HardwareProfile& kept) { return IsEnough(kept, options); };
   wanted.measure = [&](const v1::HardwareProfile* kept) -> absl::StatusOr<v1::HardwareProfile> {
     Progress progress(what);
@@ -112,12 +117,18 @@ absl::StatusOr<v1::HardwareProfile> MachineProfile(const ProbeOptions& options, 
   const ProbeCache cache =
       ProbeCache::Open(ProfileFolder(), absl::StrCat(threads), MachineHash(ThisMachine(), version));
   const auto depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough;
-  return KeptOrMeasured(options, cache, absl::StrCat("this machine, ", threads, " threads a rank"),
-                        [&](const ProbeWatcher& watcher) {
-                          return MeasureMachine(
-                              {.threads = threads, .depth = depth, .nvme = options.nvme}, version,
-                              watcher);
-                        });
+  CpuWatch watch;
+  return KeptOrMeasured(
+      options, cache, absl::StrCat("this machine, ", threads, " threads a rank"),
+      [&](const ProbeWatcher& watcher) -> absl::StatusOr<v1::HardwareProfile> {
+        ASSIGN_OR_RETURN(
+            MeasuredMachine measured,
+            MeasureMachine({.threads = threads, .depth = depth, .nvme = options.nvme}, version,
+                           watcher));
+        watch.SetSpread(measured.spread);
+        return std::move(measured.profile);
+      },
+      &watch, [] { return CpuWatch::IsQuiet(kQuietLook); });
 }
 
 absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,

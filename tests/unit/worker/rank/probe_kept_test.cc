@@ -109,6 +109,22 @@ TEST_F(KeptOrMeasuredTest, WhatIsKeptIsGivenAndNobodyLooksForOthers) {
   EXPECT_THAT(said_, IsEmpty());
 }
 
+TEST_F(KeptOrMeasuredTest, WhatIsInDoubtIsMeasuredAgainOnceItIsQuiet) {
+  bool quiet = false;
+  wanted_.is_quiet = [&quiet] { return quiet; };
+  watch_.found = "others used the machine";
+  EXPECT_EQ(Profile("first"), "first");
+  EXPECT_THAT(said_, HasSubstr("the profile is in doubt, others used the machine"));
+  EXPECT_EQ(Profile("second"), "first") << "kept, as it is still loud";
+  EXPECT_THAT(said_, HasSubstr("used until the machine is quiet"));
+  quiet = true;
+  watch_.found.clear();
+  EXPECT_EQ(Profile("third"), "third");
+  said_.clear();
+  EXPECT_EQ(Profile("fourth"), "third");
+  EXPECT_THAT(said_, IsEmpty());
+}
+
 TEST_F(KeptOrMeasuredTest, WhatWasDisturbedIsUsedAndNotKept) {
   watch_.found = "somebody was there";
   EXPECT_EQ(Profile("first"), "first");
