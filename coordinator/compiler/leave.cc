@@ -81,12 +81,13 @@ class Leaver {
         FetchBefore(bouts[b].nodes.front(), at_rest, home, here, name);
         for (size_t i : bouts[b].nodes) Rename(leaving.value, here, &nodes_[i]);
       }
-      if (bouts[b].written.empty()) continue;
-      const std::vector<Elements> written = Merged(bouts[b].written);
-      if (b + 1 < bouts.size() || leaving.needed_after)
-        MoveAfter(bouts[b].nodes.back(), written, here, home, name);
-      at_rest.insert(at_rest.end(), written.begin(), written.end());
+      const bool last = b + 1 == bouts.size();
+      std::vector<Elements> leaves = Merged(bouts[b].written);
+      at_rest.insert(at_rest.end(), leaves.begin(), leaves.end());
       at_rest = Merged(std::move(at_rest));
+      // What is needed after is what its last uses saw, of which one may be a norm: all of it goes.
+      if (last && leaving.needed_after) leaves = at_rest;
+      if (!last || leaving.needed_after) MoveAfter(bouts[b].nodes.back(), leaves, here, home, name);
     }
     return home;
   }

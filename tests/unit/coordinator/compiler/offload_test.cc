@@ -99,6 +99,15 @@ std::vector<TinyJob> OffloadedJobs() {
     TinyJob tensor = all;
     tensor.tensor_parallel = 2;
     jobs.push_back(tensor);
+    // Buckets that are written in two groups of layers, between which others are computed again.
+    for (const int64_t bucket_bytes : {20'000, 60'000, 200'000, 600'000}) {
+      TinyJob groups = tensor;
+      groups.recompute = "every";
+      groups.recompute_every = 3;
+      groups.bucket_bytes = bucket_bytes;
+      groups.sizes = {.vocabulary = 131, .hidden = 64, .layers = 6, .intermediate = 96};
+      jobs.push_back(groups);
+    }
     for (const TinyJob& tiled : TiledJobs(all)) jobs.push_back(tiled);
     for (const uint32_t micro_batches : {1, 3}) {
       TinyJob activation = {.family = "llama", .activation = tier};
