@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr double kHeight = 340, kLeft = 74, kRight = 16, kTop = 16, kBottom = 44;
 constexpr double kRadius = 5;
+constexpr const char* kBytesCaption = "device memory of a rank";
 constexpr double kLabelMost = 300;  // longer labels are numbers only
 
 struct Box {
@@ -73,7 +75,7 @@ std::string Axes(const Scale& scale) {
     svg += TextAt(scale.X(at), bottom + 17, Anchor::kMiddle, SecondsText(at));
   }
   svg += TextAt(kPictureWidth - kRight, kHeight - 6, Anchor::kEnd, "time of a step");
-  return svg + TextAt(kLeft + 6, kTop + 2, Anchor::kStart, "device memory of a rank");
+  return svg + TextAt(kLeft + 6, kTop + 2, Anchor::kStart, kBytesCaption);
 }
 
 // Joins the chosen one and the Pareto front, left to right.
@@ -115,16 +117,27 @@ std::string Mark(const Candidate& one, const Scale& scale) {
       one.number == 0 ? "#1b1f24" : "#3b6fb6", title);
 }
 
-// Places labels one after another where nothing else is; the words go first, then the number.
+// Where text of this width lies whose line begins at (left, base). Estimates of widths are for
+// regular letters, so there is some room.
+Box BoxOfText(double left, double base, double width) {
+  constexpr double kRoom = 1.15;
+  return {left - 2, base - 11, left + kRoom * width + 2, base + 3};
+}
+
+// Places labels one after another where nothing else is; the words go first, then the number, which
+// goes farther away where points lie close, with a line to its point.
 class Labels {
  public:
   Labels(absl::Span<const Candidate> candidates, const Scale& scale) : scale_(scale) {
     for (const Candidate& one : candidates) {
       const double x = scale.X(one.step_seconds);
       const double y = scale.Y(static_cast<double>(one.device_bytes));
-      taken_.push_back({x - kRadius, y - kRadius, x + kRadius, y + kRadius});
+      const double radius = one.number == 0 ? kRadius + 1.5 : kRadius;
+      taken_.push_back({x - radius, y - radius, x + radius, y + radius});
     }
   }
+  // No label goes there.
+  void Keep(const Box& box) { taken_.push_back(box); }
 
   std::string Place(const Candidate& one) {
     const std::string number = one.number == 0 ? "chosen" : absl::StrCat(one.number);
@@ -132,10 +145,23 @@ class Labels {
     if (one.number != 0 && TextWidth(words) <= kLabelMost) {
       if (std::string label = Try(one, words); !label.empty()) return label;
     }
-    return Try(one, number);
+    if (std::string label = Try(one, number); !label.empty()) return label;
+    return TryFarther(one, number);
   }
 
  private:
+  bool IsFree(const Box& box) const {
+    return box.left >= kLeft && box.right <= kPictureWidth && box.top >= 0 &&
+           box.bottom <= kHeight - kBottom &&
+           std::none_of(taken_.begin(), taken_.end(),
+                        [&box](const Box& other) { return box.Meets(other); });
+  }
+
+  std::string Put(const Candidate& one, const std::string& text, double left, double base) {
+    taken_.push_back(BoxOfText(left, base, TextWidth(text)));
+    return TextAt(left, base, Anchor::kStart, text, one.number == 0 ? "head" : "ink");
+  }
+
   std::string Try(const Candidate& one, const std::string& text) {
     const double x = scale_.X(one.step_seconds);
     const double y = scale_.Y(static_cast<double>(one.device_bytes));
@@ -145,17 +171,27 @@ class Labels {
                                                               {x - width / 2, y - away},
                                                               {x - width / 2, y + away + 10}}};
     for (const auto& [left, base] : places) {
-      const Box box{left - 2, base - 11, left + width + 2, base + 3};
-      if (box.left < kLeft || box.right > kPictureWidth || box.top < 0 ||
-          box.bottom > kHeight - kBottom) {
-        continue;
+      if (IsFree(BoxOfText(left, base, width))) return Put(one, text, left, base);
+    }
+    return "";
+  }
+
+  // On ever larger rings round the point.
+  std::string TryFarther(const Candidate& one, const std::string& text) {
+    constexpr double kRing = 14, kTurns = 16, kFarthest = 400;
+    const double x = scale_.X(one.step_seconds);
+    const double y = scale_.Y(static_cast<double>(one.device_bytes));
+    const double width = TextWidth(text);
+    for (double away = 2 * kRing; away < kFarthest; away += kRing) {
+      for (double turn = 0; turn < kTurns; ++turn) {
+        const double angle = 2 * std::numbers::pi * turn / kTurns;
+        const double to_x = x + away * std::cos(angle), to_y = y + away * std::sin(angle);
+        const double left = to_x - width / 2, base = to_y + 4;
+        if (!IsFree(BoxOfText(left, base, width))) continue;
+        return LineFrom(x, y, to_x, to_y < y ? base + 3 : base - 11,
+                        "stroke=\"#9aa3ab\" stroke-width=\"0.8\"") +
+               Put(one, text, left, base);
       }
-      if (std::any_of(taken_.begin(), taken_.end(),
-                      [&box](const Box& other) { return box.Meets(other); })) {
-        continue;
-      }
-      taken_.push_back(box);
-      return TextAt(left, base, Anchor::kStart, text, one.number == 0 ? "head" : "ink");
     }
     return "";
   }
@@ -213,15 +249,19 @@ Picture AlternativesChart(absl::Span<const Candidate> candidates, int64_t device
   scale.seconds.Widen();
   scale.bytes.Widen();
   Picture picture{.height = kHeight, .body = Axes(scale)};
+  Labels labels(candidates, scale);
+  labels.Keep(BoxOfText(kLeft + 6, kTop + 2, TextWidth(kBytesCaption)));
   if (limit > scale.bytes.low && limit < scale.bytes.high) {
     picture.body += LineFrom(kLeft, scale.Y(limit), kPictureWidth - kRight, scale.Y(limit),
                              "stroke=\"#c22f2f\" stroke-width=\"1.5\" stroke-dasharray=\"7 4\"");
+    const std::string budget = absl::StrCat("budget ", FormatBytes(device_limit_bytes));
     picture.body += absl::StrFormat(
-        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\" style=\"fill:#a82424\">budget %s</text>\n",
-        kPictureWidth - kRight, scale.Y(limit) - 5, FormatBytes(device_limit_bytes));
+        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\" style=\"fill:#a82424\">%s</text>\n",
+        kPictureWidth - kRight, scale.Y(limit) - 5, budget);
+    const double width = TextWidth(budget) * 1.15;
+    labels.Keep(BoxOfText(kPictureWidth - kRight - width, scale.Y(limit) - 5, width));
   }
   picture.body += Front(candidates, scale);
-  Labels labels(candidates, scale);
   std::string words;
   for (const Candidate& one : candidates) words += labels.Place(one);
   // The chosen one last: nothing lies on it.
