@@ -227,9 +227,36 @@ MemoryEstimate MemoryEstimator::StageMemory(const v1::Layout& layout, const Esti
   return memory;
 }
 
+// Of what copies pass through on the host: a ring for each operand that the host updates and that
+// does not rest there, one for what comes from NVMe and one for what goes there
+// (compiler/staging.h).
+int64_t MemoryEstimator::StagingBytes(const v1::Layout& layout, int64_t share) const {
+  constexpr int64_t kRingBuffers = 4;
+  const v1::Offload& offload = layout.offload();
+  const auto on_nvme = [](const v1::TierShares& shares) { return shares.nvme() > 0; };
+  const auto partly = [](const v1::TierShares& shares) { return shares.host() < 1; };
+  const bool updates = offload.optimizer().host() + offload.optimizer().nvme() > 0;
+  const bool masters_there = layout.zero_stage() == 1 || layout.zero_stage() == 2;
+  const v1::TierShares& weights = masters_there ? offload.optimizer() : offload.parameter();
+  const int64_t rings = (updates && partly(offload.gradient()) ? 1 : 0) +
+                        (updates && partly(weights) ? 1 : 0) +
+                        (on_nvme(offload.optimizer()) ? 2 : 0) +
+                        (on_nvme(offload.parameter()) || on_nvme(offload.activation()) ? 1 : 0) +
+                        (on_nvme(offload.gradient()) || on_nvme(offload.activation()) ? 1 : 0);
+  // A piece is of one parameter, with ZeRO of a layer's or a table's shard.
+  const ModelConfig& config = model_.config;
+  const int64_t of_layer =
+      layout.zero_stage() > 0
+          ? model_.layer_parameters
+          : config.hidden * std::max((config.mlp == MlpKind::kSwiglu ? 2 : 1) * config.intermediate,
+                                     (config.heads + 2 * config.kv_heads) * config.head_dim);
+  const int64_t largest = kF32Bytes * std::max(of_layer, config.vocabulary * config.hidden) /
+                          layout.tensor_parallel() / ShardRanks(layout);
+  return kRingBuffers * rings * std::min({layout.chunk_bytes(), largest, share});
+}
+
 void MemoryEstimator::Offload(const v1::Layout& layout, const EstimatedStage& stage,
                               MemoryEstimate* memory) const {
-  constexpr int64_t kRingBuffers = 4;  // of each operand of the optimizer (compiler/staging.h)
   const v1::Offload& offload = layout.offload();
   const int64_t whole = kF32Bytes * stage.parameters / layout.tensor_parallel();
   const int64_t share = whole / ShardRanks(layout);
@@ -260,8 +287,7 @@ void MemoryEstimator::Offload(const v1::Layout& layout, const EstimatedStage& st
   memory->gradient_bytes -= leaving - std::min(leaving, passing);
   const int64_t kept = away(memory->activation_bytes, offload.activation());
   memory->activation_bytes -= kept - std::min(kept, 3 * kept / std::max<int64_t>(3, stage.layers));
-  memory->host_bytes +=
-      std::min(kRingBuffers * 4 * layout.chunk_bytes(), memory->host_bytes + memory->nvme_bytes);
+  memory->host_bytes += StagingBytes(layout, share);
 }
 
 std::vector<MemoryEstimate> MemoryEstimator::Stages(const v1::Layout& layout) const {

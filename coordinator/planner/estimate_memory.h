@@ -83,6 +83,7 @@ class MemoryEstimator {
                           const Activations& kept) const;
   int64_t LossBytes(const v1::Layout& layout) const;
   int64_t LayerWorkBytes(const v1::Layout& layout) const;
+  int64_t StagingBytes(const v1::Layout& layout, int64_t share) const;
   // What the layout keeps of a class of memory on other tiers is taken off the device.
   void Offload(const v1::Layout& layout, const EstimatedStage& stage, MemoryEstimate* memory) const;
 

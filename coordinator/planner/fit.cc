@@ -99,12 +99,20 @@ v1::Offload OffloadAt(OffloadWay way, double x, const Kept& kept, bool weights_s
       Rest(kept.optimizer, x, offload.mutable_gradient());
       if (!weights_stay) Rest(kept.weights, x, offload.mutable_parameter());
       break;
+    case OffloadWay::kActivationsToHostToo:
+      Set(0, 1, offload.mutable_optimizer());
+      Set(0, 1, offload.mutable_gradient());
+      weights(0, 1);
+      Set(x, 0, offload.mutable_activation());
+      break;
   }
   return offload;
 }
 
-bool ToNvme(OffloadWay way) {
-  return std::find(std::begin(kNvmeWays), std::end(kNvmeWays), way) != std::end(kNvmeWays);
+// States are shared between host and NVMe: the host's limit decides how.
+bool SharesStates(OffloadWay way) {
+  return way == OffloadWay::kOptimizerToNvme || way == OffloadWay::kOptimizerToNvmeWeightsToHost ||
+         way == OffloadWay::kAllToNvme;
 }
 
 // The way with this many 64ths kept, of weights and then of states: 0 to 128.
@@ -166,6 +174,10 @@ v1::Offload WithPinned(const v1::Offload& pinned, v1::Offload proposed) {
   return proposed;
 }
 
+v1::Offload FarthestOffload(OffloadWay way) {
+  return OffloadAt(way, 1, Kept(), /*weights_stay=*/false);
+}
+
 std::optional<v1::Layout> WithOffload(const MemoryEstimator& estimator, const v1::Layout& layout,
                                       const v1::Offload& pinned, OffloadWay way,
                                       const ArenaLimits& limits) {
@@ -185,14 +197,14 @@ std::optional<v1::Layout> WithOffload(const MemoryEstimator& estimator, const v1
            estimator.Memory(at(step, kept)).host_bytes <= limits.host_bytes;
   };
   Kept kept;
-  if (ToNvme(way)) {
+  if (SharesStates(way)) {
     const int most = way == OffloadWay::kAllToNvme ? 2 * kShareSteps : kShareSteps;
     const int left = LeastEnough(
         most, [&](int less) { return on_device(kShareSteps, KeptAt(way, most - less)); });
     kept = KeptAt(way, most - left);
   }
   const int away = LeastEnough(kShareSteps, [&](int step) {
-    return ToNvme(way) ? on_host(step, kept) : on_device(step, kept);
+    return SharesStates(way) ? on_host(step, kept) : on_device(step, kept);
   });
   v1::Layout moved = at(away, kept);
   if (!Within(estimator.Memory(moved), limits)) return std::nullopt;

@@ -42,21 +42,25 @@ enum class OffloadWay {
   kOptimizerToNvme,
   kOptimizerToNvmeWeightsToHost,
   kAllToNvme,
+  kActivationsToHostToo,  // everything else on NVMe
 };
 inline constexpr OffloadWay kHostWays[] = {OffloadWay::kOptimizerToHost,
                                            OffloadWay::kWeightsToHostToo,
                                            OffloadWay::kActivationsToHost, OffloadWay::kAllToHost};
-inline constexpr OffloadWay kNvmeWays[] = {OffloadWay::kOptimizerToNvme,
-                                           OffloadWay::kOptimizerToNvmeWeightsToHost,
-                                           OffloadWay::kAllToNvme};
+inline constexpr OffloadWay kNvmeWays[] = {
+    OffloadWay::kOptimizerToNvme, OffloadWay::kOptimizerToNvmeWeightsToHost, OffloadWay::kAllToNvme,
+    OffloadWay::kActivationsToHostToo};
 
 // `layout` with the smallest part away that fits, in 64ths, complete; nothing when none does. On
-// the ways to NVMe the device comes first: it keeps as much as it has room for, weights before
-// optimizer states, then the host, and NVMe has the rest. Classes that `pinned` has are where it
-// says.
+// the ways that share states between host and NVMe the device comes first: it keeps as much as it
+// has room for, weights before optimizer states, then the host, and NVMe has the rest. Classes that
+// `pinned` has are where it says.
 std::optional<v1::Layout> WithOffload(const MemoryEstimator& estimator, const v1::Layout& layout,
                                       const v1::Offload& pinned, OffloadWay way,
                                       const ArenaLimits& limits);
+
+// With all away that the way moves.
+v1::Offload FarthestOffload(OffloadWay way);
 
 // What is pinned and, where a class is not, what `proposed` says.
 v1::Offload WithPinned(const v1::Offload& pinned, v1::Offload proposed);

@@ -27,7 +27,7 @@ absl::StatusOr<bool> AnyHopeful(const v1::JobSpec& spec, const Model& model, con
     comparison.Add(layout);
     return !comparison.any_hopeful();
   }));
-  if (!comparison.any_hopeful()) comparison.MoveAndTile();
+  if (!comparison.any_hopeful()) comparison.MoveAndTile(/*of_all_splits=*/false);
   *compared += comparison.compared();
   return comparison.any_hopeful();
 }

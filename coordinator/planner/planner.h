@@ -8,11 +8,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/model/model.h"
 #include "coordinator/planner/estimate.h"
+#include "coordinator/planner/fit.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 
@@ -63,6 +66,8 @@ struct Proposal {
   // What is computed again is still to be chosen layer by layer (fit.h), between one kind for all
   // layers and the next: `seconds` says so already, `memory` is the budget.
   bool to_fit = false;
+  // How what rests elsewhere was chosen by closed form, so that it can be chosen again for less.
+  std::optional<OffloadWay> way;
 };
 
 // Layouts are proposed, tried and chosen kind by kind: predictions are good for a tenth, so a
@@ -79,7 +84,10 @@ LayoutKind LayoutKindOf(const v1::Layout& layout);
 struct Proposals {
   std::vector<Proposal> best;  // the fastest first; of each kind some, and among them the smallest
                                // of all, and the fastest of every tenth of memory less
-  int64_t compared = 0;        // layouts
+  // Where none of these fits: of each way to divide the ranks and share the states the fastest that
+  // fits by closed form, and the one with the most room, the plainest ways first.
+  std::vector<Proposal> plainer;
+  int64_t compared = 0;  // layouts
 };
 // Never none. Errors as of Candidates().
 absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, const Budget& budget,

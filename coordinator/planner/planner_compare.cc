@@ -6,8 +6,10 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
+#include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/sample_sizes.h"
 
@@ -30,8 +32,29 @@ constexpr int64_t kTileSizes[] = {int64_t{256} << 20, 64 << 20, 16 << 20, 4 << 2
 // so many chunks in a step a stage's program is too long to compile or check.
 constexpr int64_t kChunkPasses = 4, kChunksOfStep = 500'000;
 constexpr int64_t kChunkBytesMax = int64_t{256} << 20;
+// Of a layout with an offload about so many instructions are compiled to compare it: more of them,
+// in larger chunks, keep others from being compared. What copies pass through (compiler/staging.h)
+// grows with chunks, to this part of the host's memory at most.
+constexpr double kComparedLength = 60'000;
+constexpr int64_t kComparedChunkMax = int64_t{64} << 20;
+constexpr int64_t kStagingChunks = 16, kStagingParts = 32;
 // Of the device's bytes: what is larger may not fit when it is compiled.
 constexpr double kTight = 0.9;
+
+// Splits whose smallest layout is tried with everything away.
+constexpr size_t kAllMovedMax = 64;
+// Beside names of recompute.
+constexpr const char* kSmallest = "smallest";
+constexpr const char* kSmallestOfOne = "smallest of one micro-batch";
+// Of those with everything away so many are proposed at last.
+constexpr size_t kAwayMax = 128;
+
+void KeepSmallest(size_t most, std::vector<Proposal>* proposals) {
+  std::stable_sort(proposals->begin(), proposals->end(), [](const Proposal& a, const Proposal& b) {
+    return a.memory.total() < b.memory.total();
+  });
+  if (proposals->size() > most) proposals->resize(most);
+}
 
 bool Faster(const Proposal& a, const Proposal& b) { return a.seconds < b.seconds; }
 
@@ -64,6 +87,14 @@ uint32_t ClassesAway(const v1::Offload& offload) {
     classes = 4 * classes + static_cast<uint32_t>(FarthestTier(*shares));
   }
   return classes;
+}
+
+// Of what is compiled to compare it.
+double SampledLength(const EstimateModel& model, const v1::Layout& layout) {
+  const SampleSizes sizes = SizesOf(layout);
+  const bool whole = sizes.longer == 0;
+  return ProgramLength(model, layout, whole ? layout.micro_batches() : sizes.shorter + sizes.longer,
+                       whole ? 1 : 2);
 }
 
 uint32_t ScheduleKey(const v1::Layout& layout) {
@@ -108,15 +139,17 @@ void Comparison::Add(v1::Layout layout) {
   }
 }
 
-void Comparison::MoveAndTile() {
-  if (search_ == Search::kTiers) AddMoved();
+void Comparison::MoveAndTile(bool of_all_splits) {
+  if (search_ == Search::kTiers) AddMoved(of_all_splits);
   if (search_ != Search::kPlain) AddTiled();
 }
 
 Proposals Comparison::Take() {
-  MoveAndTile();
+  MoveAndTile(/*of_all_splits=*/true);
   const bool plain = search_ == Search::kPlain;
   Proposals proposals = {.best = Smaller(), .compared = compared_};
+  if (!plain) proposals.plainer = Plainer();
+  for (Proposal& one : Away()) proposals.plainer.push_back(std::move(one));
   const size_t left = kProposedMax - std::min(kProposedMax / 2, proposals.best.size());
   std::map<LayoutKind, std::vector<Proposal>> kinds;
   const std::set<LayoutKind> short_fits = KindsThatFitShort();
@@ -177,6 +210,12 @@ void Comparison::ChooseChunks(v1::Layout* layout) const {
          layout->chunk_bytes() < kChunkBytesMax) {
     layout->set_chunk_bytes(2 * layout->chunk_bytes());
   }
+  const int64_t host = limits_.host_bytes == 0 ? INT64_MAX : limits_.host_bytes;
+  while (2 * layout->chunk_bytes() <=
+             std::min(kComparedChunkMax, host / kStagingParts / kStagingChunks) &&
+         SampledLength(model, *layout) > kComparedLength) {
+    layout->set_chunk_bytes(2 * layout->chunk_bytes());
+  }
 }
 
 Proposal Comparison::Compare(v1::Layout layout) {
@@ -231,7 +270,18 @@ void Comparison::Keep(const Proposal& one, bool within) {
   if (!is_new && Faster(one, fastest->second)) fastest->second = one;
 }
 
+Comparison::SplitKey Comparison::SplitOf(const v1::Layout& layout) {
+  return {layout.pipeline_parallel(), layout.context_parallel(), layout.tensor_parallel(),
+          layout.zero_stage()};
+}
+
 void Comparison::KeepMovable(const Proposal& one) {
+  const SplitKey split = SplitOf(one.layout);
+  const auto [fastest, is_new] = movable_of_.try_emplace({split, one.layout.recompute()}, one);
+  if (!is_new && Faster(one, fastest->second)) fastest->second = one;
+  const char* which = one.layout.micro_batches() > 1 ? kSmallest : kSmallestOfOne;
+  const auto [smallest, is_first] = movable_of_.try_emplace({split, which}, one);
+  if (!is_first && one.memory.total() < smallest->second.memory.total()) smallest->second = one;
   if (one.seconds >= movable_max_) return;
   movable_.push_back(one);
   if (movable_.size() < 2 * kMovedMax) return;
@@ -266,40 +316,128 @@ std::vector<Proposal> Comparison::Smaller() const {
   return front;
 }
 
-// What does not fit, with as much as is needed elsewhere.
-void Comparison::AddMoved() {
+// The fastest, and those of each split: the fastest of all are much alike.
+std::vector<Proposal> Comparison::TakeMovable(bool of_all_splits) {
   KeepFastest(kMovedMax, &movable_);
+  if (!of_all_splits) return std::move(movable_);
+  std::vector<Proposal> of_splits;
+  for (auto& [key, one] : movable_of_) of_splits.push_back(std::move(one));
+  KeepFastest(kMovedMax, &of_splits);
+  std::vector<Proposal> movable = std::move(movable_);
+  std::move(of_splits.begin(), of_splits.end(), std::back_inserter(movable));
+  return movable;
+}
+
+// What does not fit, with as much as is needed elsewhere.
+void Comparison::AddMoved(bool of_all_splits) {
   std::vector<OffloadWay> ways(std::begin(kHostWays), std::end(kHostWays));
   if (spec_.resources().nvme().paths_size() > 0) {
     ways.insert(ways.end(), std::begin(kNvmeWays), std::end(kNvmeWays));
   }
-  const std::vector<Proposal> movable = std::move(movable_);
-  for (const Proposal& one : movable) {
+  std::vector<Proposal> smallest_of_splits;
+  for (const auto& [key, one] : movable_of_) {
+    if (!of_all_splits) break;
+    if (key.second == kSmallest || key.second == kSmallestOfOne) smallest_of_splits.push_back(one);
+  }
+  KeepSmallest(kAllMovedMax, &smallest_of_splits);
+  for (const Proposal& one : TakeMovable(of_all_splits)) {
     for (const OffloadWay way : ways) {
       ++compared_;
-      auto moved = WithOffload(memory_, one.layout, spec_.layout().offload(), way, limits_);
+      v1::Layout farthest = one.layout;
+      *farthest.mutable_offload() = WithPinned(spec_.layout().offload(), FarthestOffload(way));
+      farthest = Completed(std::move(farthest));
+      ChooseChunks(&farthest);
+      auto moved = WithOffload(memory_, farthest, spec_.layout().offload(), way, limits_);
       if (!moved.has_value()) continue;
-      ChooseChunks(&*moved);
-      Proposal proposal = {.seconds = StepSeconds(*moved), .memory = memory_.Memory(*moved)};
+      Proposal proposal = {
+          .seconds = StepSeconds(*moved), .memory = memory_.Memory(*moved), .way = way};
       proposal.layout = *std::move(moved);
       Keep(proposal, /*within=*/true);
     }
   }
-  AddAllMoved();
+  AddAllMoved(std::move(smallest_of_splits));
 }
 
-// The smallest of all with everything away: if anything fits, it does.
-void Comparison::AddAllMoved() {
-  const Proposal base = *smallest_;
-  for (const v1::Offload& offload : Offloads(spec_.resources().nvme().paths_size() > 0)) {
-    Proposal moved = base;
-    *moved.layout.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
-    if (moved.layout.zero_stage() == 1 || moved.layout.zero_stage() == 2) {
-      moved.layout.mutable_offload()->clear_parameter();
+// The fewer kinds of splits, the plainer. Of each split the fastest within the limits, then the
+// one with the most room, then, since closed forms may be too high, what is nearest to them.
+std::vector<Proposal> Comparison::Plainer() const {
+  using Best = std::map<SplitKey, Proposal>;
+  std::array<Best, 3> ways;
+  const auto take = [](const Proposal& one, auto better, Best* best) {
+    const auto [it, is_new] = best->try_emplace(SplitOf(one.layout), one);
+    if (!is_new && better(one, it->second)) it->second = one;
+  };
+  const auto smaller = [](const Proposal& a, const Proposal& b) {
+    return a.memory.total() < b.memory.total();
+  };
+  for (const auto& [key, family] : families_) {
+    for (const Proposal& one : family.within) {
+      take(one, Faster, &ways[0]);
+      if (!one.to_fit) take(one, smaller, &ways[1]);
     }
-    moved.layout = Completed(std::move(moved.layout));
-    Compare(moved.layout);
+    for (const Proposal& one : family.beyond) take(one, smaller, &ways[2]);
   }
+  std::vector<Proposal> plainer;
+  for (Best& best : ways) {
+    const auto begin = static_cast<std::ptrdiff_t>(plainer.size());
+    for (auto& [split, one] : best) plainer.push_back(std::move(one));
+    const auto key = [](const Proposal& one) {
+      const v1::Layout& layout = one.layout;
+      return std::tuple(layout.pipeline_parallel() > 1, layout.context_parallel() > 1, one.seconds);
+    };
+    std::stable_sort(plainer.begin() + begin, plainer.end(),
+                     [&](const Proposal& a, const Proposal& b) { return key(a) < key(b); });
+  }
+  return plainer;
+}
+
+// The smallest of each split with everything away, with blocks computed again and with nothing: if
+// anything fits, one of them does.
+void Comparison::AddAllMoved(std::vector<Proposal> bases) {
+  bases.push_back(*smallest_);
+  std::vector<v1::Offload> offloads = Offloads(spec_.resources().nvme().paths_size() > 0);
+  for (size_t i = offloads.size(); i-- > 0;) {
+    offloads.push_back(offloads[i]);
+    offloads.back().mutable_activation()->set_host(1);
+  }
+  const bool open = spec_.layout().recompute().empty() && spec_.layout().recompute_layers().empty();
+  for (const Proposal& base : bases) {
+    for (const v1::Offload& offload : offloads) {
+      Proposal moved = base;
+      *moved.layout.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
+      if (moved.layout.zero_stage() == 1 || moved.layout.zero_stage() == 2) {
+        moved.layout.mutable_offload()->clear_parameter();
+      }
+      moved.layout = Completed(std::move(moved.layout));
+      away_.push_back(Compare(moved.layout));
+      for (const char* recompute : {"block", "none"}) {
+        if (!open || moved.layout.recompute() == recompute) continue;
+        v1::Layout other = moved.layout;
+        other.set_recompute(recompute);
+        away_.push_back(Compare(std::move(other)));
+      }
+    }
+  }
+}
+
+std::vector<Proposal> Comparison::Away() const {
+  const auto part = [this](const Proposal& one) {
+    const auto of = [](int64_t bytes, int64_t limit) {
+      return limit == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(limit);
+    };
+    return std::max({of(one.memory.total(), limits_.device_bytes),
+                     of(one.memory.host_bytes, limits_.host_bytes),
+                     of(one.memory.nvme_bytes, limits_.nvme_bytes)});
+  };
+  std::vector<std::pair<double, size_t>> order;
+  for (size_t i = 0; i < away_.size(); ++i) {
+    if (!Hopeless(away_[i].memory, spec_, budget_)) order.emplace_back(part(away_[i]), i);
+  }
+  std::sort(order.begin(), order.end());
+  order.resize(std::min(order.size(), kAwayMax));
+  std::vector<Proposal> away;
+  for (const auto& [of_limits, i] : order) away.push_back(away_[i]);
+  return away;
 }
 
 // Matrices may be tiled when weights are brought for each use; those that may move will be.

@@ -15,6 +15,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/planner/estimate.h"
@@ -30,9 +32,10 @@ class Comparison {
 
   // Complete, as of ForEachLayout.
   void Add(v1::Layout layout);
-  // Once. REQUIRES: something was added. MoveAndTile() is part of it.
+  // Once. REQUIRES: something was added. MoveAndTile(true) is part of it.
   Proposals Take();
-  void MoveAndTile();
+  // Less is tried of the smallest layout alone than of each split's.
+  void MoveAndTile(bool of_all_splits);
 
   // Of those compared so far some is not hopeless.
   bool any_hopeful() const { return !by_size_.empty(); }
@@ -41,6 +44,8 @@ class Comparison {
  private:
   // tp, pp, cp, ZeRO stage, micro-batch, schedule and chunks, classes away.
   using FamilyKey = std::array<uint32_t, 7>;
+  using SplitKey = std::array<uint32_t, 4>;  // of these pp, cp, tp, ZeRO stage
+  static SplitKey SplitOf(const v1::Layout& layout);
   struct Family {
     std::vector<Proposal> within, beyond;  // the limits; the fastest first
   };
@@ -50,8 +55,10 @@ class Comparison {
   void Keep(const Proposal& one, bool within);
   void KeepMovable(const Proposal& one);
   void AddMixed(const Proposal& large, const Proposal& next);
-  void AddMoved();
-  void AddAllMoved();
+  void AddMoved(bool of_all_splits);
+  // In the order in which they are moved.
+  std::vector<Proposal> TakeMovable(bool of_all_splits);
+  void AddAllMoved(std::vector<Proposal> bases);
   void AddTiled();
   bool Tileable(const v1::Layout& layout) const;
   // So large that a step of what is offloaded can be compiled.
@@ -61,6 +68,9 @@ class Comparison {
   std::set<LayoutKind> KindsThatFitShort() const;
   // The fastest of those that fit, the fastest of those a tenth smaller, and so on.
   std::vector<Proposal> Smaller() const;
+  std::vector<Proposal> Plainer() const;
+  // Those with everything away, the farthest below the limits first.
+  std::vector<Proposal> Away() const;
 
   const v1::JobSpec& spec_;
   const Budget& budget_;
@@ -74,10 +84,13 @@ class Comparison {
   std::map<FamilyKey, Family> families_;
   std::map<int, Proposal> by_size_;  // the fastest by the logarithm of its bytes
   std::vector<Proposal> movable_;
+  // Of each split the fastest of each recompute, and the smallest of one micro-batch and of more.
+  std::map<std::pair<SplitKey, std::string>, Proposal> movable_of_;
   double movable_max_ = 1e300;  // seconds
+  std::vector<Proposal> away_;  // everything
   std::optional<Proposal> smallest_;
   std::optional<Proposal> smallest_shown_;  // of those that are soon compiled
-  std::optional<Proposal> tileable_;  // the smallest that tiles may make smaller
+  std::optional<Proposal> tileable_;        // the smallest that tiles may make smaller
   int64_t compared_ = 0;
 };
 

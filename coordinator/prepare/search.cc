@@ -96,7 +96,15 @@ class Once {
     wide_ = *std::move(all);
     Count(wide_);
     RETURN_IF_ERROR(TryKinds(seconds_max));
-    return options_.first_fit ? absl::OkStatus() : trial_.TryAny(All(wide_.best));
+    if (options_.first_fit) return absl::OkStatus();
+    if (!trial_.fits()) {
+      RETURN_IF_ERROR(trial_.TryInTurn(All(wide_.plainer), kPlainerInstructionsMax));
+    }
+    if (trial_.fits() && OffersTiers(spec_)) {
+      RETURN_IF_ERROR(trial_.TryPromising(OfKind(wide_.plainer, LayoutKind::kOnTiers),
+                                          kPromisingInstructionsMax));
+    }
+    return trial_.TryAny(All(wide_.best));
   }
 
   void Count(const Proposals& proposals) {

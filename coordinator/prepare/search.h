@@ -23,6 +23,13 @@ namespace terrace {
 // Where nothing fits no more instructions are compiled to find that out.
 inline constexpr int64_t kUnfitInstructionsMax = 240'000;
 
+// And so many for the plainest layouts of each split of the ranks, before the job is refused.
+inline constexpr int64_t kPlainerInstructionsMax = 360'000;
+
+// And so many for layouts that promise to be faster than what was found to fit with the help of
+// other tiers, where closed forms of time are good for less.
+inline constexpr int64_t kPromisingInstructionsMax = 240'000;
+
 // Of a plan that is only looked at a longer step is left at its sample: compiling, packing,
 // checking and simulating as many takes about as long as the search itself.
 inline constexpr int64_t kWholeToLook = 40'000;

@@ -5,7 +5,9 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/layout_rules.h"
@@ -34,8 +36,26 @@ constexpr int kPackedMax = 3;
 constexpr int64_t kCheapInstructions = 60'000;
 // Closed forms of memory are good for this; what they say is larger is tried where nothing fits.
 constexpr double kMayFit = 1.05;
+// Layouts that are tried because what fits is slower than its closed form.
+constexpr int kPromisingMax = 4;
 // What is slower by closed form than the fastest that fits, by this factor, is not tried any more.
 constexpr double kCloseEnough = 1.15;
+
+}  // namespace
+
+namespace {
+
+// Of layouts with the same, closed forms are off by about the same.
+std::string LikenessOf(const v1::Layout& layout) {
+  std::string likeness = layout.schedule();
+  if (!layout.has_offload()) return likeness;
+  const v1::Offload& offload = layout.offload();
+  for (const v1::TierShares* shares :
+       {&offload.parameter(), &offload.gradient(), &offload.optimizer(), &offload.activation()}) {
+    absl::StrAppend(&likeness, " ", Absl(TierName(FarthestTier(*shares))));
+  }
+  return absl::StrCat(likeness, " ", layout.zero_stage(), " ", layout.recompute());
+}
 
 }  // namespace
 
@@ -73,6 +93,37 @@ absl::Status Trial::TrySmallest(const std::vector<const Proposal*>& proposals, L
   packed_ = 0;  // nothing is left after it
   ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(**smallest, kind));
   if (fit.value_or(false)) fastest_estimate_ = (*smallest)->seconds;
+  return absl::OkStatus();
+}
+
+absl::Status Trial::TryInTurn(const std::vector<const Proposal*>& proposals, int64_t more) {
+  options_.instructions_max = std::max(options_.instructions_max, instructions_ + more);
+  packed_ = 0;
+  for (const Proposal* one : proposals) {
+    ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(*one, LayoutKindOf(one->layout)));
+    if (!fit.value_or(false)) continue;
+    fastest_estimate_ = std::min(fastest_estimate_, one->seconds);
+    break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trial::TryPromising(std::vector<const Proposal*> proposals, int64_t more) {
+  const int64_t most = instructions_ + more;
+  std::stable_sort(proposals.begin(), proposals.end(),
+                   [](const Proposal* a, const Proposal* b) { return a->seconds < b->seconds; });
+  int tries = 0;
+  for (const Proposal* one : proposals) {
+    double fastest = 1e300;
+    for (const Tried& tried : tried_) {
+      if (tried.evaluated.fits)
+        fastest = std::min(fastest, tried.evaluated.simulation.step_seconds);
+    }
+    if (one->seconds >= WorthIt(fastest) || tries >= kPromisingMax) break;
+    if (instructions_ + InstructionsFor(one->layout) * 2 > most) continue;
+    ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(*one, LayoutKindOf(one->layout)));
+    tries += fit.has_value();
+  }
   return absl::OkStatus();
 }
 
@@ -123,6 +174,8 @@ bool Trial::fits() const {
 absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, LayoutKind kind,
                                                   bool adjust) {
   std::vector<int64_t> targets;
+  ArenaLimits limits = Limits();
+  const bool movable = adjust && !must_ && proposal.way.has_value();
   std::optional<v1::Layout> layout = Fitted(proposal, &targets);
   for (int corrections = 0; layout.has_value() && !Known(*layout); ++corrections) {
     if (!Affordable(*layout)) {
@@ -141,9 +194,12 @@ absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, Layo
       return std::optional<bool>();
     }
     RETURN_IF_ERROR(one.status());
-    if (!layout->has_offload()) Learn(*one);
+    Learn(*one);
     layout.reset();
     if (!one->fits && adjustable) layout = Corrected(*one, &targets);
+    if (!one->fits && !layout.has_value() && movable && corrections < kCorrectionsMax) {
+      layout = MovedMore(*one, *proposal.way, &limits);
+    }
     if (layout.has_value() && Affordable(*layout)) continue;
     if (layout.has_value()) all_tried_ = false;
     RETURN_IF_ERROR(PackBetter(kPackedAtAll, &*one));
@@ -218,12 +274,41 @@ std::optional<v1::Layout> Trial::Fitted(const Proposal& proposal,
   auto target = static_cast<double>(ArenaMax());
   if (const double off = OffBy(proposal.layout); off > 0) target /= off;
   targets->assign(proposal.layout.pipeline_parallel(), static_cast<int64_t>(target));
-  if (!proposal.to_fit) return proposal.layout;
-  return WithRecompute(memory_, proposal.layout, *targets);
+  if (proposal.to_fit) return WithRecompute(memory_, proposal.layout, *targets);
+  const bool elsewhere = proposal.way.has_value() && target < static_cast<double>(ArenaMax());
+  if (!elsewhere) return proposal.layout;
+  ArenaLimits limits = Limits();
+  limits.device_bytes = static_cast<int64_t>(target);
+  return WithOffload(memory_, proposal.layout, spec_.layout().offload(), *proposal.way, limits);
+}
+
+std::optional<v1::Layout> Trial::MovedMore(const Evaluated& one, OffloadWay way,
+                                           ArenaLimits* limits) const {
+  const MemoryEstimate estimate = memory_.Memory(one.layout);
+  const TierLimits tiers = LimitsOf(spec_);
+  const auto lower = [](int64_t bytes, int64_t limit, int64_t estimated, int64_t* target) {
+    if (limit > 0 && bytes > limit)
+      *target = std::max<int64_t>(1, std::min(*target, estimated) - (bytes - limit));
+  };
+  lower(one.device_bytes, budget_.device_memory_bytes, estimate.total(), &limits->device_bytes);
+  lower(one.host_bytes, tiers.host_bytes, estimate.host_bytes, &limits->host_bytes);
+  lower(one.nvme_bytes, tiers.nvme_bytes, estimate.nvme_bytes, &limits->nvme_bytes);
+  return WithOffload(memory_, one.layout, spec_.layout().offload(), way, *limits);
+}
+
+ArenaLimits Trial::Limits() const {
+  const TierLimits tiers = LimitsOf(spec_);
+  return {.device_bytes = budget_.device_memory_bytes == 0 ? 0 : std::max<int64_t>(1, ArenaMax()),
+          .host_bytes = tiers.host_bytes,
+          .nvme_bytes = tiers.nvme_bytes};
 }
 
 std::optional<v1::Layout> Trial::Corrected(const Evaluated& one,
                                            std::vector<int64_t>* targets) const {
+  const TierLimits tiers = LimitsOf(spec_);
+  const bool elsewhere = (tiers.host_bytes > 0 && one.host_bytes > tiers.host_bytes) ||
+                         (tiers.nvme_bytes > 0 && one.nvme_bytes > tiers.nvme_bytes);
+  if (elsewhere) return std::nullopt;  // computing again frees only the device
   const std::vector<MemoryEstimate> estimates = memory_.Stages(one.layout);
   for (size_t stage = 0; stage < one.programs.size(); ++stage) {
     const int64_t over = StageBytes(one, stage) - budget_.device_memory_bytes;
@@ -251,7 +336,7 @@ bool Trial::HopelessElsewhere(const Proposal& proposal) const {
 
 bool Trial::MayFit(const Proposal& proposal, double part) const {
   if (HopelessElsewhere(proposal)) return false;
-  if (budget_.device_memory_bytes == 0 || proposal.to_fit) return true;
+  if (budget_.device_memory_bytes == 0 || proposal.to_fit || proposal.way.has_value()) return true;
   const double bytes = static_cast<double>(proposal.memory.total());
   const double off = OffBy(proposal.layout);
   if (off > 0) return bytes * off <= static_cast<double>(ArenaMax());
@@ -262,11 +347,11 @@ bool Trial::MayFit(const Proposal& proposal, double part) const {
 void Trial::Learn(const Evaluated& one) {
   const auto arenas = static_cast<double>(one.device_bytes - ExternalBytes(budget_));
   const auto estimate = static_cast<double>(memory_.Memory(one.layout).total());
-  off_by_[one.layout.schedule()] = arenas / std::max(1.0, estimate);
+  off_by_[LikenessOf(one.layout)] = arenas / std::max(1.0, estimate);
 }
 
 double Trial::OffBy(const v1::Layout& layout) const {
-  const auto found = off_by_.find(layout.schedule());
+  const auto found = off_by_.find(LikenessOf(layout));
   return found == off_by_.end() ? 0 : found->second;
 }
 

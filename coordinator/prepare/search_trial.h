@@ -49,6 +49,14 @@ class Trial {
   absl::Status Try(const std::vector<const Proposal*>& proposals, LayoutKind kind, bool last,
                    double seconds_max);
 
+  // Where nothing fits: these in turn until one does or `more` instructions were compiled besides.
+  // Misses do not end it.
+  absl::Status TryInTurn(const std::vector<const Proposal*>& proposals, int64_t more);
+
+  // Where what fits turned out slower than its closed form: those that may be worth more than it,
+  // within so many instructions more.
+  absl::Status TryPromising(std::vector<const Proposal*> proposals, int64_t more);
+
   // Where nothing was tried, for what it would have cost: the one that costs least.
   absl::Status TryAny(const std::vector<const Proposal*>& proposals);
 
@@ -82,6 +90,9 @@ class Trial {
   std::optional<v1::Layout> Fitted(const Proposal& proposal, std::vector<int64_t>* targets) const;
   // With less for each stage that is over its bytes; nothing when all is computed again already.
   std::optional<v1::Layout> Corrected(const Evaluated& one, std::vector<int64_t>* targets) const;
+  // With more elsewhere, by what each tier has too much.
+  std::optional<v1::Layout> MovedMore(const Evaluated& one, OffloadWay way,
+                                      ArenaLimits* limits) const;
   double LengthOf(const v1::Layout& layout) const;  // by closed form, of what is compiled
   // By that and by how far it was off with such layouts.
   int64_t InstructionsFor(const v1::Layout& layout) const;
@@ -90,7 +101,8 @@ class Trial {
   bool MayFit(const Proposal& proposal, double part) const;
   // Over the limits of the tiers other than the device.
   bool HopelessElsewhere(const Proposal& proposal) const;
-  // Arena bytes over the estimate, of layouts with this one's schedule; 0: not known yet.
+  ArenaLimits Limits() const;
+  // Arena bytes over the estimate, of layouts that are alike (LikenessOf); 0: not known yet.
   double OffBy(const v1::Layout& layout) const;
   void Learn(const Evaluated& one);
   bool Known(const v1::Layout& layout) const;
@@ -99,7 +111,7 @@ class Trial {
   const v1::JobSpec& spec_;
   const Model& model_;
   const Budget& budget_;
-  const TrialOptions options_;
+  TrialOptions options_;
   const MemoryEstimator memory_;
   std::vector<Tried> tried_;
   double fastest_estimate_ = 1e300;
@@ -107,7 +119,7 @@ class Trial {
   int packed_ = 0;            // times that packings were searched
   bool all_tried_ = true;
   bool must_ = false;                     // compiled whatever it costs
-  std::map<std::string, double> off_by_;  // by schedule
+  std::map<std::string, double> off_by_;  // by likeness
   std::map<bool, double> longer_by_;      // a factor, by whether something is offloaded
   absl::Status refusal_;
 };

@@ -121,6 +121,15 @@ TEST(WhatFitsTest, WhereNothingHelpsNothingIsTried) {
 
 // Sixty-four stages that are full are compiled for no other reason than to say that they are too
 // large: one of few stages says it, and that more of them would need less.
+int64_t DeviceBytes(const v1::Plan& plan) {
+  int64_t most = 0;
+  for (const v1::StageMemory& memory : plan.memory()) {
+    if (memory.tier() != v1::DEVICE) continue;
+    most = std::max(most, memory.arena_bytes() + memory.external_bytes());
+  }
+  return most;
+}
+
 TEST(WhatFitsTest, OnThousandsOfDevicesALayoutThatIsSoonCompiledShowsThatNothingFits) {
   v1::JobSpec spec = PresetSpec("llama-3.1-405b", 8192, 2048);
   spec.mutable_resources()->set_device_memory(int64_t{2} << 30);
@@ -128,8 +137,9 @@ TEST(WhatFitsTest, OnThousandsOfDevicesALayoutThatIsSoonCompiledShowsThatNothing
   const v1::Layout& layout = tried.prepared->plan.layout();
   EXPECT_LE(LayerPasses(layout, 126), kShownLayerPasses);
   EXPECT_THAT(std::string(tried.prepared->refusal.message()),
-              AllOf(HasSubstr("no layout, precision or sequence_length fits"),
-                    HasSubstr("by closed form about "), HasSubstr(" would do with ")));
+              HasSubstr("no layout, precision or sequence_length fits"));
+  // The embedding's gradient alone is 7.8 GiB, so that this is near the least there is.
+  EXPECT_LT(DeviceBytes(tried.prepared->plan), int64_t{9} << 30);
 }
 
 // Without its offload nothing fits, however short; with it all that is in the way is the
@@ -145,15 +155,6 @@ TEST(WhatFitsTest, APinnedOffloadIsKeptWhereItIsWhatMakesOthersFit) {
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_THAT(std::string(prepared->refusal.message()),
               HasSubstr("the cheapest change that fits: layout.micro_batch "));
-}
-
-int64_t DeviceBytes(const v1::Plan& plan) {
-  int64_t most = 0;
-  for (const v1::StageMemory& memory : plan.memory()) {
-    if (memory.tier() != v1::DEVICE) continue;
-    most = std::max(most, memory.arena_bytes() + memory.external_bytes());
-  }
-  return most;
 }
 
 TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
