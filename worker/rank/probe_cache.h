@@ -1,6 +1,6 @@
 // Measured profiles, kept in the user's cache folder: one file for each number of threads of a
-// rank and one for GPUs (beside it one of its doubt, where there is one), with the hash of the machine, or of the GPUs and their driver, that they
-// are of.
+// rank and one for GPUs, with the hash of the machine, or of the GPUs and their driver, that they
+// are of; beside it a file that says why it is in doubt, where it is.
 //
 // A profile of other hardware is never used: it is measured again, and whoever waits for that is
 // told why. Two processes that want one profile measure it once. Thread-safe: no state.

@@ -19,8 +19,8 @@ namespace terrace {
 // would tell a hundred times its own seconds. 0 for none.
 double MeanWithoutExtremes(std::vector<double> turns);
 
-// How far the turns of one case lie apart, slowest over fastest, in the median of the cases; 1 where
-// none has two turns.
+// How far the turns of one case lie apart, slowest over fastest, in the median of the cases; 1
+// where none has two turns.
 double SpreadOf(const std::vector<std::vector<double>>& turns_of_cases);
 
 // Adds what the case reached; products also raise the profile's figures for those who know no
