@@ -11,15 +11,13 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/data/characters.h"
+#include "worker/data/tokenizer_json/pattern_dialect.h"
 #include "worker/data/unicode/code_points.h"
 
 namespace terrace::tokenizer_json {
 namespace {
 
 constexpr std::string_view kLookAhead = R"(\s+(?!\S))";
-// The inside of a class of Unicode's White_Space.
-constexpr char kSpaces[] =
-    R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr int64_t kAutomatonBytes = 64 << 20;
 
 // `\s+(?!\S)` at `begin`: the whole run at the end of the text, else all but its last character.
@@ -33,75 +31,8 @@ size_t LookAheadEnd(std::string_view text, size_t begin) {
   return end == text.size() ? end : last;
 }
 
-std::vector<std::string> TopLevelAlternatives(std::string_view pattern) {
-  std::vector<std::string> alternatives(1);
-  int groups = 0;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      alternatives.back().append(pattern.substr(i++, 2));
-      continue;
-    }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
-    if (!in_class && c == '(') ++groups;
-    if (!in_class && c == ')') --groups;
-    if (!in_class && c == '|' && groups == 0) {
-      alternatives.emplace_back();
-    } else {
-      alternatives.back().push_back(c);
-    }
-  }
-  return alternatives;
-}
-
-// The meaning that `\s`, `\S` and `\d` have in the format, in RE2's words.
-absl::StatusOr<std::string> TranslateEscape(char escape, bool in_class) {
-  switch (escape) {
-    case 's':
-      return in_class ? std::string(kSpaces) : absl::StrCat("[", kSpaces, "]");
-    case 'd':
-      return std::string(R"(\p{Nd})");
-    case 'S':
-      if (!in_class) return absl::StrCat("[^", kSpaces, "]");
-      break;
-    case 'w':
-    case 'W':
-    case 'D':
-    case 'b':
-    case 'B':
-    case 'h':
-    case 'H':
-    case 'R':
-    case 'X':
-      break;
-    default:
-      return std::string{'\\', escape};
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\\", std::string(1, escape), " is not supported here"));
-}
-
-absl::StatusOr<std::string> Translate(const std::string& pattern) {
-  std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      ASSIGN_OR_RETURN(const std::string escape, TranslateEscape(pattern[++i], in_class));
-      out += escape;
-      continue;
-    }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
-    out.push_back(c);
-  }
-  return out;
-}
-
 absl::StatusOr<std::unique_ptr<RE2>> Compile(const std::vector<std::string>& alternatives) {
-  ASSIGN_OR_RETURN(const std::string translated, Translate(absl::StrJoin(alternatives, "|")));
+  ASSIGN_OR_RETURN(const std::string translated, ToRe2(absl::StrJoin(alternatives, "|")));
   // `^` and `$` stand for the ends of lines in the format.
   const std::string pattern = absl::StrCat("(?m)", translated);
   RE2::Options options;

@@ -212,6 +212,10 @@ def forms(rng):
             yield f"added tokens {i}", f"{base}.json", {"added_tokens": random_added(rng)}
     spaces = [added(" " * n, 900 - n, normalized=True) for n in range(24, 1, -1)]
     yield "runs of spaces", "gpt2.json", {"added_tokens": [added("<|endoftext|>", 0, special=True)] + spaces}
+    bloom = {"Regex": r" ?[^(\s|[.,!?…。，、।۔،])]+"}
+    yield "bloom", "llama3.json", {"pre_tokenizer": sequence(
+        "pretokenizers", {"type": "Split", "pattern": bloom, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})}
     yield "no model.type", "gpt2.json", {"model": {"type": None}}
     yield "space in front", "gpt2.json", {"pre_tokenizer": {"add_prefix_space": True}}
     for name, change in character_forms(rng):
