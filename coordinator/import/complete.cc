@@ -69,14 +69,16 @@ void LeaveOutOfFixedScale(SpecDraft* draft) {
 }  // namespace
 
 void Complete(const ImportContext& context, SpecDraft* draft) {
-  if (draft->Get("layout.communication_dtype") == "bf16" &&
-      draft->Get("train.precision") != "bf16" && draft->Get("train.precision") != "fp16" &&
-      draft->Get("train.precision") != "fp8") {
+  // Undecided is the spec's own default.
+  const std::string precision =
+      draft->Has("train.precision") ? draft->Get("train.precision") : "bf16";
+  if (draft->Get("layout.communication_dtype") == "bf16" && precision != "bf16" &&
+      precision != "fp16" && precision != "fp8") {
     draft->Set("layout.communication_dtype", "fp32");
     draft->Remark(
         "layout.communication_dtype is fp32: gradients of fp32 training are sent as fp32");
   }
-  if (draft->Has("train.loss_scale") && draft->Get("train.precision") != "fp16") {
+  if (draft->Has("train.loss_scale") && precision != "fp16") {
     draft->Drop("train.loss_scale");
     draft->Remark("train.loss_scale is left out: only fp16 has one");
   }

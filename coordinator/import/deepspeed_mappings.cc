@@ -212,7 +212,10 @@ void OffloadOptimizer(const DeepSpeedValue& m) {
   if (const auto tier = TierOf(m)) Map(m, "layout.offload.optimizer", *tier);
 }
 void PutParameters(const DeepSpeedValue& m, const std::string& tier) {
-  Map(m, "layout.offload.parameter", tier);
+  const Json stage = At(m.config, "/zero_optimization/stage");
+  const bool early = tier != "device" && stage.is_number() && stage < 3;
+  Map(m, "layout.offload.parameter", tier,
+      early ? "DeepSpeed offloads weights with stage 3 only; leave it out to have the same" : "");
   const std::string optimizer = m.draft->Get("layout.offload.optimizer");
   const bool nearer =
       optimizer.empty() || optimizer == "device" || (optimizer == "host" && tier == "nvme");

@@ -83,29 +83,18 @@ int64_t ReadWindow(JsonReader& json, const std::string& family) {
   return on ? window : 0;
 }
 
-// llama and mistral treat all layers alike, whatever layer_types says.
-void RemarkOnLayerTypes(const std::vector<std::string>& types, ModelConfig* config,
-                        int64_t window) {
-  const char* own = window > 0 ? "sliding_attention" : "full_attention";
-  if (std::all_of(types.begin(), types.end(), [&](const auto& type) { return type == own; }))
-    return;
-  config->remarks.push_back(absl::StrCat("model.config: layer_types: is not read by transformers' ",
-                                         config->family, ": every layer has ",
-                                         window > 0 ? "the sliding window" : "full attention"));
-}
-
 void ReadWindows(JsonReader& json, ModelConfig* config) {
-  const bool is_qwen = config->family == "qwen2" || config->family == "qwen3";
   const int64_t window = ReadWindow(json, config->family);
-  const std::vector<std::string> types = json.Strings("layer_types");
   config->window.assign(config->layers, window);
-  if (!is_qwen) return RemarkOnLayerTypes(types, config, window);
+  if (config->family == "llama") return;  // layer_types is said to decide nothing
+  const std::vector<std::string> types = json.Strings("layer_types");
   if (!types.empty() && static_cast<int64_t>(types.size()) != config->layers) {
     json.Problem("layer_types", absl::StrCat(types.size(), " entries"),
                  absl::StrCat(config->layers, " entries, one a layer"));
     return;
   }
-  const int64_t first = json.Int("max_window_layers", 0, kMaxLayers, 28);
+  const bool is_mistral = config->family == "mistral";
+  const int64_t first = is_mistral ? 0 : json.Int("max_window_layers", 0, kMaxLayers, 28);
   for (int64_t layer = 0; layer < config->layers; ++layer) {
     bool sliding = window > 0 && layer >= first;
     if (!types.empty()) {
@@ -117,7 +106,8 @@ void ReadWindows(JsonReader& json, ModelConfig* config) {
       sliding = type == "sliding_attention";
       if (sliding && window == 0) {
         json.Problem("layer_types", "sliding_attention without a window", "full_attention",
-                     "or set use_sliding_window: true and sliding_window");
+                     is_mistral ? "or set sliding_window"
+                                : "or set use_sliding_window: true and sliding_window");
         return;
       }
     }

@@ -51,6 +51,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
        /*even_if_empty=*/true},
       {"sliding_window", "llama gpt2", kRemark,
        "which only mistral, qwen2 and qwen3 read: attention is full"},
+      {"layer_types", "llama gpt2", kRemark,
+       "which only mistral, qwen2 and qwen3 read: attention is full"},
       {"use_sliding_window", "llama gpt2 mistral", kRemark, "which only qwen2 and qwen3 read",
        /*even_if_empty=*/true},
       {"max_window_layers", "llama gpt2 mistral", kRemark, "which only qwen2 and qwen3 read"},

@@ -110,6 +110,19 @@ TEST(DeepSpeedValuesTest, PrecisionLeftToTheTrainerIsUndecidedAndSaid) {
   EXPECT_EQ(Import(R"({"fp16":{"enabled":false}})").Get("train.precision"), "fp32");
 }
 
+// The default of a job spec, bf16, sends gradients as bf16 too.
+TEST(DeepSpeedValuesTest, AnUndecidedPrecisionKeepsTheTypeOfCommunication) {
+  const SpecDraft draft = Import(R"({"bf16":{"enabled":"auto"},"communication_data_type":"BF16"})");
+  EXPECT_EQ(draft.Get("layout.communication_dtype"), "bf16");
+  EXPECT_THAT(Refusal(R"({"communication_data_type":"fp8"})"), HasSubstr("must be \"fp32\""));
+}
+
+TEST(DeepSpeedValuesTest, WeightsThatRestOffTheDeviceBeforeStage3AreSaid) {
+  const SpecDraft draft =
+      Import(R"({"zero_optimization":{"stage":2,"offload_param":{"device":"cpu"}}})");
+  EXPECT_THAT(Of(draft, "zero_optimization.offload_param.device").note, HasSubstr("stage 3 only"));
+}
+
 TEST(DeepSpeedValuesTest, TwoPrecisionsAreRefused) {
   EXPECT_THAT(Refusal(R"({"fp16":{"enabled":true},"bf16":{"enabled":true}})"),
               HasSubstr("bf16.enabled: got true beside fp16.enabled: true"));

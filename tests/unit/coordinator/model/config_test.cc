@@ -97,34 +97,31 @@ TEST(ConfigTest, QwenWindowStartsAtMaxWindowLayers) {
   EXPECT_EQ(config->window[20], 64);
 }
 
-TEST(ConfigTest, LayerTypesDecideTheWindowsOfQwen) {
-  nlohmann::json json = Preset("qwen2.5-0.5b");
-  json["num_hidden_layers"] = 2;
-  json["use_sliding_window"] = true;
-  json["layer_types"] = {"sliding_attention", "full_attention"};
-  const auto config = ParseModelConfig(json.dump(), 128);
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_THAT(config->window, testing::ElementsAre(4096, 0));
-  json["layer_types"] = {"linear_attention", "full_attention"};
-  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("linear_attention"));
-  json["use_sliding_window"] = false;
-  json["layer_types"] = {"sliding_attention", "full_attention"};
-  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("set use_sliding_window: true"));
-}
-
-// transformers' MistralModel and LlamaModel have one mask for all layers.
-TEST(ConfigTest, LayerTypesOfOtherFamiliesAreNotReadAndThatIsSaid) {
+TEST(ConfigTest, LayerTypesDecideTheWindows) {
   nlohmann::json json = Preset("mistral-7b-v0.1");
   json["num_hidden_layers"] = 2;
   json["layer_types"] = {"sliding_attention", "full_attention"};
-  EXPECT_THAT(Parsed(json).window, testing::ElementsAre(4096, 4096));
-  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("layer_types: is not read")));
-  json["layer_types"] = {"sliding_attention", "sliding_attention"};
-  EXPECT_THAT(Parsed(json).remarks, IsEmpty());
-  json = Preset("llama-3.2-1b");
+  EXPECT_THAT(Parsed(json).window, ElementsAre(4096, 0));
+  json["layer_types"] = {"linear_attention", "full_attention"};
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("linear_attention"));
+  json = Preset("qwen2.5-0.5b");
+  json["num_hidden_layers"] = 2;
+  json["use_sliding_window"] = true;
+  json["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_THAT(Parsed(json).window, ElementsAre(4096, 0));
+  json["use_sliding_window"] = false;
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("set use_sliding_window: true"));
+}
+
+// transformers' LlamaModel has one mask for all layers, and no window.
+TEST(ConfigTest, LlamaReadsNoWindowAndThatIsSaid) {
+  nlohmann::json json = Preset("llama-3.2-1b");
   json["sliding_window"] = 4096;
+  json["layer_types"] = {"sliding_attention"};
   EXPECT_THAT(Parsed(json).window, testing::Each(0));
-  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("sliding_window: got 4096, which only")));
+  EXPECT_THAT(Parsed(json).remarks,
+              ElementsAre(HasSubstr("layer_types: got [\"sliding_attention\"], which only"),
+                          HasSubstr("sliding_window: got 4096, which only")));
 }
 
 // The configuration classes of transformers, where a key is left out and where it is null.

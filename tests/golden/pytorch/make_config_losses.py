@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Writes config_losses.json: what transformers makes of each key of a config.json, as the loss of a tiny model.
+
+    python3 make_config_losses.py            writes the file beside this script
+    python3 make_config_losses.py --check    compares with what is there (to 1e-5), writes nothing
+
+For each family there is a base and one case for each key that its configuration class knows (tests/data/config_keys.json), with a
+value that is not the default, and CASES below: RoPE's numbers wherever they may stand, other names of keys, null ("-" lists what the
+base has and the case leaves out). All parameters are those of `fill`, which the test computes again, so the file holds no weights. A case that transformers refuses has no loss.
+
+Needs torch and transformers 5. The test suite needs neither.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import argparse
+import json
+import logging
+import pathlib
+import tempfile
+
+import numpy
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+HERE = pathlib.Path(__file__).resolve().parent
+FILE = HERE / "config_losses.json"
+KEYS = json.loads((HERE.parents[1] / "data" / "config_keys.json").read_text())["keys"]
+ROWS, LENGTH, VOCABULARY = 2, 24, 64
+LLAMA = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "vocab_size": VOCABULARY, "max_position_embeddings": 64, "head_dim": 8}
+WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": VOCABULARY}, "llama": LLAMA,
+         "mistral": LLAMA, "qwen2": {**LLAMA, **WINDOW}, "qwen3": {**LLAMA, **WINDOW}}
+LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONG = {"rope_type": "longrope", "short_factor": [1, 1.5, 2, 3], "long_factor": [2, 3, 4, 5]}
+TRAINED = {"original_max_position_embeddings": 16}
+ROPES = [
+    {"rope_theta": 500.0}, {"rope_scaling": LINEAR}, {"rope_parameters": LINEAR}, {"rope_scaling": LINEAR, "rope_parameters": PLAIN},
+    {"rope_scaling": {}, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    {"rope_scaling": None, "rope_parameters": LINEAR, "rope_theta": 500.0},
+    {"rope_theta": 10000.0, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    {"rope_parameters": {"rope_type": "default"}, "rope_theta": 500.0},
+    {"rope_scaling": {"type": "linear", "factor": 2.0}}, {"rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 2.0}},
+    {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, {"rope_scaling": YARN}, {"rope_parameters": {**YARN, "rope_theta": 500.0}},
+    {"rope_scaling": YARN, "original_max_position_embeddings": 32}, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+    {"rope_scaling": SOFT}, {"rope_scaling": SOFT, "original_max_position_embeddings": 48},
+    {"rope_parameters": {**SOFT, "original_max_position_embeddings": 48}}, {"rope_scaling": {**YARN, "attention_factor": 1.5}},
+    {"rope_scaling": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.2}}, {"rope_scaling": {**YARN, "mscale": 0.7}},
+    {"rope_scaling": {**LLAMA3, **TRAINED}}, {"rope_scaling": LLAMA3, **TRAINED}, {"rope_scaling": LLAMA3},
+    {"rope_scaling": {**LLAMA3, **TRAINED}, "original_max_position_embeddings": 32},
+    {"rope_scaling": {**LONG, "factor": 4.0, **TRAINED}}, {"rope_scaling": LONG, **TRAINED},
+    {"rope_parameters": {**LONG, "factor": 4.0, "original_max_position_embeddings": 32}},
+    {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "beta_fast": 8}}, {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
+]
+CASES = {
+    "gpt2": [{"hidden_size": 48, "-": ["n_embd"]}, {"num_hidden_layers": 3, "-": ["n_layer"]}, {"num_attention_heads": 2, "-": ["n_head"]},
+             {"max_position_embeddings": 32, "-": ["n_positions"]}, {"n_ctx": 32, "-": ["n_positions"]}, {"n_inner": 40}, {"n_inner": None},
+             {"activation_function": "gelu_pytorch_tanh"}, {"activation_function": "gelu_fast"}, {"activation_function": "gelu"},
+             {"tie_word_embeddings": False}, {"hidden_size": 48}],
+    "llama": ROPES + [{"attention_bias": True}, {"mlp_bias": True}, {"tie_word_embeddings": True}, {"num_key_value_heads": None},
+                      {"-": ["head_dim"]}, {"-": ["num_key_value_heads"]}, {"sliding_window": 4}, {"layer_types": ["sliding_attention", "full_attention"]}],
+    "mistral": ROPES[:4] + [{"sliding_window": 5}, {"sliding_window": None}, {"num_key_value_heads": None}, {"attention_bias": True},
+                            {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
+                            {"sliding_window": 5, "layer_types": ["full_attention", "full_attention"]}],
+    "qwen2": ROPES[:4] + [{"use_sliding_window": False}, {"sliding_window": None}, {"max_window_layers": 0}, {"attention_bias": False},
+                          {"layer_types": ["sliding_attention", "full_attention"]}],
+    "qwen3": ROPES[:4] + [{"attention_bias": True}, {"head_dim": 16}, {"layer_types": ["full_attention", "full_attention"]}],
+}
+
+
+def fnv(text):
+    value = 2166136261
+    for byte in text.encode():
+        value = (value ^ byte) * 16777619 % 2**32
+    return value
+
+
+def fill(name, count):
+    """Numbers from -0.25 to 0.25, exact in float32; around 1 for weights of norms."""
+    index = numpy.arange(count, dtype=numpy.uint64)
+    mixed = (index * numpy.uint64(2654435761) + numpy.uint64(fnv(name))) % numpy.uint64(2**32)
+    mixed = ((mixed ^ (mixed >> numpy.uint64(15))) * numpy.uint64(2246822519)) % numpy.uint64(2**32)
+    part = (mixed >> numpy.uint64(16)).astype(numpy.float32) / 131072 - 0.25
+    return part + (1 if "norm" in name or "ln_" in name else 0) * numpy.float32(name.endswith(".weight"))
+
+
+def others(family, key):
+    """As OtherValues() of tests/unit/coordinator/model/config_sweep_test.cc."""
+    now = BASES[family].get(key, KEYS[family][key])
+    if key in ("rope_scaling", "rope_parameters", "layer_types", "partial_rotary_factor", "original_max_position_embeddings"):
+        return []  # CASES has them
+    if isinstance(now, bool):
+        return [not now]
+    if isinstance(now, int):
+        return [now * 2 or 4]
+    if isinstance(now, float):
+        return [now / 2 or 0.25]
+    if isinstance(now, str):
+        return ["another"]
+    return [True, 3]
+
+
+def loss_of(family, changes):
+    with tempfile.TemporaryDirectory() as folder:
+        config = {"model_type": family, **BASES[family], **changes}
+        config = {key: value for key, value in config.items() if key != "-" and key not in changes.get("-", [])}
+        (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+        try:
+            made = AutoConfig.from_pretrained(folder)
+            made._attn_implementation = "eager"
+            model = AutoModelForCausalLM.from_config(made).float().eval()
+            for name, parameter in model.named_parameters():
+                parameter.data = torch.from_numpy(fill(name, parameter.numel())).reshape(parameter.shape)
+            model.tie_weights()
+            tokens = torch.from_numpy((fill("tokens", ROWS * (LENGTH + 1)) * 4096 + 1024).astype(numpy.int64) % VOCABULARY)
+            tokens = tokens.reshape(ROWS, LENGTH + 1)
+            with torch.no_grad():
+                logits = model(input_ids=tokens[:, :-1], use_cache=False, return_dict=True).logits
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), tokens[:, 1:].flatten()).item()
+        except Exception as error:  # whatever it is: transformers trains no such model
+            return f"{type(error).__name__}"
+
+
+def cases():
+    for family in BASES:
+        yield family, {}
+        for key in sorted(KEYS[family]):
+            yield from ((family, {key: value}) for value in others(family, key))
+        yield from ((family, changes) for changes in CASES[family])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    found = [{"family": family, "changes": changes, "loss": loss_of(family, changes)} for family, changes in cases()]
+    if not check:
+        lines = ",\n".join("  " + json.dumps(case) for case in found)
+        bases = json.dumps(BASES)
+        FILE.write_text(f'{{"rows": {ROWS}, "length": {LENGTH}, "bases": {bases},\n "cases": [\n{lines}\n]}}\n')
+        return
+    for now, before in zip(found, json.loads(FILE.read_text())["cases"], strict=True):
+        same = now["changes"] == before["changes"] and type(now["loss"]) is type(before["loss"])
+        if not same or (isinstance(now["loss"], float) and abs(now["loss"] - before["loss"]) > 1e-5 * before["loss"]):
+            raise SystemExit(f"{now} was {before}")
+
+
+if __name__ == "__main__":
+    main()
