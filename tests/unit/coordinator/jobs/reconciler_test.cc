@@ -73,9 +73,9 @@ TEST_F(ReconcilerTest, StepsFarOffThePlanAreSaidOnce) {
       progress.set_step_seconds(seconds);
       Pass(1000);
     }
-    int64_t warnings = 0;
-    for (const v1::JobEvent& event : *store_.Events(id, 0, 1000)) warnings += event.has_warning();
-    return warnings;
+    const std::vector<v1::JobEvent> events = store_.Events(id, 0, 1000).value();
+    return std::count_if(events.begin(), events.end(),
+                         [](const v1::JobEvent& event) { return event.has_warning(); });
   };
   EXPECT_EQ(train(20, 1.4 * kPlannedSeconds), 0);
   EXPECT_EQ(train(4, 3 * kPlannedSeconds), 0) << "some slow steps";
