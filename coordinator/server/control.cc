@@ -85,6 +85,17 @@ void Control::Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done)
                   }});
 }
 
+namespace {
+
+absl::StatusOr<DescendedJob> DescendedOf(absl::StatusOr<v1::PlannerAnswer> answer) {
+  RETURN_IF_ERROR(answer.status());
+  DescendedJob descended{.rung = answer->rung(), .change = answer->change()};
+  ASSIGN_OR_RETURN(descended.planned, PlannedOf(std::move(answer)));
+  return descended;
+}
+
+}  // namespace
+
 void Control::Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
                       DescendDone done) {
   v1::PlannerRequest request;
@@ -95,12 +106,7 @@ void Control::Descend(const v1::JobSpec& spec, const Budget& budget, const v1::P
                   .size = 0,  // its devices wait
                   .abandoned = nullptr,
                   .done = [this, done](absl::StatusOr<v1::PlannerAnswer> answer) {
-                    absl::StatusOr<DescendedJob> descended = answer.status();
-                    if (answer.ok()) {
-                      descended = DescendedJob{.rung = answer->rung(), .change = answer->change()};
-                      descended->planned = *PlannedOf(std::move(answer));
-                    }
-                    loop_.Post([done, descended = std::move(descended)]() mutable {
+                    loop_.Post([done, descended = DescendedOf(std::move(answer))]() mutable {
                       done(std::move(descended));
                     });
                   }});
