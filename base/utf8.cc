@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-// Of a valid sequence.
+// Returns the code point of `character`, which is one valid UTF-8 sequence.
 uint32_t CodePoint(std::string_view character) {
   const auto lead = static_cast<unsigned char>(character[0]);
   if (character.size() == 1) return lead;

@@ -16,7 +16,7 @@ namespace terrace {
 namespace {
 
 constexpr auto kAnswerTimeout = std::chrono::seconds(10);
-// Of a call that plans and compiles. That the coordinator lives is seen by pings meanwhile.
+// A call that plans may take this long; pings show meanwhile that the coordinator lives.
 constexpr auto kPlanTimeout = std::chrono::minutes(10);
 constexpr int kConnectTimeoutMs = 8'000;     // less than kAnswerTimeout: its error says more
 constexpr int kPingMs = 10'000;              // the coordinator allows one every 5 s

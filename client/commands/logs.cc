@@ -61,7 +61,7 @@ class Follower {
     if (last_.size() > kRememberedBytes) last_.erase(0, last_.size() - kRememberedBytes);
   }
 
-  // What is there now and was not printed.
+  // Prints what the log holds now and was not printed before.
   absl::Status ReadNew() {
     request_.set_follow(false);
     request_.set_tail_lines(0);  // all

@@ -52,7 +52,7 @@ void PrintStatus(const v1::Job& job) {
                           ? absl::StrCat("; by the driver ", FormatBytes(progress.driver_bytes()))
                           : ""));
   }
-  // Of shorter steps the scheduler's whims are a large part: their time says nothing of the plan.
+  // Shorter steps vary too much with the scheduler for their time to judge the plan.
   constexpr double kTimedSecondsMin = 2e-3;
   if (const double planned = job.plan().time().step_seconds();
       planned > 0 && progress.step_seconds() >= kTimedSecondsMin) {
