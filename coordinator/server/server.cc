@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/metrics_server.h"
+#include "base/http/metrics_server.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
 #include "coordinator/planning/process_planner.h"
@@ -67,9 +67,9 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& job
   return listening;
 }
 
-absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeOptions& options,
-                                                            const CoordinatorMetrics& metrics) {
-  return MetricsServer::Start(
+absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const ServeOptions& options,
+                                                         const CoordinatorMetrics& metrics) {
+  return ServeMetrics(
       {.address = options.metrics_listen,
        .insecure = options.metrics_insecure || (options.insecure && options.tls_cert.empty()),
        .tls_cert = options.tls_cert,
@@ -105,9 +105,9 @@ absl::Status Serve(const ServeOptions& options) {
   const auto workers = MakeWorkerService(control, absl::StrCat(clock.UnixMillis()));
   RETURN_IF_ERROR(control.Start());
   ASSIGN_OR_RETURN(Listening listening, Listen(options, *jobs, *workers));
-  std::unique_ptr<MetricsServer> scrapes;
+  std::unique_ptr<HttpServer> scrapes;
   if (!options.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(scrapes, ServeMetrics(options, metrics));
+    ASSIGN_OR_RETURN(scrapes, StartMetrics(options, metrics));
     log::Info("metrics on port ", scrapes->port());
   }
   RETURN_IF_ERROR(WritePortFile(options.port_file, listening.port));

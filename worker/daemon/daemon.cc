@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/metrics_server.h"
+#include "base/http/metrics_server.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
 #include "proto/peak_flops.h"
@@ -227,10 +227,10 @@ void SetMfu(const v1::HardwareProfile& profile, Supervisor::Metrics* rank) {
   if (peak > 0) rank->metrics.set_mfu_ratio(rank->metrics.flops_per_second() / peak);
 }
 
-absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const DaemonOptions& options,
-                                                            const v1::Node& node, Daemon* daemon) {
+absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& options,
+                                                         const v1::Node& node, Daemon* daemon) {
   const Agent::Options& agent = options.agent;
-  return MetricsServer::Start(
+  return ServeMetrics(
       {.address = options.metrics_listen,
        .insecure = options.metrics_insecure || (agent.insecure && agent.tls_cert.empty()),
        .tls_cert = agent.tls_cert,
@@ -265,9 +265,9 @@ absl::Status RunDaemon(DaemonOptions options) {
                    PeerListener::Start(data_address, node.name()));
   node.set_data_address(listener->address());
   Daemon daemon(options, node, data_address);
-  std::unique_ptr<MetricsServer> metrics;
+  std::unique_ptr<HttpServer> metrics;
   if (!options.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(metrics, ServeMetrics(options, node, &daemon));
+    ASSIGN_OR_RETURN(metrics, StartMetrics(options, node, &daemon));
     const std::string host = options.metrics_listen.substr(0, options.metrics_listen.rfind(':'));
     node.set_metrics_address(absl::StrCat(host, ":", metrics->port()));
     log::Info("metrics on ", node.metrics_address());

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/metrics_server.h"
+#include "base/http/metrics_server.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -13,35 +11,18 @@
 
 #include "base/tcp.h"
 #include "base/unique_fd.h"
+#include "tests/support/http_client.h"
 
 namespace terrace {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing_http::Ask;
+using testing_http::Connect;
 
-UniqueFd Connect(int port) {
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const auto* any = reinterpret_cast<const sockaddr*>(&address);
-  return connect(fd.get(), any, sizeof address) == 0 ? std::move(fd) : UniqueFd();
-}
-
-std::string Ask(int port, const std::string& request) {
-  const UniqueFd fd = Connect(port);
-  const std::string text = request + " HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
-  if (send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0) return "";
-  std::string answer;
-  char part[4096];
-  for (ssize_t got = 0; (got = recv(fd.get(), part, sizeof part, 0)) > 0;) answer.append(part, got);
-  return answer;
-}
-
-std::unique_ptr<MetricsServer> Serve() {
-  auto server = MetricsServer::Start({.address = "127.0.0.1:0"}, [] { return "up 1\n"; });
+std::unique_ptr<HttpServer> Serve() {
+  auto server = ServeMetrics({.address = "127.0.0.1:0"}, [] { return "up 1\n"; });
   EXPECT_TRUE(server.ok()) << server.status();
   return *std::move(server);
 }
@@ -52,6 +33,7 @@ TEST(MetricsServerTest, ServesItsTextAtOnePath) {
               AllOf(HasSubstr("200 OK"), HasSubstr("version=0.0.4"), HasSubstr("\r\n\r\nup 1\n")));
   EXPECT_THAT(Ask(server->port(), "GET /"), HasSubstr("404"));
   EXPECT_THAT(Ask(server->port(), "DELETE /metrics"), HasSubstr("405"));
+  EXPECT_THAT(Ask(server->port(), "POST /metrics"), HasSubstr("405"));
 }
 
 TEST(MetricsServerTest, ConnectionsThatNeverSpeakKeepNoScrapeWaitingAndAreClosed) {
@@ -79,19 +61,19 @@ TEST(MetricsServerTest, EndsAtOnceAlsoWithOpenConnections) {
 TEST(MetricsServerTest, AnAddressInUseIsSaidClearly) {
   const auto taken = ListenTcp("127.0.0.1:0");
   const std::string address = "127.0.0.1:" + std::to_string(BoundPort(*taken));
-  const auto server = MetricsServer::Start({.address = address}, [] { return ""; });
+  const auto server = ServeMetrics({.address = address}, [] { return ""; });
   EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(server.status().message()),
               AllOf(HasSubstr("--metrics-listen"), HasSubstr(address), HasSubstr("in use")));
 }
 
 TEST(MetricsServerTest, OffLoopbackNeedsTlsOrAWordThatItDoesNot) {
-  MetricsListen listen{.address = "0.0.0.0:0"};
-  const auto refused = MetricsServer::Start(listen, [] { return ""; });
+  HttpListen listen{.address = "0.0.0.0:0"};
+  const auto refused = ServeMetrics(listen, [] { return ""; });
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--metrics-insecure"));
   listen.insecure = true;
-  EXPECT_TRUE(MetricsServer::Start(listen, [] { return ""; }).ok());
+  EXPECT_TRUE(ServeMetrics(listen, [] { return ""; }).ok());
 }
 
 }  // namespace

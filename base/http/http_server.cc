@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/http/http_server.h"
+
+#include <gnutls/gnutls.h>
+#include <microhttpd.h>
+
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/tcp.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kPemBytesMax = 1 << 20;
+// Prometheus opens one, a browser six; the process needs its descriptors for other things.
+constexpr unsigned kConnectionsMax = 256;
+constexpr unsigned kConnectionsOfOnePeerMax = 128;
+constexpr unsigned kSilenceSecondsMax = 10;
+
+bool IsEncrypted(const HttpListen& listen) {
+  return !listen.insecure && !listen.tls_cert.empty() && !IsLoopback(listen.address);
+}
+
+absl::Status CheckOptions(const HttpListen& listen) {
+  const int files = !listen.tls_cert.empty() + !listen.tls_key.empty() + !listen.tls_ca.empty();
+  if (IsLoopback(listen.address) || listen.insecure || files == 3) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      listen.option, ": ", listen.address,
+      " can be reached from other machines, so it needs --tls-cert, --tls-key and --tls-ca; ",
+      listen.insecure_option, " allows it without, for networks where ", listen.readers));
+}
+
+HttpResponse Unavailable() { return {.code = 503, .body = "this process is stopping\n"}; }
+
+MHD_Result Queue(MHD_Connection* connection, const HttpResponse& answer) {
+  MHD_Response* response = MHD_create_response_from_buffer(
+      answer.body.size(), const_cast<char*>(answer.body.data()), MHD_RESPMEM_MUST_COPY);
+  if (response == nullptr) return MHD_NO;
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer.content_type.c_str());
+  for (const auto& [name, value] : answer.headers) {
+    MHD_add_response_header(response, name.c_str(), value.c_str());
+  }
+  const MHD_Result queued =
+      MHD_queue_response(connection, static_cast<unsigned>(answer.code), response);
+  MHD_destroy_response(response);
+  return queued;
+}
+
+// True of a client whose certificate our authority signed; of all where nothing is encrypted.
+bool IsKnown(MHD_Connection* connection) {
+  const MHD_ConnectionInfo* info =
+      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+  if (info == nullptr || info->tls_session == nullptr) return true;
+  unsigned problems = 0;
+  const int failed = gnutls_certificate_verify_peers2(
+      static_cast<gnutls_session_t>(info->tls_session), &problems);
+  return failed == GNUTLS_E_SUCCESS && problems == 0;
+}
+
+HttpRequest RequestOf(MHD_Connection* connection, std::string_view method, const char* path) {
+  HttpRequest request{.method = std::string(method == MHD_HTTP_METHOD_HEAD ? "GET" : method),
+                      .path = path};
+  MHD_get_connection_values(
+      connection, MHD_GET_ARGUMENT_KIND,
+      [](void* query, MHD_ValueKind, const char* key, const char* value) {
+        auto& values = *static_cast<std::map<std::string, std::string, std::less<>>*>(query);
+        values[key] = value == nullptr ? "" : value;
+        return MHD_YES;
+      },
+      &request.query);
+  const auto header = [connection](const char* name) -> std::string {
+    const char* value = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
+    return value == nullptr ? "" : value;
+  };
+  request.host = header(MHD_HTTP_HEADER_HOST);
+  request.authorization = header(MHD_HTTP_HEADER_AUTHORIZATION);
+  request.accept = header(MHD_HTTP_HEADER_ACCEPT);
+  return request;
+}
+
+// One request that its handler has not answered yet. Its connection rests meanwhile: the library
+// does not look at it until it is resumed.
+class Exchange {
+ public:
+  explicit Exchange(MHD_Connection* connection) : connection_(connection) {}
+
+  void Reply(HttpResponse response) {
+    absl::MutexLock lock(&mutex_);
+    if (response_.has_value()) return;
+    response_ = std::move(response);
+    if (resting_) MHD_resume_connection(connection_);
+    resting_ = false;
+  }
+
+  // Queues the answer when there is one; else the connection rests until there is.
+  MHD_Result QueueOrRest() {
+    absl::MutexLock lock(&mutex_);
+    if (response_.has_value()) return Queue(connection_, *response_);
+    MHD_suspend_connection(connection_);
+    resting_ = true;
+    return MHD_YES;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  MHD_Connection* const connection_;  // not used any more once there is an answer
+  std::optional<HttpResponse> response_ ABSL_GUARDED_BY(mutex_);
+  bool resting_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class Server final : public HttpServer {
+ public:
+  Server(int port, Handler handler) : port_(port), handler_(std::move(handler)) {}
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server() override {
+    if (daemon_ == nullptr) return;
+    std::set<std::shared_ptr<Exchange>> open;
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+      open = open_;
+    }
+    for (const auto& exchange : open) exchange->Reply(Unavailable());
+    MHD_stop_daemon(daemon_);  // calls Completed for each that is left
+  }
+
+  int port() const override { return port_; }
+
+  absl::Status Run(const HttpListen& listen, UniqueFd socket) {
+    std::vector<MHD_OptionItem> options = {
+        {MHD_OPTION_LISTEN_SOCKET, socket.get(), nullptr},
+        {MHD_OPTION_CONNECTION_LIMIT, kConnectionsMax, nullptr},
+        {MHD_OPTION_PER_IP_CONNECTION_LIMIT, kConnectionsOfOnePeerMax, nullptr},
+        {MHD_OPTION_CONNECTION_TIMEOUT, kSilenceSecondsMax, nullptr}};
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    std::string cert, key, ca;  // copied by the library
+    if (IsEncrypted(listen)) {
+      flags |= MHD_USE_TLS;
+      ASSIGN_OR_RETURN(cert, ReadTextFile(listen.tls_cert, kPemBytesMax));
+      ASSIGN_OR_RETURN(key, ReadTextFile(listen.tls_key, kPemBytesMax));
+      ASSIGN_OR_RETURN(ca, ReadTextFile(listen.tls_ca, kPemBytesMax));
+      options.push_back({MHD_OPTION_HTTPS_MEM_CERT, 0, cert.data()});
+      options.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, key.data()});
+      options.push_back({MHD_OPTION_HTTPS_MEM_TRUST, 0, ca.data()});
+    }
+    options.push_back({MHD_OPTION_END, 0, nullptr});
+    daemon_ = MHD_start_daemon(flags, 0, nullptr, nullptr, &Server::Handle, this,
+                               MHD_OPTION_NOTIFY_COMPLETED, &Server::Completed, this,
+                               MHD_OPTION_ARRAY, options.data(), MHD_OPTION_END);
+    if (daemon_ == nullptr) {
+      return absl::InvalidArgumentError(
+          IsEncrypted(listen) ? "the TLS files are no certificate, key and authority that fit"
+                              : "the server does not start");
+    }
+    socket.Release();  // the daemon closes it
+    return absl::OkStatus();
+  }
+
+ private:
+  using Held = std::shared_ptr<Exchange>;  // what the library keeps for us of a request
+
+  static MHD_Result Handle(void* self, MHD_Connection* connection, const char* url,
+                           const char* method, const char* /*version*/, const char* /*data*/,
+                           size_t* data_bytes, void** of_the_request) {
+    return static_cast<Server*>(self)->Take(connection, url, method, data_bytes, of_the_request);
+  }
+
+  MHD_Result Take(MHD_Connection* connection, const char* url, std::string_view method,
+                  size_t* data_bytes, void** of_the_request) {
+    if (*of_the_request != nullptr) {
+      if (*data_bytes > 0) {  // what a client sends along is ignored
+        *data_bytes = 0;
+        return MHD_YES;
+      }
+      return (*static_cast<Held*>(*of_the_request))->QueueOrRest();
+    }
+    if (!IsKnown(connection)) {
+      return Queue(connection,
+                   {.code = 403,
+                    .body = "a certificate is needed that the authority of --tls-ca signed\n"});
+    }
+    if (method != MHD_HTTP_METHOD_GET && method != MHD_HTTP_METHOD_HEAD &&
+        method != MHD_HTTP_METHOD_POST) {
+      return Queue(connection, {.code = 405, .body = "GET, HEAD and POST are answered\n"});
+    }
+    auto exchange = std::make_shared<Exchange>(connection);
+    *of_the_request = new Held(exchange);
+    {
+      absl::MutexLock lock(&mutex_);
+      open_.insert(exchange);
+      if (stopping_) exchange->Reply(Unavailable());
+    }
+    handler_(RequestOf(connection, method, url),
+             [exchange](HttpResponse response) { exchange->Reply(std::move(response)); });
+    if (method == MHD_HTTP_METHOD_POST) return MHD_YES;  // called again when its body has come
+    return exchange->QueueOrRest();
+  }
+
+  static void Completed(void* self, MHD_Connection*, void** of_the_request,
+                        MHD_RequestTerminationCode) {
+    if (*of_the_request == nullptr) return;
+    auto* server = static_cast<Server*>(self);
+    std::unique_ptr<Held> held(static_cast<Held*>(*of_the_request));
+    *of_the_request = nullptr;
+    // A handler that replies later finds that there is an answer already.
+    (*held)->Reply(Unavailable());
+    absl::MutexLock lock(&server->mutex_);
+    server->open_.erase(*held);
+  }
+
+  const int port_;
+  const Handler handler_;
+  MHD_Daemon* daemon_ = nullptr;
+  absl::Mutex mutex_;
+  std::set<Held> open_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpListen& listen,
+                                                              Handler handler) {
+  RETURN_IF_ERROR(CheckOptions(listen));
+  absl::StatusOr<UniqueFd> socket = ListenTcp(listen.address);
+  if (!socket.ok()) {
+    return absl::Status(socket.status().code(),
+                        absl::StrCat(listen.option, ": cannot listen on ", listen.address, ": ",
+                                     socket.status().message(), "; choose another address"));
+  }
+  auto server = std::make_unique<Server>(BoundPort(*socket), std::move(handler));
+  const absl::Status runs = server->Run(listen, *std::move(socket));
+  if (!runs.ok()) {
+    return absl::Status(runs.code(), absl::StrCat(listen.option, ": ", listen.address, ": ",
+                                                  runs.message()));
+  }
+  return server;
+}
+
+}  // namespace terrace

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/http/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <deque>
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "tests/support/http_client.h"
+
+namespace terrace {
+namespace {
+
+using std::chrono::steady_clock;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing_http::Ask;
+using testing_http::Connect;
+using testing_http::Receive;
+using testing_http::Send;
+
+const HttpListen kLoopback = {.option = "--web-listen", .address = "127.0.0.1:0"};
+
+std::unique_ptr<HttpServer> Serve(HttpServer::Handler handler) {
+  auto server = HttpServer::Start(kLoopback, std::move(handler));
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+
+// Keeps the replies of all requests, for the test to answer.
+class Kept {
+ public:
+  HttpServer::Handler Handler() {
+    return [this](const HttpRequest&, HttpServer::Reply reply) {
+      absl::MutexLock lock(&mutex_);
+      replies_.push_back(std::move(reply));
+    };
+  }
+  HttpServer::Reply Next() {
+    absl::MutexLock lock(&mutex_);
+    const auto some = [this] { return !replies_.empty(); };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&some), absl::Seconds(10))) return nullptr;
+    HttpServer::Reply reply = std::move(replies_.front());
+    replies_.pop_front();
+    return reply;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::deque<HttpServer::Reply> replies_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(HttpServerTest, ARequestArrivesInParts) {
+  const auto server = Serve([](const HttpRequest& request, const HttpServer::Reply& reply) {
+    reply({.body = request.method + " " + request.path + " " + request.query.find("q")->second +
+                   " " + request.host + " " + request.authorization,
+           .headers = {{"X-One", "1"}}});
+  });
+  EXPECT_THAT(Ask(server->port(), "GET /a%20b?q=x%2Fy&z=", "Authorization: Bearer t\r\n"),
+              AllOf(HasSubstr("200 OK"), HasSubstr("X-One: 1"),
+                    HasSubstr("\r\n\r\nGET /a b x/y localhost Bearer t")));
+  EXPECT_THAT(Ask(server->port(), "DELETE /"), HasSubstr("405"));
+}
+
+TEST(HttpServerTest, AnAnswerThatTakesAWhileHoldsNobodyUp) {
+  Kept kept;
+  const auto server = Serve([&](const HttpRequest& request, HttpServer::Reply reply) {
+    if (request.path == "/now") return reply({.body = "now"});
+    kept.Handler()(request, std::move(reply));
+  });
+  const UniqueFd slow = Connect(server->port());
+  ASSERT_TRUE(Send(slow, "GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+  const HttpServer::Reply reply = kept.Next();
+  ASSERT_TRUE(reply);
+  EXPECT_THAT(Ask(server->port(), "GET /now"), HasSubstr("\r\n\r\nnow"));
+  std::thread other([&] { reply({.body = "later"}); });
+  EXPECT_THAT(Receive(slow), HasSubstr("\r\n\r\nlater"));
+  other.join();
+  reply({.body = "again"});  // is not heard
+}
+
+TEST(HttpServerTest, ABodyIsIgnored) {
+  const auto server = Serve([](const HttpRequest& request, const HttpServer::Reply& reply) {
+    reply({.body = request.method});
+  });
+  const UniqueFd fd = Connect(server->port());
+  ASSERT_TRUE(Send(fd, "POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n"
+                       "\r\nhello"));
+  EXPECT_THAT(Receive(fd), HasSubstr("\r\n\r\nPOST"));
+}
+
+TEST(HttpServerTest, EndsWithRequestsThatWait) {
+  Kept kept;
+  auto server = Serve(kept.Handler());
+  const UniqueFd waiting = Connect(server->port());
+  ASSERT_TRUE(Send(waiting, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+  const HttpServer::Reply reply = kept.Next();
+  ASSERT_TRUE(reply);
+  const auto begin = steady_clock::now();
+  server.reset();
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::milliseconds(500));
+  reply({.body = "too late"});
+  EXPECT_THAT(Receive(waiting), Not(HasSubstr("too late")));
+}
+
+TEST(HttpServerTest, AClientThatGoesWhileItWaitsLeavesNothing) {
+  Kept kept;
+  const auto server = Serve(kept.Handler());
+  {
+    const UniqueFd gone = Connect(server->port());
+    ASSERT_TRUE(Send(gone, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+  }
+  const HttpServer::Reply reply = kept.Next();
+  ASSERT_TRUE(reply);
+  reply({.body = "to nobody"});
+  const UniqueFd next = Connect(server->port());
+  ASSERT_TRUE(Send(next, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+  kept.Next()({.body = "to the next"});
+  EXPECT_THAT(Receive(next), HasSubstr("to the next"));
+}
+
+TEST(HttpServerTest, RefusalsNameTheOptions) {
+  HttpListen listen{.option = "--web-listen",
+                    .insecure_option = "--web-insecure",
+                    .readers = "everybody may read jobs",
+                    .address = "0.0.0.0:0"};
+  const auto ignore = [](const HttpRequest&, const HttpServer::Reply&) {};
+  const auto refused = HttpServer::Start(listen, ignore);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr("--web-listen"), HasSubstr("--web-insecure"),
+                    HasSubstr("everybody may read jobs")));
+}
+
+}  // namespace
+}  // namespace terrace
