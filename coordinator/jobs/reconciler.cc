@@ -24,10 +24,14 @@ absl::Status Reconciler::Load() {
   for (v1::Job& job : jobs) {
     last_number_ = std::max(last_number_, NumberOf(job.id()));
     ++stats_.jobs[job.state()];
-    if (HasEnded(job.state())) continue;
+    if (HasEnded(job.state())) {
+      ended_[job.id()] = RowOf(job);
+      continue;
+    }
     ASSIGN_OR_RETURN(const int64_t sequence, store_.LastSequence(job.id()));
     const std::string id = job.id();
-    jobs_[id] = {.job = std::move(job), .last_sequence = sequence};
+    Entry& entry = jobs_[id] = {.job = std::move(job), .last_sequence = sequence};
+    LoadHistory(entry);
   }
   ASSIGN_OR_RETURN(const std::vector<LearnedMemory> learned, store_.Learned());
   for (const LearnedMemory& one : learned) {
@@ -77,15 +81,7 @@ absl::StatusOr<v1::GetMemoryResponse> Reconciler::Memory(std::string_view id) co
                      ": memory is shown of jobs that are RUNNING; what a rank that was killed held "
                      "is in memory_verdict.txt in its run directory"));
   }
-  v1::GetMemoryResponse response;
-  for (const Cluster::Report& report : cluster_.Reports()) {
-    if (report.report->job() == id && report.report->epoch() == job.epoch() &&
-        report.report->has_memory())
-      *response.add_ranks() = report.report->memory();
-  }
-  std::sort(response.mutable_ranks()->begin(), response.mutable_ranks()->end(),
-            [](const v1::RankMemory& a, const v1::RankMemory& b) { return a.rank() < b.rank(); });
-  return response;
+  return MemoryOf(job);
 }
 
 std::vector<v1::Node> Reconciler::Nodes() const { return cluster_.List(clock_.MonotonicNanos()); }
@@ -135,6 +131,9 @@ absl::Status Reconciler::Write(Entry& entry, v1::Job next, std::vector<StoredPro
   Transaction transaction{.jobs = {next}, .programs = std::move(programs)};
   transaction.events.push_back(StateEventOf(next, entry.last_sequence + 1));
   transaction.learned = learned;
+  if (HasEnded(next.state())) {
+    transaction.histories = {{next.id(), entry.history.Message().SerializeAsString()}};
+  }
   RETURN_IF_ERROR(store_.Commit(transaction));
   for (const LearnedMemory& one : learned) {
     int64_t& bytes = learned_[{one.worker, one.shape}];
@@ -172,7 +171,10 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
             job.message());
   CountTransition(before, job.state(), job.reason());
   if (!HoldsDevices(job.state())) rendezvous_.Forget(id, job.epoch());
-  if (HasEnded(job.state())) jobs_.erase(id);
+  if (HasEnded(job.state())) {
+    ended_[id] = RowOf(job);
+    jobs_.erase(id);
+  }
   ports_.EventsStored(id);
   return absl::OkStatus();
 }

@@ -6,7 +6,7 @@
 // store or in the next heartbeat.
 //
 // Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_planning.cc,
-// reconciler_memory.cc, reconciler_workers.cc. The outside comes in through ControlPorts. Used only
+// reconciler_memory.cc, reconciler_workers.cc, reconciler_history.cc. The outside comes in through ControlPorts. Used only
 // on the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -23,6 +23,8 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "coordinator/jobs/cluster.h"
+#include "coordinator/jobs/history.h"
+#include "coordinator/jobs/job_row.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/rendezvous.h"
 #include "coordinator/planner/planner.h"
@@ -89,6 +91,8 @@ class Reconciler {
     int64_t repeat_ns = 1'000'000'000;      // before a command is sent again
     int64_t progress_ns = 1'000'000'000;    // between buffered writes of a job's progress
     int64_t start_told_ns = 5'000'000'000;  // between two words on what a start waits for
+    int64_t memory_ns = 5'000'000'000;      // between two points of memory in a history
+    int64_t history_ns = 30'000'000'000;    // between two writes of a job's history
     // For the ranks of a job that ends because its gang broke, to say their last.
     int64_t last_words_ns = 2'000'000'000;
   };
@@ -108,6 +112,10 @@ class Reconciler {
   // Of a job that there is: SUCCEEDED, FAILED or CANCELLED.
   bool IsOver(std::string_view id) const { return !jobs_.contains(id); }
   absl::StatusOr<std::vector<v1::Job>> List(bool all) const;
+  // In short, of all jobs that there are, in order of submission.
+  std::vector<JobRow> Rows() const;
+  // Its whole life, thinned with age.
+  absl::StatusOr<v1::JobHistory> HistoryOf(std::string_view id) const;
   // What its ranks last said that they hold, by rank. FAILED_PRECONDITION: it does not run.
   absl::StatusOr<v1::GetMemoryResponse> Memory(std::string_view id) const;
   // NOT_FOUND: no registered worker could hold it.
@@ -148,6 +156,10 @@ class Reconciler {
     // all have ended, so that steps which they had not told come before its end.
     std::vector<RankView> broken;
     int64_t broken_ns = 0;
+    History history;
+    bool history_unwritten = false;
+    int64_t history_written_ns = 0;
+    int64_t memory_taken_ns = 0;
   };
   struct SentKey {
     std::string worker, job;
@@ -190,6 +202,12 @@ class Reconciler {
   void AnswerWaits();
   void FlushProgress();
 
+  void LoadHistory(Entry& entry) const;
+  v1::GetMemoryResponse MemoryOf(const v1::Job& job) const;
+  // A point of memory in its history, from time to time.
+  void TakeMemory(Entry& entry);
+  void FlushHistories();
+
   v1::CoordinatorMessage StartMessage(const v1::Job& job, const Action& action) const;
   void SendOnce(const SentKey& key, const v1::CoordinatorMessage& message);
   void StoreEvent(const v1::JobEvent& event);
@@ -203,6 +221,7 @@ class Reconciler {
   Cluster cluster_;
   Rendezvous rendezvous_;
   std::map<std::string, Entry, std::less<>> jobs_;  // that have not ended
+  std::map<std::string, JobRow, std::less<>> ended_;  // jobs that have ended
   int64_t last_number_ = 0;                         // of a job id
   std::map<SentKey, int64_t> sent_ns_;
   std::map<std::pair<std::string, std::string>, int64_t> learned_;  // by worker and shape

@@ -36,6 +36,7 @@ void Reconciler::Pass() {
   PlaceJobs();
   AnswerWaits();
   FlushProgress();
+  FlushHistories();
 }
 
 std::vector<RankView> Reconciler::Views(const v1::Job& job) const {
@@ -57,6 +58,7 @@ void Reconciler::ObserveJobs() {
 void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
   std::vector<RankView> ranks = Views(entry.job);
   if (HoldsDevices(entry.job.state())) TakeProgress(entry, ranks);
+  if (entry.job.state() == v1::RUNNING) TakeMemory(entry);
   if (HearsLastWords(entry, ranks)) return;
   if (!entry.broken.empty()) ranks = WithLastWords(entry.broken, ranks);
   if (absl::Status status = Update(id, Observed(entry, ranks)); !status.ok()) {

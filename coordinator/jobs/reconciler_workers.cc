@@ -77,6 +77,8 @@ void Reconciler::StoreEvent(const v1::JobEvent& event) {
   if (event.epoch() != entry->job.epoch()) return;
   unstored_events_.push_back(event);
   unstored_events_.back().set_sequence(++entry->last_sequence);
+  entry->history.Add(unstored_events_.back());
+  entry->history_unwritten = true;
   // A store that fails is not the worker's fault, and it has said so.
   if (unstored_events_.size() >= kEventsUnstoredMax) FlushEvents().IgnoreError();
 }

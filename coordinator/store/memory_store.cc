@@ -36,6 +36,7 @@ absl::Status MemoryStore::Commit(const Transaction& transaction) {
     int64_t& bytes = learned_[{learned.worker, learned.shape}];
     bytes = std::max(bytes, learned.external_bytes);
   }
+  for (const StoredHistory& history : transaction.histories) histories_[history.job] = history.bytes;
   return absl::OkStatus();
 }
 
@@ -81,6 +82,12 @@ absl::StatusOr<int64_t> MemoryStore::LastSequence(std::string_view job) const {
   auto found = events_.find(job);
   if (found == events_.end() || found->second.empty()) return 0;
   return found->second.back().sequence();
+}
+
+absl::StatusOr<std::string> MemoryStore::GetHistory(std::string_view job) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = histories_.find(job);
+  return found == histories_.end() ? "" : found->second;
 }
 
 absl::StatusOr<std::vector<LearnedMemory>> MemoryStore::Learned() const {

@@ -25,6 +25,7 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::vector<v1::JobEvent>> Events(std::string_view job, int64_t after_sequence,
                                                    int64_t limit) const override;
   absl::StatusOr<int64_t> LastSequence(std::string_view job) const override;
+  absl::StatusOr<std::string> GetHistory(std::string_view job) const override;
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override;
 
  private:
@@ -35,6 +36,7 @@ class MemoryStore final : public Store {
   std::vector<std::string> order_ ABSL_GUARDED_BY(mutex_);  // ids by submission
   std::map<std::string, std::string, std::less<>> programs_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<v1::JobEvent>, std::less<>> events_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string, std::less<>> histories_ ABSL_GUARDED_BY(mutex_);
   std::map<WorkerAndShape, int64_t> learned_ ABSL_GUARDED_BY(mutex_);  // bytes
 };
 

@@ -24,6 +24,7 @@ constexpr char kTables[] = R"sql(
     job TEXT NOT NULL, sequence INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job, sequence)) WITHOUT ROWID;
   CREATE TABLE IF NOT EXISTS learned_memory (
     worker TEXT NOT NULL, shape TEXT NOT NULL, external_bytes INTEGER NOT NULL, PRIMARY KEY (worker, shape)) WITHOUT ROWID;
+  CREATE TABLE IF NOT EXISTS histories (job TEXT PRIMARY KEY, data BLOB NOT NULL);
 )sql";
 
 absl::StatusCode CodeOf(int sqlite_code) {
@@ -251,6 +252,7 @@ absl::Status SqliteStore::WriteAll(const Transaction& transaction) {
   for (const StoredProgram& program : transaction.programs) RETURN_IF_ERROR(WriteProgram(program));
   RETURN_IF_ERROR(WriteEvents(transaction.events));
   for (const LearnedMemory& one : transaction.learned) RETURN_IF_ERROR(WriteLearned(one));
+  for (const StoredHistory& one : transaction.histories) RETURN_IF_ERROR(WriteHistory(one));
   return absl::OkStatus();
 }
 
@@ -308,6 +310,11 @@ absl::Status SqliteStore::WriteLearned(const LearnedMemory& learned) {
   return write.Run("writing");
 }
 
+absl::Status SqliteStore::WriteHistory(const StoredHistory& history) {
+  Query write(*this, "INSERT OR REPLACE INTO histories (job, data) VALUES (?, ?)");
+  return write.Text(history.job).Blob(history.bytes).Run("writing");
+}
+
 absl::StatusOr<v1::Job> SqliteStore::GetJob(std::string_view id) const {
   absl::MutexLock lock(&mutex_);
   Query query(*this, "SELECT data FROM jobs WHERE id = ?");
@@ -357,6 +364,13 @@ absl::StatusOr<int64_t> SqliteStore::LastSequence(std::string_view job) const {
   Query query(*this, "SELECT MAX(sequence) FROM events WHERE job = ?");
   ASSIGN_OR_RETURN(const bool found, query.Text(job).Next("reading"));
   return found ? query.ColumnInt(0) : 0;
+}
+
+absl::StatusOr<std::string> SqliteStore::GetHistory(std::string_view job) const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this, "SELECT data FROM histories WHERE job = ?");
+  ASSIGN_OR_RETURN(const bool found, query.Text(job).Next("reading"));
+  return found ? std::string(query.ColumnBlob(0)) : "";
 }
 
 absl::StatusOr<std::vector<LearnedMemory>> SqliteStore::Learned() const {

@@ -38,6 +38,7 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::vector<v1::JobEvent>> Events(std::string_view job, int64_t after_sequence,
                                                    int64_t limit) const override;
   absl::StatusOr<int64_t> LastSequence(std::string_view job) const override;
+  absl::StatusOr<std::string> GetHistory(std::string_view job) const override;
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override;
 
  private:
@@ -63,6 +64,7 @@ class SqliteStore final : public Store {
   absl::Status WriteProgram(const StoredProgram& program) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteEvents(const std::vector<v1::JobEvent>& events)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteHistory(const StoredHistory& history) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteLearned(const LearnedMemory& learned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Kept from its first use on; null when it cannot be prepared.
   sqlite3_stmt* Prepared(std::string_view sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

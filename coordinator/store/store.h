@@ -40,12 +40,19 @@ struct LearnedMemory {
 
 enum class Durability { kSynced, kBuffered };
 
+// All that is kept of a job's life for pictures (proto/v1/history.proto), serialised.
+struct StoredHistory {
+  std::string job;
+  std::string bytes;
+};
+
 struct Transaction {
   // Each with the version observed, 0 for a new job; it is stored with that version + 1.
   std::vector<v1::Job> jobs;
   std::vector<StoredProgram> programs;  // one that is there already is left alone
   std::vector<v1::JobEvent> events;     // sequences grow by one per job; the writer numbers them
   std::vector<LearnedMemory> learned;   // of one worker and shape the largest is kept
+  std::vector<StoredHistory> histories;  // each in place of what was kept of its job
   Durability durability = Durability::kSynced;
 };
 
@@ -69,6 +76,8 @@ class Store {
                                                            int64_t limit) const = 0;
   // Of the job's newest event; 0 when it has none.
   virtual absl::StatusOr<int64_t> LastSequence(std::string_view job) const = 0;
+  // Empty when nothing is kept of the job.
+  virtual absl::StatusOr<std::string> GetHistory(std::string_view job) const = 0;
   // All of it, by worker and shape.
   virtual absl::StatusOr<std::vector<LearnedMemory>> Learned() const = 0;
 };

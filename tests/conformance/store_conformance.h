@@ -133,6 +133,14 @@ TEST_P(StoreConformance, WhatATransactionLearnedIsAbortedWithIt) {
   EXPECT_TRUE(store_->Learned()->empty());
 }
 
+TEST_P(StoreConformance, AHistoryTakesThePlaceOfTheOneBefore) {
+  EXPECT_EQ(*store_->GetHistory("a-1"), "");
+  ASSERT_TRUE(store_->Commit({.histories = {{"a-1", "one"}, {"b-2", "other"}}}).ok());
+  ASSERT_TRUE(store_->Commit({.histories = {{"a-1", "two"}}}).ok());
+  EXPECT_EQ(*store_->GetHistory("a-1"), "two");
+  EXPECT_EQ(*store_->GetHistory("b-2"), "other");
+}
+
 TEST_P(StoreConformance, OnlyTheNewestEventsOfAJobAreKept) {
   Transaction transaction{.durability = Durability::kBuffered};
   for (int64_t i = 1; i <= kEventsKeptPerJob + 100; ++i) {

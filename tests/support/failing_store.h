@@ -27,6 +27,9 @@ class FailingStore final : public Store {
   absl::StatusOr<int64_t> LastSequence(std::string_view job) const override {
     return inner_.LastSequence(job);
   }
+  absl::StatusOr<std::string> GetHistory(std::string_view job) const override {
+    return inner_.GetHistory(job);
+  }
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override { return inner_.Learned(); }
 
  private:

@@ -1,0 +1,37 @@
+// A job in short, for lists: what fits into a row. A list of thousands of jobs is made of these, not
+// of their plans.
+//
+// Pure and thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+struct JobRow {
+  std::string id, name;
+  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  v1::Reason reason = v1::REASON_NONE;
+  std::string message;
+  int64_t number = 0;  // of the submission
+  int64_t submitted_unix_ms = 0, started_unix_ms = 0, finished_unix_ms = 0;  // 0: not yet
+  int64_t step = 0, steps = 0;
+  double loss = 0;       // of `step`
+  double eval_loss = 0;  // where has_eval
+  bool has_eval = false;
+  double tokens_per_second = 0, step_seconds = 0;
+  uint32_t ranks = 0;  // 0: not planned yet
+  int64_t parameters = 0;
+  std::string layout;  // "dp 4, tp 2, zero 3": what is not 1 or 0
+  std::string precision;
+  int32_t restarts = 0;
+};
+
+JobRow RowOf(const v1::Job& job);
+
+}  // namespace terrace

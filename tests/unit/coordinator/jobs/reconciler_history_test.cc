@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/jobs/reconciler.h"
+#include "tests/unit/coordinator/jobs/reconciler_fixture.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+v1::WorkerMessage StepMessage(const std::string& job, int64_t step) {
+  v1::WorkerMessage message;
+  v1::JobEvent& event = *message.add_events();
+  event.set_job(job);
+  event.set_epoch(1);
+  event.mutable_step()->set_step(step);
+  return message;
+}
+
+TEST_F(ReconcilerTest, StepsAndMemoryOfARunningJobAreKept) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  Say(w0, StepMessage(id, 1));
+  v1::TierMemory& tier = *RankOf("w0", id, 0).mutable_memory()->add_tiers();
+  tier.set_tier(v1::DEVICE);
+  tier.set_reserved_bytes(77);
+  Pass(11'000);  // with points every five seconds
+  const auto history = reconciler_->HistoryOf(id);
+  ASSERT_TRUE(history.ok()) << history.status();
+  EXPECT_THAT(history->steps().step(), ElementsAre(1));
+  EXPECT_THAT(history->memory().columns(0).bytes(), ElementsAre(77, 77));
+  EXPECT_THAT(std::string(reconciler_->HistoryOf("b-9").status().message()), HasSubstr("b-9"));
+}
+
+TEST_F(ReconcilerTest, ACoordinatorThatStartsHasTheStepsThatWereNotWrittenYet) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  for (int64_t step = 1; step <= 3; ++step) Say(w0, StepMessage(id, step));
+  Pass(40'000);  // the history is written
+  Say(w0, StepMessage(id, 4));
+  Settle();
+  StartCoordinator();
+  EXPECT_THAT(reconciler_->HistoryOf(id)->steps().step(), ElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(ReconcilerTest, AnEndedJobHasItsHistoryAndItsRow) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  const std::string other = Submit(Spec("b"));
+  Say(w0, StepMessage(id, 1));
+  w0.SetAll(id, v1::RANK_SUCCEEDED);
+  Pass(1'200);
+  for (int start = 0; start < 2; ++start) {
+    EXPECT_EQ(JobNow(id).state(), v1::SUCCEEDED);
+    EXPECT_THAT(reconciler_->HistoryOf(id)->steps().step(), ElementsAre(1));
+    const std::vector<JobRow> rows = reconciler_->Rows();
+    ASSERT_EQ(rows.size(), 2u);
+    EXPECT_EQ(rows[0].id, id) << "in order of submission";
+    EXPECT_EQ(rows[0].state, v1::SUCCEEDED);
+    EXPECT_EQ(rows[1].id, other);
+    EXPECT_EQ(rows[1].ranks, 1u);
+    StartCoordinator();
+  }
+}
+
+}  // namespace
+}  // namespace terrace
