@@ -43,7 +43,8 @@ int64_t MachineMemoryBytes() {
 
 std::string RunAndRead(const std::string& command) {
   std::string output;
-  FILE* pipe = popen(command.c_str(), "r");
+  // The shell's place is taken, so that what runs there ends with this process.
+  FILE* pipe = popen(absl::StrCat("exec ", command).c_str(), "r");
   if (pipe == nullptr) return output;
   std::array<char, 4096> buffer;
   while (size_t got = fread(buffer.data(), 1, buffer.size(), pipe))

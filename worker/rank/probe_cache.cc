@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kProfileBytesMax = 4 << 20;
 constexpr char kDoubt[] = ".doubt";
 constexpr int64_t kDoubtBytesMax = 4096;
-constexpr int64_t kLockTimeoutMs = 120'000;  // longer than any measurement
+constexpr int64_t kLockSilenceMs = 200;  // what a process takes that only reads
 
 }  // namespace
 
@@ -32,12 +32,17 @@ std::string ProfileFolder() {
 }
 
 ProbeCache ProbeCache::Open(const std::string& folder, const std::string& kind,
-                            std::string hardware) {
+                            std::string hardware, const ProbeCacheWait& wait) {
   if (folder.empty() || !MakeDirectories(folder).ok()) {
     return {"", std::move(hardware), absl::NotFoundError("nothing is kept")};
   }
   const std::string path = absl::StrCat(folder, "/profile-", kind, ".json");
-  return {path, std::move(hardware), LockFile(path + ".lock", kLockTimeoutMs)};
+  absl::StatusOr<UniqueFd> lock = LockFile(path + ".lock", kLockSilenceMs);
+  if (absl::IsUnavailable(lock.status())) {
+    wait.say("another process measures this hardware now: waiting for its profile");
+    lock = LockFile(path + ".lock", absl::ToInt64Milliseconds(wait.limit));
+  }
+  return {path, std::move(hardware), std::move(lock)};
 }
 
 std::optional<v1::HardwareProfile> ProbeCache::Read(std::string* why_not) const {
@@ -61,8 +66,7 @@ std::string ProbeCache::Doubt() const {
   return path_.empty() ? "" : ReadTextFile(path_ + kDoubt, kDoubtBytesMax).value_or("");
 }
 
-absl::Status ProbeCache::Write(const v1::HardwareProfile& profile,
-                               const std::string& doubt) const {
+absl::Status ProbeCache::Write(const v1::HardwareProfile& profile, const std::string& doubt) const {
   if (path_.empty()) return absl::OkStatus();
   google::protobuf::util::JsonPrintOptions print;
   print.preserve_proto_field_names = true;

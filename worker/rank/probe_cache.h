@@ -8,10 +8,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/unique_fd.h"
 #include "proto/v1/hardware.pb.h"
 
@@ -21,11 +24,18 @@ namespace terrace {
 // nothing is kept.
 std::string ProfileFolder();
 
+// How long another process that measures the same is waited for, and who is told that this one
+// waits. Afterwards it goes on beside the other.
+struct ProbeCacheWait {
+  absl::Duration limit = absl::Minutes(2);
+  std::function<void(std::string_view)> say = [](std::string_view) {};
+};
+
 class ProbeCache {
  public:
-  // Waits while another process measures the same. `kind`: "2" for ranks of two threads, "cuda".
-  // `hardware`: hash of what is here.
-  static ProbeCache Open(const std::string& folder, const std::string& kind, std::string hardware);
+  // `kind`: "2" for ranks of two threads, "cuda". `hardware`: hash of what is here.
+  static ProbeCache Open(const std::string& folder, const std::string& kind, std::string hardware,
+                         const ProbeCacheWait& wait = {});
 
   // What is kept of this machine. Otherwise nothing, and *why_not says why when something else is
   // there.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
@@ -18,6 +19,9 @@ constexpr int64_t kStreamElements = 8 << 20;
 constexpr int kCallsMax = 16;            // of one turn
 constexpr double kTurnSeconds = 1.5e-3;  // of one turn of one case, if calls are that short
 constexpr int kBriefTurns = 3, kThoroughTurns = 8;
+// On a quiet machine all turns take a third of it. Beside much other work two turns have to do: how
+// far they lie apart puts the profile in doubt.
+constexpr double kBriefSeconds = 8, kThoroughSeconds = 45;
 constexpr int kSteadyTurns = 30;  // of a figure that stands for many
 
 double Median(std::vector<double> seconds) {
@@ -80,7 +84,11 @@ void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
   const std::vector<ProbeCase> cases = ProbeCases(depth);
   const int count = depth == ProbeDepth::kBrief ? kBriefTurns : kThoroughTurns;
   std::vector<std::vector<double>> turns(cases.size()), cached(cases.size());
+  const double limit = depth == ProbeDepth::kBrief ? kBriefSeconds : kThoroughSeconds;
+  const SystemClock clock;
+  const int64_t start_ns = clock.MonotonicNanos();
   for (int turn = 0; turn < count; ++turn) {
+    if (turn >= 2 && static_cast<double>(clock.MonotonicNanos() - start_ns) * 1e-9 > limit) break;
     for (size_t i = 0; i < cases.size(); ++i) {
       progress((turn + static_cast<double>(i) / static_cast<double>(cases.size())) / count);
       if (!runner_.Fits(cases[i])) continue;

@@ -1,9 +1,11 @@
 // terrace-rank probe: the profile of this machine or of its GPUs, from the cache or measured now.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -22,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/exit_code.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "worker/rank/environment.h"
@@ -31,6 +34,7 @@
 #include "worker/rank/probe_device.h"
 #include "worker/rank/probe_kept.h"
 #include "worker/rank/probe_memory.h"
+#include "worker/rank/probe_progress.h"
 #include "worker/rank/probe_text.h"
 #include "worker/rank/tool_output.h"
 #include "worker/rank/tools.h"
@@ -48,28 +52,12 @@ struct ProbeOptions {
   std::string output = "text";
 };
 
-// On standard error, so that the result alone is on standard output.
-class Progress {
- public:
-  explicit Progress(std::string_view of) : terminal_(::isatty(STDERR_FILENO) == 1), of_(of) {}
-  ~Progress() {
-    if (terminal_ && shown_) std::fputs("\r\033[K", stderr);
-  }
-  void Show(std::string_view what, double done) {
-    if (terminal_) {
-      std::fprintf(stderr, "\rmeasuring %s: %3.0f %%, %-14s", of_.c_str(), 100 * done,
-                   std::string(what).c_str());
-    } else if (!shown_) {
-      std::fprintf(stderr, "measuring %s, once\n", of_.c_str());
-    }
-    shown_ = true;
-  }
-
- private:
-  const bool terminal_;
-  const std::string of_;
-  bool shown_ = false;
-};
+// Most of what a measurement takes on a machine that is busy with other work: on a quiet one the
+// CPU takes 3 and 15 s. Whoever asked goes on with default rates.
+absl::Duration LimitOf(const ProbeOptions& options) {
+  if (options.device == "cuda") return options.brief ? absl::Minutes(2) : absl::Minutes(10);
+  return options.brief ? absl::Seconds(45) : absl::Minutes(3);
+}
 
 bool IsEnough(const v1::HardwareProfile& profile, const ProbeOptions& options) {
   if (options.refresh || !options.nvme.empty()) return false;
@@ -90,6 +78,14 @@ void KeepNvme(const v1::HardwareProfile& kept, v1::HardwareProfile* profile) {
 constexpr absl::Duration kSettle = absl::Milliseconds(1500);
 constexpr absl::Duration kQuietLook = absl::Milliseconds(300);
 
+void Say(std::string_view sentence) { std::fprintf(stderr, "%s\n", std::string(sentence).c_str()); }
+
+// Without the end of what hangs: the process is all that holds it.
+void OutOfTime(const std::string& sentence) {
+  std::fprintf(stderr, "\n%s\n", sentence.c_str());
+  std::_Exit(ToInt(ExitCode::kFailure));
+}
+
 using Measure = std::function<absl::StatusOr<v1::HardwareProfile>(const ProbeWatcher&)>;
 
 absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(const ProbeOptions& options,
@@ -101,30 +97,37 @@ absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(const ProbeOptions& options,
   wanted.is_quiet = std::move(is_quiet);
   wanted.is_enough = [&](const v1::HardwareProfile& kept) { return IsEnough(kept, options); };
   wanted.measure = [&](const v1::HardwareProfile* kept) -> absl::StatusOr<v1::HardwareProfile> {
-    Progress progress(what);
+    // On standard error, so that the result alone is on standard output.
+    ProbeProgress progress({.what = std::string(what),
+                            .terminal = ::isatty(STDERR_FILENO) == 1,
+                            .patience = {.limit = LimitOf(options)},
+                            .write = [](std::string_view text) { std::cerr << text << std::flush; },
+                            .out_of_time = OutOfTime});
     ASSIGN_OR_RETURN(v1::HardwareProfile profile,
                      measure([&](std::string_view now, double done) { progress.Show(now, done); }));
     if (kept != nullptr && options.nvme.empty()) KeepNvme(*kept, &profile);
     return profile;
   };
-  return KeptOrMeasured(cache, wanted, [](std::string_view sentence) {
-    std::fprintf(stderr, "%s\n", std::string(sentence).c_str());
-  });
+  return KeptOrMeasured(cache, wanted, Say);
+}
+
+ProbeCache OpenCache(const ProbeOptions& options, const std::string& kind, std::string hardware) {
+  return ProbeCache::Open(ProfileFolder(), kind, std::move(hardware),
+                          {.limit = LimitOf(options), .say = Say});
 }
 
 absl::StatusOr<v1::HardwareProfile> MachineProfile(const ProbeOptions& options, int threads,
                                                    const std::string& version) {
   const ProbeCache cache =
-      ProbeCache::Open(ProfileFolder(), absl::StrCat(threads), MachineHash(ThisMachine(), version));
+      OpenCache(options, absl::StrCat(threads), MachineHash(ThisMachine(), version));
   const auto depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough;
   CpuWatch watch;
   return KeptOrMeasured(
       options, cache, absl::StrCat("this machine, ", threads, " threads a rank"),
       [&](const ProbeWatcher& watcher) -> absl::StatusOr<v1::HardwareProfile> {
-        ASSIGN_OR_RETURN(
-            MeasuredMachine measured,
-            MeasureMachine({.threads = threads, .depth = depth, .nvme = options.nvme}, version,
-                           watcher));
+        ASSIGN_OR_RETURN(MeasuredMachine measured,
+                         MeasureMachine({.threads = threads, .depth = depth, .nvme = options.nvme},
+                                        version, watcher));
         watch.SetSpread(measured.spread);
         return std::move(measured.profile);
       },
@@ -134,8 +137,7 @@ absl::StatusOr<v1::HardwareProfile> MachineProfile(const ProbeOptions& options, 
 absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,
                                                const std::vector<DeviceSummary>& devices,
                                                const std::string& version) {
-  const ProbeCache cache =
-      ProbeCache::Open(ProfileFolder(), DeviceKind(devices), DeviceHash(devices, version));
+  const ProbeCache cache = OpenCache(options, DeviceKind(devices), DeviceHash(devices, version));
   const auto depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough;
   GpuWatch watch([&] { return LoadsOf(devices); }, kSettle);
   return KeptOrMeasured(
@@ -165,6 +167,8 @@ bool HasGpu() {
 }
 
 int Run(const ProbeOptions& options, char** argv) {
+  // Nobody reads the result once the command that asked has ended.
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   const std::string version = ProfileVersion(TERRACE_VERSION);
   absl::StatusOr<v1::HardwareProfile> profile;
   if (options.device == "cuda") {
