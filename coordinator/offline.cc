@@ -79,7 +79,12 @@ v1::HardwareProfile MachineProfile(const RankKind& kind) {
   const std::string json =
       AskRank(kind.cuda ? "probe --brief --device cuda --if-any"
                         : absl::StrCat("probe --brief --threads ", kind.threads));
-  return ParseProfile(json, &profile) ? profile : v1::HardwareProfile();
+  if (ParseProfile(json, &profile)) return profile;
+  if (!kind.cuda) {
+    std::fprintf(
+        stderr, "this machine could not be measured: the plan's times follow from default rates\n");
+  }
+  return {};
 }
 
 // Hash of what profiles of that kind must be of, to say anything of this machine.

@@ -42,6 +42,7 @@ absl::StatusOr<MeasuredMachine> MeasureMachine(const ProbeRequest& request,
     kernels.Measure(
         request.depth, [&](double done) { watcher("kernels", kKernelShare * done); }, &profile);
     measured.spread = kernels.spread();
+    measured.cut_short = kernels.cut_short();
   }
   watcher("copies", kKernelShare);
   RETURN_IF_ERROR(MeasureCopies(&profile));

@@ -55,8 +55,8 @@ CpuTimes ParseCpuTimes(std::string_view stat, double ticks_per_second,
     }
     for (const double column : seconds) times.all += column;
     times.stolen += seconds[kSteal];
-    times.busy += seconds[kUser] + seconds[kNice] + seconds[kSystem] + seconds[kIrq] +
-                  seconds[kSoftIrq];
+    times.busy +=
+        seconds[kUser] + seconds[kNice] + seconds[kSystem] + seconds[kIrq] + seconds[kSoftIrq];
   }
   return times;
 }
@@ -97,8 +97,11 @@ std::string DisturbanceBetween(const CpuTimes& before, const CpuTimes& after) {
 
 std::string CpuWatch::End() {
   const std::string disturbed = DisturbanceBetween(before_, CpuTimesNow());
-  if (!disturbed.empty() || spread_ < kSpreadMax) return disturbed;
-  return absl::StrFormat("the same calls took up to %.1f times as long as at other moments", spread_);
+  if (!disturbed.empty()) return disturbed;
+  if (!cut_short_.empty()) return cut_short_;
+  if (spread_ < kSpreadMax) return "";
+  return absl::StrFormat("the same calls took up to %.1f times as long as at other moments",
+                         spread_);
 }
 
 bool CpuWatch::IsQuiet(absl::Duration duration) {

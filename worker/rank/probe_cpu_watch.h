@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -39,6 +40,8 @@ class CpuWatch final : public ProbeWatch {
   void Begin() override { before_ = CpuTimesNow(); }
   // How far the same calls lay apart (SpreadOf): others may be where nobody counts them.
   void SetSpread(double spread) { spread_ = spread; }
+  // Why the measurement is less than it should be; empty: it is whole.
+  void SetCutShort(std::string why) { cut_short_ = std::move(why); }
   std::string End() override;
   // Looks for `duration`: false while others work.
   static bool IsQuiet(absl::Duration duration);
@@ -46,6 +49,7 @@ class CpuWatch final : public ProbeWatch {
  private:
   CpuTimes before_;
   double spread_ = 1;
+  std::string cut_short_;
 };
 
 }  // namespace terrace

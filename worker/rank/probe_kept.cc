@@ -60,9 +60,9 @@ absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(
     const std::string doubt = cache.Doubt();
     if (doubt.empty()) return *kept;
     const bool quiet = wanted.is_quiet != nullptr && wanted.is_quiet();
-    say(absl::StrCat("the kept profile is in doubt: ", doubt,
-                     quiet ? "; now it is quiet: measuring again"
-                           : "; used until the machine is quiet"));
+    say(absl::StrCat(
+        "the kept profile is in doubt: ", doubt,
+        quiet ? "; now it is quiet: measuring again" : "; used until the machine is quiet"));
     if (!quiet) return Doubted(*kept, doubt);
   }
   if (!why_not.empty()) say(absl::StrCat(why_not, ": measuring again"));
@@ -76,8 +76,9 @@ absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(
   const std::string not_kept(Std(cache.Write(profile, disturbed).message()));
   if (!not_kept.empty()) say(absl::StrCat("the measured profile is not kept: ", not_kept));
   if (disturbed.empty()) return profile;
-  say(absl::StrCat("the profile is in doubt: ", disturbed,
-                   "; plans may be off until it is measured again, as soon as the machine is quiet"));
+  say(absl::StrCat(
+      "the profile is in doubt: ", disturbed,
+      "; plans may be off until it is measured again, as soon as the machine is quiet"));
   return Doubted(std::move(profile), disturbed);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
@@ -19,10 +20,21 @@ constexpr int64_t kStreamElements = 8 << 20;
 constexpr int kCallsMax = 16;            // of one turn
 constexpr double kTurnSeconds = 1.5e-3;  // of one turn of one case, if calls are that short
 constexpr int kBriefTurns = 3, kThoroughTurns = 8;
-// On a quiet machine all turns take a third of it. Beside much other work two turns have to do: how
-// far they lie apart puts the profile in doubt.
+// On a quiet machine all turns take a third of it. Beside much other work each change of the case
+// waits for processors, and one turn has to do.
 constexpr double kBriefSeconds = 8, kThoroughSeconds = 45;
-constexpr int kSteadyTurns = 30;  // of a figure that stands for many
+constexpr int kSteadyTurns = 30;      // of a figure that stands for many
+constexpr double kSteadySeconds = 3;  // a tenth of a second on a quiet machine
+constexpr int kSteadyTurnsMin = 3;
+
+class Stopwatch {
+ public:
+  double Seconds() const { return static_cast<double>(clock_.MonotonicNanos() - start_ns_) * 1e-9; }
+
+ private:
+  SystemClock clock_;
+  int64_t start_ns_ = clock_.MonotonicNanos();
+};
 
 double Median(std::vector<double> seconds) {
   std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
@@ -75,7 +87,11 @@ double KernelProbe::Calls(const ProbeCase& one) {
 double KernelProbe::SteadySeconds(const ProbeCase& one) {
   if (!runner_.Fits(one)) return 0;
   std::vector<double> turns;
-  for (int turn = 0; turn < kSteadyTurns; ++turn) turns.push_back(Turn(one));
+  const Stopwatch watch;
+  while (turns.size() < kSteadyTurns &&
+         (turns.size() < kSteadyTurnsMin || watch.Seconds() < kSteadySeconds)) {
+    turns.push_back(Turn(one));
+  }
   return MeanWithoutExtremes(std::move(turns));
 }
 
@@ -85,10 +101,9 @@ void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
   const int count = depth == ProbeDepth::kBrief ? kBriefTurns : kThoroughTurns;
   std::vector<std::vector<double>> turns(cases.size()), cached(cases.size());
   const double limit = depth == ProbeDepth::kBrief ? kBriefSeconds : kThoroughSeconds;
-  const SystemClock clock;
-  const int64_t start_ns = clock.MonotonicNanos();
-  for (int turn = 0; turn < count; ++turn) {
-    if (turn >= 2 && static_cast<double>(clock.MonotonicNanos() - start_ns) * 1e-9 > limit) break;
+  const Stopwatch watch;
+  int turn = 0;
+  for (; turn < count && (turn == 0 || watch.Seconds() < limit); ++turn) {
     for (size_t i = 0; i < cases.size(); ++i) {
       progress((turn + static_cast<double>(i) / static_cast<double>(cases.size())) / count);
       if (!runner_.Fits(cases[i])) continue;
@@ -101,6 +116,11 @@ void KernelProbe::Measure(ProbeDepth depth, const ProbeProgress& progress,
     AddCachedRate(cases[i], MeanWithoutExtremes(cached[i]), profile);
   }
   spread_ = SpreadOf(turns);
+  cut_short_.clear();
+  if (turn < count) {
+    cut_short_ = absl::StrCat("other work left time to measure each kernel ", turn,
+                              " times instead of ", count);
+  }
   profile->set_cache_bytes(cache_bytes_);
   const ProbeCase stream = StreamCase(kStreamElements);
   SetMemoryRate(stream, SteadySeconds(stream), profile);

@@ -14,6 +14,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,8 @@ class KernelProbe {
 
   // Of the turns of the last Measure (SpreadOf).
   double spread() const { return spread_; }
+  // Why the last Measure made fewer turns than its depth asks for; empty: it made all.
+  const std::string& cut_short() const { return cut_short_; }
 
   // Adds the rates of all cases of that depth, and the profile's figures for those who know no
   // tables.
@@ -60,6 +63,7 @@ class KernelProbe {
   std::unique_ptr<Companions> companions_;
   int64_t cache_bytes_;
   double spread_ = 1;
+  std::string cut_short_;
 };
 
 }  // namespace terrace

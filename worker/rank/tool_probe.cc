@@ -129,6 +129,7 @@ absl::StatusOr<v1::HardwareProfile> MachineProfile(const ProbeOptions& options, 
                          MeasureMachine({.threads = threads, .depth = depth, .nvme = options.nvme},
                                         version, watcher));
         watch.SetSpread(measured.spread);
+        watch.SetCutShort(measured.cut_short);
         return std::move(measured.profile);
       },
       &watch, [] { return CpuWatch::IsQuiet(kQuietLook); });

@@ -13,6 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 // user nice system idle iowait irq softirq steal guest guest_nice, in hundredths of seconds.
 constexpr char kStat[] =
@@ -40,6 +41,13 @@ TEST(CpuTimesTest, WhatOthersTookIsToldAndOurOwnIsNot) {
   EXPECT_THAT(DisturbanceBetween(before, {.all = 20, .busy = 13, .stolen = 2, .own = 5}),
               AllOf(HasSubstr("50 %"), HasSubstr("the hypervisor took 20 %")));
   EXPECT_THAT(DisturbanceBetween({}, {}), IsEmpty()) << "nobody knows";
+}
+
+TEST(CpuWatchTest, AMeasurementThatWasCutShortIsInDoubt) {
+  CpuWatch watch;
+  watch.Begin();
+  watch.SetCutShort("each kernel was measured once");
+  EXPECT_THAT(watch.End(), Not(IsEmpty())) << "that, or what others took meanwhile";
 }
 
 TEST(CpuTimesTest, OurOwnWorkIsOurs) {
