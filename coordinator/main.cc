@@ -147,6 +147,11 @@ void AddServe(CLI::App& app, ServeOptions& serve) {
       ->capture_default_str();
   app.add_option("--metrics-listen", serve.metrics_listen, "host:port of /metrics; none if absent");
   app.add_flag("--metrics-insecure", serve.metrics_insecure, "/metrics off loopback without TLS");
+  app.add_option("--web-listen", serve.web_listen, "host:port of the web page; none if absent");
+  app.add_option("--web-port-file", serve.web_port_file, "file that gets the web page's port");
+  app.add_flag("--web-insecure", serve.web_insecure, "the web page off loopback without TLS");
+  app.add_option("--web-token-file", serve.web_token_file,
+                 "file with the token that may cancel jobs on the web page; nobody may if absent");
   app.add_option("--tls-cert", serve.tls_cert, "PEM certificate of this coordinator");
   app.add_option("--tls-key", serve.tls_key, "PEM key of this coordinator");
   app.add_option("--tls-ca", serve.tls_ca, "PEM certificates of who signs clients and workers");

@@ -20,7 +20,7 @@
 #include "coordinator/model/model.h"
 #include "coordinator/planner/gpu_profile.h"
 #include "coordinator/planning/inputs.h"
-#include "coordinator/server/submit.h"
+#include "coordinator/control/submit.h"
 #include "proto/program_hash.h"
 
 namespace terrace {

@@ -1,5 +1,4 @@
-// A job in short, for lists: what fits into a row. A list of thousands of jobs is made of these, not
-// of their plans.
+// A job in short: one row of a list. A list of thousands of jobs is made of these, not of plans.
 //
 // Pure and thread-safe.
 //

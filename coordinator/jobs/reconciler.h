@@ -6,8 +6,8 @@
 // store or in the next heartbeat.
 //
 // Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_planning.cc,
-// reconciler_memory.cc, reconciler_workers.cc, reconciler_history.cc. The outside comes in through ControlPorts. Used only
-// on the control loop's thread.
+// reconciler_memory.cc, reconciler_workers.cc, reconciler_history.cc. The outside
+// comes in through ControlPorts. Used only on the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

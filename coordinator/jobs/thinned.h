@@ -3,8 +3,8 @@
 // are more than kPointsOfAWeight. A series of N points keeps about kPointsOfAWeight * log2(N /
 // kPointsOfAWeight), so it is bounded for as long as anything runs.
 //
-// `Point` has `int64_t weight` (1 when it is new) and `void Absorb(const Point& newer)`, which makes
-// it stand for both. Not thread-safe.
+// `Point` has `int64_t weight` (1 when it is new) and `void Absorb(const Point& newer)`, which
+// makes it stand for both. Not thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -20,6 +20,8 @@
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
 #include "coordinator/prepare/ladder.h"
+#include "coordinator/report/html.h"
+#include "proto/plan_json.h"
 #include "proto/program_hash.h"
 
 namespace terrace {
@@ -76,15 +78,34 @@ absl::Status DescendLadder(const v1::DescendWork& work, v1::PlannerAnswer* answe
   return absl::OkStatus();
 }
 
-absl::Status ListStored(const v1::ListWork& work, v1::PlannerAnswer* answer) {
+template <typename Stored>
+absl::StatusOr<std::vector<v1::Program>> Read(const Stored& stored) {
   std::vector<v1::Program> programs;
-  for (const std::string& bytes : work.programs()) {
+  for (const std::string& bytes : stored) {
     if (!programs.emplace_back().ParseFromString(bytes)) {
       return absl::DataLossError("a stored program cannot be read");
     }
   }
+  return programs;
+}
+
+absl::Status ListStored(const v1::ListWork& work, v1::PlannerAnswer* answer) {
+  ASSIGN_OR_RETURN(std::vector<v1::Program> programs, Read(work.programs()));
   ASSIGN_OR_RETURN(*answer->mutable_explained(),
                    List(work.layout(), std::move(programs), work.listing()));
+  return absl::OkStatus();
+}
+
+absl::Status DrawPage(const v1::PageWork& work, v1::PlannerAnswer* answer) {
+  Prepared prepared{.plan = work.plan(),
+                    .programs = {},
+                    .simulation = {},
+                    .model_name = ModelName(work.spec().model(), work.plan().model().family()),
+                    .refusal = {}};
+  ASSIGN_OR_RETURN(prepared.programs, Read(work.programs()));
+  ASSIGN_OR_RETURN(prepared.simulation,
+                   Simulate(prepared.programs, "train", prepared.plan.profile()));
+  answer->set_page(PlanHtml(prepared));
   return absl::OkStatus();
 }
 
@@ -98,6 +119,8 @@ absl::Status Do(const v1::PlannerRequest& request, v1::PlannerAnswer* answer) {
       return DescendLadder(request.descend(), answer);
     case v1::PlannerRequest::kList:
       return ListStored(request.list(), answer);
+    case v1::PlannerRequest::kPage:
+      return DrawPage(request.page(), answer);
     default:
       return absl::InternalError("a planner was asked for work of an unknown kind");
   }

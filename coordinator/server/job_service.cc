@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/server/rpc.h"
 #include "coordinator/server/stream_writer.h"
-#include "coordinator/server/submit.h"
+#include "coordinator/control/submit.h"
 #include "proto/v1/job.grpc.pb.h"
 
 namespace terrace {

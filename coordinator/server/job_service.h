@@ -7,7 +7,7 @@
 #include <memory>
 #include <string_view>
 
-#include "coordinator/server/control.h"
+#include "coordinator/control/control.h"
 
 namespace grpc {
 class Service;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -17,17 +18,20 @@
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
 #include "coordinator/planning/process_planner.h"
-#include "coordinator/server/control.h"
+#include "coordinator/control/control.h"
 #include "coordinator/server/credentials.h"
 #include "coordinator/server/job_service.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/rpc.h"
 #include "coordinator/server/worker_service.h"
 #include "coordinator/store/sqlite_store.h"
+#include "coordinator/web/web_page.h"
 
 namespace terrace {
 namespace {
 
+constexpr int64_t kTokenBytesMax = 4096;
+constexpr size_t kTokenBytesMin = 16;
 constexpr int kWindowBytes = 1 << 20;  // of a stream: 50 MB/s over 20 ms
 constexpr int kPingMs = 5'000;
 constexpr int kSilenceMs = 10'000;
@@ -78,6 +82,32 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const ServeOptions& opt
       [&metrics] { return metrics.Text(); });
 }
 
+// The first line of the file.
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  if (path.empty()) return "";
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kTokenBytesMax));
+  const std::string token(absl::StripAsciiWhitespace(text));
+  if (token.size() >= kTokenBytesMin && token.find('\n') == std::string::npos) return token;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--web-token-file: ", path, " must hold one line of at least ", kTokenBytesMin,
+                   " characters that nobody guesses; `openssl rand -hex 32` prints such a one"));
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> StartWebPage(const ServeOptions& options,
+                                                         Control& control) {
+  ASSIGN_OR_RETURN(std::string token, ReadToken(options.web_token_file));
+  return HttpServer::Start(
+      {.option = "--web-listen",
+       .insecure_option = "--web-insecure",
+       .readers = "everybody may read jobs, logs and specs",
+       .address = options.web_listen,
+       .insecure = options.web_insecure || (options.insecure && options.tls_cert.empty()),
+       .tls_cert = options.tls_cert,
+       .tls_key = options.tls_key,
+       .tls_ca = options.tls_ca},
+      WebPage(control, {.listen = options.web_listen, .operator_token = std::move(token)}));
+}
+
 // Renamed into place, so that a reader never sees half of it.
 absl::Status WritePortFile(const std::string& path, int port) {
   if (path.empty()) return absl::OkStatus();
@@ -109,6 +139,12 @@ absl::Status Serve(const ServeOptions& options) {
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(scrapes, StartMetrics(options, metrics));
     log::Info("metrics on port ", scrapes->port());
+  }
+  std::unique_ptr<HttpServer> page;
+  if (!options.web_listen.empty()) {
+    ASSIGN_OR_RETURN(page, StartWebPage(options, control));
+    log::Info("web page on port ", page->port());
+    RETURN_IF_ERROR(WritePortFile(options.web_port_file, page->port()));
   }
   RETURN_IF_ERROR(WritePortFile(options.port_file, listening.port));
   log::Info("listening on ", options.listen, ", port ", listening.port, ", state in ",

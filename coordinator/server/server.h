@@ -1,4 +1,5 @@
-// `terrace-coordinator serve`: store, control loop, gRPC and /metrics put together, until a signal.
+// `terrace-coordinator serve`: store, control loop, gRPC, /metrics and the web page put together,
+// until a signal.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,6 +17,10 @@ struct ServeOptions {
   std::string state_directory;
   std::string metrics_listen;             // empty: no /metrics
   bool metrics_insecure = false;          // allows it without TLS off loopback
+  std::string web_listen;                 // empty: no web page
+  std::string web_port_file;              // as port_file
+  bool web_insecure = false;              // allows it without TLS off loopback
+  std::string web_token_file;             // what may change something on the page; empty: nobody
   std::string tls_cert, tls_key, tls_ca;  // PEM files; all or none
   bool insecure = false;                  // allows no TLS off loopback
   bool exit_with_parent = false;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "coordinator/server/control.h"
+#include "coordinator/control/control.h"
 
 namespace grpc {
 class Service;

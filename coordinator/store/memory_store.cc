@@ -36,7 +36,7 @@ absl::Status MemoryStore::Commit(const Transaction& transaction) {
     int64_t& bytes = learned_[{learned.worker, learned.shape}];
     bytes = std::max(bytes, learned.external_bytes);
   }
-  for (const StoredHistory& history : transaction.histories) histories_[history.job] = history.bytes;
+  for (const StoredHistory& one : transaction.histories) histories_[one.job] = one.bytes;
   return absl::OkStatus();
 }
 

@@ -20,7 +20,7 @@ LIBRARIES = {
     r"<sqlite3": r"^(coordinator/store|tests)",
     r"<spdlog": r"^base/log",
     r"<yaml-cpp": r"^coordinator/(spec|import|planner/cluster_file)",
-    r"<(microhttpd|gnutls)": r"^base/metrics_server",
+    r"<(microhttpd|gnutls)": r"^base/http/",
     r"<prometheus/": r"^(coordinator/server|worker/daemon|tests)",
     r"<CLI/": r"^(client/main|coordinator/main|worker/(daemon|rank)/main)",
     r"<(cuda|cublas)": r"^(kernels/cuda|worker/comm/(cuda|nccl)_|tests)",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/server/submit.h"
+#include "coordinator/control/submit.h"
 
 #include <algorithm>
 #include <memory>
@@ -70,19 +70,18 @@ v1::Job DryJob(const v1::JobSpec& spec, const v1::Plan& plan) {
   return job;
 }
 
-// What can be listed of a stored job, for the planner to list.
-absl::StatusOr<v1::ListWork> StoredPrograms(Control& control, const std::string& id) {
-  ASSIGN_OR_RETURN(const v1::Job job, control.reconciler().Get(id));
+// The job and its programs, as `Work` (ListWork, PageWork) has them.
+template <typename Work>
+absl::StatusOr<v1::Job> TakePrograms(Control& control, const std::string& id, Work* work) {
+  ASSIGN_OR_RETURN(v1::Job job, control.reconciler().Get(id));
   if (job.plan().program_sha256_size() == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id(), " has no program yet: ", job.message()));
   }
-  v1::ListWork work;
-  *work.mutable_layout() = job.plan().layout();
   for (const std::string& sha256 : job.plan().program_sha256()) {
-    ASSIGN_OR_RETURN(*work.add_programs(), control.store().GetProgram(sha256));
+    ASSIGN_OR_RETURN(*work->add_programs(), control.store().GetProgram(sha256));
   }
-  return work;
+  return job;
 }
 
 v1::PlannerListing ListingOf(const v1::ExplainRequest& request) {
@@ -133,13 +132,31 @@ void Explain(Control& control, const v1::ExplainRequest& request, std::function<
   };
   if (request.id().empty()) return pipeline->Start(request.yaml(), request.base_directory());
   control.loop().Post([pipeline, id = request.id()] {
-    absl::StatusOr<v1::ListWork> work = StoredPrograms(pipeline->control, id);
-    if (!work.ok()) return pipeline->done(work.status());
-    *work->mutable_listing() = *pipeline->listing;
     v1::PlannerRequest list;
-    *list.mutable_list() = *std::move(work);
+    v1::ListWork& work = *list.mutable_list();
+    const absl::StatusOr<v1::Job> job = TakePrograms(pipeline->control, id, &work);
+    if (!job.ok()) return pipeline->done(job.status());
+    *work.mutable_layout() = job->plan().layout();
+    *work.mutable_listing() = *pipeline->listing;
     pipeline->Ask(std::move(list), 0,
                   [pipeline](Answer answer) { pipeline->done(std::move(answer)); });
+  });
+}
+
+void DrawPlan(Control& control, const std::string& id,
+              std::function<void(absl::StatusOr<std::string>)> done) {
+  auto pipeline = std::make_shared<Pipeline>(control, nullptr);
+  control.loop().Post([pipeline, id, done = std::move(done)] {
+    v1::PlannerRequest request;
+    v1::PageWork& work = *request.mutable_page();
+    absl::StatusOr<v1::Job> job = TakePrograms(pipeline->control, id, &work);
+    if (!job.ok()) return done(job.status());
+    *work.mutable_spec() = std::move(*job->mutable_spec());
+    *work.mutable_plan() = std::move(*job->mutable_plan());
+    pipeline->Ask(std::move(request), 0, [pipeline, done](Answer answer) {
+      if (!answer.ok()) return done(answer.status());
+      done(std::move(*answer->mutable_page()));
+    });
   });
 }
 

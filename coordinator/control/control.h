@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/loop.h"
 #include "coordinator/jobs/reconciler.h"
@@ -65,6 +66,9 @@ class Control final : public ControlPorts {
   void AttachWorker(const std::string& name, uint64_t session, WorkerConnection* connection);
   void DetachWorker(const std::string& name, uint64_t session);
 
+  // `closure` runs after the first pass that begins so much later; passes are at most 1.25 s apart.
+  void CallAfter(absl::Duration delay, std::function<void()> closure);
+
   // `notify` is called whenever the job has new events. RESOURCE_EXHAUSTED beyond kWatchersMax.
   absl::StatusOr<uint64_t> AddWatcher(std::string_view job, std::function<void()> notify);
   void RemoveWatcher(uint64_t id);
@@ -104,6 +108,7 @@ class Control final : public ControlPorts {
   Planner& planner_;
   Reconciler reconciler_;
   int64_t passed_ns_ = 0;  // when the last pass ended; 0: none has
+  std::multimap<int64_t, std::function<void()>> timers_;  // by the time they are due
   uint64_t last_id_ = 0;
   std::map<std::string, Attached, std::less<>> workers_;
   std::map<uint64_t, Watcher> watchers_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/server/control.h"
+#include "coordinator/control/control.h"
 
 #include <utility>
 
@@ -58,7 +58,16 @@ absl::Duration Control::Pass() {
   }
   reconciler_.Pass();
   passed_ns_ = clock_.MonotonicNanos();
+  while (!timers_.empty() && timers_.begin()->first <= passed_ns_) {
+    const std::function<void()> due = std::move(timers_.begin()->second);
+    timers_.erase(timers_.begin());
+    due();
+  }
   return kPassAtLeastEvery;
+}
+
+void Control::CallAfter(absl::Duration delay, std::function<void()> closure) {
+  timers_.emplace(clock_.MonotonicNanos() + absl::ToInt64Nanoseconds(delay), std::move(closure));
 }
 
 void Control::Close() {

@@ -1,4 +1,4 @@
-// Submit and Explain, which plan: the planner reads and plans, the control loop decides and stores.
+// What needs a planner: it reads, plans and draws, and the control loop decides and stores.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
-#include "coordinator/server/control.h"
+#include "coordinator/control/control.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {
@@ -21,6 +21,11 @@ void Submit(Control& control, const v1::SubmitRequest& request, std::function<bo
 // The listing of a stored job's programs, or of what a YAML would compile to.
 void Explain(Control& control, const v1::ExplainRequest& request, std::function<bool()> abandoned,
              std::function<void(absl::StatusOr<v1::ExplainResponse>)> done);
+
+// The page of a stored job's plan (coordinator/report/html.h). FAILED_PRECONDITION: it has no
+// program yet. `done` is called once, on the loop.
+void DrawPlan(Control& control, const std::string& id,
+              std::function<void(absl::StatusOr<std::string>)> done);
 
 // What the spec alone says of the hardware.
 Budget BudgetOfSpec(const v1::JobSpec& spec);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/server/control.h"
+#include "coordinator/control/control.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "coordinator/planning/work.h"
-#include "coordinator/server/submit.h"
+#include "coordinator/control/submit.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_planner.h"

@@ -1,0 +1,61 @@
+// What the web page asks for, as JSON, under /api/v1:
+//
+//   GET  jobs?state=&q=&offset=&limit=    rows, the newest first, and how many there are by state
+//   GET  jobs/ID                          the Job message
+//   GET  jobs/ID/history                  its life as columns (proto/v1/history.proto)
+//   GET  jobs/ID/events?after=&wait=      newer events; waits `wait` seconds (30 at most) for some
+//   GET  jobs/ID/memory                   what its ranks hold now
+//   GET  jobs/ID/logs?rank=&tail=         the log's end, or what came after &epoch=&offset=
+//   GET  jobs/ID/plan                     the plan's page (HTML)
+//   GET  nodes
+//   POST jobs/ID/cancel?force=            needs Authorization: Bearer TOKEN
+//
+// An error is {"error": one sentence} with the HTTP code of its kind. All text in it may come from
+// outside: it is JSON, and the page shows it as text.
+//
+// Thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/http/http_server.h"
+#include "coordinator/control/control.h"
+
+namespace terrace {
+
+class WebApi {
+ public:
+  // `control` is borrowed. Nothing can be changed with an empty token.
+  WebApi(Control& control, std::string operator_token)
+      : control_(control), operator_token_(std::move(operator_token)) {}
+
+  void Answer(const HttpRequest& request, HttpServer::Reply reply);
+
+ private:
+  struct Call {
+    HttpRequest request;
+    std::string job;  // of jobs/ID
+    HttpServer::Reply reply;
+  };
+  void AnswerJob(std::string_view what, Call call);
+  void Jobs(const Call& call);
+  void Job(const Call& call);
+  void History(const Call& call);
+  void Memory(const Call& call);
+  void Nodes(const Call& call);
+  void Events(const Call& call);
+  void Logs(const Call& call);
+  void Plan(const Call& call);
+  void Cancel(const Call& call);
+  // Runs on the control loop; answered with 503 once that has stopped.
+  void OnLoop(Call call, void (WebApi::*work)(const Call&));
+
+  Control& control_;
+  const std::string operator_token_;
+};
+
+}  // namespace terrace

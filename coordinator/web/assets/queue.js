@@ -1,0 +1,40 @@
+// The queue: jobs that wait, in the order of their submission, each with the reason and the sentence that says
+// what it waits for.
+// SPDX-License-Identifier: Apache-2.0
+import * as api from "./api.js";
+import { el, fill, setText } from "./dom.js";
+import { count, moment, short, since } from "./format.js";
+import { badge } from "./jobs.js";
+import { repeat } from "./repeat.js";
+import { link } from "./router.js";
+import { setRows, table } from "./table.js";
+import { WAITING, reasonWord } from "./words.js";
+
+const PERIOD_MS = 3000;
+const LIMIT = 200;  // of one state
+
+const COLUMNS = [{ name: "job", header: true }, { name: "state" }, { name: "reason" }, { name: "what it waits for" },
+  { name: "ranks", numeric: true }, { name: "parameters", numeric: true }, { name: "submitted" }, { name: "waits for" }];
+
+export function show(main, route, onEnd) {
+  const list = table("Jobs that wait, the oldest first", COLUMNS);
+  const words = el("p", { class: "quiet" }, "Loading...");
+  fill(main, el("h1", { tabindex: "-1" }, "Queue"), words, list.node);
+  onEnd(repeat(PERIOD_MS, async (signal) => {
+    const answers = await Promise.all(WAITING.map((state) => api.jobs({ state, offset: 0, limit: LIMIT }, signal)));
+    const waiting = answers.flatMap((answer) => answer.jobs);
+    waiting.sort((a, b) => a.submitted_unix_ms - b.submitted_unix_ms);
+    const total = answers.reduce((sum, answer) => sum + answer.total, 0);
+    const nowMs = answers[0].unix_ms;
+    setText(words, total === 0 ? "No job waits." : `${count(total)} ${total === 1 ? "job waits" : "jobs wait"}.` +
+      (total > waiting.length ? ` The newest ${count(waiting.length)} are shown.` : ""));
+    list.node.hidden = waiting.length === 0;
+    setRows(list, waiting, (job) => job.id, (job, row) => {
+      row.name = row.name || el("a", { href: link(["jobs", job.id]) }, job.id);
+      row.badge = row.state === job.state ? row.badge : badge(job.state);
+      row.state = job.state;
+      return [row.name, row.badge, reasonWord(job.reason) || "-", job.message || "-", count(job.ranks),
+        short(job.parameters), moment(job.submitted_unix_ms, nowMs), since(job.submitted_unix_ms, nowMs)];
+    });
+  }));
+}
