@@ -46,6 +46,7 @@ struct NvmlCalls {
   int (*device_by_uuid)(const char*, void**) = nullptr;
   int (*processes)(void*, unsigned int*, ProcessInfo*) = nullptr;
   int (*utilization)(void*, Utilization*) = nullptr;
+  int (*energy)(void*, unsigned long long*) = nullptr;  // millijoules; null: an old driver
   const char* (*error_string)(int) = nullptr;
 
   Status Check(int result, const char* what) const {
@@ -78,6 +79,8 @@ NvmlCalls FindAll() {
   Find(library, "nvmlDeviceGetComputeRunningProcesses_v3", &calls.processes, &calls);
   Find(library, "nvmlDeviceGetUtilizationRates", &calls.utilization, &calls);
   Find(library, "nvmlErrorString", &calls.error_string, &calls);
+  calls.energy = reinterpret_cast<decltype(calls.energy)>(
+      dlsym(library, "nvmlDeviceGetTotalEnergyConsumption"));
   return calls;
 }
 
@@ -129,6 +132,12 @@ Status NvmlDevice::CountProcesses(int* count) const {
   const Status status = Listed(calls_, handle_, &processes);
   *count = static_cast<int>(processes.size());
   return status;
+}
+
+double NvmlDevice::EnergyJoules() const {
+  unsigned long long millijoules = 0;
+  if (calls_.energy == nullptr || calls_.energy(handle_, &millijoules) != kSuccess) return 0;
+  return static_cast<double>(millijoules) / 1000;
 }
 
 Status NvmlDevice::BusyPercent(int* percent) const {

@@ -51,6 +51,9 @@ class NvmlDevice {
   // The share of the driver's last sample, of a second at the most, in which any kernel ran. A
   // sentence for a part of a device.
   Status BusyPercent(int* percent) const;
+  // That the GPU has taken since its driver was loaded; 0: the driver does not count, as of a part
+  // of a device.
+  double EnergyJoules() const;
 
  private:
   NvmlDevice(const NvmlCalls& calls, void* handle) : calls_(calls), handle_(handle) {}

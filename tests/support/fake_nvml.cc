@@ -75,6 +75,13 @@ int nvmlDeviceGetUtilizationRates(void*, unsigned int* percents) {
   return 0;
 }
 
+int nvmlDeviceGetTotalEnergyConsumption(void*, unsigned long long* millijoules) {
+  const std::lock_guard lock(mutex);
+  if (the_state.millijoules < 0) return kNotSupported;
+  *millijoules = static_cast<unsigned long long>(the_state.millijoules);
+  return 0;
+}
+
 const char* nvmlErrorString(int error) {
   return error == kNotFound ? "Not Found" : "an error of the fake NVML";
 }

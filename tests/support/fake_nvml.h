@@ -19,7 +19,8 @@ struct State {
   std::vector<std::string> devices;  // "GPU-..."; all have the same processes
   std::vector<Process> processes;
   int init_error = 0;
-  int busy_percent = 0;  // negative: not told, as of a part of a device
+  long long millijoules = 0;  // negative: not counted
+  int busy_percent = 0;       // negative: not told, as of a part of a device
 };
 void Set(State state);
 // nvmlInit calls that no nvmlShutdown has met.

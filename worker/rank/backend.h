@@ -33,8 +33,9 @@ namespace terrace {
 
 // What the device's driver says that this process holds of it.
 struct DriverUse {
-  int64_t bytes = 0;   // 0: nobody counts, the device is the host
-  std::string source;  // "NVML"; where the figure is worked out, what from and why
+  int64_t bytes = 0;         // 0: nobody counts, the device is the host
+  std::string source;        // "NVML"; where the figure is worked out, what from and why
+  double energy_joules = 0;  // of the whole device, since its driver was loaded; 0: nobody counts
 };
 
 class Backend {

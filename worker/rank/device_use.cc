@@ -65,15 +65,16 @@ absl::StatusOr<int64_t> DeviceUse::Measure(int64_t reserved_bytes, RendezvousSto
 DriverUse DeviceUse::Now() const {
   int64_t bytes = 0;
   const kernels::Status asked = Ask(&bytes);
-  if (asked.ok()) return {bytes, "NVML"};
+  const double joules = nvml_ == nullptr ? 0 : nvml_->EnergyJoules();
+  if (asked.ok()) return {bytes, "NVML", joules};
   const std::string source = absl::StrCat(
       "cudaMemGetInfo, by what all processes on the device hold since the rank was "
       "prepared; ",
       asked.message);
-  if (!device_.Use().ok()) return {own_bytes_, source};
+  if (!device_.Use().ok()) return {own_bytes_, source, joules};
   const auto all_bytes = UsedByAll();
   const int64_t since = all_bytes.ok() ? *all_bytes - all_bytes_ : 0;
-  return {std::max<int64_t>(reserved_bytes_, own_bytes_ + since), source};
+  return {std::max<int64_t>(reserved_bytes_, own_bytes_ + since), source, joules};
 }
 
 absl::StatusOr<std::vector<DeviceLoad>> LoadsOf(const std::vector<DeviceSummary>& devices) {

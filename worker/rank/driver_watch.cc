@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/driver_watch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -56,6 +57,11 @@ DriverUse DriverWatch::latest() const {
   return latest_;
 }
 
+double DriverWatch::EnergyJoules() const {
+  absl::MutexLock lock(&mutex_);
+  return std::max(0.0, latest_.energy_joules - energy_begin_joules_);
+}
+
 void DriverWatch::Ask() {
   DriverUse use = backend_->AskDriver();
   const int side = SideOf(planned_, use);
@@ -64,6 +70,7 @@ void DriverWatch::Ask() {
     tell_(DriverDisagreement(planned_, use));
   }
   absl::MutexLock lock(&mutex_);
+  if (energy_begin_joules_ == 0) energy_begin_joules_ = use.energy_joules;
   latest_ = std::move(use);
 }
 

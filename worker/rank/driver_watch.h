@@ -44,6 +44,8 @@ class DriverWatch {
 
   // As last asked.
   DriverUse latest() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // That the device has taken between the first answer and the last; 0: nobody counts.
+  double EnergyJoules() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Ask() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -58,6 +60,7 @@ class DriverWatch {
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   DriverUse latest_ ABSL_GUARDED_BY(mutex_);
+  double energy_begin_joules_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;  // last: it uses all of the above
 };
 

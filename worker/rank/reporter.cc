@@ -188,6 +188,7 @@ void Reporter::Checkpoint(const v1::CheckpointEvent& checkpoint) {
   TellSteps(Urgency::kSoon);
   report_.mutable_progress()->set_checkpoint_step(checkpoint.step());
   report_.mutable_progress()->set_checkpoint(checkpoint.path());
+  report_.mutable_progress()->set_checkpoint_unix_ms(clock_->UnixMillis());
   log::Info(absl::StrFormat("checkpoint %s  %.2f s, training waited %.3f s", checkpoint.path(),
                             checkpoint.seconds(), checkpoint.stall_seconds()));
   v1::JobEvent event = NewEvent();

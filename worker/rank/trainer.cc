@@ -206,6 +206,7 @@ void Trainer::UpdateMetrics(int64_t steps_done, double seconds) {
     const DriverUse use = parts_.driver_watch->latest();
     metrics_.set_driver_bytes(use.bytes);
     metrics_.set_driver_source(use.source);
+    metrics_.set_energy_joules(parts_.driver_watch->EnergyJoules());
   }
   metrics_.set_step_seconds(seconds);
   metrics_.set_steps(steps_done);

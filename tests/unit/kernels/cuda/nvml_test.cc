@@ -126,6 +126,15 @@ TEST(NvmlTest, HowBusyADeviceIsIsToldUnlessItIsAPart) {
   EXPECT_FALSE(nvml->BusyPercent(&percent).ok());
 }
 
+TEST(NvmlTest, EnergyIsToldInJoulesAndZeroWhereTheDriverDoesNotCount) {
+  std::unique_ptr<NvmlDevice> nvml;
+  fake_nvml::Set({.devices = {kGpu}, .millijoules = 2'500});
+  ASSERT_TRUE(NvmlDevice::Open(kDigits, &nvml).ok());
+  EXPECT_DOUBLE_EQ(nvml->EnergyJoules(), 2.5);
+  fake_nvml::Set({.devices = {kMig}, .millijoules = -1});
+  EXPECT_EQ(nvml->EnergyJoules(), 0);
+}
+
 TEST(NvmlTest, ADeviceThatNvmlDoesNotKnowIsNamed) {
   std::string why_not;
   EXPECT_EQ(Used({{42, 1600}}, &why_not, "GPU-another"), -1);

@@ -69,10 +69,11 @@ class Counted final : public Backend {
   absl::StatusOr<int64_t> ExternalBytes(int64_t, RendezvousStore*) override { return 0; }
   DriverUse AskDriver() override {
     ++asked;
-    return {bytes.load(), "NVML"};
+    return {bytes.load(), "NVML", joules.load()};
   }
 
   std::atomic<int64_t> bytes{0};
+  std::atomic<double> joules{0};
   std::atomic<int> asked{0};
 };
 
@@ -123,6 +124,18 @@ TEST(DriverWatchTest, AFigureThatSwingsIsToldOnlySoOften) {
   device.bytes = 1'200'000;
   WaitForQuestions(device, 2);
   EXPECT_EQ(told, kDriverWarningsMax);
+}
+
+TEST(DriverWatchTest, EnergyIsCountedFromTheFirstAnswerOn) {
+  Counted device;
+  device.bytes = 1'000'000;
+  device.joules = 5000;
+  DriverWatch watch(
+      &device, kPlanned, [](const std::string&) {}, absl::Milliseconds(1));
+  EXPECT_EQ(watch.EnergyJoules(), 0);
+  device.joules = 5012;
+  WaitForQuestions(device, 3);
+  EXPECT_DOUBLE_EQ(watch.EnergyJoules(), 12);
 }
 
 TEST(DriverWatchTest, ADeviceThatNobodyCountsIsAskedOnce) {
