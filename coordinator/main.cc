@@ -31,6 +31,7 @@
 #include "coordinator/planning/work.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
+#include "coordinator/server/metrics.h"
 #include "coordinator/server/server.h"
 #include "coordinator/spec/job_spec.h"
 
@@ -121,6 +122,13 @@ int Explain(const Options& options) {
                                : ExplainText(prepared->plan.layout(), *programs, options.sequence);
   std::fputs(text.c_str(), stdout);
   return 0;
+}
+
+int PrintMetrics(const Options& options) {
+  const std::vector<Metric> table = CoordinatorMetricTable();
+  const bool json = options.output == "json";
+  return std::fputs((json ? MetricTableJson(table) : MetricTableMarkdown(table)).c_str(), stdout) <
+         0;
 }
 
 int PrintPresets() {
@@ -221,6 +229,7 @@ int Main(int argc, char** argv) {
     return Exit(options, legible);
   }
   options.serve.state_directory = DefaultStateDirectory();
+  options.serve.version = TERRACE_VERSION;
   CLI::App app("Accepts jobs, compiles them and runs them on workers.", "terrace-coordinator");
   app.require_subcommand(1);
   app.add_option("--log-level", options.log_level, "debug, info, warn or error")
@@ -244,6 +253,8 @@ int Main(int argc, char** argv) {
   CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
   bool of_cluster = false;
   schema->add_flag("--cluster", of_cluster, "of cluster.yaml instead");
+  CLI::App* metrics = app.add_subcommand("metrics", "print what the coordinator's /metrics has");
+  AddOutput(*metrics, options);
   CLI::App* presets = app.add_subcommand("presets", "print the models that model.config may name");
   const CLI::App* import = AddImport(app, options);
   const CLI::App* estimate = AddEstimate(app, options);
@@ -265,6 +276,7 @@ int Main(int argc, char** argv) {
   if (schema->parsed()) {
     return std::fputs((of_cluster ? ClusterJsonSchema() : JobSpecJsonSchema()).c_str(), stdout) < 0;
   }
+  if (metrics->parsed()) return PrintMetrics(options);
   if (presets->parsed()) return PrintPresets();
   options.import.json = options.estimate.json = options.output == "json";
   if (import->parsed()) {

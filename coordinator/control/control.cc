@@ -19,6 +19,9 @@ constexpr absl::Duration kPassAtLeastEvery = absl::Milliseconds(1250);
 // Between two passes of a process that runs.
 constexpr absl::Duration kPassesApartMax = absl::Milliseconds(2000);
 
+// Between two publications of the stats: passes may come a thousand times a second.
+constexpr int64_t kStatsEveryNs = 1'000'000'000;
+
 }  // namespace
 
 absl::StatusOr<PlannedJob> PlannedOf(absl::StatusOr<v1::PlannerAnswer> answer) {
@@ -63,7 +66,20 @@ absl::Duration Control::Pass() {
     timers_.erase(timers_.begin());
     due();
   }
+  if (stats_ns_ == 0 || passed_ns_ - stats_ns_ >= kStatsEveryNs) PublishStats();
   return kPassAtLeastEvery;
+}
+
+void Control::PublishStats() {
+  stats_ns_ = clock_.MonotonicNanos();
+  auto stats = std::make_shared<const ControlStats>(reconciler_.Stats());
+  absl::MutexLock lock(&stats_mutex_);
+  stats_.swap(stats);
+}
+
+std::shared_ptr<const ControlStats> Control::PublishedStats() const {
+  absl::MutexLock lock(&stats_mutex_);
+  return stats_;
 }
 
 void Control::CallAfter(absl::Duration delay, std::function<void()> closure) {

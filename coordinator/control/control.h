@@ -15,8 +15,10 @@
 #include <string>
 #include <string_view>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/loop.h"
@@ -53,6 +55,10 @@ class Control final : public ControlPorts {
   // about jobs, which go on.
   void Close();
   void Stop();
+
+  // As published after a pass, about once a second; null before the first. From any thread, without
+  // waiting for the loop. shared_ptr: who serves it goes on with it while the next is published.
+  std::shared_ptr<const ControlStats> PublishedStats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
 
   Loop& loop() { return loop_; }
   Planner& planner() { return planner_; }
@@ -102,6 +108,7 @@ class Control final : public ControlPorts {
   };
 
   absl::Duration Pass();
+  void PublishStats() ABSL_LOCKS_EXCLUDED(stats_mutex_);
 
   const Clock& clock_;
   Store& store_;
@@ -113,6 +120,9 @@ class Control final : public ControlPorts {
   std::map<std::string, Attached, std::less<>> workers_;
   std::map<uint64_t, Watcher> watchers_;
   std::map<uint64_t, LogReader> log_readers_;
+  mutable absl::Mutex stats_mutex_;  // held for the copy of a pointer
+  std::shared_ptr<const ControlStats> stats_ ABSL_GUARDED_BY(stats_mutex_);
+  int64_t stats_ns_ = 0;  // when they were published
   Loop loop_;
 };
 

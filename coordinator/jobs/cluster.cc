@@ -221,6 +221,9 @@ RankView Cluster::View(const v1::Placement::Rank& placed, std::string_view job, 
   const NodeState state = StateOf(placed.worker(), now_ns);
   if (state != NodeState::kReady) {
     view.presence = state == NodeState::kLost ? Presence::kLost : Presence::kAway;
+    const auto found = nodes_.find(placed.worker());
+    const int64_t heard_ns = found == nodes_.end() ? start_ns_ : found->second.heard_ns;
+    view.silent_seconds = static_cast<double>(now_ns - heard_ns) * 1e-9;
     return view;
   }
   view.presence = Presence::kMissing;

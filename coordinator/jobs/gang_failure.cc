@@ -8,6 +8,9 @@
 namespace terrace {
 namespace {
 
+// A rank whose machine's clock is wrong by more than that tells no time at all.
+constexpr double kDetectionSecondsMax = 3600;
+
 std::string Describe(const RankView& view) {
   switch (view.presence) {
     case Presence::kLost:
@@ -52,6 +55,13 @@ GangFailure FindFailure(absl::Span<const RankView> ranks, bool missing_is_failur
     found = {reason, Describe(view), &view};
   }
   return found;
+}
+
+double DetectionSeconds(const RankView* lost, int64_t unix_ms) {
+  if (lost == nullptr) return 0;
+  const int64_t told_ms = lost->report.progress().updated_unix_ms();
+  if (lost->presence != Presence::kReported || told_ms == 0) return lost->silent_seconds;
+  return std::clamp(static_cast<double>(unix_ms - told_ms) / 1000, 0.0, kDetectionSecondsMax);
 }
 
 std::string WhatStartWaitsFor(absl::Span<const RankView> ranks) {

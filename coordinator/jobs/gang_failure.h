@@ -22,6 +22,11 @@ struct GangFailure {
 // cannot cure wins, then a rank whose memory ran out, then a lost worker, then the first rank.
 GangFailure FindFailure(absl::Span<const RankView> ranks, bool missing_is_failure);
 
+// From the last sign of life of the rank that was lost, or of its worker, until now: of a worker by
+// this machine's clock, of a rank by that of its own, which tells the time with each report. 0
+// where nobody was lost (null).
+double DetectionSeconds(const RankView* lost, int64_t unix_ms);
+
 // Of a gang that starts: the rank that is furthest behind, and what it does, as a sentence.
 std::string WhatStartWaitsFor(absl::Span<const RankView> ranks);
 

@@ -11,6 +11,7 @@
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "coordinator/jobs/gang_failure.h"
+#include "coordinator/jobs/spent_time.h"
 #include "coordinator/prepare/ladder.h"
 
 namespace terrace {
@@ -69,7 +70,8 @@ std::string RestartPoint(const v1::Job& job) {
                    : absl::StrCat("from the checkpoint of step ", step);
 }
 
-void CountRestart(Mover* mover, v1::Reason reason, const std::string& message) {
+void CountRestart(Mover* mover, v1::Reason reason, const std::string& message,
+                  const RankView* lost) {
   constexpr int kKept = 16;  // a job is written with each change, and may restart for months
   v1::Job& job = mover->Change();
   job.set_restarts(job.restarts() + 1);
@@ -81,10 +83,12 @@ void CountRestart(Mover* mover, v1::Reason reason, const std::string& message) {
   restart->set_step(job.progress().checkpoint_step());
   restart->set_reason(reason);
   restart->set_message(CleanText(message));
+  restart->set_detection_seconds(DetectionSeconds(lost, mover->now()));
 }
 
 // The gang is broken: again from the last checkpoint, if there are restarts left.
-Transition Recover(Mover mover, v1::Reason reason, const std::string& what) {
+Transition Recover(Mover mover, v1::Reason reason, const std::string& what,
+                   const RankView* lost = nullptr) {
   v1::Job& job = mover.Change();
   if (job.cancel_requested()) {
     return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
@@ -96,7 +100,7 @@ Transition Recover(Mover mover, v1::Reason reason, const std::string& what) {
                                  " restarts without a new checkpoint (max_restarts: ",
                                  job.spec().max_restarts(), ")"));
   }
-  CountRestart(&mover, reason, what);
+  CountRestart(&mover, reason, what, lost);
   job.set_restarts_without_progress(job.restarts_without_progress() + 1);
   return mover.To(v1::RECOVERING, reason,
                   absl::StrCat(what, "; restarts ", RestartPoint(job), " (restart ",
@@ -125,14 +129,14 @@ Transition RunOut(Mover mover, const GangFailure& failure) {
   const v1::RankMemory& memory = failure.rank->report.memory();
   const bool within_plan = memory.external_bytes() <= memory.external_allowed_bytes();
   if (job.cancel_requested() || (within_plan && job.restarts_without_progress() == 0)) {
-    return Recover(std::move(mover), failure.reason, failure.message);
+    return Recover(std::move(mover), failure.reason, failure.message, failure.rank);
   }
   const int64_t learned = LearnedFrom(memory.external_bytes());
   if (!within_plan && learned > job.learned_external_bytes()) {
     job.set_learned_external_bytes(learned);
     mover.LearnedOn(failure.rank->worker);
   }
-  CountRestart(&mover, failure.reason, failure.message);
+  CountRestart(&mover, failure.reason, failure.message, failure.rank);
   v1::Adjustment* adjustment = job.add_adjustments();
   adjustment->set_step(job.progress().checkpoint_step());
   adjustment->set_cause(failure.message);
@@ -154,6 +158,23 @@ bool IsPrepared(const v1::RankReport& report) {
 bool HasSucceeded(const v1::RankReport& report) { return report.state() == v1::RANK_SUCCEEDED; }
 bool HasDoneAllSteps(const v1::RankReport& report) {
   return HasSucceeded(report) && !report.stopped_early();
+}
+
+// A step of the gang that runs now has ended.
+bool EndsStep(const v1::Job& job, const Progressed& input) {
+  return job.state() == v1::RUNNING && input.progress.step() > job.progress().step();
+}
+
+// What an end of a step, an evaluation or a checkpoint says of the time before it.
+StepsDone StepsOf(const v1::Job& job, const JobInput& input) {
+  const auto* progressed = std::get_if<Progressed>(&input);
+  if (progressed == nullptr || job.state() != v1::RUNNING) return {};
+  const v1::Progress& now = progressed->progress;
+  return {.any = EndsStep(job, *progressed) || now.eval_step() > job.progress().eval_step() ||
+                 now.checkpoint_step() > job.progress().checkpoint_step(),
+          .repeated = progressed->repeated,
+          .evaluating_seconds = progressed->evaluating_seconds,
+          .checkpoint_seconds = progressed->checkpoint_seconds};
 }
 
 bool SavesNothing(const v1::Job& job) { return job.spec().checkpoint().save() == "never"; }
@@ -260,7 +281,7 @@ class Rules {
     }
     if (job_.state() == v1::RECOVERING) return mover_.Stay();
     if (failure.reason != v1::REASON_NONE) {
-      return Recover(std::move(mover_), failure.reason, failure.message);
+      return Recover(std::move(mover_), failure.reason, failure.message, failure.rank);
     }
     if (job_.state() == v1::RUNNING) return ObserveRunning(std::move(mover_), input.ranks);
     if (!All(input.ranks, IsPrepared)) {
@@ -278,6 +299,7 @@ class Rules {
     if (input.progress.checkpoint_step() > job_.progress().checkpoint_step()) {
       next.set_restarts_without_progress(0);
     }
+    if (EndsStep(job_, input)) NoteFirstStep(mover_.now(), &next);
     *next.mutable_progress() = input.progress;
     return mover_.Stay();
   }
@@ -346,7 +368,9 @@ v1::Job NewJob(std::string_view id, const v1::JobSpec& spec, int64_t unix_ms) {
 }
 
 absl::StatusOr<Transition> Apply(const v1::Job& job, const JobInput& input, int64_t unix_ms) {
-  return std::visit(Rules(job, unix_ms), input);
+  ASSIGN_OR_RETURN(Transition next, std::visit(Rules(job, unix_ms), input));
+  if (next.changed) CountTime(job, StepsOf(job, input), unix_ms, &next.job);
+  return next;
 }
 
 std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks) {

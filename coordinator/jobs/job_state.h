@@ -57,6 +57,7 @@ struct RankView {
   std::string worker;
   Presence presence = Presence::kAway;
   v1::RankReport report;
+  double silent_seconds = 0;  // since its worker was last heard
 };
 
 // What may happen to a job.
@@ -86,6 +87,10 @@ struct RanksObserved {
 };
 struct Progressed {
   v1::Progress progress;
+  // Of the steps since the last one that was told (spent_time.h).
+  bool repeated = false;
+  double evaluating_seconds = 0;
+  double checkpoint_seconds = 0;
 };
 struct CancelAsked {
   bool force = false;

@@ -30,7 +30,9 @@ absl::Status Reconciler::Load() {
     }
     ASSIGN_OR_RETURN(const int64_t sequence, store_.LastSequence(job.id()));
     const std::string id = job.id();
-    Entry& entry = jobs_[id] = {.job = std::move(job), .last_sequence = sequence};
+    ASSIGN_OR_RETURN(const int64_t furthest, FurthestStep(job, sequence));
+    Entry& entry =
+        jobs_[id] = {.job = std::move(job), .last_sequence = sequence, .furthest_step = furthest};
     LoadHistory(entry);
   }
   ASSIGN_OR_RETURN(const std::vector<LearnedMemory> learned, store_.Learned());
@@ -86,26 +88,6 @@ absl::StatusOr<v1::GetMemoryResponse> Reconciler::Memory(std::string_view id) co
 
 std::vector<v1::Node> Reconciler::Nodes() const { return cluster_.List(clock_.MonotonicNanos()); }
 
-ControlStats Reconciler::Stats() const {
-  ControlStats stats = stats_;
-  for (const auto& [id, entry] : jobs_) {
-    const v1::Job& job = entry.job;
-    if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) ++stats.pending[job.reason()];
-    if (job.state() != v1::RUNNING || job.progress().arena_bytes() == 0) continue;
-    int64_t predicted = 0;
-    for (const v1::StageMemory& stage : job.plan().memory()) {
-      if (stage.tier() == v1::HOST || stage.tier() == v1::NVME) continue;
-      predicted = std::max(predicted, stage.arena_bytes());
-    }
-    stats.plan_memory_error_bytes[id] = job.progress().arena_bytes() - predicted;
-    const double planned_seconds = job.plan().time().step_seconds();
-    if (planned_seconds <= 0 || job.progress().step_seconds() <= 0) continue;
-    stats.plan_step_time_error_ratio[id] = job.progress().step_seconds() / planned_seconds - 1;
-  }
-  for (const v1::Node& node : Nodes()) ++stats.nodes[node.state()];
-  return stats;
-}
-
 // ---- writing ----------------------------------------------------------------------------------
 
 Reconciler::Entry* Reconciler::Find(std::string_view id) {
@@ -134,7 +116,7 @@ absl::Status Reconciler::Write(Entry& entry, v1::Job next, std::vector<StoredPro
   if (HasEnded(next.state())) {
     transaction.histories = {{next.id(), entry.history.Message().SerializeAsString()}};
   }
-  RETURN_IF_ERROR(store_.Commit(transaction));
+  RETURN_IF_ERROR(Commit(transaction));
   for (const LearnedMemory& one : learned) {
     int64_t& bytes = learned_[{one.worker, one.shape}];
     bytes = std::max(bytes, one.external_bytes);
@@ -151,7 +133,7 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
   if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no job ", id));
   ASSIGN_OR_RETURN(Transition transition, Apply(entry->job, input, clock_.UnixMillis()));
   if (!transition.changed) return absl::OkStatus();
-  const v1::JobState before = entry->job.state();
+  const v1::Job before = entry->job;
   std::vector<LearnedMemory> learned;
   if (cluster_.MayCountOthers(transition.learned_on, id)) {
     // Not for the job either: it would be planned with the others' memory as its own.
@@ -169,7 +151,7 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
   const v1::Job& job = entry->job;
   log::Info("job ", id, " is ", v1::JobState_Name(job.state()), job.message().empty() ? "" : ": ",
             job.message());
-  CountTransition(before, job.state(), job.reason());
+  CountTransition(before, job);
   if (!HoldsDevices(job.state())) rendezvous_.Forget(id, job.epoch());
   if (HasEnded(job.state())) {
     ended_[id] = RowOf(job);
@@ -179,17 +161,11 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
   return absl::OkStatus();
 }
 
-void Reconciler::CountTransition(v1::JobState from, v1::JobState to, v1::Reason reason) {
-  --stats_.jobs[from];
-  ++stats_.jobs[to];
-  if (to == v1::RECOVERING && from != v1::RECOVERING) ++stats_.restarts[reason];
-}
-
 absl::Status Reconciler::FlushEvents() {
   if (unstored_events_.empty()) return absl::OkStatus();
   Transaction transaction{.durability = Durability::kBuffered};
   transaction.events.swap(unstored_events_);
-  if (absl::Status status = store_.Commit(transaction); !status.ok()) {
+  if (absl::Status status = Commit(transaction); !status.ok()) {
     log::Warn(transaction.events.size(), " events are lost: ", status.message());
     return status;
   }
@@ -212,7 +188,7 @@ void Reconciler::FlushProgress() {
     written.push_back(&entry);
   }
   if (written.empty()) return;
-  if (absl::Status status = store_.Commit(transaction); !status.ok()) {
+  if (absl::Status status = Commit(transaction); !status.ok()) {
     log::Warn("progress is not stored: ", status.message());
     return;
   }

@@ -6,13 +6,14 @@
 // store or in the next heartbeat.
 //
 // Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_planning.cc,
-// reconciler_memory.cc, reconciler_workers.cc, reconciler_history.cc. The outside
-// comes in through ControlPorts. Used only on the control loop's thread.
+// reconciler_memory.cc, reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc. The
+// outside comes in through ControlPorts. Used only on the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
@@ -23,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "coordinator/jobs/cluster.h"
+#include "coordinator/jobs/control_stats.h"
 #include "coordinator/jobs/history.h"
 #include "coordinator/jobs/job_row.h"
 #include "coordinator/jobs/job_state.h"
@@ -70,18 +72,6 @@ class ControlPorts {
                        DescendDone done) = 0;
   // New events of this job are in the store.
   virtual void EventsStored(std::string_view job) = 0;
-};
-
-// What /metrics shows.
-struct ControlStats {
-  std::map<v1::JobState, int64_t> jobs;        // all in the store
-  std::map<v1::Reason, int64_t> pending;       // QUEUED and RECOVERING jobs
-  std::map<v1::Reason, int64_t> restarts;      // since this coordinator started
-  std::map<std::string, int64_t> adjustments;  // by rung, since this coordinator started
-  std::map<std::string, int64_t> nodes;        // by state
-  std::map<std::string, int64_t> plan_memory_error_bytes;  // by running job: measured - predicted
-  // By running job: the last step's seconds over those that the plan predicted, less 1.
-  std::map<std::string, double> plan_step_time_error_ratio;
 };
 
 class Reconciler {
@@ -151,6 +141,11 @@ class Reconciler {
     int reports_off_plan = 0;  // one after the other, with new steps
     bool off_plan_told = false;
     int64_t progress_written_ns = 0;
+    // Of all its gangs; and what evaluations and checkpoints took since progress was last counted.
+    int64_t furthest_step = 0;
+    bool repeats = false;  // steps that an earlier gang had done
+    double evaluating_seconds = 0;
+    double checkpoint_seconds = 0;
     std::string budget;  // the last one that was planned for: the same is not tried again
     // Of a gang that broke for good while some rank lived, as it was found then: the job ends when
     // all have ended, so that steps which they had not told come before its end.
@@ -160,6 +155,10 @@ class Reconciler {
     bool history_unwritten = false;
     int64_t history_written_ns = 0;
     int64_t memory_taken_ns = 0;
+  };
+  struct Ended {
+    JobStats stats;
+    int64_t ended_ns = 0;
   };
   struct SentKey {
     std::string worker, job;
@@ -174,10 +173,15 @@ class Reconciler {
   absl::Status Write(Entry& entry, v1::Job next, std::vector<StoredProgram> programs,
                      std::vector<LearnedMemory> learned = {});
   v1::JobEvent StateEventOf(const v1::Job& job, int64_t sequence) const;
+  // With what is counted of the steps that it tells of.
+  static Progressed Told(const v1::Progress& progress, Entry* entry);
   void TakeProgress(Entry& entry, const std::vector<RankView>& ranks);
   // Says once when steps take another time than planned.
   void CompareWithPlan(Entry& entry, int64_t steps_before);
-  void CountTransition(v1::JobState from, v1::JobState to, v1::Reason reason);
+  absl::Status Commit(const Transaction& transaction);  // to the store, and counts its time
+  void CountTransition(const v1::Job& before, const v1::Job& after);
+  void CountFirstSteps(const v1::Job& before, const v1::Job& after);
+  absl::StatusOr<int64_t> FurthestStep(const v1::Job& job, int64_t last_sequence) const;
 
   // FAILED_PRECONDITION, with the other job, when one that has not ended writes there.
   absl::Status CheckDirectoryIsFree(const std::string& directory) const;
@@ -220,13 +224,14 @@ class Reconciler {
   ControlPorts& ports_;
   Cluster cluster_;
   Rendezvous rendezvous_;
-  std::map<std::string, Entry, std::less<>> jobs_;  // that have not ended
+  std::map<std::string, Entry, std::less<>> jobs_;    // that have not ended
   std::map<std::string, JobRow, std::less<>> ended_;  // jobs that have ended
-  int64_t last_number_ = 0;                         // of a job id
+  int64_t last_number_ = 0;                           // of a job id
   std::map<SentKey, int64_t> sent_ns_;
   std::map<std::pair<std::string, std::string>, int64_t> learned_;  // by worker and shape
   std::vector<v1::JobEvent> unstored_events_;                       // numbered already
-  ControlStats stats_;
+  ControlStats stats_;             // what is counted since the start
+  std::deque<Ended> ended_shown_;  // for scrapes that are yet to come
   bool closed_ = false;
 };
 

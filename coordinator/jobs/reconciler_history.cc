@@ -80,7 +80,7 @@ void Reconciler::FlushHistories() {
     written.push_back(&entry);
   }
   if (written.empty()) return;
-  if (absl::Status status = store_.Commit(transaction); !status.ok()) {
+  if (absl::Status status = Commit(transaction); !status.ok()) {
     log::Warn("curves of ", written.size(), " jobs are not stored: ", status.message());
   }
   for (Entry* entry : written) {  // also of those that failed: the events are there

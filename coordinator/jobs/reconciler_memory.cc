@@ -67,7 +67,7 @@ void Reconciler::FinishDescent(const std::string& id, absl::StatusOr<DescendedJo
       absl::IsAborted(descended.status()) && ++entry->planners_lost < kPlannersLostMax;
   if (descended.ok()) {
     entry->planners_lost = 0;
-    status = store_.Commit({.programs = std::move(descended->planned.programs)});
+    status = Commit({.programs = std::move(descended->planned.programs)});
     if (status.ok()) {
       status =
           Update(id, Adjusted{std::move(descended->planned.plan), std::move(descended->change)});

@@ -19,6 +19,7 @@ constexpr int64_t kKill = 100;
 
 void Reconciler::Pass() {
   if (closed_) return;
+  const int64_t start_ns = clock_.MonotonicNanos();
   FlushEvents().IgnoreError();  // it has said so
   for (const std::string& name : cluster_.Expire(clock_.MonotonicNanos())) {
     log::Warn("worker ", name, " is lost: no heartbeat for ",
@@ -37,6 +38,7 @@ void Reconciler::Pass() {
   AnswerWaits();
   FlushProgress();
   FlushHistories();
+  stats_.pass_seconds.Observe(static_cast<double>(clock_.MonotonicNanos() - start_ns) * 1e-9);
 }
 
 std::vector<RankView> Reconciler::Views(const v1::Job& job) const {
@@ -96,6 +98,20 @@ bool Reconciler::HearsLastWords(Entry& entry, const std::vector<RankView>& ranks
   return true;
 }
 
+Progressed Reconciler::Told(const v1::Progress& progress, Entry* entry) {
+  const v1::Progress& known = entry->job.progress();
+  const bool step = progress.step() > known.step();
+  const bool counts = step || progress.eval_step() > known.eval_step() ||
+                      progress.checkpoint_step() > known.checkpoint_step();
+  if (!counts || entry->job.state() != v1::RUNNING) return {.progress = progress};
+  if (step) entry->repeats = progress.step() <= entry->furthest_step;
+  entry->furthest_step = std::max(entry->furthest_step, progress.step());
+  return {.progress = progress,
+          .repeated = entry->repeats,
+          .evaluating_seconds = std::exchange(entry->evaluating_seconds, 0),
+          .checkpoint_seconds = std::exchange(entry->checkpoint_seconds, 0)};
+}
+
 // Rank 0 speaks for the gang. Only a new checkpoint is written at once: it is what a restart and
 // its bound depend on.
 void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) {
@@ -113,12 +129,17 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
     progress.set_checkpoint_step(known.checkpoint_step());
     progress.set_checkpoint(known.checkpoint());
   }
+  const bool told_when = progress.checkpoint_unix_ms() > 0;
+  if (!told_when && progress.checkpoint_step() == known.checkpoint_step())
+    progress.set_checkpoint_unix_ms(known.checkpoint_unix_ms());
   if (progress.steps() == 0) progress.set_steps(known.steps());
   const bool new_checkpoint = progress.checkpoint_step() > known.checkpoint_step();
   const int64_t steps_before = known.steps();
   if (progress.SerializeAsString() == known.SerializeAsString()) return;
-  absl::StatusOr<Transition> transition = Apply(entry.job, Progressed{progress}, 0);
+  absl::StatusOr<Transition> transition =
+      Apply(entry.job, Told(progress, &entry), clock_.UnixMillis());
   if (!transition.ok()) return;
+  CountFirstSteps(entry.job, transition->job);
   entry.job = std::move(transition->job);
   entry.progress_unwritten = true;
   if (new_checkpoint) entry.progress_written_ns = 0;

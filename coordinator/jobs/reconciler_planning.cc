@@ -114,7 +114,7 @@ void Reconciler::FinishPlanning(const std::string& id, absl::StatusOr<PlannedJob
   absl::Status status;
   if (planned.ok()) {
     entry->planners_lost = 0;
-    status = store_.Commit({.programs = std::move(planned->programs)});
+    status = Commit({.programs = std::move(planned->programs)});
     if (status.ok()) status = Update(id, Planned{std::move(planned->plan)});
   } else if (lost || absl::IsUnavailable(planned.status())) {
     status = planned.status();

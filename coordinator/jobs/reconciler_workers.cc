@@ -75,6 +75,8 @@ void Reconciler::StoreEvent(const v1::JobEvent& event) {
   if (entry == nullptr) return;  // ended meanwhile
   // A daemon that returns tells steps that the next gang, gone on from a checkpoint, tells again.
   if (event.epoch() != entry->job.epoch()) return;
+  entry->evaluating_seconds += event.eval().seconds();
+  entry->checkpoint_seconds += event.checkpoint().stall_seconds();
   unstored_events_.push_back(event);
   unstored_events_.back().set_sequence(++entry->last_sequence);
   entry->history.Add(unstored_events_.back());

@@ -222,7 +222,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
     const auto start = std::chrono::steady_clock::now();
     return [this, method, reactor, start](const absl::Status& status) {
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      observe_(method, took.count());
+      observe_(method, absl::StatusCodeToString(status.code()), took.count());
       reactor->Finish(ToGrpc(status));
     };
   }
@@ -242,7 +242,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeJobService(
-    Control& control, std::function<void(std::string_view method, double seconds)> observe) {
+    Control& control,
+    std::function<void(std::string_view method, std::string_view code, double seconds)> observe) {
   return std::make_unique<JobServiceImpl>(control, std::move(observe));
 }
 

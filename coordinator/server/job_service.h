@@ -15,9 +15,10 @@ class Service;
 
 namespace terrace {
 
-// `observe` is called at the end of each unary call with its name and seconds, from any thread.
-// `control` is borrowed.
+// `observe` is called at the end of each unary call with its name, status and seconds, from any
+// thread. `control` is borrowed.
 std::unique_ptr<grpc::Service> MakeJobService(
-    Control& control, std::function<void(std::string_view method, double seconds)> observe);
+    Control& control,
+    std::function<void(std::string_view method, std::string_view code, double seconds)> observe);
 
 }  // namespace terrace

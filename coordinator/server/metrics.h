@@ -1,5 +1,6 @@
-// The coordinator's /metrics. Series come from a snapshot taken at each scrape, so those of an
-// ended job are simply not there any more; only RPC latencies are counted as they happen.
+// The coordinator's /metrics. Series come from the stats that the control loop published last, so
+// that a scrape waits for nobody and those of a job go some time after its end; RPC latencies are
+// counted as they happen.
 //
 // Thread-safe.
 //
@@ -10,22 +11,28 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "coordinator/jobs/reconciler.h"
+#include "base/metric.h"
+#include "coordinator/jobs/control_stats.h"
 
 namespace terrace {
 
+// All that Text() may have, in its order.
+std::vector<Metric> CoordinatorMetricTable();
+
 class CoordinatorMetrics {
  public:
-  // `snapshot` is called on a scrape's thread; it returns false when the coordinator is stopping.
-  using Snapshot = std::function<bool(ControlStats*)>;
-  explicit CoordinatorMetrics(Snapshot snapshot);
+  // `published` is called on a scrape's thread and returns at once; null: nothing yet.
+  using Published = std::function<std::shared_ptr<const ControlStats>()>;
+  CoordinatorMetrics(std::string version, Published published);
   ~CoordinatorMetrics();
 
-  // In the exposition format 0.0.4; of RPCs alone while the coordinator stops.
+  // In the exposition format 0.0.4.
   std::string Text() const;
 
-  void ObserveRpc(std::string_view method, double seconds);
+  // `code`: a name of grpc's status codes. What services call themselves, never a peer's word.
+  void ObserveRpc(std::string_view method, std::string_view code, double seconds);
 
  private:
   class Impl;

@@ -27,7 +27,8 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
                       CleanText(Std(status.message())));
 }
 
-// Called at the end of each unary call. Thread-safe.
-using RpcObserver = std::function<void(std::string_view method, double seconds)>;
+// Called at the end of each unary call; `code` is a name of grpc's status codes. Thread-safe.
+using RpcObserver =
+    std::function<void(std::string_view method, std::string_view code, double seconds)>;
 
 }  // namespace terrace

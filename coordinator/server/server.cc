@@ -126,12 +126,11 @@ absl::Status Serve(const ServeOptions& options) {
   ProcessPlanner planner(
       {.time = absl::Seconds(options.plan_seconds), .memory_bytes = options.plan_memory_bytes});
   Control control({}, *store, clock, planner);
-  CoordinatorMetrics metrics([&control](ControlStats* stats) {
-    return control.loop().Call([&] { *stats = control.reconciler().Stats(); });
-  });
-  const auto jobs = MakeJobService(control, [&metrics](std::string_view method, double seconds) {
-    metrics.ObserveRpc(method, seconds);
-  });
+  CoordinatorMetrics metrics(options.version, [&control] { return control.PublishedStats(); });
+  const auto jobs = MakeJobService(
+      control, [&metrics](std::string_view method, std::string_view code, double seconds) {
+        metrics.ObserveRpc(method, code, seconds);
+      });
   const auto workers = MakeWorkerService(control, absl::StrCat(clock.UnixMillis()));
   RETURN_IF_ERROR(control.Start());
   ASSIGN_OR_RETURN(Listening listening, Listen(options, *jobs, *workers));

@@ -12,6 +12,7 @@
 namespace terrace {
 
 struct ServeOptions {
+  std::string version;                    // of the program, for /metrics
   std::string listen = "127.0.0.1:7070";  // host:port; port 0 takes a free one
   std::string port_file;                  // where the port taken is written; empty: nowhere
   std::string state_directory;

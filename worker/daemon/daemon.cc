@@ -227,6 +227,19 @@ void SetMfu(const v1::HardwareProfile& profile, Supervisor::Metrics* rank) {
   if (peak > 0) rank->metrics.set_mfu_ratio(rank->metrics.flops_per_second() / peak);
 }
 
+// Of the drives that ranks offload to; 0: none does. On a scrape's thread: a file system may be
+// slow to answer.
+int64_t LeastAvailable(const std::vector<Supervisor::Metrics>& ranks) {
+  int64_t least = 0;
+  for (const Supervisor::Metrics& rank : ranks) {
+    for (const std::string& path : rank.nvme_paths) {
+      const int64_t bytes = AvailableBytes(path);
+      if (bytes > 0 && (least == 0 || bytes < least)) least = bytes;
+    }
+  }
+  return least;
+}
+
 absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& options,
                                                          const v1::Node& node, Daemon* daemon) {
   const Agent::Options& agent = options.agent;
@@ -236,13 +249,16 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& op
        .tls_cert = agent.tls_cert,
        .tls_key = agent.tls_key,
        .tls_ca = agent.tls_ca},
-      [node, daemon]() -> std::string {
+      [node, daemon, reader = std::make_shared<NodeUseReader>()]() -> std::string {
         WorkerSnapshot snapshot;
         if (!daemon->TakeSnapshot(&snapshot)) return "";
         snapshot.devices = node.devices();
         snapshot.device_memory_bytes = node.device_memory_bytes();
         snapshot.memory_bytes = node.memory_bytes();
         for (auto& rank : snapshot.ranks) SetMfu(node.profile(), &rank);
+        snapshot.version = node.version();
+        snapshot.use = reader->Read();
+        snapshot.nvme_available_bytes = LeastAvailable(snapshot.ranks);
         return WorkerMetricsText(snapshot);
       });
 }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/command_line.h"
@@ -16,6 +17,7 @@
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "worker/daemon/daemon.h"
+#include "worker/daemon/metrics.h"
 
 namespace terrace {
 namespace {
@@ -80,6 +82,12 @@ int Exit(const absl::Status& status) {
   return ToInt(ExitCodeOf(status));
 }
 
+int PrintMetrics(bool json) {
+  const std::vector<Metric> table = WorkerMetricTable();
+  return std::fputs((json ? MetricTableJson(table) : MetricTableMarkdown(table)).c_str(), stdout) <
+         0;
+}
+
 int Main(int argc, char** argv) {
   if (const absl::Status legible = CheckCommandLine(argc, argv); !legible.ok()) {
     return Exit(legible);
@@ -93,11 +101,17 @@ int Main(int argc, char** argv) {
   CLI::App app("Runs the ranks of one node for a coordinator.", "terrace-worker");
   AddOptions(app, options);
   app.add_option("--log-level", log_level, "debug, info, warn or error")->capture_default_str();
+  CLI::App* metrics = app.add_subcommand("metrics", "print what a worker's /metrics has");
+  std::string output = "text";
+  metrics->add_option("-o,--output", output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
   }
+  if (metrics->parsed()) return PrintMetrics(output == "json");
   log::Init("worker", log::ParseLevel(log_level));
   return Exit(RunDaemon(std::move(options)));
 }

@@ -81,9 +81,10 @@ std::vector<Supervisor::Metrics> Supervisor::LiveMetrics() const {
   std::vector<Metrics> all;
   for (const auto& [key, rank] : ranks_) {
     if (rank.ended) continue;
+    const auto& nvme = rank.config.spec().resources().nvme().paths();
     all.push_back({key.job, key.rank, rank.metrics,
                    rank.memory == nullptr ? v1::RankMemory() : rank.memory->Report(rank.metrics),
-                   rank.config.spec().train().precision()});
+                   rank.config.spec().train().precision(), {nvme.begin(), nvme.end()}});
   }
   return all;
 }

@@ -251,8 +251,12 @@ class MetricsTest(ServiceTest):
         self.assertLessEqual({"parameter", "optimizer"}, set(by_class), "what lives at every moment")
         self.assertGreater(samples["terrace_loss", labels], 0)
 
-        samples = self.check(self.metrics(self.coordinator_metrics))
+        samples = self.wait_until(  # the coordinator publishes them once a second
+            lambda: (found := self.check(self.metrics(self.coordinator_metrics))).get(("terrace_job_step", labels[:1]), 0) > 0 and found,
+            "the job's progress arrives")
         self.assertLessEqual(COORDINATOR_SERIES, {name for name, _ in samples})
+        spent = [value for (name, found), value in samples.items() if name == "terrace_job_spent_seconds_total"]
+        self.assertAlmostEqual(sum(spent), samples["terrace_job_wall_seconds_total", labels[:1]], 6)
         self.assertEqual(samples["terrace_jobs", (("state", "running"),)], 1)
         self.assertEqual(samples["terrace_workers", (("state", "ready"),)], 1)
         self.assertEqual(samples["terrace_plan_memory_error_bytes", (("job", job),)], 0)

@@ -273,7 +273,7 @@ TEST_F(ReconcilerTest, AProgramThatCannotBeReadIsAnErrorToWhomAskedForIt) {
 }
 
 TEST_F(ReconcilerTest, StatsCountJobsByStateAndTheirReasons) {
-  FakeWorker& w0 = AddWorker("w0", 1);
+  AddWorker("w0", 1);
   const std::string id = RunningJob(Spec("a"));
   Submit(Spec("b"));
   RankOf("w0", id, 0).mutable_progress()->set_arena_bytes(10);
@@ -283,10 +283,34 @@ TEST_F(ReconcilerTest, StatsCountJobsByStateAndTheirReasons) {
   EXPECT_EQ(stats.jobs.at(v1::QUEUED), 1);
   EXPECT_EQ(stats.pending.at(v1::REASON_WAITING_FOR_DEVICES), 1);
   EXPECT_EQ(stats.nodes.at("ready"), 1);
-  EXPECT_EQ(stats.plan_memory_error_bytes.at(id), 10);
+  ASSERT_EQ(stats.shown.size(), 1u) << "a job that was never placed has no series";
+  EXPECT_EQ(stats.shown[0].id, id);
+  EXPECT_EQ(stats.shown[0].progress.arena_bytes(), 10);
+}
+
+TEST_F(ReconcilerTest, AnEndedJobIsShownForTwoMinutes) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
   w0.SetAll(id, v1::RANK_SUCCEEDED);
   Settle();
-  EXPECT_FALSE(reconciler_->Stats().plan_memory_error_bytes.contains(id));
+  ASSERT_EQ(JobNow(id).state(), v1::SUCCEEDED);
+  ASSERT_EQ(reconciler_->Stats().shown.size(), 1u);
+  EXPECT_FALSE(reconciler_->Stats().shown[0].runs);
+  clock_.AdvanceMillis(119'000);
+  EXPECT_EQ(reconciler_->Stats().shown.size(), 1u);
+  clock_.AdvanceMillis(2'000);
+  EXPECT_TRUE(reconciler_->Stats().shown.empty());
+}
+
+TEST_F(ReconcilerTest, JobsBeyondAThousandHaveNoSeriesAndAreCounted) {
+  AddWorker("w0", kJobsShownMax + 3);
+  for (size_t i = 0; i < kJobsShownMax + 3; ++i) {
+    const v1::JobSpec spec = Spec(absl::StrCat("a", i));
+    ASSERT_TRUE(reconciler_->Submit(spec, PrepareFake(spec, *reconciler_->BudgetNow(spec))).ok());
+  }
+  const ControlStats stats = reconciler_->Stats();
+  EXPECT_EQ(stats.shown.size(), kJobsShownMax);
+  EXPECT_EQ(stats.not_shown, 3);
 }
 
 TEST_F(ReconcilerTest, TheNewestConnectionOfANameIsTheValidOne) {

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/status_macros.h"
+#include "coordinator/jobs/reconciler.h"
+
+// What is counted, and what /metrics shows of it.
+namespace terrace {
+namespace {
+
+// The newest events of a job that the store keeps.
+constexpr int64_t kEventsRead = 4096;
+
+int64_t PlannedArenaBytes(const v1::Plan& plan) {
+  int64_t bytes = 0;
+  for (const v1::StageMemory& stage : plan.memory()) {
+    if (stage.tier() == v1::HOST || stage.tier() == v1::NVME) continue;
+    bytes = std::max(bytes, stage.arena_bytes());
+  }
+  return bytes;
+}
+
+double SecondsBetween(int64_t from_unix_ms, int64_t to_unix_ms) {
+  return static_cast<double>(std::max<int64_t>(0, to_unix_ms - from_unix_ms)) / 1000;
+}
+
+}  // namespace
+
+JobStats StatsOf(const v1::Job& job, int64_t unix_ms) {
+  return {.id = job.id(),
+          .progress = job.progress(),
+          .spent = TimeSpentUntil(job, unix_ms),
+          .runs = job.state() == v1::RUNNING,
+          .sequence_length = job.spec().data().sequence_length(),
+          .checkpoint_every_steps = job.spec().checkpoint().every_steps(),
+          .restarts = job.restarts(),
+          .restarts_without_progress = job.restarts_without_progress(),
+          .submitted_unix_ms = job.submitted_unix_ms(),
+          .first_step_unix_ms = job.first_step_unix_ms(),
+          .planned_arena_bytes = PlannedArenaBytes(job.plan()),
+          .planned_step_seconds = job.plan().time().step_seconds()};
+}
+
+ControlStats Reconciler::Stats() const {
+  ControlStats stats = stats_;
+  const int64_t unix_ms = clock_.UnixMillis();
+  for (const auto& [id, entry] : jobs_) {
+    const v1::Job& job = entry.job;
+    if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) {
+      ++stats.pending[job.reason()];
+      int64_t& since = stats.pending_since_unix_ms[job.reason()];
+      if (since == 0 || job.submitted_unix_ms() < since) since = job.submitted_unix_ms();
+    }
+    if (job.epoch() == 0) continue;
+    if (stats.shown.size() == kJobsShownMax) {
+      ++stats.not_shown;
+    } else {
+      stats.shown.push_back(StatsOf(job, unix_ms));
+    }
+  }
+  const int64_t now_ns = clock_.MonotonicNanos();
+  for (const Ended& ended : ended_shown_) {
+    if (now_ns - ended.ended_ns > kEndedJobShownNs || stats.shown.size() == kJobsShownMax) continue;
+    stats.shown.push_back(ended.stats);
+  }
+  for (const v1::Node& node : Nodes()) ++stats.nodes[node.state()];
+  return stats;
+}
+
+absl::Status Reconciler::Commit(const Transaction& transaction) {
+  const int64_t start_ns = clock_.MonotonicNanos();
+  absl::Status status = store_.Commit(transaction);
+  stats_.store_write_seconds.Observe(static_cast<double>(clock_.MonotonicNanos() - start_ns) *
+                                     1e-9);
+  return status;
+}
+
+void Reconciler::CountTransition(const v1::Job& before, const v1::Job& after) {
+  --stats_.jobs[before.state()];
+  ++stats_.jobs[after.state()];
+  if (after.state() == v1::RECOVERING && before.state() != v1::RECOVERING)
+    ++stats_.restarts[after.reason()];
+  if (after.epoch() == 1 && before.epoch() == 0) {
+    stats_.queue_seconds.Observe(SecondsBetween(after.submitted_unix_ms(), clock_.UnixMillis()));
+  }
+  if (after.restarts() > before.restarts() && after.last_restarts_size() > 0)
+    stats_.detection_seconds.Observe(after.last_restarts().rbegin()->detection_seconds());
+  if (HasEnded(after.state()) && after.epoch() > 0) {
+    const int64_t now_ns = clock_.MonotonicNanos();
+    while (!ended_shown_.empty() && (ended_shown_.size() >= kJobsShownMax ||
+                                     now_ns - ended_shown_.front().ended_ns > kEndedJobShownNs)) {
+      ended_shown_.pop_front();
+    }
+    ended_shown_.push_back({StatsOf(after, clock_.UnixMillis()), now_ns});
+  }
+}
+
+void Reconciler::CountFirstSteps(const v1::Job& before, const v1::Job& after) {
+  if (before.first_step_unix_ms() == 0 && after.first_step_unix_ms() > 0) {
+    stats_.first_step_seconds.Observe(
+        SecondsBetween(after.submitted_unix_ms(), after.first_step_unix_ms()));
+  }
+  if (before.last_restarts_size() == 0 || after.last_restarts_size() == 0) return;
+  const double recovered = after.last_restarts().rbegin()->recovery_seconds();
+  if (before.last_restarts().rbegin()->recovery_seconds() == 0 && recovered > 0)
+    stats_.recovery_seconds.Observe(recovered);
+}
+
+// Steps that its gangs have done: a job that has restarted may be about to do some of them again.
+absl::StatusOr<int64_t> Reconciler::FurthestStep(const v1::Job& job, int64_t last_sequence) const {
+  int64_t furthest = job.progress().step();
+  if (job.restarts() == 0) return furthest;
+  ASSIGN_OR_RETURN(
+      const std::vector<v1::JobEvent> events,
+      store_.Events(job.id(), std::max<int64_t>(0, last_sequence - kEventsRead), kEventsRead));
+  for (const v1::JobEvent& event : events) furthest = std::max(furthest, event.step().step());
+  return furthest;
+}
+
+}  // namespace terrace

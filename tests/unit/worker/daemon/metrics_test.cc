@@ -1,0 +1,147 @@
+// What a worker's /metrics says of its ranks and its node.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/daemon/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/metric_names.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+Supervisor::Metrics RankOf(uint32_t number) {
+  Supervisor::Metrics rank{.job = "a-1", .rank = number};
+  rank.metrics.set_steps(3);
+  rank.metrics.set_energy_joules(12.5);
+  rank.memory.set_external_allowed_bytes(100);
+  for (v1::Tier tier : {v1::DEVICE, v1::HOST, v1::NVME}) {
+    v1::TierMemory* memory = rank.memory.add_tiers();
+    memory->set_tier(tier);
+    memory->set_capacity_bytes(1000);
+    for (int c = 1; c < v1::BufferClass_ARRAYSIZE; ++c) {
+      v1::LiveClass* live = memory->add_live();
+      live->set_class_(static_cast<v1::BufferClass>(c));
+      live->set_bytes(c);
+    }
+  }
+  for (bool write : {false, true}) {
+    v1::OffloadTraffic* traffic = rank.memory.add_traffic();
+    traffic->set_tier(v1::NVME);
+    traffic->set_write(write);
+    traffic->set_bytes(7);
+  }
+  return rank;
+}
+
+WorkerSnapshot SnapshotOf(uint32_t ranks) {
+  WorkerSnapshot snapshot{.version = "1.2.3", .devices = ranks, .connected = true};
+  for (uint32_t rank = 0; rank < ranks; ++rank) snapshot.ranks.push_back(RankOf(rank));
+  snapshot.use = {.host_available_bytes = 5, .lock_limit_bytes = 6, .joules = {{"package-0", 2.5}}};
+  snapshot.nvme_available_bytes = 900;
+  return snapshot;
+}
+
+TEST(WorkerMetricsTest, TheTableFollowsTheConventionsOfPrometheus) {
+  for (const Metric& metric : WorkerMetricTable()) EXPECT_EQ(WhyBadName(metric), "");
+}
+
+TEST(WorkerMetricsTest, EverySeriesIsInTheTable) {
+  EXPECT_THAT(FamiliesNotIn(WorkerMetricsText(SnapshotOf(2)), WorkerMetricTable()),
+              testing::IsEmpty());
+}
+
+TEST(WorkerMetricsTest, SaysWhatIsLeftAndWhatEnergyIsTaken) {
+  const std::string text = WorkerMetricsText(SnapshotOf(1));
+  EXPECT_THAT(text, HasSubstr("terrace_energy_joules_total{job=\"a-1\",rank=\"0\"} 12.5\n"));
+  EXPECT_THAT(text, HasSubstr("terrace_node_energy_joules_total{domain=\"package-0\"} 2.5\n"));
+  EXPECT_THAT(text, HasSubstr("terrace_memory_available_bytes{tier=\"nvme\"} 900\n"));
+  EXPECT_THAT(text, HasSubstr("terrace_memory_lock_limit_bytes 6\n"));
+  EXPECT_THAT(text,
+              HasSubstr("terrace_build_info{program=\"terrace-worker\",version=\"1.2.3\"} 1\n"));
+}
+
+TEST(WorkerMetricsTest, WhatIsNotKnownHasNoSeries) {
+  const std::string text = WorkerMetricsText({});
+  for (const char* name : {"terrace_memory_available_bytes{", "terrace_memory_lock_limit_bytes ",
+                           "terrace_node_energy_joules_total{"})
+    EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("\n", name))));
+}
+
+TEST(WorkerMetricsTest, AScrapeOf64RanksTakesLessThan50Milliseconds) {
+  const WorkerSnapshot snapshot = SnapshotOf(64);
+  double best = 1;
+  for (int i = 0; i < 5; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_GT(WorkerMetricsText(snapshot).size(), 100'000u);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    best = std::min(best, took.count());
+  }
+  EXPECT_LT(best, 0.05);
+}
+
+// ---- the node ---------------------------------------------------------------------------------
+
+class NodeUseTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "node_use_test";
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_ + "/intel-rapl:0");
+    std::filesystem::create_directories(folder_ + "/intel-rapl:0:0");
+    Write("intel-rapl:0/name", "package-0");
+    Write("intel-rapl:0/max_energy_range_uj", "1000000000");
+    Write("intel-rapl:0:0/name", "dram");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void Write(const std::string& file, const std::string& text) {
+    std::ofstream(folder_ + "/" + file) << text << "\n";
+  }
+
+  std::string folder_;
+};
+
+TEST_F(NodeUseTest, JoulesAreThoseSinceTheFirstReadingAlsoOverATurnOfTheCounter) {
+  NodeUseReader reader({.powercap = folder_});
+  Write("intel-rapl:0/energy_uj", "999000000");
+  EXPECT_EQ(reader.Read().joules["package-0"], 0);
+  Write("intel-rapl:0/energy_uj", "999500000");
+  EXPECT_DOUBLE_EQ(reader.Read().joules["package-0"], 0.5);
+  Write("intel-rapl:0/energy_uj", "250000");
+  EXPECT_DOUBLE_EQ(reader.Read().joules["package-0"], 1.25);
+}
+
+TEST_F(NodeUseTest, ADomainThatThisUserMayNotReadIsAbsent) {
+  NodeUseReader reader({.powercap = folder_});
+  Write("intel-rapl:0:0/energy_uj", "5");
+  reader.Read();
+  const NodeUse use = reader.Read();
+  EXPECT_TRUE(use.joules.contains("package-0/dram"));
+  EXPECT_FALSE(use.joules.contains("package-0"));
+}
+
+TEST_F(NodeUseTest, AMachineWithoutThemHasNoEnergyAndNoMemoryThatIsLeft) {
+  NodeUseReader reader({.meminfo = folder_ + "/none", .powercap = folder_ + "/none"});
+  EXPECT_TRUE(reader.Read().joules.empty());
+  EXPECT_EQ(reader.Read().host_available_bytes, 0);
+}
+
+TEST_F(NodeUseTest, ReadsWhatIsAvailable) {
+  Write("meminfo", "MemTotal:       2000 kB\nMemFree:         10 kB\nMemAvailable:   1000 kB");
+  NodeUseReader reader({.meminfo = folder_ + "/meminfo", .powercap = folder_});
+  EXPECT_EQ(reader.Read().host_available_bytes, 1000 << 10);
+  EXPECT_GT(AvailableBytes(folder_), 0);
+  EXPECT_EQ(AvailableBytes(folder_ + "/none"), 0);
+}
+
+}  // namespace
+}  // namespace terrace
