@@ -99,10 +99,19 @@ class CommandLine {
     app_.add_option("--tls-key", global_.tls_key, "Own private key (PEM)");
   }
 
+  static void AddRunLogs(CLI::App* command, RunLogOptions& logs) {
+    command->add_option("--csv", logs.csv, "Log steps as a table into this file");
+    command->add_option("--tensorboard", logs.tensorboard,
+                        "Log steps into this folder for `tensorboard --logdir`");
+    command->add_option("--wandb", logs.wandb,
+                        "Log an offline run of Weights & Biases into this folder");
+  }
+
   void AddLocalCommands() {
     CLI::App* run = app_.add_subcommand("run", "Train a job on this machine and watch it");
     run->add_option("spec", run_.spec_path, "Job spec (YAML)")->required();
     run->add_option("--state-dir", run_.state_directory, "Folder for state and logs of this run");
+    AddRunLogs(run, run_.logs);
     On(run, [this] { return RunCommand(global_, run_); });
 
     CLI::App* plan =
@@ -213,8 +222,9 @@ class CommandLine {
     On(status, [this] { return StatusCommand(global_, job_); });
 
     CLI::App* watch = app_.add_subcommand("watch", "Follow a job until it ends");
-    watch->add_option("job", job_.job, "Job id")->required();
-    On(watch, [this] { return WatchCommand(global_, job_); });
+    watch->add_option("job", watch_.job, "Job id")->required();
+    AddRunLogs(watch, watch_.logs);
+    On(watch, [this] { return WatchCommand(global_, watch_); });
 
     CLI::App* memory = app_.add_subcommand("memory", "Show what the ranks of a job hold");
     memory->add_option("job", memory_.job, "Job id")->required();
@@ -301,6 +311,7 @@ class CommandLine {
   SubmitOptions submit_;
   ListOptions list_;
   JobOptions job_;
+  WatchOptions watch_;
   MemoryOptions memory_;
   LogsOptions logs_;
   TraceOptions trace_;

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "client/run_log/run_log.h"
+
 namespace terrace {
 
 enum class Output { kTable, kJson };
@@ -24,9 +26,14 @@ struct GlobalOptions {
 struct RunOptions {
   std::string spec_path;
   std::string state_directory;  // empty: a fresh one under the user's state folder
+  RunLogOptions logs;
 };
 struct JobOptions {
   std::string job;
+};
+struct WatchOptions {
+  std::string job;
+  RunLogOptions logs;
 };
 struct MemoryOptions {
   std::string job;

@@ -12,7 +12,7 @@ int RunCommand(const GlobalOptions& global, const RunOptions& options);
 int SubmitCommand(const GlobalOptions& global, const SubmitOptions& options);
 int ListCommand(const GlobalOptions& global, const ListOptions& options);
 int StatusCommand(const GlobalOptions& global, const JobOptions& options);
-int WatchCommand(const GlobalOptions& global, const JobOptions& options);
+int WatchCommand(const GlobalOptions& global, const WatchOptions& options);
 int MemoryCommand(const GlobalOptions& global, const MemoryOptions& options);
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
 int TraceCommand(const GlobalOptions& global, const TraceOptions& options);

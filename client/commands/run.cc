@@ -103,7 +103,8 @@ class Guard {
 
 // Shows the job's events until it has ended. The number of steps seen.
 absl::StatusOr<int64_t> WatchToEnd(const GlobalOptions& global, LocalCluster& cluster,
-                                   const std::string& id, LiveDisplay& display) {
+                                   const std::string& id, LiveDisplay& display,
+                                   RunLogs& logs) {
   Guard guard(global, cluster, id);
   SystemClock clock;
   int64_t steps = 0;
@@ -111,6 +112,7 @@ absl::StatusOr<int64_t> WatchToEnd(const GlobalOptions& global, LocalCluster& cl
   request.set_id(id);
   const absl::Status status = cluster.connection().Watch(request, [&](const v1::JobEvent& event) {
     steps += event.has_step();
+    logs.Add(event);
     if (global.json()) {
       std::printf("%s\n", EventLine(event).c_str());
       std::fflush(stdout);
@@ -205,8 +207,11 @@ absl::StatusOr<int> TrainOn(LocalCluster& cluster, v1::SubmitRequest request,
   ASSIGN_OR_RETURN(v1::Job job, cluster.connection().Submit(request));
   PrintPlan(global, job);
   LiveDisplay display(job, StandardOutputIsTerminal(), TerminalColumns());
-  ASSIGN_OR_RETURN(const int64_t steps_seen, WatchToEnd(global, cluster, job.id(), display));
+  ASSIGN_OR_RETURN(RunLogs logs, RunLogs::Open(options.logs, job));
+  ASSIGN_OR_RETURN(const int64_t steps_seen,
+                   WatchToEnd(global, cluster, job.id(), display, logs));
   ASSIGN_OR_RETURN(job, cluster.connection().Get(job.id()));
+  logs.Finish(job);
   PrintEnd(global, options, {job, steps_seen, cluster.state_directory()});
   if (job.state() == v1::CANCELLED && StopSignals::count() > 0)
     return ToInt(ExitCode::kInterrupted);
@@ -215,6 +220,7 @@ absl::StatusOr<int> TrainOn(LocalCluster& cluster, v1::SubmitRequest request,
 
 absl::StatusOr<int> Run(const GlobalOptions& global, const RunOptions& options) {
   ASSIGN_OR_RETURN(v1::SubmitRequest request, ReadSpecFile(options.spec_path));
+  RETURN_IF_ERROR(RunLogs::Check(options.logs));
   std::string state_directory = options.state_directory;
   if (state_directory.empty()) {
     ASSIGN_OR_RETURN(state_directory, FreshStateDirectory());

@@ -17,11 +17,13 @@ constexpr auto kReconnectDelay = std::chrono::seconds(1);
 
 }  // namespace
 
-int WatchCommand(const GlobalOptions& global, const JobOptions& options) {
+int WatchCommand(const GlobalOptions& global, const WatchOptions& options) {
   const auto connection = Connection::Open(global);
   if (!connection.ok()) return Fail(global, connection.status());
   auto job = (*connection)->Get(options.job);
   if (!job.ok()) return Fail(global, job.status());
+  absl::StatusOr<RunLogs> logs = RunLogs::Open(options.logs, *job);
+  if (!logs.ok()) return Fail(global, logs.status());
   SystemClock clock;
   LiveDisplay display(*job, StandardOutputIsTerminal(), TerminalColumns());
   v1::WatchJobRequest request;
@@ -31,6 +33,7 @@ int WatchCommand(const GlobalOptions& global, const JobOptions& options) {
     const absl::Status status = (*connection)->Watch(request, [&](const v1::JobEvent& event) {
       request.set_after_sequence(event.sequence());
       reconnects = 0;
+      logs->Add(event);
       if (global.json()) {
         std::printf("%s\n", EventLine(event).c_str());
         std::fflush(stdout);
@@ -48,6 +51,7 @@ int WatchCommand(const GlobalOptions& global, const JobOptions& options) {
   display.Finish();
   job = (*connection)->Get(options.job);
   if (!job.ok()) return Fail(global, job.status());
+  logs->Finish(*job);
   return HasEnded(job->state()) ? ExitCodeOfJob(*job) : 0;
 }
 
