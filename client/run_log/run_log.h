@@ -1,8 +1,8 @@
 // The course of a job, written where people log their runs: a CSV table, TensorBoard's event files,
 // an offline run of Weights & Biases.
 //
-// A log that cannot be written any more (a full disk) is given up with one warning, and the run goes
-// on. Not thread-safe.
+// A log that can no longer be written (a full disk) is given up with one warning; the run goes on.
+// Not thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
