@@ -122,6 +122,11 @@ void PrintTime(const v1::Plan& plan, std::string* out) {
                    RateText(profile.memory_bytes_per_second(), "B"), " memory, ",
                    RateText(profile.link_bytes_per_second(), "B"), " link");
   absl::StrAppend(out, "  ", Wrapped(rates, kColumns, kIndent), "\n");
+  if (profile.doubt().empty()) return;
+  absl::StrAppend(
+      out, "  ",
+      Wrapped(absl::StrCat("these rates are in doubt: ", profile.doubt()), kColumns, kIndent),
+      "\n");
 }
 
 // Each with its numbers, what differs, and why it was not chosen; beside a plan that does not fit,

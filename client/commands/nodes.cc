@@ -40,6 +40,12 @@ int NodesCommand(const GlobalOptions& global) {
       std::printf("%s: %s\n", node.name().c_str(), node.problem().c_str());
     }
   }
+  for (const v1::Node& node : nodes->nodes()) {
+    if (!node.profile().doubt().empty()) {
+      std::printf("%s: its rates are in doubt: %s\n", node.name().c_str(),
+                  node.profile().doubt().c_str());
+    }
+  }
   if (nodes->nodes().empty())
     std::printf("no worker has registered; start one with terrace-worker --coordinator %s\n",
                 global.coordinator.c_str());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/planner/gpu_profile.h"
 
@@ -140,19 +141,29 @@ void Cluster::PeerChecked(std::string_view from, const v1::PeerChecked& checked,
       "); start it with --data-address and an address or interface that other workers reach"));
 }
 
+absl::StatusOr<Cluster::Entry*> Cluster::FindSession(std::string_view name, uint64_t session) {
+  auto found = nodes_.find(name);
+  if (found != nodes_.end() && found->second.session == session) return &found->second;
+  return absl::FailedPreconditionError(
+      absl::StrCat("another worker has registered as ", Absl(name), " since: names must differ"));
+}
+
+absl::Status Cluster::SetProfile(std::string_view name, uint64_t session,
+                                 const v1::HardwareProfile& profile) {
+  ASSIGN_OR_RETURN(Entry* const entry, FindSession(name, session));
+  *entry->node.mutable_profile() = profile;
+  return absl::OkStatus();
+}
+
 absl::Status Cluster::Heartbeat(std::string_view name, uint64_t session,
                                 const v1::Heartbeat& heartbeat, int64_t now_ns, int64_t unix_ms) {
-  auto found = nodes_.find(name);
-  if (found == nodes_.end() || found->second.session != session) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("another worker has registered as ", Absl(name), " since: names must differ"));
-  }
+  ASSIGN_OR_RETURN(Entry* const found, FindSession(name, session));
   if (heartbeat.ranks_size() > kRanksPerNodeMax) {
     return absl::ResourceExhaustedError(absl::StrCat(Absl(name), " reports ",
                                                      heartbeat.ranks_size(),
                                                      " ranks; the limit is ", kRanksPerNodeMax));
   }
-  Entry& entry = found->second;
+  Entry& entry = *found;
   entry.reported = true;
   entry.lost = false;
   entry.heard_ns = now_ns;
@@ -266,6 +277,14 @@ std::vector<Cluster::Report> Cluster::Reports() const {
     for (const v1::RankReport& report : entry.ranks) reports.push_back({name, &report});
   }
   return reports;
+}
+
+bool Cluster::HasOthers(std::string_view worker, std::string_view job) const {
+  const auto found = nodes_.find(worker);
+  if (found == nodes_.end()) return false;
+  return std::any_of(
+      found->second.ranks.begin(), found->second.ranks.end(),
+      [job](const v1::RankReport& report) { return report.job() != job && IsAlive(report); });
 }
 
 }  // namespace terrace

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/scheduler.h"
 #include "proto/v1/worker.pb.h"
@@ -52,6 +53,9 @@ class Cluster {
   absl::Status Heartbeat(std::string_view name, uint64_t session, const v1::Heartbeat& heartbeat,
                          int64_t now_ns, int64_t unix_ms);
   void Disconnect(std::string_view name, uint64_t session);
+  // Later plans are for it. FAILED_PRECONDITION as above.
+  absl::Status SetProfile(std::string_view name, uint64_t session,
+                          const v1::HardwareProfile& profile);
   // Who is to dial whom now: a node that has just come and some others each way, and those that
   // could not be reached again from time to time.
   struct PeerCheck {
@@ -83,6 +87,8 @@ class Cluster {
     const v1::RankReport* report;  // valid until the next change of the cluster
   };
   std::vector<Report> Reports() const;
+  // Whether ranks of other jobs live there.
+  bool HasOthers(std::string_view worker, std::string_view job) const;
 
  private:
   struct Entry {
@@ -98,6 +104,7 @@ class Cluster {
     int64_t check_again_ns = 0;              // of one with a problem
   };
 
+  absl::StatusOr<Entry*> FindSession(std::string_view name, uint64_t session);
   NodeState StateOf(const Entry& entry, int64_t now_ns) const;
 
   const Timing timing_;

@@ -177,7 +177,10 @@ class Reconciler {
   static Progressed Told(const v1::Progress& progress, Entry* entry);
   void TakeProgress(Entry& entry, const std::vector<RankView>& ranks);
   // Says once when steps take another time than planned.
-  void CompareWithPlan(Entry& entry, int64_t steps_before);
+  void CompareWithPlan(Entry& entry, int64_t step_before);
+  // Tells the worker whose profile did not predict the steps of a job that has it for itself. Its
+  // name; empty: other things than a profile may be the cause.
+  std::string DoubtProfile(const v1::Job& job, double ratio);
   absl::Status Commit(const Transaction& transaction);  // to the store, and counts its time
   void CountTransition(const v1::Job& before, const v1::Job& after);
   void CountFirstSteps(const v1::Job& before, const v1::Job& after);

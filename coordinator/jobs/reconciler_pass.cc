@@ -134,7 +134,7 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
     progress.set_checkpoint_unix_ms(known.checkpoint_unix_ms());
   if (progress.steps() == 0) progress.set_steps(known.steps());
   const bool new_checkpoint = progress.checkpoint_step() > known.checkpoint_step();
-  const int64_t steps_before = known.steps();
+  const int64_t step_before = known.step();
   if (progress.SerializeAsString() == known.SerializeAsString()) return;
   absl::StatusOr<Transition> transition =
       Apply(entry.job, Told(progress, &entry), clock_.UnixMillis());
@@ -143,7 +143,7 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
   entry.job = std::move(transition->job);
   entry.progress_unwritten = true;
   if (new_checkpoint) entry.progress_written_ns = 0;
-  CompareWithPlan(entry, steps_before);
+  CompareWithPlan(entry, step_before);
 }
 
 void Reconciler::Act(const v1::Job& job, const std::vector<RankView>& ranks) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps as they come beside those that were planned.
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "coordinator/jobs/reconciler.h"
@@ -14,13 +15,27 @@ constexpr int kOffPlanReports = 5;  // about a second apart: no single slow step
 
 }  // namespace
 
-void Reconciler::CompareWithPlan(Entry& entry, int64_t steps_before) {
+std::string Reconciler::DoubtProfile(const v1::Job& job, double ratio) {
+  std::string worker;
+  for (const v1::Placement::Rank& rank : job.placement().ranks()) {
+    if (!worker.empty() && rank.worker() != worker) return "";  // the network may be the cause
+    worker = rank.worker();
+  }
+  if (worker.empty() || cluster_.HasOthers(worker, job.id())) return "";
+  v1::CoordinatorMessage message;
+  message.mutable_doubt_profile()->set_job(job.id());
+  message.mutable_doubt_profile()->set_ratio(ratio);
+  ports_.Send(worker, message);
+  return worker;
+}
+
+void Reconciler::CompareWithPlan(Entry& entry, int64_t step_before) {
   const v1::Job& job = entry.job;
   const v1::HardwareProfile& profile = job.plan().profile();
   const double took = job.progress().step_seconds();
   const double planned = job.plan().time().step_seconds();
   const bool comparable = job.state() == v1::RUNNING && profile.measured() &&
-                          job.progress().steps() > steps_before && planned > 0 &&
+                          job.progress().step() > step_before && planned > 0 &&
                           took >= kComparedSecondsMin;
   if (!comparable || entry.off_plan_told) return;
   const double ratio = took / planned;
@@ -32,10 +47,14 @@ void Reconciler::CompareWithPlan(Entry& entry, int64_t steps_before) {
   event.set_job(job.id());
   event.set_epoch(job.epoch());
   event.set_unix_ms(clock_.UnixMillis());
+  const std::string worker = DoubtProfile(job, ratio);
   event.mutable_warning()->set_text(absl::StrFormat(
       "a step takes %.3g s where the plan says %.3g s: something else runs on the machine now, or "
-      "did when it was measured; terrace profile --refresh measures it anew when it is quiet",
-      took, planned));
+      "did when it was measured; %s",
+      took, planned,
+      worker.empty()
+          ? "terrace profile --refresh measures it anew when it is quiet"
+          : absl::StrCat("worker ", worker, " measures it anew once nothing runs there")));
   log::Warn("job ", job.id(), ": ", event.warning().text());
   StoreEvent(event);
 }

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "coordinator/jobs/reconciler.h"
 
 // What workers say.
@@ -55,6 +56,13 @@ absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
       }
       cluster_.PeerChecked(worker, message.peer_checked(), clock_.MonotonicNanos());
       return absl::OkStatus();
+    case v1::WorkerMessage::kProfile: {
+      v1::HardwareProfile profile = message.profile();
+      profile.set_doubt(CleanLine(profile.doubt()));
+      log::Info("worker ", Absl(worker), " has measured its profile anew",
+                profile.doubt().empty() ? "" : ", and it is in doubt again: ", profile.doubt());
+      return cluster_.SetProfile(worker, session, profile);
+    }
     case v1::WorkerMessage::kNeedProgram:
       return SendProgram(worker, message.need_program().sha256());
     default:

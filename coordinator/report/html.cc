@@ -81,9 +81,9 @@ std::string LayoutSection(const Prepared& prepared) {
   rest("activations", layout.offload().activation());
   table.Add({"offload", rests.empty() ? "none" : rests});
   const v1::HardwareProfile& profile = plan.profile();
-  table.Add(
-      {"hardware", EscapeXml(absl::StrCat(profile.name(),
-                                          profile.measured() ? " (measured)" : " (catalogue)"))});
+  table.Add({"hardware", EscapeXml(absl::StrCat(
+                             profile.name(), profile.measured() ? " (measured)" : " (catalogue)",
+                             profile.doubt().empty() ? "" : ", in doubt: ", profile.doubt()))});
   table.Add({"search", absl::StrCat(Grouped(plan.search().candidates()), " layouts compared, ",
                                     Grouped(plan.search().compiled()), " compiled and simulated")});
   std::string binding;

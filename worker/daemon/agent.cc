@@ -78,7 +78,8 @@ class Agent::Impl {
   Impl(Options options, Handlers handlers, std::shared_ptr<grpc::ChannelCredentials> credentials)
       : options_(std::move(options)),
         handlers_(std::move(handlers)),
-        credentials_(std::move(credentials)) {}
+        credentials_(std::move(credentials)),
+        node_(options_.node) {}
 
   void Start() {
     thread_ = std::thread([this] { Run(); });
@@ -91,6 +92,11 @@ class Agent::Impl {
       if (context_ != nullptr) context_->TryCancel();
     }
     if (thread_.joinable()) thread_.join();
+  }
+
+  void SetProfile(const v1::HardwareProfile& profile) {
+    absl::MutexLock lock(&mutex_);
+    *node_.mutable_profile() = profile;
   }
 
   bool Send(const v1::WorkerMessage& message) {
@@ -151,7 +157,10 @@ class Agent::Impl {
 
   bool Register(Stream& stream, std::string* error) {
     v1::WorkerMessage hello;
-    *hello.mutable_register_()->mutable_node() = options_.node;
+    {
+      absl::MutexLock lock(&mutex_);
+      *hello.mutable_register_()->mutable_node() = node_;
+    }
     v1::CoordinatorMessage reply;
     if (!stream.Write(hello) || !stream.Read(&reply)) return false;
     *error = reply.registered().error();
@@ -208,6 +217,7 @@ class Agent::Impl {
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;  // shared with the channels
   std::thread thread_;
   absl::Mutex mutex_;
+  v1::Node node_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool registered_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the present connection
@@ -226,6 +236,7 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options, Handlers h
 
 void Agent::Start() { impl_->Start(); }
 void Agent::Stop() { impl_->Stop(); }
+void Agent::SetProfile(const v1::HardwareProfile& profile) { impl_->SetProfile(profile); }
 bool Agent::Send(const v1::WorkerMessage& message) { return impl_->Send(message); }
 
 }  // namespace terrace

@@ -44,6 +44,8 @@ class Agent {
   void Start();
   // Ends the stream and the threads.
   void Stop();
+  // What later registrations say. Thread-safe.
+  void SetProfile(const v1::HardwareProfile& profile);
   // False when it was dropped.
   bool Send(const v1::WorkerMessage& message);
 

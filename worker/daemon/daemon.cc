@@ -9,17 +9,21 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/http/metrics_server.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/http/metrics_server.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
+#include "base/utf8.h"
 #include "proto/peak_flops.h"
 #include "worker/daemon/log_reader.h"
 #include "worker/daemon/metrics.h"
 #include "worker/daemon/peers.h"
+#include "worker/daemon/profile_keeper.h"
 #include "worker/daemon/program_cache.h"
 #include "worker/daemon/supervisor.h"
 
@@ -30,6 +34,12 @@ namespace {
 constexpr absl::Duration kPoll = absl::Milliseconds(250);
 constexpr size_t kEventsKeptMax = 1024;  // while the coordinator is away; the oldest go first
 constexpr absl::Duration kKillGrace = absl::Seconds(2);
+
+// A rank knows the FLOPs of its step, the daemon what the device can do.
+void SetMfu(const v1::HardwareProfile& profile, Supervisor::Metrics* rank) {
+  const double peak = PeakFlops(profile, rank->precision);
+  if (peak > 0) rank->metrics.set_mfu_ratio(rank->metrics.flops_per_second() / peak);
+}
 
 // All members but the agent are used only on the loop.
 class Daemon {
@@ -52,7 +62,11 @@ class Daemon {
         logs_(options.probe.state_directory,
               {.send = [this](const v1::WorkerMessage& m) { return agent_->Send(m); },
                .is_live = [this](std::string_view job,
-                                 uint32_t rank) { return supervisor_.IsLive(job, rank); }}) {}
+                                 uint32_t rank) { return supervisor_.IsLive(job, rank); }}),
+        profile_({.rank_binary = options.probe.rank_binary, .of = ProbeArguments(node)},
+                 {.post = [this](std::function<void()> work) { loop_.Post(std::move(work)); },
+                  .changed = [this](const v1::HardwareProfile& p) { ProfileChanged(p); }},
+                 node.profile()) {}
 
   absl::Status Start(v1::Node node) {
     Agent::Options agent = options_.agent;
@@ -82,6 +96,7 @@ class Daemon {
     dialling_.Stop();
     agent_->Stop();  // first, or the coordinator would start again what is killed here
     if (options_.stop_ranks_on_exit) KillRanks();
+    loop_.Call([this] { profile_.Stop(); });
     loop_.Stop();
   }
 
@@ -89,6 +104,7 @@ class Daemon {
     return loop_.Call([&] {
       snapshot->ranks = supervisor_.LiveMetrics();
       snapshot->connected = registered_;
+      for (auto& rank : snapshot->ranks) SetMfu(profile_.present(), &rank);
     });
   }
 
@@ -122,6 +138,8 @@ class Daemon {
         return logs_.Handle(message.read_log());
       case v1::CoordinatorMessage::kCheckPeer:
         return CheckPeer(message.check_peer());
+      case v1::CoordinatorMessage::kDoubtProfile:
+        return profile_.Doubt(DoubtText(message.doubt_profile()));
       default:
         log::Warn("a coordinator message of kind ", message.message_case(), " is unknown");
     }
@@ -157,6 +175,18 @@ class Daemon {
     });
   }
 
+  static std::string DoubtText(const v1::DoubtProfile& doubt) {
+    return absl::StrFormat("the steps of job %s took %.2g times what it predicted",
+                           CleanLine(doubt.job()), doubt.ratio());
+  }
+
+  void ProfileChanged(const v1::HardwareProfile& profile) {
+    agent_->SetProfile(profile);
+    v1::WorkerMessage message;
+    *message.mutable_profile() = profile;
+    agent_->Send(message);  // dropped without a coordinator: the next registration has it
+  }
+
   // Events wait for the end of the batch, and while the coordinator is away.
   void ToCoordinator(const v1::WorkerMessage& message) {
     if (message.events_size() == 0) {
@@ -168,7 +198,8 @@ class Daemon {
   }
 
   absl::Duration AfterBatch() {
-    absl::Duration wait = supervisor_.SampleMemory();
+    absl::Duration wait = std::min(supervisor_.SampleMemory(),
+                                   profile_.Advance(!supervisor_.HasLiveRank(), absl::Now()));
     if (logs_.active()) {
       logs_.Poll();
       wait = std::min(wait, kPoll);
@@ -211,6 +242,7 @@ class Daemon {
   ProgramCache programs_;
   Supervisor supervisor_;
   LogReader logs_;
+  ProfileKeeper profile_;
   bool registered_ = false;
   int64_t heartbeat_ns_ = 0;
   int64_t heartbeat_due_ns_ = 0;
@@ -220,12 +252,6 @@ class Daemon {
   Loop dialling_;
   Loop loop_;  // last: stopped before what it uses
 };
-
-// A rank knows the FLOPs of its step, the daemon what the device can do.
-void SetMfu(const v1::HardwareProfile& profile, Supervisor::Metrics* rank) {
-  const double peak = PeakFlops(profile, rank->precision);
-  if (peak > 0) rank->metrics.set_mfu_ratio(rank->metrics.flops_per_second() / peak);
-}
 
 // Of the drives that ranks offload to; 0: none does. On a scrape's thread: a file system may be
 // slow to answer.
@@ -255,7 +281,6 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& op
         snapshot.devices = node.devices();
         snapshot.device_memory_bytes = node.device_memory_bytes();
         snapshot.memory_bytes = node.memory_bytes();
-        for (auto& rank : snapshot.ranks) SetMfu(node.profile(), &rank);
         snapshot.version = node.version();
         snapshot.use = reader->Read();
         snapshot.nvme_available_bytes = LeastAvailable(snapshot.ranks);

@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "worker/daemon/gpus.h"
@@ -48,9 +49,9 @@ bool Parse(const std::string& json, v1::HardwareProfile* profile) {
   return google::protobuf::util::JsonStringToMessage(json, profile).ok() && profile->measured();
 }
 
-// `of`: the probe's arguments that say what is measured.
-v1::HardwareProfile Profile(const ProbeOptions& options, const std::string& of) {
+v1::HardwareProfile Profile(const ProbeOptions& options, const v1::Node& node) {
   v1::HardwareProfile profile;
+  const std::string of = absl::StrJoin(ProbeArguments(node), " ");
   const std::string json =
       RunAndRead(absl::StrCat("'", options.rank_binary, "' probe --brief ", of, " -o json"));
   if (Parse(json, &profile)) return profile;
@@ -60,6 +61,11 @@ v1::HardwareProfile Profile(const ProbeOptions& options, const std::string& of) 
 }
 
 }  // namespace
+
+std::vector<std::string> ProbeArguments(const v1::Node& node) {
+  if (node.device() == "cuda") return {"--device", "cuda"};
+  return {"--threads", absl::StrCat(node.threads_per_device())};
+}
 
 absl::StatusOr<v1::Node> ProbeNode(const ProbeOptions& options) {
   v1::Node node;
@@ -85,11 +91,10 @@ absl::StatusOr<v1::Node> ProbeNode(const ProbeOptions& options) {
     node.set_device("cuda");
     node.set_device_name(gpus.name);
     node.set_gpus(gpus.devices);
-    *node.mutable_profile() = Profile(options, "--device cuda");
+    *node.mutable_profile() = Profile(options, node);
     node.mutable_profile()->set_device_memory_bytes(gpus.memory_bytes);  // whole, whoever shares it
   } else {
-    *node.mutable_profile() =
-        Profile(options, absl::StrCat("--threads ", node.threads_per_device()));
+    *node.mutable_profile() = Profile(options, node);
   }
   return node;
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/v1/job.pb.h"
@@ -30,5 +31,8 @@ struct ProbeOptions {
 // default rates, for GPUs to those of its catalogue. FAILED_PRECONDITION where GPUs are asked for
 // and there are none.
 absl::StatusOr<v1::Node> ProbeNode(const ProbeOptions& options);
+
+// What of terrace-rank probe's arguments says which profile a worker has.
+std::vector<std::string> ProbeArguments(const v1::Node& node);
 
 }  // namespace terrace

@@ -120,6 +120,11 @@ void Supervisor::Resend() {
   }
 }
 
+bool Supervisor::HasLiveRank() const {
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const auto& rank) { return !rank.second.ended; });
+}
+
 void Supervisor::KillAll() {
   for (auto& [key, rank] : ranks_) {
     if (rank.process != nullptr) rank.process->Kill();

@@ -93,6 +93,7 @@ class Supervisor {
   // What a rank holds is told once each kMemoryReportMs, the rest each time.
   v1::Heartbeat Reports();
   bool IsLive(std::string_view job, uint32_t rank) const;
+  bool HasLiveRank() const;  // also one that waits for its program
 
   struct Metrics {
     std::string job;

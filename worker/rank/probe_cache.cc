@@ -66,6 +66,14 @@ std::string ProbeCache::Doubt() const {
   return path_.empty() ? "" : ReadTextFile(path_ + kDoubt, kDoubtBytesMax).value_or("");
 }
 
+absl::Status ProbeCache::SetDoubt(const std::string& doubt) const {
+  std::string why_not;
+  if (!Read(&why_not)) {
+    return absl::NotFoundError(why_not.empty() ? "no profile of this hardware is kept" : why_not);
+  }
+  return WriteSyncedFile(path_ + kDoubt, doubt.substr(0, kDoubtBytesMax));
+}
+
 absl::Status ProbeCache::Write(const v1::HardwareProfile& profile, const std::string& doubt) const {
   if (path_.empty()) return absl::OkStatus();
   google::protobuf::util::JsonPrintOptions print;

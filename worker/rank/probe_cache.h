@@ -42,6 +42,8 @@ class ProbeCache {
   std::optional<v1::HardwareProfile> Read(std::string* why_not) const;
   // Why what is kept should be measured again as soon as that can be done; empty: no reason.
   std::string Doubt() const;
+  // NOT_FOUND: nothing is kept.
+  absl::Status SetDoubt(const std::string& doubt) const;
   // A profile that cannot be kept is still a profile: the status is for a warning.
   absl::Status Write(const v1::HardwareProfile& profile, const std::string& doubt = "") const;
 

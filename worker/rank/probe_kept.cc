@@ -33,9 +33,9 @@ std::string Disturbed(std::span<const DeviceLoad> now, std::span<const DeviceLoa
   return "";
 }
 
-// Plans show the name beside their times.
+// Plans show it beside their times.
 v1::HardwareProfile Doubted(v1::HardwareProfile profile, const std::string& doubt) {
-  profile.set_name(absl::StrCat(profile.name(), ", in doubt: ", doubt));
+  profile.set_doubt(doubt);
   return profile;
 }
 
@@ -49,6 +49,11 @@ std::string GpuWatch::End() {
   absl::SleepFor(settle_);
   const auto after = look_();
   return after.ok() ? Disturbed(*after, *before_, /*own=*/1) : "";
+}
+
+bool GpuWatch::IsQuiet() const {
+  const auto now = look_();
+  return !now.ok() || Disturbed(*now, {}, /*own=*/0).empty();
 }
 
 absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(
@@ -69,7 +74,7 @@ absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(
   if (wanted.watch != nullptr) wanted.watch->Begin();
   ASSIGN_OR_RETURN(v1::HardwareProfile profile, wanted.measure(kept ? &*kept : nullptr));
   const std::string disturbed = wanted.watch != nullptr ? wanted.watch->End() : "";
-  if (!disturbed.empty() && wanted.is_quiet == nullptr) {
+  if (!disturbed.empty() && !wanted.keeps_doubtful) {
     say(absl::StrCat("the measured profile is not kept: ", disturbed));
     return profile;
   }

@@ -1,6 +1,7 @@
 // The profile that a command asks for: the one that is kept where it will do, else one that is
 // measured now. Where something else ran beside the measurement it is not kept, or kept with that
-// doubt and measured again once the machine is quiet.
+// doubt. One in doubt, for that or because a job went another way than its plan, is used until the
+// machine is quiet, and then measured again.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,6 +40,8 @@ class GpuWatch final : public ProbeWatch {
   GpuWatch(Look look, absl::Duration settle) : look_(std::move(look)), settle_(settle) {}
   void Begin() override;
   std::string End() override;
+  // Whether nothing disturbs a measurement now; also where the driver does not tell.
+  bool IsQuiet() const;
 
  private:
   const Look look_;
@@ -50,9 +53,12 @@ struct WantedProfile {
   std::function<bool(const v1::HardwareProfile& kept)> is_enough;
   std::function<absl::StatusOr<v1::HardwareProfile>(const v1::HardwareProfile* kept)> measure;
   ProbeWatch* watch = nullptr;  // asked only where something is measured; null: nothing to see
-  // Of a device that others may use for hours: a doubtful profile is kept, and used until this says
-  // that it can be measured again. Null: a disturbed measurement is not kept.
+  // Whether a profile that is in doubt can be measured again now. Null: never before it is asked
+  // for.
   std::function<bool()> is_quiet;
+  // A profile whose measurement was disturbed is kept with that doubt: others may use the device
+  // for hours. Otherwise it is not kept.
+  bool keeps_doubtful = false;
 };
 // `say`: gets whole sentences about what is kept and what is not.
 absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(

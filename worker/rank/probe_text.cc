@@ -45,6 +45,7 @@ std::string ProfileText(const v1::HardwareProfile& profile) {
                               : absl::StrCat("; a rank of ", profile.threads(),
                                              profile.threads() == 1 ? " thread" : " threads");
   std::string text = absl::StrCat(profile.name(), of, " (", profile.hardware(), ")\n");
+  if (!profile.doubt().empty()) absl::StrAppend(&text, "  in doubt: ", profile.doubt(), "\n");
   std::map<std::pair<std::string, std::string>, Span> kernels;
   for (const v1::KernelRate& rate : profile.kernels()) {
     Span& span = kernels[{rate.kernel(), rate.precision()}];

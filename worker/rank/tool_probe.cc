@@ -46,6 +46,7 @@ struct ProbeOptions {
   int threads = 0;
   bool brief = false;
   bool refresh = false;
+  std::string doubt;           // why what is kept may be wrong; empty: a profile is asked for
   std::string device = "cpu";  // "cpu", "cuda"
   bool if_any = false;
   std::string nvme;
@@ -54,9 +55,10 @@ struct ProbeOptions {
 
 // Most of what a measurement takes on a machine that is busy with other work: on a quiet one the
 // CPU takes 3 and 15 s. Whoever asked goes on with default rates.
-absl::Duration LimitOf(const ProbeOptions& options) {
-  if (options.device == "cuda") return options.brief ? absl::Minutes(2) : absl::Minutes(10);
-  return options.brief ? absl::Seconds(45) : absl::Minutes(3);
+absl::Duration LimitOf(const ProbeOptions& options, ProbeDepth depth) {
+  const bool brief = depth == ProbeDepth::kBrief;
+  if (options.device == "cuda") return brief ? absl::Minutes(2) : absl::Minutes(10);
+  return brief ? absl::Seconds(45) : absl::Minutes(3);
 }
 
 bool IsEnough(const v1::HardwareProfile& profile, const ProbeOptions& options) {
@@ -86,25 +88,44 @@ void OutOfTime(const std::string& sentence) {
   std::_Exit(ToInt(ExitCode::kFailure));
 }
 
-using Measure = std::function<absl::StatusOr<v1::HardwareProfile>(const ProbeWatcher&)>;
+using Measure = std::function<absl::StatusOr<v1::HardwareProfile>(ProbeDepth, const ProbeWatcher&)>;
+
+// What many shapes were measured of is not measured anew with few.
+ProbeDepth DepthOf(const ProbeOptions& options, const v1::HardwareProfile* kept) {
+  if (!options.brief) return ProbeDepth::kThorough;
+  const auto target = options.device == "cuda" ? ProbeTarget::kGpu : ProbeTarget::kCpu;
+  const size_t brief = ProbeCases(ProbeDepth::kBrief, target).size();
+  const bool thorough = kept != nullptr && static_cast<size_t>(kept->kernels_size()) > brief;
+  return thorough ? ProbeDepth::kThorough : ProbeDepth::kBrief;
+}
 
 absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(const ProbeOptions& options,
                                                    const ProbeCache& cache, std::string_view what,
                                                    const Measure& measure, ProbeWatch* watch,
-                                                   std::function<bool()> is_quiet = nullptr) {
+                                                   std::function<bool()> is_quiet) {
+  if (!options.doubt.empty()) {
+    RETURN_IF_ERROR(cache.SetDoubt(options.doubt));
+    std::string why_not;
+    v1::HardwareProfile kept = cache.Read(&why_not).value_or(v1::HardwareProfile());
+    kept.set_doubt(options.doubt);
+    return kept;
+  }
   WantedProfile wanted;
   wanted.watch = watch;
   wanted.is_quiet = std::move(is_quiet);
+  wanted.keeps_doubtful = options.device == "cpu";
   wanted.is_enough = [&](const v1::HardwareProfile& kept) { return IsEnough(kept, options); };
   wanted.measure = [&](const v1::HardwareProfile* kept) -> absl::StatusOr<v1::HardwareProfile> {
+    const ProbeDepth depth = DepthOf(options, kept);
     // On standard error, so that the result alone is on standard output.
     ProbeProgress progress({.what = std::string(what),
                             .terminal = ::isatty(STDERR_FILENO) == 1,
-                            .patience = {.limit = LimitOf(options)},
+                            .patience = {.limit = LimitOf(options, depth)},
                             .write = [](std::string_view text) { std::cerr << text << std::flush; },
                             .out_of_time = OutOfTime});
-    ASSIGN_OR_RETURN(v1::HardwareProfile profile,
-                     measure([&](std::string_view now, double done) { progress.Show(now, done); }));
+    ASSIGN_OR_RETURN(
+        v1::HardwareProfile profile,
+        measure(depth, [&](std::string_view now, double done) { progress.Show(now, done); }));
     if (kept != nullptr && options.nvme.empty()) KeepNvme(*kept, &profile);
     return profile;
   };
@@ -113,18 +134,17 @@ absl::StatusOr<v1::HardwareProfile> KeptOrMeasured(const ProbeOptions& options,
 
 ProbeCache OpenCache(const ProbeOptions& options, const std::string& kind, std::string hardware) {
   return ProbeCache::Open(ProfileFolder(), kind, std::move(hardware),
-                          {.limit = LimitOf(options), .say = Say});
+                          {.limit = LimitOf(options, DepthOf(options, nullptr)), .say = Say});
 }
 
 absl::StatusOr<v1::HardwareProfile> MachineProfile(const ProbeOptions& options, int threads,
                                                    const std::string& version) {
   const ProbeCache cache =
       OpenCache(options, absl::StrCat(threads), MachineHash(ThisMachine(), version));
-  const auto depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough;
   CpuWatch watch;
   return KeptOrMeasured(
       options, cache, absl::StrCat("this machine, ", threads, " threads a rank"),
-      [&](const ProbeWatcher& watcher) -> absl::StatusOr<v1::HardwareProfile> {
+      [&](ProbeDepth depth, const ProbeWatcher& watcher) -> absl::StatusOr<v1::HardwareProfile> {
         ASSIGN_OR_RETURN(MeasuredMachine measured,
                          MeasureMachine({.threads = threads, .depth = depth, .nvme = options.nvme},
                                         version, watcher));
@@ -139,11 +159,10 @@ absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,
                                                const std::vector<DeviceSummary>& devices,
                                                const std::string& version) {
   const ProbeCache cache = OpenCache(options, DeviceKind(devices), DeviceHash(devices, version));
-  const auto depth = options.brief ? ProbeDepth::kBrief : ProbeDepth::kThorough;
   GpuWatch watch([&] { return LoadsOf(devices); }, kSettle);
   return KeptOrMeasured(
       options, cache, absl::StrCat(devices.size(), " x ", devices.front().name),
-      [&](const ProbeWatcher& watcher) -> absl::StatusOr<v1::HardwareProfile> {
+      [&](ProbeDepth depth, const ProbeWatcher& watcher) -> absl::StatusOr<v1::HardwareProfile> {
         v1::HardwareProfile drive;  // first: a folder that cannot be used is known at once
         if (!options.nvme.empty()) RETURN_IF_ERROR(MeasureNvme(options.nvme, &drive));
         ASSIGN_OR_RETURN(v1::HardwareProfile profile,
@@ -151,7 +170,7 @@ absl::StatusOr<v1::HardwareProfile> GpuProfile(const ProbeOptions& options,
         KeepNvme(drive, &profile);
         return profile;
       },
-      &watch);
+      &watch, [&watch] { return watch.IsQuiet(); });
 }
 
 // There was no GPU that can be used, and nobody insisted on one: no profile is printed.
@@ -169,7 +188,7 @@ bool HasGpu() {
 
 int Run(const ProbeOptions& options, char** argv) {
   // Nobody reads the result once the command that asked has ended.
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const std::string version = ProfileVersion(TERRACE_VERSION);
   absl::StatusOr<v1::HardwareProfile> profile;
   if (options.device == "cuda") {
@@ -216,6 +235,10 @@ void AddProbeTool(CLI::App* app, char** argv, int* exit_code) {
                   "Where no GPU can be used print no profile and exit with 3");
   probe->add_flag("--brief", options->brief, "Few shapes, in a few seconds, if nothing is kept");
   probe->add_flag("--refresh", options->refresh, "Measure although a profile is kept");
+  probe
+      ->add_option("--doubt", options->doubt,
+                   "Mark the kept profile as in doubt, for this reason, and measure nothing")
+      ->excludes("--refresh");
   probe->add_option("--nvme", options->nvme, "Folder whose drive is measured as well");
   probe->add_option("-o", options->output, "text or json")
       ->check(CLI::IsMember({"text", "json", "table"}));

@@ -62,14 +62,14 @@ TEST_F(ReconcilerTest, MemoryIsWhatTheRanksOfThisEpochLastToldWhileTheJobRuns) {
 }
 
 TEST_F(ReconcilerTest, StepsFarOffThePlanAreSaidOnce) {
-  AddWorker("w0", 1);
+  FakeWorker& w0 = AddWorker("w0", 1);
   const std::string id = RunningJob(Spec("a"));
   int64_t step = 0;
   const auto train = [&](int reports, double seconds) {
     for (int i = 0; i < reports; ++i) {
       v1::Progress& progress = *RankOf("w0", id, 0).mutable_progress();
       progress.set_step(++step);
-      progress.set_steps(step);
+      progress.set_steps(1'000'000);
       progress.set_step_seconds(seconds);
       Pass(1000);
     }
@@ -82,6 +82,40 @@ TEST_F(ReconcilerTest, StepsFarOffThePlanAreSaidOnce) {
   EXPECT_EQ(train(4, kPlannedSeconds), 0);
   EXPECT_EQ(train(6, kPlannedSeconds / 2.75), 1);
   EXPECT_EQ(train(20, 3 * kPlannedSeconds), 1);
+  const auto doubts =
+      std::count_if(w0.received.begin(), w0.received.end(),
+                    [](const auto& message) { return message.has_doubt_profile(); });
+  EXPECT_EQ(doubts, 1);
+}
+
+TEST_F(ReconcilerTest, AProfileIsNotInDoubtWhereAnotherJobMayBeTheCause) {
+  FakeWorker& w0 = AddWorker("w0", 2);
+  const std::string id = RunningJob(Spec("a"));
+  RunningJob(Spec("b"));
+  for (int step = 1; step < 20; ++step) {
+    v1::Progress& progress = *RankOf("w0", id, 0).mutable_progress();
+    progress.set_step(step);
+    progress.set_step_seconds(3 * kPlannedSeconds);
+    Pass(1000);
+  }
+  for (const v1::CoordinatorMessage& message : w0.received)
+    EXPECT_FALSE(message.has_doubt_profile());
+  const std::vector<v1::JobEvent> events = store_.Events(id, 0, 1000).value();
+  const auto warning = std::find_if(events.begin(), events.end(),
+                                    [](const auto& event) { return event.has_warning(); });
+  ASSERT_NE(warning, events.end());
+  EXPECT_THAT(warning->warning().text(), HasSubstr("terrace profile --refresh"));
+}
+
+TEST_F(ReconcilerTest, AProfileThatWasMeasuredAnewIsThatOfLaterPlans) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  v1::WorkerMessage message;
+  message.mutable_profile()->set_measured(true);
+  message.mutable_profile()->set_memory_bytes_per_second(7e9);
+  Say(w0, message);
+  EXPECT_EQ(reconciler_->BudgetNow(Spec("a"))->profile.memory_bytes_per_second(), 7e9);
+  EXPECT_EQ(reconciler_->WorkerSaid("w0", /*session=*/77, message).code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(ReconcilerTest, EachRankIsToldTheProgramOfItsStage) {

@@ -83,12 +83,13 @@ class KeptOrMeasuredTest : public testing::Test {
   }
   ~KeptOrMeasuredTest() override { std::filesystem::remove_all(folder_); }
 
-  // Its name.
+  // Its name, and its doubt behind a colon.
   std::string Profile(const std::string& measured_now) {
     next_ = measured_now;
     const auto profile = KeptOrMeasured(ProbeCache::Open(folder_, "cuda", "0001"), wanted_,
                                         [this](std::string_view said) { said_ = said; });
-    return profile.ok() ? profile->name() : "";
+    if (!profile.ok()) return "";
+    return profile->name() + (profile->doubt().empty() ? "" : ": ") + profile->doubt();
   }
 
   std::string folder_, next_, said_;
@@ -112,8 +113,9 @@ TEST_F(KeptOrMeasuredTest, WhatIsKeptIsGivenAndNobodyLooksForOthers) {
 TEST_F(KeptOrMeasuredTest, WhatIsInDoubtIsMeasuredAgainOnceItIsQuiet) {
   bool quiet = false;
   wanted_.is_quiet = [&quiet] { return quiet; };
+  wanted_.keeps_doubtful = true;
   watch_.found = "others used the machine";
-  const std::string doubted = "first, in doubt: others used the machine";  // as plans show it
+  const std::string doubted = "first: others used the machine";
   EXPECT_EQ(Profile("first"), doubted);
   EXPECT_THAT(said_, HasSubstr("the profile is in doubt: others used the machine"));
   EXPECT_EQ(Profile("second"), doubted) << "kept, as it is still loud";
@@ -124,6 +126,21 @@ TEST_F(KeptOrMeasuredTest, WhatIsInDoubtIsMeasuredAgainOnceItIsQuiet) {
   said_.clear();
   EXPECT_EQ(Profile("fourth"), "third");
   EXPECT_THAT(said_, IsEmpty());
+}
+
+TEST_F(KeptOrMeasuredTest, WhatAJobPutInDoubtIsMeasuredAgainOnceItIsQuiet) {
+  bool quiet = false;
+  wanted_.is_quiet = [&quiet] { return quiet; };
+  const auto doubt = [this] {
+    return ProbeCache::Open(folder_, "cuda", "0001").SetDoubt("a job took twice as long");
+  };
+  EXPECT_EQ(doubt().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Profile("first"), "first");
+  ASSERT_TRUE(doubt().ok());
+  EXPECT_EQ(Profile("second"), "first: a job took twice as long");
+  quiet = true;
+  EXPECT_EQ(Profile("third"), "third");
+  EXPECT_EQ(Profile("fourth"), "third");
 }
 
 TEST_F(KeptOrMeasuredTest, WhatWasDisturbedIsUsedAndNotKept) {
