@@ -43,7 +43,7 @@ JobStats StatsOf(const v1::Job& job, int64_t unix_ms);
 struct ControlStats {
   std::map<v1::JobState, int64_t> jobs;                 // all in the store
   std::map<v1::Reason, int64_t> pending;                // QUEUED and RECOVERING jobs
-  std::map<v1::Reason, int64_t> pending_since_unix_ms;  // the submission of the oldest of them
+  std::map<v1::Reason, int64_t> pending_since_unix_ms;  // of the first of them
   std::map<std::string, int64_t> nodes;                 // by state
   std::vector<JobStats> shown;                          // at most kJobsShownMax
   int64_t not_shown = 0;

@@ -20,6 +20,12 @@ int64_t PlannedArenaBytes(const v1::Plan& plan) {
   return bytes;
 }
 
+int64_t WaitsSince(const v1::Job& job) {
+  if (job.state() == v1::RECOVERING && job.last_restarts_size() > 0)
+    return job.last_restarts().rbegin()->unix_ms();
+  return job.submitted_unix_ms();
+}
+
 double SecondsBetween(int64_t from_unix_ms, int64_t to_unix_ms) {
   return static_cast<double>(std::max<int64_t>(0, to_unix_ms - from_unix_ms)) / 1000;
 }
@@ -49,7 +55,8 @@ ControlStats Reconciler::Stats() const {
     if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) {
       ++stats.pending[job.reason()];
       int64_t& since = stats.pending_since_unix_ms[job.reason()];
-      if (since == 0 || job.submitted_unix_ms() < since) since = job.submitted_unix_ms();
+      const int64_t waits_since = WaitsSince(job);
+      if (since == 0 || waits_since < since) since = waits_since;
     }
     if (job.epoch() == 0) continue;
     if (stats.shown.size() == kJobsShownMax) {

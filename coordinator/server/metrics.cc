@@ -88,7 +88,8 @@ const ControlSeries kControlSeries[] = {
        AddByReason(family, "reason", stats.pending, 1);
      }},
     {{"terrace_jobs_pending_since_timestamp_seconds", kGauge, "seconds", "reason",
-      "Unix time at which the oldest of the jobs that wait for this reason was submitted."},
+      "Unix time since which the first of the jobs that wait for this reason has waited: of its "
+      "submission, or of the failure after which it is to go on."},
      [](const ControlStats& stats, MetricFamily& family) {
        AddByReason(family, "reason", stats.pending_since_unix_ms, 1e-3);
      }},
@@ -109,7 +110,13 @@ const ControlSeries kControlSeries[] = {
     {{"terrace_job_restarts_total", kCounter, "", "cause",
       "Restarts of all jobs by cause, since this coordinator started."},
      [](const ControlStats& stats, MetricFamily& family) {
-       AddByReason(family, "cause", stats.restarts, 1);
+       // Present from the start, so that a rate sees the first one.
+       std::map<v1::Reason, int64_t> by = {{v1::REASON_RANK_DIED, 0},
+                                           {v1::REASON_WORKER_LOST, 0},
+                                           {v1::REASON_OUT_OF_MEMORY, 0},
+                                           {v1::REASON_INTERNAL, 0}};
+       for (const auto& [reason, count] : stats.restarts) by[reason] = count;
+       AddByReason(family, "cause", by, 1);
      }},
     {{"terrace_job_adjustments_total", kCounter, "", "rung",
       "Jobs that went on with a smaller layout after memory ran out, by what was given up, since "

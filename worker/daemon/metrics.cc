@@ -78,7 +78,8 @@ const WorkerSeries kWorkerSeries[] = {
        AddIfKnown(family, {{"tier", "nvme"}}, snapshot.nvme_available_bytes);
      }},
     {{"terrace_memory_lock_limit_bytes", kGauge, "bytes", "",
-      "Bytes that a rank here may lock (RLIMIT_MEMLOCK); absent where there is no limit."},
+      "Bytes that a rank here may lock (RLIMIT_MEMLOCK); absent where there is no limit, as with "
+      "CAP_IPC_LOCK."},
      [](const WorkerSnapshot& snapshot, MetricFamily& family) {
        AddIfKnown(family, {}, snapshot.use.lock_limit_bytes);
      }},

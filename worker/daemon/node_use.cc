@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <utility>
 
@@ -25,6 +26,17 @@ int64_t AvailableOf(const std::string& meminfo) {
     if (key == "MemAvailable:") return kibibytes << 10;
   }
   return 0;
+}
+
+// CAP_IPC_LOCK, for which RLIMIT_MEMLOCK does not count.
+bool MayLockAll() {
+  constexpr int kCapIpcLock = 14;
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("CapEff:", 0) == 0)
+      return (std::strtoull(line.c_str() + 7, nullptr, 16) >> kCapIpcLock & 1) != 0;
+  }
+  return false;
 }
 
 int64_t NumberIn(const std::string& path) {
@@ -56,8 +68,9 @@ void NodeUseReader::ReadEnergy(const std::string& folder, const std::string& nam
 NodeUse NodeUseReader::Read() {
   NodeUse use{.host_available_bytes = AvailableOf(roots_.meminfo)};
   rlimit limit = {};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    use.lock_limit_bytes = static_cast<int64_t>(limit.rlim_cur);
+  const bool limited =
+      getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && !MayLockAll();
+  if (limited) use.lock_limit_bytes = static_cast<int64_t>(limit.rlim_cur);
   for (int package = 0; package < kPackagesMax; ++package) {
     const std::string folder = absl::StrCat(roots_.powercap, "/intel-rapl:", package);
     const std::string name = WordIn(folder + "/name");

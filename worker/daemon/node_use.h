@@ -15,7 +15,7 @@ namespace terrace {
 
 struct NodeUse {
   int64_t host_available_bytes = 0;      // 0: unknown
-  int64_t lock_limit_bytes = 0;          // that a process may lock; 0: no limit
+  int64_t lock_limit_bytes = 0;          // that a process may lock; 0: no limit for it
   std::map<std::string, double> joules;  // by domain ("package-0", "package-0/dram")
 };
 
