@@ -10,23 +10,24 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/compile.h"
+#include "coordinator/control/submit.h"
 #include "coordinator/model/config.h"
 #include "coordinator/model/model.h"
 #include "coordinator/planner/gpu_profile.h"
 #include "coordinator/planning/inputs.h"
-#include "coordinator/control/submit.h"
+#include "proto/manifest_text.h"
 #include "proto/program_hash.h"
 
 namespace terrace {
 namespace {
 
-constexpr int64_t kManifestBytesMax = 16 << 20;
 constexpr int64_t kProfilesBytesMax = 16 << 20;
 // Of the machine's memory, what ranks may have: the rest is the system's.
 constexpr double kRankMemoryShare = 0.9;
@@ -168,17 +169,13 @@ absl::Status AddProfile(const v1::JobSpec& spec, const std::string& path, Budget
 absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
   const std::string path = checkpoint + "/manifest.json";
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kManifestBytesMax));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  v1::JobSpec spec;
-  google::protobuf::util::JsonParseOptions parse;
-  parse.ignore_unknown_fields = true;
-  if (!json.is_object() || !json.contains("spec") ||
-      !google::protobuf::util::JsonStringToMessage(json["spec"].dump(), &spec, parse).ok()) {
+  std::optional<v1::JobSpec> spec = SpecOfManifest(text);
+  if (!spec || !CheckManifestSeal(text).ok()) {
     return absl::DataLossError(
         absl::StrCat(path, ": is no manifest of a Terrace checkpoint; `terrace ckpt verify ",
                      checkpoint, "` says what is wrong"));
   }
-  return spec;
+  return *std::move(spec);
 }
 
 }  // namespace

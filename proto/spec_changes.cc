@@ -54,9 +54,9 @@ constexpr Watched kWatched[] = {
 };
 
 // Keys of a config.json that say where it came from or how it was stored.
-constexpr std::string_view kWithoutEffect[] = {"_name_or_path", "architectures", "auto_map",
-                                               "dtype",         "torch_dtype",   "use_cache",
-                                               "transformers_version"};
+constexpr std::string_view kWithoutEffect[] = {
+    "_name_or_path", "architectures",       "auto_map", "dtype", "torch_dtype",
+    "use_cache",     "transformers_version"};
 
 // "8", "[a, b]"; a path as its last part where only that is asked for.
 std::string ValueOf(const google::protobuf::Message& spec, const Watched& watched) {
@@ -132,6 +132,16 @@ std::string DescribeChanges(const std::vector<SpecChange>& changes, bool breakin
                                  shown(change.then), " to ", shown(change.now)));
   }
   return absl::StrJoin(parts, ", ");
+}
+
+std::string WhyNoContinuation(const std::string& checkpoint, const std::vector<SpecChange>& changes,
+                              const v1::JobSpec& now) {
+  const std::string breaking = DescribeChanges(changes, /*breaking_only=*/true);
+  if (breaking.empty() || now.checkpoint().resume() == "always") return "";
+  return absl::StrCat("cannot resume from ", checkpoint, ": the job has changed since, ", breaking,
+                      ", so that its numbers would be no continuation; name another "
+                      "checkpoint.directory, or set checkpoint.resume: always to go on from there "
+                      "all the same");
 }
 
 }  // namespace terrace

@@ -28,4 +28,8 @@ std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& 
 // "train.global_batch from 8 to 16, train.seed from 1 to 2"; of all, or of those that break.
 std::string DescribeChanges(const std::vector<SpecChange>& changes, bool breaking_only);
 
+// Why a job does not go on from that checkpoint, and the ways out; empty: nothing forbids it.
+std::string WhyNoContinuation(const std::string& checkpoint, const std::vector<SpecChange>& changes,
+                              const v1::JobSpec& now);
+
 }  // namespace terrace

@@ -25,6 +25,7 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
     v1::PlannerRequest request;
     request.mutable_read_spec()->set_yaml(yaml);
     request.mutable_read_spec()->set_base_directory(base_directory);
+    request.mutable_read_spec()->set_to_train(to_train);
     Ask(std::move(request), 0, [self = shared_from_this()](Answer read) {
       if (!read.ok()) return self->done(read.status());
       self->spec = std::move(*read->mutable_spec());
@@ -58,6 +59,7 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
   Control& control;
   const std::function<bool()> abandoned;
   std::optional<v1::PlannerListing> listing;
+  bool to_train = false;
   v1::JobSpec spec;
   bool placeable = false;
   std::function<void(Answer)> done;
@@ -107,6 +109,7 @@ Budget BudgetOfSpec(const v1::JobSpec& spec) {
 void Submit(Control& control, const v1::SubmitRequest& request, std::function<bool()> abandoned,
             std::function<void(absl::StatusOr<v1::Job>)> done) {
   auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));
+  pipeline->to_train = !request.dry_run();
   pipeline->done = [pipe = pipeline.get(), &control, dry_run = request.dry_run(),
                     done = std::move(done)](Answer planned) {
     if (!planned.ok()) return done(planned.status());

@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/model/config.h"
+#include "coordinator/planning/continues.h"
 #include "coordinator/planning/frames.h"
 #include "coordinator/planning/inputs.h"
 #include "coordinator/planning/planner.h"
@@ -32,6 +33,7 @@ constexpr int kOomScore = 800;
 
 absl::Status ReadSpec(const v1::ReadSpecWork& work, v1::PlannerAnswer* answer) {
   ASSIGN_OR_RETURN(*answer->mutable_spec(), ReadJobSpec(work.yaml(), work.base_directory()));
+  if (work.to_train()) RETURN_IF_ERROR(CheckContinues(answer->spec()));
   const v1::JobSpec& spec = answer->spec();
   const auto config = ParseModelConfig(spec.model().config_json(), spec.data().sequence_length());
   if (config.ok()) answer->set_layers(config->layers);  // else planning says what is wrong

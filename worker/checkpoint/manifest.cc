@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/manifest_text.h"
 #include "worker/checkpoint/file_reader.h"
 #include "worker/checkpoint/file_sum.h"
 
@@ -27,7 +28,6 @@ using Json = nlohmann::ordered_json;
 constexpr char kFormat[] = "terrace-checkpoint";
 constexpr int64_t kVersion = 2;  // 1 knew "xxh3" alone; it is read as well
 constexpr int64_t kOldestVersion = 1;
-constexpr int64_t kLimitBytes = 16 << 20;
 constexpr int kMaxDepth = 64;  // writing JSON recurses
 constexpr size_t kReadBytes = size_t{1} << 20;
 
@@ -123,7 +123,7 @@ absl::StatusOr<ManifestFile> DescribeFile(std::string_view folder, const std::st
 
 absl::StatusOr<Manifest> ReadManifest(std::string_view folder) {
   const std::string path = PathIn(folder, kManifestName);
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kLimitBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kManifestBytesMax));
   try {
     const Json json = Json::parse(text, [](int depth, Json::parse_event_t, Json&) {
       if (depth > kMaxDepth) throw std::invalid_argument("it is nested too deeply");
@@ -132,6 +132,10 @@ absl::StatusOr<Manifest> ReadManifest(std::string_view folder) {
     if (json.at("format") != kFormat || !KnowsVersion(json.at("version"))) {
       return absl::InvalidArgumentError(absl::StrCat(path, " is not a ", kFormat, " of version ",
                                                      kOldestVersion, " to ", kVersion));
+    }
+    const absl::Status sealed = CheckManifestSeal(text);
+    if (!sealed.ok()) {
+      return absl::DataLossError(absl::StrCat(path, " is damaged: ", sealed.message()));
     }
     return FromJson(json);
   } catch (const std::exception& error) {
@@ -158,8 +162,10 @@ absl::Status WriteManifest(std::string_view folder, const Manifest& manifest) {
   json["files"] = std::move(files);
   json["spec"] = Json::parse(manifest.spec_json, nullptr, /*allow_exceptions=*/false);
   if (!json["spec"].is_object()) json["spec"] = Json::object();
-  return WriteSyncedFile(PathIn(folder, kManifestName),
-                         json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  json[kManifestSealKey] = UnsealedManifest();
+  return WriteSyncedFile(
+      PathIn(folder, kManifestName),
+      SealManifest(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"));
 }
 
 }  // namespace terrace

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/resume_point.h"
 
-#include <google/protobuf/util/json_util.h>
-
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
+#include "proto/manifest_text.h"
 #include "proto/spec_changes.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/manifest.h"
@@ -19,37 +20,33 @@ absl::Status Refused(v1::Reason reason, std::string message) {
   return WithReason(absl::FailedPreconditionError(std::move(message)), reason);
 }
 
-// Of the spec that the checkpoint keeps. An old one that does not parse is compared with nothing.
-absl::StatusOr<std::vector<SpecChange>> ChangesSince(const std::string& path,
-                                                     const v1::JobSpec& now) {
-  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(path));
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  v1::JobSpec then;
-  const auto parsed =
-      google::protobuf::util::JsonStringToMessage(manifest.spec_json, &then, options);
-  if (!parsed.ok() || !then.has_train()) return std::vector<SpecChange>();
-  return SpecChanges(then, now);
-}
-
-absl::Status CheckChanges(const CheckpointInfo& from, const v1::JobSpec& spec,
-                          ResumePoint* point) {
-  ASSIGN_OR_RETURN(const std::vector<SpecChange> changes, ChangesSince(from.path, spec));
-  const std::string breaking = DescribeChanges(changes, /*breaking_only=*/true);
-  if (!breaking.empty() && spec.checkpoint().resume() != "always") {
-    return Refused(
-        v1::REASON_WEIGHTS_ERROR,
-        absl::StrCat("cannot resume from ", from.path, ": the job has changed since, ", breaking,
-                     ", so that its numbers would be no continuation; name another "
-                     "checkpoint.directory, or set checkpoint.resume: always to go on from there "
-                     "all the same"));
-  }
+absl::Status CheckChanges(const CheckpointInfo& from, const v1::JobSpec& spec, ResumePoint* point) {
+  ASSIGN_OR_RETURN(const std::string text,
+                   ReadTextFile(PathIn(from.path, kManifestName), kManifestBytesMax));
+  // An old one whose spec does not parse is compared with nothing.
+  const std::optional<v1::JobSpec> then = SpecOfManifest(text);
+  if (!then || !then->has_train()) return absl::OkStatus();
+  const std::vector<SpecChange> changes = SpecChanges(*then, spec);
+  std::string refusal = WhyNoContinuation(from.path, changes, spec);
+  if (!refusal.empty()) return Refused(v1::REASON_WEIGHTS_ERROR, std::move(refusal));
   if (!changes.empty()) {
-    point->remarks.push_back(absl::StrCat("since the checkpoint of step ", from.step,
-                                          " the job has changed: ",
-                                          DescribeChanges(changes, /*breaking_only=*/false)));
+    point->remarks.push_back(
+        absl::StrCat("since the checkpoint of step ", from.step,
+                     " the job has changed: ", DescribeChanges(changes, /*breaking_only=*/false)));
   }
   return absl::OkStatus();
+}
+
+// The beginning, for a job that does not resume; it says what lies there all the same.
+ResumePoint BesideDamagedOnes(const std::string& directory) {
+  ResumePoint point;
+  const auto list = ListCheckpoints(directory);
+  if (!list.ok() || list->empty()) return point;
+  point.remarks.push_back(absl::StrCat(
+      "every checkpoint in ", directory, " is damaged, the newest so: ", list->back().problem,
+      "; checkpoint.resume is never, and so the job begins anew: its own checkpoints will take "
+      "their place"));
+  return point;
 }
 
 }  // namespace
@@ -59,7 +56,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epo
   const bool own = epoch > 1;
   if (checkpoint.resume() == "never" && !own) {
     const auto newest = NewestCheckpoint(checkpoint.directory());
-    if (!newest.ok()) return ResumePoint();
+    if (!newest.ok()) return BesideDamagedOnes(checkpoint.directory());
     return Refused(v1::REASON_CHECKPOINT_ERROR,
                    absl::StrCat("checkpoint.resume: got never, but ", checkpoint.directory(),
                                 " holds the checkpoint of step ", newest->step,

@@ -61,8 +61,39 @@ class ChangedTest(TerraceTest):
                 changed = {"train.steps": 50, **changes}
                 refused = self.train(self.again(first, changed), code=INVALID_INPUT)
                 self.refused(refused, "cannot resume", word, "checkpoint.resume: always", "another checkpoint.directory")
-                self.assertEqual(refused.events("step"), [])
+                self.assertEqual(refused.events("state"), [], "before it is a job")
+                self.terrace("plan", self.again(first, changed))
         self.train(self.again(first, {"train.steps": 50, "train.global_batch": 16, "checkpoint.resume": "always"}))
+
+
+    def test_all_that_differs_from_the_job_of_the_directory_is_named(self):
+        first = self.job(EVERY_10)
+        self.train(first)
+        other = self.again(first, {"model.config": {**GPT, "n_layer": GPT["n_layer"] + 1, "n_head": GPT["n_head"] * 2}, "train.seed": 7})
+        self.refused(self.train(other, code=INVALID_INPUT), "model.config.n_layer", "model.config.n_head", "train.seed")
+
+    def test_a_digit_of_a_manifest_that_has_changed_is_damage(self):
+        job = self.job(EVERY_10)
+        whole = self.train(job)
+        newest = self.checkpoints(job)[-1] / "manifest.json"
+        text = newest.read_text()
+        seed = text.index('"seed": ') + len('"seed": ')
+        newest.write_text(text[:seed] + str((int(text[seed]) + 1) % 10) + text[seed + 1:])
+        result = self.train(job)
+        self.assertEqual(result.losses, {step: whole.losses[step] for step in range(21, 31)})
+        warning, = (event["text"] for event in result.events("warning"))
+        self.assertIn("manifest.json is damaged: its checksum", warning)
+
+    def test_never_beside_damaged_checkpoints_says_so(self):
+        job = self.job({**EVERY_10, "checkpoint.resume": "never"})
+        whole = self.train(job)
+        for folder in self.checkpoints(job):
+            (folder / "model.safetensors").unlink()
+        result = self.train(job)
+        self.assertEqual(result.losses, whole.losses)
+        warning, = (event["text"] for event in result.events("warning"))
+        for word in ("every checkpoint in", "model.safetensors", "checkpoint.resume is never", "begins anew"):
+            self.assertIn(word, warning)
 
 
 class NotFiniteTest(TerraceTest):

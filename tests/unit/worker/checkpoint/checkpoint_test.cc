@@ -163,6 +163,10 @@ void WriteFirstVersion(const std::string& folder) {
   ASSERT_NE(text.find(version), std::string::npos);
   text.replace(text.find(version), version.size(), "\"version\": 1");
   ASSERT_EQ(text.find("sum64"), std::string::npos);
+  // It had no sum of its own.
+  const size_t seal = text.find(",\n  \"manifest_sha256\"");
+  ASSERT_NE(seal, std::string::npos);
+  text.replace(seal, std::string::npos, "\n}\n");
   ASSERT_TRUE(WriteSyncedFile(folder + "/manifest.json", text).ok());
 }
 
@@ -212,6 +216,26 @@ TEST_F(CheckpointTest, ADirectoryThatIsNotThereIsNotFound) {
   EXPECT_EQ(ListCheckpoints(folder_.path("none")).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(NewestCheckpoint(folder_.path()).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(VerifyCheckpoint(folder_.path("none")).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointTest, ADigitOfTheManifestThatHasChangedIsFound) {
+  const std::string path = Write(1).value().path;
+  const std::string whole = ReadTextFile(path + "/manifest.json", 1 << 20).value();
+  int digits = 0;
+  const size_t seal = whole.find("manifest_sha256"), sum = whole.find(": ", seal);
+  for (size_t at = whole.find("\"tokens\""); at < whole.size(); ++at) {
+    // Without its key there is no sum, but then all else is as it was.
+    if (whole[at] < '0' || whole[at] > '9' || (at > seal && at < sum)) continue;
+    std::string text = whole;
+    text[at] ^= 1;
+    ASSERT_TRUE(WriteSyncedFile(path + "/manifest.json", text).ok());
+    EXPECT_EQ(ReadManifest(path).status().code(), absl::StatusCode::kDataLoss) << text;
+    EXPECT_FALSE(ListCheckpoints(folder_.path()).value()[0].complete);
+    ++digits;
+  }
+  EXPECT_GT(digits, 60);
+  ASSERT_TRUE(WriteSyncedFile(path + "/manifest.json", whole).ok());
+  EXPECT_TRUE(VerifyCheckpoint(path).ok());
 }
 
 TEST_F(CheckpointTest, ADamagedManifestIsDataLoss) {
