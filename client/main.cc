@@ -99,6 +99,11 @@ class CommandLine {
     app_.add_option("--tls-key", global_.tls_key, "Own private key (PEM)");
   }
 
+  static void AddBy(CLI::App* command, std::string& by) {
+    command->add_option("--by", by, "layer: memory of each layer, and what would lower it")
+        ->check(CLI::IsMember({"layer"}));
+  }
+
   static void AddRunLogs(CLI::App* command, RunLogOptions& logs) {
     command->add_option("--csv", logs.csv, "Log steps as a table into this file");
     command->add_option("--tensorboard", logs.tensorboard,
@@ -122,6 +127,7 @@ class CommandLine {
     plan->add_option("--cluster", plan_.cluster,
                      "Plan on paper: DEVICExN:NODES, such as h100x8:128, or a cluster.yaml")
         ->excludes("--profile");
+    AddBy(plan, plan_.by);
     plan->add_option("--html", plan_.html, "Write a page about the plan");
     plan->add_option("--svg", plan_.svg, "Write the pictures of that page alone");
     plan->add_option("--trace", plan_.trace, "Write the simulated step for ui.perfetto.dev (JSON)");
@@ -229,6 +235,7 @@ class CommandLine {
     CLI::App* memory = app_.add_subcommand("memory", "Show what the ranks of a job hold");
     memory->add_option("job", memory_.job, "Job id")->required();
     memory->add_flag("-w,--watch", memory_.watch, "Again each second until the job ends");
+    AddBy(memory, memory_.by);
     memory->add_option("--html", memory_.html, "Write a page about the memory over one step");
     memory->add_option("--snapshot", memory_.snapshot,
                        "Write a snapshot for PyTorch's memory viewer (pickle)");

@@ -40,6 +40,7 @@ struct MemoryOptions {
   bool watch = false;
   std::string html;  // files to write; empty: none
   std::string snapshot;
+  std::string by;  // "layer", or empty
 };
 struct CancelOptions {
   std::string job;
@@ -68,6 +69,7 @@ struct PlanOptions {
   std::string profile;  // file that `terrace profile -o json` wrote; empty: what is kept
   std::string cluster;  // on paper: "h100x8:128" or the path of a file; empty: what is here
   std::string html, svg, trace;  // files to write; empty: none
+  std::string by;                // "layer", or empty
 };
 struct ProfileOptions {
   std::string device = "auto";  // "auto": the cores, and the GPUs where there are any

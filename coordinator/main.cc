@@ -49,6 +49,7 @@ struct Options {
   std::string profile;
   std::string cluster;
   PlanFiles files;
+  std::string by;
   std::string program_file;
   ImportOptions import;
   EstimateOptions estimate;
@@ -104,7 +105,7 @@ int Plan(const Options& options) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   const absl::Status written = WritePlanFiles(*prepared, options.files);
   if (!written.ok()) return Exit(options, written);
-  std::fputs(PlanOutput(*prepared, seconds.count(), options.output == "json").c_str(), stdout);
+  std::fputs(PlanOutput(*prepared, seconds.count(), options.output == "json", !options.by.empty()).c_str(), stdout);
   if (prepared->refusal.ok()) return 0;
   std::fprintf(stderr, "terrace-coordinator: %s\n",
                std::string(prepared->refusal.message()).c_str());
@@ -245,6 +246,8 @@ int Main(int argc, char** argv) {
   plan->add_option("--html", options.files.html, "write a page about the plan");
   plan->add_option("--svg", options.files.svg, "write its picture alone");
   plan->add_option("--trace", options.files.trace, "write the simulated step for Perfetto");
+  plan->add_option("--by", options.by, "layer: also the memory of each layer")
+      ->check(CLI::IsMember({"layer"}));
   CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
   AddSpec(*explain, options);
   explain->add_option("--sequence", options.sequence, "only this one: train, eval");

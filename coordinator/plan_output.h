@@ -12,6 +12,7 @@
 
 namespace terrace {
 
-std::string PlanOutput(const Prepared& prepared, double search_seconds, bool json);
+// With `by_layer` also the memory of each layer.
+std::string PlanOutput(const Prepared& prepared, double search_seconds, bool json, bool by_layer);
 
 }  // namespace terrace

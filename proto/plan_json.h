@@ -20,6 +20,7 @@ struct PlanJsonExtras {
   double search_seconds = 0;    // measured by who called the planner
   std::string model_name = {};  // empty: the family's
   std::string error = {};       // why the job is refused; empty: it is not
+  std::string layers = {};      // LayerJson() of its programs; empty: not asked for
 };
 // What a spec calls its model: the preset's name, of a config.json its folder, of another file its
 // name without the ending; of a model that stands in the spec itself its family.

@@ -16,6 +16,7 @@
 #include "client/memory_picture.h"
 #include "client/memory_snapshot.h"
 #include "client/print.h"
+#include "proto/layer_report.h"
 
 namespace terrace {
 namespace {
@@ -96,6 +97,45 @@ absl::Status Follow(const GlobalOptions& global, Connection& connection, const s
   }
 }
 
+// What the reports of ranks say of an instruction begins with its number.
+absl::StatusOr<std::vector<LayerMemory>> LayersNow(const v1::RankMemory& rank,
+                                                   std::span<const v1::Program> programs,
+                                                   const v1::Layout& layout) {
+  const uint32_t ranks_of_a_stage = layout.ranks() / std::max(1u, layout.pipeline_parallel());
+  const size_t stage = rank.rank() / std::max(1u, ranks_of_a_stage);
+  uint32_t instruction = 0;
+  if (stage >= programs.size() || std::sscanf(rank.instruction().c_str(), "%u", &instruction) != 1)
+    return std::vector<LayerMemory>();  // between executions
+  ASSIGN_OR_RETURN(const LiveMemory memory, LiveMemory::Create(&programs[stage]));
+  for (int i = 0; i < programs[stage].sequences_size(); ++i) {
+    const v1::Sequence& sequence = programs[stage].sequences(i);
+    const bool is_in = instruction < static_cast<uint32_t>(sequence.instructions_size());
+    if (sequence.name() == rank.sequence() && is_in) return LayersAt(memory, i, instruction);
+  }
+  return std::vector<LayerMemory>();
+}
+
+// Planned at the peak and, of a job that runs, as its first rank holds it now.
+absl::Status ShowLayers(const GlobalOptions& global, Connection& connection,
+                        const std::string& id) {
+  ASSIGN_OR_RETURN(const v1::Job job, connection.Get(id));
+  ASSIGN_OR_RETURN(const std::vector<v1::Program> programs, ProgramsOf(connection, id));
+  const v1::Layout& layout = job.plan().layout();
+  ASSIGN_OR_RETURN(const std::vector<LayerMemory> planned, LayersOfPrograms(programs));
+  std::vector<LayerMemory> now;
+  if (const auto live = connection.GetMemory(id); live.ok() && live->ranks_size() > 0) {
+    ASSIGN_OR_RETURN(now, LayersNow(live->ranks(0), programs, layout));
+  }
+  if (global.json()) {
+    std::printf("{\"planned\": %s, \"now\": %s}\n", LayerJson(planned, layout).c_str(),
+                LayerJson(now, layout).c_str());
+    return absl::OkStatus();
+  }
+  std::printf("%s", LayerText(planned, layout, "at the peak").c_str());
+  if (!now.empty()) std::printf("\n%s", LayerText(now, layout, "now, of rank 0").c_str());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int MemoryCommand(const GlobalOptions& global, const MemoryOptions& options) {
@@ -106,6 +146,10 @@ int MemoryCommand(const GlobalOptions& global, const MemoryOptions& options) {
     if (!written.ok()) return Fail(global, written.status());
     PrintWritten(global, *written);
     return 0;
+  }
+  if (!options.by.empty()) {
+    const absl::Status shown = ShowLayers(global, **connection, options.job);
+    return shown.ok() ? 0 : Fail(global, shown);
   }
   if (options.watch) {
     const absl::Status followed = Follow(global, **connection, options.job);

@@ -16,11 +16,11 @@ namespace {
 
 // Made of the programs, which a coordinator keeps to itself until a job is submitted.
 absl::Status CheckFilesAreMadeHere(const PlanOptions& options) {
-  if (options.html.empty() && options.svg.empty() && options.trace.empty()) {
+  if (options.html.empty() && options.svg.empty() && options.trace.empty() && options.by.empty()) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "--html, --svg and --trace are written for plans that are made here; leave --coordinator and "
+      "--html, --svg, --trace and --by are for plans that are made here; leave --coordinator and "
       "TERRACE_COORDINATOR away, or name the hardware with --cluster");
 }
 
@@ -43,6 +43,7 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
       arguments.insert(arguments.end(), {"--cluster", options.cluster});
     }
     if (!options.html.empty()) arguments.insert(arguments.end(), {"--html", options.html});
+    if (!options.by.empty()) arguments.insert(arguments.end(), {"--by", options.by});
     if (!options.svg.empty()) arguments.insert(arguments.end(), {"--svg", options.svg});
     if (!options.trace.empty()) arguments.insert(arguments.end(), {"--trace", options.trace});
     return Fail(global, Exec(*program, arguments));

@@ -65,6 +65,16 @@ class LayoutPlanTest(TerraceTest):
             rope = 32 * head_dim * 4  # a table of cosines and sines
             self.assertEqual(bytes_of["PARAMETER"], 4 * elements + rope)
 
+    def test_memory_by_layer_sums_to_what_the_plan_holds(self):
+        plan = self.terrace("plan", self.pipelined(), "--by", "layer", "-o", "json").json()
+        self.assertEqual([one["stage"] for one in plan["layers"]], [0, 1])
+        for one, memory in zip(plan["layers"], plan["memory"]):
+            self.assertEqual(one["bytes"], sum(sum(layer["bytes"].values()) for layer in one["layers"]))
+            self.assertLessEqual(one["bytes"], memory["arena_bytes"])
+            self.assertGreater(one["bytes"], 0.9 * memory["arena_bytes"])
+        self.assertIn("embedding", [layer["layer"] for layer in plan["layers"][0]["layers"]])
+        self.assertIn("hot spots", self.terrace("plan", self.pipelined(), "--by", "layer").out)
+
     def test_explain_begins_with_the_table_of_1f1b(self):
         text = self.terrace("explain", self.pipelined()).out
         self.assertIn("schedule 1f1b: 2 stages, 6 micro-batches", text)

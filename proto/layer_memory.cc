@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/layer_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
+namespace terrace {
+namespace {
+
+// Layers in model order; those that are no layer lie around them.
+using Place = int32_t;
+constexpr Place kEmbedding = -1;
+constexpr Place kHead = std::numeric_limits<Place>::max() - 1;
+constexpr Place kOther = std::numeric_limits<Place>::max();
+
+std::string NameOf(Place place) {
+  if (place == kEmbedding) return "embedding";
+  if (place == kHead) return "head";
+  return place == kOther ? "other" : absl::StrCat("layer ", place);
+}
+
+// kOther where the name tells nothing.
+Place PlaceInName(const std::string& name) {
+  for (const absl::string_view part : absl::StrSplit(name, '.')) {
+    int32_t layer = 0;
+    if (absl::StartsWith(part, "layer") && absl::SimpleAtoi(part.substr(5), &layer)) return layer;
+    if (part == "embedding") return kEmbedding;
+    if (part == "head") return kHead;
+  }
+  return kOther;
+}
+
+// By buffer.
+std::vector<Place> PlacesOf(const v1::Program& program, const v1::Sequence& sequence) {
+  std::vector<Place> places;
+  for (const v1::Buffer& buffer : program.buffers()) places.push_back(PlaceInName(buffer.name()));
+  for (const v1::Instruction& instruction : sequence.instructions()) {
+    if (instruction.layer() < 0) continue;
+    for (const v1::Operand& operand : instruction.operands()) {
+      const bool makes = operand.access() == v1::WRITE;
+      if (!makes || operand.buffer() >= places.size()) continue;
+      if (places[operand.buffer()] == kOther) places[operand.buffer()] = instruction.layer();
+    }
+  }
+  return places;
+}
+
+class Layers {
+ public:
+  Layers(const LiveMemory& memory, int sequence)
+      : memory_(memory),
+        sequence_(sequence),
+        list_(memory.program().sequences(sequence)),
+        places_(PlacesOf(memory.program(), list_)) {}
+
+  // The instruction at which the tier holds most: the first of them.
+  uint32_t Peak(v1::Tier tier) const {
+    const std::vector<int64_t> held = Course(tier, nullptr);
+    return static_cast<uint32_t>(std::max_element(held.begin(), held.end()) - held.begin());
+  }
+
+  LayerMemory At(v1::Tier tier, uint32_t instruction) const {
+    const v1::Instruction& here = list_.instructions(static_cast<int>(instruction));
+    LayerMemory result{.stage = memory_.program().stage(),
+                       .tier = tier,
+                       .instruction = instruction,
+                       .words = InstructionWords(here)};
+    std::map<Place, LayerHeld> layers;
+    for (const v1::Buffer& buffer : memory_.program().buffers()) {
+      if (!IsIn(buffer, tier)) continue;
+      LayerHeld& layer = layers[places_[buffer.id()]];
+      const auto [first, last] = LifeOf(buffer);
+      const auto at = static_cast<int32_t>(instruction);
+      if (first <= at && at <= last) layer.bytes[buffer.class_()] += buffer.bytes();
+    }
+    for (auto& [place, layer] : layers) {
+      layer.layer = NameOf(place);
+      const std::vector<int64_t> held = Course(tier, &place);
+      layer.most_bytes = *std::max_element(held.begin(), held.end());
+      if (layer.most_bytes > 0) result.layers.push_back(layer);
+    }
+    return result;
+  }
+
+  std::vector<v1::Tier> Tiers() const {
+    std::vector<v1::Tier> tiers;
+    for (const v1::Arena& arena : memory_.program().arenas()) {
+      if (arena.bytes() > 0 && list_.instructions_size() > 0) tiers.push_back(arena.tier());
+    }
+    return tiers;
+  }
+
+ private:
+  bool IsIn(const v1::Buffer& buffer, v1::Tier tier) const {
+    const v1::Program& program = memory_.program();
+    return buffer.class_() != v1::EXTERNAL &&
+           buffer.arena() < static_cast<uint32_t>(program.arenas_size()) &&
+           program.arenas(static_cast<int>(buffer.arena())).tier() == tier;
+  }
+  // Instructions in list order; the first is behind the last of a buffer that the sequence does not
+  // use.
+  std::pair<int32_t, int32_t> LifeOf(const v1::Buffer& buffer) const {
+    if (buffer.lifetime() == v1::PERSISTENT) return {0, list_.instructions_size() - 1};
+    const auto life = memory_.Life(sequence_, buffer.id());
+    return life.first < 0 ? std::pair<int32_t, int32_t>{1, 0} : life;
+  }
+  // Bytes by instruction: of all layers, or of the one at `place`.
+  std::vector<int64_t> Course(v1::Tier tier, const Place* place) const {
+    std::vector<int64_t> change(static_cast<size_t>(list_.instructions_size()) + 1);
+    for (const v1::Buffer& buffer : memory_.program().buffers()) {
+      if (!IsIn(buffer, tier) || (place != nullptr && places_[buffer.id()] != *place)) continue;
+      const auto [first, last] = LifeOf(buffer);
+      if (first > last) continue;
+      change[static_cast<size_t>(first)] += buffer.bytes();
+      change[static_cast<size_t>(last) + 1] -= buffer.bytes();
+    }
+    change.pop_back();
+    for (size_t i = 1; i < change.size(); ++i) change[i] += change[i - 1];
+    return change;
+  }
+
+  const LiveMemory& memory_;
+  const int sequence_;
+  const v1::Sequence& list_;
+  const std::vector<Place> places_;  // by buffer
+};
+
+}  // namespace
+
+std::vector<LayerMemory> LayersAtPeak(const LiveMemory& memory, int sequence) {
+  const Layers layers(memory, sequence);
+  std::vector<LayerMemory> tiers;
+  for (const v1::Tier tier : layers.Tiers()) tiers.push_back(layers.At(tier, layers.Peak(tier)));
+  return tiers;
+}
+
+std::vector<LayerMemory> LayersAt(const LiveMemory& memory, int sequence, uint32_t instruction) {
+  const Layers layers(memory, sequence);
+  std::vector<LayerMemory> tiers;
+  for (const v1::Tier tier : layers.Tiers()) tiers.push_back(layers.At(tier, instruction));
+  return tiers;
+}
+
+}  // namespace terrace

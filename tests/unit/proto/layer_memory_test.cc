@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/layer_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+#include "proto/layer_report.h"
+
+namespace terrace {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+// Three equal layers of weights; each makes an activation of 10, which the backward pass of that
+// layer reads; the head's logits, 50, come between.
+class LayerMemoryTest : public testing::Test {
+ protected:
+  LayerMemoryTest() {
+    v1::Arena* arena = program_.add_arenas();
+    arena->set_tier(v1::DEVICE);
+    arena->set_bytes(1000);
+    program_.add_streams()->set_kind(v1::COMPUTE);
+    Add("weights.embedding", v1::PARAMETER, 40, v1::PERSISTENT);
+    for (int layer = 0; layer < 3; ++layer) {
+      Add(absl::StrCat("weights.layer", layer), v1::PARAMETER, 100, v1::PERSISTENT);
+    }
+    for (int layer = 0; layer < 3; ++layer) Add("scratch", v1::ACTIVATION, 10, v1::STEP);
+    Add("mb0.head.logits", v1::ACTIVATION, 50, v1::STEP);
+    Add("tokens", v1::INPUT, 4, v1::STEP);
+    program_.add_sequences()->set_name("train");
+    for (int layer = 0; layer < 3; ++layer) Run(layer, {{4u + layer, v1::WRITE}});
+    Run(-1, {{7, v1::WRITE}, {8, v1::WRITE}});
+    for (int layer = 2; layer >= 0; --layer) Run(layer, {{4u + layer, v1::READ}});
+  }
+  void Add(const std::string& name, v1::BufferClass buffer_class, int64_t bytes,
+           v1::Lifetime lifetime) {
+    v1::Buffer* buffer = program_.add_buffers();
+    buffer->set_id(static_cast<uint32_t>(program_.buffers_size() - 1));
+    buffer->set_name(name);
+    buffer->set_class_(buffer_class);
+    buffer->set_bytes(bytes);
+    buffer->set_lifetime(lifetime);
+    if (lifetime == v1::STEP) buffer->set_sequence("train");
+  }
+  void Run(int layer, const std::vector<std::pair<uint32_t, v1::Access>>& operands) {
+    v1::Sequence* train = program_.mutable_sequences(0);
+    v1::Instruction* instruction = train->add_instructions();
+    instruction->set_id(static_cast<uint32_t>(train->instructions_size() - 1));
+    instruction->set_layer(layer);
+    instruction->mutable_compute();
+    instruction->set_text("run");
+    for (const auto& [buffer, access] : operands) {
+      instruction->add_operands()->set_buffer(buffer);
+      instruction->mutable_operands(instruction->operands_size() - 1)->set_access(access);
+    }
+  }
+  LiveMemory Live() { return *LiveMemory::Create(&program_); }
+
+  v1::Program program_;
+};
+
+TEST_F(LayerMemoryTest, ABufferBelongsToTheLayerOfItsNameOrOfItsMaker) {
+  const LiveMemory live = Live();
+  const std::vector<LayerMemory> peak = LayersAtPeak(live, 0);
+  ASSERT_EQ(peak.size(), 1u);
+  EXPECT_EQ(peak[0].instruction, 3u) << "the logits";
+  std::vector<std::string> names;
+  for (const LayerHeld& layer : peak[0].layers) names.push_back(layer.layer);
+  EXPECT_THAT(names, ElementsAre("embedding", "layer 0", "layer 1", "layer 2", "head", "other"));
+  EXPECT_EQ(peak[0].layers[1].bytes[v1::PARAMETER], 100);
+  EXPECT_EQ(peak[0].layers[1].bytes[v1::ACTIVATION], 10);
+  EXPECT_EQ(peak[0].layers[4].bytes[v1::ACTIVATION], 50);
+  EXPECT_EQ(peak[0].layers[5].bytes[v1::INPUT], 4);
+}
+
+TEST_F(LayerMemoryTest, AnotherInstructionHoldsLess) {
+  const LiveMemory live = Live();
+  const std::vector<LayerMemory> last = LayersAt(live, 0, 6);
+  EXPECT_EQ(last[0].layers[1].bytes[v1::ACTIVATION], 10) << "read there for the last time";
+  EXPECT_EQ(last[0].layers[2].bytes[v1::ACTIVATION], 0);
+  EXPECT_EQ(last[0].layers[2].most_bytes, 110);
+}
+
+TEST_F(LayerMemoryTest, EqualLayersAreOneLineAndHotSpotsComeWithAdvice) {
+  const LiveMemory live = Live();
+  const std::vector<LayerMemory> peak = LayersAtPeak(live, 0);
+  v1::Layout layout;
+  layout.set_recompute("none");
+  layout.set_micro_batch(1);
+  layout.set_data_parallel(2);
+  const std::string text = LayerText(peak, layout, "at the peak");
+  EXPECT_THAT(text, AllOf(HasSubstr("layers 0 to 2, parameter: 300 B, 70.8 %; layout.zero: 3"),
+                          HasSubstr("head, activation: 50 B, 11.8 %; layout.recompute: block")));
+  const auto json = nlohmann::json::parse(LayerJson(peak, layout));
+  EXPECT_EQ(json["layers"][0]["hot_spots"][0]["bytes"], 300);
+  EXPECT_EQ(json["layers"][0]["layers"].size(), 6u);
+}
+
+TEST_F(LayerMemoryTest, AdviceNeverNamesWhatIsSoAlready) {
+  const LiveMemory live = Live();
+  const std::vector<LayerMemory> peak = LayersAtPeak(live, 0);
+  v1::Layout layout;
+  layout.set_recompute("block");
+  layout.set_micro_batch(1);
+  layout.set_data_parallel(2);
+  layout.set_zero_stage(3);
+  layout.mutable_offload()->mutable_parameter()->set_host(1);
+  layout.mutable_offload()->mutable_activation()->set_host(1);
+  for (const HotSpot& spot : HotSpots(peak[0], layout)) EXPECT_EQ(spot.advice, "") << spot.layer;
+}
+
+}  // namespace
+}  // namespace terrace
