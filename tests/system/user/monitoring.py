@@ -60,6 +60,8 @@ class MonitoredTest(ServiceTest):
             self.run_command([ALERTMANAGER, f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/alerts",
                               f"--web.listen-address={self.alertmanager}", "--cluster.listen-address=", "--log.level=warn"])
         self.wait_until(lambda: self.answers(f"http://{self.prometheus}/-/ready"), "Prometheus is ready")
+        targets = 1 + len(self.nodes())
+        self.wait_until(lambda: len([up for _, up in self.query("up") if up == 1]) == targets, "all targets are scraped")
 
     def write_targets(self):
         addresses = {"coordinators": [self.coordinator_metrics], "workers": [node["metrics_address"] for node in self.nodes()]}
