@@ -116,11 +116,11 @@ class GrpcConnection final : public Connection {
     return FromGrpc(stream->Finish());
   }
   absl::Status Logs(const v1::LogsRequest& request,
-                    const std::function<void(const std::string&)>& visit) override {
+                    const std::function<void(const v1::LogsChunk&)>& visit) override {
     grpc::ClientContext context;
     const auto stream = stub_->Logs(&context, request);
     v1::LogsChunk chunk;
-    while (stream->Read(&chunk)) visit(chunk.text());
+    while (stream->Read(&chunk)) visit(chunk);
     return FromGrpc(stream->Finish());
   }
 

@@ -36,7 +36,7 @@ class Connection {
   virtual absl::Status Watch(const v1::WatchJobRequest& request,
                              const std::function<bool(const v1::JobEvent&)>& visit) = 0;
   virtual absl::Status Logs(const v1::LogsRequest& request,
-                            const std::function<void(const std::string&)>& visit) = 0;
+                            const std::function<void(const v1::LogsChunk&)>& visit) = 0;
 };
 
 }  // namespace terrace

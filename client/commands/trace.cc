@@ -18,7 +18,8 @@ absl::StatusOr<std::string> Fetch(Connection& connection, const TraceOptions& op
   request.set_rank(options.rank);
   request.set_trace(true);
   std::string trace;
-  RETURN_IF_ERROR(connection.Logs(request, [&](const std::string& text) { trace += text; }));
+  RETURN_IF_ERROR(
+      connection.Logs(request, [&](const v1::LogsChunk& chunk) { trace += chunk.text(); }));
   return trace;
 }
 

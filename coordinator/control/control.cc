@@ -214,6 +214,7 @@ absl::StatusOr<uint64_t> Control::ReadLog(const v1::LogsRequest& request, LogSin
   read->set_follow(request.follow());
   read->set_tail_lines(request.tail_lines());
   read->set_trace(request.trace());
+  if (request.has_after()) *read->mutable_after() = request.after();
   log_readers_[id] = {worker, *read, std::move(sink)};
   Send(worker, message);
   return id;

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/control/submit.h"
 #include "coordinator/server/rpc.h"
 #include "coordinator/server/stream_writer.h"
-#include "coordinator/control/submit.h"
 #include "proto/v1/job.grpc.pb.h"
 
 namespace terrace {
@@ -89,13 +89,14 @@ class LogStream final : public StreamWriter<v1::LogsChunk> {
   }
 
   void Take(const v1::LogText& text) {
-    if (!text.text().empty()) {
+    if (!text.text().empty() || text.has_position()) {
       queued_bytes_ += text.text().size();
       if (queued_bytes_ > kLogBytesQueuedMax) {
         return End(absl::ResourceExhaustedError("the log grows faster than it is read"));
       }
       v1::LogsChunk chunk;
       chunk.set_text(text.text());
+      if (text.has_position()) *chunk.mutable_end() = text.position();
       Push(std::move(chunk));
     }
     if (text.end()) {

@@ -53,11 +53,9 @@ void LogReader::Handle(const v1::ReadLog& request) {
     open_.erase(request.request());
     return;
   }
-  Open open{.request = request, .file = {}, .path = "", .offset = 0, .error = ""};
-  const absl::Status found = Find(open);
-  if (found.ok()) {
-    open.offset = TailOffset(open.file.get(), request.tail_lines());
-  } else {
+  Open open;
+  open.request = request;
+  if (const absl::Status found = Find(open); !found.ok()) {
     open.error = std::string(found.message());
   }
   const auto [added, inserted] = open_.insert_or_assign(request.request(), std::move(open));
@@ -79,32 +77,83 @@ absl::Status LogReader::Find(Open& open) const {
     return absl::ResourceExhaustedError(
         absl::StrCat("this worker reads ", kLogsReadMax, " logs already"));
   }
-  ASSIGN_OR_RETURN(open.path, NewestPath(open.request));
+  const v1::ReadLog& request = open.request;
+  if (request.has_after() && !request.trace()) {
+    open.epoch = std::max<int64_t>(1, request.after().epoch()) - 1;
+    if (OpenNext(open)) {
+      if (open.epoch == request.after().epoch()) open.offset = request.after().offset();
+      return absl::OkStatus();
+    }
+    return absl::NotFoundError(absl::StrCat("there is no log of rank ", request.rank(), " of job ",
+                                            request.job(), " since its start ",
+                                            request.after().epoch(), " on this worker"));
+  }
+  ASSIGN_OR_RETURN(open.path, NewestPath(request));
   open.file = UniqueFd(::open(open.path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!open.file.valid()) return absl::NotFoundError(absl::StrCat("cannot open ", open.path));
+  for (const auto& [epoch, path] : LogsFrom(state_directory_, request.job(), request.rank(), 0)) {
+    if (path == open.path) open.epoch = epoch;
+  }
+  open.offset = TailOffset(open.file.get(), request.tail_lines());
   return absl::OkStatus();
+}
+
+bool LogReader::OpenNext(Open& open) const {
+  const auto logs =
+      LogsFrom(state_directory_, open.request.job(), open.request.rank(), open.epoch + 1);
+  for (const auto& [epoch, path] : logs) {
+    UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.valid()) continue;
+    open.file = std::move(file);
+    open.path = path;
+    open.epoch = epoch;
+    open.offset = 0;
+    return true;
+  }
+  return false;
+}
+
+bool LogReader::SendRest(Open& open) {
+  v1::WorkerMessage message;
+  v1::LogText& text = *message.mutable_log_text();
+  text.set_request(open.request.request());
+  while (!open.request.has_after() || open.sent < kLogTailBytesMax) {
+    std::string& block = *text.mutable_text();
+    block.resize(static_cast<size_t>(kLogChunkBytes));
+    const ssize_t got = pread(open.file.get(), block.data(), block.size(), open.offset);
+    if (got <= 0) return true;
+    block.resize(static_cast<size_t>(got));
+    if (open.epoch > 0) {
+      text.mutable_position()->set_epoch(open.epoch);
+      text.mutable_position()->set_offset(open.offset + got);
+    }
+    if (!ports_.send(message)) return false;
+    open.offset += got;
+    open.sent += got;
+  }
+  return true;
 }
 
 // Where there is no room to send, the next poll goes on from here.
 bool LogReader::Advance(Open& open) {
-  // Before the read: what a rank wrote before it ended is read below.
-  const bool written = open.file.valid() && open.request.follow() && IsWritten(open);
+  const bool positioned = open.request.has_after() && !open.request.trace();
+  while (open.file.valid()) {
+    // Before the read: what a rank wrote before it ended is read below.
+    const bool written = open.request.follow() && IsWritten(open);
+    if (!SendRest(open)) return true;
+    const bool full = positioned && open.sent >= kLogTailBytesMax;
+    if (written && !full) return true;
+    if (!positioned || full || !OpenNext(open)) break;
+  }
   v1::WorkerMessage message;
   v1::LogText& text = *message.mutable_log_text();
   text.set_request(open.request.request());
-  while (open.file.valid()) {
-    std::string& block = *text.mutable_text();
-    block.resize(static_cast<size_t>(kLogChunkBytes));
-    const ssize_t got = pread(open.file.get(), block.data(), block.size(), open.offset);
-    if (got <= 0) break;
-    block.resize(static_cast<size_t>(got));
-    if (!ports_.send(message)) return true;
-    open.offset += got;
-  }
-  if (written) return true;
-  text.clear_text();
   text.set_end(true);
   text.set_error(open.error);
+  if (open.file.valid() && open.epoch > 0) {
+    text.mutable_position()->set_epoch(open.epoch);
+    text.mutable_position()->set_offset(open.offset);
+  }
   return !ports_.send(message);
 }
 

@@ -1,4 +1,5 @@
-// Reads ranks' logs for the coordinator: the last lines, then what is added while somebody follows.
+// Reads ranks' logs for the coordinator: the last lines, then what is added while somebody follows;
+// or all behind a position, in that epoch's log and in those of later epochs.
 // A rank's trace is read in the same way, whole.
 //
 // Used only on the daemon's loop.
@@ -19,7 +20,7 @@
 namespace terrace {
 
 inline constexpr int64_t kLogTailBytesMax =
-    16 << 20;  // the most that is sent of what is there already
+    16 << 20;  // the most that is sent of what is there already, and in one reading of a position
 inline constexpr int64_t kLogChunkBytes = 64 << 10;
 inline constexpr size_t kLogsReadMax = 64;
 
@@ -43,12 +44,18 @@ class LogReader {
     v1::ReadLog request;
     UniqueFd file;  // none: only the error is still to be told
     std::string path;
+    int64_t epoch = 0;  // 0: of a trace, which has no position
     int64_t offset = 0;
+    int64_t sent = 0;   // bytes
     std::string error;  // why there is no file
   };
 
   // False when the reader is done.
   bool Advance(Open& open);
+  // Sends what the present file holds. False when there is no room.
+  bool SendRest(Open& open);
+  // Goes on with the log of the next epoch, where one is there.
+  bool OpenNext(Open& open) const;
   // NOT_FOUND when there is none; RESOURCE_EXHAUSTED when too many are read.
   absl::Status Find(Open& open) const;
   absl::StatusOr<std::string> NewestPath(const v1::ReadLog& request) const;

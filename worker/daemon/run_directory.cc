@@ -171,6 +171,18 @@ absl::StatusOr<std::string> FindLog(std::string_view state, std::string_view job
       absl::StrCat("there is no log of rank ", rank, " of job ", Absl(job), " on this worker"));
 }
 
+std::map<int64_t, std::string> LogsFrom(std::string_view state, std::string_view job, uint32_t rank,
+                                        int64_t epoch) {
+  std::map<int64_t, std::string> logs;
+  if (!IsSafeJobId(job)) return logs;
+  for (const fs::path& folder : Folders(fs::path(RunsFolder(state)) / job)) {
+    const std::optional<int64_t> number = Number(folder.filename().string());
+    const std::string path = LogPath((folder / absl::StrCat(rank)).string());
+    if (number.has_value() && *number >= epoch && fs::exists(path)) logs[*number] = path;
+  }
+  return logs;
+}
+
 absl::StatusOr<std::string> FindTrace(std::string_view state, std::string_view job, uint32_t rank) {
   const std::optional<std::string> found = Newest(state, job, rank, TracePath);
   if (found.has_value()) return *found;

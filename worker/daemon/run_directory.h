@@ -18,6 +18,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,6 +58,9 @@ std::string LastLogLine(std::string_view run_directory);
 std::vector<v1::RankConfig> ScanRuns(std::string_view state);
 // Of the newest epoch of the job on this node that has one. NOT_FOUND when there is none.
 absl::StatusOr<std::string> FindLog(std::string_view state, std::string_view job, uint32_t rank);
+// Of all epochs from that one on that have one, by epoch.
+std::map<int64_t, std::string> LogsFrom(std::string_view state, std::string_view job, uint32_t rank,
+                                        int64_t epoch);
 absl::StatusOr<std::string> FindTrace(std::string_view state, std::string_view job, uint32_t rank);
 
 }  // namespace terrace

@@ -45,11 +45,24 @@ class CrowdedLogReaderTest : public testing::Test {
     request.set_trace(trace);
     reader_.Handle(request);
   }
+  // What comes behind that place.
+  std::string ReadAfter(const v1::LogPosition& after, bool follow) {
+    v1::ReadLog request;
+    request.set_request(5);
+    request.set_job("job-1");
+    request.set_follow(follow);
+    *request.mutable_after() = after;
+    text_.clear();
+    error_.clear();
+    reader_.Handle(request);
+    return text_;
+  }
   bool Take(const v1::WorkerMessage& message) {
     EXPECT_EQ(message.log_text().request(), 5u);
     if (room_ == 0) return false;
     --room_;
     text_ += message.log_text().text();
+    if (message.log_text().has_position()) end_ = message.log_text().position();
     ends_ += message.log_text().end() ? 1 : 0;
     error_ += message.log_text().error();
     return true;
@@ -59,6 +72,7 @@ class CrowdedLogReaderTest : public testing::Test {
   bool live_ = false;
   int room_ = 1000;  // messages that are taken before there is no room
   std::string text_, error_;
+  v1::LogPosition end_;  // the last that was told
   int ends_ = 0;
   LogReader reader_;
 };
@@ -125,6 +139,48 @@ TEST_F(CrowdedLogReaderTest, AFollowedLogEndsWhenTheRankIsStartedAgain) {
   EXPECT_FALSE(reader_.active()) << "nobody writes to the first one any more";
   EXPECT_EQ(ends_, 1);
   EXPECT_EQ(text_, "one\n");
+}
+
+TEST_F(CrowdedLogReaderTest, AReadingGoesOnBehindAPlaceAndIntoTheLogsOfLaterStarts) {
+  Write(1, LogPath, "one\n");
+  Read(/*trace=*/false);
+  EXPECT_EQ(end_.epoch(), 1);
+  EXPECT_EQ(end_.offset(), 4);
+  EXPECT_EQ(ReadAfter(end_, /*follow=*/false), "");
+  Write(1, LogPath, "one\ntwo\n");
+  Write(3, LogPath, "three\n");
+  Write(4, LogPath, "four\n");
+  EXPECT_EQ(ReadAfter(end_, false), "two\nthree\nfour\n");
+  EXPECT_EQ(end_.epoch(), 4);
+  EXPECT_EQ(end_.offset(), 5);
+  live_ = true;
+  EXPECT_EQ(ReadAfter(end_, /*follow=*/true), "");
+  EXPECT_TRUE(reader_.active());
+  Write(4, LogPath, "four\nfive\n");
+  reader_.Poll();
+  EXPECT_EQ(text_, "five\n");
+  Write(5, LogPath, "six\n");
+  reader_.Poll();
+  EXPECT_EQ(text_, "five\nsix\n") << "the same reader goes on with the next start";
+  live_ = false;
+  reader_.Poll();
+  EXPECT_FALSE(reader_.active());
+  end_.set_epoch(7);
+  EXPECT_EQ(ReadAfter(end_, false), "");
+  EXPECT_THAT(error_, HasSubstr("since its start 7"));
+}
+
+TEST_F(CrowdedLogReaderTest, AReadingOfAPlaceEndsBeforeItIsTooLargeAndTheNextHasTheRest) {
+  const std::string line(1023, 'x');
+  std::string text;
+  while (text.size() < kLogTailBytesMax + 3 * kLogChunkBytes) text += line + "\n";
+  Write(1, LogPath, text);
+  end_.set_epoch(1);
+  end_.set_offset(1024);
+  const std::string first = ReadAfter(end_, false);
+  EXPECT_EQ(first.size(), static_cast<size_t>(kLogTailBytesMax));
+  EXPECT_FALSE(reader_.active());
+  EXPECT_EQ(1024 + first.size() + ReadAfter(end_, false).size(), text.size());
 }
 
 }  // namespace
