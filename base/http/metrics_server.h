@@ -8,11 +8,16 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/http/http_server.h"
 
 namespace terrace {
 
-// The text in Prometheus' exposition format 0.0.4; called on the server's thread.
+// A text is served again for so long.
+inline constexpr absl::Duration kMetricsTextKept = absl::Milliseconds(250);
+
+// The text in Prometheus' exposition format 0.0.4; called on the server's thread, and no more often
+// than that.
 using MetricsText = std::function<std::string()>;
 
 // HttpServer::Start at --metrics-listen: of `listen` the address, `insecure` and the TLS files are

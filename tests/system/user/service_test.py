@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Terrace as a service: submit, look, follow, cancel, queue; in tables for people and in JSON for programs; metrics."""
+import concurrent.futures
+import http.client
 import json
 import shutil
 import socket
@@ -280,6 +282,38 @@ class MetricsTest(ServiceTest):
                 while connection.recv(1000):  # gRPC says its settings first
                     pass
         self.assertLess(time.monotonic() - begin, 15)
+
+    def test_ten_thousand_scrapes_and_readers_that_are_slow_delay_no_heartbeat(self):
+        self.start_service(1)
+        job = self.submit(self.job(ENDLESS))
+        self.wait_for_steps(job, 2)
+        addresses = [self.coordinator_metrics, self.nodes()[0]["metrics_address"]]
+        request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+        slow = []
+        for address in addresses:
+            for sent in (b"GET /metr", request * 50) * 10:  # half a request; answers that nobody reads
+                slow.append(socket.create_connection(tuple(address.split(":"))))
+                slow[-1].sendall(sent)
+
+        def scrape(address):
+            connection = http.client.HTTPConnection(address, timeout=30)
+            for _ in range(500):
+                connection.request("GET", "/metrics")
+                self.assertEqual(connection.getresponse().read()[:6], b"# HELP")
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            scrapes = [pool.submit(scrape, address) for address in addresses * 10]
+            worst, steps = 0.0, self.step_of(job)
+            while not all(one.done() for one in scrapes):
+                node, = self.nodes()
+                worst = max(worst, time.time() - int(node["last_heartbeat_unix_ms"]) / 1000)
+                self.assertEqual(node["state"], "ready")
+            for one in scrapes:
+                one.result()
+        self.assertLess(worst, 2.5, "heartbeats come once a second")
+        self.assertGreater(self.step_of(job), steps)
+        for connection in slow:
+            connection.close()
+        self.cli("cancel", "--force", job)
 
     def certificates(self):
         """A certificate authority, and a certificate of this machine that it signed."""

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "base/tcp.h"
 #include "base/unique_fd.h"
 #include "tests/support/http_client.h"
@@ -34,6 +35,21 @@ TEST(MetricsServerTest, ServesItsTextAtOnePath) {
   EXPECT_THAT(Ask(server->port(), "GET /"), HasSubstr("404"));
   EXPECT_THAT(Ask(server->port(), "DELETE /metrics"), HasSubstr("405"));
   EXPECT_THAT(Ask(server->port(), "POST /metrics"), HasSubstr("405"));
+}
+
+TEST(MetricsServerTest, ManyScrapesAskForTheTextOnce) {
+  int asked = 0;
+  const auto server = *ServeMetrics({.address = "127.0.0.1:0"}, [&asked] {
+    return "asked " + std::to_string(++asked) + "\n";
+  });
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < 50; ++i) Ask(server->port(), "GET /metrics");
+  const int texts = 1 + static_cast<int>((absl::Now() - begin) / kMetricsTextKept);
+  EXPECT_LE(asked, texts);
+  absl::SleepFor(kMetricsTextKept);
+  const int before = asked;
+  EXPECT_THAT(Ask(server->port(), "GET /metrics"),
+              HasSubstr("asked " + std::to_string(before + 1) + "\n"));
 }
 
 TEST(MetricsServerTest, ConnectionsThatNeverSpeakKeepNoScrapeWaitingAndAreClosed) {
