@@ -333,5 +333,47 @@ TEST_F(BrokenGangTest, AnEndThatCannotBeStoredIsTriedAgain) {
   EXPECT_THAT(JobNow(id_).message(), HasSubstr("rank 1 on w1: killed by signal 9"));
 }
 
+TEST_F(ReconcilerTest, StepsThatALostGangHadDoneAreRepeatedAlsoForTheNextCoordinator) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  const auto step_to = [&](int64_t step) {
+    clock_.AdvanceMillis(1000);
+    v1::WorkerMessage told;
+    v1::JobEvent* event = told.add_events();
+    event->set_job(id);
+    event->set_epoch(JobNow(id).epoch());
+    event->mutable_step()->set_step(step);
+    Say(w0, told);
+    RankOf("w0", id, 0).mutable_progress()->set_step(step);
+    Settle();
+  };
+  step_to(5);
+  RankOf("w0", id, 0).mutable_progress()->set_checkpoint_step(5);
+  RankOf("w0", id, 0).mutable_progress()->set_checkpoint_unix_ms(1234);
+  Settle();
+  step_to(9);
+  RankOf("w0", id, 0).set_state(v1::RANK_FAILED);
+  Settle();
+  StartCoordinator();
+  Connect(w0);
+  Ready(id);
+  ASSERT_EQ(JobNow(id).state(), v1::RUNNING);
+  ASSERT_EQ(JobNow(id).progress().checkpoint_step(), 5);
+  EXPECT_EQ(JobNow(id).progress().checkpoint_unix_ms(), 1234) << "its gang knows nothing of it";
+  const auto seconds = [&](std::string_view cause) {
+    const SpentUntil spent = TimeSpentUntil(JobNow(id), clock_.UnixMillis());
+    const auto at = std::find(kSpentCauses.begin(), kSpentCauses.end(), cause);
+    return spent.seconds[static_cast<size_t>(at - kSpentCauses.begin())];
+  };
+  const double trained = seconds("training");
+  step_to(6);
+  step_to(9);
+  EXPECT_DOUBLE_EQ(seconds("repeated"), 2);
+  step_to(10);
+  EXPECT_DOUBLE_EQ(seconds("repeated"), 2);
+  EXPECT_DOUBLE_EQ(seconds("training"), trained + 1);
+  EXPECT_GT(JobNow(id).last_restarts(0).recovery_seconds(), 0);
+}
+
 }  // namespace
 }  // namespace terrace
