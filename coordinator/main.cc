@@ -170,7 +170,7 @@ void AddServe(CLI::App& app, ServeOptions& serve) {
       ->check(CLI::Range(int64_t{1}, int64_t{86'400}))
       ->capture_default_str();
   app.add_option("--plan-memory", serve.plan_memory_bytes,
-                 "that one plan may take of this machine (8GiB); half of it")
+                 "that one plan may take of this machine (8GiB); a quarter of it")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
 }
 

@@ -24,7 +24,7 @@ constexpr size_t kValueBytesMax = 120;
 struct Watched {
   std::string_view path;  // of a JobSpec field
   bool breaks;
-  bool files = false;  // paths: the same names elsewhere are the same files
+  bool files = false;  // paths: a file of the same name elsewhere breaks nothing
 };
 
 constexpr Watched kWatched[] = {
@@ -58,8 +58,15 @@ constexpr std::string_view kWithoutEffect[] = {
     "_name_or_path", "architectures",       "auto_map", "dtype", "torch_dtype",
     "use_cache",     "transformers_version"};
 
-// "8", "[a, b]"; a path as its last part where only that is asked for.
-std::string ValueOf(const google::protobuf::Message& spec, const Watched& watched) {
+// "books.txt" of "/data/books.txt" and "/data/books.txt/".
+std::string LastPart(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return std::filesystem::path(path).filename().string();
+}
+
+// "8", "[a, b]"; of paths the last parts where only those are asked for.
+std::string ValueOf(const google::protobuf::Message& spec, const Watched& watched,
+                    bool last_parts = false) {
   const google::protobuf::Message* message = &spec;
   const google::protobuf::FieldDescriptor* field = nullptr;
   for (absl::string_view part : absl::StrSplit(Absl(watched.path), '.')) {
@@ -75,7 +82,7 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
     if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING) {
       value = field->is_repeated() ? reflection->GetRepeatedString(*message, field, i)
                                    : reflection->GetString(*message, field);
-      if (watched.files) value = std::filesystem::path(value).filename().string();
+      if (last_parts) value = LastPart(value);
     } else {
       google::protobuf::TextFormat::PrintFieldValueToString(*message, field, index, &value);
     }
@@ -115,8 +122,10 @@ std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& 
   for (const Watched& watched : kWatched) {
     std::string before = ValueOf(then, watched), after = ValueOf(now, watched);
     if (before == after) continue;
-    changes.push_back(
-        {std::string(watched.path), std::move(before), std::move(after), watched.breaks});
+    const bool moved = watched.files && ValueOf(then, watched, /*last_parts=*/true) ==
+                                            ValueOf(now, watched, /*last_parts=*/true);
+    changes.push_back({std::string(watched.path), std::move(before), std::move(after),
+                       watched.breaks && !moved});
   }
   return changes;
 }

@@ -132,6 +132,11 @@ void Cluster::PeerChecked(std::string_view from, const v1::PeerChecked& checked,
   Entry& entry = found->second;
   if (entry.node.data_address() != checked.data_address()) return;  // it has come again since
   entry.reached_by[std::string(from)] = checked.error().empty();
+  // Workers that have gone reach nobody.
+  std::erase_if(entry.reached_by, [this](const auto& one) {
+    const auto by = nodes_.find(one.first);
+    return by == nodes_.end() || !by->second.connected;
+  });
   const bool reached = std::any_of(entry.reached_by.begin(), entry.reached_by.end(),
                                    [](const auto& one) { return one.second; });
   if (reached || checked.error().empty()) return entry.node.clear_problem();

@@ -81,6 +81,7 @@ class Reconciler {
     int64_t repeat_ns = 1'000'000'000;      // before a command is sent again
     int64_t progress_ns = 1'000'000'000;    // between buffered writes of a job's progress
     int64_t start_told_ns = 5'000'000'000;  // between two words on what a start waits for
+    int64_t plan_again_ns = 2'000'000'000;  // before planning that could not begin is tried again
     int64_t memory_ns = 5'000'000'000;      // between two points of memory in a history
     int64_t history_ns = 30'000'000'000;    // between two writes of a job's history
     // For the ranks of a job that ends because its gang broke, to say their last.
@@ -132,6 +133,7 @@ class Reconciler {
     v1::Job job;
     int64_t last_sequence = 0;
     bool planning = false;
+    int64_t plan_again_ns = 0;  // not before: what plans is short of something
     int planners_lost = 0;  // in a row
     // Of the gang that starts: its epoch, and since when this coordinator knows of it.
     int64_t starting_epoch = 0;

@@ -48,6 +48,7 @@ void Reconciler::FindSmallerLayouts() {
   for (auto& [id, entry] : jobs_) {
     // Its old ranks end first: until then they may still report a checkpoint.
     if (entry.planning || !NeedsSmallerLayout(entry.job) || HasLiveRanks(entry.job)) continue;
+    if (clock_.MonotonicNanos() < entry.plan_again_ns) continue;
     const absl::StatusOr<Budget> budget = BudgetOf(entry.job);
     if (!budget.ok()) continue;  // its workers are away
     entry.planning = true;
@@ -79,7 +80,10 @@ void Reconciler::FinishDescent(const std::string& id, absl::StatusOr<DescendedJo
     status =
         Update(id, Refused{v1::REASON_OUT_OF_MEMORY, std::string(descended.status().message())});
   }
-  if (!status.ok()) log::Warn("job ", id, " is to go down the ladder again: ", status.message());
+  if (!status.ok()) {
+    log::Warn("job ", id, " is to go down the ladder again: ", status.message());
+    entry->plan_again_ns = clock_.MonotonicNanos() + timing_.plan_again_ns;
+  }
   Pass();
 }
 

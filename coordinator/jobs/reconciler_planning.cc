@@ -80,7 +80,7 @@ void Reconciler::PlanJobs() {
     const v1::Job& job = entry.job;
     const bool homeless = job.reason() == v1::REASON_NO_MATCHING_WORKER &&
                           (job.state() == v1::QUEUED || job.state() == v1::RECOVERING);
-    if (entry.planning ||
+    if (entry.planning || clock_.MonotonicNanos() < entry.plan_again_ns ||
         !(homeless || job.state() == v1::PENDING || job.state() == v1::PLANNING)) {
       continue;
     }
@@ -124,6 +124,7 @@ void Reconciler::FinishPlanning(const std::string& id, absl::StatusOr<PlannedJob
   if (!status.ok()) {
     log::Warn("job ", id, " is to be planned again: ", status.message());
     entry->budget.clear();
+    entry->plan_again_ns = clock_.MonotonicNanos() + timing_.plan_again_ns;
   }
   Pass();
 }

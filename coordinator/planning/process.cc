@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "coordinator/planning/frames.h"
 
 extern char** environ;
@@ -28,7 +29,7 @@ namespace {
 
 constexpr size_t kReceiveBytes = size_t{1} << 20;
 constexpr int kNiceness = 10;
-// For a killed process to be gone: one that waits for a dead file server may never be.
+// How long we wait for a killed process to exit: one that waits for a dead file server may never.
 constexpr absl::Duration kEndTimeout = absl::Seconds(1);
 
 // With both standard streams at the socket, no blocked signals, and away from a terminal's Ctrl-C.
@@ -51,6 +52,12 @@ int Spawn(const std::string& program, int socket, pid_t* pid) {
   return error;
 }
 
+// Also of a shortage (descriptors, processes, memory), which passes: no plan is refused for it.
+absl::Status NotStarted(int error, std::string_view program) {
+  return absl::UnavailableError(absl::StrCat("cannot start a planner process, ", Absl(program), ": ",
+                                             std::strerror(error)));
+}
+
 bool Retry(int error) { return error == EINTR || error == EAGAIN || error == EWOULDBLOCK; }
 
 }  // namespace
@@ -58,13 +65,13 @@ bool Retry(int error) { return error == EINTR || error == EAGAIN || error == EWO
 absl::StatusOr<std::unique_ptr<PlannerProcess>> PlannerProcess::Start(const std::string& program) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return absl::ErrnoToStatus(errno, "cannot start a planner process");
+    return NotStarted(errno, program);
   }
   UniqueFd own(ends[0]);
   const UniqueFd other(ends[1]);
   pid_t pid = 0;
   if (const int error = Spawn(program, other.get(), &pid); error != 0) {
-    return absl::ErrnoToStatus(error, absl::StrCat("cannot start a planner process, ", program));
+    return NotStarted(error, program);
   }
   return std::unique_ptr<PlannerProcess>(new PlannerProcess(pid, std::move(own)));
 }

@@ -17,16 +17,18 @@
 namespace terrace {
 namespace {
 
-int64_t HalfOfTheMachine() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE) / 2;
+// Of the machine's memory, for each of the plans at a time.
+int64_t ShareOfTheMachine() {
+  const int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  return bytes / (kQuickPlans + kSlowPlans);
 }
 
 ProcessPlanner::Options WithDefaults(ProcessPlanner::Options options) {
-  if (options.memory_bytes == 0) options.memory_bytes = HalfOfTheMachine();
+  if (options.memory_bytes == 0) options.memory_bytes = ShareOfTheMachine();
   return options;
 }
 
-// What was admitted once is not refused later; there are as many as jobs.
+// A spec that was read is planned, however many wait; there are as many as submissions under way.
 bool IsOfAJob(const v1::PlannerRequest& request) {
   return request.has_plan() || request.has_descend();
 }
@@ -128,14 +130,14 @@ absl::Status ProcessPlanner::Watch(Turn& turn, int64_t held_bytes, const Planner
     return absl::CancelledError("nobody waits for this plan any more");
   }
   if (held_bytes > options_.memory_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return absl::FailedPreconditionError(absl::StrCat(
         "planning took more than ", options_.memory_bytes >> 20,
         " MiB of the coordinator's memory and was ended; pin more of `layout`, so that less is "
         "tried, or start the coordinator with a larger --plan-memory"));
   }
   const absl::Duration took = absl::Now() - turn.begun;
   if (took > options_.time) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return absl::FailedPreconditionError(absl::StrCat(
         "planning took longer than ", absl::FormatDuration(options_.time),
         " and was ended; pin more of `layout`, so that less is tried, or start the coordinator "
         "with a larger --plan-seconds"));

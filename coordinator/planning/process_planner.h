@@ -35,7 +35,7 @@ class ProcessPlanner final : public Planner {
   struct Options {
     std::string program = "/proc/self/exe";
     absl::Duration time = absl::Minutes(5);  // of one plan, from its start
-    int64_t memory_bytes = 0;                // of one plan; 0: half of the machine's
+    int64_t memory_bytes = 0;                // of one plan; 0: a quarter of the machine's
   };
 
   explicit ProcessPlanner(const Options& options);

@@ -26,7 +26,7 @@ struct ServeOptions {
   bool insecure = false;                  // allows no TLS off loopback
   bool exit_with_parent = false;
   int64_t plan_seconds = 300;     // that one plan may take
-  int64_t plan_memory_bytes = 0;  // that one plan may take; 0: half of the machine's
+  int64_t plan_memory_bytes = 0;  // that one plan may take; 0: a quarter of the machine's
 };
 
 // Blocks until SIGTERM or SIGINT, or until the parent process dies with exit_with_parent.

@@ -321,9 +321,7 @@ absl::StatusOr<int64_t> RankProcess::Initialise() {
   return step > 0 ? Resume(step) : InitialiseFresh();
 }
 
-// 0: from the start. Only rank 0 looks: all must come to the same answer. A job that must not
-// resume starts in a folder without checkpoints, so that those a later epoch finds there are its
-// own.
+// 0: from the start. Only rank 0 looks: all must come to the same answer.
 absl::StatusOr<int64_t> RankProcess::StepToResume() {
   const std::string& directory = config_.spec().checkpoint().directory();
   if (config_.rank() != 0 || directory.empty()) return 0;

@@ -20,12 +20,26 @@ absl::Status Refused(v1::Reason reason, std::string message) {
   return WithReason(absl::FailedPreconditionError(std::move(message)), reason);
 }
 
-absl::Status CheckChanges(const CheckpointInfo& from, const v1::JobSpec& spec, ResumePoint* point) {
+// Of the job that wrote the checkpoint; nothing of an old one whose spec does not parse.
+absl::StatusOr<std::optional<v1::JobSpec>> SpecOf(const std::string& checkpoint) {
   ASSIGN_OR_RETURN(const std::string text,
-                   ReadTextFile(PathIn(from.path, kManifestName), kManifestBytesMax));
-  // An old one whose spec does not parse is compared with nothing.
-  const std::optional<v1::JobSpec> then = SpecOfManifest(text);
-  if (!then || !then->has_train()) return absl::OkStatus();
+                   ReadTextFile(PathIn(checkpoint, kManifestName), kManifestBytesMax));
+  std::optional<v1::JobSpec> spec = SpecOfManifest(text);
+  if (spec && !spec->has_train()) spec.reset();
+  return spec;
+}
+
+// A job that must not resume found none in its first epoch, if that came so far: a gang may break
+// before. So a later epoch takes only what the job itself can have written.
+absl::StatusOr<bool> IsOwn(const std::string& checkpoint, const v1::JobSpec& spec, int64_t epoch) {
+  if (epoch <= 1) return false;
+  ASSIGN_OR_RETURN(const std::optional<v1::JobSpec> then, SpecOf(checkpoint));
+  return then && then->name() == spec.name() && SpecChanges(*then, spec).empty();
+}
+
+absl::Status CheckChanges(const CheckpointInfo& from, const v1::JobSpec& spec, ResumePoint* point) {
+  ASSIGN_OR_RETURN(const std::optional<v1::JobSpec> then, SpecOf(from.path));
+  if (!then) return absl::OkStatus();
   const std::vector<SpecChange> changes = SpecChanges(*then, spec);
   std::string refusal = WhyNoContinuation(from.path, changes, spec);
   if (!refusal.empty()) return Refused(v1::REASON_WEIGHTS_ERROR, std::move(refusal));
@@ -53,11 +67,11 @@ ResumePoint BesideDamagedOnes(const std::string& directory) {
 
 absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epoch) {
   const v1::CheckpointSpec& checkpoint = spec.checkpoint();
-  const bool own = epoch > 1;
-  if (checkpoint.resume() == "never" && !own) {
+  if (checkpoint.resume() == "never") {
     const auto newest = NewestCheckpoint(checkpoint.directory());
     if (!newest.ok()) return BesideDamagedOnes(checkpoint.directory());
-    return Refused(v1::REASON_CHECKPOINT_ERROR,
+    ASSIGN_OR_RETURN(const bool is_own, IsOwn(newest->path, spec, epoch));
+    if (!is_own) return Refused(v1::REASON_CHECKPOINT_ERROR,
                    absl::StrCat("checkpoint.resume: got never, but ", checkpoint.directory(),
                                 " holds the checkpoint of step ", newest->step,
                                 "; name another checkpoint.directory, remove it, or set resume: "
@@ -72,7 +86,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epo
                                          " is damaged and passed over: ", info.problem,
                                          "; the job goes on from step ", point.step));
   }
-  if (!own) RETURN_IF_ERROR(CheckChanges(found->info, spec, &point));
+  RETURN_IF_ERROR(CheckChanges(found->info, spec, &point));
   return point;
 }
 

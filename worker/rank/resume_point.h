@@ -22,8 +22,8 @@ struct ResumePoint {
 
 // In `spec`.checkpoint.directory, which may be empty or not there yet. Reads every byte of the
 // checkpoint. A failure has its reason: FAILED_PRECONDITION when checkpoint.resume forbids it, by
-// `never` or because what follows would be no continuation, DATA_LOSS when all are damaged. In an
-// epoch after the first the job goes on from its own.
+// `never` or because what follows would be no continuation, DATA_LOSS when all are damaged. With
+// `never` an epoch after the first goes on from what a job of this name and spec wrote.
 absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epoch);
 
 }  // namespace terrace

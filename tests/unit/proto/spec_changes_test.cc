@@ -21,9 +21,21 @@ TEST(SpecChangesTest, WhatDoesNotShowInTheNumbersIsNoChange) {
   v1::JobSpec now = Spec();
   now.set_name("another");
   now.mutable_layout()->set_tp(4);
-  now.mutable_data()->set_train(0, "/elsewhere/books.txt");
   now.mutable_model()->set_config_json(R"({"torch_dtype": "bfloat16", "n_embd": 32})");
   EXPECT_TRUE(SpecChanges(Spec(), now).empty());
+}
+
+TEST(SpecChangesTest, FilesThatMovedAreToldAndOthersBreak) {
+  v1::JobSpec now = Spec();
+  now.mutable_data()->set_train(0, "/elsewhere/books.txt");
+  EXPECT_EQ(DescribeChanges(SpecChanges(Spec(), now), false),
+            "data.train from [/data/books.txt] to [/elsewhere/books.txt]");
+  EXPECT_EQ(DescribeChanges(SpecChanges(Spec(), now), true), "");
+  v1::JobSpec c4 = Spec(), pile = Spec();
+  c4.mutable_data()->set_train(0, "/data/c4/");
+  pile.mutable_data()->set_train(0, "/data/pile/");
+  EXPECT_EQ(DescribeChanges(SpecChanges(c4, pile), true),
+            "data.train from [/data/c4/] to [/data/pile/]");
 }
 
 TEST(SpecChangesTest, AnotherScheduleIsToldAndBreaksNothing) {
@@ -41,7 +53,8 @@ TEST(SpecChangesTest, AnotherModelOrOtherSamplesAreNoContinuation) {
   now.mutable_train()->set_global_batch(16);
   EXPECT_EQ(DescribeChanges(SpecChanges(Spec(), now), true),
             "model.config.n_embd from 32 to 64, model.config.rope_theta from nothing to 10000.0, "
-            "data.train from [books.txt] to [papers.txt], train.global_batch from 8 to 16");
+            "data.train from [/data/books.txt] to [/data/papers.txt], "
+            "train.global_batch from 8 to 16");
 }
 
 }  // namespace

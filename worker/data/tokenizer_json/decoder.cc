@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
@@ -30,11 +31,11 @@ void DecodeBytes(std::vector<std::string>* tokens) {
 
 // "<0x41>"
 std::optional<char> ByteOf(const std::string& token) {
-  unsigned byte = 0;
-  int length = 0;
   const bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>') &&
-                       std::sscanf(token.c_str(), "<0x%2X>%n", &byte, &length) == 1 && length == 6;
-  return is_byte ? std::optional(static_cast<char>(byte)) : std::nullopt;
+                       absl::ascii_isxdigit(static_cast<unsigned char>(token[3])) &&
+                       absl::ascii_isxdigit(static_cast<unsigned char>(token[4]));
+  if (!is_byte) return std::nullopt;
+  return static_cast<char>(std::stoi(token.substr(3, 2), nullptr, 16));
 }
 
 // A run of bytes becomes the text that it is, or one U+FFFD each when it is none.

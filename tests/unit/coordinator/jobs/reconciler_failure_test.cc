@@ -71,6 +71,8 @@ TEST_F(ReconcilerTest, APlannerThatDiesOrStopsIsNoVerdictOnItsJob) {
   plan_failures_ = {absl::AbortedError("killed"), absl::UnavailableError("stopping"),
                     absl::AbortedError("killed")};
   AddWorker("w0", 1);
+  EXPECT_EQ(plan_failures_.size(), 2u) << "it is not tried again at once";
+  Pass(8000);
   EXPECT_EQ(JobNow(id).state(), v1::STARTING);
   EXPECT_TRUE(plan_failures_.empty());
 }
@@ -79,6 +81,7 @@ TEST_F(ReconcilerTest, AJobThatKillsEachOfItsPlannersFails) {
   const std::string id = Submit(Spec("a"));
   plan_failures_ = std::deque<absl::Status>(kPlannersLostMax, absl::AbortedError("killed"));
   AddWorker("w0", 1);
+  Pass(5000);
   EXPECT_EQ(JobNow(id).state(), v1::FAILED);
   EXPECT_THAT(JobNow(id).message(), HasSubstr("killed"));
 }

@@ -138,14 +138,16 @@ TEST_F(ProcessPlannerTest, TimeAndMemoryAreLimited) {
   options.time = absl::Milliseconds(300);
   ProcessPlanner hasty(options);
   Asked slow(hasty, Plan(hasty, kHuge));
-  EXPECT_EQ(slow.Wait().status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(slow.Wait().status().code(), absl::StatusCode::kFailedPrecondition)
+      << "that says nothing about whether it fits";
   EXPECT_THAT(std::string(slow.Wait().status().message()), HasSubstr("--plan-seconds"));
 
   options = Options();
   options.memory_bytes = 256 << 20;
   ProcessPlanner small(options);
   Asked large(small, Plan(small, kHuge));
-  EXPECT_EQ(large.Wait().status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(large.Wait().status().code(), absl::StatusCode::kFailedPrecondition)
+      << "that says nothing about whether it fits";
   EXPECT_THAT(std::string(large.Wait().status().message()), HasSubstr("--plan-memory"));
 }
 

@@ -79,6 +79,17 @@ TEST_F(ResumePointTest, NeverRefusesWhatIsThereButNotWhatTheJobItselfWrote) {
   spec_.mutable_checkpoint()->set_resume("never");
   EXPECT_THAT(Refusal(), HasSubstr("checkpoint.resume: got never"));
   EXPECT_EQ(FindResumePoint(spec_, 2).value().step, 20);
+  spec_.mutable_train()->mutable_optimizer()->set_lr(0.5);
+  EXPECT_THAT(Refusal(2), HasSubstr("checkpoint.resume: got never"))
+      << "the first epoch may have broken before it looked";
+  spec_.mutable_train()->mutable_optimizer()->set_lr(0);
+  spec_.set_name("another");
+  EXPECT_THAT(Refusal(2), HasSubstr("checkpoint.resume: got never"));
+}
+
+TEST_F(ResumePointTest, ChangesAreLookedForInEveryEpoch) {
+  spec_.mutable_train()->set_global_batch(16);
+  EXPECT_THAT(Refusal(2), HasSubstr("train.global_batch from 8 to 16"));
 }
 
 }  // namespace
