@@ -64,6 +64,8 @@ MEMORY = [
     ("Device|stack", "bytes", [(f'sum by (class) (terrace_memory_bytes{{{R}, tier="device"}})', "{{class}}")], "Live buffers by class, at the moment of each scrape."),
     ("Host|stack", "bytes", [(f'sum by (class) (terrace_memory_bytes{{{R}, tier="host"}})', "{{class}}")], ""),
     ("NVMe|stack", "bytes", [(f'sum by (class) (terrace_memory_bytes{{{R}, tier="nvme"}})', "{{class}}")], ""),
+    ("Hot layers|table", "bytes", [(f"topk(10, max by (tier, layer) (terrace_memory_layer_peak_bytes{{{R}}}))", "{{tier}} {{layer}}")],
+     "The most that a layer's buffers hold at any moment of a step; `terrace memory JOB --by layer` says what would lower it."),
     ("Predicted and reserved", "bytes", [(f"sum by (tier) (terrace_memory_predicted_bytes{{{R}}})", "{{tier}} predicted"),
                                          (f"sum by (tier) (terrace_memory_reserved_bytes{{{R}}})", "{{tier}} reserved")], "Arenas: equal, to the byte."),
     ("Budget of admission", "bytes", [(f"terrace_memory_limit_bytes{{{R}}}", "rank {{rank}} {{tier}}")], "0: none."),

@@ -185,6 +185,14 @@ void MemoryWatch::AddAllocator(const ProgramPosition& position, const v1::RankMe
   stats->set_step_peak_bytes(step_peak_bytes_);
 }
 
+const std::vector<HotLayer>& MemoryWatch::HotLayers() {
+  static const std::vector<HotLayer> kNone;
+  Open();
+  if (program_ == nullptr) return kNone;
+  if (!hot_layers_.has_value()) hot_layers_ = HotLayersOf(program_->program, *program_->live);
+  return *hot_layers_;
+}
+
 v1::RankMemory MemoryWatch::Report(const v1::RankMetrics& metrics) {
   Open();
   v1::RankMemory memory;

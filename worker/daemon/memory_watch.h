@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "proto/live_memory.h"
 #include "proto/v1/worker.pb.h"
+#include "worker/daemon/hot_layers.h"
 #include "worker/daemon/memory_cgroup.h"
 #include "worker/daemon/memory_verdict.h"
 #include "worker/flight_recorder.h"
@@ -68,6 +69,8 @@ class MemoryWatch {
   absl::Duration Sample();
   // What the rank holds now; `metrics` are its latest own.
   v1::RankMemory Report(const v1::RankMetrics& metrics);
+  // By its program; empty until there is one.
+  const std::vector<HotLayer>& HotLayers();
   // For the verdict on a rank that has ended.
   MemoryFacts Facts(const v1::RankMetrics& metrics, const std::string& how);
 
@@ -92,7 +95,8 @@ class MemoryWatch {
   std::optional<MemoryCgroup> cgroup_;
   std::optional<FlightReader> flight_;
   std::shared_ptr<const WatchedProgram> program_;
-  int64_t step_peak_bytes_ = -1;  // of the program; -1: not worked out yet
+  std::optional<std::vector<HotLayer>> hot_layers_;  // of the program
+  int64_t step_peak_bytes_ = -1;                     // of the program; -1: not worked out yet
   std::deque<ProcessSample> samples_;
   int64_t sample_ms_ = kProcessSampleMs;  // until the next
   std::optional<int64_t> cgroup_used_bytes_;

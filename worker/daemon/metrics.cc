@@ -138,6 +138,24 @@ void AddTiers(const WorkerSnapshot& snapshot, std::vector<MetricFamily>& familie
   }
 }
 
+constexpr Metric kLayerBytes = {
+    "terrace_memory_layer_peak_bytes", kGauge, "bytes", "job, rank, tier, layer",
+    "Most bytes that a layer's buffers hold at any moment of a step, by the program; of the 8 "
+    "largest layers of each tier."};
+
+MetricFamily Layers(const WorkerSnapshot& snapshot) {
+  MetricFamily family = FamilyOf(kLayerBytes);
+  for (const Supervisor::Metrics& rank : snapshot.ranks) {
+    for (const HotLayer& hot : rank.hot_layers) {
+      Labels labels = RankLabels(rank);
+      labels.push_back({"tier", TierLabel(hot.tier)});
+      labels.push_back({"layer", hot.layer});
+      Add(family, std::move(labels), static_cast<double>(hot.bytes));
+    }
+  }
+  return family;
+}
+
 void AddTraffic(const WorkerSnapshot& snapshot, std::vector<MetricFamily>& families) {
   for (const TrafficSeries& series : AllTrafficSeries()) {
     MetricFamily& family = families.emplace_back(FamilyOf(series.metric));
@@ -155,6 +173,7 @@ void AddTraffic(const WorkerSnapshot& snapshot, std::vector<MetricFamily>& famil
 std::vector<MetricFamily> Families(const WorkerSnapshot& snapshot) {
   std::vector<MetricFamily> families;
   AddTiers(snapshot, families);
+  families.push_back(Layers(snapshot));
   AddTraffic(snapshot, families);
   for (const MemorySeries& series : AllMemorySeries()) {
     MetricFamily& family = families.emplace_back(FamilyOf(series.metric));
@@ -176,6 +195,7 @@ std::vector<MetricFamily> Families(const WorkerSnapshot& snapshot) {
 std::vector<Metric> WorkerMetricTable() {
   std::vector<Metric> table = {kLiveBytes};
   for (const TierSeries& series : AllTierSeries()) table.push_back(series.metric);
+  table.push_back(kLayerBytes);
   for (const TrafficSeries& series : AllTrafficSeries()) table.push_back(series.metric);
   for (const MemorySeries& series : AllMemorySeries()) table.push_back(series.metric);
   for (const RankSeries& series : AllRankSeries()) table.push_back(series.metric);

@@ -101,6 +101,7 @@ class Supervisor {
     v1::RankMetrics metrics;
     v1::RankMemory memory;  // at this moment
     std::string precision;  // of the job: which peak its FLOPs compare with
+    std::vector<HotLayer> hot_layers;
     std::vector<std::string> nvme_paths;  // folders that it may offload to
   };
   std::vector<Metrics> LiveMetrics() const;

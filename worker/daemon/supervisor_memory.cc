@@ -82,9 +82,13 @@ std::vector<Supervisor::Metrics> Supervisor::LiveMetrics() const {
   for (const auto& [key, rank] : ranks_) {
     if (rank.ended) continue;
     const auto& nvme = rank.config.spec().resources().nvme().paths();
-    all.push_back({key.job, key.rank, rank.metrics,
+    all.push_back({key.job,
+                   key.rank,
+                   rank.metrics,
                    rank.memory == nullptr ? v1::RankMemory() : rank.memory->Report(rank.metrics),
-                   rank.config.spec().train().precision(), {nvme.begin(), nvme.end()}});
+                   rank.config.spec().train().precision(),
+                   rank.memory == nullptr ? std::vector<HotLayer>() : rank.memory->HotLayers(),
+                   {nvme.begin(), nvme.end()}});
   }
   return all;
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tests/support/fake_clock.h"
 #include "worker/flight_recorder.h"
@@ -83,6 +84,28 @@ TEST_F(MemoryWatchTest, TheStepsPeakIsThatOfTheBucketThatNeedsMost) {
   EXPECT_EQ(memory.allocator().mode(), "planned");
   EXPECT_EQ(memory.allocator().step_peak_bytes(), 100 + 700);
   EXPECT_EQ(memory.allocator().allocated_bytes(), 100) << "between two steps";
+}
+
+TEST_F(MemoryWatchTest, TheHotLayersAreTheEightLargestOfAStep) {
+  AddSequence("train", 500);
+  AddSequence("eval", 9000);
+  v1::Sequence* train = program_.mutable_sequences(0);
+  for (uint32_t layer = 0; layer < 9; ++layer) {
+    v1::Buffer* buffer = AddBuffer(100 + 10 * layer);
+    buffer->set_name(absl::StrCat("mb0.layer", layer, ".attn"));
+    v1::Instruction* instruction = train->add_instructions();
+    *instruction = train->instructions(0);
+    instruction->set_id(2 + layer);
+    instruction->mutable_operands(0)->set_buffer(buffer->id());
+  }
+  MemoryWatch watch = WatchOf(0);
+  const std::vector<HotLayer>& hot = watch.HotLayers();
+  ASSERT_EQ(hot.size(), kHotLayersMax);
+  EXPECT_EQ(hot[0].layer, "layer 0") << "its instruction's";
+  EXPECT_EQ(hot[0].bytes, 500) << "an evaluation is no step";
+  EXPECT_EQ(hot[1].layer, "layer 8");
+  EXPECT_EQ(hot[1].bytes, 180);
+  EXPECT_EQ(hot[7].layer, "layer 2");
 }
 
 TEST_F(MemoryWatchTest, WhatMovesIsLookedAtMoreOftenThanWhatDoesNot) {

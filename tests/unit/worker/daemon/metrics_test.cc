@@ -40,6 +40,7 @@ Supervisor::Metrics RankOf(uint32_t number) {
     traffic->set_write(write);
     traffic->set_bytes(7);
   }
+  rank.hot_layers = {{v1::DEVICE, "layer 3", 4096}};
   return rank;
 }
 
@@ -68,6 +69,12 @@ TEST(WorkerMetricsTest, SaysWhatIsLeftAndWhatEnergyIsTaken) {
   EXPECT_THAT(text, HasSubstr("terrace_memory_lock_limit_bytes 6\n"));
   EXPECT_THAT(text,
               HasSubstr("terrace_build_info{program=\"terrace-worker\",version=\"1.2.3\"} 1\n"));
+}
+
+TEST(WorkerMetricsTest, ShowsTheLayersThatNeedMost) {
+  EXPECT_THAT(WorkerMetricsText(SnapshotOf(1)),
+              HasSubstr("terrace_memory_layer_peak_bytes{job=\"a-1\",rank=\"0\",tier=\"device\","
+                        "layer=\"layer 3\"} 4096\n"));
 }
 
 TEST(WorkerMetricsTest, WhatIsNotKnownHasNoSeries) {
