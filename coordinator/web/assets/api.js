@@ -26,14 +26,16 @@ function tellConnection(answered) {
   }
 }
 
-async function sentenceOf(response) {
+// The error of an answer. What is no JSON does not come from the coordinator: 502 and the like are those of a
+// proxy that does not reach it.
+async function errorOf(response) {
   try {
     const said = (await response.json()).error;
-    if (typeof said === "string" && said) return said;
+    if (typeof said === "string" && said) return new ApiError(response.status, said);
   } catch {
-    // It is no JSON: the code has to do.
+    if (response.status >= 500) return new ApiError(0, "The coordinator does not answer.");
   }
-  return `The coordinator answered with HTTP ${response.status}.`;
+  return new ApiError(response.status, `The coordinator answered with HTTP ${response.status}.`);
 }
 
 // JSON of a path below /api/v1; `signal` gives it up, `timeoutMs` is for long polls.
@@ -45,10 +47,10 @@ export async function ask(path, { method = "GET", headers = {}, signal, timeoutM
   signal?.addEventListener("abort", giveUp);
   try {
     const response = await fetch(`/api/v1/${path}`, { method, headers, signal: control.signal, cache: "no-store" });
-    if ([502, 503, 504].includes(response.status)) throw new ApiError(0, await sentenceOf(response));
     if (!response.ok) {
-      tellConnection(true);
-      throw new ApiError(response.status, await sentenceOf(response));
+      const error = await errorOf(response);
+      if (error.status > 0) tellConnection(true);
+      throw error;
     }
     const answer = await response.json();
     tellConnection(true);

@@ -2,35 +2,39 @@
 // the numbers as a table for those who do not see it. uPlot draws; it is loaded with the first chart.
 // SPDX-License-Identifier: Apache-2.0
 import { el, setText } from "./dom.js";
-import { moment, real } from "./format.js";
+import { clocks, moment, real, ticks } from "./format.js";
 import { plainTable } from "./table.js";
 
 const HEIGHT_PX = 230;
 const TABLE_ROWS = 40;
+const MARKED_POINTS = 60;
 let library = null;
 
 function load() {
   library = library || new Promise((resolve, reject) => {
     document.head.append(el("link", { rel: "stylesheet", href: "/assets/uPlot.min.css" }));
-    const script = el("script", { src: "/assets/uPlot.iife.js" });
+    const script = el("script", { src: "/assets/uPlot.iife.min.js" });
     script.addEventListener("load", () => resolve(globalThis.uPlot));
     script.addEventListener("error", () => {
       script.remove();
       library = null;  // the next chart tries again
-      reject(new Error("uPlot.iife.js did not load"));
+      reject(new Error("uPlot.iife.min.js did not load"));
     });
     document.head.append(script);
   });
   return library;
 }
 
+const wholeOnly = (value) => (value % 1 ? "" : value.toLocaleString("en-US"));
+
 // A colour of style.css, as it is in the present theme.
 export function colour(name, alpha = "") {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() + alpha;
 }
 
-// options: title; time: whether x is seconds since 1970, else it counts xLabel ("step"); unit of y; format(value) with its unit;
-// axis(value) without; series: [{label, colour, dash, points, faint, sparse}] in the order of the data's columns;
+// options: title; time: whether x is seconds since 1970, else it counts xLabel ("step"); unit of y; format(value) with
+// its unit, axis(value) without; incrs: distances of y's grid; fromZero: whether y begins at 0; canLog: whether a
+// logarithmic y is offered; series: [{label, colour, dash, points, faint, sparse}] in the order of the data's columns;
 // bands: [[upper, lower, colour]]; stacked: values are sums, told by raw(series, index).
 export class Chart {
   constructor(parent, options) {
@@ -38,6 +42,8 @@ export class Chart {
     this.data = null;
     this.plot = null;
     this.isZoomed = false;
+    this.log = el("input", { type: "checkbox", "aria-label": `${options.title}: log scale`,
+      onchange: () => this.rebuild() });
     this.latest = el("small", { class: "latest" });
     this.place = el("div", { class: "plot" });
     this.rows = el("div");
@@ -45,7 +51,8 @@ export class Chart {
       el("summary", null, `${options.title}: the numbers as a table`), this.rows);
     this.empty = el("p", { class: "quiet" }, options.empty || "Nothing was recorded yet.");
     this.node = el("figure", { class: options.stacked ? "chart stacked" : "chart", "data-points": 0 },
-      el("figcaption", null, el("strong", null, options.title), el("span", { class: "unit" }, options.unit), this.latest),
+      el("figcaption", null, el("strong", null, options.title), el("span", { class: "unit" }, options.unit),
+        options.canLog ? el("label", { class: "unit" }, this.log, " log scale") : null, this.latest),
       this.empty, this.place, this.numbers);
     this.numbers.hidden = true;
     parent.append(this.node);
@@ -91,16 +98,19 @@ export class Chart {
       font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
     const x = (value) => (options.time ? moment(value * 1000) : value.toLocaleString("en-US"));
     const plot = new UPlot({
-      width: this.width(), height: HEIGHT_PX, padding: [8, 12, 0, 0],
+      width: this.width(), height: HEIGHT_PX, padding: [8, 30, 0, 0],
       cursor: { drag: { x: true, y: false } },
-      scales: { x: { time: Boolean(options.time) }, y: { range: (u, low, high) => this.range(UPlot, low, high) } },
+      scales: { x: { time: Boolean(options.time) }, y: this.log.checked ? { distr: 3 } :
+        { range: (u, low, high) => this.range(UPlot, low, high) } },
       axes: [{ ...axis, label: this.xLabel, labelSize: 18, size: 34,
-        values: options.time ? undefined : (u, splits) => splits.map((v) => (v % 1 ? "" : v.toLocaleString("en-US"))) },
-      { ...axis, label: options.unit, labelSize: 18, size: 62,
-        values: (u, splits) => splits.map((v) => (options.axis || real)(v)) }],
+        values: (u, splits) => (options.time ? clocks(splits) : splits.map(wholeOnly)) },
+      { ...axis, label: options.unit, labelSize: 18, size: 68, ...(options.incrs ? { incrs: options.incrs } : {}),
+        values: (u, splits) => (this.log.checked ? splits.map((v) => (v === null ? "" : real(v))) :
+          options.axis ? splits.map(options.axis) : ticks(splits)) }],
       series: [{ label: this.xLabel, value: (u, v) => (v === null ? "-" : x(v)) },
         ...options.series.map((series, index) => this.seriesOf(series, index))],
-      bands: (options.bands || []).map(([upper, lower, name]) => ({ series: [upper, lower], fill: colour(name, "55") })),
+      bands: (options.bands || []).map(([upper, lower, name]) =>
+        ({ series: [upper, lower], fill: colour(name, options.stacked ? "cc" : "55") })),
       hooks: { setSelect: [(u) => { this.isZoomed = this.isZoomed || u.select.width > 0; }] },
     }, this.data, this.place);
     plot.over.addEventListener("dblclick", () => { this.isZoomed = false; });
@@ -111,9 +121,11 @@ export class Chart {
   seriesOf(series, index) {
     const { options } = this;
     return {
-      label: series.label, stroke: colour(series.colour, series.faint ? "66" : ""), width: series.faint ? 1 : 2,
+      label: series.label, width: series.faint ? 1 : 2,
+      stroke: colour(series.colour, series.faint ? "66" : ""),
       fill: options.stacked && !series.dash ? colour(series.colour, "cc") : undefined,
-      dash: series.dash, spanGaps: Boolean(series.sparse), points: series.points ? { show: true, size: 6 } : { show: this.isShort },
+      dash: series.dash, spanGaps: Boolean(series.sparse),
+      points: { show: () => (series.points || this.isShort) && this.isThin(index), size: 6 },
       value: (u, v, at, i) => {
         const value = options.raw && i !== null && i !== undefined ? options.raw(index, i) : v;
         return value === null || value === undefined ? "-" : (options.format || real)(value);
@@ -127,6 +139,11 @@ export class Chart {
 
   get isShort() {
     return this.data[0].length < 3;
+  }
+
+  // Few enough points to mark each.
+  isThin(index) {
+    return this.data[index + 1].reduce((known, value) => known + (value === null ? 0 : 1), 0) <= MARKED_POINTS;
   }
 
   range(UPlot, low, high) {

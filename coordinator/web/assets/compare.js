@@ -18,8 +18,10 @@ const CHOICES = 200;  // jobs that are offered while a name is typed
 const TYPING_MS = 250;
 const AXES = { step: "step", seconds: "seconds since the first step", tokens: "tokens trained on" };
 const CHARTS = [
-  { title: "Training loss", unit: "nats a token", format: real, of: "steps", field: "loss" },
-  { title: "Eval loss", unit: "nats a token", format: real, of: "evals", field: "loss", points: true },
+  { title: "Training loss", unit: "nats a token", format: real, of: "steps", field: "loss",
+    canLog: true },
+  { title: "Eval loss", unit: "nats a token", format: real, of: "evals", field: "loss", points: true,
+    canLog: true },
   { title: "Gradient norm", unit: "norm before clipping", format: real, of: "steps", field: "grad_norm" },
   { title: "Learning rate", unit: "per step", format: real, of: "steps", field: "learning_rate" },
   { title: "Speed", unit: "tokens/s", format: rate, of: "steps", field: "tokens_per_second", fromZero: true },
@@ -72,7 +74,8 @@ function growing(x, y) {
 }
 
 function factsOf({ job, series }) {
-  return pairs([["state", badge(job.state)], ["steps", `${count(last(series.steps.step) || 0)} of ${count(job.spec?.train?.steps)}`],
+  return pairs([["state", badge(job.state)],
+    ["steps", `${count(last(series.steps.step) || 0)} of ${count(job.spec?.train?.steps)}`],
     ["loss", real(last(series.steps.loss))], ["eval loss", real(last(series.evals.loss))],
     ["speed", rate(last(series.steps.tokens_per_second))], ["step time", seconds(last(series.steps.step_seconds))],
     ["layout", layoutWords(job.plan?.layout)], ["arena", bytes(predictedOf(job, "DEVICE"))]]);

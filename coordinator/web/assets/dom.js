@@ -6,11 +6,8 @@
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
 
 export function visible(text) {
-  return String(text).replace(UNSEEN, (character) => {
-    const code = character.charCodeAt(0);
-    if (code < 0x20) return String.fromCharCode(0x2400 + code);
-    return `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>`;
-  });
+  return String(text).replace(UNSEEN,
+    (character) => `<U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
 }
 
 // el("a", {class: "x", href: "#/jobs", onclick: f}, "text", node, null): attributes that are false or null are
@@ -38,6 +35,14 @@ export function fill(node, ...children) {
   node.replaceChildren();
   append(node, children);
   return node;
+}
+
+// Fills only when what `key` tells has changed.
+export function fillFor(node, key, make) {
+  const told = JSON.stringify(key);
+  if (node.filledFor === told) return;
+  node.filledFor = told;
+  fill(node, make());
 }
 
 // Writes only what changed, so that a selection and a screen reader's place survive.

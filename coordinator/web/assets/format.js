@@ -22,9 +22,19 @@ export function real(value, digits = 4) {
   const n = number(value);
   if (n === null) return UNKNOWN;
   const size = Math.abs(n);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return n.toExponential(2).replace("e+", "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
+    return n.toExponential(Math.max(0, digits - 2)).replace(/\.?0+e/, "e").replace("e+", "e");
+  }
   if (size >= 10 ** (digits - 1)) return Math.round(n).toLocaleString("en-US");
   return String(Number(n.toPrecision(digits)));
+}
+
+// Points of an axis, with the digits that tell them apart.
+export function ticks(points) {
+  const most = Math.max(...points.map(Math.abs));
+  const step = points.length > 1 ? Math.abs(points[1] - points[0]) : most;
+  const digits = step > 0 && most > 0 ? Math.min(12, Math.ceil(Math.log10(most / step)) + 3) : 4;
+  return points.map((point) => real(Math.abs(point) < step / 1e6 ? 0 : point, Math.max(4, digits)));
 }
 
 // The unit in which bytes up to `most` are told: {divisor, unit}.
@@ -85,6 +95,20 @@ export function moment(unixMs, now = Date.now()) {
   const clock = `${two(date.getHours())}:${two(date.getMinutes())}`;
   if (date.toDateString() === new Date(now).toDateString()) return `${clock}:${two(date.getSeconds())}`;
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}`;
+}
+
+// Of points in seconds since 1970 on an axis: dates where they are days apart, seconds where they are less than
+// a minute apart.
+export function clocks(points) {
+  const step = points.length > 1 ? points[1] - points[0] : 60;
+  return points.map((point) => {
+    const date = new Date(point * 1000);
+    const day = `${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+    if (step >= 86400) return day;
+    const clock = `${two(date.getHours())}:${two(date.getMinutes())}`;
+    if (step < 60) return `${clock}:${two(date.getSeconds())}`;
+    return points[points.length - 1] - points[0] > 86400 ? `${day}\n${clock}` : clock;
+  });
 }
 
 export function since(fromMs, untilMs) {

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import * as api from "./api.js";
 import { cancelButton } from "./cancel.js";
-import { announce, el, fill, pairs, setText } from "./dom.js";
+import { announce, el, fill, fillFor, pairs, setText } from "./dom.js";
 import { count, moment, number, percent, rate, real, seconds, short, since } from "./format.js";
 import { curves } from "./job_curves.js";
 import { eventsSection } from "./job_events.js";
@@ -24,6 +24,7 @@ const JOB_MS = 10_000;      // the job itself; a change of its state is told by 
 const HISTORY_MS = 30_000;  // thinned anew by the coordinator, with the memory of the meantime
 const MEMORY_MS = 5000;
 const WAIT_SECONDS = 20;    // of a long poll
+const PAUSE_MS = 1000;      // between long polls: steps may take milliseconds
 const SECTIONS = [["curves", "Curves", curves], ["memory", "Memory", memorySection], ["plan", "Plan", planSection],
   ["ranks", "Ranks", ranksSection], ["events", "Events", eventsSection], ["logs", "Logs", logsSection],
   ["spec", "Spec", specSection], ["restarts", "Restarts", restartsSection]];
@@ -82,6 +83,7 @@ export function show(main, route, onEnd) {
     SECTIONS.map(([section, name]) => el("a", { href: link(["jobs", id, section]) }, name)));
   const problem = el("p", { class: "notice", role: "alert", hidden: true });
   fill(main, el("h1", { tabindex: "-1" }, id), problem, words, numbers, actions, jumps);
+  const stops = [];
   let sections = [];
   let cancel = null;
   let afterSequence = null;
@@ -89,12 +91,13 @@ export function show(main, route, onEnd) {
 
   const draw = atMostEvery(DRAW_MS, () => {
     if (!view.job || !main.contains(words)) return;
-    fill(words, summary(view));
+    const { job } = view;
+    fillFor(words, [job.state, job.reason, job.message, job.cancel_requested, job.progress?.activity], () => summary(view));
     fill(numbers, tiles(view));
     cancel.update(view);
     for (const section of sections) section.update(view);
-    if (toldState && toldState !== view.job.state) announce(`${id} is now ${stateWord(view.job.state)}.`);
-    toldState = view.job.state;
+    if (toldState && toldState !== job.state) announce(`${id} is now ${stateWord(job.state)}.`);
+    toldState = job.state;
   });
 
   function begin() {
@@ -105,6 +108,7 @@ export function show(main, route, onEnd) {
     actions.append(cancel.node);
     sections = SECTIONS.map(([section, name, make]) => make(view, section, name));
     main.append(...sections.map((section) => section.node));
+    stops.push(repeat(HISTORY_MS, getHistory), repeat(MEMORY_MS, getMemory));
     if (route.parts[2]) document.getElementById(`${route.parts[2]}-title`)?.scrollIntoView();
   }
 
@@ -129,16 +133,19 @@ export function show(main, route, onEnd) {
   async function getHistory(signal) {
     const history = await api.history(id, signal);
     view.series = new Series(history);
-    if (afterSequence === null) afterSequence = number(history.last_sequence) || 0;
-    else for (const event of view.events) if (number(event.sequence) > number(history.last_sequence)) view.series.add(event);
     view.historySequence = number(history.last_sequence) || 0;
+    if (afterSequence === null) {
+      afterSequence = view.historySequence;
+      view.openedSequence = afterSequence;
+      stops.push(repeat(PAUSE_MS, getEvents));
+    }
+    for (const event of view.events) if (number(event.sequence) > view.historySequence) view.series.add(event);
     draw();
-    return !view.job || !hasEnded(view.job.state);
+    return !hasEnded(view.job.state);
   }
 
   // Steps change the curves, everything else may have changed the job.
   async function getEvents(signal) {
-    if (afterSequence === null) return true;
     const answer = await api.events(id, afterSequence, WAIT_SECONDS, signal);
     let isJobNew = false;
     for (const event of answer.events || []) {
@@ -154,7 +161,6 @@ export function show(main, route, onEnd) {
   }
 
   async function getMemory(signal) {
-    if (!view.job) return true;
     if (hasEnded(view.job.state)) {
       view.ranks = null;
       view.ranksProblem = "The job has ended: its ranks hold nothing any more.";
@@ -178,12 +184,17 @@ export function show(main, route, onEnd) {
     return true;
   }
 
-  const stops = [
+  // Whether anybody may cancel does not change while the coordinator runs; the list of jobs tells it.
+  async function getRights(signal) {
+    view.isOperator = Boolean((await api.jobs({ state: "active", offset: 0, limit: 1 }, signal)).operator);
+    draw();
+    return false;
+  }
+
+  stops.push(
+    repeat(JOB_MS, getRights),
     repeat(JOB_MS, async (signal) => (await getJob(signal)) && !hasEnded(view.job.state)),
-    repeat(HISTORY_MS, getHistory),
-    repeat(300, getEvents),
-    repeat(MEMORY_MS, getMemory),
-  ];
+  );
   onEnd(() => {
     stops.forEach((stop) => stop());
     sections.forEach((section) => section.end?.());

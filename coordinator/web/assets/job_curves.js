@@ -7,16 +7,20 @@ import { join, last } from "./series.js";
 
 const SIMPLE = [
   { field: "learning_rate", title: "Learning rate", unit: "per step", format: real, colour: "c3" },
-  { field: "grad_norm", title: "Gradient norm", unit: "norm before clipping", format: real, colour: "c4" },
+  { field: "grad_norm", title: "Gradient norm", unit: "norm before clipping", format: real, colour: "c4",
+    canLog: true },
   { field: "tokens_per_second", title: "Speed", unit: "tokens/s", format: rate, colour: "c5", fromZero: true },
-  { field: "step_seconds", title: "Step time", unit: "s", format: seconds, colour: "c6", fromZero: true },
+  { field: "step_seconds", title: "Step time", unit: "s", format: seconds, colour: "c6", fromZero: true,
+    canLog: true },
 ];
+const CHECKPOINTS = { title: "Checkpoint write time", unit: "s", format: seconds, fromZero: true,
+  empty: "No checkpoint was written yet.", series: [{ label: "write time", colour: "c1", sparse: true, points: true }] };
 
 function lossChart(parent) {
   return new Chart(parent, {
-    title: "Loss", unit: "nats a token", format: real, empty: "No step was done yet.",
-    series: [{ label: "train", colour: "c1" }, { label: "most", colour: "c1", faint: true },
-      { label: "least", colour: "c1", faint: true }, { label: "eval", colour: "c2", sparse: true, points: true }],
+    canLog: true, title: "Loss", unit: "nats a token", format: real, empty: "No step was done yet.",
+    series: [{ label: "train", colour: "c1" }, { label: "max", colour: "c1", faint: true },
+      { label: "min", colour: "c1", faint: true }, { label: "eval", colour: "c2", sparse: true, points: true }],
     bands: [[2, 3, "c1"]],
   });
 }
@@ -26,6 +30,7 @@ export function curves(view, id, name) {
   const loss = lossChart(grid);
   const simple = SIMPLE.map((options) => new Chart(grid, { ...options, empty: "No step was done yet.",
     series: [{ label: options.title.toLowerCase(), colour: options.colour }] }));
+  const checkpoints = new Chart(grid, CHECKPOINTS);
   return {
     node: section(name, id, grid),
     update({ series }) {
@@ -39,9 +44,12 @@ export function curves(view, id, name) {
         const column = steps[SIMPLE[index].field];
         chart.update([steps.step, column], words(SIMPLE[index].format(last(column))));
       });
+      const written = series.checkpoints;
+      checkpoints.update([written.step, written.seconds],
+        written.step.length ? `the last at step ${count(last(written.step))}` : "");
     },
     end() {
-      [loss, ...simple].forEach((chart) => chart.end());
+      [loss, ...simple, checkpoints].forEach((chart) => chart.end());
     },
   };
 }

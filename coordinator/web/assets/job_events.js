@@ -6,7 +6,6 @@ import { bytes, count, moment, number, rate, real, seconds } from "./format.js";
 import { reasonWord, stateWord } from "./words.js";
 
 const SHOWN = 300;
-const EARLIER = 2000;  // events that are looked through at once for earlier ones
 
 const KINDS = [["state", "states"], ["checkpoint", "checkpoints"], ["eval", "evaluations"], ["warning", "warnings"],
   ["activity", "activities"], ["step", "steps"]];
@@ -22,8 +21,8 @@ function sentence(event) {
       return `${stateWord(what.state)}${why ? ` (${why})` : ""}${what.message ? `: ${what.message}` : ""}`;
     }
     case "checkpoint":
-      return `checkpoint of step ${count(what.step || 0)}, ${bytes(what.bytes || 0)} in ${seconds(what.seconds || 0)}, ` +
-        `${seconds(what.stall_seconds || 0)} of it training stood: ${what.path || ""}`;
+      return `checkpoint of step ${count(what.step || 0)}: ${bytes(what.bytes || 0)} in ${seconds(what.seconds || 0)}, ` +
+        `training waited ${seconds(what.stall_seconds || 0)}: ${what.path || ""}`;
     case "eval":
       return `evaluation at step ${count(what.step || 0)}: loss ${real(what.loss || 0)} in ${seconds(what.seconds || 0)}`;
     case "warning":
@@ -44,8 +43,7 @@ export function eventsSection(view, id, name) {
   const words = el("p", { class: "quiet" });
   let present = view;
   let earlier = [];
-  let isWhole = false;
-  let begun = false;
+  let isAsked = false;
   let shownOf = "";
 
   const boxes = KINDS.map(([kind, plural]) => {
@@ -57,29 +55,22 @@ export function eventsSection(view, id, name) {
     box.checked = wanted.has(kind);
     return el("label", null, box, ` ${plural}`);
   });
-  const more = el("button", { type: "button", onclick: () => getEarlier() }, "Look for earlier events");
 
-  // Reads the EARLIER events before the oldest that is known, in as many answers as the coordinator wants.
+  // Reads what the coordinator kept of the time before the page was opened, in as many answers as it wants.
   async function getEarlier() {
-    more.disabled = true;
+    const before = present.openedSequence || 0;
+    let after = 0;
     try {
-      const oldest = number(earlier[0]?.sequence ?? present.events[0]?.sequence) ?? (present.historySequence || 0) + 1;
-      let after = Math.max(0, oldest - 1 - EARLIER);
-      const found = [];
-      while (after < oldest - 1) {
+      while (after < before) {
         const answer = await api.events(view.id, after, 0);
-        const part = (answer.events || []).filter((event) => number(event.sequence) < oldest);
+        const part = (answer.events || []).filter((event) => number(event.sequence) <= before);
         if (part.length === 0) break;
-        found.push(...part);
+        earlier.push(...part);
         after = number(part[part.length - 1].sequence);
       }
-      isWhole = oldest - 1 - EARLIER <= 0 || found.length === 0;
-      earlier = [...found, ...earlier];
     } catch (error) {
-      setText(words, error.message);
-      begun = begun && error.status > 0;
-    } finally {
-      more.disabled = false;
+      earlier = [];
+      isAsked = error.status > 0;  // silence is asked again
     }
     draw();
   }
@@ -89,23 +80,23 @@ export function eventsSection(view, id, name) {
     const matching = all.filter((event) => wanted.has(kindOf(event)));
     const shown = matching.slice(-SHOWN).reverse();
     const key = `${shown.length}/${shown[0]?.sequence}/${shown[shown.length - 1]?.sequence}/${[...wanted]}`;
-    more.hidden = isWhole;
     if (key === shownOf) return;
     shownOf = key;
     fill(list, shown.map((event) => el("li", { class: `event ${kindOf(event)}` },
       el("time", { datetime: new Date(number(event.unix_ms) || 0).toISOString() }, moment(event.unix_ms)),
       el("span", { class: "kind" }, kindOf(event)), el("span", null, sentence(event)))));
     setText(words, shown.length === 0 ? "No event of these kinds." :
-      `${count(shown.length)} of ${count(matching.length)} events of these kinds, the newest first.`);
+      `${count(shown.length)} of ${count(matching.length)} events of these kinds, the newest first. ` +
+      "The coordinator keeps the newest 4,096 of all kinds.");
   }
 
   return {
     node: section(name, id, el("fieldset", { class: "bar" }, el("legend", { class: "unseen" }, "Kinds of events"), boxes),
-      words, list, more),
+      words, list),
     update(now) {
       present = now;
-      if (!begun && now.series) {
-        begun = true;
+      if (!isAsked && now.series) {
+        isAsked = true;
         getEarlier();
       }
       draw();

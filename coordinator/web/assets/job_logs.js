@@ -14,7 +14,8 @@ const MAX_CHOICES = 512;  // ranks that a list offers; beyond, their number is t
 
 function rankInput(onChange) {
   const select = el("select", { onchange: () => onChange(Number(select.value)) });
-  const input = el("input", { type: "number", min: 0, value: 0, onchange: () => onChange(Math.max(0, Number(input.value) || 0)) });
+  const input = el("input", { type: "number", min: 0, value: 0, "aria-label": "Rank",
+    onchange: () => onChange(Math.max(0, Number(input.value) || 0)) });
   let ranks = 0;
   return {
     node: el("span", null, select, input),
@@ -52,7 +53,7 @@ export function logsSection(view, id, name) {
   // Keeps the newest characters, from the beginning of a line.
   function show(added) {
     const isAtEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-    const whole = text.data + visible(added);
+    const whole = text.data + visible(added.replaceAll("\r\n", "\n"));
     let from = Math.max(0, whole.length - MAX_CHARACTERS);
     if (from > 0) from = whole.indexOf("\n", from) + 1;
     text.data = whole.slice(from);

@@ -15,26 +15,27 @@ export function predictedOf(job, tier) {
   return stages.length ? Math.max(...stages.map((stage) => number(stage.arena_bytes) || 0)) : null;
 }
 
+const colourOf = (item) => `m${Math.max(0, CLASSES.indexOf(item.name)) + 1}`;
+
 function tiersOf(memory) {
   const found = new Set([...(memory.tiers || []), ...(memory.reserved || [])].map((column) => column.tier));
   return [...found].sort((a, b) => ORDER.indexOf(a) - ORDER.indexOf(b));
 }
 
-function optionsOf(tier, classes, hasPlan, sums, raw) {
+function optionsOf(tier, classes, hasPlan, sums) {
   const most = Math.max(1, ...sums.flatMap((column) => column.reduce((max, v) => Math.max(max, v || 0), 0)));
   const { divisor, unit } = byteUnit(most);
-  const top = classes.length;
+  const fromTop = [...classes].reverse();
   return {
+    incrs: [1e-3, 1e-2, 0.1, 1, 10, 100, 1000].flatMap((size) => [1, 2, 5].map((n) => n * size * divisor)),
     title: `Memory on ${tierWord(tier)}`, unit, time: true, stacked: true, fromZero: true,
     empty: "No rank has reported its memory yet.", format: bytes,
-    axis: (value) => String(Number((value / divisor).toPrecision(3))), raw,
+    axis: (value) => String(Number((value / divisor).toPrecision(3))),
     // From the top of the stack down, as in the picture; lines behind them.
-    series: [...classes.map((item, i) => classes[top - 1 - i]).map((item) =>
-      ({ label: classWord(item.name), colour: `m${Math.max(0, CLASSES.indexOf(item.name)) + 1}` })),
+    series: [...fromTop.map((item) => ({ label: classWord(item.name), colour: colourOf(item) })),
     { label: "reserved", colour: "ink", dash: [6, 3] },
     hasPlan && { label: "predicted", colour: "c2", dash: [2, 3] }].filter(Boolean),
-    bands: classes.slice(1).map((item, i) => [i + 1, i + 2, `m${Math.max(0, CLASSES.indexOf(classes[top - 1 - i].name)) + 1}`]),
-    unitOf: unit,
+    bands: fromTop.slice(0, -1).map((item, i) => [i + 1, i + 2, colourOf(item)]),
   };
 }
 
@@ -50,7 +51,7 @@ export function memorySection(view, id, name) {
     const lines = [x.map((_, i) => reserved[i] ?? null)];
     if (predicted !== null) lines.push(x.map(() => predicted));
     const sums = [...stack(classes.map((item) => item.bytes)).reverse(), ...lines];
-    const options = optionsOf(tier, classes, predicted !== null, sums, null);
+    const options = optionsOf(tier, classes, predicted !== null, sums);
     const key = JSON.stringify([classes.map((item) => item.name), predicted !== null, options.unit]);
     let entry = charts.get(tier);
     if (!entry) {

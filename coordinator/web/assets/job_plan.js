@@ -2,9 +2,9 @@
 // the coordinator's own report of the plan in a frame without rights.
 // SPDX-License-Identifier: Apache-2.0
 import { planUrl } from "./api.js";
-import { el, fill, pairs, section } from "./dom.js";
+import { el, fillFor, pairs, section } from "./dom.js";
 import { UNKNOWN, bytes, count, number, percent, rate, real, seconds } from "./format.js";
-import { plainTable } from "./table.js";
+import { plainTable, setRows, table } from "./table.js";
 import { classWord, layoutWords, tierWord } from "./words.js";
 
 const MEAN_OF = 20;  // newest points that a measured mean is over
@@ -25,8 +25,10 @@ function measuredOn(view, tier) {
   return column ? mostOf(column.bytes.map(number)) : null;
 }
 
-const difference = (measured, predicted) =>
-  (measured === null || !predicted ? UNKNOWN : `${measured >= predicted ? "+" : ""}${real(100 * (measured / predicted - 1), 3)} %`);
+function difference(measured, predicted) {
+  if (measured === null || !predicted) return UNKNOWN;
+  return `${measured > predicted ? "+" : ""}${real(100 * (measured / predicted - 1), 3)} %`;
+}
 
 function memoryRows(view) {
   const stages = view.job.plan.memory || [];
@@ -56,15 +58,17 @@ function timeRows(view) {
     ["speed", rate(time.tokens_per_second), rate(speed), difference(speed, number(time.tokens_per_second)), ""]];
 }
 
+const ifAny = (value) => (number(value) ? seconds(value) : null);
+
 function expectations(plan) {
   const time = plan.time || {};
   return pairs([
     ["layout", layoutWords(plan.layout)],
     ["nearest to its limit", plan.binding_constraint],
     ["of a step: computation", seconds(time.compute_seconds || 0)],
-    ["exposed communication", number(time.exposed_communication_seconds) ? seconds(time.exposed_communication_seconds) : null],
-    ["exposed offload", number(time.exposed_offload_seconds) ? seconds(time.exposed_offload_seconds) : null],
-    ["optimizer", number(time.optimizer_seconds) ? seconds(time.optimizer_seconds) : null],
+    ["exposed communication", ifAny(time.exposed_communication_seconds)],
+    ["exposed offload", ifAny(time.exposed_offload_seconds)],
+    ["optimizer", ifAny(time.optimizer_seconds)],
     ["bubbles over computation", number(time.bubble_ratio) ? percent(time.bubble_ratio, 1) : null],
     ["model FLOPs used", number(time.mfu) ? percent(time.mfu, 1) : null],
     ["whole job", seconds(time.total_seconds)],
@@ -103,31 +107,30 @@ function report(id) {
     el("summary", null, "The whole report: timeline of a step, stages, memory over the step"));
   details.addEventListener("toggle", () => {
     if (!details.open || details.querySelector("iframe")) return;
-    details.append(el("iframe", { sandbox: true, title: `Report of the plan of ${id}`, src: planUrl(id), loading: "lazy" }));
+    details.append(el("iframe", { sandbox: true, title: `Report of the plan of ${id}`, src: planUrl(id) }));
   });
   return details;
 }
 
 export function planSection(view, id, name) {
-  const measured = el("div");
+  const measured = table("Predicted and measured", [{ name: "what", header: true }, { name: "predicted", numeric: true },
+    { name: "measured", numeric: true }, { name: "difference", numeric: true }, { name: "limit", numeric: true }],
+  { captionUnseen: false });
   const planned = el("div");
-  let plannedOf = null;
+  const whole = report(view.id);
   return {
-    node: section(name, id, measured, planned, report(view.id)),
+    node: section(name, id, measured.node, planned, whole),
     update(now) {
       const { plan } = now.job;
+      measured.node.hidden = !plan;
+      whole.hidden = !plan;
       if (!plan) {
-        fill(planned, el("p", { class: "quiet" }, "The job has no plan yet."));
+        fillFor(planned, null, () => el("p", { class: "quiet" }, "The job has no plan."));
         return;
       }
-      fill(measured, plainTable("Predicted and measured", [{ name: "what", header: true },
-        { name: "predicted", numeric: true }, { name: "measured", numeric: true }, { name: "difference", numeric: true },
-        { name: "limit", numeric: true }], [...memoryRows(now), ...timeRows(now)], { captionUnseen: false }));
-      const key = JSON.stringify(plan);
-      if (key === plannedOf) return;
-      plannedOf = key;
-      fill(planned, (plan.remarks || []).map((remark) => el("p", { class: "message" }, `Note: ${remark}`)),
-        expectations(plan), stagesTable(plan), alternativesTable(plan));
+      setRows(measured, [...memoryRows(now), ...timeRows(now)], (row) => row[0], (row) => row);
+      fillFor(planned, plan, () => [(plan.remarks || []).map((remark) => el("p", { class: "message" }, `Note: ${remark}`)),
+        expectations(plan), stagesTable(plan), alternativesTable(plan)]);
     },
   };
 }

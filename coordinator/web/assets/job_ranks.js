@@ -21,7 +21,8 @@ const MEASURES = {
   } },
   external: { name: "memory outside the arenas", words: bytes, value: (rank) => number(rank.external_bytes) },
   host: { name: "host memory pinned", words: bytes, value: (rank) => number(rank.host_pinned_bytes) || 0 },
-  stall: { name: "stalled by offload, since the start", words: seconds, value: (rank) => number(rank.offload_stall_seconds) || 0 },
+  stall: { name: "stalled by offload, since the start", words: seconds,
+    value: (rank) => number(rank.offload_stall_seconds) || 0 },
   behind: { name: "steps behind the first", words: (v) => `${count(v)} steps`,
     value: (rank, all) => Math.max(...all.map(stepOf)) - stepOf(rank) },
 };
@@ -141,12 +142,14 @@ export function ranksSection(view, id, name) {
       setText(button, `${rank}: ${v === null ? UNKNOWN : say(v)}`);
       button.setAttribute("aria-label", `Rank ${rank}: ${v === null ? "not reported" : say(v)}`);
     }
-    setText(scale, known.length === 0 ? "" : most > least ? `light ${say(least)}, dark ${say(most)}` : `all ${say(most)}`);
+    const range = most > least ? `faint: ${say(least)}, strong: ${say(most)}` : `all ${say(most)}`;
+    setText(scale, known.length === 0 ? "" : range);
     tell();
   }
 
   return {
-    node: section(name, id, el("div", { class: "bar" }, el("label", null, "Colour by ", measure), scale), words, place, about),
+    node: section(name, id, el("div", { class: "bar" }, el("label", null, "Colour by ", measure), scale), words, place,
+      about),
     update(now) {
       present = now;
       const grid = gridOf(now.job, now.ranks || []);

@@ -1,6 +1,6 @@
 // Where the job's time went, its restarts, and the changes of the layout that the service made.
 // SPDX-License-Identifier: Apache-2.0
-import { el, fill, section } from "./dom.js";
+import { el, fillFor, section } from "./dom.js";
 import { count, moment, number, percent, seconds } from "./format.js";
 import { plainTable } from "./table.js";
 import { reasonWord } from "./words.js";
@@ -11,7 +11,8 @@ function spentTable(job) {
   const whole = spent.reduce((sum, part) => sum + number(part.seconds), 0);
   const rows = spent.map((part) => [part.cause, seconds(part.seconds), percent(part.seconds, whole)]);
   return plainTable("Where the time went", [{ name: "cause", header: true }, { name: "time", numeric: true },
-    { name: "part", numeric: true }], [...rows, ["in all", seconds(whole), percent(whole, whole)]], { captionUnseen: false });
+    { name: "part", numeric: true }], [...rows, ["in all", seconds(whole), percent(whole, whole)]],
+  { captionUnseen: false });
 }
 
 function restartsTable(job) {
@@ -38,10 +39,11 @@ export function restartsSection(view, id, name) {
     node: section(`${name} and lost time`, id, place),
     update({ job }) {
       const restarts = number(job.restarts) || 0;
-      fill(place, spentTable(job), el("p", null, restarts === 0 ? "The job was never restarted." :
+      const told = [job.restarts, job.spent, job.last_restarts, job.adjustments];
+      fillFor(place, told, () => [spentTable(job), el("p", null, restarts === 0 ? "The job was never restarted." :
         `The job was restarted ${count(restarts)} ${restarts === 1 ? "time" : "times"}, ` +
         `${count(job.restarts_without_progress || 0)} of them without progress since.`),
-      job.last_restarts?.length ? restartsTable(job) : null, adjustmentsTable(job));
+      job.last_restarts?.length ? restartsTable(job) : null, adjustmentsTable(job)]);
     },
   };
 }

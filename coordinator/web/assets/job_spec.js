@@ -7,11 +7,17 @@ import { flatten, origins } from "./spec_keys.js";
 
 const WORDS = { written: "written", default: "default", chosen: "chosen by Terrace" };
 
+// 3e-4 is 0.0003; of two betas written in one list each is a key of its own; a model written in place is shown whole.
+function isSame(written, value) {
+  return value === "(inline)" || [written, ...written.split(", ")].some((text) => text === value ||
+    (text !== "" && Number(text.replaceAll("_", "")) === Number(value)));
+}
+
 function resolvedTable(job) {
   const rows = origins(job).map(({ key, value, written, origin }) => {
-    const isOther = origin === "written" && written !== null && written !== value;
+    const isOther = origin === "written" && written !== null && !isSame(written, value);
     return [key, written === null ? "-" : written, el("span", { class: isOther ? "differs" : null }, value),
-      el("span", { class: `origin ${origin}` }, isOther ? "written, resolved" : WORDS[origin])];
+      el("span", { class: `origin ${origin}` }, WORDS[origin])];
   });
   return plainTable("The resolved spec", [{ name: "key", header: true }, { name: "as written" },
     { name: "resolved" }, { name: "origin" }], rows, { captionUnseen: false });
@@ -31,7 +37,7 @@ function configOf(job) {
 }
 
 export function specSection(view, id, name) {
-  const place = el("div", { class: "beside" });
+  const place = el("div", { class: "beside spec" });
   let version = null;
   return {
     node: section(name, id, place),

@@ -6,17 +6,15 @@ import { count, moment, real, seconds, rate, short, since } from "./format.js";
 import { repeat } from "./repeat.js";
 import { link, rewrite } from "./router.js";
 import { setRows, table } from "./table.js";
-import { STATES, reasonWord, stateWord } from "./words.js";
+import { STATES, reasonWord, shortLayout, stateWord } from "./words.js";
 
 const PERIOD_MS = 2000;
 const LIMIT = 100;
 const TYPING_MS = 250;
 
 const COLUMNS = [{ name: "compare" }, { name: "job", header: true }, { name: "state" },
-  { name: "step", numeric: true }, { name: "loss", numeric: true }, { name: "eval loss", numeric: true },
-  { name: "speed", numeric: true }, { name: "step time", numeric: true }, { name: "ranks", numeric: true },
-  { name: "parameters", numeric: true }, { name: "layout" }, { name: "submitted" }, { name: "ran for" },
-  { name: "restarts", numeric: true }];
+  { name: "step", numeric: true }, { name: "loss", numeric: true }, { name: "speed", numeric: true },
+  { name: "ranks" }, { name: "parameters", numeric: true }, { name: "submitted" }, { name: "restarts", numeric: true }];
 
 export function badge(state) {
   return el("span", { class: `badge ${String(state).toLowerCase().replace(/[^a-z_]/g, "")}` }, stateWord(state));
@@ -44,10 +42,12 @@ function cellsOf(job, row, nowMs, picked, onPick) {
   }
   setText(parts.step, `${count(job.step || 0)} of ${count(job.steps)}`);
   parts.bar.value = job.steps ? (job.step || 0) / job.steps : 0;
-  return [parts.pick, parts.name, parts.state, parts.progress, real(job.loss), real(job.eval_loss),
-    rate(job.tokens_per_second), seconds(job.step_seconds), count(job.ranks), short(job.parameters),
-    [job.layout, job.precision].filter(Boolean).join(", ") || "-", moment(job.submitted_unix_ms, nowMs),
-    since(job.started_unix_ms, job.finished_unix_ms || nowMs), count(job.restarts || 0)];
+  return [parts.pick, parts.name, parts.state, parts.progress,
+    [real(job.loss), job.eval_loss === null ? "" : `eval ${real(job.eval_loss)}`],
+    [rate(job.tokens_per_second), job.step_seconds ? `${seconds(job.step_seconds)} a step` : ""],
+    [count(job.ranks), shortLayout(job.layout)], short(job.parameters),
+    [moment(job.submitted_unix_ms, nowMs), job.started_unix_ms ?
+      `ran for ${since(job.started_unix_ms, job.finished_unix_ms || nowMs)}` : ""], count(job.restarts || 0)];
 }
 
 function stateOptions(select, counts, chosen) {

@@ -9,15 +9,16 @@ import { setRows, table } from "./table.js";
 const PERIOD_MS = 3000;
 
 const COLUMNS = [{ name: "node", header: true }, { name: "state" }, { name: "devices used" }, { name: "device" },
-  { name: "memory", numeric: true }, { name: "memory of a device", numeric: true }, { name: "cores", numeric: true },
-  { name: "bf16 products", numeric: true }, { name: "memory bandwidth", numeric: true }, { name: "last heartbeat" },
-  { name: "addresses" }, { name: "version" }, { name: "remarks" }];
+  { name: "memory", numeric: true }, { name: "cores", numeric: true }, { name: "measured", numeric: true },
+  { name: "last heartbeat" }, { name: "address" }, { name: "remarks" }];
 
 const perSecond = (value, size, unit) => (number(value) ? `${real(value / size, 3)} ${unit}` : UNKNOWN);
 
 function deviceWords(node) {
-  if (node.device === "cuda") return `${node.device_name || "CUDA"}${node.gpus ? ` (${node.gpus} GPUs)` : ""}`;
-  return `CPU${node.instruction_set ? `, ${node.instruction_set}` : ""}, ${count(node.threads_per_device)} threads a device`;
+  if (node.device === "cuda") return [node.device_name || "CUDA", node.gpus ? `${count(node.gpus)} GPUs` : ""];
+  const threads = number(node.threads_per_device) || 0;
+  return [`CPU${node.instruction_set ? `, ${node.instruction_set}` : ""}`,
+    `${count(threads)} ${threads === 1 ? "thread" : "threads"} a device`];
 }
 
 function usedCell(node, row) {
@@ -37,12 +38,14 @@ function cellsOf(node, row) {
     row.state = node.state;
     row.badge = el("span", { class: `badge ${node.state === "ready" ? "running" : "failed"}` }, node.state || "unknown");
   }
-  const addresses = [node.address, node.data_address && `data ${node.data_address}`,
+  const address = (node.address || UNKNOWN).replace(/^ipv4:/, "");
+  const others = [node.data_address && `data ${node.data_address}`,
     node.metrics_address && `metrics ${node.metrics_address}`].filter(Boolean).join(", ");
-  return [node.name, row.badge, usedCell(node, row), deviceWords(node), bytes(node.memory_bytes),
-    number(node.device_memory_bytes) ? bytes(node.device_memory_bytes) : "no limit", count(node.cores),
-    perSecond(profile.bf16_flops_per_second, 1e12, "TFLOP/s"), perSecond(profile.memory_bytes_per_second, 2 ** 30, "GiB/s"),
-    `${since(node.last_heartbeat_unix_ms, Date.now())} ago`, addresses || UNKNOWN, node.version || UNKNOWN,
+  return [[node.name, node.version || ""], row.badge, usedCell(node, row), deviceWords(node),
+    [bytes(node.memory_bytes), number(node.device_memory_bytes) ? `${bytes(node.device_memory_bytes)} a device` : ""],
+    count(node.cores), [`${perSecond(profile.bf16_flops_per_second, 1e12, "TFLOP/s")} in bf16`,
+      `memory ${perSecond(profile.memory_bytes_per_second, 2 ** 30, "GiB/s")}`],
+    `${since(node.last_heartbeat_unix_ms, Date.now())} ago`, [address, others],
     [node.problem, profile.doubt].filter(Boolean).join(" ") || UNKNOWN];
 }
 

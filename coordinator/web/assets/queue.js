@@ -11,23 +11,33 @@ import { setRows, table } from "./table.js";
 import { WAITING, reasonWord } from "./words.js";
 
 const PERIOD_MS = 3000;
-const LIMIT = 200;  // of one state
+const LIMIT = 200;  // of one state, the oldest
 
 const COLUMNS = [{ name: "job", header: true }, { name: "state" }, { name: "reason" }, { name: "what it waits for" },
   { name: "ranks", numeric: true }, { name: "parameters", numeric: true }, { name: "submitted" }, { name: "waits for" }];
 
+// The coordinator lists the newest first: the oldest are behind what was left out the last time.
+async function oldest(state, left, signal) {
+  const answer = await api.jobs({ state, offset: left[state] || 0, limit: LIMIT }, signal);
+  const now = Math.max(0, answer.total - LIMIT);
+  if (now === (left[state] || 0)) return answer;
+  left[state] = now;
+  return api.jobs({ state, offset: now, limit: LIMIT }, signal);
+}
+
 export function show(main, route, onEnd) {
   const list = table("Jobs that wait, the oldest first", COLUMNS);
+  const left = {};
   const words = el("p", { class: "quiet" }, "Loading...");
   fill(main, el("h1", { tabindex: "-1" }, "Queue"), words, list.node);
   onEnd(repeat(PERIOD_MS, async (signal) => {
-    const answers = await Promise.all(WAITING.map((state) => api.jobs({ state, offset: 0, limit: LIMIT }, signal)));
+    const answers = await Promise.all(WAITING.map((state) => oldest(state, left, signal)));
     const waiting = answers.flatMap((answer) => answer.jobs);
     waiting.sort((a, b) => a.submitted_unix_ms - b.submitted_unix_ms);
     const total = answers.reduce((sum, answer) => sum + answer.total, 0);
     const nowMs = answers[0].unix_ms;
     setText(words, total === 0 ? "No job waits." : `${count(total)} ${total === 1 ? "job waits" : "jobs wait"}.` +
-      (total > waiting.length ? ` The newest ${count(waiting.length)} are shown.` : ""));
+      (total > waiting.length ? ` The oldest ${count(waiting.length)} are shown.` : ""));
     list.node.hidden = waiting.length === 0;
     setRows(list, waiting, (job) => job.id, (job, row) => {
       row.name = row.name || el("a", { href: link(["jobs", job.id]) }, job.id);

@@ -5,8 +5,8 @@ import { CLASSES } from "./words.js";
 
 const STEP_FIELDS = ["step", "unix_ms", "loss", "loss_min", "loss_max", "grad_norm", "learning_rate",
   "tokens_per_second", "step_seconds"];
+const CHECKPOINT_FIELDS = ["step", "unix_ms", "seconds"];
 const EVAL_FIELDS = ["step", "unix_ms", "loss"];
-const LIVE_POINTS = 4000;  // that live events may add before the history is asked for again
 
 // Columns in which x grows. Steps that were done again after a restart replace what they repeat.
 export function monotone(columns, fields) {
@@ -32,36 +32,29 @@ export class Series {
   constructor(history) {
     this.steps = monotone(history.steps, STEP_FIELDS);
     this.evals = monotone(history.evals, EVAL_FIELDS);
+    this.checkpoints = monotone(history.checkpoints, CHECKPOINT_FIELDS);
     this.memory = history.memory || { unix_ms: [], tiers: [], reserved: [] };
-    this.added = 0;
   }
 
   // Whether the charts change.
   add(event) {
     if (event.step) {
-      const step = event.step;
-      append(this.steps, STEP_FIELDS, (field) => {
-        if (field === "unix_ms") return event.unix_ms;
-        if (field === "step") return step.step;
-        return field.startsWith("loss") ? finite(step.loss) : finite(step[field]);
-      });
+      append(this.steps, STEP_FIELDS, valueOf(event, event.step));
     } else if (event.eval) {
-      append(this.evals, EVAL_FIELDS,
-        (field) => (field === "unix_ms" ? event.unix_ms : field === "step" ? event.eval.step : finite(event.eval.loss)));
+      append(this.evals, EVAL_FIELDS, valueOf(event, event.eval));
+    } else if (event.checkpoint) {
+      append(this.checkpoints, CHECKPOINT_FIELDS, valueOf(event, event.checkpoint));
     } else {
       return false;
     }
-    this.added += 1;
     return true;
   }
 
-  get isFull() {
-    return this.added >= LIVE_POINTS;
-  }
 }
 
-// In proto3 JSON a number that is 0 is left out.
-const finite = (value) => (value === undefined ? 0 : value);
+// field -> its value in an event. In proto3 JSON a number that is 0 is left out.
+const valueOf = (event, what) => (field) =>
+  (field === "unix_ms" ? event.unix_ms : what[field.startsWith("loss") ? "loss" : field] ?? 0);
 
 // [x, one column a source]: sources [{x: [], y: []}] with growing x, joined; null where a source has no point.
 export function join(sources) {
@@ -89,7 +82,7 @@ export function memoryOf(memory, tier) {
     .filter((column) => column.bytes.some((value) => value > 0));
   const place = (name) => (CLASSES.includes(name) ? CLASSES.indexOf(name) : CLASSES.length);
   classes.sort((a, b) => place(a.name) - place(b.name));
-  const reserved = (memory.reserved || []).find((column) => column.tier === tier)?.bytes.map((value) => number(value)) || [];
+  const reserved = (memory.reserved || []).find((column) => column.tier === tier)?.bytes.map(number) || [];
   return { x, classes, reserved };
 }
 

@@ -3,90 +3,17 @@
 // The resolved spec has other names and units than YAML for a few keys, and marks what Terrace chooses by 0, -1 or
 // "": the value is then the plan's.
 // SPDX-License-Identifier: Apache-2.0
+import { parseYaml } from "./yaml.js";
 
 // {"train.steps": "100"}: nested objects become dotted keys, lists one value.
 export function flatten(value, prefix = "", result = {}) {
   if (Array.isArray(value)) {
-    result[prefix] = value.map((item) => (item !== null && typeof item === "object" ? JSON.stringify(item) : item)).join(", ");
+    const text = (item) => (item !== null && typeof item === "object" ? JSON.stringify(item) : item);
+    result[prefix] = value.map(text).join(", ");
   } else if (value !== null && typeof value === "object") {
     for (const [key, inner] of Object.entries(value)) flatten(inner, prefix ? `${prefix}.${key}` : key, result);
   } else {
     result[prefix] = String(value);
-  }
-  return result;
-}
-
-// Cuts a comment off: '#' at the beginning or after white space, outside quotes.
-function withoutComment(line) {
-  let quote = "";
-  for (let i = 0; i < line.length; i += 1) {
-    const character = line[i];
-    if (quote) quote = character === quote ? "" : quote;
-    else if (character === '"' || character === "'") quote = character;
-    else if (character === "#" && (i === 0 || /\s/.test(line[i - 1]))) return line.slice(0, i);
-  }
-  return line;
-}
-
-const unquoted = (text) => text.trim().replace(/^(["'])(.*)\1$/, "$2");
-
-// What stands between the outer brackets, split at commas that are in no inner bracket and no quotes.
-function parts(text) {
-  const found = [];
-  let [depth, quote, from] = [0, "", 0];
-  for (let i = 0; i <= text.length; i += 1) {
-    const character = text[i];
-    if (i === text.length || (character === "," && depth === 0 && !quote)) {
-      if (text.slice(from, i).trim()) found.push(text.slice(from, i).trim());
-      from = i + 1;
-    } else if (quote) quote = character === quote ? "" : quote;
-    else if (character === '"' || character === "'") quote = character;
-    else if ("[{".includes(character)) depth += 1;
-    else if ("]}".includes(character)) depth -= 1;
-  }
-  return found;
-}
-
-function put(result, key, text) {
-  const value = text.trim();
-  if (/^\{.*\}$/.test(value)) {
-    for (const part of parts(value.slice(1, -1))) {
-      const colon = part.indexOf(":");
-      if (colon > 0) put(result, `${key}.${unquoted(part.slice(0, colon))}`, part.slice(colon + 1));
-    }
-  } else if (/^\[.*\]$/.test(value)) {
-    result[key] = parts(value.slice(1, -1)).map(unquoted).join(", ");
-  } else {
-    result[key] = unquoted(value);
-  }
-}
-
-// The keys of a YAML mapping. It was accepted by the coordinator, so this reads what specs are made of, mappings by
-// indentation and in braces, lists, scalars, and shows of the rest what it can: the text stands beside it anyhow.
-export function writtenKeys(yaml) {
-  try {
-    return flatten(JSON.parse(yaml));
-  } catch {
-    // YAML that is not JSON
-  }
-  const result = {};
-  const open = [];  // {indent, key} of the mappings around a line
-  for (const raw of yaml.split("\n")) {
-    const line = withoutComment(raw).trimEnd();
-    const indent = line.search(/\S/);
-    if (indent < 0 || /^(---|%)/.test(line)) continue;
-    const item = line.match(/^\s*-\s+(.*)$/);
-    if (item && open.length) {
-      const key = open[open.length - 1].key;
-      result[key] = result[key] ? `${result[key]}, ${unquoted(item[1])}` : unquoted(item[1]);
-      continue;
-    }
-    const match = line.match(/^\s*("[^"]*"|'[^']*'|[^\s:#][^:]*?)\s*:(?:\s+(.*))?$/);
-    if (!match) continue;
-    while (open.length && open[open.length - 1].indent >= indent) open.pop();
-    const key = [...open.map((entry) => entry.name), unquoted(match[1])].join(".");
-    if (match[2] === undefined || match[2] === "") open.push({ indent, name: unquoted(match[1]), key });
-    else put(result, key, match[2]);
   }
   return result;
 }
@@ -105,7 +32,7 @@ const LEFT_OUT = ["yaml", "model.config_json"];
 // [{key, value, written, origin}], in the order of the spec: `written` is the text of the YAML or null.
 export function origins(job) {
   const spec = flatten(job.spec || {});
-  const written = writtenKeys(job.spec?.yaml || "");
+  const written = flatten(parseYaml(job.spec?.yaml || ""));
   const plan = flatten(job.plan?.layout || {});
   const rows = [];
   const of = (key) => {

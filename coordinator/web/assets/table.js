@@ -22,16 +22,23 @@ function makeRow(columns) {
   }));
 }
 
+// A text, a node, or [text, smaller text under it].
 function setCell(cell, value) {
-  if (value instanceof Node) {
+  if (Array.isArray(value)) {
+    if (!cell.lines) {
+      cell.lines = [el("span"), el("small", { class: "under" })];
+      fill(cell, el("span", null, cell.lines));
+    }
+    value.forEach((text, index) => setText(cell.lines[index], text));
+  } else if (value instanceof Node) {
     if (cell.firstChild !== value) fill(cell, value);
   } else {
     setText(cell, value);
   }
 }
 
-// Shows `items` in their order; `key(item)` tells a row that is there already, `cells(item, row)` returns one text
-// or node a column. A node that a row got before may be given again.
+// Shows `items` in their order; `key(item)` tells a row that is there already, `cells(item, row)` returns for each
+// column a text, a pair of texts or a node. A node that a row got before may be given again.
 export function setRows(shown, items, key, cells) {
   const before = new Map([...shown.body.children].map((row) => [row.key, row]));
   let place = shown.body.firstChild;

@@ -30,6 +30,11 @@ const CLASS_WORDS = { PARAMETER: "parameters", OPTIMIZER: "optimizer state", GRA
   EXTERNAL: "outside the arenas", BUFFER_CLASS_UNSPECIFIED: "alignment and gaps" };
 export const classWord = (name) => CLASS_WORDS[name || "BUFFER_CLASS_UNSPECIFIED"] || String(name).toLowerCase();
 
+// A layout as the list of jobs tells it, without what is as in one rank: "dp 4, tp 1, zero 0, bf16" is "dp 4, bf16".
+export function shortLayout(text) {
+  return (text || "").split(", ").filter((part) => !/^((dp|tp|pp|cp) 1|zero 0|recompute none)$/.test(part)).join(", ");
+}
+
 // dp 2, tp 4: the degrees above 1, and what else is not the plain case.
 export function layoutWords(layout) {
   if (!layout) return "";

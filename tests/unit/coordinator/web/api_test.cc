@@ -236,7 +236,7 @@ TEST_F(WebApiTest, ItsFilesComeWithAPolicyAndOnlyUnderALocalName) {
   EXPECT_THAT(index.body, Not(HasSubstr("<script>")));
   EXPECT_EQ(Ask({.path = "/", .host = "evil.example:7071"}).code, 403);
   EXPECT_EQ(Ask({.path = "/api/v1/jobs", .host = "evil.example"}).code, 403);
-  EXPECT_EQ(Ask({.path = "/assets/uPlot.iife.js"}).code, 200);
+  EXPECT_EQ(Ask({.path = "/assets/uPlot.iife.min.js"}).code, 200);
 }
 
 }  // namespace
