@@ -5,7 +5,8 @@
 // promises a layout that does not fit, above 1 it calls one hopeless that does.
 //
 // --each N draws N layouts of each job (120), of as many kinds as there are; --seed S draws others
-// (1); --list tells every layout. Other arguments name jobs by parts of their names.
+// (1); --list tells every layout; --why WORDS only those whose text has the words, with what their
+// arenas hold when they hold the most. Other arguments name jobs by parts of their names.
 // results/closed_form-*.md keeps what was measured.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -20,15 +21,18 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/compiler/liveness.h"
 #include "coordinator/planner/cluster.h"
 #include "coordinator/planner/estimate_memory.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/space.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
+#include "coordinator/prepare/memory_peak.h"
 #include "coordinator/prepare/search_sample.h"
 #include "tests/bench/search_cases.h"
 
@@ -131,11 +135,69 @@ struct Point {
   double device = 0, host = 0;
 };
 
+// "mb3.layer.17.kept" as "mb.layer.kept".
+std::string StemOf(const std::string& name) {
+  std::string stem;
+  for (const char c : name) {
+    if (c < '0' || c > '9') stem += c;
+  }
+  return stem;
+}
+
+// What an arena holds when it holds the most, by the names of buffers, in MiB.
+void PrintHeld(const v1::Program& program, const v1::Arena& arena) {
+  const SequencePeak peak = PeakOf(program, arena.id());
+  const std::vector<Life> lives = Liveness(program, *peak.sequence);
+  std::map<std::string, std::pair<int64_t, int>> held;
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    const v1::Buffer& buffer = program.buffers(i);
+    if (buffer.arena() != arena.id()) continue;
+    const bool there = buffer.lifetime() == v1::PERSISTENT ||
+                       (lives[i].begin <= peak.time && peak.time < lives[i].end);
+    if (!there) continue;
+    auto& [bytes, count] =
+        held[absl::StrCat(v1::BufferClass_Name(buffer.class_()), " ", StemOf(buffer.name()))];
+    bytes += buffer.bytes();
+    ++count;
+  }
+  std::vector<std::pair<int64_t, std::string>> order;
+  for (const auto& [name, of] : held) {
+    order.emplace_back(of.first, absl::StrCat(name, " x ", of.second));
+  }
+  std::sort(order.rbegin(), order.rend());
+  const v1::Sequence& sequence = *peak.sequence;
+  const auto at = static_cast<int>(peak.time);
+  std::printf("  stage %u, %s: arena %.1f MiB, at %d of %d %s\n", program.stage(),
+              std::string(TierName(arena.tier())).c_str(),
+              static_cast<double>(arena.bytes()) / (1 << 20), at, sequence.instructions_size(),
+              at < sequence.instructions_size() ? sequence.instructions(at).text().c_str() : "end");
+  for (size_t i = 0; i < order.size() && i < 14; ++i) {
+    std::printf("    %10.1f %s\n", static_cast<double>(order[i].first) / (1 << 20),
+                order[i].second.c_str());
+  }
+}
+
+void Explain(const MemoryEstimator& memory, const Evaluated& exact) {
+  const std::vector<MemoryEstimate> stages = memory.Stages(exact.layout);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+    std::printf("  stage %zu: closed form %.1f MiB: states %.1f, gradients %.1f, activations %.1f, "
+                "workspace %.1f; host %.1f\n",
+                i, mib(stages[i].total()), mib(stages[i].state_bytes),
+                mib(stages[i].gradient_bytes), mib(stages[i].activation_bytes),
+                mib(stages[i].workspace_bytes), mib(stages[i].host_bytes));
+    for (const v1::Arena& arena : exact.programs[i].arenas()) {
+      if (arena.tier() != v1::NVME) PrintHeld(exact.programs[i], arena);
+    }
+  }
+}
+
 absl::StatusOr<Point> Compare(const Job& job, const MemoryEstimator& memory,
-                              const v1::Layout& layout) {
+                              const v1::Layout& layout, bool explain) {
   ASSIGN_OR_RETURN(const Evaluated exact,
                    Sample(job.spec, job.model, job.budget, layout, SizesOf(layout)));
   const MemoryEstimate estimate = memory.Memory(layout);
+  if (explain) Explain(memory, exact);
   const auto over = [](int64_t bytes, int64_t compiled) {
     return compiled > 0 ? static_cast<double>(bytes) / static_cast<double>(compiled) : 0;
   };
@@ -155,17 +217,20 @@ void PrintRow(const std::string& name, std::vector<double> ratios) {
 
 int Main(int argc, char** argv) {
   size_t each = 120;
-  std::mt19937_64 random(1);
+  uint64_t seed = 1;
   bool list = false;
+  std::string why;
   std::vector<std::string_view> parts;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word == "--list") {
       list = true;
+    } else if (word == "--why" && i + 1 < argc) {
+      why = argv[++i];
     } else if (word == "--each" && i + 1 < argc) {
       each = static_cast<size_t>(std::atoi(argv[++i]));
     } else if (word == "--seed" && i + 1 < argc) {
-      random.seed(static_cast<uint64_t>(std::atoi(argv[++i])));
+      seed = static_cast<uint64_t>(std::atoi(argv[++i]));
     } else {
       parts.push_back(word);
     }
@@ -179,6 +244,7 @@ int Main(int argc, char** argv) {
     }
     if (!NamesAll(job->name, parts)) continue;
     const MemoryEstimator memory(EstimateModel(job->spec, job->model));
+    std::mt19937_64 random(seed);  // so that a job alone draws what it draws among others
     absl::StatusOr<std::vector<v1::Layout>> layouts = Draw(*job, &random);
     if (!layouts.ok()) {
       std::printf("%s: %s\n", job->name.c_str(), layouts.status().ToString().c_str());
@@ -186,7 +252,9 @@ int Main(int argc, char** argv) {
     }
     layouts->resize(std::min(each, layouts->size()));
     for (const v1::Layout& layout : *layouts) {
-      const absl::StatusOr<Point> point = Compare(*job, memory, layout);
+      const bool explain = !why.empty() && absl::StrContains(LayoutText(layout), why);
+      if (!why.empty() && !explain) continue;
+      const absl::StatusOr<Point> point = Compare(*job, memory, layout, explain);
       if (!point.ok()) {
         std::printf("%s: %s: %s\n", job->name.c_str(), LayoutText(layout).c_str(),
                     point.status().ToString().c_str());
