@@ -3,27 +3,57 @@
 
 #include <algorithm>
 
+#include "coordinator/planner/estimate_work.h"
 #include "coordinator/planner/layout_rules.h"
-#include "kernels/gemm_workspace.h"
 
 namespace terrace {
 namespace {
-
-// Of the loss's logits, f32 (compiler/forward_head.h, compiler/workspace.cc).
-constexpr int64_t kLogitsBytes = int64_t{64} << 20;
-constexpr int64_t kLossRows = 256;
 
 int64_t Part(double share, int64_t bytes) {
   return static_cast<int64_t>(share * static_cast<double>(bytes));
 }
 
-int64_t Tokens(const v1::Layout& layout, int64_t sequence) {
-  return int64_t{layout.micro_batch()} * sequence / layout.context_parallel();
+bool SplitsBackward(const v1::Layout& layout) {
+  return layout.schedule() == "zb-h1" || layout.schedule() == "zbv";
 }
 
-// Zero-bubble stages hold what the weights' gradients need until they are computed, so that they
-// gain nothing by computing it again.
-bool KeepsAll(const v1::Layout& layout) { return layout.schedule() == "zb-h1"; }
+// Layers whose gradients are on their way where those of earlier passes come back to be added to.
+constexpr int64_t kPassingLayers = 4;
+
+// So many layers behind a reduction its memory is taken back (compiler/streams.h).
+constexpr int64_t kRetiredLayers = 2;
+
+// Parts of each class of memory that rest off the device.
+struct Away {
+  explicit Away(const v1::Offload& offload)
+      : weights(Of(offload.parameter())),
+        gradients(Of(offload.gradient())),
+        optimizer(Of(offload.optimizer())),
+        activations(Of(offload.activation())) {}
+  static double Of(const v1::TierShares& shares) { return shares.host() + shares.nvme(); }
+
+  double weights, gradients, optimizer, activations;
+};
+
+// With ZeRO 1 the gradients of a chunk leave when its last pass ends. Interleaved passes end chunk
+// by chunk where there are no more micro-batches than stages.
+int64_t GradientsAtOnce(const v1::Layout& layout, int64_t whole, int64_t table) {
+  const bool by_chunk =
+      layout.schedule() == "interleaved" && layout.micro_batches() <= layout.pipeline_parallel();
+  return by_chunk ? std::min(whole, whole / layout.interleave() + table) : whole;
+}
+
+// Of the first stage's first chunk, whose embedding's gradients leave.
+int64_t FirstChunkLayers(const v1::Layout& layout, int64_t stage_layers) {
+  return layout.stage_layers().empty() ? stage_layers / layout.interleave()
+                                       : int64_t{layout.stage_layers(0)};
+}
+
+// What the device has of a class of which a part rests elsewhere, so much of it passing through.
+int64_t Staying(int64_t bytes, double away, int64_t passing) {
+  const int64_t gone = Part(away, bytes);
+  return bytes - gone + std::min(gone, passing);
+}
 
 RecomputeCounts CountsOf(const v1::Layout& layout, int64_t layers, int64_t stage) {
   RecomputeCounts counts = {};
@@ -94,7 +124,7 @@ LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout) const {
   }
   bytes.selective = bytes.none - e * (2 * config.hidden + config.intermediate / tp);
   bytes.block = e * config.hidden / sp;
-  const int64_t tokens = Tokens(layout, model_.sequence);
+  const int64_t tokens = TokensOf(layout, model_.sequence);
   return {bytes.none * tokens, bytes.selective * tokens, bytes.block * tokens};
 }
 
@@ -116,11 +146,10 @@ MemoryEstimator::Activations MemoryEstimator::ActivationsOf(const v1::Layout& la
                                                             const RecomputeCounts* counts) const {
   const LayerBytes bytes = BytesOfLayer(layout);
   const int64_t chunks = layout.interleave();
-  Activations activations = {.layer = bytes.none,
-                             .passes = PassesHeld(layout, stage.index),
-                             .layers = std::max<int64_t>(1, stage.layers / chunks)};
+  const int64_t of_chunk = std::max<int64_t>(1, stage.layers / chunks);
+  Activations activations = {.whole = bytes.none, .passes = PassesHeld(layout, stage.index)};
   RecomputeCounts listed = {stage.layers, 0, 0};
-  const int64_t group = RecomputeGroup(layout, activations.layers);
+  const int64_t group = RecomputeGroup(layout, of_chunk);
   const bool groups = counts == nullptr && layout.recompute_layers().empty() && group > 1;
   if (counts != nullptr) {
     listed = *counts;
@@ -135,46 +164,37 @@ MemoryEstimator::Activations MemoryEstimator::ActivationsOf(const v1::Layout& la
   if (listed[1] > 0) activations.again = bytes.none - bytes.selective;
   if (listed[2] > 0) activations.again = bytes.none;
   if (groups) {
-    of_stage = chunks * ((activations.layers + group - 1) / group) * bytes.block;
+    of_stage = chunks * ((of_chunk + group - 1) / group) * bytes.block;
     activations.again = group * bytes.none;
   }
-  if (KeepsAll(layout)) of_stage = stage.layers * bytes.none;
-  activations.kept = activations.passes * of_stage / chunks;
+  const int64_t layers = std::max<int64_t>(1, stage.layers);
+  const int64_t put_off = PutOffBytes(layout);
+  for (const HeldLayers& held : stage.held) {
+    activations.kept =
+        std::max(activations.kept, of_stage * held.kept / layers + put_off * held.put_off);
+  }
+  activations.one_pass = of_stage / chunks;
+  activations.one_layer = std::max(of_stage / layers, SplitsBackward(layout) ? put_off : 0);
   return activations;
 }
 
 int64_t MemoryEstimator::ActivationBytes(const v1::Layout& layout,
                                          const EstimatedStage& stage) const {
-  return ActivationsOf(layout, stage, nullptr).kept;
+  const Activations activations = ActivationsOf(layout, stage, nullptr);
+  const int64_t of_pass =
+      layout.schedule() == "zb-h1" ? stage.layers * activations.whole : activations.one_pass;
+  return activations.passes * of_pass;
 }
 
-int64_t MemoryEstimator::LossBytes(const v1::Layout& layout) const {
-  const int64_t tokens = Tokens(layout, model_.sequence), tp = layout.tensor_parallel();
-  const int64_t vocabulary = (model_.config.vocabulary + tp - 1) / tp;
-  const int64_t rows = 2 * tokens * model_.config.hidden * ElementBytes(layout);
-  if (tp > 1) return rows + std::min(kLogitsBytes, tokens * vocabulary * kF32Bytes);
-  auto type = kernels::DType::kF32;
-  auto precision = kernels::MatmulPrecision::kF32;
-  if (layout.precision() == "bf16" || layout.precision() == "fp8") {
-    type = kernels::DType::kBF16;
-    precision = kernels::MatmulPrecision::kBF16;
-  } else if (layout.precision() == "fp16") {
-    type = kernels::DType::kF16;
-    precision = kernels::MatmulPrecision::kF16;
-  }
-  return rows + kernels::LmHeadWorkspaceBytes(
-                    tokens, model_.config.hidden, vocabulary, std::min(tokens, kLossRows),
-                    /*grad=*/true, type, precision,
-                    static_cast<int>(std::max<uint32_t>(1, layout.threads_per_rank())));
-}
-
-// Gradients of a residual sum, of what entered the block, and of the MLP's inner values.
-int64_t MemoryEstimator::LayerWorkBytes(const v1::Layout& layout) const {
-  const int64_t tp = layout.tensor_parallel(), sp = layout.sequence_parallel() ? tp : 1;
-  const int64_t inner =
-      (model_.config.mlp == MlpKind::kSwiglu ? 2 : 1) * model_.config.intermediate;
-  return Tokens(layout, model_.sequence) * ElementBytes(layout) *
-         (2 * model_.config.hidden / sp + inner / tp);
+// Inputs of the products and gradients of their results; of sums of a block's parts all tokens.
+int64_t MemoryEstimator::PutOffBytes(const v1::Layout& layout) const {
+  const ModelConfig& config = model_.config;
+  const int64_t tp = layout.tensor_parallel();
+  const int64_t kv = std::max(config.kv_heads, std::min(tp, config.heads)) * config.head_dim;
+  const int64_t attention = config.heads * config.head_dim;
+  const int64_t inner = (config.mlp == MlpKind::kSwiglu ? 3 : 2) * config.intermediate;
+  return TokensOf(layout, model_.sequence) * ElementBytes(layout) *
+         ((2 * attention + 2 * kv + inner) / tp + 4 * config.hidden);
 }
 
 MemoryEstimate MemoryEstimator::OnDevice(const v1::Layout& layout, const EstimatedStage& stage,
@@ -187,50 +207,87 @@ MemoryEstimate MemoryEstimator::OnDevice(const v1::Layout& layout, const Estimat
   const int64_t table = kF32Bytes * model_.config.vocabulary * model_.config.hidden / tp;
   const int64_t embedding = stage.index == 0 ? table : 0, head = stage.head ? table : 0;
   const int64_t tied = model_.config.tied_embeddings ? std::min(head, embedding) : 0;
-  const int64_t layer_work = kept.again + LayerWorkBytes(layout);
-  const int64_t first_work = std::max(stage.head ? LossBytes(layout) : 0, layer_work);
-  // When all gradients are there, other passes hold theirs, or nothing is held any more.
-  const bool steady = m * layout.interleave() > kept.passes;
-  const int64_t later = steady ? kept.kept : kept.kept / kept.passes * (kept.passes - 1);
-  const int64_t shared = (InWeights(layout, whole) + 2 * whole) / shards;
-  const int64_t weights = InWeights(layout, whole);
-  Peak peak(zero == 1 || zero == 2 ? shared + weights : shared, weights);
-  if (zero == 0 || (zero == 1 && m > 1)) {
-    const bool accumulated = m > 1 && layout.schedule() != "gpipe";
-    peak.Moment(0, accumulated ? whole : std::min(whole, std::max(head, layer)), kept.kept,
-                first_work);
-    peak.Moment(0, whole, later > 0 ? later : std::min(kept.kept, kept.layer), layer_work);
-    return peak.most();
-  }
-  // Gradients are scattered as they come: in their shards are those of earlier passes.
-  const int64_t shard = whole / shards, sums = m > 1 ? shard : 0;
-  const auto parts = [&](int64_t bytes) { return m > 1 ? bytes / shards : 0; };
-  const auto gathered = [&](int64_t bytes) { return zero == 3 ? InWeights(layout, bytes) : 0; };
-  const auto arrived = [whole](int64_t bytes) { return std::min(whole, bytes); };
-  const int64_t first_two = std::min(kept.kept, 2 * kept.kept / (kept.layers * kept.passes));
   const int64_t tile = TileBytes(layout);
   const int64_t one = Brought(layer, tile), two = Brought(2 * layer, tile);
   const int64_t out = tied > 0 ? head : Brought(head, tile);
-  peak.Moment(gathered(out + one), arrived(sums + std::max(out, one)), kept.kept, first_work);
-  peak.Moment(gathered(two), arrived(sums + tied + two) + parts(two), kept.kept - first_two,
-              layer_work);
-  peak.Moment(gathered(m > 1 ? embedding + two : two),
-              arrived(shard + embedding + two) + parts(embedding + two),
-              kept.kept - kept.kept / kept.passes, 0);
+  const int64_t layer_work = kept.again + LayerWorkBytes(model_, layout);
+  const int64_t first_work =
+      std::max(stage.head ? LossBytes(model_, layout) : int64_t{0}, layer_work);
+  // When all gradients are there, other passes hold theirs, or nothing is held any more.
+  const bool steady = m * layout.interleave() > kept.passes;
+  const int64_t later = steady ? kept.kept : kept.kept - kept.one_pass;
+  const Away away(layout.offload());
+  const auto there = [&](int64_t activations) {
+    return Staying(activations, away.activations, kept.one_layer);
+  };
+  // Whole weights stay with ZeRO 1 and 2, and the masters rest with the moments.
+  const bool masters = zero == 1 || zero == 2;
+  const int64_t weights = InWeights(layout, whole), weight_share = weights / shards;
+  const int64_t moments = 2 * whole / shards;
+  Peak peak(moments - Part(away.optimizer, moments) + weight_share -
+                Part(masters ? away.optimizer : away.weights, weight_share) +
+                (masters ? weights : 0),
+            weights);
+  const auto brought = [&](int64_t bytes) -> int64_t {
+    const int64_t visiting = InWeights(layout, bytes);
+    if (zero == 0) return std::min(Part(away.weights, weights), visiting);
+    if (zero != 3) return 0;
+    return visiting +
+           std::min(Part(away.weights, weight_share), InWeights(layout, 2 * layer) / shards);
+  };
+  // All are fetched before the first is gathered.
+  if (masters) peak.Moment(0, 0, 0, Part(away.optimizer, weight_share));
+  const bool split = SplitsBackward(layout);
+  if (zero == 0 || (zero == 1 && m > 1)) {
+    // Gradients that rest elsewhere come back to be added to, where weights' gradients are
+    // computed.
+    const double gone = zero == 0 ? away.gradients : 0;
+    const int64_t passing = m > 1 ? kPassingLayers * layer : std::max(2 * layer, embedding);
+    const bool accumulated = m > 1 && layout.schedule() != "gpipe";
+    const int64_t most =
+        zero == 1 ? GradientsAtOnce(layout, whole, std::max(head, embedding)) : whole;
+    const int64_t first = accumulated ? most : std::min(most, std::max(head, layer));
+    peak.Moment(brought(out + one), Staying(first, gone, split ? head : head + passing),
+                there(kept.kept), first_work);
+    peak.Moment(split ? 0 : brought(one),
+                Staying(most, gone, m > 1 ? passing + embedding : passing),
+                there(later > 0 ? later : std::min(kept.kept, kept.whole)),
+                split && gone > 0 ? 0 : layer_work);
+    return peak.most();
+  }
+  // Gradients are scattered as they come: in their shards are those of earlier passes.
+  const int64_t shard = Staying(whole / shards, away.gradients, (embedding + 2 * layer) / shards);
+  const int64_t sums = m > 1 ? shard : 0;
+  const auto parts = [&](int64_t bytes) { return m > 1 ? bytes / shards : 0; };
+  const auto arrived = [whole](int64_t bytes) { return std::min(whole, bytes); };
+  peak.Moment(brought(out + one), arrived(sums + std::max(out, one)), there(kept.kept), first_work);
+  const int64_t but_two = std::max<int64_t>(0, kept.kept - 2 * kept.one_layer);
+  if (split) peak.Moment(brought(two), sums, there(but_two), layer_work);
+  peak.Moment(split ? 0 : brought(two), arrived(sums + tied + two) + parts(two), there(but_two),
+              split ? 0 : layer_work);
+  // Where chunks are short the next pass over one is at work when an embedding's gradient leaves.
+  const bool chunks = layout.interleave() > 1;
+  const int64_t tables = chunks && m > 1 && FirstChunkLayers(layout, stage.layers) <= kRetiredLayers
+                             ? 2 * embedding
+                             : embedding;
+  peak.Moment(split ? 0 : brought(m > 1 ? embedding + two : two),
+              arrived(shard + embedding + two) + tables - embedding + parts(tables + two),
+              there(std::max<int64_t>(0, kept.kept - kept.one_pass)), chunks ? layer_work : 0);
   return peak.most();
 }
 
 MemoryEstimate MemoryEstimator::StageMemory(const v1::Layout& layout, const EstimatedStage& stage,
                                             const RecomputeCounts* counts) const {
-  MemoryEstimate memory = OnDevice(layout, stage, ActivationsOf(layout, stage, counts));
-  if (layout.has_offload()) Offload(layout, stage, &memory);
+  const Activations kept = ActivationsOf(layout, stage, counts);
+  MemoryEstimate memory = OnDevice(layout, stage, kept);
+  if (layout.has_offload()) AddOtherTiers(layout, stage, kept, &memory);
   return memory;
 }
 
-// Of what copies pass through on the host: a ring for each operand that the host updates and that
-// does not rest there, one for what comes from NVMe and one for what goes there
-// (compiler/staging.h).
-int64_t MemoryEstimator::StagingBytes(const v1::Layout& layout, int64_t share) const {
+// A ring for each operand that the host updates and that does not rest there, one for what comes
+// from NVMe and one for what goes there.
+MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
+                                                       int64_t share) const {
   constexpr int64_t kRingBuffers = 4;
   const v1::Offload& offload = layout.offload();
   const auto on_nvme = [](const v1::TierShares& shares) { return shares.nvme() > 0; };
@@ -238,11 +295,11 @@ int64_t MemoryEstimator::StagingBytes(const v1::Layout& layout, int64_t share) c
   const bool updates = offload.optimizer().host() + offload.optimizer().nvme() > 0;
   const bool masters_there = layout.zero_stage() == 1 || layout.zero_stage() == 2;
   const v1::TierShares& weights = masters_there ? offload.optimizer() : offload.parameter();
+  const int64_t passing = (on_nvme(offload.parameter()) || on_nvme(offload.activation()) ? 1 : 0) +
+                          (on_nvme(offload.gradient()) || on_nvme(offload.activation()) ? 1 : 0);
   const int64_t rings = (updates && partly(offload.gradient()) ? 1 : 0) +
                         (updates && partly(weights) ? 1 : 0) +
-                        (on_nvme(offload.optimizer()) ? 2 : 0) +
-                        (on_nvme(offload.parameter()) || on_nvme(offload.activation()) ? 1 : 0) +
-                        (on_nvme(offload.gradient()) || on_nvme(offload.activation()) ? 1 : 0);
+                        (on_nvme(offload.optimizer()) ? 2 : 0) + passing;
   // A piece is of one parameter, with ZeRO of a layer's or a table's shard.
   const ModelConfig& config = model_.config;
   const int64_t of_layer =
@@ -252,42 +309,30 @@ int64_t MemoryEstimator::StagingBytes(const v1::Layout& layout, int64_t share) c
                                      (config.heads + 2 * config.kv_heads) * config.head_dim);
   const int64_t largest = kF32Bytes * std::max(of_layer, config.vocabulary * config.hidden) /
                           layout.tensor_parallel() / ShardRanks(layout);
-  return kRingBuffers * rings * std::min({layout.chunk_bytes(), largest, share});
+  const int64_t ring = kRingBuffers * std::min({layout.chunk_bytes(), largest, share});
+  // Without ZeRO the rings of the passes are in use until the step ends.
+  const int64_t of_step = rings - (layout.zero_stage() > 0 ? passing : 0);
+  return {.of_passes = passing * ring, .of_step = of_step * ring};
 }
 
-void MemoryEstimator::Offload(const v1::Layout& layout, const EstimatedStage& stage,
-                              MemoryEstimate* memory) const {
+void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedStage& stage,
+                                    const Activations& kept, MemoryEstimate* memory) const {
   const v1::Offload& offload = layout.offload();
   const int64_t whole = kF32Bytes * stage.parameters / layout.tensor_parallel();
   const int64_t share = whole / ShardRanks(layout);
-  const int64_t weight_share = InWeights(layout, share);
-  const int64_t layers = Brought(2 * kF32Bytes * model_.layer_parameters / layout.tensor_parallel(),
-                                 TileBytes(layout));
-  const int64_t passing =
-      std::max(layers, kF32Bytes * model_.embedding_parameters / int64_t{layout.tensor_parallel()});
-  const auto away = [memory](int64_t bytes, const v1::TierShares& shares) {
+  const auto add = [memory](int64_t bytes, const v1::TierShares& shares) {
     memory->host_bytes += Part(shares.host(), bytes);
     memory->nvme_bytes += Part(shares.nvme(), bytes);
-    return Part(shares.host() + shares.nvme(), bytes);
   };
-  memory->state_bytes -= away(2 * share, offload.optimizer());
-  // With ZeRO 1 and 2 whole weights stay on the device, and the masters rest with the moments.
-  if (layout.zero_stage() == 1 || layout.zero_stage() == 2) {
-    memory->state_bytes -= away(weight_share, offload.optimizer());
-  } else {
-    const int64_t weights = away(weight_share, offload.parameter());
-    const int64_t visiting = InWeights(layout, passing);
-    const int64_t there_anyway =
-        layout.zero_stage() == 3 ? std::min(InWeights(layout, whole), visiting) : 0;
-    memory->state_bytes -=
-        weights - std::max<int64_t>(0, std::min(weights, visiting) - there_anyway);
-  }
-  const int64_t gradients = away(layout.zero_stage() == 0 ? whole : share, offload.gradient());
-  const int64_t leaving = std::min(gradients, memory->gradient_bytes);
-  memory->gradient_bytes -= leaving - std::min(leaving, passing);
-  const int64_t kept = away(memory->activation_bytes, offload.activation());
-  memory->activation_bytes -= kept - std::min(kept, 3 * kept / std::max<int64_t>(3, stage.layers));
-  memory->host_bytes += StagingBytes(layout, share);
+  const bool masters = layout.zero_stage() == 1 || layout.zero_stage() == 2;
+  add(2 * share, offload.optimizer());
+  add(InWeights(layout, share), masters ? offload.optimizer() : offload.parameter());
+  add(layout.zero_stage() == 0 ? whole : share, offload.gradient());
+  // The optimizer's rings are used when no activations are held.
+  const Staging staging = StagingBytes(layout, share);
+  memory->nvme_bytes += Part(offload.activation().nvme(), kept.kept);
+  memory->host_bytes +=
+      std::max(Part(offload.activation().host(), kept.kept) + staging.of_passes, staging.of_step);
 }
 
 std::vector<MemoryEstimate> MemoryEstimator::Stages(const v1::Layout& layout) const {

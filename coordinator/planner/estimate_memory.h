@@ -70,22 +70,27 @@ class MemoryEstimator {
   const EstimateModel& model() const { return model_; }
 
  private:
-  struct Activations {   // of a stage
-    int64_t kept = 0;    // of all passes held
+  struct Activations {     // of a stage
+    int64_t kept = 0;      // of all passes held, with what is kept for put-off weight gradients
+    int64_t one_pass = 0;  // of one of them over a chunk
+    int64_t one_layer = 0;
     int64_t again = 0;   // of what is computed again at a time
-    int64_t layer = 0;   // of one layer in its backward pass
+    int64_t whole = 0;   // of one layer in its backward pass
     int64_t passes = 0;  // held
-    int64_t layers = 0;  // that `kept` is of
   };
   Activations ActivationsOf(const v1::Layout& layout, const EstimatedStage& stage,
                             const RecomputeCounts* counts) const;
+  // What a layer's weight gradients need of one pass, where they are put off.
+  int64_t PutOffBytes(const v1::Layout& layout) const;
   MemoryEstimate OnDevice(const v1::Layout& layout, const EstimatedStage& stage,
                           const Activations& kept) const;
-  int64_t LossBytes(const v1::Layout& layout) const;
-  int64_t LayerWorkBytes(const v1::Layout& layout) const;
-  int64_t StagingBytes(const v1::Layout& layout, int64_t share) const;
-  // What the layout keeps of a class of memory on other tiers is taken off the device.
-  void Offload(const v1::Layout& layout, const EstimatedStage& stage, MemoryEstimate* memory) const;
+  // Of the other tiers' bytes: what copies pass through (compiler/staging.h).
+  struct Staging {
+    int64_t of_passes = 0, of_step = 0;
+  };
+  Staging StagingBytes(const v1::Layout& layout, int64_t share) const;
+  void AddOtherTiers(const v1::Layout& layout, const EstimatedStage& stage, const Activations& kept,
+                     MemoryEstimate* memory) const;
 
   const EstimateModel model_;
 };

@@ -85,12 +85,18 @@ std::vector<EstimatedStage> EstimateModel::Stages(const v1::Layout& layout) cons
     const bool up = layout.schedule() == "zbv" && chunk >= count;
     stages[up ? 2 * count - 1 - chunk : chunk % count].layers += chunks[chunk];
   }
+  std::vector<int64_t> own(chunks.size() / count);  // chunks of a stage, in order
   const double head_flops = 6.0 * static_cast<double>(config.hidden * config.vocabulary);
   const double layer_flops =
       (flops_per_token - head_flops) / static_cast<double>(std::max<int64_t>(1, config.layers));
   for (int64_t i = 0; i < count; ++i) {
     EstimatedStage& stage = stages[i];
     stage.index = i;
+    for (int64_t turn = 0; turn < static_cast<int64_t>(own.size()); ++turn) {
+      const bool up = layout.schedule() == "zbv" && turn == 1;
+      own[turn] = chunks[up ? 2 * count - 1 - i : turn * count + i];
+    }
+    stage.held = HeldMomentsOf(layout, i, own);
     stage.parameters = stage.layers * layer_parameters;
     stage.flops_per_token = static_cast<double>(stage.layers) * layer_flops;
     if (i == 0) stage.parameters += embedding_parameters;

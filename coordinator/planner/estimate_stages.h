@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "coordinator/model/model.h"
+#include "coordinator/planner/estimate_held.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 
@@ -55,6 +56,7 @@ struct EstimatedStage {  // of a layout
   int64_t parameters = 0;  // before tensor parallelism divides them
   double flops_per_token = 0;
   bool head = false;  // has the head and the loss
+  HeldMoments held = {};
 };
 
 // What the closed forms know of a model. Thread-safe: immutable once made.

@@ -22,6 +22,8 @@ constexpr size_t kProposedMax = 64;
 // Of layouts that are alike: those within the limits, and those beyond, which say what more memory
 // would be worth.
 constexpr size_t kAlikeMax = 2, kBeyondMax = 1;
+// Of a kind's proposals those beyond the limits are at most such a part where others are within.
+constexpr size_t kBeyondParts = 4;
 // Layouts for which parts of the states elsewhere are tried.
 constexpr size_t kMovedMax = 256;
 // A proposal for its memory needs this part of the last one's at most.
@@ -38,6 +40,8 @@ constexpr int64_t kChunkBytesMax = int64_t{256} << 20;
 constexpr double kComparedLength = 60'000;
 constexpr int64_t kComparedChunkMax = int64_t{64} << 20;
 constexpr int64_t kStagingChunks = 16, kStagingParts = 32;
+// Of what is compiled only to show that nothing fits.
+constexpr double kShownLength = 600'000;
 // Of the device's bytes: what is larger may not fit when it is compiled.
 constexpr double kTight = 0.9;
 
@@ -151,21 +155,31 @@ Proposals Comparison::Take() {
   if (!plain) proposals.plainer = Plainer();
   for (Proposal& one : Away()) proposals.plainer.push_back(std::move(one));
   const size_t left = kProposedMax - std::min(kProposedMax / 2, proposals.best.size());
-  std::map<LayoutKind, std::vector<Proposal>> kinds;
+  struct OfKind {
+    std::vector<Proposal> within, beyond;
+  };
+  std::map<LayoutKind, OfKind> kinds;
   const std::set<LayoutKind> short_fits = KindsThatFitShort();
-  for (auto& [key, family] : families_) {
-    for (std::vector<Proposal>* alike : {&family.within, &family.beyond}) {
-      for (Proposal& one : *alike) {
-        const LayoutKind kind = LayoutKindOf(one.layout);
-        if (short_fits.contains(kind) && !IsShort(one.layout)) continue;
-        kinds[kind].push_back(std::move(one));
-      }
+  const auto add = [&](std::vector<Proposal>* alike, std::vector<Proposal> OfKind::*part) {
+    for (Proposal& one : *alike) {
+      const LayoutKind kind = LayoutKindOf(one.layout);
+      if (short_fits.contains(kind) && !IsShort(one.layout)) continue;
+      (kinds[kind].*part).push_back(std::move(one));
     }
+  };
+  for (auto& [key, family] : families_) {
+    add(&family.within, &OfKind::within);
+    add(&family.beyond, &OfKind::beyond);
   }
   std::vector<Proposal> fastest;
   for (auto& [kind, all] : kinds) {
-    KeepFastest(plain ? SIZE_MAX : kind == LayoutKind::kOnDevice ? left / 2 : left / 4, &all);
-    std::move(all.begin(), all.end(), std::back_inserter(fastest));
+    // What does not fit is faster as a rule, and must not leave out all that does.
+    const size_t most = plain ? SIZE_MAX : kind == LayoutKind::kOnDevice ? left / 2 : left / 4;
+    KeepFastest(most - std::min(most / kBeyondParts, all.beyond.size()), &all.within);
+    KeepFastest(most - all.within.size(), &all.beyond);
+    for (std::vector<Proposal>* part : {&all.within, &all.beyond}) {
+      std::move(part->begin(), part->end(), std::back_inserter(fastest));
+    }
   }
   const size_t smaller = proposals.best.size();
   for (Proposal& one : fastest) {
@@ -176,9 +190,9 @@ Proposals Comparison::Take() {
     if (std::none_of(proposals.best.begin(), end, same)) proposals.best.push_back(std::move(one));
   }
   // Where all take long to compile, what shows by how much they do not fit.
-  const bool all_long = std::all_of(
-      proposals.best.begin(), proposals.best.end(),
-      [this](const Proposal& one) { return LayerPasses(one.layout, layers_) > kShownLayerPasses; });
+  const bool all_long =
+      std::none_of(proposals.best.begin(), proposals.best.end(),
+                   [this](const Proposal& one) { return IsSoonCompiled(one.layout); });
   if (all_long && smallest_shown_.has_value()) proposals.best.push_back(*smallest_shown_);
   std::stable_sort(proposals.best.begin(), proposals.best.end(), Faster);
   return proposals;
@@ -186,6 +200,12 @@ Proposals Comparison::Take() {
 
 bool Comparison::IsShort(const v1::Layout& layout) const {
   return LayerPasses(layout, layers_) <= kShortLayerPasses;
+}
+
+// Tiles lengthen a step more than passes do.
+bool Comparison::IsSoonCompiled(const v1::Layout& layout) const {
+  return LayerPasses(layout, layers_) <= kShownLayerPasses &&
+         SampledLength(memory_.model(), layout) <= kShownLength;
 }
 
 std::set<LayoutKind> Comparison::KindsThatFitShort() const {
@@ -229,8 +249,7 @@ Proposal Comparison::Compare(v1::Layout layout) {
     return !than.has_value() || (one.memory.total() < than->memory.total() && reachable);
   };
   const bool smallest = is_smaller(smallest_);
-  const bool smallest_shown =
-      is_smaller(smallest_shown_) && LayerPasses(layout, layers_) <= kShownLayerPasses;
+  const bool smallest_shown = is_smaller(smallest_shown_) && IsSoonCompiled(layout);
   const bool plain = search_ == Search::kPlain;
   const bool hopeless = !plain && Hopeless(one.memory, spec_, budget_);
   const bool within = Within(one.memory, limits_);

@@ -64,6 +64,7 @@ class Comparison {
   // So large that a step of what is offloaded can be compiled.
   void ChooseChunks(v1::Layout* layout) const;
   bool IsShort(const v1::Layout& layout) const;
+  bool IsSoonCompiled(const v1::Layout& layout) const;
   // Kinds of which a short layout seems to fit: longer ones are not proposed then.
   std::set<LayoutKind> KindsThatFitShort() const;
   // The fastest of those that fit, the fastest of those a tenth smaller, and so on.

@@ -210,7 +210,11 @@ class Once {
         LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses;
     const bool pack =
         InstructionsOf(*sample) <= kPackedToLook && NearlyFits(spec_, budget_, *sample);
-    if (is_short || pack) return Complete(pack ? Packings::kBest : Packings::kQuick, sample);
+    if (is_short || pack) {
+      const absl::Status whole = Complete(pack ? Packings::kBest : Packings::kQuick, sample);
+      // All of the step may be too long to compile: its sample shows as well what is in the way.
+      if (!absl::IsInvalidArgument(whole) || sample->shorter.empty()) return whole;
+    }
     return SimulateStep(budget_.profile, sample);
   }
 

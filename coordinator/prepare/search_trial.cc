@@ -36,6 +36,8 @@ constexpr int kPackedMax = 3;
 constexpr int64_t kCheapInstructions = 60'000;
 // Closed forms of memory are good for this; what they say is larger is tried where nothing fits.
 constexpr double kMayFit = 1.05;
+// The smallest or shortest layouts of which one is to be compiled, where the first cannot be.
+constexpr size_t kSmallestMax = 8;
 // Layouts that are tried because what fits is slower than its closed form.
 constexpr int kPromisingMax = 4;
 // What is slower by closed form than the fastest that fits, by this factor, is not tried any more.
@@ -88,11 +90,15 @@ absl::Status Trial::TrySmallest(const std::vector<const Proposal*>& proposals, L
     return std::tuple(!Affordable(a->layout), HopelessElsewhere(*a), a->memory.total()) <
            std::tuple(!Affordable(b->layout), HopelessElsewhere(*b), b->memory.total());
   };
-  const auto smallest = std::min_element(proposals.begin(), proposals.end(), smaller);
-  if (smallest == proposals.end()) return absl::OkStatus();
+  std::vector<const Proposal*> order = proposals;
+  std::stable_sort(order.begin(), order.end(), smaller);
   packed_ = 0;  // nothing is left after it
-  ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(**smallest, kind));
-  if (fit.value_or(false)) fastest_estimate_ = (*smallest)->seconds;
+  for (size_t i = 0; i < order.size() && i < kSmallestMax; ++i) {
+    ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(*order[i], kind));
+    if (fit.value_or(false)) fastest_estimate_ = order[i]->seconds;
+    // One that cannot be compiled says nothing.
+    if (fit.has_value() || !tried_.empty()) break;
+  }
   return absl::OkStatus();
 }
 
@@ -132,9 +138,15 @@ absl::Status Trial::TryAny(const std::vector<const Proposal*>& proposals) {
   const auto shorter = [this](const Proposal* a, const Proposal* b) {
     return LengthOf(a->layout) < LengthOf(b->layout);
   };
-  const Proposal& shortest = **std::min_element(proposals.begin(), proposals.end(), shorter);
+  std::vector<const Proposal*> order = proposals;
+  std::stable_sort(order.begin(), order.end(), shorter);
   must_ = true;
-  const absl::Status tried = TryOne(shortest, LayoutKindOf(shortest.layout)).status();
+  absl::Status tried;
+  // One that cannot be compiled says nothing.
+  for (size_t i = 0; i < std::min(order.size(), kSmallestMax) && tried.ok() && tried_.empty();
+       ++i) {
+    tried = TryOne(*order[i], LayoutKindOf(order[i]->layout)).status();
+  }
   must_ = false;
   return tried;
 }

@@ -181,11 +181,11 @@ void Explain(const MemoryEstimator& memory, const Evaluated& exact) {
   const std::vector<MemoryEstimate> stages = memory.Stages(exact.layout);
   for (size_t i = 0; i < stages.size(); ++i) {
     const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-    std::printf("  stage %zu: closed form %.1f MiB: states %.1f, gradients %.1f, activations %.1f, "
-                "workspace %.1f; host %.1f\n",
-                i, mib(stages[i].total()), mib(stages[i].state_bytes),
-                mib(stages[i].gradient_bytes), mib(stages[i].activation_bytes),
-                mib(stages[i].workspace_bytes), mib(stages[i].host_bytes));
+    std::printf(
+        "  stage %zu: closed form %.1f MiB: states %.1f, gradients %.1f, activations %.1f, "
+        "workspace %.1f; host %.1f\n",
+        i, mib(stages[i].total()), mib(stages[i].state_bytes), mib(stages[i].gradient_bytes),
+        mib(stages[i].activation_bytes), mib(stages[i].workspace_bytes), mib(stages[i].host_bytes));
     for (const v1::Arena& arena : exact.programs[i].arenas()) {
       if (arena.tier() != v1::NVME) PrintHeld(exact.programs[i], arena);
     }
