@@ -7,14 +7,15 @@ namespace terrace {
 namespace {
 
 // Megatron's order: `stages` micro-batches go through a chunk before the next chunk's turn.
-int64_t InterleavedLayers(int64_t held, int64_t stages, std::span<const int64_t> chunk_layers) {
+int64_t InterleavedLayers(int64_t held, int64_t batches, int64_t stages,
+                          std::span<const int64_t> chunk_layers) {
   const int64_t round = stages * static_cast<int64_t>(chunk_layers.size());
   const int64_t left = held % round;
   int64_t layers = 0;
   for (int64_t chunk = 0; chunk < static_cast<int64_t>(chunk_layers.size()); ++chunk) {
     const int64_t passes =
         held / round * stages + std::clamp<int64_t>(left - chunk * stages, 0, stages);
-    layers += passes * chunk_layers[chunk];
+    layers += std::min(passes, batches) * chunk_layers[chunk];
   }
   return layers;
 }
@@ -36,7 +37,9 @@ HeldMoments ZeroBubbleV(int64_t batches, int64_t stages, int64_t stage,
   const int64_t first = std::min(batches, 2 * stages - 1 - stage);
   const int64_t second = std::min(batches, stage + 1);
   const int64_t one = std::max(down, up);
-  const int64_t held = first * down + second * up;
+  // A forward pass over the first chunk comes before or after one over the second has gone.
+  const int64_t held = std::max(first * down + second * up, std::min(batches, first + 1) * down +
+                                                                std::min(batches, stage) * up);
   // The order is made for as many micro-batches as fill it; the last of them end late.
   const int64_t made_for = std::max(batches, 2 * stages - 1);
   const int64_t late_first = std::clamp<int64_t>(batches - (made_for - stages), 0, stage + 1);
@@ -57,8 +60,10 @@ HeldMoments HeldMomentsOf(const v1::Layout& layout, int64_t stage,
   if (layout.schedule() == "zbv") return ZeroBubbleV(batches, stages, stage, chunk_layers);
   if (layout.schedule() == "interleaved") {
     const int64_t ahead = 2 * (stages - 1 - stage) + (chunks - 1) * stages;
-    const int64_t held = std::min(batches * chunks, ahead + 1);
-    return {HeldLayers{InterleavedLayers(held, stages, chunk_layers), 0}};
+    // The order is made for the next multiple of `stages`.
+    const int64_t all = (batches + stages - 1) / stages * stages * chunks;
+    const int64_t held = std::min(all, ahead + 1);
+    return {HeldLayers{InterleavedLayers(held, batches, stages, chunk_layers), 0}};
   }
   int64_t layers = 0;
   for (const int64_t of_chunk : chunk_layers) layers += of_chunk;

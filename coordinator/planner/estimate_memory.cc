@@ -9,52 +9,6 @@
 namespace terrace {
 namespace {
 
-int64_t Part(double share, int64_t bytes) {
-  return static_cast<int64_t>(share * static_cast<double>(bytes));
-}
-
-bool SplitsBackward(const v1::Layout& layout) {
-  return layout.schedule() == "zb-h1" || layout.schedule() == "zbv";
-}
-
-// Layers whose gradients are on their way where those of earlier passes come back to be added to.
-constexpr int64_t kPassingLayers = 4;
-
-// So many layers behind a reduction its memory is taken back (compiler/streams.h).
-constexpr int64_t kRetiredLayers = 2;
-
-// Parts of each class of memory that rest off the device.
-struct Away {
-  explicit Away(const v1::Offload& offload)
-      : weights(Of(offload.parameter())),
-        gradients(Of(offload.gradient())),
-        optimizer(Of(offload.optimizer())),
-        activations(Of(offload.activation())) {}
-  static double Of(const v1::TierShares& shares) { return shares.host() + shares.nvme(); }
-
-  double weights, gradients, optimizer, activations;
-};
-
-// With ZeRO 1 the gradients of a chunk leave when its last pass ends. Interleaved passes end chunk
-// by chunk where there are no more micro-batches than stages.
-int64_t GradientsAtOnce(const v1::Layout& layout, int64_t whole, int64_t table) {
-  const bool by_chunk =
-      layout.schedule() == "interleaved" && layout.micro_batches() <= layout.pipeline_parallel();
-  return by_chunk ? std::min(whole, whole / layout.interleave() + table) : whole;
-}
-
-// Of the first stage's first chunk, whose embedding's gradients leave.
-int64_t FirstChunkLayers(const v1::Layout& layout, int64_t stage_layers) {
-  return layout.stage_layers().empty() ? stage_layers / layout.interleave()
-                                       : int64_t{layout.stage_layers(0)};
-}
-
-// What the device has of a class of which a part rests elsewhere, so much of it passing through.
-int64_t Staying(int64_t bytes, double away, int64_t passing) {
-  const int64_t gone = Part(away, bytes);
-  return bytes - gone + std::min(gone, passing);
-}
-
 RecomputeCounts CountsOf(const v1::Layout& layout, int64_t layers, int64_t stage) {
   RecomputeCounts counts = {};
   int layer = 0;
@@ -68,38 +22,6 @@ RecomputeCounts CountsOf(const v1::Layout& layout, int64_t layers, int64_t stage
   }
   return counts;
 }
-
-// Of `layers` layers or a head that is brought for a use: at most three tiles are there at once,
-// and a gradient.
-int64_t Brought(int64_t bytes, int64_t tile_bytes) {
-  constexpr int64_t kTilesThere = 4;
-  return tile_bytes > 0 ? std::min(bytes, kTilesThere * tile_bytes) : bytes;
-}
-
-// What weights take whose gradients take so many bytes.
-int64_t InWeights(const v1::Layout& layout, int64_t bytes) {
-  return bytes / kF32Bytes * WeightBytes(layout);
-}
-
-// Keeps the largest of the moments it is told of.
-class Peak {
- public:
-  Peak(int64_t state_bytes, int64_t whole_bytes) : states_(state_bytes), whole_(whole_bytes) {}
-
-  void Moment(int64_t gathered, int64_t gradients, int64_t activations, int64_t workspace) {
-    const MemoryEstimate moment = {.state_bytes = states_ + std::min(whole_, gathered),
-                                   .gradient_bytes = gradients,
-                                   .activation_bytes = activations,
-                                   .workspace_bytes = workspace};
-    if (moment.total() > most_.total()) most_ = moment;
-  }
-  const MemoryEstimate& most() const { return most_; }
-
- private:
-  const int64_t states_;
-  const int64_t whole_;
-  MemoryEstimate most_;
-};
 
 }  // namespace
 
@@ -141,13 +63,13 @@ int64_t MemoryEstimator::PassesHeld(const v1::Layout& layout, int64_t stage) {
   return std::min(all, stages - stage);
 }
 
-MemoryEstimator::Activations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
-                                                            const EstimatedStage& stage,
-                                                            const RecomputeCounts* counts) const {
+HeldActivations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
+                                               const EstimatedStage& stage,
+                                               const RecomputeCounts* counts) const {
   const LayerBytes bytes = BytesOfLayer(layout);
   const int64_t chunks = layout.interleave();
   const int64_t of_chunk = std::max<int64_t>(1, stage.layers / chunks);
-  Activations activations = {.whole = bytes.none, .passes = PassesHeld(layout, stage.index)};
+  HeldActivations activations = {.whole = bytes.none, .passes = PassesHeld(layout, stage.index)};
   RecomputeCounts listed = {stage.layers, 0, 0};
   const int64_t group = RecomputeGroup(layout, of_chunk);
   const bool groups = counts == nullptr && layout.recompute_layers().empty() && group > 1;
@@ -180,7 +102,7 @@ MemoryEstimator::Activations MemoryEstimator::ActivationsOf(const v1::Layout& la
 
 int64_t MemoryEstimator::ActivationBytes(const v1::Layout& layout,
                                          const EstimatedStage& stage) const {
-  const Activations activations = ActivationsOf(layout, stage, nullptr);
+  const HeldActivations activations = ActivationsOf(layout, stage, nullptr);
   const int64_t of_pass =
       layout.schedule() == "zb-h1" ? stage.layers * activations.whole : activations.one_pass;
   return activations.passes * of_pass;
@@ -197,89 +119,10 @@ int64_t MemoryEstimator::PutOffBytes(const v1::Layout& layout) const {
          ((2 * attention + 2 * kv + inner) / tp + 4 * config.hidden);
 }
 
-MemoryEstimate MemoryEstimator::OnDevice(const v1::Layout& layout, const EstimatedStage& stage,
-                                         const Activations& kept) const {
-  const uint32_t zero = layout.zero_stage();
-  const int64_t tp = layout.tensor_parallel(), m = layout.micro_batches();
-  const int64_t shards = ShardRanks(layout);
-  const int64_t whole = kF32Bytes * stage.parameters / tp;
-  const int64_t layer = kF32Bytes * model_.layer_parameters / tp;
-  const int64_t table = kF32Bytes * model_.config.vocabulary * model_.config.hidden / tp;
-  const int64_t embedding = stage.index == 0 ? table : 0, head = stage.head ? table : 0;
-  const int64_t tied = model_.config.tied_embeddings ? std::min(head, embedding) : 0;
-  const int64_t tile = TileBytes(layout);
-  const int64_t one = Brought(layer, tile), two = Brought(2 * layer, tile);
-  const int64_t out = tied > 0 ? head : Brought(head, tile);
-  const int64_t layer_work = kept.again + LayerWorkBytes(model_, layout);
-  const int64_t first_work =
-      std::max(stage.head ? LossBytes(model_, layout) : int64_t{0}, layer_work);
-  // When all gradients are there, other passes hold theirs, or nothing is held any more.
-  const bool steady = m * layout.interleave() > kept.passes;
-  const int64_t later = steady ? kept.kept : kept.kept - kept.one_pass;
-  const Away away(layout.offload());
-  const auto there = [&](int64_t activations) {
-    return Staying(activations, away.activations, kept.one_layer);
-  };
-  // Whole weights stay with ZeRO 1 and 2, and the masters rest with the moments.
-  const bool masters = zero == 1 || zero == 2;
-  const int64_t weights = InWeights(layout, whole), weight_share = weights / shards;
-  const int64_t moments = 2 * whole / shards;
-  Peak peak(moments - Part(away.optimizer, moments) + weight_share -
-                Part(masters ? away.optimizer : away.weights, weight_share) +
-                (masters ? weights : 0),
-            weights);
-  const auto brought = [&](int64_t bytes) -> int64_t {
-    const int64_t visiting = InWeights(layout, bytes);
-    if (zero == 0) return std::min(Part(away.weights, weights), visiting);
-    if (zero != 3) return 0;
-    return visiting +
-           std::min(Part(away.weights, weight_share), InWeights(layout, 2 * layer) / shards);
-  };
-  // All are fetched before the first is gathered.
-  if (masters) peak.Moment(0, 0, 0, Part(away.optimizer, weight_share));
-  const bool split = SplitsBackward(layout);
-  if (zero == 0 || (zero == 1 && m > 1)) {
-    // Gradients that rest elsewhere come back to be added to, where weights' gradients are
-    // computed.
-    const double gone = zero == 0 ? away.gradients : 0;
-    const int64_t passing = m > 1 ? kPassingLayers * layer : std::max(2 * layer, embedding);
-    const bool accumulated = m > 1 && layout.schedule() != "gpipe";
-    const int64_t most =
-        zero == 1 ? GradientsAtOnce(layout, whole, std::max(head, embedding)) : whole;
-    const int64_t first = accumulated ? most : std::min(most, std::max(head, layer));
-    peak.Moment(brought(out + one), Staying(first, gone, split ? head : head + passing),
-                there(kept.kept), first_work);
-    peak.Moment(split ? 0 : brought(one),
-                Staying(most, gone, m > 1 ? passing + embedding : passing),
-                there(later > 0 ? later : std::min(kept.kept, kept.whole)),
-                split && gone > 0 ? 0 : layer_work);
-    return peak.most();
-  }
-  // Gradients are scattered as they come: in their shards are those of earlier passes.
-  const int64_t shard = Staying(whole / shards, away.gradients, (embedding + 2 * layer) / shards);
-  const int64_t sums = m > 1 ? shard : 0;
-  const auto parts = [&](int64_t bytes) { return m > 1 ? bytes / shards : 0; };
-  const auto arrived = [whole](int64_t bytes) { return std::min(whole, bytes); };
-  peak.Moment(brought(out + one), arrived(sums + std::max(out, one)), there(kept.kept), first_work);
-  const int64_t but_two = std::max<int64_t>(0, kept.kept - 2 * kept.one_layer);
-  if (split) peak.Moment(brought(two), sums, there(but_two), layer_work);
-  peak.Moment(split ? 0 : brought(two), arrived(sums + tied + two) + parts(two), there(but_two),
-              split ? 0 : layer_work);
-  // Where chunks are short the next pass over one is at work when an embedding's gradient leaves.
-  const bool chunks = layout.interleave() > 1;
-  const int64_t tables = chunks && m > 1 && FirstChunkLayers(layout, stage.layers) <= kRetiredLayers
-                             ? 2 * embedding
-                             : embedding;
-  peak.Moment(split ? 0 : brought(m > 1 ? embedding + two : two),
-              arrived(shard + embedding + two) + tables - embedding + parts(tables + two),
-              there(std::max<int64_t>(0, kept.kept - kept.one_pass)), chunks ? layer_work : 0);
-  return peak.most();
-}
-
 MemoryEstimate MemoryEstimator::StageMemory(const v1::Layout& layout, const EstimatedStage& stage,
                                             const RecomputeCounts* counts) const {
-  const Activations kept = ActivationsOf(layout, stage, counts);
-  MemoryEstimate memory = OnDevice(layout, stage, kept);
+  const HeldActivations kept = ActivationsOf(layout, stage, counts);
+  MemoryEstimate memory = LargestMoment(model_, layout, stage, kept);
   if (layout.has_offload()) AddOtherTiers(layout, stage, kept, &memory);
   return memory;
 }
@@ -293,8 +136,8 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const auto on_nvme = [](const v1::TierShares& shares) { return shares.nvme() > 0; };
   const auto partly = [](const v1::TierShares& shares) { return shares.host() < 1; };
   const bool updates = offload.optimizer().host() + offload.optimizer().nvme() > 0;
-  const bool masters_there = layout.zero_stage() == 1 || layout.zero_stage() == 2;
-  const v1::TierShares& weights = masters_there ? offload.optimizer() : offload.parameter();
+  const v1::TierShares& weights =
+      MastersRestWithMoments(layout) ? offload.optimizer() : offload.parameter();
   const int64_t passing = (on_nvme(offload.parameter()) || on_nvme(offload.activation()) ? 1 : 0) +
                           (on_nvme(offload.gradient()) || on_nvme(offload.activation()) ? 1 : 0);
   const int64_t rings = (updates && partly(offload.gradient()) ? 1 : 0) +
@@ -316,7 +159,7 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
 }
 
 void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedStage& stage,
-                                    const Activations& kept, MemoryEstimate* memory) const {
+                                    const HeldActivations& kept, MemoryEstimate* memory) const {
   const v1::Offload& offload = layout.offload();
   const int64_t whole = kF32Bytes * stage.parameters / layout.tensor_parallel();
   const int64_t share = whole / ShardRanks(layout);
@@ -324,7 +167,7 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
     memory->host_bytes += Part(shares.host(), bytes);
     memory->nvme_bytes += Part(shares.nvme(), bytes);
   };
-  const bool masters = layout.zero_stage() == 1 || layout.zero_stage() == 2;
+  const bool masters = MastersRestWithMoments(layout);
   add(2 * share, offload.optimizer());
   add(InWeights(layout, share), masters ? offload.optimizer() : offload.parameter());
   add(layout.zero_stage() == 0 ? whole : share, offload.gradient());

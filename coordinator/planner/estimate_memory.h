@@ -6,10 +6,9 @@
 // with a copy of the weights, then the gradients, then all (Rajbhandari et al. 2020, arXiv
 // 1910.02054); activations of as many passes as the schedule holds at once, tensor- and
 // sequence-parallel as in Korthikanti et al. 2022 (arXiv 2205.05198), layer by layer. The peak is
-// the largest of three moments: when the first backward pass begins (all activations, the head's
-// gradient, the loss), after its first layers, and when the last one ends (all gradients). What is
-// offloaded rests on its tier by its parts; the device keeps what passes (two layers' weights and
-// gradients), the host the chunks of the optimizer.
+// the largest of a few moments (estimate_moments.h). What is offloaded rests on its tier by its
+// parts; the host has the chunks of the optimizer besides. tests/bench/results/closed_form-*.md
+// tells how far all this is off, by kind of layout.
 //
 // Pure and thread-safe.
 //
@@ -21,23 +20,11 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/planner/estimate_moments.h"
 #include "coordinator/planner/estimate_stages.h"
 #include "proto/v1/plan.pb.h"
 
 namespace terrace {
-
-struct MemoryEstimate {
-  int64_t state_bytes = 0;  // weights and optimizer moments
-  int64_t gradient_bytes = 0;
-  int64_t activation_bytes = 0;  // kept for the backward pass, with what is computed again
-  int64_t workspace_bytes = 0;   // of the loss, or of a layer's backward pass
-  int64_t host_bytes = 0;        // off the device
-  int64_t nvme_bytes = 0;
-  // Of the device.
-  int64_t total() const {
-    return state_bytes + gradient_bytes + activation_bytes + workspace_bytes;
-  }
-};
 
 // Bytes that a layer keeps of one pass, by what is computed again of it.
 struct LayerBytes {
@@ -70,27 +57,17 @@ class MemoryEstimator {
   const EstimateModel& model() const { return model_; }
 
  private:
-  struct Activations {     // of a stage
-    int64_t kept = 0;      // of all passes held, with what is kept for put-off weight gradients
-    int64_t one_pass = 0;  // of one of them over a chunk
-    int64_t one_layer = 0;
-    int64_t again = 0;   // of what is computed again at a time
-    int64_t whole = 0;   // of one layer in its backward pass
-    int64_t passes = 0;  // held
-  };
-  Activations ActivationsOf(const v1::Layout& layout, const EstimatedStage& stage,
-                            const RecomputeCounts* counts) const;
+  HeldActivations ActivationsOf(const v1::Layout& layout, const EstimatedStage& stage,
+                                const RecomputeCounts* counts) const;
   // What a layer's weight gradients need of one pass, where they are put off.
   int64_t PutOffBytes(const v1::Layout& layout) const;
-  MemoryEstimate OnDevice(const v1::Layout& layout, const EstimatedStage& stage,
-                          const Activations& kept) const;
   // Of the other tiers' bytes: what copies pass through (compiler/staging.h).
   struct Staging {
     int64_t of_passes = 0, of_step = 0;
   };
   Staging StagingBytes(const v1::Layout& layout, int64_t share) const;
-  void AddOtherTiers(const v1::Layout& layout, const EstimatedStage& stage, const Activations& kept,
-                     MemoryEstimate* memory) const;
+  void AddOtherTiers(const v1::Layout& layout, const EstimatedStage& stage,
+                     const HeldActivations& kept, MemoryEstimate* memory) const;
 
   const EstimateModel model_;
 };

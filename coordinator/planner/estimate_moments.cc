@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/estimate_moments.h"
+
+#include <algorithm>
+
+#include "coordinator/planner/estimate_work.h"
+#include "coordinator/planner/layout_rules.h"
+
+namespace terrace {
+namespace {
+
+// Layers whose gradients are on their way where those of earlier passes come back to be added to.
+constexpr int64_t kPassingLayers = 4;
+
+// So many layers behind a reduction its memory is taken back (compiler/streams.h).
+constexpr int64_t kRetiredLayers = 2;
+
+// Parts of each class of memory that rest off the device.
+struct Away {
+  explicit Away(const v1::Offload& offload)
+      : weights(Of(offload.parameter())),
+        gradients(Of(offload.gradient())),
+        optimizer(Of(offload.optimizer())),
+        activations(Of(offload.activation())) {}
+  static double Of(const v1::TierShares& shares) { return shares.host() + shares.nvme(); }
+
+  double weights, gradients, optimizer, activations;
+};
+
+// With ZeRO 1 the gradients of a chunk leave when its last pass ends. Interleaved passes end chunk
+// by chunk where there are no more micro-batches than stages.
+int64_t GradientsAtOnce(const v1::Layout& layout, int64_t whole, int64_t table) {
+  const bool by_chunk =
+      layout.schedule() == "interleaved" && layout.micro_batches() <= layout.pipeline_parallel();
+  return by_chunk ? std::min(whole, whole / layout.interleave() + table) : whole;
+}
+
+// Of the first stage's first chunk, whose embedding's gradients leave.
+int64_t FirstChunkLayers(const v1::Layout& layout, int64_t stage_layers) {
+  return layout.stage_layers().empty() ? stage_layers / layout.interleave()
+                                       : int64_t{layout.stage_layers(0)};
+}
+
+// What the device has of a class of which a part rests elsewhere, so much of it passing through.
+int64_t Staying(int64_t bytes, double away, int64_t passing) {
+  const int64_t gone = Part(away, bytes);
+  return bytes - gone + std::min(gone, passing);
+}
+
+// Of `layers` layers or a head that is brought for a use: at most three tiles are there at once,
+// and a gradient.
+int64_t Brought(int64_t bytes, int64_t tile_bytes) {
+  constexpr int64_t kTilesThere = 4;
+  return tile_bytes > 0 ? std::min(bytes, kTilesThere * tile_bytes) : bytes;
+}
+
+// Keeps the largest of the moments it is told of.
+class Peak {
+ public:
+  Peak(int64_t state_bytes, int64_t whole_bytes) : states_(state_bytes), whole_(whole_bytes) {}
+
+  void Moment(int64_t gathered, int64_t gradients, int64_t activations, int64_t workspace) {
+    const MemoryEstimate moment = {.state_bytes = states_ + std::min(whole_, gathered),
+                                   .gradient_bytes = gradients,
+                                   .activation_bytes = activations,
+                                   .workspace_bytes = workspace};
+    if (moment.total() > most_.total()) most_ = moment;
+  }
+  const MemoryEstimate& most() const { return most_; }
+
+ private:
+  const int64_t states_;
+  const int64_t whole_;
+  MemoryEstimate most_;
+};
+
+// What one rank of a stage has to do with, in f32 bytes of weights or gradients.
+class Moments {
+ public:
+  Moments(const EstimateModel& model, const v1::Layout& layout, const EstimatedStage& stage,
+          const HeldActivations& kept)
+      : layout_(layout),
+        stage_(stage),
+        kept_(kept),
+        away_(layout.offload()),
+        shards_(ShardRanks(layout)),
+        whole_(kF32Bytes * stage.parameters / layout.tensor_parallel()),
+        layer_(kF32Bytes * model.layer_parameters / layout.tensor_parallel()) {
+    const int64_t table = kF32Bytes * model.config.vocabulary * model.config.hidden /
+                          int64_t{layout.tensor_parallel()};
+    embedding_ = stage.index == 0 ? table : 0;
+    head_ = stage.head ? table : 0;
+    tied_ = model.config.tied_embeddings ? std::min(head_, embedding_) : 0;
+    const int64_t tile = TileBytes(layout);
+    one_ = Brought(layer_, tile);
+    two_ = Brought(2 * layer_, tile);
+    out_ = tied_ > 0 ? head_ : Brought(head_, tile);
+    layer_work_ = kept.again + LayerWorkBytes(model, layout);
+    first_work_ = std::max(stage.head ? LossBytes(model, layout) : int64_t{0}, layer_work_);
+  }
+
+  MemoryEstimate Largest() {
+    Peak peak(States(), InWeights(layout_, whole_));
+    // All are fetched before the first is gathered.
+    if (MastersRestWithMoments(layout_)) {
+      peak.Moment(0, 0, 0, Part(away_.optimizer, InWeights(layout_, whole_) / shards_));
+    }
+    const bool until_the_end =
+        layout_.zero_stage() == 0 || (layout_.zero_stage() == 1 && layout_.micro_batches() > 1);
+    until_the_end ? WholeGradients(&peak) : ScatteredGradients(&peak);
+    return peak.most();
+  }
+
+ private:
+  int64_t States() const {
+    const bool masters = MastersRestWithMoments(layout_);
+    const int64_t moments = 2 * whole_ / shards_;
+    const int64_t weights = InWeights(layout_, whole_), share = weights / shards_;
+    return moments - Part(away_.optimizer, moments) + share -
+           Part(masters ? away_.optimizer : away_.weights, share) + (masters ? weights : 0);
+  }
+
+  // Weights that come for a use, whose gradients take so many bytes.
+  int64_t Visiting(int64_t bytes) const {
+    const int64_t weights = InWeights(layout_, whole_), visiting = InWeights(layout_, bytes);
+    if (layout_.zero_stage() == 0) return std::min(Part(away_.weights, weights), visiting);
+    if (layout_.zero_stage() != 3) return 0;
+    return visiting + std::min(Part(away_.weights, weights / shards_),
+                               InWeights(layout_, 2 * layer_) / shards_);
+  }
+
+  int64_t There(int64_t activations) const {
+    return Staying(std::max<int64_t>(0, activations), away_.activations, kept_.one_layer);
+  }
+
+  // They stay until the step ends. Those that rest elsewhere come back to be added to, where
+  // weights' gradients are computed.
+  void WholeGradients(Peak* peak) const {
+    const uint32_t zero = layout_.zero_stage();
+    const int64_t m = layout_.micro_batches();
+    const bool split = SplitsBackward(layout_);
+    const double gone = zero == 0 ? away_.gradients : 0;
+    const int64_t passing = m > 1 ? kPassingLayers * layer_ : std::max(2 * layer_, embedding_);
+    const bool accumulated = m > 1 && layout_.schedule() != "gpipe";
+    const int64_t most =
+        zero == 1 ? GradientsAtOnce(layout_, whole_, std::max(head_, embedding_)) : whole_;
+    const int64_t first = accumulated ? most : std::min(most, std::max(head_, layer_));
+    peak->Moment(Visiting(out_ + one_), Staying(first, gone, split ? head_ : head_ + passing),
+                 There(kept_.kept), first_work_);
+    // When all are there, other passes hold their activations, or nothing is held any more.
+    const bool steady = m * layout_.interleave() > kept_.passes;
+    const int64_t later = steady ? kept_.kept : kept_.kept - kept_.one_pass;
+    peak->Moment(split ? 0 : Visiting(one_),
+                 Staying(most, gone, m > 1 ? passing + embedding_ : passing),
+                 There(later > 0 ? later : std::min(kept_.kept, kept_.whole)),
+                 split && gone > 0 ? 0 : layer_work_);
+  }
+
+  // They leave as they come: in their shards are those of earlier passes.
+  void ScatteredGradients(Peak* peak) const {
+    const bool several = layout_.micro_batches() > 1, split = SplitsBackward(layout_);
+    const int64_t shard =
+        Staying(whole_ / shards_, away_.gradients, (embedding_ + 2 * layer_) / shards_);
+    const int64_t sums = several ? shard : 0;
+    const auto parts = [&](int64_t bytes) { return several ? bytes / shards_ : 0; };
+    const auto arrived = [&](int64_t bytes) { return std::min(whole_, bytes); };
+    peak->Moment(Visiting(out_ + one_), arrived(sums + std::max(out_, one_)), There(kept_.kept),
+                 first_work_);
+    const int64_t but_two = kept_.kept - 2 * kept_.one_layer;
+    if (split) peak->Moment(Visiting(two_), sums, There(but_two), layer_work_);
+    peak->Moment(split ? 0 : Visiting(two_), arrived(sums + tied_ + two_) + parts(two_),
+                 There(but_two), split ? 0 : layer_work_);
+    // Where chunks are short the next pass over one is at work when an embedding's gradient leaves.
+    const bool chunks = layout_.interleave() > 1;
+    const bool short_chunks =
+        chunks && several && FirstChunkLayers(layout_, stage_.layers) <= kRetiredLayers;
+    const int64_t tables = short_chunks ? 2 * embedding_ : embedding_;
+    peak->Moment(split ? 0 : Visiting(several ? embedding_ + two_ : two_),
+                 arrived(shard + embedding_ + two_) + tables - embedding_ + parts(tables + two_),
+                 There(kept_.kept - kept_.one_pass), chunks ? layer_work_ : 0);
+  }
+
+  const v1::Layout& layout_;
+  const EstimatedStage& stage_;
+  const HeldActivations& kept_;
+  const Away away_;
+  const int64_t shards_, whole_, layer_;
+  int64_t embedding_ = 0, head_ = 0, tied_ = 0;
+  int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are brought
+  int64_t layer_work_ = 0, first_work_ = 0;
+};
+
+}  // namespace
+
+MemoryEstimate LargestMoment(const EstimateModel& model, const v1::Layout& layout,
+                             const EstimatedStage& stage, const HeldActivations& kept) {
+  return Moments(model, layout, stage, kept).Largest();
+}
+
+int64_t Part(double share, int64_t bytes) {
+  return static_cast<int64_t>(share * static_cast<double>(bytes));
+}
+
+// What weights take whose gradients take so many bytes.
+int64_t InWeights(const v1::Layout& layout, int64_t bytes) {
+  return bytes / kF32Bytes * WeightBytes(layout);
+}
+
+bool MastersRestWithMoments(const v1::Layout& layout) {
+  return layout.zero_stage() == 1 || layout.zero_stage() == 2;
+}
+
+bool SplitsBackward(const v1::Layout& layout) {
+  return layout.schedule() == "zb-h1" || layout.schedule() == "zbv";
+}
+
+}  // namespace terrace
