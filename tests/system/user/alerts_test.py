@@ -127,8 +127,9 @@ class AlertsTest(MonitoredTest):
         nvme = self.folder / "nvme"
         nvme.mkdir()
         self.watched_service(1)
-        self.launch({**ONE, "model.config": {**WIDE, "n_embd": 512}, "resources.nvme": str(nvme),
-                      "layout.offload": {"optimizer": "nvme", "gradient": "nvme", "parameter": "host"}})
+        # Much to move and little to compute: one short sequence a step.
+        self.launch({**ONE, "model.config": {**WIDE, "n_embd": 512}, "resources.nvme": str(nvme), "train.global_batch": 1,
+                     "data.sequence_length": 8, "layout.offload": {"optimizer": "nvme", "gradient": "nvme", "parameter": "nvme"}})
         for name in ("TerraceOffloadStall", "TerraceNvmeWear"):
             with self.subTest(name):
                 self.wait_for_alert(name)
