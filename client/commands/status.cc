@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,6 +20,36 @@ namespace {
 
 void Line(const char* label, const std::string& text) {
   if (!text.empty()) std::printf("%-12s %s\n", label, text.c_str());
+}
+
+// "94 % training, 4 % queued, 2 % starting": the largest shares first, without what rounds to 0.
+std::string SpentText(const v1::Job& job) {
+  double whole = 0;
+  std::vector<std::pair<double, std::string>> parts;
+  for (const v1::SpentTime& spent : job.spent()) {
+    whole += spent.seconds();
+    parts.emplace_back(spent.seconds(), spent.cause());
+  }
+  if (whole <= 0) return "";
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text = FormatDuration(whole) + ":";
+  for (const auto& [seconds, cause] : parts) {
+    const double percent = std::round(100 * seconds / whole);
+    if (percent < 1) continue;
+    absl::StrAppend(&text, text.back() == ':' ? " " : ", ", percent, " % ", cause);
+  }
+  return text;
+}
+
+// "noticed after 0.4 s, training again after 8.1 s"; empty where nothing was lost.
+std::string RecoveryText(const v1::Restart& restart) {
+  if (restart.detection_seconds() <= 0 && restart.recovery_seconds() <= 0) return "";
+  std::string text = absl::StrCat("; noticed after ", FormatDuration(restart.detection_seconds()));
+  if (restart.recovery_seconds() > 0) {
+    absl::StrAppend(&text, ", training again after ", FormatDuration(restart.recovery_seconds()));
+  }
+  return text;
 }
 
 void PrintStatus(const v1::Job& job) {
@@ -61,15 +94,16 @@ void PrintStatus(const v1::Job& job) {
                          100 * std::abs(progress.step_seconds() / planned - 1),
                          progress.step_seconds() > planned ? "longer" : "less"));
   }
+  Line("time", SpentText(job));
   Line("restarts", absl::StrCat(job.restarts()));
   constexpr int kShown = 4;
   for (int i = std::max(0, job.last_restarts_size() - kShown); i < job.last_restarts_size(); ++i) {
     const v1::Restart& restart = job.last_restarts(i);
-    Line("restarted",
-         absl::StrCat(FormatAge(restart.unix_ms(), now_ms), " ago ",
-                      restart.step() == 0 ? "from the beginning"
-                                          : absl::StrCat("from step ", restart.step()),
-                      ": ", restart.message(), " (", ReasonName(restart.reason()), ")"));
+    Line("restarted", absl::StrCat(FormatAge(restart.unix_ms(), now_ms), " ago ",
+                                   restart.step() == 0 ? "from the beginning"
+                                                       : absl::StrCat("from step ", restart.step()),
+                                   ": ", restart.message(), " (", ReasonName(restart.reason()), ")",
+                                   RecoveryText(restart)));
   }
   for (const v1::Adjustment& adjustment : job.adjustments()) {
     if (adjustment.change().empty()) continue;  // it is still being sought

@@ -66,6 +66,7 @@ class AlertsTest(MonitoredTest):
             self.wait_until(lambda: int(self.status(job).get("restarts", 0)) > before, "it restarts")
             self.wait_for_state(job, "RUNNING")
         self.wait_for_alert("TerraceRestartLoop")
+        self.assertRegex(self.cli("status", job).out, r"restarted .*; noticed after \S+ m?s, training again after ")
         self.submit(self.job({**ENDLESS, **ONE}))  # there is no device for it
         self.wait_for_alert("TerracePendingTooLong")
         self.workers[0].signal(signal.SIGKILL)

@@ -259,6 +259,7 @@ class MetricsTest(ServiceTest):
         self.assertLessEqual(COORDINATOR_SERIES, {name for name, _ in samples})
         spent = [value for (name, found), value in samples.items() if name == "terrace_job_spent_seconds_total"]
         self.assertAlmostEqual(sum(spent), samples["terrace_job_wall_seconds_total", labels[:1]], 6)
+        self.assertRegex(self.cli("status", job).out, r"\ntime +\d\S* \w+: \d+ % \w+")
         self.assertEqual(samples["terrace_jobs", (("state", "running"),)], 1)
         self.assertEqual(samples["terrace_workers", (("state", "ready"),)], 1)
         self.assertEqual(samples["terrace_plan_memory_error_bytes", (("job", job),)], 0)
