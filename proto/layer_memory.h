@@ -28,10 +28,10 @@ struct LayerHeld {
 struct LayerMemory {
   uint32_t stage = 0;
   v1::Tier tier = v1::TIER_UNSPECIFIED;
-  uint32_t instruction = 0;  // id
-  std::string words;         // of the instruction, as InstructionWords() has them
+  uint32_t instruction = 0;       // id
+  std::string words;              // of the instruction, as InstructionWords() has them
   std::vector<LayerHeld> layers;  // embedding first, head and other last; those that hold nothing
-                                   // at any instruction are left out
+                                  // at any instruction are left out
 };
 
 // Of each tier with an arena, at the instruction at which it holds most. REQUIRES: the sequence is

@@ -32,25 +32,23 @@ struct Lever {
 constexpr std::array<Lever, 10> kLevers = {{
     {v1::ACTIVATION,
      [](const v1::Layout& l) {
-       return l.recompute_layers().empty() && (l.recompute() == "none" || l.recompute() == "selective");
+       return l.recompute_layers().empty() &&
+              (l.recompute() == "none" || l.recompute() == "selective");
      },
      "layout.recompute: block keeps one activation a layer and computes the rest again"},
     {v1::ACTIVATION, [](const v1::Layout& l) { return l.micro_batch() > 1; },
      "a smaller layout.micro_batch holds fewer sequences at a time"},
     {v1::ACTIVATION, [](const v1::Layout& l) { return IsOnDevice(l.offload().activation()); },
      "layout.offload.activation: host keeps them there until backward"},
-    {v1::PARAMETER,
-     [](const v1::Layout& l) { return l.zero_stage() < 3 && l.data_parallel() > 1; },
+    {v1::PARAMETER, [](const v1::Layout& l) { return l.zero_stage() < 3 && l.data_parallel() > 1; },
      "layout.zero: 3 shards weights over the data-parallel ranks"},
     {v1::PARAMETER, [](const v1::Layout& l) { return IsOnDevice(l.offload().parameter()); },
      "layout.offload.parameter: host keeps weights there while nothing computes with them"},
-    {v1::OPTIMIZER,
-     [](const v1::Layout& l) { return l.zero_stage() < 1 && l.data_parallel() > 1; },
+    {v1::OPTIMIZER, [](const v1::Layout& l) { return l.zero_stage() < 1 && l.data_parallel() > 1; },
      "layout.zero: 1 shards optimizer states over the data-parallel ranks"},
     {v1::OPTIMIZER, [](const v1::Layout& l) { return IsOnDevice(l.offload().optimizer()); },
      "layout.offload.optimizer: host keeps optimizer states there"},
-    {v1::GRADIENT,
-     [](const v1::Layout& l) { return l.zero_stage() < 2 && l.data_parallel() > 1; },
+    {v1::GRADIENT, [](const v1::Layout& l) { return l.zero_stage() < 2 && l.data_parallel() > 1; },
      "layout.zero: 2 shards gradients over the data-parallel ranks"},
     {v1::GRADIENT, [](const v1::Layout& l) { return IsOnDevice(l.offload().gradient()); },
      "layout.offload.gradient: host keeps gradients there until the optimizer"},
@@ -188,8 +186,8 @@ std::string LayerText(std::span<const LayerMemory> memories, const v1::Layout& l
     absl::StrAppend(&out, out.empty() ? "" : "\n", "memory by layer ", when, ", ",
                     TierName(memory.tier));
     if (layout.pipeline_parallel() > 1) absl::StrAppend(&out, ", stage ", memory.stage);
-    absl::StrAppend(&out, ": ", FormatBytes(HeldBytes(memory)), " hold something at ",
-                    memory.words, "\n");
+    absl::StrAppend(&out, ": ", FormatBytes(HeldBytes(memory)), " hold something at ", memory.words,
+                    "\n");
     AppendTable(memory, &out);
     const std::vector<HotSpot> spots = HotSpots(memory, layout);
     if (!spots.empty()) absl::StrAppend(&out, "  hot spots\n");
@@ -211,7 +209,8 @@ std::string LayerJson(std::span<const LayerMemory> memories, const v1::Layout& l
       for (const v1::BufferClass buffer_class : ClassesOf(memory)) {
         bytes[ClassName(buffer_class)] = layer.bytes[buffer_class];
       }
-      layers.push_back({{"layer", layer.layer}, {"bytes", bytes}, {"most_bytes", layer.most_bytes}});
+      layers.push_back(
+          {{"layer", layer.layer}, {"bytes", bytes}, {"most_bytes", layer.most_bytes}});
     }
     for (const HotSpot& spot : HotSpots(memory, layout)) {
       spots.push_back({{"layer", spot.layer},

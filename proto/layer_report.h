@@ -34,7 +34,8 @@ absl::StatusOr<std::vector<LayerMemory>> LayersOfPrograms(std::span<const v1::Pr
 // `when` says of what the table is: "at the peak", "now".
 std::string LayerText(std::span<const LayerMemory> memories, const v1::Layout& layout,
                       const std::string& when);
-// {"layers": [...]}: one object a stage and tier, with its layers and hot spots. Ends with a newline.
+// {"layers": [...]}: one object a stage and tier, with its layers and hot spots. Ends with a
+// newline.
 std::string LayerJson(std::span<const LayerMemory> memories, const v1::Layout& layout);
 
 }  // namespace terrace

@@ -124,8 +124,8 @@ std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& 
     if (before == after) continue;
     const bool moved = watched.files && ValueOf(then, watched, /*last_parts=*/true) ==
                                             ValueOf(now, watched, /*last_parts=*/true);
-    changes.push_back({std::string(watched.path), std::move(before), std::move(after),
-                       watched.breaks && !moved});
+    changes.push_back(
+        {std::string(watched.path), std::move(before), std::move(after), watched.breaks && !moved});
   }
   return changes;
 }

@@ -58,8 +58,8 @@ bool IsKnown(MHD_Connection* connection) {
       MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
   if (info == nullptr || info->tls_session == nullptr) return true;
   unsigned problems = 0;
-  const int failed = gnutls_certificate_verify_peers2(
-      static_cast<gnutls_session_t>(info->tls_session), &problems);
+  const int failed =
+      gnutls_certificate_verify_peers2(static_cast<gnutls_session_t>(info->tls_session), &problems);
   return failed == GNUTLS_E_SUCCESS && problems == 0;
 }
 
@@ -182,9 +182,9 @@ class Server final : public HttpServer {
       return (*static_cast<Held*>(*of_the_request))->QueueOrRest();
     }
     if (!IsKnown(connection)) {
-      return Queue(connection,
-                   {.code = 403,
-                    .body = "a certificate is needed that the authority of --tls-ca signed\n"});
+      return Queue(
+          connection,
+          {.code = 403, .body = "a certificate is needed that the authority of --tls-ca signed\n"});
     }
     if (method != MHD_HTTP_METHOD_GET && method != MHD_HTTP_METHOD_HEAD &&
         method != MHD_HTTP_METHOD_POST) {
@@ -237,8 +237,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpListen& 
   auto server = std::make_unique<Server>(BoundPort(*socket), std::move(handler));
   const absl::Status runs = server->Run(listen, *std::move(socket));
   if (!runs.ok()) {
-    return absl::Status(runs.code(), absl::StrCat(listen.option, ": ", listen.address, ": ",
-                                                  runs.message()));
+    return absl::Status(runs.code(),
+                        absl::StrCat(listen.option, ": ", listen.address, ": ", runs.message()));
   }
   return server;
 }

@@ -22,12 +22,12 @@
 namespace terrace {
 
 struct HttpListen {
-  std::string option;       // that gave the address, for messages: "--metrics-listen"
+  std::string option;           // that gave the address, for messages: "--metrics-listen"
   std::string insecure_option;  // that allows no TLS, and what that means: "--metrics-insecure"
-  std::string readers;      // who may read then: "everybody may read metrics"
-  std::string address;      // host:port; port 0 takes a free one
-  bool insecure = false;    // plain HTTP also where other machines reach the address
-  std::string tls_cert;     // PEM files: all three or none
+  std::string readers;          // who may read then: "everybody may read metrics"
+  std::string address;          // host:port; port 0 takes a free one
+  bool insecure = false;        // plain HTTP also where other machines reach the address
+  std::string tls_cert;         // PEM files: all three or none
   std::string tls_key;
   std::string tls_ca;
 };
@@ -36,7 +36,7 @@ struct HttpRequest {
   std::string method;  // "GET" (also of HEAD), "POST"
   std::string path;    // decoded, without the query
   std::map<std::string, std::string, std::less<>> query;
-  std::string host;           // these are headers; "" where one is absent
+  std::string host;  // these are headers; "" where one is absent
   std::string authorization;
   std::string accept;
 };

@@ -4,17 +4,10 @@
 namespace terrace {
 namespace {
 
-constexpr std::string_view kNames[] = {"train/loss",
-                                       "train/grad_norm",
-                                       "train/learning_rate",
-                                       "train/loss_scale",
-                                       "train/tokens",
-                                       "train/tokens_per_second",
-                                       "train/step_seconds",
-                                       "eval/loss",
-                                       "eval/seconds",
-                                       "checkpoint/seconds",
-                                       "checkpoint/bytes"};
+constexpr std::string_view kNames[] = {
+    "train/loss",   "train/grad_norm",         "train/learning_rate", "train/loss_scale",
+    "train/tokens", "train/tokens_per_second", "train/step_seconds",  "eval/loss",
+    "eval/seconds", "checkpoint/seconds",      "checkpoint/bytes"};
 
 }  // namespace
 
@@ -34,9 +27,9 @@ Point PointOf(const v1::JobEvent& event) {
     return point;
   }
   if (event.has_eval()) {
-    return {.step = event.eval().step(),
-            .scalars = {{"eval/loss", event.eval().loss()},
-                        {"eval/seconds", event.eval().seconds()}}};
+    return {
+        .step = event.eval().step(),
+        .scalars = {{"eval/loss", event.eval().loss()}, {"eval/seconds", event.eval().seconds()}}};
   }
   if (event.has_checkpoint()) {
     return {.step = event.checkpoint().step(),

@@ -64,8 +64,7 @@ class TensorBoardLog final : public RunLog {
   absl::Status Write(const tensorboard::Event& event) {
     const std::string data = event.SerializeAsString();
     const std::string length = BytesOf<uint64_t>(data.size());
-    const std::string record =
-        absl::StrCat(length, MaskedCheck(length), data, MaskedCheck(data));
+    const std::string record = absl::StrCat(length, MaskedCheck(length), data, MaskedCheck(data));
     return WriteAll(file_, std::as_bytes(std::span(record)), path_);
   }
 
@@ -81,10 +80,9 @@ absl::StatusOr<std::unique_ptr<RunLog>> OpenTensorBoard(const std::string& folde
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   // TensorBoard reads files with this word in their names, in the order of their names.
-  const std::string path =
-      absl::StrCat(folder, "/events.out.tfevents.",
-                   absl::StrFormat("%010d", job.submitted_unix_ms() / 1000), ".", host, ".",
-                   getpid(), ".", job.id());
+  const std::string path = absl::StrCat(folder, "/events.out.tfevents.",
+                                        absl::StrFormat("%010d", job.submitted_unix_ms() / 1000),
+                                        ".", host, ".", getpid(), ".", job.id());
   ASSIGN_OR_RETURN(UniqueFd file, CreateFile(path));
   auto log = std::make_unique<TensorBoardLog>(path, std::move(file));
   RETURN_IF_ERROR(log->Begin(job.submitted_unix_ms()));

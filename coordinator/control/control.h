@@ -114,7 +114,7 @@ class Control final : public ControlPorts {
   Store& store_;
   Planner& planner_;
   Reconciler reconciler_;
-  int64_t passed_ns_ = 0;  // when the last pass ended; 0: none has
+  int64_t passed_ns_ = 0;                                 // when the last pass ended; 0: none has
   std::multimap<int64_t, std::function<void()>> timers_;  // by the time they are due
   uint64_t last_id_ = 0;
   std::map<std::string, Attached, std::less<>> workers_;

@@ -17,7 +17,7 @@ struct JobRow {
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
   v1::Reason reason = v1::REASON_NONE;
   std::string message;
-  int64_t number = 0;  // of the submission
+  int64_t number = 0;                                                        // of the submission
   int64_t submitted_unix_ms = 0, started_unix_ms = 0, finished_unix_ms = 0;  // 0: not yet
   int64_t step = 0, steps = 0;
   double loss = 0;       // of `step`

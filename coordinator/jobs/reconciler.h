@@ -134,7 +134,7 @@ class Reconciler {
     int64_t last_sequence = 0;
     bool planning = false;
     int64_t plan_again_ns = 0;  // not before: what plans is short of something
-    int planners_lost = 0;  // in a row
+    int planners_lost = 0;      // in a row
     // Of the gang that starts: its epoch, and since when this coordinator knows of it.
     int64_t starting_epoch = 0;
     int64_t starting_ns = 0;
@@ -157,6 +157,8 @@ class Reconciler {
     bool history_unwritten = false;
     int64_t history_written_ns = 0;
     int64_t memory_taken_ns = 0;
+    std::map<uint32_t, int64_t> retries;  // of the allocator, by rank, at the last look
+    bool fragmentation_told = false;
   };
   struct Ended {
     JobStats stats;
@@ -215,6 +217,8 @@ class Reconciler {
   v1::GetMemoryResponse MemoryOf(const v1::Job& job) const;
   // A point of memory in its history, from time to time.
   void TakeMemory(Entry& entry);
+  // Says once that an allocator's free memory lies in pieces that are too small.
+  void TellFragmentation(Entry& entry, const v1::GetMemoryResponse& memory);
   void FlushHistories();
 
   v1::CoordinatorMessage StartMessage(const v1::Job& job, const Action& action) const;

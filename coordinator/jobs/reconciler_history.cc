@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -13,6 +14,11 @@
 // A history is written from time to time only. A coordinator that starts takes what came after from
 // the events, which are written at once.
 namespace terrace {
+namespace {
+
+constexpr double kFragmentedMost = 0.3;  // of what an allocator reserved
+
+}  // namespace
 
 std::vector<JobRow> Reconciler::Rows() const {
   std::vector<JobRow> rows;
@@ -66,8 +72,39 @@ void Reconciler::TakeMemory(Entry& entry) {
   const int64_t now = clock_.MonotonicNanos();
   if (entry.memory_taken_ns != 0 && now - entry.memory_taken_ns < timing_.memory_ns) return;
   entry.memory_taken_ns = now;
-  entry.history.AddMemory(clock_.UnixMillis(), MemoryOf(entry.job));
+  const v1::GetMemoryResponse memory = MemoryOf(entry.job);
+  entry.history.AddMemory(clock_.UnixMillis(), memory);
+  TellFragmentation(entry, memory);
   entry.history_unwritten = true;
+}
+
+// As the alert of deploy/prometheus: a share alone is no harm, it is when allocations are retried.
+void Reconciler::TellFragmentation(Entry& entry, const v1::GetMemoryResponse& memory) {
+  for (const v1::RankMemory& rank : memory.ranks()) {
+    const v1::AllocatorStats& allocator = rank.allocator();
+    const auto [known, is_new] = entry.retries.try_emplace(rank.rank(), allocator.retries());
+    const bool retried = !is_new && allocator.retries() > known->second;
+    known->second = allocator.retries();
+    const auto reserved = static_cast<double>(allocator.reserved_bytes());
+    const double fragmented =
+        reserved > 0 ? 1 - static_cast<double>(allocator.allocated_bytes()) / reserved : 0;
+    if (entry.fragmentation_told || !retried || fragmented <= kFragmentedMost) continue;
+    entry.fragmentation_told = true;
+    v1::JobEvent event;
+    event.set_job(entry.job.id());
+    event.set_epoch(entry.job.epoch());
+    event.set_unix_ms(clock_.UnixMillis());
+    event.mutable_warning()->set_rank(rank.rank());
+    event.mutable_warning()->set_text(absl::StrFormat(
+        "%.0f %% of the memory that the %s allocator reserved is free, but not in one piece, and "
+        "it "
+        "had to give memory back and try again; layout.allocator: %s",
+        100 * fragmented, allocator.mode(),
+        allocator.mode() == "caching" ? "expandable fragments less, planned not at all"
+                                      : "planned does not fragment"));
+    log::Warn("job ", entry.job.id(), ", rank ", rank.rank(), ": ", event.warning().text());
+    StoreEvent(event);
+  }
 }
 
 void Reconciler::FlushHistories() {

@@ -54,8 +54,8 @@ int Spawn(const std::string& program, int socket, pid_t* pid) {
 
 // Also of a shortage (descriptors, processes, memory), which passes: no plan is refused for it.
 absl::Status NotStarted(int error, std::string_view program) {
-  return absl::UnavailableError(absl::StrCat("cannot start a planner process, ", Absl(program), ": ",
-                                             std::strerror(error)));
+  return absl::UnavailableError(
+      absl::StrCat("cannot start a planner process, ", Absl(program), ": ", std::strerror(error)));
 }
 
 bool Retry(int error) { return error == EINTR || error == EAGAIN || error == EWOULDBLOCK; }

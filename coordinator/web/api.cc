@@ -127,8 +127,8 @@ void WebApi::OnLoop(Call call, void (WebApi::*work)(const Call&)) {
 void WebApi::Jobs(const Call& call) {
   const absl::StatusOr<RowFilter> filter = FilterOf(call.request);
   if (!filter.ok()) return call.reply(ErrorResponse(filter.status()));
-  call.reply(JsonResponse(RowsJson(control_.reconciler().Rows(), *filter,
-                                   !operator_token_.empty(), SystemClock().UnixMillis())));
+  call.reply(JsonResponse(RowsJson(control_.reconciler().Rows(), *filter, !operator_token_.empty(),
+                                   SystemClock().UnixMillis())));
 }
 
 void WebApi::Job(const Call& call) {

@@ -28,8 +28,7 @@ void WaitForEvents(Control& control, const std::string& job, int64_t after_seque
   const bool is_over = control.reconciler().IsOver(job);
   if (!newer->empty() || is_over || wait <= absl::ZeroDuration()) return done(absl::OkStatus());
   auto waiting = std::make_shared<Waiting>(Waiting{.done = std::move(done)});
-  const auto watcher =
-      control.AddWatcher(job, [&control, waiting] { Finish(control, waiting); });
+  const auto watcher = control.AddWatcher(job, [&control, waiting] { Finish(control, waiting); });
   if (!watcher.ok()) return std::exchange(waiting->done, nullptr)(watcher.status());
   waiting->watcher = *watcher;
   control.CallAfter(wait, [&control, waiting] { Finish(control, waiting); });

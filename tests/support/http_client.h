@@ -44,8 +44,8 @@ inline std::string Receive(const UniqueFd& fd) {
 // "GET /metrics": the whole answer, with its headers.
 inline std::string Ask(int port, const std::string& request, const std::string& headers = "") {
   const UniqueFd fd = Connect(port);
-  const bool sent =
-      Send(fd, request + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + headers + "\r\n");
+  const bool sent = Send(
+      fd, request + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + headers + "\r\n");
   return sent ? Receive(fd) : "";
 }
 

@@ -131,8 +131,8 @@ absl::Status DialPeer(const std::string& from, const std::string& address, std::
   if (error != 0) return Unreachable(address, std::strerror(error));
   ASSIGN_OR_RETURN(const std::string answered, ReadName(fd, address, patience));
   if (answered == name) return absl::OkStatus();
-  return Unreachable(
-      address, absl::StrCat("another one answers, ", CleanLine(answered, kNameBytesMax)));
+  return Unreachable(address,
+                     absl::StrCat("another one answers, ", CleanLine(answered, kNameBytesMax)));
 }
 
 }  // namespace terrace

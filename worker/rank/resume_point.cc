@@ -71,11 +71,12 @@ absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epo
     const auto newest = NewestCheckpoint(checkpoint.directory());
     if (!newest.ok()) return BesideDamagedOnes(checkpoint.directory());
     ASSIGN_OR_RETURN(const bool is_own, IsOwn(newest->path, spec, epoch));
-    if (!is_own) return Refused(v1::REASON_CHECKPOINT_ERROR,
-                   absl::StrCat("checkpoint.resume: got never, but ", checkpoint.directory(),
-                                " holds the checkpoint of step ", newest->step,
-                                "; name another checkpoint.directory, remove it, or set resume: "
-                                "auto"));
+    if (!is_own)
+      return Refused(v1::REASON_CHECKPOINT_ERROR,
+                     absl::StrCat("checkpoint.resume: got never, but ", checkpoint.directory(),
+                                  " holds the checkpoint of step ", newest->step,
+                                  "; name another checkpoint.directory, remove it, or set resume: "
+                                  "auto"));
   }
   const absl::StatusOr<WholeCheckpoint> found = NewestWholeCheckpoint(checkpoint.directory());
   if (absl::IsNotFound(found.status())) return ResumePoint();

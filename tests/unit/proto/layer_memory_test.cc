@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-
 #include "proto/layer_report.h"
 
 namespace terrace {

@@ -88,8 +88,9 @@ TEST(HttpServerTest, ABodyIsIgnored) {
     reply({.body = request.method});
   });
   const UniqueFd fd = Connect(server->port());
-  ASSERT_TRUE(Send(fd, "POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n"
-                       "\r\nhello"));
+  ASSERT_TRUE(Send(fd,
+                   "POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n"
+                   "\r\nhello"));
   EXPECT_THAT(Receive(fd), HasSubstr("\r\n\r\nPOST"));
 }
 

@@ -39,9 +39,8 @@ TEST(MetricsServerTest, ServesItsTextAtOnePath) {
 
 TEST(MetricsServerTest, ManyScrapesAskForTheTextOnce) {
   int asked = 0;
-  const auto server = *ServeMetrics({.address = "127.0.0.1:0"}, [&asked] {
-    return "asked " + std::to_string(++asked) + "\n";
-  });
+  const auto server = *ServeMetrics({.address = "127.0.0.1:0"},
+                                    [&asked] { return "asked " + std::to_string(++asked) + "\n"; });
   const absl::Time begin = absl::Now();
   for (int i = 0; i < 50; ++i) Ask(server->port(), "GET /metrics");
   const int texts = 1 + static_cast<int>((absl::Now() - begin) / kMetricsTextKept);

@@ -87,10 +87,9 @@ TEST_F(RunLogTest, ATableHasARowAStepAndAnEvaluation) {
   activity.mutable_activity()->set_text("tokenising");
   logs->Add(activity);
   logs->Finish(job_);
-  EXPECT_THAT(Lines(Content("run.csv")),
-              ElementsAre(HasSubstr("unix_ms,step,train/loss,"),
-                          "1700000001000,1,5.5,0,0,,512,0,0,,,,",
-                          "1700000001001,1,,,,,,,,nan,0,,"));
+  EXPECT_THAT(Lines(Content("run.csv")), ElementsAre(HasSubstr("unix_ms,step,train/loss,"),
+                                                     "1700000001000,1,5.5,0,0,,512,0,0,,,,",
+                                                     "1700000001001,1,,,,,,,,nan,0,,"));
 }
 
 TEST_F(RunLogTest, AJobThatIsWatchedAgainIsNotWrittenTwiceAndAHalfRowIsCutAway) {
@@ -106,9 +105,8 @@ TEST_F(RunLogTest, AJobThatIsWatchedAgainIsNotWrittenTwiceAndAHalfRowIsCutAway) 
   ASSERT_TRUE(logs.ok()) << logs.status();
   for (int step = 1; step <= 3; ++step) logs->Add(Step(step, 6 - step));
   logs->Finish(job_);
-  EXPECT_THAT(Lines(Content("run.csv")),
-              ElementsAre(HasSubstr("unix_ms"), HasSubstr(",1,5,"), HasSubstr(",2,4,"),
-                          HasSubstr(",3,3,")));
+  EXPECT_THAT(Lines(Content("run.csv")), ElementsAre(HasSubstr("unix_ms"), HasSubstr(",1,5,"),
+                                                     HasSubstr(",2,4,"), HasSubstr(",3,3,")));
 }
 
 TEST_F(RunLogTest, WhatIsNoTableOfOursIsLeftAlone) {

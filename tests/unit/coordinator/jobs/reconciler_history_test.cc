@@ -35,6 +35,34 @@ TEST_F(ReconcilerTest, StepsAndMemoryOfARunningJobAreKept) {
   EXPECT_THAT(std::string(reconciler_->HistoryOf("b-9").status().message()), HasSubstr("b-9"));
 }
 
+TEST_F(ReconcilerTest, FragmentationWithRetriesIsToldOnceWithAdvice) {
+  AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  v1::AllocatorStats& allocator = *RankOf("w0", id, 0).mutable_memory()->mutable_allocator();
+  allocator.set_mode("caching");
+  allocator.set_reserved_bytes(100);
+  allocator.set_allocated_bytes(60);
+  allocator.set_retries(5);
+  const auto told = [&] {
+    int warnings = 0;
+    const auto events = store_.Events(id, 0, 100);
+    for (const v1::JobEvent& event : *events) {
+      if (!event.has_warning()) continue;
+      ++warnings;
+      EXPECT_THAT(event.warning().text(), HasSubstr("40 % of the memory"));
+      EXPECT_THAT(event.warning().text(), HasSubstr("layout.allocator: expandable"));
+    }
+    return warnings;
+  };
+  Pass(11'000);
+  EXPECT_EQ(told(), 0) << "it does not try again";
+  for (int retries = 6; retries < 9; ++retries) {
+    RankOf("w0", id, 0).mutable_memory()->mutable_allocator()->set_retries(retries);
+    Pass(6'000);
+  }
+  EXPECT_EQ(told(), 1);
+}
+
 TEST_F(ReconcilerTest, ACoordinatorThatStartsHasTheStepsThatWereNotWrittenYet) {
   FakeWorker& w0 = AddWorker("w0", 1);
   const std::string id = RunningJob(Spec("a"));

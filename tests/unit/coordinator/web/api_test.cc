@@ -174,17 +174,17 @@ TEST_F(WebApiTest, ALongPollAnswersWhenSomethingHappensOrItsTimeIsOver) {
   const std::string id = Submit("one");
   const json before = Json({.path = "/api/v1/jobs/" + id + "/events"});
   const std::string last = absl::StrCat(before["last_sequence"].get<int64_t>());
-  const auto waiting = Begin({.path = "/api/v1/jobs/" + id + "/events",
-                              .query = {{"after", last}, {"wait", "30"}}});
+  const auto waiting =
+      Begin({.path = "/api/v1/jobs/" + id + "/events", .query = {{"after", last}, {"wait", "30"}}});
   EXPECT_FALSE(waiting->done.WaitForNotificationWithTimeout(absl::Milliseconds(100)));
   Step(id, 1, 5.5);
   ASSERT_TRUE(waiting->done.WaitForNotificationWithTimeout(absl::Seconds(10)));
   const json after = json::parse(waiting->response.body);
   EXPECT_EQ(after["events"][0]["step"]["loss"], 5.5);
   EXPECT_EQ(after["over"], false);
-  const json late = Json({.path = "/api/v1/jobs/" + id + "/events",
-                          .query = {{"after", absl::StrCat(after["last_sequence"].get<int64_t>())},
-                                    {"wait", "1"}}});
+  const json late = Json(
+      {.path = "/api/v1/jobs/" + id + "/events",
+       .query = {{"after", absl::StrCat(after["last_sequence"].get<int64_t>())}, {"wait", "1"}}});
   EXPECT_TRUE(late["events"].empty());
 }
 
@@ -230,7 +230,8 @@ TEST_F(WebApiTest, ItsFilesComeWithAPolicyAndOnlyUnderALocalName) {
   EXPECT_THAT(index.content_type, HasSubstr("text/html"));
   bool has_policy = false;
   for (const auto& [name, value] : index.headers) {
-    has_policy |= name == "Content-Security-Policy" && value.find("script-src 'self'") != value.npos;
+    has_policy |=
+        name == "Content-Security-Policy" && value.find("script-src 'self'") != value.npos;
   }
   EXPECT_TRUE(has_policy);
   EXPECT_THAT(index.body, Not(HasSubstr("<script>")));
