@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/pipe_text.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/compile.h"
 #include "coordinator/control/submit.h"
@@ -182,10 +183,8 @@ absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
 
 absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path, const std::string& profile_path,
                                      const TellTried& tell) {
-  ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(spec_path, kSpecBytesMax));
-  std::error_code error;
-  const auto absolute = std::filesystem::absolute(spec_path, error);
-  ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJobSpec(yaml, absolute.parent_path().string()));
+  ASSIGN_OR_RETURN(const std::string yaml, ReadTextOrPipe(spec_path, kSpecBytesMax));
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJobSpec(yaml, FolderOf(spec_path)));
   Budget budget = MachineBudget(spec);
   // The first measurement takes most of a minute, for nothing if no layout can respect the spec.
   RETURN_IF_ERROR(CheckSpec(spec, budget));

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/pipe_text.h"
 #include "base/status_macros.h"
 #include "coordinator/planner/cluster.h"
 #include "coordinator/planner/cluster_file.h"
@@ -32,10 +33,8 @@ absl::StatusOr<Cluster> ReadCluster(const std::string& cluster) {
 absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster,
                                         const TellTried& tell) {
   ASSIGN_OR_RETURN(const Cluster paper, ReadCluster(cluster));
-  ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(spec_path, kSpecBytesMax));
-  std::error_code error;
-  const auto absolute = std::filesystem::absolute(spec_path, error);
-  ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpec(yaml, absolute.parent_path().string()));
+  ASSIGN_OR_RETURN(const std::string yaml, ReadTextOrPipe(spec_path, kSpecBytesMax));
+  ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpec(yaml, FolderOf(spec_path)));
   RETURN_IF_ERROR(ApplyCluster(paper, &spec, WrittenIn(yaml)));
   return PrepareAnyway(spec, BudgetOnPaper(spec, paper), tell);
 }

@@ -1,8 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "base/file.h"
+#include "base/pipe_text.h"
+#include "base/status_macros.h"
+#include "base/unique_fd.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
@@ -24,6 +34,18 @@ absl::Status CheckFilesAreMadeHere(const PlanOptions& options) {
       "TERRACE_COORDINATOR away, or name the hardware with --cluster");
 }
 
+// A pipe can be read once only: what was read of it is given on as standard input.
+absl::StatusOr<std::string> SpecForExec(const std::string& path, const std::string& yaml) {
+  if (!IsPipe(path)) return path;
+  const UniqueFd text(::memfd_create("terrace-spec", 0));
+  if (!text.valid()) return FileError(errno, "make", "a file in memory");
+  RETURN_IF_ERROR(WriteAll(text, std::as_bytes(std::span(yaml)), "a file in memory"));
+  if (::lseek(text.get(), 0, SEEK_SET) != 0 || ::dup2(text.get(), STDIN_FILENO) < 0) {
+    return FileError(errno, "read", "a file in memory");
+  }
+  return std::string(kStandardInput);
+}
+
 }  // namespace
 
 // With a coordinator the plan is for its workers; without one it is made here, for this machine or
@@ -34,7 +56,9 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   if (!global.coordinator_given || !options.cluster.empty()) {
     const auto program = SiblingProgram("terrace-coordinator");
     if (!program.ok()) return Fail(global, program.status());
-    std::vector<std::string> arguments = {"plan", "--spec", options.spec_path, "-o",
+    const auto spec = SpecForExec(options.spec_path, request->yaml());
+    if (!spec.ok()) return Fail(global, spec.status());
+    std::vector<std::string> arguments = {"plan", "--spec", *spec, "-o",
                                           global.json() ? "json" : "text"};
     if (!options.profile.empty()) {
       arguments.insert(arguments.end(), {"--profile", options.profile});

@@ -96,18 +96,20 @@ void Control::Stop() {
   loop_.Stop();
 }
 
-void Control::Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) {
+void Control::Plan(const v1::JobSpec& spec, const Budget& budget, std::weak_ptr<void> wanted,
+                   PlanDone done) {
   v1::PlannerRequest request;
   *request.mutable_plan()->mutable_spec() = spec;
   *request.mutable_plan()->mutable_budget() = ToMessage(budget);
   planner_.Start({.request = std::move(request),
                   .size = 0,  // it was submitted long ago
-                  .abandoned = nullptr,
-                  .done = [this, done](absl::StatusOr<v1::PlannerAnswer> answer) {
-                    loop_.Post([done, planned = PlannedOf(std::move(answer))]() mutable {
-                      done(std::move(planned));
-                    });
-                  }});
+                  .abandoned = [wanted = std::move(wanted)] { return wanted.expired(); },
+                  .done =
+                      [this, done](absl::StatusOr<v1::PlannerAnswer> answer) {
+                        loop_.Post([done, planned = PlannedOf(std::move(answer))]() mutable {
+                          done(std::move(planned));
+                        });
+                      }});
 }
 
 namespace {
@@ -122,19 +124,20 @@ absl::StatusOr<DescendedJob> DescendedOf(absl::StatusOr<v1::PlannerAnswer> answe
 }  // namespace
 
 void Control::Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
-                      DescendDone done) {
+                      std::weak_ptr<void> wanted, DescendDone done) {
   v1::PlannerRequest request;
   *request.mutable_descend()->mutable_spec() = spec;
   *request.mutable_descend()->mutable_budget() = ToMessage(budget);
   *request.mutable_descend()->mutable_plan() = plan;
   planner_.Start({.request = std::move(request),
                   .size = 0,  // its devices wait
-                  .abandoned = nullptr,
-                  .done = [this, done](absl::StatusOr<v1::PlannerAnswer> answer) {
-                    loop_.Post([done, descended = DescendedOf(std::move(answer))]() mutable {
-                      done(std::move(descended));
-                    });
-                  }});
+                  .abandoned = [wanted = std::move(wanted)] { return wanted.expired(); },
+                  .done =
+                      [this, done](absl::StatusOr<v1::PlannerAnswer> answer) {
+                        loop_.Post([done, descended = DescendedOf(std::move(answer))]() mutable {
+                          done(std::move(descended));
+                        });
+                      }});
 }
 
 // ---- workers ----------------------------------------------------------------------------------

@@ -87,9 +87,10 @@ class Control final : public ControlPorts {
 
   // ControlPorts.
   void Send(std::string_view worker, const v1::CoordinatorMessage& message) override;
-  void Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) override;
+  void Plan(const v1::JobSpec& spec, const Budget& budget, std::weak_ptr<void> wanted,
+            PlanDone done) override;
   void Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
-               DescendDone done) override;
+               std::weak_ptr<void> wanted, DescendDone done) override;
   void EventsStored(std::string_view job) override;
 
  private:

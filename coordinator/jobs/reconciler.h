@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,11 +66,12 @@ class ControlPorts {
   // To the worker's stream; dropped when it has none now.
   virtual void Send(std::string_view worker, const v1::CoordinatorMessage& message) = 0;
   // Prepare() somewhere else; `done` runs on the control loop's thread. UNAVAILABLE: not now.
-  // ABORTED: whoever did it died.
-  virtual void Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) = 0;
+  // ABORTED: whoever did it died. CANCELLED: `wanted` has expired, as it does with the job's end.
+  virtual void Plan(const v1::JobSpec& spec, const Budget& budget, std::weak_ptr<void> wanted,
+                    PlanDone done) = 0;
   // Descend() somewhere else, in the same way.
   virtual void Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
-                       DescendDone done) = 0;
+                       std::weak_ptr<void> wanted, DescendDone done) = 0;
   // New events of this job are in the store.
   virtual void EventsStored(std::string_view job) = 0;
 };
@@ -134,7 +136,9 @@ class Reconciler {
     int64_t last_sequence = 0;
     bool planning = false;
     int64_t plan_again_ns = 0;  // not before: what plans is short of something
-    int planners_lost = 0;      // in a row
+    // Shared with nobody: its expiry, with this entry, ends a plan that nobody waits for any more.
+    std::shared_ptr<void> wanted = std::make_shared<char>();
+    int planners_lost = 0;  // in a row
     // Of the gang that starts: its epoch, and since when this coordinator knows of it.
     int64_t starting_epoch = 0;
     int64_t starting_ns = 0;

@@ -52,7 +52,7 @@ void Reconciler::FindSmallerLayouts() {
     const absl::StatusOr<Budget> budget = BudgetOf(entry.job);
     if (!budget.ok()) continue;  // its workers are away
     entry.planning = true;
-    ports_.Descend(entry.job.spec(), *budget, entry.job.plan(),
+    ports_.Descend(entry.job.spec(), *budget, entry.job.plan(), entry.wanted,
                    [this, id = id](absl::StatusOr<DescendedJob> descended) {
                      FinishDescent(id, std::move(descended));
                    });

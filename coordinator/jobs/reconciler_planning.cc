@@ -100,9 +100,9 @@ void Reconciler::StartPlanning(Entry& entry, const Budget& budget) {
   if (entry.job.state() != v1::PLANNING && !Update(id, PlanningStarted{}).ok()) return;
   entry.planning = true;
   entry.budget = Text(budget);
-  ports_.Plan(entry.job.spec(), budget, [this, id](absl::StatusOr<PlannedJob> planned) {
-    FinishPlanning(id, std::move(planned));
-  });
+  ports_.Plan(
+      entry.job.spec(), budget, entry.wanted,
+      [this, id](absl::StatusOr<PlannedJob> planned) { FinishPlanning(id, std::move(planned)); });
 }
 
 void Reconciler::FinishPlanning(const std::string& id, absl::StatusOr<PlannedJob> planned) {

@@ -21,14 +21,17 @@ namespace terrace {
 
 void SpecReader::ReadBetas(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
   std::vector<double> betas;
-  if (value.IsSequence()) {
-    for (const auto& item : value) {
-      const auto number = item.IsScalar() ? ParseNumber(item.Scalar()) : std::nullopt;
-      if (number && *number >= 0 && *number < 1) betas.push_back(*number);
+  for (size_t i = 0; value.IsSequence() && i < value.size(); ++i) {
+    const auto number = value[i].IsScalar() ? ParseNumber(value[i].Scalar()) : std::nullopt;
+    if (!number || *number < 0 || *number >= 1) {
+      return Problem(key.path, QuotedEntry(value[i], i), RuleText(key), "[0.9, 0.95]");
     }
+    betas.push_back(*number);
   }
-  if (betas.size() != 2 || value.size() != 2) {
-    return Problem(key.path, Quoted(value), RuleText(key), "[0.9, 0.95]");
+  if (betas.size() != 2) {
+    const std::string got =
+        value.IsSequence() ? absl::StrCat("a list of ", betas.size()) : Quoted(value);
+    return Problem(key.path, got, RuleText(key), "[0.9, 0.95]");
   }
   spec->mutable_train()->mutable_optimizer()->set_beta1(betas[0]);
   spec->mutable_train()->mutable_optimizer()->set_beta2(betas[1]);
@@ -68,11 +71,14 @@ void SpecReader::ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobS
   const Field field = FindField(key, spec);
   std::vector<std::string> paths;
   if (value.IsScalar()) paths.push_back(value.Scalar());
-  if (value.IsSequence()) {
-    for (const auto& item : value) paths.push_back(item.IsScalar() ? item.Scalar() : "");
+  for (size_t i = 0; value.IsSequence() && i < value.size(); ++i) {
+    if (!value[i].IsScalar() || value[i].Scalar().empty()) {
+      return Problem(key.path, QuotedEntry(value[i], i), "a path in each entry");
+    }
+    paths.push_back(value[i].Scalar());
   }
   for (const std::string& path : paths) {
-    if (path.empty()) return Problem(key.path, Quoted(value), RuleText(key));
+    if (path.empty()) return Problem(key.path, "nothing", RuleText(key));
     field.message->GetReflection()->AddString(field.message, field.descriptor, Absolute(path));
   }
   if (paths.empty() && key.required) Problem(key.path, Quoted(value), RuleText(key));
@@ -99,15 +105,16 @@ void SpecReader::ReadList(const SpecKey& key, const YAML::Node& value, v1::JobSp
   const bool numbers = key.kind == KeyKind::kIntegers;
   const std::string must = RuleText(key);
   if (!value.IsSequence()) return Problem(key.path, Quoted(value), must);
-  for (const auto& item : value) {
-    if (!item.IsScalar()) return Problem(key.path, Quoted(item), must);
+  for (size_t i = 0; i < value.size(); ++i) {
+    const YAML::Node item = value[i];
+    if (!item.IsScalar()) return Problem(key.path, QuotedEntry(item, i), must);
     const auto number = numbers ? ParseNumber(item.Scalar()) : std::nullopt;
     if (IsInteger(key, number)) {
       AddInteger(field, static_cast<int64_t>(*number));
     } else if (!numbers && IsChoice(key, item.Scalar())) {
       reflection->AddString(field.message, field.descriptor, item.Scalar());
     } else {
-      return Problem(key.path, Quoted(item), must, Nearest(item.Scalar(), key.choices));
+      return Problem(key.path, QuotedEntry(item, i), must, Nearest(item.Scalar(), key.choices));
     }
   }
 }

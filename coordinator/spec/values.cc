@@ -44,6 +44,11 @@ std::string Quoted(const YAML::Node& value) {
   return absl::StrCat("\"", CleanLine(value.Scalar(), kMaxShownValue), "\"");
 }
 
+std::string QuotedEntry(const YAML::Node& item, size_t index) {
+  const bool empty = item.IsScalar() && item.Scalar().empty();
+  return absl::StrCat(empty ? "nothing" : Quoted(item), " as entry ", index + 1, " of the list");
+}
+
 std::optional<double> ParseNumber(std::string text) {
   std::erase(text, '_');
   double value = 0;

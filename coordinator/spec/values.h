@@ -26,6 +26,8 @@ namespace terrace {
 
 // In quotes and cut short; "a mapping", "a list", "nothing".
 std::string Quoted(const YAML::Node& value);
+// "nothing as entry 2 of the list", of its `index`-th from 0.
+std::string QuotedEntry(const YAML::Node& item, size_t index);
 
 // Whole numbers also in the forms 1e6 and 1_000_000 that people write.
 std::optional<double> ParseNumber(std::string text);

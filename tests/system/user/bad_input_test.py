@@ -9,7 +9,7 @@ import re
 import struct
 import unittest
 
-from support import GPT, INVALID_INPUT, LLAMA, NOT_FOUND, RESOURCES, TerraceTest
+from support import BIN, GPT, INVALID_INPUT, LLAMA, NOT_FOUND, OK, RESOURCES, TerraceTest
 
 
 def read_safetensors(path):
@@ -238,6 +238,17 @@ class FifoTest(RefusedTest):
                 os.mkfifo(file)
                 result = self.train(job, seconds=30)
                 self.assertEqual(result.losses, {step: whole.losses[step] for step in range(11, 21)})
+
+    def test_a_spec_may_come_through_a_pipe_and_its_inputs_may_not(self):
+        job = self.job()
+        terrace = f"cd {job.parent} && cat job.yaml | {BIN / 'terrace'}"
+        planned = self.run_command(["sh", "-c", f"{terrace} plan -"]).wait()
+        self.assertEqual(planned.code, OK, str(planned))
+        self.assertIn(f"plan {job.parent.name}", planned.out)
+        trained = self.run_command(["sh", "-c", f"{terrace} run - -o json"]).wait()
+        self.assertEqual(trained.code, OK, str(trained))
+        self.assertEqual(len(trained.losses), 30)
+        self.assertEqual(len(self.checkpoints(job)), 1, "paths start where the command was typed")
 
     def test_tools(self):
         fifo = str(self.fifo("any.json"))

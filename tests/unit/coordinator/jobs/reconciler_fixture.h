@@ -84,7 +84,9 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
       workers_[std::string(worker)]->Handle(message);
     }
   }
-  void Plan(const v1::JobSpec& spec, const Budget& budget, PlanDone done) override {
+  void Plan(const v1::JobSpec& spec, const Budget& budget, std::weak_ptr<void> wanted,
+            PlanDone done) override {
+    wanted_ = std::move(wanted);
     plans_.push_back([this, spec, budget, done] {
       if (plan_failures_.empty()) return done(PrepareFake(spec, budget));
       const absl::Status failure = plan_failures_.front();
@@ -93,7 +95,7 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
     });
   }
   void Descend(const v1::JobSpec& spec, const Budget& budget, const v1::Plan& plan,
-               DescendDone done) override {
+               std::weak_ptr<void>, DescendDone done) override {
     ++descents_;
     budgets_.push_back(budget);
     plans_.push_back([this, spec, budget, plan, done] {
@@ -190,6 +192,7 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
   int descents_ = 0;
   int descents_lost_ = 0;        // the next ones are never finished
   std::vector<Budget> budgets_;  // of descents
+  std::weak_ptr<void> wanted_;   // the last plan
   std::deque<std::function<void()>> plans_;
   std::deque<absl::Status> plan_failures_;  // of the next plans
   std::unique_ptr<Reconciler> reconciler_;

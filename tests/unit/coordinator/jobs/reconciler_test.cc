@@ -149,6 +149,24 @@ TEST_F(ReconcilerTest, AJobSubmittedBeforeAnyWorkerWaitsAndIsPlannedWhenOneComes
   EXPECT_EQ(JobNow(id).state(), v1::STARTING);
 }
 
+TEST_F(ReconcilerTest, ThePlanOfACancelledJobIsWantedNoMore) {
+  const std::string id = Submit(Spec("a"));
+  auto worker = std::make_unique<FakeWorker>("w0", 1);
+  sessions_["w0"] = ++last_session_;
+  ASSERT_TRUE(reconciler_->WorkerRegistered(worker->node(), last_session_).ok());
+  Say(*worker, worker->Heartbeat());
+  reconciler_->Pass();
+  ASSERT_EQ(plans_.size(), 1u) << "it is being planned";
+  EXPECT_FALSE(wanted_.expired());
+  ASSERT_TRUE(reconciler_->Cancel(id, /*force=*/false).ok());
+  EXPECT_EQ(JobNow(id).state(), v1::CANCELLED);
+  EXPECT_TRUE(wanted_.expired());
+  plan_failures_.push_back(absl::CancelledError("nobody waits for this plan any more"));
+  workers_["w0"] = std::move(worker);
+  Settle();
+  EXPECT_EQ(JobNow(id).state(), v1::CANCELLED);
+}
+
 TEST_F(ReconcilerTest, AJobThatDoesNotFitTheWorkerThatCameFails) {
   v1::JobSpec spec = Spec("a");
   spec.mutable_train()->set_global_batch(2000);

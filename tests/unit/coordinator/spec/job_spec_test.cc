@@ -302,7 +302,9 @@ TEST(JobSpecTest, BucketsAreAscendingLengthsUpToTheLongestSample) {
               HasSubstr("line 3, column 50: data.buckets: got [256, 128, 512], must be ascending"));
   EXPECT_THAT(refused("[128, 128, 512]"), HasSubstr("ascending"));
   EXPECT_THAT(refused("[128, 256]"), HasSubstr("ends with data.sequence_length 512"));
-  EXPECT_THAT(refused("[0, 512]"), HasSubstr("data.buckets: got \"0\""));
+  EXPECT_THAT(refused("[0, 512]"), HasSubstr("data.buckets: got \"0\" as entry 1 of the list"));
+  EXPECT_THAT(refused("[512, null]"),
+              HasSubstr("data.buckets: got nothing as entry 2 of the list"));
   EXPECT_THAT(refused("512"), HasSubstr("must be a list"));
   EXPECT_THAT(refused("[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,512]"), HasSubstr("at most 16"));
   EXPECT_THAT(ErrorOf(with("sequence_length: 512, buckets: [128, 512]")),
