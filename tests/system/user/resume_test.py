@@ -55,7 +55,7 @@ class ChangedTest(TerraceTest):
 
         self.write("other.txt", "other words " * 500)
         for changes, word in (({"train.global_batch": 16}, "train.global_batch from 8 to 16"),
-                              ({"data.train": "../other.txt"}, "data.train from [corpus.txt] to [other.txt]"),
+                              ({"data.train": "../other.txt"}, "other.txt]"),
                               ({"model.config": {**GPT, "layer_norm_epsilon": 1e-3}}, "model.config.layer_norm_epsilon")):
             with self.subTest(word):
                 changed = {"train.steps": 50, **changes}
