@@ -14,12 +14,12 @@
 #include "base/utf8.h"
 #include "worker/data/characters.h"
 #include "worker/data/tokenizer_json/byte_alphabet.h"
+#include "worker/data/tokenizer_json/metaspace_keys.h"
 #include "worker/data/tokenizer_json/pattern.h"
 
 namespace terrace::tokenizer_json {
 namespace {
 
-constexpr char kMetaspace[] = "\u2581";
 constexpr char kReplacementCharacter[] = "\ufffd";
 
 void Fuse(std::vector<std::string>* tokens) { *tokens = {absl::StrJoin(*tokens, "")}; }
@@ -111,18 +111,9 @@ absl::Status Decoder::AddStrip(const Json& json, Remarks* remarks) {
 }
 
 absl::Status Decoder::AddMetaspace(const Json& json, Remarks* remarks) {
-  constexpr char kWhere[] = "decoder Metaspace";
-  RemarkUnknownKeys(
-      json, kWhere,
-      {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"}, remarks);
-  ASSIGN_OR_RETURN(const std::optional<std::string> replacement,
-                   StringMember(json, "replacement", kWhere));
-  ASSIGN_OR_RETURN(const std::optional<std::string> scheme,
-                   StringMember(json, "prepend_scheme", kWhere));
-  ASSIGN_OR_RETURN(const bool prefix, BoolMember(json, "add_prefix_space", true, kWhere));
-  const bool has_prefix = scheme.has_value() ? *scheme != "never" : prefix;
-  const auto space =
-      std::make_shared<const Splitter>(Splitter::Literal(replacement.value_or(kMetaspace)));
+  ASSIGN_OR_RETURN(const MetaspaceKeys keys, ReadMetaspaceKeys(json, "decoder Metaspace", remarks));
+  const bool has_prefix = keys.Scheme() != "never";
+  const auto space = std::make_shared<const Splitter>(Splitter::Literal(keys.replacement));
   steps_.push_back([space, has_prefix](std::vector<std::string>* tokens) {
     for (size_t i = 0; i < tokens->size(); ++i) {
       (*tokens)[i] = Replaced((*tokens)[i], *space, i == 0 && has_prefix ? "" : " ");

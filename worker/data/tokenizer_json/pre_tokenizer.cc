@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/data/characters.h"
+#include "worker/data/tokenizer_json/metaspace_keys.h"
 #include "worker/data/tokenizer_json/pattern.h"
 #include "worker/data/tokenizer_json/pre_tokenizer_steps.h"
 #include "worker/data/unicode/character_class.h"
@@ -43,29 +44,21 @@ absl::Status PreTokenizer::AddSplit(const Json& json, Remarks* remarks) {
   return AddSplitter(std::move(pattern), behavior.value_or(""), invert);
 }
 
-// Older documents say add_prefix_space where newer ones have a prepend_scheme.
 absl::Status PreTokenizer::AddMetaspace(const Json& json, Remarks* remarks) {
   constexpr char kWhere[] = "pre_tokenizer Metaspace";
-  RemarkUnknownKeys(
-      json, kWhere,
-      {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"}, remarks);
-  ASSIGN_OR_RETURN(const std::optional<std::string> replacement,
-                   StringMember(json, "replacement", kWhere));
-  ASSIGN_OR_RETURN(const std::optional<std::string> scheme,
-                   StringMember(json, "prepend_scheme", kWhere));
-  ASSIGN_OR_RETURN(const bool prefix, BoolMember(json, "add_prefix_space", true, kWhere));
+  ASSIGN_OR_RETURN(const MetaspaceKeys keys, ReadMetaspaceKeys(json, kWhere, remarks));
   ASSIGN_OR_RETURN(const bool split, BoolMember(json, "split", true, kWhere));
-  if (scheme.has_value() && (*scheme != "never") != prefix &&
+  if ((keys.Scheme() != "never") != keys.add_prefix_space &&
       !Member(json, "add_prefix_space").is_null()) {
-    return Unsupported("pre_tokenizer Metaspace.add_prefix_space", prefix ? "true" : "false",
-                       absl::StrCat("what prepend_scheme \"", *scheme, "\" says"));
+    return Unsupported("pre_tokenizer Metaspace.add_prefix_space",
+                       keys.add_prefix_space ? "true" : "false",
+                       absl::StrCat("what prepend_scheme \"", keys.Scheme(), "\" says"));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<PreTokenizerStep> step,
-                   MakeMetaspaceStep(replacement.value_or("\u2581"),
-                                     scheme.value_or(prefix ? "always" : "never")));
+                   MakeMetaspaceStep(keys.replacement, keys.Scheme()));
   steps_.push_back(std::move(step));
   if (!split) return absl::OkStatus();
-  return AddSplitter(Splitter::Literal(replacement.value_or("\u2581")), "MergedWithNext");
+  return AddSplitter(Splitter::Literal(keys.replacement), "MergedWithNext");
 }
 
 absl::Status PreTokenizer::AddCharacters(bool (*holds)(uint32_t code), std::string_view behavior) {
