@@ -11,6 +11,7 @@
 #include "coordinator/planner/cluster.h"
 #include "coordinator/planner/cluster_file.h"
 #include "coordinator/planning/inputs.h"
+#include "coordinator/prepare/uncertainty.h"
 
 namespace terrace {
 namespace {
@@ -36,7 +37,11 @@ absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std:
   ASSIGN_OR_RETURN(const std::string yaml, ReadTextOrPipe(spec_path, kSpecBytesMax));
   ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpec(yaml, FolderOf(spec_path)));
   RETURN_IF_ERROR(ApplyCluster(paper, &spec, WrittenIn(yaml)));
-  return PrepareAnyway(spec, BudgetOnPaper(spec, paper), tell);
+  const Budget budget = BudgetOnPaper(spec, paper);
+  ASSIGN_OR_RETURN(Prepared prepared, PrepareAnyway(spec, budget, tell));
+  if (!paper.why_not_runnable.empty()) prepared.plan.add_remarks(paper.why_not_runnable);
+  RETURN_IF_ERROR(ReportUncertainty(spec, budget, &prepared.plan));
+  return prepared;
 }
 
 }  // namespace terrace

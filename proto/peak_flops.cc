@@ -4,6 +4,11 @@
 namespace terrace {
 
 double PeakFlops(const v1::HardwareProfile& profile, std::string_view precision) {
+  for (const v1::KernelRate& rate : profile.kernels()) {
+    if (rate.kernel() == kPeakKernel && rate.precision() == precision) {
+      return rate.flops_per_second();
+    }
+  }
   const bool half = precision == "fp16" && !profile.shared_cores();
   if (half || precision == "bf16") return profile.bf16_flops_per_second();
   if (precision == "fp8") {

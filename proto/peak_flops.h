@@ -11,9 +11,13 @@
 
 namespace terrace {
 
+// In HardwareProfile.kernels, the peak of a precision that has no field of its own there: fp16 on
+// tensor cores that have no bf16.
+inline constexpr std::string_view kPeakKernel = "peak";
+
 // FLOPs a second at `precision` of a layout ("fp32", "tf32", "bf16", "fp16", "fp8"). A profile
 // without a rate of TF32 is of a device that computes it as fp32; without one of fp8, as bf16. fp16
-// is bf16 on tensor cores, fp32 on a CPU. 0: unknown.
+// is bf16 on tensor cores, unless the profile has its own peak, and fp32 on a CPU. 0: unknown.
 double PeakFlops(const v1::HardwareProfile& profile, std::string_view precision);
 
 }  // namespace terrace

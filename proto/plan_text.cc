@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "base/strings.h"
 #include "proto/layout_text.h"
+#include "proto/peak_flops.h"
 #include "proto/plan_text_memory.h"
 #include "proto/program_text.h"
 #include "proto/text_table.h"
@@ -109,15 +110,20 @@ void PrintTime(const v1::Plan& plan, std::string* out) {
   }
   table.Add({"whole job", SecondsText(time.total_seconds())});
   table.AppendTo(out);
+  const std::string expected = UncertaintyText(plan);
+  if (!expected.empty()) absl::StrAppend(out, "  ", Wrapped(expected, kColumns, kIndent), "\n");
   PrintOffload(plan, out);
   const v1::HardwareProfile& profile = plan.profile();
   const bool tf32 = plan.layout().precision() == "tf32" && profile.tf32_flops_per_second() > 0;
   const bool fp8 = plan.layout().precision() == "fp8" && profile.fp8_flops_per_second() > 0;
+  const bool fp16 = plan.layout().precision() == "fp16" && !profile.shared_cores() &&
+                    PeakFlops(profile, "fp16") != profile.bf16_flops_per_second();
   const std::string rates =
       absl::StrCat("on ", profile.name(), profile.measured() ? " (measured): " : " (catalogue): ",
                    RateText(profile.f32_flops_per_second(), "FLOP"), " f32, ",
                    tf32 ? RateText(profile.tf32_flops_per_second(), "FLOP") + " tf32, " : "",
-                   RateText(profile.bf16_flops_per_second(), "FLOP"), " bf16, ",
+                   fp16 ? RateText(PeakFlops(profile, "fp16"), "FLOP") + " fp16, "
+                        : RateText(profile.bf16_flops_per_second(), "FLOP") + " bf16, ",
                    fp8 ? RateText(profile.fp8_flops_per_second(), "FLOP") + " fp8, " : "",
                    RateText(profile.memory_bytes_per_second(), "B"), " memory, ",
                    RateText(profile.link_bytes_per_second(), "B"), " link");
@@ -170,6 +176,22 @@ std::string SampledText(const v1::Plan& plan) {
       plan.fits() ? "this is a plan to look at (a run compiles all of it)" : "far from fitting",
       "; bytes and seconds of the whole step are worked out from them: close, not "
       "exact");
+}
+
+std::string UncertaintyText(const v1::Plan& plan) {
+  if (!plan.time().has_uncertainty()) return "";
+  const v1::Uncertainty& uncertainty = plan.time().uncertainty();
+  std::string text = absl::StrFormat(
+      "a step is expected to take %s to %s: that near to their plans were %.0f %% of %d published "
+      "runs that the rates were not fitted to",
+      SecondsText(uncertainty.low_seconds()), SecondsText(uncertainty.high_seconds()),
+      100 * uncertainty.coverage(), uncertainty.runs());
+  if (uncertainty.rate().empty()) return text;
+  absl::StrAppendFormat(&text,
+                        "; it hangs on the rate of %s most: 10 %% less of it makes a step about "
+                        "%.0f %% longer",
+                        uncertainty.rate(), 100 * (std::pow(0.9, -uncertainty.rate_share()) - 1));
+  return text;
 }
 
 std::string PlanText(const v1::Plan& plan) {

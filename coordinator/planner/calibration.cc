@@ -20,6 +20,13 @@ constexpr double kAttentionHalfTokens = 700;
 // Heads of 64 reach about nine tenths of heads of 128 (the same figures).
 constexpr double kHeadHalf = 8;
 
+// Of a score in 16 bits while it is written by its product, read and written by softmax and by
+// dropout (with a mask of a byte), and read by the product with the values.
+constexpr double kScoreBytes = 2 + 4 + 5 + 2;
+// Back: read by the values' gradient; its gradient written, through dropout and softmax, which
+// reads the weights too, and read by two products.
+constexpr double kScoreGradBytes = 2 + 2 + 5 + 6 + 4;
+
 // Above idle, power goes with clock x voltage^2; near the top voltage rises with the root of the
 // clock, below it hardly: the clock goes with about the root of the power.
 constexpr double kIdleShare = 0.12;
@@ -100,6 +107,19 @@ double MatmulShapeShare(int64_t multiprocessors, double m, double n, double k) {
 double AttentionShapeShare(double tokens, double head_size) {
   return tokens / (tokens + kAttentionHalfTokens) *
          std::min(1.0, head_size / (head_size + kHeadHalf) * (128 + kHeadHalf) / 128);
+}
+
+UnfusedAttention UnfusedAttentionRates(double matmul_rate, double memory_rate, double tokens,
+                                       double head_size, bool again) {
+  // Of one head. The scores' product has few steps along k, that with the values narrow tiles.
+  const double scores = tokens * tokens, product = 2 * scores * head_size;
+  const double scoring = product / (matmul_rate * head_size / (head_size + kTileStart));
+  const double weighing = product / (matmul_rate * tokens / (tokens + kTileStart) *
+                                     std::min(1.0, head_size / kTileStart));
+  const double forward = scoring + weighing + kScoreBytes * scores / memory_rate;
+  const double backward =
+      2 * (scoring + weighing) + kScoreGradBytes * scores / memory_rate + (again ? forward : 0);
+  return {.forward = product / forward, .backward = 2.5 * product / backward};
 }
 
 double PowerShare(double cap_watts, double design_watts) {

@@ -34,6 +34,17 @@ double MatmulShapeShare(int64_t multiprocessors, double m, double n, double k);
 // The share that attention keeps at this many tokens and this head size.
 double AttentionShapeShare(double tokens, double head_size);
 
+// FLOPs a second of attention whose scores are written to memory and read again, as before
+// FlashAttention and on devices that it has no kernels for. Both count the FLOPs of causal
+// attention, as rates of fused kernels do; the half that the mask throws away is computed as well.
+struct UnfusedAttention {
+  double forward = 0;
+  double backward = 0;  // of the 2.5 times as many FLOPs that a fused backward pass counts
+};
+// `again`: the backward pass makes the scores anew (selective recompute, arXiv 2205.05198).
+UnfusedAttention UnfusedAttentionRates(double matmul_rate, double memory_rate, double tokens,
+                                       double head_size, bool again);
+
 // A cap on power lowers the clock: the part of a product's rate that is left.
 double PowerShare(double cap_watts, double design_watts);
 

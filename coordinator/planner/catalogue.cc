@@ -32,6 +32,19 @@ std::string NotThere(std::string_view what, std::string_view name,
 
 }  // namespace
 
+std::string_view WhyNotRunnable(const CatalogueDevice& device) {
+  switch (device.generation) {
+    case Generation::kVolta:
+      return "this plan is arithmetic alone: Terrace's CUDA kernels run from compute capability 8.0 "
+             "on (A100 and later), and a V100 has 7.0";
+    case Generation::kCdna3:
+      return "this plan is arithmetic alone: Terrace has kernels for NVIDIA's GPUs and for CPUs, and "
+             "none for AMD's GPUs";
+    default:  // sm_80 and sm_90a are compiled, what comes after them runs the PTX of compute_80
+      return "";
+  }
+}
+
 absl::StatusOr<CatalogueLink> FindLink(std::string_view name, Kind kind) {
   std::vector<std::string_view> names;
   for (const CatalogueLink& link : LinkCatalogue()) {

@@ -44,7 +44,10 @@ struct CatalogueDevice {
   uint32_t node_devices = 8;      // of the usual node
   int64_t host_memory_bytes = 0;  // of the usual node
   std::string_view source;
+  double fp16_flops_per_second = 0;  // dense, f32 accumulation; 0: as bf16
 };
+// Empty, or one sentence: why no backend of Terrace runs on it, so that plans are arithmetic only.
+std::string_view WhyNotRunnable(const CatalogueDevice& device);
 
 // Sorted by name.
 const std::vector<CatalogueDevice>& Catalogue();

@@ -336,7 +336,8 @@ const std::vector<CatalogueDevice>& Catalogue() {
        "ib-edr100",
        8,
        512 * kGiB,
-       "NVIDIA V100 datasheet (SXM2, 16 GB); no bf16 units"},
+       "NVIDIA V100 datasheet (SXM2, 16 GB); no bf16 units",
+       125 * kTera},
       {"V100-32GB",
        {"v100"},
        kVolta,
@@ -352,7 +353,8 @@ const std::vector<CatalogueDevice>& Catalogue() {
        "ib-edr100",
        8,
        512 * kGiB,
-       "NVIDIA V100 datasheet (SXM2, 32 GB); no bf16 units"},
+       "NVIDIA V100 datasheet (SXM2, 32 GB); no bf16 units",
+       125 * kTera},
   };
   return *devices;
 }

@@ -74,6 +74,7 @@ Cluster ClusterOf(const CatalogueDevice& device, uint32_t devices_per_node, uint
   cluster.device_memory_bytes = device.memory_bytes;
   cluster.overhead_bytes = OverheadOf(device.generation).total();
   cluster.host_memory_bytes = device.host_memory_bytes;
+  cluster.why_not_runnable = std::string(WhyNotRunnable(device));
   return cluster;
 }
 

@@ -32,6 +32,7 @@ struct Cluster {
   int64_t device_memory_bytes = 0;  // of one device, all of it
   int64_t overhead_bytes = 0;       // of it, outside the arena
   int64_t host_memory_bytes = 0;    // of one node
+  std::string why_not_runnable;     // of its devices (WhyNotRunnable); empty: jobs can run there
 };
 
 // Of catalogue devices and links. `devices_per_node` 0: as many as its nodes usually have.

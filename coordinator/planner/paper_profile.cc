@@ -6,6 +6,7 @@
 #include <string>
 
 #include "coordinator/planner/catalogue.h"
+#include "proto/peak_flops.h"
 
 namespace terrace {
 namespace {
@@ -53,8 +54,8 @@ void AddMatmuls(const CatalogueDevice& device, const std::string& precision, dou
 
 // The head's products with the traffic of the logits between them, of two bytes each: written and
 // read by the loss; for the gradients made again, written as gradients, and read by two products.
-void AddLoss(const CatalogueDevice& device, double rate, double memory_rate,
-             v1::HardwareProfile* profile) {
+void AddLoss(const CatalogueDevice& device, const std::string& precision, double rate,
+             double memory_rate, v1::HardwareProfile* profile) {
   struct Pass {
     const char* kernel;
     double products, crossings;
@@ -69,7 +70,7 @@ void AddLoss(const CatalogueDevice& device, double rate, double memory_rate,
           const double share = MatmulShapeShare(device.multiprocessors, n, v, h);
           v1::KernelRate* kernel = profile->add_kernels();
           kernel->set_kernel(pass.kernel);
-          kernel->set_precision("bf16");
+          kernel->set_precision(precision);
           kernel->set_rows(rows);
           kernel->set_columns(vocabulary);
           kernel->set_inner(hidden);
@@ -97,17 +98,52 @@ void AddAttention(const std::string& name, const std::string& precision, double 
   }
 }
 
+void AddUnfusedAttention(const std::string& precision, double matmul_rate, double memory_rate,
+                         v1::HardwareProfile* profile) {
+  for (const int64_t tokens : kTokens) {
+    for (const int64_t head : kHeadSizes) {
+      const UnfusedAttention rates =
+          UnfusedAttentionRates(matmul_rate, memory_rate, static_cast<double>(tokens),
+                                static_cast<double>(head), /*again=*/false);
+      for (const bool grad : {false, true}) {
+        v1::KernelRate* kernel = profile->add_kernels();
+        kernel->set_kernel(grad ? "attention_grad" : "attention");
+        kernel->set_precision(precision);
+        kernel->set_rows(tokens);
+        kernel->set_columns(head);
+        kernel->set_inner(1);
+        kernel->set_flops_per_second(grad ? rates.backward : rates.forward);
+      }
+    }
+  }
+}
+
 // Tensor cores take half as many TF32 products as bf16 ones: 156 of 312 TFLOP/s in NVIDIA's A100
 // datasheet, 494.7 of 989.4 in H100's, 653.7 of 1307.4 in AMD's of the MI300X.
 double Tf32Flops(const CatalogueDevice& device) {
   return std::max(device.f32_flops_per_second, device.bf16_flops_per_second / 2);
 }
 
+// fp16 on tensor cores that have no bf16: Volta's, for which there is no fused attention either.
+void AddHalf(const CatalogueDevice& device, v1::HardwareProfile* profile) {
+  if (device.fp16_flops_per_second <= 0) return;
+  v1::KernelRate* peak = profile->add_kernels();
+  peak->set_kernel(std::string(kPeakKernel));
+  peak->set_precision("fp16");
+  peak->set_flops_per_second(device.fp16_flops_per_second);
+  const double rate =
+      device.fp16_flops_per_second * EfficiencyOf(device.generation).matmul * device.power_share;
+  const double memory = profile->memory_bytes_per_second();
+  AddMatmuls(device, "fp16", rate, profile);
+  AddLoss(device, "fp16", rate, memory, profile);
+  AddUnfusedAttention("fp16", rate, memory, profile);
+}
+
 void AddKernels(const CatalogueDevice& device, v1::HardwareProfile* profile) {
   const Efficiency& reached = EfficiencyOf(device.generation);
   const double bf16 = device.bf16_flops_per_second;
   AddMatmuls(device, "bf16", bf16 * reached.matmul * device.power_share, profile);
-  AddLoss(device, bf16 * reached.matmul * device.power_share, profile->memory_bytes_per_second(),
+  AddLoss(device, "bf16", bf16 * reached.matmul * device.power_share, profile->memory_bytes_per_second(),
           profile);
   if (device.fp8_flops_per_second > 0) {
     const double fp8 = device.fp8_flops_per_second * reached.matmul_fp8 * device.power_share;
@@ -116,6 +152,7 @@ void AddKernels(const CatalogueDevice& device, v1::HardwareProfile* profile) {
   AddAttention("attention", "bf16", bf16 * reached.attention * device.power_share, profile);
   AddAttention("attention_grad", "bf16", bf16 * reached.attention_grad * device.power_share,
                profile);
+  AddHalf(device, profile);
 }
 
 }  // namespace

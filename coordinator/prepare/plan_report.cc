@@ -226,6 +226,9 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   *plan.mutable_time() = ReportTime(spec, budget, chosen);
   *plan.mutable_profile() = budget.profile;
   plan.mutable_profile()->clear_kernels();  // hundreds of shapes: `terrace profile` prints them
+  for (const v1::KernelRate& rate : budget.profile.kernels()) {
+    if (rate.kernel() == kPeakKernel) *plan.mutable_profile()->add_kernels() = rate;
+  }
   for (size_t stage = 0; stage < chosen.programs.size(); ++stage) {
     const v1::Program& program = chosen.programs[stage];
     for (const v1::Arena& arena : program.arenas()) {

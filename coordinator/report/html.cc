@@ -152,6 +152,8 @@ std::string TimeSection(const Prepared& prepared) {
     for (const TimePart& part : stage.parts) cells.push_back(SecondsText(part.seconds));
     table.Add(cells);
   }
+  std::string expected = EscapeXml(UncertaintyText(prepared.plan));
+  if (!expected.empty()) expected = absl::StrCat("<p>How sure this is: ", expected, ".</p>\n");
   return absl::StrCat(
       "<section><h2>The schedule", of,
       "</h2>\n<p>Each stage over the simulated step, coloured by "
@@ -165,7 +167,7 @@ std::string TimeSection(const Prepared& prepared) {
       SecondsText(prepared.plan.time().exposed_communication_seconds()),
       "</b>; offload that nothing hides: <b>",
       SecondsText(prepared.plan.time().exposed_offload_seconds()), "</b>.</p>\n",
-      Wide(SvgElement(BreakdownChart(prepared), "Parts of the step of each stage")),
+      expected, Wide(SvgElement(BreakdownChart(prepared), "Parts of the step of each stage")),
       Wide(table.Finish()), "</section>\n");
 }
 

@@ -1,6 +1,7 @@
 // Predictions of published runs beside what was measured, as a table in Markdown: how good the time
 // model of the catalogue is. See tests/support/published_runs.h.
 //
+// With --blind each source by constants that were fitted without it (tests/support/blind_errors.h).
 // With --simulate what a plan would say of the same layouts (tests/support/simulated_runs.h);
 // another argument then names rows by a part of their names.
 //
@@ -11,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "tests/support/blind_errors.h"
 #include "tests/support/published_runs.h"
 #include "tests/support/simulated_runs.h"
 
@@ -91,10 +93,68 @@ void PrintMemory(const std::vector<PublishedRun>& runs) {
   }
 }
 
+void PrintBlindRuns(const char* title, const std::vector<BlindPrediction>& predictions) {
+  std::printf("\n## %s\n\n| run | measured tok/s | predicted | error %% |\n|---|---|---|---|\n",
+              title);
+  std::set<std::string> sources = {""};
+  for (const BlindPrediction& one : predictions) {
+    sources.insert(SourceOf(*one.run));
+    std::printf("| %s | %.0f | %.0f | %+.1f |\n", one.run->id.c_str(),
+                one.run->tokens_per_second_per_device, one.tokens_per_second_per_device,
+                100 * (one.TimeRatio() - 1));
+  }
+  std::printf(
+      "\n| source | runs | median error %% | mean %% | signed %% | worst %% |\n"
+      "|---|---|---|---|---|---|\n");
+  for (const std::string& source : sources) {
+    const BlindSummary s = SummaryOf(predictions, source);
+    std::printf("| %s | %d | %.1f | %.1f | %+.1f | %.1f |\n",
+                source.empty() ? "all" : source.c_str(), s.runs, 100 * s.median, 100 * s.mean,
+                100 * s.bias, 100 * s.worst);
+  }
+}
+
+// What a plan would say of the same layouts: programs simulated with the same constants.
+void Simulate(std::vector<BlindPrediction>* predictions) {
+  for (BlindPrediction& one : *predictions) {
+    if (one.run->beyond_the_spec) continue;
+    PublishedRun run = *one.run;
+    run.profile = one.profile;
+    const auto simulated = SimulatedTokensPerSecond(run);
+    if (simulated.ok()) one.tokens_per_second_per_device = *simulated;
+    if (!simulated.ok()) {
+      std::fprintf(stderr, "%s: %s\n", run.id.c_str(),
+                   std::string(simulated.status().message()).c_str());
+    }
+  }
+}
+
+int PrintBlind(const std::vector<PublishedRun>& runs) {
+  const auto unseen = ReadPublishedRuns(TERRACE_TEST_DATA "/blind_runs.csv");
+  const auto fused = ReadPublishedRuns(TERRACE_TEST_DATA "/blind_runs.csv", true);
+  if (!unseen.ok() || !fused.ok()) {
+    std::fprintf(stderr, "calibrate: %s\n", std::string(unseen.status().message()).c_str());
+    return 1;
+  }
+  std::vector<BlindPrediction> all = LeaveOneSourceOut(runs);
+  PrintBlindRuns("Closed form, each source by the constants of the others", all);
+  std::vector<BlindPrediction> never = AsCatalogued(*unseen);
+  PrintBlindRuns("Closed form, sources that no constant ever saw", never);
+  PrintBlindRuns("The same, as if attention had been fused", AsCatalogued(*fused));
+  all.insert(all.end(), never.begin(), never.end());
+  Simulate(&all);
+  PrintBlindRuns("Plans (fp8: closed form)", all);
+  const double low = TimeRatioAt(all, 0.1), high = TimeRatioAt(all, 0.9);
+  std::printf("\nMeasured over predicted time: %.2f to %.2f for %.0f %% of %zu runs.\n", low, high,
+              100 * Coverage(all, low, high), all.size());
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   const bool simulate = argc > 1 && std::string_view(argv[1]) == "--simulate";
+  const bool option = argc > 1 && std::string_view(argv[1]).substr(0, 2) == "--";
   const auto runs =
-      ReadPublishedRuns(argc > 1 && !simulate ? argv[1] : TERRACE_TEST_DATA "/published_runs.csv");
+      ReadPublishedRuns(argc > 1 && !option ? argv[1] : TERRACE_TEST_DATA "/published_runs.csv");
   if (!runs.ok()) {
     std::fprintf(stderr, "calibrate: %s\n", std::string(runs.status().message()).c_str());
     return 1;
@@ -102,6 +162,9 @@ int Main(int argc, char** argv) {
   if (simulate) {
     PrintSimulated(*runs, argc > 2 ? argv[2] : "");
     return 0;
+  }
+  if (argc > 1 && std::string_view(argv[1]) == "--blind") {
+    return PrintBlind(*runs);
   }
   PrintRuns(*runs);
   PrintSources(*runs);

@@ -50,6 +50,7 @@ struct Adapter {
   double attention_share = 1;
   double memory_share = 1;
   const char* network = "";  // of a device; empty: the catalogue's
+  bool unfused_attention = false;
   bool gradients_in_bf16 = false;
 };
 
@@ -68,6 +69,8 @@ Adapter AdapterOf(const std::string& source, const Row& row, Generation generati
   adapter.gradients_in_bf16 = absl::StrContains(row.at("precision"), "pure") || source == "FMS";
   // 400 Gb/s for the eight devices of a node (the report's note).
   if (source == "FMS" && generation == Generation::kAmpere) adapter.network = "eth-50";
+  // Megatron-LM of 2020 to 2022 writes the scores of attention to memory.
+  adapter.unfused_attention = source == "KOR22" || source == "NAR21" || source == "MLV1";
   return adapter;
 }
 
@@ -88,6 +91,7 @@ const char* DeviceOf(const std::string& gpu) {
       {"A100-SXM4-40GB", "a100-40gb"}, {"A100-PCIe-40GB", "a100-pcie"},
       {"A800-PCIe-80GB", "a800-pcie"}, {"RTX-4090-24GB", "rtx4090"},
       {"RTX-3090-24GB", "rtx3090"},    {"RTX-PRO-6000-96GB", "rtxpro6000"},
+      {"V100-SXM3-32GB", "v100"},
   };
   const auto found = kDevices.find(gpu);
   return found == kDevices.end() ? "" : found->second;
@@ -161,12 +165,30 @@ v1::Layout LayoutOf(const Row& row, int64_t layers) {
   const bool hybrid = absl::StrContains(row.at("zero_stage"), "HSDP");
   layout.set_zero_stage(hybrid ? 3 : Whole(row, "zero_stage", 0));
   if (hybrid) layout.set_shard_size(Whole(row, "gpus_per_node", 8));
-  layout.set_precision(absl::StrContains(row.at("precision"), "fp8") ? "fp8" : "bf16");
+  const std::string& precision = row.at("precision");
+  layout.set_precision(absl::StrContains(precision, "fp8")    ? "fp8"
+                       : absl::StrContains(precision, "fp16") ? "fp16"
+                                                              : "bf16");
   SetRecompute(row, &layout, layers);
   return layout;
 }
 
-void SetHardware(const Row& row, const std::string& source, PublishedRun* run) {
+// Attention at the rates of what was there before it was fused.
+void WriteScores(const Row& row, const CatalogueDevice& device, v1::HardwareProfile* profile) {
+  const double peak =
+      std::max(device.bf16_flops_per_second, device.fp16_flops_per_second) * device.power_share;
+  const double matmul = peak * EfficiencyOf(device.generation).matmul;
+  for (v1::KernelRate& kernel : *profile->mutable_kernels()) {
+    if (!absl::StartsWith(kernel.kernel(), "attention")) continue;
+    const UnfusedAttention rates = UnfusedAttentionRates(
+        matmul, profile->memory_bytes_per_second(), static_cast<double>(kernel.rows()),
+        static_cast<double>(kernel.columns()), row.at("recompute") == "attention");
+    kernel.set_flops_per_second(kernel.kernel() == "attention" ? rates.forward : rates.backward);
+  }
+}
+
+void SetHardware(const Row& row, const std::string& source, bool fused_attention,
+                 PublishedRun* run) {
   const CatalogueDevice device = *FindDevice(DeviceOf(run->gpu));
   run->generation = device.generation;
   const auto per_node =
@@ -181,13 +203,14 @@ void SetHardware(const Row& row, const std::string& source, PublishedRun* run) {
     if (!absl::StartsWith(kernel.kernel(), "attention")) continue;
     kernel.set_flops_per_second(kernel.flops_per_second() * adapter.attention_share);
   }
+  if (adapter.unfused_attention && !fused_attention) WriteScores(row, device, &profile);
   if (*adapter.network != '\0') {
     *profile.mutable_links(1) =
         NetworkRate(*FindLink(adapter.network, CatalogueLink::Kind::kNetwork));
   }
 }
 
-PublishedRun RunOf(const Row& row) {
+PublishedRun RunOf(const Row& row, bool fused_attention) {
   PublishedRun run;
   run.id = row.at("id");
   run.source = row.at("source");
@@ -204,7 +227,7 @@ PublishedRun RunOf(const Row& row) {
   run.layout = LayoutOf(row, config.layers);
   run.beyond_the_spec = run.layout.precision() == "fp8";
   run.their_state_bytes = TheirStateBytes(source, run.layout);
-  SetHardware(row, source, &run);
+  SetHardware(row, source, fused_attention, &run);
   return run;
 }
 
@@ -224,7 +247,8 @@ std::string SourceOf(const PublishedRun& run) {
   return absl::StartsWith(name, "NEMO") ? "NEMO" : name;
 }
 
-absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(const std::string& path) {
+absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(const std::string& path,
+                                                            bool fused_attention) {
   std::ifstream in(path);
   std::string line;
   if (!std::getline(in, line)) return absl::NotFoundError(absl::StrCat("cannot read ", path));
@@ -238,7 +262,7 @@ absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(const std::string& p
     }
     Row row;
     for (size_t i = 0; i < cells.size(); ++i) row[columns[i]] = cells[i];
-    runs.push_back(RunOf(row));
+    runs.push_back(RunOf(row, fused_attention));
   }
   return runs;
 }

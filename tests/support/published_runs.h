@@ -48,7 +48,9 @@ struct Prediction {
 // The family of a run's source: "TT25", "LLMF", "FMS", ...
 std::string SourceOf(const PublishedRun& run);
 
-absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(const std::string& path);
+// `fused_attention`: as if attention had been fused in all of them, to see what that is worth.
+absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(const std::string& path,
+                                                            bool fused_attention = false);
 // REQUIRES: not_expressible is empty.
 Prediction Predict(const PublishedRun& run);
 

@@ -25,6 +25,30 @@ class ClusterPlanTest(TerraceTest):
         self.assertGreater(plan["time"]["mfu"], 0.25)
         self.assertLess(plan["time"]["mfu"], 0.75)
 
+    def test_a_plan_on_paper_says_how_far_off_it_may_be(self):
+        job = self.eight_billion()
+        time = self.terrace("plan", job, "--cluster", "h100x8:2", "-o", "json").json()["time"]
+        expected = time["uncertainty"]
+        self.assertLess(expected["low_seconds"], time["step_seconds"])
+        self.assertGreater(expected["high_seconds"], time["step_seconds"])
+        self.assertEqual((expected["rate"], expected["runs"]), ("matmul, bf16", 83))
+        self.assertTrue(0.3 < expected["rate_share"] < 1, expected)
+        slow = self.write("slow.yaml", "nodes: 2\ndevice: h100\nlinks: {network: eth-10}\n")
+        page = self.folder / "page.html"
+        slowed = self.terrace("plan", job, "--cluster", str(slow), "--html", str(page))
+        said = "it hangs on the rate of links between nodes most"
+        self.assertIn(said, " ".join(slowed.out.split()))
+        self.assertIn(said, page.read_text())
+
+    def test_a_device_that_nothing_runs_on_says_so(self):
+        job = self.eight_billion(**{"train.precision": "fp16", "data.sequence_length": 1024})
+        volta = self.terrace("plan", job, "--cluster", "v100x8:2", "-o", "json").json()
+        self.assertTrue(any("a V100 has 7.0" in remark for remark in volta["remarks"]), volta["remarks"])
+        # Far above what the device does without its tensor cores.
+        self.assertGreater(volta["time"]["tflops_per_device"], 25)
+        self.assertLess(volta["time"]["mfu"], 0.6)
+        self.assertNotIn("arithmetic alone", self.terrace("plan", self.eight_billion(), "--cluster", "a100x8:2").out)
+
     def test_the_same_cluster_gives_the_same_plan(self):
         job = self.eight_billion()
         self.assertEqual(self.terrace("plan", job, "--cluster", "H100x8:2").out, self.terrace("plan", job, "--cluster", "h100x8:2").out)

@@ -57,6 +57,23 @@ TEST(PlanTextTest, RemarksOnTheModelAreShown) {
   EXPECT_THAT(PlanText(plan), HasSubstr("\nnote   model.config: n_layers: got 2"));
 }
 
+TEST(PlanTextTest, APlanOnPaperSaysHowFarOffItMayBeAndWhatItHangsOn) {
+  v1::Plan plan = Tiny();
+  EXPECT_EQ(UncertaintyText(plan), "");
+  v1::Uncertainty* uncertainty = plan.mutable_time()->mutable_uncertainty();
+  uncertainty->set_low_seconds(0.9);
+  uncertainty->set_high_seconds(1.2);
+  uncertainty->set_coverage(0.8);
+  uncertainty->set_runs(83);
+  uncertainty->set_rate("matmul, bf16");
+  uncertainty->set_rate_share(0.7);
+  EXPECT_THAT(UncertaintyText(plan),
+              ContainsRegex("a step is expected to take .* to .*: that near to their plans were 80 % of 83 "
+                            "published runs .*; it hangs on the rate of matmul, bf16 most: 10 % less of it makes "
+                            "a step about 8 % longer"));
+  EXPECT_THAT(PlanText(plan), HasSubstr("a step is expected"));
+}
+
 TEST(PlanTextTest, Tf32IsNamedWhereItIsUsed) {
   v1::Plan plan = Tiny();
   EXPECT_THAT(PlanText(plan), Not(HasSubstr("tf32")));

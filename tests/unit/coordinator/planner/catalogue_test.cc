@@ -8,6 +8,7 @@
 #include <string>
 
 #include "coordinator/planner/compute_time.h"
+#include "proto/peak_flops.h"
 
 namespace terrace {
 namespace {
@@ -31,8 +32,7 @@ TEST(CatalogueTest, EveryDeviceHasRatesASizeASourceAndLinksThatExist) {
     EXPECT_GT(profile.memory_bytes_per_second(), profile.link_bytes_per_second());
     // No kernel is faster than the datasheet, but for boost clocks.
     for (const v1::KernelRate& kernel : profile.kernels()) {
-      const double peak =
-          kernel.precision() == "fp8" ? device.fp8_flops_per_second : device.bf16_flops_per_second;
+      const double peak = PeakFlops(profile, kernel.precision());
       EXPECT_LE(kernel.flops_per_second(), peak) << kernel.ShortDebugString();
     }
   }
