@@ -27,6 +27,7 @@ done
 # INDEX of the bundle's licences: lib/NAME  licenses/PACKAGE.txt
 while read -r library licence; do
   name=$(basename "$library")
+  [ -f "/usr/lib/terrace/lib/$name" ] || { echo "sbom.sh: licenses/INDEX names $library, which is not in the bundle" >&2; exit 1; }
   printf '\nPackageName: %s\nSPDXID: SPDXRef-lib-%s\nPackageDownloadLocation: NOASSERTION\nFilesAnalyzed: false\n' \
     "$name" "$(echo "$name" | tr -c 'A-Za-z0-9.\n' -)"
   printf 'PackageChecksum: SHA256: %s\nPackageComment: <text>licence in /usr/lib/terrace/%s</text>\nRelationship: SPDXRef-terrace CONTAINS SPDXRef-lib-%s\n' \
