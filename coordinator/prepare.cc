@@ -56,10 +56,8 @@ void DrawSample(const Evaluated& sample, Prepared* prepared) {
 constexpr size_t kChangesShown = 3;
 
 absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                                 const Searched& searched, const SearchCost& cost,
-                                 const TellTried& tell) {
+                                 const Searched& searched, Changes changes) {
   const Evaluated& nearest = searched.evaluated.front();
-  Changes changes = ChangesThatFit(spec, budget, kChangesShown, tell, LimitsAfter(cost));
   Prepared prepared;
   prepared.refusal = DoesNotFit(spec, budget, searched, changes);
   std::vector<Evaluated> others;
@@ -75,6 +73,25 @@ absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, co
   prepared.simulation = nearest.simulation;
   DrawSample(nearest, &prepared);
   return prepared;
+}
+
+// A refusal's own advice comes first: what changes nothing that the spec says is a plan.
+absl::StatusOr<bool> FitsAfterAll(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                                  Changes* changes, Searched* searched) {
+  for (Change& change : changes->found) {
+    if (!change.within_spec) continue;
+    Evaluated fitting = std::move(change.evaluated);
+    if (!fitting.shorter.empty()) {
+      ASSIGN_OR_RETURN(fitting, Evaluate(spec, model, budget, v1::Layout(fitting.layout)));
+    }
+    if (fitting.fits) {
+      searched->evaluated.clear();
+      searched->evaluated.push_back(std::move(fitting));
+      return true;
+    }
+    change.evaluated = std::move(fitting);
+  }
+  return false;
 }
 
 absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, const Budget& given,
@@ -115,8 +132,12 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
   if (searched.evaluated.front().fits) {
     return Chosen(spec, model, given, budget, std::move(searched));
   }
-  if (anyway) return Refused(spec, model, budget, searched, cost, tell);
-  return DoesNotFit(spec, budget, searched, LimitsAfter(cost));
+  Changes changes =
+      ChangesThatFit(spec, budget, anyway ? kChangesShown : 1, tell, LimitsAfter(cost));
+  ASSIGN_OR_RETURN(const bool fits, FitsAfterAll(spec, model, budget, &changes, &searched));
+  if (fits) return Chosen(spec, model, given, budget, std::move(searched));
+  if (anyway) return Refused(spec, model, budget, searched, std::move(changes));
+  return DoesNotFit(spec, budget, searched, changes);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ namespace terrace {
 struct Change {
   std::string words;  // "layout.micro_batch 1"
   Evaluated evaluated;
+  bool within_spec = false;  // it changes nothing that the spec says: the job fits after all
 };
 struct Changes {
   std::vector<Change> found;           // the cheapest first

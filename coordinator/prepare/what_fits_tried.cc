@@ -171,12 +171,30 @@ std::vector<std::string> WordsOf(const v1::JobSpec& spec, const Variation& varia
   return words;
 }
 
+// Only what the spec pins or does not offer is a change.
+bool IsWithin(const v1::JobSpec& spec, const Variation& variation, const v1::Layout& layout) {
+  v1::LayoutSpec pinned = variation.spec.layout();
+  *pinned.mutable_offload() = spec.layout().offload();
+  if (!spec.layout().has_offload()) pinned.clear_offload();
+  if (!variation.changes.empty() ||
+      pinned.SerializeAsString() != spec.layout().SerializeAsString()) {
+    return false;
+  }
+  if (!layout.has_offload() || spec.layout().has_offload()) return true;
+  const v1::Offload& offload = layout.offload();
+  const auto on_nvme = [](const v1::TierShares& shares) { return shares.nvme() > 0; };
+  const bool nvme = on_nvme(offload.parameter()) || on_nvme(offload.gradient()) ||
+                    on_nvme(offload.optimizer()) || on_nvme(offload.activation());
+  return nvme ? spec.resources().nvme().paths_size() > 0 : OffersTiers(spec);
+}
+
 Change ChangeOf(const v1::JobSpec& spec, const Variation& variation, Evaluated fitting) {
+  const bool within = IsWithin(spec, variation, fitting.layout);
   std::vector<std::string> words = variation.changes;
   v1::LayoutSpec pinned = spec.layout();
   if (fitting.layout.has_offload()) OnDeviceUnlessPinned(pinned.mutable_offload());
   for (std::string& change : Unpinned(pinned, fitting.layout)) words.push_back(std::move(change));
-  return {.words = InWords(words), .evaluated = std::move(fitting)};
+  return {.words = InWords(words), .evaluated = std::move(fitting), .within_spec = within};
 }
 
 // Tries changes: first each a little, so that one that fits is found soon, then those that a little

@@ -229,6 +229,26 @@ TEST(WhatFitsTest, ChangesThatCostTooMuchAreNotCompiledAndThatIsSaid) {
                     Not(HasSubstr("no layout, precision"))));
 }
 
+// What changes nothing that the spec says makes the job fit after all, and is no advice.
+TEST(WhatFitsTest, AChangeThatTheSpecAllowsAnywayIsToldFromOthers) {
+  v1::JobSpec spec = PresetSpec("gpt2", 128, 1);
+  spec.mutable_train()->set_precision("fp32");
+  const Budget budget = {
+      .threads_per_rank = 2, .device_memory_bytes = int64_t{1300} << 20, .profile = CpuProfile(2)};
+  const Changes asked = ChangesThatFit(spec, budget, 1, {});
+  ASSERT_EQ(asked.found.size(), 1u);
+  EXPECT_FALSE(asked.found[0].within_spec) << "resources offer no other tier";
+  spec.mutable_resources()->set_host_memory(int64_t{8} << 30);
+  const Changes offered = ChangesThatFit(spec, budget, 1, {});
+  ASSERT_EQ(offered.found.size(), 1u);
+  EXPECT_TRUE(offered.found[0].evaluated.layout.has_offload());
+  EXPECT_TRUE(offered.found[0].within_spec);
+  spec.mutable_layout()->set_zero(0);
+  const Changes pinned = ChangesThatFit(spec, budget, 1, {});
+  ASSERT_EQ(pinned.found.size(), 1u);
+  EXPECT_FALSE(pinned.found[0].within_spec) << "what is pinned was released";
+}
+
 TEST(ProgramLengthTest, IsThatOfTheProgramsWithinAFactorOfThree) {
   v1::JobSpec spec = PresetSpec("gpt2", 128, 8);
   spec.mutable_resources()->mutable_nvme()->add_paths("/mnt/nvme");
