@@ -327,6 +327,14 @@ std::optional<v1::Layout> Trial::Corrected(const Evaluated& one,
     if (over > 0) (*targets)[stage] = estimates[stage].total() - over;
   }
   std::optional<v1::Layout> next = WithRecompute(memory_, one.layout, *targets);
+  constexpr double kSlightly = 1.1;
+  const bool slightly = static_cast<double>(one.device_bytes) <=
+                        kSlightly * static_cast<double>(budget_.device_memory_bytes);
+  if (!next.has_value() && slightly) {  // whole blocks may do, whatever the closed form says
+    next = one.layout;
+    next->clear_recompute_layers();
+    next->set_recompute("block");
+  }
   if (next.has_value() && next->SerializeAsString() == one.layout.SerializeAsString()) {
     next.reset();
   }
