@@ -12,11 +12,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/waiting.h"
 
 namespace terrace {
 namespace {
 
 constexpr auto kStartTimeout = std::chrono::seconds(20);
+// A worker measures its machine before it registers: within 45 s on a CPU, two minutes on GPUs.
+constexpr auto kRegisterTimeout = std::chrono::seconds(180);
 constexpr auto kEndTimeout = std::chrono::seconds(2);
 constexpr auto kPollInterval = std::chrono::milliseconds(5);
 constexpr size_t kKeptRuns = 10;
@@ -156,14 +159,16 @@ absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_mem
                                               absl::StrCat(state_directory_, "/", name, ".log")));
     workers_.push_back(std::move(worker));
   }
-  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  const Waiting waiting("waiting for the local workers, which measure this machine first");
+  const auto deadline = std::chrono::steady_clock::now() + kRegisterTimeout;
   while (true) {
     RETURN_IF_ERROR(CheckAlive());
     ASSIGN_OR_RETURN(const v1::ListNodesResponse registered, connection_->ListNodes());
     if (registered.nodes_size() >= static_cast<int>(workers_.size())) return absl::OkStatus();
     if (std::chrono::steady_clock::now() > deadline) {
       return absl::UnavailableError(absl::StrCat(
-          "the local workers did not register within 20 s; see the logs in ", state_directory_));
+          "the local workers did not register within ", kRegisterTimeout.count(),
+          " s; see the logs in ", state_directory_));
     }
     std::this_thread::sleep_for(kPollInterval);
   }

@@ -163,6 +163,14 @@ void OnDeviceUnlessPinned(v1::Offload* offload) {
   }
 }
 
+// Leaves of `offload` the classes that `pinned` places.
+void KeepPinned(const v1::Offload& pinned, v1::Offload* offload) {
+  if (!pinned.has_parameter()) offload->clear_parameter();
+  if (!pinned.has_gradient()) offload->clear_gradient();
+  if (!pinned.has_optimizer()) offload->clear_optimizer();
+  if (!pinned.has_activation()) offload->clear_activation();
+}
+
 // Before it is known what layout fits.
 std::vector<std::string> WordsOf(const v1::JobSpec& spec, const Variation& variation) {
   std::vector<std::string> words = variation.changes;
@@ -174,7 +182,7 @@ std::vector<std::string> WordsOf(const v1::JobSpec& spec, const Variation& varia
 // Only what the spec pins or does not offer is a change.
 bool IsWithin(const v1::JobSpec& spec, const Variation& variation, const v1::Layout& layout) {
   v1::LayoutSpec pinned = variation.spec.layout();
-  *pinned.mutable_offload() = spec.layout().offload();
+  KeepPinned(spec.layout().offload(), pinned.mutable_offload());
   if (!spec.layout().has_offload()) pinned.clear_offload();
   if (!variation.changes.empty() ||
       pinned.SerializeAsString() != spec.layout().SerializeAsString()) {

@@ -16,11 +16,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 BIN = pathlib.Path(os.environ["TERRACE_BIN"])
 SOURCES = ["base", "kernels", "proto", "coordinator", "worker", "client"]
 PAGES = ["docs", "deploy", "README.md", "CONTRIBUTING.md"]
-COMMAND = re.compile(r"(?<![\w/.-])(terrace(?:-coordinator|-worker|-rank)?) ([a-z][a-z-]*)((?: [^`|&#;\n]*)?)")
+COMMAND = re.compile(r"(?<![\w/.-])(?<!-n )(?<!-t )(terrace(?:-coordinator|-worker|-rank)?) ([a-z][a-z-]*)((?: [^`|&#;\n]*)?)")
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*)")
 STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-# Words that follow a program's name in a sentence.
-PROSE = {"is", "was", "and", "or", "has", "does", "where", "with", "on", "itself", "processes", "starts"}
+# Words that follow a program's name in a sentence or a list. A namespace (-n) and a tag (-t) are no program.
+PROSE = {"terrace", "terrace-coordinator", "terrace-worker", "terrace-rank", "is", "was", "and", "or", "has", "does", "where", "with", "on", "itself", "processes", "starts"}
 
 
 @functools.lru_cache(maxsize=None)

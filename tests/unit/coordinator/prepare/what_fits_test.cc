@@ -247,6 +247,15 @@ TEST(WhatFitsTest, AChangeThatTheSpecAllowsAnywayIsToldFromOthers) {
   const Changes pinned = ChangesThatFit(spec, budget, 1, {});
   ASSERT_EQ(pinned.found.size(), 1u);
   EXPECT_FALSE(pinned.found[0].within_spec) << "what is pinned was released";
+  v1::JobSpec away = PresetSpec("gpt2", 128, 1);
+  away.mutable_layout()->mutable_offload()->mutable_optimizer()->set_host(1);
+  away.mutable_resources()->set_host_memory(1 << 20);
+  const Changes back = ChangesThatFit(
+      away,
+      {.threads_per_rank = 2, .device_memory_bytes = int64_t{8} << 30, .profile = CpuProfile(2)}, 1,
+      {});
+  ASSERT_EQ(back.found.size(), 1u);
+  EXPECT_FALSE(back.found[0].within_spec) << "the states would come back to the device";
 }
 
 TEST(ProgramLengthTest, IsThatOfTheProgramsWithinAFactorOfThree) {
