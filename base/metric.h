@@ -1,4 +1,4 @@
-// What a series of /metrics is called and what it means: one row of a process's table of metrics.
+// The name and the meaning of one series of /metrics: one row of a process's table of metrics.
 // The process registers its series from the table, and docs/metrics.md is printed from it, so that
 // neither can say something that the other does not know.
 //

@@ -1,4 +1,4 @@
-// What logs of a run keep of its events: numbers under the names that people plot.
+// The numbers of a job's events that its logs keep, under the names that people plot.
 //
 // Pure and thread-safe.
 //

@@ -1,4 +1,4 @@
-// What needs a planner: it reads, plans and draws, and the control loop decides and stores.
+// Requests that need a planner: it reads, plans and draws; the control loop decides and stores.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-// What the web page is answered with, as JSON. Text may come from outside: bytes that are not UTF-8
+// The answers to the web page, as JSON. Text may come from outside: bytes that are not UTF-8
 // are replaced. Numbers that are not finite are null.
 //
 // Pure and thread-safe.
