@@ -186,7 +186,7 @@ std::string LayerText(std::span<const LayerMemory> memories, const v1::Layout& l
     absl::StrAppend(&out, out.empty() ? "" : "\n", "memory by layer ", when, ", ",
                     TierName(memory.tier));
     if (layout.pipeline_parallel() > 1) absl::StrAppend(&out, ", stage ", memory.stage);
-    absl::StrAppend(&out, ": ", FormatBytes(HeldBytes(memory)), " hold something at ", memory.words,
+    absl::StrAppend(&out, ": ", FormatBytes(HeldBytes(memory)), " are live at ", memory.words,
                     "\n");
     AppendTable(memory, &out);
     const std::vector<HotSpot> spots = HotSpots(memory, layout);
