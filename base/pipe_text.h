@@ -19,7 +19,7 @@ inline constexpr absl::Duration kPipePatience = absl::Seconds(20);  // until its
 
 // True for standard input and pipes.
 bool IsPipe(const std::string& path);
-// Where relative paths in such a text start: the folder of a file, else the present one.
+// The folder that relative paths in such a text start from: a file's own, else the present one.
 std::string FolderOf(const std::string& path);
 
 // INVALID_ARGUMENT: more than `limit_bytes`, a pipe into which nobody writes, or one that does not

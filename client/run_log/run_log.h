@@ -48,7 +48,7 @@ class RunLogs {
   // Errors name the option: "--csv: ...".
   static absl::StatusOr<RunLogs> Open(const RunLogOptions& options, const v1::Job& job);
 
-  // Whether Open() could write there, before anything is begun: it makes files and folders.
+  // Tries to write where Open() would, before anything is begun; makes the files and folders.
   static absl::Status Check(const RunLogOptions& options);
 
   void Add(const v1::JobEvent& event);

@@ -87,7 +87,7 @@ class Cluster {
     const v1::RankReport* report;  // valid until the next change of the cluster
   };
   std::vector<Report> Reports() const;
-  // Whether ranks of other jobs live there.
+  // True when ranks of other jobs live on that worker.
   bool HasOthers(std::string_view worker, std::string_view job) const;
 
  private:

@@ -165,7 +165,7 @@ bool EndsStep(const v1::Job& job, const Progressed& input) {
   return job.state() == v1::RUNNING && input.progress.step() > job.progress().step();
 }
 
-// What an end of a step, an evaluation or a checkpoint says of the time before it.
+// The end of a step, an evaluation or a checkpoint tells how the time before it was spent.
 StepsDone StepsOf(const v1::Job& job, const JobInput& input) {
   const auto* progressed = std::get_if<Progressed>(&input);
   if (progressed == nullptr || job.state() != v1::RUNNING) return {};
