@@ -137,13 +137,14 @@ class Waits {
     return value.lifetime == v1::STEP && value.ring == kNone;
   }
 
-  static bool TakesNewMemory(const Graph& graph, const Node& node) {
+  // A buffer of a ring is new once: nothing that it held orders its first use.
+  bool TakesNewMemory(const Node& node) const {
     if (!Communicates(node) && node.copy() == nullptr) return false;
     for (size_t k = 0; k < node.operands.size(); ++k) {
-      if (AccessOf(node, static_cast<int>(k)) == Access::kWrite &&
-          Reclaimed(graph.values[graph.Root(node.operands[k]).value])) {
-        return true;
-      }
+      if (AccessOf(node, static_cast<int>(k)) != Access::kWrite) continue;
+      const int root = graph_.Root(node.operands[k]).value;
+      const bool first_of_ring = graph_.values[root].ring != kNone && uses_[root].empty();
+      if (first_of_ring || Reclaimed(graph_.values[root])) return true;
     }
     return false;
   }
@@ -205,7 +206,7 @@ class Waits {
   // finished are not looked for.
   Clock Dependencies(int index, const Node& node, const Clock& clock) {
     Clock latest(last_.size(), kNone);
-    if (TakesNewMemory(graph_, node)) latest[kComputeStream] = last_[kComputeStream];
+    if (TakesNewMemory(node)) latest[kComputeStream] = last_[kComputeStream];
     if (const auto retired = retired_.find(index); retired != retired_.end()) {
       for (int i : retired->second) {
         int& last = latest[(*nodes_)[i].stream];

@@ -6,7 +6,8 @@
 // Two more waits keep memory from being held for ever by streams that know nothing of each other
 // (liveness.h shares bytes only where an order is known):
 //  - what arrives in new memory starts no earlier than the computation that stands before it in the
-//    list, so that it may take over memory that was free by then;
+//    list, so that it may take over memory that was free by then; a buffer of a ring (staging.h) is
+//    new memory at its first use;
 //  - when nothing reads a value after a collective or a send, some computation a while later waits
 //    for that: `retire_marks` layers later for a collective; for a send the pass that makes the
 //    next message but one to the same stage (SendsRetire in schedule.h); for a copy to the host the

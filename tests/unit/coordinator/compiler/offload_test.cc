@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <string>
@@ -199,6 +200,44 @@ TEST(OffloadTest, StatesLieWhereTheLayoutSays) {
     }
     if (job.optimizer == v1::DEVICE) continue;
     EXPECT_GT(moments[job.optimizer], 8 * moments[v1::DEVICE]) << Describe(job);
+  }
+}
+
+int64_t HostBytes(const v1::Program& program) {
+  int64_t bytes = 0;
+  for (const v1::Arena& arena : program.arenas()) {
+    if (arena.tier() == v1::HOST) bytes += arena.bytes();
+  }
+  return bytes;
+}
+
+// Every stream that uses the host knows when the passes before it are over, also one that runs for
+// the first time when the optimizer's states are loaded: what a pass held there is free for the
+// next.
+TEST(OffloadTest, TheHostHoldsNoMoreOfMorePasses) {
+  using States = std::array<v1::Tier, 3>;  // weights, gradients, moments
+  for (const States& states : {States{v1::DEVICE, v1::DEVICE, v1::DEVICE},
+                               {v1::DEVICE, v1::HOST, v1::HOST},
+                               {v1::DEVICE, v1::HOST, v1::NVME},
+                               {v1::DEVICE, v1::NVME, v1::NVME},
+                               {v1::HOST, v1::HOST, v1::HOST},
+                               {v1::HOST, v1::HOST, v1::NVME},
+                               {v1::NVME, v1::NVME, v1::NVME}}) {
+    for (const uint32_t zero : {0, 1, 3}) {
+      TinyJob job = {.family = "llama", .activation = v1::HOST};
+      job.sizes = {.vocabulary = 131, .hidden = 64, .layers = 2, .sequence = 256};
+      job.parameter = zero == 1 ? v1::DEVICE : states[0];
+      job.gradient = states[1];
+      job.optimizer = states[2];
+      job.zero_stage = zero;
+      job.data_parallel = zero > 0 ? 2 : 1;
+      job.search_packings = false;
+      job.micro_batches = 3;
+      const int64_t few = HostBytes(CompileTiny(job));
+      job.micro_batches = 9;
+      EXPECT_LE(static_cast<double>(HostBytes(CompileTiny(job))), 1.01 * static_cast<double>(few))
+          << Describe(job);
+    }
   }
 }
 
