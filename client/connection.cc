@@ -4,12 +4,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "base/dial_failure.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "client/waiting.h"
+#include "proto/v1/drain.grpc.pb.h"
 #include "proto/v1/job.grpc.pb.h"
 
 namespace terrace {
@@ -52,6 +54,7 @@ class GrpcConnection final : public Connection {
   GrpcConnection(std::string address, Dialed dialed, std::shared_ptr<grpc::Channel> channel)
       : address_(std::move(address)),
         dialed_(dialed),
+        drains_(v1::DrainService::NewStub(channel)),
         stub_(v1::JobService::NewStub(std::move(channel))) {}
 
   absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request) override {
@@ -93,6 +96,23 @@ class GrpcConnection final : public Connection {
     RETURN_IF_ERROR(Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &response));
     return response;
   }
+  absl::StatusOr<v1::DrainedNode> Drain(const v1::DrainRequest& request) override {
+    v1::DrainResponse response;
+    RETURN_IF_ERROR(Call(&v1::DrainService::Stub::Drain, request, &response));
+    return response.node();
+  }
+  absl::StatusOr<v1::Drain> Undrain(const std::string& node) override {
+    v1::UndrainRequest request;
+    request.set_node(node);
+    v1::UndrainResponse response;
+    RETURN_IF_ERROR(Call(&v1::DrainService::Stub::Undrain, request, &response));
+    return response.ended();
+  }
+  absl::StatusOr<v1::ListDrainsResponse> ListDrains() override {
+    v1::ListDrainsResponse response;
+    RETURN_IF_ERROR(Call(&v1::DrainService::Stub::ListDrains, v1::ListDrainsRequest(), &response));
+    return response;
+  }
   absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) override {
     v1::GetMemoryRequest request;
     request.set_id(id);
@@ -125,12 +145,21 @@ class GrpcConnection final : public Connection {
   }
 
  private:
+  template <typename Service, typename... Arguments>
+  auto StubOf(grpc::Status (Service::*)(Arguments...)) const {
+    if constexpr (std::is_same_v<Service, v1::DrainService::Stub>) {
+      return drains_.get();
+    } else {
+      return stub_.get();
+    }
+  }
+
   template <typename Method, typename Request, typename Response>
   absl::Status Call(Method method, const Request& request, Response* response,
                     std::chrono::seconds timeout = kAnswerTimeout) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + timeout);
-    const grpc::Status status = ((*stub_).*method)(&context, request, response);
+    const grpc::Status status = (StubOf(method)->*method)(&context, request, response);
     if (status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) return FromGrpc(status);
     return absl::UnavailableError(absl::StrCat(
         "the coordinator at ", address_, " did not answer ", Request::descriptor()->name(),
@@ -149,6 +178,7 @@ class GrpcConnection final : public Connection {
 
   const std::string address_;
   const Dialed dialed_;
+  const std::unique_ptr<v1::DrainService::Stub> drains_;
   const std::unique_ptr<v1::JobService::Stub> stub_;
 };
 

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/options.h"
+#include "proto/v1/drain.pb.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {
@@ -31,6 +32,9 @@ class Connection {
   virtual absl::StatusOr<v1::Job> Cancel(const std::string& id, bool force) = 0;
   virtual absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) = 0;
   virtual absl::StatusOr<v1::ListNodesResponse> ListNodes() = 0;
+  virtual absl::StatusOr<v1::DrainedNode> Drain(const v1::DrainRequest& request) = 0;
+  virtual absl::StatusOr<v1::Drain> Undrain(const std::string& node) = 0;
+  virtual absl::StatusOr<v1::ListDrainsResponse> ListDrains() = 0;
   virtual absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) = 0;
   // Calls `visit` for each event until the stream ends (OK), fails, or `visit` returns false (OK).
   virtual absl::Status Watch(const v1::WatchJobRequest& request,

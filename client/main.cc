@@ -263,6 +263,44 @@ class CommandLine {
     On(cancel, [this] { return CancelCommand(global_, cancel_); });
 
     On(app_.add_subcommand("nodes", "List workers"), [this] { return NodesCommand(global_); });
+    AddDrain();
+  }
+
+  void AddDrain() {
+    CLI::App* drain = app_.add_subcommand(
+        "drain",
+        "Take a worker out of use: its jobs move after a checkpoint, and none is placed there");
+    drain->add_option("node", drain_.node,
+                      "Worker, as `terrace nodes` names it; without it those "
+                      "that are drained are listed");
+    CLI::Option* disable = drain->add_flag("--disable", drain_.disable, "Take it back into use");
+    drain->add_flag("--enable", enable_, "Drain it, as without a flag")->excludes(disable);
+    drain
+        ->add_option("--deadline", drain_.deadline,
+                     "After that (90s, 10m, 1h30m) jobs that are left move without a checkpoint")
+        ->capture_default_str()
+        ->excludes(disable);
+    CLI::Option* none = drain->add_flag("--no-deadline", drain_.no_deadline,
+                                        "Jobs that are left are never moved without a checkpoint");
+    none->excludes(disable)->excludes("--deadline");
+    drain->add_flag("--force", drain_.force, "Jobs move at once, from their last checkpoint")
+        ->excludes(disable)
+        ->excludes(none)
+        ->excludes("--deadline");
+    drain
+        ->add_flag("--keep-jobs", drain_.keep_jobs,
+                   "Jobs there run on until they end or the deadline comes")
+        ->excludes(disable)
+        ->excludes("--force");
+    drain
+        ->add_flag("--until-restart", drain_.until_restart,
+                   "It is back in use when its terrace-worker is started again")
+        ->excludes(disable);
+    drain->add_option("--reason", drain_.reason, "Why, for those who read `terrace nodes`")
+        ->excludes(disable);
+    drain->add_flag("--detach", drain_.detach, "Do not wait until no job is left there")
+        ->excludes(disable);
+    On(drain, [this] { return DrainCommand(global_, drain_); });
   }
 
   void AddToolCommands() {
@@ -323,6 +361,8 @@ class CommandLine {
   LogsOptions logs_;
   TraceOptions trace_;
   CancelOptions cancel_;
+  DrainOptions drain_;
+  bool enable_ = false;  // what drain does anyway
   GenerateOptions generate_;
   std::string shell_, tokenizer_, output_path_, path_, dtype_ = "f32";
   std::vector<std::string> files_, words_;

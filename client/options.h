@@ -46,6 +46,17 @@ struct CancelOptions {
   std::string job;
   bool force = false;
 };
+struct DrainOptions {
+  std::string node;  // empty: those that are drained are listed
+  bool disable = false;
+  bool force = false;
+  std::string deadline = "1h";
+  bool no_deadline = false;
+  bool keep_jobs = false;
+  bool until_restart = false;
+  std::string reason;
+  bool detach = false;
+};
 struct LogsOptions {
   std::string job;
   uint32_t rank = 0;

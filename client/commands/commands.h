@@ -20,6 +20,7 @@ int CancelCommand(const GlobalOptions& global, const CancelOptions& options);
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options);
 int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options);
+int DrainCommand(const GlobalOptions& global, const DrainOptions& options);
 int NodesCommand(const GlobalOptions& global);
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
 // tokenize and ckpt: the work is done by terrace-rank, which holds the code that reads tokens and

@@ -42,12 +42,20 @@ std::string SpentText(const v1::Job& job) {
   return text;
 }
 
+std::string InBrackets(const std::string& reason) {
+  return reason.empty() ? "" : absl::StrCat(" (", reason, ")");
+}
+
 // "noticed after 0.4 s, training again after 8.1 s"; empty where nothing was lost.
 std::string RecoveryText(const v1::Restart& restart) {
   if (restart.detection_seconds() <= 0 && restart.recovery_seconds() <= 0) return "";
-  std::string text = absl::StrCat("; noticed after ", FormatDuration(restart.detection_seconds()));
+  std::string text;
+  if (restart.reason() != v1::REASON_NONE) {  // a job that moves loses nothing
+    absl::StrAppend(&text, "; noticed after ", FormatDuration(restart.detection_seconds()));
+  }
   if (restart.recovery_seconds() > 0) {
-    absl::StrAppend(&text, ", training again after ", FormatDuration(restart.recovery_seconds()));
+    absl::StrAppend(&text, text.empty() ? "; " : ", ", "training again after ",
+                    FormatDuration(restart.recovery_seconds()));
   }
   return text;
 }
@@ -99,11 +107,12 @@ void PrintStatus(const v1::Job& job) {
   constexpr int kShown = 4;
   for (int i = std::max(0, job.last_restarts_size() - kShown); i < job.last_restarts_size(); ++i) {
     const v1::Restart& restart = job.last_restarts(i);
-    Line("restarted", absl::StrCat(FormatAge(restart.unix_ms(), now_ms), " ago ",
-                                   restart.step() == 0 ? "from the beginning"
-                                                       : absl::StrCat("from step ", restart.step()),
-                                   ": ", restart.message(), " (", ReasonName(restart.reason()), ")",
-                                   RecoveryText(restart)));
+    Line("restarted",
+         absl::StrCat(FormatAge(restart.unix_ms(), now_ms), " ago ",
+                      restart.step() == 0 ? "from the beginning"
+                                          : absl::StrCat("from step ", restart.step()),
+                      ": ", restart.message(), InBrackets(ReasonName(restart.reason())),
+                      RecoveryText(restart)));
   }
   for (const v1::Adjustment& adjustment : job.adjustments()) {
     if (adjustment.change().empty()) continue;  // it is still being sought

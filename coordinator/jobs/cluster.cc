@@ -76,7 +76,8 @@ std::string_view NodeStateName(NodeState state) {
   return "lost";
 }
 
-absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t now_ns) {
+absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t now_ns,
+                               std::string_view instance) {
   if (node.name().empty() || node.devices() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker needs a name and a device; got name \"", node.name(), "\" and ",
@@ -89,6 +90,7 @@ absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t n
   Entry& entry = nodes_[node.name()];
   entry.node = node;
   entry.session = session;
+  entry.instance = std::string(instance);
   entry.connected = true;
   entry.reported = false;
   entry.lost = false;
@@ -214,6 +216,11 @@ NodeState Cluster::StateOf(std::string_view name, int64_t now_ns) const {
   auto found = nodes_.find(name);
   if (found != nodes_.end()) return StateOf(found->second, now_ns);
   return now_ns - start_ns_ <= timing_.grace_ns ? NodeState::kAway : NodeState::kLost;
+}
+
+std::string Cluster::InstanceOf(std::string_view name) const {
+  const auto found = nodes_.find(name);
+  return found == nodes_.end() ? "" : found->second.instance;
 }
 
 bool Cluster::MayCountOthers(std::string_view worker, std::string_view job) const {

@@ -48,7 +48,9 @@ class Cluster {
 
   // `session` names the connection; the newest of a name is the valid one. INVALID_ARGUMENT: no
   // name or no device. RESOURCE_EXHAUSTED: kNodesMax.
-  absl::Status Register(const v1::Node& node, uint64_t session, int64_t now_ns);
+  // `instance` tells one process of the worker from the next; empty: it does not say.
+  absl::Status Register(const v1::Node& node, uint64_t session, int64_t now_ns,
+                        std::string_view instance = "");
   // FAILED_PRECONDITION when the session is not the valid one of that name.
   absl::Status Heartbeat(std::string_view name, uint64_t session, const v1::Heartbeat& heartbeat,
                          int64_t now_ns, int64_t unix_ms);
@@ -77,6 +79,9 @@ class Cluster {
   std::vector<NodeView> Known(int64_t now_ns) const;
   std::vector<v1::Node> List(int64_t now_ns) const;
   NodeState StateOf(std::string_view name, int64_t now_ns) const;
+  bool Has(std::string_view name) const { return nodes_.contains(name); }
+  // Of its newest registration; empty: unknown.
+  std::string InstanceOf(std::string_view name) const;
   // Whether what a rank of the job there says that it holds of a GPU outside its arena may be other
   // jobs': the driver tells only what all of them hold. So it is where ranks of both are on one
   // GPU, and, of a worker that does not say how many it has, where another job's ranks are there.
@@ -94,6 +99,7 @@ class Cluster {
   struct Entry {
     v1::Node node;
     uint64_t session = 0;
+    std::string instance;
     bool connected = false;
     bool reported = false;  // a heartbeat came since it registered
     bool lost = false;      // Expire has seen it

@@ -108,6 +108,18 @@ Transition Recover(Mover mover, v1::Reason reason, const std::string& what,
                                " without progress)"));
 }
 
+// Its worker is drained: again from the last checkpoint, on others. That is no failure, and counts
+// as none.
+Transition Move(Mover mover, const Leaving& leaving) {
+  if (mover.job().cancel_requested()) {
+    return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
+                    absl::StrCat("cancelled, without a last checkpoint: ", leaving.why));
+  }
+  CountRestart(&mover, v1::REASON_NONE, leaving.why, nullptr);
+  return mover.To(v1::RECOVERING, v1::REASON_NONE,
+                  absl::StrCat(leaving.why, "; goes on elsewhere ", RestartPoint(mover.job())));
+}
+
 // ---- memory that ran out ----------------------------------------------------------------------
 
 // A restart for this cause began when the gang broke, and the rank that broke it is heard only now.
@@ -179,19 +191,24 @@ StepsDone StepsOf(const v1::Job& job, const JobInput& input) {
 
 bool SavesNothing(const v1::Job& job) { return job.spec().checkpoint().save() == "never"; }
 
-Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks) {
+Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks, const Leaving& leaving) {
   if (All(ranks, HasDoneAllSteps)) {
     return mover.To(v1::SUCCEEDED, v1::REASON_COMPLETED, "all steps are done");
   }
   if (All(ranks, HasSucceeded)) {
     if (!mover.job().cancel_requested()) {
+      if (leaving.how != Leaving::How::kStays) return Move(std::move(mover), leaving);
       return Recover(std::move(mover), v1::REASON_WORKER_LOST, "a worker stopped its ranks");
     }
     return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
                     SavesNothing(mover.job()) ? "cancelled without a checkpoint: its spec has none"
                                               : "cancelled after a last checkpoint");
   }
-  return mover.Stay();
+  if (leaving.how == Leaving::How::kAtOnce) return Move(std::move(mover), leaving);
+  if (mover.job().cancel_requested()) return mover.Stay();
+  return mover.To(
+      v1::RUNNING, v1::REASON_NONE,
+      leaving.why.empty() ? "" : absl::StrCat("moves after a checkpoint: ", leaving.why));
 }
 
 // ---- one rule an input ------------------------------------------------------------------------
@@ -283,7 +300,9 @@ class Rules {
     if (failure.reason != v1::REASON_NONE) {
       return Recover(std::move(mover_), failure.reason, failure.message, failure.rank);
     }
-    if (job_.state() == v1::RUNNING) return ObserveRunning(std::move(mover_), input.ranks);
+    if (job_.state() == v1::RUNNING)
+      return ObserveRunning(std::move(mover_), input.ranks, input.leaving);
+    if (input.leaving.how != Leaving::How::kStays) return Move(std::move(mover_), input.leaving);
     if (!All(input.ranks, IsPrepared)) {
       if (!input.tell) return mover_.Stay();
       return mover_.To(v1::STARTING, v1::REASON_NONE, WhatStartWaitsFor(input.ranks));
@@ -373,7 +392,9 @@ absl::StatusOr<Transition> Apply(const v1::Job& job, const JobInput& input, int6
   return next;
 }
 
-std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks) {
+std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks,
+                               const Leaving& leaving) {
+  const bool stops = job.cancel_requested() || leaving.how == Leaving::How::kAfterCheckpoint;
   std::vector<Action> actions;
   const auto add = [&actions](Action::Kind kind, const RankView& view) {
     auto same = std::find_if(actions.begin(), actions.end(),
@@ -389,7 +410,7 @@ std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ra
       const bool alive = state != v1::RANK_SUCCEEDED && state != v1::RANK_FAILED;
       if (state == v1::RANK_READY) {
         add(Action::Kind::kGo, view);
-      } else if (job.cancel_requested() && alive) {
+      } else if (stops && alive) {
         add(Action::Kind::kStopWithCheckpoint, view);
       }
     }

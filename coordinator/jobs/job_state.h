@@ -4,7 +4,8 @@
 //   PENDING -> PLANNING -> QUEUED -> STARTING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED
 //                            ^                    |   ^
 //                            +--- RECOVERING <----+   +- a rank or worker was lost: the whole gang
-//                            restarts
+//                            restarts. A drained worker: it goes on elsewhere, and no restart is
+//                            counted against it
 //
 // A job whose memory ran out outside its arenas waits in RECOVERING with an adjustment that has no
 // layout yet, until the ladder (prepare/ladder.h) has found one.
@@ -24,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "coordinator/jobs/drain.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/worker.pb.h"
 
@@ -84,6 +86,7 @@ struct RanksObserved {
   std::vector<RankView> ranks;  // all of the placement
   int64_t starting_ms = 0;      // since they were placed, while they start
   bool tell = false;            // what the start waits for
+  Leaving leaving;              // when a worker of the placement is drained
 };
 struct Progressed {
   v1::Progress progress;
@@ -116,8 +119,9 @@ struct Action {
   std::vector<uint32_t> ranks;  // of kStart; the others concern all of the job's ranks there
   bool operator==(const Action&) const = default;
 };
-// One action at most per worker, in order of rank.
-std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks);
+// One action at most per worker, in order of rank. `leaving` as of RanksObserved.
+std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks,
+                               const Leaving& leaving = {});
 
 // Until a worker reports the ranks that it was told to start.
 inline constexpr int64_t kStartTakenUpMs = 60'000;

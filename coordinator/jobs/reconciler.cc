@@ -39,6 +39,8 @@ absl::Status Reconciler::Load() {
   for (const LearnedMemory& one : learned) {
     learned_[{one.worker, one.shape}] = one.external_bytes;
   }
+  ASSIGN_OR_RETURN(const std::vector<v1::Drain> drains, store_.Drains());
+  for (const v1::Drain& drain : drains) drains_[drain.node()] = drain;
   log::Info("read back ", jobs.size(), " jobs, ", jobs_.size(), " of them not ended");
   return absl::OkStatus();
 }
@@ -85,8 +87,6 @@ absl::StatusOr<v1::GetMemoryResponse> Reconciler::Memory(std::string_view id) co
   }
   return MemoryOf(job);
 }
-
-std::vector<v1::Node> Reconciler::Nodes() const { return cluster_.List(clock_.MonotonicNanos()); }
 
 // ---- writing ----------------------------------------------------------------------------------
 

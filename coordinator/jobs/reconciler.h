@@ -6,8 +6,9 @@
 // store or in the next heartbeat.
 //
 // Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_planning.cc,
-// reconciler_memory.cc, reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc. The
-// outside comes in through ControlPorts. Used only on the control loop's thread.
+// reconciler_memory.cc, reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc,
+// reconciler_drain.cc. The outside comes in through ControlPorts. Used only on the control loop's
+// thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,11 +34,14 @@
 #include "coordinator/jobs/rendezvous.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/store/store.h"
+#include "proto/v1/drain.pb.h"
 
 namespace terrace {
 
 inline constexpr size_t kActiveJobsMax = 10'000;
 inline constexpr int64_t kProgramChunkBytes = 1 << 20;
+inline constexpr size_t kDrainsMax = kNodesMax;
+inline constexpr size_t kDrainReasonBytesMax = 200;
 // Planners that die over one job, in a row: then it is what kills them.
 inline constexpr int kPlannersLostMax = 3;
 
@@ -113,11 +118,20 @@ class Reconciler {
   absl::StatusOr<v1::GetMemoryResponse> Memory(std::string_view id) const;
   // NOT_FOUND: no registered worker could hold it.
   absl::StatusOr<Budget> BudgetNow(const v1::JobSpec& spec) const;
+  // A worker that is drained is "draining" while jobs are there, then "drained", and says so.
   std::vector<v1::Node> Nodes() const;
   ControlStats Stats() const;
+  // NOT_FOUND: no worker of that name is known. INVALID_ARGUMENT: a deadline in the past, a reason
+  // that is too long. `asked_by` is who asks, for people.
+  absl::StatusOr<v1::DrainedNode> Drain(const v1::DrainRequest& request, std::string_view asked_by);
+  // What is taken back. NOT_FOUND: it is not drained.
+  absl::StatusOr<v1::Drain> Undrain(std::string_view node, std::string_view asked_by);
+  std::vector<v1::DrainedNode> Drains() const;
 
   // ---- workers ----
-  absl::Status WorkerRegistered(const v1::Node& node, uint64_t session);
+  // `instance` tells one process of the worker from the next; empty: it does not say.
+  absl::Status WorkerRegistered(const v1::Node& node, uint64_t session,
+                                std::string_view instance = "");
   absl::Status WorkerSaid(std::string_view worker, uint64_t session,
                           const v1::WorkerMessage& message);
   void WorkerGone(std::string_view worker, uint64_t session);
@@ -202,7 +216,15 @@ class Reconciler {
   RanksObserved Observed(Entry& entry, const std::vector<RankView>& ranks) const;
   // Whether the job's end waits for what its ranks may still say.
   bool HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) const;
-  void Act(const v1::Job& job, const std::vector<RankView>& ranks);
+  void Act(const v1::Job& job, const std::vector<RankView>& ranks, const Leaving& leaving);
+  // How the job leaves the drained workers that it is on.
+  Leaving LeavingNow(const v1::Job& job) const;
+  // Of each drained worker, the jobs that hold devices there.
+  std::map<std::string, std::set<std::string>, std::less<>> JobsOnDrained() const;
+  // A drain until the worker's restart ends when another process of it has come.
+  void EndDrainOfFormer(const std::string& worker, std::string_view instance);
+  // As cluster_ has them, and whether they are drained.
+  std::vector<NodeView> KnownNodes() const;
   void StopStrays();
   void PlaceJobs();
   bool HasLiveRanks(const v1::Job& job) const;
@@ -242,6 +264,7 @@ class Reconciler {
   int64_t last_number_ = 0;                           // of a job id
   std::map<SentKey, int64_t> sent_ns_;
   std::map<std::pair<std::string, std::string>, int64_t> learned_;  // by worker and shape
+  std::map<std::string, v1::Drain, std::less<>> drains_;            // by worker
   std::vector<v1::JobEvent> unstored_events_;                       // numbered already
   ControlStats stats_;             // what is counted since the start
   std::deque<Ended> ended_shown_;  // for scrapes that are yet to come

@@ -25,7 +25,7 @@ std::string ShapeOf(const v1::JobSpec& spec) {
 }
 
 absl::StatusOr<Budget> Reconciler::BudgetNow(const v1::JobSpec& spec) const {
-  std::vector<NodeView> nodes = cluster_.Known(clock_.MonotonicNanos());
+  std::vector<NodeView> nodes = KnownNodes();
   if (!learned_.empty()) {
     const std::string shape = ShapeOf(spec);
     for (NodeView& node : nodes) {

@@ -70,11 +70,11 @@ void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
   Entry* left = Find(id);
   if (left == nullptr) return;
   left->broken.clear();
-  Act(left->job, ranks);
+  Act(left->job, ranks, LeavingNow(left->job));
 }
 
 RanksObserved Reconciler::Observed(Entry& entry, const std::vector<RankView>& ranks) const {
-  RanksObserved observed{.ranks = ranks};
+  RanksObserved observed{.ranks = ranks, .leaving = LeavingNow(entry.job)};
   if (entry.job.state() != v1::STARTING) return observed;
   const int64_t now = clock_.MonotonicNanos();
   if (std::exchange(entry.starting_epoch, entry.job.epoch()) != entry.job.epoch()) {
@@ -146,8 +146,9 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
   CompareWithPlan(entry, step_before);
 }
 
-void Reconciler::Act(const v1::Job& job, const std::vector<RankView>& ranks) {
-  for (const Action& action : ActionsFor(job, ranks)) {
+void Reconciler::Act(const v1::Job& job, const std::vector<RankView>& ranks,
+                     const Leaving& leaving) {
+  for (const Action& action : ActionsFor(job, ranks, leaving)) {
     v1::CoordinatorMessage message;
     switch (action.kind) {
       case Action::Kind::kStart:
@@ -230,7 +231,7 @@ bool Reconciler::HasLiveRanks(const v1::Job& job) const {
 // Ready nodes with the devices of reported ranks and of placements whose ranks are not reported
 // yet.
 std::vector<NodeView> Reconciler::FreeNodes() const {
-  std::vector<NodeView> nodes = cluster_.Known(clock_.MonotonicNanos());
+  std::vector<NodeView> nodes = KnownNodes();
   for (const auto& [id, entry] : jobs_) {
     if (!HoldsDevices(entry.job.state())) continue;
     for (const v1::Placement::Rank& placed : entry.job.placement().ranks()) {

@@ -26,6 +26,11 @@ int64_t WaitsSince(const v1::Job& job) {
   return job.submitted_unix_ms();
 }
 
+// Its last restart: from a drained worker a job only moves.
+bool FollowsFailure(const v1::Job& job) {
+  return job.last_restarts_size() > 0 && job.last_restarts().rbegin()->reason() != v1::REASON_NONE;
+}
+
 double SecondsBetween(int64_t from_unix_ms, int64_t to_unix_ms) {
   return static_cast<double>(std::max<int64_t>(0, to_unix_ms - from_unix_ms)) / 1000;
 }
@@ -90,7 +95,7 @@ void Reconciler::CountTransition(const v1::Job& before, const v1::Job& after) {
   if (after.epoch() == 1 && before.epoch() == 0) {
     stats_.queue_seconds.Observe(SecondsBetween(after.submitted_unix_ms(), clock_.UnixMillis()));
   }
-  if (after.restarts() > before.restarts() && after.last_restarts_size() > 0)
+  if (after.restarts() > before.restarts() && FollowsFailure(after))
     stats_.detection_seconds.Observe(after.last_restarts().rbegin()->detection_seconds());
   if (HasEnded(after.state()) && after.epoch() > 0) {
     const int64_t now_ns = clock_.MonotonicNanos();
@@ -108,6 +113,7 @@ void Reconciler::CountFirstSteps(const v1::Job& before, const v1::Job& after) {
         SecondsBetween(after.submitted_unix_ms(), after.first_step_unix_ms()));
   }
   if (before.last_restarts_size() == 0 || after.last_restarts_size() == 0) return;
+  if (!FollowsFailure(after)) return;
   const double recovered = after.last_restarts().rbegin()->recovery_seconds();
   if (before.last_restarts().rbegin()->recovery_seconds() == 0 && recovered > 0)
     stats_.recovery_seconds.Observe(recovered);

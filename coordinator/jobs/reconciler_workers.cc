@@ -17,12 +17,14 @@ constexpr size_t kEventsUnstoredMax = 1024;
 
 }  // namespace
 
-absl::Status Reconciler::WorkerRegistered(const v1::Node& node, uint64_t session) {
-  RETURN_IF_ERROR(cluster_.Register(node, session, clock_.MonotonicNanos()));
+absl::Status Reconciler::WorkerRegistered(const v1::Node& node, uint64_t session,
+                                          std::string_view instance) {
+  RETURN_IF_ERROR(cluster_.Register(node, session, clock_.MonotonicNanos(), instance));
   log::Info("worker ", node.name(), " at ", node.address(), " registered ", node.devices(),
             " devices");
   if (const std::string warning = GpuWarning(node); !warning.empty())
     log::Warn("worker ", node.name(), ": ", warning);
+  EndDrainOfFormer(node.name(), instance);
   // What was sent to its last connection may be lost.
   std::erase_if(sent_ns_, [&](const auto& sent) { return sent.first.worker == node.name(); });
   return absl::OkStatus();

@@ -22,7 +22,7 @@ struct Need {
 };
 
 bool Matches(const Need& need, const NodeView& node) {
-  return need.cuda == node.cuda && node.devices >= need.devices &&
+  return !node.drained && need.cuda == node.cuda && node.devices >= need.devices &&
          node.threads_per_device >= need.threads &&
          (node.device_memory_bytes == 0 || node.device_memory_bytes >= need.device_bytes);
 }
@@ -61,13 +61,29 @@ std::string OtherDevices(bool cuda) {
                 "--device cpu, or ";
 }
 
+std::string AllDrained(absl::Span<const NodeView> nodes) {
+  const std::string who =
+      nodes.size() == 1 ? absl::StrCat("worker ", nodes[0].name, " is drained")
+                        : absl::StrCat("all ", nodes.size(), " registered workers are drained");
+  return absl::StrCat(who, ": take one back into use with `terrace drain ", nodes[0].name,
+                      " --disable`, or start more workers");
+}
+
 // "needs 2 workers with 4 devices each; 1 of the 3 registered matches (the largest offers 2
 // devices)"
-std::string NoMatchMessage(const Need& need, uint32_t matching, absl::Span<const NodeView> nodes) {
+std::string NoMatchMessage(const Need& need, uint32_t matching, absl::Span<const NodeView> all) {
   std::string text = absl::StrCat("needs ", Describe(need), "; ");
-  if (nodes.empty()) return absl::StrCat(text, "no worker is registered: start terrace-worker");
+  if (all.empty()) return absl::StrCat(text, "no worker is registered: start terrace-worker");
+  std::vector<NodeView> nodes;
+  for (const NodeView& node : all) {
+    if (!node.drained) nodes.push_back(node);
+  }
+  const size_t drained = all.size() - nodes.size();
+  if (nodes.empty()) return absl::StrCat(text, AllDrained(all));
   absl::StrAppend(&text, matching, " of the ", nodes.size(), " registered ",
                   matching == 1 ? "matches" : "match");
+  if (drained > 0)
+    absl::StrAppend(&text, ", ", drained, " more ", drained == 1 ? "is" : "are", " drained");
   const NodeView& largest =
       *std::max_element(nodes.begin(), nodes.end(),
                         [](const NodeView& a, const NodeView& b) { return a.devices < b.devices; });

@@ -31,6 +31,7 @@ struct NodeView {
   std::set<uint32_t> used;     // devices that hold ranks or are promised
   std::string problem;         // why it takes no part in jobs of several workers; empty: it does
   bool ready = true;           // false: it is silent at the moment and takes no ranks
+  bool drained = false;        // it takes no ranks, and no plan counts on it
 };
 
 // What the planner may count on: the most workers the spec allows among those that could hold their

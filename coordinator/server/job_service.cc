@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/server/job_service.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/control/submit.h"
 #include "coordinator/server/rpc.h"
 #include "coordinator/server/stream_writer.h"
+#include "coordinator/server/unary_calls.h"
 #include "proto/v1/job.grpc.pb.h"
 
 namespace terrace {
@@ -127,13 +127,13 @@ class LogStream final : public StreamWriter<v1::LogsChunk> {
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
   JobServiceImpl(Control& control, RpcObserver observe)
-      : control_(control), observe_(std::move(observe)) {}
+      : control_(control), calls_(control.loop(), std::move(observe)) {}
 
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const v1::SubmitRequest* request,
                                    v1::SubmitResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();  // may be asked for once only
-    auto finish = Finisher("Submit", reactor);
+    auto finish = calls_.Finisher("Submit", reactor);
     terrace::Submit(
         control_, *request, [context] { return context->IsCancelled(); },
         [response, finish](absl::StatusOr<v1::Job> job) {
@@ -146,7 +146,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
                                 const v1::GetJobRequest* request,
                                 v1::GetJobResponse* response) override {
-    return OnLoop("Get", context, [this, request, response] {
+    return calls_.OnLoop("Get", context, [this, request, response] {
       auto job = control_.reconciler().Get(request->id());
       if (job.ok()) *response->mutable_job() = *std::move(job);
       return job.status();
@@ -156,7 +156,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const v1::ListJobsRequest* request,
                                  v1::ListJobsResponse* response) override {
-    return OnLoop("List", context, [this, request, response] {
+    return calls_.OnLoop("List", context, [this, request, response] {
       auto jobs = control_.reconciler().List(request->all());
       if (!jobs.ok()) return jobs.status();
       for (v1::Job& job : *jobs) *response->add_jobs() = std::move(job);
@@ -167,7 +167,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const v1::CancelJobRequest* request,
                                    v1::CancelJobResponse* response) override {
-    return OnLoop("Cancel", context, [this, request, response] {
+    return calls_.OnLoop("Cancel", context, [this, request, response] {
       auto job = control_.reconciler().Cancel(request->id(), request->force());
       if (job.ok()) *response->mutable_job() = *std::move(job);
       return job.status();
@@ -178,7 +178,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                     const v1::ExplainRequest* request,
                                     v1::ExplainResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    auto finish = Finisher("Explain", reactor);
+    auto finish = calls_.Finisher("Explain", reactor);
     terrace::Explain(
         control_, *request, [context] { return context->IsCancelled(); },
         [response, finish](absl::StatusOr<v1::ExplainResponse> explained) {
@@ -191,7 +191,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* GetMemory(grpc::CallbackServerContext* context,
                                       const v1::GetMemoryRequest* request,
                                       v1::GetMemoryResponse* response) override {
-    return OnLoop("GetMemory", context, [this, request, response] {
+    return calls_.OnLoop("GetMemory", context, [this, request, response] {
       auto memory = control_.reconciler().Memory(request->id());
       if (memory.ok()) *response = *std::move(memory);
       return memory.status();
@@ -201,7 +201,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
                                       const v1::ListNodesRequest*,
                                       v1::ListNodesResponse* response) override {
-    return OnLoop("ListNodes", context, [this, response] {
+    return calls_.OnLoop("ListNodes", context, [this, response] {
       for (v1::Node& node : control_.reconciler().Nodes()) *response->add_nodes() = std::move(node);
       return absl::OkStatus();
     });
@@ -218,26 +218,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   }
 
  private:
-  std::function<void(const absl::Status&)> Finisher(std::string_view method,
-                                                    grpc::ServerUnaryReactor* reactor) const {
-    const auto start = std::chrono::steady_clock::now();
-    return [this, method, reactor, start](const absl::Status& status) {
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      observe_(method, absl::StatusCodeToString(status.code()), took.count());
-      reactor->Finish(ToGrpc(status));
-    };
-  }
-
-  grpc::ServerUnaryReactor* OnLoop(std::string_view method, grpc::CallbackServerContext* context,
-                                   std::function<absl::Status()> work) {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    auto finish = Finisher(method, reactor);
-    control_.loop().Post([finish, work = std::move(work)] { finish(work()); });
-    return reactor;
-  }
-
   Control& control_;
-  const RpcObserver observe_;
+  const UnaryCalls calls_;
 };
 
 }  // namespace

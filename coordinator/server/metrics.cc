@@ -99,23 +99,30 @@ const ControlSeries kControlSeries[] = {
        Add(family, {}, static_cast<double>(stats.not_shown));
      }},
     {{"terrace_workers", kGauge, "", "state",
-      "Workers by state: ready, away (silent for up to 3 s), lost."},
+      "Workers by state: ready, away (silent for up to 3 s), lost, draining (jobs leave it), "
+      "drained."},
      [](const ControlStats& stats, MetricFamily& family) {
-       for (const char* state : {"ready", "away", "lost"}) {
+       for (const char* state : {"ready", "away", "lost", "draining", "drained"}) {
          const auto found = stats.nodes.find(state);
          const int64_t count = found == stats.nodes.end() ? 0 : found->second;
          Add(family, {{"state", state}}, static_cast<double>(count));
        }
      }},
     {{"terrace_job_restarts_total", kCounter, "", "cause",
-      "Restarts of all jobs by cause, since this coordinator started."},
+      "Restarts of all jobs by cause, since this coordinator started; drained: a job moved from a "
+      "worker that was drained, which is no failure."},
      [](const ControlStats& stats, MetricFamily& family) {
        // Present from the start, so that a rate sees the first one.
+       const auto moved = stats.restarts.find(v1::REASON_NONE);
+       Add(family, {{"cause", "drained"}},
+           moved == stats.restarts.end() ? 0 : static_cast<double>(moved->second));
        std::map<v1::Reason, int64_t> by = {{v1::REASON_RANK_DIED, 0},
                                            {v1::REASON_WORKER_LOST, 0},
                                            {v1::REASON_OUT_OF_MEMORY, 0},
                                            {v1::REASON_INTERNAL, 0}};
-       for (const auto& [reason, count] : stats.restarts) by[reason] = count;
+       for (const auto& [reason, count] : stats.restarts) {
+         if (reason != v1::REASON_NONE) by[reason] = count;
+       }
        AddByReason(family, "cause", by, 1);
      }},
     {{"terrace_job_adjustments_total", kCounter, "", "rung",

@@ -13,13 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/http/metrics_server.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
-#include "coordinator/planning/process_planner.h"
 #include "coordinator/control/control.h"
+#include "coordinator/planning/process_planner.h"
 #include "coordinator/server/credentials.h"
+#include "coordinator/server/drain_service.h"
 #include "coordinator/server/job_service.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/rpc.h"
@@ -43,7 +44,7 @@ struct Listening {
 };
 
 absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& jobs,
-                                 grpc::Service& workers) {
+                                 grpc::Service& drains, grpc::Service& workers) {
   ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(options));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
@@ -60,6 +61,7 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& job
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kSilenceMs);
   builder.SetMaxReceiveMessageSize(kRpcMessageBytesMax);
   builder.RegisterService(&jobs);
+  builder.RegisterService(&drains);
   builder.RegisterService(&workers);
   listening.server = builder.BuildAndStart();
   if (listening.server == nullptr || listening.port == 0) {
@@ -127,13 +129,15 @@ absl::Status Serve(const ServeOptions& options) {
       {.time = absl::Seconds(options.plan_seconds), .memory_bytes = options.plan_memory_bytes});
   Control control({}, *store, clock, planner);
   CoordinatorMetrics metrics(options.version, [&control] { return control.PublishedStats(); });
-  const auto jobs = MakeJobService(
-      control, [&metrics](std::string_view method, std::string_view code, double seconds) {
-        metrics.ObserveRpc(method, code, seconds);
-      });
+  const RpcObserver observe = [&metrics](std::string_view method, std::string_view code,
+                                         double seconds) {
+    metrics.ObserveRpc(method, code, seconds);
+  };
+  const auto jobs = MakeJobService(control, observe);
+  const auto drains = MakeDrainService(control, observe);
   const auto workers = MakeWorkerService(control, absl::StrCat(clock.UnixMillis()));
   RETURN_IF_ERROR(control.Start());
-  ASSIGN_OR_RETURN(Listening listening, Listen(options, *jobs, *workers));
+  ASSIGN_OR_RETURN(Listening listening, Listen(options, *jobs, *drains, *workers));
   std::unique_ptr<HttpServer> scrapes;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(scrapes, StartMetrics(options, metrics));

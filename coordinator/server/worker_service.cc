@@ -10,6 +10,7 @@
 #include "base/utf8.h"
 #include "coordinator/server/rpc.h"
 #include "proto/v1/worker.grpc.pb.h"
+#include "proto/worker_instance.h"
 
 namespace terrace {
 namespace {
@@ -22,15 +23,20 @@ class WorkerStream final
       public std::enable_shared_from_this<WorkerStream> {
  public:
   static WorkerStream* Start(Control& control, const std::string& coordinator_id,
-                             std::string peer) {
-    auto stream = std::make_shared<WorkerStream>(control, coordinator_id, std::move(peer));
+                             const grpc::CallbackServerContext& context) {
+    auto stream = std::make_shared<WorkerStream>(control, coordinator_id, context.peer(),
+                                                 InstanceOf(context));
     stream->self_ = stream;
     stream->StartRead(&stream->incoming_);
     return stream.get();
   }
 
-  WorkerStream(Control& control, const std::string& coordinator_id, std::string peer)
-      : control_(control), coordinator_id_(coordinator_id), peer_(std::move(peer)) {}
+  WorkerStream(Control& control, const std::string& coordinator_id, std::string peer,
+               std::string instance)
+      : control_(control),
+        coordinator_id_(coordinator_id),
+        peer_(std::move(peer)),
+        instance_(std::move(instance)) {}
 
   void Send(const v1::CoordinatorMessage& message) override {
     if (ended_) return;
@@ -43,6 +49,12 @@ class WorkerStream final
   }
 
  private:
+  static std::string InstanceOf(const grpc::CallbackServerContext& context) {
+    const auto& metadata = context.client_metadata();
+    const auto found = metadata.find(kWorkerInstanceKey);
+    return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
+  }
+
   void OnReadDone(bool ok) override {
     control_.loop().Post([self = shared_from_this(), ok] {
       if (self->ended_) return;
@@ -82,7 +94,7 @@ class WorkerStream final
     v1::Node node = incoming_.register_().node();
     if (node.address().empty()) node.set_address(peer_);
     session_ = control_.NewSession();
-    const absl::Status status = control_.reconciler().WorkerRegistered(node, session_);
+    const absl::Status status = control_.reconciler().WorkerRegistered(node, session_, instance_);
     if (status.ok()) {
       name_ = node.name();
       control_.AttachWorker(name_, session_, this);
@@ -121,6 +133,7 @@ class WorkerStream final
   Control& control_;
   const std::string coordinator_id_;
   const std::string peer_;
+  const std::string instance_;
   std::shared_ptr<WorkerStream> self_;  // until OnDone
   v1::WorkerMessage incoming_;
   std::string name_;  // empty: not registered yet
@@ -140,7 +153,7 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
 
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Connect(
       grpc::CallbackServerContext* context) override {
-    return WorkerStream::Start(control_, coordinator_id_, context->peer());
+    return WorkerStream::Start(control_, coordinator_id_, *context);
   }
 
  private:

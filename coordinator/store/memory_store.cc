@@ -37,6 +37,8 @@ absl::Status MemoryStore::Commit(const Transaction& transaction) {
     bytes = std::max(bytes, learned.external_bytes);
   }
   for (const StoredHistory& one : transaction.histories) histories_[one.job] = one.bytes;
+  for (const v1::Drain& drain : transaction.drains) drains_[drain.node()] = drain;
+  for (const std::string& node : transaction.undrained) drains_.erase(node);
   return absl::OkStatus();
 }
 
@@ -95,6 +97,13 @@ absl::StatusOr<std::vector<LearnedMemory>> MemoryStore::Learned() const {
   std::vector<LearnedMemory> all;
   for (const auto& [key, bytes] : learned_) all.push_back({key.first, key.second, bytes});
   return all;
+}
+
+absl::StatusOr<std::vector<v1::Drain>> MemoryStore::Drains() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::Drain> drains;
+  for (const auto& [node, drain] : drains_) drains.push_back(drain);
+  return drains;
 }
 
 }  // namespace terrace

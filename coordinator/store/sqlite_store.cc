@@ -25,6 +25,7 @@ constexpr char kTables[] = R"sql(
   CREATE TABLE IF NOT EXISTS learned_memory (
     worker TEXT NOT NULL, shape TEXT NOT NULL, external_bytes INTEGER NOT NULL, PRIMARY KEY (worker, shape)) WITHOUT ROWID;
   CREATE TABLE IF NOT EXISTS histories (job TEXT PRIMARY KEY, data BLOB NOT NULL);
+  CREATE TABLE IF NOT EXISTS drains (node TEXT PRIMARY KEY, data BLOB NOT NULL);
 )sql";
 
 absl::StatusCode CodeOf(int sqlite_code) {
@@ -253,6 +254,11 @@ absl::Status SqliteStore::WriteAll(const Transaction& transaction) {
   RETURN_IF_ERROR(WriteEvents(transaction.events));
   for (const LearnedMemory& one : transaction.learned) RETURN_IF_ERROR(WriteLearned(one));
   for (const StoredHistory& one : transaction.histories) RETURN_IF_ERROR(WriteHistory(one));
+  for (const v1::Drain& drain : transaction.drains) RETURN_IF_ERROR(WriteDrain(drain));
+  for (const std::string& node : transaction.undrained) {
+    Query remove(*this, "DELETE FROM drains WHERE node = ?");
+    RETURN_IF_ERROR(remove.Text(node).Run("writing"));
+  }
   return absl::OkStatus();
 }
 
@@ -313,6 +319,12 @@ absl::Status SqliteStore::WriteLearned(const LearnedMemory& learned) {
 absl::Status SqliteStore::WriteHistory(const StoredHistory& history) {
   Query write(*this, "INSERT OR REPLACE INTO histories (job, data) VALUES (?, ?)");
   return write.Text(history.job).Blob(history.bytes).Run("writing");
+}
+
+absl::Status SqliteStore::WriteDrain(const v1::Drain& drain) {
+  const std::string bytes = drain.SerializeAsString();
+  Query write(*this, "INSERT OR REPLACE INTO drains (node, data) VALUES (?, ?)");
+  return write.Text(drain.node()).Blob(bytes).Run("writing");
 }
 
 absl::StatusOr<v1::Job> SqliteStore::GetJob(std::string_view id) const {
@@ -384,6 +396,17 @@ absl::StatusOr<std::vector<LearnedMemory>> SqliteStore::Learned() const {
     all.push_back({.worker = std::string(query.ColumnBlob(0)),
                    .shape = std::string(query.ColumnBlob(1)),
                    .external_bytes = query.ColumnInt(2)});
+  }
+}
+
+absl::StatusOr<std::vector<v1::Drain>> SqliteStore::Drains() const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this, "SELECT data FROM drains ORDER BY node");
+  std::vector<v1::Drain> drains;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, query.Next("reading"));
+    if (!more) return drains;
+    RETURN_IF_ERROR(query.ColumnMessage(0, &drains.emplace_back()));
   }
 }
 

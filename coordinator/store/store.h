@@ -1,5 +1,5 @@
 // Where the coordinator keeps what must outlive it: jobs, programs by hash, the tail of each job's
-// events, and what ranks were seen to need outside their arenas.
+// events, what ranks were seen to need outside their arenas, and which workers are drained.
 //
 // Writes are transactions: all of one is stored or nothing. A job is written with the version its
 // writer observed; a stored job that has moved on since makes the whole transaction ABORTED. A
@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/v1/drain.pb.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {
@@ -53,6 +54,8 @@ struct Transaction {
   std::vector<v1::JobEvent> events;     // sequences grow by one per job; the writer numbers them
   std::vector<LearnedMemory> learned;   // of one worker and shape the largest is kept
   std::vector<StoredHistory> histories;  // each in place of what was kept of its job
+  std::vector<v1::Drain> drains;         // each in place of what was kept of its worker
+  std::vector<std::string> undrained;    // workers that are drained no more
   Durability durability = Durability::kSynced;
 };
 
@@ -80,6 +83,8 @@ class Store {
   virtual absl::StatusOr<std::string> GetHistory(std::string_view job) const = 0;
   // All of it, by worker and shape.
   virtual absl::StatusOr<std::vector<LearnedMemory>> Learned() const = 0;
+  // All of them, by worker.
+  virtual absl::StatusOr<std::vector<v1::Drain>> Drains() const = 0;
 };
 
 }  // namespace terrace

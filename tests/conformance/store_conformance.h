@@ -141,6 +141,23 @@ TEST_P(StoreConformance, AHistoryTakesThePlaceOfTheOneBefore) {
   EXPECT_EQ(*store_->GetHistory("b-2"), "other");
 }
 
+TEST_P(StoreConformance, ADrainIsKeptUntilItIsTakenBack) {
+  EXPECT_TRUE(store_->Drains()->empty());
+  v1::Drain first, again, other;
+  first.set_node("w1");
+  again.set_node("w1");
+  again.set_reason("kernel update");
+  other.set_node("w0");
+  ASSERT_TRUE(store_->Commit({.drains = {first, other}}).ok());
+  ASSERT_TRUE(store_->Commit({.drains = {again}}).ok());
+  ASSERT_EQ(store_->Drains()->size(), 2);
+  EXPECT_EQ((*store_->Drains())[0].node(), "w0");
+  EXPECT_EQ((*store_->Drains())[1].reason(), "kernel update");
+  ASSERT_TRUE(store_->Commit({.undrained = {"w0"}}).ok());
+  ASSERT_EQ(store_->Drains()->size(), 1);
+  EXPECT_EQ((*store_->Drains())[0].node(), "w1");
+}
+
 TEST_P(StoreConformance, OnlyTheNewestEventsOfAJobAreKept) {
   Transaction transaction{.durability = Durability::kBuffered};
   for (int64_t i = 1; i <= kEventsKeptPerJob + 100; ++i) {

@@ -31,6 +31,7 @@ class FailingStore final : public Store {
     return inner_.GetHistory(job);
   }
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override { return inner_.Learned(); }
+  absl::StatusOr<std::vector<v1::Drain>> Drains() const override { return inner_.Drains(); }
 
  private:
   MemoryStore inner_;

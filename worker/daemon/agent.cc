@@ -5,6 +5,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -15,12 +16,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/dial_failure.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/tcp.h"
 #include "proto/v1/worker.grpc.pb.h"
+#include "proto/worker_instance.h"
 
 namespace terrace {
 namespace {
@@ -79,7 +82,8 @@ class Agent::Impl {
       : options_(std::move(options)),
         handlers_(std::move(handlers)),
         credentials_(std::move(credentials)),
-        node_(options_.node) {}
+        node_(options_.node),
+        instance_(absl::StrCat(SystemClock().UnixMillis(), "-", getpid())) {}
 
   void Start() {
     thread_ = std::thread([this] { Run(); });
@@ -135,6 +139,7 @@ class Agent::Impl {
   // One connection from dial to end. True when it was registered.
   bool Connect(std::string* error) {
     grpc::ClientContext context;
+    context.AddMetadata(kWorkerInstanceKey, instance_);
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_) return true;
@@ -218,6 +223,7 @@ class Agent::Impl {
   std::thread thread_;
   absl::Mutex mutex_;
   v1::Node node_ ABSL_GUARDED_BY(mutex_);
+  const std::string instance_;  // of this process, to tell it from the next of its name
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool registered_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the present connection

@@ -7,6 +7,7 @@ import { repeat } from "./repeat.js";
 import { setRows, table } from "./table.js";
 
 const PERIOD_MS = 3000;
+const BADGES = { ready: "running", draining: "starting", drained: "cancelled" };
 
 const COLUMNS = [{ name: "node", header: true }, { name: "state" }, { name: "devices used" }, { name: "device" },
   { name: "memory", numeric: true }, { name: "cores", numeric: true }, { name: "measured", numeric: true },
@@ -36,7 +37,7 @@ function cellsOf(node, row) {
   const profile = node.profile || {};
   if (row.state !== node.state) {
     row.state = node.state;
-    row.badge = el("span", { class: `badge ${node.state === "ready" ? "running" : "failed"}` }, node.state || "unknown");
+    row.badge = el("span", { class: `badge ${BADGES[node.state] || "failed"}` }, node.state || "unknown");
   }
   const address = (node.address || UNKNOWN).replace(/^ipv4:/, "");
   const others = [node.data_address && `data ${node.data_address}`,
@@ -56,11 +57,14 @@ export function show(main, route, onEnd) {
   onEnd(repeat(PERIOD_MS, async (signal) => {
     const nodes = (await api.nodes(signal)).nodes || [];
     const sum = (field) => nodes.reduce((total, node) => total + (number(node[field]) || 0), 0);
-    const lost = nodes.filter((node) => node.state !== "ready").length;
+    const counts = (words, ...states) => {
+      const found = nodes.filter((node) => states.includes(node.state)).length;
+      return found ? `, ${count(found)} ${words}` : "";
+    };
     setText(words, nodes.length === 0 ?
       "No worker has registered. Start one with: terrace-worker --coordinator HOST:PORT --name NAME" :
       `${count(nodes.length)} ${nodes.length === 1 ? "node" : "nodes"}, ${count(sum("devices_used"))} of ` +
-      `${count(sum("devices"))} devices in use${lost ? `, ${count(lost)} lost` : ""}.`);
+      `${count(sum("devices"))} devices in use${counts("lost", "away", "lost")}${counts("drained", "draining", "drained")}.`);
     list.node.hidden = nodes.length === 0;
     setRows(list, nodes, (node) => node.name || "", cellsOf);
   }));

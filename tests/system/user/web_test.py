@@ -233,6 +233,11 @@ class BrowserTest(WebTest):
             self.assertIn("ready", text)
             self.assertIn("0 of 1", text)
             self.assertRegex(text, r"[\d.]+ GiB")
+            self.cli("drain", "worker-0", "--reason", f"new disk {EVIL}")
+            text = page.wait_for_text("main table", "new disk")
+            self.assertIn(f"drained (new disk {EVIL}): no job is placed here", text)
+            self.assertIn("1 drained", page.text("main p"))
+            self.cli("drain", "worker-0", "--disable")
         with self.subTest("two jobs picked from the list"):
             page.click_link("Jobs")
             page.click(f"#jobs input[aria-label='Compare {first}']")
