@@ -10,7 +10,6 @@
 #include "proto/check/joint.h"
 #include "proto/check/order.h"
 #include "proto/check/refuse.h"
-#include "proto/check/slices.h"
 #include "proto/check/state.h"
 #include "proto/check/structure.h"
 #include "proto/check/train.h"
@@ -40,7 +39,6 @@ absl::StatusOr<check::StageFacts> CheckOne(const v1::Program& program) {
   }
   RETURN_IF_ERROR(check::CheckDynamic(program));
   RETURN_IF_ERROR(check::CheckReads(program, sequences));
-  RETURN_IF_ERROR(check::CheckSlices(program, sequences));
   return check::CheckTraining(program, sequences);
 }
 

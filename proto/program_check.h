@@ -23,8 +23,7 @@ namespace terrace {
 //  - buffers lie inside their arenas, 256-aligned, operands inside their buffers, device arenas and
 //    external_bytes inside device_limit_bytes;
 //  - every op passes the op table's shape rule or that of program.proto, has the access the table
-//    says and the workspace it needs; its operands overlap only where the table allows it; slices
-//    of a buffer do not cut one another;
+//    says and the workspace it needs; its operands overlap only where the table allows it;
 //  - persistent buffers overlap no other buffer; two STEP buffers of one sequence overlap only if
 //    every access to one is ordered before every access to the other (streams and waits);
 //  - every read is preceded (ordered) by writes that cover the bytes; what the state manifest, a

@@ -249,13 +249,22 @@ inline std::vector<Mutant> WithoutAnOperation(const Programs& programs) {
   return mutants;
 }
 
-// Every operand is moved by an element, or by as much as it is long.
+// Which bytes of a buffer an operation takes decides about numbers only, where it reads weights or
+// activations, or changes activations in place.
+inline bool IsOfNumbers(const v1::Program& program, const v1::Operand& operand) {
+  const v1::BufferClass kind = program.buffers(static_cast<int>(operand.buffer())).class_();
+  if (kind == v1::ACTIVATION) return operand.access() != v1::WRITE;
+  return kind == v1::PARAMETER && operand.access() == v1::READ;
+}
+
+// Every other operand is moved by an element.
 inline std::vector<Mutant> WithAnOffsetShifted(const Programs& programs) {
   std::vector<Mutant> mutants;
   ForEachInstruction(programs, [&](size_t stage, int q, const v1::Instruction& instruction) {
     for (int k = 0; k < instruction.operands_size(); ++k) {
       const v1::Operand& operand = instruction.operands(k);
-      if (operand.access() == v1::ACCESS_UNSPECIFIED) continue;
+      if (operand.access() == v1::ACCESS_UNSPECIFIED || IsOfNumbers(programs[stage], operand))
+        continue;
       const int64_t element = operand.dtype() == v1::BF16 ? 2 : 4;
       for (int64_t by : {element, -element}) {
         mutants.push_back(Changed(stage, q, instruction,
