@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/loops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace terrace {
+namespace {
+
+template <typename Visit>
+void ForEachOperand(const v1::Instruction& instruction, Visit visit) {
+  for (const v1::Operand& operand : instruction.operands()) visit(operand);
+  if (instruction.compute().has_workspace()) visit(instruction.compute().workspace());
+}
+
+template <typename Visit>
+void ForEachMutableOperand(v1::Instruction* instruction, Visit visit) {
+  for (v1::Operand& operand : *instruction->mutable_operands()) visit(&operand);
+  if (instruction->compute().has_workspace())
+    visit(instruction->mutable_compute()->mutable_workspace());
+}
+
+// Of all slots of a sequence: after so many iterations each is where it was.
+int64_t Turn(const v1::Sequence& sequence) {
+  int64_t turn = 1;
+  for (const v1::Instruction& instruction : sequence.instructions()) {
+    ForEachOperand(instruction, [&](const v1::Operand& operand) {
+      if (operand.slots() > 0) turn = std::lcm(turn, int64_t{operand.slots()});
+    });
+  }
+  return turn;
+}
+
+int64_t LongestBackWait(const v1::Sequence& sequence) {
+  int64_t longest = 0;
+  for (const v1::Instruction& instruction : sequence.instructions()) {
+    for (const v1::BackWait& wait : instruction.back_waits())
+      longest = std::max(longest, int64_t{wait.iterations()});
+  }
+  return longest;
+}
+
+int64_t TurnOf(const v1::Program& program) {
+  int64_t turn = 1;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    if (sequence.loops_size() > 0) turn = std::lcm(turn, Turn(sequence));
+  }
+  return turn;
+}
+
+}  // namespace
+
+bool HasLoops(const v1::Program& program) {
+  return std::any_of(program.sequences().begin(), program.sequences().end(),
+                     [](const v1::Sequence& sequence) { return sequence.loops_size() > 0; });
+}
+
+int64_t PlayedInstructions(const v1::Sequence& sequence) {
+  int64_t played = sequence.instructions_size();
+  for (const v1::Loop& loop : sequence.loops())
+    played += (int64_t{loop.trips()} - 1) * loop.count();
+  return played;
+}
+
+LoopIndex::LoopIndex(const v1::Sequence& sequence)
+    : sequence_(sequence),
+      loop_of_(sequence.instructions_size(), kNoLoop),
+      in_body_(sequence.loops_size()) {
+  for (int k = 0; k < sequence.loops_size(); ++k) {
+    const v1::Loop& loop = sequence.loops(k);
+    for (uint32_t i = loop.first(); i < loop.first() + loop.count(); ++i) {
+      loop_of_[i] = k;
+      const v1::Instruction& instruction = sequence.instructions(static_cast<int>(i));
+      ++in_body_[k][instruction.stream()];
+      ForEachOperand(instruction, [&](const v1::Operand& operand) {
+        if (operand.slots() > 0) loop_of_slots_.emplace(operand.buffer(), k);
+      });
+    }
+  }
+}
+
+bool LoopIndex::IsBehindALoop(int instruction) const {
+  return loop_of_[instruction] == kNoLoop && sequence_.loops_size() > 0 &&
+         sequence_.loops(0).first() < static_cast<uint32_t>(instruction);
+}
+
+int64_t LoopIndex::ValueOf(const v1::Operand& operand, int instruction, int64_t iteration) const {
+  if (loop_of_[instruction] != kNoLoop) return operand.slot() + iteration;
+  const auto loop = loop_of_slots_.find(operand.buffer());
+  if (loop == loop_of_slots_.end()) return operand.slot();
+  const v1::Loop& of_slots = sequence_.loops(loop->second);
+  const bool behind = of_slots.first() < static_cast<uint32_t>(instruction);
+  return operand.slot() + (behind ? int64_t{of_slots.trips()} : 0);
+}
+
+uint32_t LoopIndex::BufferOf(const v1::Operand& operand, int instruction, int64_t iteration) const {
+  if (operand.slots() == 0) return operand.buffer();
+  const int64_t slots = operand.slots();
+  const int64_t value = ValueOf(operand, instruction, iteration) % slots;
+  return operand.buffer() + static_cast<uint32_t>(value < 0 ? value + slots : value);
+}
+
+int64_t LoopIndex::OffsetOf(const v1::Operand& operand, int instruction, int64_t iteration) const {
+  if (loop_of_[instruction] == kNoLoop) return operand.offset();
+  return operand.offset() + iteration * operand.offset_step();
+}
+
+int LoopIndex::MicroBatchOf(int instruction, int64_t iteration) const {
+  const int micro_batch = sequence_.instructions(instruction).micro_batch();
+  if (loop_of_[instruction] == kNoLoop || micro_batch < 0) return micro_batch;
+  return static_cast<int>(micro_batch +
+                          iteration * sequence_.loops(loop_of_[instruction]).micro_batches());
+}
+
+int64_t LoopIndex::InBody(int loop, uint32_t stream) const {
+  const auto found = in_body_[loop].find(stream);
+  return found == in_body_[loop].end() ? 0 : found->second;
+}
+
+int64_t IterationsThatShow(const v1::Program& program) {
+  int64_t back = 0;
+  for (const v1::Sequence& sequence : program.sequences())
+    back = std::max(back, LongestBackWait(sequence));
+  // Two turns of all slots: the first may still meet what the prologue left.
+  return 2 * TurnOf(program) + back + 1;
+}
+
+int64_t IterationsToLeaveOut(const v1::Program& program) {
+  const int64_t turn = TurnOf(program);
+  int64_t trips = 0;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    for (const v1::Loop& loop : sequence.loops())
+      trips = trips == 0 ? loop.trips() : std::min(trips, int64_t{loop.trips()});
+  }
+  return std::max<int64_t>(0, trips - IterationsThatShow(program)) / turn * turn;
+}
+
+namespace {
+
+// One sequence, written into a program that has the original's buffers.
+class Writer {
+ public:
+  Writer(const v1::Program& program, const v1::Sequence& from, int64_t leave_out, WrittenOut* out)
+      : program_(program),
+        from_(from),
+        leave_out_(leave_out),
+        index_(from),
+        out_(*out),
+        to_(*out->program.add_sequences()),
+        streams_(program.streams_size()),
+        begin_(PlacesInStreams()) {
+    to_.set_name(from.name());
+    to_.set_sequence_length(from.sequence_length());
+    out_.played.emplace_back();
+    for (const v1::Instruction& instruction : from.instructions()) {
+      ForEachOperand(instruction, [&](const v1::Operand& operand) {
+        if (operand.offset_step() != 0) arrays_.emplace(operand.buffer(), operand.offset_step());
+      });
+    }
+  }
+
+  void Run() {
+    for (int i = 0; i < from_.instructions_size();) {
+      const int loop = index_.LoopOf(i);
+      if (loop == kNoLoop) {
+        Add(i++, 0);
+        continue;
+      }
+      const auto count = static_cast<int>(from_.loops(loop).count());
+      for (int64_t iteration = 0; iteration < Trips(loop); ++iteration) {
+        for (int k = 0; k < count; ++k) Add(i + k, iteration);
+      }
+      i += count;
+    }
+    ShortenArrays();
+  }
+
+ private:
+  int64_t Trips(int loop) const { return int64_t{from_.loops(loop).trips()} - leave_out_; }
+
+  void Add(int id, int64_t iteration) {
+    v1::Instruction* instruction = to_.add_instructions();
+    *instruction = from_.instructions(id);
+    instruction->set_id(to_.instructions_size() - 1);
+    instruction->set_micro_batch(MicroBatch(id, iteration));
+    ForEachMutableOperand(instruction,
+                          [&](v1::Operand* operand) { Resolve(id, iteration, operand); });
+    instruction->clear_waits();
+    instruction->clear_back_waits();
+    std::set<uint32_t> waits;
+    for (const uint32_t wait : from_.instructions(id).waits())
+      AddWait(id, iteration, static_cast<int>(wait), 0, &waits);
+    for (const v1::BackWait& wait : from_.instructions(id).back_waits())
+      AddWait(id, iteration, static_cast<int>(wait.instruction()), wait.iterations(), &waits);
+    for (const uint32_t wait : waits) instruction->add_waits(wait);
+    streams_[instruction->stream()].push_back(static_cast<int>(instruction->id()));
+    out_.played.back().push_back({id, iteration});
+  }
+
+  // By instruction: its place among what its stream executes, in iteration 0.
+  std::vector<int64_t> PlacesInStreams() const {
+    std::vector<int64_t> places;
+    std::vector<int64_t> next(streams_.size(), 0);
+    for (int i = 0; i < from_.instructions_size(); ++i) {
+      places.push_back(next[from_.instructions(i).stream()]++);
+      const int loop = index_.LoopOf(i);
+      if (loop == kNoLoop || from_.loops(loop).first() + from_.loops(loop).count() != i + 1u) {
+        continue;
+      }
+      for (size_t s = 0; s < next.size(); ++s)
+        next[s] += (Trips(loop) - 1) * index_.InBody(loop, static_cast<uint32_t>(s));
+    }
+    return places;
+  }
+
+  // Behind a loop micro-batches are counted from the end of the step.
+  int MicroBatch(int id, int64_t iteration) const {
+    const int micro_batch = index_.MicroBatchOf(id, iteration);
+    if (micro_batch < 0 || !index_.IsBehindALoop(id)) return micro_batch;
+    return static_cast<int>(micro_batch - leave_out_ * from_.loops(0).micro_batches());
+  }
+
+  void AddWait(int id, int64_t iteration, int wait, int64_t back, std::set<uint32_t>* waits) {
+    const int loop = index_.LoopOf(wait);
+    const uint32_t stream = from_.instructions(wait).stream();
+    int64_t position = begin_[wait];
+    if (loop != kNoLoop) {
+      const int64_t of = index_.LoopOf(id) == loop ? iteration : Trips(loop) - 1;
+      position += (of - back) * index_.InBody(loop, stream);
+    }
+    if (position >= 0) waits->insert(static_cast<uint32_t>(streams_[stream][position]));
+  }
+
+  void Resolve(int id, int64_t iteration, v1::Operand* operand) {
+    if (operand->access() == v1::ACCESS_UNSPECIFIED) return;
+    operand->set_offset(index_.OffsetOf(*operand, id, iteration));
+    if (const auto array = arrays_.find(operand->buffer());
+        array != arrays_.end() && index_.IsBehindALoop(id)) {
+      if (from_.instructions(id).micro_batch() >= 0)
+        operand->set_offset(operand->offset() - leave_out_ * array->second);
+      else
+        operand->set_shape(0, operand->shape(0) - LeftOutRows());
+    }
+    if (operand->slots() > 0) {
+      int64_t value = index_.ValueOf(*operand, id, iteration);
+      // Values are numbered by the iterations that are left.
+      if (index_.LoopOf(id) == kNoLoop && index_.IsBehindALoop(id)) value -= leave_out_;
+      operand->set_buffer(
+          BufferOfValue(operand->buffer(), value, index_.BufferOf(*operand, id, iteration)));
+    }
+    operand->clear_slots();
+    operand->clear_slot();
+    operand->clear_offset_step();
+  }
+
+  uint32_t BufferOfValue(uint32_t first, int64_t value, uint32_t place) {
+    const auto [entry, is_new] = values_.try_emplace({first, value}, 0);
+    if (is_new) {
+      entry->second = static_cast<uint32_t>(out_.program.buffers_size());
+      v1::Buffer* buffer = out_.program.add_buffers();
+      *buffer = program_.buffers(static_cast<int>(place));
+      buffer->set_id(entry->second);
+      buffer->set_name(absl::StrCat(buffer->name(), "@", value));
+      out_.buffers.push_back(place);
+    }
+    return entry->second;
+  }
+
+  int64_t LeftOutRows() const { return leave_out_ * from_.loops(0).micro_batches(); }
+
+  void ShortenArrays() {
+    for (const auto& [id, step] : arrays_) {
+      v1::Buffer* buffer = out_.program.mutable_buffers(static_cast<int>(id));
+      const int64_t row_bytes = buffer->bytes() / std::max<int64_t>(1, buffer->shape(0));
+      buffer->set_shape(0, buffer->shape(0) - LeftOutRows());
+      buffer->set_bytes(buffer->bytes() - LeftOutRows() * row_bytes);
+    }
+  }
+
+  const v1::Program& program_;
+  const v1::Sequence& from_;
+  const int64_t leave_out_;
+  const LoopIndex index_;
+  WrittenOut& out_;
+  v1::Sequence& to_;
+  std::vector<std::vector<int>> streams_;  // by stream: what was written
+  const std::vector<int64_t> begin_;       // by instruction, PlacesInStreams
+  std::map<uint32_t, int64_t> arrays_;  // with a row a micro-batch: by buffer, the bytes of a step
+  std::map<std::pair<uint32_t, int64_t>, uint32_t> values_;  // by first buffer and number
+};
+
+}  // namespace
+
+WrittenOut WriteOut(const v1::Program& program, int64_t leave_out) {
+  WrittenOut out;
+  out.program = program;
+  out.program.clear_sequences();
+  for (int id = 0; id < program.buffers_size(); ++id) out.buffers.push_back(id);
+  uint32_t micro_batches = 0;  // of an iteration
+  for (const v1::Sequence& sequence : program.sequences()) {
+    Writer(program, sequence, leave_out, &out).Run();
+    if (sequence.loops_size() > 0) micro_batches = sequence.loops(0).micro_batches();
+  }
+  v1::StepRules* rules = out.program.mutable_rules();
+  const double before = rules->micro_batches();
+  rules->set_micro_batches(rules->micro_batches() -
+                           static_cast<uint32_t>(leave_out) * micro_batches);
+  if (before > 0) {
+    const double share = rules->micro_batches() / before;
+    rules->set_tokens_per_step(std::llround(rules->tokens_per_step() * share));
+    rules->set_flops_per_step(rules->flops_per_step() * share);
+  }
+  return out;
+}
+
+}  // namespace terrace
