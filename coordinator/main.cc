@@ -169,8 +169,9 @@ void AddServe(CLI::App& app, ServeOptions& serve) {
   app.add_option("--plan-seconds", serve.plan_seconds, "that one plan may take")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400}))
       ->capture_default_str();
-  app.add_option("--plan-memory", serve.plan_memory_bytes,
-                 "that one plan may take of this machine (8GiB); a quarter of it")
+  app.add_option(
+         "--plan-memory", serve.plan_memory_bytes,
+         "that one plan may take (8GiB); a quarter of what this machine or control group has")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
 }
 

@@ -3,6 +3,7 @@
 
 #include <gnutls/gnutls.h>
 #include <microhttpd.h>
+#include <netinet/in.h>
 
 #include <optional>
 #include <set>
@@ -20,7 +21,6 @@ namespace {
 constexpr int64_t kPemBytesMax = 1 << 20;
 // Prometheus opens one, a browser six; the process needs its descriptors for other things.
 constexpr unsigned kConnectionsMax = 256;
-constexpr unsigned kConnectionsOfOnePeerMax = 128;
 constexpr unsigned kSilenceSecondsMax = 10;
 
 bool IsEncrypted(const HttpListen& listen) {
@@ -114,6 +114,45 @@ class Exchange {
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+// Who is at the other end: an address, of IPv6 the network that a host has for itself.
+std::string PeerOf(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return std::string(reinterpret_cast<const char*>(&v4->sin_addr), sizeof v4->sin_addr);
+  }
+  if (address->sa_family != AF_INET6) return "";
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+  constexpr size_t kNetworkBytes = 8;
+  const bool is_v4 = IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+  return std::string(reinterpret_cast<const char*>(&v6->sin6_addr),
+                     is_v4 ? sizeof v6->sin6_addr : kNetworkBytes);
+}
+
+// How many connections each peer has. A peer gets another while more are free than it has: 128 the
+// first that takes all it can, 64 the second; whoever has none gets one while any is free. Used
+// only on the library's thread.
+class Peers {
+ public:
+  bool Admits(const std::string& peer) const {
+    const auto found = connections_.find(peer);
+    return found == connections_.end() || found->second < kConnectionsMax - all_;
+  }
+  void Add(const std::string& peer) {
+    ++connections_[peer];
+    ++all_;
+  }
+  void Remove(const std::string& peer) {
+    const auto found = connections_.find(peer);
+    if (found == connections_.end()) return;
+    --all_;
+    if (--found->second == 0) connections_.erase(found);
+  }
+
+ private:
+  std::map<std::string, unsigned> connections_;
+  unsigned all_ = 0;  // at most kConnectionsMax
+};
+
 class Server final : public HttpServer {
  public:
   Server(int port, Handler handler) : port_(port), handler_(std::move(handler)) {}
@@ -137,7 +176,6 @@ class Server final : public HttpServer {
     std::vector<MHD_OptionItem> options = {
         {MHD_OPTION_LISTEN_SOCKET, socket.get(), nullptr},
         {MHD_OPTION_CONNECTION_LIMIT, kConnectionsMax, nullptr},
-        {MHD_OPTION_PER_IP_CONNECTION_LIMIT, kConnectionsOfOnePeerMax, nullptr},
         {MHD_OPTION_CONNECTION_TIMEOUT, kSilenceSecondsMax, nullptr}};
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
     std::string cert, key, ca;  // copied by the library
@@ -151,7 +189,8 @@ class Server final : public HttpServer {
       options.push_back({MHD_OPTION_HTTPS_MEM_TRUST, 0, ca.data()});
     }
     options.push_back({MHD_OPTION_END, 0, nullptr});
-    daemon_ = MHD_start_daemon(flags, 0, nullptr, nullptr, &Server::Handle, this,
+    daemon_ = MHD_start_daemon(flags, 0, &Server::Admit, this, &Server::Handle, this,
+                               MHD_OPTION_NOTIFY_CONNECTION, &Server::Noted, this,
                                MHD_OPTION_NOTIFY_COMPLETED, &Server::Completed, this,
                                MHD_OPTION_ARRAY, options.data(), MHD_OPTION_END);
     if (daemon_ == nullptr) {
@@ -203,6 +242,20 @@ class Server final : public HttpServer {
     return exchange->QueueOrRest();
   }
 
+  static MHD_Result Admit(void* self, const sockaddr* address, socklen_t /*bytes*/) {
+    return static_cast<Server*>(self)->peers_.Admits(PeerOf(address)) ? MHD_YES : MHD_NO;
+  }
+
+  static void Noted(void* self, MHD_Connection* connection, void** /*of_the_connection*/,
+                    MHD_ConnectionNotificationCode code) {
+    const MHD_ConnectionInfo* info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    if (info == nullptr) return;
+    Peers& peers = static_cast<Server*>(self)->peers_;
+    const std::string peer = PeerOf(info->client_addr);
+    code == MHD_CONNECTION_NOTIFY_STARTED ? peers.Add(peer) : peers.Remove(peer);
+  }
+
   static void Completed(void* self, MHD_Connection*, void** of_the_request,
                         MHD_RequestTerminationCode) {
     if (*of_the_request == nullptr) return;
@@ -218,6 +271,7 @@ class Server final : public HttpServer {
   const int port_;
   const Handler handler_;
   MHD_Daemon* daemon_ = nullptr;
+  Peers peers_;
   absl::Mutex mutex_;
   std::set<Held> open_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,8 +1,9 @@
 // Serves HTTP/1.1 for people and programs that read this process: /metrics, the web page.
 //
 // Connections wait in epoll and hold no thread, so that those that never speak keep nobody waiting;
-// each is closed after ten silent seconds, and their number is bounded, also of one peer. A request
-// whose answer takes a while (a long poll) holds no thread either.
+// each is closed after ten silent seconds, and their number is bounded. A peer gets another one
+// only while more are free than it has, so that several greedy ones leave some to others. A
+// request whose answer takes a while (a long poll) holds no thread either.
 //
 // Off loopback it is HTTPS for clients with a certificate that `tls_ca` signed, unless `insecure`
 // is given.

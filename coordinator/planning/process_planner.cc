@@ -11,20 +11,24 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/memory_cgroup.h"
 #include "base/status_macros.h"
 #include "coordinator/planning/process.h"
 
 namespace terrace {
 namespace {
 
-// Of the machine's memory, for each of the plans at a time.
-int64_t ShareOfTheMachine() {
-  const int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-  return bytes / (kQuickPlans + kSlowPlans);
+int64_t MachineBytes() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+}
+
+std::optional<int64_t> GroupBytes() {
+  const auto group = MemoryCgroup::Find(getpid(), {});
+  return group.has_value() ? group->LimitBytes() : std::nullopt;
 }
 
 ProcessPlanner::Options WithDefaults(ProcessPlanner::Options options) {
-  if (options.memory_bytes == 0) options.memory_bytes = ShareOfTheMachine();
+  if (options.memory_bytes == 0) options.memory_bytes = PlanShare(MachineBytes(), GroupBytes());
   return options;
 }
 
@@ -38,6 +42,10 @@ absl::Status Stops() {
 }
 
 }  // namespace
+
+int64_t PlanShare(int64_t machine_bytes, std::optional<int64_t> group_bytes) {
+  return std::min(machine_bytes, group_bytes.value_or(machine_bytes)) / (kQuickPlans + kSlowPlans);
+}
 
 ProcessPlanner::ProcessPlanner(const Options& options) : options_(WithDefaults(options)) {
   for (int i = 0; i < kQuickPlans + kSlowPlans; ++i) {

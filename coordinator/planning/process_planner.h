@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,12 +31,16 @@ inline constexpr absl::Duration kQuickTime = absl::Seconds(1);
 // Whoever has waited so long comes before smaller ones.
 inline constexpr absl::Duration kPatience = absl::Seconds(30);
 
+// Of the memory of the machine, or of the control group that limits this process, for each of the
+// plans at a time.
+int64_t PlanShare(int64_t machine_bytes, std::optional<int64_t> group_bytes);
+
 class ProcessPlanner final : public Planner {
  public:
   struct Options {
     std::string program = "/proc/self/exe";
     absl::Duration time = absl::Minutes(5);  // of one plan, from its start
-    int64_t memory_bytes = 0;                // of one plan; 0: a quarter of the machine's
+    int64_t memory_bytes = 0;                // of one plan; 0: PlanShare
   };
 
   explicit ProcessPlanner(const Options& options);

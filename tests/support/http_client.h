@@ -14,15 +14,18 @@
 
 namespace terrace::testing_http {
 
-inline UniqueFd Connect(int port) {
+// `from` is the last number of the client's own address: 127.0.0.<from>.
+inline UniqueFd Connect(int port, int from = 1) {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   timeval limit{.tv_sec = 20, .tv_usec = 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + static_cast<uint32_t>(from));
+  const auto* any = reinterpret_cast<const sockaddr*>(&address);
+  if (bind(fd.get(), any, sizeof address) != 0) return UniqueFd();
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const auto* any = reinterpret_cast<const sockaddr*>(&address);
   return connect(fd.get(), any, sizeof address) == 0 ? std::move(fd) : UniqueFd();
 }
 
@@ -42,8 +45,9 @@ inline std::string Receive(const UniqueFd& fd) {
 }
 
 // "GET /metrics": the whole answer, with its headers.
-inline std::string Ask(int port, const std::string& request, const std::string& headers = "") {
-  const UniqueFd fd = Connect(port);
+inline std::string Ask(int port, const std::string& request, const std::string& headers = "",
+                       int from = 1) {
+  const UniqueFd fd = Connect(port, from);
   const bool sent = Send(
       fd, request + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + headers + "\r\n");
   return sent ? Receive(fd) : "";

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -113,7 +115,7 @@ bool LogReader::OpenNext(Open& open) const {
   return false;
 }
 
-bool LogReader::SendRest(Open& open) {
+LogReader::Sent LogReader::SendRest(Open& open) {
   v1::WorkerMessage message;
   v1::LogText& text = *message.mutable_log_text();
   text.set_request(open.request.request());
@@ -121,17 +123,23 @@ bool LogReader::SendRest(Open& open) {
     std::string& block = *text.mutable_text();
     block.resize(static_cast<size_t>(kLogChunkBytes));
     const ssize_t got = pread(open.file.get(), block.data(), block.size(), open.offset);
-    if (got <= 0) return true;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      open.error = absl::StrCat("cannot read ", open.path, " from byte ", open.offset,
+                                " on: ", std::strerror(errno));
+      return Sent::kUnreadable;
+    }
+    if (got == 0) return Sent::kAll;
     block.resize(static_cast<size_t>(got));
     if (open.epoch > 0) {
       text.mutable_position()->set_epoch(open.epoch);
       text.mutable_position()->set_offset(open.offset + got);
     }
-    if (!ports_.send(message)) return false;
+    if (!ports_.send(message)) return Sent::kNoRoom;
     open.offset += got;
     open.sent += got;
   }
-  return true;
+  return Sent::kAll;
 }
 
 // Where there is no room to send, the next poll goes on from here.
@@ -140,7 +148,9 @@ bool LogReader::Advance(Open& open) {
   while (open.file.valid()) {
     // Before the read: what a rank wrote before it ended is read below.
     const bool written = open.request.follow() && IsWritten(open);
-    if (!SendRest(open)) return true;
+    const Sent sent = SendRest(open);
+    if (sent == Sent::kNoRoom) return true;
+    if (sent == Sent::kUnreadable) break;
     const bool full = positioned && open.sent >= kLogTailBytesMax;
     if (written && !full) return true;
     if (!positioned || full || !OpenNext(open)) break;

@@ -47,13 +47,14 @@ class LogReader {
     int64_t epoch = 0;  // 0: of a trace, which has no position
     int64_t offset = 0;
     int64_t sent = 0;   // bytes
-    std::string error;  // why there is no file
+    std::string error;  // why there is no file, or why it cannot be read to its end
   };
 
   // False when the reader is done.
   bool Advance(Open& open);
-  // Sends what the present file holds. False when there is no room.
-  bool SendRest(Open& open);
+  enum class Sent { kAll, kNoRoom, kUnreadable };
+  // What the present file holds. kUnreadable: `open.error` says why.
+  Sent SendRest(Open& open);
   // Goes on with the log of the next epoch, where one is there.
   bool OpenNext(Open& open) const;
   // NOT_FOUND when there is none; RESOURCE_EXHAUSTED when too many are read.

@@ -10,8 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/memory_cgroup.h"
 #include "proto/program_text.h"
-#include "worker/daemon/memory_cgroup.h"
 
 namespace terrace {
 namespace {

@@ -71,7 +71,9 @@ void Supervisor::Forget(const Key& key) {
   auto found = ranks_.find(key);
   if (found == ranks_.end()) return;
   MarkForgotten(found->second.config.run_directory());
+  const std::string program = found->second.config.program_sha256();
   ranks_.erase(found);
+  ForgetAsked(program);
   ports_.changed();
 }
 
@@ -203,6 +205,7 @@ void Supervisor::Fail(Rank& rank, v1::Reason reason, const std::string& message)
   rank.report.set_state(v1::RANK_FAILED);
   rank.report.set_reason(reason);
   rank.report.set_message(message);
+  ForgetAsked(rank.config.program_sha256());
   ports_.changed();
 }
 

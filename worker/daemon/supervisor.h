@@ -147,6 +147,8 @@ class Supervisor {
   void Postpone(Rank& rank, const std::string& why);
   // By when a process must have said something.
   int64_t Deadline(const Rank& rank) const;
+  // When the last rank that waits for a program is gone, the next is to ask for it at once.
+  void ForgetAsked(const std::string& sha256);
   int64_t NowMs() const;
   void AdoptOne(const v1::RankConfig& config);
   WatchedProcess::Handlers HandlersOf(const Key& key);

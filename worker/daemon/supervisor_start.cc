@@ -86,6 +86,13 @@ bool Supervisor::IsWaitingFor(const Rank& rank, std::string_view sha256) {
   return rank.process == nullptr && !rank.ended && rank.config.program_sha256() == sha256;
 }
 
+void Supervisor::ForgetAsked(const std::string& sha256) {
+  const bool is_wanted = std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
+    return IsWaitingFor(entry.second, sha256);
+  });
+  if (!is_wanted) asked_ms_.erase(sha256);
+}
+
 void Supervisor::Launch(const Key& key, Rank& rank, const std::string& program) {
   rank.config.set_program_path(program);
   absl::Status status = WriteConfig(rank.config);

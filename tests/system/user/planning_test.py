@@ -7,8 +7,9 @@ import signal
 import time
 import unittest
 
+from memory_group import memory_group
 from service import ServiceTest
-from support import FAILURE, GPT, processes
+from support import BIN, FAILURE, GPT, processes
 
 HUGE = {**GPT, "n_layer": 4000}  # seconds, and a gigabyte
 
@@ -19,6 +20,8 @@ def resident_bytes(pid):
 
 
 class PlanningTest(ServiceTest):
+    group = None  # memory control group of the coordinator
+
     def planners(self):
         """pid -> resident bytes."""
         found = {}
@@ -87,6 +90,19 @@ class PlanningTest(ServiceTest):
         self.assertEqual(large.result().code, FAILURE)
         job = self.submit(self.job({"train.steps": 5}))
         self.assertEqual(self.wait_for_state(job, "SUCCEEDED", "FAILED")["state"], "SUCCEEDED")
+
+    def start(self, *arguments, program="terrace"):
+        if program != "terrace-coordinator" or self.group is None:
+            return super().start(*arguments, program=program)
+        return self.run_command(["sh", "-c", 'echo $$ >"$0" && exec "$@"', self.group / "cgroup.procs", BIN / program, *arguments])
+
+    def test_a_control_groups_limit_counts_for_a_plan_and_not_the_machines_memory(self):
+        self.group, limit = memory_group(self)
+        limit.write_text(str(1200 << 20))
+        coordinator, _ = self.start_service(workers=1)
+        self.refused(self.plan(self.job({"model.config": HUGE})).wait(), "more than 300 MiB", "--plan-memory", "layout")
+        self.assertIsNone(coordinator.process.poll(), "the OOM killer has not been there")
+        coordinator.end()
 
     def test_time_and_memory_of_a_plan_are_limited(self):
         self.coordinator_options = ["--plan-memory", "300MiB"]

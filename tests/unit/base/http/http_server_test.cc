@@ -94,6 +94,28 @@ TEST(HttpServerTest, ABodyIsIgnored) {
   EXPECT_THAT(Receive(fd), HasSubstr("\r\n\r\nPOST"));
 }
 
+TEST(HttpServerTest, PeersThatTakeAllTheyCanLeaveSomeToOthers) {
+  const auto server =
+      Serve([](const HttpRequest&, const HttpServer::Reply& reply) { reply({.body = "served"}); });
+  constexpr int kEach = 150;
+  std::vector<UniqueFd> held;
+  for (const int peer : {2, 3, 4}) {
+    for (int i = 0; i < kEach; ++i) held.push_back(Connect(server->port(), peer));
+  }
+  for (const int other : {5, 6}) {
+    EXPECT_THAT(Ask(server->port(), "GET /", "", other), HasSubstr("served")) << other;
+  }
+  held.clear();  // what they had is free again
+  const auto served = [&] {
+    return Ask(server->port(), "GET /", "", 2).find("served") != std::string::npos;
+  };
+  const auto until = steady_clock::now() + std::chrono::seconds(5);
+  while (!served() && steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(served());
+}
+
 TEST(HttpServerTest, EndsWithRequestsThatWait) {
   Kept kept;
   auto server = Serve(kept.Handler());

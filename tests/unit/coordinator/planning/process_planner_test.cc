@@ -47,6 +47,12 @@ std::set<pid_t> Children() {
   return pids;
 }
 
+TEST(PlanShareTest, IsAQuarterOfTheMachineOrOfTheSmallerControlGroup) {
+  EXPECT_EQ(PlanShare(64 << 20, std::nullopt), 16 << 20);
+  EXPECT_EQ(PlanShare(64 << 20, 8 << 20), 2 << 20);
+  EXPECT_EQ(PlanShare(64 << 20, 128 << 20), 16 << 20) << "a group may allow more than there is";
+}
+
 class Asked {
  public:
   Asked(ProcessPlanner& planner, v1::PlannerRequest request, int64_t size = 0,

@@ -95,6 +95,22 @@ TEST_F(CrowdedLogReaderTest, WhatFindsNoRoomIsSentWhenThereIsSome) {
   EXPECT_EQ(error_, "");
 }
 
+TEST_F(CrowdedLogReaderTest, ALogThatCannotBeReadIsNotTakenForOneThatEnds) {
+  v1::RankConfig config;
+  config.set_job("job-1");
+  config.set_epoch(1);
+  fs::create_directories(LogPath(RunDirectory(state_.string(), config)));  // reading a folder fails
+  live_ = true;
+  for (const bool follow : {false, true}) {
+    ReadAfter({}, follow);
+    EXPECT_THAT(error_, HasSubstr("rank.log from byte 0 on: Is a directory"));
+    EXPECT_FALSE(reader_.active());
+  }
+  Read(/*trace=*/false);
+  EXPECT_THAT(error_, HasSubstr("Is a directory"));
+  EXPECT_EQ(ends_, 3);
+}
+
 TEST_F(CrowdedLogReaderTest, ATraceIsTheNewestEpochsThatHasOne) {
   Write(1, TracePath, "older");
   Write(2, TracePath, "newer");

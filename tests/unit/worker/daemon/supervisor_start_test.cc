@@ -115,6 +115,24 @@ TEST_F(SupervisorStartTest, RanksOfOneProgramAskForItOnce) {
   WaitForState(v1::RANK_READY, 1);
 }
 
+TEST_F(SupervisorStartTest, ARankAfterOneThatWasForgottenAsksForItsProgramAtOnce) {
+  starting_.ask_again_ms = 60'000;
+  StopDaemon();
+  StartDaemon();
+  Start(ConfigOf("a program"));
+  EXPECT_EQ(Asked(), 1);
+  v1::StopRanks stop;
+  stop.set_job(ConfigOf("").job());
+  stop.set_epoch(ConfigOf("").epoch());
+  loop_->Call([&] { supervisor_->Stop(stop); });
+  v1::RankConfig again = ConfigOf("a program");
+  again.set_epoch(again.epoch() + 1);
+  Start(again);
+  EXPECT_EQ(Asked(), 2);
+  stop.set_epoch(again.epoch());
+  loop_->Call([&] { supervisor_->Stop(stop); });
+}
+
 TEST_F(SupervisorStartTest, ARankThatCannotBeStartedIsTriedAgain) {
   Block("runs");
   Start(Config(""));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/daemon/memory_cgroup.h"
+#include "base/memory_cgroup.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/daemon/memory_cgroup.h"
+#include "base/memory_cgroup.h"
 
 #include <fcntl.h>
 #include <unistd.h>
