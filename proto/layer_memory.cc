@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/tensor_view.h"
 
 namespace terrace {
 namespace {
@@ -52,13 +53,76 @@ std::vector<Place> PlacesOf(const v1::Program& program, const v1::Sequence& sequ
   return places;
 }
 
+// What a layer has of a buffer.
+struct Share {
+  Place place = kOther;
+  int64_t bytes = 0;
+};
+
+int64_t EndOf(const v1::Operand& operand) {
+  int64_t bytes = kernels::SizeOf(static_cast<kernels::DType>(operand.dtype()));
+  for (const int64_t dimension : operand.shape()) bytes *= dimension;
+  return operand.offset() + bytes;
+}
+
+// Whose gradients an instruction reads or makes: of the weights that it updates, else of its layer.
+Place GradientPlace(const v1::Program& program, const v1::Instruction& instruction) {
+  for (const v1::Operand& operand : instruction.operands()) {
+    if (operand.access() != v1::UPDATE) continue;
+    const v1::Buffer& buffer = program.buffers(static_cast<int>(operand.buffer()));
+    if (buffer.class_() == v1::PARAMETER) return PlaceInName(buffer.name());
+  }
+  return instruction.layer() < 0 ? kOther : instruction.layer();
+}
+
+// Parts of one buffer of gradients by where they begin: its end, and whose it is.
+using Parts = std::map<int64_t, std::pair<int64_t, Place>>;
+
+// Of buffers of gradients whose names tell no layer, by id.
+std::map<uint32_t, Parts> GradientParts(const v1::Program& program, const v1::Sequence& sequence) {
+  std::map<uint32_t, Parts> parts;
+  for (const v1::Instruction& instruction : sequence.instructions()) {
+    for (const v1::Operand& operand : instruction.operands()) {
+      if (operand.access() == v1::ACCESS_UNSPECIFIED) continue;
+      const v1::Buffer& buffer = program.buffers(static_cast<int>(operand.buffer()));
+      if (buffer.class_() != v1::GRADIENT || PlaceInName(buffer.name()) != kOther) continue;
+      const Place place = GradientPlace(program, instruction);
+      if (place != kOther) parts[buffer.id()][operand.offset()] = {EndOf(operand), place};
+    }
+  }
+  return parts;
+}
+
+// By buffer. What nobody claims of a bucket is of no layer.
+std::vector<std::vector<Share>> SharesOf(const v1::Program& program, const v1::Sequence& sequence) {
+  std::vector<std::vector<Share>> shares;
+  const std::vector<Place> places = PlacesOf(program, sequence);
+  for (const v1::Buffer& buffer : program.buffers()) {
+    shares.push_back({{places[buffer.id()], buffer.bytes()}});
+  }
+  for (const auto& [id, parts] : GradientParts(program, sequence)) {
+    std::map<Place, int64_t> bytes;
+    int64_t unclaimed = program.buffers(static_cast<int>(id)).bytes(), from = 0;
+    for (const auto& [begin, part] : parts) {
+      const int64_t claimed = std::max<int64_t>(0, part.first - std::max(begin, from));
+      bytes[part.second] += claimed;
+      unclaimed -= claimed;
+      from = std::max(from, part.first);
+    }
+    if (unclaimed > 0) bytes[kOther] += unclaimed;
+    shares[id].clear();
+    for (const auto& [place, held] : bytes) shares[id].push_back({place, held});
+  }
+  return shares;
+}
+
 class Layers {
  public:
   Layers(const LiveMemory& memory, int sequence)
       : memory_(memory),
         sequence_(sequence),
         list_(memory.program().sequences(sequence)),
-        places_(PlacesOf(memory.program(), list_)) {}
+        shares_(SharesOf(memory.program(), list_)) {}
 
   // The instruction at which the tier holds most: the first of them.
   uint32_t Peak(v1::Tier tier) const {
@@ -75,10 +139,12 @@ class Layers {
     std::map<Place, LayerHeld> layers;
     for (const v1::Buffer& buffer : memory_.program().buffers()) {
       if (!IsIn(buffer, tier)) continue;
-      LayerHeld& layer = layers[places_[buffer.id()]];
       const auto [first, last] = LifeOf(buffer);
       const auto at = static_cast<int32_t>(instruction);
-      if (first <= at && at <= last) layer.bytes[buffer.class_()] += buffer.bytes();
+      for (const Share& share : shares_[buffer.id()]) {
+        LayerHeld& layer = layers[share.place];
+        if (first <= at && at <= last) layer.bytes[buffer.class_()] += share.bytes;
+      }
     }
     for (auto& [place, layer] : layers) {
       layer.layer = NameOf(place);
@@ -115,11 +181,14 @@ class Layers {
   std::vector<int64_t> Course(v1::Tier tier, const Place* place) const {
     std::vector<int64_t> change(static_cast<size_t>(list_.instructions_size()) + 1);
     for (const v1::Buffer& buffer : memory_.program().buffers()) {
-      if (!IsIn(buffer, tier) || (place != nullptr && places_[buffer.id()] != *place)) continue;
+      if (!IsIn(buffer, tier)) continue;
       const auto [first, last] = LifeOf(buffer);
       if (first > last) continue;
-      change[static_cast<size_t>(first)] += buffer.bytes();
-      change[static_cast<size_t>(last) + 1] -= buffer.bytes();
+      for (const Share& share : shares_[buffer.id()]) {
+        if (place != nullptr && share.place != *place) continue;
+        change[static_cast<size_t>(first)] += share.bytes;
+        change[static_cast<size_t>(last) + 1] -= share.bytes;
+      }
     }
     change.pop_back();
     for (size_t i = 1; i < change.size(); ++i) change[i] += change[i - 1];
@@ -129,7 +198,7 @@ class Layers {
   const LiveMemory& memory_;
   const int sequence_;
   const v1::Sequence& list_;
-  const std::vector<Place> places_;  // by buffer
+  const std::vector<std::vector<Share>> shares_;  // by buffer
 };
 
 }  // namespace

@@ -2,8 +2,9 @@
 // arena holds most, or at any other instruction, and the most that each layer ever holds.
 //
 // A buffer belongs to the layer that its name tells ("mb0.layer3.attn"), else to the layer of the
-// instruction that makes it; embedding and head count as layers; what is left is "other". Step
-// buffers live from their first to their last instruction in list order.
+// instruction that makes it; embedding and head count as layers; what is left is "other". Buckets
+// of gradients belong to the layers whose gradients lie in them, each its bytes. Step buffers live
+// from their first to their last instruction in list order.
 //
 // Pure and thread-safe.
 //

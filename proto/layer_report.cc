@@ -5,6 +5,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -66,19 +67,20 @@ std::string Advice(v1::Tier tier, v1::BufferClass buffer_class, const v1::Layout
   return "";
 }
 
-// Layers that follow each other and hold the same.
+// Layers that follow each other and hold the same, of what is compared.
 struct Group {
   const LayerHeld* layer = nullptr;  // the first
   const LayerHeld* last = nullptr;
   int64_t count = 0;
 };
-std::vector<Group> GroupsOf(const LayerMemory& memory) {
+std::vector<Group> GroupsOf(
+    const LayerMemory& memory,
+    absl::FunctionRef<bool(const LayerHeld& a, const LayerHeld& b)> holds_same) {
   std::vector<Group> groups;
   for (const LayerHeld& layer : memory.layers) {
     const bool is_same = !groups.empty() && layer.layer.starts_with("layer ") &&
                          groups.back().layer->layer.starts_with("layer ") &&
-                         groups.back().layer->bytes == layer.bytes &&
-                         groups.back().layer->most_bytes == layer.most_bytes;
+                         holds_same(*groups.back().layer, layer);
     if (!is_same) groups.push_back({.layer = &layer, .last = nullptr, .count = 0});
     groups.back().last = &layer;
     ++groups.back().count;
@@ -127,7 +129,10 @@ void AppendTable(const LayerMemory& memory, std::string* out) {
   table.Add(std::move(heads));
   int64_t largest = 1;
   for (const LayerHeld& layer : memory.layers) largest = std::max(largest, Total(layer.bytes));
-  for (const Group& group : GroupsOf(memory)) {
+  const auto is_same = [](const LayerHeld& a, const LayerHeld& b) {
+    return a.bytes == b.bytes && a.most_bytes == b.most_bytes;
+  };
+  for (const Group& group : GroupsOf(memory, is_same)) {
     std::vector<std::string> row = {NameOf(group)};
     for (const v1::BufferClass buffer_class : classes) {
       row.push_back(Cell(group.layer->bytes[buffer_class]));
@@ -148,9 +153,12 @@ void AppendTable(const LayerMemory& memory, std::string* out) {
 std::vector<HotSpot> HotSpots(const LayerMemory& memory, const v1::Layout& layout) {
   const int64_t held = std::max<int64_t>(1, HeldBytes(memory));
   std::vector<HotSpot> spots;
-  for (const Group& group : GroupsOf(memory)) {
-    for (int i = 0; i < v1::BufferClass_ARRAYSIZE; ++i) {
-      const auto buffer_class = static_cast<v1::BufferClass>(i);
+  for (int i = 0; i < v1::BufferClass_ARRAYSIZE; ++i) {
+    const auto buffer_class = static_cast<v1::BufferClass>(i);
+    const auto is_same = [buffer_class](const LayerHeld& a, const LayerHeld& b) {
+      return a.bytes[buffer_class] == b.bytes[buffer_class];
+    };
+    for (const Group& group : GroupsOf(memory, is_same)) {
       const int64_t bytes = group.layer->bytes[buffer_class] * group.count;
       const double share = static_cast<double>(bytes) / static_cast<double>(held);
       if (share < kHotShare) continue;

@@ -87,6 +87,43 @@ TEST_F(LayerMemoryTest, AnotherInstructionHoldsLess) {
   EXPECT_EQ(last[0].layers[2].most_bytes, 110);
 }
 
+TEST_F(LayerMemoryTest, ABucketOfGradientsBelongsToTheLayersWhoseGradientsLieInIt) {
+  Add("grads.bucket0", v1::GRADIENT, 200, v1::STEP);
+  const auto run = [this](int layer, uint32_t buffer, v1::Access access, int64_t offset,
+                          int64_t elements) {
+    Run(layer, {{9, access}, {buffer, access == v1::READ ? v1::UPDATE : v1::READ}});
+    v1::Operand* gradient =
+        program_.mutable_sequences(0)->mutable_instructions()->rbegin()->mutable_operands(0);
+    gradient->set_offset(offset);
+    gradient->set_dtype(v1::F32);
+    gradient->add_shape(elements);
+  };
+  run(2, 3, v1::WRITE, 0, 20);    // 80 bytes of layer 2
+  run(1, 2, v1::WRITE, 80, 10);   // 40 of layer 1
+  run(-1, 1, v1::READ, 120, 15);  // 60 that update the weights of layer 0; 20 are nobody's
+  run(-1, 2, v1::READ, 80, 10);
+  const LiveMemory live = Live();
+  const LayerMemory at = LayersAt(live, 0, 8).at(0);
+  EXPECT_EQ(at.layers[1].bytes[v1::GRADIENT], 60);
+  EXPECT_EQ(at.layers[2].bytes[v1::GRADIENT], 40);
+  EXPECT_EQ(at.layers[3].bytes[v1::GRADIENT], 80);
+  EXPECT_EQ(at.layers[5].layer, "other");
+  EXPECT_EQ(at.layers[5].bytes[v1::GRADIENT], 20);
+}
+
+TEST_F(LayerMemoryTest, LayersThatHoldTheSameOfAClassAreOneHotSpotThoughTheyDifferInOthers) {
+  Add("layer1.extra", v1::GRADIENT, 70, v1::PERSISTENT);
+  const LiveMemory live = Live();
+  v1::Layout layout;
+  layout.set_recompute("block");
+  const std::vector<HotSpot> spots = HotSpots(LayersAtPeak(live, 0).at(0), layout);
+  ASSERT_GE(spots.size(), 2u);
+  EXPECT_EQ(spots[0].layer, "layers 0 to 2");
+  EXPECT_EQ(spots[0].bytes, 300);
+  EXPECT_EQ(spots[1].layer, "layer 1");
+  EXPECT_EQ(spots[1].buffer_class, v1::GRADIENT);
+}
+
 TEST_F(LayerMemoryTest, EqualLayersAreOneLineAndHotSpotsComeWithAdvice) {
   const LiveMemory live = Live();
   const std::vector<LayerMemory> peak = LayersAtPeak(live, 0);
