@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_replace.h"
+#include "base/utf8.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
+#include "client/live_display.h"
 #include "client/print.h"
 
 namespace terrace {
@@ -15,18 +20,53 @@ namespace {
 
 constexpr int kMaxReconnects = 60;
 constexpr auto kReconnectDelay = std::chrono::seconds(1);
+constexpr size_t kCleanBytesMax = size_t{1} << 30;  // more than a chunk
 
-void Print(const GlobalOptions& global, const std::string& text) {
-  if (text.empty()) return;
-  if (global.json()) {
-    v1::LogsChunk chunk;
-    chunk.set_text(text);
-    std::printf("%s\n", ToJson(chunk, /*pretty=*/false).c_str());
-  } else {
-    std::fwrite(text.data(), 1, text.size(), stdout);
+// A log may hold what libraries and data say. On a terminal that is text and moves no cursor; into
+// a file or a pipe it goes as it is.
+class Printer {
+ public:
+  explicit Printer(const GlobalOptions& global)
+      : global_(global), is_terminal_(StandardOutputIsTerminal()) {}
+
+  void Print(const std::string& text) {
+    if (text.empty()) return;
+    if (global_.json()) {
+      v1::LogsChunk chunk;
+      chunk.set_text(text);
+      std::printf("%s\n", ToJson(chunk, /*pretty=*/false).c_str());
+    } else {
+      const std::string shown = is_terminal_ ? Cleaned(text) : text;
+      std::fwrite(shown.data(), 1, shown.size(), stdout);
+    }
+    std::fflush(stdout);
   }
-  std::fflush(stdout);
-}
+
+ private:
+  std::string Cleaned(const std::string& text) {
+    std::string whole = rest_ + absl::StrReplaceAll(text, {{"\r\n", "\n"}});
+    const size_t complete = whole.size() - BegunCharacter(whole);
+    rest_ = whole.substr(complete);
+    whole.resize(complete);
+    return CleanText(whole, kCleanBytesMax);
+  }
+
+  // Bytes at the end that begin a character of UTF-8 and do not end it.
+  static size_t BegunCharacter(std::string_view text) {
+    for (size_t bytes = 1; bytes <= std::min<size_t>(3, text.size()); ++bytes) {
+      const auto byte = static_cast<unsigned char>(text[text.size() - bytes]);
+      if (byte < 0x80) return 0;
+      if (byte < 0xc0) continue;  // within a character
+      const size_t length = byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+      return length > bytes ? bytes : 0;
+    }
+    return 0;
+  }
+
+  const GlobalOptions& global_;
+  const bool is_terminal_;
+  std::string rest_;  // of the last chunk: a character that the next one ends
+};
 
 // Follows a log to the end of its job. Where the stream ends, because the coordinator or the worker
 // is away or the job is started again, it asks again once a second for what comes behind the place
@@ -34,7 +74,7 @@ void Print(const GlobalOptions& global, const std::string& text) {
 class Follower {
  public:
   Follower(const GlobalOptions& global, Connection& connection, v1::LogsRequest request)
-      : global_(global), connection_(connection), request_(std::move(request)) {}
+      : printer_(global), connection_(connection), request_(std::move(request)) {}
 
   absl::Status Run() {
     for (int failures = 0;;) {
@@ -57,7 +97,7 @@ class Follower {
  private:
   void Take(const v1::LogsChunk& chunk) {
     printed_ = printed_ || !chunk.text().empty();
-    Print(global_, chunk.text());
+    printer_.Print(chunk.text());
     if (chunk.has_end()) *request_.mutable_after() = chunk.end();
   }
 
@@ -66,7 +106,7 @@ class Follower {
     return absl::IsUnavailable(status) || (absl::IsNotFound(status) && request_.has_after());
   }
 
-  const GlobalOptions& global_;
+  Printer printer_;
   Connection& connection_;
   v1::LogsRequest request_;
   bool printed_ = false;  // by the last reading
@@ -87,8 +127,9 @@ int LogsCommand(const GlobalOptions& global, const LogsOptions& options) {
   if (status.ok() && options.follow) {
     status = Follower(global, **connection, std::move(request)).Run();
   } else if (status.ok()) {
-    status = (*connection)->Logs(request, [&](const v1::LogsChunk& chunk) {
-      Print(global, chunk.text());
+    Printer printer(global);
+    status = (*connection)->Logs(request, [&printer](const v1::LogsChunk& chunk) {
+      printer.Print(chunk.text());
     });
   }
   return status.ok() ? 0 : Fail(global, status);

@@ -3,6 +3,8 @@
 """The web page of the coordinator, in headless Chromium: list, filters, a job with its charts, ranks, logs and spec, queue,
 nodes, comparison, cancelling with a token, text from outside that tries to be a script, a coordinator that goes away."""
 import json
+import os
+import pty
 import re
 import time
 import unittest
@@ -12,7 +14,7 @@ import urllib.request
 import browser
 from browser import DOWN, ENTER, TAB, Browser
 from service import ServiceTest, free_port
-from support import GPT, learnable_text
+from support import BIN, GPT, learnable_text
 
 ASSETS_MAX_BYTES = 200_000
 TOKEN = "the-token-of-an-operator-4711"
@@ -209,6 +211,42 @@ class BrowserTest(WebTest):
                             "what has ended cannot be cancelled")
         self.assertEqual(self.browser.run("return Object.values(localStorage).length"), 0, "the token is kept by the tab alone")
         self.nothing_ran()
+
+    def test_a_log_that_tries_to_be_a_script_is_shown_as_text(self):
+        self.start_service(1)
+        job = self.submit(self.job(ENDLESS, name="noisy"))
+        self.wait_for_steps(job, 3)
+        [path] = self.folder.glob(f"worker-0/runs/{job}/1/0/rank.log")
+        hostile = (f"</pre><script>window.hacked=1</script>{EVIL}<a href='javascript:window.hacked=1'>here</a>\n"
+                   "\x1b]0;owned\x07\x1b[31mred\x1b[2J \u202egnp.exe \x9b31m \x00 \x08\x08\n").encode() + b"not UTF-8: \xff\xfe\xc3(\n"
+        with path.open("ab") as log:
+            log.write(hostile + b"the end of the hostile lines\n")
+        page = self.open_page(f"#/jobs/{job}/logs")
+        page.wait_for_text("h1", job)
+        page.run("document.querySelector('#logs').scrollIntoView()")
+        text = page.wait_for_text("#logs pre", "the end of the hostile lines")
+        self.assertIn(f"</pre><script>window.hacked=1</script>{EVIL}<a href='javascript:window.hacked=1'>here</a>", text)
+        self.assertIn("<U+001B>]0;owned<U+0007><U+001B>[31mred<U+001B>[2J <U+202E>gnp.exe <U+009B>31m <U+0000> <U+0008><U+0008>", text)
+        self.assertIn("not UTF-8: ", text)
+        self.assertNotRegex(text, "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+        self.assertEqual(page.run("return document.querySelectorAll('#logs pre *').length"), 0, "it is one text")
+        self.nothing_ran()
+        with self.subTest("terrace logs"):
+            self.assertIn("\x1b]0;owned\x07", self.cli("logs", job).out, "a file gets the bytes")
+            terminal, theirs = pty.openpty()
+            running = self.run_command([BIN / "terrace", "--coordinator", self.address, "logs", job], stdout=theirs)
+            os.close(theirs)
+            shown = b""
+            try:
+                while part := os.read(terminal, 4096):
+                    shown += part
+            except OSError:
+                pass  # how a pseudo-terminal says that all of its users have gone
+            os.close(terminal)
+            self.assertEqual(running.wait().code, 0)
+            self.assertIn(r"\x1b]0;owned\x07\x1b[31mred\x1b[2J \u202egnp.exe \xc2\x9b31m \x00 \x08\x08", shown.decode())
+            self.assertNotIn(b"\x1b", shown)
+        self.cli("cancel", job, "--force")
 
     def test_queue_nodes_and_comparison(self):
         self.start_coordinator()
