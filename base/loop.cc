@@ -23,14 +23,9 @@ void Loop::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Loop::Post(std::function<void()> closure) { Add(std::move(closure), /*aside=*/false); }
-void Loop::PostAside(std::function<void()> closure) { Add(std::move(closure), /*aside=*/true); }
-
-void Loop::Add(std::function<void()> closure, bool aside) {
+void Loop::Post(std::function<void()> closure) {
   absl::MutexLock lock(&mutex_);
-  if (stopping_) return;
-  queue_.push_back(std::move(closure));
-  all_aside_ = all_aside_ && aside;
+  if (!stopping_) queue_.push_back(std::move(closure));
 }
 
 bool Loop::Call(const std::function<void()>& closure) {
@@ -42,7 +37,6 @@ bool Loop::Call(const std::function<void()>& closure) {
       closure();
       done.Notify();
     });
-    all_aside_ = false;
   }
   done.WaitForNotification();
   return true;
@@ -60,17 +54,14 @@ void Loop::Run() {
   while (true) {
     std::vector<std::function<void()>> batch;
     bool last = false;
-    bool aside = false;
     {
       absl::MutexLock lock(&mutex_);
-      const bool has_some = mutex_.AwaitWithTimeout(absl::Condition(&has_work), until_due());
+      mutex_.AwaitWithTimeout(absl::Condition(&has_work), until_due());
       batch.swap(queue_);
       last = stopping_;
-      aside = has_some && std::exchange(all_aside_, true);
     }
     for (const std::function<void()>& closure : batch) closure();
     if (last) return;
-    if (aside && until_due() > absl::ZeroDuration()) continue;
     wait_ = after_batch_();
     last_after = std::chrono::steady_clock::now();
   }

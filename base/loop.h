@@ -1,7 +1,6 @@
 // One thread that runs posted closures in order, and `after_batch` once after each batch of them
 // and when the time has come that the last call of it named: the control loop. What only this
-// thread touches needs no locks. A batch of closures that are posted aside, because they change
-// nothing that `after_batch` looks at, goes without it.
+// thread touches needs no locks.
 //
 // There is no tick: each time that a loop wakes up stops a thread that computes, where all
 // processors do.
@@ -33,18 +32,15 @@ class Loop {
   void Stop();
 
   void Post(std::function<void()> closure);
-  void PostAside(std::function<void()> closure);
   // Posts and waits. Not from the loop's thread. False, without having run, when the loop has
   // stopped.
   bool Call(const std::function<void()>& closure);
 
  private:
-  void Add(std::function<void()> closure, bool aside);
   void Run();
 
   absl::Mutex mutex_;
   std::vector<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
-  bool all_aside_ ABSL_GUARDED_BY(mutex_) = true;  // of the queue
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration wait_;  // for the next call, from the last
   std::function<absl::Duration()> after_batch_;

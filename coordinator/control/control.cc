@@ -182,7 +182,7 @@ void Control::RemoveWatcher(uint64_t id) { watchers_.erase(id); }
 void Control::EventsStored(std::string_view job) {
   for (auto& [id, watcher] : watchers_) {
     // Posted, so that a watcher that ends does not change the map under this loop.
-    if (watcher.job == job) loop_.PostAside(watcher.notify);
+    if (watcher.job == job) loop_.Post(watcher.notify);
   }
 }
 

@@ -55,7 +55,7 @@ class StreamWriter : public grpc::ServerWriteReactor<Message>,
 
  private:
   void OnWriteDone(bool ok) final {
-    loop_.PostAside([self = this->shared_from_this(), ok] {
+    loop_.Post([self = this->shared_from_this(), ok] {
       self->writing_ = false;
       self->queue_.pop_front();
       if (self->ended_) return self->Finish(self->status_);

@@ -121,7 +121,7 @@ void WebApi::AnswerJob(std::string_view what, Call call) {
 }
 
 void WebApi::OnLoop(Call call, void (WebApi::*work)(const Call&)) {
-  control_.loop().PostAside([this, call = std::move(call), work] { (this->*work)(call); });
+  control_.loop().Post([this, call = std::move(call), work] { (this->*work)(call); });
 }
 
 void WebApi::Jobs(const Call& call) {
@@ -184,7 +184,7 @@ void WebApi::Logs(const Call& call) {
     call.reply(status.ok() ? JsonResponse(LogJson(log->text, log->position))
                            : ErrorResponse(status));
     // Not at once: this may run inside the delivery of a chunk to this reader.
-    control_.loop().PostAside([this, log] { control_.StopLog(log->reader); });
+    control_.loop().Post([this, log] { control_.StopLog(log->reader); });
   };
   const auto reader = control_.ReadLog(*request, [log, finish](const v1::LogText& chunk) {
     log->text += chunk.text();

@@ -222,10 +222,9 @@ class Bench {
   int64_t step_ = 0;
 };
 
-// `telling`: whether the link may tell steps. Those of a watched turn that are to be told when it
-// is over are told in the next one, so that messages are as frequent in watched turns, and as
-// long, as in a job.
-void Measure(Bench* bench, std::atomic<bool>* telling, std::FILE* out) {
+// The link's own timer never fires; steps are sent when watched turns have lasted for kNewsWait, so
+// that messages are as frequent in watched turns, and as long, as in a job.
+void Measure(Bench* bench, LinkServer* link, std::FILE* out) {
   const int64_t rounds = Setting("OBSERVABILITY_ROUNDS", 100);
   const int64_t steps = Setting("OBSERVABILITY_STEPS", 4);
   const Watchers watchers;
@@ -233,16 +232,21 @@ void Measure(Bench* bench, std::atomic<bool>* telling, std::FILE* out) {
   bench->Watched(steps);
   bench->Bare(steps);
   std::fprintf(out, "watched,bare,watched_first\n");
+  absl::Duration untold;
   for (int64_t round = 0; round < rounds && !bench->stopped(); ++round) {
     double watched = 0, bare = 0;
     const bool watched_first = random() % 2 == 0;
     // One kind on the outside, the other within: a machine that grows slower, or faster, as the
     // round goes on does so to both alike.
     for (const bool is_watched : {watched_first, !watched_first, !watched_first, watched_first}) {
-      telling->store(is_watched);
       watchers.Signal(is_watched ? SIGCONT : SIGSTOP);
-      (is_watched ? watched : bare) +=
-          (is_watched ? bench->Watched(steps) : bench->Bare(steps)) / 2;
+      const double seconds = is_watched ? bench->Watched(steps) : bench->Bare(steps);
+      (is_watched ? watched : bare) += seconds / 2;
+      if (is_watched) untold += kSettling + absl::Seconds(seconds * static_cast<double>(steps));
+      if (untold >= kNewsWait) {
+        link->Flush(absl::ZeroDuration());
+        untold = absl::ZeroDuration();
+      }
     }
     std::fprintf(out, "%.9f,%.9f,%d\n", watched, bare, watched_first ? 1 : 0);
   }
@@ -265,7 +269,6 @@ int Run(const std::string& config_path, char** argv) {
   Commands commands;
   Reporter reporter(config, &clock);
   FlightWriter* flight = nullptr;  // there before the first step
-  std::atomic<bool> telling = true;
   auto link = Checked(LinkServer::Start({.path = config.run_directory() + "/link.sock",
                                          .job = config.job(),
                                          .epoch = config.epoch(),
@@ -280,10 +283,7 @@ int Run(const std::string& config_path, char** argv) {
                                                const int64_t step = LastStep(message);
                                                if (step > 0) flight->SetToldStep(step);
                                              },
-                                         .collect =
-                                             [&reporter, &telling] {
-                                               if (telling) reporter.TellSteps();
-                                             }}));
+                                         .news_wait = absl::InfiniteDuration()}));
   reporter.SetLink(link.get());
   reporter.SetState(v1::RANK_PREPARING);
   Bench bench(config, &reporter, &commands);
@@ -293,8 +293,7 @@ int Run(const std::string& config_path, char** argv) {
   if (!commands.BeginTraining()) return 0;
   reporter.SetState(v1::RANK_RUNNING);
   bench.MakeTrainer();
-  Measure(&bench, &telling, out);
-  telling = true;
+  Measure(&bench, link.get(), out);
   std::fclose(out);
   reporter.End(absl::OkStatus(), /*stopped_early=*/false, 0);
   _exit(0);  // as terrace-rank does

@@ -98,20 +98,14 @@ void LinkServer::Handle(const v1::LinkMessage& message) {
 void LinkServer::SendLoop() {
   absl::MutexLock lock(&mutex_);
   const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || promised_ || (connection_ != nullptr && SomethingToSend());
+    return stopping_ || (connection_ != nullptr && SomethingToSend());
   };
   const auto urgent = [this]()
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || urgent_; };
   while (true) {
     mutex_.Await(absl::Condition(&ready));
     if (stopping_) return;
-    if (promised_) Collect();
     const std::shared_ptr<LinkConnection> connection = connection_;
-    if (connection == nullptr || !SomethingToSend()) {
-      urgent_ = false;
-      mutex_.AwaitWithTimeout(absl::Condition(&urgent), options_.news_wait);
-      continue;
-    }
     const v1::LinkMessage message = NextMessage();
     urgent_ = SomethingToSend();
     sending_ = true;
@@ -130,17 +124,6 @@ void LinkServer::SendLoop() {
     connection->Shutdown();
     if (connection_ == connection) connection_ = nullptr;
   }
-}
-
-// What comes by it belongs to the message that is made next.
-void LinkServer::Collect() {
-  promised_ = false;
-  if (!options_.collect) return;
-  sending_ = true;
-  mutex_.Unlock();
-  options_.collect();
-  mutex_.Lock();
-  sending_ = false;
 }
 
 bool LinkServer::SomethingToSend() const {
@@ -173,9 +156,10 @@ v1::LinkMessage LinkServer::NextMessage() {
   return message;
 }
 
-void LinkServer::Tell(LinkNews news, Urgency urgency) {
+void LinkServer::Tell(LinkNews news) {
   absl::MutexLock lock(&mutex_);
   if (news.report.has_value()) {
+    urgent_ = urgent_ || !has_report_ || news.report->state() != report_.state();
     report_ = *std::move(news.report);
     has_report_ = true;
     report_sent_ = false;
@@ -186,15 +170,11 @@ void LinkServer::Tell(LinkNews news, Urgency urgency) {
     metrics_sent_ = false;
   }
   if (news.event.has_value()) {
+    urgent_ = urgent_ || !(news.event->has_step() || news.event->has_activity());
     events_.push_back(*std::move(news.event));
     DropEventsBeyondLimit();
   }
-  if (urgency == Urgency::kNow || events_.size() >= kNewsEventsMax) urgent_ = true;
-}
-
-void LinkServer::Promise() {
-  absl::MutexLock lock(&mutex_);
-  promised_ = true;
+  if (events_.size() >= kNewsEventsMax) urgent_ = true;
 }
 
 // The oldest steps go first.
@@ -208,9 +188,9 @@ void LinkServer::DropEventsBeyondLimit() {
 
 void LinkServer::Flush(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  urgent_ = urgent_ || promised_ || SomethingToSend();
+  urgent_ = urgent_ || SomethingToSend();
   const auto done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !sending_ && !promised_ && (connection_ == nullptr || !SomethingToSend());
+    return !sending_ && (connection_ == nullptr || !SomethingToSend());
   };
   mutex_.AwaitWithTimeout(absl::Condition(&done), timeout);
 }

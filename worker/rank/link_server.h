@@ -3,10 +3,10 @@
 //
 // State (the report, the metrics, keys set) is level-triggered: the latest is sent after a change
 // and again to each daemon that connects. Events wait in a bounded queue; when it is full the
-// oldest step event is dropped, never state. What may wait (steps) is sent together with all that
-// is there, at most Options.news_wait late: a message wakes three processes, each of which stops a
-// thread that computes, so short steps share one. It also is the rendezvous store of ranks that a
-// daemon started.
+// oldest step event is dropped, never state. Steps, progress and metrics are sent together with all
+// that is there, Options.news_wait after the message before: a message wakes three processes, each
+// of which stops a thread that computes, so short steps share one. Anything else is sent at once.
+// It also is the rendezvous store of ranks that a daemon started.
 //
 // Thread-safe. Three threads: one accepts, one receives, one sends; nobody else ever blocks on the
 // socket.
@@ -36,11 +36,11 @@
 namespace terrace {
 
 inline constexpr size_t kMaxQueuedEvents = 1024;
-// Between two messages with nothing urgent. Shorter than the coordinator's kHeartbeatMs, so that
+// Between two messages of steps. Shorter than the coordinator's kHeartbeatMs, so that
 // the daemon's heartbeats ride along with what it passes on.
 inline constexpr absl::Duration kNewsWait = absl::Milliseconds(950);
-// As many events wait no longer. The flight recorder keeps more steps than can wait in the
-// reporter, here and in a message that is being sent together.
+// As many events wait no longer. The flight recorder keeps more steps than can wait here and in a
+// message that is being sent together.
 inline constexpr size_t kNewsEventsMax = kFlightSteps / 4;
 
 // What a rank has to tell; whatever is not there stays as it was.
@@ -49,7 +49,6 @@ struct LinkNews {
   std::optional<v1::RankMetrics> metrics;
   std::optional<v1::JobEvent> event;
 };
-enum class Urgency { kNow, kSoon };
 
 class LinkServer final : public RendezvousStore {
  public:
@@ -63,20 +62,14 @@ class LinkServer final : public RendezvousStore {
     // May be empty. Called on the sending thread; the kernel has the message, so that it arrives
     // even if this process dies now.
     std::function<void(const v1::LinkMessage&)> on_sent;
-    // May be empty. Called on the sending thread after a promise, also while no daemon is there; it
-    // tells what was promised.
-    std::function<void()> collect;
     absl::Duration news_wait = kNewsWait;
   };
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(Options options);
   ~LinkServer() override;
 
-  // kSoon: not later than Options.news_wait after the message before, and at once when that was
-  // long ago or much waits.
-  void Tell(LinkNews news, Urgency urgency);
-  // Options.collect has something to tell; it is called as soon as what is kSoon would be sent.
-  // Costs next to nothing, so it may be said of each step.
-  void Promise();
+  // A new state, a warning, an evaluation or a checkpoint is sent at once. The rest not later than
+  // Options.news_wait after the message before, and at once when that was long ago or much waits.
+  void Tell(LinkNews news);
   // Until everything is sent, no daemon is there, or `timeout` has passed.
   void Flush(absl::Duration timeout);
 
@@ -98,7 +91,6 @@ class LinkServer final : public RendezvousStore {
   void AcceptLoop();
   void ReceiveLoop(LinkConnection* connection);
   void SendLoop();
-  void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Adopt(std::shared_ptr<LinkConnection> connection);
   void Handle(const v1::LinkMessage& message);
   bool SomethingToSend() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -112,7 +104,6 @@ class LinkServer final : public RendezvousStore {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool sending_ ABSL_GUARDED_BY(mutex_) = false;
   bool urgent_ ABSL_GUARDED_BY(mutex_) = false;  // what there is to send does not wait
-  bool promised_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<LinkConnection> connection_
       ABSL_GUARDED_BY(mutex_);  // shared by the receiving and the sending thread
   v1::RankReport report_ ABSL_GUARDED_BY(mutex_);

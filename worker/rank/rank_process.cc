@@ -139,7 +139,6 @@ absl::Status RankProcess::StartLink() {
     const int64_t step = LastStep(message);
     if (step > 0) flight_->SetToldStep(step);  // there were none before there was a recorder
   };
-  options.collect = [this] { reporter_->TellSteps(); };
   ASSIGN_OR_RETURN(link_, LinkServer::Start(std::move(options)));
   reporter_->SetLink(link_.get());
   return absl::OkStatus();

@@ -32,28 +32,22 @@ Reporter::Reporter(const v1::RankConfig& config, const Clock* clock)
 
 void Reporter::SetLink(LinkServer* link) {
   absl::MutexLock lock(&mutex_);
-  TellSteps(Urgency::kSoon);
   link_ = link;
-  {
-    absl::MutexLock steps(&steps_mutex_);
-    steps_link_ = link;
-    metrics_told_ns_ = clock_->MonotonicNanos();
-  }
-  Tell({.report = NewReport()}, Urgency::kNow);
+  metrics_told_ns_ = clock_->MonotonicNanos();
+  Tell({.report = NewReport()});
 }
 
 void Reporter::SetFlight(FlightWriter* flight) {
-  absl::MutexLock lock(&steps_mutex_);
+  absl::MutexLock lock(&mutex_);
   flight_ = flight;
 }
 
 void Reporter::SetState(v1::RankState state) {
   absl::MutexLock lock(&mutex_);
   if (ended_) return;
-  TellSteps(Urgency::kSoon);
   report_.set_state(state);
   log::Info(v1::RankState_Name(state));
-  Tell({.report = NewReport()}, Urgency::kNow);
+  Tell({.report = NewReport()});
 }
 
 void Reporter::SetActivity(std::string_view text, double fraction) {
@@ -63,8 +57,7 @@ void Reporter::SetActivity(std::string_view text, double fraction) {
   v1::JobEvent event = NewEvent();
   event.mutable_activity()->set_text(CleanLine(text));
   event.mutable_activity()->set_fraction(fraction);
-  Tell({.report = NewReport(), .event = std::move(event)},
-       text.empty() ? Urgency::kNow : Urgency::kSoon);
+  Tell({.report = NewReport(), .event = std::move(event)});
 }
 
 void Reporter::SetMemory(int64_t arena_bytes, int64_t external_bytes, int64_t driver_bytes) {
@@ -77,12 +70,11 @@ void Reporter::SetMemory(int64_t arena_bytes, int64_t external_bytes, int64_t dr
 void Reporter::Warn(std::string_view text) {
   absl::MutexLock lock(&mutex_);
   if (ended_) return;
-  TellSteps(Urgency::kSoon);
   log::Warn(std::string(text));
   v1::JobEvent event = NewEvent();
   event.mutable_warning()->set_rank(config_.rank());
   event.mutable_warning()->set_text(CleanText(text));
-  Tell({.event = std::move(event)}, Urgency::kSoon);
+  Tell({.event = std::move(event)});
 }
 
 void Reporter::Resumed(int64_t step, int64_t tokens, std::string_view checkpoint) {
@@ -97,58 +89,26 @@ void Reporter::Resumed(int64_t step, int64_t tokens, std::string_view checkpoint
 
 void Reporter::Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log) {
   if (log) LogStep(step);
-  if (!AddStep(step, metrics, log)) return;
   absl::MutexLock lock(&mutex_);
-  TellSteps(Urgency::kNow);
-}
-
-bool Reporter::AddStep(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log) {
-  absl::MutexLock lock(&steps_mutex_);
-  if (steps_ended_) return false;
-  const bool last = step.step() == config_.spec().train().steps();
-  const bool has_event = log && config_.rank() == 0;
-  steps_.last = step;
+  if (ended_) return;
+  UpdateProgress(step);
+  LinkNews news;
   const int64_t now_ns = clock_->MonotonicNanos();
-  const bool due = last || now_ns - metrics_told_ns_ >= kMetricsIntervalNs;
-  if (due) {
-    steps_.metrics = metrics;
+  if (step.step() == config_.spec().train().steps() ||
+      now_ns - metrics_told_ns_ >= kMetricsIntervalNs) {
+    news.metrics = metrics;
     metrics_told_ns_ = now_ns;
   }
-  if (has_event) {
-    v1::JobEvent& event = steps_.events.emplace_back();
+  if (log && config_.rank() == 0) {
+    v1::JobEvent& event = news.event.emplace();
     event.set_unix_ms(clock_->UnixMillis());
     *event.mutable_step() = step;
-    KeepStep(event);
-  }
-  if (!has_event && !due) return false;
-  const bool first = steps_told_ < kStepsToldAtOnce;
-  steps_told_ += first ? 1 : 0;
-  if (first || last || steps_link_ == nullptr || steps_.events.size() >= kNewsEventsMax)
-    return true;
-  steps_link_->Promise();
-  return false;
-}
-
-void Reporter::TellSteps() {
-  absl::MutexLock lock(&mutex_);
-  TellSteps(Urgency::kSoon);
-}
-
-void Reporter::TellSteps(Urgency urgency) {
-  Steps steps;
-  {
-    absl::MutexLock lock(&steps_mutex_);
-    std::swap(steps, steps_);
-  }
-  if (steps.last.has_value()) UpdateProgress(*steps.last);
-  for (v1::JobEvent& event : steps.events) {
+    KeepStep(event);  // without the job, whose name may be long
     event.set_job(config_.job());
-    Tell({.event = std::move(event)}, Urgency::kSoon);
   }
-  if (!steps.events.empty() || steps.metrics.has_value())
-    Tell({.report = NewReport(), .metrics = std::move(steps.metrics)}, Urgency::kSoon);
-  // Somebody else may just have told of them, less urgently.
-  if (urgency == Urgency::kNow) Tell({}, urgency);
+  if (!news.event.has_value() && !news.metrics.has_value()) return;
+  news.report = NewReport();
+  Tell(std::move(news));
 }
 
 void Reporter::UpdateProgress(const v1::StepEvent& step) {
@@ -173,19 +133,17 @@ void Reporter::LogStep(const v1::StepEvent& step) const {
 
 void Reporter::Eval(const v1::EvalEvent& eval) {
   absl::MutexLock lock(&mutex_);
-  TellSteps(Urgency::kSoon);
   report_.mutable_progress()->set_eval_loss(eval.loss());
   report_.mutable_progress()->set_eval_step(eval.step());
   log::Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", eval.step(),
                             eval.loss(), eval.tokens()));
   v1::JobEvent event = NewEvent();
   *event.mutable_eval() = eval;
-  Tell({.report = NewReport(), .event = std::move(event)}, Urgency::kNow);
+  Tell({.report = NewReport(), .event = std::move(event)});
 }
 
 void Reporter::Checkpoint(const v1::CheckpointEvent& checkpoint) {
   absl::MutexLock lock(&mutex_);
-  TellSteps(Urgency::kSoon);
   report_.mutable_progress()->set_checkpoint_step(checkpoint.step());
   report_.mutable_progress()->set_checkpoint(checkpoint.path());
   report_.mutable_progress()->set_checkpoint_unix_ms(clock_->UnixMillis());
@@ -193,7 +151,7 @@ void Reporter::Checkpoint(const v1::CheckpointEvent& checkpoint) {
                             checkpoint.seconds(), checkpoint.stall_seconds()));
   v1::JobEvent event = NewEvent();
   *event.mutable_checkpoint() = checkpoint;
-  Tell({.report = NewReport(), .event = std::move(event)}, Urgency::kNow);
+  Tell({.report = NewReport(), .event = std::move(event)});
 }
 
 void Reporter::End(const absl::Status& status, bool stopped_early, int exit_code) {
@@ -202,11 +160,6 @@ void Reporter::End(const absl::Status& status, bool stopped_early, int exit_code
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(ended_, true)) return;
-    {
-      absl::MutexLock steps(&steps_mutex_);
-      steps_ended_ = true;
-    }
-    TellSteps(Urgency::kSoon);
     report_.set_state(status.ok() ? v1::RANK_SUCCEEDED : v1::RANK_FAILED);
     report_.set_reason(ReasonOf(status));
     report_.set_message(CleanText(Std(status.message())));
@@ -218,11 +171,11 @@ void Reporter::End(const absl::Status& status, bool stopped_early, int exit_code
       log::Error(v1::Reason_Name(report_.reason()), ": ", report_.message());
     }
     WriteExitFile();
-    Tell({.report = NewReport()}, Urgency::kNow);
+    Tell({.report = NewReport()});
     link = link_;
   }
-  // Not under the lock: the link's thread may come for steps meanwhile. A process that trains ends
-  // without taking the link away.
+  // Not under the lock: other threads may tell meanwhile. A process that trains ends without taking
+  // the link away.
   if (link != nullptr) link->Flush(kFlushTimeout);
 }
 
@@ -239,7 +192,7 @@ v1::JobEvent Reporter::NewEvent() const {
 }
 
 void Reporter::KeepStep(const v1::JobEvent& event) {
-  if (flight_ == nullptr || steps_link_ == nullptr) return;
+  if (flight_ == nullptr || link_ == nullptr) return;
   char bytes[kFlightStepBytesMax];
   const size_t size = event.ByteSizeLong();
   if (size > sizeof bytes || !event.SerializeToArray(bytes, sizeof bytes)) return;
@@ -247,11 +200,11 @@ void Reporter::KeepStep(const v1::JobEvent& event) {
 }
 
 // Events are of the job, not of the rank: one rank tells them. Warnings name theirs.
-void Reporter::Tell(LinkNews news, Urgency urgency) {
+void Reporter::Tell(LinkNews news) {
   if (link_ == nullptr) return;
   if (config_.rank() != 0 && news.event.has_value() && !news.event->has_warning())
     news.event.reset();
-  link_->Tell(std::move(news), urgency);
+  link_->Tell(std::move(news));
 }
 
 void Reporter::WriteExitFile() {

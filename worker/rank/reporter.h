@@ -2,14 +2,13 @@
 // link, lines in the log, and at the end exit.pb in the run directory, from which a daemon that was
 // away learns the outcome.
 //
-// Changes of state, evaluations and checkpoints are told at once; steps together with those beside
-// them (link_server.h), progress with the steps, metrics with some of them, about once a second.
+// What is told at once and what waits for the next message of steps is the link's to know
+// (link_server.h). Progress comes with the steps, metrics with some of them, about once a second.
 // What waits to be told is also in the flight recorder, from which the daemon takes it if the rank
 // is killed.
 //
-// While the thread that trains tells of a step, all others of its team wait. So it writes the line
-// of the log and leaves the bare figures; the link's thread tells of many steps at once. What else
-// comes while steps are taken comes behind the steps before it. After the end nothing is told.
+// What else comes while steps are taken comes behind the steps before it. After the end nothing is
+// told.
 //
 // Thread-safe.
 //
@@ -17,10 +16,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -34,7 +31,6 @@
 namespace terrace {
 
 inline constexpr int64_t kMetricsIntervalNs = 900'000'000;  // messages of steps come no more often
-inline constexpr int kStepsToldAtOnce = 3;                  // whoever starts a job waits for them
 
 class Reporter {
  public:
@@ -57,9 +53,7 @@ class Reporter {
   void Resumed(int64_t step, int64_t tokens, std::string_view checkpoint)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log)
-      ABSL_LOCKS_EXCLUDED(mutex_, steps_mutex_);
-  // Tells of the steps that wait: LinkServer::Options.collect.
-  void TellSteps() ABSL_LOCKS_EXCLUDED(mutex_, steps_mutex_);
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Eval(const v1::EvalEvent& eval) ABSL_LOCKS_EXCLUDED(mutex_);
   void Checkpoint(const v1::CheckpointEvent& checkpoint) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -68,42 +62,24 @@ class Reporter {
       ABSL_LOCKS_EXCLUDED(end_mutex_, mutex_);
 
  private:
-  // Steps of which nobody has been told.
-  struct Steps {
-    std::vector<v1::JobEvent> events;        // without the job
-    std::optional<v1::StepEvent> last;       // of all
-    std::optional<v1::RankMetrics> metrics;  // if they are due
-  };
-
-  // Adds a step to those that wait. Whether they shall wait no longer.
-  bool AddStep(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log)
-      ABSL_LOCKS_EXCLUDED(steps_mutex_);
-  void TellSteps(Urgency urgency) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_)
-      ABSL_LOCKS_EXCLUDED(steps_mutex_);
   void UpdateProgress(const v1::StepEvent& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogStep(const v1::StepEvent& step) const;
   // The report as it is now.
   v1::RankReport NewReport() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::JobEvent NewEvent() const;
-  void KeepStep(const v1::JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(steps_mutex_);
-  void Tell(LinkNews news, Urgency urgency) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void KeepStep(const v1::JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tell(LinkNews news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteExitFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const v1::RankConfig& config_;
   const Clock* const clock_;
   absl::Mutex end_mutex_;  // whoever comes second ends no earlier
-  // In this order. For a step that waits the thread that trains takes the last one only.
-  mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(end_mutex_);
+  absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(end_mutex_);
   LinkServer* link_ ABSL_GUARDED_BY(mutex_) = nullptr;
   v1::RankReport report_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  mutable absl::Mutex steps_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
-  Steps steps_ ABSL_GUARDED_BY(steps_mutex_);
-  LinkServer* steps_link_ ABSL_GUARDED_BY(steps_mutex_) = nullptr;  // as link_
-  FlightWriter* flight_ ABSL_GUARDED_BY(steps_mutex_) = nullptr;
-  int64_t metrics_told_ns_ ABSL_GUARDED_BY(steps_mutex_) = 0;
-  int steps_told_ ABSL_GUARDED_BY(steps_mutex_) = 0;
-  bool steps_ended_ ABSL_GUARDED_BY(steps_mutex_) = false;
+  FlightWriter* flight_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  int64_t metrics_told_ns_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace terrace

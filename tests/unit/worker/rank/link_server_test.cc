@@ -33,7 +33,6 @@ class LinkServerTest : public testing::Test {
          .on_go = [this] { ++goes_; },
          .on_stop = [this](bool checkpoint) { checkpoint ? ++stops_ : ++kills_; },
          .on_sent = [this](const v1::LinkMessage& message) { sent_step_ = LastStep(message); },
-         .collect = [this] { AddStep(++collected_); },
          .news_wait = news_wait});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -49,17 +48,17 @@ class LinkServerTest : public testing::Test {
   void SetReport(v1::RankState state) {
     v1::RankReport report;
     report.set_state(state);
-    server_->Tell({.report = report}, Urgency::kNow);
+    server_->Tell({.report = report});
   }
   void AddStep(int64_t step) {
     v1::JobEvent event;
     event.mutable_step()->set_step(step);
-    server_->Tell({.event = event}, Urgency::kSoon);
+    server_->Tell({.event = event});
   }
   void AddEval(int64_t step) {
     v1::JobEvent event;
     event.mutable_eval()->set_step(step);
-    server_->Tell({.event = event}, Urgency::kNow);
+    server_->Tell({.event = event});
   }
   // A message has just been sent: what is not urgent waits from now on.
   std::unique_ptr<LinkConnection> DialAndReceive() {
@@ -71,7 +70,7 @@ class LinkServerTest : public testing::Test {
   }
 
   std::atomic<int> goes_{0}, stops_{0}, kills_{0};
-  std::atomic<int64_t> sent_step_{0}, collected_{0};
+  std::atomic<int64_t> sent_step_{0};
   std::unique_ptr<LinkServer> server_;
 };
 
@@ -134,26 +133,15 @@ TEST_F(LinkServerTest, AStepAfterALongOneDoesNotWait) {
   EXPECT_LT(fastest, kTestWait / 3);
 }
 
-TEST_F(LinkServerTest, PromisesThatFollowQuicklyAreKeptTogether) {
+TEST_F(LinkServerTest, StepsWaitForTheNextMessageAndANewStateDoesNot) {
   StartServer(absl::Hours(1));
   const auto daemon = DialAndReceive();
-  for (int i = 0; i < 3; ++i) server_->Promise();
+  AddStep(1);
+  SetReport(v1::RANK_RUNNING);  // the state is as it was
   absl::SleepFor(absl::Milliseconds(20));
-  EXPECT_EQ(collected_, 0);
-  server_->Flush(absl::Seconds(10));
-  EXPECT_EQ(collected_, 1);
+  EXPECT_EQ(sent_step_, 0);
+  SetReport(v1::RANK_SUCCEEDED);
   EXPECT_EQ(StepsOf(*daemon->Receive()), std::vector<int64_t>{1});
-}
-
-TEST_F(LinkServerTest, APromiseIsKeptWithoutADaemonToo) {
-  server_->Promise();
-  server_->Flush(absl::Seconds(10));
-  EXPECT_EQ(collected_, 1);
-  server_->Promise();  // another is not forgotten because nothing could be sent
-  server_->Flush(absl::Seconds(10));
-  EXPECT_EQ(collected_, 2);
-  const auto daemon = Dial();
-  EXPECT_EQ(StepsOf(*daemon->Receive()), (std::vector<int64_t>{1, 2}));
 }
 
 TEST_F(LinkServerTest, ManyStepsDoNotWait) {
@@ -169,7 +157,7 @@ TEST_F(LinkServerTest, WhatIsUrgentTakesAlongWhatWaits) {
   AddStep(2);
   v1::RankMetrics metrics;
   metrics.set_steps(2);
-  server_->Tell({.metrics = metrics}, Urgency::kSoon);
+  server_->Tell({.metrics = metrics});
   AddEval(2);
   const auto message = daemon->Receive();
   ASSERT_EQ(message->events_size(), 3);

@@ -35,7 +35,7 @@ class ReporterTest : public testing::Test {
     fs::remove_all(folder_);
   }
 
-  void Start(uint32_t rank, bool collects = true, absl::Duration news_wait = kNewsWait) {
+  void Start(uint32_t rank, absl::Duration news_wait = kNewsWait) {
     config_.set_job("books-1");
     config_.set_rank(rank);
     config_.set_run_directory(folder_.string());
@@ -51,10 +51,6 @@ class ReporterTest : public testing::Test {
                                     [this](const v1::LinkMessage& message) {
                                       if (const int64_t step = LastStep(message); step > 0)
                                         flight_->SetToldStep(step);
-                                    },
-                                .collect =
-                                    [this, collects] {
-                                      if (collects) reporter_->TellSteps();
                                     },
                                 .news_wait = news_wait});
     reporter_ = std::make_unique<Reporter>(config_, &clock_);
@@ -101,25 +97,21 @@ class ReporterTest : public testing::Test {
   std::unique_ptr<Reporter> reporter_;
 };
 
-TEST_F(ReporterTest, TheFirstStepsAreToldOneByOneAndLaterOnesTogether) {
+TEST_F(ReporterTest, StepsThatFollowAMessageAreToldTogether) {
   Start(0);
   const auto daemon = Dial();
-  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) {
-    Step(step);
-    EXPECT_EQ(NextSteps(daemon.get(), 1), std::vector<int64_t>{step});
-  }
-  for (int64_t step = 4; step <= 7; ++step) Step(step);
+  EXPECT_TRUE(daemon->Receive()->has_report());
+  for (int64_t step = 1; step <= 4; ++step) Step(step);
   const auto message = daemon->Receive();
   ASSERT_EQ(message->events_size(), 4);
   EXPECT_EQ(message->events(0).job(), "books-1");
-  EXPECT_EQ(message->events(3).step().step(), 7);
+  EXPECT_EQ(message->events(3).step().step(), 4);
 }
 
 TEST_F(ReporterTest, AnEvaluationIsToldAtOnceAfterTheStepsBeforeIt) {
   Start(0);
   const auto daemon = Dial();
-  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) Step(step);
-  EXPECT_EQ(NextSteps(daemon.get(), kStepsToldAtOnce), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_TRUE(daemon->Receive()->has_report());
   Step(4);
   v1::EvalEvent eval;
   eval.set_step(4);
@@ -131,17 +123,15 @@ TEST_F(ReporterTest, AnEvaluationIsToldAtOnceAfterTheStepsBeforeIt) {
   EXPECT_EQ(message->report().progress().eval_step(), 4);
 }
 
-// They wait for the link's thread, the warning does not.
+// They wait for the next message, the warning does not.
 TEST_F(ReporterTest, AWarningComesBehindTheStepsBeforeIt) {
-  Start(0, /*collects=*/true, /*news_wait=*/absl::Hours(1));
+  Start(0, /*news_wait=*/absl::Hours(1));
   const auto daemon = Dial();
-  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) Step(step);
-  EXPECT_EQ(NextSteps(daemon.get(), kStepsToldAtOnce), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_TRUE(daemon->Receive()->has_report());
   Step(4);
   clock_.AdvanceMillis(70);
   Step(5);
   reporter_->Warn("the driver counts more than was planned");
-  link_->Flush(absl::Seconds(10));
   const auto message = daemon->Receive();
   ASSERT_EQ(message->events_size(), 3);
   EXPECT_EQ(message->events(0).step().step(), 4);
@@ -150,15 +140,13 @@ TEST_F(ReporterTest, AWarningComesBehindTheStepsBeforeIt) {
   EXPECT_TRUE(message->events(2).has_warning());
 }
 
-// The link's thread may be slow to come, and the recorder keeps only so many.
-TEST_F(ReporterTest, ManyStepsAreToldByWhoeverAddsTheLast) {
-  Start(0, /*collects=*/false);
-  const int64_t steps = kStepsToldAtOnce + static_cast<int64_t>(kNewsEventsMax);
+// The recorder keeps only so many.
+TEST_F(ReporterTest, ManyStepsDoNotWait) {
+  Start(0, /*news_wait=*/absl::Hours(1));
+  const int64_t steps = static_cast<int64_t>(kNewsEventsMax);
   const auto daemon = Dial();
-  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) Step(step);
-  EXPECT_EQ(NextSteps(daemon.get(), kStepsToldAtOnce), (std::vector<int64_t>{1, 2, 3}));
-  for (int64_t step = kStepsToldAtOnce + 1; step < steps; ++step) Step(step);
-  link_->Flush(absl::Seconds(10));
+  EXPECT_TRUE(daemon->Receive()->has_report());
+  for (int64_t step = 1; step < steps; ++step) Step(step);
   EXPECT_EQ(UntoldSteps().size(), kNewsEventsMax - 1);
   Step(steps);
   EXPECT_EQ(NextSteps(daemon.get(), kNewsEventsMax).back(), steps);
@@ -284,11 +272,9 @@ TEST_F(ReporterTest, TheEndMayComeWhileStepsAreAdded) {
 
 // Each message of steps says how far the job is.
 TEST_F(ReporterTest, ProgressComesWithTheStepsAlsoWithoutMetrics) {
-  Start(0, /*collects=*/true, /*news_wait=*/absl::Hours(1));
+  Start(0, /*news_wait=*/absl::Hours(1));
   const auto daemon = Dial();
-  for (int64_t step = 1; step <= kStepsToldAtOnce; ++step) Step(step);
-  EXPECT_EQ(NextSteps(daemon.get(), kStepsToldAtOnce), (std::vector<int64_t>{1, 2, 3}));
-  link_->Flush(absl::Seconds(10));
+  EXPECT_TRUE(daemon->Receive()->has_report());
   Step(4);
   link_->Flush(absl::Seconds(10));
   const auto message = daemon->Receive();
