@@ -137,18 +137,6 @@ bool ComputeTime::HasOneThread(const RateClass& shape) const {
   return OfRows(shape) && shape.rows * shape.columns < kElementsOfATeam;
 }
 
-bool ComputeTime::HasTeam(const v1::ComputeOp& compute,
-                          const std::vector<kernels::TensorShape>& shapes) const {
-  const absl::StatusOr<DecodedOp> decoded = DecodeOp(compute);
-  if (!teams_ || !decoded.ok() ||
-      !kernels::CheckShapes(decoded->op, decoded->attrs, shapes).empty()) {
-    return false;
-  }
-  const RateClass of = kernels::RateClassOf(decoded->op, decoded->attrs, shapes);
-  const bool vector = of.columns <= 1 && ProductFlops(of.kernel, 1, 1, 1) < 0;
-  return vector ? of.rows >= kElementsOfATeam : !HasOneThread(of);
-}
-
 double ComputeTime::RateInTable(const RateClass& shape, const Tables& tables) const {
   bool one_thread = false;
   const auto find = [&](const std::string& kernel) {

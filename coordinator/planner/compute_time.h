@@ -41,10 +41,6 @@ class ComputeTime {
                                  const std::vector<kernels::TensorShape>& shapes, bool on_host,
                                  double cached = 0) const;
 
-  // Whether several threads of a rank do it, where kernels have several at all; false when the op
-  // does not decode.
-  bool HasTeam(const v1::ComputeOp& compute, const std::vector<kernels::TensorShape>& shapes) const;
-
   // FLOPs a second of a class; 0 when the profile has no rate of its kernel. Without rates of tf32
   // they are those of bf16 by the ratio of the peaks, or fp32's on a device that has no tf32.
   // Likewise fp8, or bf16's on a device that has none. fp16 is bf16 on tensor cores, and fp32 on a

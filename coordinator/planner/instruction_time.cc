@@ -76,17 +76,6 @@ double InstructionTime::WakeSeconds(const v1::Instruction& instruction) const {
   return profile_.wake_seconds() + (team ? profile_.team_wake_seconds() : 0);
 }
 
-bool InstructionTime::HasTeam(const v1::Instruction& instruction) const {
-  if (!instruction.has_compute()) return false;
-  std::vector<TensorShape> shapes;
-  for (const v1::Operand& operand : instruction.operands()) {
-    const absl::StatusOr<TensorShape> shape = DecodeShape(operand);
-    if (!shape.ok()) return false;
-    shapes.push_back(*shape);
-  }
-  return compute_.HasTeam(instruction.compute(), shapes);
-}
-
 double InstructionTime::Contention(const v1::Program& program, const v1::Instruction& instruction,
                                    double seconds) const {
   if (!instruction.has_collective() && !instruction.has_transfer()) return 0;

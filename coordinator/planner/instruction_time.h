@@ -30,10 +30,6 @@ class InstructionTime {
                     double seconds) const;
   // Until it begins after what it waited for on another stream.
   double WakeSeconds(const v1::Instruction& instruction) const;
-  // Whether several threads of the rank do it.
-  bool HasTeam(const v1::Instruction& instruction) const;
-  // Until all of them work on it when all but one had gone to sleep; part of WakeSeconds.
-  double TeamWakeSeconds() const { return profile_.team_wake_seconds(); }
 
  private:
   const v1::HardwareProfile& profile_;

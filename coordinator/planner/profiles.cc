@@ -14,9 +14,6 @@ constexpr double kTera = 1e12;
 // One data-centre drive: Samsung PM9A3 datasheet (PCIe 4.0 x4), sequential reads and writes.
 constexpr double kDriveRead = 6.8e9, kDriveWrite = 4.0e9;
 
-// 2000 rounds of one team, 1000 beside another (worker/rank/environment.cc).
-constexpr double kSpinSeconds = 53e-6, kSpinOfTwoSeconds = 26e-6;
-
 }  // namespace
 
 TierRates TierRatesOf(const v1::HardwareProfile& profile) {
@@ -30,14 +27,6 @@ TierRates TierRatesOf(const v1::HardwareProfile& profile) {
           .nvme_write = given_or(profile.nvme_write_bytes_per_second(), kDriveWrite),
           .host_memory =
               given_or(profile.host_memory_bytes_per_second(), profile.memory_bytes_per_second())};
-}
-
-double TeamSpinSecondsOf(const v1::HardwareProfile& profile, bool two_teams) {
-  if (two_teams) {
-    return profile.has_team_spin_of_two_seconds() ? profile.team_spin_of_two_seconds()
-                                                  : kSpinOfTwoSeconds;
-  }
-  return profile.has_team_spin_seconds() ? profile.team_spin_seconds() : kSpinSeconds;
 }
 
 v1::HardwareProfile CpuProfile(uint32_t cores, std::string_view instruction_set) {

@@ -25,11 +25,6 @@ struct TierRates {
 // and written; one data-centre drive on PCIe 4.0; the host's memory like the device's. Never 0.
 TierRates TierRatesOf(const v1::HardwareProfile& profile);
 
-// How long a rank's threads wait awake for the next work of all of them before they sleep;
-// `two_teams`: a second stream of the rank has a team, the host's. What the profile says; where it
-// says nothing, what the rounds that a rank asks for last at 26 ns each, as on a server of Zen 5.
-double TeamSpinSecondsOf(const v1::HardwareProfile& profile, bool two_teams);
-
 // An ordinary server core with AVX-512, ranks linked by TCP on one host. `instruction_set` as a
 // worker names its own in the profile it measures: "amx_bf16" and "avx512_bf16" in it raise the
 // bf16 rate.

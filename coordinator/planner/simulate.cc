@@ -10,7 +10,6 @@
 #include "base/strings.h"
 #include "coordinator/planner/cache_reuse.h"
 #include "coordinator/planner/instruction_time.h"
-#include "coordinator/planner/sleeping_teams.h"
 #include "proto/grid.h"
 
 namespace terrace {
@@ -34,7 +33,6 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
   }
   input.seconds.reserve(input.sequence->instructions_size());
   const std::vector<double> cached = CachedShares(program, *input.sequence, profile.cache_bytes());
-  SleepingTeams teams(program, profile);
   for (const v1::Instruction& instruction : input.sequence->instructions()) {
     const absl::StatusOr<double> seconds =
         time.Seconds(program, instruction, cached[input.seconds.size()]);
@@ -43,12 +41,9 @@ absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_vie
                                                      input.seconds.size(), ": ",
                                                      seconds.status().message()));
     }
-    const bool slept = teams.Slept(instruction, time.HasTeam(instruction), *seconds);
-    const double team_wake =
-        slept ? time.TeamWakeSeconds() : 0;  // once, also behind another stream
-    input.seconds.push_back(*seconds + team_wake);
+    input.seconds.push_back(*seconds);
     input.contention.push_back(time.Contention(program, instruction, *seconds));
-    input.wake.push_back(std::max(0.0, time.WakeSeconds(instruction) - team_wake));
+    input.wake.push_back(time.WakeSeconds(instruction));
   }
   return input;
 }

@@ -17,7 +17,7 @@ namespace terrace {
 absl::Status MeasureCopies(v1::HardwareProfile* profile);
 
 // What an instruction takes beside its work, what it takes until another stream goes on, and until
-// all threads of that stream do; how long these wait awake for their next work.
+// all threads of that stream do.
 absl::Status MeasureStreams(int threads, v1::HardwareProfile* profile);
 
 // Reads and writes of `folder`'s drive at several depths, through the engine that ranks use, and

@@ -12,7 +12,6 @@
 #include "proto/v1/program.pb.h"
 #include "worker/memory/arena.h"
 #include "worker/rank/probe_memory.h"
-#include "worker/rank/probe_teams.h"
 #include "worker/rank/vm.h"
 
 namespace terrace {
@@ -106,15 +105,10 @@ absl::Status MeasureStreams(int threads, v1::HardwareProfile* profile) {
   profile->set_instruction_overhead_seconds(alone);
   profile->set_wake_seconds(wake);
   profile->clear_team_wake_seconds();
-  profile->clear_team_spin_seconds();
-  profile->clear_team_spin_of_two_seconds();
   if (threads == 1) return absl::OkStatus();
   // Each stream has threads of its own, and those that wait for work soon sleep.
   ASSIGN_OR_RETURN(const double team, Waking(kElementsOfAThread * threads, threads));
   profile->set_team_wake_seconds(std::max(0.0, team - wake));
-  const TeamSpins spins = MeasureTeamSpins(threads);
-  profile->set_team_spin_seconds(spins.one_seconds);
-  profile->set_team_spin_of_two_seconds(spins.two_seconds);
   return absl::OkStatus();
 }
 

@@ -25,14 +25,6 @@ std::string Line(std::string_view name, const std::string& text) {
   return absl::StrFormat("  %-26s %s\n", std::string(name), text);
 }
 
-// How long a rank's threads wait for work before they sleep.
-std::string Awake(const v1::HardwareProfile& profile) {
-  const double one = profile.team_spin_seconds(), two = profile.team_spin_of_two_seconds();
-  if (one <= 0 && two <= 0) return "sleep at once when they have nothing to do";
-  return absl::StrFormat("awake for %.1f us without work, %.1f us beside a team of the host",
-                         one * 1e6, two * 1e6);
-}
-
 std::string Rate(double bytes_per_second) {
   return absl::StrFormat("%.2f GB/s", bytes_per_second * 1e-9);
 }
@@ -73,9 +65,6 @@ std::string ProfileText(const v1::HardwareProfile& profile) {
                            profile.instruction_overhead_seconds() * 1e6,
                            profile.wake_seconds() * 1e6,
                            (profile.wake_seconds() + profile.team_wake_seconds()) * 1e6)));
-  if (profile.has_team_spin_seconds()) {
-    absl::StrAppend(&text, Line("threads of a rank", Awake(profile)));
-  }
   for (const v1::LinkRate& link : profile.links()) {
     absl::StrAppend(&text, Line(absl::StrCat("link of ", link.ranks(), " ranks"),
                                 absl::StrFormat("%s, %.0f us", Rate(link.bytes_per_second()),

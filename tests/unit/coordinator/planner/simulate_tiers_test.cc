@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "coordinator/planner/simulate.h"
-#include "coordinator/planner/sleeping_teams.h"
 #include "tests/unit/coordinator/planner/simulate_programs.h"
 
 namespace terrace {
@@ -210,60 +209,6 @@ TEST(SimulateTiersTest, ATeamThatWaitedWakesUpAsWell) {
   const std::vector<TierLine> copy = {{.seconds = 3},
                                       {.seconds = 65536, .kind = v1::TO_DEVICE, .waits = {0}}};
   EXPECT_DOUBLE_EQ(SimulateTiers(copy, profile).step_seconds, 3 + 65536 + 0.5);
-}
-
-TEST(SimulateTiersTest, ATeamThatOneThreadKeptWaitingForLongWakesUp) {
-  v1::HardwareProfile profile = SharedCores(2);
-  profile.set_team_wake_seconds(4);
-  profile.set_memory_bytes_per_second(4 * 1000 / 20e-6);  // 1000 elements take 20 us
-  const auto wakes = [&](std::vector<int64_t> elements, bool host_team) {
-    std::vector<TierLine> lines;
-    double alone = 0;
-    for (const int64_t of_line : elements) {
-      lines.push_back({.seconds = of_line});
-      alone += static_cast<double>(of_line) / 1000 * 20e-6;
-    }
-    v1::Program program = TierProgram(lines);
-    if (!host_team) program.mutable_streams(5)->set_kind(v1::NVME_WRITE);
-    program.set_threads(2);
-    return (Simulate(program, "train", profile).value_or(Simulation{}).step_seconds - alone) / 4;
-  };
-  constexpr int64_t kTeam = 65536;
-  EXPECT_NEAR(wakes({kTeam, kTeam}, false), 0, 1e-9);
-  EXPECT_NEAR(wakes({kTeam, 1000, 1000, kTeam}, false), 0, 1e-9) << "the others still wait";
-  EXPECT_NEAR(wakes({kTeam, 1000, 1000, 1000, kTeam, kTeam}, false), 1, 1e-9);
-  EXPECT_NEAR(wakes({kTeam, 1000, 1000, kTeam, 1000, kTeam}, true), 1, 1e-9)
-      << "half as long where two streams have teams";
-  // As the profile has it, where it was measured.
-  profile.set_team_spin_seconds(30e-6);
-  profile.set_team_spin_of_two_seconds(10e-6);
-  EXPECT_NEAR(wakes({kTeam, 1000, kTeam, 1000, 1000, kTeam}, false), 1, 1e-9);
-  EXPECT_NEAR(wakes({kTeam, 1000, kTeam, 1000, 1000, kTeam}, true), 2, 1e-9);
-  // All that was measured was woken: its rates have that in them.
-  profile.set_team_spin_seconds(0);
-  EXPECT_NEAR(wakes({kTeam, 1000, 1000, 1000, kTeam}, false), 0, 1e-9);
-  profile.clear_team_spin_seconds();
-  profile.set_threads(1);
-  EXPECT_NEAR(wakes({kTeam, 1000, 1000, 1000, kTeam}, false), 0, 1e-9);
-}
-
-TEST(SleepingTeamsTest, TeamsOfRanksThatShareCoresSleepAtOnce) {
-  v1::Program program = MakeProgram({{.seconds = 65536}});
-  program.clear_grid();
-  const v1::Instruction& instruction = program.sequences(0).instructions(0);
-  v1::HardwareProfile profile = SharedCores(2);
-  const auto slept = [&] {
-    SleepingTeams teams(program, profile);
-    return teams.Slept(instruction, /*has_team=*/true, 1);
-  };
-  EXPECT_FALSE(slept());
-  program.mutable_grid()->set_data_replica(2);
-  EXPECT_TRUE(slept());
-  profile.set_team_spin_seconds(0);
-  EXPECT_FALSE(slept()) << "measured so, each call was woken";
-  profile.clear_team_spin_seconds();
-  profile.set_ranks_per_node(1);
-  EXPECT_FALSE(slept());
 }
 
 }  // namespace

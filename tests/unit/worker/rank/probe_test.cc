@@ -26,7 +26,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 
 class ProbeCasesTest : public testing::TestWithParam<std::tuple<ProbeDepth, ProbeTarget>> {};
 
@@ -206,11 +205,6 @@ TEST(StreamProbeTest, WakingAnotherStreamIsMeasured) {
   EXPECT_GT(profile.instruction_overhead_seconds(), 0);
   EXPECT_GT(profile.wake_seconds(), 0);
   EXPECT_EQ(profile.team_wake_seconds(), 0) << "there is no team";
-  EXPECT_FALSE(profile.has_team_spin_seconds());
-  ASSERT_TRUE(MeasureStreams(2, &profile).ok());
-  EXPECT_TRUE(profile.has_team_spin_seconds());
-  EXPECT_TRUE(profile.has_team_spin_of_two_seconds());
-  EXPECT_GE(profile.team_spin_seconds(), profile.team_spin_of_two_seconds());
 }
 
 class ProbeCacheTest : public testing::Test {
@@ -269,18 +263,6 @@ TEST(ProbeTextTest, EachKernelShowsItsSlowestAndFastestShape) {
   const std::string text = ProfileText(profile);
   EXPECT_THAT(text, HasSubstr("matmul fp32"));
   EXPECT_THAT(text, HasSubstr("64.0 to  512.0 GFLOP/s"));
-}
-
-TEST(ProbeTextTest, HowLongThreadsStayAwakeIsShownWhereItWasMeasured) {
-  v1::HardwareProfile profile;
-  EXPECT_THAT(ProfileText(profile), Not(HasSubstr("threads of a rank")));
-  profile.set_team_spin_seconds(52.5e-6);
-  profile.set_team_spin_of_two_seconds(26.1e-6);
-  EXPECT_THAT(ProfileText(profile),
-              HasSubstr("awake for 52.5 us without work, 26.1 us beside a team of the host"));
-  profile.set_team_spin_seconds(0);
-  profile.set_team_spin_of_two_seconds(0);
-  EXPECT_THAT(ProfileText(profile), HasSubstr("sleep at once"));
 }
 
 }  // namespace
