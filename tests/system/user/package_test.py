@@ -177,7 +177,8 @@ class PackageTest(TerraceTest):
             self.assertFalse((self.root / gone).exists(), gone)
         self.assertEqual(len(list((job_folder / "checkpoints").glob("step-*"))), 1, "checkpoints are the user's")
         if shutil.which("lintian"):
-            self.sh("lintian", "--allow-root", "--fail-on", "error", self.folder / second.split("_")[1] / second.split("/")[-1])
+            self.sh("lintian", "--allow-root", "--fail-on", "error", self.folder / second.split("_")[1] / second.split("/")[-1],
+                    seconds=900)  # it unpacks half a gigabyte and reads all of it, on a busy machine too
 
 
 if __name__ == "__main__":
