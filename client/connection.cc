@@ -4,7 +4,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/dial_failure.h"
@@ -12,6 +14,7 @@
 #include "base/status_macros.h"
 #include "client/waiting.h"
 #include "proto/v1/drain.grpc.pb.h"
+#include "proto/v1/evaluation.grpc.pb.h"
 #include "proto/v1/job.grpc.pb.h"
 
 namespace terrace {
@@ -55,7 +58,8 @@ class GrpcConnection final : public Connection {
       : address_(std::move(address)),
         dialed_(dialed),
         drains_(v1::DrainService::NewStub(channel)),
-        stub_(v1::JobService::NewStub(std::move(channel))) {}
+        stub_(v1::JobService::NewStub(channel)),
+        evaluations_(v1::EvaluationService::NewStub(std::move(channel))) {}
 
   absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request) override {
     v1::SubmitResponse response;
@@ -120,6 +124,28 @@ class GrpcConnection final : public Connection {
     RETURN_IF_ERROR(Call(&v1::JobService::Stub::GetMemory, request, &response));
     return response;
   }
+  absl::StatusOr<v1::Evaluation> Evaluate(
+      const v1::EvaluateRequest& request,
+      const std::function<void(const v1::EvaluationProgress&)>& tell) override {
+    grpc::ClientContext context;
+    const auto stream = evaluations_->Evaluate(&context, request);
+    v1::EvaluateReply reply;
+    std::optional<v1::Evaluation> evaluation;
+    while (stream->Read(&reply)) {
+      if (reply.has_progress()) tell(reply.progress());
+      if (reply.has_evaluation()) evaluation = std::move(*reply.mutable_evaluation());
+    }
+    const grpc::Status status = stream->Finish();
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the coordinator at ", address_,
+          " is of an older version and does not evaluate: upgrade it, or use --cluster"));
+    }
+    RETURN_IF_ERROR(FromGrpc(status));
+    if (evaluation) return *std::move(evaluation);
+    return absl::InternalError(
+        absl::StrCat("the coordinator at ", address_, " ended without an evaluation"));
+  }
   absl::Status Watch(const v1::WatchJobRequest& request,
                      const std::function<bool(const v1::JobEvent&)>& visit) override {
     grpc::ClientContext context;
@@ -180,6 +206,7 @@ class GrpcConnection final : public Connection {
   const Dialed dialed_;
   const std::unique_ptr<v1::DrainService::Stub> drains_;
   const std::unique_ptr<v1::JobService::Stub> stub_;
+  const std::unique_ptr<v1::EvaluationService::Stub> evaluations_;
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "client/options.h"
 #include "proto/v1/drain.pb.h"
+#include "proto/v1/evaluation.pb.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {
@@ -36,6 +37,10 @@ class Connection {
   virtual absl::StatusOr<v1::Drain> Undrain(const std::string& node) = 0;
   virtual absl::StatusOr<v1::ListDrainsResponse> ListDrains() = 0;
   virtual absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) = 0;
+  // `tell` is told how far it is.
+  virtual absl::StatusOr<v1::Evaluation> Evaluate(
+      const v1::EvaluateRequest& request,
+      const std::function<void(const v1::EvaluationProgress&)>& tell) = 0;
   // Calls `visit` for each event until the stream ends (OK), fails, or `visit` returns false (OK).
   virtual absl::Status Watch(const v1::WatchJobRequest& request,
                              const std::function<bool(const v1::JobEvent&)>& visit) = 0;

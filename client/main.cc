@@ -133,6 +133,20 @@ class CommandLine {
     plan->add_option("--trace", plan_.trace, "Write the simulated step for ui.perfetto.dev (JSON)");
     On(plan, [this] { return PlanCommand(global_, plan_); });
 
+    CLI::App* evaluate = app_.add_subcommand(
+        "evaluate", "Find the largest sizes that fit, and what each memory technique costs");
+    evaluate->add_option("spec", evaluate_.spec_path, "Job spec (YAML)")->required();
+    evaluate->add_option("--profile", evaluate_.profile, "As of plan");
+    evaluate->add_option("--cluster", evaluate_.cluster, "On paper, as of plan")
+        ->excludes("--profile");
+    evaluate->add_option("--html", evaluate_.html, "Write a page about it");
+    evaluate
+        ->add_option("--seconds", evaluate_.seconds, "After which it ends with what it found")
+        ->check(CLI::Range(1.0, 86'400.0))
+        ->capture_default_str();
+    evaluate->add_flag("--brief", evaluate_.brief, "Without the largest sizes of each technique");
+    On(evaluate, [this] { return EvaluateCommand(global_, evaluate_); });
+
     CLI::App* profile =
         app_.add_subcommand("profile", "Measure this machine, so that plans tell the time right");
     profile
@@ -351,6 +365,7 @@ class CommandLine {
   GlobalOptions global_;
   RunOptions run_;
   PlanOptions plan_;
+  EvaluateOptions evaluate_;
   ProfileOptions profile_;
   ExplainOptions explain_;
   SubmitOptions submit_;

@@ -82,6 +82,13 @@ struct PlanOptions {
   std::string html, svg, trace;  // files to write; empty: none
   std::string by;                // "layer", or empty
 };
+struct EvaluateOptions {
+  std::string spec_path;
+  std::string profile, cluster;  // as of PlanOptions
+  std::string html;              // file to write; empty: none
+  double seconds = 120;          // after which it ends with what it found
+  bool brief = false;            // without the largest sizes of each technique
+};
 struct ProfileOptions {
   std::string device = "auto";  // "auto": the cores, and the GPUs where there are any
   uint32_t threads = 0;         // of a rank; 0: all cores, half of them and so on

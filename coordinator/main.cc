@@ -21,6 +21,7 @@
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "coordinator/estimate_tool.h"
+#include "coordinator/evaluate_tool.h"
 #include "coordinator/import_tool.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/offline.h"
@@ -53,6 +54,7 @@ struct Options {
   std::string program_file;
   ImportOptions import;
   EstimateOptions estimate;
+  EvaluateOptions evaluate;
 };
 
 // -o json errors are objects on standard output, so that whoever asked for JSON can always parse
@@ -225,6 +227,22 @@ CLI::App* AddEstimate(CLI::App& app, Options& options) {
   return command;
 }
 
+CLI::App* AddEvaluate(CLI::App& app, Options& options) {
+  CLI::App* command =
+      app.add_subcommand("evaluate", "print what fits here and what techniques cost");
+  EvaluateOptions& evaluate = options.evaluate;
+  command->add_option("--spec", evaluate.spec, "the job spec")->required();
+  command->add_option("--profile", evaluate.profile, "as of plan");
+  command->add_option("--cluster", evaluate.cluster, "as of plan")->excludes("--profile");
+  command->add_option("--html", evaluate.html, "write a page about it");
+  command->add_option("--seconds", evaluate.seconds, "after which it ends with what it found")
+      ->check(CLI::Range(1.0, 86'400.0))
+      ->capture_default_str();
+  command->add_flag("--brief", evaluate.brief, "without the largest sizes of each technique");
+  AddOutput(*command, options);
+  return command;
+}
+
 int Main(int argc, char** argv) {
   Options options;
   if (const absl::Status legible = CheckCommandLine(argc, argv); !legible.ok()) {
@@ -262,6 +280,7 @@ int Main(int argc, char** argv) {
   CLI::App* presets = app.add_subcommand("presets", "print the models that model.config may name");
   const CLI::App* import = AddImport(app, options);
   const CLI::App* estimate = AddEstimate(app, options);
+  const CLI::App* evaluate = AddEvaluate(app, options);
   CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
   infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
   infer->add_option("--output", options.program_file, "file of the program")->required();
@@ -283,12 +302,14 @@ int Main(int argc, char** argv) {
   if (metrics->parsed()) return PrintMetrics(options);
   if (presets->parsed()) return PrintPresets();
   options.import.json = options.estimate.json = options.output == "json";
+  options.evaluate.json = options.estimate.json;
   if (import->parsed()) {
     const absl::StatusOr<bool> valid = ImportConfiguration(options.import);
     if (!valid.ok()) return Exit(options, valid.status());
     return *valid ? 0 : ToInt(ExitCode::kInvalidInput);
   }
   if (estimate->parsed()) return Exit(options, PrintEstimate(options.estimate));
+  if (evaluate->parsed()) return Exit(options, PrintEvaluation(options.evaluate));
   if (infer->parsed()) {
     return Exit(options, WriteInferProgram(options.checkpoint, options.program_file));
   }

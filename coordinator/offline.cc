@@ -181,15 +181,22 @@ absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
 
 }  // namespace
 
+absl::StatusOr<JobHere> ReadJobHere(const std::string& spec_path,
+                                    const std::string& profile_path) {
+  JobHere job;
+  ASSIGN_OR_RETURN(const std::string yaml, ReadTextOrPipe(spec_path, kSpecBytesMax));
+  ASSIGN_OR_RETURN(job.spec, ReadJobSpec(yaml, FolderOf(spec_path)));
+  job.budget = MachineBudget(job.spec);
+  // The first measurement takes most of a minute, for nothing if no layout can respect the spec.
+  RETURN_IF_ERROR(CheckSpec(job.spec, job.budget));
+  RETURN_IF_ERROR(AddProfile(job.spec, profile_path, &job.budget));
+  return job;
+}
+
 absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path, const std::string& profile_path,
                                      const TellTried& tell) {
-  ASSIGN_OR_RETURN(const std::string yaml, ReadTextOrPipe(spec_path, kSpecBytesMax));
-  ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJobSpec(yaml, FolderOf(spec_path)));
-  Budget budget = MachineBudget(spec);
-  // The first measurement takes most of a minute, for nothing if no layout can respect the spec.
-  RETURN_IF_ERROR(CheckSpec(spec, budget));
-  RETURN_IF_ERROR(AddProfile(spec, profile_path, &budget));
-  return PrepareAnyway(spec, budget, tell);
+  ASSIGN_OR_RETURN(const JobHere job, ReadJobHere(spec_path, profile_path));
+  return PrepareAnyway(job.spec, job.budget, tell);
 }
 
 absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output) {

@@ -12,10 +12,18 @@
 
 namespace terrace {
 
-// Reads the spec file and prepares it for this machine: its cores, memory and the profile that
+// A spec and what it may use.
+struct JobHere {
+  v1::JobSpec spec;
+  Budget budget;
+};
+
+// Reads the spec file. It may use this machine: its cores, memory and the profile that
 // `terrace-rank probe` measures (kept in the user's cache folder), or the one in `profile_path`,
 // what `terrace profile -o json` printed. FAILED_PRECONDITION when that is of other hardware.
-// `tell`: as of PrepareAnyway().
+absl::StatusOr<JobHere> ReadJobHere(const std::string& spec_path, const std::string& profile_path);
+
+// The same, prepared. `tell`: as of PrepareAnyway().
 absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path,
                                      const std::string& profile_path = "",
                                      const TellTried& tell = {});

@@ -31,16 +31,24 @@ absl::StatusOr<Cluster> ReadCluster(const std::string& cluster) {
 
 }  // namespace
 
-absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster,
-                                        const TellTried& tell) {
+absl::StatusOr<JobOnPaper> ReadJobOnPaper(const std::string& spec_path,
+                                          const std::string& cluster) {
   ASSIGN_OR_RETURN(const Cluster paper, ReadCluster(cluster));
   ASSIGN_OR_RETURN(const std::string yaml, ReadTextOrPipe(spec_path, kSpecBytesMax));
-  ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpec(yaml, FolderOf(spec_path)));
-  RETURN_IF_ERROR(ApplyCluster(paper, &spec, WrittenIn(yaml)));
-  const Budget budget = BudgetOnPaper(spec, paper);
-  ASSIGN_OR_RETURN(Prepared prepared, PrepareAnyway(spec, budget, tell));
-  if (!paper.why_not_runnable.empty()) prepared.plan.add_remarks(paper.why_not_runnable);
-  RETURN_IF_ERROR(ReportUncertainty(spec, budget, &prepared.plan));
+  JobOnPaper job;
+  ASSIGN_OR_RETURN(job.spec, ReadJobSpec(yaml, FolderOf(spec_path)));
+  RETURN_IF_ERROR(ApplyCluster(paper, &job.spec, WrittenIn(yaml)));
+  job.budget = BudgetOnPaper(job.spec, paper);
+  job.why_not_runnable = paper.why_not_runnable;
+  return job;
+}
+
+absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster,
+                                        const TellTried& tell) {
+  ASSIGN_OR_RETURN(const JobOnPaper job, ReadJobOnPaper(spec_path, cluster));
+  ASSIGN_OR_RETURN(Prepared prepared, PrepareAnyway(job.spec, job.budget, tell));
+  if (!job.why_not_runnable.empty()) prepared.plan.add_remarks(job.why_not_runnable);
+  RETURN_IF_ERROR(ReportUncertainty(job.spec, job.budget, &prepared.plan));
   return prepared;
 }
 

@@ -11,8 +11,17 @@
 
 namespace terrace {
 
+struct JobOnPaper {
+  v1::JobSpec spec;
+  Budget budget;
+  std::string why_not_runnable;  // of its devices; empty: jobs can run there
+};
+
 // `cluster`: as planner/cluster.h reads it, or the path of a YAML file (with a slash, or ending in
-// .yaml or .yml). `tell`: as of PrepareAnyway().
+// .yaml or .yml).
+absl::StatusOr<JobOnPaper> ReadJobOnPaper(const std::string& spec_path, const std::string& cluster);
+
+// The same, prepared. `tell`: as of PrepareAnyway().
 absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster,
                                         const TellTried& tell = {});
 

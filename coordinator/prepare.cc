@@ -55,11 +55,24 @@ void DrawSample(const Evaluated& sample, Prepared* prepared) {
 // What may be changed, tried: shown beside a plan that does not fit.
 constexpr size_t kChangesShown = 3;
 
-absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                                 const Searched& searched, Changes changes) {
+// With the rates that were measured, where any were.
+absl::Status SimulateAgain(const v1::JobSpec& spec, const Budget& given, Budget* budget,
+                           std::vector<Evaluated*> all) {
+  if (!given.profile.measured()) return absl::OkStatus();
+  budget->profile = ProfileFor(spec, given.profile);
+  for (Evaluated* one : all) RETURN_IF_ERROR(SimulateStep(budget->profile, one));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, const Budget& given,
+                                 Budget budget, Searched searched, Changes changes,
+                                 absl::Status refusal) {
+  std::vector<Evaluated*> shown = {&searched.evaluated.front()};
+  for (Change& change : changes.found) shown.push_back(&change.evaluated);
+  RETURN_IF_ERROR(SimulateAgain(spec, given, &budget, shown));
   const Evaluated& nearest = searched.evaluated.front();
   Prepared prepared;
-  prepared.refusal = DoesNotFit(spec, budget, searched, changes);
+  prepared.refusal = std::move(refusal);
   std::vector<Evaluated> others;
   for (Change& change : changes.found) others.push_back(std::move(change.evaluated));
   prepared.model_name = ModelName(spec.model(), model.config.family);
@@ -98,12 +111,9 @@ absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, con
                                 Budget budget, Searched searched) {
   std::vector<Evaluated>& evaluated = searched.evaluated;
   const size_t compiled = evaluated.size();
-  if (given.profile.measured()) {
-    budget.profile = ProfileFor(spec, given.profile);
-    for (Evaluated& one : evaluated) {
-      RETURN_IF_ERROR(SimulateStep(budget.profile, &one));
-    }
-  }
+  std::vector<Evaluated*> all;
+  for (Evaluated& one : evaluated) all.push_back(&one);
+  RETURN_IF_ERROR(SimulateAgain(spec, given, &budget, all));
   Evaluated chosen = std::move(evaluated.front());
   evaluated.erase(evaluated.begin());
   Prepared prepared;
@@ -122,22 +132,37 @@ absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, con
   return prepared;
 }
 
-absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& given, bool anyway,
+// Of what does not fit.
+enum class Unfit {
+  kRefused,   // the cheapest change that fits is named
+  kShown,     // planned, with several changes that fit
+  kMeasured,  // planned, with no look at changes
+};
+
+absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& given, Unfit unfit,
                                      const TellTried& tell) {
   const Budget budget = ForChoosing(spec, given);
   ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
+  const bool anyway = unfit != Unfit::kRefused;
   const SearchOptions options = {.whole_max = anyway ? kWholeToLook : 0};
   SearchCost cost;
   ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget, options, &cost));
   if (searched.evaluated.front().fits) {
     return Chosen(spec, model, given, budget, std::move(searched));
   }
+  if (unfit == Unfit::kMeasured) {
+    absl::Status refusal =
+        absl::ResourceExhaustedError(NeedsMore(spec, budget, searched.evaluated.front()));
+    return Refused(spec, model, given, budget, std::move(searched), {}, std::move(refusal));
+  }
   Changes changes =
       ChangesThatFit(spec, budget, anyway ? kChangesShown : 1, tell, LimitsAfter(cost));
   ASSIGN_OR_RETURN(const bool fits, FitsAfterAll(spec, model, budget, &changes, &searched));
   if (fits) return Chosen(spec, model, given, budget, std::move(searched));
-  if (anyway) return Refused(spec, model, budget, searched, std::move(changes));
-  return DoesNotFit(spec, budget, searched, changes);
+  absl::Status refusal = DoesNotFit(spec, budget, searched, changes);
+  if (!anyway) return refusal;
+  return Refused(spec, model, given, budget, std::move(searched), std::move(changes),
+                 std::move(refusal));
 }
 
 }  // namespace
@@ -152,12 +177,16 @@ absl::Status CheckSpec(const v1::JobSpec& spec, const Budget& budget) {
 }
 
 absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget) {
-  return PrepareWith(spec, budget, /*anyway=*/false, {});
+  return PrepareWith(spec, budget, Unfit::kRefused, {});
 }
 
 absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget,
                                        const TellTried& tell) {
-  return PrepareWith(spec, budget, /*anyway=*/true, tell);
+  return PrepareWith(spec, budget, Unfit::kShown, tell);
+}
+
+absl::StatusOr<Prepared> PrepareToCompare(const v1::JobSpec& spec, const Budget& budget) {
+  return PrepareWith(spec, budget, Unfit::kMeasured, {});
 }
 
 }  // namespace terrace

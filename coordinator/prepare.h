@@ -44,4 +44,9 @@ absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget);
 absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget,
                                        const TellTried& tell = {});
 
+// The same to be compared with others: of what does not fit nothing but by how much is said, so it
+// takes no longer than what fits. A job that only fits by changes within its spec (what_fits.h)
+// does not fit here.
+absl::StatusOr<Prepared> PrepareToCompare(const v1::JobSpec& spec, const Budget& budget);
+
 }  // namespace terrace

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/plan_json.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
+#include "proto/message_json.h"
 
 namespace terrace {
 namespace {
@@ -18,43 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string Lower(const std::string& name) { return absl::AsciiStrToLower(name); }
-
-// JSON of protobuf writes 64-bit integers as strings: the names of these fields, of all messages in
-// a plan. No name of a string is among them.
-void AddLongIntegers(const google::protobuf::Descriptor* message, std::set<std::string>* names,
-                     std::set<const google::protobuf::Descriptor*>* seen) {
-  if (!seen->insert(message).second) return;
-  for (int i = 0; i < message->field_count(); ++i) {
-    const google::protobuf::FieldDescriptor* field = message->field(i);
-    if (field->message_type() != nullptr) AddLongIntegers(field->message_type(), names, seen);
-    const auto type = field->cpp_type();
-    if (type == google::protobuf::FieldDescriptor::CPPTYPE_INT64 ||
-        type == google::protobuf::FieldDescriptor::CPPTYPE_UINT64) {
-      names->insert(field->name());
-    }
-  }
-}
-
-bool IsLongInteger(const std::string& key) {
-  static const auto* names = [] {
-    auto* found = new std::set<std::string>;
-    std::set<const google::protobuf::Descriptor*> seen;
-    AddLongIntegers(v1::Plan::descriptor(), found, &seen);
-    return found;
-  }();
-  return names->contains(key);
-}
-
-void MakeNumbers(Json* json) {
-  for (auto& [key, value] : json->items()) {
-    if (value.is_structured()) MakeNumbers(&value);
-    int64_t number = 0;
-    if (json->is_object() && value.is_string() && IsLongInteger(key) &&
-        absl::SimpleAtoi(value.get<std::string>(), &number)) {
-      value = number;
-    }
-  }
-}
 
 // With the names of job specs.
 void AddLayoutNames(const v1::Layout& layout, Json* json) {
@@ -112,13 +72,7 @@ std::string ModelName(const v1::ModelSpec& model, const std::string& family) {
 }
 
 std::string PlanJson(const v1::Plan& plan, const PlanJsonExtras& extras) {
-  google::protobuf::util::JsonPrintOptions print;
-  print.preserve_proto_field_names = true;
-  print.always_print_primitive_fields = true;
-  std::string text;
-  (void)google::protobuf::util::MessageToJsonString(plan, &text, print);
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  MakeNumbers(&json);
+  Json json = MessageJson(plan);
   json["model"]["name"] = extras.model_name.empty() ? plan.model().family() : extras.model_name;
   AddLayoutNames(plan.layout(), &json["layout"]);
   for (int i = 0; i < plan.memory_size(); ++i) {

@@ -18,6 +18,7 @@ int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
 int TraceCommand(const GlobalOptions& global, const TraceOptions& options);
 int CancelCommand(const GlobalOptions& global, const CancelOptions& options);
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
+int EvaluateCommand(const GlobalOptions& global, const EvaluateOptions& options);
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options);
 int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options);
 int DrainCommand(const GlobalOptions& global, const DrainOptions& options);

@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/file.h"
-#include "base/pipe_text.h"
-#include "base/status_macros.h"
-#include "base/unique_fd.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
 #include "client/process.h"
+#include "client/spec_exec.h"
 #include "client/spec_file.h"
 #include "proto/plan_json.h"
 #include "proto/plan_text.h"
@@ -32,18 +24,6 @@ absl::Status CheckFilesAreMadeHere(const PlanOptions& options) {
   return absl::InvalidArgumentError(
       "--html, --svg, --trace and --by are for plans that are made here; leave --coordinator and "
       "TERRACE_COORDINATOR away, or name the hardware with --cluster");
-}
-
-// A pipe can be read once only: what was read of it is given on as standard input.
-absl::StatusOr<std::string> SpecForExec(const std::string& path, const std::string& yaml) {
-  if (!IsPipe(path)) return path;
-  const UniqueFd text(::memfd_create("terrace-spec", 0));
-  if (!text.valid()) return FileError(errno, "make", "a file in memory");
-  RETURN_IF_ERROR(WriteAll(text, std::as_bytes(std::span(yaml)), "a file in memory"));
-  if (::lseek(text.get(), 0, SEEK_SET) != 0 || ::dup2(text.get(), STDIN_FILENO) < 0) {
-    return FileError(errno, "read", "a file in memory");
-  }
-  return std::string(kStandardInput);
 }
 
 }  // namespace

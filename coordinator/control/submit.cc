@@ -37,6 +37,13 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
     const absl::StatusOr<Budget> now = control.reconciler().BudgetNow(spec);
     placeable = now.ok();
     v1::PlannerRequest request;
+    if (evaluate.has_value()) {
+      *evaluate->mutable_spec() = spec;
+      *evaluate->mutable_budget() = ToMessage(placeable ? *now : BudgetOfSpec(spec));
+      *request.mutable_evaluate() = *std::move(evaluate);
+      return Ask(std::move(request), layers,
+                 [self = shared_from_this()](Answer answer) { self->done(std::move(answer)); });
+    }
     v1::PlanWork& plan = *request.mutable_plan();
     *plan.mutable_spec() = spec;
     *plan.mutable_budget() = ToMessage(placeable ? *now : BudgetOfSpec(spec));
@@ -51,6 +58,7 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
         {.request = std::move(request),
          .size = size,
          .abandoned = abandoned,
+         .tell = tell,
          .done = [&loop = control.loop(), then = std::move(then)](Answer answer) {
            loop.Post([then, answer = std::move(answer)]() mutable { then(std::move(answer)); });
          }});
@@ -59,6 +67,8 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
   Control& control;
   const std::function<bool()> abandoned;
   std::optional<v1::PlannerListing> listing;
+  std::optional<v1::EvaluateWork> evaluate;
+  std::function<void(const v1::EvaluationProgress&)> tell;
   bool to_train = false;
   v1::JobSpec spec;
   bool placeable = false;
@@ -144,6 +154,22 @@ void Explain(Control& control, const v1::ExplainRequest& request, std::function<
     pipeline->Ask(std::move(list), 0,
                   [pipeline](Answer answer) { pipeline->done(std::move(answer)); });
   });
+}
+
+void Evaluate(Control& control, const v1::EvaluateRequest& request,
+              std::function<bool()> abandoned,
+              std::function<void(const v1::EvaluationProgress&)> tell,
+              std::function<void(absl::StatusOr<v1::Evaluation>)> done) {
+  auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));
+  pipeline->evaluate.emplace();
+  pipeline->evaluate->set_seconds(request.seconds());
+  pipeline->evaluate->set_brief(request.brief());
+  pipeline->tell = std::move(tell);
+  pipeline->done = [done = std::move(done)](Answer answer) {
+    if (!answer.ok()) return done(answer.status());
+    done(std::move(*answer->mutable_evaluation()));
+  };
+  pipeline->Start(request.yaml(), request.base_directory());
 }
 
 void DrawPlan(Control& control, const std::string& id,

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/control/control.h"
+#include "proto/v1/evaluation.pb.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {
@@ -21,6 +22,13 @@ void Submit(Control& control, const v1::SubmitRequest& request, std::function<bo
 // The listing of a stored job's programs, or of what a YAML would compile to.
 void Explain(Control& control, const v1::ExplainRequest& request, std::function<bool()> abandoned,
              std::function<void(absl::StatusOr<v1::ExplainResponse>)> done);
+
+// What fits the hardware that a spec would get now, and what each technique costs. `tell` is told
+// how far it is, on any thread. `done` is called once, on the loop.
+void Evaluate(Control& control, const v1::EvaluateRequest& request,
+              std::function<bool()> abandoned,
+              std::function<void(const v1::EvaluationProgress&)> tell,
+              std::function<void(absl::StatusOr<v1::Evaluation>)> done);
 
 // The page of a stored job's plan (coordinator/report/html.h). FAILED_PRECONDITION: it has no
 // program yet. `done` is called once, on the loop.

@@ -31,6 +31,8 @@ class Planner {
     // Asked on any thread until `done` is called: nobody waits for the answer any more. May be
     // null.
     std::function<bool()> abandoned;
+    // Told how far the work is, on any thread, before `done`; only of an evaluation. May be null.
+    std::function<void(const v1::EvaluationProgress&)> tell = nullptr;
     // Called once, on any thread; it must not take long. RESOURCE_EXHAUSTED: kPlansQueuedMax wait
     // already, or it needed more time or memory than it may have. ABORTED: its process died.
     // UNAVAILABLE: the coordinator stops. CANCELLED: it was abandoned. All else is the work's own.

@@ -14,7 +14,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -60,6 +62,21 @@ absl::Status NotStarted(int error, std::string_view program) {
 
 bool Retry(int error) { return error == EINTR || error == EAGAIN || error == EWOULDBLOCK; }
 
+// The first message of `received`, taken out; nothing while it is not whole.
+absl::StatusOr<std::optional<v1::PlannerAnswer>> TakeAnswer(std::string* received) {
+  const int64_t length = FrameLength(*received);
+  if (length < 0) return absl::AbortedError("the planner process does not answer in messages");
+  const size_t whole = kFrameLengthBytes + static_cast<size_t>(length);
+  received->reserve(whole);
+  if (received->size() < whole) return std::nullopt;
+  v1::PlannerAnswer answer;
+  if (!answer.ParseFromArray(received->data() + kFrameLengthBytes, static_cast<int>(length))) {
+    return absl::AbortedError("the planner process gave an answer that cannot be read");
+  }
+  received->erase(0, whole);
+  return answer;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PlannerProcess>> PlannerProcess::Start(const std::string& program) {
@@ -83,7 +100,7 @@ PlannerProcess::~PlannerProcess() {
 }
 
 absl::StatusOr<v1::PlannerAnswer> PlannerProcess::Ask(const v1::PlannerRequest& request,
-                                                      const Watch& watch) {
+                                                      const Watch& watch, const Tell& tell) {
   std::string sent, received;
   RETURN_IF_ERROR(AppendFrame(request, &sent));
   std::string_view rest = sent;
@@ -100,16 +117,12 @@ absl::StatusOr<v1::PlannerAnswer> PlannerProcess::Ask(const v1::PlannerRequest& 
     if ((fd.revents & ~POLLOUT) == 0) continue;
     ASSIGN_OR_RETURN(const bool closed, ReceiveSome(&received));
     if (closed) return absl::AbortedError(HowItEnded());
-    if (received.size() < kFrameLengthBytes) continue;
-    const int64_t length = FrameLength(received);
-    if (length < 0) return absl::AbortedError("the planner process does not answer in messages");
-    received.reserve(kFrameLengthBytes + static_cast<size_t>(length));
-    if (received.size() < kFrameLengthBytes + static_cast<size_t>(length)) continue;
-    v1::PlannerAnswer answer;
-    if (answer.ParseFromArray(received.data() + kFrameLengthBytes, static_cast<int>(length))) {
-      return answer;
+    while (received.size() >= kFrameLengthBytes) {
+      ASSIGN_OR_RETURN(std::optional<v1::PlannerAnswer> answer, TakeAnswer(&received));
+      if (!answer) break;
+      if (!answer->has_progress()) return *std::move(answer);
+      if (tell) tell(answer->progress());
     }
-    return absl::AbortedError("the planner process gave an answer that cannot be read");
   }
 }
 

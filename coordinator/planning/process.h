@@ -38,8 +38,11 @@ class PlannerProcess {
   PlannerProcess(const PlannerProcess&) = delete;
   PlannerProcess& operator=(const PlannerProcess&) = delete;
 
-  // Its answer, whatever that says. ABORTED: it died, with how. Call once.
-  absl::StatusOr<v1::PlannerAnswer> Ask(const v1::PlannerRequest& request, const Watch& watch);
+  using Tell = std::function<void(const v1::EvaluationProgress&)>;
+  // Its answer, whatever that says. ABORTED: it died, with how. Call once. `tell`, which may be
+  // empty, is told how far it is meanwhile.
+  absl::StatusOr<v1::PlannerAnswer> Ask(const v1::PlannerRequest& request, const Watch& watch,
+                                        const Tell& tell = {});
   // Resident and swapped out; 0 when it is gone.
   int64_t HeldBytes() const;
   // Behind whatever else wants the processors.

@@ -129,7 +129,8 @@ absl::StatusOr<v1::PlannerAnswer> ProcessPlanner::Do(Turn& turn) {
                    PlannerProcess::Start(options_.program));
   if (turn.lane == Lane::kSlow) process->Yield();
   return process->Ask(turn.task.work.request,
-                      [&](int64_t held_bytes) { return Watch(turn, held_bytes, *process); });
+                      [&](int64_t held_bytes) { return Watch(turn, held_bytes, *process); },
+                      turn.task.work.tell);
 }
 
 absl::Status ProcessPlanner::Watch(Turn& turn, int64_t held_bytes, const PlannerProcess& process) {

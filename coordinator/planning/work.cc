@@ -13,10 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/evaluation/evaluation.h"
 #include "coordinator/model/config.h"
 #include "coordinator/planning/continues.h"
 #include "coordinator/planning/frames.h"
 #include "coordinator/planning/inputs.h"
+#include "coordinator/planning/plan_timer.h"
 #include "coordinator/planning/planner.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
@@ -111,7 +113,20 @@ absl::Status DrawPage(const v1::PageWork& work, v1::PlannerAnswer* answer) {
   return absl::OkStatus();
 }
 
-absl::Status Do(const v1::PlannerRequest& request, v1::PlannerAnswer* answer) {
+absl::Status Evaluate(const v1::EvaluateWork& work, const TellProgress& tell,
+                      v1::PlannerAnswer* answer) {
+  PlanTimer timer(work.seconds());
+  ASSIGN_OR_RETURN(
+      *answer->mutable_evaluation(),
+      EvaluateJob(
+          work.spec(), FromMessage(work.budget()),
+          {.brief = work.brief(), .goes_on = [&timer] { return timer.GoesOn(); }, .tell = tell}));
+  answer->mutable_evaluation()->set_seconds(timer.Seconds());
+  return absl::OkStatus();
+}
+
+absl::Status Do(const v1::PlannerRequest& request, const TellProgress& tell,
+                v1::PlannerAnswer* answer) {
   switch (request.work_case()) {
     case v1::PlannerRequest::kReadSpec:
       return ReadSpec(request.read_spec(), answer);
@@ -123,6 +138,8 @@ absl::Status Do(const v1::PlannerRequest& request, v1::PlannerAnswer* answer) {
       return ListStored(request.list(), answer);
     case v1::PlannerRequest::kPage:
       return DrawPage(request.page(), answer);
+    case v1::PlannerRequest::kEvaluate:
+      return Evaluate(request.evaluate(), tell, answer);
     default:
       return absl::InternalError("a planner was asked for work of an unknown kind");
   }
@@ -159,9 +176,9 @@ Budget FromMessage(const v1::PlannerBudget& message) {
           .profile = message.profile()};
 }
 
-v1::PlannerAnswer AnswerOf(const v1::PlannerRequest& request) {
+v1::PlannerAnswer AnswerOf(const v1::PlannerRequest& request, const TellProgress& tell) {
   v1::PlannerAnswer answer;
-  const absl::Status status = Do(request, &answer);
+  const absl::Status status = Do(request, tell, &answer);
   return status.ok() ? answer : Failed(status);
 }
 
@@ -170,7 +187,12 @@ absl::Status AnswerRequest() {
   std::ofstream("/proc/self/oom_score_adj") << kOomScore;
   v1::PlannerRequest request;
   RETURN_IF_ERROR(ReadFrame(STDIN_FILENO, &request));
-  const absl::Status written = WriteFrame(STDOUT_FILENO, AnswerOf(request));
+  const TellProgress tell = [](const v1::EvaluationProgress& progress) {
+    v1::PlannerAnswer now;
+    *now.mutable_progress() = progress;
+    (void)WriteFrame(STDOUT_FILENO, now);  // who has gone is found when the answer is written
+  };
+  const absl::Status written = WriteFrame(STDOUT_FILENO, AnswerOf(request, tell));
   if (!absl::IsResourceExhausted(written)) return written;
   return WriteFrame(STDOUT_FILENO, Failed(written));
 }

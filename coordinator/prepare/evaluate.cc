@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/compile.h"
 #include "coordinator/planner/profiles.h"
@@ -96,6 +97,11 @@ std::vector<std::string> Excesses(const v1::JobSpec& spec, const Budget& budget,
   check(evaluated.host_bytes, limits.host_bytes, " host memory");
   check(evaluated.nvme_bytes, limits.nvme_bytes, " NVMe");
   return excesses;
+}
+
+std::string NeedsMore(const v1::JobSpec& spec, const Budget& budget, const Evaluated& evaluated) {
+  return absl::StrCat("needs ", absl::StrJoin(Excesses(spec, budget, evaluated), " and "),
+                      " per rank");
 }
 
 absl::StatusOr<Model> ReadModel(const v1::JobSpec& spec) {

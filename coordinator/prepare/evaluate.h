@@ -48,6 +48,9 @@ v1::HardwareProfile ProfileFor(const v1::JobSpec& spec, v1::HardwareProfile prof
 std::vector<std::string> Excesses(const v1::JobSpec& spec, const Budget& budget,
                                   const Evaluated& evaluated);
 
+// The same as a sentence's end: "needs 3.2 GiB (...) of 2.5 GiB host memory per rank".
+std::string NeedsMore(const v1::JobSpec& spec, const Budget& budget, const Evaluated& evaluated);
+
 // How well buffers are packed.
 enum class Packings {
   kQuick,  // a few percent over the bound where they fit badly

@@ -38,8 +38,10 @@ constexpr Release kReleases[] = {[](v1::LayoutSpec* layout) { layout->set_alloca
                                    layout->set_tile_bytes(-1);
                                  }};
 
-Variation WithSequence(Variation variation, int64_t length) {
-  v1::DataSpec* data = variation.spec.mutable_data();
+}  // namespace
+
+void SetSequenceLength(int64_t length, v1::JobSpec* spec) {
+  v1::DataSpec* data = spec->mutable_data();
   data->set_sequence_length(length);
   // The longest bucket is as long as the samples.
   const std::vector<int64_t> buckets(data->buckets().begin(), data->buckets().end());
@@ -48,11 +50,7 @@ Variation WithSequence(Variation variation, int64_t length) {
     if (bucket < length) data->add_buckets(bucket);
   }
   if (!buckets.empty()) data->add_buckets(length);
-  variation.changes.push_back(absl::StrCat("data.sequence_length ", length));
-  return variation;
 }
-
-}  // namespace
 
 Variation WithBf16(Variation variation) {
   variation.spec.mutable_train()->set_precision("bf16");
@@ -64,7 +62,9 @@ std::vector<Variation> Shorter(const Variation& variation) {
   std::vector<Variation> shorter = {variation};
   for (int64_t length = variation.spec.data().sequence_length() / 2; length >= kMinSequenceLength;
        length /= 2) {
-    shorter.push_back(WithSequence(variation, length));
+    shorter.push_back(variation);
+    SetSequenceLength(length, &shorter.back().spec);
+    shorter.back().changes.push_back(absl::StrCat("data.sequence_length ", length));
   }
   return shorter;
 }

@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct Variation {
   v1::JobSpec spec;
   std::vector<std::string> changes;  // but those of its layout, which is only left open
 };
+
+// With its buckets: the longest is as long as the samples.
+void SetSequenceLength(int64_t length, v1::JobSpec* spec);
 
 // With its precision and sequences of its length, then of half of it, and so on.
 std::vector<Variation> Shorter(const Variation& variation);

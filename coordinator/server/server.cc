@@ -7,6 +7,7 @@
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -21,6 +22,7 @@
 #include "coordinator/planning/process_planner.h"
 #include "coordinator/server/credentials.h"
 #include "coordinator/server/drain_service.h"
+#include "coordinator/server/evaluation_service.h"
 #include "coordinator/server/job_service.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/rpc.h"
@@ -34,6 +36,8 @@ namespace {
 constexpr int64_t kTokenBytesMax = 4096;
 constexpr size_t kTokenBytesMin = 16;
 constexpr int kWindowBytes = 1 << 20;  // of a stream: 50 MB/s over 20 ms
+// Of the time that a plan may take: an evaluation ends itself before it is ended.
+constexpr double kEvaluationShare = 0.7;
 constexpr int kPingMs = 5'000;
 constexpr int kSilenceMs = 10'000;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
@@ -43,8 +47,8 @@ struct Listening {
   int port = 0;
 };
 
-absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& jobs,
-                                 grpc::Service& drains, grpc::Service& workers) {
+absl::StatusOr<Listening> Listen(const ServeOptions& options,
+                                 std::initializer_list<grpc::Service*> services) {
   ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(options));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
@@ -60,9 +64,7 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, grpc::Service& job
   // Of a connection that never speaks; two minutes where nothing is said.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kSilenceMs);
   builder.SetMaxReceiveMessageSize(kRpcMessageBytesMax);
-  builder.RegisterService(&jobs);
-  builder.RegisterService(&drains);
-  builder.RegisterService(&workers);
+  for (grpc::Service* service : services) builder.RegisterService(service);
   listening.server = builder.BuildAndStart();
   if (listening.server == nullptr || listening.port == 0) {
     return absl::UnavailableError(
@@ -136,8 +138,12 @@ absl::Status Serve(const ServeOptions& options) {
   const auto jobs = MakeJobService(control, observe);
   const auto drains = MakeDrainService(control, observe);
   const auto workers = MakeWorkerService(control, absl::StrCat(clock.UnixMillis()));
+  const auto evaluations = MakeEvaluationService(
+      control, kEvaluationShare * static_cast<double>(options.plan_seconds));
   RETURN_IF_ERROR(control.Start());
-  ASSIGN_OR_RETURN(Listening listening, Listen(options, *jobs, *drains, *workers));
+  ASSIGN_OR_RETURN(
+      Listening listening,
+      Listen(options, {jobs.get(), drains.get(), workers.get(), evaluations.get()}));
   std::unique_ptr<HttpServer> scrapes;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(scrapes, StartMetrics(options, metrics));
