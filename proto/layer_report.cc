@@ -57,11 +57,13 @@ constexpr std::array<Lever, 10> kLevers = {{
      "a smaller layout.micro_batch computes with smaller operands"},
 }};
 
-// Offload lowers the device only; what lies on a host already is not lowered by putting it there.
+// Offload lowers the device only; what lies on a host already is not lowered by putting it there. A
+// CPU's device memory is memory of the host.
 std::string Advice(v1::Tier tier, v1::BufferClass buffer_class, const v1::Layout& layout) {
+  const bool is_on_host = tier != v1::DEVICE || layout.device() == "cpu";
   for (const Lever& lever : kLevers) {
     const bool moves_to_host = lever.advice.starts_with("layout.offload");
-    if (lever.buffer_class != buffer_class || (moves_to_host && tier != v1::DEVICE)) continue;
+    if (lever.buffer_class != buffer_class || (moves_to_host && is_on_host)) continue;
     if (lever.is_open(layout)) return std::string(lever.advice);
   }
   return "";

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/layer_report.h"
+#include "proto/layout_text.h"
 
 namespace terrace {
 namespace {
@@ -139,17 +140,73 @@ TEST_F(LayerMemoryTest, EqualLayersAreOneLineAndHotSpotsComeWithAdvice) {
   EXPECT_EQ(json["layers"][0]["layers"].size(), 6u);
 }
 
+// Some layouts of every way to hold memory.
+std::vector<v1::Layout> SomeLayouts() {
+  std::vector<v1::Layout> layouts;
+  for (uint32_t bits = 0; bits < 4 * 2 * 2 * 3 * 16; ++bits) {
+    v1::Layout layout;
+    layout.set_zero_stage(bits % 4);
+    layout.set_data_parallel(1 + bits / 4 % 2);
+    layout.set_micro_batch(1 + bits / 8 % 2);
+    constexpr const char* kRecompute[] = {"none", "selective", "block"};
+    layout.set_recompute(kRecompute[bits / 16 % 3]);
+    layout.set_device(bits % 5 == 0 ? "cpu" : "cuda");
+    v1::Offload* offload = layout.mutable_offload();
+    uint32_t away = bits / 48;  // a bit a class
+    for (v1::TierShares* shares : {offload->mutable_parameter(), offload->mutable_gradient(),
+                                   offload->mutable_optimizer(), offload->mutable_activation()}) {
+      const bool is_away = away % 2 == 1, on_nvme = layouts.size() % 3 == 0;
+      shares->set_device(!is_away);
+      shares->set_host(is_away && !on_nvme);
+      shares->set_nvme(is_away && on_nvme);
+      away /= 2;
+    }
+    layouts.push_back(std::move(layout));
+  }
+  return layouts;
+}
+
+// "layout.KEY: VALUE ..." names another value than the layout has.
+void ExpectIsAChange(const std::string& advice, const v1::Layout& layout) {
+  if (advice.starts_with("a smaller layout.micro_batch")) {
+    EXPECT_GT(layout.micro_batch(), 1u);
+    return;
+  }
+  ASSERT_TRUE(advice.starts_with("layout.")) << advice;
+  const size_t colon = advice.find(": ");
+  ASSERT_NE(colon, std::string::npos) << advice;
+  const std::string key = advice.substr(7, colon - 7);
+  const std::string value = advice.substr(colon + 2, advice.find(' ', colon + 2) - colon - 2);
+  for (const auto& [name, present] : LayoutWords(layout)) {
+    if (name != key) continue;
+    EXPECT_NE(present, value) << advice;
+    EXPECT_TRUE(key != "zero" || present < value) << advice;
+    return;
+  }
+  ADD_FAILURE() << "no such key: " << advice;
+}
+
 TEST_F(LayerMemoryTest, AdviceNeverNamesWhatIsSoAlready) {
-  const LiveMemory live = Live();
-  const std::vector<LayerMemory> peak = LayersAtPeak(live, 0);
-  v1::Layout layout;
-  layout.set_recompute("block");
-  layout.set_micro_batch(1);
-  layout.set_data_parallel(2);
-  layout.set_zero_stage(3);
-  layout.mutable_offload()->mutable_parameter()->set_host(1);
-  layout.mutable_offload()->mutable_activation()->set_host(1);
-  for (const HotSpot& spot : HotSpots(peak[0], layout)) EXPECT_EQ(spot.advice, "") << spot.layer;
+  for (const v1::BufferClass buffer_class :
+       {v1::PARAMETER, v1::GRADIENT, v1::OPTIMIZER, v1::ACTIVATION, v1::WORKSPACE}) {
+    for (const v1::Tier tier : {v1::DEVICE, v1::HOST, v1::NVME}) {
+      LayerMemory memory = {.tier = tier};
+      memory.layers.push_back({.layer = "head"});
+      memory.layers[0].bytes[buffer_class] = 100;
+      int advised = 0;
+      for (const v1::Layout& layout : SomeLayouts()) {
+        for (const HotSpot& spot : HotSpots(memory, layout)) {
+          if (spot.advice.empty()) continue;
+          ++advised;
+          ExpectIsAChange(spot.advice, layout);
+          const bool to_host = spot.advice.find(": host") != std::string::npos;
+          EXPECT_FALSE(to_host && (tier != v1::DEVICE || layout.device() == "cpu"))
+              << spot.advice << ": it lies in the host's memory already";
+        }
+      }
+      EXPECT_GT(advised, 0) << v1::BufferClass_Name(buffer_class);
+    }
+  }
 }
 
 }  // namespace
