@@ -46,14 +46,6 @@ int64_t LongestBackWait(const v1::Sequence& sequence) {
   return longest;
 }
 
-int64_t TurnOf(const v1::Program& program) {
-  int64_t turn = 1;
-  for (const v1::Sequence& sequence : program.sequences()) {
-    if (sequence.loops_size() > 0) turn = std::lcm(turn, Turn(sequence));
-  }
-  return turn;
-}
-
 }  // namespace
 
 bool HasLoops(const v1::Program& program) {
@@ -121,6 +113,14 @@ int LoopIndex::MicroBatchOf(int instruction, int64_t iteration) const {
 int64_t LoopIndex::InBody(int loop, uint32_t stream) const {
   const auto found = in_body_[loop].find(stream);
   return found == in_body_[loop].end() ? 0 : found->second;
+}
+
+int64_t TurnOf(const v1::Program& program) {
+  int64_t turn = 1;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    if (sequence.loops_size() > 0) turn = std::lcm(turn, Turn(sequence));
+  }
+  return turn;
 }
 
 int64_t IterationsThatShow(const v1::Program& program) {
@@ -249,8 +249,8 @@ class Writer {
     }
     if (operand->slots() > 0) {
       int64_t value = index_.ValueOf(*operand, id, iteration);
-      // Values are numbered by the iterations that are left.
-      if (index_.LoopOf(id) == kNoLoop && index_.IsBehindALoop(id)) value -= leave_out_;
+      // Behind their loop values are numbered by the iterations that are left.
+      if (index_.LoopOf(id) == kNoLoop && value != operand->slot()) value -= leave_out_;
       operand->set_buffer(
           BufferOfValue(operand->buffer(), value, index_.BufferOf(*operand, id, iteration)));
     }
@@ -268,6 +268,7 @@ class Writer {
       buffer->set_id(entry->second);
       buffer->set_name(absl::StrCat(buffer->name(), "@", value));
       out_.buffers.push_back(place);
+      out_.values.push_back({first, value});
     }
     return entry->second;
   }

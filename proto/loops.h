@@ -50,12 +50,13 @@ class LoopIndex {
   std::map<uint32_t, int> loop_of_slots_;             // by the first buffer of the slots
 };
 
+// After so many iterations all slots of the program are in their first places again.
+int64_t TurnOf(const v1::Program& program);
 // How many iterations show all that there is to see of the program: every meeting of values in
 // buffers that are used in turn, and every wait for an earlier iteration.
 int64_t IterationsThatShow(const v1::Program& program);
 // The most iterations that may be left out of every loop so that those which show all remain; a
-// multiple of the number of iterations after which all slots are in their first places again. 0:
-// none.
+// multiple of the turn. 0: none.
 int64_t IterationsToLeaveOut(const v1::Program& program);
 
 struct WrittenOut {
@@ -64,6 +65,13 @@ struct WrittenOut {
   // value of each iteration.
   v1::Program program;
   std::vector<uint32_t> buffers;  // by buffer: that of the original in whose bytes it lies
+  // Of the buffers behind those of the original: the first of the slots, and the value's number.
+  // One that is touched behind a loop is numbered by the iterations that were left in.
+  struct Value {
+    uint32_t first = 0;
+    int64_t number = 0;
+  };
+  std::vector<Value> values;
   struct Played {
     int instruction = 0;    // of the original
     int64_t iteration = 0;  // of what was left in; 0 outside of loops

@@ -8,15 +8,29 @@
 #include "proto/check/dynamic.h"
 #include "proto/check/instructions.h"
 #include "proto/check/joint.h"
+#include "proto/check/loops.h"
 #include "proto/check/order.h"
 #include "proto/check/refuse.h"
 #include "proto/check/state.h"
 #include "proto/check/structure.h"
 #include "proto/check/train.h"
+#include "proto/check/written.h"
 #include "proto/grid.h"
+#include "proto/loops.h"
 
 namespace terrace {
 namespace {
+
+// Everything that is asked of the program before its loops are written out.
+absl::Status CheckForm(const v1::Program& program) {
+  RETURN_IF_ERROR(check::CheckStructure(program));
+  for (const v1::Sequence& sequence : program.sequences()) {
+    RETURN_IF_ERROR(check::CheckSchedule(program, sequence));
+  }
+  RETURN_IF_ERROR(check::CheckLoops(program));
+  RETURN_IF_ERROR(check::CheckPersistentSpace(program));
+  return check::CheckState(program);
+}
 
 absl::StatusOr<check::CheckedSequence> CheckSequence(const v1::Program& program,
                                                      const v1::Sequence& sequence) {
@@ -28,13 +42,13 @@ absl::StatusOr<check::CheckedSequence> CheckSequence(const v1::Program& program,
   return checked;
 }
 
-absl::StatusOr<check::StageFacts> CheckOne(const v1::Program& program) {
-  RETURN_IF_ERROR(check::CheckStructure(program));
-  RETURN_IF_ERROR(check::CheckPersistentSpace(program));
-  RETURN_IF_ERROR(check::CheckState(program));
+// Of a program without loops: `written`, if it is not null, says which it had.
+absl::StatusOr<check::StageFacts> CheckStraight(
+    const v1::Program& program, const std::vector<check::WrittenSequence>* written) {
   std::vector<check::CheckedSequence> sequences;
-  for (const v1::Sequence& sequence : program.sequences()) {
-    ASSIGN_OR_RETURN(check::CheckedSequence checked, CheckSequence(program, sequence));
+  for (int q = 0; q < program.sequences_size(); ++q) {
+    ASSIGN_OR_RETURN(check::CheckedSequence checked, CheckSequence(program, program.sequences(q)));
+    if (written != nullptr) checked.written = &(*written)[q];
     sequences.push_back(std::move(checked));
   }
   RETURN_IF_ERROR(check::CheckDynamic(program));
@@ -42,22 +56,65 @@ absl::StatusOr<check::StageFacts> CheckOne(const v1::Program& program) {
   return check::CheckTraining(program, sequences);
 }
 
+absl::StatusOr<check::StageFacts> CheckWritten(const check::Written& written) {
+  return CheckStraight(written.program, &written.sequences);
+}
+
+absl::StatusOr<check::Written> WriteLoops(const v1::Program& program, int64_t left_out) {
+  RETURN_IF_ERROR(check::CheckWrittenSize(program, left_out));
+  return check::WriteForCheck(program, left_out);
+}
+
+// All ranks of a stage run the same program.
+absl::Status OfStage(absl::Span<const v1::Program> stages, size_t s, const absl::Status& status) {
+  const uint64_t rank = RanksOf(stages[s].grid()) / stages.size() * s;
+  return check::Refuse("stage ", s, ", from rank ", rank, " on: ", status.message());
+}
+
+absl::Status CheckWithLoops(absl::Span<const v1::Program> stages) {
+  RETURN_IF_ERROR(check::CheckLoopsAgree(stages));
+  const int64_t left_out = check::IterationsLeftOut(stages);
+  std::vector<check::Written> written;
+  std::vector<check::StageFacts> facts;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    absl::StatusOr<check::Written> of_stage = WriteLoops(stages[s], left_out);
+    if (!of_stage.ok()) return OfStage(stages, s, of_stage.status());
+    written.push_back(*std::move(of_stage));
+    absl::StatusOr<check::StageFacts> of_written = CheckWritten(written.back());
+    if (!of_written.ok()) return OfStage(stages, s, of_written.status());
+    facts.push_back(*std::move(of_written));
+  }
+  std::vector<v1::Program> programs;
+  std::vector<std::vector<check::WrittenSequence>> sequences;
+  for (check::Written& of_stage : written) {
+    programs.push_back(std::move(of_stage.program));
+    sequences.push_back(std::move(of_stage.sequences));
+  }
+  return check::CheckJoint(programs, facts, sequences);
+}
+
 }  // namespace
 
-absl::Status CheckProgram(const v1::Program& program) { return CheckOne(program).status(); }
+absl::Status CheckProgram(const v1::Program& program) {
+  RETURN_IF_ERROR(CheckForm(program));
+  if (!HasLoops(program)) return CheckStraight(program, nullptr).status();
+  ASSIGN_OR_RETURN(const check::Written written,
+                   WriteLoops(program, check::IterationsLeftOut({&program, 1})));
+  return CheckWritten(written).status();
+}
 
 absl::Status CheckPrograms(absl::Span<const v1::Program> stages) {
   std::vector<check::StageFacts> facts;
+  bool loops = false;
+  for (const v1::Program& program : stages) loops = loops || HasLoops(program);
   for (size_t s = 0; s < stages.size(); ++s) {
-    absl::StatusOr<check::StageFacts> of_stage = CheckOne(stages[s]);
-    if (!of_stage.ok()) {
-      // All ranks of a stage run the same program.
-      const uint64_t rank = RanksOf(stages[s].grid()) / stages.size() * s;
-      return check::Refuse("stage ", s, ", from rank ", rank, " on: ", of_stage.status().message());
-    }
+    if (absl::Status form = CheckForm(stages[s]); !form.ok()) return OfStage(stages, s, form);
+    if (loops) continue;
+    absl::StatusOr<check::StageFacts> of_stage = CheckStraight(stages[s], nullptr);
+    if (!of_stage.ok()) return OfStage(stages, s, of_stage.status());
     facts.push_back(*std::move(of_stage));
   }
-  return check::CheckJoint(stages, facts);
+  return loops ? CheckWithLoops(stages) : check::CheckJoint(stages, facts, {});
 }
 
 }  // namespace terrace

@@ -37,13 +37,15 @@ namespace terrace {
 //  - every gradient that the optimizer takes holds each micro-batch equally often, was summed over
 //    exactly the ranks whose data or parts it lacks, and enters the norm once; the loss likewise;
 //    every micro-batch is loaded once; what is sent is of the micro-batch it says.
+//  - loops do the same in each iteration, moved on by it: all of this holds for every trip count.
 absl::Status CheckProgram(const v1::Program& program);
 
 // CheckProgram of each, and jointly: stages agree on grid, groups and rules; every tensor has one
 // owner, its copies' gradients are summed over the stages that hold them; every send has one
 // receive of the same bytes of the same micro-batch, sums over stages bring the same; and the joint
 // execution terminates when whatever communicates blocks until all its parties are there. Deadlocks
-// name who waits for whom.
+// name who waits for whom. Loops of all stages go together: as many messages and micro-batches an
+// iteration.
 absl::Status CheckPrograms(absl::Span<const v1::Program> stages);
 
 }  // namespace terrace

@@ -53,6 +53,10 @@ class Flow {
   void ForEach(const Access& access, Visit visit) const;
 
   const ByteMap& content(uint32_t buffer) const { return content_[buffer]; }
+  // Gives bytes what instructions that need not be followed have left there.
+  void Set(uint32_t buffer, const ByteRange& bytes, int number) {
+    content_[buffer].Set(bytes, number);
+  }
   Values& values() const { return values_; }
   const std::vector<StageSum>& stage_sums() const { return stage_sums_; }
 

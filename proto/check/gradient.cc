@@ -16,6 +16,8 @@ using kernels::Op;
 
 // Operands of kAdamw and kAdamwStochastic in kernels/op.h.
 constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5, kStep = 6;
+// Micro-batches that are tried for the one that a message names.
+constexpr uint32_t kNamedMax = 1 << 20;
 constexpr int64_t kGradBytes = 4;  // of an element: gradients are f32
 // The schedule of lm_head_loss_grad, cross_entropy_grad and grad_scale.
 constexpr int kHeadSchedule = 6, kEntropySchedule = 3, kScaleSchedule = 3;
@@ -42,11 +44,8 @@ Gradients::Gradients(const v1::Program& program, const StateIndex& state,
       train_(train),
       flow_(flow),
       shared_(shared),
-      used_(program.buffers_size()) {
-  for (uint32_t m = 0; m < program.rules().micro_batches(); ++m) {
-    all_micro_batches_ += MicroBatchMark(static_cast<int>(m));
-  }
-}
+      all_micro_batches_(MarksBelow(program.rules().micro_batches())),
+      used_(program.buffers_size()) {}
 
 std::string Gradients::WhereIs(int i) const {
   return Where(*train_.sequence, train_.sequence->instructions(i));
@@ -277,20 +276,18 @@ absl::Status Gradients::CheckShared(int i, const v1::StateRange& weight, const V
 absl::Status Gradients::CheckComplete(const Value& value, Text what) const {
   const uint32_t micro_batches = program_.rules().micro_batches();
   const uint64_t times = value.contributions / micro_batches;
-  if (value.contributions % micro_batches == 0 && times >= 1 &&
-      value.fingerprint == times * all_micro_batches_)
+  const Marks all = RepeatMarks(all_micro_batches_, times);
+  if (value.contributions % micro_batches == 0 && times >= 1 && value.marks == all)
     return absl::OkStatus();
-  for (uint32_t m = 0; m < micro_batches; ++m) {
-    const uint64_t once_less = value.fingerprint - MicroBatchMark(static_cast<int>(m));
-    if (times >= 1 && once_less == times * all_micro_batches_) {
+  const Marks too_many = SubtractMarks(value.marks, all);
+  const Marks missing = SubtractMarks(all_micro_batches_, too_many);
+  const uint32_t named = std::min(micro_batches, kNamedMax);
+  for (uint32_t m = 0; m < named; ++m) {
+    if (times >= 1 && too_many == MarkOf(m))
       return Refuse(what, "in which micro-batch ", m, " is once too often");
-    }
   }
-  for (uint32_t m = 0; m < micro_batches; ++m) {
-    const uint64_t once_more = value.fingerprint + MicroBatchMark(static_cast<int>(m));
-    if (once_more == (times + 1) * all_micro_batches_) {
-      return Refuse(what, "in which micro-batch ", m, " is missing once");
-    }
+  for (uint32_t m = 0; m < named; ++m) {
+    if (missing == MarkOf(m)) return Refuse(what, "in which micro-batch ", m, " is missing once");
   }
   return Refuse(what, "which holds ", value.contributions, " contributions of ", micro_batches,
                 " micro-batches, not each equally often");

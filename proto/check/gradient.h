@@ -69,7 +69,7 @@ class Gradients {
   const CheckedSequence& train_;
   const Flow& flow_;
   std::map<std::string, StageFacts::Shared>* const shared_;
-  uint64_t all_micro_batches_ = 0;        // the fingerprint of each once
+  const Marks all_micro_batches_;         // each once
   std::vector<ByteMap> used_;             // by buffer: the optimizer op that took what is there
   std::map<int, double> shared_squares_;  // by squared norm: the part of the squares it counts
 };

@@ -14,9 +14,9 @@ namespace {
 
 using kernels::TensorShape;
 
-absl::Status CheckSchedule(const v1::Program& program, const v1::Sequence& sequence, int position,
-                           const InstructionName& where) {
+absl::Status CheckPosition(const v1::Program& program, const v1::Sequence& sequence, int position) {
   const v1::Instruction& instruction = sequence.instructions(position);
+  const InstructionName where(program, sequence, instruction);
   if (instruction.id() != static_cast<uint32_t>(position)) {
     return Refuse(where, ": stands at position ", position, ", its id must be the same");
   }
@@ -27,11 +27,15 @@ absl::Status CheckSchedule(const v1::Program& program, const v1::Sequence& seque
   for (uint32_t wait : instruction.waits()) {
     if (wait >= instruction.id())
       return Refuse(where, ": waits for ", wait, ", which is not earlier");
-    if (sequence.instructions(wait).stream() == instruction.stream()) {
+    if (sequence.instructions(static_cast<int>(wait)).stream() == instruction.stream()) {
       return Refuse(where, ": waits for ", wait,
                     " on its own stream, where order is program order");
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTags(const v1::Instruction& instruction, const InstructionName& where) {
   if (!v1::Phase_IsValid(instruction.phase()))
     return Refuse(where, ": phase ", instruction.phase(), " does not exist");
   if (instruction.layer() < -1 || instruction.micro_batch() < -1) {
@@ -71,7 +75,7 @@ absl::StatusOr<CheckedInstruction> CheckInstruction(const v1::Program& program,
                                                     std::vector<TensorShape>* room) {
   const v1::Instruction& instruction = sequence.instructions(position);
   InstructionName where(program, sequence, instruction);
-  RETURN_IF_ERROR(CheckSchedule(program, sequence, position, where));
+  RETURN_IF_ERROR(CheckTags(instruction, where));
   CheckedInstruction checked;
   std::vector<TensorShape>& shapes = *room;
   shapes.assign(instruction.operands_size(), {});
@@ -118,6 +122,13 @@ const Access* CheckedInstruction::Find(int index) const {
     if (access.operand == index) return &access;
   }
   return nullptr;
+}
+
+absl::Status CheckSchedule(const v1::Program& program, const v1::Sequence& sequence) {
+  for (int i = 0; i < sequence.instructions_size(); ++i) {
+    RETURN_IF_ERROR(CheckPosition(program, sequence, i));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CheckedSequence> CheckInstructions(const v1::Program& program,

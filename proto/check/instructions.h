@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/check/written.h"
 #include "proto/op_codec.h"
 #include "proto/v1/program.pb.h"
 
@@ -46,9 +47,13 @@ struct CheckedInstruction {
 struct CheckedSequence {
   const v1::Sequence* sequence = nullptr;  // borrowed from the program
   std::vector<CheckedInstruction> instructions;
+  const WrittenSequence* written = nullptr;  // of a program with loops; borrowed, too
 };
 
+// Ids equal positions, streams exist, waits point to earlier instructions of other streams.
 // REQUIRES: CheckStructure passed.
+absl::Status CheckSchedule(const v1::Program& program, const v1::Sequence& sequence);
+// Of a program without loops or one that was written out. REQUIRES: CheckSchedule passed.
 absl::StatusOr<CheckedSequence> CheckInstructions(const v1::Program& program,
                                                   const v1::Sequence& sequence);
 

@@ -202,9 +202,11 @@ absl::Status CheckAgree(absl::Span<const v1::Program> stages) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTermination(absl::Span<const v1::Program> stages) {
+absl::Status CheckTermination(absl::Span<const v1::Program> stages, const AllWritten& written) {
   for (int q = 0; q < stages[0].sequences_size(); ++q) {
-    Meetings meetings(stages, q);
+    std::vector<const WrittenSequence*> of_stages;
+    for (const std::vector<WrittenSequence>& of_stage : written) of_stages.push_back(&of_stage[q]);
+    Meetings meetings(stages, q, std::move(of_stages));
     RETURN_IF_ERROR(meetings.Match());
     RETURN_IF_ERROR(meetings.Run());
   }
@@ -237,8 +239,8 @@ absl::Status CheckChannelStreams(const v1::Program& program, const v1::Sequence&
   return absl::OkStatus();
 }
 
-absl::Status CheckJoint(absl::Span<const v1::Program> stages,
-                        const std::vector<StageFacts>& facts) {
+absl::Status CheckJoint(absl::Span<const v1::Program> stages, const std::vector<StageFacts>& facts,
+                        const AllWritten& written) {
   RETURN_IF_ERROR(CheckAgree(stages));
   RETURN_IF_ERROR(CheckState(stages, facts));
   RETURN_IF_ERROR(CheckLoads(stages, facts));
@@ -247,7 +249,7 @@ absl::Status CheckJoint(absl::Span<const v1::Program> stages,
     return Refuse("stage ", s, ": what it receives is ", facts[s].transfers_in_parts ? "" : "not ",
                   "split over the axis TENSOR, with stage 0 it is the other way round");
   }
-  RETURN_IF_ERROR(CheckTermination(stages));
+  RETURN_IF_ERROR(CheckTermination(stages, written));
   return CheckStageSums(stages, facts);
 }
 

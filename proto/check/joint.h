@@ -19,18 +19,28 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "proto/check/train.h"
+#include "proto/check/written.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {
 
-// REQUIRES: each program passed the local checks, which gave `facts`.
-absl::Status CheckJoint(absl::Span<const v1::Program> stages, const std::vector<StageFacts>& facts);
+// By stage and sequence: what of it was written out; empty when no stage has loops.
+using AllWritten = std::vector<std::vector<WrittenSequence>>;
+
+// REQUIRES: each program, without loops, passed the local checks, which gave `facts`.
+absl::Status CheckJoint(absl::Span<const v1::Program> stages, const std::vector<StageFacts>& facts,
+                        const AllWritten& written);
+
+// Of programs with loops, not written out: all stages have them, of as many micro-batches an
+// iteration, and in each as many messages of every channel. So leaving out as many iterations of
+// each leaves out the same messages.
+absl::Status CheckLoopsAgree(absl::Span<const v1::Program> stages);
 
 // Grid, groups, rules and sequences are those of one job.
 absl::Status CheckAgree(absl::Span<const v1::Program> stages);
 
 // All sequences end together. REQUIRES: CheckAgree passed, and CheckChannelStreams of each.
-absl::Status CheckTermination(absl::Span<const v1::Program> stages);
+absl::Status CheckTermination(absl::Span<const v1::Program> stages, const AllWritten& written = {});
 
 // Of one program: the collectives of a group share one stream, and so do the transfers of one kind
 // with one peer in one group: what is communicated in which order is then the order of the list.

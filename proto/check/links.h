@@ -58,6 +58,11 @@ class Links {
   // to these weights; -1: none did.
   int FindStranger(int gradient, const StatePlace& weights);
 
+  // How many AddGradient has made: a number from there on is of a later one.
+  int gradients() const { return static_cast<int>(parent_.size()); }
+  // Whether both are parts of one sum.
+  bool AreOne(int a, int b) { return Root(a) == Root(b); }
+
  private:
   int Root(int gradient);
   bool Fits(const Product& product, const StatePlace& weights) const;

@@ -51,7 +51,9 @@ int SequenceIndex(const v1::Program& program, std::string_view name) {
   return -1;
 }
 
-Meetings::Meetings(absl::Span<const v1::Program> stages, int index) : stages_(stages) {
+Meetings::Meetings(absl::Span<const v1::Program> stages, int index,
+                   std::vector<const WrittenSequence*> written)
+    : stages_(stages), written_(std::move(written)) {
   size_t nodes = 0;
   for (const v1::Program& program : stages) {
     sequences_.push_back(&program.sequences(index));
@@ -110,7 +112,7 @@ absl::Status Meetings::CheckPair(const Place& send, const Place& receive) const 
   }
   // What is sent as something else than it is received as would go unnoticed when the sizes are
   // one.
-  if (from.micro_batch() != to.micro_batch() || from.phase() != to.phase() ||
+  if (MicroBatchFor(send, receive) != MicroBatchFor(receive, send) || from.phase() != to.phase() ||
       from.layer() != to.layer()) {
     const auto as = [](const v1::Instruction& instruction) {
       return absl::StrCat(v1::Phase_Name(instruction.phase()), " micro-batch ",
@@ -122,16 +124,60 @@ absl::Status Meetings::CheckPair(const Place& send, const Place& receive) const 
   return absl::OkStatus();
 }
 
+Meetings::Part Meetings::PartOf(const Place& place) const {
+  if (written_.empty()) return kBefore;
+  Part part = kBefore;
+  for (const Repeat& repeat : written_[place.stage]->repeats) {
+    const int64_t iteration = repeat.IterationAt(place.instruction);
+    if (iteration >= 0) part = iteration == repeat.shown ? kBehind : kInLoop;
+  }
+  return part;
+}
+
+// Of what `place` moves, as seen from the other end. Where that one is in a loop, it is in one of
+// the first iterations: what stands behind the loops of this stage is then that many iterations
+// later than it would be, had all of them as few.
+int64_t Meetings::MicroBatchFor(const Place& place, const Place& other) const {
+  int64_t micro_batch = At(place).micro_batch();
+  if (PartOf(place) != kBehind || PartOf(other) != kInLoop) return micro_batch;
+  for (const Repeat& repeat : written_[place.stage]->repeats) {
+    if (repeat.IterationAt(place.instruction) == repeat.shown)
+      micro_batch -= repeat.left_out * repeat.micro_batches;
+  }
+  return micro_batch;
+}
+
+// Messages of the iterations that were left out meet those of iterations that were left out: for
+// two iterations both ends are in their loops at the same messages.
+absl::Status Meetings::CheckLoopsMeet(const Channel& sends, const Channel& receives) const {
+  const size_t both = std::min(sends.size(), receives.size());
+  size_t in_loops = 0, in_both = 0, in_one_iteration = 0;
+  for (size_t n = 0; n < both && !written_.empty(); ++n) {
+    const bool sent = PartOf(sends[n]) == kInLoop, received = PartOf(receives[n]) == kInLoop;
+    in_loops += sent || received ? 1 : 0;
+    in_both += sent && received ? 1 : 0;
+    for (const Repeat& repeat : written_[sends[n].stage]->repeats) {
+      if (repeat.left_out > 0 && repeat.IterationAt(sends[n].instruction) == 0) ++in_one_iteration;
+    }
+  }
+  if (in_loops == 0 || in_both >= 2 * in_one_iteration) return absl::OkStatus();
+  return Refuse(Text(sends[0]), ": its channel is used by loops whose iterations do not meet: of ",
+                in_one_iteration, " messages an iteration, ", in_both,
+                " are in the loops of both "
+                "stages, must be those of 2 iterations");
+}
+
 absl::Status Meetings::MatchTransfers() {
   struct Ends {
     Channel sends, receives;
   };
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Ends> channels;  // group, sender, receiver
   for (uint32_t stage = 0; stage < stages_.size(); ++stage) {
-    for (const v1::Instruction& instruction : sequences_[stage]->instructions()) {
+    for (int i = 0; i < sequences_[stage]->instructions_size(); ++i) {
+      const v1::Instruction& instruction = sequences_[stage]->instructions(i);
       if (!IsTransfer(instruction)) continue;
       const v1::TransferOp& op = instruction.transfer();
-      const Place place = {stage, static_cast<int>(instruction.id())};
+      const Place place = {stage, i};
       if (op.kind() == v1::SEND) {
         channels[{op.group(), stage, op.peer_stage()}].sends.push_back(place);
       } else {
@@ -145,6 +191,7 @@ absl::Status Meetings::MatchTransfers() {
       RETURN_IF_ERROR(CheckPair(ends.sends[n], ends.receives[n]));
       Meet(ends.sends[n], ends.receives[n]);
     }
+    RETURN_IF_ERROR(CheckLoopsMeet(ends.sends, ends.receives));
     if (ends.sends.size() == ends.receives.size()) continue;
     const bool sends = ends.sends.size() > both;
     return Refuse(Text(sends ? ends.sends[both] : ends.receives[both]), ": is number ", both + 1,
@@ -159,10 +206,10 @@ absl::Status Meetings::MatchCollectives() {
   std::vector<std::vector<Channel>> groups(stages_[0].groups_size());  // by group, by stage
   for (std::vector<Channel>& group : groups) group.resize(stages_.size());
   for (uint32_t stage = 0; stage < stages_.size(); ++stage) {
-    for (const v1::Instruction& instruction : sequences_[stage]->instructions()) {
+    for (int i = 0; i < sequences_[stage]->instructions_size(); ++i) {
+      const v1::Instruction& instruction = sequences_[stage]->instructions(i);
       if (!CrossesStages(stages_[stage], instruction)) continue;
-      groups[instruction.collective().group()][stage].push_back(
-          {stage, static_cast<int>(instruction.id())});
+      groups[instruction.collective().group()][stage].push_back({stage, i});
     }
   }
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -225,11 +272,12 @@ void Meetings::BuildOrder() {
   const auto for_each_edge = [&](const auto& visit) {
     for (size_t s = 0; s < stages_.size(); ++s) {
       const size_t first = first_[s];
-      for (const v1::Instruction& instruction : sequences_[s]->instructions()) {
-        const size_t node = first + instruction.id();
-        const int after = next[s][instruction.id()];
+      for (int i = 0; i < sequences_[s]->instructions_size(); ++i) {
+        const size_t node = first + i;
+        const int after = next[s][i];
         if (after >= 0) visit(event_[node], event_[first + after]);
-        for (uint32_t wait : instruction.waits()) visit(event_[first + wait], event_[node]);
+        for (uint32_t wait : sequences_[s]->instructions(i).waits())
+          visit(event_[first + wait], event_[node]);
       }
     }
   };

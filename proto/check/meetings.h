@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "proto/check/train.h"
+#include "proto/check/written.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {
@@ -24,8 +25,10 @@ int SequenceIndex(const v1::Program& program, std::string_view name);
 
 class Meetings {
  public:
-  // Of sequence `index` of every stage.
-  Meetings(absl::Span<const v1::Program> stages, int index);
+  // Of sequence `index` of every stage, and what of it was written out: empty when there are no
+  // loops.
+  Meetings(absl::Span<const v1::Program> stages, int index,
+           std::vector<const WrittenSequence*> written);
 
   // Finds who meets whom: the n-th send of a stage to another in a group its n-th receive there, of
   // the same bytes and of the same micro-batch; the n-th collectives of a group over stages.
@@ -48,6 +51,11 @@ class Meetings {
 
   absl::Status MatchTransfers();
   absl::Status CheckPair(const Place& send, const Place& receive) const;
+  // Where its stage's loops have it: before them, in one of them or behind.
+  enum Part : uint8_t { kBefore, kInLoop, kBehind };
+  Part PartOf(const Place& place) const;
+  absl::Status CheckLoopsMeet(const Channel& sends, const Channel& receives) const;
+  int64_t MicroBatchFor(const Place& place, const Place& other) const;
   absl::Status MatchCollectives();
   absl::Status MatchMembers(const v1::Group& group, uint32_t first, const Channel& of_first,
                             uint32_t stage, const Channel& of_stage);
@@ -62,6 +70,7 @@ class Meetings {
 
   const absl::Span<const v1::Program> stages_;
   std::vector<const v1::Sequence*> sequences_;
+  const std::vector<const WrittenSequence*> written_;  // by stage; or empty
   std::vector<size_t> first_;            // by stage: the node of its first instruction; and the end
   std::vector<size_t> event_;            // by node: the node that stands for the meeting
   std::vector<std::vector<Place>> met_;  // by meeting: who meets there; see meeting_

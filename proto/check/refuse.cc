@@ -39,7 +39,8 @@ std::string InstructionName::operator()() const {
 }
 
 std::string BufferText(const v1::Program& program, uint32_t id) {
-  return absl::StrCat("buffer ", id, " '", program.buffers(id).name(), "'");
+  const v1::Buffer& buffer = program.buffers(static_cast<int>(id));
+  return absl::StrCat("buffer ", buffer.id(), " '", buffer.name(), "'");
 }
 
 }  // namespace terrace::check

@@ -51,7 +51,8 @@ class InstructionName {
 // "instruction 12 of 'train' (matmul, h.0 qkv)": the operation and its line for people.
 std::string Where(const v1::Sequence& sequence, const v1::Instruction& instruction);
 
-// "buffer 7 'h.0.qkv'". REQUIRES: the id exists.
+// "buffer 7 'h.0.qkv'", by the id that it has: where loops were written out (written.h), that of
+// the original. REQUIRES: `id` is a position.
 std::string BufferText(const v1::Program& program, uint32_t id);
 
 }  // namespace terrace::check

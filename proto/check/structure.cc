@@ -267,9 +267,11 @@ absl::Status CheckPosition(const v1::Program& program, const v1::Buffer& buffer,
 absl::Status CheckBuffer(const v1::Program& program, int id,
                          const std::set<std::string>& sequences) {
   const v1::Buffer& buffer = program.buffers(id);
+  if (buffer.id() != static_cast<uint32_t>(id)) {
+    return Refuse("buffer ", id, " '", buffer.name(), "': its id is ", buffer.id(),
+                  ", must be its position");
+  }
   const std::string where = BufferText(program, id);
-  if (buffer.id() != static_cast<uint32_t>(id))
-    return Refuse(where, ": its id is ", buffer.id(), ", must be its position");
   if (!v1::BufferClass_IsValid(buffer.class_()) ||
       buffer.class_() == v1::BUFFER_CLASS_UNSPECIFIED || buffer.class_() == v1::EXTERNAL) {
     return Refuse(where, ": class ", buffer.class_(), " is none that lies in an arena");

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "proto/check/fixed_point.h"
 #include "proto/check/gradient.h"
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
@@ -30,6 +32,11 @@ std::string WhereIs(const CheckedSequence& sequence, int i) {
 
 // ---- rules and micro-batches --------------------------------------------------------------------
 
+int64_t PlayedBy(const CheckedSequence& train) {
+  return train.written == nullptr ? static_cast<int64_t>(train.instructions.size())
+                                  : train.written->played;
+}
+
 absl::Status CheckRules(const v1::Program& program, const CheckedSequence& train) {
   const v1::StepRules& rules = program.rules();
   const v1::Grid& grid = program.grid();
@@ -38,8 +45,7 @@ absl::Status CheckRules(const v1::Program& program, const CheckedSequence& train
     return Refuse("rules.data_parallel: got ", rules.data_parallel(), ", the grid has ", data,
                   " ranks that see different data");
   }
-  if (rules.micro_batches() < 1 ||
-      rules.micro_batches() > static_cast<uint32_t>(train.instructions.size())) {
+  if (rules.micro_batches() < 1 || rules.micro_batches() > PlayedBy(train)) {
     return Refuse("rules.micro_batches: got ", rules.micro_batches(),
                   ", must be 1 or more, each with its instructions");
   }
@@ -93,6 +99,53 @@ absl::Status CheckMicroBatchExists(const v1::Program& program, const CheckedSequ
                 program.rules().micro_batches(), " does not exist");
 }
 
+// Micro-batches that one instruction loads: from `first` on, `count` of them, a step of the loop
+// apart.
+struct Loaded {
+  int64_t first = 0, count = 1;
+  int instruction = 0;
+};
+
+// Which the instruction loads; the last iteration that was written out stands for all behind it.
+Loaded LoadsOf(const CheckedSequence& train, int i) {
+  Loaded loaded = {.first = train.sequence->instructions(i).micro_batch(), .instruction = i};
+  if (train.written == nullptr) return loaded;
+  for (const Repeat& repeat : train.written->repeats) {
+    if (repeat.IterationAt(i) == repeat.shown - 1) loaded.count += repeat.left_out;
+  }
+  return loaded;
+}
+
+// Each of the micro-batches is loaded once.
+absl::Status CheckLoadedOnce(const v1::Program& program, const CheckedSequence& train, int operand,
+                             const std::vector<Loaded>& loads) {
+  const bool loops = train.written != nullptr && !train.written->repeats.empty();
+  const int64_t step = loops ? train.written->repeats[0].micro_batches : 1;
+  const int64_t all = program.rules().micro_batches();
+  std::map<int64_t, std::vector<Loaded>> by_rest;  // that is left when divided by the step
+  for (const Loaded& loaded : loads) by_rest[loaded.first % step].push_back(loaded);
+  for (int64_t rest = 0; rest < std::min(step, all); ++rest) {
+    std::vector<Loaded>& of_rest = by_rest[rest];
+    std::sort(of_rest.begin(), of_rest.end(),
+              [](const Loaded& a, const Loaded& b) { return a.first < b.first; });
+    int64_t next = rest;
+    for (const Loaded& loaded : of_rest) {
+      if (loaded.first > next) break;
+      if (loaded.first < next) {
+        const v1::Instruction& instruction = train.sequence->instructions(loaded.instruction);
+        return Refuse(WhereIs(train, loaded.instruction), ": loads micro-batch ", loaded.first,
+                      " into ", BufferText(program, instruction.operands(operand).buffer()),
+                      " a second time");
+      }
+      next += loaded.count * step;
+    }
+    if (next >= all) continue;
+    return Refuse("'", train.sequence->name(), "': micro-batch ", next, " of ", all,
+                  " is never loaded");
+  }
+  return absl::OkStatus();
+}
+
 // Every micro-batch is loaded once, its tokens, its targets or both; a stage that loads one of them
 // at all loads it of every micro-batch.
 absl::Status CheckLoads(const v1::Program& program, const CheckedSequence& train,
@@ -100,8 +153,7 @@ absl::Status CheckLoads(const v1::Program& program, const CheckedSequence& train
   const v1::StepRules& rules = program.rules();
   const int64_t tokens = int64_t{rules.micro_batch()} * LengthOf(rules, *train.sequence) /
                          AxisSize(program.grid(), v1::CONTEXT);
-  std::vector<std::vector<bool>> loaded(2, std::vector<bool>(rules.micro_batches(), false));
-  bool* const loads[] = {&facts->loads_tokens, &facts->loads_targets};
+  std::vector<Loaded> loads[2];
   for (int i = 0; i < static_cast<int>(train.instructions.size()); ++i) {
     const v1::Instruction& instruction = train.sequence->instructions(i);
     RETURN_IF_ERROR(CheckMicroBatchExists(program, train, i));
@@ -113,22 +165,18 @@ absl::Status CheckLoads(const v1::Program& program, const CheckedSequence& train
         return Refuse(WhereIs(train, i), ": loads ", operand.shape(0), " tokens into ",
                       BufferText(program, operand.buffer()), ", a micro-batch has ", tokens);
       }
-      if (loaded[k][instruction.micro_batch()]) {
-        return Refuse(WhereIs(train, i), ": loads micro-batch ", instruction.micro_batch(),
-                      " into ", BufferText(program, operand.buffer()), " a second time");
-      }
-      loaded[k][instruction.micro_batch()] = true;
-      *loads[k] = true;
+      loads[k].push_back(LoadsOf(train, i));
     }
   }
   for (int k = 0; k < 2; ++k) {
-    const auto missing = std::find(loaded[k].begin(), loaded[k].end(), false);
-    if (!*loads[k] || missing == loaded[k].end()) continue;
-    return Refuse("'", train.sequence->name(), "': micro-batch ", missing - loaded[k].begin(),
-                  " of ", rules.micro_batches(), " is never loaded");
+    if (!loads[k].empty()) RETURN_IF_ERROR(CheckLoadedOnce(program, train, k, loads[k]));
   }
-  if (program.stages() > 1 || (*loads[0] && *loads[1])) return absl::OkStatus();
-  return Refuse("'", train.sequence->name(), "': loads no ", *loads[0] ? "targets" : "tokens");
+  facts->loads_tokens = !loads[0].empty();
+  facts->loads_targets = !loads[1].empty();
+  if (program.stages() > 1 || (facts->loads_tokens && facts->loads_targets))
+    return absl::OkStatus();
+  return Refuse("'", train.sequence->name(), "': loads no ",
+                facts->loads_tokens ? "targets" : "tokens");
 }
 
 // ---- sequences ----------------------------------------------------------------------------------
@@ -145,12 +193,15 @@ absl::Status RunTrain(const v1::Program& program, const StateIndex& state,
                       const CheckedSequence& train, Flow* flow, StageFacts::Training* facts) {
   Gradients gradients(program, state, train, *flow, &facts->shared);
   Updates updates(program, state, train, *flow);
+  FixedPoint point(program, train, flow);
   for (int i = 0; i < static_cast<int>(train.instructions.size()); ++i) {
+    RETURN_IF_ERROR(point.Reach(i));
     RETURN_IF_ERROR(gradients.Check(i));
     RETURN_IF_ERROR(updates.Check(i));
     RETURN_IF_ERROR(gradients.CheckUnused(i));
     RETURN_IF_ERROR(flow->Step(i));
   }
+  RETURN_IF_ERROR(point.Reach(static_cast<int>(train.instructions.size())));
   return updates.CheckComplete();
 }
 

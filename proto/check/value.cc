@@ -35,14 +35,6 @@ std::string AxesText(AxisMask axes) {
   return text.empty() ? "no axis" : text;
 }
 
-uint64_t MicroBatchMark(int micro_batch) {
-  // SplitMix64 (Steele, Lea and Flood 2014): sums of different micro-batches do not collide.
-  uint64_t z = (static_cast<uint64_t>(micro_batch) + 1) * 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 Values::Values(const v1::Grid& grid) : grid_(grid), tensor_(AxisSize(grid, v1::TENSOR)) {}
 
 size_t ValueHash::operator()(const Value& v) const {
@@ -55,8 +47,8 @@ size_t ValueHash::operator()(const Value& v) const {
   const uint64_t words[] = {flags,
                             pair(v.varies, v.parts),
                             pair(v.same_block, v.pipeline_group),
-                            pair(v.micro_batch, v.contributions),
-                            v.fingerprint,
+                            pair(v.micro_batch, static_cast<int64_t>(v.contributions)),
+                            v.marks,
                             pair(v.squared, v.squares),
                             pair(v.summed, v.spoiled_by),
                             pair(v.scatter, v.origin),
@@ -118,7 +110,7 @@ Value Values::Data(int micro_batch) const {
   value.micro_batch = micro_batch;
   if (micro_batch >= 0) {
     value.contributions = 1;
-    value.fingerprint = MicroBatchMark(micro_batch);
+    value.marks = MarkOf(micro_batch);
   }
   return value;
 }
@@ -167,7 +159,7 @@ Value Values::AsInput(const Value& value, int instruction) const {
                    absl::StrCat("computes with a sum over ", AxesText(data & ~value.varies)));
   }
   input.contributions = 1;
-  input.fingerprint = MicroBatchMark(value.micro_batch);
+  input.marks = MarkOf(value.micro_batch);
   return input;
 }
 
@@ -214,7 +206,7 @@ Value Values::Join(const Value& a, const Value& b, int instruction) const {
   value.micro_batch = micro_batch;
   if (micro_batch >= 0) {
     value.contributions = 1;
-    value.fingerprint = MicroBatchMark(micro_batch);
+    value.marks = MarkOf(micro_batch);
   }
   return value;
 }
@@ -246,7 +238,7 @@ Value Values::Add(const Value& a, const Value& b, int instruction) {
   }
   if (a.micro_batch != b.micro_batch) value.micro_batch = kSeveralMicroBatches;
   value.contributions += b.contributions;
-  value.fingerprint += b.fingerprint;
+  value.marks = AddMarks(value.marks, b.marks);
   value.squared = -1;
   return value;
 }

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "proto/check/links.h"
+#include "proto/check/marks.h"
 #include "proto/check/ranges.h"
 #include "proto/grid.h"
 #include "proto/v1/program.pb.h"
@@ -58,10 +59,10 @@ struct Value {
   uint32_t same_block = 1;
   int pipeline_group = -1;  // summed over the stages of this group
   // What was made from which micro-batch. A contribution is one operation that added something;
-  // `fingerprint` is the sum over the contributions of a number that stands for their micro-batch.
+  // `marks` are the micro-batches of all contributions.
   int micro_batch = kNoMicroBatch;
-  uint32_t contributions = 0;
-  uint64_t fingerprint = 0;
+  uint64_t contributions = 0;
+  Marks marks = 0;
   int squared = -1;  // instruction that took its squared norm
   // Of kSquares: index of the list, and the axes that it was summed over.
   int squares = -1;
@@ -89,9 +90,6 @@ struct Value {
 struct ValueHash {
   size_t operator()(const Value& value) const;
 };
-
-// The number that stands for a micro-batch in fingerprints.
-uint64_t MicroBatchMark(int micro_batch);
 
 // A region of shards * shard_elements elements of which each rank holds one shard: its content by
 // element, as values (without scatter) in a table.

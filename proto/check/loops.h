@@ -1,0 +1,38 @@
+// The checker's part on loops, before they are written out: ranges, trip counts and micro-batches
+// make sense; which buffer a value of an iteration lies in, which row of an array an iteration
+// touches and what a wait across iterations means can be said of every iteration; and what is
+// written out is not too much.
+//
+// Out: how many iterations need not be looked at one by one (written.h). Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "proto/v1/program.pb.h"
+
+namespace terrace::check {
+
+inline constexpr int64_t kTripsMax = (int64_t{1} << 31) - 1;
+inline constexpr int64_t kTurnMax = 64;      // iterations
+inline constexpr int64_t kBackWaitMax = 64;  // iterations
+inline constexpr int64_t kSlotMax = 64;      // values before or behind iteration 0
+// What a rank counts on one stream in 31 bits.
+inline constexpr int64_t kPlayedMax = (int64_t{1} << 31) - 1;
+
+// REQUIRES: CheckStructure passed, and CheckSchedule of each sequence. Afterwards loops can be
+// written out.
+absl::Status CheckLoops(const v1::Program& program);
+
+// How many iterations all loops of all stages may leave out alike: those that are left show each
+// meeting of values in the slots, and how stages wait for one another. REQUIRES: CheckLoops passed
+// for each.
+int64_t IterationsLeftOut(absl::Span<const v1::Program> stages);
+
+// Written out so, the sequences stay within the limits of structure.h.
+absl::Status CheckWrittenSize(const v1::Program& program, int64_t left_out);
+
+}  // namespace terrace::check
