@@ -70,8 +70,11 @@ void AddLevel(const Scale& scale, int64_t bytes, const char* name, std::string* 
   *svg += TextAt(kWidth - kRight, y - 4, Anchor::kEnd, absl::StrCat(name, " ", FormatBytes(bytes)));
 }
 
-void AddPhases(const v1::Sequence& sequence, const Scale& scale, std::string* svg) {
-  const auto& instructions = sequence.instructions();
+void AddPhases(const LiveMemory& memory, int sequence, const Scale& scale, std::string* svg) {
+  const auto& instructions = memory.played().program().sequences(sequence).instructions();
+  const auto id = [&](int place) {
+    return memory.Executed(sequence, static_cast<uint32_t>(place)).instruction->id();
+  };
   for (int first = 0; first < instructions.size();) {
     const v1::Phase phase = instructions[first].phase();
     int end = first;
@@ -80,7 +83,7 @@ void AddPhases(const v1::Sequence& sequence, const Scale& scale, std::string* sv
     const PhaseStyle& style = StyleOf(phase);
     *svg +=
         RectAt(left, kTop + kPlotHeight + 6, width, 18, absl::StrCat("fill=\"", style.colour, "\""),
-               absl::StrCat(style.name, ", instructions ", first, " to ", end - 1));
+               absl::StrCat(style.name, ", instructions ", id(first), " to ", id(end - 1)));
     if (width >= kPhaseTextMin) {
       *svg += TextAt(left + width / 2, kTop + kPlotHeight + 19, Anchor::kMiddle, style.name, "ink");
     }
@@ -88,7 +91,8 @@ void AddPhases(const v1::Sequence& sequence, const Scale& scale, std::string* sv
   }
 }
 
-void AddPeak(const MemoryTimeline::Peak& peak, const Scale& scale, std::string* svg) {
+void AddPeak(const MemoryTimeline::Peak& peak, const v1::Instruction& at, const Scale& scale,
+             std::string* svg) {
   const double x = scale.X(peak.instruction);
   const bool right = x > kWidth * 0.8;
   absl::StrAppendFormat(svg,
@@ -96,20 +100,20 @@ void AddPeak(const MemoryTimeline::Peak& peak, const Scale& scale, std::string* 
                         "stroke=\"#1b1f24\" stroke-width=\"1.5\"><title>peak</title></circle>\n",
                         x, scale.Y(peak.bytes));
   *svg += TextAt(right ? kWidth - kRight : x, kHeight - 4, right ? Anchor::kEnd : Anchor::kMiddle,
-                 absl::StrCat("peak at instruction ", peak.instruction));
+                 absl::StrCat("peak at instruction ", at.id()));
 }
 
 // Says what is under the pointer, without a script.
-void AddHover(const v1::Sequence& sequence, const MemoryTimeline& timeline, v1::Tier tier,
+void AddHover(const LiveMemory& memory, int sequence, const MemoryTimeline& timeline, v1::Tier tier,
               const Scale& scale, std::string* svg) {
   for (size_t i = 0; i < timeline.points.size(); ++i) {
     const MemoryTimeline::Point& point = timeline.points[i];
     const int64_t end = i + 1 < timeline.points.size()
                             ? static_cast<int64_t>(timeline.points[i + 1].first_instruction)
                             : scale.instructions;
-    const v1::Instruction& first = sequence.instructions(static_cast<int>(point.first_instruction));
     std::string title =
-        absl::StrCat(InstructionWords(first), "\nlive ", FormatBytes(Total(point.bytes[tier])));
+        absl::StrCat(InstructionWords(memory.Executed(sequence, point.first_instruction)),
+                     "\nlive ", FormatBytes(Total(point.bytes[tier])));
     for (const ClassStyle& style : ClassStyles()) {
       const int64_t bytes = point.bytes[tier][style.buffer_class];
       if (bytes > 0) absl::StrAppend(&title, "\n", style.name, " ", FormatBytes(bytes));
@@ -131,8 +135,8 @@ Picture ChartLegend() {
 
 std::string MemoryChart(const LiveMemory& memory, int sequence, const MemoryTimeline& timeline,
                         v1::Tier tier) {
-  const v1::Program& program = memory.program();
-  const v1::Sequence& shown = program.sequences(sequence);
+  const v1::Sequence& shown = memory.played().program().sequences(sequence);
+  const MemoryTimeline::Peak& peak = timeline.peaks[tier];
   const int64_t arena = memory.ArenaBytes()[tier];
   const Scale scale{.instructions = std::max(1, shown.instructions_size()),
                     .bytes = std::max<int64_t>(1, arena + arena / 16)};
@@ -140,9 +144,9 @@ std::string MemoryChart(const LiveMemory& memory, int sequence, const MemoryTime
   AddAxis(scale, &picture.body);
   AddAreas(timeline, tier, scale, &picture.body);
   AddLevel(scale, arena, "arena", &picture.body);
-  AddPhases(shown, scale, &picture.body);
-  AddPeak(timeline.peaks[tier], scale, &picture.body);
-  AddHover(shown, timeline, tier, scale, &picture.body);
+  AddPhases(memory, sequence, scale, &picture.body);
+  AddPeak(peak, *memory.Executed(sequence, peak.instruction).instruction, scale, &picture.body);
+  AddHover(memory, sequence, timeline, tier, scale, &picture.body);
   return SvgElement(picture, absl::StrCat("Live bytes on ", TierWord(tier), " over one step"));
 }
 

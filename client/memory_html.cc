@@ -26,12 +26,12 @@ std::string Largest(const MemoryTimeline::Peak& peak) {
   HtmlTable table("", {true, true, false, false, false});
   table.Head({"bytes", "of peak", "buffer", "class", "made by"});
   for (const LiveBuffer& live : peak.largest) {
-    table.Add(
-        {FormatBytes(live.buffer->bytes()),
-         PercentText(static_cast<double>(live.buffer->bytes()) /
-                     static_cast<double>(std::max<int64_t>(1, peak.bytes))),
-         Code(live.buffer->name()), ClassWord(live.buffer->class_()),
-         live.made_by == nullptr ? "there all the time" : Code(InstructionWords(*live.made_by))});
+    table.Add({FormatBytes(live.buffer->bytes()),
+               PercentText(static_cast<double>(live.buffer->bytes()) /
+                           static_cast<double>(std::max<int64_t>(1, peak.bytes))),
+               Code(live.buffer->name()), ClassWord(live.buffer->class_()),
+               live.made_by.instruction == nullptr ? "there all the time"
+                                                   : Code(InstructionWords(live.made_by))});
   }
   return Wide(table.Finish());
 }
@@ -41,12 +41,18 @@ int64_t LimitOf(const v1::Program& program, v1::Tier tier) {
   return tier == v1::HOST ? program.host_limit_bytes() : program.nvme_limit_bytes();
 }
 
+std::string LeftOutWords(int64_t iterations) {
+  if (iterations == 0) return "";
+  return absl::StrCat("<p>", iterations,
+                      " iterations of each loop, like those before them, are left out of the "
+                      "picture.</p>\n");
+}
+
 std::string TierSection(const LiveMemory& memory, int sequence, const MemoryTimeline& timeline,
                         const v1::Arena& arena) {
   const v1::Program& program = memory.program();
   const MemoryTimeline::Peak& peak = timeline.peaks[arena.tier()];
-  const auto& instructions = program.sequences(sequence).instructions();
-  const v1::Instruction& at = instructions[static_cast<int>(peak.instruction)];
+  const ExecutedInstruction at = memory.Executed(sequence, peak.instruction);
   const int64_t limit = LimitOf(program, arena.tier());
   std::string section = absl::StrCat(
       "<section><h2>", program.stages() > 1 ? absl::StrCat("stage ", program.stage(), ", ") : "",
@@ -54,6 +60,7 @@ std::string TierSection(const LiveMemory& memory, int sequence, const MemoryTime
       "</b> live at the peak, at instruction ", Code(InstructionWords(at)), "; arena <b>",
       FormatBytes(arena.bytes()), "</b>",
       limit > 0 ? absl::StrCat(", limit ", FormatBytes(limit)) : "", "</p>\n",
+      LeftOutWords(memory.played().left_out()),
       Wide(MemoryChart(memory, sequence, timeline, arena.tier())), Largest(peak), "</section>\n");
   return section;
 }

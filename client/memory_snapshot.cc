@@ -2,6 +2,7 @@
 #include "client/memory_snapshot.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,8 @@ constexpr int64_t kMicrosecondsOfInstruction = 10;  // list order as time
 
 struct Life {
   const v1::Buffer* buffer = nullptr;
-  int first = -1, last = -1;  // instructions; -1: persistent
+  int first = -1, last = -1;  // places in the list of what is executed; -1: persistent
+  std::string made_by;
 };
 
 // What the caching allocator does with a buffer.
@@ -83,9 +85,7 @@ void Frames(const Device& device, const Life& life, Pickle* out) {
   out->BeginList();
   Frame(absl::StrCat(buffer.name(), " (", ClassWord(buffer.class_()), ")"), file, buffer.id(), out);
   if (life.first >= 0) {
-    const v1::Program& program = *device.program;
-    const v1::Instruction& made = program.sequences(TrainOf(program)).instructions(life.first);
-    Frame(InstructionWords(made), "train", life.first, out);
+    Frame(life.made_by, "train", life.first, out);
   } else {
     Frame("persistent", "state", 0, out);
   }
@@ -248,6 +248,16 @@ void Trace(int64_t index, const Device& device, Pickle* out) {
   out->EndList();
 }
 
+// REQUIRES: the sequence is "train".
+Life LifeOf(const LiveMemory& memory, int sequence, uint32_t buffer) {
+  Life life{.buffer = &memory.played().BufferOf(buffer), .made_by = ""};
+  if (life.buffer->lifetime() == v1::PERSISTENT) return life;
+  std::tie(life.first, life.last) = memory.Life(sequence, buffer);
+  if (life.first >= 0)
+    life.made_by = InstructionWords(memory.Executed(sequence, static_cast<uint32_t>(life.first)));
+  return life;
+}
+
 // One more execution of "train" from the state that runs settle in.
 absl::Status ReplayTrain(const LiveMemory& memory, int train, Device* device) {
   const v1::Program& program = *device->program;
@@ -259,19 +269,19 @@ absl::Status ReplayTrain(const LiveMemory& memory, int train, Device* device) {
   RETURN_IF_ERROR(SettleCache(program, events, &cache));
   std::vector<std::byte*> held(program.buffers_size(), nullptr);
   std::vector<bool> retired(program.buffers_size(), false);
-  RETURN_IF_ERROR(ReplaySequence(
-      program, program.sequences(train), events[train], &cache,
-      [&](uint32_t at, const AllocationEvent& event, const BlocksOfBuffers& blocks) {
-        if (event.kind == AllocationEvent::kAllocate) held[event.buffer] = blocks[event.buffer];
-        const auto [first, last] = memory.Life(train, event.buffer);
-        device->changes.push_back({.at = static_cast<int>(at),
-                                   .kind = event.kind,
-                                   .life = {&program.buffers(event.buffer), first, last},
-                                   .address = AddressOf(held[event.buffer]),
-                                   .stream = events[train].stream(event.buffer),
-                                   .retired = retired[event.buffer]});
-        retired[event.buffer] = event.kind == AllocationEvent::kRetire;
-      }));
+  RETURN_IF_ERROR(
+      ReplaySequence(program, program.sequences(train), events[train], &cache,
+                     [&](uint32_t at, const AllocationEvent& event, const BlocksOfBuffers& blocks) {
+                       if (event.kind == AllocationEvent::kAllocate)
+                         held[event.buffer] = blocks[event.buffer];
+                       device->changes.push_back({.at = static_cast<int>(at),
+                                                  .kind = event.kind,
+                                                  .life = LifeOf(memory, train, event.buffer),
+                                                  .address = AddressOf(held[event.buffer]),
+                                                  .stream = events[train].stream(event.buffer),
+                                                  .retired = retired[event.buffer]});
+                       retired[event.buffer] = event.kind == AllocationEvent::kRetire;
+                     }));
   device->segments = cache.Snapshot();
   return absl::OkStatus();
 }
@@ -282,15 +292,12 @@ absl::Status AddDevices(const v1::Program& program, std::vector<Device>* devices
   if (sequence < 0) return absl::InvalidArgumentError("the program has no train sequence");
   for (const v1::Arena& arena : program.arenas()) {
     Device& device = devices->emplace_back(Device{&program, &arena, {}});
-    for (const v1::Buffer& buffer : program.buffers()) {
+    for (const v1::Buffer& buffer : memory.played().program().buffers()) {
       if (buffer.class_() == v1::EXTERNAL || buffer.arena() != arena.id()) continue;
-      const auto [first, last] = memory.Life(sequence, buffer.id());
       if (IsDynamic(program, buffer)) continue;
-      if (buffer.lifetime() == v1::PERSISTENT) {
-        device.lives.push_back({&buffer, -1, -1});
-      } else if (first >= 0) {
-        device.lives.push_back({&buffer, first, last});
-      }
+      Life life = LifeOf(memory, sequence, buffer.id());
+      if (life.first >= 0 || buffer.lifetime() == v1::PERSISTENT)
+        device.lives.push_back(std::move(life));
     }
     std::stable_sort(device.lives.begin(), device.lives.end(), [](const Life& a, const Life& b) {
       return a.buffer->offset() < b.buffer->offset();

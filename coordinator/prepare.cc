@@ -39,19 +39,6 @@ Budget ForChoosing(const v1::JobSpec& spec, const Budget& budget) {
   return reference;
 }
 
-double LastEnd(const Simulation& simulation) {
-  double last = 0;
-  for (const SimulatedStage& stage : simulation.stages) {
-    for (const RunInstruction& run : stage.instructions) last = std::max(last, run.end_seconds);
-  }
-  return last;
-}
-
-// A sample's pictures are of what its programs do.
-void DrawSample(const Evaluated& sample, Prepared* prepared) {
-  if (!sample.shorter.empty()) prepared->simulation.step_seconds = LastEnd(prepared->simulation);
-}
-
 // What may be changed, tried: shown beside a plan that does not fit.
 constexpr size_t kChangesShown = 3;
 
@@ -84,7 +71,6 @@ absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, co
   ReportSearch(searched, searched.evaluated.size(), &prepared.plan);
   prepared.programs = nearest.programs;
   prepared.simulation = nearest.simulation;
-  DrawSample(nearest, &prepared);
   return prepared;
 }
 
@@ -128,7 +114,6 @@ absl::StatusOr<Prepared> Chosen(const v1::JobSpec& spec, const Model& model, con
   RETURN_IF_ERROR(CheckDriveLife(spec, prepared.plan));
   prepared.programs = std::move(chosen.programs);
   prepared.simulation = std::move(chosen.simulation);
-  DrawSample(chosen, &prepared);
   return prepared;
 }
 

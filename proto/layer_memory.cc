@@ -38,10 +38,11 @@ Place PlaceInName(const std::string& name) {
   return kOther;
 }
 
-// By buffer.
-std::vector<Place> PlacesOf(const v1::Program& program, const v1::Sequence& sequence) {
+// By buffer of the list.
+std::vector<Place> PlacesOf(const PlayedProgram& played, const v1::Sequence& sequence) {
   std::vector<Place> places;
-  for (const v1::Buffer& buffer : program.buffers()) places.push_back(PlaceInName(buffer.name()));
+  for (const v1::Buffer& buffer : played.program().buffers())
+    places.push_back(PlaceInName(played.BufferOf(buffer.id()).name()));
   for (const v1::Instruction& instruction : sequence.instructions()) {
     if (instruction.layer() < 0) continue;
     for (const v1::Operand& operand : instruction.operands()) {
@@ -94,9 +95,11 @@ std::map<uint32_t, Parts> GradientParts(const v1::Program& program, const v1::Se
 }
 
 // By buffer. What nobody claims of a bucket is of no layer.
-std::vector<std::vector<Share>> SharesOf(const v1::Program& program, const v1::Sequence& sequence) {
+std::vector<std::vector<Share>> SharesOf(const PlayedProgram& played,
+                                         const v1::Sequence& sequence) {
+  const v1::Program& program = played.program();
   std::vector<std::vector<Share>> shares;
-  const std::vector<Place> places = PlacesOf(program, sequence);
+  const std::vector<Place> places = PlacesOf(played, sequence);
   for (const v1::Buffer& buffer : program.buffers()) {
     shares.push_back({{places[buffer.id()], buffer.bytes()}});
   }
@@ -121,29 +124,31 @@ class Layers {
   Layers(const LiveMemory& memory, int sequence)
       : memory_(memory),
         sequence_(sequence),
-        list_(memory.program().sequences(sequence)),
-        shares_(SharesOf(memory.program(), list_)) {}
+        program_(memory.played().program()),
+        list_(program_.sequences(sequence)),
+        shares_(SharesOf(memory.played(), list_)) {}
 
-  // The instruction at which the tier holds most: the first of them.
+  // The place in the list at which the tier holds most: the first of them.
   uint32_t Peak(v1::Tier tier) const {
     const std::vector<int64_t> held = Course(tier, nullptr);
     return static_cast<uint32_t>(std::max_element(held.begin(), held.end()) - held.begin());
   }
 
-  LayerMemory At(v1::Tier tier, uint32_t instruction) const {
-    const v1::Instruction& here = list_.instructions(static_cast<int>(instruction));
-    LayerMemory result{.stage = memory_.program().stage(),
+  // `at`: a place in the list.
+  LayerMemory At(v1::Tier tier, uint32_t at) const {
+    const ExecutedInstruction here = memory_.Executed(sequence_, at);
+    LayerMemory result{.stage = program_.stage(),
                        .tier = tier,
-                       .instruction = instruction,
+                       .instruction = here.instruction->id(),
                        .words = InstructionWords(here)};
     std::map<Place, LayerHeld> layers;
-    for (const v1::Buffer& buffer : memory_.program().buffers()) {
+    for (const v1::Buffer& buffer : program_.buffers()) {
       if (!IsIn(buffer, tier)) continue;
       const auto [first, last] = LifeOf(buffer);
-      const auto at = static_cast<int32_t>(instruction);
+      const auto index = static_cast<int32_t>(at);
       for (const Share& share : shares_[buffer.id()]) {
         LayerHeld& layer = layers[share.place];
-        if (first <= at && at <= last) layer.bytes[buffer.class_()] += share.bytes;
+        if (first <= index && index <= last) layer.bytes[buffer.class_()] += share.bytes;
       }
     }
     for (auto& [place, layer] : layers) {
@@ -157,7 +162,7 @@ class Layers {
 
   std::vector<v1::Tier> Tiers() const {
     std::vector<v1::Tier> tiers;
-    for (const v1::Arena& arena : memory_.program().arenas()) {
+    for (const v1::Arena& arena : program_.arenas()) {
       if (arena.bytes() > 0 && list_.instructions_size() > 0) tiers.push_back(arena.tier());
     }
     return tiers;
@@ -165,10 +170,9 @@ class Layers {
 
  private:
   bool IsIn(const v1::Buffer& buffer, v1::Tier tier) const {
-    const v1::Program& program = memory_.program();
     return buffer.class_() != v1::EXTERNAL &&
-           buffer.arena() < static_cast<uint32_t>(program.arenas_size()) &&
-           program.arenas(static_cast<int>(buffer.arena())).tier() == tier;
+           buffer.arena() < static_cast<uint32_t>(program_.arenas_size()) &&
+           program_.arenas(static_cast<int>(buffer.arena())).tier() == tier;
   }
   // Instructions in list order; the first is behind the last of a buffer that the sequence does not
   // use.
@@ -180,7 +184,7 @@ class Layers {
   // Bytes by instruction: of all layers, or of the one at `place`.
   std::vector<int64_t> Course(v1::Tier tier, const Place* place) const {
     std::vector<int64_t> change(static_cast<size_t>(list_.instructions_size()) + 1);
-    for (const v1::Buffer& buffer : memory_.program().buffers()) {
+    for (const v1::Buffer& buffer : program_.buffers()) {
       if (!IsIn(buffer, tier)) continue;
       const auto [first, last] = LifeOf(buffer);
       if (first > last) continue;
@@ -197,6 +201,7 @@ class Layers {
 
   const LiveMemory& memory_;
   const int sequence_;
+  const v1::Program& program_;  // the list
   const v1::Sequence& list_;
   const std::vector<std::vector<Share>> shares_;  // by buffer
 };
@@ -213,7 +218,8 @@ std::vector<LayerMemory> LayersAtPeak(const LiveMemory& memory, int sequence) {
 std::vector<LayerMemory> LayersAt(const LiveMemory& memory, int sequence, uint32_t instruction) {
   const Layers layers(memory, sequence);
   std::vector<LayerMemory> tiers;
-  for (const v1::Tier tier : layers.Tiers()) tiers.push_back(layers.At(tier, instruction));
+  for (const v1::Tier tier : layers.Tiers())
+    tiers.push_back(layers.At(tier, memory.PlaceOf(sequence, instruction)));
   return tiers;
 }
 

@@ -29,7 +29,7 @@ struct LayerHeld {
 struct LayerMemory {
   uint32_t stage = 0;
   v1::Tier tier = v1::TIER_UNSPECIFIED;
-  uint32_t instruction = 0;       // id
+  uint32_t instruction = 0;       // id; of a loop's, in the iteration that `words` name
   std::string words;              // of the instruction, as InstructionWords() has them
   std::vector<LayerHeld> layers;  // embedding first, head and other last; those that hold nothing
                                   // at any instruction are left out
@@ -38,7 +38,8 @@ struct LayerMemory {
 // Of each tier with an arena, at the instruction at which it holds most. REQUIRES: the sequence is
 // one of the program.
 std::vector<LayerMemory> LayersAtPeak(const LiveMemory& memory, int sequence);
-// The same at the given instruction. REQUIRES: it is one of the sequence.
+// The same at the given instruction, of a loop's in an iteration in its middle. REQUIRES: it is one
+// of the sequence.
 std::vector<LayerMemory> LayersAt(const LiveMemory& memory, int sequence, uint32_t instruction);
 
 }  // namespace terrace

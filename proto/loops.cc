@@ -53,6 +53,15 @@ bool HasLoops(const v1::Program& program) {
                      [](const v1::Sequence& sequence) { return sequence.loops_size() > 0; });
 }
 
+bool LoopsFit(const v1::Sequence& sequence) {
+  int64_t end = 0;
+  for (const v1::Loop& loop : sequence.loops()) {
+    if (loop.first() < end || loop.count() == 0 || loop.trips() == 0) return false;
+    end = int64_t{loop.first()} + loop.count();
+  }
+  return end <= sequence.instructions_size();
+}
+
 int64_t PlayedInstructions(const v1::Sequence& sequence) {
   int64_t played = sequence.instructions_size();
   for (const v1::Loop& loop : sequence.loops())
@@ -80,6 +89,11 @@ LoopIndex::LoopIndex(const v1::Sequence& sequence)
 bool LoopIndex::IsBehindALoop(int instruction) const {
   return loop_of_[instruction] == kNoLoop && sequence_.loops_size() > 0 &&
          sequence_.loops(0).first() < static_cast<uint32_t>(instruction);
+}
+
+int64_t LoopIndex::TripsOf(int instruction) const {
+  const int loop = loop_of_[instruction];
+  return loop == kNoLoop ? 1 : sequence_.loops(loop).trips();
 }
 
 int64_t LoopIndex::ValueOf(const v1::Operand& operand, int instruction, int64_t iteration) const {
@@ -132,13 +146,17 @@ int64_t IterationsThatShow(const v1::Program& program) {
 }
 
 int64_t IterationsToLeaveOut(const v1::Program& program) {
+  return IterationsToLeaveOut(program, IterationsThatShow(program));
+}
+
+int64_t IterationsToLeaveOut(const v1::Program& program, int64_t kept) {
   const int64_t turn = TurnOf(program);
   int64_t trips = 0;
   for (const v1::Sequence& sequence : program.sequences()) {
     for (const v1::Loop& loop : sequence.loops())
       trips = trips == 0 ? loop.trips() : std::min(trips, int64_t{loop.trips()});
   }
-  return std::max<int64_t>(0, trips - IterationsThatShow(program)) / turn * turn;
+  return std::max<int64_t>(0, trips - kept) / turn * turn;
 }
 
 namespace {
@@ -300,6 +318,7 @@ class Writer {
 
 WrittenOut WriteOut(const v1::Program& program, int64_t leave_out) {
   WrittenOut out;
+  out.left_out = leave_out;
   out.program = program;
   out.program.clear_sequences();
   for (int id = 0; id < program.buffers_size(); ++id) out.buffers.push_back(id);

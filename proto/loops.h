@@ -23,17 +23,23 @@ inline constexpr int kNoLoop = -1;
 
 bool HasLoops(const v1::Program& program);
 
+// Whether the loops lie inside the sequence, in order, without overlap, and each has instructions
+// and trips.
+bool LoopsFit(const v1::Sequence& sequence);
+
 // How many instructions a rank executes: each of a body once an iteration.
 int64_t PlayedInstructions(const v1::Sequence& sequence);
 
 class LoopIndex {
  public:
-  // REQUIRES: the loops lie inside the sequence, in order, and do not overlap.
+  // REQUIRES: LoopsFit.
   explicit LoopIndex(const v1::Sequence& sequence);
 
   // Index in Sequence.loops; kNoLoop for an instruction outside.
   int LoopOf(int instruction) const { return loop_of_[instruction]; }
   bool IsBehindALoop(int instruction) const;
+  // How often the instruction is executed: what is summed over a step counts it so often.
+  int64_t TripsOf(int instruction) const;
   // Which value of its buffers the operand touches. REQUIRES: operand.slots() > 0; `iteration` is 0
   // outside of loops.
   int64_t ValueOf(const v1::Operand& operand, int instruction, int64_t iteration) const;
@@ -58,6 +64,8 @@ int64_t IterationsThatShow(const v1::Program& program);
 // The most iterations that may be left out of every loop so that those which show all remain; a
 // multiple of the turn. 0: none.
 int64_t IterationsToLeaveOut(const v1::Program& program);
+// The same so that `kept` iterations remain of each loop.
+int64_t IterationsToLeaveOut(const v1::Program& program, int64_t kept);
 
 struct WrittenOut {
   // Without loops. `rules` are those of the micro-batches that are left. Buffers 0 to
@@ -77,6 +85,7 @@ struct WrittenOut {
     int64_t iteration = 0;  // of what was left in; 0 outside of loops
   };
   std::vector<std::vector<Played>> played;  // by sequence and instruction
+  int64_t left_out = 0;                     // iterations of each loop
 };
 
 // REQUIRES: LoopIndex can be made of every sequence; `leave_out` is a multiple as above and below

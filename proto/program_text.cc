@@ -6,14 +6,15 @@
 #include <cstddef>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "kernels/tensor_view.h"
 #include "proto/allocation_events.h"
 #include "proto/caching_need.h"
 #include "proto/grid.h"
+#include "proto/listing_words.h"
+#include "proto/loops.h"
+#include "proto/sequence_text.h"
 #include "proto/state_layout.h"
 #include "proto/text_table.h"
 
@@ -22,143 +23,9 @@ namespace {
 
 constexpr TextTable::Column kRight = {.align = TextTable::Align::kRight};
 
-// An enum value as listings write it: lower case; a value of a newer version as its number.
-template <typename Enum>
-std::string EnumText(Enum value, const std::string& (*name)(Enum)) {
-  const std::string& text = name(value);
-  return text.empty() ? absl::StrCat(static_cast<int>(value)) : absl::AsciiStrToLower(text);
-}
-
-std::string PhaseText(v1::Phase phase) {
-  if (phase == v1::OPTIMIZER_STEP) return "optimizer";
-  return phase == v1::PHASE_UNSPECIFIED ? "-" : EnumText(phase, &v1::Phase_Name<v1::Phase>);
-}
-
 template <typename Numbers>
 std::string ShapeText(const Numbers& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ","), "]");
-}
-
-std::string IndexText(int32_t index) { return index < 0 ? "-" : absl::StrCat(index); }
-
-std::string BufferName(const v1::Program& program, uint32_t id) {
-  if (id >= static_cast<uint32_t>(program.buffers_size())) return absl::StrCat("?", id);
-  return program.buffers(id).name();
-}
-
-char AccessLetter(v1::Access access) {
-  switch (access) {
-    case v1::READ:
-      return 'r';
-    case v1::WRITE:
-      return 'w';
-    case v1::UPDATE:
-      return 'u';
-    default:
-      return '?';
-  }
-}
-
-std::string OperandText(const v1::Program& program, const v1::Operand& operand) {
-  if (operand.access() == v1::ACCESS_UNSPECIFIED) return "-";
-  std::string text = absl::StrCat(std::string(1, AccessLetter(operand.access())), ":",
-                                  BufferName(program, operand.buffer()));
-  if (operand.offset() != 0) absl::StrAppend(&text, "+", operand.offset());
-  return text;
-}
-
-int64_t BytesOf(const v1::Operand& operand) {
-  if (!v1::DType_IsValid(operand.dtype()) || operand.dtype() == v1::DTYPE_UNSPECIFIED) return 0;
-  int64_t bytes = kernels::SizeOf(static_cast<kernels::DType>(operand.dtype()));
-  for (int64_t size : operand.shape()) bytes *= size;
-  return bytes;
-}
-
-// "nvme_load 4 x 8.0 MiB"; of pieces of several sizes "to_host 3 pieces, 9.5 KiB".
-std::string CopyText(const v1::Instruction& instruction) {
-  const int pieces = instruction.operands_size() / 2;
-  int64_t bytes = 0;
-  bool alike = true;
-  for (int to = 1; to < instruction.operands_size(); to += 2) {
-    bytes += BytesOf(instruction.operands(to));
-    alike = alike && BytesOf(instruction.operands(to)) == BytesOf(instruction.operands(1));
-  }
-  std::string text =
-      absl::StrCat(EnumText(instruction.copy().kind(), &v1::CopyKind_Name<v1::CopyKind>), " ");
-  if (pieces <= 1) return absl::StrCat(text, FormatBytes(bytes));
-  if (alike) return absl::StrCat(text, pieces, " x ", FormatBytes(bytes / pieces));
-  return absl::StrCat(text, pieces, " pieces, ", FormatBytes(bytes));
-}
-
-std::string OpText(const v1::Program& program, const v1::Instruction& instruction) {
-  switch (instruction.kind_case()) {
-    case v1::Instruction::kCompute:
-      return instruction.compute().op();
-    case v1::Instruction::kCollective: {
-      const v1::CollectiveOp& op = instruction.collective();
-      const bool known = op.group() < static_cast<uint32_t>(program.groups_size());
-      return absl::StrCat(
-          EnumText(op.kind(), &v1::CollectiveKind_Name<v1::CollectiveKind>), " ",
-          known ? program.groups(op.group()).name() : absl::StrCat("?", op.group()));
-    }
-    case v1::Instruction::kTransfer: {
-      const v1::TransferOp& op = instruction.transfer();
-      const bool known = op.group() < static_cast<uint32_t>(program.groups_size());
-      return absl::StrCat(
-          EnumText(op.kind(), &v1::TransferKind_Name<v1::TransferKind>),
-          op.kind() == v1::SEND ? " to stage " : " from stage ", op.peer_stage(), " ",
-          known ? program.groups(op.group()).name() : absl::StrCat("?", op.group()));
-    }
-    case v1::Instruction::kInput:
-      return EnumText(instruction.input().kind(), &v1::InputKind_Name<v1::InputKind>);
-    case v1::Instruction::kOutput:
-      return EnumText(instruction.output().kind(), &v1::OutputKind_Name<v1::OutputKind>);
-    case v1::Instruction::kCopy:
-      return CopyText(instruction);
-    case v1::Instruction::KIND_NOT_SET:
-      break;
-  }
-  return "?";
-}
-
-std::string OperandsText(const v1::Program& program, const v1::Instruction& instruction) {
-  std::string text = absl::StrJoin(instruction.operands(), " ",
-                                   [&program](std::string* out, const v1::Operand& operand) {
-                                     out->append(OperandText(program, operand));
-                                   });
-  if (instruction.compute().workspace().access() != v1::ACCESS_UNSPECIFIED) {
-    const v1::Operand& workspace = instruction.compute().workspace();
-    absl::StrAppend(&text, " ws:", BufferName(program, workspace.buffer()));
-    if (workspace.offset() != 0) absl::StrAppend(&text, "+", workspace.offset());
-  }
-  return text;
-}
-
-std::string WaitsText(const v1::Instruction& instruction) {
-  if (instruction.waits_size() == 0) return "";
-  return absl::StrCat("after ",
-                      absl::StrJoin(instruction.waits(), " ", [](std::string* out, uint32_t id) {
-                        absl::StrAppendFormat(out, "%04d", id);
-                      }));
-}
-
-std::string StreamName(const v1::Program& program, uint32_t id) {
-  if (id >= static_cast<uint32_t>(program.streams_size())) return absl::StrCat("?", id);
-  return program.streams(id).name();
-}
-
-void PrintSequence(const v1::Program& program, const v1::Sequence& sequence, std::string* out) {
-  absl::StrAppend(out, "\nsequence ", sequence.name(), "  ", sequence.instructions_size(),
-                  " instructions\n");
-  TextTable table({{}, {}, {}, kRight, kRight, {}, {.width_max = 64}, {}, {}});
-  table.Add({"id", "stream", "phase", "layer", "mb", "op", "operands", "waits", "text"});
-  for (const v1::Instruction& instruction : sequence.instructions()) {
-    table.Add({absl::StrFormat("%04d", instruction.id()), StreamName(program, instruction.stream()),
-               PhaseText(instruction.phase()), IndexText(instruction.layer()),
-               IndexText(instruction.micro_batch()), OpText(program, instruction),
-               OperandsText(program, instruction), WaitsText(instruction), instruction.text()});
-  }
-  table.AppendTo(out);
 }
 
 struct Uses {
@@ -173,9 +40,13 @@ std::vector<Uses> FindUses(const v1::Program& program) {
                         int64_t position) {
     if (operand.access() == v1::ACCESS_UNSPECIFIED || operand.buffer() >= uses.size()) return;
     if (program.buffers(operand.buffer()).sequence() != sequence.name()) return;
-    Uses& use = uses[operand.buffer()];
-    if (use.first < 0) use.first = position;
-    use.last = position;
+    // In a loop an operand touches all of its slots sooner or later.
+    const int64_t end = int64_t{operand.buffer()} + std::max<int64_t>(1, operand.slots());
+    for (int64_t id = operand.buffer(); id < std::min<int64_t>(end, program.buffers_size()); ++id) {
+      Uses& use = uses[id];
+      if (use.first < 0) use.first = position;
+      use.last = position;
+    }
   };
   for (const v1::Sequence& sequence : program.sequences()) {
     for (int i = 0; i < sequence.instructions_size(); ++i) {
@@ -312,12 +183,14 @@ void PrintState(const v1::Program& program, std::string* out) {
 std::string LimitText(int64_t bytes) { return bytes == 0 ? "none" : FormatBytes(bytes); }
 
 void PrintHeader(const v1::Program& program, std::string* out) {
-  int instructions = 0;
-  for (const v1::Sequence& sequence : program.sequences())
+  int64_t instructions = 0, executed = 0;
+  for (const v1::Sequence& sequence : program.sequences()) {
     instructions += sequence.instructions_size();
+    executed += PlayedInstructions(sequence);
+  }
   absl::StrAppend(out, "program ", program.job(), "  stage ", program.stage(), " of ",
                   program.stages(), "  ranks ", program.ranks(), "  threads ", program.threads(),
-                  "  ", instructions, " instructions\n");
+                  "  ", CountText(instructions, executed), "\n");
   PrintGrid(program.grid(), out);
   PrintArenas(program, out);
   absl::StrAppend(out, "outside   ", FormatBytes(program.external_bytes()), "  limit ",
@@ -357,7 +230,7 @@ std::string ProgramText(const v1::Program& program, const ProgramTextOptions& op
   }
   for (const v1::Sequence& sequence : program.sequences()) {
     if (options.sequence.empty() || sequence.name() == options.sequence) {
-      PrintSequence(program, sequence, &out);
+      AppendSequence(program, sequence, &out);
     }
   }
   return out;

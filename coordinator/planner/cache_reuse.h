@@ -20,8 +20,8 @@
 namespace terrace {
 
 // By instruction, 0 to 1, of a step that follows others like it; all 0 for a cache of 0 bytes.
-// Takes instructions in their order, and addresses of a program whose buffers are placed; buffers
-// that get their places while the step runs are held apart.
+// Takes a sequence without loops, instructions in their order, and addresses of a program whose
+// buffers are placed; buffers that get their places while the step runs are held apart.
 std::vector<double> CachedShares(const v1::Program& program, const v1::Sequence& sequence,
                                  int64_t cache_bytes);
 

@@ -1,6 +1,6 @@
 // How many bytes of the device arena hold something live, over the time of a simulated sequence.
 // A STEP buffer is live from the start of the first instruction that names it to the end of the
-// last; a PERSISTENT one always.
+// last; a PERSISTENT one always. The sequence has no loops (proto/played_program.h).
 //
 // Pure and thread-safe.
 //

@@ -10,7 +10,9 @@
 #include "base/strings.h"
 #include "coordinator/planner/cache_reuse.h"
 #include "coordinator/planner/instruction_time.h"
+#include "coordinator/planner/steady_play.h"
 #include "proto/grid.h"
+#include "proto/played_program.h"
 
 namespace terrace {
 namespace {
@@ -64,12 +66,8 @@ class Summary {
       }
     }
     for (int stage = 0; stage < static_cast<int>(inputs_.size()); ++stage) AddStage(stage);
-    double compute = 0, bubble = 0;
-    for (const SimulatedStage& stage : result_.stages) {
-      compute += stage.compute_seconds;
-      bubble += stage.bubble_seconds;
-    }
-    if (compute > 0) result_.bubble_ratio = bubble / compute;
+    result_.played_seconds = result_.step_seconds;
+    Conclude(&result_);
     return std::move(result_);
   }
 
@@ -79,19 +77,10 @@ class Summary {
     SimulatedStage stage = {.stage = program.stage(), .instructions = run_[index]};
     for (const v1::Stream& stream : program.streams()) stage.streams.push_back({stream.name()});
     AddInstructions(index, &stage);
-    if (stage.compute_seconds > 0) {
-      stage.bubble_ratio = stage.bubble_seconds / stage.compute_seconds;
-    }
     stage.memory = MemoryCurve(program, *inputs_[index].sequence, run_[index]);
     for (const MemoryPoint& point : stage.memory) {
       stage.peak_bytes = std::max(stage.peak_bytes, point.bytes);
     }
-    result_.compute_seconds = std::max(result_.compute_seconds, stage.compute_seconds);
-    result_.optimizer_seconds = std::max(result_.optimizer_seconds, stage.optimizer_seconds);
-    result_.exposed_communication_seconds =
-        std::max(result_.exposed_communication_seconds, stage.exposed_communication_seconds);
-    result_.exposed_offload_seconds =
-        std::max(result_.exposed_offload_seconds, stage.exposed_offload_seconds);
     result_.stages.push_back(std::move(stage));
   }
 
@@ -102,9 +91,13 @@ class Summary {
       const v1::Instruction& instruction = input.sequence->instructions(i);
       const RunInstruction& run = run_[index][i];
       const double seconds = run.end_seconds - run.start_seconds;
-      stage->streams[instruction.stream()].busy_seconds += seconds;
+      SimulatedStream& stream = stage->streams[instruction.stream()];
+      stream.busy_seconds += seconds;
+      if (instruction.phase() == v1::OPTIMIZER_STEP) stream.optimizer_seconds += seconds;
       if (input.program->streams(instruction.stream()).kind() != v1::COMPUTE) continue;
       stage->compute_seconds += seconds;
+      if (v1::Phase_IsValid(instruction.phase()))
+        stage->phase_seconds[instruction.phase()] += seconds;
       if (instruction.phase() == v1::OPTIMIZER_STEP) stage->optimizer_seconds += seconds;
       DivideIdle(index, free, run.after, stage);
       free = run.end_seconds;
@@ -159,23 +152,51 @@ class Summary {
   Simulation result_;
 };
 
-}  // namespace
-
-absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::string_view sequence,
-                                    const v1::HardwareProfile& profile) {
-  const InstructionTime time(profile);
+// Plays the step in which each loop has so many iterations fewer.
+absl::StatusOr<Simulation> Play(absl::Span<const v1::Program> stages, std::string_view sequence,
+                                int64_t leave_out, const InstructionTime& time,
+                                const v1::HardwareProfile& profile) {
+  std::vector<PlayedProgram> played;
+  for (const v1::Program& program : stages) played.emplace_back(&program, leave_out);
   std::vector<StageInput> inputs;
+  for (const PlayedProgram& stage : played) {
+    ASSIGN_OR_RETURN(inputs.emplace_back(), ReadStage(stage.program(), sequence, time, profile));
+  }
+  JointRun run(inputs, profile);
+  RETURN_IF_ERROR(run.Run());
+  Simulation simulation = Summary(inputs, run.instructions()).Make();
+  for (size_t i = 0; i < played.size(); ++i) simulation.stages[i].written = played[i].written();
+  return simulation;
+}
+
+absl::Status CheckStages(absl::Span<const v1::Program> stages) {
   std::set<uint32_t> seen;
   for (const v1::Program& program : stages) {
     if (!seen.insert(program.stage()).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("stage ", program.stage(), " is given twice; one program a stage"));
     }
-    ASSIGN_OR_RETURN(inputs.emplace_back(), ReadStage(program, sequence, time, profile));
+    for (const v1::Sequence& sequence : program.sequences()) {
+      if (LoopsFit(sequence)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", sequence '",
+                                                     sequence.name(),
+                                                     "': its loops are not parts of it in order"));
+    }
   }
-  JointRun run(inputs, profile);
-  RETURN_IF_ERROR(run.Run());
-  return Summary(inputs, run.instructions()).Make();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::string_view sequence,
+                                    const v1::HardwareProfile& profile) {
+  RETURN_IF_ERROR(CheckStages(stages));
+  const InstructionTime time(profile);
+  const auto play = [&](int64_t leave_out) {
+    return Play(stages, sequence, leave_out, time, profile);
+  };
+  if (std::none_of(stages.begin(), stages.end(), &HasLoops)) return play(0);
+  return PlayUntilSteady(stages, sequence, play);
 }
 
 absl::StatusOr<Simulation> Simulate(const v1::Program& program, std::string_view sequence,

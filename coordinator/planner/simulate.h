@@ -10,6 +10,11 @@
 // exposed offload; those in which it worked on other streams are loading. After its last
 // instruction a stage waits for the one that ends the step.
 //
+// Of programs with loops the stages play together a step of few iterations, and then longer ones
+// until each further iteration takes all streams the same: seconds are those of the whole step,
+// `instructions` and `memory` those of the shortest play. Where that never comes, seconds are as
+// exact as the longest play tells.
+//
 // Instructions that run at the same time slow each other down where they share a link between tiers
 // or, on the CPU backend, cores (pace.h): then computation is longer for what runs beside it, and
 // nothing is hidden for free.
@@ -19,7 +24,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "coordinator/planner/memory_curve.h"
+#include "proto/loops.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 
@@ -34,7 +42,8 @@ namespace terrace {
 
 struct SimulatedStream {
   std::string name;
-  double busy_seconds = 0;  // over step_seconds: its utilisation
+  double busy_seconds = 0;       // over step_seconds: its utilisation
+  double optimizer_seconds = 0;  // part of busy_seconds
 };
 struct SimulatedStage {
   uint32_t stage = 0;
@@ -43,16 +52,23 @@ struct SimulatedStage {
   double exposed_offload_seconds = 0;
   double bubble_seconds = 0;
   double loading_seconds = 0;
-  double optimizer_seconds = 0;          // part of compute_seconds
-  double exposed_optimizer_seconds = 0;  // part of exposed_offload_seconds
-  double bubble_ratio = 0;               // bubble over compute
+  double optimizer_seconds = 0;                             // part of compute_seconds
+  double exposed_optimizer_seconds = 0;                     // part of exposed_offload_seconds
+  double bubble_ratio = 0;                                  // bubble over compute
+  std::array<double, v1::Phase_ARRAYSIZE> phase_seconds{};  // of compute_seconds, by v1::Phase
   std::vector<SimulatedStream> streams;
-  std::vector<RunInstruction> instructions;  // by id; `after` counts the programs given
+  // Of a program with loops: what was played, PlayedProgram::written(); null otherwise. shared_ptr:
+  // copies of a simulation share it.
+  std::shared_ptr<const WrittenOut> written;
+  // By id, or by place in what was played; `after` counts the programs given.
+  std::vector<RunInstruction> instructions;
   std::vector<MemoryPoint> memory;
   int64_t peak_bytes = 0;  // of the device arena: the most that is live
 };
 struct Simulation {
   double step_seconds = 0;
+  double played_seconds = 0;  // until the last of `instructions` has ended
+  int64_t left_out = 0;       // iterations of each loop that `instructions` and `memory` lack
   // Of the stage that computes longest, that communicates longest and so on.
   double compute_seconds = 0;
   double exposed_communication_seconds = 0;

@@ -12,6 +12,7 @@
 #include "coordinator/prepare/sample_bytes.h"
 #include "proto/arena_pages.h"
 #include "proto/caching_need.h"
+#include "proto/played_program.h"
 
 namespace terrace {
 namespace {
@@ -33,6 +34,7 @@ void AddLargest(v1::Tier tier, const BytesByClass& most, v1::StageMemory* memory
   }
 }
 
+// `program` and those below have no loops.
 void ReportArena(const v1::Program& program, const v1::Arena& arena, v1::StageMemory* memory) {
   BytesByClass bytes = PeakOf(program, arena.id()).bytes;
   for (const v1::Buffer& buffer : program.buffers()) {
@@ -49,21 +51,26 @@ int64_t LimitOf(const v1::Program& program, v1::Tier tier) {
 }
 
 // "train 0123 matmul_grad, backward of layer 4".
-std::string InstructionText(const v1::Sequence& sequence, int64_t position) {
+std::string InstructionText(const PlayedProgram& played, const v1::Sequence& sequence,
+                            int64_t position) {
   if (position < 0 || position >= sequence.instructions_size()) return "the end of the step";
-  const v1::Instruction& instruction = sequence.instructions(static_cast<int>(position));
-  return absl::StrFormat("%s %04d %s", sequence.name(), instruction.id(), instruction.text());
+  const auto at = static_cast<int>(position);
+  return absl::StrFormat("%s %04d %s", sequence.name(),
+                         played.PlayedAt(played.IndexOf(sequence), at).instruction,
+                         sequence.instructions(at).text());
 }
 
 constexpr int kLargest = 8;
 
-v1::Binding BindingOf(const v1::Program& program, const v1::Arena& arena) {
+v1::Binding BindingOf(const v1::Program& original, const v1::Arena& arena) {
   v1::Binding binding;
+  const PlayedProgram played(&original);
+  const v1::Program& program = played.program();
   const SequencePeak peak = PeakOf(program, arena.id());
   const std::vector<Life> lives =
       peak.sequence == nullptr ? std::vector<Life>() : Liveness(program, *peak.sequence);
   if (peak.sequence != nullptr) {
-    binding.set_instruction(InstructionText(*peak.sequence, peak.time));
+    binding.set_instruction(InstructionText(played, *peak.sequence, peak.time));
   }
   std::vector<int> alive;
   for (int i = 0; i < program.buffers_size(); ++i) {
@@ -81,11 +88,11 @@ v1::Binding BindingOf(const v1::Program& program, const v1::Arena& arena) {
   for (const int i : alive) {
     const v1::Buffer& buffer = program.buffers(i);
     v1::Binding::Holder* holder = binding.add_largest();
-    holder->set_name(buffer.name());
+    holder->set_name(played.BufferOf(static_cast<uint32_t>(i)).name());
     holder->set_class_(buffer.class_());
     holder->set_bytes(buffer.bytes());
     holder->set_made_by(buffer.lifetime() == v1::STEP
-                            ? InstructionText(*peak.sequence, lives[i].begin)
+                            ? InstructionText(played, *peak.sequence, lives[i].begin)
                             : "held for the whole job");
   }
   return binding;
@@ -117,14 +124,15 @@ v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena)
   memory.set_tier(arena.tier());
   memory.set_limit_bytes(LimitOf(program, arena.tier()));
   memory.set_arena_bytes(ReservedBytesNeeded(program, arena.tier()));
-  ReportArena(program, arena, &memory);
+  const PlayedProgram played(&program);
+  ReportArena(played.program(), arena, &memory);
   memory.set_lower_bound_bytes(arena.lower_bound_bytes());
   memory.set_paged_bytes(AliasBytes(arena));
   if (arena.tier() == v1::DEVICE) {
     memory.set_external_bytes(program.external_bytes());
     AddLine(v1::DEVICE, v1::EXTERNAL, program.external_bytes(), &memory);
   }
-  AddLargest(arena.tier(), MaximaOf(program, arena), &memory);
+  AddLargest(arena.tier(), MaximaOf(played.program(), arena), &memory);
   return memory;
 }
 

@@ -2,7 +2,7 @@
 #include "coordinator/prepare/offload_report.h"
 
 #include <algorithm>
-#include <map>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +13,9 @@
 #include "coordinator/planner/pace.h"
 #include "coordinator/prepare/search_sample.h"
 #include "kernels/tensor_view.h"
+#include "proto/loops.h"
 #include "proto/op_codec.h"
+#include "proto/played_program.h"
 #include "proto/program_text.h"
 
 namespace terrace {
@@ -36,11 +38,13 @@ int64_t CopiedBytes(const v1::Program& program, v1::CopyKind kind) {
   int64_t bytes = 0;
   const v1::Sequence* sequence = TrainSequence(program);
   if (sequence == nullptr) return 0;
+  const LoopIndex index(*sequence);
   for (const v1::Instruction& instruction : sequence->instructions()) {
     if (!instruction.has_copy() || instruction.copy().kind() != kind) continue;
+    const int64_t trips = index.TripsOf(static_cast<int>(instruction.id()));
     for (int i = 0; i < instruction.operands_size(); i += 2) {  // what is read
       const auto shape = DecodeShape(instruction.operands(i));
-      if (shape.ok()) bytes += shape->SpanBytes();
+      if (shape.ok()) bytes += trips * shape->SpanBytes();
     }
   }
   return bytes;
@@ -70,25 +74,34 @@ struct PassSeconds {
 PassSeconds SecondsOfPasses(const v1::Program& program, const SimulatedStage& stage,
                             const InstructionTime& time, int64_t cache_bytes) {
   PassSeconds passes;
-  std::map<uint32_t, double> busy;
-  const v1::Sequence* sequence = TrainSequence(program);
-  std::vector<double> cached;
-  if (sequence != nullptr) cached = CachedShares(program, *sequence, cache_bytes);
-  for (int i = 0; sequence != nullptr && i < sequence->instructions_size(); ++i) {
+  const PlayedProgram played(&program, stage.written);
+  const v1::Program& list = played.program();
+  const v1::Sequence* sequence = TrainSequence(list);
+  if (sequence == nullptr) return passes;
+  const std::vector<double> cached = CachedShares(list, *sequence, cache_bytes);
+  const int train = played.IndexOf(*sequence);
+  const LoopIndex index(program.sequences(train));
+  std::set<uint32_t> streams;  // of the offload
+  for (int i = 0; i < sequence->instructions_size(); ++i) {
     const v1::Instruction& instruction = sequence->instructions(i);
     if (instruction.phase() == v1::OPTIMIZER_STEP) continue;
-    const v1::StreamKind kind = program.streams(static_cast<int>(instruction.stream())).kind();
-    const double alone = time.Seconds(program, instruction, cached[i]).value_or(0);
+    const v1::StreamKind kind = list.streams(static_cast<int>(instruction.stream())).kind();
+    // An iteration stands for those that are left out as well.
+    const auto trips = static_cast<double>(index.TripsOf(played.PlayedAt(train, i).instruction));
+    const double times = trips == 1 ? 1 : trips / (trips - static_cast<double>(played.left_out()));
+    const double alone = times * time.Seconds(list, instruction, cached[i]).value_or(0);
     if (kind == v1::COMPUTE && instruction.has_compute()) passes.compute += alone;
     if (!instruction.has_copy() && kind != v1::HOST_COMPUTE) continue;
-    busy[instruction.stream()] +=
-        stage.instructions[i].end_seconds - stage.instructions[i].start_seconds;
+    streams.insert(instruction.stream());
     const bool crosses = instruction.has_copy() && instruction.copy().kind() != v1::NVME_LOAD &&
                          instruction.copy().kind() != v1::NVME_STORE;
     if (crosses) passes.copies += alone;
     if (kind == v1::HOST_COMPUTE && instruction.has_compute()) passes.on_host += alone;
   }
-  for (const auto& [stream, seconds] : busy) passes.busiest = std::max(passes.busiest, seconds);
+  for (const uint32_t stream : streams) {
+    const SimulatedStream& of = stage.streams[stream];
+    passes.busiest = std::max(passes.busiest, of.busy_seconds - of.optimizer_seconds);
+  }
   return passes;
 }
 

@@ -22,34 +22,11 @@ constexpr double kSame = 0.0005;
 // Of what makes a step longer, a part is worth a word from this part of the largest on.
 constexpr double kWorthAWord = 0.3;
 
-const v1::Sequence* TrainOf(const v1::Program& program) {
-  for (const v1::Sequence& sequence : program.sequences()) {
-    if (sequence.name() == "train") return &sequence;
-  }
-  return nullptr;
-}
-
-// What the compute stream of a stage does for one phase.
-double SecondsOf(v1::Phase phase, const v1::Program& program, const SimulatedStage& stage) {
-  const v1::Sequence* train = TrainOf(program);
-  if (train == nullptr) return 0;
-  double seconds = 0;
-  for (int i = 0; i < train->instructions_size(); ++i) {
-    const v1::Instruction& instruction = train->instructions(i);
-    const auto stream = static_cast<int>(instruction.stream());
-    if (instruction.phase() != phase || program.streams(stream).kind() != v1::COMPUTE) continue;
-    const RunInstruction& run = stage.instructions[i];
-    if (run.ran()) seconds += run.end_seconds - run.start_seconds;
-  }
-  return seconds;
-}
-
-StepParts PartsOfPrograms(const std::vector<v1::Program>& programs, const Simulation& simulation) {
+StepParts PartsOfStages(const Simulation& simulation) {
   StepParts parts;
-  const double share = 1.0 / static_cast<double>(std::max<size_t>(1, programs.size()));
-  for (size_t i = 0; i < programs.size(); ++i) {
-    const SimulatedStage& stage = simulation.stages[i];
-    const double recompute = SecondsOf(v1::RECOMPUTE, programs[i], stage);
+  const double share = 1.0 / static_cast<double>(std::max<size_t>(1, simulation.stages.size()));
+  for (const SimulatedStage& stage : simulation.stages) {
+    const double recompute = stage.phase_seconds[v1::RECOMPUTE];
     parts.computation += share * (stage.compute_seconds - recompute - stage.optimizer_seconds);
     parts.recompute += share * recompute;
     parts.optimizer += share * stage.optimizer_seconds;
@@ -98,11 +75,11 @@ std::string Bytes(int64_t more) {
 }  // namespace
 
 absl::StatusOr<StepParts> PartsOf(const v1::HardwareProfile& profile, const Evaluated& evaluated) {
-  StepParts parts = PartsOfPrograms(evaluated.programs, evaluated.simulation);
+  StepParts parts = PartsOfStages(evaluated.simulation);
   if (evaluated.shorter.empty()) return parts;
   // Of a sample the step goes on as it does between its two lengths.
   ASSIGN_OR_RETURN(const Simulation simulation, Simulate(evaluated.shorter, "train", profile));
-  const StepParts shorter = PartsOfPrograms(evaluated.shorter, simulation);
+  const StepParts shorter = PartsOfStages(simulation);
   const double times = TimesBeyond(evaluated);
   for (const Named& part : kParts) {
     double& seconds = parts.*part.seconds;

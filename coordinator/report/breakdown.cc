@@ -16,19 +16,13 @@ constexpr size_t kStagesMost = 32;
 constexpr double kLeft = 74;
 
 StageTime Of(const Prepared& prepared, int index) {
-  const v1::Program& program = prepared.programs[index];
   const SimulatedStage& simulated = prepared.simulation.stages[index];
-  const v1::Sequence& sequence = TrainOf(program);
-  StageTime time{.stage = program.stage(), .parts = {}};
+  StageTime time{.stage = simulated.stage, .parts = {}};
   for (const PhaseStyle& style : PhaseStyles()) {
     TimePart part{style.name, style.colour, 0};
-    for (int i = 0; i < sequence.instructions_size(); ++i) {
-      const v1::Instruction& instruction = sequence.instructions(i);
-      const auto stream = static_cast<int>(instruction.stream());
-      if (program.streams(stream).kind() != v1::COMPUTE) continue;
-      const RunInstruction& run = simulated.instructions[i];
-      if (StyleOf(instruction.phase()).phase != style.phase || !run.ran()) continue;
-      part.seconds += run.end_seconds - run.start_seconds;
+    for (int phase = 0; phase < v1::Phase_ARRAYSIZE; ++phase) {
+      if (StyleOf(static_cast<v1::Phase>(phase)).phase == style.phase)
+        part.seconds += simulated.phase_seconds[phase];
     }
     time.parts.push_back(std::move(part));
   }

@@ -13,6 +13,7 @@
 #include "coordinator/report/breakdown.h"
 #include "coordinator/report/memory_chart.h"
 #include "coordinator/report/picture.h"
+#include "coordinator/report/stages.h"
 #include "coordinator/report/timeline_chart.h"
 #include "proto/drawing/html_table.h"
 #include "proto/drawing/page.h"
@@ -118,21 +119,28 @@ std::string LargestSection(const v1::Binding& binding) {
                       TierWord(binding.tier()), ":</p>\n", Wide(table.Finish()));
 }
 
-// Where the pictures begin: they are of what was compiled.
-std::string DrawnOf(const v1::Plan& plan, const char* whole) {
+// Where pictures begin that are of a sample.
+std::string SampleOf(const v1::Plan& plan, const char* whole) {
   return plan.sampled_micro_batches() == 0
              ? whole
              : absl::StrCat("a sample of ", plan.sampled_micro_batches(), " of ",
                             plan.layout().micro_batches(), " micro-batches");
 }
 
+// Of pictures that show few iterations of a loop.
+std::string LeftOutWords(const Prepared& prepared) {
+  if (prepared.simulation.left_out == 0) return "";
+  return absl::StrCat(" ", LeftOutText(prepared), "; they are like the last of those shown.");
+}
+
 std::string MemorySection(const Prepared& prepared) {
   std::string section =
-      absl::StrCat("<section><h2>Memory over ", DrawnOf(prepared.plan, "the step"), "</h2>\n");
+      absl::StrCat("<section><h2>Memory over ", SampleOf(prepared.plan, "the step"), "</h2>\n");
   section +=
       "<p>What holds something on each tier of a rank, by "
       "class, over the simulated time. Dotted: what is reserved. Dashed: the budget. Point at a "
-      "chart for numbers.</p>\n";
+      "chart for numbers." +
+      LeftOutWords(prepared) + "</p>\n";
   for (const Picture& row : MemoryCharts(prepared)) {
     section += Wide(SvgElement(row, "Memory over the step by class"));
   }
@@ -140,7 +148,7 @@ std::string MemorySection(const Prepared& prepared) {
 }
 
 std::string TimeSection(const Prepared& prepared) {
-  std::string of = DrawnOf(prepared.plan, "");
+  std::string of = SampleOf(prepared.plan, "");
   if (!of.empty()) of = " in " + of;
   const std::vector<StageTime> stages = BreakDown(prepared);
   std::vector<std::string> head = {"stage"};
@@ -157,7 +165,8 @@ std::string TimeSection(const Prepared& prepared) {
   return absl::StrCat(
       "<section><h2>The schedule", of,
       "</h2>\n<p>Each stage over the simulated step, coloured by "
-      "phase; numbers are micro-batches. Empty: it waits.</p>\n",
+      "phase; numbers are micro-batches. Empty: it waits.",
+      LeftOutWords(prepared), "</p>\n",
       Wide(SvgElement(TimelineChart(prepared), "Schedule of the stages over the step")),
       "</section>\n<section><h2>Where the time goes", of,
       of.empty() ? "</h2>\n<p>B" : "</h2>\n<p>In the whole step: b",
@@ -166,8 +175,8 @@ std::string TimeSection(const Prepared& prepared) {
       "</b>; communication that nothing hides: <b>",
       SecondsText(prepared.plan.time().exposed_communication_seconds()),
       "</b>; offload that nothing hides: <b>",
-      SecondsText(prepared.plan.time().exposed_offload_seconds()), "</b>.</p>\n",
-      expected, Wide(SvgElement(BreakdownChart(prepared), "Parts of the step of each stage")),
+      SecondsText(prepared.plan.time().exposed_offload_seconds()), "</b>.</p>\n", expected,
+      Wide(SvgElement(BreakdownChart(prepared), "Parts of the step of each stage")),
       Wide(table.Finish()), "</section>\n");
 }
 

@@ -129,8 +129,9 @@ std::string Words(const v1::StageMemory& stage, size_t stages) {
 }
 
 Picture Chart(const Prepared& prepared, const v1::StageMemory& stage, int index, double width) {
-  const v1::Program& program = prepared.programs[index];
-  const double seconds = std::max(prepared.simulation.step_seconds, 1e-12);
+  const PlayedProgram drawn = DrawnOf(prepared, index);
+  const v1::Program& program = drawn.program();
+  const double seconds = std::max(prepared.simulation.played_seconds, 1e-12);
   const int columns = width > kPictureWidth / 2 ? 480 : 240;
   MemoryOverTime memory =
       MemoryOf(program, TrainOf(program), prepared.simulation.stages[index].instructions,

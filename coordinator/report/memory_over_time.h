@@ -21,7 +21,7 @@ struct MemoryOverTime {
   double peak_seconds = 0;  // the first such moment
 };
 
-// REQUIRES: `run` is of the sequence of the program; columns > 0; seconds > 0.
+// REQUIRES: `run` is of the sequence of the program, which has no loops; columns > 0; seconds > 0.
 MemoryOverTime MemoryOf(const v1::Program& program, const v1::Sequence& sequence,
                         const std::vector<RunInstruction>& run, v1::Tier tier, double seconds,
                         int columns);

@@ -9,6 +9,7 @@
 #include "coordinator/report/alternatives_chart.h"
 #include "coordinator/report/breakdown.h"
 #include "coordinator/report/memory_chart.h"
+#include "coordinator/report/stages.h"
 #include "coordinator/report/timeline_chart.h"
 #include "proto/drawing/svg.h"
 #include "proto/program_text.h"
@@ -42,16 +43,15 @@ std::string PlanWords(const v1::Plan& plan) {
 std::string PlanSvg(const Prepared& prepared) {
   constexpr double kGap = 14, kMargin = 28;
   const v1::Plan& plan = prepared.plan;
-  const std::string sample = plan.sampled_micro_batches() == 0
-                                 ? ""
-                                 : absl::StrCat("a sample: ", plan.sampled_micro_batches(), " of ",
-                                                plan.layout().micro_batches(), " micro-batches");
+  const std::string left_out = LeftOutText(prepared);
+  // Of loops the time is that of the whole step.
+  const std::string parts_of = plan.sampled_micro_batches() == 0 ? "" : left_out;
   std::vector<Picture> parts = {Heading(absl::StrCat("Plan of ", plan.job()), PlanWords(plan)),
-                                Heading("Memory over the step", sample)};
+                                Heading("Memory over the step", left_out)};
   for (Picture& row : MemoryCharts(prepared)) parts.push_back(std::move(row));
-  parts.push_back(Heading("Schedule", sample));
+  parts.push_back(Heading("Schedule", left_out));
   parts.push_back(TimelineChart(prepared));
-  parts.push_back(Heading("Where the time goes", sample));
+  parts.push_back(Heading("Where the time goes", parts_of));
   parts.push_back(BreakdownChart(prepared));
   if (plan.alternatives_size() > 0) {
     parts.push_back(Heading("Alternatives", ""));

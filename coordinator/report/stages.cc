@@ -3,7 +3,28 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "proto/words.h"
+
 namespace terrace {
+
+PlayedProgram DrawnOf(const Prepared& prepared, int stage) {
+  return {&prepared.programs[stage], prepared.simulation.stages[stage].written};
+}
+
+std::string LeftOutText(const Prepared& prepared) {
+  if (prepared.plan.sampled_micro_batches() > 0) {
+    return absl::StrCat("a sample: ", prepared.plan.sampled_micro_batches(), " of ",
+                        prepared.plan.layout().micro_batches(), " micro-batches");
+  }
+  const int64_t left_out = prepared.simulation.left_out;
+  if (left_out == 0) return "";
+  int loops = 0;
+  for (const v1::Program& program : prepared.programs)
+    loops = std::max(loops, TrainOf(program).loops_size());
+  return absl::StrCat(Grouped(left_out), " iterations of ", loops > 1 ? "each" : "its",
+                      " loop are left out");
+}
 
 const v1::Sequence& TrainOf(const v1::Program& program) {
   const auto& sequences = program.sequences();

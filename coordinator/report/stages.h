@@ -8,10 +8,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <string>
 
 #include "coordinator/prepare.h"
+#include "proto/played_program.h"
 
 namespace terrace {
+
+// What pictures of a stage are of: the list of what was simulated. Borrows `prepared`.
+PlayedProgram DrawnOf(const Prepared& prepared, int stage);
+// What they leave out of the step, for headings: "502 iterations of its loop are left out" or "a
+// sample: 8 of 512 micro-batches"; empty: nothing.
+std::string LeftOutText(const Prepared& prepared);
 
 // The sequence that was simulated; REQUIRES: the program has it, as all that are prepared do.
 const v1::Sequence& TrainOf(const v1::Program& program);

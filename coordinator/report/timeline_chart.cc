@@ -68,7 +68,8 @@ std::vector<Piece> Merge(const std::vector<Piece>& pieces, double resolution) {
 
 Row ReadRow(const Prepared& prepared, int stage) {
   Row row{.stage = stage, .lanes = {}};
-  const v1::Program& program = prepared.programs[stage];
+  const PlayedProgram drawn = DrawnOf(prepared, stage);
+  const v1::Program& program = drawn.program();
   const v1::Sequence& sequence = TrainOf(program);
   for (int i = 0; i < sequence.instructions_size(); ++i) {
     const RunInstruction& run = prepared.simulation.stages[stage].instructions[i];
@@ -91,7 +92,7 @@ std::vector<Row> ReadRows(const Prepared& prepared, double* merged_seconds) {
   for (const int stage : EvenlyChosen(stages, kStagesMost)) {
     rows.push_back(ReadRow(prepared, stage));
   }
-  double resolution = prepared.simulation.step_seconds / kPlotWidth / 4;
+  double resolution = prepared.simulation.played_seconds / kPlotWidth / 4;
   while (true) {
     size_t pieces = 0;
     for (Row& row : rows) {
@@ -146,7 +147,7 @@ std::string LanePieces(const std::vector<Piece>& pieces, double y, double height
 Picture TimelineChart(const Prepared& prepared) {
   double merged_seconds = 0;
   const std::vector<Row> rows = ReadRows(prepared, &merged_seconds);
-  const double seconds = std::max(prepared.simulation.step_seconds, 1e-12);
+  const double seconds = std::max(prepared.simulation.played_seconds, 1e-12);
   const bool dense = rows.size() > 8;
   const std::array<double, kLanes> heights = {dense ? 12.0 : 20.0, dense ? 5.0 : 13.0,
                                               dense ? 4.0 : 13.0, dense ? 4.0 : 13.0};

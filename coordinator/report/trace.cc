@@ -100,9 +100,11 @@ double ShortestShown(const std::vector<RunInstruction>& instructions, size_t sli
 
 // Returns how many are left out.
 size_t AddStage(const Prepared& prepared, int stage, size_t slices_most, std::string* events) {
-  const v1::Program& program = prepared.programs[stage];
+  const PlayedProgram drawn = DrawnOf(prepared, stage);
+  const v1::Program& program = drawn.program();
   AddNames(program, events);
   const v1::Sequence& sequence = TrainOf(program);
+  const int train = drawn.IndexOf(sequence);
   const auto& instructions = prepared.simulation.stages[stage].instructions;
   const double shortest = ShortestShown(instructions, slices_most);
   size_t left_out = 0;
@@ -118,11 +120,11 @@ size_t AddStage(const Prepared& prepared, int stage, size_t slices_most, std::st
         events,
         ",\n"
         R"({"ph":"X","pid":%u,"tid":%u,"name":%s,"cat":"%s","ts":%.3f,"dur":%.3f,)"
-        R"("args":{"id":%u,"step":0,"layer":%d,"micro_batch":%d%s}})",
+        R"("args":{"id":%d,"step":0,"layer":%d,"micro_batch":%d%s}})",
         program.stage(), instruction.stream(), Quoted(instruction.text()),
         absl::AsciiStrToLower(v1::Phase_Name(instruction.phase())), run.start_seconds * 1e6,
-        SecondsOf(run) * 1e6, instruction.id(), instruction.layer(), instruction.micro_batch(),
-        CopyArguments(instruction));
+        SecondsOf(run) * 1e6, drawn.PlayedAt(train, i).instruction, instruction.layer(),
+        instruction.micro_batch(), CopyArguments(instruction));
   }
   return left_out;
 }
@@ -145,6 +147,8 @@ std::string PlanTrace(const Prepared& prepared, size_t slices_most) {
   if (!words.empty()) absl::StrAppend(&words, "; terrace explain lists all of them");
   if (const std::string sampled = SampledText(prepared.plan); !sampled.empty()) {
     absl::StrAppend(&words, words.empty() ? "" : "; ", "a sample: ", sampled);
+  } else if (const std::string left = LeftOutText(prepared); !left.empty()) {
+    absl::StrAppend(&words, words.empty() ? "" : "; ", left);
   }
   if (!words.empty()) {
     absl::StrAppendFormat(&events,

@@ -213,9 +213,9 @@ v1::RankMemory MemoryWatch::Report(const v1::RankMetrics& metrics) {
   if (state->sequence >= 0 && state->sequence < program.sequences_size())
     memory.set_sequence(program.sequences(state->sequence).name());
   for (int i = 0; i < program.streams_size(); ++i) {
-    const v1::Instruction* at = program_->live->Current(position, i);
-    if (program.streams(i).kind() == v1::COMPUTE && at != nullptr)
-      memory.set_instruction(InstructionWords(*at));
+    const ExecutedInstruction at = program_->live->Current(position, i);
+    if (program.streams(i).kind() == v1::COMPUTE && at.instruction != nullptr)
+      memory.set_instruction(InstructionWords(at));
   }
   AddTiers(*state, metrics, &memory);
   AddAllocator(position, metrics, &memory);
@@ -260,14 +260,14 @@ MemoryFacts MemoryWatch::Facts(const v1::RankMetrics& metrics, const std::string
   const ProgramPosition position{.sequence = state->sequence, .finished = state->finished};
   const v1::Program& program = program_->program;
   for (int i = 0; i < program.streams_size(); ++i) {
-    const v1::Instruction* at = program_->live->Current(position, i);
+    const ExecutedInstruction at = program_->live->Current(position, i);
     facts.streams.push_back(
-        {program.streams(i).name(), at == nullptr ? "" : InstructionWords(*at)});
+        {program.streams(i).name(), at.instruction == nullptr ? "" : InstructionWords(at)});
   }
   for (const LiveBuffer& live : program_->live->LargestAt(position, kLargestBuffersShown)) {
     facts.largest.push_back({live.buffer->name(), live.buffer->bytes(), live.tier,
                              live.buffer->class_(),
-                             live.made_by == nullptr ? "" : InstructionWords(*live.made_by)});
+                             live.made_by.instruction == nullptr ? "" : InstructionWords(live.made_by)});
   }
   return facts;
 }

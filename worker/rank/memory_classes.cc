@@ -8,6 +8,7 @@
 
 #include "proto/arena_pages.h"
 #include "proto/caching_need.h"
+#include "proto/played_program.h"
 #include "proto/tiers.h"
 
 namespace terrace {
@@ -37,7 +38,7 @@ std::vector<Life> Lives(const v1::Program& program, const v1::Sequence& sequence
   return lives;
 }
 
-// Who lives at the peak of each arena.
+// Who lives at the peak of each arena. The program has no loops.
 class PeakOfTrain {
  public:
   explicit PeakOfTrain(const v1::Program& program) : lives_(program.buffers_size()) {
@@ -88,13 +89,14 @@ class PeakOfTrain {
 }  // namespace
 
 std::vector<v1::ClassBytes> MemoryClasses(const v1::Program& program) {
-  const PeakOfTrain peak(program);
+  const PlayedProgram played(&program);
+  const PeakOfTrain peak(played.program());
   std::map<std::pair<uint32_t, uint32_t>, int64_t> bytes;  // (tier, class) -> bytes
   for (const v1::Arena& arena : program.arenas()) {
     bytes[{arena.tier(), v1::BUFFER_CLASS_UNSPECIFIED}] +=
         ReservedBytesNeeded(program, arena.tier());
   }
-  for (const v1::Buffer& buffer : program.buffers()) {
+  for (const v1::Buffer& buffer : played.program().buffers()) {
     if (!peak.IsLive(buffer)) continue;
     const uint32_t tier = TierOf(program, buffer);
     bytes[{tier, buffer.class_()}] += buffer.bytes();
@@ -114,11 +116,12 @@ v1::AllocatorStats PlannedStats(const v1::Program& program) {
   v1::AllocatorStats stats;
   stats.set_mode("planned");
   if (program.arenas().empty()) return stats;
-  const PeakOfTrain peak(program);
+  const PlayedProgram played(&program);
+  const PeakOfTrain peak(played.program());
   const ArenaPages pages(program.arenas(0));
   std::vector<std::pair<int64_t, int64_t>> blocks;  // of memory: first byte and end
   int64_t live = 0;
-  for (const v1::Buffer& buffer : program.buffers()) {
+  for (const v1::Buffer& buffer : played.program().buffers()) {
     if (buffer.arena() != 0 || !peak.IsLive(buffer)) continue;
     live += buffer.bytes();
     pages.ForEachRange(buffer.offset(), buffer.offset() + buffer.bytes(),

@@ -1,6 +1,7 @@
 // How the bytes of a program's arenas divide into classes at the moment of the peak of "train",
 // tier by tier: persistent buffers always, step buffers that live then, the rest (alignment and
-// packing) without a class. Each tier has its own peak. Lives are counted in list order. Pure.
+// packing) without a class. Each tier has its own peak. Lives are counted in list order, those of
+// loops over a few iterations. Pure.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

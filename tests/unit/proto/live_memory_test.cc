@@ -119,10 +119,10 @@ TEST_F(LiveMemoryTest, NamesTheLargestBuffersAndWhatMadeThem) {
   ASSERT_EQ(largest.size(), 2u);
   EXPECT_EQ(largest[0].buffer->name(), "rest");
   EXPECT_EQ(largest[0].tier, v1::HOST);
-  EXPECT_EQ(largest[0].made_by, nullptr);
+  EXPECT_EQ(largest[0].made_by.instruction, nullptr);
   EXPECT_EQ(largest[1].buffer->name(), "y");
-  ASSERT_NE(largest[1].made_by, nullptr);
-  EXPECT_EQ(largest[1].made_by->text(), "make y");
+  ASSERT_NE(largest[1].made_by.instruction, nullptr);
+  EXPECT_EQ(largest[1].made_by.instruction->text(), "make y");
 }
 
 TEST_F(LiveMemoryTest, TheLargestFreeBlockLiesBetweenLiveBuffers) {
@@ -140,10 +140,10 @@ TEST_F(LiveMemoryTest, NamesTheInstructionAtWhichAStreamStands) {
   const LiveMemory memory = Create();
   const std::vector<int32_t> finished = {1, 1, 0};
   const ProgramPosition position{.sequence = 0, .finished = finished};
-  EXPECT_EQ(memory.Current(position, 0)->text(), "make y");
-  EXPECT_EQ(memory.Current(position, 1), nullptr);
-  EXPECT_EQ(memory.Current(position, 2)->text(), "carry y");
-  EXPECT_EQ(memory.Current({}, 0), nullptr);
+  EXPECT_EQ(memory.Current(position, 0).instruction->text(), "make y");
+  EXPECT_EQ(memory.Current(position, 1).instruction, nullptr);
+  EXPECT_EQ(memory.Current(position, 2).instruction->text(), "carry y");
+  EXPECT_EQ(memory.Current({}, 0).instruction, nullptr);
 }
 
 TEST_F(LiveMemoryTest, TheTimelineKeepsThePeakHoweverFewPointsItHas) {
@@ -162,7 +162,7 @@ TEST_F(LiveMemoryTest, TheTimelineKeepsThePeakHoweverFewPointsItHas) {
     EXPECT_EQ(few.peaks[v1::DEVICE].bytes, 110);
     EXPECT_EQ(few.peaks[v1::DEVICE].instruction, 1u);
     ASSERT_EQ(few.peaks[v1::DEVICE].largest.size(), 2u);
-    EXPECT_EQ(few.peaks[v1::DEVICE].largest[0].made_by->text(), "fetch weight");
+    EXPECT_EQ(few.peaks[v1::DEVICE].largest[0].made_by.instruction->text(), "fetch weight");
   }
 }
 

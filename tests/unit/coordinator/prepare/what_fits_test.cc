@@ -187,7 +187,7 @@ TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
   const std::vector<RunInstruction>& run = prepared->simulation.stages[0].instructions;
   double end = 0;
   for (const RunInstruction& one : run) end = std::max(end, one.end_seconds);
-  EXPECT_DOUBLE_EQ(prepared->simulation.step_seconds, end);
+  EXPECT_DOUBLE_EQ(prepared->simulation.played_seconds, end);
   EXPECT_GT(plan.time().step_seconds(), 20 * end);
 }
 
