@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/cuda_queue.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -22,8 +24,9 @@ absl::Status OfCuda(const kernels::Status& status) {
   return status.ok() ? absl::OkStatus() : absl::InternalError(status.message);
 }
 
-absl::Status CudaQueue::Reserve(int32_t instructions) {
-  return OfCuda(queue_->Reserve(instructions + 1));
+absl::Status CudaQueue::Reserve(int32_t marks) {
+  marks_ = std::max(marks_, marks);
+  return OfCuda(queue_->Reserve(marks_ + 1));
 }
 
 absl::Status CudaQueue::PrepareCompute(kernels::Op op, PreparedInstruction* out) const {
@@ -67,18 +70,19 @@ absl::Status CudaQueue::Zero(void* data, int64_t bytes) {
 
 absl::Status CudaQueue::Mark(int32_t position) {
   const LibraryScope library;
-  return OfCuda(queue_->Mark(position));
+  return OfCuda(queue_->Mark(MarkOf(position)));
 }
 
 absl::Status CudaQueue::After(const DeviceQueue& other, int32_t position) {
   const LibraryScope library;
-  return OfCuda(queue_->After(*static_cast<const CudaQueue&>(other).queue_, position));
+  const auto& queue = static_cast<const CudaQueue&>(other);
+  return OfCuda(queue_->After(*queue.queue_, queue.MarkOf(position)));
 }
 
 absl::StatusOr<bool> CudaQueue::IsFinished(int32_t position) {
   const LibraryScope library;
   bool finished = false;
-  RETURN_IF_ERROR(OfCuda(queue_->IsFinished(position, &finished)));
+  RETURN_IF_ERROR(OfCuda(queue_->IsFinished(MarkOf(position), &finished)));
   return finished;
 }
 
@@ -102,9 +106,9 @@ absl::Status CudaQueue::Launch(const DeviceGraph& graph) {
 
 absl::StatusOr<int64_t> CudaQueue::Finish(int32_t position) {
   const LibraryScope library;
-  RETURN_IF_ERROR(OfCuda(queue_->Finish(position)));
+  RETURN_IF_ERROR(OfCuda(queue_->Finish(MarkOf(position))));
   double seconds = 0;
-  RETURN_IF_ERROR(OfCuda(queue_->Between(0, position, &seconds)));
+  RETURN_IF_ERROR(OfCuda(queue_->Between(0, MarkOf(position), &seconds)));
   return begin_ns_ + static_cast<int64_t>(seconds * 1e9);
 }
 

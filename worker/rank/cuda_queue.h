@@ -1,7 +1,7 @@
 // A device queue on a CUDA stream.
 //
-// Mark 0 of the stream is the start of a run, from which the device counts time; position p is mark
-// p. Borrows the device. Thread rule: as DeviceQueue.
+// Mark 0 of the stream is the start of a run, from which the device counts time; positions take the
+// others in turn. Borrows the device. Thread rule: as DeviceQueue.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +22,7 @@ class CudaQueue final : public DeviceQueue {
   CudaQueue(const kernels::cuda::Device& device, std::unique_ptr<kernels::cuda::Queue> queue)
       : device_(device), queue_(std::move(queue)) {}
 
-  absl::Status Reserve(int32_t instructions) override;
+  absl::Status Reserve(int32_t marks) override;
   absl::Status PrepareCompute(kernels::Op op, PreparedInstruction* out) const override;
   absl::Status Begin(const Clock& clock) override;
   absl::Status Compute(const PreparedInstruction& instruction) override;
@@ -40,7 +40,10 @@ class CudaQueue final : public DeviceQueue {
  private:
   const kernels::cuda::Device& device_;
   const std::unique_ptr<kernels::cuda::Queue> queue_;
+  int MarkOf(int32_t position) const { return position == 0 ? 0 : 1 + (position - 1) % marks_; }
+
   int64_t begin_ns_ = 0;  // when mark 0 was passed
+  int32_t marks_ = 1;     // besides mark 0
 };
 
 }  // namespace terrace

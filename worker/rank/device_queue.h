@@ -3,7 +3,8 @@
 //
 // Positions count the instructions of the present run: position p is marked when the first p have
 // been launched. Other queues wait for marks on the device; the stream's thread learns from them
-// what has finished.
+// what has finished. With room for n marks position p takes that of p - n, which must have
+// finished: who waits for it from then on waits for p.
 //
 // Thread rule: used by the thread of its stream. After may name a queue of another thread, at a
 // position that was marked before.
@@ -33,8 +34,8 @@ class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
 
-  // Room for runs of so many instructions; nothing below allocates.
-  virtual absl::Status Reserve(int32_t instructions) = 0;
+  // Room for so many marks, besides that of position 0; nothing below allocates.
+  virtual absl::Status Reserve(int32_t marks) = 0;
   // Fills what Compute needs for an op with the attributes that `out` has. UNIMPLEMENTED where the
   // device has no kernel for the op.
   virtual absl::Status PrepareCompute(kernels::Op op, PreparedInstruction* out) const = 0;

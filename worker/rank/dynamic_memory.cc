@@ -5,9 +5,11 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/caching/policy.h"
 #include "proto/caching_need.h"
+#include "proto/loops.h"
 #include "worker/memory/caching_segments.h"
 #include "worker/rank/step_scope.h"
 
@@ -50,6 +52,11 @@ void DynamicMemory::Use::Set(std::byte* buffer) const {
 
 absl::StatusOr<std::unique_ptr<DynamicMemory>> DynamicMemory::Create(const v1::Program& program,
                                                                      DynamicMemoryOptions options) {
+  if (HasLoops(program)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the program has loops, in which layout.allocator ", program.allocator(),
+        " gives no memory to buffers; compile the job with layout.allocator: planned"));
+  }
   std::vector<AllocationEvents> events = EventsOfSequences(program);
   if (options.limit_bytes == 0) options.limit_bytes = SegmentBytesNeeded(program, events);
   if (options.source == nullptr) options.source = std::make_unique<MappedSegments>(options.threads);

@@ -43,6 +43,12 @@ std::string WhyNotGraphable(const v1::Program& program, const v1::Sequence& sequ
   if (UsesCaching(program))
     return absl::StrCat("layout.allocator is ", program.allocator(),
                         ": step buffers lie elsewhere in every step");
+  for (const v1::Loop& loop : sequence.loops()) {
+    if (loop.trips() == 1) continue;
+    return absl::StrCat("instructions ", loop.first(), " to ", loop.first() + loop.count() - 1,
+                        " are a loop of ", loop.trips(),
+                        " iterations, and a graph would hold each of them");
+  }
   bool computes = false;
   for (const v1::Instruction& instruction : sequence.instructions()) {
     if (const std::string_view obstacle = Obstacle(program, instruction, captured);

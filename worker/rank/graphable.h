@@ -4,7 +4,8 @@
 // A graph repeats the same kernels and copies at the same addresses. Nothing of a step is passed to
 // kernels by value but what the program says: tokens, the learning rate and the step's corrections
 // are inputs, copied from pinned memory, and a graph copies them anew. What a graph cannot hold is
-// what a thread of the host does in the middle of a step.
+// what a thread of the host does in the middle of a step; and it is not made of a sequence with
+// loops, each iteration of which it would hold.
 //
 // Pure. Thread-safe: no state.
 //

@@ -1,7 +1,8 @@
 // One family of instructions, one file: how it is prepared from the program and what a stream's
 // thread then calls.
 //
-// Prepare* fills kernel, attributes, group and handler; operands are resolved before.
+// Prepare* fills kernel, attributes, group and handler; operands, and how they move, are resolved
+// before.
 // INVALID_ARGUMENT with the instruction's text when it cannot run here. The handlers are
 // thread-compatible: each stream executes its own instructions.
 //
@@ -9,6 +10,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "proto/loops.h"
 #include "proto/v1/program.pb.h"
 #include "worker/rank/prepared_program.h"
 
@@ -20,6 +22,7 @@ struct InstructionPreparation {
   const PrepareOptions* options = nullptr;
   NvmeQueues nvme_queues;
   const v1::Sequence* sequence = nullptr;
+  const LoopIndex* loops = nullptr;
 };
 
 absl::Status PrepareCompute(const InstructionPreparation& in,
@@ -40,6 +43,8 @@ absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& inst
                               std::string_view problem);
 // What a group says, with what was being done: a lost or hung peer is found by this line.
 absl::Status Located(const absl::Status& status, const v1::Instruction& instruction);
+// The same with the iteration in which it was done; a status outside of loops stays as it is.
+absl::Status InIteration(const absl::Status& status, const PlayedCursor& at);
 // Gives an input or output in a queue the host's side of its operands.
 absl::Status AddStaging(const InstructionPreparation& in, PreparedInstruction* out);
 // The connection of Program.groups[group]. INVALID_ARGUMENT when this rank has none.

@@ -5,11 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reworded.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "proto/allocation_events.h"
+#include "proto/loops.h"
 #include "proto/op_codec.h"
 #include "worker/rank/handlers.h"
+#include "worker/rank/resolve_waits.h"
 
 namespace terrace {
 
@@ -17,6 +20,12 @@ absl::Status InstructionError(absl::StatusCode code, const v1::Instruction& inst
                               std::string_view problem) {
   return absl::Status(code, absl::StrCat("instruction ", instruction.id(), " (", instruction.text(),
                                          "): ", Absl(problem)));
+}
+
+absl::Status InIteration(const absl::Status& status, const PlayedCursor& at) {
+  if (status.ok() || at.loop() == nullptr) return status;
+  return Reworded(status, absl::StrCat("iteration ", at.iteration(), " of 0 to ",
+                                       at.loop()->trips - 1, ": ", status.message()));
 }
 
 WorkKind WorkOf(const PreparedInstruction& instruction, v1::StreamKind stream) {
@@ -27,17 +36,24 @@ WorkKind WorkOf(const PreparedInstruction& instruction, v1::StreamKind stream) {
 
 namespace {
 
-absl::StatusOr<kernels::TensorView> ResolveOperand(const v1::Program& program,
-                                                   const v1::Operand& operand,
-                                                   std::span<std::byte* const> arenas) {
+// Where it is in iteration 0, and how it moves from there.
+absl::Status ResolveOperand(const v1::Program& program, const LoopIndex& loops,
+                            const v1::Operand& operand, std::span<std::byte* const> arenas,
+                            PreparedInstruction* out) {
   ASSIGN_OR_RETURN(const kernels::TensorShape shape, DecodeShape(operand));
-  kernels::TensorView view;
+  kernels::TensorView& view = out->operands.emplace_back();
   static_cast<kernels::TensorShape&>(view) = shape;
-  if (view.absent()) return view;
-  const v1::Buffer& buffer = program.buffers(operand.buffer());
-  if (arenas[buffer.arena()] != nullptr && !IsDynamic(program, buffer))
-    view.data = arenas[buffer.arena()] + buffer.offset() + operand.offset();
-  return view;
+  if (view.absent()) return absl::OkStatus();
+  const auto instruction = static_cast<int>(out->source->id());
+  ASSIGN_OR_RETURN(const OperandPlace place, PlaceOf(program, loops, instruction, operand));
+  const v1::Buffer& buffer = program.buffers(static_cast<int>(operand.buffer()));
+  if (arenas[place.arena] != nullptr && !IsDynamic(program, buffer))
+    view.data = arenas[place.arena] + place.offset;
+  if (auto move = MoveOf(program, loops, instruction, operand, arenas); move.has_value()) {
+    move->index = static_cast<int>(out->operands.size()) - 1;
+    out->moves.push_back(*std::move(move));
+  }
+  return absl::OkStatus();
 }
 
 // Only copies know what to do with an operand that has no address, and only queues and groups with
@@ -99,65 +115,123 @@ std::vector<bool> StateBuffers(const v1::Program& program) {
 bool WritesState(const v1::Instruction& instruction, const std::vector<bool>& is_state) {
   return std::any_of(instruction.operands().begin(), instruction.operands().end(),
                      [&](const v1::Operand& operand) {
-                       return (operand.access() == v1::WRITE || operand.access() == v1::UPDATE) &&
-                              is_state[operand.buffer()];
+                       if (operand.access() != v1::WRITE && operand.access() != v1::UPDATE)
+                         return false;
+                       const auto first = is_state.begin() + operand.buffer();
+                       const uint32_t slots = std::max(1U, operand.slots());
+                       return std::find(first, first + slots, true) != first + slots;
                      });
 }
 
-// Turns the waits of one instruction into positions. `seen` holds, per stream waited for, the
-// largest position that the waiting stream already knows to be finished.
-void ResolveWaits(const v1::Sequence& sequence, const std::vector<int32_t>& positions,
-                  std::vector<int32_t>* seen, PreparedInstruction* out) {
-  std::vector<int32_t> wanted(seen->size(), 0);
-  for (uint32_t id : out->source->waits()) {
-    int32_t& position = wanted[sequence.instructions(id).stream()];
-    position = std::max(position, positions[id] + 1);
+// Counts the collectives of a sequence in the order in which they are called, for `turn`.
+class Turns {
+ public:
+  Turns(const v1::Sequence& sequence, const LoopIndex& loops)
+      : sequence_(sequence), loops_(loops), in_bodies_(sequence.loops_size(), 0) {
+    for (const v1::Instruction& instruction : sequence.instructions()) {
+      const int loop = loops.LoopOf(static_cast<int>(instruction.id()));
+      if (instruction.has_collective() && loop != kNoLoop) ++in_bodies_[loop];
+    }
   }
-  for (uint32_t stream = 0; stream < wanted.size(); ++stream) {
-    if (stream == out->source->stream() || wanted[stream] <= (*seen)[stream]) continue;
-    (*seen)[stream] = wanted[stream];
-    out->waits.push_back({stream, wanted[stream]});
+
+  // Of the next collective of the list.
+  void Take(PreparedInstruction* out) {
+    const int loop = loops_.LoopOf(static_cast<int>(out->source->id()));
+    if (loop != loop_ && loop_ != kNoLoop)
+      next_ += static_cast<int32_t>(sequence_.loops(loop_).trips() - 1) * in_bodies_[loop_];
+    loop_ = loop;
+    out->turn = next_++;
+    out->turn_step = loop == kNoLoop ? 0 : in_bodies_[loop];
   }
+
+ private:
+  const v1::Sequence& sequence_;
+  const LoopIndex& loops_;
+  std::vector<int32_t> in_bodies_;  // by loop
+  int loop_ = kNoLoop;              // of the last one
+  int32_t next_ = 0;
+};
+
+absl::Status CheckLength(const v1::Sequence& sequence) {
+  const int64_t played = PlayedInstructions(sequence);
+  if (played <= kPlayedMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("sequence ", sequence.name(), " executes ", played,
+                   " instructions, each iteration of its loops counted, must be at most ",
+                   kPlayedMax, "; use fewer micro-batches"));
 }
 
 }  // namespace
+
+int32_t MarksOf(const PreparedStream& stream) {
+  return std::max(static_cast<int32_t>(stream.instructions.size()),
+                  std::min(kMarksInLoopsMin, stream.played()));
+}
+
+void PreparedInstruction::MoveTo(int32_t iteration) {
+  if (micro_batch_step > 0)
+    micro_batch =
+        static_cast<int32_t>(source->micro_batch() + int64_t{iteration} * micro_batch_step);
+  for (const Move& move : moves) {
+    switch (move.target) {
+      case Move::Target::kOperand:
+        operands[move.index].data = move.AddressIn(iteration);
+        break;
+      case Move::Target::kWorkspace:
+        context.workspace = move.AddressIn(iteration);
+        break;
+      case Move::Target::kPieceMemory:
+        pieces[move.index].memory = move.AddressIn(iteration);
+        break;
+      case Move::Target::kPieceOffset:
+        pieces[move.index].offset = move.PlaceIn(iteration);
+        break;
+    }
+  }
+}
 
 absl::StatusOr<PreparedSequence> PrepareSequence(const v1::Program& program,
                                                  const v1::Sequence& sequence,
                                                  const PrepareOptions& options,
                                                  NvmeQueues nvme_queues, DeviceQueues queues) {
+  RETURN_IF_ERROR(CheckLength(sequence));
   PreparedSequence prepared;
   prepared.name = sequence.name();
+  std::vector<std::vector<RecordedLoop>> recorded = RecordedLoops(sequence, program.streams_size());
   for (int i = 0; i < program.streams_size(); ++i) {
     PreparedStream& stream = prepared.streams.emplace_back();
     stream.kind = program.streams(i).kind();
+    stream.loops = std::move(recorded[i]);
     if (!queues.empty()) stream.queue = queues[i].get();
   }
   const std::vector<bool> is_state = StateBuffers(program);
-  int32_t collectives = 0;
   const bool in_turns = options.backend != nullptr && options.backend->one_collective_at_a_time();
-  std::vector<int32_t> positions;  // by id: of the instruction within its stream
-  std::vector<std::vector<int32_t>> seen(program.streams_size(),
-                                         std::vector<int32_t>(program.streams_size(), 0));
+  const LoopIndex loops(sequence);
+  Turns turns(sequence, loops);
+  WaitResolver waits(sequence, loops, program.streams_size());
   for (const v1::Instruction& source : sequence.instructions()) {
     PreparedInstruction instruction;
     instruction.source = &source;
     for (const v1::Operand& operand : source.operands()) {
-      ASSIGN_OR_RETURN(instruction.operands.emplace_back(),
-                       ResolveOperand(program, operand, options.arenas));
+      RETURN_IF_ERROR(
+          Located(ResolveOperand(program, loops, operand, options.arenas, &instruction), source));
     }
     instruction.queue = prepared.streams[source.stream()].queue;
+    instruction.micro_batch = source.micro_batch();
+    if (const int loop = loops.LoopOf(static_cast<int>(source.id()));
+        loop != kNoLoop && source.micro_batch() >= 0) {
+      instruction.micro_batch_step = static_cast<int32_t>(sequence.loops(loop).micro_batches());
+    }
     RETURN_IF_ERROR(CheckAddresses(program, options, instruction));
     RETURN_IF_ERROR(
-        PrepareFamily({&program, &source, &options, nvme_queues, &sequence}, &instruction));
-    ResolveWaits(sequence, positions, &seen[source.stream()], &instruction);
+        PrepareFamily({&program, &source, &options, nvme_queues, &sequence, &loops}, &instruction));
+    instruction.waits = waits.Next();
     instruction.writes_state = WritesState(source, is_state);
-    if (in_turns && source.has_collective()) instruction.turn = collectives++;
-    PreparedStream& stream = prepared.streams[source.stream()];
-    positions.push_back(static_cast<int32_t>(stream.instructions.size()));
-    stream.instructions.push_back(std::move(instruction));
+    if (in_turns && source.has_collective()) turns.Take(&instruction);
+    prepared.streams[source.stream()].instructions.push_back(std::move(instruction));
   }
-  for (PreparedStream& stream : prepared.streams) stream.slices.resize(stream.instructions.size());
+  for (PreparedStream& stream : prepared.streams)
+    stream.slices.resize(CountRecorded(stream.loops, stream.instructions.size()));
   return prepared;
 }
 

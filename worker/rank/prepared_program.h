@@ -3,7 +3,8 @@
 //
 // Waits are resolved as well: an instruction waits for a position on another stream, and waits that
 // an earlier one of the same stream implies are dropped. Nothing here changes after preparation,
-// except the times that each execution leaves and, in caching mode, addresses of step buffers.
+// except the times that each execution leaves, what an instruction of a loop touches in the present
+// iteration (moves.h) and, in caching mode, addresses of step buffers.
 //
 // Borrows the program and the arenas. Used only by the VM's threads, each its own stream.
 //
@@ -21,12 +22,15 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/context.h"
 #include "kernels/kernel.h"
+#include "proto/played.h"
 #include "proto/v1/program.pb.h"
 #include "worker/comm/communicator.h"
 #include "worker/flight_recorder.h"
 #include "worker/memory/nvme_file.h"
 #include "worker/memory/nvme_queue.h"
 #include "worker/rank/backend.h"
+#include "worker/rank/moves.h"
+#include "worker/rank/played_cursor.h"
 #include "worker/rank/sequence_io.h"
 
 namespace terrace {
@@ -35,13 +39,19 @@ class DynamicMemory;
 struct PreparedInstruction;
 using Handler = absl::Status (*)(const PreparedInstruction& instruction, SequenceIo* io);
 
-// Until the first `position` instructions of `stream` have finished.
+// Until `stream` has executed `position` instructions. In a loop that is iteration 0's; each
+// further iteration waits for `step` more.
 struct WaitPoint {
   uint32_t stream = 0;
   int32_t position = 0;
+  int32_t step = 0;
+
+  int32_t At(int32_t iteration) const { return position + iteration * step; }
 };
 
 inline constexpr int32_t kAnyTime = -1;
+// Of all streams of a sequence, each iteration of a loop counted: positions are 32 bits wide.
+inline constexpr int64_t kPlayedMax = int64_t{1} << 30;
 
 struct PreparedInstruction {
   Handler run = nullptr;
@@ -67,9 +77,18 @@ struct PreparedInstruction {
   std::vector<WaitPoint> waits;
   bool writes_state = false;  // touches what checkpoints are written from
   // Of a collective where only one may be called at a time: how many of the sequence come before
-  // it.
+  // it, and how many more with each iteration of its loop.
   int32_t turn = kAnyTime;
+  int32_t turn_step = 0;
+  // Of the present iteration, and what it adds in each.
+  int32_t micro_batch = -1;
+  int32_t micro_batch_step = 0;
+  std::vector<Move> moves;  // in a loop
   const v1::Instruction* source = nullptr;
+
+  // Makes it touch what it touches in that iteration of its loop. By the thread of its stream,
+  // before it runs or is launched.
+  void MoveTo(int32_t iteration);
 };
 
 // When an instruction ran, in nanoseconds of the VM's clock.
@@ -92,8 +111,18 @@ struct PreparedStream {
   // Of collectives: where they are when a graph holds them. Null: none does.
   DeviceQueue* captured = nullptr;
   std::vector<PreparedInstruction> instructions;
-  std::vector<Slice> slices;  // of the last execution, one an instruction
+  std::vector<Slice> slices;          // of the last execution, one a recorded instruction
+  std::vector<RecordedLoop> loops{};  // in order; empty: the list is straight
+
+  PlayedCursor cursor() const { return {loops, instructions.size()}; }
+  // How many it executes.
+  int32_t played() const { return static_cast<int32_t>(CountPlayed(loops, instructions.size())); }
 };
+
+// How many marks its queue needs: so many instructions can be in flight at once. Of what a loop
+// executes there is no end, so there they are used in turn.
+inline constexpr int32_t kMarksInLoopsMin = 1024;
+int32_t MarksOf(const PreparedStream& stream);
 
 // What must happen before an instruction can run, when all that it waits for has: it gets memory
 // (dynamic_memory.h). Called by the thread of the instruction's stream.

@@ -2,9 +2,11 @@
 // rank's file on NVMe through the queue of the instruction's stream.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/cpu/stream_copy.h"
 #include "proto/tiers.h"
 #include "worker/rank/failure.h"
@@ -71,9 +73,18 @@ Kind KindOf(v1::CopyKind kind) {
   }
 }
 
-// From the start of its arena.
-int64_t OffsetOf(const v1::Program& program, const v1::Operand& operand) {
-  return program.buffers(operand.buffer()).offset() + operand.offset();
+// Empty when the operand is whole pages of its arena, in every iteration.
+std::string PageProblem(const InstructionPreparation& in, int operand, int64_t bytes) {
+  const v1::Operand& slice = in.source->operands(operand);
+  bool whole = bytes % kNvmeAlignment == 0 && slice.offset_step() % kNvmeAlignment == 0;
+  const uint32_t end = slice.buffer() + std::max(1U, slice.slots());
+  for (uint32_t buffer = slice.buffer(); buffer < end; ++buffer) {
+    const int64_t begin = in.program->buffers(static_cast<int>(buffer)).offset() + slice.offset();
+    whole = whole && begin % kNvmeAlignment == 0;
+  }
+  if (whole) return "";
+  return absl::StrCat("operand ", operand, " must begin and end on a multiple of ", kNvmeAlignment,
+                      " bytes");
 }
 
 // Empty when operands `i` and `i` + 1 are what program.proto says of the kind.
@@ -94,14 +105,28 @@ std::string PairProblem(const InstructionPreparation& in, const Kind& kind,
                         v1::Tier_Name(kind.to));
   }
   if (kind.from != v1::NVME && kind.to != v1::NVME) return "";
-  for (int operand : {i, i + 1}) {
-    if (OffsetOf(*in.program, in.source->operands(operand)) % kNvmeAlignment != 0 ||
-        from.SpanBytes() % kNvmeAlignment != 0) {
-      return absl::StrCat("operand ", operand, " must begin and end on a multiple of ",
-                          kNvmeAlignment, " bytes");
-    }
+  const std::string problem = PageProblem(in, i, from.SpanBytes());
+  return !problem.empty() ? problem : PageProblem(in, i + 1, from.SpanBytes());
+}
+
+// What the pair moves between memory and the file, and how that changes with each iteration.
+absl::Status AddPiece(const InstructionPreparation& in, int i, bool loads,
+                      PreparedInstruction* out) {
+  const int far = loads ? i : i + 1, near = loads ? i + 1 : i;
+  ASSIGN_OR_RETURN(
+      const OperandPlace place,
+      PlaceOf(*in.program, *in.loops, static_cast<int>(in.source->id()), in.source->operands(far)));
+  const auto piece = static_cast<int>(out->pieces.size());
+  out->pieces.push_back({.offset = place.offset,
+                         .memory = out->operands[near].as<std::byte>(),
+                         .bytes = out->operands[i].SpanBytes()});
+  for (Move& move : out->moves) {
+    if (move.target != Move::Target::kOperand || (move.index != far && move.index != near))
+      continue;
+    move.target = move.index == far ? Move::Target::kPieceOffset : Move::Target::kPieceMemory;
+    move.index = piece;
   }
-  return "";
+  return absl::OkStatus();
 }
 
 // The queue of the instruction's stream; null when this rank has no file on NVMe.
@@ -128,10 +153,7 @@ absl::Status PrepareCopy(const InstructionPreparation& in, PreparedInstruction* 
     if (const std::string problem = PairProblem(in, kind, *out, i); !problem.empty())
       return refuse(problem);
     out->copied_bytes += out->operands[i].SpanBytes();
-    if (!loads && kind.to != v1::NVME) continue;
-    out->pieces.push_back({.offset = OffsetOf(*in.program, in.source->operands(loads ? i : i + 1)),
-                           .memory = out->operands[loads ? i + 1 : i].as<std::byte>(),
-                           .bytes = out->operands[i].SpanBytes()});
+    if (loads || kind.to == v1::NVME) RETURN_IF_ERROR(AddPiece(in, i, loads, out));
   }
   out->run = kind.run == RunMemoryCopy && out->queue != nullptr ? LaunchMemoryCopy : kind.run;
   if (out->pieces.empty()) return absl::OkStatus();

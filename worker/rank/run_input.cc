@@ -25,7 +25,8 @@ const std::vector<kernels::TensorView>& HostSide(const PreparedInstruction& inst
   return instruction.queue != nullptr ? instruction.staged : instruction.operands;
 }
 
-// The staged values stay until the run has ended, and the device has taken them by then.
+// The staged values stay until the run has ended, or the instruction's next iteration is launched:
+// the device has taken them by then.
 absl::Status Upload(const PreparedInstruction& instruction, SequenceIo*) {
   for (size_t i = 0; i < instruction.staged.size(); ++i) {
     const kernels::TensorView &to = instruction.operands[i], &from = instruction.staged[i];
@@ -38,8 +39,7 @@ absl::Status Upload(const PreparedInstruction& instruction, SequenceIo*) {
 
 absl::Status RunLoadBatch(const PreparedInstruction& instruction, SequenceIo* io) {
   const auto& views = HostSide(instruction);
-  io->LoadBatch(instruction.source->micro_batch(), Values<int32_t>(views[0]),
-                Values<int32_t>(views[1]));
+  io->LoadBatch(instruction.micro_batch, Values<int32_t>(views[0]), Values<int32_t>(views[1]));
   return absl::OkStatus();
 }
 

@@ -3,16 +3,32 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 namespace terrace {
 namespace {
 
 constexpr double kSecondsPerNano = 1e-9;
 
-// An instruction within its sequence.
+// How much longer a loop took than its recorded iterations.
+double ScaleOf(const PreparedStream& stream, const RecordedLoop& loop) {
+  if (loop.left_out() == 0) return 1;
+  const Slice* const slices = &stream.slices[loop.slices];
+  const int64_t head = loop.head * loop.count, tail = loop.tail * loop.count;
+  const int64_t left_out_ns = slices[head].start_ns - slices[head - 1].end_ns;
+  const int64_t whole_ns = slices[head + tail - 1].end_ns - slices[0].start_ns;
+  const int64_t recorded_ns = whole_ns - std::max<int64_t>(0, left_out_ns);
+  return recorded_ns > 0 ? static_cast<double>(whole_ns) / static_cast<double>(recorded_ns) : 1;
+}
+
+double ScaleAt(const PreparedStream& stream, const PlayedCursor& at) {
+  return at.loop() == nullptr ? 1 : ScaleOf(stream, *at.loop());
+}
+
+// What a stream executed, by played position.
 struct Place {
   uint32_t stream = 0;
-  int index = 0;
+  int64_t position = 0;
 };
 
 class Waits {
@@ -20,50 +36,61 @@ class Waits {
   explicit Waits(const PreparedSequence& sequence) : sequence_(sequence) {}
 
   // Charges what was under way in [from_ns, to_ns) on the path of waits that led to the end of
-  // `place`. Each turn goes to an instruction that had to end before the one at hand could start.
-  void Charge(std::optional<Place> place, int64_t from_ns, int64_t to_ns) {
+  // `place`, times `scale`. Each turn goes to an instruction that had to end before the one at hand
+  // could start.
+  void Charge(std::optional<Place> place, int64_t from_ns, int64_t to_ns, double scale) {
     while (place && to_ns > from_ns) {
       const Slice& slice = SliceOf(*place);
       to_ns = std::min(to_ns, slice.end_ns);
       const int64_t start_ns = std::max(slice.start_ns, from_ns);
-      if (start_ns < to_ns) ns_[KindAt(*place)] += to_ns - start_ns;
+      if (start_ns < to_ns) ns_[KindAt(*place)] += static_cast<double>(to_ns - start_ns) * scale;
       to_ns = std::min(to_ns, start_ns);
       place = LastBefore(*place);
     }
   }
 
   // Of those that the instruction waits for on other streams, the one that ended last.
-  std::optional<Place> LastWaitedFor(Place place) const {
+  std::optional<Place> LastWaitedFor(const PreparedInstruction& instruction,
+                                     int64_t iteration) const {
     std::optional<Place> last;
-    for (const WaitPoint& point : InstructionAt(place).waits)
-      last = Later(last, {point.stream, point.position - 1});
+    for (const WaitPoint& point : instruction.waits) {
+      last = Later(last, {point.stream, point.At(static_cast<int32_t>(iteration)) - 1});
+    }
     return last;
   }
 
   double seconds(WorkKind kind) const { return ns_[static_cast<int>(kind)] * kSecondsPerNano; }
 
  private:
-  const PreparedInstruction& InstructionAt(Place place) const {
-    return sequence_.streams[place.stream].instructions[place.index];
+  const PreparedInstruction& InstructionAt(Place place, int64_t* iteration) const {
+    const PreparedStream& stream = sequence_.streams[place.stream];
+    const PlayedPlace at = PlaceAt(stream.loops, place.position);
+    *iteration = at.iteration;
+    return stream.instructions[at.index];
   }
   const Slice& SliceOf(Place place) const {
-    return sequence_.streams[place.stream].slices[place.index];
+    const PreparedStream& stream = sequence_.streams[place.stream];
+    return stream.slices[SliceAt(stream.loops, place.position)];
   }
   int KindAt(Place place) const {
-    return static_cast<int>(WorkOf(InstructionAt(place), sequence_.streams[place.stream].kind));
+    int64_t iteration = 0;
+    const PreparedInstruction& instruction = InstructionAt(place, &iteration);
+    return static_cast<int>(WorkOf(instruction, sequence_.streams[place.stream].kind));
   }
-  Place Later(std::optional<Place> a, Place b) const {
+  // `b` may be one that was not recorded, or was before the first.
+  std::optional<Place> Later(std::optional<Place> a, Place b) const {
+    if (SliceAt(sequence_.streams[b.stream].loops, b.position) < 0) return a;
     return a && SliceOf(*a).end_ns >= SliceOf(b).end_ns ? *a : b;
   }
   // The same with the instruction before on its own stream.
   std::optional<Place> LastBefore(Place place) const {
-    std::optional<Place> last = LastWaitedFor(place);
-    if (place.index > 0) last = Later(last, {place.stream, place.index - 1});
-    return last;
+    int64_t iteration = 0;
+    const PreparedInstruction& instruction = InstructionAt(place, &iteration);
+    return Later(LastWaitedFor(instruction, iteration), {place.stream, place.position - 1});
   }
 
   const PreparedSequence& sequence_;
-  std::array<int64_t, 3> ns_{};  // by WorkKind
+  std::array<double, 3> ns_{};  // by WorkKind
 };
 
 // The compute stream's waits, and at the end the wait for what is still under way.
@@ -71,9 +98,15 @@ void ChargeWaitsOf(const PreparedSequence& sequence, uint32_t compute, int64_t s
                    Waits* waits) {
   const PreparedStream& stream = sequence.streams[compute];
   int64_t idle_since_ns = start_ns;
-  for (int i = 0; i < static_cast<int>(stream.slices.size()); ++i) {
-    waits->Charge(waits->LastWaitedFor({compute, i}), idle_since_ns, stream.slices[i].start_ns);
-    idle_since_ns = stream.slices[i].end_ns;
+  int32_t next = 0;  // position; another one is behind iterations that were not recorded
+  for (PlayedCursor at = stream.cursor(); !at.AtEnd(); at.AdvanceRecorded()) {
+    const Slice& slice = stream.slices[at.slice()];
+    if (at.position() == next) {
+      waits->Charge(waits->LastWaitedFor(stream.instructions[at.index()], at.iteration()),
+                    idle_since_ns, slice.start_ns, ScaleAt(stream, at));
+    }
+    idle_since_ns = slice.end_ns;
+    next = at.position() + 1;
   }
   std::optional<Place> last;
   int64_t last_ns = idle_since_ns;
@@ -81,9 +114,9 @@ void ChargeWaitsOf(const PreparedSequence& sequence, uint32_t compute, int64_t s
     const std::vector<Slice>& slices = sequence.streams[s].slices;
     if (slices.empty() || slices.back().end_ns <= last_ns) continue;
     last_ns = slices.back().end_ns;
-    last = Place{s, static_cast<int>(slices.size()) - 1};
+    last = Place{s, sequence.streams[s].played() - 1};
   }
-  waits->Charge(last, idle_since_ns, last_ns);
+  waits->Charge(last, idle_since_ns, last_ns, 1);
 }
 
 int64_t Nanos(const Slice& slice) { return slice.end_ns - slice.start_ns; }
@@ -100,13 +133,14 @@ Slice Whole(const PreparedSequence& sequence) {
 }
 
 // Nanoseconds by WorkKind. Of computation only the compute stream's: inputs load beside it.
-std::array<int64_t, 3> Busy(const PreparedSequence& sequence) {
-  std::array<int64_t, 3> busy_ns{};
+std::array<double, 3> Busy(const PreparedSequence& sequence) {
+  std::array<double, 3> busy_ns{};
   for (const PreparedStream& stream : sequence.streams) {
-    for (size_t i = 0; i < stream.slices.size(); ++i) {
-      const WorkKind kind = WorkOf(stream.instructions[i], stream.kind);
+    for (PlayedCursor at = stream.cursor(); !at.AtEnd(); at.AdvanceRecorded()) {
+      const WorkKind kind = WorkOf(stream.instructions[at.index()], stream.kind);
       if (kind == WorkKind::kCompute && stream.kind != v1::COMPUTE) continue;
-      busy_ns[static_cast<int>(kind)] += Nanos(stream.slices[i]);
+      busy_ns[static_cast<int>(kind)] +=
+          static_cast<double>(Nanos(stream.slices[at.slice()])) * ScaleAt(stream, at);
     }
   }
   return busy_ns;
@@ -118,7 +152,7 @@ SequenceTimes Times(const PreparedSequence& sequence) {
   SequenceTimes times;
   const Slice whole = Whole(sequence);
   if (whole.end_ns == 0) return times;
-  const std::array<int64_t, 3> busy_ns = Busy(sequence);
+  const std::array<double, 3> busy_ns = Busy(sequence);
   const auto busy = [&busy_ns](WorkKind kind) {
     return busy_ns[static_cast<int>(kind)] * kSecondsPerNano;
   };
@@ -151,12 +185,16 @@ SequenceTimes Scaled(const SequenceTimes& times, double scale) {
 
 void AddTraffic(const PreparedSequence& sequence, double scale, TrafficByKind* traffic) {
   for (const PreparedStream& stream : sequence.streams) {
-    for (size_t i = 0; i < stream.slices.size(); ++i) {
-      const PreparedInstruction& instruction = stream.instructions[i];
+    for (PlayedCursor at = stream.cursor(); !at.AtEnd(); at.AdvanceRecorded()) {
+      const PreparedInstruction& instruction = stream.instructions[at.index()];
       if (instruction.copied_bytes == 0) continue;
       CopyTraffic& kind = (*traffic)[instruction.source->copy().kind()];
-      kind.bytes += instruction.copied_bytes;
-      kind.seconds += Nanos(stream.slices[i]) * kSecondsPerNano * scale;
+      // Each moves the same bytes: those of an iteration that was left out stand with the first.
+      const int64_t times =
+          at.loop() != nullptr && at.iteration() == 0 ? 1 + at.loop()->left_out() : 1;
+      kind.bytes += times * instruction.copied_bytes;
+      kind.seconds += static_cast<double>(Nanos(stream.slices[at.slice()])) * ScaleAt(stream, at) *
+                      kSecondsPerNano * scale;
     }
   }
 }

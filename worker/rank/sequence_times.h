@@ -3,7 +3,8 @@
 //
 // A wait is charged to what was under way meanwhile on the path that ended it: when a product waits
 // for a gather that itself waited for a read from NVMe, the read's part of the wait is offload and
-// only the rest is communication. Pure.
+// only the rest is communication. Iterations of a loop that were not recorded (played_cursor.h)
+// took the time between those that were, and the same shares of it went to each. Pure.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,7 +44,8 @@ double Seconds(const PreparedSequence& sequence);
 // Of an execution `scale` times as long, of which the same shares went to each.
 SequenceTimes Scaled(const SequenceTimes& times, double scale);
 
-// Adds what the last execution copied, by kind. It took `scale` times as long as its slices say.
+// Adds what the last execution copied, in all iterations, by kind. It took `scale` times as long as
+// its slices say.
 void AddTraffic(const PreparedSequence& sequence, double scale, TrafficByKind* traffic);
 
 // One line a kind that moved anything.

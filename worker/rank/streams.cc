@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "worker/rank/handlers.h"
 #include "worker/rank/step_scope.h"
 
 namespace terrace {
@@ -47,8 +48,7 @@ absl::Status Streams::Run(PreparedSequence* sequence, SequenceIo* io) {
   Execute(caller_stream_);
   for (size_t i = 0; i < counters_.size(); ++i) {
     // One more than its instructions: the thread has let go of the sequence.
-    WaitFor({static_cast<uint32_t>(i),
-             static_cast<int32_t>(sequence->streams[i].instructions.size()) + 1});
+    WaitFor(static_cast<uint32_t>(i), sequence->streams[i].played() + 1);
   }
   if (!failed_.load()) return backend_ == nullptr ? absl::OkStatus() : EndOnDevice();
   absl::MutexLock lock(&mutex_);
@@ -70,30 +70,32 @@ void Streams::Execute(size_t stream) {
   const StepScope scope;
   if (sequence_->streams[stream].queue != nullptr) return ExecuteOnDevice(stream);
   PreparedStream& prepared = sequence_->streams[stream];
-  for (size_t i = 0; i < prepared.instructions.size(); ++i) {
-    if (absl::Status status = ExecuteOne(&prepared, i); !status.ok()) {
-      Fail(std::move(status));
+  for (PlayedCursor at = prepared.cursor(); !at.AtEnd(); at.Advance()) {
+    if (const absl::Status status = ExecuteOne(&prepared, at); !status.ok()) {
+      Fail(InIteration(status, at));
       break;
     }
     if (failed_.load(std::memory_order_relaxed)) break;
-    Publish(stream, static_cast<int32_t>(i) + 1);
+    Publish(stream, at.position() + 1);
   }
-  Publish(stream, static_cast<int32_t>(prepared.instructions.size()) + 1);
+  Publish(stream, prepared.played() + 1);
 }
 
-absl::Status Streams::ExecuteOne(PreparedStream* stream, size_t index) {
-  const PreparedInstruction& instruction = stream->instructions[index];
+absl::Status Streams::ExecuteOne(PreparedStream* stream, const PlayedCursor& at) {
+  PreparedInstruction& instruction = stream->instructions[at.index()];
+  if (at.loop() != nullptr) instruction.MoveTo(at.iteration());
   for (const WaitPoint& point : instruction.waits) {
-    if (!WaitFor(point)) return absl::OkStatus();
+    if (!WaitFor(point.stream, point.At(at.iteration()))) return absl::OkStatus();
   }
   if (sequence_->launcher != nullptr) RETURN_IF_ERROR(sequence_->launcher->Launch(instruction));
   if (instruction.writes_state && fence_ != nullptr) fence_->WaitUntilUnread();
-  if (instruction.turn != kAnyTime && !WaitForTurn(instruction.turn)) return absl::OkStatus();
-  Slice& slice = stream->slices[index];
-  slice.start_ns = clock_->MonotonicNanos();
+  const bool in_turn = instruction.turn != kAnyTime;
+  if (in_turn && !WaitForTurn(instruction.turn + at.iteration() * instruction.turn_step))
+    return absl::OkStatus();
+  if (at.recorded()) stream->slices[at.slice()].start_ns = clock_->MonotonicNanos();
   RETURN_IF_ERROR(instruction.run(instruction, io_));
-  slice.end_ns = clock_->MonotonicNanos();
-  if (instruction.turn != kAnyTime) PassTurns(1);
+  if (at.recorded()) stream->slices[at.slice()].end_ns = clock_->MonotonicNanos();
+  if (in_turn) PassTurns(1);
   return absl::OkStatus();
 }
 
@@ -112,9 +114,9 @@ void Streams::PassTurns(int32_t count) {
 }
 
 // False when the run has failed: the waited-for result will never be there.
-bool Streams::WaitFor(const WaitPoint& point) {
-  std::atomic<int32_t>& finished = counters_[point.stream].finished;
-  for (int32_t seen = finished.load(std::memory_order_acquire); seen < point.position;
+bool Streams::WaitFor(uint32_t stream, int32_t position) {
+  std::atomic<int32_t>& finished = counters_[stream].finished;
+  for (int32_t seen = finished.load(std::memory_order_acquire); seen < position;
        seen = finished.load(std::memory_order_acquire)) {
     finished.wait(seen, std::memory_order_acquire);
   }

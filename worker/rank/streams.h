@@ -1,6 +1,7 @@
 // The streams of a program: one thread each, except the compute stream, which is the thread that
-// calls Run (the one whose OpenMP pool is warm). Each stream executes its instructions in order and
-// publishes how many have finished; other streams wait for that number.
+// calls Run (the one whose OpenMP pool is warm). Each stream executes its instructions in order,
+// those of a loop once an iteration, and publishes how many have finished; other streams wait for
+// that number.
 //
 // Where a stream has a device queue its thread launches what the device executes: it waits on the
 // device for other queues, on the host for other threads, and publishes what the device has
@@ -26,6 +27,7 @@
 #include "base/clock.h"
 #include "worker/flight_recorder.h"
 #include "worker/rank/backend.h"
+#include "worker/rank/played_cursor.h"
 #include "worker/rank/prepared_program.h"
 #include "worker/rank/sequence_io.h"
 
@@ -76,21 +78,27 @@ class Streams {
     std::atomic<int32_t> turns{0};  // of collectives, in the present run: those that have ended
   };
 
-  // Of a stream with a queue, during one run. Counts instructions.
+  // Of a stream with a queue, during one run.
   struct Launch {
     size_t stream;
     PreparedStream& prepared;
     DeviceQueue& queue;
-    int32_t launched = 0;
-    int32_t finished = 0;  // that this thread has seen
+    PlayedCursor launched;    // the next one to launch
+    PlayedCursor finished;    // the next one that this thread has not seen to its end
+    int64_t last_end_ns = 0;  // of the one before
+
+    bool empty() const { return finished.position() == launched.position(); }
   };
 
   void ThreadMain(size_t stream);
   void Execute(size_t stream);
-  absl::Status ExecuteOne(PreparedStream* stream, size_t index);
+  absl::Status ExecuteOne(PreparedStream* stream, const PlayedCursor& at);
   void ExecuteOnDevice(size_t stream);
   absl::Status LaunchAll(Launch* launch);
   absl::Status LaunchOne(Launch* launch);
+  absl::Status MakeRoom(Launch* launch);
+  absl::Status WaitToLaunch(const PreparedInstruction& instruction, Launch* launch);
+  absl::Status LaunchNow(const PreparedInstruction& instruction, Launch* launch);
   absl::Status WaitWhileFinishing(Launch* launch, std::atomic<int32_t>& counter, int32_t position);
   absl::Status NoteFinished(Launch* launch);
   absl::Status FinishNext(Launch* launch);
@@ -100,7 +108,7 @@ class Streams {
   absl::Status ExecuteGraph(const PreparedSequence& sequence, const StepGraph& graph);
   void AbortGroups();
   void PublishLaunched(size_t stream, int32_t launched);
-  bool WaitFor(const WaitPoint& point);
+  bool WaitFor(uint32_t stream, int32_t position);
   bool WaitForTurn(int32_t turn);
   void PassTurns(int32_t count);
   void Publish(size_t stream, int32_t finished);
@@ -110,7 +118,8 @@ class Streams {
   const Clock* const clock_;
   StateFence* const fence_;
   const std::span<const std::unique_ptr<Communicator>> groups_;
-  // By stream: finished instructions of the present run, plus one at its end.
+  // By stream: finished instructions of the present run, each iteration counted, plus one at its
+  // end.
   const std::span<FlightCounter> counters_;
   const size_t caller_stream_;
   Backend* const backend_;

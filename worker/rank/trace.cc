@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/trace.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -53,6 +55,15 @@ std::string StreamName(const v1::Stream& stream) {
   return stream.name().empty() ? LowerName(v1::StreamKind_Name(stream.kind())) : stream.name();
 }
 
+// By loop: the instructions of its body on all streams.
+std::map<int, int64_t> BodiesOf(const PreparedSequence& sequence) {
+  std::map<int, int64_t> bodies;
+  for (const PreparedStream& stream : sequence.streams) {
+    for (const RecordedLoop& loop : stream.loops) bodies[loop.loop] += loop.count;
+  }
+  return bodies;
+}
+
 }  // namespace
 
 Trace::Trace(const v1::Program& program, uint32_t rank) : rank_(rank) {
@@ -66,22 +77,58 @@ Trace::Trace(const v1::Program& program, uint32_t rank) : rank_(rank) {
   }
 }
 
+void Trace::AddSlice(const PreparedStream& stream, size_t index, const PlayedCursor& at,
+                     int64_t step) {
+  const PreparedInstruction& instruction = stream.instructions[at.index()];
+  const v1::Instruction& source = *instruction.source;
+  const Slice& slice = stream.slices[at.slice()];
+  if (origin_ns_ == 0) origin_ns_ = slice.start_ns;
+  const int64_t micro_batch =
+      source.micro_batch() + int64_t{at.iteration()} * instruction.micro_batch_step;
+  absl::StrAppendFormat(
+      &events_,
+      ",\n"
+      R"({"ph":"X","pid":%u,"tid":%d,"name":%s,"cat":"%s","ts":%.3f,"dur":%.3f,)"
+      R"("args":{"id":%u,"step":%d,"layer":%d,"micro_batch":%d%s%s}})",
+      rank_, index, Quoted(source.text()), LowerName(v1::Phase_Name(source.phase())),
+      (slice.start_ns - origin_ns_) * 1e-3, (slice.end_ns - slice.start_ns) * 1e-3, source.id(),
+      step, source.layer(), micro_batch,
+      at.loop() == nullptr ? "" : absl::StrCat(",\"iteration\":", at.iteration()),
+      CopyArguments(instruction));
+}
+
+void Trace::AddLeftOut(const PreparedStream& stream, size_t index, const PlayedCursor& at,
+                       const Shown& shown) {
+  const RecordedLoop& loop = *at.loop();
+  const int64_t last = loop.begin + shown.head * loop.count - 1;
+  const int64_t start_ns = stream.slices[SliceAt(stream.loops, last)].end_ns;
+  absl::StrAppendFormat(&events_,
+                        ",\n"
+                        R"({"ph":"X","pid":%u,"tid":%d,"name":"iterations %d to %d, left out",)"
+                        R"("ts":%.3f,"dur":%.3f})",
+                        rank_, index, shown.head, loop.trips - shown.tail - 1,
+                        (start_ns - origin_ns_) * 1e-3,
+                        (stream.slices[at.slice()].start_ns - start_ns) * 1e-3);
+}
+
 bool Trace::Add(const PreparedSequence& sequence, int64_t step) {
   const size_t before = events_.size();
+  const std::map<int, int64_t> bodies = BodiesOf(sequence);
   for (size_t s = 0; s < sequence.streams.size(); ++s) {
     const PreparedStream& stream = sequence.streams[s];
-    for (size_t i = 0; i < stream.instructions.size(); ++i) {
-      const v1::Instruction& source = *stream.instructions[i].source;
-      const Slice& slice = stream.slices[i];
-      if (origin_ns_ == 0) origin_ns_ = slice.start_ns;
-      absl::StrAppendFormat(
-          &events_,
-          ",\n"
-          R"({"ph":"X","pid":%u,"tid":%d,"name":%s,"cat":"%s","ts":%.3f,"dur":%.3f,)"
-          R"("args":{"id":%u,"step":%d,"layer":%d,"micro_batch":%d%s}})",
-          rank_, s, Quoted(source.text()), LowerName(v1::Phase_Name(source.phase())),
-          (slice.start_ns - origin_ns_) * 1e-3, (slice.end_ns - slice.start_ns) * 1e-3, source.id(),
-          step, source.layer(), source.micro_batch(), CopyArguments(stream.instructions[i]));
+    for (PlayedCursor at = stream.cursor(); !at.AtEnd(); at.AdvanceRecorded()) {
+      if (const RecordedLoop* loop = at.loop(); loop != nullptr) {
+        const int64_t room = std::max<int64_t>(
+            2, kTracedInLoopsMax / (static_cast<int64_t>(bodies.size()) * bodies.at(loop->loop)));
+        const Shown shown{.head = std::min(loop->head, (room + 1) / 2),
+                          .tail = std::min(loop->tail, room / 2)};
+        const int64_t back = loop->trips - shown.tail;
+        if (at.iteration() >= shown.head && at.iteration() < back) continue;
+        const bool returns = at.iteration() == back && shown.head < back &&
+                             at.index() == static_cast<size_t>(loop->first);
+        if (returns) AddLeftOut(stream, s, at, shown);
+      }
+      AddSlice(stream, s, at, step);
     }
   }
   if (events_.size() <= kTraceBytesMax) {

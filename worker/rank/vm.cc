@@ -29,7 +29,7 @@ absl::Status ReserveMarks(const PreparedSequence& sequence) {
   for (const PreparedStream& stream : sequence.streams) {
     for (DeviceQueue* queue : {stream.queue, stream.captured}) {
       if (queue == nullptr) continue;
-      RETURN_IF_ERROR(queue->Reserve(static_cast<int32_t>(stream.instructions.size())));
+      RETURN_IF_ERROR(queue->Reserve(MarksOf(stream)));
     }
   }
   return absl::OkStatus();

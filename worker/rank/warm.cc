@@ -22,6 +22,9 @@ std::string Signature(const v1::Instruction& source) {
     *shape = operand;
     shape->clear_buffer();
     shape->clear_offset();
+    shape->clear_slots();
+    shape->clear_slot();
+    shape->clear_offset_step();
   }
   bare.set_stream(source.stream());
   return bare.SerializeAsString();
@@ -58,6 +61,7 @@ void AppendOnce(const PreparedInstruction& instruction, std::set<std::string>* d
   AppendZeroIds(instruction, out);
   PreparedInstruction& copy = out->emplace_back(instruction);
   copy.waits.clear();
+  copy.moves.clear();
   copy.writes_state = false;
 }
 
