@@ -9,22 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/operands.h"
 
 namespace terrace {
 namespace {
-
-template <typename Visit>
-void ForEachOperand(const v1::Instruction& instruction, Visit visit) {
-  for (const v1::Operand& operand : instruction.operands()) visit(operand);
-  if (instruction.compute().has_workspace()) visit(instruction.compute().workspace());
-}
-
-template <typename Visit>
-void ForEachMutableOperand(v1::Instruction* instruction, Visit visit) {
-  for (v1::Operand& operand : *instruction->mutable_operands()) visit(&operand);
-  if (instruction->compute().has_workspace())
-    visit(instruction->mutable_compute()->mutable_workspace());
-}
 
 // Of all slots of a sequence: after so many iterations each is where it was.
 int64_t Turn(const v1::Sequence& sequence) {

@@ -12,6 +12,8 @@
 #include "coordinator/compiler/earn.h"
 #include "coordinator/compiler/graph.h"
 #include "coordinator/compiler/parameters.h"
+#include "coordinator/compiler/roll.h"
+#include "coordinator/compiler/staging.h"
 #include "coordinator/compiler/step.h"
 #include "coordinator/compiler/workspace.h"
 #include "coordinator/planner/layout_rules.h"
@@ -156,12 +158,12 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
 
 compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layout& layout,
                                       const ForwardOptions& forward,
-                                      std::vector<compiler::Pass> schedule) {
+                                      std::vector<compiler::Pass> schedule, int micro_batches) {
   const v1::TrainSpec& train = input.spec->train();
   const v1::OptimizerSpec& optimizer = train.optimizer();
   compiler::TrainOptions options = {.forward = forward,
                                     .schedule = std::move(schedule),
-                                    .micro_batches = static_cast<int>(layout.micro_batches()),
+                                    .micro_batches = micro_batches,
                                     .bucket_bytes = layout.bucket_bytes(),
                                     .clip_grad_norm = static_cast<float>(train.clip_grad_norm())};
   options.name = TrainName(forward.sequence, input.spec->data().sequence_length());
@@ -176,13 +178,12 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
 }
 
 // The passes that every program takes once its sequences are built.
-absl::Status Finish(const Model& model, const Parameters& parameters, int rope_table,
-                    const compiler::PackingPolicy& policy, Graph* graph, v1::Program* program) {
+absl::Status Finish(compiler::EmitInput input, const compiler::PackingPolicy& policy, Graph* graph,
+                    v1::Program* program) {
   compiler::AddWorkspaces(static_cast<int>(program->threads()), graph, program->device());
   RETURN_IF_ERROR(CheckSize(*graph));
-  return compiler::EmitAndPlace(
-      {.graph = graph, .model = &model, .parameters = &parameters, .rope_table = rope_table},
-      policy, graph, program);
+  input.graph = graph;
+  return compiler::EmitAndPlace(input, policy, graph, program);
 }
 
 // Where every step buffer gets its memory from an allocator there is nothing to page. A GPU takes
@@ -219,6 +220,7 @@ struct Job {
   compiler::ScheduleShape shape;
   std::vector<std::vector<compiler::Pass>> schedule;  // by stage
   std::atomic<int64_t>* nodes_left = nullptr;         // of TrainOptions
+  compiler::RollShape roll = {};                      // of EmitInput
 };
 
 absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
@@ -265,15 +267,18 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   for (const int64_t length : TrainLengths(input.spec->data())) {
     forward.sequence = length;
     compiler::TrainOptions options =
-        TrainOptionsOf(input, job.layout, forward, job.schedule[stage]);
+        TrainOptionsOf(input, job.layout, forward, job.schedule[stage], job.shape.micro_batches);
     options.nodes_left = job.nodes_left;
     RETURN_IF_ERROR(compiler::AppendTrain(context, options, &graph));
   }
   forward.sequence = job.forward.sequence;
   compiler::AppendEval(context, forward, &graph);
   compiler::AppendRestore(context, &graph);
-  RETURN_IF_ERROR(
-      Finish(model, parameters, forward.rope_table, PolicyOf(input, job.layout), &graph, &program));
+  RETURN_IF_ERROR(Finish({.model = &model,
+                          .parameters = &parameters,
+                          .rope_table = forward.rope_table,
+                          .roll = job.roll},
+                         PolicyOf(input, job.layout), &graph, &program));
   if (const std::string& allocator = job.layout.allocator();
       !allocator.empty() && allocator != "planned") {
     MakeDynamic(allocator, &program);
@@ -305,6 +310,25 @@ absl::StatusOr<std::vector<v1::Program>> CompileStages(const Job& job) {
   return programs;
 }
 
+// As a rule a step repeats itself as its order of passes does. Where host memory is used in turn
+// for what passes through it, only after as many times as it has places.
+constexpr int64_t kRepeats[] = {1, compiler::kRingBuffers};
+
+// The step itself is some iterations longer.
+compiler::RollShape RollShapeOf(const v1::Layout& layout, int64_t shown, int64_t repeats) {
+  const int64_t an_iteration = repeats * MicroBatchesAnIteration(layout);
+  const int64_t more = (layout.micro_batches() - shown * repeats) / an_iteration;
+  return {.micro_batches = layout.micro_batches() - std::max<int64_t>(0, more) * an_iteration,
+          .an_iteration = an_iteration};
+}
+
+absl::StatusOr<std::vector<v1::Program>> CompileSteps(const CompileInput& input, Job* job) {
+  ASSIGN_OR_RETURN(job->schedule, compiler::MakeSchedule(job->shape));
+  std::atomic<int64_t> nodes_left = input.instructions_max;
+  if (input.instructions_max > 0) job->nodes_left = &nodes_left;
+  return CompileStages(*job);
+}
+
 }  // namespace
 
 absl::Status CheckStepLength(int64_t buffers, int64_t instructions) {
@@ -317,7 +341,8 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
   const Model& model = *input.model;
   RETURN_IF_ERROR(CheckComplete(layout));
   RETURN_IF_ERROR(CheckLayout(layout, model, *input.spec));
-  RETURN_IF_ERROR(CheckLayerPasses(layout, model.config.layers));
+  const int64_t shown = input.straight ? layout.micro_batches() : CompiledMicroBatches(layout);
+  RETURN_IF_ERROR(CheckLayerPasses(layout, model.config.layers, shown));
   Job job = {.input = input,
              .layout = layout,
              .forward = {.batch = layout.micro_batch(),
@@ -325,10 +350,17 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
                          .chunk_bytes = layout.chunk_bytes()},
              .shape = compiler::ShapeOf(layout)};
   RETURN_IF_ERROR(SetPrecision(layout.precision(), &job.forward));
-  ASSIGN_OR_RETURN(job.schedule, compiler::MakeSchedule(job.shape));
-  std::atomic<int64_t> nodes_left = input.instructions_max;
-  if (input.instructions_max > 0) job.nodes_left = &nodes_left;
-  return CompileStages(job);
+  if (shown < layout.micro_batches()) {
+    for (const int64_t repeats : kRepeats) {
+      Job rolled = job;
+      rolled.roll = RollShapeOf(layout, shown, repeats);
+      rolled.shape.micro_batches = static_cast<int>(rolled.roll.micro_batches);
+      absl::StatusOr<std::vector<v1::Program>> programs = CompileSteps(input, &rolled);
+      if (!absl::IsFailedPrecondition(programs.status())) return programs;
+    }
+    RETURN_IF_ERROR(CheckLayerPasses(layout, model.config.layers, layout.micro_batches()));
+  }
+  return CompileSteps(input, &job);
 }
 
 absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
@@ -358,8 +390,9 @@ absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
                          .parameters = parameters,
                          .chunks = all},
                         forward, &graph);
-  RETURN_IF_ERROR(Finish(model, parameters, forward.rope_table,
-                         {.pages = compiler::PagePolicy::kNever}, &graph, &program));
+  RETURN_IF_ERROR(
+      Finish({.model = &model, .parameters = &parameters, .rope_table = forward.rope_table},
+             {.pages = compiler::PagePolicy::kNever}, &graph, &program));
   return program;
 }
 

@@ -49,6 +49,8 @@ struct CompileInput {
   // Of the training steps of all stages together; more are given up early. 0: as many as programs
   // may have.
   int64_t instructions_max = 0;
+  // All micro-batches one after the other, also where the step could loop: to compare both.
+  bool straight = false;
 };
 
 // INVALID_ARGUMENT when the layout asks for what this compiler cannot do, RESOURCE_EXHAUSTED when

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "coordinator/compiler/insertions.h"
 #include "coordinator/compiler/place.h"
+#include "coordinator/compiler/roll.h"
 #include "coordinator/compiler/streams.h"
 
 namespace terrace::compiler {
@@ -78,6 +79,7 @@ absl::Status Attempt(const EmitInput& input, const Waits& waits, const PlaceOpti
   }
   AssignStreams(waits.retire_marks, graph);
   RETURN_IF_ERROR(Emit(input, program));
+  if (input.roll.micro_batches > 0) RETURN_IF_ERROR(Roll(input.roll, program));
   return PlaceBuffers(program, options);
 }
 

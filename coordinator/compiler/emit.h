@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "coordinator/compiler/graph.h"
 #include "coordinator/compiler/parameters.h"
+#include "coordinator/compiler/roll.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::compiler {
@@ -16,6 +17,8 @@ struct EmitInput {
   const Model* model = nullptr;
   const Parameters* parameters = nullptr;
   int rope_table = kNone;  // value
+  // Of the sequences that train, where they are to become loops. Of 0 micro-batches: they are not.
+  RollShape roll;
 };
 
 // Adds to `program`, whose scalar fields and rules the caller sets. INTERNAL when a node breaks the

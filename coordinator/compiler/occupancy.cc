@@ -30,7 +30,6 @@ void Occupancy::Insert(Range range, Ranges* ranges) {
 }
 
 void Occupancy::Collect(int begin, int end) const {
-  cursors_.clear();
   const auto add = [this](const Ranges& ranges) {
     if (!ranges.empty()) cursors_.push_back({ranges.data(), ranges.data() + ranges.size()});
   };
@@ -49,8 +48,13 @@ void Occupancy::Collect(int begin, int end) const {
   }
 }
 
-int64_t Occupancy::FindLowest(int begin, int end, int64_t bytes) const {
-  Collect(begin, end);
+int64_t Occupancy::FindLowest(absl::Span<const SlotRange> lives, int64_t bytes) const {
+  cursors_.clear();
+  for (const SlotRange& life : lives) Collect(life.begin, life.end);
+  return LowestOfCollected(bytes);
+}
+
+int64_t Occupancy::LowestOfCollected(int64_t bytes) const {
   int64_t offset = 0;
   for (bool moved = true; moved;) {
     moved = false;
@@ -66,10 +70,11 @@ int64_t Occupancy::FindLowest(int begin, int end, int64_t bytes) const {
   return offset;
 }
 
-int64_t Occupancy::Find(int begin, int end, int64_t bytes, HoleChoice choice,
+int64_t Occupancy::Find(absl::Span<const SlotRange> lives, int64_t bytes, HoleChoice choice,
                         int64_t ceiling) const {
-  if (choice == HoleChoice::kLowest) return FindLowest(begin, end, bytes);
-  Collect(begin, end);
+  if (choice == HoleChoice::kLowest) return FindLowest(lives, bytes);
+  cursors_.clear();
+  for (const SlotRange& life : lives) Collect(life.begin, life.end);
   int64_t found = -1;
   int64_t smallest = ceiling + 1;
   for (int64_t offset = 0; offset + bytes <= ceiling;) {
@@ -93,7 +98,7 @@ int64_t Occupancy::Find(int begin, int end, int64_t bytes, HoleChoice choice,
     }
     offset = hole_end;
   }
-  return found >= 0 ? found : FindLowest(begin, end, bytes);
+  return found >= 0 ? found : FindLowest(lives, bytes);
 }
 
 void Occupancy::Take(int begin, int end, int64_t offset, int64_t bytes) {

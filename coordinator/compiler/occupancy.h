@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
+
 namespace terrace {
 
 // Which of the holes that are large enough.
@@ -23,16 +25,32 @@ enum class HoleChoice {
   kTightest,  // the smallest, at its lower end; of equals the lowest
 };
 
+// Slots [begin, end), not empty.
+struct SlotRange {
+  int begin = 0;
+  int end = 0;
+};
+
 class Occupancy {
  public:
   explicit Occupancy(int slots);
 
   // The lowest offset at which `bytes` are free during all slots of [begin, end). REQUIRES: begin <
   // end <= slots.
-  int64_t FindLowest(int begin, int end, int64_t bytes) const;
+  int64_t FindLowest(int begin, int end, int64_t bytes) const {
+    const SlotRange life = {begin, end};
+    return FindLowest(absl::MakeConstSpan(&life, 1), bytes);
+  }
+  // The same during all slots of all `lives`, which is not empty.
+  int64_t FindLowest(absl::Span<const SlotRange> lives, int64_t bytes) const;
   // The offset of `bytes` in the hole of that choice among those below `ceiling`; where there is
   // none the lowest offset of all.
-  int64_t Find(int begin, int end, int64_t bytes, HoleChoice choice, int64_t ceiling) const;
+  int64_t Find(absl::Span<const SlotRange> lives, int64_t bytes, HoleChoice choice,
+               int64_t ceiling) const;
+  int64_t Find(int begin, int end, int64_t bytes, HoleChoice choice, int64_t ceiling) const {
+    const SlotRange life = {begin, end};
+    return Find(absl::MakeConstSpan(&life, 1), bytes, choice, ceiling);
+  }
   // Takes [offset, offset + bytes) during [begin, end).
   void Take(int begin, int end, int64_t offset, int64_t bytes);
 
@@ -44,8 +62,9 @@ class Occupancy {
   using Ranges = std::vector<Range>;  // sorted, neither overlapping nor touching
 
   static void Insert(Range range, Ranges* ranges);
-  // Fills cursors_ with the sets that matter for a life.
+  // Adds to cursors_ the sets that matter for a life.
   void Collect(int begin, int end) const;
+  int64_t LowestOfCollected(int64_t bytes) const;
 
   int leaves_ =
       1;  // a power of two; node n has the children 2n and 2n + 1, leaf i is node leaves_ + i

@@ -21,10 +21,17 @@
 namespace terrace {
 
 struct PackBuffer {
+  struct Life {
+    int64_t begin = 0;  // lives on [begin, end)
+    int64_t end = 0;    // > begin
+  };
   std::string name;   // for messages only
   int64_t bytes = 0;  // > 0
   int64_t begin = 0;  // lives on [begin, end)
   int64_t end = 0;    // > begin
+  // Of a buffer that holds nothing from time to time, as one of a loop's body does: when it lives
+  // in fact. In order, without overlaps, from `begin` to `end`. Empty: all the time.
+  std::vector<Life> lives;
 };
 
 struct Packing {

@@ -150,9 +150,10 @@ void Place(const PackProblem& problem, int64_t ceiling, Attempt* attempt) {
   placement.arena_bytes = 0;
   for (const int i : attempt->order) {
     const PackItem& item = problem.items[i];
-    const int64_t offset =
-        occupancy.Find(item.begin, item.end, item.bytes, attempt->holes[i], ceiling);
-    occupancy.Take(item.begin, item.end, offset, item.bytes);
+    SlotRange whole;
+    const absl::Span<const SlotRange> lives = item.LivesOr(&whole);
+    const int64_t offset = occupancy.Find(lives, item.bytes, attempt->holes[i], ceiling);
+    for (const SlotRange& life : lives) occupancy.Take(life.begin, life.end, offset, item.bytes);
     placement.offsets[i] = offset;
     placement.arena_bytes = std::max(placement.arena_bytes, offset + item.bytes);
   }

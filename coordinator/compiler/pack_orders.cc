@@ -113,8 +113,10 @@ PackPlacement PlaceInOrder(const PackProblem& problem, absl::Span<const int> ord
   Occupancy occupancy(problem.slots);
   for (int i : order) {
     const PackItem& item = problem.items[i];
-    const int64_t offset = occupancy.FindLowest(item.begin, item.end, item.bytes);
-    occupancy.Take(item.begin, item.end, offset, item.bytes);
+    SlotRange whole;
+    const absl::Span<const SlotRange> lives = item.LivesOr(&whole);
+    const int64_t offset = occupancy.FindLowest(lives, item.bytes);
+    for (const SlotRange& life : lives) occupancy.Take(life.begin, life.end, offset, item.bytes);
     placement.offsets[i] = offset;
     placement.arena_bytes = std::max(placement.arena_bytes, offset + item.bytes);
   }

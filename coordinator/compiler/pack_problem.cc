@@ -21,6 +21,12 @@ struct Event {
   }
 };
 
+// A buffer that lives all the time has one life.
+std::vector<PackBuffer::Life> LivesOf(const PackBuffer& buffer) {
+  if (!buffer.lives.empty()) return buffer.lives;
+  return {{.begin = buffer.begin, .end = buffer.end}};
+}
+
 }  // namespace
 
 PackProblem MakePackProblem(absl::Span<const PackBuffer> buffers) {
@@ -30,8 +36,11 @@ PackProblem MakePackProblem(absl::Span<const PackBuffer> buffers) {
   events.reserve(2 * buffers.size());
   for (int i = 0; i < static_cast<int>(buffers.size()); ++i) {
     problem.items[i].bytes = AlignUp(buffers[i].bytes);
-    events.push_back({buffers[i].begin, true, i});
-    events.push_back({buffers[i].end, false, i});
+    problem.items[i].begin = -1;
+    for (const PackBuffer::Life& life : LivesOf(buffers[i])) {
+      events.push_back({life.begin, true, i});
+      events.push_back({life.end, false, i});
+    }
   }
   std::sort(events.begin(), events.end());
   int64_t alive_bytes = 0;
@@ -41,15 +50,18 @@ PackProblem MakePackProblem(absl::Span<const PackBuffer> buffers) {
     if (event.birth) {
       if (!slot_open) ++problem.slots;
       slot_open = true;
-      item.begin = problem.slots - 1;
+      const int slot = problem.slots - 1;
+      if (item.begin < 0) item.begin = slot;
+      if (!buffers[event.item].lives.empty()) item.lives.push_back({.begin = slot});
       alive_bytes += item.bytes;
       if (alive_bytes > problem.lower_bound_bytes) {
         problem.lower_bound_bytes = alive_bytes;
-        problem.peak_slot = item.begin;
+        problem.peak_slot = slot;
       }
     } else {
       slot_open = false;
       item.end = problem.slots;
+      if (!item.lives.empty()) item.lives.back().end = problem.slots;
       alive_bytes -= item.bytes;
     }
   }

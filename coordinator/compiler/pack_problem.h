@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "coordinator/compiler/occupancy.h"
 #include "coordinator/compiler/pack.h"
 
 namespace terrace {
@@ -18,7 +19,15 @@ struct PackItem {
   int64_t bytes = 0;  // > 0, a multiple of kPackAlignment
   int begin = 0;      // lives during the slots [begin, end)
   int end = 0;
+  // Where it does not live all that time: when it does. Orders (pack_orders.h, pack_fits.h) make
+  // use of it; the others take it to live all the time.
+  std::vector<SlotRange> lives;
   int life() const { return end - begin; }
+  // `whole` is what the answer is about where it lives all the time.
+  absl::Span<const SlotRange> LivesOr(SlotRange* whole) const {
+    *whole = {begin, end};
+    return lives.empty() ? absl::MakeConstSpan(whole, 1) : absl::MakeConstSpan(lives);
+  }
 };
 
 struct PackProblem {

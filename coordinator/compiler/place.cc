@@ -2,6 +2,7 @@
 #include "coordinator/compiler/place.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "coordinator/compiler/liveness.h"
 #include "coordinator/compiler/pack.h"
 #include "coordinator/compiler/pack_pages.h"
+#include "proto/loops.h"
 #include "proto/tiers.h"
 
 namespace terrace {
@@ -55,6 +57,23 @@ absl::Status PlacePersistent(v1::Program* program) {
     arena->set_bytes(arena->bytes() + AlignUp(buffer.bytes(), arena->tier()));
   }
   return absl::OkStatus();
+}
+
+// When each buffer lives, by buffer. What lies in a buffer of a loop's body does so in each
+// iteration anew.
+std::vector<std::vector<Life>> LivesIn(const v1::Program& program, const v1::Program& straight,
+                                       const v1::Sequence& sequence,
+                                       const std::vector<uint32_t>& original) {
+  std::vector<std::vector<Life>> lives(program.buffers_size());
+  const std::vector<Life> of_values = Liveness(straight, sequence);
+  for (size_t i = 0; i < of_values.size(); ++i) {
+    if (of_values[i].begin < of_values[i].end) lives[original[i]].push_back(of_values[i]);
+  }
+  for (std::vector<Life>& of_buffer : lives) {
+    std::sort(of_buffer.begin(), of_buffer.end(),
+              [](const Life& a, const Life& b) { return a.begin < b.begin; });
+  }
+  return lives;
 }
 
 // What a sequence needs of an arena behind its persistent buffers.
@@ -102,8 +121,8 @@ Packing PackingOf(const v1::Program& program, const Region& region, int64_t base
 
 // Packs the STEP buffers that `sequence` uses in `arena` into the space from `base` on.
 absl::StatusOr<Region> PackStep(const v1::Program& program, const v1::Sequence& sequence,
-                                const std::vector<Life>& lives, uint32_t arena, int64_t base,
-                                const PlaceOptions& options) {
+                                const std::vector<std::vector<Life>>& lives, uint32_t arena,
+                                int64_t base, const PlaceOptions& options) {
   Region region;
   const v1::Tier tier = program.arenas(static_cast<int>(arena)).tier();
   for (int i = 0; i < program.buffers_size(); ++i) {
@@ -112,15 +131,25 @@ absl::StatusOr<Region> PackStep(const v1::Program& program, const v1::Sequence& 
         buffer.sequence() != sequence.name()) {
       continue;
     }
-    if (lives[i].begin == lives[i].end) {
+    if (lives[i].empty()) {
       region.unused_bytes = std::max(region.unused_bytes, AlignUp(buffer.bytes(), tier));
       continue;
     }
     region.ids.push_back(i);
     region.buffers.push_back({.name = buffer.name(),
                               .bytes = AlignUp(buffer.bytes(), tier),
-                              .begin = lives[i].begin,
-                              .end = lives[i].end});
+                              .begin = lives[i].front().begin,
+                              .end = lives[i].back().end});
+    if (lives[i].size() == 1) continue;
+    for (size_t k = 0; k < lives[i].size(); ++k) {
+      const Life& life = lives[i][k];
+      if (k > 0 && life.begin < lives[i][k - 1].end) {
+        return absl::InternalError(absl::StrCat("buffer '", buffer.name(), "' of '",
+                                                sequence.name(),
+                                                "' holds values of two iterations at a time"));
+      }
+      region.buffers.back().lives.push_back({.begin = life.begin, .end = life.end});
+    }
   }
   if (options.packed) {
     region.packing = PackingOf(program, region, base);
@@ -165,8 +194,8 @@ void PackPages(const v1::Program& program, int64_t base, PackEffort effort,
   }
 }
 
-absl::Status PlaceArena(const std::vector<std::vector<Life>>& lives, const PlaceOptions& options,
-                        v1::Program* program, v1::Arena* arena) {
+absl::Status PlaceArena(const std::vector<std::vector<std::vector<Life>>>& lives,
+                        const PlaceOptions& options, v1::Program* program, v1::Arena* arena) {
   const int64_t base = arena->bytes();
   const bool pages = options.pages && arena->tier() == v1::DEVICE;
   std::vector<Region> regions;
@@ -201,9 +230,17 @@ absl::Status PlaceBuffers(v1::Program* program, const PlaceOptions& options) {
     arena.clear_aliases();
   }
   RETURN_IF_ERROR(PlacePersistent(program));
-  std::vector<std::vector<Life>> lives;
-  for (const v1::Sequence& sequence : program->sequences())
-    lives.push_back(Liveness(*program, sequence));
+  std::vector<std::vector<std::vector<Life>>> lives;  // by sequence and buffer
+  if (HasLoops(*program)) {
+    const WrittenOut straight = WriteOut(*program, IterationsToLeaveOut(*program));
+    for (const v1::Sequence& sequence : straight.program.sequences())
+      lives.push_back(LivesIn(*program, straight.program, sequence, straight.buffers));
+  } else {
+    std::vector<uint32_t> own(program->buffers_size());
+    std::iota(own.begin(), own.end(), 0);
+    for (const v1::Sequence& sequence : program->sequences())
+      lives.push_back(LivesIn(*program, *program, sequence, own));
+  }
   for (v1::Arena& arena : *program->mutable_arenas()) {
     RETURN_IF_ERROR(PlaceArena(lives, options, program, &arena));
   }

@@ -32,8 +32,6 @@ int AddTrain(const TrainOptions& options, Graph* graph) {
   return sequence;
 }
 
-// Loads stand before everything else: nothing orders them after computation, so that they run ahead
-// of it.
 BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options,
                       Builder* builder) {
   const Dims dims = {options.batch * options.sequence / context.parallel.context()};
@@ -68,6 +66,10 @@ void ZeroWhereNoLoss(const StageContext& context, Slice total, Builder* builder)
   builder->Compute(Op::kFill, kernels::FillAttrs{}, {total}, "no loss on this stage");
 }
 
+// Batches that are loaded when a forward pass begins, besides its own: loading is hidden then, and
+// a long step holds no more than these.
+constexpr int kLoadAhead = 1;
+
 // Without a reduction nothing gains from large buckets, and small ones live shorter.
 constexpr int64_t kLocalBucketBytes = int64_t{4} << 20;
 
@@ -82,7 +84,8 @@ class Train {
         gradients_(context.parameters, context.parallel) {}
 
   absl::Status Build() {
-    LoadInputs();
+    LoadBatches(kLoadAhead);
+    LoadSchedule();
     GatherWeights(context_, &builder_);
     if (context_.HasLast()) {
       stats_ = builder_.NewValue("stats", v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
@@ -115,12 +118,17 @@ class Train {
     return std::min(options_.bucket_bytes, kLocalBucketBytes);
   }
 
-  void LoadInputs() {
-    for (int i = 0; i < options_.micro_batches; ++i) {
-      builder_.micro_batch = i;
+  // Those up to this one that are not loaded yet.
+  void LoadBatches(int last) {
+    builder_.phase = v1::FORWARD;
+    while (static_cast<int>(batches_.size()) <= std::min(last, options_.micro_batches - 1)) {
+      builder_.micro_batch = static_cast<int>(batches_.size());
       batches_.push_back(LoadBatch(context_, options_.forward, &builder_));
     }
     builder_.micro_batch = kNone;
+  }
+
+  void LoadSchedule() {
     builder_.phase = v1::OPTIMIZER_STEP;
     schedule_ = builder_.NewValue("schedule", v1::INPUT, DType::kF32, {4});
     std::vector<Slice> loaded = {schedule_};
@@ -149,6 +157,7 @@ class Train {
   }
 
   void RunForward(const Pass& pass) {
+    LoadBatches(pass.micro_batch + kLoadAhead);
     BatchSlices batch = batches_[pass.micro_batch];
     const bool has_loss = context_.ChunkOf(pass.chunk).last;
     if (has_loss) batch.stats = Range(stats_, 2 * pass.micro_batch, 2);

@@ -2,11 +2,12 @@
 // (proto/sequences.h), "eval" (the loss of one micro-batch), "infer" (the logits of one position),
 // "restore" (what evaluations need after a step: weights gathered from their shards).
 //
-// "train" is unrolled: the inputs of all micro-batches, then the passes of the stage's schedule;
-// gradients reduced as soon as they are final (reduction.h); global-norm clipping; AdamW. Gradients
-// are those of the *sum* of losses; kGradScale divides by the number of tokens of the whole step,
-// so that accumulation equals the large batch. Where the loss is scaled (fp16), it divides by that
-// factor too: no pass of its own unscales them.
+// "train" is a straight list: the passes of the stage's schedule, of few micro-batches where the
+// rest become iterations of a loop (roll.h), each batch loaded one ahead; gradients reduced as soon
+// as they are final (reduction.h); global-norm clipping; AdamW. Gradients are those of the *sum* of
+// losses; kGradScale divides by the number of tokens of the whole step, so that accumulation equals
+// the large batch. Where the loss is scaled (fp16), it divides by that factor too: no pass of its
+// own unscales them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

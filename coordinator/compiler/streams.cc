@@ -139,7 +139,9 @@ class Waits {
 
   // A buffer of a ring is new once: nothing that it held orders its first use.
   bool TakesNewMemory(const Node& node) const {
-    if (!Communicates(node) && node.copy() == nullptr) return false;
+    const bool arrives =
+        Communicates(node) || node.copy() != nullptr || std::holds_alternative<Input>(node.what);
+    if (!arrives) return false;
     for (size_t k = 0; k < node.operands.size(); ++k) {
       if (AccessOf(node, static_cast<int>(k)) != Access::kWrite) continue;
       const int root = graph_.Root(node.operands[k]).value;

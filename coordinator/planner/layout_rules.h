@@ -64,10 +64,16 @@ v1::Grid GridOf(const v1::Layout& layout);
 // and the last the head. REQUIRES: CheckLayout is OK.
 std::vector<int64_t> ChunkLayers(const v1::Layout& layout, int64_t layers);
 
-// INVALID_ARGUMENT when a step of the stage with the most layers passes through more of them than a
-// program may have, which is far fewer instructions than the compiler would say it of. REQUIRES:
-// CheckLayout is OK.
-absl::Status CheckLayerPasses(const v1::Layout& layout, int64_t layers);
+// How many micro-batches of a step a program has instructions for: all of them, or as many as show
+// how the step repeats itself, whose rest are iterations of a loop (compiler/roll.h).
+int64_t CompiledMicroBatches(const v1::Layout& layout);
+// After how many the order of passes repeats itself.
+int64_t MicroBatchesAnIteration(const v1::Layout& layout);
+
+// INVALID_ARGUMENT when a step of so many micro-batches passes, in the stage with the most layers,
+// through more of them than a program may have, which is far fewer instructions than the compiler
+// would say it of. REQUIRES: CheckLayout is OK.
+absl::Status CheckLayerPasses(const v1::Layout& layout, int64_t layers, int64_t micro_batches);
 
 // The stage that has a chunk: zbv goes down the stages and up again, the others go round.
 int64_t StageOfChunk(const v1::Layout& layout, int64_t chunk);

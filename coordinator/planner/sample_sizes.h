@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "coordinator/planner/layout_rules.h"
 #include "proto/v1/plan.pb.h"
 
 namespace terrace {
@@ -25,9 +26,9 @@ SampleSizes SizesOf(const v1::Layout& layout);
 
 // Passes of a layer that comparing the layout compiles, of all stages: what its time goes with.
 int64_t LayerPasses(const v1::Layout& layout, int64_t layers);
-// Of the whole step.
+// Of the program of the whole step.
 inline int64_t LayerPassesOfStep(const v1::Layout& layout, int64_t layers) {
-  return layers * layout.micro_batches();
+  return layers * CompiledMicroBatches(layout);
 }
 
 // Layouts of more are compared only where none of fewer fits: to compile one takes as long as all

@@ -116,7 +116,9 @@ class Walk {
       return false;
     }
     // A larger micro-batch may be short enough.
-    if (const absl::Status length = CheckLayerPasses(layout, model_.config.layers); !length.ok()) {
+    if (const absl::Status length =
+            CheckLayerPasses(layout, model_.config.layers, CompiledMicroBatches(layout));
+        !length.ok()) {
       Refuse(length);
       return true;
     }

@@ -187,10 +187,10 @@ class Once {
     return much ? std::optional(*smallest) : std::nullopt;
   }
 
-  // Of the whole step.
+  // Of the program of the whole step.
   int64_t InstructionsOf(const Evaluated& sample) const {
     const auto compiled = static_cast<double>(Instructions(sample.programs));
-    return static_cast<int64_t>(compiled * sample.layout.micro_batches() /
+    return static_cast<int64_t>(compiled * CompiledMicroBatches(sample.layout) /
                                 sample.programs[0].rules().micro_batches());
   }
 

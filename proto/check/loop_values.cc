@@ -148,8 +148,7 @@ class ValueChecker {
       }
     }
     const int64_t span = slots.body_most - slots.body_least;
-    // The value that comes next into the same bytes may be begun in the iteration that ends this
-    // one.
+    // What comes next into the same bytes may begin in the iteration that ends a value.
     if (span > slots.count) {
       return Refuse(where, ": takes ", text, ", the loop touches a value in iterations ", span,
                     " apart, when another lies in its bytes");

@@ -128,19 +128,20 @@ absl::Status CheckLoadedOnce(const v1::Program& program, const CheckedSequence& 
     std::vector<Loaded>& of_rest = by_rest[rest];
     std::sort(of_rest.begin(), of_rest.end(),
               [](const Loaded& a, const Loaded& b) { return a.first < b.first; });
-    int64_t next = rest;
+    int64_t next = rest, missing = -1;
     for (const Loaded& loaded : of_rest) {
-      if (loaded.first > next) break;
+      if (loaded.first > next && missing < 0) missing = next;
       if (loaded.first < next) {
         const v1::Instruction& instruction = train.sequence->instructions(loaded.instruction);
         return Refuse(WhereIs(train, loaded.instruction), ": loads micro-batch ", loaded.first,
                       " into ", BufferText(program, instruction.operands(operand).buffer()),
                       " a second time");
       }
-      next += loaded.count * step;
+      next = loaded.first + loaded.count * step;
     }
-    if (next >= all) continue;
-    return Refuse("'", train.sequence->name(), "': micro-batch ", next, " of ", all,
+    if (next < all && missing < 0) missing = next;
+    if (missing < 0) continue;
+    return Refuse("'", train.sequence->name(), "': micro-batch ", missing, " of ", all,
                   " is never loaded");
   }
   return absl::OkStatus();

@@ -74,7 +74,8 @@ TEST(CompileTest, LayoutsItCannotCompileAreRefusedByName) {
 std::string Refusal(const TinyJob& job) {
   const v1::JobSpec spec = TinySpec();
   const Model model = TinyModel(job.family, job.sizes);
-  const auto programs = Compile({.spec = &spec, .model = &model, .layout = TinyLayout(job)});
+  const auto programs =
+      Compile({.spec = &spec, .model = &model, .layout = TinyLayout(job), .straight = true});
   EXPECT_EQ(programs.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(programs.status().message());
 }

@@ -192,6 +192,7 @@ class ManyMicroBatchesTest : public testing::TestWithParam<std::pair<const char*
     const auto& [schedule, zero] = GetParam();
     TinyJob job = Pipeline("llama", zero > 0 ? 2 : 4, schedule);
     job.micro_batches = micro_batches;
+    job.straight = true;
     job.data_parallel = zero > 0 ? 2 : 1;
     job.zero_stage = zero;
     return CompileStages(job);

@@ -79,6 +79,7 @@ struct TinyJob {
   int64_t tile_bytes = 0;
   std::vector<int64_t> lengths = {};  // data.buckets
   bool search_packings = true;        // as in CompileInput
+  bool straight = false;              // as in CompileInput
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -166,7 +167,8 @@ inline std::vector<v1::Program> CompileStages(const TinyJob& job) {
   auto programs = Compile({.spec = &spec,
                            .model = &model,
                            .layout = TinyLayout(job),
-                           .search_packings = job.search_packings});
+                           .search_packings = job.search_packings,
+                           .straight = job.straight});
   EXPECT_TRUE(programs.ok()) << Describe(job) << ": " << programs.status();
   return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
 }

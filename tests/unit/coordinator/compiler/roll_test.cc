@@ -1,0 +1,138 @@
+// Steps of many micro-batches are loops, and what they do is what the straight list does.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/roll.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "proto/loops.h"
+#include "proto/program_check.h"
+#include "tests/unit/coordinator/compiler/tiny_jobs.h"
+
+namespace terrace {
+namespace {
+
+// Jobs whose steps repeat themselves: families, precisions, ZeRO, offload, recompute.
+std::vector<TinyJob> LongJobs() {
+  std::vector<TinyJob> jobs;
+  for (const std::string& family : Families())
+    jobs.push_back({.family = family, .precision = "bf16", .micro_batches = 40});
+  for (const uint32_t zero : {0u, 1u, 2u, 3u}) {
+    for (const char* recompute : {"none", "selective", "full"}) {
+      jobs.push_back({.family = "llama",
+                      .data_parallel = 4,
+                      .micro_batches = 40,
+                      .zero_stage = zero,
+                      .recompute = recompute});
+    }
+  }
+  jobs.push_back({.precision = "fp16", .micro_batches = 40});
+  jobs.push_back({.data_parallel = 2, .micro_batches = 40, .tensor_parallel = 2});
+  jobs.push_back({.family = "llama",
+                  .data_parallel = 2,
+                  .micro_batches = 40,
+                  .context_parallel = 2,
+                  .zero_stage = 3});
+  for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+    jobs.push_back({.micro_batches = 40, .gradient = tier, .optimizer = tier});
+    jobs.push_back({.family = "llama",
+                    .data_parallel = 2,
+                    .micro_batches = 40,
+                    .zero_stage = 3,
+                    .parameter = tier,
+                    .gradient = tier,
+                    .optimizer = tier});
+  }
+  jobs.push_back({.micro_batches = 40, .activation = v1::HOST});
+  jobs.push_back({.micro_batches = 40, .lengths = {4, 8}});
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    for (const uint32_t zero : {0u, 2u}) {
+      jobs.push_back({.family = "llama",
+                      .data_parallel = 2,
+                      .micro_batches = 40,
+                      .pipeline_parallel = 3,
+                      .schedule = schedule,
+                      .zero_stage = zero,
+                      .sizes = {.layers = 3}});
+    }
+  }
+  for (const char* schedule : {"zbv", "interleaved"}) {
+    jobs.push_back({.micro_batches = 257,
+                    .pipeline_parallel = 2,
+                    .schedule = schedule,
+                    .sizes = {.layers = 4},
+                    .search_packings = false});
+  }
+  return jobs;
+}
+
+// What an instruction does, in words, without which memory it does it in.
+std::string WordsOf(const v1::Program& program, const v1::Instruction& instruction) {
+  return absl::StrCat(program.streams(instruction.stream()).name(), " ", instruction.text(),
+                      " layer ", instruction.layer(), " mb ", instruction.micro_batch());
+}
+
+void ExpectSameWork(const v1::Program& looped, const v1::Program& straight) {
+  const WrittenOut written = WriteOut(looped, 0);
+  for (int s = 0; s < straight.sequences_size(); ++s) {
+    const v1::Sequence& sequence = straight.sequences(s);
+    const bool trains = sequence.name().starts_with("train");
+    EXPECT_EQ(looped.sequences(s).loops_size(), trains ? 1 : 0) << sequence.name();
+    const v1::Sequence& other = written.program.sequences(s);
+    ASSERT_EQ(other.instructions_size(), sequence.instructions_size());
+    for (int i = 0; i < sequence.instructions_size(); ++i) {
+      ASSERT_EQ(WordsOf(written.program, other.instructions(i)),
+                WordsOf(straight, sequence.instructions(i)));
+    }
+  }
+}
+
+void ExpectNoMoreMemory(const v1::Program& looped, const v1::Program& straight,
+                        const std::string& schedule) {
+  for (int a = 0; a < looped.arenas_size(); ++a) {
+    const double bytes = looped.arenas(a).bytes(), before = straight.arenas(a).bytes();
+    // Half a percent; of arenas as small as these a few buffers more. In a pipeline several
+    // micro-batches are under way, each in buffers that wait for their turn.
+    const double more = looped.stages() == 1 ? 1.005 : schedule == "1f1b" ? 1.03 : 1.07;
+    EXPECT_LE(bytes, before * more + 8192) << "stage " << looped.stage() << ", arena " << a;
+  }
+}
+
+TEST(RollTest, ALongStepIsALoopThatDoesWhatTheStraightListDoes) {
+  for (TinyJob job : LongJobs()) {
+    SCOPED_TRACE(Describe(job));
+    const std::vector<v1::Program> looped = CompileStages(job);
+    job.straight = true;
+    const std::vector<v1::Program> straight = CompileStages(job);
+    ASSERT_EQ(looped.size(), straight.size());
+    std::vector<v1::Program> written;
+    for (size_t stage = 0; stage < looped.size(); ++stage) {
+      ExpectSameWork(looped[stage], straight[stage]);
+      ExpectNoMoreMemory(looped[stage], straight[stage], job.schedule);
+      written.push_back(WriteOut(looped[stage], 0).program);
+    }
+    EXPECT_EQ(CheckPrograms(written), absl::OkStatus());
+  }
+}
+
+TEST(RollTest, TheProgramDoesNotGrowWithItsMicroBatches) {
+  TinyJob job = {.family = "llama", .data_parallel = 4, .micro_batches = 32, .zero_stage = 3};
+  const v1::Program some = CompileTiny(job);
+  job.micro_batches = 100'000;
+  const v1::Program many = CompileTiny(job);
+  // Numbers of more digits.
+  EXPECT_LE(many.ByteSizeLong(), some.ByteSizeLong() * 1.01);
+  EXPECT_EQ(many.sequences(0).instructions_size(), some.sequences(0).instructions_size());
+  EXPECT_EQ(many.sequences(0).loops(0).trips() - some.sequences(0).loops(0).trips(), 100'000u - 32);
+}
+
+TEST(RollTest, AStepOfFewMicroBatchesStaysStraight) {
+  EXPECT_FALSE(HasLoops(CompileTiny({.micro_batches = 16})));
+  EXPECT_TRUE(HasLoops(CompileTiny({.micro_batches = 17})));
+}
+
+}  // namespace
+}  // namespace terrace
