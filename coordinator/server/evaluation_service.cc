@@ -52,7 +52,7 @@ class EvaluationStream final : public StreamWriter<v1::EvaluateReply> {
     Evaluate(
         control_, request, [gone = gone_] { return gone->load(); },
         [on_stream, &loop = control_.loop()](const v1::EvaluationProgress& progress) {
-          loop.PostAside([on_stream, progress] {
+          loop.Post([on_stream, progress] {
             on_stream([&](EvaluationStream& stream) { stream.Tell(progress); });
           });
         },
