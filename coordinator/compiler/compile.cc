@@ -274,11 +274,14 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   forward.sequence = job.forward.sequence;
   compiler::AppendEval(context, forward, &graph);
   compiler::AppendRestore(context, &graph);
+  compiler::PackingPolicy policy = PolicyOf(input, job.layout);
+  // Searches take a buffer of a loop to live through all of it, and find nothing.
+  if (job.roll.micro_batches > 0) policy.effort = std::min(policy.effort, PackEffort::kOrders);
   RETURN_IF_ERROR(Finish({.model = &model,
                           .parameters = &parameters,
                           .rope_table = forward.rope_table,
                           .roll = job.roll},
-                         PolicyOf(input, job.layout), &graph, &program));
+                         policy, &graph, &program));
   if (const std::string& allocator = job.layout.allocator();
       !allocator.empty() && allocator != "planned") {
     MakeDynamic(allocator, &program);

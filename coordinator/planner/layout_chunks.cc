@@ -55,8 +55,10 @@ int64_t MicroBatchesAnIteration(const v1::Layout& layout) {
 
 int64_t CompiledMicroBatches(const v1::Layout& layout) {
   // A step of few micro-batches stays straight: a GPU launches it as one graph. Buffers that have
-  // one address in all iterations are packed worse where a stage has several chunks, by up to 6 %.
-  const int64_t straight = AtLeastOne(layout.interleave()) > 1 ? 256 : 16;
+  // one address in all iterations are packed worse, by up to 6 %, where passes of several kinds or
+  // chunks take turns.
+  const bool varied = layout.schedule() == "zb-h1" || AtLeastOne(layout.interleave()) > 1;
+  const int64_t straight = varied ? 256 : 16;
   // The first and the last iteration differ from the others, and those beside them wait for what
   // these do; three must be alike.
   constexpr int64_t kIterations = 8;

@@ -48,18 +48,15 @@ std::vector<TinyJob> LongJobs() {
   }
   jobs.push_back({.micro_batches = 40, .activation = v1::HOST});
   jobs.push_back({.micro_batches = 40, .lengths = {4, 8}});
-  for (const char* schedule : {"1f1b", "zb-h1"}) {
-    for (const uint32_t zero : {0u, 2u}) {
-      jobs.push_back({.family = "llama",
-                      .data_parallel = 2,
-                      .micro_batches = 40,
-                      .pipeline_parallel = 3,
-                      .schedule = schedule,
-                      .zero_stage = zero,
-                      .sizes = {.layers = 3}});
-    }
+  for (const uint32_t zero : {0u, 2u}) {
+    jobs.push_back({.family = "llama",
+                    .data_parallel = 2,
+                    .micro_batches = 40,
+                    .pipeline_parallel = 3,
+                    .zero_stage = zero,
+                    .sizes = {.layers = 3}});
   }
-  for (const char* schedule : {"zbv", "interleaved"}) {
+  for (const char* schedule : {"zb-h1", "zbv", "interleaved"}) {
     jobs.push_back({.micro_batches = 257,
                     .pipeline_parallel = 2,
                     .schedule = schedule,
