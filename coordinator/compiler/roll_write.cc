@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "absl/strings/ascii.h"
@@ -12,14 +13,15 @@
 namespace terrace::compiler {
 namespace {
 
-// "d.mb3.layer0.qkv" -> "d.mb.layer0.qkv".
-std::string WithoutMicroBatch(const std::string& name) {
+// "d.mb3.layer0.qkv" -> "d.mb38.layer0.qkv"; without a number "d.mb.layer0.qkv".
+std::string WithMicroBatch(const std::string& name, std::optional<int> micro_batch) {
   const size_t at = name.find("mb");
   if (at == std::string::npos || (at > 0 && name[at - 1] != '.')) return name;
   size_t end = at + 2;
   while (end < name.size() && absl::ascii_isdigit(static_cast<unsigned char>(name[end]))) ++end;
   if (end == at + 2 || end == name.size() || name[end] != '.') return name;
-  return name.substr(0, at + 2) + name.substr(end);
+  return absl::StrCat(name.substr(0, at + 2), micro_batch ? absl::StrCat(*micro_batch) : "",
+                      name.substr(end));
 }
 
 class Writer {
@@ -51,7 +53,7 @@ class Writer {
       }
       const auto [entry, is_new] = written.emplace(chain, program_.buffers_size());
       ids_[buffer.id()] = entry->second;
-      const std::string name = WithoutMicroBatch(buffer.name());
+      const std::string name = WithMicroBatch(buffer.name(), std::nullopt);
       for (int slot = 0; is_new && slot < chain->slots; ++slot)
         AddBuffer(buffer, chain->slots == 1 ? name : absl::StrCat(name, "/", slot));
     }
@@ -117,6 +119,7 @@ class Writer {
     ForEachMutableOperand(to, [&](v1::Operand* operand) {
       WriteOperand(from.micro_batch(), rolled, inside, behind, operand);
     });
+    if (behind && from.micro_batch() >= 0) RenameMade(*to);
     if (to->compute().has_workspace()) RenameWorkspace(*to);
     if (inside) return WriteWaits(rolled->waits[id - rolled->iterations.first], *rolled, to);
     if (behind) WriteWaitsBehind(from, *rolled, to);
@@ -138,6 +141,15 @@ class Writer {
     if (inside) operand->set_offset_step(array->second);
     if (behind && micro_batch >= 0) operand->set_offset(operand->offset() + more_ * array->second);
     if (behind && micro_batch < 0) operand->set_shape(0, operand->shape(0) + more_ * an_iteration_);
+  }
+
+  // What an instruction behind the loop makes is named after the micro-batch that it has there.
+  void RenameMade(const v1::Instruction& instruction) {
+    for (const v1::Operand& operand : instruction.operands()) {
+      if (operand.access() != v1::WRITE || operand.slots() > 0) continue;
+      v1::Buffer* buffer = program_.mutable_buffers(static_cast<int>(operand.buffer()));
+      buffer->set_name(WithMicroBatch(buffer->name(), instruction.micro_batch()));
+    }
   }
 
   // Scratch is named after its instruction.
