@@ -73,8 +73,8 @@ absl::Status Streams::MakeRoom(Launch* launch) {
   return absl::OkStatus();
 }
 
-// For a stream of the host here, for another queue on the device. A mark that was passed is not
-// waited for: it may have been set again since, for what comes later.
+// For a stream of the host here, for another queue on the device. What a mark stood for that may
+// have been set again since has finished: marks are used in turn (MakeRoom).
 absl::Status Streams::WaitToLaunch(const PreparedInstruction& instruction, Launch* launch) {
   const PlayedCursor& at = launch->launched;
   for (const WaitPoint& point : instruction.waits) {
@@ -84,7 +84,11 @@ absl::Status Streams::WaitToLaunch(const PreparedInstruction& instruction, Launc
     RETURN_IF_ERROR(WaitWhileFinishing(
         launch, other != nullptr ? launched_[point.stream] : finished, position));
     if (failed_.load(std::memory_order_acquire)) return absl::OkStatus();
-    if (other == nullptr || finished.load(std::memory_order_acquire) >= position) continue;
+    const PreparedStream& source = sequence_->streams[point.stream];
+    const int32_t again =
+        std::min(launched_[point.stream].load(std::memory_order_acquire), source.played()) -
+        MarksOf(source);
+    if (other == nullptr || position <= std::max(0, again)) continue;
     RETURN_IF_ERROR(
         InIteration(Located(launch->queue.After(*other, position), *instruction.source), at));
   }

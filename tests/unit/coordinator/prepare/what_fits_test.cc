@@ -160,6 +160,7 @@ TEST(WhatFitsTest, APinnedOffloadIsKeptWhereItIsWhatMakesOthersFit) {
 TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
   v1::JobSpec spec = PresetSpec("gpt2", 128, 256);
   spec.mutable_layout()->set_micro_batch(1);
+  spec.mutable_layout()->set_schedule("gpipe");  // others loop
   const Budget budget = {
       .threads_per_rank = 2, .device_memory_bytes = int64_t{110} << 20, .profile = CpuProfile(2)};
   const auto prepared = PrepareAnyway(spec, budget);
@@ -172,13 +173,13 @@ TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
   EXPECT_LT(plan.sampled_micro_batches(), 256u);
   EXPECT_TRUE(plan.program_sha256().empty());
   EXPECT_EQ(plan.instructions(), 0u);
-  // The inputs of all micro-batches lie on the device: tokens and targets, 4 bytes each.
+  // The tokens of all micro-batches but the last lie on the device, 4 bytes each.
   int64_t inputs = 0, sum = 0;
   for (const v1::MemoryLine& line : plan.memory(0).lines()) {
     if (line.class_() == v1::INPUT) inputs += line.bytes();
     sum += line.bytes();
   }
-  EXPECT_GE(inputs, 256 * 128 * 4 * 2);
+  EXPECT_GE(inputs, 255 * 128 * 4);
   EXPECT_EQ(sum, plan.memory(0).arena_bytes() + plan.memory(0).external_bytes());
   EXPECT_THAT(std::string(prepared->refusal.message()),
               HasSubstr(absl::StrCat("(", DeviceBytes(plan), " bytes)")));
