@@ -54,6 +54,7 @@ struct RunOptions {
   std::string
       trace_folder;  // empty, or where each rank writes "<rank>.json", all steps but the first
   bool search_packings = true;  // see CompileInput: searching is most of what a tiny job takes
+  bool straight = false;        // see CompileInput: all micro-batches are written out
   // All ranks take turns on the calling thread, in an order drawn from this seed (turns.h), and
   // communicate in memory (meeting.h). Links are not slowed then, and nothing is traced; no tiers
   // but the device, no caching allocator.
@@ -63,7 +64,8 @@ struct RunOptions {
 // One program a stage, checked. `packing`: as layout.packing of a job spec.
 absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v1::Layout& layout,
                                                     bool search_packings,
-                                                    const std::string& packing = "");
+                                                    const std::string& packing = "",
+                                                    bool straight = false);
 
 // Trains. Row r of the global batch is row r mod data.rows. INTERNAL when ranks that must hold the
 // same values do not, bit for bit, or when they report different losses.

@@ -18,27 +18,28 @@ constexpr uint32_t kMostAtOnce = 12;
 // One stream of one rank.
 struct Stream {
   const TurnRank* rank = nullptr;
-  const PreparedStream* prepared = nullptr;
+  PreparedStream* prepared = nullptr;
   const Stream* siblings = nullptr;  // the streams of the rank
-  size_t finished = 0;
+  PlayedCursor at;
   bool called = false;  // the present instruction is with its group ...
   bool done = false;    // ... which has served it
 
-  bool ended() const { return finished == prepared->instructions.size(); }
-  const PreparedInstruction& present() const { return prepared->instructions[finished]; }
+  bool ended() const { return at.AtEnd(); }
+  PreparedInstruction& present() const { return prepared->instructions[at.index()]; }
 
   bool CanStart() const {
-    return std::all_of(
-        present().waits.begin(), present().waits.end(), [this](const WaitPoint& point) {
-          return siblings[point.stream].finished >= static_cast<size_t>(point.position);
-        });
+    return std::all_of(present().waits.begin(), present().waits.end(),
+                       [this](const WaitPoint& point) {
+                         return siblings[point.stream].at.position() >= point.At(at.iteration());
+                       });
   }
 
   // False when it has to wait. REQUIRES: not ended.
   absl::StatusOr<bool> Step() {
     if (!called) {
       if (!CanStart()) return false;
-      const PreparedInstruction& instruction = present();
+      PreparedInstruction& instruction = present();
+      if (at.loop() != nullptr) instruction.MoveTo(at.iteration());
       if (instruction.writes_state && rank->fence != nullptr) rank->fence->WaitUntilUnread();
       done = true;
       if (instruction.group != nullptr) static_cast<Member*>(instruction.group)->ReportTo(&done);
@@ -48,7 +49,7 @@ struct Stream {
     }
     if (!done) return false;
     called = false;
-    ++finished;
+    at.Advance();
     return true;
   }
 };
@@ -67,13 +68,19 @@ absl::Status Stuck(const std::vector<TurnRank>& ranks, const std::vector<Stream>
 
 absl::Status RunInTurns(const std::vector<TurnRank>& ranks, std::mt19937* random) {
   size_t count = 0;
-  for (const TurnRank& rank : ranks) count += rank.sequence->streams.size();
+  std::vector<PreparedSequence> own;  // instructions of loops move on
+  for (const TurnRank& rank : ranks) {
+    own.push_back(*rank.sequence);
+    count += rank.sequence->streams.size();
+  }
   std::vector<Stream> streams;
   streams.reserve(count);  // they point at each other
   for (const TurnRank& rank : ranks) {
     const Stream* first = streams.data() + streams.size();
-    for (const PreparedStream& prepared : rank.sequence->streams)
-      streams.push_back({.rank = &rank, .prepared = &prepared, .siblings = first});
+    for (PreparedStream& prepared : own[&rank - ranks.data()].streams) {
+      streams.push_back(
+          {.rank = &rank, .prepared = &prepared, .siblings = first, .at = prepared.cursor()});
+    }
   }
   std::vector<Stream*> going;
   for (Stream& stream : streams) going.push_back(&stream);

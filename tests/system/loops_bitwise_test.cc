@@ -1,0 +1,124 @@
+// A step that loops changes no bit: losses, gradient norms and weights of jobs of many
+// micro-batches equal those of the same steps written out, on threads and in every order that waits
+// allow.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "proto/loops.h"
+#include "tests/system/layout_data.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kSteps = 2;
+
+// Every micro-batch has rows of its own: one that is taken for another is seen.
+JobData Data() {
+  return RandomJob(
+      TinyModel("llama",
+                {.vocabulary = 67, .hidden = 32, .layers = 4, .intermediate = 48, .sequence = 8}),
+      /*rows=*/2 * 293, /*length=*/8);
+}
+
+v1::Layout Long(uint32_t micro_batches = 25) {
+  v1::Layout layout = MatrixLayout();
+  layout.set_micro_batches(micro_batches);
+  layout.set_chunk_bytes(3 * 4096);
+  return layout;
+}
+
+v1::Layout Pipeline(const std::string& schedule) {
+  const bool varied = schedule != "1f1b";
+  v1::Layout layout = Long(varied ? 261 : 29);
+  layout.set_pipeline_parallel(2);
+  layout.set_schedule(schedule);
+  if (schedule == "interleaved" || schedule == "zbv") layout.set_interleave(2);
+  return layout;
+}
+
+struct Case {
+  std::string name;
+  v1::Layout layout;
+};
+
+std::vector<Case> OnTheDevice() {
+  std::vector<Case> cases = {{"one rank", Long()}};
+  for (const uint32_t zero : {0, 1, 2, 3}) {
+    cases.push_back({absl::StrCat("dp 2 zero ", zero), Long()});
+    cases.back().layout.set_data_parallel(2);
+    cases.back().layout.set_zero_stage(zero);
+  }
+  cases.push_back({"tp 2", Long()});
+  cases.back().layout.set_tensor_parallel(2);
+  cases.push_back({"block recompute, bf16", Long()});
+  cases.back().layout.set_recompute("block");
+  cases.back().layout.set_precision("bf16");
+  for (const char* schedule : {"1f1b", "zb-h1", "zbv", "interleaved"})
+    cases.push_back({schedule, Pipeline(schedule)});
+  return cases;
+}
+
+std::vector<Case> Offloaded() {
+  std::vector<Case> cases;
+  for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+    cases.push_back({absl::StrCat("states on ", v1::Tier_Name(tier)), Long()});
+    v1::Offload* offload = cases.back().layout.mutable_offload();
+    PutOn(tier, offload->mutable_parameter());
+    PutOn(tier, offload->mutable_gradient());
+    PutOn(tier, offload->mutable_optimizer());
+    // Of a body of four micro-batches: what passes through the host repeats itself only then.
+    cases.push_back({absl::StrCat("gradients on ", v1::Tier_Name(tier)), Long(47)});
+    PutOn(tier, cases.back().layout.mutable_offload()->mutable_gradient());
+    PutOn(tier, cases.back().layout.mutable_offload()->mutable_optimizer());
+  }
+  cases.push_back({"activations on the host", Long()});
+  PutOn(v1::HOST, cases.back().layout.mutable_offload()->mutable_activation());
+  return cases;
+}
+
+void ExpectSame(const JobResult& a, const JobResult& b) {
+  ASSERT_EQ(a.losses.size(), static_cast<size_t>(kSteps));
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.grad_norms, b.grad_norms);
+  EXPECT_EQ(a.weights, b.weights);
+}
+
+void ExpectLoops(const JobData& data, const v1::Layout& layout) {
+  const auto programs = CompileJob(data, layout, /*search_packings=*/false);
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  for (const v1::Program& program : *programs) EXPECT_TRUE(HasLoops(program)) << program.stage();
+}
+
+TEST(LoopsBitwiseTest, ThreadsThatIterateChangeNothing) {
+  const JobData data = Data();
+  std::vector<Case> cases = OnTheDevice();
+  for (Case& one : Offloaded()) cases.push_back(std::move(one));
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    v1::Layout layout = one.layout;
+    layout.set_threads_per_rank(1);
+    ExpectLoops(data, layout);
+    ExpectSame(TrainLayout(data, layout, kSteps, {.search_packings = false}),
+               TrainLayout(data, layout, kSteps, {.search_packings = false, .straight = true}));
+  }
+}
+
+TEST(LoopsBitwiseTest, EveryOrderThatWaitsAllowChangesNothing) {
+  const JobData data = Data();
+  for (const Case& one : OnTheDevice()) {
+    SCOPED_TRACE(one.name);
+    const JobResult straight =
+        TrainLayout(data, one.layout, kSteps, {.search_packings = false, .straight = true});
+    for (const uint32_t seed : {1, 2, 3}) {
+      ExpectSame(TrainLayout(data, one.layout, kSteps, {.search_packings = false, .turns = seed}),
+                 straight);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace
