@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/loops.h"
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 
@@ -50,6 +51,22 @@ TEST(LayoutsTest, EveryCombinationPassesTheChecker) {
   }
   RecordProperty("cases", static_cast<int>(cases.size()));
   EXPECT_GT(cases.size(), 50u);
+}
+
+TEST(LayoutsTest, EveryCombinationLoopsWhereItsStepIsLong) {
+  int loops = 0;
+  for (LayoutCase c : LayoutMatrix(8, Every())) {
+    if (c.layout.schedule() != "1f1b") continue;
+    c.layout.set_micro_batches(48);
+    const auto programs = CompileCase(c);
+    ASSERT_EQ(programs.status(), absl::OkStatus()) << Describe(c);
+    EXPECT_EQ(CheckPrograms(*programs), absl::OkStatus()) << Describe(c);
+    for (const v1::Program& program : *programs) {
+      EXPECT_TRUE(HasLoops(program)) << Describe(c) << ", stage " << program.stage();
+      ++loops;
+    }
+  }
+  EXPECT_GT(loops, 50);
 }
 
 TEST(LayoutsTest, EvalNeedsNoMoreThanTrainWhereTheLossIsComputedInChunks) {
