@@ -13,7 +13,6 @@
 #include "coordinator/compiler/graph.h"
 #include "coordinator/compiler/parameters.h"
 #include "coordinator/compiler/roll.h"
-#include "coordinator/compiler/staging.h"
 #include "coordinator/compiler/step.h"
 #include "coordinator/compiler/workspace.h"
 #include "coordinator/planner/layout_rules.h"
@@ -275,7 +274,7 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   compiler::AppendEval(context, forward, &graph);
   compiler::AppendRestore(context, &graph);
   compiler::PackingPolicy policy = PolicyOf(input, job.layout);
-  // Searches take a buffer of a loop to live through all of it, and find nothing.
+  // Searches of packings let a buffer of a loop live through all of it, and find nothing better.
   if (job.roll.micro_batches > 0) policy.effort = std::min(policy.effort, PackEffort::kOrders);
   RETURN_IF_ERROR(Finish({.model = &model,
                           .parameters = &parameters,
@@ -313,18 +312,6 @@ absl::StatusOr<std::vector<v1::Program>> CompileStages(const Job& job) {
   return programs;
 }
 
-// As a rule a step repeats itself as its order of passes does. Where host memory is used in turn
-// for what passes through it, only after as many times as it has places.
-constexpr int64_t kRepeats[] = {1, compiler::kRingBuffers};
-
-// The step itself is some iterations longer.
-compiler::RollShape RollShapeOf(const v1::Layout& layout, int64_t shown, int64_t repeats) {
-  const int64_t an_iteration = repeats * MicroBatchesAnIteration(layout);
-  const int64_t more = (layout.micro_batches() - shown * repeats) / an_iteration;
-  return {.micro_batches = layout.micro_batches() - std::max<int64_t>(0, more) * an_iteration,
-          .an_iteration = an_iteration};
-}
-
 absl::StatusOr<std::vector<v1::Program>> CompileSteps(const CompileInput& input, Job* job) {
   ASSIGN_OR_RETURN(job->schedule, compiler::MakeSchedule(job->shape));
   std::atomic<int64_t> nodes_left = input.instructions_max;
@@ -354,9 +341,9 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
              .shape = compiler::ShapeOf(layout)};
   RETURN_IF_ERROR(SetPrecision(layout.precision(), &job.forward));
   if (shown < layout.micro_batches()) {
-    for (const int64_t repeats : kRepeats) {
+    for (const compiler::RollShape& roll : compiler::RollShapes(layout)) {
       Job rolled = job;
-      rolled.roll = RollShapeOf(layout, shown, repeats);
+      rolled.roll = roll;
       rolled.shape.micro_batches = static_cast<int>(rolled.roll.micro_batches);
       absl::StatusOr<std::vector<v1::Program>> programs = CompileSteps(input, &rolled);
       if (!absl::IsFailedPrecondition(programs.status())) return programs;

@@ -49,7 +49,7 @@ struct CompileInput {
   // Of the training steps of all stages together; more are given up early. 0: as many as programs
   // may have.
   int64_t instructions_max = 0;
-  // All micro-batches one after the other, also where the step could loop: to compare both.
+  // Writes all micro-batches out where the step could be a loop, so that both can be compared.
   bool straight = false;
 };
 

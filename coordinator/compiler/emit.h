@@ -17,7 +17,7 @@ struct EmitInput {
   const Model* model = nullptr;
   const Parameters* parameters = nullptr;
   int rope_table = kNone;  // value
-  // Of the sequences that train, where they are to become loops. Of 0 micro-batches: they are not.
+  // How the sequences that train become loops; with 0 micro-batches they stay as they are.
   RollShape roll;
 };
 

@@ -29,8 +29,9 @@ struct PackBuffer {
   int64_t bytes = 0;  // > 0
   int64_t begin = 0;  // lives on [begin, end)
   int64_t end = 0;    // > begin
-  // Of a buffer that holds nothing from time to time, as one of a loop's body does: when it lives
-  // in fact. In order, without overlaps, from `begin` to `end`. Empty: all the time.
+  // A buffer of a loop's body holds nothing between one iteration's value and the next. Then these
+  // are the times when it holds something: in order, without overlaps, the first from `begin` and
+  // the last to `end`. Empty: it holds something all the time.
   std::vector<Life> lives;
 };
 

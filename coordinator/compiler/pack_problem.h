@@ -19,11 +19,11 @@ struct PackItem {
   int64_t bytes = 0;  // > 0, a multiple of kPackAlignment
   int begin = 0;      // lives during the slots [begin, end)
   int end = 0;
-  // Where it does not live all that time: when it does. Orders (pack_orders.h, pack_fits.h) make
-  // use of it; the others take it to live all the time.
+  // The parts of that time in which it lives; empty: it lives all the time. Packing by orders
+  // (pack_orders.h, pack_fits.h) uses the time between them for other items, the rest does not.
   std::vector<SlotRange> lives;
   int life() const { return end - begin; }
-  // `whole` is what the answer is about where it lives all the time.
+  // `lives`, or the one range [begin, end), for which the caller lends the memory.
   absl::Span<const SlotRange> LivesOr(SlotRange* whole) const {
     *whole = {begin, end};
     return lives.empty() ? absl::MakeConstSpan(whole, 1) : absl::MakeConstSpan(lives);

@@ -59,8 +59,7 @@ absl::Status PlacePersistent(v1::Program* program) {
   return absl::OkStatus();
 }
 
-// When each buffer lives, by buffer. What lies in a buffer of a loop's body does so in each
-// iteration anew.
+// When each buffer lives, by buffer: once, or in a loop's body once an iteration.
 std::vector<std::vector<Life>> LivesIn(const v1::Program& program, const v1::Program& straight,
                                        const v1::Sequence& sequence,
                                        const std::vector<uint32_t>& original) {
@@ -144,9 +143,9 @@ absl::StatusOr<Region> PackStep(const v1::Program& program, const v1::Sequence& 
     for (size_t k = 0; k < lives[i].size(); ++k) {
       const Life& life = lives[i][k];
       if (k > 0 && life.begin < lives[i][k - 1].end) {
-        return absl::InternalError(absl::StrCat("buffer '", buffer.name(), "' of '",
-                                                sequence.name(),
-                                                "' holds values of two iterations at a time"));
+        return absl::FailedPreconditionError(
+            absl::StrCat("buffer '", buffer.name(), "' of '", sequence.name(),
+                         "' holds values of two iterations at a time"));
       }
       region.buffers.back().lives.push_back({.begin = life.begin, .end = life.end});
     }

@@ -22,6 +22,7 @@ struct PlaceOptions {
   bool only_to_fit = false;  // whatever fits the program's device limit does
 };
 
+// FAILED_PRECONDITION when a buffer of a loop would hold values of two iterations at a time.
 absl::Status PlaceBuffers(v1::Program* program, const PlaceOptions& options = {});
 
 // Takes the arenas, and the offsets in them, of which `other`, the same program placed otherwise,

@@ -12,16 +12,18 @@
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/roll_values.h"
+#include "coordinator/compiler/staging.h"
+#include "coordinator/planner/layout_rules.h"
 #include "proto/operands.h"
 #include "proto/sequences.h"
 
 namespace terrace::compiler {
 namespace {
 
-// So many iterations must be alike, or it is chance.
+// A list that is alike in fewer iterations may be so by chance.
 constexpr int kLeastIterations = 3;
 
-// Everything of an instruction but which values it touches, what it waits for and its micro-batch.
+// What an instruction does, without the values it touches, its waits and its micro-batch.
 std::string ShapeOf(const v1::Program& program, v1::Instruction instruction) {
   instruction.clear_id();
   instruction.clear_micro_batch();
@@ -45,8 +47,8 @@ class Roller {
       shapes_.push_back(ShapeOf(program_, instruction));
     RETURN_IF_ERROR(FindIterations());
     FindPositions();
-    // What the prologue left behind may order the first iterations otherwise.
-    while (at_.count >= kLeastIterations && !FirstIsAlike()) {
+    // The first iterations may wait for instructions of the prologue: then they belong to it.
+    while (at_.count >= kLeastIterations && !AllWaitAlike()) {
       at_.first += at_.length;
       --at_.count;
     }
@@ -104,9 +106,9 @@ class Roller {
     }
   }
 
-  // Of its instructions in the last iteration: what they wait for, as it is in the loop. False
-  // where the first iteration waits for something else.
-  bool FirstIsAlike() {
+  // Takes the waits of the last iteration for those of the loop. False when some other iteration
+  // waits for something else.
+  bool AllWaitAlike() {
     waits_.clear();
     for (int k = 0; k < at_.length; ++k) {
       std::optional<std::vector<RolledWait>> waits = WaitsInLoop(k);
@@ -124,7 +126,7 @@ class Roller {
     return {waits.begin(), waits.end()};
   }
 
-  // Those of instruction k of the body; none where they name what stands before all iterations.
+  // The waits of instruction k of the body. None when it waits for one that stands before the loop.
   std::optional<std::vector<RolledWait>> WaitsInLoop(int k) const {
     std::vector<RolledWait> waits;
     const int last = at_.count - 1;
@@ -136,7 +138,7 @@ class Roller {
     return waits;
   }
 
-  // The same in an iteration of this list, by what the streams execute.
+  // What such waits are in an iteration of this list: instructions, by their places in streams.
   std::set<int> WaitsIn(const std::vector<RolledWait>& waits, int iteration) const {
     std::set<int> in;
     for (const RolledWait& wait : waits) {
@@ -160,6 +162,19 @@ class Roller {
 };
 
 }  // namespace
+
+std::vector<RollShape> RollShapes(const v1::Layout& layout) {
+  std::vector<RollShape> shapes;
+  for (const int64_t repeats : {1, kRingBuffers}) {
+    const int64_t an_iteration = repeats * MicroBatchesAnIteration(layout);
+    const int64_t shown = repeats * CompiledMicroBatches(layout);
+    // The step is whole iterations longer than what is compiled of it.
+    const int64_t more = std::max<int64_t>(0, layout.micro_batches() - shown) / an_iteration;
+    shapes.push_back({.micro_batches = layout.micro_batches() - more * an_iteration,
+                      .an_iteration = an_iteration});
+  }
+  return shapes;
+}
 
 absl::Status Roll(const RollShape& shape, v1::Program* program) {
   const int64_t more = int64_t{program->rules().micro_batches()} - shape.micro_batches;

@@ -13,17 +13,24 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::compiler {
 
 // How much of a step is compiled.
 struct RollShape {
-  int64_t micro_batches = 0;  // that the straight list has
-  int64_t an_iteration = 1;   // after so many it repeats itself
+  int64_t micro_batches = 0;  // how many the straight list has; 0: nothing is rolled
+  int64_t an_iteration = 1;   // after how many the list repeats itself
 };
+
+// The shapes to try for a layout whose step may loop (CompiledMicroBatches in layout_rules.h), the
+// smallest first. A step repeats itself as its order of passes does; where host buffers are used in
+// turn (staging.h), it may do so only after as many times as there are buffers in a ring.
+std::vector<RollShape> RollShapes(const v1::Layout& layout);
 
 // In: an emitted program without offsets, whose sequences that train have `shape.micro_batches`
 // each. Out: loops in them, so that they have `program->rules().micro_batches()`, which is some

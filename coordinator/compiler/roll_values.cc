@@ -109,7 +109,7 @@ class ValueFinder {
            buffer.dtype() == first.dtype();
   }
 
-  // What all iterations share is no value of one of them.
+  // A buffer that one instruction finds unchanged in all iterations must not change for another.
   absl::Status CheckConstants() const {
     for (const auto& [buffer, instruction] : constants_) {
       if (!values_.numbers.contains(buffer) && !values_.arrays.contains(buffer)) continue;
@@ -118,8 +118,8 @@ class ValueFinder {
     return absl::OkStatus();
   }
 
-  // The fewest buffers with which a value begins when the one before it in the same buffer has
-  // ended. As many values more must be seen, or nobody knows whether that is enough.
+  // Finds the fewest buffers with which each value ends before the next one in its buffer begins.
+  // At least two values more than buffers must have been seen, or the list says nothing about it.
   absl::Status CountSlots() {
     const std::vector<Life> lives = Liveness(program_, sequence_);
     for (RolledValues::Chain& chain : values_.chains) {

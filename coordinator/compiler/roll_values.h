@@ -1,8 +1,10 @@
-// What a rolled part is made of, and who shares a buffer in it. Internal to roll.cc.
+// Which values of different iterations share buffers, and how a rolled sequence is written.
+// Internal to roll.cc.
 //
-// Two values are the same one of two iterations when the same operand of the same instruction
-// touches them. Those of all iterations are a chain: value n of it takes the place of value n - 1.
-// How many are in use at a time follows from their lives (liveness.h) in the straight list.
+// When the same operand of the same instruction touches one value in one iteration and another
+// value in the next, the second takes the place of the first. Values that take each other's places
+// form a chain. How many of them are in use at a time follows from their lives (liveness.h) in the
+// straight list.
 //
 // Pure and thread-safe.
 //
@@ -38,12 +40,13 @@ struct RolledWait {
 
 struct RolledValues {
   struct Chain {
-    std::map<int, uint32_t> buffers;  // by the value's number; 0: of the first iteration's first
+    std::map<int, uint32_t> buffers;  // by the value's number, as in Operand.slot of iteration 0
     int slots = 0;
   };
   std::vector<Chain> chains;
   std::map<uint32_t, std::pair<int, int>> numbers;  // by buffer: chain, and number in it
-  // With a row a micro-batch: by buffer, the bytes from one iteration's row to the next.
+  // Buffers that have a row for each micro-batch, and the bytes from one iteration's row to the
+  // next.
   std::map<uint32_t, int64_t> arrays;
 };
 
@@ -57,8 +60,9 @@ struct RolledSequence {
   RolledValues values;
 };
 
-// Puts the loops in place; each has `more` iterations more than the list, of so many micro-batches.
-// By sequence; none where it stays straight.
+// Writes the loops into the program. Each has `more` iterations more than were found in the list,
+// of `an_iteration` micro-batches each. `rolled` is by sequence; one without a value stays
+// straight.
 void WriteLoops(const std::vector<std::optional<RolledSequence>>& rolled, int64_t more,
                 int64_t an_iteration, v1::Program* program);
 
