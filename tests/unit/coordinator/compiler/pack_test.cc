@@ -51,6 +51,29 @@ TEST(PackTest, BuffersThatNeverMeetShareBytes) {
   EXPECT_EQ(packing.arena_bytes, 512);
 }
 
+// As in the body of a loop: while one iteration's value is gone and the next not there yet, its
+// bytes are another's.
+TEST(PackTest, BytesBetweenTwoLivesOfABufferAreFree) {
+  const std::vector<PackBuffer::Life> lives = {{0, 2}, {4, 6}, {8, 10}};
+  const std::vector<PackBuffer::Life> others = {{2, 4}, {6, 8}};
+  const std::vector<PackBuffer> buffers = {
+      {.name = "loop", .bytes = 512, .begin = 0, .end = 10, .lives = lives},
+      {.name = "other", .bytes = 512, .begin = 2, .end = 8, .lives = others},
+      {.name = "late", .bytes = 256, .begin = 2, .end = 4}};
+  const Packing packing = PackOrDie(buffers);
+  EXPECT_EQ(packing.offsets[0], packing.offsets[1]);
+  EXPECT_EQ(packing.lower_bound_bytes, 768);
+  EXPECT_EQ(packing.arena_bytes, 768);
+}
+
+TEST(PackTest, BuffersThatMeetInOneOfTheirLivesDoNotShare) {
+  const Packing packing =
+      PackOrDie({{.name = "loop", .bytes = 512, .begin = 0, .end = 6, .lives = {{0, 2}, {4, 6}}},
+                 {.name = "other", .bytes = 512, .begin = 2, .end = 5}});
+  EXPECT_EQ(packing.arena_bytes, 1024);
+  EXPECT_EQ(packing.lower_bound_bytes, 1024);
+}
+
 TEST(PackTest, BuffersThatMeetForOneMomentDoNot) {
   const Packing packing = PackOrDie({{.name = "a", .bytes = 512, .begin = 0, .end = 6},
                                      {.name = "b", .bytes = 512, .begin = 5, .end = 9}});
