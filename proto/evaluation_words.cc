@@ -95,7 +95,9 @@ std::string TechniqueFinding(const v1::Evaluation& evaluation) {
 
 std::string SizeFinding(const char* what, const v1::LargestSize& planned,
                         const v1::LargestSize& none) {
-  if (planned.value() == 0 && !planned.at_least()) {
+  if (planned.value() == 0 && planned.at_least())
+    return absl::StrCat("The largest ", what, " was not looked for: its time was over.");
+  if (planned.value() == 0) {
     return absl::StrCat("No ", what, " fits: even the smallest ", planned.reason(), ".");
   }
   std::string finding = absl::StrCat("The largest ", what, " is ", SizeText(planned));

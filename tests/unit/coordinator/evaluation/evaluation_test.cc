@@ -154,6 +154,8 @@ TEST(EvaluationTest, EndsWhereItIsToldTo) {
   EXPECT_GT(told, 5);
   EXPECT_EQ(evaluation->none().impossible(), "");
   EXPECT_THAT(evaluation->techniques().rbegin()->impossible(), HasSubstr("time was over"));
+  EXPECT_THAT(Findings(*evaluation),
+              Contains("The largest micro-batch was not looked for: its time was over."));
 }
 
 TEST(EvaluationTest, AWrongSpecIsRefusedAsByPlan) {
