@@ -10,6 +10,7 @@
 #include "proto/arena_pages.h"
 #include "proto/caching_need.h"
 #include "proto/loops.h"
+#include "proto/program_check.h"
 #include "proto/tiers.h"
 
 namespace terrace {
@@ -46,14 +47,11 @@ constexpr int64_t kPlayedMost = int64_t{1} << 22;
 
 absl::StatusOr<PlayedProgram> PlayedList(const v1::Program& program) {
   for (const v1::Sequence& sequence : program.sequences()) {
-    if (!LoopsFit(sequence)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the loops of ", sequence.name(), " are not parts of it in order"));
-    }
     for (int id = 0; id < sequence.instructions_size(); ++id)
       RETURN_IF_ERROR(CheckIndices(program, sequence, sequence.instructions(id), id));
   }
   if (!HasLoops(program)) return PlayedProgram(&program, 0);
+  RETURN_IF_ERROR(CheckCanBeWrittenOut(program));
   const int64_t leave_out = IterationsToLeaveOut(program, IterationsToTellPositions(program));
   int64_t played = 0;
   for (const v1::Sequence& sequence : program.sequences()) {

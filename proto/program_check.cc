@@ -23,11 +23,7 @@ namespace {
 
 // Everything that is asked of the program before its loops are written out.
 absl::Status CheckForm(const v1::Program& program) {
-  RETURN_IF_ERROR(check::CheckStructure(program));
-  for (const v1::Sequence& sequence : program.sequences()) {
-    RETURN_IF_ERROR(check::CheckSchedule(program, sequence));
-  }
-  RETURN_IF_ERROR(check::CheckLoops(program));
+  RETURN_IF_ERROR(CheckCanBeWrittenOut(program));
   RETURN_IF_ERROR(check::CheckPersistentSpace(program));
   return check::CheckState(program);
 }
@@ -94,6 +90,14 @@ absl::Status CheckWithLoops(absl::Span<const v1::Program> stages) {
 }
 
 }  // namespace
+
+absl::Status CheckCanBeWrittenOut(const v1::Program& program) {
+  RETURN_IF_ERROR(check::CheckStructure(program));
+  for (const v1::Sequence& sequence : program.sequences()) {
+    RETURN_IF_ERROR(check::CheckSchedule(program, sequence));
+  }
+  return check::CheckLoops(program);
+}
 
 absl::Status CheckProgram(const v1::Program& program) {
   RETURN_IF_ERROR(CheckForm(program));

@@ -40,6 +40,10 @@ namespace terrace {
 //  - loops do the same in each iteration, moved on by it: all of this holds for every trip count.
 absl::Status CheckProgram(const v1::Program& program);
 
+// The part of it that whoever writes the loops of a program out (loops.h) relies on: indices exist,
+// loops, slots and waits across iterations make sense, and there are not too many of anything.
+absl::Status CheckCanBeWrittenOut(const v1::Program& program);
+
 // CheckProgram of each, and jointly: stages agree on grid, groups and rules; every tensor has one
 // owner, its copies' gradients are summed over the stages that hold them; every send has one
 // receive of the same bytes of the same micro-batch, sums over stages bring the same; and the joint

@@ -7,12 +7,15 @@
 
 #include <chrono>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "proto/live_memory.h"
 #include "proto/loops.h"
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
+#include "tests/unit/proto/mutate.h"
 
 namespace terrace {
 namespace {
@@ -322,6 +325,26 @@ TEST(LoopCheckTest, ARefusalNamesInstructionAndIteration) {
   EXPECT_THAT(Refusal({program}),
               AllOf(HasSubstr(absl::StrCat("instruction ", product->id(), " of 'train'")),
                     HasSubstr("iteration 0)")));
+}
+
+// As from the wire: neither the checker nor those who look at memory may fall for a loop that lies.
+TEST(LoopCheckTest, CorruptFieldsOfLoopsAreRefusedOrHarmlessButNeverCrash) {
+  std::mt19937 random(20261125);
+  int refused = 0;
+  for (const v1::Program& whole : WithWaits()) {
+    for (int round = 0; round < 1000; ++round) {
+      v1::Program corrupt = whole;
+      if (round % 3 == 0) {
+        CorruptOneField(&random, LoopOf(&corrupt));
+      } else {
+        CorruptOneField(&random, Train(&corrupt));
+      }
+      refused += Refusal({corrupt}).empty() ? 0 : 1;
+      const auto memory = LiveMemory::Create(&corrupt);
+      if (memory.ok()) memory->Timeline(/*sequence=*/0, /*points_max=*/10, /*largest_max=*/3);
+    }
+  }
+  EXPECT_GT(refused, 800);
 }
 
 TEST(LoopCheckTest, StagesWhoseLoopsDoNotGoTogetherAreRefused) {

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/tiers.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {
@@ -90,7 +91,8 @@ class LoopProgram {
     buffer->set_arena(arena);
     buffer->set_offset(in->bytes());
     if (lifetime == v1::STEP) buffer->set_sequence("train");
-    in->set_bytes(in->bytes() + (elements * 4 + 255) / 256 * 256);
+    const int64_t unit = ArenaAlignment(in->tier());
+    in->set_bytes(in->bytes() + (elements * 4 + unit - 1) / unit * unit);
   }
 
   void AddBuffers() {
