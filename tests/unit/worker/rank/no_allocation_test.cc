@@ -169,7 +169,8 @@ int AllocationsOfAnOffloadedRun(const std::string& engine) {
 }
 
 // A whole training step of each family, as compiled: every kernel, in both precisions.
-int AllocationsOfCompiledSteps(const std::string& config_json, const std::string& precision) {
+int AllocationsOfCompiledSteps(const std::string& config_json, const std::string& precision,
+                               uint32_t micro_batches = 2) {
   constexpr int kSequence = 32;
   const auto config = ParseModelConfig(config_json, kSequence);
   EXPECT_TRUE(config.ok()) << config.status();
@@ -181,7 +182,7 @@ int AllocationsOfCompiledSteps(const std::string& config_json, const std::string
   v1::Layout layout;
   layout.set_data_parallel(1);
   layout.set_micro_batch(2);
-  layout.set_micro_batches(2);
+  layout.set_micro_batches(micro_batches);
   layout.set_bucket_bytes(64 << 10);
   layout.set_threads_per_rank(2);
   layout.set_precision(precision);
@@ -216,6 +217,11 @@ TEST(NoAllocationTest, CompiledStepsAllocateNothing) {
     EXPECT_EQ(AllocationsOfCompiledSteps(kGpt2, precision), 0) << precision;
     EXPECT_EQ(AllocationsOfCompiledSteps(kQwen3, precision), 0) << precision;
   }
+}
+
+TEST(NoAllocationTest, StepsWithLoopsAllocateNothing) {
+  EXPECT_EQ(AllocationsOfCompiledSteps(kGpt2, "bf16", 30), 0);
+  EXPECT_EQ(AllocationsOfCompiledSteps(kQwen3, "fp32", 30), 0);
 }
 
 TEST(NoAllocationTest, TheStepLoopAllocatesNothing) { EXPECT_EQ(AllocationsOfOneRun(false), 0); }
