@@ -6,12 +6,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+
+#include "base/clock.h"
+#include "proto/loops.h"
+#include "tests/unit/worker/rank/looped_program.h"
+#include "worker/rank/vm.h"
 
 namespace terrace {
 namespace {
@@ -100,6 +107,59 @@ TEST_F(TraceTest, WhatCannotBeWrittenIsNamedWithItsPath) {
   const absl::Status in_the_way = trace.Write(path());
   EXPECT_FALSE(in_the_way.ok());
   EXPECT_THAT(std::string(in_the_way.message()), HasSubstr("trace.json"));
+}
+
+// Of a program with a loop: every iteration of a few, of many the first and the last ones.
+class TraceOfLoopTest : public TraceTest {
+ protected:
+  // The events of one step.
+  nlohmann::json Traced(uint32_t trips) {
+    LoopedProgram looped({.slots = 2, .trips = trips});
+    SystemClock clock;
+    auto vm = Vm::Create(looped.program(), {.threads = 1, .arenas = looped.tiny().Arenas()}, &clock,
+                         nullptr);
+    EXPECT_TRUE(vm.ok()) << vm.status();
+    NoIo io;
+    EXPECT_TRUE((*vm)->Run("train", &io).ok());
+    Trace trace(looped.program(), 0);
+    EXPECT_TRUE(trace.Add(*(*vm)->Find("train"), 1));
+    EXPECT_TRUE(trace.Write(path()).ok());
+    nlohmann::json slices = nlohmann::json::array();
+    const nlohmann::json written = Written();
+    for (const nlohmann::json& event : written["traceEvents"]) {
+      if (event["ph"] == "X") slices.push_back(event);
+    }
+    played_ = PlayedInstructions(looped.program().sequences(0));
+    body_ = looped.program().sequences(0).loops(0).count();
+    return slices;
+  }
+
+  int64_t played_ = 0;
+  int64_t body_ = 0;
+};
+
+TEST_F(TraceOfLoopTest, EveryIterationOfAFewIsThere) {
+  const nlohmann::json slices = Traced(5);
+  EXPECT_EQ(slices.size(), static_cast<size_t>(played_));
+  std::map<int, int> by_iteration;
+  for (const nlohmann::json& slice : slices) {
+    if (slice["args"].contains("iteration")) ++by_iteration[slice["args"]["iteration"].get<int>()];
+  }
+  ASSERT_EQ(by_iteration.size(), 5u);
+  for (const auto& [iteration, count] : by_iteration) EXPECT_EQ(count, body_) << iteration;
+}
+
+TEST_F(TraceOfLoopTest, OfManyIterationsItSaysWhichAreLeftOut) {
+  const nlohmann::json slices = Traced(20'000);
+  EXPECT_LT(slices.size(), static_cast<size_t>(2 * kTracedInLoopsMax));
+  int left_out = 0, last = 0;
+  for (const nlohmann::json& slice : slices) {
+    if (slice["name"].get<std::string>().ends_with("left out")) ++left_out;
+    if (slice.contains("args") && slice["args"].contains("iteration"))
+      last = std::max(last, slice["args"]["iteration"].get<int>());
+  }
+  EXPECT_GT(left_out, 0);
+  EXPECT_EQ(last, 19'999);
 }
 
 }  // namespace
