@@ -131,6 +131,158 @@ TEST(CudaStreamsTest, AChainThroughTheHostKeepsItsOrderWheneverTheDeviceWorks) {
     EXPECT_TRUE(IsRight({.order = DeviceOptions::Order::kRandom, .seed = seed})) << seed;
 }
 
+// The chain as the body of a loop, in which a link brings 1 to the sum.
+class LoopedChain {
+ public:
+  explicit LoopedChain(uint32_t trips)
+      : trips_(trips),
+        tiny_({v1::COMPUTE, v1::HOST_TO_DEVICE, v1::DEVICE_TO_HOST, v1::HOST_COMPUTE}) {
+    const uint32_t x = tiny_.Buffer(v1::F32, {64}), y = tiny_.Buffer(v1::F32, {64}),
+                   total = tiny_.Buffer(v1::F32, {64}),
+                   host_x = tiny_.Buffer(v1::F32, {64}, v1::HOST),
+                   host_y = tiny_.Buffer(v1::F32, {64}, v1::HOST);
+    tiny_.Compute(kCompute, Op::kFill, kernels::FillAttrs{}, {{v1::WRITE, total}});
+    tiny_.Compute(kHost, Op::kFill, kernels::FillAttrs{}, {{v1::WRITE, host_y}});
+    const auto* fill =
+        tiny_.Compute(kCompute, Op::kFill, kernels::FillAttrs{.value = 1}, {{v1::WRITE, x}});
+    v1::Instruction* down = tiny_.Copy(kToHost, v1::TO_HOST, {{x, host_x}});
+    down->add_waits(fill->id());
+    v1::Instruction* sum = tiny_.Compute(kHost, Op::kAdd, kernels::NoAttrs{},
+                                         {{v1::READ, host_x}, {v1::UPDATE, host_y}});
+    sum->add_waits(down->id());
+    v1::Instruction* up = tiny_.Copy(kToDevice, v1::TO_DEVICE, {{host_y, y}});
+    up->add_waits(sum->id());
+    tiny_.Compute(kCompute, Op::kAdd, kernels::NoAttrs{}, {{v1::READ, y}, {v1::UPDATE, total}})
+        ->add_waits(up->id());
+    v1::Loop* loop = tiny_.program().mutable_sequences(0)->add_loops();
+    loop->set_first(2), loop->set_count(5), loop->set_trips(trips);
+    tiny_.Output(kCompute, v1::LOSS_TOTAL, total);
+    tiny_.program().set_device("cuda");
+  }
+
+  // Sums up to 2^24 are exact in f32.
+  void ExpectRight() {
+    auto backend = OpenBackend("cuda", 0);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    auto memory = ProgramMemory::Reserve(tiny_.program(), MemoryOptions{.backend = backend->get()});
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    SystemClock clock;
+    auto vm = Vm::Create(tiny_.program(), {.arenas = memory->arenas(), .backend = backend->get()},
+                         &clock, nullptr);
+    ASSERT_TRUE(vm.ok()) << vm.status();
+    for (int run = 0; run < 2; ++run) {
+      OutputIo io;
+      ASSERT_EQ((*vm)->Run("train", &io), absl::OkStatus());
+      EXPECT_EQ(io.last, std::vector<float>(64, 0.5F * trips_ * (trips_ + 1)));
+    }
+    vm->reset();
+  }
+
+ private:
+  const uint32_t trips_;
+  TinyProgram tiny_;
+};
+
+// Marks of queues are used in turn: there are fewer than the instructions that a loop executes.
+TEST(CudaStreamsTest, ALoopOfMoreInstructionsThanMarksKeepsItsOrder) {
+  constexpr uint32_t kTrips = 2 * kMarksInLoopsMin;
+  for (const int64_t slow : {0, 3}) {
+    simt::ResetDevice({.order = DeviceOptions::Order::kLazy, .slow_stream = slow});
+    LoopedChain(kTrips).ExpectRight();
+  }
+  simt::ResetDevice({.order = DeviceOptions::Order::kRandom, .seed = 1});
+  LoopedChain(kTrips).ExpectRight();
+}
+
+// Adds a row of a table for each token of each batch: in a loop, batches in two slots.
+class LoopedBatches {
+ public:
+  static constexpr int kRows = 11, kColumns = 4, kTokens = 3;
+
+  explicit LoopedBatches(uint32_t trips) : tiny_({v1::COMPUTE, v1::HOST_TO_DEVICE}) {
+    table_ = tiny_.Buffer(v1::F32, {kRows, kColumns});
+    const uint32_t total = tiny_.Buffer(v1::F32, {kTokens, kColumns});
+    const uint32_t row = tiny_.Buffer(v1::F32, {kTokens, kColumns});
+    const uint32_t tokens = tiny_.Buffer(v1::I32, {kTokens});
+    tiny_.Buffer(v1::I32, {kTokens});  // the second slot
+    v1::Program& program = tiny_.program();
+    program.mutable_rules()->set_micro_batch(1);
+    program.mutable_rules()->set_micro_batches(trips);
+    program.mutable_rules()->set_sequence_length(kTokens);
+    tiny_.Compute(0, Op::kFill, kernels::FillAttrs{}, {{v1::WRITE, total}});
+    v1::Instruction* load = tiny_.Input(1, v1::LOAD_BATCH, {tokens});
+    load->add_operands();  // no targets
+    load->mutable_operands(0)->set_slots(2);
+    load->set_micro_batch(0);
+    v1::Instruction* gather =
+        tiny_.Compute(0, Op::kGatherRows, kernels::NoAttrs{},
+                      {{v1::READ, table_}, {v1::READ, tokens}, {v1::WRITE, row}});
+    gather->mutable_operands(1)->set_slots(2);
+    gather->add_waits(load->id());
+    v1::BackWait* free = load->add_back_waits();
+    free->set_instruction(gather->id());
+    free->set_iterations(2);
+    tiny_.Compute(0, Op::kAdd, kernels::NoAttrs{}, {{v1::READ, row}, {v1::UPDATE, total}});
+    v1::Loop* loop = program.mutable_sequences(0)->add_loops();
+    loop->set_first(1), loop->set_count(3), loop->set_trips(trips), loop->set_micro_batches(1);
+    tiny_.Output(0, v1::LOSS_TOTAL, total);
+    program.set_device("cuda");
+  }
+
+  const v1::Program& program() { return tiny_.program(); }
+  uint32_t table() const { return table_; }
+
+ private:
+  TinyProgram tiny_;
+  uint32_t table_ = 0;
+};
+
+// Every token of a micro-batch is its number.
+class BatchIo final : public SequenceIo {
+ public:
+  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t>) override {
+    for (int32_t& token : tokens) token = micro_batch % LoopedBatches::kRows;
+  }
+  void LoadSchedule(std::span<float, 4>) override {}
+  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
+  void Output(v1::OutputKind, std::span<const float> values) override {
+    last.assign(values.begin(), values.end());
+  }
+  std::vector<float> last;
+};
+
+// What the host has read for one micro-batch must not be overwritten by the next before the device
+// has taken it.
+TEST(CudaStreamsTest, BatchesOfALoopDoNotOverwriteEachOther) {
+  constexpr int kTrips = 40;
+  const auto value_of = [](int row) { return static_cast<float>(7 * row + 1); };
+  for (int64_t slow = 0; slow <= 2; ++slow) {
+    simt::ResetDevice({.order = DeviceOptions::Order::kLazy, .slow_stream = slow});
+    LoopedBatches batches(kTrips);
+    auto backend = OpenBackend("cuda", 0);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    auto memory =
+        ProgramMemory::Reserve(batches.program(), MemoryOptions{.backend = backend->get()});
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    std::vector<float> rows;
+    for (int i = 0; i < LoopedBatches::kRows * LoopedBatches::kColumns; ++i)
+      rows.push_back(value_of(i / LoopedBatches::kColumns));
+    const int64_t table = batches.program().buffers(static_cast<int>(batches.table())).offset();
+    ASSERT_EQ(memory->regions()[0]->Write(table, std::as_bytes(std::span(rows))), absl::OkStatus());
+    SystemClock clock;
+    auto vm = Vm::Create(batches.program(), {.arenas = memory->arenas(), .backend = backend->get()},
+                         &clock, nullptr);
+    ASSERT_TRUE(vm.ok()) << vm.status();
+    float expected = 0;
+    for (int batch = 0; batch < kTrips; ++batch) expected += value_of(batch % LoopedBatches::kRows);
+    BatchIo io;
+    ASSERT_EQ((*vm)->Run("train", &io), absl::OkStatus());
+    EXPECT_THAT(io.last, testing::Each(expected)) << slow;
+    EXPECT_EQ(io.last.size(), LoopedBatches::kTokens * LoopedBatches::kColumns);
+    vm->reset();
+  }
+}
+
 TEST(CudaStreamsTest, EveryWaitBetweenStreamsIsNeeded) {
   ASSERT_TRUE(IsRight({}));
   const int64_t waits = simt::CountsOfDevice().waits;
