@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 
 namespace terrace::kernels::cuda {
@@ -27,10 +28,15 @@ cudaDataType_t TypeOf(const Matrix& operand, const Fp8Codes& codes) {
   return codes.format == Fp8Format::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
 
-// The largest power of two up to 256 that divides the address.
+// The widest access of a kernel. Operands that are aligned better are all of one kind: a product of
+// a step then has the algorithm, and so the kernel, that it had at the warm-up, wherever its
+// operands lie.
+constexpr uint32_t kWidestAlignment = 16;
+
+// The largest power of two up to the widest that divides the address.
 uint32_t AlignmentOf(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  uint32_t alignment = 256;
+  uint32_t alignment = kWidestAlignment;
   while (address % alignment != 0) alignment /= 2;
   return alignment;
 }
@@ -62,8 +68,18 @@ Key KeyOf(const Product& p) {
           AlignmentOf(p.bias)};
 }
 
-// None: cuBLASLt has none for the product.
-using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
+// What cuBLASLt says of products of one kind.
+struct Answer {
+  std::optional<cublasLtMatmulAlgo_t> algorithm;
+  cublasStatus_t refusal = CUBLAS_STATUS_SUCCESS;  // why there is no algorithm
+};
+
+// Whether the status says something of the product, and would again. Others say something of the
+// moment (no memory, no library).
+bool Refuses(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
 
 // cuBLASLt's objects for one product. Its matrices are column-major: a row-major matrix is the
 // transpose of a column-major one, so C^T = op(B)^T op(A)^T is computed, with A and B changed over.
@@ -103,7 +119,7 @@ class Call {
   }
 
   // REQUIRES: prepared.
-  Status Search(cublasLtHandle_t handle, const Product& p, Algorithm* algorithm) {
+  Status Search(cublasLtHandle_t handle, const Product& p, Answer* answer) {
     cublasLtMatmulPreference_t preference = nullptr;
     Note(cublasLtMatmulPreferenceCreate(&preference));
     if (!status_.ok()) return status_;
@@ -117,19 +133,23 @@ class Call {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(p.c.data));
     cublasLtMatmulHeuristicResult_t best = {};
     int found = 0;
+    cublasStatus_t asked = CUBLAS_STATUS_SUCCESS;
     if (status_.ok()) {
-      const cublasStatus_t asked = cublasLtMatmulAlgoGetHeuristic(
-          handle, operation_, first_, second_, added_, out_, preference, 1, &best, &found);
-      if (asked == CUBLAS_STATUS_NOT_SUPPORTED) {
-        found = 0;
-      } else {
-        status_ = Check(asked, "cannot choose an algorithm for a product");
-      }
+      asked = cublasLtMatmulAlgoGetHeuristic(handle, operation_, first_, second_, added_, out_,
+                                             preference, 1, &best, &found);
+      if (!Refuses(asked)) status_ = Check(asked, "cannot choose an algorithm for a product");
     }
     cublasLtMatmulPreferenceDestroy(preference);
     if (!status_.ok()) return status_;
-    algorithm->reset();
-    if (found > 0 && best.state == CUBLAS_STATUS_SUCCESS) *algorithm = best.algo;
+    if (asked == CUBLAS_STATUS_SUCCESS) {
+      asked = found > 0 ? best.state : CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    *answer = {};
+    if (asked == CUBLAS_STATUS_SUCCESS) {
+      answer->algorithm = best.algo;
+    } else {
+      answer->refusal = asked;
+    }
     return {};
   }
 
@@ -184,44 +204,51 @@ class CublasGemms final : public GemmLibrary {
 
   bool Supports(const Product& product) const override {
     Call call;
-    Algorithm algorithm;
-    return call.Prepare(product).ok() && Find(product, &call, &algorithm).ok() &&
-           algorithm.has_value();
+    Answer answer;
+    return call.Prepare(product).ok() && Find(product, &call, &answer).ok() &&
+           answer.algorithm.has_value();
   }
 
   Status Multiply(const Product& product, std::byte* scratch, CUstream_st* stream) const override {
     Call call;
     Status status = call.Prepare(product);
     if (!status.ok()) return status;
-    Algorithm algorithm;
-    status = Find(product, &call, &algorithm);
+    Answer answer;
+    status = Find(product, &call, &answer);
     if (!status.ok()) return status;
-    if (!algorithm.has_value()) {
-      return {"cublasLt: no algorithm for a product of " + std::to_string(product.m) + " x " +
-              std::to_string(product.n) + " x " + std::to_string(product.k)};
+    if (!answer.algorithm.has_value()) {
+      return Check(answer.refusal,
+                   ("no algorithm for a product of " + std::to_string(product.m) + " x " +
+                    std::to_string(product.n) + " x " + std::to_string(product.k))
+                       .c_str());
     }
-    return call.Run(handle_, product, *algorithm, scratch, stream);
+    return call.Run(handle_, product, *answer.algorithm, scratch, stream);
   }
 
  private:
   // Asks cuBLASLt once for products of one kind: a step has the same ones again and again. What
-  // could not be asked (no memory, say) is not kept: it says why, and is asked again.
-  Status Find(const Product& product, Call* call, Algorithm* algorithm) const {
+  // could not be asked (no memory, say) is not kept: it says why, and is asked again. Nobody waits
+  // for another's question; of two who ask the same at once both take the first answer.
+  Status Find(const Product& product, Call* call, Answer* answer) const {
     const Key key = KeyOf(product);
-    const std::lock_guard lock(mutex_);
-    const auto known = algorithms_.find(key);
-    if (known != algorithms_.end()) {
-      *algorithm = known->second;
-      return {};
+    {
+      const std::shared_lock lock(mutex_);
+      const auto known = answers_.find(key);
+      if (known != answers_.end()) {
+        *answer = known->second;
+        return {};
+      }
     }
-    Status status = call->Search(handle_, product, algorithm);
-    if (status.ok()) algorithms_.emplace(key, *algorithm);
-    return status;
+    Status status = call->Search(handle_, product, answer);
+    if (!status.ok()) return status;
+    const std::unique_lock lock(mutex_);
+    *answer = answers_.emplace(key, *answer).first->second;
+    return {};
   }
 
   const cublasLtHandle_t handle_;
-  mutable std::mutex mutex_;
-  mutable std::map<Key, Algorithm> algorithms_;
+  mutable std::shared_mutex mutex_;
+  mutable std::map<Key, Answer> answers_;
 };
 
 }  // namespace
