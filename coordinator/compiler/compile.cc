@@ -9,11 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/dynamic.h"
-#include "coordinator/compiler/earn.h"
+#include "coordinator/compiler/emit.h"
 #include "coordinator/compiler/graph.h"
 #include "coordinator/compiler/parameters.h"
+#include "coordinator/compiler/place.h"
 #include "coordinator/compiler/roll.h"
 #include "coordinator/compiler/step.h"
+#include "coordinator/compiler/streams.h"
 #include "coordinator/compiler/workspace.h"
 #include "coordinator/planner/layout_rules.h"
 #include "proto/grid.h"
@@ -177,29 +179,25 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
 }
 
 // The passes that every program takes once its sequences are built.
-absl::Status Finish(compiler::EmitInput input, const compiler::PackingPolicy& policy, Graph* graph,
+absl::Status Finish(compiler::EmitInput input, PagePolicy pages, Graph* graph,
                     v1::Program* program) {
   compiler::AddWorkspaces(static_cast<int>(program->threads()), graph, program->device());
   RETURN_IF_ERROR(CheckSize(*graph));
+  compiler::AssignStreams(graph);
   input.graph = graph;
-  return compiler::EmitAndPlace(input, policy, graph, program);
+  RETURN_IF_ERROR(compiler::Emit(input, program));
+  if (input.roll.micro_batches > 0) RETURN_IF_ERROR(compiler::Roll(input.roll, program));
+  return PlaceBuffers(program, pages);
 }
 
 // Where every step buffer gets its memory from an allocator there is nothing to page. A GPU takes
 // pages only where it must: a collective cannot register an arena that is mapped twice.
-compiler::PackingPolicy PolicyOf(const CompileInput& input, const v1::Layout& layout) {
-  using compiler::PagePolicy;
-  compiler::PackingPolicy policy;
-  if (!input.search_packings) policy.effort = PackEffort::kQuick;
-  const std::string& packing = input.spec->layout().packing();
+PagePolicy PagesOf(const v1::JobSpec& spec, const v1::Layout& layout) {
+  const std::string& packing = spec.layout().packing();
   const bool planned = layout.allocator().empty() || layout.allocator() == "planned";
-  if (layout.device() != "cuda") policy.pages = PagePolicy::kWhereLoose;
-  if (!planned || packing == "contiguous") policy.pages = PagePolicy::kNever;
-  if (planned && packing == "pages") policy.pages = PagePolicy::kAlways;
-  policy.only_to_fit = input.only_to_fit;
-  const bool has_pages = policy.pages != PagePolicy::kNever;
-  if (input.only_to_fit && has_pages) policy.effort = std::min(policy.effort, PackEffort::kOrders);
-  return policy;
+  if (!planned || packing == "contiguous") return PagePolicy::kNever;
+  return packing == "pages" || layout.device() != "cuda" ? PagePolicy::kWhereLoose
+                                                         : PagePolicy::kToFit;
 }
 
 // The longest first: "train" is that of every job.
@@ -273,14 +271,11 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   forward.sequence = job.forward.sequence;
   compiler::AppendEval(context, forward, &graph);
   compiler::AppendRestore(context, &graph);
-  compiler::PackingPolicy policy = PolicyOf(input, job.layout);
-  // Searches of packings let a buffer of a loop live through all of it, and find nothing better.
-  if (job.roll.micro_batches > 0) policy.effort = std::min(policy.effort, PackEffort::kOrders);
   RETURN_IF_ERROR(Finish({.model = &model,
                           .parameters = &parameters,
                           .rope_table = forward.rope_table,
                           .roll = job.roll},
-                         policy, &graph, &program));
+                         PagesOf(*input.spec, job.layout), &graph, &program));
   if (const std::string& allocator = job.layout.allocator();
       !allocator.empty() && allocator != "planned") {
     MakeDynamic(allocator, &program);
@@ -382,7 +377,7 @@ absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
                         forward, &graph);
   RETURN_IF_ERROR(
       Finish({.model = &model, .parameters = &parameters, .rope_table = forward.rope_table},
-             {.pages = compiler::PagePolicy::kNever}, &graph, &program));
+             PagePolicy::kNever, &graph, &program));
   return program;
 }
 

@@ -41,11 +41,6 @@ struct CompileInput {
   v1::Layout layout;               // complete: no zero fields
   int64_t external_bytes = 0;      // allowed outside the arenas
   int64_t device_limit_bytes = 0;  // 0: none; not enforced here (the caller sees arena bytes)
-  // Without, arenas are a few percent larger where buffers fit badly, and compiling takes under a
-  // second a stage: for comparing layouts.
-  bool search_packings = true;
-  // With: until it fits its device limit, by orders and by pages where pages may be used.
-  bool only_to_fit = false;
   // Of the training steps of all stages together; more are given up early. 0: as many as programs
   // may have.
   int64_t instructions_max = 0;

@@ -71,32 +71,4 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
   *nodes = std::move(result);
 }
 
-void HalveLeads(const Graph& graph, std::vector<Node>* nodes) {
-  std::map<int, size_t> gathers;                 // without a use so far, by what they write
-  std::map<size_t, std::vector<size_t>> before;  // by the node that they go before
-  std::vector<bool> moves(nodes->size(), false);
-  for (size_t i = 0; i < nodes->size(); ++i) {
-    for (const Slice& operand : (*nodes)[i].operands) {
-      if (operand.absent()) continue;
-      const auto gather = gathers.find(graph.Root(operand).value);
-      if (gather == gathers.end()) continue;
-      moves[gather->second] = true;
-      before[gather->second + (i - gather->second + 1) / 2].push_back(gather->second);
-      gathers.erase(gather);
-    }
-    if (GathersWeights(graph, (*nodes)[i])) gathers[graph.Root((*nodes)[i].operands[1]).value] = i;
-  }
-  std::vector<Node> result;
-  result.reserve(nodes->size());
-  for (size_t i = 0; i < nodes->size(); ++i) {
-    for (size_t k : before[i]) {
-      result.push_back((*nodes)[k]);
-      result.back().mark = (*nodes)[i].mark;
-      result.back().pass = (*nodes)[i].pass;
-    }
-    if (!moves[i]) result.push_back((*nodes)[i]);
-  }
-  *nodes = std::move(result);
-}
-
 }  // namespace terrace::compiler

@@ -28,8 +28,4 @@ class Insertions {
 // they write is theirs alone.
 void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes);
 
-// Moves each gather of weights halfway towards its first use, so that they are there for a shorter
-// time. Gathers keep their order, and so does everything else.
-void HalveLeads(const Graph& graph, std::vector<Node>* nodes);
-
 }  // namespace terrace::compiler

@@ -70,37 +70,6 @@ int64_t Occupancy::LowestOfCollected(int64_t bytes) const {
   return offset;
 }
 
-int64_t Occupancy::Find(absl::Span<const SlotRange> lives, int64_t bytes, HoleChoice choice,
-                        int64_t ceiling) const {
-  if (choice == HoleChoice::kLowest) return FindLowest(lives, bytes);
-  cursors_.clear();
-  for (const SlotRange& life : lives) Collect(life.begin, life.end);
-  int64_t found = -1;
-  int64_t smallest = ceiling + 1;
-  for (int64_t offset = 0; offset + bytes <= ceiling;) {
-    int64_t hole_end = ceiling;
-    int64_t passed = offset;
-    for (Cursor& cursor : cursors_) {
-      while (cursor.next != cursor.last && cursor.next->end <= offset) ++cursor.next;
-      if (cursor.next == cursor.last) continue;
-      if (cursor.next->begin <= offset) passed = std::max(passed, cursor.next->end);
-      hole_end = std::min(hole_end, cursor.next->begin);
-    }
-    if (passed > offset) {  // taken
-      offset = passed;
-      continue;
-    }
-    const int64_t hole = hole_end - offset;
-    if (hole >= bytes && choice == HoleChoice::kHighest) found = hole_end - bytes;
-    if (hole >= bytes && choice == HoleChoice::kTightest && hole < smallest) {
-      found = offset;
-      smallest = hole;
-    }
-    offset = hole_end;
-  }
-  return found >= 0 ? found : FindLowest(lives, bytes);
-}
-
 void Occupancy::Take(int begin, int end, int64_t offset, int64_t bytes) {
   const Range range = {offset, offset + bytes};
   const auto take = [&](int node) {

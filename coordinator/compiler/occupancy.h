@@ -18,13 +18,6 @@
 
 namespace terrace {
 
-// Which of the holes that are large enough.
-enum class HoleChoice {
-  kLowest,
-  kHighest,   // at its upper end
-  kTightest,  // the smallest, at its lower end; of equals the lowest
-};
-
 // Slots [begin, end), not empty.
 struct SlotRange {
   int begin = 0;
@@ -43,14 +36,6 @@ class Occupancy {
   }
   // The same during all slots of all `lives`, which is not empty.
   int64_t FindLowest(absl::Span<const SlotRange> lives, int64_t bytes) const;
-  // The offset of `bytes` in the hole of that choice among those below `ceiling`; where there is
-  // none the lowest offset of all.
-  int64_t Find(absl::Span<const SlotRange> lives, int64_t bytes, HoleChoice choice,
-               int64_t ceiling) const;
-  int64_t Find(int begin, int end, int64_t bytes, HoleChoice choice, int64_t ceiling) const {
-    const SlotRange life = {begin, end};
-    return Find(absl::MakeConstSpan(&life, 1), bytes, choice, ceiling);
-  }
   // Takes [offset, offset + bytes) during [begin, end).
   void Take(int begin, int end, int64_t offset, int64_t bytes);
 

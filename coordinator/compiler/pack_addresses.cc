@@ -84,55 +84,6 @@ std::optional<Cut> CutOf(const Offer& offer, int64_t bytes, int64_t page_bytes) 
   return std::nullopt;
 }
 
-// Two parts of different pages that are at least so many bytes together and as few as may be: a
-// tail and a head, or only one of them.
-Cut TightestPair(const Offer& offer, int64_t bytes, int64_t page_bytes) {
-  Cut best;
-  int64_t best_bytes = 0;
-  const auto size = [](const ByteRange* part) {
-    return part == nullptr ? 0 : part->end - part->begin;
-  };
-  const auto take = [&](const ByteRange* tail, const ByteRange* head) {
-    const int64_t both = size(tail) + size(head);
-    if (both < bytes || (best_bytes > 0 && both >= best_bytes)) return;
-    best = {.tail = tail, .tail_bytes = std::min(size(tail), bytes), .head = head};
-    best_bytes = both;
-  };
-  take(Tightest(offer.tails, bytes), nullptr);
-  take(nullptr, Tightest(offer.heads, bytes));
-  std::vector<const ByteRange*> heads;
-  for (const ByteRange& head : offer.heads) heads.push_back(&head);
-  std::sort(heads.begin(), heads.end(), [&](const ByteRange* a, const ByteRange* b) {
-    return std::pair(size(a), a->begin) < std::pair(size(b), b->begin);
-  });
-  for (const ByteRange& tail : offer.tails) {
-    if (size(&tail) >= bytes) continue;
-    auto head = std::partition_point(heads.begin(), heads.end(), [&](const ByteRange* part) {
-      return size(part) < bytes - size(&tail);
-    });
-    if (head != heads.end() && (*head)->begin == tail.begin / page_bytes * page_bytes) ++head;
-    if (head != heads.end()) take(&tail, *head);
-  }
-  return best;
-}
-
-// As few whole pages as parts can save, parts that fit tightest.
-std::optional<Cut> ThriftyCutOf(const Offer& offer, int64_t bytes, int64_t page_bytes) {
-  const int64_t pages = bytes / page_bytes, rest = bytes % page_bytes;
-  for (const int64_t fewer : {1, 0}) {
-    if (fewer > pages || offer.pages < pages - fewer) continue;
-    Cut cut;
-    if (fewer > 0 || rest > 0) {
-      cut = TightestPair(offer, rest + fewer * page_bytes, page_bytes);
-      if (cut.tail == nullptr && cut.head == nullptr) continue;
-    }
-    cut.pages = pages - fewer;
-    return cut;
-  }
-  if (rest > 0 && offer.pages > pages) return Cut{.pages = pages + 1};
-  return std::nullopt;
-}
-
 // The largest runs, the last one no larger than need be.
 std::vector<PackPageRun> TakePages(std::vector<PackPageRun> runs, int64_t pages) {
   std::stable_sort(runs.begin(), runs.end(),
@@ -183,31 +134,19 @@ std::optional<int64_t> PackAddresses::Find(absl::Span<const ByteRange> holes, in
 
 std::optional<int64_t> PackAddresses::Add(absl::Span<const ByteRange> holes, int64_t bytes,
                                           int64_t runs_max, int64_t pages_max) {
-  const Offer offer = OfferOf(holes, page_bytes_);
-  const std::optional<Cut> cut = parts_ == PackParts::kFirst
-                                     ? ThriftyCutOf(offer, bytes, page_bytes_)
-                                     : CutOf(offer, bytes, page_bytes_);
+  Offer offer = OfferOf(holes, page_bytes_);
+  const std::optional<Cut> cut = CutOf(offer, bytes, page_bytes_);
   if (!cut.has_value()) return std::nullopt;
-  const std::optional<int64_t> address =
-      AddGroup(cut->tail == nullptr ? -1 : cut->tail->begin / page_bytes_, offer.whole, cut->pages,
-               cut->head == nullptr ? -1 : cut->head->begin / page_bytes_, runs_max, pages_max);
-  if (!address.has_value()) return std::nullopt;
-  return *address + (cut->tail == nullptr ? 0 : page_bytes_ - cut->tail_bytes);
-}
-
-std::optional<int64_t> PackAddresses::AddGroup(int64_t first, std::vector<PackPageRun> free,
-                                               int64_t pages, int64_t last, int64_t runs_max,
-                                               int64_t pages_max) {
   std::vector<PackPageRun> runs;
-  if (first >= 0) runs.push_back({first, 1});
-  for (const PackPageRun& run : TakePages(std::move(free), pages)) runs.push_back(run);
-  if (last >= 0) runs.push_back({last, 1});
+  if (cut->tail != nullptr) runs.push_back({cut->tail->begin / page_bytes_, 1});
+  for (const PackPageRun& run : TakePages(std::move(offer.whole), cut->pages)) runs.push_back(run);
+  if (cut->head != nullptr) runs.push_back({cut->head->begin / page_bytes_, 1});
   int64_t all_pages = alias_pages();
   for (const PackPageRun& run : runs) all_pages += run.pages;
   if (static_cast<int64_t>(pieces_.size() - 1 + runs.size()) > runs_max || all_pages > pages_max) {
     return std::nullopt;
   }
-  const int64_t address = end_;
+  const int64_t address = end_ + (cut->tail == nullptr ? 0 : page_bytes_ - cut->tail_bytes);
   for (size_t k = 0; k < runs.size(); ++k) {
     pieces_.push_back({.address = end_,
                        .memory = runs[k].page * page_bytes_,

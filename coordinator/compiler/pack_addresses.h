@@ -28,16 +28,10 @@ struct PackPageRun {
   int64_t pages = 0;
 };
 
-// When the first and last bytes of a buffer lie in parts of pages, beside what others have there:
-// for what is no whole page, as long as whole pages are left; or wherever that saves a page.
-enum class PackParts { kWherePagesDoNotDo, kFirst };
-
 class PackAddresses {
  public:
   // REQUIRES: `memory_bytes` are whole pages.
   PackAddresses(int64_t page_bytes, int64_t memory_bytes);
-  // Of groups that are added from now on.
-  void set_parts(PackParts parts) { parts_ = parts; }
 
   // The lowest address in the tightest place for `bytes`. Holes, here and below: sorted, apart,
   // inside the memory.
@@ -46,10 +40,6 @@ class PackAddresses {
   // than `runs_max` runs or `pages_max` pages would be.
   std::optional<int64_t> Add(absl::Span<const ByteRange> holes, int64_t bytes, int64_t runs_max,
                              int64_t pages_max);
-  // The address of a new group: a page, so many of the `free` pages, the largest runs of them
-  // first, and a page. Either page may be none, -1. REQUIRES: that many are free. None as above.
-  std::optional<int64_t> AddGroup(int64_t first, std::vector<PackPageRun> free, int64_t pages,
-                                  int64_t last, int64_t runs_max, int64_t pages_max);
   // The memory behind [address, address + bytes).
   void AppendMemory(int64_t address, int64_t bytes, std::vector<ByteRange>* ranges) const;
 
@@ -68,7 +58,6 @@ class PackAddresses {
   };
 
   int64_t page_bytes_;
-  PackParts parts_ = PackParts::kWherePagesDoNotDo;
   int64_t end_;                // of the addresses
   std::vector<Piece> pieces_;  // by address, without gaps; the first is the memory itself
 };

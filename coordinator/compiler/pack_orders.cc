@@ -13,23 +13,8 @@ namespace terrace {
 namespace {
 
 constexpr PackStrategy kPortfolio[] = {
-    {PackKey::kSizeClassStart},
-    {PackKey::kLifeClassStart},
-    {PackKey::kPeak},
-    {PackKey::kArea},
-    {PackKey::kLife},
-    {PackKey::kLifeClassSize},
-    {PackKey::kSizeEnd},
-    {PackKey::kSize},
-    {PackKey::kLongThenSize, 2},
-    {PackKey::kLongThenSizeClass, 40},
-    {PackKey::kLongThenSize, 20},
-    {PackKey::kLifeClassEnd},
-    {PackKey::kSizeClassEnd},
-    {PackKey::kLongThenSizeClass, 20},
-    {PackKey::kLongThenSizeClass, 5},
-    {PackKey::kLongThenSize, 10},
-    {PackKey::kLongThenSize, 60},
+    {PackKey::kSizeClassStart}, {PackKey::kSizeEnd},          {PackKey::kLifeClassStart},
+    {PackKey::kLifeClassSize},  {PackKey::kLongThenSize, 20}, {PackKey::kSize},
 };
 
 using Key = std::array<int64_t, 3>;
@@ -38,9 +23,7 @@ int64_t Class(int64_t value) { return std::bit_width(static_cast<uint64_t>(value
 
 // Items of smaller keys go first, of equal keys by their index. Integers only: the same on every
 // machine.
-Key KeyOf(const PackItem& item, PackKey key, int long_life, int peak_slot) {
-  const bool is_long = item.life() >= long_life;
-  const int from_peak = std::max({0, item.begin - peak_slot, peak_slot - item.end + 1});
+Key KeyOf(const PackItem& item, PackKey key, int long_life) {
   switch (key) {
     case PackKey::kSize:
       return {-item.bytes, item.begin, -item.end};
@@ -48,25 +31,13 @@ Key KeyOf(const PackItem& item, PackKey key, int long_life, int peak_slot) {
       return {-item.bytes, -item.end, item.begin};
     case PackKey::kSizeClassStart:
       return {-Class(item.bytes), item.begin, -item.bytes};
-    case PackKey::kSizeClassEnd:
-      return {-Class(item.bytes), -item.end, -item.bytes};
     case PackKey::kLifeClassStart:
       return {-Class(item.life()), item.begin, -item.bytes};
-    case PackKey::kLifeClassEnd:
-      return {-Class(item.life()), -item.end, -item.bytes};
-    case PackKey::kLife:
-      return {-item.life(), -item.bytes, item.begin};
     case PackKey::kLifeClassSize:
       return {-Class(item.life()), -item.bytes, item.begin};
-    case PackKey::kPeak:
-      return {from_peak, -item.life(), -item.bytes};
-    case PackKey::kArea:
-      return {-(item.bytes / kPackAlignment) * item.life(), item.begin, 0};
     case PackKey::kLongThenSize:
-      return is_long ? Key{0, item.begin, -item.bytes} : Key{1, -item.bytes, item.begin};
-    case PackKey::kLongThenSizeClass:
-      return is_long ? Key{-64, item.begin, -item.bytes}
-                     : Key{-Class(item.bytes), item.begin, -item.bytes};
+      return item.life() >= long_life ? Key{0, item.begin, -item.bytes}
+                                      : Key{1, -item.bytes, item.begin};
   }
   return {};
 }
@@ -97,8 +68,7 @@ std::vector<int> MakePackOrder(const PackProblem& problem, const PackStrategy& s
   keyed.reserve(problem.items.size());
   for (int i = 0; i < static_cast<int>(problem.items.size()); ++i) {
     const PackItem& item = problem.items[i];
-    keyed.push_back(
-        {item.life() < problem.slots, KeyOf(item, strategy.key, long_life, problem.peak_slot), i});
+    keyed.push_back({item.life() < problem.slots, KeyOf(item, strategy.key, long_life), i});
   }
   std::sort(keyed.begin(), keyed.end());
   std::vector<int> order;

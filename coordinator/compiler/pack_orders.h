@@ -18,18 +18,12 @@ namespace terrace {
 // A class is a power of two: items of about the same size or life go in by time, so that they
 // dovetail.
 enum class PackKey {
-  kSize,               // largest first, then birth
-  kSizeEnd,            // largest first, then death, last first
-  kSizeClassStart,     // by size class, then birth
-  kSizeClassEnd,       // by size class, then death, last first
-  kLifeClassStart,     // by life class, longest first, then birth
-  kLifeClassEnd,       // by life class, then death, last first
-  kLife,               // longest first, then size
-  kLifeClassSize,      // by life class, then size
-  kPeak,               // by distance in time from the moment of the bound, then longest first
-  kArea,               // largest bytes x life first
-  kLongThenSize,       // the longest `long_percent` % by birth, the rest by size
-  kLongThenSizeClass,  // the same, the rest by size class, then birth
+  kSize,            // largest first, then birth
+  kSizeEnd,         // largest first, then death, last first
+  kSizeClassStart,  // by size class, then birth
+  kLifeClassStart,  // by life class, longest first, then birth
+  kLifeClassSize,   // by life class, longest first, then size
+  kLongThenSize,    // the longest `long_percent` % by birth, the rest by size
 };
 
 struct PackStrategy {

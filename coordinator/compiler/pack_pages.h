@@ -1,12 +1,12 @@
-// Packing with pages at second addresses: what no order of buffers fits into one piece of memory
-// each is given one piece of addresses whose pages lie where there is room.
+// Packs the buffers of one arena with pages at second addresses (docs/memory.md), where offsets in
+// one piece each leave too much unused.
 //
-// In: the problems that share an arena (one a sequence, at different times), a placement of each,
+// In: for each problem (sequences share an arena) its items and their offsets in one piece each,
 // the bytes in front of them that are taken all the time, the size of a page. Out: memory and pages
 // of one arena for all of them, and an address for every item: below arena_bytes it is the memory
-// itself, the pages of `runs` follow. Ceilings from 0.5 % over the bound on; below each, one
-// placement after the other gives up what sticks out, which gets pages instead (pack_sweep.h).
-// Deterministic, bounded by steps. Thread-safe: no state.
+// itself, the pages of `runs` follow. The first ceiling that does is kept: from 0.5 % over the
+// bound on, what sticks out above it gets pages instead (pack_sweep.h). Deterministic, bounded by
+// steps. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,10 +40,7 @@ struct PagedPacking {
 struct PageRules {
   int64_t base_bytes = 0;
   int64_t page_bytes = 0;
-  int64_t limit_bytes = 0;        // that the arena should keep to; 0: none
-  int64_t steps = 2'000'000'000;  // about a nanosecond each
-  // More of them where that leaves more than 1 % over the bound, for ejections (pack_rows.h).
-  int64_t eject_steps = 12'000'000'000;
+  int64_t limit_bytes = 0;  // that the arena should keep to; 0: none
 };
 
 // The first found that needs less than the problems in one piece.

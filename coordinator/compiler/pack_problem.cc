@@ -54,10 +54,7 @@ PackProblem MakePackProblem(absl::Span<const PackBuffer> buffers) {
       if (item.begin < 0) item.begin = slot;
       if (!buffers[event.item].lives.empty()) item.lives.push_back({.begin = slot});
       alive_bytes += item.bytes;
-      if (alive_bytes > problem.lower_bound_bytes) {
-        problem.lower_bound_bytes = alive_bytes;
-        problem.peak_slot = slot;
-      }
+      problem.lower_bound_bytes = std::max(problem.lower_bound_bytes, alive_bytes);
     } else {
       slot_open = false;
       item.end = problem.slots;

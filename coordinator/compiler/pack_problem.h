@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -19,10 +20,16 @@ struct PackItem {
   int64_t bytes = 0;  // > 0, a multiple of kPackAlignment
   int begin = 0;      // lives during the slots [begin, end)
   int end = 0;
-  // The parts of that time in which it lives; empty: it lives all the time. Packing by orders
-  // (pack_orders.h, pack_fits.h) uses the time between them for other items, the rest does not.
+  // The parts of that time in which it lives; empty: it lives all the time. Orders (pack_orders.h)
+  // use the time between them for other items; pages take it to live all the time.
   std::vector<SlotRange> lives;
-  int life() const { return end - begin; }
+  // In how many slots it lives.
+  int life() const {
+    if (lives.empty()) return end - begin;
+    return std::accumulate(lives.begin(), lives.end(), 0, [](int sum, const SlotRange& part) {
+      return sum + part.end - part.begin;
+    });
+  }
   // `lives`, or the one range [begin, end), for which the caller lends the memory.
   absl::Span<const SlotRange> LivesOr(SlotRange* whole) const {
     *whole = {begin, end};
@@ -34,7 +41,6 @@ struct PackProblem {
   std::vector<PackItem> items;
   int slots = 0;
   int64_t lower_bound_bytes = 0;  // largest sum of bytes alive in one slot
-  int peak_slot = 0;              // the first slot in which so much is alive
 };
 
 struct PackPlacement {

@@ -38,7 +38,7 @@ class PageSweep {
     std::iota(order_.begin(), order_.end(), 0);
     std::sort(order_.begin(), order_.end(), [&](int a, int b) {
       const PackItem &x = problem.items[a], &y = problem.items[b];
-      return std::tuple(x.begin, -x.life(), a) < std::tuple(y.begin, -y.life(), b);
+      return std::tuple(x.begin, -x.end, a) < std::tuple(y.begin, -y.end, b);
     });
     for (size_t i = 0; i < problem.items.size(); ++i) {
       moves_[i] = base_ + offsets_[i] + problem.items[i].bytes > addresses_.memory_bytes();

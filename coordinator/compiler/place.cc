@@ -86,8 +86,6 @@ struct Region {
 
 // One part in so many over the bound is too much where pages may be used.
 constexpr int64_t kTooMuchPart = 100;
-// For comparing layouts.
-constexpr int64_t kQuickSteps = 200'000'000;
 
 // Of the arena, so that the program fits its device; 0: there is no limit.
 int64_t ArenaLimit(const v1::Program& program) {
@@ -96,32 +94,9 @@ int64_t ArenaLimit(const v1::Program& program) {
              : std::max<int64_t>(1, program.device_limit_bytes() - program.external_bytes());
 }
 
-// What the buffers of an arena may take behind its persistent ones.
-PackRoom RoomIn(const v1::Program& program, const v1::Arena& arena, int64_t base,
-                const PlaceOptions& options) {
-  PackRoom room = {.only_to_fit = options.only_to_fit};
-  const int64_t limit = arena.tier() == v1::DEVICE ? ArenaLimit(program) : 0;
-  if (limit > 0) room.bytes = std::max<int64_t>(1, limit - base);
-  return room;
-}
-
-// As it was packed before.
-Packing PackingOf(const v1::Program& program, const Region& region, int64_t base) {
-  Packing packing;
-  for (size_t k = 0; k < region.ids.size(); ++k) {
-    packing.offsets.push_back(program.buffers(region.ids[k]).offset() - base);
-    packing.arena_bytes =
-        std::max(packing.arena_bytes, packing.offsets[k] + region.buffers[k].bytes);
-  }
-  if (!region.ids.empty())
-    packing.lower_bound_bytes = MakePackProblem(region.buffers).lower_bound_bytes;
-  return packing;
-}
-
-// Packs the STEP buffers that `sequence` uses in `arena` into the space from `base` on.
+// Packs the STEP buffers that `sequence` uses in `arena`.
 absl::StatusOr<Region> PackStep(const v1::Program& program, const v1::Sequence& sequence,
-                                const std::vector<std::vector<Life>>& lives, uint32_t arena,
-                                int64_t base, const PlaceOptions& options) {
+                                const std::vector<std::vector<Life>>& lives, uint32_t arena) {
   Region region;
   const v1::Tier tier = program.arenas(static_cast<int>(arena)).tier();
   for (int i = 0; i < program.buffers_size(); ++i) {
@@ -150,27 +125,20 @@ absl::StatusOr<Region> PackStep(const v1::Program& program, const v1::Sequence& 
       region.buffers.back().lives.push_back({.begin = life.begin, .end = life.end});
     }
   }
-  if (options.packed) {
-    region.packing = PackingOf(program, region, base);
-    return region;
-  }
-  const PackRoom room = RoomIn(program, program.arenas(static_cast<int>(arena)), base, options);
-  ASSIGN_OR_RETURN(region.packing, Pack(region.buffers, options.effort, base, room));
+  ASSIGN_OR_RETURN(region.packing, Pack(region.buffers));
   return region;
 }
 
-// Replaces the packing of `arena` by one with pages, where that needs less.
-void PackPages(const v1::Program& program, int64_t base, PackEffort effort,
+// Replaces the packing of `arena` by one with pages, where the policy says so and that needs less.
+void PackPages(const v1::Program& program, int64_t base, PagePolicy pages,
                std::vector<Region>* regions, v1::Arena* arena) {
   const int64_t limit = ArenaLimit(program), bound = arena->lower_bound_bytes();
   const bool too_large = limit > 0 && arena->bytes() > limit;
-  if (arena->bytes() - bound <= bound / kTooMuchPart && !too_large) return;
-  PageRules rules = {.base_bytes = base,
-                     .page_bytes = PackPageBytes(program.device(), arena->bytes()),
-                     .limit_bytes = limit};
-  if (effort == PackEffort::kQuick) rules.steps = kQuickSteps;
-  // They do not depend on the placement that there is, so once is enough.
-  if (effort != PackEffort::kOrders) rules.eject_steps = 0;
+  const bool loose = arena->bytes() - bound > bound / kTooMuchPart;
+  if (!too_large && (pages != PagePolicy::kWhereLoose || !loose)) return;
+  const PageRules rules = {.base_bytes = base,
+                           .page_bytes = PackPageBytes(program.device(), arena->bytes()),
+                           .limit_bytes = limit};
   std::vector<PagedProblem> problems;
   for (const Region& region : *regions) {
     problems.push_back({MakePackProblem(region.buffers), region.packing.offsets});
@@ -193,22 +161,22 @@ void PackPages(const v1::Program& program, int64_t base, PackEffort effort,
   }
 }
 
-absl::Status PlaceArena(const std::vector<std::vector<std::vector<Life>>>& lives,
-                        const PlaceOptions& options, v1::Program* program, v1::Arena* arena) {
+absl::Status PlaceArena(const std::vector<std::vector<std::vector<Life>>>& lives, PagePolicy pages,
+                        v1::Program* program, v1::Arena* arena) {
   const int64_t base = arena->bytes();
-  const bool pages = options.pages && arena->tier() == v1::DEVICE;
   std::vector<Region> regions;
   int64_t bytes = 0, bound = 0;
   for (int s = 0; s < program->sequences_size(); ++s) {
-    ASSIGN_OR_RETURN(Region region, PackStep(*program, program->sequences(s), lives[s], arena->id(),
-                                             base, options));
+    ASSIGN_OR_RETURN(Region region,
+                     PackStep(*program, program->sequences(s), lives[s], arena->id()));
     bytes = std::max(bytes, region.bytes());
     bound = std::max(bound, region.packing.lower_bound_bytes);
     regions.push_back(std::move(region));
   }
   arena->set_bytes(base + bytes);
   arena->set_lower_bound_bytes(base + bound);
-  if (pages) PackPages(*program, base, options.effort, &regions, arena);
+  if (pages != PagePolicy::kNever && arena->tier() == v1::DEVICE)
+    PackPages(*program, base, pages, &regions, arena);
   for (v1::Buffer& buffer : *program->mutable_buffers()) {
     if (buffer.lifetime() == v1::STEP && buffer.arena() == arena->id()) buffer.set_offset(base);
   }
@@ -222,7 +190,7 @@ absl::Status PlaceArena(const std::vector<std::vector<std::vector<Life>>>& lives
 
 }  // namespace
 
-absl::Status PlaceBuffers(v1::Program* program, const PlaceOptions& options) {
+absl::Status PlaceBuffers(v1::Program* program, PagePolicy pages) {
   for (v1::Arena& arena : *program->mutable_arenas()) {
     arena.set_bytes(0);
     arena.clear_page_bytes();
@@ -241,21 +209,9 @@ absl::Status PlaceBuffers(v1::Program* program, const PlaceOptions& options) {
       lives.push_back(LivesIn(*program, *program, sequence, own));
   }
   for (v1::Arena& arena : *program->mutable_arenas()) {
-    RETURN_IF_ERROR(PlaceArena(lives, options, program, &arena));
+    RETURN_IF_ERROR(PlaceArena(lives, pages, program, &arena));
   }
   return absl::OkStatus();
-}
-
-void TakeSmallerArenas(const v1::Program& other, v1::Program* program) {
-  for (v1::Arena& arena : *program->mutable_arenas()) {
-    const v1::Arena& from = other.arenas(static_cast<int>(arena.id()));
-    if (from.bytes() >= arena.bytes()) continue;
-    arena = from;
-    for (int i = 0; i < program->buffers_size(); ++i) {
-      if (program->buffers(i).arena() != arena.id()) continue;
-      program->mutable_buffers(i)->set_offset(other.buffers(i).offset());
-    }
-  }
 }
 
 }  // namespace terrace

@@ -99,14 +99,15 @@ bool Conflict(const Use& a, const Use& b) {
   return (a.writes || b.writes) && a.begin < b.end && b.begin < a.end;
 }
 
+// How many layers later the memory of a value is reclaimed from a collective: by then the link has
+// had time.
+constexpr int kRetireMarks = 2;
+
 // Walks one sequence in list order.
 class Waits {
  public:
-  Waits(const Graph& graph, int retire_marks)
-      : graph_(graph),
-        retire_marks_(retire_marks),
-        last_(graph.streams.size(), kNone),
-        uses_(graph.values.size()) {}
+  explicit Waits(const Graph& graph)
+      : graph_(graph), last_(graph.streams.size(), kNone), uses_(graph.values.size()) {}
 
   // REQUIRES: the nodes have their streams.
   void Assign(std::vector<Node>* nodes) {
@@ -197,7 +198,7 @@ class Waits {
     if (transfer != nullptr && transfer->done_by_pass == kNone) return kNone;
     for (int j = i + 1; j < static_cast<int>(nodes.size()); ++j) {
       const bool far = transfer != nullptr ? nodes[j].pass >= transfer->done_by_pass
-                                           : nodes[j].mark >= nodes[i].mark + retire_marks_;
+                                           : nodes[j].mark >= nodes[i].mark + kRetireMarks;
       if (far && nodes[j].stream == kComputeStream) return j;
     }
     return kNone;
@@ -278,7 +279,6 @@ class Waits {
   }
 
   const Graph& graph_;
-  const int retire_marks_;
   std::vector<int> last_;  // by stream: its latest node
   std::vector<Clock> clocks_;
   std::vector<std::vector<UsesOfStream>> uses_;  // by value
@@ -288,13 +288,13 @@ class Waits {
 
 }  // namespace
 
-void AssignStreams(int retire_marks, Graph* graph) {
+void AssignStreams(Graph* graph) {
   graph->streams.clear();
   StreamTable streams(graph);
   for (Sequence& sequence : graph->sequences) {
     for (Node& node : sequence.nodes) node.stream = streams.Of(node);
   }
-  for (Sequence& sequence : graph->sequences) Waits(*graph, retire_marks).Assign(&sequence.nodes);
+  for (Sequence& sequence : graph->sequences) Waits(*graph).Assign(&sequence.nodes);
 }
 
 }  // namespace terrace::compiler

@@ -9,7 +9,7 @@
 //    list, so that it may take over memory that was free by then; a buffer of a ring (staging.h) is
 //    new memory at its first use;
 //  - when nothing reads a value after a collective or a send, some computation a while later waits
-//    for that: `retire_marks` layers later for a collective; for a send the pass that makes the
+//    for that: two layers later for a collective; for a send the pass that makes the
 //    next message but one to the same stage (SendsRetire in schedule.h); for a copy to the host the
 //    first computation of the value that leaves next but one: two are on their way at a time.
 //
@@ -23,11 +23,6 @@
 
 namespace terrace::compiler {
 
-// How many layers later the memory of a value is usually reclaimed from a collective: by then the
-// link has had time.
-inline constexpr int kRetireMarks = 2;
-
-// May be called again on the same graph.
-void AssignStreams(int retire_marks, Graph* graph);
+void AssignStreams(Graph* graph);
 
 }  // namespace terrace::compiler

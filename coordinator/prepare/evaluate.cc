@@ -22,7 +22,7 @@ int64_t ExternalBytes(const Budget& budget) {
 
 absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, const Model& model,
                                                        const Budget& budget, v1::Layout layout,
-                                                       int64_t micro_batches, Packings packings,
+                                                       int64_t micro_batches,
                                                        int64_t instructions_max) {
   layout.set_micro_batches(static_cast<uint32_t>(micro_batches));
   return Compile({.spec = &spec,
@@ -30,8 +30,6 @@ absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, 
                   .layout = std::move(layout),
                   .external_bytes = ExternalBytes(budget),
                   .device_limit_bytes = budget.device_memory_bytes,
-                  .search_packings = packings != Packings::kQuick,
-                  .only_to_fit = packings == Packings::kToFit,
                   .instructions_max = instructions_max});
 }
 
@@ -62,11 +60,10 @@ absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const
 }
 
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
-                                   const Budget& budget, const v1::Layout& layout,
-                                   Packings packings) {
+                                   const Budget& budget, const v1::Layout& layout) {
   Evaluated evaluated = {.layout = layout};
   ASSIGN_OR_RETURN(evaluated.programs,
-                   CompileLayout(spec, model, budget, layout, layout.micro_batches(), packings));
+                   CompileLayout(spec, model, budget, layout, layout.micro_batches()));
   CountBytes(spec, budget, &evaluated);
   if (evaluated.fits)
     RETURN_IF_ERROR(CheckAdmitted(budget, LimitsOf(spec), layout, &evaluated.programs));

@@ -51,24 +51,16 @@ std::vector<std::string> Excesses(const v1::JobSpec& spec, const Budget& budget,
 // The same as a sentence's end: "needs 3.2 GiB (...) of 2.5 GiB host memory per rank".
 std::string NeedsMore(const v1::JobSpec& spec, const Budget& budget, const Evaluated& evaluated);
 
-// How well buffers are packed.
-enum class Packings {
-  kQuick,  // a few percent over the bound where they fit badly
-  kToFit,  // as well as it takes to fit the device
-  kBest,
-};
-
 // Checked when it fits. INTERNAL when the checker refuses what the compiler made.
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
-                                   const Budget& budget, const v1::Layout& layout,
-                                   Packings packings = Packings::kBest);
+                                   const Budget& budget, const v1::Layout& layout);
 
 // Parts of it: `programs` compiled with the layout's micro-batches, or so many of them; the bytes
 // and whether they fit. RESOURCE_EXHAUSTED when it takes more than `instructions_max`, if that is
 // not 0.
 absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, const Model& model,
                                                        const Budget& budget, v1::Layout layout,
-                                                       int64_t micro_batches, Packings packings,
+                                                       int64_t micro_batches,
                                                        int64_t instructions_max = 0);
 void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated);
 // Gives the programs, which fit, the limits and checks them. INTERNAL when the checker refuses.

@@ -18,8 +18,6 @@ namespace {
 // Layouts of a kind that fit before the fastest is chosen.
 constexpr int kFittingMax = 4;
 constexpr double kAnySeconds = 1e300;
-// Steps of more instructions are not packed as well as can be only to say that they do not fit.
-constexpr int64_t kPackedToLook = 40'000;
 
 struct Found : Searched {
   bool fitted = false;  // something seemed to fit
@@ -154,13 +152,15 @@ class Once {
 
   // As much of the chosen step as is wanted of it.
   absl::Status Finish(Evaluated* one) {
-    if (!IsEnough(*one)) return Complete(Packings::kBest, one);
+    if (!IsEnough(*one)) return Complete(one);
     RETURN_IF_ERROR(CheckWholeStep(*one));
-    return options_.first_fit ? absl::OkStatus() : RefineSample(spec_, model_, budget_, one);
+    return options_.first_fit
+               ? absl::OkStatus()
+               : CheckAdmitted(budget_, LimitsOf(spec_), one->layout, &one->programs);
   }
 
-  absl::Status Complete(Packings packings, Evaluated* one) {
-    ASSIGN_OR_RETURN(*one, Evaluate(spec_, model_, budget_, v1::Layout(one->layout), packings));
+  absl::Status Complete(Evaluated* one) {
+    ASSIGN_OR_RETURN(*one, Evaluate(spec_, model_, budget_, v1::Layout(one->layout)));
     cost_.instructions += Instructions(one->programs);
     return absl::OkStatus();
   }
@@ -203,15 +203,10 @@ class Once {
            (options_.first_fit && whole > options_.instructions_max - trial_.instructions());
   }
 
-  // Where nothing fits. To say what is in the way it takes neither the last percents that a search
-  // of packings saves nor all of a very long step.
+  // Where nothing fits. To say what is in the way it does not take all of a very long step.
   absl::Status Look(Evaluated* sample) {
-    const bool is_short =
-        LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses;
-    const bool pack =
-        InstructionsOf(*sample) <= kPackedToLook && NearlyFits(spec_, budget_, *sample);
-    if (is_short || pack) {
-      const absl::Status whole = Complete(pack ? Packings::kBest : Packings::kQuick, sample);
+    if (LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses) {
+      const absl::Status whole = Complete(sample);
       // All of the step may be too long to compile: its sample shows as well what is in the way.
       if (!absl::IsInvalidArgument(whole) || sample->shorter.empty()) return whole;
     }

@@ -51,8 +51,7 @@ absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, co
                                  int64_t instructions_max) {
   Evaluated evaluated = {.layout = layout};
   const auto compile = [&](int64_t micro_batches) {
-    return CompileLayout(spec, model, budget, layout, micro_batches, Packings::kQuick,
-                         instructions_max);
+    return CompileLayout(spec, model, budget, layout, micro_batches, instructions_max);
   };
   if (sizes.longer == 0) {
     ASSIGN_OR_RETURN(evaluated.programs, compile(layout.micro_batches()));
@@ -84,18 +83,6 @@ absl::Status CheckWholeStep(const Evaluated& sample) {
   return absl::OkStatus();
 }
 
-absl::Status RefineSample(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                          Evaluated* sample) {
-  ASSIGN_OR_RETURN(sample->programs,
-                   CompileLayout(spec, model, budget, sample->layout,
-                                 sample->programs[0].rules().micro_batches(), Packings::kBest));
-  CountSampleBytes(spec, budget, sample);
-  if (sample->fits) {
-    RETURN_IF_ERROR(CheckAdmitted(budget, LimitsOf(spec), sample->layout, &sample->programs));
-  }
-  return SimulateStep(budget.profile, sample);
-}
-
 double TimesBeyond(const Evaluated& sample) {
   const double longer = sample.programs[0].rules().micro_batches();
   const double shorter = sample.shorter[0].rules().micro_batches();
@@ -117,43 +104,6 @@ void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* 
     most(v1::NVME, &evaluated->nvme_bytes);
   }
   evaluated->fits = Excesses(spec, budget, *evaluated).empty();
-}
-
-namespace {
-
-// Whether what `least` makes of every arena's bytes, and of those that its packing leaves unused,
-// is within its tier's limit.
-template <typename Least>
-bool AllWithin(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one, Least least) {
-  const TierLimits limits = LimitsOf(spec);
-  for (size_t stage = 0; stage < one.programs.size(); ++stage) {
-    for (const v1::Arena& arena : one.programs[stage].arenas()) {
-      const int64_t limit = arena.tier() == v1::DEVICE ? budget.device_memory_bytes
-                            : arena.tier() == v1::HOST ? limits.host_bytes
-                                                       : limits.nvme_bytes;
-      const auto bytes = static_cast<double>(BytesOf(one, stage, arena.tier()));
-      const auto unused = static_cast<double>(arena.bytes() - arena.lower_bound_bytes());
-      if (limit > 0 && least(bytes, unused) > static_cast<double>(limit)) return false;
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
-bool NearlyFits(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one) {
-  // What packing better saves as a rule. Waits may shorten lives (compiler/earn.h) besides, so that
-  // a little less than the bound may do.
-  constexpr double kPackingSaves = 0.08, kBelowBound = 0.04;
-  return AllWithin(spec, budget, one, [](double bytes, double unused) {
-    return std::max(bytes * (1 - kPackingSaves), (bytes - unused) * (1 - kBelowBound));
-  });
-}
-
-bool FitsByBound(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one) {
-  constexpr double kLeft = 1.005;  // the first ceiling of compiler/pack_pages.h
-  return AllWithin(spec, budget, one,
-                   [](double bytes, double unused) { return (bytes - unused) * kLeft; });
 }
 
 absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluated) {

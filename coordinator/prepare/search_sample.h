@@ -1,5 +1,5 @@
 // One layout for comparing, nearly exactly and cheaply: compiled with few of its micro-batches,
-// packed quickly, not checked.
+// not checked.
 //
 // How many of them, and why those tell the whole step: coordinator/planner/sample_sizes.h.
 //
@@ -31,20 +31,10 @@ double TimesBeyond(const Evaluated& sample);
 // INVALID_ARGUMENT when the whole step would be too long to compile. REQUIRES: a sample.
 absl::Status CheckWholeStep(const Evaluated& sample);
 
-// Packs it as well as a whole step would be, checks it when it fits, simulates it again.
-absl::Status RefineSample(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                          Evaluated* sample);
-
 // Bytes of a stage on the device, and as CountBytes(), with what the whole step has more
 // (sample_bytes.h).
 int64_t StageBytes(const Evaluated& evaluated, size_t stage);
 void CountSampleBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated);
-
-// A better packing may make it fit: what no packing can go below does, or nearly.
-bool NearlyFits(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one);
-// A better packing will probably do: what no packing can go below leaves as much room as packings
-// and pages need.
-bool FitsByBound(const v1::JobSpec& spec, const Budget& budget, const Evaluated& one);
 
 // Fills `simulation`, of samples and of whole steps. Of a sample its seconds are the whole step's,
 // those of its stages are not.

@@ -25,13 +25,6 @@ constexpr int64_t kInstructionsMax = 120'000;
 constexpr int64_t kGivenUpPart = 3;
 // Times that a layout is adjusted to what compiling it showed.
 constexpr int kCorrectionsMax = 2;
-// Up to so many instructions a better packing is searched for before anything else is changed.
-constexpr int64_t kQuicklyPacked = 20'000;
-// Up to so many, where nothing else is left: searching the packings of longer ones takes minutes.
-constexpr int64_t kPackedAtAll = 40'000;
-// So often, and only where nothing fits yet: layouts that are fitted to the memory there is are all
-// near it, and computing one layer more again does as well.
-constexpr int kPackedMax = 3;
 // Up to here, one that is faster and does not fit is tried too, to tell what memory would be worth.
 constexpr int64_t kCheapInstructions = 60'000;
 // Closed forms of memory are good for this; what they say is larger is tried where nothing fits.
@@ -92,7 +85,6 @@ absl::Status Trial::TrySmallest(const std::vector<const Proposal*>& proposals, L
   };
   std::vector<const Proposal*> order = proposals;
   std::stable_sort(order.begin(), order.end(), smaller);
-  packed_ = 0;  // nothing is left after it
   for (size_t i = 0; i < order.size() && i < kSmallestMax; ++i) {
     ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(*order[i], kind));
     if (fit.value_or(false)) fastest_estimate_ = order[i]->seconds;
@@ -104,7 +96,6 @@ absl::Status Trial::TrySmallest(const std::vector<const Proposal*>& proposals, L
 
 absl::Status Trial::TryInTurn(const std::vector<const Proposal*>& proposals, int64_t more) {
   options_.instructions_max = std::max(options_.instructions_max, instructions_ + more);
-  packed_ = 0;
   for (const Proposal* one : proposals) {
     ASSIGN_OR_RETURN(const std::optional<bool> fit, TryOne(*one, LayoutKindOf(one->layout)));
     if (!fit.value_or(false)) continue;
@@ -214,7 +205,6 @@ absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, Layo
     }
     if (layout.has_value() && Affordable(*layout)) continue;
     if (layout.has_value()) all_tried_ = false;
-    RETURN_IF_ERROR(PackBetter(kPackedAtAll, &*one));
     if (one->fits) RETURN_IF_ERROR(SimulateStep(budget_.profile, &*one));
     const bool fit = one->fits;
     tried_.push_back({*std::move(one), kind});
@@ -238,25 +228,9 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
   const int64_t instructions = Instructions(one->programs) + Instructions(one->shorter);
   instructions_ += instructions;
   longer_by = static_cast<double>(instructions) / LengthOf(layout);
-  // Computing a layer more again costs less than what it would take to fit otherwise.
-  if (FitsByBound(spec_, budget_, *one)) RETURN_IF_ERROR(PackBetter(kQuicklyPacked, &*one));
   // Others may be shorter.
   if (one->fits && !one->shorter.empty()) RETURN_IF_ERROR(CheckWholeStep(*one));
   return one;
-}
-
-absl::Status Trial::PackBetter(int64_t instructions_max, Evaluated* one) {
-  const bool enough = packed_ >= kPackedMax || fits();
-  if (one->fits || enough || !NearlyFits(spec_, budget_, *one) ||
-      Instructions(one->programs) > instructions_max) {
-    return absl::OkStatus();
-  }
-  ++packed_;
-  ASSIGN_OR_RETURN(one->programs,
-                   CompileLayout(spec_, model_, budget_, one->layout,
-                                 one->programs[0].rules().micro_batches(), Packings::kToFit));
-  CountSampleBytes(spec_, budget_, one);
-  return absl::OkStatus();
 }
 
 double Trial::LengthOf(const v1::Layout& layout) const {

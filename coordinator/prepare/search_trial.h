@@ -84,8 +84,6 @@ class Trial {
   absl::Status TryFaster(const std::vector<const Proposal*>& proposals, LayoutKind kind);
   absl::Status TrySmallest(const std::vector<const Proposal*>& proposals, LayoutKind kind);
   absl::StatusOr<Evaluated> Compiled(const v1::Layout& layout);
-  // Searches packings of what nearly fits and is no longer than this, a few times.
-  absl::Status PackBetter(int64_t instructions_max, Evaluated* one);
   // What is computed again, chosen for the bytes there are.
   std::optional<v1::Layout> Fitted(const Proposal& proposal, std::vector<int64_t>* targets) const;
   // With less for each stage that is over its bytes; nothing when all is computed again already.
@@ -116,7 +114,6 @@ class Trial {
   std::vector<Tried> tried_;
   double fastest_estimate_ = 1e300;
   int64_t instructions_ = 0;  // compiled so far
-  int packed_ = 0;            // times that packings were searched
   bool all_tried_ = true;
   bool must_ = false;                     // compiled whatever it costs
   std::map<std::string, double> off_by_;  // by likeness

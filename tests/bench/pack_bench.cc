@@ -1,4 +1,4 @@
-// What planning costs: packing (real, adversarial and made-up problems, with the certificate
+// What planning costs: packing (real and made-up problems, with the certificate
 // arena/bound - 1), lives and offsets of a large program, checking, simulating, and the whole of
 // Prepare for GPT-2 124M with 8 micro-batches. Run by hand; results/pack-*.md keeps what was
 // measured.
@@ -37,11 +37,6 @@ void BM_PackFile(benchmark::State& state, const std::string& name) {
   PackAll(state, ReadPackBuffers(TERRACE_PACK_DATA "/" + name));
 }
 BENCHMARK_CAPTURE(BM_PackFile, pangu_2 .6B, "pangu_2.6B.csv")->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_PackFile, minimalloc_A, "A.1048576.csv")->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_PackFile, minimalloc_C, "C.1048576.csv")->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_PackFile, minimalloc_E, "E.1048576.csv")->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_PackFile, minimalloc_H, "H.1048576.csv")->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_PackFile, minimalloc_K, "K.1048576.csv")->Unit(benchmark::kMillisecond);
 
 // All training programs of tests/unit/coordinator/compiler/pack_programs.h; the worst certificate.
 void BM_PackTrainingPrograms(benchmark::State& state) {

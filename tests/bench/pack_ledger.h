@@ -1,8 +1,8 @@
 // The file in which pack_survey keeps what it has packed, so that a survey of hours can be done in
 // pieces: a line a stage, with the layout, the stage, how many buffers, the arena and its bound in
 // bytes, the seconds of packing and a fingerprint of the problem. Equal problems are packed once.
+// Of several lines of one stage the last counts.
 //
-// Of several lines of one stage the last counts: what a better packer packs again is added below.
 // Not thread-safe, and for one process at a time.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -61,15 +61,8 @@ class PackLedger {
     return std::fclose(file) == 0;
   }
 
-  // Whether all stages of the layout were packed, none with more than `over` left.
-  bool Has(const std::string& layout, double over) const {
-    const auto found = layouts_.find(layout);
-    if (found == layouts_.end()) return false;
-    for (const auto& [stage, row] : found->second) {
-      if (row.over() > over) return false;
-    }
-    return true;
-  }
+  // Whether the layout was packed.
+  bool Has(const std::string& layout) const { return layouts_.contains(layout); }
 
   // A stage with the same problem, or nullptr.
   const PackedStage* Find(uint64_t problem) const {

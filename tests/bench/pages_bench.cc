@@ -42,8 +42,6 @@ constexpr int kPairs = 24;  // of a round, after two that warm up
 constexpr int kWarmPairs = 2;
 constexpr int64_t kPageBytes = 4096;
 constexpr uint32_t kSeed = 7;
-// A long search may change a program; compared is what differs in nothing but its addresses.
-constexpr bool kSearch = false;
 
 enum class Moved { kNothing, kEverything, kByPacker };
 
@@ -117,7 +115,7 @@ std::vector<Case> Cases() {
 
 std::vector<v1::Program> Paged(const JobData& data, const Case& c,
                                const std::vector<v1::Program>& contiguous) {
-  if (c.moved == Moved::kByPacker) return OrFail(CompileJob(data, c.layout, kSearch, "pages"));
+  if (c.moved == Moved::kByPacker) return OrFail(CompileJob(data, c.layout, "pages"));
   std::vector<v1::Program> paged = contiguous;
   if (c.moved == Moved::kNothing) return paged;
   for (v1::Program& program : paged)
@@ -182,8 +180,7 @@ std::string MovedShare(const std::vector<v1::Program>& programs) {
 
 void Run(const Case& c, int rounds) {
   const JobData data = RandomJob(TinyModel("llama", c.sizes), c.rows, c.sizes.sequence);
-  const std::vector<v1::Program> contiguous =
-      OrFail(CompileJob(data, c.layout, kSearch, "contiguous"));
+  const std::vector<v1::Program> contiguous = OrFail(CompileJob(data, c.layout, "contiguous"));
   const std::vector<v1::Program> paged = Paged(data, c, contiguous);
   Ratios processor, wall;
   std::vector<double> seconds;

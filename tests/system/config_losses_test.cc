@@ -73,7 +73,7 @@ double LossOf(const ModelConfig& config, const Batch& batch) {
   data.train.mutable_optimizer()->set_name("adamw");
   data.train.mutable_optimizer()->set_epsilon(1e-8);
   data.train.mutable_schedule()->set_name("constant");
-  const auto result = TrainInProcess(data, LayoutOf({}), 1, {.search_packings = false, .turns = 1});
+  const auto result = TrainInProcess(data, LayoutOf({}), 1, {.turns = 1});
   EXPECT_TRUE(result.ok()) << result.status();
   return result.ok() ? result->losses.at(0) : NAN;
 }

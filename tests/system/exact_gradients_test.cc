@@ -21,7 +21,7 @@ JobData DataOf(const std::string& family) {
 
 v1::Program CompileOne(const JobData& data, v1::Layout layout) {
   layout.set_threads_per_rank(1);
-  auto programs = CompileJob(data, layout, /*search_packings=*/false);
+  auto programs = CompileJob(data, layout);
   EXPECT_TRUE(programs.ok()) << programs.status();
   return programs.ok() ? programs->front() : v1::Program();
 }

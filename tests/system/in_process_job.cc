@@ -133,7 +133,6 @@ absl::StatusOr<std::vector<RankResult>> TrainOnThreads(const JobData& data,
 }  // namespace
 
 absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v1::Layout& layout,
-                                                    bool search_packings,
                                                     const std::string& packing, bool straight) {
   v1::JobSpec spec;
   spec.set_name("in-process");
@@ -148,11 +147,9 @@ absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v
   }
   spec.mutable_layout()->set_packing(packing);
   spec.mutable_data()->set_sequence_length(data.length);
-  ASSIGN_OR_RETURN(std::vector<v1::Program> programs, Compile({.spec = &spec,
-                                                               .model = &data.model,
-                                                               .layout = layout,
-                                                               .search_packings = search_packings,
-                                                               .straight = straight}));
+  ASSIGN_OR_RETURN(
+      std::vector<v1::Program> programs,
+      Compile({.spec = &spec, .model = &data.model, .layout = layout, .straight = straight}));
   RETURN_IF_ERROR(CheckPrograms(programs));
   return programs;
 }
@@ -167,9 +164,8 @@ absl::StatusOr<JobResult> TrainPrograms(const JobData& data, std::vector<v1::Pro
 
 absl::StatusOr<JobResult> TrainInProcess(const JobData& data, const v1::Layout& layout,
                                          int64_t steps, const RunOptions& options) {
-  ASSIGN_OR_RETURN(
-      std::vector<v1::Program> programs,
-      CompileJob(data, layout, options.search_packings, /*packing=*/"", options.straight));
+  ASSIGN_OR_RETURN(std::vector<v1::Program> programs,
+                   CompileJob(data, layout, /*packing=*/"", options.straight));
   return TrainPrograms(data, std::move(programs), steps, options);
 }
 

@@ -52,9 +52,8 @@ struct JobResult {
 struct RunOptions {
   LinkLimit link;  // of every rank
   std::string
-      trace_folder;  // empty, or where each rank writes "<rank>.json", all steps but the first
-  bool search_packings = true;  // see CompileInput: searching is most of what a tiny job takes
-  bool straight = false;        // see CompileInput: all micro-batches are written out
+      trace_folder;       // empty, or where each rank writes "<rank>.json", all steps but the first
+  bool straight = false;  // see CompileInput: all micro-batches are written out
   // All ranks take turns on the calling thread, in an order drawn from this seed (turns.h), and
   // communicate in memory (meeting.h). Links are not slowed then, and nothing is traced; no tiers
   // but the device, no caching allocator.
@@ -63,7 +62,6 @@ struct RunOptions {
 
 // One program a stage, checked. `packing`: as layout.packing of a job spec.
 absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v1::Layout& layout,
-                                                    bool search_packings,
                                                     const std::string& packing = "",
                                                     bool straight = false);
 

@@ -88,7 +88,7 @@ void ExpectSame(const JobResult& a, const JobResult& b) {
 }
 
 void ExpectLoops(const JobData& data, const v1::Layout& layout) {
-  const auto programs = CompileJob(data, layout, /*search_packings=*/false);
+  const auto programs = CompileJob(data, layout);
   ASSERT_TRUE(programs.ok()) << programs.status();
   for (const v1::Program& program : *programs) EXPECT_TRUE(HasLoops(program)) << program.stage();
 }
@@ -102,8 +102,8 @@ TEST(LoopsBitwiseTest, ThreadsThatIterateChangeNothing) {
     v1::Layout layout = one.layout;
     layout.set_threads_per_rank(1);
     ExpectLoops(data, layout);
-    ExpectSame(TrainLayout(data, layout, kSteps, {.search_packings = false}),
-               TrainLayout(data, layout, kSteps, {.search_packings = false, .straight = true}));
+    ExpectSame(TrainLayout(data, layout, kSteps),
+               TrainLayout(data, layout, kSteps, {.straight = true}));
   }
 }
 
@@ -111,11 +111,9 @@ TEST(LoopsBitwiseTest, EveryOrderThatWaitsAllowChangesNothing) {
   const JobData data = Data();
   for (const Case& one : OnTheDevice()) {
     SCOPED_TRACE(one.name);
-    const JobResult straight =
-        TrainLayout(data, one.layout, kSteps, {.search_packings = false, .straight = true});
+    const JobResult straight = TrainLayout(data, one.layout, kSteps, {.straight = true});
     for (const uint32_t seed : {1, 2, 3}) {
-      ExpectSame(TrainLayout(data, one.layout, kSteps, {.search_packings = false, .turns = seed}),
-                 straight);
+      ExpectSame(TrainLayout(data, one.layout, kSteps, {.turns = seed}), straight);
     }
   }
 }

@@ -31,7 +31,7 @@ void ExpectSame(const std::string& family, const v1::Layout& layout) {
                 {.vocabulary = 331, .hidden = 64, .layers = 3, .intermediate = 96, .sequence = 16}),
       /*rows=*/8, /*length=*/16);
   const std::string what = absl::StrCat(family, " ", layout.ShortDebugString());
-  auto programs = CompileJob(data, layout, /*search_packings=*/false);
+  auto programs = CompileJob(data, layout, "contiguous");
   ASSERT_TRUE(programs.ok()) << programs.status();
   const auto contiguous = TrainPrograms(data, *programs, kSteps);
   ASSERT_TRUE(contiguous.ok()) << contiguous.status();

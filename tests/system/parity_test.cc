@@ -65,7 +65,7 @@ v1::Layout OneRank(const v1::Layout& layout) {
 std::vector<v1::Program> CompileLayout(const std::string& family, v1::Layout layout,
                                        bool in_one_piece = false) {
   layout.set_threads_per_rank(1);
-  auto programs = CompileJob(DataOf(family), layout, /*search_packings=*/false);
+  auto programs = CompileJob(DataOf(family), layout);
   EXPECT_TRUE(programs.ok()) << Describe(LayoutCase{family, layout}) << ": " << programs.status();
   if (!programs.ok()) return {};
   if (!in_one_piece && std::getenv("TERRACE_LAYOUTS_PAGES") != nullptr) {

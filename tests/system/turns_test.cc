@@ -58,10 +58,9 @@ TEST(TurnsTest, EveryOrderGivesTheBitsOfThreads) {
   const JobData data = RandomJob(MatrixModel("qwen2"), /*rows=*/8, /*length=*/16);
   for (const v1::Layout& layout : Layouts()) {
     const std::string what = Describe(LayoutCase{"qwen2", layout});
-    const JobResult threads = TrainLayout(data, layout, kSteps, {.search_packings = false});
+    const JobResult threads = TrainLayout(data, layout, kSteps);
     for (const uint32_t seed : {1, 2, 3}) {
-      const JobResult turns =
-          TrainLayout(data, layout, kSteps, {.search_packings = false, .turns = seed});
+      const JobResult turns = TrainLayout(data, layout, kSteps, {.turns = seed});
       ExpectSame(turns, threads, what);
       EXPECT_EQ(turns.sent_per_step, threads.sent_per_step) << what;
     }
@@ -83,7 +82,7 @@ bool SomeOrderShows(const JobData& data, const std::vector<v1::Program>& right,
 TEST(TurnsTest, WithoutItsWaitsAProgramComputesSomethingElse) {
   const JobData data = RandomJob(MatrixModel("gpt2"), /*rows=*/8, /*length=*/16);
   for (const v1::Layout& layout : {Grid(2, 1, 1, 1), Grid(1, 1, 2, 1)}) {
-    const auto right = CompileJob(data, layout, /*search_packings=*/false);
+    const auto right = CompileJob(data, layout);
     ASSERT_TRUE(right.ok()) << right.status();
     EXPECT_FALSE(SomeOrderShows(data, *right, *right));
     // What communicates no longer waits for what computes, or the other way round.

@@ -29,12 +29,20 @@ TEST(PrepareTest, TheBudgetIsMetToTheByte) {
 }
 
 TEST(PrepareTest, WhatDoesNotFitInOnePieceEachGetsPagesAndSaysSo) {
-  const v1::JobSpec spec = Gpt2("fp32", 4);
-  const auto prepared = Prepare(spec, MakeBudget());
-  ASSERT_TRUE(prepared.ok()) << prepared.status();
-  EXPECT_EQ(prepared->plan.memory(0).paged_bytes(), 0);
-  const int64_t limit = DeviceBytes(prepared->programs[0]) - 1;
-  const auto paged = Prepare(spec, MakeBudget(limit));
+  v1::JobSpec spec = Spec("gpt2", "bf16");
+  spec.mutable_resources()->set_devices_per_node(2);
+  spec.mutable_layout()->set_dp(2);
+  spec.mutable_layout()->set_zero(1);
+  spec.mutable_layout()->set_micro_batch(2);
+  spec.mutable_layout()->set_recompute("none");
+  spec.mutable_layout()->set_packing("contiguous");
+  const auto contiguous = Prepare(spec, MakeBudget(0, 2));
+  ASSERT_TRUE(contiguous.ok()) << contiguous.status();
+  EXPECT_EQ(contiguous->plan.memory(0).paged_bytes(), 0);
+  const int64_t limit = DeviceBytes(contiguous->programs[0]) - 1;
+  Refusal(spec, MakeBudget(limit, 2), absl::StatusCode::kResourceExhausted);
+  spec.mutable_layout()->set_packing("auto");
+  const auto paged = Prepare(spec, MakeBudget(limit, 2));
   ASSERT_TRUE(paged.ok()) << paged.status();
   EXPECT_LE(DeviceBytes(paged->programs[0]), limit);
   EXPECT_GT(paged->plan.memory(0).paged_bytes(), 0);

@@ -1,6 +1,6 @@
-// By default every stage is within 1 % of the bytes alive at once, without waits: of each schedule
-// and ZeRO stage of the survey (tests/bench/results/pack-2026-11-22.md) the layouts that orders
-// leave farthest off, up to 16 %.
+// Programs of the survey (tests/bench/pack_survey.cc) with arenas of 2 GiB or more of which orders
+// leave 1 to 4 % unused: with pages, on a CPU by default and on a GPU that is too small without, no
+// stage is 1 % over the bytes alive at once.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -23,12 +23,9 @@ std::vector<Case> AllCases() {
   return cases;
 }
 
-struct Compiled {
-  int stages = 0, paged = 0;
-};
-
-Compiled ExpectWithinOnePercent(const std::string& name) {
-  SCOPED_TRACE(name);
+// Everything that is compiled is checked.
+std::vector<v1::Program> Compiled(const std::string& name, const std::string& device,
+                                  int64_t device_limit_bytes = 0) {
   static const auto& cases = *new std::vector<Case>(AllCases());
   const auto found = std::find_if(cases.begin(), cases.end(),
                                   [&](const Case& candidate) { return candidate.name == name; });
@@ -37,48 +34,52 @@ Compiled ExpectWithinOnePercent(const std::string& name) {
   const SurveyModel survey_model = Models()[found->model];
   const Model model = ModelOf(survey_model);
   const v1::JobSpec spec = SpecOf(survey_model);
-  const auto programs = Compile({.spec = &spec, .model = &model, .layout = found->layout});
+  v1::Layout layout = found->layout;
+  layout.set_device(device);
+  const auto programs = Compile(
+      {.spec = &spec, .model = &model, .layout = layout, .device_limit_bytes = device_limit_bytes});
   EXPECT_TRUE(programs.ok()) << programs.status();
   if (!programs.ok()) return {};
-  Compiled compiled;
-  for (const v1::Program& program : *programs) {
-    const v1::Arena& arena = program.arenas(0);
-    const int64_t bound = arena.lower_bound_bytes();
-    EXPECT_LE(arena.bytes() - bound, bound / 100) << "stage " << program.stage();
-    EXPECT_EQ(arena.unearned_bound_bytes(), 0) << "stage " << program.stage() << " waits";
-    ++compiled.stages;
-    compiled.paged += arena.aliases_size() > 0 ? 1 : 0;
-  }
   EXPECT_TRUE(CheckPrograms(*programs).ok()) << CheckPrograms(*programs);
-  return compiled;
+  return *programs;
 }
 
-void ExpectAll(const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    EXPECT_GT(ExpectWithinOnePercent(name).paged, 0) << name << " needs no pages any more";
+int Paged(const std::vector<v1::Program>& programs) {
+  return static_cast<int>(std::count_if(
+      programs.begin(), programs.end(),
+      [](const v1::Program& program) { return program.arenas(0).aliases_size() > 0; }));
+}
+
+int64_t WithinOnePercent(const v1::Arena& arena) {
+  return arena.lower_bound_bytes() + arena.lower_bound_bytes() / 100;
+}
+
+class HardStagesTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(HardStagesTest, PagesOfTheProcessorLeaveLessThanOnePercent) {
+  const std::vector<v1::Program> programs = Compiled(GetParam(), "cpu");
+  EXPECT_GT(Paged(programs), 0) << "needs no pages any more";
+  for (const v1::Program& program : programs) {
+    EXPECT_GE(program.arenas(0).bytes(), int64_t{2} << 30);
+    EXPECT_LE(program.arenas(0).bytes(), WithinOnePercent(program.arenas(0)))
+        << "stage " << program.stage();
   }
 }
 
-TEST(HardStagesTest, OneBackwardPass) {
-  ExpectAll({"gpt2 pp 4 1f1b zero 2 none 2x8", "llama16 pp 8 1f1b zero 3 none 1x8",
-             "llama16 pp 8 gpipe zero 2 sqrt 2x8", "llama16 pp 8 gpipe zero 3 full 1x8"});
+TEST_P(HardStagesTest, AGpuTakesPagesWhereItIsTooSmallWithout) {
+  const std::vector<v1::Program> roomy = Compiled(GetParam(), "cuda", int64_t{1} << 40);
+  EXPECT_EQ(Paged(roomy), 0);
+  int64_t limit = 0;  // a byte less than it takes in one piece each
+  for (const v1::Program& program : roomy) limit = std::max(limit, program.arenas(0).bytes() - 1);
+  const std::vector<v1::Program> tight = Compiled(GetParam(), "cuda", limit);
+  EXPECT_GT(Paged(tight), 0);
+  for (const v1::Program& program : tight) EXPECT_LE(program.arenas(0).bytes(), limit);
 }
 
-TEST(HardStagesTest, SeveralChunksAStage) {
-  ExpectAll({"llama16 pp 4 interleaved zero 2 sqrt 1x8",
-             "llama16 pp 8 interleaved zero 3 selective 1x8",
-             "llama16 pp 8 interleaved zero 3 block 2x8"});
-}
-
-TEST(HardStagesTest, ASplitBackwardPass) {
-  ExpectAll({"gpt2 pp 4 zb-h1 zero 0 selective 1x8", "gpt2 pp 4 zb-h1 zero 1 none 2x8",
-             "llama16 pp 4 zb-h1 zero 2 selective 2x8", "gpt2 pp 2 zb-h1 zero 3 sqrt 1x8"});
-}
-
-TEST(HardStagesTest, ASplitBackwardPassInAV) {
-  ExpectAll({"llama16 pp 8 zbv zero 0 selective 2x8", "llama16 pp 8 zbv zero 1 sqrt 2x8",
-             "gpt2 pp 2 zbv zero 1 none 1x8", "llama16 pp 4 zbv zero 3 none 2x8"});
-}
+INSTANTIATE_TEST_SUITE_P(Survey, HardStagesTest,
+                         testing::Values("llama-3.1-8b pp 8 interleaved zero 3 sqrt 2x8",
+                                         "llama-3.1-8b pp 8 zb-h1 zero 2 block 2x8",
+                                         "llama-3.1-8b pp 8 zbv zero 3 none 1x8"));
 
 }  // namespace
 }  // namespace terrace

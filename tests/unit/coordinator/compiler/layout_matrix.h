@@ -131,7 +131,7 @@ inline absl::StatusOr<std::vector<v1::Program>> CompileWithManyLogits(const Layo
   spec.mutable_data()->set_sequence_length(kSequence);
   const Model model =
       TinyModel(c.family, {.vocabulary = 300'007, .layers = 4, .sequence = kSequence});
-  return Compile({.spec = &spec, .model = &model, .layout = c.layout, .search_packings = false});
+  return Compile({.spec = &spec, .model = &model, .layout = c.layout});
 }
 
 }  // namespace terrace

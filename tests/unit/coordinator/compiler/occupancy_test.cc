@@ -10,9 +10,6 @@
 namespace terrace {
 namespace {
 
-constexpr HoleChoice kChoices[] = {HoleChoice::kLowest, HoleChoice::kHighest,
-                                   HoleChoice::kTightest};
-
 // The same by looking at every taken piece.
 class PlainOccupancy {
  public:
@@ -20,22 +17,6 @@ class PlainOccupancy {
     for (int64_t offset = 0;; ++offset) {
       if (IsFree(begin, end, offset, bytes)) return offset;
     }
-  }
-  // All offsets below the ceiling are looked at, those in one hole one after the other.
-  int64_t Find(int begin, int end, int64_t bytes, HoleChoice choice, int64_t ceiling) const {
-    int64_t found = -1, smallest = ceiling + 1;
-    for (int64_t hole = 0; hole < ceiling; ++hole) {
-      int64_t size = 0;
-      while (hole + size < ceiling && IsFree(begin, end, hole + size, 1)) ++size;
-      if (size >= bytes) {
-        if (choice == HoleChoice::kHighest) found = hole + size - bytes;
-        if (choice == HoleChoice::kTightest && size < smallest) found = hole;
-        smallest = std::min(smallest, size);
-      }
-      hole += size;
-    }
-    const bool lowest = choice == HoleChoice::kLowest || found < 0;
-    return lowest ? FindLowest(begin, end, bytes) : found;
   }
   void Take(int begin, int end, int64_t offset, int64_t bytes) {
     taken_.push_back({begin, end, offset, bytes});
@@ -75,19 +56,6 @@ TEST(OccupancyTest, AHoleIsUsedIfItIsLargeEnough) {
   EXPECT_EQ(occupancy.FindLowest(0, 1, 5), 24);
 }
 
-TEST(OccupancyTest, TheHoleIsTheOneAskedFor) {
-  Occupancy occupancy(1);
-  occupancy.Take(0, 1, 0, 10);  // holes: 10 to 20, 30 to 35 and 40 to the ceiling
-  occupancy.Take(0, 1, 20, 10);
-  occupancy.Take(0, 1, 35, 5);
-  EXPECT_EQ(occupancy.Find(0, 1, 4, HoleChoice::kLowest, 60), 10);
-  EXPECT_EQ(occupancy.Find(0, 1, 4, HoleChoice::kTightest, 60), 30);
-  EXPECT_EQ(occupancy.Find(0, 1, 4, HoleChoice::kHighest, 60), 56);
-  EXPECT_EQ(occupancy.Find(0, 1, 4, HoleChoice::kHighest, 43), 31);
-  EXPECT_EQ(occupancy.Find(0, 1, 21, HoleChoice::kTightest, 60), 40)
-      << "above the ceiling if need be";
-}
-
 TEST(OccupancyTest, FindsWhatLookingEverywhereFinds) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -101,11 +69,6 @@ TEST(OccupancyTest, FindsWhatLookingEverywhereFinds) {
       const int64_t bytes = 1 + random() % 12;
       const int64_t offset = occupancy.FindLowest(begin, end, bytes);
       ASSERT_EQ(offset, plain.FindLowest(begin, end, bytes)) << i;
-      const HoleChoice choice = kChoices[i % 3];
-      const int64_t ceiling = random() % 200;
-      ASSERT_EQ(occupancy.Find(begin, end, bytes, choice, ceiling),
-                plain.Find(begin, end, bytes, choice, ceiling))
-          << i;
       // Now and then higher than need be, so that holes remain.
       const int64_t taken = offset + (random() % 4 == 0 ? 100 * i : 0);
       if (taken != offset && plain.FindLowest(begin, end, bytes + taken) != 0) continue;

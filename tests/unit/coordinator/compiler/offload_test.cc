@@ -120,7 +120,6 @@ std::vector<TinyJob> OffloadedJobs() {
   }
   for (TinyJob& job : jobs) {
     if (job.sizes.hidden == 32) job.sizes = kSizes;
-    job.search_packings = false;  // quick ones do for what is asked here
   }
   return jobs;
 }
@@ -231,7 +230,6 @@ TEST(OffloadTest, TheHostHoldsNoMoreOfMorePasses) {
       job.optimizer = states[2];
       job.zero_stage = zero;
       job.data_parallel = zero > 0 ? 2 : 1;
-      job.search_packings = false;
       job.micro_batches = 3;
       const int64_t few = HostBytes(CompileTiny(job));
       job.micro_batches = 9;

@@ -42,28 +42,6 @@ TEST(PackAddressesTest, ThereAreNoMoreRunsAndPagesThanAllowed) {
   EXPECT_EQ(addresses.Add(holes, 5 * kPage, 2, 5), 10 * kPage);
 }
 
-// A tail and a head that are a page together serve before a whole page does.
-TEST(PackAddressesTest, PartsOfPagesCanComeFirst) {
-  const std::vector<ByteRange> holes = {
-      {kPage / 4, kPage}, {2 * kPage, 2 * kPage + kPage / 4}, {4 * kPage, 6 * kPage}};
-  PackAddresses whole(kPage, 10 * kPage);
-  EXPECT_EQ(whole.Add(holes, kPage, kMany, kMany), 10 * kPage);
-  EXPECT_EQ(whole.Runs().size(), 1u);
-  PackAddresses addresses(kPage, 10 * kPage);
-  addresses.set_parts(PackParts::kFirst);
-  EXPECT_EQ(addresses.Add(holes, kPage, kMany, kMany), 10 * kPage + kPage / 4);
-  std::vector<ByteRange> memory;
-  addresses.AppendMemory(10 * kPage + kPage / 4, kPage, &memory);
-  ASSERT_EQ(memory.size(), 2u);
-  EXPECT_EQ(memory[0].begin, kPage / 4);
-  EXPECT_EQ(memory[0].end, kPage);
-  EXPECT_EQ(memory[1].begin, 2 * kPage);
-  EXPECT_EQ(memory[1].end, 2 * kPage + kPage / 4);
-  // What parts cannot give comes from whole pages.
-  EXPECT_TRUE(addresses.Add(holes, 2 * kPage + kPage / 2, kMany, kMany).has_value());
-  EXPECT_EQ(addresses.Add(holes, 4 * kPage, kMany, kMany), std::nullopt);
-}
-
 // The pages of what died serve again at the addresses that they have.
 TEST(PackAddressesTest, AddressesServeAgain) {
   PackAddresses addresses(kPage, 10 * kPage);

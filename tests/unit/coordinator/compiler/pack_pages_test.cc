@@ -163,15 +163,14 @@ struct PackedAgain {
 };
 
 // Of thirty random problems those that are packed within `limit`, which knows the bound and what
-// was packed without a limit; 0: the problem is none for the test. With few steps, so that more
-// than 1 % is left.
+// was packed without a limit; 0: the problem is none for the test.
 template <typename Limit>
 std::vector<PackedAgain> PackAgain(int buffers, int64_t pages_max, const Limit& limit) {
   std::vector<PackedAgain> packed;
   for (uint32_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const PagedProblem paged = PagedProblemOf(RandomBuffers(seed, buffers, pages_max, 40));
-    PageRules rules = {.page_bytes = kPage, .steps = 1'000'000, .eject_steps = 0};
+    PageRules rules = {.page_bytes = kPage};
     rules.limit_bytes = limit(paged.problem.lower_bound_bytes, PackIntoPages({{paged}}, rules));
     if (rules.limit_bytes == 0) continue;
     const auto packing = PackIntoPages({{paged}}, rules);
@@ -182,8 +181,7 @@ std::vector<PackedAgain> PackAgain(int buffers, int64_t pages_max, const Limit& 
   return packed;
 }
 
-// Between two of the usual ceilings too.
-TEST(PackPagesTest, WhatFitsIsFoundWhereTheNextCeilingDoesNotFit) {
+TEST(PackPagesTest, WhatFitsIsFoundBetweenTheUsualCeilings) {
   const auto below = [](int64_t bound, const auto& first) -> int64_t {
     if (!first.has_value() || first->arena_bytes <= bound + bound / 80) return 0;
     return first->arena_bytes - kPage;
@@ -204,35 +202,6 @@ TEST(PackPagesTest, WhatFitsIsFoundAboveTheUsualCeilings) {
   for (const PackedAgain& one : packed) EXPECT_LE(one.arena_bytes, one.limit_bytes);
 }
 
-// None that does not fit is worth ejections. The last that fits is, though 0.95 % over the bound is
-// near as well. With few steps for anything else.
-TEST(PackPagesTest, EjectionsAreForTheLastCeilingThatFits) {
-  const PageRules without = {.page_bytes = kPage, .steps = 4'000'000, .eject_steps = 0};
-  int better = 0, fits = 0;
-  for (uint32_t seed = 0; seed < 20; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const PagedProblem paged = PagedProblemOf(RandomBuffers(seed, 450, 8, 40));
-    const int64_t bound = paged.problem.lower_bound_bytes;
-    const auto first = PackIntoPages({{paged}}, without);
-    PageRules rules = without;
-    rules.eject_steps = 100'000'000;
-    const auto ejected = PackIntoPages({{paged}}, rules);
-    if (!first.has_value() || !ejected.has_value()) continue;
-    better += ejected->arena_bytes < first->arena_bytes;
-    rules.limit_bytes = 1;
-    const auto too_large = PackIntoPages({{paged}}, rules);
-    ASSERT_TRUE(too_large.has_value());
-    EXPECT_EQ(too_large->arena_bytes, first->arena_bytes);
-    rules.limit_bytes = bound + bound / 10'000 * 75;
-    if ((bound + bound / 10'000 * 95) / kPage == rules.limit_bytes / kPage) continue;
-    const auto limited = PackIntoPages({{paged}}, rules);
-    ASSERT_TRUE(limited.has_value());
-    fits += limited->arena_bytes <= rules.limit_bytes;
-  }
-  EXPECT_GT(better, 5);
-  EXPECT_GT(fits, 5);
-}
-
 TEST(PackPagesTest, NothingIsFoundWhereOnePieceEachNeedsNoMore) {
   EXPECT_FALSE(
       PackIntoPages({{PagedProblemOf({{.name = "a", .bytes = 300, .end = 1}})}}, {0, kPage})
@@ -243,8 +212,7 @@ TEST(PackPagesTest, NothingIsFoundWhereOnePieceEachNeedsNoMore) {
 // Stages that orders leave more than 1 % over, with the pages that a processor has.
 TEST(PackPagesTest, StagesThatNoOrderPacksAreWithinOnePercentOfTheirArena) {
   for (const char* name :
-       {"gpt2_zbh1_none", "gpt2_zbh1_selective", "gpt2_zbh1_selective_1x16_stage2",
-        "gpt2_zbh1_selective_1x16_stage3", "gpt2_zbh1_zero3_selective_stage2"}) {
+       {"gpt2_zbh1_none", "gpt2_zbh1_selective", "gpt2_zbh1_zero3_selective_stage2"}) {
     SCOPED_TRACE(name);
     const auto [buffers, persistent] =
         ReadPackStage(TERRACE_PACK_DATA "/" + std::string(name) + ".csv");
@@ -256,24 +224,6 @@ TEST(PackPagesTest, StagesThatNoOrderPacksAreWithinOnePercentOfTheirArena) {
     const auto packing = PackIntoPages({{paged}}, {persistent, page});
     ASSERT_TRUE(packing.has_value());
     EXPECT_LE(packing->arena_bytes, bound + bound / 200);
-    EXPECT_EQ(FirstFault(paged.problem, persistent, page, *packing, packing->offsets[0]), "");
-  }
-}
-
-// The same with pages of 2 MiB, of which one is up to 0.4 % of these arenas.
-TEST(PackPagesTest, StagesThatNoOrderPacksAreWithinOnePercentWithThePagesOfADevice) {
-  for (const char* name : {"gpt2_zbh1_none_stage1", "gpt2_zbh1_selective",
-                           "gpt2_zbh1_zero3_selective_stage2", "llama16_zbh1_sqrt_stage1"}) {
-    SCOPED_TRACE(name);
-    const auto [buffers, persistent] =
-        ReadPackStage(TERRACE_PACK_DATA "/" + std::string(name) + ".csv");
-    ASSERT_GT(buffers.size(), 500u);
-    const PagedProblem paged = PagedProblemOf(buffers);
-    const int64_t bound = persistent + paged.problem.lower_bound_bytes;
-    const int64_t page = PackPageBytes("cuda", bound);
-    const auto packing = PackIntoPages({{paged}}, {persistent, page});
-    ASSERT_TRUE(packing.has_value());
-    EXPECT_LE(packing->arena_bytes, bound + bound / 100);
     EXPECT_EQ(FirstFault(paged.problem, persistent, page, *packing, packing->offsets[0]), "");
   }
 }

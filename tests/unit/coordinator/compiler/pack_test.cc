@@ -9,9 +9,9 @@
 #include <random>
 
 #include "coordinator/compiler/pack_orders.h"
+#include "coordinator/compiler/pack_pages.h"
 #include "tests/unit/coordinator/compiler/pack_data.h"
 #include "tests/unit/coordinator/compiler/pack_programs.h"
-#include "tests/unit/coordinator/compiler/pack_tiny.h"
 
 namespace terrace {
 namespace {
@@ -32,8 +32,8 @@ void ExpectValid(const std::vector<PackBuffer>& buffers, const Packing& packing)
   }
 }
 
-Packing PackOrDie(const std::vector<PackBuffer>& buffers, int64_t beside_bytes = 0) {
-  const auto packing = Pack(buffers, PackEffort::kFull, beside_bytes);
+Packing PackOrDie(const std::vector<PackBuffer>& buffers) {
+  const auto packing = Pack(buffers);
   EXPECT_TRUE(packing.ok()) << packing.status();
   return packing.value_or(Packing{});
 }
@@ -153,7 +153,6 @@ TEST(PackTest, EqualBuffersAreToldApartByIndexOnly) {
   }
 }
 
-// Whatever comes after the greedy orders, it never makes things worse.
 TEST(PackTest, NoOrderOfThePortfolioIsBetter) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -168,36 +167,6 @@ TEST(PackTest, NoOrderOfThePortfolioIsBetter) {
   }
 }
 
-TEST(PackTest, TinyProblemsArePackedOptimally) {
-  for (uint32_t seed = 0; seed < 150; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const auto buffers = RandomTinyBuffers(seed, 7);
-    const Packing packing = PackOrDie(buffers);
-    ExpectValid(buffers, packing);
-    EXPECT_EQ(packing.arena_bytes, OptimumByAllOrders(MakePackProblem(buffers)));
-  }
-}
-
-TEST(PackTest, WhereTheBoundCannotBeHadTheOptimumIs) {
-  const auto buffers = RandomTinyBuffers(kSeedWithoutPackingAtTheBound, 9);
-  const Packing packing = PackOrDie(buffers);
-  ExpectValid(buffers, packing);
-  EXPECT_GT(packing.arena_bytes, packing.lower_bound_bytes);
-  EXPECT_EQ(packing.arena_bytes, OptimumByAllOrders(MakePackProblem(buffers)));
-}
-
-TEST(PackTest, AdversarialProblemsArePackedAtTheirCapacity) {
-  for (const char* name : {"A", "C", "E", "H", "K"}) {
-    SCOPED_TRACE(name);
-    const auto buffers =
-        ReadPackBuffers(std::string(TERRACE_PACK_DATA "/") + name + ".1048576.csv");
-    ASSERT_GT(buffers.size(), 100u);
-    const Packing packing = PackOrDie(buffers);
-    ExpectValid(buffers, packing);
-    EXPECT_LE(packing.arena_bytes, 1048576);
-  }
-}
-
 TEST(PackTest, ARealTrainingTraceIsWithinOnePercentOfTheBound) {
   const auto buffers = ReadPackBuffers(TERRACE_PACK_DATA "/pangu_2.6B.csv");
   ASSERT_EQ(buffers.size(), 18692u);
@@ -206,41 +175,24 @@ TEST(PackTest, ARealTrainingTraceIsWithinOnePercentOfTheBound) {
   EXPECT_LE(packing.arena_bytes, packing.lower_bound_bytes * 1.008);
 }
 
+// In one piece each, or with the processor's pages for the few that orders leave more than 1 %
+// over.
 TEST(PackTest, TrainingProgramsAreWithinOnePercentOfTheBound) {
+  int paged = 0;
   for (const ProgramShape& shape : TrainingProgramShapes()) {
     SCOPED_TRACE(shape.name);
     const auto buffers = MakeProgramLives(shape);
     const Packing packing = PackOrDie(buffers);
     ExpectValid(buffers, packing);
-    EXPECT_LE(packing.arena_bytes, packing.lower_bound_bytes * 1.01);
+    const int64_t most = packing.lower_bound_bytes + packing.lower_bound_bytes / 100;
+    if (packing.arena_bytes <= most) continue;
+    ++paged;
+    const auto pages = PackIntoPages({{{MakePackProblem(buffers), packing.offsets}}},
+                                     {.page_bytes = PackPageBytes("cpu", packing.arena_bytes)});
+    ASSERT_TRUE(pages.has_value()) << packing.arena_bytes << " of " << packing.lower_bound_bytes;
+    EXPECT_LE(pages->arena_bytes, most);
   }
-}
-
-// A stage's step buffers are packed beside what lies on the device all the time.
-void ExpectStageWithinOnePercentOfItsArena(const std::string& name) {
-  SCOPED_TRACE(name);
-  const auto [buffers, persistent] = ReadPackStage(TERRACE_PACK_DATA "/" + name + ".csv");
-  ASSERT_GT(buffers.size(), 500u);
-  const Packing packing = PackOrDie(buffers, persistent);
-  ExpectValid(buffers, packing);
-  EXPECT_LE(persistent + packing.arena_bytes, (persistent + packing.lower_bound_bytes) * 1.01);
-}
-
-// Of pipelines with a split backward pass; the ceiling below 0.5 % is not the best for any of them.
-TEST(PackTest, StagesThatNeedAnotherCeilingAreWithinOnePercentOfTheirArena) {
-  for (const char* name : {"gpt2_zbh1_none", "gpt2_zbh1_selective", "llama16_zbh1_sqrt"})
-    ExpectStageWithinOnePercentOfItsArena(name);
-}
-
-// No ceiling does for these; the others of pack_eject_test take longer.
-TEST(PackTest, AStageThatNeedsEjectionsIsWithinOnePercentOfItsArena) {
-  const PackStage stage =
-      ReadPackStage(std::string(TERRACE_PACK_DATA) + "/llama16_zbh1_sqrt_stage1.csv");
-  const auto without = Pack(stage.buffers, PackEffort::kOrders);
-  ASSERT_TRUE(without.ok()) << without.status();
-  EXPECT_GT(stage.persistent_bytes + without->arena_bytes,
-            (stage.persistent_bytes + without->lower_bound_bytes) * 1.01);
-  ExpectStageWithinOnePercentOfItsArena("llama16_zbh1_sqrt_stage1");
+  EXPECT_LT(paged, 20);
 }
 
 // One order is enough for the stages of a large model: that is what makes compiling them quick.

@@ -4,10 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
 #include <string>
-#include <vector>
 
-#include "tests/unit/coordinator/compiler/pack_tiny.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {
@@ -97,25 +96,6 @@ TEST(PlaceTest, EachArenaIsPlacedByItself) {
   EXPECT_EQ(program.buffers(2).offset(), 4096);
 }
 
-TEST(PlaceTest, OfAnotherPlacementOnlySmallerArenasAreTaken) {
-  v1::Program program = TwoArenas();
-  ASSERT_TRUE(PlaceBuffers(&program).ok());
-  v1::Program other = program;
-  for (int i = 0; i < 2; ++i) {
-    other.mutable_buffers(i)->set_offset(4096);
-    other.mutable_arenas(i)->set_bytes(2 * 4096);
-  }
-  program.mutable_arenas(1)->set_bytes(3 * 4096);
-  other.mutable_arenas(1)->set_page_bytes(4096);
-  other.mutable_arenas(1)->add_aliases()->set_pages(1);
-  TakeSmallerArenas(other, &program);
-  EXPECT_EQ(program.arenas(0).bytes(), 512);
-  EXPECT_EQ(program.buffers(0).offset(), 0);
-  EXPECT_EQ(program.arenas(1).bytes(), 2 * 4096);
-  EXPECT_EQ(program.arenas(1).aliases_size(), 1) << "addresses behind the memory go with it";
-  EXPECT_EQ(program.buffers(1).offset(), 4096);
-}
-
 TEST(PlaceTest, WhatDoesNotExistIsRefusedByName) {
   v1::Program program = TwoSequences();
   AddBuffer(&program, 256, v1::STEP, "sleep");
@@ -128,20 +108,24 @@ TEST(PlaceTest, WhatDoesNotExistIsRefusedByName) {
   EXPECT_THAT(std::string(PlaceBuffers(&program).message()), HasSubstr("at least 1"));
 }
 
-// A few buffers whose best packing in one piece each lies above the bound.
+// Nine buffers whose best packing in one piece each lies above the bound: few do.
 v1::Program WithoutPackingAtTheBound() {
+  std::mt19937 random(15893);
   v1::Program program = TwoSequences();
   AddBuffer(&program, 1000, v1::PERSISTENT);
-  const std::vector<PackBuffer> tiny = RandomTinyBuffers(kSeedWithoutPackingAtTheBound, 9);
-  for (const PackBuffer& buffer : tiny) AddBuffer(&program, 1024 * buffer.bytes, v1::STEP, "train");
   for (int64_t time = 0; time < 12; ++time) {
-    v1::Instruction* instruction = program.mutable_sequences(0)->add_instructions();
-    instruction->set_id(static_cast<uint32_t>(time));
-    for (size_t i = 0; i < tiny.size(); ++i) {
-      if (time != tiny[i].begin && time != tiny[i].end - 1) continue;
-      v1::Operand* operand = instruction->add_operands();
+    program.mutable_sequences(0)->add_instructions()->set_id(static_cast<uint32_t>(time));
+  }
+  for (int i = 0; i < 9; ++i) {
+    const int64_t bytes = int64_t{256 << 10} * (1 + static_cast<int64_t>(random() % 5));
+    const v1::Buffer* buffer = AddBuffer(&program, bytes, v1::STEP, "train");
+    const int begin = static_cast<int>(random() % 8);
+    const int last = begin + static_cast<int>(random() % 4);
+    for (const int time : {begin, last}) {
+      v1::Operand* operand =
+          program.mutable_sequences(0)->mutable_instructions(time)->add_operands();
       operand->set_access(v1::UPDATE);
-      operand->set_buffer(static_cast<uint32_t>(i + 1));
+      operand->set_buffer(buffer->id());
     }
   }
   return program;
@@ -151,28 +135,43 @@ TEST(PlaceTest, PagesAreUsedOnlyWhereTheyAreAllowed) {
   v1::Program program = WithoutPackingAtTheBound();
   ASSERT_TRUE(PlaceBuffers(&program).ok());
   const int64_t in_one_piece = program.arenas(0).bytes();
-  EXPECT_GT(in_one_piece, program.arenas(0).lower_bound_bytes() * 1.01);
+  const int64_t bound = program.arenas(0).lower_bound_bytes();
+  EXPECT_GT(in_one_piece, bound + bound / 100);
   EXPECT_EQ(program.arenas(0).aliases_size(), 0);
   EXPECT_EQ(program.arenas(0).page_bytes(), 0);
-  ASSERT_TRUE(PlaceBuffers(&program, {.pages = true}).ok());
-  EXPECT_LE(program.arenas(0).bytes(), program.arenas(0).lower_bound_bytes() * 1.01);
+  ASSERT_TRUE(PlaceBuffers(&program, PagePolicy::kWhereLoose).ok());
+  EXPECT_LE(program.arenas(0).bytes(), bound + bound / 100);
   EXPECT_GT(program.arenas(0).aliases_size(), 0);
   EXPECT_EQ(program.arenas(0).page_bytes(), 4096);
   const std::string paged = program.SerializeAsString();
-  ASSERT_TRUE(PlaceBuffers(&program, {.pages = true}).ok());
+  ASSERT_TRUE(PlaceBuffers(&program, PagePolicy::kWhereLoose).ok());
   EXPECT_EQ(program.SerializeAsString(), paged);
   ASSERT_TRUE(PlaceBuffers(&program).ok());
   EXPECT_EQ(program.arenas(0).aliases_size(), 0) << "of an earlier placement";
   EXPECT_EQ(program.arenas(0).bytes(), in_one_piece);
 }
 
+TEST(PlaceTest, PagesToFitAreUsedOnlyWhereOnePieceEachDoesNotFit) {
+  v1::Program program = WithoutPackingAtTheBound();
+  ASSERT_TRUE(PlaceBuffers(&program, PagePolicy::kToFit).ok());
+  EXPECT_EQ(program.arenas(0).aliases_size(), 0) << "there is no limit";
+  program.set_external_bytes(1 << 20);
+  program.set_device_limit_bytes(program.external_bytes() + program.arenas(0).bytes());
+  ASSERT_TRUE(PlaceBuffers(&program, PagePolicy::kToFit).ok());
+  EXPECT_EQ(program.arenas(0).aliases_size(), 0);
+  program.set_device_limit_bytes(program.device_limit_bytes() - 1);
+  ASSERT_TRUE(PlaceBuffers(&program, PagePolicy::kToFit).ok());
+  EXPECT_GT(program.arenas(0).aliases_size(), 0);
+  EXPECT_LE(program.external_bytes() + program.arenas(0).bytes(), program.device_limit_bytes());
+}
+
 // Two pages are most of such an arena.
 TEST(PlaceTest, PagesThatAreTooLargeForAnArenaLeaveItAsItIs) {
   v1::Program program = WithoutPackingAtTheBound();
-  ASSERT_TRUE(PlaceBuffers(&program, {.effort = PackEffort::kOrders}).ok());
   program.set_device("cuda");
+  ASSERT_TRUE(PlaceBuffers(&program).ok());
   const std::string in_one_piece = program.SerializeAsString();
-  ASSERT_TRUE(PlaceBuffers(&program, {.effort = PackEffort::kOrders, .pages = true}).ok());
+  ASSERT_TRUE(PlaceBuffers(&program, PagePolicy::kWhereLoose).ok());
   EXPECT_EQ(program.SerializeAsString(), in_one_piece);
 }
 
@@ -187,7 +186,7 @@ TEST(PlaceTest, CompiledProgramsAreWithinOnePercentOfTheBound) {
 TEST(PlaceTest, PlacingAgainChangesNothing) {
   v1::Program program = CompileTiny({.data_parallel = 2, .micro_batches = 2});
   const std::string bytes = program.SerializeAsString();
-  ASSERT_TRUE(PlaceBuffers(&program).ok());
+  ASSERT_TRUE(PlaceBuffers(&program, PagePolicy::kWhereLoose).ok());
   EXPECT_EQ(program.SerializeAsString(), bytes);
 }
 

@@ -60,8 +60,7 @@ std::vector<TinyJob> LongJobs() {
     jobs.push_back({.micro_batches = 257,
                     .pipeline_parallel = 2,
                     .schedule = schedule,
-                    .sizes = {.layers = 4},
-                    .search_packings = false});
+                    .sizes = {.layers = 4}});
   }
   return jobs;
 }

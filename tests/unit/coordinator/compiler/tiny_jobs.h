@@ -78,7 +78,6 @@ struct TinyJob {
   int64_t chunk_bytes = 4096;
   int64_t tile_bytes = 0;
   std::vector<int64_t> lengths = {};  // data.buckets
-  bool search_packings = true;        // as in CompileInput
   bool straight = false;              // as in CompileInput
 };
 
@@ -164,11 +163,8 @@ inline std::vector<v1::Program> CompileStages(const TinyJob& job) {
   v1::JobSpec spec = TinySpec(job.sizes.sequence);
   for (const int64_t length : job.lengths) spec.mutable_data()->add_buckets(length);
   const Model model = TinyModel(job.family, job.sizes);
-  auto programs = Compile({.spec = &spec,
-                           .model = &model,
-                           .layout = TinyLayout(job),
-                           .search_packings = job.search_packings,
-                           .straight = job.straight});
+  auto programs = Compile(
+      {.spec = &spec, .model = &model, .layout = TinyLayout(job), .straight = job.straight});
   EXPECT_TRUE(programs.ok()) << Describe(job) << ": " << programs.status();
   return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
 }

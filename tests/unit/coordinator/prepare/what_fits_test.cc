@@ -282,7 +282,7 @@ TEST(ProgramLengthTest, IsThatOfTheProgramsWithinAFactorOfThree) {
   for (v1::Layout& layout : layouts) {
     layout = Completed(std::move(layout));
     SCOPED_TRACE(LayoutText(layout));
-    const auto programs = CompileLayout(spec, *model, budget, layout, 4, Packings::kQuick);
+    const auto programs = CompileLayout(spec, *model, budget, layout, 4);
     ASSERT_TRUE(programs.ok()) << programs.status();
     const double guess = ProgramLength(EstimateModel(spec, *model), layout, 4, 1);
     const auto length = static_cast<double>((*programs)[0].sequences(0).instructions_size());
@@ -290,7 +290,7 @@ TEST(ProgramLengthTest, IsThatOfTheProgramsWithinAFactorOfThree) {
     EXPECT_GT(length, guess / 3);
     // What is longer than it may be is given up.
     const auto limited = [&](int64_t most) {
-      return CompileLayout(spec, *model, budget, layout, 4, Packings::kQuick, most).status().code();
+      return CompileLayout(spec, *model, budget, layout, 4, most).status().code();
     };
     EXPECT_EQ(limited(static_cast<int64_t>(length / 2)), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(limited(static_cast<int64_t>(length) + 1), absl::StatusCode::kOk);

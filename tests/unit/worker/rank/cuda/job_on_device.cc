@@ -39,9 +39,8 @@ absl::StatusOr<v1::Program> CompileOne(const DeviceJob& job) {
   v1::JobSpec spec = base;
   spec.mutable_train()->set_precision(job.layout.precision());
   const Model model = TinyModel(job.family, kSizes);
-  ASSIGN_OR_RETURN(
-      std::vector<v1::Program> programs,
-      Compile({.spec = &spec, .model = &model, .layout = job.layout, .search_packings = false}));
+  ASSIGN_OR_RETURN(std::vector<v1::Program> programs,
+                   Compile({.spec = &spec, .model = &model, .layout = job.layout}));
   for (v1::Program& program : programs) {
     if (job.page_bytes > 0) MoveToSecondAddresses(job.page_bytes, &program);
   }
