@@ -184,6 +184,7 @@ absl::Status Roll(const RollShape& shape, v1::Program* program) {
     if (!IsTrain(sequence.name())) continue;
     ASSIGN_OR_RETURN(rolled.back(), Roller(*program, sequence, shape).Run());
   }
+  RETURN_IF_ERROR(AlignSlots(*program, &rolled));
   WriteLoops(rolled, more / shape.an_iteration, shape.an_iteration, program);
   return absl::OkStatus();
 }

@@ -2,14 +2,20 @@
 #include "coordinator/compiler/roll_values.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/liveness.h"
+#include "proto/loops.h"
 #include "proto/operands.h"
 
 namespace terrace::compiler {
 namespace {
+
+// One part in so many of all values' bytes is next to nothing.
+constexpr int64_t kNextToNothingPart = 500;
 
 std::vector<const v1::Operand*> OperandsOf(const v1::Instruction& instruction) {
   std::vector<const v1::Operand*> operands;
@@ -167,6 +173,47 @@ absl::Status DoesNotRepeat(const v1::Sequence& sequence, const v1::Instruction* 
 absl::StatusOr<RolledValues> FindValues(const v1::Program& program, const v1::Sequence& sequence,
                                         const Iterations& iterations, int64_t micro_batches) {
   return ValueFinder(program, sequence, iterations, micro_batches).Run();
+}
+
+absl::Status AlignSlots(const v1::Program& program,
+                        std::vector<std::optional<RolledSequence>>* rolled) {
+  struct Sized {
+    RolledValues::Chain* chain;
+    int64_t bytes;  // of one value
+  };
+  std::vector<Sized> chains;
+  int64_t bytes_left = 0;
+  for (std::optional<RolledSequence>& sequence : *rolled) {
+    if (!sequence.has_value()) continue;
+    for (RolledValues::Chain& chain : sequence->values.chains) {
+      const auto buffer = static_cast<int>(chain.buffers.begin()->second);
+      chains.push_back({&chain, program.buffers(buffer).bytes()});
+      bytes_left += chains.back().bytes * chain.slots;
+    }
+  }
+  bytes_left /= kNextToNothingPart;
+  // What is largest gets no more than it needs, and the rest follows it.
+  std::stable_sort(chains.begin(), chains.end(), [](const Sized& a, const Sized& b) {
+    return a.bytes * a.chain->slots > b.bytes * b.chain->slots;
+  });
+  int64_t turn = 1;
+  for (const auto& [chain, bytes] : chains) {
+    int64_t best = 0;
+    for (int64_t slots = chain->slots; slots <= kTurnMax; ++slots) {
+      const int64_t with = std::lcm(turn, slots);
+      if (with > kTurnMax) continue;
+      const bool is_cheap = (slots - chain->slots) * bytes <= bytes_left;
+      if (best == 0 || (is_cheap && with < std::lcm(turn, best))) best = slots;
+    }
+    if (best == 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(chain->slots, " values of one kind are in use at a time"));
+    }
+    bytes_left = std::max<int64_t>(0, bytes_left - (best - chain->slots) * bytes);
+    turn = std::lcm(turn, best);
+    chain->slots = static_cast<int>(best);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace terrace::compiler

@@ -60,6 +60,12 @@ struct RolledSequence {
   RolledValues values;
 };
 
+// Gives chains more slots than they need, so that all slots are in their first places again after
+// few iterations (TurnOf in proto/loops.h): for as little memory as can be, and where that is next
+// to nothing for as few iterations as can be. FAILED_PRECONDITION when no slots do.
+absl::Status AlignSlots(const v1::Program& program,
+                        std::vector<std::optional<RolledSequence>>* rolled);
+
 // Writes the loops into the program. Each has `more` iterations more than were found in the list,
 // of `an_iteration` micro-batches each. `rolled` is by sequence; one without a value stays
 // straight.

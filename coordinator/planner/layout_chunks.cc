@@ -64,8 +64,9 @@ int64_t CompiledMicroBatches(const v1::Layout& layout) {
   constexpr int64_t kIterations = 8;
   const int64_t stages = AtLeastOne(layout.pipeline_parallel());
   // Those that are begun before the order of passes is in step: as many as the first stage runs
-  // ahead, and where weight gradients are put off those for which they are.
-  int64_t ahead = stages - 1;
+  // ahead, and where weight gradients are put off those for which they are. As many again: a
+  // backward pass waits for what was loaded for its forward pass, that many iterations before.
+  int64_t ahead = 2 * (stages - 1);
   if (layout.schedule() == "interleaved") ahead = stages * (AtLeastOne(layout.interleave()) + 1);
   if (layout.schedule() == "zb-h1") ahead = 2 * stages;
   if (layout.schedule() == "zbv") ahead = 4 * stages;

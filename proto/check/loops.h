@@ -17,7 +17,6 @@
 namespace terrace::check {
 
 inline constexpr int64_t kTripsMax = (int64_t{1} << 31) - 1;
-inline constexpr int64_t kTurnMax = 64;      // iterations
 inline constexpr int64_t kBackWaitMax = 64;  // iterations
 inline constexpr int64_t kSlotMax = 64;      // values before or behind iteration 0
 // What a rank counts on one stream in 31 bits.

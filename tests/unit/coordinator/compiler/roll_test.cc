@@ -56,6 +56,7 @@ std::vector<TinyJob> LongJobs() {
                     .zero_stage = zero,
                     .sizes = {.layers = 3}});
   }
+  jobs.push_back({.micro_batches = 40, .pipeline_parallel = 8, .sizes = {.layers = 8}});
   for (const char* schedule : {"zb-h1", "zbv", "interleaved"}) {
     jobs.push_back({.micro_batches = 257,
                     .pipeline_parallel = 2,
@@ -111,6 +112,25 @@ TEST(RollTest, ALongStepIsALoopThatDoesWhatTheStraightListDoes) {
       written.push_back(WriteOut(looped[stage], 0).program);
     }
     EXPECT_EQ(CheckPrograms(written), absl::OkStatus());
+  }
+}
+
+// More of them in one iteration would need buffers for as many again.
+TEST(RollTest, AnIterationOfADeepPipelineIsAsShortAsItCanBe) {
+  for (const uint32_t stages : {6u, 8u}) {
+    for (const char* schedule : {"1f1b", "zb-h1", "zbv", "interleaved"}) {
+      const std::string words = schedule;
+      const uint32_t chunks = words == "interleaved" ? 2 : 1;
+      const TinyJob job = {.micro_batches = words == "1f1b" ? 40u : 264u,
+                           .pipeline_parallel = stages,
+                           .schedule = schedule,
+                           .sizes = {.layers = 16}};
+      SCOPED_TRACE(Describe(job));
+      for (const v1::Program& program : CompileStages(job)) {
+        ASSERT_EQ(program.sequences(0).loops_size(), 1) << program.stage();
+        EXPECT_EQ(program.sequences(0).loops(0).micro_batches(), chunks > 1 ? stages : 1u);
+      }
+    }
   }
 }
 
