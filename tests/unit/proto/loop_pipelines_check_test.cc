@@ -39,8 +39,7 @@ class LoopPipelinesCheckTest : public testing::TestWithParam<const char*> {
     whole_ = CompileStages({.micro_batches = kMicroBatches,
                             .pipeline_parallel = 2,
                             .schedule = GetParam(),
-                            .sizes = {.layers = 4},
-                            .search_packings = false});
+                            .sizes = {.layers = 4}});
     ASSERT_EQ(whole_.size(), 2u);
     for (const v1::Program& stage : whole_) ASSERT_EQ(stage.sequences(0).loops_size(), 1);
     ASSERT_EQ(CheckPrograms(whole_), absl::OkStatus());
