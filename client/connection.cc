@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/dial_failure.h"
 #include "base/file.h"
 #include "base/status_macros.h"
@@ -137,11 +139,10 @@ class GrpcConnection final : public Connection {
     }
     const grpc::Status status = stream->Finish();
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the coordinator at ", address_,
-          " is of an older version and does not evaluate: upgrade it, or use --cluster"));
+      const absl::Status older = FromGrpc(status, "Evaluate");
+      return absl::Status(older.code(), absl::StrCat(older.message(), ", or use --cluster"));
     }
-    RETURN_IF_ERROR(FromGrpc(status));
+    RETURN_IF_ERROR(FromGrpc(status, "Evaluate"));
     if (evaluation) return *std::move(evaluation);
     return absl::InternalError(
         absl::StrCat("the coordinator at ", address_, " ended without an evaluation"));
@@ -159,7 +160,7 @@ class GrpcConnection final : public Connection {
       stream->Finish();
       return absl::OkStatus();
     }
-    return FromGrpc(stream->Finish());
+    return FromGrpc(stream->Finish(), "Watch");
   }
   absl::Status Logs(const v1::LogsRequest& request,
                     const std::function<void(const v1::LogsChunk&)>& visit) override {
@@ -167,7 +168,7 @@ class GrpcConnection final : public Connection {
     const auto stream = stub_->Logs(&context, request);
     v1::LogsChunk chunk;
     while (stream->Read(&chunk)) visit(chunk);
-    return FromGrpc(stream->Finish());
+    return FromGrpc(stream->Finish(), "Logs");
   }
 
  private:
@@ -186,14 +187,27 @@ class GrpcConnection final : public Connection {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + timeout);
     const grpc::Status status = (StubOf(method)->*method)(&context, request, response);
-    if (status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) return FromGrpc(status);
-    return absl::UnavailableError(absl::StrCat(
-        "the coordinator at ", address_, " did not answer ", Request::descriptor()->name(),
-        " within ", timeout.count(), " s; it may be stopped or busy: look at its log"));
+    const std::string& request_name = Request::descriptor()->name();
+    if (status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return FromGrpc(status, absl::StripSuffix(request_name, "Request"));
+    }
+    return absl::UnavailableError(absl::StrCat("the coordinator at ", address_, " did not answer ",
+                                               request_name, " within ", timeout.count(),
+                                               " s; it may be stopped or busy: look at its log"));
   }
 
-  absl::Status FromGrpc(const grpc::Status& status) const {
+  // Of a call of this name ("Drain").
+  absl::Status FromGrpc(const grpc::Status& status, absl::string_view call) const {
     if (status.ok()) return absl::OkStatus();
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      // A coordinator says nothing more of a call that it does not know; others may ("404").
+      const std::string said = status.error_message();
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the coordinator at ", address_, " does not know the call ", call,
+          said.empty() ? "" : absl::StrCat(" (", said, ")"),
+          ": it is of an older version than this terrace ", TERRACE_VERSION,
+          " (`terrace-coordinator --version` tells its version): upgrade it to that version"));
+    }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
       return absl::UnavailableError(
           absl::StrCat("no coordinator answers at ", address_, ": ",

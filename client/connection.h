@@ -26,7 +26,8 @@ class Connection {
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const GlobalOptions& options);
   virtual ~Connection() = default;
 
-  // UNAVAILABLE, with the address and what to do, when nobody answers.
+  // Of all calls: UNAVAILABLE, with the address and what to do, when nobody answers;
+  // FAILED_PRECONDITION when the coordinator is too old to know the call.
   virtual absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request) = 0;
   virtual absl::StatusOr<v1::Job> Get(const std::string& id) = 0;
   virtual absl::StatusOr<v1::ListJobsResponse> List(bool all) = 0;

@@ -20,7 +20,7 @@
 namespace terrace {
 namespace {
 
-constexpr char kVersion[] = "terrace 0.1.0";
+constexpr char kVersion[] = "terrace " TERRACE_VERSION;
 constexpr char kFooter[] =
     "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 invalid input, 5 too "
     "little memory, disk or "
