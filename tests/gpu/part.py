@@ -46,11 +46,12 @@ def parser(description, seconds):
 
 
 def require_device(options):
-    """Skips where the device is missing, with the line that the programs themselves have for it."""
+    """What it is called, how many there are and the bytes of each. Skips where it is missing, with the line that the programs
+    themselves have for it."""
     if not (options.bin / "terrace").exists():
         raise Skip(f"there is no {options.bin / 'terrace'}: build it, or name its folder with --bin")
     if options.device == "cpu":
-        return "CPU (rehearsal: nothing here is about GPUs)"
+        return "CPU (rehearsal: nothing here is about GPUs)", 1, 0
     asked = subprocess.run([options.bin / "terrace-rank", "devices", "-o", "json"], capture_output=True, text=True, timeout=60)
     try:
         answer = json.loads(asked.stdout)
@@ -58,7 +59,8 @@ def require_device(options):
         raise Skip((asked.stderr or asked.stdout).strip()[-300:] or "terrace-rank devices said nothing") from None
     if not answer.get("devices"):
         raise Skip(answer.get("problem", "terrace-rank devices lists no GPU"))
-    return f"{answer['name']}, {answer['memory_bytes'] / 2**30:.1f} GiB, one of {answer['devices']}"
+    count, memory = int(answer["devices"]), int(answer["memory_bytes"])
+    return f"{answer['name']}, {memory / 2**30:.1f} GiB, one of {count}", count, memory
 
 
 def text_file(folder, size=400_000, seed=7):
@@ -137,7 +139,8 @@ class Part:
 
     def __init__(self, name, options, columns, exact=False):
         self.name, self.options, self.columns, self.exact = name, options, columns, exact
-        self.rows, self.notes, self.device, self.began = [], [], "", time.monotonic()
+        self.rows, self.notes, self.began = [], [], time.monotonic()
+        self.device, self.devices, self.memory_bytes = "", 0, 0
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"terrace-gpu-{name}-"))
         self.environment = {**os.environ, "XDG_STATE_HOME": str(self.folder / "state"),
                             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(pathlib.Path.home() / ".cache"))}
@@ -175,7 +178,7 @@ class Part:
         """Runs body(self); returns the exit code."""
         code = PASSED
         try:
-            self.device = require_device(self.options)
+            self.device, self.devices, self.memory_bytes = require_device(self.options)
             body(self)
         except Skip as skip:
             self.notes.append(f"not run: {skip}")

@@ -47,7 +47,8 @@ if answer.get("fails"):
     print("terrace: model.config: it is no good", flush=True); sys.exit(5)
 time.sleep(answer.get("sleeps", 0))
 print(json.dumps({"event": "plan", "plan": plan}))
-speed = answer.get("offloaded", 1000) if "offload" in spec["layout"] else 1000
+speed = answer.get("offloaded", 1000) if "offload" in spec["layout"] else answer.get("speed", 1000)
+(here / "spec.json").write_text(json.dumps(spec))
 for step in range(1, spec["train"]["steps"] + 1):
     loss = 5.0 - 0.1 * step + answer["errors"][runs % len(answer["errors"])]
     norm = "null" if step <= answer.get("skipped", [0])[runs % len(answer.get("skipped", [0]))] else "1.5"
@@ -199,13 +200,13 @@ class PartsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 77)
         self.assertIn("/bin/false has no torch: install it (pip install torch)", done.stderr)
 
-    def torch(self, script):
+    def torch(self, script, model="gpt2-124m", gpus=1):
         """A Python whose torch sees a GPU, and whose training is `script`."""
         path = self.bin / "python-with-torch"
         path.write_text(f"#!/bin/sh\nif [ \"$1\" = -c ]; then echo 2.9.0 True; exit; fi\n{script}\n")
         path.chmod(0o755)
-        self.devices(devices=1, name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30)
-        return ("--python", path, "--model", "gpt2-124m")
+        self.devices(devices=gpus, name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30)
+        return ("--python", path, "--model", model)
 
     def test_speed_and_memory_are_held_to_their_bounds(self):
         answer = '{"tokens_per_second": %d, "peak_bytes": %d, "loss": 9.0, "torch": "2.9.0"}'
@@ -219,6 +220,34 @@ class PartsTest(unittest.TestCase):
         done = self.run_part("bench_pytorch", *self.torch("echo torch.OutOfMemoryError >&2; exit 1"))
         self.assertEqual(done.returncode, 77)
         self.assertIn("gpt2-124m 1024: not compared, PyTorch ran out of memory (2 GiB of states)", done.stderr)
+        self.assertEqual([(row["terrace_tokens_per_second"], row["passed"]) for row in self.report["rows"]], [(1000, None)])
+
+    def test_terrace_runs_before_pytorch(self):
+        answer = '{"tokens_per_second": 800, "peak_bytes": 4000000, "loss": 9.0, "torch": "2.9.0"}'
+        done = self.run_part("bench_pytorch", *self.torch(f"test -f {self.bin}/count || exit 1; echo '{answer}'"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_mfu_row_is_judged_without_a_pytorch_that_has_no_room(self):
+        out_of_memory = "echo torch.OutOfMemoryError >&2; exit 1"
+        self.answer(errors=[0], speed=30_000)
+        done = self.run_part("bench_pytorch", *self.torch(out_of_memory, "mfu"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual([(row["shape"], row["mfu"]) for row in self.report["rows"]], [("mfu: qwen2.5-3b 4096", "61.7%")])
+        self.assertIn("PyTorch ran out of memory (46 GiB of states)", done.stdout)
+        spec = json.loads((self.bin / "spec.json").read_text())
+        self.assertEqual((spec["layout"]["recompute"], spec["train"]["global_batch"] * spec["data"]["sequence_length"]),
+                         ("selective", 32768))
+        self.answer(errors=[0], speed=20_000)
+        self.assertEqual(self.run_part("bench_pytorch", *self.torch(out_of_memory, "mfu")).returncode, 1)
+
+    def test_the_mfu_row_is_the_largest_shape_that_the_gpus_hold(self):
+        self.answer(errors=[0], speed=30_000)
+        done = self.run_part("bench_pytorch", *self.torch("exit 1", "mfu", gpus=2))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual([(row["shape"], row["passed"]) for row in self.report["rows"]], [("mfu: qwen2.5-7b 4096", True)])
+        self.assertIn("not compared, PyTorch's side is for one GPU, and the shape takes 2", done.stdout)
+        layout = json.loads((self.bin / "spec.json").read_text())["layout"]
+        self.assertEqual((layout["dp"], layout["zero"]), (2, 3))
 
     def test_a_shape_is_not_begun_without_time_for_it(self):
         done = self.run_part("bench_pytorch", *self.torch("exit 1"), "--seconds", "30")
