@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
+#include <mutex>
 
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/check.h"
@@ -21,8 +22,19 @@ std::string VersionText(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
+// The streams of a rank that can run beside each other, the driver's largest number. It makes 8 by
+// default: of more, some share one and wait for each other for no reason.
+constexpr char kConnections[] = "32";
+
+// The driver reads its environment once, at its first call. What is set already stays.
+void PrepareEnvironment() {
+  static std::once_flag once;
+  std::call_once(once, [] { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", kConnections, 0); });
+}
+
 // A runtime works with drivers of its own major version and later ones.
 Status CheckDriver() {
+  PrepareEnvironment();
   int driver = 0, runtime = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     return {"cuda: no NVIDIA driver on this machine: install it, or run on the CPU"};
@@ -87,6 +99,7 @@ Status ListDevices(std::vector<DeviceInfo>* devices) {
 }
 
 std::string DriverVersion() {
+  PrepareEnvironment();
   int driver = 0;
   const bool found = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
   return found ? VersionText(driver) : "";

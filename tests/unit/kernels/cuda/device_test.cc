@@ -54,6 +54,11 @@ TEST(DeviceTest, ADeviceWithoutCodeIsNamed) {
                         "device: these programs have no code for NVIDIA Fake 1GB, sm_90, 4 SMs"));
 }
 
+TEST(DeviceTest, AsManyStreamsAsThereCanBeRunBesideEachOther) {
+  EXPECT_EQ(OpeningSays({}), "");
+  EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+}
+
 TEST(DeviceTest, AttentionIsSm90asOwnWhereTheEnvironmentAsksForIt) {
   const auto wgmma = [] {
     simt::ResetDevice({});
