@@ -247,7 +247,7 @@ class PartsTest(unittest.TestCase):
         self.assertEqual([(row["shape"], row["passed"]) for row in self.report["rows"]], [("mfu: qwen2.5-7b 4096", True)])
         self.assertIn("not compared, PyTorch's side is for one GPU, and the shape takes 2", done.stdout)
         layout = json.loads((self.bin / "spec.json").read_text())["layout"]
-        self.assertEqual((layout["dp"], layout["zero"]), (2, 3))
+        self.assertEqual((layout["dp"], layout["zero"], layout["micro_batch"]), (2, 3, 1))
 
     def test_a_shape_is_not_begun_without_time_for_it(self):
         done = self.run_part("bench_pytorch", *self.torch("exit 1"), "--seconds", "30")
