@@ -65,7 +65,7 @@ Picture TechniquesChart(const v1::Evaluation& evaluation) {
   picture.body = TextAt(kNames, 12, Anchor::kStart, "device memory of a rank", "head") +
                  TextAt(kTimes, 12, Anchor::kStart, "time for the same tokens", "head");
   double y = 24;
-  std::string group;
+  std::string group, labels;  // drawn over the lines that cross them
   for (const v1::EvaluatedRow* row : rows) {
     if (row->group() != group) y += kGroupGap;
     group = row->group();
@@ -75,7 +75,7 @@ Picture TechniquesChart(const v1::Evaluation& evaluation) {
     picture.body += RectAt(
         kNames, y, memory, kBar, row->fits() ? kFitting : kTooLarge,
         absl::StrCat(RowName(*row), ": ", BytesText(*row), row->fits() ? "" : ", does not fit"));
-    picture.body += TextAt(kNames + memory + 6, text, Anchor::kStart, BytesText(*row));
+    labels += TextAt(kNames + memory + 6, text, Anchor::kStart, BytesText(*row), "label");
     const bool is_none = row == &evaluation.none();
     const double ratio = is_none ? 1 : row->time_ratio();
     const double time = per_time * std::min(ratio, kTimesDrawn);
@@ -83,9 +83,9 @@ Picture TechniquesChart(const v1::Evaluation& evaluation) {
       picture.body += RectAt(kTimes, y, time, kBar, row->fits() ? kTime : kTimeUnfit,
                              absl::StrCat(RowName(*row), ": ", TimeText(*row)));
     }
-    picture.body += TextAt(
+    labels += TextAt(
         kTimes + time + 6, text, Anchor::kStart,
-        ratio > kTimesDrawn ? absl::StrCat("\xe2\x80\xa6 ", TimeText(*row)) : TimeText(*row));
+        ratio > kTimesDrawn ? absl::StrCat("\xe2\x80\xa6 ", TimeText(*row)) : TimeText(*row), "label");
     y += kRow;
   }
   if (evaluation.device_limit_bytes() > 0) {
@@ -95,7 +95,7 @@ Picture TechniquesChart(const v1::Evaluation& evaluation) {
                            absl::StrCat("budget ", FormatBytes(evaluation.device_limit_bytes())));
   }
   picture.body += LineFrom(kTimes + per_time, 18, kTimes + per_time, y, kDashed);
-  picture.body += TextAt(kTimes + per_time, y + 13, Anchor::kMiddle, "none");
+  picture.body += TextAt(kTimes + per_time, y + 13, Anchor::kMiddle, "none") + labels;
   picture.height = y + 18;
   return picture;
 }
@@ -109,6 +109,7 @@ Picture HeldChart(const v1::Evaluation& evaluation) {
   const double per_byte = width / static_cast<double>(MostBytes(evaluation, rows));
   double y = picture.height + 10;
   const double top = y - 4;
+  std::string labels;  // drawn over the line that may cross them
   for (const v1::EvaluatedRow* row : rows) {
     if (!row->impossible().empty()) continue;
     constexpr double kHeight = 24;
@@ -124,7 +125,7 @@ Picture HeldChart(const v1::Evaluation& evaluation) {
         x += part;
       }
     }
-    picture.body += TextAt(x + 6, y + 16, Anchor::kStart, FormatBytes(row->device_bytes()), "ink");
+    labels += TextAt(x + 6, y + 16, Anchor::kStart, FormatBytes(row->device_bytes()), "label");
     y += kHeight + 8;
   }
   if (evaluation.device_limit_bytes() > 0) {
@@ -134,6 +135,7 @@ Picture HeldChart(const v1::Evaluation& evaluation) {
                            absl::StrCat("budget ", FormatBytes(evaluation.device_limit_bytes())));
     y += 18;
   }
+  picture.body += labels;
   picture.height = y;
   return picture;
 }

@@ -11,9 +11,9 @@ namespace {
 constexpr char kHead[] = R"(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>
 <style>
-:root { color-scheme: light; --ink: #1b1f24; --dim: #5b656f; --rule: #d9dee3; }
+:root { color-scheme: light; --ink: #1b1f24; --dim: #5b656f; --rule: #d9dee3; --paper: #fff; }
 * { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; color: var(--ink); background: #fff;
+body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; color: var(--ink); background: var(--paper);
        max-width: 1080px; margin: 2rem auto; padding: 0 1.25rem; }
 h1 { font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .3rem; }
 p { margin: .2rem 0 .8rem; color: var(--dim); } p b { color: var(--ink); font-weight: 600; }
@@ -35,6 +35,7 @@ td b { font-weight: 600; }
 table.keys { width: auto; } table.keys td:first-child { color: var(--dim); padding-right: 1.6rem; white-space: nowrap; }
 code { font: .92em ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
 div.wide code { overflow-wrap: normal; }
+@media (max-width: 700px) { div.wide :is(td:first-child, td:last-child):not(.n) { min-width: 11rem; } }
 @page { margin: 14mm; }
 @media print { html { font-size: 12px; } body { max-width: none; margin: 0; padding: 0; font-size: 11.5px; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
@@ -42,10 +43,22 @@ div.wide code { overflow-wrap: normal; }
   tr, svg, dl, p { break-inside: avoid; } h2, h2 + p { break-after: avoid; } thead { display: table-header-group; } }
 )";
 
+// After the style of pictures, which stands alone too and is then on white: paper, ink and rules of
+// both, chosen by their colour in the light. Bars keep theirs, and so does what is written on them.
+constexpr char kDark[] = R"(@media screen and (prefers-color-scheme: dark) {
+  :root { color-scheme: dark; --ink: #e6e9ed; --dim: #9aa5b1; --rule: #313841; --paper: #0f1216; }
+  svg text { fill: var(--dim); } svg text:is(.ink, .head, .title) { fill: var(--ink); }
+  svg text[style*="#a82424"] { fill: #ff8b80 !important; }
+  svg text.label { stroke: var(--paper); } rect.hover { fill: #fff; }
+  svg [stroke="#1b1f24"] { stroke: var(--ink); } svg [stroke="#c22f2f"] { stroke: #ff8b80; }
+  svg :is([stroke="#e3e7ea"], [stroke="#d9dee3"]) { stroke: var(--rule); }
+  svg [fill="#fff"] { fill: var(--paper); } svg [fill="#f3f5f6"] { fill: #232931; } }
+)";
+
 }  // namespace
 
 std::string PageStart(std::string_view title) {
-  return absl::StrCat(kHead, kPictureStyle, "</style>\n<title>", EscapeXml(title),
+  return absl::StrCat(kHead, kPictureStyle, kDark, "</style>\n<title>", EscapeXml(title),
                       "</title></head><body>\n");
 }
 

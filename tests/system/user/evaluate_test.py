@@ -7,10 +7,33 @@ import subprocess
 import unittest
 from html.parser import HTMLParser
 
+import browser
+from browser import Browser
 from service import ServiceTest
 from support import BIN, GPT, INVALID_INPUT, RESOURCES, USAGE, UNAVAILABLE
 
 TIGHT = {"resources.device_memory": "104MiB", "model.config": {**GPT, "n_positions": 4096}}
+COLUMN_PIXELS = 150  # that a column of sentences has at least
+CONTRAST = 4.5  # of small text, as WCAG AA has it
+# The worst contrast of a text that is shown on the page itself with the page.
+WORST_CONTRAST = """
+const light = colour => colour.match(/[0-9.]+/g).slice(0, 3).map(c => c / 255)
+  .map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
+const paper = light(getComputedStyle(document.body).backgroundColor);
+return Math.min(...[...document.querySelectorAll('h1, h2, p, td, th, dt, dd, svg text:not(.small)')].map(element => {
+  const style = getComputedStyle(element), ink = light(element.matches('text') ? style.fill : style.color);
+  return (Math.max(ink, paper) + .05) / (Math.min(ink, paper) + .05);
+}));
+"""
+# Labels of bars that a later line crosses, or that have no rim of the paper's colour.
+CROSSED_LABELS = """
+const paper = getComputedStyle(document.body).backgroundColor;
+return [...document.querySelectorAll('svg text.label')].filter(label => {
+  const style = getComputedStyle(label), lines = [...label.closest('svg').querySelectorAll('line')];
+  return style.stroke !== paper || !style.paintOrder.startsWith('stroke') ||
+    lines.some(line => label.compareDocumentPosition(line) & Node.DOCUMENT_POSITION_FOLLOWING);
+}).length;
+"""
 EVALUATE_SECONDS = 300  # on a busy machine; else a tenth
 
 
@@ -100,6 +123,35 @@ class EvaluateTest(ServiceTest):
         self.assertEqual(html.outside, [])
         self.assertGreater(html.rows, 15)
         self.assertLess(page.stat().st_size, 200_000)
+
+    @unittest.skipIf(browser.missing(), browser.missing())
+    def test_the_pages_on_a_phone_and_in_the_dark(self):
+        evaluation, plan = self.folder / "evaluation.html", self.folder / "plan.html"
+        job = self.job({**TIGHT, "resources.device_memory": "100MiB"})
+        self.terrace("evaluate", job, "--brief", "--seconds", "8", "--html", evaluation, seconds=EVALUATE_SECONDS)
+        self.terrace("plan", self.job(TIGHT), "--html", plan)
+        window = Browser(self, 400, 900)
+        try:
+            window.command("Emulation.setDeviceMetricsOverride", width=400, height=900, deviceScaleFactor=1, mobile=True)
+            for page in (evaluation, plan):
+                self.look_at(window, page)
+            window.open(evaluation.as_uri())
+            self.assertGreater(window.run("return document.querySelectorAll('svg text.label').length"), 20)
+        finally:
+            window.quit()
+
+    def look_at(self, window, page):
+        for scheme, is_dark in (("light", False), ("dark", True)):
+            window.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            window.open(page.as_uri())
+            paper = window.run("return getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
+            self.assertEqual(max(paper[:3]) < 64, is_dark, (page.name, paper))
+            self.assertGreaterEqual(window.run(WORST_CONTRAST), CONTRAST, (page.name, scheme))
+            self.assertEqual(window.run(CROSSED_LABELS), 0, (page.name, scheme))
+        self.assertLessEqual(window.run("return document.documentElement.scrollWidth"), 400, page.name)
+        narrowest = window.run("return Math.min(...[...document.querySelectorAll('div.wide :is(td:first-child, "
+                               "td:last-child):not(.n)')].map(cell => cell.clientWidth))")
+        self.assertGreaterEqual(narrowest, COLUMN_PIXELS, page.name)
 
     def test_a_coordinator_evaluates_for_its_workers(self):
         self.start_coordinator()
