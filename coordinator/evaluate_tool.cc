@@ -36,6 +36,7 @@ absl::StatusOr<v1::Evaluation> Evaluate(const EvaluateOptions& options) {
       EvaluateJob(job.spec, job.budget,
                   {.brief = options.brief,
                    .goes_on = [&timer] { return timer.GoesOn(); },
+                   .in_time = [&timer] { return timer.InTime(); },
                    .tell = [&shown](const v1::EvaluationProgress& now) { shown.Show(now); }}));
   evaluation.set_seconds(timer.Seconds());
   if (!remark.empty()) evaluation.add_remarks(remark);

@@ -16,6 +16,7 @@
 #include "coordinator/prepare/plan_report.h"
 #include "coordinator/prepare/search.h"
 #include "coordinator/prepare/search_sample.h"
+#include "coordinator/prepare/search_trial.h"
 #include "coordinator/prepare/what_fits.h"
 #include "proto/plan_json.h"
 
@@ -125,11 +126,12 @@ enum class Unfit {
 };
 
 absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& given, Unfit unfit,
-                                     const TellTried& tell) {
+                                     const TellTried& tell, const InTime& in_time) {
   const Budget budget = ForChoosing(spec, given);
   ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
   const bool anyway = unfit != Unfit::kRefused;
-  const SearchOptions options = {.whole_max = anyway ? kWholeToLook : 0};
+  SearchOptions options = {.whole_max = anyway ? kWholeToLook : 0};
+  if (unfit != Unfit::kShown) options.in_time = in_time;
   SearchCost cost;
   ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget, options, &cost));
   if (searched.evaluated.front().fits) {
@@ -140,8 +142,11 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
         absl::ResourceExhaustedError(NeedsMore(spec, budget, searched.evaluated.front()));
     return Refused(spec, model, given, budget, std::move(searched), {}, std::move(refusal));
   }
-  Changes changes =
-      ChangesThatFit(spec, budget, anyway ? kChangesShown : 1, tell, LimitsAfter(cost));
+  ChangeLimits limits = LimitsAfter(cost);
+  limits.in_time = in_time;
+  Changes changes = ChangesThatFit(spec, budget, anyway ? kChangesShown : 1, tell, limits);
+  // What was not tried for want of time may fit.
+  if (!anyway && in_time && !in_time()) return OutOfTime();
   ASSIGN_OR_RETURN(const bool fits, FitsAfterAll(spec, model, budget, &changes, &searched));
   if (fits) return Chosen(spec, model, given, budget, std::move(searched));
   absl::Status refusal = DoesNotFit(spec, budget, searched, changes);
@@ -161,17 +166,19 @@ absl::Status CheckSpec(const v1::JobSpec& spec, const Budget& budget) {
   return plain.ok() || any(Search::kAll).ok() ? absl::OkStatus() : plain;
 }
 
-absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget) {
-  return PrepareWith(spec, budget, Unfit::kRefused, {});
+absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget,
+                                 const InTime& in_time) {
+  return PrepareWith(spec, budget, Unfit::kRefused, {}, in_time);
 }
 
 absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget,
-                                       const TellTried& tell) {
-  return PrepareWith(spec, budget, Unfit::kShown, tell);
+                                       const TellTried& tell, const InTime& in_time) {
+  return PrepareWith(spec, budget, Unfit::kShown, tell, in_time);
 }
 
-absl::StatusOr<Prepared> PrepareToCompare(const v1::JobSpec& spec, const Budget& budget) {
-  return PrepareWith(spec, budget, Unfit::kMeasured, {});
+absl::StatusOr<Prepared> PrepareToCompare(const v1::JobSpec& spec, const Budget& budget,
+                                          const InTime& in_time) {
+  return PrepareWith(spec, budget, Unfit::kMeasured, {}, in_time);
 }
 
 }  // namespace terrace

@@ -37,16 +37,20 @@ absl::Status CheckSpec(const v1::JobSpec& spec, const Budget& budget);
 // INVALID_ARGUMENT: the spec or the model is wrong. RESOURCE_EXHAUSTED: nothing fits, and the
 // message has the bytes and the cheapest change that fits; or the plan wears the drives out too
 // soon.
-absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget);
+// DEADLINE_EXCEEDED: `in_time` ended it.
+absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget,
+                                 const InTime& in_time = {});
 
 // The same to look at: when nothing fits, the plan of the layout that comes nearest, with fits
 // false, and what would fit as its alternatives; `refusal` is what Prepare() would return.
+// `in_time` ends only the trying of changes, so that there is a plan in any case.
 absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget,
-                                       const TellTried& tell = {});
+                                       const TellTried& tell = {}, const InTime& in_time = {});
 
 // The same to be compared with others: of what does not fit nothing but by how much is said, so it
 // takes no longer than what fits. A job that only fits by changes within its spec (what_fits.h)
 // does not fit here.
-absl::StatusOr<Prepared> PrepareToCompare(const v1::JobSpec& spec, const Budget& budget);
+absl::StatusOr<Prepared> PrepareToCompare(const v1::JobSpec& spec, const Budget& budget,
+                                          const InTime& in_time = {});
 
 }  // namespace terrace

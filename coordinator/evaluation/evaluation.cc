@@ -82,13 +82,15 @@ class Evaluator {
 
   absl::StatusOr<Prepared> Planned(const v1::JobSpec& spec) {
     evaluation_.set_plans(evaluation_.plans() + 1);
-    return PrepareToCompare(spec, budget_);
+    absl::StatusOr<Prepared> prepared = PrepareToCompare(spec, budget_, options_.in_time);
+    if (absl::IsDeadlineExceeded(prepared.status())) evaluation_.set_complete(false);
+    return prepared;
   }
 
   absl::Status PlanAsItIs() {
     Begin("the plan of the job as it is");
     evaluation_.set_plans(1);
-    ASSIGN_OR_RETURN(const Prepared prepared, PrepareAnyway(spec_, budget_));
+    ASSIGN_OR_RETURN(const Prepared prepared, PrepareAnyway(spec_, budget_, {}, options_.in_time));
     const v1::Plan& plan = prepared.plan;
     evaluation_.set_job(plan.job());
     *evaluation_.mutable_model() = plan.model();
@@ -162,11 +164,12 @@ class Evaluator {
     const v1::JobSpec spec = SpecOf(technique, &settings);
     row->mutable_settings()->Assign(settings.begin(), settings.end());
     Begin(RowName(*row));
-    if (!MayPlan()) {
+    const absl::StatusOr<Prepared> prepared =
+        MayPlan() ? Planned(spec) : absl::DeadlineExceededError("");
+    if (absl::IsDeadlineExceeded(prepared.status())) {
       row->set_impossible("not planned: its time was over");
       return absl::OkStatus();
     }
-    const absl::StatusOr<Prepared> prepared = Planned(spec);
     if (!prepared.ok()) {
       if (absl::IsInternal(prepared.status())) return prepared.status();
       row->set_impossible(std::string(prepared.status().message()));
@@ -194,6 +197,7 @@ class Evaluator {
   std::optional<Fit> FitOf(const v1::JobSpec& spec) {
     if (!MayPlan()) return std::nullopt;
     const absl::StatusOr<Prepared> prepared = Planned(spec);
+    if (absl::IsDeadlineExceeded(prepared.status())) return std::nullopt;
     if (!prepared.ok())
       return Fit{.fits = false, .reason = std::string(prepared.status().message())};
     return Fit{.fits = prepared->refusal.ok(), .reason = std::string(prepared->refusal.message())};
@@ -203,7 +207,12 @@ class Evaluator {
   void Confirm(const v1::JobSpec& refused, v1::LargestSize* size) {
     if (!MayPlan()) return size->set_at_least(true);
     evaluation_.set_plans(evaluation_.plans() + 1);
-    if (!Prepare(refused, budget_).ok()) return;
+    const absl::Status status = Prepare(refused, budget_, options_.in_time).status();
+    if (absl::IsDeadlineExceeded(status)) {
+      evaluation_.set_complete(false);
+      return size->set_at_least(true);
+    }
+    if (!status.ok()) return;
     size->set_value(size->refused());
     size->clear_refused();
     size->clear_reason();

@@ -3,7 +3,7 @@
 //
 // In parts, the most telling first: the plan itself, the job without techniques, the job with each,
 // the largest sizes of the two, the largest sizes of each. Whoever asks may end it between two
-// plans; what was found by then is right, and what is missing is marked.
+// plans or within one; what was found by then is right, and what is missing is marked.
 //
 // Pure but for what it is given to ask. Thread-safe: no state.
 //
@@ -23,6 +23,9 @@ struct EvaluationOptions {
   bool brief = false;  // without the largest sizes of each technique
   // Asked before each plan whether there is time for it; may be empty.
   std::function<bool()> goes_on;
+  // Asked within a plan, often: false ends it. Only the layout of the plan itself is found in any
+  // case. May be empty.
+  std::function<bool()> in_time = {};
   // Told what is under way; may be empty.
   std::function<void(const v1::EvaluationProgress&)> tell;
 };

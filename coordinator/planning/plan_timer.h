@@ -22,6 +22,8 @@ class PlanTimer {
     last_ = now;
     return now + longest_ <= seconds_;
   }
+  // Asked within a plan.
+  bool InTime() const { return Seconds() <= seconds_; }
   // Since it was made.
   double Seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();

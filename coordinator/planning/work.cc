@@ -116,11 +116,12 @@ absl::Status DrawPage(const v1::PageWork& work, v1::PlannerAnswer* answer) {
 absl::Status Evaluate(const v1::EvaluateWork& work, const TellProgress& tell,
                       v1::PlannerAnswer* answer) {
   PlanTimer timer(work.seconds());
-  ASSIGN_OR_RETURN(
-      *answer->mutable_evaluation(),
-      EvaluateJob(
-          work.spec(), FromMessage(work.budget()),
-          {.brief = work.brief(), .goes_on = [&timer] { return timer.GoesOn(); }, .tell = tell}));
+  ASSIGN_OR_RETURN(*answer->mutable_evaluation(),
+                   EvaluateJob(work.spec(), FromMessage(work.budget()),
+                               {.brief = work.brief(),
+                                .goes_on = [&timer] { return timer.GoesOn(); },
+                                .in_time = [&timer] { return timer.InTime(); },
+                                .tell = tell}));
   answer->mutable_evaluation()->set_seconds(timer.Seconds());
   return absl::OkStatus();
 }

@@ -50,7 +50,8 @@ class Once {
         trial_(spec, model, budget,
                {.fitting_max = options.first_fit ? 1 : kFittingMax,
                 .sampled = sampled,
-                .instructions_max = options.instructions_max}) {}
+                .instructions_max = options.instructions_max,
+                .in_time = options.in_time}) {}
 
   absl::StatusOr<Found> Run() {
     const absl::Status tried = TryAll();
@@ -160,6 +161,7 @@ class Once {
   }
 
   absl::Status Complete(Evaluated* one) {
+    if (options_.in_time && !options_.in_time()) return OutOfTime();
     ASSIGN_OR_RETURN(*one, Evaluate(spec_, model_, budget_, v1::Layout(one->layout)));
     cost_.instructions += Instructions(one->programs);
     return absl::OkStatus();

@@ -4,13 +4,14 @@
 // Kind by kind (planner.h), from plain layouts to those that other tiers hold parts of, each only
 // where it promises to be faster by what predictions are good for or where nothing before it fits.
 //
-// It stops by counting layouts and instructions, never by time: the same in, the same out. Pure and
-// thread-safe.
+// It stops by counting layouts and instructions: the same in, the same out. Only where it is given
+// something to ask, it may be ended early, with no result. Pure but for that, and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -40,6 +41,9 @@ struct SearchCost {
   int64_t instructions = 0;  // compiled
 };
 
+// Asked before each layout is compiled; false ends the search. May be empty.
+using InTime = std::function<bool()>;
+
 struct SearchOptions {
   // Whether anything fits, and what; otherwise several that fit are compared. Then what fits by its
   // sample is left at that where compiling it whole would cost too much, and it is
@@ -49,6 +53,7 @@ struct SearchOptions {
   // What is only looked at: a chosen step of more instructions is left at its sample. 0: it is
   // compiled whole, however long.
   int64_t whole_max = 0;
+  InTime in_time = {};
 };
 
 struct Searched {
@@ -64,7 +69,8 @@ struct Searched {
   bool all_tried = true;   // false: of those that may fit some would have cost too much
 };
 
-// INVALID_ARGUMENT when no layout respects the spec or none can be compiled. What it cost is added
+// INVALID_ARGUMENT when no layout respects the spec or none can be compiled, DEADLINE_EXCEEDED when
+// `in_time` says so. What it cost is added
 // to `cost`, whether it succeeds or not.
 absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& model,
                                        const Budget& budget, const SearchOptions& options = {},

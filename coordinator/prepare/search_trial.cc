@@ -54,6 +54,8 @@ std::string LikenessOf(const v1::Layout& layout) {
 
 }  // namespace
 
+absl::Status OutOfTime() { return absl::DeadlineExceededError("the time for planning is over"); }
+
 int64_t Instructions(const std::vector<v1::Program>& programs) {
   int64_t count = 0;
   for (const v1::Program& program : programs) {
@@ -214,6 +216,7 @@ absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, Layo
 }
 
 absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
+  if (options_.in_time && !options_.in_time()) return OutOfTime();
   const bool limited = !must_ && !fits();
   const int64_t most =
       limited ? std::max<int64_t>(1, options_.instructions_max - instructions_) : 0;

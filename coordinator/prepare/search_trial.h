@@ -5,13 +5,15 @@
 // layouts that follow, so that misses, which cost as much as hits, stay few. The smallest of all is
 // tried where nothing else fits.
 //
-// It stops by counting layouts and instructions, never by time: the same in, the same out. What
+// It stops by counting layouts and instructions: the same in, the same out. Only where it is given
+// something to ask, it may be ended early. What
 // compiling a layout will cost is told from its passes and from those compiled before.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,7 +32,11 @@ struct TrialOptions {
   bool sampled = true;  // false: all micro-batches are compiled
   // Where nothing fits yet, what would take more instructions than these in all is not compiled.
   int64_t instructions_max = 0;
+  std::function<bool()> in_time = {};  // as in SearchOptions
 };
+
+// DEADLINE_EXCEEDED: what may be tried was not, as there was no time.
+absl::Status OutOfTime();
 
 int64_t Instructions(const std::vector<v1::Program>& programs);
 
@@ -45,7 +51,8 @@ class Trial {
         memory_(EstimateModel(spec, model)) {}
 
   // `proposals` are the fastest first; those slower than `seconds_max` are left out. When none fits
-  // the smallest is tried where `last`. INTERNAL as of the simulator.
+  // the smallest is tried where `last`. INTERNAL as of the simulator; DEADLINE_EXCEEDED, of all
+  // that try, when there is no time for one more.
   absl::Status Try(const std::vector<const Proposal*>& proposals, LayoutKind kind, bool last,
                    double seconds_max);
 

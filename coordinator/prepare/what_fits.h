@@ -34,10 +34,12 @@ struct Changes {
   std::vector<Change> found;           // the cheapest first
   std::vector<std::string> not_tried;  // cheaper ones, or others that may fit too, in words
 };
-// What trying changes may cost, counted and never timed, so that the same in gives the same out.
+// What trying changes may cost, counted, so that the same in gives the same out. It is timed only
+// where there is something to ask.
 struct ChangeLimits {
   int64_t compared = 400'000;      // layouts, by closed form
   int64_t instructions = 900'000;  // compiled
+  InTime in_time = {};
 };
 // What a search has left of them: one that compiled much itself leaves less, so that all together
 // ends soon.

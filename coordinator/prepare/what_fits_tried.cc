@@ -26,7 +26,8 @@ struct Cost {
   // So that what they leave can be tried, closed forms alone may cost half of it.
   bool asked_enough() const { return spent.compared > limits.compared / 2; }
   // With so little left nothing more is tried in earnest.
-  bool too_much() const { return spent.compared > limits.compared || left() < least(); }
+  bool too_much() const { return spent.compared > limits.compared || left() < least() || over(); }
+  bool over() const { return limits.in_time && !limits.in_time(); }
   int64_t left() const { return std::max<int64_t>(0, limits.instructions - spent.instructions); }
   // Of one change among many: at least what a sample of 405B with all of it on NVMe has.
   int64_t share() const {
@@ -114,8 +115,10 @@ Answer BestThatFits(const v1::JobSpec& spec, const Budget& budget, int64_t instr
   if (!Hopeful(spec, budget, cost)) return {};
   const absl::StatusOr<Model> model = ReadModel(spec);
   if (!model.ok()) return {};
-  const SearchOptions options = {.first_fit = true, .instructions_max = instructions_max};
+  const SearchOptions options = {
+      .first_fit = true, .instructions_max = instructions_max, .in_time = cost->limits.in_time};
   absl::StatusOr<Searched> searched = SearchLayouts(spec, *model, budget, options, &cost->spent);
+  if (absl::IsDeadlineExceeded(searched.status())) return {.tried = Extent::kNot, .fitting = {}};
   if (!searched.ok()) return {};  // no layout respects the change
   Answer answer;
   const bool none_tried = searched->evaluated.empty();

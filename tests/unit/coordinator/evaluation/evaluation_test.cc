@@ -158,6 +158,25 @@ TEST(EvaluationTest, EndsWhereItIsToldTo) {
               Contains("The largest micro-batch was not looked for: its time was over."));
 }
 
+// A plan that is under way is left when time is over, whatever is asked between plans.
+TEST(EvaluationTest, EndsWithinAPlan) {
+  for (const int moments : {0, 3, 20}) {
+    int asked = 0;
+    const auto evaluation = EvaluateJob(Job(), MakeBudget(int64_t{3} << 30),
+                                        {.brief = false,
+                                         .goes_on = [] { return true; },
+                                         .in_time = [&] { return ++asked <= moments; },
+                                         .tell = {}});
+    ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+    EXPECT_FALSE(evaluation->complete());
+    EXPECT_NE(evaluation->planned().layout().micro_batch(), 0u);  // there in any case
+    EXPECT_THAT(evaluation->techniques().rbegin()->impossible(), HasSubstr("time was over"));
+    EXPECT_TRUE(evaluation->planned().micro_batch().at_least());
+    // No layout is compiled any more: each plan that is begun asks once and ends.
+    EXPECT_LE(asked, moments + 2 * evaluation->plans());
+  }
+}
+
 TEST(EvaluationTest, AWrongSpecIsRefusedAsByPlan) {
   v1::JobSpec spec = Job();
   spec.mutable_layout()->set_tp(3);
