@@ -47,7 +47,7 @@ const char kPictureStyle[] =
 svg text.ink { fill: #1b1f24; } svg text.head { fill: #1b1f24; font-weight: 600; }
 svg text.small { font-size: 10px; fill: #1b1f24; }
 svg text.title { font-size: 17px; font-weight: 600; fill: #1b1f24; }
-svg text.label { paint-order: stroke; stroke: #fff; stroke-width: 4px; }
+svg text.label { paint-order: stroke; stroke: #fff; stroke-width: 6px; stroke-linejoin: round; }
 rect.hover { fill: #000; fill-opacity: 0; } rect.hover:hover { fill-opacity: .1; }
 )";
 
