@@ -196,7 +196,7 @@ class GrpcConnection final : public Connection {
                                                " s; it may be stopped or busy: look at its log"));
   }
 
-  // Of a call of this name ("Drain").
+  // The error of a call; `call` is its name ("Drain").
   absl::Status FromGrpc(const grpc::Status& status, absl::string_view call) const {
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {

@@ -192,7 +192,7 @@ absl::Status AlignSlots(const v1::Program& program,
     }
   }
   bytes_left /= kNextToNothingPart;
-  // What is largest gets no more than it needs, and the rest follows it.
+  // The largest chains get the slots that they need, smaller ones adapt to them.
   std::stable_sort(chains.begin(), chains.end(), [](const Sized& a, const Sized& b) {
     return a.bytes * a.chain->slots > b.bytes * b.chain->slots;
   });

@@ -224,7 +224,7 @@ std::vector<SpecKey> LayoutKeys() {
        "contiguous: each buffer on the device in one piece of memory; pages: in one piece of "
        "addresses, of pages that may lie apart, where orders alone leave more than 1 % of the "
        "arena "
-       "unused; auto: on a CPU pages where orders alone leave more than 1 % and 1 MiB, on a GPU "
+       "unused; auto: on a CPU pages where orders alone leave more than 1 %, on a GPU "
        "only where the job does not fit its device without them"},
       {"layout.chunk_bytes",
        kBytes,
