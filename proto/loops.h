@@ -58,7 +58,7 @@ class LoopIndex {
 
 // After so many iterations all slots of the program are in their first places again; at most
 // kTurnMax, because two turns are looked at wherever a program is written out.
-inline constexpr int64_t kTurnMax = 64;
+inline constexpr int64_t kTurnMax = 128;
 int64_t TurnOf(const v1::Program& program);
 // How many iterations show all that there is to see of the program: every meeting of values in
 // buffers that are used in turn, and every wait for an earlier iteration.

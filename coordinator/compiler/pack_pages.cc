@@ -15,7 +15,7 @@ constexpr int64_t kLargePageBytes = int64_t{2} << 20;
 
 // Ceilings, in ten-thousandths over the bound.
 constexpr int64_t kCeilings[] = {50, 95, 100, 150, 200, 300, 400};
-// Of the sweep below one ceiling (about a nanosecond each).
+// The steps that the sweep below one ceiling may take, about a nanosecond each.
 constexpr int64_t kSteps = 300'000'000;
 
 // Whole pages, rising, below the `bytes` that one piece each takes.

@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
+#include <limits>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -16,6 +17,12 @@ namespace {
 
 // One part in so many of all values' bytes is next to nothing.
 constexpr int64_t kNextToNothingPart = 500;
+
+// The fewest slots, at least so many, that are in their first places again after a turn.
+int64_t SlotsOfTurn(int64_t turn, int64_t slots) {
+  while (turn % slots != 0) ++slots;
+  return slots;
+}
 
 std::vector<const v1::Operand*> OperandsOf(const v1::Instruction& instruction) {
   std::vector<const v1::Operand*> operands;
@@ -177,42 +184,37 @@ absl::StatusOr<RolledValues> FindValues(const v1::Program& program, const v1::Se
 
 absl::Status AlignSlots(const v1::Program& program,
                         std::vector<std::optional<RolledSequence>>* rolled) {
-  struct Sized {
-    RolledValues::Chain* chain;
-    int64_t bytes;  // of one value
-  };
-  std::vector<Sized> chains;
-  int64_t bytes_left = 0;
+  std::vector<RolledValues::Chain*> chains;
+  std::map<int64_t, int64_t> bytes;  // by slots that are needed: of one slot of all such chains
+  int64_t all_bytes = 0;
   for (std::optional<RolledSequence>& sequence : *rolled) {
     if (!sequence.has_value()) continue;
     for (RolledValues::Chain& chain : sequence->values.chains) {
       const auto buffer = static_cast<int>(chain.buffers.begin()->second);
-      chains.push_back({&chain, program.buffers(buffer).bytes()});
-      bytes_left += chains.back().bytes * chain.slots;
+      const int64_t of_slot = program.buffers(buffer).bytes();
+      chains.push_back(&chain);
+      bytes[chain.slots] += of_slot;
+      all_bytes += of_slot * chain.slots;
     }
   }
-  bytes_left /= kNextToNothingPart;
-  // The largest chains get the slots that they need, smaller ones adapt to them.
-  std::stable_sort(chains.begin(), chains.end(), [](const Sized& a, const Sized& b) {
-    return a.bytes * a.chain->slots > b.bytes * b.chain->slots;
-  });
-  int64_t turn = 1;
-  for (const auto& [chain, bytes] : chains) {
-    int64_t best = 0;
-    for (int64_t slots = chain->slots; slots <= kTurnMax; ++slots) {
-      const int64_t with = std::lcm(turn, slots);
-      if (with > kTurnMax) continue;
-      const bool is_cheap = (slots - chain->slots) * bytes <= bytes_left;
-      if (best == 0 || (is_cheap && with < std::lcm(turn, best))) best = slots;
-    }
-    if (best == 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(chain->slots, " values of one kind are in use at a time"));
-    }
-    bytes_left = std::max<int64_t>(0, bytes_left - (best - chain->slots) * bytes);
-    turn = std::lcm(turn, best);
-    chain->slots = static_cast<int>(best);
+  if (chains.empty()) return absl::OkStatus();
+  const int64_t needed = bytes.rbegin()->first;
+  if (needed > kTurnMax) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(needed, " values of one kind are in use at a time"));
   }
+  std::map<int64_t, int64_t> more;  // by turn: bytes that its slots take beyond what is needed
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int64_t turn = needed; turn <= kTurnMax; ++turn) {
+    for (const auto& [slots, of_slot] : bytes)
+      more[turn] += of_slot * (SlotsOfTurn(turn, slots) - slots);
+    least = std::min(least, more[turn]);
+  }
+  const int64_t most = least + all_bytes / kNextToNothingPart;
+  const auto turn = std::find_if(more.begin(), more.end(),
+                                 [most](const auto& one) { return one.second <= most; });
+  for (RolledValues::Chain* chain : chains)
+    chain->slots = static_cast<int>(SlotsOfTurn(turn->first, chain->slots));
   return absl::OkStatus();
 }
 

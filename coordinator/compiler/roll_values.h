@@ -61,8 +61,9 @@ struct RolledSequence {
 };
 
 // Gives chains more slots than they need, so that all slots are in their first places again after
-// few iterations (TurnOf in proto/loops.h): for as little memory as can be, and where that is next
-// to nothing for as few iterations as can be. FAILED_PRECONDITION when no slots do.
+// at most kTurnMax iterations (proto/loops.h), a turn. Of all turns it takes the shortest of those
+// that cost the least memory or next to nothing more. FAILED_PRECONDITION when a chain needs more
+// slots than the longest turn has iterations.
 absl::Status AlignSlots(const v1::Program& program,
                         std::vector<std::optional<RolledSequence>>* rolled);
 

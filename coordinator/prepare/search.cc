@@ -205,7 +205,7 @@ class Once {
            (options_.first_fit && whole > options_.instructions_max - trial_.instructions());
   }
 
-  // Where nothing fits. To say what is in the way it does not take all of a very long step.
+  // Nothing fits: a part of a very long step is enough to say what is in the way.
   absl::Status Look(Evaluated* sample) {
     if (LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses) {
       const absl::Status whole = Complete(sample);

@@ -68,14 +68,14 @@ Key KeyOf(const Product& p) {
           AlignmentOf(p.bias)};
 }
 
-// What cuBLASLt says of products of one kind.
+// The heuristic's answer for products of one kind.
 struct Answer {
   std::optional<cublasLtMatmulAlgo_t> algorithm;
   cublasStatus_t refusal = CUBLAS_STATUS_SUCCESS;  // why there is no algorithm
 };
 
-// Whether the status says something of the product, and would again. Others say something of the
-// moment (no memory, no library).
+// Whether cuBLASLt can never execute such a product. Other errors may be gone the next time (no
+// memory, no library).
 bool Refuses(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
          status == CUBLAS_STATUS_ARCH_MISMATCH;

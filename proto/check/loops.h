@@ -12,13 +12,15 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "proto/loops.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {
 
 inline constexpr int64_t kTripsMax = (int64_t{1} << 31) - 1;
-inline constexpr int64_t kBackWaitMax = 64;  // iterations
-inline constexpr int64_t kSlotMax = 64;      // values before or behind iteration 0
+// A value of so many iterations ago may be in use and waited for.
+inline constexpr int64_t kBackWaitMax = kTurnMax;  // iterations
+inline constexpr int64_t kSlotMax = kTurnMax;      // values before or behind iteration 0
 // What a rank counts on one stream in 31 bits.
 inline constexpr int64_t kPlayedMax = (int64_t{1} << 31) - 1;
 

@@ -3,11 +3,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/roll.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "coordinator/compiler/roll_values.h"
 #include "proto/loops.h"
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
@@ -134,6 +138,15 @@ TEST(RollTest, AnIterationOfADeepPipelineIsAsShortAsItCanBe) {
   }
 }
 
+// Its first stage has 72 micro-batches under way, and the tokens of one more.
+TEST(RollTest, APipelineOfManyStagesIsALoopThatTheCheckerTakes) {
+  const std::vector<v1::Program> programs =
+      CompileStages({.micro_batches = 250, .pipeline_parallel = 72, .sizes = {.layers = 72}});
+  for (const v1::Program& program : programs)
+    ASSERT_EQ(program.sequences(0).loops_size(), 1) << program.stage();
+  EXPECT_EQ(CheckPrograms(programs), absl::OkStatus());
+}
+
 TEST(RollTest, TheProgramDoesNotGrowWithItsMicroBatches) {
   TinyJob job = {.family = "llama", .data_parallel = 4, .micro_batches = 32, .zero_stage = 3};
   const v1::Program some = CompileTiny(job);
@@ -143,6 +156,35 @@ TEST(RollTest, TheProgramDoesNotGrowWithItsMicroBatches) {
   EXPECT_LE(many.ByteSizeLong(), some.ByteSizeLong() * 1.01);
   EXPECT_EQ(many.sequences(0).instructions_size(), some.sequences(0).instructions_size());
   EXPECT_EQ(many.sequences(0).loops(0).trips() - some.sequences(0).loops(0).trips(), 100'000u - 32);
+}
+
+// Chains of so many slots, with a value of so many bytes each, as AlignSlots leaves them.
+std::vector<int> Aligned(const std::vector<std::pair<int, int64_t>>& slots_and_bytes) {
+  v1::Program program;
+  std::vector<std::optional<compiler::RolledSequence>> rolled(1);
+  rolled[0].emplace();
+  for (const auto& [slots, bytes] : slots_and_bytes) {
+    compiler::RolledValues::Chain chain = {.slots = slots};
+    chain.buffers[0] = program.buffers_size();
+    program.add_buffers()->set_bytes(bytes);
+    rolled[0]->values.chains.push_back(chain);
+  }
+  if (!compiler::AlignSlots(program, &rolled).ok()) return {};
+  std::vector<int> aligned;
+  for (const auto& chain : rolled[0]->values.chains) aligned.push_back(chain.slots);
+  return aligned;
+}
+
+TEST(RollTest, SlotsAreAlignedForTheLeastMemory) {
+  EXPECT_THAT(Aligned({{11, 100}, {5, 100}, {2, 100}}), testing::ElementsAre(11, 5, 2));
+  // 182 iterations would do without more slots, 14 with one of the first, 104 with one of the
+  // second.
+  EXPECT_THAT(Aligned({{13, 100}, {7, 100}, {2, 100}}), testing::ElementsAre(14, 7, 2));
+  EXPECT_THAT(Aligned({{6, 100}, {3, 100}, {2, 100}}), testing::ElementsAre(6, 3, 2));
+  // Seven of one byte are next to nothing beside 8,000 and make a turn of 16 instead of 72.
+  EXPECT_THAT(Aligned({{8, 1000}, {9, 1}}), testing::ElementsAre(8, 16));
+  EXPECT_THAT(Aligned({{128, 1}, {1, 1000}}), testing::ElementsAre(128, 1));
+  EXPECT_THAT(Aligned({{129, 1}}), testing::IsEmpty());
 }
 
 TEST(RollTest, AStepOfFewMicroBatchesStaysStraight) {
