@@ -90,8 +90,9 @@ struct WrittenOut {
   int64_t left_out = 0;                     // iterations of each loop
 };
 
-// REQUIRES: LoopIndex can be made of every sequence; `leave_out` is a multiple as above and below
-// the trips of every loop.
+// REQUIRES: LoopIndex can be made of every sequence; `leave_out` is below the trips of every loop.
+// Where it is no multiple of the turn, values behind a loop lie elsewhere than those that the loop
+// leaves there: such a program says nothing about memory, only about order and time.
 WrittenOut WriteOut(const v1::Program& program, int64_t leave_out);
 
 }  // namespace terrace

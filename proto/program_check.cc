@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/program_check.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -69,24 +70,27 @@ absl::Status OfStage(absl::Span<const v1::Program> stages, size_t s, const absl:
 
 absl::Status CheckWithLoops(absl::Span<const v1::Program> stages) {
   RETURN_IF_ERROR(check::CheckLoopsAgree(stages));
-  const int64_t left_out = check::IterationsLeftOut(stages);
-  std::vector<check::Written> written;
-  std::vector<check::StageFacts> facts;
-  for (size_t s = 0; s < stages.size(); ++s) {
-    absl::StatusOr<check::Written> of_stage = WriteLoops(stages[s], left_out);
-    if (!of_stage.ok()) return OfStage(stages, s, of_stage.status());
-    written.push_back(*std::move(of_stage));
-    absl::StatusOr<check::StageFacts> of_written = CheckWritten(written.back());
-    if (!of_written.ok()) return OfStage(stages, s, of_written.status());
-    facts.push_back(*std::move(of_written));
-  }
+  const int64_t alike_left_out = check::IterationsLeftOutAlike(stages);
+  const bool sums = std::any_of(stages.begin(), stages.end(), [](const v1::Program& program) {
+    return check::SumsOverStagesInLoops(program);
+  });
   std::vector<v1::Program> programs;
-  std::vector<std::vector<check::WrittenSequence>> sequences;
-  for (check::Written& of_stage : written) {
-    programs.push_back(std::move(of_stage.program));
-    sequences.push_back(std::move(of_stage.sequences));
+  std::vector<check::StageFacts> facts;
+  check::WrittenAlike alike;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    absl::StatusOr<check::Written> own =
+        WriteLoops(stages[s], sums ? 0 : check::IterationsLeftOut(stages[s]));
+    if (!own.ok()) return OfStage(stages, s, own.status());
+    absl::StatusOr<check::StageFacts> of_own = CheckWritten(*own);
+    if (!of_own.ok()) return OfStage(stages, s, of_own.status());
+    facts.push_back(*std::move(of_own));
+    programs.push_back(std::move(own->program));
+    absl::StatusOr<check::Written> written = WriteLoops(stages[s], alike_left_out);
+    if (!written.ok()) return OfStage(stages, s, written.status());
+    alike.stages.push_back(std::move(written->program));
+    alike.written.push_back(std::move(written->sequences));
   }
-  return check::CheckJoint(programs, facts, sequences);
+  return check::CheckJoint(programs, facts, &alike);
 }
 
 }  // namespace
@@ -103,7 +107,7 @@ absl::Status CheckProgram(const v1::Program& program) {
   RETURN_IF_ERROR(CheckForm(program));
   if (!HasLoops(program)) return CheckStraight(program, nullptr).status();
   ASSIGN_OR_RETURN(const check::Written written,
-                   WriteLoops(program, check::IterationsLeftOut({&program, 1})));
+                   WriteLoops(program, check::IterationsLeftOut(program)));
   return CheckWritten(written).status();
 }
 
@@ -118,7 +122,7 @@ absl::Status CheckPrograms(absl::Span<const v1::Program> stages) {
     if (!of_stage.ok()) return OfStage(stages, s, of_stage.status());
     facts.push_back(*std::move(of_stage));
   }
-  return loops ? CheckWithLoops(stages) : check::CheckJoint(stages, facts, {});
+  return loops ? CheckWithLoops(stages) : check::CheckJoint(stages, facts, nullptr);
 }
 
 }  // namespace terrace

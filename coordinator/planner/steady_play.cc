@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -15,30 +14,26 @@
 namespace terrace {
 namespace {
 
-// What a turn takes one stream may differ from what it takes another by this part of it: seconds of
-// the whole step are then as exact.
+// What so many iterations take one stream may differ from what it takes another by this part of it:
+// seconds of the whole step are then as exact.
 constexpr double kSteady = 1e-5;
 // No play has more instructions than these in all stages.
 constexpr int64_t kPlayedMost = 200'000;
 
-struct Turns {
-  int64_t turn = 1;       // iterations after which all stages' slots are in their first places
-  int64_t leave_out = 0;  // of the shortest play
-};
+// Iterations by which the second play is longer than the first. What alternates from iteration to
+// iteration, between two or four times, say, is alike after so many.
+constexpr int64_t kFirstIterations = 16;
 
-Turns TurnsOf(absl::Span<const v1::Program> stages) {
-  Turns turns;
-  for (const v1::Program& program : stages) {
-    if (HasLoops(program)) turns.turn = std::lcm(turns.turn, TurnOf(program));
-  }
+// Iterations that the shortest play leaves out of each loop. Waits do not ask where values lie, so
+// it is no multiple of a turn of the slots.
+int64_t MostLeftOut(absl::Span<const v1::Program> stages) {
   std::optional<int64_t> least;
   for (const v1::Program& program : stages) {
     if (!HasLoops(program)) continue;
     const int64_t most = IterationsToLeaveOut(program);
     least = std::min(least.value_or(most), most);
   }
-  turns.leave_out = least.value_or(0) / turns.turn * turns.turn;
-  return turns;
+  return least.value_or(0);
 }
 
 // Instructions of an iteration of all loops of all stages.
@@ -150,7 +145,7 @@ void Conclude(Simulation* simulation) {
 
 absl::StatusOr<Simulation> PlayUntilSteady(absl::Span<const v1::Program> stages,
                                            std::string_view sequence, const PlayStep& play) {
-  const auto [turn, leave_out] = TurnsOf(stages);
+  const int64_t leave_out = MostLeftOut(stages);
   ASSIGN_OR_RETURN(Simulation shown, play(leave_out));
   int64_t played = 0;
   for (const SimulatedStage& stage : shown.stages)
@@ -158,7 +153,7 @@ absl::StatusOr<Simulation> PlayUntilSteady(absl::Span<const v1::Program> stages,
   const int64_t body = BodyInstructions(stages, sequence);
   Simulation longer = shown;
   int64_t left_out = leave_out;
-  for (int64_t more = turn; left_out > 0; more *= 2) {
+  for (int64_t more = kFirstIterations; left_out > 0; more *= 2) {
     more = std::min(more, left_out);
     const Simulation shorter = std::move(longer);
     ASSIGN_OR_RETURN(longer, play(left_out - more));

@@ -1,5 +1,5 @@
 // A step of loops, told from steps of fewer iterations: plays longer and longer ones until the
-// loops are steady, that is until a turn of the slots takes every stream of every stage the same
+// loops are steady, that is until as many iterations take every stream of every stage the same
 // time, and then multiplies what the last play has more than the one before.
 //
 // Pure and thread-safe.

@@ -240,7 +240,7 @@ absl::Status CheckChannelStreams(const v1::Program& program, const v1::Sequence&
 }
 
 absl::Status CheckJoint(absl::Span<const v1::Program> stages, const std::vector<StageFacts>& facts,
-                        const AllWritten& written) {
+                        const WrittenAlike* alike) {
   RETURN_IF_ERROR(CheckAgree(stages));
   RETURN_IF_ERROR(CheckState(stages, facts));
   RETURN_IF_ERROR(CheckLoads(stages, facts));
@@ -249,7 +249,8 @@ absl::Status CheckJoint(absl::Span<const v1::Program> stages, const std::vector<
     return Refuse("stage ", s, ": what it receives is ", facts[s].transfers_in_parts ? "" : "not ",
                   "split over the axis TENSOR, with stage 0 it is the other way round");
   }
-  RETURN_IF_ERROR(CheckTermination(stages, written));
+  RETURN_IF_ERROR(alike == nullptr ? CheckTermination(stages)
+                                   : CheckTermination(alike->stages, alike->written));
   return CheckStageSums(stages, facts);
 }
 

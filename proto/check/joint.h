@@ -27,9 +27,16 @@ namespace terrace::check {
 // By stage and sequence: what of it was written out; empty when no stage has loops.
 using AllWritten = std::vector<std::vector<WrittenSequence>>;
 
-// REQUIRES: each program, without loops, passed the local checks, which gave `facts`.
+// The same stages, as many iterations of each loop written out in all of them.
+struct WrittenAlike {
+  std::vector<v1::Program> stages;
+  AllWritten written;
+};
+
+// REQUIRES: each program, without loops, passed the local checks, which gave `facts`. `alike` is
+// null where no stage had loops.
 absl::Status CheckJoint(absl::Span<const v1::Program> stages, const std::vector<StageFacts>& facts,
-                        const AllWritten& written);
+                        const WrittenAlike* alike);
 
 // Of programs with loops, not written out: all stages have them, of as many micro-batches an
 // iteration, and in each as many messages of every channel. So leaving out as many iterations of

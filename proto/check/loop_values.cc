@@ -238,6 +238,18 @@ absl::Status CheckLoopValues(const v1::Program& program, const v1::Sequence& seq
   return ValueChecker(program, sequence).Run();
 }
 
+int64_t FarthestSlot(const v1::Sequence& sequence) {
+  int64_t farthest = 0;
+  const auto note = [&](const v1::Operand& operand) {
+    if (operand.slots() > 0) farthest = std::max(farthest, std::abs(int64_t{operand.slot()}));
+  };
+  for (const v1::Instruction& instruction : sequence.instructions()) {
+    for (const v1::Operand& operand : instruction.operands()) note(operand);
+    if (instruction.compute().has_workspace()) note(instruction.compute().workspace());
+  }
+  return farthest;
+}
+
 int64_t SlottedValues(const v1::Sequence& sequence, const v1::Loop& loop) {
   std::set<uint32_t> first;
   const auto note = [&](const v1::Operand& operand) {

@@ -17,6 +17,9 @@ namespace terrace::check {
 // touches values of few iterations before and after; rows of arrays are those of the micro-batch.
 absl::Status CheckLoopValues(const v1::Program& program, const v1::Sequence& sequence);
 
+// How far before or behind iteration 0 the values lie that its operands name, at most.
+int64_t FarthestSlot(const v1::Sequence& sequence);
+
 // How many values each iteration makes anew, at most.
 int64_t SlottedValues(const v1::Sequence& sequence, const v1::Loop& loop);
 

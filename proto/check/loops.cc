@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "proto/check/loop_values.h"
 #include "proto/check/refuse.h"
 #include "proto/check/structure.h"
+#include "proto/grid.h"
 #include "proto/loops.h"
 #include "proto/sequences.h"
 
@@ -163,20 +163,54 @@ absl::Status CheckLoops(const v1::Program& program) {
   return absl::OkStatus();
 }
 
-int64_t IterationsLeftOut(absl::Span<const v1::Program> stages) {
-  int64_t turn = 1, shows = 0, trips = kTripsMax;
+namespace {
+
+int64_t FewestTrips(const v1::Program& program) {
+  int64_t trips = kTripsMax;
+  for (const v1::Sequence& sequence : program.sequences()) {
+    if (IsTrain(sequence.name()) && sequence.loops_size() == 0) return 0;
+    for (const v1::Loop& loop : sequence.loops()) trips = std::min(trips, int64_t{loop.trips()});
+  }
+  return trips;
+}
+
+}  // namespace
+
+int64_t IterationsLeftOutAlike(absl::Span<const v1::Program> stages) {
+  int64_t back = 0, trips = kTripsMax;
   for (const v1::Program& program : stages) {
-    turn = std::lcm(turn, TurnOf(program));
-    if (turn > kTripsMax) return 0;
-    shows = std::max(shows, IterationsThatShow(program));
+    trips = std::min(trips, FewestTrips(program));
     for (const v1::Sequence& sequence : program.sequences()) {
-      if (IsTrain(sequence.name()) && sequence.loops_size() == 0) return 0;
-      for (const v1::Loop& loop : sequence.loops()) trips = std::min(trips, int64_t{loop.trips()});
+      for (const v1::Instruction& instruction : sequence.instructions()) {
+        for (const v1::BackWait& wait : instruction.back_waits())
+          back = std::max(back, int64_t{wait.iterations()});
+      }
     }
   }
   // Stages may be ahead of one another by an iteration for each that lies between them.
-  if (stages.size() > 1) shows += 2 * static_cast<int64_t>(stages.size());
-  return std::max<int64_t>(0, trips - shows) / turn * turn;
+  const int64_t shows = back + 3 + 2 * static_cast<int64_t>(stages.size());
+  return std::max<int64_t>(0, trips - shows);
+}
+
+int64_t IterationsLeftOut(const v1::Program& program) {
+  const int64_t turn = TurnOf(program);
+  return std::max<int64_t>(0, FewestTrips(program) - IterationsThatShow(program)) / turn * turn;
+}
+
+bool SumsOverStagesInLoops(const v1::Program& program) {
+  for (const v1::Sequence& sequence : program.sequences()) {
+    for (const v1::Loop& loop : sequence.loops()) {
+      for (uint32_t i = loop.first(); i < loop.first() + loop.count(); ++i) {
+        const v1::Instruction& instruction = sequence.instructions(static_cast<int>(i));
+        if (instruction.kind_case() == v1::Instruction::kCollective &&
+            HasAxis(program.groups(static_cast<int>(instruction.collective().group())),
+                    v1::PIPELINE)) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
 }
 
 absl::Status CheckWrittenSize(const v1::Program& program, int64_t left_out) {
@@ -185,8 +219,8 @@ absl::Status CheckWrittenSize(const v1::Program& program, int64_t left_out) {
     for (const v1::Loop& loop : sequence.loops()) {
       const int64_t more = int64_t{loop.trips()} - left_out - 1;
       instructions += more * loop.count();
-      // At most one for each operand, and these are of few buffers.
-      values += (more + 4 * kSlotMax) * SlottedValues(sequence, loop);
+      // One for each iteration and for each before and behind them that some operand names.
+      values += (more + 1 + 2 * FarthestSlot(sequence)) * SlottedValues(sequence, loop);
     }
     if (instructions > kInstructionsMax || values > kBuffersMax) {
       return Refuse("sequence '", sequence.name(), "': the iterations that must be looked at have ",

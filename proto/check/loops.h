@@ -28,10 +28,18 @@ inline constexpr int64_t kPlayedMax = (int64_t{1} << 31) - 1;
 // written out.
 absl::Status CheckLoops(const v1::Program& program);
 
-// How many iterations all loops of all stages may leave out alike: those that are left show each
-// meeting of values in the slots, and how stages wait for one another. REQUIRES: CheckLoops passed
-// for each.
-int64_t IterationsLeftOut(absl::Span<const v1::Program> stages);
+// How many iterations all loops of all stages may leave out alike, so that those that are left show
+// how stages wait for one another. Waits do not ask where values lie, so this is no multiple of a
+// turn. REQUIRES: CheckLoops passed for each, here and below.
+int64_t IterationsLeftOutAlike(absl::Span<const v1::Program> stages);
+
+// How many the loops of a stage may leave out, so that those that are left show each meeting of
+// values in the slots.
+int64_t IterationsLeftOut(const v1::Program& program);
+
+// Whether ranks of several stages sum something in an iteration: sums are compared over the stages,
+// one by one, and none may be left out.
+bool SumsOverStagesInLoops(const v1::Program& program);
 
 // Written out so, the sequences stay within the limits of structure.h.
 absl::Status CheckWrittenSize(const v1::Program& program, int64_t left_out);

@@ -138,6 +138,17 @@ TEST(RollTest, AnIterationOfADeepPipelineIsAsShortAsItCanBe) {
   }
 }
 
+// Turns of twelve stages have a common multiple of many thousands.
+TEST(RollTest, LongStepsOfDeepPipelinesAreCheckedAsFastAsShortOnes) {
+  for (const char* schedule : {"1f1b", "zb-h1", "zbv", "interleaved"}) {
+    const TinyJob job = {.micro_batches = 120'000,
+                         .pipeline_parallel = 12,
+                         .schedule = schedule,
+                         .sizes = {.layers = 24}};
+    EXPECT_EQ(CheckPrograms(CompileStages(job)), absl::OkStatus()) << schedule;
+  }
+}
+
 // Its first stage has 72 micro-batches under way, and the tokens of one more.
 TEST(RollTest, APipelineOfManyStagesIsALoopThatTheCheckerTakes) {
   const std::vector<v1::Program> programs =
