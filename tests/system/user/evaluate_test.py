@@ -76,6 +76,7 @@ class EvaluateTest(ServiceTest):
         return {key: int(value) if str(value).isdigit() else value for key, value in settings.items()}
 
     def test_sizes_and_rows_are_what_plan_says(self):
+        self.keep_profile()
         evaluation = self.evaluate(self.job(TIGHT)).json()
         self.assertTrue(evaluation["complete"])
         none, planned = evaluation["none"], evaluation["planned"]
@@ -154,6 +155,7 @@ class EvaluateTest(ServiceTest):
         self.assertGreaterEqual(narrowest, COLUMN_PIXELS, page.name)
 
     def test_a_coordinator_evaluates_for_its_workers(self):
+        self.keep_profile()
         self.start_coordinator()
         self.start_worker("one")
         job, page = self.job(TIGHT), self.folder / "page.html"
