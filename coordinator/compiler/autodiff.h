@@ -29,11 +29,14 @@ namespace terrace::compiler {
 // Of one micro-batch over one chunk. Thread-compatible.
 class BackwardPass {
  public:
-  BackwardPass(ParameterGradients* parameters, bool put_off_weights, Builder* builder)
+  // `brought`: of the passes of other micro-batches over the chunk, or null (recompute.h).
+  BackwardPass(ParameterGradients* parameters, bool put_off_weights, BroughtAgain* brought,
+               Builder* builder)
       : parameters_(*parameters),
         builder_(*builder),
         activations_(builder),
-        put_off_weights_(put_off_weights) {}
+        put_off_weights_(put_off_weights),
+        brought_(brought) {}
 
   // The gradient of `value` is in `gradient`, which this pass may overwrite.
   void Seed(Slice value, Slice gradient) { activations_.Share(value, gradient); }
@@ -69,6 +72,7 @@ class BackwardPass {
   Builder& builder_;
   ActivationGradients activations_;
   const bool put_off_weights_;
+  BroughtAgain* const brought_;
   std::vector<Node> put_off_;
   std::map<int, int> before_gelu_;
 };

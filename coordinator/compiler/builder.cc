@@ -63,6 +63,7 @@ void Builder::Output(v1::OutputKind kind, Slice operand, std::string text) {
 void Builder::Repeat(Node node) {
   node.phase = phase;
   node.mark = mark_;
+  node.turn = turn_;
   node.pass = pass_;
   nodes().push_back(std::move(node));
 }
@@ -77,6 +78,7 @@ void Builder::Stamp(Node* node) const {
   node->layer = layer;
   node->micro_batch = micro_batch;
   node->mark = mark_;
+  node->turn = turn_;
   node->pass = pass_;
   node->has_rule = has_rule;
   node->fetch = fetch;

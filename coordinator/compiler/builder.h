@@ -26,6 +26,7 @@ class Builder {
   int micro_batch = kNone;
   bool has_rule = true;
   int fetch = kNone;
+  bool goes_on = false;  // layers begin that an earlier micro-batch has just been through
   std::vector<Node>* record = nullptr;
   std::vector<Node>* divert = nullptr;  // where to append instead, when set
 
@@ -36,7 +37,10 @@ class Builder {
   // A layer of a pass, or the head, begins: the distances that prefetching and the reuse of memory
   // across streams are measured in. What takes no time, as looking up rows does, is no layer: it
   // would hide nothing.
-  void Mark() { ++mark_; }
+  void Mark() {
+    ++mark_;
+    if (!goes_on) ++turn_;
+  }
   int mark() const { return mark_; }
   // A pass of a micro-batch over a model chunk begins.
   void MarkPass() { ++pass_; }
@@ -80,6 +84,7 @@ class Builder {
   Graph* graph_;
   int sequence_;
   int mark_ = 0;
+  int turn_ = 0;
   int pass_ = 0;
 };
 

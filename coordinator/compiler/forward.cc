@@ -40,7 +40,7 @@ Slice Forward::Embedding(Slice tokens) {
 
 Slice Forward::Layer(int layer, Slice x) {
   builder_.Mark();
-  weights_.Forget();
+  ForgetWeights();
   builder_.layer = layer;
   const Slice y = Mlp(Attention(x));
   builder_.layer = kNone;
@@ -49,7 +49,7 @@ Slice Forward::Layer(int layer, Slice x) {
 
 Slice Forward::Hidden(Slice x) {
   builder_.Mark();
-  weights_.Forget();
+  ForgetWeights();
   return EnterRegion(Norm(x, TensorRole::kFinalNorm, TensorRole::kFinalNormBias, "final_norm"),
                      "final_norm");
 }

@@ -46,14 +46,16 @@ struct BatchSlices {
 
 class Forward {
  public:
-  // Everything is borrowed.
+  // Everything is borrowed. `keeps_weights`: what is brought to the device for one micro-batch is
+  // there for the next ones as well; else each layer brings its own.
   Forward(const Model& model, const Parameters& parameters, const Parallel& parallel,
-          const ForwardOptions& options, Builder* builder)
+          const ForwardOptions& options, bool keeps_weights, Builder* builder)
       : config_(model.config),
         parameters_(parameters),
         parallel_(parallel),
         options_(options),
         builder_(*builder),
+        keeps_weights_(keeps_weights),
         weights_(parameters, parallel, options.chunk_bytes, builder) {}
 
   // Rows of the residual stream on this rank.
@@ -93,6 +95,9 @@ class Forward {
 
   // forward.cc
   Slice Weight(TensorRole role) { return weights_.Of(role, builder_.layer); }
+  void ForgetWeights() {
+    if (!keeps_weights_) weights_.Forget();
+  }
   Slice Activation(const std::string& name, int64_t rows, int64_t columns);
   Slice Statistic(const std::string& name, const Dims& dims);
   int64_t tokens() const { return options_.batch * local_sequence(); }
@@ -149,6 +154,7 @@ class Forward {
   const Parallel& parallel_;
   const ForwardOptions options_;
   Builder& builder_;
+  const bool keeps_weights_;
   Weights weights_;
 };
 

@@ -37,7 +37,7 @@ std::vector<int> Forward::HeadTiles() const {
 // A head in tiles is brought tile by tile for each chunk of rows, so that it is never whole. A head
 // in one piece is brought once for all chunks.
 void Forward::ForgetTiles() {
-  if (HeadTiles().size() > 1) weights_.Forget();
+  if (HeadTiles().size() > 1) ForgetWeights();
 }
 
 // Otherwise one op makes the loss and its gradient without ever holding all logits.

@@ -113,11 +113,18 @@ struct Node {
   int micro_batch = kNone;
   std::string text;
   int mark = 0;            // how many layers of passes began before it (Builder::Mark)
+  int turn = 0;            // as mark, but further micro-batches over the same layers do not count
   int pass = 0;            // how many passes of micro-batches began before it
   int fetch = kNone;       // nodes of one number bring one value to the device (fetch.h)
   bool has_rule = true;    // false: part of a larger operation that has the backward rule
   int stream = 0;          // set by streams.h
   std::vector<int> waits;  // set by streams.h
+
+  struct Standing {
+    int mark = 0, turn = 0, pass = 0;
+  };
+  Standing standing() const { return {mark, turn, pass}; }
+  void StandAt(const Standing& at) { mark = at.mark, turn = at.turn, pass = at.pass; }
 
   const Compute* compute() const { return std::get_if<Compute>(&what); }
   const Collective* collective() const { return std::get_if<Collective>(&what); }

@@ -11,13 +11,12 @@ namespace terrace::compiler {
 void Insertions::Apply(std::vector<Node>* nodes) {
   std::vector<Node> result;
   for (size_t i = 0; i < nodes->size(); ++i) {
-    const int mark = (*nodes)[i].mark, pass = (*nodes)[i].pass;
+    const Node::Standing standing = (*nodes)[i].standing();
     result.push_back(std::move((*nodes)[i]));
     const auto inserted = after_.find(i);
     if (inserted == after_.end()) continue;
     for (Node& node : inserted->second) {
-      node.mark = mark;
-      node.pass = pass;
+      node.StandAt(standing);
       result.push_back(std::move(node));
     }
   }
@@ -33,9 +32,9 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
   // By the index before which it goes. Inputs stay in front of everything.
   std::map<size_t, std::vector<size_t>> ahead;
   std::vector<bool> moves(nodes->size(), false);
-  std::map<int, size_t> first_with_mark, first_with_pass;
+  std::map<int, size_t> first_with_turn, first_with_pass;
   for (size_t i = nodes->size(); i-- > 0;) {
-    first_with_mark[(*nodes)[i].mark] = i;
+    first_with_turn[(*nodes)[i].turn] = i;
     first_with_pass[(*nodes)[i].pass] = i;
   }
   const size_t after_inputs =
@@ -47,7 +46,7 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
     if (transfer != nullptr && transfer->kind == v1::RECEIVE) {
       target = first_with_pass.lower_bound(node.pass - 1)->second;
     } else if (GathersWeights(graph, node)) {
-      target = first_with_mark.lower_bound(node.mark - 1)->second;
+      target = first_with_turn.lower_bound(node.turn - 1)->second;
     }
     target = std::max(target, after_inputs);
     if (target >= i) continue;
@@ -63,6 +62,7 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
     for (size_t k : ahead[i]) {
       Node& node = (*nodes)[k];
       node.mark = std::min(node.mark, (*nodes)[i].mark);
+      node.turn = std::min(node.turn, (*nodes)[i].turn);
       node.pass = std::min(node.pass, (*nodes)[i].pass);
       result.push_back(node);
     }

@@ -46,8 +46,10 @@ std::map<int, std::vector<Bout>> FindBouts(const Graph& graph, const std::vector
       const int root = slice.value;
       if (graph.values[root].lifetime != v1::STEP) continue;
       std::vector<Bout>& own = bouts[root];
-      const bool goes_on =
-          !own.empty() && nodes[i].mark <= nodes[own.back().nodes.back()].mark + kStayMarks;
+      // What is no activation serves all micro-batches that go through the same layers.
+      const bool by_turns = graph.values[root].cls != v1::ACTIVATION;
+      const auto when = [&](size_t node) { return by_turns ? nodes[node].turn : nodes[node].mark; };
+      const bool goes_on = !own.empty() && when(i) <= when(own.back().nodes.back()) + kStayMarks;
       if (!goes_on) own.emplace_back();
       if (own.back().nodes.empty() || own.back().nodes.back() != i) own.back().nodes.push_back(i);
       if (!Writes(nodes[i], static_cast<int>(k))) continue;
@@ -95,12 +97,12 @@ class Leaver {
   void Apply() {
     std::vector<Node> result;
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      const int mark = nodes_[i].mark, pass = nodes_[i].pass;
+      const Node::Standing standing = nodes_[i].standing();
       const auto insert = [&](std::map<size_t, std::vector<Node>>* inserted) {
         const auto it = inserted->find(i);
         if (it == inserted->end()) return;
         for (Node& node : it->second) {
-          node.mark = mark, node.pass = pass;
+          node.StandAt(standing);
           result.push_back(std::move(node));
         }
       };

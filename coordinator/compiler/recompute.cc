@@ -59,13 +59,16 @@ bool IsCheap(const Node& node) {
 
 class Repeater {
  public:
-  Repeater(const Segment& segment, Builder* builder)
-      : segment_(segment), builder_(*builder), graph_(builder->graph()) {}
+  Repeater(const Segment& segment, BroughtAgain* brought, Builder* builder)
+      : segment_(segment), brought_(brought), builder_(*builder), graph_(builder->graph()) {}
 
   std::vector<Node> Run() {
     const std::vector<bool> repeated = Choose();
+    if (brought_ != nullptr) renamed_ = *brought_;
     for (size_t i = 0; i < segment_.nodes.size(); ++i) {
-      if (repeated[i]) RenameWritten(segment_.nodes[i]);
+      if (!repeated[i]) continue;
+      RenameWritten(segment_.nodes[i]);
+      if (brought_ != nullptr && Brings(segment_.nodes[i])) NoteBrought(segment_.nodes[i]);
     }
     builder_.phase = v1::RECOMPUTE;
     const size_t begin = builder_.nodes().size();
@@ -81,13 +84,17 @@ class Repeater {
       }
       seen.push_back(std::move(node));
     }
-    BringTilesAgain(begin, &seen);
+    if (brought_ == nullptr) BringTilesAgain(begin, &seen);
     return seen;
   }
 
  private:
+  bool Brings(const Node& node) const {
+    return node.fetch != kNone || GathersWeights(graph_, node);
+  }
+
   bool MayRepeat(const Node& node) const {
-    if (node.fetch != kNone || GathersWeights(graph_, node)) return true;
+    if (Brings(node)) return true;
     if (std::holds_alternative<EnterTensorParallel>(node.what) ||
         std::holds_alternative<RingAttention>(node.what)) {
       return false;
@@ -160,6 +167,14 @@ class Repeater {
     }
   }
 
+  void NoteBrought(const Node& node) {
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      if (!Writes(node, static_cast<int>(k))) continue;
+      const int root = RootOf(node.operands[k]);
+      brought_->emplace(root, renamed_.at(root));
+    }
+  }
+
   // Tiles that repeated products have used come once more for the backward rules: between the two
   // uses lie all other tiles of the layer. Where they come is PlaceFetches'.
   void BringTilesAgain(size_t begin, std::vector<Node>* seen) {
@@ -207,6 +222,7 @@ class Repeater {
   }
 
   const Segment& segment_;
+  BroughtAgain* const brought_;
   Builder& builder_;
   Graph& graph_;
   std::map<int, int> renamed_;
@@ -246,8 +262,8 @@ std::vector<SegmentPlan> PlanSegments(const v1::Layout& layout, const ChunkRange
   return plan;
 }
 
-std::vector<Node> Repeat(const Segment& segment, Builder* builder) {
-  return Repeater(segment, builder).Run();
+std::vector<Node> Repeat(const Segment& segment, BroughtAgain* brought, Builder* builder) {
+  return Repeater(segment, brought, builder).Run();
 }
 
 }  // namespace terrace::compiler

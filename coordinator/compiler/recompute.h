@@ -14,13 +14,15 @@
 //   every, sqrt, full  groups of k, about sqrt(L), or all layers of a chunk keep their first input
 //              only (Chen et al. 2016, arXiv 1604.06174)
 //
-// Weights gathered for one use (ZeRO-3) are always gathered again.
+// Weights that are brought for a use, gathered (ZeRO-3) or from another tier, are always brought
+// again: once a pass, or once for all micro-batches that pass a chunk one after the other.
 //
 // Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -46,8 +48,12 @@ struct Segment {
   std::vector<Node> nodes;  // as recorded
 };
 
+// Weights as the forward passes over a chunk brought them -> as its backward passes do: values.
+using BroughtAgain = std::map<int, int>;
+
 // Appends what must be computed again and returns the segment's nodes as its backward rules should
-// see them.
-std::vector<Node> Repeat(const Segment& segment, Builder* builder);
+// see them. `brought`, unless null: what earlier segments brought is there, and what this one
+// brings is added to it.
+std::vector<Node> Repeat(const Segment& segment, BroughtAgain* brought, Builder* builder);
 
 }  // namespace terrace::compiler

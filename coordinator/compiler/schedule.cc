@@ -31,6 +31,19 @@ Passes Gpipe(const ScheduleShape& shape) {
   return passes;
 }
 
+// Breadth-first (Lamy-Poirier 2022, arXiv 2211.05953): every micro-batch goes through a chunk
+// before the first goes through the next one, and back likewise.
+Passes BreadthFirst(const ScheduleShape& shape) {
+  Passes passes;
+  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+    for (int k = 0; k < shape.micro_batches; ++k) Append(PassKind::kForward, k, chunk, &passes);
+  }
+  for (int chunk = shape.chunks; chunk-- > 0;) {
+    for (int k = 0; k < shape.micro_batches; ++k) Append(PassKind::kBackward, k, chunk, &passes);
+  }
+  return passes;
+}
+
 // A stage runs ahead by the stages that follow it, then alternates.
 Passes OneForwardOneBackward(const ScheduleShape& shape, int stage) {
   const int ahead = std::min(shape.micro_batches, shape.stages - stage - 1);
@@ -140,6 +153,7 @@ Passes StageList(const ScheduleShape& shape, int stage) {
   if (shape.name == "1f1b") return OneForwardOneBackward(shape, stage);
   if (shape.name == "interleaved") return Interleaved(shape, stage);
   if (shape.name == "zb-h1") return ZeroBubbleH1(shape, stage);
+  if (shape.name == kBreadthFirst) return BreadthFirst(shape);
   return ZeroBubbleV(shape, stage).Make();
 }
 
@@ -152,17 +166,19 @@ absl::Status CheckChunks(const ScheduleShape& shape) {
   if (shape.name == "interleaved") {
     return shape.chunks >= 2 ? absl::OkStatus() : refuse("2 or more; 1 is schedule '1f1b'");
   }
+  if (shape.name == kBreadthFirst)
+    return shape.chunks >= 1 ? absl::OkStatus() : refuse("1 or more");
   if (shape.name == "zbv") return shape.chunks == 2 ? absl::OkStatus() : refuse("2");
   return shape.chunks == 1 ? absl::OkStatus() : refuse("1; try schedule 'interleaved'");
 }
 
 absl::Status Check(const ScheduleShape& shape) {
-  constexpr std::array<std::string_view, 5> kNames = {"gpipe", "1f1b", "interleaved", "zb-h1",
-                                                      "zbv"};
+  constexpr std::array<std::string_view, 6> kNames = {"gpipe", "1f1b", "interleaved",
+                                                      "zb-h1", "zbv",  kBreadthFirst};
   if (std::find(kNames.begin(), kNames.end(), shape.name) == kNames.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("layout.schedule: got '", shape.name,
-                     "', must be one of gpipe, 1f1b, interleaved, zb-h1, zbv"));
+                     "', must be one of gpipe, 1f1b, interleaved, zb-h1, zbv, breadth_first"));
   }
   if (shape.stages < 1) {
     return absl::InvalidArgumentError(

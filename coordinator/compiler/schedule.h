@@ -45,9 +45,9 @@ struct Pass {
 };
 
 struct ScheduleShape {
-  std::string name;  // "gpipe", "1f1b", "interleaved", "zb-h1", "zbv"
+  std::string name;  // "gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "breadth_first"
   int stages = 1;
-  int chunks = 1;  // a stage: 1, except interleaved (2 or more) and zbv (2)
+  int chunks = 1;  // a stage: 1, except breadth_first (any), interleaved (2 or more) and zbv (2)
   int micro_batches = 1;
 };
 
@@ -79,6 +79,10 @@ std::optional<Place> ProducerOf(const ScheduleShape& shape, int stage, const Pas
 // stage.
 std::vector<int> SendsRetire(const ScheduleShape& shape, int stage,
                              const std::vector<Pass>& passes);
+
+// The schedule in which all micro-batches go through a chunk in one run: what the chunk's passes
+// have in common comes and goes once a run.
+inline constexpr std::string_view kBreadthFirst = "breadth_first";
 
 // True when the schedule splits backward passes.
 bool SplitsBackward(std::string_view name);

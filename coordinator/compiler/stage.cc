@@ -2,6 +2,8 @@
 #include "coordinator/compiler/stage.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -31,13 +33,16 @@ bool StageContext::HasLast() const {
 }
 
 ParameterGradients& GradientScopes::Of(int micro_batch, int chunk) {
-  const std::pair<int, int> pass =
-      parallel_.zero >= 2 ? std::pair(micro_batch, chunk) : std::pair(0, 0);
+  std::pair<int, int> pass = {0, 0};
+  std::string name;
+  if (parallel_.zero >= 2) {
+    pass = {in_runs_ ? 0 : micro_batch, chunk};
+    name = in_runs_ ? absl::StrCat("chunk", chunk, ".") : absl::StrCat("mb", micro_batch, ".");
+  }
   const auto [it, is_new] = by_pass_.try_emplace(pass, scopes_.size());
   if (is_new) {
-    scopes_.push_back(std::make_unique<ParameterGradients>(
-        parameters_, parallel_.zero > 0,
-        parallel_.zero >= 2 ? absl::StrCat("mb", micro_batch, ".") : ""));
+    scopes_.push_back(
+        std::make_unique<ParameterGradients>(parameters_, parallel_.zero > 0, std::move(name)));
   }
   return *scopes_[it->second];
 }
@@ -54,6 +59,17 @@ void StagePasses::Record(Recompute recompute, bool keep, Flight* flight, F appen
   append();
   builder_.record = nullptr;
   flight->segments.back().nodes = std::move(nodes);
+}
+
+void StagePasses::BeginPass(v1::Phase phase, int chunk) {
+  const std::pair<v1::Phase, int> run = {phase, chunk};
+  builder_.goes_on = context_.InRuns() && run_ == run;
+  builder_.MarkPass();
+  builder_.phase = phase;
+  run_ = run;
+  if (builder_.goes_on) return;
+  forward_.reset();
+  brought_.clear();
 }
 
 // Evaluation runs no passes of the schedule, and holds what it sends to the end.
@@ -86,11 +102,13 @@ void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batc
   const int model_chunk = ModelChunk(context_.shape, context_.stage, chunk);
   const ChunkRange& layers = context_.chunks[model_chunk];
   const bool keep = gradients != nullptr;
-  builder_.MarkPass();
-  builder_.phase = v1::FORWARD;
+  BeginPass(v1::FORWARD, chunk);
   builder_.micro_batch = micro_batch;
-  Forward forward(context_.model, context_.parameters, context_.parallel, forward_options_,
-                  &builder_);
+  if (!forward_) {
+    forward_.emplace(context_.model, context_.parameters, context_.parallel, forward_options_,
+                     /*keeps_weights=*/context_.InRuns(), &builder_);
+  }
+  Forward& forward = *forward_;
   Flight& flight = FlightOf(micro_batch, chunk);
   Slice x;
   if (layers.first) {
@@ -123,11 +141,10 @@ absl::Status StagePasses::RunBackward(int micro_batch, int chunk, bool put_off_w
                                       ParameterGradients* gradients) {
   const int model_chunk = ModelChunk(context_.shape, context_.stage, chunk);
   const ChunkRange& layers = context_.chunks[model_chunk];
-  builder_.MarkPass();
-  builder_.phase = v1::BACKWARD;
+  BeginPass(v1::BACKWARD, chunk);
   builder_.micro_batch = micro_batch;
   Flight& flight = FlightOf(micro_batch, chunk);
-  BackwardPass pass(gradients, put_off_weights, &builder_);
+  BackwardPass pass(gradients, put_off_weights, context_.InRuns() ? &brought_ : nullptr, &builder_);
   pass.Seed(flight.output,
             layers.last ? flight.doutput : GradientFrom(micro_batch, model_chunk, flight.output));
   RETURN_IF_ERROR(pass.Run(flight.segments));

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct StageContext {
   std::vector<int> retire;         // of the passes of "train" (SendsRetire in schedule.h)
 
   const ChunkRange& ChunkOf(int chunk) const { return chunks[ModelChunk(shape, stage, chunk)]; }
+  // All micro-batches pass a chunk one after the other (kBreadthFirst).
+  bool InRuns() const { return shape.name == kBreadthFirst; }
   bool HasFirst() const;
   bool HasLast() const;
 };
@@ -37,8 +40,9 @@ struct StageContext {
 // The gradients of a step, by scope (parameter_gradients.h).
 class GradientScopes {
  public:
-  GradientScopes(const Parameters& parameters, const Parallel& parallel)
-      : parameters_(parameters), parallel_(parallel) {}
+  // `in_runs`: all micro-batches pass a chunk one after the other, and share what is reduced then.
+  GradientScopes(const Parameters& parameters, const Parallel& parallel, bool in_runs)
+      : parameters_(parameters), parallel_(parallel), in_runs_(in_runs) {}
 
   ParameterGradients& Of(int micro_batch, int chunk);
   const std::vector<std::unique_ptr<ParameterGradients>>& all() const { return scopes_; }
@@ -46,6 +50,7 @@ class GradientScopes {
  private:
   const Parameters& parameters_;
   const Parallel& parallel_;
+  const bool in_runs_;
   std::map<std::pair<int, int>, size_t> by_pass_;
   std::vector<std::unique_ptr<ParameterGradients>> scopes_;
 };
@@ -74,6 +79,8 @@ class StagePasses {
     std::vector<Node> put_off;
   };
 
+  // A run of passes over one chunk in one direction begins, or goes on.
+  void BeginPass(v1::Phase phase, int chunk);
   int DoneBy() const;
   Flight& FlightOf(int micro_batch, int chunk) { return flights_[{micro_batch, chunk}]; }
   // Runs `append` as one segment of the flight.
@@ -87,6 +94,10 @@ class StagePasses {
   const ForwardOptions forward_options_;
   Builder& builder_;
   std::map<std::pair<int, int>, Flight> flights_;  // by micro-batch and chunk
+  // Of the present run, of which a pass is one where the schedule has none.
+  std::optional<std::pair<v1::Phase, int>> run_;  // and chunk
+  std::optional<Forward> forward_;
+  BroughtAgain brought_;
 };
 
 }  // namespace terrace::compiler

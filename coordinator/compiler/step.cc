@@ -81,7 +81,7 @@ class Train {
         graph_(*graph),
         builder_(graph, AddTrain(options, graph)),
         passes_(context, options.forward, &builder_),
-        gradients_(context.parameters, context.parallel) {}
+        gradients_(context.parameters, context.parallel, context.InRuns()) {}
 
   absl::Status Build() {
     LoadBatches(kLoadAhead);
@@ -292,7 +292,8 @@ void AppendInfer(const StageContext& context, const ForwardOptions& options, Gra
   const Slice prompt = builder.NewValue("tokens", v1::INPUT, DType::kI32, {tokens});
   const Slice index = builder.NewValue("index", v1::INPUT, DType::kI32, {1});
   builder.Input(v1::LOAD_PROMPT, {prompt, index}, "load prompt");
-  Forward forward(context.model, context.parameters, context.parallel, options, &builder);
+  Forward forward(context.model, context.parameters, context.parallel, options,
+                  /*keeps_weights=*/false, &builder);
   Slice x = forward.Embedding(prompt);
   for (int layer = 0; layer < context.model.config.layers; ++layer) x = forward.Layer(layer, x);
   const Slice row =

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "coordinator/planner/layout_rules.h"
+
 namespace terrace {
 namespace {
 
@@ -67,7 +69,8 @@ HeldMoments HeldMomentsOf(const v1::Layout& layout, int64_t stage,
   }
   int64_t layers = 0;
   for (const int64_t of_chunk : chunk_layers) layers += of_chunk;
-  const int64_t held = layout.schedule() == "gpipe" ? batches : std::min(batches, stages - stage);
+  const int64_t held =
+      ForwardFirst(layout.schedule()) ? batches : std::min(batches, stages - stage);
   return {HeldLayers{held * layers, 0}};
 }
 

@@ -54,7 +54,7 @@ int64_t MemoryEstimator::PassesHeld(const v1::Layout& layout, int64_t stage) {
   const int64_t stages = layout.pipeline_parallel();
   const int64_t chunks = layout.interleave();
   const int64_t all = layout.micro_batches() * chunks;
-  if (layout.schedule() == "gpipe") return all;
+  if (ForwardFirst(layout.schedule())) return all;
   if (layout.schedule() == "zbv") return std::min(all, 2 * stages);
   if (layout.schedule() == "interleaved") {
     return std::min(all, 2 * (stages - 1 - stage) + (chunks - 1) * stages + 1);

@@ -27,11 +27,12 @@ struct Away {
   double weights, gradients, optimizer, activations;
 };
 
-// With ZeRO 1 the gradients of a chunk leave when its last pass ends. Interleaved passes end chunk
-// by chunk where there are no more micro-batches than stages.
+// With ZeRO 1 the gradients of a chunk leave when its last pass ends. Passes in runs end chunk by
+// chunk, interleaved ones where there are no more micro-batches than stages.
 int64_t GradientsAtOnce(const v1::Layout& layout, int64_t whole, int64_t table) {
   const bool by_chunk =
-      layout.schedule() == "interleaved" && layout.micro_batches() <= layout.pipeline_parallel();
+      InRuns(layout.schedule()) ||
+      (layout.schedule() == "interleaved" && layout.micro_batches() <= layout.pipeline_parallel());
   return by_chunk ? std::min(whole, whole / layout.interleave() + table) : whole;
 }
 
@@ -91,10 +92,14 @@ class Moments {
     embedding_ = stage.index == 0 ? table : 0;
     head_ = stage.head ? table : 0;
     tied_ = model.config.tied_embeddings ? std::min(head_, embedding_) : 0;
+    chunk_ = layer_ * std::max<int64_t>(1, stage.layers / layout.interleave());
     const int64_t tile = TileBytes(layout);
     one_ = Brought(layer_, tile);
     two_ = Brought(2 * layer_, tile);
     out_ = tied_ > 0 ? head_ : Brought(head_, tile);
+    if (InRuns(layout.schedule())) {  // all of a run stays until it ends
+      one_ = chunk_, two_ = 2 * chunk_, out_ = head_;
+    }
     layer_work_ = kept.again + LayerWorkBytes(model, layout);
     first_work_ = std::max(stage.head ? LossBytes(model, layout) : int64_t{0}, layer_work_);
   }
@@ -107,7 +112,11 @@ class Moments {
     }
     const bool until_the_end =
         layout_.zero_stage() == 0 || (layout_.zero_stage() == 1 && layout_.micro_batches() > 1);
-    until_the_end ? WholeGradients(&peak) : ScatteredGradients(&peak);
+    if (InRuns(layout_.schedule())) {
+      GradientsByRun(until_the_end, &peak);
+    } else {
+      until_the_end ? WholeGradients(&peak) : ScatteredGradients(&peak);
+    }
     return peak.most();
   }
 
@@ -141,7 +150,7 @@ class Moments {
     const bool split = SplitsBackward(layout_);
     const double gone = zero == 0 ? away_.gradients : 0;
     const int64_t passing = m > 1 ? kPassingLayers * layer_ : std::max(2 * layer_, embedding_);
-    const bool accumulated = m > 1 && layout_.schedule() != "gpipe";
+    const bool accumulated = m > 1 && !ForwardFirst(layout_.schedule());
     const int64_t most =
         zero == 1 ? GradientsAtOnce(layout_, whole_, std::max(head_, embedding_)) : whole_;
     const int64_t first = accumulated ? most : std::min(most, std::max(head_, layer_));
@@ -154,6 +163,25 @@ class Moments {
                  Staying(most, gone, m > 1 ? passing + embedding_ : passing),
                  There(later > 0 ? later : std::min(kept_.kept, kept_.whole)),
                  split && gone > 0 ? 0 : layer_work_);
+  }
+
+  // Chunk by chunk, while the activations of the chunks before wait.
+  void GradientsByRun(bool until_the_end, Peak* peak) const {
+    const bool zero = layout_.zero_stage() > 0;
+    const int64_t chunks = layout_.interleave();
+    const double gone = zero ? 0 : away_.gradients;
+    const auto gradients = [&](int64_t before, int64_t at_work) {
+      if (!zero) return Staying(std::min(whole_, before + at_work), gone, at_work + chunk_);
+      return std::min(whole_, Staying(before / shards_, away_.gradients, chunk_ / shards_) +
+                                  at_work + (until_the_end ? 0 : chunk_));
+    };
+    const int64_t one_pass = kept_.one_pass;
+    peak->Moment(Visiting(out_ + one_), gradients(0, std::max(head_, chunk_)), There(kept_.kept),
+                 first_work_);
+    peak->Moment(Visiting(two_), gradients(head_, chunk_), There(kept_.kept - one_pass),
+                 layer_work_);
+    peak->Moment(Visiting(two_), gradients(whole_ - chunk_ - embedding_, chunk_ + embedding_),
+                 There(kept_.kept / chunks - one_pass), layer_work_);
   }
 
   // They leave as they come: in their shards are those of earlier passes.
@@ -186,6 +214,7 @@ class Moments {
   const Away away_;
   const int64_t shards_, whole_, layer_;
   int64_t embedding_ = 0, head_ = 0, tied_ = 0;
+  int64_t chunk_ = 0;                    // of its layers
   int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are brought
   int64_t layer_work_ = 0, first_work_ = 0;
 };

@@ -21,10 +21,23 @@ int64_t DataRanks(const v1::Layout& layout) {
   return int64_t{layout.data_parallel()} * layout.context_parallel();
 }
 
+namespace {
+
+// A pass over a chunk takes one part of `interleave`; with fewer micro-batches than stages each
+// chunk's first waits for the chunk before to come round.
+double BreadthFirstBubble(const v1::Layout& layout) {
+  const double stages = layout.pipeline_parallel(), chunks = layout.interleave();
+  const double batches = std::max<double>(1, layout.micro_batches());
+  return (stages - 1 + (chunks - 1) * std::max(0.0, stages - batches)) / (chunks * batches);
+}
+
+}  // namespace
+
 double Bubble(const v1::Layout& layout) {
   const double share =
       (layout.pipeline_parallel() - 1.0) / std::max<double>(1, layout.micro_batches());
   if (layout.schedule() == "interleaved") return share / layout.interleave();
+  if (InRuns(layout.schedule())) return BreadthFirstBubble(layout);
   if (layout.schedule() == "zb-h1") return share / 3;
   if (layout.schedule() == "zbv") return 0;
   return share;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coordinator/planner/estimate_layer_time.h"
+#include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/link_time.h"
 #include "coordinator/planner/profiles.h"
 
@@ -32,6 +33,11 @@ double AgainSeconds(const v1::Layout& layout, const LayerTime& layer) {
   double sum = 0;
   for (const std::string& kind : layout.recompute_layers()) sum += of_kind(kind);
   return sum / layout.recompute_layers_size();
+}
+
+// How often a step brings the weights of a chunk for a direction, and sends its gradients.
+double Runs(const v1::Layout& layout) {
+  return InRuns(layout.schedule()) ? 1 : layout.micro_batches();
 }
 
 double Count(int64_t count) { return static_cast<double>(std::max<int64_t>(1, count)); }
@@ -123,7 +129,8 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   };
   // Without ZeRO an all-reduce; ZeRO-1 scatters once and gathers the new weights, which nothing
   // hides; 2 scatters the gradients of each micro-batch; 3 also gathers the weights for each pass.
-  const double passes = layout.micro_batches();
+  const double passes = Runs(layout);
+  busy *= layout.micro_batches() / passes;
   const double last = kBackwardShare * busy;
   if (layout.zero_stage() == 0) return exposed(2 * reduce, last, 2 * gradients);
   // Others hide it behind the next step's first pass.
@@ -147,12 +154,12 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const double whole = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
   const double share = whole / static_cast<double>(ShardRanks(layout));
   const double weights = WeightShare(layout) * (layout.zero_stage() == 0 ? whole : share);
-  const double passes = layout.micro_batches();
-  const double again = RecomputeOf(layout) == "none" ? 0 : 1;
-  const double fetched = passes * (2 + again) * weights;
+  const double passes = layout.micro_batches(), runs = Runs(layout);
+  const double again = RecomputeOf(layout) == "none" || InRuns(layout.schedule()) ? 0 : 1;
+  const double fetched = runs * (2 + again) * weights;
   const double left = layout.zero_stage() == 0   ? whole
                       : layout.zero_stage() == 1 ? share
-                                                 : passes * share;
+                                                 : runs * share;
   // Of each pass over each chunk, once there and once back.
   const double kept = static_cast<double>(memory_.ActivationBytes(layout, stage)) * passes *
                       layout.interleave() / Count(MemoryEstimator::PassesHeld(layout, stage.index));

@@ -71,10 +71,10 @@ int64_t CompiledMicroBatches(const v1::Layout& layout) {
   if (layout.schedule() == "zb-h1") ahead = 2 * stages;
   if (layout.schedule() == "zbv") ahead = 4 * stages;
   const int64_t shown = ahead + kIterations * MicroBatchesAnIteration(layout);
-  // With gpipe what waits for the backward passes grows with every iteration; an allocator at run
-  // time places the values of a straight list.
+  // What waits for the backward passes grows with every iteration where all forward passes come
+  // first; an allocator at run time places the values of a straight list.
   const bool planned = layout.allocator().empty() || layout.allocator() == "planned";
-  const bool repeats = planned && layout.schedule() != "gpipe";
+  const bool repeats = planned && !ForwardFirst(layout.schedule());
   const bool is_long = layout.micro_batches() > std::max(straight, shown + shown / 2);
   return repeats && is_long ? shown : layout.micro_batches();
 }

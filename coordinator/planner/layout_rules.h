@@ -50,6 +50,11 @@ std::string NameProblem(std::string_view key, const std::string& got,
 
 // Of the schedules that have interleave 2 when none is given.
 bool TwoChunksByDefault(std::string_view schedule);
+// Of the schedules in which every forward pass of a stage comes before its first backward pass.
+bool ForwardFirst(std::string_view schedule);
+// Of the schedule in which all micro-batches go through a model chunk in one run: what its passes
+// have in common is brought, and its gradients are complete, once a run.
+bool InRuns(std::string_view schedule);
 // The parts of CheckLayout() that are about schedules and stages, and of Completed() and it that
 // are about tiers: one line a problem.
 std::vector<std::string> ScheduleProblems(const v1::Layout& layout, int64_t layers);

@@ -38,12 +38,13 @@ bool ScheduleChecker::CheckSchedule() {
   const std::string& schedule = layout_.schedule();
   const uint32_t pp = layout_.pipeline_parallel();
   const uint32_t interleave = layout_.interleave();
-  const std::vector<std::string> names = {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"};
+  const std::vector<std::string> names = {"gpipe", "1f1b", "interleaved",
+                                          "zb-h1", "zbv",  "breadth_first"};
   if (std::find(names.begin(), names.end(), schedule) == names.end()) {
     problems_.push_back(NameProblem("schedule", schedule, names));
     return false;
   }
-  if (pp == 1 && schedule != "1f1b" && schedule != "gpipe") {
+  if (pp == 1 && schedule != "1f1b" && !ForwardFirst(schedule)) {
     Problem("schedule", schedule, "have layout.pp of 2 or more", "1f1b");
     return false;
   }
@@ -51,9 +52,9 @@ bool ScheduleChecker::CheckSchedule() {
     Problem("interleave", interleave, "be at least 2 with layout.schedule interleaved", "2");
   } else if (schedule == "zbv" && interleave != 2) {
     Problem("interleave", interleave, "be 2 with layout.schedule zbv", "2");
-  } else if (!TwoChunksByDefault(schedule) && interleave != 1) {
+  } else if (!TwoChunksByDefault(schedule) && !InRuns(schedule) && interleave != 1) {
     Problem("interleave", interleave, absl::StrCat("be 1 with layout.schedule ", schedule),
-            pp > 1 ? "layout.schedule interleaved" : "1");
+            pp > 1 ? "layout.schedule interleaved" : "layout.schedule breadth_first");
   } else {
     return true;
   }
@@ -92,6 +93,10 @@ void ScheduleChecker::CheckStages() {
 bool TwoChunksByDefault(std::string_view schedule) {
   return schedule == "interleaved" || schedule == "zbv";
 }
+
+bool ForwardFirst(std::string_view schedule) { return schedule == "gpipe" || InRuns(schedule); }
+
+bool InRuns(std::string_view schedule) { return schedule == "breadth_first"; }
 
 std::vector<std::string> ScheduleProblems(const v1::Layout& layout, int64_t layers) {
   return ScheduleChecker(layout, layers).Check();

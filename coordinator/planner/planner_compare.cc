@@ -103,7 +103,8 @@ double SampledLength(const EstimateModel& model, const v1::Layout& layout) {
 
 uint32_t ScheduleKey(const v1::Layout& layout) {
   uint32_t schedule = 0;
-  for (const std::string_view name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"}) {
+  for (const std::string_view name :
+       {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "breadth_first"}) {
     if (layout.schedule() == name) break;
     ++schedule;
   }

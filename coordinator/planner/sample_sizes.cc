@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/planner/sample_sizes.h"
 
+#include "coordinator/planner/layout_rules.h"
+
 namespace terrace {
 
 SampleSizes SizesOf(const v1::Layout& layout) {
   const int64_t stages = layout.pipeline_parallel();
+  // What a run of passes brings once, their number does not change.
+  if (InRuns(layout.schedule())) return {};
   // Full, and in step with itself; one round of the order is one micro-batch, or of interleaved as
   // many as there are stages.
   SampleSizes sizes = {.shorter = 2, .longer = 3};

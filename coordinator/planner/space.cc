@@ -20,6 +20,8 @@ constexpr double kBucketLatencies = 10;
 constexpr int64_t kBucketsMin = 4;
 // More chunks a stage gain little over the bubble that is left.
 constexpr uint32_t kInterleaveMax = 8;
+// Of breadth_first on one stage, where more chunks cost nothing; what a spec may ask for.
+constexpr int64_t kChunksMax = 256;
 
 // What the spec and the budget say of every layout.
 v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
@@ -72,6 +74,7 @@ class Walk {
     layout.set_tensor_parallel(static_cast<uint32_t>(degrees.tp));
     layout.set_pipeline_parallel(static_cast<uint32_t>(degrees.pp));
     layout.set_context_parallel(static_cast<uint32_t>(degrees.cp));
+    ChooseChunks(&layout);
     for (const v1::Layout& scheduled : Schedules(layout)) {
       for (const v1::Layout& split : Contexts(scheduled)) AddBatches(split, *batch, *micro_batches);
     }
@@ -97,6 +100,15 @@ class Walk {
       // The others break the same rule, unless it is about the tokens of a micro-batch.
       if (!passed && pinned_.sequence_parallel() <= 0) break;
     }
+  }
+
+  // One layer each, so that what is brought for a layer goes before the next one's comes.
+  void ChooseChunks(v1::Layout* layout) const {
+    if (!InRuns(layout->schedule()) || layout->interleave() > 0) return;
+    const int64_t pp = layout->pipeline_parallel();
+    const int64_t chunks = layout->stage_layers().empty() ? model_.config.layers / pp
+                                                          : layout->stage_layers_size() / pp;
+    layout->set_interleave(static_cast<uint32_t>(std::clamp<int64_t>(chunks, 1, kChunksMax)));
   }
 
   // Schedules for small bubbles need as many micro-batches as it takes to fill the stages: with

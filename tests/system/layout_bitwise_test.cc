@@ -93,8 +93,25 @@ TEST_P(BitwiseTest, RecomputeChangesNothing) {
 TEST_P(BitwiseTest, SchedulesThatKeepTheOrderOfMicroBatchesChangeNothing) {
   const JobData data = DataOf(family());
   const JobResult first = TrainLayout(data, Pipeline("1f1b", precision()), kSteps);
-  for (const char* schedule : {"gpipe", "zb-h1"}) {
+  for (const char* schedule : {"gpipe", "zb-h1", "breadth_first"}) {
     ExpectSame(TrainLayout(data, Pipeline(schedule, precision()), kSteps), first, schedule);
+  }
+}
+
+TEST_P(BitwiseTest, ALayerForAllMicroBatchesBeforeTheNextChangesNothing) {
+  const JobData data = DataOf(family());
+  v1::Layout layout = Precision(precision());
+  layout.set_micro_batches(4);
+  layout.set_schedule("gpipe");
+  const JobResult gpipe = TrainLayout(data, layout, kSteps);
+  layout.set_schedule("breadth_first");
+  for (const uint32_t chunks : {1, 2, 4}) {
+    layout.set_interleave(chunks);
+    ExpectSame(TrainLayout(data, layout, kSteps), gpipe, absl::StrCat(chunks, " chunks"));
+  }
+  for (const v1::Layout& other : WithEachRecompute(layout)) {
+    ExpectSame(TrainLayout(data, other, kSteps), gpipe,
+               other.recompute_layers().empty() ? other.recompute() : "a mix of layers");
   }
 }
 
@@ -143,7 +160,7 @@ TEST(BitwiseTest, StagesChangeNothing) {
     one.set_micro_batches(4);
     const JobResult alone = TrainLayout(data, one, kSteps);
     ExpectSame(TrainLayout(data, Pipeline("1f1b", precision), kSteps), alone, "1f1b");
-    for (const char* schedule : {"interleaved", "zbv"}) {
+    for (const char* schedule : {"interleaved", "zbv", "breadth_first"}) {
       v1::Layout chunks = Pipeline(schedule, precision);
       chunks.set_interleave(2);
       ExpectSame(TrainLayout(data, chunks, kSteps), alone, schedule);

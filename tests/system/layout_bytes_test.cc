@@ -59,26 +59,32 @@ TEST(BytesTest, CommunicationInBF16SendsHalfOfTheGradient) {
 
 // ---- ZeRO
 
-void ExpectZero(const std::string& family, uint32_t stage, uint32_t ranks, uint32_t replicas) {
-  Job job = NewJob(family);
+void ExpectZero(Job job, uint32_t stage, uint32_t ranks, uint32_t replicas) {
   const int64_t shards = ranks / replicas;
   job.layout.set_data_parallel(ranks);
   job.layout.set_zero_stage(stage);
   if (replicas > 1) job.layout.set_shard_size(static_cast<uint32_t>(shards));
   const Units units = UnitsOf(job, shards);
-  const int64_t reductions = stage == 1 ? 1 : job.passes();
+  // How often weights are gathered for a direction, and gradients scattered.
+  const int64_t travels = job.layout.schedule() == "breadth_first" ? 1 : job.passes();
+  const int64_t reductions = stage == 1 ? 1 : travels;
   int64_t gathers = units.all();  // once, after the update
   if (stage == 3) {
     // The embedding in the forward pass and, tied, once more as the head; layers in both
     // directions.
-    gathers = units.vectors + job.passes() * (units.embedding + units.head);
-    for (int64_t layer : units.layers) gathers += 2 * job.passes() * layer;
-    if (job.config().tied_embeddings) {
-      gathers +=
-          job.passes() * UnitElements({job.config().vocabulary * job.config().hidden}, shards);
+    gathers = units.vectors + travels * (units.embedding + units.head);
+    for (int64_t layer : units.layers) gathers += 2 * travels * layer;
+    // One run over all layers has the table from its embedding on.
+    const bool there = job.layout.schedule() == "breadth_first" && job.layout.interleave() == 1;
+    if (job.config().tied_embeddings && !there) {
+      gathers += travels * UnitElements({job.config().vocabulary * job.config().hidden}, shards);
     }
   }
-  const int64_t parts = reductions * units.all() + gathers;
+  int64_t parts = reductions * units.all() + gathers;
+  if (stage > 1 && job.layout.interleave() > 1 && job.config().tied_embeddings) {
+    // Its two uses are in two chunks, which scatter their gradients one after the other.
+    parts += travels * UnitElements({job.config().vocabulary * job.config().hidden}, shards);
+  }
   ExpectSent(job, [&](int64_t rank) -> Sent {
     Sent sent = {{"shard", Share(kF32 * parts, shards)},
                  {"totals", AllReduce(2, ranks, rank)},
@@ -92,13 +98,30 @@ void ExpectZero(const std::string& family, uint32_t stage, uint32_t ranks, uint3
 
 TEST(BytesTest, ZeroScattersGradientsAndGathersWeights) {
   for (const char* family : {"gpt2", "llama", "qwen3"}) {
-    for (uint32_t stage : {1, 2, 3}) ExpectZero(family, stage, /*ranks=*/2, /*replicas=*/1);
+    for (uint32_t stage : {1, 2, 3}) ExpectZero(NewJob(family), stage, /*ranks=*/2, /*replicas=*/1);
   }
-  for (uint32_t stage : {1, 2, 3}) ExpectZero("qwen3", stage, /*ranks=*/4, /*replicas=*/1);
+  for (uint32_t stage : {1, 2, 3}) ExpectZero(NewJob("qwen3"), stage, /*ranks=*/4, /*replicas=*/1);
 }
 
 TEST(BytesTest, ReplicasOfShardsSendOnlyTheirShard) {
-  for (uint32_t stage : {1, 2, 3}) ExpectZero("gpt2", stage, /*ranks=*/4, /*replicas=*/2);
+  for (uint32_t stage : {1, 2, 3}) ExpectZero(NewJob("gpt2"), stage, /*ranks=*/4, /*replicas=*/2);
+}
+
+// However many micro-batches a step has, what a run of them needs travels once.
+TEST(BytesTest, RunsOfMicroBatchesGatherOnceAStepAndDirection) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const uint32_t micro_batches : {2, 8}) {
+      for (const uint32_t chunks : {1, 2, 4}) {
+        for (const uint32_t stage : {2, 3}) {
+          Job job = NewJob(family);
+          job.layout.set_micro_batches(micro_batches);
+          job.layout.set_schedule("breadth_first");
+          job.layout.set_interleave(chunks);
+          ExpectZero(job, stage, /*ranks=*/2, /*replicas=*/1);
+        }
+      }
+    }
+  }
 }
 
 // ---- pipelines
@@ -156,6 +179,7 @@ TEST(BytesTest, PipelineStagesSendTheHiddenStateBothWays) {
   }
   ExpectPipeline(NewJob("llama"), {"interleaved", {0, 1, 0, 1}, 2});
   ExpectPipeline(NewJob("llama"), {"zbv", {0, 1, 1, 0}, 2});
+  ExpectPipeline(NewJob("llama"), {"breadth_first", {0, 1, 0, 1}, 2});
 }
 
 TEST(BytesTest, StagesThatShareATableSumItsGradient) {

@@ -70,11 +70,18 @@ ParityCases CasesFromEnvironment() {
 }
 
 // On one stage gpipe adds what a tied table gets as a head of all micro-batches to what it gets as
-// an embedding of all, the others micro-batch by micro-batch.
+// an embedding of all, the others micro-batch by micro-batch. Runs do as gpipe does, but with ZeRO
+// 2 and 3, where they sum over micro-batches before ranks.
 std::string BitwiseFamily(const LayoutCase& c) {
   LayoutCase family = c;
   family.layout.clear_recompute();
-  const std::string& schedule = c.layout.schedule();
+  std::string schedule = c.layout.schedule();
+  const bool alike = c.layout.pipeline_parallel() == 1 || c.layout.interleave() == 1;
+  if (InRuns(schedule) && c.layout.zero_stage() < 2 && alike) {
+    schedule = "gpipe";
+    family.layout.set_schedule(schedule);
+    family.layout.set_interleave(1);
+  }
   const bool tied = !MatrixModel(c.family).tied.empty();
   const bool another_order = tied && schedule == "gpipe" && c.layout.pipeline_parallel() == 1;
   if ((schedule == "gpipe" && !another_order) || schedule == "zb-h1")

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/planner/layout_rules.h"
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 #include "tests/unit/proto/broken_programs.h"
@@ -66,6 +67,13 @@ const Row kLayouts[] = {
      .schedule = "interleaved"},
     {.name = "ZeroBubble", .family = "llama", .precision = "fp32", .pp = 2, .schedule = "zb-h1"},
     {.name = "VShape", .family = "llama", .precision = "fp32", .pp = 2, .schedule = "zbv"},
+    {.name = "BreadthFirst",
+     .family = "gpt2",
+     .precision = "fp32",
+     .dp = 2,
+     .pp = 2,
+     .zero = 3,
+     .schedule = "breadth_first"},
     {.name = "AllAtOnce",
      .family = "gpt2",
      .precision = "bf16",
@@ -88,7 +96,7 @@ LayoutCase CaseOf(const Row& row) {
   l.set_context_parallel(row.cp);
   l.set_zero_stage(row.zero);
   l.set_schedule(row.schedule);
-  l.set_interleave(l.schedule() == "interleaved" || l.schedule() == "zbv" ? 2 : 1);
+  l.set_interleave(TwoChunksByDefault(row.schedule) || InRuns(row.schedule) ? 2 : 1);
   l.set_micro_batches(l.schedule() == "interleaved" ? 4 : 3);
   l.set_recompute(row.recompute);
   l.set_sequence_parallel(row.sequence_parallel);

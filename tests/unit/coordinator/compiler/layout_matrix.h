@@ -83,7 +83,8 @@ inline std::vector<LayoutCase> LayoutMatrix(uint32_t max_ranks, size_t every) {
             if (dp * tp * pp * cp > max_ranks) continue;
             for (uint32_t zero : {0, 1, 2, 3}) {
               if (zero > 0 && dp * cp == 1) continue;  // means 0
-              for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "zbv"}) {
+              for (const char* schedule :
+                   {"1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "breadth_first"}) {
                 for (const char* recompute : {"none", "selective", "block", "full"}) {
                   for (int variant = 0; variant < 2; ++variant) {
                     LayoutCase c = {family, MatrixLayout()};
@@ -94,8 +95,8 @@ inline std::vector<LayoutCase> LayoutMatrix(uint32_t max_ranks, size_t every) {
                     l.set_context_parallel(cp);
                     l.set_zero_stage(zero);
                     l.set_schedule(schedule);
-                    l.set_interleave(l.schedule() == "interleaved" || l.schedule() == "zbv" ? 2
-                                                                                            : 1);
+                    const bool chunks = l.schedule() == "breadth_first" && pp < 4;
+                    l.set_interleave(chunks || TwoChunksByDefault(schedule) ? 2 : 1);
                     l.set_recompute(recompute);
                     l.set_precision(variant == 0 ? "fp32" : "bf16");
                     l.set_sequence_parallel(variant == 1 && tp > 1);

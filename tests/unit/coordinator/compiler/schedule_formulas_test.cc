@@ -55,6 +55,15 @@ TEST(ScheduleTest, InterleavingDividesTheBubbleByTheChunks) {
   }
 }
 
+TEST(ScheduleTest, RunsOfAllMicroBatchesIdleAsInterleavedPassesDo) {
+  for (const ScheduleShape& shape : Shapes("breadth_first")) {
+    SCOPED_TRACE(Describe(shape));
+    const int p = shape.stages, m = shape.micro_batches;
+    // With fewer micro-batches than stages, each chunk's first pass waits for the one before.
+    ASSERT_DOUBLE_EQ(Bubble(shape), 3 * (p - 1 + (shape.chunks - 1) * std::max(0, p - m)));
+  }
+}
+
 TEST(ScheduleTest, ZbH1IdlesAThirdOf1f1b) {
   for (const ScheduleShape& shape : Shapes("zb-h1")) {
     SCOPED_TRACE(Describe(shape));
@@ -89,7 +98,7 @@ TEST(ScheduleTest, ZbvHasNoGaps) {
 // In chunks: with zbv, p stages' worth are 2 p halves.
 int ExpectedActivations(const ScheduleShape& shape, int stage) {
   const int p = shape.stages, m = shape.micro_batches, v = shape.chunks;
-  if (shape.name == "gpipe") return m;
+  if (shape.name == "gpipe" || shape.name == "breadth_first") return v * m;
   if (shape.name == "1f1b") return std::min(m, p - stage);
   if (shape.name == "zb-h1") return std::min(m, p);
   if (shape.name == "zbv") return std::min(2 * m, 2 * p);

@@ -30,15 +30,15 @@ inline std::string Describe(const ScheduleShape& shape) {
 
 inline const std::vector<std::string>& Names() {
   static const auto* names =
-      new std::vector<std::string>{"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"};
+      new std::vector<std::string>{"gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "breadth_first"};
   return *names;
 }
 
 // 1 to 8 stages, 1 to 17 micro-batches, up to 4 chunks.
 inline std::vector<ScheduleShape> Shapes(const std::string& name) {
   std::vector<ScheduleShape> shapes;
-  const bool interleaved = name == "interleaved";
-  for (int chunks = interleaved ? 2 : 1; chunks <= (interleaved ? 4 : 1); ++chunks) {
+  const bool looped = name == "interleaved" || name == "breadth_first";
+  for (int chunks = name == "interleaved" ? 2 : 1; chunks <= (looped ? 4 : 1); ++chunks) {
     for (int stages = 1; stages <= 8; ++stages) {
       for (int micro_batches = 1; micro_batches <= 17; ++micro_batches) {
         shapes.push_back({name, stages, name == "zbv" ? 2 : chunks, micro_batches});

@@ -38,7 +38,7 @@ class TinyStage {
         parallel(AddGroups(layout, model.config, &graph)),
         parameters(model, OwnChunks(), parallel, options, &graph),
         context{model, layout, parallel, parameters, shape, stage, chunks},
-        gradients(parameters, parallel) {}
+        gradients(parameters, parallel, context.InRuns()) {}
   TinyStage(const TinyStage&) = delete;
   TinyStage& operator=(const TinyStage&) = delete;
 

@@ -62,6 +62,7 @@ TEST(EstimateHeldTest, AStageHoldsWhatTheOrderOfItsPassesMakesItHold) {
   // Blocks computed again, all kept, and in between.
   const Weights all[] = {{1, 12}, {1, 1}, {1, 1.5}};
   for (const Kind& kind : {Kind{"gpipe", {5}},
+                           {"breadth_first", {4, 4, 3}},
                            {"1f1b", {5}},
                            {"interleaved", {4, 4, 3}},
                            {"zb-h1", {5}},

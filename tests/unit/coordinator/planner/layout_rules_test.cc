@@ -168,7 +168,7 @@ TEST(LayoutRulesTest, SchedulesHaveTheirChunks) {
       l.set_interleave(interleave);
     };
   };
-  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"}) {
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "breadth_first"}) {
     EXPECT_TRUE(Check(with(schedule, 0, 2)).ok()) << schedule;
   }
   EXPECT_THAT(Refusal(with("interleaved", 1, 2)), HasSubstr("layout.interleave: got 1"));
@@ -176,7 +176,10 @@ TEST(LayoutRulesTest, SchedulesHaveTheirChunks) {
   EXPECT_THAT(Refusal(with("1f1b", 2, 2)), HasSubstr("try layout.schedule interleaved"));
   EXPECT_THAT(Refusal(with("zb-h1", 0, 1)), HasSubstr("layout.pp of 2 or more"));
   EXPECT_THAT(Refusal(with("2f2b", 0, 2)), HasSubstr("be one of gpipe, 1f1b"));
+  EXPECT_THAT(Refusal(with("gpipe", 2, 1)), HasSubstr("try layout.schedule breadth_first"));
   EXPECT_TRUE(Check(with("gpipe", 0, 1)).ok());
+  EXPECT_TRUE(Check(with("breadth_first", 1, 1)).ok());
+  EXPECT_TRUE(Check(with("breadth_first", 2, 1)).ok());
 }
 
 TEST(LayoutRulesTest, RecomputeIsNamedPerLayerOrForAll) {

@@ -179,6 +179,21 @@ TEST(PlannerTest, WhatIsNotPinnedTakesUpTheRanksThatDpLeaves) {
   }
 }
 
+TEST(PlannerTest, BreadthFirstHasAChunkForEachLayerOfAStage) {
+  v1::JobSpec spec = Spec(8);
+  const auto layers = static_cast<uint32_t>(TinyModel("llama").config.layers);
+  v1::LayoutSpec& pinned = *spec.mutable_layout();
+  pinned.set_schedule("breadth_first");
+  for (const uint32_t pp : {1, 2}) {
+    pinned.set_pp(pp);
+    const auto layouts = CandidatesOf(spec, pp);
+    ASSERT_TRUE(layouts.ok()) << layouts.status();
+    EXPECT_EQ(layouts->front().interleave(), layers / pp);
+  }
+  pinned.set_interleave(1);
+  EXPECT_EQ(CandidatesOf(spec, 2).value().front().interleave(), 1u);
+}
+
 TEST(PlannerTest, EveryPinnedKeyReachesTheLayout) {
   v1::JobSpec spec = Spec(16);
   spec.mutable_train()->set_precision("bf16");

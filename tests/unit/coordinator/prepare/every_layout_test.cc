@@ -72,8 +72,11 @@ std::vector<v1::Layout> AllLayouts(const Model& model, const v1::JobSpec& spec) 
   std::vector<v1::Layout> layouts = Degrees();
   layouts = Times(layouts, std::vector<uint32_t>{0, 1, 2, 3},
                   [](v1::Layout& l, uint32_t zero) { l.set_zero_stage(zero); });
-  layouts = Times(layouts, Texts{"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"},
-                  [](v1::Layout& l, const std::string& name) { l.set_schedule(name); });
+  layouts = Times(layouts, Texts{"gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "breadth_first"},
+                  [](v1::Layout& l, const std::string& name) {
+                    l.set_schedule(name);
+                    if (InRuns(name)) l.set_interleave(2);
+                  });
   layouts = Times(layouts, Texts{"none", "selective", "block", "sqrt", "full"},
                   [](v1::Layout& l, const std::string& name) { l.set_recompute(name); });
   layouts = Times(layouts, Texts{"ring", "ulysses"},
