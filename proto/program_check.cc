@@ -2,6 +2,9 @@
 #include "proto/program_check.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -68,28 +71,47 @@ absl::Status OfStage(absl::Span<const v1::Program> stages, size_t s, const absl:
   return check::Refuse("stage ", s, ", from rank ", rank, " on: ", status.message());
 }
 
+// Calls check(s) for each stage, side by side: they share nothing. The first that is refused is
+// told.
+absl::Status ForEachStage(absl::Span<const v1::Program> stages,
+                          const std::function<absl::Status(size_t)>& check) {
+  std::vector<absl::Status> statuses(stages.size());
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t s; (s = next.fetch_add(1)) < stages.size();) statuses[s] = check(s);
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const size_t threads = std::min<size_t>(stages.size(), std::thread::hardware_concurrency());
+    for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+    work();
+  }
+  for (size_t s = 0; s < stages.size(); ++s) {
+    if (!statuses[s].ok()) return OfStage(stages, s, statuses[s]);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckWithLoops(absl::Span<const v1::Program> stages) {
   RETURN_IF_ERROR(check::CheckLoopsAgree(stages));
   const int64_t alike_left_out = check::IterationsLeftOutAlike(stages);
   const bool sums = std::any_of(stages.begin(), stages.end(), [](const v1::Program& program) {
     return check::SumsOverStagesInLoops(program);
   });
-  std::vector<v1::Program> programs;
-  std::vector<check::StageFacts> facts;
-  check::WrittenAlike alike;
-  for (size_t s = 0; s < stages.size(); ++s) {
-    absl::StatusOr<check::Written> own =
-        WriteLoops(stages[s], sums ? 0 : check::IterationsLeftOut(stages[s]));
-    if (!own.ok()) return OfStage(stages, s, own.status());
-    absl::StatusOr<check::StageFacts> of_own = CheckWritten(*own);
-    if (!of_own.ok()) return OfStage(stages, s, of_own.status());
-    facts.push_back(*std::move(of_own));
-    programs.push_back(std::move(own->program));
-    absl::StatusOr<check::Written> written = WriteLoops(stages[s], alike_left_out);
-    if (!written.ok()) return OfStage(stages, s, written.status());
-    alike.stages.push_back(std::move(written->program));
-    alike.written.push_back(std::move(written->sequences));
-  }
+  std::vector<v1::Program> programs(stages.size());
+  std::vector<check::StageFacts> facts(stages.size());
+  check::WrittenAlike alike = {.stages = std::vector<v1::Program>(stages.size()),
+                               .written = {stages.size(), std::vector<check::WrittenSequence>()}};
+  RETURN_IF_ERROR(ForEachStage(stages, [&](size_t s) -> absl::Status {
+    ASSIGN_OR_RETURN(check::Written own,
+                     WriteLoops(stages[s], sums ? 0 : check::IterationsLeftOut(stages[s])));
+    ASSIGN_OR_RETURN(facts[s], CheckWritten(own));
+    programs[s] = std::move(own.program);
+    ASSIGN_OR_RETURN(check::Written written, WriteLoops(stages[s], alike_left_out));
+    alike.stages[s] = std::move(written.program);
+    alike.written[s] = std::move(written.sequences);
+    return absl::OkStatus();
+  }));
   return check::CheckJoint(programs, facts, &alike);
 }
 
@@ -112,16 +134,14 @@ absl::Status CheckProgram(const v1::Program& program) {
 }
 
 absl::Status CheckPrograms(absl::Span<const v1::Program> stages) {
-  std::vector<check::StageFacts> facts;
-  bool loops = false;
-  for (const v1::Program& program : stages) loops = loops || HasLoops(program);
-  for (size_t s = 0; s < stages.size(); ++s) {
-    if (absl::Status form = CheckForm(stages[s]); !form.ok()) return OfStage(stages, s, form);
-    if (loops) continue;
-    absl::StatusOr<check::StageFacts> of_stage = CheckStraight(stages[s], nullptr);
-    if (!of_stage.ok()) return OfStage(stages, s, of_stage.status());
-    facts.push_back(*std::move(of_stage));
-  }
+  const bool loops = std::any_of(stages.begin(), stages.end(), HasLoops);
+  std::vector<check::StageFacts> facts(stages.size());
+  RETURN_IF_ERROR(ForEachStage(stages, [&](size_t s) -> absl::Status {
+    RETURN_IF_ERROR(CheckForm(stages[s]));
+    if (loops) return absl::OkStatus();
+    ASSIGN_OR_RETURN(facts[s], CheckStraight(stages[s], nullptr));
+    return absl::OkStatus();
+  }));
   return loops ? CheckWithLoops(stages) : check::CheckJoint(stages, facts, nullptr);
 }
 

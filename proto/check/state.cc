@@ -221,15 +221,77 @@ absl::Status CheckCover(const std::vector<const v1::StateRange*>& ranges, int64_
   return Cover(RowsOf(first), ColumnsOf(first), RangeText(first)).Check(rectangles);
 }
 
-// One row of a range's rectangle in memory.
-struct Piece {
+// What a range's rectangle is in memory.
+struct Held {
   uint32_t buffer = 0;
-  int64_t begin = 0, end = 0;  // bytes, in the buffer or in the region
+  Rows rows;  // in the buffer or in the region
   const v1::StateRange* range = nullptr;
+  int64_t end() const { return rows.offset + (rows.rows - 1) * rows.stride_bytes + rows.row_bytes; }
 };
 
-absl::Status CheckMemoryOnce(const v1::Program& program) {
+absl::Status RefuseOverlap(const v1::Program& program, const v1::StateRange& later,
+                           const v1::StateRange& earlier) {
+  return Refuse(RangeText(later), " and ", RangeText(earlier), " overlap in ",
+                BufferText(program, later.buffer()));
+}
+
+// REQUIRES: both have rows of one stride, and `b` does not begin before `a`.
+bool Overlap(const Rows& a, const Rows& b) {
+  const int64_t stride = a.stride_bytes;
+  const int64_t row = (b.offset - a.offset) / stride;  // of a, in which b begins
+  const int64_t column = (b.offset - a.offset) % stride;
+  return (column < a.row_bytes && row < a.rows) ||
+         (column + b.row_bytes > stride && row + 1 < a.rows);
+}
+
+// Rows that lie between one another, as those of three matrices side by side in one do: looked at
+// in pairs of matrices. False: there are too many or their strides differ.
+absl::StatusOr<bool> CheckPairs(const v1::Program& program, absl::Span<const Held> held) {
+  constexpr size_t kPairsOf = 64;
+  const bool alike = std::all_of(held.begin(), held.end(), [&](const Held& one) {
+    return one.rows.rows > 1 && one.rows.stride_bytes == held[0].rows.stride_bytes;
+  });
+  if (!alike || held.size() > kPairsOf) return false;
+  for (size_t j = 1; j < held.size(); ++j) {
+    for (size_t i = 0; i < j; ++i) {
+      if (Overlap(held[i].rows, held[j].rows))
+        return RefuseOverlap(program, *held[j].range, *held[i].range);
+    }
+  }
+  return true;
+}
+
+// Row by row. `rows_left`: how many may still be walked.
+absl::Status CheckRowByRow(const v1::Program& program, absl::Span<const Held> held,
+                           int64_t* rows_left) {
+  struct Piece {
+    int64_t begin = 0, end = 0;
+    const v1::StateRange* range = nullptr;
+  };
   std::vector<Piece> pieces;
+  for (const Held& one : held) {
+    const Rows& rows = one.rows;
+    if (rows.rows > *rows_left) {
+      return Refuse("state: more than ", kStateRowsMax, " rows that do not follow one another");
+    }
+    *rows_left -= rows.rows;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const int64_t begin = rows.offset + r * rows.stride_bytes;
+      pieces.push_back({begin, begin + rows.row_bytes, one.range});
+    }
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  for (size_t i = 1; i < pieces.size(); ++i) {
+    if (pieces[i - 1].end > pieces[i].begin)
+      return RefuseOverlap(program, *pieces[i].range, *pieces[i - 1].range);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMemoryOnce(const v1::Program& program) {
+  std::vector<Held> all;
   std::map<uint32_t, const v1::StateRange*> first_of;  // by buffer
   for (const v1::StateRange& range : program.state()) {
     const v1::StateRange& first = *first_of.emplace(range.buffer(), &range).first->second;
@@ -238,28 +300,25 @@ absl::Status CheckMemoryOnce(const v1::Program& program) {
                     BufferText(program, range.buffer()),
                     " and must have one type and one shard_elements");
     }
-    const Rows rows = RowsIn(range);
-    if (rows.rows > kStateRowsMax - static_cast<int64_t>(pieces.size())) {
-      return Refuse("state: more than ", kStateRowsMax, " rows that do not follow one another");
-    }
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      const int64_t begin = rows.offset + r * rows.stride_bytes;
-      pieces.push_back({range.buffer(), begin, begin + rows.row_bytes, &range});
-    }
+    all.push_back({range.buffer(), RowsIn(range), &range});
   }
-  const auto before = [](const Piece& a, const Piece& b) {
-    return std::tie(a.buffer, a.begin, a.end) < std::tie(b.buffer, b.begin, b.end);
-  };
-  if (!std::is_sorted(pieces.begin(), pieces.end(), before)) {
-    std::sort(pieces.begin(), pieces.end(), before);
-  }
-  for (size_t i = 1; i < pieces.size(); ++i) {
-    const Piece& a = pieces[i - 1];
-    const Piece& b = pieces[i];
-    if (a.buffer == b.buffer && a.end > b.begin) {
-      return Refuse(RangeText(*b.range), " and ", RangeText(*a.range), " overlap in ",
-                    BufferText(program, b.buffer));
+  std::sort(all.begin(), all.end(), [](const Held& a, const Held& b) {
+    return std::tuple(a.buffer, a.rows.offset, a.end()) <
+           std::tuple(b.buffer, b.rows.offset, b.end());
+  });
+  // Only those whose bytes from the first to the last meet may overlap.
+  int64_t rows_left = kStateRowsMax;
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    int64_t reach = all[begin].end();
+    for (end = begin + 1;
+         end < all.size() && all[end].buffer == all[begin].buffer && all[end].rows.offset < reach;
+         ++end) {
+      reach = std::max(reach, all[end].end());
     }
+    if (end == begin + 1) continue;
+    const auto meeting = absl::MakeConstSpan(all).subspan(begin, end - begin);
+    ASSIGN_OR_RETURN(const bool done, CheckPairs(program, meeting));
+    if (!done) RETURN_IF_ERROR(CheckRowByRow(program, meeting, &rows_left));
   }
   return absl::OkStatus();
 }

@@ -21,9 +21,14 @@
 namespace terrace {
 namespace {
 
+// Which is no preset.
+constexpr char kGpt175b[] =
+    R"({"model_type":"gpt2","vocab_size":51200,"n_positions":2048,"n_embd":12288,"n_layer":96,)"
+    R"("n_head":96,"layer_norm_epsilon":1e-5,"activation_function":"gelu_new"})";
+
 struct Case {
   std::string name;
-  std::string_view preset;
+  std::string_view preset;  // or "gpt-175b"
   int64_t sequence = 0;
   int64_t global_batch = 0;
   v1::Layout layout;  // degrees and passes; the rest is set below
@@ -73,11 +78,57 @@ std::vector<Case> Cases() {
        .sequence = 2048,
        .global_batch = 7168,
        .layout = Degrees(8, 1, 1, 1, 2)},
+      {.name = "gpt-175b, tp 8 pp 16 1f1b, 1536 micro-batches",
+       .preset = "gpt-175b",
+       .sequence = 2048,
+       .global_batch = 1536,
+       .layout = Degrees(1, 8, 16, 1, 0)},
+      {.name = "llama-2-7b, dp 8 zero 1, 32 micro-batches",
+       .preset = "llama-2-7b",
+       .sequence = 4096,
+       .global_batch = 256,
+       .layout = Degrees(8, 1, 1, 1, 1)},
+      {.name = "llama-2-7b, dp 8 zero 1, 512 micro-batches",
+       .preset = "llama-2-7b",
+       .sequence = 4096,
+       .global_batch = 4096,
+       .layout = Degrees(8, 1, 1, 1, 1)},
+      {.name = "llama-2-7b, dp 8 zero 1, 100000 micro-batches",
+       .preset = "llama-2-7b",
+       .sequence = 4096,
+       .global_batch = 800000,
+       .layout = Degrees(8, 1, 1, 1, 1)},
+      {.name = "llama-2-7b, dp 8 zero 3, 512 micro-batches",
+       .preset = "llama-2-7b",
+       .sequence = 4096,
+       .global_batch = 4096,
+       .layout = Degrees(8, 1, 1, 1, 3)},
+      {.name = "llama-2-7b, dp 2 pp 4 zb-h1 zero 1, 64 micro-batches",
+       .preset = "llama-2-7b",
+       .sequence = 4096,
+       .global_batch = 128,
+       .layout = Degrees(2, 1, 4, 1, 1)},
+      {.name = "llama-2-7b, dp 2 pp 4 zbv zero 1, 64 micro-batches",
+       .preset = "llama-2-7b",
+       .sequence = 4096,
+       .global_batch = 128,
+       .layout = Degrees(2, 1, 4, 1, 1)},
+      {.name = "llama-2-7b, dp 2 pp 4 x 2 zero 1, 64 micro-batches",
+       .preset = "llama-2-7b",
+       .sequence = 4096,
+       .global_batch = 128,
+       .layout = Degrees(2, 1, 4, 1, 1)},
   };
   cases[1].layout.set_recompute("block");
-  cases[2].layout.set_schedule("zb-h1");
-  cases[4].layout.set_schedule("interleaved");
-  cases[4].layout.set_interleave(2);
+  for (Case& c : cases) {
+    const auto named = [&c](const char* words) { return c.name.find(words) != std::string::npos; };
+    for (const char* schedule : {"zb-h1", "zbv"}) {
+      if (named(schedule)) c.layout.set_schedule(schedule);
+    }
+    if (!named("x 2")) continue;
+    c.layout.set_schedule("interleaved");
+    c.layout.set_interleave(2);
+  }
   return cases;
 }
 
@@ -129,7 +180,9 @@ double PeakGib() {
 
 // False when the case does not compile or the checker refuses it.
 bool Measure(const Case& c) {
-  const auto config = ParseModelConfig(FindPreset(c.preset)->config_json, c.sequence);
+  const Preset* preset = FindPreset(c.preset);
+  const auto config =
+      ParseModelConfig(preset == nullptr ? kGpt175b : preset->config_json, c.sequence);
   if (!config.ok()) {
     std::printf("%s: %s\n", c.name.c_str(), std::string(config.status().message()).c_str());
     return false;
@@ -146,8 +199,10 @@ bool Measure(const Case& c) {
     return false;
   }
   start = std::chrono::steady_clock::now();
+  const double check_cpu_before = CpuSeconds();
   const absl::Status checked = CheckPrograms(*programs);
   const double check = Seconds(start);
+  const double check_cpu = CpuSeconds() - check_cpu_before;
 
   size_t instructions = 0, bytes = 0;
   int buffers = 0;
@@ -163,10 +218,11 @@ bool Measure(const Case& c) {
     arena = std::max(arena, a.bytes());
     over = std::max(over, static_cast<double>(a.bytes()) / a.lower_bound_bytes() - 1);
   }
-  std::printf("| %s | %lu | %zu | %.1f (%.1f) | %.1f | %.2f | %zu | %d | %.1f | %.1f | %.2f |\n",
-              c.name.c_str(), static_cast<unsigned long>(RanksOf(programs->at(0).grid())),
-              programs->size(), compile, compile_cpu, check, PeakGib(), instructions, buffers,
-              static_cast<double>(bytes) / 1e6, static_cast<double>(arena) / (1 << 30), 100 * over);
+  std::printf(
+      "| %s | %lu | %zu | %.2f (%.2f) | %.2f (%.2f) | %.2f | %zu | %d | %.1f | %.1f | %.2f |\n",
+      c.name.c_str(), static_cast<unsigned long>(RanksOf(programs->at(0).grid())), programs->size(),
+      compile, compile_cpu, check, check_cpu, PeakGib(), instructions, buffers,
+      static_cast<double>(bytes) / 1e6, static_cast<double>(arena) / (1 << 30), 100 * over);
   std::fflush(stdout);
   if (!checked.ok()) std::printf("  refused: %s\n", std::string(checked.message()).c_str());
   return checked.ok();
@@ -177,8 +233,9 @@ bool Measure(const Case& c) {
 
 int main(int argc, char** argv) {
   std::printf(
-      "| job | ranks | programs | compile s (CPU) | check s | peak GiB | instructions | buffers | "
-      "largest program MB | arena GiB | over bound %% |\n|---|---|---|---|---|---|---|---|---|---|"
+      "| job | ranks | programs | compile s (CPU) | check s (CPU) | peak GiB | instructions | "
+      "buffers | largest program MB | arena GiB | over bound %% "
+      "|\n|---|---|---|---|---|---|---|---|---|---|"
       "---|\n");
   bool all = true;
   for (const terrace::Case& c : terrace::Cases()) {

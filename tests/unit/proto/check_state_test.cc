@@ -171,6 +171,53 @@ TEST(CheckStateTest, RowsOfTwoTensorsMayAlternateInMemoryButNotShareIt) {
   EXPECT_THAT(Message(program), HasSubstr("overlap in buffer 0"));
 }
 
+TEST(CheckStateTest, OverlapsAreThoseOfCountingEachElement) {
+  std::mt19937 random(26);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+  int refused = 0;
+  constexpr int kDraws = 2000;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    v1::Program program = Empty(1, 1, 1, 1);
+    constexpr int64_t kElements = 60;
+    const uint32_t buffer = AddBuffer(kElements, &program);
+    const int64_t stride = 4 + below(5);
+    std::vector<int> holders(kElements, 0);
+    for (int k = 0; k < 3; ++k) {
+      const int64_t columns = 1 + below(3), rows = 1 + below(5);
+      // Now and then one whose rows lie otherwise.
+      const int64_t own = below(4) == 0 ? columns + below(4) : stride;
+      v1::StateRange* range = AddRange("w" + std::to_string(k), rows, columns, buffer, &program);
+      range->set_row_stride(own);
+      const int64_t offset = below(kElements - (rows - 1) * own - columns + 1);
+      range->set_offset(offset * 4);
+      for (int64_t i = 0; i < rows * columns; ++i)
+        ++holders[offset + i / columns * own + i % columns];
+    }
+    const bool twice = *std::max_element(holders.begin(), holders.end()) > 1;
+    EXPECT_EQ(Message(program).find("overlap in buffer 0") != std::string::npos, twice)
+        << "draw " << draw << ": " << Message(program);
+    refused += twice;
+  }
+  EXPECT_GT(refused, kDraws / 10);
+  EXPECT_LT(refused, kDraws * 9 / 10);
+}
+
+// Weights of queries, keys and values side by side in one matrix, in a model of 175 billion: what
+// lies in rows is not walked row by row.
+TEST(CheckStateTest, MatricesSideBySideMayHaveAnyNumberOfRows) {
+  v1::Program program = Empty(1, 1, 1, 1);
+  constexpr int64_t kRows = int64_t{1} << 30, kColumns = 128;
+  const uint32_t buffer = AddBuffer(3 * kRows * kColumns, &program);
+  for (int k = 0; k < 3; ++k) {
+    v1::StateRange* range = AddRange("w" + std::to_string(k), kRows, kColumns, buffer, &program);
+    range->set_row_stride(3 * kColumns);
+    range->set_offset(k * kColumns * 4);
+  }
+  EXPECT_EQ(Message(program), "");
+  program.mutable_state(2)->set_offset((2 * kColumns - 1) * 4);
+  EXPECT_THAT(Message(program), HasSubstr("overlap in buffer 0"));
+}
+
 TEST(CheckStateTest, ShardsOfOneRegionAreAlike) {
   v1::Program program = Empty(1, 2, 2, 1);
   const uint32_t buffer = AddBuffer(4, &program);
