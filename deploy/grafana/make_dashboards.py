@@ -4,7 +4,7 @@
 import json
 import pathlib
 
-from panels import DASHBOARDS
+from panels import DASHBOARDS, reason_if_empty
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "dashboards"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -42,6 +42,7 @@ def panel(number, row, x, y):
     title, _, form = title.partition("|")
     kind = form if form in ("stat", "table") else "timeseries"
     defaults = {"unit": unit, "min": 0} if unit in ("bytes", "Bps") and "error" not in title else {"unit": unit}
+    defaults["noValue"] = reason_if_empty(queries)
     if kind == "timeseries":
         stacked = form == "stack"
         defaults["custom"] = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 40 if stacked else 0, "showPoints": "never",

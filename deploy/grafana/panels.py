@@ -120,6 +120,37 @@ CONTROL_PLANE = [
     ("Jobs without series|stat", "short", [(f"sum(terrace_jobs_without_series{{{C}}})", "jobs")], "Beyond the first 1,000."),
 ]
 
+# What a panel says where its query finds nothing: the first row with a part of one of its queries.
+EMPTY = (
+    ("tokens_per_joule", "No energy: neither the GPUs' driver nor the processors tell theirs"),
+    ("eval_loss", "No evaluation yet: train.eval_every_steps sets them"),
+    ("checkpoint_timestamp", "No checkpoint yet: checkpoint.every_steps sets them"),
+    ("loss_scale", "No loss scale: only fp16 has one"),
+    ("goodput", "No job ran in the last half hour"),
+    ("jobs_pending", "No job waits"),
+    ("external:ratio", "Nothing is allowed outside the arenas: no limit is set"),
+    ('tier="host"})', "Nothing of this job rests on the host"),
+    ('tier="nvme"})', "Nothing of this job rests on NVMe"),
+    ('tier=~"host|nvme"', "Nothing of this job is offloaded: layout.offload sets it"),
+    ("offload_", "Nothing of this job is offloaded: layout.offload sets it"),
+    ("nvme", "No NVMe is in use: resources.nvme names the folder"),
+    ("adjustments", "Memory never ran out"),
+    ("restarts_total", "Nothing restarted in the time shown"),
+    ("failure_", "Nothing failed in the time shown"),
+    ('code!="OK"', "No call failed in the time shown"),
+    ("queue_seconds", "No job was placed in the time shown"),
+    ("first_step", "No job began in the time shown"),
+    ("store_write", "Nothing was written in the time shown"),
+    ("spent_seconds", "No job was chosen that ran in the time shown"),
+    ("$job", "No job was chosen that ran in the time shown"),
+    ("", "No coordinator or worker was scraped in the time shown"),
+)
+
+
+def reason_if_empty(queries):
+    return next(reason for part, reason in EMPTY for expression, _ in queries if part in expression)
+
+
 # uid -> (title, variables, panels)
 DASHBOARDS = {
     "terrace-cluster": ("Terrace: cluster", ("coordinator",), CLUSTER),

@@ -48,6 +48,13 @@ class LoadedTest(unittest.TestCase):
                 self.assertEqual(len({target["refId"] for target in panel["targets"]}), len(panel["targets"]))
             self.assertEqual(max(taken.values()), 1, board["uid"])
 
+    def test_an_empty_panel_says_why(self):
+        for board in dashboards():
+            for panel in board["panels"]:
+                reason = panel["fieldConfig"]["defaults"]["noValue"]
+                self.assertRegex(reason, r"^[A-Z].* .*[^.]$", f"{board['uid']}: {panel['title']}")
+        self.assertEqual(make_dashboards.reason_if_empty([("job:terrace_tokens_per_joule:rate5m", "")])[:9], "No energy")
+
     def test_variables_that_are_used_are_declared_and_the_other_way_round(self):
         builtin = {"__rate_interval", "__range"}
         for board in dashboards():
