@@ -3,16 +3,20 @@
 
 #include <vector>
 
+#include "proto/loops.h"
 #include "proto/op_codec.h"
 #include "proto/sequences.h"
 
 namespace terrace {
 namespace {
 
-// Floating-point operations of its computations. The program was checked: all of it decodes.
+// Floating-point operations of its computations, of a loop's in every iteration. The program was
+// checked: all of it decodes.
 double FlopsOf(const v1::Sequence& sequence) {
   double flops = 0;
-  for (const v1::Instruction& instruction : sequence.instructions()) {
+  const LoopIndex loops(sequence);
+  for (int i = 0; i < sequence.instructions_size(); ++i) {
+    const v1::Instruction& instruction = sequence.instructions(i);
     if (!instruction.has_compute()) continue;
     const absl::StatusOr<DecodedOp> op = DecodeOp(instruction.compute());
     std::vector<kernels::TensorShape> shapes;
@@ -21,7 +25,8 @@ double FlopsOf(const v1::Sequence& sequence) {
       if (shape.ok()) shapes.push_back(*shape);
     }
     if (!op.ok() || static_cast<int>(shapes.size()) != instruction.operands_size()) continue;
-    flops += static_cast<double>(kernels::Flops(op->op, op->attrs, shapes));
+    flops += static_cast<double>(kernels::Flops(op->op, op->attrs, shapes)) *
+             static_cast<double>(loops.TripsOf(i));
   }
   return flops;
 }
