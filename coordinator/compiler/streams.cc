@@ -171,9 +171,14 @@ class Waits {
       if (i != kNone && LeavesDevice(nodes[i])) starts.push_back(first_use[value]);
     }
     std::sort(starts.begin(), starts.end());
+    std::vector<int> computed;  // of these, what computations begin
+    for (const int start : starts) {
+      if (nodes[start].stream == kComputeStream) computed.push_back(start);
+    }
     for (const int i : last_use) {
       if (i == kNone || (!Communicates(nodes[i]) && nodes[i].copy() == nullptr)) continue;
-      const int later = LeavesDevice(nodes[i]) ? LeftBy(starts, nodes, i) : RetiredBy(nodes, i);
+      const int later =
+          LeavesDevice(nodes[i]) ? LeftBy(starts, computed, nodes, i) : RetiredBy(nodes, i);
       if (later != kNone) retired_[later].push_back(i);
     }
   }
@@ -183,17 +188,20 @@ class Waits {
   }
 
   // The computation that begins the next value but one that leaves, or one a few layers behind.
-  int LeftBy(const std::vector<int>& starts, const std::vector<Node>& nodes, int i) const {
-    auto start = std::upper_bound(starts.begin(), starts.end(), i);
-    for (int k = 1; k < kLeaving && start != starts.end(); ++k) ++start;
-    while (start != starts.end() && nodes[*start].stream != kComputeStream) ++start;
+  static int LeftBy(const std::vector<int>& starts, const std::vector<int>& computed,
+                    const std::vector<Node>& nodes, int i) {
+    auto next = std::upper_bound(starts.begin(), starts.end(), i);
+    for (int k = 1; k < kLeaving && next != starts.end(); ++k) ++next;
+    const auto start = next == starts.end()
+                           ? computed.end()
+                           : std::lower_bound(computed.begin(), computed.end(), *next);
     const int by_layers = RetiredBy(nodes, i);
-    if (start == starts.end()) return by_layers;
+    if (start == computed.end()) return by_layers;
     return by_layers == kNone ? *start : std::min(*start, by_layers);
   }
 
   // The first computation that is far enough behind node i.
-  int RetiredBy(const std::vector<Node>& nodes, int i) const {
+  static int RetiredBy(const std::vector<Node>& nodes, int i) {
     const auto* transfer = std::get_if<Transfer>(&nodes[i].what);
     if (transfer != nullptr && transfer->done_by_pass == kNone) return kNone;
     for (int j = i + 1; j < static_cast<int>(nodes.size()); ++j) {
