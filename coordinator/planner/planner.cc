@@ -5,10 +5,20 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/planner_compare.h"
 #include "coordinator/planner/space.h"
 
 namespace terrace {
+namespace {
+
+// Whatever the closed form is off by.
+bool Exceeds(int64_t bytes, double bound, int64_t limit) {
+  return limit > 0 &&
+         static_cast<double>(bytes - kClosedFormSlackBytes) > bound * static_cast<double>(limit);
+}
+
+}  // namespace
 
 absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                   Search search) {
@@ -47,13 +57,25 @@ LayoutKind LayoutKindOf(const v1::Layout& layout) {
   return whole ? LayoutKind::kSharded : LayoutKind::kOnDevice;
 }
 
-bool Hopeless(const MemoryEstimate& memory, const v1::JobSpec& spec, const Budget& budget) {
+bool Hopeless(const MemoryEstimate& memory, const v1::Layout& layout, const v1::JobSpec& spec,
+              const Budget& budget) {
+  const int64_t device = budget.device_memory_bytes;
+  return (device > 0 && device <= budget.external_bytes) ||
+         Exceeds(memory.total(), BoundsOf(layout).device, ArenaBytesOf(budget)) ||
+         HopelessElsewhere(memory, layout, spec);
+}
+
+bool HopelessElsewhere(const MemoryEstimate& memory, const v1::Layout& layout,
+                       const v1::JobSpec& spec) {
   const TierLimits limits = LimitsOf(spec);
-  const auto over = [](int64_t bytes, int64_t limit) {
-    return limit > 0 && static_cast<double>(bytes) > kHopeless * static_cast<double>(limit);
-  };
-  return over(memory.total(), budget.device_memory_bytes) ||
-         over(memory.host_bytes, limits.host_bytes) || over(memory.nvme_bytes, limits.nvme_bytes);
+  const ClosedFormBounds bounds = BoundsOf(layout);
+  return Exceeds(memory.host_bytes, bounds.host, limits.host_bytes) ||
+         Exceeds(memory.nvme_bytes, bounds.nvme, limits.nvme_bytes);
+}
+
+int64_t ArenaBytesOf(const Budget& budget) {
+  if (budget.device_memory_bytes == 0) return 0;
+  return std::max<int64_t>(1, budget.device_memory_bytes - budget.external_bytes);
 }
 
 TierLimits LimitsOf(const v1::JobSpec& spec) {

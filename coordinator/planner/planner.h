@@ -53,11 +53,15 @@ std::vector<v1::Offload> Offloads(bool to_nvme);
 // True when kTiers has more to propose than kAll.
 bool OffersTiers(const v1::JobSpec& spec);
 
-// A layout whose estimate is this far over the budget is not worth compiling.
-inline constexpr double kHopeless = 1.3;
+// So far over what a tier has for the arenas that closed forms of such layouts are never as far off
+// (closed_form_error.h): not worth compiling. Elsewhere: of the tiers other than the device.
+bool Hopeless(const MemoryEstimate& memory, const v1::Layout& layout, const v1::JobSpec& spec,
+              const Budget& budget);
+bool HopelessElsewhere(const MemoryEstimate& memory, const v1::Layout& layout,
+                       const v1::JobSpec& spec);
 
-// More than kHopeless over a tier's budget.
-bool Hopeless(const MemoryEstimate& memory, const v1::JobSpec& spec, const Budget& budget);
+// Of a rank's device, for its arenas: at least 1 where there is a limit, 0 where there is none.
+int64_t ArenaBytesOf(const Budget& budget);
 
 struct Proposal {
   v1::Layout layout;   // complete

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/sample_sizes.h"
@@ -24,12 +25,8 @@ constexpr size_t kProposedMax = 64;
 constexpr size_t kAlikeMax = 2, kBeyondMax = 1;
 // Of a kind's proposals those beyond the limits are at most such a part where others are within.
 constexpr size_t kBeyondParts = 4;
-// Layouts for which parts of the states elsewhere are tried.
-constexpr size_t kMovedMax = 256;
 // A proposal for its memory needs this part of the last one's at most.
 constexpr double kSmaller = 0.9;
-// Where whole matrices do not fit, the largest first.
-constexpr int64_t kTileSizes[] = {int64_t{256} << 20, 64 << 20, 16 << 20, 4 << 20, 1 << 20};
 // Of what is offloaded a micro-batch moves weights there twice and gradients there and back. Beyond
 // so many chunks in a step a stage's program is too long to compile or check.
 constexpr int64_t kChunkPasses = 4, kChunksOfStep = 500'000;
@@ -42,29 +39,13 @@ constexpr int64_t kComparedChunkMax = int64_t{64} << 20;
 constexpr int64_t kStagingChunks = 16, kStagingParts = 32;
 // Of what is compiled only to show that nothing fits.
 constexpr double kShownLength = 600'000;
-// Of the device's bytes: what is larger may not fit when it is compiled.
-constexpr double kTight = 0.9;
 
-// Splits whose smallest layout is tried with everything away.
-constexpr size_t kAllMovedMax = 64;
-// Beside names of recompute.
-constexpr const char* kSmallest = "smallest";
-constexpr const char* kSmallestOfOne = "smallest of one micro-batch";
-// Of those with everything away so many are proposed at last.
-constexpr size_t kAwayMax = 128;
-
-void KeepSmallest(size_t most, std::vector<Proposal>* proposals) {
-  std::stable_sort(proposals->begin(), proposals->end(), [](const Proposal& a, const Proposal& b) {
-    return a.memory.total() < b.memory.total();
-  });
-  if (proposals->size() > most) proposals->resize(most);
-}
-
-bool Faster(const Proposal& a, const Proposal& b) { return a.seconds < b.seconds; }
-
-void KeepFastest(size_t most, std::vector<Proposal>* proposals) {
-  std::stable_sort(proposals->begin(), proposals->end(), Faster);
-  if (proposals->size() > most) proposals->resize(most);
+// By the least that closed forms leave possible.
+bool MayBeSmaller(const Proposal& a, const Proposal& b) {
+  const auto least = [](const Proposal& one) {
+    return static_cast<double>(one.memory.total()) / BoundsOf(one.layout).device;
+  };
+  return least(a) < least(b);
 }
 
 // Into those sorted by time; of equals the first stays ahead.
@@ -76,10 +57,7 @@ void Insert(const Proposal& one, size_t most, std::vector<Proposal>* proposals) 
 
 ArenaLimits ArenaLimitsOf(const v1::JobSpec& spec, const Budget& budget) {
   const TierLimits limits = LimitsOf(spec);
-  return {.device_bytes =
-              budget.device_memory_bytes == 0
-                  ? 0
-                  : std::max<int64_t>(1, budget.device_memory_bytes - budget.external_bytes),
+  return {.device_bytes = ArenaBytesOf(budget),
           .host_bytes = limits.host_bytes,
           .nvme_bytes = limits.nvme_bytes};
 }
@@ -112,6 +90,11 @@ uint32_t ScheduleKey(const v1::Layout& layout) {
 }
 
 }  // namespace
+
+void KeepFastest(size_t most, std::vector<Proposal>* proposals) {
+  std::stable_sort(proposals->begin(), proposals->end(), Faster);
+  if (proposals->size() > most) proposals->resize(most);
+}
 
 Comparison::Comparison(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                        Search search)
@@ -243,16 +226,14 @@ Proposal Comparison::Compare(v1::Layout layout) {
   ++compared_;
   ChooseChunks(&layout);
   Proposal one = {.memory = memory_.Memory(layout)};
-  const MemoryEstimate elsewhere = {.host_bytes = one.memory.host_bytes,
-                                    .nvme_bytes = one.memory.nvme_bytes};
-  const bool reachable = !Hopeless(elsewhere, spec_, budget_);
+  const bool reachable = !HopelessElsewhere(one.memory, layout, spec_);
   const auto is_smaller = [&](const std::optional<Proposal>& than) {
     return !than.has_value() || (one.memory.total() < than->memory.total() && reachable);
   };
   const bool smallest = is_smaller(smallest_);
   const bool smallest_shown = is_smaller(smallest_shown_) && IsSoonCompiled(layout);
   const bool plain = search_ == Search::kPlain;
-  const bool hopeless = !plain && Hopeless(one.memory, spec_, budget_);
+  const bool hopeless = !plain && Hopeless(one.memory, layout, spec_, budget_);
   const bool within = Within(one.memory, limits_);
   const bool movable = search_ == Search::kTiers && !within;
   if (!hopeless || smallest || smallest_shown || movable) one.seconds = StepSeconds(layout);
@@ -276,8 +257,19 @@ double Comparison::StepSeconds(const v1::Layout& layout) {
   return time_.StepSeconds(layout, pass->second);
 }
 
+bool Comparison::IsFar(const Proposal& one) const {
+  return limits_.device_bytes > 0 &&
+         static_cast<double>(one.memory.total() - kClosedFormSlackBytes) >
+             kClosedFormLikely * static_cast<double>(limits_.device_bytes);
+}
+
 void Comparison::Keep(const Proposal& one, bool within) {
   const v1::Layout& layout = one.layout;
+  if (!within && IsFar(one)) {
+    const auto [smallest, is_first] = farther_.try_emplace(SplitOf(layout), one);
+    if (!is_first && MayBeSmaller(one, smallest->second)) smallest->second = one;
+    return;
+  }
   Family& family = families_[{layout.tensor_parallel(), layout.pipeline_parallel(),
                               layout.context_parallel(), layout.zero_stage(), layout.micro_batch(),
                               ScheduleKey(layout), ClassesAway(layout.offload())}];
@@ -293,20 +285,6 @@ void Comparison::Keep(const Proposal& one, bool within) {
 Comparison::SplitKey Comparison::SplitOf(const v1::Layout& layout) {
   return {layout.pipeline_parallel(), layout.context_parallel(), layout.tensor_parallel(),
           layout.zero_stage()};
-}
-
-void Comparison::KeepMovable(const Proposal& one) {
-  const SplitKey split = SplitOf(one.layout);
-  const auto [fastest, is_new] = movable_of_.try_emplace({split, one.layout.recompute()}, one);
-  if (!is_new && Faster(one, fastest->second)) fastest->second = one;
-  const char* which = one.layout.micro_batches() > 1 ? kSmallest : kSmallestOfOne;
-  const auto [smallest, is_first] = movable_of_.try_emplace({split, which}, one);
-  if (!is_first && one.memory.total() < smallest->second.memory.total()) smallest->second = one;
-  if (one.seconds >= movable_max_) return;
-  movable_.push_back(one);
-  if (movable_.size() < 2 * kMovedMax) return;
-  KeepFastest(kMovedMax, &movable_);
-  movable_max_ = movable_.back().seconds;
 }
 
 // Just as much of `next`, which fits, as `large` needs to fit too.
@@ -336,53 +314,12 @@ std::vector<Proposal> Comparison::Smaller() const {
   return front;
 }
 
-// The fastest, and those of each split: the fastest of all are much alike.
-std::vector<Proposal> Comparison::TakeMovable(bool of_all_splits) {
-  KeepFastest(kMovedMax, &movable_);
-  if (!of_all_splits) return std::move(movable_);
-  std::vector<Proposal> of_splits;
-  for (auto& [key, one] : movable_of_) of_splits.push_back(std::move(one));
-  KeepFastest(kMovedMax, &of_splits);
-  std::vector<Proposal> movable = std::move(movable_);
-  std::move(of_splits.begin(), of_splits.end(), std::back_inserter(movable));
-  return movable;
-}
-
-// What does not fit, with as much as is needed elsewhere.
-void Comparison::AddMoved(bool of_all_splits) {
-  std::vector<OffloadWay> ways(std::begin(kHostWays), std::end(kHostWays));
-  if (spec_.resources().nvme().paths_size() > 0) {
-    ways.insert(ways.end(), std::begin(kNvmeWays), std::end(kNvmeWays));
-  }
-  std::vector<Proposal> smallest_of_splits;
-  for (const auto& [key, one] : movable_of_) {
-    if (!of_all_splits) break;
-    if (key.second == kSmallest || key.second == kSmallestOfOne) smallest_of_splits.push_back(one);
-  }
-  KeepSmallest(kAllMovedMax, &smallest_of_splits);
-  for (const Proposal& one : TakeMovable(of_all_splits)) {
-    for (const OffloadWay way : ways) {
-      ++compared_;
-      v1::Layout farthest = one.layout;
-      *farthest.mutable_offload() = WithPinned(spec_.layout().offload(), FarthestOffload(way));
-      farthest = Completed(std::move(farthest));
-      ChooseChunks(&farthest);
-      auto moved = WithOffload(memory_, farthest, spec_.layout().offload(), way, limits_);
-      if (!moved.has_value()) continue;
-      Proposal proposal = {
-          .seconds = StepSeconds(*moved), .memory = memory_.Memory(*moved), .way = way};
-      proposal.layout = *std::move(moved);
-      Keep(proposal, /*within=*/true);
-    }
-  }
-  AddAllMoved(std::move(smallest_of_splits));
-}
-
 // The fewer kinds of splits, the plainer. Of each split the fastest within the limits, then the
-// one with the most room, then, since closed forms may be too high, what is nearest to them.
+// one with the most room, then, since closed forms may be too high, what is nearest to them and
+// what is farther.
 std::vector<Proposal> Comparison::Plainer() const {
   using Best = std::map<SplitKey, Proposal>;
-  std::array<Best, 3> ways;
+  std::array<Best, 4> ways;
   const auto take = [](const Proposal& one, auto better, Best* best) {
     const auto [it, is_new] = best->try_emplace(SplitOf(one.layout), one);
     if (!is_new && better(one, it->second)) it->second = one;
@@ -395,8 +332,9 @@ std::vector<Proposal> Comparison::Plainer() const {
       take(one, Faster, &ways[0]);
       if (!one.to_fit) take(one, smaller, &ways[1]);
     }
-    for (const Proposal& one : family.beyond) take(one, smaller, &ways[2]);
+    for (const Proposal& one : family.beyond) take(one, MayBeSmaller, &ways[2]);
   }
+  ways[3] = farther_;
   std::vector<Proposal> plainer;
   for (Best& best : ways) {
     const auto begin = static_cast<std::ptrdiff_t>(plainer.size());
@@ -409,87 +347,6 @@ std::vector<Proposal> Comparison::Plainer() const {
                      [&](const Proposal& a, const Proposal& b) { return key(a) < key(b); });
   }
   return plainer;
-}
-
-// The smallest of each split with everything away, with blocks computed again and with nothing: if
-// anything fits, one of them does.
-void Comparison::AddAllMoved(std::vector<Proposal> bases) {
-  bases.push_back(*smallest_);
-  std::vector<v1::Offload> offloads = Offloads(spec_.resources().nvme().paths_size() > 0);
-  for (size_t i = offloads.size(); i-- > 0;) {
-    offloads.push_back(offloads[i]);
-    offloads.back().mutable_activation()->set_host(1);
-  }
-  const bool open = spec_.layout().recompute().empty() && spec_.layout().recompute_layers().empty();
-  for (const Proposal& base : bases) {
-    for (const v1::Offload& offload : offloads) {
-      Proposal moved = base;
-      *moved.layout.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
-      if (moved.layout.zero_stage() == 1 || moved.layout.zero_stage() == 2) {
-        moved.layout.mutable_offload()->clear_parameter();
-      }
-      moved.layout = Completed(std::move(moved.layout));
-      away_.push_back(Compare(moved.layout));
-      for (const char* recompute : {"block", "none"}) {
-        if (!open || moved.layout.recompute() == recompute) continue;
-        v1::Layout other = moved.layout;
-        other.set_recompute(recompute);
-        away_.push_back(Compare(std::move(other)));
-      }
-    }
-  }
-}
-
-std::vector<Proposal> Comparison::Away() const {
-  const auto part = [this](const Proposal& one) {
-    const auto of = [](int64_t bytes, int64_t limit) {
-      return limit == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(limit);
-    };
-    return std::max({of(one.memory.total(), limits_.device_bytes),
-                     of(one.memory.host_bytes, limits_.host_bytes),
-                     of(one.memory.nvme_bytes, limits_.nvme_bytes)});
-  };
-  std::vector<std::pair<double, size_t>> order;
-  for (size_t i = 0; i < away_.size(); ++i) {
-    if (!Hopeless(away_[i].memory, spec_, budget_)) order.emplace_back(part(away_[i]), i);
-  }
-  std::sort(order.begin(), order.end());
-  order.resize(std::min(order.size(), kAwayMax));
-  std::vector<Proposal> away;
-  for (const auto& [of_limits, i] : order) away.push_back(away_[i]);
-  return away;
-}
-
-// Matrices may be tiled when weights are brought for each use; those that may move will be.
-bool Comparison::Tileable(const v1::Layout& layout) const {
-  if (layout.tensor_parallel() != 1) return false;
-  return layout.zero_stage() == 3 ||
-         (layout.zero_stage() == 0 &&
-          (search_ == Search::kTiers || FarthestTier(layout.offload().parameter()) != v1::DEVICE));
-}
-
-// Where hardly anything fits: the smallest that can be tiled, as it is and with its states away, in
-// the largest tiles that fit.
-void Comparison::AddTiled() {
-  const double enough = kTight * static_cast<double>(limits_.device_bytes);
-  const bool tight =
-      limits_.device_bytes > 0 && static_cast<double>(smallest_->memory.total()) > enough;
-  if (!tight || !tileable_.has_value()) return;
-  const v1::Layout base = tileable_->layout;
-  std::vector<v1::Layout> layouts = {base};
-  if (search_ == Search::kTiers) {
-    for (const v1::Offload& offload : Offloads(spec_.resources().nvme().paths_size() > 0)) {
-      v1::Layout moved = base;
-      *moved.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
-      layouts.push_back(Completed(std::move(moved)));
-    }
-  }
-  for (v1::Layout& layout : layouts) {
-    for (const int64_t bytes : kTileSizes) {
-      layout.set_tile_bytes(bytes);
-      if (TileBytes(layout) > 0 && Within(Compare(layout).memory, limits_)) break;
-    }
-  }
 }
 
 }  // namespace terrace

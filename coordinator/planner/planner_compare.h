@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -25,6 +26,10 @@
 
 namespace terrace {
 
+inline bool Faster(const Proposal& a, const Proposal& b) { return a.seconds < b.seconds; }
+// At most so many, in order.
+void KeepFastest(size_t most, std::vector<Proposal>* proposals);
+
 // Borrows what it is made with. Used by one thread.
 class Comparison {
  public:
@@ -38,7 +43,7 @@ class Comparison {
   void MoveAndTile(bool of_all_splits);
 
   // Of those compared so far some is not hopeless.
-  bool any_hopeful() const { return !by_size_.empty(); }
+  bool any_hopeful() const { return !by_size_.empty() || !farther_.empty(); }
   int64_t compared() const { return compared_; }
 
  private:
@@ -53,6 +58,7 @@ class Comparison {
   Proposal Compare(v1::Layout layout);
   double StepSeconds(const v1::Layout& layout);
   void Keep(const Proposal& one, bool within);
+  bool IsFar(const Proposal& one) const;
   void KeepMovable(const Proposal& one);
   void AddMixed(const Proposal& large, const Proposal& next);
   void AddMoved(bool of_all_splits);
@@ -84,6 +90,8 @@ class Comparison {
   std::map<std::array<uint32_t, 4>, PassTime> passes_;
   std::map<FamilyKey, Family> families_;
   std::map<int, Proposal> by_size_;  // the fastest by the logarithm of its bytes
+  // Not hopeless, but so far over the limits that few such fit: the smallest of each split.
+  std::map<SplitKey, Proposal> farther_;
   std::vector<Proposal> movable_;
   // Of each split the fastest of each recompute, and the smallest of one micro-batch and of more.
   std::map<std::pair<SplitKey, std::string>, Proposal> movable_of_;

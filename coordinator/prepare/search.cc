@@ -18,6 +18,9 @@ namespace {
 // Layouts of a kind that fit before the fastest is chosen.
 constexpr int kFittingMax = 4;
 constexpr double kAnySeconds = 1e300;
+// Of what does not fit a longer step is left at its sample. Passes alone do not tell: tiles and
+// chunks of what rests elsewhere make a step of few passes long.
+constexpr int64_t kWholeToRefuse = 120'000;
 
 struct Found : Searched {
   bool fitted = false;  // something seemed to fit
@@ -133,7 +136,8 @@ class Once {
       const size_t index = best ? *best : NearestToFit(spec_, budget_, tried);
       Evaluated& one = tried[index].evaluated;
       if (!best) {
-        RETURN_IF_ERROR(Look(&one));
+        // Of a search for what fits nobody reads what does not, but whole it may.
+        if (!options_.first_fit || NearlyFits(one)) RETURN_IF_ERROR(Look(&one));
         return InOrder(index, std::move(tried));
       }
       const absl::Status finished = Finish(&one);
@@ -153,11 +157,13 @@ class Once {
 
   // As much of the chosen step as is wanted of it.
   absl::Status Finish(Evaluated* one) {
-    if (!IsEnough(*one)) return Complete(one);
-    RETURN_IF_ERROR(CheckWholeStep(*one));
-    return options_.first_fit
-               ? absl::OkStatus()
-               : CheckAdmitted(budget_, LimitsOf(spec_), one->layout, &one->programs);
+    const bool is_whole = one->shorter.empty();
+    if (!is_whole) {
+      if (!IsEnough(*one)) return Complete(one);
+      RETURN_IF_ERROR(CheckWholeStep(*one));
+      if (options_.first_fit) return absl::OkStatus();
+    }
+    return CheckAdmitted(budget_, LimitsOf(spec_), one->layout, &one->programs);
   }
 
   absl::Status Complete(Evaluated* one) {
@@ -174,9 +180,7 @@ class Once {
     constexpr double kMuch = 0.85;
     const Proposal* smallest = nullptr;
     for (const Proposal& one : proposals) {
-      const MemoryEstimate elsewhere = {.host_bytes = one.memory.host_bytes,
-                                        .nvme_bytes = one.memory.nvme_bytes};
-      if (one.to_fit || Hopeless(elsewhere, spec_, budget_)) continue;
+      if (one.to_fit || HopelessElsewhere(one.memory, one.layout, spec_)) continue;
       if (LayerPasses(one.layout, model_.config.layers) <= kShownLayerPasses) continue;
       if (smallest == nullptr || one.memory.total() < smallest->memory.total()) smallest = &one;
     }
@@ -196,21 +200,35 @@ class Once {
                                 sample.programs[0].rules().micro_batches());
   }
 
-  // A sample of what would take too long to compile whole only to look at it, or to say that it
+  // Of a sample: whole, it would take too long to compile only to look at it, or to say that it
   // fits.
   bool IsEnough(const Evaluated& one) const {
-    if (one.shorter.empty()) return false;
     const int64_t whole = InstructionsOf(one);
     return (options_.whole_max > 0 && whole > options_.whole_max) ||
            (options_.first_fit && whole > options_.instructions_max - trial_.instructions());
   }
 
-  // Nothing fits: a part of a very long step is enough to say what is in the way.
+  // The step may fit where its sample does not.
+  bool NearlyFits(const Evaluated& sample) const {
+    constexpr double kNearly = 1.05;
+    const TierLimits limits = LimitsOf(spec_);
+    const auto within = [](int64_t bytes, int64_t limit) {
+      return limit == 0 || static_cast<double>(bytes) <= kNearly * static_cast<double>(limit);
+    };
+    return within(sample.device_bytes, budget_.device_memory_bytes) &&
+           within(sample.host_bytes, limits.host_bytes) &&
+           within(sample.nvme_bytes, limits.nvme_bytes);
+  }
+
+  // Nothing fits: a part of a long step is enough to say what is in the way.
   absl::Status Look(Evaluated* sample) {
-    if (LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses) {
+    const bool is_short =
+        LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses &&
+        InstructionsOf(*sample) <= kWholeToRefuse;
+    if (!sample->shorter.empty() && is_short) {
       const absl::Status whole = Complete(sample);
       // All of the step may be too long to compile: its sample shows as well what is in the way.
-      if (!absl::IsInvalidArgument(whole) || sample->shorter.empty()) return whole;
+      if (!absl::IsInvalidArgument(whole)) return whole;
     }
     return SimulateStep(budget_.profile, sample);
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/layout_rules.h"
@@ -73,17 +74,21 @@ absl::Status Trial::Try(const std::vector<const Proposal*>& proposals, LayoutKin
   }
   RETURN_IF_ERROR(TryThose(shorter, kind, kMayFit, seconds_max));
   if (fits()) return TryFaster(shorter, kind);
-  // What closed forms let in first, and then, where that does not fit, all that is not hopeless.
+  // What closed forms let in first, and then, where that does not fit, what they are likely to be
+  // off by. What is farther over is left to TryInTurn().
   RETURN_IF_ERROR(TryThose(proposals, kind, kMayFit, seconds_max));
-  if (!fits()) RETURN_IF_ERROR(TryThose(proposals, kind, kHopeless, seconds_max));
+  if (!fits()) RETURN_IF_ERROR(TryThose(proposals, kind, kClosedFormLikely, seconds_max));
   if (fits()) return TryFaster(proposals, kind);
   return last ? TrySmallest(proposals, kind) : absl::OkStatus();
 }
 
 absl::Status Trial::TrySmallest(const std::vector<const Proposal*>& proposals, LayoutKind kind) {
   const auto smaller = [this](const Proposal* a, const Proposal* b) {
-    return std::tuple(!Affordable(a->layout), HopelessElsewhere(*a), a->memory.total()) <
-           std::tuple(!Affordable(b->layout), HopelessElsewhere(*b), b->memory.total());
+    const auto key = [this](const Proposal& one) {
+      return std::tuple(!Affordable(one.layout), HopelessElsewhere(one.memory, one.layout, spec_),
+                        one.memory.total());
+    };
+    return key(*a) < key(*b);
   };
   std::vector<const Proposal*> order = proposals;
   std::stable_sort(order.begin(), order.end(), smaller);
@@ -325,20 +330,14 @@ int64_t Trial::ArenaMax() const {
                                           : budget_.device_memory_bytes - ExternalBytes(budget_);
 }
 
-bool Trial::HopelessElsewhere(const Proposal& proposal) const {
-  const MemoryEstimate elsewhere = {.host_bytes = proposal.memory.host_bytes,
-                                    .nvme_bytes = proposal.memory.nvme_bytes};
-  return Hopeless(elsewhere, spec_, budget_);
-}
-
 bool Trial::MayFit(const Proposal& proposal, double part) const {
-  if (HopelessElsewhere(proposal)) return false;
+  if (HopelessElsewhere(proposal.memory, proposal.layout, spec_)) return false;
   if (budget_.device_memory_bytes == 0 || proposal.to_fit || proposal.way.has_value()) return true;
   const double bytes = static_cast<double>(proposal.memory.total());
   const double off = OffBy(proposal.layout);
   if (off > 0) return bytes * off <= static_cast<double>(ArenaMax());
-  return bytes <=
-         part * static_cast<double>(part > kMayFit ? budget_.device_memory_bytes : ArenaMax());
+  const double slack = part > kMayFit ? static_cast<double>(kClosedFormSlackBytes) : 0;
+  return bytes - slack <= part * static_cast<double>(ArenaMax());
 }
 
 void Trial::Learn(const Evaluated& one) {

@@ -104,8 +104,6 @@ class Trial {
   bool Affordable(const v1::Layout& layout) const;
   bool MayRecompute(const v1::Layout& layout) const;
   bool MayFit(const Proposal& proposal, double part) const;
-  // Over the limits of the tiers other than the device.
-  bool HopelessElsewhere(const Proposal& proposal) const;
   ArenaLimits Limits() const;
   // Arena bytes over the estimate, of layouts that are alike (LikenessOf); 0: not known yet.
   double OffBy(const v1::Layout& layout) const;

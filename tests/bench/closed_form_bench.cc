@@ -1,7 +1,7 @@
 // How far the closed form of memory is off: layouts drawn from all that a few models allow on eight
 // devices are compiled as the search compiles them, and the closed form is divided by the arenas.
 // A table by kind of layout: how many, the least, the 5th percentile, the median, the 95th and the
-// most of closed form over compiled, on the device and on the host. Below 1 the closed form
+// most of closed form over compiled, on each tier. Below 1 the closed form
 // promises a layout that does not fit, above 1 it calls one hopeless that does.
 //
 // --each N draws N layouts of each job (120), of as many kinds as there are; --seed S draws others
@@ -26,6 +26,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/compiler/liveness.h"
+#include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/cluster.h"
 #include "coordinator/planner/estimate_memory.h"
 #include "coordinator/planner/layout_rules.h"
@@ -68,6 +69,7 @@ std::vector<std::string> KindsOf(const v1::Layout& layout) {
       absl::StrCat("zero ", layout.zero_stage(), layout.micro_batches() > 1 ? ", several" : ", one",
                    layout.micro_batches() > 1 ? " micro-batches" : " micro-batch"),
       absl::StrCat("recompute ", layout.recompute()),
+      TileBytes(layout) > 0 ? "in tiles" : "in whole matrices",
       away.empty() ? "offload of nothing" : absl::StrCat("offload", away.substr(1))};
 }
 
@@ -118,6 +120,11 @@ absl::StatusOr<std::vector<v1::Layout>> Draw(const Job& job, std::mt19937_64* ra
           layout.mutable_offload()->clear_parameter();
         }
         layout.set_chunk_bytes(kChunkBytes);
+        const bool fetched = FarthestTier(layout.offload().parameter()) != v1::DEVICE;
+        const bool tileable = layout.tensor_parallel() == 1 &&
+                              (layout.zero_stage() == 3 || (layout.zero_stage() == 0 && fetched));
+        constexpr int64_t kTiles[] = {4 << 20, 16 << 20, 64 << 20};
+        if (tileable && draw(3) == 0) layout.set_tile_bytes(kTiles[draw(3)]);
         layout = Completed(std::move(layout));
         if (!CheckLayout(layout, job.model, job.spec).ok()) return true;
         auto& [kept, count] = kinds[KindsOf(layout)];
@@ -132,7 +139,7 @@ absl::StatusOr<std::vector<v1::Layout>> Draw(const Job& job, std::mt19937_64* ra
 
 // Closed form over compiled; 0 where nothing is there.
 struct Point {
-  double device = 0, host = 0;
+  double device = 0, host = 0, nvme = 0;
 };
 
 // "mb3.layer.17.kept" as "mb.layer.kept".
@@ -202,7 +209,8 @@ absl::StatusOr<Point> Compare(const Job& job, const MemoryEstimator& memory,
     return compiled > 0 ? static_cast<double>(bytes) / static_cast<double>(compiled) : 0;
   };
   return Point{over(estimate.total(), exact.device_bytes - exact.programs[0].external_bytes()),
-               over(estimate.host_bytes, exact.host_bytes)};
+               over(estimate.host_bytes, exact.host_bytes),
+               over(estimate.nvme_bytes, exact.nvme_bytes)};
 }
 
 void PrintRow(const std::string& name, std::vector<double> ratios) {
@@ -235,7 +243,7 @@ int Main(int argc, char** argv) {
       parts.push_back(word);
     }
   }
-  std::map<std::string, std::vector<double>> device, host;  // by kind
+  std::map<std::string, std::vector<double>> device, host, nvme;  // by kind
   for (const SearchCase& c : kCases) {
     absl::StatusOr<Job> job = JobOf(c);
     if (!job.ok()) {
@@ -262,21 +270,26 @@ int Main(int argc, char** argv) {
       }
       std::vector<std::string> kinds = KindsOf(layout);
       kinds.push_back("model " + job->name);
+      kinds.push_back(absl::StrCat("bound of ", Absl(BoundsOf(layout).kind)));
       kinds.emplace_back("all");
       for (const std::string& kind : kinds) {
         device[kind].push_back(point->device);
         if (point->host > 0) host[kind].push_back(point->host);
+        if (point->nvme > 0) nvme[kind].push_back(point->nvme);
       }
       if (!list) continue;
-      std::printf("%.3f %.3f %s: %s, %u x %u\n", point->device, point->host, job->name.c_str(),
-                  LayoutText(layout).c_str(), layout.micro_batches(), layout.micro_batch());
+      std::printf("%.3f %.3f %.3f %s: %s, %u x %u\n", point->device, point->host, point->nvme,
+                  job->name.c_str(), LayoutText(layout).c_str(), layout.micro_batches(),
+                  layout.micro_batch());
       std::fflush(stdout);
     }
   }
-  for (const auto* table : {&device, &host}) {
+  for (const auto* table : {&device, &host, &nvme}) {
     std::printf(
         "\n| closed form over compiled, %s | layouts | least | 5 %% | median | 95 %% | most |\n",
-        table == &device ? "device" : "host");
+        table == &device ? "device"
+        : table == &host ? "host"
+                         : "NVMe");
     std::printf("|---|---|---|---|---|---|---|\n");
     for (const auto& [kind, ratios] : *table) PrintRow(kind, ratios);
   }

@@ -261,13 +261,15 @@ TEST(PlannerTest, ASequenceThatARingCannotSplitIsSplitByHeads) {
 
 // ---- the wider search ---------------------------------------------------------------------------
 
+// `taken`: of a device's memory, all of it; 0: there is no limit.
 std::vector<v1::Layout> AllOfThem(const v1::JobSpec& spec, uint32_t ranks, uint32_t nodes = 1,
-                                  int64_t memory = 0) {
+                                  int64_t taken = 0) {
   const auto layouts = Candidates(spec, TinyModel("llama"),
                                   {.nodes = nodes,
                                    .ranks = ranks,
                                    .threads_per_rank = 2,
-                                   .device_memory_bytes = memory,
+                                   .device_memory_bytes = taken,
+                                   .external_bytes = taken,
                                    .profile = CpuProfile(2)},
                                   Search::kAll);
   EXPECT_TRUE(layouts.ok()) << layouts.status();
@@ -326,7 +328,7 @@ TEST(PlannerTest, TheSmallestLayoutIsAlwaysProposed) {
     for (const v1::Layout& layout : layouts) bytes = std::min(bytes, estimator.DeviceBytes(layout));
     return bytes;
   };
-  const std::vector<v1::Layout> hopeless = AllOfThem(spec, 4, 1, /*memory=*/1);
+  const std::vector<v1::Layout> hopeless = AllOfThem(spec, 4, 1, /*taken=*/1);
   EXPECT_EQ(smallest(hopeless), smallest(AllOfThem(spec, 4)));
   EXPECT_LE(hopeless.size(), 8u) << "the others are not worth compiling";
 }

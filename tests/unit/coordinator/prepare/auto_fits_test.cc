@@ -16,7 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/model/presets.h"
+#include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/cluster.h"
+#include "coordinator/planner/estimate_memory.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/space.h"
 #include "coordinator/prepare/evaluate.h"
@@ -99,6 +101,7 @@ class AutoFits {
       absl::StatusOr<Evaluated> one =
           Sample(job_.spec, job_.model, job_.budget, layout, SizesOf(layout));
       if (one.ok()) {
+        CheckBounds(*one);
         one->programs.clear();
         one->shorter.clear();
         compiled_.push_back(*std::move(one));
@@ -131,6 +134,23 @@ class AutoFits {
   }
 
  private:
+  // What is called hopeless does not fit.
+  void CheckBounds(const Evaluated& one) {
+    const MemoryEstimate estimate =
+        MemoryEstimator(EstimateModel(job_.spec, job_.model)).Memory(one.layout);
+    const ClosedFormBounds bounds = BoundsOf(one.layout);
+    const auto check = [&](const char* tier, int64_t estimated, int64_t bytes, double bound) {
+      EXPECT_LE(static_cast<double>(estimated - kClosedFormSlackBytes),
+                bound * static_cast<double>(bytes))
+          << tier << ", " << std::string(bounds.kind) << ": " << job_.words << ": "
+          << LayoutText(one.layout) << ", " << one.layout.micro_batches() << " x "
+          << one.layout.micro_batch();
+    };
+    check("device", estimate.total(), one.device_bytes - ExternalBytes(job_.budget), bounds.device);
+    check("host", estimate.host_bytes, one.host_bytes, bounds.host);
+    check("nvme", estimate.nvme_bytes, one.nvme_bytes, bounds.nvme);
+  }
+
   // On the device, of all that need no more of the host.
   int64_t Least(const Evaluated& pinned) {
     fitting_ = &pinned;
