@@ -103,8 +103,9 @@ export class Chart {
       scales: { x: { time: Boolean(options.time) }, y: this.log.checked ? { distr: 3 } :
         { range: (u, low, high) => this.range(UPlot, low, high) } },
       axes: [{ ...axis, label: this.xLabel, labelSize: 18, size: 34,
+        space: options.time ? 76 : 50,  // as wide as hh:mm:ss with a gap
         values: (u, splits) => (options.time ? clocks(splits) : splits.map(wholeOnly)) },
-      { ...axis, label: options.unit, labelSize: 18, size: 68, ...(options.incrs ? { incrs: options.incrs } : {}),
+      { ...axis, label: options.unit, labelSize: 18, size: 82, ...(options.incrs ? { incrs: options.incrs } : {}),
         values: (u, splits) => (this.log.checked ? splits.map((v) => (v === null ? "" : real(v))) :
           options.axis ? splits.map(options.axis) : ticks(splits)) }],
       series: [{ label: this.xLabel, value: (u, v) => (v === null ? "-" : x(v)) },
