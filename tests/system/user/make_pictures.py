@@ -29,7 +29,7 @@ from support import GPT, ROOT, learnable_text
 PICTURES = ROOT / "docs/pictures"
 SECONDS_SHOWN = 100
 STEP_SECONDS = 2
-WIDE, PHONE = 1280, 390
+WIDE, PAGE, PHONE = 1280, 1360, 390
 
 
 class Pictures(MonitoredTest):
@@ -102,25 +102,25 @@ class Pictures(MonitoredTest):
 
     def picture_page(self, short, stories):
         page = self.browser
-        self.size(WIDE)
+        self.size(PAGE)
         page.open(f"http://{self.page}/#/jobs")
         page.wait_for_text("#jobs", stories)
-        self.save("jobs", WIDE, 420)
+        self.save("jobs", PAGE, 420)
         page.open(f"http://{self.page}/#/jobs/{stories}")
         page.wait_for_text("#summary", "running")
         page.wait_for_text("#curves", "Loss")
         time.sleep(3)
-        self.save("job", WIDE, 900)
+        self.save("job", PAGE, 900)
         for section in ("memory", "plan", "ranks", "restarts"):
             if page.run("return document.querySelector(arguments[0]) !== null", f"#{section}"):
                 self.save_section(section, f"#{section}")
         page.open(f"http://{self.page}/#/queue")
         page.wait_for_text("main table", "waiting")
-        self.save("queue", WIDE, 320)
+        self.save("queue", PAGE, 320)
         page.open(f"http://{self.page}/#/compare/{short}/{stories}")
         page.wait_for_text("#differences", "train.steps")
         time.sleep(2)
-        self.save("compare", WIDE, 760)
+        self.save("compare", PAGE, 760)
         self.size(PHONE, dark=True)
         page.open(f"http://{self.page}/#/jobs/{stories}")
         page.wait_for_text("#curves", "Loss")

@@ -3,6 +3,8 @@
 const COLUMN = 52, ROW = 30, GAP = 8, TOP = 44;
 const COLOURS = ["#2f6fde", "#d9822b", "#2e9e5b", "#c23b5a", "#7c55c8", "#1f9aa8", "#a68a1f", "#7a7f88", "#b0569b", "#4f7d3a"];
 
+const POWERS = [...Array(44).keys()].map((power) => 2 ** power);  // distances between lines of bytes
+
 function scaled(value, names, base) {
   let at = 0;
   while (Math.abs(value) >= base && at < names.length - 1) { value /= base; at += 1; }
@@ -17,7 +19,7 @@ function words(value, unit) {
   if (unit === "s" && value !== 0 && Math.abs(value) < 1) {
     return Math.abs(value) < 1e-3 ? `${Number((value * 1e6).toPrecision(3))} µs` : `${Number((value * 1e3).toPrecision(3))} ms`;
   }
-  return scaled(value, ["", "thousand", "million", "billion"], 1000).trim() + (unit === "s" ? " s" : unit === "ops" ? "/s" : "");
+  return scaled(value, ["", "k", "M", "G"], 1000).trim() + (unit === "s" ? " s" : unit === "ops" ? "/s" : "");
 }
 
 function element(parent, tag, style, text) {
@@ -32,10 +34,10 @@ const newest = (values) => values.findLast((value) => value !== null);
 
 function drawNumbers(place, panel) {
   if (panel.type === "stat") {
-    const row = element(place, "div", "display:flex;flex-wrap:wrap;gap:4px 20px;margin-top:6px");
-    for (const one of panel.series.slice(0, 3)) {
+    const row = element(place, "div", "display:flex;flex-wrap:wrap;gap:2px 16px;margin-top:4px");
+    for (const one of panel.series.slice(0, 6)) {
       const item = element(row, "div", "");
-      element(item, "div", "font-size:24px", words(newest(one.values), panel.unit));
+      element(item, "div", "font-size:20px", words(newest(one.values), panel.unit));
       element(item, "div", "font-size:11px;color:#666", one.label);
     }
     return;
@@ -61,13 +63,14 @@ function drawLines(place, panel, width, height) {
   const series = lines.map((one, at) => ({ label: one.label, stroke: COLOURS[at], width: 1.5, points: { show: false }, spanGaps: true,
     fill: panel.stacked ? COLOURS[at] : undefined }));
   if (panel.stacked) { columns.reverse(); series.reverse(); }  // the highest sum lies behind the others
+  const axis = { font: "11px sans-serif", stroke: "#555", grid: { stroke: "#eee" } };
   new uPlot({ width, height, legend: { show: false }, cursor: { show: false }, series: [{}, ...series],
     scales: { y: { range: (_, low, high) => {
       const least = low >= 0 && (panel.stacked || low < high / 2) ? 0 : low, most = high > least ? high : least + (Math.abs(least) || 1);
       return [least, most + (most - least) * 0.08];
     } } },
-    axes: [{ size: 26, font: "11px sans-serif", stroke: "#555", grid: { stroke: "#eee" } },
-      { size: 78, font: "11px sans-serif", stroke: "#555", grid: { stroke: "#eee" },
+    axes: [{ ...axis, size: 26, space: 76, values: (_, all) => all.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) },
+      { ...axis, size: 66, ...(panel.unit === "bytes" || panel.unit === "Bps" ? { incrs: POWERS } : {}),
         values: (_, all) => all.map((value) => words(value, panel.unit)) }] }, [panel.times, ...columns], place);
 }
 
