@@ -120,7 +120,7 @@ CONTROL_PLANE = [
     ("Jobs without series|stat", "short", [(f"sum(terrace_jobs_without_series{{{C}}})", "jobs")], "Beyond the first 1,000."),
 ]
 
-# What a panel says where its query finds nothing: the first row with a part of one of its queries.
+# What a panel says where its query finds nothing: the first row whose part is in all of its queries.
 EMPTY = (
     ("tokens_per_joule", "No energy: neither the GPUs' driver nor the processors tell theirs"),
     ("eval_loss", "No evaluation yet: train.eval_every_steps sets them"),
@@ -128,7 +128,6 @@ EMPTY = (
     ("loss_scale", "No loss scale: only fp16 has one"),
     ("goodput", "No job ran in the last half hour"),
     ("jobs_pending", "No job waits"),
-    ("external:ratio", "Nothing is allowed outside the arenas: no limit is set"),
     ('tier="host"})', "Nothing of this job rests on the host"),
     ('tier="nvme"})', "Nothing of this job rests on NVMe"),
     ('tier=~"host|nvme"', "Nothing of this job is offloaded: layout.offload sets it"),
@@ -138,6 +137,8 @@ EMPTY = (
     ("restarts_total", "Nothing restarted in the time shown"),
     ("failure_", "Nothing failed in the time shown"),
     ('code!="OK"', "No call failed in the time shown"),
+    ("rpc_seconds", "No call was made in the time shown"),
+    ("scheduler_pass", "The scheduler had nothing to do in the time shown"),
     ("queue_seconds", "No job was placed in the time shown"),
     ("first_step", "No job began in the time shown"),
     ("store_write", "Nothing was written in the time shown"),
@@ -148,7 +149,7 @@ EMPTY = (
 
 
 def reason_if_empty(queries):
-    return next(reason for part, reason in EMPTY for expression, _ in queries if part in expression)
+    return next(reason for part, reason in EMPTY if all(part in expression for expression, _ in queries))
 
 
 # uid -> (title, variables, panels)

@@ -53,7 +53,11 @@ class LoadedTest(unittest.TestCase):
             for panel in board["panels"]:
                 reason = panel["fieldConfig"]["defaults"]["noValue"]
                 self.assertRegex(reason, r"^[A-Z].* .*[^.]$", f"{board['uid']}: {panel['title']}")
-        self.assertEqual(make_dashboards.reason_if_empty([("job:terrace_tokens_per_joule:rate5m", "")])[:9], "No energy")
+        reason_of = make_dashboards.reason_if_empty
+        self.assertIn("No energy", reason_of([("job:terrace_tokens_per_joule:rate5m", "")]))
+        self.assertIn("No evaluation", reason_of([('terrace_job_eval_loss{job=~"$job"}', "")]))
+        both = [('terrace_job_loss{job=~"$job"}', ""), ('terrace_job_eval_loss{job=~"$job"}', "")]
+        self.assertIn("No job", reason_of(both), "it is empty only where neither has a value")
 
     def test_variables_that_are_used_are_declared_and_the_other_way_round(self):
         builtin = {"__rate_interval", "__range"}
