@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "proto/operands.h"
 
@@ -299,7 +300,7 @@ class Writer {
   std::vector<std::vector<int>> streams_;  // by stream: what was written
   const std::vector<int64_t> begin_;       // by instruction, PlacesInStreams
   std::map<uint32_t, int64_t> arrays_;  // with a row a micro-batch: by buffer, the bytes of a step
-  std::map<std::pair<uint32_t, int64_t>, uint32_t> values_;  // by first buffer and number
+  absl::flat_hash_map<std::pair<uint32_t, int64_t>, uint32_t> values_;  // by first buffer, number
 };
 
 }  // namespace

@@ -2,12 +2,11 @@
 #include "proto/program_check.h"
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/side_by_side.h"
 #include "base/status_macros.h"
 #include "proto/check/dynamic.h"
 #include "proto/check/instructions.h"
@@ -71,21 +70,11 @@ absl::Status OfStage(absl::Span<const v1::Program> stages, size_t s, const absl:
   return check::Refuse("stage ", s, ", from rank ", rank, " on: ", status.message());
 }
 
-// Calls check(s) for each stage, side by side: they share nothing. The first that is refused is
-// told.
+// Calls check(s) for each stage. The first that is refused is told.
 absl::Status ForEachStage(absl::Span<const v1::Program> stages,
                           const std::function<absl::Status(size_t)>& check) {
   std::vector<absl::Status> statuses(stages.size());
-  std::atomic<size_t> next = 0;
-  const auto work = [&] {
-    for (size_t s; (s = next.fetch_add(1)) < stages.size();) statuses[s] = check(s);
-  };
-  {
-    std::vector<std::jthread> helpers;
-    const size_t threads = std::min<size_t>(stages.size(), std::thread::hardware_concurrency());
-    for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
-    work();
-  }
+  SideBySide(stages.size(), [&](size_t s) { statuses[s] = check(s); });
   for (size_t s = 0; s < stages.size(); ++s) {
     if (!statuses[s].ok()) return OfStage(stages, s, statuses[s]);
   }

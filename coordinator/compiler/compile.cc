@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/side_by_side.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/dynamic.h"
 #include "coordinator/compiler/emit.h"
@@ -287,18 +287,8 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
 absl::StatusOr<std::vector<v1::Program>> CompileStages(const Job& job) {
   std::vector<absl::StatusOr<v1::Program>> results(job.shape.stages,
                                                    absl::InternalError("not compiled"));
-  std::atomic<int> next = 0;
-  const auto work = [&] {
-    for (int stage; (stage = next.fetch_add(1)) < job.shape.stages;) {
-      results[stage] = CompileStage(job, stage);
-    }
-  };
-  {
-    std::vector<std::jthread> helpers;
-    const int threads = std::min<int>(job.shape.stages, std::thread::hardware_concurrency());
-    for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
-    work();
-  }
+  SideBySide(results.size(),
+             [&](size_t stage) { results[stage] = CompileStage(job, static_cast<int>(stage)); });
   std::vector<v1::Program> programs;
   for (absl::StatusOr<v1::Program>& result : results) {
     RETURN_IF_ERROR(result.status());

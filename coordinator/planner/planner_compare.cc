@@ -75,7 +75,8 @@ uint32_t ClassesAway(const v1::Offload& offload) {
 double SampledLength(const EstimateModel& model, const v1::Layout& layout) {
   const SampleSizes sizes = SizesOf(layout);
   const bool whole = sizes.longer == 0;
-  return ProgramLength(model, layout, whole ? layout.micro_batches() : sizes.shorter + sizes.longer,
+  return ProgramLength(model, layout,
+                       whole ? CompiledMicroBatches(layout) : sizes.shorter + sizes.longer,
                        whole ? 1 : 2);
 }
 

@@ -6,6 +6,7 @@
 namespace terrace {
 
 SampleSizes SizesOf(const v1::Layout& layout) {
+  if (CompiledMicroBatches(layout) < layout.micro_batches()) return {};  // a loop, whatever it has
   const int64_t stages = layout.pipeline_parallel();
   // What a run of passes brings once, their number does not change.
   if (InRuns(layout.schedule())) return {};
@@ -25,7 +26,8 @@ SampleSizes SizesOf(const v1::Layout& layout) {
 
 int64_t LayerPasses(const v1::Layout& layout, int64_t layers) {
   const SampleSizes sizes = SizesOf(layout);
-  return layers * (sizes.longer > 0 ? sizes.shorter + sizes.longer : layout.micro_batches());
+  return sizes.longer > 0 ? layers * (sizes.shorter + sizes.longer)
+                          : LayerPassesOfStep(layout, layers);
 }
 
 }  // namespace terrace

@@ -1,8 +1,8 @@
 // How many micro-batches of a layout are compiled to compare it with others.
 //
-// Once a pipeline is full a step repeats itself, so two short steps, of which one has a few
-// micro-batches more, tell the bytes and the time of a step of any length. Gpipe holds them all,
-// each as much as the one before. Layouts of few micro-batches are compiled whole.
+// A step that is a loop is compiled as it is, of whatever length. Of a long one that is written out
+// two short steps, of which one has a few micro-batches more, tell bytes and time: once a pipeline
+// is full it repeats itself, and gpipe holds of each micro-batch as much as of the one before.
 //
 // Pure and thread-safe.
 //

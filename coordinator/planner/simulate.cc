@@ -2,10 +2,12 @@
 #include "coordinator/planner/simulate.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/side_by_side.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/planner/cache_reuse.h"
@@ -156,16 +158,20 @@ class Summary {
 absl::StatusOr<Simulation> Play(absl::Span<const v1::Program> stages, std::string_view sequence,
                                 int64_t leave_out, const InstructionTime& time,
                                 const v1::HardwareProfile& profile) {
-  std::vector<PlayedProgram> played;
-  for (const v1::Program& program : stages) played.emplace_back(&program, leave_out);
+  std::vector<std::optional<PlayedProgram>> played(stages.size());
+  std::vector<absl::StatusOr<StageInput>> read(stages.size());
+  SideBySide(stages.size(), [&](size_t s) {
+    played[s].emplace(&stages[s], leave_out);
+    read[s] = ReadStage(played[s]->program(), sequence, time, profile);
+  });
   std::vector<StageInput> inputs;
-  for (const PlayedProgram& stage : played) {
-    ASSIGN_OR_RETURN(inputs.emplace_back(), ReadStage(stage.program(), sequence, time, profile));
+  for (absl::StatusOr<StageInput>& stage : read) {
+    ASSIGN_OR_RETURN(inputs.emplace_back(), std::move(stage));
   }
   JointRun run(inputs, profile);
   RETURN_IF_ERROR(run.Run());
   Simulation simulation = Summary(inputs, run.instructions()).Make();
-  for (size_t i = 0; i < played.size(); ++i) simulation.stages[i].written = played[i].written();
+  for (size_t i = 0; i < played.size(); ++i) simulation.stages[i].written = played[i]->written();
   return simulation;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/prepare/lengths_report.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_format.h"
@@ -28,13 +29,16 @@ absl::StatusOr<double> StepSeconds(const Evaluated& evaluated, const std::string
 absl::StatusOr<std::string> StepsByLength(const Evaluated& evaluated,
                                           const v1::HardwareProfile& profile) {
   const std::vector<v1::Program>& programs = evaluated.programs;
+  const auto& sequences = programs[0].sequences();
+  const auto lengths = std::count_if(sequences.begin(), sequences.end(),
+                                     [](const auto& sequence) { return IsTrain(sequence.name()); });
+  if (lengths < 2) return std::string();
   std::map<int64_t, double> seconds;
-  for (const v1::Sequence& sequence : programs[0].sequences()) {
+  for (const v1::Sequence& sequence : sequences) {
     if (!IsTrain(sequence.name())) continue;
     ASSIGN_OR_RETURN(seconds[LengthOf(programs[0].rules(), sequence)],
                      StepSeconds(evaluated, sequence.name(), profile));
   }
-  if (seconds.size() < 2) return std::string();
   std::vector<std::string> each;
   double sum = 0;
   for (const auto& [length, step] : seconds) {

@@ -168,9 +168,18 @@ class Once {
 
   absl::Status Complete(Evaluated* one) {
     if (options_.in_time && !options_.in_time()) return OutOfTime();
+    if (one->shorter.empty()) return Check(one);
     ASSIGN_OR_RETURN(*one, Evaluate(spec_, model_, budget_, v1::Layout(one->layout)));
     cost_.instructions += Instructions(one->programs);
     return absl::OkStatus();
+  }
+
+  // What Evaluate does beyond compiling.
+  absl::Status Check(Evaluated* whole) const {
+    if (whole->fits)
+      RETURN_IF_ERROR(CheckAdmitted(budget_, LimitsOf(spec_), whole->layout, &whole->programs));
+    return whole->simulation.stages.empty() ? SimulateStep(budget_.profile, whole)
+                                            : absl::OkStatus();
   }
 
   // The smallest of the long ones, if it is; what was compiled is nearer than that to its closed
@@ -195,9 +204,8 @@ class Once {
 
   // Of the program of the whole step.
   int64_t InstructionsOf(const Evaluated& sample) const {
-    const auto compiled = static_cast<double>(Instructions(sample.programs));
-    return static_cast<int64_t>(compiled * CompiledMicroBatches(sample.layout) /
-                                sample.programs[0].rules().micro_batches());
+    return Instructions(sample.programs) * sample.layout.micro_batches() /
+           sample.programs[0].rules().micro_batches();
   }
 
   // Of a sample: whole, it would take too long to compile only to look at it, or to say that it

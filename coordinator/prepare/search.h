@@ -1,5 +1,6 @@
-// The exact search: the layouts that the planner proposes are tried (search_trial.h) as samples
-// (search_sample.h), one is chosen (search_choice.h), and that one is compiled whole.
+// The exact search: the layouts that the planner proposes are tried (search_trial.h), as they are
+// where their step is a loop and else as samples (search_sample.h); one is chosen
+// (search_choice.h), and that one is compiled whole.
 //
 // Kind by kind (planner.h), from plain layouts to those that other tiers hold parts of, each only
 // where it promises to be faster by what predictions are good for or where nothing before it fits.
@@ -31,8 +32,8 @@ inline constexpr int64_t kPlainerInstructionsMax = 360'000;
 // other tiers, where closed forms of time are good for less.
 inline constexpr int64_t kPromisingInstructionsMax = 240'000;
 
-// Of a plan that is only looked at a longer step is left at its sample: compiling, packing,
-// checking and simulating as many takes about as long as the search itself.
+// Of a plan that is only looked at a longer step without loops is left at its sample: compiling,
+// packing, checking and simulating as many takes about as long as the search itself.
 inline constexpr int64_t kWholeToLook = 40'000;
 
 // What a search costs, counted and never timed.
@@ -50,8 +51,8 @@ struct SearchOptions {
   // RESOURCE_EXHAUSTED when everything would; otherwise one layout is looked at in any case.
   bool first_fit = false;
   int64_t instructions_max = kUnfitInstructionsMax;
-  // What is only looked at: a chosen step of more instructions is left at its sample. 0: it is
-  // compiled whole, however long.
+  // What is only looked at: a chosen step of more instructions that is no loop is left at its
+  // sample. 0: it is compiled whole, however long.
   int64_t whole_max = 0;
   InTime in_time = {};
 };

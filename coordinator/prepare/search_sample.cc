@@ -69,7 +69,6 @@ absl::StatusOr<Evaluated> Sample(const v1::JobSpec& spec, const Model& model, co
 }
 
 absl::Status CheckWholeStep(const Evaluated& sample) {
-  if (CompiledMicroBatches(sample.layout) < sample.layout.micro_batches()) return absl::OkStatus();
   const double times = TimesBeyond(sample);
   const auto whole = [times](int64_t longer, int64_t shorter) {
     return longer + std::llround(times * static_cast<double>(longer - shorter));

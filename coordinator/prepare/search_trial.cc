@@ -244,9 +244,10 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
 double Trial::LengthOf(const v1::Layout& layout) const {
   const SampleSizes sizes = options_.sampled ? SizesOf(layout) : SampleSizes();
   const bool whole = sizes.longer == 0;
-  return std::max(1.0, ProgramLength(memory_.model(), layout,
-                                     whole ? layout.micro_batches() : sizes.shorter + sizes.longer,
-                                     whole ? 1 : 2));
+  return std::max(1.0,
+                  ProgramLength(memory_.model(), layout,
+                                whole ? CompiledMicroBatches(layout) : sizes.shorter + sizes.longer,
+                                whole ? 1 : 2));
 }
 
 int64_t Trial::InstructionsFor(const v1::Layout& layout) const {

@@ -79,7 +79,7 @@ v1::Layout LayoutOf(const Many& many) {
 }
 
 TEST(SearchSampleTest, AShortStepTellsTimeAndBytesOfALongOne) {
-  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 96);
+  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 64);
   for (const Many& many :
        std::vector<Many>{{},
                          {.zero = 2},
@@ -90,7 +90,8 @@ TEST(SearchSampleTest, AShortStepTellsTimeAndBytesOfALongOne) {
                          {.stages = 2, .schedule = "zbv", .zero = 1},
                          {.stages = 2, .schedule = "gpipe"},
                          {.schedule = "gpipe", .zero = 3, .recompute = "block"}}) {
-    const v1::Layout layout = LayoutOf(many);
+    v1::Layout layout = LayoutOf(many);
+    layout.set_micro_batches(16);  // more would be a loop in some
     SCOPED_TRACE(LayoutText(layout));
     ASSERT_GT(SizesOf(layout).longer, 0);
     auto sample = Sample(job.spec, job.model, job.budget, layout, SizesOf(layout));
@@ -98,13 +99,27 @@ TEST(SearchSampleTest, AShortStepTellsTimeAndBytesOfALongOne) {
     ASSERT_TRUE(SimulateStep(job.budget.profile, &*sample).ok());
     const auto whole = Evaluate(job.spec, job.model, job.budget, layout);
     ASSERT_TRUE(whole.ok()) << whole.status();
-    EXPECT_LT(sample->programs[0].rules().micro_batches(), 24);
+    EXPECT_LT(sample->programs[0].rules().micro_batches(), 16);
     EXPECT_NEAR(sample->simulation.step_seconds / whole->simulation.step_seconds, 1, 0.01);
     EXPECT_NEAR(sample->simulation.compute_seconds / whole->simulation.compute_seconds, 1, 0.01);
     EXPECT_NEAR(sample->simulation.bubble_ratio, whole->simulation.bubble_ratio, 0.01);
     const auto bytes = static_cast<double>(sample->device_bytes);
     EXPECT_NEAR(bytes / static_cast<double>(whole->device_bytes), 1, 0.03);
     EXPECT_EQ(sample->fits, whole->fits);
+  }
+}
+
+TEST(SearchSampleTest, ALoopIsCompiledAsItIsHoweverLong) {
+  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 4 * 100'000);
+  for (const Many& many : std::vector<Many>{{.zero = 3}, {.stages = 2, .zero = 1}}) {
+    v1::Layout layout = LayoutOf(many);
+    layout.set_micro_batches(100'000);
+    SCOPED_TRACE(LayoutText(layout));
+    ASSERT_EQ(SizesOf(layout).longer, 0);
+    const auto tried = Sample(job.spec, job.model, job.budget, layout, SizesOf(layout));
+    ASSERT_TRUE(tried.ok()) << tried.status();
+    EXPECT_TRUE(tried->shorter.empty());
+    EXPECT_EQ(tried->programs[0].rules().micro_batches(), 100'000u);
   }
 }
 

@@ -103,13 +103,13 @@ TEST(TiersTest, ThePlanNamesWhatNvmeReadsAndWritesAndHowLongDrivesLast) {
 // Weights are read for every micro-batch, moments once a step: the sample must tell them apart.
 TEST(TiersTest, ASampleNamesWhatNvmeReadsAndWritesInTheWholeStep) {
   v1::JobSpec spec = OnNvme();
-  spec.mutable_train()->set_global_batch(24);
+  spec.mutable_train()->set_global_batch(16);
   spec.mutable_layout()->set_micro_batch(1);
   spec.mutable_layout()->mutable_offload()->mutable_parameter()->set_nvme(1);
   const auto prepared = Prepare(spec, Mib(8000));
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   const v1::Layout& layout = prepared->plan.layout();
-  ASSERT_EQ(layout.micro_batches(), 24u);
+  ASSERT_EQ(layout.micro_batches(), 16u);
   const auto model = ReadModel(spec);
   ASSERT_TRUE(model.ok()) << model.status();
   const auto sample = Sample(spec, *model, Mib(8000), layout, SizesOf(layout));
@@ -121,12 +121,12 @@ TEST(TiersTest, ASampleNamesWhatNvmeReadsAndWritesInTheWholeStep) {
   EXPECT_EQ(nvme->read_bytes_per_step(), whole.read_bytes_per_step());
   EXPECT_EQ(nvme->write_bytes_per_step(), whole.write_bytes_per_step());
   const double weights = 2.0 * prepared->plan.model().parameters();
-  EXPECT_GT(whole.read_bytes_per_step(), 24 * weights);
+  EXPECT_GT(whole.read_bytes_per_step(), 16 * weights);
 }
 
 TEST(TiersTest, ASamplesBreakEvenIsThatOfTheWholeStep) {
   v1::JobSpec spec = Gpt2();
-  spec.mutable_train()->set_global_batch(24);
+  spec.mutable_train()->set_global_batch(16);
   spec.mutable_layout()->set_micro_batch(1);
   spec.mutable_layout()->mutable_offload()->mutable_parameter()->set_host(1);
   spec.mutable_layout()->mutable_offload()->mutable_optimizer()->set_host(1);
