@@ -1,5 +1,6 @@
 // Whatever fits when its layout is pinned fits with `layout: auto`: small models, clusters, batches
-// and limits are drawn, and the search is compared with one that compiles every layout there is.
+// and limits are drawn, and the search is compared with one that compiles every layout there is. And
+// what a refusal advises fits when it is applied.
 //
 // TERRACE_AUTO_FITS=N draws N jobs from a seed of N instead of the few that always run.
 //
@@ -11,10 +12,14 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "base/strings.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/cluster.h"
@@ -25,6 +30,7 @@
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/search.h"
 #include "coordinator/prepare/search_sample.h"
+#include "coordinator/prepare/what_fits.h"
 #include "tests/unit/coordinator/prepare/open_spec.h"
 
 namespace terrace {
@@ -196,6 +202,100 @@ TEST(AutoFitsTest, WhateverAPinnedLayoutFitsAutoFits) {
   const int jobs = asked == nullptr ? 8 : std::atoi(asked);
   std::mt19937_64 random(asked == nullptr ? 1 : static_cast<uint64_t>(jobs));
   for (int i = 0; i < jobs; ++i) AutoFits(Draw(&random), &random).Check();
+}
+
+// "host", "device 25 % + nvme 75 %".
+v1::TierShares SharesOf(std::string_view words) {
+  v1::TierShares shares;
+  for (const absl::string_view part : absl::StrSplit(Absl(words), " + ")) {
+    const std::vector<std::string> word = absl::StrSplit(part, ' ');
+    const double share = word.size() > 1 ? std::stod(word[1]) / 100 : 1;
+    if (word[0] == "host") shares.set_host(share);
+    if (word[0] == "nvme") shares.set_nvme(share);
+    if (word[0] == "device") shares.set_device(share);
+  }
+  return shares;
+}
+
+// Sets what a refusal advises, as a user would.
+void Apply(const std::string& advice, v1::JobSpec* spec) {
+  const std::string in_turn = absl::StrReplaceAll(advice, {{" with ", " and "}});
+  const std::vector<std::string> changes = absl::StrSplit(in_turn, " and ");
+  for (const std::string& change : changes) {
+    const std::pair<std::string, std::string> of = absl::StrSplit(change, absl::MaxSplits(' ', 1));
+    const auto& [key, value] = of;
+    v1::LayoutSpec* layout = spec->mutable_layout();
+    const auto number = [&value = value] { return static_cast<uint32_t>(std::stoul(value)); };
+    if (key == "train.precision") {
+      spec->mutable_train()->set_precision(value);
+    } else if (key == "data.sequence_length") {
+      spec->mutable_data()->set_sequence_length(number());
+    } else if (key == "resources.nvme") {
+      spec->mutable_resources()->mutable_nvme()->add_paths("/nvme");
+    } else if (key == "layout.micro_batch") {
+      layout->set_micro_batch(number());
+    } else if (key == "layout.recompute") {
+      layout->set_recompute(value);
+    } else if (key == "layout.zero") {
+      layout->set_zero(static_cast<int32_t>(number()));
+    } else if (key == "layout.dp") {
+      layout->set_dp(number());
+    } else if (key == "layout.tp") {
+      layout->set_tp(number());
+    } else if (key == "layout.pp") {
+      layout->set_pp(number());
+    } else if (key == "layout.cp") {
+      layout->set_cp(number());
+    } else if (key == "layout.schedule") {
+      layout->set_schedule(value);
+    } else if (key == "layout.offload.parameter") {
+      *layout->mutable_offload()->mutable_parameter() = SharesOf(value);
+    } else if (key == "layout.offload.gradient") {
+      *layout->mutable_offload()->mutable_gradient() = SharesOf(value);
+    } else if (key == "layout.offload.optimizer") {
+      *layout->mutable_offload()->mutable_optimizer() = SharesOf(value);
+    } else if (key == "layout.offload.activation") {
+      *layout->mutable_offload()->mutable_activation() = SharesOf(value);
+    } else {
+      ADD_FAILURE() << "no user can apply this: " << change;
+    }
+  }
+}
+
+// Jobs whose pinned layout does not fit: with what the refusal advises they do.
+TEST(AutoFitsTest, TheAdviceOfARefusalFits) {
+  std::mt19937_64 random(1);
+  int advised = 0;
+  for (int i = 0; i < 12; ++i) {
+    Drawn job = Draw(&random);
+    v1::LayoutSpec* layout = job.spec.mutable_layout();
+    layout->set_zero(0);
+    layout->set_tp(1);
+    layout->set_pp(1);
+    layout->set_cp(1);
+    layout->set_recompute("none");
+    layout->set_micro_batch(job.spec.train().global_batch() / job.budget.ranks);
+    const auto pinned = SearchLayouts(job.spec, job.model, job.budget);
+    ASSERT_TRUE(pinned.ok()) << job.words << ": " << pinned.status();
+    const int64_t external = ExternalBytes(job.budget);
+    const double part = 0.3 + 0.1 * static_cast<double>(random() % 7);
+    const int64_t arena = pinned->evaluated.front().device_bytes - external;
+    job.budget.device_memory_bytes =
+        external + static_cast<int64_t>(part * static_cast<double>(arena));
+    job.spec.mutable_resources()->set_device_memory(job.budget.device_memory_bytes);
+    const Changes changes = ChangesThatFit(job.spec, job.budget, 1, {});
+    if (changes.found.empty()) continue;
+    ++advised;
+    const std::string& advice = changes.found[0].words;
+    v1::JobSpec spec = job.spec;
+    Apply(advice, &spec);
+    const absl::StatusOr<Model> model = ReadModel(spec);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const auto searched = SearchLayouts(spec, *model, job.budget);
+    ASSERT_TRUE(searched.ok()) << job.words << ", " << advice << ": " << searched.status();
+    EXPECT_TRUE(searched->evaluated.front().fits) << job.words << ", " << advice;
+  }
+  EXPECT_GE(advised, 6);
 }
 
 }  // namespace
