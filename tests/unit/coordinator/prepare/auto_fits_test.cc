@@ -1,6 +1,6 @@
 // Whatever fits when its layout is pinned fits with `layout: auto`: small models, clusters, batches
-// and limits are drawn, and the search is compared with one that compiles every layout there is. And
-// what a refusal advises fits when it is applied.
+// and limits are drawn, and the search is compared with one that compiles every layout there is.
+// And what a refusal advises fits when it is applied.
 //
 // TERRACE_AUTO_FITS=N draws N jobs from a seed of N instead of the few that always run.
 //
