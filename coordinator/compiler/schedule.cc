@@ -228,14 +228,17 @@ std::optional<Place> ProducerOf(const ScheduleShape& shape, int stage, const Pas
 }
 
 std::vector<int> SendsRetire(const ScheduleShape& shape, int stage, const Passes& passes) {
-  constexpr int kBuffers = 2;
+  // A run over a chunk sends all its messages before their receiver, which is at work on the run
+  // before, takes the first that goes round from the last stage to the first.
+  const bool goes_round = shape.name == kBreadthFirst && shape.chunks > 1;
+  const size_t buffers = goes_round ? std::max(2, shape.micro_batches) : 2;
   std::vector<int> retire(passes.size(), -1);
   std::map<std::pair<bool, int>, std::vector<int>> sent;  // by direction and peer: positions
   for (int i = 0; i < static_cast<int>(passes.size()); ++i) {
     const std::optional<Place> to = ConsumerOf(shape, stage, passes[i]);
     if (!to || to->stage == stage) continue;
     std::vector<int>& earlier = sent[{passes[i].kind == PassKind::kForward, to->stage}];
-    if (earlier.size() >= kBuffers) retire[earlier[earlier.size() - kBuffers]] = i;
+    if (earlier.size() >= buffers) retire[earlier[earlier.size() - buffers]] = i;
     earlier.push_back(i);
     retire[i] = static_cast<int>(passes.size());
   }
