@@ -7,6 +7,10 @@ namespace terrace {
 
 SampleSizes SizesOf(const v1::Layout& layout) {
   if (CompiledMicroBatches(layout) < layout.micro_batches()) return {};  // a loop, whatever it has
+  return WrittenOutSizes(layout);
+}
+
+SampleSizes WrittenOutSizes(const v1::Layout& layout) {
   const int64_t stages = layout.pipeline_parallel();
   // What a run of passes brings once, their number does not change.
   if (InRuns(layout.schedule())) return {};

@@ -23,6 +23,8 @@ struct SampleSizes {
   int64_t longer = 0;
 };
 SampleSizes SizesOf(const v1::Layout& layout);
+// The same, of a layout whose step turned out to repeat itself in no loop.
+SampleSizes WrittenOutSizes(const v1::Layout& layout);
 
 // Passes of a layer that comparing the layout compiles, of all stages: what its time goes with.
 int64_t LayerPasses(const v1::Layout& layout, int64_t layers);

@@ -227,6 +227,11 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
       limited ? std::max<int64_t>(1, options_.instructions_max - instructions_) : 0;
   absl::StatusOr<Evaluated> one = Sample(spec_, model_, budget_, layout,
                                          options_.sampled ? SizesOf(layout) : SampleSizes(), most);
+  if (absl::IsInvalidArgument(one.status()) && options_.sampled &&
+      SizesOf(layout).longer != WrittenOutSizes(layout).longer) {
+    // No loop was found in its step, and all of it is too long to write out.
+    one = Sample(spec_, model_, budget_, layout, WrittenOutSizes(layout), most);
+  }
   double& longer_by = longer_by_.try_emplace(layout.has_offload(), 1).first->second;
   if (absl::IsResourceExhausted(one.status())) {
     instructions_ += most / kGivenUpPart;
