@@ -75,8 +75,8 @@ std::optional<Place> ProducerOf(const ScheduleShape& shape, int stage, const Pas
 
 // By position in the list of one stage: the position of the first pass that may wait until what
 // this one sent has left: the one that makes the next message but one to the same stage in the same
-// direction, of kBreadthFirst with several chunks the same message of the next run. passes.size() when no pass has to wait, -1 for passes that send nothing to another
-// stage.
+// direction, of kBreadthFirst with several chunks the same message of the next run. passes.size()
+// when no pass has to wait, -1 for passes that send nothing to another stage.
 std::vector<int> SendsRetire(const ScheduleShape& shape, int stage,
                              const std::vector<Pass>& passes);
 
