@@ -46,7 +46,7 @@ std::map<int, std::vector<Bout>> FindBouts(const Graph& graph, const std::vector
       const int root = slice.value;
       if (graph.values[root].lifetime != v1::STEP) continue;
       std::vector<Bout>& own = bouts[root];
-      // What is no activation serves all micro-batches that go through the same layers.
+      // Gradients, unlike activations, serve all micro-batches that go through the same layers.
       const bool by_turns = graph.values[root].cls != v1::ACTIVATION;
       const auto when = [&](size_t node) { return by_turns ? nodes[node].turn : nodes[node].mark; };
       const bool goes_on = !own.empty() && when(i) <= when(own.back().nodes.back()) + kStayMarks;

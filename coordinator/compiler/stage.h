@@ -94,7 +94,7 @@ class StagePasses {
   const ForwardOptions forward_options_;
   Builder& builder_;
   std::map<std::pair<int, int>, Flight> flights_;  // by micro-batch and chunk
-  // Of the present run, of which a pass is one where the schedule has none.
+  // They belong to the present run; without runs each pass is one.
   std::optional<std::pair<v1::Phase, int>> run_;  // and chunk
   std::optional<Forward> forward_;
   BroughtAgain brought_;
