@@ -91,6 +91,21 @@ class GrpcConnection final : public Connection {
     RETURN_IF_ERROR(Call(&v1::JobService::Stub::Cancel, request, &response));
     return response.job();
   }
+  absl::StatusOr<v1::Job> Pause(const std::string& id, bool force) override {
+    v1::PauseJobRequest request;
+    request.set_id(id);
+    request.set_force(force);
+    v1::PauseJobResponse response;
+    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Pause, request, &response));
+    return response.job();
+  }
+  absl::StatusOr<v1::Job> Resume(const std::string& id) override {
+    v1::ResumeJobRequest request;
+    request.set_id(id);
+    v1::ResumeJobResponse response;
+    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Resume, request, &response));
+    return response.job();
+  }
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) override {
     v1::ExplainResponse response;
     const Waiting waiting("compiling");

@@ -32,6 +32,8 @@ class Connection {
   virtual absl::StatusOr<v1::Job> Get(const std::string& id) = 0;
   virtual absl::StatusOr<v1::ListJobsResponse> List(bool all) = 0;
   virtual absl::StatusOr<v1::Job> Cancel(const std::string& id, bool force) = 0;
+  virtual absl::StatusOr<v1::Job> Pause(const std::string& id, bool force) = 0;
+  virtual absl::StatusOr<v1::Job> Resume(const std::string& id) = 0;
   virtual absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) = 0;
   virtual absl::StatusOr<v1::ListNodesResponse> ListNodes() = 0;
   virtual absl::StatusOr<v1::DrainedNode> Drain(const v1::DrainRequest& request) = 0;

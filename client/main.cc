@@ -276,8 +276,22 @@ class CommandLine {
     cancel->add_flag("--force", cancel_.force, "At once, without a checkpoint");
     On(cancel, [this] { return CancelCommand(global_, cancel_); });
 
+    AddPause();
     On(app_.add_subcommand("nodes", "List workers"), [this] { return NodesCommand(global_); });
     AddDrain();
+  }
+
+  void AddPause() {
+    CLI::App* pause = app_.add_subcommand(
+        "pause", "Stop a job after a checkpoint and free its devices, or hold it in the queue");
+    pause->add_option("job", pause_.job, "Job id")->required();
+    pause->add_flag("--force", pause_.force, "At once: it goes on from its last checkpoint");
+    pause->add_flag("--wait", pause_.wait, "Until it is paused");
+    On(pause, [this] { return PauseCommand(global_, pause_); });
+
+    CLI::App* resume = app_.add_subcommand("resume", "Let a paused job go on where it was");
+    resume->add_option("job", job_.job, "Job id")->required();
+    On(resume, [this] { return ResumeCommand(global_, job_); });
   }
 
   void AddDrain() {
@@ -376,6 +390,7 @@ class CommandLine {
   LogsOptions logs_;
   TraceOptions trace_;
   CancelOptions cancel_;
+  PauseOptions pause_;
   DrainOptions drain_;
   bool enable_ = false;  // what drain does anyway
   GenerateOptions generate_;

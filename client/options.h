@@ -46,6 +46,11 @@ struct CancelOptions {
   std::string job;
   bool force = false;
 };
+struct PauseOptions {
+  std::string job;
+  bool force = false;
+  bool wait = false;  // until it is paused
+};
 struct DrainOptions {
   std::string node;  // empty: those that are drained are listed
   bool disable = false;

@@ -37,6 +37,11 @@ class Mover {
     v1::Job& next = Change();
     if (state == v1::RUNNING && next.started_unix_ms() == 0) next.set_started_unix_ms(unix_ms_);
     if (HasEnded(state)) next.set_finished_unix_ms(unix_ms_);
+    if (state != v1::RUNNING) {  // what was asked of its gang is done, or its gang is gone
+      next.clear_pause_requested();
+      next.clear_resume_requested();
+    }
+    if (state != next.state()) next.set_paused_unix_ms(state == v1::PAUSED ? unix_ms_ : 0);
     next.set_state(state);
     next.set_reason(reason);
     next.set_message(std::move(message));
@@ -68,6 +73,22 @@ std::string RestartPoint(const v1::Job& job) {
   const int64_t step = job.progress().checkpoint_step();
   return step == 0 ? "from the beginning (no checkpoint yet)"
                    : absl::StrCat("from the checkpoint of step ", step);
+}
+
+bool IsToPause(const v1::Job& job) { return job.pause_requested() && !job.resume_requested(); }
+
+// What a paused job says of itself.
+std::string HeldText(const v1::Job& job) {
+  const std::string point = job.epoch() == 0 ? "takes its place in the queue"
+                                             : absl::StrCat("goes on ", RestartPoint(job));
+  return absl::StrCat(point, " when it is resumed: terrace resume ", job.id());
+}
+
+Transition Hold(Mover mover, std::string_view why = "") {
+  const std::string text = HeldText(mover.job());
+  mover.Change().mutable_progress()->clear_activity();  // nobody does it any more
+  return mover.To(v1::PAUSED, v1::REASON_PAUSED_BY_USER,
+                  why.empty() ? text : absl::StrCat(Absl(why), "; ", text));
 }
 
 void CountRestart(Mover* mover, v1::Reason reason, const std::string& message,
@@ -102,6 +123,7 @@ Transition Recover(Mover mover, v1::Reason reason, const std::string& what,
   }
   CountRestart(&mover, reason, what, lost);
   job.set_restarts_without_progress(job.restarts_without_progress() + 1);
+  if (IsToPause(job)) return Hold(std::move(mover), what);
   return mover.To(v1::RECOVERING, reason,
                   absl::StrCat(what, "; restarts ", RestartPoint(job), " (restart ",
                                job.restarts_without_progress(), " of ", job.spec().max_restarts(),
@@ -115,12 +137,23 @@ Transition Move(Mover mover, const Leaving& leaving) {
     return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
                     absl::StrCat("cancelled, without a last checkpoint: ", leaving.why));
   }
+  if (IsToPause(mover.job())) return Hold(std::move(mover), leaving.why);
   CountRestart(&mover, v1::REASON_NONE, leaving.why, nullptr);
   return mover.To(v1::RECOVERING, v1::REASON_NONE,
                   absl::StrCat(leaving.why, "; goes on elsewhere ", RestartPoint(mover.job())));
 }
 
 // ---- memory that ran out ----------------------------------------------------------------------
+
+// Its last adjustment is still to be found.
+bool LacksLayout(const v1::Job& job) {
+  return job.adjustments_size() > 0 && !job.adjustments().rbegin()->has_layout();
+}
+
+std::string SeeksLayoutText(const v1::Job& job) {
+  return absl::StrCat(job.adjustments().rbegin()->cause(),
+                      "; looks for a layout that needs less, to go on ", RestartPoint(job));
+}
 
 // A restart for this cause began when the gang broke, and the rank that broke it is heard only now.
 bool IsRestartOfPeers(const v1::Job& job) {
@@ -152,9 +185,8 @@ Transition RunOut(Mover mover, const GangFailure& failure) {
   v1::Adjustment* adjustment = job.add_adjustments();
   adjustment->set_step(job.progress().checkpoint_step());
   adjustment->set_cause(failure.message);
-  return mover.To(v1::RECOVERING, failure.reason,
-                  absl::StrCat(failure.message, "; looks for a layout that needs less, to go on ",
-                               RestartPoint(job)));
+  if (IsToPause(job)) return Hold(std::move(mover), failure.message);
+  return mover.To(v1::RECOVERING, failure.reason, SeeksLayoutText(job));
 }
 
 bool All(absl::Span<const RankView> ranks, bool (*holds)(const v1::RankReport&)) {
@@ -197,6 +229,8 @@ Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks, const L
   }
   if (All(ranks, HasSucceeded)) {
     if (!mover.job().cancel_requested()) {
+      if (IsToPause(mover.job())) return Hold(std::move(mover));
+      if (mover.job().pause_requested()) return mover.To(v1::QUEUED, v1::REASON_NONE, "");
       if (leaving.how != Leaving::How::kStays) return Move(std::move(mover), leaving);
       return Recover(std::move(mover), v1::REASON_WORKER_LOST, "a worker stopped its ranks");
     }
@@ -205,7 +239,7 @@ Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks, const L
                                               : "cancelled after a last checkpoint");
   }
   if (leaving.how == Leaving::How::kAtOnce) return Move(std::move(mover), leaving);
-  if (mover.job().cancel_requested()) return mover.Stay();
+  if (mover.job().cancel_requested() || mover.job().pause_requested()) return mover.Stay();
   return mover.To(
       v1::RUNNING, v1::REASON_NONE,
       leaving.why.empty() ? "" : absl::StrCat("moves after a checkpoint: ", leaving.why));
@@ -225,27 +259,28 @@ class Rules {
   }
 
   absl::StatusOr<Transition> operator()(const Planned& input) {
-    if (!IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING})) {
+    if (!IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING, v1::PAUSED})) {
       return Illegal(job_, "it takes no plan now");
     }
     *mover_.Change().mutable_plan() = input.plan;
+    if (job_.state() == v1::PAUSED) return mover_.Stay();
     return mover_.To(v1::QUEUED, v1::REASON_NONE, "");
   }
 
   absl::StatusOr<Transition> operator()(const Refused& input) {
-    if (NeedsSmallerLayout(job_)) {
+    if (SeeksLayout()) {
       const std::string cause = job_.adjustments().rbegin()->cause();
       mover_.Change().mutable_adjustments()->RemoveLast();  // there was none
       return mover_.To(v1::FAILED, input.reason, absl::StrCat(cause, "; ", input.message));
     }
-    if (!IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING})) {
+    if (!IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING, v1::PAUSED})) {
       return Illegal(job_, "it was admitted already");
     }
     return mover_.To(v1::FAILED, input.reason, input.message);
   }
 
   absl::StatusOr<Transition> operator()(const Adjusted& input) {
-    if (!NeedsSmallerLayout(job_)) return Illegal(job_, "it needs no smaller layout");
+    if (!SeeksLayout()) return Illegal(job_, "it needs no smaller layout");
     v1::Job& next = mover_.Change();
     *next.mutable_plan() = input.plan;
     v1::Adjustment& adjustment = *next.mutable_adjustments()->rbegin();
@@ -253,6 +288,7 @@ class Rules {
     adjustment.set_step(job_.progress().checkpoint_step());
     adjustment.set_change(input.change);
     *adjustment.mutable_layout() = input.plan.layout();
+    if (job_.state() == v1::PAUSED) return mover_.Stay();
     return mover_.To(
         v1::RECOVERING, v1::REASON_NONE,
         absl::StrCat("memory ran out: goes on ", RestartPoint(job_), " with ", input.change));
@@ -337,7 +373,43 @@ class Rules {
         SavesNothing(job_) ? "stops after this step" : "stops after a last checkpoint");
   }
 
+  absl::StatusOr<Transition> operator()(const PauseAsked& input) {
+    if (HasEnded(job_.state())) return Illegal(job_, "it has ended already");
+    if (job_.cancel_requested()) return Illegal(job_, "it is being cancelled");
+    if (job_.state() == v1::PAUSED) return mover_.Stay();
+    if (job_.state() != v1::RUNNING || input.force) return Hold(std::move(mover_));
+    if (SavesNothing(job_)) {
+      return Illegal(job_, absl::StrCat("it saves no checkpoints (checkpoint.save: never), and a "
+                                        "pause would lose its ",
+                                        job_.progress().step(),
+                                        " steps; with --force it is paused and begins again"));
+    }
+    if (IsToPause(job_)) return mover_.Stay();
+    mover_.Change().set_pause_requested(true);
+    mover_.Change().clear_resume_requested();
+    return mover_.To(v1::RUNNING, v1::REASON_PAUSED_BY_USER, "pauses after a checkpoint");
+  }
+
+  absl::StatusOr<Transition> operator()(const ResumeAsked&) {
+    if (HasEnded(job_.state())) return Illegal(job_, "it has ended already");
+    if (job_.cancel_requested()) return Illegal(job_, "it is being cancelled");
+    if (IsToPause(job_)) {  // its ranks have been told to stop
+      mover_.Change().set_resume_requested(true);
+      return mover_.To(v1::RUNNING, v1::REASON_NONE,
+                       "resumed while it stopped for a pause: starts again after a checkpoint");
+    }
+    if (job_.state() != v1::PAUSED) return mover_.Stay();
+    NotePause(mover_.now(), &mover_.Change());
+    if (LacksLayout(job_))
+      return mover_.To(v1::RECOVERING, v1::REASON_OUT_OF_MEMORY, SeeksLayoutText(job_));
+    return mover_.To(job_.has_plan() ? v1::QUEUED : v1::PENDING, v1::REASON_NONE, "");
+  }
+
  private:
+  bool SeeksLayout() const {
+    return LacksLayout(job_) && IsOneOf(job_.state(), {v1::RECOVERING, v1::PAUSED});
+  }
+
   const v1::Job& job_;
   Mover mover_;
 };
@@ -365,8 +437,7 @@ bool IsPermanent(v1::Reason reason) {
 }
 
 bool NeedsSmallerLayout(const v1::Job& job) {
-  return job.state() == v1::RECOVERING && job.adjustments_size() > 0 &&
-         !job.adjustments().rbegin()->has_layout();
+  return job.state() == v1::RECOVERING && LacksLayout(job);
 }
 
 int64_t NumberOf(std::string_view id) {
@@ -394,7 +465,8 @@ absl::StatusOr<Transition> Apply(const v1::Job& job, const JobInput& input, int6
 
 std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks,
                                const Leaving& leaving) {
-  const bool stops = job.cancel_requested() || leaving.how == Leaving::How::kAfterCheckpoint;
+  const bool stops = job.cancel_requested() || job.pause_requested() ||
+                     leaving.how == Leaving::How::kAfterCheckpoint;
   std::vector<Action> actions;
   const auto add = [&actions](Action::Kind kind, const RankView& view) {
     auto same = std::find_if(actions.begin(), actions.end(),

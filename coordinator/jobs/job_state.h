@@ -7,6 +7,10 @@
 //                            restarts. A drained worker: it goes on elsewhere, and no restart is
 //                            counted against it
 //
+// Any state that has not ended -> PAUSED, at once, or of a job that runs after a checkpoint. PAUSED
+// -> QUEUED when it is resumed; without a plan -> PENDING, without the layout that it needs ->
+// RECOVERING.
+//
 // A job whose memory ran out outside its arenas waits in RECOVERING with an adjustment that has no
 // layout yet, until the ladder (prepare/ladder.h) has found one.
 //
@@ -98,8 +102,12 @@ struct Progressed {
 struct CancelAsked {
   bool force = false;
 };
+struct PauseAsked {
+  bool force = false;  // also a job that runs, at once
+};
+struct ResumeAsked {};
 using JobInput = std::variant<PlanningStarted, Planned, Refused, Adjusted, MustWait, Placed,
-                              RanksObserved, Progressed, CancelAsked>;
+                              RanksObserved, Progressed, CancelAsked, PauseAsked, ResumeAsked>;
 
 struct Transition {
   v1::Job job;             // only when it has changed

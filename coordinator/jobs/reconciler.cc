@@ -48,12 +48,25 @@ absl::Status Reconciler::Load() {
 // ---- clients ----------------------------------------------------------------------------------
 
 absl::StatusOr<v1::Job> Reconciler::Cancel(std::string_view id, bool force) {
+  return Ask(id, CancelAsked{force});
+}
+
+absl::StatusOr<v1::Job> Reconciler::Pause(std::string_view id, bool force) {
+  ASSIGN_OR_RETURN(v1::Job job, Ask(id, PauseAsked{force}));
+  // Its gang is gone, and with it what it was about to end for.
+  if (Entry* entry = Find(id); entry != nullptr && job.state() == v1::PAUSED) entry->broken.clear();
+  return job;
+}
+
+absl::StatusOr<v1::Job> Reconciler::Resume(std::string_view id) { return Ask(id, ResumeAsked{}); }
+
+absl::StatusOr<v1::Job> Reconciler::Ask(std::string_view id, const JobInput& input) {
   RETURN_IF_ERROR(Get(id).status());
   if (Find(id) == nullptr) {
     ASSIGN_OR_RETURN(const v1::Job ended, store_.GetJob(id));
-    return Apply(ended, CancelAsked{force}, 0).status();  // says that it has ended
+    return Apply(ended, input, 0).status();  // says that it has ended
   }
-  RETURN_IF_ERROR(Update(std::string(id), CancelAsked{force}));
+  RETURN_IF_ERROR(Update(std::string(id), input));
   Pass();
   return Get(id);
 }

@@ -106,6 +106,8 @@ class Reconciler {
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec,
                                  const absl::StatusOr<PlannedJob>& planned);
   absl::StatusOr<v1::Job> Cancel(std::string_view id, bool force);
+  absl::StatusOr<v1::Job> Pause(std::string_view id, bool force);
+  absl::StatusOr<v1::Job> Resume(std::string_view id);
   absl::StatusOr<v1::Job> Get(std::string_view id) const;
   // Of a job that there is: SUCCEEDED, FAILED or CANCELLED.
   bool IsOver(std::string_view id) const { return !jobs_.contains(id); }
@@ -189,6 +191,8 @@ class Reconciler {
   };
 
   Entry* Find(std::string_view id);
+  // Of a client, who is answered with the job as it is then. NOT_FOUND: there is none.
+  absl::StatusOr<v1::Job> Ask(std::string_view id, const JobInput& input);
   // Applies one input; writes the job, and its state event, when it changed. The entry may be gone
   // afterwards (ended).
   absl::Status Update(const std::string& id, const JobInput& input);

@@ -248,7 +248,7 @@ void Reconciler::PlaceJobs() {
   for (const auto& [id, entry] : jobs_) {
     const v1::Job& job = entry.job;
     if (!job.has_plan() || (job.state() != v1::QUEUED && job.state() != v1::RECOVERING)) continue;
-    if (job.state() == v1::RECOVERING && HasLiveRanks(job)) continue;  // its old ranks end first
+    if (job.epoch() > 0 && HasLiveRanks(job)) continue;  // its old ranks end first
     if (NeedsSmallerLayout(job)) continue;
     waiting.push_back(&job);
   }

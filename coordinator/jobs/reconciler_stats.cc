@@ -22,8 +22,8 @@ int64_t PlannedArenaBytes(const v1::Plan& plan) {
 
 int64_t WaitsSince(const v1::Job& job) {
   if (job.state() == v1::RECOVERING && job.last_restarts_size() > 0)
-    return job.last_restarts().rbegin()->unix_ms();
-  return job.submitted_unix_ms();
+    return std::max(job.last_restarts().rbegin()->unix_ms(), job.resumed_unix_ms());
+  return std::max(job.submitted_unix_ms(), job.resumed_unix_ms());
 }
 
 // Its last restart: from a drained worker a job only moves.
@@ -31,8 +31,10 @@ bool FollowsFailure(const v1::Job& job) {
   return job.last_restarts_size() > 0 && job.last_restarts().rbegin()->reason() != v1::REASON_NONE;
 }
 
-double SecondsBetween(int64_t from_unix_ms, int64_t to_unix_ms) {
-  return static_cast<double>(std::max<int64_t>(0, to_unix_ms - from_unix_ms)) / 1000;
+// From its submission on, without what it was paused for.
+double SecondsInUse(const v1::Job& job, int64_t unix_ms) {
+  const double whole = static_cast<double>(unix_ms - job.submitted_unix_ms()) / 1000;
+  return std::max(0.0, whole - PausedSeconds(job, unix_ms));
 }
 
 }  // namespace
@@ -48,6 +50,7 @@ JobStats StatsOf(const v1::Job& job, int64_t unix_ms) {
           .restarts_without_progress = job.restarts_without_progress(),
           .submitted_unix_ms = job.submitted_unix_ms(),
           .first_step_unix_ms = job.first_step_unix_ms(),
+          .resumed_unix_ms = job.resumed_unix_ms(),
           .planned_arena_bytes = PlannedArenaBytes(job.plan()),
           .planned_step_seconds = job.plan().time().step_seconds()};
 }
@@ -90,11 +93,10 @@ absl::Status Reconciler::Commit(const Transaction& transaction) {
 void Reconciler::CountTransition(const v1::Job& before, const v1::Job& after) {
   --stats_.jobs[before.state()];
   ++stats_.jobs[after.state()];
-  if (after.state() == v1::RECOVERING && before.state() != v1::RECOVERING)
-    ++stats_.restarts[after.reason()];
-  if (after.epoch() == 1 && before.epoch() == 0) {
-    stats_.queue_seconds.Observe(SecondsBetween(after.submitted_unix_ms(), clock_.UnixMillis()));
-  }
+  if (after.restarts() > before.restarts())
+    ++stats_.restarts[after.last_restarts().rbegin()->reason()];
+  if (after.epoch() == 1 && before.epoch() == 0)
+    stats_.queue_seconds.Observe(SecondsInUse(after, clock_.UnixMillis()));
   if (after.restarts() > before.restarts() && FollowsFailure(after))
     stats_.detection_seconds.Observe(after.last_restarts().rbegin()->detection_seconds());
   if (HasEnded(after.state()) && after.epoch() > 0) {
@@ -109,8 +111,7 @@ void Reconciler::CountTransition(const v1::Job& before, const v1::Job& after) {
 
 void Reconciler::CountFirstSteps(const v1::Job& before, const v1::Job& after) {
   if (before.first_step_unix_ms() == 0 && after.first_step_unix_ms() > 0) {
-    stats_.first_step_seconds.Observe(
-        SecondsBetween(after.submitted_unix_ms(), after.first_step_unix_ms()));
+    stats_.first_step_seconds.Observe(SecondsInUse(after, after.first_step_unix_ms()));
   }
   if (before.last_restarts_size() == 0 || after.last_restarts_size() == 0) return;
   if (!FollowsFailure(after)) return;
@@ -119,10 +120,10 @@ void Reconciler::CountFirstSteps(const v1::Job& before, const v1::Job& after) {
     stats_.recovery_seconds.Observe(recovered);
 }
 
-// Steps that its gangs have done: a job that has restarted may be about to do some of them again.
+// Steps that its gangs have done: the next gang may be about to do some of them again.
 absl::StatusOr<int64_t> Reconciler::FurthestStep(const v1::Job& job, int64_t last_sequence) const {
   int64_t furthest = job.progress().step();
-  if (job.restarts() == 0) return furthest;
+  if (job.epoch() <= 1) return furthest;
   ASSIGN_OR_RETURN(
       const std::vector<v1::JobEvent> events,
       store_.Events(job.id(), std::max<int64_t>(0, last_sequence - kEventsRead), kEventsRead));

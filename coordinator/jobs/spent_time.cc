@@ -21,9 +21,15 @@ void Add(v1::Job* job, std::string_view cause, double seconds) {
   spent->set_seconds(seconds);
 }
 
-// What a job that does not run does; a job that has restarted is back when it runs again.
+// Its last restart has not come to the end of a step yet.
+bool IsBeingRestarted(const v1::Job& job) {
+  return job.last_restarts_size() > 0 && job.last_restarts().rbegin()->recovery_seconds() == 0;
+}
+
+// What a job that does not run does; a job that restarts is back when a step has ended.
 std::string_view CauseOf(const v1::Job& job) {
-  if (job.restarts() > 0) return "recovering";
+  if (job.state() == v1::PAUSED) return "paused";
+  if (IsBeingRestarted(job)) return "recovering";
   switch (job.state()) {
     case v1::PENDING:
     case v1::PLANNING:
@@ -61,7 +67,9 @@ void CountTime(const v1::Job& before, const StepsDone& steps, int64_t unix_ms, v
   } else if (steps.any || HasEndedNow(before, *after)) {
     CountSteps(steps, seconds, after);
   } else if (after->state() != v1::RUNNING) {
-    Add(after, "recovering", seconds);  // a step that nobody finished, and who noticed it
+    // A gang that was to stop has done so. Else a step that nobody finished, and who noticed it.
+    const bool has_stopped = before.pause_requested() && after->restarts() == before.restarts();
+    Add(after, has_stopped ? "paused" : "recovering", seconds);
   } else {
     return;
   }
@@ -87,13 +95,25 @@ SpentUntil TimeSpentUntil(const v1::Job& job, int64_t unix_ms) {
   return until;
 }
 
+double PausedSeconds(const v1::Job& job, int64_t unix_ms) {
+  const auto paused = std::find(kSpentCauses.begin(), kSpentCauses.end(), "paused");
+  return TimeSpentUntil(job, unix_ms).seconds[static_cast<size_t>(paused - kSpentCauses.begin())];
+}
+
 void NoteFirstStep(int64_t unix_ms, v1::Job* job) {
   if (job->first_step_unix_ms() == 0) job->set_first_step_unix_ms(unix_ms);
-  if (job->last_restarts_size() == 0) return;
+  if (!IsBeingRestarted(*job)) return;
   v1::Restart& restart = *job->mutable_last_restarts()->rbegin();
-  if (restart.recovery_seconds() > 0) return;
-  restart.set_recovery_seconds(
-      std::max(1e-3, static_cast<double>(unix_ms - restart.unix_ms()) / 1000));
+  const double since = static_cast<double>(unix_ms - restart.unix_ms()) / 1000;
+  restart.set_recovery_seconds(std::max(1e-3, since - restart.paused_seconds()));
+}
+
+void NotePause(int64_t unix_ms, v1::Job* job) {
+  job->set_resumed_unix_ms(unix_ms);
+  if (!IsBeingRestarted(*job)) return;
+  v1::Restart& restart = *job->mutable_last_restarts()->rbegin();
+  const int64_t paused_ms = std::max<int64_t>(0, unix_ms - job->paused_unix_ms());
+  restart.set_paused_seconds(restart.paused_seconds() + static_cast<double>(paused_ms) / 1000);
 }
 
 }  // namespace terrace

@@ -2,9 +2,10 @@
 // cause, so that the causes sum to the time that has passed.
 //
 // Time is counted when it is known what it was for. While a job waits, starts or recovers, its
-// state says so. While it runs, the end of a step says that the time since the last one was for
-// training (or for doing again what a lost gang had done), but for what evaluations and checkpoints
-// took of it; until that end it is not counted. Pure functions; no clock.
+// state says so, and while it is paused nothing is lost. While it runs, the end of a step says that
+// the time since the last one was for training (or for doing again what a lost gang had done), but
+// for what evaluations and checkpoints took of it; until that end it is not counted. Pure
+// functions; no clock.
 //
 // Thread-safe: no state.
 //
@@ -19,9 +20,9 @@
 
 namespace terrace {
 
-inline constexpr std::array<std::string_view, 8> kSpentCauses = {
-    "planning",   "queued",     "starting", "training",
-    "evaluating", "checkpoint", "repeated", "recovering"};
+inline constexpr std::array<std::string_view, 9> kSpentCauses = {
+    "planning",   "queued",   "starting",   "training", "evaluating",
+    "checkpoint", "repeated", "recovering", "paused"};
 
 // What steps said that have ended since time was last counted.
 struct StepsDone {
@@ -43,7 +44,13 @@ struct SpentUntil {
 };
 SpentUntil TimeSpentUntil(const v1::Job& job, int64_t unix_ms);
 
+// For as long as it was paused, also now.
+double PausedSeconds(const v1::Job& job, int64_t unix_ms);
+
 // The first step of a gang has ended: the first of the job, or since its last restart.
 void NoteFirstStep(int64_t unix_ms, v1::Job* job);
+
+// A paused job is resumed: how long a restart took that was under way leaves that out.
+void NotePause(int64_t unix_ms, v1::Job* job);
 
 }  // namespace terrace

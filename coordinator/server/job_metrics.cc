@@ -75,6 +75,10 @@ constexpr JobSeries kJobSeries[] = {
       "Unix time at which its first step ended; absent before."},
      nullptr,
      [](const JobStats& job) { return Timestamp(job.first_step_unix_ms); }},
+    {{"terrace_job_resumed_timestamp_seconds", kGauge, "seconds", "job",
+      "Unix time at which it was last resumed; absent where it was never paused."},
+     nullptr,
+     [](const JobStats& job) { return Timestamp(job.resumed_unix_ms); }},
     {{"terrace_job_checkpoint_timestamp_seconds", kGauge, "seconds", "job",
       "Unix time at which its newest checkpoint was complete, with checksums, on disk; absent "
       "before the first."},
@@ -99,8 +103,8 @@ constexpr JobSeries kJobSeries[] = {
      nullptr,
      [](const JobStats& job) { return Whole(job.restarts_without_progress); }},
     {{"terrace_job_spent_seconds_total", kCounter, "seconds", "job, cause",
-      "Time since its submission by what it was for: training is productive, all else is lost. "
-      "All causes sum to terrace_job_wall_seconds_total."},
+      "Time since its submission by what it was for: training is productive, all else but paused "
+      "is lost. All causes sum to terrace_job_wall_seconds_total."},
      "cause",
      [](const JobStats& job) {
        Samples samples;

@@ -174,6 +174,26 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
     });
   }
 
+  grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
+                                  const v1::PauseJobRequest* request,
+                                  v1::PauseJobResponse* response) override {
+    return calls_.OnLoop("Pause", context, [this, request, response] {
+      auto job = control_.reconciler().Pause(request->id(), request->force());
+      if (job.ok()) *response->mutable_job() = *std::move(job);
+      return job.status();
+    });
+  }
+
+  grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
+                                   const v1::ResumeJobRequest* request,
+                                   v1::ResumeJobResponse* response) override {
+    return calls_.OnLoop("Resume", context, [this, request, response] {
+      auto job = control_.reconciler().Resume(request->id());
+      if (job.ok()) *response->mutable_job() = *std::move(job);
+      return job.status();
+    });
+  }
+
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
                                     const v1::ExplainRequest* request,
                                     v1::ExplainResponse* response) override {

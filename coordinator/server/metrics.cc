@@ -89,7 +89,7 @@ const ControlSeries kControlSeries[] = {
      }},
     {{"terrace_jobs_pending_since_timestamp_seconds", kGauge, "seconds", "reason",
       "Unix time since which the first of the jobs that wait for this reason has waited: of its "
-      "submission, or of the failure after which it is to go on."},
+      "submission, of the failure after which it is to go on, or of when it was resumed."},
      [](const ControlStats& stats, MetricFamily& family) {
        AddByReason(family, "reason", stats.pending_since_unix_ms, 1e-3);
      }},

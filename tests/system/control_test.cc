@@ -184,6 +184,35 @@ TEST_F(ControlTest, ForceKillsTheRanksAtOnce) {
   EXPECT_TRUE(WaitUntil([&] { return !IsAlive(rank); }));
 }
 
+TEST_F(ControlTest, ACoordinatorKilledRightAfterAPauseStillPausesTheJobAndKnowsOfIt) {
+  cluster_.StartWorker("w0", 2);
+  const std::string id = RunningJob("steps=1500 step_ms=2", 2);
+  const pid_t rank = cluster_.RankPid("w0", id, 1, 0);
+  v1::PauseJobRequest pause;
+  pause.set_id(id);
+  v1::PauseJobResponse paused;
+  grpc::ClientContext pause_context;
+  ASSERT_TRUE(cluster_.stub().Pause(&pause_context, pause, &paused).ok());
+  EXPECT_TRUE(paused.job().pause_requested()) << "answered before its ranks have stopped";
+  cluster_.coordinator().End(SIGKILL);
+  cluster_.StartCoordinator();
+  const v1::Job job = cluster_.WaitForState(id, v1::PAUSED);
+  EXPECT_EQ(job.restarts(), 0);
+  EXPECT_LT(job.progress().step(), 1500);
+  EXPECT_TRUE(WaitUntil([&] { return !IsAlive(rank); }));
+  cluster_.worker("w0").End(SIGKILL);
+  cluster_.coordinator().End(SIGKILL);
+  cluster_.StartCoordinator();
+  cluster_.StartWorker("w0", 2);
+  EXPECT_EQ(cluster_.Get(id).state(), v1::PAUSED);
+  v1::ResumeJobRequest resume;
+  resume.set_id(id);
+  v1::ResumeJobResponse resumed;
+  grpc::ClientContext resume_context;
+  ASSERT_TRUE(cluster_.stub().Resume(&resume_context, resume, &resumed).ok());
+  EXPECT_EQ(cluster_.WaitForState(id, v1::SUCCEEDED).epoch(), 2);
+}
+
 TEST_F(ControlTest, AnInvalidSpecIsRefusedAndNothingIsStored) {
   v1::SubmitRequest request;
   request.set_yaml("name: x\nmodle: {}\n");

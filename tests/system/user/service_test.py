@@ -139,7 +139,7 @@ class CancelTest(ServiceTest):
 
     def test_unknown_jobs_are_not_found(self):
         self.start_service(0)
-        for command in ("cancel", "status", "watch", "logs", "explain"):
+        for command in ("cancel", "pause", "resume", "status", "watch", "logs", "explain"):
             with self.subTest(command):
                 result = self.cli(command, "no-such-job-1", code=NOT_FOUND)
                 self.refused(result, "no-such-job-1", "terrace ls")
@@ -198,7 +198,7 @@ class AwayTest(ServiceTest):
     def test_every_command_says_that_no_coordinator_answers(self):
         self.start_coordinator().end()
         path = self.job()
-        for command in (("ls",), ("status", "x-1"), ("watch", "x-1"), ("logs", "x-1"), ("cancel", "x-1"), ("nodes",),
+        for command in (("ls",), ("status", "x-1"), ("watch", "x-1"), ("logs", "x-1"), ("cancel", "x-1"), ("pause", "x-1"), ("resume", "x-1"), ("nodes",),
                         ("submit", path), ("plan", path), ("explain", "x-1")):
             with self.subTest(command[0]):
                 self.refused(self.cli(*command, code=UNAVAILABLE), self.address, "terrace-coordinator serve")

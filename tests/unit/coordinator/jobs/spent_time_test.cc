@@ -112,6 +112,63 @@ TEST(SpentTimeTest, AfterAFailureTimeIsLostUntilNewStepsAreDone) {
   EXPECT_DOUBLE_EQ(life.job().last_restarts(0).recovery_seconds(), 8);
 }
 
+RanksObserved Stopped() { return {{StoppedEarly(0)}}; }
+
+TEST(SpentTimeTest, WhileAJobIsPausedNothingIsLost) {
+  Life life = Running();
+  life.Step(4, kNow + 20'000);
+  ASSERT_TRUE(life.Add(PauseAsked{}, kNow + 20'500));
+  life.Step(5, kNow + 21'000, {.checkpoint_seconds = 0.25});
+  ASSERT_TRUE(life.Add(Stopped(), kNow + 22'000));
+  ASSERT_EQ(life.job().state(), v1::PAUSED);
+  EXPECT_DOUBLE_EQ(PausedSeconds(life.job(), kNow + 82'000), 61);
+  ASSERT_TRUE(life.Add(ResumeAsked{}, kNow + 82'000));
+  ASSERT_TRUE(life.Add(OneRank(), kNow + 85'000));
+  ASSERT_TRUE(life.Add(Seen(v1::RANK_READY), kNow + 87'000));
+  life.Step(6, kNow + 88'000);
+  EXPECT_DOUBLE_EQ(life.Seconds("training"), 6.75);
+  EXPECT_DOUBLE_EQ(life.Seconds("checkpoint"), 0.25);
+  EXPECT_DOUBLE_EQ(life.Seconds("paused"), 61) << "with the end of its gang";
+  EXPECT_DOUBLE_EQ(life.Seconds("queued"), 10);
+  EXPECT_DOUBLE_EQ(life.Seconds("starting"), 7);
+  EXPECT_DOUBLE_EQ(life.Seconds("recovering"), 0);
+  EXPECT_DOUBLE_EQ(life.Wall(), 88);
+}
+
+TEST(SpentTimeTest, AStepThatAForcedPauseCutsOffIsLost) {
+  Life life = Running();
+  life.Step(4, kNow + 20'000);
+  ASSERT_TRUE(life.Add(PauseAsked{.force = true}, kNow + 23'000));
+  EXPECT_DOUBLE_EQ(life.Seconds("recovering"), 3);
+  EXPECT_DOUBLE_EQ(life.Seconds("paused"), 0);
+}
+
+TEST(SpentTimeTest, ARestartThatIsPausedTakesNoLongerForIt) {
+  Life life = Running();
+  life.Step(4, kNow + 20'000);
+  ASSERT_TRUE(life.Add(Seen(v1::RANK_FAILED), kNow + 21'000));
+  ASSERT_TRUE(life.Add(PauseAsked{}, kNow + 22'000));
+  ASSERT_TRUE(life.Add(ResumeAsked{}, kNow + 122'000));
+  ASSERT_TRUE(life.Add(OneRank(), kNow + 123'000));
+  ASSERT_TRUE(life.Add(Seen(v1::RANK_READY), kNow + 125'000));
+  life.Step(5, kNow + 126'000);
+  EXPECT_DOUBLE_EQ(life.job().last_restarts(0).recovery_seconds(), 5);
+  EXPECT_DOUBLE_EQ(life.Seconds("paused"), 100);
+  EXPECT_DOUBLE_EQ(life.Seconds("recovering"), 5);
+}
+
+TEST(SpentTimeTest, AJobThatHasRecoveredWaitsForItsResumptionLikeAnyOther) {
+  Life life = Running();
+  ASSERT_TRUE(life.Add(Seen(v1::RANK_FAILED), kNow + 16'000));
+  ASSERT_TRUE(life.Add(OneRank(), kNow + 16'000));
+  ASSERT_TRUE(life.Add(Seen(v1::RANK_READY), kNow + 16'000));
+  life.Step(1, kNow + 17'000);
+  ASSERT_TRUE(life.Add(PauseAsked{.force = true}, kNow + 17'000));
+  ASSERT_TRUE(life.Add(ResumeAsked{}, kNow + 18'000));
+  ASSERT_TRUE(life.Add(OneRank(), kNow + 21'000));
+  EXPECT_DOUBLE_EQ(life.Seconds("queued"), 10);
+}
+
 TEST(SpentTimeTest, AJobThatHasEndedCountsNothingMore) {
   Life life = Running();
   ASSERT_TRUE(life.Add(CancelAsked{.force = true}, kNow + 17'000));
@@ -147,7 +204,7 @@ TEST(SpentTimeTest, TheLossOfAWorkerIsDatedByItsSilence) {
 // ---- random lives -----------------------------------------------------------------------------
 
 JobInput AnyInput(const v1::Job& job, std::mt19937* random) {
-  switch ((*random)() % 12) {
+  switch ((*random)() % 14) {
     case 0:
       return PlanningStarted{};
     case 1:
@@ -164,6 +221,11 @@ JobInput AnyInput(const v1::Job& job, std::mt19937* random) {
     case 7:
       return (*random)() % 8 == 0 ? JobInput(CancelAsked{.force = true})
                                   : JobInput(Seen(v1::RANK_RUNNING));
+    case 8:
+      return (*random)() % 2 == 0 ? JobInput(PauseAsked{.force = (*random)() % 3 == 0})
+                                  : JobInput(Stopped());
+    case 9:
+      return ResumeAsked{};
     default: {
       Progressed told{.progress = job.progress(),
                       .repeated = (*random)() % 2 == 0,
