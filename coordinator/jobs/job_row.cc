@@ -17,6 +17,7 @@ JobRow RowOf(const v1::Job& job) {
              .submitted_unix_ms = job.submitted_unix_ms(),
              .started_unix_ms = job.started_unix_ms(),
              .finished_unix_ms = job.finished_unix_ms(),
+             .resumed_unix_ms = job.resumed_unix_ms(),
              .step = progress.step(),
              .steps = job.spec().train().steps(),
              .loss = progress.loss(),

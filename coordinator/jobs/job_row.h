@@ -19,6 +19,7 @@ struct JobRow {
   std::string message;
   int64_t number = 0;                                                        // of the submission
   int64_t submitted_unix_ms = 0, started_unix_ms = 0, finished_unix_ms = 0;  // 0: not yet
+  int64_t resumed_unix_ms = 0;  // the last time; 0: it was never paused
   int64_t step = 0, steps = 0;
   double loss = 0;       // of `step`
   double eval_loss = 0;  // where has_eval

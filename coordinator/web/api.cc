@@ -7,7 +7,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -111,7 +110,8 @@ void WebApi::AnswerJob(std::string_view what, Call call) {
       {"GET", "", &WebApi::Job},           {"GET", "history", &WebApi::History},
       {"GET", "memory", &WebApi::Memory},  {"GET", "events", &WebApi::Events},
       {"GET", "logs", &WebApi::Logs},      {"GET", "plan", &WebApi::Plan},
-      {"POST", "cancel", &WebApi::Cancel},
+      {"POST", "cancel", &WebApi::Cancel}, {"POST", "pause", &WebApi::Pause},
+      {"POST", "resume", &WebApi::Resume},
   };
   for (const Route& route : kRoutes) {
     if (route.method == call.request.method && route.what == what)
@@ -210,21 +210,38 @@ void WebApi::Plan(const Call& call) {
   });
 }
 
-void WebApi::Cancel(const Call& call) {
+absl::Status WebApi::CheckOperator(const Call& call) const {
   if (operator_token_.empty()) {
-    return call.reply(ErrorResponse(absl::PermissionDeniedError(
-        "nothing can be changed here: the coordinator was started without --web-token-file")));
+    return absl::PermissionDeniedError(
+        "nothing can be changed here: the coordinator was started without --web-token-file");
   }
   std::string_view token = call.request.authorization;
   constexpr std::string_view kScheme = "Bearer ";
   if (token.starts_with(kScheme)) token.remove_prefix(kScheme.size());
-  if (!IsSame(token, operator_token_)) {
-    return call.reply(ErrorResponse(absl::UnauthenticatedError(
-        token.empty() ? "this needs the operator's token" : "this is not the operator's token")));
-  }
+  if (IsSame(token, operator_token_)) return absl::OkStatus();
+  return absl::UnauthenticatedError(token.empty() ? "this needs the operator's token"
+                                                  : "this is not the operator's token");
+}
+
+void WebApi::Change(const Call& call,
+                    absl::StatusOr<v1::Job> (Reconciler::*change)(std::string_view id,
+                                                                  bool force)) {
+  if (const absl::Status status = CheckOperator(call); !status.ok())
+    return call.reply(ErrorResponse(status));
   const auto force = Number(call.request, "force", 0, 0, 1);
   if (!force.ok()) return call.reply(ErrorResponse(force.status()));
-  const auto job = control_.reconciler().Cancel(call.job, *force == 1);
+  const auto job = (control_.reconciler().*change)(call.job, *force == 1);
+  call.reply(job.ok() ? MessageResponse(*job) : ErrorResponse(job.status()));
+}
+
+void WebApi::Cancel(const Call& call) { Change(call, &Reconciler::Cancel); }
+
+void WebApi::Pause(const Call& call) { Change(call, &Reconciler::Pause); }
+
+void WebApi::Resume(const Call& call) {
+  if (const absl::Status status = CheckOperator(call); !status.ok())
+    return call.reply(ErrorResponse(status));
+  const auto job = control_.reconciler().Resume(call.job);
   call.reply(job.ok() ? MessageResponse(*job) : ErrorResponse(job.status()));
 }
 

@@ -8,7 +8,9 @@
 //   GET  jobs/ID/logs?rank=&tail=         the log's end, or what came after &epoch=&offset=
 //   GET  jobs/ID/plan                     the plan's page (HTML)
 //   GET  nodes
-//   POST jobs/ID/cancel?force=            needs Authorization: Bearer TOKEN
+//   POST jobs/ID/cancel?force=            these need Authorization: Bearer TOKEN
+//   POST jobs/ID/pause?force=
+//   POST jobs/ID/resume
 //
 // An error is {"error": one sentence} with the HTTP code of its kind. All text in it may come from
 // outside: it is JSON, and the page shows it as text.
@@ -22,6 +24,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/http/http_server.h"
 #include "coordinator/control/control.h"
 
@@ -51,6 +55,13 @@ class WebApi {
   void Logs(const Call& call);
   void Plan(const Call& call);
   void Cancel(const Call& call);
+  void Pause(const Call& call);
+  void Resume(const Call& call);
+  // OK: the call may change something.
+  absl::Status CheckOperator(const Call& call) const;
+  // What an operator asks for a job, with force=0 or 1.
+  void Change(const Call& call,
+              absl::StatusOr<v1::Job> (Reconciler::*change)(std::string_view id, bool force));
   // Runs on the control loop; answered with 503 once that has stopped.
   void OnLoop(Call call, void (WebApi::*work)(const Call&));
 

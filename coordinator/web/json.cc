@@ -37,6 +37,7 @@ Json RowJson(const JobRow& row) {
           {"submitted_unix_ms", IfKnown(row.submitted_unix_ms)},
           {"started_unix_ms", IfKnown(row.started_unix_ms)},
           {"finished_unix_ms", IfKnown(row.finished_unix_ms)},
+          {"resumed_unix_ms", IfKnown(row.resumed_unix_ms)},
           {"step", row.step},
           {"steps", row.steps},
           {"loss", IfKnown(row.loss, stepped)},

@@ -77,5 +77,6 @@ export const logs = (id, where, signal) => ask(of(id, `/logs?${new URLSearchPara
 export const events = (id, after, wait, signal) =>
   ask(of(id, `/events?after=${after}&wait=${wait}`), { signal, timeoutMs: wait * 1000 + TIMEOUT_MS });
 export const planUrl = (id) => `/api/v1/${of(id, "/plan")}`;
-export const cancel = (id, force, token) =>
-  ask(of(id, `/cancel?force=${force ? 1 : 0}`), { method: "POST", headers: { Authorization: `Bearer ${token}` } });
+// `what` is cancel, pause or resume.
+export const change = (id, what, force, token) =>
+  ask(of(id, `/${what}${force ? "?force=1" : ""}`), { method: "POST", headers: { Authorization: `Bearer ${token}` } });

@@ -2,7 +2,7 @@
 // them to the sections. A section is {node, update(view), end()}; view is {job, series, ranks, events, isOperator}.
 // SPDX-License-Identifier: Apache-2.0
 import * as api from "./api.js";
-import { cancelButton } from "./cancel.js";
+import { changeButtons } from "./change.js";
 import { announce, el, fill, fillFor, pairs, setText } from "./dom.js";
 import { count, moment, number, percent, rate, real, seconds, short, since } from "./format.js";
 import { curves } from "./job_curves.js";
@@ -41,7 +41,7 @@ function tiles(view) {
   const step = Math.max(newest(view, "step") || 0, number(progress.step) || 0);
   const steps = number(progress.steps) || number(job.spec?.train?.steps) || 0;
   const stepSeconds = newest(view, "step_seconds");
-  const left = !hasEnded(job.state) && step > 0 && stepSeconds ? seconds((steps - step) * stepSeconds) : null;
+  const left = !hasEnded(job.state) && job.state !== "PAUSED" && step > 0 && stepSeconds ? seconds((steps - step) * stepSeconds) : null;
   const evalLoss = view.series ? last(view.series.evals.loss) : null;
   const bar = el("progress", { max: Math.max(1, steps), "aria-label": "Steps done" });
   bar.value = step;
@@ -67,7 +67,8 @@ function summary(view) {
   const { job } = view;
   const why = reasonWord(job.reason);
   return [el("p", null, badge(job.state), why ? ` ${why}` : null,
-    job.cancel_requested && !hasEnded(job.state) ? " (will stop after this step)" : null),
+    job.cancel_requested && !hasEnded(job.state) ? " (will stop after this step)" : null,
+    job.state === "PAUSED" && number(job.paused_unix_ms) ? ` since ${moment(job.paused_unix_ms)}` : null),
   job.message ? el("p", { class: "message" }, job.message) : null,
   job.progress?.activity && !hasEnded(job.state) ? el("p", { class: "quiet" }, job.progress.activity) : null];
 }
@@ -85,7 +86,7 @@ export function show(main, route, onEnd) {
   fill(main, el("h1", { tabindex: "-1" }, id), problem, words, numbers, actions, jumps);
   const stops = [];
   let sections = [];
-  let cancel = null;
+  let changes = null;
   let afterSequence = null;
   let toldState = "";
 
@@ -94,18 +95,18 @@ export function show(main, route, onEnd) {
     const { job } = view;
     fillFor(words, [job.state, job.reason, job.message, job.cancel_requested, job.progress?.activity], () => summary(view));
     fill(numbers, tiles(view));
-    cancel.update(view);
+    changes.update(view);
     for (const section of sections) section.update(view);
     if (toldState && toldState !== job.state) announce(`${id} is now ${stateWord(job.state)}.`);
     toldState = job.state;
   });
 
   function begin() {
-    cancel = cancelButton(id, (job) => {
+    changes = changeButtons(id, (job) => {
       view.job = job;
       draw();
     });
-    actions.append(cancel.node);
+    actions.append(changes.node);
     sections = SECTIONS.map(([section, name, make]) => make(view, section, name));
     main.append(...sections.map((section) => section.node));
     stops.push(repeat(HISTORY_MS, getHistory), repeat(MEMORY_MS, getMemory));
@@ -184,7 +185,7 @@ export function show(main, route, onEnd) {
     return true;
   }
 
-  // Whether anybody may cancel does not change while the coordinator runs; the list of jobs tells it.
+  // Whether anybody may change it does not change while the coordinator runs; the list of jobs tells it.
   async function getRights(signal) {
     view.isOperator = Boolean((await api.jobs({ state: "active", offset: 0, limit: 1 }, signal)).operator);
     draw();

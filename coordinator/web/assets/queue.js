@@ -44,7 +44,8 @@ export function show(main, route, onEnd) {
       row.badge = row.state === job.state ? row.badge : badge(job.state);
       row.state = job.state;
       return [row.name, row.badge, reasonWord(job.reason) || "-", job.message || "-", count(job.ranks),
-        short(job.parameters), moment(job.submitted_unix_ms, nowMs), since(job.submitted_unix_ms, nowMs)];
+        short(job.parameters), moment(job.submitted_unix_ms, nowMs), 
+        since(job.resumed_unix_ms || job.submitted_unix_ms, nowMs)];
     });
   }));
 }

@@ -7,7 +7,7 @@ export const ENDED = ["SUCCEEDED", "FAILED", "CANCELLED"];
 export const STATES = [...WAITING, "STARTING", "RUNNING", "PAUSED", "RECOVERING", ...ENDED];
 
 export const hasEnded = (state) => ENDED.includes(state);
-export const hasRanks = (state) => ["STARTING", "RUNNING", "PAUSED"].includes(state);
+export const hasRanks = (state) => ["STARTING", "RUNNING"].includes(state);
 
 export function stateWord(state) {
   return (state || "JOB_STATE_UNSPECIFIED").toLowerCase().replaceAll("_", " ");

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The web page of the coordinator, in headless Chromium: list, filters, a job with its charts, ranks, logs and spec, queue,
-nodes, comparison, cancelling with a token, text from outside that tries to be a script, a coordinator that goes away."""
+nodes, comparison, pausing, resuming and cancelling with a token, text from outside that tries to be a script, a coordinator that goes away."""
 import json
 import os
 import pty
@@ -194,6 +194,32 @@ class BrowserTest(WebTest):
             self.assertRegex(page.text("#spec"), r"layout\.dp\s+-\s+2\s+chosen by Terrace")
             self.assertIn(f"{EVIL}.txt", page.text("#spec table"))
         self.nothing_ran()
+        with self.subTest("pause and resume"):
+            page.run("scrollTo(0, 0)")
+            self.assertFalse(page.run("return document.querySelector('#resume').checkVisibility()"))
+            page.click("#pause")
+            page.wait_for_text("dialog h2", f"Pause {endless}?")
+            page.type("#token", "some-other-token-1234")
+            page.press(ENTER)
+            page.wait_for_text("dialog [role=alert]", "not the operator's token")
+            self.assertEqual(self.status(endless)["state"], "RUNNING")
+            page.type("#token", TOKEN)
+            page.click("dialog .send")
+            page.wait_for_text("#summary", "paused by user since", 60)
+            self.assertEqual(self.status(endless)["state"], "PAUSED")
+            page.wait_for_text("#announcements", "now paused")
+            self.assertIn("when it is resumed", page.text("#summary"))
+            page.wait_for_text("#ranks", "it has no ranks now")
+            self.assertFalse(page.run("return document.querySelector('#pause').checkVisibility()"))
+            page.click("#resume")
+            page.wait_for_text("dialog h2", f"Resume {endless}?")
+            self.assertEqual(page.run("return document.querySelector('#token').value"), TOKEN, "this tab keeps it")
+            self.assertFalse(page.run("return document.querySelectorAll('#force').length > 0"))
+            page.click("dialog .send")
+            page.wait_for_text("#summary", "running", 60)
+            self.wait_until(lambda: not page.run("return document.querySelector('#resume').checkVisibility()"),
+                            "what runs cannot be resumed")
+            page.run("sessionStorage.clear()")
         with self.subTest("cancel"):
             page.run("scrollTo(0, 0)")
             page.click("#cancel")
@@ -337,10 +363,11 @@ class BrowserTest(WebTest):
         page = self.open_page(f"#/jobs/{job}")
         page.wait_for_text("#summary", "running")
         self.chart_is_drawn("Loss", 5)
-        self.assertFalse(page.run("return document.querySelector('#cancel').checkVisibility()"))
-        with self.assertRaises(urllib.error.HTTPError) as refused:
-            self.get(f"/api/v1/jobs/{job}/cancel", method="POST", headers={"Authorization": "Bearer "})
-        self.assertIn(refused.exception.code, (401, 403))
+        for what in ("cancel", "pause", "resume"):
+            self.assertFalse(page.run("return document.getElementById(arguments[0]).checkVisibility()", what))
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                self.get(f"/api/v1/jobs/{job}/{what}", method="POST", headers={"Authorization": "Bearer "})
+            self.assertIn(refused.exception.code, (401, 403))
         self.assertEqual(self.status(job)["state"], "RUNNING")
         self.cli("cancel", "--force", job)
         self.wait_for_state(job, "CANCELLED")

@@ -224,6 +224,35 @@ TEST_F(WebApiTest, CancelNeedsTheToken) {
   EXPECT_EQ(Ask(cancel).code, 403);
 }
 
+TEST_F(WebApiTest, PauseAndResumeNeedTheTokenToo) {
+  const std::string id = Submit("one");
+  HttpRequest pause{.method = "POST", .path = "/api/v1/jobs/" + id + "/pause"};
+  HttpRequest resume{.method = "POST", .path = "/api/v1/jobs/" + id + "/resume"};
+  for (HttpRequest* request : {&pause, &resume}) {
+    EXPECT_EQ(Ask(*request).code, 401);
+    request->authorization = "Bearer 0123456789abcdeF";
+    EXPECT_EQ(Ask(*request).code, 401);
+    request->authorization = absl::StrCat("Bearer ", kToken);
+  }
+  EXPECT_NE(Json({.path = "/api/v1/jobs/" + id})["state"], "PAUSED");
+  pause.query = {{"force", "2"}};
+  EXPECT_EQ(Ask(pause).code, 400);
+  pause.query = {{"force", "1"}};
+  const json paused = Json(pause);
+  EXPECT_EQ(paused["state"], "PAUSED");
+  EXPECT_EQ(paused["reason"], "REASON_PAUSED_BY_USER");
+  EXPECT_EQ(Json({.path = "/api/v1/jobs", .query = {{"state", "PAUSED"}}})["total"], 1);
+  EXPECT_NE(Json(resume)["state"], "PAUSED");
+  EXPECT_EQ(Ask(resume).code, 200) << "again, it changes nothing";
+  OnLoop([&] { ASSERT_TRUE(control_.reconciler().Cancel(id, /*force=*/true).ok()); });
+  EXPECT_EQ(Ask(pause).code, 409);
+  EXPECT_EQ(Ask(resume).code, 409);
+  page_ = WebPage(control_, {.listen = "127.0.0.1:7071", .operator_token = ""});
+  pause.authorization = resume.authorization = "Bearer ";
+  EXPECT_EQ(Ask(pause).code, 403);
+  EXPECT_EQ(Ask(resume).code, 403);
+}
+
 TEST_F(WebApiTest, ItsFilesComeWithAPolicyAndOnlyUnderALocalName) {
   const HttpResponse index = Ask({.path = "/"});
   EXPECT_EQ(index.code, 200);
