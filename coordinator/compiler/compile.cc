@@ -170,6 +170,7 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
   options.name = TrainName(forward.sequence, input.spec->data().sequence_length());
   options.forward.for_backward = true;
   options.scales_loss = layout.precision() == "fp16";
+  options.updates_at_once = UpdatesAtOnce(layout, train.clip_grad_norm());
   options.adamw = {.beta1 = static_cast<float>(optimizer.beta1()),
                    .beta2 = static_cast<float>(optimizer.beta2()),
                    .epsilon = static_cast<float>(optimizer.epsilon()),

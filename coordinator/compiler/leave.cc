@@ -183,7 +183,10 @@ std::map<int, int> LeaveDevice(const std::vector<Leaving>& values, int64_t chunk
   const v1::Phase phase = builder->phase;
   Leaver leaver(chunk_bytes, builder);
   for (const Leaving& leaving : values) {
-    homes[leaving.value] = leaver.Leave(leaving, bouts.at(leaving.value));
+    const std::vector<Bout>& own = bouts.at(leaving.value);
+    if (own.size() > 1 || leaving.needed_after) {
+      homes[leaving.value] = leaver.Leave(leaving, own);
+    }
   }
   leaver.Apply();
   builder->phase = phase;

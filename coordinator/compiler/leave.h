@@ -27,7 +27,8 @@ struct Leaving {
   bool needed_after = false;  // what the last bout wrote is read from its home
 };
 
-// Rewrites the sequence of the builder. Returns the homes, by value: STEP values of its shape.
+// Rewrites the sequence of the builder. Returns the homes, by value: STEP values of its shape. What
+// has one bout and is not needed after has none.
 std::map<int, int> LeaveDevice(const std::vector<Leaving>& values, int64_t chunk_bytes,
                                Builder* builder);
 

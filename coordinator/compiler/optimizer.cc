@@ -10,16 +10,17 @@ namespace terrace::compiler {
 
 using kernels::Op;
 
-void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
+void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& state, Slice scale,
                        const std::string& name) {
   const Graph& graph = builder_.graph();
   const bool on_device = graph.TierOf(state.gradient) == v1::DEVICE &&
                          graph.TierOf(state.weight) == v1::DEVICE &&
                          graph.TierOf(state.adam_m) == v1::DEVICE;
   if (on_device) {
-    Compute(attrs, state, state.weight, on_device_, name);
+    Compute(attrs, state, state.weight, {scale, schedule_, step_}, name);
     return;
   }
+  const Common common = CommonOnHost(scale);
   const int64_t elements = state.weight.shape.Elements();
   // Whole pages of the weights too, of which an element may be shorter.
   const int64_t page = StreamedElements(state.weight.shape.dtype);
@@ -32,25 +33,20 @@ void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& s
                  .weight = Range(state.weight, begin, count),
                  .adam_m = Range(state.adam_m, begin, count),
                  .adam_v = Range(state.adam_v, begin, count)},
-                name);
+                common, name);
   }
 }
 
 // The host updates whatever is not all on the device: bringing a chunk there costs a copy more.
 void Optimizer::UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
-                            const std::string& name) {
-  if (on_host_.scale.absent()) {
-    on_host_.scale = OnHost(on_device_.scale, "scale");
-    on_host_.schedule = OnHost(on_device_.schedule, "schedule");
-    if (!on_device_.step.absent()) on_host_.step = OnHost(on_device_.step, "step");
-  }
+                            const Common& common, const std::string& name) {
   const OptimizerState here = {.gradient = Bring(Ring::kGradient, state.gradient, name),
                                .weight = Bring(Ring::kWeight, state.weight, name),
                                .adam_m = Bring(Ring::kAdamM, state.adam_m, name),
                                .adam_v = Bring(Ring::kAdamV, state.adam_v, name)};
   if (!loads_.empty())
     builder_.Copy(v1::NVME_LOAD, std::exchange(loads_, {}), absl::StrCat("load states of ", name));
-  Compute(attrs, here, state.weight, on_host_, name);
+  Compute(attrs, here, state.weight, common, name);
   TakeBack(here.weight, state.weight, name);
   TakeBack(here.adam_m, state.adam_m, name);
   TakeBack(here.adam_v, state.adam_v, name);
@@ -98,16 +94,29 @@ void Optimizer::TakeBack(Slice here, Slice piece, const std::string& name) {
   }
 }
 
+Optimizer::Common Optimizer::CommonOnHost(Slice scale) {
+  Common common;
+  common.scale = OnHost(scale, "scale");
+  std::vector<Node>* const divert = builder_.divert;
+  if (at_start_ != nullptr) builder_.divert = at_start_;
+  common.schedule = OnHost(schedule_, "schedule");
+  if (!step_.absent()) common.step = OnHost(step_, "step");
+  builder_.divert = divert;
+  return common;
+}
+
 Slice Optimizer::OnHost(Slice device, const std::string& name) {
+  const auto [known, is_new] = on_host_.try_emplace(device.value);
+  if (!is_new) return known->second;
   Graph& graph = builder_.graph();
-  const Slice host = graph.Whole(graph.Add({.name = name + ".host",
-                                            .cls = v1::INPUT,
-                                            .dtype = device.shape.dtype,
-                                            .shape = {device.shape.Elements()},
-                                            .tier = v1::HOST,
-                                            .sequence = builder_.sequence()}));
-  builder_.Copy(v1::TO_HOST, {device, host}, absl::StrCat("move ", name));
-  return host;
+  known->second = graph.Whole(graph.Add({.name = name + ".host",
+                                         .cls = v1::INPUT,
+                                         .dtype = device.shape.dtype,
+                                         .shape = {device.shape.Elements()},
+                                         .tier = v1::HOST,
+                                         .sequence = builder_.sequence()}));
+  builder_.Copy(v1::TO_HOST, {device, known->second}, absl::StrCat("move ", name));
+  return known->second;
 }
 
 }  // namespace terrace::compiler

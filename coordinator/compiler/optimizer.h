@@ -5,11 +5,14 @@
 // and goes back to where it was, while the chunks after it are under way (ZeRO-Infinity,
 // Rajbhandari et al. 2021, arXiv 2104.07857, section 5.2).
 //
+// Updates share what a step needs once, the schedule, and each names the factor of its gradient.
+//
 // Borrows the builder. Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,32 +27,43 @@ struct OptimizerState {
 
 class Optimizer {
  public:
-  // `scale`, `schedule` and `step` lie on the device; step: of weights in bf16, else absent.
-  Optimizer(Slice scale, Slice schedule, Slice step, int64_t chunk_bytes, Builder* builder)
-      : on_device_{scale, schedule, step}, builder_(*builder), copies_(chunk_bytes, builder) {}
+  // `schedule` and `step` lie on the device; step: of weights in bf16, else absent. `at_start`:
+  // where nodes are put that all updates by the host need, which stand before the first of them;
+  // null: at the first of them.
+  Optimizer(Slice schedule, Slice step, int64_t chunk_bytes, std::vector<Node>* at_start,
+            Builder* builder)
+      : schedule_(schedule),
+        step_(step),
+        at_start_(at_start),
+        builder_(*builder),
+        copies_(chunk_bytes, builder) {}
 
-  void Update(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
+  // `scale`: on the device.
+  void Update(const kernels::AdamwAttrs& attrs, const OptimizerState& state, Slice scale,
               const std::string& name);
 
  private:
-  // The same for all chunks of a step, wherever they are.
+  // The same for all chunks of an update, where it takes place.
   struct Common {
     Slice scale, schedule, step;
   };
 
   void UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
-                   const std::string& name);
+                   const Common& common, const std::string& name);
   // `home`: where the weight rests.
   void Compute(kernels::AdamwAttrs attrs, const OptimizerState& here, Slice home,
                const Common& common, const std::string& name);
   Slice Bring(Ring ring, Slice piece, const std::string& name);
   void TakeBack(Slice here, Slice piece, const std::string& name);
+  Common CommonOnHost(Slice scale);
+  // A copy, made once.
   Slice OnHost(Slice device, const std::string& name);
 
-  const Common on_device_;
-  Common on_host_;
+  const Slice schedule_, step_;
+  std::vector<Node>* const at_start_;
   Builder& builder_;
   TierCopies copies_;
+  std::map<int, Slice> on_host_;       // copies, by the value on the device
   std::vector<Slice> loads_, stores_;  // of the present chunk
 };
 

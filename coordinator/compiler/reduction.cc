@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,13 +23,53 @@ using kernels::Op;
 // had time.
 constexpr int kAddAfterMarks = 2;
 
+// A summed gradient is used up so many layers later, not counting those of further micro-batches
+// that go through the same chunk.
+constexpr int kUseUpAfterTurns = 2;
+
+// Where a sequence uses persistent values for the last time.
+class LastUses {
+ public:
+  LastUses(const Graph& graph, const std::vector<Node>& nodes) : graph_(graph) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const Slice& operand : nodes[i].operands) {
+        if (operand.absent()) continue;
+        const Slice root = graph.Root(operand);
+        if (graph.values[root.value].lifetime != v1::PERSISTENT) continue;
+        const int64_t span = root.shape.SpanBytes() / kernels::SizeOf(root.shape.dtype);
+        last_[root.value][{root.offset, root.offset + span}] = i;
+      }
+    }
+  }
+
+  // Of any element of `value`; 0 where nothing uses it.
+  size_t Of(int value) const {
+    const Slice root = graph_.Root(graph_.Whole(value));
+    const auto uses = last_.find(root.value);
+    size_t last = 0;
+    if (uses == last_.end()) return last;
+    const int64_t end = root.offset + root.shape.Elements();
+    for (const auto& [elements, node] : uses->second) {
+      if (elements.first < end && elements.second > root.offset) last = std::max(last, node);
+    }
+    return last;
+  }
+
+ private:
+  using Elements = std::pair<int64_t, int64_t>;  // [begin, end)
+
+  const Graph& graph_;
+  std::map<int, std::map<Elements, size_t>> last_;  // by value
+};
+
 class Reducer {
  public:
-  Reducer(const StageContext& context, Builder* builder)
+  Reducer(const StageContext& context, const AtOnce* at_once, Builder* builder)
       : groups_(context.parallel.groups),
         parameters_(context.parameters),
         in_bf16_(context.layout.communication_dtype() == "bf16"),
         tiers_(context.layout.offload().gradient()),
+        at_once_(at_once),
         builder_(*builder),
         graph_(builder->graph()),
         nodes_(builder->nodes()) {}
@@ -55,6 +97,7 @@ class Reducer {
                           .name = name,
                           .final_after = end,
                           .is_local = sums == 0,
+                          .used_up = at_once_ != nullptr && !bucket.sums.tied,
                           .copies = bucket.sums.copies,
                           .tier = tier});
     }
@@ -81,27 +124,39 @@ class Reducer {
       Complete(f.unit, shards.at(f.unit), end);
       reduced_.push_back({.value = shards.at(f.unit),
                           .number = -f.unit,
+                          .unit = f.unit,
                           .name = unit.name,
                           .final_after = end,
+                          .used_up = at_once_ != nullptr && !unit.sums.tied,
                           .copies = unit.sums.copies,
                           .tier = tier});
     }
     return shards;
   }
 
-  // Those that rest off the device; of Finish.
+  // Those that rest off the device; after Finish.
   std::vector<Leaving> Leave() const {
     std::vector<Leaving> leaving;
     for (const Reduced& reduced : reduced_) {
       if (reduced.tier == v1::DEVICE) continue;
-      leaving.push_back({.value = reduced.value, .tier = reduced.tier, .needed_after = true});
+      leaving.push_back(
+          {.value = reduced.value, .tier = reduced.tier, .needed_after = !reduced.used_up});
     }
     return leaving;
   }
 
+  // Those that the optimizer need not wait for any more; after Finish.
+  std::set<int> UsedUp() const {
+    std::set<int> values;
+    for (const Reduced& reduced : reduced_) {
+      if (reduced.used_up) values.insert(reduced.value);
+    }
+    return values;
+  }
+
   // What is final without any other rank is squared at once, while it is in the cache. The rest
   // comes after the passes: these would wait for the reductions otherwise. What leaves the device
-  // is squared before, when its reduction has had time.
+  // is squared before, when its reduction has had time. What is used up is squared then.
   Slice Finish() {
     std::sort(reduced_.begin(), reduced_.end(),
               [](const Reduced& a, const Reduced& b) { return a.number < b.number; });
@@ -110,12 +165,15 @@ class Reducer {
     std::vector<Node> last;
     for (size_t i = 0; i < reduced_.size(); ++i) {
       const Reduced& reduced = reduced_[i];
+      const Slice square = Range(squares, static_cast<int64_t>(i), 1);
       Node node = {
           .what = Compute{Op::kSquaredNorm, kernels::ScaleAttrs{.scale = 1.0f / reduced.copies}},
-          .operands = {graph_.Whole(reduced.value), Range(squares, static_cast<int64_t>(i), 1)},
+          .operands = {graph_.Whole(reduced.value), square},
           .phase = v1::OPTIMIZER_STEP,
           .text = "squared norm of " + reduced.name};
-      if (reduced.is_local) {
+      if (reduced.used_up) {
+        UseUp(reduced, square, std::move(node));
+      } else if (reduced.is_local) {
         insertions_.After(reduced.final_after, std::move(node));
       } else if (reduced.tier != v1::DEVICE) {
         insertions_.After(Later(reduced.final_after), std::move(node));
@@ -123,6 +181,7 @@ class Reducer {
         last.push_back(std::move(node));
       }
     }
+    if (at_once_ != nullptr) PutAtStart(*at_once_->at_start);
     insertions_.Apply(&nodes_);
     for (Node& node : last) builder_.Repeat(std::move(node));
     return squares;
@@ -132,10 +191,12 @@ class Reducer {
   // A summed gradient, or a shard of one.
   struct Reduced {
     int value = kNone;
-    int number = 0;  // its turn in sums over all: the same with every schedule
+    int number = 0;    // its turn in sums over all: the same with every schedule
+    int unit = kNone;  // of a shard
     std::string name;
     size_t final_after = 0;
     bool is_local = false;       // nothing had to be summed
+    bool used_up = false;        // during the passes
     int copies = 1;              // ranks of the group "model" that hold the same
     v1::Tier tier = v1::DEVICE;  // where it rests until the optimizer
   };
@@ -150,6 +211,32 @@ class Reducer {
   v1::Tier TierOf(int value, bool streamed) {
     const int64_t elements = graph_.values[value].elements();
     return streamed && elements % kStreamedElements == 0 ? tiers_.Next(elements) : v1::DEVICE;
+  }
+
+  void UseUp(const Reduced& reduced, Slice square, Node square_node) {
+    if (!last_uses_.has_value()) last_uses_.emplace(graph_, nodes_);
+    size_t after = reduced.is_local ? reduced.final_after : TurnsLater(reduced.final_after);
+    // The gradient of the head may be final before the losses are summed.
+    after = std::max(after, LastWriter(at_once_->total));
+    for (const int weights : at_once_->weights(reduced.value, reduced.unit)) {
+      after = std::max(after, last_uses_->Of(weights));
+    }
+    std::vector<Node> nodes = {std::move(square_node)};
+    builder_.divert = &nodes;
+    at_once_->update(reduced.value, reduced.unit, square);
+    builder_.divert = nullptr;
+    for (Node& node : nodes) insertions_.After(after, std::move(node));
+  }
+
+  void PutAtStart(const std::vector<Node>& at_start) {
+    const auto loads = [](const Node& node) {
+      const auto* input = std::get_if<Input>(&node.what);
+      return input != nullptr && input->kind == v1::LOAD_SCHEDULE;
+    };
+    const auto schedule = std::find_if(nodes_.begin(), nodes_.end(), loads);
+    for (const Node& node : at_start) {
+      insertions_.After(static_cast<size_t>(schedule - nodes_.begin()), node);
+    }
   }
 
   void Insert(size_t after, Node node) {
@@ -229,6 +316,16 @@ class Reducer {
     return later;
   }
 
+  // The first node that stands kUseUpAfterTurns and kAddAfterMarks after `index`, or the last one.
+  size_t TurnsLater(size_t index) const {
+    size_t later = Later(index);
+    while (later + 1 < nodes_.size() &&
+           nodes_[later].turn < nodes_[index].turn + kUseUpAfterTurns) {
+      ++later;
+    }
+    return later;
+  }
+
   // Reduces one unit's gradient of one scope into the shard of the step. Returns the index after
   // which the shard holds it.
   size_t Scatter(const Finished& f, std::map<int, int>* shards) {
@@ -281,19 +378,21 @@ class Reducer {
   const Parameters& parameters_;
   const bool in_bf16_;  // layout.communication_dtype
   TierChooser tiers_;
+  const AtOnce* const at_once_;
   Builder& builder_;
   Graph& graph_;
   std::vector<Node>& nodes_;
   Insertions insertions_;
   std::map<int, size_t> last_writers_;  // by outermost value
+  std::optional<LastUses> last_uses_;
   std::vector<Reduced> reduced_;
 };
 
 }  // namespace
 
 Reduction ReduceGradients(const StageContext& context, const GradientScopes& scopes,
-                          int64_t bucket_bytes, Builder* builder) {
-  Reducer reducer(context, builder);
+                          int64_t bucket_bytes, const AtOnce* at_once, Builder* builder) {
+  Reducer reducer(context, at_once, builder);
   Reduction reduction;
   if (context.parallel.zero > 0) {
     reduction.shards = reducer.Shards(scopes);
@@ -302,6 +401,7 @@ Reduction ReduceGradients(const StageContext& context, const GradientScopes& sco
   }
   builder->phase = v1::OPTIMIZER_STEP;
   reduction.squares = reducer.Finish();
+  reduction.used_up = reducer.UsedUp();
   std::vector<Leaving> leaving =
       LeavingActivations(builder->graph(), builder->nodes(), context.layout.offload().activation());
   for (const Leaving& gradient : reducer.Leave()) leaving.push_back(gradient);

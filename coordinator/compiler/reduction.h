@@ -8,30 +8,54 @@
 // layout.communication_dtype bf16 what goes over the data-parallel links is rounded to bf16 before,
 // and sums are kept in f32 after; the other sums stay f32.
 //
+// Where updates come at once (UpdatesAtOnce in planner/layout_rules.h) a gradient is used up as
+// soon as it is final and the step has no more use for its weights, and its memory is free: two
+// layers behind what ranks had to sum, so that no computation waits for the link. LOMO (Lv et al.
+// 2023, arXiv 2306.09782) does so for SGD. What stages sum together is left until the passes have
+// ended.
+//
 // Pure and deterministic. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "coordinator/compiler/leave.h"
 #include "coordinator/compiler/stage.h"
 
 namespace terrace::compiler {
 
+// How gradients are used up.
+struct AtOnce {
+  // Values of the weights that the optimizer changes with a gradient: those of a bucket, or with
+  // ZeRO a unit's shard.
+  std::function<std::vector<int>(int gradient, int unit)> weights;
+  int total = kNone;  // value that every update reads
+  // Appends the update, for which the gradient's partial sum of squares is there.
+  std::function<void(int gradient, int unit, Slice square)> update;
+  // What all updates need, to be put behind LOAD_SCHEDULE; complete when all were appended.
+  const std::vector<Node>* at_start = nullptr;
+};
+
 struct Reduction {
   std::map<int, int> shards;  // unit -> value, f32 [shard_elements]; with ZeRO
   std::map<int, int> homes;   // of gradients that rest off the device (leave.h), by outermost value
+  std::set<int> used_up;      // outermost values
   // One partial sum of squares of this rank's summed gradients each, scaled so that their sum over
   // the group "model" counts every element once.
   Slice squares;
 };
 
-// Inserts the reductions and norms into the sequence, or appends them. REQUIRES: all passes are in
-// it, nothing that follows them.
+// Inserts the reductions and norms into the sequence, or appends them. `at_once`: null where the
+// optimizer waits for the whole gradient. REQUIRES: all passes are in the sequence, and nothing
+// that follows them.
 Reduction ReduceGradients(const StageContext& context, const GradientScopes& scopes,
-                          int64_t bucket_bytes, Builder* builder);
+                          int64_t bucket_bytes, const AtOnce* at_once, Builder* builder);
 
 }  // namespace terrace::compiler

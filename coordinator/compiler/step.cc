@@ -2,6 +2,7 @@
 #include "coordinator/compiler/step.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,12 +93,13 @@ class Train {
     }
     total_ = builder_.NewValue("total", v1::ACTIVATION, DType::kF32, {2});
     for (const Pass& pass : options_.schedule) {
+      if (MayAskForTotals(pass)) SumStatsOnce();
       RETURN_IF_ERROR(RunPass(pass));
       RETURN_IF_ERROR(CountNodes());
     }
-    if (!context_.HasLast()) SumStats();
+    SumStatsOnce();
     MoveFetchesAhead(graph_, &builder_.nodes());
-    Optimize(ReduceGradients(context_, gradients_, BucketBytes(), &builder_));
+    Optimize();
     RETURN_IF_ERROR(CountNodes());
     FinishCopies(&builder_);
     return absl::OkStatus();
@@ -166,10 +168,17 @@ class Train {
                        &gradients_.Of(pass.micro_batch, pass.chunk));
     if (!has_loss) return;
     // The totals are final before the last backward pass starts, so their reduction costs no time.
-    if (++losses_ == options_.micro_batches) SumStats();
+    if (++losses_ == options_.micro_batches) SumStatsOnce();
   }
 
-  void SumStats() {
+  // From the first backward pass on the stage with the loss may wait for the totals, and the passes
+  // of this one for what comes from there.
+  bool MayAskForTotals(const Pass& pass) const {
+    return options_.updates_at_once && !context_.HasLast() && pass.kind != PassKind::kForward;
+  }
+
+  void SumStatsOnce() {
+    if (std::exchange(summed_, true)) return;
     ZeroWhereNoLoss(context_, total_, &builder_);
     if (context_.HasLast()) {
       builder_.Compute(Op::kSumStats, kernels::NoAttrs{}, {stats_, total_},
@@ -188,25 +197,80 @@ class Train {
     return sum;
   }
 
-  void Optimize(const Reduction& reduction) {
+  Slice NewScale(const std::string& name) {
+    return builder_.NewValue(name, v1::ACTIVATION, DType::kF32, {4});
+  }
+
+  // What the optimizer multiplies gradients by, the sum of whose squares is given.
+  void ComputeScale(Slice squares, Slice scale) {
+    builder_.Compute(Op::kGradScale, kernels::ClipAttrs{.clip_grad_norm = options_.clip_grad_norm},
+                     {squares, total_, scale, options_.scales_loss ? schedule_ : Slice()},
+                     "gradient scale");
+  }
+
+  void Optimize() {
     builder_.phase = v1::OPTIMIZER_STEP;
-    const Slice scale = builder_.NewValue("scale", v1::ACTIVATION, DType::kF32, {4});
-    builder_.Compute(
-        Op::kGradScale, kernels::ClipAttrs{.clip_grad_norm = options_.clip_grad_norm},
-        {AllSquares(reduction.squares), total_, scale, options_.scales_loss ? schedule_ : Slice()},
-        "gradient scale");
-    Optimizer optimizer(scale, schedule_, step_, context_.layout.chunk_bytes(), &builder_);
+    std::vector<Node> at_start;
+    Optimizer optimizer(schedule_, step_, context_.layout.chunk_bytes(),
+                        options_.updates_at_once ? &at_start : nullptr, &builder_);
+    AtOnce at_once = {.weights = [&](int gradient, int unit) { return WeightsOf(gradient, unit); },
+                      .total = total_.value,
+                      .update =
+                          [&](int gradient, int unit, Slice square) {
+                            const Slice scale = NewScale("scale.own");
+                            ComputeScale(square, scale);
+                            UpdateAtOnce(gradient, unit, scale, &optimizer);
+                          },
+                      .at_start = &at_start};
+    const Reduction reduction =
+        ReduceGradients(context_, gradients_, BucketBytes(),
+                        options_.updates_at_once ? &at_once : nullptr, &builder_);
+    const Slice scale = NewScale("scale");
+    ComputeScale(AllSquares(reduction.squares), scale);
     if (context_.parallel.zero == 0) {
       // Gradients that rest elsewhere go there from the last parameter to the first: what left
       // last is updated last, and no update waits for its gradient to arrive.
       const int count = static_cast<int>(context_.parameters.all().size());
       for (int i = 0; i < count; ++i) {
-        Update(reduction.homes.empty() ? i : count - 1 - i, reduction.homes, &optimizer);
+        const int index = reduction.homes.empty() ? i : count - 1 - i;
+        if (reduction.used_up.contains(BucketOf(index))) continue;
+        Update(index, reduction.homes, scale, &optimizer);
       }
     } else {
-      UpdateShards(reduction, &optimizer);
+      for (const auto& [index, gradient] : reduction.shards) {
+        if (reduction.used_up.contains(gradient)) continue;
+        UpdateShard(index, gradient, reduction.homes, scale, &optimizer);
+      }
     }
     builder_.Output(v1::STEP_STATS, scale, "step statistics");
+  }
+
+  // The outermost value of a parameter's gradient, without ZeRO.
+  int BucketOf(int parameter) {
+    return graph_.Root(graph_.Whole(gradients_.Of(0, 0).by_parameter().at(parameter))).value;
+  }
+
+  std::vector<int> ParametersOf(int bucket) {
+    if (by_bucket_.empty()) {
+      for (int i = 0; i < static_cast<int>(context_.parameters.all().size()); ++i) {
+        by_bucket_[BucketOf(i)].push_back(i);
+      }
+    }
+    return by_bucket_.at(bucket);
+  }
+
+  std::vector<int> WeightsOf(int gradient, int unit) {
+    if (unit != kNone) return {context_.parameters.units()[unit].master};
+    std::vector<int> weights;
+    for (const int i : ParametersOf(gradient)) {
+      weights.push_back(context_.parameters.all()[i].weight);
+    }
+    return weights;
+  }
+
+  void UpdateAtOnce(int gradient, int unit, Slice scale, Optimizer* optimizer) {
+    if (unit != kNone) return UpdateShard(unit, gradient, /*homes=*/{}, scale, optimizer);
+    for (const int i : ParametersOf(gradient)) Update(i, /*homes=*/{}, scale, optimizer);
   }
 
   // Where a gradient rests.
@@ -217,7 +281,7 @@ class Train {
     return root;
   }
 
-  void Update(int index, const std::map<int, int>& homes, Optimizer* optimizer) {
+  void Update(int index, const std::map<int, int>& homes, Slice scale, Optimizer* optimizer) {
     const Parameter& parameter = context_.parameters.all()[index];
     const auto flat = [&](int value) { return Flat(graph_.Whole(value)); };
     builder_.layer = parameter.layer;
@@ -227,21 +291,20 @@ class Train {
          .weight = flat(parameter.weight),
          .adam_m = flat(parameter.adam_m),
          .adam_v = flat(parameter.adam_v)},
-        parameter.first().name);
+        scale, parameter.first().name);
     builder_.layer = kNone;
   }
 
-  void UpdateShards(const Reduction& reduction, Optimizer* optimizer) {
-    for (const auto& [index, gradient] : reduction.shards) {
-      const Unit& unit = context_.parameters.units()[index];
-      const auto whole = [&](int value) { return graph_.Whole(value); };
-      optimizer->Update(Adamw(unit.decays),
-                        {.gradient = AtHome(whole(gradient), reduction.homes),
-                         .weight = whole(unit.master),
-                         .adam_m = whole(unit.adam_m),
-                         .adam_v = whole(unit.adam_v)},
-                        "shard of " + unit.name);
-    }
+  void UpdateShard(int index, int gradient, const std::map<int, int>& homes, Slice scale,
+                   Optimizer* optimizer) {
+    const Unit& unit = context_.parameters.units()[index];
+    const auto whole = [&](int value) { return graph_.Whole(value); };
+    optimizer->Update(Adamw(unit.decays),
+                      {.gradient = AtHome(whole(gradient), homes),
+                       .weight = whole(unit.master),
+                       .adam_m = whole(unit.adam_m),
+                       .adam_v = whole(unit.adam_v)},
+                      scale, "shard of " + unit.name);
   }
 
   kernels::AdamwAttrs Adamw(bool decays) const {
@@ -258,8 +321,10 @@ class Train {
   GradientScopes gradients_;
   std::vector<BatchSlices> batches_;
   int64_t counted_ = 0;
-  int losses_ = 0;                         // micro-batches whose loss is known
-  Slice schedule_, step_, stats_, total_;  // step_: where weights are rounded by it
+  int losses_ = 0;                             // micro-batches whose loss is known
+  bool summed_ = false;                        // the totals
+  std::map<int, std::vector<int>> by_bucket_;  // parameters, without ZeRO
+  Slice schedule_, step_, stats_, total_;      // step_: where weights are rounded by it
 };
 
 }  // namespace

@@ -29,8 +29,9 @@ struct TrainOptions {
   int micro_batches = 1;
   int64_t bucket_bytes = 0;
   float clip_grad_norm = 0;
-  bool scales_loss = false;   // the loss's gradient is multiplied by the schedule's factor
-  kernels::AdamwAttrs adamw;  // weight_decay of those parameters that decay
+  bool updates_at_once = false;  // UpdatesAtOnce in planner/layout_rules.h
+  bool scales_loss = false;      // the loss's gradient is multiplied by the schedule's factor
+  kernels::AdamwAttrs adamw;     // weight_decay of those parameters that decay
   std::string name = std::string(kTrain);
   std::atomic<int64_t>* nodes_left = nullptr;  // of all stages together; none: no limit
 };

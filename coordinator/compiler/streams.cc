@@ -175,12 +175,30 @@ class Waits {
     for (const int start : starts) {
       if (nodes[start].stream == kComputeStream) computed.push_back(start);
     }
-    for (const int i : last_use) {
+    for (size_t value = 0; value < last_use.size(); ++value) {
+      const int i = last_use[value];
       if (i == kNone || (!Communicates(nodes[i]) && nodes[i].copy() == nullptr)) continue;
-      const int later =
-          LeavesDevice(nodes[i]) ? LeftBy(starts, computed, nodes, i) : RetiredBy(nodes, i);
+      const int later = !LeavesDevice(nodes[i]) ? RetiredBy(nodes, i)
+                        : EndsWithRun(static_cast<int>(value), nodes[first_use[value]], nodes[i])
+                            ? RetiredByRun(nodes, i)
+                            : LeftBy(starts, computed, nodes, i);
       if (later != kNone) retired_[later].push_back(i);
     }
+  }
+
+  // A gradient to which a run of micro-batches has added: all of a chunk are final at once, and
+  // leave beside the next run.
+  bool EndsWithRun(int value, const Node& first, const Node& last) const {
+    return graph_.values[value].cls == v1::GRADIENT &&
+           last.mark - first.mark > last.turn - first.turn;
+  }
+
+  static int RetiredByRun(const std::vector<Node>& nodes, int i) {
+    for (int j = i + 1; j < static_cast<int>(nodes.size()); ++j) {
+      const bool far = nodes[j].turn >= nodes[i].turn + kRetireMarks;
+      if (far && nodes[j].stream == kComputeStream) return j;
+    }
+    return kNone;
   }
 
   static bool LeavesDevice(const Node& node) {

@@ -11,7 +11,8 @@
 //  - when nothing reads a value after a collective or a send, some computation a while later waits
 //    for that: two layers later for a collective; for a send the pass that makes the
 //    next message but one to the same stage (SendsRetire in schedule.h); for a copy to the host the
-//    first computation of the value that leaves next but one: two are on their way at a time.
+//    first computation of the value that leaves next but one: two are on their way at a time. Of
+//    gradients that a run of micro-batches has completed together it is the run after the next one.
 //
 // A node waits only for what no earlier wait or its own stream already orders before it (the
 // transitive reduction, found with one vector clock a node). Pure and deterministic.

@@ -98,6 +98,11 @@ bool ForwardFirst(std::string_view schedule) { return schedule == "gpipe" || InR
 
 bool InRuns(std::string_view schedule) { return schedule == "breadth_first"; }
 
+bool UpdatesAtOnce(const v1::Layout& layout, double clip_grad_norm) {
+  if (clip_grad_norm > 0 || layout.precision() == "fp16") return false;
+  return layout.pipeline_parallel() <= 1 || InRuns(layout.schedule());
+}
+
 std::vector<std::string> ScheduleProblems(const v1::Layout& layout, int64_t layers) {
   return ScheduleChecker(layout, layers).Check();
 }

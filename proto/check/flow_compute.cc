@@ -51,6 +51,7 @@ void Flow::Compute(int i) {
     case Op::kGradScale: {
       Value value = values_.Constant();
       value.kind = Value::kScale;
+      value.squared = i;
       return Write(At(i, 2), value, i);
     }
     case Op::kAdamw:

@@ -58,7 +58,7 @@ std::string Gradients::What(int i, int operand, int64_t byte) const {
 
 absl::Status Gradients::Check(int i) {
   const v1::Instruction& source = train_.sequence->instructions(i);
-  if (source.kind_case() == v1::Instruction::kOutput) return CheckKind(i, 0, Value::kScale);
+  if (source.kind_case() == v1::Instruction::kOutput) return CheckStatistics(i);
   const CheckedInstruction& instruction = train_.instructions[i];
   ForgetWritten(instruction);
   if (!instruction.op.has_value()) return absl::OkStatus();
@@ -76,7 +76,7 @@ absl::Status Gradients::Check(int i) {
       return CheckFactor(i, kEntropySchedule);
     case Op::kGradScale:
       RETURN_IF_ERROR(CheckFactor(i, kScaleSchedule));
-      RETURN_IF_ERROR(CheckSquares(i));
+      RETURN_IF_ERROR(NoteFactor(i));
       return CheckLoss(i);
     default:
       return absl::OkStatus();
@@ -107,6 +107,7 @@ absl::Status Gradients::CheckFactor(int i, int operand) {
 absl::Status Gradients::CheckOptimizer(int i) {
   RETURN_IF_ERROR(CheckKind(i, kScale, Value::kScale));
   RETURN_IF_ERROR(CheckKind(i, kSchedule, Value::kSchedule));
+  RETURN_IF_ERROR(NoteUse(i));
   const Access& grad = *train_.instructions[i].Find(kGrad);
   absl::Status status;
   for (const Held& held : HeldState(flow_, train_, i, kParam)) {
@@ -251,8 +252,8 @@ absl::Status Gradients::CheckFor(int i, int64_t byte, const v1::StateRange& weig
   if (value.pipeline_group >= 0 || weight.copy()) {
     return CheckShared(i, weight, value, squared, what);
   }
-  if (squared >= 0) return absl::OkStatus();
-  return Refuse(what, "which no squared norm counts");
+  if (squared < 0) return Refuse(what, "which no squared norm counts");
+  return CheckCounted(i, squared, what);
 }
 
 absl::Status Gradients::CheckShared(int i, const v1::StateRange& weight, const Value& value,

@@ -1,12 +1,18 @@
 // What those who rely on the content of bytes ask: the optimizer of its gradient, norms of what
 // they count, GRAD_SCALE of the norm and the loss. Internal to proto/check.
 //
+// A gradient's factor is made from squares that count it. Where it clips, all optimizer ops take
+// the one factor that STEP_STATS hands out, whose norm is that of all gradients; where it does not,
+// the squares only say whether the gradient is finite, and may be of some of them alone. Those of
+// STEP_STATS always count every gradient of the stage, once over all ranks.
+//
 // Borrows everything it is given. Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +39,8 @@ class Gradients {
   absl::Status Check(int i);
   // Behind all other checks of instruction i: no other optimizer op has taken its gradient.
   absl::Status CheckUnused(int i);
+  // Behind all instructions.
+  absl::Status CheckEnd() const;
 
  private:
   using Text = absl::FunctionRef<std::string()>;  // of what is refused, if it is
@@ -55,7 +63,12 @@ class Gradients {
   absl::Status CheckShared(int i, const v1::StateRange& weight, const Value& value, int squared,
                            Text what);
   absl::Status CheckNormInput(int i);
+  absl::Status NoteFactor(int i);
   absl::Status CheckSquares(int i);
+  absl::Status NoteUse(int i);
+  absl::Status CheckCounted(int i, int squared, Text what);
+  absl::Status CheckStatistics(int i);
+  int FactorAt(int i, int operand) const;
   absl::Status CheckTerm(int i, const SquareTerm& term, const Value& squares);
   absl::Status CheckLoss(int i);
   absl::Status CheckKind(int i, int operand, Value::Kind kind);
@@ -72,6 +85,18 @@ class Gradients {
   const Marks all_micro_batches_;         // each once
   std::vector<ByteMap> used_;             // by buffer: the optimizer op that took what is there
   std::map<int, double> shared_squares_;  // by squared norm: the part of the squares it counts
+
+  // What one GRAD_SCALE made.
+  struct Factor {
+    std::set<int> counts;  // instructions that took the squared norms
+    bool clips = false;
+    absl::Status is_norm;  // whether the squares are those of each element once
+  };
+  std::map<int, Factor> factors_;  // by GRAD_SCALE
+  // Optimizer ops, by the squared norm that counts their gradient and by the factor they take.
+  std::map<int, int> by_squared_, by_factor_;
+  int handed_out_ = -1;  // STEP_STATS
+  int statistics_ = -1;  // the factor that it hands out
 };
 
 // The operand of output instruction i is the same on all ranks of the stage.

@@ -3,6 +3,9 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "proto/check/gradient.h"
@@ -14,6 +17,7 @@ namespace {
 
 // How far the factors of squared norms, which are f32, may be from exact.
 constexpr double kTolerance = 1e-5;
+constexpr int kScaleOperand = 4;  // of kAdamw and kAdamwStochastic in kernels/op.h
 
 bool CoversAllStages(const v1::Program& program, int group) {
   if (group < 0) return false;
@@ -106,6 +110,76 @@ absl::Status Gradients::CheckTerm(int i, const SquareTerm& term, const Value& sq
   }
   return Refuse(what, "and sums over ", AxesText(squares.summed), " count them ", times,
                 " times, must be once");
+}
+
+absl::Status Gradients::NoteFactor(int i) {
+  Factor factor;
+  factor.clips = std::get<kernels::ClipAttrs>(train_.instructions[i].op->attrs).clip_grad_norm > 0;
+  factor.is_norm = CheckSquares(i);
+  if (factor.clips) RETURN_IF_ERROR(factor.is_norm);
+  flow_.ForEach(*train_.instructions[i].Find(0), [&](const ByteRange&, const Value& value) {
+    if (value.kind != Value::kSquares || value.spoiled_by >= 0) return;
+    for (const SquareTerm& term : flow_.values().squares(value.squares)) {
+      factor.counts.insert(term.instruction);
+    }
+  });
+  factors_[i] = std::move(factor);
+  return absl::OkStatus();
+}
+
+// -1 where it is not one alone.
+int Gradients::FactorAt(int i, int operand) const {
+  std::set<int> made_by;
+  flow_.ForEach(*train_.instructions[i].Find(operand),
+                [&](const ByteRange&, const Value& value) { made_by.insert(value.squared); });
+  const bool one = made_by.size() == 1 && factors_.contains(*made_by.begin());
+  return one ? *made_by.begin() : -1;
+}
+
+absl::Status Gradients::NoteUse(int i) {
+  const int factor = FactorAt(i, kScaleOperand);
+  if (factor < 0) {
+    return Refuse(What(i, kScaleOperand, train_.instructions[i].Find(kScaleOperand)->offset),
+                  "which is not what one grad_scale made");
+  }
+  by_factor_.emplace(factor, i);
+  return absl::OkStatus();
+}
+
+absl::Status Gradients::CheckCounted(int i, int squared, Text what) {
+  const int factor = FactorAt(i, kScaleOperand);
+  by_squared_.emplace(squared, i);
+  if (factors_.at(factor).counts.contains(squared)) return absl::OkStatus();
+  return Refuse(what, "whose squares, which ", WhereIs(squared),
+                " counts, are not among those that ", WhereIs(factor), " made the factor from");
+}
+
+absl::Status Gradients::CheckStatistics(int i) {
+  RETURN_IF_ERROR(CheckKind(i, 0, Value::kScale));
+  const int factor = FactorAt(i, 0);
+  if (factor < 0) {
+    return Refuse(What(i, 0, train_.instructions[i].Find(0)->offset),
+                  "which is not what one grad_scale made");
+  }
+  handed_out_ = i, statistics_ = factor;
+  return factors_.at(factor).is_norm;
+}
+
+absl::Status Gradients::CheckEnd() const {
+  for (const auto& [factor, by] : by_factor_) {
+    const bool same = factor == by_factor_.begin()->first;
+    if (factors_.at(factor).clips && !(same && (statistics_ < 0 || statistics_ == factor))) {
+      return Refuse(WhereIs(by), ": takes the factor of ", WhereIs(factor),
+                    ", which clips by another norm than ",
+                    WhereIs(same ? statistics_ : by_factor_.begin()->first));
+    }
+  }
+  if (handed_out_ < 0) return absl::OkStatus();
+  for (const auto& [squared, by] : by_squared_) {
+    if (factors_.at(statistics_).counts.contains(squared)) continue;
+    return Refuse(WhereIs(handed_out_), ": hands out a norm without the gradient of ", WhereIs(by));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Gradients::CheckLoss(int i) {

@@ -203,6 +203,7 @@ absl::Status RunTrain(const v1::Program& program, const StateIndex& state,
     RETURN_IF_ERROR(flow->Step(i));
   }
   RETURN_IF_ERROR(point.Reach(static_cast<int>(train.instructions.size())));
+  RETURN_IF_ERROR(gradients.CheckEnd());
   return updates.CheckComplete();
 }
 

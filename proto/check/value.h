@@ -63,7 +63,8 @@ struct Value {
   int micro_batch = kNoMicroBatch;
   uint64_t contributions = 0;
   Marks marks = 0;
-  int squared = -1;  // instruction that took its squared norm
+  // Instruction that took its squared norm; of kScale: that made it.
+  int squared = -1;
   // Of kSquares: index of the list, and the axes that it was summed over.
   int squares = -1;
   AxisMask summed = 0;

@@ -15,8 +15,20 @@
 namespace terrace {
 namespace {
 
+// Optimizer ops that take one factor all stand behind the last gradient.
+bool TakesOneFactor(const v1::Program& program) {
+  const auto makes_factor = [](const v1::Instruction& instruction) {
+    return instruction.compute().op() == "grad_scale";
+  };
+  return std::all_of(program.sequences().begin(), program.sequences().end(),
+                     [&](const v1::Sequence& sequence) {
+                       return std::count_if(sequence.instructions().begin(),
+                                            sequence.instructions().end(), makes_factor) <= 1;
+                     });
+}
+
 bool KeepsGradients(const v1::Program& program) {
-  return program.arenas_size() == 1 && !UsesCaching(program);
+  return program.arenas_size() == 1 && !UsesCaching(program) && TakesOneFactor(program);
 }
 
 kernels::DType TypeOf(const v1::Program& program, uint32_t buffer) {

@@ -28,6 +28,7 @@ struct Row {
   bool sequence_parallel = false;
   const char* context = "ring";
   uint32_t shard_size = 0;
+  double clip = 1;  // 0: updates come at once where they may
 };
 const Row kLayouts[] = {
     {.name = "OneRank", .family = "gpt2", .precision = "fp32"},
@@ -74,6 +75,23 @@ const Row kLayouts[] = {
      .pp = 2,
      .zero = 3,
      .schedule = "breadth_first"},
+    {.name = "UpdatesAtOnce", .family = "llama", .precision = "fp32", .clip = 0},
+    {.name = "UpdatesAtOnceOfShards",
+     .family = "qwen3",
+     .precision = "fp32",
+     .dp = 2,
+     .tp = 2,
+     .zero = 1,
+     .schedule = "breadth_first",
+     .clip = 0},
+    {.name = "UpdatesAtOnceInRuns",
+     .family = "gpt2",
+     .precision = "fp32",
+     .dp = 2,
+     .pp = 2,
+     .zero = 3,
+     .schedule = "breadth_first",
+     .clip = 0},
     {.name = "AllAtOnce",
      .family = "gpt2",
      .precision = "bf16",
@@ -109,7 +127,7 @@ class MutationTest : public BrokenPrograms, public testing::WithParamInterface<R
  protected:
   void SetUp() override {
     const LayoutCase c = CaseOf(GetParam());
-    auto programs = CompileCase(c);
+    auto programs = CompileCase(c, GetParam().clip);
     ASSERT_TRUE(programs.ok()) << Describe(c) << ": " << programs.status();
     programs_ = *std::move(programs);
     ASSERT_EQ(CheckPrograms(programs_), absl::OkStatus()) << Describe(c);

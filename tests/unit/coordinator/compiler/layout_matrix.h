@@ -118,8 +118,10 @@ inline std::vector<LayoutCase> LayoutMatrix(uint32_t max_ranks, size_t every) {
   return cases;
 }
 
-inline absl::StatusOr<std::vector<v1::Program>> CompileCase(const LayoutCase& c) {
-  const v1::JobSpec spec = MatrixSpec();
+inline absl::StatusOr<std::vector<v1::Program>> CompileCase(const LayoutCase& c,
+                                                            double clip_grad_norm = 1) {
+  v1::JobSpec spec = MatrixSpec();
+  spec.mutable_train()->set_clip_grad_norm(clip_grad_norm);
   const Model model = MatrixModel(c.family);
   return Compile({.spec = &spec, .model = &model, .layout = c.layout});
 }
