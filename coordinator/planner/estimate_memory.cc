@@ -140,8 +140,8 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
       MastersRestWithMoments(layout) ? offload.optimizer() : offload.parameter();
   const int64_t passing = (on_nvme(offload.parameter()) || on_nvme(offload.activation()) ? 1 : 0) +
                           (on_nvme(offload.gradient()) || on_nvme(offload.activation()) ? 1 : 0);
-  const int64_t rings = (updates && partly(offload.gradient()) ? 1 : 0) +
-                        (updates && partly(weights) ? 1 : 0) +
+  const bool comes = partly(offload.gradient()) || model_.AtOnce(layout);
+  const int64_t rings = (updates && comes ? 1 : 0) + (updates && partly(weights) ? 1 : 0) +
                         (on_nvme(offload.optimizer()) ? 2 : 0) + passing;
   // A piece is of one parameter, with ZeRO of a layer's or a table's shard.
   const ModelConfig& config = model_.config;
@@ -170,7 +170,9 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   const bool masters = MastersRestWithMoments(layout);
   add(2 * share, offload.optimizer());
   add(InWeights(layout, share), masters ? offload.optimizer() : offload.parameter());
-  add(layout.zero_stage() == 0 ? whole : share, offload.gradient());
+  if (!model_.NoGradientWaits(layout)) {
+    add(layout.zero_stage() == 0 ? whole : share, offload.gradient());
+  }
   // The optimizer's rings are used when no activations are held.
   const Staging staging = StagingBytes(layout, share);
   memory->nvme_bytes += Part(offload.activation().nvme(), kept.kept);

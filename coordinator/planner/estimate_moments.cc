@@ -12,7 +12,8 @@ namespace {
 // Layers whose gradients are on their way where those of earlier passes come back to be added to.
 constexpr int64_t kPassingLayers = 4;
 
-// So many layers behind a reduction its memory is taken back (compiler/streams.h).
+// So many layers behind a reduction its memory is taken back (compiler/streams.h), and what it
+// summed is used up (compiler/reduction.h).
 constexpr int64_t kRetiredLayers = 2;
 
 // Parts of each class of memory that rest off the device.
@@ -100,6 +101,11 @@ class Moments {
     if (InRuns(layout.schedule())) {  // all of a run stays until it ends
       one_ = chunk_, two_ = 2 * chunk_, out_ = head_;
     }
+    if (model.NoGradientWaits(layout)) {
+      const int64_t unit = InRuns(layout.schedule()) ? chunk_ : layer_;
+      const bool leaves = away_.optimizer > 0 || DataRanks(layout) > 1;
+      using_up_ = tied_ + (leaves ? kRetiredLayers * unit : 0);
+    }
     layer_work_ = kept.again + LayerWorkBytes(model, layout);
     first_work_ = std::max(stage.head ? LossBytes(model, layout) : int64_t{0}, layer_work_);
   }
@@ -142,6 +148,11 @@ class Moments {
     return Staying(std::max<int64_t>(0, activations), away_.activations, kept_.one_layer);
   }
 
+  // Of gradients that were made, those that are not used up yet, `at_work` of them being made.
+  int64_t Waiting(int64_t bytes, int64_t at_work) const {
+    return using_up_ < 0 ? bytes : std::min(bytes, using_up_ + at_work);
+  }
+
   // They stay until the step ends. Those that rest elsewhere come back to be added to, where
   // weights' gradients are computed.
   void WholeGradients(Peak* peak) const {
@@ -151,8 +162,8 @@ class Moments {
     const double gone = zero == 0 ? away_.gradients : 0;
     const int64_t passing = m > 1 ? kPassingLayers * layer_ : std::max(2 * layer_, embedding_);
     const bool accumulated = m > 1 && !ForwardFirst(layout_.schedule());
-    const int64_t most =
-        zero == 1 ? GradientsAtOnce(layout_, whole_, std::max(head_, embedding_)) : whole_;
+    const int64_t most = zero == 1 ? GradientsAtOnce(layout_, whole_, std::max(head_, embedding_))
+                                   : Waiting(whole_, std::max(2 * layer_, embedding_));
     const int64_t first = accumulated ? most : std::min(most, std::max(head_, layer_));
     peak->Moment(Visiting(out_ + one_), Staying(first, gone, split ? head_ : head_ + passing),
                  There(kept_.kept), first_work_);
@@ -171,9 +182,12 @@ class Moments {
     const int64_t chunks = layout_.interleave();
     const double gone = zero ? 0 : away_.gradients;
     const auto gradients = [&](int64_t before, int64_t at_work) {
-      if (!zero) return Staying(std::min(whole_, before + at_work), gone, at_work + chunk_);
-      return std::min(whole_, Staying(before / shards_, away_.gradients, chunk_ / shards_) +
-                                  at_work + (until_the_end ? 0 : chunk_));
+      if (!zero) {
+        return Staying(std::min(whole_, Waiting(before, 0) + at_work), gone, at_work + chunk_);
+      }
+      return std::min(whole_,
+                      Staying(Waiting(before, 0) / shards_, away_.gradients, chunk_ / shards_) +
+                          at_work + (until_the_end ? 0 : chunk_));
     };
     const int64_t one_pass = kept_.one_pass;
     peak->Moment(Visiting(out_ + one_), gradients(0, std::max(head_, chunk_)), There(kept_.kept),
@@ -187,8 +201,8 @@ class Moments {
   // They leave as they come: in their shards are those of earlier passes.
   void ScatteredGradients(Peak* peak) const {
     const bool several = layout_.micro_batches() > 1, split = SplitsBackward(layout_);
-    const int64_t shard =
-        Staying(whole_ / shards_, away_.gradients, (embedding_ + 2 * layer_) / shards_);
+    const int64_t shard = Staying(Waiting(whole_, embedding_ + 2 * layer_) / shards_,
+                                  away_.gradients, (embedding_ + 2 * layer_) / shards_);
     const int64_t sums = several ? shard : 0;
     const auto parts = [&](int64_t bytes) { return several ? bytes / shards_ : 0; };
     const auto arrived = [&](int64_t bytes) { return std::min(whole_, bytes); };
@@ -217,6 +231,7 @@ class Moments {
   int64_t chunk_ = 0;                    // of its layers
   int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are brought
   int64_t layer_work_ = 0, first_work_ = 0;
+  int64_t using_up_ = -1;  // gradients that the optimizer has yet to use up; -1: it waits for all
 };
 
 }  // namespace

@@ -74,6 +74,7 @@ int64_t RecomputeGroup(const v1::Layout& layout, int64_t layers) {
 EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
     : config(model.config),
       sequence(spec.data().sequence_length()),
+      clip_grad_norm(spec.train().clip_grad_norm()),
       flops_per_token(FlopsPerToken(model, sequence)) {
   for (const Tensor& tensor : model.tensors) {
     int64_t* sum = &layer_parameters;
@@ -85,6 +86,14 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
     *sum += tensor.elements();
   }
   layer_parameters /= std::max<int64_t>(1, config.layers);
+}
+
+bool EstimateModel::AtOnce(const v1::Layout& layout) const {
+  return UpdatesAtOnce(layout, clip_grad_norm);
+}
+
+bool EstimateModel::NoGradientWaits(const v1::Layout& layout) const {
+  return AtOnce(layout) && (layout.micro_batches() <= 1 || InRuns(layout.schedule()));
 }
 
 std::vector<EstimatedStage> EstimateModel::Stages(const v1::Layout& layout) const {

@@ -65,8 +65,14 @@ struct EstimateModel {
 
   std::vector<EstimatedStage> Stages(const v1::Layout& layout) const;
 
+  // Gradients are used up as soon as they are final (layout_rules.h).
+  bool AtOnce(const v1::Layout& layout) const;
+  // Besides, no later pass adds to what an earlier one left: no gradient waits.
+  bool NoGradientWaits(const v1::Layout& layout) const;
+
   ModelConfig config;
   int64_t sequence = 0;
+  double clip_grad_norm = 0;
   int64_t layer_parameters = 0;
   int64_t embedding_parameters = 0;
   int64_t head_parameters = 0;  // a tied one too, when another stage than the first has it

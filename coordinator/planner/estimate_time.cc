@@ -163,18 +163,22 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   // Of each pass over each chunk, once there and once back.
   const double kept = static_cast<double>(memory_.ActivationBytes(layout, stage)) * passes *
                       layout.interleave() / Count(MemoryEstimator::PassesHeld(layout, stage.index));
+  // Where no gradient waits the host takes each one from the device, and none is stored.
+  const bool none_waits = model_.NoGradientWaits(layout);
+  const double leaving = none_waits ? Away(offload.optimizer()) : Away(offload.gradient());
+  const double stored = none_waits ? 0 : offload.gradient().nvme();
   // Both directions at once share the link and the host's memory.
   const double ratio = profile_.copy_duplex_ratio() > 0 ? profile_.copy_duplex_ratio() : 1;
-  const double both = (Away(offload.parameter()) * fetched + Away(offload.gradient()) * left +
+  const double both = (Away(offload.parameter()) * fetched + leaving * left +
                        2 * Away(offload.activation()) * kept) /
                       (ratio * (rates.to_device + rates.to_host));
   const double in_pass = std::max(
       {both,
        (Away(offload.parameter()) * fetched + Away(offload.activation()) * kept) / rates.to_device,
-       (Away(offload.gradient()) * left + Away(offload.activation()) * kept) / rates.to_host,
+       (leaving * left + Away(offload.activation()) * kept) / rates.to_host,
        (offload.parameter().nvme() * fetched + offload.activation().nvme() * kept) /
            rates.nvme_read,
-       (offload.gradient().nvme() * left + offload.activation().nvme() * kept) / rates.nvme_write});
+       (stored * left + offload.activation().nvme() * kept) / rates.nvme_write});
   // Weights that stay on the device come and go.
   const double visiting = std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) *
                           WeightShare(layout) * share;
@@ -183,9 +187,11 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const double updating =
       std::max({Away(offload.optimizer()) * Updated(layout) * share / rates.host_memory,
                 visiting / rates.to_device, visiting / rates.to_host,
-                (written + offload.gradient().nvme() * share) / rates.nvme_read,
-                written / rates.nvme_write});
-  return std::max(0.0, in_pass - busy_seconds) + updating;
+                (written + stored * share) / rates.nvme_read, written / rates.nvme_write});
+  // Updates that come at once take place beside the last backward pass over each chunk.
+  const double beside =
+      model_.AtOnce(layout) ? kBackwardShare * busy_seconds * runs / std::max(1.0, passes) : 0;
+  return std::max(0.0, in_pass - busy_seconds) + std::max(0.0, updating - beside);
 }
 
 double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStage& stage,
