@@ -56,8 +56,8 @@ bool ForwardFirst(std::string_view schedule);
 // have in common is brought, and its gradients are complete, once a run.
 bool InRuns(std::string_view schedule);
 // Whether each gradient is used up as soon as it is final (compiler/reduction.h). Nothing may ask
-// for the norm of all gradients before: neither clipping, nor a scaled loss, where a step whose norm
-// is not finite is left out. With other schedules of several stages the last backward pass goes
+// for the norm of all gradients before: neither clipping, nor a scaled loss, where a step is left
+// out whose norm is not finite. With other schedules of several stages the last backward pass goes
 // through one stage after the other, and updates between would delay each.
 bool UpdatesAtOnce(const v1::Layout& layout, double clip_grad_norm);
 // The parts of CheckLayout() that are about schedules and stages, and of Completed() and it that
