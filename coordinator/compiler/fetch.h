@@ -7,6 +7,9 @@
 // as many layers, nor to before what it reads is written. What a backward pass asked for too early
 // comes later.
 //
+// What several micro-batches of a run over one chunk use (schedule breadth_first) is in no such
+// queue: it comes piece by piece while the run before it computes.
+//
 // Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0

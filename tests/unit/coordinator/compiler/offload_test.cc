@@ -239,6 +239,50 @@ TEST(OffloadTest, TheHostHoldsNoMoreOfMorePasses) {
   }
 }
 
+// Of the fetches of a layer's weights: how many stand before a computation of each layer
+// and micro-batch, and behind the one before.
+std::map<int, std::map<int, int>> FetchedDuring(const v1::Sequence& train, int layer) {
+  const std::string name = absl::StrCat("fetch model.layers.", layer, ".");
+  std::map<int, std::map<int, int>> during;
+  int of_layer = -1, micro_batch = -1;
+  for (int k = train.instructions_size(); k-- > 0;) {
+    const v1::Instruction& i = train.instructions(k);
+    if (i.has_compute() && i.layer() >= 0) of_layer = i.layer(), micro_batch = i.micro_batch();
+    if (absl::StartsWith(i.text(), name)) ++during[of_layer][micro_batch];
+  }
+  return during;
+}
+
+// All of the run that computes one layer hides what brings the next one's weights: each micro-batch
+// its share of the pieces, and two that a layer's first and last computations leave to neighbours.
+TEST(OffloadTest, WeightsOfARunComeThroughTheRunBefore) {
+  constexpr int kLayers = 4, kMicroBatches = 6;
+  for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+    TinyJob job = {.family = "llama", .parameter = tier, .optimizer = tier, .activation = tier};
+    job.sizes = {.vocabulary = 131, .hidden = 128, .layers = kLayers, .sequence = 64};
+    job.schedule = "breadth_first";
+    job.interleave = kLayers;
+    job.micro_batches = kMicroBatches;
+    job.recompute = "block";
+    const v1::Program program = CompileTiny(job);
+    const v1::Sequence& train = SequenceOf(program, "train");
+    for (int layer = 1; layer + 1 < kLayers; ++layer) {
+      const auto during = FetchedDuring(train, layer);
+      EXPECT_EQ(during.size(), 2u) << Describe(job);  // forward, and back
+      for (const int before : {layer - 1, layer + 1}) {
+        ASSERT_TRUE(during.contains(before)) << Describe(job) << layer;
+        int all = 0;
+        for (const auto& [micro_batch, pieces] : during.at(before)) all += pieces;
+        ASSERT_GT(all, 3 * kMicroBatches) << Describe(job);
+        for (const auto& [micro_batch, pieces] : during.at(before)) {
+          EXPECT_LE(pieces, all / kMicroBatches + 2)
+              << Describe(job) << layer << ", micro-batch " << micro_batch;
+        }
+      }
+    }
+  }
+}
+
 // Nothing that is brought for a product is larger than a tile; only a table is looked up whole.
 // What is computed again and the backward pass bring tiles apart, so that a layer is never there
 // whole.

@@ -79,6 +79,7 @@ struct TinyJob {
   int64_t tile_bytes = 0;
   std::vector<int64_t> lengths = {};  // data.buckets
   bool straight = false;              // as in CompileInput
+  uint32_t interleave = 0;
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -144,6 +145,7 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
   layout.set_sequence_parallel(job.sequence_parallel);
   layout.set_pipeline_parallel(job.pipeline_parallel);
   layout.set_schedule(job.schedule);
+  layout.set_interleave(job.interleave);
   layout.set_context_parallel(job.context_parallel);
   layout.set_context_type(job.context_type);
   layout.set_zero_stage(job.zero_stage);
