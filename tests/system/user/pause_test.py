@@ -99,7 +99,9 @@ class PauseTest(ServiceTest):
         self.cli("cancel", busy)
         self.cli("watch", behind, code=OK)
         self.assertEqual((self.status(held)["state"], self.status(held)["epoch"]), ("PAUSED", "0"))
-        self.cli("resume", held)
+        resumed = self.cli("resume", held, "-o", "json").json()
+        self.assertIn(resumed["state"], ("QUEUED", "STARTING"))
+        self.assertGreater(int(resumed["resumed_unix_ms"]), int(resumed["submitted_unix_ms"]))
         self.cli("watch", held, code=OK)
 
     def test_a_pause_that_is_forced_repeats_steps_and_ends_alike(self):
