@@ -97,15 +97,20 @@ HeldActivations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
   }
   activations.one_pass = of_stage / chunks;
   activations.one_layer = std::max(of_stage / layers, SplitsBackward(layout) ? put_off : 0);
+  // Each chunk's input comes from another stage, but for the model's first.
+  const double received = layout.pipeline_parallel() == 1 ? 0
+                          : stage.index == 0              ? static_cast<double>(chunks - 1)
+                                                          : static_cast<double>(chunks);
+  const double of_one = static_cast<double>(std::max<int64_t>(1, of_stage));
+  activations.stays = std::min(1.0, received * static_cast<double>(bytes.block) / of_one);
   return activations;
 }
 
-int64_t MemoryEstimator::ActivationBytes(const v1::Layout& layout,
-                                         const EstimatedStage& stage) const {
+int64_t MemoryEstimator::LeavingBytes(const v1::Layout& layout, const EstimatedStage& stage) const {
   const HeldActivations activations = ActivationsOf(layout, stage, nullptr);
   const int64_t of_pass =
       layout.schedule() == "zb-h1" ? stage.layers * activations.whole : activations.one_pass;
-  return activations.passes * of_pass;
+  return activations.passes * (of_pass - Part(activations.stays, of_pass));
 }
 
 // Inputs of the products and gradients of their results; of sums of a block's parts all tokens.
@@ -175,9 +180,10 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   }
   // The optimizer's rings are used when no activations are held.
   const Staging staging = StagingBytes(layout, share);
-  memory->nvme_bytes += Part(offload.activation().nvme(), kept.kept);
+  const int64_t leaving = kept.kept - Part(kept.stays, kept.kept);
+  memory->nvme_bytes += Part(offload.activation().nvme(), leaving);
   memory->host_bytes +=
-      std::max(Part(offload.activation().host(), kept.kept) + staging.of_passes, staging.of_step);
+      std::max(Part(offload.activation().host(), leaving) + staging.of_passes, staging.of_step);
 }
 
 std::vector<MemoryEstimate> MemoryEstimator::Stages(const v1::Layout& layout) const {

@@ -48,8 +48,8 @@ class MemoryEstimator {
   // Of one rank of a stage, as if layout.recompute_layers had `counts` of its layers.
   MemoryEstimate StageMemory(const v1::Layout& layout, const EstimatedStage& stage,
                              const RecomputeCounts* counts = nullptr) const;
-  // Of one stage: what it keeps for its backward passes.
-  int64_t ActivationBytes(const v1::Layout& layout, const EstimatedStage& stage) const;
+  // Of one stage: what it keeps for its backward passes and may leave the device.
+  int64_t LeavingBytes(const v1::Layout& layout, const EstimatedStage& stage) const;
 
   LayerBytes BytesOfLayer(const v1::Layout& layout) const;
   // Passes over a model chunk whose activations a stage holds at once.

@@ -145,7 +145,8 @@ class Moments {
   }
 
   int64_t There(int64_t activations) const {
-    return Staying(std::max<int64_t>(0, activations), away_.activations, kept_.one_layer);
+    const double away = away_.activations * (1 - kept_.stays);
+    return Staying(std::max<int64_t>(0, activations), away, kept_.one_layer);
   }
 
   // Of gradients that were made, those that are not used up yet, `at_work` of them being made.
@@ -190,7 +191,8 @@ class Moments {
                           at_work + (until_the_end ? 0 : chunk_));
     };
     const int64_t one_pass = kept_.one_pass;
-    peak->Moment(Visiting(out_ + one_), gradients(0, std::max(head_, chunk_)), There(kept_.kept),
+    // For the first run back the last chunk's weights come again.
+    peak->Moment(Visiting(out_ + two_), gradients(0, std::max(head_, chunk_)), There(kept_.kept),
                  first_work_);
     peak->Moment(Visiting(two_), gradients(head_, chunk_), There(kept_.kept - one_pass),
                  layer_work_);

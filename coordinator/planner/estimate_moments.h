@@ -38,6 +38,9 @@ struct HeldActivations {  // of a stage
   int64_t again = 0;   // of what is computed again at a time
   int64_t whole = 0;   // of one layer in its backward pass
   int64_t passes = 0;  // held
+  // Of what is kept, the part that never leaves the device: what other stages sent
+  // (compiler/leave.h).
+  double stays = 0;
 };
 
 // Of the device alone. `kept` counts what rests on other tiers too.

@@ -33,6 +33,10 @@ double BreadthFirstBubble(const v1::Layout& layout) {
 
 }  // namespace
 
+int64_t RunsOf(const v1::Layout& layout) {
+  return InRuns(layout.schedule()) ? 1 : int64_t{layout.micro_batches()};
+}
+
 double Bubble(const v1::Layout& layout) {
   const double share =
       (layout.pipeline_parallel() - 1.0) / std::max<double>(1, layout.micro_batches());

@@ -38,6 +38,9 @@ int64_t ElementBytes(const v1::Layout& layout);
 int64_t ShardRanks(const v1::Layout& layout);
 int64_t DataRanks(const v1::Layout& layout);
 
+// How often a step brings the weights of a chunk for a direction, and sends its gradients.
+int64_t RunsOf(const v1::Layout& layout);
+
 // Idle over busy time.
 double Bubble(const v1::Layout& layout);
 

@@ -35,10 +35,30 @@ double AgainSeconds(const v1::Layout& layout, const LayerTime& layer) {
   return sum / layout.recompute_layers_size();
 }
 
-// How often a step brings the weights of a chunk for a direction, and sends its gradients.
-double Runs(const v1::Layout& layout) {
-  return InRuns(layout.schedule()) ? 1 : layout.micro_batches();
-}
+// Bytes that passes in one direction move between tiers.
+struct Moved {
+  double come = 0, go = 0, read = 0, written = 0;  // to and from the device, from and to NVMe
+
+  void Come(const v1::TierShares& away, double bytes) {
+    come += Away(away) * bytes;
+    read += away.nvme() * bytes;
+  }
+  void Go(const v1::TierShares& away, double bytes) {
+    go += Away(away) * bytes;
+    written += away.nvme() * bytes;
+  }
+  Moved operator+(const Moved& other) const {
+    return {come + other.come, go + other.go, read + other.read, written + other.written};
+  }
+  // Both directions at once share the link and the host's memory.
+  double Seconds(const TierRates& rates, double duplex_ratio) const {
+    return std::max({(come + go) / (duplex_ratio * (rates.to_device + rates.to_host)),
+                     come / rates.to_device, go / rates.to_host, read / rates.nvme_read,
+                     written / rates.nvme_write});
+  }
+};
+
+double Excess(double seconds, double beside) { return std::max(0.0, seconds - beside); }
 
 double Count(int64_t count) { return static_cast<double>(std::max<int64_t>(1, count)); }
 
@@ -129,7 +149,7 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   };
   // Without ZeRO an all-reduce; ZeRO-1 scatters once and gathers the new weights, which nothing
   // hides; 2 scatters the gradients of each micro-batch; 3 also gathers the weights for each pass.
-  const double passes = Runs(layout);
+  const auto passes = static_cast<double>(RunsOf(layout));
   busy *= layout.micro_batches() / passes;
   const double last = kBackwardShare * busy;
   if (layout.zero_stage() == 0) return exposed(2 * reduce, last, 2 * gradients);
@@ -144,54 +164,62 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
                    (Hides(profile_) ? first : 0));
 }
 
-// What the offload adds: the part of the pass's streams that is longer than the pass, and the
+// What the offload adds: the part of the passes' streams that is longer than the passes, and the
 // slowest stream of the optimizer.
 double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedStage& stage,
-                                     double busy_seconds) const {
+                                     const Busy& busy) const {
   if (!layout.has_offload()) return 0;
   const v1::Offload& offload = layout.offload();
   const TierRates rates = TierRatesOf(profile_);
   const double whole = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
   const double share = whole / static_cast<double>(ShardRanks(layout));
   const double weights = WeightShare(layout) * (layout.zero_stage() == 0 ? whole : share);
-  const double passes = layout.micro_batches(), runs = Runs(layout);
-  const double again = RecomputeOf(layout) == "none" || InRuns(layout.schedule()) ? 0 : 1;
-  const double fetched = runs * (2 + again) * weights;
-  const double left = layout.zero_stage() == 0   ? whole
-                      : layout.zero_stage() == 1 ? share
-                                                 : runs * share;
+  const double passes = layout.micro_batches(), runs = static_cast<double>(RunsOf(layout));
+  // A layer computed again is there until its backward pass, unless it comes in tiles or others are
+  // computed between.
+  const bool passes_by = TileBytes(layout) > 0 ? RecomputeOf(layout) != "none"
+                                               : RecomputeGroup(layout, stage.layers) > 1;
+  const double again = passes_by && !InRuns(layout.schedule()) ? 1 : 0;
+  // Sums come back to be added to.
+  const double sums = layout.zero_stage() == 0 ? whole : share;
+  const double left = layout.zero_stage() == 1 ? share : runs * sums;
+  const double returned = layout.zero_stage() == 1 ? 0 : (runs - 1) * sums;
   // Of each pass over each chunk, once there and once back.
-  const double kept = static_cast<double>(memory_.ActivationBytes(layout, stage)) * passes *
+  const double kept = static_cast<double>(memory_.LeavingBytes(layout, stage)) * passes *
                       layout.interleave() / Count(MemoryEstimator::PassesHeld(layout, stage.index));
+  Moved forward, backward;
+  forward.Come(offload.parameter(), runs * weights);
+  forward.Go(offload.activation(), kept);
+  backward.Come(offload.parameter(), runs * (1 + again) * weights);
   // Where no gradient waits the host takes each one from the device, and none is stored.
   const bool none_waits = model_.NoGradientWaits(layout);
-  const double leaving = none_waits ? Away(offload.optimizer()) : Away(offload.gradient());
-  const double stored = none_waits ? 0 : offload.gradient().nvme();
-  // Both directions at once share the link and the host's memory.
+  if (none_waits) {
+    backward.go += Away(offload.optimizer()) * left;
+  } else {
+    backward.Come(offload.gradient(), returned);
+    backward.Go(offload.gradient(), left);
+  }
+  backward.Come(offload.activation(), kept);
   const double ratio = profile_.copy_duplex_ratio() > 0 ? profile_.copy_duplex_ratio() : 1;
-  const double both = (Away(offload.parameter()) * fetched + leaving * left +
-                       2 * Away(offload.activation()) * kept) /
-                      (ratio * (rates.to_device + rates.to_host));
-  const double in_pass = std::max(
-      {both,
-       (Away(offload.parameter()) * fetched + Away(offload.activation()) * kept) / rates.to_device,
-       (leaving * left + Away(offload.activation()) * kept) / rates.to_host,
-       (offload.parameter().nvme() * fetched + offload.activation().nvme() * kept) /
-           rates.nvme_read,
-       (stored * left + offload.activation().nvme() * kept) / rates.nvme_write});
+  // In a full pipeline passes forward and backward take turns, of micro-batches that are held.
+  const bool turns = layout.pipeline_parallel() > 1 && !ForwardFirst(layout.schedule());
+  const double exposed =
+      turns ? Excess((forward + backward).Seconds(rates, ratio), busy.forward + busy.backward)
+            : Excess(forward.Seconds(rates, ratio), busy.forward) +
+                  Excess(backward.Seconds(rates, ratio), busy.backward);
   // Weights that stay on the device come and go.
   const double visiting = std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) *
                           WeightShare(layout) * share;
   const double written = offload.parameter().nvme() * WeightShare(layout) * share +
                          offload.optimizer().nvme() * 2 * share;
+  const double stored = none_waits ? 0 : offload.gradient().nvme() * share;
   const double updating =
       std::max({Away(offload.optimizer()) * Updated(layout) * share / rates.host_memory,
                 visiting / rates.to_device, visiting / rates.to_host,
-                (written + stored * share) / rates.nvme_read, written / rates.nvme_write});
+                (written + stored) / rates.nvme_read, written / rates.nvme_write});
   // Updates that come at once take place beside the last backward pass over each chunk.
-  const double beside =
-      model_.AtOnce(layout) ? kBackwardShare * busy_seconds * runs / std::max(1.0, passes) : 0;
-  return std::max(0.0, in_pass - busy_seconds) + std::max(0.0, updating - beside);
+  const double beside = model_.AtOnce(layout) ? busy.backward * runs / std::max(1.0, passes) : 0;
+  return exposed + Excess(updating, beside);
 }
 
 double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStage& stage,
@@ -203,15 +231,18 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
   const double again = AgainSeconds(layout, layer);
   const double layers = static_cast<double>(stage.layers);
   // Each micro-batch reads the weights and adds to all gradients.
-  const double one = layers * (layer.forward + layer.backward + again) +
-                     (stage.head ? pass.head : 0) +
-                     WeightTraffic(layout, profile_) * bytes / memory +
+  const double head = stage.head ? pass.head : 0;
+  const double computed = layers * (layer.forward + layer.backward + again) + head;
+  const double one = computed + WeightTraffic(layout, profile_) * bytes / memory +
                      LayerCommunicationSeconds(layout, stage, layer);
+  // Of the head's three products one is forward.
+  const double forward = passes * one * (layers * layer.forward + head / 3) / computed;
   const double on_device = 1 - Away(layout.offload().optimizer());
   const double optimizer =
       on_device * Updated(layout) * bytes / static_cast<double>(ShardRanks(layout)) / memory;
   return passes * one * (1 + Bubble(layout)) + optimizer +
-         OffloadSeconds(layout, stage, passes * one) + GradientSeconds(layout, stage, one);
+         OffloadSeconds(layout, stage, {.forward = forward, .backward = passes * one - forward}) +
+         GradientSeconds(layout, stage, one);
 }
 
 PassTime TimeEstimator::TimeOfPass(const v1::Layout& layout) const {

@@ -53,8 +53,11 @@ class TimeEstimator {
                       const PassTime& pass) const;
   // One way round the ranks whose numbers are `stride` apart.
   double RingSeconds(double bytes, int64_t members, int64_t stride) const;
+  struct Busy {  // with the passes of a step, in each direction
+    double forward = 0, backward = 0;
+  };
   double OffloadSeconds(const v1::Layout& layout, const EstimatedStage& stage,
-                        double busy_seconds) const;
+                        const Busy& busy) const;
   double LayerCommunicationSeconds(const v1::Layout& layout, const EstimatedStage& stage,
                                    const LayerTime& layer) const;
   double GradientSeconds(const v1::Layout& layout, const EstimatedStage& stage, double busy) const;

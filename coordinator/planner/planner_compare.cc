@@ -27,8 +27,9 @@ constexpr size_t kAlikeMax = 2, kBeyondMax = 1;
 constexpr size_t kBeyondParts = 4;
 // A proposal for its memory needs this part of the last one's at most.
 constexpr double kSmaller = 0.9;
-// Of what is offloaded a micro-batch moves weights there twice and gradients there and back. Beyond
-// so many chunks in a step a stage's program is too long to compile or check.
+// Of what is offloaded a micro-batch, or a run of them, moves weights there twice and gradients
+// there and back. Beyond so many chunks in a step a stage's program is too long to compile or
+// check.
 constexpr int64_t kChunkPasses = 4, kChunksOfStep = 500'000;
 constexpr int64_t kChunkBytesMax = int64_t{256} << 20;
 // Of a layout with an offload about so many instructions are compiled to compare it: more of them,
@@ -210,7 +211,7 @@ void Comparison::ChooseChunks(v1::Layout* layout) const {
       model.layer_parameters * layers_ + model.embedding_parameters + model.head_parameters;
   const int64_t share = kF32Bytes * parameters / layout->tensor_parallel() /
                         layout->pipeline_parallel() / ShardRanks(*layout);
-  const int64_t passes = kChunkPasses * std::max<uint32_t>(1, layout->micro_batches());
+  const int64_t passes = kChunkPasses * std::max<int64_t>(1, RunsOf(*layout));
   while (share / layout->chunk_bytes() * passes > kChunksOfStep &&
          layout->chunk_bytes() < kChunkBytesMax) {
     layout->set_chunk_bytes(2 * layout->chunk_bytes());

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "coordinator/planner/estimate_stages.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/planner_compare.h"
@@ -24,7 +26,7 @@ constexpr double kTight = 0.9;
 
 // Splits whose smallest layout is tried with everything away.
 constexpr size_t kAllMovedMax = 64;
-// Beside names of recompute.
+// Beside names of recompute; both begin alike.
 constexpr const char* kSmallest = "smallest";
 constexpr const char* kSmallestOfOne = "smallest of one micro-batch";
 // Of those with everything away so many are proposed at last.
@@ -41,10 +43,14 @@ void KeepSmallest(size_t most, std::vector<Proposal>* proposals) {
 
 void Comparison::KeepMovable(const Proposal& one) {
   const SplitKey split = SplitOf(one.layout);
-  const auto [fastest, is_new] = movable_of_.try_emplace({split, one.layout.recompute()}, one);
+  // As they are, passes in runs are no faster: what is moved comes less often.
+  const char* runs = InRuns(one.layout.schedule()) ? " in runs" : "";
+  const auto [fastest, is_new] =
+      movable_of_.try_emplace({split, absl::StrCat(one.layout.recompute(), runs)}, one);
   if (!is_new && Faster(one, fastest->second)) fastest->second = one;
   const char* which = one.layout.micro_batches() > 1 ? kSmallest : kSmallestOfOne;
-  const auto [smallest, is_first] = movable_of_.try_emplace({split, which}, one);
+  const auto [smallest, is_first] =
+      movable_of_.try_emplace({split, absl::StrCat(which, runs)}, one);
   if (!is_first && one.memory.total() < smallest->second.memory.total()) smallest->second = one;
   if (one.seconds >= movable_max_) return;
   movable_.push_back(one);
@@ -74,7 +80,7 @@ void Comparison::AddMoved(bool of_all_splits) {
   std::vector<Proposal> smallest_of_splits;
   for (const auto& [key, one] : movable_of_) {
     if (!of_all_splits) break;
-    if (key.second == kSmallest || key.second == kSmallestOfOne) smallest_of_splits.push_back(one);
+    if (absl::StartsWith(key.second, kSmallest)) smallest_of_splits.push_back(one);
   }
   KeepSmallest(kAllMovedMax, &smallest_of_splits);
   for (const Proposal& one : TakeMovable(of_all_splits)) {

@@ -61,6 +61,7 @@ class Walk {
         model_(model),
         budget_(budget),
         all_(search != Search::kPlain),
+        tiers_(search == Search::kTiers),
         found_(found),
         of_model_(spec, model) {}
 
@@ -93,6 +94,7 @@ class Walk {
       if (all_ && pinned_.schedule().empty() && !Fills(layout, batch / micro_batch)) continue;
       layout.set_micro_batch(static_cast<uint32_t>(micro_batch));
       layout.set_micro_batches(static_cast<uint32_t>(batch / micro_batch));
+      if (!Pays(layout)) continue;
       bool passed = false;
       for (const v1::Layout& shared : Sharings(layout)) {
         if (!ended_) passed |= AddOne(shared);
@@ -112,12 +114,22 @@ class Walk {
   }
 
   // Schedules for small bubbles need as many micro-batches as it takes to fill the stages: with
-  // fewer, 1f1b is as good.
+  // fewer, 1f1b is as good. A run has several.
   static bool Fills(const v1::Layout& layout, int64_t micro_batches) {
     const int64_t stages = layout.pipeline_parallel();
+    if (InRuns(layout.schedule())) return micro_batches > 1;
     if (layout.schedule() == "zbv") return micro_batches >= 2 * stages - 1;
     if (layout.schedule() == "interleaved") return micro_batches % stages == 0;
     return layout.schedule() != "zb-h1" || micro_batches >= stages;
+  }
+
+  // Runs bring weights, and sum or send gradients, once for all micro-batches. Of stages that bring
+  // and sum nothing interleaved is as fast where it is possible, and holds less.
+  bool Pays(const v1::Layout& layout) const {
+    if (!pinned_.schedule().empty() || !InRuns(layout.schedule())) return true;
+    const bool several = layout.pipeline_parallel() > 1;
+    const bool alone = DataRanks(layout) == 1 && !tiers_ && !layout.has_offload();
+    return !several || !alone || layout.micro_batches() % layout.pipeline_parallel() != 0;
   }
 
   bool AddOne(v1::Layout layout) {
@@ -140,21 +152,31 @@ class Walk {
   }
 
   std::vector<v1::Layout> Schedules(const v1::Layout& layout) const {
-    const uint32_t pp = layout.pipeline_parallel();
-    if (!all_ || pp == 1 || !layout.schedule().empty()) {
-      std::vector<v1::Layout> one = {layout};
-      return one;
-    }
     std::vector<v1::Layout> schedules;
-    for (const char* schedule : {"1f1b", "zb-h1", "zbv"}) {
+    const auto add = [&](const char* schedule, uint32_t chunks) {
       schedules.push_back(layout);
       schedules.back().set_schedule(schedule);
+      schedules.back().set_interleave(chunks);
+      ChooseChunks(&schedules.back());
+    };
+    if (!all_ || !layout.schedule().empty()) {
+      schedules.push_back(layout);
+      return schedules;
     }
+    const uint32_t pp = layout.pipeline_parallel();
+    add("1f1b", 0);
+    add("breadth_first", 0);
+    if (pp == 1) return schedules;
+    add("zb-h1", 0);
+    add("zbv", 0);
+    const uint32_t most = schedules[1].interleave();  // a layer each
     for (uint32_t chunks = 2; chunks <= kInterleaveMax && pp * chunks <= model_.config.layers;
          ++chunks) {
-      schedules.push_back(layout);
-      schedules.back().set_schedule("interleaved");
-      schedules.back().set_interleave(chunks);
+      add("interleaved", chunks);
+      // A layer each has the smallest bubble and brings the least at a time, two send the fewest
+      // messages.
+      const bool is_power = (chunks & (chunks - 1)) == 0;
+      if (chunks < most && is_power) add("breadth_first", chunks);
     }
     return schedules;
   }
@@ -242,7 +264,7 @@ class Walk {
   const v1::LayoutSpec& pinned_;
   const Model& model_;
   const Budget& budget_;
-  const bool all_;
+  const bool all_, tiers_;
   const std::function<bool(const v1::Layout&)>& found_;
   const EstimateModel of_model_;
   bool any_ = false, ended_ = false;

@@ -128,7 +128,8 @@ TEST(PrepareTest, ThenPrecisionWhereItSavesEnough) {
   const Budget budget = MakeBudget(LeastBytes("fp32") - 1);
   EXPECT_THAT(Refusal(Alone(Gpt2("fp32", 8)), budget, absl::StatusCode::kResourceExhausted),
               HasSubstr("the cheapest change that fits: train.precision bf16"));
-  EXPECT_TRUE(Prepare(Open(Gpt2("bf16", 1)), budget).ok());
+  const auto open = Prepare(Open(Gpt2("bf16", 1)), budget);
+  EXPECT_TRUE(open.ok()) << open.status();
 }
 
 TEST(PrepareTest, ThenAShorterSequence) {

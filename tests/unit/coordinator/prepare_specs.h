@@ -72,12 +72,15 @@ inline int64_t DeviceBytes(const Prepared& prepared) {
 // Of the smallest layout on one rank that keeps precision and sequence length.
 inline int64_t LeastBytes(const std::string& precision) {
   int64_t least = INT64_MAX;
-  for (const char* recompute : {"none", "selective", "block", "sqrt"}) {
-    v1::JobSpec spec = Gpt2(precision, 1);
-    spec.mutable_layout()->set_recompute(recompute);
-    const auto prepared = Prepare(spec, MakeBudget());
-    EXPECT_TRUE(prepared.ok()) << prepared.status();
-    if (prepared.ok()) least = std::min(least, DeviceBytes(*prepared));
+  for (const char* schedule : {"1f1b", "breadth_first"}) {
+    for (const char* recompute : {"none", "selective", "block", "sqrt"}) {
+      v1::JobSpec spec = Gpt2(precision, 1);
+      spec.mutable_layout()->set_schedule(schedule);
+      spec.mutable_layout()->set_recompute(recompute);
+      const auto prepared = Prepare(spec, MakeBudget());
+      EXPECT_TRUE(prepared.ok()) << prepared.status();
+      if (prepared.ok()) least = std::min(least, DeviceBytes(*prepared));
+    }
   }
   return least;
 }

@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/estimate.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/profiles.h"
+#include "coordinator/planner/space.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {
@@ -192,6 +194,56 @@ TEST(PlannerTest, BreadthFirstHasAChunkForEachLayerOfAStage) {
   }
   pinned.set_interleave(1);
   EXPECT_EQ(CandidatesOf(spec, 2).value().front().interleave(), 1u);
+}
+
+// Runs of the space of a spec on so many ranks: "pp x interleave, zero, micro-batches".
+std::set<std::string> RunsIn(const v1::JobSpec& spec, uint32_t ranks, Search search) {
+  std::set<std::string> runs;
+  const Budget budget = {.ranks = ranks, .threads_per_rank = 2, .profile = CpuProfile(2)};
+  const auto found = [&](const v1::Layout& layout) {
+    if (layout.schedule() == "breadth_first") {
+      runs.insert(absl::StrCat(layout.pipeline_parallel(), " x ", layout.interleave(), ", zero ",
+                               layout.zero_stage(), ", ", layout.micro_batches()));
+    }
+    return true;
+  };
+  const Model model = TinyModel("llama", {.layers = 16});
+  EXPECT_TRUE(ForEachLayout(spec, model, budget, search, found).ok());
+  return runs;
+}
+
+// What a run brings, sums or sends once for several micro-batches is what it is for.
+TEST(PlannerTest, BreadthFirstIsProposedWhereRunsShareSomething) {
+  v1::JobSpec spec = Spec(6);
+  spec.mutable_layout()->set_tp(1);
+  spec.mutable_layout()->set_cp(1);
+  EXPECT_EQ(RunsIn(spec, 1, Search::kPlain), std::set<std::string>());
+  // Weights may rest elsewhere; and while the loss is computed no other gradients are there.
+  const std::set<std::string> one = {"1 x 16, zero 0, 2", "1 x 16, zero 0, 3", "1 x 16, zero 0, 6"};
+  EXPECT_EQ(RunsIn(spec, 1, Search::kAll), one);
+  EXPECT_EQ(RunsIn(spec, 1, Search::kTiers), one);
+  v1::JobSpec away = spec;
+  v1::Offload* offload = away.mutable_layout()->mutable_offload();
+  offload->mutable_parameter()->set_host(1);
+  offload->mutable_optimizer()->set_host(1);
+  EXPECT_EQ(RunsIn(away, 1, Search::kAll), one);
+  // Gradients are summed with every ZeRO stage.
+  spec.mutable_layout()->set_dp(2);
+  EXPECT_EQ(RunsIn(spec, 2, Search::kAll),
+            (std::set<std::string>{"1 x 16, zero 0, 3", "1 x 16, zero 1, 3", "1 x 16, zero 2, 3",
+                                   "1 x 16, zero 3, 3"}));
+  // Of stages alone, interleaved is as fast and holds less where micro-batches fill its rounds.
+  spec.mutable_layout()->set_dp(1);
+  spec.mutable_layout()->set_pp(4);
+  EXPECT_EQ(RunsIn(spec, 4, Search::kAll),
+            (std::set<std::string>{"4 x 2, zero 0, 2", "4 x 2, zero 0, 3", "4 x 2, zero 0, 6",
+                                   "4 x 4, zero 0, 2", "4 x 4, zero 0, 3", "4 x 4, zero 0, 6"}));
+  spec.mutable_layout()->set_pp(2);
+  EXPECT_EQ(RunsIn(spec, 2, Search::kAll),
+            (std::set<std::string>{"2 x 2, zero 0, 3", "2 x 4, zero 0, 3", "2 x 8, zero 0, 3"}));
+  // Who pins another schedule gets that.
+  spec.mutable_layout()->set_schedule("interleaved");
+  EXPECT_EQ(RunsIn(spec, 2, Search::kTiers), std::set<std::string>());
 }
 
 TEST(PlannerTest, EveryPinnedKeyReachesTheLayout) {

@@ -228,7 +228,7 @@ TEST(SearchTest, OrdinaryPlansCostLittle) {
         SearchLayouts(job.spec, job.model, job.budget, {.whole_max = kWholeToLook}, &cost);
     ASSERT_TRUE(searched.ok()) << searched.status();
     EXPECT_TRUE(searched->evaluated.front().fits);
-    EXPECT_LE(cost.compared, 20'000);
+    EXPECT_LE(cost.compared, 25'000);
     EXPECT_LE(cost.instructions, 120'000);  // 105,232 seen
   }
 }
@@ -243,6 +243,50 @@ TEST(SearchTest, EightBillionParametersOnEightDevicesAreShardedAndStayOnThem) {
   EXPECT_EQ(best.layout.tensor_parallel(), 1u) << LayoutText(best.layout);
   EXPECT_GE(best.layout.zero_stage(), 1u);
   EXPECT_FALSE(best.layout.has_offload());
+}
+
+// 14.8 billion parameters on one GPU of 80 GB with 400 GiB on the host: with 1f1b each micro-batch
+// would bring all weights, or gradients, and wait for them.
+TEST(SearchTest, AModelLargerThanItsDeviceRunsLayerByLayer) {
+  OnPaper job = PaperJob("qwen3-14b", "h100x1:1", 1024, 256);
+  job.spec.mutable_resources()->set_host_memory(int64_t{360} << 30);
+  job.spec.mutable_layout()->set_micro_batch(8);
+  const auto searched = SearchLayouts(job.spec, job.model, job.budget, {.whole_max = kWholeToLook});
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  const Evaluated& best = searched->evaluated.front();
+  EXPECT_TRUE(best.fits);
+  EXPECT_EQ(best.layout.schedule(), "breadth_first") << LayoutText(best.layout);
+  EXPECT_LT(best.simulation.exposed_offload_seconds, 0.06 * best.simulation.step_seconds);
+  job.spec.mutable_layout()->set_schedule("1f1b");
+  const auto pinned = SearchLayouts(job.spec, job.model, job.budget, {.whole_max = kWholeToLook});
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_GT(pinned->evaluated.front().simulation.step_seconds, 1.1 * best.simulation.step_seconds);
+}
+
+// Sharded weights over slow links: gathered once a step and direction, not for each micro-batch.
+TEST(SearchTest, ShardedWeightsOverSlowLinksAreGatheredForRuns) {
+  OnPaper job = PaperJob("llama-3.2-1b", "rtx4090x1:8", 1024, 64);
+  job.spec.clear_resources();
+  job.spec.mutable_layout()->set_zero(3);
+  job.spec.mutable_layout()->set_dp(8);
+  job.spec.mutable_layout()->set_micro_batch(1);
+  const auto searched = SearchLayouts(job.spec, job.model, job.budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  const Evaluated& best = searched->evaluated.front();
+  EXPECT_EQ(best.layout.schedule(), "breadth_first") << LayoutText(best.layout);
+  job.spec.mutable_layout()->set_schedule("1f1b");
+  const auto pinned = SearchLayouts(job.spec, job.model, job.budget);
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_GT(pinned->evaluated.front().simulation.step_seconds, 2 * best.simulation.step_seconds);
+}
+
+// Fast links hide all that, and runs hold the activations of all micro-batches.
+TEST(SearchTest, WhatFastLinksHideNeedsNoRuns) {
+  const OnPaper job = PaperJob("llama-2-7b", "h100x8:1", 4096, 256);
+  const auto searched = SearchLayouts(job.spec, job.model, job.budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  const Evaluated& best = searched->evaluated.front();
+  EXPECT_EQ(best.layout.schedule(), "1f1b") << LayoutText(best.layout);
 }
 
 TEST(SearchTest, TiersAreUsedWhereNothingFitsWithoutThem) {

@@ -105,6 +105,7 @@ TEST(TiersTest, ASampleNamesWhatNvmeReadsAndWritesInTheWholeStep) {
   v1::JobSpec spec = OnNvme();
   spec.mutable_train()->set_global_batch(16);
   spec.mutable_layout()->set_micro_batch(1);
+  spec.mutable_layout()->set_schedule("1f1b");
   spec.mutable_layout()->mutable_offload()->mutable_parameter()->set_nvme(1);
   const auto prepared = Prepare(spec, Mib(8000));
   ASSERT_TRUE(prepared.ok()) << prepared.status();
