@@ -40,8 +40,9 @@ std::string Runs(const Values& values, std::string_view times) {
 
 std::string StagesText(const v1::Layout& layout) {
   std::string text = absl::StrCat("pp ", layout.pipeline_parallel());
-  if (layout.pipeline_parallel() <= 1) return text;
-  absl::StrAppend(&text, " (", layout.schedule().empty() ? "1f1b" : layout.schedule());
+  const std::string schedule = layout.schedule().empty() ? "1f1b" : layout.schedule();
+  if (layout.pipeline_parallel() <= 1 && schedule == "1f1b") return text;
+  absl::StrAppend(&text, " (", schedule);
   if (layout.interleave() > 1) absl::StrAppend(&text, ", ", layout.interleave(), " chunks a stage");
   if (layout.stage_layers_size() > 0) {
     absl::StrAppend(&text, ", layers ", Runs(layout.stage_layers(), " x "));
@@ -100,7 +101,7 @@ std::string TierSharesText(const v1::TierShares& shares) {
   }
   if (parts.size() == 1) return parts[0].first;
   return absl::StrJoin(parts, " + ", [](std::string* out, const auto& part) {
-    absl::StrAppendFormat(out, "%s %.3g %%", part.first, 100 * part.second);
+    absl::StrAppend(out, part.first, " ", 100 * part.second, " %");  // all of 64ths, to be pinned
   });
 }
 
