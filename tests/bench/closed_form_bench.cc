@@ -1,9 +1,11 @@
-// How far the closed form of memory is off: layouts drawn from all that a few models allow on eight
-// devices are compiled as the search compiles them, and the closed form is divided by the arenas.
-// A table by kind of layout: how many, the least, the 5th percentile, the median, the 95th and the
-// most of closed form over compiled, on each tier. Below 1 the closed form
-// promises a layout that does not fit, above 1 it calls one hopeless that does.
+// How far the closed forms of memory and time are off: layouts drawn from all that a few models
+// allow on one or eight devices are compiled as the search compiles them, and the closed forms are
+// divided by the arenas and by the simulated step. A table by kind of layout: how many, the least,
+// the 5th percentile, the median, the 95th and the most of closed form over compiled, on each tier,
+// and over simulated. Below 1 the closed form promises a layout that does not fit, or is slower,
+// above 1 it calls one hopeless that does.
 //
+// --clip C: train.clip_grad_norm of the jobs (1); 0: gradients are used up at once.
 // --each N draws N layouts of each job (120), of as many kinds as there are; --seed S draws others
 // (1); --list tells every layout; --why WORDS only those whose text has the words, with what their
 // arenas hold when they hold the most. Other arguments name jobs by parts of their names.
@@ -29,6 +31,7 @@
 #include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/cluster.h"
 #include "coordinator/planner/estimate_memory.h"
+#include "coordinator/planner/estimate_time.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/space.h"
 #include "coordinator/prepare/evaluate.h"
@@ -41,10 +44,11 @@ namespace terrace {
 namespace {
 
 constexpr SearchCase kCases[] = {
-    {"gpt2-xl", "a100-40gbx8:1", 1024, 32},     {"llama-3.2-1b", "rtx4090x8:1", 2048, 8},
-    {"llama-2-7b", "a100-40gbx8:1", 4096, 16},  {"qwen3-0.6b", "a100x8:1", 2048, 32},
-    {"llama-2-70b", "a800x8:1", 2048, 32, 64},  {"qwen2.5-72b", "a800x8:1", 2048, 32, 64},
-    {"llama-3.1-70b", "h100x8:8", 8192, 64, 64}};
+    {"gpt2-xl", "a100-40gbx8:1", 1024, 32},        {"llama-3.2-1b", "rtx4090x8:1", 2048, 8},
+    {"llama-2-7b", "a100-40gbx8:1", 4096, 16},     {"qwen3-0.6b", "a100x8:1", 2048, 32},
+    {"llama-2-70b", "a800x8:1", 2048, 32, 64},     {"qwen2.5-72b", "a800x8:1", 2048, 32, 64},
+    {"llama-3.1-70b", "h100x8:8", 8192, 64, 64},   {"qwen2.5-14b", "h100x1:1", 1024, 64, 400},
+    {"llama-3.1-8b", "rtx4090x1:1", 2048, 16, 200}};
 
 // Of layouts that take longer nothing is learned that shorter ones do not tell.
 constexpr int64_t kPassesMax = 1'500;
@@ -52,7 +56,7 @@ constexpr int64_t kChunkBytes = int64_t{64} << 20;
 
 // Of the ways in which a layout may keep its memory, each in words.
 std::vector<std::string> KindsOf(const v1::Layout& layout) {
-  const bool one = layout.pipeline_parallel() == 1;
+  const bool one = layout.pipeline_parallel() == 1 && !InRuns(layout.schedule());
   std::string away;
   const auto add = [&away](const char* name, const v1::TierShares& shares) {
     const v1::Tier tier = FarthestTier(shares);
@@ -80,9 +84,10 @@ struct Job {
   Budget budget;
 };
 
-absl::StatusOr<Job> JobOf(const SearchCase& c) {
+absl::StatusOr<Job> JobOf(const SearchCase& c, double clip_grad_norm) {
   Job job = {.name = absl::StrCat(std::string(c.preset), ", ", std::string(c.cluster)),
              .spec = SpecOf(c)};
+  job.spec.mutable_train()->set_clip_grad_norm(clip_grad_norm);
   if (c.host_gib > 0) job.spec.mutable_resources()->set_host_memory(c.host_gib << 30);
   ASSIGN_OR_RETURN(const Cluster cluster, ParseCluster(c.cluster));
   RETURN_IF_ERROR(ApplyCluster(cluster, &job.spec));
@@ -110,7 +115,7 @@ absl::StatusOr<std::vector<v1::Layout>> Draw(const Job& job, std::mt19937_64* ra
   std::map<std::vector<std::string>, std::pair<v1::Layout, size_t>>
       kinds;  // and how many there were
   RETURN_IF_ERROR(
-      ForEachLayout(job.spec, job.model, job.budget, Search::kAll, [&](const v1::Layout& found) {
+      ForEachLayout(job.spec, job.model, job.budget, Search::kTiers, [&](const v1::Layout& found) {
         if (LayerPasses(found, job.model.config.layers) > kPassesMax) return true;
         constexpr const char* kRecompute[] = {"none", "selective", "block"};
         v1::Layout layout = found;
@@ -139,7 +144,7 @@ absl::StatusOr<std::vector<v1::Layout>> Draw(const Job& job, std::mt19937_64* ra
 
 // Closed form over compiled; 0 where nothing is there.
 struct Point {
-  double device = 0, host = 0, nvme = 0;
+  double device = 0, host = 0, nvme = 0, time = 0;
 };
 
 // "mb3.layer.17.kept" as "mb.layer.kept".
@@ -201,16 +206,19 @@ void Explain(const MemoryEstimator& memory, const Evaluated& exact) {
 
 absl::StatusOr<Point> Compare(const Job& job, const MemoryEstimator& memory,
                               const v1::Layout& layout, bool explain) {
-  ASSIGN_OR_RETURN(const Evaluated exact,
+  ASSIGN_OR_RETURN(Evaluated exact,
                    Sample(job.spec, job.model, job.budget, layout, SizesOf(layout)));
+  RETURN_IF_ERROR(SimulateStep(job.budget.profile, &exact));
   const MemoryEstimate estimate = memory.Memory(layout);
+  const TimeEstimator time(memory.model(), job.budget.profile);
   if (explain) Explain(memory, exact);
   const auto over = [](int64_t bytes, int64_t compiled) {
     return compiled > 0 ? static_cast<double>(bytes) / static_cast<double>(compiled) : 0;
   };
   return Point{over(estimate.total(), exact.device_bytes - exact.programs[0].external_bytes()),
                over(estimate.host_bytes, exact.host_bytes),
-               over(estimate.nvme_bytes, exact.nvme_bytes)};
+               over(estimate.nvme_bytes, exact.nvme_bytes),
+               time.StepSeconds(layout, time.TimeOfPass(layout)) / exact.simulation.step_seconds};
 }
 
 void PrintRow(const std::string& name, std::vector<double> ratios) {
@@ -226,6 +234,7 @@ void PrintRow(const std::string& name, std::vector<double> ratios) {
 int Main(int argc, char** argv) {
   size_t each = 120;
   uint64_t seed = 1;
+  double clip_grad_norm = 1;
   bool list = false;
   std::string why;
   std::vector<std::string_view> parts;
@@ -235,6 +244,8 @@ int Main(int argc, char** argv) {
       list = true;
     } else if (word == "--why" && i + 1 < argc) {
       why = argv[++i];
+    } else if (word == "--clip" && i + 1 < argc) {
+      clip_grad_norm = std::atof(argv[++i]);
     } else if (word == "--each" && i + 1 < argc) {
       each = static_cast<size_t>(std::atoi(argv[++i]));
     } else if (word == "--seed" && i + 1 < argc) {
@@ -243,9 +254,9 @@ int Main(int argc, char** argv) {
       parts.push_back(word);
     }
   }
-  std::map<std::string, std::vector<double>> device, host, nvme;  // by kind
+  std::map<std::string, std::vector<double>> device, host, nvme, time;  // by kind
   for (const SearchCase& c : kCases) {
-    absl::StatusOr<Job> job = JobOf(c);
+    absl::StatusOr<Job> job = JobOf(c, clip_grad_norm);
     if (!job.ok()) {
       std::printf("%s\n", job.status().ToString().c_str());
       return 1;
@@ -274,22 +285,23 @@ int Main(int argc, char** argv) {
       kinds.emplace_back("all");
       for (const std::string& kind : kinds) {
         device[kind].push_back(point->device);
+        time[kind].push_back(point->time);
         if (point->host > 0) host[kind].push_back(point->host);
         if (point->nvme > 0) nvme[kind].push_back(point->nvme);
       }
       if (!list) continue;
-      std::printf("%.3f %.3f %.3f %s: %s, %u x %u\n", point->device, point->host, point->nvme,
-                  job->name.c_str(), LayoutText(layout).c_str(), layout.micro_batches(),
-                  layout.micro_batch());
+      std::printf("%.3f %.3f %.3f %.3f %s: %s, %u x %u\n", point->device, point->host, point->nvme,
+                  point->time, job->name.c_str(), LayoutText(layout).c_str(),
+                  layout.micro_batches(), layout.micro_batch());
       std::fflush(stdout);
     }
   }
-  for (const auto* table : {&device, &host, &nvme}) {
-    std::printf(
-        "\n| closed form over compiled, %s | layouts | least | 5 %% | median | 95 %% | most |\n",
-        table == &device ? "device"
-        : table == &host ? "host"
-                         : "NVMe");
+  for (const auto* table : {&device, &host, &nvme, &time}) {
+    std::printf("\n| closed form over %s | layouts | least | 5 %% | median | 95 %% | most |\n",
+                table == &device ? "compiled, device"
+                : table == &host ? "compiled, host"
+                : table == &nvme ? "compiled, NVMe"
+                                 : "simulated, time");
     std::printf("|---|---|---|---|---|---|---|\n");
     for (const auto& [kind, ratios] : *table) PrintRow(kind, ratios);
   }
