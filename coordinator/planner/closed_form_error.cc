@@ -9,11 +9,11 @@ constexpr ClosedFormBounds kNothingAway = {
 constexpr ClosedFormBounds kStatesAway = {
     .kind = "states away", .device = 1.4, .host = 1.25, .nvme = 1.05};
 constexpr ClosedFormBounds kPartOfStatesAway = {
-    .kind = "part of the states away", .device = 1.5, .host = 2.4, .nvme = 1.05};
+    .kind = "part of the states away", .device = 1.5, .host = 2.6, .nvme = 1.05};
 constexpr ClosedFormBounds kActivationsAway = {
-    .kind = "activations away", .device = 1.4, .host = 1.8, .nvme = 1.05};
+    .kind = "activations away", .device = 1.8, .host = 1.8, .nvme = 1.05};
 constexpr ClosedFormBounds kWeightsAway = {
-    .kind = "weights away", .device = 1.6, .host = 1.25, .nvme = 1.05};
+    .kind = "weights away", .device = 2.1, .host = 1.25, .nvme = 1.05};
 constexpr ClosedFormBounds kAllAway = {
     .kind = "weights and activations away", .device = 2, .host = 1.8, .nvme = 1.05};
 

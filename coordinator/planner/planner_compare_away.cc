@@ -48,9 +48,12 @@ void Comparison::KeepMovable(const Proposal& one) {
   const auto [fastest, is_new] =
       movable_of_.try_emplace({split, absl::StrCat(one.layout.recompute(), runs)}, one);
   if (!is_new && Faster(one, fastest->second)) fastest->second = one;
-  const char* which = one.layout.micro_batches() > 1 ? kSmallest : kSmallestOfOne;
-  const auto [smallest, is_first] =
-      movable_of_.try_emplace({split, absl::StrCat(which, runs)}, one);
+  // Which length of a run is the smallest depends on what is away.
+  const std::string which = InRuns(one.layout.schedule())
+                                ? absl::StrCat(kSmallest, runs, " of ", one.layout.micro_batch())
+                            : one.layout.micro_batches() > 1 ? kSmallest
+                                                             : kSmallestOfOne;
+  const auto [smallest, is_first] = movable_of_.try_emplace({split, which}, one);
   if (!is_first && one.memory.total() < smallest->second.memory.total()) smallest->second = one;
   if (one.seconds >= movable_max_) return;
   movable_.push_back(one);

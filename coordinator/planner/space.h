@@ -2,8 +2,9 @@
 // to share the states, as the dimensions of the model allow.
 //
 // What is pinned is kept. With Search::kPlain what is not pinned is off. Left out is what is never
-// better: gpipe beside 1f1b, tensor parallelism without sequence parallelism where that is
-// possible.
+// better: gpipe beside 1f1b, breadth_first on stages whose runs share nothing, tensor parallelism
+// without sequence parallelism where that is possible. Of breadth_first's numbers of chunks powers
+// of two and a layer each are proposed.
 //
 // Pure and thread-safe.
 //
