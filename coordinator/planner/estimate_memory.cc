@@ -175,8 +175,16 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   const bool masters = MastersRestWithMoments(layout);
   add(2 * share, offload.optimizer());
   add(InWeights(layout, share), masters ? offload.optimizer() : offload.parameter());
-  if (!model_.NoGradientWaits(layout)) {
+  // With ZeRO 1 shards are made when the last pass ends. Without ZeRO a tied table waits for its
+  // second use.
+  const bool none_rests =
+      model_.NoGradientWaits(layout) || (model_.AtOnce(layout) && layout.zero_stage() == 1);
+  const bool tied = model_.config.tied_embeddings && (stage.index == 0 || stage.head);
+  if (!none_rests) {
     add(layout.zero_stage() == 0 ? whole : share, offload.gradient());
+  } else if (tied && layout.zero_stage() == 0) {
+    const int64_t table = kF32Bytes * model_.config.vocabulary * model_.config.hidden;
+    add(table / layout.tensor_parallel(), offload.gradient());
   }
   // The optimizer's rings are used when no activations are held.
   const Staging staging = StagingBytes(layout, share);
