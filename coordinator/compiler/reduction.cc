@@ -27,7 +27,7 @@ constexpr int kAddAfterMarks = 2;
 // that go through the same chunk.
 constexpr int kUseUpAfterTurns = 2;
 
-// Where a sequence uses persistent values for the last time.
+// Finds where a sequence uses persistent values for the last time.
 class LastUses {
  public:
   LastUses(const Graph& graph, const std::vector<Node>& nodes) : graph_(graph) {
@@ -42,7 +42,7 @@ class LastUses {
     }
   }
 
-  // Of any element of `value`; 0 where nothing uses it.
+  // The last node that uses any element of `value`; 0 where none does.
   size_t Of(int value) const {
     const Slice root = graph_.Root(graph_.Whole(value));
     const auto uses = last_.find(root.value);
@@ -134,7 +134,7 @@ class Reducer {
     return shards;
   }
 
-  // Those that rest off the device; after Finish.
+  // The gradients that rest off the device. REQUIRES: Finish was called.
   std::vector<Leaving> Leave() const {
     std::vector<Leaving> leaving;
     for (const Reduced& reduced : reduced_) {
@@ -145,7 +145,7 @@ class Reducer {
     return leaving;
   }
 
-  // Those that the optimizer need not wait for any more; after Finish.
+  // The gradients that an update has read already. REQUIRES: Finish was called.
   std::set<int> UsedUp() const {
     std::set<int> values;
     for (const Reduced& reduced : reduced_) {

@@ -39,7 +39,7 @@ struct AtOnce {
   int total = kNone;  // value that every update reads
   // Appends the update, for which the gradient's partial sum of squares is there.
   std::function<void(int gradient, int unit, Slice square)> update;
-  // What all updates need, to be put behind LOAD_SCHEDULE; complete when all were appended.
+  // Nodes that all updates need. They go behind LOAD_SCHEDULE once every update was appended.
   const std::vector<Node>* at_start = nullptr;
 };
 

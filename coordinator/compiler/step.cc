@@ -201,7 +201,7 @@ class Train {
     return builder_.NewValue(name, v1::ACTIVATION, DType::kF32, {4});
   }
 
-  // What the optimizer multiplies gradients by, the sum of whose squares is given.
+  // Computes the factor of the gradients whose squares are given.
   void ComputeScale(Slice squares, Slice scale) {
     builder_.Compute(Op::kGradScale, kernels::ClipAttrs{.clip_grad_norm = options_.clip_grad_norm},
                      {squares, total_, scale, options_.scales_loss ? schedule_ : Slice()},
