@@ -105,6 +105,13 @@ absl::Status SetPrecision(const std::string& precision, ForwardOptions* options)
                    "', this version compiles 'fp32', 'tf32', 'bf16', 'fp16' and 'fp8'"));
 }
 
+// What products of this precision make of matrices in f32, and compute with. Those in fp8 are
+// scaled by their own largest element, which rounding might change.
+kernels::DType RoundedTo(kernels::MatmulPrecision precision) {
+  if (precision == kernels::MatmulPrecision::kBF16) return kernels::DType::kBF16;
+  return precision == kernels::MatmulPrecision::kF16 ? kernels::DType::kF16 : kernels::DType::kF32;
+}
+
 // The value with the cosines and sines of the rotary angles; kNone when the model has none.
 int AddRopeTable(const ModelConfig& config, int64_t positions, Graph* graph) {
   if (config.rope.inverse_frequency.empty()) return kNone;
@@ -249,7 +256,8 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
       {.persistent_elements = std::max<int64_t>(0, job.layout.persistent_parameters()),
        .offload = job.layout.offload(),
        .tile_bytes = job.layout.tile_bytes(),
-       .matrices = job.layout.stochastic_rounding() ? kernels::DType::kBF16 : kernels::DType::kF32},
+       .matrices = job.layout.stochastic_rounding() ? kernels::DType::kBF16 : kernels::DType::kF32,
+       .products = RoundedTo(job.forward.precision)},
       &graph);
   ForwardOptions forward = job.forward;
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);

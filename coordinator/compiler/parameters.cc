@@ -88,11 +88,13 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
                        const Parallel& parallel, const ParametersOptions& options, Graph* graph)
     : parallel_(parallel),
       tile_bytes_(MayTile(parallel, options) ? options.tile_bytes : 0),
-      matrices_(options.matrices) {
+      matrices_(options.matrices),
+      has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
   ChooseTiers(options);
+  if (sharded) ChooseTypes(options);
   Place(sharded, options, graph);
 }
 
@@ -162,6 +164,7 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
                         .sums = parameter.sums,
                         .decays = parameter.decays(),
                         .dtype = parameter.dtype,
+                        .master_dtype = parameter.dtype,
                         .tile = sharded && parameter.tile.size > 0});
     }
     Unit& unit = units_[it->second];
@@ -176,8 +179,8 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     const int64_t shards = parallel_.shards();
     const int64_t share = (unit.elements + shards - 1) / shards;
     unit.shard_elements = AlignUp(
-        share,
-        PageOr(kAlignElements, unit.decays && share >= StreamedElements(unit.dtype), unit.dtype));
+        share, PageOr(kAlignElements, unit.decays && share >= StreamedElements(unit.master_dtype),
+                      unit.master_dtype));
     unit.elements = unit.shard_elements * shards;
   }
 }
@@ -194,7 +197,7 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
     const int64_t elements = unit.shard_elements > 0 ? unit.shard_elements : unit.elements;
     const bool streamed =
         unit.shard_elements > 0
-            ? unit.shard_elements % StreamedElements(unit.dtype) == 0 && unit.decays
+            ? unit.shard_elements % StreamedElements(unit.master_dtype) == 0 && unit.decays
             : first.streamed();
     if (!streamed) continue;
     unit.optimizer_tier = optimizer.Next(elements);
@@ -203,7 +206,23 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
     // The page that the last parameter ends on.
     const bool leaves = unit.optimizer_tier != v1::DEVICE || unit.weight_tier != v1::DEVICE;
     if (leaves)
-      unit.elements = AlignUp(unit.elements, PageOr(1, unit.shard_elements == 0, unit.dtype));
+      unit.elements =
+          AlignUp(unit.elements, PageOr(1, unit.shard_elements == 0, unit.master_dtype));
+  }
+}
+
+// Rows of two tables are added before they are rounded, so these stay as they are. What comes from
+// another tier for each use comes as it rests there.
+void Parameters::ChooseTypes(const ParametersOptions& options) {
+  for (Unit& unit : units_) {
+    const TensorRole role = all_[unit.parameters[0]].first().role;
+    const bool added = has_positions_ && (role == TensorRole::kTokenEmbedding ||
+                                          role == TensorRole::kPositionEmbedding);
+    const bool comes = !IsWhole(unit, options) && unit.weight_tier != v1::DEVICE;
+    const bool shorter = kernels::SizeOf(options.products) < kernels::SizeOf(unit.master_dtype);
+    if (!unit.decays || added || comes || !shorter) continue;
+    unit.dtype = options.products;
+    for (const int i : unit.parameters) all_[i].dtype = options.products;
   }
 }
 
@@ -211,36 +230,41 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
   for (Unit& unit : units_) {
     if (!IsWhole(unit, options)) continue;
     const v1::Tier tier = sharded ? v1::DEVICE : unit.weight_tier;
-    unit.weights = AddRegion("weights", v1::PARAMETER, tier, unit, unit.elements, graph);
+    unit.weights =
+        AddRegion("weights", v1::PARAMETER, tier, unit, unit.dtype, unit.elements, graph);
     AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
   }
   if (!options.with_optimizer) return;
+  const auto moments = [&](const char* kind, const Unit& unit, int64_t elements) {
+    return AddRegion(kind, v1::OPTIMIZER, unit.optimizer_tier, unit, kernels::DType::kF32, elements,
+                     graph);
+  };
   if (!sharded) {
     for (const Unit& unit : units_) {
-      AddViews(&Parameter::adam_m, "adam_m", unit,
-               AddRegion("adam_m", v1::OPTIMIZER, unit.optimizer_tier, unit, unit.elements, graph),
-               graph);
+      AddViews(&Parameter::adam_m, "adam_m", unit, moments("adam_m", unit, unit.elements), graph);
     }
     for (const Unit& unit : units_) {
-      AddViews(&Parameter::adam_v, "adam_v", unit,
-               AddRegion("adam_v", v1::OPTIMIZER, unit.optimizer_tier, unit, unit.elements, graph),
-               graph);
+      AddViews(&Parameter::adam_v, "adam_v", unit, moments("adam_v", unit, unit.elements), graph);
     }
     return;
   }
   for (Unit& unit : units_) {
-    const int64_t share = unit.shard_elements;
-    unit.master = AddRegion("master", v1::PARAMETER, unit.weight_tier, unit, share, graph);
-    unit.adam_m = AddRegion("adam_m", v1::OPTIMIZER, unit.optimizer_tier, unit, share, graph);
-    unit.adam_v = AddRegion("adam_v", v1::OPTIMIZER, unit.optimizer_tier, unit, share, graph);
+    const auto share = [&](const char* kind, kernels::DType dtype) {
+      return AddRegion(kind, v1::PARAMETER, unit.weight_tier, unit, dtype, unit.shard_elements,
+                       graph);
+    };
+    unit.master = share("master", unit.master_dtype);
+    if (unit.rounds() && unit.weights == kNone) unit.rounded = share("rounded", unit.dtype);
+    unit.adam_m = moments("adam_m", unit, unit.shard_elements);
+    unit.adam_v = moments("adam_v", unit, unit.shard_elements);
   }
 }
 
 int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
-                          int64_t elements, Graph* graph) const {
+                          kernels::DType dtype, int64_t elements, Graph* graph) const {
   return graph->Add({.name = absl::StrCat(kind, ".", unit.name),
                      .cls = cls,
-                     .dtype = cls == v1::PARAMETER ? unit.dtype : kernels::DType::kF32,
+                     .dtype = dtype,
                      .shape = {elements},
                      .lifetime = v1::PERSISTENT,
                      .tier = tier});

@@ -13,7 +13,9 @@
 // (Rajbhandari et al. 2020, arXiv 1910.02054) parameters of one kind form a unit, a region that all
 // ranks of the "shard" group hold together: each has its own piece of master weights and moments,
 // and the whole weights either always (stage 1, 2 and small units of stage 3) or gathered for each
-// use.
+// use. Where products compute in 16 bits, whole weights of matrices have these 16 bits (mixed
+// precision, Micikevicius et al. 2017, arXiv 1710.03740): each rank rounds its piece of the master
+// before it is gathered. Products would round it so themselves, so no number changes.
 //
 // What rests off the device (tiers.h): a unit's moments, its whole weights without ZeRO, its master
 // weights with it.
@@ -68,7 +70,7 @@ struct Parameter {
   int split_block = 1;
   Sums sums;
   bool copy = false;                            // another stage owns it
-  kernels::DType dtype = kernels::DType::kF32;  // of its weights; gradients and moments are f32
+  kernels::DType dtype = kernels::DType::kF32;  // of its weights as passes read them
   Tile tile;
   int tiles = 1;       // so many parameters, this one first, are one product's matrix in order
   int weight = kNone;  // value; kNone when it is gathered for each use
@@ -97,12 +99,16 @@ struct Unit {
   // With ZeRO: this rank's piece, elements / shards of it.
   int64_t shard_elements = 0;
   int master = kNone;
+  int rounded = kNone;  // the master in `dtype`, where it is gathered from that for each use
   int adam_m = kNone;
   int adam_v = kNone;
   Sums sums;
   bool decays = true;
-  kernels::DType dtype = kernels::DType::kF32;  // of its weights
-  bool tile = false;                            // a tile of a matrix, alone
+  kernels::DType dtype = kernels::DType::kF32;         // of its weights as passes read them
+  kernels::DType master_dtype = kernels::DType::kF32;  // of those that the optimizer updates
+  bool tile = false;                                   // a tile of a matrix, alone
+
+  bool rounds() const { return dtype != master_dtype; }
 };
 
 struct ParametersOptions {
@@ -110,7 +116,9 @@ struct ParametersOptions {
   int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
   v1::Offload offload;
   int64_t tile_bytes = 0;  // larger matrices that are brought for each use are tiled; 0: none
-  kernels::DType matrices = kernels::DType::kF32;  // that decay; norms and biases are f32
+  // Of what the optimizer updates: matrices, which decay. Norms and biases are f32.
+  kernels::DType matrices = kernels::DType::kF32;
+  kernels::DType products = kernels::DType::kF32;  // what products round matrices to
 };
 
 // Thread-compatible: plain data.
@@ -122,7 +130,7 @@ class Parameters {
 
   const std::vector<Parameter>& all() const { return all_; }
   const std::vector<Unit>& units() const { return units_; }
-  // Whether weights of any are shorter than f32.
+  // Whether the optimizer updates any that are shorter than f32.
   bool has_short() const { return matrices_ != kernels::DType::kF32; }
   // Index of the parameter that starts with the tensor of this role; kNone when there is none.
   int Find(TensorRole role, int layer = kNone) const;
@@ -134,16 +142,17 @@ class Parameters {
   void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
   std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
   void ChooseTiers(const ParametersOptions& options);
+  void ChooseTypes(const ParametersOptions& options);
   bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
-  // Of a unit's weights: in their type. The others: f32.
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
-                int64_t elements, Graph* graph) const;
+                kernels::DType dtype, int64_t elements, Graph* graph) const;
   void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region, Graph* graph);
 
   const Parallel& parallel_;
   const int64_t tile_bytes_;
   const kernels::DType matrices_;
+  const bool has_positions_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;
   std::map<std::pair<TensorRole, int>, int> by_role_;

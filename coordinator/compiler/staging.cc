@@ -9,7 +9,8 @@
 namespace terrace::compiler {
 namespace {
 
-constexpr const char* kNames[] = {"fetch", "leave", "gradient", "weight", "adam_m", "adam_v"};
+constexpr const char* kNames[] = {"fetch",  "leave",  "gradient", "weight",
+                                  "adam_m", "adam_v", "rounded"};
 
 struct Piece {
   int value = kNone;

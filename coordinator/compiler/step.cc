@@ -45,13 +45,14 @@ BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options
   return batch;
 }
 
-// With ZeRO: the weights that are whole in all passes, from their shards. At the start of a step
-// they are on their way while the first layers are computed; at its end nothing would hide them.
-void GatherWeights(const StageContext& context, Builder* builder) {
+// With ZeRO: what lasts beside the shards and is made of them, foremost the weights that are whole
+// in all passes. At the start of a step these are on their way while the first layers are computed;
+// at its end nothing would hide them.
+void RestoreWeights(const StageContext& context, Builder* builder) {
   builder->phase = v1::FORWARD;
   Weights weights(context.parameters, context.parallel, context.layout.chunk_bytes(), builder);
   for (const Unit& unit : context.parameters.units()) {
-    if (unit.weights != kNone && unit.master != kNone) weights.Restore(unit);
+    if (unit.master != kNone) weights.Restore(unit);
   }
 }
 
@@ -87,7 +88,7 @@ class Train {
   absl::Status Build() {
     LoadBatches(kLoadAhead);
     LoadSchedule();
-    GatherWeights(context_, &builder_);
+    RestoreWeights(context_, &builder_);
     if (context_.HasLast()) {
       stats_ = builder_.NewValue("stats", v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
     }
@@ -369,12 +370,13 @@ void AppendInfer(const StageContext& context, const ForwardOptions& options, Gra
 
 void AppendRestore(const StageContext& context, Graph* graph) {
   const std::vector<Unit>& units = context.parameters.units();
-  const bool any = context.parallel.zero > 0 &&
-                   std::any_of(units.begin(), units.end(),
-                               [](const Unit& unit) { return unit.weights != kNone; });
+  const bool any =
+      context.parallel.zero > 0 && std::any_of(units.begin(), units.end(), [](const Unit& unit) {
+        return unit.weights != kNone || unit.rounded != kNone;
+      });
   if (!any) return;
   Builder builder(graph, AddSequence("restore", graph));
-  GatherWeights(context, &builder);
+  RestoreWeights(context, &builder);
   AssignStaging(builder.sequence(), graph);
 }
 

@@ -2,6 +2,7 @@
 #include "coordinator/compiler/tiers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -76,6 +77,11 @@ void TierCopies::ToDevice(Slice from, Slice to, const std::string& name) {
       const Slice staging = Staging(Ring::kFetch, piece, name);
       builder_.Copy(v1::NVME_LOAD, {Padded(piece), staging}, absl::StrCat("load ", name));
       piece = Range(staging, 0, count);
+    }
+    if (to.shape.dtype != from.shape.dtype) {
+      const Slice here = Staging(Ring::kRounded, Range(to, begin, count), name);
+      const Slice whole = std::exchange(piece, Range(here, 0, count));
+      builder_.Compute(kernels::Op::kCast, kernels::NoAttrs{}, {whole, piece}, "round " + name);
     }
     builder_.Copy(v1::TO_DEVICE, {piece, Range(to, begin, count)}, absl::StrCat("fetch ", name));
   }

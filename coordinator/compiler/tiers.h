@@ -45,7 +45,7 @@ class TierChooser {
 };
 
 // Which buffers of the host copies pass through (staging.h).
-enum class Ring { kFetch, kLeave, kGradient, kWeight, kAdamM, kAdamV };
+enum class Ring { kFetch, kLeave, kGradient, kWeight, kAdamM, kAdamV, kRounded };
 
 // Copies between tiers, in pieces of a fixed size, through the host where one end is on NVMe.
 // Borrows the builder. Thread-compatible.
@@ -56,7 +56,7 @@ class TierCopies {
   int64_t ChunkElements(kernels::DType dtype) const;
 
   // All of a dense slice that rests on `from`'s tier to the device, or from there to `to`'s tier.
-  // To NVMe it goes with its padding (Padded).
+  // To NVMe it goes with its padding (Padded). What `to` has fewer bits for the host rounds first.
   void ToDevice(Slice from, Slice to, const std::string& name);
   void FromDevice(Slice from, Slice to, const std::string& name);
 

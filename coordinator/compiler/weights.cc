@@ -70,31 +70,49 @@ void Weights::Gather(const Unit& unit) {
 }
 
 void Weights::GatherInto(const Unit& unit, Slice all) {
-  Slice shard = builder_.graph().Whole(unit.master);
-  const auto gather = [&] {
-    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, shard, all,
+  const auto gather = [&](Slice piece) {
+    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, piece, all,
                         absl::StrCat("gather ", unit.name));
   };
-  if (unit.weight_tier == v1::DEVICE && unit.tile) {
+  const bool comes = unit.weight_tier != v1::DEVICE;
+  if (comes || unit.tile) {
     const FetchScope fetch(&builder_);
-    gather();
+    gather(Piece(unit));
     return;
   }
-  if (unit.weight_tier == v1::DEVICE) {
-    const bool had_rule = std::exchange(builder_.has_rule, false);
-    gather();
-    builder_.has_rule = had_rule;
-    return;
-  }
-  const FetchScope fetch(&builder_);
-  const Slice rest =
-      std::exchange(shard, builder_.NewValue(absl::StrCat("fetched.", unit.name), v1::PARAMETER,
-                                             unit.dtype, {unit.shard_elements}));
-  copies_.ToDevice(rest, shard, unit.name);
-  gather();
+  const bool had_rule = std::exchange(builder_.has_rule, false);
+  gather(Piece(unit));
+  builder_.has_rule = had_rule;
 }
 
-void Weights::Restore(const Unit& unit) { GatherInto(unit, builder_.graph().Whole(unit.weights)); }
+Slice Weights::Piece(const Unit& unit) {
+  const Slice master = builder_.graph().Whole(unit.master);
+  if (unit.rounded != kNone) return builder_.graph().Whole(unit.rounded);
+  if (unit.weight_tier != v1::DEVICE) {
+    const Slice piece = NewPiece(unit, "fetched.", v1::PARAMETER);
+    copies_.ToDevice(master, piece, unit.name);
+    return piece;
+  }
+  if (!unit.rounds()) return master;
+  const Slice piece = NewPiece(unit, "rounded.", v1::COMMUNICATION);
+  Round(unit, piece);
+  return piece;
+}
+
+Slice Weights::NewPiece(const Unit& unit, const char* kind, v1::BufferClass cls) {
+  return builder_.NewValue(absl::StrCat(kind, unit.name), cls, unit.dtype, {unit.shard_elements});
+}
+
+void Weights::Round(const Unit& unit, Slice piece) {
+  builder_.Compute(kernels::Op::kCast, kernels::NoAttrs{},
+                   {builder_.graph().Whole(unit.master), piece}, absl::StrCat("round ", unit.name));
+}
+
+void Weights::Restore(const Unit& unit) {
+  Graph& graph = builder_.graph();
+  if (unit.rounded != kNone) Round(unit, graph.Whole(unit.rounded));
+  if (unit.weights != kNone) GatherInto(unit, graph.Whole(unit.weights));
+}
 
 bool GathersWeights(const Graph& graph, const Node& node) {
   return node.collective() != nullptr && node.collective()->kind == v1::ALL_GATHER &&

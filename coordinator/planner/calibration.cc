@@ -47,7 +47,7 @@ const Efficiency& EfficiencyOf(Generation generation) {
       .source =
           "Jia et al. 2018, arXiv 1804.06826: 93 of 125 TFLOP/s; no bf16, no flash attention"};
   static const Efficiency kAmpere = {
-      .matmul = 0.79,
+      .matmul = 0.78,
       .attention = 0.62,
       .attention_grad = 0.56,
       .memory = 0.88,
@@ -59,7 +59,7 @@ const Efficiency& EfficiencyOf(Generation generation) {
       .memory = 0.88,
       .source = "cuBLAS at boost clocks above those of the whitepaper's peak (2.52 GHz)"};
   static const Efficiency kHopper = {
-      .matmul = 0.72,
+      .matmul = 0.69,
       .matmul_fp8 = 0.647,
       .attention = 0.36,
       .attention_grad = 0.31,

@@ -153,7 +153,8 @@ double HeadSeconds(const EstimateModel& model, const v1::Layout& layout, const C
 
 double WeightTraffic(const v1::Layout& layout, const v1::HardwareProfile& profile) {
   if (profile.kernels_size() > 0) return 2;
-  return RecomputeOf(layout) == "none" ? 4 : 5;
+  const double reads = RecomputeOf(layout) == "none" ? 2 : 3;
+  return 2 + reads * WeightShare(layout);
 }
 
 }  // namespace terrace

@@ -174,7 +174,7 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   };
   const bool masters = MastersRestWithMoments(layout);
   add(2 * share, offload.optimizer());
-  add(InWeights(layout, share), masters ? offload.optimizer() : offload.parameter());
+  add(InMasters(layout, share), masters ? offload.optimizer() : offload.parameter());
   // With ZeRO 1 shards are made when the last pass ends. Without ZeRO a tied table waits for its
   // second use.
   const bool none_rests =

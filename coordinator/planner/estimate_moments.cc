@@ -91,8 +91,16 @@ class Moments {
     const int64_t table = kF32Bytes * model.config.vocabulary * model.config.hidden /
                           int64_t{layout.tensor_parallel()};
     embedding_ = stage.index == 0 ? table : 0;
+    if (model.added_table_parameters > 0) {
+      const bool tied = model.config.tied_embeddings && stage.head && stage.index > 0;
+      added_ = stage.index == 0
+                   ? kF32Bytes * model.added_table_parameters / layout.tensor_parallel()
+               : tied ? table
+                      : 0;
+    }
     head_ = stage.head ? table : 0;
     tied_ = model.config.tied_embeddings ? std::min(head_, embedding_) : 0;
+    tied_head_ = model.config.tied_embeddings ? head_ : 0;
     chunk_ = layer_ * std::max<int64_t>(1, stage.layers / layout.interleave());
     const int64_t tile = TileBytes(layout);
     one_ = Brought(layer_, tile);
@@ -112,9 +120,10 @@ class Moments {
 
   MemoryEstimate Largest() {
     Peak peak(States(), InWeights(layout_, whole_));
-    // All are fetched before the first is gathered.
+    // All are fetched, or rounded, before the first is gathered.
     if (MastersRestWithMoments(layout_)) {
-      peak.Moment(0, 0, 0, Part(away_.optimizer, InWeights(layout_, whole_) / shards_));
+      const double made = RoundsWeights(layout_) ? 1 : away_.optimizer;
+      peak.Moment(0, 0, 0, Part(made, InWeights(layout_, whole_) / shards_));
     }
     const bool until_the_end =
         layout_.zero_stage() == 0 || (layout_.zero_stage() == 1 && layout_.micro_batches() > 1);
@@ -130,18 +139,35 @@ class Moments {
   int64_t States() const {
     const bool masters = MastersRestWithMoments(layout_);
     const int64_t moments = 2 * whole_ / shards_;
-    const int64_t weights = InWeights(layout_, whole_), share = weights / shards_;
+    const int64_t share = InMasters(layout_, whole_) / shards_;
     return moments - Part(away_.optimizer, moments) + share -
-           Part(masters ? away_.optimizer : away_.weights, share) + (masters ? weights : 0);
+           Part(masters ? away_.optimizer : away_.weights, share) + Lasting();
   }
 
-  // Weights that come for a use, whose gradients take so many bytes.
-  int64_t Visiting(int64_t bytes) const {
-    const int64_t weights = InWeights(layout_, whole_), visiting = InWeights(layout_, bytes);
-    if (layout_.zero_stage() == 0) return std::min(Part(away_.weights, weights), visiting);
+  // What lasts beside the masters and is made of them.
+  int64_t Lasting() const {
+    if (MastersRestWithMoments(layout_)) return InWeights(layout_, whole_) + Added(whole_);
+    if (!RoundsWeights(layout_)) return 0;
+    const int64_t share = InWeights(layout_, whole_ - std::min(whole_, added_)) / shards_;
+    return share - Part(away_.weights, share);
+  }
+
+  // Of tables whose rows are added before they are rounded, which stay f32, beyond other weights.
+  int64_t Added(int64_t bytes) const {
+    if (!RoundsWeights(layout_)) return 0;
+    return std::min(bytes, added_) - InWeights(layout_, std::min(bytes, added_));
+  }
+
+  // Weights that come for a use, whose gradients take so many bytes, `table` of them of a table.
+  int64_t Visiting(int64_t bytes, int64_t table = 0) const {
+    const int64_t masters = InMasters(layout_, whole_), visiting = InWeights(layout_, bytes);
+    if (layout_.zero_stage() == 0) return std::min(Part(away_.weights, masters), visiting);
     if (layout_.zero_stage() != 3) return 0;
-    return visiting + std::min(Part(away_.weights, weights / shards_),
-                               InWeights(layout_, 2 * layer_) / shards_);
+    // What comes from another tier is gathered as it comes.
+    const int64_t longer = Part(away_.weights, InMasters(layout_, bytes) - visiting);
+    return visiting + longer + Added(table) +
+           std::min(Part(away_.weights, masters / shards_),
+                    InMasters(layout_, 2 * layer_) / shards_);
   }
 
   int64_t There(int64_t activations) const {
@@ -192,8 +218,8 @@ class Moments {
     };
     const int64_t one_pass = kept_.one_pass;
     // For the first run back the last chunk's weights come again.
-    peak->Moment(Visiting(out_ + two_), gradients(0, std::max(head_, chunk_)), There(kept_.kept),
-                 first_work_);
+    peak->Moment(Visiting(out_ + two_, tied_head_), gradients(0, std::max(head_, chunk_)),
+                 There(kept_.kept), first_work_);
     peak->Moment(Visiting(two_), gradients(head_, chunk_), There(kept_.kept - one_pass),
                  layer_work_);
     peak->Moment(Visiting(two_), gradients(whole_ - chunk_ - embedding_, chunk_ + embedding_),
@@ -208,8 +234,8 @@ class Moments {
     const int64_t sums = several ? shard : 0;
     const auto parts = [&](int64_t bytes) { return several ? bytes / shards_ : 0; };
     const auto arrived = [&](int64_t bytes) { return std::min(whole_, bytes); };
-    peak->Moment(Visiting(out_ + one_), arrived(sums + std::max(out_, one_)), There(kept_.kept),
-                 first_work_);
+    peak->Moment(Visiting(out_ + one_, tied_head_), arrived(sums + std::max(out_, one_)),
+                 There(kept_.kept), first_work_);
     const int64_t but_two = kept_.kept - 2 * kept_.one_layer;
     if (split) peak->Moment(Visiting(two_), sums, There(but_two), layer_work_);
     peak->Moment(split ? 0 : Visiting(two_), arrived(sums + tied_ + two_) + parts(two_),
@@ -219,7 +245,9 @@ class Moments {
     const bool short_chunks =
         chunks && several && FirstChunkLayers(layout_, stage_.layers) <= kRetiredLayers;
     const int64_t tables = short_chunks ? 2 * embedding_ : embedding_;
-    peak->Moment(split ? 0 : Visiting(several ? embedding_ + two_ : two_),
+    peak->Moment(split     ? 0
+                 : several ? Visiting(embedding_ + two_, embedding_)
+                           : Visiting(two_),
                  arrived(shard + embedding_ + two_) + tables - embedding_ + parts(tables + two_),
                  There(kept_.kept - kept_.one_pass), chunks ? layer_work_ : 0);
   }
@@ -230,6 +258,7 @@ class Moments {
   const Away away_;
   const int64_t shards_, whole_, layer_;
   int64_t embedding_ = 0, head_ = 0, tied_ = 0;
+  int64_t added_ = 0, tied_head_ = 0;    // tables whose rows are added up
   int64_t chunk_ = 0;                    // of its layers
   int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are brought
   int64_t layer_work_ = 0, first_work_ = 0;
@@ -247,9 +276,12 @@ int64_t Part(double share, int64_t bytes) {
   return static_cast<int64_t>(share * static_cast<double>(bytes));
 }
 
-// What weights take whose gradients take so many bytes.
 int64_t InWeights(const v1::Layout& layout, int64_t bytes) {
   return bytes / kF32Bytes * WeightBytes(layout);
+}
+
+int64_t InMasters(const v1::Layout& layout, int64_t bytes) {
+  return bytes / kF32Bytes * MasterBytes(layout);
 }
 
 bool MastersRestWithMoments(const v1::Layout& layout) {

@@ -49,8 +49,10 @@ MemoryEstimate LargestMoment(const EstimateModel& model, const v1::Layout& layou
 
 // A part of a class of memory.
 int64_t Part(double share, int64_t bytes);
-// What weights take whose gradients take so many bytes.
+// What weights take whose gradients take so many bytes, as passes read them and as the optimizer
+// updates them.
 int64_t InWeights(const v1::Layout& layout, int64_t bytes);
+int64_t InMasters(const v1::Layout& layout, int64_t bytes);
 // With ZeRO 1 and 2 whole weights stay on the device: the masters rest with the moments.
 bool MastersRestWithMoments(const v1::Layout& layout);
 // Weight gradients are computed apart from those of inputs.

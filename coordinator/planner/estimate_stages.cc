@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "coordinator/planner/layout_rules.h"
 
@@ -10,6 +11,33 @@ namespace terrace {
 
 int64_t ElementBytes(const v1::Layout& layout) {
   return layout.precision() == "fp32" || layout.precision() == "tf32" ? kF32Bytes : 2;
+}
+
+bool RoundsWeights(const v1::Layout& layout) {
+  const std::string& precision = layout.precision();
+  return layout.zero_stage() > 0 && !layout.stochastic_rounding() &&
+         (precision == "bf16" || precision == "fp16");
+}
+
+int64_t MasterBytes(const v1::Layout& layout) {
+  return layout.stochastic_rounding() ? 2 : kF32Bytes;
+}
+
+int64_t WeightBytes(const v1::Layout& layout) {
+  return RoundsWeights(layout) ? 2 : MasterBytes(layout);
+}
+
+double MasterShare(const v1::Layout& layout) {
+  return static_cast<double>(MasterBytes(layout)) / kF32Bytes;
+}
+
+double WeightShare(const v1::Layout& layout) {
+  return static_cast<double>(WeightBytes(layout)) / kF32Bytes;
+}
+
+double Updated(const v1::Layout& layout) {
+  const double rounded = RoundsWeights(layout) ? MasterShare(layout) + WeightShare(layout) : 0;
+  return 5 + 2 * MasterShare(layout) + rounded;
 }
 
 int64_t ShardRanks(const v1::Layout& layout) {
@@ -88,6 +116,9 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
       sum = embeds ? &embedding_parameters : &head_parameters;
     }
     *sum += tensor.elements();
+  }
+  if (model.Find(TensorRole::kPositionEmbedding) != nullptr) {
+    added_table_parameters = embedding_parameters;
   }
   layer_parameters /= std::max<int64_t>(1, config.layers);
 }

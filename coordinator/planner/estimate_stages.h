@@ -18,18 +18,19 @@
 namespace terrace {
 
 inline constexpr int64_t kF32Bytes = 4;
-// Of weights, where they rest and where they are gathered: norms and biases are few.
-inline int64_t WeightBytes(const v1::Layout& layout) {
-  return layout.stochastic_rounding() ? 2 : kF32Bytes;
-}
-
+// With ZeRO the weights that are whole, or gathered from shards on the device, are masters rounded
+// to what products compute with (compiler/parameters.h).
+bool RoundsWeights(const v1::Layout& layout);
+// Of the weights that the optimizer updates, and of those that passes read: norms and biases are
+// few.
+int64_t MasterBytes(const v1::Layout& layout);
+int64_t WeightBytes(const v1::Layout& layout);
 // The same, relative to f32.
-inline double WeightShare(const v1::Layout& layout) {
-  return static_cast<double>(WeightBytes(layout)) / kF32Bytes;
-}
+double MasterShare(const v1::Layout& layout);
+double WeightShare(const v1::Layout& layout);
 // What the optimizer reads and writes, in f32 weights: the gradient, both moments twice, weights
-// twice.
-inline double Updated(const v1::Layout& layout) { return 5 + 2 * WeightShare(layout); }
+// twice; and what the next step makes of them first.
+double Updated(const v1::Layout& layout);
 
 // Of an activation.
 int64_t ElementBytes(const v1::Layout& layout);
@@ -78,7 +79,8 @@ struct EstimateModel {
   double clip_grad_norm = 0;
   int64_t layer_parameters = 0;
   int64_t embedding_parameters = 0;
-  int64_t head_parameters = 0;  // a tied one too, when another stage than the first has it
+  int64_t added_table_parameters = 0;  // of tables whose rows are added up before they are rounded
+  int64_t head_parameters = 0;         // a tied one too, when another stage than the first has it
   double flops_per_token = 0;
 };
 

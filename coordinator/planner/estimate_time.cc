@@ -173,7 +173,7 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const TierRates rates = TierRatesOf(profile_);
   const double whole = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
   const double share = whole / static_cast<double>(ShardRanks(layout));
-  const double weights = WeightShare(layout) * (layout.zero_stage() == 0 ? whole : share);
+  const double weights = MasterShare(layout) * (layout.zero_stage() == 0 ? whole : share);
   const double passes = layout.micro_batches(), runs = static_cast<double>(RunsOf(layout));
   // A layer computed again is there until its backward pass, unless it comes in tiles or others are
   // computed between.
@@ -209,8 +209,8 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
                   Excess(backward.Seconds(rates, ratio), busy.backward);
   // Weights that stay on the device come and go.
   const double visiting = std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) *
-                          WeightShare(layout) * share;
-  const double written = offload.parameter().nvme() * WeightShare(layout) * share +
+                          MasterShare(layout) * share;
+  const double written = offload.parameter().nvme() * MasterShare(layout) * share +
                          offload.optimizer().nvme() * 2 * share;
   const double stored = none_waits ? 0 : offload.gradient().nvme() * share;
   const double updating =

@@ -40,6 +40,7 @@ kernels::TensorShape Matrix(kernels::DType type, int64_t rows, int64_t columns) 
 }
 
 kernels::DType WeightType(const v1::Layout& layout) {
+  if (RoundsWeights(layout)) return ArithmeticOf(layout).activation;
   return layout.stochastic_rounding() ? kernels::DType::kBF16 : kernels::DType::kF32;
 }
 

@@ -200,7 +200,8 @@ std::vector<SpecKey> TrainingKeys() {
        0,
        {"fp32", "tf32", "bf16", "fp16", "fp8"},
        "",
-       "bf16: activations and products in bf16, weights, gradients and optimizer state in fp32; "
+       "bf16: activations and products in bf16, weights, gradients and optimizer state in fp32, "
+       "with zero whole and gathered weights in bf16; "
        "fp16: the same in fp16, with the loss scaled (train.loss_scale); "
        "tf32: all in fp32, but products on tensor cores that read 10 bits of its fraction (GPUs; "
        "the CPU computes in fp32); fp8: as bf16, but products of linear layers with operands of 8 "

@@ -78,6 +78,10 @@ struct Job {
   }
   int64_t passes() const { return layout.micro_batches(); }
   int64_t activation() const { return layout.precision() == "bf16" ? 2 : 4; }
+  // Of an element as ZeRO gathers it: what products compute with. Rows of tables are added before
+  // they are rounded where positions are learned. Norms and biases: kF32.
+  int64_t matrix() const { return activation(); }
+  int64_t table() const { return config().mlp == MlpKind::kGelu ? kF32 : activation(); }
   int64_t tokens() const {  // of a micro-batch on one rank
     return layout.micro_batch() * kLength / layout.context_parallel();
   }
@@ -102,6 +106,11 @@ struct Units {
   int64_t vectors = 0;  // norms and biases: always whole
   int64_t all() const {
     return std::accumulate(layers.begin(), layers.end(), embedding + head + vectors);
+  }
+  // Bytes of all, gathered once.
+  int64_t weights(const Job& job) const {
+    const int64_t matrices = std::accumulate(layers.begin(), layers.end(), head);
+    return job.matrix() * matrices + job.table() * embedding + kF32 * vectors;
   }
 };
 

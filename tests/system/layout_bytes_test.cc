@@ -48,10 +48,10 @@ TEST(BytesTest, CommunicationInBF16SendsHalfOfTheGradient) {
   ExpectSent(job, [&](int64_t rank) -> Sent {
     return {{"data", 2 * gradient / 4 * 3}, {"totals", AllReduce(2, 4, rank)}};
   });
-  job.layout.set_zero_stage(2);  // weights are gathered in f32
-  const int64_t units = UnitsOf(job, 4).all();
+  job.layout.set_zero_stage(2);
+  const Units units = UnitsOf(job, 4);
   ExpectSent(job, [&](int64_t rank) -> Sent {
-    return {{"shard", Share((2 * job.passes() + kF32) * units, 4)},
+    return {{"shard", Share(2 * job.passes() * units.all() + units.weights(job), 4)},
             {"totals", AllReduce(2, 4, rank)},
             {"model", AllReduce(1, 4, rank)}};
   });
@@ -68,25 +68,27 @@ void ExpectZero(Job job, uint32_t stage, uint32_t ranks, uint32_t replicas) {
   // How often weights are gathered for a direction, and gradients scattered.
   const int64_t travels = job.layout.schedule() == "breadth_first" ? 1 : job.passes();
   const int64_t reductions = stage == 1 ? 1 : travels;
-  int64_t gathers = units.all();  // once, after the update
+  int64_t gathered = units.weights(job);  // bytes, once, before the first pass
   if (stage == 3) {
     // The embedding in the forward pass and, tied, once more as the head; layers in both
     // directions.
-    gathers = units.vectors + travels * (units.embedding + units.head);
-    for (int64_t layer : units.layers) gathers += 2 * travels * layer;
+    gathered = kF32 * units.vectors +
+               travels * (job.table() * units.embedding + job.matrix() * units.head);
+    for (int64_t layer : units.layers) gathered += 2 * travels * job.matrix() * layer;
     // One run over all layers has the table from its embedding on.
     const bool there = job.layout.schedule() == "breadth_first" && job.layout.interleave() == 1;
     if (job.config().tied_embeddings && !there) {
-      gathers += travels * UnitElements({job.config().vocabulary * job.config().hidden}, shards);
+      gathered += travels * job.table() *
+                  UnitElements({job.config().vocabulary * job.config().hidden}, shards);
     }
   }
-  int64_t parts = reductions * units.all() + gathers;
+  int64_t scattered = reductions * units.all();
   if (stage > 1 && job.layout.interleave() > 1 && job.config().tied_embeddings) {
     // Its two uses are in two chunks, which scatter their gradients one after the other.
-    parts += travels * UnitElements({job.config().vocabulary * job.config().hidden}, shards);
+    scattered += travels * UnitElements({job.config().vocabulary * job.config().hidden}, shards);
   }
   ExpectSent(job, [&](int64_t rank) -> Sent {
-    Sent sent = {{"shard", Share(kF32 * parts, shards)},
+    Sent sent = {{"shard", Share(kF32 * scattered + gathered, shards)},
                  {"totals", AllReduce(2, ranks, rank)},
                  {"model", AllReduce(1, shards, rank % shards)}};
     if (replicas > 1) {  // the shards of all units, once
@@ -101,6 +103,16 @@ TEST(BytesTest, ZeroScattersGradientsAndGathersWeights) {
     for (uint32_t stage : {1, 2, 3}) ExpectZero(NewJob(family), stage, /*ranks=*/2, /*replicas=*/1);
   }
   for (uint32_t stage : {1, 2, 3}) ExpectZero(NewJob("qwen3"), stage, /*ranks=*/4, /*replicas=*/1);
+}
+
+// What products round anyway is rounded before it is sent.
+TEST(BytesTest, ZeroGathersTheBitsThatProductsComputeWith) {
+  for (const char* family : {"gpt2", "llama", "qwen3"}) {
+    for (uint32_t stage : {1, 2, 3}) {
+      ExpectZero(NewJob(family, "bf16"), stage, /*ranks=*/2, /*replicas=*/1);
+    }
+  }
+  for (uint32_t stage : {1, 3}) ExpectZero(NewJob("llama", "bf16"), stage, /*ranks=*/4, 2);
 }
 
 TEST(BytesTest, ReplicasOfShardsSendOnlyTheirShard) {
@@ -209,9 +221,9 @@ TEST(BytesTest, PassesAddUp) {
     const bool last = rank >= 4;
     const int64_t norms = 2 * 2 * h + (last ? h : 0);
     const int64_t vectors = UnitElements(std::vector<int64_t>(norms / h, h), 2);
-    // Once to scatter gradients, and to gather a table once, layers twice; vectors after the
-    // update.
-    const int64_t shard = job.passes() * (2 * 3 * layer + 2 * table + vectors) + vectors;
+    const int64_t scattered = job.passes() * (2 * layer + table + vectors);
+    // A table once, layers twice, in bf16; vectors before the first pass.
+    const int64_t gathered = 2 * job.passes() * (2 * 2 * layer + table) + kF32 * vectors;
     // Entering and leaving each block, both ways, and the embedding or the head.
     const int64_t pass =
         (2 * 2 * 4 + 2) * Share(job.hidden_bytes(), 2) + (last ? LossRows(job, 2) : 0);
@@ -220,7 +232,7 @@ TEST(BytesTest, PassesAddUp) {
     const int64_t context = rank / 2 % 2;
     return {{"tensor", job.passes() * (pass + AllReduce(vectors, 2, rank % 2))},
             {"context", job.passes() * 2 * ring * (2 * job.activation() + 2 * kF32)},
-            {"shard", Share(kF32 * shard, 2)},
+            {"shard", Share(kF32 * scattered + gathered, 2)},
             {"pipeline_forward", last ? 0 : job.passes() * hidden},
             {"pipeline_backward", last ? job.passes() * hidden : 0},
             {"totals", AllReduce(2, 4, rank / 4 * 2 + context)},

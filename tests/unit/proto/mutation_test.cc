@@ -40,6 +40,7 @@ const Row kLayouts[] = {
      .dp = 4,
      .zero = 2,
      .shard_size = 2},
+    {.name = "Zero3OfRoundedShards", .family = "llama", .precision = "bf16", .dp = 2, .zero = 3},
     {.name = "Zero3Recompute",
      .family = "qwen3",
      .precision = "fp32",

@@ -101,6 +101,116 @@ TEST_F(WeightsTest, OtherGathersAreToldApart) {
   }
 }
 
+// ---- element types
+
+std::map<std::string, v1::DType> Types(const v1::Program& program) {
+  std::map<std::string, v1::DType> types;
+  for (const v1::Buffer& buffer : program.buffers()) types[buffer.name()] = buffer.dtype();
+  return types;
+}
+
+TEST(WeightTypesTest, WhatPassesReadHasTheBitsOfProducts) {
+  const std::pair<const char*, v1::DType> precisions[] = {{"fp32", v1::F32},
+                                                          {"tf32", v1::F32},
+                                                          {"bf16", v1::BF16},
+                                                          {"fp16", v1::F16},
+                                                          {"fp8", v1::F32}};
+  for (const auto& [precision, type] : precisions) {
+    for (const uint32_t zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE(absl::StrCat(precision, " zero ", zero));
+      const auto types = Types(CompileTiny(
+          {.family = "llama", .precision = precision, .data_parallel = 2, .zero_stage = zero}));
+      const v1::DType shared = zero == 0 ? v1::F32 : type;
+      if (zero == 3) {
+        EXPECT_EQ(types.at("mb0.gathered.layer0"), shared);
+        EXPECT_EQ(types.contains("rounded.layer0"), shared != v1::F32);
+      } else {
+        EXPECT_EQ(types.at("weights.layer0"), shared);
+        EXPECT_EQ(types.at("weights.head"), shared);
+        EXPECT_EQ(types.at("weights.embedding"), shared);
+      }
+      if (zero == 0) continue;
+      EXPECT_EQ(types.at("master.layer0"), v1::F32);
+      EXPECT_EQ(types.at("adam_m.layer0"), v1::F32);
+      EXPECT_EQ(types.at("weights.vectors"), v1::F32);
+    }
+  }
+}
+
+TEST(WeightTypesTest, TablesWhoseRowsAreAddedStayAsTheyAre) {
+  for (const uint32_t zero : {1, 2}) {
+    const auto types = Types(CompileTiny(
+        {.family = "gpt2", .precision = "bf16", .data_parallel = 2, .zero_stage = zero}));
+    EXPECT_EQ(types.at("weights.embedding"), v1::F32);
+    EXPECT_EQ(types.at("weights.positions"), v1::F32);
+    EXPECT_EQ(types.at("weights.layer1"), v1::BF16);
+  }
+}
+
+// The host rounds what rests there, so that half of it crosses the link; what comes for each use
+// comes as it rests.
+TEST(WeightTypesTest, TheLinkToTheDeviceCarriesRoundedWeights) {
+  for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+    const v1::Program program = CompileTiny({.family = "llama",
+                                             .precision = "bf16",
+                                             .data_parallel = 2,
+                                             .zero_stage = 1,
+                                             .sizes = {.hidden = 64},
+                                             .gradient = tier,
+                                             .optimizer = tier});
+    int rounded = 0, fetched = 0;
+    for (const v1::Instruction& instruction : SequenceOf(program, "train").instructions()) {
+      if (instruction.text() == "round layer0") {
+        EXPECT_EQ(program.streams(instruction.stream()).kind(), v1::HOST_COMPUTE);
+        ++rounded;
+      }
+      if (instruction.text() == "fetch layer0") {
+        EXPECT_EQ(instruction.operands(0).dtype(), v1::BF16);
+        ++fetched;
+      }
+    }
+    EXPECT_GT(rounded, 0);
+    EXPECT_EQ(fetched, rounded);
+  }
+  const auto types = Types(CompileTiny({.family = "llama",
+                                        .precision = "bf16",
+                                        .data_parallel = 2,
+                                        .zero_stage = 3,
+                                        .sizes = {.hidden = 64},
+                                        .parameter = v1::HOST,
+                                        .gradient = v1::HOST,
+                                        .optimizer = v1::HOST}));
+  EXPECT_EQ(types.at("mb0.gathered.layer0"), v1::F32);
+}
+
+// A parameter's bytes, of all that lasts: those of docs/layouts.md.
+TEST(WeightTypesTest, BytesThatLastAreThoseOfTheFormulas) {
+  for (const uint32_t ranks : {2, 4}) {
+    for (const uint32_t zero : {1, 2, 3}) {
+      const v1::Program program = CompileTiny({.family = "llama",
+                                               .precision = "bf16",
+                                               .data_parallel = ranks,
+                                               .zero_stage = zero,
+                                               .sizes = {.hidden = 64, .intermediate = 64}});
+      std::map<std::string, int64_t> bytes;  // of the first layer's matrices
+      for (const v1::Buffer& buffer : program.buffers()) {
+        if (buffer.lifetime() != v1::PERSISTENT || !buffer.name().ends_with(".layer0")) continue;
+        bytes[buffer.name().substr(0, buffer.name().find('.'))] = buffer.bytes();
+      }
+      const int64_t elements = 64 * 128 + 64 * 64 + 64 * 128 + 64 * 64;
+      std::map<std::string, int64_t> expected = {{"master", 4 * elements / ranks},
+                                                 {"adam_m", 4 * elements / ranks},
+                                                 {"adam_v", 4 * elements / ranks}};
+      if (zero == 3) {
+        expected["rounded"] = 2 * elements / ranks;
+      } else {
+        expected["weights"] = 2 * elements;
+      }
+      EXPECT_EQ(bytes, expected) << "zero " << zero << ", " << ranks << " ranks";
+    }
+  }
+}
+
 // What a program gathers, by the name of the unit.
 class GatheredTest : public testing::Test {
  protected:
