@@ -17,6 +17,7 @@
 #include "client/waiting.h"
 #include "proto/v1/drain.grpc.pb.h"
 #include "proto/v1/evaluation.grpc.pb.h"
+#include "proto/v1/hold.grpc.pb.h"
 #include "proto/v1/job.grpc.pb.h"
 
 namespace terrace {
@@ -60,21 +61,21 @@ class GrpcConnection final : public Connection {
       : address_(std::move(address)),
         dialed_(dialed),
         drains_(v1::DrainService::NewStub(channel)),
+        holds_(v1::HoldService::NewStub(channel)),
         stub_(v1::JobService::NewStub(channel)),
         evaluations_(v1::EvaluationService::NewStub(std::move(channel))) {}
 
-  absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request) override {
-    v1::SubmitResponse response;
+  absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request, bool hold) override {
     const Waiting waiting("planning");
-    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Submit, request, &response, kPlanTimeout));
-    return response.job();
+    if (!hold) return JobOf(&v1::JobService::Stub::Submit, request, kPlanTimeout);
+    v1::SubmitHeldRequest held;
+    *held.mutable_submission() = request;
+    return JobOf(&v1::HoldService::Stub::SubmitHeld, held, kPlanTimeout);
   }
   absl::StatusOr<v1::Job> Get(const std::string& id) override {
     v1::GetJobRequest request;
     request.set_id(id);
-    v1::GetJobResponse response;
-    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Get, request, &response));
-    return response.job();
+    return JobOf(&v1::JobService::Stub::Get, request);
   }
   absl::StatusOr<v1::ListJobsResponse> List(bool all) override {
     v1::ListJobsRequest request;
@@ -87,24 +88,18 @@ class GrpcConnection final : public Connection {
     v1::CancelJobRequest request;
     request.set_id(id);
     request.set_force(force);
-    v1::CancelJobResponse response;
-    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Cancel, request, &response));
-    return response.job();
+    return JobOf(&v1::JobService::Stub::Cancel, request);
   }
   absl::StatusOr<v1::Job> Pause(const std::string& id, bool force) override {
     v1::PauseJobRequest request;
     request.set_id(id);
     request.set_force(force);
-    v1::PauseJobResponse response;
-    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Pause, request, &response));
-    return response.job();
+    return JobOf(&v1::JobService::Stub::Pause, request);
   }
   absl::StatusOr<v1::Job> Resume(const std::string& id) override {
     v1::ResumeJobRequest request;
     request.set_id(id);
-    v1::ResumeJobResponse response;
-    RETURN_IF_ERROR(Call(&v1::JobService::Stub::Resume, request, &response));
-    return response.job();
+    return JobOf(&v1::JobService::Stub::Resume, request);
   }
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) override {
     v1::ExplainResponse response;
@@ -191,9 +186,22 @@ class GrpcConnection final : public Connection {
   auto StubOf(grpc::Status (Service::*)(Arguments...)) const {
     if constexpr (std::is_same_v<Service, v1::DrainService::Stub>) {
       return drains_.get();
+    } else if constexpr (std::is_same_v<Service, v1::HoldService::Stub>) {
+      return holds_.get();
     } else {
       return stub_.get();
     }
+  }
+
+  // Of calls that are answered with one job.
+  template <typename Service, typename Request, typename Response>
+  absl::StatusOr<v1::Job> JobOf(grpc::Status (Service::*method)(grpc::ClientContext*,
+                                                                const Request&, Response*),
+                                const Request& request,
+                                std::chrono::seconds timeout = kAnswerTimeout) {
+    Response response;
+    RETURN_IF_ERROR(Call(method, request, &response, timeout));
+    return std::move(*response.mutable_job());
   }
 
   template <typename Method, typename Request, typename Response>
@@ -234,6 +242,7 @@ class GrpcConnection final : public Connection {
   const std::string address_;
   const Dialed dialed_;
   const std::unique_ptr<v1::DrainService::Stub> drains_;
+  const std::unique_ptr<v1::HoldService::Stub> holds_;
   const std::unique_ptr<v1::JobService::Stub> stub_;
   const std::unique_ptr<v1::EvaluationService::Stub> evaluations_;
 };

@@ -28,7 +28,8 @@ class Connection {
 
   // Of all calls: UNAVAILABLE, with the address and what to do, when nobody answers;
   // FAILED_PRECONDITION when the coordinator is too old to know the call.
-  virtual absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request) = 0;
+  // A job that is held is PAUSED until it is resumed.
+  virtual absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request, bool hold = false) = 0;
   virtual absl::StatusOr<v1::Job> Get(const std::string& id) = 0;
   virtual absl::StatusOr<v1::ListJobsResponse> List(bool all) = 0;
   virtual absl::StatusOr<v1::Job> Cancel(const std::string& id, bool force) = 0;

@@ -231,6 +231,8 @@ class CommandLine {
     CLI::App* submit = app_.add_subcommand("submit", "Hand a job to the coordinator");
     submit->add_option("spec", submit_.spec_path, "Job spec (YAML)")->required();
     submit->add_flag("--watch", submit_.watch, "Then watch it");
+    submit->add_flag("--hold", submit_.hold,
+                     "Paused from the beginning: it runs once it is resumed");
     On(submit, [this] { return SubmitCommand(global_, submit_); });
 
     CLI::App* list = app_.add_subcommand("ls", "List jobs");
@@ -271,27 +273,34 @@ class CommandLine {
                       "File to write, for ui.perfetto.dev; default: standard output");
     On(trace, [this] { return TraceCommand(global_, trace_); });
 
-    CLI::App* cancel = app_.add_subcommand("cancel", "Stop a job after a checkpoint");
-    cancel->add_option("job", cancel_.job, "Job id")->required();
-    cancel->add_flag("--force", cancel_.force, "At once, without a checkpoint");
-    On(cancel, [this] { return CancelCommand(global_, cancel_); });
-
-    AddPause();
+    AddChanges();
     On(app_.add_subcommand("nodes", "List workers"), [this] { return NodesCommand(global_); });
     AddDrain();
   }
 
-  void AddPause() {
-    CLI::App* pause = app_.add_subcommand(
-        "pause", "Stop a job after a checkpoint and free its devices, or hold it in the queue");
-    pause->add_option("job", pause_.job, "Job id")->required();
-    pause->add_flag("--force", pause_.force, "At once: it goes on from its last checkpoint");
-    pause->add_flag("--wait", pause_.wait, "Until it is paused");
+  static CLI::App* AddJobs(CLI::App* command, std::vector<std::string>& jobs) {
+    command->add_option("jobs", jobs, "Job ids")->required();
+    return command;
+  }
+
+  void AddChanges() {
+    CLI::App* cancel =
+        AddJobs(app_.add_subcommand("cancel", "Stop jobs after a checkpoint"), cancel_.jobs);
+    cancel->add_flag("--force", cancel_.force, "At once, without a checkpoint");
+    On(cancel, [this] { return CancelCommand(global_, cancel_); });
+
+    CLI::App* pause =
+        AddJobs(app_.add_subcommand("pause",
+                                    "Stop jobs after a checkpoint and free their devices, or hold "
+                                    "them in the queue"),
+                pause_.jobs);
+    pause->add_flag("--force", pause_.force, "At once: they go on from their last checkpoint");
+    pause->add_flag("--wait", pause_.wait, "Until they are paused");
     On(pause, [this] { return PauseCommand(global_, pause_); });
 
-    CLI::App* resume = app_.add_subcommand("resume", "Let a paused job go on where it was");
-    resume->add_option("job", job_.job, "Job id")->required();
-    On(resume, [this] { return ResumeCommand(global_, job_); });
+    CLI::App* resume = AddJobs(
+        app_.add_subcommand("resume", "Let paused jobs go on where they were"), resume_.jobs);
+    On(resume, [this] { return ResumeCommand(global_, resume_); });
   }
 
   void AddDrain() {
@@ -391,6 +400,7 @@ class CommandLine {
   TraceOptions trace_;
   CancelOptions cancel_;
   PauseOptions pause_;
+  ResumeOptions resume_;
   DrainOptions drain_;
   bool enable_ = false;  // what drain does anyway
   GenerateOptions generate_;

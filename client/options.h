@@ -43,13 +43,16 @@ struct MemoryOptions {
   std::string by;  // "layer", or empty
 };
 struct CancelOptions {
-  std::string job;
+  std::vector<std::string> jobs;
   bool force = false;
 };
 struct PauseOptions {
-  std::string job;
+  std::vector<std::string> jobs;
   bool force = false;
-  bool wait = false;  // until it is paused
+  bool wait = false;  // until each is paused
+};
+struct ResumeOptions {
+  std::vector<std::string> jobs;
 };
 struct DrainOptions {
   std::string node;  // empty: those that are drained are listed
@@ -79,6 +82,7 @@ struct ListOptions {
 struct SubmitOptions {
   std::string spec_path;
   bool watch = false;
+  bool hold = false;  // PAUSED until it is resumed
 };
 struct PlanOptions {
   std::string spec_path;

@@ -18,7 +18,7 @@ int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
 int TraceCommand(const GlobalOptions& global, const TraceOptions& options);
 int CancelCommand(const GlobalOptions& global, const CancelOptions& options);
 int PauseCommand(const GlobalOptions& global, const PauseOptions& options);
-int ResumeCommand(const GlobalOptions& global, const JobOptions& options);
+int ResumeCommand(const GlobalOptions& global, const ResumeOptions& options);
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 int EvaluateCommand(const GlobalOptions& global, const EvaluateOptions& options);
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options);

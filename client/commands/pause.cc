@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdio>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/commands/change_jobs.h"
 #include "client/commands/commands.h"
-#include "client/connection.h"
 #include "client/print.h"
 #include "client/waiting.h"
 
@@ -52,39 +54,38 @@ void Tell(const v1::Job& job) {
 }  // namespace
 
 int PauseCommand(const GlobalOptions& global, const PauseOptions& options) {
-  const auto connection = Connection::Open(global);
-  if (!connection.ok()) return Fail(global, connection.status());
-  auto job = (*connection)->Pause(options.job, options.force);
-  if (job.ok() && options.wait) job = AwaitPaused(**connection, *std::move(job));
-  if (!job.ok()) return Fail(global, job.status());
-  if (global.json()) {
-    PrintJson(*job);
-  } else {
-    Tell(*job);
-  }
-  return HasEnded(job->state()) ? ExitCodeOfJob(*job) : 0;
+  JobChange change;
+  change.ask = [&](Connection& connection, const std::string& job) {
+    return connection.Pause(job, options.force);
+  };
+  if (options.wait) change.await = AwaitPaused;
+  change.tell = Tell;
+  change.exit_code = [](const v1::Job& job) {
+    return HasEnded(job.state()) ? ExitCodeOfJob(job) : 0;
+  };
+  return ChangeJobs(global, options.jobs, change);
 }
 
-int ResumeCommand(const GlobalOptions& global, const JobOptions& options) {
-  const auto connection = Connection::Open(global);
-  if (!connection.ok()) return Fail(global, connection.status());
-  const auto before = (*connection)->Get(options.job);
-  if (!before.ok()) return Fail(global, before.status());
-  const auto job = (*connection)->Resume(options.job);
-  if (!job.ok()) return Fail(global, job.status());
-  const bool was_paused = before->state() == v1::PAUSED || before->pause_requested();
-  const std::string state(StateName(job->state()));
-  if (global.json()) {
-    PrintJson(*job);
-  } else if (!was_paused) {
-    std::printf("%s was not paused: it is %s\n", job->id().c_str(), state.c_str());
-  } else if (job->resume_requested()) {
-    std::printf("%s starts again once it has stopped for its pause\n", job->id().c_str());
-  } else {
-    std::printf("%s is resumed and %s; watch it with: terrace watch %s\n", job->id().c_str(),
-                state.c_str(), job->id().c_str());
-  }
-  return 0;
+int ResumeCommand(const GlobalOptions& global, const ResumeOptions& options) {
+  std::set<std::string> not_paused;
+  JobChange change;
+  change.ask = [&](Connection& connection, const std::string& id) -> absl::StatusOr<v1::Job> {
+    ASSIGN_OR_RETURN(const v1::Job before, connection.Get(id));
+    if (before.state() != v1::PAUSED && !before.pause_requested()) not_paused.insert(id);
+    return connection.Resume(id);
+  };
+  change.tell = [&](const v1::Job& job) {
+    const char* id = job.id().c_str();
+    const std::string state(StateName(job.state()));
+    if (not_paused.contains(job.id())) {
+      std::printf("%s was not paused: it is %s\n", id, state.c_str());
+    } else if (job.resume_requested()) {
+      std::printf("%s starts again once it has stopped for its pause\n", id);
+    } else {
+      std::printf("%s is resumed and %s; watch it with: terrace watch %s\n", id, state.c_str(), id);
+    }
+  };
+  return ChangeJobs(global, options.jobs, change);
 }
 
 }  // namespace terrace

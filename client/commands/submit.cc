@@ -13,7 +13,7 @@ int SubmitCommand(const GlobalOptions& global, const SubmitOptions& options) {
   if (!request.ok()) return Fail(global, request.status());
   const auto connection = Connection::Open(global);
   if (!connection.ok()) return Fail(global, connection.status());
-  const auto job = (*connection)->Submit(*request);
+  const auto job = (*connection)->Submit(*request, options.hold);
   if (!job.ok()) return Fail(global, job.status());
   if (options.watch) return WatchCommand(global, {job->id()});
   if (global.json()) {

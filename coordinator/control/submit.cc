@@ -116,21 +116,23 @@ Budget BudgetOfSpec(const v1::JobSpec& spec) {
   return budget;
 }
 
-void Submit(Control& control, const v1::SubmitRequest& request, std::function<bool()> abandoned,
-            std::function<void(absl::StatusOr<v1::Job>)> done) {
+void Submit(Control& control, const v1::SubmitRequest& request, Admission admission,
+            std::function<bool()> abandoned, std::function<void(absl::StatusOr<v1::Job>)> done) {
   auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));
   pipeline->to_train = !request.dry_run();
-  pipeline->done = [pipe = pipeline.get(), &control, dry_run = request.dry_run(),
+  pipeline->done = [pipe = pipeline.get(), &control, admission, dry_run = request.dry_run(),
                     done = std::move(done)](Answer planned) {
     if (!planned.ok()) return done(planned.status());
     if (dry_run) return done(DryJob(pipe->spec, planned->plan()));
     if (pipe->placeable) {
-      return done(control.reconciler().Submit(pipe->spec, PlannedOf(std::move(planned))));
+      return done(
+          control.reconciler().Submit(pipe->spec, PlannedOf(std::move(planned)), admission));
     }
     const absl::Status waits = control.reconciler().BudgetNow(pipe->spec).status();
     done(control.reconciler().Submit(
         pipe->spec,
-        waits.ok() ? absl::NotFoundError("a matching worker has just registered") : waits));
+        waits.ok() ? absl::NotFoundError("a matching worker has just registered") : waits,
+        admission));
   };
   pipeline->Start(request.yaml(), request.base_directory());
 }

@@ -15,9 +15,9 @@ namespace terrace {
 // `abandoned` is asked, from any thread, whether anybody waits for the answer until `done` is
 // called, which is once, on the loop. INVALID_ARGUMENT: the spec is wrong. RESOURCE_EXHAUSTED: it
 // does not fit. With dry_run the job has a plan and is not stored. When no registered worker could
-// hold the job it is checked against what the spec asks for, and queued without a plan.
-void Submit(Control& control, const v1::SubmitRequest& request, std::function<bool()> abandoned,
-            std::function<void(absl::StatusOr<v1::Job>)> done);
+// hold the job it is checked against what the spec asks for, and admitted without a plan.
+void Submit(Control& control, const v1::SubmitRequest& request, Admission admission,
+            std::function<bool()> abandoned, std::function<void(absl::StatusOr<v1::Job>)> done);
 
 // The listing of a stored job's programs, or of what a YAML would compile to.
 void Explain(Control& control, const v1::ExplainRequest& request, std::function<bool()> abandoned,

@@ -81,6 +81,9 @@ class ControlPorts {
   virtual void EventsStored(std::string_view job) = 0;
 };
 
+// Where a job begins: in the queue, or PAUSED, until it is resumed.
+enum class Admission { kQueued, kHeld };
+
 class Reconciler {
  public:
   struct Timing {
@@ -102,9 +105,9 @@ class Reconciler {
 
   // ---- clients ----
   // Stores the job as QUEUED: with its programs when `planned`, else for want of a worker, with
-  // that sentence.
-  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec,
-                                 const absl::StatusOr<PlannedJob>& planned);
+  // that sentence. A held one is PAUSED at once.
+  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const absl::StatusOr<PlannedJob>& planned,
+                                 Admission admission = Admission::kQueued);
   absl::StatusOr<v1::Job> Cancel(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Pause(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Resume(std::string_view id);

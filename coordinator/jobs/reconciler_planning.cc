@@ -50,7 +50,8 @@ absl::Status Reconciler::CheckDirectoryIsFree(const std::string& directory) cons
 }
 
 absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
-                                           const absl::StatusOr<PlannedJob>& planned) {
+                                           const absl::StatusOr<PlannedJob>& planned,
+                                           Admission admission) {
   if (jobs_.size() >= kActiveJobsMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         kActiveJobsMax, " jobs have not ended yet, the most this coordinator holds: try later"));
@@ -62,12 +63,16 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
                                 : JobInput(MustWait{v1::REASON_NO_MATCHING_WORKER,
                                                     std::string(planned.status().message())});
   ASSIGN_OR_RETURN(Transition transition, Apply(entry.job, input, clock_.UnixMillis()));
+  if (admission == Admission::kHeld) {  // in the same write: it is never placed in between
+    const v1::Job queued = std::move(transition.job);
+    ASSIGN_OR_RETURN(transition, Apply(queued, PauseAsked{}, clock_.UnixMillis()));
+  }
   RETURN_IF_ERROR(Write(entry, std::move(transition.job),
                         planned.ok() ? planned->programs : std::vector<StoredProgram>()));
   ++last_number_;
-  ++stats_.jobs[v1::QUEUED];
+  ++stats_.jobs[entry.job.state()];
+  log::Info("accepted job ", id, admission == Admission::kHeld ? ", held" : "");
   jobs_[id] = std::move(entry);
-  log::Info("accepted job ", id);
   ports_.EventsStored(id);
   Pass();
   return Get(id);

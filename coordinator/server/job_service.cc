@@ -8,6 +8,7 @@
 #include "coordinator/server/rpc.h"
 #include "coordinator/server/stream_writer.h"
 #include "coordinator/server/unary_calls.h"
+#include "proto/v1/hold.grpc.pb.h"
 #include "proto/v1/job.grpc.pb.h"
 
 namespace terrace {
@@ -124,6 +125,30 @@ class LogStream final : public StreamWriter<v1::LogsChunk> {
   absl::Status end_;
 };
 
+// What a submission needs beside its request.
+struct Submission {
+  Control& control;
+  const UnaryCalls& calls;
+  std::string_view method;
+  Admission admission;
+};
+
+template <typename Response>
+grpc::ServerUnaryReactor* PlanAndSubmit(const Submission& submission,
+                                        grpc::CallbackServerContext* context,
+                                        const v1::SubmitRequest& request, Response* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();  // may be asked for once only
+  auto finish = submission.calls.Finisher(submission.method, reactor);
+  Submit(
+      submission.control, request, submission.admission,
+      [context] { return context->IsCancelled(); },
+      [response, finish](absl::StatusOr<v1::Job> job) {
+        if (job.ok()) *response->mutable_job() = *std::move(job);
+        finish(job.status());
+      });
+  return reactor;
+}
+
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
   JobServiceImpl(Control& control, RpcObserver observe)
@@ -132,25 +157,15 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const v1::SubmitRequest* request,
                                    v1::SubmitResponse* response) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();  // may be asked for once only
-    auto finish = calls_.Finisher("Submit", reactor);
-    terrace::Submit(
-        control_, *request, [context] { return context->IsCancelled(); },
-        [response, finish](absl::StatusOr<v1::Job> job) {
-          if (job.ok()) *response->mutable_job() = *std::move(job);
-          finish(job.status());
-        });
-    return reactor;
+    return PlanAndSubmit({control_, calls_, "Submit", Admission::kQueued}, context, *request,
+                         response);
   }
 
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
                                 const v1::GetJobRequest* request,
                                 v1::GetJobResponse* response) override {
-    return calls_.OnLoop("Get", context, [this, request, response] {
-      auto job = control_.reconciler().Get(request->id());
-      if (job.ok()) *response->mutable_job() = *std::move(job);
-      return job.status();
-    });
+    return AnswerWithJob("Get", context, response,
+                         [this, request] { return control_.reconciler().Get(request->id()); });
   }
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
@@ -167,31 +182,24 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const v1::CancelJobRequest* request,
                                    v1::CancelJobResponse* response) override {
-    return calls_.OnLoop("Cancel", context, [this, request, response] {
-      auto job = control_.reconciler().Cancel(request->id(), request->force());
-      if (job.ok()) *response->mutable_job() = *std::move(job);
-      return job.status();
+    return AnswerWithJob("Cancel", context, response, [this, request] {
+      return control_.reconciler().Cancel(request->id(), request->force());
     });
   }
 
   grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
                                   const v1::PauseJobRequest* request,
                                   v1::PauseJobResponse* response) override {
-    return calls_.OnLoop("Pause", context, [this, request, response] {
-      auto job = control_.reconciler().Pause(request->id(), request->force());
-      if (job.ok()) *response->mutable_job() = *std::move(job);
-      return job.status();
+    return AnswerWithJob("Pause", context, response, [this, request] {
+      return control_.reconciler().Pause(request->id(), request->force());
     });
   }
 
   grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
                                    const v1::ResumeJobRequest* request,
                                    v1::ResumeJobResponse* response) override {
-    return calls_.OnLoop("Resume", context, [this, request, response] {
-      auto job = control_.reconciler().Resume(request->id());
-      if (job.ok()) *response->mutable_job() = *std::move(job);
-      return job.status();
-    });
+    return AnswerWithJob("Resume", context, response,
+                         [this, request] { return control_.reconciler().Resume(request->id()); });
   }
 
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
@@ -238,16 +246,47 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   }
 
  private:
+  // `job` is asked on the loop: one job, as it is after what the call did to it.
+  template <typename Response>
+  grpc::ServerUnaryReactor* AnswerWithJob(std::string_view method,
+                                          grpc::CallbackServerContext* context, Response* response,
+                                          std::function<absl::StatusOr<v1::Job>()> job) const {
+    return calls_.OnLoop(method, context, [response, job = std::move(job)] {
+      auto now = job();
+      if (now.ok()) *response->mutable_job() = *std::move(now);
+      return now.status();
+    });
+  }
+
+  Control& control_;
+  const UnaryCalls calls_;
+};
+
+class HoldServiceImpl final : public v1::HoldService::CallbackService {
+ public:
+  HoldServiceImpl(Control& control, RpcObserver observe)
+      : control_(control), calls_(control.loop(), std::move(observe)) {}
+
+  grpc::ServerUnaryReactor* SubmitHeld(grpc::CallbackServerContext* context,
+                                       const v1::SubmitHeldRequest* request,
+                                       v1::SubmitHeldResponse* response) override {
+    return PlanAndSubmit({control_, calls_, "SubmitHeld", Admission::kHeld}, context,
+                         request->submission(), response);
+  }
+
+ private:
   Control& control_;
   const UnaryCalls calls_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeJobService(
-    Control& control,
-    std::function<void(std::string_view method, std::string_view code, double seconds)> observe) {
+std::unique_ptr<grpc::Service> MakeJobService(Control& control, RpcObserver observe) {
   return std::make_unique<JobServiceImpl>(control, std::move(observe));
+}
+
+std::unique_ptr<grpc::Service> MakeHoldService(Control& control, RpcObserver observe) {
+  return std::make_unique<HoldServiceImpl>(control, std::move(observe));
 }
 
 }  // namespace terrace

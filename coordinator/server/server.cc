@@ -136,14 +136,14 @@ absl::Status Serve(const ServeOptions& options) {
     metrics.ObserveRpc(method, code, seconds);
   };
   const auto jobs = MakeJobService(control, observe);
+  const auto held = MakeHoldService(control, observe);
   const auto drains = MakeDrainService(control, observe);
   const auto workers = MakeWorkerService(control, absl::StrCat(clock.UnixMillis()));
   const auto evaluations = MakeEvaluationService(
       control, kEvaluationShare * static_cast<double>(options.plan_seconds));
   RETURN_IF_ERROR(control.Start());
-  ASSIGN_OR_RETURN(
-      Listening listening,
-      Listen(options, {jobs.get(), drains.get(), workers.get(), evaluations.get()}));
+  ASSIGN_OR_RETURN(Listening listening, Listen(options, {jobs.get(), held.get(), drains.get(),
+                                                         workers.get(), evaluations.get()}));
   std::unique_ptr<HttpServer> scrapes;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(scrapes, StartMetrics(options, metrics));

@@ -223,26 +223,25 @@ absl::Status WebApi::CheckOperator(const Call& call) const {
                                                   : "this is not the operator's token");
 }
 
-void WebApi::Change(const Call& call,
-                    absl::StatusOr<v1::Job> (Reconciler::*change)(std::string_view id,
-                                                                  bool force)) {
+void WebApi::Change(const Call& call, std::function<absl::StatusOr<v1::Job>(bool force)> change) {
   if (const absl::Status status = CheckOperator(call); !status.ok())
     return call.reply(ErrorResponse(status));
   const auto force = Number(call.request, "force", 0, 0, 1);
   if (!force.ok()) return call.reply(ErrorResponse(force.status()));
-  const auto job = (control_.reconciler().*change)(call.job, *force == 1);
+  const auto job = change(*force == 1);
   call.reply(job.ok() ? MessageResponse(*job) : ErrorResponse(job.status()));
 }
 
-void WebApi::Cancel(const Call& call) { Change(call, &Reconciler::Cancel); }
+void WebApi::Cancel(const Call& call) {
+  Change(call, [&](bool force) { return control_.reconciler().Cancel(call.job, force); });
+}
 
-void WebApi::Pause(const Call& call) { Change(call, &Reconciler::Pause); }
+void WebApi::Pause(const Call& call) {
+  Change(call, [&](bool force) { return control_.reconciler().Pause(call.job, force); });
+}
 
 void WebApi::Resume(const Call& call) {
-  if (const absl::Status status = CheckOperator(call); !status.ok())
-    return call.reply(ErrorResponse(status));
-  const auto job = control_.reconciler().Resume(call.job);
-  call.reply(job.ok() ? MessageResponse(*job) : ErrorResponse(job.status()));
+  Change(call, [&](bool) { return control_.reconciler().Resume(call.job); });
 }
 
 }  // namespace terrace

@@ -20,6 +20,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,8 +61,7 @@ class WebApi {
   // OK: the call may change something.
   absl::Status CheckOperator(const Call& call) const;
   // What an operator asks for a job, with force=0 or 1.
-  void Change(const Call& call,
-              absl::StatusOr<v1::Job> (Reconciler::*change)(std::string_view id, bool force));
+  void Change(const Call& call, std::function<absl::StatusOr<v1::Job>(bool force)> change);
   // Runs on the control loop; answered with 503 once that has stopped.
   void OnLoop(Call call, void (WebApi::*work)(const Call&));
 

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that are paused and resumed: they stop after a checkpoint, free their devices, outlive coordinator and workers, and end with the
 losses of a job that was never paused."""
+import json
+import re
 import signal
 import time
 import unittest
 
 from service import ServiceTest, samples_of
-from support import CANCELLED, INVALID_INPUT, OK
+from support import CANCELLED, INVALID_INPUT, NOT_FOUND, OK
 
 ENDLESS = {"train.steps": 1_000_000}
 STEPS = 1200
@@ -103,6 +105,44 @@ class PauseTest(ServiceTest):
         self.assertIn(resumed["state"], ("QUEUED", "STARTING"))
         self.assertGreater(int(resumed["resumed_unix_ms"]), int(resumed["submitted_unix_ms"]))
         self.cli("watch", held, code=OK)
+
+    def test_jobs_that_are_submitted_held_and_changed_several_at_a_time(self):
+        self.start_service(1)
+        held = self.cli("submit", self.job({"train.steps": 10}), "--hold")
+        first = re.search(r"^submitted (\S+)$", held.out, re.M).group(1)
+        self.assertIn(f"PAUSED: takes its place in the queue when it is resumed: terrace resume {first}\n", held.out)
+        second = self.cli("submit", self.job({"train.steps": 10}), "--hold", "-o", "json").json()["id"]
+        free = self.submit(self.job({"train.steps": 10}))
+        self.cli("watch", free, code=OK)
+        for job in (first, second):
+            status = self.status(job)
+            self.assertEqual((status["state"], status["epoch"]), ("PAUSED", "0"), "a free worker does not move it")
+        with self.subTest("one of them is unknown: the others are resumed, and the exit code tells it"):
+            resumed = self.cli("resume", first, "absent-9", second, first, code=NOT_FOUND)
+            lines = resumed.out.splitlines()
+            self.assertEqual([line.split()[0] for line in lines], [first, second], "each once")
+            self.assertIn("no job absent-9", resumed.err)
+        for job in (first, second):
+            self.cli("watch", job, code=OK)
+        with self.subTest("refused by the spec, it is not held either"):
+            before = self.cli("ls", "--all", "-o", "json").json()
+            self.refused(self.cli("submit", self.job({"train.steps": 0}), "--hold", code=INVALID_INPUT), "train.steps")
+            self.assertEqual(self.cli("ls", "--all", "-o", "json").json(), before)
+
+        running, waiting, last = (self.submit(self.job(ENDLESS)) for _ in range(3))
+        self.wait_for_steps(running, 10)
+        paused = self.cli("pause", "--wait", waiting, running)
+        self.assertEqual(sorted(line.split(" is paused")[0] for line in paused.out.splitlines()), sorted([running, waiting]))
+        self.wait_for_steps(last, 10)
+        cancelled = self.cli("cancel", running, waiting, last, "-o", "json").out
+        decoder, states, at = json.JSONDecoder(), {}, 0
+        while at < len(cancelled.rstrip()):
+            job, at = decoder.raw_decode(cancelled, at + len(cancelled[at:]) - len(cancelled[at:].lstrip()))
+            states[job["id"]] = job["state"]
+        self.assertEqual(states, {running: "CANCELLED", waiting: "CANCELLED", last: "RUNNING"})
+        self.cli("watch", last, code=CANCELLED)
+        again = self.cli("cancel", running, last, code=INVALID_INPUT)
+        self.assertEqual(again.err.count("it has ended already"), 2)
 
     def test_a_pause_that_is_forced_repeats_steps_and_ends_alike(self):
         self.start_service(1)

@@ -67,6 +67,44 @@ TEST_F(ReconcilerPauseTest, APausedJobFreesItsDevicesForTheNextAndTakesItsTurnWh
   EXPECT_EQ(JobNow(last).state(), v1::QUEUED);
 }
 
+TEST_F(ReconcilerPauseTest, AHeldJobIsNeverPlacedUntilItIsResumed) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const v1::JobSpec spec = Spec("a");
+  const auto held =
+      reconciler_->Submit(spec, PrepareFake(spec, *reconciler_->BudgetNow(spec)), Admission::kHeld);
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_EQ(held->state(), v1::PAUSED);
+  EXPECT_EQ(held->reason(), v1::REASON_PAUSED_BY_USER);
+  EXPECT_THAT(held->message(), HasSubstr("takes its place in the queue when it is resumed"));
+  EXPECT_EQ(held->paused_unix_ms(), held->submitted_unix_ms());
+  EXPECT_EQ(reconciler_->Stats().jobs[v1::PAUSED], 1);
+  EXPECT_EQ(reconciler_->Stats().jobs[v1::QUEUED], 0);
+  const auto events = store_.Events(held->id(), 0, 10);
+  ASSERT_TRUE(events.ok());
+  EXPECT_EQ(events->size(), 1u) << "it was never in the queue";
+  RestartCoordinator();
+  Pass(60'000);
+  EXPECT_EQ(JobNow(held->id()).state(), v1::PAUSED);
+  EXPECT_TRUE(w0.ranks.empty());
+  EXPECT_EQ(JobNow(Submit(Spec("b"))).state(), v1::STARTING) << "the worker is free for others";
+  ASSERT_TRUE(Resume(held->id()).ok());
+  EXPECT_EQ(JobNow(held->id()).reason(), v1::REASON_WAITING_FOR_DEVICES);
+}
+
+TEST_F(ReconcilerPauseTest, AJobThatIsHeldBeforeAnyWorkerIsPlannedWhenItIsResumed) {
+  const v1::JobSpec spec = Spec("a");
+  const auto held =
+      reconciler_->Submit(spec, reconciler_->BudgetNow(spec).status(), Admission::kHeld);
+  ASSERT_TRUE(held.ok()) << held.status();
+  AddWorker("w0", 1);
+  Pass(60'000);
+  EXPECT_EQ(JobNow(held->id()).state(), v1::PAUSED);
+  EXPECT_FALSE(JobNow(held->id()).has_plan());
+  ASSERT_TRUE(Resume(held->id()).ok());
+  Settle();
+  EXPECT_EQ(JobNow(held->id()).state(), v1::STARTING);
+}
+
 TEST_F(ReconcilerPauseTest, APauseOutlivesTheCoordinatorAndTheWorker) {
   AddWorker("w0", 1);
   const std::string job = RunningJob(Spec("a"));
