@@ -120,6 +120,19 @@ class NamesTest(unittest.TestCase):
             elif name := next((name for name in NAME.findall(target["expr"]) if name in self.table), None):
                 self.assertLessEqual(wanted, {*self.table[name]["labels"], "instance"}, where)
 
+    def test_legends_tell_series_of_several_jobs_and_ranks_apart(self):
+        for where, _, target in queries():
+            expression = target["expr"]
+            by = re.findall(r"\bby \(([^)]*)\)", expression)
+            name = next((name for name in NAME.findall(expression) if name in self.table), None)
+            if by:
+                kept = set(by[0].replace(" ", "").split(",")) - {"le"}
+            elif re.match(r"(sum|max|min|avg|count)\(", expression) or name is None:
+                continue
+            else:
+                kept = set(self.table[name]["labels"]) - set(re.findall(r'(\w+)="', expression))
+            self.assertLessEqual(kept, set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])), f"{where}: {expression}")
+
     def test_each_panels_unit_is_that_of_its_metrics(self):
         for where, unit, target in queries():
             self.assertIn(unit, UNITS, where)
