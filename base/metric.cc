@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/utf8.h"
 
 namespace terrace {
 namespace {
@@ -20,7 +21,11 @@ const char* TypeName(MetricKind kind) {
   }
 }
 
+constexpr size_t kLabelBytesMax = 256;
+
 }  // namespace
+
+std::string LabelValue(std::string_view text) { return CleanLine(text, kLabelBytesMax); }
 
 std::string MetricTableMarkdown(absl::Span<const Metric> metrics) {
   std::string text = "| name | type | unit | labels | meaning |\n|---|---|---|---|---|\n";

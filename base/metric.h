@@ -8,6 +8,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "absl/types/span.h"
 
@@ -22,6 +23,10 @@ struct Metric {
   const char* labels;  // "job, rank"; empty: none
   const char* help;    // one sentence
 };
+
+// `text` as the value of a label, whoever named it: Prometheus refuses a whole scrape for one byte
+// that is not UTF-8.
+std::string LabelValue(std::string_view text);
 
 // Rows of a Markdown table, with its head.
 std::string MetricTableMarkdown(absl::Span<const Metric> metrics);

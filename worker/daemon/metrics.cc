@@ -30,6 +30,7 @@ MetricFamily FamilyOf(const Metric& metric) {
 void Add(MetricFamily& family, Labels labels, double value) {
   ClientMetric& metric = family.metric.emplace_back();
   metric.label = std::move(labels);
+  for (ClientMetric::Label& label : metric.label) label.value = LabelValue(label.value);
   (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/http/metrics_server.h"
+#include "base/utf8.h"
 #include "tests/support/http_client.h"
 #include "tests/support/metric_names.h"
 
@@ -80,6 +81,20 @@ TEST(WorkerMetricsTest, ShowsTheLayersThatNeedMost) {
   EXPECT_THAT(WorkerMetricsText(SnapshotOf(1)),
               HasSubstr("terrace_memory_layer_peak_bytes{job=\"a-1\",rank=\"0\",tier=\"device\","
                         "layer=\"layer 3\"} 4096\n"));
+}
+
+TEST(WorkerMetricsTest, NoNameFromOutsideSpoilsTheScrape) {
+  WorkerSnapshot snapshot = SnapshotOf(1);
+  snapshot.ranks[0].job = "caf\xe9\"} 1\nforged_total 1";
+  snapshot.ranks[0].hot_layers[0].layer = "layer \x1b[2J" + std::string(5000, 'x');
+  snapshot.use.joules = {{"package\xff", 2.5}};
+  const std::string text = WorkerMetricsText(snapshot);
+  EXPECT_EQ(FindInvalidUtf8(text), text.size());
+  EXPECT_THAT(text, HasSubstr(R"(domain="package\\xff")"));
+  EXPECT_THAT(text, HasSubstr(R"(job="caf\\xe9\"} 1\\nforged_total 1")"));
+  EXPECT_THAT(text, Not(HasSubstr("\nforged_total")));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(text, Not(HasSubstr(std::string(1000, 'x'))));
 }
 
 TEST(WorkerMetricsTest, WhatIsNotKnownHasNoSeries) {
