@@ -27,6 +27,10 @@ function load() {
 
 const wholeOnly = (value) => (value % 1 ? "" : value.toLocaleString("en-US"));
 
+// Of the numbers beside y in pixels: a digit takes 7, ticks and gaps the rest. As wide as 7 digits at least, so that charts that
+// stand below each other begin at one line as a rule.
+const widthFor = (u, labels) => 34 + 7 * Math.max(7, ...(labels || []).map((label) => String(label ?? "").length));
+
 // A colour of style.css, as it is in the present theme.
 export function colour(name, alpha = "") {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() + alpha;
@@ -105,7 +109,7 @@ export class Chart {
       axes: [{ ...axis, label: this.xLabel, labelSize: 18, size: 34,
         space: options.time ? 76 : 50,  // as wide as hh:mm:ss with a gap
         values: (u, splits) => (options.time ? clocks(splits) : splits.map(wholeOnly)) },
-      { ...axis, label: options.unit, labelSize: 18, size: 82, ...(options.incrs ? { incrs: options.incrs } : {}),
+      { ...axis, label: options.unit, labelSize: 18, size: widthFor, ...(options.incrs ? { incrs: options.incrs } : {}),
         values: (u, splits) => (this.log.checked ? splits.map((v) => (v === null ? "" : real(v))) :
           options.axis ? splits.map(options.axis) : ticks(splits)) }],
       series: [{ label: this.xLabel, value: (u, v) => (v === null ? "-" : x(v)) },

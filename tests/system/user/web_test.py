@@ -138,6 +138,9 @@ class BrowserTest(WebTest):
             self.assertEqual(page.run("return [...document.querySelectorAll('#jobs tbody th')].map(e => e.innerText)"),
                              [waiting, endless, short])
             self.assertIn("waiting for devices", page.text("#jobs"))
+            cut = page.run("for (const line of document.querySelectorAll('#jobs .under')) line.textContent = '1,234,567 words and 12 more';"
+                           "return ['scrollWidth', 'clientWidth'].map(name => document.querySelector('#jobs table').parentNode[name])")
+            self.assertEqual(cut[0], cut[1], "no column is cut at 1280 pixels, whatever stands in them")
             page.choose("#state", "ended")
             page.wait_for_text("#shown", "1 to 1 of 1")
             self.assertIn(short, page.text("#jobs"))
