@@ -70,6 +70,7 @@ LoopIndex::LoopIndex(const v1::Sequence& sequence)
       ++in_body_[k][instruction.stream()];
       ForEachOperand(instruction, [&](const v1::Operand& operand) {
         if (operand.slots() > 0) loop_of_slots_.emplace(operand.buffer(), k);
+        if (operand.offset_step() != 0) arrays_.emplace(operand.buffer(), operand.offset_step());
       });
     }
   }
@@ -118,6 +119,20 @@ int64_t LoopIndex::InBody(int loop, uint32_t stream) const {
   return found == in_body_[loop].end() ? 0 : found->second;
 }
 
+int64_t LoopIndex::ArrayStep(uint32_t buffer) const {
+  const auto found = arrays_.find(buffer);
+  return found == arrays_.end() ? 0 : found->second;
+}
+
+bool LoopIndex::IsAllRows(const v1::Operand& operand, int instruction) const {
+  return sequence_.instructions(instruction).micro_batch() < 0 && IsBehindALoop(instruction) &&
+         operand.access() != v1::ACCESS_UNSPECIFIED && ArrayStep(operand.buffer()) != 0;
+}
+
+int64_t LoopIndex::RowsOf(int64_t iterations) const {
+  return sequence_.loops_size() == 0 ? 0 : iterations * sequence_.loops(0).micro_batches();
+}
+
 int64_t TurnOf(const v1::Program& program) {
   int64_t turn = 1;
   for (const v1::Sequence& sequence : program.sequences()) {
@@ -159,71 +174,30 @@ class Writer {
         leave_out_(leave_out),
         index_(from),
         out_(*out),
-        to_(*out->program.add_sequences()),
-        streams_(program.streams_size()),
-        begin_(PlacesInStreams()) {
+        to_(*out->program.add_sequences()) {
     to_.set_name(from.name());
     to_.set_sequence_length(from.sequence_length());
-    out_.played.emplace_back();
-    for (const v1::Instruction& instruction : from.instructions()) {
-      ForEachOperand(instruction, [&](const v1::Operand& operand) {
-        if (operand.offset_step() != 0) arrays_.emplace(operand.buffer(), operand.offset_step());
-      });
-    }
   }
 
   void Run() {
-    for (int i = 0; i < from_.instructions_size();) {
-      const int loop = index_.LoopOf(i);
-      if (loop == kNoLoop) {
-        Add(i++, 0);
-        continue;
-      }
-      const auto count = static_cast<int>(from_.loops(loop).count());
-      for (int64_t iteration = 0; iteration < Trips(loop); ++iteration) {
-        for (int k = 0; k < count; ++k) Add(i + k, iteration);
-      }
-      i += count;
-    }
+    PlayOrder order = OrderOf(from_, index_, program_.streams_size(), leave_out_);
+    to_.mutable_instructions()->Reserve(static_cast<int>(order.played.size()));
+    for (size_t place = 0; place < order.played.size(); ++place)
+      Add(order.played[place], order.WaitsOf(static_cast<int>(place)));
+    out_.played.push_back(std::move(order.played));
     ShortenArrays();
   }
 
  private:
-  int64_t Trips(int loop) const { return int64_t{from_.loops(loop).trips()} - leave_out_; }
-
-  void Add(int id, int64_t iteration) {
+  void Add(PlayedInstruction played, std::span<const uint32_t> waits) {
+    const auto [id, iteration] = played;
     v1::Instruction* instruction = to_.add_instructions();
     *instruction = from_.instructions(id);
     instruction->set_id(to_.instructions_size() - 1);
     instruction->set_micro_batch(MicroBatch(id, iteration));
-    ForEachMutableOperand(instruction,
-                          [&](v1::Operand* operand) { Resolve(id, iteration, operand); });
-    instruction->clear_waits();
+    ForEachMutableOperand(instruction, [&](v1::Operand* operand) { Resolve(played, operand); });
     instruction->clear_back_waits();
-    std::set<uint32_t> waits;
-    for (const uint32_t wait : from_.instructions(id).waits())
-      AddWait(id, iteration, static_cast<int>(wait), 0, &waits);
-    for (const v1::BackWait& wait : from_.instructions(id).back_waits())
-      AddWait(id, iteration, static_cast<int>(wait.instruction()), wait.iterations(), &waits);
-    for (const uint32_t wait : waits) instruction->add_waits(wait);
-    streams_[instruction->stream()].push_back(static_cast<int>(instruction->id()));
-    out_.played.back().push_back({id, iteration});
-  }
-
-  // By instruction: its place among what its stream executes, in iteration 0.
-  std::vector<int64_t> PlacesInStreams() const {
-    std::vector<int64_t> places;
-    std::vector<int64_t> next(streams_.size(), 0);
-    for (int i = 0; i < from_.instructions_size(); ++i) {
-      places.push_back(next[from_.instructions(i).stream()]++);
-      const int loop = index_.LoopOf(i);
-      if (loop == kNoLoop || from_.loops(loop).first() + from_.loops(loop).count() != i + 1u) {
-        continue;
-      }
-      for (size_t s = 0; s < next.size(); ++s)
-        next[s] += (Trips(loop) - 1) * index_.InBody(loop, static_cast<uint32_t>(s));
-    }
-    return places;
+    instruction->mutable_waits()->Assign(waits.begin(), waits.end());
   }
 
   // Behind a loop micro-batches are counted from the end of the step.
@@ -233,26 +207,14 @@ class Writer {
     return static_cast<int>(micro_batch - leave_out_ * from_.loops(0).micro_batches());
   }
 
-  void AddWait(int id, int64_t iteration, int wait, int64_t back, std::set<uint32_t>* waits) {
-    const int loop = index_.LoopOf(wait);
-    const uint32_t stream = from_.instructions(wait).stream();
-    int64_t position = begin_[wait];
-    if (loop != kNoLoop) {
-      const int64_t of = index_.LoopOf(id) == loop ? iteration : Trips(loop) - 1;
-      position += (of - back) * index_.InBody(loop, stream);
-    }
-    if (position >= 0) waits->insert(static_cast<uint32_t>(streams_[stream][position]));
-  }
-
-  void Resolve(int id, int64_t iteration, v1::Operand* operand) {
+  void Resolve(PlayedInstruction played, v1::Operand* operand) {
     if (operand->access() == v1::ACCESS_UNSPECIFIED) return;
+    const auto [id, iteration] = played;
     operand->set_offset(index_.OffsetOf(*operand, id, iteration));
-    if (const auto array = arrays_.find(operand->buffer());
-        array != arrays_.end() && index_.IsBehindALoop(id)) {
-      if (from_.instructions(id).micro_batch() >= 0)
-        operand->set_offset(operand->offset() - leave_out_ * array->second);
-      else
-        operand->set_shape(0, operand->shape(0) - LeftOutRows());
+    if (index_.IsAllRows(*operand, id)) {
+      operand->set_shape(0, operand->shape(0) - index_.RowsOf(leave_out_));
+    } else if (index_.IsBehindALoop(id)) {
+      operand->set_offset(operand->offset() - leave_out_ * index_.ArrayStep(operand->buffer()));
     }
     if (operand->slots() > 0) {
       int64_t value = index_.ValueOf(*operand, id, iteration);
@@ -280,14 +242,12 @@ class Writer {
     return entry->second;
   }
 
-  int64_t LeftOutRows() const { return leave_out_ * from_.loops(0).micro_batches(); }
-
   void ShortenArrays() {
-    for (const auto& [id, step] : arrays_) {
+    for (const auto& [id, step] : index_.arrays()) {
       v1::Buffer* buffer = out_.program.mutable_buffers(static_cast<int>(id));
       const int64_t row_bytes = buffer->bytes() / std::max<int64_t>(1, buffer->shape(0));
-      buffer->set_shape(0, buffer->shape(0) - LeftOutRows());
-      buffer->set_bytes(buffer->bytes() - LeftOutRows() * row_bytes);
+      buffer->set_shape(0, buffer->shape(0) - index_.RowsOf(leave_out_));
+      buffer->set_bytes(buffer->bytes() - index_.RowsOf(leave_out_) * row_bytes);
     }
   }
 
@@ -297,9 +257,6 @@ class Writer {
   const LoopIndex index_;
   WrittenOut& out_;
   v1::Sequence& to_;
-  std::vector<std::vector<int>> streams_;  // by stream: what was written
-  const std::vector<int64_t> begin_;       // by instruction, PlacesInStreams
-  std::map<uint32_t, int64_t> arrays_;  // with a row a micro-batch: by buffer, the bytes of a step
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, uint32_t> values_;  // by first buffer, number
 };
 

@@ -15,6 +15,7 @@
 #include <map>
 #include <vector>
 
+#include "proto/play_order.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {
@@ -48,12 +49,20 @@ class LoopIndex {
   int MicroBatchOf(int instruction, int64_t iteration) const;
   // How many instructions of a stream a body has.
   int64_t InBody(int loop, uint32_t stream) const;
+  // Bytes by which iterations go on in an array with a row a micro-batch; 0: the buffer is none.
+  int64_t ArrayStep(uint32_t buffer) const;
+  const std::map<uint32_t, int64_t>& arrays() const { return arrays_; }
+  // Whether the operand is all rows of such an array: with fewer iterations it has fewer.
+  bool IsAllRows(const v1::Operand& operand, int instruction) const;
+  // Rows that so many iterations write.
+  int64_t RowsOf(int64_t iterations) const;
 
  private:
   const v1::Sequence& sequence_;
   std::vector<int> loop_of_;                          // by instruction
   std::vector<std::map<uint32_t, int64_t>> in_body_;  // by loop and stream
   std::map<uint32_t, int> loop_of_slots_;             // by the first buffer of the slots
+  std::map<uint32_t, int64_t> arrays_;                // by buffer, ArrayStep
 };
 
 // After so many iterations all slots of the program are in their first places again; at most
@@ -82,10 +91,7 @@ struct WrittenOut {
     int64_t number = 0;
   };
   std::vector<Value> values;
-  struct Played {
-    int instruction = 0;    // of the original
-    int64_t iteration = 0;  // of what was left in; 0 outside of loops
-  };
+  using Played = PlayedInstruction;
   std::vector<std::vector<Played>> played;  // by sequence and instruction
   int64_t left_out = 0;                     // iterations of each loop
 };

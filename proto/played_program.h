@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <utility>
 
 #include "proto/loops.h"
 #include "proto/v1/program.pb.h"
@@ -27,9 +26,6 @@ class PlayedProgram {
       : PlayedProgram(program, IterationsToLeaveOut(*program)) {}
   // REQUIRES: besides, `leave_out` is one that WriteOut may be given.
   PlayedProgram(const v1::Program* program, int64_t leave_out);
-  // What written() gave of the same program.
-  PlayedProgram(const v1::Program* program, std::shared_ptr<const WrittenOut> written)
-      : program_(program), written_(std::move(written)) {}
 
   // The list. Its sequences are those of the original, in the same order.
   const v1::Program& program() const { return written_ == nullptr ? *program_ : written_->program; }

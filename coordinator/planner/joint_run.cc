@@ -11,8 +11,9 @@
 namespace terrace {
 namespace {
 
-absl::Status CheckInstruction(const v1::Program& program, const v1::Instruction& instruction,
-                              int index) {
+absl::Status CheckInstruction(const StageInput& input, int index) {
+  const v1::Program& program = *input.program;
+  const v1::Instruction& instruction = input.At(index);
   const auto refuse = [&](const std::string& what) {
     return absl::InvalidArgumentError(
         absl::StrCat("stage ", program.stage(), ", instruction ", index, ": ", what));
@@ -20,7 +21,7 @@ absl::Status CheckInstruction(const v1::Program& program, const v1::Instruction&
   if (instruction.stream() >= static_cast<uint32_t>(program.streams_size())) {
     return refuse(absl::StrCat("stream ", instruction.stream(), " does not exist"));
   }
-  for (uint32_t wait : instruction.waits()) {
+  for (const uint32_t wait : input.order.WaitsOf(index)) {
     if (wait >= static_cast<uint32_t>(index)) {
       return refuse(absl::StrCat("waits for ", wait, ", which is not before it"));
     }
@@ -76,16 +77,15 @@ void JointRun::StartAll() {
 
 absl::Status JointRun::Arrange(int stage) {
   const v1::Program& program = *inputs_[stage].program;
-  const int size = inputs_[stage].sequence->instructions_size();
+  const int size = inputs_[stage].size();
   stages_[stage].streams.resize(program.streams_size());
   stages_[stage].meeting.assign(size, -1);
   stages_[stage].waiting.resize(size);
   ran_[stage].resize(size);
   std::map<MeetingKey, uint32_t> counts;
   for (int i = 0; i < size; ++i) {
-    const v1::Instruction& instruction = inputs_[stage].sequence->instructions(i);
-    RETURN_IF_ERROR(CheckInstruction(program, instruction, i));
-    stages_[stage].streams[instruction.stream()].instructions.push_back(i);
+    RETURN_IF_ERROR(CheckInstruction(inputs_[stage], i));
+    stages_[stage].streams[inputs_[stage].At(i).stream()].instructions.push_back(i);
     FindMeeting({stage, i}, &counts);
   }
   for (int stream = 0; stream < program.streams_size(); ++stream) {
@@ -153,7 +153,8 @@ bool JointRun::Ready(InstructionRef ref, int stream, RunInstruction* run) {
     run->start_seconds = end;
     run->after = {ref.stage, instruction};
   };
-  for (uint32_t wait : At(ref).waits()) {
+  const std::span<const uint32_t> waits = inputs_[ref.stage].order.WaitsOf(ref.instruction);
+  for (const uint32_t wait : waits) {
     if (!ran_[ref.stage][wait].ran()) {
       stages_[ref.stage].waiting[wait].push_back(stream);
       return false;
@@ -161,7 +162,7 @@ bool JointRun::Ready(InstructionRef ref, int stream, RunInstruction* run) {
   }
   const Stream& own = stages_[ref.stage].streams[stream];
   if (own.next > 0) after(own.instructions[own.next - 1]);
-  for (uint32_t wait : At(ref).waits()) after(static_cast<int>(wait));
+  for (const uint32_t wait : waits) after(static_cast<int>(wait));
   return true;
 }
 

@@ -28,14 +28,15 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "coordinator/planner/pace.h"
+#include "proto/play_order.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {
 
 struct InstructionRef {
-  int stage = -1;  // index among the programs given; -1: none
-  int instruction = -1;
+  int stage = -1;        // index among the programs given; -1: none
+  int instruction = -1;  // its place in the order
 };
 struct RunInstruction {
   double start_seconds = -1;  // -1: not run
@@ -44,13 +45,19 @@ struct RunInstruction {
   bool ran() const { return end_seconds >= 0; }
 };
 
-// One stage's part: the sequence and how long each of its instructions takes alone.
+// One stage's part: what is executed, in which order, and how long each takes alone.
 struct StageInput {
   const v1::Program* program = nullptr;
   const v1::Sequence* sequence = nullptr;
-  std::vector<double> seconds;     // by instruction
-  std::vector<double> contention;  // by instruction, InstructionTime::Contention
-  std::vector<double> wake;        // by instruction, InstructionTime::WakeSeconds
+  PlayOrder order;                 // of the sequence
+  std::vector<double> seconds;     // by place in the order
+  std::vector<double> contention;  // by place, InstructionTime::Contention
+  std::vector<double> wake;        // by place, InstructionTime::WakeSeconds
+
+  int size() const { return static_cast<int>(order.played.size()); }
+  const v1::Instruction& At(int place) const {
+    return sequence->instructions(order.played[place].instruction);
+  }
 };
 
 class JointRun {
@@ -62,7 +69,7 @@ class JointRun {
   // stages wait for each other, with the instructions at which they stand.
   absl::Status Run();
 
-  // By stage and instruction; of a run that succeeded.
+  // By stage and place in its order; of a run that succeeded.
   const std::vector<std::vector<RunInstruction>>& instructions() const { return ran_; }
 
  private:
@@ -74,8 +81,8 @@ class JointRun {
   };
   struct Stage {
     std::vector<Stream> streams;
-    std::vector<int> meeting;               // by instruction: index in meetings_; -1: meets nobody
-    std::vector<std::vector<int>> waiting;  // by instruction: streams that go on when it ends
+    std::vector<int> meeting;               // by place: index in meetings_; -1: meets nobody
+    std::vector<std::vector<int>> waiting;  // by place: streams that go on when it ends
     WorkCounts running = {};
     double contention = 0;  // of all that communicate
   };
@@ -126,7 +133,7 @@ class JointRun {
   absl::Status WhereTheyStand() const;
 
   const v1::Instruction& At(InstructionRef ref) const {
-    return inputs_[ref.stage].sequence->instructions(ref.instruction);
+    return inputs_[ref.stage].At(ref.instruction);
   }
   Work WorkAt(InstructionRef ref) const {
     return terrace::WorkOf(*inputs_[ref.stage].program, At(ref));

@@ -14,6 +14,8 @@
 #include "coordinator/planner/instruction_time.h"
 #include "coordinator/planner/steady_play.h"
 #include "proto/grid.h"
+#include "proto/loops.h"
+#include "proto/operands.h"
 #include "proto/played_program.h"
 
 namespace terrace {
@@ -26,31 +28,106 @@ const v1::Sequence* FindSequence(const v1::Program& program, std::string_view na
   return nullptr;
 }
 
-absl::StatusOr<StageInput> ReadStage(const v1::Program& program, std::string_view name,
-                                     const InstructionTime& time,
-                                     const v1::HardwareProfile& profile) {
-  StageInput input = {.program = &program, .sequence = FindSequence(program, name)};
-  if (input.sequence == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", sequence '",
-                                                   Absl(name),
-                                                   "': the program has none of that name"));
-  }
-  input.seconds.reserve(input.sequence->instructions_size());
-  const std::vector<double> cached = CachedShares(program, *input.sequence, profile.cache_bytes());
-  for (const v1::Instruction& instruction : input.sequence->instructions()) {
-    const absl::StatusOr<double> seconds =
-        time.Seconds(program, instruction, cached[input.seconds.size()]);
-    if (!seconds.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", instruction ",
-                                                     input.seconds.size(), ": ",
-                                                     seconds.status().message()));
+// What the instructions of one stage take, for plays of all lengths.
+class StageTimes {
+ public:
+  static absl::StatusOr<StageTimes> Make(const v1::Program& program, std::string_view name,
+                                         const InstructionTime& time, int64_t cache_bytes) {
+    const v1::Sequence* sequence = FindSequence(program, name);
+    if (sequence == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage(), ", sequence '",
+                                                     Absl(name),
+                                                     "': the program has none of that name"));
     }
-    input.seconds.push_back(*seconds);
-    input.contention.push_back(time.Contention(program, instruction, *seconds));
-    input.wake.push_back(time.WakeSeconds(instruction));
+    StageTimes times(program, *sequence, time, cache_bytes);
+    for (int i = 0; i < sequence->instructions_size(); ++i) {
+      const v1::Instruction& instruction = sequence->instructions(i);
+      ASSIGN_OR_RETURN(const double seconds, times.SecondsOf(instruction, i, 0));
+      times.seconds_.push_back(seconds);
+      times.contention_.push_back(time.Contention(program, instruction, seconds));
+      times.wake_.push_back(time.WakeSeconds(instruction));
+    }
+    return times;
   }
-  return input;
-}
+
+  // With so many iterations of each loop fewer.
+  absl::StatusOr<StageInput> Input(int64_t leave_out) const {
+    StageInput input = {.program = program_,
+                        .sequence = sequence_,
+                        .order = OrderOf(*sequence_, index_, program_->streams_size(), leave_out)};
+    ASSIGN_OR_RETURN(const std::vector<double> seconds, SecondsWithout(leave_out));
+    const std::vector<double> cached = Cached(leave_out);
+    for (int place = 0; place < input.size(); ++place) {
+      const int i = input.order.played[place].instruction;
+      double of_place = seconds[i];
+      if (!cached.empty() && cached[place] > 0) {
+        ASSIGN_OR_RETURN(of_place, SecondsOf(Shortened(i, leave_out), i, cached[place]));
+      }
+      input.seconds.push_back(of_place);
+      input.contention.push_back(contention_[i]);
+      input.wake.push_back(wake_[i]);
+    }
+    return input;
+  }
+
+ private:
+  StageTimes(const v1::Program& program, const v1::Sequence& sequence, const InstructionTime& time,
+             int64_t cache_bytes)
+      : program_(&program),
+        sequence_(&sequence),
+        time_(&time),
+        cache_bytes_(cache_bytes),
+        index_(sequence) {}
+
+  absl::StatusOr<double> SecondsOf(const v1::Instruction& instruction, int id,
+                                   double cached) const {
+    absl::StatusOr<double> seconds = time_->Seconds(*program_, instruction, cached);
+    if (seconds.ok()) return seconds;
+    return absl::InvalidArgumentError(absl::StrCat("stage ", program_->stage(), ", instruction ",
+                                                   id, ": ", seconds.status().message()));
+  }
+
+  // What reads a row of each micro-batch has fewer of them.
+  bool HasFewerRows(int i) const {
+    bool fewer = false;
+    ForEachOperand(sequence_->instructions(i), [&](const v1::Operand& operand) {
+      fewer = fewer || index_.IsAllRows(operand, i);
+    });
+    return fewer;
+  }
+  v1::Instruction Shortened(int i, int64_t leave_out) const {
+    v1::Instruction instruction = sequence_->instructions(i);
+    ForEachMutableOperand(&instruction, [&](v1::Operand* operand) {
+      if (index_.IsAllRows(*operand, i))
+        operand->set_shape(0, operand->shape(0) - index_.RowsOf(leave_out));
+    });
+    return instruction;
+  }
+
+  absl::StatusOr<std::vector<double>> SecondsWithout(int64_t leave_out) const {
+    std::vector<double> seconds = seconds_;
+    for (int i = 0; i < sequence_->instructions_size(); ++i) {
+      if (leave_out == 0 || !HasFewerRows(i)) continue;
+      ASSIGN_OR_RETURN(seconds[i], SecondsOf(Shortened(i, leave_out), i, 0));
+    }
+    return seconds;
+  }
+
+  // By place; empty: nothing is found in a cache.
+  std::vector<double> Cached(int64_t leave_out) const {
+    if (cache_bytes_ <= 0) return {};
+    const PlayedProgram played(program_, leave_out);
+    return CachedShares(played.program(), *FindSequence(played.program(), sequence_->name()),
+                        cache_bytes_);
+  }
+
+  const v1::Program* program_;
+  const v1::Sequence* sequence_;
+  const InstructionTime* time_;
+  int64_t cache_bytes_;
+  LoopIndex index_;
+  std::vector<double> seconds_, contention_, wake_;  // by instruction of the sequence
+};
 
 // What a run means for each stage.
 class Summary {
@@ -76,13 +153,11 @@ class Summary {
  private:
   void AddStage(int index) {
     const v1::Program& program = *inputs_[index].program;
-    SimulatedStage stage = {.stage = program.stage(), .instructions = run_[index]};
+    SimulatedStage stage = {.stage = program.stage(),
+                            .played = inputs_[index].order.played,
+                            .instructions = run_[index]};
     for (const v1::Stream& stream : program.streams()) stage.streams.push_back({stream.name()});
     AddInstructions(index, &stage);
-    stage.memory = MemoryCurve(program, *inputs_[index].sequence, run_[index]);
-    for (const MemoryPoint& point : stage.memory) {
-      stage.peak_bytes = std::max(stage.peak_bytes, point.bytes);
-    }
     result_.stages.push_back(std::move(stage));
   }
 
@@ -90,7 +165,7 @@ class Summary {
     const StageInput& input = inputs_[index];
     double free = 0;  // the compute stream, from then on
     for (int i = 0; i < static_cast<int>(run_[index].size()); ++i) {
-      const v1::Instruction& instruction = input.sequence->instructions(i);
+      const v1::Instruction& instruction = input.At(i);
       const RunInstruction& run = run_[index][i];
       const double seconds = run.end_seconds - run.start_seconds;
       SimulatedStream& stream = stage->streams[instruction.stream()];
@@ -131,7 +206,7 @@ class Summary {
   }
 
   const v1::Instruction& At(InstructionRef ref) const {
-    return inputs_[ref.stage].sequence->instructions(ref.instruction);
+    return inputs_[ref.stage].At(ref.instruction);
   }
   bool Communicates(InstructionRef ref) const {
     return At(ref).has_collective() || At(ref).has_transfer();
@@ -154,25 +229,34 @@ class Summary {
   Simulation result_;
 };
 
-// Plays the step in which each loop has so many iterations fewer.
-absl::StatusOr<Simulation> Play(absl::Span<const v1::Program> stages, std::string_view sequence,
-                                int64_t leave_out, const InstructionTime& time,
-                                const v1::HardwareProfile& profile) {
-  std::vector<std::optional<PlayedProgram>> played(stages.size());
-  std::vector<absl::StatusOr<StageInput>> read(stages.size());
+absl::StatusOr<std::vector<StageTimes>> TimeStages(absl::Span<const v1::Program> stages,
+                                                   std::string_view sequence,
+                                                   const InstructionTime& time,
+                                                   const v1::HardwareProfile& profile) {
+  std::vector<std::optional<absl::StatusOr<StageTimes>>> timed(stages.size());
   SideBySide(stages.size(), [&](size_t s) {
-    played[s].emplace(&stages[s], leave_out);
-    read[s] = ReadStage(played[s]->program(), sequence, time, profile);
+    timed[s].emplace(StageTimes::Make(stages[s], sequence, time, profile.cache_bytes()));
   });
+  std::vector<StageTimes> times;
+  for (std::optional<absl::StatusOr<StageTimes>>& stage : timed) {
+    RETURN_IF_ERROR(stage->status());
+    times.push_back(**std::move(stage));
+  }
+  return times;
+}
+
+// Plays the step in which each loop has so many iterations fewer.
+absl::StatusOr<Simulation> Play(const std::vector<StageTimes>& stages, int64_t leave_out,
+                                const v1::HardwareProfile& profile) {
+  std::vector<absl::StatusOr<StageInput>> read(stages.size());
+  SideBySide(stages.size(), [&](size_t s) { read[s] = stages[s].Input(leave_out); });
   std::vector<StageInput> inputs;
   for (absl::StatusOr<StageInput>& stage : read) {
     ASSIGN_OR_RETURN(inputs.emplace_back(), std::move(stage));
   }
   JointRun run(inputs, profile);
   RETURN_IF_ERROR(run.Run());
-  Simulation simulation = Summary(inputs, run.instructions()).Make();
-  for (size_t i = 0; i < played.size(); ++i) simulation.stages[i].written = played[i]->written();
-  return simulation;
+  return Summary(inputs, run.instructions()).Make();
 }
 
 absl::Status CheckStages(absl::Span<const v1::Program> stages) {
@@ -198,9 +282,9 @@ absl::StatusOr<Simulation> Simulate(absl::Span<const v1::Program> stages, std::s
                                     const v1::HardwareProfile& profile) {
   RETURN_IF_ERROR(CheckStages(stages));
   const InstructionTime time(profile);
-  const auto play = [&](int64_t leave_out) {
-    return Play(stages, sequence, leave_out, time, profile);
-  };
+  ASSIGN_OR_RETURN(const std::vector<StageTimes> times,
+                   TimeStages(stages, sequence, time, profile));
+  const auto play = [&](int64_t leave_out) { return Play(times, leave_out, profile); };
   if (std::none_of(stages.begin(), stages.end(), &HasLoops)) return play(0);
   return PlayUntilSteady(stages, sequence, play);
 }

@@ -1,6 +1,6 @@
 // Executes the programs of all stages on a time model instead of machines: discrete events over
 // streams, transfers and collectives (joint_run.h), each instruction taking what instruction_time.h
-// says. Gives the step time, what the compute streams wait for, and the memory curve.
+// says. Gives the step time and what the compute streams wait for.
 //
 // A stage's step is divided without remainder into what its compute stream does: it is busy, or it
 // idles. Idle seconds are traced back, instruction by instruction, along what they waited for, also
@@ -12,8 +12,8 @@
 //
 // Of programs with loops the stages play together a step of few iterations, and then longer ones
 // until each further iteration takes all streams the same: seconds are those of the whole step,
-// `instructions` and `memory` those of the shortest play. Where that never comes, seconds are as
-// exact as the longest play tells.
+// `instructions` those of the shortest play. Where that never comes, seconds are as exact as the
+// longest play tells.
 //
 // Instructions that run at the same time slow each other down where they share a link between tiers
 // or, on the CPU backend, cores (pace.h): then computation is longer for what runs beside it, and
@@ -26,15 +26,14 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "coordinator/planner/memory_curve.h"
-#include "proto/loops.h"
+#include "coordinator/planner/joint_run.h"
+#include "proto/play_order.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 
@@ -57,18 +56,14 @@ struct SimulatedStage {
   double bubble_ratio = 0;                                  // bubble over compute
   std::array<double, v1::Phase_ARRAYSIZE> phase_seconds{};  // of compute_seconds, by v1::Phase
   std::vector<SimulatedStream> streams;
-  // Of a program with loops: what was played, PlayedProgram::written(); null otherwise. shared_ptr:
-  // copies of a simulation share it.
-  std::shared_ptr<const WrittenOut> written;
-  // By id, or by place in what was played; `after` counts the programs given.
-  std::vector<RunInstruction> instructions;
-  std::vector<MemoryPoint> memory;
-  int64_t peak_bytes = 0;  // of the device arena: the most that is live
+  // In the order of a PlayedProgram that lacks Simulation::left_out iterations.
+  std::vector<PlayedInstruction> played;
+  std::vector<RunInstruction> instructions;  // by place in it; `after` counts the programs given
 };
 struct Simulation {
   double step_seconds = 0;
   double played_seconds = 0;  // until the last of `instructions` has ended
-  int64_t left_out = 0;       // iterations of each loop that `instructions` and `memory` lack
+  int64_t left_out = 0;       // iterations of each loop that `played` and `instructions` lack
   // Of the stage that computes longest, that communicates longest and so on.
   double compute_seconds = 0;
   double exposed_communication_seconds = 0;

@@ -52,16 +52,14 @@ int64_t BodyInstructions(absl::Span<const v1::Program> stages, std::string_view 
 void AddShifts(const SimulatedStage& shorter, const SimulatedStage& longer,
                const v1::Program& program, std::string_view name,
                std::map<int, std::vector<double>>* shifts) {
-  for (int s = 0; s < program.sequences_size(); ++s) {
-    const v1::Sequence& sequence = program.sequences(s);
+  for (const v1::Sequence& sequence : program.sequences()) {
     if (sequence.name() != name || sequence.loops_size() == 0) continue;
     const LoopIndex index(sequence);
     // The last iteration that a play has of each instruction.
     const auto ends = [&](const SimulatedStage& stage) {
       std::vector<double> end(sequence.instructions_size(), 0);
-      const std::vector<WrittenOut::Played>& played = stage.written->played[s];
-      for (size_t i = 0; i < played.size(); ++i)
-        end[played[i].instruction] = stage.instructions[i].end_seconds;
+      for (size_t i = 0; i < stage.played.size(); ++i)
+        end[stage.played[i].instruction] = stage.instructions[i].end_seconds;
       return end;
     };
     const std::vector<double> before = ends(shorter), after = ends(longer);
@@ -108,20 +106,14 @@ void AddRest(const Simulation& shorter, double times, Simulation* longer) {
   }
 }
 
-void TakeLargestPeaks(const Simulation& from, Simulation* to) {
-  for (size_t i = 0; i < to->stages.size(); ++i)
-    to->stages[i].peak_bytes = std::max(to->stages[i].peak_bytes, from.stages[i].peak_bytes);
-}
-
 // Pictures are of the shortest play.
 void Show(Simulation shown, int64_t left_out, Simulation* simulation) {
   simulation->played_seconds = shown.played_seconds;
   simulation->left_out = left_out;
   for (size_t i = 0; i < simulation->stages.size(); ++i) {
     SimulatedStage& stage = simulation->stages[i];
-    stage.written = std::move(shown.stages[i].written);
+    stage.played = std::move(shown.stages[i].played);
     stage.instructions = std::move(shown.stages[i].instructions);
-    stage.memory = std::move(shown.stages[i].memory);
   }
 }
 
@@ -157,7 +149,6 @@ absl::StatusOr<Simulation> PlayUntilSteady(absl::Span<const v1::Program> stages,
     more = std::min(more, left_out);
     const Simulation shorter = std::move(longer);
     ASSIGN_OR_RETURN(longer, play(left_out - more));
-    TakeLargestPeaks(shorter, &longer);
     left_out -= more;
     played += more * body;
     const bool last = played + 2 * more * body > kPlayedMost;

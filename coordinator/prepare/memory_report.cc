@@ -116,23 +116,31 @@ BytesByClass MaximaOf(const v1::Program& program, const v1::Arena& arena) {
   return most;
 }
 
-}  // namespace
-
-v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena) {
+v1::StageMemory ArenaMemory(const v1::Program& program, const v1::Program& played,
+                            const v1::Arena& arena) {
   v1::StageMemory memory;
   memory.set_stage(program.stage());
   memory.set_tier(arena.tier());
   memory.set_limit_bytes(LimitOf(program, arena.tier()));
   memory.set_arena_bytes(ReservedBytesNeeded(program, arena.tier()));
-  const PlayedProgram played(&program);
-  ReportArena(played.program(), arena, &memory);
+  ReportArena(played, arena, &memory);
   memory.set_lower_bound_bytes(arena.lower_bound_bytes());
   memory.set_paged_bytes(AliasBytes(arena));
   if (arena.tier() == v1::DEVICE) {
     memory.set_external_bytes(program.external_bytes());
     AddLine(v1::DEVICE, v1::EXTERNAL, program.external_bytes(), &memory);
   }
-  AddLargest(arena.tier(), MaximaOf(played.program(), arena), &memory);
+  AddLargest(arena.tier(), MaximaOf(played, arena), &memory);
+  return memory;
+}
+
+}  // namespace
+
+std::vector<v1::StageMemory> ReportMemory(const v1::Program& program) {
+  const PlayedProgram played(&program);
+  std::vector<v1::StageMemory> memory;
+  for (const v1::Arena& arena : program.arenas())
+    memory.push_back(ArenaMemory(program, played.program(), arena));
   return memory;
 }
 

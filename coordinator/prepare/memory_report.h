@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "coordinator/planner/planner.h"
 #include "coordinator/prepare/evaluate.h"
@@ -16,9 +17,9 @@
 
 namespace terrace {
 
-// Memory of one stage on one tier: bytes by class at the moment of the peak, whose lines sum to
+// Memory of one stage, by arena: bytes by class at the moment of the peak, whose lines sum to
 // arena + external exactly, and the most of each class, each at its own moment.
-v1::StageMemory ReportMemory(const v1::Program& program, const v1::Arena& arena);
+std::vector<v1::StageMemory> ReportMemory(const v1::Program& program);
 
 // What the whole step has there beyond a sample (sample_bytes.h).
 void AddMissing(const BytesByClass& missing, v1::StageMemory* memory);

@@ -71,10 +71,10 @@ struct PassSeconds {
   double busiest = 0;  // of the offload's streams, beside whatever ran
 };
 
-PassSeconds SecondsOfPasses(const v1::Program& program, const SimulatedStage& stage,
+PassSeconds SecondsOfPasses(const v1::Program& program, const Simulation& simulation, size_t stage,
                             const InstructionTime& time, int64_t cache_bytes) {
   PassSeconds passes;
-  const PlayedProgram played(&program, stage.written);
+  const PlayedProgram played(&program, simulation.left_out);
   const v1::Program& list = played.program();
   const v1::Sequence* sequence = TrainSequence(list);
   if (sequence == nullptr) return passes;
@@ -99,7 +99,7 @@ PassSeconds SecondsOfPasses(const v1::Program& program, const SimulatedStage& st
     if (kind == v1::HOST_COMPUTE && instruction.has_compute()) passes.on_host += alone;
   }
   for (const uint32_t stream : streams) {
-    const SimulatedStream& of = stage.streams[stream];
+    const SimulatedStream& of = simulation.stages[stage].streams[stream];
     passes.busiest = std::max(passes.busiest, of.busy_seconds - of.optimizer_seconds);
   }
   return passes;
@@ -160,11 +160,11 @@ double BreakEvenTokens(const v1::HardwareProfile& profile, const Evaluated& chos
   double most = 0;
   for (size_t i = 0; i < chosen.programs.size(); ++i) {
     const SimulatedStage& stage = chosen.simulation.stages[i];
-    PassSeconds passes = SecondsOfPasses(chosen.programs[i], stage, time, profile.cache_bytes());
+    PassSeconds passes =
+        SecondsOfPasses(chosen.programs[i], chosen.simulation, i, time, profile.cache_bytes());
     if (sample) {
       passes = Extrapolated(
-          passes,
-          SecondsOfPasses(chosen.shorter[i], shorter->stages[i], time, profile.cache_bytes()),
+          passes, SecondsOfPasses(chosen.shorter[i], *shorter, i, time, profile.cache_bytes()),
           TimesBeyond(chosen));
     }
     if (passes.compute <= 0) continue;

@@ -8,10 +8,12 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/side_by_side.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report_alternatives.h"
@@ -229,14 +231,15 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   for (const v1::KernelRate& rate : budget.profile.kernels()) {
     if (rate.kernel() == kPeakKernel) *plan.mutable_profile()->add_kernels() = rate;
   }
-  for (size_t stage = 0; stage < chosen.programs.size(); ++stage) {
-    const v1::Program& program = chosen.programs[stage];
-    for (const v1::Arena& arena : program.arenas()) {
-      v1::StageMemory* memory = plan.add_memory();
-      *memory = ReportMemory(program, arena);
-      AddMissing(MissingBytes(chosen, stage, arena.tier()), memory);
+  std::vector<std::vector<v1::StageMemory>> memory(chosen.programs.size());
+  SideBySide(memory.size(), [&](size_t s) { memory[s] = ReportMemory(chosen.programs[s]); });
+  for (size_t stage = 0; stage < memory.size(); ++stage) {
+    for (v1::StageMemory& of_arena : memory[stage]) {
+      const v1::Tier tier = of_arena.tier();
+      AddMissing(MissingBytes(chosen, stage, tier), &of_arena);
       // A program that does not fit has no limits.
-      if (memory->limit_bytes() == 0) memory->set_limit_bytes(LimitOf(spec, budget, arena.tier()));
+      if (of_arena.limit_bytes() == 0) of_arena.set_limit_bytes(LimitOf(spec, budget, tier));
+      *plan.add_memory() = std::move(of_arena);
     }
   }
   ReportPrograms(chosen, &plan);

@@ -9,7 +9,7 @@
 namespace terrace {
 
 PlayedProgram DrawnOf(const Prepared& prepared, int stage) {
-  return {&prepared.programs[stage], prepared.simulation.stages[stage].written};
+  return {&prepared.programs[stage], prepared.simulation.left_out};
 }
 
 std::string LeftOutText(const Prepared& prepared) {

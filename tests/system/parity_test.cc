@@ -189,7 +189,7 @@ class Parity {
       const v1::Grid& grid = many.programs[0].grid();
       const v1::Program& program =
           many.programs[CoordinatesOf(grid, static_cast<uint32_t>(rank)).stage];
-      const int64_t planned = ReportMemory(program, program.arenas(0)).arena_bytes();
+      const int64_t planned = ReportMemory(program)[0].arena_bytes();
       EXPECT_EQ(many.mapped_bytes[rank], (planned + page - 1) / page * page)
           << Describe(c) << " rank " << rank << ": the plan says " << planned;
     }

@@ -100,35 +100,5 @@ TEST(SimulateTest, StreamsSayHowLongTheyAreBusy) {
   EXPECT_DOUBLE_EQ(simulation.stages[0].streams[1].busy_seconds, 9);
 }
 
-void AddBuffer(int64_t bytes, v1::Lifetime lifetime, v1::Program* program) {
-  v1::Buffer* buffer = program->add_buffers();
-  buffer->set_bytes(bytes);
-  buffer->set_lifetime(lifetime);
-}
-
-TEST(SimulateTest, MemoryIsWhatIsLiveAtATime) {
-  // Buffer 0 always; 1 in [0, 5), handed over to 2 in [5, 14); 3 never; 4 on the host.
-  v1::Program program =
-      MakeProgram({{.seconds = 2}, {.seconds = 3}, {.seconds = 4}, {.seconds = 5}});
-  program.add_arenas()->set_tier(v1::DEVICE);
-  program.add_arenas()->set_tier(v1::HOST);
-  AddBuffer(1000, v1::PERSISTENT, &program);
-  for (int64_t bytes : {100, 300, 50, 7}) AddBuffer(bytes, v1::STEP, &program);
-  program.mutable_buffers(4)->set_arena(1);
-  const uint32_t used[] = {1, 1, 2, 2};
-  for (int i = 0; i < 4; ++i) {
-    v1::Instruction* instruction = program.mutable_sequences(0)->mutable_instructions(i);
-    instruction->mutable_operands(0)->set_buffer(used[i]);
-  }
-  const Simulation simulation = SimulateOrDie(program);
-  std::vector<std::pair<double, int64_t>> curve;
-  for (const MemoryPoint& point : simulation.stages[0].memory) {
-    curve.emplace_back(point.seconds, point.bytes);
-  }
-  EXPECT_THAT(curve, testing::ElementsAre(std::pair(0.0, 1100), std::pair(5.0, 1300),
-                                          std::pair(14.0, 1000)));
-  EXPECT_EQ(simulation.stages[0].peak_bytes, 1300);
-}
-
 }  // namespace
 }  // namespace terrace
