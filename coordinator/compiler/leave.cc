@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/fetch.h"
 
@@ -34,6 +36,15 @@ std::vector<Elements> Merged(std::vector<Elements> parts) {
     }
   }
   return merged;
+}
+
+// "mb3.layer0.qkv" -> "layer0.qkv": listings have a column for the micro-batch, and a loop has one
+// text for all of its iterations.
+std::string NameInAny(const std::string& name) {
+  size_t end = 2;
+  while (end < name.size() && absl::ascii_isdigit(static_cast<unsigned char>(name[end]))) ++end;
+  const bool numbered = name.starts_with("mb") && end > 2 && end < name.size() && name[end] == '.';
+  return numbered ? name.substr(end + 1) : name;
 }
 
 // By outermost STEP value.
@@ -74,7 +85,7 @@ class Leaver {
     at_home.name += ".home";
     at_home.tier = leaving.tier;
     const int home = graph_.Add(std::move(at_home));
-    const std::string name = graph_.values[leaving.value].name;
+    const std::string name = NameInAny(graph_.values[leaving.value].name);
     int here = leaving.value;
     std::vector<Elements> at_rest;
     for (size_t b = 0; b < bouts.size(); ++b) {
@@ -212,7 +223,8 @@ std::set<int> Received(const Graph& graph, const std::vector<Node>& nodes) {
 std::vector<Leaving> LeavingActivations(const Graph& graph, const std::vector<Node>& nodes,
                                         const v1::TierShares& shares) {
   std::vector<Leaving> leaving;
-  TierChooser chooser(shares);
+  // Of each micro-batch the same values leave: a step of many repeats itself.
+  std::map<int, TierChooser> choosers;
   const std::set<int> received = Received(graph, nodes);
   for (const auto& [value, bouts] : FindBouts(graph, nodes)) {
     const Value& v = graph.values[value];
@@ -222,6 +234,8 @@ std::vector<Leaving> LeavingActivations(const Graph& graph, const std::vector<No
         bytes % kNvmeAlignment != 0 || bouts.size() < 2) {
       continue;
     }
+    const int micro_batch = nodes[bouts[0].nodes[0]].micro_batch;
+    TierChooser& chooser = choosers.try_emplace(micro_batch, shares).first->second;
     const v1::Tier tier = chooser.Next(v.elements());
     if (tier != v1::DEVICE) leaving.push_back({.value = value, .tier = tier});
   }

@@ -50,7 +50,13 @@ std::vector<TinyJob> LongJobs() {
                     .gradient = tier,
                     .optimizer = tier});
   }
-  jobs.push_back({.micro_batches = 40, .activation = v1::HOST});
+  for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+    // What is smaller than 64 KiB stays on the device.
+    jobs.push_back({.micro_batches = 40,
+                    .recompute = "block",
+                    .sizes = {.hidden = 256, .sequence = 64},
+                    .activation = tier});
+  }
   jobs.push_back({.micro_batches = 40, .lengths = {4, 8}});
   for (const uint32_t zero : {0u, 2u}) {
     jobs.push_back({.family = "llama",
