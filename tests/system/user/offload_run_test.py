@@ -11,6 +11,8 @@ from support import GPT, LLAMA, OK, QWEN3, TerraceTest
 
 WIDE = {**LLAMA, "hidden_size": 64, "intermediate_size": 128}
 NVME = {"parameter": "nvme", "gradient": "nvme", "optimizer": "nvme"}
+# What is smaller than 64 KiB stays on the device.
+LARGE_ACTIVATIONS = {"model.config": {**WIDE, "hidden_size": 256}, "data.sequence_length": 64, "layout.recompute": "block"}
 HOST = {"parameter": "host", "gradient": "host", "optimizer": "host"}
 SHARES = {"optimizer": {"host": 0.5, "nvme": 0.5}, "gradient": "host", "parameter": {"device": 0.5, "host": 0.5}}
 
@@ -74,17 +76,29 @@ class OffloadTest(TerraceTest):
         self.assertEqual(losses, self.train(whole).losses)
 
     def test_a_killed_rank_resumes_to_the_same_bits(self):
-        changes = {"train.steps": 60, "checkpoint.every_steps": 10}
-        job = self.offloaded(NVME, changes)
-        running = self.start("run", job, "-o", "json")
-        running.wait_for_step(25)
-        for pid in self.rank_pids():
-            os.kill(pid, signal.SIGKILL)
-        result = running.wait()
-        self.assertEqual(result.code, OK, str(result))
-        other = self.offloaded(HOST, changes)
-        self.assert_same(job, other, result.losses, self.train(other).losses)
-        self.assertEqual(list(self.nvme.iterdir()), [], "nothing is left on the drive")
+        """With updates at once a rank dies between the updates of one step: some weights on the drive are a step ahead of others."""
+        layers = {"layout.schedule": "breadth_first", "layout.micro_batch": 2}
+        at_once = {"train.clip_grad_norm": 0}
+        two_ranks = {"layout.zero": 3, "layout.dp": 2, "resources.devices_per_node": 2}
+        away = {**NVME, "activation": "host"}
+        for name, offload, changes in (("1f1b", NVME, {}), ("breadth_first", NVME, layers),
+                                       ("breadth_first with activations on the host", away, {**layers, **LARGE_ACTIVATIONS}),
+                                       ("updates at once", NVME, at_once), ("both", NVME, {**layers, **at_once}),
+                                       ("both on two ranks", NVME, {**layers, **at_once, **two_ranks})):
+            with self.subTest(name):
+                changes = {"train.steps": 60, "checkpoint.every_steps": 10, **changes}
+                job = self.offloaded(offload, changes)
+                running = self.start("run", job, "-o", "json")
+                running.wait_for_step(25)
+                for pid in self.rank_pids():
+                    os.kill(pid, signal.SIGKILL)
+                result = running.wait()
+                self.assertEqual(result.code, OK, str(result))
+                recovering = [event["reason"] for event in result.events("state") if event["state"] == "RECOVERING"]
+                self.assertEqual(recovering, ["RANK_DIED"])
+                other = self.offloaded(HOST, changes)
+                self.assert_same(job, other, result.losses, self.train(other).losses)
+                self.assertEqual(list(self.nvme.iterdir()), [], "nothing is left on the drive")
 
     def test_parameters_several_times_the_device(self):
         deep = {**LLAMA, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 24}
