@@ -1,9 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/builder.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace terrace::compiler {
+
+std::string ReplaceMicroBatch(const std::string& name, const std::string& by) {
+  const size_t at = name.find("mb");
+  if (at == std::string::npos || (at > 0 && name[at - 1] != '.')) return name;
+  size_t end = at + 2;
+  while (end < name.size() && absl::ascii_isdigit(static_cast<unsigned char>(name[end]))) ++end;
+  if (end == at + 2 || end == name.size() || name[end] != '.') return name;
+  return absl::StrCat(name.substr(0, at), by, name.substr(end + 1));
+}
 
 Slice Builder::NewValue(const std::string& name, v1::BufferClass cls, kernels::DType dtype,
                         const Dims& dims) {

@@ -17,6 +17,10 @@
 
 namespace terrace::compiler {
 
+// The name of a value (Builder::NewValue) with other words in place of its micro-batch:
+// "d.mb3.layer0.qkv" -> "d.layer0.qkv".
+std::string ReplaceMicroBatch(const std::string& name, const std::string& by);
+
 class Builder {
  public:
   Builder(Graph* graph, int sequence) : graph_(graph), sequence_(sequence) {}

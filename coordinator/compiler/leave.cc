@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/fetch.h"
 
@@ -36,15 +35,6 @@ std::vector<Elements> Merged(std::vector<Elements> parts) {
     }
   }
   return merged;
-}
-
-// "mb3.layer0.qkv" -> "layer0.qkv": listings have a column for the micro-batch, and a loop has one
-// text for all of its iterations.
-std::string NameInAny(const std::string& name) {
-  size_t end = 2;
-  while (end < name.size() && absl::ascii_isdigit(static_cast<unsigned char>(name[end]))) ++end;
-  const bool numbered = name.starts_with("mb") && end > 2 && end < name.size() && name[end] == '.';
-  return numbered ? name.substr(end + 1) : name;
 }
 
 // By outermost STEP value.
@@ -85,7 +75,8 @@ class Leaver {
     at_home.name += ".home";
     at_home.tier = leaving.tier;
     const int home = graph_.Add(std::move(at_home));
-    const std::string name = NameInAny(graph_.values[leaving.value].name);
+    // A loop has one text for all of its iterations.
+    const std::string name = ReplaceMicroBatch(graph_.values[leaving.value].name, "");
     int here = leaving.value;
     std::vector<Elements> at_rest;
     for (size_t b = 0; b < bouts.size(); ++b) {

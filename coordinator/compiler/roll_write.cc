@@ -5,24 +5,13 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/compiler/builder.h"
 #include "coordinator/compiler/roll_values.h"
 #include "proto/operands.h"
 
 namespace terrace::compiler {
 namespace {
-
-// "d.mb3.layer0.qkv" -> "d.mb38.layer0.qkv"; without a number "d.mb.layer0.qkv".
-std::string WithMicroBatch(const std::string& name, std::optional<int> micro_batch) {
-  const size_t at = name.find("mb");
-  if (at == std::string::npos || (at > 0 && name[at - 1] != '.')) return name;
-  size_t end = at + 2;
-  while (end < name.size() && absl::ascii_isdigit(static_cast<unsigned char>(name[end]))) ++end;
-  if (end == at + 2 || end == name.size() || name[end] != '.') return name;
-  return absl::StrCat(name.substr(0, at + 2), micro_batch ? absl::StrCat(*micro_batch) : "",
-                      name.substr(end));
-}
 
 class Writer {
  public:
@@ -53,7 +42,7 @@ class Writer {
       }
       const auto [entry, is_new] = written.emplace(chain, program_.buffers_size());
       ids_[buffer.id()] = entry->second;
-      const std::string name = WithMicroBatch(buffer.name(), std::nullopt);
+      const std::string name = ReplaceMicroBatch(buffer.name(), "mb.");
       for (int slot = 0; is_new && slot < chain->slots; ++slot)
         AddBuffer(buffer, chain->slots == 1 ? name : absl::StrCat(name, "/", slot));
     }
@@ -148,7 +137,8 @@ class Writer {
     for (const v1::Operand& operand : instruction.operands()) {
       if (operand.access() != v1::WRITE || operand.slots() > 0) continue;
       v1::Buffer* buffer = program_.mutable_buffers(static_cast<int>(operand.buffer()));
-      buffer->set_name(WithMicroBatch(buffer->name(), instruction.micro_batch()));
+      buffer->set_name(
+          ReplaceMicroBatch(buffer->name(), absl::StrCat("mb", instruction.micro_batch(), ".")));
     }
   }
 

@@ -24,6 +24,14 @@ JobData Data() {
       /*rows=*/2 * 293, /*length=*/8);
 }
 
+// Of activations so large that they leave the device.
+JobData WideData() {
+  return RandomJob(
+      TinyModel("llama",
+                {.vocabulary = 67, .hidden = 256, .layers = 2, .intermediate = 48, .sequence = 64}),
+      /*rows=*/2 * 293, /*length=*/64);
+}
+
 v1::Layout Long(uint32_t micro_batches = 25) {
   v1::Layout layout = MatrixLayout();
   layout.set_micro_batches(micro_batches);
@@ -75,8 +83,6 @@ std::vector<Case> Offloaded() {
     PutOn(tier, cases.back().layout.mutable_offload()->mutable_gradient());
     PutOn(tier, cases.back().layout.mutable_offload()->mutable_optimizer());
   }
-  cases.push_back({"activations on the host", Long()});
-  PutOn(v1::HOST, cases.back().layout.mutable_offload()->mutable_activation());
   return cases;
 }
 
@@ -101,6 +107,21 @@ TEST(LoopsBitwiseTest, ThreadsThatIterateChangeNothing) {
     SCOPED_TRACE(one.name);
     v1::Layout layout = one.layout;
     layout.set_threads_per_rank(1);
+    ExpectLoops(data, layout);
+    ExpectSame(TrainLayout(data, layout, kSteps),
+               TrainLayout(data, layout, kSteps, {.straight = true}));
+  }
+}
+
+TEST(LoopsBitwiseTest, ActivationsThatLeaveTheDeviceChangeNothing) {
+  const JobData data = WideData();
+  for (const double part : {0.5, 1.0}) {
+    SCOPED_TRACE(part);
+    v1::Layout layout = Long();
+    layout.set_threads_per_rank(1);
+    layout.set_recompute("block");
+    layout.mutable_offload()->mutable_activation()->set_device(1 - part);
+    layout.mutable_offload()->mutable_activation()->set_host(part);
     ExpectLoops(data, layout);
     ExpectSame(TrainLayout(data, layout, kSteps),
                TrainLayout(data, layout, kSteps, {.straight = true}));

@@ -55,8 +55,17 @@ std::vector<TinyJob> LongJobs() {
     jobs.push_back({.micro_batches = 40,
                     .recompute = "block",
                     .sizes = {.hidden = 256, .sequence = 64},
-                    .activation = tier});
+                    .activation = tier,
+                    .chunk_bytes = 1 << 20});
   }
+  // Where weight gradients are put off, gradients of activations leave too.
+  jobs.push_back({.micro_batches = 257,
+                  .pipeline_parallel = 2,
+                  .schedule = "zb-h1",
+                  .recompute = "block",
+                  .sizes = {.hidden = 256, .layers = 4, .sequence = 64},
+                  .activation = v1::HOST,
+                  .chunk_bytes = 1 << 20});
   jobs.push_back({.micro_batches = 40, .lengths = {4, 8}});
   for (const uint32_t zero : {0u, 2u}) {
     jobs.push_back({.family = "llama",
@@ -108,6 +117,47 @@ void ExpectNoMoreMemory(const v1::Program& looped, const v1::Program& straight,
   }
 }
 
+// Of activations; by their copies in one iteration.
+int64_t LeavesInAnIteration(const v1::Program& program) {
+  const v1::Sequence& train = SequenceOf(program, "train");
+  int64_t bytes = 0;
+  for (const v1::Loop& loop : train.loops()) {
+    for (uint32_t i = loop.first(); i < loop.first() + loop.count(); ++i) {
+      const v1::Instruction& instruction = train.instructions(static_cast<int>(i));
+      if (!instruction.has_copy() || instruction.copy().kind() != v1::TO_HOST) continue;
+      bytes += program.buffers(static_cast<int>(instruction.operands(0).buffer())).bytes();
+    }
+  }
+  return bytes;
+}
+
+// Parts that leave the device are those of a micro-batch, not those of the step.
+TEST(RollTest, APartOfTheActivationsLeavesInEveryIterationAlike) {
+  const TinyJob job = {.micro_batches = 40,
+                       .recompute = "block",
+                       .sizes = {.hidden = 256, .layers = 6, .sequence = 64},
+                       .chunk_bytes = 1 << 20};
+  const v1::JobSpec spec = TinySpec(job.sizes.sequence);
+  const Model model = TinyModel(job.family, job.sizes);
+  const auto leaves = [&](double part) -> int64_t {
+    v1::Layout layout = TinyLayout(job);
+    layout.mutable_offload()->mutable_activation()->set_device(1 - part);
+    layout.mutable_offload()->mutable_activation()->set_host(part);
+    const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+    EXPECT_TRUE(programs.ok()) << programs.status();
+    if (!programs.ok()) return 0;
+    EXPECT_TRUE(HasLoops(programs->front())) << part;
+    EXPECT_EQ(CheckPrograms(*programs), absl::OkStatus());
+    return LeavesInAnIteration(programs->front());
+  };
+  const int64_t all = leaves(1);
+  EXPECT_GT(all, 0);
+  for (const double part : {0.3, 0.5, 0.7}) {
+    const auto some = static_cast<double>(leaves(part));
+    EXPECT_NEAR(some, part * static_cast<double>(all), 0.2 * static_cast<double>(all)) << part;
+  }
+}
+
 TEST(RollTest, ALongStepIsALoopThatDoesWhatTheStraightListDoes) {
   for (TinyJob job : LongJobs()) {
     SCOPED_TRACE(Describe(job));
@@ -118,6 +168,9 @@ TEST(RollTest, ALongStepIsALoopThatDoesWhatTheStraightListDoes) {
     std::vector<v1::Program> written;
     for (size_t stage = 0; stage < looped.size(); ++stage) {
       ExpectSameWork(looped[stage], straight[stage]);
+      if (job.activation != v1::DEVICE) {
+        EXPECT_GT(LeavesInAnIteration(looped[stage]), 0);
+      }
       ExpectNoMoreMemory(looped[stage], straight[stage], job.schedule);
       written.push_back(WriteOut(looped[stage], 0).program);
     }
