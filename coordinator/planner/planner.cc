@@ -73,6 +73,12 @@ bool HopelessElsewhere(const MemoryEstimate& memory, const v1::Layout& layout,
          Exceeds(memory.nvme_bytes, bounds.nvme, limits.nvme_bytes);
 }
 
+bool UnlikelyElsewhere(const MemoryEstimate& memory, const v1::JobSpec& spec) {
+  const TierLimits limits = LimitsOf(spec);
+  return Exceeds(memory.host_bytes, kClosedFormLikely, limits.host_bytes) ||
+         Exceeds(memory.nvme_bytes, kClosedFormLikely, limits.nvme_bytes);
+}
+
 int64_t ArenaBytesOf(const Budget& budget) {
   if (budget.device_memory_bytes == 0) return 0;
   return std::max<int64_t>(1, budget.device_memory_bytes - budget.external_bytes);

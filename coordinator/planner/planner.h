@@ -59,6 +59,8 @@ bool Hopeless(const MemoryEstimate& memory, const v1::Layout& layout, const v1::
               const Budget& budget);
 bool HopelessElsewhere(const MemoryEstimate& memory, const v1::Layout& layout,
                        const v1::JobSpec& spec);
+// The same by what closed forms are off by in nineteen cases of twenty.
+bool UnlikelyElsewhere(const MemoryEstimate& memory, const v1::JobSpec& spec);
 
 // Of a rank's device, for its arenas: at least 1 where there is a limit, 0 where there is none.
 int64_t ArenaBytesOf(const Budget& budget);

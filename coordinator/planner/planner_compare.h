@@ -60,6 +60,7 @@ class Comparison {
   void Keep(const Proposal& one, bool within);
   bool IsFar(const Proposal& one) const;
   void KeepMovable(const Proposal& one);
+  void KeepBesideItsStates(const Proposal& one, const std::string& which);
   void AddMixed(const Proposal& large, const Proposal& next);
   void AddMoved(bool of_all_splits);
   // In the order in which they are moved.

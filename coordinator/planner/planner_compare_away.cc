@@ -19,6 +19,8 @@ namespace {
 
 // Layouts for which parts of the states elsewhere are tried.
 constexpr size_t kMovedMax = 256;
+// And so many of those that would fit but for their states.
+constexpr size_t kBesideStatesMax = 64;
 // Where whole matrices do not fit, the largest first.
 constexpr int64_t kTileSizes[] = {int64_t{256} << 20, 64 << 20, 16 << 20, 4 << 20, 1 << 20};
 // Of the device's bytes: what is larger may not fit when it is compiled.
@@ -28,6 +30,7 @@ constexpr double kTight = 0.9;
 constexpr size_t kAllMovedMax = 64;
 // Beside names of recompute; both begin alike.
 constexpr const char* kSmallest = "smallest";
+constexpr const char* kBesideStates = " beside its states";
 constexpr const char* kSmallestOfOne = "smallest of one micro-batch";
 // Of those with everything away so many are proposed at last.
 constexpr size_t kAwayMax = 128;
@@ -48,6 +51,7 @@ void Comparison::KeepMovable(const Proposal& one) {
   const auto [fastest, is_new] =
       movable_of_.try_emplace({split, absl::StrCat(one.layout.recompute(), runs)}, one);
   if (!is_new && Faster(one, fastest->second)) fastest->second = one;
+  KeepBesideItsStates(one, absl::StrCat(one.layout.recompute(), runs, kBesideStates));
   // Which length of a run is the smallest depends on what is away.
   const std::string which = InRuns(one.layout.schedule())
                                 ? absl::StrCat(kSmallest, runs, " of ", one.layout.micro_batch())
@@ -62,15 +66,35 @@ void Comparison::KeepMovable(const Proposal& one) {
   movable_max_ = movable_.back().seconds;
 }
 
+// Of each split and recompute also the fastest that fits once its states are away: the fastest of
+// all has large micro-batches, and for their activations its weights would have to come and go.
+void Comparison::KeepBesideItsStates(const Proposal& one, const std::string& which) {
+  if (limits_.device_bytes == 0 || one.layout.has_offload()) return;
+  const auto best = movable_of_.find({SplitOf(one.layout), which});
+  if (best != movable_of_.end() && !Faster(one, best->second)) return;
+  v1::Layout moved = one.layout;
+  v1::Offload states;
+  states.mutable_gradient()->set_host(1);
+  states.mutable_optimizer()->set_host(1);
+  *moved.mutable_offload() = WithPinned(spec_.layout().offload(), states);
+  if (memory_.Memory(Completed(std::move(moved))).total() > limits_.device_bytes) return;
+  movable_of_.insert_or_assign({SplitOf(one.layout), which}, one);
+}
+
 // The fastest, and those of each split: the fastest of all are much alike.
 std::vector<Proposal> Comparison::TakeMovable(bool of_all_splits) {
   KeepFastest(kMovedMax, &movable_);
   if (!of_all_splits) return std::move(movable_);
-  std::vector<Proposal> of_splits;
-  for (auto& [key, one] : movable_of_) of_splits.push_back(std::move(one));
+  std::vector<Proposal> of_splits, beside;
+  for (auto& [key, one] : movable_of_) {
+    const bool is_beside = absl::EndsWith(key.second, kBesideStates);
+    (is_beside ? beside : of_splits).push_back(std::move(one));
+  }
   KeepFastest(kMovedMax, &of_splits);
+  KeepFastest(kBesideStatesMax, &beside);
   std::vector<Proposal> movable = std::move(movable_);
   std::move(of_splits.begin(), of_splits.end(), std::back_inserter(movable));
+  std::move(beside.begin(), beside.end(), std::back_inserter(movable));
   return movable;
 }
 

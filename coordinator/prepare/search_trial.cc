@@ -338,6 +338,9 @@ int64_t Trial::ArenaMax() const {
 
 bool Trial::MayFit(const Proposal& proposal, double part) const {
   if (HopelessElsewhere(proposal.memory, proposal.layout, spec_)) return false;
+  // Those over what other tiers have come second, as on the device: each miss costs what a hit
+  // does.
+  if (part <= kMayFit && UnlikelyElsewhere(proposal.memory, spec_)) return false;
   if (budget_.device_memory_bytes == 0 || proposal.to_fit || proposal.way.has_value()) return true;
   const double bytes = static_cast<double>(proposal.memory.total());
   const double off = OffBy(proposal.layout);
