@@ -7,7 +7,8 @@ NVMe, in rounds, one after the other, and prints medians of the steps' seconds (
 which others used the machine: alone.py), as ratios to the resident run of the same round, beside the plan's seconds and ratios. With --throttle both directions of the drive are slowed to that rate, so
 that its break-even lies between batches that a small machine trains. Above the break-even tokens of the plan at least 90 % of the
 resident speed must be left with states on the host and 85 % with states on NVMe; below, the plan's slowdown must be within 15 % of
-the measured one. `terrace profile --refresh` runs before each batch, so that a plan knows the machine of its minutes: the resident
+the measured one. With --micro-batches a step has so many of each batch, and with --schedule they run in that order; the seconds of
+steps whose states are on NVMe must then be within 15 % of the plan's. `terrace profile --refresh` runs before each batch, so that a plan knows the machine of its minutes: the resident
 step is all computation, the one on NVMe mostly the drive, so a machine that was slower when it was profiled shows in the ratio.
 --profiled leaves that out.
 
@@ -17,7 +18,7 @@ speed that is left if nothing but that differs, "with copies" the same if beside
 long as it takes, which is what "holds" judges.
 
   tests/bench/offload.py --bin build/release/bin --nvme /path [--throttle 150e6] [--rounds 3] [--batches 4,32] [--steps 8] [--small]
-                         [--sequence 256] [--profiled]
+                         [--sequence 256] [--profiled] [--micro-batches 8] [--schedule breadth_first] [--clip 0]
 """
 import argparse
 import json
@@ -36,6 +37,7 @@ SMALL = {**CONFIG, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_he
          "intermediate_size": 768}
 KEPT = {"optimizer on the host": 0.9, "all states on the host": 0.9, "all states on NVMe": 0.85}  # of the resident speed
 SLOWDOWN_ERROR = 0.15
+STEP_ERROR = 0.15
 OFFLOADS = {"resident": None,
             "optimizer on the host": {"optimizer": "host"},
             "all states on the host": {"parameter": "host", "gradient": "host", "optimizer": "host"},
@@ -44,6 +46,8 @@ OFFLOADS = {"resident": None,
 
 def spec_of(folder, name, offload, batch, options):
     layout = {"dp": 1, "micro_batch": batch, "recompute": "block"}
+    if options.schedule:
+        layout["schedule"] = options.schedule
     if offload:
         layout["offload"] = offload
     nvme = {"paths": [str(options.nvme)]}
@@ -51,9 +55,11 @@ def spec_of(folder, name, offload, batch, options):
         nvme["bytes_per_second"] = int(options.throttle)
     model = {"config": SMALL if options.small else CONFIG}
     spec = {"name": name, "model": model, "data": {"train": str(folder / "corpus.txt"), "sequence_length": options.sequence},
-            "train": {"steps": options.steps, "trace_steps": options.steps, "global_batch": batch, "precision": "fp32", "optimizer": {"lr": 1e-4}, "eval_batches": 1},
+            "train": {"steps": options.steps, "trace_steps": options.steps, "global_batch": batch * options.micro_batches, "precision": "fp32", "optimizer": {"lr": 1e-4}, "eval_batches": 1},
             "layout": layout, "resources": {"device_memory": "8GiB", "host_memory": "4GiB", "nvme": nvme},
             "checkpoint": {"directory": str(folder / name)}}
+    if options.clip is not None:
+        spec["train"]["clip_grad_norm"] = options.clip
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(spec))
     return path
@@ -96,9 +102,12 @@ def measured(binary, path):
     return seconds, rest, copies
 
 
-def verdict(name, tokens, ratio, planned, plan):
+def verdict(name, tokens, ratio, planned, plan, seconds, options):
     if name == "resident":
         return ""
+    if options.schedule:
+        error = seconds / plan["time"]["step_seconds"] - 1
+        return ("yes" if abs(error) <= STEP_ERROR else "no") + f", a step takes {1 + error:.1%} of the plan"
     if tokens >= plan.get("break_even_tokens", 0):
         return ("yes" if ratio >= KEPT[name] else "no") + f", above break-even: at least {KEPT[name]:.0%}"
     error = ratio / planned - 1  # slowdowns are the inverse of both
@@ -115,6 +124,9 @@ def main():
     parser.add_argument("--throttle", type=float, default=0, help="bytes a second of each direction of the drive; 0: as it is")
     parser.add_argument("--small", action="store_true", help="a model of 3 million parameters")
     parser.add_argument("--sequence", type=int, default=256, help="tokens of a sample")
+    parser.add_argument("--micro-batches", type=int, default=1, help="of a step")
+    parser.add_argument("--clip", type=float, help="train.clip_grad_norm of all runs; 0: updates at once")
+    parser.add_argument("--schedule", default="", help="layout.schedule of all runs")
     parser.add_argument("--profiled", action="store_true", help="take the profile that is kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -140,10 +152,10 @@ def main():
             for name, (seconds, rest, copies) in medians.items():
                 ratio = statistics.median(r["resident"][0] / r[name][0] for r in rounds)
                 by_rest, with_copies = (resident_seconds / (resident_seconds + (rest - resident_rest + more) / 1e3) for more in (0, copies))
-                tokens, says = batch * options.sequence, planned["resident"] / planned[name]
+                tokens, says = batch * options.micro_batches * options.sequence, planned["resident"] / planned[name]
                 print(f"| {tokens:,} | {name} | {seconds:.5f} | {planned[name]:.5f} | {100 * ratio:.1f} % | {100 * says:.1f} % | {rest:.2f} | {copies:.2f} | "
                       f"{100 * by_rest:.1f} % | {100 * with_copies:.1f} % | {plans[name].get('break_even_tokens', 0):,.0f} | "
-                      f"{verdict(name, tokens, with_copies, says, plans[name])} |", flush=True)
+                      f"{verdict(name, tokens, with_copies, says, plans[name], seconds, options)} |", flush=True)
 
 
 if __name__ == "__main__":
