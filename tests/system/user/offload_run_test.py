@@ -76,7 +76,7 @@ class OffloadTest(TerraceTest):
         self.assertEqual(losses, self.train(whole).losses)
 
     def test_a_killed_rank_resumes_to_the_same_bits(self):
-        """With updates at once a rank dies between the updates of one step: some weights on the drive are a step ahead of others."""
+        """A rank that dies amid updates at once leaves some weights on the drive a step ahead of others."""
         layers = {"layout.schedule": "breadth_first", "layout.micro_batch": 2}
         at_once = {"train.clip_grad_norm": 0}
         two_ranks = {"layout.zero": 3, "layout.dp": 2, "resources.devices_per_node": 2}
