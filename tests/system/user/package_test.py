@@ -157,9 +157,9 @@ class PackageTest(TerraceTest):
         # An upgrade restarts what runs; the rank trains on.
         self.inside(f"dpkg -i {second}")
         self.assertIn("restart terrace-coordinator.service terrace-worker.service", (self.root / "var/log/systemctl").read_text())
-        new_daemons = self.daemons()
-        self.assertFalse(set(daemons.values()) & set(new_daemons.values()), "both daemons are new")
-        self.assertEqual(len(new_daemons), 2)
+        # They are asked to start, and become daemons a moment later.
+        self.wait_until(lambda: len(self.daemons()) == 2, "both daemons run again")
+        self.assertFalse(set(daemons.values()) & set(self.daemons().values()), "both daemons are new")
         self.wait_until(lambda: '"ready"' in self.inside("terrace nodes -o json", code=None), "the new worker is ready")
         before = self.step_of("tiny-1")
         self.wait_until(lambda: self.step_of("tiny-1") > before, "it trains on")
