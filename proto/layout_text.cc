@@ -129,7 +129,8 @@ std::vector<LayoutWord> LayoutWords(const v1::Layout& layout) {
           {"offload.optimizer", OnDevice(layout.offload().optimizer())},
           {"offload.activation", OnDevice(layout.offload().activation())},
           {"tile_bytes", TilesText(layout.tile_bytes())},
-          {"allocator", layout.allocator().empty() ? "planned" : layout.allocator()}};
+          {"allocator", layout.allocator().empty() ? "planned" : layout.allocator()},
+          {"formats.parameter", layout.parameter_format()}};
 }
 
 std::string LayoutText(const v1::Layout& layout) {
@@ -143,6 +144,12 @@ std::string LayoutText(const v1::Layout& layout) {
   absl::StrAppend(&text, ", ", ZeroText(layout), ", ", RecomputeText(layout), ", ",
                   layout.precision());
   if (layout.stochastic_rounding()) absl::StrAppend(&text, " weights rounded stochastically");
+  // With ZeRO they have the bits of products as a rule.
+  const std::string& format = layout.parameter_format();
+  const bool short_products = layout.precision() == "bf16" || layout.precision() == "fp16";
+  const bool unusual = (format == "f32") == (layout.zero_stage() > 0);
+  if (!format.empty() && !layout.stochastic_rounding() && short_products && unusual)
+    absl::StrAppend(&text, ", weights in ", format);
   if (!layout.communication_dtype().empty() && layout.communication_dtype() != "fp32") {
     absl::StrAppend(&text, ", gradients sent in ", layout.communication_dtype());
   }

@@ -20,7 +20,8 @@ std::string TierSharesText(const v1::TierShares& shares);
 // "64MiB"; "0" when matrices are whole.
 std::string TilesText(int64_t tile_bytes);
 
-// A key and its value: those that change how fast and how large a layout is.
+// A key, under "layout" but for those of "formats", and its value: those that change how fast and
+// how large a layout is.
 using LayoutWord = std::pair<std::string, std::string>;
 std::vector<LayoutWord> LayoutWords(const v1::Layout& layout);
 

@@ -27,13 +27,13 @@ namespace terrace {
 //  - persistent buffers overlap no other buffer; two STEP buffers of one sequence overlap only if
 //    every access to one is ordered before every access to the other (streams and waits);
 //  - every read is preceded (ordered) by writes that cover the bytes; what the state manifest, a
-//    rope table or, outside "train", "restore" holds counts as written; conflicting accesses are
-//    ordered;
+//    rope table or "restore" holds counts as written; conflicting accesses are ordered;
 //  - the collectives of a group share one stream, and so do transfers of one kind with one peer;
 //  - the state manifest's ranges of all ranks of the stage cover each tensor once and share no
 //  bytes;
 //  - only an optimizer op of "train" writes what the manifest holds, every element once, with its
-//    own moments; what else lasts is derived from weights by "restore", and by "train" itself;
+//    own moments; what else lasts is made of weights by "restore", and what "train" finds of it
+//    it leaves made of the weights that it has updated;
 //  - every gradient that the optimizer takes holds each micro-batch equally often, was summed over
 //    exactly the ranks whose data or parts it lacks, and enters the norm once; the loss likewise;
 //    every micro-batch is loaded once; what is sent is of the micro-batch it says.

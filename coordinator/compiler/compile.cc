@@ -257,7 +257,8 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
        .offload = job.layout.offload(),
        .tile_bytes = job.layout.tile_bytes(),
        .matrices = job.layout.stochastic_rounding() ? kernels::DType::kBF16 : kernels::DType::kF32,
-       .products = RoundedTo(job.forward.precision)},
+       .products = RoundedTo(job.forward.precision),
+       .round = RoundsWeights(job.layout)},
       &graph);
   ForwardOptions forward = job.forward;
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);

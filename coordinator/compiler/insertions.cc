@@ -32,7 +32,6 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
   // By the index before which it goes. Inputs stay in front of everything.
   std::map<size_t, std::vector<size_t>> ahead;
   std::vector<bool> moves(nodes->size(), false);
-  std::map<int, size_t> written;  // by value: the node after the last that wrote it so far
   std::map<int, size_t> first_with_turn, first_with_pass;
   for (size_t i = nodes->size(); i-- > 0;) {
     first_with_turn[(*nodes)[i].turn] = i;
@@ -50,12 +49,6 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
       target = first_with_turn.lower_bound(node.turn - 1)->second;
     }
     target = std::max(target, after_inputs);
-    for (int k = 0; k < static_cast<int>(node.operands.size()); ++k) {
-      if (AccessOf(node, k) == kernels::Access::kNone) continue;
-      const int root = graph.Root(node.operands[k]).value;
-      if (Reads(node, k) && written.contains(root)) target = std::max(target, written[root]);
-      if (Writes(node, k)) written[root] = i + 1;
-    }
     if (target >= i) continue;
     moves[i] = true;
     ahead[target].push_back(i);

@@ -18,12 +18,14 @@ void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& s
                          graph.TierOf(state.adam_m) == v1::DEVICE;
   if (on_device) {
     Compute(attrs, state, state.weight, {scale, schedule_, step_}, name);
+    if (!state.rounded.absent()) copies_.Round(state.weight, state.rounded, name);
     return;
   }
   const Common common = CommonOnHost(scale);
   const int64_t elements = state.weight.shape.Elements();
   // Whole pages of the weights too, of which an element may be shorter.
-  const int64_t page = StreamedElements(state.weight.shape.dtype);
+  const int64_t page = StreamedElements(state.rounded.absent() ? state.weight.shape.dtype
+                                                               : state.rounded.shape.dtype);
   const int64_t chunk =
       std::max<int64_t>(1, copies_.ChunkElements(kernels::DType::kF32) / page) * page;
   for (int64_t begin = 0; begin < elements; begin += chunk) {
@@ -32,7 +34,8 @@ void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& s
                 {.gradient = Range(state.gradient, begin, count),
                  .weight = Range(state.weight, begin, count),
                  .adam_m = Range(state.adam_m, begin, count),
-                 .adam_v = Range(state.adam_v, begin, count)},
+                 .adam_v = Range(state.adam_v, begin, count),
+                 .rounded = state.rounded.absent() ? Slice() : Range(state.rounded, begin, count)},
                 common, name);
   }
 }
@@ -43,10 +46,12 @@ void Optimizer::UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerSta
   const OptimizerState here = {.gradient = Bring(Ring::kGradient, state.gradient, name),
                                .weight = Bring(Ring::kWeight, state.weight, name),
                                .adam_m = Bring(Ring::kAdamM, state.adam_m, name),
-                               .adam_v = Bring(Ring::kAdamV, state.adam_v, name)};
+                               .adam_v = Bring(Ring::kAdamV, state.adam_v, name),
+                               .rounded = {}};
   if (!loads_.empty())
     builder_.Copy(v1::NVME_LOAD, std::exchange(loads_, {}), absl::StrCat("load states of ", name));
   Compute(attrs, here, state.weight, common, name);
+  if (!state.rounded.absent()) copies_.RoundOnHost(here.weight, state.rounded, name);
   TakeBack(here.weight, state.weight, name);
   TakeBack(here.adam_m, state.adam_m, name);
   TakeBack(here.adam_v, state.adam_v, name);

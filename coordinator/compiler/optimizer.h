@@ -23,6 +23,7 @@ namespace terrace::compiler {
 // Flat slices of as many elements, f32 but for weights in bf16, each on any tier.
 struct OptimizerState {
   Slice gradient, weight, adam_m, adam_v;
+  Slice rounded;  // of another type: what the new weight is rounded to; may be absent
 };
 
 class Optimizer {

@@ -32,10 +32,6 @@ int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
   return static_cast<int>(it - chunks.begin());
 }
 
-int64_t PageOr(int64_t alignment, bool streamed, kernels::DType dtype) {
-  return streamed ? StreamedElements(dtype) : alignment;
-}
-
 // Weights that are brought to the device for each use, and are not shared by products.
 bool MayTile(const Parallel& parallel, const ParametersOptions& options) {
   if (parallel.tensor() > 1) return false;
@@ -89,12 +85,14 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
     : parallel_(parallel),
       tile_bytes_(MayTile(parallel, options) ? options.tile_bytes : 0),
       matrices_(options.matrices),
+      products_(options.products),
+      rounds_(options.round),
       has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
+  if (rounds_) ChooseTypes();
   ChooseTiers(options);
-  if (sharded) ChooseTypes(options);
   Place(sharded, options, graph);
 }
 
@@ -147,7 +145,8 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
 
 std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apart) const {
   std::string name = UnitName(parameter);
-  if (parameter.dtype != matrices_) return name + ".vectors";
+  const bool apart = rounds_ || matrices_ != kernels::DType::kF32;
+  if (apart && !parameter.decays()) return name + ".vectors";
   if (small_apart && !parameter.streamed()) name += ".small";
   return name;
 }
@@ -169,8 +168,9 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     }
     Unit& unit = units_[it->second];
     parameter.unit = it->second;
-    parameter.offset = AlignUp(
-        unit.elements, PageOr(kAlignElements, !sharded && parameter.streamed(), parameter.dtype));
+    parameter.offset =
+        AlignUp(unit.elements,
+                !sharded && parameter.streamed() ? PageElements(parameter.dtype) : kAlignElements);
     unit.elements = parameter.offset + parameter.elements();
     unit.parameters.push_back(i);
   }
@@ -178,18 +178,24 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
   for (Unit& unit : units_) {
     const int64_t shards = parallel_.shards();
     const int64_t share = (unit.elements + shards - 1) / shards;
-    unit.shard_elements = AlignUp(
-        share, PageOr(kAlignElements, unit.decays && share >= StreamedElements(unit.master_dtype),
-                      unit.master_dtype));
+    const int64_t page = PageElements(unit.master_dtype);
+    unit.shard_elements = AlignUp(share, unit.decays && share >= page ? page : kAlignElements);
     unit.elements = unit.shard_elements * shards;
   }
+}
+
+// With ZeRO where shards end decides in which order ranks sum, so that it does not depend on what
+// is rounded or rests elsewhere.
+int64_t Parameters::PageElements(kernels::DType master) const {
+  const bool both = parallel_.zero > 0 || rounds_;
+  return std::max(StreamedElements(master), both ? StreamedElements(products_) : 0);
 }
 
 bool Parameters::IsWhole(const Unit& unit, const ParametersOptions& options) const {
   return parallel_.zero < 3 || !unit.decays || unit.elements < options.persistent_elements;
 }
 
-// With ZeRO, master weights of what is whole on the device rest with the moments.
+// Master weights that passes do not read rest with the moments.
 void Parameters::ChooseTiers(const ParametersOptions& options) {
   TierChooser optimizer(options.offload.optimizer()), parameter(options.offload.parameter());
   for (Unit& unit : units_) {
@@ -197,42 +203,48 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
     const int64_t elements = unit.shard_elements > 0 ? unit.shard_elements : unit.elements;
     const bool streamed =
         unit.shard_elements > 0
-            ? unit.shard_elements % StreamedElements(unit.master_dtype) == 0 && unit.decays
+            ? unit.shard_elements % PageElements(unit.master_dtype) == 0 && unit.decays
             : first.streamed();
     if (!streamed) continue;
+    const bool whole = unit.shard_elements > 0 && IsWhole(unit, options);
     unit.optimizer_tier = optimizer.Next(elements);
-    unit.weight_tier = unit.shard_elements > 0 && IsWhole(unit, options) ? unit.optimizer_tier
-                                                                         : parameter.Next(elements);
+    unit.weight_tier = whole ? unit.optimizer_tier : parameter.Next(elements);
+    unit.master_tier = unit.rounds() ? unit.optimizer_tier : unit.weight_tier;
     // The page that the last parameter ends on.
     const bool leaves = unit.optimizer_tier != v1::DEVICE || unit.weight_tier != v1::DEVICE;
-    if (leaves)
-      unit.elements =
-          AlignUp(unit.elements, PageOr(1, unit.shard_elements == 0, unit.master_dtype));
+    if (leaves && unit.shard_elements == 0)
+      unit.elements = AlignUp(unit.elements, PageElements(unit.master_dtype));
   }
 }
 
-// Rows of two tables are added before they are rounded, so these stay as they are. What comes from
-// another tier for each use comes as it rests there.
-void Parameters::ChooseTypes(const ParametersOptions& options) {
+// Rows of two tables are added before they are rounded, so these stay as they are.
+void Parameters::ChooseTypes() {
   for (Unit& unit : units_) {
     const TensorRole role = all_[unit.parameters[0]].first().role;
     const bool added = has_positions_ && (role == TensorRole::kTokenEmbedding ||
                                           role == TensorRole::kPositionEmbedding);
-    const bool comes = !IsWhole(unit, options) && unit.weight_tier != v1::DEVICE;
-    const bool shorter = kernels::SizeOf(options.products) < kernels::SizeOf(unit.master_dtype);
-    if (!unit.decays || added || comes || !shorter) continue;
-    unit.dtype = options.products;
-    for (const int i : unit.parameters) all_[i].dtype = options.products;
+    const bool shorter = kernels::SizeOf(products_) < kernels::SizeOf(unit.master_dtype);
+    if (unit.decays && !added && shorter) unit.dtype = products_;
   }
 }
 
 void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* graph) {
+  const auto region = [&](const char* kind, v1::Tier tier, const Unit& unit, kernels::DType dtype) {
+    return AddRegion(kind, v1::PARAMETER, tier, unit, dtype,
+                     sharded ? unit.shard_elements : unit.elements, graph);
+  };
   for (Unit& unit : units_) {
-    if (!IsWhole(unit, options)) continue;
-    const v1::Tier tier = sharded ? v1::DEVICE : unit.weight_tier;
-    unit.weights =
-        AddRegion("weights", v1::PARAMETER, tier, unit, unit.dtype, unit.elements, graph);
-    AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
+    if (!sharded) {
+      unit.weights = region("weights", unit.master_tier, unit, unit.master_dtype);
+      AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
+      if (!unit.rounds()) continue;
+      unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
+      AddViews(&Parameter::rounded, "rounded", unit, unit.rounded, graph);
+    } else if (IsWhole(unit, options)) {
+      unit.weights =
+          AddRegion("weights", v1::PARAMETER, v1::DEVICE, unit, unit.dtype, unit.elements, graph);
+      AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
+    }
   }
   if (!options.with_optimizer) return;
   const auto moments = [&](const char* kind, const Unit& unit, int64_t elements) {
@@ -249,12 +261,9 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
     return;
   }
   for (Unit& unit : units_) {
-    const auto share = [&](const char* kind, kernels::DType dtype) {
-      return AddRegion(kind, v1::PARAMETER, unit.weight_tier, unit, dtype, unit.shard_elements,
-                       graph);
-    };
-    unit.master = share("master", unit.master_dtype);
-    if (unit.rounds() && unit.weights == kNone) unit.rounded = share("rounded", unit.dtype);
+    unit.master = region("master", unit.master_tier, unit, unit.master_dtype);
+    if (unit.rounds() && unit.weights == kNone)
+      unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
     unit.adam_m = moments("adam_m", unit, unit.shard_elements);
     unit.adam_v = moments("adam_v", unit, unit.shard_elements);
   }

@@ -13,12 +13,14 @@
 // (Rajbhandari et al. 2020, arXiv 1910.02054) parameters of one kind form a unit, a region that all
 // ranks of the "shard" group hold together: each has its own piece of master weights and moments,
 // and the whole weights either always (stage 1, 2 and small units of stage 3) or gathered for each
-// use. Where products compute in 16 bits, whole weights of matrices have these 16 bits (mixed
-// precision, Micikevicius et al. 2017, arXiv 1710.03740): each rank rounds its piece of the master
-// before it is gathered. Products would round it so themselves, so no number changes.
+// use.
 //
-// What rests off the device (tiers.h): a unit's moments, its whole weights without ZeRO, its master
-// weights with it.
+// With layout.parameter_format bf16 or f16 matrices have 16 bits where passes read them (mixed
+// precision, Micikevicius et al. 2017, arXiv 1710.03740), and the f32 master that they are rounded
+// from lies with the moments. Products would round it so themselves, so no number changes.
+//
+// What rests off the device (tiers.h): a unit's moments, with its master where that is rounded or
+// what is whole is gathered from it; and the weights that are brought for each use.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -70,11 +72,12 @@ struct Parameter {
   int split_block = 1;
   Sums sums;
   bool copy = false;                            // another stage owns it
-  kernels::DType dtype = kernels::DType::kF32;  // of its weights as passes read them
+  kernels::DType dtype = kernels::DType::kF32;  // of its weights as the optimizer updates them
   Tile tile;
-  int tiles = 1;       // so many parameters, this one first, are one product's matrix in order
-  int weight = kNone;  // value; kNone when it is gathered for each use
-  int adam_m = kNone;  // values of the same shape; kNone without an optimizer and with ZeRO
+  int tiles = 1;        // so many parameters, this one first, are one product's matrix in order
+  int weight = kNone;   // value; kNone when it is gathered for each use
+  int rounded = kNone;  // what passes read instead, where it is rounded without ZeRO
+  int adam_m = kNone;   // values of the same shape; kNone without an optimizer and with ZeRO
   int adam_v = kNone;
   int unit = 0;
   int64_t offset = 0;  // elements from the unit's start
@@ -94,12 +97,15 @@ struct Unit {
   std::vector<int> parameters;           // ascending
   int64_t elements = 0;                  // padding between parameters and at the end included
   int weights = kNone;                   // value; kNone when it is gathered for each use
-  v1::Tier weight_tier = v1::DEVICE;     // where the master weights rest ...
+  v1::Tier weight_tier = v1::DEVICE;     // where that rests which passes bring ...
+  v1::Tier master_tier = v1::DEVICE;     // ... what the optimizer updates ...
   v1::Tier optimizer_tier = v1::DEVICE;  // ... and the moments
   // With ZeRO: this rank's piece, elements / shards of it.
   int64_t shard_elements = 0;
   int master = kNone;
-  int rounded = kNone;  // the master in `dtype`, where it is gathered from that for each use
+  // What lasts in `dtype` beside the master, this rank's piece with ZeRO: rounded anew with each
+  // update. kNone where the whole weights are gathered once a step from pieces of that moment.
+  int rounded = kNone;
   int adam_m = kNone;
   int adam_v = kNone;
   Sums sums;
@@ -119,6 +125,7 @@ struct ParametersOptions {
   // Of what the optimizer updates: matrices, which decay. Norms and biases are f32.
   kernels::DType matrices = kernels::DType::kF32;
   kernels::DType products = kernels::DType::kF32;  // what products round matrices to
+  bool round = false;                              // layout.parameter_format says so
 };
 
 // Thread-compatible: plain data.
@@ -142,8 +149,10 @@ class Parameters {
   void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
   std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
   void ChooseTiers(const ParametersOptions& options);
-  void ChooseTypes(const ParametersOptions& options);
+  void ChooseTypes();
   bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
+  // Elements of whole pages of all types that a unit may have.
+  int64_t PageElements(kernels::DType master) const;
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
                 kernels::DType dtype, int64_t elements, Graph* graph) const;
@@ -151,8 +160,8 @@ class Parameters {
 
   const Parallel& parallel_;
   const int64_t tile_bytes_;
-  const kernels::DType matrices_;
-  const bool has_positions_;
+  const kernels::DType matrices_, products_;
+  const bool rounds_, has_positions_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;
   std::map<std::pair<TensorRole, int>, int> by_role_;

@@ -45,14 +45,13 @@ BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options
   return batch;
 }
 
-// With ZeRO: what lasts beside the shards and is made of them, foremost the weights that are whole
-// in all passes. At the start of a step these are on their way while the first layers are computed;
-// at its end nothing would hide them.
-void RestoreWeights(const StageContext& context, Builder* builder) {
+// With ZeRO: the weights that are whole in all passes, from their shards. At the start of a step
+// they are on their way while the first layers are computed; at its end nothing would hide them.
+void GatherWeights(const StageContext& context, Builder* builder) {
   builder->phase = v1::FORWARD;
   Weights weights(context.parameters, context.parallel, context.layout.chunk_bytes(), builder);
   for (const Unit& unit : context.parameters.units()) {
-    if (unit.master != kNone) weights.Restore(unit);
+    if (unit.weights != kNone && unit.master != kNone) weights.Restore(unit);
   }
 }
 
@@ -88,7 +87,7 @@ class Train {
   absl::Status Build() {
     LoadBatches(kLoadAhead);
     LoadSchedule();
-    RestoreWeights(context_, &builder_);
+    GatherWeights(context_, &builder_);
     if (context_.HasLast()) {
       stats_ = builder_.NewValue("stats", v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
     }
@@ -261,10 +260,19 @@ class Train {
   }
 
   std::vector<int> WeightsOf(int gradient, int unit) {
-    if (unit != kNone) return {context_.parameters.units()[unit].master};
     std::vector<int> weights;
+    const auto add = [&](int weight, int rounded) {
+      weights.push_back(weight);
+      if (rounded != kNone) weights.push_back(rounded);
+    };
+    if (unit != kNone) {
+      const Unit& shared = context_.parameters.units()[unit];
+      add(shared.master, shared.rounded);
+      return weights;
+    }
     for (const int i : ParametersOf(gradient)) {
-      weights.push_back(context_.parameters.all()[i].weight);
+      const Parameter& parameter = context_.parameters.all()[i];
+      add(parameter.weight, parameter.rounded);
     }
     return weights;
   }
@@ -284,14 +292,17 @@ class Train {
 
   void Update(int index, const std::map<int, int>& homes, Slice scale, Optimizer* optimizer) {
     const Parameter& parameter = context_.parameters.all()[index];
-    const auto flat = [&](int value) { return Flat(graph_.Whole(value)); };
+    const auto flat = [&](int value) {
+      return value == kNone ? Slice() : Flat(graph_.Whole(value));
+    };
     builder_.layer = parameter.layer;
     optimizer->Update(
         Adamw(parameter.decays()),
         {.gradient = AtHome(flat(gradients_.Of(0, 0).by_parameter().at(index)), homes),
          .weight = flat(parameter.weight),
          .adam_m = flat(parameter.adam_m),
-         .adam_v = flat(parameter.adam_v)},
+         .adam_v = flat(parameter.adam_v),
+         .rounded = flat(parameter.rounded)},
         scale, parameter.first().name);
     builder_.layer = kNone;
   }
@@ -299,12 +310,13 @@ class Train {
   void UpdateShard(int index, int gradient, const std::map<int, int>& homes, Slice scale,
                    Optimizer* optimizer) {
     const Unit& unit = context_.parameters.units()[index];
-    const auto whole = [&](int value) { return graph_.Whole(value); };
+    const auto whole = [&](int value) { return value == kNone ? Slice() : graph_.Whole(value); };
     optimizer->Update(Adamw(unit.decays),
                       {.gradient = AtHome(whole(gradient), homes),
                        .weight = whole(unit.master),
                        .adam_m = whole(unit.adam_m),
-                       .adam_v = whole(unit.adam_v)},
+                       .adam_v = whole(unit.adam_v),
+                       .rounded = whole(unit.rounded)},
                       scale, "shard of " + unit.name);
   }
 
@@ -370,13 +382,16 @@ void AppendInfer(const StageContext& context, const ForwardOptions& options, Gra
 
 void AppendRestore(const StageContext& context, Graph* graph) {
   const std::vector<Unit>& units = context.parameters.units();
-  const bool any =
-      context.parallel.zero > 0 && std::any_of(units.begin(), units.end(), [](const Unit& unit) {
-        return unit.weights != kNone || unit.rounded != kNone;
-      });
+  const bool any = std::any_of(units.begin(), units.end(), [](const Unit& unit) {
+    return unit.rounded != kNone || (unit.weights != kNone && unit.master != kNone);
+  });
   if (!any) return;
   Builder builder(graph, AddSequence("restore", graph));
-  RestoreWeights(context, &builder);
+  GatherWeights(context, &builder);
+  Weights weights(context.parameters, context.parallel, context.layout.chunk_bytes(), &builder);
+  for (const Unit& unit : units) {
+    if (unit.rounded != kNone) weights.Round(unit);
+  }
   AssignStaging(builder.sequence(), graph);
 }
 

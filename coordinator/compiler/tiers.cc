@@ -2,7 +2,6 @@
 #include "coordinator/compiler/tiers.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -78,11 +77,6 @@ void TierCopies::ToDevice(Slice from, Slice to, const std::string& name) {
       builder_.Copy(v1::NVME_LOAD, {Padded(piece), staging}, absl::StrCat("load ", name));
       piece = Range(staging, 0, count);
     }
-    if (to.shape.dtype != from.shape.dtype) {
-      const Slice here = Staging(Ring::kRounded, Range(to, begin, count), name);
-      const Slice whole = std::exchange(piece, Range(here, 0, count));
-      builder_.Compute(kernels::Op::kCast, kernels::NoAttrs{}, {whole, piece}, "round " + name);
-    }
     builder_.Copy(v1::TO_DEVICE, {piece, Range(to, begin, count)}, absl::StrCat("fetch ", name));
   }
 }
@@ -100,6 +94,41 @@ void TierCopies::FromDevice(Slice from, Slice to, const std::string& name) {
     builder_.Copy(v1::TO_HOST, {piece, near}, absl::StrCat("move ", name));
     if (on_nvme) builder_.Copy(v1::NVME_STORE, {near, rest}, absl::StrCat("store ", name));
   }
+}
+
+void TierCopies::Round(Slice from, Slice to, const std::string& name) {
+  const v1::Tier tier = builder_.graph().TierOf(from);
+  if (tier == v1::DEVICE) return Cast(from, to, name);
+  const int64_t elements = from.shape.Elements(), chunk = ChunkElements(from.shape.dtype);
+  const int64_t page = StreamedElements(to.shape.dtype);
+  const int64_t pieces = std::max<int64_t>(1, chunk / page) * page;
+  for (int64_t begin = 0; begin < elements; begin += pieces) {
+    const int64_t count = std::min(pieces, elements - begin);
+    Slice piece = Range(from, begin, count);
+    if (tier == v1::NVME) {
+      const Slice staging = Staging(Ring::kFetch, piece, name);
+      builder_.Copy(v1::NVME_LOAD, {Padded(piece), staging}, absl::StrCat("load ", name));
+      piece = Range(staging, 0, count);
+    }
+    RoundOnHost(piece, Range(to, begin, count), name);
+  }
+}
+
+void TierCopies::RoundOnHost(Slice here, Slice to, const std::string& name) {
+  const v1::Tier tier = builder_.graph().TierOf(to);
+  if (tier == v1::HOST) return Cast(here, to, name);
+  const Slice staging = Staging(Ring::kRounded, to, name);
+  const Slice rounded = Range(staging, 0, to.shape.Elements());
+  Cast(here, rounded, name);
+  if (tier == v1::NVME) {
+    builder_.Copy(v1::NVME_STORE, {staging, Padded(to)}, absl::StrCat("store rounded ", name));
+  } else {
+    builder_.Copy(v1::TO_DEVICE, {rounded, to}, absl::StrCat("send rounded ", name));
+  }
+}
+
+void TierCopies::Cast(Slice from, Slice to, const std::string& name) {
+  builder_.Compute(kernels::Op::kCast, kernels::NoAttrs{}, {from, to}, "round " + name);
 }
 
 }  // namespace terrace::compiler

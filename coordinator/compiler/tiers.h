@@ -56,9 +56,15 @@ class TierCopies {
   int64_t ChunkElements(kernels::DType dtype) const;
 
   // All of a dense slice that rests on `from`'s tier to the device, or from there to `to`'s tier.
-  // To NVMe it goes with its padding (Padded). What `to` has fewer bits for the host rounds first.
+  // To NVMe it goes with its padding (Padded).
   void ToDevice(Slice from, Slice to, const std::string& name);
   void FromDevice(Slice from, Slice to, const std::string& name);
+
+  // All of a dense slice in `to`'s type, wherever both rest. What is off the device the host
+  // rounds, so that fewer bits travel.
+  void Round(Slice from, Slice to, const std::string& name);
+  // The same of one piece that is on the host.
+  void RoundOnHost(Slice here, Slice to, const std::string& name);
 
   // A new host buffer of a ring for one piece, a whole number of pages.
   Slice Staging(Ring ring, const Slice& piece, const std::string& name);
@@ -66,6 +72,8 @@ class TierCopies {
   static Slice Padded(const Slice& piece);
 
  private:
+  void Cast(Slice from, Slice to, const std::string& name);
+
   const int64_t chunk_bytes_;
   Builder& builder_;
 };

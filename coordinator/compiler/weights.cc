@@ -14,14 +14,20 @@ Slice Weights::Of(TensorRole role, int layer) {
   return index == kNone ? Slice{} : OfParameter(index);
 }
 
+// What of the parameter lasts for passes to read.
+int Weights::Lasting(const Parameter& parameter) {
+  return parameter.rounded != kNone ? parameter.rounded : parameter.weight;
+}
+
 Slice Weights::OfParameter(int index) {
   const Parameter& parameter = parameters_.all()[index];
   const Unit& unit = parameters_.units()[parameter.unit];
   Graph& graph = builder_.graph();
-  if (parameter.weight != kNone && graph.TierOf(graph.Whole(parameter.weight)) == v1::DEVICE)
-    return graph.Whole(parameter.weight);
+  const int lasting = Lasting(parameter);
+  if (lasting != kNone && graph.TierOf(graph.Whole(lasting)) == v1::DEVICE)
+    return graph.Whole(lasting);
   if (!brought_.contains(index)) {
-    if (parameter.weight == kNone) {
+    if (lasting == kNone) {
       Gather(unit);
     } else {
       Fetch(index);
@@ -33,11 +39,11 @@ Slice Weights::OfParameter(int index) {
 void Weights::Fetch(int index) {
   Graph& graph = builder_.graph();
   const Parameter& parameter = parameters_.all()[index];
-  const Slice rest = Flat(graph.Whole(parameter.weight));
+  const Slice rest = Flat(graph.Whole(Lasting(parameter)));
   const int layer = std::exchange(builder_.layer, kNone);  // the tensor's name tells it
   const std::string name = parameter.name();
   const Slice here = builder_.NewValue(absl::StrCat("fetched.", name), v1::PARAMETER,
-                                       parameter.dtype, parameter.shape);
+                                       rest.shape.dtype, parameter.shape);
   builder_.layer = layer;
   graph.values[here.value].parameter = index;
   graph.values[here.value].tile = parameter.tile.size > 0;
@@ -60,7 +66,7 @@ void Weights::Gather(const Unit& unit) {
     const Parameter& parameter = parameters_.all()[i];
     brought_[i] = graph.Add({.name = absl::StrCat("gathered.", parameter.name()),
                              .cls = v1::PARAMETER,
-                             .dtype = parameter.dtype,
+                             .dtype = unit.dtype,
                              .shape = parameter.shape,
                              .sequence = builder_.sequence(),
                              .inside = all.value,
@@ -70,48 +76,47 @@ void Weights::Gather(const Unit& unit) {
 }
 
 void Weights::GatherInto(const Unit& unit, Slice all) {
-  const auto gather = [&](Slice piece) {
-    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, piece, all,
+  const Slice rest = builder_.graph().Whole(unit.rounded != kNone ? unit.rounded : unit.master);
+  const auto gather = [&] {
+    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, OnDevice(unit, rest), all,
                         absl::StrCat("gather ", unit.name));
   };
-  const bool comes = unit.weight_tier != v1::DEVICE;
-  if (comes || unit.tile) {
+  if (unit.tile || builder_.graph().TierOf(rest) != v1::DEVICE) {
     const FetchScope fetch(&builder_);
-    gather(Piece(unit));
+    gather();
     return;
   }
   const bool had_rule = std::exchange(builder_.has_rule, false);
-  gather(Piece(unit));
+  gather();
   builder_.has_rule = had_rule;
 }
 
-Slice Weights::Piece(const Unit& unit) {
-  const Slice master = builder_.graph().Whole(unit.master);
-  if (unit.rounded != kNone) return builder_.graph().Whole(unit.rounded);
-  if (unit.weight_tier != v1::DEVICE) {
-    const Slice piece = NewPiece(unit, "fetched.", v1::PARAMETER);
-    copies_.ToDevice(master, piece, unit.name);
-    return piece;
+Slice Weights::OnDevice(const Unit& unit, Slice rest) {
+  const bool rounds = rest.shape.dtype != unit.dtype;
+  const bool comes = builder_.graph().TierOf(rest) != v1::DEVICE;
+  if (!rounds && !comes) return rest;
+  const Slice piece = builder_.NewValue(absl::StrCat(comes ? "fetched." : "rounded.", unit.name),
+                                        comes ? v1::PARAMETER : v1::COMMUNICATION, unit.dtype,
+                                        {unit.shard_elements});
+  if (rounds) {
+    copies_.Round(rest, piece, unit.name);
+  } else {
+    copies_.ToDevice(rest, piece, unit.name);
   }
-  if (!unit.rounds()) return master;
-  const Slice piece = NewPiece(unit, "rounded.", v1::COMMUNICATION);
-  Round(unit, piece);
   return piece;
 }
 
-Slice Weights::NewPiece(const Unit& unit, const char* kind, v1::BufferClass cls) {
-  return builder_.NewValue(absl::StrCat(kind, unit.name), cls, unit.dtype, {unit.shard_elements});
-}
+void Weights::Restore(const Unit& unit) { GatherInto(unit, builder_.graph().Whole(unit.weights)); }
 
-void Weights::Round(const Unit& unit, Slice piece) {
-  builder_.Compute(kernels::Op::kCast, kernels::NoAttrs{},
-                   {builder_.graph().Whole(unit.master), piece}, absl::StrCat("round ", unit.name));
-}
-
-void Weights::Restore(const Unit& unit) {
+void Weights::Round(const Unit& unit) {
   Graph& graph = builder_.graph();
-  if (unit.rounded != kNone) Round(unit, graph.Whole(unit.rounded));
-  if (unit.weights != kNone) GatherInto(unit, graph.Whole(unit.weights));
+  if (unit.master != kNone)
+    return copies_.Round(graph.Whole(unit.master), graph.Whole(unit.rounded), unit.name);
+  for (const int i : unit.parameters) {
+    const Parameter& parameter = parameters_.all()[i];
+    copies_.Round(Flat(graph.Whole(parameter.weight)), Flat(graph.Whole(parameter.rounded)),
+                  parameter.name());
+  }
 }
 
 bool GathersWeights(const Graph& graph, const Node& node) {

@@ -1,7 +1,6 @@
 // The weights as one pass sees them: those that are always there, and those that are brought to the
 // device for it, on first use: from the tier where they rest, with ZeRO-3 gathered from all ranks'
-// shards, or both, each rank fetching its own. Masters are rounded to what products compute with
-// before they are gathered. When that happens is fetch.h's and insertions.h's.
+// shards, or both, each rank fetching its own. When that happens is fetch.h's and insertions.h's.
 //
 // Thread-compatible.
 //
@@ -34,17 +33,17 @@ class Weights {
   // What was brought counts as gone: a new layer begins.
   void Forget() { brought_.clear(); }
 
-  // What a unit keeps of its master weights beside them: the whole weights, or this rank's piece in
-  // fewer bits. Nothing where it keeps neither.
+  // The whole weights of a unit from their shards, into memory that stays.
   void Restore(const Unit& unit);
+  // What a unit keeps of its weights in fewer bits.
+  void Round(const Unit& unit);
 
  private:
   void Gather(const Unit& unit);
   void GatherInto(const Unit& unit, Slice all);
-  // This rank's piece as it is gathered, on the device.
-  Slice Piece(const Unit& unit);
-  Slice NewPiece(const Unit& unit, const char* kind, v1::BufferClass cls);
-  void Round(const Unit& unit, Slice piece);
+  // This rank's piece, as it is gathered.
+  Slice OnDevice(const Unit& unit, Slice rest);
+  static int Lasting(const Parameter& parameter);
   void Fetch(int parameter);
 
   const Parameters& parameters_;

@@ -19,6 +19,6 @@ struct BlindErrors {
   uint32_t runs = 0;
 };
 inline constexpr BlindErrors kBlindErrors = {
-    .low = 0.90, .high = 1.15, .coverage = 0.8, .runs = 83};
+    .low = 0.89, .high = 1.15, .coverage = 0.8, .runs = 83};
 
 }  // namespace terrace

@@ -160,7 +160,9 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const int64_t ring = kRingBuffers * std::min({layout.chunk_bytes(), largest, share});
   // Without ZeRO the rings of the passes are in use until the step ends.
   const int64_t of_step = rings - (layout.zero_stage() > 0 ? passing : 0);
-  return {.of_passes = passing * ring, .of_step = of_step * ring};
+  const bool rounds = updates && RoundsWeights(layout) && partly(offload.parameter());
+  return {.of_passes = passing * ring,
+          .of_step = of_step * ring + (rounds ? InWeights(layout, ring) : 0)};
 }
 
 void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedStage& stage,
@@ -175,6 +177,7 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   const bool masters = MastersRestWithMoments(layout);
   add(2 * share, offload.optimizer());
   add(InMasters(layout, share), masters ? offload.optimizer() : offload.parameter());
+  if (RoundsWeights(layout)) add(InWeights(layout, share), offload.parameter());
   // With ZeRO 1 shards are made when the last pass ends. Without ZeRO a tied table waits for its
   // second use.
   const bool none_rests =

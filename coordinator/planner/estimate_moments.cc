@@ -121,7 +121,7 @@ class Moments {
   MemoryEstimate Largest() {
     Peak peak(States(), InWeights(layout_, whole_));
     // All are fetched, or rounded, before the first is gathered.
-    if (MastersRestWithMoments(layout_)) {
+    if (WholeFromShards(layout_)) {
       const double made = RoundsWeights(layout_) ? 1 : away_.optimizer;
       peak.Moment(0, 0, 0, Part(made, InWeights(layout_, whole_) / shards_));
     }
@@ -146,7 +146,7 @@ class Moments {
 
   // What lasts beside the masters and is made of them.
   int64_t Lasting() const {
-    if (MastersRestWithMoments(layout_)) return InWeights(layout_, whole_) + Added(whole_);
+    if (WholeFromShards(layout_)) return InWeights(layout_, whole_) + Added(whole_);
     if (!RoundsWeights(layout_)) return 0;
     const int64_t share = InWeights(layout_, whole_ - std::min(whole_, added_)) / shards_;
     return share - Part(away_.weights, share);
@@ -160,14 +160,12 @@ class Moments {
 
   // Weights that come for a use, whose gradients take so many bytes, `table` of them of a table.
   int64_t Visiting(int64_t bytes, int64_t table = 0) const {
-    const int64_t masters = InMasters(layout_, whole_), visiting = InWeights(layout_, bytes);
-    if (layout_.zero_stage() == 0) return std::min(Part(away_.weights, masters), visiting);
+    const int64_t weights = InWeights(layout_, whole_), visiting = InWeights(layout_, bytes);
+    if (layout_.zero_stage() == 0) return std::min(Part(away_.weights, weights), visiting);
     if (layout_.zero_stage() != 3) return 0;
-    // What comes from another tier is gathered as it comes.
-    const int64_t longer = Part(away_.weights, InMasters(layout_, bytes) - visiting);
-    return visiting + longer + Added(table) +
-           std::min(Part(away_.weights, masters / shards_),
-                    InMasters(layout_, 2 * layer_) / shards_);
+    return visiting + Added(table) +
+           std::min(Part(away_.weights, weights / shards_),
+                    InWeights(layout_, 2 * layer_) / shards_);
   }
 
   int64_t There(int64_t activations) const {
@@ -284,8 +282,12 @@ int64_t InMasters(const v1::Layout& layout, int64_t bytes) {
   return bytes / kF32Bytes * MasterBytes(layout);
 }
 
-bool MastersRestWithMoments(const v1::Layout& layout) {
+bool WholeFromShards(const v1::Layout& layout) {
   return layout.zero_stage() == 1 || layout.zero_stage() == 2;
+}
+
+bool MastersRestWithMoments(const v1::Layout& layout) {
+  return WholeFromShards(layout) || RoundsWeights(layout);
 }
 
 bool SplitsBackward(const v1::Layout& layout) {

@@ -53,7 +53,9 @@ int64_t Part(double share, int64_t bytes);
 // updates them.
 int64_t InWeights(const v1::Layout& layout, int64_t bytes);
 int64_t InMasters(const v1::Layout& layout, int64_t bytes);
-// With ZeRO 1 and 2 whole weights stay on the device: the masters rest with the moments.
+// With ZeRO 1 and 2 whole weights stay on the device, gathered once a step.
+bool WholeFromShards(const v1::Layout& layout);
+// What passes read is something else than the masters.
 bool MastersRestWithMoments(const v1::Layout& layout);
 // Weight gradients are computed apart from those of inputs.
 bool SplitsBackward(const v1::Layout& layout);

@@ -13,12 +13,6 @@ int64_t ElementBytes(const v1::Layout& layout) {
   return layout.precision() == "fp32" || layout.precision() == "tf32" ? kF32Bytes : 2;
 }
 
-bool RoundsWeights(const v1::Layout& layout) {
-  const std::string& precision = layout.precision();
-  return layout.zero_stage() > 0 && !layout.stochastic_rounding() &&
-         (precision == "bf16" || precision == "fp16");
-}
-
 int64_t MasterBytes(const v1::Layout& layout) {
   return layout.stochastic_rounding() ? 2 : kF32Bytes;
 }

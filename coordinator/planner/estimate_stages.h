@@ -18,9 +18,6 @@
 namespace terrace {
 
 inline constexpr int64_t kF32Bytes = 4;
-// With ZeRO the weights that are whole, or gathered from shards on the device, are masters rounded
-// to what products compute with (compiler/parameters.h).
-bool RoundsWeights(const v1::Layout& layout);
 // Of the weights that the optimizer updates, and of those that passes read: norms and biases are
 // few.
 int64_t MasterBytes(const v1::Layout& layout);

@@ -173,7 +173,7 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const TierRates rates = TierRatesOf(profile_);
   const double whole = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
   const double share = whole / static_cast<double>(ShardRanks(layout));
-  const double weights = MasterShare(layout) * (layout.zero_stage() == 0 ? whole : share);
+  const double weights = WeightShare(layout) * (layout.zero_stage() == 0 ? whole : share);
   const double passes = layout.micro_batches(), runs = static_cast<double>(RunsOf(layout));
   // A layer computed again is there until its backward pass, unless it comes in tiles or others are
   // computed between.
@@ -207,16 +207,20 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
       turns ? Excess((forward + backward).Seconds(rates, ratio), busy.forward + busy.backward)
             : Excess(forward.Seconds(rates, ratio), busy.forward) +
                   Excess(backward.Seconds(rates, ratio), busy.backward);
-  // Weights that stay on the device come and go.
-  const double visiting = std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) *
-                          MasterShare(layout) * share;
-  const double written = offload.parameter().nvme() * MasterShare(layout) * share +
-                         offload.optimizer().nvme() * 2 * share;
+  // Weights that stay on the device come and go, or come rounded.
+  const bool rounds = RoundsWeights(layout);
+  const double stay = std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) * share;
+  const double come = stay * WeightShare(layout), go = rounds ? 0 : stay * MasterShare(layout);
+  const v1::TierShares& masters =
+      MastersRestWithMoments(layout) ? offload.optimizer() : offload.parameter();
+  const double written =
+      masters.nvme() * MasterShare(layout) * share + offload.optimizer().nvme() * 2 * share;
+  const double rounded = rounds ? offload.parameter().nvme() * WeightShare(layout) * share : 0;
   const double stored = none_waits ? 0 : offload.gradient().nvme() * share;
   const double updating =
       std::max({Away(offload.optimizer()) * Updated(layout) * share / rates.host_memory,
-                visiting / rates.to_device, visiting / rates.to_host,
-                (written + stored) / rates.nvme_read, written / rates.nvme_write});
+                come / rates.to_device, go / rates.to_host, (written + stored) / rates.nvme_read,
+                (written + rounded) / rates.nvme_write});
   // Updates that come at once take place beside the last backward pass over each chunk.
   const double beside = model_.AtOnce(layout) ? busy.backward * runs / std::max(1.0, passes) : 0;
   return exposed + Excess(updating, beside);

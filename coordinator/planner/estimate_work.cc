@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "coordinator/planner/layout_rules.h"
 #include "kernels/gemm_workspace.h"
 #include "kernels/op.h"
 #include "proto/op_workspace.h"

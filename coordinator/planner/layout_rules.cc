@@ -76,6 +76,7 @@ class Checker {
   void CheckUlysses(int64_t context);
   void CheckRecompute();
   void CheckSharding();
+  void CheckFormats();
 
   const v1::Layout& layout_;
   const ModelConfig& config_;
@@ -222,12 +223,36 @@ void Checker::CheckSharding() {
             absl::StrCat("be false with train.precision ", layout_.precision()),
             "train.precision bf16 or fp8");
   }
+  CheckFormats();
   if (layout_.persistent_parameters() < 0) {
     Problem("persistent_parameters", layout_.persistent_parameters(), "not be negative");
   }
 }
 
+void Checker::CheckFormats() {
+  const std::string& format = layout_.parameter_format();
+  const std::string products(ProductFormat(layout_.precision()));
+  const bool stochastic = layout_.stochastic_rounding();
+  if (stochastic ? format == "bf16" : format == "f32" || format == products) return;
+  problems_.push_back(absl::StrCat(
+      "formats.parameter: got '", format, "', must be ",
+      stochastic
+          ? "bf16 with train.optimizer.stochastic_rounding, which keeps no other weights"
+          : absl::StrCat(products == "f32" ? "" : "f32 or ", products, " with train.precision ",
+                         layout_.precision(), ": what its products compute with"),
+      "; try ", stochastic ? "bf16" : products));
+}
+
 }  // namespace
+
+std::string_view ProductFormat(std::string_view precision) {
+  return precision == "bf16" ? "bf16" : precision == "fp16" ? "f16" : "f32";
+}
+
+bool RoundsWeights(const v1::Layout& layout) {
+  const std::string& format = layout.parameter_format();
+  return !layout.stochastic_rounding() && !format.empty() && format != "f32";
+}
 
 std::string LayoutProblem(std::string_view key, const std::string& got, const std::string& must,
                           const std::string& way_out) {
@@ -258,7 +283,16 @@ v1::Layout Completed(v1::Layout layout) {
     layout.set_shard_size(0);
   }
   if (layout.allocator().empty()) layout.set_allocator("planned");
-  return CompletedOffload(std::move(layout));
+  layout = CompletedOffload(std::move(layout));
+  if (layout.parameter_format().empty()) {
+    const bool free =
+        layout.zero_stage() > 0 && FarthestTier(layout.offload().parameter()) == v1::DEVICE;
+    const std::string_view format = layout.stochastic_rounding() ? "bf16"
+                                    : free                       ? ProductFormat(layout.precision())
+                                                                 : "f32";
+    layout.set_parameter_format(std::string(format));
+  }
+  return layout;
 }
 
 absl::Status CheckLayout(const v1::Layout& layout, const Model& model, const v1::JobSpec& spec) {

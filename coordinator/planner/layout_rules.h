@@ -28,6 +28,7 @@ namespace terrace {
 // in f32, allocator "planned". With one rank to shard over, ZeRO is 0 and no shard size is left. A
 // class of memory that `offload` does not mention stays on the device, except that gradients follow
 // the optimizer to the host; an offload of nothing is left out, one of something has chunk_bytes.
+// Weights are rounded where that takes no memory: with ZeRO, unless they rest off the device.
 v1::Layout Completed(v1::Layout layout);
 
 // INVALID_ARGUMENT with one line a problem. Fields of 0 and "" count as Completed() says; a layout
@@ -40,6 +41,14 @@ v1::Tier FarthestTier(const v1::TierShares& shares);
 bool IsOffloaded(const v1::Layout& layout);
 // "device", "host", "nvme".
 std::string_view TierName(v1::Tier tier);
+
+// What products of this precision round matrices in f32 to, "bf16" or "f16"; "f32" where they
+// compute with what they are given. Those in fp8 are scaled by the largest element, which rounding
+// might change.
+std::string_view ProductFormat(std::string_view precision);
+// Whether passes read matrices that were rounded before, from masters in f32 that only the
+// optimizer sees (compiler/parameters.h).
+bool RoundsWeights(const v1::Layout& layout);
 
 // How problems are worded: "layout.KEY: got X, must Y; try Z". `way_out` may be empty.
 std::string LayoutProblem(std::string_view key, const std::string& got, const std::string& must,

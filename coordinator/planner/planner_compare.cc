@@ -272,9 +272,10 @@ void Comparison::Keep(const Proposal& one, bool within) {
     if (!is_first && MayBeSmaller(one, smallest->second)) smallest->second = one;
     return;
   }
-  Family& family = families_[{layout.tensor_parallel(), layout.pipeline_parallel(),
-                              layout.context_parallel(), layout.zero_stage(), layout.micro_batch(),
-                              ScheduleKey(layout), ClassesAway(layout.offload())}];
+  Family& family =
+      families_[{layout.tensor_parallel(), layout.pipeline_parallel(), layout.context_parallel(),
+                 layout.zero_stage() << 1 | (RoundsWeights(layout) ? 1 : 0), layout.micro_batch(),
+                 ScheduleKey(layout), ClassesAway(layout.offload())}];
   const size_t alike = search_ == Search::kPlain ? SIZE_MAX : kAlikeMax;
   within ? Insert(one, alike, &family.within) : Insert(one, kBeyondMax, &family.beyond);
   if (one.to_fit) return;

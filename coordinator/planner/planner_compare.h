@@ -63,6 +63,9 @@ class Comparison {
   void KeepBesideItsStates(const Proposal& one, const std::string& which);
   void AddMixed(const Proposal& large, const Proposal& next);
   void AddMoved(bool of_all_splits);
+  // Weights that are brought for each use in as few bits as products need, or without a copy beside
+  // their masters.
+  std::vector<v1::Layout> Formats(const v1::Layout& layout) const;
   // In the order in which they are moved.
   std::vector<Proposal> TakeMovable(bool of_all_splits);
   void AddAllMoved(std::vector<Proposal> bases);

@@ -98,6 +98,20 @@ std::vector<Proposal> Comparison::TakeMovable(bool of_all_splits) {
   return movable;
 }
 
+std::vector<v1::Layout> Comparison::Formats(const v1::Layout& layout) const {
+  const std::string products(ProductFormat(layout.precision()));
+  const bool brought = FarthestTier(layout.offload().parameter()) != v1::DEVICE &&
+                       (layout.zero_stage() == 0 || layout.zero_stage() == 3);
+  if (!brought || products == "f32" || layout.stochastic_rounding() ||
+      !spec_.formats().parameter().empty()) {
+    return {layout};
+  }
+  std::vector<v1::Layout> formats = {layout, layout};
+  formats[0].set_parameter_format(products);
+  formats[1].set_parameter_format("f32");
+  return formats;
+}
+
 // What does not fit, with as much as is needed elsewhere.
 void Comparison::AddMoved(bool of_all_splits) {
   std::vector<OffloadWay> ways(std::begin(kHostWays), std::end(kHostWays));
@@ -112,17 +126,19 @@ void Comparison::AddMoved(bool of_all_splits) {
   KeepSmallest(kAllMovedMax, &smallest_of_splits);
   for (const Proposal& one : TakeMovable(of_all_splits)) {
     for (const OffloadWay way : ways) {
-      ++compared_;
       v1::Layout farthest = one.layout;
       *farthest.mutable_offload() = WithPinned(spec_.layout().offload(), FarthestOffload(way));
       farthest = Completed(std::move(farthest));
       ChooseChunks(&farthest);
-      auto moved = WithOffload(memory_, farthest, spec_.layout().offload(), way, limits_);
-      if (!moved.has_value()) continue;
-      Proposal proposal = {
-          .seconds = StepSeconds(*moved), .memory = memory_.Memory(*moved), .way = way};
-      proposal.layout = *std::move(moved);
-      Keep(proposal, /*within=*/true);
+      for (const v1::Layout& layout : Formats(farthest)) {
+        ++compared_;
+        auto moved = WithOffload(memory_, layout, spec_.layout().offload(), way, limits_);
+        if (!moved.has_value()) continue;
+        Proposal proposal = {
+            .seconds = StepSeconds(*moved), .memory = memory_.Memory(*moved), .way = way};
+        proposal.layout = *std::move(moved);
+        Keep(proposal, /*within=*/true);
+      }
     }
   }
   AddAllMoved(std::move(smallest_of_splits));
@@ -146,12 +162,14 @@ void Comparison::AddAllMoved(std::vector<Proposal> bases) {
         moved.layout.mutable_offload()->clear_parameter();
       }
       moved.layout = Completed(std::move(moved.layout));
-      away_.push_back(Compare(moved.layout));
-      for (const char* recompute : {"block", "none"}) {
-        if (!open || moved.layout.recompute() == recompute) continue;
-        v1::Layout other = moved.layout;
-        other.set_recompute(recompute);
-        away_.push_back(Compare(std::move(other)));
+      for (const v1::Layout& layout : Formats(moved.layout)) {
+        away_.push_back(Compare(layout));
+        for (const char* recompute : {"block", "none"}) {
+          if (!open || layout.recompute() == recompute) continue;
+          v1::Layout other = layout;
+          other.set_recompute(recompute);
+          away_.push_back(Compare(std::move(other)));
+        }
       }
     }
   }
@@ -199,7 +217,8 @@ void Comparison::AddTiled() {
     for (const v1::Offload& offload : Offloads(spec_.resources().nvme().paths_size() > 0)) {
       v1::Layout moved = base;
       *moved.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
-      layouts.push_back(Completed(std::move(moved)));
+      for (v1::Layout& layout : Formats(Completed(std::move(moved))))
+        layouts.push_back(std::move(layout));
     }
   }
   for (v1::Layout& layout : layouts) {

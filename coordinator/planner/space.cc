@@ -44,6 +44,7 @@ v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
   layout.set_context_type(pinned.context_type());
   layout.set_shard_size(pinned.shard_size());
   layout.set_communication_dtype(pinned.communication_dtype());
+  layout.set_parameter_format(spec.formats().parameter());
   layout.set_persistent_parameters(std::max<int64_t>(0, pinned.persistent_parameters()));
   if (pinned.has_offload()) *layout.mutable_offload() = pinned.offload();
   layout.set_allocator(pinned.allocator());
@@ -97,7 +98,9 @@ class Walk {
       if (!Pays(layout)) continue;
       bool passed = false;
       for (const v1::Layout& shared : Sharings(layout)) {
-        if (!ended_) passed |= AddOne(shared);
+        for (const v1::Layout& formatted : Formats(shared)) {
+          if (!ended_) passed |= AddOne(formatted);
+        }
       }
       // The others break the same rule, unless it is about the tokens of a micro-batch.
       if (!passed && pinned_.sequence_parallel() <= 0) break;
@@ -210,6 +213,26 @@ class Walk {
       sharings.back().set_shard_size(of_node);
     }
     return sharings;
+  }
+
+  // Weights in 16 bits are faster to read and to bring. Beside masters that nothing shares, or
+  // where they rest off the device, they take memory. Which of what is moved because it does not
+  // fit is decided where it is moved (planner_compare_away.cc).
+  std::vector<v1::Layout> Formats(const v1::Layout& layout) const {
+    std::vector<v1::Layout> formats = {layout};
+    const std::string products(ProductFormat(layout.precision()));
+    if (!all_ || !layout.parameter_format().empty() || layout.stochastic_rounding() ||
+        products == "f32") {
+      return formats;
+    }
+    const bool converts = DataRanks(layout) == 1 && budget_.device == "cuda" && !tiers_;
+    const bool comes = FarthestTier(layout.offload().parameter()) != v1::DEVICE;
+    const bool whole = layout.zero_stage() == 0;
+    if (whole ? !comes && !converts : layout.zero_stage() < 3 || !comes) return formats;
+    formats[0].set_parameter_format(products);
+    formats.push_back(layout);
+    formats[1].set_parameter_format("f32");
+    return formats;
   }
 
   // What depends on the degrees and the micro-batch and is not pinned.

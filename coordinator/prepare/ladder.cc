@@ -214,8 +214,8 @@ std::string ChangeText(const v1::Layout& from, const v1::Layout& to) {
   const std::vector<std::string> before = Differences(to, from), after = Differences(from, to);
   std::vector<std::string> changes;
   for (size_t i = 0; i < after.size(); ++i) {
-    changes.push_back(absl::StrCat("layout.", after[i], " instead of ",
-                                   before[i].substr(before[i].find(' ') + 1)));
+    changes.push_back(absl::StrCat(after[i].starts_with("formats.") ? "" : "layout.", after[i],
+                                   " instead of ", before[i].substr(before[i].find(' ') + 1)));
   }
   return absl::StrJoin(changes, ", ");
 }

@@ -29,7 +29,8 @@ std::vector<LayoutWord> Words(const v1::LayoutSpec& pinned) {
           {"offload.optimizer", TierSharesText(pinned.offload().optimizer())},
           {"offload.activation", TierSharesText(pinned.offload().activation())},
           {"tile_bytes", pinned.tile_bytes() < 0 ? "" : TilesText(pinned.tile_bytes())},
-          {"allocator", pinned.allocator()}};
+          {"allocator", pinned.allocator()},
+          {"formats.parameter", ""}};
 }
 
 }  // namespace

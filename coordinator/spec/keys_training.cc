@@ -299,6 +299,18 @@ std::vector<SpecKey> TrainingKeys() {
        "",
        "First steps of each start whose instructions are timed one by one, for `terrace trace`; 0: "
        "none"},
+      {"formats.parameter",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"f32", "bf16", "f16"},
+       "",
+       "Format of matrices as products read them: what these compute with (bf16; f16 with precision "
+       "fp16) from f32 masters that lie with the moments, or f32. The numbers are the same. Without "
+       "it chosen: 16 bits with zero; alone, or where they rest off the device, they cost 2 bytes a "
+       "parameter beside the masters, and halve what is brought"},
   };
 }
 

@@ -336,7 +336,7 @@ absl::Status CheckReads(const v1::Program& program, const std::vector<CheckedSeq
   }
   for (const CheckedSequence& sequence : sequences) {
     if (sequence.sequence->name() == "restore") continue;
-    std::vector<ByteSet> own = IsTrain(sequence.sequence->name()) ? written : restored;
+    std::vector<ByteSet> own = restored;
     RETURN_IF_ERROR(CheckSequenceReads(program, sequence, &own));
   }
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "proto/check/fixed_point.h"
 #include "proto/check/gradient.h"
+#include "proto/check/lasting.h"
 #include "proto/check/ranges.h"
 #include "proto/check/refuse.h"
 #include "proto/check/structure.h"
@@ -225,6 +226,7 @@ absl::StatusOr<StageFacts> Run(const v1::Program& program, const StateIndex& sta
   StageFacts facts = {.transfers_in_parts = transfers_in_parts};
   Values values(program.grid());
   const Flow fresh(program, transfers_in_parts, &values);
+  const std::vector<ByteMap> found = FoundByTraining(program, sequences);
   Flow restored = fresh;
   if (const CheckedSequence* restore = Find(sequences, "restore")) {
     restored.Begin(restore);
@@ -233,14 +235,14 @@ absl::StatusOr<StageFacts> Run(const v1::Program& program, const StateIndex& sta
   for (const CheckedSequence& sequence : sequences) {
     const std::string& name = sequence.sequence->name();
     if (name == "restore") continue;
-    // What "restore" derived is of weights before the last update.
-    Flow flow = IsTrain(name) ? fresh : restored;
+    Flow flow = restored;
     flow.Begin(&sequence);
     if (IsTrain(name)) {
       StageFacts::Training& training = facts.training[name];
       RETURN_IF_ERROR(CheckRules(program, sequence));
       RETURN_IF_ERROR(CheckLoads(program, sequence, &training));
       RETURN_IF_ERROR(RunTrain(program, state, sequence, &flow, &training));
+      RETURN_IF_ERROR(CheckRenewed(program, sequence, found, restored, flow));
     } else {
       RETURN_IF_ERROR(RunOther(program, sequence, &flow));
     }

@@ -80,6 +80,10 @@ absl::StatusOr<RankResult> TrainRank(const Run& run, const v1::Program& program,
   TrainIo io = TrainIoOf(rank, dataset);
   RankResult result;
   Trace trace(program, index);
+  if (vm->Has("restore")) {
+    NoIo nothing;
+    RETURN_IF_ERROR(vm->Run("restore", &nothing));
+  }
   for (int64_t step = 0; step < run.steps; ++step) {
     io.SetStep(step);
     CountSent(program, groups, /*last=*/false, &result);

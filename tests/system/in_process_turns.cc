@@ -78,6 +78,15 @@ class TurnsRank {
     return LoadWeights(rank_, weights);
   }
 
+  bool restores() const { return vm_->Has("restore"); }
+  TurnRank BeginRestore() {
+    return {.sequence = vm_->Find("restore"), .io = &nothing_, .fence = &keeper_};
+  }
+  // What ranks sent so far is of no step.
+  void EndRestore() {
+    for (const auto& group : groups_) sent_before_.push_back(group ? group->bytes_sent() : 0);
+  }
+
   TurnRank Begin(int64_t step) {
     io_.SetStep(step);
     return {.sequence = vm_->Find("train"), .io = &io_, .fence = &keeper_};
@@ -95,7 +104,7 @@ class TurnsRank {
     for (size_t g = 0; g < groups_.size(); ++g) {
       if (groups_[g] == nullptr) continue;
       result_.sent_per_step[program_.groups(static_cast<int>(g)).name()] =
-          groups_[g]->bytes_sent() / steps;
+          (groups_[g]->bytes_sent() - sent_before_[g]) / steps;
     }
     result_.allocator = PlannedStats(program_);
     return std::move(result_);
@@ -108,10 +117,12 @@ class TurnsRank {
   const Rank rank_;
   const FixedDataset dataset_;
   TrainIo io_;
+  NoIo nothing_;
   GradientKeeper keeper_;
   std::vector<std::unique_ptr<Communicator>> groups_;
   const SystemClock clock_;
   std::unique_ptr<Vm> vm_;  // prepares the program; its threads never run it
+  std::vector<int64_t> sent_before_;  // by group
   RankResult result_;
 };
 
@@ -131,6 +142,12 @@ absl::StatusOr<std::unique_ptr<TurnsJob>> TurnsJob::Create(const JobData& data,
     job->ranks_.push_back(std::make_unique<TurnsRank>(data, program, index, std::move(memory)));
     RETURN_IF_ERROR(job->ranks_.back()->Prepare(data.weights, &job->meetings_));
   }
+  std::vector<TurnRank> turns;
+  for (const auto& rank : job->ranks_) {
+    if (rank->restores()) turns.push_back(rank->BeginRestore());
+  }
+  if (!turns.empty()) RETURN_IF_ERROR(RunInTurns(turns, &job->random_));
+  for (const auto& rank : job->ranks_) rank->EndRestore();
   return job;
 }
 

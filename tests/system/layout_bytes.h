@@ -56,14 +56,14 @@ inline int64_t Pages(int64_t elements) {
 }
 
 // What ZeRO shares as one region: its parameters start on 64 bytes, and so does each rank's piece,
-// or on a page where it holds matrices.
+// or where it holds matrices on a page of elements as products read them. 0: vectors.
 inline int64_t UnitElements(const std::vector<int64_t>& parameters, int64_t shards,
-                            bool vectors = false) {
+                            int64_t page = kPage) {
   constexpr int64_t kLine = 64 / kF32;
   int64_t end = 0;
   for (int64_t elements : parameters) end = AlignUp(end, kLine) + elements;
   const int64_t share = (end + shards - 1) / shards;
-  return AlignUp(share, !vectors && share >= kPage ? kPage : kLine) * shards;
+  return AlignUp(share, page > 0 && share >= page ? page : kLine) * shards;
 }
 
 // A model, a batch, and the sizes of what goes over links.
@@ -81,6 +81,7 @@ struct Job {
   // Of an element as ZeRO gathers it: what products compute with. Rows of tables are added before
   // they are rounded where positions are learned. Norms and biases: kF32.
   int64_t matrix() const { return activation(); }
+  int64_t page() const { return 4096 / activation(); }
   int64_t table() const { return config().mlp == MlpKind::kGelu ? kF32 : activation(); }
   int64_t tokens() const {  // of a micro-batch on one rank
     return layout.micro_batch() * kLength / layout.context_parallel();
@@ -153,11 +154,13 @@ inline Units UnitsOf(const Job& job, int64_t shards) {
   }
   vectors.push_back(h);
   if (gpt) vectors.push_back(h);
-  Units units = {.layers = std::vector<int64_t>(c.layers, UnitElements(layer, shards)),
-                 .embedding = UnitElements({c.vocabulary * h}, shards),
-                 .vectors = UnitElements(vectors, shards, /*vectors=*/true)};
-  if (gpt) units.embedding += UnitElements({job.data.model.config.max_positions * h}, shards);
-  if (!c.tied_embeddings) units.head = UnitElements({c.vocabulary * h}, shards);
+  Units units = {.layers = std::vector<int64_t>(c.layers, UnitElements(layer, shards, job.page())),
+                 .embedding = UnitElements({c.vocabulary * h}, shards, job.page()),
+                 .vectors = UnitElements(vectors, shards, /*page=*/0)};
+  if (gpt) {
+    units.embedding += UnitElements({job.data.model.config.max_positions * h}, shards, job.page());
+  }
+  if (!c.tied_embeddings) units.head = UnitElements({c.vocabulary * h}, shards, job.page());
   return units;
 }
 

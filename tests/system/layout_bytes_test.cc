@@ -79,13 +79,14 @@ void ExpectZero(Job job, uint32_t stage, uint32_t ranks, uint32_t replicas) {
     const bool there = job.layout.schedule() == "breadth_first" && job.layout.interleave() == 1;
     if (job.config().tied_embeddings && !there) {
       gathered += travels * job.table() *
-                  UnitElements({job.config().vocabulary * job.config().hidden}, shards);
+                  UnitElements({job.config().vocabulary * job.config().hidden}, shards, job.page());
     }
   }
   int64_t scattered = reductions * units.all();
   if (stage > 1 && job.layout.interleave() > 1 && job.config().tied_embeddings) {
     // Its two uses are in two chunks, which scatter their gradients one after the other.
-    scattered += travels * UnitElements({job.config().vocabulary * job.config().hidden}, shards);
+    scattered +=
+        travels * UnitElements({job.config().vocabulary * job.config().hidden}, shards, job.page());
   }
   ExpectSent(job, [&](int64_t rank) -> Sent {
     Sent sent = {{"shard", Share(kF32 * scattered + gathered, shards)},
@@ -215,12 +216,13 @@ TEST(BytesTest, PassesAddUp) {
   const ModelConfig& c = job.config();
   const int64_t h = c.hidden, heads = c.heads * c.head_dim / 2, kv = c.kv_heads * c.head_dim / 2;
   const int64_t f = c.intermediate / 2;
-  const int64_t layer = UnitElements({h * (heads + 2 * kv), heads * h, 2 * h * f, f * h}, 2);
-  const int64_t table = UnitElements({c.vocabulary / 2 * h}, 2);
+  const int64_t layer =
+      UnitElements({h * (heads + 2 * kv), heads * h, 2 * h * f, f * h}, 2, job.page());
+  const int64_t table = UnitElements({c.vocabulary / 2 * h}, 2, job.page());
   ExpectSent(job, [&](int64_t rank) -> Sent {
     const bool last = rank >= 4;
     const int64_t norms = 2 * 2 * h + (last ? h : 0);
-    const int64_t vectors = UnitElements(std::vector<int64_t>(norms / h, h), 2);
+    const int64_t vectors = UnitElements(std::vector<int64_t>(norms / h, h), 2, /*page=*/0);
     const int64_t scattered = job.passes() * (2 * layer + table + vectors);
     // A table once, layers twice, in bf16; vectors before the first pass.
     const int64_t gathered = 2 * job.passes() * (2 * 2 * layer + table) + kF32 * vectors;

@@ -101,6 +101,23 @@ TEST_P(OffloadBitwiseTest, WeightsInBf16AreRoundedAlikeOnAnyTier) {
   }
 }
 
+// Products round weights in f32 to the same 16 bits.
+TEST_P(OffloadBitwiseTest, RoundedWeightsChangeNothing) {
+  const JobData data = DataOf(GetParam());
+  for (const char* precision : {"bf16", "fp16"}) {
+    v1::Layout layout = Resident();
+    layout.set_precision(precision);
+    layout.set_parameter_format("f32");
+    const JobResult in_f32 = TrainLayout(data, layout, kSteps);
+    layout.set_parameter_format(precision == std::string("bf16") ? "bf16" : "f16");
+    ExpectSame(TrainLayout(data, layout, kSteps), in_f32, precision);
+    for (const Tiers& tiers : AllTiers()) {
+      ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), in_f32,
+                 absl::StrCat(precision, " ", Describe(tiers)));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, OffloadBitwiseTest, testing::Values("gpt2", "llama", "qwen3"));
 
 TEST(OffloadBitwiseTest, RanksThatShareTheStatesKeepThemOnAnyTier) {
@@ -117,6 +134,51 @@ TEST(OffloadBitwiseTest, RanksThatShareTheStatesKeepThemOnAnyTier) {
         const Tiers tiers = {zero == 3 ? tier : v1::DEVICE, tier, tier};
         ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident,
                    absl::StrCat("zero ", zero, " ", Describe(tiers)));
+      }
+    }
+  }
+}
+
+TEST(OffloadBitwiseTest, RanksThatShareTheStatesRoundWeightsOnAnyTier) {
+  const JobData data = DataOf("llama");
+  for (const uint32_t zero : {1, 2, 3}) {
+    v1::Layout layout = Resident();
+    layout.set_data_parallel(2);
+    layout.set_zero_stage(zero);
+    layout.set_precision("bf16");
+    layout.set_parameter_format("f32");
+    const JobResult in_f32 = TrainLayout(data, layout, kSteps);
+    layout.set_parameter_format("bf16");
+    for (const v1::Tier parameter : {v1::DEVICE, v1::HOST, v1::NVME}) {
+      for (const v1::Tier optimizer : {v1::DEVICE, v1::HOST, v1::NVME}) {
+        if (parameter > optimizer || (zero < 3 && parameter != v1::DEVICE)) continue;
+        const Tiers tiers = {parameter, optimizer, optimizer};
+        ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), in_f32,
+                   absl::StrCat("zero ", zero, " ", Describe(tiers)));
+      }
+    }
+  }
+}
+
+// Weights are rounded anew when the last pass that reads them has gone.
+TEST(OffloadBitwiseTest, RoundedWeightsGoWithUpdatesAtOnceAndRuns) {
+  for (const char* family : {"llama", "gpt2"}) {
+    JobData data = DataOf(family);
+    data.train.set_clip_grad_norm(0);
+    for (const uint32_t zero : {0, 3}) {
+      v1::Layout layout = Resident();
+      layout.set_precision("bf16");
+      layout.set_data_parallel(zero > 0 ? 2 : 1);
+      layout.set_zero_stage(zero);
+      layout.set_schedule("breadth_first");
+      layout.set_interleave(3);
+      layout.set_parameter_format("f32");
+      const JobResult in_f32 = TrainLayout(data, layout, kSteps);
+      layout.set_parameter_format("bf16");
+      for (const v1::Tier tier : {v1::DEVICE, v1::HOST, v1::NVME}) {
+        const Tiers tiers = {tier, tier, tier, tier};
+        ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), in_f32,
+                   absl::StrCat(family, " zero ", zero, " ", Describe(tiers)));
       }
     }
   }

@@ -50,6 +50,7 @@ absl::StatusOr<bool> Trainer::Run(int64_t start, const LossScaleState& loss_scal
   if (!parts_.config->trace_path().empty()) trace.emplace(*parts_.program, parts_.config->rank());
   int64_t step = start;
   tokens_ = parts_.dataset->TrainTokens(0, start, GlobalBatch(rules_));
+  RETURN_IF_ERROR(Restore());
   bool stop = false;
   for (; step < rules_.steps() && !stop; ++step) {
     const int64_t start_ns = parts_.clock->MonotonicNanos();
@@ -143,16 +144,19 @@ absl::StatusOr<bool> Trainer::AgreeToStop() {
   return wishes.stop;
 }
 
+absl::Status Trainer::Restore() {
+  if (!parts_.vm->Has("restore")) return absl::OkStatus();
+  NoIo nothing;
+  return parts_.vm->Run("restore", &nothing);
+}
+
 absl::Status Trainer::Evaluate(int64_t steps_done) {
   evaluated_step_ = steps_done;
   // Of the size of a step's batch: the loss is of the same rows whatever the layout.
   const int64_t batches = spec_.train().eval_batches() * rules_.micro_batches();
   if (batches == 0 || !parts_.vm->Has("eval")) return absl::OkStatus();
   const int64_t start_ns = parts_.clock->MonotonicNanos();
-  if (parts_.vm->Has("restore")) {
-    NoIo nothing;
-    RETURN_IF_ERROR(parts_.vm->Run("restore", &nothing));
-  }
+  RETURN_IF_ERROR(Restore());
   eval_io_.Start();
   for (int64_t i = 0; i < batches; ++i) {
     eval_io_.Next();

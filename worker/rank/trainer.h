@@ -60,6 +60,8 @@ class Trainer {
   absl::Status CheckFinite();
   void Report(int64_t steps_done, double seconds);
   void UpdateMetrics(int64_t steps_done, double seconds);
+  // Makes what lasts beside the state of what the state is now.
+  absl::Status Restore();
   absl::Status Evaluate(int64_t steps_done);
   // Ends the step together with all ranks. True when the loop must end.
   absl::StatusOr<bool> AgreeToStop();

@@ -29,6 +29,7 @@ struct Row {
   const char* context = "ring";
   uint32_t shard_size = 0;
   double clip = 1;  // 0: updates come at once where they may
+  const char* format = "";
 };
 const Row kLayouts[] = {
     {.name = "OneRank", .family = "gpt2", .precision = "fp32"},
@@ -41,6 +42,7 @@ const Row kLayouts[] = {
      .zero = 2,
      .shard_size = 2},
     {.name = "Zero3OfRoundedShards", .family = "llama", .precision = "bf16", .dp = 2, .zero = 3},
+    {.name = "RoundedAlone", .family = "llama", .precision = "bf16", .format = "bf16"},
     {.name = "Zero3Recompute",
      .family = "qwen3",
      .precision = "fp32",
@@ -121,6 +123,7 @@ LayoutCase CaseOf(const Row& row) {
   l.set_sequence_parallel(row.sequence_parallel);
   l.set_context_type(row.context);
   l.set_shard_size(row.shard_size);
+  l.set_parameter_format(row.format);
   return c;
 }
 

@@ -20,6 +20,7 @@ struct Row {
   const char* precision;
   uint32_t dp = 1, zero = 0;
   v1::Tier parameter = v1::DEVICE, gradient = v1::DEVICE, optimizer = v1::DEVICE;
+  const char* format = "";
 };
 const Row kRows[] = {
     {.name = "MomentsOnHost", .family = "gpt2", .precision = "fp32", .optimizer = v1::HOST},
@@ -57,6 +58,30 @@ const Row kRows[] = {
      .parameter = v1::NVME,
      .gradient = v1::NVME,
      .optimizer = v1::NVME},
+    {.name = "RoundedOnHost",
+     .family = "llama",
+     .precision = "bf16",
+     .parameter = v1::HOST,
+     .gradient = v1::HOST,
+     .optimizer = v1::HOST,
+     .format = "bf16"},
+    {.name = "RoundedOnNvme",
+     .family = "qwen3",
+     .precision = "fp16",
+     .dp = 2,
+     .zero = 3,
+     .parameter = v1::NVME,
+     .gradient = v1::NVME,
+     .optimizer = v1::NVME,
+     .format = "f16"},
+    {.name = "RoundedOnDeviceOfMastersOnHost",
+     .family = "llama",
+     .precision = "bf16",
+     .dp = 2,
+     .zero = 3,
+     .gradient = v1::HOST,
+     .optimizer = v1::HOST,
+     .format = "bf16"},
 };
 
 class OffloadMutationTest : public BrokenPrograms, public testing::WithParamInterface<Row> {
@@ -73,6 +98,7 @@ class OffloadMutationTest : public BrokenPrograms, public testing::WithParamInte
     job.parameter = row.parameter;
     job.gradient = row.gradient;
     job.optimizer = row.optimizer;
+    job.parameter_format = row.format;
     programs_ = CompileStages(job);
     ASSERT_FALSE(programs_.empty());
     ASSERT_EQ(CheckPrograms(programs_), absl::OkStatus()) << Describe(job);

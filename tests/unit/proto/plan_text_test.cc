@@ -276,6 +276,16 @@ TEST(PlanTextTest, TheLayoutNamesWhatIsNotAsUsual) {
             "1, 2), cp 2 (ulysses), zero 3 (shards over 4 ranks, whole below "
             "10,000 elements), recompute every 2 layers, bf16, gradients sent in bf16");
   const std::string text = PlanText(plan);
+  const auto with_format = [&](const char* format, uint32_t zero) {
+    v1::Layout formatted = *layout;
+    formatted.set_parameter_format(format);
+    formatted.set_zero_stage(zero);
+    return LayoutText(formatted);
+  };
+  EXPECT_THAT(with_format("f32", 3), HasSubstr("bf16, weights in f32, gradients"));
+  EXPECT_THAT(with_format("bf16", 0), HasSubstr("bf16, weights in bf16, gradients"));
+  EXPECT_THAT(with_format("bf16", 3), HasSubstr("bf16, gradients"));
+  EXPECT_THAT(with_format("f32", 0), HasSubstr("bf16, gradients"));
   EXPECT_THAT(text, HasSubstr("the same layout\n"));
   EXPECT_THAT(text, HasSubstr("     zero 1\n"));
 }

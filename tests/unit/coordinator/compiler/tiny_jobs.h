@@ -80,6 +80,7 @@ struct TinyJob {
   std::vector<int64_t> lengths = {};  // data.buckets
   bool straight = false;              // as in CompileInput
   uint32_t interleave = 0;
+  std::string parameter_format = {};
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -153,6 +154,7 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
   layout.set_persistent_parameters(job.persistent_parameters);
   layout.set_chunk_bytes(job.chunk_bytes);
   layout.set_tile_bytes(job.tile_bytes);
+  layout.set_parameter_format(job.parameter_format);
   PutOn(job.parameter, layout.mutable_offload()->mutable_parameter());
   PutOn(job.gradient, layout.mutable_offload()->mutable_gradient());
   PutOn(job.optimizer, layout.mutable_offload()->mutable_optimizer());

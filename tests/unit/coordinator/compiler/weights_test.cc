@@ -164,7 +164,7 @@ TEST(WeightTypesTest, TheLinkToTheDeviceCarriesRoundedWeights) {
         EXPECT_EQ(program.streams(instruction.stream()).kind(), v1::HOST_COMPUTE);
         ++rounded;
       }
-      if (instruction.text() == "fetch layer0") {
+      if (instruction.text() == "send rounded layer0") {
         EXPECT_EQ(instruction.operands(0).dtype(), v1::BF16);
         ++fetched;
       }

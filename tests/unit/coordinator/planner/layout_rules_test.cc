@@ -227,6 +227,49 @@ TEST(LayoutRulesTest, GradientsAreNotSentInLessThanTheyAreComputedIn) {
               HasSubstr("be fp32 with train.precision fp32"));
 }
 
+TEST(LayoutRulesTest, WeightsHaveTheBitsOfProductsOrAllOfThem) {
+  const auto with = [](const char* precision, const char* format, bool stochastic = false) {
+    return [=](v1::Layout& l) {
+      l.set_precision(precision);
+      l.set_parameter_format(format);
+      l.set_stochastic_rounding(stochastic);
+    };
+  };
+  for (const char* precision : {"fp32", "tf32", "bf16", "fp16", "fp8"}) {
+    EXPECT_TRUE(Check(with(precision, "f32")).ok()) << precision;
+    EXPECT_TRUE(Check(with(precision, "")).ok()) << precision;
+  }
+  EXPECT_TRUE(Check(with("bf16", "bf16")).ok());
+  EXPECT_TRUE(Check(with("fp16", "f16")).ok());
+  EXPECT_THAT(Refusal(with("bf16", "f16")),
+              AllOf(HasSubstr("formats.parameter: got 'f16', must be f32 or bf16 with "
+                              "train.precision bf16"),
+                    HasSubstr("try bf16")));
+  EXPECT_THAT(Refusal(with("fp8", "bf16")), HasSubstr("must be f32 with train.precision fp8"));
+  EXPECT_THAT(Refusal(with("bf16", "f32", true)),
+              HasSubstr("must be bf16 with train.optimizer.stochastic_rounding"));
+}
+
+// Without a word weights are rounded where that takes no memory.
+TEST(LayoutRulesTest, SharedWeightsAreRounded) {
+  const auto format = [](const char* precision, uint32_t zero, v1::Tier tier) {
+    v1::Layout layout;
+    layout.set_precision(precision);
+    layout.set_data_parallel(2);
+    layout.set_zero_stage(zero);
+    if (tier == v1::HOST) layout.mutable_offload()->mutable_parameter()->set_host(1);
+    return Completed(layout).parameter_format();
+  };
+  EXPECT_EQ(format("bf16", 0, v1::DEVICE), "f32");
+  for (const uint32_t zero : {1, 2, 3}) {
+    EXPECT_EQ(format("bf16", zero, v1::DEVICE), "bf16");
+    EXPECT_EQ(format("fp16", zero, v1::DEVICE), "f16");
+    EXPECT_EQ(format("fp8", zero, v1::DEVICE), "f32");
+    EXPECT_EQ(format("fp32", zero, v1::DEVICE), "f32");
+  }
+  EXPECT_EQ(format("bf16", 3, v1::HOST), "f32");
+}
+
 TEST(LayoutRulesTest, AllProblemsAreReportedAtOnce) {
   EXPECT_THAT(Refusal([](v1::Layout& l) {
                 l.set_tensor_parallel(5);

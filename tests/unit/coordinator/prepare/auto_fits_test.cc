@@ -256,6 +256,8 @@ void Apply(const std::string& advice, v1::JobSpec* spec) {
       *layout->mutable_offload()->mutable_optimizer() = SharesOf(value);
     } else if (key == "layout.offload.activation") {
       *layout->mutable_offload()->mutable_activation() = SharesOf(value);
+    } else if (key == "formats.parameter") {
+      spec->mutable_formats()->set_parameter(value);
     } else {
       ADD_FAILURE() << "no user can apply this: " << change;
     }

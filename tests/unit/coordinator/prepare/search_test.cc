@@ -228,7 +228,7 @@ TEST(SearchTest, OrdinaryPlansCostLittle) {
         SearchLayouts(job.spec, job.model, job.budget, {.whole_max = kWholeToLook}, &cost);
     ASSERT_TRUE(searched.ok()) << searched.status();
     EXPECT_TRUE(searched->evaluated.front().fits);
-    EXPECT_LE(cost.compared, 25'000);
+    EXPECT_LE(cost.compared, 26'000);
     EXPECT_LE(cost.instructions, 130'000);  // 125,222 seen
   }
 }
@@ -320,7 +320,7 @@ absl::StatusOr<Searched> SearchedLlama(int hidden, int intermediate, int64_t dev
 
 // One layer's matrices are larger than the device: the planner tiles them.
 TEST(SearchTest, MatricesAreTiledWhereALayerDoesNotFit) {
-  const auto searched = SearchedLlama(2048, 16384, 640, [](v1::JobSpec* spec) {
+  const auto searched = SearchedLlama(2048, 16384, 480, [](v1::JobSpec* spec) {
     spec->mutable_resources()->set_host_memory(int64_t{16} << 30);
   });
   ASSERT_TRUE(searched.ok()) << searched.status();
@@ -328,7 +328,7 @@ TEST(SearchTest, MatricesAreTiledWhereALayerDoesNotFit) {
   EXPECT_TRUE(best.fits) << best.device_bytes << " bytes: " << LayoutText(best.layout);
   EXPECT_GT(best.layout.tile_bytes(), 0);
   // Never is never.
-  const auto whole = SearchedLlama(2048, 16384, 640, [](v1::JobSpec* spec) {
+  const auto whole = SearchedLlama(2048, 16384, 480, [](v1::JobSpec* spec) {
     spec->mutable_resources()->set_host_memory(int64_t{16} << 30);
     spec->mutable_layout()->set_tile_bytes(0);
   });

@@ -254,6 +254,16 @@ TEST(JobSpecTest, AFixedLossScaleHasNoRulesForAChangingOne) {
   EXPECT_THAT(ErrorOf(with("min: 100000")), HasSubstr("at most train.loss_scale.initial 65536"));
 }
 
+TEST(JobSpecTest, FormatsAreReadByName) {
+  EXPECT_EQ(Parse(kMinimal).formats().parameter(), "");
+  for (const char* format : {"f32", "bf16", "f16"}) {
+    const std::string text = absl::StrCat(kMinimal, "formats: {parameter: ", format, "}\n");
+    EXPECT_EQ(Parse(text).formats().parameter(), format);
+  }
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {parameter: int8}\n")),
+              HasSubstr("formats.parameter: got \"int8\", must be one of f32, bf16, f16"));
+}
+
 TEST(JobSpecTest, WeightsAreRoundedStochasticallyWhereProductsReadBf16) {
   for (const char* precision : {"bf16", "fp8", "fp32", "tf32", "fp16"}) {
     std::string text(kMinimal);
