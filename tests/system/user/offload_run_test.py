@@ -81,10 +81,13 @@ class OffloadTest(TerraceTest):
         at_once = {"train.clip_grad_norm": 0}
         two_ranks = {"layout.zero": 3, "layout.dp": 2, "resources.devices_per_node": 2}
         away = {**NVME, "activation": "host"}
+        rounded = {"train.precision": "bf16", "formats.parameter": "bf16"}
         for name, offload, changes in (("1f1b", NVME, {}), ("breadth_first", NVME, layers),
                                        ("breadth_first with activations on the host", away, {**layers, **LARGE_ACTIVATIONS}),
                                        ("updates at once", NVME, at_once), ("both", NVME, {**layers, **at_once}),
-                                       ("both on two ranks", NVME, {**layers, **at_once, **two_ranks})):
+                                       ("both on two ranks", NVME, {**layers, **at_once, **two_ranks}),
+                                       ("both with weights in bf16", NVME, {**layers, **at_once, **rounded}),
+                                       ("weights in bf16 on two ranks", {"optimizer": "host"}, {**two_ranks, **rounded})):
             with self.subTest(name):
                 changes = {"train.steps": 60, "checkpoint.every_steps": 10, **changes}
                 job = self.offloaded(offload, changes)
@@ -96,7 +99,7 @@ class OffloadTest(TerraceTest):
                 self.assertEqual(result.code, OK, str(result))
                 recovering = [event["reason"] for event in result.events("state") if event["state"] == "RECOVERING"]
                 self.assertEqual(recovering, ["RANK_DIED"])
-                other = self.offloaded(HOST, changes)
+                other = self.offloaded(HOST, {**changes, "formats.parameter": "f32"})
                 self.assert_same(job, other, result.losses, self.train(other).losses)
                 self.assertEqual(list(self.nvme.iterdir()), [], "nothing is left on the drive")
 
