@@ -193,7 +193,7 @@ class GrpcConnection final : public Connection {
     }
   }
 
-  // Of calls that are answered with one job.
+  // Makes a call that is answered with one job.
   template <typename Service, typename Request, typename Response>
   absl::StatusOr<v1::Job> JobOf(grpc::Status (Service::*method)(grpc::ClientContext*,
                                                                 const Request&, Response*),

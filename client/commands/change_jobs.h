@@ -1,5 +1,5 @@
-// What cancel, pause and resume share: one thing is asked of several jobs, each is answered for
-// itself, and a job that refuses does not keep those behind it from being asked.
+// The part that cancel, pause and resume share: one thing is asked of several jobs, each is
+// answered for itself, and a job that refuses does not keep those behind it from being asked.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -105,8 +105,8 @@ absl::Status SetPrecision(const std::string& precision, ForwardOptions* options)
                    "', this version compiles 'fp32', 'tf32', 'bf16', 'fp16' and 'fp8'"));
 }
 
-// What products of this precision make of matrices in f32, and compute with. Those in fp8 are
-// scaled by their own largest element, which rounding might change.
+// The type that products of this precision round f32 matrices to. Products in fp8 scale each
+// matrix by its largest element, which rounding might change, so they take it as it is.
 kernels::DType RoundedTo(kernels::MatmulPrecision precision) {
   if (precision == kernels::MatmulPrecision::kBF16) return kernels::DType::kBF16;
   return precision == kernels::MatmulPrecision::kF16 ? kernels::DType::kF16 : kernels::DType::kF32;

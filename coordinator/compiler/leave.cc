@@ -214,7 +214,7 @@ std::set<int> Received(const Graph& graph, const std::vector<Node>& nodes) {
 std::vector<Leaving> LeavingActivations(const Graph& graph, const std::vector<Node>& nodes,
                                         const v1::TierShares& shares) {
   std::vector<Leaving> leaving;
-  // Of each micro-batch the same values leave: a step of many repeats itself.
+  // The same values of each micro-batch leave, so that a step of many repeats itself.
   std::map<int, TierChooser> choosers;
   const std::set<int> received = Received(graph, nodes);
   for (const auto& [value, bouts] : FindBouts(graph, nodes)) {

@@ -103,8 +103,9 @@ struct Unit {
   // With ZeRO: this rank's piece, elements / shards of it.
   int64_t shard_elements = 0;
   int master = kNone;
-  // What lasts in `dtype` beside the master, this rank's piece with ZeRO: rounded anew with each
-  // update. kNone where the whole weights are gathered once a step from pieces of that moment.
+  // The copy of the master in `dtype` that lasts from step to step (with ZeRO this rank's piece of
+  // it) and is rounded anew with each update. kNone when the whole weights are gathered once a step
+  // from pieces that are rounded for that.
   int rounded = kNone;
   int adam_m = kNone;
   int adam_v = kNone;
@@ -122,7 +123,7 @@ struct ParametersOptions {
   int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
   v1::Offload offload;
   int64_t tile_bytes = 0;  // larger matrices that are brought for each use are tiled; 0: none
-  // Of what the optimizer updates: matrices, which decay. Norms and biases are f32.
+  // The type of the matrices that the optimizer updates. Norms and biases are always f32.
   kernels::DType matrices = kernels::DType::kF32;
   kernels::DType products = kernels::DType::kF32;  // what products round matrices to
   bool round = false;                              // layout.parameter_format says so

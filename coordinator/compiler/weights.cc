@@ -14,7 +14,7 @@ Slice Weights::Of(TensorRole role, int layer) {
   return index == kNone ? Slice{} : OfParameter(index);
 }
 
-// What of the parameter lasts for passes to read.
+// The value that passes read or bring, and that lasts from step to step; kNone when there is none.
 int Weights::Lasting(const Parameter& parameter) {
   return parameter.rounded != kNone ? parameter.rounded : parameter.weight;
 }

@@ -35,7 +35,7 @@ class Weights {
 
   // The whole weights of a unit from their shards, into memory that stays.
   void Restore(const Unit& unit);
-  // What a unit keeps of its weights in fewer bits.
+  // Rounds a unit's master weights into the copy in fewer bits that it keeps.
   void Round(const Unit& unit);
 
  private:
