@@ -15,6 +15,11 @@ constexpr char kStart[] =
     "start one with terrace-coordinator serve, or name it with --coordinator HOST:PORT or "
     "TERRACE_COORDINATOR";
 
+constexpr char kSpeaksHttp[] =
+    "it speaks HTTP/1, as a coordinator does at --metrics-listen and --web-listen: name the "
+    "address "
+    "of its --listen with --coordinator";
+
 struct Cause {
   std::string_view seen;  // part of gRPC's message
   bool tls;               // dialed with it
@@ -23,20 +28,27 @@ struct Cause {
 
 // The first that fits.
 constexpr std::array kCauses = {
-    Cause{"certificate verify failed", true,
-          "its certificate is not signed by the authority in --tls-ca, or that file is another "
-          "cluster's"},
-    Cause{"wrong version number", true, "it does not speak TLS: leave out --tls-ca, --tls-cert and "
-                                        "--tls-key, or start it with them"},
-    Cause{"Hostname Verification Check failed", true,
-          "its certificate is for another name: name it with --coordinator as the certificate does"},
+    Cause{
+        "certificate verify failed", true,
+        "its certificate is not signed by the authority in --tls-ca, or has run out, or that file "
+        "is another cluster's"},
+    Cause{"wrong version number", true,
+          "it does not speak TLS: leave out --tls-ca, --tls-cert and "
+          "--tls-key, or start it with them"},
+    Cause{
+        "is not in peer certificate", true,
+        "its certificate is for another name: name it with --coordinator as the certificate does"},
+    Cause{"http1.x server", false, kSpeaksHttp},
+    Cause{"http1.x server", true, kSpeaksHttp},
     Cause{"Socket closed", false,
           "it closed the connection, as one does that wants TLS: give --tls-ca, --tls-cert and "
           "--tls-key"},
-    Cause{"SETTINGS", false, "something accepts connections there but does not answer: it is busy, "
-                             "stopped or no coordinator"},
-    Cause{"SETTINGS", true, "something accepts connections there but does not answer: it is busy, "
-                            "stopped or no coordinator"},
+    Cause{"SETTINGS", false,
+          "something accepts connections there but does not answer: it is busy, "
+          "stopped or no coordinator"},
+    Cause{"SETTINGS", true,
+          "something accepts connections there but does not answer: it is busy, "
+          "stopped or no coordinator"},
 };
 
 std::string_view Explanation(std::string_view error, Dialed dialed) {

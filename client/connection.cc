@@ -11,9 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "base/dial_failure.h"
-#include "base/file.h"
 #include "base/status_macros.h"
+#include "base/tls_files.h"
+#include "base/utf8.h"
 #include "client/waiting.h"
 #include "proto/v1/drain.grpc.pb.h"
 #include "proto/v1/evaluation.grpc.pb.h"
@@ -30,8 +32,8 @@ constexpr int kConnectTimeoutMs = 8'000;     // less than kAnswerTimeout: its er
 constexpr int kPingMs = 10'000;              // the coordinator allows one every 5 s
 constexpr int kMaxMessageBytes = 256 << 20;  // explain returns whole programs
 // An error travels in the trailers, three bytes for each that is not plain ASCII (base/utf8.h).
-constexpr int64_t kPemBytesMax = 1 << 20;
 constexpr int kMaxErrorBytes = 64 << 10;
+constexpr size_t kSaidBytesMax = 200;
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
     const GlobalOptions& options) {
@@ -42,11 +44,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
   }
   if (options.tls_ca.empty()) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions ssl;
-  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadTextFile(options.tls_ca, kPemBytesMax));
-  if (!options.tls_cert.empty()) {
-    ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadTextFile(options.tls_cert, kPemBytesMax));
-    ASSIGN_OR_RETURN(ssl.pem_private_key, ReadTextFile(options.tls_key, kPemBytesMax));
-  }
+  ASSIGN_OR_RETURN(TlsFiles files,
+                   ReadTlsFiles({options.tls_cert, options.tls_key, options.tls_ca}, absl::Now()));
+  ssl.pem_root_certs = std::move(files.ca);
+  ssl.pem_cert_chain = std::move(files.cert);
+  ssl.pem_private_key = std::move(files.key);
   return grpc::SslCredentials(ssl);
 }
 
@@ -223,11 +225,16 @@ class GrpcConnection final : public Connection {
   absl::Status FromGrpc(const grpc::Status& status, absl::string_view call) const {
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-      // A coordinator says nothing more of a call that it does not know; others may ("404").
-      const std::string said = status.error_message();
+      // A coordinator says nothing more of a call that it does not know; others do ("404").
+      if (const std::string said = status.error_message(); !said.empty()) {
+        return absl::UnavailableError(
+            absl::StrCat("no coordinator answers at ", address_, ", but something else does (",
+                         CleanLine(said, kSaidBytesMax),
+                         "): name the address of its --listen with --coordinator; where a proxy is "
+                         "between, except that host in the environment's no_proxy"));
+      }
       return absl::FailedPreconditionError(absl::StrCat(
           "the coordinator at ", address_, " does not know the call ", call,
-          said.empty() ? "" : absl::StrCat(" (", said, ")"),
           ": it is of an older version than this terrace ", TERRACE_VERSION,
           " (`terrace-coordinator --version` tells its version): upgrade it to that version"));
     }

@@ -11,14 +11,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "base/file.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/tcp.h"
+#include "base/tls_files.h"
 
 namespace terrace {
 namespace {
 
-constexpr int64_t kPemBytesMax = 1 << 20;
 // Prometheus opens one, a browser six; the process needs its descriptors for other things.
 constexpr unsigned kConnectionsMax = 256;
 constexpr unsigned kSilenceSecondsMax = 10;
@@ -178,15 +178,14 @@ class Server final : public HttpServer {
         {MHD_OPTION_CONNECTION_LIMIT, kConnectionsMax, nullptr},
         {MHD_OPTION_CONNECTION_TIMEOUT, kSilenceSecondsMax, nullptr}};
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
-    std::string cert, key, ca;  // copied by the library
+    TlsFiles files;  // copied by the library
     if (IsEncrypted(listen)) {
       flags |= MHD_USE_TLS;
-      ASSIGN_OR_RETURN(cert, ReadTextFile(listen.tls_cert, kPemBytesMax));
-      ASSIGN_OR_RETURN(key, ReadTextFile(listen.tls_key, kPemBytesMax));
-      ASSIGN_OR_RETURN(ca, ReadTextFile(listen.tls_ca, kPemBytesMax));
-      options.push_back({MHD_OPTION_HTTPS_MEM_CERT, 0, cert.data()});
-      options.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, key.data()});
-      options.push_back({MHD_OPTION_HTTPS_MEM_TRUST, 0, ca.data()});
+      ASSIGN_OR_RETURN(files,
+                       ReadTlsFiles({listen.tls_cert, listen.tls_key, listen.tls_ca}, absl::Now()));
+      options.push_back({MHD_OPTION_HTTPS_MEM_CERT, 0, files.cert.data()});
+      options.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, files.key.data()});
+      options.push_back({MHD_OPTION_HTTPS_MEM_TRUST, 0, files.ca.data()});
     }
     options.push_back({MHD_OPTION_END, 0, nullptr});
     daemon_ = MHD_start_daemon(flags, 0, &Server::Admit, this, &Server::Handle, this,

@@ -2,17 +2,12 @@
 #include "coordinator/server/credentials.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/tcp.h"
+#include "base/tls_files.h"
 
 namespace terrace {
-namespace {
-
-constexpr int64_t kPemBytesMax = 1 << 20;
-
-}  // namespace
-
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const ServeOptions& options) {
   const int given = !options.tls_cert.empty() + !options.tls_key.empty() + !options.tls_ca.empty();
@@ -28,11 +23,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
         "--tls-cert, --tls-key and --tls-ca go together: both sides prove who they are");
   }
   grpc::SslServerCredentialsOptions ssl(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadTextFile(options.tls_ca, kPemBytesMax));
-  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
-  ASSIGN_OR_RETURN(pair.private_key, ReadTextFile(options.tls_key, kPemBytesMax));
-  ASSIGN_OR_RETURN(pair.cert_chain, ReadTextFile(options.tls_cert, kPemBytesMax));
-  ssl.pem_key_cert_pairs.push_back(pair);
+  ASSIGN_OR_RETURN(TlsFiles files,
+                   ReadTlsFiles({options.tls_cert, options.tls_key, options.tls_ca}, absl::Now()));
+  ssl.pem_root_certs = std::move(files.ca);
+  ssl.pem_key_cert_pairs.push_back({std::move(files.key), std::move(files.cert)});
   return grpc::SslServerCredentials(ssl);
 }
 

@@ -15,20 +15,20 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/dial_failure.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/tcp.h"
+#include "base/tls_files.h"
 #include "proto/v1/worker.grpc.pb.h"
 #include "proto/worker_instance.h"
 
 namespace terrace {
 namespace {
 
-constexpr int64_t kPemBytesMax = 1 << 20;
 constexpr int kMessageBytesMax = 64 << 20;
 constexpr int kWindowBytes = 1 << 20;  // of a stream: 50 MB/s over 20 ms
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
@@ -51,9 +51,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
         "--tls-cert, --tls-key and --tls-ca go together: both sides prove who they are");
   }
   grpc::SslCredentialsOptions ssl;
-  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadTextFile(options.tls_ca, kPemBytesMax));
-  ASSIGN_OR_RETURN(ssl.pem_private_key, ReadTextFile(options.tls_key, kPemBytesMax));
-  ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadTextFile(options.tls_cert, kPemBytesMax));
+  ASSIGN_OR_RETURN(TlsFiles files,
+                   ReadTlsFiles({options.tls_cert, options.tls_key, options.tls_ca}, absl::Now()));
+  ssl.pem_root_certs = std::move(files.ca);
+  ssl.pem_private_key = std::move(files.key);
+  ssl.pem_cert_chain = std::move(files.cert);
   return grpc::SslCredentials(ssl);
 }
 

@@ -349,6 +349,20 @@ class MetricsTest(ServiceTest):
             urllib.request.urlopen(url, context=stranger, timeout=10)
         self.assertEqual(refused.exception.code, 403)
 
+    def test_tls_files_that_do_not_fit_are_told_before_they_are_used(self):
+        cert, key, ca = self.certificates()
+        other = str(self.folder / "ca.key")
+        wrong = ("--tls-cert", cert, "--tls-key", other, "--tls-ca", ca)
+        state = ("--state-dir", self.folder / "other")
+        for program, arguments in (("terrace", ("--coordinator", "127.0.0.1:1", *wrong, "nodes")),
+                                   ("terrace-coordinator", ("serve", "--listen", "127.0.0.1:0", *state, *wrong)),
+                                   ("terrace-worker", ("--coordinator", "127.0.0.1:1", *state, *wrong))):
+            with self.subTest(program):
+                self.refused(self.terrace(*arguments, program=program, code=INVALID_INPUT),
+                             f"--tls-key: the key in {other} is not that of the certificate in {cert}")
+        self.refused(self.terrace("--coordinator", "127.0.0.1:1", "--tls-ca", key, "nodes", code=INVALID_INPUT),
+                     f"--tls-ca: {key} holds no certificate")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -19,7 +19,13 @@ TEST(DialFailureTest, SaysWhatTheTwoSidesDisagreeAbout) {
   EXPECT_THAT(ExplainDialFailure("routines::wrong version number", Dialed::kTls),
               HasSubstr("does not speak TLS"));
   EXPECT_THAT(ExplainDialFailure("certificate verify failed", Dialed::kTls),
-              HasSubstr("not signed by the authority in --tls-ca"));
+              HasSubstr("not signed by the authority in --tls-ca, or has run out"));
+  EXPECT_THAT(ExplainDialFailure("Peer name 10.0.0.7 is not in peer certificate", Dialed::kTls),
+              HasSubstr("its certificate is for another name"));
+  for (const Dialed dialed : {Dialed::kPlain, Dialed::kTls}) {
+    EXPECT_THAT(ExplainDialFailure("Trying to connect an http1.x server", dialed),
+                HasSubstr("--metrics-listen and --web-listen: name the address of its --listen"));
+  }
 }
 
 }  // namespace

@@ -42,6 +42,11 @@ class OldCoordinator final : public v1::JobService::Service {
                     v1::ListJobsResponse* /*response*/) override {
     return grpc::Status::OK;
   }
+  // As a proxy or another server does, through gRPC's words for its answer.
+  grpc::Status Get(grpc::ServerContext* /*context*/, const v1::GetJobRequest* /*request*/,
+                   v1::GetJobResponse* /*response*/) override {
+    return {grpc::StatusCode::UNIMPLEMENTED, "Received http2 header with status: 404"};
+  }
 
  private:
   int port_ = 0;
@@ -77,6 +82,16 @@ TEST(ConnectionTest, EveryCallThatAnOlderCoordinatorDoesNotKnowSaysSo) {
                            ? testing::Matcher<std::string>(HasSubstr("--cluster"))
                            : Not(HasSubstr("--cluster")));
   }
+}
+
+TEST(ConnectionTest, WhoAnswersAndIsNoCoordinatorIsNotTakenForAnOldOne) {
+  const OldCoordinator other;
+  const absl::Status status = other.Dial()->Get("job").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  const std::string words(status.message());
+  EXPECT_THAT(words, HasSubstr("something else does (Received http2 header with status: 404)"));
+  EXPECT_THAT(words, HasSubstr("no_proxy"));
+  EXPECT_THAT(words, Not(HasSubstr("older version")));
 }
 
 }  // namespace
