@@ -26,9 +26,24 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
     request.mutable_read_spec()->set_yaml(yaml);
     request.mutable_read_spec()->set_base_directory(base_directory);
     request.mutable_read_spec()->set_to_train(to_train);
+    if (!to_train) return Read(std::move(request));
+    control.loop().Post([self = shared_from_this(), request = std::move(request)]() mutable {
+      for (std::string& directory : self->control.reconciler().CheckpointDirectories()) {
+        *request.mutable_read_spec()->add_taken_directories() = std::move(directory);
+      }
+      self->Read(std::move(request));
+    });
+  }
+
+  void Read(v1::PlannerRequest request) {
     Ask(std::move(request), 0, [self = shared_from_this()](Answer read) {
       if (!read.ok()) return self->done(read.status());
       self->spec = std::move(*read->mutable_spec());
+      if (const std::string& taken = read->taken_directory(); !taken.empty()) {
+        const std::string& directory = self->spec.checkpoint().directory();
+        const absl::Status free = self->control.reconciler().CheckDirectoryIsFree(directory, taken);
+        if (!free.ok()) return self->done(free);
+      }
       self->Plan(read->layers());
     });
   }
@@ -158,8 +173,7 @@ void Explain(Control& control, const v1::ExplainRequest& request, std::function<
   });
 }
 
-void Evaluate(Control& control, const v1::EvaluateRequest& request,
-              std::function<bool()> abandoned,
+void Evaluate(Control& control, const v1::EvaluateRequest& request, std::function<bool()> abandoned,
               std::function<void(const v1::EvaluationProgress&)> tell,
               std::function<void(absl::StatusOr<v1::Evaluation>)> done) {
   auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));

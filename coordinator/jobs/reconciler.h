@@ -108,6 +108,11 @@ class Reconciler {
   // that sentence. A held one is PAUSED at once.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const absl::StatusOr<PlannedJob>& planned,
                                  Admission admission = Admission::kQueued);
+  // Into which jobs that have not ended write their checkpoints.
+  std::vector<std::string> CheckpointDirectories() const;
+  // FAILED_PRECONDITION, with the other job, when one that has not ended writes there. `place` is
+  // the name that the other job may have for `directory`.
+  absl::Status CheckDirectoryIsFree(const std::string& directory, const std::string& place) const;
   absl::StatusOr<v1::Job> Cancel(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Pause(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Resume(std::string_view id);
@@ -215,8 +220,6 @@ class Reconciler {
   void CountFirstSteps(const v1::Job& before, const v1::Job& after);
   absl::StatusOr<int64_t> FurthestStep(const v1::Job& job, int64_t last_sequence) const;
 
-  // FAILED_PRECONDITION, with the other job, when one that has not ended writes there.
-  absl::Status CheckDirectoryIsFree(const std::string& directory) const;
   std::vector<RankView> Views(const v1::Job& job) const;
   void ObserveJobs();
   void ObserveJob(const std::string& id, Entry& entry);

@@ -34,19 +34,30 @@ Refused RefusalOf(const absl::Status& status) {
 
 // Two jobs would write over each other's checkpoints. Ranks lock the directory, too: other
 // coordinators know nothing of this one's jobs.
-absl::Status Reconciler::CheckDirectoryIsFree(const std::string& directory) const {
+absl::Status Reconciler::CheckDirectoryIsFree(const std::string& directory,
+                                              const std::string& place) const {
   if (directory.empty()) return absl::OkStatus();
   const auto name_of = [](const std::string& path) {
     return absl::StripSuffix(Absl(path), "/");  // paths are normal otherwise
   };
   for (const auto& [id, entry] : jobs_) {
-    if (name_of(entry.job.spec().checkpoint().directory()) != name_of(directory)) continue;
+    if (name_of(entry.job.spec().checkpoint().directory()) != name_of(place)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        "checkpoint.directory: got ", directory, ", into which job ", id, " (",
-        v1::JobState_Name(entry.job.state()),
+        "checkpoint.directory: got ", directory,
+        name_of(place) == name_of(directory) ? "" : absl::StrCat(", which is ", place),
+        ", into which job ", id, " (", v1::JobState_Name(entry.job.state()),
         ") writes its checkpoints; name another, or submit again when that job has ended"));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> Reconciler::CheckpointDirectories() const {
+  std::vector<std::string> directories;
+  for (const auto& [id, entry] : jobs_) {
+    const std::string& directory = entry.job.spec().checkpoint().directory();
+    if (!directory.empty()) directories.push_back(directory);
+  }
+  return directories;
 }
 
 absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
@@ -56,7 +67,8 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
     return absl::ResourceExhaustedError(absl::StrCat(
         kActiveJobsMax, " jobs have not ended yet, the most this coordinator holds: try later"));
   }
-  RETURN_IF_ERROR(CheckDirectoryIsFree(spec.checkpoint().directory()));
+  RETURN_IF_ERROR(
+      CheckDirectoryIsFree(spec.checkpoint().directory(), spec.checkpoint().directory()));
   const std::string id = absl::StrCat(spec.name(), "-", last_number_ + 1);
   Entry entry{.job = NewJob(id, spec, clock_.UnixMillis())};
   JobInput input = planned.ok() ? JobInput(Planned{planned->plan})

@@ -20,6 +20,7 @@
 #include "coordinator/planning/inputs.h"
 #include "coordinator/planning/plan_timer.h"
 #include "coordinator/planning/planner.h"
+#include "coordinator/planning/same_place.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
 #include "coordinator/prepare/ladder.h"
@@ -35,7 +36,13 @@ constexpr int kOomScore = 800;
 
 absl::Status ReadSpec(const v1::ReadSpecWork& work, v1::PlannerAnswer* answer) {
   ASSIGN_OR_RETURN(*answer->mutable_spec(), ReadJobSpec(work.yaml(), work.base_directory()));
-  if (work.to_train()) RETURN_IF_ERROR(CheckContinues(answer->spec()));
+  if (work.to_train()) {
+    const std::string& directory = answer->spec().checkpoint().directory();
+    answer->set_taken_directory(
+        SamePlace(directory, {work.taken_directories().begin(), work.taken_directories().end()}));
+    // What a running job has there says nothing that lasts.
+    if (answer->taken_directory().empty()) RETURN_IF_ERROR(CheckContinues(answer->spec()));
+  }
   const v1::JobSpec& spec = answer->spec();
   const auto config = ParseModelConfig(spec.model().config_json(), spec.data().sequence_length());
   if (config.ok()) answer->set_layers(config->layers);  // else planning says what is wrong

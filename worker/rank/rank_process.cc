@@ -214,7 +214,7 @@ absl::Status RankProcess::PrepareCheckpoints() {
   if (directory.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(CheckCheckpointDirectory(directory, config_.rank()));
   if (config_.rank() == 0) {
-    auto lock = DirectoryLock::Take(directory, kDirectoryLockPatienceMs);
+    auto lock = DirectoryLock::Take(directory, config_.job(), kDirectoryLockPatienceMs);
     if (!lock.ok()) return WithReason(lock.status(), v1::REASON_CHECKPOINT_ERROR);
     directory_lock_ = *std::move(lock);
   }

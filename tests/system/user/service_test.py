@@ -180,7 +180,12 @@ class SharedThingsTest(ServiceTest):
         second = self.job({"train.steps": 10, "checkpoint.directory": directory})
         self.refused(self.cli("submit", second, code=INVALID_INPUT), "checkpoint.directory", directory, first, "RUNNING")
         # Another coordinator does not know of the job; the lock in the directory stops it.
-        self.refused(self.terrace("run", second, code=None), "checkpoint_error", directory)
+        self.refused(self.terrace("run", second, code=None), "checkpoint_error", f"job {first} writes into", directory)
+        # A folder has more than one name.
+        alias = self.folder / "alias"
+        alias.symlink_to(path.parent)
+        third = self.job({"train.steps": 10, "checkpoint.directory": str(alias / "checkpoints")})
+        self.refused(self.cli("submit", third, code=INVALID_INPUT), f"which is {directory}, into which job {first}")
         self.assertEqual(self.status(first)["state"], "RUNNING")
         self.cli("cancel", first)
         self.wait_for_state(first, "CANCELLED")

@@ -21,17 +21,19 @@ std::string Folder(const char* name) {
 
 TEST(DirectoryLockTest, ASecondWriterIsRefusedWithTheWayOut) {
   const std::string folder = Folder("lock_second");
-  const auto first = DirectoryLock::Take(folder, 0);
+  const auto first = DirectoryLock::Take(folder, "books-7", 0);
   ASSERT_TRUE(first.ok()) << first.status();
-  const auto second = DirectoryLock::Take(folder, 100);
+  const auto second = DirectoryLock::Take(folder, "letters-8", 100);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr("name another folder"));
+  const std::string words(second.status().message());
+  EXPECT_THAT(words, testing::HasSubstr("job books-7 writes into " + folder));
+  EXPECT_THAT(words, testing::HasSubstr("name another folder"));
 }
 
 TEST(DirectoryLockTest, EndsWithItsOwner) {
   const std::string folder = Folder("lock_ends");
-  { ASSERT_TRUE(DirectoryLock::Take(folder, 0).ok()); }
-  EXPECT_TRUE(DirectoryLock::Take(folder, 0).ok());
+  { ASSERT_TRUE(DirectoryLock::Take(folder, "books-7", 0).ok()); }
+  EXPECT_TRUE(DirectoryLock::Take(folder, "books-7", 0).ok());
 }
 
 TEST(DirectoryLockTest, AKilledHolderReleasesIt) {
@@ -40,7 +42,7 @@ TEST(DirectoryLockTest, AKilledHolderReleasesIt) {
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const auto lock = DirectoryLock::Take(folder, 0);
+    const auto lock = DirectoryLock::Take(folder, "books-7", 0);
     const char answer = lock.ok() ? 'y' : 'n';
     if (write(ready[1], &answer, 1) != 1) _exit(1);
     pause();
@@ -48,10 +50,10 @@ TEST(DirectoryLockTest, AKilledHolderReleasesIt) {
   char answer = 0;
   ASSERT_EQ(read(ready[0], &answer, 1), 1);
   EXPECT_EQ(answer, 'y');
-  EXPECT_FALSE(DirectoryLock::Take(folder, 0).ok());
+  EXPECT_FALSE(DirectoryLock::Take(folder, "books-7", 0).ok());
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  EXPECT_TRUE(DirectoryLock::Take(folder, 2000).ok());
+  EXPECT_TRUE(DirectoryLock::Take(folder, "books-7", 2000).ok());
 }
 
 }  // namespace
