@@ -34,8 +34,8 @@ struct JobStats {
   int64_t restarts = 0;
   int64_t restarts_without_progress = 0;
   int64_t submitted_unix_ms = 0;
-  int64_t first_step_unix_ms = 0;  // 0: none yet
-  int64_t resumed_unix_ms = 0;     // the last time; 0: it was never paused
+  int64_t first_step_unix_ms = 0;      // 0: none yet
+  int64_t training_since_unix_ms = 0;  // since its present start; 0: it does not train
   int64_t planned_arena_bytes = 0;
   double planned_step_seconds = 0;
 };

@@ -173,6 +173,9 @@ class Reconciler {
     int64_t progress_written_ns = 0;
     // Of all its gangs; and what evaluations and checkpoints took since progress was last counted.
     int64_t furthest_step = 0;
+    // Of the gang that trains: its epoch, and when this coordinator first heard of a step of it.
+    int64_t training_epoch = 0;
+    int64_t training_since_unix_ms = 0;
     bool repeats = false;  // steps that an earlier gang had done
     double evaluating_seconds = 0;
     double checkpoint_seconds = 0;
@@ -185,7 +188,6 @@ class Reconciler {
     bool history_unwritten = false;
     int64_t history_written_ns = 0;
     int64_t memory_taken_ns = 0;
-    std::map<uint32_t, int64_t> retries;  // of the allocator, by rank, at the last look
     bool fragmentation_told = false;
   };
   struct Ended {

@@ -18,6 +18,11 @@ namespace {
 
 constexpr double kFragmentedMost = 0.3;  // of what an allocator reserved
 
+// What a planned arena does not use at an instruction is not in pieces.
+bool AllocatesAtRunTime(const v1::AllocatorStats& allocator) {
+  return !allocator.mode().empty() && allocator.mode() != "planned";
+}
+
 }  // namespace
 
 std::vector<JobRow> Reconciler::Rows() const {
@@ -78,28 +83,32 @@ void Reconciler::TakeMemory(Entry& entry) {
   entry.history_unwritten = true;
 }
 
-// As the alert of deploy/prometheus: a share alone is no harm, it is when allocations are retried.
+// Once a job. Reports are looked at when the gang has trained for a while: before its first step
+// they show what was reserved for it, and nothing in it.
 void Reconciler::TellFragmentation(Entry& entry, const v1::GetMemoryResponse& memory) {
+  const int64_t trained_ms = clock_.UnixMillis() - entry.training_since_unix_ms;
+  if (entry.training_epoch != entry.job.epoch() || trained_ms < timing_.memory_ns / 1'000'000)
+    return;
   for (const v1::RankMemory& rank : memory.ranks()) {
     const v1::AllocatorStats& allocator = rank.allocator();
-    const auto [known, is_new] = entry.retries.try_emplace(rank.rank(), allocator.retries());
-    const bool retried = !is_new && allocator.retries() > known->second;
-    known->second = allocator.retries();
     const auto reserved = static_cast<double>(allocator.reserved_bytes());
-    const double fragmented =
-        reserved > 0 ? 1 - static_cast<double>(allocator.allocated_bytes()) / reserved : 0;
-    if (entry.fragmentation_told || !retried || fragmented <= kFragmentedMost) continue;
+    if (entry.fragmentation_told || reserved <= 0 || !AllocatesAtRunTime(allocator)) continue;
+    const double fragmented = 1 - static_cast<double>(allocator.allocated_bytes()) / reserved;
+    if (fragmented <= kFragmentedMost) continue;
     entry.fragmentation_told = true;
     v1::JobEvent event;
     event.set_job(entry.job.id());
     event.set_epoch(entry.job.epoch());
     event.set_unix_ms(clock_.UnixMillis());
     event.mutable_warning()->set_rank(rank.rank());
+    const std::string retries =
+        allocator.retries() > 0 ? absl::StrCat(", and it had to give memory back and try again ",
+                                               allocator.retries(), " times")
+                                : "";
     event.mutable_warning()->set_text(absl::StrFormat(
-        "%.0f %% of the memory that the %s allocator reserved is free, but not in one piece, and "
-        "it "
-        "had to give memory back and try again; layout.allocator: %s",
-        100 * fragmented, allocator.mode(),
+        "%.0f %% of the memory that the %s allocator reserved is free when most is in use, but "
+        "not in one piece%s; layout.allocator: %s",
+        100 * fragmented, allocator.mode(), retries,
         allocator.mode() == "caching" ? "expandable fragments less, planned not at all"
                                       : "planned does not fragment"));
     log::Warn("job ", entry.job.id(), ", rank ", rank.rank(), ": ", event.warning().text());

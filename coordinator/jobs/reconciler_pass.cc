@@ -141,6 +141,11 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
   if (!transition.ok()) return;
   CountFirstSteps(entry.job, transition->job);
   entry.job = std::move(transition->job);
+  const bool steps = entry.job.state() == v1::RUNNING && progress.step() != step_before;
+  if (steps && entry.training_epoch != entry.job.epoch()) {
+    entry.training_epoch = entry.job.epoch();
+    entry.training_since_unix_ms = clock_.UnixMillis();
+  }
   entry.progress_unwritten = true;
   if (new_checkpoint) entry.progress_written_ns = 0;
   CompareWithPlan(entry, step_before);

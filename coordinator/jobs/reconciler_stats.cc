@@ -50,7 +50,6 @@ JobStats StatsOf(const v1::Job& job, int64_t unix_ms) {
           .restarts_without_progress = job.restarts_without_progress(),
           .submitted_unix_ms = job.submitted_unix_ms(),
           .first_step_unix_ms = job.first_step_unix_ms(),
-          .resumed_unix_ms = job.resumed_unix_ms(),
           .planned_arena_bytes = PlannedArenaBytes(job.plan()),
           .planned_step_seconds = job.plan().time().step_seconds()};
 }
@@ -71,6 +70,8 @@ ControlStats Reconciler::Stats() const {
       ++stats.not_shown;
     } else {
       stats.shown.push_back(StatsOf(job, unix_ms));
+      if (job.state() == v1::RUNNING && entry.training_epoch == job.epoch())
+        stats.shown.back().training_since_unix_ms = entry.training_since_unix_ms;
     }
   }
   const int64_t now_ns = clock_.MonotonicNanos();

@@ -75,10 +75,11 @@ constexpr JobSeries kJobSeries[] = {
       "Unix time at which its first step ended; absent before."},
      nullptr,
      [](const JobStats& job) { return Timestamp(job.first_step_unix_ms); }},
-    {{"terrace_job_resumed_timestamp_seconds", kGauge, "seconds", "job",
-      "Unix time at which it was last resumed; absent where it was never paused."},
+    {{"terrace_job_training_since_timestamp_seconds", kGauge, "seconds", "job",
+      "Unix time at which the coordinator heard of the first step of its present start; absent "
+      "while it does not run."},
      nullptr,
-     [](const JobStats& job) { return Timestamp(job.resumed_unix_ms); }},
+     [](const JobStats& job) { return Timestamp(job.training_since_unix_ms); }},
     {{"terrace_job_checkpoint_timestamp_seconds", kGauge, "seconds", "job",
       "Unix time at which its newest checkpoint was complete, with checksums, on disk; absent "
       "before the first."},

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "coordinator/jobs/reconciler.h"
 #include "tests/unit/coordinator/jobs/reconciler_fixture.h"
 
@@ -35,32 +38,60 @@ TEST_F(ReconcilerTest, StepsAndMemoryOfARunningJobAreKept) {
   EXPECT_THAT(std::string(reconciler_->HistoryOf("b-9").status().message()), HasSubstr("b-9"));
 }
 
-TEST_F(ReconcilerTest, FragmentationWithRetriesIsToldOnceWithAdvice) {
-  AddWorker("w0", 1);
-  const std::string id = RunningJob(Spec("a"));
-  v1::AllocatorStats& allocator = *RankOf("w0", id, 0).mutable_memory()->mutable_allocator();
-  allocator.set_mode("caching");
-  allocator.set_reserved_bytes(100);
-  allocator.set_allocated_bytes(60);
-  allocator.set_retries(5);
-  const auto told = [&] {
-    int warnings = 0;
-    const auto events = store_.Events(id, 0, 100);
+class FragmentationTest : public ReconcilerTest {
+ protected:
+  void Start(const std::string& allocator_mode) {
+    AddWorker("w0", 1);
+    id_ = RunningJob(Spec("a"));
+    v1::AllocatorStats& allocator = *Rank().mutable_memory()->mutable_allocator();
+    allocator.set_mode(allocator_mode);
+    allocator.set_reserved_bytes(100);
+    allocator.set_allocated_bytes(60);
+  }
+  void Step(int64_t step) { Rank().mutable_progress()->set_step(step); }
+  v1::RankReport& Rank() { return RankOf("w0", id_, 0); }
+  std::vector<std::string> Warnings() const {
+    std::vector<std::string> warnings;
+    const auto events = store_.Events(id_, 0, 100);
     for (const v1::JobEvent& event : *events) {
-      if (!event.has_warning()) continue;
-      ++warnings;
-      EXPECT_THAT(event.warning().text(), HasSubstr("40 % of the memory"));
-      EXPECT_THAT(event.warning().text(), HasSubstr("layout.allocator: expandable"));
+      if (event.has_warning()) warnings.push_back(event.warning().text());
     }
     return warnings;
-  };
+  }
+  std::string id_;
+};
+
+TEST_F(FragmentationTest, IsToldOnceWithAdvice) {
+  Start("caching");
   Pass(11'000);
-  EXPECT_EQ(told(), 0) << "it does not try again";
-  for (int retries = 6; retries < 9; ++retries) {
-    RankOf("w0", id, 0).mutable_memory()->mutable_allocator()->set_retries(retries);
+  EXPECT_THAT(Warnings(), testing::IsEmpty()) << "before its first step nothing is in use";
+  for (int64_t step = 1; step < 5; ++step) {
+    Step(step);
     Pass(6'000);
   }
-  EXPECT_EQ(told(), 1);
+  EXPECT_THAT(Warnings(), ElementsAre(testing::AllOf(
+                              HasSubstr("40 % of the memory that the caching allocator reserved"),
+                              HasSubstr("layout.allocator: expandable"),
+                              testing::Not(HasSubstr("try again")))));
+}
+
+TEST_F(FragmentationTest, SaysHowOftenAllocationsWereRetried) {
+  Start("expandable");
+  Rank().mutable_memory()->mutable_allocator()->set_retries(3);
+  Step(1);
+  Pass(11'000);
+  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("try again 3 times; layout.allocator: planned")));
+}
+
+TEST_F(FragmentationTest, IsNoneOfAPlannedArenaNorOfThreeTenths) {
+  Start("planned");
+  Step(1);
+  Pass(11'000);
+  Rank().mutable_memory()->mutable_allocator()->set_mode("caching");
+  Rank().mutable_memory()->mutable_allocator()->set_allocated_bytes(71);
+  Step(2);
+  Pass(11'000);
+  EXPECT_THAT(Warnings(), testing::IsEmpty());
 }
 
 TEST_F(ReconcilerTest, ACoordinatorThatStartsHasTheStepsThatWereNotWrittenYet) {

@@ -229,6 +229,38 @@ TEST_F(ReconcilerPauseTest, AWaitBeginsAnewWithTheResumption) {
   EXPECT_LT(reconciler_->Stats().queue_seconds.sum(), 1);
 }
 
+// Alerts measure the age of its checkpoint from there: while it waited nothing was lost.
+TEST_F(ReconcilerPauseTest, ItTrainsSinceItsFirstStepAfterTheWaitThatFollowsAPause) {
+  AddWorker("w0", 1);
+  const std::string job = RunningJob(Spec("a"));
+  const auto trains_since = [&]() -> int64_t {
+    for (const JobStats& shown : reconciler_->Stats().shown) {
+      if (shown.id == job) return shown.training_since_unix_ms;
+    }
+    return -1;
+  };
+  EXPECT_EQ(trains_since(), 0) << "it has done no step";
+  RankOf("w0", job, 0).mutable_progress()->set_step(5);
+  Pass(1000);
+  EXPECT_GT(trains_since(), 0);
+  ASSERT_TRUE(Pause(job).ok());
+  const std::string other = RunningJob(Spec("b"));
+  ASSERT_TRUE(Resume(job).ok());
+  Pass(600'000);
+  EXPECT_EQ(trains_since(), 0) << "it waits for devices";
+  ASSERT_TRUE(reconciler_->Cancel(other, /*force=*/true).ok());
+  Pass(1000);
+  Ready(job);
+  const int64_t started = clock_.UnixMillis();
+  RankOf("w0", job, 0).mutable_progress()->set_step(6);
+  Pass(1000);
+  EXPECT_GE(trains_since(), started);
+  const int64_t since = trains_since();
+  RankOf("w0", job, 0).mutable_progress()->set_step(7);
+  Pass(1000);
+  EXPECT_EQ(trains_since(), since);
+}
+
 TEST_F(ReconcilerPauseTest, ItsCheckpointDirectoryStaysItsOwn) {
   AddWorker("w0", 1);
   v1::JobSpec spec = Spec("a");
