@@ -70,7 +70,8 @@ absl::StatusOr<bool> Trainer::Run(int64_t start, const LossScaleState& loss_scal
     }
     if (stop) continue;
     if (Due(spec_.train().eval_every_steps(), step + 1)) RETURN_IF_ERROR(Evaluate(step + 1));
-    if (Due(spec_.checkpoint().every_steps(), step + 1)) StartCheckpoint(step + 1);
+    // Of a job whose losses were never finite there is nothing to keep.
+    if (ever_finite_ && Due(spec_.checkpoint().every_steps(), step + 1)) StartCheckpoint(step + 1);
   }
   const bool complete = step >= rules_.steps();
   if (step > start && !ever_finite_) {
@@ -118,14 +119,22 @@ absl::Status Trainer::CheckFinite() {
   skipped_in_a_row_ = train_io_.stats().skipped ? skipped_in_a_row_ + 1 : 0;
   const bool falls = loss_scale.scales() && !loss_scale.fixed();
   if (falls || skipped_in_a_row_ < kMaxSkippedSteps) return absl::OkStatus();
-  const char* const way_out =
-      loss_scale.scales() ? "lower train.loss_scale.fixed, or set it to 0: it is found then"
-                          : "lower train.optimizer.lr, lengthen train.schedule.warmup_steps or use "
-                            "fp32";
   return WithReason(
       absl::FailedPreconditionError(absl::StrCat("the loss or its gradient was not finite for ",
-                                                 kMaxSkippedSteps, " steps in a row; ", way_out)),
+                                                 kMaxSkippedSteps, " steps in a row; ", WayOut())),
       v1::REASON_NON_FINITE_LOSS);
+}
+
+// Where so many steps in a row were not finite.
+std::string Trainer::WayOut() {
+  if (train_io_.loss_scale().scales()) {
+    return "lower train.loss_scale.fixed, or set it to 0: it is found then";
+  }
+  return absl::StrCat(
+      ever_finite_ ? "" : "look at model.init and the data; or ",
+      spec_.train().precision() == "fp32"
+          ? "lower train.optimizer.lr or lengthen train.schedule.warmup_steps"
+          : "lower train.optimizer.lr, lengthen train.schedule.warmup_steps or use fp32");
 }
 
 absl::StatusOr<bool> Trainer::AgreeToStop() {

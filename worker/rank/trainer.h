@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -58,6 +59,7 @@ class Trainer {
   // Model FLOPs of the last step's real tokens: padding is no use.
   double UsefulFlops() const;
   absl::Status CheckFinite();
+  std::string WayOut();
   void Report(int64_t steps_done, double seconds);
   void UpdateMetrics(int64_t steps_done, double seconds);
   // Makes what lasts beside the state of what the state is now.

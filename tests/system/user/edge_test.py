@@ -77,6 +77,7 @@ class TrainingTest(TerraceTest):
         result = self.train(job, code=FAILURE)
         self.assertEqual((result.done["state"], result.done["reason"]), ("FAILED", "NON_FINITE_LOSS"))
         self.refused(result, "train.optimizer.lr", "warmup_steps")
+        self.assertNotIn("use fp32", result.done["message"], "it does")
 
     def test_checkpoint_of_one_layout_goes_on_in_another(self):
         changes = {"train.steps": 40, "checkpoint.every_steps": 20, "checkpoint.keep": 0}

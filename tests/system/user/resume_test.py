@@ -108,6 +108,13 @@ class NotFiniteTest(TerraceTest):
         result = self.train(job, code=FAILURE)
         self.refused(result, "not finite")
         self.assertEqual(self.checkpoints(job), [])
+        # No advice of what is so already, nor of a checkpoint that there is not.
+        job = self.job({"train.steps": 30, "model.init": str(self.folder / "nan.safetensors"), "checkpoint.every_steps": 1})
+        result = self.train(job, code=FAILURE)
+        self.refused(result, "10 steps in a row; look at model.init and the data")
+        for words in ("fp32", "earlier checkpoint"):
+            self.assertNotIn(words, result.done["message"])
+        self.assertEqual(self.checkpoints(job), [])
 
 
 if __name__ == "__main__":
