@@ -264,8 +264,8 @@ void Apply(const std::string& advice, v1::JobSpec* spec) {
   }
 }
 
-// Jobs whose pinned layout does not fit: with what the refusal advises they do, and where it advises
-// nothing they do not fit with any layout.
+// Jobs whose pinned layout does not fit: with what the refusal advises they do, and where it
+// advises nothing they do not fit with any layout.
 TEST(AutoFitsTest, TheAdviceOfARefusalFits) {
   const char* asked = std::getenv("TERRACE_AUTO_FITS");
   const int jobs = asked == nullptr ? 12 : std::atoi(asked);
