@@ -247,7 +247,10 @@ class Reconciler {
   // Jobs whose layout ran out of memory go down the ladder.
   void FindSmallerLayouts();
   void FinishDescent(const std::string& id, absl::StatusOr<DescendedJob> descended);
-  absl::StatusOr<Budget> BudgetOf(const v1::Job& job) const;
+  // On `nodes`, as KnownNodes() has them, which are as before afterwards. They are looked up once for
+  // all jobs of a pass: profiles are long.
+  absl::StatusOr<Budget> BudgetOn(const v1::JobSpec& spec, std::vector<NodeView>* nodes) const;
+  absl::StatusOr<Budget> BudgetOf(const v1::Job& job, std::vector<NodeView>* nodes) const;
   void AnswerWaits();
   void FlushProgress();
 

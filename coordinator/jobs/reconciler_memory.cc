@@ -26,18 +26,27 @@ std::string ShapeOf(const v1::JobSpec& spec) {
 
 absl::StatusOr<Budget> Reconciler::BudgetNow(const v1::JobSpec& spec) const {
   std::vector<NodeView> nodes = KnownNodes();
-  if (!learned_.empty()) {
-    const std::string shape = ShapeOf(spec);
-    for (NodeView& node : nodes) {
-      const auto found = learned_.find({node.name, shape});
-      if (found != learned_.end()) node.external_bytes = found->second;
-    }
-  }
-  return BudgetFor(spec, nodes);
+  return BudgetOn(spec, &nodes);
 }
 
-absl::StatusOr<Budget> Reconciler::BudgetOf(const v1::Job& job) const {
-  absl::StatusOr<Budget> budget = BudgetNow(job.spec());
+absl::StatusOr<Budget> Reconciler::BudgetOn(const v1::JobSpec& spec,
+                                            std::vector<NodeView>* nodes) const {
+  if (learned_.empty()) return BudgetFor(spec, *nodes);
+  const std::string shape = ShapeOf(spec);
+  std::vector<int64_t> before;
+  for (NodeView& node : *nodes) {
+    before.push_back(node.external_bytes);
+    const auto found = learned_.find({node.name, shape});
+    if (found != learned_.end()) node.external_bytes = found->second;
+  }
+  absl::StatusOr<Budget> budget = BudgetFor(spec, *nodes);
+  for (size_t i = 0; i < nodes->size(); ++i) (*nodes)[i].external_bytes = before[i];
+  return budget;
+}
+
+absl::StatusOr<Budget> Reconciler::BudgetOf(const v1::Job& job,
+                                            std::vector<NodeView>* nodes) const {
+  absl::StatusOr<Budget> budget = BudgetOn(job.spec(), nodes);
   if (budget.ok()) {
     budget->external_bytes = std::max(budget->external_bytes, job.learned_external_bytes());
   }
@@ -45,11 +54,13 @@ absl::StatusOr<Budget> Reconciler::BudgetOf(const v1::Job& job) const {
 }
 
 void Reconciler::FindSmallerLayouts() {
+  std::vector<NodeView> nodes;  // filled for the first job that needs them
   for (auto& [id, entry] : jobs_) {
     // Its old ranks end first: until then they may still report a checkpoint.
     if (entry.planning || !NeedsSmallerLayout(entry.job) || HasLiveRanks(entry.job)) continue;
     if (clock_.MonotonicNanos() < entry.plan_again_ns) continue;
-    const absl::StatusOr<Budget> budget = BudgetOf(entry.job);
+    if (nodes.empty()) nodes = KnownNodes();
+    const absl::StatusOr<Budget> budget = BudgetOf(entry.job, &nodes);
     if (!budget.ok()) continue;  // its workers are away
     entry.planning = true;
     ports_.Descend(entry.job.spec(), *budget, entry.job.plan(), entry.wanted,

@@ -93,6 +93,7 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
 // A job is planned here when no worker could hold it as it was submitted, or when those it was
 // planned for have gone.
 void Reconciler::PlanJobs() {
+  std::vector<NodeView> nodes;  // filled for the first job that needs them
   for (auto& [id, entry] : jobs_) {
     const v1::Job& job = entry.job;
     const bool homeless = job.reason() == v1::REASON_NO_MATCHING_WORKER &&
@@ -101,7 +102,8 @@ void Reconciler::PlanJobs() {
         !(homeless || job.state() == v1::PENDING || job.state() == v1::PLANNING)) {
       continue;
     }
-    const absl::StatusOr<Budget> budget = BudgetOf(job);
+    if (nodes.empty()) nodes = KnownNodes();
+    const absl::StatusOr<Budget> budget = BudgetOf(job, &nodes);
     if (!budget.ok()) {
       if (job.has_plan()) continue;  // PlaceJobs says what it waits for
       const MustWait wait{v1::REASON_NO_MATCHING_WORKER, std::string(budget.status().message())};

@@ -74,9 +74,9 @@ std::string AllDrained(absl::Span<const NodeView> nodes) {
 std::string NoMatchMessage(const Need& need, uint32_t matching, absl::Span<const NodeView> all) {
   std::string text = absl::StrCat("needs ", Describe(need), "; ");
   if (all.empty()) return absl::StrCat(text, "no worker is registered: start terrace-worker");
-  std::vector<NodeView> nodes;
+  std::vector<const NodeView*> nodes;
   for (const NodeView& node : all) {
-    if (!node.drained) nodes.push_back(node);
+    if (!node.drained) nodes.push_back(&node);
   }
   const size_t drained = all.size() - nodes.size();
   if (nodes.empty()) return absl::StrCat(text, AllDrained(all));
@@ -84,9 +84,9 @@ std::string NoMatchMessage(const Need& need, uint32_t matching, absl::Span<const
                   matching == 1 ? "matches" : "match");
   if (drained > 0)
     absl::StrAppend(&text, ", ", drained, " more ", drained == 1 ? "is" : "are", " drained");
-  const NodeView& largest =
-      *std::max_element(nodes.begin(), nodes.end(),
-                        [](const NodeView& a, const NodeView& b) { return a.devices < b.devices; });
+  const NodeView& largest = **std::max_element(
+      nodes.begin(), nodes.end(),
+      [](const NodeView* a, const NodeView* b) { return a->devices < b->devices; });
   absl::StrAppend(&text, " (", largest.name, " offers ", Count(largest.devices, "device"));
   if (largest.device_memory_bytes > 0) {
     absl::StrAppend(&text, " of ", FormatBytes(largest.device_memory_bytes));
