@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "absl/functional/function_ref.h"
@@ -131,17 +132,14 @@ void AppendTable(const LayerMemory& memory, std::string* out) {
   table.Add(std::move(heads));
   int64_t largest = 1;
   for (const LayerHeld& layer : memory.layers) largest = std::max(largest, Total(layer.bytes));
-  const auto is_same = [](const LayerHeld& a, const LayerHeld& b) {
-    return a.bytes == b.bytes && a.most_bytes == b.most_bytes;
-  };
-  for (const Group& group : GroupsOf(memory, is_same)) {
-    std::vector<std::string> row = {NameOf(group)};
+  for (const LayerGroup& group : LayerGroups(memory)) {
+    std::vector<std::string> row = {group.name};
     for (const v1::BufferClass buffer_class : classes) {
-      row.push_back(Cell(group.layer->bytes[buffer_class]));
+      row.push_back(Cell(group.bytes[buffer_class]));
     }
-    const int64_t each = Total(group.layer->bytes);
+    const int64_t each = Total(group.bytes);
     row.push_back(Cell(each));
-    row.push_back(Cell(group.layer->most_bytes));
+    row.push_back(Cell(group.most_bytes));
     row.push_back(std::string(
         static_cast<size_t>(kBarColumns * static_cast<double>(each) / static_cast<double>(largest)),
         '#'));
@@ -151,6 +149,20 @@ void AppendTable(const LayerMemory& memory, std::string* out) {
 }
 
 }  // namespace
+
+std::vector<LayerGroup> LayerGroups(const LayerMemory& memory) {
+  const auto is_same = [](const LayerHeld& a, const LayerHeld& b) {
+    return a.bytes == b.bytes && a.most_bytes == b.most_bytes;
+  };
+  std::vector<LayerGroup> groups;
+  for (const Group& group : GroupsOf(memory, is_same)) {
+    groups.push_back({.name = NameOf(group),
+                      .bytes = group.layer->bytes,
+                      .most_bytes = group.layer->most_bytes,
+                      .count = group.count});
+  }
+  return groups;
+}
 
 std::vector<HotSpot> HotSpots(const LayerMemory& memory, const v1::Layout& layout) {
   const int64_t held = std::max<int64_t>(1, HeldBytes(memory));
@@ -187,6 +199,24 @@ absl::StatusOr<std::vector<LayerMemory>> LayersOfPrograms(std::span<const v1::Pr
     }
   }
   return all;
+}
+
+// What the reports of ranks say of an instruction begins with its number.
+absl::StatusOr<std::vector<LayerMemory>> LayersOfRank(const v1::RankMemory& rank,
+                                                      std::span<const v1::Program> programs,
+                                                      const v1::Layout& layout) {
+  const uint32_t ranks_of_a_stage = layout.ranks() / std::max(1u, layout.pipeline_parallel());
+  const size_t stage = rank.rank() / std::max(1u, ranks_of_a_stage);
+  uint32_t instruction = 0;
+  if (stage >= programs.size() || std::sscanf(rank.instruction().c_str(), "%u", &instruction) != 1)
+    return std::vector<LayerMemory>();  // between executions
+  ASSIGN_OR_RETURN(const LiveMemory memory, LiveMemory::Create(&programs[stage]));
+  for (int i = 0; i < programs[stage].sequences_size(); ++i) {
+    const v1::Sequence& sequence = programs[stage].sequences(i);
+    const bool is_in = instruction < static_cast<uint32_t>(sequence.instructions_size());
+    if (sequence.name() == rank.sequence() && is_in) return LayersAt(memory, i, instruction);
+  }
+  return std::vector<LayerMemory>();
 }
 
 std::string LayerText(std::span<const LayerMemory> memories, const v1::Layout& layout,

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/layer_memory.h"
+#include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 
@@ -27,9 +28,24 @@ struct HotSpot {
 };
 std::vector<HotSpot> HotSpots(const LayerMemory& memory, const v1::Layout& layout);
 
+// Layers that follow each other and hold the same.
+struct LayerGroup {
+  std::string name;
+  ByClass bytes{};         // of each of them
+  int64_t most_bytes = 0;  // of each of them, at any instruction
+  int64_t count = 1;
+};
+std::vector<LayerGroup> LayerGroups(const LayerMemory& memory);
+
 // Of "train", at the peak of every stage and tier. INVALID_ARGUMENT when a program contradicts
 // itself.
 absl::StatusOr<std::vector<LayerMemory>> LayersOfPrograms(std::span<const v1::Program> programs);
+
+// At the instruction that a rank's report names; none when it was made between executions, or by
+// other programs.
+absl::StatusOr<std::vector<LayerMemory>> LayersOfRank(const v1::RankMemory& rank,
+                                                      std::span<const v1::Program> programs,
+                                                      const v1::Layout& layout);
 
 // `when` says of what the table is: "at the peak", "now".
 std::string LayerText(std::span<const LayerMemory> memories, const v1::Layout& layout,

@@ -97,24 +97,6 @@ absl::Status Follow(const GlobalOptions& global, Connection& connection, const s
   }
 }
 
-// What the reports of ranks say of an instruction begins with its number.
-absl::StatusOr<std::vector<LayerMemory>> LayersNow(const v1::RankMemory& rank,
-                                                   std::span<const v1::Program> programs,
-                                                   const v1::Layout& layout) {
-  const uint32_t ranks_of_a_stage = layout.ranks() / std::max(1u, layout.pipeline_parallel());
-  const size_t stage = rank.rank() / std::max(1u, ranks_of_a_stage);
-  uint32_t instruction = 0;
-  if (stage >= programs.size() || std::sscanf(rank.instruction().c_str(), "%u", &instruction) != 1)
-    return std::vector<LayerMemory>();  // between executions
-  ASSIGN_OR_RETURN(const LiveMemory memory, LiveMemory::Create(&programs[stage]));
-  for (int i = 0; i < programs[stage].sequences_size(); ++i) {
-    const v1::Sequence& sequence = programs[stage].sequences(i);
-    const bool is_in = instruction < static_cast<uint32_t>(sequence.instructions_size());
-    if (sequence.name() == rank.sequence() && is_in) return LayersAt(memory, i, instruction);
-  }
-  return std::vector<LayerMemory>();
-}
-
 // Planned at the peak and, of a job that runs, as its first rank holds it now.
 absl::Status ShowLayers(const GlobalOptions& global, Connection& connection,
                         const std::string& id) {
@@ -124,7 +106,7 @@ absl::Status ShowLayers(const GlobalOptions& global, Connection& connection,
   ASSIGN_OR_RETURN(const std::vector<LayerMemory> planned, LayersOfPrograms(programs));
   std::vector<LayerMemory> now;
   if (const auto live = connection.GetMemory(id); live.ok() && live->ranks_size() > 0) {
-    ASSIGN_OR_RETURN(now, LayersNow(live->ranks(0), programs, layout));
+    ASSIGN_OR_RETURN(now, LayersOfRank(live->ranks(0), programs, layout));
   }
   if (global.json()) {
     std::printf("{\"planned\": %s, \"now\": %s}\n", LayerJson(planned, layout).c_str(),

@@ -15,6 +15,10 @@ namespace {
 
 using Answer = absl::StatusOr<v1::PlannerAnswer>;
 
+// What a page of a plan waits for a worker's trace, and takes of it; ranks write less.
+constexpr absl::Duration kTraceWait = absl::Seconds(5);
+constexpr size_t kTraceBytesMax = size_t{32} << 20;
+
 // yaml -> spec (planner) -> budget (loop) -> plan (planner) -> done (loop). When no worker matches,
 // the plan is for what the spec asks.
 struct Pipeline : std::enable_shared_from_this<Pipeline> {
@@ -111,6 +115,36 @@ absl::StatusOr<v1::Job> TakePrograms(Control& control, const std::string& id, Wo
   return job;
 }
 
+// The trace of the first rank; empty where there is none, or its worker does not answer in time.
+// `done` is called once, on the loop.
+void ReadTrace(Control& control, const std::string& id, std::function<void(std::string)> done) {
+  struct Reading {
+    std::string text;
+    uint64_t reader = 0;
+    bool answered = false;
+  };
+  auto reading = std::make_shared<Reading>();
+  const auto finish = [&control, reading, done](bool is_whole) {
+    if (std::exchange(reading->answered, true)) return;
+    // Not at once: this may run inside the delivery of a chunk to this reader.
+    control.loop().Post([&control, reading, done, is_whole] {
+      control.StopLog(reading->reader);
+      done(is_whole ? std::move(reading->text) : "");
+    });
+  };
+  v1::LogsRequest request;
+  request.set_id(id);
+  request.set_trace(true);
+  const auto reader = control.ReadLog(request, [reading, finish](const v1::LogText& chunk) {
+    reading->text += chunk.text();
+    if (!chunk.error().empty() || reading->text.size() > kTraceBytesMax) return finish(false);
+    if (chunk.end()) finish(true);
+  });
+  if (!reader.ok()) return done("");
+  reading->reader = *reader;
+  control.CallAfter(kTraceWait, [finish] { finish(false); });
+}
+
 v1::PlannerListing ListingOf(const v1::ExplainRequest& request) {
   v1::PlannerListing listing;
   listing.set_sequence(request.sequence());
@@ -192,16 +226,23 @@ void DrawPlan(Control& control, const std::string& id,
               std::function<void(absl::StatusOr<std::string>)> done) {
   auto pipeline = std::make_shared<Pipeline>(control, nullptr);
   control.loop().Post([pipeline, id, done = std::move(done)] {
-    v1::PlannerRequest request;
-    v1::PageWork& work = *request.mutable_page();
+    auto request = std::make_shared<v1::PlannerRequest>();
+    v1::PageWork& work = *request->mutable_page();
     absl::StatusOr<v1::Job> job = TakePrograms(pipeline->control, id, &work);
     if (!job.ok()) return done(job.status());
+    const auto memory = pipeline->control.reconciler().Memory(id);
+    if (memory.ok() && memory->ranks_size() > 0) *work.mutable_rank() = memory->ranks(0);
     *work.mutable_spec() = std::move(*job->mutable_spec());
     *work.mutable_plan() = std::move(*job->mutable_plan());
-    pipeline->Ask(std::move(request), 0, [pipeline, done](Answer answer) {
-      if (!answer.ok()) return done(answer.status());
-      done(std::move(*answer->mutable_page()));
-    });
+    const auto draw = [pipeline, request, done](std::string trace) {
+      request->mutable_page()->set_trace(std::move(trace));
+      pipeline->Ask(std::move(*request), 0, [pipeline, done](Answer answer) {
+        if (!answer.ok()) return done(answer.status());
+        done(std::move(*answer->mutable_page()));
+      });
+    };
+    if (work.spec().train().trace_steps() == 0) return draw("");
+    ReadTrace(pipeline->control, id, draw);
   });
 }
 

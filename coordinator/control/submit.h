@@ -30,8 +30,8 @@ void Evaluate(Control& control, const v1::EvaluateRequest& request,
               std::function<void(const v1::EvaluationProgress&)> tell,
               std::function<void(absl::StatusOr<v1::Evaluation>)> done);
 
-// The page of a stored job's plan (coordinator/report/html.h). FAILED_PRECONDITION: it has no
-// program yet. `done` is called once, on the loop.
+// The page of a stored job's plan (coordinator/report/html.h), with what its first rank measured
+// beside it. FAILED_PRECONDITION: it has no program yet. `done` is called once, on the loop.
 void DrawPlan(Control& control, const std::string& id,
               std::function<void(absl::StatusOr<std::string>)> done);
 

@@ -116,7 +116,7 @@ absl::Status DrawPage(const v1::PageWork& work, v1::PlannerAnswer* answer) {
   ASSIGN_OR_RETURN(prepared.programs, Read(work.programs()));
   ASSIGN_OR_RETURN(prepared.simulation,
                    Simulate(prepared.programs, "train", prepared.plan.profile()));
-  answer->set_page(PlanHtml(prepared));
+  answer->set_page(PlanHtml(prepared, {.trace = work.trace(), .rank = work.rank()}));
   return absl::OkStatus();
 }
 

@@ -11,6 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/report/alternatives_chart.h"
 #include "coordinator/report/breakdown.h"
+#include "coordinator/report/layers_section.h"
+#include "coordinator/report/measured_step.h"
 #include "coordinator/report/memory_chart.h"
 #include "coordinator/report/picture.h"
 #include "coordinator/report/stages.h"
@@ -147,7 +149,41 @@ std::string MemorySection(const Prepared& prepared) {
   return section + "</section>\n";
 }
 
-std::string TimeSection(const Prepared& prepared) {
+// The schedule, and below it that of a rank as it was measured.
+std::string ScheduleSection(const Prepared& prepared, const std::string& trace,
+                            const std::string& of) {
+  const auto measured = ReadMeasuredStep(trace, prepared);
+  const bool is_whole = prepared.simulation.left_out == 0;
+  const double seconds = measured.ok() && is_whole ? measured->seconds : 0;
+  std::string section = absl::StrCat(
+      "<section><h2>The schedule", of,
+      "</h2>\n<p>Each stage over the simulated step, coloured by "
+      "phase; numbers are micro-batches. Empty: it waits.",
+      LeftOutWords(prepared), "</p>\n",
+      Wide(SvgElement(TimelineChart(prepared, seconds), "Schedule of the stages over the step")));
+  if (!measured.ok()) return section + "</section>\n";
+  absl::StrAppend(
+      &section, "<h3>As it was measured</h3>\n<p>Step ", measured->step, " of rank ",
+      measured->rank, ": <b>", SecondsText(measured->seconds), "</b>.</p>\n",
+      Wide(SvgElement(MeasuredTimelineChart(prepared, *measured,
+                                            is_whole ? prepared.simulation.played_seconds : 0),
+                      "Measured schedule of a rank over a step")));
+  if (is_whole) {
+    HtmlTable table("", {false, true, true, true});
+    table.Head({"busy", "simulated", "measured", "difference"});
+    for (const BusyTime& busy : BusyTimes(prepared, *measured)) {
+      const bool both = busy.simulated_seconds > 0 && busy.measured_seconds > 0;
+      table.Add({busy.name, SecondsText(busy.simulated_seconds), SecondsText(busy.measured_seconds),
+                 both ? absl::StrFormat("%+.0f %%",
+                                        100 * (busy.measured_seconds / busy.simulated_seconds - 1))
+                      : ""});
+    }
+    section += Wide(table.Finish());
+  }
+  return section + "</section>\n";
+}
+
+std::string TimeSection(const Prepared& prepared, const std::string& trace) {
   std::string of = SampleOf(prepared.plan, "");
   if (!of.empty()) of = " in " + of;
   const std::vector<StageTime> stages = BreakDown(prepared);
@@ -162,22 +198,17 @@ std::string TimeSection(const Prepared& prepared) {
   }
   std::string expected = EscapeXml(UncertaintyText(prepared.plan));
   if (!expected.empty()) expected = absl::StrCat("<p>How sure this is: ", expected, ".</p>\n");
-  return absl::StrCat(
-      "<section><h2>The schedule", of,
-      "</h2>\n<p>Each stage over the simulated step, coloured by "
-      "phase; numbers are micro-batches. Empty: it waits.",
-      LeftOutWords(prepared), "</p>\n",
-      Wide(SvgElement(TimelineChart(prepared), "Schedule of the stages over the step")),
-      "</section>\n<section><h2>Where the time goes", of,
-      of.empty() ? "</h2>\n<p>B" : "</h2>\n<p>In the whole step: b",
-      "ubble of all stages over their computation: <b>",
-      PercentText(prepared.plan.time().bubble_ratio()),
-      "</b>; communication that nothing hides: <b>",
-      SecondsText(prepared.plan.time().exposed_communication_seconds()),
-      "</b>; offload that nothing hides: <b>",
-      SecondsText(prepared.plan.time().exposed_offload_seconds()), "</b>.</p>\n", expected,
-      Wide(SvgElement(BreakdownChart(prepared), "Parts of the step of each stage")),
-      Wide(table.Finish()), "</section>\n");
+  return absl::StrCat(ScheduleSection(prepared, trace, of), "<section><h2>Where the time goes", of,
+                      of.empty() ? "</h2>\n<p>B" : "</h2>\n<p>In the whole step: b",
+                      "ubble of all stages over their computation: <b>",
+                      PercentText(prepared.plan.time().bubble_ratio()),
+                      "</b>; communication that nothing hides: <b>",
+                      SecondsText(prepared.plan.time().exposed_communication_seconds()),
+                      "</b>; offload that nothing hides: <b>",
+                      SecondsText(prepared.plan.time().exposed_offload_seconds()), "</b>.</p>\n",
+                      expected,
+                      Wide(SvgElement(BreakdownChart(prepared), "Parts of the step of each stage")),
+                      Wide(table.Finish()), "</section>\n");
 }
 
 std::string MemoryTable(const v1::Plan& plan) {
@@ -271,15 +302,17 @@ std::string ProgramWords(const v1::Plan& plan) {
 
 }  // namespace
 
-std::string PlanHtml(const Prepared& prepared) {
+std::string PlanHtml(const Prepared& prepared) { return PlanHtml(prepared, {}); }
+
+std::string PlanHtml(const Prepared& prepared, const Measured& measured) {
   const v1::Plan& plan = prepared.plan;
-  return absl::StrCat(PageStart(absl::StrCat("Plan of ", plan.job())), "<h1>Plan of ",
-                      EscapeXml(plan.job()), prepared.refusal.ok() ? "" : ": does not fit",
-                      "</h1>\n<p>", EscapeXml(PlanWords(plan)), "</p>\n", SampleBanner(plan),
-                      Tiles(plan), LayoutSection(prepared), MemorySection(prepared),
-                      TimeSection(prepared), MemoryTable(plan), AlternativesSection(plan), "<p>",
-                      ProgramWords(plan), "a checkpoint is ", FormatBytes(plan.checkpoint_bytes()),
-                      ".</p>\n", PageEnd());
+  return absl::StrCat(
+      PageStart(absl::StrCat("Plan of ", plan.job())), "<h1>Plan of ", EscapeXml(plan.job()),
+      prepared.refusal.ok() ? "" : ": does not fit", "</h1>\n<p>", EscapeXml(PlanWords(plan)),
+      "</p>\n", SampleBanner(plan), Tiles(plan), LayoutSection(prepared), MemorySection(prepared),
+      TimeSection(prepared, measured.trace), MemoryTable(plan),
+      LayersSection(prepared, measured.rank), AlternativesSection(plan), "<p>", ProgramWords(plan),
+      "a checkpoint is ", FormatBytes(plan.checkpoint_bytes()), ".</p>\n", PageEnd());
 }
 
 }  // namespace terrace

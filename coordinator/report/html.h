@@ -10,9 +10,16 @@
 #include <string>
 
 #include "coordinator/prepare.h"
+#include "proto/v1/job.pb.h"
 
 namespace terrace {
 
+// Of a job that runs: what stands beside the plan.
+struct Measured {
+  std::string trace;    // of a rank (worker/rank/trace.h); empty: it has written none
+  v1::RankMemory rank;  // its report of what it holds; empty: it has made none
+};
 std::string PlanHtml(const Prepared& prepared);
+std::string PlanHtml(const Prepared& prepared, const Measured& measured);
 
 }  // namespace terrace

@@ -33,7 +33,7 @@ struct Piece {
   int instructions = 1;
 };
 struct Row {
-  int stage = 0;  // index
+  std::string name;
   std::array<std::vector<Piece>, kLanes> lanes;
 };
 
@@ -66,8 +66,15 @@ std::vector<Piece> Merge(const std::vector<Piece>& pieces, double resolution) {
   return merged;
 }
 
+void SortLanes(Row* row) {
+  for (std::vector<Piece>& lane : row->lanes) {
+    std::stable_sort(lane.begin(), lane.end(),
+                     [](const Piece& a, const Piece& b) { return a.start < b.start; });
+  }
+}
+
 Row ReadRow(const Prepared& prepared, int stage) {
-  Row row{.stage = stage, .lanes = {}};
+  Row row{.name = absl::StrCat("stage ", prepared.programs[stage].stage()), .lanes = {}};
   const PlayedProgram drawn = DrawnOf(prepared, stage);
   const v1::Program& program = drawn.program();
   const v1::Sequence& sequence = TrainOf(program);
@@ -78,31 +85,35 @@ Row ReadRow(const Prepared& prepared, int stage) {
     row.lanes[LaneOf(program, instruction)].push_back(
         {run.start_seconds, run.end_seconds, instruction.phase(), instruction.micro_batch()});
   }
-  for (std::vector<Piece>& lane : row.lanes) {
-    std::stable_sort(lane.begin(), lane.end(),
-                     [](const Piece& a, const Piece& b) { return a.start < b.start; });
-  }
+  SortLanes(&row);
   return row;
 }
 
-// Coarser until there are few enough; `merged_seconds`: pauses and pieces below it are not drawn.
-std::vector<Row> ReadRows(const Prepared& prepared, double* merged_seconds) {
-  std::vector<Row> rows;
-  const int stages = static_cast<int>(prepared.programs.size());
-  for (const int stage : EvenlyChosen(stages, kStagesMost)) {
-    rows.push_back(ReadRow(prepared, stage));
+Row ReadRow(const Prepared& prepared, const MeasuredStep& measured) {
+  Row row{.name = absl::StrCat("rank ", measured.rank), .lanes = {}};
+  const v1::Program& program = prepared.programs[measured.stage];
+  for (const MeasuredInstruction& one : measured.instructions) {
+    if (one.end_seconds <= one.start_seconds || one.instruction->has_output()) continue;
+    row.lanes[LaneOf(program, *one.instruction)].push_back(
+        {one.start_seconds, one.end_seconds, one.instruction->phase(), one.micro_batch});
   }
-  double resolution = prepared.simulation.played_seconds / kPlotWidth / 4;
+  SortLanes(&row);
+  return row;
+}
+
+// Makes rows coarser until there are few pieces; pauses and pieces below what it returns, in
+// seconds, are not drawn.
+double MergeRows(double seconds, std::vector<Row>* rows) {
+  double resolution = seconds / kPlotWidth / 4;
   while (true) {
     size_t pieces = 0;
-    for (Row& row : rows) {
+    for (Row& row : *rows) {
       for (std::vector<Piece>& lane : row.lanes) {
         lane = Merge(lane, resolution);
         pieces += lane.size();
       }
     }
-    *merged_seconds = resolution;
-    if (pieces <= kPiecesMost) return rows;
+    if (pieces <= kPiecesMost) return resolution;
     resolution *= 2;
   }
 }
@@ -142,12 +153,10 @@ std::string LanePieces(const std::vector<Piece>& pieces, double y, double height
   return svg + large + numbers;
 }
 
-}  // namespace
-
-Picture TimelineChart(const Prepared& prepared) {
-  double merged_seconds = 0;
-  const std::vector<Row> rows = ReadRows(prepared, &merged_seconds);
-  const double seconds = std::max(prepared.simulation.played_seconds, 1e-12);
+// `rows` over `seconds`; `words` stand below them.
+Picture Draw(std::vector<Row> rows, double seconds, std::string words) {
+  seconds = std::max(seconds, 1e-12);
+  const double merged_seconds = MergeRows(seconds, &rows);
   const bool dense = rows.size() > 8;
   const std::array<double, kLanes> heights = {dense ? 12.0 : 20.0, dense ? 5.0 : 13.0,
                                               dense ? 4.0 : 13.0, dense ? 4.0 : 13.0};
@@ -161,9 +170,7 @@ Picture TimelineChart(const Prepared& prepared) {
     y += 20;
   }
   for (const Row& row : rows) {
-    const uint32_t stage = prepared.programs[row.stage].stage();
-    picture.body +=
-        TextAt(0, y + heights[0] / 2 + 4, Anchor::kStart, absl::StrCat("stage ", stage), "head");
+    picture.body += TextAt(0, y + heights[0] / 2 + 4, Anchor::kStart, row.name, "head");
     for (int lane = 0; lane < kLanes; ++lane) {
       if (row.lanes[lane].empty()) continue;
       if (!dense) {
@@ -177,16 +184,52 @@ Picture TimelineChart(const Prepared& prepared) {
     y += dense ? 3 : 8;
   }
   picture.body += TimeAxis(kLeft, kPictureWidth, y, seconds, 10);
-  picture.height = y + 24;
-  std::string words = absl::StrCat("Pieces shorter than ", SecondsText(merged_seconds),
-                                   " are drawn with their neighbours.");
-  if (rows.size() < prepared.programs.size()) {
-    words =
-        absl::StrCat(rows.size(), " of ", prepared.programs.size(), " stages are drawn. ", words);
-  }
+  absl::StrAppend(&words, "Pieces shorter than ", SecondsText(merged_seconds),
+                  " are drawn with their neighbours.");
   picture.body += TextAt(0, y + 34, Anchor::kStart, words);
-  picture.height += 16;
+  picture.height = y + 40;
   return picture;
+}
+
+}  // namespace
+
+Picture TimelineChart(const Prepared& prepared, double seconds_shown) {
+  std::vector<Row> rows;
+  const int stages = static_cast<int>(prepared.programs.size());
+  for (const int stage : EvenlyChosen(stages, kStagesMost)) {
+    rows.push_back(ReadRow(prepared, stage));
+  }
+  std::string words;
+  if (rows.size() < prepared.programs.size()) {
+    words = absl::StrCat(rows.size(), " of ", prepared.programs.size(), " stages are drawn. ");
+  }
+  return Draw(std::move(rows), std::max(seconds_shown, prepared.simulation.played_seconds), words);
+}
+
+Picture MeasuredTimelineChart(const Prepared& prepared, const MeasuredStep& measured,
+                              double seconds_shown) {
+  return Draw({ReadRow(prepared, measured)}, std::max(seconds_shown, measured.seconds), "");
+}
+
+std::vector<BusyTime> BusyTimes(const Prepared& prepared, const MeasuredStep& measured) {
+  const Row rows[] = {ReadRow(prepared, measured.stage), ReadRow(prepared, measured)};
+  std::vector<BusyTime> times;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (const PhaseStyle& style : PhaseStyles()) {
+      double seconds[2] = {0, 0};
+      for (int of = 0; of < 2; ++of) {
+        for (const Piece& piece : rows[of].lanes[lane]) {
+          if (&StyleOf(piece.phase) == &StyleOf(style.phase)) {
+            seconds[of] += piece.end - piece.start;
+          }
+        }
+      }
+      if (seconds[0] > 0 || seconds[1] > 0) {
+        times.push_back({absl::StrCat(kLaneNames[lane], ", ", style.name), seconds[0], seconds[1]});
+      }
+    }
+  }
+  return times;
 }
 
 }  // namespace terrace

@@ -6,14 +6,18 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "coordinator/planner/profiles.h"
 #include "coordinator/report/breakdown.h"
 #include "coordinator/report/html.h"
+#include "coordinator/report/measured_step.h"
 #include "coordinator/report/memory_over_time.h"
 #include "coordinator/report/picture.h"
 #include "coordinator/report/stages.h"
+#include "coordinator/report/timeline_chart.h"
 #include "coordinator/report/trace.h"
 #include "proto/program_text.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
@@ -78,6 +82,70 @@ TEST(PlanHtmlTest, NeedsNothingFromElsewhere) {
     EXPECT_THAT(page, Not(HasSubstr(word)));
   }
   EXPECT_LT(page.size(), size_t{2} << 20);
+}
+
+TEST(PlanHtmlTest, ShowsMemoryByLayerWithWhatWouldLowerIt) {
+  const std::string page = PlanHtml(Job());
+  EXPECT_THAT(page, HasSubstr("<h2>Memory by layer</h2>"));
+  EXPECT_THAT(page, HasSubstr("<b>stage 0, device</b>, planned at the peak"));
+  EXPECT_THAT(page, HasSubstr("<b>stage 1, host</b>, planned at the peak"));
+  EXPECT_THAT(page, HasSubstr("layout.recompute: block keeps one activation a layer"));
+  EXPECT_THAT(page, HasSubstr(">layer 0<"));
+  EXPECT_THAT(page, Not(HasSubstr("<h3>Now</h3>"))) << "nothing was measured";
+}
+
+TEST(PlanHtmlTest, ShowsWhatARankHoldsNow) {
+  Measured measured;
+  measured.rank.set_rank(1);
+  measured.rank.set_sequence("train");
+  const v1::Instruction& first = TrainOf(Job().programs[1]).instructions(0);
+  measured.rank.set_instruction(absl::StrCat(first.id(), " <b>", first.text()));
+  const std::string page = PlanHtml(Job(), measured);
+  EXPECT_THAT(page, HasSubstr("<h3>Now</h3>"));
+  EXPECT_THAT(page, HasSubstr("<b>stage 1, device</b>, rank 1 now"));
+  measured.rank.set_instruction("4000000 of another program");
+  EXPECT_THAT(PlanHtml(Job(), measured), Not(HasSubstr("<h3>Now</h3>")));
+}
+
+// The simulated step as ranks write theirs, all twice as long.
+std::string TraceOfRank(uint32_t rank, int64_t step) {
+  std::string events = R"([{"ph":"M","pid":1,"tid":0,"name":"thread_name","args":{"name":"x"}})";
+  const v1::Sequence& train = TrainOf(Job().programs[rank]);
+  for (int i = 0; i < train.instructions_size(); ++i) {
+    const RunInstruction& run = Job().simulation.stages[rank].instructions[i];
+    if (!run.ran()) continue;
+    absl::StrAppend(&events, R"(,{"ph":"X","pid":)", rank, R"(,"tid":0,"name":"x","ts":)",
+                    1e6 + 2e6 * run.start_seconds, R"(,"dur":)",
+                    2e6 * (run.end_seconds - run.start_seconds), R"(,"args":{"id":)",
+                    train.instructions(i).id(), R"(,"step":)", step, R"(,"micro_batch":0}})");
+  }
+  return events + "]";
+}
+
+TEST(PlanHtmlTest, ShowsTheMeasuredTimelineBesideTheSimulatedOne) {
+  const std::string page = PlanHtml(Job(), {.trace = TraceOfRank(1, 7), .rank = {}});
+  EXPECT_THAT(page, HasSubstr("Step 7 of rank 1: <b>"));
+  EXPECT_THAT(page, HasSubstr("Measured schedule of a rank over a step"));
+  const auto measured = ReadMeasuredStep(TraceOfRank(1, 7), Job());
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_EQ(measured->stage, 1);
+  const std::vector<BusyTime> busy = BusyTimes(Job(), *measured);
+  ASSERT_FALSE(busy.empty());
+  EXPECT_EQ(busy[0].name, "compute, forward");
+  for (const BusyTime& one : busy)
+    EXPECT_NEAR(one.measured_seconds, 2 * one.simulated_seconds, 1e-3 * one.simulated_seconds);
+}
+
+TEST(PlanHtmlTest, TextThatIsNoTraceOfTheseProgramsIsLeftOut) {
+  const std::string rank_9 = absl::StrReplaceAll(TraceOfRank(1, 7), {{"\"pid\":1", "\"pid\":9"}});
+  const std::string no_ids = absl::StrReplaceAll(TraceOfRank(1, 7), {{"\"id\":", "\"id\":77"}});
+  for (const std::string& trace :
+       {std::string("<script>"), std::string("[1,{\"ph\":\"X\"},null]"), std::string("{}"),
+        std::string(R"([{"ph":"X","pid":-5,"args":{"id":1e300,"step":"a"},"ts":[],"dur":{}}])"),
+        rank_9, no_ids, TraceOfRank(1, 7).substr(0, 2000)}) {
+    EXPECT_FALSE(ReadMeasuredStep(trace, Job()).ok()) << trace.substr(0, 100);
+    EXPECT_EQ(PlanHtml(Job(), {.trace = trace, .rank = {}}), PlanHtml(Job()));
+  }
 }
 
 TEST(PlanHtmlTest, ARefusalIsSaid) {
