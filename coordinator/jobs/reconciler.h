@@ -247,8 +247,8 @@ class Reconciler {
   // Jobs whose layout ran out of memory go down the ladder.
   void FindSmallerLayouts();
   void FinishDescent(const std::string& id, absl::StatusOr<DescendedJob> descended);
-  // On `nodes`, as KnownNodes() has them, which are as before afterwards. They are looked up once for
-  // all jobs of a pass: profiles are long.
+  // On `nodes`, as KnownNodes() has them, which are as before afterwards. They are looked up once
+  // for all jobs of a pass: profiles are long.
   absl::StatusOr<Budget> BudgetOn(const v1::JobSpec& spec, std::vector<NodeView>* nodes) const;
   absl::StatusOr<Budget> BudgetOf(const v1::Job& job, std::vector<NodeView>* nodes) const;
   void AnswerWaits();
