@@ -24,47 +24,101 @@ constexpr double kHotShare = 0.02;  // smaller ones are none
 constexpr double kBarColumns = 30;
 
 bool IsOnDevice(const v1::TierShares& shares) { return shares.host() + shares.nvme() == 0; }
+bool IsPartOnHost(const v1::TierShares& shares) { return shares.nvme() < 1; }
+// Weights are not farther away than the states that are updated with them, and whole on the device
+// with ZeRO 1 and 2.
+bool MayLeave(const v1::Layout& layout) {
+  return layout.zero_stage() == 0 || layout.zero_stage() == 3;
+}
 
 // A way to hold less of a class, and whether the layout leaves it open.
 struct Lever {
+  enum Lowers { kEveryTier, kDevice, kHost };
   v1::BufferClass buffer_class;
+  Lowers lowers;
   bool (*is_open)(const v1::Layout&);
   std::string_view advice;
 };
-constexpr std::array<Lever, 10> kLevers = {{
-    {v1::ACTIVATION,
+constexpr std::array<Lever, 17> kLevers = {{
+    {v1::ACTIVATION, Lever::kEveryTier,
      [](const v1::Layout& l) {
        return l.recompute_layers().empty() &&
               (l.recompute() == "none" || l.recompute() == "selective");
      },
      "layout.recompute: block keeps one activation a layer and computes the rest again"},
-    {v1::ACTIVATION, [](const v1::Layout& l) { return l.micro_batch() > 1; },
+    {v1::ACTIVATION, Lever::kEveryTier, [](const v1::Layout& l) { return l.micro_batch() > 1; },
      "a smaller layout.micro_batch holds fewer sequences at a time"},
-    {v1::ACTIVATION, [](const v1::Layout& l) { return IsOnDevice(l.offload().activation()); },
+    {v1::ACTIVATION, Lever::kDevice,
+     [](const v1::Layout& l) { return IsOnDevice(l.offload().activation()); },
      "layout.offload.activation: host keeps them there until backward"},
-    {v1::PARAMETER, [](const v1::Layout& l) { return l.zero_stage() < 3 && l.data_parallel() > 1; },
+    {v1::ACTIVATION, Lever::kHost,
+     [](const v1::Layout& l) { return IsPartOnHost(l.offload().activation()); },
+     "layout.offload.activation: nvme keeps them there until backward"},
+    {v1::PARAMETER, Lever::kEveryTier,
+     [](const v1::Layout& l) { return l.zero_stage() < 3 && l.data_parallel() > 1; },
      "layout.zero: 3 shards weights over the data-parallel ranks"},
-    {v1::PARAMETER, [](const v1::Layout& l) { return IsOnDevice(l.offload().parameter()); },
+    {v1::PARAMETER, Lever::kDevice,
+     [](const v1::Layout& l) {
+       return MayLeave(l) && IsOnDevice(l.offload().parameter()) &&
+              !IsOnDevice(l.offload().optimizer());
+     },
      "layout.offload.parameter: host keeps weights there while nothing computes with them"},
-    {v1::OPTIMIZER, [](const v1::Layout& l) { return l.zero_stage() < 1 && l.data_parallel() > 1; },
+    {v1::PARAMETER, Lever::kDevice,
+     [](const v1::Layout& l) {
+       return MayLeave(l) && IsOnDevice(l.offload().parameter()) &&
+              IsOnDevice(l.offload().optimizer());
+     },
+     "layout.offload.parameter: host together with layout.offload.optimizer: host keeps weights "
+     "and states there"},
+    {v1::PARAMETER, Lever::kHost,
+     [](const v1::Layout& l) {
+       return MayLeave(l) && IsPartOnHost(l.offload().parameter()) &&
+              l.offload().optimizer().nvme() > 0;
+     },
+     "layout.offload.parameter: nvme keeps weights there while nothing computes with them"},
+    {v1::OPTIMIZER, Lever::kEveryTier,
+     [](const v1::Layout& l) { return l.zero_stage() < 1 && l.data_parallel() > 1; },
      "layout.zero: 1 shards optimizer states over the data-parallel ranks"},
-    {v1::OPTIMIZER, [](const v1::Layout& l) { return IsOnDevice(l.offload().optimizer()); },
+    {v1::OPTIMIZER, Lever::kDevice,
+     [](const v1::Layout& l) { return IsOnDevice(l.offload().optimizer()); },
      "layout.offload.optimizer: host keeps optimizer states there"},
-    {v1::GRADIENT, [](const v1::Layout& l) { return l.zero_stage() < 2 && l.data_parallel() > 1; },
+    {v1::OPTIMIZER, Lever::kHost,
+     [](const v1::Layout& l) { return IsPartOnHost(l.offload().optimizer()); },
+     "layout.offload.optimizer: nvme keeps optimizer states there"},
+    {v1::GRADIENT, Lever::kEveryTier,
+     [](const v1::Layout& l) { return l.zero_stage() < 2 && l.data_parallel() > 1; },
      "layout.zero: 2 shards gradients over the data-parallel ranks"},
-    {v1::GRADIENT, [](const v1::Layout& l) { return IsOnDevice(l.offload().gradient()); },
+    {v1::GRADIENT, Lever::kDevice,
+     [](const v1::Layout& l) {
+       return IsOnDevice(l.offload().gradient()) && !IsOnDevice(l.offload().optimizer());
+     },
      "layout.offload.gradient: host keeps gradients there until the optimizer"},
-    {v1::WORKSPACE, [](const v1::Layout& l) { return l.micro_batch() > 1; },
+    {v1::GRADIENT, Lever::kDevice,
+     [](const v1::Layout& l) {
+       return IsOnDevice(l.offload().gradient()) && IsOnDevice(l.offload().optimizer());
+     },
+     "layout.offload.gradient: host together with layout.offload.optimizer: host keeps them there "
+     "until the update, which the host does"},
+    {v1::GRADIENT, Lever::kHost,
+     [](const v1::Layout& l) {
+       return IsPartOnHost(l.offload().gradient()) && l.offload().optimizer().nvme() > 0;
+     },
+     "layout.offload.gradient: nvme keeps gradients there until the optimizer"},
+    {v1::COMMUNICATION, Lever::kHost,
+     [](const v1::Layout& l) { return !IsOnDevice(l.offload().optimizer()); },
+     "a smaller layout.chunk_bytes brings states in smaller pieces"},
+    {v1::WORKSPACE, Lever::kEveryTier, [](const v1::Layout& l) { return l.micro_batch() > 1; },
      "a smaller layout.micro_batch computes with smaller operands"},
 }};
 
-// Offload lowers the device only; what lies on a host already is not lowered by putting it there. A
-// CPU's device memory is memory of the host.
+// What lies on a host already is not lowered by putting it there. A CPU's device memory is memory
+// of the host.
 std::string Advice(v1::Tier tier, v1::BufferClass buffer_class, const v1::Layout& layout) {
-  const bool is_on_host = tier != v1::DEVICE || layout.device() == "cpu";
+  const bool is_on_host = tier == v1::HOST || (tier == v1::DEVICE && layout.device() == "cpu");
   for (const Lever& lever : kLevers) {
-    const bool moves_to_host = lever.advice.starts_with("layout.offload");
-    if (lever.buffer_class != buffer_class || (moves_to_host && is_on_host)) continue;
+    if (lever.buffer_class != buffer_class) continue;
+    if (lever.lowers == Lever::kDevice && (is_on_host || tier != v1::DEVICE)) continue;
+    if (lever.lowers == Lever::kHost && !is_on_host) continue;
     if (lever.is_open(layout)) return std::string(lever.advice);
   }
   return "";

@@ -30,8 +30,7 @@ std::string HotSpotTable(const LayerMemory& memory, const v1::Layout& layout) {
   table.Head({"hot spot", "class", "bytes", "of it", "what would lower it"});
   for (const HotSpot& spot : HotSpots(memory, layout)) {
     table.Add({EscapeXml(spot.layer), ClassWord(spot.buffer_class), FormatBytes(spot.bytes),
-               PercentText(spot.share),
-               spot.advice.empty() ? "the layout does it already" : EscapeXml(spot.advice)});
+               PercentText(spot.share), spot.advice.empty() ? "-" : EscapeXml(spot.advice)});
   }
   return Wide(table.Finish());
 }

@@ -140,6 +140,16 @@ TEST_F(LayerMemoryTest, EqualLayersAreOneLineAndHotSpotsComeWithAdvice) {
   EXPECT_EQ(json["layers"][0]["layers"].size(), 6u);
 }
 
+TEST_F(LayerMemoryTest, WhatStatesAreBroughtInOnTheHostIsLoweredByTheirPieces) {
+  v1::Layout layout;
+  layout.mutable_offload()->mutable_optimizer()->set_nvme(1);
+  LayerMemory memory = {.tier = v1::HOST};
+  memory.layers.push_back({.layer = "layer 3"});
+  memory.layers[0].bytes[v1::COMMUNICATION] = 100;
+  EXPECT_EQ(HotSpots(memory, layout).at(0).advice,
+            "a smaller layout.chunk_bytes brings states in smaller pieces");
+}
+
 // Some layouts of every way to hold memory.
 std::vector<v1::Layout> SomeLayouts() {
   std::vector<v1::Layout> layouts;
@@ -172,6 +182,10 @@ void ExpectIsAChange(const std::string& advice, const v1::Layout& layout) {
     EXPECT_GT(layout.micro_batch(), 1u);
     return;
   }
+  if (advice.starts_with("a smaller layout.chunk_bytes")) {
+    EXPECT_GT(layout.offload().optimizer().host() + layout.offload().optimizer().nvme(), 0);
+    return;
+  }
   ASSERT_TRUE(advice.starts_with("layout.")) << advice;
   const size_t colon = advice.find(": ");
   ASSERT_NE(colon, std::string::npos) << advice;
@@ -202,6 +216,19 @@ TEST_F(LayerMemoryTest, AdviceNeverNamesWhatIsSoAlready) {
           const bool to_host = spot.advice.find(": host") != std::string::npos;
           EXPECT_FALSE(to_host && (tier != v1::DEVICE || layout.device() == "cpu"))
               << spot.advice << ": it lies in the host's memory already";
+          const bool to_nvme = spot.advice.find(": nvme") != std::string::npos;
+          const bool is_on_host =
+              tier == v1::HOST || (tier == v1::DEVICE && layout.device() == "cpu");
+          EXPECT_FALSE(to_nvme && !is_on_host) << spot.advice;
+          // Rules of layouts refuse what is farther away than the states.
+          const v1::TierShares& optimizer = layout.offload().optimizer();
+          const bool is_state =
+              spot.advice.starts_with("layout.offload.optimizer") || buffer_class == v1::ACTIVATION;
+          EXPECT_TRUE(!to_nvme || is_state || optimizer.nvme() > 0) << spot.advice;
+          const bool brings_states = spot.advice.find("together with") != std::string::npos;
+          EXPECT_TRUE(!to_host || is_state || brings_states ||
+                      optimizer.host() + optimizer.nvme() > 0)
+              << spot.advice;
         }
       }
       EXPECT_GT(advised, 0) << v1::BufferClass_Name(buffer_class);
