@@ -31,9 +31,10 @@ class Mover {
   Transition Stay() { return std::move(next_); }
 
   Transition To(v1::JobState state, v1::Reason reason, std::string text) {
-    std::string message = CleanText(text);  // what a worker said may be any bytes
-    if (job().state() == state && job().reason() == reason && job().message() == message)
-      return Stay();
+    const bool is_same = job().state() == state && job().reason() == reason;
+    if (is_same && job().message() == text) return Stay();  // thousands of jobs may wait
+    std::string message = CleanText(text);                  // what a worker said may be any bytes
+    if (is_same && job().message() == message) return Stay();
     v1::Job& next = Change();
     if (state == v1::RUNNING && next.started_unix_ms() == 0) next.set_started_unix_ms(unix_ms_);
     if (HasEnded(state)) next.set_finished_unix_ms(unix_ms_);

@@ -163,7 +163,7 @@ std::string ScheduleSection(const Prepared& prepared, const std::string& trace,
       Wide(SvgElement(TimelineChart(prepared, seconds), "Schedule of the stages over the step")));
   if (!measured.ok()) return section + "</section>\n";
   absl::StrAppend(
-      &section, "<h3>As it was measured</h3>\n<p>Step ", measured->step, " of rank ",
+      &section, "<h3>As it was measured</h3>\n<p>Step ", measured->step + 1, " of rank ",
       measured->rank, ": <b>", SecondsText(measured->seconds), "</b>.</p>\n",
       Wide(SvgElement(MeasuredTimelineChart(prepared, *measured,
                                             is_whole ? prepared.simulation.played_seconds : 0),

@@ -26,8 +26,8 @@ struct MeasuredInstruction {
 };
 struct MeasuredStep {
   uint32_t rank = 0;
-  int stage = 0;  // index in Prepared.programs
-  int64_t step = 0;
+  int stage = 0;     // index in Prepared.programs
+  int64_t step = 0;  // from 0 on, as traces count them
   double seconds = 0;
   std::vector<MeasuredInstruction> instructions;
 };

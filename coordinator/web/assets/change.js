@@ -1,19 +1,24 @@
-// Cancels, pauses and resumes a job: asks for confirmation and the operator's token, which this tab alone keeps until
+// Cancels, pauses, holds and resumes a job: asks for confirmation and the operator's token, which this tab alone keeps until
 // it is closed.
 // SPDX-License-Identifier: Apache-2.0
 import * as api from "./api.js";
 import { announce, el, fill, setText } from "./dom.js";
-import { hasEnded } from "./words.js";
+import { WAITING, hasEnded } from "./words.js";
 
 const KEY = "terrace-operator-token";
+
+const canPause = (job) => job.state !== "PAUSED" && !job.cancel_requested && (!job.pause_requested || job.resume_requested);
 
 // `is` says of a job whether there is the button; `force` is what the box beside the confirmation says, if there is one.
 const CHANGES = [
   { what: "pause", name: "Pause", send: "Pause the job", back: "Let it run", done: "will be paused",
     words: "It stops after the present step, writes a checkpoint and frees its devices. Resume it, and it goes on " +
-      "from there. A job that does not run is held until it is resumed.",
+      "from there.",
     force: "Stop at once: it goes on from its last checkpoint",
-    is: (job) => job.state !== "PAUSED" && !job.cancel_requested && (!job.pause_requested || job.resume_requested) },
+    is: (job) => canPause(job) && !WAITING.includes(job.state) },
+  { what: "pause", id: "hold", name: "Hold", send: "Hold the job", back: "Leave it", done: "is held",
+    words: "It is not placed on any device until it is resumed, and then takes its old place in the queue.",
+    is: (job) => canPause(job) && WAITING.includes(job.state) },
   { what: "resume", name: "Resume", send: "Resume the job", back: "Leave it", done: "is resumed",
     words: "It waits for devices in its old place in the queue and goes on from its last checkpoint.",
     is: (job) => job.state === "PAUSED" || (job.pause_requested && !job.resume_requested && !job.cancel_requested) },
@@ -62,7 +67,7 @@ function formOf(change, id, dialog, onDone) {
 export function changeButtons(id, onDone) {
   const dialog = el("dialog", { "aria-labelledby": "change-title" });
   let open = null;  // the change that the dialog asks about
-  const buttons = CHANGES.map((change) => el("button", { type: "button", id: change.what, hidden: true, onclick: () => {
+  const buttons = CHANGES.map((change) => el("button", { type: "button", id: change.id || change.what, hidden: true, onclick: () => {
     const { form, first } = formOf(change, id, dialog, onDone);
     open = change;
     fill(dialog, form);

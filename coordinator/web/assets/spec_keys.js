@@ -22,7 +22,8 @@ export function flatten(value, prefix = "", result = {}) {
 const NAMES = { "train.optimizer.beta1": "train.optimizer.betas", "train.optimizer.beta2": "train.optimizer.betas",
   "layout.bucket_bytes": "layout.bucket_size", "resources.nodes_min": "resources.nodes",
   "resources.nodes_max": "resources.nodes", "resources.nvme.endurance_bytes": "resources.nvme.endurance",
-  "resources.nvme": "resources.nvme.paths" };
+  "resources.nvme": "resources.nvme.paths",
+  "layout.parameter_format": "formats.parameter", "layout.precision": "train.precision" };
 // Keys of the layout in a spec -> in a plan.
 const CHOSEN = { dp: "data_parallel", tp: "tensor_parallel", pp: "pipeline_parallel", cp: "context_parallel",
   zero: "zero_stage" };
@@ -48,9 +49,11 @@ export function origins(job) {
   for (const [key, value] of Object.entries(plan)) {
     const short = Object.keys(CHOSEN).find((name) => CHOSEN[name] === key) || key;
     const full = `layout.${short}`;
-    const given = spec[full];
-    const isGiven = of(full) !== null || (!UNSET.has(given) && given === value);
-    rows.push({ key: full, value, written: of(full), origin: isGiven ? "written" : "chosen" });
+    // "layout.offload.gradient: host" stands in the plan as layout.offload.gradient.host.
+    const parent = full.slice(0, full.lastIndexOf("."));
+    const text = of(full) ?? (parent !== "layout" && Object.hasOwn(written, parent) ? written[parent] : null);
+    const isDefault = !UNSET.has(spec[full]) && spec[full] === value;
+    rows.push({ key: full, value, written: text, origin: text !== null ? "written" : isDefault ? "default" : "chosen" });
   }
   return rows;
 }

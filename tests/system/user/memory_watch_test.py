@@ -112,6 +112,19 @@ class WatchTest(WatchedJobTest):
         self.assertEqual(held, segment["active_size"])
         self.assertTrue(0.9 * arena <= peak <= arena, (peak, arena))
 
+    def test_fragmentation_is_told_with_advice(self):
+        self.start_service(1)
+        job = self.submit(self.job({**ENDLESS, "model.config": LLAMA, "layout.allocator": "caching"}))
+        watching = self.start("--coordinator", self.address, "watch", job, "-o", "json")
+        told = watching.wait_for(lambda event: event["event"] == "warning")
+        self.assertRegex(told["text"], r"^\d\d % of the memory that the caching allocator reserved is free when most is in use, but not in "
+                         r"one piece; layout\.allocator: expandable fragments less, planned not at all$")
+        allocator = self.ranks(job)[0]["allocator"]
+        share = 1 - int(allocator["allocated_bytes"]) / int(allocator["reserved_bytes"])
+        self.assertGreater(share, 0.3)
+        self.assertIn(f"{100 * share:.0f} % of", told["text"])
+        self.stop(job)
+
     def test_jobs_that_do_not_run_are_refused_with_a_way_out(self):
         self.start_service(0)
         job = self.submit(self.job())

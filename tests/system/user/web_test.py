@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The web page of the coordinator, in headless Chromium: list, filters, a job with its charts, ranks, logs and spec, queue,
 nodes, comparison, pausing, resuming and cancelling with a token, text from outside that tries to be a script, a coordinator that goes away."""
+import concurrent.futures
+import http.client
 import json
 import os
 import pty
 import re
+import socket
 import time
 import unittest
 import urllib.error
@@ -78,6 +81,41 @@ class PageTest(WebTest):
         self.assertIn("default-src 'none'", policy)
         self.assertNotIn("unsafe", policy)
 
+    def test_ten_thousand_requests_and_readers_that_are_slow_delay_no_heartbeat(self):
+        self.start_service(1)
+        job = self.submit(self.job(ENDLESS, name="endless"))
+        self.wait_for_steps(job, 2)
+        host = b" HTTP/1.1\r\nHost: localhost\r\n"
+        slow = []
+        for sent in (b"GET /api/v1/jo", f"GET /api/v1/jobs/{job}/plan".encode() + host + b"\r\n",  # half a request; answers that
+                     (f"GET /api/v1/jobs/{job}/history".encode() + host + b"\r\n") * 50,            # nobody reads; half a body
+                     f"POST /api/v1/jobs/{job}/cancel".encode() + host + b"Content-Length: 1000000\r\n\r\nabc") * 10:
+            slow.append(socket.create_connection(("127.0.0.1", self.page_port)))
+            slow[-1].sendall(sent)
+        paths = ("/api/v1/jobs", "/", "/api/v1/nodes", f"/api/v1/jobs/{job}", f"/api/v1/jobs/{job}/history")
+
+        def ask(path):
+            connection = http.client.HTTPConnection("127.0.0.1", self.page_port, timeout=30)
+            for _ in range(500):
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                answer.read()
+                self.assertEqual(answer.status, 200)
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            asked = [pool.submit(ask, path) for path in paths * 4]
+            worst, steps = 0.0, self.step_of(job)
+            while not all(one.done() for one in asked):
+                node, = self.nodes()
+                worst = max(worst, time.time() - int(node["last_heartbeat_unix_ms"]) / 1000)
+                self.assertEqual(node["state"], "ready")
+            for one in asked:
+                one.result()
+        self.assertLess(worst, 2.5, "heartbeats come once a second")
+        self.assertGreater(self.step_of(job), steps)
+        for connection in slow:
+            connection.close()
+        self.cli("cancel", "--force", job)
+
     def test_errors_are_sentences_in_json(self):
         self.start_coordinator()
         for path, status in (("/api/v1/jobs/no-such-1", 404), ("/api/v1/jobs?limit=-1", 400), ("/api/v1/jobs?state=EVIL", 400),
@@ -126,8 +164,8 @@ class BrowserTest(WebTest):
         self.start_service(2)
         short = self.submit(self.job({"train.steps": 60, "train.eval_every_steps": 20}, name="short"))
         self.wait_for_state(short, "SUCCEEDED")
-        path = self.hostile_job({**ENDLESS, "train.eval_every_steps": 100, "checkpoint.every_steps": 200, "resources.nodes": 2},
-                                "endless")
+        path = self.hostile_job({**ENDLESS, "train.eval_every_steps": 100, "checkpoint.every_steps": 200, "resources.nodes": 2,
+                                 "train.trace_steps": 2, "layout.offload": {"optimizer": "host"}}, "endless")
         endless = self.submit(path)
         waiting = self.submit(self.job({"train.steps": 10}, name="waiting"))
         self.wait_for_steps(endless, 300)
@@ -173,6 +211,10 @@ class BrowserTest(WebTest):
             page.click("#plan .report summary")
             page.find("#plan iframe")
             self.assertEqual(page.run("return document.querySelector('iframe').getAttribute('sandbox')"), "")
+            report = self.get(f"/api/v1/jobs/{endless}/plan")[1].decode()
+            self.assertRegex(report, r"As it was measured</h3>\s+<p>Step 2 of rank 0: <b>[\d.]+ .?s</b>")
+            self.assertIn("planned at the peak", report)
+            self.assertIn("what would lower it", report)
         with self.subTest("ranks by key"):
             page.find("#ranks button")
             page.run("document.querySelector('#ranks button').focus()")
@@ -195,8 +237,27 @@ class BrowserTest(WebTest):
             self.assertRegex(page.text("#spec"), r"train\.steps\s+1000000\s+1000000\s+written")
             self.assertRegex(page.text("#spec"), r"train\.seed\s+-\s+1234\s+default")
             self.assertRegex(page.text("#spec"), r"layout\.dp\s+-\s+2\s+chosen by Terrace")
+            self.assertRegex(page.text("#spec"), r"layout\.allocator\s+-\s+planned\s+default")
+            self.assertRegex(page.text("#spec"), r"layout\.offload\.optimizer\.host\s+host\s+1\s+written")
             self.assertIn(f"{EVIL}.txt", page.text("#spec table"))
         self.nothing_ran()
+        with self.subTest("hold and release a job that waits"):
+            page.open(f"{self.page}/#/jobs/{waiting}")
+            page.wait_for_text("#summary", "queued")
+            self.assertFalse(page.run("return document.querySelector('#pause').checkVisibility()"), "it does not run")
+            page.click("#hold")
+            page.wait_for_text("dialog h2", f"Hold {waiting}?")
+            page.type("#token", TOKEN)
+            page.click("dialog .send")
+            page.wait_for_text("#summary", "paused by user since", 60)
+            self.assertEqual(self.status(waiting)["state"], "PAUSED")
+            self.assertFalse(page.run("return document.querySelector('#hold').checkVisibility()"))
+            page.click("#resume")
+            page.click("dialog .send")
+            page.wait_for_text("#summary", "queued", 60)
+            page.run("sessionStorage.clear()")
+            page.open(f"{self.page}/#/jobs/{endless}")
+            page.wait_for_text("#summary", "running")
         with self.subTest("pause and resume"):
             page.run("scrollTo(0, 0)")
             self.assertFalse(page.run("return document.querySelector('#resume').checkVisibility()"))

@@ -124,7 +124,7 @@ std::string TraceOfRank(uint32_t rank, int64_t step) {
 
 TEST(PlanHtmlTest, ShowsTheMeasuredTimelineBesideTheSimulatedOne) {
   const std::string page = PlanHtml(Job(), {.trace = TraceOfRank(1, 7), .rank = {}});
-  EXPECT_THAT(page, HasSubstr("Step 7 of rank 1: <b>"));
+  EXPECT_THAT(page, HasSubstr("Step 8 of rank 1: <b>"));
   EXPECT_THAT(page, HasSubstr("Measured schedule of a rank over a step"));
   const auto measured = ReadMeasuredStep(TraceOfRank(1, 7), Job());
   ASSERT_TRUE(measured.ok()) << measured.status();
