@@ -116,7 +116,7 @@ class WatchTest(WatchedJobTest):
         self.start_service(1)
         job = self.submit(self.job({**ENDLESS, "model.config": LLAMA, "layout.allocator": "caching"}))
         watching = self.start("--coordinator", self.address, "watch", job, "-o", "json")
-        told = watching.wait_for(lambda event: event["event"] == "warning")
+        told = watching.wait_for(lambda event: event["event"] == "warning" and "allocator" in event["text"])
         self.assertRegex(told["text"], r"^\d\d % of the memory that the caching allocator reserved is free when most is in use, but not in "
                          r"one piece; layout\.allocator: expandable fragments less, planned not at all$")
         allocator = self.ranks(job)[0]["allocator"]
