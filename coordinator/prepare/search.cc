@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/planner/catalogue.h"
+#include "coordinator/planner/degrees.h"
 #include "coordinator/prepare/search_choice.h"
 #include "coordinator/prepare/search_sample.h"
 #include "coordinator/prepare/search_trial.h"
@@ -18,6 +19,10 @@ namespace {
 // Layouts of a kind that fit before the fastest is chosen.
 constexpr int kFittingMax = 4;
 constexpr double kAnySeconds = 1e300;
+// Degrees of tensor parallelism beyond a node that are tried where nothing fits, and for each so
+// many instructions.
+constexpr int kAcrossNodesMax = 2;
+constexpr int64_t kAcrossInstructionsMax = 180'000;
 // Of what does not fit a longer step is left at its sample. Passes alone do not tell: tiles and
 // chunks of what rests elsewhere make a step of few passes long.
 constexpr int64_t kWholeToRefuse = 120'000;
@@ -101,12 +106,31 @@ class Once {
     if (options_.first_fit) return absl::OkStatus();
     if (!trial_.fits()) {
       RETURN_IF_ERROR(trial_.TryInTurn(All(wide_.plainer), kPlainerInstructionsMax));
+      RETURN_IF_ERROR(TryAcrossNodes(search));
     }
     if (trial_.fits() && OffersTiers(spec_)) {
       RETURN_IF_ERROR(trial_.TryPromising(OfKind(wide_.plainer, LayoutKind::kOnTiers),
                                           kPromisingInstructionsMax));
     }
     return trial_.TryAny(All(wide_.best));
+  }
+
+  // Tensor parallelism between nodes is slow, so that it is not compared with others; but it makes
+  // each rank's part of a layer smaller, as nothing else does.
+  absl::Status TryAcrossNodes(Search search) {
+    if (spec_.layout().tp() > 0) return absl::OkStatus();
+    v1::JobSpec across = spec_;
+    int degrees = 0;
+    for (const int64_t tp : Divisors(budget_.ranks)) {
+      if (tp <= budget_.ranks / budget_.nodes || trial_.fits()) continue;
+      if (++degrees > kAcrossNodesMax) break;
+      across.mutable_layout()->set_tp(static_cast<uint32_t>(tp));
+      const absl::StatusOr<Proposals> proposals = Propose(across, model_, budget_, search);
+      if (!proposals.ok()) continue;  // heads, say, that so many do not divide
+      Count(*proposals);
+      RETURN_IF_ERROR(trial_.TryInTurn(All(proposals->plainer), kAcrossInstructionsMax));
+    }
+    return absl::OkStatus();
   }
 
   void Count(const Proposals& proposals) {

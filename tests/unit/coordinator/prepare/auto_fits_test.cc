@@ -204,6 +204,33 @@ TEST(AutoFitsTest, WhateverAPinnedLayoutFitsAutoFits) {
   for (int i = 0; i < jobs; ++i) AutoFits(Draw(&random), &random).Check();
 }
 
+// A layer and an embedding are too large for a rank alone, whichever way they are brought.
+TEST(AutoFitsTest, TensorParallelismGoesOverNodesWhereNothingElseFits) {
+  const TinySizes sizes = {
+      .vocabulary = 32'768, .hidden = 512, .layers = 1, .intermediate = 1024, .sequence = 64};
+  v1::JobSpec spec = OpenSpec(TinyConfig("llama", sizes), sizes.sequence, 4);
+  const auto cluster = ParseCluster("a100x1:2");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
+  spec.mutable_resources()->clear_host_memory();
+  const Model model = *ReadModel(spec);
+  Budget budget = BudgetOnPaper(spec, *cluster);
+  v1::JobSpec pinned = spec;
+  pinned.mutable_layout()->set_tp(2);
+  pinned.mutable_layout()->set_micro_batch(1);
+  pinned.mutable_layout()->set_recompute("block");
+  const auto over_nodes = SearchLayouts(pinned, model, budget);
+  ASSERT_TRUE(over_nodes.ok()) << over_nodes.status();
+  budget.device_memory_bytes = over_nodes->evaluated.front().device_bytes;
+  spec.mutable_resources()->set_device_memory(budget.device_memory_bytes);
+  const auto searched = SearchLayouts(spec, model, budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  const Evaluated& chosen = searched->evaluated.front();
+  EXPECT_TRUE(chosen.fits) << LayoutText(chosen.layout) << ", " << chosen.device_bytes << " of "
+                           << budget.device_memory_bytes;
+  EXPECT_EQ(chosen.layout.tensor_parallel(), 2);
+}
+
 // "host", "device 25 % + nvme 75 %".
 v1::TierShares SharesOf(std::string_view words) {
   v1::TierShares shares;
