@@ -120,6 +120,7 @@ export class Chart {
     }, this.data, this.place);
     plot.over.addEventListener("dblclick", () => { this.isZoomed = false; });
     for (const name of plot.root.querySelectorAll(".u-series th")) this.makeSwitch(name);
+    plot.root.querySelector(".u-legend").setAttribute("aria-label", `${options.title}: values under the cursor`);
     this.plot = plot;
   }
 

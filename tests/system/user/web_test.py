@@ -463,6 +463,10 @@ class BrowserTest(WebTest):
                            "e => !(e.labels?.length || e.innerText || e.title || e.ariaLabel || e.querySelector('caption') "
                            "|| e.getAttribute('aria-labelledby'))).map(e => e.outerHTML.slice(0, 100))")
         self.assertEqual(unnamed, [], "a screen reader has a name for everything")
+        told = [node for node in page.command("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
+        silent = [node["role"]["value"] for node in told if not node.get("name", {}).get("value") and node["role"]["value"] in
+                  ("region", "navigation", "heading", "table", "link", "button", "checkbox", "combobox", "Iframe", "DisclosureTriangle")]
+        self.assertEqual(silent, [], "so says what the browser hands to it")
 
 
 if __name__ == "__main__":
