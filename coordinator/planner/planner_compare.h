@@ -64,8 +64,8 @@ class Comparison {
   void AddMixed(const Proposal& large, const Proposal& next);
   void AddMoved(bool of_all_splits);
   // Weights that are brought for each use in as few bits as products need, or without a copy beside
-  // their masters.
-  std::vector<v1::Layout> Formats(const v1::Layout& layout) const;
+  // their masters; of what only has to fit also those that stay where their masters do not.
+  std::vector<v1::Layout> Formats(const v1::Layout& layout, bool all_away) const;
   // In the order in which they are moved.
   std::vector<Proposal> TakeMovable(bool of_all_splits);
   void AddAllMoved(std::vector<Proposal> bases);

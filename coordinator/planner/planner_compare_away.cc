@@ -98,11 +98,14 @@ std::vector<Proposal> Comparison::TakeMovable(bool of_all_splits) {
   return movable;
 }
 
-std::vector<v1::Layout> Comparison::Formats(const v1::Layout& layout) const {
+std::vector<v1::Layout> Comparison::Formats(const v1::Layout& layout, bool all_away) const {
   const std::string products(ProductFormat(layout.precision()));
   const bool brought = FarthestTier(layout.offload().parameter()) != v1::DEVICE &&
                        (layout.zero_stage() == 0 || layout.zero_stage() == 3);
-  if (!brought || products == "f32" || layout.stochastic_rounding() ||
+  // Masters that leave with the moments leave half of the weights on the device.
+  const bool halved = all_away && layout.zero_stage() == 0 &&
+                      FarthestTier(layout.offload().optimizer()) != v1::DEVICE;
+  if (!(brought || halved) || products == "f32" || layout.stochastic_rounding() ||
       !spec_.formats().parameter().empty()) {
     return {layout};
   }
@@ -130,7 +133,7 @@ void Comparison::AddMoved(bool of_all_splits) {
       *farthest.mutable_offload() = WithPinned(spec_.layout().offload(), FarthestOffload(way));
       farthest = Completed(std::move(farthest));
       ChooseChunks(&farthest);
-      for (const v1::Layout& layout : Formats(farthest)) {
+      for (const v1::Layout& layout : Formats(farthest, /*all_away=*/false)) {
         ++compared_;
         auto moved = WithOffload(memory_, layout, spec_.layout().offload(), way, limits_);
         if (!moved.has_value()) continue;
@@ -162,7 +165,7 @@ void Comparison::AddAllMoved(std::vector<Proposal> bases) {
         moved.layout.mutable_offload()->clear_parameter();
       }
       moved.layout = Completed(std::move(moved.layout));
-      for (const v1::Layout& layout : Formats(moved.layout)) {
+      for (const v1::Layout& layout : Formats(moved.layout, /*all_away=*/true)) {
         away_.push_back(Compare(layout));
         for (const char* recompute : {"block", "none"}) {
           if (!open || layout.recompute() == recompute) continue;
@@ -217,7 +220,7 @@ void Comparison::AddTiled() {
     for (const v1::Offload& offload : Offloads(spec_.resources().nvme().paths_size() > 0)) {
       v1::Layout moved = base;
       *moved.mutable_offload() = WithPinned(spec_.layout().offload(), offload);
-      for (v1::Layout& layout : Formats(Completed(std::move(moved))))
+      for (v1::Layout& layout : Formats(Completed(std::move(moved)), /*all_away=*/false))
         layouts.push_back(std::move(layout));
     }
   }

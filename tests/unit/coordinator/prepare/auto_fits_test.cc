@@ -231,6 +231,40 @@ TEST(AutoFitsTest, TensorParallelismGoesOverNodesWhereNothingElseFits) {
   EXPECT_EQ(chosen.layout.tensor_parallel(), 2);
 }
 
+// Weights in 16 bits stay on the device, masters and moments on the host: neither has room for
+// more.
+TEST(AutoFitsTest, WeightsInSixteenBitsMayStayWhereTheirMastersDoNot) {
+  const TinySizes sizes = {
+      .vocabulary = 32'768, .hidden = 256, .layers = 6, .intermediate = 384, .sequence = 64};
+  v1::JobSpec spec = OpenSpec(TinyConfig("qwen3", sizes), sizes.sequence, 16);
+  const auto cluster = ParseCluster("a100x1:1");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
+  const Model model = *ReadModel(spec);
+  Budget budget = BudgetOnPaper(spec, *cluster);
+  v1::JobSpec pinned = spec;
+  pinned.mutable_formats()->set_parameter("bf16");
+  v1::LayoutSpec* layout = pinned.mutable_layout();
+  layout->set_schedule("breadth_first");
+  layout->set_recompute("block");
+  layout->mutable_offload()->mutable_gradient()->set_host(1);
+  layout->mutable_offload()->mutable_optimizer()->set_host(1);
+  layout->mutable_offload()->mutable_parameter()->set_device(1);
+  layout->set_micro_batch(1);
+  const auto fitting = SearchLayouts(pinned, model, budget);
+  ASSERT_TRUE(fitting.ok()) << fitting.status();
+  const Evaluated& least = fitting->evaluated.front();
+  budget.device_memory_bytes = least.device_bytes;
+  spec.mutable_resources()->set_device_memory(least.device_bytes);
+  spec.mutable_resources()->set_host_memory(least.host_bytes);
+  const auto searched = SearchLayouts(spec, model, budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  const Evaluated& chosen = searched->evaluated.front();
+  EXPECT_TRUE(chosen.fits) << LayoutText(chosen.layout) << ", " << chosen.device_bytes << " of "
+                           << least.device_bytes << ", host " << chosen.host_bytes << " of "
+                           << least.host_bytes;
+}
+
 // "host", "device 25 % + nvme 75 %".
 v1::TierShares SharesOf(std::string_view words) {
   v1::TierShares shares;
