@@ -15,7 +15,6 @@
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report.h"
 #include "coordinator/prepare/search.h"
-#include "coordinator/prepare/search_sample.h"
 #include "coordinator/prepare/search_trial.h"
 #include "coordinator/prepare/what_fits.h"
 #include "proto/plan_json.h"
@@ -76,20 +75,12 @@ absl::StatusOr<Prepared> Refused(const v1::JobSpec& spec, const Model& model, co
 }
 
 // A refusal's own advice comes first: what changes nothing that the spec says is a plan.
-absl::StatusOr<bool> FitsAfterAll(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-                                  Changes* changes, Searched* searched) {
+bool FitsAfterAll(Changes* changes, Searched* searched) {
   for (Change& change : changes->found) {
     if (!change.within_spec) continue;
-    Evaluated fitting = std::move(change.evaluated);
-    if (!fitting.shorter.empty()) {
-      ASSIGN_OR_RETURN(fitting, Evaluate(spec, model, budget, v1::Layout(fitting.layout)));
-    }
-    if (fitting.fits) {
-      searched->evaluated.clear();
-      searched->evaluated.push_back(std::move(fitting));
-      return true;
-    }
-    change.evaluated = std::move(fitting);
+    searched->evaluated.clear();
+    searched->evaluated.push_back(std::move(change.evaluated));
+    return true;
   }
   return false;
 }
@@ -130,7 +121,7 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
   const Budget budget = ForChoosing(spec, given);
   ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
   const bool anyway = unfit != Unfit::kRefused;
-  SearchOptions options = {.whole_max = anyway ? kWholeToLook : 0};
+  SearchOptions options;
   if (unfit != Unfit::kShown) options.in_time = in_time;
   SearchCost cost;
   ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget, options, &cost));
@@ -147,8 +138,8 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
   Changes changes = ChangesThatFit(spec, budget, anyway ? kChangesShown : 1, tell, limits);
   // What was not tried for want of time may fit.
   if (!anyway && in_time && !in_time()) return OutOfTime();
-  ASSIGN_OR_RETURN(const bool fits, FitsAfterAll(spec, model, budget, &changes, &searched));
-  if (fits) return Chosen(spec, model, given, budget, std::move(searched));
+  if (FitsAfterAll(&changes, &searched))
+    return Chosen(spec, model, given, budget, std::move(searched));
   absl::Status refusal = DoesNotFit(spec, budget, searched, changes);
   if (!anyway) return refusal;
   return Refused(spec, model, given, budget, std::move(searched), std::move(changes),

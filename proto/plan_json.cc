@@ -86,12 +86,6 @@ std::string PlanJson(const v1::Plan& plan, const PlanJsonExtras& extras) {
   json["time"]["mfu_ratio"] = plan.time().mfu();
   json["search"]["seconds"] = extras.search_seconds;
   if (!extras.layers.empty()) json["layers"] = Json::parse(extras.layers)["layers"];
-  if (plan.sampled_micro_batches() == 0) {
-    json.erase("sampled_micro_batches");
-  } else {  // of no program of the job
-    json.erase("program_sha256");
-    json.erase("instructions");
-  }
   if (!plan.has_nvme()) {
     json["nvme"] = {{"write_bytes_per_step", 0}, {"write_bytes_per_day", 0}};
   }

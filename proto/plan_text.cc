@@ -89,7 +89,7 @@ void PrintOffload(const v1::Plan& plan, std::string* out) {
 
 void PrintTime(const v1::Plan& plan, std::string* out) {
   const v1::TimeEstimate& time = plan.time();
-  absl::StrAppend(out, plan.sampled_micro_batches() > 0 ? "\ntime, by a sample\n" : "\ntime\n");
+  absl::StrAppend(out, "\ntime\n");
   TextTable table({{}, kRight, kRight, {.width_max = 60}}, 2);
   const double step = std::max(time.step_seconds(), 1e-12);
   const auto part = [&](const char* name, double seconds, std::string words = "") {
@@ -168,16 +168,6 @@ void PrintAlternatives(const v1::Plan& plan, std::string* out) {
 
 }  // namespace
 
-std::string SampledText(const v1::Plan& plan) {
-  if (plan.sampled_micro_batches() == 0) return "";
-  return absl::StrCat(
-      "only ", plan.sampled_micro_batches(), " of the step's ", plan.layout().micro_batches(),
-      " micro-batches were compiled, since the step is long and ",
-      plan.fits() ? "this is a plan to look at (a run compiles all of it)" : "far from fitting",
-      "; bytes and seconds of the whole step are worked out from them: close, not "
-      "exact");
-}
-
 std::string UncertaintyText(const v1::Plan& plan) {
   if (!plan.time().has_uncertainty()) return "";
   const v1::Uncertainty& uncertainty = plan.time().uncertainty();
@@ -205,11 +195,7 @@ std::string PlanText(const v1::Plan& plan) {
       });
   if (!programs.empty())
     PrintLine(plan.program_sha256_size() > 1 ? "programs" : "program", programs, &out);
-  if (plan.sampled_micro_batches() > 0) {
-    PrintLine("sample", SampledText(plan), &out);
-  } else {
-    PrintLine("train step", absl::StrCat(plan.instructions(), " instructions"), &out);
-  }
+  PrintLine("train step", absl::StrCat(plan.instructions(), " instructions"), &out);
   out += PlanMemoryText(plan);
   PrintTime(plan, &out);
   if (!plan.binding_constraint().empty()) {

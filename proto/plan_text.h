@@ -13,9 +13,6 @@ namespace terrace {
 
 std::string PlanText(const v1::Plan& plan);
 
-// Of a plan of which only a sample was compiled, a sentence that says so; empty for others.
-std::string SampledText(const v1::Plan& plan);
-
 // Of a plan on paper, two sentences: between which times a step is expected, and the rate that it
 // hangs on most; empty for others.
 std::string UncertaintyText(const v1::Plan& plan);

@@ -56,16 +56,11 @@ std::string OfBudget(const v1::StageMemory& memory) {
   return absl::StrCat("of ", FormatBytes(limit), ", ", PercentText(Part(Total(memory), limit)));
 }
 
-std::string Heading(const v1::Plan& plan, v1::Tier tier) {
-  return absl::StrCat("\nmemory of a rank at the peak, ", TierName(tier),
-                      plan.sampled_micro_batches() > 0 ? ", by a sample" : "");
+std::string Heading(v1::Tier tier) {
+  return absl::StrCat("\nmemory of a rank at the peak, ", TierName(tier));
 }
 
-// Of a sample no arena is known to the byte.
-std::string ArenaText(const v1::Plan& plan, int64_t bytes) {
-  return plan.sampled_micro_batches() > 0 ? absl::StrCat("about ", FormatBytes(bytes))
-                                          : absl::StrCat(Grouped(bytes), " bytes");
-}
+std::string ArenaText(int64_t bytes) { return absl::StrCat(Grouped(bytes), " bytes"); }
 
 // What of an arena lies in pages at second addresses; empty: nothing.
 std::string PagesText(int64_t paged_bytes) {
@@ -74,9 +69,9 @@ std::string PagesText(int64_t paged_bytes) {
              : absl::StrCat(", with ", FormatBytes(paged_bytes), " of pages at second addresses");
 }
 
-void PrintOne(const v1::Plan& plan, const v1::StageMemory& memory, std::string* out) {
+void PrintOne(const v1::StageMemory& memory, std::string* out) {
   constexpr double kBar = 40;
-  absl::StrAppend(out, Heading(plan, memory.tier()), "\n");
+  absl::StrAppend(out, Heading(memory.tier()), "\n");
   TextTable table({{}, kRight, kRight, {}}, 2);
   for (const v1::MemoryLine& line : memory.lines()) {
     const double share = Part(line.bytes(), Total(memory));
@@ -86,7 +81,7 @@ void PrintOne(const v1::Plan& plan, const v1::StageMemory& memory, std::string* 
   table.Add({"total", FormatBytes(Total(memory)), "", OfBudget(memory)});
   table.AppendTo(out);
   absl::StrAppendFormat(out, "  arena %s, %.2f %% over the lower bound%s\n",
-                        ArenaText(plan, memory.arena_bytes()), 100 * OverBound(memory),
+                        ArenaText(memory.arena_bytes()), 100 * OverBound(memory),
                         PagesText(memory.paged_bytes()));
 }
 
@@ -155,7 +150,7 @@ void PrintStages(const v1::Plan& plan, const std::vector<const v1::StageMemory*>
                            static_cast<double>(bytes) / unit.bytes);
   };
   const int64_t budget = stages[0]->limit_bytes();  // of a tier, so that of all stages
-  absl::StrAppend(out, Heading(plan, stages[0]->tier()), ", in ", unit.name, "; ",
+  absl::StrAppend(out, Heading(stages[0]->tier()), ", in ", unit.name, "; ",
                   budget == 0 ? "no budget" : "budget " + amount(budget), "\n");
   TextTable table({kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight}, 2);
   // Which ranks a stage has gives way to what is over the budget: there is room for one of them.
@@ -176,12 +171,11 @@ void PrintStages(const v1::Plan& plan, const std::vector<const v1::StageMemory*>
   if (shown.size() < stages.size()) {
     absl::StrAppend(out, "  ", stages.size() - shown.size(), " more stages are in -o json\n");
   }
-  const std::string least =
-      plan.sampled_micro_batches() > 0 ? ArenaText(plan, least_arena) : Grouped(least_arena);
-  const std::string arenas = absl::StrFormat(
-      "arenas of %s%s, at most %.2f %% over the lower bound%s",
-      most_arena > least_arena ? absl::StrCat(least, " to ") : "", ArenaText(plan, most_arena),
-      100 * over_bound, most_paged == 0 ? "" : absl::StrCat(PagesText(most_paged), " at most"));
+  const std::string arenas =
+      absl::StrFormat("arenas of %s%s, at most %.2f %% over the lower bound%s",
+                      most_arena > least_arena ? absl::StrCat(Grouped(least_arena), " to ") : "",
+                      ArenaText(most_arena), 100 * over_bound,
+                      most_paged == 0 ? "" : absl::StrCat(PagesText(most_paged), " at most"));
   absl::StrAppend(out, "  ", Wrapped(arenas, 80, 2), "\n");
 }
 
@@ -194,7 +188,7 @@ std::string PlanMemoryText(const v1::Plan& plan) {
     for (const v1::StageMemory& memory : plan.memory()) {
       if (memory.tier() == tier) stages.push_back(&memory);
     }
-    if (stages.size() == 1) PrintOne(plan, *stages[0], &text);
+    if (stages.size() == 1) PrintOne(*stages[0], &text);
     if (stages.size() > 1) PrintStages(plan, stages, &text);
   }
   return text;

@@ -109,7 +109,6 @@ class Evaluator {
     evaluation_.set_advice(std::string(prepared.refusal.message()));
     const Evaluated needed = {.layout = {},
                               .programs = {},
-                              .shorter = {},
                               .simulation = {},
                               .device_bytes = row.device_bytes(),
                               .host_bytes = row.host_bytes(),

@@ -39,7 +39,6 @@ void FillRow(const Prepared& prepared, v1::EvaluatedRow* row) {
   *row->mutable_layout() = plan.layout();
   *row->mutable_time() = plan.time();
   *row->mutable_memory() = plan.memory();
-  row->set_sampled(plan.sampled_micro_batches() > 0);
   std::map<uint32_t, int64_t> states;  // by stage, on all tiers
   for (const v1::StageMemory& memory : plan.memory()) {
     const int64_t bytes = memory.arena_bytes() + memory.external_bytes();

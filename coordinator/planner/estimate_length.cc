@@ -20,12 +20,11 @@ double Copies(const v1::TierShares& shares) { return shares.host() + 2 * shares.
 
 }  // namespace
 
-double ProgramLength(const EstimateModel& model, const v1::Layout& layout, int64_t micro_batches,
-                     int64_t steps) {
+double ProgramLength(const EstimateModel& model, const v1::Layout& layout) {
   const bool ring = layout.context_type() != "ulysses";
   const double turns = ring ? layout.context_parallel() - 1.0 : 0;
-  const auto batches = static_cast<double>(micro_batches);
-  const double runs = InRuns(layout.schedule()) ? static_cast<double>(steps) : batches;
+  const auto batches = static_cast<double>(CompiledMicroBatches(layout));
+  const double runs = InRuns(layout.schedule()) ? 1 : batches;
   double length =
       batches * static_cast<double>(model.config.layers) * (kOfPass + kOfRingStep * turns);
   const double parameters = static_cast<double>(model.layer_parameters * model.config.layers +
@@ -42,7 +41,11 @@ double ProgramLength(const EstimateModel& model, const v1::Layout& layout, int64
   length += runs *
             (kOfWeights * Copies(offload.parameter()) + kOfGradients * Copies(offload.gradient())) *
             share;
-  return length + static_cast<double>(steps) * kOfOptimizer * Copies(offload.optimizer()) * share;
+  return length + kOfOptimizer * Copies(offload.optimizer()) * share;
+}
+
+int64_t LayerPasses(const v1::Layout& layout, int64_t layers) {
+  return layers * CompiledMicroBatches(layout);
 }
 
 }  // namespace terrace

@@ -12,7 +12,6 @@
 #include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/layout_rules.h"
-#include "coordinator/planner/sample_sizes.h"
 
 namespace terrace {
 namespace {
@@ -70,15 +69,6 @@ uint32_t ClassesAway(const v1::Offload& offload) {
     classes = 4 * classes + static_cast<uint32_t>(FarthestTier(*shares));
   }
   return classes;
-}
-
-// Of what is compiled to compare it.
-double SampledLength(const EstimateModel& model, const v1::Layout& layout) {
-  const SampleSizes sizes = SizesOf(layout);
-  const bool whole = sizes.longer == 0;
-  return ProgramLength(model, layout,
-                       whole ? CompiledMicroBatches(layout) : sizes.shorter + sizes.longer,
-                       whole ? 1 : 2);
 }
 
 uint32_t ScheduleKey(const v1::Layout& layout) {
@@ -191,7 +181,7 @@ bool Comparison::IsShort(const v1::Layout& layout) const {
 // Tiles lengthen a step more than passes do.
 bool Comparison::IsSoonCompiled(const v1::Layout& layout) const {
   return LayerPasses(layout, layers_) <= kShownLayerPasses &&
-         SampledLength(memory_.model(), layout) <= kShownLength;
+         ProgramLength(memory_.model(), layout) <= kShownLength;
 }
 
 std::set<LayoutKind> Comparison::KindsThatFitShort() const {
@@ -219,7 +209,7 @@ void Comparison::ChooseChunks(v1::Layout* layout) const {
   const int64_t host = limits_.host_bytes == 0 ? INT64_MAX : limits_.host_bytes;
   while (2 * layout->chunk_bytes() <=
              std::min(kComparedChunkMax, host / kStagingParts / kStagingChunks) &&
-         SampledLength(model, *layout) > kComparedLength) {
+         ProgramLength(model, *layout) > kComparedLength) {
     layout->set_chunk_bytes(2 * layout->chunk_bytes());
   }
 }

@@ -20,30 +20,35 @@ int64_t ExternalBytes(const Budget& budget) {
   return std::max(kCpuExternalBytes, budget.external_bytes);
 }
 
-absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, const Model& model,
-                                                       const Budget& budget, v1::Layout layout,
-                                                       int64_t micro_batches,
-                                                       int64_t instructions_max) {
-  layout.set_micro_batches(static_cast<uint32_t>(micro_batches));
-  return Compile({.spec = &spec,
-                  .model = &model,
-                  .layout = std::move(layout),
-                  .external_bytes = ExternalBytes(budget),
-                  .device_limit_bytes = budget.device_memory_bytes,
-                  .instructions_max = instructions_max});
+int64_t BytesOf(const v1::Program& program, v1::Tier tier) {
+  return ReservedBytesNeeded(program, tier) + (tier == v1::DEVICE ? program.external_bytes() : 0);
 }
 
-void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated) {
-  evaluated->device_bytes = evaluated->host_bytes = evaluated->nvme_bytes = 0;
-  for (const v1::Program& program : evaluated->programs) {
-    const auto most = [&](v1::Tier tier, int64_t external_bytes, int64_t* bytes) {
-      *bytes = std::max(*bytes, ReservedBytesNeeded(program, tier) + external_bytes);
+absl::StatusOr<Evaluated> CompileLayout(const v1::JobSpec& spec, const Model& model,
+                                        const Budget& budget, const v1::Layout& layout,
+                                        int64_t instructions_max) {
+  Evaluated evaluated = {.layout = layout};
+  ASSIGN_OR_RETURN(evaluated.programs, Compile({.spec = &spec,
+                                                .model = &model,
+                                                .layout = layout,
+                                                .external_bytes = ExternalBytes(budget),
+                                                .device_limit_bytes = budget.device_memory_bytes,
+                                                .instructions_max = instructions_max}));
+  for (const v1::Program& program : evaluated.programs) {
+    const auto most = [&program](v1::Tier tier, int64_t* bytes) {
+      *bytes = std::max(*bytes, BytesOf(program, tier));
     };
-    most(v1::DEVICE, program.external_bytes(), &evaluated->device_bytes);
-    most(v1::HOST, 0, &evaluated->host_bytes);
-    most(v1::NVME, 0, &evaluated->nvme_bytes);
+    most(v1::DEVICE, &evaluated.device_bytes);
+    most(v1::HOST, &evaluated.host_bytes);
+    most(v1::NVME, &evaluated.nvme_bytes);
   }
-  evaluated->fits = Excesses(spec, budget, *evaluated).empty();
+  evaluated.fits = Excesses(spec, budget, evaluated).empty();
+  return evaluated;
+}
+
+absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluated) {
+  ASSIGN_OR_RETURN(evaluated->simulation, Simulate(evaluated->programs, "train", profile));
+  return absl::OkStatus();
 }
 
 absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const v1::Layout& layout,
@@ -61,13 +66,10 @@ absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const
 
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
                                    const Budget& budget, const v1::Layout& layout) {
-  Evaluated evaluated = {.layout = layout};
-  ASSIGN_OR_RETURN(evaluated.programs,
-                   CompileLayout(spec, model, budget, layout, layout.micro_batches()));
-  CountBytes(spec, budget, &evaluated);
+  ASSIGN_OR_RETURN(Evaluated evaluated, CompileLayout(spec, model, budget, layout));
   if (evaluated.fits)
     RETURN_IF_ERROR(CheckAdmitted(budget, LimitsOf(spec), layout, &evaluated.programs));
-  ASSIGN_OR_RETURN(evaluated.simulation, Simulate(evaluated.programs, "train", budget.profile));
+  RETURN_IF_ERROR(SimulateStep(budget.profile, &evaluated));
   return evaluated;
 }
 

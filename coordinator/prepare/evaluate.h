@@ -1,5 +1,4 @@
-// One layout, exactly: compiled, checked, simulated. What a plan reports; search_sample.h has the
-// cheaper form that the search compares.
+// One layout, exactly: compiled, checked, simulated. What a search compares and a plan reports.
 //
 // Pure and thread-safe.
 //
@@ -30,12 +29,9 @@ int64_t ExternalBytes(const Budget& budget);
 struct Evaluated {
   v1::Layout layout;
   std::vector<v1::Program> programs;  // one a stage
-  // Not empty in a sample (search_sample.h): then `programs` have fewer micro-batches than the
-  // layout, these fewer still, and of `simulation` only seconds count.
-  std::vector<v1::Program> shorter;
-  Simulation simulation;     // of "train"
-  int64_t device_bytes = 0;  // arena and external of the largest stage
-  int64_t host_bytes = 0;    // arenas on the other tiers, each of the stage with the largest
+  Simulation simulation;              // of "train"
+  int64_t device_bytes = 0;           // arena and external of the largest stage
+  int64_t host_bytes = 0;  // arenas on the other tiers, each of the stage with the largest
   int64_t nvme_bytes = 0;
   bool fits = false;  // into the budget of every tier
 };
@@ -55,14 +51,16 @@ std::string NeedsMore(const v1::JobSpec& spec, const Budget& budget, const Evalu
 absl::StatusOr<Evaluated> Evaluate(const v1::JobSpec& spec, const Model& model,
                                    const Budget& budget, const v1::Layout& layout);
 
-// Parts of it: `programs` compiled with the layout's micro-batches, or so many of them; the bytes
-// and whether they fit. RESOURCE_EXHAUSTED when it takes more than `instructions_max`, if that is
-// not 0.
-absl::StatusOr<std::vector<v1::Program>> CompileLayout(const v1::JobSpec& spec, const Model& model,
-                                                       const Budget& budget, v1::Layout layout,
-                                                       int64_t micro_batches,
-                                                       int64_t instructions_max = 0);
-void CountBytes(const v1::JobSpec& spec, const Budget& budget, Evaluated* evaluated);
+// Parts of it: compiled and its bytes counted, but neither checked nor simulated. INVALID_ARGUMENT
+// when the layout cannot be compiled, RESOURCE_EXHAUSTED when it takes more than
+// `instructions_max`, if that is not 0.
+absl::StatusOr<Evaluated> CompileLayout(const v1::JobSpec& spec, const Model& model,
+                                        const Budget& budget, const v1::Layout& layout,
+                                        int64_t instructions_max = 0);
+// Fills `simulation`.
+absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluated);
+// What a rank of the stage reserves there, with what lies outside its arenas on the device.
+int64_t BytesOf(const v1::Program& program, v1::Tier tier);
 // Gives the programs, which fit, the limits and checks them. INTERNAL when the checker refuses.
 absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const v1::Layout& layout,
                            std::vector<v1::Program>* programs);

@@ -8,24 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "coordinator/planner/simulate.h"
-#include "coordinator/prepare/search_sample.h"
 #include "proto/sequences.h"
 
 namespace terrace {
-namespace {
-
-// Of the whole step, by a sample as well.
-absl::StatusOr<double> StepSeconds(const Evaluated& evaluated, const std::string& sequence,
-                                   const v1::HardwareProfile& profile) {
-  ASSIGN_OR_RETURN(const Simulation longer, Simulate(evaluated.programs, sequence, profile));
-  if (evaluated.shorter.empty()) return longer.step_seconds;
-  ASSIGN_OR_RETURN(const Simulation shorter, Simulate(evaluated.shorter, sequence, profile));
-  return longer.step_seconds +
-         TimesBeyond(evaluated) * (longer.step_seconds - shorter.step_seconds);
-}
-
-}  // namespace
-
 absl::StatusOr<std::string> StepsByLength(const Evaluated& evaluated,
                                           const v1::HardwareProfile& profile) {
   const std::vector<v1::Program>& programs = evaluated.programs;
@@ -36,8 +21,8 @@ absl::StatusOr<std::string> StepsByLength(const Evaluated& evaluated,
   std::map<int64_t, double> seconds;
   for (const v1::Sequence& sequence : sequences) {
     if (!IsTrain(sequence.name())) continue;
-    ASSIGN_OR_RETURN(seconds[LengthOf(programs[0].rules(), sequence)],
-                     StepSeconds(evaluated, sequence.name(), profile));
+    ASSIGN_OR_RETURN(const Simulation simulation, Simulate(programs, sequence.name(), profile));
+    seconds[LengthOf(programs[0].rules(), sequence)] = simulation.step_seconds;
   }
   std::vector<std::string> each;
   double sum = 0;

@@ -57,17 +57,6 @@ SequencePeak PeakOfSequence(const v1::Program& program, const v1::Sequence& sequ
     peak.time = change.time;
     peak_bytes = alive_bytes;
   }
-  const int64_t passes = std::max<int64_t>(1, program.rules().micro_batches());
-  const int64_t nearly_all = peak.most[v1::ACTIVATION] / passes * (passes - 1);
-  alive.clear();
-  alive_bytes = peak_bytes = 0;
-  for (const Change& change : changes) {
-    alive[change.cls] += change.bytes;
-    alive_bytes += change.bytes;
-    if (alive_bytes <= peak_bytes || alive[v1::ACTIVATION] < nearly_all) continue;
-    peak.with_activations = alive;
-    peak_bytes = alive_bytes;
-  }
   return peak;
 }
 

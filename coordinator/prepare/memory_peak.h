@@ -18,10 +18,9 @@ int64_t Total(const BytesByClass& bytes);
 // STEP bytes of one sequence in an arena. Programs have no loops (proto/played_program.h).
 struct SequencePeak {
   const v1::Sequence* sequence = nullptr;
-  int64_t time = 0;               // position in the sequence when most are alive
-  BytesByClass bytes;             // then
-  BytesByClass most;              // of each class at its own peak
-  BytesByClass with_activations;  // the most while those of all micro-batches but one are alive
+  int64_t time = 0;    // position in the sequence when most are alive
+  BytesByClass bytes;  // then
+  BytesByClass most;   // of each class at its own peak
 };
 SequencePeak PeakOfSequence(const v1::Program& program, const v1::Sequence& sequence,
                             uint32_t arena);

@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/compiler/liveness.h"
 #include "coordinator/prepare/memory_peak.h"
-#include "coordinator/prepare/sample_bytes.h"
 #include "proto/arena_pages.h"
 #include "proto/caching_need.h"
 #include "proto/played_program.h"
@@ -144,41 +143,19 @@ std::vector<v1::StageMemory> ReportMemory(const v1::Program& program) {
   return memory;
 }
 
-void AddMissing(const BytesByClass& missing, v1::StageMemory* memory) {
-  const auto add = [](v1::BufferClass cls, int64_t bytes, auto* lines) {
-    for (v1::MemoryLine& line : *lines) {
-      if (line.class_() != cls) continue;
-      line.set_bytes(line.bytes() + bytes);
-      return true;
-    }
-    return false;
-  };
-  for (const auto& [cls, bytes] : missing) {
-    if (bytes == 0) continue;
-    if (!add(cls, bytes, memory->mutable_lines())) AddLine(memory->tier(), cls, bytes, memory);
-    // What there is less of at this moment is not less at another.
-    if (bytes > 0 && !add(cls, bytes, memory->mutable_largest()))
-      AddLargest(memory->tier(), {{cls, bytes}}, memory);
-  }
-  const int64_t bytes = Total(missing);
-  memory->set_arena_bytes(memory->arena_bytes() + bytes);
-  memory->set_lower_bound_bytes(memory->lower_bound_bytes() + bytes);
-}
-
 v1::Binding ReportBinding(const Evaluated& evaluated, const TierLimits& limits,
                           int64_t device_memory_bytes) {
   const v1::Program* program = nullptr;
   const v1::Arena* arena = nullptr;
   std::pair<double, int64_t> most = {-1, -1};  // of the limit; bytes
   v1::Binding found;
-  for (size_t stage = 0; stage < evaluated.programs.size(); ++stage) {
-    const v1::Program& one = evaluated.programs[stage];
+  for (const v1::Program& one : evaluated.programs) {
     for (const v1::Arena& of : one.arenas()) {
       const bool device = of.tier() == v1::DEVICE;
       const int64_t limit = device                  ? device_memory_bytes
                             : of.tier() == v1::HOST ? limits.host_bytes
                                                     : limits.nvme_bytes;
-      const int64_t bytes = BytesOf(evaluated, stage, of.tier());
+      const int64_t bytes = BytesOf(one, of.tier());
       const double part = limit == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(limit);
       if (std::pair(part, device ? bytes : 0) <= most) continue;
       most = {part, device ? bytes : 0};

@@ -11,7 +11,6 @@
 
 #include "coordinator/planner/planner.h"
 #include "coordinator/prepare/evaluate.h"
-#include "coordinator/prepare/memory_peak.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 
@@ -20,9 +19,6 @@ namespace terrace {
 // Memory of one stage, by arena: bytes by class at the moment of the peak, whose lines sum to
 // arena + external exactly, and the most of each class, each at its own moment.
 std::vector<v1::StageMemory> ReportMemory(const v1::Program& program);
-
-// What the whole step has there beyond a sample (sample_bytes.h).
-void AddMissing(const BytesByClass& missing, v1::StageMemory* memory);
 
 // Of the arena that takes the largest part of its limit; without limits, of the largest on a
 // device.

@@ -11,7 +11,6 @@
 #include "coordinator/planner/instruction_time.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/pace.h"
-#include "coordinator/prepare/search_sample.h"
 #include "kernels/tensor_view.h"
 #include "proto/loops.h"
 #include "proto/op_codec.h"
@@ -48,19 +47,6 @@ int64_t CopiedBytes(const v1::Program& program, v1::CopyKind kind) {
     }
   }
   return bytes;
-}
-
-// Of the whole step. A sample (evaluate.h) has two short ones: what its longer one moves more, each
-// further micro-batch does too, while the optimizer moves the same once a step.
-int64_t CopiedByStep(const Evaluated& chosen, size_t stage, v1::CopyKind kind) {
-  const v1::Program& program = chosen.programs[stage];
-  const int64_t bytes = CopiedBytes(program, kind);
-  if (chosen.shorter.empty()) return bytes;
-  const v1::Program& shorter = chosen.shorter[stage];
-  const int64_t compiled = program.rules().micro_batches();
-  const int64_t more = bytes - CopiedBytes(shorter, kind);
-  const int64_t between = compiled - shorter.rules().micro_batches();
-  return bytes + more * (chosen.layout.micro_batches() - compiled) / between;
 }
 
 // Of one step's passes; seconds.
@@ -105,15 +91,6 @@ PassSeconds SecondsOfPasses(const v1::Program& program, const Simulation& simula
   return passes;
 }
 
-// What each micro-batch beyond a sample adds.
-PassSeconds Extrapolated(PassSeconds passes, const PassSeconds& shorter, double times) {
-  for (double PassSeconds::*seconds : {&PassSeconds::compute, &PassSeconds::copies,
-                                       &PassSeconds::on_host, &PassSeconds::busiest}) {
-    passes.*seconds += times * (passes.*seconds - shorter.*seconds);
-  }
-  return passes;
-}
-
 // What the passes' computations take longer for what shares their cores.
 double Stolen(const PassSeconds& passes, const Pace& pace, int stage) {
   const auto slower = [&](Work beside) {
@@ -127,11 +104,11 @@ double Stolen(const PassSeconds& passes, const Pace& pace, int stage) {
 std::optional<v1::NvmePlan> ReportNvme(const v1::JobSpec& spec, const Evaluated& chosen) {
   if (chosen.nvme_bytes == 0) return std::nullopt;
   v1::NvmePlan plan;
-  for (size_t stage = 0; stage < chosen.programs.size(); ++stage) {
-    const int64_t written = CopiedByStep(chosen, stage, v1::NVME_STORE);
+  for (const v1::Program& program : chosen.programs) {
+    const int64_t written = CopiedBytes(program, v1::NVME_STORE);
     if (written < plan.write_bytes_per_step()) continue;
     plan.set_write_bytes_per_step(written);
-    plan.set_read_bytes_per_step(CopiedByStep(chosen, stage, v1::NVME_LOAD));
+    plan.set_read_bytes_per_step(CopiedBytes(program, v1::NVME_LOAD));
   }
   const double steps_per_day = kSecondsPerDay / std::max(1e-12, chosen.simulation.step_seconds);
   plan.set_write_bytes_per_day(static_cast<double>(plan.write_bytes_per_step()) * steps_per_day);
@@ -147,26 +124,15 @@ std::optional<v1::NvmePlan> ReportNvme(const v1::JobSpec& spec, const Evaluated&
 double BreakEvenTokens(const v1::HardwareProfile& profile, const Evaluated& chosen) {
   if (!IsOffloaded(chosen.layout)) return 0;
   const InstructionTime time(profile);
-  absl::StatusOr<Simulation> shorter;
-  if (!chosen.shorter.empty()) shorter = Simulate(chosen.shorter, "train", profile);
-  const bool sample = !chosen.shorter.empty() && shorter.ok();
-  const double tokens = static_cast<double>(chosen.programs[0].rules().tokens_per_step()) *
-                        (sample ? static_cast<double>(chosen.layout.micro_batches()) /
-                                      chosen.programs[0].rules().micro_batches()
-                                : 1);
+  const auto tokens = static_cast<double>(chosen.programs[0].rules().tokens_per_step());
   std::vector<const v1::Program*> programs;
   for (const v1::Program& program : chosen.programs) programs.push_back(&program);
   const Pace pace(profile, programs);
   double most = 0;
   for (size_t i = 0; i < chosen.programs.size(); ++i) {
     const SimulatedStage& stage = chosen.simulation.stages[i];
-    PassSeconds passes =
+    const PassSeconds passes =
         SecondsOfPasses(chosen.programs[i], chosen.simulation, i, time, profile.cache_bytes());
-    if (sample) {
-      passes = Extrapolated(
-          passes, SecondsOfPasses(chosen.shorter[i], *shorter, i, time, profile.cache_bytes()),
-          TimesBeyond(chosen));
-    }
     if (passes.compute <= 0) continue;
     const double stolen = Stolen(passes, pace, static_cast<int>(i));
     const double computed = passes.compute / pace.ComputeShare(static_cast<int>(i), Work::kOther);

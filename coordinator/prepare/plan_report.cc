@@ -17,9 +17,7 @@
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report_alternatives.h"
-#include "coordinator/prepare/sample_bytes.h"
 #include "coordinator/prepare/search_choice.h"
-#include "coordinator/prepare/search_sample.h"
 #include "kernels/tensor_view.h"
 #include "proto/peak_flops.h"
 #include "proto/program_hash.h"
@@ -50,17 +48,11 @@ v1::ModelSummary ReportModel(const v1::JobSpec& spec, const Model& model) {
   return summary;
 }
 
-// A sample's programs have only some of the step's micro-batches.
-double WholeSteps(const Evaluated& chosen) {
-  return static_cast<double>(std::max<uint32_t>(1, chosen.layout.micro_batches())) /
-         static_cast<double>(std::max<uint32_t>(1, chosen.programs[0].rules().micro_batches()));
-}
-
 // Model FLOPs of a step that a rank does, averaged over the stages.
 double RankFlops(const Evaluated& chosen) {
   double flops = 0;
   for (const v1::Program& program : chosen.programs) flops += program.rules().flops_per_step();
-  return WholeSteps(chosen) * flops / static_cast<double>(chosen.programs.size());
+  return flops / static_cast<double>(chosen.programs.size());
 }
 
 v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
@@ -77,7 +69,7 @@ v1::TimeEstimate ReportTime(const v1::JobSpec& spec, const Budget& budget,
   time.set_total_seconds(simulation.step_seconds * static_cast<double>(spec.train().steps()));
   const double peak = PeakFlops(budget.profile, chosen.layout.precision());
   if (simulation.step_seconds > 0) {
-    time.set_tokens_per_second(WholeSteps(chosen) * static_cast<double>(rules.tokens_per_step()) /
+    time.set_tokens_per_second(static_cast<double>(rules.tokens_per_step()) /
                                simulation.step_seconds);
     time.set_tokens_per_second_per_device(time.tokens_per_second() /
                                           std::max<uint32_t>(1, chosen.layout.ranks()));
@@ -201,12 +193,7 @@ v1::Alternative ReportAlternative(const WhyNot& why_not, const Evaluated& other)
   return alternative;
 }
 
-// Of a sample nothing that it would not have in common with the whole step.
 void ReportPrograms(const Evaluated& chosen, v1::Plan* plan) {
-  if (!chosen.shorter.empty()) {
-    plan->set_sampled_micro_batches(chosen.programs[0].rules().micro_batches());
-    return;
-  }
   uint32_t instructions = 0;
   for (const v1::Program& program : chosen.programs) {
     plan->add_program_sha256(Sha256Hex(SerializeProgram(program)));
@@ -233,10 +220,9 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   }
   std::vector<std::vector<v1::StageMemory>> memory(chosen.programs.size());
   SideBySide(memory.size(), [&](size_t s) { memory[s] = ReportMemory(chosen.programs[s]); });
-  for (size_t stage = 0; stage < memory.size(); ++stage) {
-    for (v1::StageMemory& of_arena : memory[stage]) {
+  for (std::vector<v1::StageMemory>& of_stage : memory) {
+    for (v1::StageMemory& of_arena : of_stage) {
       const v1::Tier tier = of_arena.tier();
-      AddMissing(MissingBytes(chosen, stage, tier), &of_arena);
       // A program that does not fit has no limits.
       if (of_arena.limit_bytes() == 0) of_arena.set_limit_bytes(LimitOf(spec, budget, tier));
       *plan.add_memory() = std::move(of_arena);

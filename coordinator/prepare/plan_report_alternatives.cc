@@ -8,8 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
-#include "coordinator/prepare/search_sample.h"
 #include "proto/caching_need.h"
 #include "proto/program_text.h"
 #include "proto/words.h"
@@ -21,22 +19,6 @@ namespace {
 constexpr double kSame = 0.0005;
 // Of what makes a step longer, a part is worth a word from this part of the largest on.
 constexpr double kWorthAWord = 0.3;
-
-StepParts PartsOfStages(const Simulation& simulation) {
-  StepParts parts;
-  const double share = 1.0 / static_cast<double>(std::max<size_t>(1, simulation.stages.size()));
-  for (const SimulatedStage& stage : simulation.stages) {
-    const double recompute = stage.phase_seconds[v1::RECOMPUTE];
-    parts.computation += share * (stage.compute_seconds - recompute - stage.optimizer_seconds);
-    parts.recompute += share * recompute;
-    parts.optimizer += share * stage.optimizer_seconds;
-    parts.communication += share * stage.exposed_communication_seconds;
-    parts.offload += share * stage.exposed_offload_seconds;
-    parts.bubble += share * stage.bubble_seconds;
-    parts.loading += share * stage.loading_seconds;
-  }
-  return parts;
-}
 
 struct Named {
   const char* name;
@@ -74,16 +56,18 @@ std::string Bytes(int64_t more) {
 
 }  // namespace
 
-absl::StatusOr<StepParts> PartsOf(const v1::HardwareProfile& profile, const Evaluated& evaluated) {
-  StepParts parts = PartsOfStages(evaluated.simulation);
-  if (evaluated.shorter.empty()) return parts;
-  // Of a sample the step goes on as it does between its two lengths.
-  ASSIGN_OR_RETURN(const Simulation simulation, Simulate(evaluated.shorter, "train", profile));
-  const StepParts shorter = PartsOfStages(simulation);
-  const double times = TimesBeyond(evaluated);
-  for (const Named& part : kParts) {
-    double& seconds = parts.*part.seconds;
-    seconds = std::max(0.0, seconds + times * (seconds - shorter.*part.seconds));
+StepParts PartsOf(const Simulation& simulation) {
+  StepParts parts;
+  const double share = 1.0 / static_cast<double>(std::max<size_t>(1, simulation.stages.size()));
+  for (const SimulatedStage& stage : simulation.stages) {
+    const double recompute = stage.phase_seconds[v1::RECOMPUTE];
+    parts.computation += share * (stage.compute_seconds - recompute - stage.optimizer_seconds);
+    parts.recompute += share * recompute;
+    parts.optimizer += share * stage.optimizer_seconds;
+    parts.communication += share * stage.exposed_communication_seconds;
+    parts.offload += share * stage.exposed_offload_seconds;
+    parts.bubble += share * stage.bubble_seconds;
+    parts.loading += share * stage.loading_seconds;
   }
   return parts;
 }
@@ -92,7 +76,7 @@ WhyNot::WhyNot(const v1::JobSpec& spec, const Budget& budget, const Evaluated& c
     : budget_(budget),
       limits_(LimitsOf(spec)),
       chosen_(chosen),
-      chosen_parts_(PartsOf(budget.profile, chosen)) {}
+      chosen_parts_(PartsOf(chosen.simulation)) {}
 
 std::string WhyNot::Of(const Evaluated& other) const {
   if (!other.fits) {
@@ -134,9 +118,7 @@ std::string WhyNot::TooLarge(const Evaluated& other) const {
 std::string WhyNot::Slower(const Evaluated& other, double seconds) const {
   std::string words =
       absl::StrCat(PercentText(seconds / chosen_.simulation.step_seconds), " slower");
-  const absl::StatusOr<StepParts> parts = PartsOf(budget_.profile, other);
-  if (!parts.ok() || !chosen_parts_.ok()) return words;
-  const std::string causes = Causes(*chosen_parts_, *parts, 1);
+  const std::string causes = Causes(chosen_parts_, PartsOf(other.simulation), 1);
   return causes.empty() ? words : absl::StrCat(words, " because of ", causes);
 }
 
@@ -150,11 +132,8 @@ std::string WhyNot::NotFaster(const Evaluated& other, double seconds) const {
     return absl::StrCat(words, ", with ", Bytes(more));
   }
   if (faster <= kSameTime) return words;
-  if (const absl::StatusOr<StepParts> parts = PartsOf(budget_.profile, other);
-      parts.ok() && chosen_parts_.ok()) {
-    const std::string causes = Causes(*chosen_parts_, *parts, -1);
-    if (!causes.empty()) absl::StrAppend(&words, " (", causes, ")");
-  }
+  const std::string causes = Causes(chosen_parts_, PartsOf(other.simulation), -1);
+  if (!causes.empty()) absl::StrAppend(&words, " (", causes, ")");
   return absl::StrCat(words, budget_.profile.measured()
                                  ? " by measured rates; layouts are chosen by reference rates, so "
                                    "that a job that runs again gets the same"

@@ -9,7 +9,6 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/prepare/evaluate.h"
 #include "proto/v1/job.pb.h"
@@ -27,7 +26,7 @@ struct StepParts {
   double bubble = 0;
   double loading = 0;
 };
-absl::StatusOr<StepParts> PartsOf(const v1::HardwareProfile& profile, const Evaluated& evaluated);
+StepParts PartsOf(const Simulation& simulation);
 
 // The sentences of a layout that is compared with the chosen one.
 class WhyNot {
@@ -45,7 +44,7 @@ class WhyNot {
   const Budget& budget_;
   const TierLimits limits_;
   const Evaluated& chosen_;
-  absl::StatusOr<StepParts> chosen_parts_;
+  const StepParts chosen_parts_;
 };
 
 // Of a layout that was only compared by closed form and takes less memory.

@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "coordinator/planner/catalogue.h"
 #include "coordinator/planner/degrees.h"
+#include "coordinator/planner/estimate_length.h"
 #include "coordinator/prepare/search_choice.h"
-#include "coordinator/prepare/search_sample.h"
 #include "coordinator/prepare/search_trial.h"
 
 namespace terrace {
@@ -23,13 +23,6 @@ constexpr double kAnySeconds = 1e300;
 // many instructions.
 constexpr int kAcrossNodesMax = 2;
 constexpr int64_t kAcrossInstructionsMax = 180'000;
-// Of what does not fit a longer step is left at its sample. Passes alone do not tell: tiles and
-// chunks of what rests elsewhere make a step of few passes long.
-constexpr int64_t kWholeToRefuse = 120'000;
-
-struct Found : Searched {
-  bool fitted = false;  // something seemed to fit
-};
 
 std::vector<const Proposal*> OfKind(const std::vector<Proposal>& proposals, LayoutKind kind) {
   std::vector<const Proposal*> of_kind;
@@ -45,11 +38,11 @@ std::vector<const Proposal*> All(const std::vector<Proposal>& proposals) {
   return all;
 }
 
-// One search, by samples or by whole steps. Borrows what it is made with. Used by one thread, once.
-class Once {
+// Borrows what it is made with. Used by one thread, once.
+class LayoutSearch {
  public:
-  Once(const v1::JobSpec& spec, const Model& model, const Budget& budget,
-       const SearchOptions& options, bool sampled, SearchCost* cost)
+  LayoutSearch(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+               const SearchOptions& options, SearchCost* cost)
       : spec_(spec),
         model_(model),
         budget_(budget),
@@ -57,15 +50,13 @@ class Once {
         cost_(*cost),
         trial_(spec, model, budget,
                {.fitting_max = options.first_fit ? 1 : kFittingMax,
-                .sampled = sampled,
                 .instructions_max = options.instructions_max,
                 .in_time = options.in_time}) {}
 
-  absl::StatusOr<Found> Run() {
+  absl::StatusOr<Searched> Run() {
     const absl::Status tried = TryAll();
     cost_.instructions += trial_.instructions();
     RETURN_IF_ERROR(tried);
-    found_.fitted = trial_.fits();
     found_.all_tried = trial_.all_tried();
     std::vector<Tried> taken = trial_.Take();
     if (taken.empty()) {
@@ -152,58 +143,21 @@ class Once {
     return absl::OkStatus();
   }
 
-  // The chosen one whole. A sample that fits may stand for a step that does not, by its packing, or
-  // that is too long: then the next best is.
-  absl::StatusOr<std::vector<Evaluated>> Choose(std::vector<Tried> tried) {
-    for (;;) {
-      const std::optional<size_t> best = BestOf(tried);
-      const size_t index = best ? *best : NearestToFit(spec_, budget_, tried);
-      Evaluated& one = tried[index].evaluated;
-      if (!best) {
-        // Of a search for what fits nobody reads what does not, but whole it may.
-        if (!options_.first_fit || NearlyFits(one)) RETURN_IF_ERROR(Look(&one));
-        return InOrder(index, std::move(tried));
-      }
-      const absl::Status finished = Finish(&one);
-      if (absl::IsInvalidArgument(finished) && tried.size() > 1) {
-        tried.erase(tried.begin() + static_cast<std::ptrdiff_t>(index));
-        continue;
-      }
-      RETURN_IF_ERROR(finished);
-      if (!one.fits) continue;
-      for (Tried& other : tried) {
-        if (other.evaluated.simulation.stages.empty())
-          RETURN_IF_ERROR(SimulateStep(budget_.profile, &other.evaluated));
-      }
-      return InOrder(index, std::move(tried));
+  absl::StatusOr<std::vector<Evaluated>> Choose(std::vector<Tried> tried) const {
+    const std::optional<size_t> best = BestOf(tried);
+    const size_t index = best ? *best : NearestToFit(spec_, budget_, tried);
+    Evaluated& one = tried[index].evaluated;
+    if (best) {
+      RETURN_IF_ERROR(CheckAdmitted(budget_, LimitsOf(spec_), one.layout, &one.programs));
+      for (Tried& other : tried) RETURN_IF_ERROR(Simulated(&other.evaluated));
+    } else if (!options_.first_fit) {  // of a search for what fits nobody reads what does not
+      RETURN_IF_ERROR(Simulated(&one));
     }
+    return InOrder(index, std::move(tried));
   }
 
-  // As much of the chosen step as is wanted of it.
-  absl::Status Finish(Evaluated* one) {
-    const bool is_whole = one->shorter.empty();
-    if (!is_whole) {
-      if (!IsEnough(*one)) return Complete(one);
-      RETURN_IF_ERROR(CheckWholeStep(*one));
-      if (options_.first_fit) return absl::OkStatus();
-    }
-    return CheckAdmitted(budget_, LimitsOf(spec_), one->layout, &one->programs);
-  }
-
-  absl::Status Complete(Evaluated* one) {
-    if (options_.in_time && !options_.in_time()) return OutOfTime();
-    if (one->shorter.empty()) return Check(one);
-    ASSIGN_OR_RETURN(*one, Evaluate(spec_, model_, budget_, v1::Layout(one->layout)));
-    cost_.instructions += Instructions(one->programs);
-    return absl::OkStatus();
-  }
-
-  // What Evaluate does beyond compiling.
-  absl::Status Check(Evaluated* whole) const {
-    if (whole->fits)
-      RETURN_IF_ERROR(CheckAdmitted(budget_, LimitsOf(spec_), whole->layout, &whole->programs));
-    return whole->simulation.stages.empty() ? SimulateStep(budget_.profile, whole)
-                                            : absl::OkStatus();
+  absl::Status Simulated(Evaluated* one) const {
+    return one->simulation.stages.empty() ? SimulateStep(budget_.profile, one) : absl::OkStatus();
   }
 
   // The smallest of the long ones, if it is; what was compiled is nearer than that to its closed
@@ -226,45 +180,6 @@ class Once {
     return much ? std::optional(*smallest) : std::nullopt;
   }
 
-  // Of the program of the whole step.
-  int64_t InstructionsOf(const Evaluated& sample) const {
-    return Instructions(sample.programs) * sample.layout.micro_batches() /
-           sample.programs[0].rules().micro_batches();
-  }
-
-  // Of a sample: whole, it would take too long to compile only to look at it, or to say that it
-  // fits.
-  bool IsEnough(const Evaluated& one) const {
-    const int64_t whole = InstructionsOf(one);
-    return (options_.whole_max > 0 && whole > options_.whole_max) ||
-           (options_.first_fit && whole > options_.instructions_max - trial_.instructions());
-  }
-
-  // The step may fit where its sample does not.
-  bool NearlyFits(const Evaluated& sample) const {
-    constexpr double kNearly = 1.05;
-    const TierLimits limits = LimitsOf(spec_);
-    const auto within = [](int64_t bytes, int64_t limit) {
-      return limit == 0 || static_cast<double>(bytes) <= kNearly * static_cast<double>(limit);
-    };
-    return within(sample.device_bytes, budget_.device_memory_bytes) &&
-           within(sample.host_bytes, limits.host_bytes) &&
-           within(sample.nvme_bytes, limits.nvme_bytes);
-  }
-
-  // Nothing fits: a part of a long step is enough to say what is in the way.
-  absl::Status Look(Evaluated* sample) {
-    const bool is_short =
-        LayerPassesOfStep(sample->layout, model_.config.layers) <= kShortLayerPasses &&
-        InstructionsOf(*sample) <= kWholeToRefuse;
-    if (!sample->shorter.empty() && is_short) {
-      const absl::Status whole = Complete(sample);
-      // All of the step may be too long to compile: its sample shows as well what is in the way.
-      if (!absl::IsInvalidArgument(whole)) return whole;
-    }
-    return SimulateStep(budget_.profile, sample);
-  }
-
   const v1::JobSpec& spec_;
   const Model& model_;
   const Budget& budget_;
@@ -272,7 +187,7 @@ class Once {
   SearchCost& cost_;
   Trial trial_;
   Proposals wide_;
-  Found found_;
+  Searched found_;
 };
 
 // A GPU that the catalogue lacks is not judged here: the worker knows what it can do.
@@ -298,12 +213,7 @@ absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& mod
   budget.external_bytes = ExternalBytes(given);
   SearchCost own;
   if (cost == nullptr) cost = &own;
-  ASSIGN_OR_RETURN(Found found, Once(spec, model, budget, options, /*sampled=*/true, cost).Run());
-  // What fits by its sample alone is decided by whole steps.
-  if (found.fitted && !found.evaluated.front().fits) {
-    ASSIGN_OR_RETURN(found, Once(spec, model, budget, options, /*sampled=*/false, cost).Run());
-  }
-  return Searched(std::move(found));
+  return LayoutSearch(spec, model, budget, options, cost).Run();
 }
 
 }  // namespace terrace

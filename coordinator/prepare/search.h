@@ -1,6 +1,5 @@
-// The exact search: the layouts that the planner proposes are tried (search_trial.h), as they are
-// where their step is a loop and else as samples (search_sample.h); one is chosen
-// (search_choice.h), and that one is compiled whole.
+// The exact search: the layouts that the planner proposes are compiled and simulated
+// (search_trial.h), and of those that fit one is chosen (search_choice.h).
 //
 // Kind by kind (planner.h), from plain layouts to those that other tiers hold parts of, each only
 // where it promises to be faster by what predictions are good for or where nothing before it fits.
@@ -32,10 +31,6 @@ inline constexpr int64_t kPlainerInstructionsMax = 360'000;
 // other tiers, where closed forms of time are good for less.
 inline constexpr int64_t kPromisingInstructionsMax = 240'000;
 
-// Of a plan that is only looked at a longer step without loops is left at its sample: compiling,
-// packing, checking and simulating as many takes about as long as the search itself.
-inline constexpr int64_t kWholeToLook = 40'000;
-
 // What a search costs, counted and never timed.
 struct SearchCost {
   int64_t compared = 0;      // layouts, by closed form
@@ -46,22 +41,18 @@ struct SearchCost {
 using InTime = std::function<bool()>;
 
 struct SearchOptions {
-  // Whether anything fits, and what; otherwise several that fit are compared. Then what fits by its
-  // sample is left at that where compiling it whole would cost too much, and it is
-  // RESOURCE_EXHAUSTED when everything would; otherwise one layout is looked at in any case.
+  // Whether anything fits, and what; otherwise several that fit are compared. Then it is
+  // RESOURCE_EXHAUSTED when everything would cost too much to compile; otherwise one layout is
+  // looked at in any case.
   bool first_fit = false;
   int64_t instructions_max = kUnfitInstructionsMax;
-  // What is only looked at: a chosen step of more instructions that is no loop is left at its
-  // sample. 0: it is compiled whole, however long.
-  int64_t whole_max = 0;
   InTime in_time = {};
 };
 
 struct Searched {
   // Empty only with `first_fit`, where the instructions were spent before anything was compiled:
-  // then not all was tried. First the chosen one or, when none fits, the one that comes nearest:
-  // whole, unless its step is longer than `whole_max`, or very long and far from fitting. That one
-  // and the others are samples.
+  // then not all was tried. First the chosen one or, when none fits, the one that comes nearest,
+  // which with `first_fit` is not simulated.
   std::vector<Evaluated> evaluated;
   std::vector<Proposal> others;  // by closed form only, that fit in less memory than the chosen
   // Where nothing fits: by closed form, smaller than what comes nearest, and too long to compile.

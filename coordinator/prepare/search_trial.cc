@@ -12,7 +12,6 @@
 #include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/layout_rules.h"
-#include "coordinator/prepare/search_sample.h"
 
 namespace terrace {
 namespace {
@@ -225,34 +224,21 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
   const bool limited = !must_ && !fits();
   const int64_t most =
       limited ? std::max<int64_t>(1, options_.instructions_max - instructions_) : 0;
-  absl::StatusOr<Evaluated> one = Sample(spec_, model_, budget_, layout,
-                                         options_.sampled ? SizesOf(layout) : SampleSizes(), most);
-  if (absl::IsInvalidArgument(one.status()) && options_.sampled &&
-      SizesOf(layout).longer != WrittenOutSizes(layout).longer) {
-    // No loop was found in its step, and all of it is too long to write out.
-    one = Sample(spec_, model_, budget_, layout, WrittenOutSizes(layout), most);
-  }
+  absl::StatusOr<Evaluated> one = CompileLayout(spec_, model_, budget_, layout, most);
   double& longer_by = longer_by_.try_emplace(layout.has_offload(), 1).first->second;
   if (absl::IsResourceExhausted(one.status())) {
     instructions_ += most / kGivenUpPart;
     longer_by = std::max(longer_by, static_cast<double>(most) / LengthOf(layout));
   }
   if (!one.ok()) return one;
-  const int64_t instructions = Instructions(one->programs) + Instructions(one->shorter);
+  const int64_t instructions = Instructions(one->programs);
   instructions_ += instructions;
   longer_by = static_cast<double>(instructions) / LengthOf(layout);
-  // Others may be shorter.
-  if (one->fits && !one->shorter.empty()) RETURN_IF_ERROR(CheckWholeStep(*one));
   return one;
 }
 
 double Trial::LengthOf(const v1::Layout& layout) const {
-  const SampleSizes sizes = options_.sampled ? SizesOf(layout) : SampleSizes();
-  const bool whole = sizes.longer == 0;
-  return std::max(1.0,
-                  ProgramLength(memory_.model(), layout,
-                                whole ? CompiledMicroBatches(layout) : sizes.shorter + sizes.longer,
-                                whole ? 1 : 2));
+  return std::max(1.0, ProgramLength(memory_.model(), layout));
 }
 
 int64_t Trial::InstructionsFor(const v1::Layout& layout) const {
@@ -311,7 +297,7 @@ std::optional<v1::Layout> Trial::Corrected(const Evaluated& one,
   if (elsewhere) return std::nullopt;  // computing again frees only the device
   const std::vector<MemoryEstimate> estimates = memory_.Stages(one.layout);
   for (size_t stage = 0; stage < one.programs.size(); ++stage) {
-    const int64_t over = StageBytes(one, stage) - budget_.device_memory_bytes;
+    const int64_t over = BytesOf(one.programs[stage], v1::DEVICE) - budget_.device_memory_bytes;
     if (over > 0) (*targets)[stage] = estimates[stage].total() - over;
   }
   std::optional<v1::Layout> next = WithRecompute(memory_, one.layout, *targets);

@@ -29,7 +29,6 @@ namespace terrace {
 
 struct TrialOptions {
   int fitting_max = 1;  // layouts of a kind that fit before the fastest is chosen
-  bool sampled = true;  // false: all micro-batches are compiled
   // Where nothing fits yet, what would take more instructions than these in all is not compiled.
   int64_t instructions_max = 0;
   std::function<bool()> in_time = {};  // as in SearchOptions
@@ -98,7 +97,7 @@ class Trial {
   // With more elsewhere, by what each tier has too much.
   std::optional<v1::Layout> MovedMore(const Evaluated& one, OffloadWay way,
                                       ArenaLimits* limits) const;
-  double LengthOf(const v1::Layout& layout) const;  // by closed form, of what is compiled
+  double LengthOf(const v1::Layout& layout) const;  // by closed form
   // By that and by how far it was off with such layouts.
   int64_t InstructionsFor(const v1::Layout& layout) const;
   bool Affordable(const v1::Layout& layout) const;

@@ -28,16 +28,7 @@ std::string BytesText(const Evaluated& evaluated) {
     absl::StrAppend(&text, ", host ", FormatBytes(evaluated.host_bytes));
   if (evaluated.nvme_bytes > 0)
     absl::StrAppend(&text, ", nvme ", FormatBytes(evaluated.nvme_bytes));
-  if (!evaluated.shorter.empty()) absl::StrAppend(&text, ", by a sample");
   return text;
-}
-
-// Of a step too long to compile all of it only to refuse it; empty for a whole one.
-std::string SampleText(const Evaluated& nearest) {
-  if (nearest.shorter.empty()) return "";
-  return absl::StrCat("; the figures are of a sample of ",
-                      nearest.programs[0].rules().micro_batches(), " of the step's ",
-                      nearest.layout.micro_batches(), " micro-batches: close, not exact");
 }
 
 // What was found, and what was not tried.
@@ -140,7 +131,7 @@ absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Sea
       "job '", spec.name(), "' needs ", absl::StrJoin(Excesses(spec, budget, nearest), " and "),
       " per rank", nearest.programs.size() > 1 ? absl::StrCat(" of stage ", binding.stage()) : "",
       "; ", CheapestText(changes), MoreText(spec, budget, searched), "; the most is held at ",
-      binding.instruction(), ", by ", absl::StrJoin(holders, ", "), SampleText(nearest)));
+      binding.instruction(), ", by ", absl::StrJoin(holders, ", ")));
 }
 
 absl::Status DoesNotFit(const v1::JobSpec& spec, const Budget& budget, const Searched& searched,

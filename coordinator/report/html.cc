@@ -121,14 +121,6 @@ std::string LargestSection(const v1::Binding& binding) {
                       TierWord(binding.tier()), ":</p>\n", Wide(table.Finish()));
 }
 
-// Where pictures begin that are of a sample.
-std::string SampleOf(const v1::Plan& plan, const char* whole) {
-  return plan.sampled_micro_batches() == 0
-             ? whole
-             : absl::StrCat("a sample of ", plan.sampled_micro_batches(), " of ",
-                            plan.layout().micro_batches(), " micro-batches");
-}
-
 // Of pictures that show few iterations of a loop.
 std::string LeftOutWords(const Prepared& prepared) {
   if (prepared.simulation.left_out == 0) return "";
@@ -137,9 +129,7 @@ std::string LeftOutWords(const Prepared& prepared) {
 
 std::string MemorySection(const Prepared& prepared) {
   std::string section =
-      absl::StrCat("<section><h2>Memory over ", SampleOf(prepared.plan, "the step"), "</h2>\n");
-  section +=
-      "<p>What holds something on each tier of a rank, by "
+      "<section><h2>Memory over the step</h2>\n<p>What holds something on each tier of a rank, by "
       "class, over the simulated time. Dotted: what is reserved. Dashed: the budget. Point at a "
       "chart for numbers." +
       LeftOutWords(prepared) + "</p>\n";
@@ -150,14 +140,12 @@ std::string MemorySection(const Prepared& prepared) {
 }
 
 // The schedule, and below it that of a rank as it was measured.
-std::string ScheduleSection(const Prepared& prepared, const std::string& trace,
-                            const std::string& of) {
+std::string ScheduleSection(const Prepared& prepared, const std::string& trace) {
   const auto measured = ReadMeasuredStep(trace, prepared);
   const bool is_whole = prepared.simulation.left_out == 0;
   const double seconds = measured.ok() && is_whole ? measured->seconds : 0;
   std::string section = absl::StrCat(
-      "<section><h2>The schedule", of,
-      "</h2>\n<p>Each stage over the simulated step, coloured by "
+      "<section><h2>The schedule</h2>\n<p>Each stage over the simulated step, coloured by "
       "phase; numbers are micro-batches. Empty: it waits.",
       LeftOutWords(prepared), "</p>\n",
       Wide(SvgElement(TimelineChart(prepared, seconds), "Schedule of the stages over the step")));
@@ -184,8 +172,6 @@ std::string ScheduleSection(const Prepared& prepared, const std::string& trace,
 }
 
 std::string TimeSection(const Prepared& prepared, const std::string& trace) {
-  std::string of = SampleOf(prepared.plan, "");
-  if (!of.empty()) of = " in " + of;
   const std::vector<StageTime> stages = BreakDown(prepared);
   std::vector<std::string> head = {"stage"};
   for (const TimePart& part : stages.at(0).parts) head.push_back(part.name);
@@ -198,9 +184,9 @@ std::string TimeSection(const Prepared& prepared, const std::string& trace) {
   }
   std::string expected = EscapeXml(UncertaintyText(prepared.plan));
   if (!expected.empty()) expected = absl::StrCat("<p>How sure this is: ", expected, ".</p>\n");
-  return absl::StrCat(ScheduleSection(prepared, trace, of), "<section><h2>Where the time goes", of,
-                      of.empty() ? "</h2>\n<p>B" : "</h2>\n<p>In the whole step: b",
-                      "ubble of all stages over their computation: <b>",
+  return absl::StrCat(ScheduleSection(prepared, trace),
+                      "<section><h2>Where the time goes</h2>\n<p>Bubble of all stages over their "
+                      "computation: <b>",
                       PercentText(prepared.plan.time().bubble_ratio()),
                       "</b>; communication that nothing hides: <b>",
                       SecondsText(prepared.plan.time().exposed_communication_seconds()),
@@ -256,10 +242,8 @@ std::string MemoryTable(const v1::Plan& plan) {
     table.Add(cells);
   }
   const char* words =
-      plan.sampled_micro_batches() > 0
-          ? "By a sample: close to the bytes that a rank would reserve, not exact."
-          : "These are the bytes that a rank reserves, exactly; the bound is what no packing can "
-            "go below.";
+      "These are the bytes that a rank reserves, exactly; the bound is what no packing can go "
+      "below.";
   return absl::StrCat("<section><h2>Memory of a rank at the peak</h2>\n<p>", words, "</p>\n",
                       Wide(table.Finish()), LargestSection(plan.binding()), "</section>\n");
 }
@@ -285,14 +269,7 @@ std::string AlternativesSection(const v1::Plan& plan) {
                       Wide(table.Finish()), "</section>\n");
 }
 
-std::string SampleBanner(const v1::Plan& plan) {
-  if (plan.sampled_micro_batches() == 0) return "";
-  return absl::StrCat("<p class=\"why refused\">A sample: ", EscapeXml(SampledText(plan)),
-                      ". The pictures show the sample itself.</p>\n");
-}
-
 std::string ProgramWords(const v1::Plan& plan) {
-  if (plan.sampled_micro_batches() > 0) return "No program of the whole step was made; ";
   const auto brief = [](std::string* out, const std::string& hash) {
     absl::StrAppend(out, hash.substr(0, 16));
   };
@@ -309,7 +286,7 @@ std::string PlanHtml(const Prepared& prepared, const Measured& measured) {
   return absl::StrCat(
       PageStart(absl::StrCat("Plan of ", plan.job())), "<h1>Plan of ", EscapeXml(plan.job()),
       prepared.refusal.ok() ? "" : ": does not fit", "</h1>\n<p>", EscapeXml(PlanWords(plan)),
-      "</p>\n", SampleBanner(plan), Tiles(plan), LayoutSection(prepared), MemorySection(prepared),
+      "</p>\n", Tiles(plan), LayoutSection(prepared), MemorySection(prepared),
       TimeSection(prepared, measured.trace), MemoryTable(plan),
       LayersSection(prepared, measured.rank), AlternativesSection(plan), "<p>", ProgramWords(plan),
       "a checkpoint is ", FormatBytes(plan.checkpoint_bytes()), ".</p>\n", PageEnd());

@@ -44,14 +44,12 @@ std::string PlanSvg(const Prepared& prepared) {
   constexpr double kGap = 14, kMargin = 28;
   const v1::Plan& plan = prepared.plan;
   const std::string left_out = LeftOutText(prepared);
-  // Of loops the time is that of the whole step.
-  const std::string parts_of = plan.sampled_micro_batches() == 0 ? "" : left_out;
   std::vector<Picture> parts = {Heading(absl::StrCat("Plan of ", plan.job()), PlanWords(plan)),
                                 Heading("Memory over the step", left_out)};
   for (Picture& row : MemoryCharts(prepared)) parts.push_back(std::move(row));
   parts.push_back(Heading("Schedule", left_out));
   parts.push_back(TimelineChart(prepared));
-  parts.push_back(Heading("Where the time goes", parts_of));
+  parts.push_back(Heading("Where the time goes", ""));
   parts.push_back(BreakdownChart(prepared));
   if (plan.alternatives_size() > 0) {
     parts.push_back(Heading("Alternatives", ""));

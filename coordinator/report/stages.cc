@@ -13,10 +13,6 @@ PlayedProgram DrawnOf(const Prepared& prepared, int stage) {
 }
 
 std::string LeftOutText(const Prepared& prepared) {
-  if (prepared.plan.sampled_micro_batches() > 0) {
-    return absl::StrCat("a sample: ", prepared.plan.sampled_micro_batches(), " of ",
-                        prepared.plan.layout().micro_batches(), " micro-batches");
-  }
   const int64_t left_out = prepared.simulation.left_out;
   if (left_out == 0) return "";
   int loops = 0;

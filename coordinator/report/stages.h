@@ -17,8 +17,8 @@ namespace terrace {
 
 // What pictures of a stage are of: the list of what was simulated. Borrows `prepared`.
 PlayedProgram DrawnOf(const Prepared& prepared, int stage);
-// What they leave out of the step, for headings: "502 iterations of its loop are left out" or "a
-// sample: 8 of 512 micro-batches"; empty: nothing.
+// What they leave out of the step, for headings: "502 iterations of its loop are left out"; empty:
+// nothing.
 std::string LeftOutText(const Prepared& prepared);
 
 // The sequence that was simulated; REQUIRES: the program has it, as all that are prepared do.

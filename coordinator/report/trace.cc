@@ -145,9 +145,7 @@ std::string PlanTrace(const Prepared& prepared, size_t slices_most) {
                     " short instructions are left out");
   }
   if (!words.empty()) absl::StrAppend(&words, "; terrace explain lists all of them");
-  if (const std::string sampled = SampledText(prepared.plan); !sampled.empty()) {
-    absl::StrAppend(&words, words.empty() ? "" : "; ", "a sample: ", sampled);
-  } else if (const std::string left = LeftOutText(prepared); !left.empty()) {
+  if (const std::string left = LeftOutText(prepared); !left.empty()) {
     absl::StrAppend(&words, words.empty() ? "" : "; ", left);
   }
   if (!words.empty()) {

@@ -30,6 +30,7 @@
 #include "coordinator/compiler/liveness.h"
 #include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/cluster.h"
+#include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/estimate_memory.h"
 #include "coordinator/planner/estimate_time.h"
 #include "coordinator/planner/layout_rules.h"
@@ -37,7 +38,6 @@
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/memory_peak.h"
-#include "coordinator/prepare/search_sample.h"
 #include "tests/bench/search_cases.h"
 
 namespace terrace {
@@ -206,8 +206,7 @@ void Explain(const MemoryEstimator& memory, const Evaluated& exact) {
 
 absl::StatusOr<Point> Compare(const Job& job, const MemoryEstimator& memory,
                               const v1::Layout& layout, bool explain) {
-  ASSIGN_OR_RETURN(Evaluated exact,
-                   Sample(job.spec, job.model, job.budget, layout, SizesOf(layout)));
+  ASSIGN_OR_RETURN(Evaluated exact, CompileLayout(job.spec, job.model, job.budget, layout));
   RETURN_IF_ERROR(SimulateStep(job.budget.profile, &exact));
   const MemoryEstimate estimate = memory.Memory(layout);
   const TimeEstimator time(memory.model(), job.budget.profile);

@@ -25,7 +25,6 @@
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/search.h"
-#include "coordinator/prepare/search_sample.h"
 #include "tests/bench/search_cases.h"
 
 namespace terrace {
@@ -175,7 +174,7 @@ bool PrintRanking(const Job& job, size_t count) {
   for (const Proposal& one : proposals->best) {
     if (estimated.size() >= count) break;
     if (one.to_fit) continue;
-    auto exact = Sample(job.spec, job.model, job.budget, one.layout, SizesOf(one.layout));
+    auto exact = CompileLayout(job.spec, job.model, job.budget, one.layout);
     if (!exact.ok() || !SimulateStep(job.budget.profile, &*exact).ok()) continue;
     estimated.push_back(one.seconds);
     simulated.push_back(exact->simulation.step_seconds);

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/status_macros.h"
-#include "coordinator/prepare/search_sample.h"
+#include "coordinator/prepare/evaluate.h"
 
 namespace terrace {
 namespace {
@@ -30,10 +30,10 @@ absl::StatusOr<double> SimulatedTokensPerSecond(const PublishedRun& run) {
   v1::JobSpec spec = run.spec;
   spec.mutable_train()->set_global_batch(batch);
   spec.mutable_train()->set_precision(layout.precision());
-  ASSIGN_OR_RETURN(Evaluated sample, Sample(spec, run.model, budget, layout, SizesOf(layout)));
-  RETURN_IF_ERROR(SimulateStep(run.profile, &sample));
+  ASSIGN_OR_RETURN(Evaluated compiled, CompileLayout(spec, run.model, budget, layout));
+  RETURN_IF_ERROR(SimulateStep(run.profile, &compiled));
   const auto tokens = static_cast<double>(batch * spec.data().sequence_length());
-  return tokens / sample.simulation.step_seconds / static_cast<double>(layout.ranks());
+  return tokens / compiled.simulation.step_seconds / static_cast<double>(layout.ranks());
 }
 
 }  // namespace terrace

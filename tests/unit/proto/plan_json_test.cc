@@ -125,21 +125,6 @@ TEST(PlanJsonTest, HasTheFieldsThatScriptsReadByNameAndKind) {
              {{"candidates", Is::kCount}, {"compiled", Is::kCount}, {"seconds", Is::kNumber}});
 }
 
-TEST(PlanJsonTest, ASampleHasNoProgramOfTheJobAndSaysThatItIsOne) {
-  v1::Plan plan = Tiny();
-  plan.set_instructions(7);
-  plan.add_program_sha256("00");
-  const Json whole = Json::parse(PlanJson(plan));
-  EXPECT_EQ(whole["instructions"], 7);
-  EXPECT_EQ(whole["program_sha256"].size(), 1u);
-  EXPECT_FALSE(whole.contains("sampled_micro_batches"));
-  plan.set_sampled_micro_batches(3);
-  const Json sample = Json::parse(PlanJson(plan));
-  EXPECT_EQ(sample["sampled_micro_batches"], 3);
-  EXPECT_FALSE(sample.contains("instructions"));
-  EXPECT_FALSE(sample.contains("program_sha256"));
-}
-
 TEST(PlanJsonTest, WhatIsWrittenToNvmeIsACountToo) {
   v1::Plan plan = Tiny();
   plan.mutable_nvme()->set_write_bytes_per_step(int64_t{840'000'000'000});

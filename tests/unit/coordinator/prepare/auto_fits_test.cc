@@ -29,7 +29,6 @@
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/search.h"
-#include "coordinator/prepare/search_sample.h"
 #include "coordinator/prepare/what_fits.h"
 #include "tests/unit/coordinator/prepare/open_spec.h"
 
@@ -104,12 +103,10 @@ class AutoFits {
  public:
   AutoFits(Drawn job, std::mt19937_64* random) : job_(std::move(job)), random_(*random) {
     for (const v1::Layout& layout : SomeLayouts(job_, random)) {
-      absl::StatusOr<Evaluated> one =
-          Sample(job_.spec, job_.model, job_.budget, layout, SizesOf(layout));
+      absl::StatusOr<Evaluated> one = CompileLayout(job_.spec, job_.model, job_.budget, layout);
       if (one.ok()) {
         CheckBounds(*one);
         one->programs.clear();
-        one->shorter.clear();
         compiled_.push_back(*std::move(one));
       }
     }
@@ -190,8 +187,7 @@ TEST(AutoFitsTest, LargeModelsFitEightDevicesWithHostMemoryAndNvme) {
     const auto cluster = ParseCluster("a800x8:1");
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
-    const auto searched = SearchLayouts(spec, *ReadModel(spec), BudgetOnPaper(spec, *cluster),
-                                        {.whole_max = kWholeToLook});
+    const auto searched = SearchLayouts(spec, *ReadModel(spec), BudgetOnPaper(spec, *cluster));
     ASSERT_TRUE(searched.ok()) << searched.status();
     EXPECT_TRUE(searched->evaluated.front().fits) << c.preset << ", batch " << c.batch;
   }

@@ -38,8 +38,7 @@ class PinnedPartsTest : public testing::Test {
   }
 
   double Seconds(const v1::JobSpec& spec) {
-    const auto searched =
-        SearchLayouts(spec, *ReadModel(spec), budget_, {.whole_max = kWholeToLook});
+    const auto searched = SearchLayouts(spec, *ReadModel(spec), budget_);
     EXPECT_TRUE(searched.ok()) << searched.status();
     if (!searched.ok()) return 1e300;
     EXPECT_TRUE(searched->evaluated.front().fits);

@@ -20,10 +20,9 @@
 #include "coordinator/planner/cluster.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/profiles.h"
+#include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
-#include "coordinator/prepare/sample_bytes.h"
-#include "coordinator/prepare/search_sample.h"
 #include "tests/unit/coordinator/prepare/open_spec.h"
 
 namespace terrace {
@@ -60,7 +59,7 @@ struct Many {
   const char* recompute = "none";
 };
 
-// Of a model whose layers count: 8 of them, in steps of 24 micro-batches.
+// Of a model whose layers count: 8 of them.
 v1::Layout LayoutOf(const Many& many) {
   v1::Layout layout;
   layout.set_pipeline_parallel(many.stages);
@@ -69,7 +68,6 @@ v1::Layout LayoutOf(const Many& many) {
   layout.set_zero_stage(many.zero);
   layout.set_recompute(many.recompute);
   layout.set_micro_batch(1);
-  layout.set_micro_batches(24);
   layout.set_bucket_bytes(int64_t{25} << 20);
   layout.set_precision("bf16");
   layout.set_threads_per_rank(2);
@@ -78,104 +76,38 @@ v1::Layout LayoutOf(const Many& many) {
   return Completed(layout);
 }
 
-TEST(SearchSampleTest, AShortStepTellsTimeAndBytesOfALongOne) {
-  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 64);
-  for (const Many& many :
-       std::vector<Many>{{},
-                         {.zero = 2},
-                         {.zero = 3, .recompute = "selective"},
-                         {.stages = 2, .zero = 1},
-                         {.stages = 2, .schedule = "interleaved"},
-                         {.stages = 2, .schedule = "zb-h1"},
-                         {.stages = 2, .schedule = "zbv", .zero = 1},
-                         {.stages = 2, .schedule = "gpipe"},
-                         {.schedule = "gpipe", .zero = 3, .recompute = "block"}}) {
-    v1::Layout layout = LayoutOf(many);
-    layout.set_micro_batches(16);  // more would be a loop in some
-    SCOPED_TRACE(LayoutText(layout));
-    ASSERT_GT(SizesOf(layout).longer, 0);
-    auto sample = Sample(job.spec, job.model, job.budget, layout, SizesOf(layout));
-    ASSERT_TRUE(sample.ok()) << sample.status();
-    ASSERT_TRUE(SimulateStep(job.budget.profile, &*sample).ok());
-    const auto whole = Evaluate(job.spec, job.model, job.budget, layout);
-    ASSERT_TRUE(whole.ok()) << whole.status();
-    EXPECT_LT(sample->programs[0].rules().micro_batches(), 16);
-    EXPECT_NEAR(sample->simulation.step_seconds / whole->simulation.step_seconds, 1, 0.01);
-    EXPECT_NEAR(sample->simulation.compute_seconds / whole->simulation.compute_seconds, 1, 0.01);
-    EXPECT_NEAR(sample->simulation.bubble_ratio, whole->simulation.bubble_ratio, 0.01);
-    const auto bytes = static_cast<double>(sample->device_bytes);
-    EXPECT_NEAR(bytes / static_cast<double>(whole->device_bytes), 1, 0.03);
-    EXPECT_EQ(sample->fits, whole->fits);
-  }
-}
-
-TEST(SearchSampleTest, ALoopIsCompiledAsItIsHoweverLong) {
+TEST(EvaluateTest, ALoopIsCompiledHoweverLong) {
   OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 4 * 100'000);
-  for (const Many& many : std::vector<Many>{{.zero = 3}, {.stages = 2, .zero = 1}}) {
+  for (const Many& many : std::vector<Many>{{.zero = 3},
+                                            {.stages = 2, .zero = 1},
+                                            {.stages = 2, .schedule = "interleaved"},
+                                            {.stages = 2, .schedule = "zb-h1"},
+                                            {.stages = 2, .schedule = "zbv", .zero = 1}}) {
     v1::Layout layout = LayoutOf(many);
     layout.set_micro_batches(100'000);
     SCOPED_TRACE(LayoutText(layout));
-    ASSERT_EQ(SizesOf(layout).longer, 0);
-    const auto tried = Sample(job.spec, job.model, job.budget, layout, SizesOf(layout));
+    const auto tried = CompileLayout(job.spec, job.model, job.budget, layout);
     ASSERT_TRUE(tried.ok()) << tried.status();
-    EXPECT_TRUE(tried->shorter.empty());
     EXPECT_EQ(tried->programs[0].rules().micro_batches(), 100'000u);
+    EXPECT_LT(tried->programs[0].sequences(0).instructions_size(), 20'000);
   }
 }
 
-TEST(SearchSampleTest, StepsThatAreNoLongerThanTheirSamplesAreCompiledWhole) {
-  v1::Layout layout = LayoutOf({.stages = 2});
-  layout.set_micro_batches(6);
-  EXPECT_EQ(SizesOf(layout).longer, 0);
-  layout.set_micro_batches(7);
-  EXPECT_EQ(SizesOf(layout).longer, 4);
-  layout.set_micro_batches(24);
-  layout.set_schedule("gpipe");
-  layout.set_micro_batches(10);
-  EXPECT_EQ(SizesOf(layout).longer, 0);
-  layout.set_micro_batches(11);
-  EXPECT_EQ(SizesOf(layout).longer, 6);
-}
-
-// A few micro-batches hold less than all gradients: the peak of the sample is where the step ends,
-// that of the whole step where the last forward pass does.
-TEST(SearchSampleTest, TheActivationsOfAllMicroBatchesCountWhereASampleDoesNotPeakWithThem) {
-  OnPaper job = PaperJob("gpt2", "h100x8:1", 128, 4 * 128);
-  v1::Layout layout = LayoutOf({.schedule = "gpipe", .recompute = "block"});
-  layout.set_micro_batches(128);
-  auto sample = Sample(job.spec, job.model, job.budget, layout, SizesOf(layout));
-  ASSERT_TRUE(sample.ok()) << sample.status();
-  const auto whole = Evaluate(job.spec, job.model, job.budget, layout);
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  // What packing leaves is not what it leaves of the sample.
-  const v1::Arena& arena = whole->programs[0].arenas(0);
-  const int64_t least = whole->device_bytes - arena.bytes() + arena.lower_bound_bytes();
-  EXPECT_NEAR(static_cast<double>(sample->device_bytes) / static_cast<double>(least), 1, 0.01);
-  const auto short_steps = [](const Evaluated& one) {
-    return BytesOf({.programs = one.programs}, 0, v1::DEVICE);
-  };
-  EXPECT_GT(sample->device_bytes, short_steps(*sample) + (int64_t{128} << 20));
-}
-
-TEST(SearchTest, WhatIsOnlyLookedAtIsLeftAtItsSampleWhereItIsLong) {
-  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 8 * 64);
-  job.spec.mutable_layout()->set_micro_batch(1);
-  job.spec.mutable_layout()->set_pp(2);
-  job.spec.mutable_layout()->set_schedule("zb-h1");  // with so few micro-batches it does not loop
-  SearchCost cost;
-  const auto looked = SearchLayouts(job.spec, job.model, job.budget, {.whole_max = 10'000}, &cost);
-  ASSERT_TRUE(looked.ok()) << looked.status();
-  const Evaluated& sample = looked->evaluated.front();
-  ASSERT_FALSE(sample.shorter.empty());
-  EXPECT_TRUE(sample.fits);
-  const auto whole = SearchLayouts(job.spec, job.model, job.budget);
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  ASSERT_TRUE(whole->evaluated.front().shorter.empty());
-  const Evaluated& run = whole->evaluated.front();
-  EXPECT_EQ(sample.layout.SerializeAsString(), run.layout.SerializeAsString());
-  EXPECT_NEAR(sample.simulation.step_seconds / run.simulation.step_seconds, 1, 0.01);
-  EXPECT_NEAR(static_cast<double>(sample.device_bytes) / static_cast<double>(run.device_bytes), 1,
-              0.01);
+// The straight list of few micro-batches packs better where passes of several kinds take turns.
+TEST(EvaluateTest, AStepOfFewMicroBatchesIsWrittenOutAndCompiledWhole) {
+  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 4 * 48);
+  for (const char* schedule : {"interleaved", "zb-h1", "zbv", "gpipe", "breadth_first"}) {
+    v1::Layout layout = LayoutOf({.stages = 2, .schedule = schedule});
+    layout.set_micro_batches(48);
+    SCOPED_TRACE(LayoutText(layout));
+    const auto tried = CompileLayout(job.spec, job.model, job.budget, layout);
+    ASSERT_TRUE(tried.ok()) << tried.status();
+    const v1::Program& program = tried->programs[0];
+    EXPECT_EQ(program.rules().micro_batches(), 48u);
+    EXPECT_EQ(program.sequences(0).loops_size(), 0);
+    EXPECT_EQ(tried->device_bytes,
+              std::max(BytesOf(program, v1::DEVICE), BytesOf(tried->programs[1], v1::DEVICE)));
+  }
 }
 
 // ---- what is chosen
@@ -224,12 +156,11 @@ TEST(SearchTest, OrdinaryPlansCostLittle) {
     job.spec.mutable_layout()->set_tp(c.tp);
     SCOPED_TRACE(absl::StrCat(c.preset, " ", c.cluster, " ", c.sequence, " ", c.batch));
     SearchCost cost;
-    const auto searched =
-        SearchLayouts(job.spec, job.model, job.budget, {.whole_max = kWholeToLook}, &cost);
+    const auto searched = SearchLayouts(job.spec, job.model, job.budget, {}, &cost);
     ASSERT_TRUE(searched.ok()) << searched.status();
     EXPECT_TRUE(searched->evaluated.front().fits);
     EXPECT_LE(cost.compared, 26'000);
-    EXPECT_LE(cost.instructions, 130'000);  // 125,222 seen
+    EXPECT_LE(cost.instructions, 240'000);  // 228,355 seen
   }
 }
 
@@ -251,14 +182,14 @@ TEST(SearchTest, AModelLargerThanItsDeviceRunsLayerByLayer) {
   OnPaper job = PaperJob("qwen3-14b", "h100x1:1", 1024, 256);
   job.spec.mutable_resources()->set_host_memory(int64_t{360} << 30);
   job.spec.mutable_layout()->set_micro_batch(8);
-  const auto searched = SearchLayouts(job.spec, job.model, job.budget, {.whole_max = kWholeToLook});
+  const auto searched = SearchLayouts(job.spec, job.model, job.budget);
   ASSERT_TRUE(searched.ok()) << searched.status();
   const Evaluated& best = searched->evaluated.front();
   EXPECT_TRUE(best.fits);
   EXPECT_EQ(best.layout.schedule(), "breadth_first") << LayoutText(best.layout);
   EXPECT_LT(best.simulation.exposed_offload_seconds, 0.06 * best.simulation.step_seconds);
   job.spec.mutable_layout()->set_schedule("1f1b");
-  const auto pinned = SearchLayouts(job.spec, job.model, job.budget, {.whole_max = kWholeToLook});
+  const auto pinned = SearchLayouts(job.spec, job.model, job.budget);
   ASSERT_TRUE(pinned.ok()) << pinned.status();
   EXPECT_GT(pinned->evaluated.front().simulation.step_seconds, 1.1 * best.simulation.step_seconds);
 }
@@ -296,7 +227,6 @@ TEST(SearchTest, TiersAreUsedWhereNothingFitsWithoutThem) {
   const Evaluated& best = searched->evaluated.front();
   EXPECT_TRUE(best.fits) << LayoutText(best.layout);
   EXPECT_TRUE(IsOffloaded(best.layout));
-  EXPECT_TRUE(best.shorter.empty());  // whole
 }
 
 // Of a Llama with two layers, on a CPU whose device tier has so many MiB for arenas.
@@ -377,10 +307,10 @@ TEST(SearchTest, ClosedFormsOrderLayoutsAsTheSimulatorDoes) {
   for (size_t i = 0; i < proposals->best.size() && estimated.size() < 16; i += 3) {
     const Proposal& one = proposals->best[i];
     if (one.to_fit) continue;
-    auto sample = Sample(job.spec, job.model, job.budget, one.layout, SizesOf(one.layout));
-    if (!sample.ok() || !SimulateStep(job.budget.profile, &*sample).ok()) continue;
+    auto exact = CompileLayout(job.spec, job.model, job.budget, one.layout);
+    if (!exact.ok() || !SimulateStep(job.budget.profile, &*exact).ok()) continue;
     estimated.push_back(one.seconds);
-    simulated.push_back(sample->simulation.step_seconds);
+    simulated.push_back(exact->simulation.step_seconds);
   }
   ASSERT_GE(estimated.size(), 10u);
   EXPECT_GT(Correlation(estimated, simulated), 0.7);  // 0.714 seen

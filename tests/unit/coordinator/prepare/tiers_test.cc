@@ -12,7 +12,6 @@
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/offload_report.h"
-#include "coordinator/prepare/search_sample.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {
@@ -100,49 +99,25 @@ TEST(TiersTest, ThePlanNamesWhatNvmeReadsAndWritesAndHowLongDrivesLast) {
   EXPECT_DOUBLE_EQ(nvme.drive_life_days(), 3e15 / nvme.write_bytes_per_day());
 }
 
-// Weights are read for every micro-batch, moments once a step: the sample must tell them apart.
-TEST(TiersTest, ASampleNamesWhatNvmeReadsAndWritesInTheWholeStep) {
+// In a loop too weights are read for every micro-batch, moments once a step.
+TEST(TiersTest, ALoopReadsWeightsForEveryMicroBatchAndMomentsOnce) {
   v1::JobSpec spec = OnNvme();
-  spec.mutable_train()->set_global_batch(16);
+  spec.mutable_train()->set_global_batch(32);
   spec.mutable_layout()->set_micro_batch(1);
   spec.mutable_layout()->set_schedule("1f1b");
   spec.mutable_layout()->mutable_offload()->mutable_parameter()->set_nvme(1);
-  const auto prepared = Prepare(spec, Mib(8000));
-  ASSERT_TRUE(prepared.ok()) << prepared.status();
-  const v1::Layout& layout = prepared->plan.layout();
-  ASSERT_EQ(layout.micro_batches(), 16u);
-  const auto model = ReadModel(spec);
-  ASSERT_TRUE(model.ok()) << model.status();
-  const auto sample = Sample(spec, *model, Mib(8000), layout, SizesOf(layout));
-  ASSERT_TRUE(sample.ok()) << sample.status();
-  ASSERT_FALSE(sample->shorter.empty());
-  const auto nvme = ReportNvme(spec, *sample);
-  ASSERT_TRUE(nvme.has_value());
-  const v1::NvmePlan& whole = prepared->plan.nvme();
-  EXPECT_EQ(nvme->read_bytes_per_step(), whole.read_bytes_per_step());
-  EXPECT_EQ(nvme->write_bytes_per_step(), whole.write_bytes_per_step());
-  const double weights = 2.0 * prepared->plan.model().parameters();
-  EXPECT_GT(whole.read_bytes_per_step(), 16 * weights);
-}
-
-TEST(TiersTest, ASamplesBreakEvenIsThatOfTheWholeStep) {
-  v1::JobSpec spec = Gpt2();
+  const auto looped = Prepare(spec, Mib(8000));
+  ASSERT_TRUE(looped.ok()) << looped.status();
+  ASSERT_GT(looped->programs[0].sequences(0).loops_size(), 0);
   spec.mutable_train()->set_global_batch(16);
-  spec.mutable_layout()->set_micro_batch(1);
-  spec.mutable_layout()->mutable_offload()->mutable_parameter()->set_host(1);
-  spec.mutable_layout()->mutable_offload()->mutable_optimizer()->set_host(1);
-  const auto prepared = Prepare(spec, Mib(8000));
-  ASSERT_TRUE(prepared.ok()) << prepared.status();
-  const v1::Layout& layout = prepared->plan.layout();
-  const auto model = ReadModel(spec);
-  ASSERT_TRUE(model.ok()) << model.status();
-  auto sample = Sample(spec, *model, Mib(8000), layout, SizesOf(layout));
-  ASSERT_TRUE(sample.ok()) << sample.status();
-  ASSERT_FALSE(sample->shorter.empty());
-  ASSERT_TRUE(SimulateStep(Mib(8000).profile, &*sample).ok());
-  const double whole = prepared->plan.break_even_tokens();
-  ASSERT_GT(whole, 0);
-  EXPECT_NEAR(BreakEvenTokens(Mib(8000).profile, *sample) / whole, 1, 0.05);
+  const auto straight = Prepare(spec, Mib(8000));
+  ASSERT_TRUE(straight.ok()) << straight.status();
+  ASSERT_EQ(straight->programs[0].sequences(0).loops_size(), 0);
+  const v1::NvmePlan &many = looped->plan.nvme(), &few = straight->plan.nvme();
+  EXPECT_EQ(many.write_bytes_per_step(), few.write_bytes_per_step());
+  const double weights = 2.0 * looped->plan.model().parameters();
+  EXPECT_GT(few.read_bytes_per_step(), 16 * weights);
+  EXPECT_GT(many.read_bytes_per_step() - few.read_bytes_per_step(), 16 * weights);
 }
 
 TEST(TiersTest, APlanThatWearsTheDrivesOutTooSoonIsRefused) {

@@ -19,8 +19,8 @@
 #include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/profiles.h"
-#include "coordinator/planner/sample_sizes.h"
 #include "coordinator/prepare.h"
+#include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/search.h"
 #include "coordinator/prepare/variations.h"
@@ -157,41 +157,6 @@ TEST(WhatFitsTest, APinnedOffloadIsKeptWhereItIsWhatMakesOthersFit) {
               HasSubstr("the cheapest change that fits: layout.micro_batch "));
 }
 
-TEST(WhatFitsTest, ARefusalSaysThatItsFiguresAreOfASampleOfALongStep) {
-  v1::JobSpec spec = PresetSpec("gpt2", 128, 256);
-  spec.mutable_layout()->set_micro_batch(1);
-  spec.mutable_layout()->set_schedule("gpipe");  // others loop
-  const Budget budget = {
-      .threads_per_rank = 2, .device_memory_bytes = int64_t{110} << 20, .profile = CpuProfile(2)};
-  const auto prepared = PrepareAnyway(spec, budget);
-  ASSERT_TRUE(prepared.ok()) << prepared.status();
-  EXPECT_THAT(std::string(prepared->refusal.message()),
-              HasSubstr(" of the step's 256 micro-batches: close, not exact"));
-  // Nothing in the plan is of a program that nobody will run.
-  const v1::Plan& plan = prepared->plan;
-  EXPECT_EQ(plan.sampled_micro_batches(), prepared->programs[0].rules().micro_batches());
-  EXPECT_LT(plan.sampled_micro_batches(), 256u);
-  EXPECT_TRUE(plan.program_sha256().empty());
-  EXPECT_EQ(plan.instructions(), 0u);
-  // The tokens of all micro-batches but the last lie on the device, 4 bytes each.
-  int64_t inputs = 0, sum = 0;
-  for (const v1::MemoryLine& line : plan.memory(0).lines()) {
-    if (line.class_() == v1::INPUT) inputs += line.bytes();
-    sum += line.bytes();
-  }
-  EXPECT_GE(inputs, 255 * 128 * 4);
-  EXPECT_EQ(sum, plan.memory(0).arena_bytes() + plan.memory(0).external_bytes());
-  EXPECT_THAT(std::string(prepared->refusal.message()),
-              HasSubstr(absl::StrCat("(", DeviceBytes(plan), " bytes)")));
-  EXPECT_EQ(plan.binding().bytes(), DeviceBytes(plan));
-  // What is drawn is the sample, what is said is the step.
-  const std::vector<RunInstruction>& run = prepared->simulation.stages[0].instructions;
-  double end = 0;
-  for (const RunInstruction& one : run) end = std::max(end, one.end_seconds);
-  EXPECT_DOUBLE_EQ(prepared->simulation.played_seconds, end);
-  EXPECT_GT(plan.time().step_seconds(), 20 * end);
-}
-
 // ---- that trying ends
 
 // Of 96 GiB of states none fits, whatever the length; of its halves some might, for all that a
@@ -282,15 +247,15 @@ TEST(ProgramLengthTest, IsThatOfTheProgramsWithinAFactorOfThree) {
   for (v1::Layout& layout : layouts) {
     layout = Completed(std::move(layout));
     SCOPED_TRACE(LayoutText(layout));
-    const auto programs = CompileLayout(spec, *model, budget, layout, 4);
-    ASSERT_TRUE(programs.ok()) << programs.status();
-    const double guess = ProgramLength(EstimateModel(spec, *model), layout, 4, 1);
-    const auto length = static_cast<double>((*programs)[0].sequences(0).instructions_size());
+    const auto one = CompileLayout(spec, *model, budget, layout);
+    ASSERT_TRUE(one.ok()) << one.status();
+    const double guess = ProgramLength(EstimateModel(spec, *model), layout);
+    const auto length = static_cast<double>(one->programs[0].sequences(0).instructions_size());
     EXPECT_LT(length, 3 * guess);
     EXPECT_GT(length, guess / 3);
     // What is longer than it may be is given up.
     const auto limited = [&](int64_t most) {
-      return CompileLayout(spec, *model, budget, layout, 4, most).status().code();
+      return CompileLayout(spec, *model, budget, layout, most).status().code();
     };
     EXPECT_EQ(limited(static_cast<int64_t>(length / 2)), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(limited(static_cast<int64_t>(length) + 1), absl::StatusCode::kOk);

@@ -155,30 +155,6 @@ TEST(PlanHtmlTest, ARefusalIsSaid) {
   EXPECT_THAT(PlanHtml(Job()), Not(HasSubstr("does not fit</h1>")));
 }
 
-TEST(PlanReportTest, ASampleIsSaidToBeOneBesideEveryPicture) {
-  Prepared sample = Job();
-  sample.plan.set_sampled_micro_batches(3);
-  sample.plan.clear_program_sha256();
-  sample.plan.mutable_layout()->set_micro_batches(64);
-  const std::string page = PlanHtml(sample);
-  for (const char* words : {"A sample: only 3 of the step's 64 micro-batches were compiled",
-                            "Memory over a sample of 3 of 64 micro-batches",
-                            "The schedule in a sample of 3 of 64 micro-batches",
-                            "Where the time goes in a sample of 3 of 64 micro-batches", "not exact",
-                            "No program of the whole step was made"}) {
-    EXPECT_THAT(page, HasSubstr(words));
-  }
-  EXPECT_THAT(page, Not(HasSubstr("exactly")));
-  EXPECT_THAT(page, HasSubstr("stage 1, host"));
-  EXPECT_THAT(PlanSvg(sample), HasSubstr("a sample: 3 of 64 micro-batches"));
-  const nlohmann::json trace = nlohmann::json::parse(PlanTrace(sample));
-  EXPECT_THAT(trace.at("otherData").at("left_out").get<std::string>(),
-              HasSubstr("a sample: only 3"));
-  for (const std::string& text : {PlanHtml(Job()), PlanSvg(Job()), PlanTrace(Job())}) {
-    EXPECT_THAT(text, Not(HasSubstr("sample")));
-  }
-}
-
 TEST(PlanReportTest, TheSamePlanGivesTheSameBytes) {
   EXPECT_EQ(PlanHtml(Job()), PlanHtml(Prepared(Job())));
   EXPECT_EQ(PlanSvg(Job()), PlanSvg(Prepared(Job())));
