@@ -15,7 +15,8 @@ namespace {
 
 using Answer = absl::StatusOr<v1::PlannerAnswer>;
 
-// What a page of a plan waits for a worker's trace, and takes of it; ranks write less.
+// A page of a plan waits so long for a worker's trace, and leaves out one that is longer than ranks
+// write.
 constexpr absl::Duration kTraceWait = absl::Seconds(5);
 constexpr size_t kTraceBytesMax = size_t{32} << 20;
 

@@ -173,7 +173,7 @@ class Reconciler {
     int64_t progress_written_ns = 0;
     // Of all its gangs; and what evaluations and checkpoints took since progress was last counted.
     int64_t furthest_step = 0;
-    // Of the gang that trains: its epoch, and when this coordinator first heard of a step of it.
+    // The epoch of the gang that trains, and when this coordinator first heard of one of its steps.
     int64_t training_epoch = 0;
     int64_t training_since_unix_ms = 0;
     bool repeats = false;  // steps that an earlier gang had done

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kFragmentedMost = 0.3;  // of what an allocator reserved
 
-// What a planned arena does not use at an instruction is not in pieces.
+// A planned arena has no fragments: the plan says what of it an instruction leaves free.
 bool AllocatesAtRunTime(const v1::AllocatorStats& allocator) {
   return !allocator.mode().empty() && allocator.mode() != "planned";
 }

@@ -28,7 +28,8 @@ int64_t LayerPasses(const v1::Layout& layout, int64_t layers);
 // Layouts of more are compared only where none of fewer fits: to compile one takes as long as all
 // others together. Llama 3 405B in 16 micro-batches has 2,016, 70B in 32 has 2,560.
 inline constexpr int64_t kShortLayerPasses = 3'000;
-// Of one that is compiled only to show that nothing fits: twice as many, for it is the only one.
+// A layout that is compiled only to show that nothing fits may have twice as many: it is the only
+// one.
 inline constexpr int64_t kShownLayerPasses = 2 * kShortLayerPasses;
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// Whether one folder goes by two names: through a link, or a mount.
+// Tells whether two paths name one folder, through a link or a mount.
 //
 // Thread-safe: no state.
 //
@@ -6,7 +6,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace terrace {

@@ -40,7 +40,7 @@ absl::Status ReadSpec(const v1::ReadSpecWork& work, v1::PlannerAnswer* answer) {
     const std::string& directory = answer->spec().checkpoint().directory();
     answer->set_taken_directory(
         SamePlace(directory, {work.taken_directories().begin(), work.taken_directories().end()}));
-    // What a running job has there says nothing that lasts.
+    // While another job writes there, what the directory holds changes.
     if (answer->taken_directory().empty()) RETURN_IF_ERROR(CheckContinues(answer->spec()));
   }
   const v1::JobSpec& spec = answer->spec();

@@ -59,7 +59,8 @@ absl::StatusOr<Evaluated> CompileLayout(const v1::JobSpec& spec, const Model& mo
                                         int64_t instructions_max = 0);
 // Fills `simulation`.
 absl::Status SimulateStep(const v1::HardwareProfile& profile, Evaluated* evaluated);
-// What a rank of the stage reserves there, with what lies outside its arenas on the device.
+// The bytes that a rank of the stage reserves on the tier; those outside its arenas count on the
+// device.
 int64_t BytesOf(const v1::Program& program, v1::Tier tier);
 // Gives the programs, which fit, the limits and checks them. INTERNAL when the checker refuses.
 absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const v1::Layout& layout,

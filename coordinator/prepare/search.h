@@ -41,9 +41,9 @@ struct SearchCost {
 using InTime = std::function<bool()>;
 
 struct SearchOptions {
-  // Whether anything fits, and what; otherwise several that fit are compared. Then it is
-  // RESOURCE_EXHAUSTED when everything would cost too much to compile; otherwise one layout is
-  // looked at in any case.
+  // true: the search ends with the first layout that fits, and is RESOURCE_EXHAUSTED when all of
+  // them would cost too much to compile. false: it compares several that fit, and compiles one
+  // layout in any case.
   bool first_fit = false;
   int64_t instructions_max = kUnfitInstructionsMax;
   InTime in_time = {};

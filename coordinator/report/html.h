@@ -14,7 +14,7 @@
 
 namespace terrace {
 
-// Of a job that runs: what stands beside the plan.
+// What a job that runs has measured, to be shown beside its plan.
 struct Measured {
   std::string trace;    // of a rank (worker/rank/trace.h); empty: it has written none
   v1::RankMemory rank;  // its report of what it holds; empty: it has made none

@@ -11,7 +11,8 @@
 
 namespace terrace {
 
-// Of many layers that differ only the largest are drawn, in their order, and it says so.
+// Draws the largest ones of many layers that differ, in their order, and says in the picture that
+// there are more.
 Picture LayersChart(const LayerMemory& memory);
 
 }  // namespace terrace
