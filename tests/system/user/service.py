@@ -2,6 +2,7 @@
 """A coordinator and workers as an operator starts them, for the tests of the service."""
 import re
 import socket
+import time
 import urllib.request
 
 from support import TerraceTest
@@ -74,6 +75,18 @@ class ServiceTest(TerraceTest):
 
     def status(self, job):
         return self.cli("status", job, "-o", "json").json()
+
+    def assert_trains_while(self, job, asked):
+        """Heartbeats of the only worker come and the job goes on until all of `asked`, which are futures, have their results."""
+        worst, steps = 0.0, self.step_of(job)
+        while not all(one.done() for one in asked):
+            node, = self.nodes()
+            worst = max(worst, time.time() - int(node["last_heartbeat_unix_ms"]) / 1000)
+            self.assertEqual(node["state"], "ready")
+        for one in asked:
+            one.result()
+        self.assertLess(worst, 2.5, "heartbeats come once a second")
+        self.assertGreater(self.step_of(job), steps)
 
     def step_of(self, job):
         return int(self.status(job)["progress"]["step"])

@@ -200,6 +200,26 @@ TEST(AutoFitsTest, WhateverAPinnedLayoutFitsAutoFits) {
   for (int i = 0; i < jobs; ++i) AutoFits(Draw(&random), &random).Check();
 }
 
+// The layout that is chosen for `open` with just the memory that `pinned` needs.
+v1::Layout ChosenWithMemoryOf(const v1::JobSpec& pinned, v1::JobSpec open, Budget budget) {
+  const Model model = *ReadModel(open);
+  const auto fitting = SearchLayouts(pinned, model, budget);
+  EXPECT_TRUE(fitting.ok()) << fitting.status();
+  if (!fitting.ok()) return {};
+  const Evaluated& least = fitting->evaluated.front();
+  budget.device_memory_bytes = least.device_bytes;
+  open.mutable_resources()->set_device_memory(least.device_bytes);
+  open.mutable_resources()->set_host_memory(least.host_bytes);
+  const auto searched = SearchLayouts(open, model, budget);
+  EXPECT_TRUE(searched.ok()) << searched.status();
+  if (!searched.ok()) return {};
+  const Evaluated& chosen = searched->evaluated.front();
+  EXPECT_TRUE(chosen.fits) << LayoutText(chosen.layout) << ", " << chosen.device_bytes << " of "
+                           << least.device_bytes << ", host " << chosen.host_bytes << " of "
+                           << least.host_bytes;
+  return chosen.layout;
+}
+
 // A layer and an embedding are too large for a rank alone, whichever way they are brought.
 TEST(AutoFitsTest, TensorParallelismGoesOverNodesWhereNothingElseFits) {
   const TinySizes sizes = {
@@ -208,23 +228,12 @@ TEST(AutoFitsTest, TensorParallelismGoesOverNodesWhereNothingElseFits) {
   const auto cluster = ParseCluster("a100x1:2");
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
-  spec.mutable_resources()->clear_host_memory();
-  const Model model = *ReadModel(spec);
-  Budget budget = BudgetOnPaper(spec, *cluster);
   v1::JobSpec pinned = spec;
+  pinned.mutable_resources()->clear_host_memory();
   pinned.mutable_layout()->set_tp(2);
   pinned.mutable_layout()->set_micro_batch(1);
   pinned.mutable_layout()->set_recompute("block");
-  const auto over_nodes = SearchLayouts(pinned, model, budget);
-  ASSERT_TRUE(over_nodes.ok()) << over_nodes.status();
-  budget.device_memory_bytes = over_nodes->evaluated.front().device_bytes;
-  spec.mutable_resources()->set_device_memory(budget.device_memory_bytes);
-  const auto searched = SearchLayouts(spec, model, budget);
-  ASSERT_TRUE(searched.ok()) << searched.status();
-  const Evaluated& chosen = searched->evaluated.front();
-  EXPECT_TRUE(chosen.fits) << LayoutText(chosen.layout) << ", " << chosen.device_bytes << " of "
-                           << budget.device_memory_bytes;
-  EXPECT_EQ(chosen.layout.tensor_parallel(), 2);
+  EXPECT_EQ(ChosenWithMemoryOf(pinned, spec, BudgetOnPaper(spec, *cluster)).tensor_parallel(), 2);
 }
 
 // Weights in 16 bits stay on the device, masters and moments on the host: neither has room for
@@ -236,8 +245,6 @@ TEST(AutoFitsTest, WeightsInSixteenBitsMayStayWhereTheirMastersDoNot) {
   const auto cluster = ParseCluster("a100x1:1");
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
-  const Model model = *ReadModel(spec);
-  Budget budget = BudgetOnPaper(spec, *cluster);
   v1::JobSpec pinned = spec;
   pinned.mutable_formats()->set_parameter("bf16");
   v1::LayoutSpec* layout = pinned.mutable_layout();
@@ -247,18 +254,8 @@ TEST(AutoFitsTest, WeightsInSixteenBitsMayStayWhereTheirMastersDoNot) {
   layout->mutable_offload()->mutable_optimizer()->set_host(1);
   layout->mutable_offload()->mutable_parameter()->set_device(1);
   layout->set_micro_batch(1);
-  const auto fitting = SearchLayouts(pinned, model, budget);
-  ASSERT_TRUE(fitting.ok()) << fitting.status();
-  const Evaluated& least = fitting->evaluated.front();
-  budget.device_memory_bytes = least.device_bytes;
-  spec.mutable_resources()->set_device_memory(least.device_bytes);
-  spec.mutable_resources()->set_host_memory(least.host_bytes);
-  const auto searched = SearchLayouts(spec, model, budget);
-  ASSERT_TRUE(searched.ok()) << searched.status();
-  const Evaluated& chosen = searched->evaluated.front();
-  EXPECT_TRUE(chosen.fits) << LayoutText(chosen.layout) << ", " << chosen.device_bytes << " of "
-                           << least.device_bytes << ", host " << chosen.host_bytes << " of "
-                           << least.host_bytes;
+  const v1::Layout chosen = ChosenWithMemoryOf(pinned, spec, BudgetOnPaper(spec, *cluster));
+  EXPECT_EQ(chosen.parameter_format(), "bf16");
 }
 
 // "host", "device 25 % + nvme 75 %".
