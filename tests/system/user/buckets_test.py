@@ -68,7 +68,10 @@ class BucketsTest(TerraceTest):
         second = self.train(job)
         self.assertGreater(min(second.losses), 40, "it went on from a checkpoint")
         expected = self.train(other)
-        self.assertEqual({**first.losses, **second.losses}, expected.losses)
+        # The ranks end a moment after the command that was killed: it cannot tell what they train then.
+        told = {**first.losses, **second.losses}
+        untold = {step for step in expected.losses if max(first.losses) < step < min(second.losses)}
+        self.assertEqual(told, {step: loss for step, loss in expected.losses.items() if step not in untold})
         tokens = {event["step"]: event["tokens"] for event in expected.events("step")}
         for event in second.events("step"):
             self.assertEqual(event["tokens"], tokens[event["step"]])
