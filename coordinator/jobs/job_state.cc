@@ -217,7 +217,7 @@ StepsDone StepsOf(const v1::Job& job, const JobInput& input) {
   const v1::Progress& now = progressed->progress;
   return {.any = EndsStep(job, *progressed) || now.eval_step() > job.progress().eval_step() ||
                  now.checkpoint_step() > job.progress().checkpoint_step(),
-          .repeated = progressed->repeated,
+          .repeated_share = progressed->repeated_share,
           .evaluating_seconds = progressed->evaluating_seconds,
           .checkpoint_seconds = progressed->checkpoint_seconds};
 }

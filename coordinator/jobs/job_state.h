@@ -95,7 +95,7 @@ struct RanksObserved {
 struct Progressed {
   v1::Progress progress;
   // Of the steps since the last one that was told (spent_time.h).
-  bool repeated = false;
+  double repeated_share = 0;
   double evaluating_seconds = 0;
   double checkpoint_seconds = 0;
 };

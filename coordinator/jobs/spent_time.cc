@@ -47,7 +47,9 @@ void CountSteps(const StepsDone& steps, double seconds, v1::Job* job) {
   const double evaluating = std::min(seconds - checkpoint, steps.evaluating_seconds);
   Add(job, "checkpoint", checkpoint);
   Add(job, "evaluating", evaluating);
-  Add(job, steps.repeated ? "repeated" : "training", seconds - checkpoint - evaluating);
+  const double stepping = seconds - checkpoint - evaluating;
+  Add(job, "repeated", stepping * steps.repeated_share);
+  Add(job, "training", stepping * (1 - steps.repeated_share));
 }
 
 bool HasEndedNow(const v1::Job& before, const v1::Job& after) {

@@ -183,6 +183,11 @@ TEST_F(ReconcilerPauseTest, StepsThatAForcedPauseLostAreRepeatedAlsoAfterARestar
   TellStep("w0", job, 8, 5);
   EXPECT_DOUBLE_EQ(Spent(job, "training"), 0);
   EXPECT_GE(Spent(job, "repeated"), 3);
+  const double repeated = Spent(job, "repeated");
+  clock_.AdvanceMillis(4000);
+  TellStep("w0", job, 12, 5);
+  EXPECT_DOUBLE_EQ(Spent(job, "repeated"), repeated + 1) << "step 9; those after it are new";
+  EXPECT_DOUBLE_EQ(Spent(job, "training"), 3);
 }
 
 TEST_F(ReconcilerPauseTest, AForcedPauseForgetsWhatItsGangWasAboutToEndFor) {

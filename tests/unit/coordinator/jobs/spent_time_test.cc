@@ -104,10 +104,10 @@ TEST(SpentTimeTest, AfterAFailureTimeIsLostUntilNewStepsAreDone) {
   ASSERT_TRUE(life.Add(OneRank(), kNow + 26'000));
   life.Step(4, kNow + 27'000);
   ASSERT_TRUE(life.Add(Seen(v1::RANK_READY), kNow + 28'000));
-  life.Step(8, kNow + 32'000, {.repeated = true});
-  life.Step(9, kNow + 33'000);
+  life.Step(8, kNow + 32'000, {.repeated_share = 1});
+  life.Step(10, kNow + 34'000, {.repeated_share = 0.5});
   EXPECT_DOUBLE_EQ(life.Seconds("recovering"), 5) << "with the step that nobody finished";
-  EXPECT_DOUBLE_EQ(life.Seconds("repeated"), 4);
+  EXPECT_DOUBLE_EQ(life.Seconds("repeated"), 5);
   EXPECT_DOUBLE_EQ(life.Seconds("training"), 9);
   EXPECT_DOUBLE_EQ(life.job().last_restarts(0).recovery_seconds(), 8);
 }
@@ -228,7 +228,7 @@ JobInput AnyInput(const v1::Job& job, std::mt19937* random) {
       return ResumeAsked{};
     default: {
       Progressed told{.progress = job.progress(),
-                      .repeated = (*random)() % 2 == 0,
+                      .repeated_share = static_cast<double>((*random)() % 3) / 2,
                       .evaluating_seconds = static_cast<double>((*random)() % 3),
                       .checkpoint_seconds = static_cast<double>((*random)() % 3)};
       told.progress.set_step(job.progress().step() + static_cast<int64_t>((*random)() % 3));
