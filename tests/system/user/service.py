@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A coordinator and workers as an operator starts them, for the tests of the service."""
+import fcntl
+import pathlib
+import random
 import re
 import socket
+import tempfile
 import time
 import urllib.request
 
@@ -10,10 +14,25 @@ from support import TerraceTest
 SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)( \d+)?$')
 
 
+PORTS = range(12000, 32000)  # below those that Linux gives to connections, which would take one before it is listened on
+claimed = []  # the locks of this process's ports: until it ends no other test takes one of them
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    folder = pathlib.Path(tempfile.gettempdir(), "terrace-test-ports")
+    folder.mkdir(exist_ok=True)
+    for port in random.sample(PORTS, 100):
+        lock = open(folder / str(port), "w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            lock.close()
+            continue
+        claimed.append(lock)
+        return port
+    raise RuntimeError(f"of 100 ports tried from {PORTS.start} to {PORTS.stop - 1} none is free")
 
 
 def samples_of(text):
