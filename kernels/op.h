@@ -8,9 +8,9 @@
 // Operand notation: name[shape] access, access being R (read), W (write: old content is ignored), U
 // (update: read and write); "?" marks an operand that may be absent. T = tokens of one micro-batch
 // (batch x sequence), h = hidden, V = vocabulary. "act" stands for the activation type (f32, bf16
-// or f16); gradients of parameters, optimizer state and statistics are f32, and so are parameters,
-// of which tables, matrices and the weight of the LM head may be any of the three. Where an op may
-// work in place, its comment says which operands may be the same memory.
+// or f16); optimizer state and statistics are f32, and so are parameters and their gradients, of
+// which those of tables, matrices and the weight of the LM head may be any of the three. Where an op
+// may work in place, its comment says which operands may be the same memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,7 +37,7 @@ enum class Op : uint8_t {
   // is the embedding.
   kEmbedding = 1,
   // Scatter-adds dx into the tables; deterministic whatever the number of threads. Tokens of other
-  // shards are skipped, positions never.
+  // shards are skipped, positions never. What one row gets is summed in f32 and rounded once.
   //   tokens[T] R, dx[T,h] R, dtable[V,h] U, dpositions[P,h] U ?.     EmbeddingAttrs
   kEmbeddingGrad,
 
@@ -101,7 +101,7 @@ enum class Op : uint8_t {
   kLmHeadLoss,
   // The same, and the gradients of the *sum* of losses, times schedule[3] where there is a
   // schedule:
-  // dhidden W (act), dweight (W|U).
+  // dhidden W (act), dweight (W|U; in 16 bits it is rounded after each chunk).
   //   hidden R, weight R, targets R, stats W, dhidden[T,h] W, dweight[V,h] W|U, schedule[4] f32 R
   //   ?.
   //   LossAttrs
@@ -179,7 +179,7 @@ enum class Op : uint8_t {
   kAdamw,
   // The same with weights in bf16 and no copy of them in f32: computed in f32 from what they are,
   // rounded stochastically to what they become (rounding.h).
-  //   grad[n] f32 R, param[n] bf16 U, m[n] f32 U, v[n] f32 U, scale[4] R, schedule[4] R, step[1]
+  //   grad[n] R, param[n] bf16 U, m[n] f32 U, v[n] f32 U, scale[4] R, schedule[4] R, step[1]
   //   i32 R: the bits are those of this step.    AdamwAttrs
   kAdamwStochastic,
   kLastOp = kAdamwStochastic,

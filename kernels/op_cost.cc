@@ -146,6 +146,10 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
       return RowSumBytes(operands[1].Elements() / columns, columns, 1);
     }
     case Op::kBiasGrad: return RowSumBytes(operands[0].rows(), operands[0].size[1], 1);
+    case Op::kEmbeddingGrad:  // an order of the rows for a table of 16 bits
+      return operands[2].dtype == DType::kF32
+                 ? 0
+                 : operands[1].rows() * static_cast<int64_t>(sizeof(int32_t));
     case Op::kSquaredNorm:
       return SumBlocks(operands[0].Elements()) * int64_t{sizeof(double)};
     case Op::kMatmul: {

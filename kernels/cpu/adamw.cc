@@ -45,9 +45,10 @@ HWY_INLINE State Update(const AdamwStep& step, V grad, const State& old) {
 // and more): there each change of the stream fetches the line again, and this order changes least,
 // at twice the speed. Elsewhere it costs nothing. Stores are plain: their lines have just been
 // read, and streaming stores evict them first.
-void AdamwTile(const Tile& tile, const AdamwStep& shared_step) {
+template <typename Grad>
+void AdamwTypedTile(const Tile& tile, const AdamwStep& shared_step) {
   const AdamwStep step = shared_step;  // a copy that no store can change
-  const float* grad = tile.as<const float>(0);
+  const Grad* grad = tile.as<const Grad>(0);
   float* param = tile.as<float>(1);
   float* m = tile.as<float>(2);
   float* v = tile.as<float>(3);
@@ -76,6 +77,12 @@ void AdamwTile(const Tile& tile, const AdamwStep& shared_step) {
     access.Store(updated.v, v + k);
     access.Store(updated.m, m + k);
     access.Store(updated.param, param + k);
+  });
+}
+
+void AdamwTile(const Tile& tile, const AdamwStep& step) {
+  ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
+    AdamwTypedTile<std::remove_pointer_t<decltype(type)>>(tile, step);
   });
 }
 
@@ -170,10 +177,11 @@ HWY_INLINE V RoundWithBits(V value, const uint16_t* bits16) {
   return hn::BitCast(D(), hn::And(rounded, hn::Set(d32, 0xffff0000)));
 }
 
-void AdamwStochasticTile(const Tile& tile, const AdamwStep& shared_step,
-                         const TileRounding& rounding) {
+template <typename Grad>
+void AdamwStochasticTypedTile(const Tile& tile, const AdamwStep& shared_step,
+                              const TileRounding& rounding) {
   const AdamwStep step = shared_step;
-  const float* grad = tile.as<const float>(0);
+  const Grad* grad = tile.as<const Grad>(0);
   BF16* param = tile.as<BF16>(1);
   float* m = tile.as<float>(2);
   float* v = tile.as<float>(3);
@@ -187,6 +195,12 @@ void AdamwStochasticTile(const Tile& tile, const AdamwStep& shared_step,
     access.Store(updated.v, v + i);
     access.Store(updated.m, m + i);
     access.Store(RoundWithBits(updated.param, bits + i), param + i);
+  });
+}
+
+void AdamwStochasticTile(const Tile& tile, const AdamwStep& step, const TileRounding& rounding) {
+  ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
+    AdamwStochasticTypedTile<std::remove_pointer_t<decltype(type)>>(tile, step, rounding);
   });
 }
 

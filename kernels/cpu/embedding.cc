@@ -1,12 +1,18 @@
 // Token and position embeddings. The gradient is split by columns, not by rows: each column of the
 // tables is summed by one thread in token order, so the result is the same for any number of
-// threads and needs neither atomics nor sorting.
+// threads and needs no atomics. A table of 16 bits is rounded once: the rows with one token are
+// summed in f32 before, so they are brought into one order.
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <utility>
+
 #include "hwy/highway.h"
 #include "kernels/cpu/embedding.h"
 #include "kernels/cpu/kernels.h"
@@ -47,6 +53,24 @@ void AddRow(const void* x, DType dtype, int64_t columns, float* sum) {
   });
 }
 
+// Adds rows of `x`, `columns` of each from `first` on, to `sum`.
+void AddRows(const TensorView& x, std::span<const int32_t> rows, int64_t first, int64_t columns,
+             void* sum, DType sum_type) {
+  ByType(x.dtype, [&](auto* type) HWY_ATTR {
+    ByType(sum_type, [&](auto* to_type) HWY_ATTR {
+      const auto* in = x.as<const std::remove_pointer_t<decltype(type)>>() + first;
+      auto* to = static_cast<decltype(to_type)>(sum);
+      ForVectors(columns, [&](int64_t i, auto access) HWY_ATTR {
+        V total = access.Load(to + i);
+        for (const int32_t row : rows) {
+          total = hn::Add(total, access.Load(in + row * x.row_stride + i));
+        }
+        access.Store(total, to + i);
+      });
+    });
+  });
+}
+
 }  // namespace
 }  // namespace terrace::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -56,6 +80,7 @@ namespace terrace::kernels::cpu {
 
 HWY_EXPORT(EmbedRow);
 HWY_EXPORT(AddRow);
+HWY_EXPORT(AddRows);
 
 namespace {
 
@@ -115,35 +140,70 @@ Status Embedding(const OpAttrs& attrs, std::span<const TensorView> operands,
   return {};
 }
 
+namespace {
+
+constexpr int64_t kColumns = 32;  // a piece: two cache lines of f32, so that threads share none
+
+// Calls add(first, count) for pieces of the columns.
+template <typename Add>
+void ForColumns(int64_t columns, int64_t rows, int threads, const Add& add) {
+  ParallelFor((columns + kColumns - 1) / kColumns, kColumns * rows, threads,
+              [&](int64_t begin, int64_t end) {
+                const int64_t first = begin * kColumns;
+                add(first, std::min(end * kColumns, columns) - first);
+              });
+}
+
+// Adds row i of dx to row at(i) of an f32 table; to none where that is negative.
+template <typename At>
+void AddInOrder(const TensorView& dx, const TensorView& table, const At& at, int threads) {
+  ForColumns(table.size[1], dx.rows(), threads, [&](int64_t first, int64_t count) {
+    for (int64_t row = 0; row < dx.rows(); ++row) {
+      const int64_t to = at(row);
+      if (to < 0) continue;
+      HWY_DYNAMIC_DISPATCH(AddRow)
+      (Address(dx, row, first), dx.dtype, count, table.as<float>() + to * table.size[1] + first);
+    }
+  });
+}
+
+// The same for a table of 16 bits. `order`: room for an index of each row of dx.
+template <typename At>
+void AddGrouped(const TensorView& dx, const TensorView& table, const At& at, int threads,
+                int32_t* order) {
+  const std::span<int32_t> rows(order, static_cast<size_t>(dx.rows()));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::sort(rows.begin(), rows.end(),
+            [&at](int32_t a, int32_t b) { return std::pair(at(a), a) < std::pair(at(b), b); });
+  ForColumns(table.size[1], dx.rows(), threads, [&](int64_t first, int64_t count) {
+    for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+      const int64_t to = at(rows[begin]);
+      while (end < rows.size() && at(rows[end]) == to) ++end;
+      if (to < 0) continue;
+      HWY_DYNAMIC_DISPATCH(AddRows)
+      (dx, rows.subspan(begin, end - begin), first, count, Address(table, to, first), table.dtype);
+    }
+  });
+}
+
+}  // namespace
+
 Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                      const Context& context) {
   const TensorView& tokens = operands[0];
   const TensorView& dx = operands[1];
-  const TensorView& dtable = operands[2];
-  const TensorView& dpositions = operands[3];
   const auto& embedding = std::get<EmbeddingAttrs>(attrs);
-  Status status = CheckTokens("embedding_grad: token", embedding, tokens, dtable);
+  Status status = CheckTokens("embedding_grad: token", embedding, tokens, operands[2]);
   if (!status.ok()) return status;
   const TableRows rows(embedding, tokens);
-  const int64_t columns = dtable.size[1];
-  constexpr int64_t kColumns = 32;  // a piece: two cache lines of f32, so that threads share none
-  const auto add_columns = [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kColumns;
-    const int64_t count = std::min(end * kColumns, columns) - first;
-    for (int64_t row = 0; row < dx.rows(); ++row) {
-      const void* dx_row = Address(dx, row, first);
-      if (const int64_t at = rows.At(row); at >= 0) {
-        float* table_row = dtable.as<float>() + at * columns + first;
-        HWY_DYNAMIC_DISPATCH(AddRow)(dx_row, dx.dtype, count, table_row);
-      }
-      if (dpositions.absent()) continue;
-      const int64_t position = embedding.context.Position(row, embedding.sequence);
-      float* position_row = dpositions.as<float>() + position * columns + first;
-      HWY_DYNAMIC_DISPATCH(AddRow)(dx_row, dx.dtype, count, position_row);
-    }
+  const auto add_to = [&](const TensorView& table, const auto& at) {
+    if (table.dtype == DType::kF32) return AddInOrder(dx, table, at, context.threads);
+    AddGrouped(dx, table, at, context.threads, reinterpret_cast<int32_t*>(context.workspace));
   };
-  ParallelFor((columns + kColumns - 1) / kColumns, kColumns * dx.rows(), context.threads,
-              add_columns);
+  add_to(operands[2], [&rows](int64_t row) { return rows.At(row); });
+  if (operands[3].absent()) return {};
+  add_to(operands[3],
+         [&embedding](int64_t row) { return embedding.context.Position(row, embedding.sequence); });
   return {};
 }
 

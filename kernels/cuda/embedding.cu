@@ -63,8 +63,8 @@ constexpr int64_t kScanColumns = int64_t{kScanThreads} * kColumnsEach;
 struct EmbeddingGradArguments {
   const int32_t* tokens;
   Operand dx;
-  float* dtable;
-  float* dpositions;
+  Operand dtable;
+  Operand dpositions;  // or none
   int64_t rows, columns;
   Table shard;
   Positions share;
@@ -105,12 +105,11 @@ __global__ void __launch_bounds__(kScanThreads) TokenGradKernel(EmbeddingGradArg
     }
     const int64_t at = a.shard.Row(token);
     if (at < 0 || AppearsBefore(a, row, found)) continue;
-    float* to = a.dtable + at * a.columns;
     float sums[kColumnsEach];
 #pragma unroll
     for (int i = 0; i < kColumnsEach; ++i) {
       const int64_t c = first_column + i * kScanThreads + threadIdx.x;
-      sums[i] = c < a.columns ? to[c] : 0.0f;
+      sums[i] = c < a.columns ? a.dtable.Load(at, c) : 0.0f;
     }
     for (int64_t base = row; base < a.rows; base += kScanThreads) {
       FindToken(a.tokens, base, a.rows, token, found);
@@ -128,7 +127,7 @@ __global__ void __launch_bounds__(kScanThreads) TokenGradKernel(EmbeddingGradArg
 #pragma unroll
     for (int i = 0; i < kColumnsEach; ++i) {
       const int64_t c = first_column + i * kScanThreads + threadIdx.x;
-      if (c < a.columns) to[c] = sums[i];
+      if (c < a.columns) a.dtable.Store(at, c, sums[i]);
     }
   }
 }
@@ -138,11 +137,11 @@ __global__ void PositionGradKernel(EmbeddingGradArguments a) {
   const int64_t sequence = a.share.sequence;
   for (int64_t i = blockIdx.x; i < sequence; i += gridDim.x) {
     if (i >= a.rows) continue;
-    float* to = a.dpositions + a.share.Of(i) * a.columns;
+    const int64_t at = a.share.Of(i);
     for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-      float sum = to[c];
+      float sum = a.dpositions.Load(at, c);
       for (int64_t row = i; row < a.rows; row += sequence) sum += a.dx.Load(row, c);
-      to[c] = sum;
+      a.dpositions.Store(at, c, sum);
     }
   }
 }
@@ -175,8 +174,8 @@ Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
   const EmbeddingGradArguments arguments = {
       .tokens = operands[0].as<const int32_t>(),
       .dx = OperandOf(operands[1]),
-      .dtable = operands[2].as<float>(),
-      .dpositions = dpositions.as<float>(),
+      .dtable = OperandOf(operands[2]),
+      .dpositions = dpositions.absent() ? Operand{} : OperandOf(dpositions),
       .rows = operands[0].rows(),
       .columns = operands[2].size[1],
       .shard = TableOf(embedding, operands[2]),

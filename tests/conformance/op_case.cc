@@ -175,6 +175,11 @@ void AddStepOps(CaseList* list) {
     attrs.rounding.parts = RoundingOf(n);
     list->Add(Op::kAdamwStochastic, Text(n), attrs,
               {x, Dense(kBF16, {n}), x, x, four, four, Dense(kI32, {1})});
+    const TensorShape grad = Dense(kBF16, {n});
+    list->Add(Op::kAdamw, Text(n) + "_grad_bf16", AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f},
+              {grad, x, x, x, four, four});
+    list->Add(Op::kAdamwStochastic, Text(n) + "_grad_bf16", attrs,
+              {grad, Dense(kBF16, {n}), x, x, four, four, Dense(kI32, {1})});
   }
 }
 
@@ -202,12 +207,14 @@ void TypesOfBlockGrad(DType activation, OpCase* gradient) {
   for (int i : {6, 7, 8}) gradient->operands[i].dtype = kF32;
 }
 
-// Whatever type the weights have, their gradients are f32.
-void TypesOfWeightGrads(const GradientRule& rule, OpCase* gradient) {
-  if (rule.gradient != Op::kEmbeddingGrad && rule.gradient != Op::kLmHeadLossGrad) return;
-  const int first = rule.gradient == Op::kEmbeddingGrad ? 2 : 5;
-  const int end = rule.gradient == Op::kEmbeddingGrad ? 4 : 6;
-  for (int i = first; i < end; ++i) gradient->operands[i].dtype = kF32;
+// The type of tables' and the LM head's gradients, whatever type these have.
+void TypeOfWeightGrads(DType dtype, OpCase* gradient) {
+  if (gradient->op != Op::kEmbeddingGrad && gradient->op != Op::kLmHeadLossGrad) return;
+  const int first = gradient->op == Op::kEmbeddingGrad ? 2 : 5;
+  const int end = gradient->op == Op::kEmbeddingGrad ? 4 : 6;
+  for (int i = first; i < end; ++i) {
+    if (!gradient->operands[i].absent()) gradient->operands[i].dtype = dtype;
+  }
 }
 
 OpCase GradientOf(const GradientRule& rule, const std::shared_ptr<const OpCase>& forward,
@@ -223,7 +230,7 @@ OpCase GradientOf(const GradientRule& rule, const std::shared_ptr<const OpCase>&
   }
   if (rule.gradient == Op::kAttentionBlockGrad)
     TypesOfBlockGrad(forward->operands[0].dtype, &gradient);
-  TypesOfWeightGrads(rule, &gradient);
+  TypeOfWeightGrads(kF32, &gradient);
   return gradient;
 }
 
@@ -253,6 +260,12 @@ void AddVariants(const OpCase& gradient, CaseList* list) {
   if (gradient.op == Op::kRmsNormGrad) AddResidualForms(gradient, 4, 5, list);
   if (gradient.op == Op::kGeluGrad && gradient.forward->shared.empty()) in_place({{2, 0}});
   if (gradient.op == Op::kSwigluGrad) in_place({{3, 1}, {4, 2}});
+  if (gradient.op == Op::kEmbeddingGrad || gradient.op == Op::kLmHeadLossGrad) {
+    OpCase rounded = gradient;
+    rounded.name += "_in_bf16";
+    TypeOfWeightGrads(kBF16, &rounded);
+    list->Add(rounded);
+  }
   if (gradient.op == Op::kLmHeadLossGrad) {
     OpCase scaled = gradient;
     scaled.name += "_scaled";
