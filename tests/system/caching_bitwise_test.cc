@@ -119,6 +119,63 @@ TEST(CachingBitwiseTest, OtherWaysToSplitAStep) {
   for (const v1::Layout& layout : layouts) ExpectSame(data, layout, layout.ShortDebugString());
 }
 
+// Where gradients come and go within a step.
+TEST(CachingBitwiseTest, UpdatesAtOnce) {
+  JobData data = DataOf("llama");
+  data.train.set_clip_grad_norm(0);
+  std::vector<v1::Layout> layouts(6, Planned());
+  for (v1::Layout& layout : layouts) {
+    layout.set_schedule("breadth_first");
+    layout.set_interleave(3);
+  }
+  layouts[0].set_schedule("1f1b");
+  layouts[0].set_interleave(1);
+  layouts[0].set_bucket_bytes(1);
+  layouts[2].set_data_parallel(2);
+  layouts[3].set_data_parallel(2);
+  layouts[3].set_zero_stage(3);
+  PutStatesOn(v1::HOST, &layouts[3]);
+  PutStatesOn(v1::NVME, &layouts[4]);
+  PutOn(v1::HOST, layouts[4].mutable_offload()->mutable_activation());
+  layouts[4].set_recompute("block");
+  layouts[5].set_pipeline_parallel(2);
+  layouts[5].set_interleave(1);
+  for (const v1::Layout& layout : layouts) {
+    ASSERT_TRUE(UpdatesAtOnce(layout, 0));
+    ExpectSame(data, layout, layout.ShortDebugString(), kBoth);
+  }
+}
+
+// Without the gradients of all layers but two the allocator reserves less, too.
+TEST(CachingBitwiseTest, WhatIsUsedUpAtOnceIsReservedNoMore) {
+  constexpr int64_t kLayers = 8;
+  JobData data = {.model = TinyModel("llama", {.vocabulary = 331,
+                                               .hidden = 256,
+                                               .layers = kLayers,
+                                               .intermediate = 1024,
+                                               .sequence = 16}),
+                  .rows = 8,
+                  .length = 16,
+                  .train = TinySpec(16).train()};
+  v1::Layout layout = Planned();
+  layout.set_schedule("breadth_first");
+  layout.set_interleave(kLayers);
+  int64_t gradients = 0;
+  for (const Tensor& tensor : data.model.tensors) gradients += 4 * tensor.elements();
+  for (const std::string allocator : {"planned", "caching", "expandable"}) {
+    layout.set_allocator(allocator);
+    std::vector<int64_t> bytes;
+    for (const double clip : {0.0, 1.0}) {
+      data.train.set_clip_grad_norm(clip);
+      const auto programs = CompileJob(data, layout);
+      ASSERT_TRUE(programs.ok()) << programs.status();
+      bytes.push_back(ReservedBytesNeeded(programs->at(0), v1::DEVICE));
+    }
+    // Segments of fixed sizes keep what other sizes cannot use.
+    EXPECT_LT(bytes[0], bytes[1] - (allocator == "caching" ? 0 : gradients / 2)) << allocator;
+  }
+}
+
 // The choices of the allocator do not depend on which stream is ahead.
 TEST(CachingBitwiseTest, FiguresAreTheSameInEveryRun) {
   const JobData data = DataOf("llama");

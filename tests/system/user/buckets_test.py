@@ -59,7 +59,16 @@ class BucketsTest(TerraceTest):
         self.assertAlmostEqual(sum(tokens.values()) / (STEPS * 8 / 240 * per_pass), 1, delta=0.1)
 
     def test_killed_job_resumes_bitwise(self):
-        job, other = self.documents_job(), self.documents_job()
+        self.expect_bits_after_a_kill({})
+
+    def test_killed_amid_updates_at_once_it_resumes_bitwise(self):
+        """Then some weights on the drive are a step ahead of others."""
+        self.expect_bits_after_a_kill({"train.clip_grad_norm": 0, "resources.host_memory": "256MiB",
+                                       "resources.nvme": {"paths": [str(self.folder)]},
+                                       "layout": {"schedule": "breadth_first", "micro_batch": 2, "offload": NVME}})
+
+    def expect_bits_after_a_kill(self, changes):
+        job, other = self.documents_job(changes), self.documents_job(changes)
         running = self.start("run", job, "-o", "json")
         running.wait_for_step(60)
         running.signal(signal.SIGKILL)
@@ -108,6 +117,25 @@ class BucketsTest(TerraceTest):
                 other = self.documents_job({**changes, "layout": layout})
                 self.assertEqual(self.train(other).losses, plain.losses)
                 self.assertEqual(state_of(self.checkpoints(other)[-1]), state)
+
+    def test_updates_at_once_change_no_bit(self):
+        """A layer is updated when its backward pass ends, in steps of every length. Without it no gradient reaches the norm."""
+        runs = {"schedule": "breadth_first", "micro_batch": 2}
+        two = {"resources.devices_per_node": 2}
+        for layout, more in (({}, {}), (runs, {}), ({**runs, "offload": NVME, "recompute": "block"}, {}),
+                             ({**runs, "offload": HOST, "allocator": "caching"}, {}), ({**runs, "dp": 2, "zero": 3, "micro_batch": 1}, two),
+                             ({**runs, "pp": 2}, two)):
+            with self.subTest(**layout):
+                changes = {"train.steps": 40, "layout": layout, "resources.host_memory": "256MiB",
+                           "resources.nvme": {"paths": [str(self.folder)]}, **more}
+                at_end = self.documents_job({**changes, "train.clip_grad_norm": 1e9})
+                at_once = self.documents_job({**changes, "train.clip_grad_norm": 0})
+                expected, result = self.train(at_end), self.train(at_once)
+                self.assertEqual(len({count // 8 <= 16 for count in self.tokens_by_step(result).values()}), 2, "short and long steps")
+                self.assertEqual(result.losses, expected.losses)
+                norms = [[event["grad_norm"] for event in run.events("step")] for run in (result, expected)]
+                self.assertEqual(norms[0], norms[1])
+                self.assertEqual(state_of(self.checkpoints(at_once)[-1]), state_of(self.checkpoints(at_end)[-1]))
 
     def test_the_plan_names_the_step_of_each_length(self):
         result = self.terrace("plan", self.documents_job())

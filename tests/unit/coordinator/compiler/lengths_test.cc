@@ -38,6 +38,21 @@ std::vector<TinyJob> JobsWithLengths() {
       {.family = "gpt2", .tensor_parallel = 2, .sequence_parallel = true},
       {.family = "llama", .context_parallel = 2, .recompute = "block"},
       {.family = "gpt2", .micro_batches = 2, .optimizer = v1::NVME},
+      {.family = "llama", .micro_batches = 2, .clip_grad_norm = 0},
+      {.family = "qwen2",
+       .data_parallel = 2,
+       .micro_batches = 2,
+       .schedule = "breadth_first",
+       .zero_stage = 3,
+       .interleave = 2,
+       .clip_grad_norm = 0},
+      {.family = "gpt2",
+       .micro_batches = 2,
+       .pipeline_parallel = 2,
+       .schedule = "breadth_first",
+       .parameter = v1::HOST,
+       .optimizer = v1::HOST,
+       .clip_grad_norm = 0},
   };
   for (TinyJob& job : jobs) job.lengths = kLengths;
   return jobs;
@@ -144,6 +159,28 @@ TEST(LengthsTest, EveryLengthLoadsWholeBatchesOfItsOwnLength) {
           return;
         }
       });
+}
+
+// Positions of the instructions that run `op`.
+std::vector<int> All(const char* op, const v1::Sequence& sequence) {
+  std::vector<int> found;
+  for (int i = FindOp(sequence, op); i >= 0; i = FindOp(sequence, op, i + 1)) found.push_back(i);
+  return found;
+}
+
+// Updates at once have a factor for each gradient, in every sequence.
+TEST(LengthsTest, AFactorOfAnotherGradientInOneLengthIsFound) {
+  TinyJob job = {.family = "llama", .micro_batches = 2, .clip_grad_norm = 0};
+  job.lengths = kLengths;
+  for (const char* name : {"train", "train/4", "train/8"}) {
+    ExpectRefused(job, 0, "are not among those that", [&](v1::Program* program) {
+      v1::Sequence* sequence = Find(name, program);
+      const std::vector<int> factors = All("grad_scale", *sequence);
+      ASSERT_GT(factors.size(), 2u);
+      *sequence->mutable_instructions(factors[1])->mutable_operands(0) =
+          sequence->instructions(factors[0]).operands(0);
+    });
+  }
 }
 
 // The tied embedding of a pipeline: its gradient is summed over the stages in every sequence.

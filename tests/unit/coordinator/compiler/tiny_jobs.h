@@ -81,6 +81,7 @@ struct TinyJob {
   bool straight = false;              // as in CompileInput
   uint32_t interleave = 0;
   std::string parameter_format = {};
+  double clip_grad_norm = 1;  // 0: updates at once
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -165,6 +166,7 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
 // One program a stage; none when it does not compile.
 inline std::vector<v1::Program> CompileStages(const TinyJob& job) {
   v1::JobSpec spec = TinySpec(job.sizes.sequence);
+  spec.mutable_train()->set_clip_grad_norm(job.clip_grad_norm);
   for (const int64_t length : job.lengths) spec.mutable_data()->add_buckets(length);
   const Model model = TinyModel(job.family, job.sizes);
   auto programs = Compile(
