@@ -15,6 +15,7 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kSteps = 2;
+constexpr double kNoNormReaches = 1e30;
 
 // Every micro-batch has rows of its own: one that is taken for another is seen.
 JobData Data() {
@@ -110,6 +111,23 @@ TEST(LoopsBitwiseTest, ThreadsThatIterateChangeNothing) {
     ExpectLoops(data, layout);
     ExpectSame(TrainLayout(data, layout, kSteps),
                TrainLayout(data, layout, kSteps, {.straight = true}));
+  }
+}
+
+// Behind a loop gradients are used up one by one as the last micro-batch makes them final.
+TEST(LoopsBitwiseTest, UpdatesAtOnceBehindALoopChangeNothing) {
+  JobData data = Data();
+  std::vector<Case> cases = OnTheDevice();
+  for (Case& one : Offloaded()) cases.push_back(std::move(one));
+  std::erase_if(cases, [](const Case& one) { return !UpdatesAtOnce(one.layout, 0); });
+  ASSERT_GT(cases.size(), 10u);
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    data.train.set_clip_grad_norm(kNoNormReaches);
+    const JobResult at_end = TrainLayout(data, one.layout, kSteps, {.straight = true});
+    data.train.set_clip_grad_norm(0);
+    ExpectLoops(data, one.layout);
+    ExpectSame(TrainLayout(data, one.layout, kSteps), at_end);
   }
 }
 

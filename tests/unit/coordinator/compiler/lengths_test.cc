@@ -8,6 +8,7 @@
 
 #include "coordinator/planner/profiles.h"
 #include "coordinator/planner/simulate.h"
+#include "proto/loops.h"
 #include "proto/program_check.h"
 #include "proto/sequences.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
@@ -39,6 +40,7 @@ std::vector<TinyJob> JobsWithLengths() {
       {.family = "llama", .context_parallel = 2, .recompute = "block"},
       {.family = "gpt2", .micro_batches = 2, .optimizer = v1::NVME},
       {.family = "llama", .micro_batches = 2, .clip_grad_norm = 0},
+      {.family = "llama", .micro_batches = 30, .clip_grad_norm = 0},  // in a loop
       {.family = "qwen2",
        .data_parallel = 2,
        .micro_batches = 2,
@@ -64,6 +66,7 @@ TEST(LengthsTest, EveryLayoutHasOneCheckedSequenceALength) {
     ASSERT_FALSE(programs.empty());
     EXPECT_EQ(CheckPrograms(programs), absl::OkStatus()) << Describe(job);
     for (const v1::Program& program : programs) {
+      EXPECT_EQ(HasLoops(program), job.micro_batches > 2) << Describe(job);
       std::vector<int64_t> lengths;
       for (const v1::Sequence& sequence : program.sequences()) {
         if (IsTrain(sequence.name())) lengths.push_back(LengthOf(program.rules(), sequence));
