@@ -173,19 +173,26 @@ enum class Op : uint8_t {
   //   ClipAttrs
   kGradScale,
   // AdamW, Loshchilov and Hutter 2017 (arXiv 1711.05101), PyTorch's order of operations, f32.
-  //   grad[n] R, param[n] U, m[n] U, v[n] U, scale[4] R (kGradScale's out; nothing changes when
-  //   skip is set),
+  //   grad[n] R, param[n] U, m[n] U, v[n] U (both f32 or both bf16, then rounded to the nearest),
+  //   scale[4] R (kGradScale's out; nothing changes when skip is set),
   //   schedule[4] f32 R: {learning rate, 1 - beta1^t, 1 - beta2^t, any}.    AdamwAttrs
   kAdamw,
   // The same with weights in bf16 and no copy of them in f32: computed in f32 from what they are,
   // rounded stochastically to what they become (rounding.h).
-  //   grad[n] R, param[n] bf16 U, m[n] f32 U, v[n] f32 U, scale[4] R, schedule[4] R, step[1]
+  //   grad[n] R, param[n] bf16 U, m[n] U, v[n] U (as in kAdamw), scale[4] R, schedule[4] R, step[1]
   //   i32 R: the bits are those of this step.    AdamwAttrs
   kAdamwStochastic,
-  kLastOp = kAdamwStochastic,
+  // kAdamw with moments in int8 blocks (dynamic_map.h) of attrs.block elements, the last perhaps of
+  // fewer: decoded, updated in f32 and encoded again.
+  //   grad[n] R, param[n] f32 U, m[n] u8 U, v[n] u8 U, scale[4] R, schedule[4] R, m_scales[b] f32
+  //   U, v_scales[b] f32 U, b blocks.    AdamwAttrs
+  kAdamwInt8,
+  kLastOp = kAdamwInt8,
 };
 
-constexpr bool IsAdamw(Op op) { return op == Op::kAdamw || op == Op::kAdamwStochastic; }
+constexpr bool IsAdamw(Op op) {
+  return op == Op::kAdamw || op == Op::kAdamwStochastic || op == Op::kAdamwInt8;
+}
 
 std::string_view Name(Op op);  // "layer_norm_grad"
 // False when no op has that name.
@@ -330,6 +337,7 @@ struct AdamwAttrs {
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
   RoundingAttrs rounding = {};
+  int64_t block = 0;  // of kAdamwInt8: elements of a moment that share a scale
   bool operator==(const AdamwAttrs&) const = default;
 };
 

@@ -52,6 +52,7 @@ ElementCost CostOfElement(Op op) {
     case Op::kGradScale: return {.operand = 0, .flops = 1};
     case Op::kAdamw:
     case Op::kAdamwStochastic: return {.operand = 0, .flops = 15};  // random bits are no floats
+    case Op::kAdamwInt8: return {.operand = 0, .flops = 19};  // two factors each way
     default: return {};
   }
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <variant>
 
+#include "kernels/format.h"
 #include "kernels/op_complaint.h"
 
 namespace terrace::kernels {
@@ -224,7 +225,29 @@ std::string CheckPermute(const OpRow& row, const PermuteAttrs& attrs, Operands o
   return fits ? "" : Complain(row, 1, operands[1], "have the reordered dimensions [" + sizes + "]");
 }
 
-std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs) {
+std::string CheckBlocks(const OpRow& row, const AdamwAttrs& attrs, Operands operands) {
+  constexpr int kScales = 6, kSecondScales = 7;
+  if (row.op != Op::kAdamwInt8) {
+    return attrs.block == 0 ? ""
+                            : ComplainAttr(row, "block", Number(attrs.block),
+                                           "be 0 where moments are not in blocks");
+  }
+  const bool power = attrs.block > 0 && (attrs.block & (attrs.block - 1)) == 0;
+  if (!power || attrs.block < kLeastInt8Block || attrs.block > kInt8Block) {
+    return ComplainAttr(row, "block", Number(attrs.block),
+                        "be a power of two from " + Number(kLeastInt8Block) + " to " +
+                            Number(kInt8Block));
+  }
+  const int64_t blocks = (operands[0].rows() + attrs.block - 1) / attrs.block;
+  for (const int index : {kScales, kSecondScales}) {
+    if (operands[index].rows() != blocks)
+      return Complain(row, index, operands[index],
+                      "have a scale for each of the " + Number(blocks) + " blocks");
+  }
+  return "";
+}
+
+std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs, Operands operands) {
   const auto beta_error = [&row](std::string_view name, float beta) {
     return beta >= 0 && beta < 1
                ? ""
@@ -239,7 +262,7 @@ std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs) {
   if (!(attrs.weight_decay >= 0)) {
     return ComplainAttr(row, "weight_decay", std::to_string(attrs.weight_decay), "not be negative");
   }
-  if (attrs.rounding.first >= 0) return "";
+  if (attrs.rounding.first >= 0) return CheckBlocks(row, attrs, operands);
   return ComplainAttr(row, "rounding.first", Number(attrs.rounding.first), "not be negative");
 }
 
@@ -284,7 +307,8 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
     }
     case Op::kAdamw:
     case Op::kAdamwStochastic:
-      return CheckAdamw(row, std::get<AdamwAttrs>(attrs));
+    case Op::kAdamwInt8:
+      return CheckAdamw(row, std::get<AdamwAttrs>(attrs), operands);
     default:
       return "";
   }

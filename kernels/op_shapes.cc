@@ -40,6 +40,12 @@ std::string CheckElements(const OpRow& row, int index, const TensorShape& shape,
       return shape.dtype == DType::kF32 ? "" : Complain(row, index, shape, "have f32 elements");
     case Elements::kBF16:
       return shape.dtype == DType::kBF16 ? "" : Complain(row, index, shape, "have bf16 elements");
+    case Elements::kU8:
+      return shape.dtype == DType::kU8 ? "" : Complain(row, index, shape, "have u8 elements");
+    case Elements::kMoment:
+      if (shape.dtype != DType::kF32 && shape.dtype != DType::kBF16)
+        return Complain(row, index, shape, "have f32 or bf16 elements");
+      break;
     case Elements::kFloat:
       return real ? "" : Complain(row, index, shape, "have f32, bf16 or f16 elements");
     case Elements::kActivation:
@@ -49,7 +55,7 @@ std::string CheckElements(const OpRow& row, int index, const TensorShape& shape,
   if (activation->value_or(shape.dtype) != shape.dtype) {
     return Complain(
         row, index, shape,
-        "have " + std::string(Name(**activation)) + " elements like the op's other activations");
+        "have " + std::string(Name(**activation)) + " elements like the op's others");
   }
   *activation = shape.dtype;
   return "";

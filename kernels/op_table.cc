@@ -19,6 +19,8 @@ constexpr size_t AttrsOf() {
 constexpr auto kI32 = Elements::kI32;
 constexpr auto kF32 = Elements::kF32;
 constexpr auto kBF16 = Elements::kBF16;
+constexpr auto kU8 = Elements::kU8;
+constexpr auto kMoment = Elements::kMoment;
 constexpr auto kAct = Elements::kActivation;
 constexpr auto kFloat = Elements::kFloat;
 constexpr auto kRead = Role::kRead;
@@ -147,13 +149,18 @@ constexpr OpRow kRows[] = {
       Dense("out", "4", kF32, kWrite), Optional(Dense("schedule", "4", kF32, kRead))}},
     {Op::kAdamw, "adamw", AttrsOf<AdamwAttrs>(),
      {Dense("grad", "n", kFloat, kRead), Dense("param", "n", kF32, kUpdate),
-      Dense("m", "n", kF32, kUpdate), Dense("v", "n", kF32, kUpdate),
+      Dense("m", "n", kMoment, kUpdate), Dense("v", "n", kMoment, kUpdate),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead)}},
     {Op::kAdamwStochastic, "adamw_stochastic", AttrsOf<AdamwAttrs>(),
      {Dense("grad", "n", kFloat, kRead), Dense("param", "n", kBF16, kUpdate),
-      Dense("m", "n", kF32, kUpdate), Dense("v", "n", kF32, kUpdate),
+      Dense("m", "n", kMoment, kUpdate), Dense("v", "n", kMoment, kUpdate),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead),
       Dense("step", "1", kI32, kRead)}},
+    {Op::kAdamwInt8, "adamw_int8", AttrsOf<AdamwAttrs>(),
+     {Dense("grad", "n", kFloat, kRead), Dense("param", "n", kF32, kUpdate),
+      Dense("m", "n", kU8, kUpdate), Dense("v", "n", kU8, kUpdate),
+      Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead),
+      Dense("m_scales", "b", kF32, kUpdate), Dense("v_scales", "c", kF32, kUpdate)}},
 };
 // clang-format on
 

@@ -33,6 +33,8 @@ enum class Elements : uint8_t {
   kI32,
   kF32,
   kBF16,
+  kU8,
+  kMoment,      // f32 or bf16, one type for all such operands of the instruction
   kActivation,  // f32, bf16 or f16, one type for all such operands of the instruction
   kFloat,       // f32, bf16 or f16, each operand its own
 };

@@ -130,7 +130,8 @@ OpAttrs DecodeAdamw(const v1::AdamwAttrs& m) {
   kernels::AdamwAttrs attrs{.beta1 = m.beta1(),
                             .beta2 = m.beta2(),
                             .epsilon = m.epsilon(),
-                            .weight_decay = m.weight_decay()};
+                            .weight_decay = m.weight_decay(),
+                            .block = m.block()};
   if (!m.has_rounding()) return attrs;
   attrs.rounding.seed = m.rounding().seed();
   attrs.rounding.buffer = m.rounding().buffer();
@@ -216,6 +217,7 @@ OpAttrs DefaultAttrs(Op op) {
       return kernels::ClipAttrs{};
     case Op::kAdamw:
     case Op::kAdamwStochastic:
+    case Op::kAdamwInt8:
       return kernels::AdamwAttrs{};
     case Op::kGelu:
     case Op::kGeluGrad:

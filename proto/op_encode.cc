@@ -73,6 +73,7 @@ struct Encoder {
     m->set_beta2(a.beta2);
     m->set_epsilon(a.epsilon);
     m->set_weight_decay(a.weight_decay);
+    m->set_block(a.block);
     if (a.rounding.buffer < 0) return;
     v1::StochasticRounding* rounding = m->mutable_rounding();
     rounding->set_seed(a.rounding.seed);

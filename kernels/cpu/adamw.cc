@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/adamw-inl.h"
 #include "kernels/cpu/adamw.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
@@ -21,37 +22,18 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-struct State {
-  V param, m, v;
-};
-
-// The order of torch.optim.AdamW: decay, lerp of m, update of v, then param += -step * m /
-// denominator.
-HWY_INLINE State Update(const AdamwStep& step, V grad, const State& old) {
-  const D d;
-  const V g = hn::Mul(grad, hn::Set(d, step.grad_scale));
-  const V decayed = hn::Mul(old.param, hn::Set(d, step.decay));
-  const V m = hn::MulAdd(hn::Set(d, step.one_minus_beta1), hn::Sub(g, old.m), old.m);
-  const V v = hn::MulAdd(hn::Mul(hn::Set(d, step.one_minus_beta2), g), g,
-                         hn::Mul(old.v, hn::Set(d, step.beta2)));
-  const V denominator =
-      hn::MulAdd(hn::Sqrt(v), hn::Set(d, step.inverse_sqrt_correction2), hn::Set(d, step.epsilon));
-  const V param = hn::MulAdd(hn::Set(d, step.minus_step_size), hn::Div(m, denominator), decayed);
-  return {param, m, v};
-}
-
 // Two vectors, a cache line of AVX2, of each stream at a time, and what was loaded last is stored
 // first. Buffers a power of two apart may share one place in the first-level cache (Zen: 256 MiB
 // and more): there each change of the stream fetches the line again, and this order changes least,
 // at twice the speed. Elsewhere it costs nothing. Stores are plain: their lines have just been
 // read, and streaming stores evict them first.
-template <typename Grad>
+template <typename Grad, typename Moment>
 void AdamwTypedTile(const Tile& tile, const AdamwStep& shared_step) {
   const AdamwStep step = shared_step;  // a copy that no store can change
   const Grad* grad = tile.as<const Grad>(0);
   float* param = tile.as<float>(1);
-  float* m = tile.as<float>(2);
-  float* v = tile.as<float>(3);
+  Moment* m = tile.as<Moment>(2);
+  Moment* v = tile.as<Moment>(3);
   const int64_t count = tile.count;
   const int64_t lanes = hn::Lanes(D());
   int64_t i = 0;
@@ -82,7 +64,9 @@ void AdamwTypedTile(const Tile& tile, const AdamwStep& shared_step) {
 
 void AdamwTile(const Tile& tile, const AdamwStep& step) {
   ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
-    AdamwTypedTile<std::remove_pointer_t<decltype(type)>>(tile, step);
+    using Grad = std::remove_pointer_t<decltype(type)>;
+    if (tile.dtype[2] == DType::kBF16) return AdamwTypedTile<Grad, BF16>(tile, step);
+    AdamwTypedTile<Grad, float>(tile, step);
   });
 }
 
@@ -177,14 +161,14 @@ HWY_INLINE V RoundWithBits(V value, const uint16_t* bits16) {
   return hn::BitCast(D(), hn::And(rounded, hn::Set(d32, 0xffff0000)));
 }
 
-template <typename Grad>
+template <typename Grad, typename Moment>
 void AdamwStochasticTypedTile(const Tile& tile, const AdamwStep& shared_step,
                               const TileRounding& rounding) {
   const AdamwStep step = shared_step;
   const Grad* grad = tile.as<const Grad>(0);
   BF16* param = tile.as<BF16>(1);
-  float* m = tile.as<float>(2);
-  float* v = tile.as<float>(3);
+  Moment* m = tile.as<Moment>(2);
+  Moment* v = tile.as<Moment>(3);
   // A vector more: the last one may reach beyond the tile.
   HWY_ALIGN uint16_t bits[kTileElements + HWY_MAX_BYTES / sizeof(float)];
   FillTileBits(rounding, tile.count, bits);
@@ -200,7 +184,10 @@ void AdamwStochasticTypedTile(const Tile& tile, const AdamwStep& shared_step,
 
 void AdamwStochasticTile(const Tile& tile, const AdamwStep& step, const TileRounding& rounding) {
   ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
-    AdamwStochasticTypedTile<std::remove_pointer_t<decltype(type)>>(tile, step, rounding);
+    using Grad = std::remove_pointer_t<decltype(type)>;
+    if (tile.dtype[2] == DType::kBF16)
+      return AdamwStochasticTypedTile<Grad, BF16>(tile, step, rounding);
+    AdamwStochasticTypedTile<Grad, float>(tile, step, rounding);
   });
 }
 
@@ -213,8 +200,6 @@ namespace terrace::kernels::cpu {
 
 HWY_EXPORT(AdamwTile);
 HWY_EXPORT(AdamwStochasticTile);
-
-namespace {
 
 bool SkipsStep(std::span<const TensorView> operands) {
   return operands[4].as<const float>()[3] != 0;
@@ -234,8 +219,6 @@ AdamwStep StepOf(const AdamwAttrs& adamw, std::span<const TensorView> operands) 
           .epsilon = adamw.epsilon,
           .minus_step_size = static_cast<float>(-learning_rate / correction1)};
 }
-
-}  // namespace
 
 Status Adamw(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
   if (SkipsStep(operands)) return {};

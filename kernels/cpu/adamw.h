@@ -1,5 +1,5 @@
-// The constants of one AdamW step. Internal to adamw.cc, in a header because that file is compiled
-// once for each instruction set.
+// The constants of one AdamW step. Internal to the kernels of AdamW, in a header because their files
+// are compiled once for each instruction set.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/op.h"
 #include "kernels/rounding.h"
+#include "kernels/tensor_view.h"
 
 namespace terrace::kernels::cpu {
 
@@ -23,11 +25,27 @@ struct AdamwStep {
   float minus_step_size = 0;  // - learning rate / (1 - beta1^t)
 };
 
+AdamwStep StepOf(const AdamwAttrs& adamw, std::span<const TensorView> operands);
+// grad_scale says that this step changes nothing.
+bool SkipsStep(std::span<const TensorView> operands);
+
 // Whose random bits the elements of one tile are rounded with.
 struct TileRounding {
   std::span<const RoundingPart> parts;
   uint32_t step = 0;
   int64_t position = 0;  // of the tile in the operand
+};
+
+// A block whose moments share their scales.
+struct Int8Block {
+  const void* grad = nullptr;
+  DType grad_type = DType::kF32;
+  float* param = nullptr;
+  uint8_t* m = nullptr;
+  uint8_t* v = nullptr;
+  float* m_scale = nullptr;
+  float* v_scale = nullptr;
+  int64_t count = 0;  // elements, at most kInt8Block
 };
 
 }  // namespace terrace::kernels::cpu

@@ -50,6 +50,7 @@ constexpr Entry kKernels[] = {
     {Op::kGradScale, GradScale},
     {Op::kAdamw, Adamw},
     {Op::kAdamwStochastic, AdamwStochastic},
+    {Op::kAdamwInt8, AdamwInt8},
 };
 
 constexpr bool EntriesFollowTheEnum() {

@@ -77,6 +77,8 @@ Kernel Find(Op op) {
       return Adamw;
     case Op::kAdamwStochastic:
       return AdamwStochastic;
+    case Op::kAdamwInt8:
+      return AdamwInt8;
   }
   return nullptr;
 }

@@ -46,6 +46,8 @@ void FillRandom(const TensorShape& shape, void* data) {
   for (int64_t i = 0; i < shape.Elements(); ++i) {
     if (shape.dtype == DType::kI32) {
       static_cast<int32_t*>(data)[i] = static_cast<int32_t>(random() % 256);
+    } else if (shape.dtype == DType::kU8) {
+      static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(random());
     } else if (shape.dtype == DType::kF32) {
       static_cast<float*>(data)[i] = std::abs(normal(random));
     } else {
@@ -176,10 +178,25 @@ std::vector<Work> StepOps(int threads) {
                    Dense(DType::kI32, {1})},
                   threads);
   };
+  const auto halves = [&](const std::string& name, int64_t n) {
+    const TensorShape moment = Dense(DType::kBF16, {n});
+    return OpWork("adamw bf16 moments " + name, Op::kAdamw, AdamwAttrs{.weight_decay = 0.1f},
+                  {vector(n), vector(n), moment, moment, vector(4), vector(4)}, threads);
+  };
+  const auto int8 = [&](const std::string& name, int64_t n) {
+    constexpr int64_t kBlock = 256;
+    const TensorShape codes = Dense(DType::kU8, {n}), scales = vector((n + kBlock - 1) / kBlock);
+    return OpWork("adamw_int8 " + name, Op::kAdamwInt8,
+                  AdamwAttrs{.weight_decay = 0.1f, .block = kBlock},
+                  {vector(n), vector(n), codes, codes, vector(4), vector(4), scales, scales},
+                  threads);
+  };
   return {adamw("10 M", 10'000'000),
           adamw("32 Mi", 32 << 20),
           rounded("10 M", 10'000'000),
           rounded("32 Mi", 32 << 20),
+          halves("32 Mi", 32 << 20),
+          int8("32 Mi", 32 << 20),
           OpWork("squared_norm f32", Op::kSquaredNorm, ScaleAttrs{}, {large, vector(1)}, threads),
           OpWork("cast f32 to bf16", Op::kCast, NoAttrs{}, {large, large_bf16}, threads),
           OpWork("fill f32 128 MiB", Op::kFill, FillAttrs{}, {large}, threads)};

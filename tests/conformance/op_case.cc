@@ -180,6 +180,18 @@ void AddStepOps(CaseList* list) {
               {grad, x, x, x, four, four});
     list->Add(Op::kAdamwStochastic, Text(n) + "_grad_bf16", attrs,
               {grad, Dense(kBF16, {n}), x, x, four, four, Dense(kI32, {1})});
+    const TensorShape half = grad;
+    list->Add(Op::kAdamw, Text(n) + "_bf16_moments",
+              AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f}, {x, x, half, half, four, four});
+    list->Add(Op::kAdamwStochastic, Text(n) + "_bf16_moments", attrs,
+              {x, half, half, half, four, four, Dense(kI32, {1})});
+    for (const int64_t block : {16, 128, 256}) {
+      const TensorShape codes = Dense(DType::kU8, {n});
+      const TensorShape scales = Dense(kF32, {(n + block - 1) / block});
+      list->Add(Op::kAdamwInt8, Text(n) + "_block_" + Text(block),
+                AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f, .block = block},
+                {block == 128 ? half : x, x, codes, codes, four, four, scales, scales});
+    }
   }
 }
 

@@ -15,6 +15,8 @@ void WriteElement(DType dtype, double value, std::byte* to) {
   if (dtype == DType::kI32) {
     const auto number = static_cast<int32_t>(value);
     std::memcpy(to, &number, sizeof(number));
+  } else if (dtype == DType::kU8) {
+    *to = static_cast<std::byte>(value);
   } else if (dtype == DType::kF16) {
     const uint16_t bits = FloatToHalf(static_cast<float>(value));  // it is an f16 number
     std::memcpy(to, &bits, sizeof(bits));
@@ -35,6 +37,7 @@ double ReadElement(DType dtype, const std::byte* from) {
     std::memcpy(&number, from, sizeof(number));
     return number;
   }
+  if (dtype == DType::kU8) return static_cast<double>(*from);
   if (dtype == DType::kBF16 || dtype == DType::kF16) {
     uint16_t bits = 0;
     std::memcpy(&bits, from, sizeof(bits));

@@ -226,6 +226,51 @@ void AdamwRef(const AdamwAttrs& attrs, Operands operands) {
   }
 }
 
+// The numbers of int8 codes: of each decade below 1 the middles of equal intervals, twice as many
+// as of the decade below it, both signs or one; 0 and 1.
+Values DynamicNumbers(bool both_signs) {
+  Values numbers = {0, 1};
+  for (int decade = 0; decade < 7; ++decade) {
+    const int intervals = both_signs ? 1 << decade : 2 << decade;
+    for (int i = 0; i < intervals; ++i) {
+      const double middle = (0.1 + 0.9 * (i + 0.5) / intervals) * std::pow(10.0, decade - 6);
+      numbers.push_back(middle);
+      if (both_signs) numbers.push_back(-middle);
+    }
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+int64_t NearestCode(const Values& numbers, double value) {
+  const auto above = std::lower_bound(numbers.begin(), numbers.end(), value);
+  if (above == numbers.begin()) return 0;
+  if (above == numbers.end()) return static_cast<int64_t>(numbers.size()) - 1;
+  const bool nearer = *above - value < value - *std::prev(above);
+  return above - numbers.begin() - (nearer ? 0 : 1);
+}
+
+void AdamwInt8Ref(const AdamwAttrs& attrs, Operands operands) {
+  const Values numbers[2] = {DynamicNumbers(true), DynamicNumbers(false)};
+  for (const int moment : {0, 1}) {
+    Values& codes = operands[2 + moment];
+    for (size_t i = 0; i < codes.size(); ++i)
+      codes[i] = numbers[moment][Index(codes[i])] * operands[6 + moment][i / attrs.block];
+  }
+  AdamwRef(attrs, operands);
+  for (const int moment : {0, 1}) {
+    Values& values = operands[2 + moment];
+    Values& scales = operands[6 + moment];
+    std::fill(scales.begin(), scales.end(), 0.0);
+    for (size_t i = 0; i < values.size(); ++i)
+      scales[i / attrs.block] = std::max(scales[i / attrs.block], std::abs(values[i]));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<double>(
+          NearestCode(numbers[moment], values[i] / scales[i / attrs.block]));
+    }
+  }
+}
+
 template <typename F>
 void MapTo(Operands operands, int from, int to, const F& f) {
   operands[to].resize(operands[from].size());
@@ -336,6 +381,8 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
     case Op::kAdamw:
     case Op::kAdamwStochastic:  // without the rounding
       return AdamwRef(std::get<AdamwAttrs>(attrs), operands);
+    case Op::kAdamwInt8:
+      return AdamwInt8Ref(std::get<AdamwAttrs>(attrs), operands);
   }
 }
 

@@ -54,6 +54,9 @@ std::vector<TensorShape> Attention(int64_t tokens, int64_t heads, int64_t kv_hea
 std::vector<BadCase> BadCases() {
   const std::vector<TensorShape> four = {F32({3}), F32({3}), F32({3}),
                                          F32({3}), F32({4}), F32({4})};
+  const TensorShape codes = Dense(DType::kU8, {100});
+  const std::vector<TensorShape> int8 = {F32({100}), F32({100}), codes,    codes,
+                                         F32({4}),   F32({4}),   F32({2}), F32({4})};
   const AttentionAttrs attention = {.sequence = 5, .scale = 1};
   const auto block = [](TokenShare share, int64_t step, int64_t sequence = 5) {
     return AttentionBlockAttrs{.sequence = sequence, .scale = 1, .context = share, .step = step};
@@ -85,7 +88,7 @@ std::vector<BadCase> BadCases() {
        Op::kGelu,
        NoAttrs{},
        {F32({2}), BF16({2})},
-       "gelu: operand 'y' is bf16[2], must have f32 elements like the op's other activations"},
+       "gelu: operand 'y' is bf16[2], must have f32 elements like the op's others"},
       {"IntegerActivation",
        Op::kGelu,
        NoAttrs{},
@@ -284,6 +287,18 @@ std::vector<BadCase> BadCases() {
        "lm_head_loss: operand 'stats' is f32[3], must have dimension 0 equal to 2"},
       {"BetaOne", Op::kAdamw, AdamwAttrs{.beta1 = 1}, four,
        "adamw: attribute 'beta1' is 1.000000, must be at least 0 and below 1"},
+      {"MomentsInF16", Op::kAdamw, AdamwAttrs{},
+       {F32({5}), F32({5}), Dense(DType::kF16, {5}), Dense(DType::kF16, {5}), F32({4}), F32({4})},
+       "adamw: operand 'm' is f16[5], must have f32 or bf16 elements"},
+      {"MomentsOfTwoTypes", Op::kAdamw, AdamwAttrs{},
+       {F32({5}), F32({5}), BF16({5}), F32({5}), F32({4}), F32({4})},
+       "adamw: operand 'v' is f32[5], must have bf16 elements like the op's others"},
+      {"BlocksWithoutScales", Op::kAdamw, AdamwAttrs{.block = 256}, four,
+       "adamw: attribute 'block' is 256, must be 0 where moments are not in blocks"},
+      {"BlockOfNoPowerOfTwo", Op::kAdamwInt8, AdamwAttrs{.block = 48}, int8,
+       "adamw_int8: attribute 'block' is 48, must be a power of two from 16 to 256"},
+      {"TooFewScales", Op::kAdamwInt8, AdamwAttrs{.block = 32}, int8,
+       "adamw_int8: operand 'm_scales' is f32[2], must have a scale for each of the 4 blocks"},
   };
 }
 

@@ -1,0 +1,161 @@
+// AdamW whose moments rest in int8 blocks: each block is decoded, updated in f32 and encoded with
+// its new scale while it is in the first-level cache. A code is found from the upper bits of the
+// number and one comparison (dynamic_map.h).
+//
+// SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/adamw_int8.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/adamw-inl.h"
+#include "kernels/cpu/adamw.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd-inl.h"
+#include "kernels/dynamic_map.h"
+#include "kernels/format.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+using DI = hn::RebindToSigned<D>;
+using DU = hn::RebindToUnsigned<D>;
+using VI = hn::Vec<DI>;
+using VU = hn::Vec<DU>;
+
+// Codes as lanes of a vector of numbers; the last few of a block by `access`.
+HWY_INLINE VI LoadCodes(const uint8_t* codes, WholeVector) {
+  return hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<uint8_t, D>(), codes));
+}
+HWY_INLINE VI LoadCodes(const uint8_t* codes, const Tail& tail) {
+  HWY_ALIGN uint8_t buffer[HWY_MAX_BYTES / sizeof(float)] = {};
+  std::memcpy(buffer, codes, tail.count);
+  return LoadCodes(buffer, WholeVector());
+}
+HWY_INLINE void StoreCodes(VI codes, uint8_t* to, WholeVector) {
+  const hn::Rebind<uint8_t, D> d8;
+  hn::StoreU(hn::DemoteTo(d8, codes), d8, to);
+}
+HWY_INLINE void StoreCodes(VI codes, uint8_t* to, const Tail& tail) {
+  HWY_ALIGN uint8_t buffer[HWY_MAX_BYTES / sizeof(float)];
+  StoreCodes(codes, buffer, WholeVector());
+  std::memcpy(to, buffer, tail.count);
+}
+
+template <typename Access>
+HWY_INLINE V Decode(const DynamicMap& map, const uint8_t* codes, V scale, Access access) {
+  return hn::Mul(hn::GatherIndex(D(), map.number, LoadCodes(codes, access)), scale);
+}
+
+HWY_INLINE VU Magnitude(V value) {
+  return hn::And(hn::BitCast(DU(), value), hn::Set(DU(), 0x7fffffff));
+}
+
+// DynamicCode of dynamic_map.h.
+HWY_INLINE VI Encode(const DynamicMap& map, V scaled) {
+  const DI di;
+  const VI key = hn::BitCast(di, hn::ShiftRight<16>(Magnitude(scaled)));
+  const VI inside =
+      hn::Min(hn::Max(key, hn::Set(di, DynamicMap::kFirstKey)), hn::Set(di, DynamicMap::kLastKey));
+  const VI negative = hn::BroadcastSignBit(hn::BitCast(di, scaled));
+  const VI place = hn::Add(hn::Sub(inside, hn::Set(di, DynamicMap::kFirstKey)),
+                           hn::And(negative, hn::Set(di, DynamicMap::kKeys)));
+  const VI words = hn::GatherOffset(di, reinterpret_cast<const int32_t*>(map.start), place);
+  const VI start = hn::And(words, hn::Set(di, 0xff));
+  const V bound = hn::GatherIndex(D(), map.bound, start);
+  const auto above = hn::RebindMask(di, hn::Gt(scaled, bound));
+  return hn::Sub(start, hn::VecFromMask(di, above));
+}
+
+// Of numbers in a block that is padded with zeros: the largest magnitude, which becomes the scale.
+HWY_INLINE float LargestOf(VU magnitudes) {
+  HWY_ALIGN uint32_t lanes[HWY_MAX_BYTES / sizeof(uint32_t)];
+  hn::Store(magnitudes, DU(), lanes);
+  uint32_t largest = 0;
+  for (size_t i = 0; i < hn::Lanes(DU()); ++i) largest = std::max(largest, lanes[i]);
+  return std::bit_cast<float>(largest);
+}
+
+HWY_INLINE void EncodeBlock(const DynamicMap& map, const float* numbers, float scale, int64_t count,
+                            uint8_t* codes) {
+  const V inverse = hn::Set(D(), InverseScale(scale));
+  ForVectors(count, [&map, inverse, numbers, codes](int64_t i, auto access) HWY_ATTR {
+    StoreCodes(Encode(map, hn::Mul(LoadVector(numbers + i), inverse)), codes + i, access);
+  });
+}
+
+template <typename Grad>
+void AdamwInt8TypedBlock(const Int8Block& block, const AdamwStep& shared_step) {
+  const AdamwStep step = shared_step;
+  const Int8Block at = block;
+  const auto* grad = static_cast<const Grad*>(at.grad);
+  // A vector more: the last one may reach beyond the block.
+  HWY_ALIGN float m[kInt8Block + HWY_MAX_BYTES / sizeof(float)];
+  HWY_ALIGN float v[kInt8Block + HWY_MAX_BYTES / sizeof(float)];
+  const V m_scale = hn::Set(D(), *at.m_scale), v_scale = hn::Set(D(), *at.v_scale);
+  VU m_most = hn::Zero(DU()), v_most = m_most;
+  ForVectors(at.count, [&](int64_t i, auto access) HWY_ATTR {
+    const State updated =
+        Update(step, access.Load(grad + i),
+               {access.Load(at.param + i), Decode(kSignedMap, at.m + i, m_scale, access),
+                Decode(kUnsignedMap, at.v + i, v_scale, access)});
+    access.Store(updated.param, at.param + i);
+    StoreVector(updated.m, m + i);
+    StoreVector(updated.v, v + i);
+    m_most = hn::Max(m_most, Magnitude(access.Keep(updated.m)));
+    v_most = hn::Max(v_most, Magnitude(access.Keep(updated.v)));
+  });
+  *at.m_scale = LargestOf(m_most);
+  *at.v_scale = LargestOf(v_most);
+  EncodeBlock(kSignedMap, m, *at.m_scale, at.count, at.m);
+  EncodeBlock(kUnsignedMap, v, *at.v_scale, at.count, at.v);
+}
+
+void AdamwInt8Block(const Int8Block& block, const AdamwStep& step) {
+  ByType(block.grad_type, [&](auto* type) HWY_ATTR {
+    AdamwInt8TypedBlock<std::remove_pointer_t<decltype(type)>>(block, step);
+  });
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace::kernels::cpu {
+
+HWY_EXPORT(AdamwInt8Block);
+
+Status AdamwInt8(const OpAttrs& attrs, std::span<const TensorView> operands,
+                 const Context& context) {
+  if (SkipsStep(operands)) return {};
+  const auto& adamw = std::get<AdamwAttrs>(attrs);
+  const AdamwStep step = StepOf(adamw, operands);
+  const int64_t elements = operands[0].Elements(), block = adamw.block;
+  const auto range = [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t first = b * block;
+      HWY_DYNAMIC_DISPATCH(AdamwInt8Block)
+      ({.grad = Address(operands[0], 0, first),
+        .grad_type = operands[0].dtype,
+        .param = operands[1].as<float>() + first,
+        .m = operands[2].as<uint8_t>() + first,
+        .v = operands[3].as<uint8_t>() + first,
+        .m_scale = operands[6].as<float>() + b,
+        .v_scale = operands[7].as<float>() + b,
+        .count = std::min(block, elements - first)},
+       step);
+    }
+  };
+  ParallelFor((elements + block - 1) / block, block, context.threads, range);
+  return {};
+}
+
+}  // namespace terrace::kernels::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,197 @@
+// AdamW whose moments rest in int8 blocks: a warp takes 256 elements, a pack a lane. Each lane
+// decodes its codes and updates in f32; the lanes of a block agree on its new scale, and encode.
+//
+// The maps lie in shared memory, copied there once by each block of threads, so the grid is no
+// larger than what keeps a GPU busy. A code costs two look-ups (dynamic_map.h).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <variant>
+
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/math.h"
+#include "kernels/dynamic_map.h"
+
+namespace terrace::kernels::cuda {
+namespace {
+
+constexpr int64_t kWarpElements = kWarp * kPack;
+constexpr int64_t kGridMax = 1024;
+
+__device__ const DynamicMap kMaps[2] = {kSignedMap, kUnsignedMap};
+
+struct Int8Arguments {
+  Operand grad, param;
+  uint8_t* m;
+  uint8_t* v;
+  float* m_scales;
+  float* v_scales;
+  int64_t count;
+  int64_t block;
+  bool wide;
+  const float* scale;
+  const float* schedule;
+  AdamwFactors factors;
+};
+
+struct SharedMap {
+  float number[DynamicMap::kCodes];
+  float bound[DynamicMap::kCodes];
+  uint8_t start[DynamicMap::kStarts];
+
+  // By all threads of the block; who reads it waits for them.
+  __device__ void CopyFrom(const DynamicMap& map) {
+    for (int i = static_cast<int>(threadIdx.x); i < DynamicMap::kStarts; i += blockDim.x) {
+      start[i] = map.start[i];
+      if (i >= DynamicMap::kCodes) continue;
+      number[i] = map.number[i];
+      bound[i] = map.bound[i];
+    }
+  }
+};
+
+struct alignas(8) CodePack {
+  uint8_t codes[kPack];
+};
+
+__device__ CodePack LoadCodes(const uint8_t* from, int count, bool wide) {
+  if (wide) return *reinterpret_cast<const CodePack*>(from);
+  CodePack pack = {};
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    if (i < count) pack.codes[i] = from[i];
+  }
+  return pack;
+}
+
+__device__ void StoreCodes(const CodePack& pack, uint8_t* to, int count, bool wide) {
+  if (wide) {
+    *reinterpret_cast<CodePack*>(to) = pack;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    if (i < count) to[i] = pack.codes[i];
+  }
+}
+
+// The scale of the numbers of `lanes` neighbouring lanes, a power of two of them, the same in each.
+__device__ float ScaleOfLanes(const float* numbers, int lanes) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) bits = LargerMagnitude(bits, numbers[i]);
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, bits, step);
+    bits = other > bits ? other : bits;
+  }
+  float scale;
+  memcpy(&scale, &bits, sizeof(scale));
+  return scale;
+}
+
+__device__ CodePack EncodePack(const SharedMap& map, const float* numbers, float scale) {
+  const float inverse = InverseScale(scale);
+  CodePack pack;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    pack.codes[i] = DynamicCode(numbers[i] * inverse, map.bound, map.start);
+  }
+  return pack;
+}
+
+// All lanes of the warp come here, also those behind the last element, which have none.
+__device__ void UpdateLane(const Int8Arguments& a, const AdamwStep& step,
+                           const SharedMap& first_map, const SharedMap& second_map, int64_t first) {
+  const int64_t left = a.count - first;
+  const int count = left >= kPack ? static_cast<int>(kPack) : left > 0 ? static_cast<int>(left) : 0;
+  const bool wide = a.wide && count == kPack;
+  const int64_t block = first / a.block;
+  float grad[kPack] = {}, param[kPack] = {}, m[kPack] = {}, v[kPack] = {};
+  if (wide) {
+    LoadPack(a.grad, first, grad);
+    LoadPack(a.param, first, param);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      if (i >= count) continue;
+      grad[i] = a.grad.Load(0, first + i);
+      param[i] = a.param.Load(0, first + i);
+    }
+  }
+  if (count > 0) {
+    const CodePack m_codes = LoadCodes(a.m + first, count, wide);
+    const CodePack v_codes = LoadCodes(a.v + first, count, wide);
+    const float m_scale = a.m_scales[block], v_scale = a.v_scales[block];
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      if (i >= count) continue;  // zero, which makes no scale larger
+      m[i] = first_map.number[m_codes.codes[i]] * m_scale;
+      v[i] = second_map.number[v_codes.codes[i]] * v_scale;
+      UpdateAdamw(step, grad[i], &param[i], &m[i], &v[i]);
+    }
+  }
+  // What a lane brings here depends on the old scale: all have read it when the new one is known.
+  const int lanes = static_cast<int>(a.block / kPack);
+  const float m_scale = ScaleOfLanes(m, lanes), v_scale = ScaleOfLanes(v, lanes);
+  if (count == 0) return;
+  if (first % a.block == 0) {
+    a.m_scales[block] = m_scale;
+    a.v_scales[block] = v_scale;
+  }
+  StoreCodes(EncodePack(first_map, m, m_scale), a.m + first, count, wide);
+  StoreCodes(EncodePack(second_map, v, v_scale), a.v + first, count, wide);
+  if (wide) {
+    StorePack(a.param, first, param);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    if (i < count) a.param.Store(0, first + i, param[i]);
+  }
+}
+
+__global__ void __launch_bounds__(kElementThreads) AdamwInt8Kernel(Int8Arguments a) {
+  if (a.scale[3] != 0) return;  // the step is skipped
+  __shared__ AdamwStep step;    // its double arithmetic once a block
+  __shared__ SharedMap first_map, second_map;
+  if (threadIdx.x == 0) step = MakeAdamwStep(a.factors, a.scale[0], a.schedule);
+  first_map.CopyFrom(kMaps[0]);
+  second_map.CopyFrom(kMaps[1]);
+  __syncthreads();
+  const int64_t warps = DivideUp(a.count, kWarpElements);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / kWarp);
+  const int64_t lane = threadIdx.x % kWarp;
+  for (int64_t warp = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+       warp < warps; warp += stride) {
+    UpdateLane(a, step, first_map, second_map, warp * kWarpElements + lane * kPack);
+  }
+}
+
+}  // namespace
+
+Status AdamwInt8(const OpAttrs& attrs, std::span<const TensorView> operands,
+                 const Context& context) {
+  const auto& adamw = std::get<AdamwAttrs>(attrs);
+  Int8Arguments arguments = {
+      .grad = OperandOf(operands[0]),
+      .param = OperandOf(operands[1]),
+      .m = operands[2].as<uint8_t>(),
+      .v = operands[3].as<uint8_t>(),
+      .m_scales = operands[6].as<float>(),
+      .v_scales = operands[7].as<float>(),
+      .count = operands[0].Elements(),
+      .block = adamw.block,
+      .wide = true,
+      .scale = operands[4].as<const float>(),
+      .schedule = operands[5].as<const float>(),
+      .factors = {adamw.beta1, adamw.beta2, adamw.epsilon, adamw.weight_decay}};
+  for (int k = 0; k < 4; ++k) arguments.wide = arguments.wide && AllowsWide(operands[k], true);
+  const int64_t block_elements = kWarpElements * (kElementThreads / kWarp);
+  const LaunchShape shape = {
+      .grid_x = std::min(kGridMax, DivideUp(arguments.count, block_elements)),
+      .threads = kElementThreads};
+  return Launch("adamw_int8", AdamwInt8Kernel, shape, context, arguments);
+}
+
+}  // namespace terrace::kernels::cuda

@@ -1,0 +1,57 @@
+// The formats of numbers at rest: one table that says how many bits an element takes, its scales
+// counted, how many elements share a scale, what the format is called in job specs and listings,
+// and where a shard may be cut. What the bytes of int8 mean: dynamic_map.h.
+//
+// Thread-safe: constants.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/tensor_view.h"
+
+namespace terrace::kernels {
+
+enum class Format : uint8_t { kF32, kBF16, kF16, kInt8 };
+
+struct FormatRow {
+  Format format;
+  std::string_view name;  // in job specs and listings
+  DType elements;         // of the buffer; int8: codes
+  int64_t block;          // elements that share one f32 scale, in a buffer of its own; 0: no scales
+
+  // With its scales.
+  constexpr double BitsAnElement() const {
+    constexpr int kBits = 8;
+    const auto bytes = static_cast<double>(SizeOf(elements));
+    return kBits * (block == 0 ? bytes : bytes + sizeof(float) / static_cast<double>(block));
+  }
+  // A shard begins at a multiple of so many elements.
+  constexpr int64_t ShardAlignment() const { return block == 0 ? 1 : block; }
+};
+
+// The block of int8 as a rule. Where the rows of a matrix are cut so that no block of that size
+// fits between the cuts, its blocks are smaller: a power of two, no less than the least one.
+inline constexpr int64_t kInt8Block = 256;
+inline constexpr int64_t kLeastInt8Block = 16;
+
+inline constexpr FormatRow kFormats[] = {
+    {Format::kF32, "f32", DType::kF32, 0},
+    {Format::kBF16, "bf16", DType::kBF16, 0},
+    {Format::kF16, "f16", DType::kF16, 0},
+    {Format::kInt8, "int8", DType::kU8, kInt8Block},
+};
+
+constexpr const FormatRow& RowOf(Format format) { return kFormats[static_cast<size_t>(format)]; }
+
+// Null when no format has that name.
+constexpr const FormatRow* FindFormat(std::string_view name) {
+  for (const FormatRow& row : kFormats) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace terrace::kernels
