@@ -9,8 +9,8 @@
 // (update: read and write); "?" marks an operand that may be absent. T = tokens of one micro-batch
 // (batch x sequence), h = hidden, V = vocabulary. "act" stands for the activation type (f32, bf16
 // or f16); optimizer state and statistics are f32, and so are parameters and their gradients, of
-// which those of tables, matrices and the weight of the LM head may be any of the three. Where an op
-// may work in place, its comment says which operands may be the same memory.
+// which those of tables, matrices and the weight of the LM head may be any of the three. Where an
+// op may work in place, its comment says which operands may be the same memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -150,8 +150,10 @@ std::string LayoutText(const v1::Layout& layout) {
   const bool unusual = (format == "f32") == (layout.zero_stage() > 0);
   if (!format.empty() && !layout.stochastic_rounding() && short_products && unusual)
     absl::StrAppend(&text, ", weights in ", format);
-  if (!layout.communication_dtype().empty() && layout.communication_dtype() != "fp32") {
-    absl::StrAppend(&text, ", gradients sent in ", layout.communication_dtype());
+  if (layout.gradient_format() == "bf16") {
+    text += ", gradients in bf16";
+  } else if (layout.reduce_format() == "bf16") {
+    text += ", gradients sent in bf16";
   }
   text += OffloadText(layout.offload());
   if (layout.tile_bytes() > 0)

@@ -46,12 +46,14 @@ std::vector<Written> InOrderOfBackward(const Parameters& parameters,
 std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGradients& gradients,
                                 int64_t bucket_bytes, int sequence, Graph* graph) {
   std::vector<Bucket> buckets;
-  std::map<std::pair<Sums, bool>, size_t> open;  // the bucket that takes the next gradient
-  const int64_t limit = bucket_bytes / kernels::SizeOf(kernels::DType::kF32);
+  // The bucket that takes the next gradient.
+  std::map<std::tuple<Sums, bool, kernels::DType>, size_t> open;
   for (const Written& written :
        InOrderOfBackward(parameters, gradients, graph->sequences[sequence].nodes)) {
     const int64_t elements = graph->values[written.gradient].elements();
-    const std::pair<Sums, bool> key = {written.sums, written.streamed};
+    const kernels::DType dtype = graph->values[written.gradient].dtype;
+    const int64_t limit = bucket_bytes / kernels::SizeOf(dtype);
+    const std::tuple key = {written.sums, written.streamed, dtype};
     const auto it = open.find(key);
     const int64_t used =
         it == open.end() ? limit : graph->values[buckets[it->second].value].shape[0];
@@ -59,6 +61,7 @@ std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGra
       open[key] = buckets.size();
       const int value = graph->Add({.name = absl::StrCat("grads.bucket", buckets.size()),
                                     .cls = v1::GRADIENT,
+                                    .dtype = dtype,
                                     .shape = {0},
                                     .sequence = sequence});
       buckets.push_back({.value = value,
@@ -71,11 +74,10 @@ std::vector<Bucket> MakeBuckets(const Parameters& parameters, const ParameterGra
     graph->values[written.gradient].inside = bucket.value;
     graph->values[written.gradient].inside_offset = end;
     end += elements;
-    if (const int64_t gap = bucket.streamed ? -end & (kStreamedElements - 1) : 0; gap > 0) {
-      bucket.padding.push_back({.slice = {.value = bucket.value,
-                                          .offset = end,
-                                          .shape = DenseShape(kernels::DType::kF32, {gap})},
-                                .after = written.first_writer});
+    if (const int64_t gap = bucket.streamed ? -end & (StreamedElements(dtype) - 1) : 0; gap > 0) {
+      bucket.padding.push_back(
+          {.slice = {.value = bucket.value, .offset = end, .shape = DenseShape(dtype, {gap})},
+           .after = written.first_writer});
       end += gap;
     }
     bucket.last_writer = std::max(bucket.last_writer, written.last_writer);

@@ -258,7 +258,9 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
        .tile_bytes = job.layout.tile_bytes(),
        .matrices = job.layout.stochastic_rounding() ? kernels::DType::kBF16 : kernels::DType::kF32,
        .products = RoundedTo(job.forward.precision),
-       .round = RoundsWeights(job.layout)},
+       .round = RoundsWeights(job.layout),
+       .gradients =
+           job.layout.gradient_format() == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32},
       &graph);
   ForwardOptions forward = job.forward;
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);

@@ -23,9 +23,11 @@ void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& s
   }
   const Common common = CommonOnHost(scale);
   const int64_t elements = state.weight.shape.Elements();
-  // Whole pages of the weights too, of which an element may be shorter.
-  const int64_t page = StreamedElements(state.rounded.absent() ? state.weight.shape.dtype
-                                                               : state.rounded.shape.dtype);
+  // Whole pages of weights and gradients too, of which an element may be shorter.
+  const int64_t page =
+      std::max(StreamedElements(state.rounded.absent() ? state.weight.shape.dtype
+                                                       : state.rounded.shape.dtype),
+               StreamedElements(state.gradient.shape.dtype));
   const int64_t chunk =
       std::max<int64_t>(1, copies_.ChunkElements(kernels::DType::kF32) / page) * page;
   for (int64_t begin = 0; begin < elements; begin += chunk) {

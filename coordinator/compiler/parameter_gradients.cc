@@ -13,6 +13,7 @@ Slice ParameterGradients::Of(Slice weight, Builder* builder, bool* first) {
     const Parameter& parameter = parameters_.all()[index];
     Value value = {.name = absl::StrCat("d.weights.", parameter.name()),
                    .cls = v1::GRADIENT,
+                   .dtype = parameter.gradient,
                    .shape = parameter.shape,
                    .sequence = builder->sequence()};
     if (by_unit_) {
@@ -23,7 +24,7 @@ Slice ParameterGradients::Of(Slice weight, Builder* builder, bool* first) {
   }
   *first = written_.insert({index, weight.offset}).second;
   weight.value = it->second;
-  weight.shape.dtype = kernels::DType::kF32;  // whatever the weights have
+  weight.shape.dtype = parameters_.all()[index].gradient;  // whatever the weights have
   return weight;
 }
 
@@ -34,6 +35,7 @@ int ParameterGradients::UnitValue(int index, Builder* builder) {
   const Unit& unit = parameters_.units()[index];
   it->second = builder->graph().Add({.name = absl::StrCat(scope_, "grads.", unit.name),
                                      .cls = v1::GRADIENT,
+                                     .dtype = unit.gradient,
                                      .shape = {unit.elements},
                                      .sequence = builder->sequence()});
   const Slice all = builder->graph().Whole(it->second);

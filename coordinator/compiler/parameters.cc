@@ -86,6 +86,7 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
       tile_bytes_(MayTile(parallel, options) ? options.tile_bytes : 0),
       matrices_(options.matrices),
       products_(options.products),
+      gradients_(options.gradients),
       rounds_(options.round),
       has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr) {
   const bool sharded = parallel.zero > 0;
@@ -133,7 +134,7 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
     (*taken)[next] = true;
   }
   Partition(model.config, tensors, parallel_, &parameter);
-  if (parameter.decays()) parameter.dtype = matrices_;
+  if (parameter.decays()) parameter.dtype = matrices_, parameter.gradient = gradients_;
   by_role_[{tensor.role, parameter.layer}] = static_cast<int>(all_.size());
   if (tile_bytes_ == 0 || !IsTiled(tensor.role)) {
     all_.push_back(std::move(parameter));
@@ -164,6 +165,7 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
                         .decays = parameter.decays(),
                         .dtype = parameter.dtype,
                         .master_dtype = parameter.dtype,
+                        .gradient = parameter.gradient,
                         .tile = sharded && parameter.tile.size > 0});
     }
     Unit& unit = units_[it->second];

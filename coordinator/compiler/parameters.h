@@ -73,6 +73,7 @@ struct Parameter {
   Sums sums;
   bool copy = false;                            // another stage owns it
   kernels::DType dtype = kernels::DType::kF32;  // of its weights as the optimizer updates them
+  kernels::DType gradient = kernels::DType::kF32;
   Tile tile;
   int tiles = 1;        // so many parameters, this one first, are one product's matrix in order
   int weight = kNone;   // value; kNone when it is gathered for each use
@@ -113,7 +114,8 @@ struct Unit {
   bool decays = true;
   kernels::DType dtype = kernels::DType::kF32;         // of its weights as passes read them
   kernels::DType master_dtype = kernels::DType::kF32;  // of those that the optimizer updates
-  bool tile = false;                                   // a tile of a matrix, alone
+  kernels::DType gradient = kernels::DType::kF32;
+  bool tile = false;  // a tile of a matrix, alone
 
   bool rounds() const { return dtype != master_dtype; }
 };
@@ -125,8 +127,9 @@ struct ParametersOptions {
   int64_t tile_bytes = 0;  // larger matrices that are brought for each use are tiled; 0: none
   // The type of the matrices that the optimizer updates. Norms and biases are always f32.
   kernels::DType matrices = kernels::DType::kF32;
-  kernels::DType products = kernels::DType::kF32;  // what products round matrices to
-  bool round = false;                              // layout.parameter_format says so
+  kernels::DType products = kernels::DType::kF32;   // what products round matrices to
+  bool round = false;                               // layout.parameter_format says so
+  kernels::DType gradients = kernels::DType::kF32;  // of matrices; layout.gradient_format
 };
 
 // Thread-compatible: plain data.
@@ -161,7 +164,7 @@ class Parameters {
 
   const Parallel& parallel_;
   const int64_t tile_bytes_;
-  const kernels::DType matrices_, products_;
+  const kernels::DType matrices_, products_, gradients_;
   const bool rounds_, has_positions_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;

@@ -67,7 +67,7 @@ class Reducer {
   Reducer(const StageContext& context, const AtOnce* at_once, Builder* builder)
       : groups_(context.parallel.groups),
         parameters_(context.parameters),
-        in_bf16_(context.layout.communication_dtype() == "bf16"),
+        in_bf16_(context.layout.reduce_format() == "bf16"),
         tiers_(context.layout.offload().gradient()),
         at_once_(at_once),
         builder_(*builder),
@@ -210,7 +210,8 @@ class Reducer {
   // Whole pages only.
   v1::Tier TierOf(int value, bool streamed) {
     const int64_t elements = graph_.values[value].elements();
-    return streamed && elements % kStreamedElements == 0 ? tiers_.Next(elements) : v1::DEVICE;
+    const bool pages = elements % StreamedElements(graph_.values[value].dtype) == 0;
+    return streamed && pages ? tiers_.Next(elements) : v1::DEVICE;
   }
 
   void UseUp(const Reduced& reduced, Slice square, Node square_node) {
@@ -261,7 +262,7 @@ class Reducer {
 
   // The all-reduce of a bucket. Returns the index after which it holds the sum.
   size_t SumOverData(size_t after, Slice all, const std::string& name, size_t* sums) {
-    if (groups_.data == kNone || !in_bf16_) {
+    if (groups_.data == kNone || !IsRounded(all)) {
       *sums += AllReduce(groups_.data, after, all, name);
       return after;
     }
@@ -286,7 +287,10 @@ class Reducer {
                                     .sequence = builder_.sequence()}));
   }
 
-  // What goes over the link with communication_dtype bf16.
+  // On its way over a data-parallel link.
+  bool IsRounded(Slice all) const { return in_bf16_ && all.shape.dtype != DType::kBF16; }
+
+  // What goes over the link with reduce_format bf16.
   Slice ToBF16(size_t after, Slice all, const std::string& name) {
     const Slice half =
         NewShare(name + ".bf16", v1::COMMUNICATION, DType::kBF16, all.shape.Elements());
@@ -336,12 +340,12 @@ class Reducer {
     const std::string name = "grads." + unit.name;
     if (first) {
       (*shards)[f.unit] =
-          NewShare("grads.shard." + unit.name, v1::GRADIENT, DType::kF32, unit.shard_elements)
+          NewShare("grads.shard." + unit.name, v1::GRADIENT, unit.gradient, unit.shard_elements)
               .value;
     }
     const Slice shard = graph_.Whole(shards->at(f.unit));
-    const bool direct = first && !in_bf16_;
-    const Slice sent = in_bf16_ ? ToBF16(f.last_writer, all, name) : all;
+    const bool direct = first && !IsRounded(all);
+    const Slice sent = IsRounded(all) ? ToBF16(f.last_writer, all, name) : all;
     const Slice part = direct ? shard
                               : NewShare("grads.part." + unit.name, v1::COMMUNICATION,
                                          sent.shape.dtype, unit.shard_elements);
@@ -376,7 +380,7 @@ class Reducer {
 
   const Groups& groups_;
   const Parameters& parameters_;
-  const bool in_bf16_;  // layout.communication_dtype
+  const bool in_bf16_;  // layout.reduce_format
   TierChooser tiers_;
   const AtOnce* const at_once_;
   Builder& builder_;

@@ -5,8 +5,8 @@
 // reduce-scattered, so that a rank keeps only its shard: once a step (stage 1), or once a pass of a
 // micro-batch (stage 2 and 3), when the shards of later passes are added to the first. Replicas of
 // a shard (hierarchical sharding) and the stages that share a tied embedding sum last. With
-// layout.communication_dtype bf16 what goes over the data-parallel links is rounded to bf16 before,
-// and sums are kept in f32 after; the other sums stay f32.
+// layout.reduce_format bf16 what goes over the data-parallel links is rounded to bf16 before, and
+// sums are kept in layout.gradient_format after; the other sums have that format too.
 //
 // Where updates come at once (UpdatesAtOnce in planner/layout_rules.h) a gradient is used up as
 // soon as it is final and the step has no more use for its weights, and its memory is free: two
@@ -44,7 +44,7 @@ struct AtOnce {
 };
 
 struct Reduction {
-  std::map<int, int> shards;  // unit -> value, f32 [shard_elements]; with ZeRO
+  std::map<int, int> shards;  // unit -> value [shard_elements]; with ZeRO
   std::map<int, int> homes;   // of gradients that rest off the device (leave.h), by outermost value
   std::set<int> used_up;      // outermost values
   // One partial sum of squares of this rank's summed gradients each, scaled so that their sum over

@@ -72,11 +72,16 @@ void Complete(const ImportContext& context, SpecDraft* draft) {
   // Undecided is the spec's own default.
   const std::string precision =
       draft->Has("train.precision") ? draft->Get("train.precision") : "bf16";
-  if (draft->Get("layout.communication_dtype") == "bf16" && precision != "bf16" &&
-      precision != "fp16" && precision != "fp8") {
-    draft->Set("layout.communication_dtype", "fp32");
+  const bool rounds = precision == "bf16" || precision == "fp16" || precision == "fp8";
+  for (const char* const key : {"formats.gradient", "formats.reduce"}) {
+    if (draft->Get(key) != "bf16" || rounds) continue;
+    draft->Set(key, "f32");
+    draft->Remark(absl::StrCat(key, " is f32: gradients of ", precision, " training are"));
+  }
+  if (draft->Get("formats.gradient") == "bf16" && draft->Get("formats.reduce") == "f32") {
+    draft->Set("formats.reduce", "bf16");
     draft->Remark(
-        "layout.communication_dtype is fp32: gradients of fp32 training are sent as fp32");
+        "formats.reduce is bf16, as formats.gradient: what is rounded is not sent longer");
   }
   if (draft->Has("train.loss_scale") && precision != "fp16") {
     draft->Drop("train.loss_scale");

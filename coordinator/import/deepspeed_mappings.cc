@@ -44,15 +44,17 @@ void Steps(const DeepSpeedValue& m) { MapWhole(m, "train.steps"); }
 void Zero(const DeepSpeedValue& m) { MapWhole(m, "layout.zero"); }
 void Persistence(const DeepSpeedValue& m) { MapWhole(m, "layout.persistent_parameters"); }
 
-void CommunicationType(const DeepSpeedValue& m) {
+void GradientType(const DeepSpeedValue& m, std::string_view key) {
   const std::string type = absl::AsciiStrToLower(m.setting.value.get<std::string>());
   if (type != "fp32" && type != "fp16" && type != "bf16") {
     *m.must_be = "\"fp32\", \"fp16\" or \"bf16\"";
     return;
   }
-  Map(m, "layout.communication_dtype", type == "fp32" ? "fp32" : "bf16",
+  Map(m, key, type == "fp32" ? "f32" : "bf16",
       type == "fp16" ? "fp16 is not offered; bf16 has the same size" : "");
 }
+void CommunicationType(const DeepSpeedValue& m) { GradientType(m, "formats.reduce"); }
+void AccumulationType(const DeepSpeedValue& m) { GradientType(m, "formats.gradient"); }
 
 // What pydantic makes of it; nothing, and a rule, for what is neither true nor false.
 std::optional<bool> IsOn(const DeepSpeedValue& m) {
@@ -322,6 +324,7 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"steps_per_print", &LogEvery},
       {"seed", &Seed},
       {"communication_data_type", &CommunicationType},
+      {"data_types.grad_accum_dtype", &AccumulationType},
       {"gradient_allreduce_op", &AllreduceOp},
       {"sequence_parallel_size", &Ulysses},
       {"tensor_parallel.autotp_size", &Tensor},

@@ -7,8 +7,9 @@
 namespace terrace {
 namespace {
 
-constexpr std::string_view kSections[] = {"name",   "model",     "data",       "train",
-                                          "layout", "resources", "checkpoint", "max_restarts"};
+constexpr std::string_view kSections[] = {"name",      "model",      "data",
+                                          "train",     "formats",    "layout",
+                                          "resources", "checkpoint", "max_restarts"};
 
 std::vector<std::string> Split(std::string_view key) {
   std::vector<std::string> parts;

@@ -140,6 +140,8 @@ class Importer {
     } else if (flag.name == "fp8-format") {
       draft_.Mapped(setting, value, "train.precision", "fp8",
                     value == "hybrid" ? "" : "gradients are E5M2, as in the hybrid format");
+    } else if (flag.name == "main-grads-dtype") {
+      draft_.Mapped(setting, value, "formats.gradient", value == "bf16" ? "bf16" : "f32");
     } else if (flag.name == "lr-decay-iters" || flag.name == "train-samples") {
       StepsOf(flag);
     } else if (flag.name == "optimizer" && value == "adam") {

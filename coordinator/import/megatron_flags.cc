@@ -75,7 +75,10 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"wandb-project", kAbsent, "", "Prometheus reads /metrics"},
       {"wandb-exp-name", kAbsent, "", "Prometheus reads /metrics"},
       {"use-precision-aware-optimizer", kAbsent, "", "moments are fp32"},
-      {"grad-reduce-in-bf16", kMapped, "layout.communication_dtype: bf16", ""},
+      {"grad-reduce-in-bf16", kMapped, "formats.gradient: bf16",
+       "Megatron-LM then keeps and adds gradients in bf16 as well; formats.reduce: bf16 alone "
+       "would "
+       "keep them in f32"},
       {"cross-entropy-loss-fusion", kAutomatic, "", "the head and its loss are one kernel"},
       {"cross-entropy-fusion-impl", kAutomatic, "", "the head and its loss are one kernel"},
       {"vocab-file", kAbsent, "",
@@ -124,7 +127,8 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"dataloader-type", kAutomatic, "", "sampling is a function of the seed and the step"},
       {"no-gradient-accumulation-fusion", kAutomatic, "",
        "gradients are added where they are made"},
-      {"accumulate-allreduce-grads-in-fp32", kAutomatic, "", "gradients accumulate in fp32"},
+      {"accumulate-allreduce-grads-in-fp32", kAutomatic, "",
+       "gradients accumulate in f32 unless formats.gradient says bf16"},
       {"attention-softmax-in-fp32", kAutomatic, "", "sums are fp32"},
       {"no-masked-softmax-fusion", kAutomatic, "", "attention is one kernel"},
       {"no-bias-dropout-fusion", kAutomatic, "", "bias and residual belong to the product"},

@@ -152,9 +152,10 @@ double HeadSeconds(const EstimateModel& model, const v1::Layout& layout, const C
 }
 
 double WeightTraffic(const v1::Layout& layout, const v1::HardwareProfile& profile) {
-  if (profile.kernels_size() > 0) return 2;
+  const double added = 2 * GradientShare(layout);
+  if (profile.kernels_size() > 0) return added;
   const double reads = RecomputeOf(layout) == "none" ? 2 : 3;
-  return 2 + reads * WeightShare(layout);
+  return added + reads * WeightShare(layout);
 }
 
 }  // namespace terrace

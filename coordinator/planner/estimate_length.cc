@@ -39,7 +39,8 @@ double ProgramLength(const EstimateModel& model, const v1::Layout& layout) {
   const double whole = kF32Bytes * parameters / layout.tensor_parallel() / chunk;
   const double share = whole / static_cast<double>(ShardRanks(layout));
   length += runs *
-            (kOfWeights * Copies(offload.parameter()) + kOfGradients * Copies(offload.gradient())) *
+            (kOfWeights * Copies(offload.parameter()) +
+             GradientShare(layout) * kOfGradients * Copies(offload.gradient())) *
             share;
   return length + kOfOptimizer * Copies(offload.optimizer()) * share;
 }

@@ -146,8 +146,8 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const int64_t passing = (on_nvme(offload.parameter()) || on_nvme(offload.activation()) ? 1 : 0) +
                           (on_nvme(offload.gradient()) || on_nvme(offload.activation()) ? 1 : 0);
   const bool comes = partly(offload.gradient()) || model_.AtOnce(layout);
-  const int64_t rings = (updates && comes ? 1 : 0) + (updates && partly(weights) ? 1 : 0) +
-                        (on_nvme(offload.optimizer()) ? 2 : 0) + passing;
+  const int64_t rings =
+      (updates && partly(weights) ? 1 : 0) + (on_nvme(offload.optimizer()) ? 2 : 0) + passing;
   // A piece is of one parameter, with ZeRO of a layer's or a table's shard.
   const ModelConfig& config = model_.config;
   const int64_t of_layer =
@@ -162,7 +162,8 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const int64_t of_step = rings - (layout.zero_stage() > 0 ? passing : 0);
   const bool rounds = updates && RoundsWeights(layout) && partly(offload.parameter());
   return {.of_passes = passing * ring,
-          .of_step = of_step * ring + (rounds ? InWeights(layout, ring) : 0)};
+          .of_step = of_step * ring + (updates && comes ? InGradients(layout, ring) : 0) +
+                     (rounds ? InWeights(layout, ring) : 0)};
 }
 
 void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedStage& stage,
@@ -184,10 +185,10 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
       model_.NoGradientWaits(layout) || (model_.AtOnce(layout) && layout.zero_stage() == 1);
   const bool tied = model_.config.tied_embeddings && (stage.index == 0 || stage.head);
   if (!none_rests) {
-    add(layout.zero_stage() == 0 ? whole : share, offload.gradient());
+    add(InGradients(layout, layout.zero_stage() == 0 ? whole : share), offload.gradient());
   } else if (tied && layout.zero_stage() == 0) {
     const int64_t table = kF32Bytes * model_.config.vocabulary * model_.config.hidden;
-    add(table / layout.tensor_parallel(), offload.gradient());
+    add(InGradients(layout, table / layout.tensor_parallel()), offload.gradient());
   }
   // The optimizer's rings are used when no activations are held.
   const Staging staging = StagingBytes(layout, share);

@@ -59,11 +59,14 @@ int64_t Brought(int64_t bytes, int64_t tile_bytes) {
 // Keeps the largest of the moments it is told of.
 class Peak {
  public:
-  Peak(int64_t state_bytes, int64_t whole_bytes) : states_(state_bytes), whole_(whole_bytes) {}
+  // `whole_bytes`: of all weights as passes read them.
+  Peak(const v1::Layout& layout, int64_t state_bytes, int64_t whole_bytes)
+      : gradient_share_(GradientShare(layout)), states_(state_bytes), whole_(whole_bytes) {}
 
+  // `gradients` in f32 bytes.
   void Moment(int64_t gathered, int64_t gradients, int64_t activations, int64_t workspace) {
     const MemoryEstimate moment = {.state_bytes = states_ + std::min(whole_, gathered),
-                                   .gradient_bytes = gradients,
+                                   .gradient_bytes = Part(gradient_share_, gradients),
                                    .activation_bytes = activations,
                                    .workspace_bytes = workspace};
     if (moment.total() > most_.total()) most_ = moment;
@@ -71,6 +74,7 @@ class Peak {
   const MemoryEstimate& most() const { return most_; }
 
  private:
+  const double gradient_share_;
   const int64_t states_;
   const int64_t whole_;
   MemoryEstimate most_;
@@ -119,7 +123,7 @@ class Moments {
   }
 
   MemoryEstimate Largest() {
-    Peak peak(States(), InWeights(layout_, whole_));
+    Peak peak(layout_, States(), InWeights(layout_, whole_));
     // All are fetched, or rounded, before the first is gathered.
     if (WholeFromShards(layout_)) {
       const double made = RoundsWeights(layout_) ? 1 : away_.optimizer;
@@ -280,6 +284,10 @@ int64_t InWeights(const v1::Layout& layout, int64_t bytes) {
 
 int64_t InMasters(const v1::Layout& layout, int64_t bytes) {
   return bytes / kF32Bytes * MasterBytes(layout);
+}
+
+int64_t InGradients(const v1::Layout& layout, int64_t bytes) {
+  return bytes / kF32Bytes * GradientBytes(layout);
 }
 
 bool WholeFromShards(const v1::Layout& layout) {

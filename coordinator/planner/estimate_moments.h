@@ -49,10 +49,11 @@ MemoryEstimate LargestMoment(const EstimateModel& model, const v1::Layout& layou
 
 // A part of a class of memory.
 int64_t Part(double share, int64_t bytes);
-// What weights take whose gradients take so many bytes, as passes read them and as the optimizer
-// updates them.
+// What weights of so many f32 bytes take: as passes read them, as the optimizer updates them, and
+// their gradients.
 int64_t InWeights(const v1::Layout& layout, int64_t bytes);
 int64_t InMasters(const v1::Layout& layout, int64_t bytes);
+int64_t InGradients(const v1::Layout& layout, int64_t bytes);
 // With ZeRO 1 and 2 whole weights stay on the device, gathered once a step.
 bool WholeFromShards(const v1::Layout& layout);
 // What passes read is something else than the masters.

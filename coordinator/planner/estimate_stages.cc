@@ -21,6 +21,10 @@ int64_t WeightBytes(const v1::Layout& layout) {
   return RoundsWeights(layout) ? 2 : MasterBytes(layout);
 }
 
+int64_t GradientBytes(const v1::Layout& layout) {
+  return layout.gradient_format() == "bf16" ? 2 : kF32Bytes;
+}
+
 double MasterShare(const v1::Layout& layout) {
   return static_cast<double>(MasterBytes(layout)) / kF32Bytes;
 }
@@ -29,9 +33,13 @@ double WeightShare(const v1::Layout& layout) {
   return static_cast<double>(WeightBytes(layout)) / kF32Bytes;
 }
 
+double GradientShare(const v1::Layout& layout) {
+  return static_cast<double>(GradientBytes(layout)) / kF32Bytes;
+}
+
 double Updated(const v1::Layout& layout) {
   const double rounded = RoundsWeights(layout) ? MasterShare(layout) + WeightShare(layout) : 0;
-  return 5 + 2 * MasterShare(layout) + rounded;
+  return GradientShare(layout) + 4 + 2 * MasterShare(layout) + rounded;
 }
 
 int64_t ShardRanks(const v1::Layout& layout) {

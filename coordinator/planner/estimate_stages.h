@@ -22,9 +22,12 @@ inline constexpr int64_t kF32Bytes = 4;
 // few.
 int64_t MasterBytes(const v1::Layout& layout);
 int64_t WeightBytes(const v1::Layout& layout);
+// Of gradients, those of norms and biases likewise left out.
+int64_t GradientBytes(const v1::Layout& layout);
 // The same, relative to f32.
 double MasterShare(const v1::Layout& layout);
 double WeightShare(const v1::Layout& layout);
+double GradientShare(const v1::Layout& layout);
 // What the optimizer reads and writes, in f32 weights: the gradient, both moments twice, weights
 // twice; and what the next step makes of them first.
 double Updated(const v1::Layout& layout);

@@ -134,7 +134,7 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   const double elements = static_cast<double>(stage.parameters) / static_cast<double>(tp);
   const double weights =
       std::min(traits_.gathered_element_bytes, static_cast<double>(WeightBytes(layout))) * elements;
-  const double gradients = (layout.communication_dtype() == "bf16" ? 2 : 4) * elements;
+  const double gradients = (layout.reduce_format() == "bf16" ? 2 : 4) * elements;
   const int64_t shards = ShardRanks(layout) > 1 ? ShardRanks(layout) : ranks;
   // With ZeRO layer by layer, each with the latency of its ring.
   const double latency =
@@ -181,8 +181,9 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
                                                : RecomputeGroup(layout, stage.layers) > 1;
   const double again = passes_by && !InRuns(layout.schedule()) ? 1 : 0;
   // Sums come back to be added to.
-  const double sums = layout.zero_stage() == 0 ? whole : share;
-  const double left = layout.zero_stage() == 1 ? share : runs * sums;
+  const double gradients = GradientShare(layout) * share;
+  const double sums = layout.zero_stage() == 0 ? GradientShare(layout) * whole : gradients;
+  const double left = layout.zero_stage() == 1 ? gradients : runs * sums;
   const double returned = layout.zero_stage() == 1 ? 0 : (runs - 1) * sums;
   // Of each pass over each chunk, once there and once back.
   const double kept = static_cast<double>(memory_.LeavingBytes(layout, stage)) * passes *
@@ -216,7 +217,7 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const double written =
       masters.nvme() * MasterShare(layout) * share + offload.optimizer().nvme() * 2 * share;
   const double rounded = rounds ? offload.parameter().nvme() * WeightShare(layout) * share : 0;
-  const double stored = none_waits ? 0 : offload.gradient().nvme() * share;
+  const double stored = none_waits ? 0 : offload.gradient().nvme() * gradients;
   const double updating =
       std::max({Away(offload.optimizer()) * Updated(layout) * share / rates.host_memory,
                 come / rates.to_device, go / rates.to_host, (written + stored) / rates.nvme_read,

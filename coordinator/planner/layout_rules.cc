@@ -77,6 +77,7 @@ class Checker {
   void CheckRecompute();
   void CheckSharding();
   void CheckFormats();
+  void CheckParameterFormat();
 
   const v1::Layout& layout_;
   const ModelConfig& config_;
@@ -211,12 +212,6 @@ void Checker::CheckSharding() {
   if (shard > 1 && layout_.zero_stage() == 0) {
     Problem("shard_size", shard, "come with layout.zero 1, 2 or 3");
   }
-  if (!CheckName("communication_dtype", layout_.communication_dtype(), {"fp32", "bf16"})) return;
-  if (layout_.communication_dtype() == "bf16" && layout_.precision() != "bf16" &&
-      layout_.precision() != "fp16" && layout_.precision() != "fp8") {
-    Problem("communication_dtype", "bf16",
-            absl::StrCat("be fp32 with train.precision ", layout_.precision()), "fp32");
-  }
   if (layout_.stochastic_rounding() && layout_.precision() != "bf16" &&
       layout_.precision() != "fp8") {
     Problem("stochastic_rounding", "true",
@@ -230,6 +225,27 @@ void Checker::CheckSharding() {
 }
 
 void Checker::CheckFormats() {
+  CheckParameterFormat();
+  const std::string& gradient = layout_.gradient_format();
+  const std::string& reduce = layout_.reduce_format();
+  const bool exact = layout_.precision() == "fp32" || layout_.precision() == "tf32";
+  const auto check = [&](std::string_view key, const std::string& format) {
+    if (format == "f32" || (format == "bf16" && !exact)) return true;
+    problems_.push_back(absl::StrCat(
+        "formats.", Absl(key), ": got '", format, "', must be f32",
+        exact ? absl::StrCat(" with train.precision ", layout_.precision()) : " or bf16",
+        "; try f32"));
+    return false;
+  };
+  if (!check("gradient", gradient) || !check("reduce", reduce)) return;
+  if (gradient == "bf16" && reduce == "f32") {
+    problems_.push_back(
+        "formats.reduce: got 'f32', must be bf16 with formats.gradient bf16: what has been rounded "
+        "is not sent longer; try bf16");
+  }
+}
+
+void Checker::CheckParameterFormat() {
   const std::string& format = layout_.parameter_format();
   const std::string products(ProductFormat(layout_.precision()));
   const bool stochastic = layout_.stochastic_rounding();
@@ -247,6 +263,12 @@ void Checker::CheckFormats() {
 
 std::string_view ProductFormat(std::string_view precision) {
   return precision == "bf16" ? "bf16" : precision == "fp16" ? "f16" : "f32";
+}
+
+std::string ReduceFormat(const v1::JobSpec& spec) {
+  const std::string& older = spec.layout().communication_dtype();
+  if (!spec.formats().reduce().empty() || older.empty()) return spec.formats().reduce();
+  return older == "fp32" ? "f32" : older;
 }
 
 bool RoundsWeights(const v1::Layout& layout) {
@@ -277,7 +299,8 @@ v1::Layout Completed(v1::Layout layout) {
     layout.set_interleave(TwoChunksByDefault(layout.schedule()) ? 2 : 1);
   }
   if (layout.context_type().empty()) layout.set_context_type("ring");
-  if (layout.communication_dtype().empty()) layout.set_communication_dtype("fp32");
+  if (layout.gradient_format().empty()) layout.set_gradient_format("f32");
+  if (layout.reduce_format().empty()) layout.set_reduce_format(layout.gradient_format());
   if (layout.data_parallel() * layout.context_parallel() == 1) {
     layout.set_zero_stage(0);
     layout.set_shard_size(0);

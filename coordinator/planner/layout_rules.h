@@ -46,6 +46,8 @@ std::string_view TierName(v1::Tier tier);
 // compute with what they are given. Those in fp8 are scaled by the largest element, which rounding
 // might change.
 std::string_view ProductFormat(std::string_view precision);
+// formats.reduce, which layout.communication_dtype stands for where it is not given; empty: chosen.
+std::string ReduceFormat(const v1::JobSpec& spec);
 // Whether passes read matrices that were rounded before, from masters in f32 that only the
 // optimizer sees (compiler/parameters.h).
 bool RoundsWeights(const v1::Layout& layout);

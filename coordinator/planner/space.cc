@@ -43,8 +43,9 @@ v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
   *layout.mutable_stage_layers() = pinned.stage_layers();
   layout.set_context_type(pinned.context_type());
   layout.set_shard_size(pinned.shard_size());
-  layout.set_communication_dtype(pinned.communication_dtype());
   layout.set_parameter_format(spec.formats().parameter());
+  layout.set_gradient_format(spec.formats().gradient());
+  layout.set_reduce_format(ReduceFormat(spec));
   layout.set_persistent_parameters(std::max<int64_t>(0, pinned.persistent_parameters()));
   if (pinned.has_offload()) *layout.mutable_offload() = pinned.offload();
   layout.set_allocator(pinned.allocator());

@@ -232,6 +232,10 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   plan.set_checkpoint_bytes(CheckpointBytes(chosen));
   if (auto nvme = ReportNvme(spec, chosen)) *plan.mutable_nvme() = *std::move(nvme);
   for (const std::string& remark : model.config.remarks) plan.add_remarks(remark);
+  if (const std::string& older = spec.layout().communication_dtype(); !older.empty()) {
+    plan.add_remarks(absl::StrCat("layout.communication_dtype: ", older,
+                                  " is now formats.reduce: ", older == "fp32" ? "f32" : older));
+  }
   plan.set_break_even_tokens(BreakEvenTokens(budget.profile, chosen));
   plan.set_binding_constraint(BindingConstraint(budget, chosen, others));
   plan.set_fits(chosen.fits);

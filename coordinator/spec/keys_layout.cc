@@ -151,7 +151,7 @@ std::vector<SpecKey> LayoutKeys() {
        0,
        {"fp32", "bf16"},
        "",
-       "Type in which data-parallel ranks reduce gradients; without it fp32"},
+       "Older name of formats.reduce, with fp32 for f32"},
       {"layout.persistent_parameters",
        kInteger,
        "-1",

@@ -311,6 +311,27 @@ std::vector<SpecKey> TrainingKeys() {
        "fp16) from f32 masters that lie with the moments, or f32. The numbers are the same. Without "
        "it chosen: 16 bits with zero; alone, or where they rest off the device, they cost 2 bytes a "
        "parameter beside the masters, and halve what is brought"},
+      {"formats.gradient",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"f32", "bf16"},
+       "",
+       "Format in which the gradients of matrices lie and are added to; without it f32. bf16 takes 2 "
+       "bytes a parameter less and changes the numbers: each addition is rounded. Not with precision "
+       "fp32 or tf32"},
+      {"formats.reduce",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"f32", "bf16"},
+       "",
+       "Format in which data-parallel ranks send gradients to each other; without it that of "
+       "formats.gradient. Not bf16 with precision fp32 or tf32"},
   };
 }
 

@@ -115,6 +115,15 @@ void ValidateRounding(SpecReader& reader, const v1::TrainSpec& train) {
                  "train.precision bf16 or fp8");
 }
 
+// formats.reduce and its older name.
+void ValidateReduce(SpecReader& reader, const v1::JobSpec& spec) {
+  const std::string& older = spec.layout().communication_dtype();
+  const std::string& reduce = spec.formats().reduce();
+  if (older.empty() || reduce.empty() || (older == "bf16") == (reduce == "bf16")) return;
+  reader.Problem("layout.communication_dtype", older,
+                 absl::StrCat("left out, as formats.reduce says ", reduce), "formats.reduce alone");
+}
+
 // Direct I/O moves whole blocks of this many bytes (proto/tiers.h).
 constexpr int64_t kBlock = 4096;
 
@@ -232,6 +241,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   ValidateLayout(reader, *spec);
   ValidateLossScale(reader, *spec);
   ValidateRounding(reader, spec->train());
+  ValidateReduce(reader, *spec);
   ValidateOffload(reader, *spec);
   ValidateNvme(reader, *spec);
   ValidateCheckpoint(reader, spec->checkpoint());

@@ -58,6 +58,8 @@ class Flow {
     content_[buffer].Set(bytes, number);
   }
   Values& values() const { return values_; }
+  // Of the type that instruction i gives its operand.
+  int64_t ElementBytes(int i, int operand) const;
   const std::vector<StageSum>& stage_sums() const { return stage_sums_; }
 
  private:
@@ -68,7 +70,6 @@ class Flow {
   std::vector<Piece> PiecesOf(const Access& access) const;
   std::string WhereIs(int i) const;
   const Access& At(int i, int operand) const;
-  int64_t ElementBytes(int i, int operand) const;
 
   void FillFromManifest();
   Value OfState(uint32_t buffer) const;

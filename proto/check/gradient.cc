@@ -18,7 +18,6 @@ using kernels::Op;
 constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5, kStep = 6;
 // Micro-batches that are tried for the one that a message names.
 constexpr uint32_t kNamedMax = 1 << 20;
-constexpr int64_t kGradBytes = 4;  // of an element: gradients are f32
 // The schedule of lm_head_loss_grad, cross_entropy_grad and grad_scale.
 constexpr int kHeadSchedule = 6, kEntropySchedule = 3, kScaleSchedule = 3;
 
@@ -109,11 +108,12 @@ absl::Status Gradients::CheckOptimizer(int i) {
   RETURN_IF_ERROR(CheckKind(i, kSchedule, Value::kSchedule));
   RETURN_IF_ERROR(NoteUse(i));
   const Access& grad = *train_.instructions[i].Find(kGrad);
+  const int64_t element = flow_.ElementBytes(i, kGrad);
   absl::Status status;
   for (const Held& held : HeldState(flow_, train_, i, kParam)) {
-    const int64_t moved = held.begin - (grad.offset / kGradBytes + held.at);
-    const WeightPlace place = {held.buffer, moved, held.element_bytes};
-    const ByteRange bytes = {(held.begin - moved) * kGradBytes, (held.end - moved) * kGradBytes};
+    const int64_t moved = held.begin - (grad.offset / element + held.at);
+    const WeightPlace place = {held.buffer, moved, held.element_bytes, element};
+    const ByteRange bytes = {(held.begin - moved) * element, (held.end - moved) * element};
     flow_.content(grad.buffer).ForEach(bytes, [&](const ByteRange& piece, int number) {
       if (!status.ok()) return;
       status = number == ByteMap::kNone ? Refuse(What(i, kGrad, piece.begin), "which holds nothing")
@@ -159,7 +159,7 @@ absl::Status Gradients::CheckGradient(int i, const ByteRange& bytes, const Value
   }
   absl::Status status;
   const auto of_weight = [&](int64_t byte) {
-    return (byte / kGradBytes + place.moved) * place.element_bytes;
+    return (byte / place.gradient_bytes + place.moved) * place.element_bytes;
   };
   state_.ForEach(place.buffer, of_weight(bytes.begin), of_weight(bytes.end),
                  [&](const v1::StateRange& weight) {
@@ -182,9 +182,9 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
                   ", the weights in ", BufferText(program_, place.buffer),
                   shard == 0 ? " are whole" : absl::StrCat(" are shards over ", AxesText(axes)));
   }
-  const int64_t first = bytes.begin / kGradBytes + value.shift;
-  const int64_t elements = (bytes.end - bytes.begin) / kGradBytes;
-  const int64_t param_first = bytes.begin / kGradBytes + place.moved;
+  const int64_t first = bytes.begin / place.gradient_bytes + value.shift;
+  const int64_t elements = (bytes.end - bytes.begin) / place.gradient_bytes;
+  const int64_t param_first = bytes.begin / place.gradient_bytes + place.moved;
   absl::Status status;
   // Elements [begin, end) of the gradient's region are those of the weights' region `moved`
   // further.

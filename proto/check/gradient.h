@@ -52,6 +52,7 @@ class Gradients {
     uint32_t buffer = 0;
     int64_t moved = 0;  // elements, from one of the gradient to that of the weight
     int64_t element_bytes = 0;
+    int64_t gradient_bytes = 0;  // of an element
   };
   absl::Status CheckGradient(int i, const ByteRange& bytes, const Value& value,
                              const WeightPlace& place);

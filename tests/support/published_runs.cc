@@ -196,7 +196,7 @@ void SetHardware(const Row& row, const std::string& source, bool fused_attention
   run->profile = ProfileOf(device, per_node);
   run->overhead_bytes = OverheadOf(device.generation).total();
   const Adapter adapter = AdapterOf(source, row, device.generation);
-  if (adapter.gradients_in_bf16) run->layout.set_communication_dtype("bf16");
+  if (adapter.gradients_in_bf16) run->layout.set_reduce_format("bf16");
   v1::HardwareProfile& profile = run->profile;
   profile.set_memory_bytes_per_second(profile.memory_bytes_per_second() * adapter.memory_share);
   for (v1::KernelRate& kernel : *profile.mutable_kernels()) {

@@ -24,9 +24,11 @@ JobData DataOf(const std::string& family, double clip = 1.0) {
   return data;
 }
 
+// "bf16_gradients" has gradients in bf16 as well.
 v1::Layout Precision(const std::string& precision) {
   v1::Layout layout = MatrixLayout();
-  layout.set_precision(precision);
+  layout.set_precision(precision == "bf16_gradients" ? "bf16" : precision);
+  if (precision == "bf16_gradients") layout.set_gradient_format("bf16");
   layout.set_micro_batches(2);
   return layout;
 }
@@ -117,7 +119,7 @@ TEST_P(BitwiseTest, ALayerForAllMicroBatchesBeforeTheNextChangesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, BitwiseTest,
                          testing::Combine(testing::Values("gpt2", "llama", "qwen3"),
-                                          testing::Values("fp32", "bf16", "fp16", "fp8")),
+                                          testing::Values("fp32", "bf16", "bf16_gradients", "fp16", "fp8")),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param);

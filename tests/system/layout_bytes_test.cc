@@ -43,7 +43,7 @@ TEST(BytesTest, GradientsThatRanksDoNotDivideAreSentWithoutMorePadding) {
 TEST(BytesTest, CommunicationInBF16SendsHalfOfTheGradient) {
   Job job = NewJob("gpt2", "bf16");
   job.layout.set_data_parallel(4);
-  job.layout.set_communication_dtype("bf16");
+  job.layout.set_reduce_format("bf16");
   const int64_t gradient = 2 * GradientElements(job);
   ExpectSent(job, [&](int64_t rank) -> Sent {
     return {{"data", 2 * gradient / 4 * 3}, {"totals", AllReduce(2, 4, rank)}};
@@ -55,6 +55,24 @@ TEST(BytesTest, CommunicationInBF16SendsHalfOfTheGradient) {
             {"totals", AllReduce(2, 4, rank)},
             {"model", AllReduce(1, 4, rank)}};
   });
+}
+
+TEST(BytesTest, GradientsInBF16AreSentAsTheyAre) {
+  for (const char* family : {"gpt2", "llama"}) {
+    Job job = NewJob(family, "bf16");
+    job.layout.set_data_parallel(4);
+    job.layout.set_gradient_format("bf16");
+    for (const uint32_t stage : {1, 2}) {
+      job.layout.set_zero_stage(stage);
+      const Units units = UnitsOf(job, 4);
+      const int64_t reductions = stage == 1 ? 1 : job.passes();
+      ExpectSent(job, [&](int64_t rank) -> Sent {
+        return {{"shard", Share(2 * reductions * units.all() + units.weights(job), 4)},
+                {"totals", AllReduce(2, 4, rank)},
+                {"model", AllReduce(1, 4, rank)}};
+      });
+    }
+  }
 }
 
 // ---- ZeRO

@@ -101,6 +101,17 @@ TEST_P(OffloadBitwiseTest, WeightsInBf16AreRoundedAlikeOnAnyTier) {
   }
 }
 
+TEST_P(OffloadBitwiseTest, GradientsInBf16AreAddedAlikeOnAnyTier) {
+  const JobData data = DataOf(GetParam());
+  v1::Layout layout = Resident();
+  layout.set_precision("bf16");
+  layout.set_gradient_format("bf16");
+  const JobResult resident = TrainLayout(data, layout, kSteps);
+  for (const Tiers& tiers : AllTiers()) {
+    ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident, Describe(tiers));
+  }
+}
+
 // Products round weights in f32 to the same 16 bits.
 TEST_P(OffloadBitwiseTest, RoundedWeightsChangeNothing) {
   const JobData data = DataOf(GetParam());

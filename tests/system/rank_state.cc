@@ -67,6 +67,7 @@ std::vector<Piece> Gradients(const Rank& rank) {
       const v1::Operand& gradient = instruction.operands(0);
       const v1::Operand& weight = instruction.operands(1);
       const int64_t element_bytes = SizeOf(rank.program, weight.buffer());
+      const int64_t gradient_bytes = SizeOf(rank.program, gradient.buffer());
       const int64_t bytes = weight.shape(0) * element_bytes;
       for (const v1::StateRange& range : rank.program.state()) {
         if (range.kind() != v1::WEIGHT || range.buffer() != weight.buffer()) continue;
@@ -75,7 +76,8 @@ std::vector<Piece> Gradients(const Rank& rank) {
           if (within < 0 || within >= bytes) continue;
           pieces.push_back(
               PieceOf(rank, range, run,
-                      rank.Read(gradient.buffer(), gradient.offset() + within / element_bytes * 4,
+                      rank.Read(gradient.buffer(),
+                                gradient.offset() + within / element_bytes * gradient_bytes,
                                 run.elements)));
         }
       }

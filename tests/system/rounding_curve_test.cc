@@ -1,5 +1,5 @@
-// Learning without fp32 master weights: the course of the loss with stochastic rounding beside that
-// with fp32 master weights.
+// Learning with less than f32: the course of the loss beside that of the same job with master
+// weights and gradients in f32.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -31,18 +31,28 @@ v1::Layout InBf16(bool stochastic) {
   return layout;
 }
 
-TEST(RoundingCurveTest, TheLossFallsAsWithMasterWeights) {
-  for (const char* family : {"gpt2", "llama"}) {
+void ExpectFallsAlike(const JobResult& rounded, const JobResult& exact, const std::string& what) {
+  const double fallen = exact.losses.front() - exact.losses.back();
+  EXPECT_GT(fallen, 0.5) << what;
+  double largest = 0;
+  for (int64_t i = 0; i < kSteps; ++i) {
+    largest = std::max(largest, std::abs(rounded.losses[i] - exact.losses[i]));
+  }
+  EXPECT_GT(largest, 0) << what << ": nothing was rounded";
+  EXPECT_LT(largest, 0.01 * fallen) << what;
+}
+
+TEST(RoundingCurveTest, TheLossFallsAsInF32) {
+  for (const std::string family : {"gpt2", "llama"}) {
     const JobData data = DataOf(family);
-    const JobResult master = TrainLayout(data, InBf16(false), kSteps);
-    const JobResult rounded = TrainLayout(data, InBf16(true), kSteps);
-    const double fallen = master.losses.front() - master.losses.back();
-    EXPECT_GT(fallen, 0.5) << family;
-    double largest = 0;
-    for (int64_t i = 0; i < kSteps; ++i) {
-      largest = std::max(largest, std::abs(rounded.losses[i] - master.losses[i]));
+    const JobResult exact = TrainLayout(data, InBf16(false), kSteps);
+    ExpectFallsAlike(TrainLayout(data, InBf16(true), kSteps), exact, family + ", weights");
+    for (const bool stochastic : {false, true}) {
+      v1::Layout layout = InBf16(stochastic);
+      layout.set_gradient_format("bf16");
+      ExpectFallsAlike(TrainLayout(data, layout, kSteps), exact,
+                       family + (stochastic ? ", weights and gradients" : ", gradients"));
     }
-    EXPECT_LT(largest, 0.01 * fallen) << family;
   }
 }
 

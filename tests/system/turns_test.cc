@@ -39,7 +39,7 @@ std::vector<v1::Layout> Layouts() {
   hierarchical.set_zero_stage(2);
   hierarchical.set_shard_size(2);
   hierarchical.set_precision("bf16");
-  hierarchical.set_communication_dtype("bf16");
+  hierarchical.set_reduce_format("bf16");
   v1::Layout pipeline = Grid(1, 1, 4, 2);
   pipeline.set_schedule("zb-h1");
   pipeline.set_context_type("ulysses");

@@ -72,7 +72,7 @@ TEST_P(UpdatesAtOnceTest, OnRanksThatShareTheStates) {
       ExpectAlike(data_, layout);
       layout.set_precision("bf16");
       layout.set_stochastic_rounding(true);
-      layout.set_communication_dtype("bf16");
+      layout.set_reduce_format("bf16");
       ExpectAlike(data_, layout);
     }
   }

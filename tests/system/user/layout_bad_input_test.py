@@ -37,7 +37,7 @@ CASES = {
     "recompute_every": ({"recompute": "every", "recompute_every": 9}, 1, {}, ("layout.recompute_every", "got 9", "4 layers")),
     "shard_size": ({"dp": 4, "zero": 1, "shard_size": 3}, 4, {}, ("layout.shard_size", "got 3", "the 4 data-parallel ranks", "2 or 4")),
     "shard_size without zero": ({"dp": 4, "shard_size": 2}, 4, {}, ("layout.shard_size", "layout.zero")),
-    "communication_dtype": ({"dp": 2, "communication_dtype": "bf16"}, 2, {}, ("layout.communication_dtype", "train.precision fp32", "fp32")),
+    "communication_dtype": ({"dp": 2, "communication_dtype": "bf16"}, 2, {}, ("formats.reduce", "train.precision fp32", "f32")),
     "zero": ({"dp": 2, "zero": 4}, 2, {}, ("layout.zero", "4", "3")),
     "more ranks than devices": ({"tp": 4, "pp": 2}, 4, {}, ("tp 4 x pp 2", "8 ranks", "at most the 4", "devices_per_node 8")),
     "ranks that do not divide the devices": ({"tp": 2}, 3, {}, ("tp 2", "divide the 3", "devices_per_node")),

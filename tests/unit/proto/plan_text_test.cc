@@ -244,7 +244,7 @@ TEST(PlanTextTest, TheLayoutNamesWhatIsNotAsUsual) {
   layout->set_persistent_parameters(10000);
   layout->set_recompute("every");
   layout->set_recompute_every(2);
-  layout->set_communication_dtype("bf16");
+  layout->set_reduce_format("bf16");
   v1::Alternative* other = plan.add_alternatives();
   *other->mutable_layout() = plan.layout();
   other = plan.add_alternatives();

@@ -29,7 +29,8 @@ inline std::string Describe(const LayoutCase& c) {
       l.sequence_parallel() ? "+sp" : "", " pp", l.pipeline_parallel(), "x", l.interleave(), " ",
       l.schedule(), " cp", l.context_parallel(), " ", l.context_type(), " zero", l.zero_stage(),
       l.shard_size() > 0 ? absl::StrCat("/", l.shard_size()) : "", " ", l.recompute(), " m",
-      l.micro_batches(), l.communication_dtype() == "bf16" ? " bf16 links" : "");
+      l.micro_batches(), l.reduce_format() == "bf16" ? " bf16 links" : "",
+      l.gradient_format() == "bf16" ? " bf16 gradients" : "");
 }
 
 // Four layers, four heads; two key-value heads outside gpt2; a vocabulary that nothing divides.
@@ -103,7 +104,8 @@ inline std::vector<LayoutCase> LayoutMatrix(uint32_t max_ranks, size_t every) {
                     if (variant == 1 && cp > 1) l.set_context_type("ulysses");
                     if (variant == 1 && zero > 0 && dp == 4) l.set_shard_size(2);
                     if (variant == 1) l.set_micro_batches(4);
-                    if (variant == 1 && dp == 2) l.set_communication_dtype("bf16");
+                    if (variant == 1 && dp == 2) l.set_reduce_format("bf16");
+                    if (variant == 1 && dp == 4) l.set_gradient_format("bf16");
                     if (!CheckLayout(l, model, spec).ok()) continue;
                     if (index++ % every == 0) cases.push_back(std::move(c));
                   }

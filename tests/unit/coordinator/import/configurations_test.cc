@@ -187,7 +187,7 @@ TEST(DeepSpeedConfigurationTest, ActivationCheckpointing) {
   EXPECT_EQ(spec.layout().offload().optimizer().host(), 0);
   EXPECT_EQ(spec.train().global_batch(), 64);
   EXPECT_EQ(spec.train().precision(), "fp32");
-  EXPECT_EQ(spec.layout().communication_dtype(), "fp32") << "as those of fp32 training are";
+  EXPECT_EQ(spec.formats().reduce(), "f32") << "as those of fp32 training are";
   EXPECT_THAT(Unknown(draft), IsEmpty());
 }
 

@@ -113,8 +113,24 @@ TEST(DeepSpeedValuesTest, PrecisionLeftToTheTrainerIsUndecidedAndSaid) {
 // The default of a job spec, bf16, sends gradients as bf16 too.
 TEST(DeepSpeedValuesTest, AnUndecidedPrecisionKeepsTheTypeOfCommunication) {
   const SpecDraft draft = Import(R"({"bf16":{"enabled":"auto"},"communication_data_type":"BF16"})");
-  EXPECT_EQ(draft.Get("layout.communication_dtype"), "bf16");
+  EXPECT_EQ(draft.Get("formats.reduce"), "bf16");
   EXPECT_THAT(Refusal(R"({"communication_data_type":"fp8"})"), HasSubstr("must be \"fp32\""));
+}
+
+TEST(DeepSpeedValuesTest, GradientsAccumulateInTheTypeThatIsAskedFor) {
+  const auto import = [](const char* types) {
+    return Import(
+        absl::StrCat(R"({"bf16":{"enabled":true},"data_types":{"grad_accum_dtype":)", types, "}"));
+  };
+  const SpecDraft bf16 = import(R"("bf16"})");
+  EXPECT_EQ(bf16.Get("formats.gradient"), "bf16");
+  EXPECT_EQ(import(R"("fp32"})").Get("formats.gradient"), "f32");
+  EXPECT_THAT(Of(import(R"("fp16"})"), "data_types.grad_accum_dtype").note,
+              HasSubstr("bf16 has the same size"));
+  const SpecDraft sent = import(R"("bf16"},"communication_data_type":"fp32")");
+  EXPECT_EQ(sent.Get("formats.reduce"), "bf16") << "what is rounded is not sent longer";
+  EXPECT_EQ(Import(R"({"data_types":{"grad_accum_dtype":"bf16"}})").Get("formats.gradient"), "f32")
+      << "as those of fp32 training are";
 }
 
 TEST(DeepSpeedValuesTest, WeightsThatRestOffTheDeviceBeforeStage3AreSaid) {

@@ -70,7 +70,7 @@ TEST(LayoutRulesTest, AFullCombinationIsAllowed) {
     l.set_interleave(3);
     l.set_sequence_parallel(true);
     l.set_recompute("selective");
-    l.set_communication_dtype("bf16");
+    l.set_reduce_format("bf16");
   });
   EXPECT_TRUE(status.ok()) << status;
 }
@@ -222,9 +222,35 @@ TEST(LayoutRulesTest, AShardGroupDividesTheDataParallelRanks) {
 TEST(LayoutRulesTest, GradientsAreNotSentInLessThanTheyAreComputedIn) {
   EXPECT_THAT(Refusal([](v1::Layout& l) {
                 l.set_precision("fp32");
-                l.set_communication_dtype("bf16");
+                l.set_reduce_format("bf16");
               }),
-              HasSubstr("be fp32 with train.precision fp32"));
+              HasSubstr("formats.reduce: got 'bf16', must be f32 with train.precision fp32"));
+}
+
+TEST(LayoutRulesTest, GradientsInBf16AreSentSo) {
+  const auto with = [](const char* precision, const char* gradient, const char* reduce) {
+    return [=](v1::Layout& l) {
+      l.set_precision(precision);
+      l.set_gradient_format(gradient);
+      l.set_reduce_format(reduce);
+    };
+  };
+  for (const char* precision : {"bf16", "fp16", "fp8"}) {
+    EXPECT_TRUE(Check(with(precision, "bf16", "bf16")).ok()) << precision;
+    EXPECT_TRUE(Check(with(precision, "bf16", "")).ok()) << precision;
+    EXPECT_TRUE(Check(with(precision, "f32", "bf16")).ok()) << precision;
+    EXPECT_TRUE(Check(with(precision, "", "")).ok()) << precision;
+  }
+  EXPECT_THAT(Refusal(with("bf16", "bf16", "f32")),
+              HasSubstr("formats.reduce: got 'f32', must be bf16 with formats.gradient bf16"));
+  EXPECT_THAT(Refusal(with("tf32", "bf16", "")),
+              HasSubstr("formats.gradient: got 'bf16', must be f32 with train.precision tf32"));
+  EXPECT_THAT(Refusal(with("bf16", "fp8", "")),
+              HasSubstr("formats.gradient: got 'fp8', must be f32 or bf16"));
+  v1::Layout layout;
+  EXPECT_EQ(Completed(layout).reduce_format(), "f32");
+  layout.set_gradient_format("bf16");
+  EXPECT_EQ(Completed(layout).reduce_format(), "bf16");
 }
 
 TEST(LayoutRulesTest, WeightsHaveTheBitsOfProductsOrAllOfThem) {

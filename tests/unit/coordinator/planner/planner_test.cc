@@ -275,7 +275,7 @@ TEST(PlannerTest, EveryPinnedKeyReachesTheLayout) {
   EXPECT_EQ(layout.recompute_every(), 2u);
   EXPECT_EQ(layout.schedule(), "gpipe");
   EXPECT_FALSE(layout.sequence_parallel());
-  EXPECT_EQ(layout.communication_dtype(), "bf16");
+  EXPECT_EQ(layout.reduce_format(), "bf16");
   EXPECT_EQ(layout.persistent_parameters(), 77);
   EXPECT_EQ(layout.micro_batches(), 2u);
 }
