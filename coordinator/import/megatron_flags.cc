@@ -61,6 +61,8 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"mtp-loss-scaling-factor", kAbsent, "", "tokens are predicted one at a time"},
       {"expert-model-parallel-size", kAbsent, "", "there are no experts"},
       {"num-experts", kAbsent, "", "there are no experts"},
+      {"fp8-param-gather", kAbsent, "",
+       "with fp8 weights are gathered in f32, as their scales follow the f32 weights"},
       {"fp8-recipe", kAutomatic, "", "scales are tensorwise: just in time, one a tensor"},
       {"attention-dropout", kAbsent, "", "nothing is dropped"},
       {"hidden-dropout", kAbsent, "", "nothing is dropped"},
