@@ -234,9 +234,9 @@ std::string CheckBlocks(const OpRow& row, const AdamwAttrs& attrs, Operands oper
   }
   const bool power = attrs.block > 0 && (attrs.block & (attrs.block - 1)) == 0;
   if (!power || attrs.block < kLeastInt8Block || attrs.block > kInt8Block) {
-    return ComplainAttr(row, "block", Number(attrs.block),
-                        "be a power of two from " + Number(kLeastInt8Block) + " to " +
-                            Number(kInt8Block));
+    return ComplainAttr(
+        row, "block", Number(attrs.block),
+        "be a power of two from " + Number(kLeastInt8Block) + " to " + Number(kInt8Block));
   }
   const int64_t blocks = (operands[0].rows() + attrs.block - 1) / attrs.block;
   for (const int index : {kScales, kSecondScales}) {

@@ -53,9 +53,8 @@ std::string CheckElements(const OpRow& row, int index, const TensorShape& shape,
   }
   if (!real) return Complain(row, index, shape, "have f32, bf16 or f16 elements");
   if (activation->value_or(shape.dtype) != shape.dtype) {
-    return Complain(
-        row, index, shape,
-        "have " + std::string(Name(**activation)) + " elements like the op's others");
+    return Complain(row, index, shape,
+                    "have " + std::string(Name(**activation)) + " elements like the op's others");
   }
   *activation = shape.dtype;
   return "";

@@ -86,6 +86,10 @@ std::string OffloadText(const v1::Offload& offload) {
   return text;
 }
 
+std::string MomentsText(const v1::Layout& layout) {
+  return layout.moments_format().empty() ? "f32" : layout.moments_format();
+}
+
 std::string OnDevice(const v1::TierShares& shares) {
   const std::string text = TierSharesText(shares);
   return text.empty() ? "device" : text;
@@ -130,7 +134,8 @@ std::vector<LayoutWord> LayoutWords(const v1::Layout& layout) {
           {"offload.activation", OnDevice(layout.offload().activation())},
           {"tile_bytes", TilesText(layout.tile_bytes())},
           {"allocator", layout.allocator().empty() ? "planned" : layout.allocator()},
-          {"formats.parameter", layout.parameter_format()}};
+          {"formats.parameter", layout.parameter_format()},
+          {"formats.moments", MomentsText(layout)}};
 }
 
 std::string LayoutText(const v1::Layout& layout) {
@@ -150,6 +155,7 @@ std::string LayoutText(const v1::Layout& layout) {
   const bool unusual = (format == "f32") == (layout.zero_stage() > 0);
   if (!format.empty() && !layout.stochastic_rounding() && short_products && unusual)
     absl::StrAppend(&text, ", weights in ", format);
+  if (MomentsText(layout) != "f32") absl::StrAppend(&text, ", moments in ", MomentsText(layout));
   if (layout.gradient_format() == "bf16") {
     text += ", gradients in bf16";
   } else if (layout.reduce_format() == "bf16") {

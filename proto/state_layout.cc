@@ -38,6 +38,14 @@ void Append(int64_t end, int64_t begin, int64_t elements, int64_t position, int6
 
 }  // namespace
 
+std::vector<int64_t> ScalesShape(const std::vector<int64_t>& shape, int64_t block) {
+  int64_t elements = 1;
+  for (const int64_t size : shape) elements *= size;
+  const int64_t rows = shape.size() < 2 ? 1 : shape[0];
+  if (rows > 0 && elements / rows % block == 0) return {rows, elements / rows / block};
+  return {(elements + block - 1) / block};
+}
+
 int64_t RowsOf(const v1::StateRange& range) { return range.shape_size() < 2 ? 1 : range.shape(0); }
 
 int64_t ColumnsOf(const v1::StateRange& range) {

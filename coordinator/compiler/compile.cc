@@ -161,6 +161,8 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
   rules->set_flops_per_step(FlopsPerToken(*input.model, sequence) *
                             static_cast<double>(rank_tokens) / sharers);
   rules->set_context_zigzag(AxisSize(grid, v1::CONTEXT) > 1 && layout.context_type() != "ulysses");
+  if (MomentFormat(layout).block > 0)
+    rules->set_moment_block(MomentBlock(layout, input.model->config));
   if (layout.precision() == "fp16") *rules->mutable_loss_scale() = LossScaleRulesOf(*input.spec);
 }
 
@@ -260,7 +262,9 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
        .products = RoundedTo(job.forward.precision),
        .round = RoundsWeights(job.layout),
        .gradients =
-           job.layout.gradient_format() == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32},
+           job.layout.gradient_format() == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32,
+       .moments = MomentFormat(job.layout).elements,
+       .moment_block = MomentBlock(job.layout, model.config)},
       &graph);
   ForwardOptions forward = job.forward;
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);

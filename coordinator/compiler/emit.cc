@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/op_codec.h"
+#include "proto/state_layout.h"
 
 namespace terrace::compiler {
 namespace {
@@ -154,6 +155,11 @@ class Emitter {
     if (!sharded && parameter.adam_m == kNone) return;
     StateOfKind(parameter, v1::ADAM_M, sharded ? unit.adam_m : parameter.adam_m);
     StateOfKind(parameter, v1::ADAM_V, sharded ? unit.adam_v : parameter.adam_v);
+    if (!unit.in_blocks()) return;
+    ScalesOfKind(parameter, v1::ADAM_M_SCALES,
+                 sharded ? unit.adam_m_scales : parameter.adam_m_scales);
+    ScalesOfKind(parameter, v1::ADAM_V_SCALES,
+                 sharded ? unit.adam_v_scales : parameter.adam_v_scales);
   }
 
   // `value` holds the parameter, or this rank's shard of the parameter's unit.
@@ -182,10 +188,40 @@ class Emitter {
     }
   }
 
+  // As StateOfKind, of moments in blocks: a block becomes one element.
+  void ScalesOfKind(const Parameter& parameter, v1::StateKind kind, int value) {
+    const int64_t block = input_.parameters->moment_block();
+    const int before = program_.state_size();
+    StateOfKind(parameter, kind, value);
+    const Unit& unit = input_.parameters->units()[parameter.unit];
+    const Slice root = graph_.Root(graph_.Whole(value));
+    const int64_t start = unit.shard_elements > 0 ? parameter.offset / block : root.offset;
+    for (size_t i = 0; i < parameter.parts.size(); ++i) {
+      const Part& part = parameter.parts[i];
+      v1::StateRange* range = program_.mutable_state(before + static_cast<int>(i));
+      const std::vector<int64_t> shape = ScalesShape(part.tensor->shape, block);
+      range->mutable_shape()->Assign(shape.begin(), shape.end());
+      range->set_offset((start + part.offset / block) * SizeOf(root.shape.dtype));
+      range->set_shard_elements(unit.shard_elements / block);
+      if (shape.size() > 1) {
+        range->set_column(part.column / block);
+        range->set_columns(part.columns / block);
+        range->set_row_stride(part.row_stride / block);
+      } else {  // the whole tensor (MomentBlock in layout_rules.h)
+        range->set_row(0);
+        range->set_rows(1);
+        range->set_columns(shape[0]);
+        range->set_row_stride(shape[0]);
+      }
+    }
+  }
+
   void Initializer(const Tensor& tensor) {
     v1::Initializer* out = program_.add_initializers();
     out->set_tensor(tensor.name);
     for (int64_t size : tensor.shape) out->add_shape(size);
+    if (const auto moments = input_.parameters->MomentsOf(tensor); moments != kernels::DType::kF32)
+      out->set_moments(EncodeDType(moments));
     if (tensor.init == Init::kNormal) {
       out->set_kind(v1::Initializer::NORMAL);
       out->set_stddev(static_cast<float>(tensor.stddev));

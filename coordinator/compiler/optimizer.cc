@@ -10,6 +10,16 @@ namespace terrace::compiler {
 
 using kernels::Op;
 
+namespace {
+
+// Those of elements [begin, begin + count), which begin on a block.
+Slice ScalesOf(Slice scales, int64_t block, int64_t begin, int64_t count) {
+  if (scales.absent()) return scales;
+  return Range(scales, begin / block, (count + block - 1) / block);
+}
+
+}  // namespace
+
 void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& state, Slice scale,
                        const std::string& name) {
   const Graph& graph = builder_.graph();
@@ -23,11 +33,12 @@ void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& s
   }
   const Common common = CommonOnHost(scale);
   const int64_t elements = state.weight.shape.Elements();
-  // Whole pages of weights and gradients too, of which an element may be shorter.
+  // Whole pages of weights, gradients and moments, of which an element may be shorter than f32.
   const int64_t page =
-      std::max(StreamedElements(state.rounded.absent() ? state.weight.shape.dtype
-                                                       : state.rounded.shape.dtype),
-               StreamedElements(state.gradient.shape.dtype));
+      std::max({StreamedElements(state.rounded.absent() ? state.weight.shape.dtype
+                                                        : state.rounded.shape.dtype),
+                StreamedElements(state.gradient.shape.dtype),
+                StreamedElements(state.adam_m.shape.dtype)});
   const int64_t chunk =
       std::max<int64_t>(1, copies_.ChunkElements(kernels::DType::kF32) / page) * page;
   for (int64_t begin = 0; begin < elements; begin += chunk) {
@@ -37,7 +48,10 @@ void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& s
                  .weight = Range(state.weight, begin, count),
                  .adam_m = Range(state.adam_m, begin, count),
                  .adam_v = Range(state.adam_v, begin, count),
-                 .rounded = state.rounded.absent() ? Slice() : Range(state.rounded, begin, count)},
+                 .rounded = state.rounded.absent() ? Slice() : Range(state.rounded, begin, count),
+                 .m_scales = ScalesOf(state.m_scales, state.block, begin, count),
+                 .v_scales = ScalesOf(state.v_scales, state.block, begin, count),
+                 .block = state.block},
                 common, name);
   }
 }
@@ -49,7 +63,10 @@ void Optimizer::UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerSta
                                .weight = Bring(Ring::kWeight, state.weight, name),
                                .adam_m = Bring(Ring::kAdamM, state.adam_m, name),
                                .adam_v = Bring(Ring::kAdamV, state.adam_v, name),
-                               .rounded = {}};
+                               .rounded = {},
+                               .m_scales = Bring(Ring::kAdamMScales, state.m_scales, name),
+                               .v_scales = Bring(Ring::kAdamVScales, state.v_scales, name),
+                               .block = state.block};
   if (!loads_.empty())
     builder_.Copy(v1::NVME_LOAD, std::exchange(loads_, {}), absl::StrCat("load states of ", name));
   Compute(attrs, here, state.weight, common, name);
@@ -57,6 +74,8 @@ void Optimizer::UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerSta
   TakeBack(here.weight, state.weight, name);
   TakeBack(here.adam_m, state.adam_m, name);
   TakeBack(here.adam_v, state.adam_v, name);
+  TakeBack(here.m_scales, state.m_scales, name);
+  TakeBack(here.v_scales, state.v_scales, name);
   if (!stores_.empty()) {
     builder_.Copy(v1::NVME_STORE, std::exchange(stores_, {}),
                   absl::StrCat("store states of ", name));
@@ -67,6 +86,13 @@ void Optimizer::Compute(kernels::AdamwAttrs attrs, const OptimizerState& here, S
                         const Common& common, const std::string& name) {
   std::vector<Slice> operands = {here.gradient, here.weight,  here.adam_m,
                                  here.adam_v,   common.scale, common.schedule};
+  if (here.adam_m.shape.dtype == kernels::DType::kU8) {
+    attrs.rounding = {};
+    attrs.block = here.block;
+    operands.insert(operands.end(), {here.m_scales, here.v_scales});
+    builder_.Compute(Op::kAdamwInt8, attrs, std::move(operands), absl::StrCat("adamw ", name));
+    return;
+  }
   if (here.weight.shape.dtype == kernels::DType::kF32) {
     attrs.rounding = {};
     builder_.Compute(Op::kAdamw, attrs, std::move(operands), absl::StrCat("adamw ", name));
@@ -80,6 +106,7 @@ void Optimizer::Compute(kernels::AdamwAttrs attrs, const OptimizerState& here, S
 }
 
 Slice Optimizer::Bring(Ring ring, Slice piece, const std::string& name) {
+  if (piece.absent()) return piece;
   const v1::Tier tier = builder_.graph().TierOf(piece);
   if (tier == v1::HOST) return piece;
   const Slice staging = copies_.Staging(ring, piece, name);
@@ -93,6 +120,7 @@ Slice Optimizer::Bring(Ring ring, Slice piece, const std::string& name) {
 }
 
 void Optimizer::TakeBack(Slice here, Slice piece, const std::string& name) {
+  if (piece.absent()) return;
   const v1::Tier tier = builder_.graph().TierOf(piece);
   if (tier == v1::NVME) {
     stores_.insert(stores_.end(), {TierCopies::Padded(here), TierCopies::Padded(piece)});

@@ -20,10 +20,15 @@
 
 namespace terrace::compiler {
 
-// Flat slices of as many elements, f32 but for weights in bf16, each on any tier.
+// Flat slices of as many elements, f32 but for weights in bf16 and moments in fewer bits, each on
+// any tier.
 struct OptimizerState {
   Slice gradient, weight, adam_m, adam_v;
   Slice rounded;  // of another type: what the new weight is rounded to; may be absent
+  // Of moments in blocks: one element for each block of `block` elements, which the others have in
+  // whole blocks but for the last one. Else absent.
+  Slice m_scales = {}, v_scales = {};
+  int64_t block = 0;
 };
 
 class Optimizer {

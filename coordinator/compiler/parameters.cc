@@ -10,6 +10,7 @@
 #include "coordinator/compiler/partition.h"
 #include "coordinator/compiler/tiers.h"
 #include "coordinator/compiler/tiles.h"
+#include "kernels/format.h"
 
 namespace terrace::compiler {
 namespace {
@@ -20,6 +21,26 @@ constexpr int64_t kAlignElements = 64 / sizeof(float);
 int64_t AlignUp(int64_t elements, int64_t alignment) {
   return (elements + alignment - 1) / alignment * alignment;
 }
+
+}  // namespace
+
+struct MomentFields {
+  const char* name;
+  const char* scales_name;
+  int Unit::*home;
+  int Unit::*scales_home;
+  int Parameter::*view;
+  int Parameter::*scales_view;
+};
+
+namespace {
+
+constexpr MomentFields kFirstMoment = {"adam_m",           "adam_m_scales",
+                                       &Unit::adam_m,      &Unit::adam_m_scales,
+                                       &Parameter::adam_m, &Parameter::adam_m_scales};
+constexpr MomentFields kSecondMoment = {"adam_v",           "adam_v_scales",
+                                        &Unit::adam_v,      &Unit::adam_v_scales,
+                                        &Parameter::adam_v, &Parameter::adam_v_scales};
 
 // Which of the stage's chunks uses the tensor.
 int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
@@ -88,7 +109,9 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
       products_(options.products),
       gradients_(options.gradients),
       rounds_(options.round),
-      has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr) {
+      has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr),
+      moments_(options.with_optimizer ? options.moments : kernels::DType::kF32),
+      moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
@@ -146,7 +169,8 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
 
 std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apart) const {
   std::string name = UnitName(parameter);
-  const bool apart = rounds_ || matrices_ != kernels::DType::kF32;
+  const bool apart =
+      rounds_ || matrices_ != kernels::DType::kF32 || moments_ != kernels::DType::kF32;
   if (apart && !parameter.decays()) return name + ".vectors";
   if (small_apart && !parameter.streamed()) name += ".small";
   return name;
@@ -166,13 +190,14 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
                         .dtype = parameter.dtype,
                         .master_dtype = parameter.dtype,
                         .gradient = parameter.gradient,
+                        .moment_dtype = parameter.decays() ? moments_ : kernels::DType::kF32,
                         .tile = sharded && parameter.tile.size > 0});
     }
     Unit& unit = units_[it->second];
     parameter.unit = it->second;
     parameter.offset =
-        AlignUp(unit.elements,
-                !sharded && parameter.streamed() ? PageElements(parameter.dtype) : kAlignElements);
+        AlignUp(unit.elements, !sharded && parameter.streamed() ? PageElements(parameter.dtype)
+                                                                : AlignElements(unit.decays));
     unit.elements = parameter.offset + parameter.elements();
     unit.parameters.push_back(i);
   }
@@ -181,7 +206,8 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     const int64_t shards = parallel_.shards();
     const int64_t share = (unit.elements + shards - 1) / shards;
     const int64_t page = PageElements(unit.master_dtype);
-    unit.shard_elements = AlignUp(share, unit.decays && share >= page ? page : kAlignElements);
+    unit.shard_elements =
+        AlignUp(share, unit.decays && share >= page ? page : AlignElements(unit.decays));
     unit.elements = unit.shard_elements * shards;
   }
 }
@@ -190,7 +216,13 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
 // is rounded or rests elsewhere.
 int64_t Parameters::PageElements(kernels::DType master) const {
   const bool both = parallel_.zero > 0 || rounds_;
-  return std::max(StreamedElements(master), both ? StreamedElements(products_) : 0);
+  return std::max({StreamedElements(master), StreamedElements(moments_),
+                   both ? StreamedElements(products_) : 0});
+}
+
+int64_t Parameters::AlignElements(bool decays) const {
+  return decays && moment_block_ > 0 ? std::max(kAlignElements, kernels::kInt8Block)
+                                     : kAlignElements;
 }
 
 bool Parameters::IsWhole(const Unit& unit, const ParametersOptions& options) const {
@@ -249,26 +281,39 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
     }
   }
   if (!options.with_optimizer) return;
-  const auto moments = [&](const char* kind, const Unit& unit, int64_t elements) {
-    return AddRegion(kind, v1::OPTIMIZER, unit.optimizer_tier, unit, kernels::DType::kF32, elements,
-                     graph);
-  };
   if (!sharded) {
-    for (const Unit& unit : units_) {
-      AddViews(&Parameter::adam_m, "adam_m", unit, moments("adam_m", unit, unit.elements), graph);
-    }
-    for (const Unit& unit : units_) {
-      AddViews(&Parameter::adam_v, "adam_v", unit, moments("adam_v", unit, unit.elements), graph);
-    }
+    for (Unit& unit : units_) PlaceMoment(kFirstMoment, &unit, graph);
+    for (Unit& unit : units_) PlaceMoment(kSecondMoment, &unit, graph);
     return;
   }
   for (Unit& unit : units_) {
     unit.master = region("master", unit.master_tier, unit, unit.master_dtype);
     if (unit.rounds() && unit.weights == kNone)
       unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
-    unit.adam_m = moments("adam_m", unit, unit.shard_elements);
-    unit.adam_v = moments("adam_v", unit, unit.shard_elements);
+    PlaceMoment(kFirstMoment, &unit, graph);
+    PlaceMoment(kSecondMoment, &unit, graph);
   }
+}
+
+// Where it is on NVMe its scales are on the host: few, and no pages.
+void Parameters::PlaceMoment(const MomentFields& moment, Unit* unit, Graph* graph) {
+  const bool sharded = unit->shard_elements > 0;
+  const int64_t elements = sharded ? unit->shard_elements : unit->elements;
+  const int home = AddRegion(moment.name, v1::OPTIMIZER, unit->optimizer_tier, *unit,
+                             unit->moment_dtype, elements, graph);
+  int scales = kNone;
+  if (unit->in_blocks()) {
+    const v1::Tier tier = unit->optimizer_tier == v1::NVME ? v1::HOST : unit->optimizer_tier;
+    scales = AddRegion(moment.scales_name, v1::OPTIMIZER, tier, *unit, kernels::DType::kF32,
+                       BlocksOf(elements, moment_block_), graph);
+  }
+  if (sharded) {
+    unit->*moment.home = home;
+    unit->*moment.scales_home = scales;
+    return;
+  }
+  AddViews(moment.view, moment.name, *unit, home, graph);
+  if (scales != kNone) AddScaleViews(moment.scales_view, moment.scales_name, *unit, scales, graph);
 }
 
 int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
@@ -292,6 +337,20 @@ void Parameters::AddViews(int Parameter::*kind, const char* name, const Unit& un
                                   .lifetime = v1::PERSISTENT,
                                   .inside = region,
                                   .inside_offset = parameter.offset,
+                                  .parameter = i});
+  }
+}
+
+void Parameters::AddScaleViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
+                               Graph* graph) {
+  for (int i : unit.parameters) {
+    Parameter& parameter = all_[i];
+    parameter.*kind = graph->Add({.name = absl::StrCat(name, ".", parameter.first().name),
+                                  .cls = v1::OPTIMIZER,
+                                  .shape = {BlocksOf(parameter.elements(), moment_block_)},
+                                  .lifetime = v1::PERSISTENT,
+                                  .inside = region,
+                                  .inside_offset = parameter.offset / moment_block_,
                                   .parameter = i});
   }
 }

@@ -19,6 +19,10 @@
 // precision, Micikevicius et al. 2017, arXiv 1710.03740), and the f32 master that they are rounded
 // from lies with the moments. Products would round it so themselves, so no number changes.
 //
+// With layout.moments_format bf16 or int8 moments of matrices rest in that (kernels/format.h). The
+// scales of int8 blocks lie in buffers of their own; matrices begin and shards end on a block
+// (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
+//
 // What rests off the device (tiers.h): a unit's moments, with its master where that is rounded or
 // what is whole is gathered from it; and the weights that are brought for each use.
 //
@@ -80,6 +84,8 @@ struct Parameter {
   int rounded = kNone;  // what passes read instead, where it is rounded without ZeRO
   int adam_m = kNone;   // values of the same shape; kNone without an optimizer and with ZeRO
   int adam_v = kNone;
+  int adam_m_scales = kNone;  // of moments in blocks
+  int adam_v_scales = kNone;
   int unit = 0;
   int64_t offset = 0;  // elements from the unit's start
 
@@ -110,15 +116,26 @@ struct Unit {
   int rounded = kNone;
   int adam_m = kNone;
   int adam_v = kNone;
+  int adam_m_scales = kNone;  // of moments in blocks
+  int adam_v_scales = kNone;
   Sums sums;
   bool decays = true;
   kernels::DType dtype = kernels::DType::kF32;         // of its weights as passes read them
   kernels::DType master_dtype = kernels::DType::kF32;  // of those that the optimizer updates
   kernels::DType gradient = kernels::DType::kF32;
-  bool tile = false;  // a tile of a matrix, alone
+  kernels::DType moment_dtype = kernels::DType::kF32;  // of both moments as they rest
+  bool tile = false;                                   // a tile of a matrix, alone
 
   bool rounds() const { return dtype != master_dtype; }
+  bool in_blocks() const { return moment_dtype == kernels::DType::kU8; }
 };
+
+// Blocks of `block` elements that hold so many, the last perhaps fewer.
+constexpr int64_t BlocksOf(int64_t elements, int64_t block) {
+  return (elements + block - 1) / block;
+}
+
+struct MomentFields;  // of one of the two moments (parameters.cc)
 
 struct ParametersOptions {
   bool with_optimizer = true;
@@ -130,6 +147,8 @@ struct ParametersOptions {
   kernels::DType products = kernels::DType::kF32;   // what products round matrices to
   bool round = false;                               // layout.parameter_format says so
   kernels::DType gradients = kernels::DType::kF32;  // of matrices; layout.gradient_format
+  kernels::DType moments = kernels::DType::kF32;    // of matrices; layout.moments_format
+  int64_t moment_block = 0;                         // of moments in U8
 };
 
 // Thread-compatible: plain data.
@@ -143,6 +162,12 @@ class Parameters {
   const std::vector<Unit>& units() const { return units_; }
   // Whether the optimizer updates any that are shorter than f32.
   bool has_short() const { return matrices_ != kernels::DType::kF32; }
+  // Elements of a moment in U8 that share a scale; 0: there are no such moments.
+  int64_t moment_block() const { return moment_block_; }
+  // The type of the moments of such a tensor, on whatever stage.
+  kernels::DType MomentsOf(const Tensor& tensor) const {
+    return tensor.shape.size() >= 2 ? moments_ : kernels::DType::kF32;
+  }
   // Index of the parameter that starts with the tensor of this role; kNone when there is none.
   int Find(TensorRole role, int layer = kNone) const;
 
@@ -157,15 +182,23 @@ class Parameters {
   bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
   // Elements of whole pages of all types that a unit may have.
   int64_t PageElements(kernels::DType master) const;
+  // Of a parameter in its unit, and of a unit's shard, at least.
+  int64_t AlignElements(bool decays) const;
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
+  // One of a unit's two, with the scales of its blocks.
+  void PlaceMoment(const MomentFields& moment, Unit* unit, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
                 kernels::DType dtype, int64_t elements, Graph* graph) const;
   void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region, Graph* graph);
+  void AddScaleViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
+                     Graph* graph);
 
   const Parallel& parallel_;
   const int64_t tile_bytes_;
   const kernels::DType matrices_, products_, gradients_;
   const bool rounds_, has_positions_;
+  const kernels::DType moments_;
+  const int64_t moment_block_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;
   std::map<std::pair<TensorRole, int>, int> by_role_;

@@ -9,8 +9,8 @@
 namespace terrace::compiler {
 namespace {
 
-constexpr const char* kNames[] = {"fetch",  "leave",  "gradient", "weight",
-                                  "adam_m", "adam_v", "rounded"};
+constexpr const char* kNames[] = {"fetch",  "leave",   "gradient",      "weight",       "adam_m",
+                                  "adam_v", "rounded", "adam_m_scales", "adam_v_scales"};
 
 struct Piece {
   int value = kNone;

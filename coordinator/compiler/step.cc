@@ -302,7 +302,10 @@ class Train {
          .weight = flat(parameter.weight),
          .adam_m = flat(parameter.adam_m),
          .adam_v = flat(parameter.adam_v),
-         .rounded = flat(parameter.rounded)},
+         .rounded = flat(parameter.rounded),
+         .m_scales = flat(parameter.adam_m_scales),
+         .v_scales = flat(parameter.adam_v_scales),
+         .block = context_.parameters.moment_block()},
         scale, parameter.first().name);
     builder_.layer = kNone;
   }
@@ -316,7 +319,10 @@ class Train {
                        .weight = whole(unit.master),
                        .adam_m = whole(unit.adam_m),
                        .adam_v = whole(unit.adam_v),
-                       .rounded = whole(unit.rounded)},
+                       .rounded = whole(unit.rounded),
+                       .m_scales = whole(unit.adam_m_scales),
+                       .v_scales = whole(unit.adam_v_scales),
+                       .block = context_.parameters.moment_block()},
                       scale, "shard of " + unit.name);
   }
 

@@ -45,7 +45,17 @@ class TierChooser {
 };
 
 // Which buffers of the host copies pass through (staging.h).
-enum class Ring { kFetch, kLeave, kGradient, kWeight, kAdamM, kAdamV, kRounded };
+enum class Ring {
+  kFetch,
+  kLeave,
+  kGradient,
+  kWeight,
+  kAdamM,
+  kAdamV,
+  kRounded,
+  kAdamMScales,
+  kAdamVScales
+};
 
 // Copies between tiers, in pieces of a fixed size, through the host where one end is on NVMe.
 // Borrows the builder. Thread-compatible.

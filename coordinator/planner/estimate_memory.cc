@@ -146,8 +146,7 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const int64_t passing = (on_nvme(offload.parameter()) || on_nvme(offload.activation()) ? 1 : 0) +
                           (on_nvme(offload.gradient()) || on_nvme(offload.activation()) ? 1 : 0);
   const bool comes = partly(offload.gradient()) || model_.AtOnce(layout);
-  const int64_t rings =
-      (updates && partly(weights) ? 1 : 0) + (on_nvme(offload.optimizer()) ? 2 : 0) + passing;
+  const int64_t rings = (updates && partly(weights) ? 1 : 0) + passing;
   // A piece is of one parameter, with ZeRO of a layer's or a table's shard.
   const ModelConfig& config = model_.config;
   const int64_t of_layer =
@@ -160,9 +159,11 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const int64_t ring = kRingBuffers * std::min({layout.chunk_bytes(), largest, share});
   // Without ZeRO the rings of the passes are in use until the step ends.
   const int64_t of_step = rings - (layout.zero_stage() > 0 ? passing : 0);
+  const int64_t moments = on_nvme(offload.optimizer()) ? 2 * Part(CodeShare(layout), ring) : 0;
   const bool rounds = updates && RoundsWeights(layout) && partly(offload.parameter());
   return {.of_passes = passing * ring,
-          .of_step = of_step * ring + (updates && comes ? InGradients(layout, ring) : 0) +
+          .of_step = of_step * ring + moments +
+                     (updates && comes ? InGradients(layout, ring) : 0) +
                      (rounds ? InWeights(layout, ring) : 0)};
 }
 
@@ -176,7 +177,11 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
     memory->nvme_bytes += Part(shares.nvme(), bytes);
   };
   const bool masters = MastersRestWithMoments(layout);
-  add(2 * share, offload.optimizer());
+  // The scales of moments on NVMe are on the host.
+  const int64_t codes = Part(CodeShare(layout), 2 * share);
+  const int64_t scales = Part(MomentShare(layout, model_.config), 2 * share) - codes;
+  add(codes, offload.optimizer());
+  memory->host_bytes += Part(offload.optimizer().host() + offload.optimizer().nvme(), scales);
   add(InMasters(layout, share), masters ? offload.optimizer() : offload.parameter());
   if (RoundsWeights(layout)) add(InWeights(layout, share), offload.parameter());
   // With ZeRO 1 shards are made when the last pass ends. Without ZeRO a tied table waits for its

@@ -91,7 +91,8 @@ class Moments {
         away_(layout.offload()),
         shards_(ShardRanks(layout)),
         whole_(kF32Bytes * stage.parameters / layout.tensor_parallel()),
-        layer_(kF32Bytes * model.layer_parameters / layout.tensor_parallel()) {
+        layer_(kF32Bytes * model.layer_parameters / layout.tensor_parallel()),
+        moment_share_(MomentShare(layout, model.config)) {
     const int64_t table = kF32Bytes * model.config.vocabulary * model.config.hidden /
                           int64_t{layout.tensor_parallel()};
     embedding_ = stage.index == 0 ? table : 0;
@@ -142,7 +143,7 @@ class Moments {
  private:
   int64_t States() const {
     const bool masters = MastersRestWithMoments(layout_);
-    const int64_t moments = 2 * whole_ / shards_;
+    const int64_t moments = Part(moment_share_, 2 * whole_ / shards_);
     const int64_t share = InMasters(layout_, whole_) / shards_;
     return moments - Part(away_.optimizer, moments) + share -
            Part(masters ? away_.optimizer : away_.weights, share) + Lasting();
@@ -259,6 +260,7 @@ class Moments {
   const HeldActivations& kept_;
   const Away away_;
   const int64_t shards_, whole_, layer_;
+  const double moment_share_;
   int64_t embedding_ = 0, head_ = 0, tied_ = 0;
   int64_t added_ = 0, tied_head_ = 0;    // tables whose rows are added up
   int64_t chunk_ = 0;                    // of its layers

@@ -37,9 +37,19 @@ double GradientShare(const v1::Layout& layout) {
   return static_cast<double>(GradientBytes(layout)) / kF32Bytes;
 }
 
+double CodeShare(const v1::Layout& layout) {
+  return static_cast<double>(kernels::SizeOf(MomentFormat(layout).elements)) / kF32Bytes;
+}
+
+double MomentShare(const v1::Layout& layout, const ModelConfig& config) {
+  const double codes = CodeShare(layout);
+  if (MomentFormat(layout).block == 0) return codes;
+  return codes + 1 / static_cast<double>(MomentBlock(layout, config));
+}
+
 double Updated(const v1::Layout& layout) {
   const double rounded = RoundsWeights(layout) ? MasterShare(layout) + WeightShare(layout) : 0;
-  return GradientShare(layout) + 4 + 2 * MasterShare(layout) + rounded;
+  return GradientShare(layout) + 4 * CodeShare(layout) + 2 * MasterShare(layout) + rounded;
 }
 
 int64_t ShardRanks(const v1::Layout& layout) {

@@ -214,8 +214,8 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const double come = stay * WeightShare(layout), go = rounds ? 0 : stay * MasterShare(layout);
   const v1::TierShares& masters =
       MastersRestWithMoments(layout) ? offload.optimizer() : offload.parameter();
-  const double written =
-      masters.nvme() * MasterShare(layout) * share + offload.optimizer().nvme() * 2 * share;
+  const double written = share * (masters.nvme() * MasterShare(layout) +
+                                  2 * offload.optimizer().nvme() * CodeShare(layout));
   const double rounded = rounds ? offload.parameter().nvme() * WeightShare(layout) * share : 0;
   const double stored = none_waits ? 0 : offload.gradient().nvme() * gradients;
   const double updating =

@@ -78,6 +78,7 @@ class Checker {
   void CheckSharding();
   void CheckFormats();
   void CheckParameterFormat();
+  void CheckMoments();
 
   const v1::Layout& layout_;
   const ModelConfig& config_;
@@ -226,6 +227,7 @@ void Checker::CheckSharding() {
 
 void Checker::CheckFormats() {
   CheckParameterFormat();
+  CheckMoments();
   const std::string& gradient = layout_.gradient_format();
   const std::string& reduce = layout_.reduce_format();
   const bool exact = layout_.precision() == "fp32" || layout_.precision() == "tf32";
@@ -259,7 +261,48 @@ void Checker::CheckParameterFormat() {
       "; try ", stochastic ? "bf16" : products));
 }
 
+void Checker::CheckMoments() {
+  const std::string& format = layout_.moments_format();
+  const auto problem = [&](const std::string& must, const char* way_out) {
+    problems_.push_back(
+        absl::StrCat("formats.moments: got '", format, "', must ", must, "; try ", way_out));
+  };
+  const bool known = format.empty() || format == "f32" || format == "bf16" || format == "int8";
+  if (!known) return problem("be one of f32, bf16, int8", "bf16");
+  if (MomentFormat(layout_).block == 0) return;
+  if (layout_.stochastic_rounding()) {
+    problem("be f32 or bf16 with train.optimizer.stochastic_rounding, which knows no blocks",
+            "bf16");
+  }
+  const int64_t block = MomentBlock(layout_, config_);
+  if (block >= kernels::kLeastInt8Block) return;
+  problem(absl::StrCat("be f32 or bf16 with tp ", layout_.tensor_parallel(), ", where only ", block,
+                       " elements of some rows lie together: a block needs ",
+                       kernels::kLeastInt8Block),
+          "bf16, or fewer ranks in tp");
+}
+
 }  // namespace
+
+const kernels::FormatRow& MomentFormat(const v1::Layout& layout) {
+  const kernels::FormatRow* row = kernels::FindFormat(layout.moments_format());
+  return row == nullptr ? kernels::RowOf(kernels::Format::kF32) : *row;
+}
+
+int64_t MomentBlock(const v1::Layout& layout, const ModelConfig& config) {
+  const int64_t tp = std::max<uint32_t>(1, layout.tensor_parallel());
+  const int64_t heads = config.heads / tp * config.head_dim;
+  const int64_t keys = std::max<int64_t>(1, config.kv_heads / tp) * config.head_dim;
+  const int64_t inner = config.intermediate / tp;
+  // What is stored one below the other begins on whole rows.
+  int64_t block = kernels::kInt8Block;
+  for (const int64_t rows : {heads, keys, inner}) block = std::gcd(block, rows * config.hidden);
+  if (tp == 1 && layout.tile_bytes() == 0) return block;
+  // Tables are cut by rows, others by rows or by columns.
+  for (const int64_t columns : {config.hidden, config.heads * config.head_dim / tp, inner})
+    block = std::gcd(block, columns);
+  return config.conv1d_weights ? std::gcd(block, config.hidden / tp) : block;
+}
 
 std::string_view ProductFormat(std::string_view precision) {
   return precision == "bf16" ? "bf16" : precision == "fp16" ? "f16" : "f32";

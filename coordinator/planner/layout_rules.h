@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/model/model.h"
+#include "kernels/format.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
@@ -51,6 +52,13 @@ std::string ReduceFormat(const v1::JobSpec& spec);
 // Whether passes read matrices that were rounded before, from masters in f32 that only the
 // optimizer sees (compiler/parameters.h).
 bool RoundsWeights(const v1::Layout& layout);
+
+// How the moments of matrices rest: layout.moments_format, f32 where that is empty or unknown.
+const kernels::FormatRow& MomentFormat(const v1::Layout& layout);
+// How many elements of a moment share a scale where it is in blocks: the format's block, or as
+// many, a power of two, as lie together wherever ranks and tiles cut matrices. Fewer than
+// kernels::kLeastInt8Block cannot be compiled.
+int64_t MomentBlock(const v1::Layout& layout, const ModelConfig& config);
 
 // How problems are worded: "layout.KEY: got X, must Y; try Z". `way_out` may be empty.
 std::string LayoutProblem(std::string_view key, const std::string& got, const std::string& must,

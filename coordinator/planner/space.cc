@@ -46,6 +46,7 @@ v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
   layout.set_parameter_format(spec.formats().parameter());
   layout.set_gradient_format(spec.formats().gradient());
   layout.set_reduce_format(ReduceFormat(spec));
+  layout.set_moments_format(spec.formats().moments());
   layout.set_persistent_parameters(std::max<int64_t>(0, pinned.persistent_parameters()));
   if (pinned.has_offload()) *layout.mutable_offload() = pinned.offload();
   layout.set_allocator(pinned.allocator());

@@ -332,6 +332,17 @@ std::vector<SpecKey> TrainingKeys() {
        "",
        "Format in which data-parallel ranks send gradients to each other; without it that of "
        "formats.gradient. Not bf16 with precision fp32 or tf32"},
+      {"formats.moments",
+       kChoice,
+       "f32",
+       false,
+       0,
+       0,
+       {"f32", "bf16", "int8"},
+       "",
+       "Format in which Adam's moments of matrices and tables rest; each update is in f32. Lossy but "
+       "for f32, so never chosen: bf16 saves 4 bytes a parameter, int8 (blocks of 256, as "
+       "8-bit optimizers) 6. Those of norms and biases are f32"},
   };
 }
 

@@ -124,6 +124,13 @@ void ValidateReduce(SpecReader& reader, const v1::JobSpec& spec) {
                  absl::StrCat("left out, as formats.reduce says ", reduce), "formats.reduce alone");
 }
 
+void ValidateMoments(SpecReader& reader, const v1::JobSpec& spec) {
+  if (!spec.train().optimizer().stochastic_rounding() || spec.formats().moments() != "int8") return;
+  reader.Problem("formats.moments", "int8",
+                 "f32 or bf16 with train.optimizer.stochastic_rounding, which knows no blocks",
+                 "bf16");
+}
+
 // Direct I/O moves whole blocks of this many bytes (proto/tiers.h).
 constexpr int64_t kBlock = 4096;
 
@@ -242,6 +249,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   ValidateLossScale(reader, *spec);
   ValidateRounding(reader, spec->train());
   ValidateReduce(reader, *spec);
+  ValidateMoments(reader, *spec);
   ValidateOffload(reader, *spec);
   ValidateNvme(reader, *spec);
   ValidateCheckpoint(reader, spec->checkpoint());

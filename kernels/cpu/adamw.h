@@ -1,5 +1,5 @@
-// The constants of one AdamW step. Internal to the kernels of AdamW, in a header because their files
-// are compiled once for each instruction set.
+// The constants of one AdamW step. Internal to the kernels of AdamW, in a header because their
+// files are compiled once for each instruction set.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -56,6 +56,7 @@ void Flow::Compute(int i) {
     }
     case Op::kAdamw:
     case Op::kAdamwStochastic:
+    case Op::kAdamwInt8:
       return Update(i);
     default:
       return Function(i);

@@ -66,6 +66,7 @@ absl::Status Gradients::Check(int i) {
       RETURN_IF_ERROR(CheckKind(i, kStep, Value::kStep));
       return CheckOptimizer(i);
     case Op::kAdamw:
+    case Op::kAdamwInt8:
       return CheckOptimizer(i);
     case Op::kSquaredNorm:
       return CheckNormInput(i);

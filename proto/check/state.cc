@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/format.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/refuse.h"
 #include "proto/check/structure.h"
@@ -346,6 +347,32 @@ absl::Status CheckInitializers(const v1::Program& program,
   return absl::OkStatus();
 }
 
+// Moments rest in f32, bf16 or codes; what checkpoints hold follows from the initializers, which so
+// must say the same.
+absl::Status CheckMomentTypes(const v1::Program& program) {
+  const int64_t block = program.rules().moment_block();
+  const bool power = block > 0 && (block & (block - 1)) == 0;
+  if (block != 0 && !(power && block >= kernels::kLeastInt8Block && block <= kernels::kInt8Block)) {
+    return Refuse("rules: moment_block ", block, " must be 0 or a power of two from ",
+                  kernels::kLeastInt8Block, " to ", kernels::kInt8Block);
+  }
+  std::map<std::string, v1::DType> types;
+  for (const v1::Initializer& init : program.initializers()) {
+    types[init.tensor()] = init.moments() == v1::DTYPE_UNSPECIFIED ? v1::F32 : init.moments();
+  }
+  for (const v1::StateRange& range : program.state()) {
+    if (range.kind() != v1::ADAM_M && range.kind() != v1::ADAM_V) continue;
+    const auto type = types.find(range.tensor());
+    const bool known = range.dtype() == v1::F32 || range.dtype() == v1::BF16 ||
+                       (range.dtype() == v1::U8 && block > 0);
+    if (known && (type == types.end() || type->second == range.dtype())) continue;
+    return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
+                  known ? " is not what its initializer says"
+                        : " must be F32, BF16 or, with rules.moment_block, U8");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRopeTable(const v1::Program& program, const v1::RopeTable& table) {
   RETURN_IF_ERROR(CheckPersistent(program, table.buffer(), "rope table"));
   const v1::Buffer& buffer = program.buffers(table.buffer());
@@ -394,6 +421,7 @@ absl::Status CheckState(const v1::Program& program) {
   }
   RETURN_IF_ERROR(CheckMemoryOnce(program));
   RETURN_IF_ERROR(CheckInitializers(program, weights));
+  RETURN_IF_ERROR(CheckMomentTypes(program));
   for (const v1::RopeTable& table : program.rope_tables())
     RETURN_IF_ERROR(CheckRopeTable(program, table));
   for (const auto& [name, holder] : program.tied()) {

@@ -10,6 +10,7 @@
 #include "proto/check/refuse.h"
 #include "proto/check/state.h"
 #include "proto/sequences.h"
+#include "proto/state_layout.h"
 
 namespace terrace::check {
 namespace {
@@ -18,6 +19,7 @@ using kernels::Op;
 
 // Operands of kAdamw in kernels/op.h.
 constexpr int kParam = 1, kMoment1 = 2, kMoment2 = 3;
+constexpr int kScales1 = 6, kScales2 = 7;  // of kAdamwInt8
 
 int64_t ElementBytes(const v1::StateRange& range) {
   return kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
@@ -91,6 +93,48 @@ bool StateIndex::SameRegion(uint32_t weights, uint32_t moments, v1::StateKind ki
         std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Entry& x, const Entry& y) {
           return y.range->kind() == kind && SamePlaces(*x.range, *y.range) &&
                  x.begin / ElementBytes(*x.range) == y.begin / ElementBytes(*y.range);
+        });
+  }
+  return known->second;
+}
+
+namespace {
+
+// The scales of the range's moments are at the place of their blocks: `block` elements become one.
+bool ScalesInPlace(const v1::StateRange& moments, const v1::StateRange& scales, int64_t block) {
+  const std::vector<int64_t> shape(moments.shape().begin(), moments.shape().end());
+  const std::vector<int64_t> scales_shape(scales.shape().begin(), scales.shape().end());
+  if (moments.tensor() != scales.tensor() || scales_shape != ScalesShape(shape, block) ||
+      moments.offset() / ElementBytes(moments) != scales.offset() / ElementBytes(scales) * block ||
+      moments.shard_elements() != scales.shard_elements() * block) {
+    return false;
+  }
+  const int64_t columns = ColumnsOf(moments);
+  if (scales_shape.size() == 2) {
+    const bool rows = moments.rows() == 1 || moments.row_stride() == scales.row_stride() * block;
+    return rows && moments.row() == scales.row() && moments.rows() == scales.rows() &&
+           moments.column() == scales.column() * block &&
+           moments.columns() == scales.columns() * block && moments.split() == scales.split() &&
+           std::max(1u, moments.split_block()) == std::max(1u, scales.split_block());
+  }
+  // All of a tensor, without gaps.
+  return moments.split() == v1::StateRange::WHOLE && moments.rows() == RowsOf(moments) &&
+         moments.columns() == columns && (moments.rows() == 1 || moments.row_stride() == columns) &&
+         scales.rows() == 1 && scales.column() == 0 && scales.columns() == ColumnsOf(scales) &&
+         scales.split() == v1::StateRange::WHOLE;
+}
+
+}  // namespace
+
+bool StateIndex::ScalesOf(uint32_t moments, uint32_t scales, v1::StateKind kind,
+                          int64_t block) const {
+  const auto [known, is_new] = scales_.emplace(std::pair(moments, scales), false);
+  if (is_new) {
+    const std::vector<Entry>& a = by_buffer_[moments];
+    const std::vector<Entry>& b = by_buffer_[scales];
+    known->second =
+        std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Entry& x, const Entry& y) {
+          return y.range->kind() == kind && ScalesInPlace(*x.range, *y.range, block);
         });
   }
   return known->second;
@@ -176,12 +220,16 @@ absl::Status Updates::Check(int i) {
 
 absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
   const CheckedInstruction& instruction = train_.instructions[i];
+  const bool in_blocks = instruction.op->op == Op::kAdamwInt8;
   for (int operand : {0, kParam, kMoment1, kMoment2}) {
     if (instruction.Find(operand)->rows > 1)
       return Refuse(where, ": operand ", operand, " must be dense");
   }
   for (int operand : {kParam, kMoment1, kMoment2}) {
     RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
+  }
+  for (int operand : {kScales1, kScales2}) {
+    if (in_blocks) RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
   }
   const std::vector<Held> weights = HeldState(flow_, train_, i, kParam);
   for (const Held& weight : weights) RETURN_IF_ERROR(CheckWeight(weight, where));
@@ -190,7 +238,43 @@ absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
     RETURN_IF_ERROR(CheckRounding(attrs.rounding, weights, where));
   }
   RETURN_IF_ERROR(CheckMoments(weights, i, kMoment1, v1::ADAM_M, where));
-  return CheckMoments(weights, i, kMoment2, v1::ADAM_V, where);
+  RETURN_IF_ERROR(CheckMoments(weights, i, kMoment2, v1::ADAM_V, where));
+  if (!in_blocks) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckScales(i, kMoment1, kScales1, v1::ADAM_M_SCALES, where));
+  return CheckScales(i, kMoment2, kScales2, v1::ADAM_V_SCALES, where);
+}
+
+// Moments begin on a block, and the scales are those of just these blocks. Each operand is of one
+// place of one buffer.
+absl::Status Updates::CheckScales(int i, int operand, int scales_operand, v1::StateKind kind,
+                                  const std::string& where) const {
+  const int64_t block = std::get<kernels::AdamwAttrs>(train_.instructions[i].op->attrs).block;
+  if (block != program_.rules().moment_block()) {
+    return Refuse(where, ": blocks of ", block, " elements, rules.moment_block says ",
+                  program_.rules().moment_block());
+  }
+  const auto first_of = [](const Held& held) { return held.begin - held.at; };
+  const std::vector<Held> moments = HeldState(flow_, train_, i, operand);
+  const std::vector<Held> scales = HeldState(flow_, train_, i, scales_operand);
+  if (moments.empty() || scales.empty())
+    return Refuse(where, ": operand ", scales_operand, " holds no scales");
+  for (const std::vector<Held>* pieces : {&moments, &scales}) {
+    for (const Held& piece : *pieces) {
+      const Held& first = pieces->front();
+      if (piece.buffer == first.buffer && first_of(piece) == first_of(first)) continue;
+      return Refuse(where, ": operand ", pieces == &moments ? operand : scales_operand,
+                    " mixes state of several places");
+    }
+  }
+  const int64_t moment = first_of(moments.front()), scale = first_of(scales.front());
+  if (moment == scale * block &&
+      state_.ScalesOf(moments.front().buffer, scales.front().buffer, kind, block)) {
+    return absl::OkStatus();
+  }
+  return Refuse(where, ": operand ", scales_operand, ", element ", scale, " of ",
+                BufferText(program_, scales.front().buffer), " on, is not the ",
+                v1::StateKind_Name(kind), " of blocks of ", block, " from element ", moment, " of ",
+                BufferText(program_, moments.front().buffer), " on");
 }
 
 // The random bits are those of the elements that the operand holds.
@@ -209,7 +293,9 @@ absl::Status Updates::CheckRounding(const kernels::RoundingAttrs& rounding,
 
 // Every byte is state as the step found it.
 absl::Status Updates::CheckHeld(const Access& access, const std::string& where) const {
-  const char* const what = access.operand == kParam ? "weight" : "moment";
+  const char* const what = access.operand == kParam     ? "weight"
+                           : access.operand >= kScales1 ? "scale of moments"
+                                                        : "moment";
   absl::Status status;
   flow_.content(access.buffer)
       .ForEach({access.offset, access.end()}, [&](const ByteRange& bytes, int number) {

@@ -39,6 +39,8 @@ class StateIndex {
   // Both buffers hold shards, and the regions hold the same places of the same tensors, as `kind`
   // in the second.
   bool SameRegion(uint32_t weights, uint32_t moments, v1::StateKind kind) const;
+  // The second buffer holds, as `kind`, the scales of blocks of so many moments of the first.
+  bool ScalesOf(uint32_t moments, uint32_t scales, v1::StateKind kind, int64_t block) const;
 
  private:
   struct Entry {
@@ -47,7 +49,7 @@ class StateIndex {
   };
   std::vector<ByteSet> filled_;
   std::vector<std::vector<Entry>> by_buffer_;  // by begin
-  mutable std::map<std::pair<uint32_t, uint32_t>, bool> same_;
+  mutable std::map<std::pair<uint32_t, uint32_t>, bool> same_, scales_;
 };
 
 // Two ranges hold the same elements at equal distances from their offsets.
@@ -91,6 +93,8 @@ class Updates {
   absl::Status CheckMoments(const std::vector<Held>& weights, int i, int operand,
                             v1::StateKind kind, const std::string& where) const;
   absl::Status CheckMoment(const Held& weight, const Held& moment, v1::StateKind kind,
+                           const std::string& where) const;
+  absl::Status CheckScales(int i, int operand, int scales_operand, v1::StateKind kind,
                            const std::string& where) const;
   absl::Status CheckWriteBack(const Access& source, const Access& target, int64_t element_bytes,
                               const std::string& where) const;

@@ -186,10 +186,9 @@ std::vector<Work> StepOps(int threads) {
   const auto int8 = [&](const std::string& name, int64_t n) {
     constexpr int64_t kBlock = 256;
     const TensorShape codes = Dense(DType::kU8, {n}), scales = vector((n + kBlock - 1) / kBlock);
-    return OpWork("adamw_int8 " + name, Op::kAdamwInt8,
-                  AdamwAttrs{.weight_decay = 0.1f, .block = kBlock},
-                  {vector(n), vector(n), codes, codes, vector(4), vector(4), scales, scales},
-                  threads);
+    return OpWork(
+        "adamw_int8 " + name, Op::kAdamwInt8, AdamwAttrs{.weight_decay = 0.1f, .block = kBlock},
+        {vector(n), vector(n), codes, codes, vector(4), vector(4), scales, scales}, threads);
   };
   return {adamw("10 M", 10'000'000),
           adamw("32 Mi", 32 << 20),

@@ -265,8 +265,8 @@ void AdamwInt8Ref(const AdamwAttrs& attrs, Operands operands) {
     for (size_t i = 0; i < values.size(); ++i)
       scales[i / attrs.block] = std::max(scales[i / attrs.block], std::abs(values[i]));
     for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<double>(
-          NearestCode(numbers[moment], values[i] / scales[i / attrs.block]));
+      values[i] =
+          static_cast<double>(NearestCode(numbers[moment], values[i] / scales[i / attrs.block]));
     }
   }
 }

@@ -129,6 +129,22 @@ TEST_P(OffloadBitwiseTest, RoundedWeightsChangeNothing) {
   }
 }
 
+// They are brought, updated and taken back in their format, scales with codes.
+TEST_P(OffloadBitwiseTest, MomentsInFewerBitsAreTheSameOnAnyTier) {
+  const JobData data = DataOf(GetParam());
+  for (const char* format : {"bf16", "int8"}) {
+    v1::Layout layout = Resident();
+    layout.set_moments_format(format);
+    const JobResult resident = TrainLayout(data, layout, kSteps);
+    for (const Tiers& tiers : AllTiers()) {
+      const JobResult away = TrainLayout(data, With(layout, tiers), kSteps);
+      ExpectSame(away, resident, absl::StrCat(format, " ", Describe(tiers)));
+      EXPECT_EQ(away.adam_m, resident.adam_m);
+      EXPECT_EQ(away.adam_v, resident.adam_v);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, OffloadBitwiseTest, testing::Values("gpt2", "llama", "qwen3"));
 
 TEST(OffloadBitwiseTest, RanksThatShareTheStatesKeepThemOnAnyTier) {
@@ -166,6 +182,25 @@ TEST(OffloadBitwiseTest, RanksThatShareTheStatesRoundWeightsOnAnyTier) {
         const Tiers tiers = {parameter, optimizer, optimizer};
         ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), in_f32,
                    absl::StrCat("zero ", zero, " ", Describe(tiers)));
+      }
+    }
+  }
+}
+
+TEST(OffloadBitwiseTest, RanksThatShareTheStatesKeepMomentsInFewerBitsOnAnyTier) {
+  const JobData data = DataOf("llama");
+  for (const char* format : {"bf16", "int8"}) {
+    for (const uint32_t zero : {1, 3}) {
+      v1::Layout layout = Resident();
+      layout.set_data_parallel(2);
+      layout.set_zero_stage(zero);
+      layout.set_precision("bf16");
+      layout.set_moments_format(format);
+      const JobResult resident = TrainLayout(data, layout, kSteps);
+      for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+        const Tiers tiers = {zero == 3 ? tier : v1::DEVICE, tier, tier};
+        ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident,
+                   absl::StrCat(format, " zero ", zero, " ", Describe(tiers)));
       }
     }
   }

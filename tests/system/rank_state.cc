@@ -140,6 +140,10 @@ std::vector<float> Rank::Read(uint32_t buffer, int64_t offset, int64_t elements)
   const absl::Status read = regions[b.arena()]->Read(b.offset() + offset, bytes);
   if (!read.ok()) values.assign(elements, std::nanf(""));  // equal to nothing
   if (!read.ok()) return values;
+  if (TypeOf(program, buffer) == kernels::DType::kU8) {
+    for (int64_t i = 0; i < elements; ++i) values[i] = static_cast<float>(bytes[i]);
+    return values;
+  }
   ConvertElements(TypeOf(program, buffer), bytes.data(), kernels::DType::kF32,
                   reinterpret_cast<std::byte*>(values.data()), elements);
   return values;

@@ -48,7 +48,7 @@ struct Rank {
   Coordinates coordinates;
   std::span<Region* const> regions;
 
-  // From so many bytes into a buffer on; what is bf16 there as f32.
+  // From so many bytes into a buffer on; what is bf16 there as f32, codes as they are.
   std::vector<float> Read(uint32_t buffer, int64_t offset, int64_t elements) const;
 };
 

@@ -84,8 +84,18 @@ bool StateTensor::addressable() const {
 }
 
 std::string StoredName(std::string_view tensor, v1::StateKind kind) {
-  const char* suffix = kind == v1::ADAM_M ? ".adam_m" : kind == v1::ADAM_V ? ".adam_v" : "";
-  return absl::StrCat(Absl(tensor), suffix);
+  switch (kind) {
+    case v1::ADAM_M:
+      return absl::StrCat(Absl(tensor), ".adam_m");
+    case v1::ADAM_V:
+      return absl::StrCat(Absl(tensor), ".adam_v");
+    case v1::ADAM_M_SCALES:
+      return absl::StrCat(Absl(tensor), ".adam_m_scales");
+    case v1::ADAM_V_SCALES:
+      return absl::StrCat(Absl(tensor), ".adam_v_scales");
+    default:
+      return std::string(tensor);
+  }
 }
 
 absl::StatusOr<std::vector<StateTensor>> ViewState(const RankState& state) {

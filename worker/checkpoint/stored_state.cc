@@ -45,12 +45,21 @@ absl::Status StoredState::Add(const StoredTensor& stored, const StateTensor& tar
                                                    Absl(SafetensorsDtypeName(stored.dtype)),
                                                    ", must be F32, BF16 or F16"));
   }
-  tensors_.push_back({stored, target.dtype});
+  tensors_.push_back({.stored = stored, .target = target.dtype});
   return absl::OkStatus();
 }
 
+absl::Status StoredState::GetMoment(const Tensor& tensor, int64_t begin, std::span<std::byte> to) {
+  if (tensor.scales) return tensor.moment->ReadScales(begin, tensor.block, to);
+  if (tensor.target == kernels::DType::kU8)
+    return tensor.moment->ReadCodes(begin, tensor.block, to);
+  return tensor.moment->Read(begin, tensor.target, to);
+}
+
 absl::Status StoredState::Get(size_t tensor, int64_t begin, std::span<std::byte> to) const {
-  const auto& [stored, target] = tensors_[tensor];
+  if (tensors_[tensor].moment.has_value()) return GetMoment(tensors_[tensor], begin, to);
+  const std::optional<StoredTensor>& stored = tensors_[tensor].stored;
+  const kernels::DType target = tensors_[tensor].target;
   if (!stored.has_value()) {
     std::memset(to.data(), 0, to.size());
     return absl::OkStatus();

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/state_view.h"
+#include "worker/checkpoint/stored_moment.h"
 
 namespace terrace {
 
@@ -28,6 +29,13 @@ class StoredState {
   // both sides, when the shape or the element type does not fit.
   absl::Status Add(const StoredTensor& stored, const StateTensor& target);
   void AddZero() { tensors_.push_back({}); }
+  // The next one is a moment, or the scales of one, in `block` elements a scale.
+  void AddMoment(const StoredMoment& stored, const StateTensor& target, int64_t block) {
+    tensors_.push_back({.target = target.dtype,
+                        .moment = stored,
+                        .scales = IsScales(target.kind),
+                        .block = block});
+  }
 
   // A StateSource (fill.h).
   absl::Status Get(size_t tensor, int64_t begin, std::span<std::byte> to) const;
@@ -36,7 +44,12 @@ class StoredState {
   struct Tensor {
     std::optional<StoredTensor> stored;
     kernels::DType target = kernels::DType::kF32;
+    std::optional<StoredMoment> moment = {};
+    bool scales = false;
+    int64_t block = 0;
   };
+  static absl::Status GetMoment(const Tensor& tensor, int64_t begin, std::span<std::byte> to);
+
   const std::string_view path_;
   std::vector<Tensor> tensors_;
 };

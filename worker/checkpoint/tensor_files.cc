@@ -5,12 +5,18 @@
 #include <map>
 #include <utility>
 
+#include "proto/state_layout.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/stored_moment.h"
 
 namespace terrace {
 namespace {
 
-std::map<std::string, std::string> Metadata() { return {{"format", "pt"}}; }
+std::map<std::string, std::string> Metadata(const TensorFile& file) {
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (file.moment_block > 0) metadata[kMomentBlockKey] = std::to_string(file.moment_block);
+  return metadata;
+}
 
 constexpr int kMatrixDims = 2;  // at least
 
@@ -19,6 +25,21 @@ TensorToWrite Announced(const v1::Initializer& initializer, v1::StateKind kind,
   return {StoredName(initializer.tensor(), kind),
           dtype,
           {initializer.shape().begin(), initializer.shape().end()}};
+}
+
+void AddMoments(const v1::Initializer& initializer, int64_t block, TensorFile* file) {
+  const auto dtype = initializer.moments() == v1::DTYPE_UNSPECIFIED
+                         ? kernels::DType::kF32
+                         : static_cast<kernels::DType>(initializer.moments());
+  for (const v1::StateKind kind : {v1::ADAM_M, v1::ADAM_V})
+    file->tensors.push_back(Announced(initializer, kind, dtype));
+  if (dtype != kernels::DType::kU8) return;
+  file->moment_block = block;
+  for (const v1::StateKind kind : {v1::ADAM_M_SCALES, v1::ADAM_V_SCALES}) {
+    TensorToWrite scales = Announced(initializer, kind);
+    scales.shape = ScalesShape(scales.shape, block);
+    file->tensors.push_back(std::move(scales));
+  }
 }
 
 // Of the weights of matrices and tables: one on all stages, each of which has a layer.
@@ -39,13 +60,14 @@ std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program) {
     const bool matrix = initializer.shape_size() >= kMatrixDims;
     model.tensors.push_back(
         Announced(initializer, v1::WEIGHT, matrix ? matrices : kernels::DType::kF32));
-    optimizer.tensors.push_back(Announced(initializer, v1::ADAM_M));
-    optimizer.tensors.push_back(Announced(initializer, v1::ADAM_V));
+    AddMoments(initializer, program.rules().moment_block(), &optimizer);
   }
   // The widest first: then every tensor begins at a multiple of its elements' size.
-  std::stable_partition(
-      model.tensors.begin(), model.tensors.end(),
-      [](const TensorToWrite& tensor) { return tensor.dtype == kernels::DType::kF32; });
+  for (TensorFile* file : {&model, &optimizer}) {
+    std::stable_partition(
+        file->tensors.begin(), file->tensors.end(),
+        [](const TensorToWrite& tensor) { return tensor.dtype == kernels::DType::kF32; });
+  }
   return {std::move(model), std::move(optimizer)};
 }
 
@@ -55,11 +77,11 @@ std::string_view FileOfKind(v1::StateKind kind) {
 
 absl::StatusOr<SafetensorsWriter> CreateTensorFile(std::string_view folder,
                                                    const TensorFile& file) {
-  return SafetensorsWriter::Create(PathIn(folder, file.name), file.tensors, Metadata());
+  return SafetensorsWriter::Create(PathIn(folder, file.name), file.tensors, Metadata(file));
 }
 
 absl::StatusOr<SafetensorsWriter> JoinTensorFile(std::string_view folder, const TensorFile& file) {
-  return SafetensorsWriter::Join(PathIn(folder, file.name), file.tensors, Metadata());
+  return SafetensorsWriter::Join(PathIn(folder, file.name), file.tensors, Metadata(file));
 }
 
 }  // namespace terrace

@@ -27,10 +27,11 @@ inline constexpr size_t kTensorFiles = 2;
 struct TensorFile {
   std::string name;
   std::vector<TensorToWrite> tensors;
+  int64_t moment_block = 0;  // of moments in int8 blocks: elements that share a scale
 };
 
-// The weights in the model's order, those in f32 before those in bf16; their moments in the model's
-// order.
+// The weights in the model's order, and their moments and scales; of both those in f32 before those
+// in fewer bits.
 std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program);
 // The name of the file that holds tensors of this kind.
 std::string_view FileOfKind(v1::StateKind kind);

@@ -30,6 +30,7 @@ struct Row {
   uint32_t shard_size = 0;
   double clip = 1;  // 0: updates come at once where they may
   const char* format = "";
+  const char* moments = "";
 };
 const Row kLayouts[] = {
     {.name = "OneRank", .family = "gpt2", .precision = "fp32"},
@@ -42,6 +43,19 @@ const Row kLayouts[] = {
      .zero = 2,
      .shard_size = 2},
     {.name = "Zero3OfRoundedShards", .family = "llama", .precision = "bf16", .dp = 2, .zero = 3},
+    {.name = "MomentsInBlocks", .family = "llama", .precision = "fp32", .moments = "int8"},
+    {.name = "Zero3OfMomentsInBlocks",
+     .family = "gpt2",
+     .precision = "bf16",
+     .dp = 2,
+     .zero = 3,
+     .moments = "int8"},
+    {.name = "Zero1OfMomentsInBF16",
+     .family = "llama",
+     .precision = "fp32",
+     .dp = 2,
+     .zero = 1,
+     .moments = "bf16"},
     {.name = "RoundedAlone", .family = "llama", .precision = "bf16", .format = "bf16"},
     {.name = "Zero3Recompute",
      .family = "qwen3",
@@ -124,6 +138,7 @@ LayoutCase CaseOf(const Row& row) {
   l.set_context_type(row.context);
   l.set_shard_size(row.shard_size);
   l.set_parameter_format(row.format);
+  l.set_moments_format(row.moments);
   return c;
 }
 

@@ -21,6 +21,7 @@ struct Row {
   uint32_t dp = 1, zero = 0;
   v1::Tier parameter = v1::DEVICE, gradient = v1::DEVICE, optimizer = v1::DEVICE;
   const char* format = "";
+  const char* moments = "";
 };
 const Row kRows[] = {
     {.name = "MomentsOnHost", .family = "gpt2", .precision = "fp32", .optimizer = v1::HOST},
@@ -74,6 +75,20 @@ const Row kRows[] = {
      .gradient = v1::NVME,
      .optimizer = v1::NVME,
      .format = "f16"},
+    {.name = "MomentsInBlocksOnHost",
+     .family = "llama",
+     .precision = "fp32",
+     .gradient = v1::HOST,
+     .optimizer = v1::HOST,
+     .moments = "int8"},
+    {.name = "MomentsInBlocksOnNvme",
+     .family = "gpt2",
+     .precision = "fp32",
+     .dp = 2,
+     .zero = 1,
+     .gradient = v1::NVME,
+     .optimizer = v1::NVME,
+     .moments = "int8"},
     {.name = "RoundedOnDeviceOfMastersOnHost",
      .family = "llama",
      .precision = "bf16",
@@ -99,6 +114,7 @@ class OffloadMutationTest : public BrokenPrograms, public testing::WithParamInte
     job.gradient = row.gradient;
     job.optimizer = row.optimizer;
     job.parameter_format = row.format;
+    job.moments_format = row.moments;
     programs_ = CompileStages(job);
     ASSERT_FALSE(programs_.empty());
     ASSERT_EQ(CheckPrograms(programs_), absl::OkStatus()) << Describe(job);

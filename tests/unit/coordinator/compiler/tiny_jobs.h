@@ -82,6 +82,7 @@ struct TinyJob {
   uint32_t interleave = 0;
   std::string parameter_format = {};
   double clip_grad_norm = 1;  // 0: updates at once
+  std::string moments_format = {};
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -156,6 +157,7 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
   layout.set_chunk_bytes(job.chunk_bytes);
   layout.set_tile_bytes(job.tile_bytes);
   layout.set_parameter_format(job.parameter_format);
+  layout.set_moments_format(job.moments_format);
   PutOn(job.parameter, layout.mutable_offload()->mutable_parameter());
   PutOn(job.gradient, layout.mutable_offload()->mutable_gradient());
   PutOn(job.optimizer, layout.mutable_offload()->mutable_optimizer());

@@ -276,6 +276,47 @@ TEST(LayoutRulesTest, WeightsHaveTheBitsOfProductsOrAllOfThem) {
               HasSubstr("must be bf16 with train.optimizer.stochastic_rounding"));
 }
 
+TEST(LayoutRulesTest, MomentsInBlocksNeedWholeBlocks) {
+  const auto with = [](const char* format, bool stochastic = false, uint32_t tp = 1) {
+    return [=](v1::Layout& l) {
+      l.set_precision("bf16");
+      l.set_moments_format(format);
+      l.set_stochastic_rounding(stochastic);
+      l.set_tensor_parallel(tp);
+    };
+  };
+  for (const char* format : {"", "f32", "bf16", "int8"})
+    EXPECT_TRUE(Check(with(format)).ok()) << format << Refusal(with(format));
+  EXPECT_TRUE(Check(with("bf16", true)).ok());
+  EXPECT_THAT(Refusal(with("nf4")),
+              HasSubstr("formats.moments: got 'nf4', must be one of f32, bf16, int8; try bf16"));
+  EXPECT_THAT(Refusal(with("int8", true)),
+              AllOf(HasSubstr("formats.moments: got 'int8', must be f32 or bf16 with "
+                              "train.optimizer.stochastic_rounding"),
+                    HasSubstr("try bf16")));
+}
+
+// Of matrices whose rows ranks and tiles cut, the largest power of two that divides all pieces.
+TEST(LayoutRulesTest, BlocksFitBetweenTheCuts) {
+  ModelConfig llama = {.hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32, .head_dim = 128};
+  llama.intermediate = 11008;
+  v1::Layout layout;
+  const auto block = [&](const ModelConfig& config, uint32_t tp) {
+    layout.set_tensor_parallel(tp);
+    return MomentBlock(layout, config);
+  };
+  EXPECT_EQ(block(llama, 1), 256);
+  EXPECT_EQ(block(llama, 2), 128);
+  EXPECT_EQ(block(llama, 8), 32);
+  ModelConfig gpt2 = {.hidden = 1600, .layers = 48, .heads = 25, .kv_heads = 25, .head_dim = 64};
+  gpt2.intermediate = 6400;
+  gpt2.conv1d_weights = true;
+  EXPECT_EQ(block(gpt2, 1), 256);  // nothing is cut: rows need not be whole blocks
+  EXPECT_EQ(block(gpt2, 5), 64);
+  layout.set_tile_bytes(1 << 20);
+  EXPECT_EQ(block(gpt2, 1), 64);
+}
+
 // Without a word weights are rounded where that takes no memory.
 TEST(LayoutRulesTest, SharedWeightsAreRounded) {
   const auto format = [](const char* precision, uint32_t zero, v1::Tier tier) {

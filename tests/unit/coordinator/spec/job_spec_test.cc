@@ -262,6 +262,13 @@ TEST(JobSpecTest, FormatsAreReadByName) {
   }
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {parameter: int8}\n")),
               HasSubstr("formats.parameter: got \"int8\", must be one of f32, bf16, f16"));
+  EXPECT_EQ(Parse(kMinimal).formats().moments(), "f32");
+  for (const char* format : {"f32", "bf16", "int8"}) {
+    const std::string text = absl::StrCat(kMinimal, "formats: {moments: ", format, "}\n");
+    EXPECT_EQ(Parse(text).formats().moments(), format);
+  }
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {moments: f16}\n")),
+              HasSubstr("formats.moments: got \"f16\", must be one of f32, bf16, int8"));
 }
 
 TEST(JobSpecTest, WeightsAreRoundedStochasticallyWhereProductsReadBf16) {

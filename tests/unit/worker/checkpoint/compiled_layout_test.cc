@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the compiler makes of every layout and family: a checkpoint read by all of its ranks and
 // written again is the same to the byte.
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <list>
@@ -8,6 +9,7 @@
 
 #include "base/file.h"
 #include "gmock/gmock.h"
+#include "kernels/dynamic_map.h"
 #include "tests/support/memory_region.h"
 #include "tests/support/request_region.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
@@ -102,10 +104,15 @@ std::string FilesOf(const std::string& folder) {
          ReadTextFile(folder + "/optimizer.safetensors", 1 << 26).value();
 }
 
+struct Kind {
+  bool stochastic_rounding = false;
+  const char* moments = "f32";
+};
+
 class CompiledLayoutTest : public ::testing::TestWithParam<std::string> {
  protected:
   // A checkpoint of one rank, read and written again by every layout.
-  static void ExpectEveryLayoutResumes(bool stochastic_rounding);
+  static void ExpectEveryLayoutResumes(const Kind& kind);
 };
 
 INSTANTIATE_TEST_SUITE_P(Families, CompiledLayoutTest, ::testing::ValuesIn(Families()),
@@ -115,34 +122,41 @@ INSTANTIATE_TEST_SUITE_P(Families, CompiledLayoutTest, ::testing::ValuesIn(Famil
 std::vector<std::byte> Bytes(const StateTensor& tensor, int64_t element) {
   const float value = Value(tensor, element);
   std::vector<std::byte> bytes(tensor.element_bytes());
+  if (tensor.dtype == kernels::DType::kU8) {
+    bytes[0] = static_cast<std::byte>(static_cast<int64_t>(value) % 251);
+    return bytes;
+  }
   ConvertElements(kernels::DType::kF32, reinterpret_cast<const std::byte*>(&value), tensor.dtype,
                   bytes.data(), 1);
   return bytes;
 }
 
-v1::Layout With(v1::Layout layout, bool stochastic_rounding) {
-  layout.set_stochastic_rounding(stochastic_rounding);
-  if (stochastic_rounding) layout.set_precision("bf16");
+v1::Layout With(v1::Layout layout, const Kind& kind) {
+  layout.set_stochastic_rounding(kind.stochastic_rounding);
+  if (kind.stochastic_rounding) layout.set_precision("bf16");
+  layout.set_moments_format(kind.moments);
   return layout;
 }
 
-void CompiledLayoutTest::ExpectEveryLayoutResumes(bool stochastic_rounding) {
+void CompiledLayoutTest::ExpectEveryLayoutResumes(const Kind& kind) {
   TemporaryFolder first;
-  CompiledJob one(CompileCase({GetParam(), With(MatrixLayout(), stochastic_rounding)}).value());
+  CompiledJob one(CompileCase({GetParam(), With(MatrixLayout(), kind)}).value());
   int64_t short_ones = 0;
   one.Visit([&](int, const StateTensor& tensor, int64_t element, std::byte* held) {
     const std::vector<std::byte> bytes = Bytes(tensor, element);
     std::memcpy(held, bytes.data(), bytes.size());
-    short_ones += bytes.size() == 2;
+    short_ones += bytes.size() < sizeof(float);
   });
-  EXPECT_EQ(short_ones > 0, stochastic_rounding);
+  EXPECT_EQ(short_ones > 0, kind.stochastic_rounding || std::string(kind.moments) != "f32");
   ASSERT_THAT(one.Write(first.path()), ::testing::Each(absl::OkStatus()));
   const std::string path = first.path("step-00000001"), files = FilesOf(path);
   int layouts = 0;
   for (LayoutCase c : LayoutMatrix(8, kEvery)) {
     if (c.family != GetParam()) continue;
     SCOPED_TRACE(Describe(c));
-    c.layout = With(c.layout, stochastic_rounding);
+    c.layout = With(c.layout, kind);
+    // Where rows are cut blocks are smaller.
+    if (std::string(kind.moments) == "int8" && c.layout.tensor_parallel() > 1) continue;
     auto stages = CompileCase(c);
     ASSERT_TRUE(stages.ok()) << stages.status();
     CompiledJob job(*std::move(stages));
@@ -161,12 +175,137 @@ void CompiledLayoutTest::ExpectEveryLayoutResumes(bool stochastic_rounding) {
   EXPECT_GT(layouts, 5);
 }
 
-TEST_P(CompiledLayoutTest, EveryLayoutResumesTheOthersCheckpoints) {
-  ExpectEveryLayoutResumes(/*stochastic_rounding=*/false);
-}
+TEST_P(CompiledLayoutTest, EveryLayoutResumesTheOthersCheckpoints) { ExpectEveryLayoutResumes({}); }
 
 TEST_P(CompiledLayoutTest, SoItDoesWithWeightsInBf16) {
-  ExpectEveryLayoutResumes(/*stochastic_rounding=*/true);
+  ExpectEveryLayoutResumes({.stochastic_rounding = true});
+}
+
+TEST_P(CompiledLayoutTest, SoItDoesWithMomentsInFewerBits) {
+  ExpectEveryLayoutResumes({.moments = "bf16"});
+  ExpectEveryLayoutResumes({.moments = "int8"});
+}
+
+// ---- moments in another format than the job's ---------------------------------------------------
+
+using Numbers = std::map<std::string, std::vector<float>>;  // by stored name
+
+CompiledJob JobWith(const char* family, const char* moments, uint32_t tensor = 1) {
+  v1::Layout layout = MatrixLayout();
+  layout.set_moments_format(moments);
+  layout.set_tensor_parallel(tensor);
+  return CompiledJob(CompileCase({family, layout}).value());
+}
+
+// Of all ranks, codes as they are.
+Numbers NumbersOf(CompiledJob& job) {
+  Numbers numbers;
+  job.Visit([&](int, const StateTensor& tensor, int64_t element, const std::byte* held) {
+    std::vector<float>& of = numbers[tensor.stored_name];
+    if (static_cast<int64_t>(of.size()) <= element) of.resize(element + 1);
+    if (tensor.dtype == kernels::DType::kU8) {
+      of[element] = static_cast<float>(*held);
+    } else {
+      ConvertElements(tensor.dtype, held, kernels::DType::kF32,
+                      reinterpret_cast<std::byte*>(&of[element]), 1);
+    }
+  });
+  return numbers;
+}
+
+// The moments that these codes and scales stand for.
+Numbers Decoded(const Numbers& held, int64_t block) {
+  Numbers moments;
+  for (const auto& [name, numbers] : held) {
+    if (name.ends_with("_scales")) continue;
+    std::vector<float>& of = moments[name] = numbers;
+    const auto scales = held.find(name + "_scales");
+    if (scales == held.end()) continue;
+    const kernels::DynamicMap& map =
+        name.ends_with("adam_m") ? kernels::kSignedMap : kernels::kUnsignedMap;
+    for (size_t i = 0; i < of.size(); ++i)
+      of[i] = map.number[static_cast<size_t>(numbers[i])] * scales->second[i / block];
+  }
+  return moments;
+}
+
+float MomentAt(const std::string& name, int64_t element) {
+  const float m = std::ldexp(std::sin(static_cast<float>(element)), -static_cast<int>(element % 9));
+  return name.ends_with("adam_v") ? m * m : m;
+}
+
+TEST(MomentFormatsTest, ACheckpointInAnotherFormatIsConverted) {
+  TemporaryFolder exact_folder, int8_folder;
+  CompiledJob exact = JobWith("gpt2", "f32");
+  exact.Visit([](int, const StateTensor& tensor, int64_t element, std::byte* held) {
+    const float value = MomentAt(tensor.stored_name, element);
+    std::memcpy(held, &value, sizeof(value));
+  });
+  ASSERT_THAT(exact.Write(exact_folder.path()), ::testing::Each(absl::OkStatus()));
+  const Numbers want = NumbersOf(exact);
+
+  CompiledJob halves = JobWith("gpt2", "bf16");
+  ASSERT_THAT(halves.Read(exact_folder.path("step-00000001")), ::testing::Each(absl::OkStatus()));
+  for (const auto& [name, numbers] : NumbersOf(halves)) {
+    const bool rounded = name.ends_with("weight.adam_m") || name.ends_with("weight.adam_v");
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const float value = want.at(name)[i];
+      ASSERT_TRUE(numbers[i] == value || (rounded && numbers[i] == FloatOfBf16(Bf16OfFloat(value))))
+          << name << " " << i;
+    }
+  }
+
+  CompiledJob blocks = JobWith("gpt2", "int8");
+  ASSERT_THAT(blocks.Read(exact_folder.path("step-00000001")), ::testing::Each(absl::OkStatus()));
+  const Numbers encoded = NumbersOf(blocks), decoded = Decoded(encoded, 256);
+  int64_t others = 0;
+  for (const auto& [name, numbers] : decoded) {
+    const auto scales = encoded.find(name + "_scales");
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const float value = want.at(name)[i];
+      if (scales == encoded.end()) {
+        ASSERT_EQ(numbers[i], value) << name;
+        continue;
+      }
+      others += numbers[i] != value;
+      // No number of the map is farther from its neighbour than half of the interval's width.
+      const float scale = scales->second[i / 256];
+      ASSERT_NEAR(numbers[i], value, 0.55f * std::abs(value) + 1e-6f * scale) << name << " " << i;
+    }
+  }
+  EXPECT_GT(others, 1000);
+
+  // Back in f32 they are exactly what the codes stand for, in blocks of another size nearly.
+  ASSERT_THAT(blocks.Write(int8_folder.path()), ::testing::Each(absl::OkStatus()));
+  const std::string path = int8_folder.path("step-00000001");
+  ASSERT_THAT(exact.Read(path), ::testing::Each(absl::OkStatus()));
+  EXPECT_EQ(NumbersOf(exact), decoded);
+  CompiledJob cut = JobWith("gpt2", "int8", /*tensor=*/2);
+  ASSERT_THAT(cut.Read(path), ::testing::Each(absl::OkStatus()));
+  EXPECT_EQ(cut.state(0).program.rules().moment_block(), 16);
+  for (const auto& [name, numbers] : Decoded(NumbersOf(cut), 16)) {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const float value = decoded.at(name)[i];
+      ASSERT_NEAR(numbers[i], value, 0.55f * std::abs(value)) << name << " " << i;
+    }
+  }
+}
+
+TEST(MomentFormatsTest, CodesWithoutTheSizeOfTheirBlocksAreRefused) {
+  TemporaryFolder folder;
+  CompiledJob blocks = JobWith("gpt2", "int8");
+  blocks.Visit([](int, const StateTensor& tensor, int64_t, std::byte* held) {
+    std::memset(held, 0, tensor.element_bytes());
+  });
+  ASSERT_THAT(blocks.Write(folder.path()), ::testing::Each(absl::OkStatus()));
+  const std::string file = folder.path("step-00000001") + "/optimizer.safetensors";
+  std::string bytes = ReadTextFile(file, 1 << 26).value();
+  const size_t at = bytes.find("\"moment_block\":\"256\"");
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, 14, "\"moment_blonk\"");
+  ASSERT_TRUE(WriteSyncedFile(file, bytes).ok());
+  EXPECT_THAT(std::string(blocks.Read(folder.path("step-00000001"))[0].message()),
+              ::testing::HasSubstr("must come with the size of its blocks, 'moment_block'"));
 }
 
 }  // namespace
