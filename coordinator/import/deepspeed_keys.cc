@@ -142,7 +142,6 @@ const std::vector<KnownKey>& DeepSpeedKeysWithoutCounterpart() {
       {"bf16.check_grad_overflow", kAutomatic,
        "a step with a gradient that is no number is skipped"},
       {"bf16.bf16_master_weights_and_grads", kAbsent, "master weights are fp32"},
-      {"bf16.bf16_optimizer_states", kAbsent, "moments are fp32"},
       {"amp.*", kAbsent, "train.precision is fp32, tf32, bf16, fp16 or fp8"},
       {"torch_autocast.*", kAbsent, "train.precision is fp32, tf32, bf16, fp16 or fp8"},
       {"zero_allow_untested_optimizer", kAutomatic, "AdamW is the optimizer"},

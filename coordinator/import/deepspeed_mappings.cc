@@ -92,14 +92,38 @@ void LossScaleMin(const DeepSpeedValue& m) {
   if (!IsFp16Off(m)) MapAsIs(m, "train.loss_scale.min");
 }
 
+// Names of bitsandbytes, and of `optim` in the Trainer of transformers, in lower case.
+bool IsAdam8Bit(std::string_view type) {
+  for (const std::string_view known :
+       {"adam8bit", "adamw8bit", "adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit",
+        "pagedadam8bit", "pagedadamw8bit", "paged_adamw_8bit"}) {
+    if (type == known) return true;
+  }
+  return false;
+}
+
 void OptimizerType(const DeepSpeedValue& m) {
   const std::string type = absl::AsciiStrToLower(m.setting.value.get<std::string>());
   if (type == "adamw" || type == "adam" || type == "fusedadam" || type == "deepspeedcpuadam") {
     Map(m, "train.optimizer.name", "adamw",
         type == "adam" ? "DeepSpeed's Adam decouples the decay as well (adam_w_mode)" : "");
+  } else if (IsAdam8Bit(type)) {
+    Map(m, "train.optimizer.name", "adamw",
+        "with formats.moments: int8, the blocks of bitsandbytes' 8-bit AdamW");
+    m.draft->Set("formats.moments", "int8");
   } else {
     m.draft->Absent(m.setting.path, m.setting.value.dump(),
                     "AdamW is the optimizer here; check lr and weight_decay");
+  }
+}
+
+void Bf16States(const DeepSpeedValue& m) {
+  const std::optional<bool> on = IsOn(m);
+  if (!on) return;
+  if (*on) {
+    Map(m, "formats.moments", "bf16");
+  } else {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "off, as here");
   }
 }
 
@@ -333,6 +357,7 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"fp16.loss_scale_window", &LossScaleWindow},
       {"fp16.hysteresis", &LossScaleHysteresis},
       {"fp16.min_loss_scale", &LossScaleMin},
+      {"bf16.bf16_optimizer_states", &Bf16States},
       {"optimizer.type", &OptimizerType},
       {"optimizer.params.lr", &Lr},
       {"optimizer.params.betas", &Betas},

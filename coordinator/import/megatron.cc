@@ -160,6 +160,8 @@ class Importer {
                     partly ? absl::StrCat("{device: ", 1 - share, ", host: ", share, "}") : "host");
     } else if (flag.name == "optimizer-offload-fraction") {
       draft_.Automatic(setting, value, "goes with --optimizer-cpu-offload");
+    } else if (flag.name == "exp-avg-dtype" || flag.name == "exp-avg-sq-dtype") {
+      Moments(flag);
     } else if (flag.name == "nnodes") {
       Count(flag, "resources.nodes");
     } else if (flag.name == "nproc_per_node" || flag.name == "nproc-per-node") {
@@ -204,6 +206,27 @@ class Importer {
                     "samples / global_batch");
     } else {
       draft_.Absent(setting, value, "set train.steps: samples / global_batch");
+    }
+  }
+
+  // Both moments have one format here.
+  void Moments(const MegatronWords& flag) {
+    const std::string setting = "--" + flag.name, value = flag.value();
+    const auto type = [this](const char* name) {
+      return line_.Given(name) ? line_.Value(name) : std::string("fp32");
+    };
+    if (type("exp-avg-dtype") != type("exp-avg-sq-dtype")) {
+      draft_.Absent(setting, value,
+                    "both moments have one format: set formats.moments to f32, bf16 or int8");
+    } else if (value == "fp32" || value == "bf16") {
+      draft_.Mapped(setting, value, "formats.moments", value == "fp32" ? "f32" : "bf16");
+    } else if (value == "fp8") {
+      draft_.Mapped(setting, value, "formats.moments", "int8",
+                    "8 bits here are int8 blocks, each of 256 elements with its own scale");
+    } else {
+      draft_.Absent(setting, value,
+                    "squares of gradients leave the range of fp16: formats.moments is f32, bf16 "
+                    "or int8");
     }
   }
 

@@ -76,7 +76,10 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"tensorboard-dir", kAbsent, "", "Prometheus reads /metrics"},
       {"wandb-project", kAbsent, "", "Prometheus reads /metrics"},
       {"wandb-exp-name", kAbsent, "", "Prometheus reads /metrics"},
-      {"use-precision-aware-optimizer", kAbsent, "", "moments are fp32"},
+      {"use-precision-aware-optimizer", kAutomatic, "",
+       "formats.moments says how moments rest: see --exp-avg-dtype"},
+      {"exp-avg-dtype", kMapped, "formats.moments", ""},
+      {"exp-avg-sq-dtype", kMapped, "formats.moments", ""},
       {"grad-reduce-in-bf16", kMapped, "formats.gradient: bf16",
        "Megatron-LM then keeps and adds gradients in bf16 as well; formats.reduce: bf16 alone "
        "would "

@@ -225,6 +225,23 @@ TEST(DeepSpeedValuesTest, WhatMakesAnotherOptimizerOrScheduleIsSaid) {
             Fate::kAbsent);
 }
 
+TEST(DeepSpeedValuesTest, EightBitAdamAndStatesInBf16AreFormatsOfMoments) {
+  for (const char* type : {"Adam8bit", "AdamW8bit", "adamw_bnb_8bit", "paged_adamw_8bit"}) {
+    const SpecDraft draft = Import(R"({"optimizer":{"type":")" + std::string(type) + R"("}})");
+    EXPECT_EQ(draft.Get("train.optimizer.name"), "adamw") << type;
+    EXPECT_EQ(draft.Get("formats.moments"), "int8") << type;
+    EXPECT_THAT(Of(draft, "optimizer.type").note, HasSubstr("bitsandbytes"));
+  }
+  const SpecDraft other = Import(R"({"optimizer":{"type":"OneBitAdam"}})");
+  EXPECT_EQ(Of(other, "optimizer.type").fate, Fate::kAbsent);
+  EXPECT_FALSE(other.Has("formats.moments"));
+  EXPECT_EQ(
+      Import(R"({"bf16":{"enabled":true,"bf16_optimizer_states":true}})").Get("formats.moments"),
+      "bf16");
+  EXPECT_FALSE(
+      Import(R"({"bf16":{"enabled":true,"bf16_optimizer_states":false}})").Has("formats.moments"));
+}
+
 TEST(DeepSpeedValuesTest, ABatchThatIsNoNumberIsRefused) {
   EXPECT_THAT(Refusal(R"({"train_batch_size":"8"})"), HasSubstr("must be a number"));
   EXPECT_THAT(Refusal("\xff{}"), HasSubstr("UTF-8"));

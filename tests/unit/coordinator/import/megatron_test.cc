@@ -270,6 +270,26 @@ TEST(MegatronTest, NumbersLeftOutAreMegatrons) {
   EXPECT_EQ(settings.at("--lr-decay-iters").fate, Fate::kAbsent);
 }
 
+TEST(MegatronTest, MomentsHaveOneFormat) {
+  const auto import = [](const std::string& first, const std::string& second) {
+    return Import("--use-precision-aware-optimizer --exp-avg-dtype " + first +
+                      " --exp-avg-sq-dtype " + second,
+                  {.model = "gpt2"});
+  };
+  EXPECT_EQ(import("bf16", "bf16").Get("formats.moments"), "bf16");
+  EXPECT_EQ(import("fp32", "fp32").Get("formats.moments"), "f32");
+  const SpecDraft fp8 = import("fp8", "fp8");
+  EXPECT_EQ(fp8.Get("formats.moments"), "int8");
+  EXPECT_THAT(ByName(fp8).at("--exp-avg-dtype").note, HasSubstr("int8 blocks"));
+  EXPECT_EQ(ByName(fp8).at("--use-precision-aware-optimizer").fate, Fate::kAutomatic);
+  for (const auto& [draft, note] : {std::pair(import("bf16", "fp32"), "both moments have one"),
+                                    std::pair(import("fp16", "fp16"), "the range of fp16")}) {
+    EXPECT_FALSE(draft.Has("formats.moments"));
+    EXPECT_EQ(ByName(draft).at("--exp-avg-dtype").fate, Fate::kAbsent);
+    EXPECT_THAT(ByName(draft).at("--exp-avg-sq-dtype").note, HasSubstr(note));
+  }
+}
+
 TEST(MegatronTest, UnknownFlagsNameTheNearestAndBadOnesTheRule) {
   const auto settings = ByName(Import("--micro-batch-sise 2 --num-experts 8", {.model = "gpt2"}));
   EXPECT_THAT(settings.at("--micro-batch-sise").note, HasSubstr("--micro-batch-size"));
