@@ -55,6 +55,7 @@ absl::Status PrintEstimate(const EstimateOptions& options) {
                                .batch = options.batch,
                                .devices = options.devices,
                                .bf16 = options.precision == "bf16",
+                               .moments = kernels::FindFormat(options.moments),
                                .lora_rank = options.lora_rank};
   std::vector<EstimateSection> sections = EstimateMemory(input);
   std::erase_if(sections, [&](const EstimateSection& section) {

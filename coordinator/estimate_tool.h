@@ -17,6 +17,7 @@ struct EstimateOptions {
   int64_t devices = 1;
   int64_t lora_rank = 16;
   std::string precision = "bf16";
+  std::string moments = "f32";  // as formats.moments of a job spec
   std::string only;  // one section; empty: all
   bool json = false;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "base/strings.h"
 
 namespace terrace {
 namespace {
@@ -29,9 +30,7 @@ class Estimator {
   EstimateSection Training() const {
     EstimateSection section = {
         .name = "training",
-        .note = absl::StrCat(in_.bf16 ? "bf16 weights and gradients, fp32 master, m and v"
-                                      : "fp32 weights, gradients, m and v",
-                             "; N parameters on ", in_.devices,
+        .note = absl::StrCat(StatesText(), "; N parameters on ", in_.devices,
                              in_.devices == 1 ? " device" : " devices, per device")};
     for (int stage = 0; stage <= 3; ++stage) {
       section.cases.push_back(
@@ -114,7 +113,19 @@ class Estimator {
   }
 
   double weight_bytes() const { return in_.bf16 ? 2 : 4; }
-  double optimizer_bytes() const { return in_.bf16 ? 12 : 8; }
+  // A master where weights are in bf16, and two moments.
+  double optimizer_bytes() const {
+    return (in_.bf16 ? 4 : 0) + 2 * in_.moments->BitsAnElement() / 8;
+  }
+  std::string StatesText() const {
+    if (in_.moments->format == kernels::Format::kF32) {
+      return in_.bf16 ? "bf16 weights and gradients, fp32 master, m and v"
+                      : "fp32 weights, gradients, m and v";
+    }
+    return absl::StrCat(in_.bf16 ? "bf16 weights and gradients, fp32 master, m and v in "
+                                 : "fp32 weights and gradients, m and v in ",
+                        Absl(in_.moments->name));
+  }
 
   // `per` bytes a parameter, on all devices or shared by them.
   EstimatedBytes State(const char* what, double per, bool shared) const {

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "coordinator/model/model.h"
+#include "kernels/format.h"
 
 namespace terrace {
 
@@ -34,6 +35,7 @@ struct EstimateInput {
   int64_t batch = 1;  // sequences on a device at a time
   int64_t devices = 1;
   bool bf16 = true;
+  const kernels::FormatRow* moments = &kernels::RowOf(kernels::Format::kF32);  // of training
   int64_t lora_rank = 16;
 };
 

@@ -58,6 +58,19 @@ TEST(MemoryArithmeticTest, StatesFollowRajbhandari) {
   EXPECT_EQ(EstimateCase::Total(nvme.device), 2 * 2 * 202'383'360);
 }
 
+// Of fp32 moments 8 bytes a parameter.
+TEST(MemoryArithmeticTest, MomentsTakeWhatTheirFormatSays) {
+  const Model model = ModelOf("llama-2-7b");
+  const double n = 6'738'415'616;
+  for (const auto& [format, bytes] :
+       {std::pair("f32", 8.0), std::pair("bf16", 4.0), std::pair("int8", 2 * (1 + 4.0 / 256))}) {
+    const auto sections = EstimateMemory(
+        {.model = &model, .sequence_length = 2048, .moments = kernels::FindFormat(format)});
+    const EstimateCase& alone = Case(sections, "training", "no sharding");
+    EXPECT_NEAR(static_cast<double>(EstimateCase::Total(alone.device)), (8 + bytes) * n, 2);
+  }
+}
+
 // The counts that PEFT and Unsloth print for rank 16 on all linear layers.
 TEST(MemoryArithmeticTest, AdaptersCountAsPublished) {
   EXPECT_EQ(LoraParameters(ModelOf("llama-2-7b"), 16), 39'976'960);
