@@ -190,6 +190,7 @@ class CommandLine {
     Forward(estimate, "--devices", "Devices that share the states");
     Forward(estimate, "--precision", "bf16 or fp32");
     Forward(estimate, "--moments", "How Adam's moments rest: f32, bf16 or int8");
+    Forward(estimate, "--gradient", "f32 or bf16: formats.gradient of a spec");
     Forward(estimate, "--lora-rank", "Rank of the adapters; without it 16");
     Forward(estimate, "--only", "training, activations, lora, qlora or inference");
     On(estimate, [this] { return Compile({"estimate", words_.at(0)}); });

@@ -56,6 +56,7 @@ absl::Status PrintEstimate(const EstimateOptions& options) {
                                .devices = options.devices,
                                .bf16 = options.precision == "bf16",
                                .moments = kernels::FindFormat(options.moments),
+                               .gradients = kernels::FindFormat(options.gradient),
                                .lora_rank = options.lora_rank};
   std::vector<EstimateSection> sections = EstimateMemory(input);
   std::erase_if(sections, [&](const EstimateSection& section) {

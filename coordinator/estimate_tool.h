@@ -18,6 +18,7 @@ struct EstimateOptions {
   int64_t lora_rank = 16;
   std::string precision = "bf16";
   std::string moments = "f32";  // as formats.moments of a job spec
+  std::string gradient = "f32";  // as formats.gradient
   std::string only;  // one section; empty: all
   bool json = false;
 };

@@ -113,18 +113,15 @@ class Estimator {
   }
 
   double weight_bytes() const { return in_.bf16 ? 2 : 4; }
+  double gradient_bytes() const { return in_.gradients->BitsAnElement() / 8; }
   // A master where weights are in bf16, and two moments.
   double optimizer_bytes() const {
     return (in_.bf16 ? 4 : 0) + 2 * in_.moments->BitsAnElement() / 8;
   }
   std::string StatesText() const {
-    if (in_.moments->format == kernels::Format::kF32) {
-      return in_.bf16 ? "bf16 weights and gradients, fp32 master, m and v"
-                      : "fp32 weights, gradients, m and v";
-    }
-    return absl::StrCat(in_.bf16 ? "bf16 weights and gradients, fp32 master, m and v in "
-                                 : "fp32 weights and gradients, m and v in ",
-                        Absl(in_.moments->name));
+    return absl::StrCat(in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name),
+                        " gradients, ", in_.bf16 ? "f32 master weights, " : "",
+                        Absl(in_.moments->name), " m and v");
   }
 
   // `per` bytes a parameter, on all devices or shared by them.
@@ -137,7 +134,7 @@ class Estimator {
   EstimateCase States(const std::string& name, int stage) const {
     return {name,
             {State("weights", weight_bytes(), stage >= 3),
-             State("gradients", weight_bytes(), stage >= 2),
+             State("gradients", gradient_bytes(), stage >= 2),
              State("optimizer", optimizer_bytes(), stage >= 1)},
             {},
             {}};
@@ -161,7 +158,7 @@ class Estimator {
     std::vector<EstimatedBytes>& far = nvme ? one.nvme : one.host;
     one.device.push_back(parameters ? Working() : State("weights", weight_bytes(), stage >= 3));
     if (parameters) far.push_back(State("weights", weight_bytes(), true));
-    far.push_back(State("gradients", weight_bytes(), true));
+    far.push_back(State("gradients", gradient_bytes(), true));
     far.push_back(State("optimizer", optimizer_bytes(), true));
     return one;
   }

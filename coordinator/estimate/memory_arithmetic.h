@@ -36,6 +36,7 @@ struct EstimateInput {
   int64_t devices = 1;
   bool bf16 = true;
   const kernels::FormatRow* moments = &kernels::RowOf(kernels::Format::kF32);  // of training
+  const kernels::FormatRow* gradients = &kernels::RowOf(kernels::Format::kF32);  // of training
   int64_t lora_rank = 16;
 };
 

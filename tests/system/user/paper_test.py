@@ -41,6 +41,31 @@ class PaperTest(unittest.TestCase):
         layout = json.loads(plan.stdout)["layout"]
         self.assertEqual((layout["zero_stage"] if "zero_stage" in layout else layout["zero"], layout["micro_batch"]), (2, 2))
 
+    def test_an_estimate_and_a_plan_count_the_same_states(self):
+        """Of ZeRO: what it estimates is what the plan has, but for gradients of a few layers that are on their way into shards."""
+        for stage, gradient in ((1, "f32"), (1, "bf16"), (2, "f32"), (2, "bf16")):
+            with self.subTest(f"zero {stage}, gradients {gradient}"):
+                spec = self.folder / "job.yaml"
+                spec.write_text(json.dumps({
+                    "name": "states", "model": {"config": "llama-2-7b"},
+                    "data": {"train": str(self.folder / "corpus.txt"), "sequence_length": 2048},
+                    "train": {"steps": 10, "global_batch": 32, "precision": "bf16"}, "formats": {"gradient": gradient},
+                    "layout": {"dp": 8, "zero": stage, "micro_batch": 1, "recompute": "selective"}}))
+                plan = terrace("plan", spec, "--cluster", "h100x8", "-o", "json")
+                self.assertEqual(plan.returncode, 0, plan.stdout + plan.stderr)
+                planned = json.loads(plan.stdout)["memory"][0]["max_by_class"]
+                estimate = terrace("estimate", "llama-2-7b", "--devices", 8, "--gradient", gradient, "--only", "training", "-o", "json")
+                self.assertEqual(estimate.returncode, 0, estimate.stderr)
+                case, = (case for case in json.loads(estimate.stdout)["training"]["cases"] if case["name"] == f"ZeRO {stage}")
+                estimated = {part["what"]: part["bytes"] for part in case["device"]}
+                states = planned["parameter"] + planned["optimizer"]
+                self.assertAlmostEqual(states / (estimated["weights"] + estimated["optimizer"]), 1, delta=1e-3)
+                on_their_way = planned["gradient"] - estimated["gradients"]
+                of_layer = 202_383_360 * (4 if gradient == "f32" else 2)
+                shards = estimated["gradients"] / 8 if stage == 1 else 0  # both are there when the last pass ends
+                self.assertGreaterEqual(on_their_way, -0.001 * estimated["gradients"])
+                self.assertLess(on_their_way, 3 * of_layer + shards)
+
     def test_a_plan_is_a_page_a_picture_and_a_trace(self):
         spec = self.folder / "job.yaml"
         spec.write_text(json.dumps({

@@ -40,7 +40,8 @@ const EstimateCase& Case(const std::vector<EstimateSection>& sections, const std
 TEST(MemoryArithmeticTest, StatesFollowRajbhandari) {
   const Model model = ModelOf("llama-2-7b");
   const double n = 6'738'415'616;
-  const auto sections = EstimateMemory({.model = &model, .sequence_length = 2048, .devices = 64});
+  const auto sections = EstimateMemory(
+      {.model = &model, .sequence_length = 2048, .devices = 64, .gradients = kernels::FindFormat("bf16")});
   const auto device = [&](const char* name) {
     return static_cast<double>(EstimateCase::Total(Case(sections, "training", name).device));
   };
@@ -67,8 +68,20 @@ TEST(MemoryArithmeticTest, MomentsTakeWhatTheirFormatSays) {
     const auto sections = EstimateMemory(
         {.model = &model, .sequence_length = 2048, .moments = kernels::FindFormat(format)});
     const EstimateCase& alone = Case(sections, "training", "no sharding");
-    EXPECT_NEAR(static_cast<double>(EstimateCase::Total(alone.device)), (8 + bytes) * n, 2);
+    EXPECT_NEAR(static_cast<double>(EstimateCase::Total(alone.device)), (10 + bytes) * n, 2);
   }
+}
+
+TEST(MemoryArithmeticTest, GradientsInF32TakeTwoBytesMore) {
+  const Model model = ModelOf("llama-2-7b");
+  const double n = 6'738'415'616;
+  const auto sections = EstimateMemory({.model = &model, .sequence_length = 2048, .devices = 64});
+  const auto device = [&](const char* name) {
+    return static_cast<double>(EstimateCase::Total(Case(sections, "training", name).device));
+  };
+  EXPECT_NEAR(device("ZeRO 1"), 6 * n + 12 * n / 64, 2);
+  EXPECT_NEAR(device("ZeRO 2"), 2 * n + 16 * n / 64, 2);
+  EXPECT_NEAR(device("ZeRO 3"), 18 * n / 64, 2);
 }
 
 // The counts that PEFT and Unsloth print for rank 16 on all linear layers.
