@@ -140,8 +140,7 @@ class CommandLine {
     evaluate->add_option("--cluster", evaluate_.cluster, "On paper, as of plan")
         ->excludes("--profile");
     evaluate->add_option("--html", evaluate_.html, "Write a page about it");
-    evaluate
-        ->add_option("--seconds", evaluate_.seconds, "After which it ends with what it found")
+    evaluate->add_option("--seconds", evaluate_.seconds, "After which it ends with what it found")
         ->check(CLI::Range(1.0, 86'400.0))
         ->capture_default_str();
     evaluate->add_flag("--brief", evaluate_.brief, "Without the largest sizes of each technique");
@@ -190,7 +189,7 @@ class CommandLine {
     Forward(estimate, "--devices", "Devices that share the states");
     Forward(estimate, "--precision", "bf16 or fp32");
     Forward(estimate, "--moments", "How Adam's moments rest: f32, bf16 or int8");
-    Forward(estimate, "--gradient", "f32 or bf16: formats.gradient of a spec");
+    Forward(estimate, "--gradient", "How gradients are stored in training: f32 or bf16");
     Forward(estimate, "--lora-rank", "Rank of the adapters; without it 16");
     Forward(estimate, "--only", "training, activations, lora, qlora or inference");
     On(estimate, [this] { return Compile({"estimate", words_.at(0)}); });

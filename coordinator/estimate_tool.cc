@@ -40,6 +40,10 @@ absl::StatusOr<std::string> ConfigJson(const std::string& model) {
 }  // namespace
 
 absl::Status PrintEstimate(const EstimateOptions& options) {
+  if (options.precision == "fp32" && options.gradient == "bf16") {
+    return absl::InvalidArgumentError(
+        "--gradient: got 'bf16', must be f32 with --precision fp32; try --precision bf16");
+  }
   ASSIGN_OR_RETURN(const std::string json, ConfigJson(options.model));
   int64_t length = options.sequence_length;
   if (length == 0) {

@@ -8,9 +8,10 @@
 // Operand notation: name[shape] access, access being R (read), W (write: old content is ignored), U
 // (update: read and write); "?" marks an operand that may be absent. T = tokens of one micro-batch
 // (batch x sequence), h = hidden, V = vocabulary. "act" stands for the activation type (f32, bf16
-// or f16); optimizer state and statistics are f32, and so are parameters and their gradients, of
-// which those of tables, matrices and the weight of the LM head may be any of the three. Where an
-// op may work in place, its comment says which operands may be the same memory.
+// or f16); statistics are f32, and so are parameters, their gradients and moments but for tables,
+// matrices and the weight of the LM head: these may be any of the three, their gradients bf16,
+// their moments bf16 or int8. Where an op may work in place, its comment says which operands may be
+// the same memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -46,6 +46,10 @@ std::string CheckElements(const OpRow& row, int index, const TensorShape& shape,
       if (shape.dtype != DType::kF32 && shape.dtype != DType::kBF16)
         return Complain(row, index, shape, "have f32 or bf16 elements");
       break;
+    case Elements::kGradient:
+      return shape.dtype == DType::kF32 || shape.dtype == DType::kBF16
+                 ? ""
+                 : Complain(row, index, shape, "have f32 or bf16 elements");
     case Elements::kFloat:
       return real ? "" : Complain(row, index, shape, "have f32, bf16 or f16 elements");
     case Elements::kActivation:

@@ -21,6 +21,7 @@ constexpr auto kF32 = Elements::kF32;
 constexpr auto kBF16 = Elements::kBF16;
 constexpr auto kU8 = Elements::kU8;
 constexpr auto kMoment = Elements::kMoment;
+constexpr auto kGradient = Elements::kGradient;
 constexpr auto kAct = Elements::kActivation;
 constexpr auto kFloat = Elements::kFloat;
 constexpr auto kRead = Role::kRead;
@@ -48,8 +49,8 @@ constexpr OpRow kRows[] = {
       Optional(Dense("positions", "P,h", kFloat, kRead)), Rows("x", "T,h", kAct, kWrite)}},
     {Op::kEmbeddingGrad, "embedding_grad", AttrsOf<EmbeddingAttrs>(),
      {Dense("tokens", "T", kI32, kRead), Rows("dx", "T,h", kAct, kRead),
-      Dense("dtable", "V,h", kFloat, kUpdate),
-      Optional(Dense("dpositions", "P,h", kFloat, kUpdate))}},
+      Dense("dtable", "V,h", kGradient, kUpdate),
+      Optional(Dense("dpositions", "P,h", kGradient, kUpdate))}},
     {Op::kLayerNorm, "layer_norm", AttrsOf<NormAttrs>(),
      {Rows("x", "n,d", kAct, kRead), Dense("weight", "d", kF32, kRead),
       Optional(Dense("bias", "d", kF32, kRead)), Rows("y", "n,d", kAct, kWrite),
@@ -104,7 +105,7 @@ constexpr OpRow kRows[] = {
     {Op::kLmHeadLossGrad, "lm_head_loss_grad", AttrsOf<LossAttrs>(),
      {Rows("hidden", "T,h", kAct, kRead), Dense("weight", "V,h", kFloat, kRead),
       Dense("targets", "T", kI32, kRead), Dense("stats", "2", kF32, kWrite),
-      Rows("dhidden", "T,h", kAct, kWrite), Dense("dweight", "V,h", kFloat, kSum),
+      Rows("dhidden", "T,h", kAct, kWrite), Dense("dweight", "V,h", kGradient, kSum),
       Optional(Dense("schedule", "4", kF32, kRead))}},
     {Op::kAttentionBlock, "attention_block", AttrsOf<AttentionBlockAttrs>(),
      {Rows("q", "T,H,d", kAct, kRead), Rows("k", "T,G,d", kAct, kRead),
@@ -148,16 +149,16 @@ constexpr OpRow kRows[] = {
      {Dense("squares", "n", kF32, kRead), Dense("total", "2", kF32, kRead),
       Dense("out", "4", kF32, kWrite), Optional(Dense("schedule", "4", kF32, kRead))}},
     {Op::kAdamw, "adamw", AttrsOf<AdamwAttrs>(),
-     {Dense("grad", "n", kFloat, kRead), Dense("param", "n", kF32, kUpdate),
+     {Dense("grad", "n", kGradient, kRead), Dense("param", "n", kF32, kUpdate),
       Dense("m", "n", kMoment, kUpdate), Dense("v", "n", kMoment, kUpdate),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead)}},
     {Op::kAdamwStochastic, "adamw_stochastic", AttrsOf<AdamwAttrs>(),
-     {Dense("grad", "n", kFloat, kRead), Dense("param", "n", kBF16, kUpdate),
+     {Dense("grad", "n", kGradient, kRead), Dense("param", "n", kBF16, kUpdate),
       Dense("m", "n", kMoment, kUpdate), Dense("v", "n", kMoment, kUpdate),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead),
       Dense("step", "1", kI32, kRead)}},
     {Op::kAdamwInt8, "adamw_int8", AttrsOf<AdamwAttrs>(),
-     {Dense("grad", "n", kFloat, kRead), Dense("param", "n", kF32, kUpdate),
+     {Dense("grad", "n", kGradient, kRead), Dense("param", "n", kF32, kUpdate),
       Dense("m", "n", kU8, kUpdate), Dense("v", "n", kU8, kUpdate),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead),
       Dense("m_scales", "b", kF32, kUpdate), Dense("v_scales", "c", kF32, kUpdate)}},

@@ -35,6 +35,7 @@ enum class Elements : uint8_t {
   kBF16,
   kU8,
   kMoment,      // f32 or bf16, one type for all such operands of the instruction
+  kGradient,    // f32 or bf16, each operand its own
   kActivation,  // f32, bf16 or f16, one type for all such operands of the instruction
   kFloat,       // f32, bf16 or f16, each operand its own
 };

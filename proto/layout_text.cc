@@ -134,8 +134,7 @@ std::vector<LayoutWord> LayoutWords(const v1::Layout& layout) {
           {"offload.activation", OnDevice(layout.offload().activation())},
           {"tile_bytes", TilesText(layout.tile_bytes())},
           {"allocator", layout.allocator().empty() ? "planned" : layout.allocator()},
-          {"formats.parameter", layout.parameter_format()},
-          {"formats.moments", MomentsText(layout)}};
+          {"formats.parameter", layout.parameter_format()}};
 }
 
 std::string LayoutText(const v1::Layout& layout) {

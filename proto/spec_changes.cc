@@ -24,7 +24,8 @@ constexpr size_t kValueBytesMax = 120;
 struct Watched {
   std::string_view path;  // of a JobSpec field
   bool breaks;
-  bool files = false;  // paths: a file of the same name elsewhere breaks nothing
+  bool files = false;               // paths: a file of the same name elsewhere breaks nothing
+  std::string_view otherwise = "";  // what an empty value means
 };
 
 constexpr Watched kWatched[] = {
@@ -48,6 +49,8 @@ constexpr Watched kWatched[] = {
     {"train.optimizer.epsilon", false},
     {"train.optimizer.weight_decay", false},
     {"train.optimizer.stochastic_rounding", false},
+    {"formats.gradient", false, false, "f32"},
+    {"formats.moments", false, false, "f32"},
     {"train.schedule.name", false},
     {"train.schedule.warmup_steps", false},
     {"train.schedule.min_lr", false},
@@ -83,6 +86,7 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
       value = field->is_repeated() ? reflection->GetRepeatedString(*message, field, i)
                                    : reflection->GetString(*message, field);
       if (last_parts) value = LastPart(value);
+      if (value.empty()) value = std::string(watched.otherwise);
     } else {
       google::protobuf::TextFormat::PrintFieldValueToString(*message, field, index, &value);
     }

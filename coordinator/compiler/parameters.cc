@@ -157,7 +157,10 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
     (*taken)[next] = true;
   }
   Partition(model.config, tensors, parallel_, &parameter);
-  if (parameter.decays()) parameter.dtype = matrices_, parameter.gradient = gradients_;
+  if (parameter.decays()) {
+    parameter.dtype = matrices_;
+    parameter.gradient = gradients_;
+  }
   by_role_[{tensor.role, parameter.layer}] = static_cast<int>(all_.size());
   if (tile_bytes_ == 0 || !IsTiled(tensor.role)) {
     all_.push_back(std::move(parameter));
@@ -217,7 +220,7 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
 int64_t Parameters::PageElements(kernels::DType master) const {
   const bool both = parallel_.zero > 0 || rounds_;
   return std::max({StreamedElements(master), StreamedElements(moments_),
-                   both ? StreamedElements(products_) : 0});
+                   StreamedElements(gradients_), both ? StreamedElements(products_) : 0});
 }
 
 int64_t Parameters::AlignElements(bool decays) const {

@@ -16,14 +16,12 @@
 
 namespace terrace::compiler {
 
-// Matrices of at least so many elements, those of a page, may rest off the device and begin on a
-// page there; smaller ones and vectors stay, as copies of a few bytes cost more than they save.
-// Whether a parameter is such a one does not depend on the layout, so that gradients are summed in
-// the same order on every tier.
-inline constexpr int64_t kStreamedElements = kNvmeAlignment / sizeof(float);
-// Of weights of this type: their pages are whole pages of f32 as well.
-constexpr int64_t StreamedElements(kernels::DType weights) {
-  return kNvmeAlignment / kernels::SizeOf(weights);
+// Elements of this type in a page. Matrices of at least so many may rest off the device and begin
+// on a page there; smaller ones and vectors stay, as copies of a few bytes cost more than they
+// save. Whether a parameter is such a one does not depend on where it rests, so that gradients are
+// summed in the same order on every tier. Whole pages of a shorter type are whole pages of f32 too.
+constexpr int64_t StreamedElements(kernels::DType dtype) {
+  return kNvmeAlignment / kernels::SizeOf(dtype);
 }
 
 inline constexpr int64_t kDefaultChunkBytes = int64_t{8} << 20;

@@ -2,7 +2,8 @@
 // hand: per device, by class, with the formula that gave each number. What a Terrace job reserves
 // is not estimated but compiled: `terrace plan`.
 //
-//   training   mixed-precision Adam, 2 + 2 + 12 bytes a parameter, and what each ZeRO stage and
+//   training   mixed-precision Adam, 2 + 4 + 12 bytes a parameter, with bf16 gradients 2 + 2 + 12
+//              (adapters always have these), and what each ZeRO stage and
 //              offload leaves of it (Rajbhandari et al. 2020, arXiv 1910.02054; Ren et al. 2021,
 //              arXiv 2101.06840; Rajbhandari et al. 2021, arXiv 2104.07857); in fp32 4 + 4 + 8
 //   activations  what a layer keeps for its backward pass with flash attention, as in Korthikanti
@@ -35,7 +36,7 @@ struct EstimateInput {
   int64_t batch = 1;  // sequences on a device at a time
   int64_t devices = 1;
   bool bf16 = true;
-  const kernels::FormatRow* moments = &kernels::RowOf(kernels::Format::kF32);  // of training
+  const kernels::FormatRow* moments = &kernels::RowOf(kernels::Format::kF32);    // of training
   const kernels::FormatRow* gradients = &kernels::RowOf(kernels::Format::kF32);  // of training
   int64_t lora_rank = 16;
 };

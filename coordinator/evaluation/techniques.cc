@@ -178,6 +178,12 @@ const std::vector<Technique>& Techniques() {
        kAlready,
        {{"train.precision", "bf16"}, {"train.optimizer.stochastic_rounding", "true"}},
        true},
+      {"number formats",
+       "bf16 gradients",
+       "Gradients of matrices in bf16, rounded at each addition.",
+       kAlready,
+       {{"train.precision", "bf16"}, {"formats.gradient", "bf16"}, {"formats.reduce", "bf16"}},
+       true},
   };
   return *techniques;
 }

@@ -76,12 +76,11 @@ void Complete(const ImportContext& context, SpecDraft* draft) {
   for (const char* const key : {"formats.gradient", "formats.reduce"}) {
     if (draft->Get(key) != "bf16" || rounds) continue;
     draft->Set(key, "f32");
-    draft->Remark(absl::StrCat(key, " is f32: gradients of ", precision, " training are"));
+    draft->Remark(absl::StrCat(key, " is f32: gradients of ", precision, " training are f32"));
   }
   if (draft->Get("formats.gradient") == "bf16" && draft->Get("formats.reduce") == "f32") {
     draft->Set("formats.reduce", "bf16");
-    draft->Remark(
-        "formats.reduce is bf16, as formats.gradient: what is rounded is not sent longer");
+    draft->Remark("formats.reduce is bf16: gradients that are stored in bf16 are sent in bf16");
   }
   if (draft->Has("train.loss_scale") && precision != "fp16") {
     draft->Drop("train.loss_scale");

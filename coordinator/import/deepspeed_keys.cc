@@ -137,11 +137,16 @@ const std::vector<KnownKey>& DeepSpeedKeysWithoutCounterpart() {
       {"fp16.auto_cast", kAutomatic, "inputs are tokens"},
       {"fp16.consecutive_hysteresis", kAbsent,
        "the hysteresis counts anew when the loss scale doubles"},
-      {"fp16.fp16_master_weights_and_grads", kAbsent, "master weights and gradients are fp32"},
+      {"fp16.fp16_master_weights_and_grads", kAbsent,
+       "master weights and gradients are f32; train.optimizer.stochastic_rounding with "
+       "formats.gradient: bf16 has neither"},
       {"bf16.immediate_grad_update", kAutomatic, "gradients are added as they are made"},
       {"bf16.check_grad_overflow", kAutomatic,
        "a step with a gradient that is no number is skipped"},
-      {"bf16.bf16_master_weights_and_grads", kAbsent, "master weights are fp32"},
+      {"bf16.bf16_master_weights_and_grads", kAbsent,
+       "master weights are f32; train.optimizer.stochastic_rounding with formats.gradient: bf16 "
+       "has "
+       "neither"},
       {"amp.*", kAbsent, "train.precision is fp32, tf32, bf16, fp16 or fp8"},
       {"torch_autocast.*", kAbsent, "train.precision is fp32, tf32, bf16, fp16 or fp8"},
       {"zero_allow_untested_optimizer", kAutomatic, "AdamW is the optimizer"},

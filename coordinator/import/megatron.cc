@@ -91,6 +91,17 @@ class Importer {
     }
   }
 
+  void MainGradients(const MegatronWords& flag) {
+    const std::string setting = "--" + flag.name, value = flag.value();
+    if (line_.Given("grad-reduce-in-bf16")) {
+      draft_.Automatic(setting, value, "--grad-reduce-in-bf16 says the type of gradients");
+    } else if (value == "bf16" || value == "fp32") {
+      draft_.Mapped(setting, value, "formats.gradient", value == "bf16" ? "bf16" : "f32");
+    } else {
+      draft_.Absent(setting, value, "gradients are f32 or bf16 here: formats.gradient");
+    }
+  }
+
   void Known(const MegatronFlag& known, const MegatronWords& flag) {
     const std::string setting = "--" + flag.name;
     const std::string note(known.note);
@@ -141,7 +152,7 @@ class Importer {
       draft_.Mapped(setting, value, "train.precision", "fp8",
                     value == "hybrid" ? "" : "gradients are E5M2, as in the hybrid format");
     } else if (flag.name == "main-grads-dtype") {
-      draft_.Mapped(setting, value, "formats.gradient", value == "bf16" ? "bf16" : "f32");
+      MainGradients(flag);
     } else if (flag.name == "lr-decay-iters" || flag.name == "train-samples") {
       StepsOf(flag);
     } else if (flag.name == "optimizer" && value == "adam") {

@@ -81,9 +81,8 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"exp-avg-dtype", kMapped, "formats.moments", ""},
       {"exp-avg-sq-dtype", kMapped, "formats.moments", ""},
       {"grad-reduce-in-bf16", kMapped, "formats.gradient: bf16",
-       "Megatron-LM then keeps and adds gradients in bf16 as well; formats.reduce: bf16 alone "
-       "would "
-       "keep them in f32"},
+       "Megatron-LM then stores gradients in bf16 as well; formats.reduce: bf16 alone keeps f32"},
+      {"main-grads-dtype", kMapped, "formats.gradient", ""},
       {"cross-entropy-loss-fusion", kAutomatic, "", "the head and its loss are one kernel"},
       {"cross-entropy-fusion-impl", kAutomatic, "", "the head and its loss are one kernel"},
       {"vocab-file", kAbsent, "",

@@ -176,7 +176,7 @@ class Reconciler {
     // The epoch of the gang that trains, and when this coordinator first heard of one of its steps.
     int64_t training_epoch = 0;
     int64_t training_since_unix_ms = 0;
-    bool repeats = false;  // the newest step, which an earlier gang had done
+    bool repeats = false;  // whether an earlier gang had done the newest step
     double evaluating_seconds = 0;
     double checkpoint_seconds = 0;
     std::string budget;  // the last one that was planned for: the same is not tried again

@@ -27,7 +27,7 @@ inline constexpr std::array<std::string_view, 9> kSpentCauses = {
 // What steps said that have ended since time was last counted.
 struct StepsDone {
   bool any = false;
-  double repeated_share = 0;      // of them, what an earlier gang had done: 0 to 1
+  double repeated_share = 0;      // of these steps, that an earlier gang had done: 0 to 1
   double evaluating_seconds = 0;  // training stood still meanwhile
   double checkpoint_seconds = 0;
 };

@@ -2,8 +2,8 @@
 // computed again or rests elsewhere before any is compiled. A test holds it to a few percent of
 // what the compiler's arenas take.
 //
-// Weights, gradients and Adam's moments in f32, of which ZeRO stage 1, 2 and 3 shares the moments
-// with a copy of the weights, then the gradients, then all (Rajbhandari et al. 2020, arXiv
+// Weights, gradients and Adam's moments in their formats, of which ZeRO stage 1, 2 and 3 shares the
+// moments with a copy of the weights, then the gradients, then all (Rajbhandari et al. 2020, arXiv
 // 1910.02054); activations of as many passes as the schedule holds at once, tensor- and
 // sequence-parallel as in Korthikanti et al. 2022 (arXiv 2205.05198), layer by layer. The peak is
 // the largest of a few moments (estimate_moments.h). What is offloaded rests on its tier by its

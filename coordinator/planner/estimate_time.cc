@@ -142,7 +142,8 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   const double gather = RingSeconds(weights, shards, tp) + latency;
   double reduce = RingSeconds(gradients, shards, tp) + latency;
   if (shards < ranks) {
-    reduce += 2 * RingSeconds(gradients / static_cast<double>(shards), ranks / shards, tp * shards);
+    const double kept = static_cast<double>(GradientBytes(layout)) * elements;
+    reduce += 2 * RingSeconds(kept / static_cast<double>(shards), ranks / shards, tp * shards);
   }
   const auto exposed = [this](double seconds, double beside, double bytes) {
     return ExposedSeconds(seconds, beside, bytes);

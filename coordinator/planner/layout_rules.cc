@@ -242,8 +242,8 @@ void Checker::CheckFormats() {
   if (!check("gradient", gradient) || !check("reduce", reduce)) return;
   if (gradient == "bf16" && reduce == "f32") {
     problems_.push_back(
-        "formats.reduce: got 'f32', must be bf16 with formats.gradient bf16: what has been rounded "
-        "is not sent longer; try bf16");
+        "formats.reduce: got 'f32', must be bf16 with formats.gradient bf16: gradients that "
+        "are stored in bf16 are sent in bf16; try bf16");
   }
 }
 
@@ -271,15 +271,17 @@ void Checker::CheckMoments() {
   if (!known) return problem("be one of f32, bf16, int8", "bf16");
   if (MomentFormat(layout_).block == 0) return;
   if (layout_.stochastic_rounding()) {
-    problem("be f32 or bf16 with train.optimizer.stochastic_rounding, which knows no blocks",
-            "bf16");
+    problem(
+        "be f32 or bf16 with train.optimizer.stochastic_rounding, which does not support int8 "
+        "blocks",
+        "bf16");
   }
   const int64_t block = MomentBlock(layout_, config_);
   if (block >= kernels::kLeastInt8Block) return;
-  problem(absl::StrCat("be f32 or bf16 with tp ", layout_.tensor_parallel(), ", where only ", block,
-                       " elements of some rows lie together: a block needs ",
-                       kernels::kLeastInt8Block),
-          "bf16, or fewer ranks in tp");
+  problem(
+      absl::StrCat("be f32 or bf16 with tp ", layout_.tensor_parallel(), ", where only ", block,
+                   " elements of some rows lie together: a block needs ", kernels::kLeastInt8Block),
+      "bf16, or fewer ranks in tp");
 }
 
 }  // namespace

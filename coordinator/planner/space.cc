@@ -275,8 +275,9 @@ class Walk {
     const double latency = static_cast<double>(ranks) * profile.link_latency_seconds();
     const auto enough =
         static_cast<int64_t>(kBucketLatencies * latency * profile.link_bytes_per_second());
-    const int64_t gradients = kF32Bytes * of_model_.layer_parameters * model_.config.layers /
-                              layout->tensor_parallel() / layout->pipeline_parallel();
+    const int64_t gradients = GradientBytes(*layout) * of_model_.layer_parameters *
+                              model_.config.layers / layout->tensor_parallel() /
+                              layout->pipeline_parallel();
     const int64_t most = gradients / kBucketsMin >> 20 << 20;
     layout->set_bucket_bytes(std::max(kDefaultBucketBytes, std::min(most, enough >> 20 << 20)));
   }

@@ -30,8 +30,7 @@ std::vector<LayoutWord> Words(const v1::LayoutSpec& pinned) {
           {"offload.activation", TierSharesText(pinned.offload().activation())},
           {"tile_bytes", pinned.tile_bytes() < 0 ? "" : TilesText(pinned.tile_bytes())},
           {"allocator", pinned.allocator()},
-          {"formats.parameter", ""},
-          {"formats.moments", ""}};
+          {"formats.parameter", ""}};
 }
 
 }  // namespace

@@ -200,7 +200,8 @@ std::vector<SpecKey> TrainingKeys() {
        0,
        {"fp32", "tf32", "bf16", "fp16", "fp8"},
        "",
-       "bf16: activations and products in bf16, weights, gradients and optimizer state in fp32, "
+       "bf16: activations and products in bf16, weights, gradients and optimizer state in fp32 "
+       "unless `formats` says otherwise, "
        "with zero whole and gathered weights in bf16; "
        "fp16: the same in fp16, with the loss scaled (train.loss_scale); "
        "tf32: all in fp32, but products on tensor cores that read 10 bits of its fraction (GPUs; "
@@ -319,7 +320,7 @@ std::vector<SpecKey> TrainingKeys() {
        0,
        {"f32", "bf16"},
        "",
-       "Format in which the gradients of matrices lie and are added to; without it f32. bf16 takes 2 "
+       "Format in which the gradients of matrices are stored and accumulated; without it f32. bf16 takes 2 "
        "bytes a parameter less and changes the numbers: each addition is rounded. Not with precision "
        "fp32 or tf32"},
       {"formats.reduce",

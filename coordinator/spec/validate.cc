@@ -126,9 +126,10 @@ void ValidateReduce(SpecReader& reader, const v1::JobSpec& spec) {
 
 void ValidateMoments(SpecReader& reader, const v1::JobSpec& spec) {
   if (!spec.train().optimizer().stochastic_rounding() || spec.formats().moments() != "int8") return;
-  reader.Problem("formats.moments", "int8",
-                 "f32 or bf16 with train.optimizer.stochastic_rounding, which knows no blocks",
-                 "bf16");
+  reader.Problem(
+      "formats.moments", "int8",
+      "f32 or bf16 with train.optimizer.stochastic_rounding, which does not support int8 blocks",
+      "bf16");
 }
 
 // Direct I/O moves whole blocks of this many bytes (proto/tiers.h).

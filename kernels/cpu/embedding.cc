@@ -1,7 +1,7 @@
 // Token and position embeddings. The gradient is split by columns, not by rows: each column of the
 // tables is summed by one thread in token order, so the result is the same for any number of
-// threads and needs no atomics. A table of 16 bits is rounded once: the rows with one token are
-// summed in f32 before, so they are brought into one order.
+// threads and needs no atomics. For a table in 16 bits the rows of one token are summed in f32 and
+// the sum is rounded once; rows are sorted by token for that.
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "kernels/op.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/refuse.h"
@@ -104,7 +105,21 @@ absl::Status Gradients::CheckFactor(int i, int operand) {
   return has ? CheckKind(i, operand, Value::kSchedule) : absl::OkStatus();
 }
 
+absl::Status Gradients::CheckType(int i) const {
+  const v1::Operand& gradient = train_.sequence->instructions(i).operands(kGrad);
+  const uint32_t held = program_.buffers(static_cast<int>(gradient.buffer())).dtype();
+  // What passes through staging has the type that it was copied with.
+  const bool bytes = held == static_cast<uint32_t>(kernels::DType::kU8);
+  if (bytes || gradient.dtype() == held) return absl::OkStatus();
+  const auto name = [](uint32_t dtype) {
+    return Absl(kernels::Name(static_cast<kernels::DType>(dtype)));
+  };
+  return Refuse(What(i, kGrad, gradient.offset()), "a gradient, as ", name(gradient.dtype()),
+                ", must be ", name(held), " as the buffer is");
+}
+
 absl::Status Gradients::CheckOptimizer(int i) {
+  RETURN_IF_ERROR(CheckType(i));
   RETURN_IF_ERROR(CheckKind(i, kScale, Value::kScale));
   RETURN_IF_ERROR(CheckKind(i, kSchedule, Value::kSchedule));
   RETURN_IF_ERROR(NoteUse(i));

@@ -46,6 +46,8 @@ class Gradients {
   using Text = absl::FunctionRef<std::string()>;  // of what is refused, if it is
 
   absl::Status CheckOptimizer(int i);
+  // The first operand, a gradient, has the type that its buffer holds; staging holds bytes.
+  absl::Status CheckType(int i) const;
   void ForgetWritten(const CheckedInstruction& instruction);
   // Where the weights of a gradient lie.
   struct WeightPlace {

@@ -36,7 +36,7 @@ std::string DifferenceText(const Values& values, const Value& value) {
 }  // namespace
 
 absl::Status Gradients::CheckNormInput(int i) {
-  absl::Status status;
+  absl::Status status = CheckType(i);
   const auto check = [&](const ByteRange& bytes, const Value& value) {
     if (!status.ok()) return;
     if (value.spoiled_by >= 0) {

@@ -24,11 +24,12 @@ JobData DataOf(const std::string& family, double clip = 1.0) {
   return data;
 }
 
-// "bf16_gradients" has gradients in bf16 as well.
+// "fp8_bf16" is fp8 with gradients in bf16.
 v1::Layout Precision(const std::string& precision) {
   v1::Layout layout = MatrixLayout();
-  layout.set_precision(precision == "bf16_gradients" ? "bf16" : precision);
-  if (precision == "bf16_gradients") layout.set_gradient_format("bf16");
+  const size_t end = precision.find('_');
+  layout.set_precision(precision.substr(0, end));
+  if (end != std::string::npos) layout.set_gradient_format(precision.substr(end + 1));
   layout.set_micro_batches(2);
   return layout;
 }
@@ -119,7 +120,8 @@ TEST_P(BitwiseTest, ALayerForAllMicroBatchesBeforeTheNextChangesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, BitwiseTest,
                          testing::Combine(testing::Values("gpt2", "llama", "qwen3"),
-                                          testing::Values("fp32", "bf16", "bf16_gradients", "fp16", "fp8")),
+                                          testing::Values("fp32", "bf16", "bf16_bf16", "fp8_bf16",
+                                                          "fp16", "fp8")),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param);

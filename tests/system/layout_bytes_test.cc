@@ -57,19 +57,23 @@ TEST(BytesTest, CommunicationInBF16SendsHalfOfTheGradient) {
   });
 }
 
+// Between replicas the sums of shards are sent: those of matrices in bf16, of vectors in f32.
 TEST(BytesTest, GradientsInBF16AreSentAsTheyAre) {
   for (const char* family : {"gpt2", "llama"}) {
     Job job = NewJob(family, "bf16");
     job.layout.set_data_parallel(4);
+    job.layout.set_shard_size(2);
     job.layout.set_gradient_format("bf16");
     for (const uint32_t stage : {1, 2}) {
       job.layout.set_zero_stage(stage);
-      const Units units = UnitsOf(job, 4);
+      const Units units = UnitsOf(job, 2);
       const int64_t reductions = stage == 1 ? 1 : job.passes();
+      const int64_t matrices = units.all() - units.vectors;
       ExpectSent(job, [&](int64_t rank) -> Sent {
-        return {{"shard", Share(2 * reductions * units.all() + units.weights(job), 4)},
+        return {{"shard", Share(2 * reductions * units.all() + units.weights(job), 2)},
+                {"replica", AllReduce((matrices / 2 + units.vectors) / 2, 2, rank / 2)},
                 {"totals", AllReduce(2, 4, rank)},
-                {"model", AllReduce(1, 4, rank)}};
+                {"model", AllReduce(1, 2, rank % 2)}};
       });
     }
   }

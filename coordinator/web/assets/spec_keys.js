@@ -23,7 +23,8 @@ const NAMES = { "train.optimizer.beta1": "train.optimizer.betas", "train.optimiz
   "layout.bucket_bytes": "layout.bucket_size", "resources.nodes_min": "resources.nodes",
   "resources.nodes_max": "resources.nodes", "resources.nvme.endurance_bytes": "resources.nvme.endurance",
   "resources.nvme": "resources.nvme.paths",
-  "layout.parameter_format": "formats.parameter", "layout.moments_format": "formats.moments", "layout.precision": "train.precision" };
+  "layout.parameter_format": "formats.parameter", "layout.gradient_format": "formats.gradient",
+  "layout.reduce_format": "formats.reduce", "layout.moments_format": "formats.moments", "layout.precision": "train.precision" };
 // Keys of the layout in a spec -> in a plan.
 const CHOSEN = { dp: "data_parallel", tp: "tensor_parallel", pp: "pipeline_parallel", cp: "context_parallel",
   zero: "zero_stage" };

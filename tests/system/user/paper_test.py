@@ -194,8 +194,8 @@ class PaperTest(unittest.TestCase):
         estimate = json.loads(terrace("estimate", "qwen2.5-7b", "--devices", 8, "-o", "json").stdout)
         self.assertEqual(estimate["model"]["parameters"], 7615616512)
         bytes_of = {case["name"]: case["device_bytes"] for case in estimate["training"]["cases"]}
-        self.assertEqual(bytes_of["no sharding"], 16 * 7615616512)
-        self.assertEqual(bytes_of["ZeRO 3"], 2 * 7615616512)
+        self.assertEqual(bytes_of["no sharding"], 18 * 7615616512)
+        self.assertEqual(bytes_of["ZeRO 3"], 18 * 7615616512 // 8)
 
 
 if __name__ == "__main__":

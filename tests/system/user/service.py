@@ -14,7 +14,7 @@ from support import TerraceTest
 SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)( \d+)?$')
 
 
-PORTS = range(12000, 32000)  # below those that Linux gives to connections, which would take one before it is listened on
+PORTS = range(12000, 32000)  # below the ephemeral ports of Linux, so that no outgoing connection takes one first
 claimed = []  # the locks of this process's ports: until it ends no other test takes one of them
 
 
@@ -22,7 +22,10 @@ def free_port():
     folder = pathlib.Path(tempfile.gettempdir(), "terrace-test-ports")
     folder.mkdir(exist_ok=True)
     for port in random.sample(PORTS, 100):
-        lock = open(folder / str(port), "w")
+        try:
+            lock = open(folder / str(port), "w")
+        except PermissionError:  # another user's
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with socket.socket() as probe:

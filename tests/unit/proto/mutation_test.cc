@@ -31,6 +31,7 @@ struct Row {
   double clip = 1;  // 0: updates come at once where they may
   const char* format = "";
   const char* moments = "";
+  const char* gradient = "";
 };
 const Row kLayouts[] = {
     {.name = "OneRank", .family = "gpt2", .precision = "fp32"},
@@ -43,6 +44,14 @@ const Row kLayouts[] = {
      .zero = 2,
      .shard_size = 2},
     {.name = "Zero3OfRoundedShards", .family = "llama", .precision = "bf16", .dp = 2, .zero = 3},
+    {.name = "GradientsInBF16", .family = "gpt2", .precision = "bf16", .dp = 2, .gradient = "bf16"},
+    {.name = "Zero2OfGradientsInBF16",
+     .family = "llama",
+     .precision = "bf16",
+     .dp = 4,
+     .zero = 2,
+     .shard_size = 2,
+     .gradient = "bf16"},
     {.name = "MomentsInBlocks", .family = "llama", .precision = "fp32", .moments = "int8"},
     {.name = "Zero3OfMomentsInBlocks",
      .family = "gpt2",
@@ -125,6 +134,7 @@ LayoutCase CaseOf(const Row& row) {
   LayoutCase c = {row.family, MatrixLayout()};
   v1::Layout& l = c.layout;
   l.set_precision(row.precision);
+  l.set_gradient_format(row.gradient);
   l.set_data_parallel(row.dp);
   l.set_tensor_parallel(row.tp);
   l.set_pipeline_parallel(row.pp);

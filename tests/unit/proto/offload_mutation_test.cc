@@ -22,6 +22,7 @@ struct Row {
   v1::Tier parameter = v1::DEVICE, gradient = v1::DEVICE, optimizer = v1::DEVICE;
   const char* format = "";
   const char* moments = "";
+  const char* gradients = "";
 };
 const Row kRows[] = {
     {.name = "MomentsOnHost", .family = "gpt2", .precision = "fp32", .optimizer = v1::HOST},
@@ -75,6 +76,12 @@ const Row kRows[] = {
      .gradient = v1::NVME,
      .optimizer = v1::NVME,
      .format = "f16"},
+    {.name = "GradientsInBF16OnNvme",
+     .family = "llama",
+     .precision = "bf16",
+     .gradient = v1::NVME,
+     .optimizer = v1::NVME,
+     .gradients = "bf16"},
     {.name = "MomentsInBlocksOnHost",
      .family = "llama",
      .precision = "fp32",
@@ -115,6 +122,7 @@ class OffloadMutationTest : public BrokenPrograms, public testing::WithParamInte
     job.optimizer = row.optimizer;
     job.parameter_format = row.format;
     job.moments_format = row.moments;
+    job.gradient_format = row.gradients;
     programs_ = CompileStages(job);
     ASSERT_FALSE(programs_.empty());
     ASSERT_EQ(CheckPrograms(programs_), absl::OkStatus()) << Describe(job);

@@ -1,4 +1,5 @@
-// Programs whose weights are rounded stochastically: what the checker refuses of them.
+// Programs whose weights are rounded stochastically, or whose gradients are bf16: what the checker
+// refuses of them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
@@ -55,6 +56,29 @@ TEST(RoundingCheckTest, TheBitsOfOtherElementsAreRefused) {
                 update->mutable_compute()->mutable_adamw()->mutable_rounding()->set_first(-8);
               }),
               HasSubstr("attribute 'rounding.first' is -8, must not be negative"));
+}
+
+TEST(RoundingCheckTest, GradientsAreReadAsTheTypeThatTheyHave) {
+  LayoutCase c = {"llama", MatrixLayout()};
+  c.layout.set_precision("bf16");
+  c.layout.set_gradient_format("bf16");
+  const v1::Program compiled = CompileCase(c).value().at(0);
+  EXPECT_TRUE(CheckProgram(compiled).ok());
+  for (const std::string op : {"adamw", "squared_norm"}) {
+    for (const kernels::DType type : {kernels::DType::kF32, kernels::DType::kF16}) {
+      v1::Program program = compiled;
+      int changed = 0;
+      for (v1::Instruction& i : *program.mutable_sequences(0)->mutable_instructions()) {
+        v1::Operand* gradient = i.compute().op() == op ? i.mutable_operands(0) : nullptr;
+        if (gradient == nullptr || gradient->offset() != 0 || changed > 0) continue;
+        if (gradient->dtype() != static_cast<uint32_t>(kernels::DType::kBF16)) continue;
+        gradient->set_dtype(static_cast<decltype(gradient->dtype())>(type));
+        ++changed;
+      }
+      ASSERT_EQ(changed, 1) << op;
+      EXPECT_FALSE(CheckProgram(program).ok()) << op << " as " << kernels::Name(type);
+    }
+  }
 }
 
 TEST(RoundingCheckTest, BothOpsSayHowTheyRound) {

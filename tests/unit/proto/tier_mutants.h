@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/tensor_view.h"
 #include "tests/unit/proto/mutants.h"
 
 namespace terrace {
@@ -97,15 +98,16 @@ inline std::vector<Mutant> WithACopyShifted(const Programs& programs) {
   return mutants;
 }
 
-// Every copy moves a page less.
+// Every copy moves a page less: of numbers as many as gradients are padded to.
 inline std::vector<Mutant> WithAShorterCopy(const Programs& programs) {
   std::vector<Mutant> mutants;
   ForEachCopy(programs, [&](size_t stage, int q, const v1::Instruction& instruction) {
-    constexpr int64_t kPage = 1024;  // elements
-    if (ElementsOf(instruction.operands(0)) <= kPage) return;
-    mutants.push_back(Changed(stage, q, instruction, "a page shorter", [](v1::Instruction* i) {
+    const bool shorts = instruction.operands(0).dtype() == static_cast<int>(kernels::DType::kBF16);
+    const int64_t page = shorts ? 2048 : 1024;  // elements
+    if (ElementsOf(instruction.operands(0)) <= page) return;
+    mutants.push_back(Changed(stage, q, instruction, "a page shorter", [page](v1::Instruction* i) {
       for (v1::Operand& operand : *i->mutable_operands()) {
-        const int64_t elements = ElementsOf(operand) - kPage;
+        const int64_t elements = ElementsOf(operand) - page;
         operand.clear_shape();
         operand.add_shape(elements);
       }

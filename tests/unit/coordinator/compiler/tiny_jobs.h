@@ -83,6 +83,7 @@ struct TinyJob {
   std::string parameter_format = {};
   double clip_grad_norm = 1;  // 0: updates at once
   std::string moments_format = {};
+  std::string gradient_format = {};
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -157,6 +158,7 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
   layout.set_chunk_bytes(job.chunk_bytes);
   layout.set_tile_bytes(job.tile_bytes);
   layout.set_parameter_format(job.parameter_format);
+  layout.set_gradient_format(job.gradient_format);
   layout.set_moments_format(job.moments_format);
   PutOn(job.parameter, layout.mutable_offload()->mutable_parameter());
   PutOn(job.gradient, layout.mutable_offload()->mutable_gradient());

@@ -186,7 +186,7 @@ TEST(MemoryArithmeticTest, ReportsShowFormulasBarsAndJson) {
   }
   const auto json = nlohmann::json::parse(EstimateJson(input, sections));
   EXPECT_EQ(json["model"]["parameters"], 124439808);
-  EXPECT_EQ(json["training"]["cases"][0]["device_bytes"], 16 * 124439808LL);
+  EXPECT_EQ(json["training"]["cases"][0]["device_bytes"], 18 * 124439808LL);
   EXPECT_EQ(json["inference"]["cases"].size(), 3u);
 }
 

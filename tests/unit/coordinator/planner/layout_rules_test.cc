@@ -247,6 +247,14 @@ TEST(LayoutRulesTest, GradientsInBf16AreSentSo) {
               HasSubstr("formats.gradient: got 'bf16', must be f32 with train.precision tf32"));
   EXPECT_THAT(Refusal(with("bf16", "fp8", "")),
               HasSubstr("formats.gradient: got 'fp8', must be f32 or bf16"));
+  v1::JobSpec spec;
+  EXPECT_EQ(ReduceFormat(spec), "");
+  spec.mutable_layout()->set_communication_dtype("fp32");
+  EXPECT_EQ(ReduceFormat(spec), "f32");
+  spec.mutable_layout()->set_communication_dtype("bf16");
+  EXPECT_EQ(ReduceFormat(spec), "bf16");
+  spec.mutable_formats()->set_reduce("f32");
+  EXPECT_EQ(ReduceFormat(spec), "f32") << "its own name comes first";
   v1::Layout layout;
   EXPECT_EQ(Completed(layout).reduce_format(), "f32");
   layout.set_gradient_format("bf16");

@@ -31,6 +31,7 @@ struct Played {
   int waits_for = 0;  // questions that must be under way together before one is answered
   int questions = 0, products = 0;
   std::map<int, uint32_t> alignments;  // of the last question, by attribute
+  uint32_t reductions = 0;             // schemes that it allows
 };
 Played* played = nullptr;
 
@@ -122,6 +123,11 @@ TEST_F(CublasGemmTest, OperandsAtWhole16BytesAreOneKind) {
   all_are(8);
 }
 
+TEST_F(CublasGemmTest, PartsOfASumAreAddedInF32) {
+  EXPECT_TRUE(Multiply(AProduct()).ok());
+  EXPECT_EQ(played_.reductions, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+}
+
 TEST_F(CublasGemmTest, AQuestionKeepsNobodyWaiting) {
   played_.waits_for = 2;  // each is answered only while the other is under way
   std::thread other([&] { EXPECT_TRUE(gemms_->Supports(AProduct(1))); });
@@ -206,7 +212,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
                                                     const void* value, size_t bytes) {
   if (bytes != sizeof(uint32_t)) return CUBLAS_STATUS_SUCCESS;
   const std::lock_guard lock(played->mutex);
-  std::memcpy(&played->alignments[which], value, bytes);
+  uint32_t* const to = which == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK
+                           ? &played->reductions
+                           : &played->alignments[which];
+  std::memcpy(to, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
 
