@@ -66,13 +66,21 @@ void LeaveOutOfFixedScale(SpecDraft* draft) {
                              ": a fixed scale never changes"));
 }
 
+// Undecided is the spec's own default.
+std::string PrecisionOf(const SpecDraft& draft) {
+  return draft.Has("train.precision") ? draft.Get("train.precision") : "bf16";
+}
+
 }  // namespace
 
+bool AllowsBf16Gradients(const SpecDraft& draft) {
+  const std::string precision = PrecisionOf(draft);
+  return precision == "bf16" || precision == "fp16" || precision == "fp8";
+}
+
 void Complete(const ImportContext& context, SpecDraft* draft) {
-  // Undecided is the spec's own default.
-  const std::string precision =
-      draft->Has("train.precision") ? draft->Get("train.precision") : "bf16";
-  const bool rounds = precision == "bf16" || precision == "fp16" || precision == "fp8";
+  const std::string precision = PrecisionOf(*draft);
+  const bool rounds = AllowsBf16Gradients(*draft);
   for (const char* const key : {"formats.gradient", "formats.reduce"}) {
     if (draft->Get(key) != "bf16" || rounds) continue;
     draft->Set(key, "f32");

@@ -31,6 +31,10 @@ struct ImportContext {
 // INVALID_ARGUMENT when the text is no JSON object, or batch sizes contradict each other.
 absl::StatusOr<SpecDraft> ImportDeepSpeed(std::string_view json, const ImportContext& context);
 
+// Whether the job's gradients may be bf16: those of fp32 training are f32. An undecided precision
+// is the spec's own default.
+bool AllowsBf16Gradients(const SpecDraft& draft);
+
 // Fills what `context` says or a job needs, and remarks on placeholders.
 void Complete(const ImportContext& context, SpecDraft* draft);
 

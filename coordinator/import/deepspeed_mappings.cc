@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/import/deepspeed.h"
 #include "coordinator/import/deepspeed_values.h"
 
 namespace terrace {
@@ -44,8 +46,10 @@ void Steps(const DeepSpeedValue& m) { MapWhole(m, "train.steps"); }
 void Zero(const DeepSpeedValue& m) { MapWhole(m, "layout.zero"); }
 void Persistence(const DeepSpeedValue& m) { MapWhole(m, "layout.persistent_parameters"); }
 
+std::string TypeName(const Json& value) { return absl::AsciiStrToLower(value.get<std::string>()); }
+
 void GradientType(const DeepSpeedValue& m, std::string_view key) {
-  const std::string type = absl::AsciiStrToLower(m.setting.value.get<std::string>());
+  const std::string type = TypeName(m.setting.value);
   if (type != "fp32" && type != "fp16" && type != "bf16") {
     *m.must_be = "\"fp32\", \"fp16\" or \"bf16\"";
     return;
@@ -212,10 +216,21 @@ void AllreduceOp(const DeepSpeedValue& m) {
   }
 }
 
+// Whether formats.gradient will be bf16, which may not be mapped yet.
+bool HasBf16Gradients(const DeepSpeedValue& m) {
+  const Json type = At(m.config, "/data_types/grad_accum_dtype");
+  if (!type.is_string() || IsAuto(type)) return false;
+  return TypeName(type) != "fp32" && AllowsBf16Gradients(*m.draft);
+}
+
+// DeepSpeed counts elements.
 void Bucket(const DeepSpeedValue& m) {
-  // DeepSpeed counts elements.
-  Map(m, "layout.bucket_size", absl::StrCat(WholeOf(m.setting.value) * 4),
-      "in bytes of fp32 gradients");
+  const bool bf16 = HasBf16Gradients(m);
+  const int64_t element_bytes = bf16 ? 2 : 4;
+  const int64_t most = INT64_MAX / element_bytes;
+  const int64_t elements = std::clamp(WholeOf(m.setting.value), -most, most);
+  Map(m, "layout.bucket_size", absl::StrCat(elements * element_bytes),
+      bf16 ? "in bytes of bf16 gradients" : "in bytes of f32 gradients");
 }
 void ShardSize(const DeepSpeedValue& m) {
   if (WholeOf(m.setting.value) > 1) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/import/report.h"
 #include "coordinator/spec/job_spec.h"
 
@@ -75,6 +76,32 @@ TEST(DeepSpeedTest, Zero3WithOffloadIsTheSameJob) {
   EXPECT_DOUBLE_EQ(spec.train().optimizer().lr(), 3e-5);
   EXPECT_DOUBLE_EQ(spec.train().optimizer().beta1(), 0.8);
   EXPECT_DOUBLE_EQ(spec.train().clip_grad_norm(), 1);
+}
+
+// DeepSpeed counts the elements of a bucket, a job spec its bytes.
+TEST(DeepSpeedTest, ABucketHasTheBytesOfItsGradients) {
+  const auto bytes = [](const std::string& rest) {
+    return Import(
+               absl::StrCat(R"({"zero_optimization": {"reduce_bucket_size": 1000}, )", rest, "}"))
+        .Get("layout.bucket_size");
+  };
+  EXPECT_EQ(bytes(R"("bf16": {"enabled": true})"), "4000");
+  EXPECT_EQ(bytes(R"("bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"})"),
+            "4000");
+  EXPECT_EQ(bytes(R"("bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": null})"),
+            "4000");
+  EXPECT_EQ(bytes(R"("bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "BF16"})"),
+            "2000");
+  EXPECT_EQ(bytes(R"("fp16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp16"})"),
+            "2000");
+  // Gradients of fp32 training stay f32 whatever was asked for.
+  EXPECT_EQ(bytes(R"("bf16": {"enabled": false}, "data_types": {"grad_accum_dtype": "bf16"})"),
+            "4000");
+}
+
+TEST(DeepSpeedTest, ABucketLargerThanAnyNumberOfBytesStaysANumber) {
+  const SpecDraft draft = Import(R"({"zero_optimization": {"reduce_bucket_size": 1e19}})");
+  EXPECT_EQ(draft.Get("layout.bucket_size"), "9223372036854775804");
 }
 
 TEST(DeepSpeedTest, EveryKeyIsAccountedForOnce) {
