@@ -278,10 +278,12 @@ void Checker::CheckMoments() {
   }
   const int64_t block = MomentBlock(layout_, config_);
   if (block >= kernels::kLeastInt8Block) return;
-  problem(
-      absl::StrCat("be f32 or bf16 with tp ", layout_.tensor_parallel(), ", where only ", block,
-                   " elements of some rows lie together: a block needs ", kernels::kLeastInt8Block),
-      "bf16, or fewer ranks in tp");
+  const bool shared = layout_.tensor_parallel() > 1;
+  problem(absl::StrCat("be f32 or bf16 for this model with tp ", layout_.tensor_parallel(),
+                       ": its matrices are cut into pieces that hold whole blocks of at most ",
+                       block, block == 1 ? " element" : " elements", ", and a block needs ",
+                       kernels::kLeastInt8Block),
+          shared ? "bf16, or fewer ranks in tp" : "bf16");
 }
 
 }  // namespace

@@ -302,6 +302,12 @@ TEST(LayoutRulesTest, MomentsInBlocksNeedWholeBlocks) {
               AllOf(HasSubstr("formats.moments: got 'int8', must be f32 or bf16 with "
                               "train.optimizer.stochastic_rounding"),
                     HasSubstr("try bf16")));
+  EXPECT_TRUE(Check(with("bf16", false, 2)).ok());
+  EXPECT_EQ(Refusal(with("int8", false, 2)),
+            "formats.moments: got 'int8', must be f32 or bf16 for this model with tp 2: its "
+            "matrices are cut into pieces that hold whole blocks of at most 8 elements, and a "
+            "block needs 16; try bf16, or fewer ranks in tp");
+  EXPECT_THAT(Refusal(with("int8", false, 4)), HasSubstr("blocks of at most 4 elements"));
 }
 
 // Of matrices whose rows ranks and tiles cut, the largest power of two that divides all pieces.
