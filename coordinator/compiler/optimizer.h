@@ -20,13 +20,13 @@
 
 namespace terrace::compiler {
 
-// Flat slices of as many elements, f32 but for weights in bf16 and moments in fewer bits, each on
-// any tier.
+// Flat slices with the same number of elements, each on any tier. All are f32, except that weights
+// may be bf16, and moments bf16 or the codes of int8 blocks.
 struct OptimizerState {
   Slice gradient, weight, adam_m, adam_v;
   Slice rounded;  // of another type: what the new weight is rounded to; may be absent
-  // Of moments in blocks: one element for each block of `block` elements, which the others have in
-  // whole blocks but for the last one. Else absent.
+  // Scales of moments in int8 blocks, one for each `block` elements of the other slices; only the
+  // last block may be shorter. Absent where moments are in no blocks.
   Slice m_scales = {}, v_scales = {};
   int64_t block = 0;
 };

@@ -61,7 +61,7 @@ struct Sums {
   auto operator<=>(const Sums&) const = default;
 };
 
-// Of a parameter that is only some of a product's outputs or inputs (tiles.h).
+// The outputs, or the inputs, of a product that a parameter holds the weights of (tiles.h).
 struct Tile {
   int64_t begin = 0;
   int64_t size = 0;  // 0: all of them
@@ -164,7 +164,7 @@ class Parameters {
   bool has_short() const { return matrices_ != kernels::DType::kF32; }
   // Elements of a moment in U8 that share a scale; 0: there are no such moments.
   int64_t moment_block() const { return moment_block_; }
-  // The type of the moments of such a tensor, on whatever stage.
+  // The type of the tensor's moments; the tensor may be on another stage.
   kernels::DType MomentsOf(const Tensor& tensor) const {
     return tensor.shape.size() >= 2 ? moments_ : kernels::DType::kF32;
   }
@@ -182,10 +182,10 @@ class Parameters {
   bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
   // Elements of whole pages of all types that a unit may have.
   int64_t PageElements(kernels::DType master) const;
-  // Of a parameter in its unit, and of a unit's shard, at least.
+  // Parameters of a unit and shards of it begin at multiples of at least so many elements.
   int64_t AlignElements(bool decays) const;
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
-  // One of a unit's two, with the scales of its blocks.
+  // Places one of the two moments of a unit, and the scales of its blocks if it has any.
   void PlaceMoment(const MomentFields& moment, Unit* unit, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
                 kernels::DType dtype, int64_t elements, Graph* graph) const;

@@ -9,11 +9,12 @@
 namespace terrace {
 namespace {
 
-// Layers whose gradients are on their way where those of earlier passes come back to be added to.
+// Gradients that rest elsewhere come back so that later passes add to them: those of so many layers
+// are on the device at once.
 constexpr int64_t kPassingLayers = 4;
 
-// So many layers behind a reduction its memory is taken back (compiler/streams.h), and what it
-// summed is used up (compiler/reduction.h).
+// So many layers after it began a reduction, the computation waits for its end: then the memory is
+// taken back (compiler/streams.h), and the sums are used up (compiler/reduction.h).
 constexpr int64_t kRetiredLayers = 2;
 
 // Parts of each class of memory that rest off the device.
@@ -43,14 +44,15 @@ int64_t FirstChunkLayers(const v1::Layout& layout, int64_t stage_layers) {
                                        : int64_t{layout.stage_layers(0)};
 }
 
-// What the device has of a class of which a part rests elsewhere, so much of it passing through.
+// Bytes on the device of a class of memory of which the part `away` rests elsewhere: what stays,
+// and at most `passing` bytes of the rest on their way through.
 int64_t Staying(int64_t bytes, double away, int64_t passing) {
   const int64_t gone = Part(away, bytes);
   return bytes - gone + std::min(gone, passing);
 }
 
-// Of `layers` layers or a head that is brought for a use: at most three tiles are there at once,
-// and a gradient.
+// Bytes on the device of weights that are brought for a use. Where they are tiled, at most three
+// tiles are there at once, and the gradient of one.
 int64_t Brought(int64_t bytes, int64_t tile_bytes) {
   constexpr int64_t kTilesThere = 4;
   return tile_bytes > 0 ? std::min(bytes, kTilesThere * tile_bytes) : bytes;
@@ -125,7 +127,7 @@ class Moments {
 
   MemoryEstimate Largest() {
     Peak peak(layout_, States(), InWeights(layout_, whole_));
-    // All are fetched, or rounded, before the first is gathered.
+    // All shards are fetched, or rounded, before the first is gathered.
     if (WholeFromShards(layout_)) {
       const double made = RoundsWeights(layout_) ? 1 : away_.optimizer;
       peak.Moment(0, 0, 0, Part(made, InWeights(layout_, whole_) / shards_));
@@ -149,7 +151,7 @@ class Moments {
            Part(masters ? away_.optimizer : away_.weights, share) + Lasting();
   }
 
-  // What lasts beside the masters and is made of them.
+  // Weights that last from step to step beside their masters, from which they are made.
   int64_t Lasting() const {
     if (WholeFromShards(layout_)) return InWeights(layout_, whole_) + Added(whole_);
     if (!RoundsWeights(layout_)) return 0;
@@ -157,13 +159,15 @@ class Moments {
     return share - Part(away_.weights, share);
   }
 
-  // Of tables whose rows are added before they are rounded, which stay f32, beyond other weights.
+  // Tables whose rows are added before they are rounded stay f32: what they take beyond the size of
+  // rounded weights, when they are among weights of so many f32 bytes.
   int64_t Added(int64_t bytes) const {
     if (!RoundsWeights(layout_)) return 0;
     return std::min(bytes, added_) - InWeights(layout_, std::min(bytes, added_));
   }
 
-  // Weights that come for a use, whose gradients take so many bytes, `table` of them of a table.
+  // Bytes on the device of weights that are brought for a use. In: what they take in f32, of which
+  // `table` bytes are a table's.
   int64_t Visiting(int64_t bytes, int64_t table = 0) const {
     const int64_t weights = InWeights(layout_, whole_), visiting = InWeights(layout_, bytes);
     if (layout_.zero_stage() == 0) return std::min(Part(away_.weights, weights), visiting);
@@ -178,7 +182,8 @@ class Moments {
     return Staying(std::max<int64_t>(0, activations), away, kept_.one_layer);
   }
 
-  // Of gradients that were made, those that are not used up yet, `at_work` of them being made.
+  // Of `bytes` of gradients that were made, those that the optimizer has not used up yet.
+  // `at_work`: bytes that are being made now.
   int64_t Waiting(int64_t bytes, int64_t at_work) const {
     return using_up_ < 0 ? bytes : std::min(bytes, using_up_ + at_work);
   }

@@ -28,7 +28,8 @@ int64_t GradientBytes(const v1::Layout& layout);
 double MasterShare(const v1::Layout& layout);
 double WeightShare(const v1::Layout& layout);
 double GradientShare(const v1::Layout& layout);
-// What moments take, relative to f32: their scales counted, and without them.
+// What moments take relative to f32: MomentShare with the scales of their blocks, CodeShare
+// without.
 double MomentShare(const v1::Layout& layout, const ModelConfig& config);
 double CodeShare(const v1::Layout& layout);
 // What the optimizer reads and writes, in f32 weights: the gradient, both moments twice, weights

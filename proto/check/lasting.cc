@@ -20,8 +20,8 @@ std::vector<bool> MadeOfState(const v1::Program& program) {
   return made;
 }
 
-// Of columns everything between the first byte and the last, as in flow.h; a write of columns does
-// not count as one of that.
+// A read of columns counts as a read of everything between its first byte and its last, as in
+// flow.h. A write of columns does not count as a write of the bytes between them.
 void Find(const std::vector<bool>& made, const CheckedSequence& train,
           std::vector<ByteMap>* found) {
   std::vector<ByteMap> written(made.size());
