@@ -10,6 +10,7 @@
 #include "coordinator/planner/gpu_profile.h"
 #include "coordinator/planner/profiles.h"
 #include "coordinator/planner/space.h"
+#include "coordinator/prepare/allowed_formats.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/lengths_report.h"
 #include "coordinator/prepare/offload_report.h"
@@ -124,9 +125,10 @@ absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& give
   SearchOptions options;
   if (unfit != Unfit::kShown) options.in_time = in_time;
   SearchCost cost;
-  ASSIGN_OR_RETURN(Searched searched, SearchLayouts(spec, model, budget, options, &cost));
+  ASSIGN_OR_RETURN(AllowedSearch allowed, SearchAllowed(spec, model, budget, options, &cost));
+  Searched& searched = allowed.searched;
   if (searched.evaluated.front().fits) {
-    return Chosen(spec, model, given, budget, std::move(searched));
+    return Chosen(allowed.spec, model, given, budget, std::move(searched));
   }
   if (unfit == Unfit::kMeasured) {
     absl::Status refusal =

@@ -109,12 +109,4 @@ TERRACE_MAP_FUNCTION uint8_t DynamicCode(float scaled, const float* bound, const
   return static_cast<uint8_t>(scaled > bound[code] ? code + 1 : code);
 }
 
-// The bits of the larger magnitude; those of what is not finite are larger than all others.
-TERRACE_MAP_FUNCTION uint32_t LargerMagnitude(uint32_t bits, float value) {
-  uint32_t magnitude;
-  memcpy(&magnitude, &value, sizeof(magnitude));
-  magnitude &= 0x7fffffffu;
-  return magnitude > bits ? magnitude : bits;
-}
-
 }  // namespace terrace::kernels

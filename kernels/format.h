@@ -1,6 +1,6 @@
 // The formats of numbers at rest: one table that says how many bits an element takes, its scales
-// counted, how many elements share a scale, what the format is called in job specs and listings,
-// and where a shard may be cut. What the bytes of int8 mean: dynamic_map.h.
+// counted, how many elements share a scale, and what the format is called. What the bytes mean of
+// int8: dynamic_map.h; of int8_linear and fp8: block_codes.h.
 //
 // Thread-safe: constants.
 //
@@ -14,13 +14,13 @@
 
 namespace terrace::kernels {
 
-enum class Format : uint8_t { kF32, kBF16, kF16, kInt8 };
+enum class Format : uint8_t { kF32, kBF16, kF16, kInt8, kInt8Linear, kFP8 };
 
 struct FormatRow {
   Format format;
-  std::string_view name;  // in job specs and listings
-  DType elements;         // of the buffer; int8: codes
-  int64_t block;          // elements that share one f32 scale, in a buffer of its own; 0: no scales
+  std::string_view name;
+  DType elements;  // of the buffer; of formats in blocks: codes
+  int64_t block;   // elements that share one f32 scale, in a buffer of its own; 0: no scales
 
   // With its scales.
   constexpr double BitsAnElement() const {
@@ -28,20 +28,23 @@ struct FormatRow {
     const auto bytes = static_cast<double>(SizeOf(elements));
     return kBits * (block == 0 ? bytes : bytes + sizeof(float) / static_cast<double>(block));
   }
-  // A shard begins at a multiple of so many elements.
-  constexpr int64_t ShardAlignment() const { return block == 0 ? 1 : block; }
 };
 
-// The block of int8 as a rule. Where the rows of a matrix are cut so that no block of that size
-// fits between the cuts, its blocks are smaller: a power of two, no less than the least one.
+// The block of int8 as a rule: that of 8-bit optimizers. Where the rows of a matrix are cut so that
+// no block of a format's size fits between the cuts, its blocks are smaller: a power of two, no
+// less than the least one.
 inline constexpr int64_t kInt8Block = 256;
-inline constexpr int64_t kLeastInt8Block = 16;
+inline constexpr int64_t kLeastBlock = 16;
+// Of the formats of activations: that of DeepSeek-V3 (2024, arXiv 2412.19437, section 3.3).
+inline constexpr int64_t kActivationBlock = 128;
 
 inline constexpr FormatRow kFormats[] = {
     {Format::kF32, "f32", DType::kF32, 0},
     {Format::kBF16, "bf16", DType::kBF16, 0},
     {Format::kF16, "f16", DType::kF16, 0},
     {Format::kInt8, "int8", DType::kU8, kInt8Block},
+    {Format::kInt8Linear, "int8_linear", DType::kU8, kActivationBlock},
+    {Format::kFP8, "fp8", DType::kU8, kActivationBlock},
 };
 
 constexpr const FormatRow& RowOf(Format format) { return kFormats[static_cast<size_t>(format)]; }

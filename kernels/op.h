@@ -25,6 +25,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/format.h"
 #include "kernels/rounding.h"
 #include "kernels/tensor_view.h"
 
@@ -188,7 +189,13 @@ enum class Op : uint8_t {
   //   grad[n] R, param[n] f32 U, m[n] u8 U, v[n] u8 U, scale[4] R, schedule[4] R, m_scales[b] f32
   //   U, v_scales[b] f32 U, b blocks.    AdamwAttrs
   kAdamwInt8,
-  kLastOp = kAdamwInt8,
+  // The codes and scales of x in blocks of attrs.block elements, the last perhaps of fewer
+  // (block_codes.h).
+  //   x[n] R, codes[n] u8 W, scales[b] f32 W, b blocks.                 BlockAttrs
+  kEncodeBlocks,
+  // What they are worth.   codes[n] u8 R, scales[b] f32 R, y[n] W.      BlockAttrs
+  kDecodeBlocks,
+  kLastOp = kDecodeBlocks,
 };
 
 constexpr bool IsAdamw(Op op) {
@@ -342,9 +349,17 @@ struct AdamwAttrs {
   bool operator==(const AdamwAttrs&) const = default;
 };
 
-using OpAttrs = std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs,
-                             RopeAttrs, AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, AdamwAttrs,
-                             AttentionBlockAttrs, CrossEntropyAttrs, ScaleAttrs, PermuteAttrs>;
+// int8_linear or fp8, in blocks of so many elements.
+struct BlockAttrs {
+  Format format = Format::kInt8Linear;
+  int64_t block = kActivationBlock;
+  bool operator==(const BlockAttrs&) const = default;
+};
+
+using OpAttrs =
+    std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs, RopeAttrs,
+                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, AdamwAttrs, AttentionBlockAttrs,
+                 CrossEntropyAttrs, ScaleAttrs, PermuteAttrs, BlockAttrs>;
 
 enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };
 

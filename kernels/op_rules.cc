@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string_view>
 #include <variant>
 
@@ -225,26 +226,38 @@ std::string CheckPermute(const OpRow& row, const PermuteAttrs& attrs, Operands o
   return fits ? "" : Complain(row, 1, operands[1], "have the reordered dimensions [" + sizes + "]");
 }
 
-std::string CheckBlocks(const OpRow& row, const AdamwAttrs& attrs, Operands operands) {
-  constexpr int kScales = 6, kSecondScales = 7;
-  if (row.op != Op::kAdamwInt8) {
-    return attrs.block == 0 ? ""
-                            : ComplainAttr(row, "block", Number(attrs.block),
-                                           "be 0 where moments are not in blocks");
-  }
-  const bool power = attrs.block > 0 && (attrs.block & (attrs.block - 1)) == 0;
-  if (!power || attrs.block < kLeastInt8Block || attrs.block > kInt8Block) {
+// Blocks of `elements` elements, with a scale for each in each of the operands named.
+std::string CheckBlocks(const OpRow& row, int64_t block, int64_t elements,
+                        std::initializer_list<int> scales, Operands operands) {
+  const bool power = block > 0 && (block & (block - 1)) == 0;
+  if (!power || block < kLeastBlock || block > kInt8Block) {
     return ComplainAttr(
-        row, "block", Number(attrs.block),
-        "be a power of two from " + Number(kLeastInt8Block) + " to " + Number(kInt8Block));
+        row, "block", Number(block),
+        "be a power of two from " + Number(kLeastBlock) + " to " + Number(kInt8Block));
   }
-  const int64_t blocks = (operands[0].rows() + attrs.block - 1) / attrs.block;
-  for (const int index : {kScales, kSecondScales}) {
+  const int64_t blocks = (elements + block - 1) / block;
+  for (const int index : scales) {
     if (operands[index].rows() != blocks)
       return Complain(row, index, operands[index],
                       "have a scale for each of the " + Number(blocks) + " blocks");
   }
   return "";
+}
+
+std::string CheckCodes(const OpRow& row, const BlockAttrs& attrs, int scales, Operands operands) {
+  if (attrs.format != Format::kInt8Linear && attrs.format != Format::kFP8) {
+    return ComplainAttr(row, "format", std::string(RowOf(attrs.format).name),
+                        "be int8_linear or fp8");
+  }
+  return CheckBlocks(row, attrs.block, operands[0].rows(), {scales}, operands);
+}
+
+std::string CheckMoments(const OpRow& row, const AdamwAttrs& attrs, Operands operands) {
+  constexpr int kScales = 6, kSecondScales = 7;
+  if (row.op == Op::kAdamwInt8)
+    return CheckBlocks(row, attrs.block, operands[0].rows(), {kScales, kSecondScales}, operands);
+  if (attrs.block == 0) return "";
+  return ComplainAttr(row, "block", Number(attrs.block), "be 0 where moments are not in blocks");
 }
 
 std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs, Operands operands) {
@@ -262,7 +275,7 @@ std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs, Operands opera
   if (!(attrs.weight_decay >= 0)) {
     return ComplainAttr(row, "weight_decay", std::to_string(attrs.weight_decay), "not be negative");
   }
-  if (attrs.rounding.first >= 0) return CheckBlocks(row, attrs, operands);
+  if (attrs.rounding.first >= 0) return CheckMoments(row, attrs, operands);
   return ComplainAttr(row, "rounding.first", Number(attrs.rounding.first), "not be negative");
 }
 
@@ -309,6 +322,10 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
     case Op::kAdamwStochastic:
     case Op::kAdamwInt8:
       return CheckAdamw(row, std::get<AdamwAttrs>(attrs), operands);
+    case Op::kEncodeBlocks:
+      return CheckCodes(row, std::get<BlockAttrs>(attrs), 2, operands);
+    case Op::kDecodeBlocks:
+      return CheckCodes(row, std::get<BlockAttrs>(attrs), 1, operands);
     default:
       return "";
   }

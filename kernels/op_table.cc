@@ -162,6 +162,12 @@ constexpr OpRow kRows[] = {
       Dense("m", "n", kU8, kUpdate), Dense("v", "n", kU8, kUpdate),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead),
       Dense("m_scales", "b", kF32, kUpdate), Dense("v_scales", "c", kF32, kUpdate)}},
+    {Op::kEncodeBlocks, "encode_blocks", AttrsOf<BlockAttrs>(),
+     {Dense("x", "n", kFloat, kRead), Dense("codes", "n", kU8, kWrite),
+      Dense("scales", "b", kF32, kWrite)}},
+    {Op::kDecodeBlocks, "decode_blocks", AttrsOf<BlockAttrs>(),
+     {Dense("codes", "n", kU8, kRead), Dense("scales", "b", kF32, kRead),
+      Dense("y", "n", kFloat, kWrite)}},
 };
 // clang-format on
 

@@ -160,6 +160,10 @@ std::string LayoutText(const v1::Layout& layout) {
   } else if (layout.reduce_format() == "bf16") {
     text += ", gradients sent in bf16";
   }
+  if (!layout.gather_format().empty())
+    absl::StrAppend(&text, ", gathered in ", layout.gather_format());
+  if (!layout.activation_format().empty())
+    absl::StrAppend(&text, ", activations in ", layout.activation_format());
   text += OffloadText(layout.offload());
   if (layout.tile_bytes() > 0)
     absl::StrAppend(&text, ", tiles of ", TilesText(layout.tile_bytes()));

@@ -139,6 +139,18 @@ OpAttrs DecodeAdamw(const v1::AdamwAttrs& m) {
   return attrs;
 }
 
+absl::StatusOr<OpAttrs> DecodeBlock(const v1::BlockAttrs& m) {
+  switch (m.format()) {
+    case v1::INT8_LINEAR:
+      return kernels::BlockAttrs{.format = kernels::Format::kInt8Linear, .block = m.block()};
+    case v1::FP8_E4M3:
+      return kernels::BlockAttrs{.format = kernels::Format::kFP8, .block = m.block()};
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("format: got ", static_cast<int>(m.format()),
+                                                     ", must be INT8_LINEAR or FP8_E4M3"));
+  }
+}
+
 absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
   switch (c.attrs_case()) {
     case ComputeOp::ATTRS_NOT_SET:
@@ -173,6 +185,8 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
       return kernels::ScaleAttrs{.scale = c.scale().scale()};
     case ComputeOp::kPermute:
       return DecodePermute(c.permute());
+    case ComputeOp::kBlock:
+      return DecodeBlock(c.block());
   }
   return absl::InvalidArgumentError("attributes of an unknown kind");
 }
@@ -219,6 +233,9 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kAdamwStochastic:
     case Op::kAdamwInt8:
       return kernels::AdamwAttrs{};
+    case Op::kEncodeBlocks:
+    case Op::kDecodeBlocks:
+      return kernels::BlockAttrs{};
     case Op::kGelu:
     case Op::kGeluGrad:
     case Op::kSwiglu:

@@ -101,6 +101,11 @@ struct Encoder {
   void operator()(const kernels::PermuteAttrs& a) const {
     for (int32_t dimension : a.order) out->mutable_permute()->add_order(dimension);
   }
+  void operator()(const kernels::BlockAttrs& a) const {
+    v1::BlockAttrs* m = out->mutable_block();
+    m->set_format(a.format == kernels::Format::kFP8 ? v1::FP8_E4M3 : v1::INT8_LINEAR);
+    m->set_block(a.block);
+  }
 };
 
 }  // namespace

@@ -51,6 +51,8 @@ constexpr Watched kWatched[] = {
     {"train.optimizer.stochastic_rounding", false},
     {"formats.gradient", false, false, "f32"},
     {"formats.moments", false, false, "f32"},
+    {"formats.activation", false},
+    {"formats.gather", false},
     {"train.schedule.name", false},
     {"train.schedule.warmup_steps", false},
     {"train.schedule.min_lr", false},

@@ -1,11 +1,9 @@
 // Values that leave the device while nothing there uses them: gradients between the micro-batches
 // and until the optimizer, activations between forward and backward.
 //
-// The uses of such a value fall into bouts, with more than kStayMarks layers between them, of
-// gradients not counting the layers of further micro-batches that go through the same chunk. After
-// a bout that wrote, the value is copied to its home on another tier; before a later bout it is
-// fetched (fetch.h) into device memory of its own. Operations are the same as without, so results
-// are as well, to the bit.
+// After a bout of its uses (bouts.h) that wrote, such a value is copied to its home on another
+// tier; before a later bout it is fetched (fetch.h) into device memory of its own. Operations are
+// the same as without, so results are as well, to the bit.
 //
 // Pure and thread-safe.
 //
@@ -18,8 +16,6 @@
 #include "coordinator/compiler/tiers.h"
 
 namespace terrace::compiler {
-
-inline constexpr int kStayMarks = 2;
 
 struct Leaving {
   int value = kNone;  // outermost, STEP; whole pages with written padding where the tier is NVMe

@@ -111,7 +111,8 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
       rounds_(options.round),
       has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr),
       moments_(options.with_optimizer ? options.moments : kernels::DType::kF32),
-      moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0) {
+      moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0),
+      gathers_(options.gathers) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));

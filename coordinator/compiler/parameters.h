@@ -148,6 +148,7 @@ struct ParametersOptions {
   bool round = false;                               // layout.parameter_format says so
   kernels::DType gradients = kernels::DType::kF32;  // of matrices; layout.gradient_format
   kernels::DType moments = kernels::DType::kF32;    // of matrices; layout.moments_format
+  const kernels::FormatRow* gathers = nullptr;      // layout.gather_format; null: as they are read
   int64_t moment_block = 0;                         // of moments in U8
 };
 
@@ -167,6 +168,10 @@ class Parameters {
   // The type of the tensor's moments; the tensor may be on another stage.
   kernels::DType MomentsOf(const Tensor& tensor) const {
     return tensor.shape.size() >= 2 ? moments_ : kernels::DType::kF32;
+  }
+  // How the weights of a unit travel that is gathered for each use: null as passes read them.
+  const kernels::FormatRow* GathersOf(const Unit& unit) const {
+    return unit.decays && !unit.tile && unit.weights == kNone ? gathers_ : nullptr;
   }
   // Index of the parameter that starts with the tensor of this role; kNone when there is none.
   int Find(TensorRole role, int layer = kNone) const;
@@ -199,6 +204,7 @@ class Parameters {
   const bool rounds_, has_positions_;
   const kernels::DType moments_;
   const int64_t moment_block_;
+  const kernels::FormatRow* const gathers_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;
   std::map<std::pair<TensorRole, int>, int> by_role_;

@@ -90,7 +90,7 @@ class Repeater {
 
  private:
   bool Brings(const Node& node) const {
-    return node.fetch != kNone || GathersWeights(graph_, node);
+    return node.fetch != kNone || GathersWeights(graph_, node) || DecodesWeights(graph_, node);
   }
 
   bool MayRepeat(const Node& node) const {

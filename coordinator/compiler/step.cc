@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/compiler/encode.h"
 #include "coordinator/compiler/fetch.h"
 #include "coordinator/compiler/insertions.h"
 #include "coordinator/compiler/optimizer.h"
@@ -99,6 +100,8 @@ class Train {
     }
     SumStatsOnce();
     MoveFetchesAhead(graph_, &builder_.nodes());
+    if (const kernels::FormatRow* at_rest = ActivationFormat(context_.layout); at_rest != nullptr)
+      EncodeActivations(*at_rest, &builder_);
     Optimize();
     RETURN_IF_ERROR(CountNodes());
     FinishCopies(&builder_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/weights.h"
 
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -8,6 +9,9 @@
 #include "coordinator/compiler/fetch.h"
 
 namespace terrace::compiler {
+
+using kernels::DType;
+using kernels::Op;
 
 Slice Weights::Of(TensorRole role, int layer) {
   const int index = parameters_.Find(role, layer);
@@ -77,18 +81,50 @@ void Weights::Gather(const Unit& unit) {
 
 void Weights::GatherInto(const Unit& unit, Slice all) {
   const Slice rest = builder_.graph().Whole(unit.rounded != kNone ? unit.rounded : unit.master);
+  const kernels::FormatRow* format = parameters_.GathersOf(unit);
+  kernels::BlockAttrs attrs;
+  Slice codes, scales;
+  if (format != nullptr) {
+    attrs = {.format = format->format, .block = std::gcd(format->block, unit.shard_elements)};
+    codes = Message("codes", unit, DType::kU8, unit.elements);
+    scales = Message("scales", unit, DType::kF32, unit.elements / attrs.block);
+  }
   const auto gather = [&] {
-    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, OnDevice(unit, rest), all,
+    const Slice piece = OnDevice(unit, rest);
+    if (format == nullptr) {
+      builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, piece, all,
+                          absl::StrCat("gather ", unit.name));
+      return;
+    }
+    const Slice own = Message("codes.own", unit, DType::kU8, unit.shard_elements);
+    const Slice own_scales =
+        Message("scales.own", unit, DType::kF32, unit.shard_elements / attrs.block);
+    builder_.Compute(Op::kEncodeBlocks, attrs, {piece, own, own_scales},
+                     absl::StrCat("encode ", unit.name));
+    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, own_scales, scales,
+                        absl::StrCat("gather scales of ", unit.name));
+    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, own, codes,
                         absl::StrCat("gather ", unit.name));
   };
+  const bool had_rule = std::exchange(builder_.has_rule, false);
   if (unit.tile || builder_.graph().TierOf(rest) != v1::DEVICE) {
     const FetchScope fetch(&builder_);
     gather();
-    return;
+  } else {
+    gather();
   }
-  const bool had_rule = std::exchange(builder_.has_rule, false);
-  gather();
+  if (format != nullptr)
+    builder_.Compute(Op::kDecodeBlocks, attrs, {codes, scales, all},
+                     absl::StrCat("decode ", unit.name));
   builder_.has_rule = had_rule;
+}
+
+Slice Weights::Message(const char* kind, const Unit& unit, DType dtype, int64_t elements) {
+  const int layer = std::exchange(builder_.layer, kNone);  // the unit's name tells it
+  const Slice message =
+      builder_.NewValue(absl::StrCat(kind, ".", unit.name), v1::PARAMETER, dtype, {elements});
+  builder_.layer = layer;
+  return message;
 }
 
 Slice Weights::OnDevice(const Unit& unit, Slice rest) {
@@ -120,9 +156,18 @@ void Weights::Round(const Unit& unit) {
 }
 
 bool GathersWeights(const Graph& graph, const Node& node) {
-  return node.collective() != nullptr && node.collective()->kind == v1::ALL_GATHER &&
-         node.fetch == kNone && graph.values[node.operands[0].value].cls == v1::PARAMETER &&
+  if (node.fetch != kNone) return false;
+  const Compute* compute = node.compute();
+  const bool encodes = compute != nullptr && compute->op == Op::kEncodeBlocks;
+  const bool gathers = node.collective() != nullptr && node.collective()->kind == v1::ALL_GATHER;
+  return (encodes || gathers) && graph.values[node.operands[0].value].cls == v1::PARAMETER &&
          graph.values[node.operands[1].value].lifetime == v1::STEP;
+}
+
+bool DecodesWeights(const Graph& graph, const Node& node) {
+  const Compute* compute = node.compute();
+  return compute != nullptr && compute->op == Op::kDecodeBlocks &&
+         graph.values[node.operands[0].value].cls == v1::PARAMETER;
 }
 
 }  // namespace terrace::compiler

@@ -2,6 +2,10 @@
 // device for it, on first use: from the tier where they rest, with ZeRO-3 gathered from all ranks'
 // shards, or both, each rank fetching its own. When that happens is fetch.h's and insertions.h's.
 //
+// With layout.gather_format a rank's shard is encoded in blocks (kernels/block_codes.h), codes and
+// scales are gathered, and decoded where the weights are used: block-wise quantised all-gather,
+// Wang et al. 2023 (ZeRO++, arXiv 2306.10209, section 3.1).
+//
 // Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -41,6 +45,8 @@ class Weights {
  private:
   void Gather(const Unit& unit);
   void GatherInto(const Unit& unit, Slice all);
+  // A new value for a unit's elements, or for what their blocks have.
+  Slice Message(const char* kind, const Unit& unit, kernels::DType dtype, int64_t elements);
   // This rank's piece, as it is gathered.
   Slice OnDevice(const Unit& unit, Slice rest);
   static int Lasting(const Parameter& parameter);
@@ -53,7 +59,10 @@ class Weights {
   std::map<int, int> brought_;  // parameter -> value
 };
 
-// True for the gather of a unit's weights, all of them on the device, into memory of its own.
+// True for what may come ahead of the use of a unit's weights, all of them on the device: their
+// gather into memory of its own and, where they travel as codes, what makes these.
 bool GathersWeights(const Graph& graph, const Node& node);
+// True for what makes weights of gathered codes, where they are used.
+bool DecodesWeights(const Graph& graph, const Node& node);
 
 }  // namespace terrace::compiler

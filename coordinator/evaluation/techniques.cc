@@ -184,6 +184,12 @@ const std::vector<Technique>& Techniques() {
        kAlready,
        {{"train.precision", "bf16"}, {"formats.gradient", "bf16"}, {"formats.reduce", "bf16"}},
        true},
+      {"number formats",
+       "fp8 activations",
+       "Activations wait for the backward pass in fp8; the loss is exact.",
+       kAlready,
+       {{"train.precision", "bf16"}, {"formats.activation", "fp8"}},
+       true},
   };
   return *techniques;
 }

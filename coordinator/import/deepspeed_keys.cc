@@ -96,8 +96,6 @@ const std::vector<KnownKey>& DeepSpeedKeysWithoutCounterpart() {
       {"optimizer.params.max_grad_norm", kAbsent,
        "DeepSpeed refuses it here; its key is gradient_clipping, train.clip_grad_norm"},
       {"tensor_parallel.*", kAutomatic, "weights are cut by rows and columns as layout.tp says"},
-      {"zero_optimization.zero_quantized_weights", kAbsent,
-       "weights are gathered in 16 bits: formats.parameter"},
       {"zero_optimization.zero_quantized_nontrainable_weights", kAbsent, "all weights are trained"},
       {"zero_optimization.zero_quantized_gradients", kAbsent,
        "formats.reduce: bf16 halves the gradients' bytes"},

@@ -131,6 +131,21 @@ void Bf16States(const DeepSpeedValue& m) {
   }
 }
 
+// ZeRO++'s quantised gathers of weights; like DeepSpeed's, of stage 3 alone.
+void QuantizedWeights(const DeepSpeedValue& m) {
+  const std::optional<bool> on = IsOn(m);
+  if (!on) return;
+  const Json stage = At(m.config, "/zero_optimization/stage");
+  if (!*on) {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "off, as here");
+  } else if (stage == 3) {
+    Map(m, "formats.gather", "int8", "blocks of 128 elements of the shard that a rank holds");
+  } else {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(),
+                    "weights are gathered for each use with stage 3 alone");
+  }
+}
+
 // DeepSpeed's Adam decouples the decay unless told otherwise.
 void AdamWMode(const DeepSpeedValue& m) {
   const std::optional<bool> on = IsOn(m);
@@ -392,6 +407,7 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"zero_optimization.reduce_bucket_size", &Bucket},
       {"zero_optimization.stage3_param_persistence_threshold", &Persistence},
       {"zero_optimization.param_persistence_threshold", &Persistence},
+      {"zero_optimization.zero_quantized_weights", &QuantizedWeights},
       {"zero_optimization.zero_hpz_partition_size", &ShardSize},
       {"zero_optimization.mics_shard_size", &ShardSize},
       {"zero_optimization.cpu_offload", &OldOffloadOptimizer},

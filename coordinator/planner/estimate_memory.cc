@@ -28,26 +28,31 @@ RecomputeCounts CountsOf(const v1::Layout& layout, int64_t layers, int64_t stage
 // Both norms, q k v, the attention's result, both residual sums and the MLP's inner values; of the
 // sums of a block's parts and of what comes in, each rank has its tokens only with
 // sequence_parallel.
-LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout) const {
+LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double element_bytes) const {
   const ModelConfig& config = model_.config;
-  const int64_t tp = layout.tensor_parallel(), e = ElementBytes(layout);
+  const int64_t tp = layout.tensor_parallel();
   const int64_t sp = layout.sequence_parallel() ? tp : 1;
   const int64_t kv_heads = std::max(config.kv_heads, std::min(tp, config.heads));
   const int64_t kv = kv_heads * config.head_dim, attention = config.heads * config.head_dim;
   const int64_t inner = (config.mlp == MlpKind::kSwiglu ? 3 : 2) * config.intermediate;
   const int64_t qk_norm = config.qk_norm ? attention + kv : 0;
   const int64_t whole = sp > 1 ? 2 * config.hidden + 2 * config.hidden / sp : 4 * config.hidden;
-  LayerBytes bytes;
-  // Statistics of the norms and the attention stay f32.
-  bytes.none = e * ((2 * attention + 2 * kv + qk_norm + inner) / tp + whole) +
-               kF32Bytes * (config.heads / tp + std::max<int64_t>(1, 2 / sp));
+  int64_t elements = (2 * attention + 2 * kv + qk_norm + inner) / tp + whole;
   if (layout.context_parallel() > 1) {
-    bytes.none += e * (layout.context_type() == "ulysses" ? attention : 2 * kv) / tp;
+    elements += (layout.context_type() == "ulysses" ? attention : 2 * kv) / tp;
   }
-  bytes.selective = bytes.none - e * (2 * config.hidden + config.intermediate / tp);
-  bytes.block = e * config.hidden / sp;
+  // Statistics of the norms and the attention stay f32.
+  const int64_t statistics = kF32Bytes * (config.heads / tp + std::max<int64_t>(1, 2 / sp));
+  const int64_t again = 2 * config.hidden + config.intermediate / tp;
   const int64_t tokens = TokensOf(layout, model_.sequence);
-  return {bytes.none * tokens, bytes.selective * tokens, bytes.block * tokens};
+  const auto of = [&](int64_t kept) { return Part(element_bytes, kept * tokens); };
+  return {.none = of(elements) + statistics * tokens,
+          .selective = of(elements - again) + statistics * tokens,
+          .block = of(config.hidden / sp)};
+}
+
+LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout) const {
+  return BytesOfLayer(layout, static_cast<double>(ElementBytes(layout)));
 }
 
 int64_t MemoryEstimator::PassesHeld(const v1::Layout& layout, int64_t stage) {
@@ -67,6 +72,7 @@ HeldActivations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
                                                const EstimatedStage& stage,
                                                const RecomputeCounts* counts) const {
   const LayerBytes bytes = BytesOfLayer(layout);
+  const LayerBytes waiting = BytesOfLayer(layout, WaitingBytes(layout));
   const int64_t chunks = layout.interleave();
   const int64_t of_chunk = std::max<int64_t>(1, stage.layers / chunks);
   HeldActivations activations = {.whole = bytes.none, .passes = PassesHeld(layout, stage.index)};
@@ -82,13 +88,17 @@ HeldActivations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
   } else if (group == 1) {
     listed = {0, 0, stage.layers};
   }
-  int64_t of_stage = listed[0] * bytes.none + listed[1] * bytes.selective + listed[2] * bytes.block;
+  int64_t of_stage =
+      listed[0] * waiting.none + listed[1] * waiting.selective + listed[2] * waiting.block;
   if (listed[1] > 0) activations.again = bytes.none - bytes.selective;
   if (listed[2] > 0) activations.again = bytes.none;
   if (groups) {
-    of_stage = chunks * ((of_chunk + group - 1) / group) * bytes.block;
+    of_stage = chunks * ((of_chunk + group - 1) / group) * waiting.block;
     activations.again = group * bytes.none;
   }
+  // A layer's backward pass finds its activations decoded.
+  if (ActivationFormat(layout) != nullptr)
+    activations.again = std::max(activations.again, bytes.none);
   const int64_t layers = std::max<int64_t>(1, stage.layers);
   const int64_t put_off = PutOffBytes(layout);
   for (const HeldLayers& held : stage.held) {
@@ -102,7 +112,7 @@ HeldActivations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
                           : stage.index == 0              ? static_cast<double>(chunks - 1)
                                                           : static_cast<double>(chunks);
   const double of_one = static_cast<double>(std::max<int64_t>(1, of_stage));
-  activations.stays = std::min(1.0, received * static_cast<double>(bytes.block) / of_one);
+  activations.stays = std::min(1.0, received * static_cast<double>(waiting.block) / of_one);
   return activations;
 }
 
@@ -111,6 +121,15 @@ int64_t MemoryEstimator::LeavingBytes(const v1::Layout& layout, const EstimatedS
   const int64_t of_pass =
       layout.schedule() == "zb-h1" ? stage.layers * activations.whole : activations.one_pass;
   return activations.passes * (of_pass - Part(activations.stays, of_pass));
+}
+
+double MemoryEstimator::EncodedTraffic(const v1::Layout& layout,
+                                       const EstimatedStage& stage) const {
+  if (ActivationFormat(layout) == nullptr) return 0;
+  // Read and written as codes, and the other way.
+  const double waiting = static_cast<double>(ActivationsOf(layout, stage, nullptr).one_pass) *
+                         static_cast<double>(layout.interleave());
+  return 2 * waiting * (1 + static_cast<double>(ElementBytes(layout)) / WaitingBytes(layout));
 }
 
 // Inputs of the products and gradients of their results; of sums of a block's parts all tokens.
@@ -162,8 +181,7 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const int64_t moments = on_nvme(offload.optimizer()) ? 2 * Part(CodeShare(layout), ring) : 0;
   const bool rounds = updates && RoundsWeights(layout) && partly(offload.parameter());
   return {.of_passes = passing * ring,
-          .of_step = of_step * ring + moments +
-                     (updates && comes ? InGradients(layout, ring) : 0) +
+          .of_step = of_step * ring + moments + (updates && comes ? InGradients(layout, ring) : 0) +
                      (rounds ? InWeights(layout, ring) : 0)};
 }
 

@@ -26,7 +26,8 @@
 
 namespace terrace {
 
-// Bytes that a layer keeps of one pass, by what is computed again of it.
+// Bytes that a layer keeps of one pass, by what is computed again of it, before they are encoded
+// (formats.activation) or after it.
 struct LayerBytes {
   int64_t none = 0;
   int64_t selective = 0;
@@ -52,11 +53,15 @@ class MemoryEstimator {
   int64_t LeavingBytes(const v1::Layout& layout, const EstimatedStage& stage) const;
 
   LayerBytes BytesOfLayer(const v1::Layout& layout) const;
+  // What encoding and decoding the activations of one pass over a stage moves.
+  double EncodedTraffic(const v1::Layout& layout, const EstimatedStage& stage) const;
   // Passes over a model chunk whose activations a stage holds at once.
   static int64_t PassesHeld(const v1::Layout& layout, int64_t stage);
   const EstimateModel& model() const { return model_; }
 
  private:
+  // With so many bytes an element of what is not f32.
+  LayerBytes BytesOfLayer(const v1::Layout& layout, double element_bytes) const;
   HeldActivations ActivationsOf(const v1::Layout& layout, const EstimatedStage& stage,
                                 const RecomputeCounts* counts) const;
   // What a layer's weight gradients need of one pass, where they are put off.

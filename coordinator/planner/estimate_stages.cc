@@ -13,6 +13,29 @@ int64_t ElementBytes(const v1::Layout& layout) {
   return layout.precision() == "fp32" || layout.precision() == "tf32" ? kF32Bytes : 2;
 }
 
+namespace {
+
+double BytesIn(const kernels::FormatRow* format, int64_t otherwise) {
+  constexpr double kBits = 8;
+  return format == nullptr ? static_cast<double>(otherwise) : format->BitsAnElement() / kBits;
+}
+
+}  // namespace
+
+double WaitingBytes(const v1::Layout& layout) {
+  return BytesIn(ActivationFormat(layout), ElementBytes(layout));
+}
+
+double GatheredBytes(const v1::Layout& layout) {
+  return BytesIn(GatherFormat(layout), WeightBytes(layout));
+}
+
+double DecodedTraffic(const v1::Layout& layout) {
+  if (GatherFormat(layout) == nullptr) return 0;
+  const double runs = static_cast<double>(RunsOf(layout)) / layout.micro_batches();
+  return 2 * runs * (GatheredBytes(layout) + static_cast<double>(WeightBytes(layout)));
+}
+
 int64_t MasterBytes(const v1::Layout& layout) {
   return layout.stochastic_rounding() ? 2 : kF32Bytes;
 }

@@ -36,8 +36,13 @@ double CodeShare(const v1::Layout& layout);
 // twice; and what the next step makes of them first.
 double Updated(const v1::Layout& layout);
 
-// Of an activation.
+// Of an activation: as it is computed, and as it waits for the backward pass, scales counted.
 int64_t ElementBytes(const v1::Layout& layout);
+double WaitingBytes(const v1::Layout& layout);
+// Of a weight as ranks gather it for a use, and what decoding that moves for each weight of a stage
+// in the two directions of one micro-batch.
+double GatheredBytes(const v1::Layout& layout);
+double DecodedTraffic(const v1::Layout& layout);
 
 // Ranks that share the states with ZeRO, and those whose gradients are summed.
 int64_t ShardRanks(const v1::Layout& layout);

@@ -78,6 +78,8 @@ class Checker {
   void CheckSharding();
   void CheckFormats();
   void CheckParameterFormat();
+  void CheckActivations();
+  void CheckGathers();
   void CheckMoments();
 
   const v1::Layout& layout_;
@@ -227,6 +229,8 @@ void Checker::CheckSharding() {
 
 void Checker::CheckFormats() {
   CheckParameterFormat();
+  CheckActivations();
+  CheckGathers();
   CheckMoments();
   const std::string& gradient = layout_.gradient_format();
   const std::string& reduce = layout_.reduce_format();
@@ -261,6 +265,37 @@ void Checker::CheckParameterFormat() {
       "; try ", stochastic ? "bf16" : products));
 }
 
+void Checker::CheckActivations() {
+  const std::string& format = layout_.activation_format();
+  if (format.empty()) return;
+  const bool exact = layout_.precision() == "fp32" || layout_.precision() == "tf32";
+  if (ActivationFormat(layout_) != nullptr && !exact) return;
+  problems_.push_back(absl::StrCat(
+      "formats.activation: got '", format, "', must be ",
+      exact ? absl::StrCat("left out with train.precision ", layout_.precision()) : "fp8 or int8",
+      exact ? ": only activations in 16 bits are encoded; leave it out, or try train.precision bf16"
+            : "; leave it out, or try fp8"));
+}
+
+void Checker::CheckGathers() {
+  const std::string& format = layout_.gather_format();
+  if (format.empty()) return;
+  const auto problem = [&](std::string_view must) {
+    problems_.push_back(absl::StrCat("formats.gather: got '", format, "', must be ", Absl(must)));
+  };
+  if (GatherFormat(layout_) == nullptr) return problem("fp8 or int8; leave it out, or try int8");
+  if (layout_.zero_stage() != 3) {
+    problem(
+        "left out with zero below 3, where no rank gathers weights for a use; leave it out, or try "
+        "layout.zero 3 with dp 2 or more");
+  }
+  if (ProductFormat(layout_.precision()) == "f32" && layout_.precision() != "fp8") {
+    problem(absl::StrCat("left out with train.precision ", layout_.precision(),
+                         ", whose weights travel as they are; leave it out, or try train.precision "
+                         "bf16"));
+  }
+}
+
 void Checker::CheckMoments() {
   const std::string& format = layout_.moments_format();
   const auto problem = [&](const std::string& must, const char* way_out) {
@@ -277,12 +312,12 @@ void Checker::CheckMoments() {
         "bf16");
   }
   const int64_t block = MomentBlock(layout_, config_);
-  if (block >= kernels::kLeastInt8Block) return;
+  if (block >= kernels::kLeastBlock) return;
   const bool shared = layout_.tensor_parallel() > 1;
   problem(absl::StrCat("be f32 or bf16 for this model with tp ", layout_.tensor_parallel(),
                        ": its matrices are cut into pieces that hold whole blocks of at most ",
                        block, block == 1 ? " element" : " elements", ", and a block needs ",
-                       kernels::kLeastInt8Block),
+                       kernels::kLeastBlock),
           shared ? "bf16, or fewer ranks in tp" : "bf16");
 }
 
@@ -291,6 +326,24 @@ void Checker::CheckMoments() {
 const kernels::FormatRow& MomentFormat(const v1::Layout& layout) {
   const kernels::FormatRow* row = kernels::FindFormat(layout.moments_format());
   return row == nullptr ? kernels::RowOf(kernels::Format::kF32) : *row;
+}
+
+namespace {
+
+// Of what specs call "fp8" and "int8" but for moments.
+const kernels::FormatRow* BlockFormat(std::string_view name) {
+  if (name == "fp8") return &kernels::RowOf(kernels::Format::kFP8);
+  return name == "int8" ? &kernels::RowOf(kernels::Format::kInt8Linear) : nullptr;
+}
+
+}  // namespace
+
+const kernels::FormatRow* ActivationFormat(const v1::Layout& layout) {
+  return BlockFormat(layout.activation_format());
+}
+
+const kernels::FormatRow* GatherFormat(const v1::Layout& layout) {
+  return BlockFormat(layout.gather_format());
 }
 
 int64_t MomentBlock(const v1::Layout& layout, const ModelConfig& config) {

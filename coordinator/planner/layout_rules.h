@@ -57,8 +57,15 @@ bool RoundsWeights(const v1::Layout& layout);
 const kernels::FormatRow& MomentFormat(const v1::Layout& layout);
 // How many elements of a moment share a scale where it is in blocks: the format's block, or as
 // many, a power of two, as lie together wherever ranks and tiles cut matrices. Fewer than
-// kernels::kLeastInt8Block cannot be compiled.
+// kernels::kLeastBlock cannot be compiled.
 int64_t MomentBlock(const v1::Layout& layout, const ModelConfig& config);
+
+// How activations wait for the backward pass: layout.activation_format in blocks of
+// kernels::kActivationBlock elements, or fewer where rows are no whole blocks; null where they stay
+// as they were computed.
+const kernels::FormatRow* ActivationFormat(const v1::Layout& layout);
+// How matrices travel when they are gathered for a use, in the same way: layout.gather_format.
+const kernels::FormatRow* GatherFormat(const v1::Layout& layout);
 
 // How problems are worded: "layout.KEY: got X, must Y; try Z". `way_out` may be empty.
 std::string LayoutProblem(std::string_view key, const std::string& got, const std::string& must,

@@ -47,6 +47,8 @@ v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
   layout.set_gradient_format(spec.formats().gradient());
   layout.set_reduce_format(ReduceFormat(spec));
   layout.set_moments_format(spec.formats().moments());
+  layout.set_activation_format(spec.formats().activation());
+  layout.set_gather_format(spec.formats().gather());
   layout.set_persistent_parameters(std::max<int64_t>(0, pinned.persistent_parameters()));
   if (pinned.has_offload()) *layout.mutable_offload() = pinned.offload();
   layout.set_allocator(pinned.allocator());

@@ -344,6 +344,69 @@ std::vector<SpecKey> TrainingKeys() {
        "Format in which Adam's moments of matrices and tables rest; each update is in f32. Lossy but "
        "for f32, so never chosen: bf16 saves 4 bytes a parameter, int8 (blocks of 256, as "
        "8-bit optimizers) 6. Those of norms and biases are f32"},
+      {"formats.activation",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"fp8", "int8"},
+       "",
+       "Format in which activations wait for the backward pass; without it as they were computed. fp8 "
+       "(E4M3) and int8, blocks of 128 elements with a scale each, take half of 16 bits and two passes "
+       "over memory. Lossy, so never chosen: the loss of a step is exact, its gradients are not. Not "
+       "with precision fp32 or tf32"},
+      {"formats.gather",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"fp8", "int8"},
+       "",
+       "Format in which matrices travel when ranks that share them gather them for a use (zero 3); "
+       "without it as passes read them. fp8 (E4M3) and int8, blocks of 128 elements with a scale each, "
+       "take half of the bytes of 16 bits; passes compute with what arrives. Lossy, so never chosen"},
+      {"formats.allow.gradient",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"bf16"},
+       "",
+       "bf16 gradients of matrices may be chosen where formats.gradient leaves it open: if nothing fits without, or "
+       "the step is faster by more than a tenth"},
+      {"formats.allow.moments",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"bf16", "int8"},
+       "",
+       "Such moments may be chosen where formats.moments leaves it open: if nothing fits without, or "
+       "the step is faster by more than a tenth"},
+      {"formats.allow.activation",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"fp8", "int8"},
+       "",
+       "Such activations may be chosen where formats.activation leaves it open: if nothing fits without, or "
+       "the step is faster by more than a tenth"},
+      {"formats.allow.gather",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"fp8", "int8"},
+       "",
+       "Such gathers may be chosen where formats.gather leaves it open: if nothing fits without, or "
+       "the step is faster by more than a tenth"},
   };
 }
 

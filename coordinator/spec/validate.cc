@@ -132,6 +132,27 @@ void ValidateMoments(SpecReader& reader, const v1::JobSpec& spec) {
       "bf16");
 }
 
+// What could never be chosen.
+void ValidateAllowed(SpecReader& reader, const v1::JobSpec& spec) {
+  const std::string& precision = spec.train().precision();
+  const v1::FormatSpec& allow = spec.formats().allow();
+  const auto check = [&](const char* key, const std::string& value, bool none) {
+    if (value.empty() || !none) return;
+    reader.Problem(
+        key, value,
+        absl::StrCat("left out with train.precision ", precision, ", which has nothing in 16 bits"),
+        "train.precision bf16");
+  };
+  const bool exact = precision == "fp32" || precision == "tf32";
+  check("formats.allow.gradient", allow.gradient(), exact);
+  check("formats.allow.activation", allow.activation(), exact);
+  check("formats.allow.gather", allow.gather(), exact);
+  if (!spec.train().optimizer().stochastic_rounding() || allow.moments() != "int8") return;
+  reader.Problem(
+      "formats.allow.moments", "int8",
+      "bf16 with train.optimizer.stochastic_rounding, which does not support int8 blocks", "bf16");
+}
+
 // Direct I/O moves whole blocks of this many bytes (proto/tiers.h).
 constexpr int64_t kBlock = 4096;
 
@@ -251,6 +272,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   ValidateRounding(reader, spec->train());
   ValidateReduce(reader, *spec);
   ValidateMoments(reader, *spec);
+  ValidateAllowed(reader, *spec);
   ValidateOffload(reader, *spec);
   ValidateNvme(reader, *spec);
   ValidateCheckpoint(reader, spec->checkpoint());

@@ -9,11 +9,11 @@
 // After foreach_target.h:
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/adamw-inl.h"
 #include "kernels/cpu/adamw.h"
+#include "kernels/cpu/codes-inl.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
@@ -24,37 +24,9 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-using DI = hn::RebindToSigned<D>;
-using DU = hn::RebindToUnsigned<D>;
-using VI = hn::Vec<DI>;
-using VU = hn::Vec<DU>;
-
-// Codes as lanes of a vector of numbers; the last few of a block by `access`.
-HWY_INLINE VI LoadCodes(const uint8_t* codes, WholeVector) {
-  return hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<uint8_t, D>(), codes));
-}
-HWY_INLINE VI LoadCodes(const uint8_t* codes, const Tail& tail) {
-  HWY_ALIGN uint8_t buffer[HWY_MAX_BYTES / sizeof(float)] = {};
-  std::memcpy(buffer, codes, tail.count);
-  return LoadCodes(buffer, WholeVector());
-}
-HWY_INLINE void StoreCodes(VI codes, uint8_t* to, WholeVector) {
-  const hn::Rebind<uint8_t, D> d8;
-  hn::StoreU(hn::DemoteTo(d8, codes), d8, to);
-}
-HWY_INLINE void StoreCodes(VI codes, uint8_t* to, const Tail& tail) {
-  HWY_ALIGN uint8_t buffer[HWY_MAX_BYTES / sizeof(float)];
-  StoreCodes(codes, buffer, WholeVector());
-  std::memcpy(to, buffer, tail.count);
-}
-
 template <typename Access>
 HWY_INLINE V Decode(const DynamicMap& map, const uint8_t* codes, V scale, Access access) {
   return hn::Mul(hn::GatherIndex(D(), map.number, LoadCodes(codes, access)), scale);
-}
-
-HWY_INLINE VU Magnitude(V value) {
-  return hn::And(hn::BitCast(DU(), value), hn::Set(DU(), 0x7fffffff));
 }
 
 // DynamicCode of dynamic_map.h.
@@ -71,15 +43,6 @@ HWY_INLINE VI Encode(const DynamicMap& map, V scaled) {
   const V bound = hn::GatherIndex(D(), map.bound, start);
   const auto above = hn::RebindMask(di, hn::Gt(scaled, bound));
   return hn::Sub(start, hn::VecFromMask(di, above));
-}
-
-// Of numbers in a block that is padded with zeros: the largest magnitude, which becomes the scale.
-HWY_INLINE float LargestOf(VU magnitudes) {
-  HWY_ALIGN uint32_t lanes[HWY_MAX_BYTES / sizeof(uint32_t)];
-  hn::Store(magnitudes, DU(), lanes);
-  uint32_t largest = 0;
-  for (size_t i = 0; i < hn::Lanes(DU()); ++i) largest = std::max(largest, lanes[i]);
-  return std::bit_cast<float>(largest);
 }
 
 HWY_INLINE void EncodeBlock(const DynamicMap& map, const float* numbers, float scale, int64_t count,
@@ -111,8 +74,8 @@ void AdamwInt8TypedBlock(const Int8Block& block, const AdamwStep& shared_step) {
     m_most = hn::Max(m_most, Magnitude(access.Keep(updated.m)));
     v_most = hn::Max(v_most, Magnitude(access.Keep(updated.v)));
   });
-  *at.m_scale = LargestOf(m_most);
-  *at.v_scale = LargestOf(v_most);
+  *at.m_scale = std::bit_cast<float>(LargestBits(m_most));
+  *at.v_scale = std::bit_cast<float>(LargestBits(v_most));
   EncodeBlock(kSignedMap, m, *at.m_scale, at.count, at.m);
   EncodeBlock(kUnsignedMap, v, *at.v_scale, at.count, at.v);
 }

@@ -51,6 +51,8 @@ constexpr Entry kKernels[] = {
     {Op::kAdamw, Adamw},
     {Op::kAdamwStochastic, AdamwStochastic},
     {Op::kAdamwInt8, AdamwInt8},
+    {Op::kEncodeBlocks, EncodeBlocks},
+    {Op::kDecodeBlocks, DecodeBlocks},
 };
 
 constexpr bool EntriesFollowTheEnum() {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "kernels/cuda/code_packs.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/math.h"
@@ -16,7 +17,6 @@
 namespace terrace::kernels::cuda {
 namespace {
 
-constexpr int64_t kWarpElements = kWarp * kPack;
 constexpr int64_t kGridMax = 1024;
 
 __device__ const DynamicMap kMaps[2] = {kSignedMap, kUnsignedMap};
@@ -51,45 +51,6 @@ struct SharedMap {
   }
 };
 
-struct alignas(8) CodePack {
-  uint8_t codes[kPack];
-};
-
-__device__ CodePack LoadCodes(const uint8_t* from, int count, bool wide) {
-  if (wide) return *reinterpret_cast<const CodePack*>(from);
-  CodePack pack = {};
-#pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    if (i < count) pack.codes[i] = from[i];
-  }
-  return pack;
-}
-
-__device__ void StoreCodes(const CodePack& pack, uint8_t* to, int count, bool wide) {
-  if (wide) {
-    *reinterpret_cast<CodePack*>(to) = pack;
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    if (i < count) to[i] = pack.codes[i];
-  }
-}
-
-// The scale of the numbers of `lanes` neighbouring lanes, a power of two of them, the same in each.
-__device__ float ScaleOfLanes(const float* numbers, int lanes) {
-  uint32_t bits = 0;
-#pragma unroll
-  for (int i = 0; i < kPack; ++i) bits = LargerMagnitude(bits, numbers[i]);
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    const uint32_t other = __shfl_xor_sync(0xffffffffu, bits, step);
-    bits = other > bits ? other : bits;
-  }
-  float scale;
-  memcpy(&scale, &bits, sizeof(scale));
-  return scale;
-}
-
 __device__ CodePack EncodePack(const SharedMap& map, const float* numbers, float scale) {
   const float inverse = InverseScale(scale);
   CodePack pack;
@@ -103,8 +64,7 @@ __device__ CodePack EncodePack(const SharedMap& map, const float* numbers, float
 // All lanes of the warp come here, also those behind the last element, which have none.
 __device__ void UpdateLane(const Int8Arguments& a, const AdamwStep& step,
                            const SharedMap& first_map, const SharedMap& second_map, int64_t first) {
-  const int64_t left = a.count - first;
-  const int count = left >= kPack ? static_cast<int>(kPack) : left > 0 ? static_cast<int>(left) : 0;
+  const int count = ElementsOfPack(first, a.count);
   const bool wide = a.wide && count == kPack;
   const int64_t block = first / a.block;
   float grad[kPack] = {}, param[kPack] = {}, m[kPack] = {}, v[kPack] = {};
@@ -133,7 +93,8 @@ __device__ void UpdateLane(const Int8Arguments& a, const AdamwStep& step,
   }
   // What a lane brings here depends on the old scale: all have read it when the new one is known.
   const int lanes = static_cast<int>(a.block / kPack);
-  const float m_scale = ScaleOfLanes(m, lanes), v_scale = ScaleOfLanes(v, lanes);
+  const float m_scale = F32Of(LargestOfLanes(m, lanes));
+  const float v_scale = F32Of(LargestOfLanes(v, lanes));
   if (count == 0) return;
   if (first % a.block == 0) {
     a.m_scales[block] = m_scale;

@@ -79,6 +79,10 @@ Kernel Find(Op op) {
       return AdamwStochastic;
     case Op::kAdamwInt8:
       return AdamwInt8;
+    case Op::kEncodeBlocks:
+      return EncodeBlocks;
+    case Op::kDecodeBlocks:
+      return DecodeBlocks;
   }
   return nullptr;
 }

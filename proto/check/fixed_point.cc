@@ -30,6 +30,7 @@ Value Fixed(Value value) {
   value.contributions = 0;
   value.marks = 0;
   value.scatter = std::min(value.scatter, 0);
+  value.encoded_by = std::min(value.encoded_by, 0);
   if (value.role == Value::kGradient) value.origin = 0;
   return value;
 }
@@ -137,7 +138,11 @@ absl::StatusOr<int> FixedPoint::After(const Repeat& repeat, const Numbers& numbe
   const Value& c = flow_.values()[numbers[2]];
   if (a.spoiled_by >= 0 && b.spoiled_by >= 0 && c.spoiled_by >= 0) return numbers[2];
   const int64_t by = repeat.micro_batches;
-  if (!IsMoved(a, b, by, 0) || !IsMoved(b, c, by, 1) ||
+  const auto encoded = [&repeat](const Value& value, const Value& later) {
+    return later.encoded_by == value.encoded_by ||
+           later.encoded_by == value.encoded_by + repeat.count;
+  };
+  if (!IsMoved(a, b, by, 0) || !IsMoved(b, c, by, 1) || !encoded(a, b) || !encoded(b, c) ||
       b.contributions - a.contributions != c.contributions - b.contributions) {
     return absl::InvalidArgumentError(rule);
   }

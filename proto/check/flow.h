@@ -82,6 +82,8 @@ class Flow {
   void Compute(int i);
   void Function(int i);  // any op that is none of the next
   void Update(int i);    // the optimizer
+  void Encode(int i);
+  void Decode(int i);
   void AddInto(int i);
   void SumPieces(int i);
   void SquaredNorm(int i);

@@ -40,6 +40,10 @@ void Flow::Compute(int i) {
     }
     case Op::kCast:
       return Copy(i, 0, 1);
+    case Op::kEncodeBlocks:
+      return Encode(i);
+    case Op::kDecodeBlocks:
+      return Decode(i);
     case Op::kAdd:
       return AddInto(i);
     case Op::kSumStats:
@@ -109,6 +113,46 @@ void Flow::Update(int i) {
       value.updated = true;
       content_[access.buffer].Set(piece.bytes, values_.Number(value));
     }
+  }
+}
+
+// Codes are what they were made of, in fewer bits. Their scales are others wherever it is another.
+void Flow::Encode(int i) {
+  Value scales = values_.Constant();
+  for (const Piece& piece : PiecesOf(At(i, 0))) {
+    Value made = Values::WithoutPlace(piece.value);
+    if (made.scatter >= 0) {
+      made = values_.Constant();
+      made.parts = values_.scatter(piece.value.scatter).axes;
+    }
+    scales = values_.Join(scales, made, i);
+  }
+  Copy(i, 0, 1);
+  for (const Piece& piece : PiecesOf(At(i, 1))) {
+    Value codes = piece.value;
+    codes.encoded_by = i;
+    content_[At(i, 1).buffer].Set(piece.bytes, values_.Number(codes));
+  }
+  scales.encoded_by = i;
+  Write(At(i, 2), scales, i);
+}
+
+// Codes go with the scales that were made beside them; where they are weights that were gathered,
+// these were as well.
+void Flow::Decode(int i) {
+  const std::vector<Piece> scales = PiecesOf(At(i, 1));
+  Copy(i, 0, 2);
+  for (const Piece& piece : PiecesOf(At(i, 2))) {
+    Value value = piece.value;
+    const auto fits = [&](const Piece& scale) {
+      return scale.value.encoded_by == value.encoded_by &&
+             (value.role != Value::kState || scale.value.parts == value.parts);
+    };
+    const bool known = value.padding || value.spoiled_by >= 0;
+    if (!known && (value.encoded_by < 0 || !std::all_of(scales.begin(), scales.end(), fits)))
+      value = Values::Spoiled(i, "decodes codes with scales that were not made with them");
+    value.encoded_by = -1;
+    content_[At(i, 2).buffer].Set(piece.bytes, values_.Number(value));
   }
 }
 

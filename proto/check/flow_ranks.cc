@@ -175,6 +175,7 @@ void Flow::GatherShards(int i, const Piece& piece, int64_t part_elements) {
       if (!value.zero) value = Moved(values_[number], moved);
       value.rounded = value.rounded || piece.value.rounded;
       value.updated = value.updated || piece.value.updated;
+      value.encoded_by = piece.value.encoded_by;
       content_[out.buffer].Set(
           {(range.begin + moved) * element_bytes, (range.end + moved) * element_bytes},
           values_.Number(value));

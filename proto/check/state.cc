@@ -352,9 +352,9 @@ absl::Status CheckInitializers(const v1::Program& program,
 absl::Status CheckMomentTypes(const v1::Program& program) {
   const int64_t block = program.rules().moment_block();
   const bool power = block > 0 && (block & (block - 1)) == 0;
-  if (block != 0 && !(power && block >= kernels::kLeastInt8Block && block <= kernels::kInt8Block)) {
+  if (block != 0 && !(power && block >= kernels::kLeastBlock && block <= kernels::kInt8Block)) {
     return Refuse("rules: moment_block ", block, " must be 0 or a power of two from ",
-                  kernels::kLeastInt8Block, " to ", kernels::kInt8Block);
+                  kernels::kLeastBlock, " to ", kernels::kInt8Block);
   }
   std::map<std::string, v1::DType> types;
   for (const v1::Initializer& init : program.initializers()) {

@@ -52,6 +52,7 @@ size_t ValueHash::operator()(const Value& v) const {
                             pair(v.squared, v.squares),
                             pair(v.summed, v.spoiled_by),
                             pair(v.scatter, v.origin),
+                            static_cast<uint64_t>(v.encoded_by),
                             static_cast<uint64_t>(v.shift),
                             static_cast<uint64_t>(v.distance)};
   uint64_t hash = 0;

@@ -81,6 +81,8 @@ struct Value {
   bool updated = false;  // the optimizer of this step has changed it
   int origin = -1;
   int64_t distance = 0;
+  // Not -1: codes, or their scales, that this instruction has made.
+  int encoded_by = -1;
   // Not -1: the instruction that made nonsense of it, and which; nobody may rely on it any more.
   int spoiled_by = -1;
   std::string spoiled_why;

@@ -190,12 +190,26 @@ std::vector<Work> StepOps(int threads) {
         "adamw_int8 " + name, Op::kAdamwInt8, AdamwAttrs{.weight_decay = 0.1f, .block = kBlock},
         {vector(n), vector(n), codes, codes, vector(4), vector(4), scales, scales}, threads);
   };
+  const auto encode = [&](Format format, bool back) {
+    constexpr int64_t kElements = 32 << 20;
+    const BlockAttrs attrs = {.format = format};
+    const TensorShape x = Dense(DType::kBF16, {kElements}), codes = Dense(DType::kU8, {kElements});
+    const TensorShape scales = vector(kElements / attrs.block);
+    const std::string name =
+        (back ? "decode_blocks " : "encode_blocks ") + std::string(RowOf(format).name);
+    return back ? OpWork(name, Op::kDecodeBlocks, attrs, {codes, scales, x}, threads)
+                : OpWork(name, Op::kEncodeBlocks, attrs, {x, codes, scales}, threads);
+  };
   return {adamw("10 M", 10'000'000),
           adamw("32 Mi", 32 << 20),
           rounded("10 M", 10'000'000),
           rounded("32 Mi", 32 << 20),
           halves("32 Mi", 32 << 20),
           int8("32 Mi", 32 << 20),
+          encode(Format::kInt8Linear, false),
+          encode(Format::kInt8Linear, true),
+          encode(Format::kFP8, false),
+          encode(Format::kFP8, true),
           OpWork("squared_norm f32", Op::kSquaredNorm, ScaleAttrs{}, {large, vector(1)}, threads),
           OpWork("cast f32 to bf16", Op::kCast, NoAttrs{}, {large, large_bf16}, threads),
           OpWork("fill f32 128 MiB", Op::kFill, FillAttrs{}, {large}, threads)};

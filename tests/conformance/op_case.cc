@@ -122,6 +122,19 @@ void AddCopies(const Form& form, CaseList* list) {
     list->Add(Op::kAdd, suffix, NoAttrs{}, {x, y});
     list->Add(Op::kCast, suffix + "_flat", NoAttrs{}, {form.Act({999}), Dense(to, {999})});
   }
+  for (const Format format : {Format::kInt8Linear, Format::kFP8}) {
+    for (const auto& [n, block] :
+         {std::pair<int64_t, int64_t>{1024, 128}, {70001, 256}, {999, 16}}) {
+      const std::string suffix = form.name + "_" + std::string(RowOf(format).name) + "_" + Text(n) +
+                                 "_block_" + Text(block);
+      const BlockAttrs attrs = {.format = format, .block = block};
+      const TensorShape x = Dense(form.dtype, {n}), codes = Dense(DType::kU8, {n});
+      const TensorShape scales = Dense(kF32, {(n + block - 1) / block});
+      if (form.gap > 0) continue;
+      list->Add(Op::kEncodeBlocks, suffix, attrs, {x, codes, scales});
+      list->Add(Op::kDecodeBlocks, suffix, attrs, {codes, scales, x});
+    }
+  }
   list->Add(Op::kFill, form.name, FillAttrs{.value = 0.375f}, {form.Act({211, 333})});
   list->Add(Op::kFill, form.name + "_zero", FillAttrs{}, {form.Act({3, 5, 7})});
 }

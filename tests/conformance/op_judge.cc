@@ -37,6 +37,8 @@ double BoundOf(Op op) {
     case Op::kCrossEntropyRows:
     case Op::kCrossEntropyLoss:
     case Op::kCrossEntropyGrad:
+    case Op::kEncodeBlocks:
+    case Op::kDecodeBlocks:
       return 1e-6;
     case Op::kEmbeddingGrad:
     case Op::kLayerNorm:

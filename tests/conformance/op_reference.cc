@@ -271,6 +271,64 @@ void AdamwInt8Ref(const AdamwAttrs& attrs, Operands operands) {
   }
 }
 
+// The numbers of the codes of fp8, by code; 0 for the two that are none.
+Values Fp8Numbers() {
+  Values numbers(256);
+  for (int code = 0; code < 256; ++code) {
+    const int exponent = code >> 3 & 15, fraction = code & 7;
+    if ((code & 0x7f) == 0x7f) continue;
+    const double magnitude =
+        exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+    numbers[code] = code < 128 ? magnitude : -magnitude;
+  }
+  return numbers;
+}
+
+// To the nearest, ties to the even code.
+double NearestFp8(const Values& numbers, double value) {
+  int nearest = 0;
+  for (int code = 0; code < 0x7f; ++code) {
+    const double distance = std::abs(numbers[code] - std::abs(value));
+    const double best = std::abs(numbers[nearest] - std::abs(value));
+    if (distance < best || (distance == best && code % 2 == 0)) nearest = code;
+  }
+  return nearest + (std::signbit(value) ? 128 : 0);
+}
+
+// Scales and what they multiply are f32 numbers, as they are stored.
+void EncodeBlocksRef(const BlockAttrs& attrs, Operands operands) {
+  const Values& x = operands[0];
+  const Values numbers = Fp8Numbers();
+  const auto count = static_cast<int64_t>(x.size());
+  operands[1].resize(x.size());
+  operands[2].resize((count + attrs.block - 1) / attrs.block);
+  for (int64_t b = 0; b < static_cast<int64_t>(operands[2].size()); ++b) {
+    const int64_t end = std::min(count, (b + 1) * attrs.block);
+    float largest = 0;
+    for (int64_t i = b * attrs.block; i < end; ++i)
+      largest = std::max(largest, static_cast<float>(std::abs(x[i])));
+    const float most = attrs.format == Format::kFP8 ? 448 : 127;
+    operands[2][b] = largest / most;
+    for (int64_t i = b * attrs.block; i < end; ++i) {
+      const float scaled = static_cast<float>(x[i]) * (most / largest);
+      operands[1][i] = attrs.format == Format::kFP8
+                           ? NearestFp8(numbers, scaled)
+                           : static_cast<uint8_t>(static_cast<int>(std::nearbyint(scaled)));
+    }
+  }
+}
+
+void DecodeBlocksRef(const BlockAttrs& attrs, Operands operands) {
+  const Values& codes = operands[0];
+  const Values numbers = Fp8Numbers();
+  operands[2].resize(codes.size());
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const auto code = static_cast<uint8_t>(codes[i]);
+    const double number = attrs.format == Format::kFP8 ? numbers[code] : static_cast<int8_t>(code);
+    operands[2][i] = number * operands[1][i / attrs.block];
+  }
+}
+
 template <typename F>
 void MapTo(Operands operands, int from, int to, const F& f) {
   operands[to].resize(operands[from].size());
@@ -383,6 +441,10 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return AdamwRef(std::get<AdamwAttrs>(attrs), operands);
     case Op::kAdamwInt8:
       return AdamwInt8Ref(std::get<AdamwAttrs>(attrs), operands);
+    case Op::kEncodeBlocks:
+      return EncodeBlocksRef(std::get<BlockAttrs>(attrs), operands);
+    case Op::kDecodeBlocks:
+      return DecodeBlocksRef(std::get<BlockAttrs>(attrs), operands);
   }
 }
 

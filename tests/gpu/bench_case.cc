@@ -69,7 +69,8 @@ void AddAttention(int64_t batch, int64_t sequence, int64_t heads, int64_t kv_hea
 }
 
 void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
-  const auto add = [&](const char* name, Op op, OpAttrs attrs, std::vector<TensorShape> operands) {
+  const auto add = [&](const std::string& name, Op op, OpAttrs attrs,
+                       std::vector<TensorShape> operands) {
     cases->push_back(
         {name, op, std::move(attrs), std::move(operands), Measure::kBandwidth, kOfCopies});
   };
@@ -86,6 +87,14 @@ void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
   add("swiglu grad", Op::kSwigluGrad, NoAttrs{}, {x, x, x, x, x});
   add("rope", Op::kRope, RopeAttrs{.sequence = 512}, {BF16({rows, d / 128, 128}), F32({512, 128})});
   add("cast", Op::kCast, NoAttrs{}, {flat, BF16({rows * d})});
+  const TensorShape codes = Shape(DType::kU8, {rows * d});
+  const TensorShape scales = F32({rows * d / kActivationBlock});
+  for (const Format format : {Format::kInt8Linear, Format::kFP8}) {
+    const std::string name(RowOf(format).name);
+    const BlockAttrs blocks = {.format = format};
+    add("encode " + name, Op::kEncodeBlocks, blocks, {BF16({rows * d}), codes, scales});
+    add("decode " + name, Op::kDecodeBlocks, blocks, {codes, scales, BF16({rows * d})});
+  }
   add("squared_norm", Op::kSquaredNorm, ScaleAttrs{}, {flat, F32({1})});
   add("adamw", Op::kAdamw, AdamwAttrs{}, {flat, flat, flat, flat, F32({4}), F32({4})});
   AdamwAttrs rounded;

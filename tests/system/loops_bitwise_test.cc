@@ -61,6 +61,16 @@ std::vector<Case> OnTheDevice() {
     cases.back().layout.set_data_parallel(2);
     cases.back().layout.set_zero_stage(zero);
   }
+  for (const char* recompute : {"none", "block"}) {
+    cases.push_back({absl::StrCat("gathers and activations in 8 bits, ", recompute), Long()});
+    v1::Layout& layout = cases.back().layout;
+    layout.set_precision("bf16");
+    layout.set_data_parallel(2);
+    layout.set_zero_stage(3);
+    layout.set_recompute(recompute);
+    layout.set_gather_format("int8");
+    layout.set_activation_format("fp8");
+  }
   cases.push_back({"tp 2", Long()});
   cases.back().layout.set_tensor_parallel(2);
   cases.push_back({"block recompute, bf16", Long()});
@@ -68,6 +78,9 @@ std::vector<Case> OnTheDevice() {
   cases.back().layout.set_precision("bf16");
   for (const char* schedule : {"1f1b", "zb-h1", "zbv", "interleaved"})
     cases.push_back({schedule, Pipeline(schedule)});
+  cases.push_back({"activations in 8 bits, 1f1b", Pipeline("1f1b")});
+  cases.back().layout.set_precision("bf16");
+  cases.back().layout.set_activation_format("int8");
   return cases;
 }
 

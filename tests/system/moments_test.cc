@@ -5,37 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <string>
 
-#include "tests/system/layout_data.h"
+#include "tests/system/text_job.h"
 
 namespace terrace {
 namespace {
-
-// Bytes of English prose that never changes.
-std::string Text() {
-  std::ifstream file(TERRACE_LICENSE);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-JobData TextJob(const std::string& family, int64_t rows) {
-  constexpr int64_t kLength = 32;
-  JobData data = RandomJob(
-      TinyModel(
-          family,
-          {.vocabulary = 128, .hidden = 64, .layers = 2, .intermediate = 128, .sequence = kLength}),
-      rows, kLength);
-  const std::string text = Text();
-  EXPECT_GT(static_cast<int64_t>(text.size()), rows * kLength + 1);
-  for (int64_t i = 0; i < rows * kLength; ++i) {
-    data.tokens[i] = text[i] & 127;
-    data.targets[i] = text[i + 1] & 127;
-  }
-  return data;
-}
 
 v1::Layout With(const char* format, uint32_t micro_batches) {
   v1::Layout layout = MatrixLayout();

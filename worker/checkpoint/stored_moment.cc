@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "kernels/block_codes.h"
 #include "kernels/dynamic_map.h"
 #include "kernels/format.h"
 #include "proto/state_layout.h"

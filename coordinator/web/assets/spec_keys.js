@@ -24,7 +24,8 @@ const NAMES = { "train.optimizer.beta1": "train.optimizer.betas", "train.optimiz
   "resources.nodes_max": "resources.nodes", "resources.nvme.endurance_bytes": "resources.nvme.endurance",
   "resources.nvme": "resources.nvme.paths",
   "layout.parameter_format": "formats.parameter", "layout.gradient_format": "formats.gradient",
-  "layout.reduce_format": "formats.reduce", "layout.moments_format": "formats.moments", "layout.precision": "train.precision" };
+  "layout.reduce_format": "formats.reduce", "layout.moments_format": "formats.moments",
+  "layout.activation_format": "formats.activation", "layout.gather_format": "formats.gather", "layout.precision": "train.precision" };
 // Keys of the layout in a spec -> in a plan.
 const CHOSEN = { dp: "data_parallel", tp: "tensor_parallel", pp: "pipeline_parallel", cp: "context_parallel",
   zero: "zero_stage" };

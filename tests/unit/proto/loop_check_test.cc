@@ -73,6 +73,27 @@ TEST(LoopCheckTest, StepsOfEveryKindPass) {
   }
 }
 
+TEST(LoopCheckTest, StepsWithCodesPass) {
+  for (const uint32_t stages : {1u, 2u}) {
+    for (const char* recompute : {"none", "block"}) {
+      const TinyJob job = {.family = "llama",
+                           .precision = "bf16",
+                           .data_parallel = 2,
+                           .micro_batches = 600,
+                           .pipeline_parallel = stages,
+                           .zero_stage = 3,
+                           .recompute = recompute,
+                           .sizes = {.layers = 8},
+                           .activation_format = "int8",
+                           .gather_format = "fp8"};
+      SCOPED_TRACE(Describe(job));
+      const std::vector<v1::Program> programs = CompileStages(job);
+      ASSERT_TRUE(HasLoops(programs[0]));
+      EXPECT_EQ(CheckPrograms(programs), absl::OkStatus());
+    }
+  }
+}
+
 TEST(LoopCheckTest, StepsOnSeveralTiersPass) {
   for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
     const v1::Program program =

@@ -32,6 +32,8 @@ struct Row {
   const char* format = "";
   const char* moments = "";
   const char* gradient = "";
+  const char* activations = "";
+  const char* gathers = "";
 };
 const Row kLayouts[] = {
     {.name = "OneRank", .family = "gpt2", .precision = "fp32"},
@@ -118,6 +120,20 @@ const Row kLayouts[] = {
      .zero = 3,
      .schedule = "breadth_first",
      .clip = 0},
+    {.name = "CodesOfActivations",
+     .family = "llama",
+     .precision = "bf16",
+     .pp = 2,
+     .recompute = "selective",
+     .activations = "int8"},
+    {.name = "CodesOfWeights",
+     .family = "llama",
+     .precision = "bf16",
+     .dp = 2,
+     .tp = 2,
+     .zero = 3,
+     .recompute = "block",
+     .gathers = "fp8"},
     {.name = "AllAtOnce",
      .family = "gpt2",
      .precision = "bf16",
@@ -149,6 +165,8 @@ LayoutCase CaseOf(const Row& row) {
   l.set_shard_size(row.shard_size);
   l.set_parameter_format(row.format);
   l.set_moments_format(row.moments);
+  l.set_activation_format(row.activations);
+  l.set_gather_format(row.gathers);
   return c;
 }
 

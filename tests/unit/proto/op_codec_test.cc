@@ -56,6 +56,7 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
       kernels::CrossEntropyAttrs{.shard_rows = 7, .vocabulary = 13, .accumulate = true},
       kernels::ScaleAttrs{.scale = 0.5f},
       kernels::PermuteAttrs{.order = {3, 1, 0, 2}},
+      kernels::BlockAttrs{.format = kernels::Format::kFP8, .block = 64},
   };
   return *attrs;
 }
@@ -109,6 +110,11 @@ TEST(OpCodecTest, ImpossibleSharesAndOrdersAreRefused) {
   EXPECT_TRUE(refused(Op::kAttentionBlock,
                       kernels::AttentionBlockAttrs{.context = {.ranks = 2}, .step = 2}));
   EXPECT_TRUE(refused(Op::kPermute, kernels::PermuteAttrs{.order = {0, 1, 1, 3}}));
+  v1::ComputeOp codes;
+  EncodeOp(Op::kEncodeBlocks, kernels::BlockAttrs{}, &codes);
+  EXPECT_TRUE(DecodeOp(codes).ok());
+  codes.mutable_block()->set_format(v1::BLOCK_FORMAT_UNSPECIFIED);
+  EXPECT_FALSE(DecodeOp(codes).ok());
 }
 
 TEST(OpCodecTest, DecodingSurvivesTheWire) {

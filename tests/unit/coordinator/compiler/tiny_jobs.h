@@ -84,6 +84,8 @@ struct TinyJob {
   double clip_grad_norm = 1;  // 0: updates at once
   std::string moments_format = {};
   std::string gradient_format = {};
+  std::string activation_format = {};
+  std::string gather_format = {};
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -160,6 +162,8 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
   layout.set_parameter_format(job.parameter_format);
   layout.set_gradient_format(job.gradient_format);
   layout.set_moments_format(job.moments_format);
+  layout.set_activation_format(job.activation_format);
+  layout.set_gather_format(job.gather_format);
   PutOn(job.parameter, layout.mutable_offload()->mutable_parameter());
   PutOn(job.gradient, layout.mutable_offload()->mutable_gradient());
   PutOn(job.optimizer, layout.mutable_offload()->mutable_optimizer());

@@ -22,7 +22,8 @@ class TinyStage {
  public:
   explicit TinyStage(const TinyJob& job, int index = 0)
       : TinyStage(TinyModel(job.family, job.sizes), TinyLayout(job), index,
-                  {.persistent_elements = job.persistent_parameters}) {
+                  {.persistent_elements = job.persistent_parameters,
+                   .gathers = GatherFormat(TinyLayout(job))}) {
     sequence = job.sizes.sequence;
     if (job.precision == "bf16") activation = kernels::DType::kBF16;
     if (model.config.rope.inverse_frequency.empty()) return;

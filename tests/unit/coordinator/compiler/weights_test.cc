@@ -57,6 +57,31 @@ TEST_F(WeightsTest, AUnitIsGatheredOnFirstUseOnly) {
   EXPECT_EQ(stage_->nodes().size(), 2u);
 }
 
+TEST_F(WeightsTest, CodesTravelAndAreDecodedWhereTheyAreUsed) {
+  Build({.family = "llama",
+         .precision = "bf16",
+         .data_parallel = 2,
+         .zero_stage = 3,
+         .gather_format = "int8"});
+  const Slice q = weights_->Of(TensorRole::kQ, 0);
+  const auto& nodes = stage_->nodes();
+  ASSERT_EQ(nodes.size(), 4u);  // encode, the scales, the codes, decode
+  for (const Node& node : nodes) EXPECT_FALSE(node.has_rule);
+  for (int i : {0, 1, 2}) EXPECT_TRUE(GathersWeights(stage_->graph, nodes[i])) << i;
+  EXPECT_TRUE(DecodesWeights(stage_->graph, nodes[3]));
+  EXPECT_EQ(nodes[2].operands[1].value, nodes[3].operands[0].value);
+  EXPECT_EQ(nodes[2].operands[1].shape.dtype, kernels::DType::kU8);
+  EXPECT_EQ(stage_->graph.Root(q).value, nodes[3].operands[2].value);
+  const int64_t elements = nodes[2].operands[1].shape.Elements();
+  EXPECT_EQ(nodes[3].operands[2].shape.Elements(), elements);
+  EXPECT_EQ(nodes[1].operands[1].shape.Elements() *
+                std::get<kernels::BlockAttrs>(nodes[3].compute()->attrs).block,
+            elements);
+  // Norms are whole: nothing is gathered for them.
+  weights_->Of(TensorRole::kMlpNorm, 0);
+  EXPECT_EQ(stage_->nodes().size(), 4u);
+}
+
 // Where they lie in the gathered memory is where the shards put them.
 TEST_F(WeightsTest, GatheredWeightsLieAsInTheirUnit) {
   Build({.family = "qwen2", .data_parallel = 4, .zero_stage = 3});

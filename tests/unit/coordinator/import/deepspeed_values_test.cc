@@ -242,6 +242,18 @@ TEST(DeepSpeedValuesTest, EightBitAdamAndStatesInBf16AreFormatsOfMoments) {
       Import(R"({"bf16":{"enabled":true,"bf16_optimizer_states":false}})").Has("formats.moments"));
 }
 
+TEST(DeepSpeedValuesTest, QuantizedWeightsAreGatheredInBlocks) {
+  const auto with = [](int stage, const char* on) {
+    return Import(absl::StrCat(R"({"bf16":{"enabled":true},"zero_optimization":{"stage":)", stage,
+                               R"(,"zero_quantized_weights":)", on, "}}"));
+  };
+  EXPECT_EQ(with(3, "true").Get("formats.gather"), "int8");
+  EXPECT_FALSE(with(3, "false").Has("formats.gather"));
+  const SpecDraft early = with(2, "true");
+  EXPECT_FALSE(early.Has("formats.gather"));
+  EXPECT_EQ(Of(early, "zero_optimization.zero_quantized_weights").fate, Fate::kAbsent);
+}
+
 TEST(DeepSpeedValuesTest, ABatchThatIsNoNumberIsRefused) {
   EXPECT_THAT(Refusal(R"({"train_batch_size":"8"})"), HasSubstr("must be a number"));
   EXPECT_THAT(Refusal("\xff{}"), HasSubstr("UTF-8"));

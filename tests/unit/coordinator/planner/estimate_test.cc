@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 
@@ -117,6 +118,42 @@ TEST(EstimateTest, BytesAreNearTheArenasOfAGridOfLayouts) {
     }
   }
   EXPECT_LT(sum / count, 0.02);
+}
+
+// Of what rests or waits in fewer bits: never much too low, and not far too high.
+TEST(EstimateTest, BytesOfFormatsAreNearTheArenasToo) {
+  v1::JobSpec spec = TinySpec();
+  spec.mutable_data()->set_sequence_length(256);
+  const Model model = BuildModel(*ParseModelConfig(FindPreset("qwen3-0.6b")->config_json, 256));
+  const Estimator estimator(spec, model);
+  for (const uint32_t zero : {0, 1, 3}) {
+    for (const char* recompute : {"none", "selective", "block"}) {
+      for (const auto& [moments, gradient, activation, gather] :
+           {std::array{"int8", "f32", "", ""}, std::array{"bf16", "bf16", "", ""},
+            std::array{"f32", "f32", "fp8", ""}, std::array{"f32", "f32", "", "int8"},
+            std::array{"int8", "bf16", "int8", "fp8"}}) {
+        v1::Layout layout = TinyLayout({.precision = "bf16", .micro_batches = 4});
+        layout.set_data_parallel(zero > 0 ? 4 : 1);
+        layout.set_zero_stage(zero);
+        layout.set_micro_batch(4);
+        layout.set_recompute(recompute);
+        layout.set_bucket_bytes(int64_t{25} << 20);
+        layout.set_moments_format(moments);
+        layout.set_gradient_format(gradient);
+        layout.set_activation_format(activation);
+        if (zero == 3) layout.set_gather_format(gather);
+        layout = Completed(layout);
+        SCOPED_TRACE(layout.ShortDebugString());
+        const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+        ASSERT_TRUE(programs.ok()) << programs.status();
+        const double off = static_cast<double>(estimator.DeviceBytes(layout)) /
+                               static_cast<double>(programs->at(0).arenas(0).bytes()) -
+                           1;
+        EXPECT_GT(off, -0.05);
+        EXPECT_LT(off, 0.05);
+      }
+    }
+  }
 }
 
 // A model and a job whose layouts are compared; every layout uses the same number of tokens a step.

@@ -310,6 +310,52 @@ TEST(LayoutRulesTest, MomentsInBlocksNeedWholeBlocks) {
   EXPECT_THAT(Refusal(with("int8", false, 4)), HasSubstr("blocks of at most 4 elements"));
 }
 
+TEST(LayoutRulesTest, ActivationsIn16BitsMayWaitIn8) {
+  const auto with = [](const char* precision, const char* format) {
+    return [=](v1::Layout& l) {
+      l.set_precision(precision);
+      l.set_activation_format(format);
+    };
+  };
+  for (const char* precision : {"bf16", "fp16", "fp8"}) {
+    for (const char* format : {"", "fp8", "int8"})
+      EXPECT_TRUE(Check(with(precision, format)).ok()) << Refusal(with(precision, format));
+  }
+  EXPECT_THAT(
+      Refusal(with("bf16", "nf4")),
+      HasSubstr("formats.activation: got 'nf4', must be fp8 or int8; leave it out, or try"));
+  for (const char* precision : {"fp32", "tf32"}) {
+    EXPECT_THAT(Refusal(with(precision, "int8")),
+                HasSubstr(absl::StrCat("formats.activation: got 'int8', must be left out with "
+                                       "train.precision ",
+                                       precision)));
+  }
+}
+
+TEST(LayoutRulesTest, WeightsTravelIn8BitsWhereTheyAreGatheredForEachUse) {
+  const auto with = [](const char* precision, const char* format, uint32_t zero = 3) {
+    return [=](v1::Layout& l) {
+      l.set_precision(precision);
+      l.set_gather_format(format);
+      l.set_data_parallel(2);
+      l.set_zero_stage(zero);
+    };
+  };
+  for (const char* precision : {"bf16", "fp16", "fp8"}) {
+    for (const char* format : {"", "fp8", "int8"})
+      EXPECT_TRUE(Check(with(precision, format)).ok()) << Refusal(with(precision, format));
+  }
+  EXPECT_THAT(
+      Refusal(with("bf16", "nf4")),
+      HasSubstr("formats.gather: got 'nf4', must be fp8 or int8; leave it out, or try int8"));
+  EXPECT_THAT(Refusal(with("fp32", "int8")),
+              HasSubstr("formats.gather: got 'int8', must be left out with train.precision fp32"));
+  for (const uint32_t zero : {0, 1, 2}) {
+    EXPECT_THAT(Refusal(with("bf16", "int8", zero)),
+                HasSubstr("formats.gather: got 'int8', must be left out with zero below 3"));
+  }
+}
+
 // Of matrices whose rows ranks and tiles cut, the largest power of two that divides all pieces.
 TEST(LayoutRulesTest, BlocksFitBetweenTheCuts) {
   ModelConfig llama = {.hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32, .head_dim = 128};

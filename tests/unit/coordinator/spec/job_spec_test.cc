@@ -262,6 +262,26 @@ TEST(JobSpecTest, FormatsAreReadByName) {
   }
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {parameter: int8}\n")),
               HasSubstr("formats.parameter: got \"int8\", must be one of f32, bf16, f16"));
+  EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {activation: fp8}\n")).formats().activation(),
+            "fp8");
+  EXPECT_EQ(Parse(kMinimal).formats().activation(), "");
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {activation: bf16}\n")),
+              HasSubstr("formats.activation: got \"bf16\", must be one of fp8, int8"));
+  EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {gather: int8}\n")).formats().gather(), "int8");
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {gather: int4}\n")),
+              HasSubstr("formats.gather: got \"int4\", must be one of fp8, int8"));
+  EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {allow: {gradient: bf16, moments: int8}}\n"))
+                .formats()
+                .allow()
+                .moments(),
+            "int8");
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {allow: {activation: f32}}\n")),
+              HasSubstr("formats.allow.activation: got \"f32\", must be one of fp8, int8"));
+  std::string in_f32 = absl::StrCat(kMinimal, "formats: {allow: {gather: fp8}}\n");
+  in_f32.replace(in_f32.find("steps"), 5, "precision: fp32, steps");
+  EXPECT_THAT(ErrorOf(in_f32),
+              HasSubstr("formats.allow.gather: got fp8, must be left out with train.precision "
+                        "fp32"));
   EXPECT_EQ(Parse(kMinimal).formats().moments(), "f32");
   for (const char* format : {"f32", "bf16", "int8"}) {
     const std::string text = absl::StrCat(kMinimal, "formats: {moments: ", format, "}\n");

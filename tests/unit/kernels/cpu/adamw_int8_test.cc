@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/block_codes.h"
 #include "kernels/dynamic_map.h"
 #include "kernels/format.h"
 #include "tests/unit/kernels/cpu/launch.h"
@@ -114,9 +115,7 @@ TEST(DynamicMapTest, OneComparisonFindsTheCodeThatASearchFinds) {
 TEST(FormatTest, RowsSayWhatAnElementTakes) {
   EXPECT_EQ(FindFormat("f32")->BitsAnElement(), 32);
   EXPECT_EQ(FindFormat("bf16")->BitsAnElement(), 16);
-  EXPECT_EQ(FindFormat("f16")->ShardAlignment(), 1);
   EXPECT_EQ(FindFormat("int8")->BitsAnElement(), 8 * (1 + 4.0 / 256));
-  EXPECT_EQ(FindFormat("int8")->ShardAlignment(), 256);
   EXPECT_EQ(FindFormat("nf4"), nullptr);
   for (const FormatRow& row : kFormats) EXPECT_EQ(&RowOf(row.format), &row);
 }

@@ -1,0 +1,164 @@
+// Formats in blocks (block_codes.h): a block's largest magnitude, then its codes, while it is in
+// the first-level cache; and back.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/block_codes.h"
+
+#include "kernels/cpu/block_codes.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/block_codes.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/codes-inl.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+// BlockCode and BlockNumber of block_codes.h, on vectors.
+struct Int8Linear {
+  HWY_INLINE VI Codes(V scaled) const {
+    const V most = hn::Set(D(), kInt8Most);
+    const V inside = hn::Max(hn::Min(scaled, most), hn::Neg(most));
+    return hn::And(hn::NearestInt(inside), hn::Set(DI(), 0xff));
+  }
+  HWY_INLINE V Numbers(VI codes) const {
+    return hn::ConvertTo(D(), hn::ShiftRight<24>(hn::ShiftLeft<24>(codes)));
+  }
+};
+
+struct E4M3 {
+  static constexpr int kDropped = 20;              // bits of the fraction of f32
+  static constexpr uint32_t kRebias = 120u << 23;  // of the exponent
+  static constexpr float kSmallestNormal = 0x1p-6f;
+  static constexpr float kQuantum = 0x1p-9f;  // below it
+  static constexpr int kLargest = 0x7e;
+
+  HWY_INLINE VI Codes(V scaled) const {
+    const VU bits = hn::BitCast(DU(), scaled), magnitude = Magnitude(scaled);
+    const V absolute = hn::BitCast(D(), magnitude);
+    const VU odd = hn::And(hn::ShiftRight<kDropped>(magnitude), hn::Set(DU(), 1));
+    const VU up = hn::Add(hn::Sub(magnitude, hn::Set(DU(), kRebias)),
+                          hn::Add(odd, hn::Set(DU(), (1u << (kDropped - 1)) - 1)));
+    const VI normal =
+        hn::Min(hn::BitCast(DI(), hn::ShiftRight<kDropped>(up)), hn::Set(DI(), kLargest));
+    // The sum's last bit is worth one quantum: the addition itself rounds.
+    const V quanta = hn::Set(D(), kSmallestNormal * (1 << kDropped));
+    const VI small =
+        hn::Sub(hn::BitCast(DI(), hn::Add(absolute, quanta)), hn::BitCast(DI(), quanta));
+    const auto is_small = hn::RebindMask(DI(), hn::Lt(absolute, hn::Set(D(), kSmallestNormal)));
+    const VI sign = hn::BitCast(DI(), hn::And(hn::ShiftRight<24>(bits), hn::Set(DU(), 0x80)));
+    const VI codes = hn::Or(hn::IfThenElse(is_small, small, normal), sign);
+    return hn::IfThenElse(hn::RebindMask(DI(), hn::IsNaN(scaled)), hn::Set(DI(), kFp8NaN), codes);
+  }
+  HWY_INLINE V Numbers(VI codes) const {
+    const VI magnitude = hn::And(codes, hn::Set(DI(), 0x7f));
+    const V small = hn::Mul(hn::ConvertTo(D(), magnitude), hn::Set(D(), kQuantum));
+    const V normal = hn::BitCast(D(), hn::Add(hn::ShiftLeft<kDropped>(magnitude),
+                                              hn::Set(DI(), static_cast<int32_t>(kRebias))));
+    const auto is_small = hn::RebindMask(D(), hn::Lt(magnitude, hn::Set(DI(), 8)));
+    const auto is_nan = hn::RebindMask(D(), hn::Eq(magnitude, hn::Set(DI(), kFp8NaN)));
+    const V nan = hn::Set(D(), std::numeric_limits<float>::quiet_NaN());
+    const V number = hn::IfThenElse(is_nan, nan, hn::IfThenElse(is_small, small, normal));
+    const VI sign = hn::ShiftLeft<24>(hn::And(codes, hn::Set(DI(), 0x80)));
+    return hn::Or(number, hn::BitCast(D(), sign));
+  }
+};
+
+template <typename Codec, typename T>
+HWY_INLINE void EncodeTyped(const BlockOfCodes& block) {
+  const auto* x = static_cast<const T*>(block.elements);
+  uint8_t* const codes = block.codes;
+  VU most = hn::Zero(DU());
+  ForVectors(block.count, [x, &most](int64_t i, auto access)
+                              HWY_ATTR { most = hn::Max(most, Magnitude(access.Load(x + i))); });
+  const BlockScale scale = ScaleOfBlock(LargestBits(most), block.format);
+  *block.scale = scale.scale;
+  const V inverse = hn::Set(D(), scale.inverse);
+  ForVectors(block.count, [x, codes, inverse](int64_t i, auto access) HWY_ATTR {
+    StoreCodes(Codec().Codes(hn::Mul(access.Load(x + i), inverse)), codes + i, access);
+  });
+}
+
+template <typename Codec, typename T>
+HWY_INLINE void DecodeTyped(const BlockOfCodes& block) {
+  auto* y = static_cast<T*>(block.elements);
+  const uint8_t* const codes = block.codes;
+  const V scale = hn::Set(D(), *block.scale);
+  ForVectors(block.count, [y, codes, scale](int64_t i, auto access) HWY_ATTR {
+    access.Store(hn::Mul(Codec().Numbers(LoadCodes(codes + i, access)), scale), y + i);
+  });
+}
+
+void EncodeBlock(const BlockOfCodes& block) {
+  ByType(block.dtype, [&block](auto* type) HWY_ATTR {
+    using T = std::remove_pointer_t<decltype(type)>;
+    block.format == Format::kFP8 ? EncodeTyped<E4M3, T>(block) : EncodeTyped<Int8Linear, T>(block);
+  });
+}
+
+void DecodeBlock(const BlockOfCodes& block) {
+  ByType(block.dtype, [&block](auto* type) HWY_ATTR {
+    using T = std::remove_pointer_t<decltype(type)>;
+    block.format == Format::kFP8 ? DecodeTyped<E4M3, T>(block) : DecodeTyped<Int8Linear, T>(block);
+  });
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace::kernels::cpu {
+
+HWY_EXPORT(EncodeBlock);
+HWY_EXPORT(DecodeBlock);
+
+namespace {
+
+// Calls run(block) for each block of the elements.
+template <typename Run>
+void ForEachBlock(const BlockAttrs& attrs, const TensorView& elements, const TensorView& codes,
+                  const TensorView& scales, int threads, const Run& run) {
+  const int64_t count = elements.Elements();
+  const auto range = [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t first = b * attrs.block;
+      run(BlockOfCodes{.elements = Address(elements, 0, first),
+                       .dtype = elements.dtype,
+                       .codes = codes.as<uint8_t>() + first,
+                       .scale = scales.as<float>() + b,
+                       .count = std::min(attrs.block, count - first),
+                       .format = attrs.format});
+    }
+  };
+  ParallelFor((count + attrs.block - 1) / attrs.block, attrs.block, threads, range);
+}
+
+}  // namespace
+
+Status EncodeBlocks(const OpAttrs& attrs, std::span<const TensorView> operands,
+                    const Context& context) {
+  ForEachBlock(std::get<BlockAttrs>(attrs), operands[0], operands[1], operands[2], context.threads,
+               [](const BlockOfCodes& block) { HWY_DYNAMIC_DISPATCH(EncodeBlock)
+                                               (block); });
+  return {};
+}
+
+Status DecodeBlocks(const OpAttrs& attrs, std::span<const TensorView> operands,
+                    const Context& context) {
+  ForEachBlock(std::get<BlockAttrs>(attrs), operands[2], operands[0], operands[1], context.threads,
+               [](const BlockOfCodes& block) { HWY_DYNAMIC_DISPATCH(DecodeBlock)
+                                               (block); });
+  return {};
+}
+
+}  // namespace terrace::kernels::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,151 @@
+// Formats in blocks: the vectors against single elements (block_codes.h), to the bit, and what the
+// op's conformance cases cannot show: blocks that are zero, tiny or not finite.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/block_codes.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/unit/kernels/cpu/launch.h"
+
+namespace terrace::kernels::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr Format kFormatsInBlocks[] = {Format::kInt8Linear, Format::kFP8};
+
+struct Blocks {
+  std::vector<uint8_t> codes;
+  std::vector<float> scales;
+};
+
+Blocks Encode(std::vector<float> x, const BlockAttrs& attrs, int threads = 1) {
+  Blocks blocks;
+  blocks.codes.resize(x.size());
+  blocks.scales.resize((x.size() + attrs.block - 1) / attrs.block);
+  const auto count = static_cast<int64_t>(x.size());
+  EXPECT_TRUE(
+      Launch(Op::kEncodeBlocks, attrs,
+             {ViewOf(x), ViewOf(DType::kU8, blocks.codes.data(), {count}), ViewOf(blocks.scales)},
+             threads)
+          .ok());
+  return blocks;
+}
+
+std::vector<float> Decode(Blocks blocks, const BlockAttrs& attrs) {
+  const auto count = static_cast<int64_t>(blocks.codes.size());
+  std::vector<float> y(blocks.codes.size());
+  EXPECT_TRUE(
+      Launch(Op::kDecodeBlocks, attrs,
+             {ViewOf(DType::kU8, blocks.codes.data(), {count}), ViewOf(blocks.scales), ViewOf(y)})
+          .ok());
+  return y;
+}
+
+// Magnitudes over thirty binades, both signs, zeros of both signs among them.
+std::vector<float> Numbers(int64_t count) {
+  std::vector<float> numbers;
+  uint64_t state = 1;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const auto mantissa = static_cast<float>(static_cast<int64_t>(state >> 40) - (1 << 23));
+    numbers.push_back(state >> 20 & 15 ? std::ldexp(mantissa, -static_cast<int>(state >> 34 & 31))
+                                       : std::copysign(0.0f, mantissa));
+  }
+  return numbers;
+}
+
+TEST(BlockCodesTest, VectorsAreSingleElementsToTheBitWhateverTheThreads) {
+  const std::vector<float> x = Numbers(200'003);
+  for (const Format format : kFormatsInBlocks) {
+    for (const int64_t block : {16, 128}) {
+      const BlockAttrs attrs = {.format = format, .block = block};
+      const Blocks one = Encode(x, attrs), many = Encode(x, attrs, 2);
+      ASSERT_EQ(one.codes, many.codes);
+      ASSERT_EQ(one.scales, many.scales);
+      const std::vector<float> y = Decode(one, attrs);
+      for (size_t b = 0; b < one.scales.size(); ++b) {
+        const size_t begin = b * block, end = std::min(x.size(), begin + block);
+        uint32_t largest = 0;
+        for (size_t i = begin; i < end; ++i) largest = LargerMagnitude(largest, x[i]);
+        const BlockScale scale = ScaleOfBlock(largest, format);
+        ASSERT_EQ(one.scales[b], scale.scale);
+        for (size_t i = begin; i < end; ++i) {
+          ASSERT_EQ(one.codes[i], BlockCode(x[i] * scale.inverse, format)) << x[i];
+          ASSERT_EQ(y[i], BlockNumber(one.codes[i], format) * scale.scale);
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockCodesTest, EveryCodeComesBackAsItself) {
+  for (const Format format : kFormatsInBlocks) {
+    for (int code = 0; code < 256; ++code) {
+      const float number = BlockNumber(static_cast<uint8_t>(code), format);
+      const bool none = format == Format::kFP8 ? std::isnan(number) : code == 0x80;
+      if (none) continue;
+      EXPECT_EQ(BlockCode(number, format), code) << number;
+    }
+  }
+}
+
+// int8: at most half of a 127th of the largest; fp8: a sixteenth of the number, or half a quantum.
+TEST(BlockCodesTest, NumbersComeBackWithinHalfAStep) {
+  const std::vector<float> x = Numbers(64 * kActivationBlock);
+  for (const Format format : kFormatsInBlocks) {
+    const BlockAttrs attrs = {.format = format};
+    const Blocks blocks = Encode(x, attrs);
+    const std::vector<float> y = Decode(blocks, attrs);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float scale = blocks.scales[i / kActivationBlock];
+      const float half = format == Format::kInt8Linear
+                             ? scale / 2
+                             : std::max(std::abs(x[i]) / 16, scale * 0x1p-10f);
+      EXPECT_LE(std::abs(y[i] - x[i]), half * (1 + 1e-5f)) << x[i] << " is " << y[i];
+    }
+  }
+}
+
+TEST(BlockCodesTest, ZerosComeBackAsZerosAndTinyNumbersAsFiniteOnes) {
+  for (const Format format : kFormatsInBlocks) {
+    const BlockAttrs attrs = {.format = format, .block = 16};
+    for (const float y : Decode(Encode(std::vector<float>(40, 0.0f), attrs), attrs))
+      EXPECT_EQ(y, 0);
+    for (const float tiny : {0x1p-149f, 0x1p-126f, 0x1p-119f}) {
+      for (const float y : Decode(Encode(std::vector<float>(16, tiny), attrs), attrs)) {
+        EXPECT_TRUE(std::isfinite(y));
+        EXPECT_LE(std::abs(y - tiny), tiny);
+      }
+    }
+    constexpr float most = 0x1.fep127f;  // the largest of bf16
+    for (const float y : Decode(Encode(std::vector<float>(16, most), attrs), attrs)) {
+      EXPECT_NEAR(y / most, 1, 1e-6);
+    }
+  }
+}
+
+// The step is skipped then, as it is without.
+TEST(BlockCodesTest, OfABlockThatIsNotFiniteNothingIs) {
+  for (const Format format : kFormatsInBlocks) {
+    for (const float bad : {kInfinity, -kInfinity, kNaN}) {
+      std::vector<float> x(48, 1.0f);
+      x[20] = bad;
+      const BlockAttrs attrs = {.format = format, .block = 16};
+      const std::vector<float> y = Decode(Encode(x, attrs), attrs);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const bool of_the_block = i / 16 == 1;
+        EXPECT_EQ(std::isnan(y[i]), of_the_block) << bad << " element " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::kernels::cpu
