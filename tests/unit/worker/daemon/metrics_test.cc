@@ -128,7 +128,9 @@ TEST(WorkerMetricsTest, AScrapeOf64RanksTakesLessThan50Milliseconds) {
     best = std::min(best, took);
   }
   std::printf("a scrape of 64 ranks over HTTP: %.1f ms, %zu bytes\n", best.count(), bytes);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LT(best.count(), 50);
+#endif
 }
 
 // ---- the node ---------------------------------------------------------------------------------

@@ -41,9 +41,11 @@ class TraceTest : public testing::Test {
   PreparedSequence Executed(int instructions) const {
     PreparedSequence sequence;
     PreparedStream stream{.kind = v1::COMPUTE, .instructions = {}, .slices = {}};
+    constexpr int64_t kMillisecond = 1'000'000;  // ns
     for (int i = 0; i < instructions; ++i) {
       stream.instructions.emplace_back().source = &source_;
-      stream.slices.push_back({.start_ns = (i + 1) * 1'000'000, .end_ns = (i + 2) * 1'000'000});
+      stream.slices.push_back(
+          {.start_ns = (i + 1) * kMillisecond, .end_ns = (i + 2) * kMillisecond});
     }
     sequence.streams.push_back(std::move(stream));
     return sequence;
